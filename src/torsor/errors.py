@@ -1,0 +1,17 @@
+"""What torsor raises: every error is a `TorsorError`, and every `TorsorError` is a `ValueError`."""
+
+
+class TorsorError(ValueError):
+    """Something torsor was given is wrong; the message says what, where and what to do."""
+
+
+class ModelError(TorsorError):
+    """A model that is malformed or not physical; the message names the body."""
+
+
+class ArgumentError(TorsorError):
+    """An argument of the wrong shape, type or value; the message names the argument."""
+
+
+class SingularError(TorsorError):
+    """The dynamics have no (unique) answer here; the message names the joint or the state."""
