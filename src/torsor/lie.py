@@ -1,0 +1,312 @@
+"""The groups SO(3) and SE(3) and their algebras, over any scalar (see `torsor.linalg`).
+
+Every function takes and returns what its caller uses: `Vec` and `Mat` inside torsor, NumPy arrays with
+leading batch axes, lists of mpmath numbers (object arrays come back) or CasADi matrices outside it.
+
+    exp_so3, log_so3        rotation vector <-> rotation matrix
+    exp_se3, log_se3        twist (omega, v) <-> 4x4 transform
+    hat, vee                3-vector <-> skew matrix, twist <-> 4x4 matrix
+    Ad, Ad_dual, ad, ad_dual   6x6 matrices, angular part first; X_dual is the transpose of X
+    compose, inverse        of 4x4 transforms
+    quaternion_to_matrix, matrix_to_quaternion, exp_quaternion, log_quaternion, quaternion_product   (w, x, y, z)
+    euler_zxz, euler_zxz_jacobian   ZXZ Euler angles and their body Jacobian (Lee, Wang & Chirikjian 2007, Eq. 12)
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from torsor.linalg import Mat, Scalar, Vec, _is_casadi, atan2, cos, cross, dot, epsilon, sin, sqrt, where
+
+# The border: arrays in, the same kind of array out -------------------------------------------------------
+
+
+def _enter(x: Any, rank: int) -> Any:
+    """An argument as a scalar (rank 0), `Vec` (1) or `Mat` (2) whose entries are its scalars."""
+    if rank == 0 or isinstance(x, Vec | Mat):
+        return x
+    if _is_casadi(x):
+        return Vec.of(x[i] for i in range(x.numel())) if rank == 1 else Mat.of(
+            (x[i, j] for j in range(x.shape[1])) for i in range(x.shape[0]))
+    array = x if isinstance(x, np.ndarray) else np.array(x, dtype=object)
+    if array.dtype == object and all(isinstance(y, int | float | np.floating) for y in array.flat):
+        array = array.astype(np.float64)
+    if array.dtype.kind in "iub":
+        array = array.astype(np.float64)
+    axes = np.moveaxis(array, tuple(range(-rank, 0)), tuple(range(rank)))
+    return Vec.of(axes) if rank == 1 else Mat.of(axes)
+
+
+def _leave(x: Any) -> Any:
+    """A result as a NumPy array or, where a scalar of it is CasADi's, a CasADi matrix."""
+    if isinstance(x, tuple) and not isinstance(x, Vec | Mat):
+        return tuple(_leave(y) for y in x)
+    flat = [x] if not isinstance(x, Vec | Mat) else list(x) if isinstance(x, Vec) else [y for r in x for y in r]
+    symbol = next((y for y in flat if _is_casadi(y)), None)
+    if symbol is not None:
+        ca = sys.modules["casadi"]
+        if isinstance(x, Mat):
+            return ca.vertcat(*(ca.horzcat(*r) for r in x))
+        return ca.vertcat(*x) if isinstance(x, Vec) else x
+    shape = (len(x), len(x[0])) if isinstance(x, Mat) else (len(x),) if isinstance(x, Vec) else ()
+    if any(hasattr(y, "context") for y in flat):
+        return np.array(flat, dtype=object).reshape(shape) if shape else x
+    # literal 0.0 and 1.0 must not widen float32 or narrow longdouble
+    dtype = np.result_type(*(y.dtype for y in flat if hasattr(y, "dtype")), np.float32 if any(
+        hasattr(y, "dtype") for y in flat) else np.float64)
+    stacked = np.stack(np.broadcast_arrays(*(np.asarray(y, dtype=dtype) for y in flat)), axis=-1)
+    return stacked.reshape(stacked.shape[:-1] + shape)
+
+
+def _arrays(*ranks: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a function of `Vec` and `Mat` (of the ranks given) take and return arrays as well."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapped(*args: Any) -> Any:
+            inside = any(isinstance(x, Vec | Mat) for x in args)
+            result = function(*(_enter(x, rank) for x, rank in zip(args, ranks, strict=True)))
+            return result if inside else _leave(result)
+
+        return wrapped
+
+    return decorate
+
+
+# SO(3) ---------------------------------------------------------------------------------------------------
+
+
+@_arrays(1)
+def hat(x: Vec) -> Mat:
+    """[x] with [x] y = x × y for a 3-vector; the 4x4 matrix of a twist (omega, v)."""
+    if len(x) == 6:
+        w, v = Vec.of(x[:3]), x[3:]
+        return Mat(*((*row, vi) for row, vi in zip(hat(w), v)), (0.0, 0.0, 0.0, 0.0))
+    return Mat((0.0, -x[2], x[1]), (x[2], 0.0, -x[0]), (-x[1], x[0], 0.0))
+
+
+@_arrays(2)
+def vee(X: Mat) -> Vec:
+    """The inverse of `hat`, 3x3 or 4x4."""
+    w = (X[2][1], X[0][2], X[1][0])
+    return Vec(*w, X[0][3], X[1][3], X[2][3]) if len(X) == 4 else Vec(*w)
+
+
+def rodrigues(axis: Vec, c: Scalar, s: Scalar) -> Mat:
+    """The rotation about a unit axis by the angle whose cosine and sine are given."""
+    t = axis * (1.0 - c)
+    return Mat.of(
+        (t[i] * axis[j] + (c if i == j else s * hat(axis)[i][j]) for j in range(3)) for i in range(3)
+    )
+
+
+def _sinc_half(theta2: Scalar) -> tuple[Scalar, Scalar]:
+    """(sin(t/2) / t, cos(t/2)) as functions of t^2: the one pair of trigonometric calls of an exponential."""
+    zero = theta2 == 0
+    theta = sqrt(where(zero, theta2 + 1.0, theta2))
+    half = theta * 0.5
+    # at zero the angle in hand is 1, and the limits stand in for what was computed
+    return where(zero, theta2 + 0.5, sin(half) / theta), where(zero, theta2 + 1.0, cos(half))
+
+
+@_arrays(1)
+def exp_so3(w: Vec) -> Mat:
+    """exp [w] (Rodrigues), accurate for small and large angles."""
+    a, c = _sinc_half(dot(w, w))
+    return quaternion_to_matrix(Vec(c, *(w * a)))
+
+
+@_arrays(2)
+def log_so3(R: Mat) -> Vec:
+    """The rotation vector of R, |w| <= pi; accurate at 0 and near pi, where it goes through the quaternion."""
+    return log_quaternion(matrix_to_quaternion(R))
+
+
+# Quaternions (w, x, y, z) ----------------------------------------------------------------------------------
+
+
+@_arrays(1)
+def quaternion_to_matrix(q: Vec) -> Mat:
+    """The rotation of a unit quaternion."""
+    w, x, y, z = q
+    x2, y2, z2 = x + x, y + y, z + z
+    wx, wy, wz, xx, xy, xz, yy, yz, zz = (
+        w * x2, w * y2, w * z2, x * x2, x * y2, x * z2, y * y2, y * z2, z * z2,
+    )  # fmt: skip
+    return Mat(
+        (1.0 - (yy + zz), xy - wz, xz + wy),
+        (xy + wz, 1.0 - (xx + zz), yz - wx),
+        (xz - wy, yz + wx, 1.0 - (xx + yy)),
+    )
+
+
+@_arrays(2)
+def matrix_to_quaternion(R: Mat) -> Vec:
+    """The unit quaternion of R with w >= 0.
+
+    4 q q^T is linear in R; its row of largest diagonal entry is q times a number that is never small.
+    """
+    (a, b, c), (d, e, f), (g, h, i) = R
+    rows = [
+        Vec(1.0 + a + e + i, h - f, c - g, d - b),
+        Vec(h - f, 1.0 + a - e - i, b + d, c + g),
+        Vec(c - g, b + d, 1.0 - a + e - i, f + h),
+        Vec(d - b, c + g, f + h, 1.0 - a - e + i),
+    ]
+    best, size = rows[0], rows[0][0]
+    for k in (1, 2, 3):
+        larger = rows[k][k] > size
+        best = Vec.of(where(larger, x, y) for x, y in zip(rows[k], best))
+        size = where(larger, rows[k][k], size)
+    sign = where(best[0] < 0, -1.0, 1.0)
+    return best * (sign / sqrt(dot(best, best)))
+
+
+@_arrays(1, 1)
+def quaternion_product(p: Vec, q: Vec) -> Vec:
+    """p q: first the rotation q, then p."""
+    pv, qv = Vec(*p[1:]), Vec(*q[1:])
+    return Vec(p[0] * q[0] - dot(pv, qv), *(qv * p[0] + pv * q[0] + cross(pv, qv)))
+
+
+@_arrays(1)
+def exp_quaternion(w: Vec) -> Vec:
+    """The quaternion of the rotation vector w."""
+    a, c = _sinc_half(dot(w, w))
+    return Vec(c, *(w * a))
+
+
+@_arrays(1)
+def log_quaternion(q: Vec) -> Vec:
+    """The rotation vector of a unit quaternion, |w| <= pi (q and -q are the same rotation)."""
+    v = Vec(*q[1:])
+    n2 = dot(v, v)
+    zero = n2 == 0
+    n = sqrt(where(zero, n2 + 1.0, n2))
+    w = where(q[0] < 0, -q[0], q[0])
+    sign = where(q[0] < 0, -1.0, 1.0)
+    return v * (sign * where(zero, n2 + 2.0, 2.0 * atan2(n, w) / n))
+
+
+# SE(3): 4x4 transforms and twists (omega, v) ---------------------------------------------------------------
+
+
+def transform(R: Mat, p: Sequence[Scalar]) -> Mat:
+    """The 4x4 matrix of (R, p)."""
+    return Mat(*((*row, pi) for row, pi in zip(R, p)), (0.0, 0.0, 0.0, 1.0))
+
+
+def split(T: Mat) -> tuple[Mat, Vec]:
+    """(R, p) of a 4x4 matrix."""
+    return Mat.of(row[:3] for row in T[:3]), Vec.of(row[3] for row in T[:3])
+
+
+@_arrays(2, 2)
+def compose(A: Mat, B: Mat) -> Mat:
+    """A B."""
+    return A @ B
+
+
+@_arrays(2)
+def inverse(T: Mat) -> Mat:
+    """(R, p)^-1 = (R^T, -R^T p)."""
+    R, p = split(T)
+    return transform(R.T, -(R.T @ p))
+
+
+def _cubic(theta2: Scalar, sinc: Scalar) -> Scalar:
+    """(t - sin t) / t^3, by its series below t^2 = 1/4, where the formula cancels."""
+    small = theta2 < 0.25
+    terms = 2
+    while 0.25**terms / math.factorial(2 * terms + 3) > epsilon(theta2) / 8:
+        terms += 1
+    series: Scalar = 0.0
+    for k in reversed(range(terms)):  # Horner: sum (-t^2)^k / (2k + 3)!
+        series = (series * theta2) * (-1.0) + (theta2 * 0.0 + 1.0) / math.factorial(2 * k + 3)
+    return where(small, series, (1.0 - sinc) / where(small, theta2 * 0.0 + 1.0, theta2))
+
+
+@_arrays(1)
+def exp_se3(V: Vec) -> Mat:
+    """exp of the twist (omega, v): (exp [w], A v) with A = 1 + (1 - cos t)/t^2 [w] + (t - sin t)/t^3 [w]^2."""
+    w, v = Vec(*V[:3]), Vec(*V[3:])
+    theta2 = dot(w, w)
+    a, c = _sinc_half(theta2)
+    wv = cross(w, v)
+    p = v + wv * (a * a * 2.0) + cross(w, wv) * _cubic(theta2, a * c * 2.0)
+    return transform(quaternion_to_matrix(Vec(c, *(w * a))), p)
+
+
+@_arrays(2)
+def log_se3(T: Mat) -> Vec:
+    """The twist whose exponential is T; rotations by |w| <= pi."""
+    R, p = split(T)
+    w = log_so3(R)
+    theta2 = dot(w, w)
+    a, c = _sinc_half(theta2)
+    # A^-1 = 1 - [w]/2 + b [w]^2,  b = (2B - sinc t) / (2B t^2)  with  2B = 2 (1 - cos t)/t^2 = sinc(t/2)^2.
+    # Written with C(t) = (t - sin t)/t^3 the t^2 cancels on paper and no digit is lost at small angles.
+    C, C_half = _cubic(theta2, 2.0 * a * c), _cubic(theta2 * 0.25, 2.0 * a)
+    b = (C - 0.5 * C_half + theta2 * C_half * C_half * 0.0625) / (4.0 * a * a)
+    wp = cross(w, p)
+    return Vec(*w, *(p - wp * 0.5 + cross(w, wp) * b))
+
+
+@_arrays(2)
+def Ad(T: Mat) -> Mat:
+    """Ad_T = [[R, 0], [[p] R, R]], angular part first."""
+    R, p = split(T)
+    pR = hat(p) @ R
+    zero = (0.0, 0.0, 0.0)
+    return Mat(*((*r, *zero) for r in R), *((*a, *r) for a, r in zip(pR, R)))
+
+
+@_arrays(2)
+def Ad_dual(T: Mat) -> Mat:
+    """Ad*_T = Ad_T^T: moves wrenches (moment, force) the other way."""
+    return Ad(T).T
+
+
+@_arrays(1)
+def ad(V: Vec) -> Mat:
+    """ad_V = [[[w], 0], [[v], [w]]]: ad_V W = [V, W]."""
+    w, v = hat(Vec(*V[:3])), hat(Vec(*V[3:]))
+    zero = (0.0, 0.0, 0.0)
+    return Mat(*((*r, *zero) for r in w), *((*a, *r) for a, r in zip(v, w)))
+
+
+@_arrays(1)
+def ad_dual(V: Vec) -> Mat:
+    """ad*_V = ad_V^T."""
+    return ad(V).T
+
+
+# Euler angles ------------------------------------------------------------------------------------------------
+
+
+@_arrays(1)
+def euler_zxz(angles: Vec) -> Mat:
+    """R = R_z(alpha) R_x(beta) R_z(gamma)."""
+    (ca, cb, cg), (sa, sb, sg) = (Vec.of(map(f, angles)) for f in (cos, sin))
+    return Mat(
+        (ca * cg - sa * cb * sg, -ca * sg - sa * cb * cg, sa * sb),
+        (sa * cg + ca * cb * sg, -sa * sg + ca * cb * cg, -ca * sb),
+        (sb * sg, sb * cg, cb),
+    )
+
+
+@_arrays(1)
+def euler_zxz_jacobian(angles: Vec) -> Mat:
+    """J with omega = J d(alpha, beta, gamma)/dt in the body frame (Lee, Wang & Chirikjian 2007, Eq. 12).
+
+    det J = -sin(beta): the angles are singular where the two z axes coincide.
+    """
+    _, beta, gamma = angles
+    sb, sg, cg = sin(beta), sin(gamma), cos(gamma)
+    return Mat((sb * sg, cg, 0.0), (sb * cg, -sg, 0.0), (cos(beta), 0.0, 1.0))

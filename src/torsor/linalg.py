@@ -1,0 +1,203 @@
+"""Small vectors and matrices over any scalar.
+
+A scalar is whatever can be added and multiplied: a float, a NumPy array (one number a state), an mpmath
+number, a CasADi symbol, or the compiler's own expression (`torsor.kernel.tape.Expr`).  Everything here is
+written with those operations alone, so an algorithm written once runs on all of them.
+
+Literal zeros and ones are written as `0.0` and `1.0`; symbolic scalars drop them on sight, and so the
+structure of a formula (an axis along z, a massless body) becomes the structure of the compiled code.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+Scalar = Any  # float | ndarray | mpf | SX | Expr
+
+
+# Functions of a scalar ---------------------------------------------------------------------------------
+
+
+def _function(name: str) -> Callable[..., Scalar]:
+    def call(*xs: Scalar) -> Scalar:
+        """The function for the first argument whose type is not a plain number (atan2 takes two)."""
+        x = next((x for x in xs if not isinstance(x, float | int)), xs[0])
+        if isinstance(x, float | int):
+            return getattr(math, name)(*xs)
+        if isinstance(x, np.ndarray | np.generic):
+            return getattr(np, name if name != "atan2" else "arctan2")(*xs)
+        if _is_casadi(x):
+            return getattr(sys.modules["casadi"], name)(*xs)
+        if hasattr(x, "context"):  # mpmath
+            return getattr(x.context, name)(*xs)
+        return getattr(x, name)(*(y for y in xs if y is not x))
+
+    call.__name__ = name
+    return call
+
+
+def _is_casadi(x: object) -> bool:
+    return type(x).__module__.startswith("casadi")
+
+
+sin, cos, sqrt, log, atan2 = map(_function, ("sin", "cos", "sqrt", "log", "atan2"))
+
+
+def where(condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+    """`yes` where the condition holds, else `no`, for plain, array and symbolic conditions."""
+    if isinstance(condition, bool | np.bool_):
+        return yes if condition else no
+    if isinstance(condition, np.ndarray):
+        return np.where(condition, yes, no)
+    return sys.modules["casadi"].if_else(condition, yes, no)
+
+
+def epsilon(x: Scalar) -> float:
+    """The rounding unit of the scalar's type; symbols are taken to be doubles."""
+    if isinstance(x, np.ndarray | np.generic) and x.dtype.kind == "f":
+        return float(np.finfo(x.dtype).eps)
+    return float(x.context.eps) if hasattr(x, "context") else 2.0**-52
+
+
+def is_literal(x: Scalar, value: float) -> bool:
+    """Whether x is the plain number `value`, known while the code is being written."""
+    return isinstance(x, float | int) and x == value
+
+
+# Vectors -----------------------------------------------------------------------------------------------
+
+
+class Vec(tuple):
+    """A vector: a tuple of scalars that adds, scales and crosses."""
+
+    __slots__ = ()
+    __array_ufunc__ = None  # an array on the left is a scalar to us, never a vector
+
+    def __new__(cls, *xs: Scalar) -> Vec:
+        return super().__new__(cls, xs)
+
+    @classmethod
+    def of(cls, xs: Iterable[Scalar]) -> Vec:
+        return super().__new__(cls, xs)
+
+    @classmethod
+    def zero(cls, n: int = 3) -> Vec:
+        return cls.of((0.0,) * n)
+
+    @classmethod
+    def unit(cls, k: int, n: int = 3) -> Vec:
+        return cls.of(1.0 if i == k else 0.0 for i in range(n))
+
+    def __add__(self, other: Vec) -> Vec:  # type: ignore[override]
+        return Vec.of(x + y for x, y in zip(self, other))
+
+    def __sub__(self, other: Vec) -> Vec:
+        return Vec.of(x - y for x, y in zip(self, other))
+
+    def __neg__(self) -> Vec:
+        return Vec.of(-x for x in self)
+
+    def __mul__(self, s: Scalar) -> Vec:  # type: ignore[override]
+        return Vec.of(x * s for x in self)
+
+    __rmul__ = __mul__  # type: ignore[assignment]
+
+    def replace(self, k: int, x: Scalar) -> Vec:
+        return Vec.of(x if i == k else y for i, y in enumerate(self))
+
+
+def dot(a: Sequence[Scalar], b: Sequence[Scalar]) -> Scalar:
+    total: Scalar = 0.0
+    for x, y in zip(a, b):
+        total = total + x * y
+    return total
+
+
+def cross(a: Vec, b: Vec) -> Vec:
+    return Vec(a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
+
+
+# Matrices ----------------------------------------------------------------------------------------------
+
+
+class Mat(tuple):
+    """A matrix: a tuple of rows, each a `Vec`."""
+
+    __slots__ = ()
+    __array_ufunc__ = None
+
+    def __new__(cls, *rows: Iterable[Scalar]) -> Mat:
+        return cls.of(rows)
+
+    @classmethod
+    def of(cls, rows: Iterable[Iterable[Scalar]]) -> Mat:
+        return super().__new__(cls, tuple(Vec.of(r) for r in rows))
+
+    @classmethod
+    def identity(cls, n: int = 3) -> Mat:
+        return cls.of(Vec.unit(i, n) for i in range(n))
+
+    @classmethod
+    def zero(cls, n: int = 3) -> Mat:
+        return cls.of((0.0,) * n for _ in range(n))
+
+    @classmethod
+    def symmetric(cls, entry: Callable[[int, int], Scalar], n: int = 3) -> Mat:
+        """The symmetric matrix whose upper triangle is `entry(i, j)`, i <= j: each is computed once."""
+        upper = {(i, j): entry(i, j) for i in range(n) for j in range(i, n)}
+        return cls.of((upper[min(i, j), max(i, j)] for j in range(n)) for i in range(n))
+
+    @property
+    def T(self) -> Mat:
+        return Mat.of(zip(*self))
+
+    def __matmul__(self, other: Any) -> Any:
+        if isinstance(other, Mat):
+            columns = other.T
+            return Mat.of((dot(row, column) for column in columns) for row in self)
+        return Vec.of(dot(row, other) for row in self)
+
+    def __add__(self, other: Mat) -> Mat:  # type: ignore[override]
+        return Mat.of(a + b for a, b in zip(self, other))
+
+    def __sub__(self, other: Mat) -> Mat:
+        return Mat.of(a - b for a, b in zip(self, other))
+
+    def __neg__(self) -> Mat:
+        return Mat.of(-a for a in self)
+
+    def __mul__(self, s: Scalar) -> Mat:  # type: ignore[override]
+        return Mat.of(a * s for a in self)
+
+
+def factor(A: Mat) -> tuple[list[list[Scalar]], list[Scalar]]:
+    """A = L diag(d) L^T of a symmetric positive definite matrix: (L, d), L unit lower triangular."""
+    n = len(A)
+    L: list[list[Scalar]] = [[0.0] * i for i in range(n)]
+    d: list[Scalar] = []
+    for j in range(n):
+        column = [A[i][j] - dot([L[i][k] * d[k] for k in range(j)], L[j][:j]) for i in range(j, n)]
+        d.append(column[0])
+        for i in range(j + 1, n):
+            L[i][j] = column[i - j] / d[j]
+    return L, d
+
+
+def solve(factored: tuple[list[list[Scalar]], list[Scalar]], b: Sequence[Scalar]) -> Vec:
+    """A^-1 b, given `factor(A)`."""
+    L, d = factored
+    n = len(d)
+    x = list(b)
+    for i in range(n):
+        for k in range(i):
+            x[i] = x[i] - L[i][k] * x[k]
+    x = [xi / di for xi, di in zip(x, d)]
+    for i in reversed(range(n)):
+        for k in range(i + 1, n):
+            x[i] = x[i] - L[k][i] * x[k]
+    return Vec.of(x)
