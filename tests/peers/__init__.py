@@ -11,64 +11,67 @@ and everything below follows from these; T is orthogonal because it only turns a
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-if TYPE_CHECKING:
-    from torsor import Model
+from torsor import Model, zoo
+from torsor.model.joints import JOINTS
 
 Array = NDArray[np.float64]
-
-JOINTS = ("revolute", "prismatic", "helical", "universal", "spherical", "planar", "free")
-DEGREES = dict(zip(JOINTS, (1, 1, 1, 2, 3, 3, 6)))
 
 
 class Peer(ABC):
     """Translates states and results; a subclass builds the peer's model and calls its functions."""
 
-    def __init__(self, model: "Model") -> None:
+    JOINTS: Sequence[str]  # the names of the joint types the peer has
+
+    def __init__(self, model: Model) -> None:
         self.model = model
-        self.joint = [JOINTS[code] for code in model.joint]
+        self.joint = [JOINTS[code].name for code in model.joint]
         # where body i's coordinates and velocities begin in the peer's vectors; filled by the subclass
-        self.q_address = np.zeros(len(model.parent), dtype=int)
-        self.v_address = np.zeros(len(model.parent), dtype=int)
+        self.q_address = np.zeros(model.n, dtype=int)
+        self.v_address = np.zeros(model.n, dtype=int)
 
     # --- torsor's state -> the peer's ---------------------------------------------------------------------
 
     def configuration(self, q: Array) -> Array:
         """x(q)."""
         x = np.empty(self.model.nq)
-        for i, q_i in enumerate(np.split(q, self.model.q_start[1 : len(self.joint)])):
-            x[self.q_address[i] : self.q_address[i] + len(q_i)] = self._coordinates(i, q_i)
+        for i, q_i in enumerate(self._by_joint(q)):
+            x[self.q_address[i] :][: len(q_i)] = self._coordinates(i, q_i)
         return x
 
     def velocity_map(self, q: Array) -> Array:
         """T(q)."""
         T = np.zeros((self.model.nv, self.model.nv))
-        for i, rows, columns in self._blocks():
-            T[rows, columns] = self._rates(i, q[self.model.q_start[i] :])
+        for (i, block), q_i in zip(self._blocks(), self._by_joint(q)):
+            T[block] = self._rates(i, q_i)
         return T
 
     def velocity_map_dot(self, q: Array, v: Array) -> Array:
         """dT/dt."""
         T_dot = np.zeros((self.model.nv, self.model.nv))
-        for i, rows, columns in self._blocks():
-            T_dot[rows, columns] = self._rates_dot(i, q[self.model.q_start[i] :], v[columns])
+        for (i, block), q_i in zip(self._blocks(), self._by_joint(q)):
+            T_dot[block] = self._rates_dot(i, q_i, v[block[1]])
         return T_dot
 
-    def _blocks(self) -> Iterator[tuple[int, slice, slice]]:
-        for i, joint in enumerate(self.joint):
-            k, row, column = DEGREES[joint], self.v_address[i], int(self.model.v_start[i])
-            yield i, slice(row, row + k), slice(column, column + k)
+    def _by_joint(self, q: Array) -> list[Array]:
+        return np.split(q, self.model.q_start[1:-1])
+
+    def _blocks(self) -> Iterator[tuple[int, tuple[slice, slice]]]:
+        """Body i, its rows (the peer's velocities) and columns (torsor's) of T."""
+        for i, (first, last) in enumerate(zip(self.model.v_start, self.model.v_start[1:])):
+            row = self.v_address[i]
+            yield i, (slice(row, row + last - first), slice(first, last))
 
     def _coordinates(self, i: int, q_i: Array) -> Array:
         return q_i
 
     def _rates(self, i: int, q_i: Array) -> Array:
-        return np.eye(DEGREES[self.joint[i]])
+        return np.eye(JOINTS[self.model.joint[i]].nv)
 
     def _rates_dot(self, i: int, q_i: Array, v_i: Array) -> Array:
         return np.zeros((len(v_i), len(v_i)))
@@ -102,6 +105,10 @@ class Peer(ABC):
 
     @abstractmethod
     def _center_of_mass(self, x: Array) -> Array: ...
+
+    @abstractmethod
+    def _momentum_about_center(self, x: Array, w: Array) -> tuple[Array, Array]:
+        """Angular and linear."""
 
     # --- the same in torsor's conventions ------------------------------------------------------------------
 
@@ -148,6 +155,80 @@ class Peer(ABC):
 
     def center_of_mass(self, q: Array) -> Array:
         return self._center_of_mass(self.configuration(q))
+
+    def momentum(self, q: Array, v: Array) -> Array:
+        """Both peers give it about the centre of mass; torsor about the base's origin."""
+        angular, linear = self._momentum_about_center(self.configuration(q), self.velocity_map(q) @ v)
+        return np.concatenate([angular + np.cross(self.center_of_mass(q), linear), linear])
+
+
+def random_models(joints: Sequence[str]) -> dict[str, Model]:
+    """By name: a chain of each joint type, then trees of all of them on a fixed and on a floating base."""
+    models = {
+        f"chain of {joint} joints": chained(zoo.random_tree(5, seed=k, joints=[joint]))
+        for k, joint in enumerate(joints)
+    }
+    models |= {f"tree {seed}": zoo.random_tree(12, seed=seed, joints=joints) for seed in (10, 11)}
+    return models | {f"floating {name}": floating(m) for name, m in models.items() if name.startswith("tree")}
+
+
+def chained(model: Model) -> Model:
+    """Every body on the one before."""
+    return replace(model, parent=np.arange(-1, model.n - 1))
+
+
+def floating(model: Model) -> Model:
+    """The first body free."""
+    joint, pitch = model.joint.copy(), model.pitch.copy()
+    joint[0], pitch[0] = [j.name for j in JOINTS].index("free"), 0.0
+    return replace(model, joint=joint, pitch=pitch)
+
+
+@dataclass(frozen=True)
+class State:
+    """A random state of a model, and what the functions of `torsor.dynamics` ask besides."""
+
+    q: Array
+    v: Array
+    v_dot: Array
+    tau: Array
+    external: Array
+    body: int
+
+    @classmethod
+    def random(cls, model: Model, seed: int) -> "State":
+        rng = np.random.default_rng(seed)
+        v, v_dot, tau = rng.normal(size=(3, model.nv))
+        external = rng.normal(size=(model.n, 6))
+        return cls(model.random_configuration(rng), v, v_dot, tau, external, int(rng.integers(model.n)))
+
+    def arguments(self, function: str) -> list:
+        return [getattr(self, name) for name in QUESTIONS[function]]
+
+
+# The functions asked of a peer, and their arguments after the model.
+QUESTIONS = {
+    "body_poses": ("q",),
+    "jacobian": ("q", "body"),
+    "jacobian_dot": ("q", "v", "body"),
+    "center_of_mass": ("q",),
+    "momentum": ("q", "v"),
+    "kinetic_energy": ("q", "v"),
+    "potential_energy": ("q",),
+    "gravity_forces": ("q",),
+    "bias_forces": ("q", "v"),
+    "inverse_dynamics": ("q", "v", "v_dot", "external"),
+    "forward_dynamics": ("q", "v", "tau", "external"),
+    "mass_matrix": ("q",),
+    "inverse_mass_matrix": ("q",),
+}
+
+
+def relative_difference(a: ArrayLike, b: ArrayLike) -> float:
+    """max |a - b| / max |b|; a b that vanishes (dJ/dt of a slide) counts as 0.01, in SI units."""
+    a, b = np.asarray(a), np.asarray(b)
+    assert a.shape == b.shape
+    return float(np.max(np.abs(a - b)) / max(np.max(np.abs(b)), 0.01))
 
 
 def depth_first(parent: NDArray[np.integer]) -> list[int]:

@@ -20,6 +20,8 @@ X, Y, Z = np.eye(3)
 
 
 class MujocoPeer(Peer):
+    JOINTS = ("revolute", "prismatic", "universal", "spherical", "planar", "free")
+
     def __init__(self, model) -> None:
         super().__init__(model)
         spec = mj.MjSpec()
@@ -30,7 +32,7 @@ class MujocoPeer(Peer):
             bodies[i] = self._add(bodies[int(model.parent[i])], i)
         self.mj_model = spec.compile()
         self.data = mj.MjData(self.mj_model)
-        self.mj_body = np.array([self.mj_model.body(f"body {i}").id for i in range(len(model.parent))])
+        self.mj_body = np.array([self.mj_model.body(f"body {i}").id for i in range(model.n)])
         self.v_address = self.mj_model.body_dofadr[self.mj_body]
         self.q_address = self.mj_model.jnt_qposadr[self.mj_model.body_jntadr[self.mj_body]]
 
@@ -162,7 +164,7 @@ class MujocoPeer(Peer):
 
     def _body_poses(self, x):
         self._set(x)
-        return np.array([pose(self._R(i), self._p(i)) for i in range(len(self.joint))])
+        return np.array([pose(self._R(i), self._p(i)) for i in range(self.model.n)])
 
     def _energies(self, x, w):
         potential, kinetic = self._set(x, w).energy
@@ -170,6 +172,11 @@ class MujocoPeer(Peer):
 
     def _center_of_mass(self, x):
         return self._set(x).subtree_com[0].copy()
+
+    def _momentum_about_center(self, x, w):
+        data = self._set(x, w)
+        mj.mj_subtreeVel(self.mj_model, data)
+        return data.subtree_angmom[0].copy(), data.subtree_linvel[0] * np.sum(self.model.mass)
 
 
 def quaternion(R: Array) -> Array:

@@ -12,14 +12,18 @@ import pinocchio as pin
 from . import Array, Peer, depth_first
 
 X, Y, Z = np.eye(3)
+TURNS = (pin.JointModelRX, pin.JointModelRY, pin.JointModelRZ)
+SLIDES = (pin.JointModelPX, pin.JointModelPY, pin.JointModelPZ)
 
 
 class PinocchioPeer(Peer):
+    JOINTS = ("revolute", "prismatic", "helical", "universal", "spherical", "planar", "free")
+
     def __init__(self, model) -> None:
         super().__init__(model)
         self.pin_model = pin.Model()
         self.pin_model.gravity.linear = np.array(model.gravity)
-        self.pin_joint = np.zeros(len(model.parent), dtype=int)  # the joint that carries body i
+        self.pin_joint = np.zeros(model.n, dtype=int)  # the joint that carries body i
         for i in depth_first(model.parent):
             self._add(i)
         self.data = self.pin_model.createData()
@@ -38,7 +42,6 @@ class PinocchioPeer(Peer):
 
     def _joints(self, i: int) -> list:
         axis, pitch = np.array(self.model.axis[i]), float(self.model.pitch[i])
-        turn, slide = pin.JointModelRevoluteUnaligned, pin.JointModelPrismaticUnaligned
         match self.joint[i]:
             case "revolute":
                 return [turn(axis)]
@@ -109,16 +112,27 @@ class PinocchioPeer(Peer):
     def _center_of_mass(self, x):
         return pin.centerOfMass(self.pin_model, self.data, x).copy()
 
-    def momentum(self, q: Array, v: Array) -> Array:
-        """(angular, linear) about the base's origin; Pinocchio's is about the centre of mass."""
-        x, w = self.configuration(q), self.velocity_map(q) @ v
+    def _momentum_about_center(self, x, w):
         h = pin.computeCentroidalMomentum(self.pin_model, self.data, x, w)
-        return np.concatenate([h.angular + np.cross(self.data.com[0], h.linear), h.linear])
+        return h.angular.copy(), h.linear.copy()
 
     def coriolis_matrix(self, q: Array, v: Array) -> Array:
         """T' (C T + M dT/dt); here dT/dt = 0."""
         x, T = self.configuration(q), self.velocity_map(q)
         return T.T @ pin.computeCoriolisMatrix(self.pin_model, self.data, x, T @ v) @ T
+
+
+def turn(axis: Array):
+    return aligned(TURNS, axis) or pin.JointModelRevoluteUnaligned(axis)
+
+
+def slide(axis: Array):
+    return aligned(SLIDES, axis) or pin.JointModelPrismaticUnaligned(axis)
+
+
+def aligned(joints: tuple, axis: Array):
+    """The joint along x, y or z where the unit vector `axis` is one of them: Pinocchio's faster code."""
+    return joints[int(np.argmax(axis))]() if np.max(axis) == 1.0 else None
 
 
 def mirrored(A: Array) -> Array:

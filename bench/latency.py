@@ -1,0 +1,38 @@
+"""One state a call: what a controller or a Python loop pays."""
+
+import pinocchio as pin
+from contenders import MACHINES, PinocchioPeer, states, torsor_program
+from harness import Contender, Report, race
+
+import torsor as ts
+
+SETS = 64
+
+
+def measure(rounds: int) -> Report:
+    report = Report("latency", "Forward dynamics, one state a call")
+    for name, machine in MACHINES.items():
+        model = machine()
+        sets = states(model, batch=None, sets=SETS)
+        contenders = [
+            _pinocchio(model, sets),
+            torsor_program("Program, out=", model, ts.forward_dynamics, sets, target=1 / 0.5),
+            Contender("torsor Program", ts.compile(model, ts.forward_dynamics), sets, target=1 / 0.5),
+            Contender(
+                "ts.forward_dynamics", lambda *s, m=model: ts.forward_dynamics(m, *s), sets, target=1 / 0.8
+            ),
+        ]
+        report.rows += race(name, contenders, unit="a call", rounds=rounds)
+    return report
+
+
+def _pinocchio(model: ts.Model, sets: list) -> Contender:
+    peer = PinocchioPeer(model)
+    arguments = [(peer.pin_model, peer.data, *_in_peer(peer, *state)) for state in sets]
+    T = peer.velocity_map(sets[0][0])  # constant in Pinocchio
+    return Contender("pin.aba", pin.aba, arguments, lambda w_dot: T.T @ w_dot)
+
+
+def _in_peer(peer, q, v, tau):
+    T = peer.velocity_map(q)
+    return peer.configuration(q), T @ v, T @ tau

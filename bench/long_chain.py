@@ -1,0 +1,123 @@
+"""One chain of many links: cost a joint, its growth, and the digits that are left."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import dynibo_peer
+import numpy as np
+import pinocchio as pin
+from contenders import PinocchioPeer, State, states, torsor_program
+from harness import Claim, Contender, Report, race
+
+import torsor as ts
+
+SHORT, LONG = 400, 100_000
+SIZES = (SHORT, 2_000, 20_000, LONG)
+ACCURACY = 20_000  # links
+PINOCCHIO = SHORT  # links at most: its Data needs n^3 memory
+ROUNDING = 1e-7  # what the peers' answers keep of their digits on the longest chain
+
+
+def measure(rounds: int) -> Report:
+    report = Report("long_chain", "Forward dynamics of one chain of n revolute joints, one core")
+    cost = {}
+    for n in SIZES:
+        rows = race(f"n = {n}", _contenders(n), unit="a joint", per=n, rounds=rounds)
+        report.rows += rows
+        by_name = {row.contender.split()[0]: row.min for row in rows}
+        cost[n] = by_name["torsor"]
+        report.claims.append(
+            Claim(f"n = {n}: times faster than dynibo", by_name["dynibo"] / cost[n], **_wanted(n))
+        )
+    growth = cost[LONG] / cost[SHORT]
+    report.claims.append(Claim(f"cost a joint, n = {LONG} over n = {SHORT}", growth, at_most=1.5))
+    memory = _call_memory(2 * LONG) / _call_memory(LONG)
+    report.claims.append(Claim(f"memory of a call, n = {2 * LONG} over n = {LONG}", memory, at_most=2.2))
+    report.claims += _accuracy(ACCURACY)
+    return report
+
+
+def _wanted(n: int) -> dict[str, float]:
+    return {"at_least": 3.0} if n in (SHORT, ACCURACY) else {}
+
+
+def coil(n: int) -> ts.Model:
+    """Links of 0.1 m that turn about x, y and z in turn; straight placements, for URDF's sake."""
+    rng = np.random.default_rng(n)
+    return ts.Model.chain(
+        "revolute",
+        axis=np.eye(3)[np.arange(n) % 3],
+        p=np.tile([0.0, 0.0, -0.1], (n, 1)),
+        mass=rng.uniform(0.5, 1.5, n),
+        com=np.tile([0.0, 0.01, -0.05], (n, 1)),
+        inertia=np.tile(np.diag([1.0e-3, 1.2e-3, 0.5e-3]), (n, 1, 1)),
+        gravity=dynibo_peer.GRAVITY,
+    )
+
+
+def _states(model: ts.Model, sets: int) -> list[State]:
+    """Slow joints: velocities add up along the chain."""
+    return [(q, 0.1 * v, tau) for q, v, tau in states(model, batch=None, sets=sets)]
+
+
+def _contenders(n: int) -> list[Contender]:
+    model = coil(n)
+    sets = _states(model, sets=3)
+    torsor = torsor_program(
+        "Program", model, ts.forward_dynamics, sets, target=4.0 if n == SHORT else None, tolerance=ROUNDING
+    )
+    peers = [_pinocchio(model, sets)] if n <= PINOCCHIO else []
+    return [*peers, _dynibo(model, sets), torsor]
+
+
+def _pinocchio(model: ts.Model, sets: list[State]) -> Contender:
+    peer = PinocchioPeer(model)
+    return Contender("pin.aba", pin.aba, [(peer.pin_model, peer.data, *state) for state in sets])
+
+
+def _dynibo(model: ts.Model, sets: list[State]) -> Contender:
+    robot, out = dynibo_peer.robot(model), np.empty(model.n)
+    arguments = [(*state, None, out) for state in sets]
+    return Contender("dynibo", robot.forward_dynamics, arguments, lambda _: out, tolerance=ROUNDING)
+
+
+def _accuracy(n: int) -> list[Claim]:
+    """Errors against the same steps interpreted in 80-bit numbers, relative to the largest acceleration."""
+    model = coil(n)
+    (state,) = _states(model, sets=1)
+    exact = ts.reference.forward_dynamics(model, *(x.astype(np.longdouble) for x in state))
+    (robot,) = (_dynibo(model, [state]),)
+    answers = {
+        "torsor": (ts.compile(model, ts.forward_dynamics)(*state), 1e-13),
+        "dynibo": (robot.function(*robot.arguments[0]), None),
+    }
+    return [
+        Claim(
+            f"n = {n}: error of {name}",
+            float(np.max(np.abs(a - exact)) / np.max(np.abs(exact))),
+            at_most=bound,
+        )
+        for name, (a, bound) in answers.items()
+    ]
+
+
+CALL = """
+import resource, sys
+sys.path[:0] = {path!r}
+from long_chain import _states, coil, ts
+model = coil({n})
+(state,) = _states(model, sets=1)
+ts.forward_dynamics(coil(8), *_states(coil(8), sets=1)[0])  # the compiler's own memory is not the call's
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+ts.forward_dynamics(model, *state)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def _call_memory(n: int) -> float:
+    """By how much one call raises a fresh process's peak."""
+    code = CALL.format(path=sys.path, n=n)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout)

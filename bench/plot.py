@@ -1,0 +1,93 @@
+"""python bench/plot.py: draw every bench/results/*.json to docs/figures/<name>.png."""
+
+import json
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from harness import RESULTS, quantity
+from matplotlib.axes import Axes
+
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+OURS, PEER, TARGET = "#1b6ca8", "#9aa5b1", "#d1495b"
+
+
+def main() -> None:
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    for path in sorted(RESULTS.glob("*.json")):
+        record = json.loads(path.read_text())
+        figure = growth(record) if record["name"] == "long_chain" else bars(record)
+        figure.savefig(FIGURES / f"{record['name']}.png", dpi=150, bbox_inches="tight")
+        print(f"{record['name']}.png")
+
+
+def bars(record: dict) -> plt.Figure:
+    """A panel a case, a bar a contender, its length the time; a mark where the time would meet the target."""
+    cases = by_case(record["rows"])
+    heights = [len(rows) + 1 for rows in cases.values()]
+    figure, panels = plt.subplots(
+        len(cases),
+        1,
+        figsize=(8, 0.3 * sum(heights) + 0.6),
+        height_ratios=heights,
+        squeeze=False,
+        layout="constrained",
+    )
+    for panel, (case, rows) in zip(panels[:, 0], cases.items()):
+        draw_bars(panel, rows)
+        panel.set_title(f"{case}, time {rows[0]['unit']}", loc="left", fontsize=9)
+    figure.suptitle(f"{record['title']}\n{caption(record)}", fontsize=9)
+    return figure
+
+
+def draw_bars(panel: Axes, rows: list[dict]) -> None:
+    for y, row in enumerate(rows):
+        panel.barh(y, row["min"], color=OURS if is_ours(row) else PEER)
+        ratio = f"  {row['ratio']:.1f}x" if row["ratio"] and row["contender"] != row["peer"] else ""
+        panel.text(row["min"], y, f" {quantity(row['min'])}{ratio}", va="center", fontsize=8)
+        if row["target"]:
+            needed = row["min"] * row["ratio"] / row["target"]
+            panel.plot([needed, needed], [y - 0.45, y + 0.45], color=TARGET, linewidth=1.5)
+    panel.set_yticks(range(len(rows)), [row["contender"] for row in rows], fontsize=8)
+    panel.invert_yaxis()
+    panel.set_xlim(0, 1.25 * max(row["min"] for row in rows))
+    panel.xaxis.set_visible(False)
+    panel.spines[["top", "right", "bottom"]].set_visible(False)
+
+
+def growth(record: dict) -> plt.Figure:
+    """Cost a joint over the length of the chain."""
+    figure, panel = plt.subplots(figsize=(7, 4), layout="constrained")
+    contenders = dict.fromkeys(row["contender"] for row in record["rows"])
+    for name in contenders:
+        rows = [row for row in record["rows"] if row["contender"] == name]
+        lengths = [int(row["case"].split("=")[1]) for row in rows]
+        panel.loglog(lengths, [row["min"] * 1e9 for row in rows], "o-", label=name)
+    panel.set_xlabel("links")
+    panel.set_ylabel("ns a joint")
+    panel.grid(which="both", alpha=0.2)
+    panel.legend()
+    panel.set_title(f"{record['title']}\n{caption(record)}", fontsize=9)
+    return figure
+
+
+def by_case(rows: list[dict]) -> dict[str, list[dict]]:
+    cases: dict[str, list[dict]] = {}
+    for row in rows:
+        cases.setdefault(row["case"], []).append(row)
+    return cases
+
+
+def is_ours(row: dict) -> bool:
+    return "torsor" in row["contender"] or row["contender"].startswith("ts.")
+
+
+def caption(record: dict) -> str:
+    versions = ", ".join(f"{k} {v}" for k, v in record["versions"].items())
+    return f"{record['machine']['cpu']}; {versions}"
+
+
+if __name__ == "__main__":
+    main()
