@@ -133,12 +133,12 @@ def log_so3(R: Mat) -> Vec:
 
 @_arrays(1)
 def quaternion_to_matrix(q: Vec) -> Mat:
-    """The rotation of a unit quaternion."""
+    """The rotation of a quaternion of any length but zero: the length cancels, so drift does no harm."""
     w, x, y, z = q
-    x2, y2, z2 = x + x, y + y, z + z
-    wx, wy, wz, xx, xy, xz, yy, yz, zz = (
-        w * x2, w * y2, w * z2, x * x2, x * y2, x * z2, y * y2, y * z2, z * z2,
-    )  # fmt: skip
+    scale = 2.0 / dot(q, q)
+    x2, y2, z2 = x * scale, y * scale, z * scale
+    wx, wy, wz = w * x2, w * y2, w * z2
+    xx, xy, xz, yy, yz, zz = x * x2, x * y2, x * z2, y * y2, y * z2, z * z2
     return Mat(
         (1.0 - (yy + zz), xy - wz, xz + wy),
         (xy + wz, 1.0 - (xx + zz), yz - wx),

@@ -338,4 +338,11 @@ class Product(NamedTuple):
         return first
 
 
+    def as_rigid(self) -> Rigid:
+        return self.after(Rigid(Mat.identity(), Vec.zero()))
+
+    def rotation(self) -> Mat:
+        return self.as_rigid().R
+
+
 Pose = Rigid | Screw | Product

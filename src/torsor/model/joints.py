@@ -1,7 +1,7 @@
 """Joint types: how a joint moves its body, and how its coordinates are added and subtracted.
 
 A joint places its body at f = M exp(...): `exp` is that motion, `subspace` the directions S it moves in
-(V = S v in the child's frame) and `bias` is dS/dt v.  These three are written over any scalar and are
+(V = S v in the child's frame) and `subspace_rate` is dS/dt.  These three are written over any scalar and are
 all an algorithm needs.  `integrate`, `difference` and `random` work on NumPy arrays of coordinates.
 
 To add a joint: write a class, put it into `JOINTS` (its place there is its code in `Model.joint`).
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from torsor import lie
 from torsor.errors import ModelError
-from torsor.linalg import Mat, Scalar, Vec, cos, dot, is_literal, sin
+from torsor.linalg import Mat, Scalar, Vec, cos, is_literal, sin
 from torsor.spatial import Pose, Rigid, Screw, Spatial, Subspace
 
 Array = NDArray[np.floating]
@@ -40,9 +40,9 @@ class Joint:
         """S(q), with V = S v in the child's frame."""
         raise NotImplementedError
 
-    def bias(self, q: Vec, v: Vec) -> Spatial:
-        """dS/dt v."""
-        return Spatial.zero()
+    def subspace_rate(self, q: Vec, v: Vec) -> Subspace:
+        """dS/dt."""
+        return Subspace((Spatial.zero(),) * self.nv)
 
     @property
     def code(self) -> int:
@@ -134,8 +134,8 @@ class Universal(Joint):
     def subspace(self, q: Vec, axis: Vec, pitch: Scalar) -> Subspace:
         return Subspace((Spatial(Vec(cos(q[1]), 0.0, sin(q[1])), ZERO), Spatial(Y, ZERO)))
 
-    def bias(self, q: Vec, v: Vec) -> Spatial:
-        return Spatial(Vec(-sin(q[1]), 0.0, cos(q[1])) * (v[0] * v[1]), ZERO)
+    def subspace_rate(self, q: Vec, v: Vec) -> Subspace:
+        return Subspace((Spatial(Vec(-sin(q[1]), 0.0, cos(q[1])) * v[1], ZERO), Spatial.zero()))
 
 
 class Spherical(Joint):
@@ -145,7 +145,7 @@ class Spherical(Joint):
     nq, nv = 4, 3
 
     def exp(self, q: Vec, axis: Vec, pitch: Scalar) -> Pose:
-        return Rigid(_rotation(q), ZERO)
+        return Rigid(lie.quaternion_to_matrix(q), ZERO)
 
     def subspace(self, q: Vec, axis: Vec, pitch: Scalar) -> Subspace:
         return Subspace((Spatial(X, ZERO), Spatial(Y, ZERO), Spatial(Z, ZERO)))
@@ -182,9 +182,9 @@ class Planar(Joint):
         c, s = cos(q[2]), sin(q[2])
         return Subspace((Spatial(ZERO, Vec(c, -s, 0.0)), Spatial(ZERO, Vec(s, c, 0.0)), Spatial(Z, ZERO)))
 
-    def bias(self, q: Vec, v: Vec) -> Spatial:
-        c, s = cos(q[2]), sin(q[2])
-        return Spatial(ZERO, Vec(c * v[1] - s * v[0], -(c * v[0] + s * v[1]), 0.0) * v[2])
+    def subspace_rate(self, q: Vec, v: Vec) -> Subspace:
+        c, s = cos(q[2]) * v[2], sin(q[2]) * v[2]
+        return Subspace((Spatial(ZERO, Vec(-s, -c, 0.0)), Spatial(ZERO, Vec(c, -s, 0.0)), Spatial.zero()))
 
 
 class Free(Joint):
@@ -194,7 +194,7 @@ class Free(Joint):
     nq, nv = 7, 6
 
     def exp(self, q: Vec, axis: Vec, pitch: Scalar) -> Pose:
-        return Rigid(_rotation(Vec(*q[3:])), Vec(*q[:3]))
+        return Rigid(lie.quaternion_to_matrix(Vec(*q[3:])), Vec(*q[:3]))
 
     def subspace(self, q: Vec, axis: Vec, pitch: Scalar) -> Subspace:
         return Subspace(tuple(Spatial.unit(k) for k in range(6)))
@@ -205,7 +205,7 @@ class Free(Joint):
 
     def integrate(self, q: Array, dv: Array) -> Array:
         step = lie.exp_se3(dv)
-        R = lie.quaternion_to_matrix(q[..., 3:] / np.linalg.norm(q[..., 3:], axis=-1, keepdims=True))
+        R = lie.quaternion_to_matrix(q[..., 3:])
         p = q[..., :3] + np.einsum("...ij,...j", R, step[..., :3, 3])
         return np.concatenate([p, SPHERICAL.integrate(q[..., 3:], dv[..., :3])], axis=-1)
 
@@ -217,23 +217,9 @@ class Free(Joint):
         return np.concatenate([rng.uniform(-1, 1, (size, 3)), SPHERICAL.random(rng, size)], axis=-1)
 
 
-def _rotation(q: Vec) -> Mat:
-    """The rotation of a quaternion of any length: the units cancel, so drift does no harm."""
-    w, x, y, z = q
-    scale = 2.0 / dot(q, q)
-    x2, y2, z2 = x * scale, y * scale, z * scale
-    wx, wy, wz = w * x2, w * y2, w * z2
-    xx, xy, xz, yy, yz, zz = x * x2, x * y2, x * z2, y * y2, y * z2, z * z2
-    return Mat(
-        (1.0 - (yy + zz), xy - wz, xz + wy),
-        (xy + wz, 1.0 - (xx + zz), yz - wx),
-        (xz - wy, yz + wx, 1.0 - (xx + yy)),
-    )
-
-
 def _transform(q: Array) -> Array:
     T = np.zeros((*q.shape[:-1], 4, 4), dtype=q.dtype)
-    T[..., :3, :3] = lie.quaternion_to_matrix(q[..., 3:] / np.linalg.norm(q[..., 3:], axis=-1, keepdims=True))
+    T[..., :3, :3] = lie.quaternion_to_matrix(q[..., 3:])
     T[..., :3, 3] = q[..., :3]
     T[..., 3, 3] = 1
     return T

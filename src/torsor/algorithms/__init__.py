@@ -1,0 +1,1 @@
+"""The algorithms, one file each, written as sweeps (`torsor.sweeps`) over scalars of any type."""

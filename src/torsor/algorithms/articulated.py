@@ -1,0 +1,113 @@
+"""Forward dynamics and M^-1 by articulated-body inertias (Ploen & Park 1999, Eqs 39-41; Featherstone 1983).
+
+Sweeping inward, each joint is eliminated: what the parent feels of a body through its free joint is
+
+    I^ = I - U D^-1 U^T,   U = I S,   D = S^T U,            the D being the pivots of M:  det M = prod det D.
+
+The accelerations A0 of all bodies with the joint accelerations set to zero come first (`newton_euler`);
+what is solved for here is the difference A - A0, so no bias acceleration appears and the same sweeps,
+without the first one, are M^-1 b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torsor.algorithms.newton_euler import motion
+from torsor.linalg import Mat, Scalar, Vec, factor, solve
+from torsor.spatial import Inertia, Spatial, Subspace, pair
+from torsor.sweeps import Algorithm, Columns, inward, outward
+
+
+def eliminate(S: Subspace, I: Inertia) -> tuple[Inertia, tuple[Spatial, ...], tuple]:
+    """Free the joint: (I^, G, D) with G^T = D^-1 U^T and D factored.
+
+    Where S is a coordinate axis, I^ has a zero row and column there and G a one: written, not computed.
+    """
+    U = [I @ s for s in S.columns]
+    D = factor(Mat.symmetric(lambda i, j: pair(U[i], S.columns[j]), len(U)))
+    G = list(zip(*(solve(D, row) for row in zip(*(u.coordinates for u in U)))))
+    known = [k for k in S.axes if k is not None]
+    for c, row in enumerate(G):
+        G[c] = tuple(float(k == S.axes[c]) if k in known else x for k, x in enumerate(row))
+    gains = tuple(Spatial.of(row) for row in G)
+    return I.minus_outer(U, gains).without(known), gains, D
+
+
+def lift(S: Subspace, G: Sequence[Spatial], D: tuple, F: Spatial, b: Vec) -> tuple[Spatial, Vec]:
+    """(F^, D^-1 u): the force handed to the parent and the joint's own share, u = b - S^T F, F^ = F + G u."""
+    u = b - S.T(F)
+    for g, x in zip(G, u):
+        F = F + g * x
+    F = Spatial.of(b[S.axes.index(k)] if k in S.axes else x for k, x in enumerate(F.coordinates))
+    return F, solve(D, u)
+
+
+def drop(S: Subspace, G: Sequence[Spatial], x: Vec, A: Spatial) -> tuple[Spatial, Vec]:
+    """(A + S qdd, qdd) with qdd = x - G^T A."""
+    qdd: list[Scalar] = []
+    coordinates = list(A.coordinates)
+    for s, axis, g, xi in zip(S.columns, S.axes, G, x):
+        if axis is None:
+            qdd.append(xi - pair(g, A))
+            coordinates = [a + sk * qdd[-1] for a, sk in zip(coordinates, s.coordinates)]
+        else:  # g[axis] = 1: the sum without it is the new coordinate itself
+            others = Spatial.of(0.0 if k == axis else gk for k, gk in enumerate(g.coordinates))
+            total = xi - pair(others, A)
+            qdd.append(total - A.coordinates[axis])
+            coordinates[axis] = total
+    return Spatial.of(coordinates), Vec.of(qdd)
+
+
+@inward(start=lambda base: dict(I=Inertia.zero()))
+def condense(link, here, children):
+    """I_i = J_i + sum Ad*_{f^-1} I^ Ad_{f^-1}                                               (Eq. 40)"""
+    f, S = link.placed(here)
+    I, G, D = eliminate(S, children.I + link.inertia)
+    return dict(I=f.carry(I)), dict(E=f.factors[-1], S=S, G=G, D=D, pivots=Vec.of(D[1]))
+
+
+@inward(start=lambda base: dict(I=Inertia.zero(), F=Spatial.zero()))
+def articulate(link, here, children):
+    """`condense`, and the forces along with the inertias                                     (Eq. 41)"""
+    f, S = link.placed(here)
+    I, G, D = eliminate(S, children.I + link.inertia)
+    F = children.F if here.W is None else children.F + here.W
+    F, x = lift(S, G, D, F, here.tau)
+    return dict(I=f.carry(I), F=f.Ad_inv_dual(F)), dict(E=f.factors[-1], S=S, G=G, x=x)
+
+
+@outward(start=lambda base: dict(A=Spatial.zero()))
+def accelerate(link, here, parent):
+    """qdd_i = D^-1 u - G^T Ad_{f^-1} A_{i-1};    A_i = Ad_{f^-1} A_{i-1} + S_i qdd_i         (Eq. 39)"""
+    f, S = link.placed(here)
+    A, qdd = drop(S, here.G, here.x, f.Ad_inv(parent.A))
+    return dict(A=A), dict(qdd=qdd)
+
+
+def lift_from(link, here, F: Spatial, b: Vec):
+    f, S = link.placed(here)
+    F, x = lift(S, here.G, here.D, F, b)
+    return dict(F=f.Ad_inv_dual(F)), dict(x=x)
+
+
+def unit_torque(link, here, k):
+    """A unit torque at one freedom of this joint, none elsewhere."""
+    return lift_from(link, here, Spatial.zero(), Vec.unit(k, link.joint.nv))
+
+
+def lift_unit(link, here, below):
+    return lift_from(link, here, below.F, Vec.zero(link.joint.nv))
+
+
+forward_dynamics = Algorithm(
+    "forward_dynamics", ("q", "v", "tau"), (motion, articulate, accelerate), output="qdd", kind="joint",
+    options=("external",),
+)  # fmt: skip
+mass_solve = Algorithm("mass_solve", ("q", "tau"), (articulate, accelerate), output="qdd", kind="joint")
+pivots = Algorithm("pivots", ("q",), (condense,), output="pivots", kind="joint")
+inverse_mass_matrix = Algorithm(
+    "inverse_mass_matrix", ("q",),
+    (condense, Columns(unit_torque, lift_unit, accelerate, rest=lambda link: dict(x=Vec.zero(link.joint.nv)))),
+    output="qdd", kind="matrix",
+)  # fmt: skip

@@ -1,0 +1,53 @@
+"""Where the bodies are and how fast they move: poses, twists, Jacobians and their time derivatives."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from torsor.linalg import Mat, Vec
+from torsor.spatial import Rigid, Spatial, ad
+from torsor.sweeps import Algorithm, Columns, outward
+
+
+@outward(start=lambda base: dict(T=Rigid(Mat.identity(), Vec.zero())))
+def poses(link, here, parent):
+    """f_{0,i} = f_{0,i-1} f_{i-1,i}"""
+    T = link.pose(here.q).after(parent.T)
+    return dict(T=T), dict(pose=link.body_pose(T))
+
+
+@outward(start=lambda base: dict(V=Spatial.zero()))
+def twists(link, here, parent):
+    """V_i = Ad_{f^-1} V_{i-1} + S_i v_i                                        (Ploen & Park 1999, Eq. 2)"""
+    f, S = link.placed(here)
+    V = f.Ad_inv(parent.V) + S @ here.v
+    return dict(V=V), dict(E=f.factors[-1], S=S, V=V, twist=link.body_twist(V))
+
+
+def jacobian_step(link, here, tip):
+    """The columns of joint i: Ad_{f_{i,b}^-1} S_i, with f_{i,b} the pose of body b seen from body i."""
+    columns = tuple(tip.f.Ad_inv(s) for s in link.S(here.q).columns)
+    return dict(f=tip.f.after(link.pose(here.q).as_rigid())), dict(J=columns)
+
+
+def jacobian_rate_step(link, here, tip):
+    """d/dt (Ad_{f^-1} S) = Ad_{f^-1} dS/dt - ad_V (Ad_{f^-1} S), V the twist of body b relative to body i."""
+    S, S_rate = link.S(here.q), link.S_rate(here.q, here.v)
+    columns = tuple(
+        tip.f.Ad_inv(rate) - ad(tip.V, tip.f.Ad_inv(s)) for s, rate in zip(S.columns, S_rate.columns)
+    )
+    V = tip.V + tip.f.Ad_inv(S @ here.v)
+    return dict(f=tip.f.after(link.pose(here.q).as_rigid()), V=V), dict(J=columns)
+
+
+def at_body(step):
+    """The first step of a climb: the body's own frame, at rest relative to itself."""
+    return lambda link, here, k: step(link, here, SimpleNamespace(f=link.body_frame(), V=Spatial.zero()))
+
+
+body_poses = Algorithm("body_poses", ("q",), (poses,), output="pose", kind="body")
+body_twists = Algorithm("body_twists", ("q", "v"), (twists,), output="twist", kind="body")
+jacobian = Algorithm("jacobian", ("q",), (Columns(at_body(jacobian_step), jacobian_step),), output="J", kind="path")
+jacobian_dot = Algorithm(
+    "jacobian_dot", ("q", "v"), (Columns(at_body(jacobian_rate_step), jacobian_rate_step),), output="J", kind="path"
+)

@@ -1,0 +1,109 @@
+"""`Link`: one body as an algorithm sees it, its numbers as scalars of any type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from torsor.linalg import Mat, Scalar, Vec
+from torsor.model.joints import JOINTS, Joint
+from torsor.spatial import Inertia, Pose, Product, Rigid, Spatial, Subspace
+
+if TYPE_CHECKING:
+    from torsor.model.model import Model
+
+
+@dataclass(frozen=True)
+class Link:
+    """A body and the joint it hangs on: f = M exp(q), inertia about the frame's origin."""
+
+    joint: Joint
+    M: Pose
+    axis: Vec
+    pitch: Scalar
+    inertia: Inertia
+
+    def exp(self, q: Vec) -> Pose:
+        return self.joint.exp(q, self.axis, self.pitch)
+
+    def pose(self, q: Vec) -> Product:
+        """f_{parent, body} = M exp(q)."""
+        return Product((self.M, self.exp(q)))
+
+    def S(self, q: Vec) -> Subspace:
+        return self.joint.subspace(q, self.axis, self.pitch)
+
+    def S_rate(self, q: Vec, v: Vec) -> Subspace:
+        return self.joint.subspace_rate(q, v)
+
+    def from_body(self, F: Spatial) -> Spatial:
+        """A wrench given in the model's body frame, in the frame this link is expressed in."""
+        return F
+
+    def body_frame(self) -> Rigid:
+        """The model's body frame, seen from the frame this link is expressed in."""
+        return Rigid(Mat.identity(), Vec.zero())
+
+    def body_pose(self, f: Rigid) -> Rigid:
+        """The pose of the model's body frame, given the pose of the frame this link is expressed in."""
+        return f
+
+    def body_twist(self, V: Spatial) -> Spatial:
+        """A twist in the model's body frame, given in the frame this link is expressed in."""
+        return V
+
+    def placed(self, here: Any) -> tuple[Product, Subspace]:
+        """(f, S) at `here`, from what an earlier pass kept there or afresh."""
+        if here.E is None:
+            return Product((self.M, self.exp(here.q))), self.S(here.q)
+        return Product((self.M, here.E)), here.S
+
+    @cached_property
+    def mass(self) -> Scalar:
+        return self.inertia.M[0][0]
+
+    @cached_property
+    def first_moment(self) -> Vec:
+        H = self.inertia.H
+        return Vec(H[2][1], H[0][2], H[1][0])
+
+    @cached_property
+    def second_moment(self) -> Mat:
+        """The integral of r r^T dm = (tr J / 2) 1 - J."""
+        J = self.inertia.J
+        half_trace = (J[0][0] + J[1][1] + J[2][2]) * 0.5
+        return Mat.symmetric(lambda i, j: half_trace - J[i][i] if i == j else -J[i][j])
+
+
+def rigid_inertia(m: Scalar, c: Vec, I: Mat) -> Inertia:
+    """The inertia about the frame's origin, from mass, centre of mass and inertia about that centre."""
+    h = c * m
+    square = sum(ci * hi for ci, hi in zip(c, h))
+    J = Mat.symmetric(lambda i, j: I[i][j] - c[i] * h[j] + (square if i == j else 0.0))
+    return Inertia.rigid(m, h, J)
+
+
+def links(model: Model, number: type = float) -> list[Link]:
+    """The links of a model, just as it was given, its numbers converted by `number` (float, mpf, ...)."""
+
+    def vector(xs: list[float]) -> Vec:
+        return Vec.of(map(number, xs))
+
+    def matrix(rows: list[list[float]]) -> Mat:
+        return Mat.of(map(vector, rows))
+
+    columns = zip(
+        model.joint.tolist(), model.R.tolist(), model.p.tolist(), model.axis.tolist(), model.pitch.tolist(),
+        model.mass.tolist(), model.com.tolist(), model.inertia.tolist(),
+    )  # fmt: skip
+    return [
+        Link(
+            joint=JOINTS[code],
+            M=Rigid(matrix(R), vector(p)),
+            axis=vector(axis),
+            pitch=number(pitch),
+            inertia=rigid_inertia(number(m), vector(c), matrix(I)),
+        )
+        for code, R, p, axis, pitch, m, c, I in columns
+    ]
