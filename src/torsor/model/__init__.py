@@ -1,0 +1,8 @@
+"""What a chain is: bodies, joints, placements, masses."""
+
+from torsor.model.builder import Builder
+from torsor.model.joints import JOINTS, Joint, joint_code
+from torsor.model.model import Model
+from torsor.model.names import Frame
+
+__all__ = ["JOINTS", "Builder", "Frame", "Joint", "Model", "joint_code"]

@@ -1,0 +1,336 @@
+"""From what people write to what a `Model` holds: broadcasting, sorting, merging of fixed bodies.
+
+`assemble` does it for whole arrays, without a Python object a body; `Builder` collects bodies one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor.errors import ArgumentError, ModelError
+from torsor.model.check import SHAPES, body_label, check_bodies, check_names, check_parents
+from torsor.model.joints import JOINTS, joint_code
+from torsor.model.names import Frame, NumberedNames
+
+if TYPE_CHECKING:
+    from torsor.model.model import Model
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+
+GRAVITY = (0.0, 0.0, -9.81)
+IDENTITY = np.eye(3)
+FIXED = 255  # the code of a joint that does not move; never in a Model, where such bodies are merged
+# A norm this close to 1 is 1 up to rounding: dividing by it again would only stir the last bit.
+UNIT_NORM = 4 * np.finfo(np.float64).eps
+
+
+class Links(TypedDict, total=False):
+    """The keyword arguments of `Model.chain` and `Model.tree`; see `Model.tree`."""
+
+    n: int | None
+    axis: ArrayLike
+    pitch: ArrayLike
+    R: ArrayLike
+    p: ArrayLike
+    mass: ArrayLike
+    com: ArrayLike
+    inertia: ArrayLike
+    gravity: ArrayLike
+    names: Sequence[str] | None
+    name: str
+    allow_degenerate: bool
+
+
+def assemble(
+    parent: ArrayLike | None,
+    joint: str | Sequence[str] | Array,
+    *,
+    n: int | None = None,
+    axis: ArrayLike = (0.0, 0.0, 1.0),
+    pitch: ArrayLike = 0.0,
+    R: ArrayLike = IDENTITY,
+    p: ArrayLike = (0.0, 0.0, 0.0),
+    mass: ArrayLike = 0.0,
+    com: ArrayLike = (0.0, 0.0, 0.0),
+    inertia: ArrayLike = (0.0, 0.0, 0.0),
+    gravity: ArrayLike = GRAVITY,
+    names: Sequence[str] | None = None,
+    name: str = "model",
+    allow_degenerate: bool = False,
+) -> dict[str, Any]:
+    """The fields of the Model that these arguments describe; parent=None is a chain."""
+    given = {"axis": axis, "pitch": pitch, "R": R, "p": p, "mass": mass, "com": com, "inertia": inertia}
+    rows = {key: as_rows(key, x, SHAPES[key]) for key, x in given.items()} | {"joint": _codes(joint)}
+    if parent is not None:
+        rows["parent"] = _parents(parent)
+    n = count_bodies(n, rows, names)
+    rows.setdefault("parent", np.arange(-1, n - 1))
+    links = {key: np.broadcast_to(x, (n, *x.shape[1:])) for key, x in rows.items()}
+    names = names or NumberedNames(n)
+
+    check_names(names, ())
+    check_parents(links["parent"], names)
+    links, names = _sorted(links, names)
+    links["axis"] = _unit_axes(links["axis"], links["joint"], names)
+    frames: dict[str, Frame] = {}
+    if (links["joint"] == FIXED).any():
+        links, names, frames = _merge_fixed(links, names)
+    words = {"names": names, "frames": frames, "name": name, "allow_degenerate": allow_degenerate}
+    return {**links, "gravity": gravity, **words}
+
+
+# ---- reading the arguments ----
+
+
+def as_rows(key: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
+    """x as floats of shape (n, *shape), one row a body, or (1, *shape), one for all."""
+    try:
+        x = np.asarray(x, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"{key} must be numbers in an array of shape {shape} or {_per_body(shape)}"
+        ) from None
+    if key == "inertia" and x.shape[-1:] == (3,) and x.ndim < 3 and x.shape != (3, 3):
+        x = x[..., None] * IDENTITY  # principal moments; a 3x3 array is always one full tensor
+    if x.shape == shape:
+        return x[None]
+    if x.shape[1:] == shape and x.ndim == len(shape) + 1:
+        return x
+    raise ArgumentError(f"{key} must have shape {shape} or {_per_body(shape)}, not {x.shape}")
+
+
+def _per_body(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(['n', *map(str, shape)])}{'' if shape else ','})"
+
+
+def _codes(joint: str | Sequence[str] | Array) -> Array:
+    """The codes of joint names, (n,) or (1,)."""
+    words, first, where = np.unique(np.atleast_1d(np.asarray(joint)), return_index=True, return_inverse=True)
+    codes = np.empty(len(words), dtype=np.uint8)
+    for k, word in enumerate(words):
+        try:
+            codes[k] = FIXED if word == "fixed" else joint_code(str(word))
+        except ModelError as error:
+            raise ModelError(f"joint of body {first[k]}: {error}") from None
+    return codes[where]
+
+
+def _parents(parent: ArrayLike) -> Array:
+    x = np.asarray(parent)
+    if x.ndim != 1 or x.dtype.kind not in "iu":
+        raise ArgumentError(f"parent must be n integers (-1 is the base), not {x.dtype} of shape {x.shape}")
+    return x.astype(np.int64)
+
+
+def count_bodies(n: int | None, rows: Arrays, names: Sequence[str] | None) -> int:
+    """The number of bodies, on which n and all that is given per body must agree."""
+    counts = {key: len(x) for key, x in rows.items() if len(x) != 1 or key == "parent"}
+    if names:
+        counts["names"] = len(names)
+    if n is not None:
+        counts["n"] = n
+    if not counts:
+        return 1
+    (first, count), *others = counts.items()
+    for key, other in others:
+        if other != count:
+            raise ArgumentError(f"{first} is given for {count} bodies, {key} for {other}")
+    if count < 1:
+        raise ArgumentError(f"a model needs at least one body; {first} is given for {count}")
+    return count
+
+
+def _unit_axes(axis: Array, joint: Array, names: Sequence[str]) -> Array:
+    """Axes of length 1, and z for the joints that have none."""
+    axial = np.isin(joint, [j.code for j in JOINTS if j.axial])
+    axis = np.where(axial[:, None], axis, (0.0, 0.0, 1.0))
+    norm = np.linalg.norm(axis, axis=1, keepdims=True)
+    for i in np.flatnonzero(norm == 0)[:1]:
+        raise ModelError(f"{body_label(names, i)}: its axis is zero; give the direction of its joint")
+    return np.where(np.abs(norm - 1) <= UNIT_NORM, axis, axis / norm)
+
+
+# ---- order ----
+
+
+def _sorted(links: Arrays, names: Sequence[str]) -> tuple[Arrays, Sequence[str]]:
+    """Bodies after their parents: as given where that holds already, else by distance from the base."""
+    parent = links["parent"]
+    if (parent < np.arange(len(parent))).all():
+        return links, names
+    order = np.argsort(_depth(parent, names), kind="stable")
+    place = np.append(np.argsort(order), -1)  # a body's new index; the base stays -1
+    links = {key: x[order] for key, x in links.items()}
+    links["parent"] = place[links["parent"]]
+    return links, tuple(names[i] for i in order)
+
+
+def _depth(parent: Array, names: Sequence[str]) -> Array:
+    """How many joints lie between each body and the base, by pointer doubling; a cycle never gets there."""
+    ancestor, depth = parent.copy(), np.ones(len(parent), dtype=np.int64)
+    for _ in range(len(parent).bit_length()):
+        climbing = np.flatnonzero(ancestor >= 0)
+        above = ancestor[climbing]
+        depth[climbing] += depth[above]
+        ancestor[climbing] = ancestor[above]
+    for i in np.flatnonzero(ancestor >= 0)[:1]:
+        # 2^k >= n steps up from a body that never reaches the base end on a cycle.
+        raise ModelError(
+            f"the bodies {_cycle(parent, ancestor[i], names)} hang on each other in a cycle; cut it"
+        )
+    return depth
+
+
+def _cycle(parent: Array, body: int, names: Sequence[str]) -> str:
+    members = [body]
+    while parent[members[-1]] != body:
+        members.append(parent[members[-1]])
+    shown = [repr(names[i]) for i in members[:6]]
+    return " -> ".join([*shown, "..."] if len(members) > 6 else shown)
+
+
+# ---- fixed bodies ----
+
+
+def _merge_fixed(links: Arrays, names: Sequence[str]) -> tuple[Arrays, Sequence[str], dict[str, Frame]]:
+    """Each fixed body becomes part of the nearest moving body above it, or of the base, and a frame there."""
+    fixed = links["joint"] == FIXED
+    check_bodies(links | {"joint": np.where(fixed, 0, links["joint"])}, names, allow_degenerate=True)
+    parent, R, p = _place_on_moving(links["parent"], links["R"], links["p"], fixed)
+    links = links | _lumped(links, parent, R, p, fixed) | {"parent": parent, "R": R, "p": p}
+
+    place = np.append(np.cumsum(~fixed) - 1, -1)  # a body's new index; the base stays -1
+    frames = {names[i]: Frame(int(place[parent[i]]), R[i], p[i]) for i in np.flatnonzero(fixed)}
+    links = {key: x[~fixed] for key, x in links.items()}
+    links["parent"] = place[links["parent"]]
+    return links, tuple(names[i] for i in np.flatnonzero(~fixed)), frames
+
+
+def _place_on_moving(parent: Array, R: Array, p: Array, fixed: Array) -> tuple[Array, Array, Array]:
+    """Placements on the nearest moving ancestor, f_{host,i} = f_{host,j} ... f_{k,i}, by pointer doubling."""
+    parent, R, p = parent.copy(), R.copy(), p.copy()
+    fixed = np.append(fixed, False)  # the base, index -1, is a host
+    while (on_fixed := np.flatnonzero(fixed[parent])).size:
+        host = parent[on_fixed]
+        p[on_fixed] = p[host] + np.einsum("nij,nj->ni", R[host], p[on_fixed])
+        R[on_fixed] = R[host] @ R[on_fixed]
+        parent[on_fixed] = parent[host]
+    return parent, R, p
+
+
+def _lumped(links: Arrays, host: Array, R: Array, p: Array, fixed: Array) -> Arrays:
+    """Mass, com and inertia of the bodies that carry fixed ones, together with these.
+
+    c = sum m_k c_k / sum m_k,  I = sum R_k I_k R_k' + m_k (|d_k|^2 1 - d_k d_k'),  d_k = c_k - c  (Steiner)
+    """
+    mass, com, inertia = links["mass"].copy(), links["com"].copy(), links["inertia"].copy()
+    part = np.flatnonzero(fixed & (host >= 0))  # what is fixed to the base never moves
+    whole, slot = np.unique(host[part], return_inverse=True)
+    slot = np.append(slot, np.arange(len(whole)))  # the body itself is a part too
+    m = np.append(mass[part], mass[whole])
+    c = np.concatenate([p[part] + np.einsum("nij,nj->ni", R[part], com[part]), com[whole]])
+    I = np.concatenate([R[part] @ inertia[part] @ R[part].swapaxes(1, 2), inertia[whole]])
+
+    def total(x: Array) -> Array:
+        out = np.zeros((len(whole), *x.shape[1:]))
+        np.add.at(out, slot, x)
+        return out
+
+    mass[whole] = total(m)
+    com[whole] = total(m[:, None] * c) / np.where(mass[whole] > 0, mass[whole], 1)[:, None]
+    d = c - com[whole][slot]
+    steiner = np.sum(d * d, axis=1)[:, None, None] * IDENTITY - d[:, :, None] * d[:, None, :]
+    inertia[whole] = total(I + m[:, None, None] * steiner)
+    return {"mass": mass, "com": com, "inertia": inertia}
+
+
+# ---- one by one ----
+
+
+class Builder:
+    """Collects bodies and frames by name; a parent may be added after its children.
+
+    arm = Model.builder("arm")
+    arm.add("upper", joint="revolute", axis=(0, 1, 0), mass=2, com=(0.2, 0, 0), inertia=(0.01, 0.03, 0.03))
+    arm.add("lower", parent="upper", axis=(0, 1, 0), p=(0.4, 0, 0), mass=1, inertia=(0.01, 0.01, 0.01))
+    arm.frame("hand", "lower", p=(0.3, 0, 0))
+    model = arm.build()
+    """
+
+    def __init__(self, name: str = "model", *, gravity: ArrayLike = GRAVITY, allow_degenerate: bool = False):
+        self._words: dict[str, Any] = {"name": name, "gravity": gravity, "allow_degenerate": allow_degenerate}
+        self._bodies: dict[str, dict[str, Any]] = {}
+        self._frames: dict[str, tuple[str | None, Array, Array]] = {}
+
+    def add(
+        self,
+        name: str,
+        parent: str | None = None,
+        joint: str = "revolute",
+        *,
+        axis: ArrayLike = (0.0, 0.0, 1.0),
+        pitch: float = 0.0,
+        R: ArrayLike = IDENTITY,
+        p: ArrayLike = (0.0, 0.0, 0.0),
+        mass: float = 0.0,
+        com: ArrayLike = (0.0, 0.0, 0.0),
+        inertia: ArrayLike = (0.0, 0.0, 0.0),
+    ) -> Builder:
+        """A body hung on `parent` (None: the base); the rest as in `Model.tree`, for one body."""
+        label = self._new(f"body {name!r}", name)
+        given = {"axis": axis, "pitch": pitch, "R": R, "p": p, "mass": mass, "com": com, "inertia": inertia}
+        row = {key: _row(label, key, x) for key, x in given.items()}
+        if joint != "fixed":
+            try:
+                joint_code(joint)
+            except ModelError as error:
+                raise ModelError(f"{label}: {error}") from None
+        self._bodies[name] = {"parent": parent, "joint": joint, **row}
+        return self
+
+    def frame(
+        self, name: str, body: str | None = None, R: ArrayLike = IDENTITY, p: ArrayLike = (0.0, 0.0, 0.0)
+    ) -> Builder:
+        """A named frame placed at (R, p) on a body (None: the base)."""
+        label = self._new(f"frame {name!r}", name)
+        self._frames[name] = (body, _row(label, "R", R), _row(label, "p", p))
+        return self
+
+    def build(self) -> Model:
+        """The model; bodies stay in the order of their adding if each came after its parent."""
+        from torsor.model.model import Model
+
+        if not self._bodies:
+            raise ModelError("a model needs at least one body: add one before build()")
+        columns = {key: [body[key] for body in self._bodies.values()] for key in ("joint", *SHAPES)}
+        model = Model(**assemble(self._parents(), names=tuple(self._bodies), **columns, **self._words))
+        return model.with_frames(self._frames) if self._frames else model
+
+    def _new(self, label: str, name: str) -> str:
+        if name in self._bodies or name in self._frames:
+            raise ModelError(f"{label} is there already: name every body and frame differently")
+        return label
+
+    def _parents(self) -> list[int]:
+        index = {name: i for i, name in enumerate(self._bodies)}
+        index |= {None: -1}  # type: ignore[dict-item]
+        for name, body in self._bodies.items():
+            if body["parent"] not in index:
+                raise ModelError(f"body {name!r} hangs on {body['parent']!r}, which was never added")
+        return [index[body["parent"]] for body in self._bodies.values()]
+
+
+def _row(label: str, key: str, x: ArrayLike) -> Array:
+    """x as the value of `key` for one body."""
+    try:
+        row = as_rows(key, x, SHAPES[key])
+    except ArgumentError:
+        row = np.empty(0)
+    if len(row) != 1:
+        raise ArgumentError(f"{label}: {key} must be numbers of shape {SHAPES[key]}, not {x!r}")
+    return row[0]

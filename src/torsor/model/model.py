@@ -1,0 +1,331 @@
+"""Model: a tree of rigid bodies as a frozen struct of arrays.
+
+Body i hangs on body parent[i] (-1 is the base) by one joint. Its frame sits at that joint, and its pose in
+the parent's frame is
+
+    f_{parent,i}(q_i) = (R_i, p_i) exp(S_i q_i)                               (Ploen & Park 1999, section II)
+
+with S_i the motion of the joint's type (see `joints.py`). Mass properties are those of the body alone, in its
+own frame: `com` is the centre of mass, `inertia` the rotational inertia about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor.errors import ArgumentError, ModelError
+from torsor.model.builder import GRAVITY, Builder, Links, assemble
+from torsor.model.check import check_model
+from torsor.model.dh import DHTable, dh_fields
+from torsor.model.joints import JOINTS, Joint
+from torsor.model.names import Frame, NumberedNames
+
+Array = NDArray[Any]
+
+# What the dynamics depend on, in the order of the content hash.
+_PHYSICS = ("parent", "joint", "axis", "pitch", "R", "p", "mass", "com", "inertia", "gravity")
+_DTYPE = {"parent": np.int64, "joint": np.uint8}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Model:
+    """A tree of bodies in topological order: parent[i] < i. Made by `chain`, `tree`, `builder` or `from_dh`.
+
+    The constructor takes finished arrays, checks them (see `check.py`) and keeps read-only copies; with
+    `dataclasses.replace(model, gravity=...)` a changed model is made and checked again.
+    """
+
+    parent: Array  # (n,) int64, -1 is the base
+    joint: Array  # (n,) uint8, codes of joints.JOINTS
+    axis: Array  # (n, 3) unit, in the body's frame; z where the joint's type has no axis
+    pitch: Array  # (n,) metres a radian, helical joints only
+    R: Array  # (n, 3, 3) placement of the joint in the parent's frame
+    p: Array  # (n, 3)
+    mass: Array  # (n,)
+    com: Array  # (n, 3)
+    inertia: Array  # (n, 3, 3) about the com
+    gravity: Array = field(default_factory=lambda: np.array(GRAVITY))  # (3,)
+    names: Sequence[str] = ()  # empty: link1, link2, ...
+    frames: Mapping[str, Frame] = field(default_factory=dict)  # named frames, merged fixed bodies too
+    name: str = "model"
+    allow_degenerate: bool = False  # point masses and rods permitted
+
+    def __post_init__(self) -> None:
+        for key in _PHYSICS:
+            self._set(key, _frozen(getattr(self, key), _DTYPE.get(key, np.float64)))
+        names = self.names or NumberedNames(self.parent.size)
+        self._set("names", names if isinstance(names, NumberedNames) else tuple(names))
+        frames = {
+            name: Frame(int(body), _frozen(R, np.float64), _frozen(p, np.float64))
+            for name, (body, R, p) in self.frames.items()
+        }
+        self._set("frames", MappingProxyType(frames))
+        check_model(self)
+        # Articulated inertias must be exactly symmetric to keep their digits on long chains; so must these.
+        transposed = self.inertia.swapaxes(1, 2)
+        if not np.array_equal(self.inertia, transposed):
+            self._set("inertia", _frozen((self.inertia + transposed) / 2, np.float64))
+
+    def _set(self, key: str, value: Any) -> None:
+        object.__setattr__(self, key, value)
+
+    # ---- builders ----
+
+    @classmethod
+    def chain(cls, joint: str | Sequence[str] = "revolute", **links: Unpack[Links]) -> Model:
+        """A serial chain, each body hung on the one before it; the arguments are those of `tree`."""
+        return cls(**assemble(None, joint, **links))
+
+    @classmethod
+    def tree(
+        cls, parent: ArrayLike, joint: str | Sequence[str] = "revolute", **links: Unpack[Links]
+    ) -> Model:
+        """A tree of bodies: body i hangs on body parent[i], -1 the base.
+
+        Every argument is given once for all bodies or, with a leading axis n, for each:
+
+        joint      revolute, prismatic, helical, universal, spherical, planar, free or fixed. A fixed body is
+                   merged into the one it hangs on; its name stays as a frame.
+        axis       (3,) direction of a revolute, prismatic or helical joint in the body's frame (default z)
+        pitch      advance of a helical joint, metres a radian
+        R, p       (3, 3), (3,) placement of the joint in the parent's frame (default: at its origin)
+        mass, com  the body's mass and the place of its mass centre in its frame
+        inertia    about the com, in the body's axes: principal moments (3,) or a tensor (3, 3)
+        gravity    (3,) the gravitational acceleration in the base frame
+        names      one a body (default link1, link2, ...);  name: that of the model
+        n          the number of bodies, where nothing else tells it
+        allow_degenerate   permit point masses and rods, whose inertia is singular
+
+        Bodies keep their order if each comes after its parent; else they are sorted, nearest the base first.
+        """
+        return cls(**assemble(parent, joint, **links))
+
+    @classmethod
+    def builder(
+        cls, name: str = "model", *, gravity: ArrayLike = GRAVITY, allow_degenerate: bool = False
+    ) -> Builder:
+        """An empty `Builder`: `.add(...)` bodies one by one, `.frame(...)`, then `.build()`."""
+        return Builder(name, gravity=gravity, allow_degenerate=allow_degenerate)
+
+    @classmethod
+    def from_dh(cls, **table: Unpack[DHTable]) -> Model:
+        """A serial arm from its Denavit-Hartenberg table; see `dh.py` for the conventions.
+
+        a, alpha   length along and angle about the x axis       (Lee 2007: b, beta;   Saha 2001: a, alpha)
+        d, theta   length along and angle about the z axis       (Lee 2007: c, gamma;  Saha 2001: b, theta)
+        variable   which of the four the joint moves: "theta", "d", "alpha" or "a"; q adds to its value
+        convention "craig" (x screw, then z screw) or "standard" (z screw, then x screw)
+        com        the mass centre in the link's DH frame; or r (Saha): from the mass centre to its origin
+        inertia    about the mass centre, in the axes of the link's DH frame
+        mass, gravity, names, name, n, allow_degenerate: as in `tree`
+
+        Angles are in radians, or in degrees with degrees=True. Where the DH frame of a link is not the body's
+        frame, it is kept as the frame "<link>/dh".
+        """
+        return cls(**dh_fields(**table))
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a TOML file; `torsor.load` reads back an equal model, bit for bit."""
+        from torsor.formats import save
+
+        save(self, path)
+
+    # ---- what follows from the arrays ----
+
+    @property
+    def n(self) -> int:
+        """The number of bodies, one joint each."""
+        return len(self.parent)
+
+    @property
+    def nq(self) -> int:
+        """The length of a configuration q."""
+        return int(self.q_start[-1])
+
+    @property
+    def nv(self) -> int:
+        """The number of degrees of freedom: the length of v, of dv and of tau."""
+        return int(self.v_start[-1])
+
+    @cached_property
+    def q_start(self) -> Array:
+        """(n+1,): the coordinates of joint i are q[q_start[i]:q_start[i+1]]."""
+        return _starts(self.joint, [joint.nq for joint in JOINTS])
+
+    @cached_property
+    def v_start(self) -> Array:
+        """(n+1,): the velocities of joint i are v[v_start[i]:v_start[i+1]]."""
+        return _starts(self.joint, [joint.nv for joint in JOINTS])
+
+    @cached_property
+    def children_count(self) -> Array:
+        """(n,): how many bodies hang on each body."""
+        return _frozen(np.bincount(self.parent + 1, minlength=self.n + 1)[1:], np.int64)
+
+    @cached_property
+    def is_chain(self) -> bool:
+        """Does every body hang on the one before it?"""
+        return bool(np.array_equal(self.parent, np.arange(-1, self.n - 1)))
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of the physics (every number, joint and parent; no names): the key of compiled programs."""
+        digest = blake2b(digest_size=16)
+        for field_name in _PHYSICS:
+            digest.update(getattr(self, field_name).tobytes())
+        return digest.hexdigest()
+
+    # ---- names ----
+
+    def frame(self, name: str | None) -> Frame:
+        """The frame of that name: a named one, a body's own, or the base's (None)."""
+        if name is None:
+            return Frame(-1, np.eye(3), np.zeros(3))
+        if name in self.frames:
+            return self.frames[name]
+        try:
+            return Frame(self._index(name), np.eye(3), np.zeros(3))
+        except (KeyError, ValueError):
+            raise ArgumentError(f"{self!r} has no body or frame named {name!r}") from None
+
+    def with_frames(self, frames: Mapping[str, tuple[str | None, ArrayLike, ArrayLike]]) -> Model:
+        """This model with more named frames: name -> (body or frame it sits on, R, p), None the base."""
+        more = {name: _placed(self.frame(host), R, p) for name, (host, R, p) in frames.items()}
+        for name in more.keys() & self.frames.keys():
+            raise ModelError(f"frame {name!r} is there already: name every body and frame differently")
+        return replace(self, frames={**self.frames, **more})
+
+    @cached_property
+    def _index(self) -> Callable[[str], int]:
+        if isinstance(self.names, NumberedNames):
+            return self.names.index
+        return {name: i for i, name in enumerate(self.names)}.__getitem__
+
+    # ---- the configuration manifold ----
+
+    @cached_property
+    def _groups(self) -> tuple[tuple[Joint, Array, Array], ...]:
+        """For each joint type present: the type, its columns of q (k, nq) and its columns of v (k, nv)."""
+        groups = []
+        for code in np.unique(self.joint):
+            bodies, joint = np.flatnonzero(self.joint == code), JOINTS[code]
+            q_columns = self.q_start[bodies, None] + np.arange(joint.nq)
+            v_columns = self.v_start[bodies, None] + np.arange(joint.nv)
+            groups.append((joint, q_columns, v_columns))
+        return tuple(groups)
+
+    def neutral(self) -> Array:
+        """The configuration (nq,) with every joint at rest in its placement: zeros, and unit quaternions."""
+        q = np.empty(self.nq)
+        for joint, q_columns, _ in self._groups:
+            q[q_columns] = joint.neutral
+        return q
+
+    def random_configuration(self, rng: Any = None, size: int | tuple[int, ...] | None = None) -> Array:
+        """Random configurations (*size, nq), rotations uniform; rng is a NumPy Generator or a seed."""
+        rng = np.random.default_rng(rng)
+        batch = () if size is None else tuple(np.atleast_1d(size).tolist())
+        q = np.empty((*batch, self.nq))
+        for joint, q_columns, _ in self._groups:
+            shape = (*batch, *q_columns.shape)
+            q[..., q_columns] = joint.random(rng, int(np.prod(shape[:-1]))).reshape(shape)
+        return q
+
+    def integrate(self, q: ArrayLike, dv: ArrayLike) -> Array:
+        """q [+] dv: from q (..., nq), along the constant velocity dv (..., nv) for a unit of time."""
+        q, dv = self._rows(q, self.nq, "q"), self._rows(dv, self.nv, "dv")
+        out = np.empty((*_batch(q, dv, "q and dv"), self.nq), np.result_type(q, dv))
+        for joint, q_columns, v_columns in self._groups:
+            out[..., q_columns] = joint.integrate(q[..., q_columns], dv[..., v_columns])
+        return out
+
+    def difference(self, q0: ArrayLike, q1: ArrayLike) -> Array:
+        """q1 [-] q0: the dv (..., nv) with integrate(q0, dv) = q1."""
+        q0, q1 = self._rows(q0, self.nq, "q0"), self._rows(q1, self.nq, "q1")
+        out = np.empty((*_batch(q0, q1, "q0 and q1"), self.nv), np.result_type(q0, q1))
+        for joint, q_columns, v_columns in self._groups:
+            out[..., v_columns] = joint.difference(q0[..., q_columns], q1[..., q_columns])
+        return out
+
+    def _rows(self, x: ArrayLike, width: int, what: str) -> Array:
+        """x as a floating array (..., width)."""
+        x = np.asarray(x)
+        if x.dtype.kind not in "fiub":
+            raise ArgumentError(f"{what} must hold real numbers, not {x.dtype}")
+        if x.ndim == 0 or x.shape[-1] != width:
+            raise ArgumentError(f"{what} must have shape (..., {width}) for {self!r}, not {x.shape}")
+        if not np.isfinite(x).all():
+            raise ArgumentError(f"{what} holds a NaN or an infinity")
+        return x if x.dtype.kind == "f" else x.astype(np.float64)
+
+    # ---- identity ----
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Model):
+            return NotImplemented
+        same_words = (self.name, self.allow_degenerate) == (other.name, other.allow_degenerate)
+        return (
+            same_words
+            and self.key == other.key
+            and self.names == other.names
+            and self.frames.keys() == other.frames.keys()
+            and all(_same_frame(frame, other.frames[name]) for name, frame in self.frames.items())
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its fields and rebuilt by the constructor, so that the arrays stay read-only."""
+        values = [getattr(self, f.name) for f in fields(self)]
+        return Model, tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values)
+
+    def __repr__(self) -> str:
+        codes, counts = np.unique(self.joint, return_counts=True)
+        joints = ", ".join(f"{count} {JOINTS[code].name}" for code, count in zip(codes, counts))
+        return f"Model({self.name!r}, {self.n} bodies: {joints}; nq={self.nq}, nv={self.nv})"
+
+
+def _frozen(x: ArrayLike, dtype: Any) -> Array:
+    """A read-only contiguous copy; an array that is already frozen is shared."""
+    if isinstance(x, np.ndarray) and x.dtype == dtype and x.base is None and not x.flags.writeable:
+        return x
+    try:
+        with np.errstate(invalid="ignore"):
+            frozen = np.array(x, dtype=dtype, order="C")
+    except (TypeError, ValueError):
+        raise ArgumentError(f"the arrays of a Model hold numbers, not {x!r}") from None
+    if dtype is not np.float64 and not np.array_equal(frozen, x):
+        raise ArgumentError(f"parent and joint are integers, not {x!r}")
+    frozen.flags.writeable = False
+    return frozen
+
+
+def _starts(joint: Array, widths: list[int]) -> Array:
+    return _frozen(np.concatenate([[0], np.cumsum(np.array(widths)[joint])]), np.int64)
+
+
+def _batch(a: Array, b: Array, what: str) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(a.shape[:-1], b.shape[:-1])
+    except ValueError:
+        raise ArgumentError(f"the batch axes of {what} do not fit: {a.shape} and {b.shape}") from None
+
+
+def _placed(host: Frame, R: ArrayLike, p: ArrayLike) -> Frame:
+    """The frame at (R, p) of another."""
+    R, p = np.asarray(R, dtype=np.float64), np.asarray(p, dtype=np.float64)
+    return Frame(host.body, host.R @ R, host.p + host.R @ p)
+
+
+def _same_frame(a: Frame, b: Frame) -> bool:
+    return a.body == b.body and np.array_equal(a.R, b.R) and np.array_equal(a.p, b.p)

@@ -1,0 +1,54 @@
+"""What bodies and frames are called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+
+class Frame(NamedTuple):
+    """A frame fixed to a body: its placement (R, p) in the body's frame; body -1 is the base."""
+
+    body: int
+    R: NDArray[Any]
+    p: NDArray[Any]
+
+
+class NumberedNames(Sequence[str]):
+    """The names link1 ... linkn, made when asked for: a long chain has no Python object a link."""
+
+    def __init__(self, n: int):
+        self._n = n
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, i):
+        if isinstance(i, slice):
+            return tuple(f"link{k + 1}" for k in range(self._n)[i])
+        return f"link{range(self._n)[i] + 1}"
+
+    def index(self, value: Any, *_: Any) -> int:
+        digits = value.removeprefix("link") if isinstance(value, str) else ""
+        if digits.isdecimal() and value == f"link{int(digits)}" and 1 <= int(digits) <= self._n:
+            return int(digits) - 1
+        raise ValueError(f"{value!r} is not one of {self!r}")
+
+    def __contains__(self, value: object) -> bool:
+        try:
+            return self.index(value) >= 0
+        except ValueError:
+            return False
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, NumberedNames):
+            return self._n == other._n
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"<link1 ... link{self._n}>"
