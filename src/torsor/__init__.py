@@ -1,0 +1,33 @@
+"""torsor: the dynamics of articulated chains, from a six-joint arm to a rope of a million links."""
+
+from torsor import lie
+from torsor.dynamics import (
+    bias_forces,
+    body_poses,
+    body_twists,
+    center_of_mass,
+    coriolis_matrix,
+    forward_dynamics,
+    gravity_forces,
+    inverse_dynamics,
+    inverse_mass_matrix,
+    jacobian,
+    jacobian_dot,
+    kinetic_energy,
+    log_det_mass_matrix,
+    mass_matrix,
+    mass_solve,
+    momentum,
+    potential_energy,
+)
+from torsor.errors import ArgumentError, ModelError, SingularError, TorsorError
+from torsor.model import Model
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ArgumentError", "Model", "ModelError", "SingularError", "TorsorError", "bias_forces", "body_poses",
+    "body_twists", "center_of_mass", "coriolis_matrix", "forward_dynamics", "gravity_forces",
+    "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "kinetic_energy", "lie",
+    "log_det_mass_matrix", "mass_matrix", "mass_solve", "momentum", "potential_energy",
+]  # fmt: skip

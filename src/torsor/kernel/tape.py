@@ -1,0 +1,266 @@
+"""A tape: the operations a computation did, each recorded once, in order.
+
+`Expr` is a scalar like any other to the algorithms (see `torsor.linalg`).  Every operation on one looks up
+whether its tape already holds that operation on those operands (value numbering) and returns the old node
+if so.  Zeros, ones and signs are simplified on the way in; a quotient is a product with a reciprocal, so
+five divisions by one pivot cost one division.
+
+Operations: in const | add sub mul neg | inv sqrt | sin cos
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+Number = float | int
+
+
+class Node(NamedTuple):
+    op: str
+    a: Hashable = None  # node number; for "in" the name of the input, for "const" its value
+    b: int | None = None
+
+
+class Tape:
+    """Nodes in the order they were first needed."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._number: dict[Node, int] = {}
+
+    def input(self, name: Hashable) -> Expr:
+        return Expr(self, self._node("in", name))
+
+    def _node(self, op: str, a: Hashable = None, b: int | None = None) -> int:
+        node = Node(op, a, b)
+        found = self._number.get(node)
+        if found is None:
+            found = self._number[node] = len(self.nodes)
+            self.nodes.append(node)
+        return found
+
+    def const(self, x: float) -> int:
+        return self._node("const", float(x))
+
+    def node_of(self, x: Expr | Number) -> int:
+        return x.i if isinstance(x, Expr) else self.const(x)
+
+    def neg(self, a: int) -> int:
+        op, x, y = self.nodes[a]
+        if op == "neg":
+            return x  # type: ignore[return-value]
+        if op == "const":
+            return self.const(-x)  # type: ignore[operator]
+        if op == "sub":
+            return self._node("sub", y, x)  # type: ignore[arg-type]
+        return self._node("neg", a)
+
+    def add(self, a: int, b: int) -> int:
+        A, B = self.nodes[a], self.nodes[b]
+        if A.op == "const" and B.op == "const":
+            return self.const(A.a + B.a)  # type: ignore[operator]
+        if A.op == "const" and A.a == 0:
+            return b
+        if B.op == "const" and B.a == 0:
+            return a
+        if B.op == "neg":
+            return self.sub(a, B.a)  # type: ignore[arg-type]
+        if A.op == "neg":
+            return self.sub(b, A.a)  # type: ignore[arg-type]
+        return self._node("add", *sorted((a, b)))
+
+    def sub(self, a: int, b: int) -> int:
+        if a == b:
+            return self.const(0.0)
+        A, B = self.nodes[a], self.nodes[b]
+        if A.op == "const" and B.op == "const":
+            return self.const(A.a - B.a)  # type: ignore[operator]
+        if B.op == "const" and B.a == 0:
+            return a
+        if A.op == "const" and A.a == 0:
+            return self.neg(b)
+        if B.op == "neg":
+            return self.add(a, B.a)  # type: ignore[arg-type]
+        if A.op == "neg":
+            return self.neg(self.add(A.a, b))  # type: ignore[arg-type]
+        return self._node("sub", a, b)
+
+    def mul(self, a: int, b: int) -> int:
+        A, B = self.nodes[a], self.nodes[b]
+        if B.op == "const":
+            a, b, A, B = b, a, B, A
+        if A.op == "const":
+            if B.op == "const":
+                return self.const(A.a * B.a)  # type: ignore[operator]
+            if A.a == 0:
+                return self.const(0.0)
+            if A.a == 1:
+                return b
+            if A.a == -1:
+                return self.neg(b)
+            if B.op == "mul" and self.nodes[B.a].op == "const":  # type: ignore[index]
+                return self.mul(self.mul(a, B.a), B.b)  # type: ignore[arg-type]
+        if A.op == "neg":
+            return self.neg(self.mul(A.a, b))  # type: ignore[arg-type]
+        if B.op == "neg":
+            return self.neg(self.mul(a, B.a))  # type: ignore[arg-type]
+        if A.op == "const":  # constants first, so that chains of them meet
+            return self._node("mul", a, b)
+        return self._node("mul", *sorted((a, b)))
+
+    def inv(self, a: int) -> int:
+        op, x, _ = self.nodes[a]
+        if op == "const":
+            return self.const(1.0 / x)  # type: ignore[operator]
+        if op == "inv":
+            return x  # type: ignore[return-value]
+        if op == "neg":
+            return self.neg(self.inv(x))  # type: ignore[arg-type]
+        return self._node("inv", a)
+
+    def function(self, name: str, a: int) -> int:
+        op, x, _ = self.nodes[a]
+        if op == "const":
+            return self.const(getattr(math, name)(x))
+        return self._node(name, a)
+
+
+class Expr:
+    """A scalar that records what is done to it."""
+
+    __slots__ = ("i", "tape")
+    __array_ufunc__ = None
+
+    def __init__(self, tape: Tape, i: int) -> None:
+        self.tape = tape
+        self.i = i
+
+    def _wrap(self, i: int) -> Expr | float:
+        node = self.tape.nodes[i]
+        return node.a if node.op == "const" else Expr(self.tape, i)  # type: ignore[return-value]
+
+    def __add__(self, other: Expr | Number) -> Expr | float:
+        return self._wrap(self.tape.add(self.i, self.tape.node_of(other)))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Expr | Number) -> Expr | float:
+        return self._wrap(self.tape.sub(self.i, self.tape.node_of(other)))
+
+    def __rsub__(self, other: Number) -> Expr | float:
+        return self._wrap(self.tape.sub(self.tape.const(other), self.i))
+
+    def __mul__(self, other: Expr | Number) -> Expr | float:
+        return self._wrap(self.tape.mul(self.i, self.tape.node_of(other)))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Expr | Number) -> Expr | float:
+        return self._wrap(self.tape.mul(self.i, self.tape.inv(self.tape.node_of(other))))
+
+    def __rtruediv__(self, other: Number) -> Expr | float:
+        return self._wrap(self.tape.mul(self.tape.const(other), self.tape.inv(self.i)))
+
+    def __neg__(self) -> Expr | float:
+        return self._wrap(self.tape.neg(self.i))
+
+    def sin(self) -> Expr | float:
+        return self._wrap(self.tape.function("sin", self.i))
+
+    def cos(self) -> Expr | float:
+        return self._wrap(self.tape.function("cos", self.i))
+
+    def sqrt(self) -> Expr | float:
+        return self._wrap(self.tape.function("sqrt", self.i))
+
+    def __repr__(self) -> str:
+        return f"t{self.i}"
+
+
+@dataclass(frozen=True)
+class Code:
+    """A finished piece of straight-line code: nodes in order, and which of them are its outputs."""
+
+    nodes: tuple[Node, ...]
+    outputs: Mapping[Hashable, int]
+
+    @classmethod
+    def of(cls, tape: Tape, outputs: Mapping[Hashable, Expr | Number]) -> Code:
+        """The part of a tape that the outputs need, renumbered."""
+        wanted = {name: tape.node_of(x) for name, x in outputs.items()}
+        live = set(wanted.values())
+        for i in reversed(range(len(tape.nodes))):
+            if i in live:
+                live.update(operands(tape.nodes[i]))
+        place: dict[int, int] = {}
+        nodes: list[Node] = []
+        for i in sorted(live):
+            op, a, b = tape.nodes[i]
+            if op not in ("in", "const"):
+                a, b = place[a], None if b is None else place[b]  # type: ignore[index]
+            place[i] = len(nodes)
+            nodes.append(Node(op, a, b))
+        return cls(tuple(nodes), {name: place[i] for name, i in wanted.items()})
+
+    def only(self, names: Iterable[Hashable]) -> Code:
+        """The same code for fewer outputs."""
+        tape = Tape()
+        tape.nodes = list(self.nodes)
+        return Code.of(tape, {name: Expr(tape, self.outputs[name]) for name in names})
+
+    @property
+    def inputs(self) -> set[Hashable]:
+        return {node.a for node in self.nodes if node.op == "in"}
+
+    def __str__(self) -> str:
+        """One line an operation, readable from top to bottom."""
+        sign = {"add": "+", "sub": "-", "mul": "*"}
+        lines = []
+        for i, (op, a, b) in enumerate(self.nodes):
+            if op in ("in", "const"):
+                text = _label(a) if op == "in" else repr(a)
+            elif op in sign:
+                text = f"t{a} {sign[op]} t{b}"
+            else:
+                text = f"-t{a}" if op == "neg" else f"1 / t{a}" if op == "inv" else f"{op}(t{a})"
+            lines.append(f"t{i} = {text}")
+        return "\n".join(lines + [f"{_label(name)} = t{i}" for name, i in self.outputs.items()])
+
+
+def operands(node: Node) -> tuple[int, ...]:
+    if node.op in ("in", "const"):
+        return ()
+    return (node.a,) if node.b is None else (node.a, node.b)  # type: ignore[return-value]
+
+
+def _label(name: Hashable) -> str:
+    return ".".join(map(str, name)) if isinstance(name, tuple) else str(name)
+
+
+class Operations(NamedTuple):
+    """How many of each a piece of code does.  A subtraction is an addition; changes of sign are free."""
+
+    mul: int = 0
+    add: int = 0
+    div: int = 0
+    sqrt: int = 0
+    trig: int = 0
+
+    @classmethod
+    def of(cls, code: Code) -> Operations:
+        kind = {"sub": "add", "inv": "div", "sin": "trig", "cos": "trig"}
+        counts = dict.fromkeys(cls._fields, 0)
+        for node in code.nodes:
+            name = kind.get(node.op, node.op)
+            if name in counts:
+                counts[name] += 1
+        return cls(**counts)
+
+    def __add__(self, other: Operations) -> Operations:  # type: ignore[override]
+        return Operations(*(x + y for x, y in zip(self, other)))
+
+    def __mul__(self, times: int) -> Operations:  # type: ignore[override]
+        return Operations(*(x * times for x in self))
