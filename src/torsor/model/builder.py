@@ -89,12 +89,7 @@ def assemble(
 
 def as_rows(key: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
     """x as floats of shape (n, *shape), one row a body, or (1, *shape), one for all."""
-    try:
-        x = np.asarray(x, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ArgumentError(
-            f"{key} must be numbers in an array of shape {shape} or {_per_body(shape)}"
-        ) from None
+    x = _real(x, f"{key} must be numbers of shape {shape} or {_per_body(shape)}")
     if key == "inertia" and x.shape[-1:] == (3,) and x.ndim < 3 and x.shape != (3, 3):
         x = x[..., None] * IDENTITY  # principal moments; a 3x3 array is always one full tensor
     if x.shape == shape:
@@ -102,6 +97,17 @@ def as_rows(key: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
     if x.shape[1:] == shape and x.ndim == len(shape) + 1:
         return x
     raise ArgumentError(f"{key} must have shape {shape} or {_per_body(shape)}, not {x.shape}")
+
+
+def _real(x: ArrayLike, complaint: str) -> Array:
+    """x as float64; words, truth values and ragged lists are refused."""
+    try:
+        x = np.asarray(x)
+    except ValueError:
+        raise ArgumentError(f"{complaint}, not a ragged list") from None
+    if x.dtype.kind not in "iuf":
+        raise ArgumentError(f"{complaint}, not {x.dtype}")
+    return x.astype(np.float64, copy=False)
 
 
 def _per_body(shape: tuple[int, ...]) -> str:
@@ -284,7 +290,7 @@ class Builder:
         """A body hung on `parent` (None: the base); the rest as in `Model.tree`, for one body."""
         label = self._new(f"body {name!r}", name)
         given = {"axis": axis, "pitch": pitch, "R": R, "p": p, "mass": mass, "com": com, "inertia": inertia}
-        row = {key: _row(label, key, x) for key, x in given.items()}
+        row = {key: as_row(label, key, x, SHAPES[key]) for key, x in given.items()}
         if joint != "fixed":
             try:
                 joint_code(joint)
@@ -298,7 +304,7 @@ class Builder:
     ) -> Builder:
         """A named frame placed at (R, p) on a body (None: the base)."""
         label = self._new(f"frame {name!r}", name)
-        self._frames[name] = (body, _row(label, "R", R), _row(label, "p", p))
+        self._frames[name] = (body, as_row(label, "R", R, SHAPES["R"]), as_row(label, "p", p, SHAPES["p"]))
         return self
 
     def build(self) -> Model:
@@ -307,7 +313,9 @@ class Builder:
 
         if not self._bodies:
             raise ModelError("a model needs at least one body: add one before build()")
-        columns = {key: [body[key] for body in self._bodies.values()] for key in ("joint", *SHAPES)}
+        columns: dict[str, Any] = {
+            key: [body[key] for body in self._bodies.values()] for key in ("joint", *SHAPES)
+        }
         model = Model(**assemble(self._parents(), names=tuple(self._bodies), **columns, **self._words))
         return model.with_frames(self._frames) if self._frames else model
 
@@ -325,12 +333,12 @@ class Builder:
         return [index[body["parent"]] for body in self._bodies.values()]
 
 
-def _row(label: str, key: str, x: ArrayLike) -> Array:
+def as_row(label: str, key: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
     """x as the value of `key` for one body."""
     try:
-        row = as_rows(key, x, SHAPES[key])
+        row = as_rows(key, x, shape)
     except ArgumentError:
         row = np.empty(0)
     if len(row) != 1:
-        raise ArgumentError(f"{label}: {key} must be numbers of shape {SHAPES[key]}, not {x!r}")
+        raise ArgumentError(f"{label}: {key} must be numbers of shape {shape}, not {x!r}")
     return row[0]

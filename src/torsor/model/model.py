@@ -61,19 +61,18 @@ class Model:
 
     def __post_init__(self) -> None:
         for key in _PHYSICS:
-            self._set(key, _frozen(getattr(self, key), _DTYPE.get(key, np.float64)))
+            self._set(key, _frozen(getattr(self, key), _DTYPE.get(key, np.float64), key))
         names = self.names or NumberedNames(self.parent.size)
         self._set("names", names if isinstance(names, NumberedNames) else tuple(names))
         frames = {
-            name: Frame(int(body), _frozen(R, np.float64), _frozen(p, np.float64))
-            for name, (body, R, p) in self.frames.items()
+            name: Frame(int(body), _frozen(R), _frozen(p)) for name, (body, R, p) in self.frames.items()
         }
         self._set("frames", MappingProxyType(frames))
         check_model(self)
         # Articulated inertias must be exactly symmetric to keep their digits on long chains; so must these.
         transposed = self.inertia.swapaxes(1, 2)
         if not np.array_equal(self.inertia, transposed):
-            self._set("inertia", _frozen((self.inertia + transposed) / 2, np.float64))
+            self._set("inertia", _frozen((self.inertia + transposed) / 2))
 
     def _set(self, key: str, value: Any) -> None:
         object.__setattr__(self, key, value)
@@ -199,10 +198,18 @@ class Model:
 
     def with_frames(self, frames: Mapping[str, tuple[str | None, ArrayLike, ArrayLike]]) -> Model:
         """This model with more named frames: name -> (body or frame it sits on, R, p), None the base."""
-        more = {name: _placed(self.frame(host), R, p) for name, (host, R, p) in frames.items()}
-        for name in more.keys() & self.frames.keys():
-            raise ModelError(f"frame {name!r} is there already: name every body and frame differently")
+        more = {name: self._placed(name, *placement) for name, placement in frames.items()}
         return replace(self, frames={**self.frames, **more})
+
+    def _placed(self, name: str, host: str | None, R: ArrayLike, p: ArrayLike) -> Frame:
+        if name in self.frames:
+            raise ModelError(f"frame {name!r} is there already: name every body and frame differently")
+        try:
+            body, R0, p0 = self.frame(host)
+        except ArgumentError as error:
+            raise ModelError(f"frame {name!r}: {error}") from None
+        R, p = np.asarray(R, dtype=np.float64), np.asarray(p, dtype=np.float64)
+        return Frame(body, R0 @ R, p0 + R0 @ p)
 
     @cached_property
     def _index(self) -> Callable[[str], int]:
@@ -292,20 +299,19 @@ class Model:
     def __repr__(self) -> str:
         codes, counts = np.unique(self.joint, return_counts=True)
         joints = ", ".join(f"{count} {JOINTS[code].name}" for code, count in zip(codes, counts))
-        return f"Model({self.name!r}, {self.n} bodies: {joints}; nq={self.nq}, nv={self.nv})"
+        bodies = "1 body" if self.n == 1 else f"{self.n} bodies"
+        return f"Model({self.name!r}, {bodies}: {joints}; nq={self.nq}, nv={self.nv})"
 
 
-def _frozen(x: ArrayLike, dtype: Any) -> Array:
+def _frozen(x: ArrayLike, dtype: Any = np.float64, what: str = "an array of a Model") -> Array:
     """A read-only contiguous copy; an array that is already frozen is shared."""
     if isinstance(x, np.ndarray) and x.dtype == dtype and x.base is None and not x.flags.writeable:
         return x
-    try:
-        with np.errstate(invalid="ignore"):
-            frozen = np.array(x, dtype=dtype, order="C")
-    except (TypeError, ValueError):
-        raise ArgumentError(f"the arrays of a Model hold numbers, not {x!r}") from None
-    if dtype is not np.float64 and not np.array_equal(frozen, x):
-        raise ArgumentError(f"parent and joint are integers, not {x!r}")
+    x = np.asarray(x)
+    kinds, words = ("iuf", "numbers") if dtype is np.float64 else ("iu", "integers")
+    if x.dtype.kind not in kinds:
+        raise ArgumentError(f"{what} must hold {words}, not {x.dtype}")
+    frozen = x.astype(dtype, order="C")
     frozen.flags.writeable = False
     return frozen
 
@@ -319,12 +325,6 @@ def _batch(a: Array, b: Array, what: str) -> tuple[int, ...]:
         return np.broadcast_shapes(a.shape[:-1], b.shape[:-1])
     except ValueError:
         raise ArgumentError(f"the batch axes of {what} do not fit: {a.shape} and {b.shape}") from None
-
-
-def _placed(host: Frame, R: ArrayLike, p: ArrayLike) -> Frame:
-    """The frame at (R, p) of another."""
-    R, p = np.asarray(R, dtype=np.float64), np.asarray(p, dtype=np.float64)
-    return Frame(host.body, host.R @ R, host.p + host.R @ p)
 
 
 def _same_frame(a: Frame, b: Frame) -> bool:

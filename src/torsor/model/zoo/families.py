@@ -99,7 +99,7 @@ def _after_base(n: int, step: tuple[float, float, float]) -> Array:
 
 
 def _random_links(n: int, rng: np.random.Generator, joints: Sequence[str] | None) -> dict[str, Any]:
-    """Arguments of Model.tree: joints of all the given types in equal parts, general placements and bodies."""
+    """Arguments of Model.tree: the given joint types in equal parts, general placements and bodies."""
     names = [joint.name for joint in JOINTS] if joints is None else list(joints)
     joint = rng.permutation(np.resize(names, n))
     return {
@@ -112,7 +112,7 @@ def _random_links(n: int, rng: np.random.Generator, joints: Sequence[str] | None
     }
 
 
-def _random_bodies(n: int, rng: np.random.Generator) -> dict[str, Array]:
+def _random_bodies(n: int, rng: np.random.Generator) -> dict[str, Any]:
     """Mass properties that could exist: I = tr(S) 1 - S from a positive second moment S, see `check.py`."""
     mass, Q = rng.uniform(0.5, 3, n), _random_rotations(n, rng)
     spread = mass[:, None] * rng.uniform(0.05, 0.15, (n, 3)) ** 2
