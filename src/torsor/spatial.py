@@ -195,9 +195,21 @@ class Rigid(NamedTuple):
         A, B = Mat.of(cross(self.p, h) for h in H2), Mat.of(cross(self.p, h) for h in H)
         return Inertia(Mat.symmetric(lambda i, j: J[i][j] + (A[j][i] + B[i][j])), H2, M)
 
+    def Ad(self, V: Spatial) -> Spatial:
+        """Ad_f V: a twist from child to parent."""
+        w = self.turn(V.ang)
+        return Spatial(w, self.turn(V.lin) + cross(self.p, w))
+
+    def Ad_dual(self, F: Spatial) -> Spatial:
+        """Ad*_f F: a wrench from parent to child."""
+        return Spatial(self.unturn(F.ang - cross(self.p, F.lin)), self.unturn(F.lin))
+
     def after(self, first: Rigid) -> Rigid:
         """first * self, as one (R, p)."""
         return Rigid(first.R @ self.R, first.p + first.R @ self.p)
+
+    def inverse(self) -> Rigid:
+        return Rigid(self.R.T, -(self.R.T @ self.p))
 
 
 def _congruence(R: Mat, A: Mat) -> Mat:

@@ -1,0 +1,268 @@
+"""A model re-expressed in frames that make its equations short.
+
+Results do not depend on the frames bodies are described in (Ploen & Park 1999, section II.C), operation
+counts do.  Here every joint axis is put on z and every placement is written as screws about z, x and z,
+
+    f = [screw_z(gamma, s)] screw_x(alpha, a) screw_z(theta, d) exp(q)          (Denavit & Hartenberg 1955),
+
+where the first is absorbed into the parent's own frame for one child of every axial joint, and theta and d
+are absorbed into the motion of an axial joint.  Axes that are parallel but for a small angle have no usable
+common normal; such a placement stays a general (R, p).
+
+Everything is vectorised over the bodies: a million links are re-framed in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.linalg import Mat, Scalar, Vec, cos, sin
+from torsor.model.joints import JOINTS
+from torsor.model.links import Link
+from torsor.model.model import Model
+from torsor.spatial import Inertia, Pose, Product, Rigid, Screw, Spatial
+
+Array = NDArray[Any]
+
+# A cosine, sine or relative length this close to 0 or 1 is rounding left by the user's own trigonometry.
+SNAP = 2e-15
+# The foot of the common normal of two axes is ill-determined below this sine of their angle.
+NEARLY_PARALLEL = 0.02
+
+SYMMETRIC = ("xx", "xy", "xz", "yy", "yz", "zz")
+UPPER = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
+
+
+class Kind(NamedTuple):
+    """What decides the code of a step: the joint's type and the form of its placement."""
+
+    joint: str
+    form: str  # "xz", "zxz" or "rigid"
+
+
+@dataclass(frozen=True)
+class Framed:
+    """A model in its short frames: a kind and a row of numbers a body."""
+
+    model: Model
+    kinds: tuple[Kind, ...]  # the distinct ones, sorted
+    kind: Array  # (n,) index into kinds
+    numbers: Mapping[str, Array]  # name -> (n,)
+
+    def link(self, i: int) -> FramedLink:
+        """Body i with its numbers as plain floats."""
+        return FramedLink.of(self.kinds[self.kind[i]], {name: float(x[i]) for name, x in self.numbers.items()})
+
+
+class FramedLink(Link):
+    """A link in its short frame; its numbers are floats (unrolled code) or symbols (loops)."""
+
+    numbers: Mapping[str, Scalar]
+    form: str
+
+    @classmethod
+    def of(cls, kind: Kind, numbers: Mapping[str, Scalar]) -> FramedLink:
+        joint = next(j for j in JOINTS if j.name == kind.joint)
+        x = numbers
+        h = Vec(x["hx"], x["hy"], x["hz"])
+        link = cls(joint, _placement(kind, joint.axial, x), Vec.unit(2), x["pitch"],
+                   Inertia.rigid(x["m"], h, _symmetric(x, "J")))  # fmt: skip
+        object.__setattr__(link, "numbers", numbers)
+        return link
+
+    def exp(self, q: Vec) -> Pose:
+        if not self.joint.axial:
+            return super().exp(q)
+        x = self.numbers
+        motion = self.joint.exp(Vec(q[0] + x["t0"]), self.axis, self.pitch)
+        assert isinstance(motion, Screw)
+        shift = x["d0"] + self.joint.shift(q[0], self.pitch)  # type: ignore[attr-defined]
+        if self.joint.turns:  # type: ignore[attr-defined]
+            return Screw(2, motion.c, motion.s, shift)
+        return Screw(2, x["ct"], x["st"], shift)
+
+    @cached_property
+    def second_moment(self) -> Mat:
+        return _symmetric(self.numbers, "S")
+
+    @cached_property
+    def _frame(self) -> Rigid:
+        """This link's frame in the model's body frame."""
+        x = self.numbers
+        return Rigid(Mat.of((x[f"Q{i}{j}"] for j in range(3)) for i in range(3)), Vec.of(x[f"Q{i}"] for i in range(3)))
+
+    def from_body(self, F: Spatial) -> Spatial:
+        return self._frame.Ad_dual(F)
+
+    def body_frame(self) -> Rigid:
+        return self._frame.inverse()
+
+    def body_pose(self, f: Rigid) -> Rigid:
+        return self._frame.inverse().after(f)
+
+    def body_twist(self, V: Spatial) -> Spatial:
+        return self._frame.Ad(V)
+
+
+def _placement(kind: Kind, axial: bool, x: Mapping[str, Scalar]) -> Product:
+    if kind.form == "rigid":
+        R = Mat.of((x[f"R{i}{j}"] for j in range(3)) for i in range(3))
+        return Product((Rigid(R, Vec.of(x[f"p{i}"] for i in range(3))),))
+    screws = [Screw(2, x["cg"], x["sg"], x["s"])] if kind.form == "zxz" else []
+    screws.append(Screw(0, x["ca"], x["sa"], x["a"]))
+    if not axial:
+        screws.append(Screw(2, x["ct"], x["st"], x["d0"]))
+    return Product(tuple(screws))
+
+
+def _symmetric(x: Mapping[str, Scalar], name: str) -> Mat:
+    entries = {ij: x[name + label] for ij, label in zip(UPPER, SYMMETRIC)}
+    return Mat.symmetric(lambda i, j: entries[i, j])
+
+
+# The re-framing itself ---------------------------------------------------------------------------------------
+
+
+def reframe(model: Model) -> Framed:
+    """Choose a frame for every body and express the model in it."""
+    n = model.n
+    axial = np.array([j.axial for j in JOINTS])[model.joint]
+    turns = np.array([getattr(j, "turns", True) for j in JOINTS])[model.joint]
+    parent = model.parent
+    A = _axis_to_z(np.where(axial[:, None], model.axis, (0.0, 0.0, 1.0)))
+    A_parent = np.concatenate([A, np.eye(3)[None]])[parent]  # the base is entry -1
+    R = _T(A_parent) @ model.R @ A
+    p = np.einsum("nji,nj->ni", A_parent, model.p)
+    x = _screws(R, p)
+
+    # the first screw of one child of every axial joint goes into that joint's own frame
+    absorbed = np.full(n, -1)
+    children = np.flatnonzero((parent >= 0) & x.regular)[::-1]
+    absorbed[parent[children]] = children  # the first child wins, being written last
+    absorbed[~axial] = -1
+    own = absorbed >= 0
+    gamma, s = np.zeros(n + 1), np.zeros(n + 1)  # entry -1: the base, never turned
+    gamma[:n][own], s[:n][own] = x.gamma[absorbed[own]], x.s[absorbed[own]]
+
+    pre_gamma, pre_s = x.gamma - gamma[parent], x.s - s[parent]
+    form = np.where(x.regular, np.where((pre_gamma == 0) & (pre_s == 0), "xz", "zxz"), "rigid")
+    theta, d = np.where(x.regular, x.theta, 0.0) + gamma[:n], np.where(x.regular, x.d, 0.0) + s[:n]
+    back = _turn_z(-gamma[parent])  # a general placement, seen from the parent's turned frame
+    Q = A @ _turn_z(gamma[:n])
+    Qp = A[:, :, 2] * s[:n, None]
+    length = max(1e-300, float(np.abs(np.concatenate([x.a, d, pre_s, model.p.ravel()])).max(initial=0.0)))
+
+    numbers = {
+        "cg": np.cos(pre_gamma), "sg": np.sin(pre_gamma), "s": _snap(pre_s, length),
+        "ca": x.ca, "sa": x.sa, "a": _snap(x.a, length),
+        "ct": np.cos(theta), "st": np.sin(theta), "t0": np.where(turns & axial, theta, 0.0), "d0": _snap(d, length),
+        "pitch": model.pitch,
+    }  # fmt: skip
+    for name in ("cg", "sg", "ca", "sa", "ct", "st", "t0"):
+        numbers[name] = _snap(numbers[name], 1.0)
+    numbers |= _table("R", back @ R) | _table("p", np.einsum("nij,nj->ni", back, p - s[parent, None] * (0, 0, 1)))
+    numbers |= _table("Q", _snap(Q, 1.0)) | _table("Q", _snap(Qp, length)) | _inertia(model, Q, Qp)
+
+    labels = [(JOINTS[code].name, str(f)) for code, f in zip(*np.unique(np.stack([model.joint, _code(form)]), axis=1))]
+    kinds = tuple(sorted(Kind(name, FORMS[int(f)]) for name, f in labels))
+    index = {kind: i for i, kind in enumerate(kinds)}
+    lookup = np.array([[index.get(Kind(j.name, f), -1) for f in FORMS] for j in JOINTS])
+    return Framed(model, kinds, lookup[model.joint, _code(form)].astype(np.int32), numbers)
+
+
+FORMS = ("xz", "zxz", "rigid")
+
+
+def _code(form: Array) -> Array:
+    return np.select([form == f for f in FORMS], range(len(FORMS)))
+
+
+class _Screws(NamedTuple):
+    """(R, p) = screw_z(gamma, s) screw_x(alpha, a) screw_z(theta, d), where `regular`."""
+
+    gamma: Array
+    s: Array
+    ca: Array
+    sa: Array
+    a: Array
+    theta: Array
+    d: Array
+    regular: Array
+
+
+def _screws(R: Array, p: Array) -> _Screws:
+    ux, uy, ca = R[:, 0, 2], R[:, 1, 2], R[:, 2, 2]
+    sa = np.hypot(ux, uy)
+    parallel = sa < SNAP
+    sa = np.where(parallel, 0.0, sa)
+    ca = np.where(parallel, np.sign(ca), ca)
+    safe = np.where(parallel, 1.0, sa)
+    # the common normal, or with parallel axes the way to the other one
+    reach = np.hypot(p[:, 0], p[:, 1])
+    gamma = np.where(parallel, np.where(reach > 0, np.arctan2(p[:, 1], p[:, 0]), 0.0), np.arctan2(ux, -uy))
+    c, s = np.cos(gamma), np.sin(gamma)
+    across = c * p[:, 1] - s * p[:, 0]
+    d = np.where(parallel, p[:, 2] * ca, -across / safe)
+    shift = np.where(parallel, 0.0, p[:, 2] - d * ca)
+    a = np.where(parallel, reach, c * p[:, 0] + s * p[:, 1])
+    # theta from the first two columns of Rz(gamma)^T R: its x row is (cos theta, -sin theta, 0)
+    theta = np.arctan2(-(c * R[:, 0, 1] + s * R[:, 1, 1]), c * R[:, 0, 0] + s * R[:, 1, 0])
+    return _Screws(gamma, shift, ca, sa, a, theta, d, parallel | (sa >= NEARLY_PARALLEL))
+
+
+def _axis_to_z(axis: Array) -> Array:
+    """Rotations whose third column is the axis: the shortest turn, exact for coordinate axes."""
+    flip = axis[:, 2] < 0
+    u = axis * np.where(flip[:, None], (1.0, -1.0, -1.0), 1.0)
+    x, y, c = u.T
+    k = 1 / (1 + c)
+    R = np.stack([1 - k * x * x, -k * x * y, x, -k * x * y, 1 - k * y * y, y, -x, -y, c], axis=-1).reshape(-1, 3, 3)
+    return R * np.where(flip[:, None, None], np.array([[1.0], [-1.0], [-1.0]]), 1.0)
+
+
+def _turn_z(angle: Array) -> Array:
+    R = np.zeros((angle.size, 3, 3))
+    R[:, 0, 0] = R[:, 1, 1] = _snap(np.cos(angle), 1.0)
+    R[:, 1, 0] = _snap(np.sin(angle), 1.0)
+    R[:, 0, 1] = -R[:, 1, 0]
+    R[:, 2, 2] = 1.0
+    return R
+
+
+def _inertia(model: Model, Q: Array, Qp: Array) -> dict[str, Array]:
+    """m, h = m c, the second moment S = int r r^T dm and J = tr(S) 1 - S, about the new origin."""
+    c = np.einsum("nji,nj->ni", Q, model.com - Qp)
+    m, I = model.mass, model.inertia
+    S = np.trace(I, axis1=1, axis2=2)[:, None, None] / 2 * np.eye(3) - I
+    S = _T(Q) @ S @ Q + m[:, None, None] * c[:, :, None] * c[:, None, :]
+    S = (S + _T(S)) / 2
+    scale = np.abs(S).max(axis=(1, 2))
+    S = _snap(S, scale[:, None, None])
+    J = np.trace(S, axis1=1, axis2=2)[:, None, None] * np.eye(3) - S
+    h = _snap(m[:, None] * c, np.sqrt(m * scale)[:, None])
+    result = {"m": m, "hx": h[:, 0], "hy": h[:, 1], "hz": h[:, 2]}
+    for (i, j), label in zip(UPPER, SYMMETRIC):
+        result["J" + label], result["S" + label] = J[:, i, j], S[:, i, j]
+    return result
+
+
+def _snap(x: Array, scale: Any) -> Array:
+    """x with rounding noise near zero, and near plus and minus the scale, written as exactly that."""
+    tiny = np.abs(x) <= SNAP * scale
+    unit = np.abs(np.abs(x) - scale) <= SNAP * scale
+    return np.where(tiny, 0.0, np.where(unit & (np.asarray(scale) == 1.0), np.sign(x), x))
+
+
+def _table(name: str, x: Array) -> dict[str, Array]:
+    """R (n, 3, 3) -> R00 ... R22;  p (n, 3) -> p0 p1 p2."""
+    return {name + "".join(map(str, k)): x[(slice(None), *k)] for k in np.ndindex(*x.shape[1:])}
+
+
+def _T(A: Array) -> Array:
+    return A.swapaxes(-1, -2)
