@@ -1,20 +1,20 @@
 """TOML: a model people can write by hand, and that comes back bit for bit.
 
     name = "arm"
-    gravity = [0.0, 0.0, -9.81]             # this, like most keys, may be left out
+    gravity = [0.0, 0.0, -9.81]        # this, like most keys, may be left out
 
     [[body]]
     name = "upper"
-    joint = "revolute"                      # prismatic, helical, universal, spherical, planar, free, fixed
+    joint = "revolute"                 # prismatic, helical, universal, spherical, planar, free, fixed
     axis = [0.0, 1.0, 0.0]
     mass = 2.0
     com = [0.2, 0.0, 0.0]
-    inertia = [0.01, 0.03, 0.03]            # principal moments, or xx, xy, xz, yy, yz, zz, or three rows
+    inertia = [0.01, 0.03, 0.03]       # principal moments, or xx, xy, xz, yy, yz, zz, or three rows
 
     [[body]]
     name = "lower"
-    parent = "upper"                        # left out: the base
-    p = [0.4, 0.0, 0.0]                     # placement of the joint on the parent; R: its rotation, three rows
+    parent = "upper"                   # left out: the base
+    p = [0.4, 0.0, 0.0]                # the joint's place on the parent; R: its rotation, three rows
     ...
 
     [[frame]]
