@@ -21,13 +21,14 @@ from torsor.dynamics import (
     potential_energy,
 )
 from torsor.errors import ArgumentError, ModelError, SingularError, TorsorError
-from torsor.model import Model
+from torsor.formats import load
+from torsor.model import Model, zoo
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError", "Model", "ModelError", "SingularError", "TorsorError", "bias_forces", "body_poses",
     "body_twists", "center_of_mass", "coriolis_matrix", "forward_dynamics", "gravity_forces",
-    "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "kinetic_energy", "lie",
-    "log_det_mass_matrix", "mass_matrix", "mass_solve", "momentum", "potential_energy",
+    "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "kinetic_energy", "lie", "load",
+    "log_det_mass_matrix", "mass_matrix", "mass_solve", "momentum", "potential_energy", "zoo",
 ]  # fmt: skip
