@@ -16,7 +16,7 @@ import torsor as ts
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from peers import Peer, chained
+from peers import Peer
 from peers.mujoco_peer import MujocoPeer
 from peers.pinocchio_peer import PinocchioPeer, mirrored
 
@@ -29,7 +29,7 @@ FLOAT32 = (
 State = tuple[np.ndarray, ...]  # q (..., nq), then velocities, forces or accelerations (..., nv)
 
 MACHINES: dict[str, Callable[[], ts.Model]] = {
-    "general 6R": lambda: chained(ts.zoo.random_tree(6, seed=0, joints=["revolute"])),
+    "general 6R": lambda: ts.zoo.general_arm(6),
     "Panda-like 7R": lambda: ts.zoo.panda(),
     "PUMA 560": lambda: ts.zoo.puma560(),
     "floating humanoid": lambda: ts.zoo.humanoid(),

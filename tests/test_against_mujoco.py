@@ -16,9 +16,9 @@ MODELS = random_models(MujocoPeer.JOINTS)
 @pytest.mark.parametrize("name", MODELS)
 def test_torsor_agrees_with_mujoco(name, function):
     model = MODELS[name]
-    arguments = State.random(model, seed=4).arguments(function)
-    expected = getattr(MujocoPeer(model), function)(*arguments)
-    assert relative_difference(getattr(ts, function)(model, *arguments), expected) <= TOLERANCE
+    state = State.random(model, seed=4)
+    expected = state.ask(MujocoPeer(model), function)
+    assert relative_difference(state.ask(ts, function, model), expected) <= TOLERANCE
 
 
 @pytest.mark.parametrize("name", MODELS)

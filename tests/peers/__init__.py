@@ -13,6 +13,7 @@ and everything below follows from these; T is orthogonal because it only turns a
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -164,17 +165,9 @@ class Peer(ABC):
 
 def random_models(joints: Sequence[str]) -> dict[str, Model]:
     """By name: a chain of each joint type, then trees of all of them on a fixed and on a floating base."""
-    models = {
-        f"chain of {joint} joints": chained(zoo.random_tree(5, seed=k, joints=[joint]))
-        for k, joint in enumerate(joints)
-    }
-    models |= {f"tree {seed}": zoo.random_tree(12, seed=seed, joints=joints) for seed in (10, 11)}
-    return models | {f"floating {name}": floating(m) for name, m in models.items() if name.startswith("tree")}
-
-
-def chained(model: Model) -> Model:
-    """Every body on the one before."""
-    return replace(model, parent=np.arange(-1, model.n - 1))
+    chains = {f"chain of {joint} joints": zoo.random_chain(5, seed=1, joints=[joint]) for joint in joints}
+    trees = {f"tree {seed}": zoo.random_tree(12, seed, joints=joints) for seed in (2, 3)}
+    return chains | trees | {f"floating {name}": floating(tree) for name, tree in trees.items()}
 
 
 def floating(model: Model) -> Model:
@@ -202,8 +195,11 @@ class State:
         external = rng.normal(size=(model.n, 6))
         return cls(model.random_configuration(rng), v, v_dot, tau, external, int(rng.integers(model.n)))
 
-    def arguments(self, function: str) -> list:
-        return [getattr(self, name) for name in QUESTIONS[function]]
+    def ask(self, owner: Any, function: str, *first: Any) -> Array:
+        """`owner.function(*first, ...)` at this state."""
+        given = {name: getattr(self, name) for name in QUESTIONS[function]}
+        options = {name: given.pop(name) for name in ("external",) if name in given}
+        return getattr(owner, function)(*first, *given.values(), **options)
 
 
 # The functions asked of a peer, and their arguments after the model.
