@@ -102,6 +102,14 @@ def precise(algorithm: Algorithm, model: Model, body: int | None = None, **input
     return np.array(reference.evaluate(algorithm, model, numbers, body=body, number=mpmath.mpf), dtype=object)
 
 
+def to_digits(x: Array) -> Array:
+    """NumPy numbers of any precision as mpmath numbers, exactly."""
+    head = x.astype(np.float64)
+    rest = (x - head).astype(np.float64)
+    pairs = zip(head.flat, rest.flat)
+    return np.array([mpmath.mpf(float(a)) + mpmath.mpf(float(b)) for a, b in pairs]).reshape(x.shape)
+
+
 def difference(a: ArrayLike, b: ArrayLike, scale: ArrayLike = 0.0) -> float:
     """max |a - b| relative to the largest entry of b, or to `scale` where b may vanish by cancellation."""
     a, b = np.asarray(a), np.asarray(b)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machines import to_digits
 from mpmath import mp, mpf
 from scipy.linalg import expm
 
@@ -137,13 +138,6 @@ def samples():
 def to_dtype(x, dtype):
     """Numbers of 50 digits, each rounded once to the dtype."""
     return np.array([dtype(mp.nstr(y, 25)) for y in x.flat]).reshape(x.shape)
-
-
-def to_digits(x):
-    """NumPy numbers of any precision as mpmath numbers, exactly."""
-    head = x.astype(np.float64)
-    rest = (x - head).astype(np.float64)
-    return np.array([mpf(float(a)) + mpf(float(b)) for a, b in zip(head.flat, rest.flat)]).reshape(x.shape)
 
 
 def error(result, expected):
