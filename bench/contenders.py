@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import mujoco
@@ -46,7 +46,7 @@ def states(model: ts.Model, batch: int | None = BATCH, sets: int = SETS, seed: i
     ]
 
 
-def torsor_program(name: str, model: ts.Model, function, sets: list[State], **options) -> Contender:
+def torsor_program(name: str, model: ts.Model, function, sets: Sequence[State], **options) -> Contender:
     """A compiled Program writing into one array; `options` are those of ts.compile, target and tolerance."""
     target, tolerance = options.pop("target", None), options.pop("tolerance", 1e-10)
     program = ts.compile(model, function, **options)

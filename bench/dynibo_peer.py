@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-import dynibo
+import dynibo  # type: ignore[import-untyped]
 import numpy as np
 
 import torsor as ts

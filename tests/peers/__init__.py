@@ -166,15 +166,15 @@ class Peer(ABC):
 def random_models(joints: Sequence[str]) -> dict[str, Model]:
     """By name: a chain of each joint type, then trees of all of them on a fixed and on a floating base."""
     chains = {f"chain of {joint} joints": zoo.random_chain(5, seed=1, joints=[joint]) for joint in joints}
-    trees = {f"tree {seed}": zoo.random_tree(12, seed, joints=joints) for seed in (2, 3)}
+    trees = {f"tree {seed}": zoo.random_tree(12, seed, joints=joints, branching=0.5) for seed in (2, 3)}
     return chains | trees | {f"floating {name}": floating(tree) for name, tree in trees.items()}
 
 
 def floating(model: Model) -> Model:
-    """The first body free."""
-    joint, pitch = model.joint.copy(), model.pitch.copy()
-    joint[0], pitch[0] = [j.name for j in JOINTS].index("free"), 0.0
-    return replace(model, joint=joint, pitch=pitch)
+    """The first body free, all others on it, and gravity aslant."""
+    joint, pitch, parent = model.joint.copy(), model.pitch.copy(), np.maximum(model.parent, 0)
+    joint[0], pitch[0], parent[0] = [j.name for j in JOINTS].index("free"), 0.0, -1
+    return replace(model, joint=joint, pitch=pitch, parent=parent, gravity=(1.0, -2.0, -9.0))
 
 
 @dataclass(frozen=True)
