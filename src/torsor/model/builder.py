@@ -155,10 +155,13 @@ def _unit_axes(axis: Array, joint: Array, names: Sequence[str]) -> Array:
     """Axes of length 1, and z for the joints that have none."""
     axial = np.isin(joint, [j.code for j in JOINTS if j.axial])
     axis = np.where(axial[:, None], axis, (0.0, 0.0, 1.0))
-    norm = np.linalg.norm(axis, axis=1, keepdims=True)
-    for i in np.flatnonzero(norm == 0)[:1]:
-        raise ModelError(f"{body_label(names, i)}: its axis is zero; give the direction of its joint")
-    return np.where(np.abs(norm - 1) <= UNIT_NORM, axis, axis / norm)
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # what is not finite is refused, by name, with the rest
+        norm = np.linalg.norm(axis, axis=1, keepdims=True)
+        for i in np.flatnonzero(norm == 0)[:1]:
+            raise ModelError(f"{body_label(names, i)}: its axis is zero; give the direction of its joint")
+        return np.where(np.abs(norm - 1) <= UNIT_NORM, axis, axis / norm)
 
 
 # ---- order ----
@@ -173,7 +176,7 @@ def _sorted(links: Arrays, names: Sequence[str]) -> tuple[Arrays, Sequence[str]]
     place = np.append(np.argsort(order), -1)  # a body's new index; the base stays -1
     links = {key: x[order] for key, x in links.items()}
     links["parent"] = place[links["parent"]]
-    return links, tuple(names[i] for i in order)
+    return links, tuple(names[i] for i in order.tolist())
 
 
 def _depth(parent: Array, names: Sequence[str]) -> Array:
@@ -211,10 +214,10 @@ def _merge_fixed(links: Arrays, names: Sequence[str]) -> tuple[Arrays, Sequence[
     links = links | _lumped(links, parent, R, p, fixed) | {"parent": parent, "R": R, "p": p}
 
     place = np.append(np.cumsum(~fixed) - 1, -1)  # a body's new index; the base stays -1
-    frames = {names[i]: Frame(int(place[parent[i]]), R[i], p[i]) for i in np.flatnonzero(fixed)}
+    frames = {names[i]: Frame(int(place[parent[i]]), R[i], p[i]) for i in np.flatnonzero(fixed).tolist()}
     links = {key: x[~fixed] for key, x in links.items()}
     links["parent"] = place[links["parent"]]
-    return links, tuple(names[i] for i in np.flatnonzero(~fixed)), frames
+    return links, tuple(names[i] for i in np.flatnonzero(~fixed).tolist()), frames
 
 
 def _place_on_moving(parent: Array, R: Array, p: Array, fixed: Array) -> tuple[Array, Array, Array]:

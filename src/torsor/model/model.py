@@ -249,24 +249,37 @@ class Model:
 
     def integrate(self, q: ArrayLike, dv: ArrayLike) -> Array:
         """q [+] dv: from q (..., nq), along the constant velocity dv (..., nv) for a unit of time."""
-        q, dv = self._rows(q, self.nq, "q"), self._rows(dv, self.nv, "dv")
-        out = np.empty((*_batch(q, dv, "q and dv"), self.nq), np.result_type(q, dv))
+        q, dv = self._configuration("q", q), self._rows("dv", dv, self.nv)
+        out = np.empty((*_batch("q and dv", q, dv), self.nq), np.result_type(q, dv))
         for joint, q_columns, v_columns in self._groups:
             out[..., q_columns] = joint.integrate(q[..., q_columns], dv[..., v_columns])
         return out
 
     def difference(self, q0: ArrayLike, q1: ArrayLike) -> Array:
         """q1 [-] q0: the dv (..., nv) with integrate(q0, dv) = q1."""
-        q0, q1 = self._rows(q0, self.nq, "q0"), self._rows(q1, self.nq, "q1")
-        out = np.empty((*_batch(q0, q1, "q0 and q1"), self.nv), np.result_type(q0, q1))
+        q0, q1 = self._configuration("q0", q0), self._configuration("q1", q1)
+        out = np.empty((*_batch("q0 and q1", q0, q1), self.nv), np.result_type(q0, q1))
         for joint, q_columns, v_columns in self._groups:
             out[..., v_columns] = joint.difference(q0[..., q_columns], q1[..., q_columns])
         return out
 
-    def _rows(self, x: ArrayLike, width: int, what: str) -> Array:
+    def _configuration(self, what: str, q: ArrayLike) -> Array:
+        """q as a floating array (..., nq) whose quaternions are not zero."""
+        q = self._rows(what, q, self.nq)
+        for joint, q_columns, _ in self._groups:
+            if joint.nq == joint.nv:
+                continue
+            for *_, k in np.argwhere(~q[..., q_columns[:, -4:]].any(axis=-1))[:1]:
+                name = self.names[np.flatnonzero(self.joint == joint.code)[k]]
+                raise ArgumentError(
+                    f"the quaternion of {name!r} in {what} is zero; (1, 0, 0, 0) is no rotation"
+                )
+        return q
+
+    def _rows(self, what: str, x: ArrayLike, width: int) -> Array:
         """x as a floating array (..., width)."""
         x = np.asarray(x)
-        if x.dtype.kind not in "fiub":
+        if x.dtype.kind not in "iuf":
             raise ArgumentError(f"{what} must hold real numbers, not {x.dtype}")
         if x.ndim == 0 or x.shape[-1] != width:
             raise ArgumentError(f"{what} must have shape (..., {width}) for {self!r}, not {x.shape}")
@@ -320,7 +333,7 @@ def _starts(joint: Array, widths: list[int]) -> Array:
     return _frozen(np.concatenate([[0], np.cumsum(np.array(widths)[joint])]), np.int64)
 
 
-def _batch(a: Array, b: Array, what: str) -> tuple[int, ...]:
+def _batch(what: str, a: Array, b: Array) -> tuple[int, ...]:
     try:
         return np.broadcast_shapes(a.shape[:-1], b.shape[:-1])
     except ValueError:
