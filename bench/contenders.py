@@ -31,7 +31,7 @@ State = tuple[np.ndarray, ...]  # q (..., nq), then velocities, forces or accele
 MACHINES: dict[str, Callable[[], ts.Model]] = {
     "general 6R": lambda: ts.zoo.general_arm(6),
     "Panda-like 7R": lambda: ts.zoo.panda(),
-    "PUMA 560": lambda: ts.zoo.puma560(),
+    "PUMA 560": lambda: ts.zoo.puma_saha(),
     "floating humanoid": lambda: ts.zoo.humanoid(),
 }
 

@@ -23,8 +23,10 @@ from typing import Any
 
 import numpy as np
 
+import torsor as ts
+
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("torsor", "numpy", "llvmlite", "casadi", "pin", "mujoco", "dynibo", "drake")
+PACKAGES = ("numpy", "llvmlite", "casadi", "pin", "mujoco", "dynibo", "drake")
 FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512dq", "avx512vl", "asimd", "sve")
 
 ROUNDS = 15
@@ -230,7 +232,8 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    return {name: found for name in PACKAGES if (found := _version(name))}
+    """Of torsor as imported, which need not be installed, and of the packages that are."""
+    return {"torsor": ts.__version__} | {name: found for name in PACKAGES if (found := _version(name))}
 
 
 def _version(package: str) -> str | None:
