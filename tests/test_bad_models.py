@@ -65,6 +65,7 @@ BAD_MODELS = {
     "no bodies": (lambda: Model.builder().build(), ModelError, "at least one body"),
     "nothing that moves": (lambda: Model.chain("fixed", **BALL), ModelError, "at least one body that moves"),
     "n = 0": (lambda: Model.chain(n=0, **BALL), ArgumentError, "at least one body; n is given for 0"),
+    "half a body": (lambda: Model.chain(n=2.5, **BALL), ArgumentError, r"n must be an integer, not 2\.5"),
     # names
     "a name twice": (lambda: Model.chain(names=["a", "a"], **BALL), ModelError, "'a' is given twice"),
     "a body added twice": (two(name="first"), ModelError, "body 'first' is there already"),
@@ -81,6 +82,7 @@ BAD_MODELS = {
     "an empty name": (lambda: Model.chain(names=["a", ""], **BALL), ModelError, "name 1 is ''"),
     "a name that is no word": (lambda: Model.chain(names=["a", 2], **BALL), ModelError, "name 1 is 2"),
     "too few names": (lambda: Model.chain(n=3, names=["a"], **BALL), ArgumentError, "names for 1|n for 3"),
+    "a model without a word for a name": (lambda: Model.chain(name=3, **BALL), ModelError, "string, not 3"),
     # joints
     "an unknown joint": (two(joint="hinge"), ModelError, "'second': unknown joint type 'hinge'.*revolute"),
     "an unknown joint in a list": (

@@ -139,7 +139,9 @@ def count_bodies(n: int | None, rows: Arrays, names: Sequence[str] | None) -> in
     if names:
         counts["names"] = len(names)
     if n is not None:
-        counts["n"] = n
+        if not isinstance(n, int | np.integer):
+            raise ArgumentError(f"n must be an integer, not {n!r}")
+        counts["n"] = int(n)
     if not counts:
         return 1
     (first, count), *others = counts.items()
@@ -155,9 +157,8 @@ def _unit_axes(axis: Array, joint: Array, names: Sequence[str]) -> Array:
     """Axes of length 1, and z for the joints that have none."""
     axial = np.isin(joint, [j.code for j in JOINTS if j.axial])
     axis = np.where(axial[:, None], axis, (0.0, 0.0, 1.0))
-    with np.errstate(
-        over="ignore", invalid="ignore"
-    ):  # what is not finite is refused, by name, with the rest
+    # What is not finite stays so, and is refused with the other arrays.
+    with np.errstate(over="ignore", invalid="ignore"):
         norm = np.linalg.norm(axis, axis=1, keepdims=True)
         for i in np.flatnonzero(norm == 0)[:1]:
             raise ModelError(f"{body_label(names, i)}: its axis is zero; give the direction of its joint")
@@ -264,11 +265,13 @@ def _lumped(links: Arrays, host: Array, R: Array, p: Array, fixed: Array) -> Arr
 class Builder:
     """Collects bodies and frames by name; a parent may be added after its children.
 
-    arm = Model.builder("arm")
-    arm.add("upper", joint="revolute", axis=(0, 1, 0), mass=2, com=(0.2, 0, 0), inertia=(0.01, 0.03, 0.03))
-    arm.add("lower", parent="upper", axis=(0, 1, 0), p=(0.4, 0, 0), mass=1, inertia=(0.01, 0.01, 0.01))
-    arm.frame("hand", "lower", p=(0.3, 0, 0))
-    model = arm.build()
+    For example:
+
+        arm = Model.builder("arm")
+        arm.add("upper", axis=(0, 1, 0), mass=2, com=(0.2, 0, 0), inertia=(0.01, 0.03, 0.03))
+        arm.add("lower", "upper", axis=(0, 1, 0), p=(0.4, 0, 0), mass=1, inertia=(0.01, 0.01, 0.01))
+        arm.frame("hand", "lower", p=(0.3, 0, 0))
+        model = arm.build()
     """
 
     def __init__(self, name: str = "model", *, gravity: ArrayLike = GRAVITY, allow_degenerate: bool = False):
@@ -307,7 +310,7 @@ class Builder:
     ) -> Builder:
         """A named frame placed at (R, p) on a body (None: the base)."""
         label = self._new(f"frame {name!r}", name)
-        self._frames[name] = (body, as_row(label, "R", R, SHAPES["R"]), as_row(label, "p", p, SHAPES["p"]))
+        self._frames[name] = (body, as_row(label, "R", R, (3, 3)), as_row(label, "p", p, (3,)))
         return self
 
     def build(self) -> Model:
@@ -316,9 +319,8 @@ class Builder:
 
         if not self._bodies:
             raise ModelError("a model needs at least one body: add one before build()")
-        columns: dict[str, Any] = {
-            key: [body[key] for body in self._bodies.values()] for key in ("joint", *SHAPES)
-        }
+        bodies = self._bodies.values()
+        columns: dict[str, Any] = {key: [body[key] for body in bodies] for key in ("joint", *SHAPES)}
         model = Model(**assemble(self._parents(), names=tuple(self._bodies), **columns, **self._words))
         return model.with_frames(self._frames) if self._frames else model
 
@@ -328,8 +330,7 @@ class Builder:
         return label
 
     def _parents(self) -> list[int]:
-        index = {name: i for i, name in enumerate(self._bodies)}
-        index |= {None: -1}  # type: ignore[dict-item]
+        index: dict[str | None, int] = {name: i for i, name in enumerate(self._bodies)} | {None: -1}
         for name, body in self._bodies.items():
             if body["parent"] not in index:
                 raise ModelError(f"body {name!r} hangs on {body['parent']!r}, which was never added")

@@ -6,6 +6,7 @@ All rules are vectorised: a million bodies are checked in well under a second.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Label = Callable[[int], str]  # names the i-th body or frame of those looked at
 
-# |R'R - 1|: nine printed digits pass, a matrix typed with six does not (it would make energy drift at 1e-6).
+# |R'R - 1|: a matrix typed with ten decimals passes, one with six does not (energies would be off by 1e-6).
 ROTATION_TOLERANCE = 1e-9
 # |axis| - 1 after normalising: rounding only.
 AXIS_TOLERANCE = 1e-12
@@ -48,9 +49,7 @@ def check_model(model: Model) -> None:
     """Raise a ModelError naming the offender unless every rule of this file holds."""
     check_names(model.names, model.frames)
     if model.parent.ndim != 1 or len(model.parent) == 0:
-        raise ModelError(
-            "a model needs at least one body that moves: parent must have shape (n,) with n >= 1"
-        )
+        raise ModelError("a model needs at least one body that moves: parent has shape (n,) with n >= 1")
     if len(model.names) != model.n:
         raise ModelError(f"{len(model.names)} names were given for {model.n} bodies: give one name a body")
     check_parents(model.parent, model.names)
@@ -59,6 +58,8 @@ def check_model(model: Model) -> None:
     check_bodies(links, model.names, model.allow_degenerate)
     check_carried_mass(model.parent, model.mass, model.names)
     check_frames(model.frames, model.n)
+    if not isinstance(model.name, str):
+        raise ModelError(f"the name of a model is a string, not {model.name!r}")
     if model.gravity.shape != (3,) or not np.isfinite(model.gravity).all():
         raise ModelError(f"gravity must be three finite numbers, not {model.gravity}")
 
@@ -109,7 +110,7 @@ def check_bodies(links: Mapping[str, Array], names: Sequence[str], allow_degener
             raise ModelError(f"{key} must have shape {(n, *shape)} for {n} bodies, not {links[key].shape}")
     for start in range(0, n, BLOCK):
         block = {key: x[start : start + BLOCK] for key, x in links.items()}
-        _check_block(block, lambda i, start=start: body_label(names, start + i), allow_degenerate)  # type: ignore[misc]
+        _check_block(block, partial(body_label, names, start=start), allow_degenerate)
 
 
 def _check_block(links: Mapping[str, Array], label: Label, allow_degenerate: bool) -> None:
@@ -237,9 +238,9 @@ def _first(bad: Array) -> Iterable[int]:
     return np.flatnonzero(bad)[:1].tolist()
 
 
-def body_label(names: Sequence[str], i: int) -> str:
-    """How messages name a body."""
-    return f"body {names[i]!r} (index {i})"
+def body_label(names: Sequence[str], i: int, start: int = 0) -> str:
+    """How messages name the i-th body from `start`."""
+    return f"body {names[start + i]!r} (index {start + i})"
 
 
 def _repeated(words: Sequence[str]) -> list[str]:

@@ -29,12 +29,8 @@ Placement = tuple[Array, Array]  # (R, p), one row a link
 # and the compiler drops what is exactly zero.
 RIGHT_ANGLE = 1e-15
 X, Z = 0, 2
-MOVES = {
-    "theta": (True, Z),
-    "d": (False, Z),
-    "alpha": (True, X),
-    "a": (False, X),
-}  # does it turn?, along which axis?
+# For each variable: does it turn the link?, and along which axis does it move?
+MOVES = {"theta": (True, Z), "d": (False, Z), "alpha": (True, X), "a": (False, X)}
 
 
 class DHTable(TypedDict, total=False):

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.errors import ArgumentError, ModelError
-from torsor.model.builder import GRAVITY, Builder, Links, assemble
+from torsor.model.builder import GRAVITY, Builder, Links, as_row, assemble
 from torsor.model.check import check_model
 from torsor.model.dh import DHTable, dh_fields
 from torsor.model.joints import JOINTS, Joint
@@ -208,7 +208,8 @@ class Model:
             body, R0, p0 = self.frame(host)
         except ArgumentError as error:
             raise ModelError(f"frame {name!r}: {error}") from None
-        R, p = np.asarray(R, dtype=np.float64), np.asarray(p, dtype=np.float64)
+        label = f"frame {name!r}"
+        R, p = as_row(label, "R", R, (3, 3)), as_row(label, "p", p, (3,))
         return Frame(body, R0 @ R, p0 + R0 @ p)
 
     @cached_property
@@ -272,7 +273,7 @@ class Model:
             for *_, k in np.argwhere(~q[..., q_columns[:, -4:]].any(axis=-1))[:1]:
                 name = self.names[np.flatnonzero(self.joint == joint.code)[k]]
                 raise ArgumentError(
-                    f"the quaternion of {name!r} in {what} is zero; (1, 0, 0, 0) is no rotation"
+                    f"the quaternion of {name!r} in {what} is zero; at rest it is (1, 0, 0, 0)"
                 )
         return q
 

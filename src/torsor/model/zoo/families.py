@@ -22,7 +22,7 @@ def point_chain(n: int, *, mass: float = 1.0, length: float = 1.0) -> Model:
     Mass i sits at the far end of link i; joint i turns link i relative to link i - 1, about z. The chain
     lies along x at q = 0, and gravity pulls along -y.
     """
-    _check_length(n)
+    check_length(n)
     return Model.chain(
         n=n,
         p=_after_base(n, (length, 0.0, 0.0)),
@@ -40,7 +40,7 @@ def rope(n: int, *, length: float = 1.0, mass: float = 0.1, radius: float = 0.00
     A rope bends but does not twist, which is what a universal joint about x and y allows. `length` and `mass`
     are those of the whole rope.
     """
-    _check_length(n)
+    check_length(n)
     step, share = length / n, mass / n
     across, along = share * (3 * radius**2 + step**2) / 12, share * radius**2 / 2
     return Model.chain(
@@ -64,7 +64,7 @@ def random_tree(
     """
     if not 0 <= branching <= 1:
         raise ArgumentError(f"branching is a probability between 0 and 1, not {branching}")
-    _check_length(n)
+    check_length(n)
     rng = np.random.default_rng(seed)
     before = np.arange(-1, n - 1)
     anywhere = rng.integers(-1, np.maximum(before, 0) + 1)  # with -1 new trunks grow from the base
@@ -74,7 +74,7 @@ def random_tree(
 
 def random_chain(n: int, seed: int = 0, *, joints: Sequence[str] | None = ("revolute",)) -> Model:
     """A chain of n random bodies with joints of the given types in random order (None: all types)."""
-    _check_length(n)
+    check_length(n)
     links = _random_links(n, np.random.default_rng(seed), joints)
     return Model.chain(**links, name=f"random_chain({n}, {seed})")
 
@@ -84,7 +84,7 @@ def general_arm(n: int, seed: int = 0) -> Model:
 
     The first axis is the base's z axis, as in the operation counts of Saha 2001 and elsewhere.
     """
-    _check_length(n)
+    check_length(n)
     rng = np.random.default_rng(seed)
     alpha, a, d = rng.uniform(-2, 2, n), rng.uniform(-0.4, 0.4, n), rng.uniform(-0.3, 0.3, n)
     alpha[0] = a[0] = d[0] = 0
@@ -127,6 +127,6 @@ def _random_rotations(n: int, rng: np.random.Generator) -> Array:
     return quaternion_to_matrix(q / np.linalg.norm(q, axis=1, keepdims=True))
 
 
-def _check_length(n: int) -> None:
-    if n < 1:
-        raise ArgumentError(f"n = {n}: a chain has at least one link")
+def check_length(n: int) -> None:
+    if not isinstance(n, int | np.integer) or n < 1:
+        raise ArgumentError(f"n = {n!r}: a chain has a whole number of links, at least one")

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.errors import ArgumentError
 from torsor.model.model import Model
+from torsor.model.zoo.families import check_length
 
 Array = NDArray[np.float64]
 
@@ -44,8 +44,7 @@ def polypeptide_faithful(n: int = 7) -> Model:
     printed matrices (`polypeptide`) it has Table II's angles, full masses and full inertia tensors; like
     them, one body for each kind of atom. C'=O and N-H are rods: their inertia is singular.
     """
-    if n < 1:
-        raise ArgumentError(f"n = {n}: a chain has at least one link")
+    check_length(n)
     k = np.arange(n)
     bodies = (
         _body((C, ORIGIN), (C + 3 * H, METHYL), (H, HYDROGEN)),
