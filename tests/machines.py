@@ -45,7 +45,7 @@ MACHINES: dict[str, Callable[[], Model]] = {
     "floating tree": lambda: floating_tree(9, 4),
     "general arm": lambda: zoo.general_arm(6, 5),
     "point masses": lambda: zoo.point_chain(5),
-    "rope": lambda: zoo.rope(5),
+    "rope": lambda: zoo.rope(5, mass=5.0),  # heavy enough for forces of 1 N to be small
     "PUMA 560": zoo.puma560,
     "polypeptide": zoo.polypeptide,
     "planar arm": zoo.planar3,
