@@ -50,7 +50,7 @@ def torsor_program(name: str, model: ts.Model, function, sets: Sequence[State], 
     """A compiled Program writing into one array; `options` are those of ts.compile, target and tolerance."""
     target, tolerance = options.pop("target", None), options.pop("tolerance", 1e-10)
     program = ts.compile(model, function, **options)
-    sets = [tuple(x.astype(program.dtype) for x in state) for state in sets]
+    sets = [tuple(x.astype(options.get("dtype", "float64")) for x in state) for state in sets]
     out = np.empty_like(program(*sets[0]))
     return Contender(
         f"torsor {name}", lambda *state: program(*state, out=out), sets, target=target, tolerance=tolerance
