@@ -13,6 +13,7 @@ from torsor.model import zoo
 
 DIGITS = 50
 TOLERANCE = 1e-13  # relative to the largest entry of the answer
+THROUGH_M = 1e-12  # solving with M itself pays for its condition, 1e4 here; the sweeps do not
 
 MODELS = {
     "arm of 6": lambda: zoo.general_arm(6, 0),
@@ -77,13 +78,13 @@ def test_double_precision_loses_no_more_than_rounding(model, state, function):
 
 
 @pytest.mark.parametrize("function", ["jacobian", "jacobian_dot"])
-def test_jacobians_lose_no_more_than_rounding(model, state, function):
+def test_jacobians_are_as_precise(model, state, function):
     algorithm, tip = getattr(kinematics, function), model.n - 1
     result = getattr(ts, function)(model, *inputs(algorithm, state).values(), tip)
     assert relative_error(result, exactly(algorithm, model, state, body=tip)) <= TOLERANCE
 
 
-def test_log_det_loses_no_more_than_rounding(model, state):
+def test_log_det_is_as_precise(model, state):
     pivots = exactly(articulated.pivots, model, state)
     with mp.workdps(DIGITS):
         exact = mp.fsum(map(mp.log, pivots))
@@ -91,15 +92,15 @@ def test_log_det_loses_no_more_than_rounding(model, state):
 
 
 @pytest.mark.parametrize("method", ["newton-euler", "ploen-park"])
-def test_inverse_dynamics_under_external_wrenches_loses_no_more_than_rounding(model, state, method):
+def test_inverse_dynamics_under_external_wrenches_is_as_precise(model, state, method):
     tau = ts.inverse_dynamics(model, state.q, state.v, state.v_dot, external=state.external, method=method)
     assert relative_error(tau, exactly(ploen_park.inverse_dynamics, model, state, "external")) <= TOLERANCE
 
 
-@pytest.mark.parametrize("method", ["articulated", "composite"])
-def test_forward_dynamics_under_external_wrenches_loses_no_more_than_rounding(model, state, method):
+@pytest.mark.parametrize(("method", "tolerance"), [("articulated", TOLERANCE), ("composite", THROUGH_M)])
+def test_forward_dynamics_under_external_wrenches_is_as_precise(model, state, method, tolerance):
     qdd = ts.forward_dynamics(model, state.q, state.v, state.tau, external=state.external, method=method)
-    assert relative_error(qdd, exactly(articulated.forward_dynamics, model, state, "external")) <= TOLERANCE
+    assert relative_error(qdd, exactly(articulated.forward_dynamics, model, state, "external")) <= tolerance
 
 
 def test_composite_and_articulated_steps_agree_to_all_digits(model, state):
