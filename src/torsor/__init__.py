@@ -6,6 +6,7 @@ from torsor.dynamics import (
     body_poses,
     body_twists,
     center_of_mass,
+    compile,
     coriolis_matrix,
     forward_dynamics,
     gravity_forces,
@@ -28,7 +29,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError", "Model", "ModelError", "SingularError", "TorsorError", "bias_forces", "body_poses",
-    "body_twists", "center_of_mass", "coriolis_matrix", "forward_dynamics", "gravity_forces",
+    "body_twists", "center_of_mass", "compile", "coriolis_matrix", "forward_dynamics", "gravity_forces",
     "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "kinetic_energy", "lie", "load",
     "log_det_mass_matrix", "mass_matrix", "mass_solve", "momentum", "potential_energy", "zoo",
 ]  # fmt: skip

@@ -6,17 +6,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import reference
+from torsor import lie, reference
 from torsor.algorithms import articulated, composite, coriolis, energy, kinematics, newton_euler, ploen_park
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.model import Model
 from torsor.sweeps import Algorithm
+
+if TYPE_CHECKING:
+    from torsor.kernel.program import Program
 
 Array = NDArray[Any]
 
@@ -33,7 +37,7 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     if _choose(method, "articulated", "composite") == "composite":
         rest = np.asarray(tau) - bias_forces(model, q, v, external=external)
         return mass_solve(model, q, rest, method=method)
-    return _call(articulated.forward_dynamics, model, q=q, v=v, tau=tau, external=external)
+    return _call(articulated.forward_dynamics, model, q, v, tau, external=external)
 
 
 def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *, external: ArrayLike | None = None,
@@ -45,44 +49,44 @@ def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *
     """
     chosen = _choose(method, "newton-euler", "ploen-park")
     algorithm = newton_euler.inverse_dynamics if chosen == "newton-euler" else ploen_park.inverse_dynamics
-    return _call(algorithm, model, q=q, v=v, qdd=qdd, external=external, acceleration=base_acceleration)
+    return _call(algorithm, model, q, v, qdd, external=external, acceleration=base_acceleration)
 
 
 def bias_forces(model: Model, q: ArrayLike, v: ArrayLike, *, external: ArrayLike | None = None) -> Array:
     """The torques (..., nv) that hold the accelerations at zero: Coriolis, centrifugal and gravity terms."""
-    return _call(newton_euler.bias_forces, model, q=q, v=v, external=external)
+    return _call(newton_euler.bias_forces, model, q, v, external=external)
 
 
 def gravity_forces(model: Model, q: ArrayLike) -> Array:
     """The torques (..., nv) that hold the machine still against gravity."""
-    return _call(newton_euler.gravity_forces, model, q=q)
+    return _call(newton_euler.gravity_forces, model, q)
 
 
 def mass_matrix(model: Model, q: ArrayLike) -> Array:
     """M(q), (..., nv, nv), symmetric positive definite."""
-    return _call(composite.mass_matrix, model, q=q)
+    return _call(composite.mass_matrix, model, q)
 
 
 def inverse_mass_matrix(model: Model, q: ArrayLike) -> Array:
     """M(q)^-1, (..., nv, nv)."""
-    return _call(articulated.inverse_mass_matrix, model, q=q)
+    return _call(articulated.inverse_mass_matrix, model, q)
 
 
 def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, method: str = "auto") -> Array:
     """M(q)^-1 b, (..., nv), in O(n) without forming M ("articulated"), or through M ("composite")."""
     if _choose(method, "articulated", "composite") == "composite":
         return np.linalg.solve(mass_matrix(model, q), np.asarray(b)[..., None])[..., 0]
-    return _call(articulated.mass_solve, model, q=q, tau=b)
+    return _call(articulated.mass_solve, model, q, b)
 
 
 def log_det_mass_matrix(model: Model, q: ArrayLike) -> Array:
     """log det M(q), (...), from the pivots of the articulated inertias in O(n)."""
-    return np.log(_call(articulated.pivots, model, q=q)).sum(axis=-1)
+    return _call(articulated.log_det, model, q)
 
 
 def coriolis_matrix(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
     """C(q, v), (..., nv, nv): C v + gravity is the bias and dM/dt - 2 C is skew (Christoffel symbols)."""
-    return _call(coriolis.coriolis_matrix, model, q=q, v=v)
+    return _call(coriolis.coriolis_matrix, model, q, v)
 
 
 # Kinematics ------------------------------------------------------------------------------------------------
@@ -90,22 +94,22 @@ def coriolis_matrix(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
 
 def body_poses(model: Model, q: ArrayLike) -> Array:
     """The 4x4 pose of every body in the base frame, (..., n, 4, 4)."""
-    return _call(kinematics.body_poses, model, q=q)
+    return _call(kinematics.body_poses, model, q)
 
 
 def body_twists(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
     """The twist (omega, v) of every body in its own frame, (..., n, 6)."""
-    return _call(kinematics.body_twists, model, q=q, v=v)
+    return _call(kinematics.body_twists, model, q, v)
 
 
 def jacobian(model: Model, q: ArrayLike, body: int | str) -> Array:
     """J (..., 6, nv) with J v the twist of a body, or of a named frame on it, in its own frame."""
-    return _on_frame(kinematics.jacobian, model, body, q=q)
+    return _on_frame(kinematics.jacobian, model, body, q)
 
 
 def jacobian_dot(model: Model, q: ArrayLike, v: ArrayLike, body: int | str) -> Array:
     """dJ/dt (..., 6, nv) of `jacobian` along the velocity v."""
-    return _on_frame(kinematics.jacobian_dot, model, body, q=q, v=v)
+    return _on_frame(kinematics.jacobian_dot, model, body, q, v)
 
 
 # Energy and momentum ---------------------------------------------------------------------------------------
@@ -113,22 +117,130 @@ def jacobian_dot(model: Model, q: ArrayLike, v: ArrayLike, body: int | str) -> A
 
 def kinetic_energy(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
     """T = v^T M v / 2, (...)."""
-    return _call(energy.kinetic_energy, model, q=q, v=v)
+    return _call(energy.kinetic_energy, model, q, v)
 
 
 def potential_energy(model: Model, q: ArrayLike) -> Array:
     """U, (...): minus the work of gravity, zero with the centre of mass at the base's origin."""
-    return _call(energy.potential_energy, model, q=q)
+    return _call(energy.potential_energy, model, q)
 
 
 def momentum(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
     """(angular momentum about the base's origin, linear momentum), (..., 6), in the base frame."""
-    return _call(energy.momentum, model, q=q, v=v)
+    return _call(energy.momentum, model, q, v)
 
 
 def center_of_mass(model: Model, q: ArrayLike) -> Array:
     """The centre of mass (..., 3) in the base frame."""
-    return _call(energy.center_of_mass, model, q=q)
+    return _call(energy.center_of_mass, model, q)
+
+
+# Programs --------------------------------------------------------------------------------------------------
+
+
+ALGORITHMS: dict[Callable[..., Array], Algorithm] = {
+    forward_dynamics: articulated.forward_dynamics,
+    inverse_dynamics: newton_euler.inverse_dynamics,
+    bias_forces: newton_euler.bias_forces,
+    gravity_forces: newton_euler.gravity_forces,
+    mass_matrix: composite.mass_matrix,
+    inverse_mass_matrix: articulated.inverse_mass_matrix,
+    mass_solve: articulated.mass_solve,
+    log_det_mass_matrix: articulated.log_det,
+    coriolis_matrix: coriolis.coriolis_matrix,
+    body_poses: kinematics.body_poses,
+    body_twists: kinematics.body_twists,
+    jacobian: kinematics.jacobian,
+    jacobian_dot: kinematics.jacobian_dot,
+    kinetic_energy: energy.kinetic_energy,
+    potential_energy: energy.potential_energy,
+    momentum: energy.momentum,
+    center_of_mass: energy.center_of_mass,
+}
+
+
+def compile(model: Model, function: Callable[..., Array], *, dtype: str = "float64", external: bool = False,
+            body: int | str | None = None, specialised: bool | None = None, lanes: int | None = None,
+            threads: int = 1) -> Program:  # fmt: skip
+    """A `Program`: a function of this module compiled for one model, to be called without the model.
+
+        fd = ts.compile(model, ts.forward_dynamics)
+        qdd = fd(q, v, tau)
+
+    dtype        "float64" or "float32"
+    external     whether the program takes external wrenches, as its last argument
+    body         of a Jacobian: the body, by number or name
+    specialised  unrolled over this model (True), loops over its bodies (False), whichever is faster (None)
+    lanes        states computed side by side; None: as many as the machine's vectors hold
+    threads      how many threads a large batch is spread over
+
+    A program does not look at its numbers: NaN in one state gives NaN in that state.
+    """
+    from torsor.kernel.program import compile_program
+
+    algorithm = ALGORITHMS.get(function)
+    if algorithm is None:
+        known = ", ".join(f.__name__ for f in ALGORITHMS)
+        raise ArgumentError(f"{function!r} cannot be compiled; these can: {known}")
+    if external and "external" not in algorithm.options:
+        raise ArgumentError(f"{algorithm.name} takes no external wrenches")
+    if (body is None) == (algorithm.kind == "path"):
+        raise ArgumentError(f"{algorithm.name} needs body=" if body is None else f"{algorithm.name} takes no body=")
+    return compile_program(
+        algorithm, model, options=("external",) if external else (), dtype=dtype, specialised=specialised,
+        lanes=lanes, threads=threads, body=None if body is None else _body(model, body),
+    )  # fmt: skip
+
+
+def _call(algorithm: Algorithm, model: Model, *args: ArrayLike, body: int | None = None,
+          **options: ArrayLike | None) -> Array:  # fmt: skip
+    """Run an algorithm: first as if all were well, and only if it was not, look why.
+
+    The arguments go to the program of this model, algorithm and number type as they are; a result that is not
+    finite, or an exception, leads to `_carefully`, which checks everything and says what is wrong.
+    """
+    given = tuple(name for name, x in options.items() if x is not None) if options else ()
+    if given:
+        args = (*args, *(options[name] for name in given))  # type: ignore[arg-type]
+    first = args[0]
+    number = first.dtype.char if type(first) is np.ndarray else "d"
+    try:
+        result = model.programs[algorithm, given, number, body](*args)
+    except (KeyError, TypeError, ValueError):
+        return _carefully(algorithm, model, given, args, body)
+    size = result.dot(result) if result.ndim == 1 else np.vdot(result, result)
+    return result if size < np.inf else _carefully(algorithm, model, given, args, body)
+
+
+def _carefully(algorithm: Algorithm, model: Model, given: tuple[str, ...], args: tuple[ArrayLike, ...],
+               body: int | None) -> Array:  # fmt: skip
+    """Check every argument, find or make the program, and explain a result that is not finite."""
+    names = (*algorithm.inputs, *given)
+    arrays = [_checked(model, name, x) for name, x in zip(names, args, strict=True)]
+    dtype = np.result_type(*arrays)
+    try:
+        np.broadcast_shapes(*(x.shape[: x.ndim - len(_shape(model, name))] for name, x in zip(names, arrays)))
+    except ValueError:
+        shapes = ", ".join(f"{name} {x.shape}" for name, x in zip(names, arrays))
+        raise ArgumentError(f"the batch axes do not go together: {shapes}") from None
+    if dtype.char not in "df":
+        return _reference(algorithm, model, dict(zip(names, arrays)), body)
+    result = _program(algorithm, model, given, dtype.char, body)(*(x.astype(dtype, copy=False) for x in arrays))
+    if not np.isfinite(result).all():
+        _explain(algorithm, model, result, dict(zip(names, arrays)))
+    return result
+
+
+def _program(algorithm: Algorithm, model: Model, given: tuple[str, ...], number: str, body: int | None) -> Program:
+    key = algorithm, given, number, body
+    if key not in model.programs:
+        from torsor.kernel.program import compile_program
+
+        dtype = "float64" if number == "d" else "float32"
+        model.programs[key] = compile_program(
+            algorithm, model, options=given, dtype=dtype, body=body, threads=os.cpu_count() or 1
+        )
+    return model.programs[key]
 
 
 # Arguments -------------------------------------------------------------------------------------------------
@@ -141,11 +253,6 @@ def _choose(method: str, *known: str) -> str:
     return known[0] if method == "auto" else method
 
 
-def _call(algorithm: Algorithm, model: Model, body: int | None = None, **inputs: ArrayLike | None) -> Array:
-    arrays = {name: _checked(model, name, x) for name, x in inputs.items() if x is not None}
-    return _reference(algorithm, model, arrays, body)
-
-
 def _shape(model: Model, name: str) -> tuple[int, ...]:
     """The last axes of an argument."""
     if name == "external":
@@ -154,50 +261,80 @@ def _shape(model: Model, name: str) -> tuple[int, ...]:
 
 
 def _checked(model: Model, name: str, x: ArrayLike) -> Array:
-    array = np.asarray(x)
-    if array.dtype.kind not in "fiubO":
+    """An argument as an array of real, finite numbers of the right shape."""
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise ArgumentError(f"{name} is not an array of numbers: {error}") from None
+    if array.dtype.kind not in "fiubO" or (array.dtype.kind == "O" and array.size and array.flat[0] is None):
         raise ArgumentError(f"{name} has dtype {array.dtype}; real numbers are needed")
     core = _shape(model, name)
-    if array.shape[array.ndim - len(core) :] != core or array.ndim < len(core):
+    if array.ndim < len(core) or array.shape[array.ndim - len(core) :] != core:
         wanted = ", ".join(map(str, core))
-        raise ArgumentError(f"{name} has shape {array.shape}; this model needs (..., {wanted})")
+        raise ArgumentError(f"{name} has shape {array.shape}; {model!r} needs (..., {wanted})")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise ArgumentError(f"{name}{list(where)} is {array[where]}; every number must be finite")
+        where = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
+        raise ArgumentError(f"{name}{where} is {array[tuple(where)]}; every number must be finite")
     return array if array.dtype.kind in "fO" else array.astype(np.float64)
 
 
+def _explain(algorithm: Algorithm, model: Model, result: Array, arrays: dict[str, Array]) -> None:
+    """Finite arguments gave a result that is not: say which joint is to blame.
+
+    The pivots of the articulated inertias tell: one that vanishes belongs to a joint that moves no mass.
+    """
+    states = np.argwhere(~np.isfinite(result))[0]
+    q = arrays["q"].astype(np.float64)
+    state = tuple(int(i) for i in states[: q.ndim - 1]) if q.ndim > 1 else ()
+    pivots = np.asarray(reference_pivots(model, q[state]))
+    scale = np.abs(pivots[np.isfinite(pivots)]).max(initial=0.0)
+    bad = ~np.isfinite(pivots) | (np.abs(pivots) <= 1e-13 * scale)
+    where = f" in state {list(state)}" if state else ""
+    if bad.any():
+        body = int(np.searchsorted(model.v_start, int(np.flatnonzero(bad)[-1]), side="right")) - 1
+        raise SingularError(
+            f"{algorithm.name}: joint {model.names[body]!r} moves no mass{where}: its articulated inertia is singular; "
+            "give its body, or a body it carries, mass and extent about the joint"
+        )
+    raise SingularError(f"{algorithm.name}: the result overflows{where}; the arguments are too large")
+
+
+def reference_pivots(model: Model, q: Array) -> list[float]:
+    """The pivots of M at one state; nan from the first joint that moves no mass on."""
+    with np.errstate(all="ignore"):
+        return reference.evaluate(articulated.pivots, model, {"q": list(q)}, number=np.float64)
+
+
 def _reference(algorithm: Algorithm, model: Model, arrays: dict[str, Array], body: int | None) -> Array:
-    """One state after the other through the reference engine, in the number type of the arrays."""
-    dtype = np.result_type(*(x.dtype for x in arrays.values()))
-    number: Callable[[float], Any] = float if dtype.kind == "f" and dtype.itemsize <= 8 else dtype.type
+    """One state after the other through the reference engine: for longdouble, mpmath and symbols."""
+    dtype = np.result_type(*arrays.values())
+    number: Callable[[float], Any] = np.longdouble if dtype.kind == "f" else float
     cores = {name: len(_shape(model, name)) for name in arrays}
     batch = np.broadcast_shapes(*(x.shape[: x.ndim - cores[name]] for name, x in arrays.items()))
     states = {name: np.broadcast_to(x, batch + x.shape[x.ndim - cores[name] :]) for name, x in arrays.items()}
     results = []
     for index in np.ndindex(*batch):
-        state = {name: _numbers(x[index], number) for name, x in states.items()}
-        try:
-            results.append(reference.evaluate(algorithm, model, state, body=body, number=number))
-        except ZeroDivisionError:
-            raise SingularError(f"{algorithm.name}: a joint of {model!r} moves no mass in state {index}") from None
-    core = np.asarray(results[0] if results else 0.0).shape
+        state = {name: list(x[index]) for name, x in states.items()}
+        results.append(reference.evaluate(algorithm, model, state, body=body, number=number))
+    core = np.asarray(results[0], dtype=object).shape if results else ()
     return np.array(results, dtype=dtype).reshape(batch + core)
 
 
-def _numbers(x: Array, number: Callable[[Any], Any]) -> Any:
-    return [number(y) if x.ndim == 1 else [number(z) for z in y] for y in x]
-
-
-def _on_frame(algorithm: Algorithm, model: Model, body: int | str, **inputs: ArrayLike) -> Array:
-    """A Jacobian of a body, moved to the named frame on it: Ad_{f^-1} J."""
+def _body(model: Model, body: int | str) -> int:
+    """The number of a body given by number or name."""
     if isinstance(body, str):
-        frame = model.frame(body)
-        from torsor import lie
-
-        T = np.eye(4)
-        T[:3, :3], T[:3, 3] = frame.R, frame.p
-        return lie.Ad(lie.inverse(T)) @ _call(algorithm, model, body=frame.body, **inputs)
+        return model.frame(body).body
     if not -model.n <= body < model.n:
         raise ArgumentError(f"body {body} is out of range: {model!r} has {model.n}")
-    return _call(algorithm, model, body=body % model.n, **inputs)
+    return body % model.n
+
+
+def _on_frame(algorithm: Algorithm, model: Model, body: int | str, *args: ArrayLike) -> Array:
+    """A Jacobian of a body, moved to the named frame on it: Ad_{f^-1} J."""
+    result = _call(algorithm, model, *args, body=_body(model, body))
+    if not isinstance(body, str):
+        return result
+    frame = model.frame(body)
+    T = np.eye(4)
+    T[:3, :3], T[:3, 3] = frame.R, frame.p
+    return lie.Ad(lie.inverse(T)) @ result

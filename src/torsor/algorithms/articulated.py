@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torsor.algorithms.newton_euler import motion
-from torsor.linalg import Mat, Scalar, Vec, factor, solve
+from torsor.linalg import Mat, Scalar, Vec, factor, log, solve
 from torsor.spatial import Inertia, Spatial, Subspace, pair
 from torsor.sweeps import Algorithm, Columns, inward, outward
 
@@ -67,6 +67,15 @@ def condense(link, here, children):
     return dict(I=f.carry(I)), dict(E=f.factors[-1], S=S, G=G, D=D, pivots=Vec.of(D[1]))
 
 
+@inward(start=lambda base: dict(log_det=0.0))
+def log_pivots(link, here, children):
+    """log det M = sum log det D"""
+    total = children.log_det
+    for pivot in here.pivots:
+        total = total + log(pivot)
+    return dict(log_det=total), {}
+
+
 @inward(start=lambda base: dict(I=Inertia.zero(), F=Spatial.zero()))
 def articulate(link, here, children):
     """`condense`, and the forces along with the inertias                                     (Eq. 41)"""
@@ -105,6 +114,7 @@ forward_dynamics = Algorithm(
     options=("external",),
 )  # fmt: skip
 mass_solve = Algorithm("mass_solve", ("q", "tau"), (articulate, accelerate), output="qdd", kind="joint")
+log_det = Algorithm("log_det", ("q",), (condense, log_pivots), output="log_det", kind="base")
 pivots = Algorithm("pivots", ("q",), (condense,), output="pivots", kind="joint")
 inverse_mass_matrix = Algorithm(
     "inverse_mass_matrix", ("q",),

@@ -5,7 +5,7 @@ whether its tape already holds that operation on those operands (value numbering
 if so.  Zeros, ones and signs are simplified on the way in; a quotient is a product with a reciprocal, so
 five divisions by one pivot cost one division.
 
-Operations: in const | add sub mul neg | inv sqrt | sin cos
+Operations: in const | add sub mul neg | inv sqrt | sin cos log
 """
 
 from __future__ import annotations
@@ -173,6 +173,9 @@ class Expr:
     def cos(self) -> Expr | float:
         return self._wrap(self.tape.function("cos", self.i))
 
+    def log(self) -> Expr | float:
+        return self._wrap(self.tape.function("log", self.i))
+
     def sqrt(self) -> Expr | float:
         return self._wrap(self.tape.function("sqrt", self.i))
 
@@ -248,6 +251,7 @@ class Operations(NamedTuple):
     div: int = 0
     sqrt: int = 0
     trig: int = 0
+    log: int = 0
 
     @classmethod
     def of(cls, code: Code) -> Operations:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
@@ -185,6 +185,11 @@ class Model:
 
     # ---- names ----
 
+    @cached_property
+    def programs(self) -> dict[Any, Any]:
+        """The programs compiled for this model or an equal one, by function and number type."""
+        return _programs(self.key)
+
     def frame(self, name: str | None) -> Frame:
         """The frame of that name: a named one, a body's own, or the base's (None)."""
         if name is None:
@@ -315,6 +320,12 @@ class Model:
         joints = ", ".join(f"{count} {JOINTS[code].name}" for code, count in zip(codes, counts))
         bodies = "1 body" if self.n == 1 else f"{self.n} bodies"
         return f"Model({self.name!r}, {bodies}: {joints}; nq={self.nq}, nv={self.nv})"
+
+
+@lru_cache(maxsize=256)
+def _programs(key: str) -> dict[Any, Any]:
+    """One dictionary for all models of the same content."""
+    return {}
 
 
 def _frozen(x: ArrayLike, dtype: Any = np.float64, what: str = "an array of a Model") -> Array:

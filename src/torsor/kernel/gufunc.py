@@ -1,0 +1,42 @@
+"""An address of machine code as a NumPy generalised ufunc: broadcasting, casting, `out=` and threads for free."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import numpy as np
+
+# places in NumPy's table of C functions (numpy/ufuncobject.h), unchanged since NumPy 1.8
+_FROM_FUNC_AND_SIGNATURE = 31
+_TYPE_NUMBER = {"float32": np.dtype(np.float32).num, "float64": np.dtype(np.float64).num}
+
+
+@functools.cache
+def _make() -> Any:
+    """PyUFunc_FromFuncAndDataAndSignature."""
+    table = np._core._multiarray_umath._UFUNC_API  # type: ignore[attr-defined]
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    functions = ctypes.cast(get(table, None), ctypes.POINTER(ctypes.c_void_p))
+    prototype = ctypes.PYFUNCTYPE(
+        ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int,
+        ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p,
+    )  # fmt: skip
+    return prototype(functions[_FROM_FUNC_AND_SIGNATURE])
+
+
+def gufunc(address: int, data: int, signature: str, dtype: str, name: str, doc: str) -> tuple[Any, Any]:
+    """(the gufunc, what must stay alive as long as it does).  `data` is passed to the kernel at every call."""
+    inputs, outputs = signature.split("->")
+    nin, nout = inputs.count("("), outputs.count("(")
+    functions = (ctypes.c_void_p * 1)(address)
+    datas = (ctypes.c_void_p * 1)(data)
+    types = (ctypes.c_char * (nin + nout))(*[_TYPE_NUMBER[dtype]] * (nin + nout))
+    texts = tuple(ctypes.c_char_p(text.encode()) for text in (name, doc, signature))
+    ufunc = _make()(
+        ctypes.addressof(functions), ctypes.addressof(datas), ctypes.addressof(types), 1, nin, nout,
+        -1, texts[0], texts[1], 0, texts[2],
+    )  # fmt: skip
+    return ufunc, (functions, datas, types, texts)

@@ -1,0 +1,581 @@
+"""Tapes to LLVM IR: every operation of a tape becomes one instruction on a vector of states.
+
+The text written here is plain: explicit vector types, no fast-math flags, multiply-adds formed by us and not
+left to a later pass.  So a state gives the same bits in any lane of a vector of any width.
+
+A kernel is the inner loop of a NumPy generalised ufunc,
+
+    void kernel(char **args, intp *dimensions, intp *steps, void *data)
+
+which reads its arrays through their strides, whatever the layout.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from torsor.kernel.tape import Code, Node, operands
+
+# sin and cos on [-pi/4, pi/4]: odd and even minimax polynomials, in powers of r^2 (fdlibm's for double,
+# Cephes' for single), and pi/2 in three parts (Cody & Waite) for the reduction.
+_SIN = {
+    64: (-1.66666666666666324348e-01, 8.33333333332248946124e-03, -1.98412698298579493134e-04,
+         2.75573137070700676789e-06, -2.50507602534068634195e-08, 1.58969099521155010221e-10),
+    32: (-1.6666654611e-1, 8.3321608736e-3, -1.9515295891e-4),
+}  # fmt: skip
+_COS = {
+    64: (4.16666666666666019037e-02, -1.38888888888741095749e-03, 2.48015872894767294178e-05,
+         -2.75573143513906633035e-07, 2.08757232129817482790e-09, -1.13596475577881948265e-11),
+    32: (4.166664568298827e-2, -1.388731625493765e-3, 2.443315711809948e-5),
+}  # fmt: skip
+_HALF_PI = {
+    64: (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33),
+    32: (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058944e-15),
+}
+_LOG = {
+    64: (6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01, 2.222219843214978396e-01,
+         1.818357216161805012e-01, 1.531383769920937332e-01, 1.479819860511658591e-01),
+    32: (0.66666662693, 0.40000972152, 0.28498786688, 0.24279078841),
+}  # fmt: skip
+_LN2 = {64: (6.93147180369123816490e-01, 1.90821492927058770002e-10), 32: (6.9313812256e-01, 9.0580006145e-06)}
+_ROUND = {64: 6755399441055744.0, 32: 12582912.0}  # 1.5 * 2^52, 1.5 * 2^23: adding it rounds to an integer
+# Beyond this |angle| three parts of pi/2 are not enough, and the C library's sin and cos are called.
+TRIG_LIMIT = {64: 1e9, 32: 1e4}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the code is written for."""
+
+    lanes: int  # states side by side in a vector, 1 for none
+    bits: int  # 64 or 32
+    fma: bool = True  # the machine multiplies and adds in one instruction
+    x86: bool = True  # the floating-point status register is x86's
+
+    @property
+    def scalar(self) -> str:
+        return "double" if self.bits == 64 else "float"
+
+    @property
+    def vector(self) -> str:
+        return self.scalar if self.lanes == 1 else f"<{self.lanes} x {self.scalar}>"
+
+    @property
+    def ints(self) -> str:
+        return self._lanes_of(f"i{self.bits}")
+
+    @property
+    def bools(self) -> str:
+        return self._lanes_of("i1")
+
+    @property
+    def offsets(self) -> str:
+        return self._lanes_of("i64")
+
+    @property
+    def suffix(self) -> str:
+        return ("" if self.lanes == 1 else f"v{self.lanes}") + f"f{self.bits}"
+
+    @property
+    def size(self) -> int:
+        return self.bits // 8
+
+    def _lanes_of(self, kind: str) -> str:
+        return kind if self.lanes == 1 else f"<{self.lanes} x {kind}>"
+
+    def splat(self, kind: str, text: str) -> str:
+        return text if self.lanes == 1 else f"splat ({kind} {text})"
+
+    def const(self, x: float) -> str:
+        if self.bits == 32:
+            x = struct.unpack("f", struct.pack("f", x))[0]
+        return self.splat(self.scalar, f"0x{struct.unpack('Q', struct.pack('d', x))[0]:016X}")
+
+    def integer(self, x: int) -> str:
+        return self.splat(f"i{self.bits}", str(x))
+
+
+class Writer:
+    """A function body being written: instructions on vectors of states, labels, loops."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.lines: list[str] = []
+        self.block = "entry"
+        self._values = 0
+        self._labels = 0
+        self._declarations: dict[str, None] = {}
+        self.far_room = 0  # bytes of stack for angles beyond the range of our own sine
+
+    # -- plain instructions
+
+    def op(self, text: str) -> str:
+        self._values += 1
+        self.lines.append(f"  %t{self._values} = {text}")
+        return f"%t{self._values}"
+
+    def do(self, text: str) -> None:
+        self.lines.append(f"  {text}")
+
+    def declare(self, text: str) -> None:
+        self._declarations[f"declare {text}"] = None
+
+    @property
+    def declarations(self) -> str:
+        return "\n".join(self._declarations)
+
+    def new_label(self, name: str) -> str:
+        self._labels += 1
+        return f"{name}{self._labels}"
+
+    def start(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self.block = label
+
+    def jump(self, label: str) -> None:
+        self.do(f"br label %{label}")
+
+    def branch(self, condition: str, yes: str, no: str) -> None:
+        self.do(f"br i1 {condition}, label %{yes}, label %{no}")
+
+    # -- integers and pointers
+
+    def i64(self, op: str, a: str | int, b: str | int) -> str:
+        return self.op(f"{op} i64 {a}, {b}")
+
+    def address(self, base: str, offset: str | int) -> str:
+        """base + offset bytes."""
+        return self.op(f"getelementptr i8, ptr {base}, i64 {offset}")
+
+    def load_i64(self, base: str, index: int) -> str:
+        return self.op(f"load i64, ptr {self.address(base, 8 * index)}, align 8")
+
+    def load_ptr(self, base: str, index: int) -> str:
+        return self.op(f"load ptr, ptr {self.address(base, 8 * index)}, align 8")
+
+    # -- vectors of states
+
+    def arithmetic(self, op: str, a: str, b: str) -> str:
+        return self.op(f"{op} {self.target.vector} {a}, {b}")
+
+    def neg(self, a: str) -> str:
+        return self.op(f"fneg {self.target.vector} {a}")
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        """a b + c, rounded once where the machine can, twice where it cannot."""
+        T = self.target
+        if not T.fma:
+            return self.arithmetic("fadd", self.arithmetic("fmul", a, b), c)
+        self.declare(f"{T.vector} @llvm.fma.{T.suffix}({T.vector}, {T.vector}, {T.vector})")
+        return self.op(f"call {T.vector} @llvm.fma.{T.suffix}({T.vector} {a}, {T.vector} {b}, {T.vector} {c})")
+
+    def integer(self, op: str, a: str, b: str) -> str:
+        return self.op(f"{op} {self.target.ints} {a}, {b}")
+
+    def load(self, pointer: str) -> str:
+        """A vector from consecutive memory."""
+        T = self.target
+        return self.op(f"load {T.vector}, ptr {pointer}, align {T.size}")
+
+    def store(self, x: str, pointer: str) -> None:
+        T = self.target
+        self.do(f"store {T.vector} {x}, ptr {pointer}, align {T.size}")
+
+    def splat(self, pointer: str) -> str:
+        """One number from memory, the same in every lane."""
+        T = self.target
+        x = self.op(f"load {T.scalar}, ptr {pointer}, align {T.size}")
+        if T.lanes == 1:
+            return x
+        first = self.op(f"insertelement {T.vector} poison, {T.scalar} {x}, i64 0")
+        return self.op(f"shufflevector {T.vector} {first}, {T.vector} poison, <{T.lanes} x i32> zeroinitializer")
+
+    def gather(self, pointer: str, spread: str) -> str:
+        """A number for every state, `spread` bytes apart (a vector of offsets)."""
+        T = self.target
+        if T.lanes == 1:
+            return self.load(pointer)
+        name = f"@llvm.masked.gather.{T.suffix}.v{T.lanes}p0"
+        self.declare(f"{T.vector} {name}(<{T.lanes} x ptr>, {T.bools}, {T.vector})")
+        places = self.op(f"getelementptr i8, ptr {pointer}, {T.offsets} {spread}")
+        return self.op(f"call {T.vector} {name}(<{T.lanes} x ptr> align {T.size} {places}, {T.bools} splat (i1 true), "
+                       f"{T.vector} poison)")  # fmt: skip
+
+    def scatter(self, x: str, pointer: str, spread: str) -> None:
+        T = self.target
+        if T.lanes == 1:
+            return self.store(x, pointer)
+        name = f"@llvm.masked.scatter.{T.suffix}.v{T.lanes}p0"
+        self.declare(f"void {name}({T.vector}, <{T.lanes} x ptr>, {T.bools})")
+        places = self.op(f"getelementptr i8, ptr {pointer}, {T.offsets} {spread}")
+        self.do(f"call void {name}({T.vector} {x}, <{T.lanes} x ptr> align {T.size} {places}, {T.bools} splat (i1 true))")
+        return None
+
+    # -- loops
+
+    @contextmanager
+    def loop(self, name: str, first: str | int, carried: Sequence[tuple[str, str]] = ()) -> Iterator[Loop]:
+        """A loop that runs at least once: set `next`, `again` and `carry` in its body."""
+        label, after, before = self.new_label(name), self.new_label(f"after_{name}"), self.block
+        self.jump(label)
+        self.start(label)
+        place = len(self.lines)
+        loop = Loop(f"%{label}_i", [f"%{label}_c{k}" for k in range(len(carried))])
+        yield loop
+        self.branch(loop.again, label, after)
+        phis = [f"  {loop.i} = phi i64 [{first}, %{before}], [{loop.next}, %{self.block}]"]
+        for phi, (kind, start), end in zip(loop.carried, carried, loop.carry):
+            phis.append(f"  {phi} = phi {kind} [{start}, %{before}], [{end}, %{self.block}]")
+        self.lines[place:place] = phis
+        self.start(after)
+
+    def merge(self, kind: str, *arrivals: tuple[str, str]) -> str:
+        """A value that came by one of several blocks."""
+        return self.op(f"phi {kind} " + ", ".join(f"[{x}, %{block}]" for x, block in arrivals))
+
+    # -- tapes
+
+    def emit(self, code: Code, value_of: Callable[[Hashable], str]) -> dict[Hashable, str]:
+        """The instructions of a tape; `value_of` names its inputs.  Returns its outputs.
+
+        Sines and cosines come first, all at once, so that one test serves their range.
+        """
+        nodes = code.nodes
+        fused = fuse(code) if self.target.fma else {}
+        gone = {product for product, _ in fused.values()}
+        values: dict[int, str] = {}
+        angles = sorted({node.a for node in nodes if node.op in ("sin", "cos")})  # type: ignore[type-var]
+        before = set(angles) | _needed(nodes, angles)  # type: ignore[arg-type]
+
+        def one(i: int) -> str:
+            op, a, b = nodes[i]
+            if op == "const":
+                return self.target.const(a)  # type: ignore[arg-type]
+            if op == "in":
+                return value_of(a)
+            if i in fused:
+                product, other = fused[i]
+                x, y = (values[k] for k in operands(nodes[product]))
+                if op == "sub":  # x y - other, or other - x y
+                    return self.fma(x, y, self.neg(values[other])) if a == product else self.fma(self.neg(x), y, values[other])
+                return self.fma(x, y, values[other])
+            if op in ("add", "sub", "mul"):
+                return self.arithmetic("f" + op, values[a], values[b])  # type: ignore[index]
+            if op == "neg":
+                return self.neg(values[a])  # type: ignore[index]
+            if op == "inv":
+                return self.arithmetic("fdiv", self.target.const(1.0), values[a])  # type: ignore[index]
+            if op == "log":
+                return self.log(values[a])  # type: ignore[index]
+            T = self.target
+            self.declare(f"{T.vector} @llvm.sqrt.{T.suffix}({T.vector})")
+            return self.op(f"call {T.vector} @llvm.sqrt.{T.suffix}({T.vector} {values[a]})")  # type: ignore[index]
+
+        for i in sorted(before):
+            if i not in gone:
+                values[i] = one(i)
+        turns = dict(zip(angles, self.sincos([values[a] for a in angles]))) if angles else {}  # type: ignore[index]
+        for i, node in enumerate(nodes):
+            if i in values or i in gone:
+                continue
+            if node.op in ("sin", "cos"):
+                values[i] = turns[node.a][node.op == "cos"]  # type: ignore[index]
+            else:
+                values[i] = one(i)
+        return {name: values[i] for name, i in code.outputs.items()}
+
+    # -- sine and cosine
+
+    def sincos(self, angles: Sequence[str]) -> list[tuple[str, str]]:
+        """(sin, cos) of every angle: our own code, or the C library's where an angle is beyond its range."""
+        T = self.target
+        limit = T.const(TRIG_LIMIT[T.bits])
+        self.declare(f"{T.vector} @llvm.fabs.{T.suffix}({T.vector})")
+        near = ""
+        for x in angles:
+            size = self.op(f"call {T.vector} @llvm.fabs.{T.suffix}({T.vector} {x})")
+            ok = self.op(f"fcmp olt {T.vector} {size}, {limit}")
+            near = self.op(f"and {T.bools} {near}, {ok}") if near else ok
+        if T.lanes > 1:
+            self.declare(f"i1 @llvm.vector.reduce.and.v{T.lanes}i1({T.bools})")
+            near = self.op(f"call i1 @llvm.vector.reduce.and.v{T.lanes}i1({T.bools} {near})")
+        fast, slow, done = (self.new_label(x) for x in ("sincos", "far_sincos", "sincos_done"))
+        self.branch(near, fast, slow)
+        self.start(fast)
+        quick = [self._sincos(x) for x in angles]
+        fast = self.block
+        self.jump(done)
+        self.start(slow)
+        exact = self._library_sincos(angles)
+        slow = self.block
+        self.jump(done)
+        self.start(done)
+        return [
+            (self.merge(T.vector, (s1, fast), (s2, slow)), self.merge(T.vector, (c1, fast), (c2, slow)))
+            for (s1, c1), (s2, c2) in zip(quick, exact)
+        ]
+
+    def _sincos(self, x: str) -> tuple[str, str]:
+        """Cody & Waite's reduction to [-pi/4, pi/4], a polynomial each, and the quadrant by bits."""
+        T, const = self.target, self.target.const
+        shifted = self.fma(x, const(0.6366197723675814), const(_ROUND[T.bits]))
+        k = self.arithmetic("fsub", shifted, const(_ROUND[T.bits]))
+        quadrant = self.op(f"bitcast {T.vector} {shifted} to {T.ints}")
+        minus_k = self.neg(k)
+        r = x
+        for part in _HALF_PI[T.bits]:
+            r = self.fma(minus_k, const(part), r)
+        z = self.arithmetic("fmul", r, r)
+        sine = self.fma(self.arithmetic("fmul", self._horner(_SIN[T.bits], z), z), r, r)
+        square = self.arithmetic("fmul", z, z)
+        cosine = self.fma(square, self._horner(_COS[T.bits], z), self.fma(z, const(-0.5), const(1.0)))
+        odd = self.op(f"icmp ne {T.ints} {self.integer('and', quadrant, T.integer(1))}, {T.integer(0)}")
+        s = self.op(f"select {T.bools} {odd}, {T.vector} {cosine}, {T.vector} {sine}")
+        c = self.op(f"select {T.bools} {odd}, {T.vector} {sine}, {T.vector} {cosine}")
+        return self._signed(s, quadrant), self._signed(c, self.integer("add", quadrant, T.integer(1)))
+
+    def _horner(self, coefficients: Sequence[float], z: str) -> str:
+        p = self.target.const(coefficients[-1])
+        for a in coefficients[-2::-1]:
+            p = self.fma(p, z, self.target.const(a))
+        return p
+
+    def _signed(self, x: str, quadrant: str) -> str:
+        """x with its sign changed in the third and fourth quadrants: bit 1 moved onto the sign bit."""
+        T = self.target
+        sign = self.integer("shl", self.integer("and", quadrant, T.integer(2)), T.integer(T.bits - 2))
+        bits = self.integer("xor", self.op(f"bitcast {T.vector} {x} to {T.ints}"), sign)
+        return self.op(f"bitcast {T.ints} {bits} to {T.vector}")
+
+    def _library_sincos(self, angles: Sequence[str]) -> list[tuple[str, str]]:
+        T = self.target
+        count = len(angles) * T.lanes
+        room = "%far_angles"
+        self.far_room = max(self.far_room, 3 * count * T.size)
+        step = T.lanes * T.size
+        for k, x in enumerate(angles):
+            self.store(x, self.address(room, k * step))
+        s, c = self.address(room, count * T.size), self.address(room, 2 * count * T.size)
+        self.do(f"call void @far_sincos_f{T.bits}(ptr {room}, ptr {s}, ptr {c}, i64 {count})")
+        return [(self.load(self.address(s, k * step)), self.load(self.address(c, k * step))) for k in range(len(angles))]
+
+
+    # -- logarithm
+
+    def log(self, x: str) -> str:
+        """log x = k log 2 + log(1 + f), sqrt(1/2) <= 1 + f < sqrt(2); with s = f / (2 + f) an even series in s.
+
+        Subnormal numbers are not met: they are pivots of a joint that moves no mass.
+        """
+        T, const = self.target, self.target.const
+        mantissa, half_root = (52, 0x3FE6A09E667F3BCD) if T.bits == 64 else (23, 0x3F3504F3)
+        high, low = _LN2[T.bits]
+        bits = self.op(f"bitcast {T.vector} {x} to {T.ints}")
+        k = self.integer("ashr", self.integer("sub", bits, T.integer(half_root)), T.integer(mantissa))
+        reduced = self.integer("sub", bits, self.integer("shl", k, T.integer(mantissa)))
+        f = self.arithmetic("fsub", self.op(f"bitcast {T.ints} {reduced} to {T.vector}"), const(1.0))
+        power = self.op(f"sitofp {T.ints} {k} to {T.vector}")
+        s = self.arithmetic("fdiv", f, self.arithmetic("fadd", f, const(2.0)))
+        z = self.arithmetic("fmul", s, s)
+        R = self.arithmetic("fmul", z, self._horner(_LOG[T.bits], z))
+        half_square = self.arithmetic("fmul", self.arithmetic("fmul", f, f), const(0.5))
+        small = self.fma(s, self.arithmetic("fadd", half_square, R), self.arithmetic("fmul", power, const(low)))
+        rest = self.arithmetic("fsub", self.arithmetic("fsub", half_square, small), f)
+        result = self.arithmetic("fsub", self.arithmetic("fmul", power, const(high)), rest)
+        positive = self.op(f"fcmp ogt {T.vector} {x}, {const(0.0)}")
+        finite = self.op(f"fcmp olt {T.vector} {x}, {const(float('inf'))}")
+        zero = self.op(f"fcmp oeq {T.vector} {x}, {const(0.0)}")
+        wrong = self.op(f"select {T.bools} {zero}, {T.vector} {const(float('-inf'))}, {T.vector} {const(float('nan'))}")
+        large = self.op(f"select {T.bools} {positive}, {T.vector} {x}, {T.vector} {wrong}")
+        usual = self.op(f"and {T.bools} {positive}, {finite}")
+        return self.op(f"select {T.bools} {usual}, {T.vector} {result}, {T.vector} {large}")
+
+
+@dataclass
+class Loop:
+    i: str
+    carried: list[str]
+    next: str = ""
+    again: str = ""
+    carry: Sequence[str] = ()
+
+
+def _needed(nodes: Sequence[Node], targets: Sequence[int]) -> set[int]:
+    """All nodes that the targets depend on."""
+    live: set[int] = set()
+    stack = list(targets)
+    while stack:
+        i = stack.pop()
+        if i not in live:
+            live.add(i)
+            stack.extend(operands(nodes[i]))
+    return live
+
+
+def fuse(code: Code) -> dict[int, tuple[int, int]]:
+    """Which additions take in a product: {sum: (product, other operand)}, the product used nowhere else."""
+    uses = [0] * len(code.nodes)
+    for node in code.nodes:
+        for k in operands(node):
+            uses[k] += 1
+    for k in code.outputs.values():
+        uses[k] += 1
+    result = {}
+    for i, (op, a, b) in enumerate(code.nodes):
+        if op in ("add", "sub"):
+            for product, other in ((b, a), (a, b)):
+                if code.nodes[product].op == "mul" and uses[product] == 1:  # type: ignore[index]
+                    result[i] = (product, other)
+                    break
+    return result  # type: ignore[return-value]
+
+
+# Whole functions -------------------------------------------------------------------------------------------
+
+# A kernel leaves the floating-point flags as it found them (what NumPy would warn of is reported by torsor, with
+# the joint's name), and loops flush subnormals to zero: they mean nothing here and cost three times as much.
+_FLUSH = 0x8040  # FTZ and DAZ of x86's MXCSR
+_MXCSR = "declare void @llvm.x86.sse.stmxcsr(ptr)\ndeclare void @llvm.x86.sse.ldmxcsr(ptr)"
+
+
+def kernel_module(vector: Target, body: Callable[[Writer], None], flush: bool) -> str:
+    """The module of a kernel: `body` writes the work on one block of states, for vectors and for single states."""
+    parts, declarations = [], {}
+    targets = [vector] if vector.lanes == 1 else [vector, replace(vector, lanes=1)]
+    for target in targets:
+        writer = Writer(target)
+        text = _block_function(writer, body)
+        parts.append(text)
+        declarations.update(dict.fromkeys(writer.declarations.splitlines()))
+        if writer.far_room and target is targets[-1]:
+            parts.append(far_sincos(target))
+    parts.append(_entry(vector, flush))
+    if vector.x86:
+        parts.append(_MXCSR)
+    return "\n".join([*declarations, *parts])
+
+
+def _block_function(w: Writer, body: Callable[[Writer], None]) -> str:
+    """void block_W(args, steps, data, work, first): the W states from `first` on."""
+    T = w.target
+    body(w)
+    width = min(512, T.lanes * T.bits)
+    attributes = f'"prefer-vector-width"="{width}" "min-legal-vector-width"="{width}"' if T.lanes > 1 else ""
+    room = f"  %far_angles = alloca [{w.far_room} x i8], align 64\n" if w.far_room else ""
+    lines = "\n".join(w.lines)
+    return (
+        f"define private void @block_{T.lanes}(ptr noalias readonly %args, ptr noalias readonly %steps, "
+        f"ptr noalias readonly %data, ptr noalias %work, i64 %first) nounwind {attributes} {{\nentry:\n{room}{lines}\n"
+        "  ret void\n}\n"
+    )
+
+
+def _entry(T: Target, flush: bool) -> str:
+    """The gufunc's inner loop: whole blocks, the last one moved back to end with the batch; few states singly.
+
+    data[0] is the number of bytes of scratch memory a lane needs: taken from the stack if small.
+    """
+    save = restore = ""
+    if T.x86:
+        change = f"or i32 %old, {_FLUSH}" if flush else "or i32 %old, 0"
+        save = f"""
+  %status = alloca i32, align 4
+  call void @llvm.x86.sse.stmxcsr(ptr %status)
+  %old = load i32, ptr %status, align 4
+  %new = {change}
+  store i32 %new, ptr %status, align 4
+  call void @llvm.x86.sse.ldmxcsr(ptr %status)"""
+        restore = """
+  store i32 %old, ptr %status, align 4
+  call void @llvm.x86.sse.ldmxcsr(ptr %status)"""
+    W = T.lanes
+    blocks = f"""
+  %last = sub i64 %count, {W}
+  br label %block
+block:
+  %s = phi i64 [0, %vectors], [%s2, %block]
+  %over = icmp sgt i64 %s, %last
+  %first = select i1 %over, i64 %last, i64 %s
+  call void @block_{W}(ptr %args, ptr %steps, ptr %data, ptr %work, i64 %first)
+  %s2 = add i64 %s, {W}
+  %more = icmp slt i64 %s2, %count
+  br i1 %more, label %block, label %done"""
+    vectors = blocks if W > 1 else "\n  br label %singles"
+    return f"""
+declare ptr @malloc(i64)
+declare void @free(ptr)
+define void @kernel(ptr %args, ptr %dimensions, ptr %steps, ptr %data) nounwind {{
+entry:{save}
+  %count = load i64, ptr %dimensions, align 8
+  %scratch = load i64, ptr %data, align 8
+  %enough = icmp sge i64 %count, {W}
+  %wide = select i1 %enough, i64 {W}, i64 1
+  %bytes = mul i64 %scratch, %wide
+  %small = icmp ule i64 %bytes, 65536
+  br i1 %small, label %on_stack, label %on_heap
+on_stack:
+  %near = alloca i8, i64 %bytes, align 64
+  br label %go
+on_heap:
+  %room = add i64 %bytes, 64
+  %heap = call ptr @malloc(i64 %room)
+  %heap_address = ptrtoint ptr %heap to i64
+  %up = add i64 %heap_address, 63
+  %aligned = and i64 %up, -64
+  %far = inttoptr i64 %aligned to ptr
+  br label %go
+go:
+  %work = phi ptr [%near, %on_stack], [%far, %on_heap]
+  %owned = phi ptr [null, %on_stack], [%heap, %on_heap]
+  %any = icmp sgt i64 %count, 0
+  br i1 %any, label %work_to_do, label %done
+work_to_do:
+  br i1 %enough, label %vectors, label %singles
+vectors:{vectors}
+singles:
+  br label %single
+single:
+  %k = phi i64 [0, %singles], [%k2, %single]
+  call void @block_1(ptr %args, ptr %steps, ptr %data, ptr %work, i64 %k)
+  %k2 = add i64 %k, 1
+  %again = icmp slt i64 %k2, %count
+  br i1 %again, label %single, label %done
+done:
+  call void @free(ptr %owned){restore}
+  ret void
+}}
+"""
+
+
+def far_sincos(target: Target) -> str:
+    """The C library's sin and cos, one number after the other: for angles beyond TRIG_LIMIT, inf and nan."""
+    T, single = target.scalar, target.bits == 32
+    widen = "  %y = fpext float %x to double\n" if single else ""
+    narrow = "  %s = fptrunc double %sd to float\n  %c = fptrunc double %cd to float\n" if single else ""
+    x, s, c = ("%y", "%sd", "%cd") if single else ("%x", "%s", "%c")
+    return f"""
+declare double @sin(double)
+declare double @cos(double)
+define private void @far_sincos_f{target.bits}(ptr %xs, ptr %ss, ptr %cs, i64 %n) noinline nounwind {{
+entry:
+  br label %one
+one:
+  %i = phi i64 [0, %entry], [%j, %one]
+  %px = getelementptr {T}, ptr %xs, i64 %i
+  %ps = getelementptr {T}, ptr %ss, i64 %i
+  %pc = getelementptr {T}, ptr %cs, i64 %i
+  %x = load {T}, ptr %px, align {target.size}
+{widen}  {s} = call double @sin(double {x})
+  {c} = call double @cos(double {x})
+{narrow}  store {T} %s, ptr %ps, align {target.size}
+  store {T} %c, ptr %pc, align {target.size}
+  %j = add i64 %i, 1
+  %more = icmp slt i64 %j, %n
+  br i1 %more, label %one, label %done
+done:
+  ret void
+}}
+"""

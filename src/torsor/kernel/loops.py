@@ -1,0 +1,425 @@
+"""Kernels: the code of an algorithm put between the arrays of a call.
+
+`unrolled_kernel` is one straight line for one model.  `loop_kernel` walks over the bodies of any model whose
+kinds it knows; the model is data:
+
+    data     scratch bytes a lane | bodies | freedoms | flags | start of a climb | constants | index | gravity
+    index    six int32 a body: kind, parent, first q, first v, flags, freedoms
+    work     for every body what is kept there, then (trees only) for the base and every body what it hands on
+
+What is handed on stays in registers from a body to the next if that is its child; only at branches does it go
+through memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.kernel.frames import Framed
+from torsor.kernel.llvm import Target, Writer, kernel_module
+from torsor.kernel.tape import Code
+from torsor.kernel.trace import LoopCode, LoopColumns, LoopPass
+
+# the int64 words of `data`
+SCRATCH, BODIES, FREEDOMS, FLAGS, FROM, NUMBERS, INDEX, GRAVITY, WORDS = range(9)
+# flags of a body
+CHAINED, BRANCHES, FIRST = 1, 2, 4  # hangs on the body before it | is handed to through memory | stores, not adds
+# flags of the model
+IS_TREE, BASE_BRANCHES = 1, 2
+INDEX_BYTES = 24
+
+
+class Arrays:
+    """The arrays of a call, seen from a block of states: where they are and how they are strided."""
+
+    def __init__(self, w: Writer, ranks: Sequence[tuple[str, int]]) -> None:
+        self.w = w
+        self.places: dict[str, tuple[str, list[str], str]] = {}
+        core = len(ranks)
+        for a, (name, rank) in enumerate(ranks):
+            step = w.load_i64("%steps", a)
+            pointer = w.address(w.load_ptr("%args", a), w.i64("mul", step, "%first"))
+            strides = [w.load_i64("%steps", core + k) for k in range(rank)]
+            core += rank
+            self.places[name] = (pointer, strides, self._spread(step))
+
+    def _spread(self, step: str) -> str:
+        """The byte offsets of the lanes."""
+        T = self.w.target
+        if T.lanes == 1:
+            return ""
+        first = self.w.op(f"insertelement {T.offsets} poison, i64 {step}, i64 0")
+        every = self.w.op(f"shufflevector {T.offsets} {first}, {T.offsets} poison, <{T.lanes} x i32> zeroinitializer")
+        lanes = ", ".join(f"i64 {k}" for k in range(T.lanes))
+        return self.w.op(f"mul {T.offsets} {every}, <{lanes}>")
+
+    def _address(self, name: str, indices: Sequence[str | int]) -> str:
+        pointer, strides, _ = self.places[name]
+        for stride, index in zip(strides, indices):
+            if index != 0:
+                pointer = self.w.address(pointer, self.w.i64("mul", stride, index))
+        return pointer
+
+    def get(self, name: str, *indices: str | int) -> str:
+        return self.w.gather(self._address(name, indices), self.places[name][2])
+
+    def put(self, x: str, name: str, *indices: str | int) -> None:
+        self.w.scatter(x, self._address(name, indices), self.places[name][2])
+
+
+def ranks_of(inputs: Sequence[str], output_rank: int) -> list[tuple[str, int]]:
+    return [(name, 2 if name == "external" else 1) for name in inputs] + [("out", output_rank)]
+
+
+# One straight line ---------------------------------------------------------------------------------------------
+
+
+def unrolled_kernel(code: Code, inputs: Sequence[str], output_rank: int, target: Target) -> str:
+    def body(w: Writer) -> None:
+        arrays = Arrays(w, ranks_of(inputs, output_rank))
+        for name, x in w.emit(code, lambda name: arrays.get(*name)).items():  # type: ignore[misc]
+            arrays.put(x, *name)  # type: ignore[misc]
+
+    return kernel_module(target, body, flush=False)
+
+
+# Loops over bodies ---------------------------------------------------------------------------------------------
+
+
+def loop_kernel(code: LoopCode, target: Target) -> str:
+    rank = {"joint": 1, "matrix": 2, "path": 2}.get(code.algorithm.kind)
+    if rank is None:
+        codes = code.passes[-1].codes if code.algorithm.kind == "body" else (code.finish,)
+        per_body = code.algorithm.kind == "body"
+        rank = next(len(name) - 1 for c in codes for name in c.outputs if name[0] == "out") + per_body  # type: ignore
+    return kernel_module(target, lambda w: _LoopWriter(w, code, rank).write(), flush=True)
+
+
+@dataclass
+class _Body:
+    """The body a step is at: its index and its row of the index table."""
+
+    i: str
+    kind: str
+    parent: str
+    q: str
+    v: str
+    flags: str
+    freedoms: str
+
+
+class _LoopWriter:
+    def __init__(self, w: Writer, code: LoopCode, rank: int) -> None:
+        self.w, self.code = w, code
+        self.slots, self.numbers = code.slots, {name: i for i, name in enumerate(code.numbers)}
+        self.arrays = Arrays(w, ranks_of(code.inputs, rank))
+        self.n, self.nv, self.flags = (w.load_i64("%data", k) for k in (BODIES, FREEDOMS, FLAGS))
+        self.table, self.index, self.gravity = (w.load_ptr("%data", k) for k in (NUMBERS, INDEX, GRAVITY))
+        self.width = w.target.lanes * w.target.size  # bytes of a vector
+        self.row = len(self.slots) * self.width
+        self.hands = w.address("%work", w.i64("mul", self.n, self.row))
+        self.hand_row = most_handed(code) * self.width
+        self.to_column: str | None = None  # where "out" goes in a matrix
+
+    def write(self) -> None:
+        arrived: list[str] = []
+        for p in self.code.passes:
+            arrived = self._pass(p)
+        if self.code.columns and self.code.algorithm.kind == "matrix":
+            self._matrix(self.code.columns)
+        elif self.code.columns:
+            self._path(self.code.columns)
+        if self.code.finish:
+            live = self.code.passes[-1].live
+            values = dict(zip((("near", k) for k in live), arrived))
+            for name, x in self.w.emit(self.code.finish, lambda name: values.get(name) or self._base(name)).items():
+                self.arrays.put(x, *name)  # type: ignore[misc]
+
+    # -- what codes read and write
+
+    def _base(self, name: Any) -> str:
+        if name[0] == "base":
+            return self.w.splat(self.w.address(self.gravity, name[2] * self.w.target.size))
+        return self.arrays.get(*name)  # the base's own acceleration
+
+    def _at(self, i: str) -> _Body:
+        row = self.w.address(self.index, self.w.i64("mul", i, INDEX_BYTES))
+
+        def word(k: int) -> str:
+            return self.w.op(f"sext i32 {self.w.op(f'load i32, ptr {self.w.address(row, 4 * k)}, align 4')} to i64")
+
+        return _Body(i, *(word(k) for k in range(6)))
+
+    def _slot(self, i: str, name: Hashable) -> str:
+        return self.w.address(self.w.address("%work", self.w.i64("mul", i, self.row)), self.slots[name] * self.width)
+
+    def _reader(self, body: _Body, near: dict[Any, str]) -> Callable[[Any], str]:
+        table = None
+
+        def read(name: Any) -> str:
+            nonlocal table
+            first = name[0]
+            if first == "near":
+                return near[name]
+            if first == "kept":
+                return self.w.load(self._slot(body.i, name))
+            if first == "number":
+                if table is None:
+                    row = len(self.numbers) * self.w.target.size
+                    table = self.w.address(self.table, self.w.i64("mul", body.i, row))
+                return self.w.splat(self.w.address(table, self.numbers[name[1]] * self.w.target.size))
+            if first == "external":
+                return self.arrays.get("external", body.i, name[1])
+            place = self.w.i64("add", body.q if first == "q" else body.v, name[1])
+            return self.arrays.get(first, place)
+
+        return read
+
+    def _write_outputs(self, body: _Body, values: dict[Any, str]) -> None:
+        kind = self.code.algorithm.kind
+        for name, x in values.items():
+            if name[0] == "kept":
+                self.w.store(x, self._slot(body.i, name))
+            elif name[0] == "out" and kind == "joint":
+                self.arrays.put(x, "out", self.w.i64("add", body.v, name[1]))
+            elif name[0] == "out" and kind == "body":
+                self.arrays.put(x, "out", body.i, *name[1:])
+            elif name[0] == "out" and kind == "path":
+                self.arrays.put(x, "out", name[1], self.w.i64("add", body.v, name[2]))
+            elif name[0] in ("out", "lower"):
+                self._write_entry(body, name, x)
+
+    def _write_entry(self, body: _Body, name: Any, x: str) -> None:
+        """An entry of a matrix, at (this body, the column being made) or its mirror image."""
+        a, here = self.code.algorithm, self.w.i64("add", body.v, name[1])
+        assert self.to_column
+        if name[0] == "out":
+            self.arrays.put(x, "out", here, self.to_column)
+        if name[0] == "lower" or a.symmetric:
+            self.arrays.put(x, "out", self.to_column, here)
+
+    def _dispatch(self, selector: str, cases: Sequence[tuple[int, Code]], body: _Body, near: dict[Any, str],
+                  live: Sequence[int]) -> list[str]:  # fmt: skip
+        """Run the code of the body's kind; what it hands on."""
+        w = self.w
+
+        def run(code: Code) -> dict[Any, str]:
+            values = w.emit(code, self._reader(body, near))
+            self._write_outputs(body, values)
+            return values
+
+        if len(cases) == 1:
+            values = run(cases[0][1])
+            return [values[("hand", k)] for k in live]
+        labels = [w.new_label("kind") for _ in cases]
+        nowhere, join = w.new_label("nowhere"), w.new_label("join")
+        targets = " ".join(f"i64 {case}, label %{label}" for (case, _), label in zip(cases, labels))
+        w.do(f"switch i64 {selector}, label %{nowhere} [{targets}]")
+        arrivals = []
+        for label, (_, code) in zip(labels, cases):
+            w.start(label)
+            values = run(code)
+            arrivals.append(([values[("hand", k)] for k in live], w.block))
+            w.jump(join)
+        w.start(nowhere)
+        w.do("unreachable")
+        w.start(join)
+        return [
+            w.merge(w.target.vector, *((handed[k], block) for handed, block in arrivals)) for k in range(len(live))
+        ]
+
+    # -- passes
+
+    def _hand_slots(self, i: str, count: int) -> list[str]:
+        """Where body i (-1: the base) hands on through memory."""
+        row = self.w.address(self.hands, self.w.i64("mul", self.w.i64("add", i, 1), self.hand_row))
+        return [self.w.address(row, k * self.width) for k in range(count)]
+
+    def _when(self, condition: str, values: Sequence[str], otherwise: Callable[[], Sequence[str]]) -> list[str]:
+        """`values` if the condition holds, else what `otherwise` computes."""
+        w = self.w
+        before, other, join = w.block, w.new_label("other"), w.new_label("join")
+        w.branch(condition, join, other)
+        w.start(other)
+        others = otherwise()
+        end = w.block
+        w.jump(join)
+        w.start(join)
+        return [w.merge(w.target.vector, (x, before), (y, end)) for x, y in zip(values, others)]
+
+    def _unless(self, condition: str, action: Callable[[], None]) -> None:
+        self._when(condition, (), lambda: (action(), ())[1])  # type: ignore[func-returns-value]
+
+    def _has_no(self, flags: str, flag: int) -> str:
+        return self.w.op(f"icmp eq i64 {self.w.i64('and', flags, flag)}, 0")
+
+    def _has(self, flags: str, flag: int) -> str:
+        return self.w.op(f"icmp ne i64 {self.w.i64('and', flags, flag)}, 0")
+
+    def _pass(self, p: LoopPass) -> list[str]:
+        w, V = self.w, self.w.target.vector
+        values = w.emit(p.start, self._base)
+        start = [values[("near", k)] for k in p.live]
+        body_loop = self._outward if p.outward else self._inward
+        if p.outward and start:
+            self._unless(self._has_no(self.flags, IS_TREE), lambda: self._store(start, "-1"))
+        first = "0" if p.outward else w.i64("sub", self.n, 1)
+        with w.loop("outward" if p.outward else "inward", first, [(V, x) for x in start]) as loop:
+            body_loop(p, loop, start)
+            loop.next = w.i64("add", loop.i, 1 if p.outward else -1)
+            loop.again = w.op(f"icmp {'slt' if p.outward else 'sge'} i64 {loop.next}, {self.n if p.outward else 0}")
+        if p.outward:
+            return []
+        # what arrived at the base: in registers from body 0, in memory from other roots
+        return self._when(
+            self._has_no(self.flags, BASE_BRANCHES), list(loop.carry), lambda: self._plus_memory(loop.carry, "-1")
+        )
+
+    def _store(self, values: Sequence[str], i: str) -> None:
+        for x, slot in zip(values, self._hand_slots(i, len(values))):
+            self.w.store(x, slot)
+
+    def _plus_memory(self, values: Sequence[str], i: str) -> list[str]:
+        slots = self._hand_slots(i, len(values))
+        return [self.w.arithmetic("fadd", x, self.w.load(slot)) for x, slot in zip(values, slots)]
+
+    def _cases(self, codes: Sequence[Code]) -> list[tuple[int, Code]]:
+        return list(enumerate(codes))
+
+    def _outward(self, p: LoopPass, loop: Any, start: Sequence[str]) -> None:
+        w = self.w
+        body = self._at(loop.i)
+        near = list(loop.carried)
+        if near:
+            near = self._when(self._has(body.flags, CHAINED), near, lambda: [
+                w.load(slot) for slot in self._hand_slots(body.parent, len(near))])
+        hand = self._dispatch(body.kind, self._cases(p.codes), body, dict(zip((("near", k) for k in p.live), near)), p.live)
+        if hand:
+            self._unless(self._has_no(body.flags, BRANCHES), lambda: self._store(hand, body.i))
+        loop.carry = hand
+
+    def _inward(self, p: LoopPass, loop: Any, start: Sequence[str]) -> None:
+        w = self.w
+        body = self._at(loop.i)
+        near = list(loop.carried)
+        if near:
+            near = self._when(self._has_no(body.flags, BRANCHES), near, lambda: self._plus_memory(loop.carried, body.i))
+        hand = self._dispatch(body.kind, self._cases(p.codes), body, dict(zip((("near", k) for k in p.live), near)), p.live)
+
+        def to_memory() -> Sequence[str]:
+            total = self._when(self._has(body.flags, FIRST), hand, lambda: self._plus_memory(hand, body.parent))
+            for x, slot in zip(total, self._hand_slots(body.parent, len(hand))):
+                w.store(x, slot)
+            return start
+
+        loop.carry = self._when(self._has(body.flags, CHAINED), hand, to_memory) if hand else []
+
+    # -- matrices
+
+    def _clear(self, rows: str | int, columns: str) -> None:
+        """Zeros into the whole output: what no climb reaches is zero."""
+        w = self.w
+        with w.loop("row", "0") as row:
+            with w.loop("entry", "0") as entry:
+                self.arrays.put(w.target.const(0.0), "out", row.i, entry.i)
+                entry.next = w.i64("add", entry.i, 1)
+                entry.again = w.op(f"icmp slt i64 {entry.next}, {columns}")
+            row.next = w.i64("add", row.i, 1)
+            row.again = w.op(f"icmp slt i64 {row.next}, {rows}")
+
+    def _matrix(self, c: LoopColumns) -> None:
+        """Every body, every freedom of it: one column."""
+        w = self.w
+        if c.outward is None:
+            self._unless(self._has_no(self.flags, IS_TREE), lambda: self._clear(self.nv, self.nv))
+        with w.loop("body", "0") as bodies:
+            body = self._at(bodies.i)
+            with w.loop("freedom", "0") as freedom:
+                self.to_column = w.i64("add", body.v, freedom.i)
+                if c.rest:
+                    self._rest(c)
+                self._climb(c, body, freedom.i)
+                if c.outward:
+                    self._pass(c.outward)
+                freedom.next = w.i64("add", freedom.i, 1)
+                freedom.again = w.op(f"icmp slt i64 {freedom.next}, {body.freedoms}")
+            bodies.next = w.i64("add", bodies.i, 1)
+            bodies.again = w.op(f"icmp slt i64 {bodies.next}, {self.n}")
+
+    def _path(self, c: LoopColumns) -> None:
+        self._clear(6, self.nv)
+        self._climb(c, self._at(self.w.load_i64("%data", FROM)), "0")
+
+    def _rest(self, c: LoopColumns) -> None:
+        w = self.w
+        with w.loop("rest", "0") as loop:
+            for name in c.rest:
+                if name in self.slots:
+                    w.store(w.target.const(0.0), self._slot(loop.i, name))
+            loop.next = w.i64("add", loop.i, 1)
+            loop.again = w.op(f"icmp slt i64 {loop.next}, {self.n}")
+
+    def _climb(self, c: LoopColumns, body: _Body, freedom: str) -> None:
+        w, V = self.w, self.w.target.vector
+        selector = w.i64("add", w.i64("mul", body.kind, 8), freedom)
+        starts = [(8 * kind + k, code) for (kind, k), code in c.starts.items()]
+        hand = self._dispatch(selector, starts, body, {}, c.live)
+        up, top = w.new_label("up"), w.new_label("top")
+        w.branch(w.op(f"icmp sge i64 {body.parent}, 0"), up, top)
+        w.start(up)
+        with w.loop("climb", body.parent, [(V, x) for x in hand]) as loop:
+            above = self._at(loop.i)
+            near = dict(zip((("near", k) for k in c.live), loop.carried))
+            loop.carry = self._dispatch(above.kind, self._cases(c.codes), above, near, c.live)
+            loop.next = above.parent
+            loop.again = w.op(f"icmp sge i64 {loop.next}, 0")
+        w.jump(top)
+        w.start(top)
+
+
+def most_handed(code: LoopCode) -> int:
+    """The most scalars any pass hands on."""
+    passes = [*code.passes, *([code.columns.outward] if code.columns and code.columns.outward else [])]
+    return max((len(p.live) for p in passes), default=0)
+
+
+# The model as data ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LoopData:
+    """What a loop kernel is told of a model; `words` is its `data`, the rest is kept alive for it."""
+
+    words: NDArray[np.int64]
+    owned: tuple[Any, ...]
+
+
+def loop_data(code: LoopCode, framed: Framed, target: Target, body: int | None = None) -> LoopData:
+    model = framed.model
+    dtype = np.float64 if target.bits == 64 else np.float32
+    numbers = np.empty((model.n, len(code.numbers)), dtype)
+    for k, name in enumerate(code.numbers):
+        numbers[:, k] = framed.numbers[name]
+    gravity = model.gravity.astype(dtype)
+    chained = model.parent == np.arange(-1, model.n - 1)
+    far_parents = model.parent[~chained]
+    flags = np.where(chained, CHAINED, 0)
+    flags[far_parents[far_parents >= 0]] |= BRANCHES
+    _, last = np.unique(far_parents[::-1], return_index=True)  # the last child of each is the first to arrive
+    flags[np.flatnonzero(~chained)[::-1][last]] |= FIRST
+    freedoms = model.v_start[1:] - model.v_start[:-1]
+    index = np.stack([framed.kind, model.parent, model.q_start[:-1], model.v_start[:-1], flags, freedoms], axis=1)
+    index = np.ascontiguousarray(index, dtype=np.int32)
+    rows = len(code.slots) * model.n + (0 if model.is_chain else most_handed(code) * (model.n + 1))
+    words = np.zeros(WORDS, np.int64)
+    words[SCRATCH] = rows * target.size
+    words[BODIES], words[FREEDOMS] = model.n, model.nv
+    words[FLAGS] = (0 if model.is_chain else IS_TREE) | (BASE_BRANCHES if (far_parents < 0).any() else 0)
+    words[FROM] = -1 if body is None else body
+    words[NUMBERS], words[INDEX], words[GRAVITY] = (x.ctypes.data for x in (numbers, index, gravity))
+    return LoopData(words, (numbers, index, gravity))

@@ -1,0 +1,350 @@
+"""Run an algorithm on symbols and keep the tape.
+
+`unroll` runs all of it over one model: one long tape in which the model's numbers are constants.
+`looped` runs every step once for each kind of body: short tapes whose inputs are, by name,
+
+    ("number", name)          the body's own constants            ("base", "g", k)   gravity
+    ("q", k) ("v", k) ...     its part of the input arrays        ("near", k)        what it was handed
+    ("kept", name, k)         what an earlier pass kept here
+
+and whose outputs are ("hand", k), ("kept", name, k) and ("out", ...).  Of all these only what some output
+of the algorithm needs in the end is computed, handed on or kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from torsor.kernel.frames import Framed, FramedLink, Kind
+from torsor.kernel.tape import Code, Expr, Operations, Tape
+from torsor.linalg import Mat, Scalar, Vec
+from torsor.model.joints import JOINTS
+from torsor.reference import base_of, plain, scatter
+from torsor.spatial import Inertia, Spatial
+from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, run
+
+# Structures of scalars as flat lists ---------------------------------------------------------------------------
+
+
+def leaves(x: Any) -> list[Scalar]:
+    """All scalars of something handed on or kept; of a symmetric matrix each once."""
+    if isinstance(x, Inertia):
+        upper = [A[i][j] for A in (x.J, x.M) for i in range(3) for j in range(i, 3)]
+        return upper + leaves(x.H)
+    if isinstance(x, dict):
+        return [y for v in x.values() for y in leaves(v)]
+    if isinstance(x, tuple | list):
+        return [y for v in x for y in leaves(v)]
+    return [x]
+
+
+def rebuild(like: Any, scalars: Iterator[Scalar]) -> Any:
+    """The inverse of `leaves`: something shaped like `like`, of other scalars."""
+    if isinstance(like, Inertia):
+        J, M = ({(i, j): next(scalars) for i in range(3) for j in range(i, 3)} for _ in range(2))
+        return Inertia(Mat.symmetric(lambda i, j: J[i, j]), rebuild(like.H, scalars), Mat.symmetric(lambda i, j: M[i, j]))
+    if isinstance(like, dict):
+        return {name: rebuild(v, scalars) for name, v in like.items()}
+    if isinstance(like, Vec | Mat):
+        return type(like).of(rebuild(v, scalars) for v in like)
+    if isinstance(like, tuple):
+        parts = [rebuild(v, scalars) for v in like]
+        return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+    if isinstance(like, list):
+        return [rebuild(v, scalars) for v in like]
+    return next(scalars)
+
+
+# Unrolled ------------------------------------------------------------------------------------------------------
+
+
+def unroll(algorithm: Algorithm, framed: Framed, inputs: Sequence[str], body: int | None = None) -> Code:
+    """One tape for one model.  Inputs are (name, i) or ("external", i, k), outputs ("out", indices...)."""
+    model, tape = framed.model, Tape()
+    symbols: dict[str, Any] = {}
+    for name in inputs:
+        if name == "external":
+            symbols[name] = [[tape.input((name, i, k)) for k in range(6)] for i in range(model.n)]
+        else:
+            size = {"q": model.nq, "acceleration": 6}.get(name, model.nv)
+            symbols[name] = [tape.input((name, i)) for i in range(size)]
+    base = base_of(model.gravity.tolist(), symbols.get("acceleration"))
+    links = [framed.link(i) for i in range(model.n)]
+    result = plain(run(algorithm, links, model.parent.tolist(), base, scatter(model, symbols), body), model)
+    return Code.of(tape, {("out", *index): x for index, x in entries(result)})
+
+
+def entries(x: Any, index: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Scalar]]:
+    """The entries of nested lists, with their indices."""
+    if isinstance(x, list | tuple):
+        for i, y in enumerate(x):
+            yield from entries(y, (*index, i))
+    else:
+        yield index, x
+
+
+# Looped --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LoopPass:
+    """One pass: what it starts with, and the code of a step for every kind of body."""
+
+    outward: bool
+    start: Code  # outputs ("near", k)
+    codes: tuple[Code, ...]  # by kind
+    live: tuple[int, ...]  # which of the scalars handed on are ever read
+
+
+@dataclass(frozen=True)
+class LoopColumns:
+    """A climb: the code of its first step for every kind and freedom, of a step, and of the pass that follows."""
+
+    starts: Mapping[tuple[int, int], Code]
+    codes: tuple[Code, ...]
+    live: tuple[int, ...]
+    rest: tuple[tuple[Hashable, ...], ...] = ()  # what is kept, and zero off the way
+    outward: LoopPass | None = None
+
+
+@dataclass(frozen=True)
+class LoopCode:
+    """An algorithm as loops over bodies of the given kinds."""
+
+    algorithm: Algorithm
+    inputs: tuple[str, ...]
+    kinds: tuple[Kind, ...]
+    passes: tuple[LoopPass, ...]
+    columns: LoopColumns | None
+    finish: Code | None  # from what arrives at the base, ("near", k), to ("out", ...)
+
+    @property
+    def all_codes(self) -> list[Code]:
+        codes = [code for p in self.passes for code in (p.start, *p.codes)]
+        if self.columns:
+            codes += [*self.columns.starts.values(), *self.columns.codes]
+            if self.columns.outward:
+                codes += [self.columns.outward.start, *self.columns.outward.codes]
+        return codes + ([self.finish] if self.finish else [])
+
+    @property
+    def numbers(self) -> list[str]:
+        """The constants of a body that are used, in the order of its row of the table."""
+        return sorted({name[1] for code in self.all_codes for name in code.inputs if name[0] == "number"})  # type: ignore[index]
+
+    @property
+    def slots(self) -> dict[Hashable, int]:
+        """A place in a body's scratch memory for everything kept."""
+        used = {name for code in self.all_codes for name in code.inputs if name[0] == "kept"}  # type: ignore[index]
+        return {name: i for i, name in enumerate(sorted(used, key=str))}
+
+    def operations(self, kind: int) -> Operations:
+        """What the sweeps do at one body of a kind (a climb counts once)."""
+        total = Operations()
+        for p in self.passes:
+            total = total + Operations.of(p.codes[kind])
+        return total
+
+
+class _Tracer:
+    """Traces step after step; remembers, for each kind, what was kept under which name."""
+
+    def __init__(self, algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind]) -> None:
+        self.algorithm, self.inputs, self.kinds = algorithm, inputs, kinds
+        self.kept: list[dict[str, Any]] = [{} for _ in kinds]  # structures whose leaves are literals or input names
+        self.in_memory: set[str] = set()  # names kept in memory come what may
+
+    def base(self, tape: Tape) -> Here:
+        acceleration = [tape.input(("acceleration", k)) for k in range(6)] if "acceleration" in self.inputs else None
+        return base_of([tape.input(("base", "g", k)) for k in range(3)], acceleration)
+
+    def start(self, sweep: Sweep) -> tuple[Any, Code]:
+        tape = Tape()
+        like = sweep.start(self.base(tape))
+        return like, Code.of(tape, {("near", k): x for k, x in enumerate(leaves(like))})
+
+    def step(self, step: Step, kind: int, like: Any, third: Any = None) -> tuple[Any, Code]:
+        """One step at a body of a kind, handed something shaped like `like` (or the plain value `third`)."""
+        tape = Tape()
+        joint = next(j for j in JOINTS if j.name == self.kinds[kind].joint)
+        link = FramedLink.of(self.kinds[kind], _Numbers(tape))
+        here = Here()
+        for name in self.inputs:
+            if name == "external":
+                here.external = Spatial.of(tape.input((name, k)) for k in range(6))
+            elif name != "acceleration":
+                size = joint.nq if name == "q" else joint.nv
+                setattr(here, name, Vec.of(tape.input((name, k)) for k in range(size)))
+        for name, structure in self.kept[kind].items():
+            symbols = (tape.input(x.name) if isinstance(x, _Stored) else x for x in leaves(structure))
+            setattr(here, name, rebuild(structure, symbols))
+        near = third
+        if like is not None:
+            count = len(leaves(like))
+            near = SimpleNamespace(**rebuild(like, (tape.input(("near", k)) for k in range(count))))
+        hand, keep = step(link, here, near)
+        outputs: dict[Hashable, Any] = {("hand", k): x for k, x in enumerate(leaves(hand))}
+        for name, value in keep.items():
+            places = [self._place(tape, x, (name, k)) for k, x in enumerate(leaves(value))]
+            for k, (place, x) in enumerate(zip(places, leaves(value))):
+                if place == _Stored(("kept", name, k)):
+                    outputs["kept", name, k] = x
+            self.kept[kind][name] = rebuild(value, iter(places))
+        outputs |= self._out(keep)
+        return hand, Code.of(tape, outputs)
+
+    def _place(self, tape: Tape, x: Scalar, name: tuple[str, int]) -> Any:
+        """Where a later pass finds a scalar: in itself, among the body's constants, or in memory."""
+        if name[0] not in self.in_memory:
+            if not isinstance(x, Expr):
+                return x
+            op, input_name, _ = tape.nodes[x.i]
+            if op == "in" and input_name[0] in ("number", "kept"):  # type: ignore[index]
+                return _Stored(input_name)  # type: ignore[arg-type]
+        return _Stored(("kept", *name))
+
+    def _out(self, keep: Mapping[str, Any]) -> dict[Hashable, Any]:
+        a = self.algorithm
+        outputs: dict[Hashable, Any] = {}
+        if a.output in keep and a.kind in ("joint", "matrix"):
+            outputs = {("out", r): x for r, x in enumerate(keep[a.output])}
+        elif a.output in keep and a.kind == "body":
+            outputs = {("out", *index): x for index, x in entries(plain(keep[a.output], None))}  # type: ignore[arg-type]
+        elif a.output in keep and a.kind == "path":
+            outputs = {("out", row, r): x for r, s in enumerate(keep[a.output]) for row, x in enumerate(s.coordinates)}
+        if a.lower in keep:
+            outputs |= {("lower", r): x for r, x in enumerate(keep[a.lower])}
+        return outputs
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Stands where a scalar will be, once the input of that name is read."""
+
+    name: tuple[Hashable, ...]
+
+
+class _Numbers(dict):
+    """A body's constants as symbols, made when asked for."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape = tape
+
+    def __missing__(self, name: str) -> Expr:
+        return self.tape.input(("number", name))
+
+
+def looped(algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind]) -> LoopCode:
+    """Trace every pass for every kind of body."""
+    tracer = _Tracer(algorithm, inputs, kinds)
+    passes: list[LoopPass] = []
+    columns: LoopColumns | None = None
+    like: Any = None
+    for stage in algorithm.passes:
+        if isinstance(stage, Sweep):
+            like, traced = _sweep(tracer, stage)
+            passes.append(traced)
+        else:
+            columns = _columns(tracer, stage)
+    finish = _finish(tracer, like) if algorithm.kind == "base" else None
+    return _prune(LoopCode(algorithm, tuple(inputs), tuple(kinds), tuple(passes), columns, finish))
+
+
+def _sweep(tracer: _Tracer, stage: Sweep) -> tuple[Any, LoopPass]:
+    like, start = tracer.start(stage)
+    codes = tuple(tracer.step(stage.step, kind, like)[1] for kind in range(len(tracer.kinds)))
+    return like, LoopPass(stage.outward, start, codes, tuple(range(len(leaves(like)))))
+
+
+def _columns(tracer: _Tracer, stage: Columns) -> LoopColumns:
+    before = [dict(kept) for kept in tracer.kept]
+    joints = [next(j for j in JOINTS if j.name == kind.joint) for kind in tracer.kinds]
+    rests = [stage.rest(SimpleNamespace(joint=j)) if stage.rest else {} for j in joints]  # type: ignore[arg-type]
+    # the outward pass must find in memory what the climb kept, even where one of its steps knew the number
+    tracer.in_memory = {name for rest in rests for name in rest}
+    starts, codes, like = {}, [], None
+    path = tracer.algorithm.kind == "path"
+    for kind, joint in enumerate(joints):
+        for k in range(1 if path else joint.nv):
+            tracer.kept[kind] = dict(before[kind])
+            like, starts[kind, k] = tracer.step(stage.start, kind, None, None if path else k)
+    for kind in range(len(joints)):
+        tracer.kept[kind] = dict(before[kind])
+        codes.append(tracer.step(stage.climb, kind, like)[1])
+    live = tuple(range(len(leaves(like))))
+    if stage.outward is None:
+        return LoopColumns(starts, tuple(codes), live)
+    names = {("kept", name, k) for rest in rests for name, x in rest.items() for k in range(len(leaves(x)))}
+    return LoopColumns(starts, tuple(codes), live, tuple(sorted(names)), _sweep(tracer, stage.outward)[1])
+
+
+def _finish(tracer: _Tracer, like: Any) -> Code:
+    tape = Tape()
+    arrived = SimpleNamespace(**rebuild(like, (tape.input(("near", k)) for k in range(len(leaves(like))))))
+    a = tracer.algorithm
+    result = a.finish(tracer.base(tape), arrived) if a.finish else getattr(arrived, a.output)
+    return Code.of(tape, {("out", *index): x for index, x in entries(plain(result, None))})  # type: ignore[arg-type]
+
+
+# What is not needed goes -----------------------------------------------------------------------------------------
+
+
+def _prune(code: LoopCode) -> LoopCode:
+    """Drop every output that nothing reads, until nothing more can go."""
+    while True:
+        passes, columns = _pruned_once(code)
+        smaller = replace(code, passes=passes, columns=columns)
+        if smaller == code:
+            return code
+        code = smaller
+
+
+def _pruned_once(code: LoopCode) -> tuple[tuple[LoopPass, ...], LoopColumns | None]:
+    reads = {name for c in code.all_codes for name in c.inputs}
+    last = len(code.passes) - 1
+    outs = code.algorithm.kind
+
+    def keep(c: Code, live: Sequence[int], out: bool) -> Code:
+        wanted = [
+            name for name in c.outputs
+            if (name[0] == "hand" and name[1] in live) or (name[0] == "kept" and name in reads)  # type: ignore[index]
+            or (out and name[0] in ("out", "lower"))  # type: ignore[index]
+        ]  # fmt: skip
+        return c.only(wanted)
+
+    def live_in(codes: Sequence[Code]) -> tuple[int, ...]:
+        return tuple(sorted({name[1] for c in codes for name in c.inputs if name[0] == "near"}))  # type: ignore[index]
+
+    def one(p: LoopPass, out: bool, arrival: Code | None) -> LoopPass:
+        live = live_in([*p.codes, *([arrival] if arrival else [])])
+        start = p.start.only([("near", k) for k in live])
+        return LoopPass(p.outward, start, tuple(keep(c, live, out) for c in p.codes), live)
+
+    passes = tuple(
+        one(p, out=outs in ("joint", "body"), arrival=code.finish if i == last else None)
+        for i, p in enumerate(code.passes)
+    )
+    columns = code.columns
+    if columns:
+        live = live_in(columns.codes)
+        out = columns.outward is None
+        columns = replace(
+            columns,
+            starts={k: keep(c, live, out) for k, c in columns.starts.items()},
+            codes=tuple(keep(c, live, out) for c in columns.codes),
+            live=live,
+            outward=one(columns.outward, True, None) if columns.outward else None,
+        )
+    return passes, columns
+
+
+def shape_of(code: Code) -> tuple[int, ...]:
+    """The shape of an unrolled output."""
+    indices = np.array([name[1:] for name in code.outputs], dtype=int)  # type: ignore[index]
+    return tuple(int(k) + 1 for k in indices.max(axis=0)) if indices.shape[1] else ()
