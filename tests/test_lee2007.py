@@ -10,8 +10,8 @@ import pytest
 import torsor as ts
 from torsor.model import zoo
 
-# Half a unit of the last printed digit, and a little more: the paper rounds its poses twice, to four digits and
-# then to three (0.91948 is printed as 0.920); and M_66 of the PUMA is an exact tie.
+# Half a unit of the last printed digit, and a little more: the paper rounds its poses twice, to four digits
+# and then to three (0.91948 is printed as 0.920); and M_66 of the PUMA is an exact tie.
 POSE_DIGIT = 5.5e-4
 MASS_DIGIT = 5.001e-5
 
