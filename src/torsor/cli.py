@@ -1,0 +1,329 @@
+"""The command `torsor`.
+
+Exit codes: 0 all well; 1 torsor refused or a check failed (the reason is on stderr); 2 the command line is wrong;
+130 interrupted, and a recorded run can be resumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from math import pi
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table as RichTable
+from rich.tree import Tree
+
+import torsor
+from torsor.errors import ArgumentError, TorsorError
+from torsor.formats import load
+from torsor.model import Model, zoo
+from torsor.model.joints import JOINTS
+from torsor.simulate import METHODS, ComputedTorque, Constant, Cycloid, Friction, Simulation, Table, Trajectory
+from torsor.simulate.forces import Force
+from torsor.simulate.recording import read
+from torsor.simulate.trajectory import coordinate_names
+
+FAILED, INTERRUPTED = 1, 130
+MOST_BRANCHES = 60  # bodies shown in a tree
+
+# What a run needs to be told again when it is resumed, as typed.
+PROBLEM = ("model", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity")
+
+# Where the free falls of the zoo begin, if not in the neutral configuration (Saha 2001, Table II).
+STARTS = {"stanford": "0,90deg,0,0,0,0"}
+
+out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except TorsorError as error:
+        err.print(f"[bold red]torsor:[/] {error}", soft_wrap=True)
+        return FAILED
+    except KeyboardInterrupt:
+        err.print("[yellow]interrupted[/]")
+        return INTERRUPTED
+
+
+# ---- the command line ----
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="torsor", description="Dynamics of articulated chains: simulate, look, compare.")
+    top.add_argument("--version", action="version", version=f"torsor {torsor.__version__}")
+    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _simulate_parser(commands)
+    _add(commands, "info", info, "what a model is: bodies, joints, mass, operation counts").add_argument(
+        "model", metavar="MODEL", help=MODEL_HELP
+    )
+    papers_parser = _add(commands, "papers", papers, "reproduce the published tables and figures")
+    papers_parser.add_argument("names", nargs="*", metavar="PAPER", help="only papers whose name contains this")
+    papers_parser.add_argument("--figures", type=Path, metavar="DIR", help="draw the figures into this folder")
+    bench_parser = _add(commands, "bench", bench, "measure this machine, against the peers that are installed")
+    bench_parser.add_argument("--states", type=int, default=4096, help="states a call (default %(default)s)")
+    view_parser = _add(commands, "view", view, "play a recorded trajectory in the browser")
+    view_parser.add_argument("trajectory", type=Path, metavar="FILE", help="a file made with --record or .save()")
+    view_parser.add_argument("--out", type=Path, metavar="PAGE.html", help="write the page here instead of opening it")
+    return top
+
+
+MODEL_HELP = "a model file, or a name from the zoo: " + ", ".join(zoo.names()) + "; families take a length, rope:50"
+
+
+def _add(commands: Any, name: str, run: Callable[[argparse.Namespace], int], words: str) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=words, description=words[0].upper() + words[1:] + ".")
+    command.set_defaults(run=run)
+    return command
+
+
+def _simulate_parser(commands: Any) -> None:
+    p = _add(commands, "simulate", simulate, "run a model: free fall, torques or a tracked motion")
+    p.epilog = "Lists are numbers with commas; 90deg is an angle in degrees.  Example: torsor simulate stanford --plot stanford.png"
+    p.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
+    problem = p.add_argument_group("the motion")
+    problem.add_argument("--duration", type=float, default=10.0, metavar="SECONDS", help="(default %(default)s)")
+    problem.add_argument("--q0", metavar="LIST", help="initial positions (default: neutral; the paper's for stanford)")
+    problem.add_argument("--v0", metavar="LIST", help="initial velocities (default: at rest)")
+    problem.add_argument("--torque", metavar="LIST|FILE.csv", help="constant torques, or a table with columns t, tau1, ... (straight lines between)")
+    problem.add_argument("--track", metavar="LIST", help="go to these positions along a cycloid, by computed torque")
+    problem.add_argument("--viscous", type=float, default=0.0, help="viscous friction of every joint")
+    problem.add_argument("--coulomb", type=float, default=0.0, help="dry friction of every joint")
+    problem.add_argument("--no-gravity", action="store_true")
+    how = p.add_argument_group("the integration")
+    how.add_argument("--method", choices=METHODS, default="dopri5", help="(default %(default)s; euler, verlet, variational need --step)")
+    how.add_argument("--rtol", type=float, default=1e-6, help="relative tolerance (default %(default)s)")
+    how.add_argument("--atol", type=float, default=1e-9, help="absolute tolerance (default %(default)s)")
+    how.add_argument("--step", type=float, metavar="SECONDS", help="step of the fixed-step methods")
+    how.add_argument("--dt", type=float, metavar="SECONDS", help="time between rows (default: a row every step)")
+    results = p.add_argument_group("the results")
+    results.add_argument("--record", type=Path, metavar="FILE", help="write rows while running; safe against crashes")
+    results.add_argument("--resume", type=Path, metavar="FILE", help="go on with an interrupted recorded run")
+    results.add_argument("--plot", type=Path, metavar="FILE", help="positions and energies, as .png, .pdf or .svg")
+    results.add_argument("--csv", type=Path, metavar="FILE", help="all rows as text")
+    results.add_argument("--view", type=Path, nargs="?", const=Path(), metavar="PAGE.html", help="play in the browser, or write the page to a file")
+    results.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
+
+
+# ---- simulate ----
+
+
+def simulate(options: argparse.Namespace) -> int:
+    simulation, duration = _resumed(options) if options.resume else _fresh(options)
+    began = time.perf_counter()
+    try:
+        trajectory = _run(simulation, simulation.t0 + duration, options.quiet)
+    except KeyboardInterrupt:
+        return _interrupted(simulation)
+    if not options.quiet:
+        _summary(trajectory, simulation, time.perf_counter() - began)
+    if options.plot:
+        trajectory.plot(options.plot)
+    if options.csv:
+        trajectory.to_csv(options.csv)
+    if options.view is not None:
+        trajectory.view(None if options.view == Path() else options.view)
+    for path in (options.plot, options.csv, simulation.record, options.view if options.view != Path() else None):
+        if path and not options.quiet:
+            out.print(f"-> {path}", style="green")
+    return 0
+
+
+def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
+    if options.model is None:
+        raise ArgumentError("name a model to simulate, for example: torsor simulate stanford")
+    if not options.duration > 0:
+        raise ArgumentError(f"--duration must be positive, not {options.duration:g}")
+    model = find_model(options.model)
+    problem = {key: getattr(options, key) for key in PROBLEM}
+    q0 = numbers("--q0", options.q0 or STARTS.get(options.model), model.nq)
+    simulation = Simulation(
+        model, q0, numbers("--v0", options.v0, model.nv), forces=_forces(problem, model), method=options.method,
+        rtol=options.rtol, atol=options.atol, step=options.step, dt=options.dt, gravity=not options.no_gravity,
+        record=options.record, about={"problem": problem},
+    )  # fmt: skip
+    return simulation, options.duration
+
+
+def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
+    about = read(options.resume).header["about"]
+    if "problem" not in about:
+        raise ArgumentError(f"{options.resume} was not recorded by this command: resume it with Simulation.resume")
+    problem = about["problem"]
+    model = find_model(options.model or problem["model"])
+    if problem["no_gravity"]:
+        from dataclasses import replace
+
+        model = replace(model, gravity=np.zeros(3))
+    simulation = Simulation.resume(options.resume, model=model, forces=_forces(problem, model))
+    return simulation, problem["duration"]
+
+
+def _forces(problem: dict[str, Any], model: Model) -> list[Force]:
+    """The forces that the command line asks for."""
+    forces: list[Force] = []
+    torque = problem["torque"]
+    if torque and torque.endswith(".csv"):
+        forces.append(_table(torque, model))
+    elif torque:
+        forces.append(Constant(numbers("--torque", torque, model.nv)))
+    if problem["track"]:
+        if model.nq != model.nv:
+            raise ArgumentError(f"--track needs joints without quaternions; {model!r} has some")
+        start = numbers("--q0", problem["q0"] or STARTS.get(problem["model"]), model.nq)
+        start = model.neutral() if start is None else start
+        goal = numbers("--track", problem["track"], model.nq)
+        forces.append(ComputedTorque(model, Cycloid(start, goal, problem["duration"])))
+    if problem["viscous"] or problem["coulomb"]:
+        forces.append(Friction(problem["viscous"], problem["coulomb"]))
+    return forces
+
+
+def _table(path: str, model: Model) -> Table:
+    try:
+        table = np.loadtxt(path, delimiter=",", ndmin=2, skiprows=_header_lines(path))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{path}: no table of torques: {error}") from None
+    if table.shape[1] != 1 + model.nv:
+        raise ArgumentError(f"{path} has {table.shape[1]} columns; this model needs t and {model.nv} torques")
+    return Table(table[:, 0], table[:, 1:])
+
+
+def _header_lines(path: str) -> int:
+    """1 if the first line of a table is words."""
+    with open(path, encoding="utf-8") as file:
+        first = file.readline().split(",")[0]
+    try:
+        float(first)
+    except ValueError:
+        return 1
+    return 0
+
+
+def _run(simulation: Simulation, until: float, quiet: bool) -> Trajectory:
+    """Run with a bar on stderr."""
+    bar = Progress(
+        TextColumn("[bold]{task.description}"), BarColumn(), TextColumn("{task.completed:.3g} of {task.total:g} s"),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=err, transient=True,
+        disable=quiet or not err.is_terminal,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task(simulation.model.name, total=until, completed=simulation.t)
+        return simulation.run(until, progress=lambda t: bar.update(task, completed=t))
+
+
+def _interrupted(simulation: Simulation) -> int:
+    words = f"[yellow]interrupted[/] at t = {simulation.t:.4g} s; "
+    if simulation.record is None:
+        err.print(words + "nothing was recorded (use --record FILE to be able to go on)")
+    else:
+        err.print(words + f"go on with:  torsor simulate --resume {simulation.record}", soft_wrap=True)
+    return INTERRUPTED
+
+
+def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> None:
+    stepper = simulation.stepper
+    out.print(f"[bold]{trajectory.model.name}[/]: {trajectory.t[-1]:g} s in {seconds:.3g} s, {len(trajectory)} rows, "
+              f"{stepper.evaluations} evaluations of the right-hand side ({simulation.about['method']})")  # fmt: skip
+    table = RichTable("", "first", "last", "least", "greatest", box=None, pad_edge=False)
+    for name, x in zip(coordinate_names(trajectory.model)[:MOST_BRANCHES], trajectory.q.T):
+        table.add_row(f"q {name}", *(f"{value:.6g}" for value in (x[0], x[-1], x.min(), x.max())))
+    energy = trajectory.energy
+    table.add_row("energy, J", *(f"{value:.9g}" for value in (energy[0], energy[-1], energy.min(), energy.max())))
+    out.print(table)
+
+
+# ---- info ----
+
+
+def info(options: argparse.Namespace) -> int:
+    model = find_model(options.model)
+    out.print(f"[bold]{model.name}[/]  {model.n} bodies, {model.nv} degrees of freedom (nq = {model.nq}), "
+              f"mass {model.mass.sum():g} kg, gravity {model.gravity.tolist()}")  # fmt: skip
+    out.print(_tree(model))
+    return 0
+
+
+def _tree(model: Model) -> Tree:
+    """The bodies as they hang on each other."""
+    root = Tree("[dim]base[/]")
+    branches = {-1: root}
+    for i in range(min(model.n, MOST_BRANCHES)):
+        words = f"{model.names[i]}  [cyan]{JOINTS[model.joint[i]].name}[/]  {model.mass[i]:g} kg"
+        branches[i] = branches[int(model.parent[i])].add(words)
+    if model.n > MOST_BRANCHES:
+        root.add(f"[dim]... and {model.n - MOST_BRANCHES} more[/]")
+    return root
+
+
+# ---- papers, bench, view ----
+
+
+def papers(options: argparse.Namespace) -> int:
+    from torsor import papers as registry
+
+    checks = registry.reproduce(options.names)
+    table = RichTable("paper", "where", "quantity", "published", "computed", "verdict")
+    for check in checks:
+        verdict = "[green]agrees[/]" if check.agrees else "[bold red]differs[/]"
+        table.add_row(check.paper, check.where, check.quantity, check.published, check.computed, verdict)
+    out.print(table)
+    if options.figures:
+        for path in registry.draw(options.figures, options.names):
+            out.print(f"-> {path}", style="green")
+    return 0 if all(check.agrees for check in checks) else FAILED
+
+
+def bench(options: argparse.Namespace) -> int:
+    raise ArgumentError("not yet")
+
+
+def view(options: argparse.Namespace) -> int:
+    page = Trajectory.load(options.trajectory).view(options.out)
+    out.print(f"-> {page}", style="green")
+    return 0
+
+
+# ---- words to values ----
+
+
+def find_model(name: str) -> Model:
+    """A model by file, by name or by name:length."""
+    if Path(name).suffix:
+        if not Path(name).is_file():
+            raise ArgumentError(f"there is no model file {name}")
+        return load(name)
+    family, _, length = name.partition(":")
+    if not length:
+        return zoo.get(family) if family not in FAMILIES else zoo.get(family, FAMILIES[family])
+    if not length.isdigit() or family not in FAMILIES:
+        raise ArgumentError(f"{name}: only {', '.join(FAMILIES)} take a length, like rope:50")
+    return zoo.get(family, int(length))
+
+
+FAMILIES = {"rope": 20, "point_chain": 10, "random_chain": 6, "random_tree": 10, "general_arm": 6}
+
+
+def numbers(option: str, text: str | None, count: int) -> Any:
+    """A list of numbers, angles with "deg" in degrees."""
+    if text is None:
+        return None
+    try:
+        values = [float(x.removesuffix("deg")) * (pi / 180 if x.endswith("deg") else 1) for x in text.split(",")]
+    except ValueError:
+        raise ArgumentError(f"{option} {text!r} is not a list of numbers like 0,90deg,0.1") from None
+    if len(values) != count:
+        raise ArgumentError(f"{option} holds {len(values)} numbers; this model needs {count}")
+    return np.array(values)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

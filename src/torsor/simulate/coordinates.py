@@ -1,0 +1,111 @@
+"""How coordinates move with velocities: dq/dt = N(q) v, its inverse and its time derivative.
+
+For all joints but two, N is the identity. A spherical joint has a quaternion and the angular velocity in the
+body's frame, a free joint also a position p and the linear velocity in the body's frame:
+
+    d quat/dt = quat (0, omega) / 2          dp/dt = R(quat) v
+
+Both keep the length of the quaternion, whatever it is, and no result depends on that length; integrators on
+the vector space (q, v) therefore only trim the rounding and truncation errors in it, once a step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.lie import quaternion_to_matrix
+from torsor.model.joints import JOINTS
+from torsor.model.model import Model
+
+Array = NDArray[Any]
+SPHERICAL, FREE = (next(j.code for j in JOINTS if j.name == name) for name in ("spherical", "free"))
+
+
+class Coordinates:
+    """The map between velocities v and coordinate rates dq/dt of a model; leading batch axes welcome."""
+
+    def __init__(self, model: Model) -> None:
+        q, v = model.q_start[:-1], model.v_start[:-1]
+        free = model.joint == FREE
+        turning = free | (model.joint == SPHERICAL)
+        self.flat = not turning.any()  # dq/dt = v for every joint
+        self.quaternion = (q + 3 * free)[turning, None] + np.arange(4)
+        self.omega = v[turning, None] + np.arange(3)
+        self.position = q[free, None] + np.arange(3)
+        self.linear = v[free, None] + np.arange(3, 6)
+        self.turning_of_free = np.flatnonzero(free[turning])  # rows of `quaternion` that belong to free joints
+        self.nq, self.nv = model.nq, model.nv
+        plain_q = np.setdiff1d(np.arange(model.nq), np.concatenate([self.quaternion, self.position], axis=None))
+        plain_v = np.setdiff1d(np.arange(model.nv), np.concatenate([self.omega, self.linear], axis=None))
+        self.plain = plain_q, plain_v
+        # the velocity that bounds the error of each coordinate: its own, or the first of its joint's
+        self.velocity_of = np.empty(model.nq, dtype=np.int64)
+        self.velocity_of[plain_q] = plain_v
+        self.velocity_of[self.quaternion] = self.omega[:, :1]
+        self.velocity_of[self.position] = self.linear
+
+    def rate(self, q: Array, v: Array) -> Array:
+        """dq/dt = N(q) v."""
+        if self.flat:
+            return v
+        out = np.empty((*v.shape[:-1], self.nq))
+        plain_q, plain_v = self.plain
+        quaternion, omega = q[..., self.quaternion], v[..., self.omega]
+        out[..., plain_q] = v[..., plain_v]
+        out[..., self.quaternion] = _half_product(quaternion, omega)
+        out[..., self.position] = _turn(self._R(quaternion), v[..., self.linear])
+        return out
+
+    def rate_dot(self, q: Array, v: Array, a: Array) -> Array:
+        """d^2 q/dt^2 = N(q) a + dN/dt v."""
+        out = self.rate(q, a)
+        if self.flat:
+            return out
+        quaternion, omega = q[..., self.quaternion], v[..., self.omega]
+        out[..., self.quaternion] += _half_product(_half_product(quaternion, omega), omega)
+        swirl = np.cross(omega[..., self.turning_of_free, :], v[..., self.linear])
+        out[..., self.position] += _turn(self._R(quaternion), swirl)
+        return out
+
+    def velocity(self, q: Array, rate: Array) -> Array:
+        """The v with N(q) v = dq/dt."""
+        if self.flat:
+            return rate
+        out = np.empty((*rate.shape[:-1], self.nv))
+        plain_q, plain_v = self.plain
+        quaternion, spin = q[..., self.quaternion], rate[..., self.quaternion]
+        out[..., plain_v] = rate[..., plain_q]
+        length2 = (quaternion * quaternion).sum(-1, keepdims=True)
+        w, x, w_rate, x_rate = quaternion[..., :1], quaternion[..., 1:], spin[..., :1], spin[..., 1:]
+        out[..., self.omega] = 2 * (w * x_rate - w_rate * x - np.cross(x, x_rate)) / length2
+        R_transposed = self._R(quaternion).swapaxes(-1, -2)
+        out[..., self.linear] = _turn(R_transposed, rate[..., self.position])
+        return out
+
+    def lengths(self, q: Array) -> Array:
+        """The lengths of the quaternions in q, (..., number of them)."""
+        return np.linalg.norm(q[..., self.quaternion], axis=-1)
+
+    def normalise(self, q: Array) -> Array:
+        """Make every quaternion in q a unit one, in place; the lengths they had."""
+        lengths = self.lengths(q)
+        q[..., self.quaternion] /= lengths[..., None]
+        return lengths
+
+    def _R(self, quaternion: Array) -> Array:
+        """Rotation matrices of the free joints."""
+        return np.asarray(quaternion_to_matrix(quaternion[..., self.turning_of_free, :]))
+
+
+def _half_product(quaternion: Array, omega: Array) -> Array:
+    """quaternion (0, omega) / 2"""
+    w, x = quaternion[..., :1], quaternion[..., 1:]
+    scalar = -(x * omega).sum(-1, keepdims=True)
+    return np.concatenate([scalar, w * omega + np.cross(x, omega)], axis=-1) / 2
+
+
+def _turn(R: Array, x: Array) -> Array:
+    return np.einsum("...ij,...j", R, x)

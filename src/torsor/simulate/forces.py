@@ -1,0 +1,182 @@
+"""What drives the joints: every force is a callable (t, q, v) -> tau (nv,), and forces add up.
+
+Any function of that form will do. Parameters are numbers, one for all degrees of freedom or (nv,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.interpolate import CubicSpline
+
+from torsor import dynamics
+from torsor.errors import ArgumentError
+from torsor.model.model import Model
+from torsor.simulate.references import Reference
+
+Array = NDArray[Any]
+Force = Callable[[float, Array, Array], Array]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """tau, always."""
+
+    tau: ArrayLike
+
+    def __call__(self, t: float, q: Array, v: Array) -> Array:
+        return np.asarray(self.tau, dtype=np.float64)
+
+
+class Table:
+    """Torques tau (m, nv) given at times t (m,); before and after the table its ends are held.
+
+    Between the times: "linear" (straight lines), "previous" (each value until the next one: a digital
+    controller) or "cubic" (a twice continuously differentiable spline).
+    """
+
+    def __init__(self, t: ArrayLike, tau: ArrayLike, between: str = "linear") -> None:
+        self.t, self.tau = np.asarray(t, dtype=np.float64), np.asarray(tau, dtype=np.float64)
+        if self.t.ndim != 1 or self.tau.shape[:1] != self.t.shape or self.tau.ndim != 2 or len(self.t) < 2:
+            raise ArgumentError(f"a table needs t (m,) and tau (m, nv), m > 1, not {self.t.shape}, {self.tau.shape}")
+        if not (np.diff(self.t) > 0).all():
+            raise ArgumentError("the times of a table must increase")
+        makers = {"linear": self._linear, "previous": self._previous, "cubic": CubicSpline(self.t, self.tau)}
+        if between not in makers:
+            raise ArgumentError(f"between={between!r} is unknown; choose one of: {', '.join(makers)}")
+        self.between, self._at = between, makers[between]
+
+    def __call__(self, t: float, q: Array, v: Array) -> Array:
+        return self._at(min(max(t, self.t[0]), self.t[-1]))
+
+    def _linear(self, t: float) -> Array:
+        k = min(max(int(self.t.searchsorted(t, "right")) - 1, 0), len(self.t) - 2)
+        s = (t - self.t[k]) / (self.t[k + 1] - self.t[k])
+        return (1 - s) * self.tau[k] + s * self.tau[k + 1]
+
+    def _previous(self, t: float) -> Array:
+        return self.tau[int(self.t.searchsorted(t, "right")) - 1]
+
+    @classmethod
+    def following(cls, model: Model, reference: Reference, t: ArrayLike, between: str = "linear") -> Table:
+        """The torques that a reference motion needs, by inverse dynamics at the times t."""
+        times = np.asarray(t, dtype=np.float64)
+        q, v, a = (np.array(x) for x in zip(*map(reference, times)))
+        return cls(times, dynamics.inverse_dynamics(model, q, v, a), between)
+
+
+@dataclass(frozen=True)
+class PD:
+    """tau = kp (q_d - q) + kd (v_d - v), the difference taken on the manifold of q."""
+
+    model: Model
+    reference: Reference
+    kp: ArrayLike
+    kd: ArrayLike
+
+    def __call__(self, t: float, q: Array, v: Array) -> Array:
+        q_d, v_d, _ = self.reference(t)
+        return self.kp * self.model.difference(q, q_d) + self.kd * (v_d - v)
+
+
+@dataclass(frozen=True)
+class ComputedTorque:
+    """tau = M(q) (a_d + kd (v_d - v) + kp (q_d - q)) + bias(q, v): the error obeys e'' + kd e' + kp e = 0."""
+
+    model: Model
+    reference: Reference
+    kp: ArrayLike = 100.0
+    kd: ArrayLike = 20.0
+
+    def __call__(self, t: float, q: Array, v: Array) -> Array:
+        q_d, v_d, a_d = self.reference(t)
+        a = a_d + self.kd * (v_d - v) + self.kp * self.model.difference(q, q_d)
+        return dynamics.inverse_dynamics(self.model, q, v, a)
+
+
+@dataclass(frozen=True)
+class Friction:
+    """tau = -viscous v - coulomb tanh(v / creep): the jump of dry friction at rest, smoothed over the speed creep."""
+
+    viscous: ArrayLike = 0.0
+    coulomb: ArrayLike = 0.0
+    creep: float = 1e-3
+
+    def __call__(self, t: float, q: Array, v: Array) -> Array:
+        return -np.asarray(self.viscous) * v - np.asarray(self.coulomb) * np.tanh(v / self.creep)
+
+
+@dataclass(frozen=True)
+class Spring:
+    """tau = stiffness (rest - q) - damping v, the difference taken on the manifold of q."""
+
+    model: Model
+    stiffness: ArrayLike
+    rest: ArrayLike | None = None  # the neutral configuration
+    damping: ArrayLike = 0.0
+
+    def __call__(self, t: float, q: Array, v: Array) -> Array:
+        rest = self.model.neutral() if self.rest is None else self.rest
+        return self.stiffness * self.model.difference(q, rest) - self.damping * v
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Joint limits as stops: a spring and a damper that act while a joint is outside [lower, upper].
+
+    For joints whose coordinates are their degrees of freedom; set infinite bounds for the others. The damper
+    never pulls a joint back against its stop.
+    """
+
+    model: Model
+    lower: ArrayLike
+    upper: ArrayLike
+    stiffness: ArrayLike = 1e4
+    damping: ArrayLike = 1e2
+
+    def __post_init__(self) -> None:
+        if self.model.nq != self.model.nv:
+            raise ArgumentError(f"joint limits need joints without quaternions; {self.model!r} has some")
+
+    def __call__(self, t: float, q: Array, v: Array) -> Array:
+        below, above = np.maximum(self.lower - q, 0), np.maximum(q - self.upper, 0)
+        push_up = np.where(below > 0, np.maximum(self.stiffness * below - self.damping * v, 0), 0)
+        push_down = np.where(above > 0, np.maximum(self.stiffness * above + self.damping * v, 0), 0)
+        return push_up - push_down
+
+
+class External:
+    """Wrenches (moment, force) on bodies, in their frames at their origins, felt at the joints.
+
+    tau = sum J_i^T w_i, by one sweep: minus the bias of the weightless machine at rest under these wrenches.
+    `wrenches` is (n, 6), or a callable (t, q, v) -> (n, 6).
+    """
+
+    def __init__(self, model: Model, wrenches: ArrayLike | Callable[[float, Array, Array], Array]) -> None:
+        self.weightless = replace(model, gravity=np.zeros(3))
+        self.wrenches = wrenches
+
+    def __call__(self, t: float, q: Array, v: Array) -> Array:
+        w = self.wrenches(t, q, v) if callable(self.wrenches) else self.wrenches
+        return -dynamics.bias_forces(self.weightless, q, np.zeros_like(v), external=w)
+
+
+def pull(model: Model, body: str, force: ArrayLike, at: ArrayLike = (0.0, 0.0, 0.0)) -> External:
+    """A constant force, given in the base's axes, on a point of a body, given in the body's frame."""
+    frame, force = model.frame(body), np.asarray(force, dtype=np.float64)
+    if frame.body < 0:
+        raise ArgumentError(f"{body!r} is on the base, which no force moves")
+    point = frame.p + frame.R @ np.asarray(at, dtype=np.float64)
+
+    def wrenches(t: float, q: Array, v: Array) -> Array:
+        w = np.zeros((model.n, 6))
+        R = dynamics.body_poses(model, q)[frame.body, :3, :3]
+        w[frame.body, 3:] = R.T @ force
+        w[frame.body, :3] = np.cross(point, w[frame.body, 3:])
+        return w
+
+    return External(model, wrenches)

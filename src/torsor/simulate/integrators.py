@@ -1,0 +1,28 @@
+"""The integrators by name."""
+
+from __future__ import annotations
+
+from torsor.errors import ArgumentError
+from torsor.simulate.adams import Adams
+from torsor.simulate.runge_kutta import DormandPrince, Fehlberg45
+from torsor.simulate.scipy_methods import DormandPrince853, RadauIIA
+from torsor.simulate.stepper import Stepper
+from torsor.simulate.structure import SemiImplicitEuler, StoermerVerlet, Variational
+
+METHODS: dict[str, type[Stepper]] = {
+    "dopri5": DormandPrince,
+    "rkf45": Fehlberg45,
+    "dop853": DormandPrince853,
+    "abm": Adams,
+    "radau": RadauIIA,
+    "euler": SemiImplicitEuler,
+    "verlet": StoermerVerlet,
+    "variational": Variational,
+}
+
+
+def method_named(name: str) -> type[Stepper]:
+    """The integrator of that name."""
+    if name not in METHODS:
+        raise ArgumentError(f"unknown method {name!r}; choose one of: {', '.join(METHODS)}")
+    return METHODS[name]

@@ -1,0 +1,79 @@
+"""The right-hand side: accelerations from a state, through the compiled forward dynamics.
+
+(M(q) + diag(armature)) a = tau(t, q, v) - bias(q, v),    tau the sum of all forces
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor import dynamics
+from torsor.errors import ArgumentError, SingularError
+from torsor.model.model import Model
+from torsor.simulate.coordinates import Coordinates
+from torsor.simulate.forces import Constant, Force
+
+Array = NDArray[Any]
+Accelerate = Callable[[float, Array, Array, Array], Any]
+
+
+class Motion:
+    """The equations of motion of a model under forces.
+
+    accelerate(t, q, v, out) writes the accelerations into out; torque(t, q, v) is the sum of the forces.
+    """
+
+    accelerate: Accelerate
+
+    def __init__(self, model: Model, forces: Sequence[Force] = (), armature: ArrayLike = 0.0) -> None:
+        self.model, self.coordinates, self.forces = model, Coordinates(model), tuple(forces)
+        self.armature = np.broadcast_to(np.asarray(armature, dtype=np.float64), (model.nv,))
+        if not (np.isfinite(self.armature) & (self.armature >= 0)).all():
+            raise ArgumentError(f"armature must be inertias >= 0, not {self.armature}")
+        self.steady = all(isinstance(force, Constant) for force in self.forces)
+        self._constant = self._sum(0.0, model.neutral(), np.zeros(model.nv)) if self.steady else np.zeros(0)
+        self.accelerate = self._choose()
+
+    def torque(self, t: float, q: Array, v: Array) -> Array:
+        """The sum of all forces, (nv,)."""
+        return self._constant if self.steady else self._sum(t, q, v)
+
+    def _sum(self, t: float, q: Array, v: Array) -> Array:
+        tau = np.zeros(self.model.nv)
+        for force in self.forces:
+            tau += force(t, q, v)
+        return tau
+
+    def _choose(self) -> Accelerate:
+        """The cheapest form of the right-hand side."""
+        if self.armature.any():
+            return self._with_armature
+        program, tau = _program(self.model), self._constant
+        if self.steady:
+            return lambda t, q, v, out: program(q, v, tau, out)
+        return lambda t, q, v, out: program(q, v, self._sum(t, q, v), out)
+
+    def _with_armature(self, t: float, q: Array, v: Array, out: Array) -> None:
+        M = dynamics.mass_matrix(self.model, q) + np.diag(self.armature)
+        out[:] = np.linalg.solve(M, self.torque(t, q, v) - dynamics.bias_forces(self.model, q, v))
+
+    def checked(self, t: float, q: Array, v: Array) -> Array:
+        """The accelerations at a state, which must be finite."""
+        out = np.empty(self.model.nv)
+        self.accelerate(t, q, v, out)
+        if not np.isfinite(out).all():
+            k = int(np.flatnonzero(~np.isfinite(out))[0])
+            body = self.model.names[int(np.searchsorted(self.model.v_start, k, "right")) - 1]
+            raise SingularError(f"the acceleration of {body!r} at t = {t:g} is {out[k]}: check its mass and the forces")
+        return out
+
+
+def _program(model: Model) -> Callable[[Array, Array, Array, Array], Any]:
+    def program(q: Array, v: Array, tau: Array, out: Array) -> None:
+        out[:] = dynamics.forward_dynamics(model, q, v, tau)
+
+    return program

@@ -1,0 +1,44 @@
+"""Motions to follow: t -> (q, v, a)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import cos, pi, sin
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor.errors import ArgumentError
+
+Array = NDArray[Any]
+Reference = Callable[[float], tuple[Array, Array, Array]]
+
+
+@dataclass(frozen=True)
+class Cycloid:
+    """From q0 to q1 in the time T, at rest at both ends, and held there before and after.
+
+    q(t) = q0 + (q1 - q0) / (2 pi) (2 pi t/T - sin(2 pi t/T))
+
+    Saha 2001, Eq. 18, whose printed form fits 0 -> pi only, in general.
+    """
+
+    q0: ArrayLike
+    q1: ArrayLike
+    T: float
+
+    def __post_init__(self) -> None:
+        q0, q1 = np.broadcast_arrays(np.asarray(self.q0, dtype=np.float64), np.asarray(self.q1, dtype=np.float64))
+        if not self.T > 0:
+            raise ArgumentError(f"a cycloid takes a positive time, not T = {self.T}")
+        object.__setattr__(self, "q0", q0)
+        object.__setattr__(self, "q1", q1)
+
+    def __call__(self, t: float) -> tuple[Array, Array, Array]:
+        q0, change = np.asarray(self.q0), np.asarray(self.q1) - np.asarray(self.q0)
+        w = 2 * pi / self.T
+        x = w * min(max(t, 0.0), self.T)
+        position = q0 + change * ((x - sin(x)) / (2 * pi))
+        return position, change * ((1 - cos(x)) / self.T), change * (w * sin(x) / self.T)

@@ -1,0 +1,253 @@
+"""Simulation: a model, its forces and an integrator, run from a state, recorded, interrupted and resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import ceil, inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+
+from torsor.errors import ArgumentError, ModelError
+from torsor.formats import toml
+from torsor.model.model import Model
+from torsor.simulate.forces import Force
+from torsor.simulate.integrators import method_named
+from torsor.simulate.motion import Motion
+from torsor.simulate.recording import Recorder, RecordingError, read
+from torsor.simulate.stepper import Settings
+from torsor.simulate.trajectory import Trajectory, header
+
+Array = NDArray[Any]
+Event = Callable[[float, Array, Array], float]
+Progress = Callable[[float], None]
+
+CHUNK = 256  # rows between two syncs to the disk
+PATIENCE = 64  # steps between two reports of progress
+
+
+class Simulation:
+    """A motion in the making.
+
+    q0, v0     where it starts (default: the neutral configuration, at rest), at the time t0
+    forces     callables (t, q, v) -> tau, one or several (see `forces.py`); none is free fall
+    method     dopri5, rkf45, dop853, abm, radau (adaptive) or euler, verlet, variational (fixed step)
+    rtol, atol tolerances of the adaptive methods, for all or for each degree of freedom;  step: of the others
+    dt         record rows at t0, t0 + dt, ... by dense output; None records every step
+    gravity    False switches it off;  armature: rotor inertias added to the diagonal of M
+    record     a file to which rows are written while the run goes on, `chunk` rows at a time
+    about      words and numbers kept in that file
+    """
+
+    def __init__(self, model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, *,
+                 forces: Force | Sequence[Force] = (), method: str = "dopri5", rtol: ArrayLike = 1e-6,
+                 atol: ArrayLike = 1e-9, step: float | None = None, max_step: float = inf, dt: float | None = None,
+                 t0: float = 0.0, gravity: bool = True, armature: ArrayLike = 0.0, record: str | Path | None = None,
+                 chunk: int = CHUNK, about: dict[str, Any] | None = None) -> None:  # fmt: skip
+        self.model = model if gravity else replace(model, gravity=np.zeros(3))
+        self.forces: tuple[Force, ...] = (forces,) if callable(forces) else tuple(forces)
+        if dt is not None and not dt > 0:
+            raise ArgumentError(f"dt, the time between recorded rows, must be positive, not {dt}")
+        q = _state("q0", self.model.neutral() if q0 is None else q0, self.model.nq)
+        v = _state("v0", np.zeros(self.model.nv) if v0 is None else v0, self.model.nv)
+        self.motion = Motion(self.model, self.forces, armature)
+        self.motion.coordinates.normalise(q)
+        self.settings = Settings(rtol, atol, step, max_step)
+        self.stepper = method_named(method)(self.motion, float(t0), q, v, self.settings)
+        self.dt, self.t0, self.chunk = dt, float(t0), chunk
+        self.record = None if record is None else Path(record)
+        self.about = {"method": method, **_plain(self.settings), "dt": dt, "t0": t0, "chunk": chunk,
+                      "armature": self.motion.armature.tolist(), "forces": [_name(force) for force in self.forces],
+                      **(about or {})}  # fmt: skip
+        self._recorder: Recorder | None = None
+        self._times: list[float] = []
+        self._rows: list[Array] = []
+        self._kept: list[Array] = []  # finished chunks of a run that is not recorded
+        self._next = 0  # the next row is at t0 + next dt
+        self._started = False
+
+    # ---- running ----
+
+    @property
+    def t(self) -> float:
+        return self.stepper.t
+
+    @property
+    def q(self) -> Array:
+        return self.stepper.q.copy()
+
+    @property
+    def v(self) -> Array:
+        return self.stepper.v.copy()
+
+    def step(self, until: float = inf) -> float:
+        """Take one step of the integrator, not beyond `until`; the time reached."""
+        if not self._started:
+            self._start()
+        self.stepper.step(until)
+        self._collect()
+        return self.stepper.t
+
+    def run(self, until: float, *, stop: Event | None = None, progress: Progress | None = None) -> Trajectory:
+        """Go on to the time `until`, or to the first zero of stop(t, q, v); the whole trajectory.
+
+        An interruption (Ctrl-C, an error in a force) leaves a recorded run at its last chunk, ready to be resumed.
+        """
+        if not until > self.t - 1e-12:
+            raise ArgumentError(f"the simulation is at t = {self.t:g} already; until = {until:g} lies before")
+        if not self._started:
+            self._start(until)
+        stepper, steps = self.stepper, 0
+        value = 0.0 if stop is None else stop(stepper.t, stepper.q, stepper.v)
+        while stepper.t < until:
+            stepper.step(until)
+            if stop is not None:
+                before, value = value, stop(stepper.t, stepper.q, stepper.v)
+                if before * value < 0 or value == 0:
+                    self._collect(self._crossing(stop))
+                    break
+            self._collect()
+            steps += 1
+            if progress is not None and steps % PATIENCE == 0:
+                progress(stepper.t)
+        return self._finish()
+
+    def _start(self, until: float | None = None) -> None:
+        """The first row, and the file."""
+        if self.record is not None:
+            self._recorder = Recorder.create(self.record, header(self.model, self.about), self._expected_bytes(until))
+        self._times, self._rows, self._next = [self.stepper.t], [self.stepper.row.copy()], 1
+        self._started = True
+
+    def _expected_bytes(self, until: float | None) -> int:
+        spacing = self.dt or self.settings.step
+        if until is None or spacing is None:
+            return 0
+        return 8 * (1 + self.model.nq + 3 * self.model.nv) * ceil((until - self.t0) / spacing)
+
+    def _collect(self, end: float | None = None) -> None:
+        """Take the rows of the last step, up to `end`, where a run stops; write a chunk when there are enough."""
+        if self.dt is not None:
+            self._sample(self.stepper.t if end is None else end)
+        elif end is None:
+            self._times.append(self.stepper.t)
+            self._rows.append(self.stepper.row.copy())
+        if end is not None and self._times[-1] < end:
+            self._add(np.array([end]))
+        if len(self._rows) >= self.chunk:
+            self._flush()
+
+    def _sample(self, end: float) -> None:
+        """Rows at t0 + k dt by dense output."""
+        assert self.dt is not None
+        # a row that rounding puts a hair behind the end of its step still belongs to it
+        last = int(np.floor((end - self.t0) / self.dt * (1 + 4e-16) + 1e-9))
+        if last >= self._next:
+            self._add(np.minimum(self.t0 + self.dt * np.arange(self._next, last + 1), end))
+            self._next = last + 1
+
+    def _add(self, times: Array) -> None:
+        """Rows at times within the last step."""
+        q, v = self.stepper.between(times)
+        for t, q_t, v_t in zip(times.tolist(), q, v):
+            self._times.append(t)
+            self._rows.append(np.concatenate([q_t, v_t, self.motion.checked(t, q_t, v_t)]))
+
+    def _crossing(self, stop: Event) -> float:
+        """When stop(t, q, v) vanishes on the last step."""
+
+        def value(t: float) -> float:
+            q, v = self.stepper.between(np.array([t]))
+            return stop(t, q[0], v[0])
+
+        a, b = self.stepper.t_old, self.stepper.t
+        if value(a) * value(b) >= 0:
+            return b
+        return float(brentq(value, a, b, xtol=1e-14 * max(1.0, abs(b)), rtol=1e-14))
+
+    def _flush(self) -> None:
+        """Write, or keep, the collected rows; the integrator goes on from the memory that is written with them."""
+        if not self._rows:
+            return
+        memory = self.stepper.memory() | {"next": np.array([self._next])}
+        rows, nq, nv = np.array(self._rows), self.model.nq, self.model.nv
+        tau = [self.motion.torque(t, row[:nq], row[nq : nq + nv]) for t, row in zip(self._times, rows)]
+        chunk = np.column_stack([self._times, rows, tau])
+        if self._recorder is None:
+            self._kept.append(chunk)
+        else:
+            self._recorder.append(chunk, memory)
+        self._times, self._rows = [], []
+
+    def _finish(self) -> Trajectory:
+        self._flush()
+        if self._recorder is not None:
+            return Trajectory.from_rows(self.model, read(self._recorder.path).rows, self.about)
+        return Trajectory.from_rows(self.model, np.concatenate(self._kept), self.about)
+
+    # ---- resuming ----
+
+    @classmethod
+    def resume(cls, path: str | Path, *, model: Model | None = None, forces: Force | Sequence[Force] = ()) -> Simulation:
+        """Go on with a recorded run where its last whole chunk ends, to the same bits as without the break.
+
+        Forces are code and are not in the file: give the same ones again. A model may be given to check that it is
+        the recorded one.
+        """
+        found = read(path)
+        recorded = toml.read(found.header["model"], str(path))
+        if model is not None and model.key != found.header["model_key"]:
+            raise ModelError(f"{path} was recorded with {recorded!r}, not with the given {model!r}: they differ in "
+                             "structure, mass or geometry")  # fmt: skip
+        about = found.header["about"]
+        own = ("method", "rtol", "atol", "step", "max_step", "dt", "t0", "chunk", "armature")
+        options = {key: about[key] for key in own}
+        options["max_step"] = options["max_step"] or inf
+        rest = {key: value for key, value in about.items() if key not in (*own, "forces")}
+        if not found.chunks:
+            raise RecordingError(f"{path} holds no rows yet: delete it and start the run again")
+        first = found.chunks[0].rows[0]
+        q0, v0 = first[1 : 1 + recorded.nq], first[1 + recorded.nq : 1 + recorded.nq + recorded.nv]
+        simulation = cls(recorded, q0, v0, forces=forces, record=path, about=rest, **options)
+        if simulation.about["forces"] != about["forces"]:
+            raise ArgumentError(f"{path} was recorded with the forces {about['forces'] or 'none'}; "
+                                f"{simulation.about['forces'] or 'none'} were given")  # fmt: skip
+        memory = found.chunks[-1].memory
+        simulation.stepper.recall(memory)
+        simulation._next = int(memory["next"][0])
+        simulation._recorder, simulation._started = Recorder.reopen(found), True
+        return simulation
+
+
+def simulate(model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, duration: float = 10.0, *,
+             stop: Event | None = None, progress: Progress | None = None, **options: Any) -> Trajectory:  # fmt: skip
+    """The motion of a model from (q0, v0) for `duration` seconds; the options are those of `Simulation`.
+
+    stop(t, q, v): end at its first zero;  progress(t): called now and then.
+    """
+    if not duration > 0:
+        raise ArgumentError(f"duration must be positive, not {duration}")
+    simulation = Simulation(model, q0, v0, **options)
+    return simulation.run(simulation.t0 + duration, stop=stop, progress=progress)
+
+
+def _state(name: str, x: ArrayLike, size: int) -> Array:
+    state = np.array(x, dtype=np.float64)
+    if state.shape != (size,) or not np.isfinite(state).all():
+        raise ArgumentError(f"{name} must be {size} finite numbers, not an array of shape {state.shape}: {state}")
+    return state
+
+
+def _plain(settings: Settings) -> dict[str, Any]:
+    """Settings as JSON holds them."""
+    rtol, atol = (np.asarray(x).tolist() for x in (settings.rtol, settings.atol))
+    max_step = None if settings.max_step == inf else settings.max_step
+    return {"rtol": rtol, "atol": atol, "step": settings.step, "max_step": max_step}
+
+
+def _name(force: Force) -> str:
+    return getattr(force, "__qualname__", type(force).__qualname__)

@@ -1,0 +1,170 @@
+"""What every integrator is: something that takes one step, can be asked for the way between, and can be resumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor.errors import ArgumentError, SingularError
+from torsor.simulate.hermite import interpolate
+from torsor.simulate.motion import Motion
+
+Array = NDArray[Any]
+Memory = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How finely to integrate. Adaptive methods use the tolerances, fixed-step methods use `step`.
+
+    rtol, atol: the error a step may make in each q and v is atol + rtol |value|; one number for all, or one for
+    each degree of freedom (nv,), used for its position and its velocity. `max_step` bounds adaptive steps.
+    """
+
+    rtol: ArrayLike = 1e-6
+    atol: ArrayLike = 1e-9
+    step: float | None = None
+    max_step: float = float("inf")
+
+
+class Stepper:
+    """One integrator at work: the last row (q, v, a) it reached at time t, and the one before."""
+
+    adaptive: ClassVar[bool] = True
+    order: ClassVar[int]
+
+    t: float
+    t_old: float
+    row: Array
+    row_old: Array
+
+    def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
+        self.motion, self.settings = motion, settings
+        self.t = self.t_old = t
+        self.evaluations = 0
+        self.nq, self.nv = motion.model.nq, motion.model.nv
+        self.row = np.concatenate([q, v, self.acceleration(t, q, v)])
+        self.row_old = self.row.copy()
+
+    def step(self, t_end: float) -> None:
+        """Take one step, not beyond t_end."""
+        raise NotImplementedError
+
+    def between(self, t: Array) -> tuple[Array, Array]:
+        """q, v (m, ...) at times t (m,) on the last step."""
+        return interpolate(self.motion.coordinates, self.t_old, self.row_old, self.t, self.row, t)
+
+    def memory(self) -> Memory:
+        """All that the next step depends on, as arrays of floats."""
+        return {"t": np.array([self.t]), "row": self.row.copy()}
+
+    def recall(self, memory: Memory) -> None:
+        """Become the integrator whose memory this is."""
+        self.t = self.t_old = float(memory["t"][0])
+        self.row[:] = self.row_old[:] = memory["row"]
+
+    def acceleration(self, t: float, q: Array, v: Array) -> Array:
+        self.evaluations += 1
+        return self.motion.checked(t, q, v)
+
+    @property
+    def q(self) -> Array:
+        return self.row[: self.nq]
+
+    @property
+    def v(self) -> Array:
+        return self.row[self.nq : self.nq + self.nv]
+
+    @property
+    def a(self) -> Array:
+        return self.row[self.nq + self.nv :]
+
+
+class FixedStep(Stepper):
+    """Steps of one length h; the last one before t_end may be shorter."""
+
+    adaptive = False
+
+    def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
+        if settings.step is None or not settings.step > 0:
+            raise ArgumentError(f"{type(self).__name__} takes fixed steps: give step=..., in seconds")
+        super().__init__(motion, t, q, v, settings)
+        self.start, self.count = t, 0
+
+    def step(self, t_end: float) -> None:
+        h = self.settings.step
+        assert h is not None
+        # t = start + count h, not a running sum: a million roundings would shift the phase
+        t = self.start + (self.count + 1) * h
+        if t >= t_end - 1e-9 * h:
+            t = t_end
+        np.copyto(self.row_old, self.row)
+        self.t_old = self.t
+        self.advance(t - self.t)
+        self.t, self.count = t, self.count + 1
+        if not np.isfinite(self.row).all():
+            raise SingularError(f"the motion has no finite state after t = {self.t_old:.6g}: take smaller steps")
+
+    def advance(self, h: float) -> None:
+        """Move row from t to t + h."""
+        raise NotImplementedError
+
+    def move(self, q: Array, dv: Array) -> Array:
+        """q [+] dv"""
+        return q + dv if self.motion.coordinates.flat else self.motion.model.integrate(q, dv)
+
+    def memory(self) -> Memory:
+        return super().memory() | {"clock": np.array([self.start, self.count])}
+
+    def recall(self, memory: Memory) -> None:
+        super().recall(memory)
+        self.start, self.count = float(memory["clock"][0]), int(memory["clock"][1])
+
+
+class ErrorScale:
+    """The norm of local errors: root mean square of error / (atol + rtol |y|), 1 where they are just allowed."""
+
+    def __init__(self, motion: Motion, settings: Settings) -> None:
+        self.rtol, self.atol = (_spread(motion, name, getattr(settings, name)) for name in ("rtol", "atol"))
+        self._scale, self._other = np.empty_like(self.rtol), np.empty_like(self.rtol)
+        self._count = len(self.rtol)
+
+    def norm(self, error: Array, y: Array, y_new: Array) -> float:
+        """Overwrites error."""
+        scale, other = self._scale, self._other
+        np.abs(y, scale)
+        np.abs(y_new, other)
+        np.maximum(scale, other, scale)
+        np.multiply(scale, self.rtol, scale)
+        np.add(scale, self.atol, scale)
+        np.divide(error, scale, error)
+        return sqrt(error.dot(error) / self._count)
+
+    def first_step(self, motion: Motion, t: float, row: Array, order: int) -> float:
+        """A safe first step from the sizes of y, y' and y'' (Hairer, Norsett & Wanner, Solving ODEs I, II.4)."""
+        c = motion.coordinates
+        q, v, a = np.split(row, [c.nq, c.nq + c.nv])
+        y, f = row[: c.nq + c.nv], np.concatenate([c.rate(q, v), a])
+        size, slope = self.norm(y.copy(), y, y), self.norm(f.copy(), y, y)
+        h0 = 1e-6 if min(size, slope) < 1e-5 else 0.01 * size / slope
+        q1, v1 = (y + h0 * f)[: c.nq], (y + h0 * f)[c.nq :]
+        f1 = np.concatenate([c.rate(q1, v1), motion.checked(t + h0, q1, v1)])
+        bend = self.norm(f1 - f, y, y) / h0
+        largest = max(slope, bend)
+        h1 = max(1e-6, h0 * 1e-3) if largest <= 1e-15 else (0.01 / largest) ** (1 / (order + 1))
+        return min(100 * h0, h1)
+
+
+def _spread(motion: Motion, name: str, tolerance: ArrayLike) -> Array:
+    """A tolerance for each entry of y = (q, v)."""
+    x = np.asarray(tolerance, dtype=np.float64)
+    if x.shape not in ((), (motion.model.nv,)) or not (x >= 0).all() or not np.isfinite(x).all():
+        raise ArgumentError(f"{name} must be a number >= 0 or one for each of {motion.model.nv} degrees of freedom")
+    if name == "rtol" and (x < 1e-14).any():
+        raise ArgumentError(f"rtol = {x.min():g} is below what double precision can hold; use 1e-13 or more")
+    x = np.broadcast_to(x, motion.model.nv)
+    return np.concatenate([x[motion.coordinates.velocity_of], x])

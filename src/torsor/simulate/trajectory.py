@@ -1,0 +1,187 @@
+"""Trajectory: what a simulation leaves: rows (t, q, v, a, tau), and what follows from them on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor import dynamics
+from torsor.errors import ArgumentError
+from torsor.formats import toml
+from torsor.model.joints import JOINTS
+from torsor.model.model import Model
+from torsor.simulate import recording
+from torsor.simulate.coordinates import Coordinates
+from torsor.simulate.hermite import interpolate
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """A motion of a model: one row a time.
+
+    t (m,)   q (m, nq)   v (m, nv)   a (m, nv) accelerations   tau (m, nv) the sum of all forces on the joints
+    `about` says how it was made.
+    """
+
+    model: Model
+    t: Array = field(repr=False)
+    q: Array = field(repr=False)
+    v: Array = field(repr=False)
+    a: Array = field(repr=False)
+    tau: Array = field(repr=False)
+    about: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    # ---- what follows from the rows ----
+
+    @cached_property
+    def kinetic_energy(self) -> Array:
+        """T (m,)."""
+        return dynamics.kinetic_energy(self.model, self.q, self.v)
+
+    @cached_property
+    def potential_energy(self) -> Array:
+        """The potential of gravity, (m,)."""
+        return dynamics.potential_energy(self.model, self.q)
+
+    @property
+    def energy(self) -> Array:
+        """T + U (m,): constant where no forces act on the joints."""
+        return self.kinetic_energy + self.potential_energy
+
+    @cached_property
+    def power(self) -> Array:
+        """tau . v (m,), the rate at which the forces on the joints do work."""
+        return (self.tau * self.v).sum(axis=1)
+
+    @cached_property
+    def poses(self) -> Array:
+        """The pose of every body in the base frame, (m, n, 4, 4)."""
+        return dynamics.body_poses(self.model, self.q)
+
+    @cached_property
+    def drift(self) -> Array:
+        """How far each quaternion is from a unit one, (m, number of them); nothing else is constrained in a tree."""
+        return Coordinates(self.model).lengths(self.q) - 1
+
+    def path(self, body: str | int = -1) -> Array:
+        """The way (m, 3) of the origin of a body or frame, in the base frame; the last body by default."""
+        frame = self.model.frame(self.model.names[body] if isinstance(body, int) else body)
+        if frame.body < 0:
+            return np.tile(frame.p, (len(self), 1))
+        poses = self.poses[:, frame.body]
+        return poses[:, :3, 3] + poses[:, :3, :3] @ frame.p
+
+    def at(self, t: ArrayLike) -> tuple[Array, Array]:
+        """q, v at any times within the trajectory, by quintics through its rows (see `hermite.py`)."""
+        times = np.asarray(t, dtype=np.float64)
+        if times.size and not (times.min() >= self.t[0] and times.max() <= self.t[-1]):
+            raise ArgumentError(f"times must lie in [{self.t[0]:g}, {self.t[-1]:g}], where the trajectory is known")
+        flat = times.ravel()
+        k = np.clip(self.t.searchsorted(flat, "right") - 1, 0, len(self.t) - 2)
+        rows = np.concatenate([self.q, self.v, self.a], axis=1)
+        q, v = interpolate(Coordinates(self.model), self.t[k], rows[k], self.t[k + 1], rows[k + 1], flat)
+        return q.reshape(*times.shape, -1), v.reshape(*times.shape, -1)
+
+    # ---- files ----
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns of `table`."""
+        q, v = coordinate_names(self.model), velocity_names(self.model)
+        letters = [(f"{letter}.{name}") for letter, names in (("q", q), ("v", v), ("a", v), ("tau", v)) for name in names]
+        return ["t", *letters, "kinetic_energy", "potential_energy"]
+
+    @property
+    def table(self) -> Array:
+        """All rows with their energies, (m, columns)."""
+        return np.column_stack([self.t, self.q, self.v, self.a, self.tau, self.kinetic_energy, self.potential_energy])
+
+    def to_csv(self, path: str | Path) -> None:
+        """A line of column names, then one line a row, every number to its last bit."""
+        np.savetxt(path, self.table, fmt="%.17g", delimiter=",", header=",".join(self.columns), comments="")
+
+    def to_parquet(self, path: str | Path) -> None:
+        """One column a quantity; needs pyarrow."""
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ImportError:
+            raise ArgumentError("Parquet files need pyarrow: pip install 'torsor[parquet]'") from None
+        parquet.write_table(pyarrow.table(dict(zip(self.columns, self.table.T))), path)
+
+    def save(self, path: str | Path) -> None:
+        """A trajectory file, checksummed; replaces the file only when it is complete."""
+        part = Path(f"{path}.part")
+        part.unlink(missing_ok=True)
+        recorder = recording.Recorder.create(part, header(self.model, self.about))
+        recorder.append(np.column_stack([self.t, self.q, self.v, self.a, self.tau]), {})
+        recorder.close()
+        part.replace(path)
+
+    @classmethod
+    def load(cls, path: str | Path, *, damaged: bool = False) -> Trajectory:
+        """The rows of a trajectory file; damaged=True takes what lies before the damage, if there is any."""
+        found = recording.read(path)
+        if found.damage and not damaged:
+            raise recording.RecordingError(
+                f"{path} is damaged: {found.damage}. The {len(found.rows)} rows before are well: load them with "
+                "damaged=True, or resume the run, which computes the rest again."
+            )
+        return cls.from_rows(toml.read(found.header["model"], str(path)), found.rows, found.header["about"])
+
+    @classmethod
+    def from_rows(cls, model: Model, rows: Array, about: dict[str, Any]) -> Trajectory:
+        nq, nv = model.nq, model.nv
+        t, q, v, a, tau = np.split(rows, np.cumsum([1, nq, nv, nv]), axis=1)
+        return cls(model, t[:, 0], q, v, a, tau, about)
+
+    # ---- pictures ----
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Positions of the joints and energies over time; a matplotlib Figure, written to `path` if given."""
+        from torsor.view.plots import plot_trajectory
+
+        return plot_trajectory(self, path)
+
+    def view(self, path: str | Path | None = None) -> Path:
+        """A page that plays the motion in 3-D; written to `path`, or to a temporary file and opened in the browser."""
+        from torsor.view.page import show
+
+        return show(self, path)
+
+
+def header(model: Model, about: dict[str, Any]) -> dict[str, Any]:
+    """What a trajectory file says of itself."""
+    width = 1 + model.nq + 3 * model.nv
+    return {"model": toml.write(model), "model_key": model.key, "width": width, "about": about}
+
+
+def coordinate_names(model: Model) -> list[str]:
+    """A name for each entry of q: the body's, with a letter where its joint has several."""
+    return _joint_names(model, {"universal": "xy", "spherical": "wxyz", "planar": ["x", "y", "theta"],
+                                "free": ["x", "y", "z", "qw", "qx", "qy", "qz"]})  # fmt: skip
+
+
+def velocity_names(model: Model) -> list[str]:
+    """A name for each degree of freedom."""
+    return _joint_names(model, {"universal": "xy", "spherical": "xyz", "planar": ["x", "y", "theta"],
+                                "free": ["wx", "wy", "wz", "vx", "vy", "vz"]})  # fmt: skip
+
+
+def _joint_names(model: Model, letters: dict[str, Sequence[str]]) -> list[str]:
+    names = []
+    for name, code in zip(model.names, model.joint):
+        several = letters.get(JOINTS[code].name)
+        names += [f"{name}.{letter}" for letter in several] if several else [name]
+    return names

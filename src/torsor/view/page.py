@@ -1,0 +1,156 @@
+"""The 3-D page: one self-contained HTML file that plays a trajectory, with no other file and no network.
+
+Made of page.html, player.js (ours) and three.min.js (three.js, MIT: its licence is at the top of that file).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import tempfile
+import webbrowser
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor import dynamics
+from torsor.errors import ArgumentError
+from torsor.lie import matrix_to_quaternion
+from torsor.model.joints import JOINTS
+from torsor.model.model import Model
+
+if TYPE_CHECKING:
+    from torsor.simulate.trajectory import Trajectory
+
+Array = NDArray[Any]
+
+FRAMES_PER_SECOND = 60
+MOST_POSES = 400_000  # bodies times frames: about 15 MB of page
+
+
+def show(trajectory: Trajectory, path: str | Path | None = None) -> Path:
+    """Write the page to `path`; without one, to a temporary file that is opened in the browser."""
+    if path is not None:
+        return write(trajectory, path)
+    with tempfile.NamedTemporaryFile("w", suffix=".html", prefix="torsor-", delete=False) as file:
+        page = write(trajectory, file.name)
+    webbrowser.open(page.resolve().as_uri())
+    return page
+
+
+def write(trajectory: Trajectory, path: str | Path) -> Path:
+    """Write the page to a file."""
+    path = Path(path)
+    try:
+        path.write_text(page(trajectory), encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"{path}: the page cannot be written ({error.strerror})") from None
+    return path
+
+
+def page(trajectory: Trajectory) -> str:
+    """The text of the page."""
+    # "</" must not end the script element that holds the data; \u003c is the same character in JSON
+    data = json.dumps(scene(trajectory), separators=(",", ":")).replace("<", "\\u003c")
+    text = _resource("page.html").replace("__TITLE__", escape(trajectory.model.name))
+    for key, content in (("DATA", data), ("THREE", _resource("three.min.js")), ("PLAYER", _resource("player.js"))):
+        text = text.replace(f"__{key}__", content, 1)
+    return text
+
+
+def scene(trajectory: Trajectory) -> dict[str, Any]:
+    """What the page needs to know: the shape of every body, and its pose in every frame."""
+    model = trajectory.model
+    t = _times(trajectory)
+    poses = dynamics.body_poses(model, trajectory.at(t)[0] if len(trajectory) > 1 else trajectory.q)
+    w, x, y, z = np.moveaxis(matrix_to_quaternion(poses[..., :3, :3]), -1, 0)
+    packed = np.stack([*np.moveaxis(poses[..., :3, 3], -1, 0), x, y, z, w], axis=-1).astype("<f4")
+    tips = _tips(model)
+    reach = _reach(model)
+    up = _up(model)
+    center = poses[0, :, :3, 3].mean(axis=0)
+    eye = center + 1.7 * reach * (_across(up) + 0.45 * up)
+    return {
+        "bodies": _bodies(model, tips, reach),
+        "times": t.tolist(),
+        "poses": base64.b64encode(packed.tobytes()).decode(),
+        "tips": [{"body": int(i), "point": p.tolist()} for i, p in tips.items()],
+        "reach": reach, "radius": _radius(model, reach), "up": up.tolist(), "floor": -1.05 * reach,
+        "center": center.tolist(), "eye": eye.tolist(),
+        "subtitle": f"{model.n} bodies, {model.nv} degrees of freedom, {t[-1] - t[0]:g} s",
+    }  # fmt: skip
+
+
+def _times(trajectory: Trajectory) -> Array:
+    """Times of the frames: evenly spaced, as many as the eye wants and a page holds."""
+    if len(trajectory) < 2:
+        return trajectory.t
+    wanted = int(FRAMES_PER_SECOND * (trajectory.t[-1] - trajectory.t[0])) + 1
+    return np.linspace(trajectory.t[0], trajectory.t[-1], max(2, min(wanted, MOST_POSES // trajectory.model.n)))
+
+
+def _bodies(model: Model, tips: dict[int, Array], reach: float) -> list[dict[str, Any]]:
+    """Each body: capsules from its joint to the joints it carries (to its far end at a tip), its inertia's box."""
+    segments: list[list[Any]] = [[] for _ in range(model.n)]
+    for i in range(model.n):
+        if model.parent[i] >= 0:
+            segments[model.parent[i]].append([[0, 0, 0], model.p[i].tolist()])
+    for i, point in tips.items():
+        segments[i].append([[0, 0, 0], point.tolist()])
+    return [
+        {
+            "name": model.names[i], "parent": int(model.parent[i]), "joint": JOINTS[model.joint[i]].name,
+            "axis": model.axis[i].tolist(), "anchor": model.p[i].tolist(), "segments": segments[i],
+            "box": _box(model, i, reach),
+        }
+        for i in range(model.n)
+    ]  # fmt: skip
+
+
+def _tips(model: Model) -> dict[int, Array]:
+    """The far end of every body that carries none: twice as far as its mass centre."""
+    return {int(i): 2 * model.com[i] for i in np.flatnonzero(model.children_count == 0)}
+
+
+def _box(model: Model, i: int, reach: float) -> dict[str, Any] | None:
+    """The uniform box of the same mass and inertia: side^2 = 6 (I_j + I_k - I_i) / m; none for a massless body."""
+    if model.mass[i] <= 0:
+        return None
+    moments, axes = np.linalg.eigh(model.inertia[i])
+    side = np.sqrt(np.maximum(6 * (moments.sum() - 2 * moments) / model.mass[i], (1e-3 * reach) ** 2))
+    axes[:, 2] *= np.linalg.det(axes)  # a rotation, not a reflection
+    w, x, y, z = matrix_to_quaternion(axes).tolist()
+    return {"size": side.tolist(), "center": model.com[i].tolist(), "quaternion": [x, y, z, w]}
+
+
+def _reach(model: Model) -> float:
+    """How far the machine stretches: the longest way from the base over all joints, and to the mass centres."""
+    far = np.zeros(model.n)
+    for i in range(model.n):
+        far[i] = np.linalg.norm(model.p[i]) + (far[model.parent[i]] if model.parent[i] >= 0 else 0.0)
+    return float(max((far + 2 * np.linalg.norm(model.com, axis=1)).max(), 0.1))
+
+
+def _radius(model: Model, reach: float) -> float:
+    """A thickness that suits: thin for long chains."""
+    return reach / max(40.0, 1.5 * model.n)
+
+
+def _up(model: Model) -> Array:
+    g = float(np.linalg.norm(model.gravity))
+    return -model.gravity / g if g > 0 else np.array([0.0, 0.0, 1.0])
+
+
+def _across(up: Array) -> Array:
+    """A direction to look from, square to up."""
+    side = np.cross(up, [1.0, 0.0, 0.0] if abs(up[0]) < 0.9 else [0.0, 1.0, 0.0])
+    side /= np.linalg.norm(side)
+    return 0.8 * np.cross(side, up) - 0.6 * side
+
+
+def _resource(name: str) -> str:
+    return (files("torsor.view") / name).read_text(encoding="utf-8")

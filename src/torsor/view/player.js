@@ -1,0 +1,229 @@
+// Plays a trajectory: builds the bodies once, then sets their poses for the time on the slider.
+"use strict";
+(() => {
+  const element = (id) => document.getElementById(id);
+  const data = JSON.parse(element("scene").textContent);
+  const poses = decodeFloats(data.poses); // frame, body, (x, y, z, qx, qy, qz, qw)
+  const count = data.bodies.length, frames = data.times.length;
+  const end = data.times[frames - 1], begin = data.times[0];
+  const PALETTE = [0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9];
+
+  function decodeFloats(base64) {
+    const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+    return new Float32Array(bytes.buffer);
+  }
+
+  let renderer;
+  try {
+    renderer = new THREE.WebGLRenderer({ antialias: true, preserveDrawingBuffer: true });
+  } catch (error) {
+    document.body.insertAdjacentHTML("beforeend", '<div id="error">This browser cannot draw WebGL.</div>');
+    document.body.dataset.state = "no-webgl";
+    return;
+  }
+  renderer.setPixelRatio(window.devicePixelRatio);
+  document.body.prepend(renderer.domElement);
+
+  const scene = new THREE.Scene();
+  scene.background = new THREE.Color(0xf4f5f7);
+  scene.add(new THREE.HemisphereLight(0xffffff, 0x999999, 2.2));
+  const sun = new THREE.DirectionalLight(0xffffff, 1.8);
+  sun.position.set(2, -3, 5);
+  scene.add(sun);
+
+  const camera = new THREE.PerspectiveCamera(40, 1, data.reach * 1e-3, data.reach * 1e4);
+  camera.up.set(...data.up);
+  const controls = new THREE.OrbitControls(camera, renderer.domElement);
+
+  // ---- bodies ----
+
+  const layers = { links: [], joints: [], boxes: [], frames: [], traces: [] };
+  const radius = data.radius;
+
+  function material(color, opacity = 1) {
+    return new THREE.MeshStandardMaterial({ color, roughness: 0.55, metalness: 0.05, transparent: opacity < 1, opacity,
+                                            depthWrite: opacity === 1 });
+  }
+
+  function capsule(from, to, r, paint) {
+    const a = new THREE.Vector3(...from), b = new THREE.Vector3(...to), along = b.clone().sub(a), length = along.length();
+    const mesh = new THREE.Mesh(new THREE.CapsuleGeometry(r, length, 6, 16), paint);
+    mesh.position.copy(a).addScaledVector(along, 0.5);
+    if (length > 0) mesh.quaternion.setFromUnitVectors(new THREE.Vector3(0, 1, 0), along.normalize());
+    return mesh;
+  }
+
+  function box(spec, paint) {
+    const mesh = new THREE.Mesh(new THREE.BoxGeometry(...spec.size), paint);
+    mesh.position.set(...spec.center);
+    mesh.quaternion.set(...spec.quaternion);
+    return mesh;
+  }
+
+  function joint(body) {
+    const paint = material(0x444444);
+    if (body.joint === "prismatic") return new THREE.Mesh(new THREE.BoxGeometry(2.6 * radius, 2.6 * radius, 2.6 * radius), paint);
+    if (body.joint !== "revolute" && body.joint !== "helical") return new THREE.Mesh(new THREE.SphereGeometry(1.5 * radius, 20, 14), paint);
+    const mesh = new THREE.Mesh(new THREE.CylinderGeometry(1.45 * radius, 1.45 * radius, 3.2 * radius, 24), paint);
+    mesh.quaternion.setFromUnitVectors(new THREE.Vector3(0, 1, 0), new THREE.Vector3(...body.axis));
+    return mesh;
+  }
+
+  function axes(size) {
+    const group = new THREE.Group();
+    [[1, 0, 0, 0xd62728], [0, 1, 0, 0x2ca02c], [0, 0, 1, 0x1f77b4]].forEach(([x, y, z, color]) => {
+      const points = new THREE.BufferGeometry().setFromPoints([new THREE.Vector3(), new THREE.Vector3(x, y, z).multiplyScalar(size)]);
+      group.add(new THREE.Line(points, new THREE.LineBasicMaterial({ color })));
+    });
+    return group;
+  }
+
+  const groups = data.bodies.map((body, i) => {
+    const group = new THREE.Group(), color = PALETTE[i % PALETTE.length];
+    body.segments.forEach(([from, to]) => layers.links.push(group.add(capsule(from, to, radius, material(color))).children.at(-1)));
+    layers.joints.push(group.add(joint(body)).children.at(-1));
+    if (body.box) layers.boxes.push(group.add(box(body.box, material(color, 0.35))).children.at(-1));
+    layers.frames.push(group.add(axes(6 * radius)).children.at(-1));
+    scene.add(group);
+    return group;
+  });
+  scene.add(axes(12 * radius));
+
+  // A sliding link has no fixed length: a rod from its joint on the parent to its origin, stretched every frame.
+  const rods = data.bodies.map((body, i) => ({ body, i })).filter(({ body }) => body.joint === "prismatic").map(({ body, i }) => {
+    const mesh = new THREE.Mesh(new THREE.CylinderGeometry(0.6 * radius, 0.6 * radius, 1, 16), material(0x888888));
+    layers.links.push(mesh);
+    scene.add(mesh);
+    return { mesh, i, parent: body.parent, anchor: new THREE.Vector3(...body.anchor) };
+  });
+
+  // ---- ground and traces ----
+
+  const ground = new THREE.GridHelper(4 * data.reach, 20, 0x9aa0a6, 0xd5d8dc);
+  ground.quaternion.setFromUnitVectors(new THREE.Vector3(0, 1, 0), camera.up.clone());
+  ground.position.copy(camera.up).multiplyScalar(data.floor);
+  scene.add(ground);
+
+  data.tips.forEach(({ body, point }, k) => {
+    const line = new THREE.BufferGeometry(), xyz = new Float32Array(3 * frames), p = new THREE.Vector3();
+    for (let f = 0; f < frames; f++) {
+      place(groups[body], body, f);
+      p.set(...point).applyQuaternion(groups[body].quaternion).add(groups[body].position).toArray(xyz, 3 * f);
+    }
+    line.setAttribute("position", new THREE.BufferAttribute(xyz, 3));
+    const mesh = new THREE.Line(line, new THREE.LineBasicMaterial({ color: PALETTE[(k + 1) % PALETTE.length] }));
+    mesh.frustumCulled = false;
+    layers.traces.push(mesh);
+    scene.add(mesh);
+  });
+
+  // ---- time ----
+
+  const next = new THREE.Object3D();
+
+  function place(object, body, frame) {
+    const at = 7 * (frame * count + body);
+    object.position.fromArray(poses, at);
+    object.quaternion.fromArray(poses, at + 3);
+  }
+
+  function frameAt(t) {
+    let low = 0, high = frames - 1;
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (data.times[middle] <= t) low = middle; else high = middle;
+    }
+    return low;
+  }
+
+  function seek(t) {
+    t = Math.min(Math.max(t, begin), end);
+    const f = frameAt(t), g = Math.min(f + 1, frames - 1);
+    const s = g > f ? (t - data.times[f]) / (data.times[g] - data.times[f]) : 0;
+    groups.forEach((group, body) => {
+      place(group, body, f);
+      place(next, body, g);
+      group.position.lerp(next.position, s);
+      group.quaternion.slerp(next.quaternion, s);
+    });
+    rods.forEach(stretch);
+    layers.traces.forEach((line) => line.geometry.setDrawRange(0, g + 1));
+    element("time").value = t;
+    element("clock").textContent = `${t.toFixed(3)} / ${end.toFixed(2)} s`;
+    state.t = t;
+    if (element("follow").checked) {
+      const target = groups[data.tips[0].body].position, shift = target.clone().sub(controls.target);
+      controls.target.add(shift);
+      camera.position.add(shift);
+    }
+  }
+
+  function stretch({ mesh, i, parent, anchor }) {
+    const from = anchor.clone();
+    if (parent >= 0) from.applyQuaternion(groups[parent].quaternion).add(groups[parent].position);
+    const along = groups[i].position.clone().sub(from), length = along.length();
+    mesh.position.copy(from).addScaledVector(along, 0.5);
+    mesh.scale.set(1, Math.max(length, 1e-9), 1);
+    if (length > 1e-9) mesh.quaternion.setFromUnitVectors(new THREE.Vector3(0, 1, 0), along.normalize());
+  }
+
+  // ---- the person ----
+
+  const state = { t: begin, playing: false, last: 0 };
+
+  function setPlaying(playing) {
+    if (playing && state.t >= end) seek(begin);
+    state.playing = playing;
+    element("play").textContent = playing ? "pause" : "play";
+  }
+
+  function resize() {
+    renderer.setSize(window.innerWidth, window.innerHeight);
+    camera.aspect = window.innerWidth / window.innerHeight;
+    camera.updateProjectionMatrix();
+  }
+
+  function draw(now) {
+    const seconds = (now - state.last) / 1000;
+    state.last = now;
+    if (state.playing) {
+      seek(state.t + seconds * Number(element("speed").value));
+      if (state.t >= end) setPlaying(false);
+    }
+    controls.update();
+    renderer.render(scene, camera);
+    requestAnimationFrame(draw);
+  }
+
+  Object.keys(layers).forEach((name) => {
+    const apply = () => layers[name].forEach((object) => { object.visible = element(name).checked; });
+    element(name).addEventListener("change", apply);
+    apply();
+  });
+  element("time").min = begin;
+  element("time").max = end;
+  element("time").addEventListener("input", (event) => { setPlaying(false); seek(Number(event.target.value)); });
+  element("play").addEventListener("click", () => setPlaying(!state.playing));
+  window.addEventListener("keydown", (event) => {
+    if (event.code === "Space" && event.target.tagName !== "BUTTON") { event.preventDefault(); setPlaying(!state.playing); }
+  });
+  window.addEventListener("resize", resize);
+  window.addEventListener("hashchange", seekHash);
+
+  // page.html#t=1.5 opens at that time
+  function seekHash() {
+    const match = /t=([-+.\deE]+)/.exec(window.location.hash);
+    seek(match ? Number(match[1]) : begin);
+  }
+
+  element("subtitle").textContent = data.subtitle;
+  controls.target.set(...data.center);
+  camera.position.set(...data.eye);
+  resize();
+  seekHash();
+  controls.update();
+  renderer.render(scene, camera);
+  document.body.dataset.state = "ready";
+  document.body.dataset.triangles = renderer.info.render.triangles;
+  requestAnimationFrame((now) => { state.last = now; draw(now); });
+})();

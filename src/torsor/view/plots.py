@@ -1,0 +1,145 @@
+"""Plots of trajectories: small multiples, one joint a panel, and the energies below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from torsor.errors import ArgumentError
+from torsor.model.joints import JOINTS
+from torsor.model.model import Model
+from torsor.simulate.trajectory import coordinate_names, velocity_names
+
+if TYPE_CHECKING:
+    from torsor.simulate.trajectory import Trajectory
+
+Array = NDArray[Any]
+
+# Okabe & Ito's palette, safe for colour-blind readers.
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#7f7f7f"
+STYLE = {
+    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "lines.linewidth": 1.2,
+    "legend.frameon": False, "legend.fontsize": 7, "axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.5,
+    "savefig.dpi": 200, "mathtext.fontset": "cm",
+}  # fmt: skip
+MOST_PANELS = 12
+RAD, METRE, QUATERNION = "rad", "m", "–"
+
+
+def plot_trajectory(trajectory: Trajectory, path: str | Path | None = None) -> Figure:
+    """Positions and energies over time; many joints share one panel."""
+    with rc_context(STYLE):  # type: ignore[arg-type]
+        names, units = coordinate_names(trajectory.model), coordinate_units(trajectory.model)
+        panels = len(names) if len(names) <= MOST_PANELS else 1
+        figure, axes, below = _grid(panels, trajectory.model.name)
+        if panels == 1 and len(names) > 1:
+            _crowd(axes[0], trajectory, units)
+        else:
+            series = {"simulated": (trajectory.t, trajectory.q)}
+            draw_panels(axes, series, names, units)
+        _energies(below, trajectory)
+        return save(figure, path)
+
+
+def draw_panels(axes: Sequence[Axes], series: dict[str, tuple[Array, Array]], names: Sequence[str],
+                units: Sequence[str]) -> None:  # fmt: skip
+    """One panel a column of the series, each series (t, x) a line in it; labelled (a), (b), ..."""
+    styles = [(BLUE, "-"), (ORANGE, "--"), (GREEN, ":")]
+    for k, (ax, name, unit) in enumerate(zip(axes, names, units)):
+        for (label, (t, x)), (colour, dash) in zip(series.items(), styles):
+            ax.plot(t, x[:, k], dash, color=colour, label=label)
+        ax.set_title(f"({chr(ord('a') + k)}) {name}", loc="left")
+        ax.set_ylabel(unit)
+        if series and k == 0 and len(series) > 1:
+            ax.legend()
+
+
+def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str], units: Sequence[str], title: str,
+                    path: str | Path | None = None) -> Figure:  # fmt: skip
+    """A figure with one panel a column of the series."""
+    with rc_context(STYLE):  # type: ignore[arg-type]
+        columns = min(3, len(names))
+        rows = ceil(len(names) / columns)
+        figure = Figure(figsize=(7.0, 0.4 + 1.65 * rows), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(rows, columns, sharex=True, squeeze=False)
+        draw_panels(axes.flat, series, names, units)
+        for ax in axes.flat[len(names) :]:
+            ax.set_visible(False)
+        for ax in axes[-1]:
+            ax.set_xlabel("time, s")
+        figure.suptitle(title, fontsize=9)
+        return save(figure, path)
+
+
+def coordinate_units(model: Model) -> list[str]:
+    """The unit of each entry of q."""
+    several = {"universal": [RAD] * 2, "spherical": [QUATERNION] * 4, "planar": [METRE, METRE, RAD],
+               "free": [METRE] * 3 + [QUATERNION] * 4, "prismatic": [METRE]}  # fmt: skip
+    return [unit for code in model.joint for unit in several.get(JOINTS[code].name, [RAD])]
+
+
+def force_units(model: Model) -> list[str]:
+    """The unit of each entry of tau."""
+    moment, force = "N m", "N"
+    several = {"universal": [moment] * 2, "spherical": [moment] * 3, "planar": [force, force, moment],
+               "free": [moment] * 3 + [force] * 3, "prismatic": [force]}  # fmt: skip
+    return [unit for code in model.joint for unit in several.get(JOINTS[code].name, [moment])]
+
+
+def force_names(model: Model) -> list[str]:
+    return velocity_names(model)
+
+
+def save(figure: Figure, path: str | Path | None) -> Figure:
+    """Write a figure where its suffix says how: .png, .pdf, .svg."""
+    if path is not None:
+        try:
+            figure.savefig(path)
+        except (ValueError, OSError) as error:
+            raise ArgumentError(f"{path}: the plot cannot be written: {error}") from None
+    return figure
+
+
+def _grid(panels: int, name: str) -> tuple[Figure, list[Axes], Axes]:
+    """A figure of panels, three a row, above a wide one."""
+    columns = min(3, panels)
+    rows = ceil(panels / columns)
+    figure = Figure(figsize=(7.0, 2.2 + (1.5 if panels > 1 else 2.6) * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(name, fontsize=10)
+    ratios = [1.0] * rows + [1.1 if panels > 1 else 0.6]
+    grid = figure.add_gridspec(rows + 1, columns, height_ratios=ratios)
+    axes = [figure.add_subplot(grid[k // columns, k % columns]) for k in range(panels)]
+    return figure, axes, figure.add_subplot(grid[-1, :])
+
+
+def _crowd(ax: Axes, trajectory: Trajectory, units: Sequence[str]) -> None:
+    """All coordinates in one panel, coloured from the base (dark) to the tips."""
+    from matplotlib import colormaps
+
+    shades = colormaps["viridis"](np.linspace(0, 0.9, trajectory.q.shape[1]))
+    for k, shade in enumerate(shades):
+        ax.plot(trajectory.t, trajectory.q[:, k], color=shade, linewidth=0.7)
+    ax.set_ylabel(", ".join(dict.fromkeys(units)))
+    ax.set_title(f"q, all {len(shades)} coordinates, base dark to tip bright", loc="left")
+
+
+def _energies(ax: Axes, trajectory: Trajectory) -> None:
+    ax.plot(trajectory.t, trajectory.kinetic_energy, color=BLUE, label="kinetic")
+    ax.plot(trajectory.t, trajectory.potential_energy, color=ORANGE, label="potential")
+    ax.plot(trajectory.t, trajectory.energy, color=GREY, label="sum", linestyle="--")
+    ax.set_xlabel("time, s")
+    ax.set_ylabel("J")
+    ax.set_title("energy", loc="left")
+    ax.legend(ncols=3)
