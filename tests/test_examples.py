@@ -1,6 +1,7 @@
 """Every example runs from the command line, says something and warns of nothing."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 
 import torsor
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
 SOURCE = Path(torsor.__file__).parent.parent  # the very torsor under test, installed or not
 
 
@@ -36,3 +38,10 @@ def test_the_first_example_recovers_its_torques(tmp_path):
     given, recovered = ([float(row[column]) for row in rows] for column in (3, 5))
     assert len(rows) == 7
     assert given == recovered
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
+def test_code_of_the_readme_runs(block, tmp_path):
+    script = tmp_path / "readme.py"
+    script.write_text(block)
+    assert output_of(script, tmp_path) == ""
