@@ -82,7 +82,7 @@ def articulate(link, here, children):
     f, S = link.placed(here)
     I, G, D = eliminate(S, children.I + link.inertia)
     F = children.F if here.W is None else children.F + here.W
-    F, x = lift(S, G, D, F, here.tau)
+    F, x = lift(S, G, D, F, here.b if here.tau is None else here.tau)
     return dict(I=f.carry(I), F=f.Ad_inv_dual(F)), dict(E=f.factors[-1], S=S, G=G, x=x)
 
 
@@ -113,7 +113,7 @@ forward_dynamics = Algorithm(
     "forward_dynamics", ("q", "v", "tau"), (motion, articulate, accelerate), output="qdd", kind="joint",
     options=("external",),
 )  # fmt: skip
-mass_solve = Algorithm("mass_solve", ("q", "tau"), (articulate, accelerate), output="qdd", kind="joint")
+mass_solve = Algorithm("mass_solve", ("q", "b"), (articulate, accelerate), output="qdd", kind="joint")
 log_det = Algorithm("log_det", ("q",), (condense, log_pivots), output="log_det", kind="base")
 pivots = Algorithm("pivots", ("q",), (condense,), output="pivots", kind="joint")
 inverse_mass_matrix = Algorithm(

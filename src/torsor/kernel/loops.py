@@ -13,7 +13,7 @@ through memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,11 +37,12 @@ INDEX_BYTES = 24
 class Arrays:
     """The arrays of a call, seen from a block of states: where they are and how they are strided."""
 
-    def __init__(self, w: Writer, ranks: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, w: Writer, inputs: Mapping[str, int], output_rank: int) -> None:
         self.w = w
         self.places: dict[str, tuple[str, list[str], str]] = {}
+        ranks = {**inputs, "out": output_rank}
         core = len(ranks)
-        for a, (name, rank) in enumerate(ranks):
+        for a, (name, rank) in enumerate(ranks.items()):
             step = w.load_i64("%steps", a)
             pointer = w.address(w.load_ptr("%args", a), w.i64("mul", step, "%first"))
             strides = [w.load_i64("%steps", core + k) for k in range(rank)]
@@ -72,16 +73,19 @@ class Arrays:
         self.w.scatter(x, self._address(name, indices), self.places[name][2])
 
 
-def ranks_of(inputs: Sequence[str], output_rank: int) -> list[tuple[str, int]]:
-    return [(name, 2 if name == "external" else 1) for name in inputs] + [("out", output_rank)]
+def ranks_of(inputs: Sequence[str]) -> dict[str, int]:
+    """How many axes of an input are its own, not the batch's."""
+    return {name: 2 if name == "external" else 1 for name in inputs}
 
 
 # One straight line ---------------------------------------------------------------------------------------------
 
 
-def unrolled_kernel(code: Code, inputs: Sequence[str], output_rank: int, target: Target) -> str:
+def unrolled_kernel(code: Code, inputs: Mapping[str, int], output_rank: int, target: Target) -> str:
+    """`inputs`: the rank of each; inputs of the code are (name, indices...), outputs ("out", indices...)."""
+
     def body(w: Writer) -> None:
-        arrays = Arrays(w, ranks_of(inputs, output_rank))
+        arrays = Arrays(w, inputs, output_rank)
         for name, x in w.emit(code, lambda name: arrays.get(*name)).items():  # type: ignore[misc]
             arrays.put(x, *name)  # type: ignore[misc]
 
@@ -117,7 +121,7 @@ class _LoopWriter:
     def __init__(self, w: Writer, code: LoopCode, rank: int) -> None:
         self.w, self.code = w, code
         self.slots, self.numbers = code.slots, {name: i for i, name in enumerate(code.numbers)}
-        self.arrays = Arrays(w, ranks_of(code.inputs, rank))
+        self.arrays = Arrays(w, ranks_of(code.inputs), rank)
         self.n, self.nv, self.flags = (w.load_i64("%data", k) for k in (BODIES, FREEDOMS, FLAGS))
         self.table, self.index, self.gravity = (w.load_ptr("%data", k) for k in (NUMBERS, INDEX, GRAVITY))
         self.width = w.target.lanes * w.target.size  # bytes of a vector

@@ -16,14 +16,16 @@ from torsor.kernel import machine
 from torsor.kernel.frames import Framed, Kind, reframe
 from torsor.kernel.gufunc import gufunc
 from torsor.kernel.llvm import Target
-from torsor.kernel.loops import LoopData, loop_data, loop_kernel, unrolled_kernel
+from torsor.kernel.loops import LoopData, loop_data, loop_kernel, ranks_of, unrolled_kernel
 from torsor.kernel.tape import Code, Operations
 from torsor.kernel.trace import LoopCode, looped, shape_of, unroll
 from torsor.model.model import Model
 from torsor.sweeps import Algorithm
 
-# Unrolled code beats the loop while it fits the instruction cache: measured up to a dozen bodies.
-UNROLL_BODIES = 12
+# Unrolled code beats the loop, by 1.1 to 1.9 times, while it fits the instruction cache; it takes a second to
+# compile where the loop, shared by all models of its kinds, takes none (bench/results/unrolling.json).
+UNROLL_FREEDOMS = 12
+UNROLL_OPERATIONS = 4500
 # Below this many states a batch is not worth handing to other threads.
 THREAD_STATES = 16384
 
@@ -106,7 +108,7 @@ class _Build(NamedTuple):
 
     def ir(self) -> str:
         if isinstance(self.code, Code):
-            return unrolled_kernel(self.code, self.inputs, len(self.shape), self.target)
+            return unrolled_kernel(self.code, ranks_of(self.inputs), len(self.shape), self.target)
         return loop_kernel(self.code, self.target)
 
     def key(self) -> str:
@@ -203,11 +205,13 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
     target = Target(lanes or widest, bits, host.fma, host.x86)
     inputs = (*algorithm.inputs, *options)
     framed = _framed(model)
-    if specialised is None:
-        specialised = model.n <= UNROLL_BODIES
-    code: Code | LoopCode
-    if specialised:
+    code: Code | LoopCode | None = None
+    if specialised or (specialised is None and model.nv <= UNROLL_FREEDOMS):
         code = unroll(algorithm, framed, inputs, body)
+        if specialised is None and sum(Operations.of(code)) > UNROLL_OPERATIONS:
+            code = None
+    specialised = code is not None
+    if code is not None:
         shape, data = shape_of(code), LoopData(np.zeros(1, np.int64), ())
     else:
         code = _looped(algorithm, inputs, framed.kinds)

@@ -1,0 +1,52 @@
+"""A function of a few numbers, written over any scalar, as a gufunc that runs it on many at once.
+
+For work that has no recurrence, the lanes are what the batch axis is: links of a chain, segments, levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from torsor.kernel import machine
+from torsor.kernel.gufunc import gufunc
+from torsor.kernel.llvm import Target
+from torsor.kernel.loops import unrolled_kernel
+from torsor.kernel.tape import Code, Tape
+from torsor.kernel.trace import entries, shape_of
+
+
+def trace(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]]) -> Code:
+    """The tape of a function of (nested) lists of scalars, one argument an input, that returns nested lists."""
+    tape = Tape()
+    arguments = [_symbols(tape, name, shape) for name, shape in inputs.items()]
+    return Code.of(tape, {("out", *index): x for index, x in entries(function(*arguments))})
+
+
+def _symbols(tape: Tape, name: str, shape: tuple[int, ...], index: tuple[int, ...] = ()) -> Any:
+    if len(index) == len(shape):
+        return tape.input((name, *index))
+    return [_symbols(tape, name, shape, (*index, i)) for i in range(shape[len(index)])]
+
+
+def compile_pointwise(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]], dtype: str = "float64") -> Any:
+    """A gufunc with the core dimensions of `inputs` and of what the function returns; batch axes broadcast."""
+    code = trace(function, inputs)
+    host = machine.host()
+    bits = 64 if dtype == "float64" else 32
+    target = Target(host.lanes(bits), bits, host.fma, host.x86)
+    ranks = {name: len(shape) for name, shape in inputs.items()}
+    shape = shape_of(code)
+    key = f"pointwise|{code}|{ranks}|{target}"
+    loaded = machine.load(key, lambda: unrolled_kernel(code, ranks, len(shape), target))
+    sizes = [",".join(map(str, s)) for s in (*inputs.values(), shape)]
+    signature = ",".join(f"({s})" for s in sizes[:-1]) + f"->({sizes[-1]})"
+    data = np.zeros(1, np.int64)
+    ufunc, alive = gufunc(loaded.address, data.ctypes.data, signature, dtype, function.__name__, function.__doc__ or "")
+    _alive.append((alive, loaded, data))  # a ufunc cannot carry attributes; these functions live as long as torsor
+    return ufunc
+
+
+_alive: list[Any] = []
