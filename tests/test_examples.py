@@ -40,7 +40,10 @@ def test_the_first_example_recovers_its_torques(tmp_path):
     assert given == recovered
 
 
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
 def test_code_of_the_readme_runs(block, tmp_path):
     script = tmp_path / "readme.py"
     script.write_text(block)
