@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,8 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
 
     method: "articulated" (O(n) sweeps), "composite" (M, its branch-sparse factor, and a solve) or "auto".
     """
+    if method == "auto":
+        return _call(articulated.forward_dynamics, model, q, v, tau, external=external)
     if _choose(method, "articulated", "composite") == "composite":
         rest = np.asarray(tau) - bias_forces(model, q, v, external=external)
         return mass_solve(model, q, rest, method=method)
@@ -193,29 +196,33 @@ def compile(model: Model, function: Callable[..., Array], *, dtype: str = "float
 
 
 def _call(algorithm: Algorithm, model: Model, *args: ArrayLike, body: int | None = None,
-          **options: ArrayLike | None) -> Array:  # fmt: skip
+          external: ArrayLike | None = None, acceleration: ArrayLike | None = None) -> Array:  # fmt: skip
     """Run an algorithm: first as if all were well, and only if it was not, look why.
 
-    The arguments go to the program of this model, algorithm and number type as they are; a result that is not
-    finite, or an exception, leads to `_carefully`, which checks everything and says what is wrong.
+    The arguments go as they are to the program of this model, algorithm and number type; an exception, or a
+    result that is not finite, leads to `_carefully`, which checks everything and says what is wrong.
     """
-    given = tuple(name for name, x in options.items() if x is not None) if options else ()
-    if given:
-        args = (*args, *(options[name] for name in given))  # type: ignore[arg-type]
     first = args[0]
-    number = first.dtype.char if type(first) is np.ndarray else "d"
-    try:
-        result = model.programs[algorithm, given, number, body](*args)
-    except (KeyError, TypeError, ValueError):
-        return _carefully(algorithm, model, given, args, body)
-    size = result.dot(result) if result.ndim == 1 else np.vdot(result, result)
-    return result if size < np.inf else _carefully(algorithm, model, given, args, body)
+    if external is None and acceleration is None and type(first) is np.ndarray:
+        try:
+            result = model.programs[algorithm, body, first.dtype.char, first.ndim == 1](*args)
+        except (KeyError, TypeError, ValueError):
+            return _carefully(algorithm, model, args, (), body)
+        if _all_finite(result):
+            return result
+    options = {name: x for name, x in (("external", external), ("acceleration", acceleration)) if x is not None}
+    return _carefully(algorithm, model, (*args, *options.values()), tuple(options), body)
 
 
-def _carefully(algorithm: Algorithm, model: Model, given: tuple[str, ...], args: tuple[ArrayLike, ...],
+def _all_finite(x: Array) -> bool:
+    """Whether no number is inf or nan, as far as a sum can tell; the cheapest way for few numbers and for many."""
+    return isfinite(sum(x.tolist())) if x.ndim == 1 and x.size < 64 else bool(np.vdot(x, x) < np.inf)
+
+
+def _carefully(algorithm: Algorithm, model: Model, args: tuple[ArrayLike, ...], options: tuple[str, ...],
                body: int | None) -> Array:  # fmt: skip
     """Check every argument, find or make the program, and explain a result that is not finite."""
-    names = (*algorithm.inputs, *given)
+    names = (*algorithm.inputs, *options)
     arrays = [_checked(model, name, x) for name, x in zip(names, args, strict=True)]
     dtype = np.result_type(*arrays)
     try:
@@ -225,21 +232,30 @@ def _carefully(algorithm: Algorithm, model: Model, given: tuple[str, ...], args:
         raise ArgumentError(f"the batch axes do not go together: {shapes}") from None
     if dtype.char not in "df":
         return _reference(algorithm, model, dict(zip(names, arrays)), body)
-    result = _program(algorithm, model, given, dtype.char, body)(*(x.astype(dtype, copy=False) for x in arrays))
+    result = _program(algorithm, model, options, dtype.char, body)(*(x.astype(dtype, copy=False) for x in arrays))
     if not np.isfinite(result).all():
         _explain(algorithm, model, result, dict(zip(names, arrays)))
     return result
 
 
-def _program(algorithm: Algorithm, model: Model, given: tuple[str, ...], number: str, body: int | None) -> Program:
-    key = algorithm, given, number, body
+def _program(algorithm: Algorithm, model: Model, options: tuple[str, ...], number: str, body: int | None) -> Any:
+    """The program for these arguments, kept with the model.
+
+    Without options it is also kept where `_call` looks: for one state the bare ufunc, for a batch the one that
+    uses all cores.
+    """
+    key = algorithm, body, number, options
     if key not in model.programs:
         from torsor.kernel.program import compile_program
 
         dtype = "float64" if number == "d" else "float32"
-        model.programs[key] = compile_program(
-            algorithm, model, options=given, dtype=dtype, body=body, threads=os.cpu_count() or 1
+        program = compile_program(
+            algorithm, model, options=options, dtype=dtype, body=body, threads=os.cpu_count() or 1
         )
+        model.programs[key] = program
+        if not options:
+            model.programs[algorithm, body, number, False] = program
+            model.programs[algorithm, body, number, True] = program.ufunc
     return model.programs[key]
 
 

@@ -72,7 +72,7 @@ def inward(start: Callable[[Any], dict[str, Any]]) -> Callable[[Step], Sweep]:
     return lambda step: Sweep(step, start, outward=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Algorithm:
     """Passes and what comes out of them.
 
@@ -93,6 +93,7 @@ class Algorithm:
     symmetric: bool = False  # a matrix of which the climb gives the upper triangle
     lower: str | None = None  # a matrix whose lower triangle has a name of its own
     finish: Callable[[Any, Any], Scalar] | None = None  # kind "base": (base, what arrived) -> the answer
+    torques_only: bool = False  # only joint torques and accelerations come out: mass may be regrouped
 
 
 # The interpreter -------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def unit_acceleration(link, here, k):
 
 
 mass_matrix = Algorithm(
-    "mass_matrix", ("q",), (compose, Columns(unit_acceleration, rise)), output="M", kind="matrix", symmetric=True
+    "mass_matrix", ("q",), (compose, Columns(unit_acceleration, rise)), output="M", kind="matrix", torques_only=True, symmetric=True
 )
 
 

@@ -80,8 +80,8 @@ def forces(link, here, children):
 
 
 inverse_dynamics = Algorithm(
-    "inverse_dynamics", ("q", "v", "qdd"), (motion, forces), output="tau", kind="joint",
+    "inverse_dynamics", ("q", "v", "qdd"), (motion, forces), output="tau", kind="joint", torques_only=True,
     options=("external", "acceleration"),
 )  # fmt: skip
-bias_forces = Algorithm("bias_forces", ("q", "v"), (motion, forces), output="tau", kind="joint", options=("external",))
-gravity_forces = Algorithm("gravity_forces", ("q",), (motion, forces), output="tau", kind="joint")
+bias_forces = Algorithm("bias_forces", ("q", "v"), (motion, forces), output="tau", kind="joint", torques_only=True, options=("external",))
+gravity_forces = Algorithm("gravity_forces", ("q",), (motion, forces), output="tau", kind="joint", torques_only=True)

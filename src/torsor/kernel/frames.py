@@ -15,14 +15,14 @@ Everything is vectorised over the bodies: a million links are re-framed in secon
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.linalg import Mat, Scalar, Vec, cos, sin
+from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import JOINTS
 from torsor.model.links import Link
 from torsor.model.model import Model
@@ -174,6 +174,48 @@ def reframe(model: Model) -> Framed:
     index = {kind: i for i, kind in enumerate(kinds)}
     lookup = np.array([[index.get(Kind(j.name, f), -1) for f in FORMS] for j in JOINTS])
     return Framed(model, kinds, lookup[model.joint, _code(form)].astype(np.int32), numbers)
+
+
+def regroup(framed: Framed) -> Framed:
+    """The same joint dynamics with sparser inertias (Gautier & Khalil 1990).
+
+    Of a body on a revolute joint, the mass, the first moment along the axis and the second moment along it do
+    not notice the joint's turning: they might as well sit on the parent, and are put there.  This saves 5 to 15 %
+    of the operations and a little accuracy with every body, so only unrolled code of a few bodies uses it.
+    """
+    x = {name: values.copy() for name, values in framed.numbers.items()}
+    model = framed.model
+    for i in reversed(range(model.n)):
+        if framed.kinds[framed.kind[i]].joint != "revolute":
+            continue
+        m, hz, Szz = (float(x[name][i]) for name in ("m", "hz", "Szz"))
+        for name in ("m", "hz", "Szz"):
+            x[name][i] = 0.0
+        _set_inertia(x, i)
+        parent = int(model.parent[i])
+        if parent < 0:
+            continue
+        M = framed.link(i).M.as_rigid()  # type: ignore[union-attr]
+        axis = np.array([row[2] for row in M.R], dtype=float)
+        p = np.array(M.p, dtype=float) + axis * x["d0"][i]
+        S = Szz * np.outer(axis, axis) + hz * (np.outer(axis, p) + np.outer(p, axis)) + m * np.outer(p, p)
+        x["m"][parent] += m
+        for name, added in zip(("hx", "hy", "hz"), axis * hz + m * p):
+            x[name][parent] += added
+        for (a, b), label in zip(UPPER, SYMMETRIC):
+            x["S" + label][parent] += S[a, b]
+        _set_inertia(x, parent)
+    return replace(framed, numbers=x)
+
+
+def _set_inertia(x: dict[str, Array], i: int) -> None:
+    """J = tr(S) 1 - S of body i, rounding noise left by sums that cancel removed."""
+    scale = max(abs(x["S" + label][i]) for label in SYMMETRIC)
+    for label in SYMMETRIC:
+        x["S" + label][i] = float(_snap(x["S" + label][i], scale + 1e-300)) if scale != 1.0 else x["S" + label][i]
+    trace = sum(x["S" + label][i] for label in ("xx", "yy", "zz"))
+    for label in SYMMETRIC:
+        x["J" + label][i] = (trace if label[0] == label[1] else 0.0) - x["S" + label][i]
 
 
 FORMS = ("xz", "zxz", "rigid")

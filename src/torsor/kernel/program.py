@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from torsor.errors import ArgumentError
 from torsor.kernel import machine
-from torsor.kernel.frames import Framed, Kind, reframe
+from torsor.kernel.frames import Framed, Kind, reframe, regroup
 from torsor.kernel.gufunc import gufunc
 from torsor.kernel.llvm import Target
 from torsor.kernel.loops import LoopData, loop_data, loop_kernel, ranks_of, unrolled_kernel
@@ -43,6 +43,7 @@ class Program(functools.partial):
     """
 
     build: _Build
+    ufunc: np.ufunc  # one thread
 
     def __repr__(self) -> str:
         b = self.build
@@ -207,7 +208,7 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
     framed = _framed(model)
     code: Code | LoopCode | None = None
     if specialised or (specialised is None and model.nv <= UNROLL_FREEDOMS):
-        code = unroll(algorithm, framed, inputs, body)
+        code = unroll(algorithm, regroup(framed) if algorithm.torques_only else framed, inputs, body)
         if specialised is None and sum(Operations.of(code)) > UNROLL_OPERATIONS:
             code = None
     specialised = code is not None
@@ -221,7 +222,7 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
     ufunc, alive = gufunc(loaded.address, data.words.ctypes.data, build.signature, dtype, algorithm.name, "")
     build.alive.extend((alive, loaded))
     program = Program(ufunc if threads == 1 else Threaded(ufunc, build, threads))
-    program.build = build
+    program.build, program.ufunc = build, ufunc
     return program
 
 
