@@ -1,14 +1,24 @@
 """Simulation: integrators, forces, trajectories, recording.
 
-    simulation   Simulation and simulate: the way in
-    forces       what drives the joints;  references: motions to follow
-    motion       the right-hand side
-    integrators  the methods by name: runge_kutta, adams, scipy_methods (adaptive), structure (fixed step)
-    hermite      dense output;  coordinates: dq/dt = N(q) v
-    trajectory   what comes out;  recording: its files
+simulation   Simulation and simulate: the way in
+forces       what drives the joints;  references: motions to follow
+motion       the right-hand side
+integrators  the methods by name: runge_kutta, adams, scipy_methods (adaptive), structure (fixed step)
+hermite      dense output;  coordinates: dq/dt = N(q) v
+trajectory   what comes out;  recording: its files
 """
 
-from torsor.simulate.forces import PD, ComputedTorque, Constant, External, Friction, Limits, Spring, Table, pull
+from torsor.simulate.forces import (
+    PD,
+    ComputedTorque,
+    Constant,
+    External,
+    Friction,
+    Limits,
+    Spring,
+    Table,
+    pull,
+)
 from torsor.simulate.integrators import METHODS
 from torsor.simulate.recording import RecordingError
 from torsor.simulate.references import Cycloid
@@ -16,6 +26,6 @@ from torsor.simulate.simulation import Simulation, simulate
 from torsor.simulate.trajectory import Trajectory
 
 __all__ = [
-    "METHODS", "PD", "ComputedTorque", "Constant", "Cycloid", "External", "Friction", "Limits", "RecordingError",
-    "Simulation", "Spring", "Table", "Trajectory", "pull", "simulate",
+    "METHODS", "PD", "ComputedTorque", "Constant", "Cycloid", "External", "Friction", "Limits",
+    "RecordingError", "Simulation", "Spring", "Table", "Trajectory", "pull", "simulate",
 ]  # fmt: skip

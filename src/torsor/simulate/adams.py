@@ -1,29 +1,31 @@
 """Adams-Bashforth-Moulton, predict-evaluate-correct-evaluate, of variable step and variable order.
 
-The rates y' at the last times t_0 = t_n > t_1 > ... are kept as divided differences phi_i = y'[t_0, ..., t_i]. With
-g_i = int_0^h prod_{j<i} (s - (t_j - t_n)) ds the integral of Newton's basis,
+The rates y' at the last times t_0 = t_n > t_1 > ... are kept as divided differences phi_i = y'[t_0, ...,
+t_i]. With g_i = int_0^h prod_{j<i} (s - (t_j - t_n)) ds the integral of Newton's basis,
 
     predict   p_k = y + sum_{i<k} g_i phi_i                              (Adams-Bashforth of order k)
-    evaluate  D_0 = f(p_k),  D_{i+1} = (D_i - phi_i) / (t_n + h - t_i)   (differences that begin at the new time)
+    evaluate  D_0 = f(p_k),  D_{i+1} = (D_i - phi_i) / (t_n + h - t_i)   (differences from the new time on)
     correct   y  <- p_k + g_k D_k                                        (Adams-Moulton of order k + 1)
     evaluate  D with f(y): the phi of the next step.
 
-Two corrections of neighbouring orders differ by (g_k - g_{k-1} (t_n + h - t_{k-1})) D_k, which is the error estimate
-of order k; the order is the one that allows the longest next step. Starting needs nothing special: order 1,
-a small step. (L. F. Shampine, Numerical Solution of Ordinary Differential Equations, 1994, chapter 5.)
+Two corrections of neighbouring orders differ by (g_k - g_{k-1} (t_n + h - t_{k-1})) D_k, which is the error
+estimate of order k; the order is the one that allows the longest next step. Starting needs nothing special:
+order 1, a small step. (L. F. Shampine, Numerical Solution of Ordinary Differential Equations, 1994, chapter
+5.)
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from torsor.errors import SingularError
 from torsor.simulate.motion import Motion
-from torsor.simulate.stepper import Array, ErrorScale, Memory, Settings, Stepper
+from torsor.simulate.stepper import Array, ErrorScale, Memory, Settings, Stepper, no_step
 
 HIGHEST = 8  # of the predictor
 SAFETY, SHRINK, GROW = 0.8, 0.5, 2.0
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(HIGHEST // 2 + 1)  # exact for the products of up to HIGHEST + 1 factors
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(
+    HIGHEST // 2 + 1
+)  # exact for the products of up to HIGHEST + 1 factors
 
 
 class Adams(Stepper):
@@ -53,8 +55,7 @@ class Adams(Stepper):
                 break
             h = h_now * max(SHRINK, min(SAFETY, allowed))
             if h < 16 * np.spacing(max(self.t, 1e-300)):
-                raise SingularError(f"the step shrinks to nothing at t = {self.t:.9g}: the motion is singular there, or stiff "
-                                    "(use method='radau')")  # fmt: skip
+                raise no_step(self.t)
         proposal = h_now * min(GROW, max(SHRINK, SAFETY * allowed))
         self.h = max(h, proposal) if clipped else proposal
         self.t_old, self.t = self.t, t_end if clipped else self.t + h_now
@@ -112,7 +113,7 @@ class Adams(Stepper):
 
 
 def _newton_integrals(h: float, tau: Array) -> Array:
-    """g_i = int_0^h prod_{j<i} (s - tau_j) ds for i = 0 ... len(tau), by Gauss's rule, which is exact here."""
+    """g_i = int_0^h prod_{j<i} (s - tau_j) ds for i = 0 ... len(tau), by Gauss's rule (exact)."""
     s = h * (NODES + 1) / 2
     products = np.cumprod(s[:, None] - tau, axis=1)
     return np.concatenate([[h], h / 2 * (WEIGHTS @ products)])

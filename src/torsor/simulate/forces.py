@@ -20,6 +20,7 @@ from torsor.simulate.references import Reference
 
 Array = NDArray[Any]
 Force = Callable[[float, Array, Array], Array]
+Parameter = float | Array  # for all degrees of freedom, or (nv,)
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,16 @@ class Table:
     def __init__(self, t: ArrayLike, tau: ArrayLike, between: str = "linear") -> None:
         self.t, self.tau = np.asarray(t, dtype=np.float64), np.asarray(tau, dtype=np.float64)
         if self.t.ndim != 1 or self.tau.shape[:1] != self.t.shape or self.tau.ndim != 2 or len(self.t) < 2:
-            raise ArgumentError(f"a table needs t (m,) and tau (m, nv), m > 1, not {self.t.shape}, {self.tau.shape}")
+            raise ArgumentError(
+                f"a table needs t (m,) and tau (m, nv), m > 1, not {self.t.shape}, {self.tau.shape}"
+            )
         if not (np.diff(self.t) > 0).all():
             raise ArgumentError("the times of a table must increase")
-        makers = {"linear": self._linear, "previous": self._previous, "cubic": CubicSpline(self.t, self.tau)}
+        makers: dict[str, Callable[[float], Array]] = {
+            "linear": self._linear,
+            "previous": self._previous,
+            "cubic": CubicSpline(self.t, self.tau),
+        }
         if between not in makers:
             raise ArgumentError(f"between={between!r} is unknown; choose one of: {', '.join(makers)}")
         self.between, self._at = between, makers[between]
@@ -75,8 +82,8 @@ class PD:
 
     model: Model
     reference: Reference
-    kp: ArrayLike
-    kd: ArrayLike
+    kp: Parameter
+    kd: Parameter
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         q_d, v_d, _ = self.reference(t)
@@ -89,8 +96,8 @@ class ComputedTorque:
 
     model: Model
     reference: Reference
-    kp: ArrayLike = 100.0
-    kd: ArrayLike = 20.0
+    kp: Parameter = 100.0
+    kd: Parameter = 20.0
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         q_d, v_d, a_d = self.reference(t)
@@ -100,14 +107,14 @@ class ComputedTorque:
 
 @dataclass(frozen=True)
 class Friction:
-    """tau = -viscous v - coulomb tanh(v / creep): the jump of dry friction at rest, smoothed over the speed creep."""
+    """tau = -viscous v - coulomb tanh(v / creep): dry friction's jump at rest is smoothed over speeds of `creep`."""
 
-    viscous: ArrayLike = 0.0
-    coulomb: ArrayLike = 0.0
+    viscous: Parameter = 0.0
+    coulomb: Parameter = 0.0
     creep: float = 1e-3
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
-        return -np.asarray(self.viscous) * v - np.asarray(self.coulomb) * np.tanh(v / self.creep)
+        return -self.viscous * v - self.coulomb * np.tanh(v / self.creep)
 
 
 @dataclass(frozen=True)
@@ -115,9 +122,9 @@ class Spring:
     """tau = stiffness (rest - q) - damping v, the difference taken on the manifold of q."""
 
     model: Model
-    stiffness: ArrayLike
+    stiffness: Parameter
     rest: ArrayLike | None = None  # the neutral configuration
-    damping: ArrayLike = 0.0
+    damping: Parameter = 0.0
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         rest = self.model.neutral() if self.rest is None else self.rest
@@ -133,10 +140,10 @@ class Limits:
     """
 
     model: Model
-    lower: ArrayLike
-    upper: ArrayLike
-    stiffness: ArrayLike = 1e4
-    damping: ArrayLike = 1e2
+    lower: Parameter
+    upper: Parameter
+    stiffness: Parameter = 1e4
+    damping: Parameter = 1e2
 
     def __post_init__(self) -> None:
         if self.model.nq != self.model.nv:

@@ -15,7 +15,8 @@ from torsor.simulate.coordinates import Coordinates
 
 Array = NDArray[Any]
 
-# Row k: the coefficients of 1, s, ..., s^5 in the basis function of (x0, h x0', h^2 x0'', x1, h x1', h^2 x1'')[k].
+# Row k: the coefficients of 1, s, ..., s^5 in the basis function of (x0, h x0', h^2 x0'', x1, h x1', h^2
+# x1'')[k].
 QUINTIC = np.array([
     [1, 0, 0, -10, 15, -6], [0, 1, 0, -6, 8, -3], [0, 0, 0.5, -1.5, 1.5, -0.5],
     [0, 0, 0, 10, -15, 6], [0, 0, 0, -4, 7, -3], [0, 0, 0, 0.5, -1, 0.5],
@@ -25,7 +26,7 @@ QUINTIC = np.array([
 def interpolate(
     coordinates: Coordinates, t0: Any, row0: Array, t1: Any, row1: Array, t: Array
 ) -> tuple[Array, Array]:
-    """q, v at times t (m,) on steps from (t0, row0) to (t1, row1); rows are (q, v, a), one for all t or one each.
+    """q, v at times t (m,) on steps from (t0, row0) to (t1, row1); rows (q, v, a), one for all t or one each.
 
     Quaternions are interpolated in R^4 and then made units; v follows from the rate of q.
     """

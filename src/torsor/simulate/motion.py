@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics
 from torsor.errors import ArgumentError, SingularError
+from torsor.kernel.program import Program
 from torsor.model.model import Model
 from torsor.simulate.coordinates import Coordinates
 from torsor.simulate.forces import Constant, Force
@@ -42,6 +44,12 @@ class Motion:
         """The sum of all forces, (nv,)."""
         return self._constant if self.steady else self._sum(t, q, v)
 
+    def torques(self, t: Array, q: Array, v: Array) -> Array:
+        """The sum of all forces at many states, (m, nv)."""
+        if self.steady:
+            return np.broadcast_to(self._constant, v.shape)
+        return np.array([self._sum(*state) for state in zip(t, q, v)])
+
     def _sum(self, t: float, q: Array, v: Array) -> Array:
         tau = np.zeros(self.model.nv)
         for force in self.forces:
@@ -52,7 +60,7 @@ class Motion:
         """The cheapest form of the right-hand side."""
         if self.armature.any():
             return self._with_armature
-        program, tau = _program(self.model), self._constant
+        program, tau = compiled(self.model, dynamics.forward_dynamics), self._constant
         if self.steady:
             return lambda t, q, v, out: program(q, v, tau, out)
         return lambda t, q, v, out: program(q, v, self._sum(t, q, v), out)
@@ -68,12 +76,13 @@ class Motion:
         if not np.isfinite(out).all():
             k = int(np.flatnonzero(~np.isfinite(out))[0])
             body = self.model.names[int(np.searchsorted(self.model.v_start, k, "right")) - 1]
-            raise SingularError(f"the acceleration of {body!r} at t = {t:g} is {out[k]}: check its mass and the forces")
+            raise SingularError(
+                f"the acceleration of {body!r} at t = {t:g} is {out[k]}: check its mass and the forces"
+            )
         return out
 
 
-def _program(model: Model) -> Callable[[Array, Array, Array, Array], Any]:
-    def program(q: Array, v: Array, tau: Array, out: Array) -> None:
-        out[:] = dynamics.forward_dynamics(model, q, v, tau)
-
-    return program
+@lru_cache(maxsize=64)
+def compiled(model: Model, function: Callable[..., Array]) -> Program:
+    """The program of a function, made once a model."""
+    return dynamics.compile(model, function)

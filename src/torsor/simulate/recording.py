@@ -1,12 +1,12 @@
 """Trajectory files: append-only, a checksum a chunk, safe against a crash at any moment.
 
-    file    = MAGIC, frame, frame, ...                    the first frame is the header (JSON), the others are chunks
+    file    = MAGIC, frame, frame, ...         the first frame is the header (JSON), the others are chunks
     frame   = kind (4 bytes), length (8), blake2b of kind and length (8), blake2b of the payload (16), payload
     chunk   = JSON {"rows": [m, width], "memory": {name: shape, ...}} and a newline, then the numbers, float64
 
-A chunk holds rows (t, q, v, a, tau) and the memory from which the integrator goes on after them. It is written with one
-call and synced to the disk; what a crash cuts off is shorter than its frame says and is dropped. A frame that is
-whole but fails its checksum is damage, and is reported.
+A chunk holds rows (t, q, v, a, tau) and the memory from which the integrator goes on after them. It is
+written with one call and synced to the disk; what a crash cuts off is shorter than its frame says and is
+dropped. A frame that is whole but fails its checksum is damage, and is reported.
 """
 
 from __future__ import annotations
@@ -96,29 +96,32 @@ class Recorder:
     @classmethod
     def create(cls, path: str | Path, header: dict[str, Any], expected_bytes: int = 0) -> Recorder:
         """A new file, after a look at whether it can be written and the run will fit."""
-        path = Path(path)
+        path, part = Path(path), Path(f"{path}.part")
+        if path.exists():
+            raise RecordingError(f"{path} exists: resume that run, or choose another name")
         try:
-            file = open(path, "xb", buffering=0)
-        except FileExistsError:
-            raise RecordingError(f"{path} exists: resume that run, or choose another name") from None
+            free = shutil.disk_usage(path.parent).free
+            recorder = cls(path, open(part, "wb", buffering=0), 0)  # noqa: SIM115 (open as long as the run)
         except OSError as error:
             raise RecordingError(f"{path}: cannot be written ({error.strerror})") from None
-        free = shutil.disk_usage(path.parent).free
         if expected_bytes > free:
-            file.close()
-            path.unlink()
+            recorder.close()
+            part.unlink()
             raise RecordingError(
-                f"{path}: the run needs about {expected_bytes / 1e6:.0f} MB and {free / 1e6:.0f} MB are free; "
+                f"{path}: the run needs about {expected_bytes / 1e6:.0f} MB, {free / 1e6:.0f} MB are free; "
                 "record fewer rows (a larger dt) or choose another disk"
             )
-        recorder = cls(path, file, 0)
         recorder._write(MAGIC + _frame(HEADER, json.dumps(header).encode()))
+        part.rename(path)  # a file of this name always has its header
         return recorder
 
     @classmethod
     def reopen(cls, recording: Recording) -> Recorder:
-        """Go on after the last whole chunk; bytes of a damaged rest are kept beside the file, as <name>.damaged."""
-        file = open(recording.path, "r+b", buffering=0)
+        """Go on after the last whole chunk; a damaged rest is kept beside the file, as <name>.damaged."""
+        try:
+            file = open(recording.path, "r+b", buffering=0)  # noqa: SIM115 (open as long as the run)
+        except OSError as error:
+            raise RecordingError(f"{recording.path}: cannot be written ({error.strerror})") from None
         if recording.damage is not None:
             file.seek(recording.end)
             Path(f"{recording.path}.damaged").write_bytes(file.read())
@@ -143,7 +146,7 @@ class Recorder:
             self._file.truncate(self._end)
             self._file.close()
             raise RecordingError(
-                f"{self.path}: cannot be written any further ({error.strerror}); all rows before are safe in it. "
+                f"{self.path}: cannot be written any further ({error.strerror}); all rows so far are safe. "
                 "Make room and resume."
             ) from None
         self._end += len(data)
@@ -162,7 +165,11 @@ def _frames(content: bytes) -> Iterator[tuple[bytes, bytes, int]]:
     """(kind, payload, where the next frame begins) of each whole frame."""
     at = len(MAGIC)
     while at + PREFIX <= len(content):
-        start, start_digest, digest = content[at : at + 12], content[at + 12 : at + 20], content[at + 20 : at + PREFIX]
+        start, start_digest, digest = (
+            content[at : at + 12],
+            content[at + 12 : at + 20],
+            content[at + 20 : at + PREFIX],
+        )
         if _digest(start, 8) != start_digest:
             raise _Damaged("has a damaged beginning")
         at, length = at + PREFIX, int.from_bytes(start[4:], "little")

@@ -1,8 +1,8 @@
 """Explicit Runge-Kutta pairs with adaptive steps, on the vector space of (q, v).
 
 All pairs are written so that the last stage is the new state (FSAL): its acceleration is the first one of the
-next step. The loop is lean because the right-hand side costs little more than one NumPy call: the state q, v and the
-acceleration of a stage are one row of memory, in which y = (q, v) and y' = (v, a) overlap.
+next step. The right-hand side costs little more than one NumPy call, so the loop is lean: a stage is one
+product, one call of the right-hand side and one copy.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from torsor.errors import SingularError
 from torsor.simulate.motion import Motion
-from torsor.simulate.stepper import Array, ErrorScale, Memory, Settings, Stepper
+from torsor.simulate.stepper import Array, ErrorScale, Memory, Settings, Stepper, no_step
 
 SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0
 
@@ -33,30 +32,27 @@ class ExplicitPair(Stepper):
         self._allocate()
 
     def _allocate(self) -> None:
-        """The stages, and the views of them that the loop uses: none is made anew in a step."""
-        nq, nv, s = self.nq, self.nv, len(self.A)
-        rows = np.zeros((s, nq + 2 * nv))
-        rows[0] = self.row
-        self.row, self._last = rows[0], rows[-1]
-        self._y, self._y_new = rows[0, : nq + nv], rows[-1, : nq + nv]
-        flat = self.motion.coordinates.flat
-        self._K = rows[:, nq:] if flat else np.zeros((s, nq + nv))
-        self._weights = np.zeros((s + 1, s))
-        self._unit_weights = np.vstack([self.A, self.E])
-        self._error = np.empty(nq + nv)
-        self._c = self.A.sum(axis=1).tolist()
-        self._stages = [
-            (self._weights[i, :i], self._K[:i], rows[i, : nq + nv], rows[i, :nq], rows[i, nq : nq + nv],
-             rows[i, nq + nv :], self._K[i])
-            for i in range(1, s)
-        ]  # fmt: skip
-        if not flat:
-            self._set_rate(self._K[0], self.q, self.v, self.a)
+        """The stages, and the views of them that the loop uses: none is made anew in a step.
 
-    def _set_rate(self, k: Array, q: Array, v: Array, a: Array) -> None:
-        """y' = (N(q) v, a), where the rows do not hold it already."""
-        k[: self.nq] = self.motion.coordinates.rate(q, v)
-        k[self.nq :] = a
+        P stacks y and the rates k_0, k_1, ...; with weights (1, h A_i0, h A_i1, ...) one product gives y_i.
+        """
+        nq, nv, s = self.nq, self.nv, len(self.A)
+        self._P, self._Y, self._error = np.zeros((1 + s, nq + nv)), np.zeros((s, nq + nv)), np.empty(nq + nv)
+        self._unit_weights, self._weights = np.vstack([self.A, self.E]), np.ones((s + 1, 1 + s))
+        self._weights[-1, 0] = 0.0  # the error is of the step, not of y
+        self._scaled = self._weights[:, 1:]
+        self._stages = [
+            (c, weights[: 1 + i], self._P[: 1 + i], y, y[:nq], y[nq:], k[:nq], k[nq:])
+            for i, (c, weights, y, k) in enumerate(zip(self.A.sum(axis=1).tolist(), self._weights, self._Y,
+            self._P[1:]))
+        ][1:]  # fmt: skip
+        self._begin()
+
+    def _begin(self) -> None:
+        """Set y and its rate k_0 from the row."""
+        self._P[0] = self.row[: self.nq + self.nv]
+        self._P[1, : self.nq] = self.motion.coordinates.rate(self.q, self.v)
+        self._P[1, self.nq :] = self.a
 
     def step(self, t_end: float) -> None:
         t, h = self.t, min(self.h, self.settings.max_step)
@@ -72,8 +68,7 @@ class ExplicitPair(Stepper):
             h = h_now * (max(SHRINK, SAFETY * error ** (-1 / self.order)) if error < np.inf else SHRINK)
             rejected = True
             if h < shortest:
-                raise SingularError(f"the step shrinks to nothing at t = {t:.9g}: the motion is singular there, or stiff "
-                                    "(use method='radau')")  # fmt: skip
+                raise no_step(self.t)
         grow = GROW if error == 0 else min(GROW, max(SHRINK, SAFETY * error ** (-1 / self.order)))
         proposal = h_now * (min(1.0, grow) if rejected else grow)
         # a step cut short at t_end says nothing against the step that was planned
@@ -82,26 +77,25 @@ class ExplicitPair(Stepper):
 
     def _try(self, t: float, h: float) -> float:
         """All stages of a step; the norm of its error."""
-        np.multiply(self._unit_weights, h, self._weights)
-        accelerate, y, flat, dot = self.motion.accelerate, self._y, self.motion.coordinates.flat, np.dot
-        for c, (weights, K, y_i, q_i, v_i, a_i, k_i) in zip(self._c[1:], self._stages):
-            dot(weights, K, y_i)
-            y_i += y
+        np.multiply(self._unit_weights, h, self._scaled)
+        accelerate, rate = self.motion.accelerate, self.motion.coordinates.rate
+        for c, weights, P, y_i, q_i, v_i, rate_i, a_i in self._stages:
+            weights.dot(P, y_i)
             accelerate(t + c * h, q_i, v_i, a_i)
-            if not flat:
-                self._set_rate(k_i, q_i, v_i, a_i)
+            rate_i[:] = rate(q_i, v_i)
         self.evaluations += len(self._stages)
-        dot(self._weights[-1], self._K, self._error)
-        error = self.scale.norm(self._error, y, self._y_new)
+        self._weights[-1].dot(self._P, self._error)
+        error = self.scale.norm(self._error, self._P[0], self._Y[-1])
         return error if error == error else np.inf  # a NaN is an error beyond all bounds
 
     def _accept(self, t: float) -> None:
-        np.copyto(self.row_old, self.row)
-        np.copyto(self.row, self._last)
+        self.row, self.row_old = self.row_old, self.row
+        self.row[: self.nq + self.nv] = self._Y[-1]
+        self.row[self.nq + self.nv :] = self._P[-1, self.nq :]
         self.t_old, self.t = self.t, t
         if not self.motion.coordinates.flat:
             self.motion.coordinates.normalise(self.q)  # the acceleration does not depend on the length
-            self._set_rate(self._K[0], self.q, self.v, self.a)
+        self._begin()
 
     def memory(self) -> Memory:
         return super().memory() | {"h": np.array([self.h])}
@@ -109,8 +103,7 @@ class ExplicitPair(Stepper):
     def recall(self, memory: Memory) -> None:
         super().recall(memory)
         self.h = float(memory["h"][0])
-        if not self.motion.coordinates.flat:
-            self._set_rate(self._K[0], self.q, self.v, self.a)
+        self._begin()
 
 
 def _tableau(*rows: list[float]) -> Array:

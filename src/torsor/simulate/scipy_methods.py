@@ -15,8 +15,8 @@ from torsor.simulate.stepper import Array, ErrorScale, Memory, Settings, Stepper
 class ScipyStepper(Stepper):
     """An integrator of scipy.integrate at work on y = (q, v).
 
-    A solver keeps more than t, y and the step between steps. So that a resumed run is the same to the last bit,
-    asking for its memory starts it afresh from t, y and its next step, in the uninterrupted run too.
+    A solver keeps more than t, y and the step between steps. So that a resumed run is the same to the last
+    bit, asking for its memory starts it afresh from t, y and its next step, in the uninterrupted run too.
     """
 
     solver_class: ClassVar[Any]
@@ -37,8 +37,9 @@ class ScipyStepper(Stepper):
     def _start(self, t_end: float) -> None:
         y = self.row[: self.nq + self.nv].copy()
         first = min(self.h, self.settings.max_step, t_end - self.t)
+        # SciPy's implicit methods know one rtol only; a per-joint one is met by its least
         self.solver = self.solver_class(
-            self._rate, self.t, y, t_end, rtol=self.scale.rtol, atol=self.scale.atol, first_step=first,
+            self._rate, self.t, y, t_end, rtol=self.scale.rtol.min(), atol=self.scale.atol, first_step=first,
             max_step=self.settings.max_step,
         )  # fmt: skip
 

@@ -18,7 +18,7 @@ from torsor.model.model import Model
 from torsor.simulate.forces import Force
 from torsor.simulate.integrators import method_named
 from torsor.simulate.motion import Motion
-from torsor.simulate.recording import Recorder, RecordingError, read
+from torsor.simulate.recording import Memory, Recorder, read
 from torsor.simulate.stepper import Settings
 from torsor.simulate.trajectory import Trajectory, header
 
@@ -27,6 +27,8 @@ Event = Callable[[float, Array, Array], float]
 Progress = Callable[[float], None]
 
 CHUNK = 256  # rows between two syncs to the disk
+# the options of a Simulation that its file holds
+OWN = ("q0", "v0", "method", "rtol", "atol", "step", "max_step", "dt", "t0", "chunk", "armature")
 PATIENCE = 64  # steps between two reports of progress
 
 
@@ -43,11 +45,13 @@ class Simulation:
     about      words and numbers kept in that file
     """
 
-    def __init__(self, model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, *,
-                 forces: Force | Sequence[Force] = (), method: str = "dopri5", rtol: ArrayLike = 1e-6,
-                 atol: ArrayLike = 1e-9, step: float | None = None, max_step: float = inf, dt: float | None = None,
-                 t0: float = 0.0, gravity: bool = True, armature: ArrayLike = 0.0, record: str | Path | None = None,
-                 chunk: int = CHUNK, about: dict[str, Any] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, *,
+        forces: Force | Sequence[Force] = (), method: str = "dopri5", rtol: ArrayLike = 1e-6,
+        atol: ArrayLike = 1e-9, step: float | None = None, max_step: float = inf, dt: float | None = None,
+        t0: float = 0.0, gravity: bool = True, armature: ArrayLike = 0.0, record: str | Path | None = None,
+        chunk: int = CHUNK, about: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         self.model = model if gravity else replace(model, gravity=np.zeros(3))
         self.forces: tuple[Force, ...] = (forces,) if callable(forces) else tuple(forces)
         if dt is not None and not dt > 0:
@@ -60,9 +64,11 @@ class Simulation:
         self.stepper = method_named(method)(self.motion, float(t0), q, v, self.settings)
         self.dt, self.t0, self.chunk = dt, float(t0), chunk
         self.record = None if record is None else Path(record)
-        self.about = {"method": method, **_plain(self.settings), "dt": dt, "t0": t0, "chunk": chunk,
-                      "armature": self.motion.armature.tolist(), "forces": [_name(force) for force in self.forces],
-                      **(about or {})}  # fmt: skip
+        self.about = {
+            "method": method, **_plain(self.settings), "dt": dt, "t0": t0, "chunk": chunk,
+            "q0": q.tolist(), "v0": v.tolist(), "armature": self.motion.armature.tolist(),
+            "forces": [_name(force) for force in self.forces], **(about or {}),
+        }  # fmt: skip
         self._recorder: Recorder | None = None
         self._times: list[float] = []
         self._rows: list[Array] = []
@@ -95,12 +101,18 @@ class Simulation:
     def run(self, until: float, *, stop: Event | None = None, progress: Progress | None = None) -> Trajectory:
         """Go on to the time `until`, or to the first zero of stop(t, q, v); the whole trajectory.
 
-        An interruption (Ctrl-C, an error in a force) leaves a recorded run at its last chunk, ready to be resumed.
+        An interruption (Ctrl-C, an error in a force) leaves a recorded run at its last chunk, ready to be
+        resumed.
         """
         if not until > self.t - 1e-12:
             raise ArgumentError(f"the simulation is at t = {self.t:g} already; until = {until:g} lies before")
         if not self._started:
             self._start(until)
+        with np.errstate(all="ignore"):  # integrators look at what comes out, once a step
+            self._advance(until, stop, progress)
+        return self._finish()
+
+    def _advance(self, until: float, stop: Event | None, progress: Progress | None) -> None:
         stepper, steps = self.stepper, 0
         value = 0.0 if stop is None else stop(stepper.t, stepper.q, stepper.v)
         while stepper.t < until:
@@ -114,12 +126,15 @@ class Simulation:
             steps += 1
             if progress is not None and steps % PATIENCE == 0:
                 progress(stepper.t)
-        return self._finish()
 
     def _start(self, until: float | None = None) -> None:
-        """The first row, and the file."""
+        """The file, then the first row."""
         if self.record is not None:
-            self._recorder = Recorder.create(self.record, header(self.model, self.about), self._expected_bytes(until))
+            expected = self._expected_bytes(until)
+            self._recorder = Recorder.create(self.record, header(self.model, self.about), expected)
+        self._begin()
+
+    def _begin(self) -> None:
         self._times, self._rows, self._next = [self.stepper.t], [self.stepper.row.copy()], 1
         self._started = True
 
@@ -130,7 +145,7 @@ class Simulation:
         return 8 * (1 + self.model.nq + 3 * self.model.nv) * ceil((until - self.t0) / spacing)
 
     def _collect(self, end: float | None = None) -> None:
-        """Take the rows of the last step, up to `end`, where a run stops; write a chunk when there are enough."""
+        """Take the rows of the last step, up to `end` if the run stops there; write a chunk when it is full."""
         if self.dt is not None:
             self._sample(self.stepper.t if end is None else end)
         elif end is None:
@@ -170,12 +185,12 @@ class Simulation:
         return float(brentq(value, a, b, xtol=1e-14 * max(1.0, abs(b)), rtol=1e-14))
 
     def _flush(self) -> None:
-        """Write, or keep, the collected rows; the integrator goes on from the memory that is written with them."""
+        """Write, or keep, the collected rows and the memory from which the integrator goes on."""
         if not self._rows:
             return
         memory = self.stepper.memory() | {"next": np.array([self._next])}
         rows, nq, nv = np.array(self._rows), self.model.nq, self.model.nv
-        tau = [self.motion.torque(t, row[:nq], row[nq : nq + nv]) for t, row in zip(self._times, rows)]
+        tau = self.motion.torques(np.array(self._times), rows[:, :nq], rows[:, nq : nq + nv])
         chunk = np.column_stack([self._times, rows, tau])
         if self._recorder is None:
             self._kept.append(chunk)
@@ -192,39 +207,48 @@ class Simulation:
     # ---- resuming ----
 
     @classmethod
-    def resume(cls, path: str | Path, *, model: Model | None = None, forces: Force | Sequence[Force] = ()) -> Simulation:
+    def resume(
+        cls, path: str | Path, *, model: Model | None = None, forces: Force | Sequence[Force] = ()
+    ) -> Simulation:
         """Go on with a recorded run where its last whole chunk ends, to the same bits as without the break.
 
-        Forces are code and are not in the file: give the same ones again. A model may be given to check that it is
-        the recorded one.
+        Forces are code and are not in the file: give the same ones again. A model may be given to check
+        that it is the recorded one.
         """
         found = read(path)
         recorded = toml.read(found.header["model"], str(path))
         if model is not None and model.key != found.header["model_key"]:
-            raise ModelError(f"{path} was recorded with {recorded!r}, not with the given {model!r}: they differ in "
-                             "structure, mass or geometry")  # fmt: skip
+            raise ModelError(
+                f"{path} was recorded with {recorded!r}, not with the given {model!r}: they differ in structure, "
+                "mass or geometry"
+            )
         about = found.header["about"]
-        own = ("method", "rtol", "atol", "step", "max_step", "dt", "t0", "chunk", "armature")
-        options = {key: about[key] for key in own}
+        options = {key: about[key] for key in OWN}
         options["max_step"] = options["max_step"] or inf
-        rest = {key: value for key, value in about.items() if key not in (*own, "forces")}
-        if not found.chunks:
-            raise RecordingError(f"{path} holds no rows yet: delete it and start the run again")
-        first = found.chunks[0].rows[0]
-        q0, v0 = first[1 : 1 + recorded.nq], first[1 + recorded.nq : 1 + recorded.nq + recorded.nv]
-        simulation = cls(recorded, q0, v0, forces=forces, record=path, about=rest, **options)
+        rest = {key: value for key, value in about.items() if key not in (*OWN, "forces")}
+        simulation = cls(recorded, forces=forces, record=path, about=rest, **options)
         if simulation.about["forces"] != about["forces"]:
-            raise ArgumentError(f"{path} was recorded with the forces {about['forces'] or 'none'}; "
-                                f"{simulation.about['forces'] or 'none'} were given")  # fmt: skip
-        memory = found.chunks[-1].memory
-        simulation.stepper.recall(memory)
-        simulation._next = int(memory["next"][0])
-        simulation._recorder, simulation._started = Recorder.reopen(found), True
+            raise ArgumentError(
+                f"{path} was recorded with the forces {about['forces'] or 'none'}; "
+                f"{simulation.about['forces'] or 'none'} were given"
+            )
+        simulation._go_on(Recorder.reopen(found), found.chunks[-1].memory if found.chunks else None)
         return simulation
 
+    def _go_on(self, recorder: Recorder, memory: Memory | None) -> None:
+        """Take up a recorded run, from its beginning if it holds no rows yet."""
+        self._recorder = recorder
+        self._begin()
+        if memory is not None:
+            self._times, self._rows = [], []
+            self.stepper.recall(memory)
+            self._next = int(memory["next"][0])
 
-def simulate(model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, duration: float = 10.0, *,
-             stop: Event | None = None, progress: Progress | None = None, **options: Any) -> Trajectory:  # fmt: skip
+
+def simulate(
+    model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, duration: float = 10.0, *,
+    stop: Event | None = None, progress: Progress | None = None, **options: Any,
+) -> Trajectory:  # fmt: skip
     """The motion of a model from (q0, v0) for `duration` seconds; the options are those of `Simulation`.
 
     stop(t, q, v): end at its first zero;  progress(t): called now and then.
@@ -238,7 +262,9 @@ def simulate(model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = N
 def _state(name: str, x: ArrayLike, size: int) -> Array:
     state = np.array(x, dtype=np.float64)
     if state.shape != (size,) or not np.isfinite(state).all():
-        raise ArgumentError(f"{name} must be {size} finite numbers, not an array of shape {state.shape}: {state}")
+        raise ArgumentError(
+            f"{name} must be {size} finite numbers, not an array of shape {state.shape}: {state}"
+        )
     return state
 
 

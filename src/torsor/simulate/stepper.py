@@ -1,4 +1,4 @@
-"""What every integrator is: something that takes one step, can be asked for the way between, and can be resumed."""
+"""What every integrator is: it takes one step, knows the way between its ends, and can be resumed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ Memory = dict[str, Array]
 class Settings:
     """How finely to integrate. Adaptive methods use the tolerances, fixed-step methods use `step`.
 
-    rtol, atol: the error a step may make in each q and v is atol + rtol |value|; one number for all, or one for
-    each degree of freedom (nv,), used for its position and its velocity. `max_step` bounds adaptive steps.
+    rtol, atol: the error a step may make in each q and v is atol + rtol |value|; one number for all, or one
+    for each degree of freedom (nv,), used for its position and its velocity. `max_step` bounds adaptive
+    steps.
     """
 
     rtol: ArrayLike = 1e-6
@@ -107,7 +108,9 @@ class FixedStep(Stepper):
         self.advance(t - self.t)
         self.t, self.count = t, self.count + 1
         if not np.isfinite(self.row).all():
-            raise SingularError(f"the motion has no finite state after t = {self.t_old:.6g}: take smaller steps")
+            raise SingularError(
+                f"the motion has no finite state after t = {self.t_old:.6g}: take smaller steps"
+            )
 
     def advance(self, h: float) -> None:
         """Move row from t to t + h."""
@@ -126,7 +129,7 @@ class FixedStep(Stepper):
 
 
 class ErrorScale:
-    """The norm of local errors: root mean square of error / (atol + rtol |y|), 1 where they are just allowed."""
+    """The norm of local errors: root mean square of error / (atol + rtol |y|), 1 where just allowed."""
 
     def __init__(self, motion: Motion, settings: Settings) -> None:
         self.rtol, self.atol = (_spread(motion, name, getattr(settings, name)) for name in ("rtol", "atol"))
@@ -145,7 +148,7 @@ class ErrorScale:
         return sqrt(error.dot(error) / self._count)
 
     def first_step(self, motion: Motion, t: float, row: Array, order: int) -> float:
-        """A safe first step from the sizes of y, y' and y'' (Hairer, Norsett & Wanner, Solving ODEs I, II.4)."""
+        """A safe first step from the sizes of y, y' and y'' (Hairer & al., Solving ODEs I, II.4)."""
         c = motion.coordinates
         q, v, a = np.split(row, [c.nq, c.nq + c.nv])
         y, f = row[: c.nq + c.nv], np.concatenate([c.rate(q, v), a])
@@ -163,8 +166,17 @@ def _spread(motion: Motion, name: str, tolerance: ArrayLike) -> Array:
     """A tolerance for each entry of y = (q, v)."""
     x = np.asarray(tolerance, dtype=np.float64)
     if x.shape not in ((), (motion.model.nv,)) or not (x >= 0).all() or not np.isfinite(x).all():
-        raise ArgumentError(f"{name} must be a number >= 0 or one for each of {motion.model.nv} degrees of freedom")
+        raise ArgumentError(
+            f"{name} must be a number >= 0 or one for each of {motion.model.nv} degrees of freedom"
+        )
     if name == "rtol" and (x < 1e-14).any():
         raise ArgumentError(f"rtol = {x.min():g} is below what double precision can hold; use 1e-13 or more")
     x = np.broadcast_to(x, motion.model.nv)
     return np.concatenate([x[motion.coordinates.velocity_of], x])
+
+
+def no_step(t: float) -> SingularError:
+    """What to say where no step is small enough."""
+    return SingularError(
+        f"the step shrinks to nothing at t = {t:.9g}: the motion is singular there, or stiff (use method='radau')"
+    )

@@ -14,13 +14,14 @@ from scipy.special import bernoulli
 from torsor import dynamics
 from torsor.errors import SingularError
 from torsor.simulate.coordinates import Coordinates
-from torsor.simulate.motion import Motion
+from torsor.simulate.motion import Motion, compiled
 from torsor.simulate.stepper import Array, FixedStep, Memory, Settings
 
 # Implicit equations are iterated until they change by rounding only.
 SETTLED = 8 * np.finfo(np.float64).eps
 ITERATIONS = 100
-# dexp^-1 is a series in the turn of half a step; with 12 terms and turns below 1/2 rad its tail is below 1e-14.
+# dexp^-1 is a series in the turn of half a step; with 12 terms and turns below 1/2 rad its tail is below
+# 1e-14.
 TERMS = 12
 LARGEST_TURN = 0.5
 BERNOULLI = [(k, bernoulli(TERMS)[k] / factorial(k)) for k in range(TERMS + 1) if k == 1 or k % 2 == 0]
@@ -47,8 +48,8 @@ class StoermerVerlet(FixedStep):
         q <- q [+] h w
         v <- w + h/2 a(t + h, q, w)    explicit
 
-    Each half kick is the adjoint of the other, so the step reads the same backwards in time. It is symplectic where
-    M is constant, and reversible always.
+    Each half kick is the adjoint of the other, so the step reads the same backwards in time. It is
+    symplectic where M is constant, and reversible always.
     """
 
     order = 2
@@ -64,21 +65,26 @@ class StoermerVerlet(FixedStep):
 class Variational(FixedStep):
     """A variational integrator on the Lie group of the joints, order 2: symplectic for every model and M(q).
 
-    Each half step of length k moves q along a constant velocity, q1 = q0 [+] k x. The first takes the Lagrangian at
-    its beginning, L_d = k L(q0, x), the second at its end, L_d = k L(q1, x); the discrete Legendre transforms are
+    Each half step of length k moves q along a constant velocity, q1 = q0 [+] k x. The first takes the
+    Lagrangian at its beginning, L_d = k L(q0, x), the second at its end, L_d = k L(q1, x); the discrete
+    Legendre transforms are
 
         p0 = D(k x)^T M x - k F          p1 = D(-k x)^T M x               M, F at (q0, x)
         p0 = D(k x)^T M x                p1 = D(-k x)^T M x + k F         M, F at (q1, x)
 
-    with p = M v, D(y) = dexp_y^-1, and F = dL/dq = C^T v - gravity - ad_v^T M v + tau the left-trivialised force
-    (from dp/dt = C^T v - gravity + tau, since dM/dt = C + C^T). The second half is the adjoint of the first.
-    (N. Bou-Rabee, J. E. Marsden, Hamilton-Pontryagin integrators on Lie groups, Found. Comput. Math. 9, 2009.)
+    with p = M v, D(y) = dexp_y^-1, and F = dL/dq = C^T v - gravity - ad_v^T M v + tau the left-trivialised
+    force (from dp/dt = C^T v - gravity + tau, since dM/dt = C + C^T). The second half is the adjoint of the
+    first. (N. Bou-Rabee, J. E. Marsden, Hamilton-Pontryagin integrators on Lie groups, Found. Comput. Math.
+    9, 2009.)
     """
 
     order = 2
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         super().__init__(motion, t, q, v, settings)
+        functions = (dynamics.mass_matrix, dynamics.coriolis_matrix, dynamics.gravity_forces)
+        self._M, self._C, self._gravity = (compiled(motion.model, function) for function in functions)
+        self._armature = np.diag(motion.armature)
         self.p = self._mass(self.q) @ self.v
 
     def advance(self, h: float) -> None:
@@ -94,7 +100,7 @@ class Variational(FixedStep):
         self.a[:] = self.acceleration(t + h, self.q, self.v)
 
     def _mass(self, q: Array) -> Array:
-        return dynamics.mass_matrix(self.motion.model, q) + np.diag(self.motion.armature)
+        return self._M(q) + self._armature
 
     def _legendre(self, M: Array, y: Array, x: Array) -> Array:
         """D(y)^T M x"""
@@ -108,11 +114,10 @@ class Variational(FixedStep):
         return np.linalg.solve(M, p)
 
     def _force(self, t: float, q: Array, v: Array, M: Array) -> Array:
-        model = self.motion.model
-        inertial = dynamics.coriolis_matrix(model, q, v).T @ v
+        inertial = self._C(q, v).T @ v
         if not self.motion.coordinates.flat:
             inertial -= adjoint(self.motion.coordinates, v).T @ (M @ v)
-        return inertial - dynamics.gravity_forces(model, q) + self.motion.torque(t, q, v)
+        return inertial - self._gravity(q) + self.motion.torque(t, q, v)
 
     def memory(self) -> Memory:
         return super().memory() | {"p": self.p}
@@ -132,7 +137,7 @@ def settle(update: Callable[[Array], Array], x: Array, t: float) -> Array:
 
 
 def adjoint(c: Coordinates, x: Array) -> Array:
-    """ad_x of the product of the joints' groups, (nv, nv): blocks for rotations and rigid motions, else zero."""
+    """ad_x of the product of the joints' groups, (nv, nv): blocks for rotations and rigid motions."""
     ad = np.zeros((c.nv, c.nv))
     for columns in c.omega:
         ad[np.ix_(columns, columns)] = _hat(x[columns])
@@ -146,7 +151,9 @@ def adjoint(c: Coordinates, x: Array) -> Array:
 def dexp_inverse(ad: Array) -> Array:
     """dexp_y^-1 = sum B_k / k! ad_y^k"""
     if np.abs(ad).max() > LARGEST_TURN:
-        raise SingularError(f"a joint turns or moves by more than {LARGEST_TURN} in half a step: take smaller steps")
+        raise SingularError(
+            f"a joint turns or moves by more than {LARGEST_TURN} in half a step: take smaller steps"
+        )
     result, power, at = np.zeros_like(ad), np.eye(len(ad)), 0
     for k, factor in BERNOULLI:
         while at < k:

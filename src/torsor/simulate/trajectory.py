@@ -71,7 +71,7 @@ class Trajectory:
 
     @cached_property
     def drift(self) -> Array:
-        """How far each quaternion is from a unit one, (m, number of them); nothing else is constrained in a tree."""
+        """How far each quaternion is from a unit one, (m, number of them): a tree has no other constraint."""
         return Coordinates(self.model).lengths(self.q) - 1
 
     def path(self, body: str | int = -1) -> Array:
@@ -86,7 +86,9 @@ class Trajectory:
         """q, v at any times within the trajectory, by quintics through its rows (see `hermite.py`)."""
         times = np.asarray(t, dtype=np.float64)
         if times.size and not (times.min() >= self.t[0] and times.max() <= self.t[-1]):
-            raise ArgumentError(f"times must lie in [{self.t[0]:g}, {self.t[-1]:g}], where the trajectory is known")
+            raise ArgumentError(
+                f"times must lie in [{self.t[0]:g}, {self.t[-1]:g}], where the trajectory is known"
+            )
         flat = times.ravel()
         k = np.clip(self.t.searchsorted(flat, "right") - 1, 0, len(self.t) - 2)
         rows = np.concatenate([self.q, self.v, self.a], axis=1)
@@ -99,13 +101,19 @@ class Trajectory:
     def columns(self) -> list[str]:
         """The names of the columns of `table`."""
         q, v = coordinate_names(self.model), velocity_names(self.model)
-        letters = [(f"{letter}.{name}") for letter, names in (("q", q), ("v", v), ("a", v), ("tau", v)) for name in names]
+        letters = [
+            (f"{letter}.{name}")
+            for letter, names in (("q", q), ("v", v), ("a", v), ("tau", v))
+            for name in names
+        ]
         return ["t", *letters, "kinetic_energy", "potential_energy"]
 
     @property
     def table(self) -> Array:
         """All rows with their energies, (m, columns)."""
-        return np.column_stack([self.t, self.q, self.v, self.a, self.tau, self.kinetic_energy, self.potential_energy])
+        return np.column_stack(
+            [self.t, self.q, self.v, self.a, self.tau, self.kinetic_energy, self.potential_energy]
+        )
 
     def to_csv(self, path: str | Path) -> None:
         """A line of column names, then one line a row, every number to its last bit."""
@@ -135,7 +143,7 @@ class Trajectory:
         found = recording.read(path)
         if found.damage and not damaged:
             raise recording.RecordingError(
-                f"{path} is damaged: {found.damage}. The {len(found.rows)} rows before are well: load them with "
+                f"{path} is damaged: {found.damage}. The {len(found.rows)} rows before are well: load with "
                 "damaged=True, or resume the run, which computes the rest again."
             )
         return cls.from_rows(toml.read(found.header["model"], str(path)), found.rows, found.header["about"])
@@ -155,7 +163,7 @@ class Trajectory:
         return plot_trajectory(self, path)
 
     def view(self, path: str | Path | None = None) -> Path:
-        """A page that plays the motion in 3-D; written to `path`, or to a temporary file and opened in the browser."""
+        """A page that plays the motion in 3-D: written to `path`, or opened in the browser."""
         from torsor.view.page import show
 
         return show(self, path)

@@ -57,7 +57,11 @@ def page(trajectory: Trajectory) -> str:
     # "</" must not end the script element that holds the data; \u003c is the same character in JSON
     data = json.dumps(scene(trajectory), separators=(",", ":")).replace("<", "\\u003c")
     text = _resource("page.html").replace("__TITLE__", escape(trajectory.model.name))
-    for key, content in (("DATA", data), ("THREE", _resource("three.min.js")), ("PLAYER", _resource("player.js"))):
+    for key, content in (
+        ("DATA", data),
+        ("THREE", _resource("three.min.js")),
+        ("PLAYER", _resource("player.js")),
+    ):
         text = text.replace(f"__{key}__", content, 1)
     return text
 
@@ -90,11 +94,13 @@ def _times(trajectory: Trajectory) -> Array:
     if len(trajectory) < 2:
         return trajectory.t
     wanted = int(FRAMES_PER_SECOND * (trajectory.t[-1] - trajectory.t[0])) + 1
-    return np.linspace(trajectory.t[0], trajectory.t[-1], max(2, min(wanted, MOST_POSES // trajectory.model.n)))
+    return np.linspace(
+        trajectory.t[0], trajectory.t[-1], max(2, min(wanted, MOST_POSES // trajectory.model.n))
+    )
 
 
 def _bodies(model: Model, tips: dict[int, Array], reach: float) -> list[dict[str, Any]]:
-    """Each body: capsules from its joint to the joints it carries (to its far end at a tip), its inertia's box."""
+    """Each body: capsules from its joint to those it carries (to the far end of a tip), its inertia's box."""
     segments: list[list[Any]] = [[] for _ in range(model.n)]
     for i in range(model.n):
         if model.parent[i] >= 0:
@@ -117,7 +123,7 @@ def _tips(model: Model) -> dict[int, Array]:
 
 
 def _box(model: Model, i: int, reach: float) -> dict[str, Any] | None:
-    """The uniform box of the same mass and inertia: side^2 = 6 (I_j + I_k - I_i) / m; none for a massless body."""
+    """The uniform box of the same mass and inertia: side^2 = 6 (I_j + I_k - I_i) / m; none without mass."""
     if model.mass[i] <= 0:
         return None
     moments, axes = np.linalg.eigh(model.inertia[i])
@@ -128,7 +134,7 @@ def _box(model: Model, i: int, reach: float) -> dict[str, Any] | None:
 
 
 def _reach(model: Model) -> float:
-    """How far the machine stretches: the longest way from the base over all joints, and to the mass centres."""
+    """How far the machine stretches: the longest way from the base over all joints to a far end."""
     far = np.zeros(model.n)
     for i in range(model.n):
         far[i] = np.linalg.norm(model.p[i]) + (far[model.parent[i]] if model.parent[i] >= 0 else 0.0)

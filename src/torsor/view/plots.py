@@ -29,8 +29,8 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#7f7f7f"
 STYLE = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
     "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "lines.linewidth": 1.2,
-    "legend.frameon": False, "legend.fontsize": 7, "axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.5,
-    "savefig.dpi": 200, "mathtext.fontset": "cm",
+    "legend.frameon": False, "legend.fontsize": 7, "axes.grid": True, "grid.alpha": 0.25, "grid.linewidth":
+    0.5, "savefig.dpi": 200, "mathtext.fontset": "cm",
 }  # fmt: skip
 MOST_PANELS = 12
 RAD, METRE, QUATERNION = "rad", "m", "–"
@@ -64,7 +64,8 @@ def draw_panels(axes: Sequence[Axes], series: dict[str, tuple[Array, Array]], na
             ax.legend()
 
 
-def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str], units: Sequence[str], title: str,
+def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str], units: Sequence[str],
+title: str,
                     path: str | Path | None = None) -> Figure:  # fmt: skip
     """A figure with one panel a column of the series."""
     with rc_context(STYLE):  # type: ignore[arg-type]
@@ -73,7 +74,7 @@ def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str]
         figure = Figure(figsize=(7.0, 0.4 + 1.65 * rows), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(rows, columns, sharex=True, squeeze=False)
-        draw_panels(axes.flat, series, names, units)
+        draw_panels(list(axes.flat), series, names, units)
         for ax in axes.flat[len(names) :]:
             ax.set_visible(False)
         for ax in axes[-1]:

@@ -1,0 +1,150 @@
+"""S. K. Saha, Simulation of industrial manipulators based on the UDU^T decomposition of inertia matrix, 2001:
+free fall and forced motion of the Stanford arm and a PUMA.
+
+The paper prints curves, not numbers. The numbers here are those of the same free falls integrated to an
+energy error below 1e-6 J by an independent program; in the forced runs, how soon the arm leaves the desired
+motion measures only how finely its torques were tabulated and integrated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor import dynamics
+from torsor.model import Model, zoo
+from torsor.papers.check import Check, numbers
+from torsor.simulate import Cycloid, Table, Trajectory, simulate
+from torsor.view.plots import coordinate_units, force_units, small_multiples
+
+Array = NDArray[Any]
+
+T = 10.0
+TABULATED = 0.01  # seconds between torques, and between plotted points: the paper's step
+RIGHT_ANGLE, SIXTY = np.pi / 2, np.pi / 3
+STARTS = {"stanford": np.array([0, RIGHT_ANGLE, 0, 0, 0, 0]), "puma_saha": np.zeros(6)}
+GOALS = {"stanford": np.array([SIXTY, SIXTY, 0.1, SIXTY, SIXTY, SIXTY]), "puma_saha": np.full(6, np.pi)}
+TITLES = {"stanford": "Stanford arm", "puma_saha": "PUMA"}
+PARTS = {"stanford": "i", "puma_saha": "ii"}
+LEFT = {
+    "stanford": (1e-3, 2.5),
+    "puma_saha": (1e-2, 6.0),
+}  # a deviation that one sees, and the text's "after about"
+
+
+def checks() -> Iterator[Check]:
+    fall = free_fall("stanford")
+    at = fall.at([0.5, 0.6, 0.7, 1.0])[0]
+    half = 0.0005  # of the last printed digit
+    yield numbers(
+        "Fig. 4(i)b, curve", "theta_2 at .5, .6, .7, 1 s, rad", [0.567, 0.365, 0.238, 0.081], at[:, 1], half
+    )
+    digits = [half, half, 0.005, 0.005]
+    yield numbers(
+        "Fig. 4(i)c, curve", "b_3 at .5, .6, .7, 1 s, m", [0.348, 0.661, 1.09, 3.00], at[:, 2], digits
+    )
+    yield numbers(
+        "Fig. 4(i)a,c, curve", "theta_1, b_3 at 10 s", [1.527, 471.7], fall.q[-1, [0, 2]], [half, 0.05]
+    )
+    model = zoo.puma_saha()
+    rest = np.zeros(6)
+    a = dynamics.forward_dynamics(model, rest, rest, rest)
+    expected = [0.0197, 6.475, -5.825, -0.0197, -0.692, 0.0]
+    yield numbers(
+        "Fig. 4(ii), curve",
+        "PUMA, first accelerations, rad/s^2",
+        expected,
+        a,
+        [5e-5, half, half, 5e-5, half, 5e-5],
+    )
+    turns = free_fall("puma_saha").at(0.5)[0][1]
+    yield Check("section 4", "PUMA, joint 2 turns", "positive", f"{turns:+.3f} rad at 0.5 s", bool(turns > 0))
+    for name in STARTS:
+        seen, text = LEFT[name]
+        when = leaves(forced(name), reference(name), seen)
+        words = f"{when:.1f} s (by {seen:g}, torques every {TABULATED:g} s)"
+        yield Check(
+            f"Fig. 6({PARTS[name]})",
+            f"{TITLES[name]} leaves the path",
+            f"after about {text:g} s",
+            words,
+            None,
+        )
+    count = dynamics.compile(zoo.general_arm(6), dynamics.forward_dynamics).operations
+    words = f"{count.mul + count.div} M {count.add} A, bias included"
+    yield Check("Table I", "forward dynamics, n = 6", "862 M 797 A, bias excluded", words, None)
+
+
+def figures(folder: Path) -> Iterator[Path]:
+    for name in STARTS:
+        model, part, title = zoo.get(name), PARTS[name], TITLES[name]
+        fall, run, desired = free_fall(name), forced(name), reference(name)
+        t = np.linspace(0, T, round(T / TABULATED) + 1)
+        labels = [f"joint {k + 1}" for k in range(model.nv)]
+        units = coordinate_units(model)
+        path = folder / f"saha2001_fig4_{name}_free_fall.png"
+        small_multiples(
+            {"": (t, fall.at(t)[0])},
+            labels,
+            units,
+            f"Free fall of the {title} (Saha 2001, Fig. 4({part}))",
+            path,
+        )
+        yield path
+        path = folder / f"saha2001_fig5_{name}_torques.png"
+        heading = f"Forces and torques for the cycloidal motion of the {title} (Fig. 5({part}))"
+        small_multiples({"": (run.t, run.tau)}, labels, force_units(model), heading, path)
+        yield path
+        path = folder / f"saha2001_fig6_{name}_forced.png"
+        wanted = np.array([desired(x)[0] for x in t])
+        adams = forced(name, "abm")
+        series = {"RKF": (run.t, run.q), "ABM": (adams.t, adams.q), "desired": (t, wanted)}
+        small_multiples(
+            series, labels, units, f"Forced motion of the {title}, tolerance 1e-6 (Fig. 6({part}))", path
+        )
+        yield path
+    path = folder / "saha2001_fig7_stanford_end_effector.png"
+    run, desired = forced("stanford"), reference("stanford")
+    wanted = dynamics.body_poses(zoo.stanford(), np.array([desired(x)[0] for x in t]))[:, -1, :3, 3]
+    series = {"RKF": (run.t, run.path()), "desired": (t, wanted)}
+    small_multiples(
+        series,
+        ["$X_1$", "$Y_1$", "$Z_1$"],
+        ["m"] * 3,
+        "End effector of the Stanford arm, forced motion (Fig. 7)",
+        path,
+    )
+    yield path
+
+
+@cache
+def free_fall(name: str) -> Trajectory:
+    """From the paper's start, at rest, no torques."""
+    return simulate(zoo.get(name), STARTS[name], duration=T, method="rkf45", rtol=1e-10, atol=1e-12)
+
+
+def reference(name: str) -> Cycloid:
+    return Cycloid(STARTS[name], GOALS[name], T)
+
+
+@cache
+def forced(name: str, method: str = "rkf45") -> Trajectory:
+    """Driven by the torques of the cycloidal motion, tabulated, with nothing to keep it on its path."""
+    model: Model = zoo.get(name)
+    times = np.linspace(0, T, round(T / TABULATED) + 1)
+    torques = Table.following(model, reference(name), times)
+    return simulate(
+        model, STARTS[name], duration=T, forces=torques, method=method, rtol=1e-6, atol=1e-6, dt=TABULATED
+    )
+
+
+def leaves(run: Trajectory, desired: Cycloid, by: float) -> float:
+    """When a run is first that far from the desired motion in any joint; infinite if never."""
+    away = np.abs(run.q - np.array([desired(t)[0] for t in run.t])).max(axis=1)
+    late = np.flatnonzero(away > by)
+    return float(run.t[late[0]]) if late.size else np.inf
