@@ -72,7 +72,7 @@ class FramedLink(Link):
         x = numbers
         h = Vec(x["hx"], x["hy"], x["hz"])
         link = cls(joint, _placement(kind, joint.axial, x), Vec.unit(2), x["pitch"],
-                   Inertia.rigid(x["m"], h, _symmetric(x, "J")))  # fmt: skip
+                   Inertia.rigid(x["m"], h, _about_axes(_symmetric(x, "S"))))  # fmt: skip
         object.__setattr__(link, "numbers", numbers)
         return link
 
@@ -124,6 +124,11 @@ def _placement(kind: Kind, axial: bool, x: Mapping[str, Scalar]) -> Product:
 def _symmetric(x: Mapping[str, Scalar], name: str) -> Mat:
     entries = {ij: x[name + label] for ij, label in zip(UPPER, SYMMETRIC)}
     return Mat.symmetric(lambda i, j: entries[i, j])
+
+
+def _about_axes(S: Mat) -> Mat:
+    """J = tr(S) 1 - S."""
+    return Mat.symmetric(lambda i, j: S[(i + 1) % 3][(i + 1) % 3] + S[(i + 2) % 3][(i + 2) % 3] if i == j else -S[i][j])
 
 
 # The re-framing itself ---------------------------------------------------------------------------------------
@@ -191,7 +196,6 @@ def regroup(framed: Framed) -> Framed:
         m, hz, Szz = (float(x[name][i]) for name in ("m", "hz", "Szz"))
         for name in ("m", "hz", "Szz"):
             x[name][i] = 0.0
-        _set_inertia(x, i)
         parent = int(model.parent[i])
         if parent < 0:
             continue
@@ -204,18 +208,7 @@ def regroup(framed: Framed) -> Framed:
             x[name][parent] += added
         for (a, b), label in zip(UPPER, SYMMETRIC):
             x["S" + label][parent] += S[a, b]
-        _set_inertia(x, parent)
     return replace(framed, numbers=x)
-
-
-def _set_inertia(x: dict[str, Array], i: int) -> None:
-    """J = tr(S) 1 - S of body i, rounding noise left by sums that cancel removed."""
-    scale = max(abs(x["S" + label][i]) for label in SYMMETRIC)
-    for label in SYMMETRIC:
-        x["S" + label][i] = float(_snap(x["S" + label][i], scale + 1e-300)) if scale != 1.0 else x["S" + label][i]
-    trace = sum(x["S" + label][i] for label in ("xx", "yy", "zz"))
-    for label in SYMMETRIC:
-        x["J" + label][i] = (trace if label[0] == label[1] else 0.0) - x["S" + label][i]
 
 
 FORMS = ("xz", "zxz", "rigid")
@@ -278,7 +271,7 @@ def _turn_z(angle: Array) -> Array:
 
 
 def _inertia(model: Model, Q: Array, Qp: Array) -> dict[str, Array]:
-    """m, h = m c, the second moment S = int r r^T dm and J = tr(S) 1 - S, about the new origin."""
+    """m, h = m c and the second moment S = int r r^T dm, about the new origin."""
     c = np.einsum("nji,nj->ni", Q, model.com - Qp)
     m, I = model.mass, model.inertia
     S = np.trace(I, axis1=1, axis2=2)[:, None, None] / 2 * np.eye(3) - I
@@ -286,11 +279,10 @@ def _inertia(model: Model, Q: Array, Qp: Array) -> dict[str, Array]:
     S = (S + _T(S)) / 2
     scale = np.abs(S).max(axis=(1, 2))
     S = _snap(S, scale[:, None, None])
-    J = np.trace(S, axis1=1, axis2=2)[:, None, None] * np.eye(3) - S
     h = _snap(m[:, None] * c, np.sqrt(m * scale)[:, None])
     result = {"m": m, "hx": h[:, 0], "hy": h[:, 1], "hz": h[:, 2]}
     for (i, j), label in zip(UPPER, SYMMETRIC):
-        result["J" + label], result["S" + label] = J[:, i, j], S[:, i, j]
+        result["S" + label] = S[:, i, j]
     return result
 
 

@@ -4,7 +4,7 @@
 kinds it knows; the model is data:
 
     data     scratch bytes a lane | bodies | freedoms | flags | start of a climb | constants | index | gravity
-    index    six int32 a body: kind, parent, first q, first v, flags, freedoms
+    index    seven int32 a body: kind, parent, first q, first v, flags, freedoms, place of its constants
     work     for every body what is kept there, then (trees only) for the base and every body what it hands on
 
 What is handed on stays in registers from a body to the next if that is its child; only at branches does it go
@@ -31,7 +31,7 @@ SCRATCH, BODIES, FREEDOMS, FLAGS, FROM, NUMBERS, INDEX, GRAVITY, WORDS = range(9
 CHAINED, BRANCHES, FIRST = 1, 2, 4  # hangs on the body before it | is handed to through memory | stores, not adds
 # flags of the model
 IS_TREE, BASE_BRANCHES = 1, 2
-INDEX_BYTES = 24
+INDEX_WORDS = 8
 
 
 class Arrays:
@@ -115,17 +115,18 @@ class _Body:
     v: str
     flags: str
     freedoms: str
+    numbers: str
 
 
 class _LoopWriter:
     def __init__(self, w: Writer, code: LoopCode, rank: int) -> None:
         self.w, self.code = w, code
-        self.slots, self.numbers = code.slots, {name: i for i, name in enumerate(code.numbers)}
+        self.slots = code.slots
         self.arrays = Arrays(w, ranks_of(code.inputs), rank)
         self.n, self.nv, self.flags = (w.load_i64("%data", k) for k in (BODIES, FREEDOMS, FLAGS))
         self.table, self.index, self.gravity = (w.load_ptr("%data", k) for k in (NUMBERS, INDEX, GRAVITY))
         self.width = w.target.lanes * w.target.size  # bytes of a vector
-        self.row = len(self.slots) * self.width
+        self.row = places(code) * self.width
         self.hands = w.address("%work", w.i64("mul", self.n, self.row))
         self.hand_row = most_handed(code) * self.width
         self.to_column: str | None = None  # where "out" goes in a matrix
@@ -152,31 +153,30 @@ class _LoopWriter:
         return self.arrays.get(*name)  # the base's own acceleration
 
     def _at(self, i: str) -> _Body:
-        row = self.w.address(self.index, self.w.i64("mul", i, INDEX_BYTES))
+        row = self.w.address(self.index, self.w.i64("mul", i, 4 * INDEX_WORDS))
 
         def word(k: int) -> str:
             return self.w.op(f"sext i32 {self.w.op(f'load i32, ptr {self.w.address(row, 4 * k)}, align 4')} to i64")
 
-        return _Body(i, *(word(k) for k in range(6)))
+        return _Body(i, *(word(k) for k in range(7)))
 
     def _slot(self, i: str, name: Hashable) -> str:
         return self.w.address(self.w.address("%work", self.w.i64("mul", i, self.row)), self.slots[name] * self.width)
 
-    def _reader(self, body: _Body, near: dict[Any, str]) -> Callable[[Any], str]:
-        table = None
+    def _reader(self, body: _Body, near: dict[Any, str], kind: int) -> Callable[[Any], str]:
+        row = None
 
         def read(name: Any) -> str:
-            nonlocal table
+            nonlocal row
             first = name[0]
             if first == "near":
                 return near[name]
             if first == "kept":
                 return self.w.load(self._slot(body.i, name))
             if first == "number":
-                if table is None:
-                    row = len(self.numbers) * self.w.target.size
-                    table = self.w.address(self.table, self.w.i64("mul", body.i, row))
-                return self.w.splat(self.w.address(table, self.numbers[name[1]] * self.w.target.size))
+                size = self.w.target.size
+                row = row or self.w.address(self.table, self.w.i64("mul", body.numbers, size))
+                return self.w.splat(self.w.address(row, self.code.numbers[kind].index(name[1]) * size))
             if first == "external":
                 return self.arrays.get("external", body.i, name[1])
             place = self.w.i64("add", body.q if first == "q" else body.v, name[1])
@@ -207,27 +207,27 @@ class _LoopWriter:
         if name[0] == "lower" or a.symmetric:
             self.arrays.put(x, "out", self.to_column, here)
 
-    def _dispatch(self, selector: str, cases: Sequence[tuple[int, Code]], body: _Body, near: dict[Any, str],
+    def _dispatch(self, selector: str, cases: Sequence[tuple[int, int, Code]], body: _Body, near: dict[Any, str],
                   live: Sequence[int]) -> list[str]:  # fmt: skip
-        """Run the code of the body's kind; what it hands on."""
+        """Run the code of the case (case, kind, code) that the selector names; what it hands on."""
         w = self.w
 
-        def run(code: Code) -> dict[Any, str]:
-            values = w.emit(code, self._reader(body, near))
+        def run(kind: int, code: Code) -> dict[Any, str]:
+            values = w.emit(code, self._reader(body, near, kind))
             self._write_outputs(body, values)
             return values
 
         if len(cases) == 1:
-            values = run(cases[0][1])
+            values = run(*cases[0][1:])
             return [values[("hand", k)] for k in live]
         labels = [w.new_label("kind") for _ in cases]
         nowhere, join = w.new_label("nowhere"), w.new_label("join")
-        targets = " ".join(f"i64 {case}, label %{label}" for (case, _), label in zip(cases, labels))
+        targets = " ".join(f"i64 {case}, label %{label}" for (case, _, _), label in zip(cases, labels))
         w.do(f"switch i64 {selector}, label %{nowhere} [{targets}]")
         arrivals = []
-        for label, (_, code) in zip(labels, cases):
+        for label, (_, kind, code) in zip(labels, cases):
             w.start(label)
-            values = run(code)
+            values = run(kind, code)
             arrivals.append(([values[("hand", k)] for k in live], w.block))
             w.jump(join)
         w.start(nowhere)
@@ -292,8 +292,8 @@ class _LoopWriter:
         slots = self._hand_slots(i, len(values))
         return [self.w.arithmetic("fadd", x, self.w.load(slot)) for x, slot in zip(values, slots)]
 
-    def _cases(self, codes: Sequence[Code]) -> list[tuple[int, Code]]:
-        return list(enumerate(codes))
+    def _cases(self, codes: Sequence[Code]) -> list[tuple[int, int, Code]]:
+        return [(kind, kind, code) for kind, code in enumerate(codes)]
 
     def _outward(self, p: LoopPass, loop: Any, start: Sequence[str]) -> None:
         w = self.w
@@ -371,7 +371,7 @@ class _LoopWriter:
     def _climb(self, c: LoopColumns, body: _Body, freedom: str) -> None:
         w, V = self.w, self.w.target.vector
         selector = w.i64("add", w.i64("mul", body.kind, 8), freedom)
-        starts = [(8 * kind + k, code) for (kind, k), code in c.starts.items()]
+        starts = [(8 * kind + k, kind, code) for (kind, k), code in c.starts.items()]
         hand = self._dispatch(selector, starts, body, {}, c.live)
         up, top = w.new_label("up"), w.new_label("top")
         w.branch(w.op(f"icmp sge i64 {body.parent}, 0"), up, top)
@@ -384,6 +384,11 @@ class _LoopWriter:
             loop.again = w.op(f"icmp sge i64 {loop.next}, 0")
         w.jump(top)
         w.start(top)
+
+
+def places(code: LoopCode) -> int:
+    """How many numbers a body keeps."""
+    return max(code.slots.values(), default=-1) + 1
 
 
 def most_handed(code: LoopCode) -> int:
@@ -406,9 +411,13 @@ class LoopData:
 def loop_data(code: LoopCode, framed: Framed, target: Target, body: int | None = None) -> LoopData:
     model = framed.model
     dtype = np.float64 if target.bits == 64 else np.float32
-    numbers = np.empty((model.n, len(code.numbers)), dtype)
-    for k, name in enumerate(code.numbers):
-        numbers[:, k] = framed.numbers[name]
+    widths = np.array([len(names) for names in code.numbers], dtype=np.int64)[framed.kind]
+    rows = np.concatenate([[0], np.cumsum(widths)])
+    numbers = np.empty(int(rows[-1]), dtype)
+    for kind, names in enumerate(code.numbers):
+        bodies = np.flatnonzero(framed.kind == kind)
+        for k, name in enumerate(names):
+            numbers[rows[bodies] + k] = framed.numbers[name][bodies]
     gravity = model.gravity.astype(dtype)
     chained = model.parent == np.arange(-1, model.n - 1)
     far_parents = model.parent[~chained]
@@ -417,11 +426,13 @@ def loop_data(code: LoopCode, framed: Framed, target: Target, body: int | None =
     _, last = np.unique(far_parents[::-1], return_index=True)  # the last child of each is the first to arrive
     flags[np.flatnonzero(~chained)[::-1][last]] |= FIRST
     freedoms = model.v_start[1:] - model.v_start[:-1]
-    index = np.stack([framed.kind, model.parent, model.q_start[:-1], model.v_start[:-1], flags, freedoms], axis=1)
-    index = np.ascontiguousarray(index, dtype=np.int32)
-    rows = len(code.slots) * model.n + (0 if model.is_chain else most_handed(code) * (model.n + 1))
+    columns = (framed.kind, model.parent, model.q_start[:-1], model.v_start[:-1], flags, freedoms, rows[:-1])
+    index = np.zeros((model.n, INDEX_WORDS), np.int32)
+    for k, column in enumerate(columns):
+        index[:, k] = column
+    kept = places(code) * model.n + (0 if model.is_chain else most_handed(code) * (model.n + 1))
     words = np.zeros(WORDS, np.int64)
-    words[SCRATCH] = rows * target.size
+    words[SCRATCH] = kept * target.size
     words[BODIES], words[FREEDOMS] = model.n, model.nv
     words[FLAGS] = (0 if model.is_chain else IS_TREE) | (BASE_BRANCHES if (far_parents < 0).any() else 0)
     words[FROM] = -1 if body is None else body

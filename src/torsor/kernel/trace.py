@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -132,16 +133,52 @@ class LoopCode:
                 codes += [self.columns.outward.start, *self.columns.outward.codes]
         return codes + ([self.finish] if self.finish else [])
 
-    @property
-    def numbers(self) -> list[str]:
-        """The constants of a body that are used, in the order of its row of the table."""
-        return sorted({name[1] for code in self.all_codes for name in code.inputs if name[0] == "number"})  # type: ignore[index]
+    @cached_property
+    def numbers(self) -> tuple[tuple[str, ...], ...]:
+        """For each kind, the constants of a body that its code uses, in the order of the body's row."""
+        return tuple(
+            tuple(sorted({name[1] for code in codes for name in code.inputs if name[0] == "number"}))  # type: ignore[index]
+            for codes in self._codes_by_kind()
+        )
 
-    @property
+    def _codes_by_kind(self) -> list[list[Code]]:
+        result: list[list[Code]] = []
+        for kind in range(len(self.kinds)):
+            codes = [p.codes[kind] for p in self.passes]
+            if self.columns:
+                codes += [c for (k, _), c in self.columns.starts.items() if k == kind] + [self.columns.codes[kind]]
+                codes += [self.columns.outward.codes[kind]] if self.columns.outward else []
+            result.append(codes)
+        return result
+
+    @cached_property
     def slots(self) -> dict[Hashable, int]:
-        """A place in a body's scratch memory for everything kept."""
-        used = {name for code in self.all_codes for name in code.inputs if name[0] == "kept"}  # type: ignore[index]
-        return {name: i for i, name in enumerate(sorted(used, key=str))}
+        """A place in a body's scratch memory for everything kept; freed when it was last read.
+
+        A step reads before it writes, so a place may be given away in the very pass that reads it last.
+        """
+        written: dict[Any, int] = {}
+        read: dict[Any, int] = {}
+        stages: list[Sequence[Code]] = [p.codes for p in self.passes]
+        if self.columns:  # climbs come back again and again: all of them count as one pass without end
+            stages.append([*self.columns.starts.values(), *self.columns.codes])
+            stages[-1] = [*stages[-1], *(self.columns.outward.codes if self.columns.outward else ())]
+        for stage, codes in enumerate(stages):
+            last = self.columns is not None and stage == len(stages) - 1
+            for code in codes:
+                for name in code.inputs:
+                    if name[0] == "kept":  # type: ignore[index]
+                        read[name] = len(stages) if last else stage
+                for name in code.outputs:
+                    if name[0] == "kept":  # type: ignore[index]
+                        written.setdefault(name, stage)
+        free_from: list[int] = []  # the pass from which on each place is free
+        places: dict[Hashable, int] = {}
+        for name in sorted(read, key=lambda name: (written[name], str(name))):
+            place = next((k for k, free in enumerate(free_from) if free <= written[name]), len(free_from))
+            free_from[place : place + 1] = [read[name]]
+            places[name] = place
+        return places
 
     def operations(self, kind: int) -> Operations:
         """What the sweeps do at one body of a kind (a climb counts once)."""
