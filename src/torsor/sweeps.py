@@ -93,6 +93,8 @@ class Algorithm:
     symmetric: bool = False  # a matrix of which the climb gives the upper triangle
     lower: str | None = None  # a matrix whose lower triangle has a name of its own
     finish: Callable[[Any, Any], Scalar] | None = None  # kind "base": (base, what arrived) -> the answer
+    solve: Callable[[Mat, Sequence[int], Sequence[Here]], list[Scalar]] | None = None  # made of a matrix, by
+    # (matrix, parents, here); such an algorithm has straight-line code only
     torques_only: bool = False  # only joint torques and accelerations come out: mass may be regrouped
 
 
@@ -167,7 +169,8 @@ def run(algorithm: Algorithm, links: Sequence[Link], parent: Sequence[int], base
         assert body is not None
         kept = climb(stage, links, parent, here, body, None)
         return {i: keep[algorithm.output] for i, keep in kept.items()}
-    return _matrix(algorithm, stage, links, parent, base, here)
+    matrix = _matrix(algorithm, stage, links, parent, base, here)
+    return algorithm.solve(matrix, parent, here) if algorithm.solve else matrix
 
 
 def _matrix(algorithm: Algorithm, stage: Columns, links: Sequence[Link], parent: Sequence[int], base: Any,

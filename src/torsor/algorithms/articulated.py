@@ -34,12 +34,17 @@ def eliminate(S: Subspace, I: Inertia) -> tuple[Inertia, tuple[Spatial, ...], tu
     return I.minus_outer(U, gains).without(known), gains, D
 
 
-def lift(S: Subspace, G: Sequence[Spatial], D: tuple, F: Spatial, b: Vec) -> tuple[Spatial, Vec]:
-    """(F^, D^-1 u): the force handed to the parent and the joint's own share, u = b - S^T F, F^ = F + G u."""
+def pass_on(S: Subspace, G: Sequence[Spatial], F: Spatial, b: Vec) -> tuple[Spatial, Vec]:
+    """(F^, u): the force handed to the parent and what is left for the joint, u = b - S^T F, F^ = F + G u."""
     u = b - S.T(F)
     for g, x in zip(G, u):
         F = F + g * x
-    F = Spatial.of(b[S.axes.index(k)] if k in S.axes else x for k, x in enumerate(F.coordinates))
+    return Spatial.of(b[S.axes.index(k)] if k in S.axes else x for k, x in enumerate(F.coordinates)), u
+
+
+def lift(S: Subspace, G: Sequence[Spatial], D: tuple, F: Spatial, b: Vec) -> tuple[Spatial, Vec]:
+    """(F^, D^-1 u) of `pass_on`: the force handed to the parent and the joint's own share."""
+    F, u = pass_on(S, G, F, b)
     return F, solve(D, u)
 
 

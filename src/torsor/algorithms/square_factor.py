@@ -3,40 +3,38 @@
     M    = W W^T            W    = [1 + S^T G^T Pi] Omega^1/2               block upper triangular
     M^-1 = W^-T W^-1        W^-1 = Omega^-1/2 [1 - S^T Y Pi]
 
-Omega_i = S^T I^ S is the pivot of joint i, Phi_i = Omega_i^-1 S_i^T I^_i its gain and Pi = Gamma^T Phi^T; where a
-joint has several freedoms Omega_i^1/2 is the Cholesky factor L d^1/2 of its pivot.  G and Y are sums along the
-tree, so each of W x, W^T x, W^-1 x and W^-T x is one sweep after that of the articulated inertias.
+Omega_i = S^T I^ S is the pivot of joint i, Phi_i = Omega_i^-1 S_i^T I^_i its gain and Pi = Gamma^T Phi^T;
+where a joint has several freedoms Omega_i^1/2 is the Cholesky factor L d^1/2 of its pivot.  G and Y are sums
+along the tree, so each of W x, W^T x, W^-1 x and W^-T x is one sweep after that of the articulated inertias.
 
 W^-T turns noise into velocities: if x has unit covariance, W^-T x has the covariance W^-T W^-1 = M^-1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from torsor.algorithms.articulated import condense, drop, lift_wrench
-from torsor.linalg import Scalar, Vec, sqrt
+from torsor.algorithms.articulated import condense, drop, pass_on
+from torsor.linalg import Scalar, Vec, dot, sqrt
 from torsor.spatial import Spatial, pair
-from torsor.sweeps import Algorithm, Columns, inward, outward
+from torsor.sweeps import Algorithm, Sweep, inward, outward
 
 Factored = tuple[list[list[Scalar]], list[Scalar]]
 
 
-# Omega^1/2 = L d^1/2 of one joint --------------------------------------------------------------------------------
+# Omega^1/2 = L d^1/2 of one joint --------------------------------------------------------------------------
 
 
 def root(D: Factored, x: Vec) -> Vec:
     """L d^1/2 x"""
     L, d = D
     y = [sqrt(dk) * xk for dk, xk in zip(d, x)]
-    return Vec.of(y[i] + _dot(L[i], y) for i in range(len(y)))
+    return Vec.of(y[i] + dot(L[i], y) for i in range(len(y)))
 
 
 def root_T(D: Factored, x: Vec) -> Vec:
     """d^1/2 L^T x"""
     L, d = D
     n = len(d)
-    return Vec.of(sqrt(d[k]) * (x[k] + _dot([L[i][k] for i in range(k + 1, n)], x[k + 1 :])) for k in range(n))
+    return Vec.of(sqrt(d[k]) * (x[k] + dot([L[i][k] for i in range(k + 1, n)], x[k + 1 :])) for k in range(n))
 
 
 def root_solve(D: Factored, x: Vec) -> Vec:
@@ -44,7 +42,7 @@ def root_solve(D: Factored, x: Vec) -> Vec:
     L, d = D
     y: list[Scalar] = []
     for i, xi in enumerate(x):
-        y.append(xi - _dot(L[i], y))
+        y.append(xi - dot(L[i], y))
     return Vec.of(yi / sqrt(di) for yi, di in zip(y, d))
 
 
@@ -53,18 +51,11 @@ def root_T_solve(D: Factored, x: Vec) -> Vec:
     L, d = D
     y = [xi / sqrt(di) for xi, di in zip(x, d)]
     for k in reversed(range(len(d))):
-        y[k] = y[k] - _dot([L[i][k] for i in range(k + 1, len(d))], y[k + 1 :])
+        y[k] = y[k] - dot([L[i][k] for i in range(k + 1, len(d))], y[k + 1 :])
     return Vec.of(y)
 
 
-def _dot(a: Sequence[Scalar], b: Sequence[Scalar]) -> Scalar:
-    total: Scalar = 0.0
-    for x, y in zip(a, b):
-        total = total + x * y
-    return total
-
-
-# The four sweeps -------------------------------------------------------------------------------------------------
+# The four sweeps -------------------------------------------------------------------------------------------
 
 
 @inward(start=lambda base: dict(F=Spatial.zero()))
@@ -91,7 +82,7 @@ def multiply_T(link, here, parent):
 def divide(link, here, children):
     """W^-1 x:   u_i = x_i - S_i^T F_i,   F_{i-1} = Ad*_{f^-1} (F_i + Phi_i^T u_i),   y = Omega^-1/2 u"""
     f, S = link.placed(here)
-    F, u = lift_wrench(S, here.G, children.F, here.x)
+    F, u = pass_on(S, here.G, children.F, here.x)
     return dict(F=f.Ad_inv_dual(F)), dict(y=root_solve(here.D, u))
 
 
@@ -103,8 +94,8 @@ def divide_T(link, here, parent):
     return dict(A=A), dict(y=y)
 
 
-def _algorithm(name: str, sweep) -> Algorithm:
-    return Algorithm(name, ("q", "x"), (condense, sweep), output="y", kind="joint")
+def _algorithm(name: str, sweep: Sweep) -> Algorithm:
+    return Algorithm(name, ("q", "x"), (condense, sweep), output="y", kind="joint", torques_only=True)
 
 
 apply = _algorithm("mass_factor", multiply)

@@ -131,7 +131,7 @@ class _Build(NamedTuple):
 
 
 # part of every cache key: raise it when the text of kernels changes for the same tape
-_CODE_VERSION = 1
+_CODE_VERSION = 2
 
 
 def _text(code: Code | LoopCode) -> str:
@@ -207,8 +207,12 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
     inputs = (*algorithm.inputs, *options)
     framed = _framed(model)
     code: Code | LoopCode | None = None
+    if algorithm.solve:
+        if specialised is False:
+            raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")
+        specialised = True
     if specialised or (specialised is None and model.nv <= UNROLL_FREEDOMS):
-        code = unroll(algorithm, regroup(framed) if algorithm.torques_only else framed, inputs, body)
+        code = unrolled(algorithm, model, inputs, body)
         if specialised is None and sum(Operations.of(code)) > UNROLL_OPERATIONS:
             code = None
     specialised = code is not None
@@ -229,6 +233,13 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
 @functools.lru_cache(maxsize=64)
 def _framed(model: Model) -> Framed:
     return reframe(model)
+
+
+@functools.lru_cache(maxsize=16)
+def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], body: int | None = None) -> Code:
+    """The straight-line code of an algorithm for one model; kept a while, as choosing a method looks at it too."""
+    framed = _framed(model)
+    return unroll(algorithm, regroup(framed) if algorithm.torques_only else framed, inputs, body)
 
 
 @functools.lru_cache(maxsize=256)

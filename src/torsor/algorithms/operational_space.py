@@ -1,0 +1,41 @@
+"""The dynamics as a frame of the machine feels them (Khatib 1987; Rodriguez, Jain & Kreutz-Delgado 1991).
+
+With the square factor M = W W^T of `square_factor`, the inverse of the inertia felt at frames a and b is
+
+    Lambda^-1_ab = J_a M^-1 J_b^T = B_a B_b^T,         B = J W^-T = P_t Y^T S Omega^-T/2
+
+and B needs no matrix: its rows are the answers of the joints to six unit wrenches on the body, carried to the
+base through joints that are free to move.  One climb a frame, O(n).
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from torsor.algorithms.articulated import condense, pass_on
+from torsor.algorithms.square_factor import root_solve
+from torsor.linalg import Vec
+from torsor.spatial import Spatial
+from torsor.sweeps import Algorithm, Columns
+
+
+def carry_wrenches(link, here, below):
+    """y = -Omega^-1/2 u for each wrench, u and what goes on as in `square_factor.divide` with no torque."""
+    f, S = link.placed(here)
+    passed = [pass_on(S, here.G, F, Vec.zero(link.joint.nv)) for F in below.F]
+    responses = [root_solve(here.D, -u) for _, u in passed]
+    columns = tuple(Spatial.of(y[k] for y in responses) for k in range(link.joint.nv))
+    return dict(F=tuple(f.Ad_inv_dual(F) for F, _ in passed)), dict(B=columns)
+
+
+def unit_wrenches(link, here, k):
+    """The six unit wrenches of the model's body frame."""
+    frame = link.body_frame()
+    F = tuple(frame.Ad_inv_dual(Spatial.unit(i)) for i in range(6))
+    return carry_wrenches(link, here, SimpleNamespace(F=F))
+
+
+tip_response = Algorithm(
+    "tip_response", ("q",), (condense, Columns(unit_wrenches, carry_wrenches)), output="B", kind="path",
+    torques_only=True,
+)  # fmt: skip
