@@ -8,6 +8,7 @@ from torsor.dynamics import (
     center_of_mass,
     compile,
     coriolis_matrix,
+    fixman_force,
     forward_dynamics,
     gravity_forces,
     inverse_dynamics,
@@ -15,6 +16,7 @@ from torsor.dynamics import (
     jacobian,
     jacobian_dot,
     kinetic_energy,
+    log_det_gradient,
     log_det_mass_matrix,
     mass_matrix,
     mass_solve,
@@ -29,7 +31,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError", "Model", "ModelError", "SingularError", "TorsorError", "bias_forces", "body_poses",
-    "body_twists", "center_of_mass", "compile", "coriolis_matrix", "forward_dynamics", "gravity_forces",
-    "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "kinetic_energy", "lie", "load",
-    "log_det_mass_matrix", "mass_matrix", "mass_solve", "momentum", "potential_energy", "zoo",
+    "body_twists", "center_of_mass", "compile", "coriolis_matrix", "fixman_force", "forward_dynamics",
+    "gravity_forces", "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "kinetic_energy",
+    "lie", "load", "log_det_gradient", "log_det_mass_matrix", "mass_matrix", "mass_solve", "momentum",
+    "potential_energy", "zoo",
 ]  # fmt: skip

@@ -15,8 +15,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import lie, reference
-from torsor.algorithms import articulated, composite, coriolis, energy, kinematics, newton_euler, ploen_park
+from torsor.algorithms import (
+    articulated,
+    composite,
+    coriolis,
+    energy,
+    fixman,
+    kinematics,
+    log_det_gradient as log_det_derivative,
+    newton_euler,
+    ploen_park,
+)
 from torsor.errors import ArgumentError, SingularError
+from torsor.fixman.inertia import require_regular
 from torsor.model.model import Model
 from torsor.sweeps import Algorithm
 
@@ -33,14 +44,13 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
                      method: str = "auto") -> Array:  # fmt: skip
     """qdd with M(q) qdd + bias(q, v) = tau + external: the accelerations (..., nv) that the torques cause.
 
-    method: "articulated" (O(n) sweeps), "composite" (M, its branch-sparse factor, and a solve) or "auto".
+    method: "articulated" (O(n) sweeps), "composite" (M, its branch-sparse factor, and a solve), "fixman" (O(n),
+    by relaxed constraints) or "auto".
     """
-    if method == "auto":
+    if method == "auto" or _choose(method, "articulated", "composite", "fixman") == "articulated":
         return _call(articulated.forward_dynamics, model, q, v, tau, external=external)
-    if _choose(method, "articulated", "composite") == "composite":
-        rest = np.asarray(tau) - bias_forces(model, q, v, external=external)
-        return mass_solve(model, q, rest, method=method)
-    return _call(articulated.forward_dynamics, model, q, v, tau, external=external)
+    rest = np.asarray(tau) - bias_forces(model, q, v, external=external)
+    return mass_solve(model, q, rest, method=method)
 
 
 def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *, external: ArrayLike | None = None,
@@ -70,21 +80,49 @@ def mass_matrix(model: Model, q: ArrayLike) -> Array:
     return _call(composite.mass_matrix, model, q)
 
 
-def inverse_mass_matrix(model: Model, q: ArrayLike) -> Array:
-    """M(q)^-1, (..., nv, nv)."""
+def inverse_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> Array:
+    """M(q)^-1, (..., nv, nv), by "articulated" inertias or relaxed constraints ("fixman")."""
+    if _choose(method, "articulated", "fixman") == "fixman":
+        return _call(fixman.inverse_mass_matrix, require_regular(model), q)
     return _call(articulated.inverse_mass_matrix, model, q)
 
 
 def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, method: str = "auto") -> Array:
-    """M(q)^-1 b, (..., nv), in O(n) without forming M ("articulated"), or through M ("composite")."""
-    if _choose(method, "articulated", "composite") == "composite":
-        return np.linalg.solve(mass_matrix(model, q), np.asarray(b)[..., None])[..., 0]
+    """M(q)^-1 b, (..., nv).
+
+    method: "articulated" (O(n), without forming M), "composite" (through M), "fixman" (O(n): every body let
+    float and its constraints eliminated; no rods or points) or "auto".
+    """
+    chosen = _choose(method, "articulated", "composite", "fixman")
+    if chosen == "composite":
+        return np.linalg.solve(mass_matrix(model, q), _checked(model, "b", b)[..., None])[..., 0]
+    if chosen == "fixman":
+        return _call(fixman.mass_solve, require_regular(model), q, b)
     return _call(articulated.mass_solve, model, q, b)
 
 
-def log_det_mass_matrix(model: Model, q: ArrayLike) -> Array:
-    """log det M(q), (...), from the pivots of the articulated inertias in O(n)."""
+def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> Array:
+    """log det M(q), (...), in O(n).
+
+    method: "articulated" (pivots of the articulated inertias), "fixman" (det M = det G det H22) or "auto".
+    """
+    if _choose(method, "articulated", "fixman") == "fixman":
+        return _call(fixman.log_det, require_regular(model), q)
     return _call(articulated.log_det, model, q)
+
+
+def log_det_gradient(model: Model, q: ArrayLike) -> Array:
+    """d log det M / dq, (..., nv), in O(n); for a quaternion, along the axes of the body's angular velocity."""
+    return _call(log_det_derivative.log_det_gradient, model, q)
+
+
+def fixman_force(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
+    """-(kT/2) d log det M / dq, (..., nv): added to tau, it lets rigid joints sample what stiff springs would.
+
+    Constrained dynamics at temperature kT visits q as often as sqrt(det M(q)) says; this force takes that
+    weight away (Fixman 1974).
+    """
+    return log_det_gradient(model, q) * (-0.5 * kT)
 
 
 def coriolis_matrix(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
@@ -150,6 +188,7 @@ ALGORITHMS: dict[Callable[..., Array], Algorithm] = {
     inverse_mass_matrix: articulated.inverse_mass_matrix,
     mass_solve: articulated.mass_solve,
     log_det_mass_matrix: articulated.log_det,
+    log_det_gradient: log_det_derivative.log_det_gradient,
     coriolis_matrix: coriolis.coriolis_matrix,
     body_poses: kinematics.body_poses,
     body_twists: kinematics.body_twists,

@@ -1,0 +1,53 @@
+"""The inverse inertia of single bodies, which relaxed constraints need and rods and points do not have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.errors import SingularError
+from torsor.lie import hat
+from torsor.model.model import Model
+
+Array = NDArray[Any]
+
+# A smallest moment of inertia below this share of the largest is rounding: the body is a rod or a point.
+FLAT = 1e-12
+
+
+@lru_cache(maxsize=64)
+def require_regular(model: Model) -> Model:
+    """The model, if every body of it can be let float: mass, and an inertia that can be inverted."""
+    check_regular(model.names, model.mass, model.inertia)
+    return model
+
+
+def check_regular(names: Sequence[str], mass: Array, inertia: Array) -> None:
+    """Refuse a body that has no inverse inertia, by name."""
+    moments = np.linalg.eigvalsh(inertia)
+    flat = moments[..., 0] <= FLAT * moments[..., 2]
+    if not (bad := flat | (mass <= 0)).any():
+        return
+    i = int(np.flatnonzero(bad)[0])
+    others = f" (and {bad.sum() - 1} more)" if bad.sum() > 1 else ""
+    what = "no mass" if mass[i] <= 0 else f"the inertia of a {'rod' if moments[i, 1] > 0 else 'point'}"
+    raise SingularError(
+        f"body {names[i]!r}{others} has {what}, which cannot be inverted, and the method 'fixman' lets every "
+        "body float on its own: merge it with a neighbour, give it extent, or use method='articulated'"
+    )
+
+
+def inverse_inertia(mass: Array, com: Array, inertia: Array) -> Array:
+    """J^-1 (..., 6, 6) about the frame's origin: [[I^-1, -I^-1 [c]], [[c] I^-1, 1/m - [c] I^-1 [c]]]."""
+    K = np.zeros((*np.shape(mass), 6, 6))
+    C, L = hat(com), np.linalg.inv(inertia)
+    CL = C @ L
+    K[..., :3, :3] = (L + L.swapaxes(-1, -2)) / 2
+    K[..., 3:, :3] = CL
+    K[..., :3, 3:] = CL.swapaxes(-1, -2)
+    K[..., 3:, 3:] = np.eye(3) / np.asarray(mass)[..., None, None] - CL @ C
+    return K

@@ -1,0 +1,123 @@
+"""Chains of rigid bodies let float: H by Lie derivatives on SE(3) (Lee, Wang & Chirikjian 2007, section 3.6).
+
+The coordinates of joint k are functions of the poses of bodies k - 1 and k.  Their Lie derivatives are
+
+    d q_k / d xi_k = R_k,      d q_k / d xi_{k-1} = -R_k X_k,      X_k = Ad of f_{k-1,k}^-1,
+
+R_k the inverse of the body Jacobian of the coordinates; Eq. 22 is the same in frames at the mass centres.
+Everything is in link coordinates: no number grows along the chain.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor import lie
+from torsor.algorithms.fixman import hard_directions, soft_directions
+from torsor.errors import ArgumentError
+from torsor.fixman.inertia import inverse_inertia, require_regular
+from torsor.fixman.solve import Relaxed
+from torsor.kernel.frames import FramedLink, Kind, reframe
+from torsor.kernel.pointwise import compile_pointwise
+from torsor.linalg import Mat, Vec
+from torsor.model.joints import JOINTS
+from torsor.model.model import Model
+
+Array = NDArray[Any]
+
+
+def relax(model: Model, q: ArrayLike) -> Relaxed:
+    """A serial chain of any joints at q (..., nq), its joints let go: six coordinates a link, soft first."""
+    chain = _chain(model)
+    q = np.asarray(q, dtype=np.float64)
+    if q.ndim == 0 or q.shape[-1] != model.nq:
+        raise ArgumentError(f"q has shape {q.shape}; {model!r} needs (..., {model.nq})")
+    C = np.empty((*q.shape[:-1], model.n, 2, 6, 6))
+    for group in chain.groups:
+        C[..., group.bodies, :, :, :] = group.derivatives(q[..., group.columns], group.numbers)
+    own, parents = C[..., 0, :, :], C[..., 1, :, :]
+    before = np.zeros_like(own)
+    before[..., 1:, :, :] = own[..., :-1, :, :]
+    H = _blocks()(own, parents, before, chain.K, chain.K_parent)
+    return Relaxed(np.moveaxis(H, -3, 0), chain.soft, np.broadcast_to(chain.log_det_K, q.shape[:-1]))
+
+
+class _Group(NamedTuple):
+    """The links of one kind: which they are, their columns of q, their constants and their code."""
+
+    bodies: Array
+    columns: Array
+    numbers: Array
+    derivatives: Any
+
+
+class _Chain(NamedTuple):
+    groups: tuple[_Group, ...]
+    soft: Array
+    K: Array
+    K_parent: Array
+    log_det_K: float
+
+
+@lru_cache(maxsize=16)
+def _chain(model: Model) -> _Chain:
+    """What does not depend on q, in the short frames of the compiler."""
+    if not model.is_chain:
+        raise ArgumentError(f"{model!r} branches; mass_solve(..., method='fixman') takes any tree")
+    require_regular(model)
+    framed = reframe(model)
+    x = framed.numbers
+    T = np.zeros((model.n, 4, 4))
+    T[:, 3, 3] = 1.0
+    for i in range(3):
+        T[:, i, 3] = x[f"Q{i}"]
+        for j in range(3):
+            T[:, i, j] = x[f"Q{i}{j}"]
+    X = lie.Ad(lie.inverse(T))
+    K = X @ inverse_inertia(model.mass, model.com, model.inertia) @ X.swapaxes(1, 2)
+    K = (K + K.swapaxes(1, 2)) / 2
+    names = tuple(x)
+    table = np.stack([x[name] for name in names], axis=1)
+    groups = []
+    for k, kind in enumerate(framed.kinds):
+        bodies = np.flatnonzero(framed.kind == k)
+        joint = next(j for j in JOINTS if j.name == kind.joint)
+        columns = model.q_start[bodies, None] + np.arange(joint.nq)
+        groups.append(_Group(bodies, columns, table[bodies], _derivatives(kind, names)))
+    freedoms = np.diff(model.v_start)
+    soft = np.arange(6) < freedoms[:, None]
+    return _Chain(tuple(groups), soft, K, np.concatenate([np.zeros((1, 6, 6)), K[:-1]]),
+                  float(np.linalg.slogdet(K)[1].sum()))  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _derivatives(kind: Kind, names: tuple[str, ...]) -> Any:
+    """A gufunc with links as lanes: (d q_k / d xi_k, d q_k / d xi_{k-1}) of joints of one kind, (2, 6, 6)."""
+    joint = next(j for j in JOINTS if j.name == kind.joint)
+
+    def derivatives(q, numbers):
+        link = FramedLink.of(kind, dict(zip(names, numbers)))
+        f, S = link.pose(Vec.of(q)), link.S(Vec.of(q))
+        rows = (*soft_directions(link, S).columns, *hard_directions(link, S).columns)
+        own = [row.coordinates for row in rows]
+        parents = [(-f.Ad_inv_dual(row)).coordinates for row in rows]  # a row times Ad_{f^-1}
+        return [own, parents]
+
+    return compile_pointwise(derivatives, {"q": (joint.nq,), "numbers": (len(names),)})
+
+
+@lru_cache(maxsize=1)
+def _blocks() -> Any:
+    """A gufunc with links as lanes: H_{k,k} and H_{k,k-1}, (2, 6, 6)."""
+
+    def blocks(own, parents, before, K, K_parent):
+        own, parents, before = Mat.of(own), Mat.of(parents), Mat.of(before)
+        OK, PK = own @ Mat.of(K), parents @ Mat.of(K_parent)
+        A, B = OK @ own.T, PK @ parents.T
+        return [Mat.symmetric(lambda i, j: A[i][j] + B[i][j], 6), PK @ before.T]
+
+    return compile_pointwise(blocks, dict.fromkeys(("own", "parents", "before", "K", "K_parent"), (6, 6)))
