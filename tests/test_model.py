@@ -374,7 +374,7 @@ def test_integrate_moves_bodies_with_the_velocity_of_their_jacobians():
         (lambda m: m.integrate(0.0, np.zeros(m.nv)), r"q must have shape"),
         (lambda m: m.difference(m.neutral(), [1j] * m.nq), "q1 must hold real numbers, not complex128"),
         (lambda m: m.difference(m.neutral(), np.full(m.nq, np.nan)), "q1 holds a NaN"),
-        (lambda m: m.integrate(np.zeros(m.nq), np.zeros(m.nv)), "quaternion of 'link1' in q is zero"),
+        (lambda m: m.integrate(np.zeros(m.nq), np.zeros(m.nv)), "q: the quaternion of 'link1' is zero"),
         (
             lambda m: m.integrate(np.tile(m.neutral(), (2, 1)), np.zeros((3, m.nv))),
             r"batch axes of q and dv do not fit: \(2, 7\) and \(3, 6\)",

@@ -245,7 +245,7 @@ def _call(algorithm: Algorithm, model: Model, *args: ArrayLike, body: int | None
     if external is None and acceleration is None and type(first) is np.ndarray:
         try:
             result = model.programs[algorithm, body, first.dtype.char, first.ndim == 1](*args)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, AttributeError):
             return _carefully(algorithm, model, args, (), body)
         if _all_finite(result):
             return result
@@ -261,6 +261,8 @@ def _all_finite(x: Array) -> bool:
 def _carefully(algorithm: Algorithm, model: Model, args: tuple[ArrayLike, ...], options: tuple[str, ...],
                body: int | None) -> Array:  # fmt: skip
     """Check every argument, find or make the program, and explain a result that is not finite."""
+    if not isinstance(model, Model):
+        raise ArgumentError(f"model must be a torsor.Model, not {model!r}")
     names = (*algorithm.inputs, *options)
     arrays = [_checked(model, name, x) for name, x in zip(names, args, strict=True)]
     dtype = np.result_type(*arrays)
@@ -272,8 +274,10 @@ def _carefully(algorithm: Algorithm, model: Model, args: tuple[ArrayLike, ...], 
     if dtype.char not in "df":
         return _reference(algorithm, model, dict(zip(names, arrays)), body)
     result = _program(algorithm, model, options, dtype.char, body)(*(x.astype(dtype, copy=False) for x in arrays))
+    if algorithm.inverts and model.has_degenerate_bodies:
+        _refuse_singular(algorithm, model, arrays[0])
     if not np.isfinite(result).all():
-        _explain(algorithm, model, result, dict(zip(names, arrays)))
+        raise SingularError(f"{algorithm.name} overflows; the arguments are too large")
     return result
 
 
@@ -292,10 +296,14 @@ def _program(algorithm: Algorithm, model: Model, options: tuple[str, ...], numbe
             algorithm, model, options=options, dtype=dtype, body=body, threads=os.cpu_count() or 1
         )
         model.programs[key] = program
-        if not options:
+        if not options and not (algorithm.inverts and model.has_degenerate_bodies):
             model.programs[algorithm, body, number, False] = program
             model.programs[algorithm, body, number, True] = program.ufunc
     return model.programs[key]
+
+
+# A pivot this much smaller than its diagonal entry is rounding error: sixteen digits less a few for the reduction.
+SINGULAR_PIVOT = 1e-12
 
 
 # Arguments -------------------------------------------------------------------------------------------------
@@ -317,47 +325,44 @@ def _shape(model: Model, name: str) -> tuple[int, ...]:
 
 def _checked(model: Model, name: str, x: ArrayLike) -> Array:
     """An argument as an array of real, finite numbers of the right shape."""
+    core = _shape(model, name)
+    name = {"acceleration": "base_acceleration"}.get(name, name)
     try:
         array = np.asarray(x)
     except ValueError as error:
         raise ArgumentError(f"{name} is not an array of numbers: {error}") from None
     if array.dtype.kind not in "fiubO" or (array.dtype.kind == "O" and array.size and array.flat[0] is None):
         raise ArgumentError(f"{name} has dtype {array.dtype}; real numbers are needed")
-    core = _shape(model, name)
     if array.ndim < len(core) or array.shape[array.ndim - len(core) :] != core:
         wanted = ", ".join(map(str, core))
         raise ArgumentError(f"{name} has shape {array.shape}; {model!r} needs (..., {wanted})")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         where = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
         raise ArgumentError(f"{name}{where} is {array[tuple(where)]}; every number must be finite")
+    if name == "q" and array.dtype.kind != "O":
+        model.check_quaternions(array)
     return array if array.dtype.kind in "fO" else array.astype(np.float64)
 
 
-def _explain(algorithm: Algorithm, model: Model, result: Array, arrays: dict[str, Array]) -> None:
-    """Finite arguments gave a result that is not: say which joint is to blame.
+def _refuse_singular(algorithm: Algorithm, model: Model, q: Array) -> None:
+    """Raise if M is singular to rounding, naming a joint to blame.
 
-    The pivots of the articulated inertias tell: one that vanishes belongs to a joint that moves no mass.
+    That needs a body without mass or extent somewhere; all others skip this test.  A pivot of M is compared with
+    the diagonal entry it was reduced from: what is left of it when all joints beyond are free.
     """
-    states = np.argwhere(~np.isfinite(result))[0]
-    q = arrays["q"].astype(np.float64)
-    state = tuple(int(i) for i in states[: q.ndim - 1]) if q.ndim > 1 else ()
-    pivots = np.asarray(reference_pivots(model, q[state]))
-    scale = np.abs(pivots[np.isfinite(pivots)]).max(initial=0.0)
-    bad = ~np.isfinite(pivots) | (np.abs(pivots) <= 1e-13 * scale)
-    where = f" in state {list(state)}" if state else ""
-    if bad.any():
-        body = int(np.searchsorted(model.v_start, int(np.flatnonzero(bad)[-1]), side="right")) - 1
+    pivots, diagonal = (
+        np.asarray(_program(a, model, (), "d", None)(q.astype(np.float64)))
+        for a in (articulated.pivots, composite.diagonal)
+    )
+    bad = np.argwhere(~(pivots > SINGULAR_PIVOT * np.abs(diagonal)))
+    if len(bad):
+        *state, freedom = (int(i) for i in bad[-1])
+        body = int(np.searchsorted(model.v_start, freedom, side="right")) - 1
+        where = f" in state {state}" if state else ""
         raise SingularError(
             f"{algorithm.name}: joint {model.names[body]!r} moves no mass{where}: its articulated inertia is singular; "
             "give its body, or a body it carries, mass and extent about the joint"
         )
-    raise SingularError(f"{algorithm.name}: the result overflows{where}; the arguments are too large")
-
-
-def reference_pivots(model: Model, q: Array) -> list[float]:
-    """The pivots of M at one state; nan from the first joint that moves no mass on."""
-    with np.errstate(all="ignore"):
-        return reference.evaluate(articulated.pivots, model, {"q": list(q)}, number=np.float64)
 
 
 def _reference(algorithm: Algorithm, model: Model, arrays: dict[str, Array], body: int | None) -> Array:
@@ -379,9 +384,9 @@ def _body(model: Model, body: int | str) -> int:
     """The number of a body given by number or name."""
     if isinstance(body, str):
         return model.frame(body).body
-    if not -model.n <= body < model.n:
-        raise ArgumentError(f"body {body} is out of range: {model!r} has {model.n}")
-    return body % model.n
+    if not isinstance(body, int | np.integer) or not -model.n <= body < model.n:
+        raise ArgumentError(f"body {body} is out of range: {model!r} has bodies 0 to {model.n - 1}; or give a name")
+    return int(body) % model.n
 
 
 def _on_frame(algorithm: Algorithm, model: Model, body: int | str, *args: ArrayLike) -> Array:

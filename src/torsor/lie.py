@@ -164,8 +164,8 @@ def matrix_to_quaternion(R: Mat) -> Vec:
         larger = rows[k][k] > size
         best = Vec.of(where(larger, x, y) for x, y in zip(rows[k], best))
         size = where(larger, rows[k][k], size)
-    sign = where(best[0] < 0, -1.0, 1.0)
-    return best * (sign / sqrt(dot(best, best)))
+    q = best * (1.0 / sqrt(dot(best, best)))
+    return Vec.of(where(q[0] < 0, -x, x) for x in q)
 
 
 @_arrays(1, 1)
@@ -190,8 +190,8 @@ def log_quaternion(q: Vec) -> Vec:
     zero = n2 == 0
     n = sqrt(where(zero, n2 + 1.0, n2))
     w = where(q[0] < 0, -q[0], q[0])
-    sign = where(q[0] < 0, -1.0, 1.0)
-    return v * (sign * where(zero, n2 + 2.0, 2.0 * atan2(n, w) / n))
+    scale = where(zero, n2 + 2.0, 2.0 * atan2(n, w) / n)
+    return v * where(q[0] < 0, -scale, scale)
 
 
 # SE(3): 4x4 transforms and twists (omega, v) ---------------------------------------------------------------

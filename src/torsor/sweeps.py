@@ -95,6 +95,7 @@ class Algorithm:
     finish: Callable[[Any, Any], Scalar] | None = None  # kind "base": (base, what arrived) -> the answer
     solve: Callable[[Mat, Sequence[int], Sequence[Here]], list[Scalar]] | None = None  # made of a matrix, by
     # (matrix, parents, here); such an algorithm has straight-line code only
+    inverts: bool = False  # the mass matrix must be regular
     torques_only: bool = False  # only joint torques and accelerations come out: mass may be regrouped
 
 

@@ -195,6 +195,11 @@ class State:
         external = rng.normal(size=(model.n, 6))
         return cls(model.random_configuration(rng), v, v_dot, tau, external, int(rng.integers(model.n)))
 
+    @property
+    def b(self) -> Array:
+        """The right-hand side of M x = b."""
+        return self.tau
+
     def ask(self, owner: Any, function: str, *first: Any) -> Array:
         """`owner.function(*first, ...)` at this state."""
         given = {name: getattr(self, name) for name in QUESTIONS[function]}

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-from torsor.linalg import Scalar
-from torsor.spatial import Inertia
+from torsor.linalg import Scalar, Vec
+from torsor.spatial import Inertia, pair
 from torsor.sweeps import Algorithm, Columns, inward
 
 
@@ -19,7 +19,9 @@ def compose(link, here, children):
     """I^c_i = J_i + sum Ad*_{f^-1} I^c Ad_{f^-1}"""
     f, S = link.placed(here)
     I = children.I + link.inertia
-    return dict(I=f.carry(I)), dict(E=f.factors[-1], S=S, F=tuple(I @ s for s in S.columns))
+    F = tuple(I @ s for s in S.columns)
+    diagonal = Vec.of(pair(Fk, s) for Fk, s in zip(F, S.columns))
+    return dict(I=f.carry(I)), dict(E=f.factors[-1], S=S, F=F, diagonal=diagonal)
 
 
 def rise(link, here, below):
@@ -36,6 +38,9 @@ def unit_acceleration(link, here, k):
 mass_matrix = Algorithm(
     "mass_matrix", ("q",), (compose, Columns(unit_acceleration, rise)), output="M", kind="matrix", torques_only=True, symmetric=True
 )
+
+
+diagonal = Algorithm("diagonal", ("q",), (compose,), output="diagonal", kind="joint")  # M_ii, in O(n)
 
 
 def dof_parents(parent: Sequence[int], freedoms: Sequence[int]) -> list[int]:

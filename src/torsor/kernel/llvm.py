@@ -441,8 +441,11 @@ _FLUSH = 0x8040  # FTZ and DAZ of x86's MXCSR
 _MXCSR = "declare void @llvm.x86.sse.stmxcsr(ptr)\ndeclare void @llvm.x86.sse.ldmxcsr(ptr)"
 
 
-def kernel_module(vector: Target, body: Callable[[Writer], None], flush: bool) -> str:
-    """The module of a kernel: `body` writes the work on one block of states, for vectors and for single states."""
+def kernel_module(vector: Target, inputs: int, body: Callable[[Writer], None], flush: bool) -> str:
+    """The module of a kernel with so many inputs; `body` writes the work on one block of states.
+
+    It is written twice: for a vector of states and for a single one.
+    """
     parts, declarations = [], {}
     targets = [vector] if vector.lanes == 1 else [vector, replace(vector, lanes=1)]
     for target in targets:
@@ -452,7 +455,7 @@ def kernel_module(vector: Target, body: Callable[[Writer], None], flush: bool) -
         declarations.update(dict.fromkeys(writer.declarations.splitlines()))
         if writer.far_room and target is targets[-1]:
             parts.append(far_sincos(target))
-    parts.append(_entry(vector, flush))
+    parts.append(_entry(vector, inputs, flush))
     if vector.x86:
         parts.append(_MXCSR)
     return "\n".join([*declarations, *parts])
@@ -473,37 +476,54 @@ def _block_function(w: Writer, body: Callable[[Writer], None]) -> str:
     )
 
 
-def _entry(T: Target, flush: bool) -> str:
-    """The gufunc's inner loop: whole blocks, the last one moved back to end with the batch; few states singly.
+def _entry(T: Target, inputs: int, flush: bool) -> str:
+    """The gufunc's inner loop: whole blocks, then a last block moved back to end with the batch.
 
-    data[0] is the number of bytes of scratch memory a lane needs: taken from the stack if small.
+    The states that such a block does again give the same bits again, unless the output is written over an input;
+    then, and in batches smaller than a block, the rest is done one by one.  data[0] is the number of bytes of
+    scratch memory a lane needs: taken from the stack if small.
     """
     save = restore = ""
     if T.x86:
-        change = f"or i32 %old, {_FLUSH}" if flush else "or i32 %old, 0"
         save = f"""
   %status = alloca i32, align 4
   call void @llvm.x86.sse.stmxcsr(ptr %status)
   %old = load i32, ptr %status, align 4
-  %new = {change}
+  %new = or i32 %old, {_FLUSH if flush else 0}
   store i32 %new, ptr %status, align 4
   call void @llvm.x86.sse.ldmxcsr(ptr %status)"""
         restore = """
   store i32 %old, ptr %status, align 4
   call void @llvm.x86.sse.ldmxcsr(ptr %status)"""
     W = T.lanes
-    blocks = f"""
+    alias = f"""
+  %out_place = getelementptr ptr, ptr %args, i64 {inputs}
+  %out = load ptr, ptr %out_place, align 8
+  %alias_0 = icmp eq i64 0, 1"""
+    for k in range(inputs):
+        alias += f"""
+  %in_place_{k} = getelementptr ptr, ptr %args, i64 {k}
+  %in_{k} = load ptr, ptr %in_place_{k}, align 8
+  %same_{k} = icmp eq ptr %in_{k}, %out
+  %alias_{k + 1} = or i1 %alias_{k}, %same_{k}"""
+    blocks = f"""{alias}
   %last = sub i64 %count, {W}
   br label %block
 block:
   %s = phi i64 [0, %vectors], [%s2, %block]
-  %over = icmp sgt i64 %s, %last
-  %first = select i1 %over, i64 %last, i64 %s
-  call void @block_{W}(ptr %args, ptr %steps, ptr %data, ptr %work, i64 %first)
+  call void @block_{W}(ptr %args, ptr %steps, ptr %data, ptr %work, i64 %s)
   %s2 = add i64 %s, {W}
-  %more = icmp slt i64 %s2, %count
-  br i1 %more, label %block, label %done"""
-    vectors = blocks if W > 1 else "\n  br label %singles"
+  %more = icmp sle i64 %s2, %last
+  br i1 %more, label %block, label %tail
+tail:
+  %complete = icmp eq i64 %s2, %count
+  br i1 %complete, label %done, label %rest
+rest:
+  br i1 %alias_{inputs}, label %singles, label %again_block
+again_block:
+  call void @block_{W}(ptr %args, ptr %steps, ptr %data, ptr %work, i64 %last)
+  br label %done"""
+    vectors, resume = (blocks, "[0, %work_to_do], [%s2, %rest]") if W > 1 else ("\n  br label %singles", "[0, %work_to_do], [0, %vectors]")
     return f"""
 declare ptr @malloc(i64)
 declare void @free(ptr)
@@ -536,9 +556,10 @@ work_to_do:
   br i1 %enough, label %vectors, label %singles
 vectors:{vectors}
 singles:
+  %from = phi i64 {resume}
   br label %single
 single:
-  %k = phi i64 [0, %singles], [%k2, %single]
+  %k = phi i64 [%from, %singles], [%k2, %single]
   call void @block_1(ptr %args, ptr %steps, ptr %data, ptr %work, i64 %k)
   %k2 = add i64 %k, 1
   %again = icmp slt i64 %k2, %count

@@ -89,7 +89,7 @@ def unrolled_kernel(code: Code, inputs: Mapping[str, int], output_rank: int, tar
         for name, x in w.emit(code, lambda name: arrays.get(*name)).items():  # type: ignore[misc]
             arrays.put(x, *name)  # type: ignore[misc]
 
-    return kernel_module(target, body, flush=False)
+    return kernel_module(target, len(inputs), body, flush=False)
 
 
 # Loops over bodies ---------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def loop_kernel(code: LoopCode, target: Target) -> str:
         codes = code.passes[-1].codes if code.algorithm.kind == "body" else (code.finish,)
         per_body = code.algorithm.kind == "body"
         rank = next(len(name) - 1 for c in codes for name in c.outputs if name[0] == "out") + per_body  # type: ignore
-    return kernel_module(target, lambda w: _LoopWriter(w, code, rank).write(), flush=True)
+    return kernel_module(target, len(code.inputs), lambda w: _LoopWriter(w, code, rank).write(), flush=True)
 
 
 @dataclass

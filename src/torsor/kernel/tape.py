@@ -54,8 +54,8 @@ class Tape:
             return x  # type: ignore[return-value]
         if op == "const":
             return self.const(-x)  # type: ignore[operator]
-        if op == "sub":
-            return self._node("sub", y, x)  # type: ignore[arg-type]
+        if op == "sub" and Node("sub", y, x) in self._number:
+            return self._number[Node("sub", y, x)]
         return self._node("neg", a)
 
     def add(self, a: int, b: int) -> int:
@@ -86,6 +86,8 @@ class Tape:
             return self.add(a, B.a)  # type: ignore[arg-type]
         if A.op == "neg":
             return self.neg(self.add(A.a, b))  # type: ignore[arg-type]
+        if Node("sub", b, a) in self._number:  # a change of sign is free, a second subtraction is not
+            return self._node("neg", self._number[Node("sub", b, a)])
         return self._node("sub", a, b)
 
     def mul(self, a: int, b: int) -> int:
@@ -114,7 +116,7 @@ class Tape:
     def inv(self, a: int) -> int:
         op, x, _ = self.nodes[a]
         if op == "const":
-            return self.const(1.0 / x)  # type: ignore[operator]
+            return self.const(1.0 / x if x else math.inf)  # type: ignore[operator]
         if op == "inv":
             return x  # type: ignore[return-value]
         if op == "neg":
@@ -123,7 +125,7 @@ class Tape:
 
     def function(self, name: str, a: int) -> int:
         op, x, _ = self.nodes[a]
-        if op == "const":
+        if op == "const" and (x > 0 or name in ("sin", "cos")):  # type: ignore[operator]
             return self.const(getattr(math, name)(x))
         return self._node(name, a)
 

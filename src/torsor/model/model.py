@@ -183,7 +183,11 @@ class Model:
             digest.update(getattr(self, field_name).tobytes())
         return digest.hexdigest()
 
-    # ---- names ----
+    @cached_property
+    def has_degenerate_bodies(self) -> bool:
+        """Is there a body without mass or with a singular inertia?  Only then can the mass matrix be singular."""
+        moments = np.linalg.eigvalsh(self.inertia)
+        return bool((self.mass == 0).any() or (moments[:, 0] <= 1e-12 * moments[:, 2]).any())
 
     @cached_property
     def programs(self) -> dict[Any, Any]:
@@ -272,15 +276,19 @@ class Model:
     def _configuration(self, what: str, q: ArrayLike) -> Array:
         """q as a floating array (..., nq) whose quaternions are not zero."""
         q = self._rows(what, q, self.nq)
+        self.check_quaternions(q, what)
+        return q
+
+    def check_quaternions(self, q: Array, what: str = "q") -> None:
+        """Raise, naming the joint, if a quaternion in q (..., nq) is zero."""
         for joint, q_columns, _ in self._groups:
             if joint.nq == joint.nv:
                 continue
             for *_, k in np.argwhere(~q[..., q_columns[:, -4:]].any(axis=-1))[:1]:
                 name = self.names[np.flatnonzero(self.joint == joint.code)[k]]
                 raise ArgumentError(
-                    f"the quaternion of {name!r} in {what} is zero; at rest it is (1, 0, 0, 0)"
+                    f"{what}: the quaternion of {name!r} is zero; at rest it is (1, 0, 0, 0)"
                 )
-        return q
 
     def _rows(self, what: str, x: ArrayLike, width: int) -> Array:
         """x as a floating array (..., width)."""
