@@ -57,7 +57,8 @@ def state(model):
 
 def inputs(algorithm, state, *options):
     """What the algorithm takes, by its names."""
-    return {x: getattr(state, "v_dot" if x == "qdd" else x) for x in (*algorithm.inputs, *options)}
+    in_state = {"qdd": "v_dot", "b": "tau"}
+    return {x: getattr(state, in_state.get(x, x)) for x in (*algorithm.inputs, *options)}
 
 
 def exactly(algorithm, model, state, *options, body=None):
