@@ -45,7 +45,14 @@ def _is_casadi(x: object) -> bool:
     return type(x).__module__.startswith("casadi")
 
 
-sin, cos, sqrt, log, atan2 = map(_function, ("sin", "cos", "sqrt", "log", "atan2"))
+sin, cos, sqrt, _log, atan2 = map(_function, ("sin", "cos", "sqrt", "log", "atan2"))
+
+
+def log(x: Scalar) -> Scalar:
+    """The natural logarithm; of a plain number that has none, what IEEE arithmetic says."""
+    if isinstance(x, float | int) and x <= 0:
+        return -math.inf if x == 0 else math.nan
+    return _log(x)
 
 
 def where(condition: Any, yes: Scalar, no: Scalar) -> Scalar:
@@ -184,8 +191,13 @@ def factor(A: Mat) -> tuple[list[list[Scalar]], list[Scalar]]:
         column = [A[i][j] - dot([L[i][k] * d[k] for k in range(j)], L[j][:j]) for i in range(j, n)]
         d.append(column[0])
         for i in range(j + 1, n):
-            L[i][j] = column[i - j] / d[j]
+            L[i][j] = _quotient(column[i - j], d[j])
     return L, d
+
+
+def _quotient(x: Scalar, d: Scalar) -> Scalar:
+    """x / d, of plain numbers too as IEEE arithmetic has it: the caller finds a singular matrix by its pivots."""
+    return x * math.inf if is_literal(d, 0.0) else x / d
 
 
 def solve(factored: tuple[list[list[Scalar]], list[Scalar]], b: Sequence[Scalar]) -> Vec:
@@ -196,7 +208,7 @@ def solve(factored: tuple[list[list[Scalar]], list[Scalar]], b: Sequence[Scalar]
     for i in range(n):
         for k in range(i):
             x[i] = x[i] - L[i][k] * x[k]
-    x = [xi / di for xi, di in zip(x, d)]
+    x = [_quotient(xi, di) for xi, di in zip(x, d)]
     for i in reversed(range(n)):
         for k in range(i + 1, n):
             x[i] = x[i] - L[k][i] * x[k]
