@@ -1,0 +1,375 @@
+"""The constraint force algorithm (Featherstone & Fijany 1999): the wrenches in the joints are what is solved for.
+
+A joint lets its body move along S and holds it with a reaction; the wrench it transmits is
+
+    f_i = R_i lambda_i + T'_i tau_i,       R_i spans the wrenches reciprocal to S_i  (h_i^perp of the paper),
+                                           T'_i = S (S^T S)^-1: I_X of Eq. 16 is the identity map,
+
+and with R orthonormal lambda = R^T f.  The lambda of all joints solve one block tridiagonal system (T2^T I^-1 T2 of
+Eq. 16), one block a joint.  Here it is written in link coordinates, and never assembled: a run of bodies between
+two joints enters it only by
+
+    alpha_1 =  C11 lambda_1   - C12 lambda_2 + c1       alpha = R^T Ad_{f^-1} A: how the body before a joint
+    alpha_2 =  C12^T lambda_1 - C22 lambda_2 + c2       accelerates in the directions that joint holds
+
+(a two-handle articulated body), and two runs are joined by eliminating the lambda of the joint between them:
+one block pivot.  In which order is free, so that pairs, pairs of pairs, ... need log2 n rounds.  A run of one or
+a few bodies is condensed by articulated sweeps ("constrained dynamics"), runs are joined by their mobilities C
+("unconstrained minus immobilised dynamics"): the two sides of Eq. 8.
+
+Every function here is pure and pointwise, over scalars of any type.  `torsor.parallel` makes the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from torsor.algorithms.articulated import accelerate, articulate, drop, eliminate, lift
+from torsor.algorithms.newton_euler import motion, spin
+from torsor.linalg import Mat, Scalar, Vec, cos, dot, factor, sin, solve, sqrt
+from torsor.model.links import Link
+from torsor.spatial import Inertia, Spatial, Subspace, pair
+from torsor.sweeps import Algorithm, inward, outward
+
+# What a joint holds ------------------------------------------------------------------------------------------
+
+
+def _coordinates(*axes: int) -> Callable[[Link, Vec], tuple[Spatial, ...]]:
+    return lambda link, q: tuple(Spatial.unit(k) for k in axes)
+
+
+def _helical(link: Link, q: Vec) -> tuple[Spatial, ...]:
+    """A screw (1, pitch) along z can pass on the wrench (-pitch, 1) along z."""
+    size = 1.0 / sqrt(1.0 + link.pitch * link.pitch)
+    along = Spatial(Vec(0.0, 0.0, -(link.pitch * size)), Vec(0.0, 0.0, size))
+    return (*(Spatial.unit(k) for k in (0, 1, 3, 4)), along)
+
+
+def _universal(link: Link, q: Vec) -> tuple[Spatial, ...]:
+    """All forces, and the moment along the axis that neither turn has."""
+    normal = Spatial(Vec(-sin(q[1]), 0.0, cos(q[1])), Vec.zero())
+    return (normal, *(Spatial.unit(k) for k in (3, 4, 5)))
+
+
+# Orthonormal bases of the wrenches a joint passes on without doing work, its axis on z, in the child's frame.
+REACTIONS: dict[str, Callable[[Link, Vec], tuple[Spatial, ...]]] = {
+    "revolute": _coordinates(0, 1, 3, 4, 5),
+    "prismatic": _coordinates(0, 1, 2, 3, 4),
+    "helical": _helical,
+    "universal": _universal,
+    "spherical": _coordinates(3, 4, 5),
+    "planar": _coordinates(0, 1, 5),
+    "free": _coordinates(),
+}
+
+
+def reactions(link: Link, q: Vec) -> tuple[Spatial, ...]:
+    """R: the 6 - nv directions the joint holds."""
+    return REACTIONS[link.joint.name](link, q)
+
+
+def torque_wrenches(S: Subspace) -> list[Spatial]:
+    """T' = S (S^T S)^-1, the wrenches of unit torques that no reaction adds to."""
+    square = factor(Mat.symmetric(lambda i, j: pair(S.columns[i], S.columns[j]), len(S.columns)))
+    rows = [solve(square, row) for row in zip(*(s.coordinates for s in S.columns))]
+    return [Spatial.of(column) for column in zip(*rows)]
+
+
+class Handle(NamedTuple):
+    """A joint as the body before it feels it: reactions and unit torques moved into that body's frame."""
+
+    reactions: tuple[Spatial, ...]  # Ad*_{f^-1} R, filled up with zeros to the size of a block
+    torques: tuple[Spatial, ...]  # Ad*_{f^-1} T'
+
+
+def handle(link: Link, here: Any, size: int) -> Handle:
+    f, S = link.placed(here)
+    R = [f.Ad_inv_dual(r) for r in reactions(link, here.q)]
+    padding = [Spatial.zero()] * (size - len(R))
+    return Handle((*R, *padding), tuple(f.Ad_inv_dual(t) for t in torque_wrenches(S)))
+
+
+def combine(wrenches: Sequence[Spatial], factors: Sequence[Scalar]) -> Spatial:
+    total = Spatial.zero()
+    for w, x in zip(wrenches, factors):
+        total = total + w * x
+    return total
+
+
+# Angular velocities: ω' = R^T ω + w composes -----------------------------------------------------------------
+
+
+class Turn(NamedTuple):
+    """What a run of bodies does to the angular velocity before it: ω -> R^T ω + w, in the last body's frame."""
+
+    R: Mat
+    w: Vec
+
+    @classmethod
+    def none(cls) -> Turn:
+        return cls(Mat.identity(), Vec.zero())
+
+    def after(self, w: Vec) -> Vec:
+        return self.R.T @ w + self.w
+
+    def then(self, next: Turn) -> Turn:
+        return Turn(self.R @ next.R, next.after(self.w))
+
+
+def turn_of(links: Sequence[Link], here: Sequence[Any]) -> Turn:
+    """ω_i = R_i^T ω_{i-1} + S_i v_i along a run."""
+    total = Turn.none()
+    for link, h in zip(links, here):
+        f, S = link.placed(h)
+        total = total.then(Turn(f.rotation(), (S @ h.v).ang))
+    return total
+
+
+# Runs of bodies ----------------------------------------------------------------------------------------------
+
+
+class Segment(NamedTuple):
+    """The mobilities of a run at its two joints, see above.  C11 and C22 are symmetric."""
+
+    C11: Mat
+    C12: Mat
+    C22: Mat
+    c1: Vec
+    c2: Vec
+
+    @classmethod
+    def nothing(cls, size: int) -> Segment:
+        """What may follow the last body: joined to it, it changes nothing."""
+        one, zero = Mat.identity(size), Vec.zero(size)
+        return cls(one, Mat.zero(size), one, zero, zero)
+
+    def pack(self) -> list[Scalar]:
+        """All numbers, those of the symmetric matrices once."""
+        upper = [C[i][j] for C in (self.C11, self.C22) for i, j in _upper(len(self.c1))]
+        return [*upper, *(x for row in self.C12 for x in row), *self.c1, *self.c2]
+
+    @classmethod
+    def unpack(cls, numbers: Sequence[Scalar], size: int) -> Segment:
+        it = iter(numbers)
+        C11, C22 = ({ij: next(it) for ij in _upper(size)} for _ in range(2))
+        C12 = Mat.of([next(it) for _ in range(size)] for _ in range(size))
+        c1, c2 = (Vec.of(next(it) for _ in range(size)) for _ in range(2))
+        return cls(Mat.symmetric(lambda i, j: C11[i, j], size), C12, Mat.symmetric(lambda i, j: C22[i, j], size), c1, c2)
+
+    @staticmethod
+    def length(size: int) -> int:
+        """How many numbers `pack` gives."""
+        return 2 * size * size + 3 * size
+
+
+def _upper(size: int) -> list[tuple[int, int]]:
+    return [(i, j) for i in range(size) for j in range(i, size)]
+
+
+class Run(NamedTuple):
+    """What the way back needs of a condensed run: at every body, at the first joint, and A0 of the last body."""
+
+    bodies: list[dict[str, Any]]
+    R: tuple[Spatial, ...]
+    A0: Spatial
+
+
+def condense(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip: Sequence[Spatial], load: Spatial,
+             size: int) -> tuple[Segment, Run]:  # fmt: skip
+    """A run of bodies as a segment.
+
+    w     the angular velocity before the run (None: M^-1 b only, no velocities)
+    tip   the reactions of the joint after the run, and `load` the wrench of its torque, as the last body feels them
+
+    Outward, the accelerations A0 with no joint accelerating and no acceleration before the run.  Inward, joints are
+    eliminated as in `articulated`, for the forces that are there and for a unit of every reaction at the tip.
+    """
+    A0 = _bias(links, here, w)
+    I, F, columns = Inertia.zero(), load, list(tip)
+    mobility = [[0.0] * size for _ in range(size)]  # of the tip, the joint before the run held still
+    c2 = [pair(r, A0) for r in tip]
+    bodies: list[dict[str, Any]] = []
+    for link, h in zip(reversed(links), reversed(here)):
+        f, S = link.placed(h)
+        J = link.inertia if h.side is None else link.inertia + h.side.I
+        I, G, D = eliminate(S, I + J)
+        if h.W is not None:
+            F = F + h.W
+        F, x = lift(S, G, D, F, h.b if h.tau is None else h.tau)
+        pushed = [S.T(column) for column in columns]
+        lifted = [lift(S, G, D, column, Vec.zero(len(x))) for column in columns]
+        for j in range(size):
+            c2[j] = c2[j] + dot(pushed[j], x)
+            for k in range(j, size):
+                mobility[j][k] = mobility[j][k] - dot(pushed[j], lifted[k][1])
+        columns = [column for column, _ in lifted]
+        bodies.append(dict(E=f.factors[-1], S=S, G=G, x=x, X=tuple(xj for _, xj in lifted)))
+        if len(bodies) < len(links):
+            I, F = f.carry(I), f.Ad_inv_dual(F)
+            columns = [f.Ad_inv_dual(column) for column in columns]
+    R = reactions(links[0], here[0].q)
+    return _mobilities(R, I, columns, F, mobility, c2, size), Run(bodies[::-1], R, A0)
+
+
+def _bias(links: Sequence[Link], here: Sequence[Any], w: Vec | None) -> Spatial:
+    """A0 of the last body; the wrenches of A0 stay at every body, those of its side branches added."""
+    if w is None:
+        return Spatial.zero()
+    near: dict[str, Any] = standing(w)
+    for link, h in zip(links, here):
+        near, keep = motion.step(link, h, SimpleNamespace(**near))
+        vars(h).update(keep)
+        if h.side is not None:
+            h.W = h.W + h.side.F + h.side.I @ Spatial(near["dw"], near["a"])
+    return Spatial(near["dw"], near["a"])
+
+
+def standing(w: Vec) -> dict[str, Any]:
+    """A body that turns with ω and does not accelerate, as `motion` wants it."""
+    return dict(w=w, dw=Vec.zero(), a=Vec.zero(), Omega=spin(w, Vec.zero()))
+
+
+def _mobilities(R: Sequence[Spatial], I: Inertia, columns: Sequence[Spatial], F: Spatial, mobility: Sequence, c2: Sequence,
+                size: int) -> Segment:  # fmt: skip
+    """From lambda_1 = A alpha_1 + P lambda_2 + p and alpha_2 = P^T alpha_1 - mobility lambda_2 + c2."""
+    held = [I @ r for r in R]
+    A = factor(Mat.symmetric(lambda i, j: pair(held[i], R[j]), len(R)))
+    P = [Vec.of(pair(r, column) for r in R) for column in columns]
+
+    def padded(x: Sequence[Scalar]) -> Vec:
+        return Vec(*x, *[0.0] * (size - len(R)))
+
+    inverse = [padded(solve(A, Vec.unit(k, len(R)))) for k in range(len(R))]
+    inverse += [Vec.unit(k, size) for k in range(len(R), size)]  # a direction not held: lambda = 0 there
+    C12 = [solve(A, p) for p in P]
+    c1 = -solve(A, [pair(r, F) for r in R])
+    return Segment(
+        Mat.symmetric(lambda i, j: inverse[j][i], size),
+        Mat.of(padded(c) for c in C12).T,
+        Mat.symmetric(lambda i, j: mobility[i][j] + dot(P[i], C12[j]), size),
+        padded(c1),
+        Vec.of(c2[j] + dot(P[j], c1) for j in range(size)),
+    )
+
+
+class Joined(NamedTuple):
+    """lambda = W1 lambda_1 + W2 lambda_2 + y of the joint that was eliminated."""
+
+    W1: Mat
+    W2: Mat
+    y: Vec
+
+    def reaction(self, first: Vec, last: Vec) -> Vec:
+        return self.W1 @ first + self.W2 @ last + self.y
+
+    def pack(self) -> list[Scalar]:
+        return [x for W in (self.W1, self.W2) for row in W for x in row] + list(self.y)
+
+    @classmethod
+    def unpack(cls, numbers: Sequence[Scalar], size: int) -> Joined:
+        rows = [Vec.of(numbers[k : k + size]) for k in range(0, len(numbers), size)]
+        return cls(Mat.of(rows[:size]), Mat.of(rows[size : 2 * size]), rows[-1])
+
+    @staticmethod
+    def length(size: int) -> int:
+        return 2 * size * size + size
+
+
+def join(a: Segment, b: Segment) -> tuple[Segment, Joined]:
+    """Two runs as one: eliminate the reaction between them.
+
+    (C22^a + C11^b) lambda = C12^aT lambda_1 + C12^b lambda_2 + c2^a - c1^b
+    """
+    size = len(a.c1)
+    pivot = factor(Mat.symmetric(lambda i, j: a.C22[i][j] + b.C11[i][j], size))
+    W1 = Mat.of(solve(pivot, row) for row in a.C12).T
+    W2 = Mat.of(solve(pivot, column) for column in b.C12.T).T
+    y = solve(pivot, a.c2 - b.c1)
+    C12b = b.C12.T
+    segment = Segment(
+        Mat.symmetric(lambda i, j: a.C11[i][j] - dot(a.C12[i], [row[j] for row in W1]), size),
+        a.C12 @ W2,
+        Mat.symmetric(lambda i, j: b.C22[i][j] - dot(C12b[i], [row[j] for row in W2]), size),
+        a.c1 - a.C12 @ y,
+        b.c2 + C12b @ y,
+    )
+    return segment, Joined(W1, W2, y)
+
+
+def join_all(segments: Sequence[Segment]) -> tuple[Segment, list[Joined]]:
+    """A row of runs as one, by halves; what was eliminated, in the order of `reactions_between`."""
+    if len(segments) == 1:
+        return segments[0], []
+    half = (len(segments) + 1) // 2
+    (a, first), (b, second) = join_all(segments[:half]), join_all(segments[half:])
+    whole, middle = join(a, b)
+    return whole, [middle, *first, *second]
+
+
+def reactions_between(joined: Sequence[Joined], count: int, first: Vec, last: Vec) -> list[Vec]:
+    """lambda before each of `count` runs, given it before the first and after the last."""
+    if count == 1:
+        return [first]
+    half = (count + 1) // 2
+    middle = joined[0].reaction(first, last)
+    return [
+        *reactions_between(joined[1:half], half, first, middle),
+        *reactions_between(joined[half:], count - half, middle, last),
+    ]
+
+
+def first_reaction(whole: Segment, alpha: Vec) -> Vec:
+    """lambda of the joint at the base: alpha = C11 lambda + c1, nothing beyond the tip."""
+    return solve(factor(whole.C11), alpha - whole.c1)
+
+
+def release(links: Sequence[Link], run: Run, segment: Segment, first: Vec, last: Vec) -> tuple[list[Vec], Spatial]:
+    """The reactions at both ends being known: the joint accelerations of a run, and how its last body accelerates.
+
+    Of the acceleration before the run only the part the first joint holds is known; the rest, S s, appears in
+    that joint's own acceleration, which is too large by s until `settle` subtracts it.
+    """
+    alpha = segment.C11 @ first - segment.C12 @ last + segment.c1
+    A = combine(run.R, alpha)
+    accelerations = []
+    for i, (link, h) in enumerate(zip(links, run.bodies)):
+        if i:
+            f, _ = link.placed(SimpleNamespace(**h))
+            A = f.Ad_inv(A)
+        x = h["x"]
+        for xj, force in zip(h["X"], last):
+            x = x + xj * force
+        A, qdd = drop(h["S"], h["G"], x, A)
+        accelerations.append(qdd)
+    return accelerations, run.A0 + A
+
+
+def settle(torques: Sequence[Spatial], A: Spatial, qdd: Sequence[Scalar]) -> Vec:
+    """qdd - T'^T Ad_{f^-1} A: the first joint of a run, once the acceleration A of the body before it is known."""
+    return Vec.of(x - pair(t, A) for t, x in zip(torques, qdd))
+
+
+# Reaction wrenches along a tree, in O(n) ---------------------------------------------------------------------
+
+
+@outward(start=lambda base: dict(A=Spatial.zero()))
+def push(link, here, parent):
+    """`accelerate`, and the wrench that moves this body: W of the bias accelerations and J (A - A0)"""
+    hand, keep = accelerate.step(link, here, parent)
+    return hand, dict(moving=here.W + link.inertia @ hand["A"])
+
+
+@inward(start=lambda base: dict(F=Spatial.zero()))
+def transmit(link, here, children):
+    """F_i = (what moves body i) + sum Ad*_{f^-1} F: the wrench through joint i, in the body's frame"""
+    f, _ = link.placed(here)
+    F = here.moving + children.F
+    return dict(F=f.Ad_inv_dual(F)), dict(wrench=link.body_frame().Ad_dual(F))
+
+
+constraint_forces = Algorithm(
+    "constraint_forces", ("q", "v", "tau"), (motion, articulate, push, transmit), output="wrench", kind="body",
+    options=("external",),
+)  # fmt: skip

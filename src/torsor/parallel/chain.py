@@ -1,0 +1,288 @@
+"""The schedule of a chain: runs of bodies condensed, joined four by four to one, and released again.
+
+For forward dynamics the levels are, with L = log4 of the number of runs,
+
+    turns and handles      every run: what it does to an angular velocity; its first joint in the frame before it
+    compose (L), spread (L)             angular velocities before every run
+    condense               every run: a two-handle segment
+    join (L), start, split (L)          the reactions between all runs
+    release, settle        every run: its joint accelerations
+
+and without the first three lines but for the handles for M^-1 b.  A run has `RUN` bodies where that many of one
+kind follow each other, else one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.algorithms.constraint_force import Joined, Segment
+from torsor.kernel.frames import Framed
+from torsor.parallel.operations import RADIX, SIDE, TURN, RunOperations, joint_named, run_operations, tree_operations
+from torsor.parallel.schedule import Level, Operand, Operation, Schedule, Task, places
+
+Array = NDArray[Any]
+
+RUN = 4  # bodies a run
+
+
+class Group(NamedTuple):
+    """All runs of the same kind and length: their places among the runs, and the first body of each."""
+
+    operations: RunOperations
+    length: int
+    nv: int
+    runs: Array
+    first: Array
+
+
+@dataclass
+class Plan:
+    """A schedule in the making: buffers are added, and levels in order."""
+
+    framed: Framed
+    inputs: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self.levels: list[Level] = []
+        self.contents: dict[str, Array] = {}
+        model = self.framed.model
+        self.sizes = {name: {"q": model.nq, "external": 6 * model.n}.get(name, model.nv) for name in self.inputs}
+        self.sizes["qdd"] = model.nv
+
+    def level(self, name: str, tasks: Sequence[Task]) -> None:
+        if tasks:
+            self.levels.append(Level(name, tuple(tasks)))
+
+    def task(self, operation: Operation, reads: Sequence[Operand], write: Operand) -> Task:
+        return Task(operation, tuple(reads), write)
+
+    def schedule(self) -> Schedule:
+        return Schedule(tuple(self.levels), self.sizes, self.contents)
+
+    def table(self, name: str, values: Array) -> None:
+        """A buffer that holds `values` from the start."""
+        self.sizes[name], self.contents[name] = values.size, values.ravel()
+
+    def constants(self, name: str, names: Sequence[str], bodies: Array) -> Operand:
+        """A table of the constants of the bodies (lanes, length), lanes side by side."""
+        lanes, length = bodies.shape
+        rows = [self.framed.numbers[x][bodies[:, t]] for t in range(length) for x in names]
+        self.table(name, np.array(rows))
+        return Operand(name, range(lanes), (len(names) * lanes, lanes))
+
+    def given(self, name: str, first: Array) -> Operand:
+        """An input of runs that begin at these bodies."""
+        model = self.framed.model
+        if name == "external":
+            return Operand(name, places(6 * first), (6, 1))
+        start = (model.q_start if name == "q" else model.v_start)[first]
+        joint = joint_named(self.framed.kinds[self.framed.kind[first[0]]].joint)
+        return Operand(name, places(start), (joint.nq if name == "q" else joint.nv, 1))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A buffer of `rows` numbers in each of `count` columns, the columns side by side."""
+
+    name: str
+    rows: int
+    count: int
+
+    def at(self, columns: Array | range, row: int = 0, each: tuple[int, ...] | None = None) -> Operand:
+        """The operand that reads or writes a column a lane, from a row on; `each`: other strides than row by row."""
+        shifted = row * self.count
+        base = columns if shifted == 0 else _shifted(columns, shifted)
+        return Operand(self.name, base, (self.count,) if each is None else each)
+
+
+def _shifted(columns: Array | range, by: int) -> Array | range:
+    if isinstance(columns, range):
+        return range(columns.start + by, columns.stop + by, columns.step)
+    return columns + by
+
+
+def runs_of(kind: Array, length: int) -> Array:
+    """Where runs begin: `length` bodies of one kind, or one; with the end of the chain as the last entry."""
+    n = len(kind)
+    edges = np.flatnonzero(np.diff(kind, prepend=-1, append=-1))
+    stretch = np.repeat(np.arange(len(edges) - 1), np.diff(edges))  # which stretch of one kind a body is in
+    place = np.arange(n) - edges[stretch]
+    whole = place < np.diff(edges)[stretch] // length * length
+    return np.append(np.flatnonzero(~whole | (place % length == 0)), n)
+
+
+class ChainPlan:
+    """The levels of the main chain, whose bodies are `main` in order."""
+
+    def __init__(self, plan: Plan, main: Array, branched: bool) -> None:
+        self.plan, self.branched = plan, branched
+        framed, inputs = plan.framed, plan.inputs
+        kind = framed.kind[main]
+        starts = runs_of(kind, 1 if branched else RUN)
+        self.runs = len(starts) - 1
+        freedoms = [joint_named(framed.kinds[k].joint).nv for k in np.unique(kind)]
+        self.size = max(1, 6 - min(freedoms))
+        self.groups = self._groups(main, kind, starts, inputs)
+        self.tree = tree_operations(self.size)
+        # one place more than there are runs: the angular velocity after the last run is there
+        self.counts = [self.runs + 1]
+        while self.counts[-1] > 1:
+            self.counts.append(-(-self.counts[-1] // RADIX))
+        self.depth = len(self.counts) - 1
+        self.widths = [RADIX * c for c in self.counts[1:]] + [1]
+        self._buffers()
+
+    def _groups(self, main: Array, kind: Array, starts: Array, inputs: tuple[str, ...]) -> list[Group]:
+        framed, lengths = self.plan.framed, np.diff(starts)
+        groups = []
+        for k, length in sorted({(int(kind[s]), int(n)) for s, n in zip(starts, lengths)}):
+            runs = np.flatnonzero((kind[starts[:-1]] == k) & (lengths == length))
+            operations = run_operations(framed.kinds[k], length, self.size, inputs, self.branched)
+            groups.append(Group(operations, length, joint_named(framed.kinds[k].joint).nv, runs, main[starts[runs]]))
+        return groups
+
+    def _buffers(self) -> None:
+        size, moving = self.size, "v" in self.plan.inputs
+        S, J = Segment.length(size), Joined.length(size)
+        kept = max(g.operations.kept for g in self.groups)
+        nv = max(g.nv * g.length for g in self.groups)
+        self.handles = self._columns("handle", 6 * (1 + size + max(g.nv for g in self.groups)), self.runs + 1)
+        self.motion = self._columns("motion", 6 + nv, self.runs + 1)  # column 0 is the base
+        self.segments, self.reactions, self.turns, self.spins = [], [], [], []
+        nothing = np.array([float(x) for x in Segment.nothing(size).pack()])
+        for level, width in enumerate(self.widths):
+            rows = S + ((RADIX - 1) * J if level else kept)
+            self.segments.append(self._columns(f"segment{level}", rows, width))
+            self.reactions.append(self._columns(f"lambda{level}", size, width + 1))
+            self._fill(self.segments[-1], nothing)
+            if moving:
+                self.turns.append(self._columns(f"turn{level}", TURN, width))
+                self.spins.append(self._columns(f"omega{level}", 3, width))
+                self._fill(self.turns[-1], np.eye(3).ravel())
+        base = np.zeros((self.motion.rows, self.motion.count))
+        if moving:  # a base at rest in gravity g moves like one that accelerates by -g without gravity
+            base[3:6, 0] = -self.plan.framed.model.gravity
+        self.plan.table("motion", base)
+
+    def _columns(self, name: str, rows: int, count: int) -> Columns:
+        self.plan.sizes[name] = rows * count
+        return Columns(name, rows, count)
+
+    def _fill(self, columns: Columns, values: Array) -> None:
+        """Every column begins as `values` and zeros: places without a run stay so."""
+        table = np.zeros((columns.rows, columns.count))
+        table[: len(values)] = values[:, None]
+        self.plan.table(columns.name, table)
+
+    # -- levels
+
+    def prepare(self) -> None:
+        """Handles, and angular velocities before every run."""
+        plan = self.plan
+        torque = [name for name in plan.inputs if name not in ("q", "v", "external")][0]
+        self.constants = [
+            plan.constants(f"numbers{i}", g.operations.names, g.first[:, None] + self._offsets(g))
+            for i, g in enumerate(self.groups)
+        ]
+        wide = self.handles.count
+        tasks = [
+            plan.task(
+                g.operations.handle, [numbers, plan.given("q", g.first), plan.given(torque, g.first)],
+                self.handles.at(places(g.runs), each=(6 * wide, wide)),
+            )
+            for g, numbers in zip(self.groups, self.constants)
+        ]  # fmt: skip
+        if not self.turns:
+            return plan.level("handles", tasks)
+        tasks += [
+            plan.task(
+                g.operations.turn, [numbers, plan.given("q", g.first), plan.given("v", g.first)],
+                self.turns[0].at(places(g.runs)),
+            )
+            for g, numbers in zip(self.groups, self.constants)
+        ]  # fmt: skip
+        plan.level("turns and handles", tasks)
+        for level in range(self.depth):
+            self._tree(f"compose {level + 1}", self.tree.compose, [self._parts(self.turns[level])], self.turns, level + 1)
+        for level in reversed(range(self.depth)):
+            reads = [self._parts(self.turns[level]), self.spins[level + 1].at(range(self.counts[level + 1]))]
+            write = self.spins[level].at(self._nodes(level), each=(self.spins[level].count, 1))
+            plan.level(f"spread {level + 1}", [plan.task(self.tree.spread, reads, write)])
+        return None
+
+    def _offsets(self, g: Group) -> Array:
+        return np.arange(g.length)
+
+    def _nodes(self, level: int) -> range:
+        """The first child of every node above a level."""
+        return range(0, self.widths[level], RADIX)
+
+    def _parts(self, columns: Columns) -> Operand:
+        """The children of every node, as rows."""
+        return columns.at(range(0, columns.count, RADIX), each=(1, columns.count))
+
+    def _tree(self, name: str, operation: Operation, reads: list[Operand], target: list[Columns], level: int) -> None:
+        write = target[level].at(range(self.counts[level]))
+        self.plan.level(name, [self.plan.task(operation, reads, write)])
+
+    def solve(self) -> None:
+        """Condense all runs, join them, and find the reactions between them."""
+        plan, size = self.plan, self.size
+        tasks = []
+        wide = self.handles.count
+        for g, numbers in zip(self.groups, self.constants):
+            reads = [numbers, *(plan.given(name, g.first) for name in plan.inputs)]
+            if self.spins:
+                reads.append(self.spins[0].at(places(g.runs)))
+            if self.branched:
+                reads.append(Operand("side", places(g.first), (plan.framed.model.n,)))
+            reads.append(self.handles.at(places(g.runs + 1), each=(6 * wide, wide)))
+            tasks.append(plan.task(g.operations.condense, reads, self.segments[0].at(places(g.runs))))
+        plan.level("condense", tasks)
+        for level in range(self.depth):
+            self._tree(f"join {level + 1}", self.tree.join, [self._parts(self.segments[level])], self.segments, level + 1)
+        top = [self.segments[-1].at(range(1)), self.handles.at(range(1), row=6, each=(6 * wide, wide)),
+               self.motion.at(range(1))]  # fmt: skip
+        plan.level("start", [plan.task(self.tree.start, top, self.reactions[-1].at(range(1)))])
+        for level in reversed(range(self.depth)):
+            count, above = self.counts[level + 1], self.reactions[level + 1]
+            joined = self.segments[level + 1].at(range(count), row=Segment.length(size))
+            write = self.reactions[level].at(self._nodes(level), each=(self.reactions[level].count, 1))
+            reads = [joined, above.at(range(count)), above.at(range(1, count + 1))]
+            plan.level(f"split {level + 1}", [plan.task(self.tree.split, reads, write)])
+
+    def finish(self) -> None:
+        """Joint accelerations."""
+        plan = self.plan
+        S, wide = Segment.length(self.size), self.handles.count
+        release, settle = [], []
+        for g, numbers in zip(self.groups, self.constants):
+            runs, lam = places(g.runs), self.reactions[0]
+            after = places(g.runs + 1)
+            reads = [numbers, self.segments[0].at(runs), self.segments[0].at(runs, row=S), lam.at(runs), lam.at(after)]
+            release.append(plan.task(g.operations.release, reads, self.motion.at(after)))
+            torques = self.handles.at(runs, row=6 * (1 + self.size), each=(6 * wide, wide))
+            reads = [torques, self.motion.at(runs), self.motion.at(after, row=6)]
+            accelerations = Operand("qdd", plan.given("b", g.first).base, (1,))
+            settle.append(plan.task(g.operations.settle, reads, accelerations))
+        plan.level("release", release)
+        plan.level("settle", settle)
+
+
+def chain_schedule(framed: Framed, inputs: tuple[str, ...]) -> Schedule:
+    """The schedule of a chain for the inputs (q, v, tau[, external]) or (q, b)."""
+    plan = Plan(framed, inputs)
+    chain = ChainPlan(plan, np.arange(framed.model.n), branched=False)
+    chain.prepare()
+    chain.solve()
+    chain.finish()
+    return plan.schedule()
+
+
+__all__ = ["RUN", "SIDE", "ChainPlan", "Columns", "Plan", "chain_schedule", "runs_of"]

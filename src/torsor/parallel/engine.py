@@ -1,0 +1,100 @@
+"""Run a schedule on the processor: the lanes of a task are the lanes of its vectors, and may be shared by threads."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from torsor.parallel.schedule import Operand, Schedule, Task
+
+Array = NDArray[Any]
+# Fewer lanes than this are not worth waking another thread for.
+THREAD_LANES = 512
+
+
+class Engine:
+    """Memory for one schedule, and the calls that work on it, made once: running it is a loop over calls."""
+
+    def __init__(self, schedule: Schedule, threads: int = 1) -> None:
+        self.schedule, self.threads = schedule, threads
+        self.buffers = {name: np.zeros(size) for name, size in schedule.sizes.items()}
+        for name, values in schedule.contents.items():
+            self.buffers[name][:] = values
+        self._levels = [[self._calls(task) for task in level.tasks] for level in schedule.levels]
+        self._lock = threading.Lock()
+
+    def run(self, inputs: Mapping[str, Array], output: str) -> Array:
+        """Fill the buffers of the inputs, do all levels in order, and return a copy of a buffer."""
+        with self._lock:
+            for name, values in inputs.items():
+                self.buffers[name][: values.size] = values.ravel()
+            for level in self._levels:
+                for calls in level:
+                    _together(calls)
+            return self.buffers[output].copy()
+
+    def _calls(self, task: Task) -> list[Callable[[], Any]]:
+        """The task, cut into one piece a thread."""
+        pieces = min(self.threads, max(1, task.lanes // THREAD_LANES))
+        edges = [task.lanes * k // pieces for k in range(pieces + 1)]
+        return [self._call(task, slice(a, b)) for a, b in zip(edges, edges[1:])]
+
+    def _call(self, task: Task, lanes: slice) -> Callable[[], Any]:
+        ufunc, shapes = task.operation.ufunc, tuple(task.operation.inputs.values())
+        reads = [self._reader(x, shape, lanes) for x, shape in zip(task.reads, shapes)]
+        base = task.write.base[lanes]
+        if isinstance(base, range):
+            out = self._view(task.write, base, task.operation.shape)
+            if all(isinstance(r, np.ndarray) for r in reads):
+                return functools.partial(ufunc, *reads, out=out)
+            return lambda: ufunc(*(r if isinstance(r, np.ndarray) else r() for r in reads), out=out)
+        buffer, index = self.buffers[task.write.buffer], _index(task.write, base, task.operation.shape)
+
+        def scatter() -> None:
+            buffer[index] = ufunc(*(r if isinstance(r, np.ndarray) else r() for r in reads))
+
+        return scatter
+
+    def _reader(self, operand: Operand, shape: tuple[int, ...], lanes: slice) -> Array | Callable[[], Array]:
+        """A view of the buffer if the lanes are evenly spaced, else a function that collects them."""
+        base = operand.base[lanes]
+        if isinstance(base, range):
+            return self._view(operand, base, shape)
+        return functools.partial(self.buffers[operand.buffer].take, _index(operand, base, shape))
+
+    def _view(self, operand: Operand, base: range, shape: tuple[int, ...]) -> Array:
+        buffer = self.buffers[operand.buffer]
+        last = base[-1] + sum((n - 1) * s for n, s in zip(shape, operand.strides))
+        assert last < buffer.size, f"{operand.buffer} is read or written beyond its end"
+        strides = [8 * s for s in (base.step, *operand.strides)]
+        return as_strided(buffer[base.start :], (len(base), *shape), strides)
+
+
+def _index(operand: Operand, base: Array, shape: tuple[int, ...]) -> Array:
+    index = np.asarray(base)
+    for n, stride in zip(shape, operand.strides):
+        index = index[..., None] + stride * np.arange(n)
+    return index
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="torsor-levels")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def _together(calls: list[Callable[[], Any]]) -> None:
+    jobs = [_pool().submit(call) for call in calls[1:]]
+    calls[0]()
+    for job in jobs:
+        job.result()

@@ -1,0 +1,271 @@
+"""The operations that the schedule of a chain is made of: `torsor.algorithms.constraint_force` between flat numbers.
+
+They depend on the kind of the bodies (joint type and form of placement) and on the size of a block, never on the
+model, and are shared by all models.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torsor.algorithms import constraint_force as cf
+from torsor.kernel.frames import FramedLink, Kind
+from torsor.kernel.tape import Expr, Tape
+from torsor.kernel.trace import leaves, rebuild
+from torsor.linalg import Mat, Scalar, Vec
+from torsor.model.joints import JOINTS, Joint
+from torsor.parallel.schedule import Operation
+from torsor.spatial import Inertia, Spatial
+from torsor.sweeps import Here
+
+RADIX = 4  # runs joined by one operation: half as many levels as with 2, at 1.5 times their critical path
+TURN = 12  # numbers of a `Turn`
+SIDE = 27  # numbers of an inertia and a wrench
+
+
+def joint_named(name: str) -> Joint:
+    return next(j for j in JOINTS if j.name == name)
+
+
+def input_shapes(kind: Kind, inputs: Sequence[str]) -> dict[str, int]:
+    """How many numbers of each input one body of a kind takes."""
+    joint = joint_named(kind.joint)
+    return {name: {"q": joint.nq, "external": 6}.get(name, joint.nv) for name in inputs}
+
+
+def bodies(kind: Kind, names: Sequence[str], numbers: Sequence[Sequence[Scalar]],
+           given: Mapping[str, Sequence[Sequence[Scalar]]]) -> tuple[list[FramedLink], list[Here]]:  # fmt: skip
+    """The links of a run and what is known at each, from rows of numbers."""
+    links = [FramedLink.of(kind, _Table(zip(names, row))) for row in numbers]
+    here = [Here() for _ in links]
+    for name, rows in given.items():
+        for h, row in zip(here, rows):
+            setattr(h, name, Spatial.of(row) if name == "external" else Vec.of(row))
+    return links, here
+
+
+class _Table(dict):
+    """A body's constants by name; one that no operation of the run uses need not be there."""
+
+    def __missing__(self, name: str) -> float:
+        return float("nan")
+
+
+class _Recorder(dict):
+    """A body's constants as symbols on a tape, which tells afterwards which of them were used."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape = tape
+
+    def __missing__(self, name: str) -> Expr:
+        return self.tape.input(("number", name))
+
+
+@functools.cache
+def constants_of(kind: Kind, external: bool) -> tuple[str, ...]:
+    """The names of the constants that bodies of a kind are computed with."""
+    tape = Tape()
+    link = FramedLink.of(kind, _Recorder(tape))
+    scalars = leaves((link.M, link.exp(Vec.of([tape.input("q")] * link.joint.nq)), link.inertia, link.second_moment))
+    scalars += [link.pitch] if kind.joint == "helical" else []
+    scalars += leaves(link.body_frame()) if external else []
+    used, nodes = set(), [x.i for x in scalars if isinstance(x, Expr)]
+    while nodes:
+        op, a, b = tape.nodes[nodes.pop()]
+        if op == "in" and a[0] == "number":  # type: ignore[index]
+            used.add(a[1])  # type: ignore[index]
+        elif op not in ("in", "const"):
+            nodes += [k for k in (a, b) if k is not None]  # type: ignore[misc]
+    return tuple(sorted(used))
+
+
+# Runs of bodies ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class RunOperations:
+    """What is done to runs of `length` bodies of one kind."""
+
+    names: tuple[str, ...]  # the constants, in the order of their table
+    turn: Operation  # -> Turn
+    handle: Operation  # -> reactions, unit torques and the torque's wrench of the first joint
+    condense: Operation  # -> Segment, and what is kept
+    release: Operation  # -> acceleration of the last body, joint accelerations
+    settle: Operation  # -> joint accelerations
+    kept: int  # numbers kept between `condense` and `release`
+
+
+@functools.cache
+def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], branched: bool) -> RunOperations:
+    """The operations on runs of so many bodies of a kind, for a problem with these inputs.
+
+    branched: every body takes the inertia and wrench of its side branches.
+    """
+    names = constants_of(kind, "external" in inputs)
+    shapes = {"numbers": (length, len(names))}
+    shapes |= {name: (length, n) for name, n in input_shapes(kind, inputs).items()}
+    one = {name: (1, shape[1]) for name, shape in shapes.items()}
+    torque = inputs[-1] if inputs[-1] != "external" else inputs[-2]
+    moving = "v" in inputs
+    nv = joint_named(kind.joint).nv
+    layout: Any = None
+
+    def turn(numbers: Any, q: Any, v: Any) -> list[Scalar]:
+        R, w = cf.turn_of(*bodies(kind, names, numbers, {"q": q, "v": v}))
+        return [*(x for row in R for x in row), *w]
+
+    def handle(numbers: Any, q: Any, tau: Any) -> list[list[Scalar]]:
+        (link,), (h,) = bodies(kind, names, numbers, {"q": q})
+        R, T = cf.handle(link, h, size)
+        return [list(x.coordinates) for x in (cf.combine(T, tau[0]), *R, *T)]
+
+    def condense(numbers: Any, *rest: Any) -> list[Scalar]:
+        nonlocal layout
+        links, here = bodies(kind, names, numbers, dict(zip(inputs, rest)))
+        more = list(rest[len(inputs) :])
+        w = Vec.of(more.pop(0)) if moving else None
+        if branched:
+            here[0].side = side_load(more.pop(0))
+        load, *tip = (Spatial.of(row) for row in more.pop(0))
+        segment, run = cf.condense(links, here, w, tip, load, size)
+        layout, kept = _lay_out(run)
+        return [*segment.pack(), *kept]
+
+    def release(numbers: Any, segment: Any, kept: Any, first: Any, last: Any) -> list[Scalar]:
+        links, _ = bodies(kind, names, numbers, {})
+        run = _restore(layout, numbers, kept)
+        qdd, A = cf.release(links, run, cf.Segment.unpack(segment, size), Vec.of(first), Vec.of(last))
+        return [*A.coordinates, *(x for row in qdd for x in row)]
+
+    def settle(torques: Any, A: Any, qdd: Any) -> list[Scalar]:
+        first = cf.settle([Spatial.of(t) for t in torques], Spatial.of(A), qdd[:nv])
+        return [*first, *qdd[nv:]]
+
+    extra: dict[str, tuple[int, ...]] = {"w": (3,)} if moving else {}
+    extra |= {"side": (SIDE,)} if branched else {}
+    condensing = Operation("condense", condense, {**shapes, **extra, "handle": (1 + size, 6)})
+    numbers_out = len(condensing.code.outputs)  # also lays out what is kept
+    kept = numbers_out - cf.Segment.length(size)
+    return RunOperations(
+        names=names,
+        turn=Operation("turn", turn, {k: shapes.get(k, (length, nv)) for k in ("numbers", "q", "v")}),
+        handle=Operation("handle", handle, {k: one[k] for k in ("numbers", "q", torque)}),
+        condense=condensing,
+        release=Operation("release", release, {
+            "numbers": shapes["numbers"], "segment": (cf.Segment.length(size),), "kept": (kept,),
+            "first": (size,), "last": (size,)}),
+        settle=Operation("settle", settle, {"torques": (nv, 6), "A": (6,), "qdd": (length * nv,)}),
+        kept=kept,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Number:
+    """A scalar that is among the constants of the run."""
+
+    row: int
+    column: int
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A scalar that is kept, as number `place`."""
+
+    place: int
+
+
+def _lay_out(run: cf.Run) -> tuple[Any, list[Expr]]:
+    """What of a run must be kept: not what is a plain number, and not what is a constant of the run anyway."""
+    kept: dict[int, Expr] = {}
+    order: dict[int, int] = {}
+
+    def place(x: Scalar) -> Any:
+        if not isinstance(x, Expr):
+            return x
+        op, name, _ = x.tape.nodes[x.i]
+        if op == "in" and name[0] == "numbers":  # type: ignore[index]
+            return _Number(*name[1:])  # type: ignore[misc]
+        order.setdefault(x.i, len(order))
+        kept[x.i] = x
+        return _Kept(order[x.i])
+
+    return rebuild(run, iter([place(x) for x in leaves(run)])), list(kept.values())
+
+
+def _restore(layout: Any, numbers: Any, kept: Any) -> cf.Run:
+    def value(x: Any) -> Scalar:
+        if isinstance(x, _Number):
+            return numbers[x.row][x.column]
+        return kept[x.place] if isinstance(x, _Kept) else x
+
+    return rebuild(layout, iter([value(x) for x in leaves(layout)]))
+
+
+class Side:
+    """What the side branches of a body add to it."""
+
+    def __init__(self, I: Inertia, F: Spatial) -> None:
+        self.I, self.F = I, F
+
+
+def side_load(numbers: Sequence[Scalar]) -> Side:
+    I, F = rebuild((Inertia.zero(), Spatial.zero()), iter(numbers))
+    return Side(I, F)
+
+
+# Trees of runs -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class TreeOperations:
+    compose: Operation  # Turns -> Turn
+    spread: Operation  # Turns, ω before the first -> ω before each
+    join: Operation  # Segments -> Segment, and what was eliminated
+    start: Operation  # the whole chain, the base's acceleration -> lambda at the base
+    split: Operation  # what was eliminated, lambda at both ends -> lambda before each
+
+
+@functools.cache
+def tree_operations(size: int) -> TreeOperations:
+    """The operations that do not know what a body is."""
+    S, J = cf.Segment.length(size), cf.Joined.length(size)
+
+    def compose(parts: Any) -> list[Scalar]:
+        turns = [_turn(part) for part in parts]
+        R, w = functools.reduce(cf.Turn.then, turns)
+        return [*(x for row in R for x in row), *w]
+
+    def spread(parts: Any, w: Any) -> list[list[Scalar]]:
+        spins = [Vec.of(w)]
+        for part in parts[:-1]:
+            spins.append(_turn(part).after(spins[-1]))
+        return [list(row) for row in zip(*spins)]
+
+    def join(parts: Any) -> list[Scalar]:
+        whole, joined = cf.join_all([cf.Segment.unpack(part, size) for part in parts])
+        return [*whole.pack(), *(x for j in joined for x in j.pack())]
+
+    def start(whole: Any, handle: Any, A: Any) -> list[Scalar]:
+        alpha = Mat.of(handle) @ A
+        return list(cf.first_reaction(cf.Segment.unpack(whole, size), alpha))
+
+    def split(joined: Any, first: Any, last: Any) -> list[list[Scalar]]:
+        parts = [cf.Joined.unpack(joined[k : k + J], size) for k in range(0, len(joined), J)]
+        between = cf.reactions_between(parts, RADIX, Vec.of(first), Vec.of(last))
+        return [list(row) for row in zip(*between)]
+
+    return TreeOperations(
+        compose=Operation("compose", compose, {"parts": (RADIX, TURN)}),
+        spread=Operation("spread", spread, {"parts": (RADIX, TURN), "w": (3,)}),
+        join=Operation("join", join, {"parts": (RADIX, S)}),
+        start=Operation("start", start, {"whole": (S,), "handle": (size, 6), "A": (6,)}),
+        split=Operation("split", split, {"joined": ((RADIX - 1) * J,), "first": (size,), "last": (size,)}),
+    )
+
+
+def _turn(numbers: Sequence[Scalar]) -> cf.Turn:
+    return cf.Turn(Mat.of(numbers[k : k + 3] for k in (0, 3, 6)), Vec.of(numbers[9:]))

@@ -1,0 +1,162 @@
+"""A schedule: work cut into levels, all operations of a level independent of each other.  Plain data.
+
+    Operation   a pure function of a few numbers, written over any scalar
+    Task        one operation on many lanes, and where each lane reads and writes
+    Level       tasks that may all run at once
+    Schedule    levels in order, the buffers they work on, and what these hold at the start
+
+A buffer is a flat row of numbers.  Lane l finds entry (i, j, ...) of an operand at
+
+    base[l] + i * strides[0] + j * strides[1] + ...                with base a `range` or an array of places,
+
+so an engine needs to know nothing of mechanics: the processor runs the lanes of a task as SIMD vectors
+(`torsor.parallel.engine`), a GPU as threads of one launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.kernel.pointwise import compile_pointwise, trace
+from torsor.kernel.tape import Code, Operations, operands
+
+Array = NDArray[Any]
+Places = range | Array
+
+
+class Operation:
+    """A pure function of nested lists of scalars: traced, counted and compiled when first asked for."""
+
+    def __init__(self, name: str, function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]]) -> None:
+        self.name, self.function, self.inputs = name, function, dict(inputs)
+
+    @cached_property
+    def code(self) -> Code:
+        """Its tape: inputs (name, i, ...), outputs ("out", i, ...)."""
+        return trace(self.function, self.inputs)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        indices = np.array([name[1:] for name in self.code.outputs])  # type: ignore[index]
+        return tuple(int(k) + 1 for k in indices.max(axis=0))
+
+    @cached_property
+    def ufunc(self) -> Any:
+        return compile_pointwise(self.function, self.inputs)
+
+    @cached_property
+    def operations(self) -> Operations:
+        return Operations.of(self.code)
+
+    @cached_property
+    def work(self) -> int:
+        """How many arithmetic operations a lane does."""
+        return sum(self.operations)
+
+    @cached_property
+    def depth(self) -> int:
+        """How many of them depend one on another: the time of a machine that does the others meanwhile."""
+        longest = [0] * len(self.code.nodes)
+        for i, node in enumerate(self.code.nodes):
+            counts = node.op not in ("in", "const", "neg")
+            longest[i] = max((longest[k] for k in operands(node)), default=0) + counts
+        return max((longest[i] for i in self.code.outputs.values()), default=0)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.work} operations>"
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """Where the lanes of a task find an argument, or leave a result."""
+
+    buffer: str
+    base: Places
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    operation: Operation
+    reads: tuple[Operand, ...]  # in the order of the operation's inputs
+    write: Operand
+
+    @property
+    def lanes(self) -> int:
+        return len(self.write.base)
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    name: str
+    tasks: tuple[Task, ...]
+
+    @property
+    def lanes(self) -> int:
+        return sum(task.lanes for task in self.tasks)
+
+    @property
+    def work(self) -> int:
+        """Arithmetic operations of all lanes."""
+        return sum(task.lanes * task.operation.work for task in self.tasks)
+
+    @property
+    def span(self) -> int:
+        """Arithmetic operations of one lane: the time with a processor a lane."""
+        return max(task.operation.work for task in self.tasks)
+
+    @property
+    def depth(self) -> int:
+        """The longest chain of dependent operations: the time with all the processors one could use."""
+        return max(task.operation.depth for task in self.tasks)
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Levels in order; `sizes` of all buffers, and `contents` of those that hold something from the start."""
+
+    levels: tuple[Level, ...]
+    sizes: Mapping[str, int]
+    contents: Mapping[str, Array]
+
+    @property
+    def depth(self) -> int:
+        """How many levels there are: on a GPU, launches."""
+        return len(self.levels)
+
+    @property
+    def work(self) -> int:
+        return sum(level.work for level in self.levels)
+
+    @property
+    def critical_path(self) -> int:
+        """Operations on the longest path, with a processor a lane."""
+        return sum(level.span for level in self.levels)
+
+    @property
+    def longest_chain(self) -> int:
+        """Operations that depend one on another, with any number of processors."""
+        return sum(level.depth for level in self.levels)
+
+    def report(self) -> str:
+        """A line a level: its name, how many lanes it has, what a lane does and what all do."""
+        rows = [f"{'level':<32} {'lanes':>9} {'a lane':>7} {'all':>12}"]
+        rows += [f"{x.name:<32} {x.lanes:>9} {x.span:>7} {x.work:>12}" for x in self.levels]
+        rows.append(f"{f'{self.depth} levels':<32} {'':>9} {self.critical_path:>7} {self.work:>12}")
+        return "\n".join(rows)
+
+
+def places(columns: Array) -> Places:
+    """An array of places as a `range`, where it is one."""
+    columns = np.asarray(columns, dtype=np.int64)
+    if columns.size == 0:
+        return range(0)
+    step = int(columns[1] - columns[0]) if columns.size > 1 else 1
+    regular = step > 0 and bool((np.diff(columns) == step).all())
+    return range(int(columns[0]), int(columns[-1]) + step, step) if regular else columns
