@@ -109,10 +109,10 @@ class Vec(tuple):
     def __neg__(self) -> Vec:
         return Vec.of(-x for x in self)
 
-    def __mul__(self, s: Scalar) -> Vec:  # type: ignore[override]
+    def __mul__(self, s: Scalar) -> Vec:
         return Vec.of(x * s for x in self)
 
-    __rmul__ = __mul__  # type: ignore[assignment]
+    __rmul__ = __mul__
 
     def replace(self, k: int, x: Scalar) -> Vec:
         return Vec.of(x if i == k else y for i, y in enumerate(self))
@@ -178,7 +178,7 @@ class Mat(tuple):
     def __neg__(self) -> Mat:
         return Mat.of(-a for a in self)
 
-    def __mul__(self, s: Scalar) -> Mat:  # type: ignore[override]
+    def __mul__(self, s: Scalar) -> Mat:
         return Mat.of(a * s for a in self)
 
 

@@ -5,7 +5,7 @@ The scalars are whatever comes in: floats, longdoubles, mpmath numbers, CasADi s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torsor.linalg import Mat, Scalar, Vec
@@ -15,7 +15,7 @@ from torsor.spatial import Rigid, Spatial
 from torsor.sweeps import Algorithm, Here, run, unflatten
 
 
-def evaluate(algorithm: Algorithm, model: Model, inputs: dict[str, Sequence[Scalar]], *, body: int | None = None,
+def evaluate(algorithm: Algorithm, model: Model, inputs: Mapping[str, Sequence[Scalar]], *, body: int | None = None,
              number: Callable[[float], Scalar] = float) -> Any:  # fmt: skip
     """The output of an algorithm at one state: a scalar, a list or a list of rows, as `Algorithm.kind` says.
 
@@ -33,7 +33,7 @@ def base_of(gravity: Sequence[Scalar], acceleration: Sequence[Scalar] | None = N
     return Here(gravity=Vec.of(gravity), acceleration=None if acceleration is None else Spatial.of(acceleration))
 
 
-def scatter(model: Model, inputs: dict[str, Sequence[Scalar]]) -> list[Here]:
+def scatter(model: Model, inputs: Mapping[str, Sequence[Scalar]]) -> list[Here]:
     """One `Here` a body, holding its own part of every input."""
     freedoms = (model.v_start[1:] - model.v_start[:-1]).tolist()
     here = [Here() for _ in freedoms]
@@ -50,9 +50,10 @@ def scatter(model: Model, inputs: dict[str, Sequence[Scalar]]) -> list[Here]:
     return here
 
 
-def plain(x: Any, model: Model) -> Any:
+def plain(x: Any, model: Model | None = None) -> Any:
     """An output as nested lists: poses as 4x4 rows, twists as six numbers, a path as the 6 x nv Jacobian."""
     if isinstance(x, dict):  # the columns along a path, by body
+        assert model
         columns: list[Sequence[Scalar]] = [(0.0,) * 6] * model.nv
         for i, block in x.items():
             for k, column in enumerate(block):

@@ -48,7 +48,7 @@ class Spatial(NamedTuple):
     def __neg__(self) -> Spatial:
         return Spatial(-self.ang, -self.lin)
 
-    def __mul__(self, s: Scalar) -> Spatial:  # type: ignore[override]
+    def __mul__(self, s: Scalar) -> Spatial:
         return Spatial(self.ang * s, self.lin * s)
 
 
@@ -260,7 +260,7 @@ class Screw(NamedTuple):
         for b in range(3):
             H2[i][b] = H[i][b] - dM[j, b]
             H2[j][b] = H[j][b] + dM[i, b]
-        J2 = dict()  # J + [p] H2^T + H [p]^T
+        J2 = {}  # J + [p] H2^T + H [p]^T
         J2[i, i] = J[i][i] - d * (H[i][j] + H2[i][j])
         J2[j, j] = J[j][j] + d * (H[j][i] + H2[j][i])
         J2[k, k] = J[k][k]
@@ -309,7 +309,7 @@ class Screw(NamedTuple):
 class Product(NamedTuple):
     """The product of poses, nearest the parent first."""
 
-    factors: tuple[Rigid | Screw, ...]
+    factors: tuple[Pose, ...]
 
     @property
     def p(self) -> Vec:

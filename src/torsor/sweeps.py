@@ -53,13 +53,13 @@ class Columns:
     """For each degree of freedom: climb from its body to the base, then (perhaps) spread outward over all.
 
     `start(link, here, k)` is the step at the body the climb begins with, for its k-th freedom; `climb` the
-    step at the bodies above it.  `outward` reads what these kept, which is `rest(link)` off the way.
+    step at the bodies above it.  `outward` reads what these kept, which is `rest(nv)` off the way.
     """
 
     start: Step
     climb: Step
     outward: Sweep | None = None
-    rest: Callable[[Link], dict[str, Any]] | None = None
+    rest: Callable[[int], dict[str, Any]] | None = None
 
 
 def outward(start: Callable[[Any], dict[str, Any]]) -> Callable[[Step], Sweep]:
@@ -188,13 +188,13 @@ def _matrix(algorithm: Algorithm, stage: Columns, links: Sequence[Link], parent:
             if stage.outward:
                 assert stage.rest
                 for i, h in enumerate(here):
-                    vars(h).update(kept.get(i) or stage.rest(links[i]))
+                    vars(h).update(kept.get(i) or stage.rest(links[i].joint.nv))
                 sweep(stage.outward, links, parent, base, here)
                 kept = {i: vars(h) for i, h in enumerate(here)}
             for i, keep in kept.items():
                 for r, x in enumerate(keep[algorithm.output]):
                     A[first[i] + r][column] = x
-                if algorithm.symmetric and i != j:
+                if algorithm.symmetric:  # within the body's own block too, so that M is symmetric to the bit
                     for r, x in enumerate(keep[algorithm.output]):
                         A[column][first[i] + r] = x
                 elif algorithm.lower and i != j:

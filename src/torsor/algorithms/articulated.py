@@ -115,14 +115,18 @@ def lift_unit(link, here, below):
 
 
 forward_dynamics = Algorithm(
-    "forward_dynamics", ("q", "v", "tau"), (motion, articulate, accelerate), output="qdd", kind="joint", inverts=True, torques_only=True,
-    options=("external",),
+    "forward_dynamics", ("q", "v", "tau"), (motion, articulate, accelerate), output="qdd", kind="joint",
+    options=("external",), inverts=True, torques_only=True,
 )  # fmt: skip
-mass_solve = Algorithm("mass_solve", ("q", "b"), (articulate, accelerate), output="qdd", kind="joint", inverts=True, torques_only=True)
-log_det = Algorithm("log_det", ("q",), (condense, log_pivots), output="log_det", kind="base", inverts=True, torques_only=True)
+mass_solve = Algorithm(
+    "mass_solve", ("q", "b"), (articulate, accelerate), output="qdd", kind="joint", inverts=True, torques_only=True,
+)  # fmt: skip
+log_det = Algorithm(
+    "log_det", ("q",), (condense, log_pivots), output="log_det", kind="base", inverts=True, torques_only=True,
+)  # fmt: skip
 pivots = Algorithm("pivots", ("q",), (condense,), output="pivots", kind="joint", torques_only=True)
 inverse_mass_matrix = Algorithm(
     "inverse_mass_matrix", ("q",),
-    (condense, Columns(unit_torque, lift_unit, accelerate, rest=lambda link: dict(x=Vec.zero(link.joint.nv)))),
+    (condense, Columns(unit_torque, lift_unit, accelerate, rest=lambda nv: dict(x=Vec.zero(nv)))),
     output="qdd", kind="matrix", inverts=True, torques_only=True,
 )  # fmt: skip

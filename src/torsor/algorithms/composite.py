@@ -36,8 +36,9 @@ def unit_acceleration(link, here, k):
 
 
 mass_matrix = Algorithm(
-    "mass_matrix", ("q",), (compose, Columns(unit_acceleration, rise)), output="M", kind="matrix", torques_only=True, symmetric=True
-)
+    "mass_matrix", ("q",), (compose, Columns(unit_acceleration, rise)), output="M", kind="matrix", symmetric=True,
+    torques_only=True,
+)  # fmt: skip
 
 
 diagonal = Algorithm("diagonal", ("q",), (compose,), output="diagonal", kind="joint")  # M_ii, in O(n)
@@ -73,7 +74,8 @@ def branch_factor(M: Sequence[Sequence[Scalar]], above: Sequence[int]) -> tuple[
     return [[H[i][j] if j < i else float(i == j) for j in range(n)] for i in range(n)], [H[k][k] for k in range(n)]
 
 
-def branch_solve(L: Sequence[Sequence[Scalar]], D: Sequence[Scalar], above: Sequence[int], b: Sequence[Scalar]) -> list[Scalar]:
+def branch_solve(L: Sequence[Sequence[Scalar]], D: Sequence[Scalar], above: Sequence[int],
+                 b: Sequence[Scalar]) -> list[Scalar]:  # fmt: skip
     """(L^T D L)^-1 b, walking only along branches."""
     x = list(b)
     n = len(above)

@@ -59,6 +59,6 @@ def unit_velocity(link, here, k):
 
 
 coriolis_matrix = Algorithm(
-    "coriolis_matrix", ("q", "v"), (twists, compose, Columns(unit_velocity, rise)), output="C", kind="matrix", torques_only=True,
-    lower="C_lower",
+    "coriolis_matrix", ("q", "v"), (twists, compose, Columns(unit_velocity, rise)), output="C", kind="matrix",
+    lower="C_lower", torques_only=True,
 )  # fmt: skip

@@ -83,5 +83,7 @@ inverse_dynamics = Algorithm(
     "inverse_dynamics", ("q", "v", "qdd"), (motion, forces), output="tau", kind="joint", torques_only=True,
     options=("external", "acceleration"),
 )  # fmt: skip
-bias_forces = Algorithm("bias_forces", ("q", "v"), (motion, forces), output="tau", kind="joint", torques_only=True, options=("external",))
+bias_forces = Algorithm(
+    "bias_forces", ("q", "v"), (motion, forces), output="tau", kind="joint", options=("external",), torques_only=True,
+)  # fmt: skip
 gravity_forces = Algorithm("gravity_forces", ("q",), (motion, forces), output="tau", kind="joint", torques_only=True)

@@ -39,6 +39,6 @@ def forces(link, here, children):
 
 
 inverse_dynamics = Algorithm(
-    "inverse_dynamics_ploen_park", ("q", "v", "qdd"), (accelerations, forces), output="tau", kind="joint", torques_only=True,
-    options=("external", "acceleration"),
+    "inverse_dynamics_ploen_park", ("q", "v", "qdd"), (accelerations, forces), output="tau", kind="joint",
+    options=("external", "acceleration"), torques_only=True,
 )  # fmt: skip

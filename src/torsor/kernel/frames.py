@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.linalg import Mat, Scalar, Vec
-from torsor.model.joints import JOINTS
+from torsor.linalg import Mat, Scalar, Vec, cos, sin
+from torsor.model.joints import JOINTS, Axial
 from torsor.model.links import Link
 from torsor.model.model import Model
 from torsor.spatial import Inertia, Pose, Product, Rigid, Screw, Spatial
@@ -77,15 +77,12 @@ class FramedLink(Link):
         return link
 
     def exp(self, q: Vec) -> Pose:
-        if not self.joint.axial:
+        joint, x = self.joint, self.numbers
+        if not isinstance(joint, Axial):
             return super().exp(q)
-        x = self.numbers
-        motion = self.joint.exp(Vec(q[0] + x["t0"]), self.axis, self.pitch)
-        assert isinstance(motion, Screw)
-        shift = x["d0"] + self.joint.shift(q[0], self.pitch)  # type: ignore[attr-defined]
-        if self.joint.turns:  # type: ignore[attr-defined]
-            return Screw(2, motion.c, motion.s, shift)
-        return Screw(2, x["ct"], x["st"], shift)
+        angle = q[0] + x["t0"]
+        c, s = (cos(angle), sin(angle)) if joint.turns else (x["ct"], x["st"])
+        return Screw(2, c, s, x["d0"] + joint.shift(q[0], self.pitch))
 
     @cached_property
     def second_moment(self) -> Mat:
@@ -199,7 +196,7 @@ def regroup(framed: Framed) -> Framed:
         parent = int(model.parent[i])
         if parent < 0:
             continue
-        M = framed.link(i).M.as_rigid()  # type: ignore[union-attr]
+        M = Product((framed.link(i).M,)).as_rigid()
         axis = np.array([row[2] for row in M.R], dtype=float)
         p = np.array(M.p, dtype=float) + axis * x["d0"][i]
         S = Szz * np.outer(axis, axis) + hz * (np.outer(axis, p) + np.outer(p, axis)) + m * np.outer(p, p)

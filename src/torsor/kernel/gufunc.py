@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 from typing import Any
 
 import numpy as np
 
 # places in NumPy's table of C functions (numpy/ufuncobject.h), unchanged since NumPy 1.8
 _FROM_FUNC_AND_SIGNATURE = 31
-_TYPE_NUMBER = {"float32": np.dtype(np.float32).num, "float64": np.dtype(np.float64).num}
+_TYPE_NUMBER: dict[str, int] = {name: np.dtype(name).num for name in ("float32", "float64")}
 
 
 @functools.cache
 def _make() -> Any:
     """PyUFunc_FromFuncAndDataAndSignature."""
-    table = np._core._multiarray_umath._UFUNC_API  # type: ignore[attr-defined]
+    table = importlib.import_module("numpy._core._multiarray_umath")._UFUNC_API
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     functions = ctypes.cast(get(table, None), ctypes.POINTER(ctypes.c_void_p))
@@ -33,7 +34,7 @@ def gufunc(address: int, data: int, signature: str, dtype: str, name: str, doc: 
     nin, nout = inputs.count("("), outputs.count("(")
     functions = (ctypes.c_void_p * 1)(address)
     datas = (ctypes.c_void_p * 1)(data)
-    types = (ctypes.c_char * (nin + nout))(*[_TYPE_NUMBER[dtype]] * (nin + nout))
+    types = (ctypes.c_ubyte * (nin + nout))(*[_TYPE_NUMBER[dtype]] * (nin + nout))
     texts = tuple(ctypes.c_char_p(text.encode()) for text in (name, doc, signature))
     ufunc = _make()(
         ctypes.addressof(functions), ctypes.addressof(datas), ctypes.addressof(types), 1, nin, nout,

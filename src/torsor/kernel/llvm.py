@@ -13,9 +13,10 @@ which reads its arrays through their strides, whatever the layout.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torsor.kernel.tape import Code, Node, operands
 
@@ -211,8 +212,8 @@ class Writer:
         name = f"@llvm.masked.scatter.{T.suffix}.v{T.lanes}p0"
         self.declare(f"void {name}({T.vector}, <{T.lanes} x ptr>, {T.bools})")
         places = self.op(f"getelementptr i8, ptr {pointer}, {T.offsets} {spread}")
-        self.do(f"call void {name}({T.vector} {x}, <{T.lanes} x ptr> align {T.size} {places}, {T.bools} splat (i1 true))")
-        return None
+        where = f"<{T.lanes} x ptr> align {T.size} {places}"
+        return self.do(f"call void {name}({T.vector} {x}, {where}, {T.bools} splat (i1 true))")
 
     # -- loops
 
@@ -238,7 +239,7 @@ class Writer:
 
     # -- tapes
 
-    def emit(self, code: Code, value_of: Callable[[Hashable], str]) -> dict[Hashable, str]:
+    def emit(self, code: Code, value_of: Callable[[Any], str]) -> dict[Any, str]:
         """The instructions of a tape; `value_of` names its inputs.  Returns its outputs.
 
         Sines and cosines come first, all at once, so that one test serves their range.
@@ -247,42 +248,42 @@ class Writer:
         fused = fuse(code) if self.target.fma else {}
         gone = {product for product, _ in fused.values()}
         values: dict[int, str] = {}
-        angles = sorted({node.a for node in nodes if node.op in ("sin", "cos")})  # type: ignore[type-var]
-        before = set(angles) | _needed(nodes, angles)  # type: ignore[arg-type]
+        angles = sorted({node.a for node in nodes if node.op in ("sin", "cos")})
+        before = set(angles) | _needed(nodes, angles)
 
         def one(i: int) -> str:
             op, a, b = nodes[i]
             if op == "const":
-                return self.target.const(a)  # type: ignore[arg-type]
+                return self.target.const(a)
             if op == "in":
                 return value_of(a)
             if i in fused:
                 product, other = fused[i]
                 x, y = (values[k] for k in operands(nodes[product]))
-                if op == "sub":  # x y - other, or other - x y
-                    return self.fma(x, y, self.neg(values[other])) if a == product else self.fma(self.neg(x), y, values[other])
-                return self.fma(x, y, values[other])
+                if op == "sub" and a == product:
+                    return self.fma(x, y, self.neg(values[other]))
+                return self.fma(self.neg(x) if op == "sub" else x, y, values[other])
             if op in ("add", "sub", "mul"):
-                return self.arithmetic("f" + op, values[a], values[b])  # type: ignore[index]
+                return self.arithmetic("f" + op, values[a], values[b])
             if op == "neg":
-                return self.neg(values[a])  # type: ignore[index]
+                return self.neg(values[a])
             if op == "inv":
-                return self.arithmetic("fdiv", self.target.const(1.0), values[a])  # type: ignore[index]
+                return self.arithmetic("fdiv", self.target.const(1.0), values[a])
             if op == "log":
-                return self.log(values[a])  # type: ignore[index]
+                return self.log(values[a])
             T = self.target
             self.declare(f"{T.vector} @llvm.sqrt.{T.suffix}({T.vector})")
-            return self.op(f"call {T.vector} @llvm.sqrt.{T.suffix}({T.vector} {values[a]})")  # type: ignore[index]
+            return self.op(f"call {T.vector} @llvm.sqrt.{T.suffix}({T.vector} {values[a]})")
 
         for i in sorted(before):
             if i not in gone:
                 values[i] = one(i)
-        turns = dict(zip(angles, self.sincos([values[a] for a in angles]))) if angles else {}  # type: ignore[index]
+        turns = dict(zip(angles, self.sincos([values[a] for a in angles]))) if angles else {}
         for i, node in enumerate(nodes):
             if i in values or i in gone:
                 continue
             if node.op in ("sin", "cos"):
-                values[i] = turns[node.a][node.op == "cos"]  # type: ignore[index]
+                values[i] = turns[node.a][node.op == "cos"]
             else:
                 values[i] = one(i)
         return {name: values[i] for name, i in code.outputs.items()}
@@ -360,7 +361,8 @@ class Writer:
             self.store(x, self.address(room, k * step))
         s, c = self.address(room, count * T.size), self.address(room, 2 * count * T.size)
         self.do(f"call void @far_sincos_f{T.bits}(ptr {room}, ptr {s}, ptr {c}, i64 {count})")
-        return [(self.load(self.address(s, k * step)), self.load(self.address(c, k * step))) for k in range(len(angles))]
+        places = [k * step for k in range(len(angles))]
+        return [(self.load(self.address(s, place)), self.load(self.address(c, place))) for place in places]
 
 
     # -- logarithm
@@ -427,10 +429,10 @@ def fuse(code: Code) -> dict[int, tuple[int, int]]:
     for i, (op, a, b) in enumerate(code.nodes):
         if op in ("add", "sub"):
             for product, other in ((b, a), (a, b)):
-                if code.nodes[product].op == "mul" and uses[product] == 1:  # type: ignore[index]
+                if code.nodes[product].op == "mul" and uses[product] == 1:
                     result[i] = (product, other)
                     break
-    return result  # type: ignore[return-value]
+    return result
 
 
 # Whole functions -------------------------------------------------------------------------------------------
@@ -523,7 +525,7 @@ rest:
 again_block:
   call void @block_{W}(ptr %args, ptr %steps, ptr %data, ptr %work, i64 %last)
   br label %done"""
-    vectors, resume = (blocks, "[0, %work_to_do], [%s2, %rest]") if W > 1 else ("\n  br label %singles", "[0, %work_to_do], [0, %vectors]")
+    vectors, resume = (blocks, "%s2, %rest") if W > 1 else ("\n  br label %singles", "0, %vectors")
     return f"""
 declare ptr @malloc(i64)
 declare void @free(ptr)
@@ -556,7 +558,7 @@ work_to_do:
   br i1 %enough, label %vectors, label %singles
 vectors:{vectors}
 singles:
-  %from = phi i64 {resume}
+  %from = phi i64 [0, %work_to_do], [{resume}]
   br label %single
 single:
   %k = phi i64 [%from, %singles], [%k2, %single]

@@ -13,7 +13,7 @@ through memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,8 +86,8 @@ def unrolled_kernel(code: Code, inputs: Mapping[str, int], output_rank: int, tar
 
     def body(w: Writer) -> None:
         arrays = Arrays(w, inputs, output_rank)
-        for name, x in w.emit(code, lambda name: arrays.get(*name)).items():  # type: ignore[misc]
-            arrays.put(x, *name)  # type: ignore[misc]
+        for name, x in w.emit(code, lambda name: arrays.get(*name)).items():
+            arrays.put(x, *name)
 
     return kernel_module(target, len(inputs), body, flush=False)
 
@@ -98,9 +98,9 @@ def unrolled_kernel(code: Code, inputs: Mapping[str, int], output_rank: int, tar
 def loop_kernel(code: LoopCode, target: Target) -> str:
     rank = {"joint": 1, "matrix": 2, "path": 2}.get(code.algorithm.kind)
     if rank is None:
-        codes = code.passes[-1].codes if code.algorithm.kind == "body" else (code.finish,)
         per_body = code.algorithm.kind == "body"
-        rank = next(len(name) - 1 for c in codes for name in c.outputs if name[0] == "out") + per_body  # type: ignore
+        codes = [code.finish] if code.finish else list(code.passes[-1].codes)
+        rank = next(len(name) - 1 for c in codes for name in c.outputs if name[0] == "out") + per_body
     return kernel_module(target, len(code.inputs), lambda w: _LoopWriter(w, code, rank).write(), flush=True)
 
 
@@ -140,10 +140,9 @@ class _LoopWriter:
         elif self.code.columns:
             self._path(self.code.columns)
         if self.code.finish:
-            live = self.code.passes[-1].live
-            values = dict(zip((("near", k) for k in live), arrived))
+            values = self._named(arrived, self.code.passes[-1].live)
             for name, x in self.w.emit(self.code.finish, lambda name: values.get(name) or self._base(name)).items():
-                self.arrays.put(x, *name)  # type: ignore[misc]
+                self.arrays.put(x, *name)
 
     # -- what codes read and write
 
@@ -160,7 +159,7 @@ class _LoopWriter:
 
         return _Body(i, *(word(k) for k in range(7)))
 
-    def _slot(self, i: str, name: Hashable) -> str:
+    def _slot(self, i: str, name: Any) -> str:
         return self.w.address(self.w.address("%work", self.w.i64("mul", i, self.row)), self.slots[name] * self.width)
 
     def _reader(self, body: _Body, near: dict[Any, str], kind: int) -> Callable[[Any], str]:
@@ -257,7 +256,11 @@ class _LoopWriter:
         return [w.merge(w.target.vector, (x, before), (y, end)) for x, y in zip(values, others)]
 
     def _unless(self, condition: str, action: Callable[[], None]) -> None:
-        self._when(condition, (), lambda: (action(), ())[1])  # type: ignore[func-returns-value]
+        def nothing() -> Sequence[str]:
+            action()
+            return ()
+
+        self._when(condition, (), nothing)
 
     def _has_no(self, flags: str, flag: int) -> str:
         return self.w.op(f"icmp eq i64 {self.w.i64('and', flags, flag)}, 0")
@@ -292,6 +295,9 @@ class _LoopWriter:
         slots = self._hand_slots(i, len(values))
         return [self.w.arithmetic("fadd", x, self.w.load(slot)) for x, slot in zip(values, slots)]
 
+    def _named(self, values: Sequence[str], live: Sequence[int]) -> dict[Any, str]:
+        return {("near", k): x for k, x in zip(live, values)}
+
     def _cases(self, codes: Sequence[Code]) -> list[tuple[int, int, Code]]:
         return [(kind, kind, code) for kind, code in enumerate(codes)]
 
@@ -302,7 +308,7 @@ class _LoopWriter:
         if near:
             near = self._when(self._has(body.flags, CHAINED), near, lambda: [
                 w.load(slot) for slot in self._hand_slots(body.parent, len(near))])
-        hand = self._dispatch(body.kind, self._cases(p.codes), body, dict(zip((("near", k) for k in p.live), near)), p.live)
+        hand = self._dispatch(body.kind, self._cases(p.codes), body, self._named(near, p.live), p.live)
         if hand:
             self._unless(self._has_no(body.flags, BRANCHES), lambda: self._store(hand, body.i))
         loop.carry = hand
@@ -313,7 +319,7 @@ class _LoopWriter:
         near = list(loop.carried)
         if near:
             near = self._when(self._has_no(body.flags, BRANCHES), near, lambda: self._plus_memory(loop.carried, body.i))
-        hand = self._dispatch(body.kind, self._cases(p.codes), body, dict(zip((("near", k) for k in p.live), near)), p.live)
+        hand = self._dispatch(body.kind, self._cases(p.codes), body, self._named(near, p.live), p.live)
 
         def to_memory() -> Sequence[str]:
             total = self._when(self._has(body.flags, FIRST), hand, lambda: self._plus_memory(hand, body.parent))
@@ -378,7 +384,7 @@ class _LoopWriter:
         w.start(up)
         with w.loop("climb", body.parent, [(V, x) for x in hand]) as loop:
             above = self._at(loop.i)
-            near = dict(zip((("near", k) for k in c.live), loop.carried))
+            near = self._named(loop.carried, c.live)
             loop.carry = self._dispatch(above.kind, self._cases(c.codes), above, near, c.live)
             loop.next = above.parent
             loop.again = w.op(f"icmp sge i64 {loop.next}, 0")

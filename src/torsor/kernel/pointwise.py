@@ -31,7 +31,8 @@ def _symbols(tape: Tape, name: str, shape: tuple[int, ...], index: tuple[int, ..
     return [_symbols(tape, name, shape, (*index, i)) for i in range(shape[len(index)])]
 
 
-def compile_pointwise(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]], dtype: str = "float64") -> Any:
+def compile_pointwise(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]],
+                      dtype: str = "float64") -> Any:  # fmt: skip
     """A gufunc with the core dimensions of `inputs` and of what the function returns; batch axes broadcast."""
     code = trace(function, inputs)
     host = machine.host()

@@ -215,8 +215,8 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
         code = unrolled(algorithm, model, inputs, body)
         if specialised is None and sum(Operations.of(code)) > UNROLL_OPERATIONS:
             code = None
-    specialised = code is not None
-    if code is not None:
+    specialised = isinstance(code, Code)
+    if isinstance(code, Code):
         shape, data = shape_of(code), LoopData(np.zeros(1, np.int64), ())
     else:
         code = _looped(algorithm, inputs, framed.kinds)
@@ -266,7 +266,7 @@ def _shape(algorithm: Algorithm, code: LoopCode, model: Model) -> tuple[int, ...
         return (6, model.nv)
     if algorithm.kind == "body":
         return (model.n, *shape_of(code.passes[-1].codes[0].only(
-            name for name in code.passes[-1].codes[0].outputs if name[0] == "out")))  # type: ignore[index]
+            name for name in code.passes[-1].codes[0].outputs if name[0] == "out")))
     assert code.finish
     return shape_of(code.finish)
 

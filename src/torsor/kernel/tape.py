@@ -11,17 +11,17 @@ Operations: in const | add sub mul neg | inv sqrt | sin cos log
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Number = float | int
 
 
 class Node(NamedTuple):
     op: str
-    a: Hashable = None  # node number; for "in" the name of the input, for "const" its value
-    b: int | None = None
+    a: Any = None  # node number; for "in" the name of the input, for "const" its value
+    b: Any = None
 
 
 class Tape:
@@ -31,10 +31,10 @@ class Tape:
         self.nodes: list[Node] = []
         self._number: dict[Node, int] = {}
 
-    def input(self, name: Hashable) -> Expr:
+    def input(self, name: Any) -> Expr:
         return Expr(self, self._node("in", name))
 
-    def _node(self, op: str, a: Hashable = None, b: int | None = None) -> int:
+    def _node(self, op: str, a: Any = None, b: int | None = None) -> int:
         node = Node(op, a, b)
         found = self._number.get(node)
         if found is None:
@@ -51,9 +51,9 @@ class Tape:
     def neg(self, a: int) -> int:
         op, x, y = self.nodes[a]
         if op == "neg":
-            return x  # type: ignore[return-value]
+            return x
         if op == "const":
-            return self.const(-x)  # type: ignore[operator]
+            return self.const(-x)
         if op == "sub" and Node("sub", y, x) in self._number:
             return self._number[Node("sub", y, x)]
         return self._node("neg", a)
@@ -61,15 +61,15 @@ class Tape:
     def add(self, a: int, b: int) -> int:
         A, B = self.nodes[a], self.nodes[b]
         if A.op == "const" and B.op == "const":
-            return self.const(A.a + B.a)  # type: ignore[operator]
+            return self.const(A.a + B.a)
         if A.op == "const" and A.a == 0:
             return b
         if B.op == "const" and B.a == 0:
             return a
         if B.op == "neg":
-            return self.sub(a, B.a)  # type: ignore[arg-type]
+            return self.sub(a, B.a)
         if A.op == "neg":
-            return self.sub(b, A.a)  # type: ignore[arg-type]
+            return self.sub(b, A.a)
         return self._node("add", *sorted((a, b)))
 
     def sub(self, a: int, b: int) -> int:
@@ -77,15 +77,15 @@ class Tape:
             return self.const(0.0)
         A, B = self.nodes[a], self.nodes[b]
         if A.op == "const" and B.op == "const":
-            return self.const(A.a - B.a)  # type: ignore[operator]
+            return self.const(A.a - B.a)
         if B.op == "const" and B.a == 0:
             return a
         if A.op == "const" and A.a == 0:
             return self.neg(b)
         if B.op == "neg":
-            return self.add(a, B.a)  # type: ignore[arg-type]
+            return self.add(a, B.a)
         if A.op == "neg":
-            return self.neg(self.add(A.a, b))  # type: ignore[arg-type]
+            return self.neg(self.add(A.a, b))
         if Node("sub", b, a) in self._number:  # a change of sign is free, a second subtraction is not
             return self._node("neg", self._number[Node("sub", b, a)])
         return self._node("sub", a, b)
@@ -96,19 +96,19 @@ class Tape:
             a, b, A, B = b, a, B, A
         if A.op == "const":
             if B.op == "const":
-                return self.const(A.a * B.a)  # type: ignore[operator]
+                return self.const(A.a * B.a)
             if A.a == 0:
                 return self.const(0.0)
             if A.a == 1:
                 return b
             if A.a == -1:
                 return self.neg(b)
-            if B.op == "mul" and self.nodes[B.a].op == "const":  # type: ignore[index]
-                return self.mul(self.mul(a, B.a), B.b)  # type: ignore[arg-type]
+            if B.op == "mul" and self.nodes[B.a].op == "const":
+                return self.mul(self.mul(a, B.a), B.b)
         if A.op == "neg":
-            return self.neg(self.mul(A.a, b))  # type: ignore[arg-type]
+            return self.neg(self.mul(A.a, b))
         if B.op == "neg":
-            return self.neg(self.mul(a, B.a))  # type: ignore[arg-type]
+            return self.neg(self.mul(a, B.a))
         if A.op == "const":  # constants first, so that chains of them meet
             return self._node("mul", a, b)
         return self._node("mul", *sorted((a, b)))
@@ -116,16 +116,16 @@ class Tape:
     def inv(self, a: int) -> int:
         op, x, _ = self.nodes[a]
         if op == "const":
-            return self.const(1.0 / x if x else math.inf)  # type: ignore[operator]
+            return self.const(1.0 / x if x else math.inf)
         if op == "inv":
-            return x  # type: ignore[return-value]
+            return x
         if op == "neg":
-            return self.neg(self.inv(x))  # type: ignore[arg-type]
+            return self.neg(self.inv(x))
         return self._node("inv", a)
 
     def function(self, name: str, a: int) -> int:
         op, x, _ = self.nodes[a]
-        if op == "const" and (x > 0 or name in ("sin", "cos")):  # type: ignore[operator]
+        if op == "const" and (x > 0 or name in ("sin", "cos")):
             return self.const(getattr(math, name)(x))
         return self._node(name, a)
 
@@ -142,7 +142,7 @@ class Expr:
 
     def _wrap(self, i: int) -> Expr | float:
         node = self.tape.nodes[i]
-        return node.a if node.op == "const" else Expr(self.tape, i)  # type: ignore[return-value]
+        return node.a if node.op == "const" else Expr(self.tape, i)
 
     def __add__(self, other: Expr | Number) -> Expr | float:
         return self._wrap(self.tape.add(self.i, self.tape.node_of(other)))
@@ -190,10 +190,10 @@ class Code:
     """A finished piece of straight-line code: nodes in order, and which of them are its outputs."""
 
     nodes: tuple[Node, ...]
-    outputs: Mapping[Hashable, int]
+    outputs: Mapping[Any, int]
 
     @classmethod
-    def of(cls, tape: Tape, outputs: Mapping[Hashable, Expr | Number]) -> Code:
+    def of(cls, tape: Tape, outputs: Mapping[Any, Expr | Number]) -> Code:
         """The part of a tape that the outputs need, renumbered."""
         wanted = {name: tape.node_of(x) for name, x in outputs.items()}
         live = set(wanted.values())
@@ -205,19 +205,19 @@ class Code:
         for i in sorted(live):
             op, a, b = tape.nodes[i]
             if op not in ("in", "const"):
-                a, b = place[a], None if b is None else place[b]  # type: ignore[index]
+                a, b = place[a], None if b is None else place[b]
             place[i] = len(nodes)
             nodes.append(Node(op, a, b))
         return cls(tuple(nodes), {name: place[i] for name, i in wanted.items()})
 
-    def only(self, names: Iterable[Hashable]) -> Code:
+    def only(self, names: Iterable[Any]) -> Code:
         """The same code for fewer outputs."""
         tape = Tape()
         tape.nodes = list(self.nodes)
         return Code.of(tape, {name: Expr(tape, self.outputs[name]) for name in names})
 
     @property
-    def inputs(self) -> set[Hashable]:
+    def inputs(self) -> set[Any]:
         return {node.a for node in self.nodes if node.op == "in"}
 
     def __str__(self) -> str:
@@ -238,10 +238,10 @@ class Code:
 def operands(node: Node) -> tuple[int, ...]:
     if node.op in ("in", "const"):
         return ()
-    return (node.a,) if node.b is None else (node.a, node.b)  # type: ignore[return-value]
+    return (node.a,) if node.b is None else (node.a, node.b)
 
 
-def _label(name: Hashable) -> str:
+def _label(name: Any) -> str:
     return ".".join(map(str, name)) if isinstance(name, tuple) else str(name)
 
 

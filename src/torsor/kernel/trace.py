@@ -13,7 +13,7 @@ of the algorithm needs in the end is computed, handed on or kept.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import SimpleNamespace
@@ -48,7 +48,8 @@ def rebuild(like: Any, scalars: Iterator[Scalar]) -> Any:
     """The inverse of `leaves`: something shaped like `like`, of other scalars."""
     if isinstance(like, Inertia):
         J, M = ({(i, j): next(scalars) for i in range(3) for j in range(i, 3)} for _ in range(2))
-        return Inertia(Mat.symmetric(lambda i, j: J[i, j]), rebuild(like.H, scalars), Mat.symmetric(lambda i, j: M[i, j]))
+        H = rebuild(like.H, scalars)
+        return Inertia(Mat.symmetric(lambda i, j: J[i, j]), H, Mat.symmetric(lambda i, j: M[i, j]))
     if isinstance(like, dict):
         return {name: rebuild(v, scalars) for name, v in like.items()}
     if isinstance(like, Vec | Mat):
@@ -109,7 +110,7 @@ class LoopColumns:
     starts: Mapping[tuple[int, int], Code]
     codes: tuple[Code, ...]
     live: tuple[int, ...]
-    rest: tuple[tuple[Hashable, ...], ...] = ()  # what is kept, and zero off the way
+    rest: tuple[tuple[Any, ...], ...] = ()  # what is kept, and zero off the way
     outward: LoopPass | None = None
 
 
@@ -137,7 +138,7 @@ class LoopCode:
     def numbers(self) -> tuple[tuple[str, ...], ...]:
         """For each kind, the constants of a body that its code uses, in the order of the body's row."""
         return tuple(
-            tuple(sorted({name[1] for code in codes for name in code.inputs if name[0] == "number"}))  # type: ignore[index]
+            tuple(sorted({name[1] for code in codes for name in code.inputs if name[0] == "number"}))
             for codes in self._codes_by_kind()
         )
 
@@ -152,7 +153,7 @@ class LoopCode:
         return result
 
     @cached_property
-    def slots(self) -> dict[Hashable, int]:
+    def slots(self) -> dict[Any, int]:
         """A place in a body's scratch memory for everything kept; freed when it was last read.
 
         A step reads before it writes, so a place may be given away in the very pass that reads it last.
@@ -167,13 +168,13 @@ class LoopCode:
             last = self.columns is not None and stage == len(stages) - 1
             for code in codes:
                 for name in code.inputs:
-                    if name[0] == "kept":  # type: ignore[index]
+                    if name[0] == "kept":
                         read[name] = len(stages) if last else stage
                 for name in code.outputs:
-                    if name[0] == "kept":  # type: ignore[index]
+                    if name[0] == "kept":
                         written.setdefault(name, stage)
         free_from: list[int] = []  # the pass from which on each place is free
-        places: dict[Hashable, int] = {}
+        places: dict[Any, int] = {}
         for name in sorted(read, key=lambda name: (written[name], str(name))):
             place = next((k for k, free in enumerate(free_from) if free <= written[name]), len(free_from))
             free_from[place : place + 1] = [read[name]]
@@ -225,7 +226,7 @@ class _Tracer:
             count = len(leaves(like))
             near = SimpleNamespace(**rebuild(like, (tape.input(("near", k)) for k in range(count))))
         hand, keep = step(link, here, near)
-        outputs: dict[Hashable, Any] = {("hand", k): x for k, x in enumerate(leaves(hand))}
+        outputs: dict[Any, Any] = {("hand", k): x for k, x in enumerate(leaves(hand))}
         for name, value in keep.items():
             places = [self._place(tape, x, (name, k)) for k, x in enumerate(leaves(value))]
             for k, (place, x) in enumerate(zip(places, leaves(value))):
@@ -241,20 +242,20 @@ class _Tracer:
             if not isinstance(x, Expr):
                 return x
             op, input_name, _ = tape.nodes[x.i]
-            if op == "in" and input_name[0] in ("number", "kept"):  # type: ignore[index]
-                return _Stored(input_name)  # type: ignore[arg-type]
+            if op == "in" and input_name[0] in ("number", "kept"):
+                return _Stored(input_name)
         return _Stored(("kept", *name))
 
-    def _out(self, keep: Mapping[str, Any]) -> dict[Hashable, Any]:
+    def _out(self, keep: Mapping[str, Any]) -> dict[Any, Any]:
         a = self.algorithm
-        outputs: dict[Hashable, Any] = {}
+        outputs: dict[Any, Any] = {}
         if a.output in keep and a.kind in ("joint", "matrix"):
             outputs = {("out", r): x for r, x in enumerate(keep[a.output])}
         elif a.output in keep and a.kind == "body":
-            outputs = {("out", *index): x for index, x in entries(plain(keep[a.output], None))}  # type: ignore[arg-type]
+            outputs = {("out", *index): x for index, x in entries(plain(keep[a.output]))}
         elif a.output in keep and a.kind == "path":
             outputs = {("out", row, r): x for r, s in enumerate(keep[a.output]) for row, x in enumerate(s.coordinates)}
-        if a.lower in keep:
+        if a.lower and a.lower in keep:
             outputs |= {("lower", r): x for r, x in enumerate(keep[a.lower])}
         return outputs
 
@@ -263,7 +264,7 @@ class _Tracer:
 class _Stored:
     """Stands where a scalar will be, once the input of that name is read."""
 
-    name: tuple[Hashable, ...]
+    name: tuple[Any, ...]
 
 
 class _Numbers(dict):
@@ -302,7 +303,7 @@ def _sweep(tracer: _Tracer, stage: Sweep) -> tuple[Any, LoopPass]:
 def _columns(tracer: _Tracer, stage: Columns) -> LoopColumns:
     before = [dict(kept) for kept in tracer.kept]
     joints = [next(j for j in JOINTS if j.name == kind.joint) for kind in tracer.kinds]
-    rests = [stage.rest(SimpleNamespace(joint=j)) if stage.rest else {} for j in joints]  # type: ignore[arg-type]
+    rests = [stage.rest(j.nv) if stage.rest else {} for j in joints]
     # the outward pass must find in memory what the climb kept, even where one of its steps knew the number
     tracer.in_memory = {name for rest in rests for name in rest}
     starts, codes, like = {}, [], None
@@ -326,7 +327,7 @@ def _finish(tracer: _Tracer, like: Any) -> Code:
     arrived = SimpleNamespace(**rebuild(like, (tape.input(("near", k)) for k in range(len(leaves(like))))))
     a = tracer.algorithm
     result = a.finish(tracer.base(tape), arrived) if a.finish else getattr(arrived, a.output)
-    return Code.of(tape, {("out", *index): x for index, x in entries(plain(result, None))})  # type: ignore[arg-type]
+    return Code.of(tape, {("out", *index): x for index, x in entries(plain(result))})
 
 
 # What is not needed goes -----------------------------------------------------------------------------------------
@@ -350,13 +351,13 @@ def _pruned_once(code: LoopCode) -> tuple[tuple[LoopPass, ...], LoopColumns | No
     def keep(c: Code, live: Sequence[int], out: bool) -> Code:
         wanted = [
             name for name in c.outputs
-            if (name[0] == "hand" and name[1] in live) or (name[0] == "kept" and name in reads)  # type: ignore[index]
-            or (out and name[0] in ("out", "lower"))  # type: ignore[index]
+            if (name[0] == "hand" and name[1] in live) or (name[0] == "kept" and name in reads)
+            or (out and name[0] in ("out", "lower"))
         ]  # fmt: skip
         return c.only(wanted)
 
     def live_in(codes: Sequence[Code]) -> tuple[int, ...]:
-        return tuple(sorted({name[1] for c in codes for name in c.inputs if name[0] == "near"}))  # type: ignore[index]
+        return tuple(sorted({name[1] for c in codes for name in c.inputs if name[0] == "near"}))
 
     def one(p: LoopPass, out: bool, arrival: Code | None) -> LoopPass:
         live = live_in([*p.codes, *([arrival] if arrival else [])])
@@ -383,5 +384,5 @@ def _pruned_once(code: LoopCode) -> tuple[tuple[LoopPass, ...], LoopColumns | No
 
 def shape_of(code: Code) -> tuple[int, ...]:
     """The shape of an unrolled output."""
-    indices = np.array([name[1:] for name in code.outputs], dtype=int)  # type: ignore[index]
+    indices = np.array([name[1:] for name in code.outputs], dtype=int)
     return tuple(int(k) + 1 for k in indices.max(axis=0)) if indices.shape[1] else ()

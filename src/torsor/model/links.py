@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -84,7 +85,7 @@ def rigid_inertia(m: Scalar, c: Vec, I: Mat) -> Inertia:
     return Inertia.rigid(m, h, J)
 
 
-def links(model: Model, number: type = float) -> list[Link]:
+def links(model: Model, number: Callable[[float], Scalar] = float) -> list[Link]:
     """The links of a model, just as it was given, its numbers converted by `number` (float, mpf, ...)."""
 
     def vector(xs: list[float]) -> Vec:
