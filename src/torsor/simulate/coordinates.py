@@ -11,12 +11,15 @@ the vector space (q, v) therefore only trim the rounding and truncation errors i
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.lie import quaternion_to_matrix
+from torsor.kernel.pointwise import compile_pointwise
+from torsor.lie import exp_quaternion, exp_se3, quaternion_product, quaternion_to_matrix, split
+from torsor.linalg import Vec, dot, sqrt
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 
@@ -89,6 +92,20 @@ class Coordinates:
         out[..., self.linear] = _turn(R_transposed, rate[..., self.position])
         return out
 
+    def move(self, q: Array, dv: Array) -> Array:
+        """q [+] dv, as Model.integrate has it; compiled, because integrators call it several times a step."""
+        if self.flat:
+            return q + dv
+        out = np.empty(self.nq)
+        plain_q, plain_v = self.plain
+        out[plain_q] = q[plain_q] + dv[plain_v]
+        quaternion, omega = q[self.quaternion], dv[self.omega]
+        out[self.quaternion] = _turning()(quaternion, omega)
+        for p, linear, turning in zip(self.position, self.linear, self.turning_of_free):
+            _, shift = split(exp_se3(Vec(*omega[turning].tolist(), *dv[linear].tolist())))
+            out[p] = q[p] + np.array(quaternion_to_matrix(Vec(*quaternion[turning].tolist())) @ shift)
+        return out
+
     def lengths(self, q: Array) -> Array:
         """The lengths of the quaternions in q, (..., number of them)."""
         return np.linalg.norm(q[..., self.quaternion], axis=-1)
@@ -102,6 +119,17 @@ class Coordinates:
     def _R(self, quaternion: Array) -> Array:
         """Rotation matrices of the free joints."""
         return np.asarray(quaternion_to_matrix(quaternion[..., self.turning_of_free, :]))
+
+
+@cache
+def _turning() -> Any:
+    """quat exp(omega / 2), made a unit."""
+
+    def turn(quaternion: Any, omega: Any) -> Any:
+        moved = quaternion_product(Vec(*quaternion), exp_quaternion(Vec(*omega)))
+        return list(moved * (1.0 / sqrt(dot(moved, moved))))
+
+    return compile_pointwise(turn, {"quaternion": (4,), "omega": (3,)})
 
 
 def _half_product(quaternion: Array, omega: Array) -> Array:

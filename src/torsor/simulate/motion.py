@@ -66,8 +66,18 @@ class Motion:
         return lambda t, q, v, out: program(q, v, self._sum(t, q, v), out)
 
     def _with_armature(self, t: float, q: Array, v: Array, out: Array) -> None:
-        M = dynamics.mass_matrix(self.model, q) + np.diag(self.armature)
-        out[:] = np.linalg.solve(M, self.torque(t, q, v) - dynamics.bias_forces(self.model, q, v))
+        bias = compiled(self.model, dynamics.bias_forces)
+        out[:] = np.linalg.solve(self.mass_matrix(q), self.torque(t, q, v) - bias(q, v))
+
+    def mass_matrix(self, q: Array) -> Array:
+        """M(q) + diag(armature)"""
+        return compiled(self.model, dynamics.mass_matrix)(q) + np.diag(self.armature)
+
+    def solve(self, q: Array, p: Array) -> Array:
+        """(M(q) + diag(armature))^-1 p"""
+        if self.armature.any():
+            return np.linalg.solve(self.mass_matrix(q), p)
+        return compiled(self.model, dynamics.mass_solve)(q, p)
 
     def checked(self, t: float, q: Array, v: Array) -> Array:
         """The accelerations at a state, which must be finite."""

@@ -116,10 +116,6 @@ class FixedStep(Stepper):
         """Move row from t to t + h."""
         raise NotImplementedError
 
-    def move(self, q: Array, dv: Array) -> Array:
-        """q [+] dv"""
-        return q + dv if self.motion.coordinates.flat else self.motion.model.integrate(q, dv)
-
     def memory(self) -> Memory:
         return super().memory() | {"clock": np.array([self.start, self.count])}
 
@@ -141,7 +137,7 @@ class ErrorScale:
         scale, other = self._scale, self._other
         np.abs(y, scale)
         np.abs(y_new, other)
-        np.maximum(scale, other, scale)
+        np.maximum(scale, other, out=scale)
         np.multiply(scale, self.rtol, scale)
         np.add(scale, self.atol, scale)
         np.divide(error, scale, error)

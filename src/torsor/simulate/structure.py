@@ -18,13 +18,14 @@ from torsor.simulate.motion import Motion, compiled
 from torsor.simulate.stepper import Array, FixedStep, Memory, Settings
 
 # Implicit equations are iterated until they change by rounding only.
-SETTLED = 8 * np.finfo(np.float64).eps
+SETTLED, NEARLY = 4 * np.finfo(np.float64).eps, 1e-11
 ITERATIONS = 100
 # dexp^-1 is a series in the turn of half a step; with 12 terms and turns below 1/2 rad its tail is below
 # 1e-14.
 TERMS = 12
 LARGEST_TURN = 0.5
-BERNOULLI = [(k, bernoulli(TERMS)[k] / factorial(k)) for k in range(TERMS + 1) if k == 1 or k % 2 == 0]
+DEXP = [1 / factorial(k + 1) for k in range(1, TERMS + 1)]
+DEXP_INVERSE = [bernoulli(TERMS)[k] / factorial(k) for k in range(1, TERMS + 1)]
 
 
 class SemiImplicitEuler(FixedStep):
@@ -37,7 +38,7 @@ class SemiImplicitEuler(FixedStep):
 
     def advance(self, h: float) -> None:
         self.v[:] += h * self.a
-        self.q[:] = self.move(self.q, h * self.v)
+        self.q[:] = self.motion.coordinates.move(self.q, h * self.v)
         self.a[:] = self.acceleration(self.t + h, self.q, self.v)
 
 
@@ -57,7 +58,7 @@ class StoermerVerlet(FixedStep):
     def advance(self, h: float) -> None:
         t, q, v = self.t, self.q, self.v.copy()
         w = settle(lambda w: v + h / 2 * self.acceleration(t, q, w), v + h / 2 * self.a, t)
-        self.q[:] = self.move(q, h * w)
+        self.q[:] = self.motion.coordinates.move(q, h * w)
         self.v[:] = w + h / 2 * self.acceleration(t + h, self.q, w)
         self.a[:] = self.acceleration(t + h, self.q, self.v)
 
@@ -82,42 +83,45 @@ class Variational(FixedStep):
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         super().__init__(motion, t, q, v, settings)
-        functions = (dynamics.mass_matrix, dynamics.coriolis_matrix, dynamics.gravity_forces)
-        self._M, self._C, self._gravity = (compiled(motion.model, function) for function in functions)
-        self._armature = np.diag(motion.armature)
-        self.p = self._mass(self.q) @ self.v
+        self._coriolis = compiled(motion.model, dynamics.coriolis_matrix)
+        self._gravity = compiled(motion.model, dynamics.gravity_forces)
+        self._adjoint = None if motion.coordinates.flat else Adjoint(motion.coordinates)
+        self.p = motion.mass_matrix(self.q) @ self.v
 
     def advance(self, h: float) -> None:
-        t, k, q0, p0 = self.t, h / 2, self.q.copy(), self.p
-        M = self._mass(q0)
-        x = settle(lambda x: self._velocity(M, k * x, p0 + k * self._force(t, q0, x, M)), self.v.copy(), t)
-        middle, p = self.move(q0, k * x), self._legendre(M, -k * x, x)
-        x = settle(lambda x: self._velocity(self._mass(self.move(middle, k * x)), k * x, p), x, t)
-        self.q[:] = self.move(middle, k * x)
-        M = self._mass(self.q)
-        self.p = self._legendre(M, -k * x, x) + k * self._force(t + h, self.q, x, M)
-        self.v[:] = np.linalg.solve(M, self.p)
+        """The two halves; m = M x is the momentum in the middle of each, x its velocity."""
+        t, k, q0, p0, solve, move = self.t, h / 2, self.q.copy(), self.p, self.motion.solve, self.motion.coordinates.move
+
+        def first(m: Array) -> Array:
+            x = solve(q0, m)
+            return self._series(DEXP, k * x, p0 + k * self._force(t, q0, x, m))
+
+        m = settle(first, p0 + k * self._force(t, q0, self.v, p0), t)
+        x = solve(q0, m)
+        middle, p = move(q0, k * x), self._series(DEXP_INVERSE, -k * x, m)
+        x = settle(lambda x: solve(move(middle, k * x), self._series(DEXP, k * x, p)), x, t)
+        self.q[:], m = move(middle, k * x), self._series(DEXP, k * x, p)
+        self.p = self._series(DEXP_INVERSE, -k * x, m) + k * self._force(t + h, self.q, x, m)
+        self.v[:] = solve(self.q, self.p)
         self.a[:] = self.acceleration(t + h, self.q, self.v)
 
-    def _mass(self, q: Array) -> Array:
-        return self._M(q) + self._armature
+    def _force(self, t: float, q: Array, v: Array, m: Array) -> Array:
+        """C^T v - gravity - ad_v^T m + tau"""
+        force = self._coriolis(q, v).T.dot(v) - self._gravity(q) + self.motion.torque(t, q, v)
+        return force if self._adjoint is None else force - self._adjoint(v).T.dot(m)
 
-    def _legendre(self, M: Array, y: Array, x: Array) -> Array:
-        """D(y)^T M x"""
-        p = M @ x
-        return p if self.motion.coordinates.flat else dexp_inverse(adjoint(self.motion.coordinates, y)).T @ p
-
-    def _velocity(self, M: Array, y: Array, p: Array) -> Array:
-        """The x with D(y)^T M x = p"""
-        if not self.motion.coordinates.flat:
-            p = np.linalg.solve(dexp_inverse(adjoint(self.motion.coordinates, y)).T, p)
-        return np.linalg.solve(M, p)
-
-    def _force(self, t: float, q: Array, v: Array, M: Array) -> Array:
-        inertial = self._C(q, v).T @ v
-        if not self.motion.coordinates.flat:
-            inertial -= adjoint(self.motion.coordinates, v).T @ (M @ v)
-        return inertial - self._gravity(q) + self.motion.torque(t, q, v)
+    def _series(self, factors: list[float], y: Array, p: Array) -> Array:
+        """sum f_k (ad_y^T)^k p: the dual of dexp_y or of its inverse."""
+        if self._adjoint is None:
+            return p
+        ad = self._adjoint(y)
+        if np.abs(ad).max() > LARGEST_TURN:
+            raise SingularError(f"a joint moves by more than {LARGEST_TURN} in half a step: take smaller steps")
+        total = p
+        for factor in factors:
+            p = ad.T.dot(p)
+            total = total + factor * p
+        return total
 
     def memory(self) -> Memory:
         return super().memory() | {"p": self.p}
@@ -128,39 +132,30 @@ class Variational(FixedStep):
 
 
 def settle(update: Callable[[Array], Array], x: Array, t: float) -> Array:
-    """The fixed point x = update(x)."""
+    """The fixed point x = update(x): where x changes by rounding only, or is near and comes no nearer."""
+    change = np.inf
     for _ in range(ITERATIONS):
         x, before = update(x), x
-        if np.abs(x - before).max() <= SETTLED * (1 + np.abs(x).max()):
+        change, last = np.abs(x - before).max() / (1 + np.abs(x).max()), change
+        if change <= SETTLED or last <= change <= NEARLY:
             return x
     raise SingularError(f"the implicit step at t = {t:.6g} does not settle: take smaller steps")
 
 
-def adjoint(c: Coordinates, x: Array) -> Array:
-    """ad_x of the product of the joints' groups, (nv, nv): blocks for rotations and rigid motions."""
-    ad = np.zeros((c.nv, c.nv))
-    for columns in c.omega:
-        ad[np.ix_(columns, columns)] = _hat(x[columns])
-    for turning, linear in zip(c.turning_of_free, c.linear):
-        omega = c.omega[turning]
-        ad[np.ix_(linear, linear)] = _hat(x[omega])
-        ad[np.ix_(linear, omega)] = _hat(x[linear])
-    return ad
+class Adjoint:
+    """x -> ad_x of the product of the joints' groups, (nv, nv): blocks for rotations and rigid motions."""
 
+    def __init__(self, c: Coordinates) -> None:
+        omega_of_free = c.omega[c.turning_of_free]
+        blocks = [(c.omega, c.omega, c.omega), (c.linear, c.linear, omega_of_free), (c.linear, omega_of_free, c.linear)]
+        self.nv = c.nv
+        # entry (i, j) of a hat of x[source] is sign * x[source[k]] with (i, j, k) a permutation of 0, 1, 2
+        cells = [(rows[:, i], columns[:, j], source[:, 3 - i - j], (-1.0 if (j - i) % 3 == 1 else 1.0))
+                 for rows, columns, source in blocks for i in range(3) for j in range(3) if i != j]  # fmt: skip
+        self.rows, self.columns, self.source = (np.concatenate([cell[k] for cell in cells]) for k in range(3))
+        self.sign = np.concatenate([np.full(len(cell[0]), cell[3]) for cell in cells])
 
-def dexp_inverse(ad: Array) -> Array:
-    """dexp_y^-1 = sum B_k / k! ad_y^k"""
-    if np.abs(ad).max() > LARGEST_TURN:
-        raise SingularError(
-            f"a joint turns or moves by more than {LARGEST_TURN} in half a step: take smaller steps"
-        )
-    result, power, at = np.zeros_like(ad), np.eye(len(ad)), 0
-    for k, factor in BERNOULLI:
-        while at < k:
-            power, at = power @ ad, at + 1
-        result += factor * power
-    return result
-
-
-def _hat(x: Array) -> Array:
-    return np.array([[0, -x[2], x[1]], [x[2], 0, -x[0]], [-x[1], x[0], 0]])
+    def __call__(self, x: Array) -> Array:
+        ad = np.zeros((self.nv, self.nv))
+        ad[self.rows, self.columns] = self.sign * x[self.source]
+        return ad

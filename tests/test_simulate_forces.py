@@ -1,0 +1,191 @@
+"""Forces: each does what its equation says, and together they balance the energy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.integrate import simpson
+
+import torsor as ts
+from torsor.errors import ArgumentError
+from torsor.model import Model, zoo
+from torsor.simulate import (
+    PD,
+    ComputedTorque,
+    Constant,
+    Cycloid,
+    External,
+    Friction,
+    Limits,
+    Spring,
+    Table,
+    pull,
+    simulate,
+)
+
+TIGHT = {"rtol": 1e-11, "atol": 1e-12}
+CLOSE = 1e-8
+
+
+@pytest.fixture(scope="module")
+def cart():
+    """One kilogram on a rail, without weight."""
+    return Model.chain("prismatic", mass=1.0, inertia=(1, 1, 1), gravity=(0, 0, 0))
+
+
+def test_constant_force_gives_uniform_acceleration(cart):
+    run = simulate(cart, [0.0], [1.0], 2.0, forces=Constant([3.0]))
+    assert run.q[-1, 0] == pytest.approx(1.0 * 2 + 3.0 * 2**2 / 2, abs=CLOSE)
+    np.testing.assert_array_equal(run.tau, np.full((len(run), 1), 3.0))
+
+
+def test_forces_add_up(cart):
+    run = simulate(cart, duration=1.0, forces=[Constant([3.0]), lambda t, q, v: np.array([-2.0])])
+    assert run.v[-1, 0] == pytest.approx(1.0, abs=CLOSE)
+
+
+@pytest.mark.parametrize(("between", "at_a_quarter"), [("linear", 0.5), ("previous", 0.0), ("cubic", 0.25 * 1.75)])
+def test_tables_interpolate_as_stated(between, at_a_quarter):
+    table = Table([0.0, 0.5, 1.0], [[0.0], [1.0], [0.0]], between)
+    state = np.zeros(1), np.zeros(1)
+    if between == "cubic":  # not-a-knot through three points is the parabola 4 t (1 - t)
+        at_a_quarter = 4 * 0.25 * 0.75
+    assert table(0.25, *state)[0] == pytest.approx(at_a_quarter)
+    assert table(0.5, *state)[0] == 1.0
+    assert table(-1.0, *state)[0] == 0.0
+    assert table(9.0, *state)[0] == 0.0
+
+
+def test_bad_tables_are_refused():
+    with pytest.raises(ArgumentError, match="increase"):
+        Table([0.0, 0.0], [[1.0], [2.0]])
+    with pytest.raises(ArgumentError, match="tau"):
+        Table([0.0, 1.0], [1.0, 2.0])
+    with pytest.raises(ArgumentError, match="between"):
+        Table([0.0, 1.0], [[1.0], [2.0]], "quartic")
+
+
+def test_cycloid_is_sahas_law_between_its_ends_and_at_rest_outside():
+    law = Cycloid([0.0, 1.0], [np.pi, 2.0], 10.0)
+    t = 3.0
+    x = 2 * np.pi * t / 10
+    q, v, a = law(t)
+    assert q[0] == pytest.approx((x - np.sin(x)) / 2)  # Eq. 18 as printed, 0 -> pi
+    h = 1e-5
+    np.testing.assert_allclose(v, (law(t + h)[0] - law(t - h)[0]) / (2 * h), atol=1e-9)
+    np.testing.assert_allclose(a, (law(t + h)[1] - law(t - h)[1]) / (2 * h), atol=1e-9)
+    for outside, end in ((-1.0, [0.0, 1.0]), (11.0, [np.pi, 2.0])):
+        q, v, a = law(outside)
+        np.testing.assert_allclose(q, end, atol=1e-15)
+        np.testing.assert_allclose([v, a], 0, atol=1e-15)
+    with pytest.raises(ArgumentError, match="T"):
+        Cycloid(0.0, 1.0, 0.0)
+
+
+def test_computed_torque_follows_its_reference():
+    arm = zoo.puma_saha()
+    law = Cycloid(np.zeros(6), np.linspace(0.5, 1.5, 6), 2.0)
+    run = simulate(arm, duration=2.0, forces=ComputedTorque(arm, law), rtol=1e-9, atol=1e-10, dt=0.1)
+    wanted = np.array([law(t)[0] for t in run.t])
+    np.testing.assert_allclose(run.q, wanted, atol=1e-6)
+    np.testing.assert_allclose(run.tau, [ts.inverse_dynamics(arm, *law(t)) for t in run.t], atol=1e-4)
+
+
+def test_computed_torque_forgets_a_wrong_start():
+    """e'' + kd e' + kp e = 0, critically damped: e = e0 (1 + w t) exp(-w t)."""
+    arm, w = zoo.puma_saha(), 10.0
+    law = Cycloid(np.zeros(6), np.ones(6), 1.0)
+    start = np.full(6, 0.1)
+    control = ComputedTorque(arm, law, kp=w**2, kd=2 * w)
+    run = simulate(arm, start, duration=1.0, forces=control, **TIGHT)
+    error = run.q - np.array([law(t)[0] for t in run.t])
+    expected = 0.1 * (1 + w * run.t) * np.exp(-w * run.t)
+    np.testing.assert_allclose(error, np.tile(expected[:, None], 6), atol=CLOSE)
+
+
+def test_pd_settles_where_it_balances_gravity():
+    arm = zoo.planar3()
+    hold = Cycloid(np.zeros(3), np.zeros(3), 1.0)
+    kp = 400.0
+    run = simulate(arm, duration=20.0, forces=PD(arm, hold, kp, 60.0), rtol=1e-8)
+    np.testing.assert_allclose(run.v[-1], 0, atol=1e-5)
+    np.testing.assert_allclose(-kp * run.q[-1], ts.gravity_forces(arm, run.q[-1]), atol=1e-3)
+
+
+def test_viscous_friction_slows_exponentially(cart):
+    run = simulate(cart, [0.0], [2.0], 3.0, forces=Friction(viscous=0.7), **TIGHT)
+    np.testing.assert_allclose(run.v[:, 0], 2.0 * np.exp(-0.7 * run.t), atol=CLOSE)
+
+
+def test_coulomb_friction_stops_a_sliding_body(cart):
+    run = simulate(cart, [0.0], [1.0], 2.0, forces=Friction(coulomb=2.0), rtol=1e-8)
+    assert run.q[-1, 0] == pytest.approx(1.0 / (2 * 2.0), abs=1e-3)  # v^2 / 2 mu
+    assert abs(run.v[-1, 0]) < 1e-3
+
+
+def test_spring_swings_with_its_frequency(cart):
+    run = simulate(cart, [0.3], duration=2.0, forces=Spring(cart, 25.0), **TIGHT)
+    np.testing.assert_allclose(run.q[:, 0], 0.3 * np.cos(5 * run.t), atol=CLOSE)
+
+
+def test_spring_of_a_ball_joint_acts_along_the_rotation_to_rest():
+    ball = Model.chain("spherical", mass=1.0, inertia=(1, 1, 1), gravity=(0, 0, 0))
+    q0 = ball.integrate(ball.neutral(), [0.0, 0.4, 0.0])
+    run = simulate(ball, q0, duration=1.0, forces=Spring(ball, 9.0), **TIGHT)
+    turn = ball.difference(np.tile(ball.neutral(), (len(run), 1)), run.q)
+    np.testing.assert_allclose(turn[:, 1], 0.4 * np.cos(3 * run.t), atol=CLOSE)
+
+
+def test_armature_is_inertia_about_the_joint():
+    heavy = replace(zoo.point_chain(1), inertia=np.diag([0.0, 0.0, 0.5])[None])
+    added = simulate(zoo.point_chain(1), [0.3], duration=1.0, armature=0.5, **TIGHT)
+    built_in = simulate(heavy, [0.3], duration=1.0, **TIGHT)
+    np.testing.assert_allclose(added.q[-1], built_in.q[-1], atol=CLOSE)
+    variational = simulate(zoo.point_chain(1), [0.3], duration=1.0, armature=0.5, method="variational", step=1e-3)
+    np.testing.assert_allclose(variational.q[-1], built_in.q[-1], atol=1e-4)
+
+
+def test_limits_hold_a_falling_pendulum():
+    pendulum = zoo.point_chain(1)
+    run = simulate(pendulum, [0.0], duration=4.0, forces=Limits(pendulum, -1.0, 1.0), rtol=1e-7)
+    assert run.q.min() > -1.05
+    assert run.q[-1, 0] == pytest.approx(-1.0, abs=0.01)
+    with pytest.raises(ArgumentError, match="quaternion"):
+        Limits(zoo.humanoid(), -1.0, 1.0)
+
+
+def test_external_wrenches_are_those_of_forward_dynamics():
+    tree = zoo.random_tree(6, 3)
+    q, v = tree.random_configuration(rng=1), np.linspace(-1, 1, tree.nv)
+    wrenches = np.random.default_rng(0).normal(size=(tree.n, 6))
+    felt = External(tree, wrenches)(0.0, q, v)
+    expected = ts.forward_dynamics(tree, q, v, np.zeros(tree.nv), external=wrenches)
+    np.testing.assert_allclose(ts.forward_dynamics(tree, q, v, felt), expected, atol=1e-9)
+
+
+def test_pull_is_the_gradient_of_its_work():
+    arm = zoo.puma_saha()
+    force, point = np.array([1.0, -2.0, 3.0]), np.array([0.1, 0.0, 0.2])
+    q = np.linspace(0.1, 0.6, 6)
+    felt = pull(arm, "link6", force, point)(0.0, q, np.zeros(6))
+
+    def work(q):
+        pose = ts.body_poses(arm, q)[-1]
+        return force @ (pose[:3, 3] + pose[:3, :3] @ point)
+
+    h = 1e-6
+    gradient = [(work(q + h * e) - work(q - h * e)) / (2 * h) for e in np.eye(6)]
+    np.testing.assert_allclose(felt, gradient, atol=1e-8)
+
+
+def test_gravity_switch():
+    run = simulate(zoo.puma_saha(), duration=1.0, gravity=False)
+    np.testing.assert_array_equal(run.q, 0)
+
+
+def test_energy_changes_by_the_work_of_the_forces():
+    """E(t) - E(0) = int tau . v dt, with springs, friction and a drive at once."""
+    arm = zoo.puma_saha()
+    forces = [Spring(arm, 5.0), Friction(viscous=0.5), lambda t, q, v: np.sin(3 * t) * np.ones(6)]
+    run = simulate(arm, duration=2.0, forces=forces, dt=0.002, **TIGHT)
+    assert simpson(run.power, run.t) == pytest.approx(run.energy[-1] - run.energy[0], rel=1e-7)

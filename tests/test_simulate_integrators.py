@@ -1,0 +1,304 @@
+"""Integrators: their orders, their step control, and what the structure-preserving ones preserve."""
+
+import numpy as np
+import pytest
+from scipy.integrate import RK45
+
+from torsor import momentum
+from torsor.errors import ArgumentError, SingularError
+from torsor.model import Model, zoo
+from torsor.simulate import METHODS, Simulation, Spring, simulate
+from torsor.simulate.coordinates import Coordinates
+from torsor.simulate.motion import Motion
+
+ADAPTIVE = [name for name, method in METHODS.items() if method.adaptive]
+FIXED = [name for name, method in METHODS.items() if not method.adaptive]
+# An observed order may fall short of the asymptotic one by this much at the step sizes used here.
+ORDER_SLACK = 0.35
+
+
+@pytest.fixture(scope="module")
+def pendulum():
+    """Two point masses: M depends on q, and velocities couple."""
+    return zoo.point_chain(2)
+
+
+@pytest.fixture(scope="module")
+def spinning():
+    """Quaternions and gravity: a spherical joint that carries a revolute one."""
+    b = Model.builder("spinning")
+    b.add("ball", joint="spherical", mass=1.0, com=(0.1, 0.0, -0.3), inertia=(0.02, 0.03, 0.04))
+    b.add("arm", parent="ball", joint="revolute", axis=(0, 1, 0), p=(0, 0, -0.5), mass=0.5, com=(0.2, 0, 0),
+          inertia=(0.01, 0.01, 0.02))  # fmt: skip
+    return b.build()
+
+
+@pytest.fixture(scope="module")
+def floating():
+    """A free body in space that carries a revolute joint and a spherical one."""
+    b = Model.builder("floating", gravity=(0, 0, 0))
+    b.add("hull", joint="free", mass=2.0, com=(0.05, 0.0, 0.1), inertia=(0.1, 0.2, 0.25))
+    b.add("arm", parent="hull", joint="revolute", axis=(0, 1, 0), p=(0.2, 0, 0), mass=0.5, com=(0.2, 0, 0),
+          inertia=(0.01, 0.01, 0.02))  # fmt: skip
+    b.add("ball", parent="arm", joint="spherical", p=(0.4, 0, 0), mass=0.3, com=(0.1, 0, 0), inertia=(0.01, 0.02, 0.02))
+    return b.build()
+
+
+def start_of(model):
+    """A state in motion."""
+    if model.nq == model.nv:
+        return np.array([0.4, 0.3]), np.array([0.5, -1.0])
+    v = np.array([0.5, -0.8, 1.1, 0.7, 1.0, 0.6, -0.9, 0.4, 0.3, -0.2])
+    return model.random_configuration(rng=3), v[: model.nv]
+
+
+def errors_at(model, q0, v0, duration, exact, **options):
+    end = simulate(model, q0, v0, duration, **options)
+    return np.abs(model.difference(exact[0], end.q[-1])).max() + np.abs(exact[1] - end.v[-1]).max()
+
+
+def precise(model, q0, v0, duration):
+    end = simulate(model, q0, v0, duration, method="dop853", rtol=1e-13, atol=1e-13)
+    return end.q[-1], end.v[-1]
+
+
+# ---- orders ----
+
+
+@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("machine", ["pendulum", "spinning", "floating"])
+def test_fixed_step_error_falls_with_the_order_of_the_method(name, machine, request):
+    model = request.getfixturevalue(machine)
+    q0, v0 = start_of(model)
+    exact = precise(model, q0, v0, 0.5)
+    coarse, fine = (errors_at(model, q0, v0, 0.5, exact, method=name, step=h) for h in (0.004, 0.001))
+    order = np.log(coarse / fine) / np.log(4)
+    assert order == pytest.approx(METHODS[name].order, abs=ORDER_SLACK)
+
+
+@pytest.mark.parametrize(("name", "step"), [("dopri5", 0.025), ("rkf45", 0.02), ("dop853", 0.1)])
+def test_explicit_pairs_converge_with_their_order_at_equal_steps(name, step, pendulum):
+    """With no tolerance in the way every step is max_step."""
+    q0, v0 = start_of(pendulum)
+    exact = precise(pendulum, q0, v0, 2.0)
+    options = {"method": name, "rtol": 1e3, "atol": 1e3}
+    coarse, fine = (errors_at(pendulum, q0, v0, 2.0, exact, max_step=h, **options) for h in (step, step / 4))
+    order = np.log(coarse / fine) / np.log(4)
+    assert order == pytest.approx(METHODS[name].order, abs=2 * ORDER_SLACK)
+
+
+@pytest.mark.parametrize("name", ["radau", "abm"])
+def test_error_follows_the_tolerance(name, pendulum):
+    q0, v0 = np.array([0.4, 0.3]), np.array([0.5, -1.0])
+    exact = precise(pendulum, q0, v0, 2.0)
+    tolerances = np.array([1e-4, 1e-7, 1e-10])
+    errors = np.array([errors_at(pendulum, q0, v0, 2.0, exact, method=name, rtol=r, atol=r) for r in tolerances])
+    assert (errors < 100 * tolerances).all(), errors
+    assert (errors[1:] < errors[:-1] / 100).all(), errors
+
+
+def test_radau_needs_order_five_work(pendulum):
+    """Steps grow as error^(-1/5)."""
+    q0 = np.array([0.4, 0.3])
+    exact = precise(pendulum, q0, np.zeros(2), 2.0)
+    runs = [simulate(pendulum, q0, duration=2.0, method="radau", rtol=r, atol=r) for r in (1e-6, 1e-10)]
+    errors = [np.abs(run.q[-1] - exact[0]).max() for run in runs]
+    order = np.log(errors[0] / errors[1]) / np.log(len(runs[1]) / len(runs[0]))
+    assert order == pytest.approx(5, abs=1.0)
+
+
+def test_abm_raises_its_order_when_that_pays(pendulum):
+    simulation = Simulation(pendulum, [0.4, 0.3], method="abm", rtol=1e-11, atol=1e-11)
+    simulation.run(2.0)
+    assert simulation.stepper.k >= 6
+
+
+# ---- step control and dense output ----
+
+
+def test_dormand_prince_takes_the_steps_of_scipy(pendulum):
+    """Same tableau, same norm, same controller."""
+    motion, q0 = Motion(pendulum), np.array([0.4, 0.3])
+
+    def rate(t, y):
+        a = np.empty(2)
+        motion.accelerate(t, y[:2], y[2:], a)
+        return np.concatenate([y[2:], a])
+
+    ours = Simulation(pendulum, q0, rtol=1e-7, atol=1e-9)
+    theirs = RK45(rate, 0.0, np.concatenate([q0, [0, 0]]), 3.0, rtol=1e-7, atol=1e-9, first_step=ours.stepper.h)
+    times = [0.0]
+    while theirs.status == "running":
+        theirs.step()
+        times.append(theirs.t)
+    run = ours.run(3.0)
+    # a new step follows from an error estimate, most of whose digits cancel
+    np.testing.assert_allclose(run.t, times, rtol=1e-7)
+    np.testing.assert_allclose(run.q[-1], theirs.y[:2], rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
+@pytest.mark.parametrize("machine", ["pendulum", "spinning", "floating"])
+def test_rows_between_steps_are_as_good_as_the_steps(name, machine, request):
+    model = request.getfixturevalue(machine)
+    q0, v0 = start_of(model)
+    run = simulate(model, q0, v0, 1.0, method=name, rtol=1e-8, atol=1e-8, dt=0.01)
+    assert len(run) == 101
+    np.testing.assert_allclose(run.t, np.arange(101) * 0.01, atol=1e-12)
+    for k in (33, 77):
+        q, v = precise(model, q0, v0, run.t[k])
+        assert np.abs(model.difference(q, run.q[k])).max() < 1e-5
+        assert np.abs(v - run.v[k]).max() < 1e-5
+    assert np.abs(run.drift).max(initial=0) < 1e-14
+
+
+def test_dense_output_has_order_six_in_position(spinning):
+    q0, v0 = start_of(spinning)
+    options = {"method": "dop853", "rtol": 1e-13, "atol": 1e-13}
+    exact = simulate(spinning, q0, v0, 0.8, dt=0.0025, **options)
+    errors = []
+    for h in (0.02, 0.01):
+        q, _ = simulate(spinning, q0, v0, 0.8, dt=h, **options).at(exact.t)
+        errors.append(np.abs(spinning.difference(exact.q, q)).max())
+    assert np.log2(errors[0] / errors[1]) == pytest.approx(6, abs=2 * ORDER_SLACK)
+
+
+def test_tolerances_by_joint_bind_where_they_are_tight(pendulum):
+    loose, tight, mixed = (
+        len(simulate(pendulum, [1.0, 0.5], duration=3.0, rtol=1e-3, atol=atol))
+        for atol in (1e-3, 1e-10, np.array([1e-3, 1e-10]))
+    )
+    assert loose < mixed <= tight
+
+
+def test_per_step_call_and_run_meet_the_same_rows(pendulum):
+    by_hand = Simulation(pendulum, [1.0, 0.5])
+    while by_hand.t < 1.0:
+        by_hand.step(1.0)
+    run = simulate(pendulum, [1.0, 0.5], duration=1.0)
+    np.testing.assert_array_equal(by_hand.q, run.q[-1])
+
+
+def test_stiff_motion_is_for_radau():
+    """A stiff spring and damper: the explicit method crawls, the implicit one strides."""
+    cart = Model.chain("prismatic", mass=1.0, inertia=(1, 1, 1), gravity=(0, 0, 0))
+    stiff = Spring(cart, stiffness=1e3, damping=1e6)
+    options = {"forces": stiff, "rtol": 1e-5, "atol": 1e-8}
+    implicit = simulate(cart, [1.0], duration=1.0, method="radau", **options)
+    exact = np.exp(-1e3 / 1e6)  # the slow mode, after a boundary layer of a microsecond
+    assert implicit.q[-1, 0] == pytest.approx(exact, rel=1e-4)
+    assert len(implicit) < 200
+    explicit = Simulation(cart, [1.0], **options)
+    explicit.run(0.001)
+    assert explicit.stepper.evaluations > 1000
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_a_force_that_explodes_is_reported(name, pendulum):
+    def blast(t, q, v):
+        return np.full(2, np.nan if t > 0.5 else 0.0)
+
+    with pytest.raises(SingularError, match="step"):
+        simulate(pendulum, [0.4, 0.3], duration=1.0, method=name, forces=blast)
+
+
+def test_bad_settings_are_refused_by_name(pendulum):
+    with pytest.raises(ArgumentError, match="method"):
+        simulate(pendulum, method="euler2")
+    with pytest.raises(ArgumentError, match="step"):
+        simulate(pendulum, method="verlet")
+    with pytest.raises(ArgumentError, match="rtol"):
+        simulate(pendulum, rtol=1e-17)
+    with pytest.raises(ArgumentError, match="atol"):
+        simulate(pendulum, atol=[1.0, 1.0, 1.0])
+    with pytest.raises(ArgumentError, match="q0"):
+        simulate(pendulum, [1.0])
+    with pytest.raises(ArgumentError, match="duration"):
+        simulate(pendulum, duration=-1.0)
+    with pytest.raises(ArgumentError, match="dt"):
+        simulate(pendulum, dt=0.0)
+
+
+# ---- structure ----
+
+
+def energy_band(model, q0, v0, name, step, steps, every):
+    """The largest energy error in the first and in the last tenth of a long run, relative to the kinetic energy."""
+    run = simulate(model, q0, v0, steps * step, method=name, step=step, dt=every * step)
+    error = np.abs(run.energy - run.energy[0]) / run.kinetic_energy.max()
+    tenth = len(error) // 10
+    return error[: tenth + 1].max(), error[-tenth:].max()
+
+
+LONG_RUNS = {
+    "pendulum by euler": (zoo.point_chain(1), [1.0], [0.0], "euler", 0.01),
+    "pendulum by verlet": (zoo.point_chain(1), [1.0], [0.0], "verlet", 0.01),
+    "double pendulum by verlet": (zoo.point_chain(2), [-1.0, 0.3], [0.0, 0.0], "verlet", 0.01),
+    "double pendulum by variational": (zoo.point_chain(2), [-1.0, 0.3], [0.0, 0.0], "variational", 0.01),
+    "rope by verlet": (zoo.rope(3), [0.5, 0.2, 0.1, -0.2, 0.3, 0.1], np.zeros(6), "verlet", 0.001),
+}
+
+
+def check_band(case, steps):
+    model, q0, v0, name, step = LONG_RUNS[case]
+    first, last = energy_band(model, np.array(q0), np.array(v0), name, step, steps, max(1, steps // 5000))
+    assert first < 0.05
+    assert last < 2 * first
+
+
+@pytest.mark.parametrize("case", LONG_RUNS)
+def test_energy_error_stays_bounded(case):
+    check_band(case, 4_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", LONG_RUNS)
+def test_energy_error_stays_bounded_for_a_million_steps(case):
+    check_band(case, 1_000_000)
+
+
+@pytest.mark.parametrize("machine", ["spinning", "floating"])
+@pytest.mark.parametrize("steps", [800, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_variational_integrator_keeps_the_energy_of_quaternion_joints(machine, steps, request):
+    model = request.getfixturevalue(machine)
+    q0, v0 = start_of(model)
+    first, last = energy_band(model, q0, v0, "variational", 0.002, steps, max(1, steps // 5000))
+    assert first < 1e-3
+    assert last < 2 * first
+
+
+def test_variational_integrator_conserves_the_momentum_of_a_floating_machine(floating):
+    """Linear and angular momentum in space, exact up to rounding (discrete Noether theorem)."""
+    q0, v0 = start_of(floating)
+    run = simulate(floating, q0, v0, 2.0, method="variational", step=0.01)
+    p = momentum(floating, run.q, run.v)
+    np.testing.assert_allclose(p, np.tile(p[0], (len(p), 1)), atol=1e-11)
+
+
+def test_verlet_reads_the_same_backwards(pendulum):
+    there = simulate(pendulum, [0.4, 0.3], [0.5, -1.0], 2.0, method="verlet", step=0.01)
+    back = simulate(pendulum, there.q[-1], -there.v[-1], 2.0, method="verlet", step=0.01)
+    np.testing.assert_allclose(back.q[-1], [0.4, 0.3], atol=1e-11)
+
+
+def test_a_step_too_long_to_settle_is_reported(pendulum):
+    with pytest.raises(SingularError, match="smaller steps"):
+        simulate(pendulum, [0.4, 0.3], [40.0, -80.0], 2.0, method="variational", step=0.5)
+
+
+# ---- coordinates ----
+
+
+@pytest.mark.parametrize("machine", ["pendulum", "spinning", "floating"])
+def test_coordinate_rates_are_the_derivative_of_integrate(machine, request):
+    model = request.getfixturevalue(machine)
+    q, v = start_of(model)
+    a = np.linspace(-1, 1, model.nv)
+    c = Coordinates(model)
+    h = 1e-5
+    ahead, behind = (model.integrate(q, s * h * v) for s in (1, -1))
+    np.testing.assert_allclose(c.rate(q, v), (ahead - behind) / (2 * h), atol=1e-9)
+    np.testing.assert_allclose(c.velocity(q, c.rate(q, v)), v, atol=1e-14)
+    rates = [c.rate(model.integrate(q, s * h * v), v + s * h * a) for s in (1, -1)]
+    np.testing.assert_allclose(c.rate_dot(q, v, a), (rates[0] - rates[1]) / (2 * h), atol=1e-8)
+    np.testing.assert_allclose(c.move(q, 0.3 * v), model.integrate(q, 0.3 * v), atol=1e-15)
