@@ -148,8 +148,8 @@ def push_on(link, here, below):
     return push(link, here, below.F, Vec.zero(link.joint.nv))
 
 
-def at_rest(link):
-    return dict(y=Spatial.zero(), l=Vec.zero(6 - link.joint.nv))
+def at_rest(nv: int) -> dict:
+    return dict(y=Spatial.zero(), l=Vec.zero(6 - nv))
 
 
 mass_solve = Algorithm("mass_solve_fixman", ("q", "b"), (relax, load, settle), output="x", kind="joint")

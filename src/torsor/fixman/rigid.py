@@ -10,6 +10,7 @@ Everything is in link coordinates: no number grows along the chain.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -19,7 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from torsor import lie
 from torsor.algorithms.fixman import hard_directions, soft_directions
 from torsor.errors import ArgumentError
-from torsor.fixman.inertia import inverse_inertia, require_regular
+from torsor.fixman import parameters
+from torsor.fixman.inertia import check_regular, inverse_inertia, require_regular
 from torsor.fixman.solve import Relaxed
 from torsor.kernel.frames import FramedLink, Kind, reframe
 from torsor.kernel.pointwise import compile_pointwise
@@ -28,6 +30,7 @@ from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 
 Array = NDArray[Any]
+Partition = str | Sequence[str | Sequence[str]]
 
 
 def relax(model: Model, q: ArrayLike) -> Relaxed:
@@ -44,6 +47,28 @@ def relax(model: Model, q: ArrayLike) -> Relaxed:
     before[..., 1:, :, :] = own[..., :-1, :, :]
     H = _blocks()(own, parents, before, chain.K, chain.K_parent)
     return Relaxed(np.moveaxis(H, -3, 0), chain.soft, np.broadcast_to(chain.log_det_K, q.shape[:-1]))
+
+
+def relax_dh(x: ArrayLike, soft: Partition, *, mass: ArrayLike, com: ArrayLike, inertia: ArrayLike,
+             kind: str | Sequence[str] | Array = "auto", names: Sequence[str] = ()) -> Relaxed:  # fmt: skip
+    """A chain given by DH coordinates x (..., n, 6) (see `parameters`), any of them soft, at any of their values.
+
+    soft      "beta", or for each joint a name or several: ["beta", ("gamma", "c"), (), ...]
+    mass, com, inertia   of each link, in its DH frame; the inertia about the mass centre
+    kind      "A", "B" or "C", one for all joints or one each; "auto" is C, regular wherever (a, alpha) are held
+              at zero. `parameters.from_transforms` finds kinds and coordinates that are regular for any poses.
+    """
+    x = np.asarray(x, dtype=np.float64)
+    n = x.shape[-2]
+    mass, com = np.broadcast_to(mass, (n,)), np.broadcast_to(com, (n, 3))
+    inertia = np.broadcast_to(inertia, (n, 3, 3))
+    check_regular(names or [f"link{k + 1}" for k in range(n)], mass, inertia)
+    kinds = np.broadcast_to("C" if isinstance(kind, str) and kind == "auto" else np.asarray(kind), (n,))
+    T, J = parameters.transforms_and_jacobians(kinds, x)
+    rows = np.linalg.inv(J)
+    C = np.stack([rows, -rows @ lie.Ad(lie.inverse(T))])
+    K = np.broadcast_to(inverse_inertia(mass, com, inertia), J.shape)
+    return Relaxed.of(C, K, parameters.partition(soft, n))
 
 
 class _Group(NamedTuple):

@@ -126,7 +126,7 @@ class Relaxed:
 
 
 def band_index(soft: Array, w: int) -> Array:
-    """Where the lower band of H22 (bandwidth, r) is in the flattened blocks (n, w + 1, d, d); past them: zero."""
+    """Where the lower band of H22, (bandwidth, r), is in the flattened blocks (n, w + 1, d, d); a zero follows."""
     n, d = soft.shape
     link, coordinate = np.nonzero(~soft)  # of each hard variable
     bandwidth = int(np.convolve((~soft).sum(axis=1), np.ones(w + 1, int)).max())

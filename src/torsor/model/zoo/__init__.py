@@ -15,7 +15,7 @@ from torsor.formats import toml
 from torsor.model.model import Model
 from torsor.model.zoo.families import general_arm, point_chain, random_chain, random_tree, rope
 from torsor.model.zoo.humanoid import humanoid
-from torsor.model.zoo.polypeptide import polypeptide_faithful
+from torsor.model.zoo.polypeptide import polypeptide_faithful, polypeptide_planar
 
 
 def puma560() -> Model:
@@ -51,8 +51,8 @@ def panda() -> Model:
 _FACTORIES: dict[str, Callable[..., Model]] = {
     factory.__name__: factory
     for factory in (
-        puma560, polypeptide, polypeptide_faithful, planar3, stanford, puma_saha, panda, humanoid,
-        point_chain, rope, random_tree, random_chain, general_arm,
+        puma560, polypeptide, polypeptide_faithful, polypeptide_planar, planar3, stanford, puma_saha, panda,
+        humanoid, point_chain, rope, random_tree, random_chain, general_arm,
     )
 }  # fmt: skip
 

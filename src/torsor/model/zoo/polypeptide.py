@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor.lie import exp_so3
+from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.model.zoo.families import check_length
 
@@ -65,6 +67,36 @@ def polypeptide_faithful(n: int = 7) -> Model:
         names=[f"{ATOMS[i % 3]}{i + 1}" for i in range(n)],
         name=f"polypeptide_faithful({n})",
         allow_degenerate=True,
+    )
+
+
+def polypeptide_planar(n: int = 7) -> Model:
+    """`polypeptide_faithful` with every peptide bond C'-N held at 180 degrees: n atoms, n - n // 3 torsions.
+
+    The five-variable case of section 4.3 at n = 7 (beta_3 = beta_6 = 180 degrees). C'=O and N-H make one plane,
+    whose inertia is regular.
+    """
+    model = polypeptide_faithful(n)
+    return hold(model, np.arange(n) % 3 == 2, np.radians(180.0 - TORSION), name=f"polypeptide_planar({n})")
+
+
+def hold(model: Model, bodies: Array, angle: float, **words: Any) -> Model:
+    """The model with the revolute joints of some bodies (a mask) held at an angle; these bodies become frames."""
+    turned = model.R @ exp_so3(model.axis * angle)
+    joints = ["fixed" if held else JOINTS[code].name for held, code in zip(bodies, model.joint)]
+    return Model.tree(
+        model.parent,
+        joints,
+        axis=model.axis,
+        R=np.where(bodies[:, None, None], turned, model.R),
+        p=model.p,
+        mass=model.mass,
+        com=model.com,
+        inertia=model.inertia,
+        gravity=model.gravity,
+        names=list(model.names),
+        allow_degenerate=model.allow_degenerate,
+        **words,
     )
 
 
