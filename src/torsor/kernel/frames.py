@@ -153,7 +153,7 @@ def reframe(model: Model) -> Framed:
     gamma[:n][own], s[:n][own] = x.gamma[absorbed[own]], x.s[absorbed[own]]
 
     pre_gamma, pre_s = x.gamma - gamma[parent], x.s - s[parent]
-    form = np.where(x.regular, np.where((pre_gamma == 0) & (pre_s == 0), "xz", "zxz"), "rigid")
+    form = np.where(x.regular, np.where((pre_gamma == 0) & (pre_s == 0), 0, 1), 2)  # in FORMS
     theta, d = np.where(x.regular, x.theta, 0.0) + gamma[:n], np.where(x.regular, x.d, 0.0) + s[:n]
     back = _turn_z(-gamma[parent])  # a general placement, seen from the parent's turned frame
     Q = A @ _turn_z(gamma[:n])
@@ -171,11 +171,15 @@ def reframe(model: Model) -> Framed:
     numbers |= _table("R", back @ R) | _table("p", np.einsum("nij,nj->ni", back, p - s[parent, None] * (0, 0, 1)))
     numbers |= _table("Q", _snap(Q, 1.0)) | _table("Q", _snap(Qp, length)) | _inertia(model, Q, Qp)
 
-    labels = [(JOINTS[code].name, str(f)) for code, f in zip(*np.unique(np.stack([model.joint, _code(form)]), axis=1))]
-    kinds = tuple(sorted(Kind(name, FORMS[int(f)]) for name, f in labels))
-    index = {kind: i for i, kind in enumerate(kinds)}
-    lookup = np.array([[index.get(Kind(j.name, f), -1) for f in FORMS] for j in JOINTS])
-    return Framed(model, kinds, lookup[model.joint, _code(form)].astype(np.int32), numbers)
+    # a kind for every pair of joint type and form that occurs
+    pair = model.joint * len(FORMS) + form
+    occurring = np.flatnonzero(np.bincount(pair)).tolist()
+    name = {k: Kind(JOINTS[k // len(FORMS)].name, FORMS[k % len(FORMS)]) for k in occurring}
+    kinds = tuple(sorted(name.values()))
+    place = np.zeros(len(JOINTS) * len(FORMS), np.int32)
+    for k, kind in name.items():
+        place[k] = kinds.index(kind)
+    return Framed(model, kinds, place[pair], numbers)
 
 
 def regroup(framed: Framed) -> Framed:
@@ -209,10 +213,6 @@ def regroup(framed: Framed) -> Framed:
 
 
 FORMS = ("xz", "zxz", "rigid")
-
-
-def _code(form: Array) -> Array:
-    return np.select([form == f for f in FORMS], range(len(FORMS)))
 
 
 class _Screws(NamedTuple):

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import os
 import sys
-import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,12 +150,9 @@ def _write(name: str, code: bytes) -> None:
         return
     with contextlib.suppress(OSError):  # a cache that cannot be written is a slower start, nothing more
         folder.mkdir(parents=True, exist_ok=True)
-        handle, path = tempfile.mkstemp(dir=folder)
+        aside = folder / f"{name}.{os.getpid()}.{threading.get_ident()}"
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha1(code, usedforsecurity=False).digest() + code)
-            os.replace(path, folder / name)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-            raise
+            aside.write_bytes(hashlib.sha1(code, usedforsecurity=False).digest() + code)
+            os.replace(aside, folder / name)
+        finally:
+            aside.unlink(missing_ok=True)

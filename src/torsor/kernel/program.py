@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -275,8 +274,10 @@ def _shape(algorithm: Algorithm, code: LoopCode, model: Model) -> tuple[int, ...
 
 
 @functools.cache
-def _pool() -> ThreadPoolExecutor:
+def _pool() -> Any:
     """Threads that sleep until there is work (made anew in a forked child, where the old ones are gone)."""
+    from concurrent.futures import ThreadPoolExecutor  # 10 ms that most programs never need
+
     return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="torsor")
 
 
