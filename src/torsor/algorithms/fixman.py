@@ -152,9 +152,11 @@ def at_rest(nv: int) -> dict:
     return dict(y=Spatial.zero(), l=Vec.zero(6 - nv))
 
 
-mass_solve = Algorithm("mass_solve_fixman", ("q", "b"), (relax, load, settle), output="x", kind="joint")
-log_det = Algorithm("log_det_fixman", ("q",), (relax, log_pivots), output="log_det", kind="base")
+mass_solve = Algorithm(
+    "mass_solve_fixman", ("q", "b"), (relax, load, settle), output="x", kind="joint", inverts=True
+)
+log_det = Algorithm("log_det_fixman", ("q",), (relax, log_pivots), output="log_det", kind="base", inverts=True)
 inverse_mass_matrix = Algorithm(
     "inverse_mass_matrix_fixman", ("q",), (relax, Columns(unit_torque, push_on, settle, rest=at_rest)),
-    output="x", kind="matrix",
+    output="x", kind="matrix", inverts=True,
 )  # fmt: skip

@@ -102,4 +102,6 @@ def axial(P) -> Vec:
     return Vec(P(1, 2) - P(2, 1), P(2, 0) - P(0, 2), P(0, 1) - P(1, 0))
 
 
-log_det_gradient = Algorithm("log_det_gradient", ("q",), (condense, spread), output="gradient", kind="joint")
+log_det_gradient = Algorithm(
+    "log_det_gradient", ("q",), (condense, spread), output="gradient", kind="joint", inverts=True
+)

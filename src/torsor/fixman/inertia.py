@@ -19,11 +19,16 @@ Array = NDArray[Any]
 FLAT = 1e-12
 
 
-@lru_cache(maxsize=64)
 def require_regular(model: Model) -> Model:
-    """The model, if every body of it can be let float: mass, and an inertia that can be inverted."""
-    check_regular(model.names, model.mass, model.inertia)
+    """The model, if every body of it can be let float: it has mass, and an inertia that can be inverted."""
+    if isinstance(model, Model):  # what is none is refused where the other arguments are
+        _check_model(model)
     return model
+
+
+@lru_cache(maxsize=64)
+def _check_model(model: Model) -> None:
+    check_regular(model.names, model.mass, model.inertia)
 
 
 def check_regular(names: Sequence[str], mass: Array, inertia: Array) -> None:

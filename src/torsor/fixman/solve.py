@@ -15,7 +15,7 @@ All arrays have the links on the axis before the blocks, and any number of batch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,7 @@ class Relaxed:
         w = len(self.H) - 1
         blocks = np.moveaxis(self.H, 0, -3).reshape(-1, n * (w + 1) * d * d)
         blocks = np.concatenate([blocks, np.zeros((len(blocks), 1))], axis=1)
-        band = np.take(blocks, band_index(self.soft, w), axis=1)  # (states, bandwidth, r)
+        band = np.take(blocks, _band_index(self.soft.tobytes(), n, d, w), axis=1)  # (states, bandwidth, r)
         band = np.moveaxis(band, 0, 1).reshape(band.shape[1], -1)
         try:
             return cholesky_banded(band, lower=True, overwrite_ab=True, check_finite=False)
@@ -125,9 +125,10 @@ class Relaxed:
         return cho_solve_banded((self._factor, True), sides, check_finite=False).T.reshape(c.shape)
 
 
-def band_index(soft: Array, w: int) -> Array:
+@lru_cache(maxsize=16)
+def _band_index(partition: bytes, n: int, d: int, w: int) -> Array:
     """Where the lower band of H22, (bandwidth, r), is in the flattened blocks (n, w + 1, d, d); a zero follows."""
-    n, d = soft.shape
+    soft = np.frombuffer(partition, dtype=bool).reshape(n, d)
     link, coordinate = np.nonzero(~soft)  # of each hard variable
     bandwidth = int(np.convolve((~soft).sum(axis=1), np.ones(w + 1, int)).max())
     column = np.arange(len(link))
