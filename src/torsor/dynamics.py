@@ -22,12 +22,14 @@ from torsor.algorithms import (
     energy,
     fixman,
     kinematics,
-    log_det_gradient as log_det_derivative,
     newton_euler,
-    ploen_park,
+)
+from torsor.algorithms import (
+    log_det_gradient as log_det_derivative,
 )
 from torsor.errors import ArgumentError, SingularError
 from torsor.fixman.inertia import require_regular
+from torsor.methods import METHODS, MOST_FREEDOMS, automatic
 from torsor.model.model import Model
 from torsor.sweeps import Algorithm
 
@@ -44,13 +46,18 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
                      method: str = "auto") -> Array:  # fmt: skip
     """qdd with M(q) qdd + bias(q, v) = tau + external: the accelerations (..., nv) that the torques cause.
 
-    method: "articulated" (O(n) sweeps), "composite" (M, its branch-sparse factor, and a solve), "fixman" (O(n),
-    by relaxed constraints) or "auto".
+    method: "articulated", "udut", "ploen-park" (O(n) sweeps, by Featherstone, Saha, and Ploen & Park), "composite"
+    (M, its branch-sparse factor, and a solve), "fixman" (O(n), by relaxed constraints) or "auto": the one of the
+    first four with the fewest operations for this model, as `method_for` tells.
     """
-    if method == "auto" or _choose(method, "articulated", "composite", "fixman") == "articulated":
-        return _call(articulated.forward_dynamics, model, q, v, tau, external=external)
-    rest = np.asarray(tau) - bias_forces(model, q, v, external=external)
-    return mass_solve(model, q, rest, method=method)
+    if method == "auto":
+        algorithm = _automatic(model, forward_dynamics)
+    elif method == "fixman" or (method == "composite" and model.nv > MOST_FREEDOMS):
+        rest = np.asarray(tau) - bias_forces(model, q, v, external=external)
+        return mass_solve(model, q, rest, method=method)
+    else:
+        algorithm = _named(forward_dynamics, method, "fixman")
+    return _call(algorithm, model, q, v, tau, external=external)
 
 
 def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *, external: ArrayLike | None = None,
@@ -60,8 +67,7 @@ def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *
     base_acceleration (6,): a base that is not at rest: (angular, linear) acceleration in its frame.
     method: "newton-euler" (fewest operations), "ploen-park" (coordinate-invariant form) or "auto".
     """
-    chosen = _choose(method, "newton-euler", "ploen-park")
-    algorithm = newton_euler.inverse_dynamics if chosen == "newton-euler" else ploen_park.inverse_dynamics
+    algorithm = newton_euler.inverse_dynamics if method == "auto" else _named(inverse_dynamics, method)
     return _call(algorithm, model, q, v, qdd, external=external, acceleration=base_acceleration)
 
 
@@ -90,15 +96,16 @@ def inverse_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
 def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, method: str = "auto") -> Array:
     """M(q)^-1 b, (..., nv).
 
-    method: "articulated" (O(n), without forming M), "composite" (through M), "fixman" (O(n): every body let
-    float and its constraints eliminated; no rods or points) or "auto".
+    method: "articulated", "udut" (O(n), without forming M), "composite" (through M), "fixman" (O(n): every body let
+    float and its constraints eliminated; no rods or points) or "auto": the fewest operations of the first three.
     """
-    chosen = _choose(method, "articulated", "composite", "fixman")
-    if chosen == "composite":
+    if method == "auto":
+        return _call(_automatic(model, mass_solve), model, q, b)
+    if method == "composite" and model.nv > MOST_FREEDOMS:
         return np.linalg.solve(mass_matrix(model, q), _checked(model, "b", b)[..., None])[..., 0]
-    if chosen == "fixman":
+    if method == "fixman":
         return _call(fixman.mass_solve, require_regular(model), q, b)
-    return _call(articulated.mass_solve, model, q, b)
+    return _call(_named(mass_solve, method, "fixman"), model, q, b)
 
 
 def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> Array:
@@ -202,8 +209,8 @@ ALGORITHMS: dict[Callable[..., Array], Algorithm] = {
 
 
 def compile(model: Model, function: Callable[..., Array], *, dtype: str = "float64", external: bool = False,
-            body: int | str | None = None, specialised: bool | None = None, lanes: int | None = None,
-            threads: int = 1) -> Program:  # fmt: skip
+            body: int | str | None = None, method: str = "auto", specialised: bool | None = None,
+            lanes: int | None = None, threads: int = 1) -> Program:  # fmt: skip
     """A `Program`: a function of this module compiled for one model, to be called without the model.
 
         fd = ts.compile(model, ts.forward_dynamics)
@@ -212,6 +219,7 @@ def compile(model: Model, function: Callable[..., Array], *, dtype: str = "float
     dtype        "float64" or "float32"
     external     whether the program takes external wrenches, as its last argument
     body         of a Jacobian: the body, by number or name
+    method       as the function takes it; loops have no "composite"
     specialised  unrolled over this model (True), loops over its bodies (False), whichever is faster (None)
     lanes        states computed side by side; None: as many as the machine's vectors hold
     threads      how many threads a large batch is spread over
@@ -224,6 +232,12 @@ def compile(model: Model, function: Callable[..., Array], *, dtype: str = "float
     if algorithm is None:
         known = ", ".join(f.__name__ for f in ALGORITHMS)
         raise ArgumentError(f"{function!r} cannot be compiled; these can: {known}")
+    if method != "auto":
+        algorithm = _named(function, method)
+    elif function.__name__ in METHODS and specialised is not False:
+        algorithm = _automatic(model, function)
+    if algorithm.solve and model.nv > MOST_FREEDOMS:
+        raise ArgumentError(f"method {method!r} is compiled for {MOST_FREEDOMS} freedoms at most, not {model.nv}")
     if external and "external" not in algorithm.options:
         raise ArgumentError(f"{algorithm.name} takes no external wrenches")
     if (body is None) == (algorithm.kind == "path"):
@@ -304,6 +318,23 @@ def _program(algorithm: Algorithm, model: Model, options: tuple[str, ...], numbe
 
 # A pivot this much smaller than its diagonal entry is rounding error: sixteen digits less a few for the reduction.
 SINGULAR_PIVOT = 1e-12
+
+
+def _automatic(model: Model, function: Callable[..., Array]) -> Algorithm:
+    """The algorithm of method="auto", decided once a model."""
+    try:
+        return model.programs[function]
+    except KeyError:
+        model.programs[function] = automatic(model, function)
+        return model.programs[function]
+    except AttributeError:
+        return next(iter(METHODS[function.__name__].values()))  # not a model, as will be said
+
+
+def _named(function: Callable[..., Array], method: str, *others: str) -> Algorithm:
+    """The algorithm of that name; `others` are methods that are not algorithms."""
+    methods = METHODS.get(function.__name__, {})
+    return methods[_choose(method, *methods, *others)]
 
 
 # Arguments -------------------------------------------------------------------------------------------------

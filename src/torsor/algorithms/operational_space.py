@@ -37,5 +37,5 @@ def unit_wrenches(link, here, k):
 
 tip_response = Algorithm(
     "tip_response", ("q",), (condense, Columns(unit_wrenches, carry_wrenches)), output="B", kind="path",
-    torques_only=True,
+    inverts=True, torques_only=True,
 )  # fmt: skip

@@ -5,8 +5,8 @@
 
 as two sweeps for tau^, and three for qdd.  The frames are whatever the links are described in, so the bars of
 the paper (A, D, L: S, J, G under a change of frames Q) are not written.  Any joint, any tree, a wrench on
-every body: f_t on the tip is one of them.  Corrected as printed: dV_0 = (0, -g); Ad* is that of f^-1 in 58 and
-59; the minus signs of 53 and 54 belong to the block operators; 68 reads Pi^T_{k-1,k} lambda_{k-1}.
+every body: f_t on the tip is one of them.  Corrected as printed: dV_0 = (0, -g); Ad* is that of f^-1 in 58
+and 59; the minus signs of 53 and 54 belong to the block operators; 68 reads Pi^T_{k-1,k} lambda_{k-1}.
 """
 
 from __future__ import annotations
@@ -71,5 +71,5 @@ def recover(link, here, parent):
 forward_dynamics = Algorithm(
     "forward_dynamics_ploen_park", ("q", "v", "tau"),
     (velocity_terms, remaining_torques, condense, whiten, recover), output="qdd", kind="joint",
-    options=("external",), torques_only=True,
+    options=("external",), inverts=True, torques_only=True,
 )  # fmt: skip

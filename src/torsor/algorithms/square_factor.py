@@ -95,7 +95,8 @@ def divide_T(link, here, parent):
 
 
 def _algorithm(name: str, sweep: Sweep) -> Algorithm:
-    return Algorithm(name, ("q", "x"), (condense, sweep), output="y", kind="joint", torques_only=True)
+    return Algorithm(name, ("q", "x"), (condense, sweep), output="y", kind="joint", inverts=True,
+                     torques_only=True)  # fmt: skip
 
 
 apply = _algorithm("mass_factor", multiply)

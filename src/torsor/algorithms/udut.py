@@ -9,8 +9,8 @@ forms the matrix: with phi = tau - C qd - gravity, the torques left over for acc
 
 The same elimination serves joints of several freedoms (m^_i is then a small matrix) and trees, where entries
 of U between branches are zero and no sum runs over them.  Saha refers all to mass centres; here bodies keep
-their own frames, which changes no entry of U and D (Ploen & Park 1999, section II.C) and saves operations.  His
-formulas to the letter, for a Denavit-Hartenberg arm, are in `torsor.study.saha`.
+their own frames, which changes no entry of U and D (Ploen & Park 1999, section II.C) and saves operations.
+His formulas to the letter, for a Denavit-Hartenberg arm, are in `torsor.study.saha`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def eliminate_torques(link, here, children):
 
 forward_dynamics = Algorithm(
     "forward_dynamics_udut", ("q", "v", "tau"), (motion, remaining, condense, eliminate_torques, accelerate),
-    output="qdd", kind="joint", options=("external",), torques_only=True,
+    output="qdd", kind="joint", options=("external",), inverts=True, torques_only=True,
 )  # fmt: skip
 mass_solve = Algorithm(
     "mass_solve_udut", ("q", "b"), (condense, eliminate_torques, accelerate), output="qdd", kind="joint",
-    torques_only=True,
+    inverts=True, torques_only=True,
 )  # fmt: skip

@@ -33,10 +33,10 @@ def solve_along_branches(M: Mat, parent: Sequence[int], here: Sequence[Here]) ->
 forward_dynamics = Algorithm(
     "forward_dynamics_composite", ("q", "v", "tau"),
     (motion, remaining, compose, Columns(unit_acceleration, rise)), output="M", kind="matrix", symmetric=True,
-    options=("external",), torques_only=True, solve=solve_along_branches,
+    options=("external",), inverts=True, torques_only=True, solve=solve_along_branches,
 )  # fmt: skip
 mass_solve = Algorithm(
     "mass_solve_composite", ("q", "b"),
-    (compose, Columns(unit_acceleration, rise)), output="M", kind="matrix", symmetric=True, torques_only=True,
-    solve=solve_along_branches,
+    (compose, Columns(unit_acceleration, rise)), output="M", kind="matrix", symmetric=True,
+    inverts=True, torques_only=True, solve=solve_along_branches,
 )  # fmt: skip

@@ -1,0 +1,98 @@
+"""Which algorithm does a function's work on a model: by name, or the one that does the fewest operations.
+
+O(n) sweeps win on long chains, the O(n^3) way through the mass matrix on short ones (Saha 2001, Table I);
+where they meet depends on the machine, so it is counted, on the very code that would run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from torsor.algorithms import articulated, newton_euler, ploen_park, ploen_park_forward, udut, walker_orin
+from torsor.errors import ArgumentError
+from torsor.model.joints import joint_code
+from torsor.model.model import Model
+from torsor.sweeps import Algorithm
+
+if TYPE_CHECKING:
+    from torsor.kernel.tape import Operations
+
+# by function: the methods that are compiled; the first is the one for machines of any size
+METHODS: dict[str, dict[str, Algorithm]] = {
+    "forward_dynamics": {
+        "articulated": articulated.forward_dynamics,
+        "composite": walker_orin.forward_dynamics,
+        "udut": udut.forward_dynamics,
+        "ploen-park": ploen_park_forward.forward_dynamics,
+    },
+    "mass_solve": {
+        "articulated": articulated.mass_solve,
+        "composite": walker_orin.mass_solve,
+        "udut": udut.mass_solve,
+    },
+    "inverse_dynamics": {
+        "newton-euler": newton_euler.inverse_dynamics,
+        "ploen-park": ploen_park.inverse_dynamics,
+    },
+}
+# Straight-line code, without which there is no way through the mass matrix, is made up to this many freedoms.
+MOST_FREEDOMS = 12
+# On chains of so many revolute joints the sweeps have won every count (bench/results/operations.json): the
+# first call need not wait for one.
+SETTLED = {"forward_dynamics": 6, "mass_solve": 8, "inverse_dynamics": 0}
+
+
+class Choice(NamedTuple):
+    """The method that method="auto" takes, and why."""
+
+    method: str
+    operations: dict[str, Operations]  # of every method that was counted, for one state
+    why: str
+
+
+def method_for(model: Model, function: Callable[..., Any]) -> Choice:
+    """What method="auto" does for a function on this model: the method, the counts behind it, a sentence.
+
+        ts.method_for(model, ts.forward_dynamics).why
+    """
+    methods = _methods(function)
+    first = next(iter(methods))
+    if model.nv > MOST_FREEDOMS:
+        why = f"{first}: O(n) sweeps; {model.nv} freedoms are too many for code through the mass matrix"
+        return Choice(first, {}, why)
+    counts = {method: count for method, a in methods.items() if (count := _count(a, model)) is not None}
+    if not counts:
+        return Choice(first, {}, f"{first}: some joint moves no mass, and this method says which")
+    best = min(counts, key=lambda method: sum(counts[method]))  # of equals, the first
+    words = ", ".join(f"{method} {sum(count)}" for method, count in counts.items())
+    return Choice(best, counts, f"{best}: the fewest operations a state ({words})")
+
+
+def automatic(model: Model, function: Callable[..., Any]) -> Algorithm:
+    """The algorithm of `method_for`, without counting where the count is known to favour the sweeps."""
+    methods = _methods(function)
+    revolute = model.is_chain and bool(np.all(model.joint == joint_code("revolute")))
+    if revolute and model.nv >= SETTLED[function.__name__]:
+        return next(iter(methods.values()))
+    return methods[method_for(model, function).method]
+
+
+def _methods(function: Callable[..., Any]) -> dict[str, Algorithm]:
+    methods = METHODS.get(getattr(function, "__name__", ""))
+    if methods is None:
+        raise ArgumentError(f"{function!r} has one method only; those with a choice: {', '.join(METHODS)}")
+    return methods
+
+
+def _count(algorithm: Algorithm, model: Model) -> Operations | None:
+    """The operations of the code for this model; None where it divides by a pivot that is always zero."""
+    from torsor.kernel.program import unrolled
+    from torsor.kernel.tape import Operations
+
+    try:
+        return Operations.of(unrolled(algorithm, model, algorithm.inputs))
+    except ZeroDivisionError:
+        return None
