@@ -307,13 +307,13 @@ def test_code_without_fma_runs_here_too():
     model = zoo.planar3()
     q, v, tau = np.random.default_rng(0).normal(size=(3, 9, 3))
     from torsor.kernel.gufunc import gufunc
-    from torsor.kernel.loops import ranks_of, unrolled_kernel
+    from torsor.kernel.loops import ranks_of, unrolled_data, unrolled_kernel
 
     code = unroll(ALGORITHMS[ts.forward_dynamics], reframe(model), ("q", "v", "tau"))
     ir = unrolled_kernel(code, ranks_of(("q", "v", "tau")), 1, Target(2, 64, fma=False, x86=machine.host().x86))
     loaded = machine.load("no fma" + str(code), lambda: ir)
-    data = np.zeros(1, np.int64)
-    ufunc, _alive = gufunc(loaded.address, data.ctypes.data, "(3),(3),(3)->(3)", "float64", "fd", "")
+    data = unrolled_data([(3,)] * 4, Target(2, 64))
+    ufunc, _alive = gufunc(loaded.address, data.words.ctypes.data, "(3),(3),(3)->(3)", "float64", "fd", "")
     assert relative(ufunc(q, v, tau), ts.forward_dynamics(model, q, v, tau)) < SAME_STEPS
 
 

@@ -174,10 +174,10 @@ def reframe(model: Model) -> Framed:
     # a kind for every pair of joint type and form that occurs
     pair = model.joint * len(FORMS) + form
     occurring = np.flatnonzero(np.bincount(pair)).tolist()
-    name = {k: Kind(JOINTS[k // len(FORMS)].name, FORMS[k % len(FORMS)]) for k in occurring}
-    kinds = tuple(sorted(name.values()))
+    named = {k: Kind(JOINTS[k // len(FORMS)].name, FORMS[k % len(FORMS)]) for k in occurring}
+    kinds = tuple(sorted(named.values()))
     place = np.zeros(len(JOINTS) * len(FORMS), np.int32)
-    for k, kind in name.items():
+    for k, kind in named.items():
         place[k] = kinds.index(kind)
     return Framed(model, kinds, place[pair], numbers)
 

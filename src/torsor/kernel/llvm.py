@@ -73,10 +73,6 @@ class Target:
         return self._lanes_of("i1")
 
     @property
-    def offsets(self) -> str:
-        return self._lanes_of("i64")
-
-    @property
     def suffix(self) -> str:
         return ("" if self.lanes == 1 else f"v{self.lanes}") + f"f{self.bits}"
 
@@ -110,6 +106,7 @@ class Writer:
         self._labels = 0
         self._declarations: dict[str, None] = {}
         self.far_room = 0  # bytes of stack for angles beyond the range of our own sine
+        self.uses_turning = False
 
     # -- plain instructions
 
@@ -193,27 +190,6 @@ class Writer:
             return x
         first = self.op(f"insertelement {T.vector} poison, {T.scalar} {x}, i64 0")
         return self.op(f"shufflevector {T.vector} {first}, {T.vector} poison, <{T.lanes} x i32> zeroinitializer")
-
-    def gather(self, pointer: str, spread: str) -> str:
-        """A number for every state, `spread` bytes apart (a vector of offsets)."""
-        T = self.target
-        if T.lanes == 1:
-            return self.load(pointer)
-        name = f"@llvm.masked.gather.{T.suffix}.v{T.lanes}p0"
-        self.declare(f"{T.vector} {name}(<{T.lanes} x ptr>, {T.bools}, {T.vector})")
-        places = self.op(f"getelementptr i8, ptr {pointer}, {T.offsets} {spread}")
-        return self.op(f"call {T.vector} {name}(<{T.lanes} x ptr> align {T.size} {places}, {T.bools} splat (i1 true), "
-                       f"{T.vector} poison)")  # fmt: skip
-
-    def scatter(self, x: str, pointer: str, spread: str) -> None:
-        T = self.target
-        if T.lanes == 1:
-            return self.store(x, pointer)
-        name = f"@llvm.masked.scatter.{T.suffix}.v{T.lanes}p0"
-        self.declare(f"void {name}({T.vector}, <{T.lanes} x ptr>, {T.bools})")
-        places = self.op(f"getelementptr i8, ptr {pointer}, {T.offsets} {spread}")
-        where = f"<{T.lanes} x ptr> align {T.size} {places}"
-        return self.do(f"call void {name}({T.vector} {x}, {where}, {T.bools} splat (i1 true))")
 
     # -- loops
 
@@ -404,6 +380,11 @@ class Loop:
     again: str = ""
     carry: Sequence[str] = ()
 
+    def count_to(self, w: Writer, end: str | int) -> None:
+        """On to the next number, while it is below the end."""
+        self.next = w.i64("add", self.i, 1)
+        self.again = w.op(f"icmp slt i64 {self.next}, {end}")
+
 
 def _needed(nodes: Sequence[Node], targets: Sequence[int]) -> set[int]:
     """All nodes that the targets depend on."""
@@ -457,6 +438,8 @@ def kernel_module(vector: Target, inputs: int, body: Callable[[Writer], None], f
         declarations.update(dict.fromkeys(writer.declarations.splitlines()))
         if writer.far_room and target is targets[-1]:
             parts.append(far_sincos(target))
+        if writer.uses_turning:
+            parts += [turning(target, into=True), turning(target, into=False)]
     parts.append(_entry(vector, inputs, flush))
     if vector.x86:
         parts.append(_MXCSR)
@@ -467,14 +450,12 @@ def _block_function(w: Writer, body: Callable[[Writer], None]) -> str:
     """void block_W(args, steps, data, work, first): the W states from `first` on."""
     T = w.target
     body(w)
-    width = min(512, T.lanes * T.bits)
-    attributes = f'"prefer-vector-width"="{width}" "min-legal-vector-width"="{width}"' if T.lanes > 1 else ""
     room = f"  %far_angles = alloca [{w.far_room} x i8], align 64\n" if w.far_room else ""
     lines = "\n".join(w.lines)
     return (
         f"define private void @block_{T.lanes}(ptr noalias readonly %args, ptr noalias readonly %steps, "
-        f"ptr noalias readonly %data, ptr noalias %work, i64 %first) nounwind {attributes} {{\nentry:\n{room}{lines}\n"
-        "  ret void\n}\n"
+        f"ptr noalias readonly %data, ptr noalias %work, i64 %first) nounwind {_vector_width(T)} {{\n"
+        f"entry:\n{room}{lines}\n  ret void\n}}\n"
     )
 
 
@@ -571,6 +552,114 @@ done:
   ret void
 }}
 """
+
+
+def turning(target: Target, into: bool) -> str:
+    """turn_in: numbers that belong to one state after the other are put side by side; turn_out: back again.
+
+    In memory every state has its own rows (`step` bytes apart); in the buffer there is a vector of states for every
+    column.  Four columns of four rows at a time are turned by shuffles; the last four overlap those before.
+    """
+    T, w, size = target, Writer(target), target.size
+    groups = T.lanes // 4
+    name = f"turn_{'in' if into else 'out'}_{T.lanes}"
+
+    columns = w.i64("mul", w.i64("mul", "%d0", "%d1"), "%d2")
+    enough = w.op(f"icmp sge i64 {columns}, 4")
+    w.branch(w.op(f"and i1 {enough}, %contiguous"), "quick" if groups else "slow", "slow")
+    if groups:
+        _turn_quickly(w, columns, into)
+    w.start("slow")
+    with w.loop("x", "0") as x:
+        with w.loop("y", "0") as y:
+            with w.loop("z", "0") as z:
+                place = "%array"
+                for index, stride in ((x.i, "%s0"), (y.i, "%s1"), (z.i, "%s2")):
+                    place = w.address(place, w.i64("mul", index, stride))
+                flat = w.i64("add", w.i64("mul", w.i64("add", w.i64("mul", x.i, "%d1"), y.i), "%d2"), z.i)
+                vector = w.address("%buffer", w.i64("mul", flat, T.lanes * size))
+                for lane in range(T.lanes):
+                    ends = [w.address(place, w.i64("mul", "%step", lane)), w.address(vector, lane * size)]
+                    source, sink = ends if into else reversed(ends)
+                    number = w.op(f"load {T.scalar}, ptr {source}, align {size}")
+                    w.do(f"store {T.scalar} {number}, ptr {sink}, align {size}")
+                z.count_to(w, "%d2")
+            y.count_to(w, "%d1")
+        x.count_to(w, "%d0")
+    w.do("ret void")
+    body = "\n".join(w.lines)
+    return (
+        f"define private void @{name}(ptr %array, i64 %step, i64 %d0, i64 %d1, i64 %d2, i64 %s0, i64 %s1, i64 %s2, "
+        f"i1 %contiguous, ptr %buffer) noinline nounwind {_vector_width(T)} {{\nentry:\n{body}\n}}\n"
+    )
+
+
+def _turn_quickly(w: Writer, columns: str, into: bool) -> None:
+    T, size = w.target, w.target.size
+    quad, groups = f"<4 x {T.scalar}>", T.lanes // 4
+    w.start("quick")
+    last = w.i64("sub", columns, 4)
+    with w.loop("four", "0") as loop:
+        over = w.op(f"icmp sgt i64 {loop.i}, {last}")
+        first = w.op(f"select i1 {over}, i64 {last}, i64 {loop.i}")
+        rows = w.address("%array", w.i64("mul", first, size))
+        places = [w.address(rows, w.i64("mul", "%step", lane)) for lane in range(T.lanes)]
+        buffer = w.address("%buffer", w.i64("mul", first, T.lanes * size))
+        vectors = [w.address(buffer, k * T.lanes * size) for k in range(4)]
+        if into:
+            loaded = [w.op(f"load {quad}, ptr {place}, align {size}") for place in places]
+            turned = _turn_four(w, [_join(w, [loaded[4 * g + k] for g in range(groups)]) for k in range(4)])
+            for x, place in zip(turned, vectors):
+                w.store(x, place)
+        else:
+            for k, x in enumerate(_turn_four(w, [w.load(place) for place in vectors])):
+                for g in range(groups):
+                    part = _shuffle(w, x, "poison", range(4 * g, 4 * g + 4), T.lanes)
+                    w.do(f"store {quad} {part}, ptr {places[4 * g + k]}, align {size}")
+        loop.next = w.i64("add", loop.i, 4)
+        loop.again = w.op(f"icmp slt i64 {loop.next}, {columns}")
+    w.do("ret void")
+
+
+def _shuffle(w: Writer, a: str, b: str, picks: Sequence[int], lanes: int) -> str:
+    """Entries of two vectors of `lanes` numbers, those of the second counted on from the first's."""
+    vector = f"<{lanes} x {w.target.scalar}>"
+    mask = ", ".join(f"i32 {k}" for k in picks)
+    return w.op(f"shufflevector {vector} {a}, {vector} {b}, <{len(picks)} x i32> <{mask}>")
+
+
+def _join(w: Writer, parts: Sequence[str], lanes: int = 4) -> str:
+    """Vectors of four, one behind the other."""
+    if len(parts) == 1:
+        return parts[0]
+    pairs = [_shuffle(w, a, b, range(2 * lanes), lanes) for a, b in zip(parts[::2], parts[1::2])]
+    return _join(w, pairs, 2 * lanes)
+
+
+def _turn_four(w: Writer, x: Sequence[str]) -> list[str]:
+    """Transpose four vectors, in every group of four lanes.  Its own inverse."""
+    W = w.target.lanes
+    groups = range(0, W, 4)
+    # single numbers meet their neighbours in a register's 128 bits; the pattern differs with their size
+    low, high = ((0, 2), (1, 3)) if w.target.bits == 64 else ((0, 1), (2, 3))
+
+    def mix(a: str, b: str, pick: tuple[int, int]) -> str:
+        return _shuffle(w, a, b, [g + k + W * side for g in groups for k in pick for side in (0, 1)], W)
+
+    def halves(a: str, b: str, half: int) -> str:
+        return _shuffle(w, a, b, [g + 2 * half + k + W * side for g in groups for side in (0, 1) for k in (0, 1)], W)
+
+    pairs = {pick: (mix(x[0], x[1], pick), mix(x[2], x[3], pick)) for pick in (low, high)}
+    result = [""] * 4
+    for pick, (a, b) in pairs.items():
+        for half in (0, 1):
+            result[pick[half]] = halves(a, b, half)
+    return result
+
+
+def _vector_width(T: Target) -> str:
+    width = min(512, T.lanes * T.bits)
+    return f'"prefer-vector-width"="{width}" "min-legal-vector-width"="{width}"' if T.lanes > 1 else ""
 
 
 def far_sincos(target: Target) -> str:

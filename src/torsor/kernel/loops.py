@@ -3,9 +3,11 @@
 `unrolled_kernel` is one straight line for one model.  `loop_kernel` walks over the bodies of any model whose
 kinds it knows; the model is data:
 
-    data     scratch bytes a lane | bodies | freedoms | flags | start of a climb | constants | index | gravity
+    data     scratch bytes a lane | bodies | freedoms | flags | start of a climb | constants | index | gravity |
+             the sizes of the axes of all arrays
     index    seven int32 a body: kind, parent, first q, first v, flags, freedoms, place of its constants
-    work     for every body what is kept there, then (trees only) for the base and every body what it hands on
+    work     the turned arrays (see `Arrays`), for every body what is kept there, then (trees only) for the base and
+             every body what it hands on
 
 What is handed on stays in registers from a body to the next if that is its child; only at branches does it go
 through memory.
@@ -13,6 +15,7 @@ through memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,42 +38,81 @@ INDEX_WORDS = 8
 
 
 class Arrays:
-    """The arrays of a call, seen from a block of states: where they are and how they are strided."""
+    """The arrays of a call, seen from a block of states.
 
-    def __init__(self, w: Writer, inputs: Mapping[str, int], output_rank: int) -> None:
+    One state reads and writes them where they are.  A block of states first copies its part of every input to
+    scratch memory, turned so that the states lie side by side, and copies the output back in the end: rows of
+    contiguous numbers are turned four columns at a time, several times faster than gathered one by one.
+    """
+
+    def __init__(self, w: Writer, inputs: Mapping[str, int], output_rank: int, sizes_at: int) -> None:
+        """`sizes_at`: the word of `data` where the sizes of all axes of all arrays begin."""
         self.w = w
-        self.places: dict[str, tuple[str, list[str], str]] = {}
+        self.turned = w.target.lanes > 1
+        self.places: dict[str, tuple[str, list[str], list[str]]] = {}  # pointer, strides, sizes
+        self.buffers: dict[str, str] = {}
+        self.lane_steps: dict[str, str] = {}
+        self.end = "%work"  # scratch memory behind the buffers
         ranks = {**inputs, "out": output_rank}
-        core = len(ranks)
+        axis = 0
         for a, (name, rank) in enumerate(ranks.items()):
             step = w.load_i64("%steps", a)
             pointer = w.address(w.load_ptr("%args", a), w.i64("mul", step, "%first"))
-            strides = [w.load_i64("%steps", core + k) for k in range(rank)]
-            core += rank
-            self.places[name] = (pointer, strides, self._spread(step))
+            strides = [w.load_i64("%steps", len(ranks) + axis + k) for k in range(rank)]
+            sizes = [w.load_i64("%data", sizes_at + axis + k) for k in range(rank)] if self.turned else []
+            axis += rank
+            self.places[name], self.lane_steps[name] = (pointer, strides, sizes), step
+            if self.turned:
+                self.buffers[name] = self.end
+                self.end = w.address(self.end, w.i64("mul", self._count(sizes), w.target.lanes * w.target.size))
+        if self.turned:
+            for name in inputs:
+                self._copy("turn_in", name)
 
-    def _spread(self, step: str) -> str:
-        """The byte offsets of the lanes."""
-        T = self.w.target
-        if T.lanes == 1:
-            return ""
-        first = self.w.op(f"insertelement {T.offsets} poison, i64 {step}, i64 0")
-        every = self.w.op(f"shufflevector {T.offsets} {first}, {T.offsets} poison, <{T.lanes} x i32> zeroinitializer")
-        lanes = ", ".join(f"i64 {k}" for k in range(T.lanes))
-        return self.w.op(f"mul {T.offsets} {every}, <{lanes}>")
+    def finish(self) -> None:
+        """The output is complete."""
+        if self.turned:
+            self._copy("turn_out", "out")
+
+    def _count(self, sizes: Sequence[str]) -> str:
+        count = "1"
+        for size in sizes:
+            count = self.w.i64("mul", count, size)
+        return count
+
+    def _copy(self, direction: str, name: str) -> None:
+        w, T = self.w, self.w.target
+        pointer, strides, sizes = self.places[name]
+        packed, contiguous = str(T.size), w.op("icmp eq i64 0, 0")
+        for stride, size in zip(reversed(strides), reversed(sizes)):
+            same = w.op(f"icmp eq i64 {stride}, {packed}")
+            contiguous = w.op(f"and i1 {contiguous}, {same}")
+            packed = w.i64("mul", packed, size)
+        axes = ["1", "1", "1", *sizes][-3:], ["0", "0", "0", *strides][-3:]
+        numbers = ", ".join(f"i64 {x}" for x in (*axes[0], *axes[1]))
+        w.uses_turning = True
+        w.do(f"call void @{direction}_{T.lanes}(ptr {pointer}, i64 {self.lane_steps[name]}, {numbers}, "
+             f"i1 {contiguous}, ptr {self.buffers[name]})")  # fmt: skip
 
     def _address(self, name: str, indices: Sequence[str | int]) -> str:
-        pointer, strides, _ = self.places[name]
-        for stride, index in zip(strides, indices):
-            if index != 0:
-                pointer = self.w.address(pointer, self.w.i64("mul", stride, index))
-        return pointer
+        pointer, strides, sizes = self.places[name]
+        if not self.turned:
+            for stride, index in zip(strides, indices):
+                if index != 0:
+                    pointer = self.w.address(pointer, self.w.i64("mul", stride, index))
+            return pointer
+        flat: str | int = indices[0] if indices else 0
+        for index, size in zip(indices[1:], sizes[1:]):
+            flat = self.w.i64("add", self.w.i64("mul", flat, size), index)
+        width = self.w.target.lanes * self.w.target.size
+        offset = flat * width if isinstance(flat, int) else self.w.i64("mul", flat, width)
+        return self.w.address(self.buffers[name], offset)
 
     def get(self, name: str, *indices: str | int) -> str:
-        return self.w.gather(self._address(name, indices), self.places[name][2])
+        return self.w.load(self._address(name, indices))
 
     def put(self, x: str, name: str, *indices: str | int) -> None:
-        self.w.scatter(x, self._address(name, indices), self.places[name][2])
+        self.w.store(x, self._address(name, indices))
 
 
 def ranks_of(inputs: Sequence[str]) -> dict[str, int]:
@@ -85,9 +127,10 @@ def unrolled_kernel(code: Code, inputs: Mapping[str, int], output_rank: int, tar
     """`inputs`: the rank of each; inputs of the code are (name, indices...), outputs ("out", indices...)."""
 
     def body(w: Writer) -> None:
-        arrays = Arrays(w, inputs, output_rank)
+        arrays = Arrays(w, inputs, output_rank, sizes_at=1)
         for name, x in w.emit(code, lambda name: arrays.get(*name)).items():
             arrays.put(x, *name)
+        arrays.finish()
 
     return kernel_module(target, len(inputs), body, flush=False)
 
@@ -122,12 +165,13 @@ class _LoopWriter:
     def __init__(self, w: Writer, code: LoopCode, rank: int) -> None:
         self.w, self.code = w, code
         self.slots = code.slots
-        self.arrays = Arrays(w, ranks_of(code.inputs), rank)
+        self.arrays = Arrays(w, ranks_of(code.inputs), rank, sizes_at=WORDS)
         self.n, self.nv, self.flags = (w.load_i64("%data", k) for k in (BODIES, FREEDOMS, FLAGS))
         self.table, self.index, self.gravity = (w.load_ptr("%data", k) for k in (NUMBERS, INDEX, GRAVITY))
         self.width = w.target.lanes * w.target.size  # bytes of a vector
         self.row = places(code) * self.width
-        self.hands = w.address("%work", w.i64("mul", self.n, self.row))
+        self.work = self.arrays.end
+        self.hands = w.address(self.work, w.i64("mul", self.n, self.row))
         self.hand_row = most_handed(code) * self.width
         self.to_column: str | None = None  # where "out" goes in a matrix
 
@@ -143,6 +187,7 @@ class _LoopWriter:
             values = self._named(arrived, self.code.passes[-1].live)
             for name, x in self.w.emit(self.code.finish, lambda name: values.get(name) or self._base(name)).items():
                 self.arrays.put(x, *name)
+        self.arrays.finish()
 
     # -- what codes read and write
 
@@ -160,7 +205,7 @@ class _LoopWriter:
         return _Body(i, *(word(k) for k in range(7)))
 
     def _slot(self, i: str, name: Any) -> str:
-        return self.w.address(self.w.address("%work", self.w.i64("mul", i, self.row)), self.slots[name] * self.width)
+        return self.w.address(self.w.address(self.work, self.w.i64("mul", i, self.row)), self.slots[name] * self.width)
 
     def _reader(self, body: _Body, near: dict[Any, str], kind: int) -> Callable[[Any], str]:
         row = None
@@ -337,10 +382,8 @@ class _LoopWriter:
         with w.loop("row", "0") as row:
             with w.loop("entry", "0") as entry:
                 self.arrays.put(w.target.const(0.0), "out", row.i, entry.i)
-                entry.next = w.i64("add", entry.i, 1)
-                entry.again = w.op(f"icmp slt i64 {entry.next}, {columns}")
-            row.next = w.i64("add", row.i, 1)
-            row.again = w.op(f"icmp slt i64 {row.next}, {rows}")
+                entry.count_to(w, columns)
+            row.count_to(w, rows)
 
     def _matrix(self, c: LoopColumns) -> None:
         """Every body, every freedom of it: one column."""
@@ -356,10 +399,8 @@ class _LoopWriter:
                 self._climb(c, body, freedom.i)
                 if c.outward:
                     self._pass(c.outward)
-                freedom.next = w.i64("add", freedom.i, 1)
-                freedom.again = w.op(f"icmp slt i64 {freedom.next}, {body.freedoms}")
-            bodies.next = w.i64("add", bodies.i, 1)
-            bodies.again = w.op(f"icmp slt i64 {bodies.next}, {self.n}")
+                freedom.count_to(w, body.freedoms)
+            bodies.count_to(w, self.n)
 
     def _path(self, c: LoopColumns) -> None:
         self._clear(6, self.nv)
@@ -371,8 +412,7 @@ class _LoopWriter:
             for name in c.rest:
                 if name in self.slots:
                     w.store(w.target.const(0.0), self._slot(loop.i, name))
-            loop.next = w.i64("add", loop.i, 1)
-            loop.again = w.op(f"icmp slt i64 {loop.next}, {self.n}")
+            loop.count_to(w, self.n)
 
     def _climb(self, c: LoopColumns, body: _Body, freedom: str) -> None:
         w, V = self.w, self.w.target.vector
@@ -414,7 +454,14 @@ class LoopData:
     owned: tuple[Any, ...]
 
 
-def loop_data(code: LoopCode, framed: Framed, target: Target, body: int | None = None) -> LoopData:
+def unrolled_data(shapes: Sequence[tuple[int, ...]], target: Target) -> LoopData:
+    """What an unrolled kernel is told: how much scratch memory a lane needs, and the sizes of its arrays' axes."""
+    numbers = sum(math.prod(shape) for shape in shapes)
+    return LoopData(np.array([numbers * target.size, *(n for shape in shapes for n in shape)], np.int64), ())
+
+
+def loop_data(code: LoopCode, framed: Framed, shapes: Sequence[tuple[int, ...]], target: Target,
+              body: int | None = None) -> LoopData:  # fmt: skip
     model = framed.model
     dtype = np.float64 if target.bits == 64 else np.float32
     widths = np.array([len(names) for names in code.numbers], dtype=np.int64)[framed.kind]
@@ -437,8 +484,10 @@ def loop_data(code: LoopCode, framed: Framed, target: Target, body: int | None =
     for k, column in enumerate(columns):
         index[:, k] = column
     kept = places(code) * model.n + (0 if model.is_chain else most_handed(code) * (model.n + 1))
-    words = np.zeros(WORDS, np.int64)
-    words[SCRATCH] = kept * target.size
+    sizes = [n for shape in shapes for n in shape]
+    words = np.zeros(WORDS + len(sizes), np.int64)
+    words[WORDS:] = sizes
+    words[SCRATCH] = (kept + sum(math.prod(shape) for shape in shapes)) * target.size
     words[BODIES], words[FREEDOMS] = model.n, model.nv
     words[FLAGS] = (0 if model.is_chain else IS_TREE) | (BASE_BRANCHES if (far_parents < 0).any() else 0)
     words[FROM] = -1 if body is None else body

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from torsor.kernel import machine
 from torsor.kernel.gufunc import gufunc
 from torsor.kernel.llvm import Target
-from torsor.kernel.loops import unrolled_kernel
+from torsor.kernel.loops import unrolled_data, unrolled_kernel
 from torsor.kernel.tape import Code, Tape
 from torsor.kernel.trace import entries, shape_of
 
@@ -40,12 +38,13 @@ def compile_pointwise(function: Callable[..., Any], inputs: Mapping[str, tuple[i
     target = Target(host.lanes(bits), bits, host.fma, host.x86)
     ranks = {name: len(shape) for name, shape in inputs.items()}
     shape = shape_of(code)
-    key = f"pointwise|{code}|{ranks}|{target}"
+    key = f"pointwise 2|{code}|{ranks}|{target}"
     loaded = machine.load(key, lambda: unrolled_kernel(code, ranks, len(shape), target))
     sizes = [",".join(map(str, s)) for s in (*inputs.values(), shape)]
     signature = ",".join(f"({s})" for s in sizes[:-1]) + f"->({sizes[-1]})"
-    data = np.zeros(1, np.int64)
-    ufunc, alive = gufunc(loaded.address, data.ctypes.data, signature, dtype, function.__name__, function.__doc__ or "")
+    data = unrolled_data([*inputs.values(), shape], target)
+    name, doc = function.__name__, function.__doc__ or ""
+    ufunc, alive = gufunc(loaded.address, data.words.ctypes.data, signature, dtype, name, doc)
     _alive.append((alive, loaded, data))  # a ufunc cannot carry attributes; these functions live as long as torsor
     return ufunc
 

@@ -15,7 +15,7 @@ from torsor.kernel import machine
 from torsor.kernel.frames import Framed, Kind, reframe, regroup
 from torsor.kernel.gufunc import gufunc
 from torsor.kernel.llvm import Target
-from torsor.kernel.loops import LoopData, loop_data, loop_kernel, ranks_of, unrolled_kernel
+from torsor.kernel.loops import loop_data, loop_kernel, ranks_of, unrolled_data, unrolled_kernel
 from torsor.kernel.tape import Code, Operations
 from torsor.kernel.trace import LoopCode, looped, shape_of, unroll
 from torsor.model.model import Model
@@ -101,10 +101,9 @@ class _Build(NamedTuple):
 
     @property
     def signature(self) -> str:
-        model = self.framed.model
-        sizes = {"q": f"({model.nq})", "external": f"({model.n},6)", "acceleration": "(6)"}
-        inputs = ",".join(sizes.get(name, f"({model.nv})") for name in self.inputs)
-        return f"{inputs}->({','.join(map(str, self.shape))})"
+        shapes = (*_input_shapes(self.inputs, self.framed.model), self.shape)
+        *inputs, output = (f"({','.join(map(str, shape))})" for shape in shapes)
+        return f"{','.join(inputs)}->{output}"
 
     def ir(self) -> str:
         if isinstance(self.code, Code):
@@ -130,7 +129,7 @@ class _Build(NamedTuple):
 
 
 # part of every cache key: raise it when the text of kernels changes for the same tape
-_CODE_VERSION = 2
+_CODE_VERSION = 3
 
 
 def _text(code: Code | LoopCode) -> str:
@@ -216,10 +215,12 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
             code = None
     specialised = isinstance(code, Code)
     if isinstance(code, Code):
-        shape, data = shape_of(code), LoopData(np.zeros(1, np.int64), ())
+        shape = shape_of(code)
+        data = unrolled_data([*_input_shapes(inputs, model), shape], target)
     else:
         code = _looped(algorithm, inputs, framed.kinds)
-        shape, data = _shape(algorithm, code, model), loop_data(code, framed, target, body)
+        shape = _shape(algorithm, code, model)
+        data = loop_data(code, framed, [*_input_shapes(inputs, model), shape], target, body)
     build = _Build(algorithm, framed, inputs, dtype, target, specialised, code, shape, [data])
     loaded = _loaded(build.key(), build)
     ufunc, alive = gufunc(loaded.address, data.words.ctypes.data, build.signature, dtype, algorithm.name, "")
@@ -254,6 +255,11 @@ def _loaded(key: str, build: _Build) -> machine.Loaded:
     if key not in _machine_code:
         _machine_code[key] = machine.load(key, build.ir)
     return _machine_code[key]
+
+
+def _input_shapes(inputs: Sequence[str], model: Model) -> list[tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {"q": (model.nq,), "external": (model.n, 6), "acceleration": (6,)}
+    return [shapes.get(name, (model.nv,)) for name in inputs]
 
 
 def _shape(algorithm: Algorithm, code: LoopCode, model: Model) -> tuple[int, ...]:
