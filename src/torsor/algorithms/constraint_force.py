@@ -216,6 +216,8 @@ def condense(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip: Seq
 def _bias(links: Sequence[Link], here: Sequence[Any], w: Vec | None) -> Spatial:
     """A0 of the last body; the wrenches of A0 stay at every body, those of its side branches added."""
     if w is None:
+        for h in here:
+            h.W = None if h.side is None else h.side.F
         return Spatial.zero()
     near: dict[str, Any] = standing(w)
     for link, h in zip(links, here):

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from torsor.algorithms.constraint_force import Joined, Segment
 from torsor.kernel.frames import Framed
-from torsor.parallel.operations import RADIX, SIDE, TURN, RunOperations, joint_named, run_operations, tree_operations
+from torsor.parallel.operations import RADIX, TURN, RunOperations, joint_named, run_operations, tree_operations
 from torsor.parallel.schedule import Level, Operand, Operation, Schedule, Task, places
 
 Array = NDArray[Any]
 
-RUN = 4  # bodies a run
+RUN = 8  # bodies a run
 
 
 class Group(NamedTuple):
@@ -43,10 +43,15 @@ class Group(NamedTuple):
 
 @dataclass
 class Plan:
-    """A schedule in the making: buffers are added, and levels in order."""
+    """A schedule in the making: buffers are added, and levels in order.
+
+    lanes_apart: whether the numbers of a lane lie side by side (vectors of a processor then walk along few cache
+    lines), or the same number of all lanes does (threads of a GPU then read together).
+    """
 
     framed: Framed
     inputs: tuple[str, ...]
+    lanes_apart: bool = True
 
     def __post_init__(self) -> None:
         self.levels: list[Level] = []
@@ -70,11 +75,21 @@ class Plan:
         self.sizes[name], self.contents[name] = values.size, values.ravel()
 
     def constants(self, name: str, names: Sequence[str], bodies: Array) -> Operand:
-        """A table of the constants of the bodies (lanes, length), lanes side by side."""
+        """A table of the constants of the bodies (lanes, length)."""
         lanes, length = bodies.shape
-        rows = [self.framed.numbers[x][bodies[:, t]] for t in range(length) for x in names]
-        self.table(name, np.array(rows))
-        return Operand(name, range(lanes), (len(names) * lanes, lanes))
+        values = np.array([self.framed.numbers[x][bodies[:, t]] for t in range(length) for x in names])
+        columns = self.columns(name, len(values), lanes, values)
+        return columns.at(range(lanes), each=(len(names) * columns.down, columns.down))
+
+    def columns(self, name: str, rows: int, count: int, values: Array | float = 0.0) -> Columns:
+        """A buffer of columns that holds `values` (rows, count) from the start."""
+        table = np.broadcast_to(values, (rows, count))
+        self.table(name, table.T if self.lanes_apart else table)
+        return Columns(name, rows, *((1, rows) if self.lanes_apart else (count, 1)))
+
+    def result(self, first: Array) -> Operand:
+        """The joint accelerations of runs that begin at these bodies."""
+        return Operand("qdd", places(self.framed.model.v_start[first]), (1,))
 
     def given(self, name: str, first: Array) -> Operand:
         """An input of runs that begin at these bodies."""
@@ -88,23 +103,28 @@ class Plan:
 
 @dataclass(frozen=True)
 class Columns:
-    """A buffer of `rows` numbers in each of `count` columns, the columns side by side."""
+    """A buffer of columns of numbers, one a lane: `down` and `across` are the ways to the next row and column."""
 
     name: str
     rows: int
-    count: int
+    down: int
+    across: int
 
     def at(self, columns: Array | range, row: int = 0, each: tuple[int, ...] | None = None) -> Operand:
-        """The operand that reads or writes a column a lane, from a row on; `each`: other strides than row by row."""
-        shifted = row * self.count
-        base = columns if shifted == 0 else _shifted(columns, shifted)
-        return Operand(self.name, base, (self.count,) if each is None else each)
+        """A column a lane, from a row on; `each`: other strides than down the rows."""
+        start = row * self.down
+        if isinstance(columns, range):
+            places: Array | range = range(
+                columns.start * self.across + start, columns.stop * self.across + start, columns.step * self.across
+            )
+        else:
+            places = columns * self.across + start
+        return Operand(self.name, places, (self.down,) if each is None else each)
 
-
-def _shifted(columns: Array | range, by: int) -> Array | range:
-    if isinstance(columns, range):
-        return range(columns.start + by, columns.stop + by, columns.step)
-    return columns + by
+    @property
+    def wrenches(self) -> tuple[int, int]:
+        """The strides of columns that are lists of six numbers."""
+        return 6 * self.down, self.down
 
 
 def runs_of(kind: Array, length: int) -> Array:
@@ -118,13 +138,16 @@ def runs_of(kind: Array, length: int) -> Array:
 
 
 class ChainPlan:
-    """The levels of the main chain, whose bodies are `main` in order."""
+    """The levels of the main chain, whose bodies are `main` in order.
 
-    def __init__(self, plan: Plan, main: Array, branched: bool) -> None:
-        self.plan, self.branched = plan, branched
+    side: what the side branches of every body add to it; its runs are then single bodies.
+    """
+
+    def __init__(self, plan: Plan, main: Array, side: Columns | None = None) -> None:
+        self.plan, self.side = plan, side
         framed, inputs = plan.framed, plan.inputs
         kind = framed.kind[main]
-        starts = runs_of(kind, 1 if branched else RUN)
+        starts = runs_of(kind, 1 if side else RUN)
         self.runs = len(starts) - 1
         freedoms = [joint_named(framed.kinds[k].joint).nv for k in np.unique(kind)]
         self.size = max(1, 6 - min(freedoms))
@@ -143,42 +166,30 @@ class ChainPlan:
         groups = []
         for k, length in sorted({(int(kind[s]), int(n)) for s, n in zip(starts, lengths)}):
             runs = np.flatnonzero((kind[starts[:-1]] == k) & (lengths == length))
-            operations = run_operations(framed.kinds[k], length, self.size, inputs, self.branched)
+            operations = run_operations(framed.kinds[k], length, self.size, inputs, self.side is not None)
             groups.append(Group(operations, length, joint_named(framed.kinds[k].joint).nv, runs, main[starts[runs]]))
         return groups
 
     def _buffers(self) -> None:
-        size, moving = self.size, "v" in self.plan.inputs
+        plan, size, moving = self.plan, self.size, "v" in self.plan.inputs
         S, J = Segment.length(size), Joined.length(size)
         kept = max(g.operations.kept for g in self.groups)
         nv = max(g.nv * g.length for g in self.groups)
-        self.handles = self._columns("handle", 6 * (1 + size + max(g.nv for g in self.groups)), self.runs + 1)
-        self.motion = self._columns("motion", 6 + nv, self.runs + 1)  # column 0 is the base
-        self.segments, self.reactions, self.turns, self.spins = [], [], [], []
-        nothing = np.array([float(x) for x in Segment.nothing(size).pack()])
-        for level, width in enumerate(self.widths):
-            rows = S + ((RADIX - 1) * J if level else kept)
-            self.segments.append(self._columns(f"segment{level}", rows, width))
-            self.reactions.append(self._columns(f"lambda{level}", size, width + 1))
-            self._fill(self.segments[-1], nothing)
-            if moving:
-                self.turns.append(self._columns(f"turn{level}", TURN, width))
-                self.spins.append(self._columns(f"omega{level}", 3, width))
-                self._fill(self.turns[-1], np.eye(3).ravel())
-        base = np.zeros((self.motion.rows, self.motion.count))
+        self.handles = plan.columns("handle", 6 * (1 + size + max(g.nv for g in self.groups)), self.runs + 1)
+        start = np.zeros((6 + nv, self.runs + 1))  # column 0 is the base
         if moving:  # a base at rest in gravity g moves like one that accelerates by -g without gravity
-            base[3:6, 0] = -self.plan.framed.model.gravity
-        self.plan.table("motion", base)
-
-    def _columns(self, name: str, rows: int, count: int) -> Columns:
-        self.plan.sizes[name] = rows * count
-        return Columns(name, rows, count)
-
-    def _fill(self, columns: Columns, values: Array) -> None:
-        """Every column begins as `values` and zeros: places without a run stay so."""
-        table = np.zeros((columns.rows, columns.count))
-        table[: len(values)] = values[:, None]
-        self.plan.table(columns.name, table)
+            start[3:6, 0] = -plan.framed.model.gravity
+        self.motion = plan.columns("motion", *start.shape, start)
+        self.segments, self.reactions, self.turns, self.spins = [], [], [], []
+        for level, width in enumerate(self.widths):  # places without a run stay as they are here
+            rows = S + ((RADIX - 1) * J if level else kept)
+            nothing = np.array([*Segment.nothing(size).pack(), *[0.0] * (rows - S)])
+            self.segments.append(plan.columns(f"segment{level}", rows, width, nothing[:, None]))
+            self.reactions.append(plan.columns(f"lambda{level}", size, width + 1))
+            if moving:
+                no_turn = np.array([*np.eye(3).ravel(), 0.0, 0.0, 0.0])
+                self.turns.append(plan.columns(f"turn{level}", TURN, width, no_turn[:, None]))
+                self.spins.append(plan.columns(f"omega{level}", 3, width))
 
     # -- levels
 
@@ -187,14 +198,13 @@ class ChainPlan:
         plan = self.plan
         torque = [name for name in plan.inputs if name not in ("q", "v", "external")][0]
         self.constants = [
-            plan.constants(f"numbers{i}", g.operations.names, g.first[:, None] + self._offsets(g))
+            plan.constants(f"numbers{i}", g.operations.names, g.first[:, None] + np.arange(g.length))
             for i, g in enumerate(self.groups)
         ]
-        wide = self.handles.count
         tasks = [
             plan.task(
                 g.operations.handle, [numbers, plan.given("q", g.first), plan.given(torque, g.first)],
-                self.handles.at(places(g.runs), each=(6 * wide, wide)),
+                self.handles.at(places(g.runs), each=self.handles.wrenches),
             )
             for g, numbers in zip(self.groups, self.constants)
         ]  # fmt: skip
@@ -209,23 +219,24 @@ class ChainPlan:
         ]  # fmt: skip
         plan.level("turns and handles", tasks)
         for level in range(self.depth):
-            self._tree(f"compose {level + 1}", self.tree.compose, [self._parts(self.turns[level])], self.turns, level + 1)
+            self._tree(f"compose {level + 1}", self.tree.compose, [self._parts(self.turns[level], level)], self.turns, level + 1)
         for level in reversed(range(self.depth)):
-            reads = [self._parts(self.turns[level]), self.spins[level + 1].at(range(self.counts[level + 1]))]
-            write = self.spins[level].at(self._nodes(level), each=(self.spins[level].count, 1))
+            reads = [self._parts(self.turns[level], level), self.spins[level + 1].at(range(self.counts[level + 1]))]
+            write = self.spins[level].at(self._nodes(level), each=self._beside(self.spins[level]))
             plan.level(f"spread {level + 1}", [plan.task(self.tree.spread, reads, write)])
         return None
-
-    def _offsets(self, g: Group) -> Array:
-        return np.arange(g.length)
 
     def _nodes(self, level: int) -> range:
         """The first child of every node above a level."""
         return range(0, self.widths[level], RADIX)
 
-    def _parts(self, columns: Columns) -> Operand:
-        """The children of every node, as rows."""
-        return columns.at(range(0, columns.count, RADIX), each=(1, columns.count))
+    def _parts(self, columns: Columns, level: int) -> Operand:
+        """The children of every node, one after the other."""
+        return columns.at(self._nodes(level), each=(columns.across, columns.down))
+
+    def _beside(self, columns: Columns) -> tuple[int, int]:
+        """The strides of numbers down the rows, for one child after the other."""
+        return columns.down, columns.across
 
     def _tree(self, name: str, operation: Operation, reads: list[Operand], target: list[Columns], level: int) -> None:
         write = target[level].at(range(self.counts[level]))
@@ -235,54 +246,39 @@ class ChainPlan:
         """Condense all runs, join them, and find the reactions between them."""
         plan, size = self.plan, self.size
         tasks = []
-        wide = self.handles.count
         for g, numbers in zip(self.groups, self.constants):
             reads = [numbers, *(plan.given(name, g.first) for name in plan.inputs)]
             if self.spins:
                 reads.append(self.spins[0].at(places(g.runs)))
-            if self.branched:
-                reads.append(Operand("side", places(g.first), (plan.framed.model.n,)))
-            reads.append(self.handles.at(places(g.runs + 1), each=(6 * wide, wide)))
+            if self.side:
+                reads.append(self.side.at(places(g.first)))
+            reads.append(self.handles.at(places(g.runs + 1), each=self.handles.wrenches))
             tasks.append(plan.task(g.operations.condense, reads, self.segments[0].at(places(g.runs))))
         plan.level("condense", tasks)
         for level in range(self.depth):
-            self._tree(f"join {level + 1}", self.tree.join, [self._parts(self.segments[level])], self.segments, level + 1)
-        top = [self.segments[-1].at(range(1)), self.handles.at(range(1), row=6, each=(6 * wide, wide)),
+            self._tree(f"join {level + 1}", self.tree.join, [self._parts(self.segments[level], level)], self.segments, level + 1)
+        top = [self.segments[-1].at(range(1)), self.handles.at(range(1), row=6, each=self.handles.wrenches),
                self.motion.at(range(1))]  # fmt: skip
         plan.level("start", [plan.task(self.tree.start, top, self.reactions[-1].at(range(1)))])
         for level in reversed(range(self.depth)):
             count, above = self.counts[level + 1], self.reactions[level + 1]
             joined = self.segments[level + 1].at(range(count), row=Segment.length(size))
-            write = self.reactions[level].at(self._nodes(level), each=(self.reactions[level].count, 1))
+            write = self.reactions[level].at(self._nodes(level), each=self._beside(self.reactions[level]))
             reads = [joined, above.at(range(count)), above.at(range(1, count + 1))]
             plan.level(f"split {level + 1}", [plan.task(self.tree.split, reads, write)])
 
     def finish(self) -> None:
         """Joint accelerations."""
         plan = self.plan
-        S, wide = Segment.length(self.size), self.handles.count
+        S = Segment.length(self.size)
         release, settle = [], []
         for g, numbers in zip(self.groups, self.constants):
             runs, lam = places(g.runs), self.reactions[0]
             after = places(g.runs + 1)
             reads = [numbers, self.segments[0].at(runs), self.segments[0].at(runs, row=S), lam.at(runs), lam.at(after)]
             release.append(plan.task(g.operations.release, reads, self.motion.at(after)))
-            torques = self.handles.at(runs, row=6 * (1 + self.size), each=(6 * wide, wide))
+            torques = self.handles.at(runs, row=6 * (1 + self.size), each=self.handles.wrenches)
             reads = [torques, self.motion.at(runs), self.motion.at(after, row=6)]
-            accelerations = Operand("qdd", plan.given("b", g.first).base, (1,))
-            settle.append(plan.task(g.operations.settle, reads, accelerations))
+            settle.append(plan.task(g.operations.settle, reads, plan.result(g.first)))
         plan.level("release", release)
         plan.level("settle", settle)
-
-
-def chain_schedule(framed: Framed, inputs: tuple[str, ...]) -> Schedule:
-    """The schedule of a chain for the inputs (q, v, tau[, external]) or (q, b)."""
-    plan = Plan(framed, inputs)
-    chain = ChainPlan(plan, np.arange(framed.model.n), branched=False)
-    chain.prepare()
-    chain.solve()
-    chain.finish()
-    return plan.schedule()
-
-
-__all__ = ["RUN", "SIDE", "ChainPlan", "Columns", "Plan", "chain_schedule", "runs_of"]
