@@ -18,6 +18,7 @@ from torsor import lie, reference
 from torsor.algorithms import (
     articulated,
     composite,
+    constraint_force,
     coriolis,
     energy,
     fixman,
@@ -47,16 +48,21 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     """qdd with M(q) qdd + bias(q, v) = tau + external: the accelerations (..., nv) that the torques cause.
 
     method: "articulated", "udut", "ploen-park" (O(n) sweeps, by Featherstone, Saha, and Ploen & Park), "composite"
-    (M, its branch-sparse factor, and a solve), "fixman" (O(n), by relaxed constraints) or "auto": the one of the
-    first four with the fewest operations for this model, as `method_for` tells.
+    (M, its branch-sparse factor, and a solve), "fixman" (O(n), by relaxed constraints), "constraint-force" (O(log n)
+    deep, Featherstone & Fijany: for one very long chain) or "auto": the one of the first four with the fewest
+    operations for this model, as `method_for` tells.
     """
     if method == "auto":
         algorithm = _automatic(model, forward_dynamics)
+    elif method == "constraint-force":
+        return _by_levels(forward_dynamics, model, q=q, v=v, tau=tau, external=external)
+        if external is None:
+            return _call(algorithm, model, q, v, tau)
     elif method == "fixman" or (method == "composite" and model.nv > MOST_FREEDOMS):
         rest = np.asarray(tau) - bias_forces(model, q, v, external=external)
         return mass_solve(model, q, rest, method=method)
     else:
-        algorithm = _named(forward_dynamics, method, "fixman")
+        algorithm = _named(forward_dynamics, method, "fixman", "constraint-force")
     return _call(algorithm, model, q, v, tau, external=external)
 
 
@@ -97,7 +103,8 @@ def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, method: str = "auto"
     """M(q)^-1 b, (..., nv).
 
     method: "articulated", "udut" (O(n), without forming M), "composite" (through M), "fixman" (O(n): every body let
-    float and its constraints eliminated; no rods or points) or "auto": the fewest operations of the first three.
+    float and its constraints eliminated; no rods or points), "constraint-force" (the same in O(log n) depth) or
+    "auto": the fewest operations of the first three.
     """
     if method == "auto":
         return _call(_automatic(model, mass_solve), model, q, b)
@@ -105,7 +112,17 @@ def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, method: str = "auto"
         return np.linalg.solve(mass_matrix(model, q), _checked(model, "b", b)[..., None])[..., 0]
     if method == "fixman":
         return _call(fixman.mass_solve, require_regular(model), q, b)
-    return _call(_named(mass_solve, method, "fixman"), model, q, b)
+    if method == "constraint-force":
+        return _by_levels(mass_solve, model, q=q, b=b)
+    return _call(_named(mass_solve, method, "fixman", "constraint-force"), model, q, b)
+
+
+def constraint_forces(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *,
+                      external: ArrayLike | None = None) -> Array:  # fmt: skip
+    """F (..., n, 6): the wrench (moment, force) through every joint onto its body while the torques act, in the body's
+    frame, at its origin: bearing loads.  S^T F = tau; what is left of F does no work.
+    """
+    return _call(constraint_force.constraint_forces, model, q, v, tau, external=external)
 
 
 def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> Array:
@@ -194,6 +211,7 @@ ALGORITHMS: dict[Callable[..., Array], Algorithm] = {
     mass_matrix: composite.mass_matrix,
     inverse_mass_matrix: articulated.inverse_mass_matrix,
     mass_solve: articulated.mass_solve,
+    constraint_forces: constraint_force.constraint_forces,
     log_det_mass_matrix: articulated.log_det,
     log_det_gradient: log_det_derivative.log_det_gradient,
     coriolis_matrix: coriolis.coriolis_matrix,
@@ -248,46 +266,43 @@ def compile(model: Model, function: Callable[..., Array], *, dtype: str = "float
     )  # fmt: skip
 
 
-def _call(algorithm: Algorithm, model: Model, *args: ArrayLike, body: int | None = None,
-          external: ArrayLike | None = None, acceleration: ArrayLike | None = None) -> Array:  # fmt: skip
+def _call(algorithm: Algorithm, model: Model, *args: ArrayLike, **options: Any) -> Array:
     """Run an algorithm: first as if all were well, and only if it was not, look why.
 
     The arguments go as they are to the program of this model, algorithm and number type; an exception, or a
     result that is not finite, leads to `_carefully`, which checks everything and says what is wrong.
     """
-    first = args[0]
-    if external is None and acceleration is None and type(first) is np.ndarray:
+    if not options:
         try:
-            result = model.programs[algorithm, body, first.dtype.char, first.ndim == 1](*args)
+            first: Any = args[0]
+            one, many = model.programs[algorithm, first.dtype.char]
+            if first.ndim == 1:
+                result = one(*args)
+                # a sum tells whether any number is not finite; over few numbers this is the cheapest one
+                if isfinite(sum(result.tolist()) if result.size < 64 else np.vdot(result, result)):
+                    return result
+            else:
+                result = many(*args)
+                if isfinite(np.vdot(result, result)):
+                    return result
         except (KeyError, TypeError, ValueError, AttributeError):
-            return _carefully(algorithm, model, args, (), body)
-        if _all_finite(result):
-            return result
-    options = {name: x for name, x in (("external", external), ("acceleration", acceleration)) if x is not None}
-    return _carefully(algorithm, model, (*args, *options.values()), tuple(options), body)
+            pass
+    return _carefully(algorithm, model, args, **options)
 
 
-def _all_finite(x: Array) -> bool:
-    """Whether no number is inf or nan, as far as a sum can tell; the cheapest way for few numbers and for many."""
-    return isfinite(sum(x.tolist())) if x.ndim == 1 and x.size < 64 else bool(np.vdot(x, x) < np.inf)
-
-
-def _carefully(algorithm: Algorithm, model: Model, args: tuple[ArrayLike, ...], options: tuple[str, ...],
-               body: int | None) -> Array:  # fmt: skip
+def _carefully(algorithm: Algorithm, model: Model, args: tuple[ArrayLike, ...], body: int | None = None,
+               **options: ArrayLike | None) -> Array:  # fmt: skip
     """Check every argument, find or make the program, and explain a result that is not finite."""
     if not isinstance(model, Model):
         raise ArgumentError(f"model must be a torsor.Model, not {model!r}")
-    names = (*algorithm.inputs, *options)
-    arrays = [_checked(model, name, x) for name, x in zip(names, args, strict=True)]
+    given = {name: x for name, x in options.items() if x is not None}
+    names = (*algorithm.inputs, *given)
+    arrays = [_checked(model, name, x) for name, x in zip(names, (*args, *given.values()), strict=True)]
     dtype = np.result_type(*arrays)
-    try:
-        np.broadcast_shapes(*(x.shape[: x.ndim - len(_shape(model, name))] for name, x in zip(names, arrays)))
-    except ValueError:
-        shapes = ", ".join(f"{name} {x.shape}" for name, x in zip(names, arrays))
-        raise ArgumentError(f"the batch axes do not go together: {shapes}") from None
+    _batch(model, dict(zip(names, arrays)))
     if dtype.char not in "df":
         return _reference(algorithm, model, dict(zip(names, arrays)), body)
-    result = _program(algorithm, model, options, dtype.char, body)(*(x.astype(dtype, copy=False) for x in arrays))
+    result = _program(algorithm, model, tuple(given), dtype.char, body)(*(x.astype(dtype, copy=False) for x in arrays))
     if algorithm.inverts and model.has_degenerate_bodies:
         _refuse_singular(algorithm, model, arrays[0])
     if not np.isfinite(result).all():
@@ -298,8 +313,8 @@ def _carefully(algorithm: Algorithm, model: Model, args: tuple[ArrayLike, ...], 
 def _program(algorithm: Algorithm, model: Model, options: tuple[str, ...], number: str, body: int | None) -> Any:
     """The program for these arguments, kept with the model.
 
-    Without options it is also kept where `_call` looks: for one state the bare ufunc, for a batch the one that
-    uses all cores.
+    Without options it is also kept where `_call` looks first: for one state the bare ufunc, for a batch the one
+    that uses all cores.
     """
     key = algorithm, body, number, options
     if key not in model.programs:
@@ -310,9 +325,8 @@ def _program(algorithm: Algorithm, model: Model, options: tuple[str, ...], numbe
             algorithm, model, options=options, dtype=dtype, body=body, threads=os.cpu_count() or 1
         )
         model.programs[key] = program
-        if not options and not (algorithm.inverts and model.has_degenerate_bodies):
-            model.programs[algorithm, body, number, False] = program
-            model.programs[algorithm, body, number, True] = program.ufunc
+        if not options and body is None and not (algorithm.inverts and model.has_degenerate_bodies):
+            model.programs[algorithm, number] = program.ufunc, program
     return model.programs[key]
 
 
@@ -331,6 +345,28 @@ def _automatic(model: Model, function: Callable[..., Array]) -> Algorithm:
         return next(iter(METHODS[function.__name__].values()))  # not a model, as will be said
 
 
+def _by_levels(function: Callable[..., Array], model: Model, **given: ArrayLike | None) -> Array:
+    """Run a function by the constraint force algorithm: in float64, one state after the other."""
+    if not isinstance(model, Model):
+        raise ArgumentError(f"model must be a torsor.Model, not {model!r}")
+    from torsor.parallel.solver import Solver
+
+    arrays = {name: _checked(model, name, x) for name, x in given.items() if x is not None}
+    batch = _batch(model, arrays)
+    dtype = np.result_type(*arrays.values())
+    if dtype.char not in "df":
+        raise ArgumentError(f'method "constraint-force" computes in float64, not {dtype}; use method "articulated"')
+    key = "constraint-force", function, tuple(arrays)
+    if key not in model.programs:
+        model.programs[key] = Solver(model, function.__name__, external="external" in arrays)
+    states = {name: np.broadcast_to(x, batch + _shape(model, name)) for name, x in arrays.items()}
+    result = model.programs[key](states)
+    if not np.isfinite(result).all():
+        _refuse_singular(articulated.forward_dynamics, model, arrays["q"])
+        raise SingularError(f"{function.__name__} overflows; the arguments are too large")
+    return result.astype(dtype, copy=False)
+
+
 def _named(function: Callable[..., Array], method: str, *others: str) -> Algorithm:
     """The algorithm of that name; `others` are methods that are not algorithms."""
     methods = METHODS.get(function.__name__, {})
@@ -345,6 +381,15 @@ def _choose(method: str, *known: str) -> str:
     if method not in ("auto", *known):
         raise ArgumentError(f"unknown method {method!r}; choose one of: auto, {', '.join(known)}")
     return known[0] if method == "auto" else method
+
+
+def _batch(model: Model, arrays: dict[str, Array]) -> tuple[int, ...]:
+    """The batch axes that all arguments broadcast to."""
+    try:
+        return np.broadcast_shapes(*(x.shape[: x.ndim - len(_shape(model, name))] for name, x in arrays.items()))
+    except ValueError:
+        shapes = ", ".join(f"{name} {x.shape}" for name, x in arrays.items())
+        raise ArgumentError(f"the batch axes do not go together: {shapes}") from None
 
 
 def _shape(model: Model, name: str) -> tuple[int, ...]:

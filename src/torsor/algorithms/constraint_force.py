@@ -153,10 +153,15 @@ class Segment(NamedTuple):
     @classmethod
     def unpack(cls, numbers: Sequence[Scalar], size: int) -> Segment:
         it = iter(numbers)
-        C11, C22 = ({ij: next(it) for ij in _upper(size)} for _ in range(2))
+
+        def symmetric() -> Mat:
+            upper = {ij: next(it) for ij in _upper(size)}
+            return Mat.symmetric(lambda i, j: upper[i, j], size)
+
+        C11, C22 = symmetric(), symmetric()
         C12 = Mat.of([next(it) for _ in range(size)] for _ in range(size))
         c1, c2 = (Vec.of(next(it) for _ in range(size)) for _ in range(2))
-        return cls(Mat.symmetric(lambda i, j: C11[i, j], size), C12, Mat.symmetric(lambda i, j: C22[i, j], size), c1, c2)
+        return cls(C11, C12, C22, c1, c2)
 
     @staticmethod
     def length(size: int) -> int:
@@ -233,8 +238,8 @@ def standing(w: Vec) -> dict[str, Any]:
     return dict(w=w, dw=Vec.zero(), a=Vec.zero(), Omega=spin(w, Vec.zero()))
 
 
-def _mobilities(R: Sequence[Spatial], I: Inertia, columns: Sequence[Spatial], F: Spatial, mobility: Sequence, c2: Sequence,
-                size: int) -> Segment:  # fmt: skip
+def _mobilities(R: Sequence[Spatial], I: Inertia, columns: Sequence[Spatial], F: Spatial, mobility: Sequence,
+                c2: Sequence, size: int) -> Segment:  # fmt: skip
     """From lambda_1 = A alpha_1 + P lambda_2 + p and alpha_2 = P^T alpha_1 - mobility lambda_2 + c2."""
     held = [I @ r for r in R]
     A = factor(Mat.symmetric(lambda i, j: pair(held[i], R[j]), len(R)))
@@ -359,7 +364,7 @@ def settle(torques: Sequence[Spatial], A: Spatial, qdd: Sequence[Scalar]) -> Vec
 @outward(start=lambda base: dict(A=Spatial.zero()))
 def push(link, here, parent):
     """`accelerate`, and the wrench that moves this body: W of the bias accelerations and J (A - A0)"""
-    hand, keep = accelerate.step(link, here, parent)
+    hand, _ = accelerate.step(link, here, parent)
     return hand, dict(moving=here.W + link.inertia @ hand["A"])
 
 
@@ -373,5 +378,5 @@ def transmit(link, here, children):
 
 constraint_forces = Algorithm(
     "constraint_forces", ("q", "v", "tau"), (motion, articulate, push, transmit), output="wrench", kind="body",
-    options=("external",),
+    options=("external",), inverts=True,
 )  # fmt: skip

@@ -196,7 +196,7 @@ class ChainPlan:
     def prepare(self) -> None:
         """Handles, and angular velocities before every run."""
         plan = self.plan
-        torque = [name for name in plan.inputs if name not in ("q", "v", "external")][0]
+        torque = next(name for name in plan.inputs if name not in ("q", "v", "external"))
         self.constants = [
             plan.constants(f"numbers{i}", g.operations.names, g.first[:, None] + np.arange(g.length))
             for i, g in enumerate(self.groups)
@@ -219,7 +219,7 @@ class ChainPlan:
         ]  # fmt: skip
         plan.level("turns and handles", tasks)
         for level in range(self.depth):
-            self._tree(f"compose {level + 1}", self.tree.compose, [self._parts(self.turns[level], level)], self.turns, level + 1)
+            self._up(f"compose {level + 1}", self.tree.compose, self.turns, level)
         for level in reversed(range(self.depth)):
             reads = [self._parts(self.turns[level], level), self.spins[level + 1].at(range(self.counts[level + 1]))]
             write = self.spins[level].at(self._nodes(level), each=self._beside(self.spins[level]))
@@ -238,9 +238,10 @@ class ChainPlan:
         """The strides of numbers down the rows, for one child after the other."""
         return columns.down, columns.across
 
-    def _tree(self, name: str, operation: Operation, reads: list[Operand], target: list[Columns], level: int) -> None:
-        write = target[level].at(range(self.counts[level]))
-        self.plan.level(name, [self.plan.task(operation, reads, write)])
+    def _up(self, name: str, operation: Operation, columns: list[Columns], level: int) -> None:
+        """From the children on a level to their nodes on the next."""
+        write = columns[level + 1].at(range(self.counts[level + 1]))
+        self.plan.level(name, [self.plan.task(operation, [self._parts(columns[level], level)], write)])
 
     def solve(self) -> None:
         """Condense all runs, join them, and find the reactions between them."""
@@ -256,7 +257,7 @@ class ChainPlan:
             tasks.append(plan.task(g.operations.condense, reads, self.segments[0].at(places(g.runs))))
         plan.level("condense", tasks)
         for level in range(self.depth):
-            self._tree(f"join {level + 1}", self.tree.join, [self._parts(self.segments[level], level)], self.segments, level + 1)
+            self._up(f"join {level + 1}", self.tree.join, self.segments, level)
         top = [self.segments[-1].at(range(1)), self.handles.at(range(1), row=6, each=self.handles.wrenches),
                self.motion.at(range(1))]  # fmt: skip
         plan.level("start", [plan.task(self.tree.start, top, self.reactions[-1].at(range(1)))])

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class Engine:
         """The task, cut into one piece a thread."""
         pieces = min(self.threads, max(1, task.lanes // THREAD_LANES))
         edges = [task.lanes * k // pieces for k in range(pieces + 1)]
-        return [self._call(task, slice(a, b)) for a, b in zip(edges, edges[1:])]
+        return [self._call(task, slice(a, b)) for a, b in pairwise(edges)]
 
     def _call(self, task: Task, lanes: slice) -> Callable[[], Any]:
         ufunc, shapes = task.operation.ufunc, tuple(task.operation.inputs.values())
@@ -68,7 +69,8 @@ class Engine:
         base = operand.base[lanes]
         if isinstance(base, range):
             return self._view(operand, base, shape)
-        return functools.partial(self.buffers[operand.buffer].take, _index(operand, base, shape))
+        buffer, index = self.buffers[operand.buffer], _index(operand, base, shape)
+        return lambda: buffer.take(index)
 
     def _view(self, operand: Operand, base: range, shape: tuple[int, ...]) -> Array:
         buffer = self.buffers[operand.buffer]

@@ -187,8 +187,8 @@ def _lay_out(run: cf.Run) -> tuple[Any, list[Expr]]:
         if not isinstance(x, Expr):
             return x
         op, name, _ = x.tape.nodes[x.i]
-        if op == "in" and name[0] == "numbers":  # type: ignore[index]
-            return _Number(*name[1:])  # type: ignore[misc]
+        if op == "in" and name[0] == "numbers":
+            return _Number(*name[1:])
         order.setdefault(x.i, len(order))
         kept[x.i] = x
         return _Kept(order[x.i])

@@ -25,7 +25,8 @@ SINGULAR_INERTIA = 1e-12
 INPUTS = {"forward_dynamics": ("q", "v", "tau"), "mass_solve": ("q", "b")}
 
 
-def schedule(model: Model, function: str = "forward_dynamics", *, external: bool = False, lanes_apart: bool = True) -> Schedule:
+def schedule(model: Model, function: str = "forward_dynamics", *, external: bool = False,
+             lanes_apart: bool = True) -> Schedule:  # fmt: skip
     """The levels that compute a function of a model: "forward_dynamics" or "mass_solve"."""
     check_inertias(model)
     inputs = INPUTS[function] + (("external",) if external else ())
@@ -35,7 +36,8 @@ def schedule(model: Model, function: str = "forward_dynamics", *, external: bool
 class Solver:
     """A function of one model: its schedule, and an engine to run it on one state after the other."""
 
-    def __init__(self, model: Model, function: str = "forward_dynamics", *, external: bool = False, threads: int = 1) -> None:
+    def __init__(self, model: Model, function: str = "forward_dynamics", *, external: bool = False,
+                 threads: int = 1) -> None:  # fmt: skip
         self.schedule = schedule(model, function, external=external)
         self.engine = Engine(self.schedule, threads)
 
@@ -43,8 +45,10 @@ class Solver:
         """The accelerations (..., nv) for inputs whose batch axes have been broadcast: (*batch, core)."""
         cores = {name: 2 if name == "external" else 1 for name in inputs}
         batch = next(x.shape[: x.ndim - cores[name]] for name, x in inputs.items())
-        states = (self.engine.run({name: x[index] for name, x in inputs.items()}, "qdd") for index in np.ndindex(*batch))
-        return np.array(list(states)).reshape(*batch, self.schedule.sizes["qdd"])
+        result = np.empty((*batch, self.schedule.sizes["qdd"]))
+        for index in np.ndindex(*batch):
+            result[index] = self.engine.run({name: x[index] for name, x in inputs.items()}, "qdd")
+        return result
 
 
 def check_inertias(model: Model) -> None:
@@ -55,8 +59,8 @@ def check_inertias(model: Model) -> None:
     if singular.any():
         body = int(main[np.flatnonzero(singular)[0]])
         raise SingularError(
-            f'method "constraint-force" inverts the inertia of every body, and that of {model.names[body]!r} is singular '
-            '(a point, a rod or no mass); give it mass and extent in all directions, or use method "articulated"'
+            f'method "constraint-force" inverts the inertia of every body, and that of {model.names[body]!r} is '
+            'singular (a point, a rod or no mass); give it mass and extent in all directions, or use method "articulated"'
         )
 
 
