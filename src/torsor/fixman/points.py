@@ -23,13 +23,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor.errors import ArgumentError
+from torsor.errors import ArgumentError, SingularError
 from torsor.fixman.solve import Relaxed
 
 Array = NDArray[Any]
 
 PLANAR = ("theta", "L")
 SPATIAL = ("r", "theta", "phi")
+# An angle whose sine is smaller is straight (or folded) but for the rounding of pi.
+STRAIGHT = 1e-15
 
 
 # Planar --------------------------------------------------------------------------------------------------
@@ -70,23 +72,30 @@ def relax_spatial(mass: ArrayLike, r: ArrayLike, theta: ArrayLike, phi: ArrayLik
     free    the chain hangs on nothing: `mass` has one more particle, number 0, whose place is three soft
             coordinates before all others; the first bond's angles are those of its direction
 
-    Torsions have no meaning next to a straight angle (sin theta = 0).  Where they are soft, `log_det_hard` does not
-    need them and stays exact; M itself is singular there.
+    A torsion has no meaning next to a straight angle (sin theta = 0).  If it is soft, M is singular there, and only
+    `log_det_hard`, which does not need it, has an answer; if it is hard, the chain is refused.
     """
     r, theta, phi = _together(r, theta, phi)
     mass, n = _masses(mass), r.shape[-1]
     _same_length(mass, n + free)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        C = _spatial_derivatives(r, theta, phi, free)
     mask = np.asarray(soft) if isinstance(soft, np.ndarray) else _mask(soft, SPATIAL, n)
     if mask.shape != (n, 3):
         raise ArgumentError(f"soft has shape {mask.shape}; a mask is (n, 3) = {(n, 3)}: {', '.join(SPATIAL)}")
+    straight = _is_straight(theta)
+    undefined = (straight | _earlier(straight, 1, False)).reshape(-1, n).any(axis=0)  # torsions
+    words = ""
+    if undefined.any():
+        i = int(np.flatnonzero(undefined)[0]) + 1
+        words = f"torsion {i} has no meaning next to a straight angle"
+        if (undefined & ~mask[:, 2]).any():
+            raise SingularError(f"{words} and cannot be held there; let it be soft, or use relax_planar or a Model")
+    C = _spatial_derivatives(r, theta, phi, free)
     if free:
         first = np.zeros((4, *r.shape[:-1], 1, 3, 3))
         first[0] = np.eye(3)
         C = np.concatenate([first, C], axis=-3)
         mask = np.concatenate([np.ones((1, 3), bool), mask])
-    return Relaxed.of(C, _inverse_masses(mass, 3, C.shape[1:-2]), mask)
+    return Relaxed.of(C, _inverse_masses(mass, 3, C.shape[1:-2]), mask, words)
 
 
 def _spatial_derivatives(r: Array, theta: Array, phi: Array, free: bool) -> Array:
@@ -100,20 +109,21 @@ def _spatial_derivatives(r: Array, theta: Array, phi: Array, free: bool) -> Arra
     ct, st, cp, sp = np.cos(theta), np.sin(theta), np.cos(phi), np.sin(phi)
     zero = np.zeros_like(ct)
     R = np.stack([ct, -st, zero, cp * st, cp * ct, -sp, sp * st, sp * ct, cp], axis=-1).reshape(*ct.shape, 3, 3)
+    bent = np.where(_is_straight(theta), 1.0, st)  # any number where a torsion has no meaning
+    cot = ct / bent
     e1, e2, e3 = (R[..., :, k] for k in range(3))  # the frame of bond i, seen from bond i - 1
     f2 = np.stack([zero, cp, sp], axis=-1)  # across bond i - 1, towards bond i
     normal = np.broadcast_to([0.0, 0.0, 1.0], f2.shape)  # e3', seen from bond i - 1
 
     w = 1 / r
     w1, w2 = _earlier(w, 1, 0.0 if free else 1.0), _earlier(w, 2, 0.0)
-    st1, cot1 = _earlier(st, 1, 1.0), _earlier(ct / st, 1, 0.0)
-    B0 = e3 * (w / st)[..., None]
-    B1 = -(normal * cot1[..., None] + e3 * (ct / st)[..., None]) * w1[..., None]
-    B2 = normal * (w2 / st1)[..., None]
+    B0 = e3 * (w / bent)[..., None]
+    B1 = -(normal * _earlier(cot, 1, 0.0)[..., None] + e3 * cot[..., None]) * w1[..., None]
+    B2 = normal * (w2 / _earlier(bent, 1, 1.0))[..., None]
     bend = f2 * w1[..., None]
 
     C = np.zeros((4, *ct.shape, 3, 3))
-    C[0, ..., 0, 0], C[0, ..., 1, 1], C[0, ..., 2, 2] = 1.0, w, w / st
+    C[0, ..., 0, 0], C[0, ..., 1, 1], C[0, ..., 2, 2] = 1.0, w, w / bent
     C[1] = np.stack([-e1, -e2 * w[..., None] - bend, B1 - B0], axis=-2)
     C[2, ..., 1:3, :] = _into_earlier(R, 1, np.stack([bend, B2 - B1], axis=-2))
     C[3, ..., 2:3, :] = _into_earlier(R, 2, _into_earlier(R, 1, -B2[..., None, :]))
@@ -137,6 +147,10 @@ def spatial_positions(r: ArrayLike, theta: ArrayLike, phi: ArrayLike) -> Array:
 
 
 # Small helpers -------------------------------------------------------------------------------------------
+
+
+def _is_straight(theta: Array) -> Array:
+    return np.abs(np.sin(theta)) < STRAIGHT
 
 
 def _earlier(x: Array, k: int, base: float) -> Array:

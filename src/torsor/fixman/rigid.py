@@ -23,11 +23,12 @@ from torsor.errors import ArgumentError
 from torsor.fixman import parameters
 from torsor.fixman.inertia import check_regular, inverse_inertia, require_regular
 from torsor.fixman.solve import Relaxed
-from torsor.kernel.frames import FramedLink, Kind, reframe
 from torsor.kernel.pointwise import compile_pointwise
 from torsor.linalg import Mat, Vec
 from torsor.model.joints import JOINTS
+from torsor.model.links import Link
 from torsor.model.model import Model
+from torsor.spatial import Inertia, Rigid
 
 Array = NDArray[Any]
 Partition = str | Sequence[str | Sequence[str]]
@@ -41,7 +42,7 @@ def relax(model: Model, q: ArrayLike) -> Relaxed:
         raise ArgumentError(f"q has shape {q.shape}; {model!r} needs (..., {model.nq})")
     C = np.empty((*q.shape[:-1], model.n, 2, 6, 6))
     for group in chain.groups:
-        C[..., group.bodies, :, :, :] = group.derivatives(q[..., group.columns], group.numbers)
+        C[..., group.bodies, :, :, :] = group.derivatives(q[..., group.columns], *group.constants)
     own, parents = C[..., 0, :, :], C[..., 1, :, :]
     before = np.zeros_like(own)
     before[..., 1:, :, :] = own[..., :-1, :, :]
@@ -72,11 +73,11 @@ def relax_dh(x: ArrayLike, soft: Partition, *, mass: ArrayLike, com: ArrayLike, 
 
 
 class _Group(NamedTuple):
-    """The links of one kind: which they are, their columns of q, their constants and their code."""
+    """The links of one joint type: which they are, their columns of q, their constants and their code."""
 
     bodies: Array
     columns: Array
-    numbers: Array
+    constants: tuple[Array, ...]
     derivatives: Any
 
 
@@ -90,49 +91,51 @@ class _Chain(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _chain(model: Model) -> _Chain:
-    """What does not depend on q, in the short frames of the compiler."""
+    """What does not depend on q, in the model's frames turned so that every axis is z.
+
+    The compiler's shorter frames may lie far from their bodies, where J^-1 has no digits to spare.
+    """
     if not model.is_chain:
         raise ArgumentError(f"{model!r} branches; mass_solve(..., method='fixman') takes any tree")
     require_regular(model)
-    framed = reframe(model)
-    x = framed.numbers
-    T = np.zeros((model.n, 4, 4))
-    T[:, 3, 3] = 1.0
-    for i in range(3):
-        T[:, i, 3] = x[f"Q{i}"]
-        for j in range(3):
-            T[:, i, j] = x[f"Q{i}{j}"]
-    X = lie.Ad(lie.inverse(T))
-    K = X @ inverse_inertia(model.mass, model.com, model.inertia) @ X.swapaxes(1, 2)
-    K = (K + K.swapaxes(1, 2)) / 2
-    names = tuple(x)
-    table = np.stack([x[name] for name in names], axis=1)
+    A = _axes_on_z(model.axis)
+    before = np.concatenate([np.eye(3)[None], A[:-1]]).swapaxes(1, 2)
+    R, p = before @ model.R @ A, np.einsum("nij,nj->ni", before, model.p)
+    back = A.swapaxes(1, 2)
+    K = inverse_inertia(model.mass, np.einsum("nij,nj->ni", back, model.com), back @ model.inertia @ A)
     groups = []
-    for k, kind in enumerate(framed.kinds):
-        bodies = np.flatnonzero(framed.kind == k)
-        joint = next(j for j in JOINTS if j.name == kind.joint)
-        columns = model.q_start[bodies, None] + np.arange(joint.nq)
-        groups.append(_Group(bodies, columns, table[bodies], _derivatives(kind, names)))
-    freedoms = np.diff(model.v_start)
-    soft = np.arange(6) < freedoms[:, None]
-    return _Chain(tuple(groups), soft, K, np.concatenate([np.zeros((1, 6, 6)), K[:-1]]),
-                  float(np.linalg.slogdet(K)[1].sum()))  # fmt: skip
+    for code in np.unique(model.joint).tolist():
+        bodies = np.flatnonzero(model.joint == code)
+        columns = model.q_start[bodies, None] + np.arange(JOINTS[code].nq)
+        constants = (R[bodies], p[bodies], model.pitch[bodies])
+        groups.append(_Group(bodies, columns, constants, _derivatives(code)))
+    soft = np.arange(6) < np.diff(model.v_start)[:, None]
+    parents = np.concatenate([np.zeros((1, 6, 6)), K[:-1]])
+    return _Chain(tuple(groups), soft, K, parents, float(np.linalg.slogdet(K)[1].sum()))
 
 
-@lru_cache(maxsize=64)
-def _derivatives(kind: Kind, names: tuple[str, ...]) -> Any:
-    """A gufunc with links as lanes: (d q_k / d xi_k, d q_k / d xi_{k-1}) of joints of one kind, (2, 6, 6)."""
-    joint = next(j for j in JOINTS if j.name == kind.joint)
+def _axes_on_z(z: Array) -> Array:
+    """Rotations (n, 3, 3) whose third column is the unit vector z."""
+    sign = np.where(z[:, 2] >= 0, 1.0, -1.0)
+    k = -sign / (sign + z[:, 2])
+    x = np.stack([1 + k * z[:, 0] ** 2, k * z[:, 0] * z[:, 1], -sign * z[:, 0]], axis=-1)
+    return np.stack([x, np.cross(z, x), z], axis=-1)
 
-    def derivatives(q, numbers):
-        link = FramedLink.of(kind, dict(zip(names, numbers)))
+
+@lru_cache(maxsize=16)
+def _derivatives(code: int) -> Any:
+    """A gufunc with links as lanes: (d q_k / d xi_k, d q_k / d xi_{k-1}) of joints of one type, (2, 6, 6)."""
+    joint = JOINTS[code]
+
+    def derivatives(q, R, p, pitch):
+        link = Link(joint, Rigid(Mat.of(R), Vec.of(p)), Vec.unit(2), pitch, Inertia.zero())
         f, S = link.pose(Vec.of(q)), link.S(Vec.of(q))
         rows = (*soft_directions(link, S).columns, *hard_directions(link, S).columns)
         own = [row.coordinates for row in rows]
         parents = [(-f.Ad_inv_dual(row)).coordinates for row in rows]  # a row times Ad_{f^-1}
         return [own, parents]
 
-    return compile_pointwise(derivatives, {"q": (joint.nq,), "numbers": (len(names),)})
+    return compile_pointwise(derivatives, {"q": (joint.nq,), "R": (3, 3), "p": (3,), "pitch": ()})
 
 
 @lru_cache(maxsize=1)

@@ -34,9 +34,10 @@ class Relaxed:
     H: Array  # (w + 1, ..., n, d, d): H[k][i] = H_{i,i-k}, rows of link i, columns of link i - k
     soft: Array  # (n, d) bool
     log_det_H: Array  # (...)
+    singular: str = ""  # why the soft coordinates have no mass matrix here, if they have none
 
     @classmethod
-    def of(cls, C: Array, K: Array, soft: Array) -> Relaxed:
+    def of(cls, C: Array, K: Array, soft: Array, singular: str = "") -> Relaxed:
         """From derivatives C (w + 1, ..., n, d, d) and inverse inertias K (..., n, d, d)."""
         CK = np.stack([C[j] @ _before(K, j) for j in range(len(C))])
         H = np.zeros(CK.shape)
@@ -45,12 +46,13 @@ class Relaxed:
                 H[k] += CK[j + k] @ _before(C[j], k).swapaxes(-1, -2)
         # C is block triangular, so det H = prod det C_ii^2 det K
         log_det = 2 * np.linalg.slogdet(C[0])[1] + np.linalg.slogdet(K)[1]
-        return cls(H, soft, log_det.sum(axis=-1))
+        return cls(H, soft, log_det.sum(axis=-1), singular)
 
     # ---- the answers ----
 
     def solve(self, b: ArrayLike) -> Array:
         """M^-1 b for b (..., f), f the number of soft variables, in the order of the chain."""
+        self._require_regular()
         b = np.asarray(b, dtype=np.float64)
         f = int(self.soft.sum())
         if b.ndim == 0 or b.shape[-1] != f:
@@ -74,7 +76,12 @@ class Relaxed:
 
     def log_det(self) -> Array:
         """log det M (...) = log det G + log det H22, with G = H^-1."""
+        self._require_regular()
         return self.log_det_hard() - self.log_det_H
+
+    def _require_regular(self) -> None:
+        if self.singular:
+            raise SingularError(f"the mass matrix is singular: {self.singular}")
 
     def times(self, x: Array) -> Array:
         """H x, for x (..., n, d)."""
