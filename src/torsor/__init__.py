@@ -36,7 +36,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError", "Model", "ModelError", "SingularError", "TorsorError", "bias_forces", "body_poses",
     "body_twists", "center_of_mass", "compile", "constraint_forces", "coriolis_matrix", "fixman_force",
-    "forward_dynamics", "gravity_forces", "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "kinetic_energy",
-    "lie", "load", "log_det_gradient", "log_det_mass_matrix", "mass_factor", "mass_matrix", "mass_solve",
-    "method_for", "momentum", "operational_space", "potential_energy", "sample_velocities", "zoo",
+    "forward_dynamics", "gravity_forces", "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot",
+    "kinetic_energy", "lie", "load", "log_det_gradient", "log_det_mass_matrix", "mass_factor", "mass_matrix",
+    "mass_solve", "method_for", "momentum", "operational_space", "potential_energy", "sample_velocities", "zoo",
 ]  # fmt: skip

@@ -54,10 +54,10 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     """
     if method == "auto":
         algorithm = _automatic(model, forward_dynamics)
-    elif method == "constraint-force":
-        return _by_levels(forward_dynamics, model, q=q, v=v, tau=tau, external=external)
         if external is None:
             return _call(algorithm, model, q, v, tau)
+    elif method == "constraint-force":
+        return _by_levels(forward_dynamics, model, q=q, v=v, tau=tau, external=external)
     elif method == "fixman" or (method == "composite" and model.nv > MOST_FREEDOMS):
         rest = np.asarray(tau) - bias_forces(model, q, v, external=external)
         return mass_solve(model, q, rest, method=method)

@@ -76,10 +76,10 @@ def constants_of(kind: Kind, external: bool) -> tuple[str, ...]:
     used, nodes = set(), [x.i for x in scalars if isinstance(x, Expr)]
     while nodes:
         op, a, b = tape.nodes[nodes.pop()]
-        if op == "in" and a[0] == "number":  # type: ignore[index]
-            used.add(a[1])  # type: ignore[index]
+        if op == "in" and a[0] == "number":
+            used.add(a[1])
         elif op not in ("in", "const"):
-            nodes += [k for k in (a, b) if k is not None]  # type: ignore[misc]
+            nodes += [k for k in (a, b) if k is not None]
     return tuple(sorted(used))
 
 

@@ -43,7 +43,7 @@ class Operation:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        indices = np.array([name[1:] for name in self.code.outputs])  # type: ignore[index]
+        indices = np.array([name[1:] for name in self.code.outputs])
         return tuple(int(k) + 1 for k in indices.max(axis=0))
 
     @cached_property

@@ -60,7 +60,7 @@ def check_inertias(model: Model) -> None:
         body = int(main[np.flatnonzero(singular)[0]])
         raise SingularError(
             f'method "constraint-force" inverts the inertia of every body, and that of {model.names[body]!r} is '
-            'singular (a point, a rod or no mass); give it mass and extent in all directions, or use method "articulated"'
+            'singular (a point, a rod or no mass); give it mass and extent, or use method "articulated"'
         )
 
 
