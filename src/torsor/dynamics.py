@@ -278,8 +278,8 @@ def _call(algorithm: Algorithm, model: Model, *args: ArrayLike, **options: Any) 
             one, many = model.programs[algorithm, first.dtype.char]
             if first.ndim == 1:
                 result = one(*args)
-                # a sum tells whether any number is not finite; over few numbers this is the cheapest one
-                if isfinite(sum(result.tolist()) if result.size < 64 else np.vdot(result, result)):
+                # a sum tells whether any number is not finite; of few numbers this is the cheapest one
+                if isfinite(sum(result.tolist()) if result.ndim == 1 and result.size < 64 else np.vdot(result, result)):
                     return result
             else:
                 result = many(*args)
