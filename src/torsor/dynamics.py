@@ -52,10 +52,10 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     deep, Featherstone & Fijany: for one very long chain) or "auto": the one of the first four with the fewest
     operations for this model, as `method_for` tells.
     """
+    if method == "auto" and external is None:
+        return _call(forward_dynamics, model, q, v, tau)
     if method == "auto":
         algorithm = _automatic(model, forward_dynamics)
-        if external is None:
-            return _call(algorithm, model, q, v, tau)
     elif method == "constraint-force":
         return _by_levels(forward_dynamics, model, q=q, v=v, tau=tau, external=external)
     elif method == "fixman" or (method == "composite" and model.nv > MOST_FREEDOMS):
@@ -266,8 +266,9 @@ def compile(model: Model, function: Callable[..., Array], *, dtype: str = "float
     )  # fmt: skip
 
 
-def _call(algorithm: Algorithm, model: Model, *args: ArrayLike, **options: Any) -> Array:
-    """Run an algorithm: first as if all were well, and only if it was not, look why.
+def _call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike, **options: Any) -> Array:
+    """Run an algorithm, or the one of method="auto" of a function: first as if all were well, and only if it was
+    not, look why.
 
     The arguments go as they are to the program of this model, algorithm and number type; an exception, or a
     result that is not finite, leads to `_carefully`, which checks everything and says what is wrong.
@@ -275,7 +276,7 @@ def _call(algorithm: Algorithm, model: Model, *args: ArrayLike, **options: Any) 
     if not options:
         try:
             first: Any = args[0]
-            one, many = model.programs[algorithm, first.dtype.char]
+            one, many = model.programs[what, first.dtype.char]
             if first.ndim == 1:
                 result = one(*args)
                 # a sum tells whether any number is not finite; of few numbers this is the cheapest one
@@ -287,14 +288,15 @@ def _call(algorithm: Algorithm, model: Model, *args: ArrayLike, **options: Any) 
                     return result
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
-    return _carefully(algorithm, model, args, **options)
+    return _carefully(what, model, args, **options)
 
 
-def _carefully(algorithm: Algorithm, model: Model, args: tuple[ArrayLike, ...], body: int | None = None,
-               **options: ArrayLike | None) -> Array:  # fmt: skip
+def _carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple[ArrayLike, ...],
+               body: int | None = None, **options: ArrayLike | None) -> Array:  # fmt: skip
     """Check every argument, find or make the program, and explain a result that is not finite."""
     if not isinstance(model, Model):
         raise ArgumentError(f"model must be a torsor.Model, not {model!r}")
+    algorithm = what if isinstance(what, Algorithm) else _automatic(model, what)
     given = {name: x for name, x in options.items() if x is not None}
     names = (*algorithm.inputs, *given)
     arrays = [_checked(model, name, x) for name, x in zip(names, (*args, *given.values()), strict=True)]
@@ -302,7 +304,10 @@ def _carefully(algorithm: Algorithm, model: Model, args: tuple[ArrayLike, ...], 
     _batch(model, dict(zip(names, arrays)))
     if dtype.char not in "df":
         return _reference(algorithm, model, dict(zip(names, arrays)), body)
-    result = _program(algorithm, model, tuple(given), dtype.char, body)(*(x.astype(dtype, copy=False) for x in arrays))
+    program = _program(algorithm, model, tuple(given), dtype.char, body)
+    if not given and body is None and not (algorithm.inverts and model.has_degenerate_bodies):
+        model.programs[what, dtype.char] = program.ufunc, program  # where `_call` looks: one state, all cores
+    result = program(*(x.astype(dtype, copy=False) for x in arrays))
     if algorithm.inverts and model.has_degenerate_bodies:
         _refuse_singular(algorithm, model, arrays[0])
     if not np.isfinite(result).all():
@@ -311,11 +316,7 @@ def _carefully(algorithm: Algorithm, model: Model, args: tuple[ArrayLike, ...], 
 
 
 def _program(algorithm: Algorithm, model: Model, options: tuple[str, ...], number: str, body: int | None) -> Any:
-    """The program for these arguments, kept with the model.
-
-    Without options it is also kept where `_call` looks first: for one state the bare ufunc, for a batch the one
-    that uses all cores.
-    """
+    """The program for these arguments, kept with the model."""
     key = algorithm, body, number, options
     if key not in model.programs:
         from torsor.kernel.program import compile_program
@@ -325,8 +326,6 @@ def _program(algorithm: Algorithm, model: Model, options: tuple[str, ...], numbe
             algorithm, model, options=options, dtype=dtype, body=body, threads=os.cpu_count() or 1
         )
         model.programs[key] = program
-        if not options and body is None and not (algorithm.inverts and model.has_degenerate_bodies):
-            model.programs[algorithm, number] = program.ufunc, program
     return model.programs[key]
 
 
