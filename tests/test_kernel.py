@@ -267,6 +267,9 @@ def test_counts_of_a_loop_add_up_over_the_bodies():
     kind = max(many.operations_per_joint, key=lambda kind: kind.form == "xz")
     assert (many.operations.mul - few.operations.mul) == 10 * many.operations_per_joint[kind].mul
     assert few.operations.trig == 40
+    per_joint = many.operations_per_joint[kind]
+    assert f"mul {per_joint.mul} n {many.operations.mul - 30 * per_joint.mul:+d}" in many.operations_formula
+    assert many.operations_formula == few.operations_formula
 
 
 def test_every_stage_can_be_read():

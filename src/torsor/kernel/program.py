@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -38,7 +39,8 @@ class Program(functools.partial):
     model, name, dtype, lanes, specialised   what it computes, and how
     operations                               exact counts for one state
     operations_per_joint                     loops: the counts of one body, by kind of joint
-    source("tape" | "llvm" | "asm")          the code at each stage
+    operations_formula                       loops: the counts as a n + b
+    source("tape" | "llvm" | "asm" | "cuda")  the code at each stage
     """
 
     build: _Build
@@ -82,6 +84,18 @@ class Program(functools.partial):
         code = self.build.code
         return {} if isinstance(code, Code) else {kind: code.operations(k) for k, kind in enumerate(code.kinds)}
 
+    @property
+    def operations_formula(self) -> str:
+        """The counts as functions of the number n of bodies, were there more of the most common kind: a n + b."""
+        total, kinds = self.operations, self.build.framed.kind
+        per_joint = list(self.operations_per_joint.values())
+        each = per_joint[int(np.bincount(kinds).argmax())] if per_joint else Operations()
+        n = self.model.n
+        terms = [
+            f"{name} {f'{a} n {b - a * n:+d}' if a else b}" for name, a, b in zip(Operations._fields, each, total) if b
+        ]
+        return ", ".join(terms)
+
     def source(self, stage: str = "tape") -> str:
         return self.build.source(stage)
 
@@ -116,10 +130,18 @@ class _Build(NamedTuple):
     def source(self, stage: str) -> str:
         makers: dict[str, Callable[[], str]] = {
             "tape": lambda: _text(self.code), "llvm": self.ir, "asm": lambda: machine.assembly(self.ir()),
+            "cuda": self._cuda,
         }  # fmt: skip
         if stage not in makers:
             raise ArgumentError(f"unknown stage {stage!r}; choose one of: {', '.join(makers)}")
         return makers[stage]()
+
+    def _cuda(self) -> str:
+        from torsor.kernel.cuda import Kernel
+
+        shapes = _input_shapes(self.inputs, self.framed.model)
+        sizes = tuple((name, math.prod(shape)) for name, shape in zip(self.inputs, shapes))
+        return Kernel(self.code, sizes, self.shape, self.target.bits).source()
 
     @property
     def operations(self) -> Operations:
