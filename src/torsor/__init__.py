@@ -24,7 +24,7 @@ from torsor.dynamics import (
     momentum,
     potential_energy,
 )
-from torsor.errors import ArgumentError, ModelError, SingularError, TorsorError
+from torsor.errors import ArgumentError, DeviceError, ModelError, SingularError, TorsorError
 from torsor.factor import mass_factor, sample_velocities
 from torsor.formats import load
 from torsor.methods import method_for
@@ -34,7 +34,7 @@ from torsor.task_space import operational_space
 __version__ = "0.1.0"
 
 __all__ = [
-    "ArgumentError", "Model", "ModelError", "SingularError", "TorsorError", "bias_forces", "body_poses",
+    "ArgumentError", "DeviceError", "Model", "ModelError", "SingularError", "TorsorError", "bias_forces", "body_poses",
     "body_twists", "center_of_mass", "compile", "constraint_forces", "coriolis_matrix", "fixman_force",
     "forward_dynamics", "gravity_forces", "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot",
     "kinetic_energy", "lie", "load", "log_det_gradient", "log_det_mass_matrix", "mass_factor", "mass_matrix",

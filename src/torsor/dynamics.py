@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,9 +33,6 @@ from torsor.fixman.inertia import require_regular
 from torsor.methods import METHODS, MOST_FREEDOMS, automatic
 from torsor.model.model import Model
 from torsor.sweeps import Algorithm
-
-if TYPE_CHECKING:
-    from torsor.kernel.program import Program
 
 Array = NDArray[Any]
 
@@ -226,26 +223,29 @@ ALGORITHMS: dict[Callable[..., Array], Algorithm] = {
 }
 
 
-def compile(model: Model, function: Callable[..., Array], *, dtype: str = "float64", external: bool = False,
-            body: int | str | None = None, method: str = "auto", specialised: bool | None = None,
-            lanes: int | None = None, threads: int = 1) -> Program:  # fmt: skip
+def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu", dtype: str = "float64",
+            external: bool = False, body: int | str | None = None, method: str = "auto",
+            specialised: bool | None = None, lanes: int | None = None, threads: int = 1,
+            trig: str = "accurate") -> Any:  # fmt: skip
     """A `Program`: a function of this module compiled for one model, to be called without the model.
 
         fd = ts.compile(model, ts.forward_dynamics)
         qdd = fd(q, v, tau)
 
+    target       "cpu", or "cuda": a `CudaProgram`, which takes CuPy, PyTorch or JAX arrays on the GPU
     dtype        "float64" or "float32"
     external     whether the program takes external wrenches, as its last argument
     body         of a Jacobian: the body, by number or name
     method       as the function takes it; loops have no "composite"
     specialised  unrolled over this model (True), loops over its bodies (False), whichever is faster (None)
-    lanes        states computed side by side; None: as many as the machine's vectors hold
-    threads      how many threads a large batch is spread over
+    lanes        states computed side by side; None: as many as the machine's vectors hold (cpu)
+    threads      how many threads a large batch is spread over (cpu)
+    trig         cuda, float32: "accurate" (2 ulp) or "fast" (absolute error 5e-7 for angles up to pi)
 
     A program does not look at its numbers: NaN in one state gives NaN in that state.
     """
-    from torsor.kernel.program import compile_program
-
+    if target not in ("cpu", "cuda"):
+        raise ArgumentError(f'target must be "cpu" or "cuda", not {target!r}')
     algorithm = ALGORITHMS.get(function)
     if algorithm is None:
         known = ", ".join(f.__name__ for f in ALGORITHMS)
@@ -260,10 +260,21 @@ def compile(model: Model, function: Callable[..., Array], *, dtype: str = "float
         raise ArgumentError(f"{algorithm.name} takes no external wrenches")
     if (body is None) == (algorithm.kind == "path"):
         raise ArgumentError(f"{algorithm.name} needs body=" if body is None else f"{algorithm.name} takes no body=")
-    return compile_program(
-        algorithm, model, options=("external",) if external else (), dtype=dtype, specialised=specialised,
-        lanes=lanes, threads=threads, body=None if body is None else _body(model, body),
+    common: dict[str, Any] = dict(
+        options=("external",) if external else (), dtype=dtype, specialised=specialised,
+        body=None if body is None else _body(model, body),
     )  # fmt: skip
+    if target == "cuda":
+        from torsor.kernel.gpu import compile_cuda
+
+        if lanes is not None or threads != 1:
+            raise ArgumentError('lanes and threads are for target="cpu"; a GPU takes one thread a state')
+        return compile_cuda(algorithm, model, **common, trig=trig)
+    from torsor.kernel.program import compile_program
+
+    if trig != "accurate":
+        raise ArgumentError('fast trigonometry is for target="cuda"')
+    return compile_program(algorithm, model, **common, lanes=lanes, threads=threads)
 
 
 def _call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike, **options: Any) -> Array:
@@ -299,6 +310,11 @@ def _carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple
     algorithm = what if isinstance(what, Algorithm) else _automatic(model, what)
     given = {name: x for name, x in options.items() if x is not None}
     names = (*algorithm.inputs, *given)
+    if not isinstance(args[0], np.ndarray) and hasattr(args[0], "__dlpack_device__"):
+        from torsor.kernel import gpu
+
+        if gpu.on_device(args[0]):
+            return gpu.call(algorithm, model, (*args, *given.values()), tuple(given), body)
     arrays = [_checked(model, name, x) for name, x in zip(names, (*args, *given.values()), strict=True)]
     dtype = np.result_type(*arrays)
     _batch(model, dict(zip(names, arrays)))

@@ -15,3 +15,7 @@ class ArgumentError(TorsorError):
 
 class SingularError(TorsorError):
     """The dynamics have no (unique) answer here; the message names the joint or the state."""
+
+
+class DeviceError(TorsorError):
+    """A GPU is missing, out of memory or not up to it; the message says what is missing."""

@@ -1,0 +1,405 @@
+"""`CudaProgram`: a compiled function of one model for arrays on an NVIDIA GPU.
+
+CUDA C (`cuda.py`) is compiled by NVRTC through CuPy.  Arrays come in as CuPy, PyTorch or JAX arrays, are read where
+they lie, and the result is an array of the same kind.  Work is queued on the caller's stream: nothing is copied to
+the host, and nothing waits.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from torsor.errors import ArgumentError, DeviceError
+from torsor.kernel import machine
+from torsor.kernel.cuda import OPTIONS, TRIGONOMETRY, Kernel, Launch
+from torsor.kernel.llvm import Target
+from torsor.kernel.loops import BODIES, FLAGS, FROM, loop_data, most_handed, places
+from torsor.kernel.program import _count, _framed, _input_shapes, _looped, _shape, _text, unrolled
+from torsor.kernel.tape import Code, Operations
+from torsor.kernel.trace import LoopCode, shape_of
+from torsor.model.model import Model
+from torsor.sweeps import Algorithm
+
+# Unrolled code beats the loop on the GPU up to here, where compiling it takes half a minute (bench/gpu.py).
+UNROLL_FREEDOMS = 64
+UNROLL_OPERATIONS = 12000
+SCRATCH_SHARE = 0.5  # of the free memory, at most, for the scratch memory of loops
+TUNING = tuple(Launch(threads, registers) for threads in (64, 128, 256) for registers in (64, 80, 96, 128, 168, 255))
+TUNING_RUNS = 7
+
+
+def default_launch(kernel: Kernel) -> Launch:
+    """The measured rule (bench/results/gpu.json): 128 threads, and registers enough to spill nothing."""
+    return Launch(128, 255)
+
+
+@functools.cache
+def cupy() -> Any:
+    """CuPy, or an error that says what is missing."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise DeviceError(
+            "target='cuda' needs CuPy, which cannot be imported "
+            f"({error}); install it with  pip install 'torsor[cuda]'  or use target='cpu'"
+        ) from None
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:
+        raise DeviceError(f"no CUDA driver or GPU was found ({error}); use target='cpu'") from None
+    if not count:
+        raise DeviceError("no CUDA GPU was found; use target='cpu'")
+    return cupy
+
+
+# Arrays of other libraries -----------------------------------------------------------------------------------
+
+
+def on_device(x: Any) -> bool:
+    """Whether an array says that it lies on a CUDA device (DLPack's code 2; 13: managed memory)."""
+    device = getattr(x, "__dlpack_device__", None)
+    return device is not None and not isinstance(x, np.ndarray) and device()[0] in (2, 13)
+
+
+def kind_of(x: Any) -> str:
+    """The library an array belongs to."""
+    root = type(x).__module__.partition(".")[0]
+    return {"torch": "torch", "jax": "jax", "jaxlib": "jax"}.get(root, "cupy")
+
+
+def _stream(kind: str) -> Any:
+    """The caller's stream."""
+    cp = cupy()
+    if kind == "torch":
+        import torch
+
+        return cp.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
+    return cp.cuda.get_current_stream()
+
+
+def _as_cupy(x: Any, kind: str) -> Any:
+    """The same memory as a CuPy array; JAX makes our stream wait until the numbers are there."""
+    cp = cupy()
+    if kind == "torch":
+        return cp.asarray(x.detach())
+    if kind == "jax":
+        return cp.from_dlpack(x)
+    return cp.asarray(x)
+
+
+def _empty(kind: str, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    """A new array for the result, of the allocator the caller's library uses."""
+    if kind == "torch":
+        import torch
+
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
+    return cupy().empty(shape, dtype)
+
+
+def _as_jax(x: Any) -> Any:
+    from jax import dlpack
+
+    return dlpack.from_dlpack(x)
+
+
+# Programs ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class View:
+    """An array as a kernel sees it: number k of state b at pointer + b * step + k * stride."""
+
+    array: Any
+    step: int
+    stride: int
+    size: int
+
+    @property
+    def rows(self) -> bool:
+        """Whether states are rows, one after the other."""
+        return self.stride == 1 and self.step == self.size
+
+
+def view_of(x: Any, batch: tuple[int, ...], core: tuple[int, ...]) -> View | None:
+    """How an array broadcast to batch + core lies in memory, or None if it must be copied to be seen as a View."""
+    itemsize, own = x.dtype.itemsize, x.ndim - len(core)
+    strides = [0] * (len(batch) - own) + [0 if n == 1 else s for n, s in zip(x.shape[:own], x.strides)]
+    step = _merged(batch, strides)
+    stride = _merged(core, list(x.strides[own:]))
+    if step is None or stride is None or step % itemsize or stride % itemsize:
+        return None
+    return View(x, step // itemsize, stride // itemsize, prod(core))
+
+
+def _merged(shape: Sequence[int], strides: Sequence[int]) -> int | None:
+    """The one stride of several axes taken together, if there is one."""
+    axes = [(n, s) for n, s in zip(shape, strides) if n != 1]
+    for (_, outer), (n, inner) in pairwise(axes):
+        if outer != n * inner:
+            return None
+    return axes[-1][1] if axes else 0
+
+
+class CudaProgram:
+    """A function compiled for one model and the GPU: call it with device arrays, without the model.
+
+    model, name, dtype, specialised, trig   what it computes, and how
+    operations                              exact counts for one state
+    launch                                  threads a block and register limit in use
+    source("tape" | "cuda")                 the code at each stage
+    autotune(*arrays)                       find the fastest launch by trying, and remember it
+
+    Batch axes broadcast; any strides are taken; `out=` is filled in place.  A program does not look at its
+    numbers: NaN in one state gives NaN in that state.
+    """
+
+    def __init__(self, algorithm: Algorithm, model: Model, inputs: tuple[str, ...], kernel: Kernel,
+                 body: int | None) -> None:  # fmt: skip
+        self.algorithm, self.model, self.inputs, self.kernel, self.body = algorithm, model, inputs, kernel, body
+        self.launch = _remembered(kernel) or default_launch(kernel)
+        self._modules: dict[tuple[Launch, tuple[bool, ...]], Any] = {}
+        self._tree: tuple[Any, ...] | None = None
+
+    def __repr__(self) -> str:
+        how = "unrolled" if self.specialised else "looped"
+        return f"<{self.name} of {self.model!r}: {self.dtype} on CUDA, {self.trig} trigonometry, {how}>"
+
+    @property
+    def name(self) -> str:
+        return self.algorithm.name
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(f"float{self.kernel.bits}")
+
+    @property
+    def trig(self) -> str:
+        return self.kernel.trig
+
+    @property
+    def specialised(self) -> bool:
+        return not self.kernel.looped
+
+    @property
+    def operations(self) -> Operations:
+        code = self.kernel.code
+        return Operations.of(code) if isinstance(code, Code) else _count(code, _framed(self.model))
+
+    def source(self, stage: str = "tape") -> str:
+        makers: dict[str, Callable[[], str]] = {
+            "tape": lambda: _text(self.kernel.code), "cuda": lambda: self.kernel.source(self.launch),
+        }  # fmt: skip
+        if stage not in makers:
+            raise ArgumentError(f"unknown stage {stage!r}; choose one of: {', '.join(makers)}")
+        return makers[stage]()
+
+    def __call__(self, *args: Any, out: Any = None) -> Any:
+        kind = next((kind_of(x) for x in args if on_device(x)), None)
+        if kind is None:
+            raise ArgumentError(f"{self.name} was compiled for the GPU: give it CuPy, PyTorch or JAX arrays that are there")
+        like = next(x for x in args if on_device(x))
+        with _stream(kind) as stream:
+            views, batch = self._views(args)
+            if out is None:
+                result = _empty(kind, like, (*batch, *self.kernel.shape), self.dtype.name)
+            else:
+                result = out
+            target = _as_cupy(result, kind)
+            self._check_out(target, batch)
+            view = view_of(target, batch, self.kernel.shape)
+            if view is None:
+                raise ArgumentError(f"out has strides {target.strides}; give a contiguous array")
+            self._run([*views, view], prod(batch), self.launch, stream)
+        return _as_jax(result) if kind == "jax" and out is None else result
+
+    def _views(self, args: Sequence[Any]) -> tuple[list[View], tuple[int, ...]]:
+        """The arguments as the kernel sees them; copied, on the device, only where their axes cannot be merged."""
+        cp = cupy()
+        cores = _input_shapes(self.inputs, self.model)
+        if len(args) != len(cores):
+            raise ArgumentError(f"{self.name} takes {len(cores)} arrays ({', '.join(self.inputs)}), not {len(args)}")
+        arrays = []
+        for name, x, core in zip(self.inputs, args, cores):
+            array = _as_cupy(x, kind_of(x)) if on_device(x) else cp.asarray(x)
+            if array.shape[array.ndim - len(core) :] != core or array.dtype.kind not in "fiub":
+                wanted = ", ".join(map(str, core))
+                raise ArgumentError(
+                    f"{name} is {array.dtype} {array.shape}; {self.model!r} needs real numbers (..., {wanted})"
+                )
+            arrays.append(array.astype(self.dtype, copy=False))
+        try:
+            batch = np.broadcast_shapes(*(x.shape[: x.ndim - len(core)] for x, core in zip(arrays, cores)))
+        except ValueError:
+            shapes = ", ".join(f"{name} {x.shape}" for name, x in zip(self.inputs, arrays))
+            raise ArgumentError(f"the batch axes do not go together: {shapes}") from None
+        views = []
+        for x, core in zip(arrays, cores):
+            view = view_of(x, batch, core)
+            if view is None:
+                view = view_of(cp.ascontiguousarray(cp.broadcast_to(x, batch + core)), batch, core)
+            assert view
+            views.append(view)
+        return views, batch
+
+    def _check_out(self, out: Any, batch: tuple[int, ...]) -> None:
+        wanted = (*batch, *self.kernel.shape)
+        if out.shape != wanted or out.dtype != self.dtype:
+            raise ArgumentError(f"out is {out.dtype} {out.shape}; it must be {self.dtype} {wanted}")
+
+    def _run(self, views: Sequence[View], count: int, launch: Launch, stream: Any) -> None:
+        if not count:
+            return
+        can = self.kernel.stageable(launch.threads)
+        staged = tuple(view.rows and ok and view.size > 1 for view, ok in zip(views, can))
+        function = self._function(launch, staged)
+        blocks = -(-count // launch.threads)
+        arguments: list[Any] = []
+        for view in views:
+            arguments += [view.array, np.int64(view.step), np.int64(view.stride)]
+        arguments.append(np.int64(count))
+        if self.kernel.looped:
+            blocks, tree = self._loop_arguments(blocks, launch, function)
+            arguments += tree
+        shared = self.kernel.shared_bytes(staged, launch.threads)
+        function((blocks,), (launch.threads,), tuple(arguments), shared_mem=shared)
+
+    def _function(self, launch: Launch, staged: tuple[bool, ...]) -> Any:
+        """The compiled kernel of a launch and a layout; CuPy keeps the binary on disk."""
+        if (launch, staged) not in self._modules:
+            cp = cupy()
+            try:
+                module = cp.RawModule(code=self.kernel.source(launch, staged), options=OPTIONS)
+                function = module.get_function("kernel")
+            except cp.cuda.compiler.CompileException as error:
+                raise DeviceError(f"the GPU or its compiler does not support this kernel: {str(error)[:500]}") from None
+            shared = self.kernel.shared_bytes(staged, launch.threads)
+            if shared > 48 * 1024:
+                function.max_dynamic_shared_size_bytes = shared
+            self._modules[launch, staged] = function
+        return self._modules[launch, staged]
+
+    def _loop_arguments(self, blocks: int, launch: Launch, function: Any) -> tuple[int, list[Any]]:
+        """The model's tables and scratch memory for as many blocks as can be resident at once."""
+        cp = cupy()
+        code = self.kernel.code
+        assert isinstance(code, LoopCode)
+        if self._tree is None:
+            shapes = [*_input_shapes(self.inputs, self.model), self.kernel.shape]
+            data = loop_data(code, _framed(self.model), shapes, Target(1, self.kernel.bits), self.body)
+            numbers, index, gravity = (cp.asarray(x) for x in data.owned)
+            head = [np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)]
+            self._tree = (*head, index, numbers, gravity)
+        properties = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)
+        resident = max(1, min(2048 // launch.threads, 65536 // (launch.threads * max(32, function.num_regs))))
+        model = self.model
+        rows = places(code) * model.n + (0 if model.is_chain else most_handed(code) * (model.n + 1))
+        block_bytes = max(1, rows) * launch.threads * self.kernel.bits // 8
+        free = int(cp.cuda.runtime.memGetInfo()[0] * SCRATCH_SHARE)
+        blocks = min(blocks, properties["multiProcessorCount"] * resident, free // block_bytes)
+        if blocks < 1:
+            raise DeviceError(
+                f"{self.name} of {model!r} needs {block_bytes >> 20} MiB of scratch memory for {launch.threads} "
+                "states, more than half of what is free on the GPU; free some, or use target='cpu'"
+            )
+        scratch = cp.empty(rows * blocks * launch.threads or 1, self.dtype)
+        return blocks, [*self._tree, scratch]
+
+    # -- tuning
+
+    def autotune(self, *args: Any, launches: Sequence[Launch] = TUNING) -> Launch:
+        """Time every launch on these arrays, keep the fastest, and remember it here and in torsor's cache folder."""
+        cp = cupy()
+        kind = kind_of(args[0])
+        with _stream(kind) as stream:
+            views, batch = self._views(args)
+            out = cp.empty((*batch, *self.kernel.shape), self.dtype)
+            result = view_of(out, batch, self.kernel.shape)
+            assert result
+            times: dict[Launch, float] = {}
+            for launch in launches:
+                try:
+                    times[launch] = _time(lambda: self._run([*views, result], prod(batch), launch, stream), cp)  # noqa: B023
+                except cp.cuda.driver.CUDADriverError:
+                    continue  # more than this GPU can launch
+        self.launch = min(times, key=lambda launch: times[launch])
+        machine._write(_key(self.kernel), json.dumps(asdict(self.launch)).encode())
+        return self.launch
+
+
+def _time(run: Callable[[], None], cp: Any) -> float:
+    """Milliseconds: the median of a few runs after a first one."""
+    run()
+    times = []
+    for _ in range(TUNING_RUNS):
+        begin, end = cp.cuda.Event(), cp.cuda.Event()
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(cp.cuda.get_elapsed_time(begin, end))
+    return float(np.median(times))
+
+
+def _key(kernel: Kernel) -> str:
+    """The name in the cache of what tuning found, for this code on this GPU."""
+    cp = cupy()
+    device = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)["name"]
+    text = repr((_text(kernel.code), kernel.inputs, kernel.shape, kernel.bits, kernel.trig, device))
+    return "launch-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _remembered(kernel: Kernel) -> Launch | None:
+    try:
+        found = machine._read(_key(kernel))
+        return Launch(**json.loads(found)) if found else None
+    except (DeviceError, ValueError, TypeError):
+        return None  # no GPU here, or a damaged file
+
+
+def compile_cuda(algorithm: Algorithm, model: Model, *, options: Sequence[str] = (), dtype: str = "float64",
+                 specialised: bool | None = None, body: int | None = None,
+                 trig: str = "accurate") -> CudaProgram:  # fmt: skip
+    """Compile an algorithm for a model and the GPU; `trig` is "accurate" or, in float32, "fast"."""
+    dtype = np.dtype(dtype).name
+    if dtype not in ("float64", "float32"):
+        raise ArgumentError(f"programs compute in float64 or float32, not {dtype}")
+    if trig not in TRIGONOMETRY:
+        raise ArgumentError(f"trig must be one of: {', '.join(TRIGONOMETRY)}; not {trig!r}")
+    if trig == "fast" and dtype == "float64":
+        raise ArgumentError("fast trigonometry is for float32; float64 has only the accurate one")
+    if model.n == 0:
+        raise ArgumentError(f"{model!r} has no bodies to compute with")
+    if algorithm.solve and specialised is False:
+        raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")
+    inputs = (*algorithm.inputs, *options)
+    code: Code | LoopCode | None = None
+    if specialised or algorithm.solve or (specialised is None and model.nv <= UNROLL_FREEDOMS):
+        code = unrolled(algorithm, model, inputs, body)
+        if specialised is None and sum(Operations.of(code)) > UNROLL_OPERATIONS and not algorithm.solve:
+            code = None
+    if isinstance(code, Code):
+        shape = shape_of(code)
+    else:
+        code = _looped(algorithm, inputs, _framed(model).kinds)
+        shape = _shape(algorithm, code, model)
+    sizes = tuple((name, prod(core)) for name, core in zip(inputs, _input_shapes(inputs, model)))
+    kernel = Kernel(code, sizes, shape, 64 if dtype == "float64" else 32, trig)
+    return CudaProgram(algorithm, model, inputs, kernel, body)
+
+
+def call(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple[str, ...], body: int | None) -> Any:
+    """Run an algorithm on device arrays, in their own precision; the program is kept with the model."""
+    dtype = "float64" if any("float64" in str(getattr(x, "dtype", "")) for x in args) else "float32"
+    key = "cuda", algorithm, body, dtype, options
+    if key not in model.programs:
+        model.programs[key] = compile_cuda(algorithm, model, options=options, dtype=dtype, body=body)
+    return model.programs[key](*args)
