@@ -133,7 +133,7 @@ def test_rods_of_the_faithful_polypeptide_are_refused_by_name(call):
 
 
 def test_a_point_is_refused_by_name():
-    with pytest.raises(ts.SingularError, match="'link1'.*point"):
+    with pytest.raises(ts.SingularError, match=r"'link1'.*point"):
         ts.mass_solve(zoo.point_chain(3), np.zeros(3), np.ones(3), method="fixman")
 
 

@@ -42,7 +42,12 @@ def relax_planar(mass: ArrayLike, theta: ArrayLike, L: ArrayLike, soft: Sequence
     mass, (theta, L) = _masses(mass), _together(theta, L)
     n = theta.shape[-1]
     _same_length(mass, n)
-    C = np.zeros((3, *theta.shape, 2, 2))  # [k][..., i, coordinate, axis]: by particle i - k
+    return Relaxed.of(planar_derivatives(theta, L), _inverse_masses(mass, 2, theta.shape), _mask(soft, PLANAR, n))
+
+
+def planar_derivatives(theta: Array, L: Array) -> Array:
+    """C (3, ..., n, 2, 2): rows theta, L of bond i by particle i - k, in the frame of bond i - k."""
+    C = np.zeros((3, *theta.shape, 2, 2))
     c, s = np.cos(theta), np.sin(theta)
     C[0, ..., 0, 1] = 1 / L
     C[0, ..., 1, 0] = 1
@@ -51,7 +56,7 @@ def relax_planar(mass: ArrayLike, theta: ArrayLike, L: ArrayLike, soft: Sequence
     C[1, ..., 1, :] = -np.stack([c, s], axis=-1)
     C[1, ..., 1:, 0, 1] -= 1 / L[..., :-1]
     C[2, ..., 1:, 0, :] = np.stack([-s, c], axis=-1)[..., :-1, :] / L[..., :-1, None]
-    return Relaxed.of(C, _inverse_masses(mass, 2, theta.shape), _mask(soft, PLANAR, n))
+    return C
 
 
 def planar_positions(theta: ArrayLike, L: ArrayLike) -> Array:
