@@ -107,7 +107,7 @@ def test_pd_settles_where_it_balances_gravity():
     arm = zoo.planar3()
     hold = Cycloid(np.zeros(3), np.zeros(3), 1.0)
     kp = 400.0
-    run = simulate(arm, duration=20.0, forces=PD(arm, hold, kp, 60.0), rtol=1e-8)
+    run = simulate(arm, duration=20.0, forces=PD(arm, hold, kp, 60.0), method="radau")
     np.testing.assert_allclose(run.v[-1], 0, atol=1e-5)
     np.testing.assert_allclose(-kp * run.q[-1], ts.gravity_forces(arm, run.q[-1]), atol=1e-3)
 
@@ -137,7 +137,7 @@ def test_spring_of_a_ball_joint_acts_along_the_rotation_to_rest():
 
 
 def test_armature_is_inertia_about_the_joint():
-    heavy = replace(zoo.point_chain(1), inertia=np.diag([0.0, 0.0, 0.5])[None])
+    heavy = replace(zoo.point_chain(1), inertia=np.diag([0.25, 0.25, 0.5])[None])
     added = simulate(zoo.point_chain(1), [0.3], duration=1.0, armature=0.5, **TIGHT)
     built_in = simulate(heavy, [0.3], duration=1.0, **TIGHT)
     np.testing.assert_allclose(added.q[-1], built_in.q[-1], atol=CLOSE)

@@ -7,6 +7,7 @@ wrong; 130 interrupted, and a recorded run can be resumed.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -67,9 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
-        prog="torsor", description="Dynamics of articulated chains: simulate, look, compare."
-    )
+    top = argparse.ArgumentParser(prog="torsor", description="Dynamics of articulated chains: simulate, look, compare.")
     top.add_argument("--version", action="version", version=f"torsor {torsor.__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _simulate_parser(commands)
@@ -77,34 +76,22 @@ def parser() -> argparse.ArgumentParser:
         "model", metavar="MODEL", help=MODEL_HELP
     )
     papers_parser = _add(commands, "papers", papers, "reproduce the published tables and figures")
-    papers_parser.add_argument(
-        "names", nargs="*", metavar="PAPER", help="only papers whose name contains this"
-    )
-    papers_parser.add_argument(
-        "--figures", type=Path, metavar="DIR", help="draw the figures into this folder"
-    )
-    bench_parser = _add(
-        commands, "bench", bench, "measure this machine, against the peers that are installed"
-    )
+    papers_parser.add_argument("names", nargs="*", metavar="PAPER", help="only papers whose name contains this")
+    papers_parser.add_argument("--figures", type=Path, metavar="DIR", help="draw the figures into this folder")
+    bench_parser = _add(commands, "bench", bench, "measure this machine, against the peers that are installed")
+    bench_parser.add_argument("names", nargs="*", metavar="NAME", help="some of the benchmarks of the checkout")
+    bench_parser.add_argument("--short", action="store_true", help="only compare forward dynamics, in seconds")
     bench_parser.add_argument("--states", type=int, default=4096, help="states a call (default %(default)s)")
     view_parser = _add(commands, "view", view, "play a recorded trajectory in the browser")
-    view_parser.add_argument(
-        "trajectory", type=Path, metavar="FILE", help="a file made with --record or .save()"
-    )
-    view_parser.add_argument(
-        "--out", type=Path, metavar="PAGE.html", help="write the page here instead of opening it"
-    )
+    view_parser.add_argument("trajectory", type=Path, metavar="FILE", help="a file made with --record or .save()")
+    view_parser.add_argument("--out", type=Path, metavar="PAGE.html", help="write the page here instead of opening it")
     return top
 
 
-MODEL_HELP = (
-    "a model file, or a name from the zoo: " + ", ".join(zoo.names()) + "; families take a length, rope:50"
-)
+MODEL_HELP = "a model file, or a name from the zoo: " + ", ".join(zoo.names()) + "; families take a length, rope:50"
 
 
-def _add(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], int], words: str
-) -> argparse.ArgumentParser:
+def _add(commands: Any, name: str, run: Callable[[argparse.Namespace], int], words: str) -> argparse.ArgumentParser:
     command = commands.add_parser(name, help=words, description=words[0].upper() + words[1:] + ".")
     command.set_defaults(run=run)
     return command
@@ -112,26 +99,18 @@ def _add(
 
 def _simulate_parser(commands: Any) -> None:
     p = _add(commands, "simulate", simulate, "run a model: free fall, torques or a tracked motion")
-    p.epilog = (
-        "Lists are numbers with commas; 90deg is an angle. Try: torsor simulate stanford --plot stanford.png"
-    )
+    p.epilog = "Lists are numbers with commas; 90deg is an angle. Try: torsor simulate stanford --plot stanford.png"
     p.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
     problem = p.add_argument_group("the motion")
-    problem.add_argument(
-        "--duration", type=float, default=10.0, metavar="SECONDS", help="(default %(default)s)"
-    )
-    problem.add_argument(
-        "--q0", metavar="LIST", help="initial positions (default: neutral; the paper's for stanford)"
-    )
+    problem.add_argument("--duration", type=float, default=10.0, metavar="SECONDS", help="(default %(default)s)")
+    problem.add_argument("--q0", metavar="LIST", help="initial positions (default: neutral; the paper's for stanford)")
     problem.add_argument("--v0", metavar="LIST", help="initial velocities (default: at rest)")
     problem.add_argument(
         "--torque",
         metavar="LIST|FILE.csv",
         help="constant torques, or a table with columns t, tau1, ... (straight lines between)",
     )
-    problem.add_argument(
-        "--track", metavar="LIST", help="go to these positions along a cycloid, by computed torque"
-    )
+    problem.add_argument("--track", metavar="LIST", help="go to these positions along a cycloid, by computed torque")
     problem.add_argument("--viscous", type=float, default=0.0, help="viscous friction of every joint")
     problem.add_argument("--coulomb", type=float, default=0.0, help="dry friction of every joint")
     problem.add_argument("--no-gravity", action="store_true")
@@ -145,17 +124,11 @@ def _simulate_parser(commands: Any) -> None:
     how.add_argument("--rtol", type=float, default=1e-6, help="relative tolerance (default %(default)s)")
     how.add_argument("--atol", type=float, default=1e-9, help="absolute tolerance (default %(default)s)")
     how.add_argument("--step", type=float, metavar="SECONDS", help="step of the fixed-step methods")
-    how.add_argument(
-        "--dt", type=float, metavar="SECONDS", help="time between rows (default: a row every step)"
-    )
+    how.add_argument("--dt", type=float, metavar="SECONDS", help="time between rows (default: a row every step)")
     results = p.add_argument_group("the results")
-    results.add_argument(
-        "--record", type=Path, metavar="FILE", help="write rows while running; safe against crashes"
-    )
+    results.add_argument("--record", type=Path, metavar="FILE", help="write rows while running; safe against crashes")
     results.add_argument("--resume", type=Path, metavar="FILE", help="go on with an interrupted recorded run")
-    results.add_argument(
-        "--plot", type=Path, metavar="FILE", help="positions and energies, as .png, .pdf or .svg"
-    )
+    results.add_argument("--plot", type=Path, metavar="FILE", help="positions and energies, as .png, .pdf or .svg")
     results.add_argument("--csv", type=Path, metavar="FILE", help="all rows as text")
     results.add_argument(
         "--view",
@@ -216,9 +189,7 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
 def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
     about = read(options.resume).header["about"]
     if "problem" not in about:
-        raise ArgumentError(
-            f"{options.resume} was not recorded by this command: resume it with Simulation.resume"
-        )
+        raise ArgumentError(f"{options.resume} was not recorded by this command: resume it with Simulation.resume")
     problem = about["problem"]
     model = find_model(options.model or problem["model"])
     if problem["no_gravity"]:
@@ -272,11 +243,10 @@ def _header_lines(path: str) -> int:
 
 def _run(simulation: Simulation, until: float, quiet: bool) -> Trajectory:
     """Run with a bar on stderr."""
-    bar = Progress(
-        TextColumn("[bold]{task.description}"), BarColumn(),
-        TextColumn("{task.completed:.3g} of {task.total:g} s"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=err, transient=True,
-        disable=quiet or not err.is_terminal,
-    )  # fmt: skip
+    done = TextColumn("{task.completed:.3g} of {task.total:g} s")
+    left = TextColumn("left"), TimeRemainingColumn()
+    columns = TextColumn("[bold]{task.description}"), BarColumn(), done, TimeElapsedColumn(), *left
+    bar = Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal)
     with bar:
         task = bar.add_task(simulation.model.name, total=until)
         bar.update(task, completed=simulation.t)
@@ -302,9 +272,7 @@ def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> 
     for name, x in zip(coordinate_names(trajectory.model)[:MOST_BRANCHES], trajectory.q.T):
         table.add_row(f"q {name}", *(f"{value:.6g}" for value in (x[0], x[-1], x.min(), x.max())))
     energy = trajectory.energy
-    table.add_row(
-        "energy, J", *(f"{value:.9g}" for value in (energy[0], energy[-1], energy.min(), energy.max()))
-    )
+    table.add_row("energy, J", *(f"{value:.9g}" for value in (energy[0], energy[-1], energy.min(), energy.max())))
     out.print(table)
 
 
@@ -316,6 +284,17 @@ def info(options: argparse.Namespace) -> int:
     out.print(f"[bold]{model.name}[/]  {model.n} bodies, {model.nv} degrees of freedom (nq = {model.nq}), "
               f"mass {model.mass.sum():g} kg, gravity {model.gravity.tolist()}")  # fmt: skip
     out.print(_tree(model))
+    table = RichTable("one call costs", "mul", "add", "div", "sin cos", "compiled as", box=None)
+    for function in (torsor.forward_dynamics, torsor.inverse_dynamics, torsor.mass_matrix):
+        program = torsor.compile(model, function)
+        count = program.operations
+        how = f"{'straight code' if program.specialised else 'a loop'}, {program.lanes} lanes"
+        numbers = (str(x) for x in (count.mul, count.add, count.div, count.trig))
+        table.add_row(function.__name__, *numbers, how)
+    out.print(table)
+    for function in (torsor.forward_dynamics, torsor.mass_solve, torsor.inverse_dynamics):
+        choice = torsor.method_for(model, function)
+        out.print(f"{function.__name__}, method auto: {choice.why}", soft_wrap=True)
     return 0
 
 
@@ -340,9 +319,7 @@ def papers(options: argparse.Namespace) -> int:
     verdicts = {True: "[green]agrees[/]", False: "[bold red]differs[/]", None: "[dim]see for yourself[/]"}
     table, agree = RichTable("paper", "where", "quantity", "published", "computed", "verdict"), True
     for paper, check in registry.reproduce(options.names):
-        table.add_row(
-            paper, check.where, check.quantity, check.published, check.computed, verdicts[check.agrees]
-        )
+        table.add_row(paper, check.where, check.quantity, check.published, check.computed, verdicts[check.agrees])
         agree = agree and check.agrees is not False
     out.print(table)
     out.print(
@@ -355,7 +332,19 @@ def papers(options: argparse.Namespace) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    raise ArgumentError("not yet")
+    """The benchmarks of the checkout, if this is one; else a short comparison."""
+    script = Path(torsor.__file__).parents[2] / "bench" / "run.py"
+    if script.is_file() and not options.short:
+        return subprocess.run([sys.executable, str(script), *options.names], check=False).returncode
+    from torsor import comparison
+
+    table = RichTable("forward dynamics of", "states a call", "torsor", *comparison.installed(), box=None)
+    for name in ("stanford", "puma560", "panda"):
+        for states in (1, options.states):
+            times = comparison.forward_dynamics_times(zoo.get(name), states)
+            table.add_row(name, str(states), *(f"{1e9 * seconds:.0f} ns a state" for seconds in times))
+    out.print(table)
+    return 0
 
 
 def view(options: argparse.Namespace) -> int:
@@ -389,9 +378,7 @@ def numbers(option: str, text: str | None, count: int) -> Any:
     if text is None:
         return None
     try:
-        values = [
-            float(x.removesuffix("deg")) * (pi / 180 if x.endswith("deg") else 1) for x in text.split(",")
-        ]
+        values = [float(x.removesuffix("deg")) * (pi / 180 if x.endswith("deg") else 1) for x in text.split(",")]
     except ValueError:
         raise ArgumentError(f"{option} {text!r} is not a list of numbers like 0,90deg,0.1") from None
     if len(values) != count:

@@ -11,10 +11,11 @@ from pathlib import Path
 from types import ModuleType
 
 from torsor.errors import ArgumentError
-from torsor.papers import lee2007, saha2001
+from torsor.papers import featherstone1999, lee2007, saha2001
 from torsor.papers.check import Check
 
 PAPERS: dict[str, ModuleType] = {
+    "Featherstone & Fijany 1999": featherstone1999,
     "Saha 2001": saha2001,
     "Lee, Wang & Chirikjian 2007": lee2007,
 }

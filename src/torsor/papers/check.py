@@ -31,9 +31,7 @@ def matrix(where: str, quantity: str, published: ArrayLike, computed: ArrayLike,
     a, b = np.asarray(published, dtype=np.float64), np.asarray(computed, dtype=np.float64)
     met = int((np.abs(a - b) <= within).sum())
     worst = np.abs(a - b).max()
-    return Check(
-        where, quantity, f"{a.size} entries", f"{met} met, largest difference {worst:.1e}", met == a.size
-    )
+    return Check(where, quantity, f"{a.size} entries", f"{met} met, largest difference {worst:.1e}", met == a.size)
 
 
 def _words(x: NDArray[Any]) -> str:

@@ -41,16 +41,10 @@ def checks() -> Iterator[Check]:
     fall = free_fall("stanford")
     at = fall.at([0.5, 0.6, 0.7, 1.0])[0]
     half = 0.0005  # of the last printed digit
-    yield numbers(
-        "Fig. 4(i)b, curve", "theta_2 at .5, .6, .7, 1 s, rad", [0.567, 0.365, 0.238, 0.081], at[:, 1], half
-    )
+    yield numbers("Fig. 4(i)b, curve", "theta_2 at .5, .6, .7, 1 s, rad", [0.567, 0.365, 0.238, 0.081], at[:, 1], half)
     digits = [half, half, 0.005, 0.005]
-    yield numbers(
-        "Fig. 4(i)c, curve", "b_3 at .5, .6, .7, 1 s, m", [0.348, 0.661, 1.09, 3.00], at[:, 2], digits
-    )
-    yield numbers(
-        "Fig. 4(i)a,c, curve", "theta_1, b_3 at 10 s", [1.527, 471.7], fall.q[-1, [0, 2]], [half, 0.05]
-    )
+    yield numbers("Fig. 4(i)c, curve", "b_3 at .5, .6, .7, 1 s, m", [0.348, 0.661, 1.09, 3.00], at[:, 2], digits)
+    yield numbers("Fig. 4(i)a,c, curve", "theta_1, b_3 at 10 s", [1.527, 471.7], fall.q[-1, [0, 2]], [half, 0.05])
     model = zoo.puma_saha()
     rest = np.zeros(6)
     a = dynamics.forward_dynamics(model, rest, rest, rest)
@@ -104,9 +98,7 @@ def figures(folder: Path) -> Iterator[Path]:
         wanted = np.array([desired(x)[0] for x in t])
         adams = forced(name, "abm")
         series = {"RKF": (run.t, run.q), "ABM": (adams.t, adams.q), "desired": (t, wanted)}
-        small_multiples(
-            series, labels, units, f"Forced motion of the {title}, tolerance 1e-6 (Fig. 6({part}))", path
-        )
+        small_multiples(series, labels, units, f"Forced motion of the {title}, tolerance 1e-6 (Fig. 6({part}))", path)
         yield path
     path = folder / "saha2001_fig7_stanford_end_effector.png"
     run, desired = forced("stanford"), reference("stanford")
@@ -138,9 +130,7 @@ def forced(name: str, method: str = "rkf45") -> Trajectory:
     model: Model = zoo.get(name)
     times = np.linspace(0, T, round(T / TABULATED) + 1)
     torques = Table.following(model, reference(name), times)
-    return simulate(
-        model, STARTS[name], duration=T, forces=torques, method=method, rtol=1e-6, atol=1e-6, dt=TABULATED
-    )
+    return simulate(model, STARTS[name], duration=T, forces=torques, method=method, rtol=1e-6, atol=1e-6, dt=TABULATED)
 
 
 def leaves(run: Trajectory, desired: Cycloid, by: float) -> float:

@@ -39,13 +39,9 @@ class Coordinates:
         self.omega = v[turning, None] + np.arange(3)
         self.position = q[free, None] + np.arange(3)
         self.linear = v[free, None] + np.arange(3, 6)
-        self.turning_of_free = np.flatnonzero(
-            free[turning]
-        )  # rows of `quaternion` that belong to free joints
+        self.turning_of_free = np.flatnonzero(free[turning])  # rows of `quaternion` that belong to free joints
         self.nq, self.nv = model.nq, model.nv
-        plain_q = np.setdiff1d(
-            np.arange(model.nq), np.concatenate([self.quaternion, self.position], axis=None)
-        )
+        plain_q = np.setdiff1d(np.arange(model.nq), np.concatenate([self.quaternion, self.position], axis=None))
         plain_v = np.setdiff1d(np.arange(model.nv), np.concatenate([self.omega, self.linear], axis=None))
         self.plain = plain_q, plain_v
         # the velocity that bounds the error of each coordinate: its own, or the first of its joint's

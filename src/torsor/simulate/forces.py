@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.interpolate import CubicSpline
 
 from torsor import dynamics
 from torsor.errors import ArgumentError
@@ -43,19 +43,15 @@ class Table:
     def __init__(self, t: ArrayLike, tau: ArrayLike, between: str = "linear") -> None:
         self.t, self.tau = np.asarray(t, dtype=np.float64), np.asarray(tau, dtype=np.float64)
         if self.t.ndim != 1 or self.tau.shape[:1] != self.t.shape or self.tau.ndim != 2 or len(self.t) < 2:
-            raise ArgumentError(
-                f"a table needs t (m,) and tau (m, nv), m > 1, not {self.t.shape}, {self.tau.shape}"
-            )
+            raise ArgumentError(f"a table needs t (m,) and tau (m, nv), m > 1, not {self.t.shape}, {self.tau.shape}")
         if not (np.diff(self.t) > 0).all():
             raise ArgumentError("the times of a table must increase")
-        makers: dict[str, Callable[[float], Array]] = {
-            "linear": self._linear,
-            "previous": self._previous,
-            "cubic": CubicSpline(self.t, self.tau),
-        }
-        if between not in makers:
-            raise ArgumentError(f"between={between!r} is unknown; choose one of: {', '.join(makers)}")
-        self.between, self._at = between, makers[between]
+        ways: dict[str, Callable[[float], Array]] = {
+            "linear": self._linear, "previous": self._previous, "cubic": self._cubic,
+        }  # fmt: skip
+        if between not in ways:
+            raise ArgumentError(f"between={between!r} is unknown; choose one of: {', '.join(ways)}")
+        self.between, self._at = between, ways[between]
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         return self._at(min(max(t, self.t[0]), self.t[-1]))
@@ -67,6 +63,15 @@ class Table:
 
     def _previous(self, t: float) -> Array:
         return self.tau[int(self.t.searchsorted(t, "right")) - 1]
+
+    def _cubic(self, t: float) -> Array:
+        return self._spline(t)
+
+    @cached_property
+    def _spline(self) -> Callable[[float], Array]:
+        from scipy.interpolate import CubicSpline  # here, because SciPy takes its time to load
+
+        return CubicSpline(self.t, self.tau)
 
     @classmethod
     def following(cls, model: Model, reference: Reference, t: ArrayLike, between: str = "linear") -> Table:
@@ -87,7 +92,7 @@ class PD:
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         q_d, v_d, _ = self.reference(t)
-        return self.kp * self.model.difference(q, q_d) + self.kd * (v_d - v)
+        return self.kp * _difference(self.model, q, q_d) + self.kd * (v_d - v)
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ class ComputedTorque:
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         q_d, v_d, a_d = self.reference(t)
-        a = a_d + self.kd * (v_d - v) + self.kp * self.model.difference(q, q_d)
+        a = a_d + self.kd * (v_d - v) + self.kp * _difference(self.model, q, q_d)
         return dynamics.inverse_dynamics(self.model, q, v, a)
 
 
@@ -128,7 +133,7 @@ class Spring:
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         rest = self.model.neutral() if self.rest is None else self.rest
-        return self.stiffness * self.model.difference(q, rest) - self.damping * v
+        return self.stiffness * _difference(self.model, q, rest) - self.damping * v
 
 
 @dataclass(frozen=True)
@@ -187,3 +192,8 @@ def pull(model: Model, body: str, force: ArrayLike, at: ArrayLike = (0.0, 0.0, 0
         return w
 
     return External(model, wrenches)
+
+
+def _difference(model: Model, q: Array, goal: ArrayLike) -> Array:
+    """goal [-] q; plain subtraction, the quick way, where no joint has a quaternion."""
+    return np.asarray(goal) - q if model.nq == model.nv else model.difference(q, goal)

@@ -23,9 +23,7 @@ QUINTIC = np.array([
 ])  # fmt: skip
 
 
-def interpolate(
-    coordinates: Coordinates, t0: Any, row0: Array, t1: Any, row1: Array, t: Array
-) -> tuple[Array, Array]:
+def interpolate(coordinates: Coordinates, t0: Any, row0: Array, t1: Any, row1: Array, t: Array) -> tuple[Array, Array]:
     """q, v at times t (m,) on steps from (t0, row0) to (t1, row1); rows (q, v, a), one for all t or one each.
 
     Quaternions are interpolated in R^4 and then made units; v follows from the rate of q.

@@ -86,9 +86,7 @@ class Motion:
         if not np.isfinite(out).all():
             k = int(np.flatnonzero(~np.isfinite(out))[0])
             body = self.model.names[int(np.searchsorted(self.model.v_start, k, "right")) - 1]
-            raise SingularError(
-                f"the acceleration of {body!r} at t = {t:g} is {out[k]}: check its mass and the forces"
-            )
+            raise SingularError(f"the acceleration of {body!r} at t = {t:g} is {out[k]}: check its mass and the forces")
         return out
 
 

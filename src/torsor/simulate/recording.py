@@ -15,11 +15,12 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,10 +89,10 @@ def read(path: str | Path) -> Recording:
 
 
 class Recorder:
-    """An open file to which chunks are appended."""
+    """A file to which chunks are appended. It is open only while a chunk is written."""
 
-    def __init__(self, path: Path, file: BinaryIO, end: int) -> None:
-        self.path, self._file, self._end = path, file, end
+    def __init__(self, path: Path, end: int) -> None:
+        self.path, self._end = path, end
 
     @classmethod
     def create(cls, path: str | Path, header: dict[str, Any], expected_bytes: int = 0) -> Recorder:
@@ -101,50 +102,44 @@ class Recorder:
             raise RecordingError(f"{path} exists: resume that run, or choose another name")
         try:
             free = shutil.disk_usage(path.parent).free
-            recorder = cls(path, open(part, "wb", buffering=0), 0)  # noqa: SIM115 (open as long as the run)
+            part.touch()
         except OSError as error:
             raise RecordingError(f"{path}: cannot be written ({error.strerror})") from None
         if expected_bytes > free:
-            recorder.close()
             part.unlink()
             raise RecordingError(
                 f"{path}: the run needs about {expected_bytes / 1e6:.0f} MB, {free / 1e6:.0f} MB are free; "
                 "record fewer rows (a larger dt) or choose another disk"
             )
+        recorder = cls(part, 0)
         recorder._write(MAGIC + _frame(HEADER, json.dumps(header).encode()))
-        part.rename(path)  # a file of this name always has its header
+        recorder.path = part.rename(path)  # a file of this name always has its header
         return recorder
 
     @classmethod
     def reopen(cls, recording: Recording) -> Recorder:
         """Go on after the last whole chunk; a damaged rest is kept beside the file, as <name>.damaged."""
-        try:
-            file = open(recording.path, "r+b", buffering=0)  # noqa: SIM115 (open as long as the run)
-        except OSError as error:
-            raise RecordingError(f"{recording.path}: cannot be written ({error.strerror})") from None
         if recording.damage is not None:
-            file.seek(recording.end)
-            Path(f"{recording.path}.damaged").write_bytes(file.read())
-        file.truncate(recording.end)
-        file.seek(recording.end)
-        return cls(recording.path, file, recording.end)
+            rest = recording.path.read_bytes()[recording.end :]
+            Path(f"{recording.path}.damaged").write_bytes(rest)
+        return cls(recording.path, recording.end)
 
     def append(self, rows: Array, memory: Memory) -> None:
         self._write(_frame(CHUNK, _pack(rows, memory)))
 
-    def close(self) -> None:
-        self._file.close()
-
     def _write(self, data: bytes) -> None:
-        """All of it, on the disk; or nothing, with the file as it was."""
+        """All of it, on the disk, after the last whole chunk; or nothing."""
         try:
-            view = memoryview(data)
-            while view:
-                view = view[self._file.write(view) :]
-            os.fsync(self._file.fileno())
+            with open(self.path, "r+b", buffering=0) as file:
+                file.truncate(self._end)
+                file.seek(self._end)
+                view = memoryview(data)
+                while view:
+                    view = view[file.write(view) :]
+                os.fsync(file.fileno())
         except OSError as error:
-            self._file.truncate(self._end)
-            self._file.close()
+            with suppress(OSError):
+                os.truncate(self.path, self._end)
             raise RecordingError(
                 f"{self.path}: cannot be written any further ({error.strerror}); all rows so far are safe. "
                 "Make room and resume."

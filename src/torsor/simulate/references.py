@@ -30,9 +30,7 @@ class Cycloid:
     T: float
 
     def __post_init__(self) -> None:
-        q0, q1 = np.broadcast_arrays(
-            np.asarray(self.q0, dtype=np.float64), np.asarray(self.q1, dtype=np.float64)
-        )
+        q0, q1 = np.broadcast_arrays(np.asarray(self.q0, dtype=np.float64), np.asarray(self.q1, dtype=np.float64))
         if not self.T > 0:
             raise ArgumentError(f"a cycloid takes a positive time, not T = {self.T}")
         object.__setattr__(self, "q0", q0)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.integrate import DOP853, Radau
 
 from torsor.errors import SingularError
 from torsor.simulate.motion import Motion
@@ -19,7 +19,7 @@ class ScipyStepper(Stepper):
     bit, asking for its memory starts it afresh from t, y and its next step, in the uninterrupted run too.
     """
 
-    solver_class: ClassVar[Any]
+    solver_name: ClassVar[str]  # in scipy.integrate, which is loaded when it is needed: it takes its time
     solver: Any = None
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
@@ -38,7 +38,7 @@ class ScipyStepper(Stepper):
         y = self.row[: self.nq + self.nv].copy()
         first = min(self.h, self.settings.max_step, t_end - self.t)
         # SciPy's implicit methods know one rtol only; a per-joint one is met by its least
-        self.solver = self.solver_class(
+        self.solver = getattr(import_module("scipy.integrate"), self.solver_name)(
             self._rate, self.t, y, t_end, rtol=self.scale.rtol.min(), atol=self.scale.atol, first_step=first,
             max_step=self.settings.max_step,
         )  # fmt: skip
@@ -76,9 +76,9 @@ class ScipyStepper(Stepper):
 
 class DormandPrince853(ScipyStepper):
     order = 8
-    solver_class = DOP853
+    solver_name = "DOP853"
 
 
 class RadauIIA(ScipyStepper):
     order = 5
-    solver_class = Radau
+    solver_name = "Radau"

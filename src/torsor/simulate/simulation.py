@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
 
 from torsor.errors import ArgumentError, ModelError
 from torsor.formats import toml
@@ -174,6 +173,7 @@ class Simulation:
 
     def _crossing(self, stop: Event) -> float:
         """When stop(t, q, v) vanishes on the last step."""
+        from scipy.optimize import brentq  # here, because SciPy takes its time to load
 
         def value(t: float) -> float:
             q, v = self.stepper.between(np.array([t]))
@@ -262,9 +262,7 @@ def simulate(
 def _state(name: str, x: ArrayLike, size: int) -> Array:
     state = np.array(x, dtype=np.float64)
     if state.shape != (size,) or not np.isfinite(state).all():
-        raise ArgumentError(
-            f"{name} must be {size} finite numbers, not an array of shape {state.shape}: {state}"
-        )
+        raise ArgumentError(f"{name} must be {size} finite numbers, not an array of shape {state.shape}: {state}")
     return state
 
 

@@ -108,9 +108,7 @@ class FixedStep(Stepper):
         self.advance(t - self.t)
         self.t, self.count = t, self.count + 1
         if not np.isfinite(self.row).all():
-            raise SingularError(
-                f"the motion has no finite state after t = {self.t_old:.6g}: take smaller steps"
-            )
+            raise SingularError(f"the motion has no finite state after t = {self.t_old:.6g}: take smaller steps")
 
     def advance(self, h: float) -> None:
         """Move row from t to t + h."""
@@ -162,9 +160,7 @@ def _spread(motion: Motion, name: str, tolerance: ArrayLike) -> Array:
     """A tolerance for each entry of y = (q, v)."""
     x = np.asarray(tolerance, dtype=np.float64)
     if x.shape not in ((), (motion.model.nv,)) or not (x >= 0).all() or not np.isfinite(x).all():
-        raise ArgumentError(
-            f"{name} must be a number >= 0 or one for each of {motion.model.nv} degrees of freedom"
-        )
+        raise ArgumentError(f"{name} must be a number >= 0 or one for each of {motion.model.nv} degrees of freedom")
     if name == "rtol" and (x < 1e-14).any():
         raise ArgumentError(f"rtol = {x.min():g} is below what double precision can hold; use 1e-13 or more")
     x = np.broadcast_to(x, motion.model.nv)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from math import factorial
 
 import numpy as np
-from scipy.special import bernoulli
 
 from torsor import dynamics
 from torsor.errors import SingularError
@@ -25,7 +24,8 @@ ITERATIONS = 100
 TERMS = 12
 LARGEST_TURN = 0.5
 DEXP = [1 / factorial(k + 1) for k in range(1, TERMS + 1)]
-DEXP_INVERSE = [bernoulli(TERMS)[k] / factorial(k) for k in range(1, TERMS + 1)]
+BERNOULLI = [-1 / 2, 1 / 6, 0, -1 / 30, 0, 1 / 42, 0, -1 / 30, 0, 5 / 66, 0, -691 / 2730]
+DEXP_INVERSE = [B / factorial(k) for k, B in enumerate(BERNOULLI, start=1)]
 
 
 class SemiImplicitEuler(FixedStep):
@@ -90,7 +90,14 @@ class Variational(FixedStep):
 
     def advance(self, h: float) -> None:
         """The two halves; m = M x is the momentum in the middle of each, x its velocity."""
-        t, k, q0, p0, solve, move = self.t, h / 2, self.q.copy(), self.p, self.motion.solve, self.motion.coordinates.move
+        t, k, q0, p0, solve, move = (
+            self.t,
+            h / 2,
+            self.q.copy(),
+            self.p,
+            self.motion.solve,
+            self.motion.coordinates.move,
+        )
 
         def first(m: Array) -> Array:
             x = solve(q0, m)

@@ -86,9 +86,7 @@ class Trajectory:
         """q, v at any times within the trajectory, by quintics through its rows (see `hermite.py`)."""
         times = np.asarray(t, dtype=np.float64)
         if times.size and not (times.min() >= self.t[0] and times.max() <= self.t[-1]):
-            raise ArgumentError(
-                f"times must lie in [{self.t[0]:g}, {self.t[-1]:g}], where the trajectory is known"
-            )
+            raise ArgumentError(f"times must lie in [{self.t[0]:g}, {self.t[-1]:g}], where the trajectory is known")
         flat = times.ravel()
         k = np.clip(self.t.searchsorted(flat, "right") - 1, 0, len(self.t) - 2)
         rows = np.concatenate([self.q, self.v, self.a], axis=1)
@@ -102,18 +100,14 @@ class Trajectory:
         """The names of the columns of `table`."""
         q, v = coordinate_names(self.model), velocity_names(self.model)
         letters = [
-            (f"{letter}.{name}")
-            for letter, names in (("q", q), ("v", v), ("a", v), ("tau", v))
-            for name in names
+            (f"{letter}.{name}") for letter, names in (("q", q), ("v", v), ("a", v), ("tau", v)) for name in names
         ]
         return ["t", *letters, "kinetic_energy", "potential_energy"]
 
     @property
     def table(self) -> Array:
         """All rows with their energies, (m, columns)."""
-        return np.column_stack(
-            [self.t, self.q, self.v, self.a, self.tau, self.kinetic_energy, self.potential_energy]
-        )
+        return np.column_stack([self.t, self.q, self.v, self.a, self.tau, self.kinetic_energy, self.potential_energy])
 
     def to_csv(self, path: str | Path) -> None:
         """A line of column names, then one line a row, every number to its last bit."""
@@ -134,7 +128,6 @@ class Trajectory:
         part.unlink(missing_ok=True)
         recorder = recording.Recorder.create(part, header(self.model, self.about))
         recorder.append(np.column_stack([self.t, self.q, self.v, self.a, self.tau]), {})
-        recorder.close()
         part.replace(path)
 
     @classmethod

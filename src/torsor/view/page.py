@@ -94,9 +94,7 @@ def _times(trajectory: Trajectory) -> Array:
     if len(trajectory) < 2:
         return trajectory.t
     wanted = int(FRAMES_PER_SECOND * (trajectory.t[-1] - trajectory.t[0])) + 1
-    return np.linspace(
-        trajectory.t[0], trajectory.t[-1], max(2, min(wanted, MOST_POSES // trajectory.model.n))
-    )
+    return np.linspace(trajectory.t[0], trajectory.t[-1], max(2, min(wanted, MOST_POSES // trajectory.model.n)))
 
 
 def _bodies(model: Model, tips: dict[int, Array], reach: float) -> list[dict[str, Any]]:

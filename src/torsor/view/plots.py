@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from torsor import dynamics
 from torsor.errors import ArgumentError
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
-from torsor.simulate.trajectory import coordinate_names, velocity_names
+from torsor.simulate.trajectory import coordinate_names
 
 if TYPE_CHECKING:
     from torsor.simulate.trajectory import Trajectory
@@ -33,6 +34,7 @@ STYLE = {
     0.5, "savefig.dpi": 200, "mathtext.fontset": "cm",
 }  # fmt: skip
 MOST_PANELS = 12
+SMOOTH = 1000  # points of a curve
 RAD, METRE, QUATERNION = "rad", "m", "–"
 
 
@@ -42,12 +44,12 @@ def plot_trajectory(trajectory: Trajectory, path: str | Path | None = None) -> F
         names, units = coordinate_names(trajectory.model), coordinate_units(trajectory.model)
         panels = len(names) if len(names) <= MOST_PANELS else 1
         figure, axes, below = _grid(panels, trajectory.model.name)
+        t, q, v = _smooth(trajectory)
         if panels == 1 and len(names) > 1:
-            _crowd(axes[0], trajectory, units)
+            _crowd(axes[0], t, q, units)
         else:
-            series = {"simulated": (trajectory.t, trajectory.q)}
-            draw_panels(axes, series, names, units)
-        _energies(below, trajectory)
+            draw_panels(axes, {"": (t, q)}, names, units)
+        _energies(below, trajectory.model, t, q, v)
         return save(figure, path)
 
 
@@ -60,7 +62,7 @@ def draw_panels(axes: Sequence[Axes], series: dict[str, tuple[Array, Array]], na
             ax.plot(t, x[:, k], dash, color=colour, label=label)
         ax.set_title(f"({chr(ord('a') + k)}) {name}", loc="left")
         ax.set_ylabel(unit)
-        if series and k == 0 and len(series) > 1:
+        if k == 0 and len(series) > 1:
             ax.legend()
 
 
@@ -98,10 +100,6 @@ def force_units(model: Model) -> list[str]:
     return [unit for code in model.joint for unit in several.get(JOINTS[code].name, [moment])]
 
 
-def force_names(model: Model) -> list[str]:
-    return velocity_names(model)
-
-
 def save(figure: Figure, path: str | Path | None) -> Figure:
     """Write a figure where its suffix says how: .png, .pdf, .svg."""
     if path is not None:
@@ -125,21 +123,28 @@ def _grid(panels: int, name: str) -> tuple[Figure, list[Axes], Axes]:
     return figure, axes, figure.add_subplot(grid[-1, :])
 
 
-def _crowd(ax: Axes, trajectory: Trajectory, units: Sequence[str]) -> None:
-    """All coordinates in one panel, coloured from the base (dark) to the tips."""
-    from matplotlib import colormaps
+def _smooth(trajectory: Trajectory) -> tuple[Array, Array, Array]:
+    """t, q, v at enough times for smooth curves, between rows that may be far apart."""
+    if len(trajectory) >= SMOOTH or len(trajectory) < 2:
+        return trajectory.t, trajectory.q, trajectory.v
+    t = np.linspace(trajectory.t[0], trajectory.t[-1], SMOOTH)
+    return t, *trajectory.at(t)
 
-    shades = colormaps["viridis"](np.linspace(0, 0.9, trajectory.q.shape[1]))
+
+def _crowd(ax: Axes, t: Array, q: Array, units: Sequence[str]) -> None:
+    """All coordinates in one panel, coloured from the base (dark) to the tips."""
+    shades = colormaps["viridis"](np.linspace(0, 0.9, q.shape[1]))
     for k, shade in enumerate(shades):
-        ax.plot(trajectory.t, trajectory.q[:, k], color=shade, linewidth=0.7)
+        ax.plot(t, q[:, k], color=shade, linewidth=0.7)
     ax.set_ylabel(", ".join(dict.fromkeys(units)))
     ax.set_title(f"q, all {len(shades)} coordinates, base dark to tip bright", loc="left")
 
 
-def _energies(ax: Axes, trajectory: Trajectory) -> None:
-    ax.plot(trajectory.t, trajectory.kinetic_energy, color=BLUE, label="kinetic")
-    ax.plot(trajectory.t, trajectory.potential_energy, color=ORANGE, label="potential")
-    ax.plot(trajectory.t, trajectory.energy, color=GREY, label="sum", linestyle="--")
+def _energies(ax: Axes, model: Model, t: Array, q: Array, v: Array) -> None:
+    kinetic, potential = dynamics.kinetic_energy(model, q, v), dynamics.potential_energy(model, q)
+    ax.plot(t, kinetic, color=BLUE, label="kinetic")
+    ax.plot(t, potential, color=ORANGE, label="potential")
+    ax.plot(t, kinetic + potential, color=GREY, label="sum", linestyle="--")
     ax.set_xlabel("time, s")
     ax.set_ylabel("J")
     ax.set_title("energy", loc="left")

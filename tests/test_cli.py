@@ -1,0 +1,185 @@
+"""The command `torsor`: what it prints, what it writes, and the codes it exits with."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import torsor
+from torsor.cli import FAILED, INTERRUPTED, main
+from torsor.model import zoo
+from torsor.simulate import Trajectory, simulate
+
+SOURCE = str(Path(torsor.__file__).parent.parent)
+PNG = b"\x89PNG"
+
+
+def command(*arguments, **options):
+    environment = os.environ | {"PYTHONPATH": SOURCE, "COLUMNS": "120"}
+    line = [sys.executable, "-W", "error", "-m", "torsor.cli", *map(str, arguments)]
+    return subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_one_line_from_install_to_picture(tmp_path, capsys):
+    picture = tmp_path / "stanford.png"
+    assert main(["simulate", "stanford", "--plot", str(picture)]) == 0
+    assert picture.read_bytes().startswith(PNG)
+    said = capsys.readouterr().out
+    assert "471.7" in said  # b_3 after 10 s, from the paper's start
+    assert "1.527" in said
+
+
+def test_the_installed_module_runs_as_a_program():
+    process = command("simulate", "planar3", "--duration", "0.5")
+    said, complaints = process.communicate(timeout=120)
+    assert process.returncode == 0, complaints
+    assert complaints == ""
+    assert "planar3" in said
+
+
+@pytest.mark.parametrize("words", [["--help"], ["simulate", "--help"], ["papers", "--help"], ["bench", "--help"]])
+def test_help(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 0
+    assert "torsor" in capsys.readouterr().out
+
+
+def test_torque_track_and_tables(tmp_path):
+    csv = tmp_path / "run.csv"
+    track = [
+        "simulate",
+        "planar3",
+        "--duration",
+        "1",
+        "--dt",
+        "0.002",
+        "--track",
+        "30deg,0.2,-0.1",
+        "--csv",
+        str(csv),
+        "--quiet",
+    ]
+    assert main(track) == 0
+    rows = np.loadtxt(csv, delimiter=",", skiprows=1)
+    np.testing.assert_allclose(rows[-1, 1:4], [np.pi / 6, 0.2, -0.1], atol=1e-5)
+    table = tmp_path / "torque.csv"
+    torques = np.column_stack([rows[:, 0], rows[:, 10:13]])
+    np.savetxt(table, torques, delimiter=",", header="t,one,two,three", comments="")
+    again = tmp_path / "again.csv"
+    forced = ["simulate", "planar3", "--duration", "1", "--torque", str(table), "--csv", str(again), "--quiet"]
+    assert main(forced) == 0
+    np.testing.assert_allclose(np.loadtxt(again, delimiter=",", skiprows=1)[-1, 1:4], rows[-1, 1:4], atol=1e-3)
+
+
+def test_a_model_file_and_a_family(tmp_path):
+    zoo.planar3().save(tmp_path / "arm.toml")
+    assert main(["simulate", str(tmp_path / "arm.toml"), "--duration", "0.1", "--quiet"]) == 0
+    assert main(["simulate", "rope:5", "--duration", "0.1", "--q0", ",".join(["0.1"] * 10), "--quiet"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["simulate", "nosuch"], "nosuch"),
+        (["simulate", "nosuch.toml"], "no model file"),
+        (["simulate"], "name a model"),
+        (["simulate", "stanford", "--duration", "-1"], "duration"),
+        (["simulate", "stanford", "--q0", "1,2"], "2 numbers"),
+        (["simulate", "stanford", "--q0", "a,b"], "not a list of numbers"),
+        (["simulate", "stanford", "--method", "verlet"], "step"),
+        (["simulate", "stanford", "--torque", "missing.csv"], "missing.csv"),
+        (["simulate", "planar3", "--duration", "0.1", "--plot", "x.nosuch"], "cannot be written"),
+        (["simulate", "--resume", "missing.traj"], "missing.traj"),
+        (["view", "missing.traj"], "missing.traj"),
+        (["info", "stanford:7"], "take a length"),
+        (["papers", "Newton"], "Newton"),
+    ],
+)
+def test_what_is_wrong_is_said_on_stderr_with_code_1(words, reason, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == FAILED
+    complaint = capsys.readouterr().err
+    assert reason in complaint.replace("\n", " ")
+    assert "Traceback" not in complaint
+
+
+def test_an_unknown_option_is_code_2(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["simulate", "stanford", "--nonsense"])
+    assert stop.value.code == 2
+
+
+def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(tmp_path, capsys):
+    """Stopped in the middle, resumed with the command it names."""
+    record, whole = tmp_path / "run.traj", tmp_path / "whole.traj"
+    run = ["simulate", "puma_saha", "--duration", "30", "--dt", "0.001", "--no-gravity", "--v0", "1,1,1,1,1,1",
+           "--viscous", "0.1", "--record"]  # fmt: skip
+    process = command(*run, record)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (record.exists() and record.stat().st_size > 200_000):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, complaints = process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED, complaints
+    assert "--resume" in complaints
+    assert Trajectory.load(record).t[-1] < 30
+    assert main(["simulate", "--resume", str(record), "--quiet"]) == 0
+    assert main([*run, str(whole), "--quiet"]) == 0
+    resumed, expected = Trajectory.load(record), Trajectory.load(whole)
+    assert resumed.t[-1] == 30
+    np.testing.assert_array_equal(resumed.q, expected.q)
+    assert main([*run, str(record)]) == FAILED
+    assert "exists" in capsys.readouterr().err
+
+
+def test_resume_with_another_model_is_refused(tmp_path, capsys):
+    record = tmp_path / "run.traj"
+    assert main(["simulate", "planar3", "--duration", "0.1", "--record", str(record), "--quiet"]) == 0
+    assert main(["simulate", "stanford", "--resume", str(record)]) == FAILED
+    assert "planar3" in capsys.readouterr().err
+
+
+def test_info_shows_the_tree_and_counts(capsys):
+    assert main(["info", "stanford"]) == 0
+    said = capsys.readouterr().out
+    for word in ("6 bodies", "21.1 kg", "prismatic", "link6", "forward_dynamics"):
+        assert word in said
+    assert main(["info", "rope:100"]) == 0
+    assert "and 40 more" in capsys.readouterr().out
+
+
+def test_papers_agree_and_are_drawn(tmp_path, capsys):
+    assert main(["papers", "--figures", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "differs" not in said
+    assert "agrees" in said
+    pictures = sorted(tmp_path.glob("saha2001_fig*.png"))
+    assert len(pictures) == 7
+    assert all(picture.read_bytes().startswith(PNG) for picture in pictures)
+
+
+def test_a_paper_that_differs_fails_the_command(capsys, monkeypatch):
+    from torsor.papers import lee2007
+
+    monkeypatch.setattr(lee2007, "HALF_DIGIT", 1e-12)
+    assert main(["papers", "Lee"]) == FAILED
+    assert "differs" in capsys.readouterr().out
+
+
+def test_bench_compares_with_what_is_installed(capsys):
+    assert main(["bench", "--short", "--states", "64"]) == 0
+    said = capsys.readouterr().out
+    assert "torsor" in said
+    assert "ns a state" in said
+
+
+def test_view_writes_a_page(tmp_path, capsys):
+    simulate(zoo.planar3(), duration=0.2).save(tmp_path / "run.traj")
+    assert main(["view", str(tmp_path / "run.traj"), "--out", str(tmp_path / "page.html")]) == 0
+    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")

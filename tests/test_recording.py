@@ -1,0 +1,277 @@
+"""Trajectory files: crash-safe, checksummed, resumable to the last bit."""
+
+import csv
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import torsor
+from torsor.errors import ArgumentError, ModelError
+from torsor.model import Model, zoo
+from torsor.simulate import METHODS, Constant, RecordingError, Simulation, Trajectory, simulate
+from torsor.simulate.recording import PREFIX
+
+SOURCE = str(Path(torsor.__file__).parent.parent)
+FIELDS = ("t", "q", "v", "a", "tau")
+
+
+def assert_same_bits(a, b):
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+
+
+def options_of(method):
+    return {"method": method, "step": None if METHODS[method].adaptive else 0.01, "chunk": 16}
+
+
+@pytest.fixture(params=["plain", "quaternions"])
+def model(request):
+    if request.param == "plain":
+        return zoo.point_chain(2)
+    b = Model.builder()
+    b.add("ball", joint="spherical", mass=1.0, com=(0.1, 0.0, -0.3), inertia=(0.02, 0.03, 0.04))
+    b.add("arm", parent="ball", p=(0, 0, -0.5), axis=(0, 1, 0), mass=0.5, com=(0.2, 0, 0), inertia=(0.01, 0.01, 0.02))
+    return b.build()
+
+
+# ---- resume ----
+
+
+@pytest.mark.parametrize("dt", [None, 0.007])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_cut_anywhere_and_resumed_is_the_uninterrupted_one(method, dt, model, tmp_path):
+    v0 = np.linspace(0.5, -1.0, model.nv)
+    options = options_of(method) | {"dt": dt, "max_step": 0.02}
+    whole = simulate(model, None, v0, 2.0, **options)
+    simulate(model, None, v0, 2.0, record=tmp_path / "run.traj", **options)
+    content = (tmp_path / "run.traj").read_bytes()
+    rng = random.Random(5)
+    for _ in range(3):
+        cut = tmp_path / "cut.traj"
+        first_chunk = content.index(b"ROWS")
+        cut.write_bytes(content[: rng.randrange(first_chunk, len(content))])
+        resumed = Simulation.resume(cut, model=model).run(2.0)
+        assert_same_bits(resumed, whole)
+        assert_same_bits(Trajectory.load(cut), whole)
+
+
+def test_a_file_cut_at_any_byte_opens_with_its_whole_chunks(tmp_path):
+    run = simulate(zoo.point_chain(1), [0.5], duration=1.0, dt=0.05, chunk=5, record=tmp_path / "run.traj")
+    content = (tmp_path / "run.traj").read_bytes()
+    cut = tmp_path / "cut.traj"
+    rows = []
+    for end in range(content.index(b"ROWS"), len(content) + 1):
+        cut.write_bytes(content[:end])
+        found = Trajectory.load(cut)
+        rows.append(len(found))
+        np.testing.assert_array_equal(found.q, run.q[: len(found)])
+    assert rows == sorted(rows)
+    assert rows[0] == 0
+    assert rows[-1] == len(run)
+
+
+RUN = """
+    import sys
+    from torsor.model import zoo
+    from torsor.simulate import simulate
+    simulate(zoo.point_chain(2), [0.4, 0.3], duration=40.0, dt=0.002, chunk=32, record=sys.argv[1])
+"""
+
+
+def start(script, *arguments):
+    environment = os.environ | {"PYTHONPATH": SOURCE}
+    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_kill_9_at_twenty_random_moments_loses_nothing(tmp_path):
+    """One run, killed again and again and resumed each time, ends as if nothing had happened."""
+    whole = simulate(zoo.point_chain(2), [0.4, 0.3], duration=40.0, dt=0.002, chunk=32)
+    rng = random.Random(1)
+    path = tmp_path / "run.traj"
+    kills, before = 0, 0
+    process = start(RUN, path)
+    resume = RUN.replace("simulate(zoo", "Simulation.resume(sys.argv[1]).run(40.0) #").replace(
+        "import simulate", "import Simulation"
+    )
+    while kills < 20:
+        while not path.exists():
+            time.sleep(0.005)
+        size = path.stat().st_size
+        while path.stat().st_size <= size and process.poll() is None:  # it is at work
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0.0, 0.03))
+        process.kill()
+        process.communicate()
+        assert process.returncode in (-signal.SIGKILL, 0)
+        found = Trajectory.load(path)
+        assert len(found) >= before
+        np.testing.assert_array_equal(found.q, whole.q[: len(found)])
+        before, kills = len(found), kills + 1
+        if kills < 20:
+            process = start(resume, path)
+    assert_same_bits(Simulation.resume(path).run(40.0), whole)
+
+
+def test_a_file_whose_first_chunk_never_came_resumes_from_the_start(tmp_path):
+    path = tmp_path / "run.traj"
+    whole = simulate(zoo.point_chain(2), [0.4, 0.3], duration=1.0, record=path)
+    content = path.read_bytes()
+    path.write_bytes(content[: content.index(b"ROWS")])
+    assert len(Trajectory.load(path)) == 0
+    assert_same_bits(Simulation.resume(path).run(1.0), whole)
+
+
+def test_an_error_in_a_force_leaves_a_resumable_run(tmp_path):
+    armed = [True]
+
+    def force(t, q, v):
+        if armed[0] and t > 0.5:
+            raise KeyboardInterrupt
+        return np.zeros(2)
+
+    model, path = zoo.point_chain(2), tmp_path / "run.traj"
+    options = {"forces": force, "chunk": 8}
+    with pytest.raises(KeyboardInterrupt):
+        simulate(model, [0.4, 0.3], duration=1.0, record=path, **options)
+    armed[0] = False
+    assert_same_bits(
+        Simulation.resume(path, forces=force).run(1.0), simulate(model, [0.4, 0.3], duration=1.0, **options)
+    )
+
+
+def test_resume_goes_on_beyond_the_old_end(tmp_path):
+    path = tmp_path / "run.traj"
+    simulate(zoo.point_chain(1), [0.5], duration=1.0, record=path)
+    longer = Simulation.resume(path).run(2.0)
+    assert longer.t[-1] == 2.0
+    assert (np.diff(longer.t) > 0).all()
+
+
+# ---- refusals ----
+
+
+def test_wrong_model_on_resume_is_named(tmp_path):
+    path = tmp_path / "run.traj"
+    simulate(zoo.point_chain(2), duration=0.5, record=path)
+    before = path.read_bytes()
+    with pytest.raises(ModelError, match=r"point_chain.*stanford"):
+        Simulation.resume(path, model=zoo.stanford())
+    assert path.read_bytes() == before
+
+
+def test_other_forces_on_resume_are_named(tmp_path):
+    path = tmp_path / "run.traj"
+    simulate(zoo.point_chain(1), duration=0.5, record=path, forces=Constant([1.0]))
+    with pytest.raises(ArgumentError, match="Constant"):
+        Simulation.resume(path)
+
+
+def test_an_existing_file_is_not_overwritten(tmp_path):
+    path = tmp_path / "run.traj"
+    path.write_text("precious")
+    with pytest.raises(RecordingError, match="exists"):
+        simulate(zoo.point_chain(1), duration=0.5, record=path)
+    assert path.read_text() == "precious"
+
+
+def test_a_folder_that_is_not_there_is_reported_before_the_work(tmp_path):
+    with pytest.raises(RecordingError, match="cannot be written"):
+        simulate(zoo.point_chain(1), duration=1e9, record=tmp_path / "nowhere" / "run.traj")
+
+
+def test_a_run_that_cannot_fit_is_reported_before_the_work(tmp_path):
+    with pytest.raises(RecordingError, match=r"MB are free"):
+        simulate(zoo.point_chain(1), duration=1e12, dt=1e-3, record=tmp_path / "run.traj")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_not_a_trajectory_is_refused(tmp_path):
+    path = tmp_path / "letter.txt"
+    path.write_text("Dear colleague")
+    with pytest.raises(RecordingError, match="not a torsor trajectory"):
+        Trajectory.load(path)
+    with pytest.raises(RecordingError, match="cannot be read"):
+        Trajectory.load(tmp_path / "missing.traj")
+
+
+def test_a_full_disk_loses_nothing_already_written(tmp_path):
+    """The limit on the size of files stands in for the disk; room made, the run goes on to the same bits."""
+    path = tmp_path / "run.traj"
+    limit = 40_000
+    script = f"""
+        import resource, signal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+        {RUN}
+    """
+    process = start(textwrap.dedent(script.replace(RUN, textwrap.indent(textwrap.dedent(RUN), " " * 8))), path)
+    _, words = process.communicate()
+    assert process.returncode == 1
+    assert "cannot be written any further" in words
+    assert path.stat().st_size <= limit
+    whole = simulate(zoo.point_chain(2), [0.4, 0.3], duration=40.0, dt=0.002, chunk=32)
+    found = Trajectory.load(path)
+    assert len(found) > 0
+    np.testing.assert_array_equal(found.q, whole.q[: len(found)])
+    assert_same_bits(Simulation.resume(path).run(40.0), whole)
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != limit
+
+
+@pytest.mark.parametrize("where", ["payload", "beginning"])
+def test_a_damaged_chunk_is_reported_and_computed_again(where, tmp_path):
+    path = tmp_path / "run.traj"
+    whole = simulate(zoo.point_chain(2), [0.4, 0.3], duration=2.0, chunk=8, record=path)
+    content = bytearray(path.read_bytes())
+    third = [i for i in range(len(content)) if content[i : i + 4] == b"ROWS"][2]
+    content[third + (PREFIX + 200 if where == "payload" else 5)] ^= 0x10
+    path.write_bytes(content)
+    with pytest.raises(RecordingError, match="chunk 2"):
+        Trajectory.load(path)
+    sound = Trajectory.load(path, damaged=True)
+    assert 0 < len(sound) < len(whole)
+    np.testing.assert_array_equal(sound.q, whole.q[: len(sound)])
+    assert_same_bits(Simulation.resume(path).run(2.0), whole)
+    assert Path(f"{path}.damaged").read_bytes() == content[third:]
+
+
+# ---- other files ----
+
+
+def test_save_and_load_are_inverse(tmp_path):
+    run = simulate(zoo.stanford(), duration=0.5)
+    run.save(tmp_path / "run.traj")
+    back = Trajectory.load(tmp_path / "run.traj")
+    assert_same_bits(run, back)
+    assert back.model == run.model
+    assert back.about == run.about
+    assert [p.name for p in tmp_path.iterdir()] == ["run.traj"]
+
+
+def test_csv_holds_every_bit(tmp_path):
+    run = simulate(zoo.point_chain(2), [0.4, 0.3], duration=0.5)
+    run.to_csv(tmp_path / "run.csv")
+    with open(tmp_path / "run.csv", encoding="utf-8") as file:
+        names, *rows = csv.reader(file)
+    assert names == run.columns
+    assert names[:3] == ["t", "q.link1", "q.link2"]
+    np.testing.assert_array_equal(np.array(rows, dtype=float), run.table)
+
+
+def test_parquet_holds_every_bit(tmp_path):
+    from pyarrow import parquet
+
+    run = simulate(zoo.point_chain(2), [0.4, 0.3], duration=0.5)
+    run.to_parquet(tmp_path / "run.parquet")
+    table = parquet.read_table(tmp_path / "run.parquet")
+    assert table.column_names == run.columns
+    np.testing.assert_array_equal(table["v.link2"].to_numpy(), run.v[:, 1])

@@ -1,0 +1,147 @@
+"""Pictures: plots and the 3-D page.
+
+`pytest -m browser` opens the page in a headless Chromium, where there is one.
+"""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import torsor as ts
+from torsor.lie import quaternion_to_matrix
+from torsor.model import zoo
+from torsor.simulate import simulate
+from torsor.view import page as view_page
+from torsor.view.plots import coordinate_units, plot_trajectory
+
+# the page keeps poses in single precision
+SINGLE = 1e-6
+
+
+class Parts(HTMLParser):
+    """The tags of a page, the ids in it, and the text of its scripts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.open, self.scripts, self.links = set(), [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.ids.add(attrs.get("id"))
+        self.links += [attrs[key] for key in ("src", "href") if key in attrs]
+        if tag not in ("meta", "input", "br"):
+            self.open.append(tag)
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1] += data
+
+
+@pytest.fixture(scope="module")
+def falling():
+    return simulate(zoo.stanford(), [0, np.pi / 2, 0, 0, 0, 0], duration=1.0)
+
+
+def test_page_is_one_well_formed_file_that_needs_nothing_else(falling):
+    parts = Parts(view_page.page(falling))
+    assert parts.open == []
+    assert parts.links == []
+    data, three, player = parts.scripts
+    assert "MIT License" in three
+    assert "three.js authors" in three
+    assert not re.search(r"\b(fetch|import)\s*\(", player)
+    assert json.loads(data)["bodies"][2]["joint"] == "prismatic"
+    for name in re.findall(r'element\("(\w+)"\)', player):
+        assert name in parts.ids
+    for name in re.findall(r"THREE\.(\w+)", player):
+        assert f"{name}:()=>" in three, name
+
+
+def test_page_holds_the_poses_of_the_trajectory(falling):
+    scene = view_page.scene(falling)
+    poses = np.frombuffer(base64.b64decode(scene["poses"]), "<f4").reshape(len(scene["times"]), 6, 7)
+    exact = ts.body_poses(falling.model, falling.at(scene["times"])[0])
+    np.testing.assert_allclose(poses[..., :3], exact[..., :3, 3], rtol=SINGLE, atol=SINGLE)
+    R = quaternion_to_matrix(poses[..., [6, 3, 4, 5]].astype(float))
+    np.testing.assert_allclose(R, exact[..., :3, :3], atol=SINGLE)
+
+
+def test_boxes_have_the_inertia_of_their_bodies():
+    model = zoo.random_tree(5, 1)
+    for i, body in enumerate(view_page.scene(simulate(model, duration=0.01))["bodies"]):
+        (a, b, c), m = body["box"]["size"], model.mass[i]
+        x, y, z, w = body["box"]["quaternion"]
+        R = quaternion_to_matrix(np.array([w, x, y, z]))
+        principal = m / 12 * np.diag([b**2 + c**2, a**2 + c**2, a**2 + b**2])
+        np.testing.assert_allclose(R @ principal @ R.T, model.inertia[i], atol=1e-12)
+
+
+def test_a_name_cannot_break_out_of_the_page():
+    from dataclasses import replace
+
+    model = replace(zoo.planar3(), name="</script><b>", names=["</script>", "b", "c"])
+    parts = Parts(view_page.page(simulate(model, duration=0.01)))
+    assert parts.open == []
+    assert len(parts.scripts) == 3
+
+
+@pytest.mark.parametrize("name", ["humanoid", "rope", "puma560"])
+def test_every_kind_of_model_has_a_plot_and_a_page(name, tmp_path):
+    model = zoo.get(name, 20) if name == "rope" else zoo.get(name)
+    run = simulate(model, duration=0.05, rtol=1e-4)
+    figure = run.plot(tmp_path / "plot.svg")
+    assert (tmp_path / "plot.svg").stat().st_size > 10_000
+    assert len(figure.axes) == (2 if model.nq > 12 else model.nq + 1)
+    assert run.view(tmp_path / "page.html").exists()
+
+
+def test_panels_carry_names_and_units(falling):
+    figure = plot_trajectory(falling)
+    third = figure.axes[2]
+    assert third.get_title(loc="left") == "(c) link3"
+    assert third.get_ylabel() == "m"
+    assert coordinate_units(zoo.humanoid())[:8] == ["m"] * 3 + ["–"] * 4 + ["rad"]
+    np.testing.assert_allclose(third.lines[0].get_ydata()[-1], falling.q[-1, 2])
+
+
+# ---- in a real browser ----
+
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--use-gl=angle", "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--window-size=900,600", "--virtual-time-budget=3000",
+]  # fmt: skip
+
+
+def browse(page, profile, *options):
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert chromium, "pytest -m browser needs Chromium"
+    line = [chromium, *FLAGS, f"--user-data-dir={profile}", *options, page]
+    return subprocess.run(line, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+@pytest.mark.browser
+def test_page_draws_and_seeks_in_chromium(falling, tmp_path):
+    page = falling.view(tmp_path / "page.html").as_uri()
+    dom = browse(f"{page}#t=0.5", tmp_path / "profile", "--dump-dom")
+    assert 'data-state="ready"' in dom
+    assert "0.500 / 1.00 s" in dom
+    assert int(re.search(r'data-triangles="(\d+)"', dom)[1]) > 1000
+    pictures = []
+    for t in (0.0, 0.5):
+        shot = tmp_path / f"{t}.png"
+        browse(f"{page}#t={t}", tmp_path / "profile", f"--screenshot={shot}")
+        pictures.append(shot.read_bytes())
+    assert pictures[0] != pictures[1]
