@@ -1,0 +1,82 @@
+"""The change of basis of Featherstone & Fijany 1999, sections 2 and 3, for any matrices.
+
+A symmetric positive definite M maps motions u to forces v = M u; motions are to stay in the range of S1.  In the bases
+[S1 S2] of motions and [T1 T2] of forces, dual to each other, M falls into two blocks: one that the constraint does
+not touch and one that it immobilises.  Hence
+
+    S1 (S1^T M S1)^-1 S1^T  =  M^-1  -  M^-1 T2 (T2^T M^-1 T2)^-1 T2^T M^-1                                  (Eq. 8)
+
+    constrained dynamics    =  unconstrained dynamics  -  immobilised dynamics
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor.errors import ArgumentError, SingularError
+
+Array = NDArray[Any]
+
+# Singular values below this share of the largest are rounding: the columns of S1 are then dependent.
+DEPENDENT = 1e-12
+
+
+class DualBases(NamedTuple):
+    """[S1 S2]^T [T1 T2] = 1, T1 = M S1 (S1^T M S1)^-1, T2 spans the forces reciprocal to S1           (Eqs 1, 2)"""
+
+    M: Array
+    S1: Array
+    S2: Array
+    T1: Array
+    T2: Array
+
+    @property
+    def active(self) -> Array:
+        """S1 (S1^T M S1)^-1 S1^T: the part of M^-1 that the constraint leaves                          (Eq. 7)"""
+        return self.S1 @ np.linalg.solve(self.S1.T @ self.M @ self.S1, self.S1.T)
+
+    @property
+    def immobilised(self) -> Array:
+        """M^-1 T2 (T2^T M^-1 T2)^-1 T2^T M^-1: the part of M^-1 that the constraint takes away         (Eq. 3)"""
+        moved = np.linalg.solve(self.M, self.T2)
+        return moved @ np.linalg.solve(self.T2.T @ moved, moved.T)
+
+    def complement(self, I_X: Array | None = None) -> Array:
+        """T1' with S1^T T1' = 1 from any positive definite map I_X (None: the identity)         (after Eq. 9)"""
+        image = self.S1 if I_X is None else I_X @ self.S1
+        return np.linalg.solve(self.S1.T @ image, image.T).T
+
+    def constraint_force(self, v: Array) -> Array:
+        """T2 lambda, the force that keeps u = M^-1 (v + T2 lambda) in the range of S1: T2^T u = 0      (Eq. 5)"""
+        moved = np.linalg.solve(self.M, self.T2)
+        return -self.T2 @ np.linalg.solve(self.T2.T @ moved, moved.T @ v)
+
+    def solve(self, beta: Array, T1: Array | None = None) -> Array:
+        """(S1^T M S1)^-1 beta by T1'^T (M^-1 - immobilised) T1' beta, for any T1' (None: identity map)  (Eq. 10)"""
+        T1 = self.complement() if T1 is None else T1
+        v = T1 @ beta
+        return T1.T @ np.linalg.solve(self.M, v + self.constraint_force(v))
+
+
+def change_of_basis(M: ArrayLike, S1: ArrayLike) -> DualBases:
+    """The dual bases of a symmetric positive definite map (n, n) and the range of S1 (n, r)."""
+    M, S1 = np.asarray(M, dtype=np.float64), np.asarray(S1, dtype=np.float64)
+    if M.ndim != 2 or M.shape[0] != M.shape[1] or S1.ndim != 2 or len(S1) != len(M):
+        raise ArgumentError(f"M {M.shape} and S1 {S1.shape}: needed are (n, n) and (n, r)")
+    r = S1.shape[1]
+    U, sizes, _ = np.linalg.svd(S1)
+    if r > len(M) or (r and sizes[-1] <= DEPENDENT * sizes[0]):
+        raise SingularError(f"the {r} columns of S1 are linearly dependent; leave out those that add no motion")
+    try:
+        np.linalg.cholesky(M)
+    except np.linalg.LinAlgError:
+        raise SingularError("M is not positive definite; every motion must have inertia") from None
+    T2 = U[:, r:]
+    moved = np.linalg.solve(M, T2)
+    S2 = np.linalg.solve(T2.T @ moved, moved.T).T
+    image = M @ S1
+    T1 = np.linalg.solve(S1.T @ image, image.T).T
+    return DualBases(M, S1, S2, T1, T2)
