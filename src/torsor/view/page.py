@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 FRAMES_PER_SECOND = 60
+EYE = 2.6  # distance of the eye, in radii of the scene
 MOST_POSES = 400_000  # bodies times frames: about 15 MB of page
 
 
@@ -73,20 +74,30 @@ def scene(trajectory: Trajectory) -> dict[str, Any]:
     poses = dynamics.body_poses(model, trajectory.at(t)[0] if len(trajectory) > 1 else trajectory.q)
     w, x, y, z = np.moveaxis(matrix_to_quaternion(poses[..., :3, :3]), -1, 0)
     packed = np.stack([*np.moveaxis(poses[..., :3, 3], -1, 0), x, y, z, w], axis=-1).astype("<f4")
-    tips = _tips(model)
-    reach = _reach(model)
-    up = _up(model)
-    center = poses[0, :, :3, 3].mean(axis=0)
-    eye = center + 1.7 * reach * (_across(up) + 0.45 * up)
+    tips, reach, up = _tips(model), _reach(model), _up(model)
+    center, spread, floor = _stage(poses[..., :3, 3], reach, up)
+    eye = center + EYE * spread * (_across(up) + 0.45 * up)
     return {
         "bodies": _bodies(model, tips, reach),
         "times": t.tolist(),
         "poses": base64.b64encode(packed.tobytes()).decode(),
         "tips": [{"body": int(i), "point": p.tolist()} for i, p in tips.items()],
-        "reach": reach, "radius": _radius(model, reach), "up": up.tolist(), "floor": -1.05 * reach,
+        "reach": reach, "radius": _radius(model, reach), "up": up.tolist(), "floor": floor,
         "center": center.tolist(), "eye": eye.tolist(),
         "subtitle": f"{model.n} bodies, {model.nv} degrees of freedom, {t[-1] - t[0]:g} s",
     }  # fmt: skip
+
+
+def _stage(p: Array, reach: float, up: Array) -> tuple[Array, float, float]:
+    """(centre, radius, floor) of where the bodies (frames, n, 3) are, but for what flies beyond the machine's reach."""
+    origin = p[0, 0]
+    away = p - origin
+    far = np.linalg.norm(away, axis=-1, keepdims=True)
+    near = origin + away * np.minimum(1, reach / np.maximum(far, reach / 2))
+    low, high = near.min(axis=(0, 1)), near.max(axis=(0, 1))
+    center = (low + high) / 2
+    spread = max(float(np.linalg.norm(near - center, axis=-1).max()), reach / 3)
+    return center, spread, float((near @ up).min()) - 0.1 * reach
 
 
 def _times(trajectory: Trajectory) -> Array:
@@ -140,8 +151,10 @@ def _reach(model: Model) -> float:
 
 
 def _radius(model: Model, reach: float) -> float:
-    """A thickness that suits: thin for long chains."""
-    return reach / max(40.0, 1.5 * model.n)
+    """A thickness that suits: thin beside the machine, and beside its links."""
+    lengths = np.linalg.norm(model.p[1:], axis=1)
+    lengths = lengths[lengths > 1e-6 * reach]
+    return min(reach / 40, 0.15 * float(np.median(lengths))) if lengths.size else reach / 40
 
 
 def _up(model: Model) -> Array:
