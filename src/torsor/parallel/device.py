@@ -1,0 +1,138 @@
+"""Run a schedule on an NVIDIA GPU: a task is one launch, a lane is a thread, and a whole run is one CUDA graph.
+
+Everything stays on the device: the buffers of the schedule, the inputs that are copied into them there, and the
+result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from torsor.errors import ArgumentError
+from torsor.kernel.cuda import OPTIONS, Launch, Writer, prelude
+from torsor.kernel.gpu import cupy
+from torsor.model.model import Model
+from torsor.parallel.schedule import Operand, Operation, Schedule, Task
+from torsor.parallel.solver import INPUTS, schedule
+
+THREADS = 64  # a block: levels near the top of the tree have few lanes, and a lane needs many registers
+
+
+def source(operations: Sequence[Operation], threads: int = THREADS) -> str:
+    """CUDA C for some operations: a kernel each, named `task_0`, `task_1`, ..."""
+    return "\n".join([prelude(64, "accurate"), *(_kernel(k, x, threads) for k, x in enumerate(operations))])
+
+
+def _kernel(number: int, operation: Operation, threads: int) -> str:
+    """One thread a lane: reads its operands where they are, computes, writes its result."""
+    ranks = [*((name, len(shape)) for name, shape in operation.inputs.items()), ("out", len(operation.shape))]
+    parameters, places = [], []
+    for name, rank in ranks:
+        kind = "T" if name == "out" else "const T"
+        strides = [f"const long long {name}_s{k}" for k in range(rank)]
+        head = f"{kind}* {name}, const long long* {name}_index, const long long {name}_base, const long long {name}_step"
+        parameters.append(", ".join([head, *strides]))
+        places.append(f"  {name} += {name}_index ? {name}_index[lane] : {name}_base + lane * {name}_step;")
+
+    def entry(name: Any) -> str:
+        first, *indices = name
+        terms = [f"{i} * {first}_s{k}" for k, i in enumerate(indices) if i] or ["0"]
+        return f"{first}[{' + '.join(terms)}]"
+
+    w = Writer(64)
+    for name, x in w.emit(operation.code, entry).items():
+        w.do(f"{entry(name)} = {x};")
+    body = "\n".join([*places, *w.lines])
+    return f"""\
+// {operation.name}: {operation.work} operations
+extern "C" __global__ void {Launch(threads, 255).bounds}
+task_{number}({", ".join(parameters)}, const long long lanes) {{
+  const long long lane = (long long)blockIdx.x * {threads} + threadIdx.x;
+  if (lane >= lanes) return;
+{body}
+}}
+"""
+
+
+class DeviceEngine:
+    """Memory on the device for one schedule, and all its launches recorded as one graph."""
+
+    def __init__(self, plan: Schedule) -> None:
+        cp = cupy()
+        self.schedule = plan
+        self.buffers = {name: cp.zeros(size) for name, size in plan.sizes.items()}
+        for name, values in plan.contents.items():
+            self.buffers[name][:] = cp.asarray(values)
+        tasks = [task for level in plan.levels for task in level.tasks]
+        operations = list({id(task.operation): task.operation for task in tasks}.values())
+        text = source(operations)
+        module = cp.RawModule(code=text, options=OPTIONS)
+        kernels = {id(x): module.get_function(f"task_{k}") for k, x in enumerate(operations)}
+        self._alive: list[Any] = []  # arrays of places that launches refer to
+        self._launches = [(kernels[id(task.operation)], task.lanes, self._arguments(task)) for task in tasks]
+        stream = cp.cuda.Stream(non_blocking=True)
+        with stream:
+            self._all()  # loads the module, which cannot be recorded
+            stream.synchronize()
+            stream.begin_capture()
+            self._all()
+            self.graph = stream.end_capture()
+
+    def _all(self) -> None:
+        for kernel, lanes, arguments in self._launches:
+            kernel((-(-lanes // THREADS),), (THREADS,), arguments)
+
+    def _arguments(self, task: Task) -> tuple[Any, ...]:
+        operands = [*task.reads, task.write]
+        return tuple(x for operand in operands for x in self._operand(operand)) + (np.int64(task.lanes),)
+
+    def _operand(self, operand: Operand) -> list[Any]:
+        cp = cupy()
+        start, step, index = 0, 0, np.uint64(0)
+        if isinstance(operand.base, range):
+            start, step = operand.base.start, operand.base.step
+        else:
+            self._alive.append(cp.asarray(operand.base, dtype=np.int64))
+            index = np.uint64(self._alive[-1].data.ptr)
+        return [self.buffers[operand.buffer], index, *(np.int64(x) for x in (start, step, *operand.strides))]
+
+    def fill(self, inputs: Mapping[str, Any]) -> None:
+        """Copy inputs into their buffers, on the current stream."""
+        for name, values in inputs.items():
+            self.buffers[name][: values.size] = values.ravel()
+
+    def launch(self) -> None:
+        """All levels in order, on the current stream."""
+        self.graph.launch(cupy().cuda.get_current_stream())
+
+    def run(self, inputs: Mapping[str, Any], output: str) -> Any:
+        """A copy of a buffer after a run on these inputs; nothing waits for it."""
+        self.fill(inputs)
+        self.launch()
+        return self.buffers[output].copy()
+
+
+class DeviceChain:
+    """Forward dynamics ("forward_dynamics") or M^-1 b ("mass_solve") of one long chain, on the device, in float64.
+
+    >>> fd = DeviceChain(model)                      # doctest: +SKIP
+    >>> qdd = fd(q, v, tau)                          # doctest: +SKIP   CuPy arrays in and out
+    """
+
+    def __init__(self, model: Model, function: str = "forward_dynamics") -> None:
+        if function not in INPUTS:
+            raise ArgumentError(f"unknown function {function!r}; on the device there are: {', '.join(INPUTS)}")
+        self.model, self.inputs = model, INPUTS[function]
+        self.engine = DeviceEngine(schedule(model, function, lanes_apart=False))
+
+    def __call__(self, *args: Any) -> Any:
+        cp = cupy()
+        arrays = [cp.asarray(x, dtype=cp.float64) for x in args]
+        for name, x in zip(self.inputs, arrays, strict=True):
+            size = self.model.nq if name == "q" else self.model.nv
+            if x.shape != (size,):
+                raise ArgumentError(f"{name} has shape {x.shape}; {self.model!r} needs ({size},)")
+        return self.engine.run(dict(zip(self.inputs, arrays)), "qdd")
