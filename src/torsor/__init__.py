@@ -1,6 +1,6 @@
 """torsor: the dynamics of articulated chains, from a six-joint arm to a rope of a million links."""
 
-from torsor import lie
+from torsor import lie, symbolic
 from torsor.dynamics import (
     bias_forces,
     body_poses,
@@ -38,5 +38,5 @@ __all__ = [
     "body_twists", "center_of_mass", "compile", "constraint_forces", "coriolis_matrix", "fixman_force",
     "forward_dynamics", "gravity_forces", "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot",
     "kinetic_energy", "lie", "load", "log_det_gradient", "log_det_mass_matrix", "mass_factor", "mass_matrix",
-    "mass_solve", "method_for", "momentum", "operational_space", "potential_energy", "sample_velocities", "zoo",
+    "mass_solve", "method_for", "momentum", "operational_space", "potential_energy", "sample_velocities", "symbolic", "zoo",
 ]  # fmt: skip

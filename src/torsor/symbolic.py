@@ -1,0 +1,318 @@
+"""Closed forms of small machines, as SymPy expressions and as LaTeX:  M(q) qdd + C(q, qd) qd + g(q) = tau.
+
+The algorithms themselves write them: composite bodies, and gravity, are run on a scalar that is a sum of sines
+and cosines of sums of angles, a form in which equal terms meet and nothing is left to cancel.
+
+    machine = ts.symbolic.closed_form(model)
+    machine.M, machine.C, machine.g        SymPy matrices
+    print(machine.latex())
+
+The symbols of body i (from 1, in the model's order) are
+
+    m_i  r_ix r_iy r_iz     mass and mass centre          I_ixx ... I_izz    inertia about the mass centre
+    p_ix p_iy p_iz          the joint in the parent       h_i                pitch of a helical joint
+    q_i, qd_i               the freedoms                  g                  size of gravity
+
+and stand where the model's own number is not zero; orientations stay numbers.
+Needs SymPy: pip install 'torsor[symbolic]'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor.algorithms import composite, newton_euler
+from torsor.errors import ArgumentError
+from torsor.linalg import Mat, Scalar, Vec
+from torsor.model.joints import JOINTS
+from torsor.model.links import Link, rigid_inertia
+from torsor.model.model import Model
+from torsor.reference import base_of, plain, scatter
+from torsor.spatial import Rigid
+from torsor.sweeps import Algorithm, run
+
+if TYPE_CHECKING:
+    import sympy
+
+Array = NDArray[Any]
+
+# The closed form of a general arm has tens of thousands of terms at six freedoms, and is no use to a reader beyond.
+MOST_FREEDOMS = 6
+# A number this near to a fraction, or to the root of one, or to zero, is that and rounding.
+ROUNDING = 1e-12
+# Factoring a coefficient of many terms takes SymPy long and seldom succeeds.
+FACTOR_TERMS = 12
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """M(q) qdd + C(q, qd) qd + g(q) = tau, in symbols."""
+
+    q: tuple[sympy.Symbol, ...]
+    qd: tuple[sympy.Symbol, ...]
+    M: sympy.Matrix  # the mass matrix
+    C: sympy.Matrix  # of the Christoffel symbols: dM/dt - 2 C is skew
+    g: sympy.Matrix  # the torques that hold the machine against gravity, a column
+    parameters: dict[sympy.Symbol, float]  # the model's own value of every other symbol
+
+    def latex(self) -> str:
+        """The three matrices as LaTeX displays; cos(q_2 + q_3) is written c_{23}."""
+        sympy = _sympy()
+        parts = {"M": self.M, "C": self.C, "g": self.g}
+        functions = {f for A in parts.values() for f in A.atoms(sympy.sin, sympy.cos)}
+        short = {f: sympy.Symbol(_short(f, self.q)) for f in functions}
+        short |= {v: sympy.Symbol(rf"\dot{{q}}_{{{i + 1}}}") for i, v in enumerate(self.qd)}
+        return "\n".join(rf"\[ {name} = {sympy.latex(A.subs(short))} \]" for name, A in parts.items())
+
+    def evaluate(self, q: ArrayLike, qd: ArrayLike) -> tuple[Array, Array, Array]:
+        """(M, C, g) as numbers at one state, with the model's own parameters."""
+        given = [*self.q, *self.qd, *self.parameters]
+        values = [*np.asarray(q).tolist(), *np.asarray(qd).tolist(), *self.parameters.values()]
+        M, C, g = _sympy().lambdify(given, (self.M, self.C, self.g), modules="numpy")(*values)
+        return np.asarray(M), np.asarray(C), np.asarray(g)[:, 0]
+
+
+def closed_form(model: Model) -> ClosedForm:
+    """The closed form of a machine whose velocities are the rates of its coordinates (no free or ball joints)."""
+    sympy = _sympy()
+    _check(model)
+    machine = _Machine(model)
+    M = machine.run(composite.mass_matrix)
+    g = machine.run(newton_euler.gravity_forces)
+    return ClosedForm(
+        tuple(_symbol(name) for name in machine.q),
+        tuple(_symbol(name) for name in machine.qd),
+        sympy.Matrix([[_expression(x) for x in row] for row in M]),
+        sympy.Matrix([[_expression(x) for x in row] for row in _christoffel(M, machine.q, machine.qd)]),
+        sympy.Matrix([_expression(x) for x in g]),
+        {_symbol(name): value for name, value in machine.parameters.items()},
+    )
+
+
+def _christoffel(M: Sequence[Sequence[Scalar]], q: Sequence[str], qd: Sequence[str]) -> list[list[Scalar]]:
+    """C_ij = sum_k (dM_ij/dq_k + dM_ik/dq_j - dM_jk/dq_i) qd_k / 2"""
+    n = range(len(q))
+    d = [[[_derivative(M[i][j], x) for x in q] for j in n] for i in n]
+
+    def entry(i: int, j: int) -> Scalar:
+        total: Scalar = 0.0
+        for k in n:
+            total = total + (d[i][j][k] + d[i][k][j] - d[j][k][i]) * Fourier.of(qd[k]) * 0.5
+        return total
+
+    return [[entry(i, j) for j in n] for i in n]
+
+
+# The scalar --------------------------------------------------------------------------------------------------
+
+Angles = tuple[tuple[str, int], ...]  # (("q2", 1), ("q3", 1)) is q2 + q3; sorted
+Monomial = tuple[str, ...]  # ("m_2", "p_2x", "p_2x") is m_2 p_2x^2; sorted
+
+
+class Fourier:
+    """A sum of  coefficient * monomial * exp(i angles):  a scalar like any other to the algorithms."""
+
+    __slots__ = ("terms",)
+
+    def __init__(self, terms: Mapping[tuple[Angles, Monomial], complex]) -> None:
+        self.terms = terms
+
+    @staticmethod
+    def of(name: str) -> Fourier:
+        return Fourier({((), (name,)): 1.0})
+
+    def _same(self, terms: dict[tuple[Angles, Monomial], complex]) -> Scalar:
+        """The scalar of these terms; nothing left is a plain zero, which the algorithms drop on sight."""
+        left = {key: c for key, c in terms.items() if abs(c) > ROUNDING}
+        return Fourier(left) if left else 0.0
+
+    def __add__(self, other: Scalar) -> Scalar:
+        terms = dict(self.terms)
+        for key, c in _terms(other):
+            terms[key] = terms.get(key, 0.0) + c
+        return self._same(terms)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Fourier:
+        return Fourier({key: -c for key, c in self.terms.items()})
+
+    def __sub__(self, other: Scalar) -> Scalar:
+        return self + -other
+
+    def __rsub__(self, other: Scalar) -> Scalar:
+        return -self + other
+
+    def __mul__(self, other: Scalar) -> Scalar:
+        terms: dict[tuple[Angles, Monomial], complex] = {}
+        for (f1, m1), c1 in self.terms.items():
+            for (f2, m2), c2 in _terms(other):
+                key = _sum(f1, f2), tuple(sorted(m1 + m2))
+                terms[key] = terms.get(key, 0.0) + c1 * c2
+        return self._same(terms)
+
+    __rmul__ = __mul__
+
+    def cos(self) -> Fourier:
+        q = self._angle()
+        return Fourier({(((q, 1),), ()): 0.5, (((q, -1),), ()): 0.5})
+
+    def sin(self) -> Fourier:
+        q = self._angle()
+        return Fourier({(((q, 1),), ()): -0.5j, (((q, -1),), ()): 0.5j})
+
+    def _angle(self) -> str:
+        (((angles, (name,)), _),) = self.terms.items()
+        assert not angles
+        return name
+
+
+def _terms(x: Scalar) -> Iterable[tuple[tuple[Angles, Monomial], complex]]:
+    if isinstance(x, Fourier):
+        return x.terms.items()
+    return [(((), ()), x)] if x else []
+
+
+def _sum(a: Angles, b: Angles) -> Angles:
+    total = dict(a)
+    for q, k in b:
+        total[q] = total.get(q, 0) + k
+    return tuple(sorted((q, k) for q, k in total.items() if k))
+
+
+def _derivative(x: Scalar, q: str) -> Scalar:
+    """dx/dq: q turns angles, or is a length among the factors, or both (a screw)."""
+    total: Scalar = 0.0
+    for (angles, monomial), c in _terms(x):
+        turns, times = dict(angles).get(q, 0), monomial.count(q)
+        if turns:
+            total = total + Fourier({(angles, monomial): 1j * turns * c})
+        if times:
+            at = monomial.index(q)
+            total = total + Fourier({(angles, monomial[:at] + monomial[at + 1 :]): times * c})
+    return total
+
+
+# The machine in symbols ----------------------------------------------------------------------------------------
+
+
+class _Machine:
+    """A model whose numbers are symbols, each with the number it stands for."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.parameters: dict[str, float] = {}
+        self.q = [f"q{i + 1}" for i in range(model.nq)]
+        self.qd = [f"qd{i + 1}" for i in range(model.nv)]
+        self.links = [self._link(i) for i in range(model.n)]
+        size = float(np.linalg.norm(model.gravity))
+        direction = model.gravity / size if size else model.gravity
+        g = self._named("g", size)
+        self.base = base_of([_number(x) * g for x in direction.tolist()])
+
+    def run(self, algorithm: Algorithm) -> Any:
+        here = scatter(self.model, {"q": [Fourier.of(name) for name in self.q]})
+        return plain(run(algorithm, self.links, self.model.parent.tolist(), self.base, here), self.model)
+
+    def _named(self, name: str, value: float) -> Scalar:
+        """A symbol for a number of the model; zero stays zero."""
+        if value == 0.0:
+            return 0.0
+        self.parameters[name] = value
+        return Fourier.of(name)
+
+    def _link(self, i: int) -> Link:
+        model, label = self.model, i + 1
+
+        def vector(name: str, x: Array) -> Vec:
+            return Vec.of(self._named(f"{name}_{label}{k}", v) for k, v in zip("xyz", x.tolist()))
+
+        def moment(a: int, b: int) -> Scalar:
+            return self._named(f"I_{label}{'xyz'[a]}{'xyz'[b]}", float(model.inertia[i, a, b]))
+
+        M = Rigid(Mat.of(map(_number, row) for row in model.R[i].tolist()), vector("p", model.p[i]))
+        m = self._named(f"m_{label}", float(model.mass[i]))
+        inertia = rigid_inertia(m, vector("r", model.com[i]), Mat.symmetric(moment))
+        axis = Vec.of(map(_number, model.axis[i].tolist()))
+        return Link(JOINTS[model.joint[i]], M, axis, self._named(f"h_{label}", float(model.pitch[i])), inertia)
+
+
+def _number(x: float) -> float:
+    """A direction cosine; near 0 or +-1 it is meant to be that."""
+    nearest = float(round(x))
+    return nearest if abs(x - nearest) < ROUNDING else x
+
+
+def _check(model: Model) -> None:
+    for i, code in enumerate(model.joint.tolist()):
+        if JOINTS[code].nq != JOINTS[code].nv:
+            raise ArgumentError(
+                f"joint {model.names[i]!r} is {JOINTS[code].name}: its velocity is not the rate of its coordinates, "
+                "and the Christoffel symbols do not give its equations; use joints without quaternions"
+            )
+    if model.nv > MOST_FREEDOMS:
+        raise ArgumentError(f"{model!r} has {model.nv} freedoms; closed forms are written for {MOST_FREEDOMS} at most")
+
+
+# To SymPy ------------------------------------------------------------------------------------------------------
+
+
+def _expression(x: Scalar) -> sympy.Expr:
+    """sum of  2 Re(c) monomial cos(angles) - 2 Im(c) monomial sin(angles)  over half of the angles."""
+    sympy = _sympy()
+    parts: dict[Any, list[Any]] = {}
+    for (angles, monomial), c in _terms(x):
+        if angles and angles[0][1] < 0:
+            continue  # the conjugate of the term with all signs changed
+        argument = sum(k * _symbol(q) for q, k in angles)
+        factors = sympy.Mul(*map(_symbol, monomial))
+        twice = 2 if angles else 1
+        for f, size in ((sympy.cos(argument), twice * c.real), (sympy.sin(argument), -twice * c.imag)):
+            if abs(size) > ROUNDING:
+                parts.setdefault(f, []).append(_exact(size) * factors)
+    one = sympy.Integer(1)
+    total = sympy.Add(*parts.pop(one, []))
+    return total + sympy.Add(*(_factored(terms) * f for f, terms in parts.items()))
+
+
+def _factored(terms: list[Any]) -> sympy.Expr:
+    sympy = _sympy()
+    together = sympy.Add(*terms)
+    return sympy.factor(together) if len(terms) <= FACTOR_TERMS else sympy.factor_terms(together)
+
+
+def _exact(x: float) -> sympy.Expr:
+    """The fraction, or the root of one, that a number is up to rounding; else the number itself."""
+    sympy = _sympy()
+    for square in (1, 2, 3):
+        fraction = sympy.Rational(x / square**0.5).limit_denominator(64)
+        if abs(float(fraction) * square**0.5 - x) < ROUNDING * max(1.0, abs(x)):
+            return fraction * sympy.sqrt(square)
+    return sympy.Float(x)
+
+
+def _short(f: sympy.Expr, q: Sequence[sympy.Symbol]) -> str:
+    """cos(q2 + q3) as c_{23}; a multiple or a difference of angles in full."""
+    sympy = _sympy()
+    angles = sympy.Add.make_args(f.args[0])
+    if any(angle not in q for angle in angles):
+        return sympy.latex(f)
+    digits = "".join(str(i + 1) for i in sorted(q.index(angle) for angle in angles))
+    return rf"{'c' if f.func is sympy.cos else 's'}_{{{digits}}}"
+
+
+def _symbol(name: str) -> sympy.Symbol:
+    return _sympy().Symbol(name, real=True)
+
+
+def _sympy() -> Any:
+    try:
+        import sympy
+    except ImportError as error:
+        raise ArgumentError("symbolic closed forms need SymPy: pip install 'torsor[symbolic]'") from error
+    return sympy
