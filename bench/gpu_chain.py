@@ -28,7 +28,7 @@ def chain(n: int) -> ts.Model:
     R[:, 0, 0], R[:, 1, 2], R[:, 2, 1] = 1.0, -turn, turn
     p = np.zeros((n, 3))
     p[1:, 0] = 1.0
-    com = rng.uniform(-0.1, 0.1, (n, 3)) + (0.5, 0.0, 0.0)
+    com = rng.uniform(-0.1, 0.1, (n, 3)) + np.array([0.5, 0.0, 0.0])
     return ts.Model.chain(R=R, p=p, mass=rng.uniform(0.5, 1.5, n), com=com, inertia=rng.uniform(0.1, 0.15, (n, 3)))
 
 
@@ -88,7 +88,8 @@ def measure(folder: Path, out: Path) -> None:
             })  # fmt: skip
             print(json.dumps(rows[-1]), flush=True)
     device_name = cp.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    report = {"device": device_name, "cupy": cp.__version__, "torsor": ts.__version__, "targets_ms": TARGETS, "rows": rows}
+    versions = {"cupy": cp.__version__, "torsor": ts.__version__}
+    report = {"device": device_name, "versions": versions, "targets_ms": TARGETS, "rows": rows}
     (out / "gpu_chain.json").write_text(json.dumps(report, indent=1))
 
 

@@ -33,8 +33,8 @@ def _kernel(number: int, operation: Operation, threads: int) -> str:
     for name, rank in ranks:
         kind = "T" if name == "out" else "const T"
         strides = [f"const long long {name}_s{k}" for k in range(rank)]
-        head = f"{kind}* {name}, const long long* {name}_index, const long long {name}_base, const long long {name}_step"
-        parameters.append(", ".join([head, *strides]))
+        where = [f"const long long {name}_base", f"const long long {name}_step", *strides]
+        parameters.append(", ".join([f"{kind}* {name}, const long long* {name}_index", *where]))
         places.append(f"  {name} += {name}_index ? {name}_index[lane] : {name}_base + lane * {name}_step;")
 
     def entry(name: Any) -> str:
@@ -87,7 +87,7 @@ class DeviceEngine:
 
     def _arguments(self, task: Task) -> tuple[Any, ...]:
         operands = [*task.reads, task.write]
-        return tuple(x for operand in operands for x in self._operand(operand)) + (np.int64(task.lanes),)
+        return (*(x for operand in operands for x in self._operand(operand)), np.int64(task.lanes))
 
     def _operand(self, operand: Operand) -> list[Any]:
         cp = cupy()
