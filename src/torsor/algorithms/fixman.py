@@ -10,7 +10,8 @@ With A and B the soft and hard directions of a joint (covectors: A S = 1, B S = 
 of body i are ds_i = A (xi_i - X xi_parent) and dh_i = B (xi_i - X xi_parent): hard variables meet at bodies.
 Eliminating them from the leaves to the root fills nothing in:
 
-    Phi_i = (J_i + sum X^T N X)^-1 over the children,     N = B^T (B Phi B^T)^-1 B.
+    Phi_i = (J_i + sum X^T N X)^-1 over the children,     N = B^T (B Phi B^T)^-1 B,
+    x_i = G (y_i - X a_parent),     G = A - A Phi B^T (B Phi B^T)^-1 B,     y_i = Phi_i (wrenches on i).
 
 A and B are unimodular, so det G = det J_1 ... det J_n and det M = prod det Phi^-1 det (B Phi B^T).
 """
@@ -18,10 +19,11 @@ A and B are unimodular, so det G = det J_1 ... det J_n and det M = prod det Phi^
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from torsor.errors import ArgumentError
 from torsor.linalg import Mat, Scalar, Vec, cross, dot, factor, is_literal, log, solve
-from torsor.spatial import Inertia, Spatial, Subspace
+from torsor.spatial import Inertia, Spatial, Subspace, pair
 from torsor.sweeps import Algorithm, Columns, inward, outward
 
 ZERO = Vec.zero()
@@ -82,52 +84,66 @@ def as_inertia(A: Sequence[Sequence[Scalar]]) -> Inertia:
     )
 
 
-def combine(columns: Sequence[Spatial], x: Sequence[Scalar]) -> Spatial:
-    """B^T x: the sum of covectors."""
-    return Subspace(tuple(columns)) @ x
-
-
 # The sweeps --------------------------------------------------------------------------------------------
+
+
+class Held(NamedTuple):
+    """A body with the hard variables of its joint eliminated."""
+
+    A: tuple[Spatial, ...]
+    B: tuple[Spatial, ...]
+    J: tuple  # factor of Phi^-1
+    H: tuple  # factor of B Phi B^T, the pivot of H22
+    G: tuple[Spatial, ...]  # A - B^T (B Phi B^T)^-1 B Phi A^T: how far the body moves its soft variables
+
+    def push(self, F: Spatial, b: Vec) -> tuple[Spatial, Vec]:
+        """The wrench F from the children and b at the joint: (what the parent feels, soft accelerations).
+
+        They move the body by y = Phi (F + A^T b), and the joint pushes back by l = -(B Phi B^T)^-1 B y.
+        """
+        own = Subspace(self.A) @ b
+        y = Spatial.of(solve(self.J, (F + own).coordinates))
+        l = solve(self.H, Subspace(self.B).T(y))
+        return (Subspace(self.B) @ l) - own, Subspace(self.G).T(y)
+
+
+def hold(link, S: Subspace, I: Inertia) -> tuple[Inertia, Held]:
+    """(N, Held): N = B^T (B Phi B^T)^-1 B is the inertia the parent feels, Phi = I^-1."""
+    A, B = soft_directions(link, S), hard_directions(link, S)
+    J = factor(dense(I))
+    Z = [Spatial.of(solve(J, b.coordinates)) for b in B.columns]  # Phi B^T
+    H = factor(Mat.symmetric(lambda i, j: pair(B.columns[i], Z[j]), len(Z)))
+    rows = [Vec.of(b.coordinates[i] for b in B.columns) for i in range(6)]  # of B^T
+    solved = [solve(H, row) for row in rows]
+    N = [[dot(row, y) for y in solved] for row in rows]
+    G = tuple(a - B @ solve(H, Vec.of(pair(a, z) for z in Z)) for a in A.columns)
+    return as_inertia(N), Held(A.columns, B.columns, J, H, G)
 
 
 @inward(start=lambda base: dict(I=Inertia.zero()))
 def relax(link, here, children):
-    """Eliminate the hard variables of joint i: Z = Phi B^T, N = B^T (B Z)^-1 B to the parent."""
+    """Phi_i^-1 = J_i + sum X^T N X; eliminate the hard variables of joint i."""
     f, S = link.placed(here)
-    A, B = soft_directions(link, S), hard_directions(link, S)
-    J = factor(dense(children.I + link.inertia))  # of Phi^-1
-    Z = tuple(Spatial.of(solve(J, b.coordinates)) for b in B.columns)
-    H = factor(Mat.symmetric(lambda i, j: B.T(Z[j])[i], len(Z)))  # of B Phi B^T, the pivot of H22
-    rows = [Vec.of(b.coordinates[i] for b in B.columns) for i in range(6)]  # of B^T
-    solved = [solve(H, row) for row in rows]
-    N = [[dot(row, y) for y in solved] for row in rows]
-    keep = dict(E=f.factors[-1], S=S, A=A.columns, B=B.columns, J=J, Z=Z, H=H)
-    return dict(I=f.carry(as_inertia(N))), dict(**keep, pivots=Vec.of((*J[1], *H[1])))
+    N, held = hold(link, S, children.I + link.inertia)
+    keep = dict(E=f.factors[-1], S=S, held=held, G=held.G, pivots=Vec.of((*held.J[1], *held.H[1])))
+    return dict(I=f.carry(N)), keep
 
 
-def push(link, here, F: Spatial, b: Vec):
-    """A^T b and the wrench F from the children move the body by y; its joint pushes back by l."""
-    f, _ = link.placed(here)
-    own = combine(here.A, b)
-    y = Spatial.of(solve(here.J, (F + own).coordinates))
-    l = -solve(here.H, Subspace(here.B).T(y))
-    return dict(F=f.Ad_inv_dual(-(own + combine(here.B, l)))), dict(y=y, l=l)
-
-
-@inward(start=lambda base: dict(F=Spatial.zero()))
-def load(link, here, children):
-    """y = Phi (F + A^T b),   l = -(B Phi B^T)^-1 B y;   the parent feels -X^T (A^T b + B^T l)."""
-    return push(link, here, children.F, here.b)
+@inward(start=lambda base: dict(I=Inertia.zero(), F=Spatial.zero()))
+def relax_and_push(link, here, children):
+    """`relax`, and the forces along with the inertias."""
+    f, S = link.placed(here)
+    N, held = hold(link, S, children.I + link.inertia)
+    F, x = held.push(children.F, here.b)
+    return dict(I=f.carry(N), F=f.Ad_inv_dual(F)), dict(E=f.factors[-1], S=S, G=held.G, x0=x)
 
 
 @outward(start=lambda base: dict(a=Spatial.zero()))
 def settle(link, here, parent):
-    """a_i = y + Z (l + (B Phi B^T)^-1 B X a_parent);    x_i = A (a_i - X a_parent)."""
+    """x_i = G (y - X a_parent),    a_i = X a_parent + S x_i."""
     f, S = link.placed(here)
     carried = f.Ad_inv(parent.a)
-    l = here.l + solve(here.H, Subspace(here.B).T(carried))
-    own = here.y + combine(here.Z, l) - carried  # along S, for the hard variables do not move
-    x = Subspace(here.A).T(own)
+    x = here.x0 - Subspace(here.G).T(carried)
     return dict(a=carried + S @ x), dict(x=x)
 
 
@@ -140,23 +156,26 @@ def log_pivots(link, here, children):
     return dict(log_det=total), {}
 
 
+def push_from(link, here, F: Spatial, b: Vec):
+    f, _ = link.placed(here)
+    F, x = here.held.push(F, b)
+    return dict(F=f.Ad_inv_dual(F)), dict(x0=x)
+
+
 def unit_torque(link, here, k):
-    return push(link, here, Spatial.zero(), Vec.unit(k, link.joint.nv))
+    return push_from(link, here, Spatial.zero(), Vec.unit(k, link.joint.nv))
 
 
 def push_on(link, here, below):
-    return push(link, here, below.F, Vec.zero(link.joint.nv))
-
-
-def at_rest(nv: int) -> dict:
-    return dict(y=Spatial.zero(), l=Vec.zero(6 - nv))
+    return push_from(link, here, below.F, Vec.zero(link.joint.nv))
 
 
 mass_solve = Algorithm(
-    "mass_solve_fixman", ("q", "b"), (relax, load, settle), output="x", kind="joint", inverts=True
+    "mass_solve_fixman", ("q", "b"), (relax_and_push, settle), output="x", kind="joint", inverts=True
 )
 log_det = Algorithm("log_det_fixman", ("q",), (relax, log_pivots), output="log_det", kind="base", inverts=True)
 inverse_mass_matrix = Algorithm(
-    "inverse_mass_matrix_fixman", ("q",), (relax, Columns(unit_torque, push_on, settle, rest=at_rest)),
+    "inverse_mass_matrix_fixman", ("q",),
+    (relax, Columns(unit_torque, push_on, settle, rest=lambda nv: dict(x0=Vec.zero(nv)))),
     output="x", kind="matrix", inverts=True,
 )  # fmt: skip
