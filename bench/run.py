@@ -5,7 +5,7 @@ import importlib
 
 from harness import ROUNDS, table
 
-BENCHMARKS = ("forward_dynamics", "other_functions", "latency", "long_chain", "startup")
+BENCHMARKS = ("forward_dynamics", "other_functions", "latency", "long_chain", "fixman", "startup", "unrolling")
 
 
 def main() -> None:
