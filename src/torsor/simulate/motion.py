@@ -56,6 +56,12 @@ class Motion:
             tau += force(t, q, v)
         return tau
 
+    @property
+    def program(self) -> Program | None:
+        """The compiled right-hand side, where it is nothing but that program under constant forces."""
+        alone = self.steady and self.coordinates.flat and not self.armature.any()
+        return compiled(self.model, dynamics.forward_dynamics) if alone else None
+
     def _choose(self) -> Accelerate:
         """The cheapest form of the right-hand side."""
         if self.armature.any():

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from torsor.simulate.fused import FusedStages
 from torsor.simulate.motion import Motion
 from torsor.simulate.stepper import Array, ErrorScale, Memory, Settings, Stepper, no_step
 
@@ -46,6 +47,9 @@ class ExplicitPair(Stepper):
             for i, (c, weights, y, k) in enumerate(zip(self.A.sum(axis=1).tolist(), self._weights, self._Y,
             self._P[1:]))
         ][1:]  # fmt: skip
+        program, tau = self.motion.program, self.motion.torque(self.t, self.q, self.v)
+        tolerances = self.scale.rtol, self.scale.atol
+        self._fused = program and FusedStages(program, tau, self._P, self._Y, self._unit_weights, *tolerances)
         self._begin()
 
     def _begin(self) -> None:
@@ -77,16 +81,19 @@ class ExplicitPair(Stepper):
 
     def _try(self, t: float, h: float) -> float:
         """All stages of a step; the norm of its error."""
+        self.evaluations += len(self._stages)
+        error = self._fused(h) if self._fused else self._stage_by_stage(t, h)
+        return error if error == error else np.inf  # a NaN is an error beyond all bounds
+
+    def _stage_by_stage(self, t: float, h: float) -> float:
         np.multiply(self._unit_weights, h, self._scaled)
         accelerate, rate = self.motion.accelerate, self.motion.coordinates.rate
         for c, weights, P, y_i, q_i, v_i, rate_i, a_i in self._stages:
             weights.dot(P, y_i)
             accelerate(t + c * h, q_i, v_i, a_i)
             rate_i[:] = rate(q_i, v_i)
-        self.evaluations += len(self._stages)
         self._weights[-1].dot(self._P, self._error)
-        error = self.scale.norm(self._error, self._P[0], self._Y[-1])
-        return error if error == error else np.inf  # a NaN is an error beyond all bounds
+        return self.scale.norm(self._error, self._P[0], self._Y[-1])
 
     def _accept(self, t: float) -> None:
         self.row, self.row_old = self.row_old, self.row
