@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,8 @@ Array = NDArray[Any]
 RUN = 8  # bodies a run
 
 
-class Group(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Group:
     """All runs of the same kind and length: their places among the runs, and the first body of each."""
 
     operations: RunOperations
@@ -197,26 +198,24 @@ class ChainPlan:
         """Handles, and angular velocities before every run."""
         plan = self.plan
         torque = next(name for name in plan.inputs if name not in ("q", "v", "external"))
-        self.constants = [
-            plan.constants(f"numbers{i}", g.operations.names, g.first[:, None] + np.arange(g.length))
-            for i, g in enumerate(self.groups)
-        ]
         tasks = [
             plan.task(
-                g.operations.handle, [numbers, plan.given("q", g.first), plan.given(torque, g.first)],
+                g.operations.handle.operation,
+                [self._numbers(g, "handle", 1), plan.given("q", g.first), plan.given(torque, g.first)],
                 self.handles.at(places(g.runs), each=self.handles.wrenches),
             )
-            for g, numbers in zip(self.groups, self.constants)
-        ]  # fmt: skip
+            for g in self.groups
+        ]
         if not self.turns:
             return plan.level("handles", tasks)
         tasks += [
             plan.task(
-                g.operations.turn, [numbers, plan.given("q", g.first), plan.given("v", g.first)],
+                g.operations.turn.operation,
+                [self._numbers(g, "turn"), plan.given("q", g.first), plan.given("v", g.first)],
                 self.turns[0].at(places(g.runs)),
             )
-            for g, numbers in zip(self.groups, self.constants)
-        ]  # fmt: skip
+            for g in self.groups
+        ]
         plan.level("turns and handles", tasks)
         for level in range(self.depth):
             self._up(f"compose {level + 1}", self.tree.compose, self.turns, level)
@@ -225,6 +224,12 @@ class ChainPlan:
             write = self.spins[level].at(self._nodes(level), each=self._beside(self.spins[level]))
             plan.level(f"spread {level + 1}", [plan.task(self.tree.spread, reads, write)])
         return None
+
+    def _numbers(self, g: Group, operation: str, length: int | None = None) -> Operand:
+        """The constants of the bodies of all runs of a group, or of the first `length` of each."""
+        names = getattr(g.operations, operation).names
+        bodies = g.first[:, None] + np.arange(length or g.length)
+        return self.plan.constants(f"{operation} numbers {self.groups.index(g)}", names, bodies)
 
     def _nodes(self, level: int) -> range:
         """The first child of every node above a level."""
@@ -247,14 +252,14 @@ class ChainPlan:
         """Condense all runs, join them, and find the reactions between them."""
         plan, size = self.plan, self.size
         tasks = []
-        for g, numbers in zip(self.groups, self.constants):
-            reads = [numbers, *(plan.given(name, g.first) for name in plan.inputs)]
+        for g in self.groups:
+            reads = [self._numbers(g, "condense"), *(plan.given(name, g.first) for name in plan.inputs)]
             if self.spins:
                 reads.append(self.spins[0].at(places(g.runs)))
             if self.side:
                 reads.append(self.side.at(places(g.first)))
             reads.append(self.handles.at(places(g.runs + 1), each=self.handles.wrenches))
-            tasks.append(plan.task(g.operations.condense, reads, self.segments[0].at(places(g.runs))))
+            tasks.append(plan.task(g.operations.condense.operation, reads, self.segments[0].at(places(g.runs))))
         plan.level("condense", tasks)
         for level in range(self.depth):
             self._up(f"join {level + 1}", self.tree.join, self.segments, level)
@@ -273,11 +278,12 @@ class ChainPlan:
         plan = self.plan
         S = Segment.length(self.size)
         release, settle = [], []
-        for g, numbers in zip(self.groups, self.constants):
+        for g in self.groups:
             runs, lam = places(g.runs), self.reactions[0]
             after = places(g.runs + 1)
-            reads = [numbers, self.segments[0].at(runs), self.segments[0].at(runs, row=S), lam.at(runs), lam.at(after)]
-            release.append(plan.task(g.operations.release, reads, self.motion.at(after)))
+            segment, kept = self.segments[0].at(runs), self.segments[0].at(runs, row=S)
+            reads = [self._numbers(g, "release"), segment, kept, lam.at(runs), lam.at(after)]
+            release.append(plan.task(g.operations.release.operation, reads, self.motion.at(after)))
             torques = self.handles.at(runs, row=6 * (1 + self.size), each=self.handles.wrenches)
             reads = [torques, self.motion.at(runs), self.motion.at(after, row=6)]
             settle.append(plan.task(g.operations.settle, reads, plan.result(g.first)))

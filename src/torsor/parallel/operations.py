@@ -7,7 +7,7 @@ model, and are shared by all models.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,14 +87,21 @@ def constants_of(kind: Kind, external: bool) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, eq=False)
+class RunOperation:
+    """An operation on a run, and which constants of its bodies it takes, as rows of its first input."""
+
+    operation: Operation
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class RunOperations:
     """What is done to runs of `length` bodies of one kind."""
 
-    names: tuple[str, ...]  # the constants, in the order of their table
-    turn: Operation  # -> Turn
-    handle: Operation  # -> reactions, unit torques and the torque's wrench of the first joint
-    condense: Operation  # -> Segment, and what is kept
-    release: Operation  # -> acceleration of the last body, joint accelerations
+    turn: RunOperation  # -> Turn
+    handle: RunOperation  # -> reactions, unit torques and the torque's wrench of the first joint
+    condense: RunOperation  # -> Segment, and what is kept
+    release: RunOperation  # -> acceleration of the last body, joint accelerations
     settle: Operation  # -> joint accelerations
     kept: int  # numbers kept between `condense` and `release`
 
@@ -105,25 +112,22 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
 
     branched: every body takes the inertia and wrench of its side branches.
     """
-    names = constants_of(kind, "external" in inputs)
-    shapes = {"numbers": (length, len(names))}
-    shapes |= {name: (length, n) for name, n in input_shapes(kind, inputs).items()}
-    one = {name: (1, shape[1]) for name, shape in shapes.items()}
-    torque = inputs[-1] if inputs[-1] != "external" else inputs[-2]
+    shapes = {name: (length, n) for name, n in input_shapes(kind, inputs).items()}
+    torque = "tau" if "tau" in inputs else "b"
     moving = "v" in inputs
     nv = joint_named(kind.joint).nv
     layout: Any = None
 
-    def turn(numbers: Any, q: Any, v: Any) -> list[Scalar]:
+    def turn(names: Sequence[str], numbers: Any, q: Any, v: Any) -> list[Scalar]:
         R, w = cf.turn_of(*bodies(kind, names, numbers, {"q": q, "v": v}))
         return [*(x for row in R for x in row), *w]
 
-    def handle(numbers: Any, q: Any, tau: Any) -> list[list[Scalar]]:
+    def handle(names: Sequence[str], numbers: Any, q: Any, tau: Any) -> list[list[Scalar]]:
         (link,), (h,) = bodies(kind, names, numbers, {"q": q})
         R, T = cf.handle(link, h, size)
         return [list(x.coordinates) for x in (cf.combine(T, tau[0]), *R, *T)]
 
-    def condense(numbers: Any, *rest: Any) -> list[Scalar]:
+    def condense(names: Sequence[str], numbers: Any, *rest: Any) -> list[Scalar]:
         nonlocal layout
         links, here = bodies(kind, names, numbers, dict(zip(inputs, rest)))
         more = list(rest[len(inputs) :])
@@ -132,12 +136,12 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
             here[0].side = side_load(more.pop(0))
         load, *tip = (Spatial.of(row) for row in more.pop(0))
         segment, run = cf.condense(links, here, w, tip, load, size)
-        layout, kept = _lay_out(run)
+        layout, kept = _lay_out(run, names)
         return [*segment.pack(), *kept]
 
-    def release(numbers: Any, segment: Any, kept: Any, first: Any, last: Any) -> list[Scalar]:
+    def release(names: Sequence[str], numbers: Any, segment: Any, kept: Any, first: Any, last: Any) -> list[Scalar]:
         links, _ = bodies(kind, names, numbers, {})
-        run = _restore(layout, numbers, kept)
+        run = _restore(layout, [link.numbers for link in links], kept)
         qdd, A = cf.release(links, run, cf.Segment.unpack(segment, size), Vec.of(first), Vec.of(last))
         return [*A.coordinates, *(x for row in qdd for x in row)]
 
@@ -145,30 +149,40 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
         first = cf.settle([Spatial.of(t) for t in torques], Spatial.of(A), qdd[:nv])
         return [*first, *qdd[nv:]]
 
+    def make(function: Callable[..., Any], bodies_: int, more: Mapping[str, tuple[int, ...]]) -> RunOperation:
+        """The operation with a table of those constants that it uses."""
+
+        def with_table(names: tuple[str, ...]) -> Operation:
+            given = functools.update_wrapper(functools.partial(function, names), function)
+            return Operation(function.__name__, given, {"numbers": (bodies_, len(names)), **more})
+
+        every = constants_of(kind, "external" in inputs)
+        used = {name[2] for name in with_table(every).code.inputs if name[0] == "numbers"}
+        names = tuple(every[k] for k in sorted(used)) or every[:1]  # a table of none is no table
+        return RunOperation(with_table(names), names)
+
     extra: dict[str, tuple[int, ...]] = {"w": (3,)} if moving else {}
     extra |= {"side": (SIDE,)} if branched else {}
-    condensing = Operation("condense", condense, {**shapes, **extra, "handle": (1 + size, 6)})
-    numbers_out = len(condensing.code.outputs)  # also lays out what is kept
-    kept = numbers_out - cf.Segment.length(size)
+    condensing = make(condense, length, {**shapes, **extra, "handle": (1 + size, 6)})
+    S = cf.Segment.length(size)
+    kept = len(condensing.operation.code.outputs) - S  # tracing it also laid out what is kept
+    rest = {"segment": (S,), "kept": (kept,), "first": (size,), "last": (size,)}
     return RunOperations(
-        names=names,
-        turn=Operation("turn", turn, {k: shapes.get(k, (length, nv)) for k in ("numbers", "q", "v")}),
-        handle=Operation("handle", handle, {k: one[k] for k in ("numbers", "q", torque)}),
+        turn=make(turn, length, {"q": shapes["q"], "v": (length, nv)}),
+        handle=make(handle, 1, {"q": (1, shapes["q"][1]), torque: (1, nv)}),
         condense=condensing,
-        release=Operation("release", release, {
-            "numbers": shapes["numbers"], "segment": (cf.Segment.length(size),), "kept": (kept,),
-            "first": (size,), "last": (size,)}),
+        release=make(release, length, rest),
         settle=Operation("settle", settle, {"torques": (nv, 6), "A": (6,), "qdd": (length * nv,)}),
         kept=kept,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
 class _Number:
-    """A scalar that is among the constants of the run."""
+    """A scalar that is among the constants of a body."""
 
-    row: int
-    column: int
+    body: int
+    name: str
 
 
 @dataclass(frozen=True)
@@ -178,7 +192,7 @@ class _Kept:
     place: int
 
 
-def _lay_out(run: cf.Run) -> tuple[Any, list[Expr]]:
+def _lay_out(run: cf.Run, names: Sequence[str]) -> tuple[Any, list[Expr]]:
     """What of a run must be kept: not what is a plain number, and not what is a constant of the run anyway."""
     kept: dict[int, Expr] = {}
     order: dict[int, int] = {}
@@ -188,7 +202,7 @@ def _lay_out(run: cf.Run) -> tuple[Any, list[Expr]]:
             return x
         op, name, _ = x.tape.nodes[x.i]
         if op == "in" and name[0] == "numbers":
-            return _Number(*name[1:])
+            return _Number(name[1], names[name[2]])
         order.setdefault(x.i, len(order))
         kept[x.i] = x
         return _Kept(order[x.i])
@@ -196,10 +210,10 @@ def _lay_out(run: cf.Run) -> tuple[Any, list[Expr]]:
     return rebuild(run, iter([place(x) for x in leaves(run)])), list(kept.values())
 
 
-def _restore(layout: Any, numbers: Any, kept: Any) -> cf.Run:
+def _restore(layout: Any, numbers: Sequence[Mapping[str, Scalar]], kept: Any) -> cf.Run:
     def value(x: Any) -> Scalar:
         if isinstance(x, _Number):
-            return numbers[x.row][x.column]
+            return numbers[x.body][x.name]
         return kept[x.place] if isinstance(x, _Kept) else x
 
     return rebuild(layout, iter([value(x) for x in leaves(layout)]))
