@@ -9,6 +9,7 @@
 Nothing here is fast; what is fast is in `torsor` itself and agrees with it.
 """
 
+from torsor.study.blocks import Operators, operators
 from torsor.study.denoc import UDUT, decompose, denoc, elementary, reverse_elimination
 from torsor.study.factorization import TABLE_I, Factorization, SpatialOperators, correspondence, spatial_operators
 from torsor.study.frames import (
@@ -19,7 +20,6 @@ from torsor.study.frames import (
     joint_frames,
     reframed_links,
 )
-from torsor.study.operators import Operators, operators
 
 __all__ = [
     "TABLE_I", "UDUT", "Factorization", "Operators", "SpatialOperators", "com_frames", "correspondence", "decompose",

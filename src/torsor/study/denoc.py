@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.model.model import Model
+from torsor.study.blocks import Operators, operators
 from torsor.study.frames import inertial_com_frames
-from torsor.study.operators import Operators, operators
 
 Array = NDArray[Any]
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.errors import ArgumentError
-from torsor.study.operators import Operators, block_diagonal, rows
+from torsor.study.blocks import Operators, block_diagonal, rows
 
 Array = NDArray[Any]
 

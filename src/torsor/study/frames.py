@@ -87,6 +87,14 @@ def checked_frames(model: Model, Q: ArrayLike | None) -> Array:
 # The model in other frames ---------------------------------------------------------------------------------
 
 
+class _Anywhere(Subspace):
+    """Motions of which none is known to have a coordinate to itself."""
+
+    @property
+    def axes(self) -> tuple[int | None, ...]:
+        return (None,) * len(self.columns)
+
+
 @dataclass(frozen=True)
 class ReframedLink(Link):
     """A link described in another frame: Q takes the model's coordinates of the body to the new ones."""
@@ -104,7 +112,7 @@ class ReframedLink(Link):
         return self._moved(super().S_rate(q, v))
 
     def _moved(self, S: Subspace) -> Subspace:
-        return Subspace(tuple(self.Q.Ad(column) for column in S.columns))
+        return _Anywhere(tuple(self.Q.Ad(column) for column in S.columns))
 
     def from_body(self, F: Spatial) -> Spatial:
         return self.Q.Ad_inv_dual(F)

@@ -13,6 +13,7 @@ depends on q (universal, planar joints), dS/dt v is added to -ad_{S v} Gamma V.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -200,7 +201,7 @@ def rows(i: int) -> slice:
     return slice(6 * i, 6 * i + 6)
 
 
-def block_diagonal(blocks: tuple[Array, ...]) -> Array:
+def block_diagonal(blocks: Sequence[Array]) -> Array:
     heights, widths = (np.cumsum([0, *(b.shape[k] for b in blocks)]) for k in range(2))
     A = np.zeros((heights[-1], widths[-1]))
     for b, top, left in zip(blocks, heights, widths):
