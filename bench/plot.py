@@ -18,7 +18,7 @@ def main() -> None:
     FIGURES.mkdir(parents=True, exist_ok=True)
     for path in sorted(RESULTS.glob("*.json")):
         record = json.loads(path.read_text())
-        figure = growth(record) if record["name"] == "long_chain" else bars(record)
+        figure = DRAWN.get(record["name"], bars)(record)
         figure.savefig(FIGURES / f"{record['name']}.png", dpi=150, bbox_inches="tight")
         print(f"{record['name']}.png")
 
@@ -71,6 +71,28 @@ def growth(record: dict) -> plt.Figure:
     panel.legend()
     panel.set_title(f"{record['title']}\n{caption(record)}", fontsize=9)
     return figure
+
+
+def times(record: dict) -> plt.Figure:
+    """Time over the length of the chain, a panel a family of cases: as printed, and as far as it goes."""
+    families = dict.fromkeys(row["case"].split(",")[0] for row in record["rows"])
+    figure, panels = plt.subplots(1, len(families), figsize=(5 * len(families), 4), layout="constrained")
+    colours = dict(zip(dict.fromkeys(row["contender"] for row in record["rows"]), (PEER, "black", OURS, TARGET)))
+    for panel, family in zip(panels, families):
+        rows = [row for row in record["rows"] if row["case"].startswith(family)]
+        for name, colour in colours.items():
+            mine = [row for row in rows if row["contender"] == name]
+            lengths = [int(row["case"].split("=")[1]) for row in mine]
+            panel.loglog(lengths, [row["min"] * 1e3 for row in mine], "o-", color=colour, label=name if mine else None)
+        panel.axvline(400, color=PEER, linewidth=0.8, linestyle=":")  # where the papers' figures end
+        panel.set(title=family, xlabel="n", ylabel="ms a solve")
+        panel.grid(which="both", alpha=0.2)
+        panel.legend(fontsize=8)
+    figure.suptitle(f"{record['title']}\n{caption(record)}", fontsize=9)
+    return figure
+
+
+DRAWN = {"long_chain": growth, "fixman": times}
 
 
 def by_case(rows: list[dict]) -> dict[str, list[dict]]:
