@@ -1,0 +1,361 @@
+"""Dynamics on an NVIDIA GPU: states a second, checked against float64 results computed on a CPU.
+
+    python bench/gpu.py [--quick] [--out FOLDER]        needs CuPy; JAX and PyTorch are used where they are there
+    python bench/gpu.py --references                    writes bench/gpu_reference.npz, on any machine with torsor
+
+Inputs are random, outputs are poisoned with NaN before the run that is checked, and every time is the median of
+several, between CUDA events.  The two floors of each case are the bytes it must move over the bandwidth of a copy,
+and its arithmetic instructions over the rate of a kernel that does nothing else, both measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import torsor as ts
+from torsor.kernel.cuda import Launch
+from torsor.kernel.llvm import fuse
+
+HERE = Path(__file__).parent
+REFERENCES = HERE / "gpu_reference.npz"
+STATES = 64  # with a known result, scattered among the others
+RUNS = 15
+TOLERANCE = {"float64": 1e-10, "float32": 2e-3}  # relative, of the worst state; single precision loses digits with M
+
+MODELS: dict[str, Callable[[], ts.Model]] = {
+    "PUMA 6R": ts.zoo.puma_saha,
+    "general 7R": lambda: ts.zoo.general_arm(7),
+    "Panda-like 7R": ts.zoo.panda,
+    "humanoid": ts.zoo.humanoid,
+}
+FUNCTIONS = {
+    "forward_dynamics": ts.forward_dynamics, "inverse_dynamics": ts.inverse_dynamics,
+    "mass_matrix": ts.mass_matrix, "inverse_mass_matrix": ts.inverse_mass_matrix,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    model: str
+    function: str = "forward_dynamics"
+    dtype: str = "float32"
+    trig: str = "accurate"
+    specialised: bool | None = None
+    target: float = 0.0  # billion states a second that are wanted
+    count: int = 2**22
+
+    @property
+    def label(self) -> str:
+        how = {None: "", True: ", unrolled", False: ", looped"}[self.specialised]
+        trig = f", {self.trig}" if self.dtype == "float32" else ""
+        return f"{self.model}, {self.function}, {self.dtype}{trig}{how}"
+
+
+CASES = [
+    Case("PUMA 6R", trig="accurate", target=8),
+    Case("PUMA 6R", trig="fast", target=15),
+    Case("PUMA 6R", dtype="float64", target=2.5),
+    Case("general 7R", trig="accurate", target=5),
+    Case("general 7R", trig="fast", target=9),
+    Case("general 7R", dtype="float64", target=2.5),
+    Case("humanoid", specialised=True, target=0.3, count=2**20),
+    Case("humanoid", specialised=True, trig="fast", count=2**20),
+    Case("humanoid", specialised=True, dtype="float64", count=2**20),
+    Case("humanoid", specialised=False, count=2**20),
+    Case("general 7R", specialised=False),
+    Case("Panda-like 7R", "inverse_dynamics", target=5),
+    Case("Panda-like 7R", "mass_matrix", target=2),
+    Case("Panda-like 7R", "inverse_mass_matrix", target=1),
+    Case("general 7R", "inverse_dynamics", target=5),
+    Case("general 7R", "mass_matrix", target=2),
+    Case("general 7R", "inverse_mass_matrix", target=1),
+]
+LAUNCHES = [Launch(128, r) for r in (255, 128, 96, 80, 64)] + [Launch(256, 255), Launch(256, 128), Launch(64, 255)]
+QUICK = [Launch(128, 255), Launch(128, 128), Launch(128, 96)]
+
+
+@dataclass
+class Row:
+    case: str
+    layout: str
+    launch: Launch
+    registers: int
+    spilled: int  # bytes of local memory a thread
+    milliseconds: float
+    billion_a_second: float
+    error: float
+    target: float
+    floor_bytes: float  # billion a second, were the copy of its arrays all
+    floor_operations: float  # billion a second, were its arithmetic all
+
+
+@dataclass
+class Report:
+    device: str = ""
+    copy_TB_a_second: float = 0.0
+    instructions_T_a_second: dict[str, float] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+# References --------------------------------------------------------------------------------------------------
+
+
+def states(model: ts.Model, count: int, seed: int) -> dict[str, np.ndarray]:
+    """Random states whose numbers are exact in single precision."""
+    rng = np.random.default_rng(seed)
+    q = model.random_configuration(rng, count).astype(np.float32)
+    names = ("v", "tau", "qdd")
+    return {"q": q} | {name: rng.normal(size=(count, model.nv)).astype(np.float32) for name in names}
+
+
+def write_references() -> None:
+    results = {}
+    for name, make in MODELS.items():
+        model = make()
+        given = {k: x.astype(np.float64) for k, x in states(model, STATES, 1).items()}
+        for function in FUNCTIONS.values():
+            if name == "humanoid" and "mass" in function.__name__:
+                continue  # not measured, and large
+            results[f"{name}/{function.__name__}"] = function(model, *(given[k] for k in inputs_of(function)))
+    np.savez_compressed(REFERENCES, **results)
+
+
+def inputs_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    return {"forward_dynamics": ("q", "v", "tau"), "inverse_dynamics": ("q", "v", "qdd")}.get(function.__name__, ("q",))
+
+
+# Measuring ---------------------------------------------------------------------------------------------------
+
+
+def median_ms(cp: Any, run: Callable[[], Any], runs: int = RUNS) -> float:
+    run()
+    times = []
+    for _ in range(runs):
+        begin, end = cp.cuda.Event(), cp.cuda.Event()
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(cp.cuda.get_elapsed_time(begin, end))
+    return float(np.median(times))
+
+
+def ceilings(cp: Any, report: Report) -> None:
+    """The bandwidth of a copy and the rate of multiply-adds."""
+    a = cp.random.uniform(size=2**27).astype(cp.float32)
+    b = cp.empty_like(a)
+    report.copy_TB_a_second = 2 * a.nbytes / median_ms(cp, lambda: cp.copyto(b, a)) / 1e9
+    for number, dtype in (("float", "float32"), ("double", "float64")):
+        source = (
+            f'extern "C" __global__ void spin({number}* p) {{ {number} x[8]; for (int k = 0; k < 8; ++k) x[k] = p[k]; '
+            "for (int i = 0; i < 512; ++i)\n#pragma unroll\nfor (int k = 0; k < 8; ++k) x[k] = x[k] * p[8] + p[9];\n"
+            f"{number} s = 0; for (int k = 0; k < 8; ++k) s += x[k]; if (s == 12345) p[0] = s; }}"
+        ).replace("p[8]", "c").replace("p[9]", "d").replace("{ " + number + " x", f"{{ {number} c = p[8], d = p[9], x", 1)
+        spin = cp.RawKernel(source, "spin")
+        p = cp.random.uniform(size=16).astype(dtype)
+        blocks = 132 * 64
+        ms = median_ms(cp, lambda spin=spin, p=p: spin((blocks,), (256,), (p,)))
+        report.instructions_T_a_second[dtype] = blocks * 256 * 512 * 8 / ms / 1e9
+
+
+def inputs(cp: Any, case: Case, model: ts.Model, where: Any) -> list[Any]:
+    """Random device arrays (count, n) of the case's type, the reference states scattered at `where`."""
+    known = states(model, STATES, 1)
+    arrays = []
+    for name in inputs_of(FUNCTIONS[case.function]):
+        size = model.nq if name == "q" else model.nv
+        x = cp.random.standard_normal((case.count, size), dtype=cp.float32)
+        if name == "q" and model.nq == model.nv:
+            x = cp.random.uniform(-np.pi, np.pi, (case.count, size)).astype(cp.float32)
+        x[where] = cp.asarray(known[name])
+        arrays.append(x.astype(case.dtype))
+    return arrays
+
+
+def measure(cp: Any, case: Case, launches: list[Launch], report: Report, reference: Any) -> None:
+    model = MODELS[case.model]()
+    options: dict[str, Any] = dict(target="cuda", dtype=case.dtype, trig=case.trig, specialised=case.specialised)
+    program = ts.compile(model, FUNCTIONS[case.function], **options)
+    where = cp.asarray(np.random.default_rng(2).choice(case.count, STATES, replace=False))
+    rows = inputs(cp, case, model, where)
+    columns = [cp.ascontiguousarray(x.T).T for x in rows]
+    expected = reference[f"{case.model}/{case.function}"]
+    begin = time.time()
+    kernel = program.kernel
+    layouts = {"columns": (False,) * len(kernel.arrays)}
+    jobs = [(launch, layouts["columns"]) for launch in launches]
+    jobs += [(launch, kernel.stageable(launch.threads)) for launch in launches]
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda job: program._function(*job), jobs))
+    seconds = time.time() - begin
+    size = int(np.prod(kernel.shape))
+    moved = (sum(x.shape[1] for x in rows) + size) * np.dtype(case.dtype).itemsize
+    counts = program.operations
+    work = counts.mul + counts.add - (len(fuse(kernel.code)) if program.specialised else 0)
+    for layout, arrays in (("columns", columns), ("rows", rows)):
+        out = cp.empty((case.count, *kernel.shape), case.dtype)
+        if layout == "columns":
+            flat = cp.empty((size, case.count), case.dtype).T
+            out = flat if len(kernel.shape) == 1 else cp.lib.stride_tricks.as_strided(
+                flat, (case.count, *kernel.shape),
+                (flat.strides[0], flat.strides[1] * kernel.shape[1], flat.strides[1]))  # fmt: skip
+        for launch in launches:
+            program.launch = launch
+            out[...] = cp.nan
+            try:
+                program(*arrays, out=out)
+            except Exception as error:
+                print("failed", case.label, layout, launch, repr(error)[:300], flush=True)
+                continue
+            got = out[where].get().astype(np.float64)
+            bad = int(cp.isnan(out).sum())
+            worst = np.abs(got - expected).reshape(STATES, -1).max(1) / np.abs(expected).reshape(STATES, -1).max(1)
+            error = float(worst.max())
+            if bad or not error < TOLERANCE[case.dtype]:
+                print("WRONG", case.label, layout, launch, bad, error, flush=True)
+            ms = median_ms(cp, lambda arrays=arrays, out=out: program(*arrays, out=out))
+            staged = kernel.stageable(launch.threads) if layout == "rows" else layouts["columns"]
+            function = program._function(launch, staged)
+            rate = case.count / ms / 1e6
+            report.rows.append(Row(
+                case.label, layout, launch, function.num_regs, function.local_size_bytes, ms, rate, error, case.target,
+                report.copy_TB_a_second * 1e3 / moved,
+                report.instructions_T_a_second[case.dtype] * 1e3 / work,
+            ))  # fmt: skip
+        rows_of = [r for r in report.rows if r.case == case.label and r.layout == layout]
+        if rows_of:
+            best = max(rows_of, key=lambda r: r.billion_a_second)
+            all_ = " ".join(f"{r.launch.threads}/{r.launch.registers}:{r.billion_a_second:.2f}({r.registers},{r.spilled})"
+                            for r in rows_of)  # fmt: skip
+            print(f"{case.label} [{layout}] {best.billion_a_second:.2f} G/s  error {best.error:.1e}  compile {seconds:.1f} s | {all_}",
+                  flush=True)  # fmt: skip
+    del rows, columns
+    cp.get_default_memory_pool().free_all_blocks()
+
+
+# Other libraries ---------------------------------------------------------------------------------------------
+
+
+def interoperation(cp: Any, report: Report, reference: Any) -> None:
+    """The public function on arrays of each library, on a stream of the caller's."""
+    model = MODELS["PUMA 6R"]()
+    known = states(model, STATES, 1)
+    given = [known[k] for k in ("q", "v", "tau")]
+    expected = reference["PUMA 6R/forward_dynamics"]
+
+    def check(name: str, result: Any, kind: type, back: Callable[[Any], np.ndarray]) -> None:
+        error = float(np.abs(back(result) - expected).max() / np.abs(expected).max())
+        report.facts[name] = {"type": type(result).__name__, "same kind": isinstance(result, kind), "error": error}
+
+    with cp.cuda.Stream(non_blocking=True):
+        arrays = [cp.asarray(x) for x in given]
+        check("CuPy", ts.forward_dynamics(model, *arrays), cp.ndarray, cp.asnumpy)
+    for make in (torch_arrays, jax_arrays):
+        try:
+            name, arrays, kind, back = make(given)
+        except ImportError:
+            continue
+        try:
+            check(name, ts.forward_dynamics(model, *arrays), kind, back)
+        except Exception as error:
+            report.facts[name] = repr(error)[:400]
+
+
+def torch_arrays(given: list[np.ndarray]) -> tuple[str, list[Any], type, Callable[[Any], np.ndarray]]:
+    import torch
+
+    return "PyTorch", [torch.from_numpy(x).cuda() for x in given], torch.Tensor, lambda x: x.cpu().numpy()
+
+
+def jax_arrays(given: list[np.ndarray]) -> tuple[str, list[Any], type, Callable[[Any], np.ndarray]]:
+    import jax
+
+    return "JAX", [jax.device_put(x) for x in given], jax.Array, np.asarray
+
+
+def jax_peer(cp: Any, report: Report, reference: Any) -> None:
+    """The same forward dynamics as a vmapped JAX function of 6x6 matrices."""
+    try:
+        import jax
+    except ImportError:
+        return
+    from jax_articulated_body import forward_dynamics
+
+    model = MODELS["PUMA 6R"]()
+    count = 2**20
+    where = np.random.default_rng(2).choice(count, STATES, replace=False)
+    arrays = [jax.device_put(cp.asnumpy(x)) for x in inputs(cp, Case("PUMA 6R", count=count), model, cp.asarray(where))]
+    function = jax.jit(jax.vmap(forward_dynamics(model)))
+    begin = time.time()
+    result = np.asarray(function(*arrays))[where]
+    compile_seconds = time.time() - begin
+    expected = reference["PUMA 6R/forward_dynamics"]
+    times = []
+    for _ in range(RUNS):
+        begin = time.perf_counter()
+        function(*arrays).block_until_ready()
+        times.append(time.perf_counter() - begin)
+    rate = count / float(np.median(times)) / 1e9
+    best = max(r.billion_a_second for r in report.rows if r.case.startswith("PUMA 6R, forward_dynamics, float32, accurate"))
+    report.facts["JAX vmap of 6x6"] = {
+        "billion_a_second": rate, "compile_seconds": compile_seconds, "torsor is faster by": best / rate,
+        "error": float(np.abs(result - expected).max() / np.abs(expected).max()),
+    }  # fmt: skip
+
+
+def table(report: Report) -> str:
+    """The best launch of every case in both layouts."""
+    lines = [f"{report.device}: copy {report.copy_TB_a_second:.2f} TB/s, "
+             f"{', '.join(f'{k} {v:.1f} T multiply-adds/s' for k, v in report.instructions_T_a_second.items())}"]  # fmt: skip
+    lines.append(f"{'case':<62} {'columns':>8} {'rows':>8}  target   floors: bytes, operations")
+    for label in dict.fromkeys(r.case for r in report.rows):
+        best = {}
+        for layout in ("columns", "rows"):
+            found = [r for r in report.rows if r.case == label and r.layout == layout]
+            best[layout] = max((r.billion_a_second for r in found), default=0.0)
+        row = next(r for r in report.rows if r.case == label)
+        lines.append(f"{label:<62} {best['columns']:8.2f} {best['rows']:8.2f}  {row.target:6.1f}   "
+                     f"{row.floor_bytes:7.1f} {row.floor_operations:7.1f}")  # fmt: skip
+    return "\n".join([*lines, *(f"{name}: {fact}" for name, fact in report.facts.items())])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--references", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="fewer launches")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--out", default=str(HERE / "results"))
+    options = parser.parse_args()
+    if options.references:
+        return write_references()
+    import cupy as cp
+
+    report = Report(device=cp.cuda.runtime.getDeviceProperties(0)["name"].decode())
+    ceilings(cp, report)
+    reference = np.load(REFERENCES)
+    for case in CASES:
+        if options.only in case.label:
+            measure(cp, case, QUICK if options.quick else LAUNCHES, report, reference)
+    interoperation(cp, report, reference)
+    try:
+        jax_peer(cp, report, reference)
+    except Exception as error:
+        report.facts["JAX vmap of 6x6"] = repr(error)[:400]
+    folder = Path(options.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "gpu.json").write_text(json.dumps(asdict(report), indent=1) + "\n")
+    print(table(report))
+
+
+if __name__ == "__main__":
+    main()
