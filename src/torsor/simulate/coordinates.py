@@ -11,7 +11,8 @@ the vector space (q, v) therefore only trim the rounding and truncation errors i
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 
 Array = NDArray[Any]
+CONJUGATE = np.array([1.0, -1.0, -1.0, -1.0])
 SPHERICAL, FREE = (next(j.code for j in JOINTS if j.name == name) for name in ("spherical", "free"))
 
 
@@ -56,10 +58,10 @@ class Coordinates:
             return v
         out = np.empty((*v.shape[:-1], self.nq))
         plain_q, plain_v = self.plain
-        quaternion, omega = q[..., self.quaternion], v[..., self.omega]
+        quaternion = q[..., self.quaternion]
         out[..., plain_q] = v[..., plain_v]
-        out[..., self.quaternion] = _half_product(quaternion, omega)
-        out[..., self.position] = _turn(self._R(quaternion), v[..., self.linear])
+        out[..., self.quaternion] = spin(quaternion, v[..., self.omega])
+        out[..., self.position] = rotate(quaternion[..., self.turning_of_free, :], v[..., self.linear])
         return out
 
     def rate_dot(self, q: Array, v: Array, a: Array) -> Array:
@@ -68,9 +70,9 @@ class Coordinates:
         if self.flat:
             return out
         quaternion, omega = q[..., self.quaternion], v[..., self.omega]
-        out[..., self.quaternion] += _half_product(_half_product(quaternion, omega), omega)
+        out[..., self.quaternion] += spin(spin(quaternion, omega), omega)
         swirl = np.cross(omega[..., self.turning_of_free, :], v[..., self.linear])
-        out[..., self.position] += _turn(self._R(quaternion), swirl)
+        out[..., self.position] += rotate(quaternion[..., self.turning_of_free, :], swirl)
         return out
 
     def velocity(self, q: Array, rate: Array) -> Array:
@@ -79,13 +81,11 @@ class Coordinates:
             return rate
         out = np.empty((*rate.shape[:-1], self.nv))
         plain_q, plain_v = self.plain
-        quaternion, spin = q[..., self.quaternion], rate[..., self.quaternion]
+        quaternion = q[..., self.quaternion]
         out[..., plain_v] = rate[..., plain_q]
-        length2 = (quaternion * quaternion).sum(-1, keepdims=True)
-        w, x, w_rate, x_rate = quaternion[..., :1], quaternion[..., 1:], spin[..., :1], spin[..., 1:]
-        out[..., self.omega] = 2 * (w * x_rate - w_rate * x - np.cross(x, x_rate)) / length2
-        R_transposed = self._R(quaternion).swapaxes(-1, -2)
-        out[..., self.linear] = _turn(R_transposed, rate[..., self.position])
+        out[..., self.omega] = spin_of(quaternion, rate[..., self.quaternion])
+        back = quaternion[..., self.turning_of_free, :] * CONJUGATE
+        out[..., self.linear] = rotate(back, rate[..., self.position])
         return out
 
     def move(self, q: Array, dv: Array) -> Array:
@@ -96,7 +96,7 @@ class Coordinates:
         plain_q, plain_v = self.plain
         out[plain_q] = q[plain_q] + dv[plain_v]
         quaternion, omega = q[self.quaternion], dv[self.omega]
-        out[self.quaternion] = _turning()(quaternion, omega)
+        out[self.quaternion] = turn(quaternion, omega)
         for p, linear, turning in zip(self.position, self.linear, self.turning_of_free):
             _, shift = split(exp_se3(Vec(*omega[turning].tolist(), *dv[linear].tolist())))
             out[p] = q[p] + np.array(quaternion_to_matrix(Vec(*quaternion[turning].tolist())) @ shift)
@@ -112,28 +112,44 @@ class Coordinates:
         q[..., self.quaternion] /= lengths[..., None]
         return lengths
 
-    def _R(self, quaternion: Array) -> Array:
-        """Rotation matrices of the free joints."""
-        return np.asarray(quaternion_to_matrix(quaternion[..., self.turning_of_free, :]))
+
+# ---- functions of one quaternion, compiled when first called: integrators call them at every stage ----
 
 
-@cache
-def _turning() -> Any:
+def _compiled(*sizes: int) -> Callable[[Callable[..., Any]], Callable[..., Array]]:
+    """A function of vectors of scalars as one of arrays (..., size)."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Array]:
+        program = cache(lambda: compile_pointwise(
+            lambda *vectors: list(function(*(Vec(*x) for x in vectors))), {f"x{k}": (n,) for k, n in enumerate(sizes)}
+        ))  # fmt: skip
+        return wraps(function)(lambda *arrays: program()(*arrays))
+
+    return decorate
+
+
+@_compiled(4, 3)
+def spin(quaternion: Vec, omega: Vec) -> Vec:
+    """quat (0, omega) / 2"""
+    return quaternion_product(quaternion, Vec(0.0, *omega)) * 0.5
+
+
+@_compiled(4, 4)
+def spin_of(quaternion: Vec, rate: Vec) -> Vec:
+    """The omega of a rate of change: twice the vector part of quat^-1 rate."""
+    w, x, y, z = quaternion
+    product = quaternion_product(Vec(w, -x, -y, -z), rate) * (2.0 / dot(quaternion, quaternion))
+    return Vec(*product[1:])
+
+
+@_compiled(4, 3)
+def rotate(quaternion: Vec, x: Vec) -> Vec:
+    """R(quat) x"""
+    return quaternion_to_matrix(quaternion) @ x
+
+
+@_compiled(4, 3)
+def turn(quaternion: Vec, omega: Vec) -> Vec:
     """quat exp(omega / 2), made a unit."""
-
-    def turn(quaternion: Any, omega: Any) -> Any:
-        moved = quaternion_product(Vec(*quaternion), exp_quaternion(Vec(*omega)))
-        return list(moved * (1.0 / sqrt(dot(moved, moved))))
-
-    return compile_pointwise(turn, {"quaternion": (4,), "omega": (3,)})
-
-
-def _half_product(quaternion: Array, omega: Array) -> Array:
-    """quaternion (0, omega) / 2"""
-    w, x = quaternion[..., :1], quaternion[..., 1:]
-    scalar = -(x * omega).sum(-1, keepdims=True)
-    return np.concatenate([scalar, w * omega + np.cross(x, omega)], axis=-1) / 2
-
-
-def _turn(R: Array, x: Array) -> Array:
-    return np.einsum("...ij,...j", R, x)
+    moved = quaternion_product(quaternion, exp_quaternion(omega))
+    return moved * (1.0 / sqrt(dot(moved, moved)))

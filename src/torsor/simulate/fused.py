@@ -142,7 +142,7 @@ class FusedStages:
         values |= {"rhs": functions[0], "data": datas[0], "s": s, "m": m, "n": n}
         self._words = np.array([values[name] for name in WORDS], dtype=np.int64)
         self._alive = (program, tau, arrays)
-        self._call, self._at = _function(), self._words.ctypes.data
+        (self._call, _), self._at = _function(), self._words.ctypes.data
 
     def __call__(self, h: float) -> float:
         return self._call(self._at, h)
@@ -154,11 +154,10 @@ def _rows(x: Array) -> list[int]:
 
 
 @cache
-def _function() -> Any:
+def _function() -> tuple[Any, Any]:
+    """(the function, the code that must live as long as it does)"""
     loaded = machine.load(f"runge-kutta|{CODE}", _code)
-    function = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p, ctypes.c_double)(loaded.address)
-    function.loaded = loaded  # the code lives as long as the function
-    return function
+    return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p, ctypes.c_double)(loaded.address), loaded
 
 
 def _code() -> str:
