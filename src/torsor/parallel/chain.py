@@ -28,7 +28,8 @@ from torsor.parallel.schedule import Level, Operand, Operation, Schedule, Task, 
 
 Array = NDArray[Any]
 
-RUN = 8  # bodies a run
+# Bodies a run.  Longer ones cost less work and time on a processor, shorter ones less depth (bench/log_depth.py).
+RUN = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +49,13 @@ class Plan:
 
     lanes_apart: whether the numbers of a lane lie side by side (vectors of a processor then walk along few cache
     lines), or the same number of all lanes does (threads of a GPU then read together).
+    run: bodies a run.
     """
 
     framed: Framed
     inputs: tuple[str, ...]
     lanes_apart: bool = True
+    run: int = RUN
 
     def __post_init__(self) -> None:
         self.levels: list[Level] = []
@@ -148,7 +151,7 @@ class ChainPlan:
         self.plan, self.side = plan, side
         framed, inputs = plan.framed, plan.inputs
         kind = framed.kind[main]
-        starts = runs_of(kind, 1 if side else RUN)
+        starts = runs_of(kind, 1 if side else plan.run)
         self.runs = len(starts) - 1
         freedoms = [joint_named(framed.kinds[k].joint).nv for k in np.unique(kind)]
         self.size = max(1, 6 - min(freedoms))

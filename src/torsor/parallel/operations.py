@@ -13,6 +13,7 @@ from typing import Any
 
 from torsor.algorithms import constraint_force as cf
 from torsor.kernel.frames import FramedLink, Kind
+from torsor.kernel.pointwise import trace
 from torsor.kernel.tape import Expr, Tape
 from torsor.kernel.trace import leaves, rebuild
 from torsor.linalg import Mat, Scalar, Vec
@@ -116,7 +117,7 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
     torque = "tau" if "tau" in inputs else "b"
     moving = "v" in inputs
     nv = joint_named(kind.joint).nv
-    layout: Any = None
+    every = constants_of(kind, "external" in inputs)
 
     def turn(names: Sequence[str], numbers: Any, q: Any, v: Any) -> list[Scalar]:
         R, w = cf.turn_of(*bodies(kind, names, numbers, {"q": q, "v": v}))
@@ -127,21 +128,28 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
         R, T = cf.handle(link, h, size)
         return [list(x.coordinates) for x in (cf.combine(T, tau[0]), *R, *T)]
 
-    def condense(names: Sequence[str], numbers: Any, *rest: Any) -> list[Scalar]:
-        nonlocal layout
+    def condensed(names: Sequence[str], numbers: Any, *rest: Any) -> tuple[cf.Segment, cf.Run]:
         links, here = bodies(kind, names, numbers, dict(zip(inputs, rest)))
         more = list(rest[len(inputs) :])
         w = Vec.of(more.pop(0)) if moving else None
         if branched:
             here[0].side = side_load(more.pop(0))
         load, *tip = (Spatial.of(row) for row in more.pop(0))
-        segment, run = cf.condense(links, here, w, tip, load, size)
-        layout, kept = _lay_out(run, names)
-        return [*segment.pack(), *kept]
+        return cf.condense(links, here, w, tip, load, size)
+
+    extra: dict[str, tuple[int, ...]] = {"w": (3,)} if moving else {}
+    extra |= {"side": (SIDE,)} if branched else {}
+    extra["handle"] = (1 + size, 6)
+    layout = _lay_out(condensed, every, {"numbers": (length, len(every)), **shapes, **extra})
+
+    def condense(names: Sequence[str], numbers: Any, *rest: Any) -> list[Scalar]:
+        segment, run = condensed(names, numbers, *rest)
+        scalars = leaves(run)
+        return [*segment.pack(), *(scalars[k] for k in layout.kept)]
 
     def release(names: Sequence[str], numbers: Any, segment: Any, kept: Any, first: Any, last: Any) -> list[Scalar]:
         links, _ = bodies(kind, names, numbers, {})
-        run = _restore(layout, [link.numbers for link in links], kept)
+        run = layout.restore([link.numbers for link in links], kept)
         qdd, A = cf.release(links, run, cf.Segment.unpack(segment, size), Vec.of(first), Vec.of(last))
         return [*A.coordinates, *(x for row in qdd for x in row)]
 
@@ -156,24 +164,20 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
             given = functools.update_wrapper(functools.partial(function, names), function)
             return Operation(function.__name__, given, {"numbers": (bodies_, len(names)), **more})
 
-        every = constants_of(kind, "external" in inputs)
         used = {name[2] for name in with_table(every).code.inputs if name[0] == "numbers"}
         names = tuple(every[k] for k in sorted(used)) or every[:1]  # a table of none is no table
         return RunOperation(with_table(names), names)
 
-    extra: dict[str, tuple[int, ...]] = {"w": (3,)} if moving else {}
-    extra |= {"side": (SIDE,)} if branched else {}
-    condensing = make(condense, length, {**shapes, **extra, "handle": (1 + size, 6)})
-    S = cf.Segment.length(size)
-    kept = len(condensing.operation.code.outputs) - S  # tracing it also laid out what is kept
-    rest = {"segment": (S,), "kept": (kept,), "first": (size,), "last": (size,)}
+    rest = {
+        "segment": (cf.Segment.length(size),), "kept": (len(layout.kept),), "first": (size,), "last": (size,)
+    }  # fmt: skip
     return RunOperations(
         turn=make(turn, length, {"q": shapes["q"], "v": (length, nv)}),
         handle=make(handle, 1, {"q": (1, shapes["q"][1]), torque: (1, nv)}),
-        condense=condensing,
+        condense=make(condense, length, {**shapes, **extra}),
         release=make(release, length, rest),
         settle=Operation("settle", settle, {"torques": (nv, 6), "A": (6,), "qdd": (length * nv,)}),
-        kept=kept,
+        kept=len(layout.kept),
     )
 
 
@@ -192,31 +196,48 @@ class _Kept:
     place: int
 
 
-def _lay_out(run: cf.Run, names: Sequence[str]) -> tuple[Any, list[Expr]]:
-    """What of a run must be kept: not what is a plain number, and not what is a constant of the run anyway."""
-    kept: dict[int, Expr] = {}
+@dataclass(frozen=True)
+class _Layout:
+    """How to keep a `Run`: which of its scalars, and where each is found again."""
+
+    like: cf.Run  # of plain numbers, `_Number`s and `_Kept`s
+    kept: tuple[int, ...]  # places among all its scalars
+
+    def restore(self, numbers: Sequence[Mapping[str, Scalar]], kept: Sequence[Scalar]) -> cf.Run:
+        def value(x: Any) -> Scalar:
+            if isinstance(x, _Number):
+                return numbers[x.body][x.name]
+            return kept[x.place] if isinstance(x, _Kept) else x
+
+        return rebuild(self.like, iter([value(x) for x in leaves(self.like)]))
+
+
+def _lay_out(condensed: Callable[..., Any], names: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> _Layout:
+    """Keep what is neither a plain number, nor a constant of the run anyway, nor kept already."""
+    runs: list[cf.Run] = []
+
+    def look(*arguments: Any) -> list[Scalar]:
+        segment, run = condensed(names, *arguments)
+        runs.append(run)
+        return segment.pack()
+
+    trace(look, shapes)
+    kept: list[int] = []
     order: dict[int, int] = {}
 
-    def place(x: Scalar) -> Any:
+    def place(k: int, x: Scalar) -> Any:
         if not isinstance(x, Expr):
             return x
         op, name, _ = x.tape.nodes[x.i]
         if op == "in" and name[0] == "numbers":
             return _Number(name[1], names[name[2]])
-        order.setdefault(x.i, len(order))
-        kept[x.i] = x
+        if x.i not in order:
+            order[x.i] = len(kept)
+            kept.append(k)
         return _Kept(order[x.i])
 
-    return rebuild(run, iter([place(x) for x in leaves(run)])), list(kept.values())
-
-
-def _restore(layout: Any, numbers: Sequence[Mapping[str, Scalar]], kept: Any) -> cf.Run:
-    def value(x: Any) -> Scalar:
-        if isinstance(x, _Number):
-            return numbers[x.body][x.name]
-        return kept[x.place] if isinstance(x, _Kept) else x
-
-    return rebuild(layout, iter([value(x) for x in leaves(layout)]))
+    places = [place(k, x) for k, x in enumerate(leaves(runs[0]))]
+    return _Layout(rebuild(runs[0], iter(places)), tuple(kept))
 
 
 class Side:

@@ -26,19 +26,23 @@ INPUTS = {"forward_dynamics": ("q", "v", "tau"), "mass_solve": ("q", "b")}
 
 
 def schedule(model: Model, function: str = "forward_dynamics", *, external: bool = False,
-             lanes_apart: bool = True) -> Schedule:  # fmt: skip
-    """The levels that compute a function of a model: "forward_dynamics" or "mass_solve"."""
+             lanes_apart: bool = True, run: int = RUN) -> Schedule:  # fmt: skip
+    """The levels that compute a function of a model: "forward_dynamics" or "mass_solve".
+
+    lanes_apart   memory for the vectors of a processor; False: for the threads of a GPU
+    run           bodies that one operation condenses: 1 is plain block elimination of the constraint forces
+    """
     check_inertias(model)
     inputs = INPUTS[function] + (("external",) if external else ())
-    return tree_schedule(Plan(_framed(model), inputs, lanes_apart))
+    return tree_schedule(Plan(_framed(model), inputs, lanes_apart, run))
 
 
 class Solver:
     """A function of one model: its schedule, and an engine to run it on one state after the other."""
 
     def __init__(self, model: Model, function: str = "forward_dynamics", *, external: bool = False,
-                 threads: int = 1) -> None:  # fmt: skip
-        self.schedule = schedule(model, function, external=external)
+                 threads: int = 1, run: int = RUN) -> None:  # fmt: skip
+        self.schedule = schedule(model, function, external=external, run=run)
         self.engine = Engine(self.schedule, threads)
 
     def __call__(self, inputs: Mapping[str, Array]) -> Array:
