@@ -36,3 +36,10 @@ def matrix(where: str, quantity: str, published: ArrayLike, computed: ArrayLike,
 
 def _words(x: NDArray[Any]) -> str:
     return "  ".join(f"{value:.4g}" for value in x.ravel())
+
+
+def identity(where: str, quantity: str, one: ArrayLike, other: ArrayLike, within: float = 1e-11) -> Check:
+    """Two ways to the same result, for what a paper proves and prints no numbers of."""
+    a, b = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    apart = float(np.abs(a - b).max() / np.abs(b).max())
+    return Check(where, quantity, "equal", f"{apart:.0e} apart, relative", apart <= within)
