@@ -11,13 +11,15 @@ from pathlib import Path
 from types import ModuleType
 
 from torsor.errors import ArgumentError
-from torsor.papers import featherstone1999, lee2007, saha2001
+from torsor.papers import featherstone1999, lee2005, lee2007, ploen1999, saha2001
 from torsor.papers.check import Check
 
 PAPERS: dict[str, ModuleType] = {
     "Featherstone & Fijany 1999": featherstone1999,
+    "Ploen & Park 1999": ploen1999,
     "Saha 2001": saha2001,
     "Lee, Wang & Chirikjian 2007": lee2007,
+    "Lee & Chirikjian 2005": lee2005,
 }
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from torsor import dynamics
 from torsor.model import Model, zoo
+from torsor.papers import saha_algorithm
 from torsor.papers.check import Check, numbers
 from torsor.simulate import Cycloid, Table, Trajectory, simulate
 from torsor.view.plots import coordinate_units, force_units, small_multiples
@@ -69,9 +70,7 @@ def checks() -> Iterator[Check]:
             words,
             None,
         )
-    count = dynamics.compile(zoo.general_arm(6), dynamics.forward_dynamics).operations
-    words = f"{count.mul + count.div} M {count.add} A, bias included"
-    yield Check("Table I", "forward dynamics, n = 6", "862 M 797 A, bias excluded", words, None)
+    yield from saha_algorithm.checks()
 
 
 def figures(folder: Path) -> Iterator[Path]:

@@ -1,0 +1,151 @@
+"""M = U D U^T: DeNOC matrices, reverse Gaussian elimination, and Saha's three steps to the letter (2001)."""
+
+import numpy as np
+import oracle
+import pytest
+from machines import difference
+
+import torsor as ts
+from torsor import study, zoo
+from torsor.kernel.pointwise import trace
+from torsor.kernel.tape import Operations
+from torsor.papers import saha_algorithm
+from torsor.study import saha
+
+MACHINES = {
+    "tree": lambda: zoo.random_tree(30, 1),
+    "chain": lambda: zoo.random_chain(30, 3, joints=None),
+    "arm": lambda: zoo.general_arm(10, 5),
+    "Stanford": zoo.stanford,
+}
+IDENTITY = 1e-12
+ELIMINATED = 1e-10  # elimination on the entries of M itself, whose condition reaches 1e5 here
+
+
+@pytest.fixture(params=MACHINES, scope="module")
+def denoc(request):
+    model = MACHINES[request.param]()
+    return study.denoc(model, model.random_configuration(6))
+
+
+def test_denoc_blocks(denoc):
+    """B_ij = [[1, 0], [C_ij, 1]], M_i = diag(I_i, m_i 1)                                         (Eqs 3, 5)"""
+    o = denoc
+    bodies = oracle.kinematics(o.model, o.q)
+    centres = [p + R @ c for (R, p, *_), c in zip(bodies, o.model.com)]
+    for i, parent in enumerate(o.model.parent.tolist()):
+        if parent >= 0:
+            c = centres[parent] - centres[i]
+            expected = np.eye(6)
+            expected[3:, :3] = np.cross(np.eye(3), c)  # [c]: row k is e_k x c
+            assert np.abs(o.Ad_inv[i] - expected).max() < IDENTITY * max(1, np.abs(centres).max())
+        R, I = bodies[i][0], o.model.inertia[i]
+        expected = np.zeros((6, 6))
+        expected[:3, :3], expected[3:, 3:] = R @ I @ R.T, o.model.mass[i] * np.eye(3)
+        assert np.abs(o.J_blocks[i] - expected).max() < IDENTITY * np.abs(expected).max() * 100
+
+
+def test_mass_matrix_from_denoc_matrices(denoc):
+    """M = N_d^T N_l^T M_b N_l N_d                                                                  (Eq. 2)"""
+    o = denoc
+    assert difference(o.S.T @ o.G.T @ o.J @ o.G @ o.S, oracle.mass_matrix(o.model, o.q)) < IDENTITY
+
+
+def test_decomposition_of_the_mass_matrix(denoc):
+    u = study.decompose(denoc)
+    assert difference(u.U @ np.diag(u.D) @ u.U.T, oracle.mass_matrix(denoc.model, denoc.q)) < IDENTITY
+    assert np.array_equal(u.U, np.triu(u.U))
+    assert np.all(np.diag(u.U) == 1)
+    assert np.all(u.D > 0)
+
+
+def test_recursive_elimination_is_that_of_the_matrix(denoc):
+    u = study.decompose(denoc)
+    U, D = study.reverse_elimination(oracle.mass_matrix(denoc.model, denoc.q))
+    assert difference(u.U, U) < ELIMINATED
+    assert difference(u.D, D) < ELIMINATED
+
+
+def test_entries_between_branches_are_zero():
+    model = zoo.random_tree(30, 1)
+    u = study.decompose(study.denoc(model, model.random_configuration(6)))
+    body = np.repeat(np.arange(model.n), np.diff(model.v_start))
+    above = [[a in ways(model, b) for b in body] for a in body]
+    assert not u.U[~np.array(above)].any()
+    assert not u.U_inverse[~np.array(above)].any()
+
+
+def ways(model, body):
+    found = set()
+    while body >= 0:
+        found.add(body)
+        body = int(model.parent[body])
+    return found
+
+
+def test_analytic_inverse(denoc):
+    u = study.decompose(denoc)
+    M, one = oracle.mass_matrix(denoc.model, denoc.q), np.eye(denoc.model.nv)
+    assert np.abs(u.U_inverse @ u.U - one).max() < IDENTITY * np.abs(u.U).max() * np.abs(u.U_inverse).max()
+    assert np.abs(u.M_inverse @ M - one).max() < IDENTITY * np.abs(M).max() * np.abs(u.M_inverse).max()
+
+
+def test_pivots_are_those_of_the_compiled_sweeps():
+    model = zoo.general_arm(6, 5)
+    q = model.random_configuration(0)
+    D = study.decompose(study.denoc(model, q)).D
+    assert difference(np.log(D).sum(), ts.log_det_mass_matrix(model, q)) < IDENTITY
+
+
+def test_elementary_matrices_annihilate_column_after_column():
+    A = np.random.default_rng(0).normal(size=(6, 6))
+    M = A @ A.T
+    previous = M
+    for k, (E, L) in zip(range(5, 0, -1), study.elementary(M)):
+        assert np.abs(L[:k, k:]).max() < IDENTITY * np.abs(M).max()
+        assert difference(np.linalg.inv(E), 2 * np.eye(6) - E) < IDENTITY  # Eq. 8
+        assert difference(L, E @ previous) < IDENTITY
+        previous = L
+
+
+@pytest.mark.parametrize("name", ["general_arm", "random_tree"])
+def test_method_udut_agrees_with_articulated_bodies(name):
+    model = zoo.general_arm(6, 5) if name == "general_arm" else zoo.random_tree(5, 1)
+    rng = np.random.default_rng(0)
+    q, (v, tau) = model.random_configuration(rng), rng.normal(size=(2, model.nv))
+    external = rng.normal(size=(model.n, 6))
+    for method in ("udut", "ploen-park"):
+        found = ts.forward_dynamics(model, q, v, tau, external=external, method=method)
+        assert difference(found, ts.forward_dynamics(model, q, v, tau, external=external)) < IDENTITY
+    assert difference(ts.mass_solve(model, q, tau, method="udut"), ts.mass_solve(model, q, tau)) < IDENTITY
+
+
+# To the letter -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prismatic", [(), (2,), (0, 3)], ids=["revolute", "one prismatic", "two prismatic"])
+def test_three_steps_solve_for_the_accelerations(prismatic):
+    rng = np.random.default_rng(0)
+    links = saha_algorithm.general_links(5, prismatic)
+    q, phi = rng.normal(size=(2, 5))
+    found = saha.forward_dynamics(links, q.tolist(), phi.tolist())
+    assert difference(found, ts.mass_solve(saha_algorithm.model_of(links), q, phi)) < IDENTITY
+
+
+@pytest.mark.parametrize("n", range(3, 21))
+def test_three_steps_stay_within_the_itemised_counts(n):
+    """192n - 284 M (divisions counted as such) and 187n - 325 A on a general Denavit-Hartenberg arm."""
+    count = saha_algorithm.operations(n)
+    assert count.mul + count.div <= 192 * n - 284
+    assert count.add <= 187 * n - 325
+
+
+def test_counts_are_linear_with_the_slopes_of_the_paper():
+    four, ten = (saha_algorithm.operations(n) for n in (4, 10))
+    assert (ten.mul - four.mul, ten.add - four.add, ten.div - four.div) == (192 * 6, 187 * 6, 6)
+
+
+def test_turns_cost_what_the_paper_says():
+    link = saha_algorithm.general_links(1)[0]
+    vector = Operations.of(trace(lambda q, x: saha.Turn(link, q[0]).out(saha.Vec.of(x)), {"q": (1,), "x": (3,)}))
+    assert (vector.mul, vector.add) == (8, 4)
