@@ -33,6 +33,8 @@ MOVING = 15  # numbers of a side body's motion: ω, dω/dt, a and the wrench the
 
 def main_chain(model: Model) -> Array:
     """The bodies of the longest way from the base to a tip, in order."""
+    if model.is_chain:
+        return np.arange(model.n)
     generation = np.ones(model.n, np.int64)
     for i, p in enumerate(model.parent.tolist()):
         if p >= 0:

@@ -168,7 +168,7 @@ class ChainPlan:
     def _groups(self, main: Array, kind: Array, starts: Array, inputs: tuple[str, ...]) -> list[Group]:
         framed, lengths = self.plan.framed, np.diff(starts)
         groups = []
-        for k, length in sorted({(int(kind[s]), int(n)) for s, n in zip(starts, lengths)}):
+        for k, length in np.unique(np.stack([kind[starts[:-1]], lengths]), axis=1).T.tolist():
             runs = np.flatnonzero((kind[starts[:-1]] == k) & (lengths == length))
             operations = run_operations(framed.kinds[k], length, self.size, inputs, self.side is not None)
             groups.append(Group(operations, length, joint_named(framed.kinds[k].joint).nv, runs, main[starts[runs]]))
