@@ -56,7 +56,7 @@ def cosine(q):
 
 
 def sample(corrected, rng):
-    """How the molecule lies in space is all the same: each draw begins with both arms on the equator, far from poles."""
+    """How the molecule lies in space is all the same: each draw begins with the arms on the equator, far from poles."""
     c = rng.uniform(-1, 1, MOLECULES)
     seen = []
     for _ in range(DRAWS):
