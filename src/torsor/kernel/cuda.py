@@ -10,7 +10,7 @@ body keeps lies in scratch memory, number by number, the threads side by side.
 
 An array is seen as (states, numbers of a state): state b has its number k at  pointer[b * step + k * stride].
 Neighbouring threads must read neighbouring memory, so an array whose states are rows (stride 1) is staged: a block
-copies its rows as they come into shared memory, and each thread takes its own from there.
+copies its rows as they come into shared memory, each warp its own, and each thread takes its state from there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REGISTERS = 65536  # of a multiprocessor
 class Launch:
     """Threads a block, and the most registers a thread may use."""
 
-    threads: int = 128
+    threads: int = 64
     registers: int = 255
 
     @property
@@ -93,7 +93,7 @@ class Kernel:
 
     def state(self) -> str:
         """The function `state`: the algorithm on one state."""
-        w = Writer(self.bits, guarded=not (self.trig == "fast" and self.bits == 32))
+        w = Writer(self.bits)
         if isinstance(self.code, LoopCode):
             _LoopWriter(w, self.code, self.shape).write()
         else:
@@ -108,55 +108,45 @@ class Kernel:
 
     def _entry(self, launch: Launch, staged: Sequence[bool]) -> str:
         """The kernel itself."""
-        outer, tiles, load, store, views = [], [], [], [], []
-        at = 0
+        parameters, before, load, store, views = [], [], [], [], []
+        at, threads = 0, launch.threads
         for (name, size), is_staged in zip(self.arrays, staged):
             kind = "T" if name == "out" else "const T"
-            outer.append(f"{kind}* __restrict__ {name}, const long long {name}_step, const long long {name}_stride")
+            parameters.append(f"{kind}* __restrict__ {name}, const long long {name}_step, const long long {name}_stride")
             if not is_staged:
                 views.append(f"{'Strided' if name == 'out' else 'Read'}{{{name} + b * {name}_step, {name}_stride}}")
                 continue
-            tiles.append(f"T* const {name}_tile = reinterpret_cast<T*>(shared) + {at};")
-            at += launch.threads * _pitch(size)
-            rows = f"<{size}, {_pitch(size)}, {launch.threads}>"
-            views.append(f"Row{{{name}_tile + threadIdx.x * {_pitch(size)}}}")
+            pitch = _pitch(size)
+            before.append(f"T* const {name}_tile = reinterpret_cast<T*>(shared) + {at} + threadIdx.x / 32 * {32 * pitch};")
+            at += threads * pitch
+            views.append(f"Row{{{name}_tile + threadIdx.x % 32 * {pitch}}}")
             if name == "out":
-                store.append(f"store_rows{rows}(out_tile, out + first * {size}, rows);")
+                store.append(f"store_rows<{size}, {pitch}>(out_tile, out + warp * {size}, count - warp);")
             else:
-                load.append(f"load_rows{rows}({name}_tile, {name} + first * {size}, rows);")
-        outer.append("const long long count")
-        if self.looped:
-            outer.append("const int n, const int flags, const int from, const int* __restrict__ index")
-            outer.append("const T* __restrict__ numbers, const T* __restrict__ gravity, T* __restrict__ scratch")
-            threads = f"(long long)gridDim.x * {launch.threads}"
-            views += ["tree", "work", "hands"]
-            tiles += [
-                "const Tree tree{n, flags, from, {index}, {numbers}, {gravity}};",
-                f"T* const mine = scratch + (long long)blockIdx.x * {launch.threads} + threadIdx.x;",
-                f"const Strided work{{mine, {threads}}};",
-                f"const Strided hands{{mine + (long long)n * {self.scratch_rows} * {threads}, {threads}}};",
-            ]
-        call = f"state({', '.join(views)});"
-        sync = "    __syncthreads();"
-        body = ["  const long long b = first + threadIdx.x;"]
+                load.append(f"load_rows<{size}, {pitch}>({name}_tile, {name} + warp * {size}, count - warp);")
+        parameters.append("const long long count")
         if any(staged):
-            body.append(f"  const int rows = min((long long){launch.threads}, count - first);")
-        body += [f"  {line}" for line in load] + ([sync[2:]] if load else [])
-        body.append(f"  if (b < count) {call}")
-        body += ([sync[2:]] if store else []) + [f"  {line}" for line in store]
+            before.insert(0, "extern __shared__ __align__(16) unsigned char shared[];")
         if self.looped:  # scratch memory is for so many threads: each takes state after state
-            step = f"first += (long long)gridDim.x * {launch.threads}"
-            again = [sync[2:]] if any(staged) else []
-            first = f"long long first = (long long)blockIdx.x * {launch.threads}"
-            body = [f"  for ({first}; first < count; {step}) {{", *(f"  {line}" for line in body + again), "  }"]
-        else:
-            body.insert(0, f"  const long long first = (long long)blockIdx.x * {launch.threads};")
-        if any(staged):
-            tiles.insert(0, "extern __shared__ __align__(16) unsigned char shared[];")
-        lines = [*(f"  {line}" for line in tiles), *body]
+            parameters.append("const int n, const int flags, const int from, const int* __restrict__ index")
+            parameters.append("const T* __restrict__ numbers, const T* __restrict__ gravity, T* __restrict__ scratch")
+            views += ["tree", "work", "hands"]
+            before += [
+                "const Tree tree{n, flags, from, {index}, {numbers}, {gravity}};",
+                f"const long long all = (long long)gridDim.x * {threads};",
+                f"T* const mine = scratch + (long long)blockIdx.x * {threads} + threadIdx.x;",
+                "const Strided work{mine, all};",
+                f"const Strided hands{{mine + (long long)n * {self.scratch_rows} * all, all}};",
+            ]
+        head = f"  long long b = (long long)blockIdx.x * {threads} + threadIdx.x"
+        head = f"  for ({head.strip()}; b - threadIdx.x < count; b += all) {{" if self.looped else f"{head};"
+        work = ["const long long warp = b - threadIdx.x % 32;"] if any(staged) else []
+        work += [*load, f"if (b < count) state({', '.join(views)});", *store]
+        lines = [*(f"  {line}" for line in before), head, *(f"    {line}" for line in work), *["  }"] * self.looped]
         return (
-            f'extern "C" __global__ void {launch.bounds}\nkernel({", ".join(outer)}) {{\n' + "\n".join(lines) + "\n}\n"
-        )
+            f'extern "C" __global__ void {launch.bounds}\nkernel({", ".join(parameters)}) {{\n'
+            + "\n".join(lines) + "\n}\n"
+        )  # fmt: skip
 
 
 def _pitch(size: int) -> int:
@@ -202,8 +192,13 @@ def prelude(bits: int, trig: str) -> str:
 
     part = [w.const(x) for x in _HALF_PI[bits]]
     magic = w.const(_ROUND[bits])
-    if trig == "fast" and bits == 32:  # the special function units: absolute error 5e-7 up to pi, growing with |x|
-        turn = "  s = __sinf(x);\n  c = __cosf(x);"
+    if trig == "fast" and bits == 32:  # the special function units, after a reduction to [-pi, pi]
+        two_pi = [w.const(4 * x) for x in _HALF_PI[bits][:2]]
+        turn = f"""\
+  const T k = FMA(x, {w.const(0.15915494309189535)}, {magic}) - {magic};
+  const T r = FMA(-k, {two_pi[1]}, FMA(-k, {two_pi[0]}, x));
+  s = __sinf(r);
+  c = __cosf(r);"""
     else:  # Cody & Waite's reduction to [-pi/4, pi/4], a polynomial each, and the quadrant by bits
         turn = f"""\
   const T shifted = FMA(x, {w.const(0.6366197723675814)}, {magic});
@@ -248,34 +243,50 @@ template <class Number> struct Table {{
   __device__ __forceinline__ Number operator[](const int k) const {{ return __ldg(p + k); }}
 }};
 struct Tree {{ int n, flags, from; Table<int> index; Table<T> numbers, gravity; }};
-// Rows of N numbers from global to shared memory and back, PITCH apart there; whole blocks in pieces of 16 bytes.
-template <int N, int PITCH, int THREADS>
-__device__ __forceinline__ void load_rows(T* tile, const T* from, const int rows) {{
-  constexpr int piece = 16 / sizeof(T);
-  if (PITCH == N && rows == THREADS && THREADS * N % piece == 0 && (size_t)from % 16 == 0) {{
-#pragma unroll
-    for (int k = 0; k < (N + piece - 1) / piece; ++k) {{
-      const int e = k * THREADS + threadIdx.x;
-      if (N % piece == 0 || e < THREADS * N / piece)
-        reinterpret_cast<float4*>(tile)[e] = __ldg(reinterpret_cast<const float4*>(from) + e);
-    }}
-  }} else {{
-    for (int e = threadIdx.x; e < rows * N; e += THREADS) tile[e / N * PITCH + e % N] = from[e];
-  }}
+// A warp's rows of N numbers, from global to shared memory and back, PITCH apart there; 16 bytes at a time if it can.
+template <int N, int PITCH>
+__device__ __forceinline__ bool in_pieces(const T* rows_of, const long long rows) {{
+  return (PITCH == N || N % (16 / sizeof(T)) == 0) && rows >= 32 && (size_t)rows_of % 16 == 0;
 }}
-template <int N, int PITCH, int THREADS>
-__device__ __forceinline__ void store_rows(const T* tile, T* to, const int rows) {{
-  constexpr int piece = 16 / sizeof(T);
-  if (PITCH == N && rows == THREADS && THREADS * N % piece == 0 && (size_t)to % 16 == 0) {{
+template <int N, int PITCH>
+__device__ __forceinline__ void load_rows(T* tile, const T* from, const long long rows) {{
+  constexpr int piece = 16 / sizeof(T), pieces = 32 * N / piece;
+  const int lane = threadIdx.x % 32;
+  if (in_pieces<N, PITCH>(from, rows)) {{
 #pragma unroll
-    for (int k = 0; k < (N + piece - 1) / piece; ++k) {{
-      const int e = k * THREADS + threadIdx.x;
-      if (N % piece == 0 || e < THREADS * N / piece)
-        reinterpret_cast<float4*>(to)[e] = reinterpret_cast<const float4*>(tile)[e];
+    for (int k = 0; k < (pieces + 31) / 32; ++k) {{
+      const int e = k * 32 + lane;
+      if (pieces % 32 && e >= pieces) break;
+      const float4 x = __ldg(reinterpret_cast<const float4*>(from) + e);
+      if (PITCH == N) reinterpret_cast<float4*>(tile)[e] = x;
+      else for (int j = 0; j < piece; ++j)
+        tile[e * piece / N * PITCH + e * piece % N + j] = reinterpret_cast<const T*>(&x)[j];
     }}
   }} else {{
-    for (int e = threadIdx.x; e < rows * N; e += THREADS) to[e] = tile[e / N * PITCH + e % N];
+    for (int e = lane; e < min(rows, 32ll) * N; e += 32) tile[e / N * PITCH + e % N] = from[e];
   }}
+  __syncwarp();
+}}
+template <int N, int PITCH>
+__device__ __forceinline__ void store_rows(const T* tile, T* to, const long long rows) {{
+  constexpr int piece = 16 / sizeof(T), pieces = 32 * N / piece;
+  const int lane = threadIdx.x % 32;
+  __syncwarp();
+  if (in_pieces<N, PITCH>(to, rows)) {{
+#pragma unroll
+    for (int k = 0; k < (pieces + 31) / 32; ++k) {{
+      const int e = k * 32 + lane;
+      if (pieces % 32 && e >= pieces) break;
+      float4 x;
+      if (PITCH == N) x = reinterpret_cast<const float4*>(tile)[e];
+      else for (int j = 0; j < piece; ++j)
+        reinterpret_cast<T*>(&x)[j] = tile[e * piece / N * PITCH + e * piece % N + j];
+      reinterpret_cast<float4*>(to)[e] = x;
+    }}
+  }} else {{
+    for (int e = lane; e < min(rows, 32ll) * N; e += 32) to[e] = tile[e / N * PITCH + e % N];
+  }}
+  __syncwarp();
 }}
 """
 
@@ -286,9 +297,8 @@ __device__ __forceinline__ void store_rows(const T* tile, T* to, const int rows)
 class Writer:
     """The statements of a function being written."""
 
-    def __init__(self, bits: int, guarded: bool = True) -> None:
+    def __init__(self, bits: int) -> None:
         self.bits = bits
-        self.guarded = guarded  # angles beyond the range of `turn` are looked for
         self.lines: list[str] = []
         self.depth = 1
         self._values = 0
@@ -377,8 +387,6 @@ class Writer:
             self.do(f"T {s}, {c};")
             self.do(f"turn({x}, {s}, {c});")
             results.append((s, c))
-        if not self.guarded:
-            return results
         self.do(f"const bool near{self._values} = {' & '.join(f'NEAR({x})' for x in angles)};")
         with self.block(f"if (!near{self._values})"):
             for x, (s, c) in zip(angles, results):

@@ -37,11 +37,6 @@ TUNING = tuple(Launch(threads, registers) for threads in (64, 128, 256) for regi
 TUNING_RUNS = 7
 
 
-def default_launch(kernel: Kernel) -> Launch:
-    """The measured rule (bench/results/gpu.json): 128 threads, and registers enough to spill nothing."""
-    return Launch(128, 255)
-
-
 @functools.cache
 def cupy() -> Any:
     """CuPy, or an error that says what is missing."""
@@ -165,7 +160,7 @@ class CudaProgram:
     def __init__(self, algorithm: Algorithm, model: Model, inputs: tuple[str, ...], kernel: Kernel,
                  body: int | None) -> None:  # fmt: skip
         self.algorithm, self.model, self.inputs, self.kernel, self.body = algorithm, model, inputs, kernel, body
-        self.launch = _remembered(kernel) or default_launch(kernel)
+        self.launch = _remembered(kernel) or Launch()
         self._modules: dict[tuple[Launch, tuple[bool, ...]], Any] = {}
         self._tree: tuple[Any, ...] | None = None
 
@@ -205,7 +200,7 @@ class CudaProgram:
     def __call__(self, *args: Any, out: Any = None) -> Any:
         kind = next((kind_of(x) for x in args if on_device(x)), None)
         if kind is None:
-            raise ArgumentError(f"{self.name} was compiled for the GPU: give it CuPy, PyTorch or JAX arrays that are there")
+            raise ArgumentError(f"{self.name} is compiled for the GPU: give it CuPy, PyTorch or JAX arrays there")
         like = next(x for x in args if on_device(x))
         with _stream(kind) as stream:
             views, batch = self._views(args)

@@ -1,0 +1,111 @@
+"""Runs a whole CUDA kernel on the host: a C++ compiler and a few definitions make its text a program of threads."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from torsor.kernel.cuda import Kernel, Launch
+from torsor.kernel.llvm import Target
+from torsor.kernel.loops import BODIES, FLAGS, FROM, loop_data
+
+THREADS = 64  # a block: two warps
+SHIM = """
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <cstring>
+#include <thread>
+#include <vector>
+using std::min;
+struct Index { unsigned x; };
+static thread_local Index threadIdx, blockIdx;
+static Index gridDim;
+static thread_local std::barrier<>* together;
+struct float4 { float x, y, z, w; };
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __noinline__
+#define __align__(n) alignas(n)
+#define __restrict__
+#define __launch_bounds__(a, b)
+#define __shared__
+inline void __syncwarp() { together->arrive_and_wait(); }
+inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
+inline float __fmaf_rn(float a, float b, float c) { return std::fmaf(a, b, c); }
+inline float __frcp_rn(float x) { return 1.0f / x; }
+template <class A> A __ldg(const A* p) { return *p; }
+inline int __float_as_int(float x) { int i; std::memcpy(&i, &x, 4); return i; }
+inline float __int_as_float(int i) { float x; std::memcpy(&x, &i, 4); return x; }
+inline int __double2loint(double x) { long long i; std::memcpy(&i, &x, 8); return (int)i; }
+inline int __double2hiint(double x) { long long i; std::memcpy(&i, &x, 8); return (int)(i >> 32); }
+inline double __hiloint2double(int h, int l) {
+  long long i = ((long long)h << 32) | (unsigned)l; double x; std::memcpy(&x, &i, 8); return x; }
+alignas(16) unsigned char shared[1 << 18];
+"""
+DRIVER = """
+extern "C" void launch(int blocks, int threads, {parameters}) {{
+  gridDim.x = blocks;
+  for (int b = 0; b < blocks; ++b) {{
+    std::barrier<> barrier(threads);
+    std::vector<std::thread> block;
+    for (int t = 0; t < threads; ++t) block.emplace_back([&, t] {{
+      threadIdx.x = t; blockIdx.x = b; together = &barrier;
+      kernel({names});
+      barrier.arrive_and_drop();
+    }});
+    for (auto& thread : block) thread.join();
+  }}
+}}
+"""
+
+
+@functools.cache
+def compiler() -> str | None:
+    return shutil.which("g++") or shutil.which("clang++")
+
+
+def run(kernel: Kernel, arrays, framed=None, body=None, staged=False):
+    """The output of a kernel for arrays (states, ...); `staged`: through shared memory."""
+    dtype = np.dtype(f"float{kernel.bits}")
+    count = len(arrays[0])
+    out = np.full((count, *kernel.shape), np.nan, dtype)
+    views, values = [*(np.ascontiguousarray(x, dtype) for x in arrays), out], []
+    for x in views:
+        values += [x, np.prod(x.shape[1:], dtype=int), 1]
+    values.append(count)
+    blocks = -(-count // THREADS)
+    if kernel.looped:
+        data = loop_data(kernel.code, framed, [x.shape[1:] for x in views], Target(1, kernel.bits), body)
+        numbers, index, gravity = data.owned
+        blocks -= 1  # fewer than there are states: each thread takes more than one
+        scratch = np.full(int(data.words[0]) // dtype.itemsize * blocks * THREADS, np.nan, dtype)
+        values += [*(np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)), index, numbers, gravity, scratch]
+    staging = kernel.stageable(THREADS) if staged else None
+    library = _library(kernel.source(Launch(THREADS), staging))
+    library.launch.argtypes = [ctypes.c_int, ctypes.c_int, *map(_ctype, values)]
+    library.launch(blocks, THREADS, *(x.ctypes.data if isinstance(x, np.ndarray) else int(x) for x in values))
+    return out
+
+
+def _ctype(x):
+    return ctypes.c_void_p if isinstance(x, np.ndarray) else ctypes.c_int if isinstance(x, np.int32) else ctypes.c_longlong
+
+
+def _library(source: str) -> ctypes.CDLL:
+    parameters = source[source.rindex("\nkernel(") + len("\nkernel(") : source.rindex(") {\n")].split(") {")[0]
+    names = ", ".join(p.split()[-1] for p in parameters.split(","))
+    source = source.replace("extern __shared__ __align__(16) unsigned char shared[];", "")
+    with tempfile.TemporaryDirectory() as folder:
+        text, binary = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
+        text.write_text(SHIM + source + DRIVER.format(parameters=parameters, names=names))
+        command = [compiler(), "-std=c++20", "-O1", "-fno-strict-aliasing", "-ffp-contract=off", "-shared", "-fPIC", "-pthread", "-w"]
+        subprocess.run([*command, str(text), "-o", str(binary)], check=True)
+        return ctypes.CDLL(str(binary))

@@ -1,0 +1,216 @@
+"""The CUDA C that torsor writes, without a GPU: read as Python by `cuda_reader`, and compiled for the host where a
+C++ compiler is there; programs and their failures where CuPy is not."""
+
+import shutil
+import subprocess
+import sys
+
+import cuda_host
+import cuda_reader
+import numpy as np
+import pytest
+from machines import MACHINES, difference
+
+import torsor as ts
+from torsor import reference
+from torsor.dynamics import ALGORITHMS
+from torsor.kernel import gpu
+from torsor.kernel.cuda import Launch
+from torsor.kernel.program import _framed
+from torsor.model import zoo
+
+# Multiply-adds are rounded once on one side and twice on the other; M^-1 of a random tree loses three digits.
+ROUNDING = 1e-11
+SINGLE = 1e-3
+COUNT = 2
+
+TREE = zoo.random_tree(9, 1)  # every joint type, several roots and branches
+FUNCTIONS = list(ALGORITHMS)
+
+
+def arguments(model, function, count=COUNT, seed=0):
+    rng = np.random.default_rng(seed)
+    names = ALGORITHMS[function].inputs
+    return [model.random_configuration(rng, count) if n == "q" else rng.normal(size=(count, model.nv)) for n in names]
+
+
+def options(model, function):
+    return {"body": model.n - 1} if ALGORITHMS[function].kind == "path" else {}
+
+
+def by_reference(model, function, args):
+    """One state after the other, number by number."""
+    names, body = ALGORITHMS[function].inputs, options(model, function).get("body")
+    states = [{name: list(x) for name, x in zip(names, state)} for state in zip(*args)]
+    return np.array([reference.evaluate(ALGORITHMS[function], model, state, body=body) for state in states])
+
+
+def by_reader(model, function, args, **more):
+    program = ts.compile(model, function, target="cuda", **options(model, function), **more)
+    return cuda_reader.run(program.kernel, args, _framed(model), program.body)
+
+
+@pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "looped"])
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_cuda_text_computes_what_the_cpu_does(function, specialised):
+    args = arguments(TREE, function)
+    got = by_reader(TREE, function, args, specialised=specialised)
+    assert difference(got, by_reference(TREE, function, args)) < ROUNDING
+
+
+@pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "looped"])
+@pytest.mark.parametrize("name", ["general arm", "floating tree", "humanoid"])
+def test_cuda_text_of_other_machines(name, specialised):
+    model = MACHINES[name]()
+    for function in (ts.forward_dynamics, ts.mass_matrix):
+        args = arguments(model, function)
+        got = by_reader(model, function, args, specialised=specialised)
+        assert difference(got, by_reference(model, function, args)) < ROUNDING
+
+
+def test_external_wrenches_reach_the_kernel():
+    q, v, tau = arguments(TREE, ts.forward_dynamics)
+    external = np.random.default_rng(1).normal(size=(COUNT, TREE.n, 6))
+    expected = ts.forward_dynamics(TREE, q, v, tau, external=external)
+    for specialised in (True, False):
+        got = by_reader(TREE, ts.forward_dynamics, [q, v, tau, external], external=True, specialised=specialised)
+        assert difference(got, expected) < ROUNDING
+
+
+def test_single_precision_and_fast_trigonometry_are_near():
+    model = zoo.puma_saha()
+    args = arguments(model, ts.forward_dynamics)
+    expected = ts.forward_dynamics(model, *args)
+    for trig in ("accurate", "fast"):
+        got = by_reader(model, ts.forward_dynamics, args, dtype="float32", trig=trig)
+        assert got.dtype == np.float32
+        assert difference(got, expected) < SINGLE
+
+
+def test_angles_beyond_the_range_are_turned_too():
+    model = zoo.puma_saha()
+    q, v, tau = arguments(model, ts.forward_dynamics)
+    q = q + 2 * np.pi * 2**29
+    expected = ts.forward_dynamics(model, q, v, tau)
+    assert difference(by_reader(model, ts.forward_dynamics, [q, v, tau]), expected) < ROUNDING
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["columns", "rows"])
+@pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "looped"])
+def test_whole_kernel_on_the_host(specialised, staged):
+    """Blocks, shared memory, sine and cosine: the very text that a GPU compiles, run by a C++ compiler's threads.
+
+    Without a C++ compiler the same arrays go through `cuda_reader`, which leaves only the blocks unproved.
+    """
+    model = zoo.puma_saha() if specialised else zoo.random_tree(5, 3)
+    for function, dtype in ((ts.forward_dynamics, "float64"), (ts.mass_matrix, "float32")):
+        args = [x.astype(dtype) for x in arguments(model, function, count=150)]  # two blocks, and part of a warp
+        program = ts.compile(model, function, target="cuda", specialised=specialised, dtype=dtype)
+        runner = cuda_host.run if cuda_host.compiler() else cuda_reader.run
+        got = runner(program.kernel, args, _framed(model), **({"staged": staged} if runner is cuda_host.run else {}))
+        cpu = ts.compile(model, function, dtype=dtype, specialised=specialised)
+        assert difference(got, cpu(*args)) < {"float64": 1e-13, "float32": 1e-5}[dtype]
+        if cuda_host.compiler() and dtype == "float64":
+            assert (got == cpu(*args)).all(), "the GPU's text rounds otherwise than the CPU's"
+
+
+# Views of arrays ---------------------------------------------------------------------------------------------
+
+
+def test_rows_columns_and_broadcast_arrays_are_seen_as_they_lie():
+    x = np.zeros((8, 5))
+    assert gpu.view_of(x, (8,), (5,)).rows
+    view = gpu.view_of(np.zeros((5, 8)).T, (8,), (5,))
+    assert (view.step, view.stride) == (1, 8)
+    assert not view.rows
+    assert (gpu.view_of(x[0], (8,), (5,)).step, gpu.view_of(x[:1], (8,), (5,)).step) == (0, 0)
+    batch = gpu.view_of(np.zeros((2, 4, 5)), (2, 4), (5,))
+    assert (batch.step, batch.stride) == (5, 1)
+    wrench = gpu.view_of(np.zeros((8, 3, 6)), (8,), (3, 6))
+    assert wrench.rows
+    assert gpu.view_of(np.zeros((8, 3, 12))[..., ::2], (8,), (3, 6)).stride == 2
+
+
+def test_axes_that_cannot_be_merged_are_refused_to_be_seen():
+    assert gpu.view_of(np.zeros((4, 9, 5))[:, :8], (4, 8), (5,)) is None
+    assert gpu.view_of(np.zeros((4, 5)), (3, 4), (5,)) is None  # broadcast along a new axis
+
+
+# What can go wrong -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_cupy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    gpu.cupy.cache_clear()
+    yield
+    gpu.cupy.cache_clear()
+
+
+class Elsewhere:
+    """Claims to lie on a CUDA device."""
+
+    dtype, ndim = np.dtype(np.float64), 1
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+
+def test_without_cupy_a_device_array_gives_a_clear_error(without_cupy):
+    model = zoo.puma_saha()
+    with pytest.raises(ts.DeviceError, match="needs CuPy"):
+        ts.gravity_forces(model, Elsewhere())
+    with pytest.raises(ts.DeviceError, match="needs CuPy"):
+        ts.compile(model, ts.gravity_forces, target="cuda")(Elsewhere())
+    assert np.isfinite(ts.gravity_forces(model, np.zeros(6))).all()  # the CPU is unharmed
+
+
+def test_host_arrays_are_refused_by_a_program_for_the_gpu():
+    model = zoo.puma_saha()
+    program = ts.compile(model, ts.gravity_forces, target="cuda")
+    with pytest.raises(ts.ArgumentError, match="arrays there"):
+        program(np.zeros(6))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"target": "tpu"}, "target"),
+        ({"target": "cuda", "lanes": 8}, "lanes"),
+        ({"target": "cuda", "threads": 4}, "threads"),
+        ({"target": "cuda", "trig": "rough", "dtype": "float32"}, "trig"),
+        ({"target": "cuda", "trig": "fast"}, "float32"),
+        ({"target": "cuda", "dtype": "float16"}, "float16"),
+        ({"trig": "fast"}, "cuda"),
+    ],
+)
+def test_options_that_do_not_go_together(wrong, words):
+    with pytest.raises(ts.ArgumentError, match=words):
+        ts.compile(zoo.puma_saha(), ts.forward_dynamics, **wrong)
+
+
+def test_source_needs_no_gpu():
+    program = ts.compile(zoo.puma_saha(), ts.forward_dynamics)
+    text = program.source("cuda")
+    assert text.count("__global__") == 1
+    assert ts.compile(zoo.puma_saha(), ts.forward_dynamics, target="cuda").source("tape") == program.source("tape")
+
+
+def test_register_limits_become_launch_bounds():
+    assert Launch(128, 64).bounds == "__launch_bounds__(128, 8)"
+    assert Launch(256, 255).bounds == "__launch_bounds__(256, 1)"
+
+
+def test_torsor_and_its_cuda_text_need_neither_llvm_nor_scipy():
+    script = (
+        "import sys\n"
+        "for name in ('llvmlite', 'scipy', 'casadi', 'matplotlib', 'rich', 'cupy'): sys.modules[name] = None\n"
+        "import torsor as ts\n"
+        "print(len(ts.compile(ts.zoo.panda(), ts.forward_dynamics, target='cuda').source('cuda')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 10_000
+
+
+def test_the_host_compiler_is_found_if_there_is_one():
+    assert bool(cuda_host.compiler()) == bool(shutil.which("g++") or shutil.which("clang++"))
