@@ -4,22 +4,29 @@ using Lie derivatives, 2007: the poses of section 4, the mass matrices of the ap
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torsor import dynamics
 from torsor.fixman import parameters
-from torsor.fixman.rigid import relax_dh
+from torsor.fixman.rigid import relax, relax_dh
 from torsor.fixman.solve import Relaxed
-from torsor.model import zoo
+from torsor.model import Model, zoo
 from torsor.papers.check import Check, matrix, numbers
+from torsor.papers.times import time_against_n
+
+Array = NDArray[Any]
 
 # Half a unit of the last printed digit; M_66 of the PUMA is an exact tie.
 HALF_DIGIT = 5.001e-5
+# Half a unit of three decimals; Table II gives its angles to 0.1 degrees only, and some entries are rounded twice.
+POSE_DIGITS = {"puma560": 5e-4 + 1e-9, "polypeptide": 5.4e-4}
+POSES = {"puma560": "4.2, PUMA 560", "polypeptide": "4.3, polypeptide"}
 WHERE = {"puma560": "Appendix, PUMA 560", "polypeptide": "Appendix, polypeptide"}
 # The diagonal of M of the chain that the text describes (Table II's angles, full masses and inertias).
 FAITHFUL = [1787.13, 737.81, 512.59, 270.15, 143.80, 109.34, 31.97]
@@ -28,6 +35,7 @@ FAITHFUL = [1787.13, 737.81, 512.59, 270.15, 143.80, 109.34, 31.97]
 def checks() -> Iterator[Check]:
     printed = tomllib.loads((files(__package__) / "lee2007.toml").read_text(encoding="utf-8"))
     for name, tables in printed.items():
+        yield matrix(POSES[name], "T_k^c", tables["poses"], mass_centres(name), POSE_DIGITS[name])
         model, where = zoo.get(name), WHERE[name]
         q = model.neutral()
         inverse = np.array(tables["inverse"])
@@ -45,8 +53,34 @@ def checks() -> Iterator[Check]:
 
 
 def figures(folder: Path) -> Iterator[Path]:
-    """Figure 3 shows times; bench/fixman.py redraws it. The others are drawings of frames."""
-    return iter(())
+    """Figure 3: times of M^-1 b on this machine; the others are drawings of frames."""
+
+    def chain(n: int) -> tuple[Model, Array, Array]:
+        model = zoo.polypeptide_planar(3 * n // 2)  # n torsions: every third bond is held
+        return model, model.random_configuration(n), np.ones(n)
+
+    def dense(model: Model, q: Array, b: Array) -> Array:
+        return np.linalg.inv(dynamics.mass_matrix(model, q)) @ b
+
+    def relaxed_chain(model: Model, q: Array, b: Array) -> Array:
+        return relax(model, q).solve(b)
+
+    def method(name: str) -> Callable[..., Array]:
+        return lambda model, q, b: dynamics.mass_solve(model, q, b, method=name)
+
+    solvers = {"inverse of M": dense, "blocks of H and LAPACK": relaxed_chain,
+               "method fixman": method("fixman"), "articulated sweeps": method("articulated")}  # fmt: skip
+    yield time_against_n(folder / "lee2007_fig3_times.png", "Polypeptide of n torsions (Fig. 3)", chain, solvers)
+
+
+def mass_centres(name: str) -> Array:
+    """T_k^c = T_{0,1} ... T_{k-1,k} Q_k without its last row, (n, 3, 4)                                  (Eq. 21)"""
+    table = dh_table(name)
+    pose, result = np.eye(4), []
+    for x, com in zip(table["x"], table["com"]):
+        pose = pose @ parameters.transform("C", x)
+        result.append(np.column_stack([pose[:3, :3], pose[:3, 3] + pose[:3, :3] @ com]))
+    return np.array(result)
 
 
 def dh_table(name: str) -> dict[str, Any]:
