@@ -20,7 +20,7 @@ from torsor.kernel.loops import loop_data, loop_kernel, ranks_of, unrolled_data,
 from torsor.kernel.tape import Code, Operations
 from torsor.kernel.trace import LoopCode, looped, shape_of, unroll
 from torsor.model.model import Model
-from torsor.sweeps import Algorithm
+from torsor.sweeps import Algorithm, way_to_base
 
 # Unrolled code beats the loop, by 1.1 to 1.9 times, while it fits the instruction cache; it takes a second to
 # compile where the loop, shared by all models of its kinds, takes none (bench/results/unrolling.json).
@@ -112,6 +112,7 @@ class _Build(NamedTuple):
     code: Code | LoopCode
     shape: tuple[int, ...]
     alive: list[Any]
+    body: int | None = None  # where the climb of a "path" begins
 
     @property
     def signature(self) -> str:
@@ -147,7 +148,7 @@ class _Build(NamedTuple):
     def operations(self) -> Operations:
         if isinstance(self.code, Code):
             return Operations.of(self.code)
-        return _count(self.code, self.framed)
+        return _count(self.code, self.framed, self.body)
 
 
 # part of every cache key: raise it when the text of kernels changes for the same tape
@@ -172,7 +173,7 @@ def _text(code: Code | LoopCode) -> str:
     return f"{code.algorithm.kind} {code.algorithm.symmetric}\n" + "\n\n".join(parts)
 
 
-def _count(code: LoopCode, framed: Framed) -> Operations:
+def _count(code: LoopCode, framed: Framed, body: int | None) -> Operations:
     """The exact count for one state: every pass at every body, every climb along its way."""
     bodies = np.bincount(framed.kind, minlength=len(code.kinds))
     total = Operations()
@@ -182,7 +183,12 @@ def _count(code: LoopCode, framed: Framed) -> Operations:
             total = total + Operations.of(c) * int(times)
     if code.finish:
         total = total + Operations.of(code.finish)
-    if code.columns:
+    if code.columns and body is not None:  # one climb only
+        start, *way = (int(framed.kind[i]) for i in way_to_base(framed.model.parent.tolist(), body))
+        total = total + Operations.of(code.columns.starts[start, 0])
+        for kind, times in zip(*np.unique(way, return_counts=True)):
+            total = total + Operations.of(code.columns.codes[int(kind)]) * int(times)
+    elif code.columns:
         model = framed.model
         freedoms = (model.v_start[1:] - model.v_start[:-1]).copy()
         below = np.zeros(model.n, np.int64)  # freedoms carried by each body: how often a climb comes by
@@ -243,7 +249,7 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
         code = _looped(algorithm, inputs, framed.kinds)
         shape = _shape(algorithm, code, model)
         data = loop_data(code, framed, [*_input_shapes(inputs, model), shape], target, body)
-    build = _Build(algorithm, framed, inputs, dtype, target, specialised, code, shape, [data])
+    build = _Build(algorithm, framed, inputs, dtype, target, specialised, code, shape, [data], body)
     loaded = _loaded(build.key(), build)
     ufunc, alive = gufunc(loaded.address, data.words.ctypes.data, build.signature, dtype, algorithm.name, "")
     build.alive.extend((alive, loaded))

@@ -1,0 +1,98 @@
+"""method="auto": the algorithm with the fewest operations, decided once, told when asked."""
+
+import numpy as np
+import pytest
+from machines import difference
+
+import torsor as ts
+from torsor import zoo
+from torsor.kernel.program import unrolled
+from torsor.kernel.tape import Operations
+from torsor.methods import METHODS, MOST_FREEDOMS, SETTLED, automatic, method_for
+
+IDENTITY = 1e-12
+FUNCTIONS = [ts.forward_dynamics, ts.mass_solve]
+
+
+def count(algorithm, model):
+    return sum(Operations.of(unrolled(algorithm, model, algorithm.inputs)))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "model", [zoo.general_arm(3), zoo.general_arm(7), zoo.puma_saha(), zoo.stanford()], ids=lambda m: m.name
+)
+def test_the_choice_has_the_fewest_operations(model, function):
+    choice = method_for(model, function)
+    methods = METHODS[function.__name__]
+    counts = {name: count(algorithm, model) for name, algorithm in methods.items()}
+    assert counts[choice.method] == min(counts.values())
+    assert {name: sum(found) for name, found in choice.operations.items()} == counts
+    assert choice.why.startswith(choice.method)
+    assert str(counts[choice.method]) in choice.why
+
+
+def test_short_chains_go_through_the_mass_matrix_and_long_ones_do_not():
+    chosen = [method_for(zoo.general_arm(n), ts.forward_dynamics).method for n in (3, 8)]
+    assert chosen == ["composite", "articulated"]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("seed", range(3))
+def test_revolute_chains_need_no_counting_where_it_is_skipped(function, seed):
+    """`automatic` does not count there; this does."""
+    n = SETTLED[function.__name__]
+    for model in (zoo.random_chain(n, seed), zoo.general_arm(n, seed)):
+        assert automatic(model, function) is METHODS[function.__name__]["articulated"]
+        assert method_for(model, function).method == "articulated"
+
+
+def test_large_machines_use_sweeps():
+    choice = method_for(zoo.humanoid(), ts.forward_dynamics)
+    assert choice.method == "articulated"
+    assert not choice.operations
+
+
+@pytest.mark.parametrize("model", [zoo.general_arm(3), zoo.random_tree(4, 2)], ids=["arm", "tree"])
+def test_every_method_gives_the_same(model):
+    rng = np.random.default_rng(0)
+    q, (v, tau) = model.random_configuration(rng, 3), rng.normal(size=(2, 3, model.nv))
+    external = rng.normal(size=(3, model.n, 6))
+    expected = ts.forward_dynamics(model, q, v, tau, external=external)
+    for method in METHODS["forward_dynamics"]:
+        found = ts.forward_dynamics(model, q, v, tau, external=external, method=method)
+        assert difference(found, expected) < IDENTITY, method
+    for method in METHODS["mass_solve"]:
+        assert difference(ts.mass_solve(model, q, tau, method=method), ts.mass_solve(model, q, tau)) < IDENTITY
+
+
+def test_programs_take_the_same_choice():
+    model = zoo.general_arm(3)
+    q, v, tau = np.random.default_rng(0).normal(size=(3, 3))
+    program = ts.compile(model, ts.forward_dynamics)
+    assert np.array_equal(program(q, v, tau), ts.forward_dynamics(model, q, v, tau))
+    assert program.operations == method_for(model, ts.forward_dynamics).operations["composite"]
+    assert ts.compile(model, ts.forward_dynamics, method="udut").name == "forward_dynamics_udut"
+    assert not ts.compile(model, ts.forward_dynamics, specialised=False).specialised
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: ts.compile(zoo.planar3(), ts.forward_dynamics, method="composite", specialised=False), "no loops"),
+        (lambda: ts.compile(zoo.humanoid(), ts.forward_dynamics, method="composite"), str(MOST_FREEDOMS)),
+        (lambda: ts.compile(zoo.humanoid(), ts.mass_matrix, method="udut"), "unknown method"),
+        (lambda: ts.forward_dynamics(zoo.planar3(), *np.zeros((3, 3)), method="newton"), "unknown method 'newton'"),
+        (lambda: method_for(zoo.planar3(), ts.mass_matrix), "one method only"),
+    ],
+)
+def test_methods_that_are_not_there_are_refused(call, words):
+    with pytest.raises(ts.ArgumentError, match=words):
+        call()
+
+
+def test_composite_still_serves_large_machines():
+    model = zoo.humanoid()
+    rng = np.random.default_rng(0)
+    q, b = model.random_configuration(rng), rng.normal(size=model.nv)
+    assert difference(ts.mass_solve(model, q, b, method="composite"), ts.mass_solve(model, q, b)) < 1e-10
