@@ -5,7 +5,9 @@ import importlib
 
 from harness import ROUNDS, table
 
-BENCHMARKS = ("forward_dynamics", "other_functions", "latency", "long_chain", "fixman", "startup", "unrolling")
+BENCHMARKS = (
+    "forward_dynamics", "other_functions", "latency", "long_chain", "log_depth", "fixman", "startup", "unrolling",
+)  # fmt: skip
 
 
 def main() -> None:
