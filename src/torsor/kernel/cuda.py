@@ -15,7 +15,7 @@ copies its rows as they come into shared memory, each warp its own, and each thr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from torsor.kernel.llvm import _COS, _HALF_PI, _ROUND, _SIN, TRIG_LIMIT, _needed, fuse
+from torsor.kernel.llvm import _COS, _HALF_PI, _ROUND, _SIN, TRIG_LIMIT, _needed, fuse, waves
 from torsor.kernel.loops import BASE_BRANCHES, BRANCHES, CHAINED, FIRST, INDEX_WORDS, IS_TREE, most_handed, places
 from torsor.kernel.tape import Code, operands
 from torsor.kernel.trace import LoopCode, LoopColumns, LoopPass
@@ -106,6 +106,20 @@ class Kernel:
         head = f"template <{', '.join(f'class {t}' for t in types)}>\n__device__ __forceinline__ void state("
         return f"{head}{', '.join(parameters)}) {{\n" + "\n".join(w.lines) + "\n}\n"
 
+    def loop_text(self, threads: int) -> tuple[list[str], list[str]]:
+        """What a kernel of loops takes beside its arrays, and what it makes of that."""
+        parameters = [
+            "const int n, const int flags, const int from, const int* __restrict__ index",
+            "const T* __restrict__ numbers, const T* __restrict__ gravity, T* __restrict__ scratch",
+        ]
+        return parameters, [
+            "const Tree tree{n, flags, from, {index}, {numbers}, {gravity}};",
+            f"const long long all = (long long)gridDim.x * {threads};",
+            f"T* const mine = scratch + (long long)blockIdx.x * {threads} + threadIdx.x;",
+            "const Strided work{mine, all};",
+            f"const Strided hands{{mine + (long long)n * {self.scratch_rows} * all, all}};",
+        ]
+
     def _entry(self, launch: Launch, staged: Sequence[bool]) -> str:
         """The kernel itself."""
         parameters, before, load, store, views = [], [], [], [], []
@@ -128,16 +142,10 @@ class Kernel:
         if any(staged):
             before.insert(0, "extern __shared__ __align__(16) unsigned char shared[];")
         if self.looped:  # scratch memory is for so many threads: each takes state after state
-            parameters.append("const int n, const int flags, const int from, const int* __restrict__ index")
-            parameters.append("const T* __restrict__ numbers, const T* __restrict__ gravity, T* __restrict__ scratch")
+            loop, scratch = self.loop_text(threads)
+            parameters += loop
+            before += scratch
             views += ["tree", "work", "hands"]
-            before += [
-                "const Tree tree{n, flags, from, {index}, {numbers}, {gravity}};",
-                f"const long long all = (long long)gridDim.x * {threads};",
-                f"T* const mine = scratch + (long long)blockIdx.x * {threads} + threadIdx.x;",
-                "const Strided work{mine, all};",
-                f"const Strided hands{{mine + (long long)n * {self.scratch_rows} * all, all}};",
-            ]
         head = f"  long long b = (long long)blockIdx.x * {threads} + threadIdx.x"
         head = f"  for ({head.strip()}; b - threadIdx.x < count; b += all) {{" if self.looped else f"{head};"
         work = ["const long long warp = b - threadIdx.x % 32;"] if any(staged) else []
@@ -147,6 +155,99 @@ class Kernel:
             f'extern "C" __global__ void {launch.bounds}\nkernel({", ".join(parameters)}) {{\n'
             + "\n".join(lines) + "\n}\n"
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RolloutKernel:
+    """Many steps of an integrator: `advance`, a step of one state, in a loop over time.
+
+    step      the kernel whose text is `advance`: q, v, tau, gain, h -> the next (q, v)
+    stages    where the accelerations are not written out in it: the code of (q, v, tau) at each evaluation
+    dynamics  the loop kernel that finds the accelerations then
+    """
+
+    step: Kernel
+    stages: tuple[Code, ...]
+    dynamics: Kernel | None
+    tabulated: bool  # there is a table of torques
+
+    @property
+    def bits(self) -> int:
+        return self.step.bits
+
+    def source(self, launch: Launch | None = None) -> str:
+        launch = launch or Launch()
+        parts = [prelude(self.bits, self.step.trig), self.dynamics.state() if self.dynamics else "", self.advance()]
+        return "\n".join((*parts, self._entry(launch)))
+
+    def advance(self) -> str:
+        """The function `advance`: one step of one state."""
+        if self.dynamics is None:
+            return self.step.state().replace("void state(", "void advance(")
+        w = Writer(self.bits)
+        sizes = dict(self.step.inputs)
+        nq, nv = sizes["q"], sizes["v"]
+        w.do(f"T at[{nq + 2 * nv}];")
+        for k, code in enumerate(self.stages):
+            w.do(f"T a{k}[{nv}];")
+            for name, x in w.emit(code, lambda name: _element(name, (0,))).items():
+                w.do(f"at[{name[1]}] = {x};")
+            places = ", ".join(f"Row{{{x}}}" for x in ("at", f"at + {nq}", f"at + {nq + nv}", f"a{k}"))
+            w.do(f"state({places}, tree, work, hands);")
+        for name, x in w.emit(self.step.code, lambda name: _element(name, (0,))).items():  # type: ignore[arg-type]
+            w.do(f"{_element(name, (0,))} = {x};")
+        names = [name for name, _ in self.step.arrays]
+        types = ", ".join(f"class A{k}" for k in range(len(names)))
+        parameters = [f"const A{k} {name}" for k, name in enumerate(names)]
+        parameters += ["const Tree tree", "const Strided work", "const Strided hands"]
+        head = f"template <{types}>\n__device__ __forceinline__ void advance({', '.join(parameters)})"
+        return f"{head} {{\n" + "\n".join(w.lines) + "\n}\n"
+
+    def _entry(self, launch: Launch) -> str:
+        """States x = (q, v) are stored with the trajectories side by side: out[stored][number][trajectory]."""
+        sizes, threads = dict(self.step.inputs), launch.threads
+        nq, nv = sizes["q"], sizes["v"]
+        parameters = [
+            f"const T* __restrict__ {name}, const long long {name}_step, const long long {name}_stride"
+            for name in ("q", "v", "tau")
+        ]
+        if self.tabulated:
+            parameters.append("const T* __restrict__ table, const long long table_step, const long long table_stride")
+            parameters.append("const long long table_time")
+        parameters.append("const T* __restrict__ gain, const T* __restrict__ h, T* __restrict__ out")
+        parameters.append("const long long count, const int steps, const int every")
+        arrays = "Row{x}, Row{x + %d}, Row{u}, Table<T>{gain}, Table<T>{h}, Row{y}" % nq  # noqa: UP031
+        before, head = [], f"long long b = (long long)blockIdx.x * {threads} + threadIdx.x"
+        if self.dynamics:
+            loop, scratch = self.dynamics.loop_text(threads)
+            parameters += loop
+            before += scratch
+            arrays += ", tree, work, hands"
+        add = f"held[k] + table[b * table_step + t * table_time + k * table_stride]" if self.tabulated else "held[k]"  # noqa: F541
+        for_k = "for (int k = 0; k < {0}; ++k)"
+        lines = [
+            *before,
+            f"for ({head}; b < count; b += {'all' if self.dynamics else 'count'}) {{",
+            f"  T x[{nq + nv}], y[{nq + nv}], held[{nv}], u[{nv}];",
+            f"  {for_k.format(nq)} x[k] = q[b * q_step + k * q_stride];",
+            f"  {for_k.format(nv)} x[{nq} + k] = v[b * v_step + k * v_stride];",
+            f"  {for_k.format(nv)} held[k] = tau[b * tau_step + k * tau_stride];",
+            "  int left = every;",
+            "  T* to = out + b;",
+            "#pragma unroll 1",
+            "  for (int t = 0; t < steps; ++t) {",
+            f"    {for_k.format(nv)} u[k] = {add};",
+            f"    advance({arrays});",
+            f"    {for_k.format(nq + nv)} x[k] = y[k];",
+            "    if (--left) continue;",
+            "    left = every;",
+            f"    {for_k.format(nq + nv)} to[k * count] = x[k];",
+            f"    to += {nq + nv} * count;",
+            "  }",
+            "}",
+        ]
+        body = "\n".join(line if line.startswith("#") else f"  {line}" for line in lines)
+        return f'extern "C" __global__ void {launch.bounds}\nkernel({", ".join(parameters)}) {{\n{body}\n}}\n'
 
 
 def _pitch(size: int) -> int:
@@ -343,12 +444,13 @@ class Writer:
     def emit(self, code: Code, value_of: Callable[[Any], str]) -> dict[Any, str]:
         """The statements of a tape; `value_of` names its inputs.  Returns its outputs.
 
-        Sines and cosines come first, all at once, so that one test serves their range.
+        Sines and cosines come first, all at once, so that one test serves their range; those of angles that depend
+        on other sines come in waves.
         """
         nodes, fused = code.nodes, fuse(code)
         gone = {product for product, _ in fused.values()}
         values: dict[int, str] = {}
-        angles: list[int] = sorted({node.a for node in nodes if node.op in ("sin", "cos")})  # type: ignore[misc]
+        turns: dict[int, tuple[str, str]] = {}
 
         def one(i: int) -> str:
             op, a, b = nodes[i]
@@ -363,19 +465,22 @@ class Writer:
                 if op == "sub":  # x y - other, or other - x y
                     return self.let(f"FMA({x}, {y}, -{z})" if a == product else f"FMA(-{x}, {y}, {z})")
                 return self.let(f"FMA({x}, {y}, {z})")
-            x = values[a]  # type: ignore[index]
+            if op in ("sin", "cos"):
+                return turns[a][op == "cos"]
+            x = values[a]
             if op in ("add", "sub", "mul"):
-                return self.let(f"{x} {dict(add='+', sub='-', mul='*')[op]} {values[b]}")  # type: ignore[index]
+                return self.let(f"{x} {dict(add='+', sub='-', mul='*')[op]} {values[b]}")
             return self.let(f"-{x}" if op == "neg" else f"{op.upper()}({x})")
 
-        for i in sorted(_needed(nodes, angles)):
-            if i not in gone:
-                values[i] = one(i)
-        turns = self._turns([values[a] for a in angles]) if angles else []
-        turned = dict(zip(angles, turns))
-        for i, node in enumerate(nodes):
-            if i not in values and i not in gone:
-                values[i] = turned[node.a][node.op == "cos"] if node.op in ("sin", "cos") else one(i)  # type: ignore[index]
+        def place(some: Iterable[int]) -> None:
+            for i in some:
+                if i not in values and i not in gone:
+                    values[i] = one(i)
+
+        for angles in waves(nodes):
+            place(sorted(_needed(nodes, angles)))
+            turns.update(zip(angles, self._turns([values[a] for a in angles])))
+        place(range(len(nodes)))
         return {name: values[i] for name, i in code.outputs.items()}
 
     def _turns(self, angles: Sequence[str]) -> list[tuple[str, str]]:

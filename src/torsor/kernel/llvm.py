@@ -13,7 +13,7 @@ which reads its arrays through their strides, whatever the layout.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -218,14 +218,14 @@ class Writer:
     def emit(self, code: Code, value_of: Callable[[Any], str]) -> dict[Any, str]:
         """The instructions of a tape; `value_of` names its inputs.  Returns its outputs.
 
-        Sines and cosines come first, all at once, so that one test serves their range.
+        Sines and cosines come first, all at once, so that one test serves their range; those of angles that depend
+        on other sines come in waves.
         """
         nodes = code.nodes
         fused = fuse(code) if self.target.fma else {}
         gone = {product for product, _ in fused.values()}
         values: dict[int, str] = {}
-        angles = sorted({node.a for node in nodes if node.op in ("sin", "cos")})
-        before = set(angles) | _needed(nodes, angles)
+        turns: dict[int, tuple[str, str]] = {}
 
         def one(i: int) -> str:
             op, a, b = nodes[i]
@@ -247,21 +247,21 @@ class Writer:
                 return self.arithmetic("fdiv", self.target.const(1.0), values[a])
             if op == "log":
                 return self.log(values[a])
+            if op in ("sin", "cos"):
+                return turns[a][op == "cos"]
             T = self.target
             self.declare(f"{T.vector} @llvm.sqrt.{T.suffix}({T.vector})")
             return self.op(f"call {T.vector} @llvm.sqrt.{T.suffix}({T.vector} {values[a]})")
 
-        for i in sorted(before):
-            if i not in gone:
-                values[i] = one(i)
-        turns = dict(zip(angles, self.sincos([values[a] for a in angles]))) if angles else {}
-        for i, node in enumerate(nodes):
-            if i in values or i in gone:
-                continue
-            if node.op in ("sin", "cos"):
-                values[i] = turns[node.a][node.op == "cos"]
-            else:
-                values[i] = one(i)
+        def place(some: Iterable[int]) -> None:
+            for i in some:
+                if i not in values and i not in gone:
+                    values[i] = one(i)
+
+        for angles in waves(nodes):
+            place(sorted(_needed(nodes, angles)))
+            turns.update(zip(angles, self.sincos([values[a] for a in angles])))
+        place(range(len(nodes)))
         return {name: values[i] for name, i in code.outputs.items()}
 
     # -- sine and cosine
@@ -396,6 +396,15 @@ def _needed(nodes: Sequence[Node], targets: Sequence[int]) -> set[int]:
             live.add(i)
             stack.extend(operands(nodes[i]))
     return live
+
+
+def waves(nodes: Sequence[Node]) -> list[list[int]]:
+    """The angles whose sines or cosines are taken: those that need no sine, those that need only sines of these, ..."""
+    depth: list[int] = []
+    for node in nodes:
+        depth.append(max((depth[k] for k in operands(node)), default=0) + (node.op in ("sin", "cos")))
+    angles = sorted({node.a for node in nodes if node.op in ("sin", "cos")})
+    return [[a for a in angles if depth[a] == d] for d in sorted({depth[a] for a in angles})]
 
 
 def fuse(code: Code) -> dict[int, tuple[int, int]]:
