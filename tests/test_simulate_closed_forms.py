@@ -9,7 +9,7 @@ import torsor as ts
 from torsor.lie import quaternion_to_matrix
 from torsor.model import Model, zoo
 from torsor.papers import saha2001
-from torsor.simulate import simulate
+from torsor.simulate import Simulation, simulate
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-13}
 # A run at TIGHT leaves a global error of a few hundred tolerances.
@@ -25,6 +25,21 @@ def test_pendulum_period():
     run = simulate(pendulum, [down + amplitude], duration=5.0, stop=lambda t, q, v: q[0] - down, **TIGHT)
     assert run.t[-1] == pytest.approx(exact, abs=CLOSE)
     assert run.q[-1, 0] == pytest.approx(down, abs=CLOSE)
+
+
+@pytest.mark.parametrize("dt", [None, 0.05])
+def test_events_follow_one_another_half_a_period_apart(dt):
+    """Each run ends where the pendulum hangs down; the next one goes on from there."""
+    pendulum, down = zoo.point_chain(1), -np.pi / 2
+    simulation = Simulation(pendulum, [down + 1.0], dt=dt, **TIGHT)
+    times = []
+    for _ in range(4):
+        run = simulation.run(20.0, stop=lambda t, q, v: q[0] - down)
+        times.append(run.t[-1])
+        assert simulation.t == run.t[-1]
+    half = 2 * np.sqrt(1 / 9.81) * ellipk(np.sin(0.5) ** 2)
+    np.testing.assert_allclose(times, half * (0.5 + np.arange(4)), atol=CLOSE)
+    assert (np.diff(run.t) > 0).all()
 
 
 def test_free_rigid_body_follows_jacobis_elliptic_functions():

@@ -74,6 +74,7 @@ class Simulation:
         self._kept: list[Array] = []  # finished chunks of a run that is not recorded
         self._next = 0  # the next row is at t0 + next dt
         self._started = False
+        self._at_event = False  # the last run ended at a zero of its stop(t, q, v)
 
     # ---- running ----
 
@@ -112,19 +113,28 @@ class Simulation:
         return self._finish()
 
     def _advance(self, until: float, stop: Event | None, progress: Progress | None) -> None:
-        stepper, steps = self.stepper, 0
-        value = 0.0 if stop is None else stop(stepper.t, stepper.q, stepper.v)
-        while stepper.t < until:
-            stepper.step(until)
+        steps, value = 0, None if stop is None or self._at_event else stop(self.t, self.stepper.q, self.stepper.v)
+        self._at_event = False
+        while self.t < until:
+            self.stepper.step(until)
             if stop is not None:
-                before, value = value, stop(stepper.t, stepper.q, stepper.v)
-                if before * value < 0 or value == 0:
-                    self._collect(self._crossing(stop))
+                before, value = value, stop(self.t, self.stepper.q, self.stepper.v)
+                if before is not None and (before * value < 0 or value == 0):
+                    self._halt(self._crossing(stop))
                     break
             self._collect()
             steps += 1
             if progress is not None and steps % PATIENCE == 0:
-                progress(stepper.t)
+                progress(self.t)
+
+    def _halt(self, t: float) -> None:
+        """End on the last step at the time t: go back there, so that a later run goes on from the event."""
+        q, v = (x[0] for x in self.stepper.between(np.array([t])))
+        self._gather(t)
+        evaluations = self.stepper.evaluations
+        self.stepper = type(self.stepper)(self.motion, t, q, v, self.settings)
+        self.stepper.evaluations += evaluations
+        self._at_event = True
 
     def _start(self, until: float | None = None) -> None:
         """The file, then the first row."""
@@ -143,17 +153,21 @@ class Simulation:
             return 0
         return 8 * (1 + self.model.nq + 3 * self.model.nv) * ceil((until - self.t0) / spacing)
 
-    def _collect(self, end: float | None = None) -> None:
-        """Take the rows of the last step, up to `end` if the run stops there; write a chunk when it is full."""
-        if self.dt is not None:
-            self._sample(self.stepper.t if end is None else end)
-        elif end is None:
-            self._times.append(self.stepper.t)
-            self._rows.append(self.stepper.row.copy())
-        if end is not None and self._times[-1] < end:
-            self._add(np.array([end]))
+    def _collect(self) -> None:
+        """Take the rows of the last step, and write a chunk when it is full."""
+        self._gather(None)
         if len(self._rows) >= self.chunk:
             self._flush()
+
+    def _gather(self, end: float | None) -> None:
+        """The rows of the last step, up to `end` if the run stops there."""
+        if self.dt is not None:
+            self._sample(self.t if end is None else end)
+        elif end is None:
+            self._times.append(self.t)
+            self._rows.append(self.stepper.row.copy())
+        if end is not None and not (self._times and self._times[-1] >= end):
+            self._add(np.array([end]))
 
     def _sample(self, end: float) -> None:
         """Rows at t0 + k dt by dense output."""

@@ -79,6 +79,7 @@ def scene(trajectory: Trajectory) -> dict[str, Any]:
     eye = center + EYE * spread * (_across(up) + 0.45 * up)
     return {
         "bodies": _bodies(model, tips, reach),
+        "base": [model.p[i].tolist() for i in np.flatnonzero((model.parent < 0) & model.p.any(axis=1))],
         "times": t.tolist(),
         "poses": base64.b64encode(packed.tobytes()).decode(),
         "tips": [{"body": int(i), "point": p.tolist()} for i, p in tips.items()],

@@ -87,6 +87,11 @@
     scene.add(group);
     return group;
   });
+  data.base.forEach((to) => { // the pillar on which the first joint sits
+    const pillar = capsule([0, 0, 0], to, radius, material(0xb0b4ba));
+    layers.links.push(pillar);
+    scene.add(pillar);
+  });
   scene.add(axes(12 * radius));
 
   // A sliding link has no fixed length: a rod from its joint on the parent to its origin, stretched every frame.
