@@ -92,7 +92,13 @@ def times(record: dict) -> plt.Figure:
     return figure
 
 
-DRAWN = {"long_chain": growth, "fixman": times}
+def operation_counts(record: dict) -> plt.Figure:
+    import operations
+
+    return operations.figure(record)
+
+
+DRAWN = {"long_chain": growth, "fixman": times, "operations": operation_counts}
 
 
 def by_case(rows: list[dict]) -> dict[str, list[dict]]:
