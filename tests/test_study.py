@@ -1,5 +1,8 @@
 """The closed forms as explicit matrices: block operators, changes of frames, square factorizations, Table I."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import oracle
 import pytest
@@ -206,3 +209,12 @@ def test_table_I_is_about_chains():
     model = zoo.random_tree(9, 2, branching=0.7)
     with pytest.raises(ts.ArgumentError, match="branches"):
         study.correspondence(study.Factorization(study.operators(model, model.neutral())))
+
+
+def test_code_of_the_page_on_closed_forms_runs(capsys):
+    page = (Path(__file__).parent.parent / "docs" / "closed_forms.md").read_text(encoding="utf-8")
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(block, names)
+    assert r"\[ M =" in capsys.readouterr().out
+    assert difference(names["o"].M, ts.mass_matrix(names["model"], names["q"])) < IDENTITY
