@@ -47,7 +47,7 @@ def relax(model: Model, q: ArrayLike) -> Relaxed:
     before = np.zeros_like(own)
     before[..., 1:, :, :] = own[..., :-1, :, :]
     H = _blocks()(own, parents, before, chain.K, chain.K_parent)
-    return Relaxed(np.moveaxis(H, -3, 0), chain.soft, np.broadcast_to(chain.log_det_K, q.shape[:-1]))
+    return Relaxed(H, chain.soft, np.broadcast_to(chain.log_det_K, q.shape[:-1]))
 
 
 def relax_dh(x: ArrayLike, soft: Partition, *, mass: ArrayLike, com: ArrayLike, inertia: ArrayLike,

@@ -31,7 +31,7 @@ Array = NDArray[Any]
 class Relaxed:
     """A chain of n links let float, and which of its coordinates are soft (move) or hard (are held)."""
 
-    H: Array  # (w + 1, ..., n, d, d): H[k][i] = H_{i,i-k}, rows of link i, columns of link i - k
+    H: Array  # (..., n, w + 1, d, d): H[..., i, k] = H_{i,i-k}, rows of link i, columns of link i - k; zero for k > i
     soft: Array  # (n, d) bool
     log_det_H: Array  # (...)
     singular: str = ""  # why the soft coordinates have no mass matrix here, if they have none
@@ -40,10 +40,10 @@ class Relaxed:
     def of(cls, C: Array, K: Array, soft: Array, singular: str = "") -> Relaxed:
         """From derivatives C (w + 1, ..., n, d, d) and inverse inertias K (..., n, d, d)."""
         CK = np.stack([C[j] @ _before(K, j) for j in range(len(C))])
-        H = np.zeros(CK.shape)
+        H = np.zeros((*C.shape[1:-2], len(C), *C.shape[-2:]))
         for k in range(len(C)):
             for j in range(len(C) - k):
-                H[k] += CK[j + k] @ _before(C[j], k).swapaxes(-1, -2)
+                H[..., k, :, :] += CK[j + k] @ _before(C[j], k).swapaxes(-1, -2)
         # C is block triangular, so det H = prod det C_ii^2 det K
         log_det = 2 * np.linalg.slogdet(C[0])[1] + np.linalg.slogdet(K)[1]
         return cls(H, soft, log_det.sum(axis=-1), singular)
@@ -85,9 +85,9 @@ class Relaxed:
 
     def times(self, x: Array) -> Array:
         """H x, for x (..., n, d)."""
-        y = np.einsum("...ij,...j->...i", self.H[0], x)
-        for k in range(1, len(self.H)):
-            Hk = self.H[k][..., k:, :, :]
+        y = np.einsum("...ij,...j->...i", self.H[..., 0, :, :], x)
+        for k in range(1, self.H.shape[-3]):
+            Hk = self.H[..., k:, k, :, :]
             y[..., k:, :] += np.einsum("...ij,...j->...i", Hk, x[..., :-k, :])
             y[..., :-k, :] += np.einsum("...ji,...j->...i", Hk, x[..., k:, :])
         return y
@@ -96,10 +96,10 @@ class Relaxed:
         """H11, H12, H22 as full matrices, for looking at; nothing else here makes one."""
         n, d = self.soft.shape
         H = np.zeros((*self.batch, n, d, n, d))
-        for k in range(len(self.H)):
+        for k in range(self.H.shape[-3]):
             for i in range(k, n):
-                H[..., i, :, i - k, :] = self.H[k][..., i, :, :]
-                H[..., i - k, :, i, :] = self.H[k][..., i, :, :].swapaxes(-1, -2)
+                H[..., i, :, i - k, :] = self.H[..., i, k, :, :]
+                H[..., i - k, :, i, :] = self.H[..., i, k, :, :].swapaxes(-1, -2)
         H = H.reshape(*self.batch, n * d, n * d)
         s = self.soft.ravel()
         return H[..., s, :][..., s], H[..., s, :][..., ~s], H[..., ~s, :][..., ~s]
@@ -108,15 +108,14 @@ class Relaxed:
 
     @property
     def batch(self) -> tuple[int, ...]:
-        return self.H.shape[1:-3]
+        return self.H.shape[:-4]
 
     @cached_property
     def _factor(self) -> Array:
         """The banded Cholesky factor of H22, (bandwidth, states * r): the states as one chain in pieces."""
         n, d = self.soft.shape
-        w = len(self.H) - 1
-        blocks = np.moveaxis(self.H, 0, -3).reshape(-1, n * (w + 1) * d * d)
-        blocks = np.concatenate([blocks, np.zeros((len(blocks), 1))], axis=1)
+        w = self.H.shape[-3] - 1
+        blocks = self.H.reshape(-1, n * (w + 1) * d * d)
         band = np.take(blocks, _band_index(self.soft.tobytes(), n, d, w), axis=1)  # (states, bandwidth, r)
         band = np.moveaxis(band, 0, 1).reshape(band.shape[1], -1)
         try:
@@ -134,7 +133,7 @@ class Relaxed:
 
 @lru_cache(maxsize=16)
 def _band_index(partition: bytes, n: int, d: int, w: int) -> Array:
-    """Where the lower band of H22, (bandwidth, r), is in the flattened blocks (n, w + 1, d, d); a zero follows."""
+    """Where the lower band of H22, (bandwidth, r), is in the flattened blocks (n, w + 1, d, d)."""
     soft = np.frombuffer(partition, dtype=bool).reshape(n, d)
     link, coordinate = np.nonzero(~soft)  # of each hard variable
     bandwidth = int(np.convolve((~soft).sum(axis=1), np.ones(w + 1, int)).max())
@@ -144,7 +143,7 @@ def _band_index(partition: bytes, n: int, d: int, w: int) -> Array:
     row = np.where(inside, row, 0)
     k = link[row] - link[column]
     flat = ((link[row] * (w + 1) + k) * d + coordinate[row]) * d + coordinate[column]
-    return np.where(inside & (k <= w), flat, n * (w + 1) * d * d)
+    return np.where(inside & (k <= w), flat, w * d * d)  # the first link has none before it: that block is zero
 
 
 def _spread(x: Array, where: Array, batch: tuple[int, ...]) -> Array:
