@@ -35,6 +35,8 @@ MODELS: dict[str, Callable[[], ts.Model]] = {
     "PUMA 6R": ts.zoo.puma_saha,
     "general 7R": lambda: ts.zoo.general_arm(7),
     "Panda-like 7R": ts.zoo.panda,
+    "general 20R": lambda: ts.zoo.general_arm(20),
+    "general 40R": lambda: ts.zoo.general_arm(40),
     "humanoid": ts.zoo.humanoid,
 }
 FUNCTIONS = {
@@ -72,6 +74,10 @@ CASES = [
     Case("humanoid", specialised=True, dtype="float64", count=2**20),
     Case("humanoid", specialised=False, count=2**20),
     Case("general 7R", specialised=False),
+    Case("general 20R", specialised=True, count=2**20),
+    Case("general 20R", specialised=False, count=2**20),
+    Case("general 40R", specialised=True, count=2**20),
+    Case("general 40R", specialised=False, count=2**20),
     Case("Panda-like 7R", "inverse_dynamics", target=5),
     Case("Panda-like 7R", "mass_matrix", target=2),
     Case("Panda-like 7R", "inverse_mass_matrix", target=1),
@@ -79,8 +85,31 @@ CASES = [
     Case("general 7R", "mass_matrix", target=2),
     Case("general 7R", "inverse_mass_matrix", target=1),
 ]
-LAUNCHES = [Launch(128, r) for r in (255, 128, 96, 80, 64)] + [Launch(256, 255), Launch(256, 128), Launch(64, 255)]
-QUICK = [Launch(128, 255), Launch(128, 128), Launch(128, 96)]
+
+
+@dataclass(frozen=True)
+class RolloutCase:
+    model: str
+    integrator: str
+    dtype: str
+    count: int
+    steps: int = 20
+    target: float = 0.0  # billion steps a second
+
+    @property
+    def key(self) -> str:
+        return f"{self.model}/rollout {self.integrator} {self.steps}"
+
+
+DT = 1e-3
+ROLLOUTS = [
+    RolloutCase("PUMA 6R", "rk4", "float32", 2**20, target=1.5),
+    RolloutCase("PUMA 6R", "semi-implicit", "float32", 2**20),
+    RolloutCase("PUMA 6R", "rk4", "float64", 2**20),
+    RolloutCase("humanoid", "rk4", "float32", 2**17),
+]
+LAUNCHES = [Launch(threads, registers) for threads in (64, 128) for registers in (255, 128, 96, 80, 64)]
+QUICK = [Launch(64, 255)]
 
 
 @dataclass
@@ -124,10 +153,20 @@ def write_references() -> None:
         model = make()
         given = {k: x.astype(np.float64) for k, x in states(model, STATES, 1).items()}
         for function in FUNCTIONS.values():
-            if name == "humanoid" and "mass" in function.__name__:
+            if name in ("humanoid", "general 20R", "general 40R") and "mass" in function.__name__:
                 continue  # not measured, and large
             results[f"{name}/{function.__name__}"] = function(model, *(given[k] for k in inputs_of(function)))
+    write_rollouts(results)
     np.savez_compressed(REFERENCES, **results)
+
+
+def write_rollouts(results: dict[str, np.ndarray]) -> None:
+    for case in ROLLOUTS:
+        model = MODELS[case.model]()
+        given = {k: x.astype(np.float64) for k, x in states(model, STATES, 1).items()}
+        q, v = ts.rollout(model, given["q"], given["v"], tau=given["tau"], integrator=case.integrator,
+                          steps=case.steps, every=case.steps, dt=DT)  # fmt: skip
+        results[case.key] = np.concatenate([q[:, -1], v[:, -1]], axis=-1)
 
 
 def inputs_of(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -243,6 +282,27 @@ def measure(cp: Any, case: Case, launches: list[Launch], report: Report, referen
     cp.get_default_memory_pool().free_all_blocks()
 
 
+def measure_rollout(cp: Any, case: RolloutCase, report: Report, reference: Any) -> None:
+    """Steps a second, all of a trajectory's in one kernel; the end of the known trajectories is compared."""
+    model = MODELS[case.model]()
+    where = cp.asarray(np.random.default_rng(2).choice(case.count, STATES, replace=False))
+    arrays = inputs(cp, Case(case.model, dtype=case.dtype, count=case.count), model, where)
+    q, v, tau = (cp.ascontiguousarray(x.T).T for x in arrays)
+
+    def run() -> ts.Rollout:
+        return ts.rollout(model, q, v, tau=tau, integrator=case.integrator, steps=case.steps, every=case.steps, dt=DT)
+
+    result = run()
+    end = np.concatenate([cp.asnumpy(x[where, -1]) for x in (result.q, result.v)], axis=-1)
+    expected = reference[case.key]
+    error = float(np.abs(end - expected).max() / np.abs(expected).max())
+    ms = median_ms(cp, run)
+    report.facts[f"rollout, {case.model}, {case.integrator}, {case.dtype}"] = {
+        "billion_steps_a_second": case.count * case.steps / ms / 1e6, "target": case.target, "error": error,
+    }  # fmt: skip
+    cp.get_default_memory_pool().free_all_blocks()
+
+
 # Other libraries ---------------------------------------------------------------------------------------------
 
 
@@ -295,6 +355,7 @@ def jax_peer(cp: Any, report: Report, reference: Any) -> None:
     count = 2**20
     where = np.random.default_rng(2).choice(count, STATES, replace=False)
     arrays = [jax.device_put(cp.asnumpy(x)) for x in inputs(cp, Case("PUMA 6R", count=count), model, cp.asarray(where))]
+    jax.config.update("jax_default_matmul_precision", "highest")  # not TF32: the same digits as ours
     function = jax.jit(jax.vmap(forward_dynamics(model)))
     begin = time.time()
     result = np.asarray(function(*arrays))[where]
@@ -346,6 +407,11 @@ def main() -> None:
     for case in CASES:
         if options.only in case.label:
             measure(cp, case, QUICK if options.quick else LAUNCHES, report, reference)
+    for rollout in ROLLOUTS:
+        try:
+            measure_rollout(cp, rollout, report, reference)
+        except Exception as error:
+            report.facts[rollout.key] = repr(error)[:600]
     interoperation(cp, report, reference)
     try:
         jax_peer(cp, report, reference)

@@ -126,12 +126,14 @@ class Kernel:
         at, threads = 0, launch.threads
         for (name, size), is_staged in zip(self.arrays, staged):
             kind = "T" if name == "out" else "const T"
-            parameters.append(f"{kind}* __restrict__ {name}, const long long {name}_step, const long long {name}_stride")
+            parameters.append(f"{kind}* __restrict__ {name}")
+            parameters.append(f"const long long {name}_step, const long long {name}_stride")
             if not is_staged:
                 views.append(f"{'Strided' if name == 'out' else 'Read'}{{{name} + b * {name}_step, {name}_stride}}")
                 continue
             pitch = _pitch(size)
-            before.append(f"T* const {name}_tile = reinterpret_cast<T*>(shared) + {at} + threadIdx.x / 32 * {32 * pitch};")
+            place = f"{at} + threadIdx.x / 32 * {32 * pitch}"
+            before.append(f"T* const {name}_tile = reinterpret_cast<T*>(shared) + {place};")
             at += threads * pitch
             views.append(f"Row{{{name}_tile + threadIdx.x % 32 * {pitch}}}")
             if name == "out":
@@ -166,7 +168,7 @@ class RolloutKernel:
     dynamics  the loop kernel that finds the accelerations then
     """
 
-    step: Kernel
+    step: Kernel  # of a Code
     stages: tuple[Code, ...]
     dynamics: Kernel | None
     tabulated: bool  # there is a table of torques
@@ -184,6 +186,7 @@ class RolloutKernel:
         """The function `advance`: one step of one state."""
         if self.dynamics is None:
             return self.step.state().replace("void state(", "void advance(")
+        assert isinstance(self.step.code, Code)
         w = Writer(self.bits)
         sizes = dict(self.step.inputs)
         nq, nv = sizes["q"], sizes["v"]
@@ -194,7 +197,7 @@ class RolloutKernel:
                 w.do(f"at[{name[1]}] = {x};")
             places = ", ".join(f"Row{{{x}}}" for x in ("at", f"at + {nq}", f"at + {nq + nv}", f"a{k}"))
             w.do(f"state({places}, tree, work, hands);")
-        for name, x in w.emit(self.step.code, lambda name: _element(name, (0,))).items():  # type: ignore[arg-type]
+        for name, x in w.emit(self.step.code, lambda name: _element(name, (0,))).items():
             w.do(f"{_element(name, (0,))} = {x};")
         names = [name for name, _ in self.step.arrays]
         types = ", ".join(f"class A{k}" for k in range(len(names)))
@@ -216,14 +219,14 @@ class RolloutKernel:
             parameters.append("const long long table_time")
         parameters.append("const T* __restrict__ gain, const T* __restrict__ h, T* __restrict__ out")
         parameters.append("const long long count, const int steps, const int every")
-        arrays = "Row{x}, Row{x + %d}, Row{u}, Table<T>{gain}, Table<T>{h}, Row{y}" % nq  # noqa: UP031
+        arrays = f"Row{{x}}, Row{{x + {nq}}}, Row{{u}}, Table<T>{{gain}}, Table<T>{{h}}, Row{{y}}"
         before, head = [], f"long long b = (long long)blockIdx.x * {threads} + threadIdx.x"
         if self.dynamics:
             loop, scratch = self.dynamics.loop_text(threads)
             parameters += loop
             before += scratch
             arrays += ", tree, work, hands"
-        add = f"held[k] + table[b * table_step + t * table_time + k * table_stride]" if self.tabulated else "held[k]"  # noqa: F541
+        add = " + table[b * table_step + t * table_time + k * table_stride]" if self.tabulated else ""
         for_k = "for (int k = 0; k < {0}; ++k)"
         lines = [
             *before,
@@ -236,7 +239,7 @@ class RolloutKernel:
             "  T* to = out + b;",
             "#pragma unroll 1",
             "  for (int t = 0; t < steps; ++t) {",
-            f"    {for_k.format(nv)} u[k] = {add};",
+            f"    {for_k.format(nv)} u[k] = held[k]{add};",
             f"    advance({arrays});",
             f"    {for_k.format(nq + nv)} x[k] = y[k];",
             "    if (--left) continue;",
@@ -455,7 +458,7 @@ class Writer:
         def one(i: int) -> str:
             op, a, b = nodes[i]
             if op == "const":
-                return self.const(a)  # type: ignore[arg-type]
+                return self.const(a)
             if op == "in":
                 return self.let(value_of(a))
             if i in fused:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import prod
@@ -20,7 +20,7 @@ import numpy as np
 
 from torsor.errors import ArgumentError, DeviceError
 from torsor.kernel import machine
-from torsor.kernel.cuda import OPTIONS, TRIGONOMETRY, Kernel, Launch
+from torsor.kernel.cuda import OPTIONS, REGISTERS, TRIGONOMETRY, Kernel, Launch, RolloutKernel
 from torsor.kernel.llvm import Target
 from torsor.kernel.loops import BODIES, FLAGS, FROM, loop_data, most_handed, places
 from torsor.kernel.program import _count, _framed, _input_shapes, _looped, _shape, _text, unrolled
@@ -144,6 +144,76 @@ def _merged(shape: Sequence[int], strides: Sequence[int]) -> int | None:
     return axes[-1][1] if axes else 0
 
 
+def views_of(model: Model, given: Mapping[str, Any], cores: Sequence[tuple[int, ...]],
+             dtype: str) -> tuple[list[View], tuple[int, ...]]:  # fmt: skip
+    """Arguments by name as a kernel sees them, and the batch axes they broadcast to.
+
+    An argument is copied, on the device, only where its type is another or its axes cannot be merged.
+    """
+    cp = cupy()
+    arrays = []
+    for (name, x), core in zip(given.items(), cores):
+        array = _as_cupy(x, kind_of(x)) if on_device(x) else cp.asarray(x)
+        if array.shape[array.ndim - len(core) :] != core or array.ndim < len(core) or array.dtype.kind not in "fiub":
+            wanted = ", ".join(map(str, core))
+            raise ArgumentError(f"{name} is {array.dtype} {array.shape}; {model!r} needs real numbers (..., {wanted})")
+        arrays.append(array.astype(dtype, copy=False))
+    try:
+        batch = np.broadcast_shapes(*(x.shape[: x.ndim - len(core)] for x, core in zip(arrays, cores)))
+    except ValueError:
+        shapes = ", ".join(f"{name} {x.shape}" for name, x in zip(given, arrays))
+        raise ArgumentError(f"the batch axes do not go together: {shapes}") from None
+    views = []
+    for x, core in zip(arrays, cores):
+        view = view_of(x, batch, core)
+        if view is None:
+            view = view_of(cp.ascontiguousarray(cp.broadcast_to(x, batch + core)), batch, core)
+        assert view
+        views.append(view)
+    return views, batch
+
+
+def build(source: str, shared: int = 0) -> Any:
+    """The compiled kernel; CuPy keeps the binary on disk."""
+    cp = cupy()
+    try:
+        function = cp.RawModule(code=source, options=OPTIONS).get_function("kernel")
+        if shared > 48 * 1024:
+            function.max_dynamic_shared_size_bytes = shared
+    except (cp.cuda.compiler.CompileException, cp.cuda.driver.CUDADriverError) as error:
+        raise DeviceError(f"this GPU or its compiler cannot take this kernel: {str(error)[:500]}") from None
+    return function
+
+
+def tree_arguments(kernel: Kernel, model: Model, inputs: tuple[str, ...], body: int | None = None) -> tuple[Any, ...]:
+    """The model's tables, on the device."""
+    cp = cupy()
+    assert isinstance(kernel.code, LoopCode)
+    shapes = [*_input_shapes(inputs, model), kernel.shape]
+    data = loop_data(kernel.code, _framed(model), shapes, Target(1, kernel.bits), body)
+    numbers, index, gravity = (cp.asarray(x) for x in data.owned)
+    return (*(np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)), index, numbers, gravity)
+
+
+def scratch_for(kernel: Kernel, model: Model, blocks: int, launch: Launch, function: Any) -> tuple[int, Any]:
+    """Scratch memory for as many blocks as can be resident at once, and how many these are."""
+    cp = cupy()
+    assert isinstance(kernel.code, LoopCode)
+    resident = max(1, min(2048 // launch.threads, REGISTERS // (launch.threads * max(32, function.num_regs))))
+    rows = places(kernel.code) * model.n + (0 if model.is_chain else most_handed(kernel.code) * (model.n + 1))
+    block_bytes = max(1, rows) * launch.threads * kernel.bits // 8
+    pool = cp.get_default_memory_pool()
+    free = int((cp.cuda.runtime.memGetInfo()[0] + pool.free_bytes()) * SCRATCH_SHARE)
+    processors = cp.cuda.Device().attributes["MultiProcessorCount"]
+    blocks = min(blocks, processors * resident, free // block_bytes)
+    if blocks < 1:
+        raise DeviceError(
+            f"{model!r} needs {block_bytes >> 20} MiB of scratch memory for {launch.threads} states, more than half of "
+            "what is free on the GPU; free some, or use target='cpu'"
+        )
+    return blocks, cp.empty(max(1, rows) * blocks * launch.threads, f"float{kernel.bits}")
+
+
 class CudaProgram:
     """A function compiled for one model and the GPU: call it with device arrays, without the model.
 
@@ -187,7 +257,7 @@ class CudaProgram:
     @property
     def operations(self) -> Operations:
         code = self.kernel.code
-        return Operations.of(code) if isinstance(code, Code) else _count(code, _framed(self.model))
+        return Operations.of(code) if isinstance(code, Code) else _count(code, _framed(self.model), self.body)
 
     def source(self, stage: str = "tape") -> str:
         makers: dict[str, Callable[[], str]] = {
@@ -217,33 +287,11 @@ class CudaProgram:
         return _as_jax(result) if kind == "jax" and out is None else result
 
     def _views(self, args: Sequence[Any]) -> tuple[list[View], tuple[int, ...]]:
-        """The arguments as the kernel sees them; copied, on the device, only where their axes cannot be merged."""
-        cp = cupy()
+        """The arguments as the kernel sees them."""
         cores = _input_shapes(self.inputs, self.model)
         if len(args) != len(cores):
             raise ArgumentError(f"{self.name} takes {len(cores)} arrays ({', '.join(self.inputs)}), not {len(args)}")
-        arrays = []
-        for name, x, core in zip(self.inputs, args, cores):
-            array = _as_cupy(x, kind_of(x)) if on_device(x) else cp.asarray(x)
-            if array.shape[array.ndim - len(core) :] != core or array.dtype.kind not in "fiub":
-                wanted = ", ".join(map(str, core))
-                raise ArgumentError(
-                    f"{name} is {array.dtype} {array.shape}; {self.model!r} needs real numbers (..., {wanted})"
-                )
-            arrays.append(array.astype(self.dtype, copy=False))
-        try:
-            batch = np.broadcast_shapes(*(x.shape[: x.ndim - len(core)] for x, core in zip(arrays, cores)))
-        except ValueError:
-            shapes = ", ".join(f"{name} {x.shape}" for name, x in zip(self.inputs, arrays))
-            raise ArgumentError(f"the batch axes do not go together: {shapes}") from None
-        views = []
-        for x, core in zip(arrays, cores):
-            view = view_of(x, batch, core)
-            if view is None:
-                view = view_of(cp.ascontiguousarray(cp.broadcast_to(x, batch + core)), batch, core)
-            assert view
-            views.append(view)
-        return views, batch
+        return views_of(self.model, dict(zip(self.inputs, args)), cores, self.dtype.name)
 
     def _check_out(self, out: Any, batch: tuple[int, ...]) -> None:
         wanted = (*batch, *self.kernel.shape)
@@ -268,44 +316,16 @@ class CudaProgram:
         function((blocks,), (launch.threads,), tuple(arguments), shared_mem=shared)
 
     def _function(self, launch: Launch, staged: tuple[bool, ...]) -> Any:
-        """The compiled kernel of a launch and a layout; CuPy keeps the binary on disk."""
+        """The compiled kernel of a launch and a layout."""
         if (launch, staged) not in self._modules:
-            cp = cupy()
-            try:
-                module = cp.RawModule(code=self.kernel.source(launch, staged), options=OPTIONS)
-                function = module.get_function("kernel")
-            except cp.cuda.compiler.CompileException as error:
-                raise DeviceError(f"the GPU or its compiler does not support this kernel: {str(error)[:500]}") from None
             shared = self.kernel.shared_bytes(staged, launch.threads)
-            if shared > 48 * 1024:
-                function.max_dynamic_shared_size_bytes = shared
-            self._modules[launch, staged] = function
+            self._modules[launch, staged] = build(self.kernel.source(launch, staged), shared)
         return self._modules[launch, staged]
 
     def _loop_arguments(self, blocks: int, launch: Launch, function: Any) -> tuple[int, list[Any]]:
-        """The model's tables and scratch memory for as many blocks as can be resident at once."""
-        cp = cupy()
-        code = self.kernel.code
-        assert isinstance(code, LoopCode)
         if self._tree is None:
-            shapes = [*_input_shapes(self.inputs, self.model), self.kernel.shape]
-            data = loop_data(code, _framed(self.model), shapes, Target(1, self.kernel.bits), self.body)
-            numbers, index, gravity = (cp.asarray(x) for x in data.owned)
-            head = [np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)]
-            self._tree = (*head, index, numbers, gravity)
-        properties = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)
-        resident = max(1, min(2048 // launch.threads, 65536 // (launch.threads * max(32, function.num_regs))))
-        model = self.model
-        rows = places(code) * model.n + (0 if model.is_chain else most_handed(code) * (model.n + 1))
-        block_bytes = max(1, rows) * launch.threads * self.kernel.bits // 8
-        free = int(cp.cuda.runtime.memGetInfo()[0] * SCRATCH_SHARE)
-        blocks = min(blocks, properties["multiProcessorCount"] * resident, free // block_bytes)
-        if blocks < 1:
-            raise DeviceError(
-                f"{self.name} of {model!r} needs {block_bytes >> 20} MiB of scratch memory for {launch.threads} "
-                "states, more than half of what is free on the GPU; free some, or use target='cpu'"
-            )
-        scratch = cp.empty(rows * blocks * launch.threads or 1, self.dtype)
+            self._tree = tree_arguments(self.kernel, self.model, self.inputs, self.body)
+        blocks, scratch = scratch_for(self.kernel, self.model, blocks, launch, function)
         return blocks, [*self._tree, scratch]
 
     # -- tuning
@@ -398,3 +418,52 @@ def call(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple
     if key not in model.programs:
         model.programs[key] = compile_cuda(algorithm, model, options=options, dtype=dtype, body=body)
     return model.programs[key](*args)
+
+
+# Rollouts ----------------------------------------------------------------------------------------------------
+
+
+def run_rollout(model: Model, kernel: RolloutKernel, modules: dict[Any, Any], arrays: Mapping[str, Any], gain: Any,
+                constant: Any, steps: int, dt: float, every: int) -> tuple[Any, Any]:  # fmt: skip
+    """The stored q and v of `torsor.rollout`; `modules` keeps what was compiled and the model's tables."""
+    cp = cupy()
+    kind, like = kind_of(arrays["q"]), arrays["q"]
+    dtype, launch = f"float{kernel.bits}", Launch()
+    with _stream(kind):
+        given = {name: x for name, x in arrays.items() if x is not None and name != "tau"}
+        tau = cp.asarray(constant, dtype)
+        if arrays["tau"] is not None:
+            tau = tau + (_as_cupy(arrays["tau"], kind) if on_device(arrays["tau"]) else cp.asarray(arrays["tau"]))
+        given = {"q": given["q"], "v": given["v"], "tau": tau} | given
+        cores: list[tuple[int, ...]] = [(model.nq,), (model.nv,), (model.nv,), (steps, model.nv)]
+        views, batch = views_of(model, given, cores, dtype)
+        count, width = prod(batch), model.nq + model.nv
+        out = _empty(kind, like, (steps // every, width, count), dtype)
+        arguments: list[Any] = []
+        for view in views:
+            arguments += [view.array, np.int64(view.step), np.int64(view.stride)]
+        if kernel.tabulated:
+            arguments.append(np.int64(views[3].stride * model.nv))
+        arguments += [cp.asarray(gain, dtype), cp.asarray([dt], dtype), _as_cupy(out, kind), np.int64(count)]
+        arguments += [np.int32(steps), np.int32(every)]
+        if "kernel" not in modules:
+            modules["kernel"] = build(kernel.source(launch))
+        blocks = -(-count // launch.threads)
+        if kernel.dynamics:
+            if "tree" not in modules:
+                modules["tree"] = tree_arguments(kernel.dynamics, model, ("q", "v", "tau"))
+            blocks, scratch = scratch_for(kernel.dynamics, model, blocks, launch, modules["kernel"])
+            arguments += [*modules["tree"], scratch]
+        if count:
+            modules["kernel"]((blocks,), (launch.threads,), tuple(arguments))
+        return tuple(_rows(kind, part, batch) for part in (out[:, : model.nq], out[:, model.nq :]))
+
+
+def _rows(kind: str, x: Any, batch: tuple[int, ...]) -> Any:
+    """(stored, n, count) seen as (*batch, stored, n), in the caller's library."""
+    x = x.reshape(*x.shape[:2], *batch) if kind != "torch" else x.unflatten(2, batch) if batch else x[..., 0]
+    order = (*range(2, x.ndim), 0, 1)
+    if kind == "torch":
+        return x.permute(order)
+    x = x.transpose(order)
+    return _as_jax(cupy().ascontiguousarray(x)) if kind == "jax" else x
