@@ -6,7 +6,7 @@ All of them move q along the manifold, q [+] h v, so that rotations stay rotatio
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import factorial
+from math import factorial, sqrt
 
 import numpy as np
 
@@ -143,7 +143,8 @@ def settle(update: Callable[[Array], Array], x: Array, t: float) -> Array:
     change = np.inf
     for _ in range(ITERATIONS):
         x, before = update(x), x
-        change, last = np.abs(x - before).max() / (1 + np.abs(x).max()), change
+        step = x - before
+        change, last = sqrt(step.dot(step) / (1 + x.dot(x))), change
         if change <= SETTLED or last <= change <= NEARLY:
             return x
     raise SingularError(f"the implicit step at t = {t:.6g} does not settle: take smaller steps")
