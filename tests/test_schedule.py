@@ -101,12 +101,26 @@ def test_a_solver_may_be_called_again(tree):
     assert np.array_equal(solver(first), before)
 
 
+@pytest.mark.parametrize("joints", [("revolute",), ("helical",), ("universal", "planar"), None])
+def test_log_det_in_levels(joints):
+    model = zoo.random_chain(9, 3, joints=joints)
+    q = state(model)["q"]
+    solver = Solver(model, "log_det")
+    assert solver.schedule.depth <= np.log2(model.n) + 5
+    assert abs(solver({"q": q})[0] - ts.log_det_mass_matrix(model, q)) < ROUNDING * model.nv
+
+
+def test_log_det_in_levels_is_for_chains(tree):
+    with pytest.raises(ts.ArgumentError, match="branches"):
+        schedule(tree, "log_det")
+
+
 def levels(n, function):
     return schedule(zoo.general_arm(n, 1), function).depth
 
 
 @pytest.mark.parametrize("n", [1, 10, 100, 1000, 2**14, pytest.param(2**20, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("function", ["forward_dynamics", "mass_solve"])
+@pytest.mark.parametrize("function", ["forward_dynamics", "mass_solve", "log_det"])
 def test_depth_is_logarithmic(n, function):
     assert levels(n, function) <= 2 * np.log2(n) + 10
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from torsor.algorithms.articulated import accelerate, articulate, drop, eliminate, lift
 from torsor.algorithms.newton_euler import motion, spin
-from torsor.linalg import Mat, Scalar, Vec, cos, dot, factor, sin, solve, sqrt
+from torsor.linalg import Mat, Scalar, Vec, cos, dot, factor, log, sin, solve, sqrt
 from torsor.model.links import Link
 from torsor.spatial import Inertia, Spatial, Subspace, pair
 from torsor.sweeps import Algorithm, inward, outward
@@ -142,8 +142,8 @@ class Segment(NamedTuple):
     @classmethod
     def nothing(cls, size: int) -> Segment:
         """What may follow the last body: joined to it, it changes nothing."""
-        one, zero = Mat.identity(size), Vec.zero(size)
-        return cls(one, Mat.zero(size), one, zero, zero)
+        zero = Vec.zero(size)
+        return cls(Mat.identity(size), Mat.zero(size), Mat.zero(size), zero, zero)
 
     def pack(self) -> list[Scalar]:
         """All numbers, those of the symmetric matrices once."""
@@ -181,8 +181,14 @@ class Run(NamedTuple):
     A0: Spatial
 
 
+class Condensed(NamedTuple):
+    segment: Segment
+    run: Run
+    pivots: list[Scalar]  # of all joints of the run, and of the inertia the first one holds
+
+
 def condense(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip: Sequence[Spatial], load: Spatial,
-             size: int) -> tuple[Segment, Run]:  # fmt: skip
+             size: int) -> Condensed:  # fmt: skip
     """A run of bodies as a segment.
 
     w     the angular velocity before the run (None: M^-1 b only, no velocities)
@@ -196,10 +202,12 @@ def condense(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip: Seq
     mobility = [[0.0] * size for _ in range(size)]  # of the tip, the joint before the run held still
     c2 = [pair(r, A0) for r in tip]
     bodies: list[dict[str, Any]] = []
+    pivots: list[Scalar] = []
     for link, h in zip(reversed(links), reversed(here)):
         f, S = link.placed(h)
         J = link.inertia if h.side is None else link.inertia + h.side.I
         I, G, D = eliminate(S, I + J)
+        pivots += D[1]
         if h.W is not None:
             F = F + h.W
         F, x = lift(S, G, D, F, h.b if h.tau is None else h.tau)
@@ -215,7 +223,10 @@ def condense(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip: Seq
             I, F = f.carry(I), f.Ad_inv_dual(F)
             columns = [f.Ad_inv_dual(column) for column in columns]
     R = reactions(links[0], here[0].q)
-    return _mobilities(R, I, columns, F, mobility, c2, size), Run(bodies[::-1], R, A0)
+    held = [I @ r for r in R]
+    A = factor(Mat.symmetric(lambda i, j: pair(held[i], R[j]), len(R)))
+    segment = _mobilities(R, A, columns, F, mobility, c2, size)
+    return Condensed(segment, Run(bodies[::-1], R, A0), [*pivots, *A[1]])
 
 
 def _bias(links: Sequence[Link], here: Sequence[Any], w: Vec | None) -> Spatial:
@@ -238,11 +249,9 @@ def standing(w: Vec) -> dict[str, Any]:
     return dict(w=w, dw=Vec.zero(), a=Vec.zero(), Omega=spin(w, Vec.zero()))
 
 
-def _mobilities(R: Sequence[Spatial], I: Inertia, columns: Sequence[Spatial], F: Spatial, mobility: Sequence,
+def _mobilities(R: Sequence[Spatial], A: tuple, columns: Sequence[Spatial], F: Spatial, mobility: Sequence,
                 c2: Sequence, size: int) -> Segment:  # fmt: skip
-    """From lambda_1 = A alpha_1 + P lambda_2 + p and alpha_2 = P^T alpha_1 - mobility lambda_2 + c2."""
-    held = [I @ r for r in R]
-    A = factor(Mat.symmetric(lambda i, j: pair(held[i], R[j]), len(R)))
+    """From lambda_1 = A alpha_1 + P lambda_2 + p and alpha_2 = P^T alpha_1 - mobility lambda_2 + c2, A factored."""
     P = [Vec.of(pair(r, column) for r in R) for column in columns]
 
     def padded(x: Sequence[Scalar]) -> Vec:
@@ -262,11 +271,12 @@ def _mobilities(R: Sequence[Spatial], I: Inertia, columns: Sequence[Spatial], F:
 
 
 class Joined(NamedTuple):
-    """lambda = W1 lambda_1 + W2 lambda_2 + y of the joint that was eliminated."""
+    """lambda = W1 lambda_1 + W2 lambda_2 + y of the joint that was eliminated, by these pivots."""
 
     W1: Mat
     W2: Mat
     y: Vec
+    pivots: tuple[Scalar, ...] = ()
 
     def reaction(self, first: Vec, last: Vec) -> Vec:
         return self.W1 @ first + self.W2 @ last + self.y
@@ -302,7 +312,7 @@ def join(a: Segment, b: Segment) -> tuple[Segment, Joined]:
         a.c1 - a.C12 @ y,
         b.c2 + C12b @ y,
     )
-    return segment, Joined(W1, W2, y)
+    return segment, Joined(W1, W2, y, tuple(pivot[1]))
 
 
 def join_all(segments: Sequence[Segment]) -> tuple[Segment, list[Joined]]:
@@ -356,6 +366,22 @@ def release(links: Sequence[Link], run: Run, segment: Segment, first: Vec, last:
 def settle(torques: Sequence[Spatial], A: Spatial, qdd: Sequence[Scalar]) -> Vec:
     """qdd - T'^T Ad_{f^-1} A: the first joint of a run, once the acceleration A of the body before it is known."""
     return Vec.of(x - pair(t, A) for t, x in zip(torques, qdd))
+
+
+# The determinant ---------------------------------------------------------------------------------------------
+
+
+def log_product(pivots: Sequence[Scalar]) -> Scalar:
+    """log det M is the sum of the logarithms of all pivots.
+
+    Let every run float where its first joint would hold it: its mass matrix has the pivots of `condense`.  To hold
+    them all divides nothing off and multiplies by the determinant of the system that the reactions solve
+    (det M = det G det H22, Fixman 1974), whose pivots are those of `join`, and of C11 of the whole chain.
+    """
+    total: Scalar = 0.0
+    for pivot in pivots:
+        total = total + log(pivot)
+    return total
 
 
 # Reaction wrenches along a tree, in O(n) ---------------------------------------------------------------------

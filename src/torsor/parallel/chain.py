@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.algorithms.constraint_force import Joined, Segment
-from torsor.kernel.frames import Framed
+from torsor.kernel.frames import Framed, Kind
 from torsor.parallel.operations import RADIX, TURN, RunOperations, joint_named, run_operations, tree_operations
 from torsor.parallel.schedule import Level, Operand, Operation, Schedule, Task, places
 
@@ -36,7 +36,7 @@ RUN = 8
 class Group:
     """All runs of the same kind and length: their places among the runs, and the first body of each."""
 
-    operations: RunOperations
+    operations: Any
     length: int
     nv: int
     runs: Array
@@ -141,21 +141,17 @@ def runs_of(kind: Array, length: int) -> Array:
     return np.append(np.flatnonzero(~whole | (place % length == 0)), n)
 
 
-class ChainPlan:
-    """The levels of the main chain, whose bodies are `main` in order.
+class RunTree:
+    """A chain, whose bodies are `main` in order, cut into runs; and runs of runs, four by four, up to one."""
 
-    side: what the side branches of every body add to it; its runs are then single bodies.
-    """
-
-    def __init__(self, plan: Plan, main: Array, side: Columns | None = None) -> None:
-        self.plan, self.side = plan, side
-        framed, inputs = plan.framed, plan.inputs
-        kind = framed.kind[main]
-        starts = runs_of(kind, 1 if side else plan.run)
+    def __init__(self, plan: Plan, main: Array, run: int) -> None:
+        self.plan = plan
+        kind = plan.framed.kind[main]
+        starts = runs_of(kind, run)
         self.runs = len(starts) - 1
-        freedoms = [joint_named(framed.kinds[k].joint).nv for k in np.unique(kind)]
+        freedoms = [joint_named(plan.framed.kinds[k].joint).nv for k in np.unique(kind)]
         self.size = max(1, 6 - min(freedoms))
-        self.groups = self._groups(main, kind, starts, inputs)
+        self.groups = self._groups(main, kind, starts)
         self.tree = tree_operations(self.size)
         # one place more than there are runs: the angular velocity after the last run is there
         self.counts = [self.runs + 1]
@@ -163,16 +159,66 @@ class ChainPlan:
             self.counts.append(-(-self.counts[-1] // RADIX))
         self.depth = len(self.counts) - 1
         self.widths = [RADIX * c for c in self.counts[1:]] + [1]
-        self._buffers()
 
-    def _groups(self, main: Array, kind: Array, starts: Array, inputs: tuple[str, ...]) -> list[Group]:
-        framed, lengths = self.plan.framed, np.diff(starts)
+    def operations(self, kind: Kind, length: int) -> Any:
+        """What is done to runs of so many bodies of a kind."""
+        raise NotImplementedError
+
+    def _groups(self, main: Array, kind: Array, starts: Array) -> list[Group]:
+        kinds, lengths = self.plan.framed.kinds, np.diff(starts)
         groups = []
         for k, length in np.unique(np.stack([kind[starts[:-1]], lengths]), axis=1).T.tolist():
             runs = np.flatnonzero((kind[starts[:-1]] == k) & (lengths == length))
-            operations = run_operations(framed.kinds[k], length, self.size, inputs, self.side is not None)
-            groups.append(Group(operations, length, joint_named(framed.kinds[k].joint).nv, runs, main[starts[runs]]))
+            nv = joint_named(kinds[k].joint).nv
+            groups.append(Group(self.operations(kinds[k], length), length, nv, runs, main[starts[runs]]))
         return groups
+
+    def _numbers(self, g: Group, operation: str, length: int | None = None) -> Operand:
+        """The constants of the bodies of all runs of a group, or of the first `length` of each."""
+        names = getattr(g.operations, operation).names
+        bodies = g.first[:, None] + np.arange(length or g.length)
+        return self.plan.constants(f"{operation} numbers {self.groups.index(g)}", names, bodies)
+
+    def _segments(self, rows: Sequence[int]) -> list[Columns]:
+        """A buffer of segments a level; places without a run stay as they are here."""
+        result = []
+        for level, (width, count) in enumerate(zip(self.widths, rows)):
+            nothing = Segment.nothing(self.size).pack()
+            column = np.array([*nothing, *[0.0] * (count - len(nothing))])
+            result.append(self.plan.columns(f"segment{level}", count, width, column[:, None]))
+        return result
+
+    def _nodes(self, level: int) -> range:
+        """The first child of every node above a level."""
+        return range(0, self.widths[level], RADIX)
+
+    def _parts(self, columns: Columns, level: int) -> Operand:
+        """The children of every node, one after the other."""
+        return columns.at(self._nodes(level), each=(columns.across, columns.down))
+
+    def _beside(self, columns: Columns) -> tuple[int, int]:
+        """The strides of numbers down the rows, for one child after the other."""
+        return columns.down, columns.across
+
+    def _up(self, name: str, operation: Operation, columns: list[Columns], level: int) -> None:
+        """From the children on a level to their nodes on the next."""
+        write = columns[level + 1].at(range(self.counts[level + 1]))
+        self.plan.level(name, [self.plan.task(operation, [self._parts(columns[level], level)], write)])
+
+
+class ChainPlan(RunTree):
+    """The levels of a main chain.
+
+    side: what the side branches of every body add to it; its runs are then single bodies.
+    """
+
+    def __init__(self, plan: Plan, main: Array, side: Columns | None = None) -> None:
+        self.side = side
+        super().__init__(plan, main, 1 if side else plan.run)
+        self._buffers()
+
+    def operations(self, kind: Kind, length: int) -> RunOperations:
+        return run_operations(kind, length, self.size, self.plan.inputs, self.side is not None)
 
     def _buffers(self) -> None:
         plan, size, moving = self.plan, self.size, "v" in self.plan.inputs
@@ -184,11 +230,9 @@ class ChainPlan:
         if moving:  # a base at rest in gravity g moves like one that accelerates by -g without gravity
             start[3:6, 0] = -plan.framed.model.gravity
         self.motion = plan.columns("motion", *start.shape, start)
-        self.segments, self.reactions, self.turns, self.spins = [], [], [], []
-        for level, width in enumerate(self.widths):  # places without a run stay as they are here
-            rows = S + ((RADIX - 1) * J if level else kept)
-            nothing = np.array([*Segment.nothing(size).pack(), *[0.0] * (rows - S)])
-            self.segments.append(plan.columns(f"segment{level}", rows, width, nothing[:, None]))
+        self.segments = self._segments([S + kept, *[S + (RADIX - 1) * J] * self.depth])
+        self.reactions, self.turns, self.spins = [], [], []
+        for level, width in enumerate(self.widths):
             self.reactions.append(plan.columns(f"lambda{level}", size, width + 1))
             if moving:
                 no_turn = np.array([*np.eye(3).ravel(), 0.0, 0.0, 0.0])
@@ -227,29 +271,6 @@ class ChainPlan:
             write = self.spins[level].at(self._nodes(level), each=self._beside(self.spins[level]))
             plan.level(f"spread {level + 1}", [plan.task(self.tree.spread, reads, write)])
         return None
-
-    def _numbers(self, g: Group, operation: str, length: int | None = None) -> Operand:
-        """The constants of the bodies of all runs of a group, or of the first `length` of each."""
-        names = getattr(g.operations, operation).names
-        bodies = g.first[:, None] + np.arange(length or g.length)
-        return self.plan.constants(f"{operation} numbers {self.groups.index(g)}", names, bodies)
-
-    def _nodes(self, level: int) -> range:
-        """The first child of every node above a level."""
-        return range(0, self.widths[level], RADIX)
-
-    def _parts(self, columns: Columns, level: int) -> Operand:
-        """The children of every node, one after the other."""
-        return columns.at(self._nodes(level), each=(columns.across, columns.down))
-
-    def _beside(self, columns: Columns) -> tuple[int, int]:
-        """The strides of numbers down the rows, for one child after the other."""
-        return columns.down, columns.across
-
-    def _up(self, name: str, operation: Operation, columns: list[Columns], level: int) -> None:
-        """From the children on a level to their nodes on the next."""
-        write = columns[level + 1].at(range(self.counts[level + 1]))
-        self.plan.level(name, [self.plan.task(operation, [self._parts(columns[level], level)], write)])
 
     def solve(self) -> None:
         """Condense all runs, join them, and find the reactions between them."""

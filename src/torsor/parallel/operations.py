@@ -16,7 +16,7 @@ from torsor.kernel.frames import FramedLink, Kind
 from torsor.kernel.pointwise import trace
 from torsor.kernel.tape import Expr, Tape
 from torsor.kernel.trace import leaves, rebuild
-from torsor.linalg import Mat, Scalar, Vec
+from torsor.linalg import Mat, Scalar, Vec, factor
 from torsor.model.joints import JOINTS, Joint
 from torsor.parallel.schedule import Operation
 from torsor.spatial import Inertia, Spatial
@@ -49,10 +49,10 @@ def bodies(kind: Kind, names: Sequence[str], numbers: Sequence[Sequence[Scalar]]
 
 
 class _Table(dict):
-    """A body's constants by name; one that no operation of the run uses need not be there."""
+    """A body's constants by name; one that does not matter need not be there, and is any number, such as zero."""
 
     def __missing__(self, name: str) -> float:
-        return float("nan")
+        return 0.0
 
 
 class _Recorder(dict):
@@ -128,7 +128,7 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
         R, T = cf.handle(link, h, size)
         return [list(x.coordinates) for x in (cf.combine(T, tau[0]), *R, *T)]
 
-    def condensed(names: Sequence[str], numbers: Any, *rest: Any) -> tuple[cf.Segment, cf.Run]:
+    def condensed(names: Sequence[str], numbers: Any, *rest: Any) -> cf.Condensed:
         links, here = bodies(kind, names, numbers, dict(zip(inputs, rest)))
         more = list(rest[len(inputs) :])
         w = Vec.of(more.pop(0)) if moving else None
@@ -143,7 +143,7 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
     layout = _lay_out(condensed, every, {"numbers": (length, len(every)), **shapes, **extra})
 
     def condense(names: Sequence[str], numbers: Any, *rest: Any) -> list[Scalar]:
-        segment, run = condensed(names, numbers, *rest)
+        segment, run, _ = condensed(names, numbers, *rest)
         scalars = leaves(run)
         return [*segment.pack(), *(scalars[k] for k in layout.kept)]
 
@@ -157,17 +157,7 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
         first = cf.settle([Spatial.of(t) for t in torques], Spatial.of(A), qdd[:nv])
         return [*first, *qdd[nv:]]
 
-    def make(function: Callable[..., Any], bodies_: int, more: Mapping[str, tuple[int, ...]]) -> RunOperation:
-        """The operation with a table of those constants that it uses."""
-
-        def with_table(names: tuple[str, ...]) -> Operation:
-            given = functools.update_wrapper(functools.partial(function, names), function)
-            return Operation(function.__name__, given, {"numbers": (bodies_, len(names)), **more})
-
-        used = {name[2] for name in with_table(every).code.inputs if name[0] == "numbers"}
-        names = tuple(every[k] for k in sorted(used)) or every[:1]  # a table of none is no table
-        return RunOperation(with_table(names), names)
-
+    make = functools.partial(_with_constants, every)
     rest = {
         "segment": (cf.Segment.length(size),), "kept": (len(layout.kept),), "first": (size,), "last": (size,)
     }  # fmt: skip
@@ -178,6 +168,46 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
         release=make(release, length, rest),
         settle=Operation("settle", settle, {"torques": (nv, 6), "A": (6,), "qdd": (length * nv,)}),
         kept=len(layout.kept),
+    )
+
+
+def _with_constants(every: tuple[str, ...], function: Callable[..., Any], length: int,
+                    more: Mapping[str, tuple[int, ...]]) -> RunOperation:  # fmt: skip
+    """The operation with a table of those constants, of all there are, that it uses."""
+
+    def with_table(names: tuple[str, ...]) -> Operation:
+        given = functools.update_wrapper(functools.partial(function, names), function)
+        return Operation(function.__name__, given, {"numbers": (length, len(names)), **more})
+
+    used = {name[2] for name in with_table(every).code.inputs if name[0] == "numbers"}
+    names = tuple(every[k] for k in sorted(used)) or every[:1]  # a table of none is no table
+    return RunOperation(with_table(names), names)
+
+
+@dataclass(frozen=True, eq=False)
+class RunDeterminant:
+    """What log det M takes of runs of bodies of one kind."""
+
+    handle: RunOperation  # -> reactions of the first joint
+    condense: RunOperation  # -> Segment, and the logarithm of its pivots
+
+
+@functools.cache
+def run_determinant(kind: Kind, length: int, size: int) -> RunDeterminant:
+    joint = joint_named(kind.joint)
+
+    def handle(names: Sequence[str], numbers: Any, q: Any) -> list[list[Scalar]]:
+        (link,), (h,) = bodies(kind, names, numbers, {"q": q})
+        return [list(x.coordinates) for x in cf.handle(link, h, size).reactions]
+
+    def condense(names: Sequence[str], numbers: Any, q: Any, tip: Any) -> list[Scalar]:
+        links, here = bodies(kind, names, numbers, {"q": q, "b": [[0.0] * joint.nv] * length})
+        found = cf.condense(links, here, None, [Spatial.of(row) for row in tip], Spatial.zero(), size)
+        return [*found.segment.pack(), cf.log_product(found.pivots)]
+
+    make = functools.partial(_with_constants, constants_of(kind, external=False))
+    return RunDeterminant(
+        make(handle, 1, {"q": (1, joint.nq)}), make(condense, length, {"q": (length, joint.nq), "tip": (size, 6)})
     )
 
 
@@ -217,7 +247,7 @@ def _lay_out(condensed: Callable[..., Any], names: Sequence[str], shapes: Mappin
     runs: list[cf.Run] = []
 
     def look(*arguments: Any) -> list[Scalar]:
-        segment, run = condensed(names, *arguments)
+        segment, run, _ = condensed(names, *arguments)
         runs.append(run)
         return segment.pack()
 
@@ -262,6 +292,8 @@ class TreeOperations:
     join: Operation  # Segments -> Segment, and what was eliminated
     start: Operation  # the whole chain, the base's acceleration -> lambda at the base
     split: Operation  # what was eliminated, lambda at both ends -> lambda before each
+    measure: Operation  # Segments with the logarithms of their pivots -> Segment, logarithm
+    total: Operation  # the whole chain -> log det M
 
 
 @functools.cache
@@ -293,12 +325,22 @@ def tree_operations(size: int) -> TreeOperations:
         between = cf.reactions_between(parts, RADIX, Vec.of(first), Vec.of(last))
         return [list(row) for row in zip(*between)]
 
+    def measure(parts: Any) -> list[Scalar]:
+        whole, joined = cf.join_all([cf.Segment.unpack(part, size) for part in parts])
+        before = functools.reduce(lambda x, y: x + y, (part[-1] for part in parts))
+        return [*whole.pack(), before + cf.log_product([x for j in joined for x in j.pivots])]
+
+    def total(whole: Any) -> list[Scalar]:
+        return [whole[-1] + cf.log_product(factor(cf.Segment.unpack(whole, size).C11)[1])]
+
     return TreeOperations(
         compose=Operation("compose", compose, {"parts": (RADIX, TURN)}),
         spread=Operation("spread", spread, {"parts": (RADIX, TURN), "w": (3,)}),
         join=Operation("join", join, {"parts": (RADIX, S)}),
         start=Operation("start", start, {"whole": (S,), "handle": (size, 6), "A": (6,)}),
         split=Operation("split", split, {"joined": ((RADIX - 1) * J,), "first": (size,), "last": (size,)}),
+        measure=Operation("measure", measure, {"parts": (RADIX, S + 1)}),
+        total=Operation("total", total, {"whole": (S + 1,)}),
     )
 
 

@@ -15,6 +15,7 @@ from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.parallel.branches import main_chain, tree_schedule
 from torsor.parallel.chain import RUN, Plan, runs_of
+from torsor.parallel.determinant import determinant_schedule
 from torsor.parallel.engine import Engine
 from torsor.parallel.schedule import Schedule
 
@@ -25,19 +26,21 @@ SINGULAR_INERTIA = 1e-12
 # Plain placements cost 1.4 times the operations, but runs in pieces cost copies: 1.7 against 5.2 times the sweeps' time
 # on 100,000 links of which one in a hundred had another form (bench/log_depth.py).
 FEWER_RUNS = 0.95
-INPUTS = {"forward_dynamics": ("q", "v", "tau"), "mass_solve": ("q", "b")}
+INPUTS = {"forward_dynamics": ("q", "v", "tau"), "mass_solve": ("q", "b"), "log_det": ("q",)}
+OUTPUTS = {"forward_dynamics": "qdd", "mass_solve": "qdd", "log_det": "log_det"}
 
 
 def schedule(model: Model, function: str = "forward_dynamics", *, external: bool = False,
              lanes_apart: bool = True, run: int = RUN) -> Schedule:  # fmt: skip
-    """The levels that compute a function of a model: "forward_dynamics" or "mass_solve".
+    """The levels that compute a function of a model: "forward_dynamics", "mass_solve" or, of a chain, "log_det".
 
     lanes_apart   memory for the vectors of a processor; False: for the threads of a GPU
     run           bodies that one operation condenses: 1 is plain block elimination of the constraint forces
     """
     check_inertias(model)
     inputs = INPUTS[function] + (("external",) if external else ())
-    return tree_schedule(Plan(_framed(model), inputs, lanes_apart, run))
+    plan = Plan(_framed(model), inputs, lanes_apart, run)
+    return determinant_schedule(plan) if function == "log_det" else tree_schedule(plan)
 
 
 class Solver:
@@ -46,15 +49,16 @@ class Solver:
     def __init__(self, model: Model, function: str = "forward_dynamics", *, external: bool = False,
                  threads: int = 1, run: int = RUN) -> None:  # fmt: skip
         self.schedule = schedule(model, function, external=external, run=run)
+        self.output = OUTPUTS[function]
         self.engine = Engine(self.schedule, threads)
 
     def __call__(self, inputs: Mapping[str, Array]) -> Array:
-        """The accelerations (..., nv) for inputs whose batch axes have been broadcast: (*batch, core)."""
+        """The accelerations (..., nv), or log det M (..., 1), for inputs with the same batch axes."""
         cores = {name: 2 if name == "external" else 1 for name in inputs}
         batch = next(x.shape[: x.ndim - cores[name]] for name, x in inputs.items())
-        result = np.empty((*batch, self.schedule.sizes["qdd"]))
+        result = np.empty((*batch, self.schedule.sizes[self.output]))
         for index in np.ndindex(*batch):
-            result[index] = self.engine.run({name: x[index] for name, x in inputs.items()}, "qdd")
+            result[index] = self.engine.run({name: x[index] for name, x in inputs.items()}, self.output)
         return result
 
 
