@@ -16,7 +16,7 @@ from torsor.kernel.cuda import OPTIONS, Launch, Writer, prelude
 from torsor.kernel.gpu import cupy
 from torsor.model.model import Model
 from torsor.parallel.schedule import Operand, Operation, Schedule, Task
-from torsor.parallel.solver import INPUTS, schedule
+from torsor.parallel.solver import INPUTS, OUTPUTS, schedule
 
 THREADS = 64  # a block: levels near the top of the tree have few lanes, and a lane needs many registers
 
@@ -116,7 +116,8 @@ class DeviceEngine:
 
 
 class DeviceChain:
-    """Forward dynamics ("forward_dynamics") or M^-1 b ("mass_solve") of one long chain, on the device, in float64.
+    """Forward dynamics ("forward_dynamics"), M^-1 b ("mass_solve") or log det M ("log_det") of one long chain, on the
+    device, in float64.
 
     >>> fd = DeviceChain(model)                      # doctest: +SKIP
     >>> qdd = fd(q, v, tau)                          # doctest: +SKIP   CuPy arrays in and out
@@ -125,7 +126,7 @@ class DeviceChain:
     def __init__(self, model: Model, function: str = "forward_dynamics") -> None:
         if function not in INPUTS:
             raise ArgumentError(f"unknown function {function!r}; on the device there are: {', '.join(INPUTS)}")
-        self.model, self.inputs = model, INPUTS[function]
+        self.model, self.inputs, self.output = model, INPUTS[function], OUTPUTS[function]
         self.engine = DeviceEngine(schedule(model, function, lanes_apart=False))
 
     def __call__(self, *args: Any) -> Any:
@@ -135,4 +136,4 @@ class DeviceChain:
             size = self.model.nq if name == "q" else self.model.nv
             if x.shape != (size,):
                 raise ArgumentError(f"{name} has shape {x.shape}; {self.model!r} needs ({size},)")
-        return self.engine.run(dict(zip(self.inputs, arrays)), "qdd")
+        return self.engine.run(dict(zip(self.inputs, arrays)), self.output)
