@@ -38,7 +38,8 @@ def checks() -> Iterator[Check]:
     moved = lie.exp_se3(rng.normal(size=(model.n, 6)))
     torques = evaluated(newton_euler.inverse_dynamics, v=v, qdd=x)
     yield identity("Eqs 1-5", "recursive inverse dynamics", evaluated(ploen_park.inverse_dynamics, v=v, qdd=x), torques)
-    again = study.evaluate(ploen_park.inverse_dynamics, model, moved, {"q": q, "v": v, "qdd": x})
+    state = {"q": q.tolist(), "v": v.tolist(), "qdd": x.tolist()}
+    again = study.evaluate(ploen_park.inverse_dynamics, model, moved, state)
     yield identity("Eqs 34-38", "the same recursion, any frames Q", np.array(again), torques)
     for frames, Q, equations in (
         ("", None, ("Eq. 11", "Eqs 12, 13", "Eq. 13", "Eq. 14", "Proposition 1", "Proposition 2")),
