@@ -295,3 +295,16 @@ def test_planar_polypeptide_of_any_length_is_the_faithful_one_with_torsions_held
     M = oracle.mass_matrix(faithful, full)[~held][:, ~held]
     assert difference(oracle.mass_matrix(model, q), M) <= ROUNDING
     assert difference(ts.inverse_mass_matrix(model, q, method="fixman") @ M, np.eye(model.nv)) <= INVERSE
+
+
+def test_chain_given_by_poses_takes_the_kinds_that_are_regular_there():
+    """Joints that are singular in A, in B and in C; M of explicit Jacobians in the kinds found."""
+    x = np.full((3, 6), 0.4)
+    x[0, BETA], x[1, GAMMA], x[2, ALPHA] = 0.0, np.pi, np.pi / 2
+    T = np.stack([parameters.transform(kind, row) for kind, row in zip("ABC", x)])
+    kinds, y = parameters.from_transforms(T)
+    links = zoo.random_chain(3, 0)
+    bodies = dict(mass=links.mass, com=links.com, inertia=links.inertia)
+    soft = ["beta", ("gamma", "b"), "alpha"]
+    M = mass_matrix(kinds, y, parameters.partition(soft, 3), **bodies)
+    assert difference(relax_dh(y, soft, kind=kinds, **bodies).inverse() @ M, np.eye(4)) <= INVERSE
