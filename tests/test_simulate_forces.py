@@ -44,6 +44,14 @@ def test_forces_add_up(cart):
     assert run.v[-1, 0] == pytest.approx(1.0, abs=CLOSE)
 
 
+def test_a_force_of_the_wrong_shape_is_named(cart):
+    def shove(t, q, v):
+        return np.zeros(3)
+
+    with pytest.raises(ArgumentError, match=r"shove.*\(3,\)"):
+        simulate(cart, forces=shove)
+
+
 @pytest.mark.parametrize(("between", "at_a_quarter"), [("linear", 0.5), ("previous", 0.0), ("cubic", 0.25 * 1.75)])
 def test_tables_interpolate_as_stated(between, at_a_quarter):
     table = Table([0.0, 0.5, 1.0], [[0.0], [1.0], [0.0]], between)

@@ -42,11 +42,11 @@ class ExplicitPair(Stepper):
         self._unit_weights, self._weights = np.vstack([self.A, self.E]), np.ones((s + 1, 1 + s))
         self._weights[-1, 0] = 0.0  # the error is of the step, not of y
         self._scaled = self._weights[:, 1:]
+        rows = zip(self.A.sum(axis=1).tolist(), self._weights, self._Y, self._P[1:])
         self._stages = [
             (c, weights[: 1 + i], self._P[: 1 + i], y, y[:nq], y[nq:], k[:nq], k[nq:])
-            for i, (c, weights, y, k) in enumerate(zip(self.A.sum(axis=1).tolist(), self._weights, self._Y,
-            self._P[1:]))
-        ][1:]  # fmt: skip
+            for i, (c, weights, y, k) in enumerate(rows)
+        ][1:]  # the first is the state itself
         program, tau = self.motion.program, self.motion.torque(self.t, self.q, self.v)
         tolerances = self.scale.rtol, self.scale.atol
         self._fused = program and FusedStages(program, tau, self._P, self._Y, self._unit_weights, *tolerances)

@@ -57,6 +57,10 @@ class Simulation:
             raise ArgumentError(f"dt, the time between recorded rows, must be positive, not {dt}")
         q = _state("q0", self.model.neutral() if q0 is None else q0, self.model.nq)
         v = _state("v0", np.zeros(self.model.nv) if v0 is None else v0, self.model.nv)
+        self.model.check_quaternions(q, "q0")
+        for force in self.forces:
+            if (shape := np.shape(force(t0, q, v))) != (self.model.nv,):
+                raise ArgumentError(f"the force {_name(force)} gives an array of shape {shape}, not ({self.model.nv},)")
         self.motion = Motion(self.model, self.forces, armature)
         self.motion.coordinates.normalise(q)
         self.settings = Settings(rtol, atol, step, max_step)

@@ -90,14 +90,8 @@ class Variational(FixedStep):
 
     def advance(self, h: float) -> None:
         """The two halves; m = M x is the momentum in the middle of each, x its velocity."""
-        t, k, q0, p0, solve, move = (
-            self.t,
-            h / 2,
-            self.q.copy(),
-            self.p,
-            self.motion.solve,
-            self.motion.coordinates.move,
-        )
+        t, k, q0, p0 = self.t, h / 2, self.q.copy(), self.p
+        solve, move = self.motion.solve, self.motion.coordinates.move
 
         def first(m: Array) -> Array:
             x = solve(q0, m)
