@@ -7,6 +7,8 @@ where they meet depends on the machine, so it is counted, on the very code that 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -40,9 +42,8 @@ METHODS: dict[str, dict[str, Algorithm]] = {
 }
 # Straight-line code, without which there is no way through the mass matrix, is made up to this many freedoms.
 MOST_FREEDOMS = 12
-# On chains of so many revolute joints the sweeps have won every count (bench/results/operations.json): the
-# first call need not wait for one.
-SETTLED = {"forward_dynamics": 6, "mass_solve": 8, "inverse_dynamics": 0}
+# On chains of so many revolute joints the sweeps have won every count, so none is made.
+SETTLED = {"forward_dynamics": 8, "mass_solve": 10, "inverse_dynamics": 0}
 
 
 class Choice(NamedTuple):
@@ -72,12 +73,28 @@ def method_for(model: Model, function: Callable[..., Any]) -> Choice:
 
 
 def automatic(model: Model, function: Callable[..., Any]) -> Algorithm:
-    """The algorithm of `method_for`, without counting where the count is known to favour the sweeps."""
+    """The algorithm of `method_for`; as counting takes some 20 ms, the answer is kept on disk beside the kernels."""
     methods = _methods(function)
-    revolute = model.is_chain and bool(np.all(model.joint == joint_code("revolute")))
-    if revolute and model.nv >= SETTLED[function.__name__]:
+    if _settled(model, function):
         return next(iter(methods.values()))
-    return methods[method_for(model, function).method]
+    from torsor.kernel.machine import remembered
+
+    key = f"{_code_stamp()}|{model.key}|{function.__name__}"
+    return methods[remembered(key, lambda: method_for(model, function).method)]
+
+
+def _settled(model: Model, function: Callable[..., Any]) -> bool:
+    """Whether the sweeps are known to win without counting."""
+    revolute = model.is_chain and bool(np.all(model.joint == joint_code("revolute")))
+    return model.nv > MOST_FREEDOMS or (revolute and model.nv >= SETTLED[function.__name__])
+
+
+@cache
+def _code_stamp() -> str:
+    """Changes whenever the code that is counted does."""
+    folders = (Path(__file__).parent / name for name in ("algorithms", "kernel", "model"))
+    files = sorted((f.name, f.stat().st_size, f.stat().st_mtime_ns) for d in folders for f in d.glob("*.py"))
+    return repr(files)
 
 
 def _methods(function: Callable[..., Any]) -> dict[str, Algorithm]:

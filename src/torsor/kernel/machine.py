@@ -109,6 +109,16 @@ def load(key: str, write_ir: Callable[[], str]) -> Loaded:
     return Loaded(engine, engine.get_function_address("kernel"))
 
 
+def remembered(key: str, find: Callable[[], str]) -> str:
+    """A short text that takes a while to find, kept in the cache beside the kernels."""
+    name = hashlib.blake2b(repr(("text", key)).encode(), digest_size=20).hexdigest()
+    kept = _read(name)
+    if kept is None:
+        kept = find().encode()
+        _write(name, kept)
+    return kept.decode()
+
+
 # The cache: one file a kernel, a checksum before the code ------------------------------------------------------
 
 
