@@ -33,7 +33,7 @@ Array = NDArray[Any]
 # A cosine, sine or relative length this close to 0 or 1 is rounding left by the user's own trigonometry.
 SNAP = 2e-15
 # The foot of the common normal of two axes is ill-determined below this sine of their angle.
-NEARLY_PARALLEL = 0.02
+NEARLY_PARALLEL = 0.1
 
 SYMMETRIC = ("xx", "xy", "xz", "yy", "yz", "zz")
 UPPER = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
