@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from torsor.kernel.cuda import Kernel, Launch
+from torsor.kernel.cuda import Kernel, Launch, RolloutKernel
 from torsor.kernel.llvm import Target
 from torsor.kernel.loops import BODIES, FLAGS, FROM, loop_data
 
+FLAGS_OF_COMPILER = "-std=c++20 -O1 -fno-strict-aliasing -ffp-contract=off -shared -fPIC -pthread -w".split()
 THREADS = 64  # a block: two warps
 SHIM = """
 #include <algorithm>
@@ -83,29 +84,54 @@ def run(kernel: Kernel, arrays, framed=None, body=None, staged=False):
     values.append(count)
     blocks = -(-count // THREADS)
     if kernel.looped:
-        data = loop_data(kernel.code, framed, [x.shape[1:] for x in views], Target(1, kernel.bits), body)
-        numbers, index, gravity = data.owned
         blocks -= 1  # fewer than there are states: each thread takes more than one
-        scratch = np.full(int(data.words[0]) // dtype.itemsize * blocks * THREADS, np.nan, dtype)
-        values += [*(np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)), index, numbers, gravity, scratch]
-    staging = kernel.stageable(THREADS) if staged else None
-    library = _library(kernel.source(Launch(THREADS), staging))
-    library.launch.argtypes = [ctypes.c_int, ctypes.c_int, *map(_ctype, values)]
-    library.launch(blocks, THREADS, *(x.ctypes.data if isinstance(x, np.ndarray) else int(x) for x in values))
+        values += _tree(kernel, framed, [x.shape[1:] for x in views], body, blocks)
+    launch(kernel.source(Launch(THREADS), kernel.stageable(THREADS) if staged else None), blocks, values)
     return out
 
 
+def run_rollout(kernel: RolloutKernel, arrays, gain, dt, steps, every, framed=None):
+    """(trajectories, stored, numbers) of a rollout from arrays q, v, tau and, if there is one, a table."""
+    dtype = np.dtype(f"float{kernel.bits}")
+    q, v, tau, *table = (np.ascontiguousarray(x, dtype) for x in arrays)
+    count, blocks = len(q), -(-len(q) // THREADS)
+    out = np.full((steps // every, q.shape[1] + v.shape[1], count), np.nan, dtype)
+    values = [y for x in (q, v, tau, *table) for y in (x, np.prod(x.shape[1:], dtype=int), 1)]
+    values += [v.shape[1]] * bool(table)
+    values += [np.asarray(gain, dtype), np.array([dt], dtype), out, count, np.int32(steps), np.int32(every)]
+    if kernel.dynamics:
+        values += _tree(kernel.dynamics, framed, [x.shape[1:] for x in (q, v, tau, v)], None, blocks)
+    launch(kernel.source(Launch(THREADS)), blocks, values)
+    return out.transpose(2, 0, 1)
+
+
+def _tree(kernel, framed, shapes, body, blocks):
+    data = loop_data(kernel.code, framed, shapes, Target(1, kernel.bits), body)
+    numbers, index, gravity = data.owned
+    size = int(data.words[0]) // (kernel.bits // 8) * blocks * THREADS
+    scratch = np.full(size, np.nan, f"float{kernel.bits}")
+    return [*(np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)), index, numbers, gravity, scratch]
+
+
+def launch(source, blocks, values):
+    """Run the kernel of that text; `values` are its arguments."""
+    library = _library(source)
+    library.launch.argtypes = [ctypes.c_int, ctypes.c_int, *map(_ctype, values)]
+    library.launch(blocks, THREADS, *(x.ctypes.data if isinstance(x, np.ndarray) else int(x) for x in values))
+
+
 def _ctype(x):
-    return ctypes.c_void_p if isinstance(x, np.ndarray) else ctypes.c_int if isinstance(x, np.int32) else ctypes.c_longlong
+    if isinstance(x, np.ndarray):
+        return ctypes.c_void_p
+    return ctypes.c_int if isinstance(x, np.int32) else ctypes.c_longlong
 
 
 def _library(source: str) -> ctypes.CDLL:
-    parameters = source[source.rindex("\nkernel(") + len("\nkernel(") : source.rindex(") {\n")].split(") {")[0]
+    parameters = source[source.rindex("\nkernel(") + len("\nkernel(") :].split(") {")[0]
     names = ", ".join(p.split()[-1] for p in parameters.split(","))
     source = source.replace("extern __shared__ __align__(16) unsigned char shared[];", "")
     with tempfile.TemporaryDirectory() as folder:
         text, binary = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
         text.write_text(SHIM + source + DRIVER.format(parameters=parameters, names=names))
-        command = [compiler(), "-std=c++20", "-O1", "-fno-strict-aliasing", "-ffp-contract=off", "-shared", "-fPIC", "-pthread", "-w"]
-        subprocess.run([*command, str(text), "-o", str(binary)], check=True)
+        subprocess.run([compiler(), *FLAGS_OF_COMPILER, str(text), "-o", str(binary)], check=True)
         return ctypes.CDLL(str(binary))

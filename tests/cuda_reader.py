@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from torsor.kernel.cuda import Kernel
+from torsor.kernel.cuda import Kernel, RolloutKernel
 from torsor.kernel.llvm import TRIG_LIMIT, Target
 from torsor.kernel.loops import BODIES, FLAGS, FROM, loop_data
 
@@ -26,31 +26,30 @@ RULES = [
     (r"else \{", "else:"),
     (r"\{", "if True:"),
     (r"T \w+, \w+;", "pass"),
+    (r"T (\w+)\[(\d+)\];", r"\1 = array(\2)"),
+    (r"state\((.+)\);", r"state(\1)"),
     (r"(far_turn|turn)\((\w+), (\w+), (\w+)\);", r"\3, \4 = \1(\2)"),
     (r"(?:const )?(?:T|int|bool) (\w+ = .+);", r"\1"),
     (r"(.+\] = .+|\w+ = .+);", r"\1"),
 ]
 
 
-def python_of(text: str) -> str:
-    """The function `state` as Python."""
-    head, *lines = text[text.index("__forceinline__ void state(") :].splitlines()
+def python_of(text: str, name: str = "state") -> str:
+    """The function of that name as Python."""
+    head, *lines = text[text.index(f"__forceinline__ void {name}(") :].splitlines()
     names = re.findall(r"const \w+ (\w+)[,)]", head)
-    result, depth = [f"def state({', '.join(names)}):"], 1
+    result, depth = [f"def {name}({', '.join(names)}):"], 1
     for line in lines[: len(lines) - 1 - lines[::-1].index("}")]:
         line = line.strip()
         if line == "}":
             result.append("  " * depth + "pass")
             depth -= 1
             continue
-        for pattern, replacement in RULES:
-            found = re.fullmatch(pattern, line)
-            if found:
-                break
-        else:
+        matches = ((re.fullmatch(pattern, line), replacement) for pattern, replacement in RULES)
+        found = next((match.expand(replacement) for match, replacement in matches if match), None)
+        if found is None:
             raise SyntaxError(f"not in the language that torsor writes: {line}")
-        statement = re.sub(r"(?<=\d)f\b", "", found.expand(replacement))
-        result.append("  " * depth + statement)
+        result.append("  " * depth + re.sub(r"(?<=\d)f\b", "", found))
         depth += line.endswith("{")
     return "\n".join(result)
 
@@ -70,6 +69,11 @@ class Lanes:
         self.numbers[:, k] = x
 
 
+    def after(self, k):
+        """What a pointer to number k would be."""
+        return Lanes(self.numbers[:, k:])
+
+
 def run(kernel: Kernel, arrays, framed=None, body=None):
     """The output of a kernel for arrays (states, ...) as NumPy would give it; memory never written reads as NaN."""
     dtype = np.dtype(f"float{kernel.bits}")
@@ -77,23 +81,55 @@ def run(kernel: Kernel, arrays, framed=None, body=None):
     out = np.full((count, *kernel.shape), np.nan, dtype)
     views = [Lanes(np.asarray(x, dtype).reshape(count, -1)) for x in arrays] + [Lanes(out.reshape(count, -1))]
     if kernel.looped:
-        shapes = [x.shape[1:] for x in (*arrays, out)]
-        data = loop_data(kernel.code, framed, shapes, Target(1, kernel.bits), body)
-        numbers, index, gravity = data.owned
-        n, flags, start = (int(data.words[k]) for k in (BODIES, FLAGS, FROM))
-        index = index.ravel().tolist()
-        views.append(SimpleNamespace(n=n, flags=flags, numbers=numbers, index=index, gravity=gravity, **{"from": start}))
-        rows = int(data.words[0]) // dtype.itemsize
-        views += [Lanes(np.full((count, rows), np.nan, dtype)) for _ in range(2)]
-    names = {
-        "FMA": lambda a, b, c: a * b + c, "INV": lambda x: dtype.type(1) / x, "SQRT": np.sqrt, "LOG": np.log,
-        "NEAR": lambda x: np.abs(x) < TRIG_LIMIT[kernel.bits],
-        "turn": lambda x: (np.sin(x), np.cos(x)), "far_turn": lambda x: (np.sin(x), np.cos(x)),
-    }  # fmt: skip
-    text = re.sub(r"\bfrom\b", "start", python_of(kernel.state()))
-    if kernel.looped:
-        views[len(arrays) + 1].start = start
+        views += _tree(kernel, framed, [x.shape[1:] for x in (*arrays, out)], body, count)
+    names = _functions(kernel.bits, count)
+    _define(kernel.state(), "state", names)
     with np.errstate(invalid="ignore"):
-        exec(compile(text, "cuda", "exec"), names)
         names["state"](*views)
     return out
+
+
+def run_step(kernel: RolloutKernel, arrays, framed=None):
+    """(q, v) after one step, from arrays q, v, tau, gain and h (states, ...)."""
+    dtype = np.dtype(f"float{kernel.bits}")
+    count = len(arrays[0])
+    out = np.full((count, *kernel.step.shape), np.nan, dtype)
+    views = [Lanes(np.asarray(x, dtype)) for x in (*arrays, out)]
+    views[-1].numbers = out
+    names = _functions(kernel.bits, count)
+    if kernel.dynamics:
+        q, v, tau = (x.shape[1:] for x in arrays[:3])
+        views += _tree(kernel.dynamics, framed, [q, v, tau, v], None, count)
+        _define(kernel.dynamics.state(), "state", names)
+    _define(kernel.advance(), "advance", names)
+    with np.errstate(invalid="ignore"):
+        names["advance"](*views)
+    return out
+
+
+def _define(text, name, names):
+    """Define a function of the CUDA text among `names`."""
+    text = python_of(text, name)
+    text = re.sub(r"Row\{(\w+)\}", r"\1", text)
+    text = re.sub(r"Row\{(\w+) \+ (\d+)\}", r"\1.after(\2)", text)
+    exec(compile(re.sub(r"\bfrom\b", "start", text), "cuda", "exec"), names)
+
+
+def _functions(bits, count):
+    dtype = np.dtype(f"float{bits}")
+    return {
+        "FMA": lambda a, b, c: a * b + c, "INV": lambda x: dtype.type(1) / x, "SQRT": np.sqrt, "LOG": np.log,
+        "NEAR": lambda x: np.abs(x) < TRIG_LIMIT[bits],
+        "turn": lambda x: (np.sin(x), np.cos(x)), "far_turn": lambda x: (np.sin(x), np.cos(x)),
+        "array": lambda size: Lanes(np.full((count, size), np.nan, dtype)),
+    }  # fmt: skip
+
+
+def _tree(kernel, framed, shapes, body, count):
+    data = loop_data(kernel.code, framed, shapes, Target(1, kernel.bits), body)
+    numbers, index, gravity = data.owned
+    n, flags, start = (int(data.words[k]) for k in (BODIES, FLAGS, FROM))
+    index = index.ravel().tolist()
+    tree = SimpleNamespace(n=n, flags=flags, start=start, numbers=numbers, index=index, gravity=gravity)
+    rows = int(data.words[0]) // (kernel.bits // 8)
+    return [tree, *(Lanes(np.full((count, rows), np.nan, f"float{kernel.bits}")) for _ in range(2))]

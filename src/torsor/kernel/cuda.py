@@ -151,7 +151,10 @@ class Kernel:
         head = f"  long long b = (long long)blockIdx.x * {threads} + threadIdx.x"
         head = f"  for ({head.strip()}; b - threadIdx.x < count; b += all) {{" if self.looped else f"{head};"
         work = ["const long long warp = b - threadIdx.x % 32;"] if any(staged) else []
-        work += [*load, f"if (b < count) state({', '.join(views)});", *store]
+        sync = ["__syncwarp();"]  # once, after all loads are under way
+        again = sync if self.looped and any(staged) else []
+        work += [*load, *(sync if load else []), f"if (b < count) state({', '.join(views)});"]
+        work += [*(sync if store else []), *store, *again]
         lines = [*(f"  {line}" for line in before), head, *(f"    {line}" for line in work), *["  }"] * self.looped]
         return (
             f'extern "C" __global__ void {launch.bounds}\nkernel({", ".join(parameters)}) {{\n'
@@ -369,13 +372,11 @@ __device__ __forceinline__ void load_rows(T* tile, const T* from, const long lon
   }} else {{
     for (int e = lane; e < min(rows, 32ll) * N; e += 32) tile[e / N * PITCH + e % N] = from[e];
   }}
-  __syncwarp();
 }}
 template <int N, int PITCH>
 __device__ __forceinline__ void store_rows(const T* tile, T* to, const long long rows) {{
   constexpr int piece = 16 / sizeof(T), pieces = 32 * N / piece;
   const int lane = threadIdx.x % 32;
-  __syncwarp();
   if (in_pieces<N, PITCH>(to, rows)) {{
 #pragma unroll
     for (int k = 0; k < (pieces + 31) / 32; ++k) {{
@@ -390,7 +391,6 @@ __device__ __forceinline__ void store_rows(const T* tile, T* to, const long long
   }} else {{
     for (int e = lane; e < min(rows, 32ll) * N; e += 32) to[e] = tile[e / N * PITCH + e % N];
   }}
-  __syncwarp();
 }}
 """
 

@@ -1,0 +1,195 @@
+"""Rollouts: the step against the definitions, CPU lanes against the reference, the CUDA text against both."""
+
+from itertools import pairwise
+
+import cuda_host
+import cuda_reader
+import numpy as np
+import pytest
+from machines import difference
+
+import torsor as ts
+from torsor.kernel.program import _framed
+from torsor.model import zoo
+from torsor.rollout import gpu_kernel, law_of, step_inputs
+
+ROUNDING = 1e-11  # twenty steps of 1 ms, in float64
+DT, STEPS, EVERY = 1e-3, 20, 5
+INTEGRATORS = ["semi-implicit", "rk4"]
+
+ARM = zoo.puma_saha()
+TREE = zoo.random_tree(7, 1)  # every joint type: quaternions and a free body among them
+
+
+def start(model, count=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return (model.random_configuration(rng, count), *rng.normal(size=(2, count, model.nv)))
+
+
+def small_feedback(model, seed=1):
+    rng = np.random.default_rng(seed)
+    return ts.LinearFeedback(0.1 * rng.normal(size=(model.nv, model.nq)), 0.1 * rng.normal(size=(model.nv, model.nv)),
+                             rng.normal(size=model.nq), rng.normal(size=model.nv))  # fmt: skip
+
+
+def coordinate_rate(model, q, v):
+    """dq/dt by a difference quotient of the manifold's own exponential, which is exact for the first order."""
+    h = 1e-6
+    return (model.integrate(q, v * h) - model.integrate(q, -v * h)) / (2 * h)
+
+
+def by_hand(model, q, v, torque, integrator, steps=STEPS):
+    """One trajectory with the public forward dynamics; torque(t, q, v)."""
+
+    def rates(t, q, v):
+        return coordinate_rate(model, q, v), ts.forward_dynamics(model, q, v, torque(t, q, v))
+
+    path = []
+    for t in range(steps):
+        if integrator == "semi-implicit":
+            v = v + DT * rates(t, q, v)[1]
+            q = q + DT * coordinate_rate(model, q, v)
+        else:
+            k1 = rates(t, q, v)
+            k2 = rates(t, q + DT / 2 * k1[0], v + DT / 2 * k1[1])
+            k3 = rates(t, q + DT / 2 * k2[0], v + DT / 2 * k2[1])
+            k4 = rates(t, q + DT * k3[0], v + DT * k3[1])
+            q, v = (x + DT / 6 * (a + 2 * b + 2 * c + d) for x, a, b, c, d in zip((q, v), k1, k2, k3, k4))
+        path.append(np.concatenate([q, v]))
+    return np.array(path)
+
+
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+def test_rollout_takes_the_steps_of_its_definition(integrator):
+    q, v, tau = start(ARM)
+    table = np.random.default_rng(2).normal(size=(3, STEPS, ARM.nv))
+    law = small_feedback(ARM)
+    torques = dict(tau=tau, table=table, feedback=law)
+    result = ts.rollout(ARM, q, v, steps=STEPS, dt=DT, every=EVERY, integrator=integrator, **torques)
+    assert result.q.shape == (3, STEPS // EVERY, ARM.nq)
+    for k in range(3):
+
+        def torque(t, q, v, k=k):
+            return tau[k] + table[k, t] + law.Kq @ (law.q_ref - q) + law.Kv @ (law.v_ref - v)
+
+        expected = by_hand(ARM, q[k], v[k], torque, integrator)[EVERY - 1 :: EVERY]
+        assert difference(np.concatenate([result.q[k], result.v[k]], axis=1), expected) < ROUNDING
+
+
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+def test_large_models_take_the_same_steps(integrator):
+    """The step around a loop kernel is the step with the dynamics written out in it."""
+    from torsor.rollout import _looped_mover, _unrolled_mover
+
+    q, v, tau = start(ARM)
+    law = law_of(ARM, small_feedback(ARM))
+    results = []
+    for make in (_unrolled_mover, _looped_mover):
+        out = np.empty((3, ARM.nq + ARM.nv))
+        make(ARM, integrator, law, "float64")(q, v, tau, law.values, np.array([DT]), out)
+        results.append(out)
+    assert difference(*results) < ROUNDING
+
+
+def test_quaternions_keep_their_length_and_turn_as_the_group_says():
+    q, v, tau = start(TREE)
+    result = ts.rollout(TREE, q, v, steps=STEPS, dt=1e-4, tau=tau, integrator="rk4")
+    for code, i in zip(TREE.joint, TREE.q_start):
+        joint = ts.model.joints.JOINTS[code]
+        if joint.nq != joint.nv:
+            lengths = np.linalg.norm(result.q[..., i + joint.nq - 4 : i + joint.nq], axis=-1)
+            assert np.abs(lengths - 1).max() < 1e-14
+    velocity = np.array([TREE.difference(a, b) for a, b in pairwise(result.q[0])]) / 1e-4
+    middle = (result.v[0, 1:] + result.v[0, :-1]) / 2
+    assert difference(velocity, middle) < 1e-5  # second order in the step
+
+
+@pytest.mark.parametrize(("integrator", "order"), [("semi-implicit", 1), ("rk4", 4)])
+def test_halving_the_step_shows_the_order(integrator, order):
+    q, v, _ = start(ARM, count=1, seed=3)
+
+    def end(steps):
+        return ts.rollout(ARM, q, 0.5 * v, steps=steps, dt=0.4 / steps, every=steps, integrator=integrator).q[0, 0]
+
+    exact = ts.rollout(ARM, q, 0.5 * v, steps=4096, dt=0.4 / 4096, every=4096, integrator="rk4").q[0, 0]
+    coarse, fine = (np.abs(end(n) - exact).max() for n in (128, 256))
+    assert abs(np.log2(coarse / fine) - order) < 0.3
+
+
+def test_energy_is_kept_and_batch_axes_broadcast():
+    q, v, _ = start(ARM, count=4)
+    result = ts.rollout(ARM, q.reshape(2, 2, -1), v[0], steps=100, dt=1e-3, every=50, integrator="rk4")
+    assert result.q.shape == (2, 2, 2, ARM.nq)
+    energy = ts.kinetic_energy(ARM, result.q, result.v) + ts.potential_energy(ARM, result.q)
+    assert difference(energy[..., 0], energy[..., 1]) < 1e-6
+
+
+def test_single_precision_stays_single():
+    q, v, tau = (x.astype(np.float32) for x in start(ARM))
+    result = ts.rollout(ARM, q, v, steps=5, dt=DT, tau=tau)
+    assert result.q.dtype == np.float32
+    double = ts.rollout(ARM, q.astype(float), v, steps=5, dt=DT, tau=tau)
+    assert double.q.dtype == np.float64
+    assert difference(result.v, double.v) < 1e-4
+
+
+# The CUDA text -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "staged"])
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("model", [ARM, TREE], ids=["arm", "tree"])
+def test_cuda_text_takes_the_same_step(model, integrator, specialised):
+    q, v, tau = start(model)
+    feedback = small_feedback(model)
+    law = law_of(model, feedback)
+    kernel = gpu_kernel(model, integrator, law, dtype="float64", specialised=specialised)
+    gain, h = np.tile(law.values, (3, 1)), np.full((3, 1), DT)
+    assert [len(x[0]) for x in (q, v, tau, gain, h)] == [shape[0] for shape in step_inputs(model, law).values()]
+    got = cuda_reader.run_step(kernel, (q, v, tau + law.constant, gain, h), _framed(model))
+    expected = ts.rollout(model, q, v, steps=1, dt=DT, tau=tau, feedback=feedback, integrator=integrator)
+    assert difference(got, np.concatenate([expected.q[:, 0], expected.v[:, 0]], axis=1)) < ROUNDING
+
+
+@pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "staged"])
+def test_whole_kernel_on_the_host(specialised):
+    """The loop over time and what is stored, where a C++ compiler is there; else step after step by the reader."""
+    count = 70 if cuda_host.compiler() else 3
+    q, v, tau = start(ARM, count)
+    table = np.random.default_rng(2).normal(size=(count, STEPS, ARM.nv))
+    law = law_of(ARM, None)
+    kernel = gpu_kernel(ARM, "rk4", law, dtype="float64", tabulated=True, specialised=specialised)
+    if cuda_host.compiler():
+        got = cuda_host.run_rollout(kernel, (q, v, tau, table), law.values, DT, STEPS, EVERY, _framed(ARM))
+    else:
+        got, x = [], np.concatenate([q, v], axis=1)
+        for t in range(STEPS):
+            now = (x[:, : ARM.nq], x[:, ARM.nq :], tau + table[:, t], np.zeros((count, 1)), np.full((count, 1), DT))
+            x = cuda_reader.run_step(kernel, now, _framed(ARM))
+            got.append(x)
+        got = np.stack(got[EVERY - 1 :: EVERY], axis=1)
+    expected = ts.rollout(ARM, q, v, steps=STEPS, dt=DT, tau=tau, table=table, every=EVERY, integrator="rk4")
+    assert difference(got, np.concatenate([expected.q, expected.v], axis=-1)) < ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"integrator": "euler"}, "integrator"),
+        ({"steps": 0}, "steps"),
+        ({"every": 9}, "every"),
+        ({"dt": -1.0}, "dt"),
+        ({"dt": np.nan}, "dt"),
+        ({"q": np.zeros(5)}, "q is"),
+        ({"tau": np.zeros(7)}, "tau is"),
+        ({"table": np.zeros((3, 6))}, "table is"),
+        ({"v": np.full(6, np.inf)}, "finite"),
+        ({"q": np.zeros((2, 6)), "v": np.zeros((3, 6))}, "batch"),
+        ({"feedback": ts.LinearFeedback(np.zeros(5), np.zeros(6))}, "Kq"),
+        ({"feedback": ts.LinearFeedback(np.zeros(6), np.full((6, 6), np.nan))}, "Kv"),
+    ],
+)
+def test_arguments_that_are_wrong_are_named(wrong, words):
+    given = {"q": np.zeros(6), "v": np.zeros(6), "steps": 5, "dt": DT} | wrong
+    with pytest.raises(ts.ArgumentError, match=words):
+        ts.rollout(ARM, given.pop("q"), given.pop("v"), **given)
