@@ -117,3 +117,11 @@ def test_composite_still_serves_large_machines():
     rng = np.random.default_rng(0)
     q, b = model.random_configuration(rng), rng.normal(size=model.nv)
     assert difference(ts.mass_solve(model, q, b, method="composite"), ts.mass_solve(model, q, b)) < 1e-10
+
+
+@pytest.mark.parametrize("method", METHODS["forward_dynamics"])
+def test_every_method_names_the_joint_that_moves_no_mass(method):
+    p = [(0, 0, 0), (1, 0, 0)]
+    points = ts.Model.chain("revolute", n=2, p=p, mass=1.0, inertia=(0, 0, 0), allow_degenerate=True)
+    with pytest.raises(ts.SingularError, match="link2"):
+        ts.forward_dynamics(points, *np.ones((3, 2)), method=method)

@@ -191,11 +191,11 @@ def factor(A: Mat) -> tuple[list[list[Scalar]], list[Scalar]]:
         column = [A[i][j] - dot([L[i][k] * d[k] for k in range(j)], L[j][:j]) for i in range(j, n)]
         d.append(column[0])
         for i in range(j + 1, n):
-            L[i][j] = _quotient(column[i - j], d[j])
+            L[i][j] = quotient(column[i - j], d[j])
     return L, d
 
 
-def _quotient(x: Scalar, d: Scalar) -> Scalar:
+def quotient(x: Scalar, d: Scalar) -> Scalar:
     """x / d, of plain numbers too as IEEE arithmetic has it: the caller finds a singular matrix by its pivots."""
     return x * math.inf if is_literal(d, 0.0) else x / d
 
@@ -208,7 +208,7 @@ def solve(factored: tuple[list[list[Scalar]], list[Scalar]], b: Sequence[Scalar]
     for i in range(n):
         for k in range(i):
             x[i] = x[i] - L[i][k] * x[k]
-    x = [_quotient(xi, di) for xi, di in zip(x, d)]
+    x = [quotient(xi, di) for xi, di in zip(x, d)]
     for i in reversed(range(n)):
         for k in range(i + 1, n):
             x[i] = x[i] - L[k][i] * x[k]

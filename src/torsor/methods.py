@@ -50,7 +50,7 @@ class Choice(NamedTuple):
     """The method that method="auto" takes, and why."""
 
     method: str
-    operations: dict[str, Operations]  # of every method that was counted, for one state
+    operations: dict[str, Operations]  # of every method, for one state; empty if too large to count
     why: str
 
 
@@ -64,9 +64,7 @@ def method_for(model: Model, function: Callable[..., Any]) -> Choice:
     if model.nv > MOST_FREEDOMS:
         why = f"{first}: O(n) sweeps; {model.nv} freedoms are too many for code through the mass matrix"
         return Choice(first, {}, why)
-    counts = {method: count for method, a in methods.items() if (count := _count(a, model)) is not None}
-    if not counts:
-        return Choice(first, {}, f"{first}: some joint moves no mass, and this method says which")
+    counts = {method: _count(algorithm, model) for method, algorithm in methods.items()}
     best = min(counts, key=lambda method: sum(counts[method]))  # of equals, the first
     words = ", ".join(f"{method} {sum(count)}" for method, count in counts.items())
     return Choice(best, counts, f"{best}: the fewest operations a state ({words})")
@@ -104,12 +102,9 @@ def _methods(function: Callable[..., Any]) -> dict[str, Algorithm]:
     return methods
 
 
-def _count(algorithm: Algorithm, model: Model) -> Operations | None:
-    """The operations of the code for this model; None where it divides by a pivot that is always zero."""
+def _count(algorithm: Algorithm, model: Model) -> Operations:
+    """The operations of the code for this model."""
     from torsor.kernel.program import unrolled
     from torsor.kernel.tape import Operations
 
-    try:
-        return Operations.of(unrolled(algorithm, model, algorithm.inputs))
-    except ZeroDivisionError:
-        return None
+    return Operations.of(unrolled(algorithm, model, algorithm.inputs))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-from torsor.linalg import Scalar, Vec
+from torsor.linalg import Scalar, Vec, quotient
 from torsor.spatial import Inertia, pair
 from torsor.sweeps import Algorithm, Columns, inward
 
@@ -64,7 +64,7 @@ def branch_factor(M: Sequence[Sequence[Scalar]], above: Sequence[int]) -> tuple[
     for k in reversed(range(n)):
         i = above[k]
         while i >= 0:
-            a = H[k][i] / H[k][k]
+            a = quotient(H[k][i], H[k][k])
             j = i
             while j >= 0:
                 H[i][j] = H[i][j] - a * H[k][j]
@@ -84,7 +84,7 @@ def branch_solve(L: Sequence[Sequence[Scalar]], D: Sequence[Scalar], above: Sequ
         while j >= 0:
             x[j] = x[j] - L[i][j] * x[i]
             j = above[j]
-    x = [xi / d for xi, d in zip(x, D)]
+    x = [quotient(xi, d) for xi, d in zip(x, D)]
     for i in range(n):
         j = above[i]
         while j >= 0:

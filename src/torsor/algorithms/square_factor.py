@@ -13,7 +13,7 @@ W^-T turns noise into velocities: if x has unit covariance, W^-T x has the covar
 from __future__ import annotations
 
 from torsor.algorithms.articulated import condense, drop, pass_on
-from torsor.linalg import Scalar, Vec, dot, sqrt
+from torsor.linalg import Scalar, Vec, dot, quotient, sqrt
 from torsor.spatial import Spatial, pair
 from torsor.sweeps import Algorithm, Sweep, inward, outward
 
@@ -43,13 +43,13 @@ def root_solve(D: Factored, x: Vec) -> Vec:
     y: list[Scalar] = []
     for i, xi in enumerate(x):
         y.append(xi - dot(L[i], y))
-    return Vec.of(yi / sqrt(di) for yi, di in zip(y, d))
+    return Vec.of(quotient(yi, sqrt(di)) for yi, di in zip(y, d))
 
 
 def root_T_solve(D: Factored, x: Vec) -> Vec:
     """L^-T d^-1/2 x"""
     L, d = D
-    y = [xi / sqrt(di) for xi, di in zip(x, d)]
+    y = [quotient(xi, sqrt(di)) for xi, di in zip(x, d)]
     for k in reversed(range(len(d))):
         y[k] = y[k] - dot([L[i][k] for i in range(k + 1, len(d))], y[k + 1 :])
     return Vec.of(y)
