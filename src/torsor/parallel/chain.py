@@ -8,8 +8,8 @@ For forward dynamics the levels are, with L = log4 of the number of runs,
     join (L), start, split (L)          the reactions between all runs
     release, settle        every run: its joint accelerations
 
-and without the first three lines but for the handles for M^-1 b.  A run has `RUN` bodies where that many of one
-kind follow each other, else one.
+and for M^-1 b the same without turns and angular velocities.  A run has `RUN` bodies where that many of one kind follow
+each other, else one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torsor.parallel.schedule import Level, Operand, Operation, Schedule, Task, 
 
 Array = NDArray[Any]
 
-# Bodies a run.  Longer ones cost less work and time on a processor, shorter ones less depth (bench/log_depth.py).
+# Bodies a run: longer ones save little work and lengthen the critical path again (bench/log_depth.py).
 RUN = 8
 
 
@@ -254,7 +254,8 @@ class ChainPlan(RunTree):
             for g in self.groups
         ]
         if not self.turns:
-            return plan.level("handles", tasks)
+            plan.level("handles", tasks)
+            return
         tasks += [
             plan.task(
                 g.operations.turn.operation,
@@ -270,7 +271,6 @@ class ChainPlan(RunTree):
             reads = [self._parts(self.turns[level], level), self.spins[level + 1].at(range(self.counts[level + 1]))]
             write = self.spins[level].at(self._nodes(level), each=self._beside(self.spins[level]))
             plan.level(f"spread {level + 1}", [plan.task(self.tree.spread, reads, write)])
-        return None
 
     def solve(self) -> None:
         """Condense all runs, join them, and find the reactions between them."""
