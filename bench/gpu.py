@@ -28,7 +28,7 @@ from torsor.kernel.llvm import fuse
 HERE = Path(__file__).parent
 REFERENCES = HERE / "gpu_reference.npz"
 STATES = 64  # with a known result, scattered among the others
-RUNS = 15
+RUNS, QUEUED = 11, 10
 TOLERANCE = {"float64": 1e-10, "float32": 2e-3}  # relative, of the worst state; single precision loses digits with M
 
 MODELS: dict[str, Callable[[], ts.Model]] = {
@@ -176,17 +176,31 @@ def inputs_of(function: Callable[..., Any]) -> tuple[str, ...]:
 # Measuring ---------------------------------------------------------------------------------------------------
 
 
-def median_ms(cp: Any, run: Callable[[], Any], runs: int = RUNS) -> float:
+def median_ms(cp: Any, run: Callable[[], Any]) -> float:
+    """Milliseconds of a run: the median over samples of several runs queued back to back.
+
+    (One alone would count the time Python takes to queue it.)
+    """
     run()
     times = []
-    for _ in range(runs):
+    for _ in range(RUNS):
         begin, end = cp.cuda.Event(), cp.cuda.Event()
         begin.record()
-        run()
+        for _ in range(QUEUED):
+            run()
         end.record()
         end.synchronize()
-        times.append(cp.cuda.get_elapsed_time(begin, end))
+        times.append(cp.cuda.get_elapsed_time(begin, end) / QUEUED)
     return float(np.median(times))
+
+
+def warm_up(cp: Any, seconds: float = 1.0) -> None:
+    """Work until the clock has risen."""
+    a = cp.random.standard_normal((4096, 4096), dtype=cp.float32)
+    begin = time.time()
+    while time.time() - begin < seconds:
+        a @ a
+        cp.cuda.Device().synchronize()
 
 
 SPIN_BLOCKS = 132 * 64
@@ -354,8 +368,8 @@ def odd_arrays(cp: Any, report: Report, reference: Any) -> None:
         "every second number": (fd(*(cp.repeat(x, 2, axis=1)[:, ::2] for x in (q, v, tau))), wanted),
         "every second row": (fd(*(cp.repeat(x, 2, axis=0)[::2] for x in (q, v, tau))), wanted),
         "two batch axes": (fd(*(x.reshape(8, 8, 6) for x in (q, v, tau))).reshape(-1, 6), wanted),
-        "turned batch axes": (fd(*(x.reshape(8, 8, 6).swapaxes(0, 1) for x in (q, v, tau))).swapaxes(0, 1).reshape(-1, 6),
-                              wanted),
+        "turned batch axes": (fd(*(x.reshape(8, 8, 6).swapaxes(0, 1) for x in (q, v, tau))),
+                              wanted.reshape(8, 8, 6).swapaxes(0, 1)),
         "one torque for all": (fd(q, v, tau[0]), same.get()),
         "one state": (fd(q[3], v[3], tau[3]), wanted[3]),
         "no states": (fd(q[:0], v[:0], tau[:0]), wanted[:0]),
@@ -391,6 +405,20 @@ def tuning(cp: Any, report: Report) -> None:
     found = ts.compile(model, ts.forward_dynamics, target="cuda").autotune(*arrays)
     again = ts.compile(model, ts.forward_dynamics, target="cuda").launch
     report.facts["autotune"] = {"found": repr(found), "remembered": again == found}
+
+
+def overhead(cp: Any, report: Report) -> None:
+    """Microseconds of Python to queue one call."""
+    model = MODELS["PUMA 6R"]()
+    arrays = [cp.asarray(states(model, STATES, 1)[k]) for k in ("q", "v", "tau")]
+    program = ts.compile(model, ts.forward_dynamics, target="cuda", dtype="float32")
+    for name, call in {"program": program, "function": lambda *a: ts.forward_dynamics(model, *a)}.items():
+        call(*arrays)
+        begin = time.perf_counter()
+        for _ in range(200):
+            call(*arrays)
+        report.facts[f"queueing one call of a {name}, microseconds"] = (time.perf_counter() - begin) / 200 * 1e6
+        cp.cuda.Device().synchronize()
 
 
 def torch_arrays(given: list[np.ndarray]) -> tuple[str, list[Any], type, Callable[[Any], np.ndarray]]:
@@ -465,6 +493,7 @@ def main() -> None:
     import cupy as cp
 
     report = Report(device=cp.cuda.runtime.getDeviceProperties(0)["name"].decode())
+    warm_up(cp)
     ceilings(cp, report)
     reference = np.load(REFERENCES)
     for case in CASES:
@@ -476,7 +505,7 @@ def main() -> None:
             measure_rollout(cp, rollout, report, reference)
         except Exception as error:
             report.facts[rollout.key] = repr(error)[:600]
-    for check in (trigonometry, tuning):
+    for check in (trigonometry, tuning, overhead):
         check(cp, report)
     odd_arrays(cp, report, reference)
     interoperation(cp, report, reference)

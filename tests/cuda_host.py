@@ -15,7 +15,8 @@ from torsor.kernel.cuda import Kernel, Launch, RolloutKernel
 from torsor.kernel.llvm import Target
 from torsor.kernel.loops import BODIES, FLAGS, FROM, loop_data
 
-FLAGS_OF_COMPILER = "-std=c++20 -O1 -fno-strict-aliasing -ffp-contract=off -shared -fPIC -pthread -w".split()
+LANGUAGE = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-ffp-contract=off", "-w"]
+LIBRARY = ["-shared", "-fPIC", "-pthread"]
 THREADS = 64  # a block: two warps
 SHIM = """
 #include <algorithm>
@@ -133,5 +134,5 @@ def _library(source: str) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         text, binary = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
         text.write_text(SHIM + source + DRIVER.format(parameters=parameters, names=names))
-        subprocess.run([compiler(), *FLAGS_OF_COMPILER, str(text), "-o", str(binary)], check=True)
+        subprocess.run([compiler(), *LANGUAGE, *LIBRARY, str(text), "-o", str(binary)], check=True)
         return ctypes.CDLL(str(binary))

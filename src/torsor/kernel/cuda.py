@@ -76,13 +76,13 @@ class Kernel:
         room = SHARED_BYTES
         result = []
         for _, size in reversed(self.arrays):  # the output first: scattered writes cost the most
-            bytes_ = _pitch(size) * threads * self.bits // 8
+            bytes_ = _pitch(size, self.bits) * threads * self.bits // 8
             result.append(bytes_ <= room)
             room -= bytes_ if bytes_ <= room else 0
         return tuple(reversed(result))
 
     def shared_bytes(self, staged: Sequence[bool], threads: int) -> int:
-        pitches = (_pitch(size) for (_, size), is_staged in zip(self.arrays, staged) if is_staged)
+        pitches = (_pitch(size, self.bits) for (_, size), is_staged in zip(self.arrays, staged) if is_staged)
         return sum(pitches) * threads * self.bits // 8
 
     def source(self, launch: Launch | None = None, staged: Sequence[bool] | None = None) -> str:
@@ -131,7 +131,7 @@ class Kernel:
             if not is_staged:
                 views.append(f"{'Strided' if name == 'out' else 'Read'}{{{name} + b * {name}_step, {name}_stride}}")
                 continue
-            pitch = _pitch(size)
+            pitch = _pitch(size, self.bits)
             place = f"{at} + threadIdx.x / 32 * {32 * pitch}"
             before.append(f"T* const {name}_tile = reinterpret_cast<T*>(shared) + {place};")
             at += threads * pitch
@@ -151,10 +151,9 @@ class Kernel:
         head = f"  long long b = (long long)blockIdx.x * {threads} + threadIdx.x"
         head = f"  for ({head.strip()}; b - threadIdx.x < count; b += all) {{" if self.looped else f"{head};"
         work = ["const long long warp = b - threadIdx.x % 32;"] if any(staged) else []
-        sync = ["__syncwarp();"]  # once, after all loads are under way
-        again = sync if self.looped and any(staged) else []
-        work += [*load, *(sync if load else []), f"if (b < count) state({', '.join(views)});"]
-        work += [*(sync if store else []), *store, *again]
+        work += [*load, *(["wait_for_copies();"] if load else []), f"if (b < count) state({', '.join(views)});"]
+        sync = ["__syncwarp();"]
+        work += [*(sync if store else []), *store, *(sync if self.looped and any(staged) else [])]
         lines = [*(f"  {line}" for line in before), head, *(f"    {line}" for line in work), *["  }"] * self.looped]
         return (
             f'extern "C" __global__ void {launch.bounds}\nkernel({", ".join(parameters)}) {{\n'
@@ -256,13 +255,14 @@ class RolloutKernel:
         return f'extern "C" __global__ void {launch.bounds}\nkernel({", ".join(parameters)}) {{\n{body}\n}}\n'
 
 
-def _pitch(size: int) -> int:
+def _pitch(size: int, bits: int) -> int:
     """Numbers from a row to the next in shared memory.
 
-    Rows as they come can be copied as they come; a multiple of four numbers would put too many threads' rows
-    into one bank, and gets one more.
+    Rows are copied in pieces of 16 bytes.  Where a row is a whole number of pieces, an odd number of them spreads the
+    rows of neighbouring threads over all banks.
     """
-    return size + 1 if size % 4 == 0 else size
+    piece = 128 // bits
+    return size + piece if size % (2 * piece) == 0 else size
 
 
 def _element(name: Any, shape: Sequence[int]) -> str:
@@ -350,24 +350,37 @@ template <class Number> struct Table {{
   __device__ __forceinline__ Number operator[](const int k) const {{ return __ldg(p + k); }}
 }};
 struct Tree {{ int n, flags, from; Table<int> index; Table<T> numbers, gravity; }};
-// A warp's rows of N numbers, from global to shared memory and back, PITCH apart there; 16 bytes at a time if it can.
+// 16 bytes from global to shared memory, without waiting where the GPU can; then wait for all of them.
+__device__ __forceinline__ void copy_piece(float4* to, const float4* from) {{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  const unsigned place = (unsigned)__cvta_generic_to_shared(to);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(place), "l"(from) : "memory");
+#else
+  *to = *from;
+#endif
+}}
+__device__ __forceinline__ void wait_for_copies() {{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+  __syncwarp();
+}}
+// A warp's rows of N numbers, from global to shared memory and back, PITCH apart there; whole warps in pieces.
 template <int N, int PITCH>
-__device__ __forceinline__ bool in_pieces(const T* rows_of, const long long rows) {{
-  return (PITCH == N || N % (16 / sizeof(T)) == 0) && rows >= 32 && (size_t)rows_of % 16 == 0;
+__device__ __forceinline__ int place_of(const int e) {{
+  constexpr int row = N * sizeof(T) / 16, pitch = PITCH * sizeof(T) / 16;
+  return PITCH == N ? e : e / row * pitch + e % row;
 }}
 template <int N, int PITCH>
 __device__ __forceinline__ void load_rows(T* tile, const T* from, const long long rows) {{
-  constexpr int piece = 16 / sizeof(T), pieces = 32 * N / piece;
+  constexpr int pieces = 2 * N * sizeof(T);
   const int lane = threadIdx.x % 32;
-  if (in_pieces<N, PITCH>(from, rows)) {{
+  if (rows >= 32 && (size_t)from % 16 == 0) {{
 #pragma unroll
     for (int k = 0; k < (pieces + 31) / 32; ++k) {{
       const int e = k * 32 + lane;
       if (pieces % 32 && e >= pieces) break;
-      const float4 x = __ldg(reinterpret_cast<const float4*>(from) + e);
-      if (PITCH == N) reinterpret_cast<float4*>(tile)[e] = x;
-      else for (int j = 0; j < piece; ++j)
-        tile[e * piece / N * PITCH + e * piece % N + j] = reinterpret_cast<const T*>(&x)[j];
+      copy_piece(reinterpret_cast<float4*>(tile) + place_of<N, PITCH>(e), reinterpret_cast<const float4*>(from) + e);
     }}
   }} else {{
     for (int e = lane; e < min(rows, 32ll) * N; e += 32) tile[e / N * PITCH + e % N] = from[e];
@@ -375,18 +388,14 @@ __device__ __forceinline__ void load_rows(T* tile, const T* from, const long lon
 }}
 template <int N, int PITCH>
 __device__ __forceinline__ void store_rows(const T* tile, T* to, const long long rows) {{
-  constexpr int piece = 16 / sizeof(T), pieces = 32 * N / piece;
+  constexpr int pieces = 2 * N * sizeof(T);
   const int lane = threadIdx.x % 32;
-  if (in_pieces<N, PITCH>(to, rows)) {{
+  if (rows >= 32 && (size_t)to % 16 == 0) {{
 #pragma unroll
     for (int k = 0; k < (pieces + 31) / 32; ++k) {{
       const int e = k * 32 + lane;
       if (pieces % 32 && e >= pieces) break;
-      float4 x;
-      if (PITCH == N) x = reinterpret_cast<const float4*>(tile)[e];
-      else for (int j = 0; j < piece; ++j)
-        reinterpret_cast<T*>(&x)[j] = tile[e * piece / N * PITCH + e * piece % N + j];
-      reinterpret_cast<float4*>(to)[e] = x;
+      reinterpret_cast<float4*>(to)[e] = reinterpret_cast<const float4*>(tile)[place_of<N, PITCH>(e)];
     }}
   }} else {{
     for (int e = lane; e < min(rows, 32ll) * N; e += 32) to[e] = tile[e / N * PITCH + e % N];
