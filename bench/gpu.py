@@ -252,9 +252,8 @@ def measure(cp: Any, case: Case, launches: list[Launch], report: Report, referen
     expected = reference[f"{case.model}/{case.function}"]
     begin = time.time()
     kernel = program.kernel
-    layouts = {"columns": (False,) * len(kernel.arrays)}
-    jobs = [(launch, layouts["columns"]) for launch in launches]
-    jobs += [(launch, kernel.stageable(launch.threads)) for launch in launches]
+    layouts = {"columns": (False,) * len(kernel.arrays), "rows": (True,) * len(kernel.arrays)}
+    jobs = [(launch, layout) for launch in launches for layout in layouts.values()]
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda job: program._function(*job), jobs))
     seconds = time.time() - begin
@@ -284,8 +283,7 @@ def measure(cp: Any, case: Case, launches: list[Launch], report: Report, referen
             if bad or not error < TOLERANCE[case.dtype]:
                 print("WRONG", case.label, layout, launch, bad, error, flush=True)
             ms = median_ms(cp, lambda arrays=arrays, out=out: program(*arrays, out=out))
-            staged = kernel.stageable(launch.threads) if layout == "rows" else layouts["columns"]
-            function = program._function(launch, staged)
+            function, _ = program._function(launch, layouts[layout])
             rate = case.count / ms / 1e6
             report.rows.append(Row(
                 case.label, layout, launch, function.num_regs, function.local_size_bytes, ms, rate, error, case.target,

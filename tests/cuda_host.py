@@ -114,11 +114,11 @@ def _tree(kernel, framed, shapes, body, blocks):
     return [*(np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)), index, numbers, gravity, scratch]
 
 
-def launch(source, blocks, values):
+def launch(source, blocks, values, threads=THREADS):
     """Run the kernel of that text; `values` are its arguments."""
     library = _library(source)
     library.launch.argtypes = [ctypes.c_int, ctypes.c_int, *map(_ctype, values)]
-    library.launch(blocks, THREADS, *(x.ctypes.data if isinstance(x, np.ndarray) else int(x) for x in values))
+    library.launch(blocks, threads, *(x.ctypes.data if isinstance(x, np.ndarray) else int(x) for x in values))
 
 
 def _ctype(x):
@@ -127,6 +127,7 @@ def _ctype(x):
     return ctypes.c_int if isinstance(x, np.int32) else ctypes.c_longlong
 
 
+@functools.cache
 def _library(source: str) -> ctypes.CDLL:
     parameters = source[source.rindex("\nkernel(") + len("\nkernel(") :].split(") {")[0]
     names = ", ".join(p.split()[-1] for p in parameters.split(","))

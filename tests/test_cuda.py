@@ -7,6 +7,7 @@ import sys
 
 import cuda_host
 import cuda_reader
+import fake_cupy
 import numpy as np
 import pytest
 from machines import MACHINES, difference
@@ -18,6 +19,7 @@ from torsor.kernel import gpu
 from torsor.kernel.cuda import Launch
 from torsor.kernel.program import _framed
 from torsor.model import zoo
+from torsor.rollout import gpu_kernel, law_of
 
 # Multiply-adds are rounded once on one side and twice on the other; M^-1 of a random tree loses three digits.
 ROUNDING = 1e-11
@@ -134,6 +136,113 @@ def test_rows_columns_and_broadcast_arrays_are_seen_as_they_lie():
 def test_axes_that_cannot_be_merged_are_refused_to_be_seen():
     assert gpu.view_of(np.zeros((4, 9, 5))[:, :8], (4, 8), (5,)) is None
     assert gpu.view_of(np.zeros((4, 5)), (3, 4), (5,)) is None  # broadcast along a new axis
+
+
+# Programs, with a stand-in for CuPy ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    stand_in = fake_cupy.Cupy()
+    monkeypatch.setattr(gpu, "cupy", lambda: stand_in)
+    return stand_in
+
+
+LAYOUTS = {
+    "rows": lambda x: x,
+    "columns": np.asfortranarray,
+    "every second number": lambda x: np.repeat(x, 2, axis=1)[:, ::2],
+    "every second row": lambda x: np.repeat(x, 2, axis=0)[::2],
+    "two batch axes": lambda x: x.reshape(5, 2, -1),
+    "turned batch axes": lambda x: x.reshape(2, 5, -1).swapaxes(0, 1),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_program_takes_arrays_as_they_lie(cupy, layout):
+    model = zoo.puma_saha()
+    args = [LAYOUTS[layout](x) for x in arguments(model, ts.forward_dynamics, 10)]
+    program = ts.compile(model, ts.forward_dynamics, target="cuda")
+    result = program(*(fake_cupy.on_device(x) for x in args))
+    assert result.shape == args[0].shape
+    (launch,) = cupy.functions[-1].launches
+    assert launch.grid == (1,)
+    assert launch.arguments[-1] == 10
+    staged = "load_rows<6, 6>(q_tile" in cupy.functions[-1].source
+    assert staged == (layout in ("rows", "two batch axes", "turned batch axes"))  # the last are copied first
+    assert bool(launch.shared) == (staged or "store_rows<" in cupy.functions[-1].source)
+    if cuda_host.compiler():
+        assert difference(result, ts.forward_dynamics(model, *args)) < ROUNDING
+
+
+def test_program_broadcasts_and_fills_out(cupy):
+    model = zoo.puma_saha()
+    q, v, tau = (fake_cupy.on_device(x) for x in arguments(model, ts.forward_dynamics, 4))
+    program = ts.compile(model, ts.forward_dynamics, target="cuda")
+    out = fake_cupy.on_device(np.full((4, 6), np.nan))
+    assert program(q, v, tau[0], out=out) is out
+    assert cupy.functions[-1].launches[-1].arguments[7:9] == (0, 1)  # one torque for all
+    if cuda_host.compiler():
+        assert difference(out, ts.forward_dynamics(model, *(np.array(x) for x in (q, v, tau[0])))) < ROUNDING
+    with pytest.raises(ts.ArgumentError, match="out is"):
+        program(q, v, tau, out=out[:3])
+    with pytest.raises(ts.ArgumentError, match="batch axes"):
+        program(q, v[:3], tau)
+    with pytest.raises(ts.ArgumentError, match="tau is"):
+        program(q, v, tau[:, :5])
+    with pytest.raises(ts.ArgumentError, match="takes q, v, tau"):
+        program(q, v)
+    assert program(q[:0], v[:0], tau[:0]).shape == (0, 6)
+
+
+def test_loops_get_scratch_memory_or_say_how_much_they_need(cupy, monkeypatch):
+    q, v, tau = (fake_cupy.on_device(x) for x in arguments(TREE, ts.forward_dynamics, 70))
+    program = ts.compile(TREE, ts.forward_dynamics, target="cuda", specialised=False)
+    result = program(q, v, tau)
+    if cuda_host.compiler():
+        assert difference(result, ts.forward_dynamics(TREE, *(np.array(x) for x in (q, v, tau)))) < ROUNDING
+    small = fake_cupy.Cupy(free=1000)
+    monkeypatch.setattr(gpu, "cupy", lambda: small)
+    with pytest.raises(ts.DeviceError, match="scratch memory"):
+        program(q, v, tau)
+
+
+def test_rollout_on_the_device(cupy):
+    model = zoo.puma_saha()
+    q, v, tau = (fake_cupy.on_device(x) for x in arguments(model, ts.forward_dynamics, 6))
+    law = law_of(model, None)
+    kernel = gpu_kernel(model, "rk4", law, dtype="float64")
+    given = {"q": q.reshape(2, 3, 6), "v": v[0], "tau": tau[0], "table": None}
+    got = gpu.run_rollout(model, kernel, {}, given, law.values, law.constant, 4, 1e-3, 2)
+    assert [x.shape for x in got] == [(2, 3, 2, 6)] * 2
+    if cuda_host.compiler():
+        host = (np.array(x) for x in (given["q"], given["v"]))
+        expected = ts.rollout(model, *host, tau=np.array(tau[0]), steps=4, dt=1e-3, every=2, integrator="rk4")
+        assert max(difference(a, b) for a, b in zip(got, expected)) < ROUNDING
+
+
+def test_tuning_is_remembered(cupy, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORSOR_CACHE", str(tmp_path))
+    times = iter([3.0, 1.0, 2.0])
+    monkeypatch.setattr(gpu, "_time", lambda run, cp: next(times))
+    model = zoo.puma_saha()
+    args = [fake_cupy.on_device(x) for x in arguments(model, ts.forward_dynamics)]
+    program = ts.compile(model, ts.forward_dynamics, target="cuda")
+    tried = [Launch(64, 255), Launch(64, 96), Launch(128, 80)]
+    assert program.autotune(*args, launches=tried) == Launch(64, 96)
+    assert ts.compile(model, ts.forward_dynamics, target="cuda").launch == Launch(64, 96)
+    assert ts.compile(model, ts.forward_dynamics, target="cuda", dtype="float32").launch == Launch()
+
+
+def test_no_gpu_and_no_driver_are_told_apart(monkeypatch):
+    for stand_in, words in ((fake_cupy.Cupy(devices=0), "no CUDA GPU"), (fake_cupy.Cupy(), "no CUDA driver")):
+        if words == "no CUDA driver":
+            stand_in.cuda.runtime.getDeviceCount = lambda: 1 / 0
+        monkeypatch.setitem(sys.modules, "cupy", stand_in)
+        gpu.cupy.cache_clear()
+        with pytest.raises(ts.DeviceError, match=words):
+            gpu.cupy()
+    gpu.cupy.cache_clear()
 
 
 # What can go wrong -------------------------------------------------------------------------------------------

@@ -488,4 +488,9 @@ def _on_frame(algorithm: Algorithm, model: Model, body: int | str, *args: ArrayL
     frame = model.frame(body)
     T = np.eye(4)
     T[:3, :3], T[:3, 3] = frame.R, frame.p
-    return lie.Ad(lie.inverse(T)) @ result
+    Ad = lie.Ad(lie.inverse(T))
+    if isinstance(result, np.ndarray):
+        return Ad @ result
+    from torsor.kernel import gpu
+
+    return gpu.product(Ad, result)

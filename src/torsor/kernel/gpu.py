@@ -11,10 +11,10 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,7 +63,7 @@ def cupy() -> Any:
 def on_device(x: Any) -> bool:
     """Whether an array says that it lies on a CUDA device (DLPack's code 2; 13: managed memory)."""
     device = getattr(x, "__dlpack_device__", None)
-    return device is not None and not isinstance(x, np.ndarray) and device()[0] in (2, 13)
+    return device is not None and device()[0] in (2, 13)
 
 
 def kind_of(x: Any) -> str:
@@ -89,7 +89,7 @@ def _as_cupy(x: Any, kind: str) -> Any:
         return cp.asarray(x.detach())
     if kind == "jax":
         return cp.from_dlpack(x)
-    return cp.asarray(x)
+    return x if isinstance(x, cp.ndarray) else cp.asarray(x)
 
 
 def _empty(kind: str, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
@@ -101,6 +101,20 @@ def _empty(kind: str, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     return cupy().empty(shape, dtype)
 
 
+def product(A: np.ndarray, x: Any) -> Any:
+    """A @ x for a matrix from the host and a device array."""
+    kind = kind_of(x)
+    if kind == "torch":
+        import torch
+
+        return torch.as_tensor(A, dtype=x.dtype, device=x.device) @ x
+    if kind == "jax":
+        from jax import numpy
+
+        return numpy.asarray(A, x.dtype) @ x
+    return cupy().asarray(A, x.dtype) @ x
+
+
 def _as_jax(x: Any) -> Any:
     from jax import dlpack
 
@@ -110,8 +124,7 @@ def _as_jax(x: Any) -> Any:
 # Programs ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """An array as a kernel sees it: number k of state b at pointer + b * step + k * stride."""
 
     array: Any
@@ -121,19 +134,21 @@ class View:
 
     @property
     def rows(self) -> bool:
-        """Whether states are rows, one after the other."""
-        return self.stride == 1 and self.step == self.size
+        """Whether states are rows of several numbers, one after the other."""
+        return self.stride == 1 and self.step == self.size > 1
 
 
 def view_of(x: Any, batch: tuple[int, ...], core: tuple[int, ...]) -> View | None:
     """How an array broadcast to batch + core lies in memory, or None if it must be copied to be seen as a View."""
+    size = prod(core)
+    if x.flags.c_contiguous and x.shape == batch + core:  # as nearly always
+        return View(x, size, 1, size)
     itemsize, own = x.dtype.itemsize, x.ndim - len(core)
     strides = [0] * (len(batch) - own) + [0 if n == 1 else s for n, s in zip(x.shape[:own], x.strides)]
-    step = _merged(batch, strides)
-    stride = _merged(core, list(x.strides[own:]))
+    step, stride = _merged(batch, strides), _merged(core, list(x.strides[own:]))
     if step is None or stride is None or step % itemsize or stride % itemsize:
         return None
-    return View(x, step // itemsize, stride // itemsize, prod(core))
+    return View(x, step // itemsize, stride // itemsize, size)
 
 
 def _merged(shape: Sequence[int], strides: Sequence[int]) -> int | None:
@@ -146,7 +161,7 @@ def _merged(shape: Sequence[int], strides: Sequence[int]) -> int | None:
 
 
 def views_of(model: Model, given: Mapping[str, Any], cores: Sequence[tuple[int, ...]],
-             dtype: str) -> tuple[list[View], tuple[int, ...]]:  # fmt: skip
+             dtype: Any) -> tuple[list[View], tuple[int, ...]]:  # fmt: skip
     """Arguments by name as a kernel sees them, and the batch axes they broadcast to.
 
     An argument is copied, on the device, only where its type is another or its axes cannot be merged.
@@ -158,9 +173,10 @@ def views_of(model: Model, given: Mapping[str, Any], cores: Sequence[tuple[int, 
         if array.shape[array.ndim - len(core) :] != core or array.ndim < len(core) or array.dtype.kind not in "fiub":
             wanted = ", ".join(map(str, core))
             raise ArgumentError(f"{name} is {array.dtype} {array.shape}; {model!r} needs real numbers (..., {wanted})")
-        arrays.append(array.astype(dtype, copy=False))
+        arrays.append(array if array.dtype == dtype else array.astype(dtype))
+    batches = {x.shape[: x.ndim - len(core)] for x, core in zip(arrays, cores)}
     try:
-        batch = np.broadcast_shapes(*(x.shape[: x.ndim - len(core)] for x, core in zip(arrays, cores)))
+        batch = np.broadcast_shapes(*batches) if len(batches) > 1 else batches.pop()
     except ValueError:
         shapes = ", ".join(f"{name} {x.shape}" for name, x in zip(given, arrays))
         raise ArgumentError(f"the batch axes do not go together: {shapes}") from None
@@ -232,7 +248,8 @@ class CudaProgram:
                  body: int | None) -> None:  # fmt: skip
         self.algorithm, self.model, self.inputs, self.kernel, self.body = algorithm, model, inputs, kernel, body
         self.launch = _remembered(kernel) or Launch()
-        self._modules: dict[tuple[Launch, tuple[bool, ...]], Any] = {}
+        self._modules: dict[tuple[Launch, tuple[bool, ...]], tuple[Any, int]] = {}
+        self._cores = _input_shapes(inputs, model)
         self._tree: tuple[Any, ...] | None = None
 
     def __repr__(self) -> str:
@@ -269,10 +286,10 @@ class CudaProgram:
         return makers[stage]()
 
     def __call__(self, *args: Any, out: Any = None) -> Any:
-        kind = next((kind_of(x) for x in args if on_device(x)), None)
-        if kind is None:
+        like = next((x for x in args if on_device(x)), None)
+        if like is None:
             raise ArgumentError(f"{self.name} is compiled for the GPU: give it CuPy, PyTorch or JAX arrays there")
-        like = next(x for x in args if on_device(x))
+        kind = kind_of(like)
         with _stream(kind) as stream:
             views, batch = self._views(args)
             if out is None:
@@ -289,10 +306,9 @@ class CudaProgram:
 
     def _views(self, args: Sequence[Any]) -> tuple[list[View], tuple[int, ...]]:
         """The arguments as the kernel sees them."""
-        cores = _input_shapes(self.inputs, self.model)
-        if len(args) != len(cores):
-            raise ArgumentError(f"{self.name} takes {len(cores)} arrays ({', '.join(self.inputs)}), not {len(args)}")
-        return views_of(self.model, dict(zip(self.inputs, args)), cores, self.dtype.name)
+        if len(args) != len(self.inputs):
+            raise ArgumentError(f"{self.name} takes {', '.join(self.inputs)}, not {len(args)} arrays")
+        return views_of(self.model, dict(zip(self.inputs, args)), self._cores, self.dtype)
 
     def _check_out(self, out: Any, batch: tuple[int, ...]) -> None:
         wanted = (*batch, *self.kernel.shape)
@@ -302,9 +318,7 @@ class CudaProgram:
     def _run(self, views: Sequence[View], count: int, launch: Launch, stream: Any) -> None:
         if not count:
             return
-        can = self.kernel.stageable(launch.threads)
-        staged = tuple(view.rows and ok and view.size > 1 for view, ok in zip(views, can))
-        function = self._function(launch, staged)
+        function, shared = self._function(launch, tuple(view.rows for view in views))
         blocks = -(-count // launch.threads)
         arguments: list[Any] = []
         for view in views:
@@ -313,15 +327,15 @@ class CudaProgram:
         if self.kernel.looped:
             blocks, tree = self._loop_arguments(blocks, launch, function)
             arguments += tree
-        shared = self.kernel.shared_bytes(staged, launch.threads)
         function((blocks,), (launch.threads,), tuple(arguments), shared_mem=shared)
 
-    def _function(self, launch: Launch, staged: tuple[bool, ...]) -> Any:
-        """The compiled kernel of a launch and a layout."""
-        if (launch, staged) not in self._modules:
+    def _function(self, launch: Launch, rows: tuple[bool, ...]) -> tuple[Any, int]:
+        """The kernel of a launch and a layout (which arrays are rows), and the shared memory of its blocks."""
+        if (launch, rows) not in self._modules:
+            staged = tuple(a and b for a, b in zip(rows, self.kernel.stageable(launch.threads)))
             shared = self.kernel.shared_bytes(staged, launch.threads)
-            self._modules[launch, staged] = build(self.kernel.source(launch, staged), shared)
-        return self._modules[launch, staged]
+            self._modules[launch, rows] = build(self.kernel.source(launch, staged), shared), shared
+        return self._modules[launch, rows]
 
     def _loop_arguments(self, blocks: int, launch: Launch, function: Any) -> tuple[int, list[Any]]:
         if self._tree is None:

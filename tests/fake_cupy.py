@@ -1,0 +1,73 @@
+"""A stand-in for CuPy on machines without a GPU: device arrays are NumPy arrays that say they lie on a device, and a
+kernel records what it was launched with, then runs on the host where a C++ compiler is there."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import cuda_host
+import numpy as np
+
+
+class Array(np.ndarray):
+    """Lies on a CUDA device, or so it says."""
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+
+def on_device(x, dtype=None):
+    return np.asarray(x, dtype).view(Array)
+
+
+class Function:
+    """A kernel; `launches` holds the grid, the block and the arguments of every launch."""
+
+    num_regs, max_dynamic_shared_size_bytes = 64, 0
+
+    def __init__(self, source):
+        self.source, self.launches = source, []
+
+    def __call__(self, grid, block, arguments, shared_mem=0):
+        self.launches.append(SimpleNamespace(grid=grid, block=block, arguments=arguments, shared=shared_mem))
+        if cuda_host.compiler():
+            cuda_host.launch(self.source, grid[0], arguments, threads=block[0])
+
+
+class Cupy(SimpleNamespace):
+    """What torsor uses of CuPy; `functions` are the kernels it compiled, `free` the bytes of free memory."""
+
+    def __init__(self, free=2**30, devices=1):
+        self.functions = []
+        errors = {"CompileException": type("CompileException", (Exception,), {})}
+        driver = {"CUDADriverError": type("CUDADriverError", (Exception,), {})}
+        super().__init__(
+            ndarray=Array,
+            asarray=on_device,
+            empty=lambda shape, dtype=float: np.full(shape, np.nan, dtype).view(Array),
+            broadcast_to=lambda x, shape: np.broadcast_to(x, shape, subok=True),
+            ascontiguousarray=lambda x: np.ascontiguousarray(x).view(Array),
+            get_default_memory_pool=lambda: SimpleNamespace(free_bytes=lambda: 0),
+            RawModule=self._module,
+            cuda=SimpleNamespace(
+                compiler=SimpleNamespace(**errors),
+                driver=SimpleNamespace(**driver),
+                get_current_stream=_stream,
+                Device=lambda: SimpleNamespace(id=0, attributes={"MultiProcessorCount": 2}),
+                runtime=SimpleNamespace(
+                    getDeviceCount=lambda: devices,
+                    memGetInfo=lambda: (free, free),
+                    getDeviceProperties=lambda device: {"name": b"stand-in"},
+                ),
+            ),
+        )
+
+    def _module(self, code, options):
+        self.functions.append(Function(code))
+        return SimpleNamespace(get_function=lambda name: self.functions[-1])
+
+
+@contextmanager
+def _stream():
+    yield "stream"
