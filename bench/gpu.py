@@ -338,9 +338,21 @@ def interoperation(cp: Any, report: Report, reference: Any) -> None:
         error = float(np.abs(back(result) - expected).max() / np.abs(expected).max())
         report.facts[name] = {"type": type(result).__name__, "same kind": isinstance(result, kind), "error": error}
 
+    def check_rollout(name: str, arrays: list[Any], kind: type, back: Callable[[Any], np.ndarray]) -> None:
+        q, v, tau = arrays
+        case = ROLLOUTS[0]
+        path = ts.rollout(model, q, v, tau=tau, steps=case.steps, every=10, dt=DT, integrator=case.integrator)
+        end = np.concatenate([back(x)[:, -1] for x in path], axis=-1)
+        error = float(np.abs(end - reference[case.key]).max() / np.abs(reference[case.key]).max())
+        report.facts[f"{name}, rollout"] = {"same kind": isinstance(path.q, kind), "error": error}
+
     with cp.cuda.Stream(non_blocking=True):
         arrays = [cp.asarray(x) for x in given]
         check("CuPy", ts.forward_dynamics(model, *arrays), cp.ndarray, cp.asnumpy)
+        check_rollout("CuPy", arrays, cp.ndarray, cp.asnumpy)
+    walker = ts.zoo.humanoid()
+    J = ts.jacobian(walker, cp.asarray(walker.neutral()), "left_palm")
+    report.facts["Jacobian of a named frame"] = f"{type(J).__module__} {J.shape}"
     for make in (torch_arrays, jax_arrays):
         try:
             name, arrays, kind, back = make(given)
@@ -348,6 +360,7 @@ def interoperation(cp: Any, report: Report, reference: Any) -> None:
             continue
         try:
             check(name, ts.forward_dynamics(model, *arrays), kind, back)
+            check_rollout(name, arrays, kind, back)
         except Exception as error:
             report.facts[name] = repr(error)[:400]
 

@@ -293,7 +293,7 @@ def _call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike
                 # a sum tells whether any number is not finite; of few numbers this is the cheapest one
                 if isfinite(sum(result.tolist()) if result.ndim == 1 and result.size < 64 else np.vdot(result, result)):
                     return result
-            else:
+            elif isinstance(first, np.ndarray):
                 result = many(*args)
                 if isfinite(np.vdot(result, result)):
                     return result

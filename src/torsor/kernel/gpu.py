@@ -35,7 +35,7 @@ UNROLL_FREEDOMS = 64
 UNROLL_OPERATIONS = 15000
 SCRATCH_SHARE = 0.5  # of the free memory, at most, for the scratch memory of loops
 TUNING = tuple(Launch(threads, registers) for threads in (64, 128, 256) for registers in (64, 80, 96, 128, 168, 255))
-TUNING_RUNS = 7
+TUNING_SAMPLES, TUNING_RUNS = 5, 10
 
 
 @functools.cache
@@ -366,17 +366,19 @@ class CudaProgram:
 
 
 def _time(run: Callable[[], None], cp: Any) -> float:
-    """Milliseconds: the median of a few runs after a first one."""
+    """Milliseconds: the median of a few samples, each of several runs queued back to back (one alone would count the
+    time Python takes to queue it)."""
     run()
     times = []
-    for _ in range(TUNING_RUNS):
+    for _ in range(TUNING_SAMPLES):
         begin, end = cp.cuda.Event(), cp.cuda.Event()
         begin.record()
-        run()
+        for _ in range(TUNING_RUNS):
+            run()
         end.record()
         end.synchronize()
         times.append(cp.cuda.get_elapsed_time(begin, end))
-    return float(np.median(times))
+    return float(np.median(times)) / TUNING_RUNS
 
 
 def _key(kernel: Kernel) -> str:
