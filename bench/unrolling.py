@@ -21,5 +21,6 @@ def measure(rounds: int) -> Report:
                 torsor_program(name, model, function, sets, threads=1, specialised=specialised)
                 for name, specialised in (("looped", False), ("unrolled", True))
             ]
-            report.rows += race(f"{function.__name__}, {n} joints", contenders, unit="a state", per=BATCH, rounds=rounds)
+            case = f"{function.__name__}, {n} joints"
+            report.rows += race(case, contenders, unit="a state", per=BATCH, rounds=rounds)
     return report

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from math import pi
 from pathlib import Path
 from typing import Any
@@ -317,11 +318,13 @@ def papers(options: argparse.Namespace) -> int:
     from torsor import papers as registry
 
     verdicts = {True: "[green]agrees[/]", False: "[bold red]differs[/]", None: "[dim]see for yourself[/]"}
-    table, agree = RichTable("paper", "where", "quantity", "published", "computed", "verdict"), True
-    for paper, check in registry.reproduce(options.names):
-        table.add_row(paper, check.where, check.quantity, check.published, check.computed, verdicts[check.agrees])
-        agree = agree and check.agrees is not False
-    out.print(table)
+    agree = True
+    for paper, checks in groupby(registry.reproduce(options.names), key=lambda row: row[0]):
+        table = RichTable("where", "quantity", "published", "computed", "verdict", title=paper, title_justify="left")
+        for _, check in checks:
+            table.add_row(check.where, check.quantity, check.published, check.computed, verdicts[check.agrees])
+            agree = agree and check.agrees is not False
+        out.print(table)
     out.print(
         "Of a curve, 'published' are numbers from an independent integration of the same problem.",
         style="dim",
