@@ -420,7 +420,7 @@ class Writer:
         self.lines.append("  " * self.depth + text)
 
     def let(self, text: str) -> str:
-        """A new number.  (Not a const one: CUDA's front end takes exponential time to look through chains of those.)"""
+        """A new number.  (Not a const one: with those, compile time grows exponentially with the tape.)"""
         self._values += 1
         self.do(f"T t{self._values} = {text};")
         return f"t{self._values}"
