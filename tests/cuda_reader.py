@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from torsor.kernel.cuda import Kernel, RolloutKernel
-from torsor.kernel.llvm import TRIG_LIMIT, Target
+from torsor.kernel.elementary import TRIG_LIMIT
+from torsor.kernel.llvm import Target
 from torsor.kernel.loops import BODIES, FLAGS, FROM, loop_data
 
 RULES = [

@@ -19,7 +19,7 @@ from torsor.kernel import gpu
 from torsor.kernel.cuda import Launch
 from torsor.kernel.program import _framed
 from torsor.model import zoo
-from torsor.rollout import gpu_kernel, law_of
+from torsor.rollouts import gpu_kernel, law_of
 
 # Multiply-adds are rounded once on one side and twice on the other; M^-1 of a random tree loses three digits.
 ROUNDING = 1e-11

@@ -14,8 +14,9 @@ import torsor as ts
 from torsor import zoo
 from torsor.dynamics import ALGORITHMS
 from torsor.kernel import machine
+from torsor.kernel.elementary import TRIG_LIMIT
 from torsor.kernel.frames import reframe, regroup
-from torsor.kernel.llvm import TRIG_LIMIT, Target
+from torsor.kernel.llvm import Target
 from torsor.kernel.loops import loop_kernel
 from torsor.kernel.pointwise import compile_pointwise, trace
 from torsor.kernel.tape import Code, Operations, Tape
@@ -263,7 +264,10 @@ def test_counts_of_a_general_arm_grow_with_its_length_as_documented():
 
 
 def test_counts_of_a_loop_add_up_over_the_bodies():
-    few, many = (ts.compile(zoo.general_arm(n, seed=1), ts.forward_dynamics, specialised=False) for n in (20, 30))
+    R = ts.lie.exp_so3(np.array([0.4, 0.7, 0.1]))
+    link = dict(R=R, p=[0.3, 0.1, 0], mass=1.0, com=[0.1, 0, 0.2], inertia=[1.0, 1.0, 1.0])
+    chains = (ts.Model.chain(**link, n=n) for n in (20, 30))
+    few, many = (ts.compile(chain, ts.forward_dynamics, specialised=False) for chain in chains)
     kind = max(many.operations_per_joint, key=lambda kind: kind.form == "xz")
     assert (many.operations.mul - few.operations.mul) == 10 * many.operations_per_joint[kind].mul
     assert few.operations.trig == 40

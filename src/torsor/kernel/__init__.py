@@ -3,8 +3,12 @@
     frames   a model re-expressed so that placements are screws and axes are z (fewer operations)
     tape     expressions recorded as a list of operations, each computed once
     trace    an algorithm and a model -> tapes: unrolled over one robot, or one a pass and joint type
-    llvm     tapes -> LLVM IR: vectors of states, sine and cosine, loops over bodies
+    llvm     tapes -> LLVM IR on vectors of states; `elementary`: sine, cosine, logarithm
+    loops    the code of an algorithm as a kernel: one straight line, or loops over the bodies of a model
+    entry    a kernel between the arrays of a call: blocks of states, rows turned into lanes
     machine  LLVM IR -> object code -> callable address; the cache on disk
     gufunc   an address -> a NumPy generalised ufunc
     program  what users hold: `compile(model, function) -> Program`
+    pointwise   a function of a few numbers as a gufunc over many
+    cuda     the same tapes as CUDA C; `gpu`: programs for arrays on a GPU
 """

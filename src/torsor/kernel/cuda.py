@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from torsor.kernel.llvm import _COS, _HALF_PI, _ROUND, _SIN, TRIG_LIMIT, _needed, fuse, waves
+from torsor.kernel.elementary import COS, HALF_PI, ROUND, SIN, TRIG_LIMIT
+from torsor.kernel.llvm import _needed, fuse, waves
 from torsor.kernel.loops import BASE_BRANCHES, BRANCHES, CHAINED, FIRST, INDEX_WORDS, IS_TREE, most_handed, places
 from torsor.kernel.tape import Code, operands
 from torsor.kernel.trace import LoopCode, LoopColumns, LoopPass
@@ -297,10 +298,10 @@ def prelude(bits: int, trig: str) -> str:
             text = f"FMA({text}, z, {w.const(a)})"
         return text
 
-    part = [w.const(x) for x in _HALF_PI[bits]]
-    magic = w.const(_ROUND[bits])
+    part = [w.const(x) for x in HALF_PI[bits]]
+    magic = w.const(ROUND[bits])
     if trig == "fast" and bits == 32:  # the special function units, after a reduction to [-pi, pi]
-        two_pi = [w.const(4 * x) for x in _HALF_PI[bits][:2]]
+        two_pi = [w.const(4 * x) for x in HALF_PI[bits][:2]]
         turn = f"""\
   const T k = FMA(x, {w.const(0.15915494309189535)}, {magic}) - {magic};
   const T r = FMA(-k, {two_pi[1]}, FMA(-k, {two_pi[0]}, x));
@@ -313,8 +314,8 @@ def prelude(bits: int, trig: str) -> str:
   const int quadrant = {low};
   const T r = FMA(-k, {part[2]}, FMA(-k, {part[1]}, FMA(-k, {part[0]}, x)));
   const T z = r * r;
-  const T sine = FMA({horner(_SIN[bits])} * z, r, r);
-  const T cosine = FMA(z * z, {horner(_COS[bits])}, FMA(z, {w.const(-0.5)}, {w.const(1.0)}));
+  const T sine = FMA({horner(SIN[bits])} * z, r, r);
+  const T cosine = FMA(z * z, {horner(COS[bits])}, FMA(z, {w.const(-0.5)}, {w.const(1.0)}));
   const bool odd = quadrant & 1;
   s = flip(odd ? cosine : sine, quadrant);
   c = flip(odd ? sine : cosine, quadrant + 1);"""

@@ -442,7 +442,7 @@ def call(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple
 
 def run_rollout(model: Model, kernel: RolloutKernel, modules: dict[Any, Any], arrays: Mapping[str, Any], gain: Any,
                 constant: Any, steps: int, dt: float, every: int) -> tuple[Any, Any]:  # fmt: skip
-    """The stored q and v of `torsor.rollout`; `modules` keeps what was compiled and the model's tables."""
+    """The stored q and v of `torsor.rollouts`; `modules` keeps what was compiled and the model's tables."""
     cp = cupy()
     kind, like = kind_of(arrays["q"]), arrays["q"]
     dtype, launch = f"float{kernel.bits}", Launch()

@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor.kernel.entry import kernel_module
 from torsor.kernel.frames import Framed
-from torsor.kernel.llvm import Target, Writer, kernel_module
+from torsor.kernel.llvm import Target, Writer
 from torsor.kernel.tape import Code
 from torsor.kernel.trace import LoopCode, LoopColumns, LoopPass
 

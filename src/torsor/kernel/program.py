@@ -45,6 +45,7 @@ class Program(functools.partial):
 
     build: _Build
     ufunc: np.ufunc  # one thread
+    entry: tuple[int, int]  # the addresses of the ufunc's inner loop and of its data, good while the program lives
 
     def __repr__(self) -> str:
         b = self.build
@@ -254,7 +255,7 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
     ufunc, alive = gufunc(loaded.address, data.words.ctypes.data, build.signature, dtype, algorithm.name, "")
     build.alive.extend((alive, loaded))
     program = Program(ufunc if threads == 1 else Threaded(ufunc, build, threads))
-    program.build, program.ufunc = build, ufunc
+    program.build, program.ufunc, program.entry = build, ufunc, (loaded.address, data.words.ctypes.data)
     return program
 
 

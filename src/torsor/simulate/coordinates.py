@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.kernel.pointwise import compile_pointwise
 from torsor.lie import exp_quaternion, exp_se3, quaternion_product, quaternion_to_matrix, split
 from torsor.linalg import Vec, dot, sqrt
 from torsor.model.joints import JOINTS
@@ -120,9 +119,13 @@ def _compiled(*sizes: int) -> Callable[[Callable[..., Any]], Callable[..., Array
     """A function of vectors of scalars as one of arrays (..., size)."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Array]:
-        program = cache(lambda: compile_pointwise(
-            lambda *vectors: list(function(*(Vec(*x) for x in vectors))), {f"x{k}": (n,) for k, n in enumerate(sizes)}
-        ))  # fmt: skip
+        @cache
+        def program() -> Any:
+            from torsor.kernel.pointwise import compile_pointwise
+
+            inputs = {f"x{k}": (n,) for k, n in enumerate(sizes)}
+            return compile_pointwise(lambda *vectors: list(function(*(Vec(*x) for x in vectors))), inputs)
+
         return wraps(function)(lambda *arrays: program()(*arrays))
 
     return decorate

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.kernel import machine
-from torsor.kernel.program import Program
+if TYPE_CHECKING:
+    from torsor.kernel.program import Program
 
 Array = NDArray[Any]
 
@@ -133,13 +133,13 @@ class FusedStages:
     def __init__(self, program: Program, tau: Array, P: Array, Y: Array, A: Array, rtol: Array, atol: Array) -> None:
         s, m = Y.shape
         n = m // 2
-        functions, datas, *_ = program.build.alive[1]
+        rhs, data = program.entry
         rows = [[y, y + 8 * n, tau.ctypes.data, k + 8 * n] for y, k in zip(_rows(Y), _rows(P[1:]))]
         # as NumPy hands them over: one state; the strides of the states, then of the numbers, of three inputs and out
         arrays = {"args": np.array(rows), "dims": np.array([1, n]), "steps": np.array([0] * 4 + [8] * 4)}
         arrays |= {"P": P, "Y": Y, "A": A, "rtol": rtol, "atol": atol}
         values = {name: array.ctypes.data for name, array in arrays.items()}
-        values |= {"rhs": functions[0], "data": datas[0], "s": s, "m": m, "n": n}
+        values |= {"rhs": rhs, "data": data, "s": s, "m": m, "n": n}
         self._words = np.array([values[name] for name in WORDS], dtype=np.int64)
         self._alive = (program, tau, arrays)
         (self._call, _), self._at = _function(), self._words.ctypes.data
@@ -156,6 +156,8 @@ def _rows(x: Array) -> list[int]:
 @cache
 def _function() -> tuple[Any, Any]:
     """(the function, the code that must live as long as it does)"""
+    from torsor.kernel import machine  # not before it is needed: `import torsor` stays quick
+
     loaded = machine.load(f"runge-kutta|{CODE}", _code)
     return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p, ctypes.c_double)(loaded.address), loaded
 

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics
 from torsor.errors import ArgumentError, SingularError
-from torsor.kernel.program import Program
 from torsor.model.model import Model
 from torsor.simulate.coordinates import Coordinates
 from torsor.simulate.forces import Constant, Force
+
+if TYPE_CHECKING:
+    from torsor.kernel.program import Program
 
 Array = NDArray[Any]
 Accelerate = Callable[[float, Array, Array, Array], Any]
