@@ -284,16 +284,16 @@ def _call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike
     The arguments go as they are to the program of this model, algorithm and number type; an exception, or a
     result that is not finite, leads to `_carefully`, which checks everything and says what is wrong.
     """
-    if not options:
+    first: Any = args[0]
+    if not options and type(first) is np.ndarray:  # not one that lies on a GPU
         try:
-            first: Any = args[0]
             one, many = model.programs[what, first.dtype.char]
             if first.ndim == 1:
                 result = one(*args)
                 # a sum tells whether any number is not finite; of few numbers this is the cheapest one
                 if isfinite(sum(result.tolist()) if result.ndim == 1 and result.size < 64 else np.vdot(result, result)):
                     return result
-            elif isinstance(first, np.ndarray):
+            else:
                 result = many(*args)
                 if isfinite(np.vdot(result, result)):
                     return result
