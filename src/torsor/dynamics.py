@@ -50,6 +50,15 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     operations for this model, as `method_for` tells.
     """
     if method == "auto" and external is None:
+        state: Any = q
+        try:  # `_call`, written out: this is what is called a million times, one state a call
+            one, _, few = model.programs[forward_dynamics, state.dtype.char]
+            if few and state.ndim == 1 and type(q) is np.ndarray:
+                result = one(q, v, tau)
+                if isfinite(sum(result.tolist())):
+                    return result
+        except (KeyError, TypeError, ValueError, AttributeError):
+            pass
         return _call(forward_dynamics, model, q, v, tau)
     if method == "auto":
         algorithm = _automatic(model, forward_dynamics)
@@ -60,7 +69,7 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
         return mass_solve(model, q, rest, method=method)
     else:
         algorithm = _named(forward_dynamics, method, "fixman", "constraint-force")
-    return _call(algorithm, model, q, v, tau, external=external)
+    return _call_with(algorithm, model, q, v, tau, external=external)
 
 
 def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *, external: ArrayLike | None = None,
@@ -71,12 +80,12 @@ def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *
     method: "newton-euler" (fewest operations), "ploen-park" (coordinate-invariant form) or "auto".
     """
     algorithm = newton_euler.inverse_dynamics if method == "auto" else _named(inverse_dynamics, method)
-    return _call(algorithm, model, q, v, qdd, external=external, acceleration=base_acceleration)
+    return _call_with(algorithm, model, q, v, qdd, external=external, acceleration=base_acceleration)
 
 
 def bias_forces(model: Model, q: ArrayLike, v: ArrayLike, *, external: ArrayLike | None = None) -> Array:
     """The torques (..., nv) that hold the accelerations at zero: Coriolis, centrifugal and gravity terms."""
-    return _call(newton_euler.bias_forces, model, q, v, external=external)
+    return _call_with(newton_euler.bias_forces, model, q, v, external=external)
 
 
 def gravity_forces(model: Model, q: ArrayLike) -> Array:
@@ -119,7 +128,7 @@ def constraint_forces(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, 
     """F (..., n, 6): the wrench (moment, force) through every joint onto its body while the torques act, in the body's
     frame, at its origin: bearing loads.  S^T F = tau; what is left of F does no work.
     """
-    return _call(constraint_force.constraint_forces, model, q, v, tau, external=external)
+    return _call_with(constraint_force.constraint_forces, model, q, v, tau, external=external)
 
 
 def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> Array:
@@ -277,7 +286,7 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
     return compile_program(algorithm, model, **common, lanes=lanes, threads=threads)
 
 
-def _call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike, **options: Any) -> Array:
+def _call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike) -> Array:
     """Run an algorithm, or the one of method="auto" of a function: first as if all were well, and only if it was
     not, look why.
 
@@ -285,21 +294,23 @@ def _call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike
     result that is not finite, leads to `_carefully`, which checks everything and says what is wrong.
     """
     first: Any = args[0]
-    if not options and type(first) is np.ndarray:  # not one that lies on a GPU
+    if type(first) is np.ndarray:  # not one that lies on a GPU
         try:
-            one, many = model.programs[what, first.dtype.char]
-            if first.ndim == 1:
-                result = one(*args)
-                # a sum tells whether any number is not finite; of few numbers this is the cheapest one
-                if isfinite(sum(result.tolist()) if result.ndim == 1 and result.size < 64 else np.vdot(result, result)):
-                    return result
-            else:
-                result = many(*args)
-                if isfinite(np.vdot(result, result)):
-                    return result
+            one, many, few = model.programs[what, first.dtype.char]
+            result = one(*args) if first.ndim == 1 else many(*args)
+            # a sum tells whether any number is not finite; of few numbers this is the cheapest one
+            if isfinite(sum(result.tolist()) if few and result.ndim == 1 else np.vdot(result, result)):
+                return result
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
-    return _carefully(what, model, args, **options)
+    return _carefully(what, model, args)
+
+
+def _call_with(algorithm: Algorithm, model: Model, *args: ArrayLike, **options: ArrayLike | None) -> Array:
+    """`_call` for an algorithm that takes options."""
+    if all(x is None for x in options.values()):
+        return _call(algorithm, model, *args)
+    return _carefully(algorithm, model, args, None, **options)
 
 
 def _carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple[ArrayLike, ...],
@@ -322,7 +333,8 @@ def _carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple
         return _reference(algorithm, model, dict(zip(names, arrays)), body)
     program = _program(algorithm, model, tuple(given), dtype.char, body)
     if not given and body is None and not (algorithm.inverts and model.has_degenerate_bodies):
-        model.programs[what, dtype.char] = program.ufunc, program  # where `_call` looks: one state, all cores
+        few = len(program.build.shape) == 1 and program.build.shape[0] < 64
+        model.programs[what, dtype.char] = program.ufunc, program, few  # where `_call` looks: one state, all cores
     result = program(*(x.astype(dtype, copy=False) for x in arrays))
     if algorithm.inverts and model.has_degenerate_bodies:
         _refuse_singular(algorithm, model, arrays[0])
@@ -482,7 +494,7 @@ def _body(model: Model, body: int | str) -> int:
 
 def _on_frame(algorithm: Algorithm, model: Model, body: int | str, *args: ArrayLike) -> Array:
     """A Jacobian of a body, moved to the named frame on it: Ad_{f^-1} J."""
-    result = _call(algorithm, model, *args, body=_body(model, body))
+    result = _carefully(algorithm, model, args, body=_body(model, body))
     if not isinstance(body, str):
         return result
     frame = model.frame(body)
