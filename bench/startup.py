@@ -69,7 +69,7 @@ def _runs() -> dict[str, Callable[[], float]]:
 
 def python(code: str, cache: str | None = None) -> float:
     """The number that `code` prints, in a fresh interpreter."""
-    environment = os.environ | ({"XDG_CACHE_HOME": cache} if cache else {})
+    environment = os.environ | ({"TORSOR_CACHE": cache} if cache else {})
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
