@@ -1,4 +1,4 @@
-"""One long chain on a GPU: forward dynamics and M^-1 b by the log-depth schedule, in float64.
+"""One long chain on a GPU: forward dynamics, M^-1 b and log det M by the log-depth schedule, in float64.
 
     python bench/gpu_chain.py reference FOLDER     where torsor's CPU compiler runs: the answers to compare with
     python bench/gpu_chain.py measure FOLDER OUT   where the GPU is: checks every answer, then times
@@ -46,6 +46,7 @@ def reference(folder: Path) -> None:
             q, v, tau = states(n, k)
             answers[f"forward_dynamics{k}"] = ts.forward_dynamics(model, q, v, tau)
             answers[f"mass_solve{k}"] = ts.mass_solve(model, q, tau)
+            answers[f"log_det{k}"] = np.atleast_1d(ts.log_det_mass_matrix(model, q))
         np.savez(folder / f"chain{n}.npz", **answers)
         print(f"reference answers for {n} links", flush=True)
 
@@ -54,24 +55,25 @@ def measure(folder: Path, out: Path) -> None:
     import cupy as cp
 
     from torsor.parallel.device import DeviceChain
+    from torsor.parallel.solver import INPUTS, OUTPUTS
 
     rows = []
     for n in SIZES:
         model, answers = chain(n), np.load(folder / f"chain{n}.npz")
-        for function in ("forward_dynamics", "mass_solve"):
+        for function, names in INPUTS.items():
             device = DeviceChain(model, function)
             inputs = []
             worst = 0.0
             for k in range(STATES):
                 q, v, tau = (cp.asarray(x) for x in states(n, k))
-                inputs.append((q, v, tau) if function == "forward_dynamics" else (q, tau))
-                device.engine.buffers["qdd"].fill(cp.nan)
-                result = device(*inputs[-1]).get()
+                inputs.append([{"q": q, "v": v}.get(name, tau) for name in names])
+                device.engine.buffers[OUTPUTS[function]].fill(cp.nan)
+                result = np.atleast_1d(device(*inputs[-1]).get())
                 expected = answers[f"{function}{k}"]
                 worst = max(worst, float(np.abs(result - expected).max() / np.abs(expected).max()))
             times = []
             for k in range(60):
-                device.engine.buffers["qdd"].fill(cp.nan)
+                device.engine.buffers[OUTPUTS[function]].fill(cp.nan)
                 start, end = cp.cuda.Event(), cp.cuda.Event()
                 start.record()
                 device.engine.fill(dict(zip(device.inputs, inputs[k % STATES])))

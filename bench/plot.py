@@ -18,6 +18,8 @@ def main() -> None:
     FIGURES.mkdir(parents=True, exist_ok=True)
     for path in sorted(RESULTS.glob("*.json")):
         record = json.loads(path.read_text())
+        if "name" not in record:  # figures taken on a GPU are shown as tables, in docs/gpu.md
+            continue
         figure = DRAWN.get(record["name"], bars)(record)
         figure.savefig(FIGURES / f"{record['name']}.png", dpi=150, bbox_inches="tight")
         print(f"{record['name']}.png")
@@ -46,10 +48,10 @@ def draw_bars(panel: Axes, rows: list[dict]) -> None:
     for y, row in enumerate(rows):
         panel.barh(y, row["min"], color=OURS if is_ours(row) else PEER)
         ratio = f"  {row['ratio']:.1f}x" if row["ratio"] and row["contender"] != row["peer"] else ""
-        panel.text(row["min"], y, f" {quantity(row['min'])}{ratio}", va="center", fontsize=8)
-        if row["target"]:
-            needed = row["min"] * row["ratio"] / row["target"]
+        needed = row["min"] * row["ratio"] / row["target"] if row["target"] else 0.0
+        if needed:
             panel.plot([needed, needed], [y - 0.45, y + 0.45], color=TARGET, linewidth=1.5)
+        panel.text(max(row["min"], needed), y, f" {quantity(row['min'])}{ratio}", va="center", fontsize=8)
     panel.set_yticks(range(len(rows)), [row["contender"] for row in rows], fontsize=8)
     panel.invert_yaxis()
     panel.set_xlim(0, 1.25 * max(row["min"] for row in rows))

@@ -325,6 +325,8 @@ def _carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple
         from torsor.kernel import gpu
 
         if gpu.on_device(args[0]):
+            if not given and body is None and gpu.is_long_chain(algorithm, model, args[0]):
+                return _long_chain(algorithm, model)(*args)
             return gpu.call(algorithm, model, (*args, *given.values()), tuple(given), body)
     arrays = [_checked(model, name, x) for name, x in zip(names, (*args, *given.values()), strict=True)]
     dtype = np.result_type(*arrays)
@@ -341,6 +343,16 @@ def _carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple
     if not np.isfinite(result).all():
         raise SingularError(f"{algorithm.name} overflows; the arguments are too large")
     return result
+
+
+def _long_chain(algorithm: Algorithm, model: Model) -> Any:
+    """One state of one long chain on a GPU: by levels, all of its links at once."""
+    from torsor.parallel.device import DeviceChain
+
+    key = algorithm, DeviceChain
+    if key not in model.programs:
+        model.programs[key] = DeviceChain(model, algorithm.name)
+    return model.programs[key]
 
 
 def _program(algorithm: Algorithm, model: Model, options: tuple[str, ...], number: str, body: int | None) -> Any:

@@ -33,6 +33,7 @@ from torsor.sweeps import Algorithm
 # takes six seconds (bench/results/gpu.json).
 UNROLL_FREEDOMS = 64
 UNROLL_OPERATIONS = 15000
+LONG_CHAIN = 1024  # links of one chain from which on they are worth a thread each
 SCRATCH_SHARE = 0.5  # of the free memory, at most, for the scratch memory of loops
 TUNING = tuple(Launch(threads, registers) for threads in (64, 128, 256) for registers in (64, 80, 96, 128, 168, 255))
 TUNING_SAMPLES, TUNING_RUNS = 5, 10
@@ -64,6 +65,13 @@ def on_device(x: Any) -> bool:
     """Whether an array says that it lies on a CUDA device (DLPack's code 2; 13: managed memory)."""
     device = getattr(x, "__dlpack_device__", None)
     return device is not None and device()[0] in (2, 13)
+
+
+def is_long_chain(algorithm: Algorithm, model: Model, first: Any) -> bool:
+    """Whether one state of a chain is so long that its links, not its states, should be threads (CuPy, float64)."""
+    known = algorithm.name in ("forward_dynamics", "mass_solve", "log_det")
+    long = known and model.is_chain and model.n >= LONG_CHAIN and not model.has_degenerate_bodies
+    return long and first.ndim == 1 and kind_of(first) == "cupy" and str(first.dtype) == "float64"
 
 
 def kind_of(x: Any) -> str:

@@ -136,4 +136,5 @@ class DeviceChain:
             size = self.model.nq if name == "q" else self.model.nv
             if x.shape != (size,):
                 raise ArgumentError(f"{name} has shape {x.shape}; {self.model!r} needs ({size},)")
-        return self.engine.run(dict(zip(self.inputs, arrays)), self.output)
+        result = self.engine.run(dict(zip(self.inputs, arrays)), self.output)
+        return result.reshape(()) if self.output == "log_det" else result
