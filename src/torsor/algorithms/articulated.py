@@ -49,7 +49,11 @@ def lift(S: Subspace, G: Sequence[Spatial], D: tuple, F: Spatial, b: Vec) -> tup
 
 
 def drop(S: Subspace, G: Sequence[Spatial], x: Vec, A: Spatial) -> tuple[Spatial, Vec]:
-    """(A + S qdd, qdd) with qdd = x - G^T A."""
+    """(A + S qdd, qdd) with qdd = x - G^T A.
+
+    Where a column of S is a coordinate axis no other column has a part along it: so it is in the frames of all
+    joint types, and their own frame is what S is given in.
+    """
     qdd: list[Scalar] = []
     coordinates = list(A.coordinates)
     for s, axis, g, xi in zip(S.columns, S.axes, G, x):

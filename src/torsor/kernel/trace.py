@@ -210,7 +210,7 @@ class _Tracer:
         """One step at a body of a kind, handed something shaped like `like` (or the plain value `third`)."""
         tape = Tape()
         joint = next(j for j in JOINTS if j.name == self.kinds[kind].joint)
-        link = FramedLink.of(self.kinds[kind], _Numbers(tape))
+        link = FramedLink.of(self.kinds[kind], NumberSymbols(tape))
         here = Here()
         for name in self.inputs:
             if name == "external":
@@ -267,7 +267,7 @@ class _Stored:
     name: tuple[Any, ...]
 
 
-class _Numbers(dict):
+class NumberSymbols(dict):
     """A body's constants as symbols, made when asked for."""
 
     def __init__(self, tape: Tape) -> None:

@@ -15,7 +15,7 @@ from torsor.algorithms import constraint_force as cf
 from torsor.kernel.frames import FramedLink, Kind
 from torsor.kernel.pointwise import trace
 from torsor.kernel.tape import Expr, Tape
-from torsor.kernel.trace import leaves, rebuild
+from torsor.kernel.trace import NumberSymbols, leaves, rebuild
 from torsor.linalg import Mat, Scalar, Vec, factor
 from torsor.model.joints import JOINTS, Joint
 from torsor.parallel.schedule import Operation
@@ -55,22 +55,11 @@ class _Table(dict):
         return 0.0
 
 
-class _Recorder(dict):
-    """A body's constants as symbols on a tape, which tells afterwards which of them were used."""
-
-    def __init__(self, tape: Tape) -> None:
-        super().__init__()
-        self.tape = tape
-
-    def __missing__(self, name: str) -> Expr:
-        return self.tape.input(("number", name))
-
-
 @functools.cache
 def constants_of(kind: Kind, external: bool) -> tuple[str, ...]:
     """The names of the constants that bodies of a kind are computed with."""
     tape = Tape()
-    link = FramedLink.of(kind, _Recorder(tape))
+    link = FramedLink.of(kind, NumberSymbols(tape))
     scalars = leaves((link.M, link.exp(Vec.of([tape.input("q")] * link.joint.nq)), link.inertia, link.second_moment))
     scalars += [link.pitch] if kind.joint == "helical" else []
     scalars += leaves(link.body_frame()) if external else []
