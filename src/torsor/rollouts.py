@@ -240,7 +240,7 @@ def step_inputs(model: Model, law: Law) -> dict[str, tuple[int, ...]]:
 
 def _on_cpu(model: Model, q: ArrayLike, v: ArrayLike, steps: int, dt: float, tau: Any, table: Any,
             feedback: LinearFeedback | None, every: int, integrator: str) -> Rollout:  # fmt: skip
-    from torsor.kernel.program import _pool
+    from torsor.kernel.program import pool
 
     law = law_of(model, feedback)
     given = {"q": q, "v": v} | {name: x for name, x in (("tau", tau), ("table", table)) if x is not None}
@@ -275,7 +275,7 @@ def _on_cpu(model: Model, q: ArrayLike, v: ArrayLike, steps: int, dt: float, tau
             if (t + 1) % every == 0:
                 stored[part, t // every] = x
 
-    list(_pool().map(chunk, range(0, count, CHUNK)))
+    list(pool().map(chunk, range(0, count, CHUNK)))
     stored = stored.reshape(*batch, steps // every, width)
     return Rollout(stored[..., : model.nq], stored[..., model.nq :])
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.linalg import Mat, Scalar, Vec, cos, sin
-from torsor.model.joints import JOINTS, Axial
+from torsor.model.joints import JOINTS, Axial, joint_named
 from torsor.model.links import Link
 from torsor.model.model import Model
 from torsor.spatial import Inertia, Pose, Product, Rigid, Screw, Spatial
@@ -68,7 +68,7 @@ class FramedLink(Link):
 
     @classmethod
     def of(cls, kind: Kind, numbers: Mapping[str, Scalar]) -> FramedLink:
-        joint = next(j for j in JOINTS if j.name == kind.joint)
+        joint = joint_named(kind.joint)
         x = numbers
         h = Vec(x["hx"], x["hy"], x["hz"])
         link = cls(joint, _placement(kind, joint.axial, x), Vec.unit(2), x["pitch"],

@@ -309,14 +309,14 @@ def _shape(algorithm: Algorithm, code: LoopCode, model: Model) -> tuple[int, ...
 
 
 @functools.cache
-def _pool() -> Any:
+def pool() -> Any:
     """Threads that sleep until there is work (made anew in a forked child, where the old ones are gone)."""
     from concurrent.futures import ThreadPoolExecutor  # 10 ms that most programs never need
 
     return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="torsor")
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)
+os.register_at_fork(after_in_child=pool.cache_clear)
 
 
 class Threaded:
@@ -344,7 +344,7 @@ class Threaded:
             ]
             self.ufunc(*parts, out=result[cut])
 
-        jobs = [_pool().submit(piece, k) for k in range(1, pieces)]
+        jobs = [pool().submit(piece, k) for k in range(1, pieces)]
         piece(0)
         for job in jobs:
             job.result()

@@ -24,7 +24,7 @@ import numpy as np
 from torsor.kernel.frames import Framed, FramedLink, Kind
 from torsor.kernel.tape import Code, Expr, Operations, Tape
 from torsor.linalg import Mat, Scalar, Vec
-from torsor.model.joints import JOINTS
+from torsor.model.joints import joint_named
 from torsor.reference import base_of, plain, scatter
 from torsor.spatial import Inertia, Spatial
 from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, run
@@ -209,7 +209,7 @@ class _Tracer:
     def step(self, step: Step, kind: int, like: Any, third: Any = None) -> tuple[Any, Code]:
         """One step at a body of a kind, handed something shaped like `like` (or the plain value `third`)."""
         tape = Tape()
-        joint = next(j for j in JOINTS if j.name == self.kinds[kind].joint)
+        joint = joint_named(self.kinds[kind].joint)
         link = FramedLink.of(self.kinds[kind], NumberSymbols(tape))
         here = Here()
         for name in self.inputs:
@@ -302,7 +302,7 @@ def _sweep(tracer: _Tracer, stage: Sweep) -> tuple[Any, LoopPass]:
 
 def _columns(tracer: _Tracer, stage: Columns) -> LoopColumns:
     before = [dict(kept) for kept in tracer.kept]
-    joints = [next(j for j in JOINTS if j.name == kind.joint) for kind in tracer.kinds]
+    joints = [joint_named(kind.joint) for kind in tracer.kinds]
     rests = [stage.rest(j.nv) if stage.rest else {} for j in joints]
     # the outward pass must find in memory what the climb kept, even where one of its steps knew the number
     tracer.in_memory = {name for rest in rests for name in rest}

@@ -233,8 +233,13 @@ JOINTS: tuple[Joint, ...] = (
 
 def joint_code(name: str) -> int:
     """The code of a joint type in `Model.joint`."""
+    return joint_named(name).code
+
+
+def joint_named(name: str) -> Joint:
+    """The joint type of that name."""
     for joint in JOINTS:
         if joint.name == name:
-            return joint.code
+            return joint
     known = ", ".join(j.name for j in JOINTS)
     raise ModelError(f"unknown joint type {name!r}; torsor knows {known} and fixed")

@@ -20,9 +20,10 @@ from torsor.algorithms.newton_euler import motion, spin
 from torsor.kernel.frames import Kind
 from torsor.kernel.trace import leaves
 from torsor.linalg import Scalar, Vec
+from torsor.model.joints import joint_named
 from torsor.model.model import Model
 from torsor.parallel.chain import ChainPlan, Plan
-from torsor.parallel.operations import SIDE, bodies, constants_of, input_shapes, joint_named, side_load
+from torsor.parallel.operations import SIDE, bodies, constants_of, input_shapes, side_load
 from torsor.parallel.schedule import Operation, Schedule, places
 from torsor.spatial import Spatial
 

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from torsor.algorithms.constraint_force import Joined, Segment
 from torsor.kernel.frames import Framed, Kind
-from torsor.parallel.operations import RADIX, TURN, RunOperations, joint_named, run_operations, tree_operations
+from torsor.model.joints import joint_named
+from torsor.parallel.operations import RADIX, TURN, RunOperations, run_operations, tree_operations
 from torsor.parallel.schedule import Level, Operand, Operation, Schedule, Task, places
 
 Array = NDArray[Any]

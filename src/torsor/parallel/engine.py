@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from torsor.kernel.program import pool
 from torsor.parallel.schedule import Operand, Schedule, Task
 
 Array = NDArray[Any]
@@ -87,16 +86,8 @@ def _index(operand: Operand, base: Array, shape: tuple[int, ...]) -> Array:
     return index
 
 
-@functools.cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="torsor-levels")
-
-
-os.register_at_fork(after_in_child=_pool.cache_clear)
-
-
 def _together(calls: list[Callable[[], Any]]) -> None:
-    jobs = [_pool().submit(call) for call in calls[1:]]
+    jobs = [pool().submit(call) for call in calls[1:]]
     calls[0]()
     for job in jobs:
         job.result()

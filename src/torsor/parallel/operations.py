@@ -17,7 +17,7 @@ from torsor.kernel.pointwise import trace
 from torsor.kernel.tape import Expr, Tape
 from torsor.kernel.trace import NumberSymbols, leaves, rebuild
 from torsor.linalg import Mat, Scalar, Vec, factor
-from torsor.model.joints import JOINTS, Joint
+from torsor.model.joints import joint_named
 from torsor.parallel.schedule import Operation
 from torsor.spatial import Inertia, Spatial
 from torsor.sweeps import Here
@@ -25,10 +25,6 @@ from torsor.sweeps import Here
 RADIX = 4  # runs joined by one operation: half as many levels as with 2, at 1.5 times their critical path
 TURN = 12  # numbers of a `Turn`
 SIDE = 27  # numbers of an inertia and a wrench
-
-
-def joint_named(name: str) -> Joint:
-    return next(j for j in JOINTS if j.name == name)
 
 
 def input_shapes(kind: Kind, inputs: Sequence[str]) -> dict[str, int]:
