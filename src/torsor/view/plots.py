@@ -148,4 +148,4 @@ def _energies(ax: Axes, model: Model, t: Array, q: Array, v: Array) -> None:
     ax.set_xlabel("time, s")
     ax.set_ylabel("J")
     ax.set_title("energy", loc="left")
-    ax.legend(ncols=3)
+    ax.legend(ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))  # beside the title, clear of the curves
