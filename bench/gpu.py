@@ -23,7 +23,7 @@ import numpy as np
 
 import torsor as ts
 from torsor.kernel.cuda import OPTIONS, Launch, prelude
-from torsor.kernel.llvm import fuse
+from torsor.kernel.language import fuse
 
 HERE = Path(__file__).parent
 REFERENCES = HERE / "gpu_reference.npz"

@@ -2,7 +2,7 @@
 
 The text has three parts: a prelude (arithmetic, sine and cosine, arrays), a function `state` that is the algorithm
 on one state, and the kernel that gives every thread its state.  Multiply-adds are formed as on the CPU
-(`llvm.fuse`) and the compiler is told to form no others, so results are the CPU's, bit for bit, but for logarithms
+(`language.fuse`) and the compiler is told to form no others, so results are the CPU's, bit for bit, but for logarithms
 and angles beyond `TRIG_LIMIT`.
 
 `state` is either one straight line for one model, or loops over its bodies that mirror `loops.py`: there what a
@@ -15,7 +15,7 @@ copies its rows as they come into shared memory, each warp its own, and each thr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from torsor.kernel.elementary import COS, HALF_PI, ROUND, SIN, TRIG_LIMIT
-from torsor.kernel.llvm import _needed, fuse, waves
+from torsor.kernel.language import Language
 from torsor.kernel.loops import BASE_BRANCHES, BRANCHES, CHAINED, FIRST, INDEX_WORDS, IS_TREE, most_handed, places
-from torsor.kernel.tape import Code, operands
+from torsor.kernel.tape import Code
 from torsor.kernel.trace import LoopCode, LoopColumns, LoopPass
 
 TRIGONOMETRY = ("accurate", "fast")
@@ -408,7 +408,14 @@ __device__ __forceinline__ void store_rows(const T* tile, T* to, const long long
 # Statements --------------------------------------------------------------------------------------------------
 
 
-class Writer:
+OPERATIONS = {
+    "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "neg": "-{}",
+    "inv": "INV({})", "sqrt": "SQRT({})", "log": "LOG({})",
+    "fmadd": "FMA({}, {}, {})", "fmsub": "FMA({}, {}, -{})", "fnmadd": "FMA(-{}, {}, {})",
+}  # fmt: skip
+
+
+class Writer(Language):
     """The statements of a function being written."""
 
     def __init__(self, bits: int) -> None:
@@ -454,50 +461,13 @@ class Writer:
         self.depth -= 1
         self.do("}")
 
+    def operation(self, op: str, *operands: str) -> str:
+        return self.let(OPERATIONS[op].format(*operands))
+
     def emit(self, code: Code, value_of: Callable[[Any], str]) -> dict[Any, str]:
-        """The statements of a tape; `value_of` names its inputs.  Returns its outputs.
+        return super().emit(code, lambda name: self.let(value_of(name)))
 
-        Sines and cosines come first, all at once, so that one test serves their range; those of angles that depend
-        on other sines come in waves.
-        """
-        nodes, fused = code.nodes, fuse(code)
-        gone = {product for product, _ in fused.values()}
-        values: dict[int, str] = {}
-        turns: dict[int, tuple[str, str]] = {}
-
-        def one(i: int) -> str:
-            op, a, b = nodes[i]
-            if op == "const":
-                return self.const(a)
-            if op == "in":
-                return self.let(value_of(a))
-            if i in fused:
-                product, other = fused[i]
-                x, y = (values[k] for k in operands(nodes[product]))
-                z = values[other]
-                if op == "sub":  # x y - other, or other - x y
-                    return self.let(f"FMA({x}, {y}, -{z})" if a == product else f"FMA(-{x}, {y}, {z})")
-                return self.let(f"FMA({x}, {y}, {z})")
-            if op in ("sin", "cos"):
-                return turns[a][op == "cos"]
-            x = values[a]
-            if op in ("add", "sub", "mul"):
-                return self.let(f"{x} {dict(add='+', sub='-', mul='*')[op]} {values[b]}")
-            return self.let(f"-{x}" if op == "neg" else f"{op.upper()}({x})")
-
-        def place(some: Iterable[int]) -> None:
-            for i in some:
-                if i not in values and i not in gone:
-                    values[i] = one(i)
-
-        for angles in waves(nodes):
-            place(sorted(_needed(nodes, angles)))
-            turns.update(zip(angles, self._turns([values[a] for a in angles])))
-        place(range(len(nodes)))
-        return {name: values[i] for name, i in code.outputs.items()}
-
-    def _turns(self, angles: Sequence[str]) -> list[tuple[str, str]]:
-        """(sin, cos) of every angle."""
+    def sincos(self, angles: Sequence[str]) -> list[tuple[str, str]]:
         results = []
         for x in angles:
             self._values += 1

@@ -7,13 +7,12 @@ left to a later pass.  So a state gives the same bits in any lane of a vector of
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from torsor.kernel.elementary import log, sincos
-from torsor.kernel.tape import Code, Node, operands
+from torsor.kernel.language import Language
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,12 @@ class Target:
         return self.splat(f"i{self.bits}", str(x))
 
 
-class Writer:
+class Writer(Language):
     """A function body being written: instructions on vectors of states, labels, loops."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
+        self.multiply_adds = target.fma
         self.lines: list[str] = []
         self.block = "entry"
         self._values = 0
@@ -182,56 +182,35 @@ class Writer:
         """A value that came by one of several blocks."""
         return self.op(f"phi {kind} " + ", ".join(f"[{x}, %{block}]" for x, block in arrivals))
 
-    # -- tapes
+    # -- one operation of a tape
 
-    def emit(self, code: Code, value_of: Callable[[Any], str]) -> dict[Any, str]:
-        """The instructions of a tape; `value_of` names its inputs.  Returns its outputs.
+    def const(self, x: float) -> str:
+        return self.target.const(x)
 
-        Sines and cosines come first, all at once, so that one test serves their range; those of angles that depend
-        on other sines come in waves.
-        """
-        nodes = code.nodes
-        fused = fuse(code) if self.target.fma else {}
-        gone = {product for product, _ in fused.values()}
-        values: dict[int, str] = {}
-        turns: dict[int, tuple[str, str]] = {}
+    def operation(self, op: str, *operands: str) -> str:
+        T = self.target
+        match (op, *operands):
+            case ("add" | "sub" | "mul", x, y):
+                return self.arithmetic(f"f{op}", x, y)
+            case ("fmadd", x, y, z):
+                return self.fma(x, y, z)
+            case ("fmsub", x, y, z):
+                return self.fma(x, y, self.neg(z))
+            case ("fnmadd", x, y, z):
+                return self.fma(self.neg(x), y, z)
+            case ("neg", x):
+                return self.neg(x)
+            case ("inv", x):
+                return self.arithmetic("fdiv", T.const(1.0), x)
+            case ("log", x):
+                return log(self, x)
+            case ("sqrt", x):
+                self.declare(f"{T.vector} @llvm.sqrt.{T.suffix}({T.vector})")
+                return self.op(f"call {T.vector} @llvm.sqrt.{T.suffix}({T.vector} {x})")
+        raise NotImplementedError(f"{op} of {len(operands)} operands")
 
-        def one(i: int) -> str:
-            op, a, b = nodes[i]
-            if op == "const":
-                return self.target.const(a)
-            if op == "in":
-                return value_of(a)
-            if i in fused:
-                product, other = fused[i]
-                x, y = (values[k] for k in operands(nodes[product]))
-                if op == "sub" and a == product:
-                    return self.fma(x, y, self.neg(values[other]))
-                return self.fma(self.neg(x) if op == "sub" else x, y, values[other])
-            if op in ("add", "sub", "mul"):
-                return self.arithmetic("f" + op, values[a], values[b])
-            if op == "neg":
-                return self.neg(values[a])
-            if op == "inv":
-                return self.arithmetic("fdiv", self.target.const(1.0), values[a])
-            if op == "log":
-                return log(self, values[a])
-            if op in ("sin", "cos"):
-                return turns[a][op == "cos"]
-            T = self.target
-            self.declare(f"{T.vector} @llvm.sqrt.{T.suffix}({T.vector})")
-            return self.op(f"call {T.vector} @llvm.sqrt.{T.suffix}({T.vector} {values[a]})")
-
-        def place(some: Iterable[int]) -> None:
-            for i in some:
-                if i not in values and i not in gone:
-                    values[i] = one(i)
-
-        for angles in waves(nodes):
-            place(sorted(_needed(nodes, angles)))
-            turns.update(zip(angles, sincos(self, [values[a] for a in angles])))
-        place(range(len(nodes)))
-        return {name: values[i] for name, i in code.outputs.items()}
+    def sincos(self, angles: Sequence[str]) -> list[tuple[str, str]]:
+        return sincos(self, angles)
 
 
 @dataclass
@@ -246,42 +225,3 @@ class Loop:
         """On to the next number, while it is below the end."""
         self.next = w.i64("add", self.i, 1)
         self.again = w.op(f"icmp slt i64 {self.next}, {end}")
-
-
-def _needed(nodes: Sequence[Node], targets: Sequence[int]) -> set[int]:
-    """All nodes that the targets depend on."""
-    live: set[int] = set()
-    stack = list(targets)
-    while stack:
-        i = stack.pop()
-        if i not in live:
-            live.add(i)
-            stack.extend(operands(nodes[i]))
-    return live
-
-
-def waves(nodes: Sequence[Node]) -> list[list[int]]:
-    """The angles whose sines or cosines are taken: those that need no sine, those that need only sines of these, ..."""
-    depth: list[int] = []
-    for node in nodes:
-        depth.append(max((depth[k] for k in operands(node)), default=0) + (node.op in ("sin", "cos")))
-    angles = sorted({node.a for node in nodes if node.op in ("sin", "cos")})
-    return [[a for a in angles if depth[a] == d] for d in sorted({depth[a] for a in angles})]
-
-
-def fuse(code: Code) -> dict[int, tuple[int, int]]:
-    """Which additions take in a product: {sum: (product, other operand)}, the product used nowhere else."""
-    uses = [0] * len(code.nodes)
-    for node in code.nodes:
-        for k in operands(node):
-            uses[k] += 1
-    for k in code.outputs.values():
-        uses[k] += 1
-    result = {}
-    for i, (op, a, b) in enumerate(code.nodes):
-        if op in ("add", "sub"):
-            for product, other in ((b, a), (a, b)):
-                if code.nodes[product].op == "mul" and uses[product] == 1:
-                    result[i] = (product, other)
-                    break
-    return result
