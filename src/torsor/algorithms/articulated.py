@@ -11,12 +11,13 @@ without the first one, are M^-1 b.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torsor.algorithms.newton_euler import motion
 from torsor.linalg import Mat, Scalar, Vec, factor, log, solve
 from torsor.spatial import Inertia, Spatial, Subspace, pair
-from torsor.sweeps import Algorithm, Columns, inward, outward
+from torsor.sweeps import Algorithm, Columns, Sweep, inward, outward
 
 
 def eliminate(S: Subspace, I: Inertia) -> tuple[Inertia, tuple[Spatial, ...], tuple]:
@@ -78,7 +79,7 @@ def condense(link, here, children):
 
 @inward(start=lambda base: dict(log_det=0.0))
 def log_pivots(link, here, children):
-    """log det M = sum log det D"""
+    """log det M = sum of log pivot, over all pivots kept on the way"""
     total = children.log_det
     for pivot in here.pivots:
         total = total + log(pivot)
@@ -103,19 +104,25 @@ def accelerate(link, here, parent):
     return dict(A=A), dict(qdd=qdd)
 
 
-def lift_from(link, here, F: Spatial, b: Vec):
-    f, S = link.placed(here)
-    F, x = lift(S, here.G, here.D, F, b)
-    return dict(F=f.Ad_inv_dual(F)), dict(x=x)
+def unit_torques(lift_at: Callable[[Any, Spatial, Vec], tuple[Spatial, Vec]], spread: Sweep) -> Columns:
+    """The columns of M^-1: a unit torque at one freedom, none elsewhere, felt down to the base and then everywhere.
 
+    Where an earlier pass has eliminated the joints, `lift_at(here, F, b)` is `lift` at one of them; `spread` finds
+    the accelerations from the share x that this leaves to each.
+    """
 
-def unit_torque(link, here, k):
-    """A unit torque at one freedom of this joint, none elsewhere."""
-    return lift_from(link, here, Spatial.zero(), Vec.unit(k, link.joint.nv))
+    def on(link, here, F: Spatial, b: Vec):
+        f, _ = link.placed(here)
+        F, x = lift_at(here, F, b)
+        return dict(F=f.Ad_inv_dual(F)), dict(x=x)
 
+    def start(link, here, k):
+        return on(link, here, Spatial.zero(), Vec.unit(k, link.joint.nv))
 
-def lift_unit(link, here, below):
-    return lift_from(link, here, below.F, Vec.zero(link.joint.nv))
+    def climb(link, here, below):
+        return on(link, here, below.F, Vec.zero(link.joint.nv))
+
+    return Columns(start, climb, spread, rest=lambda nv: dict(x=Vec.zero(nv)))
 
 
 forward_dynamics = Algorithm(
@@ -131,6 +138,6 @@ log_det = Algorithm(
 pivots = Algorithm("pivots", ("q",), (condense,), output="pivots", kind="joint", torques_only=True)
 inverse_mass_matrix = Algorithm(
     "inverse_mass_matrix", ("q",),
-    (condense, Columns(unit_torque, lift_unit, accelerate, rest=lambda nv: dict(x=Vec.zero(nv)))),
+    (condense, unit_torques(lambda here, F, b: lift(here.S, here.G, here.D, F, b), accelerate)),
     output="qdd", kind="matrix", inverts=True, torques_only=True,
 )  # fmt: skip

@@ -11,7 +11,7 @@ of body i are ds_i = A (xi_i - X xi_parent) and dh_i = B (xi_i - X xi_parent): h
 Eliminating them from the leaves to the root fills nothing in:
 
     Phi_i = (J_i + sum X^T N X)^-1 over the children,     N = B^T (B Phi B^T)^-1 B,
-    x_i = G (y_i - X a_parent),     G = A - A Phi B^T (B Phi B^T)^-1 B,     y_i = Phi_i (wrenches on i).
+    qdd_i = G (y_i - X a_parent),     G = A - A Phi B^T (B Phi B^T)^-1 B,     y_i = Phi_i (wrenches on i).
 
 A and B are unimodular, so det G = det J_1 ... det J_n and det M = prod det Phi^-1 det (B Phi B^T).
 """
@@ -21,10 +21,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from torsor.algorithms.articulated import log_pivots, unit_torques
 from torsor.errors import ArgumentError
-from torsor.linalg import Mat, Scalar, Vec, cross, dot, factor, is_literal, log, solve
+from torsor.linalg import Mat, Scalar, Vec, cross, dot, factor, is_literal, solve
 from torsor.spatial import Inertia, Spatial, Subspace, pair
-from torsor.sweeps import Algorithm, Columns, inward, outward
+from torsor.sweeps import Algorithm, inward, outward
 
 ZERO = Vec.zero()
 X, Y, Z = (Vec.unit(k) for k in range(3))
@@ -135,47 +136,24 @@ def relax_and_push(link, here, children):
     f, S = link.placed(here)
     N, held = hold(link, S, children.I + link.inertia)
     F, x = held.push(children.F, here.b)
-    return dict(I=f.carry(N), F=f.Ad_inv_dual(F)), dict(E=f.factors[-1], S=S, G=held.G, x0=x)
+    return dict(I=f.carry(N), F=f.Ad_inv_dual(F)), dict(E=f.factors[-1], S=S, G=held.G, x=x)
 
 
 @outward(start=lambda base: dict(a=Spatial.zero()))
 def settle(link, here, parent):
-    """x_i = G (y - X a_parent),    a_i = X a_parent + S x_i."""
+    """qdd_i = G (y - X a_parent),    a_i = X a_parent + S qdd_i."""
     f, S = link.placed(here)
     carried = f.Ad_inv(parent.a)
-    x = here.x0 - Subspace(here.G).T(carried)
-    return dict(a=carried + S @ x), dict(x=x)
-
-
-@inward(start=lambda base: dict(log_det=0.0))
-def log_pivots(link, here, children):
-    """log det M = sum log det Phi^-1 + log det B Phi B^T"""
-    total = children.log_det
-    for pivot in here.pivots:
-        total = total + log(pivot)
-    return dict(log_det=total), {}
-
-
-def push_from(link, here, F: Spatial, b: Vec):
-    f, _ = link.placed(here)
-    F, x = here.held.push(F, b)
-    return dict(F=f.Ad_inv_dual(F)), dict(x0=x)
-
-
-def unit_torque(link, here, k):
-    return push_from(link, here, Spatial.zero(), Vec.unit(k, link.joint.nv))
-
-
-def push_on(link, here, below):
-    return push_from(link, here, below.F, Vec.zero(link.joint.nv))
+    qdd = here.x - Subspace(here.G).T(carried)
+    return dict(a=carried + S @ qdd), dict(qdd=qdd)
 
 
 mass_solve = Algorithm(
-    "mass_solve_fixman", ("q", "b"), (relax_and_push, settle), output="x", kind="joint", inverts=True
+    "mass_solve_fixman", ("q", "b"), (relax_and_push, settle), output="qdd", kind="joint", inverts=True
 )
 log_det = Algorithm("log_det_fixman", ("q",), (relax, log_pivots), output="log_det", kind="base", inverts=True)
 inverse_mass_matrix = Algorithm(
     "inverse_mass_matrix_fixman", ("q",),
-    (relax, Columns(unit_torque, push_on, settle, rest=lambda nv: dict(x0=Vec.zero(nv)))),
-    output="x", kind="matrix", inverts=True,
+    (relax, unit_torques(lambda here, F, b: here.held.push(F, b), settle)),
+    output="qdd", kind="matrix", inverts=True,
 )  # fmt: skip
