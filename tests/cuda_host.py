@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from torsor.kernel.cuda import Kernel, Launch, RolloutKernel
-from torsor.kernel.llvm import Target
-from torsor.kernel.loops import BODIES, FLAGS, FROM, loop_data
+from torsor.kernel.data import BODIES, FLAGS, FROM, loop_data
 
 LANGUAGE = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-ffp-contract=off", "-w"]
 LIBRARY = ["-shared", "-fPIC", "-pthread"]
@@ -107,7 +106,7 @@ def run_rollout(kernel: RolloutKernel, arrays, gain, dt, steps, every, framed=No
 
 
 def _tree(kernel, framed, shapes, body, blocks):
-    data = loop_data(kernel.code, framed, shapes, Target(1, kernel.bits), body)
+    data = loop_data(kernel.code.layout, framed, shapes, kernel.bits, body)
     numbers, index, gravity = data.owned
     size = int(data.words[0]) // (kernel.bits // 8) * blocks * THREADS
     scratch = np.full(size, np.nan, f"float{kernel.bits}")

@@ -12,9 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from torsor.kernel.cuda import Kernel, RolloutKernel
+from torsor.kernel.data import BODIES, FLAGS, FROM, loop_data
 from torsor.kernel.elementary import TRIG_LIMIT
-from torsor.kernel.llvm import Target
-from torsor.kernel.loops import BODIES, FLAGS, FROM, loop_data
 
 RULES = [
     (r"for \(int (\w+) = (.+); \1 < (.+); \1 \+= 1\) \{", r"for \1 in range(\2, \3):"),
@@ -127,7 +126,7 @@ def _functions(bits, count):
 
 
 def _tree(kernel, framed, shapes, body, count):
-    data = loop_data(kernel.code, framed, shapes, Target(1, kernel.bits), body)
+    data = loop_data(kernel.code.layout, framed, shapes, kernel.bits, body)
     numbers, index, gravity = data.owned
     n, flags, start = (int(data.words[k]) for k in (BODIES, FLAGS, FROM))
     index = index.ravel().tolist()

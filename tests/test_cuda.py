@@ -17,7 +17,7 @@ from torsor import reference
 from torsor.dynamics import ALGORITHMS
 from torsor.kernel import gpu
 from torsor.kernel.cuda import Launch
-from torsor.kernel.program import _framed
+from torsor.kernel.frames import framed
 from torsor.model import zoo
 from torsor.rollouts import gpu_kernel, law_of
 
@@ -49,7 +49,7 @@ def by_reference(model, function, args):
 
 def by_reader(model, function, args, **more):
     program = ts.compile(model, function, target="cuda", **options(model, function), **more)
-    return cuda_reader.run(program.kernel, args, _framed(model), program.body)
+    return cuda_reader.run(program.kernel, args, framed(model), program.body)
 
 
 @pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "looped"])
@@ -109,7 +109,7 @@ def test_whole_kernel_on_the_host(specialised, staged):
         args = [x.astype(dtype) for x in arguments(model, function, count=150)]  # two blocks, and part of a warp
         program = ts.compile(model, function, target="cuda", specialised=specialised, dtype=dtype)
         runner = cuda_host.run if cuda_host.compiler() else cuda_reader.run
-        got = runner(program.kernel, args, _framed(model), **({"staged": staged} if runner is cuda_host.run else {}))
+        got = runner(program.kernel, args, framed(model), **({"staged": staged} if runner is cuda_host.run else {}))
         cpu = ts.compile(model, function, dtype=dtype, specialised=specialised)
         assert difference(got, cpu(*args)) < {"float64": 1e-13, "float32": 1e-5}[dtype]
         if cuda_host.compiler() and dtype == "float64":

@@ -1,5 +1,6 @@
 """The compiler: every engine against the reference interpreter; promises about bits, layouts and counts."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 import torsor as ts
 from torsor import zoo
+from torsor.algorithms import composite
 from torsor.dynamics import ALGORITHMS
 from torsor.kernel import machine
 from torsor.kernel.elementary import TRIG_LIMIT
@@ -19,6 +21,7 @@ from torsor.kernel.frames import reframe, regroup
 from torsor.kernel.llvm import Target
 from torsor.kernel.loops import loop_kernel
 from torsor.kernel.pointwise import compile_pointwise, trace
+from torsor.kernel.program import compile_program
 from torsor.kernel.tape import Code, Operations, Tape
 from torsor.kernel.trace import looped, unroll
 from torsor.linalg import cos, log, sin
@@ -55,12 +58,12 @@ def relative(x, y):
 
 
 def arguments(program, states, dtype=np.float64):
-    return [states[name].astype(dtype) for name in program.build.inputs]
+    return [states[name].astype(dtype) for name in program.inputs]
 
 
 def reference_of(program, model, states, body, k):
-    inputs = {name: states[name][k].tolist() for name in program.build.inputs}
-    return np.array(evaluate(program.build.algorithm, model, inputs, body=body), dtype=float)
+    inputs = {name: states[name][k].tolist() for name in program.inputs}
+    return np.array(evaluate(program.request.algorithm, model, inputs, body=body), dtype=float)
 
 
 # Engines ---------------------------------------------------------------------------------------------------------
@@ -313,13 +316,14 @@ def test_code_without_fma_runs_here_too():
     """What a machine without multiply-add would compute, computed on this one."""
     model = zoo.planar3()
     q, v, tau = np.random.default_rng(0).normal(size=(3, 9, 3))
+    from torsor.kernel.data import unrolled_data
     from torsor.kernel.gufunc import gufunc
-    from torsor.kernel.loops import ranks_of, unrolled_data, unrolled_kernel
+    from torsor.kernel.loops import ranks_of, unrolled_kernel
 
     code = unroll(ALGORITHMS[ts.forward_dynamics], reframe(model), ("q", "v", "tau"))
     ir = unrolled_kernel(code, ranks_of(("q", "v", "tau")), 1, Target(2, 64, fma=False, x86=machine.host().x86))
-    loaded = machine.load("no fma" + str(code), lambda: ir)
-    data = unrolled_data([(3,)] * 4, Target(2, 64))
+    loaded = machine.load(machine.name_of(f"no fma {code}"), lambda: ir)
+    data = unrolled_data([(3,)] * 4, 64)
     ufunc, _alive = gufunc(loaded.address, data.words.ctypes.data, "(3),(3),(3)->(3)", "float64", "fd", "")
     assert relative(ufunc(q, v, tau), ts.forward_dynamics(model, q, v, tau)) < SAME_STEPS
 
@@ -333,11 +337,11 @@ print(repr(ts.forward_dynamics(m, np.ones(3), np.ones(3), np.ones(3)).tolist()))
 """
 
 
-def in_a_new_process(cache, script=SCRIPT, **environment):
+def in_a_new_process(cache, script=SCRIPT, both=False, **environment):
     env = os.environ | {"TORSOR_CACHE": str(cache)} | environment
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done if both else done.stdout
 
 
 def test_the_cache_is_the_same_from_any_process_and_survives_corruption(tmp_path):
@@ -347,10 +351,11 @@ def test_the_cache_is_the_same_from_any_process_and_survives_corruption(tmp_path
     content = {f.name: f.read_bytes() for f in files}
     assert in_a_new_process(tmp_path / "b") == first
     assert {f.name: f.read_bytes() for f in (tmp_path / "b").iterdir()} == content  # no address inside
-    for f, damage in zip(files * 3, (b"", b"rubbish", content[files[0].name][:-7])):
-        f.write_bytes(damage)
-        assert in_a_new_process(tmp_path / "a") == first
-        assert f.read_bytes() == content[f.name]
+    for f in files:
+        for damage in (b"", b"rubbish", content[f.name][:-7]):
+            f.write_bytes(damage)
+            assert in_a_new_process(tmp_path / "a") == first
+            assert f.read_bytes() == content[f.name]
 
 
 def test_without_a_cache_or_a_writable_one_it_only_starts_slower(tmp_path):
@@ -373,6 +378,33 @@ def test_nothing_heavy_is_imported_before_it_is_needed():
     heavy = ("llvmlite", "casadi", "scipy", "matplotlib")
     out = in_a_new_process("off", f"import sys, torsor; print([m for m in {heavy} if m in sys.modules])")
     assert out.strip() == "[]"
+
+
+@pytest.mark.parametrize("model", ["planar3", "humanoid"])
+def test_a_program_made_before_starts_without_tracing_or_llvm(model, tmp_path):
+    script = f"""
+import sys, numpy as np, torsor as ts
+m = ts.zoo.{model}()
+x = np.full(m.nq, 0.5)
+print(ts.forward_dynamics(m, x, x[: m.nv], x[: m.nv]).tolist())
+heavy = ("llvmlite", "torsor.kernel.trace", "torsor.kernel.tape")
+print([name for name in heavy if name in sys.modules], file=sys.stderr)
+p = ts.compile(m, ts.forward_dynamics)
+print(p, p.operations, len(p.source("llvm")))
+"""
+    done = [in_a_new_process(tmp_path, script, both=True) for _ in range(2)]
+    assert done[0].stdout == done[1].stdout
+    assert "llvmlite" in done[0].stderr
+    links_itself = sys.platform == "linux" and machine.host().x86  # elsewhere LLVM loads what it has made
+    assert done[1].stderr.strip() == ("[]" if links_itself else "['llvmlite']")
+
+
+def test_an_algorithm_of_the_users_own_is_never_taken_for_another():
+    """Even under the name of one of torsor's: nobody would know whether it had changed since it was last compiled."""
+    model, q = zoo.planar3(), np.ones(3)
+    ts.gravity_forces(model, q)
+    own = dataclasses.replace(composite.diagonal, name="gravity_forces")
+    assert np.array_equal(compile_program(own, model)(q), np.diag(ts.mass_matrix(model, q)))
 
 
 # Threads ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from machines import difference
 
 import torsor as ts
 from torsor import zoo
-from torsor.kernel.program import unrolled
+from torsor.kernel.build import unrolled
 from torsor.kernel.tape import Operations
 from torsor.methods import METHODS, MOST_FREEDOMS, SETTLED, automatic, method_for
 

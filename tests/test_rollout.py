@@ -9,7 +9,7 @@ import pytest
 from machines import difference
 
 import torsor as ts
-from torsor.kernel.program import _framed
+from torsor.kernel.frames import framed
 from torsor.model import zoo
 from torsor.rollouts import gpu_kernel, law_of, step_inputs
 
@@ -146,7 +146,7 @@ def test_cuda_text_takes_the_same_step(model, integrator, specialised):
     kernel = gpu_kernel(model, integrator, law, dtype="float64", specialised=specialised)
     gain, h = np.tile(law.values, (3, 1)), np.full((3, 1), DT)
     assert [len(x[0]) for x in (q, v, tau, gain, h)] == [shape[0] for shape in step_inputs(model, law).values()]
-    got = cuda_reader.run_step(kernel, (q, v, tau + law.constant, gain, h), _framed(model))
+    got = cuda_reader.run_step(kernel, (q, v, tau + law.constant, gain, h), framed(model))
     expected = ts.rollout(model, q, v, steps=1, dt=DT, tau=tau, feedback=feedback, integrator=integrator)
     assert difference(got, np.concatenate([expected.q[:, 0], expected.v[:, 0]], axis=1)) < ROUNDING
 
@@ -160,12 +160,12 @@ def test_whole_kernel_on_the_host(specialised):
     law = law_of(ARM, None)
     kernel = gpu_kernel(ARM, "rk4", law, dtype="float64", tabulated=True, specialised=specialised)
     if cuda_host.compiler():
-        got = cuda_host.run_rollout(kernel, (q, v, tau, table), law.values, DT, STEPS, EVERY, _framed(ARM))
+        got = cuda_host.run_rollout(kernel, (q, v, tau, table), law.values, DT, STEPS, EVERY, framed(ARM))
     else:
         got, x = [], np.concatenate([q, v], axis=1)
         for t in range(STEPS):
             now = (x[:, : ARM.nq], x[:, ARM.nq :], tau + table[:, t], np.zeros((count, 1)), np.full((count, 1), DT))
-            x = cuda_reader.run_step(kernel, now, _framed(ARM))
+            x = cuda_reader.run_step(kernel, now, framed(ARM))
             got.append(x)
         got = np.stack(got[EVERY - 1 :: EVERY], axis=1)
     expected = ts.rollout(ARM, q, v, steps=STEPS, dt=DT, tau=tau, table=table, every=EVERY, integrator="rk4")

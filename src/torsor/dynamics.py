@@ -335,7 +335,7 @@ def _carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple
         return _reference(algorithm, model, dict(zip(names, arrays)), body)
     program = _program(algorithm, model, tuple(given), dtype.char, body)
     if not given and body is None and not (algorithm.inverts and model.has_degenerate_bodies):
-        few = len(program.build.shape) == 1 and program.build.shape[0] < 64
+        few = len(program.shape) == 1 and program.shape[0] < 64
         model.programs[what, dtype.char] = program.ufunc, program, few  # where `_call` looks: one state, all cores
     result = program(*(x.astype(dtype, copy=False) for x in arrays))
     if algorithm.inverts and model.has_degenerate_bodies:

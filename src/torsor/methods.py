@@ -7,8 +7,6 @@ where they meet depends on the machine, so it is counted, on the very code that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -75,9 +73,9 @@ def automatic(model: Model, function: Callable[..., Any]) -> Algorithm:
     methods = _methods(function)
     if _settled(model, function):
         return next(iter(methods.values()))
-    from torsor.kernel.machine import remembered
+    from torsor.kernel.cache import remembered, stamp
 
-    key = f"{_code_stamp()}|{model.key}|{function.__name__}"
+    key = f"{stamp()}|{model.key}|{function.__name__}"
     return methods[remembered(key, lambda: method_for(model, function).method)]
 
 
@@ -85,14 +83,6 @@ def _settled(model: Model, function: Callable[..., Any]) -> bool:
     """Whether the sweeps are known to win without counting."""
     revolute = model.is_chain and bool(np.all(model.joint == joint_code("revolute")))
     return model.nv > MOST_FREEDOMS or (revolute and model.nv >= SETTLED[function.__name__])
-
-
-@cache
-def _code_stamp() -> str:
-    """Changes whenever the code that is counted does."""
-    folders = (Path(__file__).parent / name for name in ("algorithms", "kernel", "model"))
-    files = sorted((f.name, f.stat().st_size, f.stat().st_mtime_ns) for d in folders for f in d.glob("*.py"))
-    return repr(files)
 
 
 def _methods(function: Callable[..., Any]) -> dict[str, Algorithm]:
@@ -104,7 +94,7 @@ def _methods(function: Callable[..., Any]) -> dict[str, Algorithm]:
 
 def _count(algorithm: Algorithm, model: Model) -> Operations:
     """The operations of the code for this model."""
-    from torsor.kernel.program import unrolled
+    from torsor.kernel.build import unrolled
     from torsor.kernel.tape import Operations
 
     return Operations.of(unrolled(algorithm, model, algorithm.inputs))

@@ -196,11 +196,10 @@ def _gain(model: Model, name: str, K: ArrayLike, columns: int) -> Array:
 
 def traced_step(model: Model, integrator: str, gains: Array) -> Callable[..., list[Scalar]]:
     """The step with the forward dynamics written out in it: a function of lists q, v, tau, gain and [h]."""
-    from torsor.kernel.frames import regroup
-    from torsor.kernel.program import _framed
+    from torsor.kernel.frames import framed, regroup
 
-    framed = regroup(_framed(model))
-    links, parent = [framed.link(i) for i in range(model.n)], model.parent.tolist()
+    frames = regroup(framed(model))
+    links, parent = [frames.link(i) for i in range(model.n)], model.parent.tolist()
     base = base_of(model.gravity.tolist())
 
     def accelerate(q: Scalars, v: Scalars, tau: Scalars) -> Scalars:

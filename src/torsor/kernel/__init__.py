@@ -6,7 +6,9 @@
     llvm     tapes -> LLVM IR on vectors of states; `elementary`: sine, cosine, logarithm
     loops    the code of an algorithm as a kernel: one straight line, or loops over the bodies of a model
     entry    a kernel between the arrays of a call: blocks of states, rows turned into lanes
-    machine  LLVM IR -> object code -> callable address; the cache on disk
+    data     what a kernel is told of a model and of its arrays
+    build    an algorithm and a model -> all of the above; operation counts
+    machine  LLVM IR -> object code;  image: object code -> an address to call;  cache: what is kept on disk
     gufunc   an address -> a NumPy generalised ufunc
     program  what users hold: `compile(model, function) -> Program`
     pointwise   a function of a few numbers as a gufunc over many

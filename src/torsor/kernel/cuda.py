@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from torsor.kernel.data import BASE_BRANCHES, BRANCHES, CHAINED, FIRST, INDEX_WORDS, IS_TREE
 from torsor.kernel.elementary import COS, HALF_PI, ROUND, SIN, TRIG_LIMIT
 from torsor.kernel.language import Language
-from torsor.kernel.loops import BASE_BRANCHES, BRANCHES, CHAINED, FIRST, INDEX_WORDS, IS_TREE, most_handed, places
 from torsor.kernel.tape import Code
 from torsor.kernel.trace import LoopCode, LoopColumns, LoopPass
 
@@ -70,7 +70,7 @@ class Kernel:
     @property
     def scratch_rows(self) -> int:
         """Loops: how many numbers a body keeps."""
-        return places(self.code) if isinstance(self.code, LoopCode) else 0
+        return self.code.layout.kept if isinstance(self.code, LoopCode) else 0
 
     def stageable(self, threads: int) -> tuple[bool, ...]:
         """Which arrays a block may stage, if their layout asks for it: as many as fit shared memory."""
@@ -490,8 +490,8 @@ class _LoopWriter:
 
     def __init__(self, w: Writer, code: LoopCode, shape: tuple[int, ...]) -> None:
         self.w, self.code, self.shape = w, code, shape
-        self.slots, self.row = code.slots, places(code)
-        self.handed = most_handed(code)
+        self.slots, self.row = code.slots, code.layout.kept
+        self.handed = code.layout.handed
 
     def write(self) -> None:
         arrived: list[str] = []

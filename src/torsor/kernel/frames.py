@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,6 +129,12 @@ def _about_axes(S: Mat) -> Mat:
 
 
 # The re-framing itself ---------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def framed(model: Model) -> Framed:
+    """`reframe`, once a model."""
+    return reframe(model)
 
 
 def reframe(model: Model) -> Framed:

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torsor.errors import ArgumentError, DeviceError
-from torsor.kernel import machine
+from torsor.kernel import cache
+from torsor.kernel.build import count, loops, shape_of_loops, text_of, unrolled
 from torsor.kernel.cuda import OPTIONS, REGISTERS, TRIGONOMETRY, Kernel, Launch, RolloutKernel
-from torsor.kernel.llvm import Target
-from torsor.kernel.loops import BODIES, FLAGS, FROM, loop_data, most_handed, places
-from torsor.kernel.program import _count, _framed, _input_shapes, _looped, _shape, _text, unrolled
+from torsor.kernel.data import BODIES, FLAGS, FROM, input_shapes, loop_data
+from torsor.kernel.frames import framed
 from torsor.kernel.tape import Code, Operations
 from torsor.kernel.trace import LoopCode, shape_of
 from torsor.model.model import Model
@@ -214,8 +214,8 @@ def tree_arguments(kernel: Kernel, model: Model, inputs: tuple[str, ...], body: 
     """The model's tables, on the device."""
     cp = cupy()
     assert isinstance(kernel.code, LoopCode)
-    shapes = [*_input_shapes(inputs, model), kernel.shape]
-    data = loop_data(kernel.code, _framed(model), shapes, Target(1, kernel.bits), body)
+    shapes = [*input_shapes(inputs, model), kernel.shape]
+    data = loop_data(kernel.code.layout, framed(model), shapes, kernel.bits, body)
     numbers, index, gravity = (cp.asarray(x) for x in data.owned)
     return (*(np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)), index, numbers, gravity)
 
@@ -225,8 +225,8 @@ def scratch_for(kernel: Kernel, model: Model, blocks: int, launch: Launch, funct
     cp = cupy()
     assert isinstance(kernel.code, LoopCode)
     resident = max(1, min(2048 // launch.threads, REGISTERS // (launch.threads * max(32, function.num_regs))))
-    rows = places(kernel.code) * model.n + (0 if model.is_chain else most_handed(kernel.code) * (model.n + 1))
-    block_bytes = max(1, rows) * launch.threads * kernel.bits // 8
+    rows = max(1, kernel.code.layout.scratch(model))
+    block_bytes = rows * launch.threads * kernel.bits // 8
     pool = cp.get_default_memory_pool()
     free = int((cp.cuda.runtime.memGetInfo()[0] + pool.free_bytes()) * SCRATCH_SHARE)
     processors = cp.cuda.Device().attributes["MultiProcessorCount"]
@@ -236,7 +236,7 @@ def scratch_for(kernel: Kernel, model: Model, blocks: int, launch: Launch, funct
             f"{model!r} needs {block_bytes >> 20} MiB of scratch memory for {launch.threads} states, more than half of "
             "what is free on the GPU; free some, or use target='cpu'"
         )
-    return blocks, cp.empty(max(1, rows) * blocks * launch.threads, f"float{kernel.bits}")
+    return blocks, cp.empty(rows * blocks * launch.threads, f"float{kernel.bits}")
 
 
 class CudaProgram:
@@ -257,7 +257,7 @@ class CudaProgram:
         self.algorithm, self.model, self.inputs, self.kernel, self.body = algorithm, model, inputs, kernel, body
         self.launch = _remembered(kernel) or Launch()
         self._modules: dict[tuple[Launch, tuple[bool, ...]], tuple[Any, int]] = {}
-        self._cores = _input_shapes(inputs, model)
+        self._cores = input_shapes(inputs, model)
         self._tree: tuple[Any, ...] | None = None
 
     def __repr__(self) -> str:
@@ -283,11 +283,11 @@ class CudaProgram:
     @property
     def operations(self) -> Operations:
         code = self.kernel.code
-        return Operations.of(code) if isinstance(code, Code) else _count(code, _framed(self.model), self.body)
+        return Operations.of(code) if isinstance(code, Code) else count(code, framed(self.model), self.body)
 
     def source(self, stage: str = "tape") -> str:
         makers: dict[str, Callable[[], str]] = {
-            "tape": lambda: _text(self.kernel.code), "cuda": lambda: self.kernel.source(self.launch),
+            "tape": lambda: text_of(self.kernel.code), "cuda": lambda: self.kernel.source(self.launch),
         }  # fmt: skip
         if stage not in makers:
             raise ArgumentError(f"unknown stage {stage!r}; choose one of: {', '.join(makers)}")
@@ -369,7 +369,7 @@ class CudaProgram:
                 except cp.cuda.driver.CUDADriverError:
                     continue  # more than this GPU can launch
         self.launch = min(times, key=lambda launch: times[launch])
-        machine._write(_key(self.kernel), json.dumps(asdict(self.launch)).encode())
+        cache.write(_key(self.kernel), json.dumps(asdict(self.launch)).encode())
         return self.launch
 
 
@@ -393,13 +393,13 @@ def _key(kernel: Kernel) -> str:
     """The name in the cache of what tuning found, for this code on this GPU."""
     cp = cupy()
     device = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)["name"]
-    text = repr((_text(kernel.code), kernel.inputs, kernel.shape, kernel.bits, kernel.trig, device))
+    text = repr((text_of(kernel.code), kernel.inputs, kernel.shape, kernel.bits, kernel.trig, device))
     return "launch-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _remembered(kernel: Kernel) -> Launch | None:
     try:
-        found = machine._read(_key(kernel))
+        found = cache.read(_key(kernel))
         return Launch(**json.loads(found)) if found else None
     except (DeviceError, ValueError, TypeError):
         return None  # no GPU here, or a damaged file
@@ -429,9 +429,9 @@ def compile_cuda(algorithm: Algorithm, model: Model, *, options: Sequence[str] =
     if isinstance(code, Code):
         shape = shape_of(code)
     else:
-        code = _looped(algorithm, inputs, _framed(model).kinds)
-        shape = _shape(algorithm, code, model)
-    sizes = tuple((name, prod(core)) for name, core in zip(inputs, _input_shapes(inputs, model)))
+        code = loops(algorithm, model, inputs)
+        shape = shape_of_loops(code, model)
+    sizes = tuple((name, prod(core)) for name, core in zip(inputs, input_shapes(inputs, model)))
     kernel = Kernel(code, sizes, shape, 64 if dtype == "float64" else 32, trig)
     return CudaProgram(algorithm, model, inputs, kernel, body)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,12 @@ def _make() -> Any:
         ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p,
     )  # fmt: skip
     return prototype(functions[_FROM_FUNC_AND_SIGNATURE])
+
+
+def signature(shapes: Sequence[tuple[int, ...]]) -> str:
+    """Of a function with arrays of these shapes, the last one its result."""
+    *inputs, output = (f"({','.join(map(str, shape))})" for shape in shapes)
+    return f"{','.join(inputs)}->{output}"
 
 
 def gufunc(address: int, data: int, signature: str, dtype: str, name: str, doc: str) -> tuple[Any, Any]:

@@ -1,11 +1,8 @@
 """Kernels: the code of an algorithm put between the arrays of a call.
 
 `unrolled_kernel` is one straight line for one model.  `loop_kernel` walks over the bodies of any model whose
-kinds it knows; the model is data:
+kinds it knows; the model is data (see `data.py`):
 
-    data     scratch bytes a lane | bodies | freedoms | flags | start of a climb | constants | index | gravity |
-             the sizes of the axes of all arrays
-    index    seven int32 a body: kind, parent, first q, first v, flags, freedoms, place of its constants
     work     the turned arrays (see `Arrays`), for every body what is kept there, then (trees only) for the base and
              every body what it hands on
 
@@ -15,27 +12,30 @@ through memory.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from torsor.kernel.data import (
+    BASE_BRANCHES,
+    BODIES,
+    BRANCHES,
+    CHAINED,
+    FIRST,
+    FLAGS,
+    FREEDOMS,
+    FROM,
+    GRAVITY,
+    INDEX,
+    INDEX_WORDS,
+    IS_TREE,
+    NUMBERS,
+    WORDS,
+)  # fmt: skip
 from torsor.kernel.entry import kernel_module
-from torsor.kernel.frames import Framed
 from torsor.kernel.llvm import Target, Writer
 from torsor.kernel.tape import Code
 from torsor.kernel.trace import LoopCode, LoopColumns, LoopPass
-
-# the int64 words of `data`
-SCRATCH, BODIES, FREEDOMS, FLAGS, FROM, NUMBERS, INDEX, GRAVITY, WORDS = range(9)
-# flags of a body
-CHAINED, BRANCHES, FIRST = 1, 2, 4  # hangs on the body before it | is handed to through memory | stores, not adds
-# flags of the model
-IS_TREE, BASE_BRANCHES = 1, 2
-INDEX_WORDS = 8
 
 
 class Arrays:
@@ -170,10 +170,10 @@ class _LoopWriter:
         self.n, self.nv, self.flags = (w.load_i64("%data", k) for k in (BODIES, FREEDOMS, FLAGS))
         self.table, self.index, self.gravity = (w.load_ptr("%data", k) for k in (NUMBERS, INDEX, GRAVITY))
         self.width = w.target.lanes * w.target.size  # bytes of a vector
-        self.row = places(code) * self.width
+        self.row = code.layout.kept * self.width
         self.work = self.arrays.end
         self.hands = w.address(self.work, w.i64("mul", self.n, self.row))
-        self.hand_row = most_handed(code) * self.width
+        self.hand_row = code.layout.handed * self.width
         self.to_column: str | None = None  # where "out" goes in a matrix
 
     def write(self) -> None:
@@ -431,66 +431,3 @@ class _LoopWriter:
             loop.again = w.op(f"icmp sge i64 {loop.next}, 0")
         w.jump(top)
         w.start(top)
-
-
-def places(code: LoopCode) -> int:
-    """How many numbers a body keeps."""
-    return max(code.slots.values(), default=-1) + 1
-
-
-def most_handed(code: LoopCode) -> int:
-    """The most scalars any pass hands on."""
-    passes = [*code.passes, *([code.columns.outward] if code.columns and code.columns.outward else [])]
-    return max((len(p.live) for p in passes), default=0)
-
-
-# The model as data ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class LoopData:
-    """What a loop kernel is told of a model; `words` is its `data`, the rest is kept alive for it."""
-
-    words: NDArray[np.int64]
-    owned: tuple[Any, ...]
-
-
-def unrolled_data(shapes: Sequence[tuple[int, ...]], target: Target) -> LoopData:
-    """What an unrolled kernel is told: how much scratch memory a lane needs, and the sizes of its arrays' axes."""
-    numbers = sum(math.prod(shape) for shape in shapes)
-    return LoopData(np.array([numbers * target.size, *(n for shape in shapes for n in shape)], np.int64), ())
-
-
-def loop_data(code: LoopCode, framed: Framed, shapes: Sequence[tuple[int, ...]], target: Target,
-              body: int | None = None) -> LoopData:  # fmt: skip
-    model = framed.model
-    dtype = np.float64 if target.bits == 64 else np.float32
-    widths = np.array([len(names) for names in code.numbers], dtype=np.int64)[framed.kind]
-    rows = np.concatenate([[0], np.cumsum(widths)])
-    numbers = np.empty(int(rows[-1]), dtype)
-    for kind, names in enumerate(code.numbers):
-        bodies = np.flatnonzero(framed.kind == kind)
-        for k, name in enumerate(names):
-            numbers[rows[bodies] + k] = framed.numbers[name][bodies]
-    gravity = model.gravity.astype(dtype)
-    chained = model.parent == np.arange(-1, model.n - 1)
-    far_parents = model.parent[~chained]
-    flags = np.where(chained, CHAINED, 0)
-    flags[far_parents[far_parents >= 0]] |= BRANCHES
-    _, last = np.unique(far_parents[::-1], return_index=True)  # the last child of each is the first to arrive
-    flags[np.flatnonzero(~chained)[::-1][last]] |= FIRST
-    freedoms = model.v_start[1:] - model.v_start[:-1]
-    columns = (framed.kind, model.parent, model.q_start[:-1], model.v_start[:-1], flags, freedoms, rows[:-1])
-    index = np.zeros((model.n, INDEX_WORDS), np.int32)
-    for k, column in enumerate(columns):
-        index[:, k] = column
-    kept = places(code) * model.n + (0 if model.is_chain else most_handed(code) * (model.n + 1))
-    sizes = [n for shape in shapes for n in shape]
-    words = np.zeros(WORDS + len(sizes), np.int64)
-    words[WORDS:] = sizes
-    words[SCRATCH] = (kept + sum(math.prod(shape) for shape in shapes)) * target.size
-    words[BODIES], words[FREEDOMS] = model.n, model.nv
-    words[FLAGS] = (0 if model.is_chain else IS_TREE) | (BASE_BRANCHES if (far_parents < 0).any() else 0)
-    words[FROM] = -1 if body is None else body
-    words[NUMBERS], words[INDEX], words[GRAVITY] = (x.ctypes.data for x in (numbers, index, gravity))
-    return LoopData(words, (numbers, index, gravity))

@@ -1,16 +1,16 @@
-"""LLVM IR to machine code in memory, and the cache of object code on disk."""
+"""LLVM IR to machine code in memory, by way of the disk cache."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
-import os
-import sys
-import threading
+import importlib.util
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from torsor.kernel import cache
+from torsor.kernel.image import Image, NotLinkable, link
 
 
 class Host(NamedTuple):
@@ -19,6 +19,7 @@ class Host(NamedTuple):
     triple: str
     cpu: str
     features: str
+    llvm: str = ""  # the version that makes it
 
     @property
     def x86(self) -> bool:
@@ -53,9 +54,38 @@ def _llvm() -> Any:
 
 @functools.cache
 def host() -> Host:
+    """This machine, as LLVM sees it; asked once for every processor and llvmlite, which takes long to import."""
+    seen = _seen_without_llvm()
+    return Host(*json.loads(cache.remembered(seen, _ask_llvm) if seen else _ask_llvm()))
+
+
+def _ask_llvm() -> str:
     llvm = _llvm()
-    features = llvm.get_host_cpu_features()
-    return Host(llvm.get_process_triple(), llvm.get_host_cpu_name(), features.flatten())
+    features = llvm.get_host_cpu_features().flatten()
+    version = ".".join(map(str, llvm.llvm_version_info))
+    return json.dumps([llvm.get_process_triple(), llvm.get_host_cpu_name(), features, version])
+
+
+# what tells one processor from another in /proc/cpuinfo, on x86 and on ARM
+_TELLING = (
+    "vendor_id", "cpu family", "model", "model name", "stepping", "flags",
+    "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features",
+)  # fmt: skip
+
+
+def _seen_without_llvm() -> str | None:
+    """The processor and the llvmlite installed, or None where this cannot be told."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            first = file.read(8192).split("\n\n")[0]
+        spec = importlib.util.find_spec("llvmlite")
+        origin = spec.origin if spec else None
+        installed = Path(origin or "").with_name("_version.py").stat()
+    except (OSError, ValueError):
+        return None
+    lines = (line.partition(":") for line in first.splitlines())
+    processor = [text.strip() for name, _, text in lines if name.strip() in _TELLING]
+    return repr(("host", processor, origin, installed.st_size, installed.st_mtime_ns)) if processor else None
 
 
 def _target_machine(target: Host) -> Any:
@@ -89,80 +119,39 @@ def assembly(ir: str, target: Host | None = None) -> str:
 
 
 class Loaded(NamedTuple):
-    """A kernel in memory; the address is good while the engine lives."""
+    """A kernel in memory; the address is good while the owner lives."""
 
-    engine: Any
+    owner: Any
     address: int
 
 
-def load(key: str, write_ir: Callable[[], str]) -> Loaded:
-    """The kernel of that key, from the cache or compiled now (`write_ir` is called only then)."""
-    llvm = _llvm()
-    name = hashlib.blake2b(repr((key, host(), llvm.llvm_version_info)).encode(), digest_size=20).hexdigest()
-    code = _read(name)
+def name_of(key: str) -> str:
+    """The name under which the kernel of that key is kept: no other processor, LLVM or torsor finds it."""
+    return cache.name_of(key, host(), cache.writers())
+
+
+def load(name: str, write_ir: Callable[[], str]) -> Loaded:
+    """The kernel of that name, from the cache or compiled now (`write_ir` is called only then)."""
+    code = cache.read(name)
     if code is None:
-        code = object_code(write_ir(), host())
-        _write(name, code)
+        code = _linked(object_code(write_ir(), host()))
+        cache.write(name, code)
+    return _load(code)
+
+
+def _linked(code: bytes) -> bytes:
+    """An image where we can link, the object file where we leave that to LLVM."""
+    try:
+        return link(code).to_bytes()
+    except NotLinkable:
+        return code
+
+
+def _load(code: bytes) -> Loaded:
+    if code[:1] == b"[":
+        return Loaded(*Image.from_bytes(code).load())
+    llvm = _llvm()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine(host()))
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     return Loaded(engine, engine.get_function_address("kernel"))
-
-
-def remembered(key: str, find: Callable[[], str]) -> str:
-    """A short text that takes a while to find, kept in the cache beside the kernels."""
-    name = hashlib.blake2b(repr(("text", key)).encode(), digest_size=20).hexdigest()
-    kept = _read(name)
-    if kept is None:
-        kept = find().encode()
-        _write(name, kept)
-    return kept.decode()
-
-
-# The cache: one file a kernel, a checksum before the code ------------------------------------------------------
-
-
-def cache_folder() -> Path | None:
-    """Where object code is kept, or None with TORSOR_CACHE=off.  TORSOR_CACHE may also name a folder."""
-    setting = os.environ.get("TORSOR_CACHE", "")
-    if setting.lower() in ("off", "0", "no"):
-        return None
-    if setting:
-        return Path(setting)
-    if sys.platform == "darwin":
-        home = Path("~/Library/Caches")
-    elif sys.platform == "win32":
-        home = Path(os.environ.get("LOCALAPPDATA", "~/AppData/Local"))
-    else:
-        home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    try:
-        return home.expanduser() / "torsor"
-    except RuntimeError:  # no home
-        return None
-
-
-def _read(name: str) -> bytes | None:
-    folder = cache_folder()
-    if folder is None:
-        return None
-    try:
-        content = (folder / name).read_bytes()
-    except OSError:
-        return None
-    checksum, code = content[:20], content[20:]
-    return code if code and hashlib.sha1(code, usedforsecurity=False).digest() == checksum else None
-
-
-def _write(name: str, code: bytes) -> None:
-    """Whole or not at all: written aside and renamed, so that no reader ever sees half a file."""
-    folder = cache_folder()
-    if folder is None:
-        return
-    with contextlib.suppress(OSError):  # a cache that cannot be written is a slower start, nothing more
-        folder.mkdir(parents=True, exist_ok=True)
-        aside = folder / f"{name}.{os.getpid()}.{threading.get_ident()}"
-        try:
-            aside.write_bytes(hashlib.sha1(code, usedforsecurity=False).digest() + code)
-            os.replace(aside, folder / name)
-        finally:
-            aside.unlink(missing_ok=True)

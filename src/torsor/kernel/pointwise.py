@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torsor.kernel import machine
-from torsor.kernel.gufunc import gufunc
+from torsor.kernel.data import unrolled_data
+from torsor.kernel.gufunc import gufunc, signature
 from torsor.kernel.llvm import Target
-from torsor.kernel.loops import unrolled_data, unrolled_kernel
+from torsor.kernel.loops import unrolled_kernel
 from torsor.kernel.tape import Code, Tape
 from torsor.kernel.trace import entries, shape_of
 
@@ -38,13 +39,13 @@ def compile_pointwise(function: Callable[..., Any], inputs: Mapping[str, tuple[i
     target = Target(host.lanes(bits), bits, host.fma, host.x86)
     ranks = {name: len(shape) for name, shape in inputs.items()}
     shape = shape_of(code)
-    key = f"pointwise 2|{code}|{ranks}|{target}"
-    loaded = machine.load(key, lambda: unrolled_kernel(code, ranks, len(shape), target))
-    sizes = [",".join(map(str, s)) for s in (*inputs.values(), shape)]
-    signature = ",".join(f"({s})" for s in sizes[:-1]) + f"->({sizes[-1]})"
-    data = unrolled_data([*inputs.values(), shape], target)
-    name, doc = function.__name__, function.__doc__ or ""
-    ufunc, alive = gufunc(loaded.address, data.words.ctypes.data, signature, dtype, name, doc)
+    name = machine.name_of(f"pointwise|{code}|{ranks}|{target}")
+    loaded = machine.load(name, lambda: unrolled_kernel(code, ranks, len(shape), target))
+    shapes = [*inputs.values(), shape]
+    data = unrolled_data(shapes, bits)
+    ufunc, alive = gufunc(
+        loaded.address, data.words.ctypes.data, signature(shapes), dtype, function.__name__, function.__doc__ or ""
+    )
     _alive.append((alive, loaded, data))  # a ufunc cannot carry attributes; these functions live as long as torsor
     return ufunc
 

@@ -1,26 +1,33 @@
-"""`Program`: a compiled function of one model, and the choice of the kernel behind it."""
+"""`Program`: a compiled function of one model.
+
+What a kernel needs to run (its machine code, and an `Outline` of how it wants to be told of a model) is kept on disk
+under a name that is known without tracing anything.  So a program that was made before starts in milliseconds, and
+the tape behind it is traced only when somebody asks to see it.
+"""
 
 from __future__ import annotations
 
 import functools
-import math
+import json
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torsor.errors import ArgumentError
-from torsor.kernel import machine
-from torsor.kernel.frames import Framed, Kind, reframe, regroup
-from torsor.kernel.gufunc import gufunc
-from torsor.kernel.llvm import Target
-from torsor.kernel.loops import loop_data, loop_kernel, ranks_of, unrolled_data, unrolled_kernel
-from torsor.kernel.tape import Code, Operations
-from torsor.kernel.trace import LoopCode, looped, shape_of, unroll
+from torsor.kernel import cache, machine
+from torsor.kernel.data import Layout, input_shapes, loop_data, unrolled_data
+from torsor.kernel.frames import Kind, framed
+from torsor.kernel.gufunc import gufunc, signature
 from torsor.model.model import Model
-from torsor.sweeps import Algorithm, way_to_base
+from torsor.sweeps import Algorithm
+
+if TYPE_CHECKING:
+    from torsor.kernel.build import Build
+    from torsor.kernel.tape import Operations
 
 # Unrolled code beats the loop, by 1.1 to 1.9 times, while it fits the instruction cache; it takes a second to
 # compile where the loop, shared by all models of its kinds, takes none (bench/results/unrolling.json).
@@ -37,177 +44,152 @@ class Program(functools.partial):
     axes broadcast, inputs are cast, `out=` is filled in place and the GIL is released.
 
     model, name, dtype, lanes, specialised   what it computes, and how
+    inputs, shape, signature                 its arguments, and the shape of a result for one state
     operations                               exact counts for one state
     operations_per_joint                     loops: the counts of one body, by kind of joint
-    operations_formula                       loops: the counts as a n + b
+    operations_formula                       loops: the counts as functions a n + b of the number n of bodies, were
+                                             there more of the most common kind
     source("tape" | "llvm" | "asm" | "cuda")  the code at each stage
     """
 
-    build: _Build
+    request: Request
+    outline: Outline
     ufunc: np.ufunc  # one thread
     entry: tuple[int, int]  # the addresses of the ufunc's inner loop and of its data, good while the program lives
+    _alive: tuple[Any, ...]
 
     def __repr__(self) -> str:
-        b = self.build
-        how = "unrolled" if b.specialised else "looped"
-        return f"<{b.algorithm.name} of {b.framed.model!r}: {b.dtype}, {b.target.lanes} lanes, {how}>"
+        how = "unrolled" if self.specialised else "looped"
+        return f"<{self.name} of {self.model!r}: {self.dtype}, {self.lanes} lanes, {how}>"
 
     @property
     def model(self) -> Model:
-        return self.build.framed.model
+        return self.request.model
 
     @property
     def name(self) -> str:
-        return self.build.algorithm.name
+        return self.request.algorithm.name
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.request.inputs
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype(self.build.dtype)
+        return np.dtype(self.request.dtype)
 
     @property
     def lanes(self) -> int:
-        return self.build.target.lanes
+        return self.request.lanes
 
     @property
     def specialised(self) -> bool:
-        return self.build.specialised
+        return self.outline.layout is None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.outline.shape
 
     @property
     def signature(self) -> str:
-        return self.build.signature
+        return signature(self.request.shapes(self.outline))
 
     @property
     def operations(self) -> Operations:
-        return self.build.operations
+        return self.request.build.operations
 
     @property
     def operations_per_joint(self) -> dict[Kind, Operations]:
-        code = self.build.code
-        return {} if isinstance(code, Code) else {kind: code.operations(k) for k, kind in enumerate(code.kinds)}
+        return self.request.build.operations_per_joint
 
     @property
     def operations_formula(self) -> str:
-        """The counts as functions of the number n of bodies, were there more of the most common kind: a n + b."""
-        total, kinds = self.operations, self.build.framed.kind
-        per_joint = list(self.operations_per_joint.values())
-        each = per_joint[int(np.bincount(kinds).argmax())] if per_joint else Operations()
-        n = self.model.n
-        terms = [
-            f"{name} {f'{a} n {b - a * n:+d}' if a else b}" for name, a, b in zip(Operations._fields, each, total) if b
-        ]
-        return ", ".join(terms)
+        return self.request.build.operations_formula
 
     def source(self, stage: str = "tape") -> str:
-        return self.build.source(stage)
+        return self.request.build.source(stage)
 
 
-class _Build(NamedTuple):
-    """Everything that went into a program; also keeps its machine code and data alive."""
+class Outline(NamedTuple):
+    """What must be known of a kernel to run it."""
 
-    algorithm: Algorithm
-    framed: Framed
-    inputs: tuple[str, ...]
-    dtype: str
-    target: Target
-    specialised: bool
-    code: Code | LoopCode
-    shape: tuple[int, ...]
-    alive: list[Any]
-    body: int | None = None  # where the climb of a "path" begins
+    kernel: str  # the name of its machine code
+    shape: tuple[int, ...]  # of the output, for one state
+    layout: Layout | None  # of a loop kernel
 
-    @property
-    def signature(self) -> str:
-        shapes = (*_input_shapes(self.inputs, self.framed.model), self.shape)
-        *inputs, output = (f"({','.join(map(str, shape))})" for shape in shapes)
-        return f"{','.join(inputs)}->{output}"
+    def to_json(self) -> str:
+        return json.dumps(self)
 
-    def ir(self) -> str:
-        if isinstance(self.code, Code):
-            return unrolled_kernel(self.code, ranks_of(self.inputs), len(self.shape), self.target)
-        return loop_kernel(self.code, self.target)
+    @classmethod
+    def from_json(cls, text: str) -> Outline:
+        kernel, shape, layout = json.loads(text)
+        return cls(kernel, tuple(shape), Layout(*layout) if layout else None)
 
-    def key(self) -> str:
-        return f"{_text(self.code)}|{self.inputs}|{self.target}|{_CODE_VERSION}"
 
-    def source(self, stage: str) -> str:
-        makers: dict[str, Callable[[], str]] = {
-            "tape": lambda: _text(self.code), "llvm": self.ir, "asm": lambda: machine.assembly(self.ir()),
-            "cuda": self._cuda,
-        }  # fmt: skip
-        if stage not in makers:
-            raise ArgumentError(f"unknown stage {stage!r}; choose one of: {', '.join(makers)}")
-        return makers[stage]()
+class Request:
+    """A program asked for."""
 
-    def _cuda(self) -> str:
-        from torsor.kernel.cuda import Kernel
-
-        shapes = _input_shapes(self.inputs, self.framed.model)
-        sizes = tuple((name, math.prod(shape)) for name, shape in zip(self.inputs, shapes))
-        return Kernel(self.code, sizes, self.shape, self.target.bits).source()
+    def __init__(self, algorithm: Algorithm, model: Model, inputs: tuple[str, ...], dtype: str, lanes: int,
+                 specialised: bool | None, body: int | None) -> None:  # fmt: skip
+        self.algorithm, self.model, self.inputs, self.dtype = algorithm, model, inputs, dtype
+        self.lanes, self.specialised, self.body = lanes, specialised, body
 
     @property
-    def operations(self) -> Operations:
-        if isinstance(self.code, Code):
-            return Operations.of(self.code)
-        return _count(self.code, self.framed, self.body)
+    def bits(self) -> int:
+        return 64 if self.dtype == "float64" else 32
+
+    @functools.cached_property
+    def build(self) -> Build:
+        """The code, traced now."""
+        from torsor.kernel.build import Build, loops, unrolled
+        from torsor.kernel.llvm import Target
+        from torsor.kernel.tape import Operations
+
+        host = machine.host()
+        target = Target(self.lanes, self.bits, host.fma, host.x86)
+        code: Any = None
+        if self.may_unroll:
+            code = unrolled(self.algorithm, self.model, self.inputs, self.body)
+            if self.specialised is None and not self.algorithm.solve and sum(Operations.of(code)) > UNROLL_OPERATIONS:
+                code = None
+        code = code or loops(self.algorithm, self.model, self.inputs)
+        return Build(self.algorithm, self.model, self.inputs, target, code, self.body)
+
+    @property
+    def may_unroll(self) -> bool:
+        """Whether code for this model alone is wanted, or comes into question."""
+        if self.specialised is None:
+            return self.algorithm.solve is not None or self.model.nv <= UNROLL_FREEDOMS
+        return self.specialised
+
+    def outline(self) -> Outline:
+        """Remembered from an earlier run, or found by tracing."""
+        algorithm, model = _home(self.algorithm), self.model
+        if algorithm is None:
+            return self._trace()
+        code = (model.key, self.body, self.specialised) if self.may_unroll else (framed(model).kinds, model.n, model.nv)
+        key = "outline", algorithm, code, self.inputs, self.dtype, self.lanes, machine.host(), cache.stamp()
+        return Outline.from_json(cache.remembered(repr(key), lambda: self._trace().to_json()))
+
+    def _trace(self) -> Outline:
+        from torsor.kernel.trace import LoopCode
+
+        build = self.build
+        return Outline(build.name(), build.shape, build.code.layout if isinstance(build.code, LoopCode) else None)
+
+    def shapes(self, outline: Outline) -> list[tuple[int, ...]]:
+        """Of the inputs and of the output, for one state."""
+        return [*input_shapes(self.inputs, self.model), outline.shape]
 
 
-# part of every cache key: raise it when the text of kernels changes for the same tape
-_CODE_VERSION = 3
-
-
-def _text(code: Code | LoopCode) -> str:
-    if isinstance(code, Code):
-        return str(code)
-    parts = []
-    for p in code.passes:
-        parts.append(f"{'outward' if p.outward else 'inward'} pass, start\n{p.start}")
-        parts += [f"at {kind.joint} ({kind.form})\n{c}" for kind, c in zip(code.kinds, p.codes)]
-    if code.columns:
-        for (kind, k), c in code.columns.starts.items():
-            parts.append(f"climb from freedom {k} of {code.kinds[kind].joint} ({code.kinds[kind].form})\n{c}")
-        parts += [f"climb through {kind.joint} ({kind.form})\n{c}" for kind, c in zip(code.kinds, code.columns.codes)]
-        if code.columns.outward:
-            parts += [f"outward pass after it\n{c}" for c in code.columns.outward.codes]
-    if code.finish:
-        parts.append(f"at the base\n{code.finish}")
-    return f"{code.algorithm.kind} {code.algorithm.symmetric}\n" + "\n\n".join(parts)
-
-
-def _count(code: LoopCode, framed: Framed, body: int | None) -> Operations:
-    """The exact count for one state: every pass at every body, every climb along its way."""
-    bodies = np.bincount(framed.kind, minlength=len(code.kinds))
-    total = Operations()
-    for p in code.passes:
-        total = total + Operations.of(p.start)
-        for c, times in zip(p.codes, bodies):
-            total = total + Operations.of(c) * int(times)
-    if code.finish:
-        total = total + Operations.of(code.finish)
-    if code.columns and body is not None:  # one climb only
-        start, *way = (int(framed.kind[i]) for i in way_to_base(framed.model.parent.tolist(), body))
-        total = total + Operations.of(code.columns.starts[start, 0])
-        for kind, times in zip(*np.unique(way, return_counts=True)):
-            total = total + Operations.of(code.columns.codes[int(kind)]) * int(times)
-    elif code.columns:
-        model = framed.model
-        freedoms = (model.v_start[1:] - model.v_start[:-1]).copy()
-        below = np.zeros(model.n, np.int64)  # freedoms carried by each body: how often a climb comes by
-        for i in range(model.n - 1, -1, -1):
-            if model.parent[i] >= 0:
-                below[model.parent[i]] += below[i] + freedoms[i]
-        visits = np.bincount(framed.kind, weights=below, minlength=len(code.kinds)).astype(int)
-        for c, times in zip(code.columns.codes, visits):
-            total = total + Operations.of(c) * int(times)
-        for (kind, _), c in code.columns.starts.items():
-            total = total + Operations.of(c) * int(bodies[kind])
-        if code.columns.outward:
-            for c, times in zip(code.columns.outward.codes, bodies):
-                total = total + Operations.of(c) * (int(times) * model.nv)
-    return total
-
-
-# Making programs -----------------------------------------------------------------------------------------------
+def _home(algorithm: Algorithm) -> str | None:
+    """Where one of torsor's own algorithms is defined.  Of any other nobody knows when it changes."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torsor.algorithms."):
+            for attribute, value in vars(module).items():
+                if value is algorithm:
+                    return f"{name}.{attribute}"
+    return None
 
 
 def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str] = (), dtype: str = "float64",
@@ -225,84 +207,35 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
         raise ArgumentError(f"programs compute in float64 or float32, not {dtype}")
     if model.n == 0:
         raise ArgumentError(f"{model!r} has no bodies to compute with")
-    bits = 64 if dtype == "float64" else 32
-    host = machine.host()
-    widest = host.lanes(bits)
     if lanes is not None and lanes not in (1, 2, 4, 8, 16):
         raise ArgumentError(f"lanes must be 1, 2, 4, 8 or 16, not {lanes}")
-    target = Target(lanes or widest, bits, host.fma, host.x86)
-    inputs = (*algorithm.inputs, *options)
-    framed = _framed(model)
-    code: Code | LoopCode | None = None
-    if algorithm.solve:
-        if specialised is False:
-            raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")
-        specialised = True
-    if specialised or (specialised is None and model.nv <= UNROLL_FREEDOMS):
-        code = unrolled(algorithm, model, inputs, body)
-        if specialised is None and sum(Operations.of(code)) > UNROLL_OPERATIONS:
-            code = None
-    specialised = isinstance(code, Code)
-    if isinstance(code, Code):
-        shape = shape_of(code)
-        data = unrolled_data([*_input_shapes(inputs, model), shape], target)
+    if algorithm.solve and specialised is False:
+        raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")
+    lanes = lanes or machine.host().lanes(64 if dtype == "float64" else 32)
+    request = Request(algorithm, model, (*algorithm.inputs, *options), dtype, lanes, specialised, body)
+    outline = request.outline()
+    shapes = request.shapes(outline)
+    if outline.layout is None:
+        data = unrolled_data(shapes, request.bits)
     else:
-        code = _looped(algorithm, inputs, framed.kinds)
-        shape = _shape(algorithm, code, model)
-        data = loop_data(code, framed, [*_input_shapes(inputs, model), shape], target, body)
-    build = _Build(algorithm, framed, inputs, dtype, target, specialised, code, shape, [data], body)
-    loaded = _loaded(build.key(), build)
-    ufunc, alive = gufunc(loaded.address, data.words.ctypes.data, build.signature, dtype, algorithm.name, "")
-    build.alive.extend((alive, loaded))
-    program = Program(ufunc if threads == 1 else Threaded(ufunc, build, threads))
-    program.build, program.ufunc, program.entry = build, ufunc, (loaded.address, data.words.ctypes.data)
+        data = loop_data(outline.layout, framed(model), shapes, request.bits, body)
+    loaded = _loaded(outline.kernel, request)
+    entry = loaded.address, data.words.ctypes.data
+    ufunc, alive = gufunc(*entry, signature(shapes), dtype, algorithm.name, "")
+    program = Program(ufunc if threads == 1 else Threaded(ufunc, request.inputs, outline.shape, dtype, threads))
+    program.request, program.outline, program.ufunc, program.entry = request, outline, ufunc, entry
+    program._alive = loaded, data, alive
     return program
-
-
-@functools.lru_cache(maxsize=64)
-def _framed(model: Model) -> Framed:
-    return reframe(model)
-
-
-@functools.lru_cache(maxsize=16)
-def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], body: int | None = None) -> Code:
-    """The straight-line code of an algorithm for one model; kept a while, as choosing a method looks at it too."""
-    framed = _framed(model)
-    return unroll(algorithm, regroup(framed) if algorithm.torques_only else framed, inputs, body)
-
-
-@functools.lru_cache(maxsize=256)
-def _looped(algorithm: Algorithm, inputs: tuple[str, ...], kinds: tuple[Kind, ...]) -> LoopCode:
-    return looped(algorithm, inputs, kinds)
 
 
 _machine_code: dict[str, machine.Loaded] = {}
 
 
-def _loaded(key: str, build: _Build) -> machine.Loaded:
+def _loaded(name: str, request: Request) -> machine.Loaded:
     """Machine code is shared by all programs of the same code: a loop kernel by all models of its kinds."""
-    if key not in _machine_code:
-        _machine_code[key] = machine.load(key, build.ir)
-    return _machine_code[key]
-
-
-def _input_shapes(inputs: Sequence[str], model: Model) -> list[tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {"q": (model.nq,), "external": (model.n, 6), "acceleration": (6,)}
-    return [shapes.get(name, (model.nv,)) for name in inputs]
-
-
-def _shape(algorithm: Algorithm, code: LoopCode, model: Model) -> tuple[int, ...]:
-    if algorithm.kind == "joint":
-        return (model.nv,)
-    if algorithm.kind == "matrix":
-        return (model.nv, model.nv)
-    if algorithm.kind == "path":
-        return (6, model.nv)
-    if algorithm.kind == "body":
-        return (model.n, *shape_of(code.passes[-1].codes[0].only(
-            name for name in code.passes[-1].codes[0].outputs if name[0] == "out")))
-    assert code.finish
-    return shape_of(code.finish)
+    if name not in _machine_code:
+        _machine_code[name] = machine.load(name, lambda: request.build.ir())
+    return _machine_code[name]
 
 
 # Threads -------------------------------------------------------------------------------------------------------
@@ -322,10 +255,10 @@ os.register_at_fork(after_in_child=pool.cache_clear)
 class Threaded:
     """A gufunc that cuts large batches into one piece a thread, along the first batch axis."""
 
-    def __init__(self, ufunc: Any, build: _Build, threads: int) -> None:
+    def __init__(self, ufunc: Any, inputs: Sequence[str], shape: tuple[int, ...], dtype: str, threads: int) -> None:
         self.ufunc, self.threads = ufunc, threads
-        self.cores = [2 if name == "external" else 1 for name in build.inputs]
-        self.shape, self.dtype = build.shape, build.dtype
+        self.cores = [2 if name == "external" else 1 for name in inputs]
+        self.shape, self.dtype = shape, dtype
 
     def __call__(self, *args: Any, out: NDArray[Any] | None = None) -> Any:
         arrays = [np.asarray(x) for x in args]

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from torsor.kernel.data import Layout
 from torsor.kernel.frames import Framed, FramedLink, Kind
 from torsor.kernel.tape import Code, Expr, Operations, Tape
 from torsor.linalg import Mat, Scalar, Vec
@@ -180,6 +181,13 @@ class LoopCode:
             free_from[place : place + 1] = [read[name]]
             places[name] = place
         return places
+
+    @cached_property
+    def layout(self) -> Layout:
+        passes = [*self.passes, *([self.columns.outward] if self.columns and self.columns.outward else [])]
+        return Layout(
+            self.numbers, max(self.slots.values(), default=-1) + 1, max((len(p.live) for p in passes), default=0)
+        )
 
     def operations(self, kind: int) -> Operations:
         """What the sweeps do at one body of a kind (a climb counts once)."""

@@ -158,7 +158,7 @@ def _function() -> tuple[Any, Any]:
     """(the function, the code that must live as long as it does)"""
     from torsor.kernel import machine  # not before it is needed: `import torsor` stays quick
 
-    loaded = machine.load(f"runge-kutta|{CODE}", _code)
+    loaded = machine.load(machine.name_of("Runge-Kutta" + CODE), _code)
     return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p, ctypes.c_double)(loaded.address), loaded
 
 

@@ -1,0 +1,166 @@
+"""What goes into a kernel: the code of an algorithm for a model, its text at every stage, and its operations."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from torsor.errors import ArgumentError
+from torsor.kernel import machine
+from torsor.kernel.data import input_shapes
+from torsor.kernel.frames import Framed, Kind, framed, regroup
+from torsor.kernel.llvm import Target
+from torsor.kernel.loops import loop_kernel, ranks_of, unrolled_kernel
+from torsor.kernel.tape import Code, Operations
+from torsor.kernel.trace import LoopCode, looped, shape_of, unroll
+from torsor.model.model import Model
+from torsor.sweeps import Algorithm, way_to_base
+
+
+class Build(NamedTuple):
+    algorithm: Algorithm
+    model: Model
+    inputs: tuple[str, ...]
+    target: Target
+    code: Code | LoopCode
+    body: int | None = None  # where the climb of a "path" begins
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the output, for one state."""
+        return shape_of(self.code) if isinstance(self.code, Code) else shape_of_loops(self.code, self.model)
+
+    def ir(self) -> str:
+        if isinstance(self.code, Code):
+            return unrolled_kernel(self.code, ranks_of(self.inputs), len(self.shape), self.target)
+        return loop_kernel(self.code, self.target)
+
+    def name(self) -> str:
+        """Under which its machine code is kept: the same for all loops over bodies of the same kinds."""
+        return machine.name_of(f"{text_of(self.code)}|{self.inputs}|{self.target}")
+
+    def source(self, stage: str) -> str:
+        makers: dict[str, Callable[[], str]] = {
+            "tape": lambda: text_of(self.code), "llvm": self.ir, "asm": lambda: machine.assembly(self.ir()),
+            "cuda": self._cuda,
+        }  # fmt: skip
+        if stage not in makers:
+            raise ArgumentError(f"unknown stage {stage!r}; choose one of: {', '.join(makers)}")
+        return makers[stage]()
+
+    def _cuda(self) -> str:
+        from torsor.kernel.cuda import Kernel
+
+        shapes = input_shapes(self.inputs, self.model)
+        sizes = tuple((name, math.prod(shape)) for name, shape in zip(self.inputs, shapes))
+        return Kernel(self.code, sizes, self.shape, self.target.bits).source()
+
+    @property
+    def operations(self) -> Operations:
+        if isinstance(self.code, Code):
+            return Operations.of(self.code)
+        return count(self.code, framed(self.model), self.body)
+
+    @property
+    def operations_per_joint(self) -> dict[Kind, Operations]:
+        code = self.code
+        return {} if isinstance(code, Code) else {kind: code.operations(k) for k, kind in enumerate(code.kinds)}
+
+    @property
+    def operations_formula(self) -> str:
+        total, kinds = self.operations, framed(self.model).kind
+        per_joint = list(self.operations_per_joint.values())
+        each = per_joint[int(np.bincount(kinds).argmax())] if per_joint else Operations()
+        n = self.model.n
+        terms = [
+            f"{name} {f'{a} n {b - a * n:+d}' if a else b}" for name, a, b in zip(Operations._fields, each, total) if b
+        ]
+        return ", ".join(terms)
+
+
+@functools.lru_cache(maxsize=16)
+def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], body: int | None = None) -> Code:
+    """The straight-line code of an algorithm for one model; kept a while, as choosing a method looks at it too."""
+    frames = framed(model)
+    return unroll(algorithm, regroup(frames) if algorithm.torques_only else frames, inputs, body)
+
+
+def loops(algorithm: Algorithm, model: Model, inputs: tuple[str, ...]) -> LoopCode:
+    """The loops of an algorithm over bodies of the kinds that the model has."""
+    return _loops(algorithm, inputs, framed(model).kinds)
+
+
+@functools.lru_cache(maxsize=256)
+def _loops(algorithm: Algorithm, inputs: tuple[str, ...], kinds: tuple[Kind, ...]) -> LoopCode:
+    return looped(algorithm, inputs, kinds)
+
+
+def shape_of_loops(code: LoopCode, model: Model) -> tuple[int, ...]:
+    kind = code.algorithm.kind
+    if kind == "joint":
+        return (model.nv,)
+    if kind == "matrix":
+        return (model.nv, model.nv)
+    if kind == "path":
+        return (6, model.nv)
+    if kind == "body":
+        last = code.passes[-1].codes[0]
+        return (model.n, *shape_of(last.only(name for name in last.outputs if name[0] == "out")))
+    assert code.finish
+    return shape_of(code.finish)
+
+
+def text_of(code: Code | LoopCode) -> str:
+    """The tape, to read and to know it by."""
+    if isinstance(code, Code):
+        return str(code)
+    parts = []
+    for p in code.passes:
+        parts.append(f"{'outward' if p.outward else 'inward'} pass, start\n{p.start}")
+        parts += [f"at {kind.joint} ({kind.form})\n{c}" for kind, c in zip(code.kinds, p.codes)]
+    if code.columns:
+        for (kind, k), c in code.columns.starts.items():
+            parts.append(f"climb from freedom {k} of {code.kinds[kind].joint} ({code.kinds[kind].form})\n{c}")
+        parts += [f"climb through {kind.joint} ({kind.form})\n{c}" for kind, c in zip(code.kinds, code.columns.codes)]
+        if code.columns.outward:
+            parts += [f"outward pass after it\n{c}" for c in code.columns.outward.codes]
+    if code.finish:
+        parts.append(f"at the base\n{code.finish}")
+    return f"{code.algorithm.kind} {code.algorithm.symmetric}\n" + "\n\n".join(parts)
+
+
+def count(code: LoopCode, frames: Framed, body: int | None) -> Operations:
+    """The exact count for one state: every pass at every body, every climb along its way."""
+    bodies = np.bincount(frames.kind, minlength=len(code.kinds))
+    total = Operations()
+    for p in code.passes:
+        total = total + Operations.of(p.start)
+        for c, times in zip(p.codes, bodies):
+            total = total + Operations.of(c) * int(times)
+    if code.finish:
+        total = total + Operations.of(code.finish)
+    if code.columns and body is not None:  # one climb only
+        start, *way = (int(frames.kind[i]) for i in way_to_base(frames.model.parent.tolist(), body))
+        total = total + Operations.of(code.columns.starts[start, 0])
+        for kind, times in zip(*np.unique(way, return_counts=True)):
+            total = total + Operations.of(code.columns.codes[int(kind)]) * int(times)
+    elif code.columns:
+        model = frames.model
+        freedoms = (model.v_start[1:] - model.v_start[:-1]).copy()
+        below = np.zeros(model.n, np.int64)  # freedoms carried by each body: how often a climb comes by
+        for i in range(model.n - 1, -1, -1):
+            if model.parent[i] >= 0:
+                below[model.parent[i]] += below[i] + freedoms[i]
+        visits = np.bincount(frames.kind, weights=below, minlength=len(code.kinds)).astype(int)
+        for c, times in zip(code.columns.codes, visits):
+            total = total + Operations.of(c) * int(times)
+        for (kind, _), c in code.columns.starts.items():
+            total = total + Operations.of(c) * int(bodies[kind])
+        if code.columns.outward:
+            for c, times in zip(code.columns.outward.codes, bodies):
+                total = total + Operations.of(c) * (int(times) * model.nv)
+    return total

@@ -1,0 +1,96 @@
+"""What is kept on disk between runs: machine code, and small answers that take a while to find.
+
+One file each, under a name that says what it was made from; a checksum goes before the content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent
+
+
+def name_of(*parts: object) -> str:
+    """The name of what is made from these."""
+    return hashlib.blake2b(repr(parts).encode(), digest_size=20).hexdigest()
+
+
+def folder() -> Path | None:
+    """Where it is kept, or None with TORSOR_CACHE=off.  TORSOR_CACHE may also name a folder."""
+    setting = os.environ.get("TORSOR_CACHE", "")
+    if setting.lower() in ("off", "0", "no"):
+        return None
+    if setting:
+        return Path(setting)
+    if sys.platform == "darwin":
+        home = Path("~/Library/Caches")
+    elif sys.platform == "win32":
+        home = Path(os.environ.get("LOCALAPPDATA", "~/AppData/Local"))
+    else:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    try:
+        return home.expanduser() / "torsor"
+    except RuntimeError:  # no home
+        return None
+
+
+def read(name: str) -> bytes | None:
+    """The content of that name, if it is there and whole."""
+    where = folder()
+    if where is None:
+        return None
+    try:
+        stored = (where / name).read_bytes()
+    except OSError:
+        return None
+    checksum, content = stored[:20], stored[20:]
+    return content if content and hashlib.sha1(content, usedforsecurity=False).digest() == checksum else None
+
+
+def write(name: str, content: bytes) -> None:
+    """Whole or not at all: written aside and renamed, so that no reader ever sees half a file."""
+    where = folder()
+    if where is None:
+        return
+    with contextlib.suppress(OSError):  # a cache that cannot be written is a slower start, nothing more
+        where.mkdir(parents=True, exist_ok=True)
+        aside = where / f"{name}.{os.getpid()}.{threading.get_ident()}"
+        try:
+            aside.write_bytes(hashlib.sha1(content, usedforsecurity=False).digest() + content)
+            os.replace(aside, where / name)
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+def remembered(key: str, find: Callable[[], str]) -> str:
+    """A short text that takes a while to find."""
+    name = name_of("text", key)
+    kept = read(name)
+    if kept is None:
+        kept = find().encode()
+        write(name, kept)
+    return kept.decode()
+
+
+# Answers and code are good as long as the sources they came from are the same ------------------------------------
+
+
+@functools.cache
+def stamp() -> str:
+    """Changes whenever a source of algorithms, models or kernels does: by size and date, which is quick."""
+    folders = (PACKAGE, *(PACKAGE / name for name in ("algorithms", "kernel", "model")))
+    states = [(f.name, f.stat()) for d in folders for f in sorted(d.glob("*.py"))]
+    return name_of([(name, state.st_size, state.st_mtime_ns) for name, state in states])
+
+
+@functools.cache
+def writers() -> str:
+    """Changes whenever the text that kernels are written in does: by content, so that an upgrade keeps what it can."""
+    return name_of([f.read_bytes() for f in sorted((PACKAGE / "kernel").glob("*.py"))])

@@ -1,0 +1,96 @@
+"""What a kernel is told of a model and of its arrays: the words it finds behind `data`.
+
+    data     scratch bytes a lane | bodies | freedoms | flags | start of a climb | constants | index | gravity |
+             the sizes of the axes of all arrays
+    index    seven int32 a body: kind, parent, first q, first v, flags, freedoms, place of its constants
+
+Straight-line code knows its model and is told the scratch bytes and the sizes only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.kernel.frames import Framed
+from torsor.model.model import Model
+
+# the int64 words of `data`
+SCRATCH, BODIES, FREEDOMS, FLAGS, FROM, NUMBERS, INDEX, GRAVITY, WORDS = range(9)
+# flags of a body
+CHAINED, BRANCHES, FIRST = 1, 2, 4  # hangs on the body before it | is handed to through memory | stores, not adds
+# flags of the model
+IS_TREE, BASE_BRANCHES = 1, 2
+INDEX_WORDS = 8
+
+
+class Layout(NamedTuple):
+    """How a loop kernel lays out what belongs to a body."""
+
+    numbers: Sequence[Sequence[str]]  # for each kind of body, the constants it reads
+    kept: int  # how many numbers a body keeps from pass to pass
+    handed: int  # the most numbers any pass hands on
+
+    def scratch(self, model: Model) -> int:
+        """The numbers of scratch memory a state needs."""
+        return self.kept * model.n + (0 if model.is_chain else self.handed * (model.n + 1))
+
+
+@dataclass(frozen=True)
+class KernelData:
+    """The words, and what they point to."""
+
+    words: NDArray[np.int64]
+    owned: tuple[Any, ...]
+
+
+def input_shapes(inputs: Sequence[str], model: Model) -> list[tuple[int, ...]]:
+    """The shape of each input for one state."""
+    shapes: dict[str, tuple[int, ...]] = {"q": (model.nq,), "external": (model.n, 6), "acceleration": (6,)}
+    return [shapes.get(name, (model.nv,)) for name in inputs]
+
+
+def unrolled_data(shapes: Sequence[tuple[int, ...]], bits: int) -> KernelData:
+    """`shapes`: of all inputs, and of the output."""
+    numbers = sum(math.prod(shape) for shape in shapes)
+    return KernelData(np.array([numbers * bits // 8, *(n for shape in shapes for n in shape)], np.int64), ())
+
+
+def loop_data(layout: Layout, framed: Framed, shapes: Sequence[tuple[int, ...]], bits: int,
+              body: int | None = None) -> KernelData:  # fmt: skip
+    """`body`: where the climb of a "path" begins."""
+    model = framed.model
+    dtype = np.float64 if bits == 64 else np.float32
+    widths = np.array([len(names) for names in layout.numbers], dtype=np.int64)[framed.kind]
+    rows = np.concatenate([[0], np.cumsum(widths)])
+    numbers = np.empty(int(rows[-1]), dtype)
+    for kind, names in enumerate(layout.numbers):
+        bodies = np.flatnonzero(framed.kind == kind)
+        for k, name in enumerate(names):
+            numbers[rows[bodies] + k] = framed.numbers[name][bodies]
+    gravity = model.gravity.astype(dtype)
+    chained = model.parent == np.arange(-1, model.n - 1)
+    far_parents = model.parent[~chained]
+    flags = np.where(chained, CHAINED, 0)
+    flags[far_parents[far_parents >= 0]] |= BRANCHES
+    _, last = np.unique(far_parents[::-1], return_index=True)  # the last child of each is the first to arrive
+    flags[np.flatnonzero(~chained)[::-1][last]] |= FIRST
+    freedoms = model.v_start[1:] - model.v_start[:-1]
+    columns = (framed.kind, model.parent, model.q_start[:-1], model.v_start[:-1], flags, freedoms, rows[:-1])
+    index = np.zeros((model.n, INDEX_WORDS), np.int32)
+    for k, column in enumerate(columns):
+        index[:, k] = column
+    sizes = [n for shape in shapes for n in shape]
+    words = np.zeros(WORDS + len(sizes), np.int64)
+    words[WORDS:] = sizes
+    words[SCRATCH] = (layout.scratch(model) + sum(math.prod(shape) for shape in shapes)) * bits // 8
+    words[BODIES], words[FREEDOMS] = model.n, model.nv
+    words[FLAGS] = (0 if model.is_chain else IS_TREE) | (BASE_BRANCHES if (far_parents < 0).any() else 0)
+    words[FROM] = -1 if body is None else body
+    words[NUMBERS], words[INDEX], words[GRAVITY] = (x.ctypes.data for x in (numbers, index, gravity))
+    return KernelData(words, (numbers, index, gravity))

@@ -1,0 +1,133 @@
+"""Object code made ready to run wherever it is put: a linker and loader for one small kind of file.
+
+A kernel is one object file whose code reads its constants and calls its helpers relative to where it stands, and
+calls a few functions of the C library.  `link` lays its sections one behind the other, fills in those distances, and
+adds for every function of the C library a jump through a place that `Image.load` fills in.  What comes out runs at any
+address: it can be kept on disk, and starts without LLVM, which takes longer to import than most programs run.
+
+    ELF, x86-64: System V ABI, AMD64 supplement, 4.4 (relocation)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import mmap
+import struct
+from typing import Any, NamedTuple
+
+PAGE = 4096  # sections are placed relative to the beginning of a page
+_PROGRAM, _SYMBOLS, _RELOCATIONS = 1, 2, 4  # kinds of section (SHT_PROGBITS, SHT_SYMTAB, SHT_RELA)
+_IN_MEMORY, _WRITABLE = 2, 1  # flags of a section (SHF_ALLOC, SHF_WRITE)
+_X86_64, _RELOCATABLE = 62, 1
+_DISTANCES = (2, 4)  # R_X86_64_PC32, R_X86_64_PLT32: 32 bits, symbol + addend - place
+
+
+class NotLinkable(Exception):
+    """An object file of another kind, or with more in it than is understood here."""
+
+
+class _Section(NamedTuple):
+    name: int
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+
+
+class Image(NamedTuple):
+    """Code that runs at any address that begins a page."""
+
+    code: bytes
+    entry: int  # where the kernel begins
+    imports: dict[str, int]  # functions of the C library: where the code looks for their addresses
+
+    def to_bytes(self) -> bytes:
+        return json.dumps([self.entry, self.imports]).encode() + b"\n" + self.code
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Image:
+        head, _, code = content.partition(b"\n")
+        return cls(code, *json.loads(head))
+
+    def load(self) -> tuple[Any, int]:
+        """(the memory, to be kept while the code may run; the address of the kernel)"""
+        memory = mmap.mmap(-1, len(self.code))
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        memory[:] = self.code
+        library = _c_library()
+        for name, place in self.imports.items():
+            function = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+            memory[place : place + 8] = struct.pack("<Q", function)
+        if library.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(len(memory)), mmap.PROT_READ | mmap.PROT_EXEC):
+            raise OSError("this system does not let a program run code it has made")
+        return memory, address + self.entry
+
+
+@functools.cache
+def _c_library() -> Any:
+    return ctypes.CDLL(None)
+
+
+def link(code: bytes, entry: str = "kernel") -> Image:
+    """The image of an ELF object file for x86-64."""
+    if code[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<HH", code, 16) != (_RELOCATABLE, _X86_64):
+        raise NotLinkable("not an object file for x86-64")
+    table, size, count = struct.unpack_from("<Q", code, 40)[0], *struct.unpack_from("<HH", code, 58)
+    sections = [_Section(*struct.unpack_from("<IIQQQQIIQQ", code, table + k * size)) for k in range(count)]
+    image, placed = bytearray(), {}
+    for k, section in enumerate(sections):
+        if section.flags & _IN_MEMORY and section.size:
+            if section.kind != _PROGRAM or section.flags & _WRITABLE or section.alignment > PAGE:
+                raise NotLinkable("a section that is neither code nor constants")
+            _align(image, section.alignment)
+            placed[k] = len(image)
+            image += code[section.offset : section.offset + section.size]
+    symbols = next((_symbols(code, sections, s) for s in sections if s.kind == _SYMBOLS), [])
+    imports: dict[str, int] = {}
+    jumps = {name: _jump(image, imports, name) for name in dict.fromkeys(n for n, at, _ in symbols if n and not at)}
+    # sections a distance may lead to, and the jumps for what is in none of them
+    places = [placed[at] + value if at in placed else jumps.get(name) for name, at, value in symbols]
+    for section in sections:
+        if section.kind == _RELOCATIONS and section.info in placed:
+            for k in range(section.size // 24):
+                offset, info, addend = struct.unpack_from("<QQq", code, section.offset + 24 * k)
+                here, target = placed[section.info] + offset, places[info >> 32]
+                if info & 0xFFFFFFFF not in _DISTANCES or target is None:
+                    raise NotLinkable(f"relocation {info & 0xFFFFFFFF}")
+                struct.pack_into("<i", image, here, target + addend - here)
+    start = next((place for (name, at, _), place in zip(symbols, places) if name == entry and at), None)
+    if start is None:
+        raise NotLinkable(f"no function {entry}")
+    _align(image, PAGE)
+    return Image(bytes(image), start, imports)
+
+
+def _align(image: bytearray, alignment: int) -> None:
+    image += bytes(-len(image) % max(1, alignment))
+
+
+def _symbols(code: bytes, sections: list[_Section], table: _Section) -> list[tuple[str, int, int]]:
+    """(name, section, place in it) of every symbol; section 0: to be found elsewhere."""
+    names = sections[table.link].offset
+    result = []
+    for k in range(table.size // 24):
+        name, _, _, section, value, _ = struct.unpack_from("<IBBHQQ", code, table.offset + 24 * k)
+        end = code.index(b"\0", names + name)
+        result.append((code[names + name : end].decode(), section, value))
+    return result
+
+
+def _jump(image: bytearray, imports: dict[str, int], name: str) -> int:
+    """Append `jmp *place` and the place of an address; where the jump is."""
+    _align(image, 8)
+    at = len(image)
+    image += b"\xff\x25" + struct.pack("<i", 2) + bytes(2) + bytes(8)  # the place follows at +8
+    imports[name] = at + 8
+    return at
