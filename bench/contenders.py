@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import mujoco
@@ -16,7 +18,7 @@ import torsor as ts
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from peers import Peer
+from peers import Translation
 from peers.mujoco_peer import MujocoPeer
 from peers.pinocchio_peer import PinocchioPeer, mirrored
 
@@ -75,21 +77,26 @@ def pinocchio_batch(model: ts.Model, function: str, sets: list[State]) -> Conten
 
 
 def pinocchio_loop(model: ts.Model, function: str, sets: list[State]) -> Contender:
-    """A Python loop over states, since Pinocchio has no batch of these; the last matrix is the answer."""
+    """Pinocchio has no batch of these."""
     peer = PinocchioPeer(model)
-    single, pin_model, data = getattr(pin, function), peer.pin_model, peer.pin_model.createData()
+    single = partial(getattr(pin, function), peer.pin_model, peer.pin_model.createData())
+    return matrix_loop(f"pin.{function}, Python loop", peer, single, sets)
+
+
+def matrix_loop(name: str, peer: Translation, matrix_of: Callable, sets: list[State]) -> Contender:
+    """A Python loop over states; the last matrix is the answer."""
     configurations = [([peer.configuration(q) for q in state[0]],) for state in sets]
 
     def run(configurations):
         for x in configurations:
-            matrix = single(pin_model, data, x)
+            matrix = matrix_of(x)
         return matrix
 
     def answer(matrix):
         T = peer.velocity_map(sets[0][0][-1])
         return T.T @ mirrored(matrix) @ T
 
-    return Contender(f"pin.{function}, Python loop", run, configurations, answer)
+    return Contender(name, run, configurations, answer)
 
 
 def mujoco_rollout(model: ts.Model, sets: list[State]) -> Contender:
@@ -122,7 +129,36 @@ def mujoco_rollout(model: ts.Model, sets: list[State]) -> Contender:
     )  # of (v' - v) / dt
 
 
-def in_peer(peer: Peer, state: State, function: str) -> tuple[np.ndarray, ...]:
+def drake(model: ts.Model, function: str, sets: list[State]) -> list[Contender]:
+    """A Python loop over states, since Drake has no batch; nobody where Drake is not installed."""
+    if not has_drake():
+        return []
+    from drake_peer import DrakePeer
+
+    peer, name = DrakePeer(model), f"Drake {function}, Python loop"
+    if function == "CalcMassMatrix":
+        return [matrix_loop(name, peer, peer.mass_matrix, sets)]
+    single, alike = {
+        "EvalTimeDerivatives": (peer.forward_dynamics, "aba"),
+        "CalcInverseDynamics": (peer.inverse_dynamics, "rnea"),
+    }[function]
+    arguments = []
+    for state in sets:
+        x, w, u = in_peer(peer, state, alike)
+        arguments.append((list(np.hstack([x, w])), list(u)))
+
+    def run(states, u):
+        return list(map(single, states, u))
+
+    return [Contender(name, run, arguments, lambda rows: in_torsor(peer, sets[0], np.array(rows), alike))]
+
+
+def has_drake() -> bool:
+    """Not every machine that Pinocchio and MuJoCo run on has a wheel of Drake."""
+    return find_spec("pydrake") is not None
+
+
+def in_peer(peer: Translation, state: State, function: str) -> tuple[np.ndarray, ...]:
     """(x, w, force) or (x, w, dw/dt) of the peer, a state a row."""
     q, v, u = state
     x = np.array([peer.configuration(q_k) for q_k in q])
@@ -131,13 +167,13 @@ def in_peer(peer: Peer, state: State, function: str) -> tuple[np.ndarray, ...]:
     return x, w, (u + drift(peer, state) if function.startswith("rnea") else u)
 
 
-def in_torsor(peer: Peer, state: State, result: np.ndarray, function: str) -> np.ndarray:
+def in_torsor(peer: Translation, state: State, result: np.ndarray, function: str) -> np.ndarray:
     """The peer's accelerations or forces in torsor's coordinates."""
     T = np.array([peer.velocity_map(q_k) for q_k in state[0]])
     return turned(T.swapaxes(1, 2), result if function.startswith("rnea") else result - drift(peer, state))
 
 
-def drift(peer: Peer, state: State) -> np.ndarray:
+def drift(peer: Translation, state: State) -> np.ndarray:
     """dT/dt v."""
     q, v, _ = state
     return np.array([peer.velocity_map_dot(q_k, v_k) @ v_k for q_k, v_k in zip(q, v)])

@@ -1,6 +1,6 @@
 """Forward dynamics of 4096 states on one core."""
 
-from contenders import BATCH, FLOAT32, MACHINES, mujoco_rollout, pinocchio_batch, states, torsor_program
+from contenders import BATCH, FLOAT32, MACHINES, drake, mujoco_rollout, pinocchio_batch, states, torsor_program
 from harness import Report, race
 
 import torsor as ts
@@ -16,6 +16,7 @@ def measure(rounds: int) -> Report:
         model = machine()
         sets = states(model)
         contenders = [pinocchio_batch(model, "abaInParallel", sets), mujoco_rollout(model, sets)]
+        contenders += drake(model, "EvalTimeDerivatives", sets)
         contenders += [
             torsor_program(label, model, ts.forward_dynamics, sets, threads=1, **options)
             for label, options in _programs(name)

@@ -1,7 +1,8 @@
 """One state a call: what a controller or a Python loop pays."""
 
+import numpy as np
 import pinocchio as pin
-from contenders import MACHINES, PinocchioPeer, states, torsor_program
+from contenders import MACHINES, PinocchioPeer, has_drake, in_peer, in_torsor, states, torsor_program
 from harness import Contender, Report, race
 
 import torsor as ts
@@ -16,6 +17,7 @@ def measure(rounds: int) -> Report:
         sets = states(model, batch=None, sets=SETS)
         contenders = [
             _pinocchio(model, sets),
+            *([_drake(model, sets)] if has_drake() else []),
             torsor_program("Program, out=", model, ts.forward_dynamics, sets, target=1 / 0.5),
             Contender("torsor Program", ts.compile(model, ts.forward_dynamics), sets, target=1 / 0.5),
             Contender(
@@ -36,3 +38,15 @@ def _pinocchio(model: ts.Model, sets: list) -> Contender:
 def _in_peer(peer, q, v, tau):
     T = peer.velocity_map(q)
     return peer.configuration(q), T @ v, T @ tau
+
+
+def _drake(model: ts.Model, sets: list) -> Contender:
+    from drake_peer import DrakePeer
+
+    peer = DrakePeer(model)
+    x, w, force = in_peer(peer, tuple(np.array(column) for column in zip(*sets)), "aba")
+    first = tuple(column[None] for column in sets[0])
+    return Contender(
+        "Drake EvalTimeDerivatives", peer.forward_dynamics, list(zip(np.hstack([x, w]), force)),
+        lambda w_dot: in_torsor(peer, first, w_dot[None], "aba")[0],
+    )  # fmt: skip

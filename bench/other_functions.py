@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from contenders import BATCH, MACHINES, State, pinocchio_batch, pinocchio_loop, states, torsor_program
+from contenders import BATCH, MACHINES, State, drake, pinocchio_batch, pinocchio_loop, states, torsor_program
 from harness import Contender, Report, race
 
 import torsor as ts
@@ -20,12 +20,12 @@ def measure(rounds: int) -> Report:
 def _races(model: ts.Model) -> Iterator[tuple[str, list[Contender]]]:
     sets = states(model)
     program = torsor_program("Program", model, ts.inverse_dynamics, sets, threads=1, target=15.0)
-    yield "inverse dynamics", [pinocchio_batch(model, "rneaInParallel", sets), program]
-    for question, function, peer in (
-        ("mass matrix", ts.mass_matrix, "crba"),
-        ("inverse mass matrix", ts.inverse_mass_matrix, "computeMinverse"),
-    ):
-        yield question, [pinocchio_loop(model, peer, sets), _matrix_program(model, function, sets)]
+    peers = [pinocchio_batch(model, "rneaInParallel", sets), *drake(model, "CalcInverseDynamics", sets)]
+    yield "inverse dynamics", [*peers, program]
+    peers = [pinocchio_loop(model, "crba", sets), *drake(model, "CalcMassMatrix", sets)]
+    yield "mass matrix", [*peers, _matrix_program(model, ts.mass_matrix, sets)]
+    peers = [pinocchio_loop(model, "computeMinverse", sets)]
+    yield "inverse mass matrix", [*peers, _matrix_program(model, ts.inverse_mass_matrix, sets)]
 
 
 def _matrix_program(model: ts.Model, function, sets: list[State]) -> Contender:

@@ -24,8 +24,8 @@ from torsor.model.joints import JOINTS
 Array = NDArray[np.float64]
 
 
-class Peer(ABC):
-    """Translates states and results; a subclass builds the peer's model and calls its functions."""
+class Translation:
+    """Translates states; a subclass builds the peer's model and says how its joints differ."""
 
     JOINTS: Sequence[str]  # the names of the joint types the peer has
 
@@ -76,6 +76,10 @@ class Peer(ABC):
 
     def _rates_dot(self, i: int, q_i: Array, v_i: Array) -> Array:
         return np.zeros((len(v_i), len(v_i)))
+
+
+class Peer(Translation, ABC):
+    """Translates results too; a subclass calls the peer's functions."""
 
     # --- the peer's own functions, in its own coordinates --------------------------------------------------
 
