@@ -335,16 +335,16 @@ def papers(options: argparse.Namespace) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """The benchmarks of the checkout, if this is one; else a short comparison."""
+    """The benchmarks of the checkout, if this is one; else a short one."""
     script = Path(torsor.__file__).parents[2] / "bench" / "run.py"
     if script.is_file() and not options.short:
         return subprocess.run([sys.executable, str(script), *options.names], check=False).returncode
-    from torsor import comparison
+    from torsor.bench import forward_dynamics_times, installed_peers
 
-    table = RichTable("forward dynamics of", "states a call", "torsor", *comparison.installed(), box=None)
+    table = RichTable("forward dynamics of", "states a call", "torsor", *installed_peers(), box=None)
     for name in ("stanford", "puma560", "panda"):
         for states in (1, options.states):
-            times = comparison.forward_dynamics_times(zoo.get(name), states)
+            times = forward_dynamics_times(zoo.get(name), states)
             table.add_row(name, str(states), *(f"{1e9 * seconds:.0f} ns a state" for seconds in times))
     out.print(table)
     return 0

@@ -1,4 +1,7 @@
-"""A short comparison of forward dynamics with what else is installed; `bench/` measures more, and more carefully."""
+"""The command `torsor bench` where there is no checkout: forward dynamics beside that of what else is installed.
+
+The folder `bench/` of a checkout measures more, and more carefully.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,13 @@ from torsor.model import Model
 from torsor.model.joints import JOINTS
 
 Array = NDArray[Any]
-PEERS = {"pinocchio": "Pinocchio"}
 ROUNDS, SECONDS = 5, 0.05
 AGREE = 1e-8  # relative: the same problem is solved
 
 
-def installed() -> list[str]:
-    """The peers that can be compared with, by name."""
-    return [name for module, name in PEERS.items() if find_spec(module)]
+def installed_peers() -> dict[str, Callable[[Model, Array, Array, Array], Callable[[], Any]]]:
+    """By name: what prepares a peer's call for a model and its states."""
+    return {"Pinocchio": _pinocchio} if find_spec("pinocchio") else {}
 
 
 def forward_dynamics_times(model: Model, states: int) -> list[float]:
@@ -31,9 +33,8 @@ def forward_dynamics_times(model: Model, states: int) -> list[float]:
     rng = np.random.default_rng(0)
     q, v, tau = (rng.normal(size=(states, model.nv)) for _ in range(3))
     program, out = dynamics.compile(model, dynamics.forward_dynamics), np.empty((states, model.nv))
-    calls: list[Callable[[], Any]] = [lambda: program(q, v, tau, out=out)]
-    if find_spec("pinocchio"):
-        calls.append(_pinocchio(model, q, v, tau))
+    peers = [prepare(model, q, v, tau) for prepare in installed_peers().values()]
+    calls = [lambda: program(q, v, tau, out=out), *peers]
     answers = [np.asarray(call()) for call in calls]
     if any(np.abs(answer - answers[0]).max() > AGREE * np.abs(answers[0]).max() for answer in answers):
         raise TorsorError(f"{model!r}: the peers disagree; nothing is measured")
