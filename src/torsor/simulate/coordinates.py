@@ -12,16 +12,20 @@ the vector space (q, v) therefore only trim the rounding and truncation errors i
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, wraps
-from typing import Any
+from functools import cache, cached_property, wraps
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.lie import exp_quaternion, exp_se3, quaternion_product, quaternion_to_matrix, split
-from torsor.linalg import Vec, dot, sqrt
+from torsor.algorithms import discrete_mechanics as mechanics
+from torsor.lie import quaternion_product, quaternion_to_matrix
+from torsor.linalg import Vec, dot
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
+
+if TYPE_CHECKING:
+    from torsor.kernel.program import Program
 
 Array = NDArray[Any]
 CONJUGATE = np.array([1.0, -1.0, -1.0, -1.0])
@@ -41,7 +45,7 @@ class Coordinates:
         self.position = q[free, None] + np.arange(3)
         self.linear = v[free, None] + np.arange(3, 6)
         self.turning_of_free = np.flatnonzero(free[turning])  # rows of `quaternion` that belong to free joints
-        self.nq, self.nv = model.nq, model.nv
+        self.model, self.nq, self.nv = model, model.nq, model.nv
         plain_q = np.setdiff1d(np.arange(model.nq), np.concatenate([self.quaternion, self.position], axis=None))
         plain_v = np.setdiff1d(np.arange(model.nv), np.concatenate([self.omega, self.linear], axis=None))
         self.plain = plain_q, plain_v
@@ -50,6 +54,8 @@ class Coordinates:
         self.velocity_of[plain_q] = plain_v
         self.velocity_of[self.quaternion] = self.omega[:, :1]
         self.velocity_of[self.position] = self.linear
+        sizes = np.diff(model.q_start)
+        self._own = np.flatnonzero(np.arange(mechanics.WIDEST) < sizes[:, None])  # of (n, WIDEST) coordinates
 
     def rate(self, q: Array, v: Array) -> Array:
         """dq/dt = N(q) v."""
@@ -91,15 +97,13 @@ class Coordinates:
         """q [+] dv, as Model.integrate has it; compiled, because integrators call it several times a step."""
         if self.flat:
             return q + dv
-        out = np.empty(self.nq)
-        plain_q, plain_v = self.plain
-        out[plain_q] = q[plain_q] + dv[plain_v]
-        quaternion, omega = q[self.quaternion], dv[self.omega]
-        out[self.quaternion] = turn(quaternion, omega)
-        for p, linear, turning in zip(self.position, self.linear, self.turning_of_free):
-            _, shift = split(exp_se3(Vec(*omega[turning].tolist(), *dv[linear].tolist())))
-            out[p] = q[p] + np.array(quaternion_to_matrix(Vec(*quaternion[turning].tolist())) @ shift)
-        return out
+        return self._program(q, dv).ravel().take(self._own)
+
+    @cached_property
+    def _program(self) -> Program:
+        from torsor.kernel.program import compile_program  # when it is needed: `import torsor` stays quick
+
+        return compile_program(mechanics.move, self.model)
 
     def lengths(self, q: Array) -> Array:
         """The lengths of the quaternions in q, (..., number of them)."""
@@ -150,9 +154,3 @@ def rotate(quaternion: Vec, x: Vec) -> Vec:
     """R(quat) x"""
     return quaternion_to_matrix(quaternion) @ x
 
-
-@_compiled(4, 3)
-def turn(quaternion: Vec, omega: Vec) -> Vec:
-    """quat exp(omega / 2), made a unit."""
-    moved = quaternion_product(quaternion, exp_quaternion(omega))
-    return moved * (1.0 / sqrt(dot(moved, moved)))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Accelerate = Callable[[float, Array, Array, Array], Any]
+Solve = Callable[[Array, Array], Array]
 
 
 class Motion:
     """The equations of motion of a model under forces.
 
-    accelerate(t, q, v, out) writes the accelerations into out; torque(t, q, v) is the sum of the forces.
+    accelerate(t, q, v, out) writes the accelerations into out;  torque(t, q, v) is the sum of the forces.
     """
 
     accelerate: Accelerate
@@ -38,6 +39,8 @@ class Motion:
         self.armature = np.broadcast_to(np.asarray(armature, dtype=np.float64), (model.nv,))
         if not (np.isfinite(self.armature) & (self.armature >= 0)).all():
             raise ArgumentError(f"armature must be inertias >= 0, not {self.armature}")
+        if self.armature[self.coordinates.omega].any() or self.armature[self.coordinates.linear].any():
+            raise ArgumentError("armature is the inertia of rotors on axes: make it 0 for spherical and free joints")
         self.steady = all(isinstance(force, Constant) for force in self.forces)
         self._constant = self._sum(0.0, model.neutral(), np.zeros(model.nv)) if self.steady else np.zeros(0)
         self.accelerate = self._choose()
@@ -74,18 +77,18 @@ class Motion:
         return lambda t, q, v, out: program(q, v, self._sum(t, q, v), out)
 
     def _with_armature(self, t: float, q: Array, v: Array, out: Array) -> None:
-        bias = compiled(self.model, dynamics.bias_forces)
-        out[:] = np.linalg.solve(self.mass_matrix(q), self.torque(t, q, v) - bias(q, v))
+        out[:] = self.solve(q, self.torque(t, q, v) - compiled(self.model, dynamics.bias_forces)(q, v))
+
+    @cached_property
+    def solve(self) -> Solve:
+        """(q, p) -> (M(q) + diag(armature))^-1 p"""
+        if self.armature.any():
+            return lambda q, p: np.linalg.solve(self.mass_matrix(q), p)
+        return compiled(self.model, dynamics.mass_solve)
 
     def mass_matrix(self, q: Array) -> Array:
         """M(q) + diag(armature)"""
         return compiled(self.model, dynamics.mass_matrix)(q) + np.diag(self.armature)
-
-    def solve(self, q: Array, p: Array) -> Array:
-        """(M(q) + diag(armature))^-1 p"""
-        if self.armature.any():
-            return np.linalg.solve(self.mass_matrix(q), p)
-        return compiled(self.model, dynamics.mass_solve)(q, p)
 
     def checked(self, t: float, q: Array, v: Array) -> Array:
         """The accelerations at a state, which must be finite."""
