@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 import torsor as ts
-from torsor.kernel.cuda import OPTIONS, Launch, prelude
+from torsor.kernel.cuda import Launch
+from torsor.kernel.cuda_language import OPTIONS, prelude
 from torsor.kernel.language import fuse
 
 HERE = Path(__file__).parent

@@ -21,7 +21,8 @@ import numpy as np
 from torsor.errors import ArgumentError, DeviceError
 from torsor.kernel import cache
 from torsor.kernel.build import count, loops, shape_of_loops, text_of, unrolled
-from torsor.kernel.cuda import OPTIONS, REGISTERS, TRIGONOMETRY, Kernel, Launch, RolloutKernel
+from torsor.kernel.cuda import REGISTERS, Kernel, Launch, RolloutKernel
+from torsor.kernel.cuda_language import OPTIONS, TRIGONOMETRY
 from torsor.kernel.data import BODIES, FLAGS, FROM, input_shapes, loop_data
 from torsor.kernel.frames import framed
 from torsor.kernel.tape import Code, Operations

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from torsor.kernel.tape import Code, Node, operands
+from torsor.kernel.tape import Code, Node, needed, operands
 
 TURNS = ("sin", "cos")
 
@@ -89,18 +89,6 @@ def fuse(code: Code) -> dict[int, MultiplyAdd]:
                 result[i] = MultiplyAdd(fused_op, (nodes[product].a, nodes[product].b, z), product)
                 break
     return result
-
-
-def needed(nodes: Sequence[Node], targets: Sequence[int]) -> set[int]:
-    """All nodes that the targets depend on, and the targets."""
-    live: set[int] = set()
-    stack = list(targets)
-    while stack:
-        i = stack.pop()
-        if i not in live:
-            live.add(i)
-            stack.extend(operands(nodes[i]))
-    return live
 
 
 def waves(nodes: Sequence[Node]) -> list[list[int]]:

@@ -11,7 +11,7 @@ Operations: in const | add sub mul neg | inv sqrt | sin cos log
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -196,13 +196,9 @@ class Code:
     def of(cls, tape: Tape, outputs: Mapping[Any, Expr | Number]) -> Code:
         """The part of a tape that the outputs need, renumbered."""
         wanted = {name: tape.node_of(x) for name, x in outputs.items()}
-        live = set(wanted.values())
-        for i in reversed(range(len(tape.nodes))):
-            if i in live:
-                live.update(operands(tape.nodes[i]))
         place: dict[int, int] = {}
         nodes: list[Node] = []
-        for i in sorted(live):
+        for i in sorted(needed(tape.nodes, wanted.values())):
             op, a, b = tape.nodes[i]
             if op not in ("in", "const"):
                 a, b = place[a], None if b is None else place[b]
@@ -222,15 +218,13 @@ class Code:
 
     def __str__(self) -> str:
         """One line an operation, readable from top to bottom."""
-        sign = {"add": "+", "sub": "-", "mul": "*"}
+        shown = {"add": "t{} + t{}", "sub": "t{} - t{}", "mul": "t{} * t{}", "neg": "-t{}", "inv": "1 / t{}"}
         lines = []
-        for i, (op, a, b) in enumerate(self.nodes):
-            if op in ("in", "const"):
-                text = _label(a) if op == "in" else repr(a)
-            elif op in sign:
-                text = f"t{a} {sign[op]} t{b}"
+        for i, node in enumerate(self.nodes):
+            if node.op in ("in", "const"):
+                text = _label(node.a) if node.op == "in" else repr(node.a)
             else:
-                text = f"-t{a}" if op == "neg" else f"1 / t{a}" if op == "inv" else f"{op}(t{a})"
+                text = shown.get(node.op, f"{node.op}(t{{}})").format(*operands(node))
             lines.append(f"t{i} = {text}")
         return "\n".join(lines + [f"{_label(name)} = t{i}" for name, i in self.outputs.items()])
 
@@ -239,6 +233,18 @@ def operands(node: Node) -> tuple[int, ...]:
     if node.op in ("in", "const"):
         return ()
     return (node.a,) if node.b is None else (node.a, node.b)
+
+
+def needed(nodes: Sequence[Node], targets: Iterable[int]) -> set[int]:
+    """All nodes that the targets depend on, and the targets."""
+    live: set[int] = set()
+    stack = list(targets)
+    while stack:
+        i = stack.pop()
+        if i not in live:
+            live.add(i)
+            stack.extend(operands(nodes[i]))
+    return live
 
 
 def _label(name: Any) -> str:

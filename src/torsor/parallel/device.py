@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from torsor.errors import ArgumentError
-from torsor.kernel.cuda import OPTIONS, Launch, Writer, prelude
+from torsor.kernel.cuda import Launch
+from torsor.kernel.cuda_language import OPTIONS, Writer, prelude
 from torsor.kernel.gpu import cupy
 from torsor.model.model import Model
 from torsor.parallel.schedule import Operand, Operation, Schedule, Task
@@ -43,8 +44,7 @@ def _kernel(number: int, operation: Operation, threads: int) -> str:
         return f"{first}[{' + '.join(terms)}]"
 
     w = Writer(64)
-    for name, x in w.emit(operation.code, entry).items():
-        w.do(f"{entry(name)} = {x};")
+    w.run(operation.code, entry)
     body = "\n".join([*places, *w.lines])
     return f"""\
 // {operation.name}: {operation.work} operations
