@@ -1,20 +1,27 @@
 """Integrators: their orders, their step control, and what the structure-preserving ones preserve."""
 
+from dataclasses import replace
+from functools import cache
+
 import numpy as np
 import pytest
-from scipy.integrate import RK45
+from scipy.integrate import DOP853, RK45
 
 from torsor import momentum
 from torsor.errors import ArgumentError, SingularError
 from torsor.model import Model, zoo
 from torsor.simulate import METHODS, Constant, Simulation, Spring, simulate
+from torsor.simulate.adams import HIGHEST, Adams
 from torsor.simulate.coordinates import Coordinates
 from torsor.simulate.motion import Motion
+from torsor.simulate.stepper import Settings
 
 ADAPTIVE = [name for name, method in METHODS.items() if method.adaptive]
 FIXED = [name for name, method in METHODS.items() if not method.adaptive]
 # An observed order may fall short of the asymptotic one by this much at the step sizes used here.
 ORDER_SLACK = 0.35
+# Local errors of the size of the tolerance add up, and the motions tested here pull neighbours apart.
+GLOBAL = 300
 
 
 @pytest.fixture(scope="module")
@@ -87,24 +94,59 @@ def test_explicit_pairs_converge_with_their_order_at_equal_steps(name, step, pen
     assert order == pytest.approx(METHODS[name].order, abs=2 * ORDER_SLACK)
 
 
-@pytest.mark.parametrize("name", ["radau", "abm"])
+class HeldOrder(Adams):
+    """Adams-Bashforth-Moulton of one order, with steps of one length and exact rates to start from."""
+
+    def _choose(self, allowed):
+        return self.k
+
+
+def held(model, q0, v0, k, h, steps):
+    """The state after some steps of order k; the k rates before are those of the motion run backwards."""
+    back = simulate(model, q0, -v0, k * h, method="dop853", rtol=1e-13, atol=1e-13, dt=h)
+    stepper = HeldOrder(Motion(model), 0.0, q0, v0, Settings(rtol=1e3, atol=1e3, max_step=h))
+    stepper.k, stepper.known, stepper.h = k, k, h
+    rates = np.hstack([-back.v, back.a])
+    for i in range(k):
+        stepper.times[i] = -back.t[i]
+        stepper.phi[:, i] = rates[0]
+        rates = (rates[:-1] - rates[1:]) / ((i + 1) * h)  # divided differences at equal distances
+    while stepper.t < (steps - 0.5) * h:
+        stepper.step(np.inf)
+    return stepper
+
+
+@pytest.mark.parametrize("k", range(1, HIGHEST + 1))
+def test_abm_of_predictor_order_k_converges_with_order_k_plus_one(k, pendulum):
+    """Predicted with order k, corrected with k + 1; motion smooth enough for the highest orders to show."""
+    model = replace(pendulum, gravity=np.zeros(3))
+    q0, v0 = np.array([0.4, 0.8]), np.array([1.0, -1.0])
+    errors = []
+    for h in (0.08, 0.02):
+        end = held(model, q0, v0, k, h, round(2.0 / h))
+        q, v = precise(model, q0, v0, end.t)
+        errors.append(np.abs(np.concatenate([q - end.q, v - end.v])).max())
+    assert np.log(errors[0] / errors[1]) / np.log(4) == pytest.approx(k + 1, abs=2 * ORDER_SLACK)
+
+
+def test_radau_converges_with_order_five_at_equal_steps(pendulum):
+    """The tolerance is wide enough for every step to be max_step; Newton's iteration is better than it must be."""
+    q0, v0 = start_of(pendulum)
+    exact = precise(pendulum, q0, v0, 2.0)
+    options = {"method": "radau", "rtol": 1e-2, "atol": 1e-2}
+    coarse, fine = (errors_at(pendulum, q0, v0, 2.0, exact, max_step=h, **options) for h in (0.025, 0.0125))
+    assert len(simulate(pendulum, q0, v0, 2.0, max_step=0.025, **options)) <= 80 + 2
+    assert np.log2(coarse / fine) == pytest.approx(5, abs=ORDER_SLACK)
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
 def test_error_follows_the_tolerance(name, pendulum):
-    q0, v0 = np.array([0.4, 0.3]), np.array([0.5, -1.0])
+    q0, v0 = start_of(pendulum)
     exact = precise(pendulum, q0, v0, 2.0)
     tolerances = np.array([1e-4, 1e-7, 1e-10])
     errors = np.array([errors_at(pendulum, q0, v0, 2.0, exact, method=name, rtol=r, atol=r) for r in tolerances])
-    assert (errors < 100 * tolerances).all(), errors
+    assert (errors < GLOBAL * tolerances).all(), errors
     assert (errors[1:] < errors[:-1] / 100).all(), errors
-
-
-def test_radau_needs_order_five_work(pendulum):
-    """Steps grow as error^(-1/5)."""
-    q0 = np.array([0.4, 0.3])
-    exact = precise(pendulum, q0, np.zeros(2), 2.0)
-    runs = [simulate(pendulum, q0, duration=2.0, method="radau", rtol=r, atol=r) for r in (1e-6, 1e-10)]
-    errors = [np.abs(run.q[-1] - exact[0]).max() for run in runs]
-    order = np.log(errors[0] / errors[1]) / np.log(len(runs[1]) / len(runs[0]))
-    assert order == pytest.approx(5, abs=1.0)
 
 
 def test_abm_raises_its_order_when_that_pays(pendulum):
@@ -116,8 +158,9 @@ def test_abm_raises_its_order_when_that_pays(pendulum):
 # ---- step control and dense output ----
 
 
-def test_dormand_prince_takes_the_steps_of_scipy(pendulum):
-    """Same tableau, same norm, same controller."""
+@pytest.mark.parametrize(("name", "solver"), [("dopri5", RK45), ("dop853", DOP853)])
+def test_dormand_prince_takes_the_steps_of_scipy(name, solver, pendulum):
+    """Same tableau, same norm, same controller, and of DOP853 the same way between the steps."""
     motion, q0 = Motion(pendulum), np.array([0.4, 0.3])
 
     def rate(t, y):
@@ -125,8 +168,8 @@ def test_dormand_prince_takes_the_steps_of_scipy(pendulum):
         motion.accelerate(t, y[:2], y[2:], a)
         return np.concatenate([y[2:], a])
 
-    ours = Simulation(pendulum, q0, rtol=1e-7, atol=1e-9)
-    theirs = RK45(rate, 0.0, np.concatenate([q0, [0, 0]]), 3.0, rtol=1e-7, atol=1e-9, first_step=ours.stepper.h)
+    ours = Simulation(pendulum, q0, method=name, rtol=1e-7, atol=1e-9)
+    theirs = solver(rate, 0.0, np.concatenate([q0, [0, 0]]), 3.0, rtol=1e-7, atol=1e-9, first_step=ours.stepper.h)
     times = [0.0]
     while theirs.status == "running":
         theirs.step()
@@ -135,6 +178,10 @@ def test_dormand_prince_takes_the_steps_of_scipy(pendulum):
     # a new step follows from an error estimate, most of whose digits cancel
     np.testing.assert_allclose(run.t, times, rtol=1e-7)
     np.testing.assert_allclose(run.q[-1], theirs.y[:2], rtol=1e-9)
+    if name == "dop853":
+        between = np.linspace(ours.stepper.t_old, 3.0, 7)
+        q, v = ours.stepper.between(between)
+        np.testing.assert_allclose(np.hstack([q, v]), theirs.dense_output()(between).T, rtol=1e-7)
 
 
 @pytest.mark.parametrize("name", ADAPTIVE)
@@ -222,62 +269,76 @@ def test_bad_settings_are_refused_by_name(pendulum):
 # ---- structure ----
 
 
-def energy_band(model, q0, v0, name, step, steps, every):
-    """The largest energy error in the first half and in the last tenth of a run, relative to the kinetic energy."""
-    run = simulate(model, q0, v0, steps * step, method=name, step=step, dt=every * step)
-    error = np.abs(run.energy - run.energy[0]) / run.kinetic_energy.max()
-    return error[: len(error) // 2].max(), error[-len(error) // 10 :].max()
+@cache
+def top():
+    """A heavy symmetric top on a ball joint."""
+    b = Model.builder("top")
+    b.add("top", joint="spherical", mass=1.0, com=(0, 0, 0.3), inertia=(0.02, 0.02, 0.01))
+    return b.build()
 
 
+@cache
+def ship():
+    """A free body in space with a limb that swings."""
+    b = Model.builder("ship", gravity=(0, 0, 0))
+    b.add("hull", joint="free", mass=2.0, com=(0.05, 0, 0.1), inertia=(0.1, 0.2, 0.25))
+    b.add("limb", parent="hull", joint="revolute", axis=(0, 1, 0), p=(0.2, 0, 0), mass=0.5, com=(0.2, 0, 0),
+          inertia=(0.01, 0.01, 0.02))  # fmt: skip
+    return b.build()
+
+
+TILTED = [np.cos(0.25), np.sin(0.25), 0.0, 0.0]
+# model, q0, v0, step
 LONG_RUNS = {
-    "pendulum by euler": (zoo.point_chain(1), [1.0], [0.0], "euler", 0.01),
-    "pendulum by verlet": (zoo.point_chain(1), [1.0], [0.0], "verlet", 0.01),
-    "double pendulum by verlet": (zoo.point_chain(2), [-1.0, 0.3], [0.0, 0.0], "verlet", 0.01),
-    "double pendulum by variational": (zoo.point_chain(2), [-1.0, 0.3], [0.0, 0.0], "variational", 0.01),
-    "rope by verlet": (zoo.rope(3), [0.5, 0.2, 0.1, -0.2, 0.3, 0.1], np.zeros(6), "verlet", 0.001),
+    "planar double pendulum": (lambda: zoo.point_chain(2), [-1.0, 0.3], [0.0, 0.0], 0.01),
+    "rope in space": (lambda: zoo.rope(3), [0.5, 0.2, 0.1, -0.2, 0.3, 0.1], [0.0] * 6, 0.001),
+    "spinning top": (top, TILTED, [0.0, 0.0, 40.0], 0.001),
+    "body with a limb": (ship, [0, 0, 0, 1, 0, 0, 0, 0], [0.5, -0.8, 1.1, 0.7, 1.0, 0.6, -0.9], 0.005),
 }
+# Energy errors, relative to the largest kinetic energy, of these runs; in longer ones they may not be larger.
+BOUND = {"euler": 0.02, "verlet": 3e-4, "variational": 3e-4}
+# Chaotic motion visits its extremes now and then, so tenths of a run do not have quite the same largest error.
+SPREAD = 2.0
+# Rounding turns and lengthens the momenta by about a unit of the last digit a step at most.
+EPS = np.finfo(np.float64).eps
 
 
-def check_band(case, steps):
-    model, q0, v0, name, step = LONG_RUNS[case]
-    first, last = energy_band(model, np.array(q0), np.array(v0), name, step, steps, max(1, steps // 5000))
-    assert first < 0.05
-    assert last < 2 * first
-
-
+@pytest.mark.parametrize("steps", [4_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", FIXED)
 @pytest.mark.parametrize("case", LONG_RUNS)
-def test_energy_error_stays_bounded(case):
-    check_band(case, 4_000)
+def test_energy_error_stays_bounded_and_momentum_constant(case, name, steps):
+    """The largest energy error in the last tenth of a run is that of the first tenth."""
+    make, q0, v0, h = LONG_RUNS[case]
+    run = simulate(make(), q0, v0, steps * h, method=name, step=h, dt=steps // 4000 * h)
+    tenths = np.array_split(np.abs(run.energy - run.energy[0]) / run.kinetic_energy.max(), 10)
+    first, last = tenths[0].max(), tenths[-1].max()
+    print(f"{case}, {name}, {steps} steps: energy error {first:.2e} at first, {last:.2e} at last")
+    assert last < SPREAD * first
+    assert max(tenth.max() for tenth in tenths) < BOUND[name]
+    if case == "body with a limb":
+        p = momentum(run.model, run.q, run.v)
+        drift = np.abs(p - p[0]).max() / np.abs(p[0]).max()
+        print(f"momentum {drift:.1e}")
+        assert drift < EPS * steps
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", LONG_RUNS)
-def test_energy_error_stays_bounded_for_a_million_steps(case):
-    check_band(case, 1_000_000)
-
-
-@pytest.mark.parametrize("machine", ["spinning", "floating"])
-@pytest.mark.parametrize("steps", [800, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_variational_integrator_keeps_the_energy_of_quaternion_joints(machine, steps, request):
-    model = request.getfixturevalue(machine)
-    q0, v0 = start_of(model)
-    first, last = energy_band(model, q0, v0, "variational", 0.002, steps, max(1, steps // 5000))
-    assert first < 1e-3
-    assert last < 2 * first
-
-
-def test_variational_integrator_conserves_the_momentum_of_a_floating_machine(floating):
+@pytest.mark.parametrize("name", FIXED)
+def test_momentum_of_a_floating_machine_is_constant(name, floating):
     """Linear and angular momentum in space, exact up to rounding (discrete Noether theorem)."""
     q0, v0 = start_of(floating)
-    run = simulate(floating, q0, v0, 2.0, method="variational", step=0.01)
+    run = simulate(floating, q0, v0, 2.0, method=name, step=0.01)
     p = momentum(floating, run.q, run.v)
     np.testing.assert_allclose(p, np.tile(p[0], (len(p), 1)), atol=1e-11)
 
 
-def test_verlet_reads_the_same_backwards(pendulum):
-    there = simulate(pendulum, [0.4, 0.3], [0.5, -1.0], 2.0, method="verlet", step=0.01)
-    back = simulate(pendulum, there.q[-1], -there.v[-1], 2.0, method="verlet", step=0.01)
-    np.testing.assert_allclose(back.q[-1], [0.4, 0.3], atol=1e-11)
+@pytest.mark.parametrize("name", ["verlet", "variational"])
+@pytest.mark.parametrize("machine", ["pendulum", "spinning"])
+def test_symmetric_methods_read_the_same_backwards(name, machine, request):
+    model = request.getfixturevalue(machine)
+    q0, v0 = start_of(model)
+    there = simulate(model, q0, v0, 1.0, method=name, step=0.01)
+    back = simulate(model, there.q[-1], -there.v[-1], 1.0, method=name, step=0.01)
+    np.testing.assert_allclose(model.difference(back.q[-1], q0), 0, atol=1e-11)
 
 
 def test_a_step_too_long_to_settle_is_reported(pendulum):
@@ -306,7 +367,7 @@ def test_coordinate_rates_are_the_derivative_of_integrate(machine, request):
 # ---- the fused step ----
 
 
-@pytest.mark.parametrize("name", ["dopri5", "rkf45"])
+@pytest.mark.parametrize("name", ["dopri5", "rkf45", "dop853"])
 @pytest.mark.parametrize("machine", [zoo.stanford, lambda: zoo.rope(20)], ids=["unrolled", "looped"])
 def test_fused_stages_are_the_stages_one_by_one(name, machine):
     model = machine()
@@ -314,9 +375,10 @@ def test_fused_stages_are_the_stages_one_by_one(name, machine):
     fused, plain = (Simulation(model, q0, v0, method=name, forces=Constant(np.full(model.nv, 1e-3))) for _ in range(2))
     assert fused.stepper._fused
     plain.stepper._fused = None
-    errors = [simulation.stepper._try(0.0, 1e-3) for simulation in (fused, plain)]
+    step = 1e-2 if name == "dop853" else 1e-3
+    errors = [simulation.stepper._try(0.0, step) for simulation in (fused, plain)]
     assert errors[0] == pytest.approx(errors[1], rel=1e-4)  # of an error estimate most digits cancel
-    np.testing.assert_allclose(fused.stepper._Y, plain.stepper._Y, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(fused.stepper._Y, plain.stepper._Y, rtol=1e-12, atol=1e-12)
     ends = [simulation.run(0.2).q[-1] for simulation in (fused, plain)]
     np.testing.assert_allclose(*ends, rtol=1e-7)
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 # The words that the code reads: addresses of arrays, and sizes.
-WORDS = ("rhs", "data", "args", "dims", "steps", "P", "Y", "A", "rtol", "atol", "s", "m", "n")
+SIZES = ("s", "m", "n", "estimates")
+WORDS = ("rhs", "data", "args", "dims", "steps", "P", "Y", "A", "rtol", "atol", "squares", *SIZES)
 
 CODE = """
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare double @llvm.fabs.f64(double)
-declare double @llvm.sqrt.f64(double)
 declare double @llvm.maxnum.f64(double, double)
 
 ; dot of A[row, 0:count] with column d of the rates P[1:]
@@ -51,7 +51,7 @@ done:
   ret double %sum2
 }
 
-define double @kernel(ptr %words, double %h) nounwind {
+define void @kernel(ptr %words, double %h) nounwind {
 entry:
 @LOADS@
   %bytes = mul i64 %n, 8
@@ -88,14 +88,18 @@ call: ; k_i = (v_i, a_i)
   %more_i = icmp slt i64 %i2, %s
   br i1 %more_i, label %stage, label %judge
 
-judge: ; sum of (h sum_j E_j k_j / (atol + rtol max(|y|, |y_new|)))^2
-  %e_row = mul i64 %s, %s
+judge: ; of each estimate the sum of (h sum_j E_j k_j / (atol + rtol max(|y|, |y_new|)))^2
   %last = sub i64 %s, 1
   %new_row = mul i64 %last, %m
+  br label %estimate
+estimate:
+  %r = phi i64 [0, %judge], [%r2, %judged]
+  %row = add i64 %s, %r
+  %e_row = mul i64 %row, %s
   br label %error
 error:
-  %c = phi i64 [0, %judge], [%c2, %error]
-  %total = phi double [0.0, %judge], [%total2, %error]
+  %c = phi i64 [0, %estimate], [%c2, %error]
+  %total = phi double [0.0, %estimate], [%total2, %error]
   %e = call double @combine(ptr %A, i64 %e_row, ptr %P, i64 %m, i64 %c, i64 %s)
   %he = fmul double %h, %e
   %old_p = getelementptr double, ptr %P, i64 %c
@@ -117,18 +121,23 @@ error:
   %total2 = fadd contract double %total, %square
   %c2 = add i64 %c, 1
   %more_c = icmp slt i64 %c2, %m
-  br i1 %more_c, label %error, label %done
+  br i1 %more_c, label %error, label %judged
+judged:
+  %square_p = getelementptr double, ptr %squares, i64 %r
+  store double %total2, ptr %square_p
+  %r2 = add i64 %r, 1
+  %more_r = icmp slt i64 %r2, %estimates
+  br i1 %more_r, label %estimate, label %done
 done:
-  %count = sitofp i64 %m to double
-  %mean = fdiv double %total2, %count
-  %norm = call double @llvm.sqrt.f64(double %mean)
-  ret double %norm
+  ret void
 }
 """
 
 
 class FusedStages:
-    """h -> the norm of the error of a step; the stages are left in P and Y (see `ExplicitPair._allocate`)."""
+    """h -> the sums of squares of the errors of a step, relative to their tolerances, one an estimate; the stages are
+    left in P and Y (see `ExplicitPair._allocate`). The rows of A are those of the tableau, then the estimates.
+    """
 
     def __init__(self, program: Program, tau: Array, P: Array, Y: Array, A: Array, rtol: Array, atol: Array) -> None:
         s, m = Y.shape
@@ -137,15 +146,17 @@ class FusedStages:
         rows = [[y, y + 8 * n, tau.ctypes.data, k + 8 * n] for y, k in zip(_rows(Y), _rows(P[1:]))]
         # as NumPy hands them over: one state; the strides of the states, then of the numbers, of three inputs and out
         arrays = {"args": np.array(rows), "dims": np.array([1, n]), "steps": np.array([0] * 4 + [8] * 4)}
-        arrays |= {"P": P, "Y": Y, "A": A, "rtol": rtol, "atol": atol}
+        arrays |= {"P": P, "Y": Y, "A": A, "rtol": rtol, "atol": atol, "squares": np.empty(len(A) - s)}
         values = {name: array.ctypes.data for name, array in arrays.items()}
-        values |= {"rhs": rhs, "data": data, "s": s, "m": m, "n": n}
+        values |= {"rhs": rhs, "data": data, "s": s, "m": m, "n": n, "estimates": len(A) - s}
         self._words = np.array([values[name] for name in WORDS], dtype=np.int64)
         self._alive = (program, tau, arrays)
+        self._squares = arrays["squares"]
         (self._call, _), self._at = _function(), self._words.ctypes.data
 
-    def __call__(self, h: float) -> float:
-        return self._call(self._at, h)
+    def __call__(self, h: float) -> list[float]:
+        self._call(self._at, h)
+        return self._squares.tolist()
 
 
 def _rows(x: Array) -> list[int]:
@@ -159,12 +170,12 @@ def _function() -> tuple[Any, Any]:
     from torsor.kernel import machine  # not before it is needed: `import torsor` stays quick
 
     loaded = machine.load(machine.name_of("Runge-Kutta" + CODE), _code)
-    return ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p, ctypes.c_double)(loaded.address), loaded
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_double)(loaded.address), loaded
 
 
 def _code() -> str:
     loads = []
     for k, name in enumerate(WORDS):
-        kind = "i64" if name in "smn" else "ptr"
+        kind = "i64" if name in SIZES else "ptr"
         loads.append(f"  %at_{name} = getelementptr i64, ptr %words, i64 {k}\n  %{name} = load {kind}, ptr %at_{name}")
     return CODE.replace("@LOADS@", "\n".join(loads))

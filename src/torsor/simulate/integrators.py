@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torsor.errors import ArgumentError
 from torsor.simulate.adams import Adams
-from torsor.simulate.runge_kutta import DormandPrince, Fehlberg45
-from torsor.simulate.scipy_methods import DormandPrince853, RadauIIA
+from torsor.simulate.radau import RadauIIA
+from torsor.simulate.runge_kutta import DormandPrince, DormandPrince853, Fehlberg45
 from torsor.simulate.stepper import Stepper
 from torsor.simulate.structure import SemiImplicitEuler, StoermerVerlet, Variational
 

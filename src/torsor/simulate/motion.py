@@ -83,8 +83,15 @@ class Motion:
     def solve(self) -> Solve:
         """(q, p) -> (M(q) + diag(armature))^-1 p"""
         if self.armature.any():
-            return lambda q, p: np.linalg.solve(self.mass_matrix(q), p)
+            return lambda q, p: np.linalg.solve(self.mass_matrix(q), p[..., None])[..., 0]
         return compiled(self.model, dynamics.mass_solve)
+
+    def accelerations(self, t: float, q: Array, v: Array) -> Array:
+        """The accelerations of many states at one time, (m, nv)."""
+        tau = self.torques(np.full(len(q), t), q, v)
+        if self.armature.any():
+            return self.solve(q, tau - compiled(self.model, dynamics.bias_forces)(q, v))
+        return compiled(self.model, dynamics.forward_dynamics)(q, v, tau)
 
     def mass_matrix(self, q: Array) -> Array:
         """M(q) + diag(armature)"""

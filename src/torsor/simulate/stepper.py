@@ -75,6 +75,10 @@ class Stepper:
         self.motion.accelerate(t, q, v, a)
         return a
 
+    def rate(self, y: Array, a: Array) -> Array:
+        """dy/dt of y = (q, v)"""
+        return np.concatenate([self.motion.coordinates.rate(y[: self.nq], y[self.nq :]), a])
+
     @property
     def q(self) -> Array:
         return self.row[: self.nq]
@@ -125,34 +129,35 @@ class FixedStep(Stepper):
 
 
 class ErrorScale:
-    """The norm of local errors: root mean square of error / (atol + rtol |y|), 1 where just allowed."""
+    """The errors a step may make, atol + rtol |y|, and the norm of others: root mean square, 1 where just allowed."""
 
     def __init__(self, motion: Motion, settings: Settings) -> None:
         self.rtol, self.atol = (_spread(motion, name, getattr(settings, name)) for name in ("rtol", "atol"))
         self._scale, self._other = np.empty_like(self.rtol), np.empty_like(self.rtol)
-        self._count = len(self.rtol)
 
-    def norm(self, error: Array, y: Array, y_new: Array) -> float:
-        """Overwrites error."""
+    def __call__(self, y: Array, y_new: Array) -> Array:
+        """atol + rtol max(|y|, |y_new|), good until the next call"""
         scale, other = self._scale, self._other
         np.abs(y, scale)
         np.abs(y_new, other)
         np.maximum(scale, other, out=scale)
         np.multiply(scale, self.rtol, scale)
-        np.add(scale, self.atol, scale)
-        np.divide(error, scale, error)
-        return sqrt(error.dot(error) / self._count)
+        return np.add(scale, self.atol, scale)
+
+    def norm(self, error: Array, y: Array) -> float:
+        ratio = error / self(y, y)
+        return sqrt(ratio.dot(ratio) / len(ratio))
 
     def first_step(self, motion: Motion, t: float, row: Array, order: int) -> float:
         """A safe first step from the sizes of y, y' and y'' (Hairer & al., Solving ODEs I, II.4)."""
         c = motion.coordinates
         q, v, a = np.split(row, [c.nq, c.nq + c.nv])
         y, f = row[: c.nq + c.nv], np.concatenate([c.rate(q, v), a])
-        size, slope = self.norm(y.copy(), y, y), self.norm(f.copy(), y, y)
+        size, slope = self.norm(y, y), self.norm(f, y)
         h0 = 1e-6 if min(size, slope) < 1e-5 else 0.01 * size / slope
         q1, v1 = (y + h0 * f)[: c.nq], (y + h0 * f)[c.nq :]
         f1 = np.concatenate([c.rate(q1, v1), motion.checked(t + h0, q1, v1)])
-        bend = self.norm(f1 - f, y, y) / h0
+        bend = self.norm(f1 - f, y) / h0
         largest = max(slope, bend)
         h1 = max(1e-6, h0 * 1e-3) if largest <= 1e-15 else (0.01 / largest) ** (1 / (order + 1))
         return min(100 * h0, h1)

@@ -1,9 +1,8 @@
-"""SciPy's DOP853 (order 8) and Radau IIA (order 5, implicit: for stiff motion) as steppers."""
+"""SciPy's Radau IIA (order 5, implicit: for stiff motion) as a stepper."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -11,15 +10,19 @@ from torsor.errors import SingularError
 from torsor.simulate.motion import Motion
 from torsor.simulate.stepper import Array, ErrorScale, Memory, Settings, Stepper
 
+NUDGE = np.sqrt(np.finfo(np.float64).eps)  # of differences for the Jacobian, relative to the larger of 1 and |y|
 
-class ScipyStepper(Stepper):
-    """An integrator of scipy.integrate at work on y = (q, v).
 
-    A solver keeps more than t, y and the step between steps. So that a resumed run is the same to the last
+class RadauIIA(Stepper):
+    """scipy.integrate.Radau at work on y = (q, v).
+
+    The solver keeps more than t, y and the step between steps. So that a resumed run is the same to the last
     bit, asking for its memory starts it afresh from t, y and its next step, in the uninterrupted run too.
+
+    E. Hairer, G. Wanner, Solving Ordinary Differential Equations II, 2nd ed., 1996, IV.8.
     """
 
-    solver_name: ClassVar[str]  # in scipy.integrate, which is loaded when it is needed: it takes its time
+    order = 5
     solver: Any = None
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
@@ -29,18 +32,27 @@ class ScipyStepper(Stepper):
         self.evaluations += 1
 
     def _rate(self, t: float, y: Array) -> Array:
-        q, v, a = y[: self.nq], y[self.nq :], np.empty(self.nv)
-        self.motion.accelerate(t, q, v, a)
-        self.evaluations += 1
-        return np.concatenate([self.motion.coordinates.rate(q, v), a])
+        return self.rate(y, self.acceleration(t, y[: self.nq], y[self.nq :]))
+
+    def _jacobian(self, t: float, y: Array) -> Array:
+        """d rate/dy by differences, all of them in one call of the compiled program: a state a row."""
+        nudge = NUDGE * np.maximum(np.abs(y), 1)
+        states = np.vstack([y, y + np.diag(nudge)])
+        q, v = states[:, : self.nq], states[:, self.nq :]
+        rates = np.hstack([self.motion.coordinates.rate(q, v), self.motion.accelerations(t, q, v)])
+        self.evaluations += len(states)
+        return ((rates[1:] - rates[0]) / nudge[:, None]).T
 
     def _start(self, t_end: float) -> None:
+        from scipy.integrate import Radau  # here, because SciPy takes its time to load
+
         y = self.row[: self.nq + self.nv].copy()
         first = min(self.h, self.settings.max_step, t_end - self.t)
-        # SciPy's implicit methods know one rtol only; a per-joint one is met by its least
-        self.solver = getattr(import_module("scipy.integrate"), self.solver_name)(
-            self._rate, self.t, y, t_end, rtol=self.scale.rtol.min(), atol=self.scale.atol, first_step=first,
-            max_step=self.settings.max_step,
+        rtol: Any = self.scale.rtol.min()  # it knows but one: the least is right for every joint
+        atol: Any = self.scale.atol
+        self.solver = Radau(
+            self._rate, self.t, y, t_end, rtol=rtol, atol=atol, first_step=first, max_step=self.settings.max_step,
+            jac=self._jacobian,
         )  # fmt: skip
 
     def step(self, t_end: float) -> None:
@@ -72,13 +84,3 @@ class ScipyStepper(Stepper):
     def recall(self, memory: Memory) -> None:
         super().recall(memory)
         self.h = float(memory["h"][0])
-
-
-class DormandPrince853(ScipyStepper):
-    order = 8
-    solver_name = "DOP853"
-
-
-class RadauIIA(ScipyStepper):
-    order = 5
-    solver_name = "Radau"
