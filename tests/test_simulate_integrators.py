@@ -10,7 +10,7 @@ from scipy.integrate import DOP853, RK45
 from torsor import momentum
 from torsor.errors import ArgumentError, SingularError
 from torsor.model import Model, zoo
-from torsor.simulate import METHODS, Constant, Simulation, Spring, simulate
+from torsor.simulate import METHODS, Constant, Friction, Simulation, Spring, simulate
 from torsor.simulate.adams import HIGHEST, Adams
 from torsor.simulate.coordinates import Coordinates
 from torsor.simulate.motion import Motion
@@ -79,6 +79,21 @@ def test_fixed_step_error_falls_with_the_order_of_the_method(name, machine, requ
     q0, v0 = start_of(model)
     exact = precise(model, q0, v0, 0.5)
     coarse, fine = (errors_at(model, q0, v0, 0.5, exact, method=name, step=h) for h in (0.004, 0.001))
+    order = np.log(coarse / fine) / np.log(4)
+    assert order == pytest.approx(METHODS[name].order, abs=ORDER_SLACK)
+
+
+@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("machine", ["pendulum", "spinning"])
+def test_fixed_step_orders_hold_under_forces_and_armature(name, machine, request):
+    """Friction, a force that changes with time and, on the axes, rotors."""
+    model = request.getfixturevalue(machine)
+    q0, v0 = start_of(model)
+    driven = [Friction(viscous=0.1), lambda t, q, v: 0.2 * np.sin(3 * t + np.arange(model.nv))]
+    options = {"forces": driven, "armature": np.where(np.arange(model.nv) < model.nv - 1, 0.0, 0.05)}
+    end = simulate(model, q0, v0, 0.5, method="dop853", rtol=1e-13, atol=1e-13, **options)
+    exact = end.q[-1], end.v[-1]
+    coarse, fine = (errors_at(model, q0, v0, 0.5, exact, method=name, step=h, **options) for h in (0.004, 0.001))
     order = np.log(coarse / fine) / np.log(4)
     assert order == pytest.approx(METHODS[name].order, abs=ORDER_SLACK)
 
@@ -249,7 +264,7 @@ def test_a_force_that_explodes_is_reported(name, pendulum):
         simulate(pendulum, [0.4, 0.3], duration=1.0, method=name, forces=blast)
 
 
-def test_bad_settings_are_refused_by_name(pendulum):
+def test_bad_settings_are_refused_by_name(pendulum, spinning):
     with pytest.raises(ArgumentError, match="method"):
         simulate(pendulum, method="euler2")
     with pytest.raises(ArgumentError, match="step"):
@@ -264,6 +279,8 @@ def test_bad_settings_are_refused_by_name(pendulum):
         simulate(pendulum, duration=-1.0)
     with pytest.raises(ArgumentError, match="dt"):
         simulate(pendulum, dt=0.0)
+    with pytest.raises(ArgumentError, match="armature"):
+        simulate(spinning, armature=0.1)
 
 
 # ---- structure ----

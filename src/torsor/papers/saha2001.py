@@ -2,8 +2,13 @@
 free fall and forced motion of the Stanford arm and a PUMA.
 
 The paper prints curves, not numbers. The numbers here are those of the same free falls integrated to an
-energy error below 1e-6 J by an independent program; in the forced runs, how soon the arm leaves the desired
-motion measures only how finely its torques were tabulated and integrated.
+energy error below 1e-6 J by an independent program.
+
+In the forced runs nothing keeps an arm on its path, and it multiplies every error there is. With torques tabulated
+every 0.01 s and straight lines between them, that alone drives the Stanford arm 0.001 away after 2.45 s, by whatever
+method it is integrated to 1e-10. At the paper's tolerance of 1e-6 the errors of integration come on top of it: little
+by Dormand and Prince's pair or Adams's method, but Fehlberg's leaves half a second earlier. So these rows measure the
+tables and the tolerances, not the dynamics, and there is nothing in them to pass or to fail.
 """
 
 from __future__ import annotations
@@ -60,17 +65,22 @@ def checks() -> Iterator[Check]:
     turns = free_fall("puma_saha").at(0.5)[0][1]
     yield Check("section 4", "PUMA, joint 2 turns", "positive", f"{turns:+.3f} rad at 0.5 s", bool(turns > 0))
     for name in STARTS:
-        seen, text = LEFT[name]
-        when = leaves(forced(name), reference(name), seen)
-        words = f"{when:.1f} s (by {seen:g}, torques every {TABULATED:g} s)"
-        yield Check(
-            f"Fig. 6({PARTS[name]})",
-            f"{TITLES[name]} leaves the path",
-            f"after about {text:g} s",
-            words,
-            None,
-        )
+        yield from departures(name)
     yield from saha_algorithm.checks()
+
+
+def departures(name: str) -> Iterator[Check]:
+    """When the forced arm leaves its path, for its tabulated torques and for the errors of integration."""
+    seen, text = LEFT[name]
+    where, published = f"Fig. 6({PARTS[name]})", f"after about {text:g} s"
+
+    def when(method: str, tolerance: float = 1e-6) -> str:
+        return f"{leaves(forced(name, method, tolerance), reference(name), seen):.2f} s"
+
+    words = f"{when('dop853', 1e-10)} (by {seen:g}, torques every {TABULATED:g} s, integrated to 1e-10)"
+    yield Check(where, f"{TITLES[name]} leaves the path", published, words, None)
+    words = f"RKF {when('rkf45')}, Dormand-Prince {when('dopri5')}, ABM {when('abm')}"
+    yield Check(where, "the same, integrated to 1e-6", published, words, None)
 
 
 def figures(folder: Path) -> Iterator[Path]:
@@ -124,12 +134,12 @@ def reference(name: str) -> Cycloid:
 
 
 @cache
-def forced(name: str, method: str = "rkf45") -> Trajectory:
+def forced(name: str, method: str = "rkf45", tolerance: float = 1e-6) -> Trajectory:
     """Driven by the torques of the cycloidal motion, tabulated, with nothing to keep it on its path."""
     model: Model = zoo.get(name)
     times = np.linspace(0, T, round(T / TABULATED) + 1)
-    torques = Table.following(model, reference(name), times)
-    return simulate(model, STARTS[name], duration=T, forces=torques, method=method, rtol=1e-6, atol=1e-6, dt=TABULATED)
+    options: dict[str, Any] = {"method": method, "rtol": tolerance, "atol": tolerance, "dt": TABULATED}
+    return simulate(model, STARTS[name], duration=T, forces=Table.following(model, reference(name), times), **options)
 
 
 def leaves(run: Trajectory, desired: Cycloid, by: float) -> float:
