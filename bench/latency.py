@@ -20,9 +20,7 @@ def measure(rounds: int) -> Report:
             *([_drake(model, sets)] if has_drake() else []),
             torsor_program("Program, out=", model, ts.forward_dynamics, sets, target=1 / 0.5),
             Contender("torsor Program", ts.compile(model, ts.forward_dynamics), sets, target=1 / 0.5),
-            Contender(
-                "ts.forward_dynamics", lambda *s, m=model: ts.forward_dynamics(m, *s), sets, target=1 / 0.8
-            ),
+            Contender("ts.forward_dynamics", ts.forward_dynamics, [(model, *s) for s in sets], target=1 / 0.8),
         ]
         report.rows += race(name, contenders, unit="a call", rounds=rounds)
     return report

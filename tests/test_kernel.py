@@ -200,6 +200,53 @@ def test_any_layout_numpy_accepts(specialised):
     assert np.array_equal(program(q, v, inside, out=inside), expected)
 
 
+MATRICES = (ts.mass_matrix, ts.inverse_mass_matrix, ts.coriolis_matrix)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("function", MATRICES, ids=lambda f: f.__name__)
+def test_matrices_are_laid_out_alike_wherever_they_go(function, dtype):
+    """Several megabytes are written past the caches, in whole lines where they lie alike; a few states are not."""
+    model = zoo.humanoid()
+    rng = np.random.default_rng(2)
+    count = 9 * 2**20 // (model.nv**2 * np.dtype(dtype).itemsize)
+    states = [model.random_configuration(rng, count), rng.normal(size=(count, model.nv))]
+    program = ts.compile(model, function, dtype=dtype)
+    states = [x.astype(dtype) for x in states[: len(program.inputs)]]
+    few = [program(*(x[k : k + 50] for x in states)) for k in (0, count - 50)]
+    room = np.full((count + 1) * (model.nv**2 + 3), np.nan, dtype)
+    for shift in (0, 1, 5):
+        for width in (model.nv**2, model.nv**2 + 3):  # rows that follow each other, and rows with gaps
+            rows = room[shift : shift + count * width].reshape(count, width)
+            rows[:] = np.nan
+            out = rows[:, : model.nv**2].reshape(count, model.nv, model.nv)
+            assert np.shares_memory(out, room)
+            program(*states, out=out)
+            assert np.array_equal(out[:50], few[0])
+            assert np.array_equal(out[-50:], few[1])
+            assert np.isnan(rows[:, model.nv**2 :]).all()  # the gaps
+            assert not np.isnan(out).any()
+    turned = np.empty((model.nv, model.nv, 50), dtype).transpose(2, 1, 0)
+    assert np.array_equal(program(*(x[:50] for x in states), out=turned), few[0])
+
+
+@pytest.mark.parametrize("function", MATRICES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("specialised", [True, False])
+def test_entries_of_a_matrix_have_the_same_bits_in_any_lane(function, specialised):
+    model = zoo.random_tree(6, seed=3)
+    rng = np.random.default_rng(4)
+    states = [model.random_configuration(rng, 21), rng.normal(size=(21, model.nv))]
+    widths = [lanes for lanes in (1, 2, 4, 8) if lanes <= machine.host().lanes(64)]
+    programs = [ts.compile(model, function, specialised=specialised, lanes=lanes) for lanes in widths]
+    states = states[: len(programs[0].inputs)]
+    expected = programs[-1](*states)
+    for program in programs:
+        assert np.array_equal(program(*states), expected)
+        assert np.array_equal(program(*(x[3] for x in states)), expected[3])
+    if function is not ts.coriolis_matrix:
+        assert np.array_equal(expected, expected.swapaxes(1, 2))  # symmetric to the bit
+
+
 # Sine, cosine, logarithm -----------------------------------------------------------------------------------------
 
 

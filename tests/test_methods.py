@@ -87,6 +87,28 @@ def test_every_method_gives_the_same(model):
         assert difference(ts.mass_solve(model, q, tau, method=method), ts.mass_solve(model, q, tau)) < IDENTITY
 
 
+@pytest.mark.parametrize("specialised", [True, False])
+@pytest.mark.parametrize("model", [zoo.general_arm(3), zoo.random_tree(7, 2)], ids=["arm", "tree"])
+def test_every_inverse_is_the_same(model, specialised):
+    q = model.random_configuration(np.random.default_rng(0), 11)
+    expected = np.linalg.inv(ts.mass_matrix(model, q))
+    assert difference(ts.inverse_mass_matrix(model, q, method="fixman"), expected) < IDENTITY
+    for method in METHODS["inverse_mass_matrix"]:
+        program = ts.compile(model, ts.inverse_mass_matrix, method=method, specialised=specialised)
+        assert difference(program(q), expected) < IDENTITY
+        assert difference(ts.inverse_mass_matrix(model, q, method=method), expected) < IDENTITY
+
+
+def test_the_inverse_is_a_product_while_ways_to_the_base_are_short():
+    """With fewer operations, then; a chain of hundreds goes column by column."""
+    for model in (zoo.puma_saha(), zoo.humanoid(), zoo.random_chain(300)):
+        choice = method_for(model, ts.inverse_mass_matrix)
+        assert choice.method == ("product" if model.nv < 100 else "articulated")
+        programs = {m: ts.compile(model, ts.inverse_mass_matrix, method=m) for m in METHODS["inverse_mass_matrix"]}
+        counts = {method: sum(program.operations) for method, program in programs.items()}
+        assert counts[choice.method] == min(counts.values())
+
+
 def test_programs_take_the_same_choice():
     model = zoo.general_arm(3)
     q, v, tau = np.random.default_rng(0).normal(size=(3, 3))

@@ -12,6 +12,7 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import lie, reference
@@ -49,12 +50,11 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     deep, Featherstone & Fijany: for one very long chain) or "auto": the one of the first four with the fewest
     operations for this model, as `method_for` tells.
     """
-    if method == "auto" and external is None:
+    if external is None and method == "auto":
         state: Any = q
         try:  # `_call`, written out: this is what is called a million times, one state a call
-            one, _, few = model.programs[forward_dynamics, state.dtype.char]
-            if few and state.ndim == 1 and type(q) is np.ndarray:
-                result = one(q, v, tau)
+            if state.ndim == 1 and type(q) is ndarray:
+                result = model.programs[state.dtype.char](q, v, tau)
                 if isfinite(sum(result.tolist())):
                     return result
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -99,10 +99,16 @@ def mass_matrix(model: Model, q: ArrayLike) -> Array:
 
 
 def inverse_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> Array:
-    """M(q)^-1, (..., nv, nv), by "articulated" inertias or relaxed constraints ("fixman")."""
-    if _choose(method, "articulated", "fixman") == "fixman":
+    """M(q)^-1, (..., nv, nv), symmetric to the bit.
+
+    method: by articulated inertias, column by column ("articulated") or as U^T D^-1 U ("product", where the ways to the
+    base are short); by relaxed constraints ("fixman"); or "auto": the quicker of the first two.
+    """
+    if method == "auto":
+        return _call(_automatic(model, inverse_mass_matrix), model, q)
+    if method == "fixman":
         return _call(fixman.inverse_mass_matrix, require_regular(model), q)
-    return _call(articulated.inverse_mass_matrix, model, q)
+    return _call(_named(inverse_mass_matrix, method, "fixman"), model, q)
 
 
 def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, method: str = "auto") -> Array:
@@ -261,8 +267,9 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
         raise ArgumentError(f"{function!r} cannot be compiled; these can: {known}")
     if method != "auto":
         algorithm = _named(function, method)
-    elif function.__name__ in METHODS and specialised is not False:
-        algorithm = _automatic(model, function)
+    elif function.__name__ in METHODS:
+        chosen = _automatic(model, function)
+        algorithm = algorithm if chosen.solve and specialised is False else chosen
     if algorithm.solve and model.nv > MOST_FREEDOMS:
         raise ArgumentError(f"method {method!r} is compiled for {MOST_FREEDOMS} freedoms at most, not {model.nv}")
     if external and "external" not in algorithm.options:
@@ -294,7 +301,7 @@ def _call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike
     result that is not finite, leads to `_carefully`, which checks everything and says what is wrong.
     """
     first: Any = args[0]
-    if type(first) is np.ndarray:  # not one that lies on a GPU
+    if type(first) is ndarray:  # not one that lies on a GPU
         try:
             one, many, few = model.programs[what, first.dtype.char]
             result = one(*args) if first.ndim == 1 else many(*args)
@@ -337,6 +344,8 @@ def _carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple
     if not given and body is None and not (algorithm.inverts and model.has_degenerate_bodies):
         few = len(program.shape) == 1 and program.shape[0] < 64
         model.programs[what, dtype.char] = program.ufunc, program, few  # where `_call` looks: one state, all cores
+        if what is forward_dynamics and few:
+            model.programs[dtype.char] = program.ufunc
     result = program(*(x.astype(dtype, copy=False) for x in arrays))
     if algorithm.inverts and model.has_degenerate_bodies:
         _refuse_singular(algorithm, model, arrays[0])

@@ -92,6 +92,8 @@ class Algorithm:
     options: tuple[str, ...] = ()
     symmetric: bool = False  # a matrix of which the climb gives the upper triangle
     lower: str | None = None  # a matrix whose lower triangle has a name of its own
+    product: bool = False  # the matrix is U^T X, where the climb keeps the columns of U (`output`) and X (`lower`)
+    by_columns: Algorithm | None = None  # of a product: the same column by column, for loops that cannot do it (CUDA)
     finish: Callable[[Any, Any], Scalar] | None = None  # kind "base": (base, what arrived) -> the answer
     solve: Callable[[Mat, Sequence[int], Sequence[Here]], list[Scalar]] | None = None  # made of a matrix, by
     # (matrix, parents, here); such an algorithm has straight-line code only
@@ -180,6 +182,9 @@ def _matrix(algorithm: Algorithm, stage: Columns, links: Sequence[Link], parent:
     for link in links:
         first.append(first[-1] + link.joint.nv)
     n = first[-1]
+    if algorithm.product:
+        ways = [climb(stage, links, parent, here, j, k) for j, link in enumerate(links) for k in range(link.joint.nv)]
+        return Mat.symmetric(lambda i, j: _along(algorithm, ways[i], ways[j]), n)
     A: list[list[Scalar]] = [[0.0] * n for _ in range(n)]
     for j, link in enumerate(links):
         for k in range(link.joint.nv):
@@ -201,6 +206,16 @@ def _matrix(algorithm: Algorithm, stage: Columns, links: Sequence[Link], parent:
                     for r, x in enumerate(keep[algorithm.lower]):
                         A[column][first[i] + r] = x
     return Mat.of(A)
+
+
+def _along(algorithm: Algorithm, one: dict[int, dict[str, Any]], other: dict[int, dict[str, Any]]) -> Scalar:
+    """sum u x over the freedoms on both ways."""
+    assert algorithm.lower
+    total: Scalar = 0.0
+    for i in sorted(one.keys() & other.keys()):
+        for u, x in zip(one[i][algorithm.output], other[i][algorithm.lower]):
+            total = total + u * x
+    return total
 
 
 def unflatten(xs: Sequence[Scalar], sizes: Sequence[int]) -> list[Vec]:

@@ -104,17 +104,18 @@ def accelerate(link, here, parent):
     return dict(A=A), dict(qdd=qdd)
 
 
-def unit_torques(lift_at: Callable[[Any, Spatial, Vec], tuple[Spatial, Vec]], spread: Sweep) -> Columns:
-    """The columns of M^-1: a unit torque at one freedom, none elsewhere, felt down to the base and then everywhere.
+def unit_torques(take: Callable[[Any, Spatial, Vec], tuple[Spatial, dict[str, Any]]],
+                 spread: Sweep | None = None) -> Columns:  # fmt: skip
+    """For each freedom: a unit torque there, none elsewhere, felt down to the base and perhaps then everywhere.
 
-    Where an earlier pass has eliminated the joints, `lift_at(here, F, b)` is `lift` at one of them; `spread` finds
-    the accelerations from the share x that this leaves to each.
+    Where an earlier pass has eliminated the joints, `take(here, F, b)` gives what one of them hands on of the force F
+    and what it keeps; `spread` finds the accelerations from the shares x among that.
     """
 
     def on(link, here, F: Spatial, b: Vec):
         f, _ = link.placed(here)
-        F, x = lift_at(here, F, b)
-        return dict(F=f.Ad_inv_dual(F)), dict(x=x)
+        F, keep = take(here, F, b)
+        return dict(F=f.Ad_inv_dual(F)), keep
 
     def start(link, here, k):
         return on(link, here, Spatial.zero(), Vec.unit(k, link.joint.nv))
@@ -122,7 +123,13 @@ def unit_torques(lift_at: Callable[[Any, Spatial, Vec], tuple[Spatial, Vec]], sp
     def climb(link, here, below):
         return on(link, here, below.F, Vec.zero(link.joint.nv))
 
-    return Columns(start, climb, spread, rest=lambda nv: dict(x=Vec.zero(nv)))
+    return Columns(start, climb, spread, rest=(lambda nv: dict(x=Vec.zero(nv))) if spread else None)
+
+
+def innovation(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Any]]:
+    """`pass_on` where `condense` was: keeps u and D^-1 u."""
+    F, u = pass_on(here.S, here.G, F, b)
+    return F, dict(u=u, x=solve(here.D, u))
 
 
 forward_dynamics = Algorithm(
@@ -137,7 +144,12 @@ log_det = Algorithm(
 )  # fmt: skip
 pivots = Algorithm("pivots", ("q",), (condense,), output="pivots", kind="joint", torques_only=True)
 inverse_mass_matrix = Algorithm(
-    "inverse_mass_matrix", ("q",),
-    (condense, unit_torques(lambda here, F, b: lift(here.S, here.G, here.D, F, b), accelerate)),
-    output="qdd", kind="matrix", inverts=True, torques_only=True,
+    "inverse_mass_matrix", ("q",), (condense, unit_torques(innovation, accelerate)), output="qdd", kind="matrix",
+    symmetric=True, inverts=True, torques_only=True,
+)  # fmt: skip
+# The same as M^-1 = U^T D^-1 U, U the columns u (Ploen & Park's square factor without its root).  Nothing spreads, but
+# every entry is a sum over the freedoms that two ways to the base share: fewer operations where these are few.
+inverse_by_product = Algorithm(
+    "inverse_mass_matrix", ("q",), (condense, unit_torques(innovation)), output="u", lower="x", product=True,
+    by_columns=inverse_mass_matrix, kind="matrix", inverts=True, torques_only=True,
 )  # fmt: skip

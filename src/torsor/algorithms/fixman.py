@@ -148,12 +148,18 @@ def settle(link, here, parent):
     return dict(a=carried + S @ qdd), dict(qdd=qdd)
 
 
+def push_on(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Vec]]:
+    """The joint's share of a force, where `relax` was, and what it hands on."""
+    F, x = here.held.push(F, b)
+    return F, dict(x=x)
+
+
 mass_solve = Algorithm(
     "mass_solve_fixman", ("q", "b"), (relax_and_push, settle), output="qdd", kind="joint", inverts=True
 )
 log_det = Algorithm("log_det_fixman", ("q",), (relax, log_pivots), output="log_det", kind="base", inverts=True)
 inverse_mass_matrix = Algorithm(
     "inverse_mass_matrix_fixman", ("q",),
-    (relax, unit_torques(lambda here, F, b: here.held.push(F, b), settle)),
-    output="qdd", kind="matrix", inverts=True,
+    (relax, unit_torques(push_on, settle)),
+    output="qdd", kind="matrix", symmetric=True, inverts=True,
 )  # fmt: skip

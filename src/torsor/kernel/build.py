@@ -11,7 +11,7 @@ import numpy as np
 
 from torsor.errors import ArgumentError
 from torsor.kernel import machine
-from torsor.kernel.data import input_shapes
+from torsor.kernel.data import Packing, input_shapes
 from torsor.kernel.frames import Framed, Kind, framed, regroup
 from torsor.kernel.llvm import Target
 from torsor.kernel.loops import loop_kernel, ranks_of, unrolled_kernel
@@ -160,7 +160,12 @@ def count(code: LoopCode, frames: Framed, body: int | None) -> Operations:
             total = total + Operations.of(c) * int(times)
         for (kind, _), c in code.columns.starts.items():
             total = total + Operations.of(c) * int(bodies[kind])
-        if code.columns.outward:
-            for c, times in zip(code.columns.outward.codes, bodies):
-                total = total + Operations.of(c) * (int(times) * model.nv)
+        if code.columns.outward:  # of a symmetric matrix, bodies up to the column's own
+            asked = np.cumsum(freedoms[::-1])[::-1] if code.algorithm.symmetric else np.full(model.n, model.nv)
+            visits = np.bincount(frames.kind, weights=asked, minlength=len(code.kinds)).astype(int)
+            for c, times in zip(code.columns.outward.codes, visits):
+                total = total + Operations.of(c) * int(times)
+        if code.algorithm.product:
+            shared = int(Packing.of("product", model).pairs[:, 2].sum())
+            total = total + Operations(mul=shared, add=shared)
     return total

@@ -104,7 +104,8 @@ class LoopWriter:
 
     # -- passes
 
-    def _pass(self, p: LoopPass) -> list[str]:
+    def _pass(self, p: LoopPass, end: str = "tree.n") -> list[str]:
+        """Over all bodies, or outward over those before `end`."""
         w = self.w
         values = w.emit(p.start, self._base)
         start = [values[("near", k)] for k in p.live]
@@ -113,7 +114,7 @@ class LoopWriter:
             if start:
                 with w.block(f"if (tree.flags & {IS_TREE})"):
                     w.set([self._hand("-1", k) for k in range(len(start))], start)
-            with w.block("for (int i = 0; i < tree.n; i += 1)"):
+            with w.block(f"for (int i = 0; i < {end}; i += 1)"):
                 self._outward(p, carried)
             return []
         with w.block("for (int i = tree.n - 1; i >= 0; i -= 1)"):
@@ -164,8 +165,9 @@ class LoopWriter:
             self.w.do("out[k] = 0;")
 
     def _matrix(self, c: LoopColumns) -> None:
-        """Every body, every freedom of it: one column."""
+        """Every body, every freedom of it: one column.  Of a symmetric matrix no body after the column's is asked."""
         w = self.w
+        end = "j + 1" if self.code.algorithm.symmetric else "tree.n"
         if c.outward is None:
             with w.block(f"if (tree.flags & {IS_TREE})"):
                 self._clear()
@@ -174,13 +176,13 @@ class LoopWriter:
             with w.block("for (int freedom = 0; freedom < j_freedoms; freedom += 1)"):
                 w.do(f"const int column = tree.index[j * {INDEX_WORDS} + 3] + freedom;")
                 if c.rest:
-                    with w.block("for (int k = 0; k < tree.n; k += 1)"):
+                    with w.block(f"for (int k = 0; k < {end}; k += 1)"):
                         for name in c.rest:
                             if name in self.slots:
                                 w.do(f"{self._slot('k', name)} = 0;")
                 self._climb(c, "j", "freedom")
                 if c.outward:
-                    self._pass(c.outward)
+                    self._pass(c.outward, end)
 
     def _climb(self, c: LoopColumns, start: str, freedom: str) -> None:
         w = self.w

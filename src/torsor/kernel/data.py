@@ -1,10 +1,14 @@
 """What a kernel is told of a model and of its arrays: the words it finds behind `data`.
 
     data     scratch bytes a lane | bodies | freedoms | flags | start of a climb | constants | index | gravity |
+             the packing of a matrix: places, columns, entries, second, pairs and their number |
              the sizes of the axes of all arrays
-    index    seven int32 a body: kind, parent, first q, first v, flags, freedoms, place of its constants
+    index    eight int32 a body: kind, parent, first q, first v, flags, freedoms, place of its constants, place of its
+             first freedom in a column
 
 Straight-line code knows its model and is told the scratch bytes and the sizes only.
+
+Of a matrix only what has to be computed is, packed column by column: `Packing` says where each entry is found.
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ from torsor.kernel.frames import Framed
 from torsor.model.model import Model
 
 # the int64 words of `data`
-SCRATCH, BODIES, FREEDOMS, FLAGS, FROM, NUMBERS, INDEX, GRAVITY, WORDS = range(9)
+SCRATCH, BODIES, FREEDOMS, FLAGS, FROM, NUMBERS, INDEX, GRAVITY = range(8)
+PLACES, COLUMNS, ENTRIES, SECOND, PAIRS, PAIR_COUNT, WORDS = range(8, 15)
 # flags of a body
 CHAINED, BRANCHES, FIRST = 1, 2, 4  # hangs on the body before it | is handed to through memory | stores, not adds
 # flags of the model
@@ -35,6 +40,7 @@ class Layout(NamedTuple):
     numbers: Sequence[Sequence[str]]  # for each kind of body, the constants it reads
     kept: int  # how many numbers a body keeps from pass to pass
     handed: int  # the most numbers any pass hands on
+    matrix: str = ""  # how much of a matrix is computed: see `Packing`
 
     def scratch(self, model: Model) -> int:
         """The numbers of scratch memory a state needs."""
@@ -42,11 +48,76 @@ class Layout(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Packing:
+    """Where the entries of a matrix are found among the numbers computed: column after column, of each
+
+    "symmetric path", "path"   the rows on the way to the base
+    "two paths"                the same, then once more for the lower triangle
+    "product"                  two such columns, u and x, then all different entries of U^T X
+    "symmetric"                the rows up to the column's own
+    "full"                     all rows
+
+    Place 0 holds a zero, for what belongs to none.
+    """
+
+    count: int  # places
+    above: NDArray[np.int32]  # (n,) freedoms of a column before the body's own
+    columns: NDArray[np.int32]  # (nv,) place of a column's first entry
+    entries: NDArray[np.int32]  # (nv, nv) place of an entry
+    second: int  # how many places on the second set of columns is
+    pairs: NDArray[np.int32]  # (:, 3) of the entries of a product: place of u, place of x, how many freedoms they share
+
+    @classmethod
+    def of(cls, kind: str, model: Model) -> Packing:
+        first, end = model.v_start[:-1], model.v_start[1:]
+        on_way = kind in ("symmetric path", "path", "two paths", "product")
+        ways: list[NDArray[Any]] = []  # the rows of a column of each body
+        for parent, a, b in zip(model.parent, first, end):
+            if on_way:
+                ways.append(np.concatenate([ways[parent] if parent >= 0 else [], np.arange(a, b)]).astype(np.int64))
+            else:
+                ways.append(np.arange(b if kind == "symmetric" else model.nv))
+        above = np.array([len(way) for way in ways]) - (end - first) if on_way else first
+        bodies = np.repeat(np.arange(model.n), end - first)
+        lengths = np.array([len(ways[i]) for i in bodies])
+        columns = 1 + np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        total = int(lengths.sum())
+        entries = np.zeros((model.nv, model.nv), np.int32)
+        if kind == "product":
+            return cls._of_product(above, columns, entries, total, [ways[i] for i in bodies])
+        for j, (i, start) in enumerate(zip(bodies, columns)):
+            rows, places = ways[i], start + np.arange(len(ways[i]))
+            entries[rows, j] = places
+            if kind == "two paths":
+                proper = rows < first[i]
+                entries[j, rows[proper]] = total + places[proper]
+            elif kind.startswith("symmetric"):  # in a body's own block the last column to be written holds
+                entries[j, rows] = places
+        count = 1 + (2 * total if kind == "two paths" else total)
+        return cls(count, above.astype(np.int32), columns.astype(np.int32), entries, total, np.zeros((0, 3), np.int32))
+
+    @classmethod
+    def _of_product(cls, above: NDArray[Any], columns: NDArray[Any], entries: NDArray[np.int32], total: int,
+                    ways: list[NDArray[Any]]) -> Packing:  # fmt: skip
+        pairs: list[tuple[int, int, int]] = []
+        for j, way in enumerate(ways):
+            for i in range(j + 1):
+                short = min(len(way), len(ways[i]))
+                shared = int((way[:short] == ways[i][:short]).sum())  # the beginning of both
+                if shared:
+                    entries[i, j] = entries[j, i] = 1 + 2 * total + len(pairs)
+                    pairs.append((columns[i], total + columns[j], shared))
+        return cls(1 + 2 * total + len(pairs), above.astype(np.int32), columns.astype(np.int32), entries, total,
+                   np.array(pairs, np.int32).reshape(-1, 3))  # fmt: skip
+
+
+@dataclass(frozen=True)
 class KernelData:
-    """The words, and what they point to."""
+    """The words, and what they point to: the numbers, the index and gravity of a model, the packing of a matrix."""
 
     words: NDArray[np.int64]
-    owned: tuple[Any, ...]
+    owned: tuple[NDArray[Any], ...] = ()
+    packing: Packing | None = None
 
 
 def input_shapes(inputs: Sequence[str], model: Model) -> list[tuple[int, ...]]:
@@ -58,7 +129,7 @@ def input_shapes(inputs: Sequence[str], model: Model) -> list[tuple[int, ...]]:
 def unrolled_data(shapes: Sequence[tuple[int, ...]], bits: int) -> KernelData:
     """`shapes`: of all inputs, and of the output."""
     numbers = sum(math.prod(shape) for shape in shapes)
-    return KernelData(np.array([numbers * bits // 8, *(n for shape in shapes for n in shape)], np.int64), ())
+    return KernelData(np.array([numbers * bits // 8, *(n for shape in shapes for n in shape)], np.int64))
 
 
 def loop_data(layout: Layout, framed: Framed, shapes: Sequence[tuple[int, ...]], bits: int,
@@ -81,16 +152,24 @@ def loop_data(layout: Layout, framed: Framed, shapes: Sequence[tuple[int, ...]],
     _, last = np.unique(far_parents[::-1], return_index=True)  # the last child of each is the first to arrive
     flags[np.flatnonzero(~chained)[::-1][last]] |= FIRST
     freedoms = model.v_start[1:] - model.v_start[:-1]
-    columns = (framed.kind, model.parent, model.q_start[:-1], model.v_start[:-1], flags, freedoms, rows[:-1])
+    packing = Packing.of(layout.matrix, model) if layout.matrix else None
+    above = packing.above if packing else np.zeros(model.n)
+    columns = (framed.kind, model.parent, model.q_start[:-1], model.v_start[:-1], flags, freedoms, rows[:-1], above)
     index = np.zeros((model.n, INDEX_WORDS), np.int32)
     for k, column in enumerate(columns):
         index[:, k] = column
     sizes = [n for shape in shapes for n in shape]
     words = np.zeros(WORDS + len(sizes), np.int64)
     words[WORDS:] = sizes
-    words[SCRATCH] = (layout.scratch(model) + sum(math.prod(shape) for shape in shapes)) * bits // 8
+    buffers = sum(math.prod(shape) for shape in shapes[:-1]) + (packing.count if packing else math.prod(shapes[-1]))
+    words[SCRATCH] = (layout.scratch(model) + buffers) * bits // 8
     words[BODIES], words[FREEDOMS] = model.n, model.nv
     words[FLAGS] = (0 if model.is_chain else IS_TREE) | (BASE_BRANCHES if (far_parents < 0).any() else 0)
     words[FROM] = -1 if body is None else body
     words[NUMBERS], words[INDEX], words[GRAVITY] = (x.ctypes.data for x in (numbers, index, gravity))
-    return KernelData(words, (numbers, index, gravity))
+    if packing:
+        words[PLACES] = packing.count
+        words[COLUMNS], words[ENTRIES] = packing.columns.ctypes.data, packing.entries.ctypes.data
+        words[SECOND], words[PAIRS] = packing.second, packing.pairs.ctypes.data
+        words[PAIR_COUNT] = len(packing.pairs)
+    return KernelData(words, (numbers, index, gravity), packing)

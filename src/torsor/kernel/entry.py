@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from torsor.kernel.elementary import far_sincos
 from torsor.kernel.llvm import Target, Writer
@@ -21,39 +22,60 @@ _FLUSH = 0x8040  # FTZ and DAZ of x86's MXCSR
 _MXCSR = "declare void @llvm.x86.sse.stmxcsr(ptr)\ndeclare void @llvm.x86.sse.ldmxcsr(ptr)"
 
 
+_STREAMING = "declare void @llvm.x86.sse.sfence()\n!0 = !{i32 1}"
+
+# What a function that works on one block of states is called with; the states are those from `first` on.
+BLOCK = (
+    "ptr noalias readonly %args, ptr noalias readonly %steps, ptr noalias readonly %data, ptr noalias %work, i64 %first"
+)
+
+
+class Function(NamedTuple):
+    """A function without a result, its body written."""
+
+    name: str
+    parameters: str
+    body: Writer
+
+    def __str__(self) -> str:
+        w = self.body
+        room = f"  %far_angles = alloca [{w.far_room} x i8], align 64\n" if w.far_room else ""
+        lines = "\n".join(w.lines)
+        return (
+            f"define private void @{self.name}({self.parameters}) nounwind {_vector_width(w.target)} {{\n"
+            f"entry:\n{room}{lines}\n  ret void\n}}\n"
+        )
+
+
 def kernel_module(vector: Target, inputs: int, body: Callable[[Writer], None], flush: bool) -> str:
     """The module of a kernel with so many inputs; `body` writes the work on one block of states.
 
     It is written twice: for a vector of states and for a single one.
     """
-    parts, declarations = [], {}
-    targets = [vector] if vector.lanes == 1 else [vector, replace(vector, lanes=1)]
-    for target in targets:
+    blocks = []
+    for target in [vector] if vector.lanes == 1 else [vector, replace(vector, lanes=1)]:
         writer = Writer(target)
-        text = _block_function(writer, body)
-        parts.append(text)
-        declarations.update(dict.fromkeys(writer.declarations.splitlines()))
-        if writer.far_room and target is targets[-1]:
-            parts.append(far_sincos(target))
-        if writer.uses_turning:
-            parts += [turning(target, into=True), turning(target, into=False)]
+        body(writer)
+        blocks.append(Function(f"block_{target.lanes}", BLOCK, writer))
+    return module_of(blocks, vector, inputs, flush)
+
+
+def module_of(functions: Sequence[Function], vector: Target, inputs: int, flush: bool) -> str:
+    """Functions, what they call, and the entry: it calls @block_1, and @block_W for blocks of W states."""
+    writers = [f.body for f in functions]
+    parts = [str(f) for f in functions]
+    if any(w.far_room for w in writers):
+        parts.append(far_sincos(vector))
+    turnings = dict.fromkeys((w.target, direction) for w in writers for direction in sorted(w.turnings))
+    parts += [turning(target, direction) for target, direction in turnings]
     parts.append(_entry(vector, inputs, flush))
     if vector.x86:
         parts.append(_MXCSR)
+    if streams(vector):
+        name, T = f"@llvm.masked.store.{vector.suffix}.p0", vector.vector
+        parts.append(f"declare void {name}({T}, ptr, i32, {vector.bools})\n{_STREAMING}")
+    declarations = dict.fromkeys(line for w in writers for line in w.declarations.splitlines())
     return "\n".join([*declarations, *parts])
-
-
-def _block_function(w: Writer, body: Callable[[Writer], None]) -> str:
-    """void block_W(args, steps, data, work, first): the W states from `first` on."""
-    T = w.target
-    body(w)
-    room = f"  %far_angles = alloca [{w.far_room} x i8], align 64\n" if w.far_room else ""
-    lines = "\n".join(w.lines)
-    return (
-        f"define private void @block_{T.lanes}(ptr noalias readonly %args, ptr noalias readonly %steps, "
-        f"ptr noalias readonly %data, ptr noalias %work, i64 %first) nounwind {_vector_width(T)} {{\n"
-        f"entry:\n{room}{lines}\n  ret void\n}}\n"
-    )
 
 
 def _entry(T: Target, inputs: int, flush: bool) -> str:
@@ -61,7 +83,7 @@ def _entry(T: Target, inputs: int, flush: bool) -> str:
 
     The states that such a block does again give the same bits again, unless the output is written over an input;
     then, and in batches smaller than a block, the rest is done one by one.  data[0] is the number of bytes of
-    scratch memory a lane needs: taken from the stack if small.
+    scratch memory a lane needs: taken from the stack if small.  The word before it is the number of states.
     """
     save = restore = ""
     if T.x86:
@@ -76,6 +98,7 @@ def _entry(T: Target, inputs: int, flush: bool) -> str:
   store i32 %old, ptr %status, align 4
   call void @llvm.x86.sse.ldmxcsr(ptr %status)"""
     W = T.lanes
+    fence = "\n  call void @llvm.x86.sse.sfence()" if streams(T) else ""
     alias = f"""
   %out_place = getelementptr ptr, ptr %args, i64 {inputs}
   %out = load ptr, ptr %out_place, align 8
@@ -113,7 +136,8 @@ entry:{save}
   %scratch = load i64, ptr %data, align 8
   %enough = icmp sge i64 %count, {W}
   %wide = select i1 %enough, i64 {W}, i64 1
-  %bytes = mul i64 %scratch, %wide
+  %needed = mul i64 %scratch, %wide
+  %bytes = add i64 %needed, 64
   %small = icmp ule i64 %bytes, 65536
   br i1 %small, label %on_stack, label %on_heap
 on_stack:
@@ -128,8 +152,11 @@ on_heap:
   %far = inttoptr i64 %aligned to ptr
   br label %go
 go:
-  %work = phi ptr [%near, %on_stack], [%far, %on_heap]
+  %head = phi ptr [%near, %on_stack], [%far, %on_heap]
   %owned = phi ptr [null, %on_stack], [%heap, %on_heap]
+  %work = getelementptr i8, ptr %head, i64 64
+  %count_place = getelementptr i8, ptr %head, i64 56
+  store i64 %count, ptr %count_place, align 8
   %any = icmp sgt i64 %count, 0
   br i1 %any, label %work_to_do, label %done
 work_to_do:
@@ -144,29 +171,37 @@ single:
   %k2 = add i64 %k, 1
   %again = icmp slt i64 %k2, %count
   br i1 %again, label %single, label %done
-done:
+done:{fence}
   call void @free(ptr %owned){restore}
   ret void
 }}
 """
 
 
-def turning(target: Target, into: bool) -> str:
-    """turn_in: numbers that belong to one state after the other are put side by side; turn_out: back again.
+def turning(target: Target, direction: str) -> str:
+    """turn_in: numbers that belong to one state after the other are put side by side; turn_out: back again; unpack:
+    back again, each from the place that `entries` has for it.
 
     In memory every state has its own rows (`step` bytes apart); in the buffer there is a vector of states for every
-    column.  Four columns of four rows at a time are turned by shuffles; the last four overlap those before.
+    column.  Squares of as many columns as there are states, or of four, are turned by shuffles; the last overlaps
+    those before.
     """
     T, w, size = target, Writer(target), target.size
-    groups = T.lanes // 4
-    name = f"turn_{'in' if into else 'out'}_{T.lanes}"
+    into, packed = direction == "turn_in", direction == "unpack"
+
+    def vector_of(column: str) -> str:
+        if packed:
+            entry = w.op(f"load i32, ptr {w.address('%entries', w.i64('mul', column, 4))}, align 4")
+            column = w.op(f"sext i32 {entry} to i64")
+        return w.address("%buffer", w.i64("mul", column, T.lanes * size))
 
     columns = w.i64("mul", w.i64("mul", "%d0", "%d1"), "%d2")
-    enough = w.op(f"icmp sge i64 {columns}, 4")
-    w.branch(w.op(f"and i1 {enough}, %contiguous"), "quick" if groups else "slow", "slow")
-    if groups:
-        _turn_quickly(w, columns, into)
-    w.start("slow")
+    for width in sorted({T.lanes, 4}, reverse=True) if T.lanes >= 4 else ():
+        enough = w.op(f"icmp sge i64 {columns}, {width}")
+        w.branch(w.op(f"and i1 {enough}, %contiguous"), f"quick_{width}", f"after_{width}")
+        w.start(f"quick_{width}")
+        _turn_squares(w, width, columns, into, vector_of)
+        w.start(f"after_{width}")
     with w.loop("x", "0") as x:
         with w.loop("y", "0") as y:
             with w.loop("z", "0") as z:
@@ -174,7 +209,7 @@ def turning(target: Target, into: bool) -> str:
                 for index, stride in ((x.i, "%s0"), (y.i, "%s1"), (z.i, "%s2")):
                     place = w.address(place, w.i64("mul", index, stride))
                 flat = w.i64("add", w.i64("mul", w.i64("add", w.i64("mul", x.i, "%d1"), y.i), "%d2"), z.i)
-                vector = w.address("%buffer", w.i64("mul", flat, T.lanes * size))
+                vector = vector_of(flat)
                 for lane in range(T.lanes):
                     ends = [w.address(place, w.i64("mul", "%step", lane)), w.address(vector, lane * size)]
                     source, sink = ends if into else reversed(ends)
@@ -185,37 +220,80 @@ def turning(target: Target, into: bool) -> str:
         x.count_to(w, "%d0")
     w.do("ret void")
     body = "\n".join(w.lines)
+    pointers = "ptr %buffer, ptr %entries" if packed else "ptr %buffer"
     return (
-        f"define private void @{name}(ptr %array, i64 %step, i64 %d0, i64 %d1, i64 %d2, i64 %s0, i64 %s1, i64 %s2, "
-        f"i1 %contiguous, ptr %buffer) noinline nounwind {_vector_width(T)} {{\nentry:\n{body}\n}}\n"
+        f"define private void @{direction}_{T.lanes}(ptr %array, i64 %step, i64 %d0, i64 %d1, i64 %d2, i64 %s0, "
+        f"i64 %s1, i64 %s2, i1 %contiguous, i1 %stream, {pointers}) noinline nounwind {_vector_width(T)} "
+        f"{{\nentry:\n{body}\n}}\n"
     )
 
 
-def _turn_quickly(w: Writer, columns: str, into: bool) -> None:
+def _turn_squares(w: Writer, width: int, columns: str, into: bool, vector_of: Callable[[str], str]) -> None:
+    """All columns, `width` at a time."""
     T, size = w.target, w.target.size
-    quad, groups = f"<4 x {T.scalar}>", T.lanes // 4
-    w.start("quick")
-    last = w.i64("sub", columns, 4)
-    with w.loop("four", "0") as loop:
-        over = w.op(f"icmp sgt i64 {loop.i}, {last}")
-        first = w.op(f"select i1 {over}, i64 {last}, i64 {loop.i}")
+    groups = T.lanes // width
+    part, bools = f"<{width} x {T.scalar}>", f"<{width} x i1>"
+    masked = f"llvm.masked.store.v{width}f{T.bits}.p0"
+    last = w.i64("sub", columns, width)
+
+    def square(first: str, how: str = "", only: str = "") -> None:
         rows = w.address("%array", w.i64("mul", first, size))
         places = [w.address(rows, w.i64("mul", "%step", lane)) for lane in range(T.lanes)]
-        buffer = w.address("%buffer", w.i64("mul", first, T.lanes * size))
-        vectors = [w.address(buffer, k * T.lanes * size) for k in range(4)]
+        vectors = [vector_of(w.i64("add", first, k)) for k in range(width)]
         if into:
-            loaded = [w.op(f"load {quad}, ptr {place}, align {size}") for place in places]
-            turned = _turn_four(w, [_join(w, [loaded[4 * g + k] for g in range(groups)]) for k in range(4)])
-            for x, place in zip(turned, vectors):
+            loaded = [w.op(f"load {part}, ptr {place}, align {size}") for place in places]
+            joined = [_join(w, [loaded[width * g + k] for g in range(groups)], width) for k in range(width)]
+            for x, place in zip(_transposed(w, joined), vectors):
                 w.store(x, place)
         else:
-            for k, x in enumerate(_turn_four(w, [w.load(place) for place in vectors])):
+            for k, x in enumerate(_transposed(w, [w.load(place) for place in vectors])):
                 for g in range(groups):
-                    part = _shuffle(w, x, "poison", range(4 * g, 4 * g + 4), T.lanes)
-                    w.do(f"store {quad} {part}, ptr {places[4 * g + k]}, align {size}")
-        loop.next = w.i64("add", loop.i, 4)
+                    y = x if groups == 1 else _shuffle(w, x, "poison", range(width * g, width * (g + 1)), T.lanes)
+                    place = places[width * g + k]
+                    if only:
+                        w.do(f"call void @{masked}({part} {y}, ptr {place}, i32 {size}, {bools} {only})")
+                    else:
+                        w.do(f"store {part} {y}, ptr {place}, align {how or size}")
+
+    if streams(T) and width == T.lanes and not into:
+        # whole cache lines, where they lie alike in all rows; what is left before and behind them by itself
+        address = w.op("ptrtoint ptr %array to i64")
+        odd = w.i64("or", w.i64("and", "%step", 63), w.i64("and", address, size - 1))
+        alike, several = w.op(f"icmp eq i64 {odd}, 0"), w.op(f"icmp sge i64 {columns}, {2 * width}")
+        w.branch(w.op(f"and i1 {alike}, {several}"), "lines", "together")
+        w.start("lines")
+        start = w.i64("udiv", w.i64("and", w.i64("sub", 0, address), 63), size)
+        end = w.i64("add", start, w.i64("and", w.i64("sub", columns, start), -width))
+        square("0", only=_lanes_where(w, "ult", start))
+        square(last, only=_lanes_where(w, "uge", w.i64("sub", end, last)))
+        w.branch("%stream", "past", "through")
+        for label, how in (("past", "64, !nontemporal !0"), ("through", "64")):
+            w.start(label)
+            with w.loop("line", start) as loop:
+                square(loop.i, how)
+                loop.next = w.i64("add", loop.i, width)
+                loop.again = w.op(f"icmp slt i64 {loop.next}, {end}")
+            w.do("ret void")
+        w.start("together")
+    with w.loop("square", "0") as loop:
+        over = w.op(f"icmp sgt i64 {loop.i}, {last}")
+        square(w.op(f"select i1 {over}, i64 {last}, i64 {loop.i}"))
+        loop.next = w.i64("add", loop.i, width)
         loop.again = w.op(f"icmp slt i64 {loop.next}, {columns}")
     w.do("ret void")
+
+
+def _lanes_where(w: Writer, relation: str, x: str) -> str:
+    """Which lanes have a number in that relation to x."""
+    n = w.target.lanes
+    first = w.op(f"insertelement <{n} x i64> poison, i64 {x}, i64 0")
+    every = w.op(f"shufflevector <{n} x i64> {first}, <{n} x i64> poison, <{n} x i32> zeroinitializer")
+    return w.op(f"icmp {relation} <{n} x i64> <{', '.join(f'i64 {k}' for k in range(n))}>, {every}")
+
+
+def streams(T: Target) -> bool:
+    """Whether a vector is a cache line, and can be written past the cache."""
+    return T.x86 and T.lanes * T.size == 64
 
 
 def _shuffle(w: Writer, a: str, b: str, picks: Sequence[int], lanes: int) -> str:
@@ -225,33 +303,28 @@ def _shuffle(w: Writer, a: str, b: str, picks: Sequence[int], lanes: int) -> str
     return w.op(f"shufflevector {vector} {a}, {vector} {b}, <{len(picks)} x i32> <{mask}>")
 
 
-def _join(w: Writer, parts: Sequence[str], lanes: int = 4) -> str:
-    """Vectors of four, one behind the other."""
+def _join(w: Writer, parts: Sequence[str], lanes: int) -> str:
+    """Vectors of so many lanes, one behind the other."""
     if len(parts) == 1:
         return parts[0]
     pairs = [_shuffle(w, a, b, range(2 * lanes), lanes) for a, b in zip(parts[::2], parts[1::2])]
     return _join(w, pairs, 2 * lanes)
 
 
-def _turn_four(w: Writer, x: Sequence[str]) -> list[str]:
-    """Transpose four vectors, in every group of four lanes.  Its own inverse."""
-    W = w.target.lanes
-    groups = range(0, W, 4)
-    # single numbers meet their neighbours in a register's 128 bits; the pattern differs with their size
-    low, high = ((0, 2), (1, 3)) if w.target.bits == 64 else ((0, 1), (2, 3))
+def _transposed(w: Writer, x: Sequence[str]) -> list[str]:
+    """n vectors transposed, in every group of n lanes.  Its own inverse.
 
-    def mix(a: str, b: str, pick: tuple[int, int]) -> str:
-        return _shuffle(w, a, b, [g + k + W * side for g in groups for k in pick for side in (0, 1)], W)
-
-    def halves(a: str, b: str, half: int) -> str:
-        return _shuffle(w, a, b, [g + 2 * half + k + W * side for g in groups for side in (0, 1) for k in (0, 1)], W)
-
-    pairs = {pick: (mix(x[0], x[1], pick), mix(x[2], x[3], pick)) for pick in (low, high)}
-    result = [""] * 4
-    for pick, (a, b) in pairs.items():
-        for half in (0, 1):
-            result[pick[half]] = halves(a, b, half)
-    return result
+    Numbers, then pairs of them, then fours ... of two vectors change places.
+    """
+    W, n = w.target.lanes, len(x)
+    x = list(x)
+    for half in (1 << k for k in range(n.bit_length() - 1)):
+        for i in range(n):
+            if not i & half:
+                low, high = x[i], x[i + half]
+                x[i] = _shuffle(w, low, high, [k if not k & half else W + k - half for k in range(W)], W)
+                x[i + half] = _shuffle(w, low, high, [k + half if not k & half else W + k for k in range(W)], W)
+    return x
 
 
 def _vector_width(T: Target) -> str:

@@ -430,7 +430,7 @@ def compile_cuda(algorithm: Algorithm, model: Model, *, options: Sequence[str] =
     if isinstance(code, Code):
         shape = shape_of(code)
     else:
-        code = loops(algorithm, model, inputs)
+        code = loops(algorithm.by_columns or algorithm, model, inputs)
         shape = shape_of_loops(code, model)
     sizes = tuple((name, prod(core)) for name, core in zip(inputs, input_shapes(inputs, model)))
     kernel = Kernel(code, sizes, shape, 64 if dtype == "float64" else 32, trig)

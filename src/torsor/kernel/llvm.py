@@ -75,7 +75,7 @@ class Writer(Language):
         self._labels = 0
         self._declarations: dict[str, None] = {}
         self.far_room = 0  # bytes of stack for angles beyond the range of our own sine
-        self.uses_turning = False
+        self.turnings: set[str] = set()  # functions of `entry.turning` that are called
 
     # -- plain instructions
 
@@ -89,6 +89,12 @@ class Writer(Language):
 
     def declare(self, text: str) -> None:
         self._declarations[f"declare {text}"] = None
+
+    def constants(self, name: str, numbers: Sequence[int]) -> str:
+        """A table of int32 beside the code."""
+        values = ", ".join(f"i32 {k}" for k in numbers)
+        self._declarations[f"@{name} = private constant [{len(numbers)} x i32] [{values}]"] = None
+        return f"@{name}"
 
     @property
     def declarations(self) -> str:

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torsor.kernel.data import (
     BASE_BRANCHES,
     BODIES,
     BRANCHES,
     CHAINED,
+    COLUMNS,
+    ENTRIES,
     FIRST,
     FLAGS,
     FREEDOMS,
@@ -30,6 +32,10 @@ from torsor.kernel.data import (
     INDEX_WORDS,
     IS_TREE,
     NUMBERS,
+    PAIR_COUNT,
+    PAIRS,
+    PLACES,
+    SECOND,
     WORDS,
 )  # fmt: skip
 from torsor.kernel.entry import kernel_module
@@ -37,18 +43,32 @@ from torsor.kernel.llvm import Target, Writer
 from torsor.kernel.tape import Code
 from torsor.kernel.trace import LoopCode, LoopColumns, LoopPass
 
+# Output of more bytes than this is written past the caches, which could not hold it anyway.
+STREAMED = 8 << 20
+
+
+class Packed(NamedTuple):
+    """How an output is packed."""
+
+    count: str  # of places
+    entries: str  # pointer to the place of every entry, int32
+
 
 class Arrays:
     """The arrays of a call, seen from a block of states.
 
     One state reads and writes them where they are.  A block of states first copies its part of every input to
     scratch memory, turned so that the states lie side by side, and copies the output back in the end: rows of
-    contiguous numbers are turned four columns at a time, several times faster than gathered one by one.
+    contiguous numbers are turned several columns at a time, much faster than gathered one by one.
+
+    A packed output is put to places, among which all its entries are found in the end: those that are equal are
+    computed, and held, once.
     """
 
-    def __init__(self, w: Writer, inputs: Mapping[str, int], output_rank: int, sizes_at: int) -> None:
+    def __init__(self, w: Writer, inputs: Mapping[str, int], output_rank: int, sizes_at: int,
+                 packed: Packed | None = None) -> None:  # fmt: skip
         """`sizes_at`: the word of `data` where the sizes of all axes of all arrays begin."""
-        self.w = w
+        self.w, self.packed = w, packed
         self.turned = w.target.lanes > 1
         self.places: dict[str, tuple[str, list[str], list[str]]] = {}  # pointer, strides, sizes
         self.buffers: dict[str, str] = {}
@@ -60,19 +80,23 @@ class Arrays:
             step = w.load_i64("%steps", a)
             pointer = w.address(w.load_ptr("%args", a), w.i64("mul", step, "%first"))
             strides = [w.load_i64("%steps", len(ranks) + axis + k) for k in range(rank)]
-            sizes = [w.load_i64("%data", sizes_at + axis + k) for k in range(rank)] if self.turned else []
+            sizes = [w.load_i64("%data", sizes_at + axis + k) for k in range(rank)]
             axis += rank
             self.places[name], self.lane_steps[name] = (pointer, strides, sizes), step
-            if self.turned:
+            places = packed.count if packed and name == "out" else None
+            if self.turned or places:
                 self.buffers[name] = self.end
-                self.end = w.address(self.end, w.i64("mul", self._count(sizes), w.target.lanes * w.target.size))
+                count = places or self._count(sizes)
+                self.end = w.address(self.end, w.i64("mul", count, w.target.lanes * w.target.size))
         if self.turned:
             for name in inputs:
                 self._copy("turn_in", name)
 
     def finish(self) -> None:
         """The output is complete."""
-        if self.turned:
+        if self.packed:
+            self._copy("unpack", "out", self.packed.entries)
+        elif self.turned:
             self._copy("turn_out", "out")
 
     def _count(self, sizes: Sequence[str]) -> str:
@@ -81,7 +105,7 @@ class Arrays:
             count = self.w.i64("mul", count, size)
         return count
 
-    def _copy(self, direction: str, name: str) -> None:
+    def _copy(self, direction: str, name: str, *entries: str) -> None:
         w, T = self.w, self.w.target
         pointer, strides, sizes = self.places[name]
         packed, contiguous = str(T.size), w.op("icmp eq i64 0, 0")
@@ -91,9 +115,12 @@ class Arrays:
             packed = w.i64("mul", packed, size)
         axes = ["1", "1", "1", *sizes][-3:], ["0", "0", "0", *strides][-3:]
         numbers = ", ".join(f"i64 {x}" for x in (*axes[0], *axes[1]))
-        w.uses_turning = True
+        states = w.load_i64("%work", -1)
+        stream = w.op(f"icmp sgt i64 {w.i64('mul', states, self.lane_steps[name])}, {STREAMED}")
+        w.turnings.add(direction)
+        pointers = ", ".join(f"ptr {x}" for x in (self.buffers[name], *entries))
         w.do(f"call void @{direction}_{T.lanes}(ptr {pointer}, i64 {self.lane_steps[name]}, {numbers}, "
-             f"i1 {contiguous}, ptr {self.buffers[name]})")  # fmt: skip
+             f"i1 {contiguous}, i1 {stream}, {pointers})")  # fmt: skip
 
     def _address(self, name: str, indices: Sequence[str | int]) -> str:
         pointer, strides, sizes = self.places[name]
@@ -115,6 +142,17 @@ class Arrays:
     def put(self, x: str, name: str, *indices: str | int) -> None:
         self.w.store(x, self._address(name, indices))
 
+    def put_at(self, x: str, place: str | int) -> None:
+        """To a place of the packed output."""
+        self.w.store(x, self._place(place))
+
+    def get_at(self, place: str) -> str:
+        return self.w.load(self._place(place))
+
+    def _place(self, place: str | int) -> str:
+        width = self.w.target.lanes * self.w.target.size
+        return self.w.address(self.buffers["out"], self.w.i64("mul", place, width))
+
 
 def ranks_of(inputs: Sequence[str]) -> dict[str, int]:
     """How many axes of an input are its own, not the batch's."""
@@ -127,10 +165,20 @@ def ranks_of(inputs: Sequence[str]) -> dict[str, int]:
 def unrolled_kernel(code: Code, inputs: Mapping[str, int], output_rank: int, target: Target) -> str:
     """`inputs`: the rank of each; inputs of the code are (name, indices...), outputs ("out", indices...)."""
 
+    places = {node: k for k, node in enumerate(dict.fromkeys(code.outputs.values()))}
+    entries = [places[code.outputs[name]] for name in sorted(code.outputs)]
+
     def body(w: Writer) -> None:
-        arrays = Arrays(w, inputs, output_rank, sizes_at=1)
-        for name, x in w.emit(code, lambda name: arrays.get(*name)).items():
-            arrays.put(x, *name)
+        several = w.target.lanes > 1 and len(places) < len(entries)
+        packed = Packed(str(len(places)), w.constants("entries", entries)) if several else None
+        arrays = Arrays(w, inputs, output_rank, 1, packed)
+        values = w.emit(code, lambda name: arrays.get(*name))
+        if packed:
+            for node, name in {node: name for name, node in code.outputs.items()}.items():
+                arrays.put_at(values[name], places[node])
+        else:
+            for name, x in values.items():
+                arrays.put(x, *name)
         arrays.finish()
 
     return kernel_module(target, len(inputs), body, flush=False)
@@ -160,13 +208,17 @@ class _Body:
     flags: str
     freedoms: str
     numbers: str
+    above: str
 
 
 class _LoopWriter:
     def __init__(self, w: Writer, code: LoopCode, rank: int) -> None:
         self.w, self.code = w, code
         self.slots = code.slots
-        self.arrays = Arrays(w, ranks_of(code.inputs), rank, sizes_at=WORDS)
+        packed = None
+        if code.layout.matrix:
+            packed = Packed(w.load_i64("%data", PLACES), w.load_ptr("%data", ENTRIES))
+        self.arrays = Arrays(w, ranks_of(code.inputs), rank, WORDS, packed)
         self.n, self.nv, self.flags = (w.load_i64("%data", k) for k in (BODIES, FREEDOMS, FLAGS))
         self.table, self.index, self.gravity = (w.load_ptr("%data", k) for k in (NUMBERS, INDEX, GRAVITY))
         self.width = w.target.lanes * w.target.size  # bytes of a vector
@@ -174,7 +226,7 @@ class _LoopWriter:
         self.work = self.arrays.end
         self.hands = w.address(self.work, w.i64("mul", self.n, self.row))
         self.hand_row = code.layout.handed * self.width
-        self.to_column: str | None = None  # where "out" goes in a matrix
+        self.column: str | None = None  # the place of the first entry of the column being made
 
     def write(self) -> None:
         arrived: list[str] = []
@@ -200,10 +252,11 @@ class _LoopWriter:
     def _at(self, i: str) -> _Body:
         row = self.w.address(self.index, self.w.i64("mul", i, 4 * INDEX_WORDS))
 
-        def word(k: int) -> str:
-            return self.w.op(f"sext i32 {self.w.op(f'load i32, ptr {self.w.address(row, 4 * k)}, align 4')} to i64")
+        return _Body(i, *(self._word(row, k) for k in range(INDEX_WORDS)))
 
-        return _Body(i, *(word(k) for k in range(7)))
+    def _word(self, row: str, k: int) -> str:
+        """The k-th int32 of a table's row."""
+        return self.w.op(f"sext i32 {self.w.op(f'load i32, ptr {self.w.address(row, 4 * k)}, align 4')} to i64")
 
     def _slot(self, i: str, name: Any) -> str:
         return self.w.address(self.w.address(self.work, self.w.i64("mul", i, self.row)), self.slots[name] * self.width)
@@ -244,13 +297,13 @@ class _LoopWriter:
                 self._write_entry(body, name, x)
 
     def _write_entry(self, body: _Body, name: Any, x: str) -> None:
-        """An entry of a matrix, at (this body, the column being made) or its mirror image."""
-        a, here = self.code.algorithm, self.w.i64("add", body.v, name[1])
-        assert self.to_column
-        if name[0] == "out":
-            self.arrays.put(x, "out", here, self.to_column)
-        if name[0] == "lower" or a.symmetric:
-            self.arrays.put(x, "out", self.to_column, here)
+        """An entry of the column being made, or of its second one."""
+        w = self.w
+        assert self.column
+        place = w.i64("add", self.column, w.i64("add", body.above, name[1]))
+        if name[0] == "lower":
+            place = w.i64("add", place, w.load_i64("%data", SECOND))
+        self.arrays.put_at(x, place)
 
     def _dispatch(self, selector: str, cases: Sequence[tuple[int, int, Code]], body: _Body, near: dict[Any, str],
                   live: Sequence[int]) -> list[str]:  # fmt: skip
@@ -314,7 +367,8 @@ class _LoopWriter:
     def _has(self, flags: str, flag: int) -> str:
         return self.w.op(f"icmp ne i64 {self.w.i64('and', flags, flag)}, 0")
 
-    def _pass(self, p: LoopPass) -> list[str]:
+    def _pass(self, p: LoopPass, end: str | None = None) -> list[str]:
+        """Over all bodies, or outward over those before `end`."""
         w, V = self.w, self.w.target.vector
         values = w.emit(p.start, self._base)
         start = [values[("near", k)] for k in p.live]
@@ -325,7 +379,8 @@ class _LoopWriter:
         with w.loop("outward" if p.outward else "inward", first, [(V, x) for x in start]) as loop:
             body_loop(p, loop, start)
             loop.next = w.i64("add", loop.i, 1 if p.outward else -1)
-            loop.again = w.op(f"icmp {'slt' if p.outward else 'sge'} i64 {loop.next}, {self.n if p.outward else 0}")
+            last = (end or self.n) if p.outward else 0
+            loop.again = w.op(f"icmp {'slt' if p.outward else 'sge'} i64 {loop.next}, {last}")
         if p.outward:
             return []
         # what arrived at the base: in registers from body 0, in memory from other roots
@@ -377,43 +432,58 @@ class _LoopWriter:
 
     # -- matrices
 
-    def _clear(self, rows: str | int, columns: str) -> None:
-        """Zeros into the whole output: what no climb reaches is zero."""
-        w = self.w
-        with w.loop("row", "0") as row:
-            with w.loop("entry", "0") as entry:
-                self.arrays.put(w.target.const(0.0), "out", row.i, entry.i)
-                entry.count_to(w, columns)
-            row.count_to(w, rows)
-
     def _matrix(self, c: LoopColumns) -> None:
-        """Every body, every freedom of it: one column."""
+        """Every body, every freedom of it: one column.  Of a symmetric matrix no body after the column's is asked."""
         w = self.w
-        if c.outward is None:
-            self._unless(self._has_no(self.flags, IS_TREE), lambda: self._clear(self.nv, self.nv))
+        self.arrays.put_at(w.target.const(0.0), 0)  # what belongs to no column
+        columns = w.load_ptr("%data", COLUMNS)
         with w.loop("body", "0") as bodies:
             body = self._at(bodies.i)
+            end = w.i64("add", body.i, 1) if self.code.algorithm.symmetric else self.n
             with w.loop("freedom", "0") as freedom:
-                self.to_column = w.i64("add", body.v, freedom.i)
+                here = w.address(columns, w.i64("mul", w.i64("add", body.v, freedom.i), 4))
+                self.column = self._word(here, 0)
                 if c.rest:
-                    self._rest(c)
+                    self._rest(c, end)
                 self._climb(c, body, freedom.i)
                 if c.outward:
-                    self._pass(c.outward)
+                    self._pass(c.outward, end)
                 freedom.count_to(w, body.freedoms)
             bodies.count_to(w, self.n)
+        if self.code.algorithm.product:
+            self._product()
+
+    def _product(self) -> None:
+        """sum u x over the freedoms that two columns share, for all pairs that share some."""
+        w, V = self.w, self.w.target.vector
+        table, count = w.load_ptr("%data", PAIRS), w.load_i64("%data", PAIR_COUNT)
+        results = w.i64("add", w.i64("mul", w.load_i64("%data", SECOND), 2), 1)
+        with w.loop("pair", "0") as pair:
+            row = w.address(table, w.i64("mul", pair.i, 12))
+            u, x, shared = (self._word(row, k) for k in range(3))
+            with w.loop("shared", "0", [(V, w.target.const(0.0))]) as loop:
+                factors = [self.arrays.get_at(w.i64("add", place, loop.i)) for place in (u, x)]
+                loop.carry = [w.operation("fmadd", *factors, loop.carried[0])]
+                loop.count_to(w, shared)
+            self.arrays.put_at(loop.carry[0], w.i64("add", results, pair.i))
+            pair.count_to(w, count)
 
     def _path(self, c: LoopColumns) -> None:
-        self._clear(6, self.nv)
-        self._climb(c, self._at(self.w.load_i64("%data", FROM)), "0")
+        w = self.w
+        with w.loop("row", "0") as row:  # what the climb does not reach is zero
+            with w.loop("entry", "0") as entry:
+                self.arrays.put(w.target.const(0.0), "out", row.i, entry.i)
+                entry.count_to(w, self.nv)
+            row.count_to(w, 6)
+        self._climb(c, self._at(w.load_i64("%data", FROM)), "0")
 
-    def _rest(self, c: LoopColumns) -> None:
+    def _rest(self, c: LoopColumns, end: str) -> None:
         w = self.w
         with w.loop("rest", "0") as loop:
             for name in c.rest:
                 if name in self.slots:
                     w.store(w.target.const(0.0), self._slot(loop.i, name))
-            loop.count_to(w, self.n)
+            loop.count_to(w, end)
 
     def _climb(self, c: LoopColumns, body: _Body, freedom: str) -> None:
         w, V = self.w, self.w.target.vector

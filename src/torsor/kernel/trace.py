@@ -185,9 +185,19 @@ class LoopCode:
     @cached_property
     def layout(self) -> Layout:
         passes = [*self.passes, *([self.columns.outward] if self.columns and self.columns.outward else [])]
-        return Layout(
-            self.numbers, max(self.slots.values(), default=-1) + 1, max((len(p.live) for p in passes), default=0)
-        )
+        kept, handed = max(self.slots.values(), default=-1) + 1, max((len(p.live) for p in passes), default=0)
+        return Layout(self.numbers, kept, handed, self._packing)
+
+    @property
+    def _packing(self) -> str:
+        """How much of a matrix its columns are (see `data.Packing`)."""
+        if not self.columns or self.algorithm.kind != "matrix":
+            return ""
+        if self.algorithm.product:
+            return "product"
+        if self.columns.outward:
+            return "symmetric" if self.algorithm.symmetric else "full"
+        return "symmetric path" if self.algorithm.symmetric else "two paths" if self.algorithm.lower else "path"
 
     def operations(self, kind: int) -> Operations:
         """What the sweeps do at one body of a kind (a climb counts once)."""
