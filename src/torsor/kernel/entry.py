@@ -235,10 +235,11 @@ def _turn_squares(w: Writer, width: int, columns: str, into: bool, vector_of: Ca
     part, bools = f"<{width} x {T.scalar}>", f"<{width} x i1>"
     masked = f"llvm.masked.store.v{width}f{T.bits}.p0"
     last = w.i64("sub", columns, width)
+    offsets = [w.i64("mul", "%step", lane) for lane in range(T.lanes)]  # once, not in every turn of the loop
 
     def square(first: str, how: str = "", only: str = "") -> None:
         rows = w.address("%array", w.i64("mul", first, size))
-        places = [w.address(rows, w.i64("mul", "%step", lane)) for lane in range(T.lanes)]
+        places = [w.address(rows, offset) for offset in offsets]
         vectors = [vector_of(w.i64("add", first, k)) for k in range(width)]
         if into:
             loaded = [w.op(f"load {part}, ptr {place}, align {size}") for place in places]
