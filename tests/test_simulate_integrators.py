@@ -124,7 +124,7 @@ def held(model, q0, v0, k, h, steps):
     rates = np.hstack([-back.v, back.a])
     for i in range(k):
         stepper.times[i] = -back.t[i]
-        stepper.phi[:, i] = rates[0]
+        stepper.phi[i] = rates[0]
         rates = (rates[:-1] - rates[1:]) / ((i + 1) * h)  # divided differences at equal distances
     while stepper.t < (steps - 0.5) * h:
         stepper.step(np.inf)
@@ -310,14 +310,15 @@ LONG_RUNS = {
     "planar double pendulum": (lambda: zoo.point_chain(2), [-1.0, 0.3], [0.0, 0.0], 0.01),
     "rope in space": (lambda: zoo.rope(3), [0.5, 0.2, 0.1, -0.2, 0.3, 0.1], [0.0] * 6, 0.001),
     "spinning top": (top, TILTED, [0.0, 0.0, 40.0], 0.001),
-    "body with a limb": (ship, [0, 0, 0, 1, 0, 0, 0, 0], [0.5, -0.8, 1.1, 0.7, 1.0, 0.6, -0.9], 0.005),
+    # its mass centre rests: on a body that flies away the angular momentum is the difference of large numbers
+    "body with a limb": (ship, [0, 0, 0, 1, 0, 0, 0, 0], [0.5, -0.8, 1.1, 0.064, -0.092, -0.132, -0.9], 0.005),
 }
 # Energy errors, relative to the largest kinetic energy, of these runs; in longer ones they may not be larger.
 BOUND = {"euler": 0.02, "verlet": 3e-4, "variational": 3e-4}
 # Chaotic motion visits its extremes now and then, so tenths of a run do not have quite the same largest error.
 SPREAD = 2.0
-# Rounding turns and lengthens the momenta by about a unit of the last digit a step at most.
-EPS = np.finfo(np.float64).eps
+# Rounding errors of the momenta, a few units of the last digit a step, add up as random numbers do.
+ROUNDING = 10 * np.finfo(np.float64).eps
 
 
 @pytest.mark.parametrize("steps", [4_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
@@ -336,7 +337,7 @@ def test_energy_error_stays_bounded_and_momentum_constant(case, name, steps):
         p = momentum(run.model, run.q, run.v)
         drift = np.abs(p - p[0]).max() / np.abs(p[0]).max()
         print(f"momentum {drift:.1e}")
-        assert drift < EPS * steps
+        assert drift < ROUNDING * np.sqrt(steps)
 
 
 @pytest.mark.parametrize("name", FIXED)
@@ -390,16 +391,16 @@ def test_fused_stages_are_the_stages_one_by_one(name, machine):
     model = machine()
     q0, v0 = np.linspace(0.1, 0.4, model.nq), np.linspace(-0.5, 0.5, model.nv)
     fused, plain = (Simulation(model, q0, v0, method=name, forces=Constant(np.full(model.nv, 1e-3))) for _ in range(2))
-    assert fused.stepper._fused
-    plain.stepper._fused = None
+    assert fused.stepper.stages.fused
+    plain.stepper.stages.fused = None
     step = 1e-2 if name == "dop853" else 1e-3
     errors = [simulation.stepper._try(0.0, step) for simulation in (fused, plain)]
     assert errors[0] == pytest.approx(errors[1], rel=1e-4)  # of an error estimate most digits cancel
-    np.testing.assert_allclose(fused.stepper._Y, plain.stepper._Y, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(fused.stepper.stages.Y, plain.stepper.stages.Y, rtol=1e-12, atol=1e-12)
     ends = [simulation.run(0.2).q[-1] for simulation in (fused, plain)]
     np.testing.assert_allclose(*ends, rtol=1e-7)
 
 
 def test_forces_in_python_are_not_fused(pendulum):
     simulation = Simulation(pendulum, forces=lambda t, q, v: np.zeros(2))
-    assert not simulation.stepper._fused
+    assert not simulation.stepper.stages.fused

@@ -3,7 +3,7 @@
 simulation   Simulation and simulate: the way in
 forces       what drives the joints;  references: motions to follow
 motion       the right-hand side
-integrators  the methods by name: runge_kutta, adams, radau (adaptive), structure (fixed step)
+integrators  the methods by name: runge_kutta, adams (made of stages, which may be fused), radau; structure (fixed step)
 hermite      dense output;  coordinates: dq/dt = N(q) v
 trajectory   what comes out;  recording: its files
 """

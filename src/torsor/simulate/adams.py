@@ -1,17 +1,19 @@
 """Adams-Bashforth-Moulton, predict-evaluate-correct-evaluate, of variable step and variable order.
 
-The rates y' at the last times t_0 = t_n > t_1 > ... are kept as divided differences phi_i = y'[t_0, ...,
-t_i]. With tau_i = t_i - t_n and g_i = int_0^h prod_{j<i} (s - tau_j) ds the integral of Newton's basis,
+The rates y' at the last times t_0 = t_n > t_1 > ... are kept as divided differences phi_i = y'[t_0, ..., t_i]. With
+tau_i = t_i - t_n, let pi_i = prod_{j<i} (h - tau_j) be Newton's basis at the new time and g_i = int_0^h prod_{j<i}
+(s - tau_j) ds its integral. The difference of a new rate f is D_i(f) = (f - sum_{j<i} pi_j phi_j) / pi_i, and
 
-    predict   p_k = y + sum_{i<k} g_i phi_i                        (Adams-Bashforth of order k)
-    evaluate  D_0 = f(p_k),  D_{i+1} = (D_i - phi_i) / (h - tau_i) (differences from the new time on)
-    correct   y  <- p_k + g_k D_k                                  (Adams-Moulton of order k + 1)
-    evaluate  D with f(y): the phi of the next step.
+    predict   p = y + sum_{i<k} g_i phi_i       (Adams-Bashforth of order k)
+    evaluate  f = f(p)
+    correct   y <- p + g_k D_k(f)               (Adams-Moulton of order k + 1)
+    evaluate  f = f(y);  phi_i <- D_i(f).
 
-Two corrections of neighbouring orders differ by (g_k - g_{k-1} (h - tau_{k-1})) D_k, which is the error
-estimate of order k; the order is the one that allows the longest next step. Starting needs nothing special:
-order 1, a small step. (L. F. Shampine, Numerical Solution of Ordinary Differential Equations, 1994, chapter
-5.)
+Two corrections of neighbouring orders differ by (g_k / pi_k - g_{k-1} / pi_{k-1}) pi_k D_k, which is the error estimate
+of order k; the order is the one that allows the longest next step. Starting needs nothing special: order 1, a small
+step. (L. F. Shampine, Numerical Solution of Ordinary Differential Equations, 1994, chapter 5.)
+
+All this is linear in the rates: a step is two stages (`stages.py`) after the given phi, its tableau new every time.
 """
 
 from __future__ import annotations
@@ -23,34 +25,33 @@ import numpy as np
 
 from torsor.linalg import Scalar
 from torsor.simulate.motion import Motion
-from torsor.simulate.stepper import Array, ErrorScale, Memory, Settings, Stepper, no_step
+from torsor.simulate.stages import Staged
+from torsor.simulate.stepper import Array, Memory, Settings, no_step
 
 HIGHEST = 8  # order of the predictor
-KEPT = HIGHEST + 1  # rates: the error is estimated for one order more
 SAFETY, SHRINK, GROW = 0.8, 0.5, 2.0
-GAUSS = tuple(zip(*np.polynomial.legendre.leggauss(KEPT // 2 + 1)))  # exact for products of KEPT factors
+GAUSS = tuple(zip(*np.polynomial.legendre.leggauss(HIGHEST // 2 + 1)))  # exact for products of HIGHEST factors
 
 
-class Adams(Stepper):
+class Adams(Staged):
     order = HIGHEST + 1
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
-        super().__init__(motion, t, q, v, settings)
-        self.scale = ErrorScale(motion, settings)
-        self.h = min(self.scale.first_step(motion, t, self.row, 1), settings.max_step)
-        self.evaluations += 1
-        self._integrals, self._differences = _programs()
-        y, self._rates = self.row[: self.nq + self.nv], np.empty(self.nq + self.nv)
+        super().__init__(motion, t, q, v, settings, HIGHEST + 2, 3, HIGHEST, 1)
+        self._tableau = _compiled_tableau()
         self.k = self.known = 1  # order of the predictor, and how many rates there are
-        self.times, self.phi = np.full(KEPT, t), np.zeros((len(y), KEPT))
-        self.phi[:, 0] = self.rate(y, self.a)
+        self.times = np.full(HIGHEST, t)
+
+    @property
+    def phi(self) -> Array:
+        return self.stages.P[1 : 1 + HIGHEST]
 
     def step(self, t_end: float) -> None:
         h = min(self.h, self.settings.max_step)
         while True:
             clipped = self.t + h >= t_end
             h_now = t_end - self.t if clipped else h
-            allowed = self._try(h_now)
+            allowed = self._try(h_now, t_end if clipped else self.t + h_now)
             if allowed >= 1:
                 break
             h = h_now * max(SHRINK, min(SAFETY, allowed))
@@ -58,26 +59,21 @@ class Adams(Stepper):
                 raise no_step(self.t)
         proposal = h_now * min(GROW, max(SHRINK, SAFETY * allowed))
         self.h = max(h, proposal) if clipped else proposal
-        self.t_old, self.t = self.t, t_end if clipped else self.t + h_now
 
-    def _try(self, h: float) -> float:
-        """A step of length h; by what factor it could have been longer. It is taken if that is at least 1."""
-        k, y, tau = self.k, self.row[: self.nq + self.nv], self.times - self.t
-        g = self._integrals(h, tau)
-        predicted = self.phi[:, :k].dot(g[:k])
-        predicted += y
-        D = self._differences(self._evaluate(h, predicted), self.phi, h, tau)
-        y_new = predicted + g[k] * D[:, k]
-        squares = np.square(1 / self.scale(y, y_new)).dot(np.square(D)).tolist()
-        weights, past = g.tolist(), tau.tolist()
-        allowed = {
-            i: self._allowed(i, (weights[i] - weights[i - 1] * (h - past[i - 1])) ** 2 * squares[i])
-            for i in range(max(1, k - 1), min(k + 1, self.known) + 1)
-        }
+    def _try(self, h: float, t: float) -> float:
+        """A step of length h to t; by what factor it could have been longer. It is taken if that is at least 1."""
+        k = self.k
+        rows = self._tableau(h, self.times - self.t)
+        self.stages.weights[HIGHEST:] = rows[STEP + k]
+        self.stages.c[HIGHEST:] = h, h
+        squares = self.attempt(self.t, 1.0)  # its weights are made for h
+        orders = range(max(1, k - 1), min(k + 1, self.known, HIGHEST) + 1)
+        allowed = {order: self._allowed(order, squares[order - k + 1]) for order in orders}
         if not allowed[k] >= 1:
             return allowed[k] if allowed[k] == allowed[k] else 0.0  # a NaN is an error beyond all bounds
         self.k = self._choose(allowed)
-        self._accept(h, y_new, tau)
+        self.take(t)
+        self._renew(rows[RENEW])
         return allowed[self.k]
 
     def _allowed(self, order: int, square: float) -> float:
@@ -88,41 +84,53 @@ class Adams(Stepper):
         """The order of the next step."""
         return max(allowed, key=lambda order: allowed[order])
 
-    def _evaluate(self, h: float, y: Array) -> Array:
-        """dy/dt at t + h, good until the next call."""
-        rates, q, v = self._rates, y[: self.nq], y[self.nq :]
-        self.motion.accelerate(self.t + h, q, v, rates[self.nq :])
-        rates[: self.nq] = self.motion.coordinates.rate(q, v)
-        self.evaluations += 1
-        return rates
-
-    def _accept(self, h: float, y: Array, tau: Array) -> None:
-        if not self.motion.coordinates.flat:
-            self.motion.coordinates.normalise(y[: self.nq])
-        f = self._evaluate(h, y)
-        self.row, self.row_old = self.row_old, self.row
-        self.row[: len(y)], self.row[len(y) :] = y, f[self.nq :]
-        self.phi = self._differences(f, self.phi, h, tau)[:, :KEPT]
-        self.known = min(self.known + 1, KEPT)
-        self.phi[:, self.known :] = 0
+    def _renew(self, weights: Array) -> None:
+        """The differences from the new time on."""
+        self.phi[:] = weights.dot(self.stages.P[1:])
+        self.known = min(self.known + 1, HIGHEST)
+        self.phi[self.known :] = 0
         self.times[1:] = self.times[:-1]
-        self.times[0] = self.t + h
+        self.times[0] = self.t
 
     def memory(self) -> Memory:
-        numbers = np.array([self.h, self.k, self.known])
-        return super().memory() | {"numbers": numbers, "times": self.times.copy(), "phi": self.phi}
+        orders = np.array([self.k, self.known])
+        return super().memory() | {"orders": orders, "times": self.times.copy(), "phi": self.phi.copy()}
 
     def recall(self, memory: Memory) -> None:
         super().recall(memory)
-        self.h, self.k, self.known = float(memory["numbers"][0]), *map(int, memory["numbers"][1:])
-        self.times, self.phi = memory["times"].copy(), memory["phi"].copy()
+        self.k, self.known = map(int, memory["orders"])
+        self.times[:], self.phi[:] = memory["times"], memory["phi"]
 
 
-# ---- the loops over past rates, compiled: as calls of NumPy they would cost far more than the dynamics ----
+# ---- the tableau, compiled: as calls of NumPy it would cost far more than the dynamics ----
+
+STEP = np.array([0, HIGHEST + 1, *(2 * HIGHEST + 1 + np.arange(3))])  # rows of a step with k = 0
+RENEW = slice(3 * HIGHEST + 4, None)
 
 
-def newton_integrals(h: Scalar, tau: list[Scalar]) -> list[Scalar]:
-    """g_0 ... g_KEPT by Gauss's rule."""
+def tableau(h: Scalar, tau: list[Scalar]) -> list[list[Scalar]]:
+    """Weights of phi_0, phi_1, ..., of f(p) and of f(y): to predict and to correct with k = 0 ... HIGHEST, of the error
+    estimates of order 0 ... HIGHEST + 1 (the first and the last are but zeros), and of the new phi_0, phi_1, ...
+    """
+    g, pi = _integrals(h, tau), [1.0]
+    for past in tau:
+        pi.append(pi[-1] * (h - past))
+    mean = [a / b for a, b in zip(g, pi)]
+
+    def difference(k: int, scale: Scalar, new: bool) -> list[Scalar]:
+        """scale (f - sum_{j<k} pi_j phi_j)"""
+        return [*(-scale * x for x in pi[:k]), *[0.0] * (HIGHEST - k), 0.0 if new else scale, scale if new else 0.0]
+
+    none = [0.0] * (HIGHEST + 2)
+    predict = [g[:k] + none[k:] for k in range(HIGHEST + 1)]
+    correct = [[a + b for a, b in zip(row, difference(k, mean[k], False))] for k, row in enumerate(predict)]
+    estimate = [difference(k, mean[k] - mean[k - 1], False) for k in range(1, HIGHEST + 1)]
+    renew = [difference(k, 1.0 / pi[k], True) for k in range(HIGHEST)]
+    return [*predict, *correct, none, *estimate, none, *renew]
+
+
+def _integrals(h: Scalar, tau: list[Scalar]) -> list[Scalar]:
+    """g_0 ... g_HIGHEST by Gauss's rule."""
     g: list[Scalar] = [h, *[0.0] * len(tau)]
     for node, weight in GAUSS:
         s, product = h * float((node + 1) / 2), h * float(weight / 2)
@@ -132,20 +140,8 @@ def newton_integrals(h: Scalar, tau: list[Scalar]) -> list[Scalar]:
     return g
 
 
-def differences(f: Scalar, phi: list[Scalar], h: Scalar, tau: list[Scalar]) -> list[Scalar]:
-    """D_0 ... D_KEPT of one component of the rates."""
-    D = [f]
-    for past, when in zip(phi, tau):
-        D.append((D[-1] - past) / (h - when))
-    return D
-
-
 @cache
-def _programs() -> tuple[Any, Any]:
+def _compiled_tableau() -> Any:
     from torsor.kernel.pointwise import compile_pointwise  # not before it is needed: `import torsor` stays quick
 
-    history = {"h": (), "tau": (KEPT,)}
-    return (
-        compile_pointwise(newton_integrals, history),
-        compile_pointwise(differences, {"f": (), "phi": (KEPT,), **history}),
-    )
+    return compile_pointwise(tableau, {"h": (), "tau": (HIGHEST,)})

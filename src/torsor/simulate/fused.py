@@ -1,7 +1,7 @@
-"""All stages of an explicit Runge-Kutta step in one call of machine code.
+"""All stages of an explicit step in one call of machine code.
 
 Where the right-hand side is one compiled program (no forces written in Python) and dq/dt = v, a call of NumPy for every
-sum would cost more than the dynamics themselves. This is `ExplicitPair._try`, sum for sum, as a loop around the
+sum would cost more than the dynamics themselves. This is `Stages.one_by_one`, sum for sum, as a loop around the
 program's own machine code; it serves every model and every tableau.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 # The words that the code reads: addresses of arrays, and sizes.
-SIZES = ("s", "m", "n", "estimates")
+SIZES = ("s", "m", "n", "first", "estimates")
 WORDS = ("rhs", "data", "args", "dims", "steps", "P", "Y", "A", "rtol", "atol", "squares", *SIZES)
 
 CODE = """
@@ -57,8 +57,8 @@ entry:
   %bytes = mul i64 %n, 8
   br label %stage
 
-stage: ; i = 1 ... s - 1
-  %i = phi i64 [1, %entry], [%i2, %call]
+stage: ; i = first ... s - 1
+  %i = phi i64 [%first, %entry], [%i2, %call]
   %a_row = mul i64 %i, %s
   %y_row = mul i64 %i, %m
   br label %component
@@ -136,10 +136,12 @@ done:
 
 class FusedStages:
     """h -> the sums of squares of the errors of a step, relative to their tolerances, one an estimate; the stages are
-    left in P and Y (see `ExplicitPair._allocate`). The rows of A are those of the tableau, then the estimates.
+    left in P and Y (see `Stages`, whose `weights` are A here).
     """
 
-    def __init__(self, program: Program, tau: Array, P: Array, Y: Array, A: Array, rtol: Array, atol: Array) -> None:
+    def __init__(
+        self, program: Program, tau: Array, P: Array, Y: Array, A: Array, rtol: Array, atol: Array, first: int
+    ) -> None:  # fmt: skip
         s, m = Y.shape
         n = m // 2
         rhs, data = program.entry
@@ -148,7 +150,7 @@ class FusedStages:
         arrays = {"args": np.array(rows), "dims": np.array([1, n]), "steps": np.array([0] * 4 + [8] * 4)}
         arrays |= {"P": P, "Y": Y, "A": A, "rtol": rtol, "atol": atol, "squares": np.empty(len(A) - s)}
         values = {name: array.ctypes.data for name, array in arrays.items()}
-        values |= {"rhs": rhs, "data": data, "s": s, "m": m, "n": n, "estimates": len(A) - s}
+        values |= {"rhs": rhs, "data": data, "s": s, "m": m, "n": n, "first": first, "estimates": len(A) - s}
         self._words = np.array([values[name] for name in WORDS], dtype=np.int64)
         self._alive = (program, tau, arrays)
         self._squares = arrays["squares"]

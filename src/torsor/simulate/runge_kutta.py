@@ -1,9 +1,4 @@
-"""Explicit Runge-Kutta pairs with adaptive steps, on the vector space of (q, v).
-
-All pairs are written so that the last stage is the new state (FSAL): its acceleration is the first one of the
-next step. The right-hand side costs little more than one NumPy call, so the loop is lean: a stage is one
-product, one call of the right-hand side and one copy.
-"""
+"""Explicit Runge-Kutta pairs with adaptive steps, on the vector space of (q, v)."""
 
 from __future__ import annotations
 
@@ -11,53 +6,23 @@ from math import sqrt
 
 import numpy as np
 
-from torsor.simulate.fused import FusedStages
 from torsor.simulate.motion import Motion
-from torsor.simulate.stepper import Array, ErrorScale, Memory, Settings, Stepper, no_step
+from torsor.simulate.stages import Staged
+from torsor.simulate.stepper import Array, Memory, Settings, no_step
 
 SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0
 
 
-class ExplicitPair(Stepper):
-    """y_i = y + h sum_j A_ij k_j,   k_i = f(t + c_i h, y_i),   errors = h sum_i E_i k_i."""
+class ExplicitPair(Staged):
+    """A pair of tableaus: of the new state, and of the difference to a worse one, which is taken for the error."""
 
     A: Array  # (s, s), the last row the weights of the new state
     E: Array  # (r, s), a row for each estimate of the error
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
-        super().__init__(motion, t, q, v, settings)
-        self.scale = ErrorScale(motion, settings)
-        self.h = min(self.scale.first_step(motion, t, self.row, self.order - 1), settings.max_step)
-        self.evaluations += 1
-        self._allocate()
-
-    def _allocate(self) -> None:
-        """The stages, and the views of them that the loop uses: none is made anew in a step.
-
-        P stacks y and the rates k_0, k_1, ...; with weights (1, h A_i0, h A_i1, ...) one product gives y_i.
-        """
-        nq, nv, s = self.nq, self.nv, len(self.A)
-        self._P, self._Y = np.zeros((1 + s, nq + nv)), np.zeros((s, nq + nv))
-        self._errors = np.empty((len(self.E), nq + nv))
-        self._unit_weights = np.vstack([self.A, self.E])
-        self._weights = np.ones((len(self._unit_weights), 1 + s))
-        self._weights[s:, 0] = 0.0  # the errors are of the step, not of y
-        self._scaled = self._weights[:, 1:]
-        rows = zip(self.A.sum(axis=1).tolist(), self._weights, self._Y, self._P[1:])
-        self._stages = [
-            (c, weights[: 1 + i], self._P[: 1 + i], y, y[:nq], y[nq:], k[:nq], k[nq:])
-            for i, (c, weights, y, k) in enumerate(rows)
-        ][1:]  # the first is the state itself
-        program, tau = self.motion.program, self.motion.torque(self.t, self.q, self.v)
-        tolerances = self.scale.rtol, self.scale.atol
-        self._fused = program and FusedStages(program, tau, self._P, self._Y, self._unit_weights, *tolerances)
-        self._begin()
-
-    def _begin(self) -> None:
-        """Set y and its rate k_0 from the row."""
-        self._P[0] = self.row[: self.nq + self.nv]
-        self._P[1, : self.nq] = self.motion.coordinates.rate(self.q, self.v)
-        self._P[1, self.nq :] = self.a
+        super().__init__(motion, t, q, v, settings, len(self.A), len(self.E), 1, self.order - 1)
+        self.stages.weights[:] = np.vstack([self.A, self.E])
+        self.stages.c = self.A.sum(axis=1).tolist()
 
     def step(self, t_end: float) -> None:
         t, h = self.t, min(self.h, self.settings.max_step)
@@ -78,45 +43,21 @@ class ExplicitPair(Stepper):
         proposal = h_now * (min(1.0, grow) if rejected else grow)
         # a step cut short at t_end says nothing against the step that was planned
         self.h = max(h, proposal) if clipped and not rejected else proposal
-        self._accept(t_end if clipped else t + h_now)
+        self.take(t_end if clipped else t + h_now)
+        self.stages.P[1] = self.stages.P[-1]
 
     def _try(self, t: float, h: float) -> float:
         """All stages of a step; the norm of its error."""
-        self.evaluations += len(self._stages)
-        error = self._norm(self._fused(h) if self._fused else self._stage_by_stage(t, h))
+        error = self._norm(self.attempt(t, h))
         return error if error == error else np.inf  # a NaN is an error beyond all bounds
 
     def _norm(self, squares: list[float]) -> float:
         """Root mean square; `squares` has a sum for every estimate."""
         return sqrt(squares[0] / (self.nq + self.nv))
 
-    def _stage_by_stage(self, t: float, h: float) -> list[float]:
-        np.multiply(self._unit_weights, h, self._scaled)
-        accelerate, rate = self.motion.accelerate, self.motion.coordinates.rate
-        for c, weights, P, y_i, q_i, v_i, rate_i, a_i in self._stages:
-            weights.dot(P, y_i)
-            accelerate(t + c * h, q_i, v_i, a_i)
-            rate_i[:] = rate(q_i, v_i)
-        self._weights[len(self.A) :].dot(self._P, self._errors)
-        self._errors /= self.scale(self._P[0], self._Y[-1])
-        return [error.dot(error) for error in self._errors]
-
-    def _accept(self, t: float) -> None:
-        self.row, self.row_old = self.row_old, self.row
-        self.row[: self.nq + self.nv] = self._Y[-1]
-        self.row[self.nq + self.nv :] = self._P[-1, self.nq :]
-        self.t_old, self.t = self.t, t
-        if not self.motion.coordinates.flat:
-            self.motion.coordinates.normalise(self.q)  # the acceleration does not depend on the length
-        self._begin()
-
-    def memory(self) -> Memory:
-        return super().memory() | {"h": np.array([self.h])}
-
     def recall(self, memory: Memory) -> None:
         super().recall(memory)
-        self.h = float(memory["h"][0])
-        self._begin()
+        self.stages.P[1] = self.rate(self.row[: self.nq + self.nv], self.a)
 
 
 def _tableau(*rows: list[float] | Array) -> Array:
@@ -199,7 +140,7 @@ class DormandPrince853(ExplicitPair):
 
     def _all_stages(self, y0: Array, h: float) -> Array:
         """The rates of the last step and of the three more stages of its dense output."""
-        rates = [self.rate(y0, self.row_old[len(y0) :]), *self._P[2:]]
+        rates = [self.rate(y0, self.row_old[len(y0) :]), *self.stages.P[2:]]
         for c, weights in zip(self.tableau.C_EXTRA, self.tableau.A_EXTRA):
             y = y0 + h * (weights[: len(rates)] @ np.array(rates))
             rates.append(self.rate(y, self.acceleration(self.t_old + c * h, y[: self.nq], y[self.nq :])))

@@ -1,0 +1,93 @@
+"""Stages: what a step of every explicit adaptive method is made of.
+
+    y_i = y + h sum_j A_ij k_j        k_i = f(t + c_i h, y_i)        errors h sum_j E_j k_j
+
+The last stage is the new state, so that its rate is the first one of the next step. For a Runge-Kutta method k_0 is the
+rate at y; for a multistep method the first several k are combinations of past rates. The right-hand side costs little
+more than one NumPy call, so the loop is lean: a stage is one product, one call of the right-hand side and one copy; and
+where that side is one compiled program, all stages are one call (`fused.py`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torsor.simulate.fused import FusedStages
+from torsor.simulate.motion import Motion
+from torsor.simulate.stepper import Array, ErrorScale, Memory, Settings, Stepper
+
+
+class Stages:
+    """Arrays for s stages, of which those before `first` are given, and r estimates of the error.
+
+    weights (s + r, s)   the rows of A, then of E
+    c                    the times of the stages, in steps
+    P (1 + s, m)         y and the rates k_0, k_1, ...;  with (1, h A_i0, h A_i1, ...) one product gives y_i
+    Y (s, m)             the states y_i
+    """
+
+    def __init__(self, motion: Motion, scale: ErrorScale, tau: Array, s: int, r: int, first: int) -> None:
+        nq, m = motion.model.nq, motion.model.nq + motion.model.nv
+        self.motion, self.scale, self.first = motion, scale, first
+        self.weights, self.c = np.zeros((s + r, s)), [0.0] * s
+        self.P, self.Y, self._errors = np.zeros((1 + s, m)), np.zeros((s, m)), np.empty((r, m))
+        self._with_y = np.ones((s + r, 1 + s))
+        self._with_y[s:, 0] = 0.0  # the errors are of the step, not of y
+        # the views that the loop uses: none is made anew in a step
+        rows = enumerate(zip(self._with_y, self.Y, self.P[1:]))
+        self._each = [(w[: 1 + i], self.P[: 1 + i], y, y[:nq], y[nq:], k[:nq], k[nq:]) for i, (w, y, k) in rows]
+        self.fused = motion.program and FusedStages(
+            motion.program, tau, self.P, self.Y, self.weights, scale.rtol, scale.atol, first
+        )
+
+    def __call__(self, t: float, h: float) -> list[float]:
+        """Run a step of length h; the sums of squares of its errors, relative to their tolerances, an estimate each."""
+        return self.fused(h) if self.fused else self.one_by_one(t, h)
+
+    def one_by_one(self, t: float, h: float) -> list[float]:
+        np.multiply(self.weights, h, self._with_y[:, 1:])
+        accelerate, rate = self.motion.accelerate, self.motion.coordinates.rate
+        for c, (weights, P, y, q, v, dq, a) in zip(self.c[self.first :], self._each[self.first :]):
+            weights.dot(P, y)
+            accelerate(t + c * h, q, v, a)
+            dq[:] = rate(q, v)
+        self._with_y[len(self.Y) :].dot(self.P, self._errors)
+        self._errors /= self.scale(self.P[0], self.Y[-1])
+        return [error.dot(error) for error in self._errors]
+
+
+class Staged(Stepper):
+    """A method whose steps are stages."""
+
+    def __init__(
+        self, motion: Motion, t: float, q: Array, v: Array, settings: Settings, s: int, r: int, first: int, order: int
+    ) -> None:  # fmt: skip
+        super().__init__(motion, t, q, v, settings)
+        self.scale = ErrorScale(motion, settings)
+        self.h = min(self.scale.first_step(motion, t, self.row, order), settings.max_step)
+        self.evaluations += 1
+        self.stages = Stages(motion, self.scale, motion.torque(t, q, v), s, r, first)
+        self.stages.P[1] = self.rate(self.row[: self.nq + self.nv], self.a)
+
+    def attempt(self, t: float, h: float) -> list[float]:
+        """All stages of a step from the row."""
+        self.stages.P[0] = self.row[: self.nq + self.nv]
+        self.evaluations += len(self.stages.Y) - self.stages.first
+        return self.stages(t, h)
+
+    def take(self, t: float) -> None:
+        """Make the last stage the row, at time t."""
+        y, rate = self.stages.Y[-1], self.stages.P[-1]
+        if not self.motion.coordinates.flat:  # the acceleration does not depend on the length of quaternions
+            self.motion.coordinates.normalise(y[: self.nq])
+            rate[: self.nq] = self.motion.coordinates.rate(y[: self.nq], y[self.nq :])
+        self.row, self.row_old = self.row_old, self.row
+        self.row[: len(y)], self.row[len(y) :] = y, rate[self.nq :]
+        self.t_old, self.t = self.t, t
+
+    def memory(self) -> Memory:
+        return super().memory() | {"h": np.array([self.h])}
+
+    def recall(self, memory: Memory) -> None:
+        super().recall(memory)
+        self.h = float(memory["h"][0])
