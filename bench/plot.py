@@ -7,10 +7,12 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 from harness import RESULTS, quantity
 from matplotlib.axes import Axes
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+CUT = 2.0
 OURS, PEER, TARGET = "#1b6ca8", "#9aa5b1", "#d1495b"
 
 
@@ -45,16 +47,21 @@ def bars(record: dict) -> plt.Figure:
 
 
 def draw_bars(panel: Axes, rows: list[dict]) -> None:
+    # a bar several times the peer's is cut, with a ragged end: its length would leave no room for the others
+    longest = CUT * rows[0]["min"]
     for y, row in enumerate(rows):
-        panel.barh(y, row["min"], color=OURS if is_ours(row) else PEER)
+        panel.barh(y, min(row["min"], longest), color=OURS if is_ours(row) else PEER)
+        if row["min"] > longest:
+            ragged = longest * np.array([0.985, 1.0, 0.985, 1.0, 0.985])
+            panel.plot(ragged, y + np.linspace(-0.42, 0.42, 5), "w", linewidth=3)
         ratio = f"  {row['ratio']:.1f}x" if row["ratio"] and row["contender"] != row["peer"] else ""
         needed = row["min"] * row["ratio"] / row["target"] if row["target"] else 0.0
         if needed:
             panel.plot([needed, needed], [y - 0.45, y + 0.45], color=TARGET, linewidth=1.5)
-        panel.text(max(row["min"], needed), y, f" {quantity(row['min'])}{ratio}", va="center", fontsize=8)
+        panel.text(max(min(row["min"], longest), needed), y, f" {quantity(row['min'])}{ratio}", va="center", fontsize=8)
     panel.set_yticks(range(len(rows)), [row["contender"] for row in rows], fontsize=8)
     panel.invert_yaxis()
-    panel.set_xlim(0, 1.25 * max(row["min"] for row in rows))
+    panel.set_xlim(0, 1.25 * min(longest, max(row["min"] for row in rows)))
     panel.xaxis.set_visible(False)
     panel.spines[["top", "right", "bottom"]].set_visible(False)
 

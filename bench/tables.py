@@ -1,0 +1,119 @@
+"""python bench/tables.py: write the tables of README.md and docs/gpu.md anew, from bench/results/*.json."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results"
+
+
+def main() -> None:
+    for page in PAGES:
+        path = ROOT / page
+        path.write_text(filled(path.read_text()))
+        print(page)
+
+
+def filled(text: str) -> str:
+    """A page with every table between `<!-- table: name -->` and `<!-- end -->` made anew."""
+    return re.sub(
+        r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)",
+        lambda found: found[1] + "\n".join(TABLES[found[2]]()) + "\n" + found[3],
+        text,
+        flags=re.DOTALL,
+    )
+
+
+def read(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def rows(head: Sequence[str], body: Iterator[Sequence[Any]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *body]
+    return [f"| {' | '.join(map(str, line))} |" for line in lines]
+
+
+# One core against the peers --------------------------------------------------------------------------------------
+
+MACHINES = ("general 6R", "Panda-like 7R", "PUMA 560", "floating humanoid")
+PEERS = {
+    "inverse dynamics": "inverse dynamics",
+    "mass matrix": "mass matrix (against `crba` in a Python loop)",
+    "inverse mass matrix": "inverse mass matrix (`computeMinverse`, likewise)",
+}
+
+
+def speedups() -> list[str]:
+    """The best ratio of minima that torsor has in float64, and that of medians."""
+    forward, other = read("forward_dynamics")["rows"], read("other_functions")["rows"]
+    lines = [["forward dynamics", *(_best(forward, machine) for machine in MACHINES)]]
+    for question, label in PEERS.items():
+        lines.append([label, *(_best(other, f"{machine}: {question}") for machine in MACHINES)])
+    return rows(["", *MACHINES[:-1], "floating humanoid, 36 DoF"], iter(lines))
+
+
+def _best(found: list[dict], case: str) -> str:
+    mine = [row for row in found if row["case"] == case and row["contender"].startswith("torsor")]
+    ours = [row for row in mine if not re.search("float32|AVX2", row["contender"])]
+    best = max(ours, key=lambda row: row["ratio"])
+    return f"{best['ratio']:.0f} ({best['ratio_median']:.0f})"
+
+
+# On a GPU --------------------------------------------------------------------------------------------------------
+
+
+def gpu() -> list[str]:
+    cases: dict[str, dict[str, dict]] = {}
+    for row in read("gpu")["rows"]:
+        layouts = cases.setdefault(row["case"].replace("_", " "), {})
+        best = layouts.get(row["layout"])
+        if best is None or row["billion_a_second"] > best["billion_a_second"]:
+            layouts[row["layout"]] = row
+    head = ["case", "columns", "rows", "wanted", "floors: bytes, operations", "error"]
+
+    def line(case: str, columns: dict, as_rows: dict) -> list[str]:
+        floors = f"{columns['floor_bytes']:.3g}, {columns['floor_operations']:.3g}"
+        wanted = f"{columns['target']:g}" if columns["target"] else ""
+        speeds = [f"{row['billion_a_second']:.3g}" for row in (columns, as_rows)]
+        return [case, *speeds, wanted, floors, f"{max(columns['error'], as_rows['error']):.0e}"]
+
+    return rows(head, (line(case, x["columns"], x["rows"]) for case, x in cases.items()))
+
+
+def rollouts() -> list[str]:
+    head = ["rollout", "billion steps a second", "wanted", "error after 20 steps"]
+    facts = {name: x for name, x in read("gpu")["facts"].items() if name.startswith("rollout, ")}
+
+    def line(name: str, x: dict) -> list[str]:
+        speed = f"{x['billion_steps_a_second']:.3g}"
+        return [name.removeprefix("rollout, "), speed, f"{x['target'] or ''}", f"{x['error']:.0e}"]
+
+    return rows(head, (line(name, x) for name, x in facts.items()))
+
+
+def gpu_chain() -> list[str]:
+    record = read("gpu_chain")
+    found = {(row["links"], row["function"]): row for row in record["rows"]}
+    head = ["links", "forward dynamics", "wanted", "M^-1 b", "log det M", "launches", "error, forward dynamics"]
+
+    def line(n: int) -> list[str]:
+        times = [f"{found[n, f]['ms']:.3f}" for f in ("forward_dynamics", "mass_solve", "log_det")]
+        forward = found[n, "forward_dynamics"]
+        wanted = f"{record['targets_ms'][str(n)]:g}"
+        return [f"2^{n.bit_length() - 1}", times[0], wanted, *times[1:], forward["launches"],
+                f"{forward['relative_error']:.0e}"]  # fmt: skip
+
+    return rows(head, (line(n) for n in sorted({n for n, _ in found})))
+
+
+TABLES: dict[str, Callable[[], list[str]]] = {
+    "speedups": speedups, "gpu": gpu, "rollouts": rollouts, "gpu_chain": gpu_chain,
+}  # fmt: skip
+PAGES = ("README.md", "docs/gpu.md")
+
+
+if __name__ == "__main__":
+    main()
