@@ -37,13 +37,14 @@ class Adams(Staged):
     order = HIGHEST + 1
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
-        super().__init__(motion, t, q, v, settings, HIGHEST + 2, 3, HIGHEST, 1)
+        super().__init__(motion, t, q, v, settings, HIGHEST + 2, 3, first=HIGHEST, order=1)
         self._tableau = _compiled_tableau()
         self.k = self.known = 1  # order of the predictor, and how many rates there are
         self.times = np.full(HIGHEST, t)
 
     @property
     def phi(self) -> Array:
+        """(HIGHEST, m), zeros where nothing is known yet."""
         return self.stages.P[1 : 1 + HIGHEST]
 
     def step(self, t_end: float) -> None:
@@ -64,7 +65,7 @@ class Adams(Staged):
         """A step of length h to t; by what factor it could have been longer. It is taken if that is at least 1."""
         k = self.k
         rows = self._tableau(h, self.times - self.t)
-        self.stages.weights[HIGHEST:] = rows[STEP + k]
+        self.stages.weights[HIGHEST:] = rows[ATTEMPT + k]
         self.stages.c[HIGHEST:] = h, h
         squares = self.attempt(self.t, 1.0)  # its weights are made for h
         orders = range(max(1, k - 1), min(k + 1, self.known, HIGHEST) + 1)
@@ -104,7 +105,8 @@ class Adams(Staged):
 
 # ---- the tableau, compiled: as calls of NumPy it would cost far more than the dynamics ----
 
-STEP = np.array([0, HIGHEST + 1, *(2 * HIGHEST + 1 + np.arange(3))])  # rows of a step with k = 0
+# rows of `tableau`: what an attempt with k = 0 takes (the next rows are for k = 1, and so on), and the new phi
+ATTEMPT = np.array([0, HIGHEST + 1, *(2 * HIGHEST + 1 + np.arange(3))])
 RENEW = slice(3 * HIGHEST + 4, None)
 
 

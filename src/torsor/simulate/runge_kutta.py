@@ -20,7 +20,7 @@ class ExplicitPair(Staged):
     E: Array  # (r, s), a row for each estimate of the error
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
-        super().__init__(motion, t, q, v, settings, len(self.A), len(self.E), 1, self.order - 1)
+        super().__init__(motion, t, q, v, settings, len(self.A), len(self.E), first=1, order=self.order - 1)
         self.stages.weights[:] = np.vstack([self.A, self.E])
         self.stages.c = self.A.sum(axis=1).tolist()
 
@@ -125,6 +125,7 @@ class DormandPrince853(ExplicitPair):
         return fifth / sqrt((fifth + 0.01 * third) * (self.nq + self.nv)) if fifth else 0.0
 
     def between(self, t: Array) -> tuple[Array, Array]:
+        """By the polynomial of order 7 (Hairer & al., II.6)."""
         m, h = self.nq + self.nv, self.t - self.t_old
         y0, y1 = self.row_old[:m], self.row[:m]
         K = self._all_stages(y0, h)
@@ -134,9 +135,9 @@ class DormandPrince853(ExplicitPair):
         y = np.zeros((len(t), m))
         for i, f in enumerate(reversed(F)):
             y = (y + f) * (1 - s if i % 2 else s)
-        q, v = (y0 + y)[:, : self.nq], (y0 + y)[:, self.nq :]
-        self.motion.coordinates.normalise(q)
-        return q, v
+        y += y0
+        self.motion.coordinates.normalise(y[:, : self.nq])
+        return y[:, : self.nq], y[:, self.nq :]
 
     def _all_stages(self, y0: Array, h: float) -> Array:
         """The rates of the last step and of the three more stages of its dense output."""

@@ -57,7 +57,9 @@ class Stages:
 
 
 class Staged(Stepper):
-    """A method whose steps are stages."""
+    """A method whose steps are s stages, those before `first` given, with r estimates of the error; `order` is that of
+    its first step.
+    """
 
     def __init__(
         self, motion: Motion, t: float, q: Array, v: Array, settings: Settings, s: int, r: int, first: int, order: int
