@@ -11,10 +11,11 @@ import numpy as np
 
 from torsor.errors import ArgumentError
 from torsor.kernel import machine
-from torsor.kernel.data import Packing, input_shapes
+from torsor.kernel.data import input_shapes
 from torsor.kernel.frames import Framed, Kind, framed, regroup
 from torsor.kernel.llvm import Target
 from torsor.kernel.loops import loop_kernel, ranks_of, unrolled_kernel
+from torsor.kernel.packing import Packing
 from torsor.kernel.tape import Code, Operations
 from torsor.kernel.trace import LoopCode, looped, shape_of, unroll
 from torsor.model.model import Model

@@ -7,8 +7,6 @@
              first freedom in a column
 
 Straight-line code knows its model and is told the scratch bytes and the sizes only.
-
-Of a matrix only what has to be computed is, packed column by column: `Packing` says where each entry is found.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.kernel.frames import Framed
+from torsor.kernel.packing import Packing
 from torsor.model.model import Model
 
 # the int64 words of `data`
@@ -40,75 +39,11 @@ class Layout(NamedTuple):
     numbers: Sequence[Sequence[str]]  # for each kind of body, the constants it reads
     kept: int  # how many numbers a body keeps from pass to pass
     handed: int  # the most numbers any pass hands on
-    matrix: str = ""  # how much of a matrix is computed: see `Packing`
+    matrix: str = ""  # how much of a matrix is computed: see `packing.py`
 
     def scratch(self, model: Model) -> int:
         """The numbers of scratch memory a state needs."""
         return self.kept * model.n + (0 if model.is_chain else self.handed * (model.n + 1))
-
-
-@dataclass(frozen=True)
-class Packing:
-    """Where the entries of a matrix are found among the numbers computed: column after column, of each
-
-    "symmetric path", "path"   the rows on the way to the base
-    "two paths"                the same, then once more for the lower triangle
-    "product"                  two such columns, u and x, then all different entries of U^T X
-    "symmetric"                the rows up to the column's own
-    "full"                     all rows
-
-    Place 0 holds a zero, for what belongs to none.
-    """
-
-    count: int  # places
-    above: NDArray[np.int32]  # (n,) freedoms of a column before the body's own
-    columns: NDArray[np.int32]  # (nv,) place of a column's first entry
-    entries: NDArray[np.int32]  # (nv, nv) place of an entry
-    second: int  # how many places on the second set of columns is
-    pairs: NDArray[np.int32]  # (:, 3) of the entries of a product: place of u, place of x, how many freedoms they share
-
-    @classmethod
-    def of(cls, kind: str, model: Model) -> Packing:
-        first, end = model.v_start[:-1], model.v_start[1:]
-        on_way = kind in ("symmetric path", "path", "two paths", "product")
-        ways: list[NDArray[Any]] = []  # the rows of a column of each body
-        for parent, a, b in zip(model.parent, first, end):
-            if on_way:
-                ways.append(np.concatenate([ways[parent] if parent >= 0 else [], np.arange(a, b)]).astype(np.int64))
-            else:
-                ways.append(np.arange(b if kind == "symmetric" else model.nv))
-        above = np.array([len(way) for way in ways]) - (end - first) if on_way else first
-        bodies = np.repeat(np.arange(model.n), end - first)
-        lengths = np.array([len(ways[i]) for i in bodies])
-        columns = 1 + np.concatenate([[0], np.cumsum(lengths)[:-1]])
-        total = int(lengths.sum())
-        entries = np.zeros((model.nv, model.nv), np.int32)
-        if kind == "product":
-            return cls._of_product(above, columns, entries, total, [ways[i] for i in bodies])
-        for j, (i, start) in enumerate(zip(bodies, columns)):
-            rows, places = ways[i], start + np.arange(len(ways[i]))
-            entries[rows, j] = places
-            if kind == "two paths":
-                proper = rows < first[i]
-                entries[j, rows[proper]] = total + places[proper]
-            elif kind.startswith("symmetric"):  # in a body's own block the last column to be written holds
-                entries[j, rows] = places
-        count = 1 + (2 * total if kind == "two paths" else total)
-        return cls(count, above.astype(np.int32), columns.astype(np.int32), entries, total, np.zeros((0, 3), np.int32))
-
-    @classmethod
-    def _of_product(cls, above: NDArray[Any], columns: NDArray[Any], entries: NDArray[np.int32], total: int,
-                    ways: list[NDArray[Any]]) -> Packing:  # fmt: skip
-        pairs: list[tuple[int, int, int]] = []
-        for j, way in enumerate(ways):
-            for i in range(j + 1):
-                short = min(len(way), len(ways[i]))
-                shared = int((way[:short] == ways[i][:short]).sum())  # the beginning of both
-                if shared:
-                    entries[i, j] = entries[j, i] = 1 + 2 * total + len(pairs)
-                    pairs.append((columns[i], total + columns[j], shared))
-        return cls(1 + 2 * total + len(pairs), above.astype(np.int32), columns.astype(np.int32), entries, total,
-                   np.array(pairs, np.int32).reshape(-1, 3))  # fmt: skip
 
 
 @dataclass(frozen=True)

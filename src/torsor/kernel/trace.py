@@ -190,7 +190,7 @@ class LoopCode:
 
     @property
     def _packing(self) -> str:
-        """How much of a matrix its columns are (see `data.Packing`)."""
+        """How much of a matrix its columns are (see `packing.py`)."""
         if not self.columns or self.algorithm.kind != "matrix":
             return ""
         if self.algorithm.product:
