@@ -50,7 +50,7 @@ STREAMED = 8 << 20
 class Packed(NamedTuple):
     """How an output is packed."""
 
-    count: str  # of places
+    size: str  # how many places there are
     entries: str  # pointer to the place of every entry, int32
 
 
@@ -83,7 +83,7 @@ class Arrays:
             sizes = [w.load_i64("%data", sizes_at + axis + k) for k in range(rank)]
             axis += rank
             self.places[name], self.lane_steps[name] = (pointer, strides, sizes), step
-            places = packed.count if packed and name == "out" else None
+            places = packed.size if packed and name == "out" else None
             if self.turned or places:
                 self.buffers[name] = self.end
                 count = places or self._count(sizes)

@@ -76,10 +76,10 @@ def _pairs(ways: list[Array], columns: Array, second: int, entries: Array, first
     table = np.full((n, max(map(len, ways))), -1)
     for row, way in zip(table, ways):
         row[: len(way)] = way
-    pairs = []
+    pairs: list[Array] = []
     for j, way in enumerate(ways):
         shared = (table[: j + 1, : len(way)] == way).sum(axis=1)
         i = np.flatnonzero(shared)
-        entries[i, j] = entries[j, i] = first + sum(map(len, pairs)) + np.arange(len(i))
+        entries[i, j] = entries[j, i] = first + sum(len(p) for p in pairs) + np.arange(len(i))
         pairs.append(np.stack([columns[i], np.full(len(i), second + columns[j]), shared[i]], axis=1))
     return np.concatenate(pairs).astype(np.int32)
