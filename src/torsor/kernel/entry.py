@@ -202,23 +202,26 @@ def turning(target: Target, direction: str) -> str:
         w.start(f"quick_{width}")
         _turn_squares(w, width, columns, into, vector_of)
         w.start(f"after_{width}")
-    with w.loop("x", "0") as x:
-        with w.loop("y", "0") as y:
-            with w.loop("z", "0") as z:
-                place = "%array"
-                for index, stride in ((x.i, "%s0"), (y.i, "%s1"), (z.i, "%s2")):
-                    place = w.address(place, w.i64("mul", index, stride))
-                flat = w.i64("add", w.i64("mul", w.i64("add", w.i64("mul", x.i, "%d1"), y.i), "%d2"), z.i)
-                vector = vector_of(flat)
-                for lane in range(T.lanes):
-                    ends = [w.address(place, w.i64("mul", "%step", lane)), w.address(vector, lane * size)]
-                    source, sink = ends if into else reversed(ends)
-                    number = w.op(f"load {T.scalar}, ptr {source}, align {size}")
-                    w.do(f"store {T.scalar} {number}, ptr {sink}, align {size}")
-                z.count_to(w, "%d2")
-            y.count_to(w, "%d1")
-        x.count_to(w, "%d0")
-    w.do("ret void")
+    w.branch(w.op(f"icmp eq i64 %step, {size}"), "side_by_side", "one_by_one")  # columns are vectors as they lie
+    for label, kind, step in (("side_by_side", T.vector, T.lanes), ("one_by_one", T.scalar, 1)):
+        w.start(label)
+        with w.loop("x", "0") as x:
+            with w.loop("y", "0") as y:
+                with w.loop("z", "0") as z:
+                    place = "%array"
+                    for index, stride in ((x.i, "%s0"), (y.i, "%s1"), (z.i, "%s2")):
+                        place = w.address(place, w.i64("mul", index, stride))
+                    flat = w.i64("add", w.i64("mul", w.i64("add", w.i64("mul", x.i, "%d1"), y.i), "%d2"), z.i)
+                    vector = vector_of(flat)
+                    for lane in range(0, T.lanes, step):
+                        ends = [w.address(place, w.i64("mul", "%step", lane)), w.address(vector, lane * size)]
+                        source, sink = ends if into else reversed(ends)
+                        some = w.op(f"load {kind}, ptr {source}, align {size}")
+                        w.do(f"store {kind} {some}, ptr {sink}, align {size}")
+                    z.count_to(w, "%d2")
+                y.count_to(w, "%d1")
+            x.count_to(w, "%d0")
+        w.do("ret void")
     body = "\n".join(w.lines)
     pointers = "ptr %buffer, ptr %entries" if packed else "ptr %buffer"
     return (
