@@ -46,9 +46,10 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     """qdd with M(q) qdd + bias(q, v) = tau + external: the accelerations (..., nv) that the torques cause.
 
     method: "articulated", "udut", "ploen-park" (O(n) sweeps, by Featherstone, Saha, and Ploen & Park), "composite"
-    (M, its branch-sparse factor, and a solve), "fixman" (O(n), by relaxed constraints), "constraint-force" (O(log n)
-    deep, Featherstone & Fijany: for one very long chain) or "auto": the one of the first four with the fewest
-    operations for this model, as `method_for` tells.
+    (M, its branch-sparse factor, and a solve), "fixman" (O(n), by relaxed constraints), "segments" (one chain of 500 or
+    more bodies, cut into segments that share a processor's vectors: the fastest for one state), "constraint-force"
+    (O(log n) deep, Featherstone & Fijany: one very long chain on a GPU) or "auto": the one of the first four with the
+    fewest operations for this model, as `method_for` tells.
     """
     if external is None and method == "auto":
         state: Any = q
@@ -62,13 +63,13 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
         return _call(forward_dynamics, model, q, v, tau)
     if method == "auto":
         algorithm = _automatic(model, forward_dynamics)
-    elif method == "constraint-force":
-        return _by_levels(forward_dynamics, model, q=q, v=v, tau=tau, external=external)
+    elif method in ("constraint-force", "segments"):
+        return _by_parts(method, forward_dynamics, model, q=q, v=v, tau=tau, external=external)
     elif method == "fixman" or (method == "composite" and model.nv > MOST_FREEDOMS):
         rest = np.asarray(tau) - bias_forces(model, q, v, external=external)
         return mass_solve(model, q, rest, method=method)
     else:
-        algorithm = _named(forward_dynamics, method, "fixman", "constraint-force")
+        algorithm = _named(forward_dynamics, method, "fixman", "constraint-force", "segments")
     return _call_with(algorithm, model, q, v, tau, external=external)
 
 
@@ -125,7 +126,7 @@ def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, method: str = "auto"
     if method == "fixman":
         return _call(fixman.mass_solve, require_regular(model), q, b)
     if method == "constraint-force":
-        return _by_levels(mass_solve, model, q=q, b=b)
+        return _by_parts(method, mass_solve, model, q=q, b=b)
     return _call(_named(mass_solve, method, "fixman", "constraint-force"), model, q, b)
 
 
@@ -393,26 +394,34 @@ def _automatic(model: Model, function: Callable[..., Array]) -> Algorithm:
         return next(iter(METHODS[function.__name__].values()))  # not a model, as will be said
 
 
-def _by_levels(function: Callable[..., Array], model: Model, **given: ArrayLike | None) -> Array:
-    """Run a function by the constraint force algorithm: in float64, one state after the other."""
+def _by_parts(method: str, function: Callable[..., Array], model: Model, **given: ArrayLike | None) -> Array:
+    """One state after the other, many parts of the machine at once: in float64."""
     if not isinstance(model, Model):
         raise ArgumentError(f"model must be a torsor.Model, not {model!r}")
-    from torsor.parallel.solver import Solver
-
     arrays = {name: _checked(model, name, x) for name, x in given.items() if x is not None}
     batch = _batch(model, arrays)
     dtype = np.result_type(*arrays.values())
     if dtype.char not in "df":
-        raise ArgumentError(f'method "constraint-force" computes in float64, not {dtype}; use method "articulated"')
-    key = "constraint-force", function, tuple(arrays)
+        raise ArgumentError(f'method "{method}" computes in float64, not {dtype}; use method "articulated"')
+    key = method, function, tuple(arrays)
     if key not in model.programs:
-        model.programs[key] = Solver(model, function.__name__, external="external" in arrays)
+        model.programs[key] = _parts(method, function, model, "external" in arrays)
     states = {name: np.broadcast_to(x, batch + _shape(model, name)) for name, x in arrays.items()}
     result = model.programs[key](states)
     if not np.isfinite(result).all():
         _refuse_singular(articulated.forward_dynamics, model, arrays["q"])
         raise SingularError(f"{function.__name__} overflows; the arguments are too large")
     return result.astype(dtype, copy=False)
+
+
+def _parts(method: str, function: Callable[..., Array], model: Model, external: bool) -> Any:
+    if method == "segments":
+        from torsor.parallel.segments import Segments
+
+        return Segments(model, external=external)
+    from torsor.parallel.solver import Solver
+
+    return Solver(model, function.__name__, external=external)
 
 
 def _named(function: Callable[..., Array], method: str, *others: str) -> Algorithm:

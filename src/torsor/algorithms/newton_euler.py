@@ -49,7 +49,8 @@ def at_rest(base) -> dict:
 @outward(start=at_rest)
 def motion(link, here, parent):
     """Angular velocity and acceleration, and the acceleration of the frame's origin; then the wrench."""
-    M, E, S = link.M, link.exp(here.q), link.S(here.q)
+    f, S = link.placed(here)
+    M, E = f.factors
     v = here.v if here.v is not None else Vec.zero(link.joint.nv)
     J = S @ v  # the joint's own twist and acceleration, in the child's frame
     dJ = link.S_rate(here.q, v) @ v

@@ -68,17 +68,18 @@ def module_of(functions: Sequence[Function], vector: Target, inputs: int, flush:
         parts.append(far_sincos(vector))
     turnings = dict.fromkeys((w.target, direction) for w in writers for direction in sorted(w.turnings))
     parts += [turning(target, direction) for target, direction in turnings]
-    parts.append(_entry(vector, inputs, flush))
+    widest = max((w.target for w in writers), key=lambda target: target.lanes)
+    parts.append(_entry(vector, inputs, flush, streams(widest)))
     if vector.x86:
         parts.append(_MXCSR)
-    if streams(vector):
-        name, T = f"@llvm.masked.store.{vector.suffix}.p0", vector.vector
-        parts.append(f"declare void {name}({T}, ptr, i32, {vector.bools})\n{_STREAMING}")
+    if streams(widest):
+        name, T = f"@llvm.masked.store.{widest.suffix}.p0", widest.vector
+        parts.append(f"declare void {name}({T}, ptr, i32, {widest.bools})\n{_STREAMING}")
     declarations = dict.fromkeys(line for w in writers for line in w.declarations.splitlines())
     return "\n".join([*declarations, *parts])
 
 
-def _entry(T: Target, inputs: int, flush: bool) -> str:
+def _entry(T: Target, inputs: int, flush: bool, stream: bool) -> str:
     """The gufunc's inner loop: whole blocks, then a last block moved back to end with the batch.
 
     The states that such a block does again give the same bits again, unless the output is written over an input;
@@ -98,7 +99,7 @@ def _entry(T: Target, inputs: int, flush: bool) -> str:
   store i32 %old, ptr %status, align 4
   call void @llvm.x86.sse.ldmxcsr(ptr %status)"""
     W = T.lanes
-    fence = "\n  call void @llvm.x86.sse.sfence()" if streams(T) else ""
+    fence = "\n  call void @llvm.x86.sse.sfence()" if stream else ""
     alias = f"""
   %out_place = getelementptr ptr, ptr %args, i64 {inputs}
   %out = load ptr, ptr %out_place, align 8

@@ -37,7 +37,7 @@ def schedule(model: Model, function: str = "forward_dynamics", *, external: bool
     lanes_apart   memory for the vectors of a processor; False: for the threads of a GPU
     run           bodies that one operation condenses: 1 is plain block elimination of the constraint forces
     """
-    check_inertias(model)
+    check_inertias(model, "constraint-force")
     inputs = INPUTS[function] + (("external",) if external else ())
     plan = Plan(_framed(model), inputs, lanes_apart, run)
     return determinant_schedule(plan) if function == "log_det" else tree_schedule(plan)
@@ -62,7 +62,7 @@ class Solver:
         return result
 
 
-def check_inertias(model: Model) -> None:
+def check_inertias(model: Model, method: str) -> None:
     """Eq. 11 inverts the inertia of every body of the main chain: refuse points, rods and massless bodies by name."""
     main = main_chain(model)
     moments = np.linalg.eigvalsh(model.inertia[main])
@@ -70,7 +70,7 @@ def check_inertias(model: Model) -> None:
     if singular.any():
         body = int(main[np.flatnonzero(singular)[0]])
         raise SingularError(
-            f'method "constraint-force" inverts the inertia of every body, and that of {model.names[body]!r} is '
+            f'method "{method}" inverts inertias, and that of {model.names[body]!r} is '
             'singular (a point, a rod or no mass); give it mass and extent, or use method "articulated"'
         )
 
@@ -78,11 +78,11 @@ def check_inertias(model: Model) -> None:
 def _framed(model: Model) -> Framed:
     """The model in its short frames; in plain ones where those would leave few runs of equal bodies."""
     framed = reframe(model)
-    short, plain = (len(runs_of(kind, RUN)) for kind in (framed.kind, model.joint))
-    return _plain(framed) if plain < FEWER_RUNS * short else framed
+    short, few = (len(runs_of(kind, RUN)) for kind in (framed.kind, model.joint))
+    return plain(framed) if few < FEWER_RUNS * short else framed
 
 
-def _plain(framed: Framed) -> Framed:
+def plain(framed: Framed) -> Framed:
     """Every placement as (R, p), so that bodies on the same joint are of one kind."""
     x, n = framed.numbers, framed.model.n
     form = np.array([kind.form for kind in framed.kinds])[framed.kind]

@@ -1,0 +1,172 @@
+"""Forward dynamics of one long chain by segments that lie side by side in the lanes of vectors, on one core.
+
+Twice the operations of the sweeps along the whole chain, but eight at a time (`torsor.algorithms.segments`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.errors import ArgumentError
+from torsor.kernel import cache, machine
+from torsor.kernel import segments as kernel
+from torsor.kernel.data import INDEX_WORDS, Layout, input_shapes
+from torsor.kernel.frames import Framed, framed
+from torsor.kernel.gufunc import gufunc, signature
+from torsor.kernel.llvm import Target
+from torsor.model.model import Model
+from torsor.parallel.solver import check_inertias, plain
+
+Array = NDArray[Any]
+
+INPUTS = ("q", "v", "tau")
+FEWEST_LANES = 4  # with two, the segments would not make up for their operations
+LENGTH = 128  # bodies a segment at most: what is kept of a block of segments has to stay in the cache
+HEAD = 4  # bodies next to the base that may be of other kinds than those that follow
+PERIOD = 16  # kinds may take turns, this many at most
+# What it costs to have a body in the head, and to have one more segment, in units of a body in a segment.
+HEAD_COST, SEGMENT_COST = 7, 8
+CACHE_LINE = 64  # bytes
+# words of a body's row of the index (see `torsor.kernel.data`)
+KIND, FIRST_Q, FIRST_V, PLACE = 0, 2, 3, 6
+
+
+class Part(NamedTuple):
+    """Some of the bodies of a chain, as blocks of `lanes` segments of `length` bodies."""
+
+    first: int  # body
+    length: int
+    blocks: int
+    lanes: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.blocks * self.lanes * self.length
+
+
+def cut(kind: Array, lanes: int) -> tuple[Part, Part] | None:
+    """A chain of bodies of these kinds as a head, which is one segment, and segments that are alike, if there are such.
+
+    Every length that the kinds allow is tried, for the least cost.
+    """
+    n = kind.size
+    period = next((p for p in range(1, PERIOD + 1) if np.array_equal(kind[HEAD + p :], kind[HEAD:-p])), None)
+    if period is None or n < HEAD + lanes * period:
+        return None
+    lengths = np.arange(period, min(LENGTH, (n - HEAD) // lanes) + 1, period)
+    blocks = (n - HEAD) // (lanes * lengths)
+    heads = n - blocks * lanes * lengths
+    best = int(np.argmin(HEAD_COST * heads + SEGMENT_COST * blocks * lanes))
+    head, length, count = (int(x[best]) for x in (heads, lengths, blocks))
+    return Part(0, head, 1, 1), Part(head, length, count, lanes)
+
+
+class Segments:
+    """Forward dynamics of one chain: called with q (..., nq), v and tau (..., nv), and perhaps external (..., n, 6)."""
+
+    def __init__(self, model: Model, *, external: bool = False, lanes: int | None = None) -> None:
+        host = machine.host()
+        target = Target(lanes or max(FEWEST_LANES, host.lanes(64)), 64, host.fma, host.x86)
+        frames, self.parts = _framed(model, target.lanes)
+        check_inertias(model, "segments")
+        inputs = (*INPUTS, "external") if external else INPUTS
+        head, block = (tuple(frames.kinds[k] for k in np.unique(_kind(frames, part))) for part in self.parts)
+        first = frames.kinds[frames.kind[self.parts[1].first]]
+        wanted = kernel.Kernel(head, block, first, inputs, target)
+        known = cache.remembered(repr((wanted, host, cache.stamp())), lambda: wanted.outline().to_json())
+        outline = kernel.Outline.from_json(known)
+        self._words, self._owned = _data(frames, self.parts, outline, inputs)
+        self._loaded = machine.load(outline.name, wanted.ir)
+        shapes = [*input_shapes(inputs, model), (model.nv,)]
+        self.ufunc, self._alive = gufunc(
+            self._loaded.address, self._words.ctypes.data, signature(shapes), "float64", "forward_dynamics", ""
+        )
+
+    def __call__(self, inputs: Mapping[str, Array]) -> Array:
+        return self.ufunc(*inputs.values())
+
+
+def _framed(model: Model, lanes: int) -> tuple[Framed, tuple[Part, Part]]:
+    """The model in its short frames, or in plain ones if only those are alike in all segments."""
+    if model.is_chain:
+        short = framed(model)
+        for frames in (short, plain(short)):
+            parts = cut(frames.kind, lanes)
+            if parts:
+                return frames, parts
+    raise ArgumentError(
+        f'method "segments" is for a chain of {HEAD + lanes} or more bodies whose joints are of one type or of a few '
+        f'types in turn, which {model!r} is not; use method "articulated"'
+    )
+
+
+def _kind(frames: Framed, part: Part) -> Array:
+    """The kinds of the bodies of any segment."""
+    return frames.kind[part.first : part.first + part.length]
+
+
+# The model as data -----------------------------------------------------------------------------------------------
+
+
+def _data(frames: Framed, parts: tuple[Part, Part], outline: kernel.Outline,
+          inputs: Sequence[str]) -> tuple[Array, tuple[Any, ...]]:  # fmt: skip
+    """The words of `torsor.kernel.segments`, and what they point to."""
+    model, block = frames.model, parts[1]
+    arrays = {name: _starts(model, name) for name in (*inputs, "qdd")}
+    told = [_part(frames, part, layout, arrays) for part, layout in zip(parts, (outline.head, outline.block))]
+    base = np.array([0.0, 0.0, 0.0, *-model.gravity])  # at rest in gravity g is accelerating by -g without
+    words = np.zeros(kernel.WORDS + 2 * len(arrays), np.int64)
+    words[kernel.BLOCKS], words[kernel.BASE] = block.blocks, base.ctypes.data
+    words[kernel.HEAD], words[kernel.BLOCK] = (x.words.ctypes.data for x in told)
+    words[kernel.RECORDS] = -(-max(x.scratch for x in told) // CACHE_LINE) * CACHE_LINE
+    words[kernel.SCRATCH] = words[kernel.RECORDS] + (block.blocks + 1) * block.lanes * outline.record * 8
+    bounds = np.array([start[[block.first, block.first + block.length]] for start in arrays.values()])
+    words[kernel.WORDS :: 2], words[kernel.WORDS + 1 :: 2] = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
+    return words, (told, base)
+
+
+class _Told(NamedTuple):
+    """What the kernel is told of a part."""
+
+    words: Array
+    owned: tuple[Array, ...]
+    scratch: int  # bytes that a block needs while it is worked on
+
+
+def _part(frames: Framed, part: Part, layout: Layout, arrays: Mapping[str, Array]) -> _Told:
+    model, m, lanes = frames.model, part.length, part.lanes
+    _, kind = np.unique(_kind(frames, part), return_inverse=True)
+    rows = np.concatenate([[0], np.cumsum(np.array([len(names) for names in layout.numbers])[kind])])
+    table = _lined_up(part.blocks, int(rows[-1]), lanes)
+    for k, names in enumerate(layout.numbers):
+        bodies = np.flatnonzero(kind == k)
+        for j, name in enumerate(names):
+            numbers = frames.numbers[name][part.first : part.end].reshape(part.blocks, lanes, m)
+            table[:, rows[bodies] + j] = numbers[:, :, bodies].transpose(0, 2, 1)
+    segment = slice(part.first, part.first + m)
+    index = np.zeros((m, INDEX_WORDS), np.int32)
+    index[:, KIND], index[:, PLACE] = kind, rows[:-1]
+    index[:, FIRST_Q], index[:, FIRST_V] = (x[segment] - x[part.first] for x in (model.q_start, model.v_start))
+    sizes = {name: int(start[part.first + m] - start[part.first]) for name, start in arrays.items()}
+    axes = [n for name, size in sizes.items() for n in ((size, 6) if name == "external" else (size,))]
+    held = layout.kept * m + sum(size * (6 if name == "external" else 1) for name, size in sizes.items())
+    words = np.array([m, table.ctypes.data, index.ctypes.data, 8 * rows[-1], *axes], np.int64)
+    return _Told(words, (table, index), 8 * lanes * held)
+
+
+def _starts(model: Model, name: str) -> Array:
+    """Where along the first axis of an array the part of each body begins."""
+    return np.arange(model.n + 1) if name == "external" else model.q_start if name == "q" else model.v_start
+
+
+def _lined_up(*shape: int) -> Array:
+    """An empty array whose vectors do not straddle cache lines."""
+    size = math.prod(shape)
+    room = np.empty(size + CACHE_LINE // 8)
+    first = -room.ctypes.data % CACHE_LINE // 8
+    return room[first : first + size].reshape(shape)
