@@ -12,11 +12,13 @@ from contenders import PinocchioPeer, State, states, torsor_program
 from harness import Claim, Contender, Report, progress, race
 
 import torsor as ts
+from torsor.parallel.segments import Segments
 
-SHORT, LONG = 400, 100_000
-SIZES = (SHORT, 2_000, 20_000, LONG)
+SHORT, LONG, LONGEST = 400, 100_000, 1_000_000
+SIZES = (SHORT, 2_000, 20_000, LONG, LONGEST)
 ACCURACY = 20_000  # links
 PINOCCHIO = SHORT  # links at most: its Data needs n^3 memory
+SWEEPS, SEGMENTS = "torsor Program", "torsor segments"
 ROUNDING = 1e-7  # what the peers' answers keep of their digits on the longest chain
 
 
@@ -26,11 +28,14 @@ def measure(rounds: int) -> Report:
     for n in SIZES:
         rows = race(f"n = {n}", _contenders(n), unit="a joint", per=n, rounds=rounds)
         report.rows += rows
-        by_name = {row.contender.split()[0]: row.min for row in rows}
-        cost[n] = by_name["torsor"]
-        report.claims.append(
-            Claim(f"n = {n}: times faster than dynibo", by_name["dynibo"] / cost[n], **_wanted(n))
-        )
+        times = {row.contender: row.min for row in rows}
+        cost[n] = times[SWEEPS]
+        report.claims += [
+            Claim(f"n = {n}: times faster than dynibo", times["dynibo"] / times[SWEEPS], **_wanted(n)),
+            Claim(f"n = {n}: the same by segments", times["dynibo"] / times[SEGMENTS]),
+            Claim(f"n = {n}: segments, times faster than sweeps", times[SWEEPS] / times[SEGMENTS], **_gain(n)),
+        ]
+    report.claims += _general_links(rounds)
     growth = cost[LONG] / cost[SHORT]
     report.claims.append(Claim(f"cost a joint, n = {LONG} over n = {SHORT}", growth, at_most=1.5))
     memory = _call_memory(2 * LONG) / _call_memory(LONG)
@@ -41,6 +46,24 @@ def measure(rounds: int) -> Report:
 
 def _wanted(n: int) -> dict[str, float]:
     return {"at_least": 3.0} if n in (SHORT, ACCURACY) else {}
+
+
+def _gain(n: int) -> dict[str, float]:
+    return {"at_least": 1.2} if n >= 2_000 else {}
+
+
+def _general_links(rounds: int) -> list[Claim]:
+    """One axis in twenty is nearly parallel to the one before: such a placement has a screw more, and so has then every
+    other, for segments to be alike.
+    """
+    claims = []
+    for n in (2_000, 20_000, LONG):
+        model = ts.zoo.general_arm(n, 1)
+        sets = _states(model, sets=3)
+        sweeps, segments = race("", [_sweeps(model, sets), _segments(model, sets)], unit="", per=n, rounds=rounds)
+        what = f"general links, n = {n}: segments, times faster than sweeps"
+        claims.append(Claim(what, sweeps.min / segments.min, **_gain(n)))
+    return claims
 
 
 def coil(n: int) -> ts.Model:
@@ -65,11 +88,18 @@ def _states(model: ts.Model, sets: int) -> list[State]:
 def _contenders(n: int) -> list[Contender]:
     model = coil(n)
     sets = _states(model, sets=3)
-    torsor = torsor_program(
-        "Program", model, ts.forward_dynamics, sets, target=4.0 if n == SHORT else None, tolerance=ROUNDING
-    )
     peers = [_pinocchio(model, sets)] if n <= PINOCCHIO else []
-    return [*peers, _dynibo(model, sets), torsor]
+    target = 4.0 if n == SHORT else None
+    return [*peers, _dynibo(model, sets), _sweeps(model, sets, target), _segments(model, sets)]
+
+
+def _sweeps(model: ts.Model, sets: list[State], target: float | None = None) -> Contender:
+    return torsor_program("Program", model, ts.forward_dynamics, sets, target=target, tolerance=ROUNDING)
+
+
+def _segments(model: ts.Model, sets: list[State]) -> Contender:
+    segments, out = Segments(model), np.empty(model.n)
+    return Contender(SEGMENTS, lambda *state: segments.ufunc(*state, out), sets, tolerance=ROUNDING)
 
 
 def _pinocchio(model: ts.Model, sets: list[State]) -> Contender:
@@ -94,8 +124,10 @@ def _accuracy(n: int) -> list[Claim]:
     def error(qdd: np.ndarray) -> float:
         return float(np.max(np.abs(qdd - exact)) / np.max(np.abs(exact)))
 
+    sweeps, segments = (ts.forward_dynamics(model, *state, method=method) for method in ("articulated", "segments"))
     return [
-        Claim(f"n = {n}: error of torsor", error(ts.forward_dynamics(model, *state)), at_most=1e-13),
+        Claim(f"n = {n}: error of torsor", error(sweeps), at_most=1e-13),
+        Claim(f"n = {n}: error by segments", error(segments), at_most=1e-13),
         Claim(f"n = {n}: error of dynibo", error(dynibo_peer.robot(model).forward_dynamics(*state))),
     ]
 

@@ -10,7 +10,9 @@ import torsor as ts
 from torsor.algorithms import articulated
 from torsor.algorithms import segments as sg
 from torsor.kernel import machine
-from torsor.kernel.frames import reframe
+from torsor.kernel.frames import Kind, reframe
+from torsor.kernel.llvm import Target
+from torsor.kernel.segments import Kernel
 from torsor.linalg import Mat, Vec
 from torsor.model import zoo
 from torsor.model.joints import JOINTS
@@ -238,6 +240,25 @@ def test_few_bodies_are_left_to_the_head():
     for n in (2000, 20_000, 1_000_000):
         head, _ = cut(np.zeros(n, int), lanes=8)
         assert head.length < 0.02 * n
+
+
+# Code for other machines --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "fetch"),
+    [
+        (machine.Host("x86_64-unknown-linux-gnu", "haswell", "+avx2,+fma"), "prefetcht1"),
+        (machine.Host("aarch64-unknown-linux-gnu", "generic", "+neon"), "prfm"),
+    ],
+    ids=["AVX2", "64-bit ARM"],
+)
+def test_code_for_other_machines(host, fetch):
+    kinds = (Kind("revolute", "xz"),)
+    kernel = Kernel(kinds, kinds, kinds[0], ("q", "v", "tau"), Target(4, 64, host.fma, host.x86))
+    text = machine.assembly(kernel.ir(), host)
+    assert fetch in text
+    assert ("mxcsr" in text) == host.x86  # subnormals are flushed, and the mode restored
 
 
 # Arguments ---------------------------------------------------------------------------------------------------

@@ -3,11 +3,11 @@
 Results do not depend on the frames bodies are described in (Ploen & Park 1999, section II.C), operation
 counts do.  Here every joint axis is put on z and every placement is written as screws about z, x and z,
 
-    f = [screw_z(gamma, s)] screw_x(alpha, a) screw_z(theta, d) exp(q)          (Denavit & Hartenberg 1955),
+    f = [screw_z(gamma, s)] [shift_y(b)] screw_x(alpha, a) screw_z(theta, d) exp(q)     (Denavit & Hartenberg 1955),
 
 where the first is absorbed into the parent's own frame for one child of every axial joint, and theta and d
 are absorbed into the motion of an axial joint.  Axes that are parallel but for a small angle have no usable
-common normal; such a placement stays a general (R, p).
+common normal; there d is zero, and a shift b along y makes up for it.
 
 Everything is vectorised over the bodies: a million links are re-framed in seconds.
 """
@@ -43,7 +43,7 @@ class Kind(NamedTuple):
     """What decides the code of a step: the joint's type and the form of its placement."""
 
     joint: str
-    form: str  # "xz", "zxz" or "rigid"
+    form: str  # the axes of its screws, y standing for a mere shift: "xz", "yxz", "zxz" or "zyxz"
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,12 @@ class FramedLink(Link):
 
 
 def _placement(kind: Kind, axial: bool, x: Mapping[str, Scalar]) -> Product:
-    if kind.form == "rigid":
-        R = Mat.of((x[f"R{i}{j}"] for j in range(3)) for i in range(3))
-        return Product((Rigid(R, Vec.of(x[f"p{i}"] for i in range(3))),))
-    screws = [Screw(2, x["cg"], x["sg"], x["s"])] if kind.form == "zxz" else []
-    screws.append(Screw(0, x["ca"], x["sa"], x["a"]))
+    forms = {
+        "z": Screw(2, x["cg"], x["sg"], x["s"]),
+        "y": Screw(1, 1.0, 0.0, x["b"]),
+        "x": Screw(0, x["ca"], x["sa"], x["a"]),
+    }
+    screws = [forms[axis] for axis in kind.form[:-1]]
     if not axial:
         screws.append(Screw(2, x["ct"], x["st"], x["d0"]))
     return Product(tuple(screws))
@@ -151,7 +152,7 @@ def reframe(model: Model) -> Framed:
 
     # the first screw of one child of every axial joint goes into that joint's own frame
     absorbed = np.full(n, -1)
-    children = np.flatnonzero((parent >= 0) & x.regular)[::-1]
+    children = np.flatnonzero(parent >= 0)[::-1]
     absorbed[parent[children]] = children  # the first child wins, being written last
     absorbed[~axial] = -1
     own = absorbed >= 0
@@ -159,22 +160,22 @@ def reframe(model: Model) -> Framed:
     gamma[:n][own], s[:n][own] = x.gamma[absorbed[own]], x.s[absorbed[own]]
 
     pre_gamma, pre_s = x.gamma - gamma[parent], x.s - s[parent]
-    form = np.where(x.regular, np.where((pre_gamma == 0) & (pre_s == 0), 0, 1), 2)  # in FORMS
-    theta, d = np.where(x.regular, x.theta, 0.0) + gamma[:n], np.where(x.regular, x.d, 0.0) + s[:n]
-    back = _turn_z(-gamma[parent])  # a general placement, seen from the parent's turned frame
+    theta, d = x.theta + gamma[:n], x.d + s[:n]
     Q = A @ _turn_z(gamma[:n])
     Qp = A[:, :, 2] * s[:n, None]
     length = max(1e-300, float(np.abs(np.concatenate([x.a, d, pre_s, model.p.ravel()])).max(initial=0.0)))
 
+    b = _snap(x.b, length)
+    form = 2 * ((pre_gamma != 0) | (pre_s != 0)) + (b != 0)  # in FORMS
+
     numbers = {
-        "cg": np.cos(pre_gamma), "sg": np.sin(pre_gamma), "s": _snap(pre_s, length),
+        "cg": np.cos(pre_gamma), "sg": np.sin(pre_gamma), "s": _snap(pre_s, length), "b": b,
         "ca": x.ca, "sa": x.sa, "a": _snap(x.a, length),
         "ct": np.cos(theta), "st": np.sin(theta), "t0": np.where(turns & axial, theta, 0.0), "d0": _snap(d, length),
         "pitch": model.pitch,
     }  # fmt: skip
     for name in ("cg", "sg", "ca", "sa", "ct", "st", "t0"):
         numbers[name] = _snap(numbers[name], 1.0)
-    numbers |= _table("R", back @ R) | _table("p", np.einsum("nij,nj->ni", back, p - s[parent, None] * (0, 0, 1)))
     numbers |= _table("Q", _snap(Q, 1.0)) | _table("Q", _snap(Qp, length)) | _inertia(model, Q, Qp)
 
     # a kind for every pair of joint type and form that occurs
@@ -218,11 +219,11 @@ def regroup(framed: Framed) -> Framed:
     return replace(framed, numbers=x)
 
 
-FORMS = ("xz", "zxz", "rigid")
+FORMS = ("xz", "yxz", "zxz", "zyxz")
 
 
 class _Screws(NamedTuple):
-    """(R, p) = screw_z(gamma, s) screw_x(alpha, a) screw_z(theta, d), where `regular`."""
+    """(R, p) = screw_z(gamma, s) shift_y(b) screw_x(alpha, a) screw_z(theta, d)."""
 
     gamma: Array
     s: Array
@@ -231,7 +232,7 @@ class _Screws(NamedTuple):
     a: Array
     theta: Array
     d: Array
-    regular: Array
+    b: Array
 
 
 def _screws(R: Array, p: Array) -> _Screws:
@@ -246,12 +247,14 @@ def _screws(R: Array, p: Array) -> _Screws:
     gamma = np.where(parallel, np.where(reach > 0, np.arctan2(p[:, 1], p[:, 0]), 0.0), np.arctan2(ux, -uy))
     c, s = np.cos(gamma), np.sin(gamma)
     across = c * p[:, 1] - s * p[:, 0]
+    nearly = ~parallel & (sa < NEARLY_PARALLEL)  # no common normal to speak of: a shift across instead
+    b, across = np.where(nearly, across, 0.0), np.where(nearly, 0.0, across)
     d = np.where(parallel, p[:, 2] * ca, -across / safe)
     shift = np.where(parallel, 0.0, p[:, 2] - d * ca)
     a = np.where(parallel, reach, c * p[:, 0] + s * p[:, 1])
     # theta from the first two columns of Rz(gamma)^T R: its x row is (cos theta, -sin theta, 0)
     theta = np.arctan2(-(c * R[:, 0, 1] + s * R[:, 1, 1]), c * R[:, 0, 0] + s * R[:, 1, 0])
-    return _Screws(gamma, shift, ca, sa, a, theta, d, parallel | (sa >= NEARLY_PARALLEL))
+    return _Screws(gamma, shift, ca, sa, a, theta, d, b)
 
 
 def _axis_to_z(axis: Array) -> Array:

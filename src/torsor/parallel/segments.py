@@ -20,7 +20,7 @@ from torsor.kernel.frames import Framed, framed
 from torsor.kernel.gufunc import gufunc, signature
 from torsor.kernel.llvm import Target
 from torsor.model.model import Model
-from torsor.parallel.solver import check_inertias, plain
+from torsor.parallel.solver import alike, check_inertias
 
 Array = NDArray[Any]
 
@@ -92,10 +92,10 @@ class Segments:
 
 
 def _framed(model: Model, lanes: int) -> tuple[Framed, tuple[Part, Part]]:
-    """The model in its short frames, or in plain ones if only those are alike in all segments."""
+    """The model in its short frames, or with its placements alike if segments are so only then."""
     if model.is_chain:
         short = framed(model)
-        for frames in (short, plain(short)):
+        for frames in (short, alike(short, HEAD)):
             parts = cut(frames.kind, lanes)
             if parts:
                 return frames, parts

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from torsor.errors import SingularError
 from torsor.kernel.frames import Framed, Kind, reframe
-from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.parallel.branches import main_chain, tree_schedule
 from torsor.parallel.chain import RUN, Plan, runs_of
@@ -23,8 +22,8 @@ Array = NDArray[Any]
 
 # A body whose smallest moment of inertia is below this part of its largest cannot be told from a rod.
 SINGULAR_INERTIA = 1e-12
-# Plain placements cost 1.4 times the operations, but runs in pieces cost copies: 1.7 against 5.2 times the sweeps' time
-# on 100,000 links of which one in a hundred had another form (bench/log_depth.py).
+# Placements that are alike cost 1.1 times the operations, but runs in pieces cost copies: three times the time on
+# 100,000 links of which one in a hundred had another form.
 FEWER_RUNS = 0.95
 INPUTS = {"forward_dynamics": ("q", "v", "tau"), "mass_solve": ("q", "b"), "log_det": ("q",)}
 OUTPUTS = {"forward_dynamics": "qdd", "mass_solve": "qdd", "log_det": "log_det"}
@@ -76,37 +75,24 @@ def check_inertias(model: Model, method: str) -> None:
 
 
 def _framed(model: Model) -> Framed:
-    """The model in its short frames; in plain ones where those would leave few runs of equal bodies."""
-    framed = reframe(model)
-    short, few = (len(runs_of(kind, RUN)) for kind in (framed.kind, model.joint))
-    return plain(framed) if few < FEWER_RUNS * short else framed
+    """The model in its short frames, or with its placements alike where that leaves fewer runs of equal bodies."""
+    short = reframe(model)
+    even = alike(short, 1)
+    return even if len(runs_of(even.kind, RUN)) < FEWER_RUNS * len(runs_of(short.kind, RUN)) else short
 
 
-def plain(framed: Framed) -> Framed:
-    """Every placement as (R, p), so that bodies on the same joint are of one kind."""
-    x, n = framed.numbers, framed.model.n
-    form = np.array([kind.form for kind in framed.kinds])[framed.kind]
-    axial = np.array([j.axial for j in JOINTS])[framed.model.joint]
-    turned = form == "zxz"
-    R, p = np.broadcast_to(np.eye(3), (n, 3, 3)), np.zeros((n, 3))
-    R, p = _then(R, p, 2, np.where(turned, x["cg"], 1.0), np.where(turned, x["sg"], 0.0), np.where(turned, x["s"], 0.0))
-    R, p = _then(R, p, 0, x["ca"], x["sa"], x["a"])
-    R, p = _then(R, p, 2, np.where(axial, 1.0, x["ct"]), np.where(axial, 0.0, x["st"]), np.where(axial, 0.0, x["d0"]))
-    numbers = dict(x)
-    for i, j in np.ndindex(3, 3):
-        numbers[f"R{i}{j}"] = np.where(form == "rigid", x[f"R{i}{j}"], R[:, i, j])
-    for i in range(3):
-        numbers[f"p{i}"] = np.where(form == "rigid", x[f"p{i}"], p[:, i])
-    kinds = tuple(sorted({Kind(kind.joint, "rigid") for kind in framed.kinds}))
-    index = np.array([kinds.index(Kind(kind.joint, "rigid")) for kind in framed.kinds], dtype=framed.kind.dtype)
-    return replace(framed, kinds=kinds, kind=index[framed.kind], numbers=numbers)
+def alike(framed: Framed, first: int) -> Framed:
+    """Bodies on the same type of joint of one kind, from body `first` on: that with all the screws any of them has.
 
-
-def _then(R: Array, p: Array, axis: int, c: Array, s: Array, d: Array) -> tuple[Array, Array]:
-    """(R, p) followed by a turn about a coordinate axis and a shift along it."""
-    turn = np.zeros((len(p), 3, 3))
-    i, j = (axis + 1) % 3, (axis + 2) % 3
-    turn[:, axis, axis] = 1.0
-    turn[:, i, i] = turn[:, j, j] = c
-    turn[:, i, j], turn[:, j, i] = -s, s
-    return R @ turn, p + R[:, :, axis] * d[:, None]
+    A screw that a placement has not is one by zero.
+    """
+    longest: dict[str, Kind] = {}
+    for kind in (framed.kinds[k] for k in np.unique(framed.kind[first:])):
+        axes = longest.get(kind.joint, kind).form + kind.form
+        form = "".join(axis for axis in "zyx" if axis in axes.replace("xz", "x"))
+        longest[kind.joint] = kind._replace(form=form + "z")
+    wanted = [longest.get(kind.joint, kind) for kind in framed.kinds]
+    kinds = tuple(sorted({*wanted, *framed.kinds}))
+    own, new = (np.array([kinds.index(k) for k in some], framed.kind.dtype) for some in (framed.kinds, wanted))
+    kind = np.concatenate([own[framed.kind[:first]], new[framed.kind[first:]]])
+    return replace(framed, kinds=kinds, kind=kind)
