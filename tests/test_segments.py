@@ -329,3 +329,36 @@ def test_a_body_without_extent_is_named():
     model = zoo.point_chain(50)
     with pytest.raises(ts.SingularError, match=r"segments.*'link1'.*articulated"):
         by_segments(model, *state(model))
+
+
+# What "auto" does --------------------------------------------------------------------------------------------
+
+
+def test_one_state_of_a_long_chain_goes_by_segments():
+    """The same call always by the same method; batches, and what has no segments, by sweeps."""
+    model = zoo.rope(2000, mass=2000.0)
+    inputs = state(model)
+    alone = ts.forward_dynamics(model, *inputs)
+    assert np.array_equal(alone, by_segments(model, *inputs))
+    assert np.array_equal(ts.forward_dynamics(model, *inputs), alone)
+    assert np.array_equal(ts.forward_dynamics(model, *(x.tolist() for x in inputs)), alone)
+    external = np.random.default_rng(1).normal(size=(model.n, 6))
+    pulled = ts.forward_dynamics(model, *inputs, external=external)
+    assert np.array_equal(pulled, by_segments(model, *inputs, external=external))
+    batch = [np.stack([x, x]) for x in inputs]
+    assert np.array_equal(ts.forward_dynamics(model, *batch), by_sweeps(model, *batch))
+    single = [x.astype(np.float32) for x in inputs]
+    assert ts.forward_dynamics(model, *single).dtype == np.float32
+    more = ts.forward_dynamics(model, inputs[0], inputs[1], inputs[2].astype(np.longdouble))
+    assert more.dtype == np.longdouble
+    assert difference(alone, more.astype(float)) < ROUNDING
+
+
+def test_long_chains_without_segments_go_by_sweeps():
+    rng = np.random.default_rng(0)
+    joints = rng.choice(["revolute", "prismatic"], 2000)
+    mixed = ts.Model.chain(joints, p=(0.1, 0, 0), mass=1.0, inertia=(0.1, 0.1, 0.1))
+    inputs = state(mixed)
+    assert np.array_equal(ts.forward_dynamics(mixed, *inputs), by_sweeps(mixed, *inputs))
+    with pytest.raises(ts.ArgumentError, match=r"q has shape \(3,\)"):
+        ts.forward_dynamics(zoo.rope(2000), np.zeros(3), np.zeros(2000), np.zeros(2000))

@@ -46,10 +46,12 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     """qdd with M(q) qdd + bias(q, v) = tau + external: the accelerations (..., nv) that the torques cause.
 
     method: "articulated", "udut", "ploen-park" (O(n) sweeps, by Featherstone, Saha, and Ploen & Park), "composite"
-    (M, its branch-sparse factor, and a solve), "fixman" (O(n), by relaxed constraints), "segments" (one chain of 500 or
-    more bodies, cut into segments that share a processor's vectors: the fastest for one state), "constraint-force"
-    (O(log n) deep, Featherstone & Fijany: one very long chain on a GPU) or "auto": the one of the first four with the
-    fewest operations for this model, as `method_for` tells.
+    (M, its branch-sparse factor, and a solve), "fixman" (O(n), by relaxed constraints), "segments" (one long chain, cut
+    into segments that share a processor's vectors), "constraint-force" (O(log n) deep, Featherstone & Fijany: one very
+    long chain on a GPU) or "auto": the one of the first four with the fewest operations for this model, as `method_for`
+    tells; for one state of a chain of 2000 bodies or more, "segments" where its joints allow.
+
+    By one method, and in batches by "auto", a state gives the same bits alone and anywhere in a batch.
     """
     if external is None and method == "auto":
         state: Any = q
@@ -60,6 +62,9 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
                     return result
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
+    if method == "auto" and _in_segments(model, q, v, tau):
+        return _by_segments(model, q=q, v=v, tau=tau, external=external)
+    if method == "auto" and external is None:
         return _call(forward_dynamics, model, q, v, tau)
     if method == "auto":
         algorithm = _automatic(model, forward_dynamics)
@@ -381,6 +386,8 @@ def _program(algorithm: Algorithm, model: Model, options: tuple[str, ...], numbe
     return model.programs[key]
 
 
+# Segments win by 1.7 to 2 times from here on, and less below (bench/results/long_chain.json).
+SEGMENTS_FROM = 2000
 # A pivot this much smaller than its diagonal entry is rounding error: sixteen digits less a few for the reduction.
 SINGULAR_PIVOT = 1e-12
 
@@ -394,6 +401,21 @@ def _automatic(model: Model, function: Callable[..., Array]) -> Algorithm:
         return model.programs[function]
     except AttributeError:
         return next(iter(METHODS[function.__name__].values()))  # not a model, as will be said
+
+
+def _in_segments(model: Model, *state: ArrayLike) -> bool:
+    """Whether method="auto" cuts the chain into segments: for one state, in float64, of a long one that allows it."""
+    if not isinstance(model, Model) or model.n < SEGMENTS_FROM:
+        return False
+    if any(hasattr(x, "__dlpack_device__") and not isinstance(x, ndarray) for x in state):
+        return False  # perhaps on a GPU
+    if "segments" not in model.programs:
+        from torsor.parallel.segments import serves
+
+        model.programs["segments"] = serves(model)
+    arrays = [np.asarray(x) for x in state]
+    one = all(x.ndim == 1 and x.dtype.kind in "fiub" for x in arrays)
+    return model.programs["segments"] and one and np.result_type(*arrays).char == "d"
 
 
 def _by_segments(model: Model, **given: ArrayLike | None) -> Array:

@@ -12,6 +12,7 @@
     machine  LLVM IR -> object code;  image: object code -> an address to call;  cache: what is kept on disk
     gufunc   an address -> a NumPy generalised ufunc
     program  what users hold: `compile(model, function) -> Program`
+    segments  one long chain cut into segments, a lane each
     pointwise   a function of a few numbers as a gufunc over many
     cuda     the same tapes as CUDA C (`cuda_language`, `cuda_loops`); `gpu`: programs for arrays on a GPU
 """

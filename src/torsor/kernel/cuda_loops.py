@@ -16,7 +16,7 @@ from torsor.kernel.trace import LoopCode, LoopColumns, LoopPass
 
 
 class LoopWriter:
-    """Mirrors `loops._LoopWriter`; see there what the flags mean and what goes through memory."""
+    """Mirrors `loops.LoopWriter`; see there what the flags mean and what goes through memory."""
 
     def __init__(self, w: Writer, code: LoopCode, shape: tuple[int, ...]) -> None:
         self.w, self.code, self.shape = w, code, shape

@@ -193,7 +193,7 @@ def loop_kernel(code: LoopCode, target: Target) -> str:
         per_body = code.algorithm.kind == "body"
         codes = [code.finish] if code.finish else list(code.passes[-1].codes)
         rank = next(len(name) - 1 for c in codes for name in c.outputs if name[0] == "out") + per_body
-    return kernel_module(target, len(code.inputs), lambda w: _LoopWriter(w, code, rank).write(), flush=True)
+    return kernel_module(target, len(code.inputs), lambda w: LoopWriter(w, code, rank).write(), flush=True)
 
 
 @dataclass
@@ -211,7 +211,7 @@ class _Body:
     above: str
 
 
-class _LoopWriter:
+class LoopWriter:
     def __init__(self, w: Writer, code: LoopCode, rank: int) -> None:
         self.w, self.code = w, code
         self.slots = code.slots

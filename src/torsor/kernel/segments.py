@@ -31,7 +31,7 @@ from torsor.kernel.data import Layout
 from torsor.kernel.entry import Function, module_of
 from torsor.kernel.frames import FramedLink, Kind
 from torsor.kernel.llvm import Target, Writer
-from torsor.kernel.loops import Arrays, _Body, _LoopWriter, ranks_of
+from torsor.kernel.loops import Arrays, _Body, LoopWriter, ranks_of
 from torsor.kernel.tape import Code, Expr, Tape
 from torsor.kernel.trace import LoopCode, LoopPass, NumberSymbols, leaves, looped, rebuild
 from torsor.linalg import Vec
@@ -226,7 +226,7 @@ def _chain_function(name: str, code: Code, handed: str, steps: Steps, one: Targe
 # Along segments --------------------------------------------------------------------------------------------------
 
 
-class _SegmentWriter(_LoopWriter):
+class _SegmentWriter(LoopWriter):
     """Loops over the bodies of a segment, in each lane another one: constants differ from lane to lane."""
 
     def __init__(self, w: Writer, code: LoopCode, layout: Layout, steps: Steps, width: int) -> None:

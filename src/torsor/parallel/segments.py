@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.errors import ArgumentError
+from torsor.errors import ArgumentError, TorsorError
 from torsor.kernel import cache, machine
 from torsor.kernel import segments as kernel
 from torsor.kernel.data import INDEX_WORDS, Layout, input_shapes
@@ -89,6 +89,16 @@ class Segments:
 
     def __call__(self, inputs: Mapping[str, Array]) -> Array:
         return self.ufunc(*inputs.values())
+
+
+def serves(model: Model) -> bool:
+    """Whether `Segments` can be made of a model."""
+    try:
+        _framed(model, max(FEWEST_LANES, machine.host().lanes(64)))
+        check_inertias(model, "segments")
+    except TorsorError:
+        return False
+    return True
 
 
 def _framed(model: Model, lanes: int) -> tuple[Framed, tuple[Part, Part]]:
