@@ -197,7 +197,7 @@ def loop_kernel(code: LoopCode, target: Target) -> str:
 
 
 @dataclass
-class _Body:
+class Body:
     """The body a step is at: its index and its row of the index table."""
 
     i: str
@@ -249,10 +249,10 @@ class LoopWriter:
             return self.w.splat(self.w.address(self.gravity, name[2] * self.w.target.size))
         return self.arrays.get(*name)  # the base's own acceleration
 
-    def _at(self, i: str) -> _Body:
+    def _at(self, i: str) -> Body:
         row = self.w.address(self.index, self.w.i64("mul", i, 4 * INDEX_WORDS))
 
-        return _Body(i, *(self._word(row, k) for k in range(INDEX_WORDS)))
+        return Body(i, *(self._word(row, k) for k in range(INDEX_WORDS)))
 
     def _word(self, row: str, k: int) -> str:
         """The k-th int32 of a table's row."""
@@ -261,7 +261,7 @@ class LoopWriter:
     def _slot(self, i: str, name: Any) -> str:
         return self.w.address(self.w.address(self.work, self.w.i64("mul", i, self.row)), self.slots[name] * self.width)
 
-    def _reader(self, body: _Body, near: dict[Any, str], kind: int) -> Callable[[Any], str]:
+    def _reader(self, body: Body, near: dict[Any, str], kind: int) -> Callable[[Any], str]:
         row = None
 
         def read(name: Any) -> str:
@@ -282,7 +282,7 @@ class LoopWriter:
 
         return read
 
-    def _write_outputs(self, body: _Body, values: dict[Any, str]) -> None:
+    def _write_outputs(self, body: Body, values: dict[Any, str]) -> None:
         kind = self.code.algorithm.kind
         for name, x in values.items():
             if name[0] == "kept":
@@ -296,7 +296,7 @@ class LoopWriter:
             elif name[0] in ("out", "lower"):
                 self._write_entry(body, name, x)
 
-    def _write_entry(self, body: _Body, name: Any, x: str) -> None:
+    def _write_entry(self, body: Body, name: Any, x: str) -> None:
         """An entry of the column being made, or of its second one."""
         w = self.w
         assert self.column
@@ -305,7 +305,7 @@ class LoopWriter:
             place = w.i64("add", place, w.load_i64("%data", SECOND))
         self.arrays.put_at(x, place)
 
-    def _dispatch(self, selector: str, cases: Sequence[tuple[int, int, Code]], body: _Body, near: dict[Any, str],
+    def _dispatch(self, selector: str, cases: Sequence[tuple[int, int, Code]], body: Body, near: dict[Any, str],
                   live: Sequence[int]) -> list[str]:  # fmt: skip
         """Run the code of the case (case, kind, code) that the selector names; what it hands on."""
         w = self.w
@@ -485,7 +485,7 @@ class LoopWriter:
                     w.store(w.target.const(0.0), self._slot(loop.i, name))
             loop.count_to(w, end)
 
-    def _climb(self, c: LoopColumns, body: _Body, freedom: str) -> None:
+    def _climb(self, c: LoopColumns, body: Body, freedom: str) -> None:
         w, V = self.w, self.w.target.vector
         selector = w.i64("add", w.i64("mul", body.kind, 8), freedom)
         starts = [(8 * kind + k, kind, code) for (kind, k), code in c.starts.items()]

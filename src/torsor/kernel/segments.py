@@ -31,7 +31,7 @@ from torsor.kernel.data import Layout
 from torsor.kernel.entry import Function, module_of
 from torsor.kernel.frames import FramedLink, Kind
 from torsor.kernel.llvm import Target, Writer
-from torsor.kernel.loops import Arrays, _Body, LoopWriter, ranks_of
+from torsor.kernel.loops import Arrays, Body, LoopWriter, ranks_of
 from torsor.kernel.tape import Code, Expr, Tape
 from torsor.kernel.trace import LoopCode, LoopPass, NumberSymbols, leaves, looped, rebuild
 from torsor.linalg import Vec
@@ -242,7 +242,7 @@ class _SegmentWriter(LoopWriter):
         self.fetching = False
         self.record = _Record(w, steps, width, "%segment")
 
-    def _reader(self, body: _Body, near: dict[Any, str], kind: int) -> Callable[[Any], str]:
+    def _reader(self, body: Body, near: dict[Any, str], kind: int) -> Callable[[Any], str]:
         others, w = super()._reader(body, near, kind), self.w
 
         def read(name: Any) -> str:
