@@ -5,22 +5,20 @@ from harness import Report, race
 
 import torsor as ts
 
-LENGTHS = (3, 6, 9, 12, 16)
+MODELS = {f"{n} joints": ts.zoo.general_arm(n, seed=1) for n in (3, 6, 9, 12, 16, 20)} | {"humanoid": ts.zoo.humanoid()}
 FUNCTIONS = (ts.forward_dynamics, ts.inverse_dynamics, ts.mass_matrix, ts.inverse_mass_matrix)
 
 
 def measure(rounds: int) -> Report:
-    report = Report("unrolling", f"Unrolled against looped kernels, general arms, {BATCH} states a call, one core")
+    report = Report("unrolling", f"Unrolled against looped kernels, {BATCH} states a call, one core")
     for function in FUNCTIONS:
-        for n in LENGTHS:
-            model = ts.zoo.general_arm(n, seed=1)
+        for name, model in MODELS.items():
             sets = states(model)
             if function in (ts.mass_matrix, ts.inverse_mass_matrix):
                 sets = [(q,) for q, _, _ in sets]
             contenders = [
-                torsor_program(name, model, function, sets, threads=1, specialised=specialised)
-                for name, specialised in (("looped", False), ("unrolled", True))
+                torsor_program(kind, model, function, sets, threads=1, specialised=specialised)
+                for kind, specialised in (("looped", False), ("unrolled", True))
             ]
-            case = f"{function.__name__}, {n} joints"
-            report.rows += race(case, contenders, unit="a state", per=BATCH, rounds=rounds)
+            report.rows += race(f"{function.__name__}, {name}", contenders, unit="a state", per=BATCH, rounds=rounds)
     return report

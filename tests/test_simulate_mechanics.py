@@ -8,7 +8,7 @@ from machines import MACHINES, difference
 from torsor import Model, dynamics, lie, reference
 from torsor.algorithms import discrete_mechanics as mechanics
 from torsor.errors import SingularError
-from torsor.kernel.program import compile_program
+from torsor.kernel.program import ALWAYS, NEVER, compile_program
 from torsor.linalg import Vec
 from torsor.model import zoo
 from torsor.model.joints import JOINTS, joint_named
@@ -57,8 +57,8 @@ def test_loops_straight_line_and_reference_agree(algorithm):
     inputs = state_of(model)
     plain = dict(zip(mechanics.INPUTS, (x.tolist() for x in inputs)))
     expected = np.array(reference.evaluate(algorithm, model, plain))
-    for specialised in (True, False):
-        result = compile_program(algorithm, model, specialised=specialised)(*inputs)
+    for unroll in (ALWAYS, NEVER):
+        result = compile_program(algorithm, model, unroll=unroll)(*inputs)
         assert difference(result, expected) < ROUNDING
 
 

@@ -260,7 +260,8 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
     external     whether the program takes external wrenches, as its last argument
     body         of a Jacobian: the body, by number or name
     method       as the function takes it; loops have no "composite"
-    specialised  unrolled over this model (True), loops over its bodies (False), whichever is faster (None)
+    specialised  unrolled over this model (True), loops over its bodies (False), whichever is faster (None); a function
+                 called without compiling goes over to loops sooner, so as not to keep its caller waiting
     lanes        states computed side by side; None: as many as the machine's vectors hold (cpu)
     threads      how many threads a large batch is spread over (cpu)
     trig         cuda, float32: "accurate" (2 ulp) or "fast" (absolute error 5e-7 for angles up to pi)
@@ -285,20 +286,20 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
     if (body is None) == (algorithm.kind == "path"):
         raise ArgumentError(f"{algorithm.name} needs body=" if body is None else f"{algorithm.name} takes no body=")
     common: dict[str, Any] = dict(
-        options=("external",) if external else (), dtype=dtype, specialised=specialised,
-        body=None if body is None else _body(model, body),
+        options=("external",) if external else (), dtype=dtype, body=None if body is None else _body(model, body)
     )  # fmt: skip
     if target == "cuda":
         from torsor.kernel.gpu import compile_cuda
 
         if lanes is not None or threads != 1:
             raise ArgumentError('lanes and threads are for target="cpu"; a GPU takes one thread a state')
-        return compile_cuda(algorithm, model, **common, trig=trig)
-    from torsor.kernel.program import compile_program
+        return compile_cuda(algorithm, model, **common, specialised=specialised, trig=trig)
+    from torsor.kernel.program import ALWAYS, NEVER, PATIENT, compile_program
 
     if trig != "accurate":
         raise ArgumentError('fast trigonometry is for target="cuda"')
-    return compile_program(algorithm, model, **common, lanes=lanes, threads=threads)
+    unroll = PATIENT if specialised is None else ALWAYS if specialised else NEVER
+    return compile_program(algorithm, model, **common, unroll=unroll, lanes=lanes, threads=threads)
 
 
 def _call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike) -> Array:

@@ -292,11 +292,11 @@ def _checked(model: Model, name: str, x: Any, steps: int) -> Array:
 
 def _mover(model: Model, integrator: str, law: Law, dtype: str) -> Callable[..., Any]:
     """move(q, v, tau, gain, h, out): one step of many states, kept with the model."""
-    from torsor.kernel.program import UNROLL_FREEDOMS
+    from torsor.kernel.program import QUICK
 
     key = "rollout", integrator, law.gains.tobytes(), dtype
     if key not in model.programs:
-        make = _unrolled_mover if model.nv <= UNROLL_FREEDOMS else _looped_mover
+        make = _unrolled_mover if model.nv <= QUICK.freedoms else _looped_mover
         model.programs[key] = make(model, integrator, law, dtype)
     return model.programs[key]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -29,10 +30,21 @@ if TYPE_CHECKING:
     from torsor.kernel.build import Build
     from torsor.kernel.tape import Operations
 
-# Unrolled code beats the loop, by 1.1 to 1.9 times, while it fits the instruction cache; it takes a second to
-# compile where the loop, shared by all models of its kinds, takes none (bench/results/unrolling.json).
-UNROLL_FREEDOMS = 12
-UNROLL_OPERATIONS = 4500
+
+class Unrolling(NamedTuple):
+    """Up to how many freedoms, and operations, code is unrolled over one model.
+
+    Unrolled code beats loops by 1.1 to 1.7 times while it fits the caches (bench/results/unrolling.json), but it is
+    compiled for every model anew, 1000 operations in 0.15 s; a loop is shared by all models of its kinds.
+    """
+
+    freedoms: float
+    operations: float
+
+
+QUICK = Unrolling(12, 4500)  # for a call that should not wait long for a model not met before
+PATIENT = Unrolling(40, 6000)  # for a program somebody asked for
+ALWAYS, NEVER = Unrolling(math.inf, math.inf), Unrolling(0, 0)
 # Below this many states a batch is not worth handing to other threads.
 THREAD_STATES = 16384
 
@@ -130,9 +142,9 @@ class Request:
     """A program asked for."""
 
     def __init__(self, algorithm: Algorithm, model: Model, inputs: tuple[str, ...], dtype: str, lanes: int,
-                 specialised: bool | None, body: int | None) -> None:  # fmt: skip
+                 unroll: Unrolling, body: int | None) -> None:  # fmt: skip
         self.algorithm, self.model, self.inputs, self.dtype = algorithm, model, inputs, dtype
-        self.lanes, self.specialised, self.body = lanes, specialised, body
+        self.lanes, self.unroll, self.body = lanes, unroll, body
 
     @property
     def bits(self) -> int:
@@ -150,24 +162,22 @@ class Request:
         code: Any = None
         if self.may_unroll:
             code = unrolled(self.algorithm, self.model, self.inputs, self.body)
-            if self.specialised is None and not self.algorithm.solve and sum(Operations.of(code)) > UNROLL_OPERATIONS:
+            if not self.algorithm.solve and sum(Operations.of(code)) > self.unroll.operations:
                 code = None
         code = code or loops(self.algorithm, self.model, self.inputs)
         return Build(self.algorithm, self.model, self.inputs, target, code, self.body)
 
     @property
     def may_unroll(self) -> bool:
-        """Whether code for this model alone is wanted, or comes into question."""
-        if self.specialised is None:
-            return self.algorithm.solve is not None or self.model.nv <= UNROLL_FREEDOMS
-        return self.specialised
+        """Whether code for this model alone comes into question."""
+        return self.algorithm.solve is not None or self.model.nv <= self.unroll.freedoms
 
     def outline(self) -> Outline:
         """Remembered from an earlier run, or found by tracing."""
         algorithm, model = _home(self.algorithm), self.model
         if algorithm is None:
             return self._trace()
-        code = (model.key, self.body, self.specialised) if self.may_unroll else (framed(model).kinds, model.n, model.nv)
+        code = (model.key, self.body, self.unroll) if self.may_unroll else (framed(model).kinds, model.n, model.nv)
         key = "outline", algorithm, code, self.inputs, self.dtype, self.lanes, machine.host(), cache.stamp()
         return Outline.from_json(cache.remembered(repr(key), lambda: self._trace().to_json()))
 
@@ -193,12 +203,12 @@ def _home(algorithm: Algorithm) -> str | None:
 
 
 def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str] = (), dtype: str = "float64",
-                    specialised: bool | None = None, lanes: int | None = None, threads: int = 1,
+                    unroll: Unrolling = QUICK, lanes: int | None = None, threads: int = 1,
                     body: int | None = None) -> Program:  # fmt: skip
     """Compile an algorithm for a model.
 
     options      optional inputs to take, of those the algorithm has
-    specialised  unrolled over this model (True), loops (False), or whichever is faster (None)
+    unroll       over this model, up to how many operations; beyond, loops over its bodies
     lanes        states side by side; None: as many as the machine's vectors hold
     threads      how many threads large batches are spread over
     """
@@ -209,10 +219,10 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
         raise ArgumentError(f"{model!r} has no bodies to compute with")
     if lanes is not None and lanes not in (1, 2, 4, 8, 16):
         raise ArgumentError(f"lanes must be 1, 2, 4, 8 or 16, not {lanes}")
-    if algorithm.solve and specialised is False:
+    if algorithm.solve and unroll is NEVER:
         raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")
     lanes = lanes or machine.host().lanes(64 if dtype == "float64" else 32)
-    request = Request(algorithm, model, (*algorithm.inputs, *options), dtype, lanes, specialised, body)
+    request = Request(algorithm, model, (*algorithm.inputs, *options), dtype, lanes, unroll, body)
     outline = request.outline()
     shapes = request.shapes(outline)
     if outline.layout is None:
