@@ -84,8 +84,9 @@ def loop_data(layout: Layout, framed: Framed, shapes: Sequence[tuple[int, ...]],
     far_parents = model.parent[~chained]
     flags = np.where(chained, CHAINED, 0)
     flags[far_parents[far_parents >= 0]] |= BRANCHES
-    _, last = np.unique(far_parents[::-1], return_index=True)  # the last child of each is the first to arrive
-    flags[np.flatnonzero(~chained)[::-1][last]] |= FIRST
+    last_child = np.full(model.n + 1, -1)  # entry -1: the base's
+    last_child[far_parents] = np.flatnonzero(~chained)  # the last is written last, and is the first to arrive
+    flags[last_child[last_child >= 0]] |= FIRST
     freedoms = model.v_start[1:] - model.v_start[:-1]
     packing = Packing.of(layout.matrix, model) if layout.matrix else None
     above = packing.above if packing else np.zeros(model.n)

@@ -233,7 +233,7 @@ class Model:
     def _groups(self) -> tuple[tuple[Joint, Array, Array], ...]:
         """For each joint type present: the type, its columns of q (k, nq) and its columns of v (k, nv)."""
         groups = []
-        for code in np.unique(self.joint):
+        for code in np.flatnonzero(np.bincount(self.joint)):  # np.unique loads numpy.ma, half of a first call
             bodies, joint = np.flatnonzero(self.joint == code), JOINTS[code]
             q_columns = self.q_start[bodies, None] + np.arange(joint.nq)
             v_columns = self.v_start[bodies, None] + np.arange(joint.nv)
