@@ -23,13 +23,15 @@ def _races(model: ts.Model) -> Iterator[tuple[str, list[Contender]]]:
     peers = [pinocchio_batch(model, "rneaInParallel", sets), *drake(model, "CalcInverseDynamics", sets)]
     yield "inverse dynamics", [*peers, program]
     peers = [pinocchio_loop(model, "crba", sets), *drake(model, "CalcMassMatrix", sets)]
-    yield "mass matrix", [*peers, _matrix_program(model, ts.mass_matrix, sets)]
+    yield "mass matrix", [*peers, *_matrix_programs(model, ts.mass_matrix, sets)]
     peers = [pinocchio_loop(model, "computeMinverse", sets)]
-    yield "inverse mass matrix", [*peers, _matrix_program(model, ts.inverse_mass_matrix, sets)]
+    yield "inverse mass matrix", [*peers, *_matrix_programs(model, ts.inverse_mass_matrix, sets)]
 
 
-def _matrix_program(model: ts.Model, function, sets: list[State]) -> Contender:
+def _matrix_programs(model: ts.Model, function, sets: list[State]) -> list[Contender]:
     """The peer's answer is the last state's matrix."""
     configurations: list[State] = [(q,) for q, _, _ in sets]
-    program = torsor_program("Program", model, function, configurations, threads=1, target=8.0)
-    return replace(program, answer=lambda matrices: matrices[-1])
+    programs = [torsor_program("Program", model, function, configurations, threads=1, target=8.0)]
+    if not ts.compile(model, function).specialised:
+        programs.append(torsor_program("specialised", model, function, configurations, threads=1, specialised=True))
+    return [replace(program, answer=lambda matrices: matrices[-1]) for program in programs]

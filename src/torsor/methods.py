@@ -46,9 +46,9 @@ METHODS: dict[str, dict[str, Algorithm]] = {
 MOST_FREEDOMS = 12
 # On chains of so many revolute joints the sweeps have won every count, so none is made.
 SETTLED = {"forward_dynamics": 8, "mass_solve": 10, "inverse_dynamics": 0}
-# M^-1 as a product takes a sum over the freedoms that two ways to the base share: quicker up to so many on a way (at 40
-# by 1.1 times, at 60 the other way round).
-SHORT_WAY = 48
+# M^-1 as a product takes a sum over the freedoms that two ways to the base share: quicker up to so many on a way (by 1.2
+# times at 48, 1.1 at 60; operations are equal there).
+SHORT_WAY = 60
 
 
 class Choice(NamedTuple):

@@ -15,7 +15,7 @@ from torsor.kernel.data import input_shapes
 from torsor.kernel.frames import Framed, Kind, framed, regroup
 from torsor.kernel.llvm import Target
 from torsor.kernel.loops import loop_kernel, ranks_of, unrolled_kernel
-from torsor.kernel.packing import Packing
+from torsor.kernel.packing import TOGETHER, Packing
 from torsor.kernel.tape import Code, Operations
 from torsor.kernel.trace import LoopCode, looped, shape_of, unroll
 from torsor.model.model import Model
@@ -167,6 +167,6 @@ def count(code: LoopCode, frames: Framed, body: int | None) -> Operations:
             for c, times in zip(code.columns.outward.codes, visits):
                 total = total + Operations.of(c) * int(times)
         if code.algorithm.product:
-            shared = int(Packing.of("product", model).pairs[:, 2].sum())
+            shared = TOGETHER * int(Packing.of("product", model).products[:, 1].sum())
             total = total + Operations(mul=shared, add=shared)
     return total

@@ -1,7 +1,7 @@
 """What a kernel is told of a model and of its arrays: the words it finds behind `data`.
 
     data     scratch bytes a lane | bodies | freedoms | flags | start of a climb | constants | index | gravity |
-             the packing of a matrix: places, columns, entries, second, pairs and their number |
+             the packing of a matrix: places, columns, entries, second, products and their number |
              the sizes of the axes of all arrays
     index    eight int32 a body: kind, parent, first q, first v, flags, freedoms, place of its constants, place of its
              first freedom in a column
@@ -25,7 +25,7 @@ from torsor.model.model import Model
 
 # the int64 words of `data`
 SCRATCH, BODIES, FREEDOMS, FLAGS, FROM, NUMBERS, INDEX, GRAVITY = range(8)
-PLACES, COLUMNS, ENTRIES, SECOND, PAIRS, PAIR_COUNT, WORDS = range(8, 15)
+PLACES, COLUMNS, ENTRIES, SECOND, PRODUCTS, PRODUCT_COUNT, WORDS = range(8, 15)
 # flags of a body
 CHAINED, BRANCHES, FIRST = 1, 2, 4  # hangs on the body before it | is handed to through memory | stores, not adds
 # flags of the model
@@ -106,6 +106,6 @@ def loop_data(layout: Layout, framed: Framed, shapes: Sequence[tuple[int, ...]],
     if packing:
         words[PLACES] = packing.count
         words[COLUMNS], words[ENTRIES] = packing.columns.ctypes.data, packing.entries.ctypes.data
-        words[SECOND], words[PAIRS] = packing.second, packing.pairs.ctypes.data
-        words[PAIR_COUNT] = len(packing.pairs)
+        words[SECOND], words[PRODUCTS] = packing.second, packing.products.ctypes.data
+        words[PRODUCT_COUNT] = len(packing.products)
     return KernelData(words, (numbers, index, gravity), packing)

@@ -32,14 +32,15 @@ from torsor.kernel.data import (
     INDEX_WORDS,
     IS_TREE,
     NUMBERS,
-    PAIR_COUNT,
-    PAIRS,
     PLACES,
+    PRODUCT_COUNT,
+    PRODUCTS,
     SECOND,
     WORDS,
 )  # fmt: skip
 from torsor.kernel.entry import kernel_module
 from torsor.kernel.llvm import Target, Writer
+from torsor.kernel.packing import TOGETHER
 from torsor.kernel.tape import Code
 from torsor.kernel.trace import LoopCode, LoopColumns, LoopPass
 
@@ -454,19 +455,21 @@ class LoopWriter:
             self._product()
 
     def _product(self) -> None:
-        """sum u x over the freedoms that two columns share, for all pairs that share some."""
+        """sum u x over the freedoms that columns share, for all that share some."""
         w, V = self.w, self.w.target.vector
-        table, count = w.load_ptr("%data", PAIRS), w.load_i64("%data", PAIR_COUNT)
+        table, count = w.load_ptr("%data", PRODUCTS), w.load_i64("%data", PRODUCT_COUNT)
         results = w.i64("add", w.i64("mul", w.load_i64("%data", SECOND), 2), 1)
-        with w.loop("pair", "0") as pair:
-            row = w.address(table, w.i64("mul", pair.i, 12))
-            u, x, shared = (self._word(row, k) for k in range(3))
-            with w.loop("shared", "0", [(V, w.target.const(0.0))]) as loop:
-                factors = [self.arrays.get_at(w.i64("add", place, loop.i)) for place in (u, x)]
-                loop.carry = [w.operation("fmadd", *factors, loop.carried[0])]
+        with w.loop("product", "0") as row:
+            here = w.address(table, w.i64("mul", row.i, 4 * (2 + TOGETHER)))
+            u, shared, *xs = (self._word(here, k) for k in range(2 + TOGETHER))
+            with w.loop("shared", "0", [(V, w.target.const(0.0))] * TOGETHER) as loop:
+                factor, *others = (self.arrays.get_at(w.i64("add", place, loop.i)) for place in (u, *xs))
+                loop.carry = [w.operation("fmadd", factor, x, sum_) for x, sum_ in zip(others, loop.carried)]
                 loop.count_to(w, shared)
-            self.arrays.put_at(loop.carry[0], w.i64("add", results, pair.i))
-            pair.count_to(w, count)
+            first = w.i64("add", results, w.i64("mul", row.i, TOGETHER))
+            for k, sum_ in enumerate(loop.carry):
+                self.arrays.put_at(sum_, w.i64("add", first, k))
+            row.count_to(w, count)
 
     def _path(self, c: LoopColumns) -> None:
         w = self.w

@@ -20,6 +20,8 @@ ON_WAY = ("symmetric path", "path", "two paths", "product")
 #   "symmetric"                the rows up to the last of the column's own body
 #   "full"                     all rows
 
+TOGETHER = 4  # entries of a product that are made at once: what one column is read for serves several
+
 
 @dataclass(frozen=True)
 class Packing:
@@ -30,7 +32,8 @@ class Packing:
     columns: NDArray[np.int32]  # (nv,) place of a column's first entry
     entries: NDArray[np.int32]  # (nv, nv) place of an entry
     second: int  # how many places on the second set of columns is
-    pairs: NDArray[np.int32]  # (:, 3) of the entries of a product: place of u, place of x, how many freedoms they share
+    products: NDArray[np.int32]  # (:, 2 + TOGETHER) place of a column u, how many freedoms it shares with columns x,
+    # and their places: so many entries of U^T X, at as many places
 
     @classmethod
     def of(cls, kind: str, model: Model) -> Packing:
@@ -41,11 +44,11 @@ class Packing:
         columns = 1 + np.concatenate([[0], np.cumsum(lengths)[:-1]])
         total = int(lengths.sum())
         entries = np.zeros((model.nv, model.nv), np.int32)
-        pairs = np.zeros((0, 3), np.int32)
+        products = np.zeros((0, 2 + TOGETHER), np.int32)
         count = 1 + total * (2 if kind in ("two paths", "product") else 1)
         if kind == "product":
-            pairs = _pairs([ways[i] for i in bodies], columns, total, entries, count)
-            count += len(pairs)
+            products = _products([ways[i] for i in bodies], columns, total, entries, count)
+            count += TOGETHER * len(products)
         else:
             for j, (i, start) in enumerate(zip(bodies, columns)):
                 rows, places = ways[i], start + np.arange(len(ways[i]))
@@ -56,7 +59,7 @@ class Packing:
                 elif kind.startswith("symmetric"):  # in a body's own block the last column written holds
                     entries[j, rows] = places
         above = np.array([len(way) for way in ways]) - own if kind in ON_WAY else model.v_start[:-1]
-        return cls(count, above.astype(np.int32), columns.astype(np.int32), entries, total, pairs)
+        return cls(count, above.astype(np.int32), columns.astype(np.int32), entries, total, products)
 
 
 def _ways(kind: str, model: Model) -> list[Array]:
@@ -70,16 +73,31 @@ def _ways(kind: str, model: Model) -> list[Array]:
     return ways
 
 
-def _pairs(ways: list[Array], columns: Array, second: int, entries: Array, first: int) -> NDArray[np.int32]:
-    """The pairs of columns that share freedoms; their products are put to places from `first` on."""
-    n = len(ways)
-    table = np.full((n, max(map(len, ways))), -1)
+def _products(ways: list[Array], columns: Array, second: int, entries: Array, first: int) -> NDArray[np.int32]:
+    """The products to be made; their results are put to places from `first` on, and these into `entries`.
+
+    Up to `TOGETHER` columns of which each goes on where the one before ends share as much with any other column.
+    """
+    table = np.full((len(ways), max(map(len, ways))), -1)
     for row, way in zip(table, ways):
         row[: len(way)] = way
-    pairs: list[Array] = []
-    for j, way in enumerate(ways):
-        shared = (table[: j + 1, : len(way)] == way).sum(axis=1)
+    products: list[Array] = []
+    start = 0
+    while start < len(ways):
+        end = start + 1
+        while end < min(start + TOGETHER, len(ways)) and _goes_on(ways[end], ways[end - 1]):
+            end += 1
+        place = first + TOGETHER * sum(map(len, products))
+        shared = (table[:end, : len(ways[end - 1])] == ways[end - 1]).sum(axis=1)
         i = np.flatnonzero(shared)
-        entries[i, j] = entries[j, i] = first + sum(len(p) for p in pairs) + np.arange(len(i))
-        pairs.append(np.stack([columns[i], np.full(len(i), second + columns[j]), shared[i]], axis=1))
-    return np.concatenate(pairs).astype(np.int32)
+        x = second + columns[np.minimum(np.arange(start, start + TOGETHER), end - 1)]
+        products.append(np.column_stack([columns[i], shared[i], np.broadcast_to(x, (len(i), TOGETHER))]))
+        for k, j in enumerate(range(start, end)):
+            above = i <= j
+            entries[i[above], j] = entries[j, i[above]] = place + TOGETHER * np.flatnonzero(above) + k
+        start = end
+    return np.ascontiguousarray(np.concatenate(products), np.int32)
+
+
+def _goes_on(way: Array, before: Array) -> bool:
+    return np.array_equal(way[: len(before)], before)
