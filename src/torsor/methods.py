@@ -46,7 +46,7 @@ METHODS: dict[str, dict[str, Algorithm]] = {
 MOST_FREEDOMS = 12
 # On chains of so many revolute joints the sweeps have won every count, so none is made.
 SETTLED = {"forward_dynamics": 8, "mass_solve": 10, "inverse_dynamics": 0}
-# M^-1 as a product takes a sum over the freedoms that two ways to the base share: quicker up to so many on a way (by 1.2
+# M^-1 as a product takes a sum over the freedoms that two ways to the base share: quicker up to so many on one (by 1.2
 # times at 48, 1.1 at 60; operations are equal there).
 SHORT_WAY = 60
 
