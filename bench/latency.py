@@ -18,7 +18,7 @@ def measure(rounds: int) -> Report:
         contenders = [
             _pinocchio(model, sets),
             *([_drake(model, sets)] if has_drake() else []),
-            torsor_program("Program, out=", model, ts.forward_dynamics, sets, target=1 / 0.5),
+            torsor_program("Program, out=", model, ts.forward_dynamics, sets),
             Contender("torsor Program", ts.compile(model, ts.forward_dynamics), sets, target=1 / 0.5),
             Contender("ts.forward_dynamics", ts.forward_dynamics, [(model, *s) for s in sets], target=1 / 0.8),
         ]
