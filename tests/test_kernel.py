@@ -365,10 +365,11 @@ def test_code_without_fma_runs_here_too():
     q, v, tau = np.random.default_rng(0).normal(size=(3, 9, 3))
     from torsor.kernel.data import unrolled_data
     from torsor.kernel.gufunc import gufunc
-    from torsor.kernel.loops import ranks_of, unrolled_kernel
+    from torsor.kernel.loops import unrolled_kernel
 
     code = unroll(ALGORITHMS[ts.forward_dynamics], reframe(model), ("q", "v", "tau"))
-    ir = unrolled_kernel(code, ranks_of(("q", "v", "tau")), 1, Target(2, 64, fma=False, x86=machine.host().x86))
+    target = Target(2, 64, fma=False, x86=machine.host().x86)
+    ir = unrolled_kernel(code, dict.fromkeys(("q", "v", "tau"), (3,)), (3,), target)
     loaded = machine.load(machine.name_of(f"no fma {code}"), lambda: ir)
     data = unrolled_data([(3,)] * 4, 64)
     ufunc, _alive = gufunc(loaded.address, data.words.ctypes.data, "(3),(3),(3)->(3)", "float64", "fd", "")

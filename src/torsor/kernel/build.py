@@ -14,7 +14,7 @@ from torsor.kernel import machine
 from torsor.kernel.data import input_shapes
 from torsor.kernel.frames import Framed, Kind, framed, regroup
 from torsor.kernel.llvm import Target
-from torsor.kernel.loops import loop_kernel, ranks_of, unrolled_kernel
+from torsor.kernel.loops import loop_kernel, unrolled_kernel
 from torsor.kernel.packing import TOGETHER, Packing
 from torsor.kernel.tape import Code, Operations
 from torsor.kernel.trace import LoopCode, looped, shape_of, unroll
@@ -37,12 +37,14 @@ class Build(NamedTuple):
 
     def ir(self) -> str:
         if isinstance(self.code, Code):
-            return unrolled_kernel(self.code, ranks_of(self.inputs), len(self.shape), self.target)
+            shapes = dict(zip(self.inputs, input_shapes(self.inputs, self.model)))
+            return unrolled_kernel(self.code, shapes, self.shape, self.target)
         return loop_kernel(self.code, self.target)
 
     def name(self) -> str:
         """Under which its machine code is kept: the same for all loops over bodies of the same kinds."""
-        return machine.name_of(f"{text_of(self.code)}|{self.inputs}|{self.target}")
+        shapes = input_shapes(self.inputs, self.model) if isinstance(self.code, Code) else ()
+        return machine.name_of(f"{text_of(self.code)}|{self.inputs}|{shapes}|{self.target}")
 
     def source(self, stage: str) -> str:
         makers: dict[str, Callable[[], str]] = {

@@ -235,30 +235,17 @@ def turning(target: Target, direction: str) -> str:
 def _turn_squares(w: Writer, width: int, columns: str, into: bool, vector_of: Callable[[str], str]) -> None:
     """All columns, `width` at a time."""
     T, size = w.target, w.target.size
-    groups = T.lanes // width
-    part, bools = f"<{width} x {T.scalar}>", f"<{width} x i1>"
-    masked = f"llvm.masked.store.v{width}f{T.bits}.p0"
     last = w.i64("sub", columns, width)
-    offsets = [w.i64("mul", "%step", lane) for lane in range(T.lanes)]  # once, not in every turn of the loop
+    offsets = _offsets(w, "%step")  # once, not in every turn of the loop
 
     def square(first: str, how: str = "", only: str = "") -> None:
         rows = w.address("%array", w.i64("mul", first, size))
-        places = [w.address(rows, offset) for offset in offsets]
         vectors = [vector_of(w.i64("add", first, k)) for k in range(width)]
         if into:
-            loaded = [w.op(f"load {part}, ptr {place}, align {size}") for place in places]
-            joined = [_join(w, [loaded[width * g + k] for g in range(groups)], width) for k in range(width)]
-            for x, place in zip(_transposed(w, joined), vectors):
+            for x, place in zip(_read_square(w, width, rows, offsets), vectors):
                 w.store(x, place)
         else:
-            for k, x in enumerate(_transposed(w, [w.load(place) for place in vectors])):
-                for g in range(groups):
-                    y = x if groups == 1 else _shuffle(w, x, "poison", range(width * g, width * (g + 1)), T.lanes)
-                    place = places[width * g + k]
-                    if only:
-                        w.do(f"call void @{masked}({part} {y}, ptr {place}, i32 {size}, {bools} {only})")
-                    else:
-                        w.do(f"store {part} {y}, ptr {place}, align {how or size}")
+            _write_square(w, [w.load(place) for place in vectors], rows, offsets, how, only)
 
     if streams(T) and width == T.lanes and not into:
         # whole cache lines, where they lie alike in all rows; what is left before and behind them by itself
@@ -286,6 +273,55 @@ def _turn_squares(w: Writer, width: int, columns: str, into: bool, vector_of: Ca
         loop.next = w.i64("add", loop.i, width)
         loop.again = w.op(f"icmp slt i64 {loop.next}, {columns}")
     w.do("ret void")
+
+
+def rows_to_vectors(w: Writer, array: str, step: str, columns: int) -> list[str]:
+    """A vector of states for every column of a few rows of contiguous numbers, four columns at least."""
+    offsets, width = _offsets(w, step), _width(w.target, columns)
+    vectors = [""] * columns
+    for first in (*range(0, columns - width, width), columns - width):
+        vectors[first : first + width] = _read_square(w, width, w.address(array, first * w.target.size), offsets)
+    return vectors
+
+
+def vectors_to_rows(w: Writer, vectors: Sequence[str], array: str, step: str) -> None:
+    """Back again."""
+    offsets, width = _offsets(w, step), _width(w.target, len(vectors))
+    for first in (*range(0, len(vectors) - width, width), len(vectors) - width):
+        _write_square(w, vectors[first : first + width], w.address(array, first * w.target.size), offsets)
+
+
+def _width(T: Target, columns: int) -> int:
+    return T.lanes if columns >= T.lanes else 4
+
+
+def _offsets(w: Writer, step: str) -> list[str]:
+    """From the first row of a block to each."""
+    return [w.i64("mul", step, lane) for lane in range(w.target.lanes)]
+
+
+def _read_square(w: Writer, width: int, rows: str, offsets: Sequence[str]) -> list[str]:
+    """`width` columns, as vectors."""
+    T = w.target
+    part = f"<{width} x {T.scalar}>"
+    loaded = [w.op(f"load {part}, ptr {w.address(rows, offset)}, align {T.size}") for offset in offsets]
+    return _transposed(w, [_join(w, loaded[k::width], width) for k in range(width)])
+
+
+def _write_square(w: Writer, vectors: Sequence[str], rows: str, offsets: Sequence[str], how: str = "",
+                  only: str = "") -> None:  # fmt: skip
+    """As many columns as there are vectors, into rows; `how` they are aligned; `only` some of the columns."""
+    T, width = w.target, len(vectors)
+    part, bools = f"<{width} x {T.scalar}>", f"<{width} x i1>"
+    for k, x in enumerate(_transposed(w, vectors)):
+        for g in range(T.lanes // width):
+            y = x if width == T.lanes else _shuffle(w, x, "poison", range(width * g, width * (g + 1)), T.lanes)
+            place = w.address(rows, offsets[width * g + k])
+            if only:
+                masked = f"llvm.masked.store.v{width}f{T.bits}.p0"
+                w.do(f"call void @{masked}({part} {y}, ptr {place}, i32 {T.size}, {bools} {only})")
+            else:
+                w.do(f"store {part} {y}, ptr {place}, align {how or T.size}")
 
 
 def _lanes_where(w: Writer, relation: str, x: str) -> str:

@@ -38,12 +38,14 @@ from torsor.kernel.data import (
     SECOND,
     WORDS,
 )  # fmt: skip
-from torsor.kernel.entry import kernel_module
+from torsor.kernel.entry import kernel_module, rows_to_vectors, vectors_to_rows
 from torsor.kernel.llvm import Target, Writer
 from torsor.kernel.packing import TOGETHER
 from torsor.kernel.tape import Code
 from torsor.kernel.trace import LoopCode, LoopColumns, LoopPass
 
+# Rows of so many numbers, a few vectors, are turned on the spot in straight-line code.
+FEWEST, FEW = 4, 16
 # Output of more bytes than this is written past the caches, which could not hold it anyway.
 STREAMED = 8 << 20
 
@@ -67,8 +69,9 @@ class Arrays:
     """
 
     def __init__(self, w: Writer, inputs: Mapping[str, int], output_rank: int, sizes_at: int,
-                 packed: Packed | None = None) -> None:  # fmt: skip
-        """`sizes_at`: the word of `data` where the sizes of all axes of all arrays begin."""
+                 packed: Packed | None = None, columns: Mapping[str, int] | None = None) -> None:  # fmt: skip
+        """`sizes_at`: the word of `data` where the sizes of all axes of all arrays begin; `columns`: how many numbers
+        an array has a state, where that is known here: a few are turned on the spot and never go through a buffer."""
         self.w, self.packed = w, packed
         self.turned = w.target.lanes > 1
         self.places: dict[str, tuple[str, list[str], list[str]]] = {}  # pointer, strides, sizes
@@ -89,16 +92,60 @@ class Arrays:
                 self.buffers[name] = self.end
                 count = places or self._count(sizes)
                 self.end = w.address(self.end, w.i64("mul", count, w.target.lanes * w.target.size))
+        few = {name: n for name, n in (columns or {}).items() if w.target.lanes >= FEWEST <= n <= FEW}
+        self.vectors: dict[str, list[str]] = {}  # columns that never go through a buffer
+        self.results = [""] * few.pop("out", 0) if not packed else []
         if self.turned:
             for name in inputs:
-                self._copy("turn_in", name)
+                if name not in few:
+                    self._copy("turn_in", name)
+        if few:
+            self._turn_few(few)
+
+    def _turn_few(self, few: Mapping[str, int]) -> None:
+        """Rows of contiguous numbers are turned here; others by way of the buffer."""
+        w = self.w
+        quick, slow, done = (w.new_label(name) for name in ("rows", "others", "turned"))
+        contiguous = w.op("icmp eq i64 0, 0")
+        for name in few:
+            contiguous = w.op(f"and i1 {contiguous}, {self._contiguous(name)}")
+        w.branch(contiguous, quick, slow)
+        w.start(quick)
+        turned = {name: rows_to_vectors(w, self.places[name][0], self.lane_steps[name], n) for name, n in few.items()}
+        w.jump(done)
+        w.start(slow)
+        for name in few:
+            self._copy("turn_in", name)
+        width = w.target.lanes * w.target.size
+        copied = {name: [w.load(w.address(self.buffers[name], k * width)) for k in range(n)] for name, n in few.items()}
+        w.jump(done)
+        w.start(done)
+        for name in few:
+            pairs = zip(turned[name], copied[name])
+            self.vectors[name] = [w.merge(w.target.vector, (x, quick), (y, slow)) for x, y in pairs]
 
     def finish(self) -> None:
         """The output is complete."""
         if self.packed:
             self._copy("unpack", "out", self.packed.entries)
+        elif self.results:
+            self._finish_few()
         elif self.turned:
             self._copy("turn_out", "out")
+
+    def _finish_few(self) -> None:
+        w = self.w
+        quick, slow, done = (w.new_label(name) for name in ("rows", "others", "finished"))
+        w.branch(self._contiguous("out"), quick, slow)
+        w.start(quick)
+        vectors_to_rows(w, self.results, self.places["out"][0], self.lane_steps["out"])
+        w.jump(done)
+        w.start(slow)
+        for k, x in enumerate(self.results):
+            w.store(x, w.address(self.buffers["out"], k * w.target.lanes * w.target.size))
+        self._copy("turn_out", "out")
+        w.jump(done)
+        w.start(done)
 
     def _count(self, sizes: Sequence[str]) -> str:
         count = "1"
@@ -109,11 +156,7 @@ class Arrays:
     def _copy(self, direction: str, name: str, *entries: str) -> None:
         w, T = self.w, self.w.target
         pointer, strides, sizes = self.places[name]
-        packed, contiguous = str(T.size), w.op("icmp eq i64 0, 0")
-        for stride, size in zip(reversed(strides), reversed(sizes)):
-            same = w.op(f"icmp eq i64 {stride}, {packed}")
-            contiguous = w.op(f"and i1 {contiguous}, {same}")
-            packed = w.i64("mul", packed, size)
+        contiguous = self._contiguous(name)
         axes = ["1", "1", "1", *sizes][-3:], ["0", "0", "0", *strides][-3:]
         numbers = ", ".join(f"i64 {x}" for x in (*axes[0], *axes[1]))
         states = w.load_i64("%work", -1)
@@ -122,6 +165,17 @@ class Arrays:
         pointers = ", ".join(f"ptr {x}" for x in (self.buffers[name], *entries))
         w.do(f"call void @{direction}_{T.lanes}(ptr {pointer}, i64 {self.lane_steps[name]}, {numbers}, "
              f"i1 {contiguous}, i1 {stream}, {pointers})")  # fmt: skip
+
+    def _contiguous(self, name: str) -> str:
+        """Whether the numbers of a state follow each other."""
+        w = self.w
+        _, strides, sizes = self.places[name]
+        packed, contiguous = str(w.target.size), w.op("icmp eq i64 0, 0")
+        for stride, size in zip(reversed(strides), reversed(sizes)):
+            same = w.op(f"icmp eq i64 {stride}, {packed}")
+            contiguous = w.op(f"and i1 {contiguous}, {same}")
+            packed = w.i64("mul", packed, size)
+        return contiguous
 
     def _address(self, name: str, indices: Sequence[str | int]) -> str:
         pointer, strides, sizes = self.places[name]
@@ -138,10 +192,15 @@ class Arrays:
         return self.w.address(self.buffers[name], offset)
 
     def get(self, name: str, *indices: str | int) -> str:
+        if name in self.vectors and isinstance(indices[0], int):
+            return self.vectors[name][indices[0]]
         return self.w.load(self._address(name, indices))
 
     def put(self, x: str, name: str, *indices: str | int) -> None:
-        self.w.store(x, self._address(name, indices))
+        if self.results and isinstance(indices[0], int):
+            self.results[indices[0]] = x
+        else:
+            self.w.store(x, self._address(name, indices))
 
     def put_at(self, x: str, place: str | int) -> None:
         """To a place of the packed output."""
@@ -163,16 +222,18 @@ def ranks_of(inputs: Sequence[str]) -> dict[str, int]:
 # One straight line ---------------------------------------------------------------------------------------------
 
 
-def unrolled_kernel(code: Code, inputs: Mapping[str, int], output_rank: int, target: Target) -> str:
-    """`inputs`: the rank of each; inputs of the code are (name, indices...), outputs ("out", indices...)."""
+def unrolled_kernel(code: Code, inputs: Mapping[str, tuple[int, ...]], output: tuple[int, ...], target: Target) -> str:
+    """`inputs`, `output`: the shapes; inputs of the code are (name, indices...), outputs ("out", indices...)."""
+    ranks = {name: len(shape) for name, shape in inputs.items()}
+    rows = {name: shape[0] for name, shape in {**inputs, "out": output}.items() if len(shape) == 1}
 
     places = {node: k for k, node in enumerate(dict.fromkeys(code.outputs.values()))}
     entries = [places[code.outputs[name]] for name in sorted(code.outputs)]
 
     def body(w: Writer) -> None:
-        several = w.target.lanes > 1 and len(places) < len(entries)
+        several = w.target.lanes > 1 and len(places) < len(entries) > FEW
         packed = Packed(str(len(places)), w.constants("entries", entries)) if several else None
-        arrays = Arrays(w, inputs, output_rank, 1, packed)
+        arrays = Arrays(w, ranks, len(output), 1, packed, rows)
         values = w.emit(code, lambda name: arrays.get(*name))
         if packed:
             for node, name in {node: name for name, node in code.outputs.items()}.items():

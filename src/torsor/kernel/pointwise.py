@@ -37,10 +37,9 @@ def compile_pointwise(function: Callable[..., Any], inputs: Mapping[str, tuple[i
     host = machine.host()
     bits = 64 if dtype == "float64" else 32
     target = Target(host.lanes(bits), bits, host.fma, host.x86)
-    ranks = {name: len(shape) for name, shape in inputs.items()}
     shape = shape_of(code)
-    name = machine.name_of(f"pointwise|{code}|{ranks}|{target}")
-    loaded = machine.load(name, lambda: unrolled_kernel(code, ranks, len(shape), target))
+    name = machine.name_of(f"pointwise|{code}|{dict(inputs)}|{target}")
+    loaded = machine.load(name, lambda: unrolled_kernel(code, inputs, shape, target))
     shapes = [*inputs.values(), shape]
     data = unrolled_data(shapes, bits)
     ufunc, alive = gufunc(
