@@ -2,10 +2,12 @@
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -31,6 +33,7 @@ SAME_STEPS = 1e-12  # the same operations in another order and in other frames, 
 SINGLE = 2e-5  # float32 has 6e-8; a well-conditioned tree loses two digits
 ULPS = 2.0
 
+ROOT = Path(__file__).parent.parent
 FUNCTIONS = list(ALGORITHMS)
 JACOBIANS = (ts.jacobian, ts.jacobian_dot)
 
@@ -326,6 +329,13 @@ def test_counts_of_a_loop_add_up_over_the_bodies():
     assert many.operations_formula == few.operations_formula
 
 
+def test_cuda_text_of_a_product_is_that_which_would_run():
+    looped = ts.compile(zoo.humanoid(), ts.inverse_mass_matrix, specialised=False)
+    by_columns = ts.compile(zoo.humanoid(), ts.inverse_mass_matrix, specialised=False, method="articulated")
+    assert looped.source("cuda") == by_columns.source("cuda")
+    assert looped.source("llvm") != by_columns.source("llvm")
+
+
 def test_every_stage_can_be_read():
     program = ts.compile(zoo.planar3(), ts.forward_dynamics)
     assert "sin(" in program.source("tape")
@@ -447,6 +457,50 @@ print(p, p.operations, len(p.source("llvm")))
     assert done[1].stderr.strip() == ("[]" if links_itself else "['llvmlite']")
 
 
+CHANGED = """
+import sys
+sys.path.insert(0, {source!r})
+import numpy as np, torsor as ts
+arm, x = ts.zoo.general_arm(40), np.ones(40)
+after_import()
+m, y = ts.zoo.planar3(), np.ones(3)
+print(float(ts.kinetic_energy(m, y, y)), float(ts.forward_dynamics(arm, x, x, x, method="segments")[-1]))
+"""
+
+
+@pytest.mark.parametrize("when", ["between two processes", "while one runs"])
+def test_no_answer_outlives_its_source(when, tmp_path):
+    """An upgrade must not meet what an older torsor has left, nor leave what it has imported before it came."""
+    source = tmp_path / "src"
+    shutil.copytree(ROOT / "src" / "torsor", source / "torsor", ignore=shutil.ignore_patterns("__pycache__"))
+    files = {name: source / "torsor" / "algorithms" / f"{name}.py" for name in ("energy", "segments")}
+    texts = {name: path.read_text() for name, path in files.items()}
+
+    def spoil():
+        spoilt = {"energy": ("T2 * 0.5", "T2 * 0.25"), "segments": ("@ f + segment.b", "@ f - segment.b")}
+        for name, (right, wrong) in spoilt.items():
+            assert right in texts[name]
+            files[name].write_text(texts[name].replace(right, wrong))
+
+    def run(change="pass"):
+        script = f"def after_import():\n  {change}\n" + CHANGED.format(source=str(source))
+        return in_a_new_process(tmp_path / "cache", script, PYTHONPATH="")
+
+    if when == "while one runs":
+        files_ = [str(path) for path in files.values()]
+        right = run(f"[open(f, 'a').write('#') for f in {files_}]")  # the sources are others from then on
+        spoil()
+        wrong = run()
+    else:
+        right = run()
+        spoil()
+        wrong = run()
+    assert [a != b for a, b in zip(right.split(), wrong.split())] == [True, True]
+    for name, path in files.items():
+        path.write_text(texts[name])
+    assert run() == right
+
+
 def test_an_algorithm_of_the_users_own_is_never_taken_for_another():
     """Even under the name of one of torsor's: nobody would know whether it had changed since it was last compiled."""
     model, q = zoo.planar3(), np.ones(3)
@@ -469,6 +523,17 @@ def test_large_batches_on_many_threads_give_the_same_bits():
     assert two(q, v, tau, out=out) is out
     assert np.array_equal(out, expected)
     assert np.array_equal(ts.forward_dynamics(model, q, v, tau), expected)
+
+
+def test_threads_do_not_write_over_what_others_read():
+    model = zoo.planar3()
+    q, v, tau = np.random.default_rng(0).normal(size=(3, 40_001, 3))
+    one, two = (ts.compile(model, ts.forward_dynamics, threads=k) for k in (1, 2))
+    expected = one(q, v, tau)
+    shared = tau.copy()
+    assert np.array_equal(two(q, v, shared, out=shared[::-1]), expected)
+    with pytest.raises(ValueError, match=r"mismatch|broadcast"):
+        two(q, v, tau, out=np.empty((40_011, 3)))
 
 
 def test_many_threads_may_call_at_once(tree, states):

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+import torsor.kernel.cache  # first, as it reads the sources  # noqa: F401
 from torsor import lie
 from torsor.dynamics import (
     bias_forces,

@@ -414,7 +414,10 @@ def _in_segments(model: Model, *state: ArrayLike) -> bool:
         from torsor.parallel.segments import serves
 
         model.programs["segments"] = serves(model)
-    arrays = [np.asarray(x) for x in state]
+    try:
+        arrays = [np.asarray(x) for x in state]
+    except ValueError:  # ragged lists, as will be said
+        return False
     one = all(x.ndim == 1 and x.dtype.kind in "fiub" for x in arrays)
     return model.programs["segments"] and one and np.result_type(*arrays).char == "d"
 

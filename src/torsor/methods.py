@@ -86,9 +86,9 @@ def automatic(model: Model, function: Callable[..., Any]) -> Algorithm:
         return methods[method_for(model, function).method]
     if _settled(model, function):
         return next(iter(methods.values()))
-    from torsor.kernel.cache import remembered, stamp
+    from torsor.kernel.cache import SOURCES, remembered
 
-    key = f"{stamp()}|{model.key}|{function.__name__}"
+    key = f"{SOURCES}|{model.key}|{function.__name__}"
     return methods[remembered(key, lambda: method_for(model, function).method)]
 
 

@@ -43,8 +43,9 @@ class Build(NamedTuple):
 
     def name(self) -> str:
         """Under which its machine code is kept: the same for all loops over bodies of the same kinds."""
-        shapes = input_shapes(self.inputs, self.model) if isinstance(self.code, Code) else ()
-        return machine.name_of(f"{text_of(self.code)}|{self.inputs}|{shapes}|{self.target}")
+        # what else decides the text: of straight-line code the shapes, of loops where things are kept
+        more = input_shapes(self.inputs, self.model) if isinstance(self.code, Code) else self.code.layout
+        return machine.name_of(f"{text_of(self.code)}|{self.inputs}|{more}|{self.target}")
 
     def source(self, stage: str) -> str:
         makers: dict[str, Callable[[], str]] = {
@@ -60,7 +61,10 @@ class Build(NamedTuple):
 
         shapes = input_shapes(self.inputs, self.model)
         sizes = tuple((name, math.prod(shape)) for name, shape in zip(self.inputs, shapes))
-        return Kernel(self.code, sizes, self.shape, self.target.bits).source()
+        code = self.code
+        if isinstance(code, LoopCode) and self.algorithm.by_columns:
+            code = loops(self.algorithm.by_columns, self.model, self.inputs)
+        return Kernel(code, sizes, self.shape, self.target.bits).source()
 
     @property
     def operations(self) -> Operations:
@@ -130,7 +134,8 @@ def text_of(code: Code | LoopCode) -> str:
             parts.append(f"climb from freedom {k} of {code.kinds[kind].joint} ({code.kinds[kind].form})\n{c}")
         parts += [f"climb through {kind.joint} ({kind.form})\n{c}" for kind, c in zip(code.kinds, code.columns.codes)]
         if code.columns.outward:
-            parts += [f"outward pass after it\n{c}" for c in code.columns.outward.codes]
+            parts.append(f"{code.columns.rest} at rest; outward pass after it, start\n{code.columns.outward.start}")
+            parts += [f"at {kind.joint} ({kind.form})\n{c}" for kind, c in zip(code.kinds, code.columns.outward.codes)]
     if code.finish:
         parts.append(f"at the base\n{code.finish}")
     return f"{code.algorithm.kind} {code.algorithm.symmetric}\n" + "\n\n".join(parts)

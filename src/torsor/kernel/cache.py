@@ -6,7 +6,6 @@ One file each, under a name that says what it was made from; a checksum goes bef
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import os
 import sys
@@ -25,10 +24,10 @@ def name_of(*parts: object) -> str:
 def folder() -> Path | None:
     """Where it is kept, or None with TORSOR_CACHE=off.  TORSOR_CACHE may also name a folder."""
     setting = os.environ.get("TORSOR_CACHE", "")
-    if setting.lower() in ("off", "0", "no"):
+    if setting.lower() in ("off", "0", "no", "none", "false"):
         return None
     if setting:
-        return Path(setting)
+        return Path(setting).expanduser()
     if sys.platform == "darwin":
         home = Path("~/Library/Caches")
     elif sys.platform == "win32":
@@ -60,7 +59,7 @@ def write(name: str, content: bytes) -> None:
     if where is None:
         return
     with contextlib.suppress(OSError):  # a cache that cannot be written is a slower start, nothing more
-        where.mkdir(parents=True, exist_ok=True)
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is in it will be run
         aside = where / f"{name}.{os.getpid()}.{threading.get_ident()}"
         try:
             aside.write_bytes(hashlib.sha1(content, usedforsecurity=False).digest() + content)
@@ -82,15 +81,13 @@ def remembered(key: str, find: Callable[[], str]) -> str:
 # Answers and code are good as long as the sources they came from are the same ------------------------------------
 
 
-@functools.cache
-def stamp() -> str:
-    """Changes whenever a source of algorithms, models or kernels does: by size and date, which is quick."""
-    folders = (PACKAGE, *(PACKAGE / name for name in ("algorithms", "kernel", "model")))
-    states = [(f.name, f.stat()) for d in folders for f in sorted(d.glob("*.py"))]
-    return name_of([(name, state.st_size, state.st_mtime_ns) for name, state in states])
+def _contents(*folders: str) -> str:
+    """Changes whenever a source in one of these folders of the package does."""
+    files = [f for folder in folders for f in sorted((PACKAGE / folder).glob("*.py"))]
+    return name_of([(f.name, f.read_bytes()) for f in files] or os.urandom(20))  # without sources nobody can tell
 
 
-@functools.cache
-def writers() -> str:
-    """Changes whenever the text that kernels are written in does: by content, so that an upgrade keeps what it can."""
-    return name_of([f.read_bytes() for f in sorted((PACKAGE / "kernel").glob("*.py"))])
+# Read when torsor is imported (which imports this first): the sources as they were then are those that run, whatever
+# is installed over them later.
+SOURCES = _contents("", "algorithms", "kernel", "model")
+WRITERS = _contents("kernel")  # those that decide what a tape becomes

@@ -19,6 +19,7 @@ class LoopWriter:
     """Mirrors `loops.LoopWriter`; see there what the flags mean and what goes through memory."""
 
     def __init__(self, w: Writer, code: LoopCode, shape: tuple[int, ...]) -> None:
+        assert not code.algorithm.product, "loops of CUDA go by columns"
         self.w, self.code, self.shape = w, code, shape
         self.slots, self.row = code.slots, code.layout.kept
         self.handed = code.layout.handed

@@ -216,7 +216,7 @@ def tree_arguments(kernel: Kernel, model: Model, inputs: tuple[str, ...], body: 
     cp = cupy()
     assert isinstance(kernel.code, LoopCode)
     shapes = [*input_shapes(inputs, model), kernel.shape]
-    data = loop_data(kernel.code.layout, framed(model), shapes, kernel.bits, body)
+    data = loop_data(kernel.code.layout._replace(matrix=""), framed(model), shapes, kernel.bits, body)
     numbers, index, gravity = (cp.asarray(x) for x in data.owned)
     return (*(np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)), index, numbers, gravity)
 

@@ -58,7 +58,7 @@ class Image(NamedTuple):
 
     def load(self) -> tuple[Any, int]:
         """(the memory, to be kept while the code may run; the address of the kernel)"""
-        memory = mmap.mmap(-1, len(self.code))
+        memory = mmap.mmap(-1, len(self.code), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         memory[:] = self.code
         library = _c_library()

@@ -85,7 +85,7 @@ def _seen_without_llvm() -> str | None:
         return None
     lines = (line.partition(":") for line in first.splitlines())
     processor = [text.strip() for name, _, text in lines if name.strip() in _TELLING]
-    return repr(("host", processor, origin, installed.st_size, installed.st_mtime_ns)) if processor else None
+    return repr((Host._fields, processor, origin, installed.st_size, installed.st_mtime_ns)) if processor else None
 
 
 def _target_machine(target: Host) -> Any:
@@ -127,7 +127,7 @@ class Loaded(NamedTuple):
 
 def name_of(key: str) -> str:
     """The name under which the kernel of that key is kept: no other processor, LLVM or torsor finds it."""
-    return cache.name_of(key, host(), cache.writers())
+    return cache.name_of(key, host(), cache.WRITERS)
 
 
 def load(name: str, write_ir: Callable[[], str]) -> Loaded:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor.errors import ArgumentError
 from torsor.model.model import Model
 
 Array = NDArray[Any]
@@ -58,6 +59,8 @@ class Packing:
                     entries[j, rows[proper]] = total + places[proper]
                 elif kind.startswith("symmetric"):  # in a body's own block the last column written holds
                     entries[j, rows] = places
+        if count >= 2**31:
+            raise ArgumentError(f"{model!r} has too many freedoms for a matrix: its entries could not be numbered")
         above = np.array([len(way) for way in ways]) - own if kind in ON_WAY else model.v_start[:-1]
         return cls(count, above.astype(np.int32), columns.astype(np.int32), entries, total, products)
 
@@ -65,11 +68,12 @@ class Packing:
 def _ways(kind: str, model: Model) -> list[Array]:
     """The rows of a column, for each body: of two on a way to the base, one begins like the other."""
     ways: list[Array] = []
+    every = np.arange(model.nv)
     for parent, first, end in zip(model.parent, model.v_start[:-1], model.v_start[1:]):
         if kind in ON_WAY:
-            ways.append(np.concatenate([ways[parent] if parent >= 0 else np.arange(0), np.arange(first, end)]))
+            ways.append(np.concatenate([ways[parent] if parent >= 0 else every[:0], every[first:end]]))
         else:
-            ways.append(np.arange(end if kind == "symmetric" else model.nv))
+            ways.append(every[:end] if kind == "symmetric" else every)
     return ways
 
 
@@ -82,12 +86,11 @@ def _products(ways: list[Array], columns: Array, second: int, entries: Array, fi
     for row, way in zip(table, ways):
         row[: len(way)] = way
     products: list[Array] = []
-    start = 0
+    start, place = 0, first
     while start < len(ways):
         end = start + 1
         while end < min(start + TOGETHER, len(ways)) and _goes_on(ways[end], ways[end - 1]):
             end += 1
-        place = first + TOGETHER * sum(map(len, products))
         shared = (table[:end, : len(ways[end - 1])] == ways[end - 1]).sum(axis=1)
         i = np.flatnonzero(shared)
         x = second + columns[np.minimum(np.arange(start, start + TOGETHER), end - 1)]
@@ -95,7 +98,7 @@ def _products(ways: list[Array], columns: Array, second: int, entries: Array, fi
         for k, j in enumerate(range(start, end)):
             above = i <= j
             entries[i[above], j] = entries[j, i[above]] = place + TOGETHER * np.flatnonzero(above) + k
-        start = end
+        start, place = end, place + TOGETHER * len(i)
     return np.ascontiguousarray(np.concatenate(products), np.int32)
 
 

@@ -178,7 +178,7 @@ class Request:
         if algorithm is None:
             return self._trace()
         code = (model.key, self.body, self.unroll) if self.may_unroll else (framed(model).kinds, model.n, model.nv)
-        key = "outline", algorithm, code, self.inputs, self.dtype, self.lanes, machine.host(), cache.stamp()
+        key = "outline", algorithm, code, self.inputs, self.dtype, self.lanes, machine.host(), cache.SOURCES
         return Outline.from_json(cache.remembered(repr(key), lambda: self._trace().to_json()))
 
     def _trace(self) -> Outline:
@@ -196,7 +196,7 @@ def _home(algorithm: Algorithm) -> str | None:
     """Where one of torsor's own algorithms is defined.  Of any other nobody knows when it changes."""
     for name, module in list(sys.modules.items()):
         if name.startswith("torsor.algorithms."):
-            for attribute, value in vars(module).items():
+            for attribute, value in list(vars(module).items()):
                 if value is algorithm:
                     return f"{name}.{attribute}"
     return None
@@ -275,6 +275,10 @@ class Threaded:
         batches = [x.shape[: x.ndim - core] for x, core in zip(arrays, self.cores)]
         batch = np.broadcast_shapes(*batches)
         pieces = min(self.threads, int(np.prod(batch, dtype=np.int64)) // THREAD_STATES + 1, *batch[:1]) if batch else 1
+        if out is not None and (
+            getattr(out, "shape", None) != batch + self.shape or any(np.may_share_memory(out, x) for x in arrays)
+        ):
+            pieces = 1  # NumPy knows what to do; of a piece it would not see what the others write
         if pieces < 2:
             return self.ufunc(*args) if out is None else self.ufunc(*args, out=out)
         result = np.empty(batch + self.shape, self.dtype) if out is None else out

@@ -26,7 +26,6 @@ from torsor.algorithms import segments as sg
 from torsor.algorithms.articulated import forward_dynamics
 from torsor.algorithms.constraint_force import Turn, standing
 from torsor.kernel import entry, machine
-from torsor.kernel.build import text_of
 from torsor.kernel.data import Layout
 from torsor.kernel.entry import Function, module_of
 from torsor.kernel.frames import FramedLink, Kind
@@ -80,8 +79,7 @@ class Kernel:
 
     def outline(self) -> Outline:
         head, block = self.sweeps
-        text = "|".join(text_of(code) for code in (*head, *block))
-        name = machine.name_of(f"segments|{text}|{self.first}|{self.inputs}|{self.target}")
+        name = machine.name_of(f"segments|{self.ir()}")
         return Outline(name, head.layout, block.layout, len(self.steps.places))
 
     def ir(self) -> str:

@@ -78,7 +78,7 @@ class Segments:
         head, block = (tuple(frames.kinds[k] for k in np.unique(_kind(frames, part))) for part in self.parts)
         first = frames.kinds[frames.kind[self.parts[1].first]]
         wanted = kernel.Kernel(head, block, first, inputs, target)
-        known = cache.remembered(repr((wanted, host, cache.stamp())), lambda: wanted.outline().to_json())
+        known = cache.remembered(repr((wanted, host, cache.SOURCES)), lambda: wanted.outline().to_json())
         outline = kernel.Outline.from_json(known)
         self._words, self._owned = _data(frames, self.parts, outline, inputs)
         self._loaded = machine.load(outline.name, wanted.ir)

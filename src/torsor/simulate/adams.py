@@ -26,7 +26,7 @@ import numpy as np
 from torsor.linalg import Scalar
 from torsor.simulate.motion import Motion
 from torsor.simulate.stages import Staged
-from torsor.simulate.stepper import Array, Memory, Settings, no_step
+from torsor.simulate.stepper import Array, Memory, Settings, no_step, shortest_step
 
 HIGHEST = 8  # order of the predictor
 SAFETY, SHRINK, GROW = 0.8, 0.5, 2.0
@@ -56,7 +56,7 @@ class Adams(Staged):
             if allowed >= 1:
                 break
             h = h_now * max(SHRINK, min(SAFETY, allowed))
-            if h < 16 * np.spacing(max(self.t, 1e-300)):
+            if h < shortest_step(self.t):
                 raise no_step(self.t)
         proposal = h_now * min(GROW, max(SHRINK, SAFETY * allowed))
         self.h = max(h, proposal) if clipped else proposal

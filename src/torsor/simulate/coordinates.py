@@ -97,7 +97,7 @@ class Coordinates:
         """q [+] dv, as Model.integrate has it; compiled, because integrators call it several times a step."""
         if self.flat:
             return q + dv
-        return self._program(q, dv).ravel().take(self._own)
+        return self._program(q, dv).reshape(*q.shape[:-1], -1).take(self._own, axis=-1)
 
     @cached_property
     def _program(self) -> Program:

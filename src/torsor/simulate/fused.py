@@ -171,7 +171,8 @@ def _function() -> tuple[Any, Any]:
     """(the function, the code that must live as long as it does)"""
     from torsor.kernel import machine  # not before it is needed: `import torsor` stays quick
 
-    loaded = machine.load(machine.name_of("Runge-Kutta" + CODE), _code)
+    code = _code()
+    loaded = machine.load(machine.name_of(code), lambda: code)
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_double)(loaded.address), loaded
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from torsor.simulate.motion import Motion
 from torsor.simulate.stages import Staged
-from torsor.simulate.stepper import Array, Memory, Settings, no_step
+from torsor.simulate.stepper import Array, Memory, Settings, no_step, shortest_step
 
 SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0
 
@@ -26,7 +26,7 @@ class ExplicitPair(Staged):
 
     def step(self, t_end: float) -> None:
         t, h = self.t, min(self.h, self.settings.max_step)
-        shortest = 16 * np.spacing(t) if t else 1e-300
+        shortest = shortest_step(t)
         rejected = False
         while True:
             clipped = t + h >= t_end

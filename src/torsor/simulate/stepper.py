@@ -174,6 +174,11 @@ def _spread(motion: Motion, name: str, tolerance: ArrayLike) -> Array:
     return np.concatenate([x[motion.coordinates.velocity_of], x])
 
 
+def shortest_step(t: float) -> float:
+    """Below this, t + h is hardly different from t."""
+    return float(16 * np.spacing(abs(t))) if t else 1e-300
+
+
 def no_step(t: float) -> SingularError:
     """What to say where no step is small enough."""
     return SingularError(
