@@ -197,3 +197,13 @@ def test_energy_changes_by_the_work_of_the_forces():
     forces = [Spring(arm, 5.0), Friction(viscous=0.5), lambda t, q, v: np.sin(3 * t) * np.ones(6)]
     run = simulate(arm, duration=2.0, forces=forces, dt=0.002, **TIGHT)
     assert simpson(run.power, run.t) == pytest.approx(run.energy[-1] - run.energy[0], rel=1e-7)
+
+
+@pytest.mark.parametrize("t0", [-1.0, 0.0, 1e-9, 5.0])
+@pytest.mark.parametrize("method", ["dopri5", "rkf45", "dop853", "abm", "radau"])
+def test_a_force_that_breaks_off_is_reported_at_any_time(cart, method, t0):
+    def until(t, q, v):
+        return np.array([1.0 if t < t0 + 0.1 else np.nan])
+
+    with pytest.raises(ts.SingularError):
+        simulate(cart, [0.0], [0.0], 1.0, forces=until, method=method, t0=t0)

@@ -31,7 +31,7 @@ from torsor.algorithms import (
 )
 from torsor.errors import ArgumentError, SingularError
 from torsor.fixman.inertia import require_regular
-from torsor.methods import METHODS, MOST_FREEDOMS, automatic
+from torsor.methods import METHODS, MOST_FREEDOMS, SEGMENTS_FROM, automatic
 from torsor.model.model import Model
 from torsor.sweeps import Algorithm
 
@@ -53,30 +53,29 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
 
     By one method, and in batches by "auto", a state gives the same bits alone and anywhere in a batch.
     """
-    if external is None and method == "auto":
+    if method == "auto":
         state: Any = q
         try:  # `_call`, written out: this is what is called a million times, one state a call
-            if state.ndim == 1 and type(q) is ndarray:
+            if external is None and state.ndim == 1 and type(q) is ndarray:
                 result = model.programs[state.dtype.char](q, v, tau)
                 if isfinite(sum(result.tolist())):
                     return result
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
-    if method == "auto" and _in_segments(model, q, v, tau):
+        if _in_segments(model, q, v, tau):
+            method = "segments"
+        elif external is None:
+            return _call(forward_dynamics, model, q, v, tau)
+        else:
+            return _call_with(_automatic(model, forward_dynamics), model, q, v, tau, external=external)
+    if method == "segments":
         return _by_segments(model, q=q, v=v, tau=tau, external=external)
-    if method == "auto" and external is None:
-        return _call(forward_dynamics, model, q, v, tau)
-    if method == "auto":
-        algorithm = _automatic(model, forward_dynamics)
-    elif method == "segments":
-        return _by_segments(model, q=q, v=v, tau=tau, external=external)
-    elif method == "constraint-force":
+    if method == "constraint-force":
         return _by_parts(method, forward_dynamics, model, q=q, v=v, tau=tau, external=external)
-    elif method == "fixman" or (method == "composite" and model.nv > MOST_FREEDOMS):
+    if method == "fixman" or (method == "composite" and model.nv > MOST_FREEDOMS):
         rest = np.asarray(tau) - bias_forces(model, q, v, external=external)
         return mass_solve(model, q, rest, method=method)
-    else:
-        algorithm = _named(forward_dynamics, method, "fixman", "constraint-force", "segments")
+    algorithm = _named(forward_dynamics, method, "fixman", "constraint-force", "segments")
     return _call_with(algorithm, model, q, v, tau, external=external)
 
 
@@ -259,7 +258,8 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
     dtype        "float64" or "float32"
     external     whether the program takes external wrenches, as its last argument
     body         of a Jacobian: the body, by number or name
-    method       as the function takes it; loops have no "composite"
+    method       as the function takes it, of those that are one algorithm: not "fixman", "segments" and
+                 "constraint-force"; loops have no "composite"
     specialised  unrolled over this model (True), loops over its bodies (False), whichever is faster (None); a function
                  called without compiling goes over to loops sooner, so as not to keep its caller waiting
     lanes        states computed side by side; None: as many as the machine's vectors hold (cpu)
@@ -387,8 +387,6 @@ def _program(algorithm: Algorithm, model: Model, options: tuple[str, ...], numbe
     return model.programs[key]
 
 
-# Segments win by 1.7 to 2 times from here on, and less below (bench/results/long_chain.json).
-SEGMENTS_FROM = 2000
 # A pivot this much smaller than its diagonal entry is rounding error: sixteen digits less a few for the reduction.
 SINGULAR_PIVOT = 1e-12
 
@@ -437,7 +435,7 @@ def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
 
 
 def _by_parts(method: str, function: Callable[..., Array], model: Model, **given: ArrayLike | None) -> Array:
-    """One state after the other, many parts of the machine at once: in float64."""
+    """One state after the other in float64, by methods that work on segments or levels of a chain at once."""
     if not isinstance(model, Model):
         raise ArgumentError(f"model must be a torsor.Model, not {model!r}")
     arrays = {name: _checked(model, name, x) for name, x in given.items() if x is not None}

@@ -49,13 +49,15 @@ SETTLED = {"forward_dynamics": 8, "mass_solve": 10, "inverse_dynamics": 0}
 # M^-1 as a product takes a sum over the freedoms that two ways to the base share: quicker up to so many on one (by 1.2
 # times at 48, 1.1 at 60; operations are equal there).
 SHORT_WAY = 60
+# Segments of one long chain win by 1.6 to 2 times from here on, and less below (bench/results/long_chain.json).
+SEGMENTS_FROM = 2000
 
 
 class Choice(NamedTuple):
     """The method that method="auto" takes, and why."""
 
     method: str
-    operations: dict[str, Operations]  # of every method, for one state; empty if too large to count
+    operations: dict[str, Operations]  # of every method, for one state; empty where the choice is not by counting
     why: str
 
 
@@ -72,6 +74,8 @@ def method_for(model: Model, function: Callable[..., Any]) -> Choice:
     first = next(iter(methods))
     if model.nv > MOST_FREEDOMS:
         why = f"{first}: O(n) sweeps; {model.nv} freedoms are too many for code through the mass matrix"
+        if model.n >= SEGMENTS_FROM and methods is METHODS["forward_dynamics"]:
+            why += "; for one state alone, segments of the chain, if its joints allow"
         return Choice(first, {}, why)
     counts = {method: _count(algorithm, model) for method, algorithm in methods.items()}
     best = min(counts, key=lambda method: sum(counts[method]))  # of equals, the first

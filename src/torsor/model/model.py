@@ -191,7 +191,14 @@ class Model:
 
     @cached_property
     def programs(self) -> dict[Any, Any]:
-        """The programs compiled for this model or an equal one, by function and number type."""
+        """What has been compiled for this model or an equal one; `torsor.dynamics` keeps and finds it here.
+
+            function                             the algorithm that method="auto" takes
+            (function or algorithm, number type) where a call looks: (for one state, for many, few numbers?)
+            number type                          forward dynamics of one state of few numbers
+            (algorithm, body, type, options)     programs, behind these
+            "segments"; (method, function, names) whether one long chain has segments; by segments or levels
+        """
         return _programs(self.key)
 
     def frame(self, name: str | None) -> Frame:
