@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Unrolling(NamedTuple):
     """Up to how many freedoms, and operations, code is unrolled over one model.
 
-    Unrolled code beats loops by 1.1 to 1.7 times while it fits the caches (bench/results/unrolling.json), but it is
+    Unrolled code beats loops by 1.2 to 2.1 times while it fits the caches (bench/results/unrolling.json), but it is
     compiled for every model anew, 1000 operations in 0.15 s; a loop is shared by all models of its kinds.
     """
 
