@@ -120,7 +120,8 @@ def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(tmp_path, capsys):
     record, whole = tmp_path / "run.traj", tmp_path / "whole.traj"
     run = ["simulate", "puma_saha", "--duration", "120", "--dt", "0.001", "--no-gravity", "--v0", "1,1,1,1,1,1",
            "--viscous", "0.1", "--record"]  # fmt: skip
-    process = command(*run, record)
+    # where the tests run in the background, Ctrl-C is ignored and so it would be here
+    process = command(*run, record, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (record.exists() and record.stat().st_size > 20_000):
         time.sleep(0.001)

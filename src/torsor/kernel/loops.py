@@ -94,7 +94,7 @@ class Arrays:
                 self.end = w.address(self.end, w.i64("mul", count, w.target.lanes * w.target.size))
         few = {name: n for name, n in (columns or {}).items() if w.target.lanes >= FEWEST <= n <= FEW}
         self.vectors: dict[str, list[str]] = {}  # columns that never go through a buffer
-        self.results = [""] * few.pop("out", 0) if not packed else []
+        self.results = [""] * few.pop("out", 0)  # likewise, of the output
         if self.turned:
             for name in inputs:
                 if name not in few:
