@@ -59,6 +59,21 @@ MORE_MACHINES: dict[str, Callable[[], Model]] = {
 }
 
 
+def _scaled(model: Model, factor: Array) -> Model:
+    return replace(model, mass=model.mass * factor, inertia=model.inertia * factor[:, None, None])
+
+
+# Neighbours whose masses differ by up to 1e6.
+UNEVEN_ARMS = {
+    name: _scaled(zoo.general_arm(200, 1), factor)
+    for name, factor in {
+        "at random": 10.0 ** np.random.default_rng(5).uniform(-3, 3, 200),
+        "in turn": np.where(np.arange(200) % 2, 1e-3, 1e3),
+        "heavy tip": np.where(np.arange(200) == 199, 1e6, 1.0),
+    }.items()
+}
+
+
 def quaternion_columns(model: Model) -> list[tuple[slice, slice]]:
     """(columns of q, columns of v) of every quaternion of the model."""
     found = []

@@ -11,12 +11,15 @@ from typing import Any
 
 from torsor.kernel.cuda_language import Writer, element
 from torsor.kernel.data import BASE_BRANCHES, BRANCHES, CHAINED, FIRST, INDEX_WORDS, IS_TREE
+from torsor.kernel.language import Loops, cases, named
 from torsor.kernel.tape import Code
 from torsor.kernel.trace import LoopCode, LoopColumns, LoopPass
 
 
-class LoopWriter:
+class LoopWriter(Loops):
     """Mirrors `loops.LoopWriter`; see there what the flags mean and what goes through memory."""
+
+    w: Writer
 
     def __init__(self, w: Writer, code: LoopCode, shape: tuple[int, ...]) -> None:
         assert not code.algorithm.product, "loops of CUDA go by columns"
@@ -24,25 +27,13 @@ class LoopWriter:
         self.slots, self.row = code.slots, code.layout.kept
         self.handed = code.layout.handed
 
-    def write(self) -> None:
-        arrived: list[str] = []
-        for p in self.code.passes:
-            arrived = self._pass(p)
-        if self.code.columns and self.code.algorithm.kind == "matrix":
-            self._matrix(self.code.columns)
-        elif self.code.columns:
-            self._clear()
-            self.w.do("const int from = tree.from;")
-            self._climb(self.code.columns, "from", "0")
-        if self.code.finish:
-            values = dict(zip((("near", k) for k in self.code.passes[-1].live), arrived))
-            for name, x in self.w.emit(self.code.finish, lambda name: values.get(name) or self._base(name)).items():
-                self.w.do(f"{element(name, self.shape)} = {x};")
-
     # -- what codes read and write
 
     def _base(self, name: Any) -> str:
         return f"tree.gravity[{name[2]}]" if name[0] == "base" else f"{name[0]}[{name[1]}]"
+
+    def _put(self, x: str, name: Any) -> None:
+        self.w.do(f"{element(name, self.shape)} = {x};")
 
     def _slot(self, i: str, name: Hashable) -> str:
         return f"work[{i} * {self.row} + {self.slots[name]}]"
@@ -133,8 +124,8 @@ class LoopWriter:
         if carried:
             with w.block(f"if (!(i_flags & {CHAINED}))"):
                 w.set(carried, [self._hand("i_parent", k) for k in range(len(carried))])
-        near = dict(zip((("near", k) for k in p.live), carried))
-        hand = self._dispatch("i_kind", _cases(p.codes), "i", near, p.live)
+        near = named(carried, p.live)
+        hand = self._dispatch("i_kind", cases(p.codes), "i", near, p.live)
         if hand:
             with w.block(f"if (i_flags & {BRANCHES})"):
                 w.set([self._hand("i", k) for k in range(len(hand))], hand)
@@ -146,8 +137,8 @@ class LoopWriter:
         if carried:
             with w.block(f"if (i_flags & {BRANCHES})"):
                 self._add_memory(carried, "i")
-        near = dict(zip((("near", k) for k in p.live), carried))
-        hand = self._dispatch("i_kind", _cases(p.codes), "i", near, p.live)
+        near = named(carried, p.live)
+        hand = self._dispatch("i_kind", cases(p.codes), "i", near, p.live)
         if not hand:
             return
         with w.block(f"if (i_flags & {CHAINED})"):
@@ -185,6 +176,11 @@ class LoopWriter:
                 if c.outward:
                     self._pass(c.outward, end)
 
+    def _path(self, c: LoopColumns) -> None:
+        self._clear()
+        self.w.do("const int from = tree.from;")
+        self._climb(c, "from", "0")
+
     def _climb(self, c: LoopColumns, start: str, freedom: str) -> None:
         w = self.w
         self._at(start, "kind", "parent", "q", "v", "numbers")
@@ -193,10 +189,6 @@ class LoopWriter:
         w.do(f"int above = {start}_parent;")
         with w.block("while (above >= 0)"):
             self._at("above", "kind", "parent", "q", "v", "numbers")
-            near = dict(zip((("near", k) for k in c.live), hand))
-            w.set(hand, self._dispatch("above_kind", _cases(c.codes), "above", near, c.live))
+            near = named(hand, c.live)
+            w.set(hand, self._dispatch("above_kind", cases(c.codes), "above", near, c.live))
             w.do("above = above_parent;")
-
-
-def _cases(codes: Sequence[Code]) -> list[tuple[int, int, Code]]:
-    return [(kind, kind, code) for kind, code in enumerate(codes)]

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torsor.kernel.tape import Code, Node, needed, operands
+
+if TYPE_CHECKING:
+    from torsor.kernel.trace import LoopCode, LoopColumns, LoopPass
 
 TURNS = ("sin", "cos")
 
@@ -98,3 +101,56 @@ def waves(nodes: Sequence[Node]) -> list[list[int]]:
         depth.append(max((depth[k] for k in operands(node)), default=0) + (node.op in TURNS))
     angles = sorted({node.a for node in nodes if node.op in TURNS})
     return [[a for a in angles if depth[a] == d] for d in sorted({depth[a] for a in angles})]
+
+
+# Loops over bodies -----------------------------------------------------------------------------------------------
+
+
+class Loops(ABC):
+    """The loops of an algorithm, in the order in which they run; a language says how one is written."""
+
+    w: Language
+    code: LoopCode
+
+    def write(self) -> None:
+        arrived: Sequence[str] = ()
+        for p in self.code.passes:
+            arrived = self._pass(p)
+        if self.code.columns and self.code.algorithm.kind == "matrix":
+            self._matrix(self.code.columns)
+        elif self.code.columns:
+            self._path(self.code.columns)
+        if self.code.finish:
+            values = named(arrived, self.code.passes[-1].live)
+            for name, x in self.w.emit(self.code.finish, lambda name: values.get(name) or self._base(name)).items():
+                self._put(x, name)
+
+    @abstractmethod
+    def _pass(self, p: LoopPass) -> Sequence[str]:
+        """A pass over all bodies; what arrives at the base."""
+
+    @abstractmethod
+    def _matrix(self, c: LoopColumns) -> None:
+        """A column for every freedom."""
+
+    @abstractmethod
+    def _path(self, c: LoopColumns) -> None:
+        """The way from one body to the base."""
+
+    @abstractmethod
+    def _base(self, name: Any) -> str:
+        """What the base knows: gravity, its own acceleration."""
+
+    @abstractmethod
+    def _put(self, x: str, name: Any) -> None:
+        """An entry of the output that is found at the base."""
+
+
+def named(values: Sequence[str], live: Sequence[int]) -> dict[Any, str]:
+    """What is handed on, by the names of a step's inputs."""
+    return {("near", k): x for k, x in zip(live, values)}
+
+
+def cases(codes: Sequence[Code]) -> list[tuple[int, int, Code]]:
+    """(case, kind, code) of a step: a case for each kind of body."""
+    return [(kind, kind, code) for kind, code in enumerate(codes)]

@@ -39,6 +39,7 @@ from torsor.kernel.data import (
     WORDS,
 )  # fmt: skip
 from torsor.kernel.entry import kernel_module, rows_to_vectors, vectors_to_rows
+from torsor.kernel.language import Loops, cases, named
 from torsor.kernel.llvm import Target, Writer
 from torsor.kernel.packing import TOGETHER
 from torsor.kernel.tape import Code
@@ -273,7 +274,9 @@ class Body:
     above: str
 
 
-class LoopWriter:
+class LoopWriter(Loops):
+    w: Writer
+
     def __init__(self, w: Writer, code: LoopCode, rank: int) -> None:
         self.w, self.code = w, code
         self.slots = code.slots
@@ -291,17 +294,7 @@ class LoopWriter:
         self.column: str | None = None  # the place of the first entry of the column being made
 
     def write(self) -> None:
-        arrived: list[str] = []
-        for p in self.code.passes:
-            arrived = self._pass(p)
-        if self.code.columns and self.code.algorithm.kind == "matrix":
-            self._matrix(self.code.columns)
-        elif self.code.columns:
-            self._path(self.code.columns)
-        if self.code.finish:
-            values = self._named(arrived, self.code.passes[-1].live)
-            for name, x in self.w.emit(self.code.finish, lambda name: values.get(name) or self._base(name)).items():
-                self.arrays.put(x, *name)
+        super().write()
         self.arrays.finish()
 
     # -- what codes read and write
@@ -310,6 +303,9 @@ class LoopWriter:
         if name[0] == "base":
             return self.w.splat(self.w.address(self.gravity, name[2] * self.w.target.size))
         return self.arrays.get(*name)  # the base's own acceleration
+
+    def _put(self, x: str, name: Any) -> None:
+        self.arrays.put(x, *name)
 
     def _at(self, i: str) -> Body:
         row = self.w.address(self.index, self.w.i64("mul", i, 4 * INDEX_WORDS))
@@ -458,12 +454,6 @@ class LoopWriter:
         slots = self._hand_slots(i, len(values))
         return [self.w.arithmetic("fadd", x, self.w.load(slot)) for x, slot in zip(values, slots)]
 
-    def _named(self, values: Sequence[str], live: Sequence[int]) -> dict[Any, str]:
-        return {("near", k): x for k, x in zip(live, values)}
-
-    def _cases(self, codes: Sequence[Code]) -> list[tuple[int, int, Code]]:
-        return [(kind, kind, code) for kind, code in enumerate(codes)]
-
     def _outward(self, p: LoopPass, loop: Any, start: Sequence[str]) -> None:
         w = self.w
         body = self._at(loop.i)
@@ -471,7 +461,7 @@ class LoopWriter:
         if near:
             near = self._when(self._has(body.flags, CHAINED), near, lambda: [
                 w.load(slot) for slot in self._hand_slots(body.parent, len(near))])
-        hand = self._dispatch(body.kind, self._cases(p.codes), body, self._named(near, p.live), p.live)
+        hand = self._dispatch(body.kind, cases(p.codes), body, named(near, p.live), p.live)
         if hand:
             self._unless(self._has_no(body.flags, BRANCHES), lambda: self._store(hand, body.i))
         loop.carry = hand
@@ -482,7 +472,7 @@ class LoopWriter:
         near = list(loop.carried)
         if near:
             near = self._when(self._has_no(body.flags, BRANCHES), near, lambda: self._plus_memory(loop.carried, body.i))
-        hand = self._dispatch(body.kind, self._cases(p.codes), body, self._named(near, p.live), p.live)
+        hand = self._dispatch(body.kind, cases(p.codes), body, named(near, p.live), p.live)
 
         def to_memory() -> Sequence[str]:
             total = self._when(self._has(body.flags, FIRST), hand, lambda: self._plus_memory(hand, body.parent))
@@ -559,8 +549,8 @@ class LoopWriter:
         w.start(up)
         with w.loop("climb", body.parent, [(V, x) for x in hand]) as loop:
             above = self._at(loop.i)
-            near = self._named(loop.carried, c.live)
-            loop.carry = self._dispatch(above.kind, self._cases(c.codes), above, near, c.live)
+            near = named(loop.carried, c.live)
+            loop.carry = self._dispatch(above.kind, cases(c.codes), above, near, c.live)
             loop.next = above.parent
             loop.again = w.op(f"icmp sge i64 {loop.next}, 0")
         w.jump(top)

@@ -29,6 +29,7 @@ from torsor.kernel import entry, machine
 from torsor.kernel.data import Layout
 from torsor.kernel.entry import Function, module_of
 from torsor.kernel.frames import FramedLink, Kind
+from torsor.kernel.language import cases, named
 from torsor.kernel.llvm import Target, Writer
 from torsor.kernel.loops import Arrays, Body, LoopWriter, ranks_of
 from torsor.kernel.tape import Code, Expr, Tape
@@ -79,9 +80,10 @@ class Kernel:
 
     def outline(self) -> Outline:
         head, block = self.sweeps
-        name = machine.name_of(f"segments|{self.ir()}")
+        name = machine.name_of(f"segments|{self.ir}")
         return Outline(name, head.layout, block.layout, len(self.steps.places))
 
+    @cached_property
     def ir(self) -> str:
         one, steps, width = replace(self.target, lanes=1), self.steps, self.target.lanes
         functions = [
@@ -266,8 +268,8 @@ class _SegmentWriter(LoopWriter):
         w, V, self.fetching = self.w, self.w.target.vector, fetching
         first = "0" if p.outward else w.i64("sub", self.n, 1)
         with w.loop("outward" if p.outward else "inward", first, [(V, start[k]) for k in p.live]) as loop:
-            body, near = self._at(loop.i), self._named(loop.carried, p.live)
-            loop.carry = self._dispatch(body.kind, self._cases(p.codes), body, near, p.live)
+            body, near = self._at(loop.i), named(loop.carried, p.live)
+            loop.carry = self._dispatch(body.kind, cases(p.codes), body, near, p.live)
             loop.next = w.i64("add", loop.i, 1 if p.outward else -1)
             loop.again = w.op(f"icmp {'slt' if p.outward else 'sge'} i64 {loop.next}, {self.n if p.outward else 0}")
         arrived = dict(enumerate(start)) | dict(zip(p.live, loop.carry))

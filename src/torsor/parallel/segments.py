@@ -81,7 +81,7 @@ class Segments:
         known = cache.remembered(repr((wanted, host, cache.SOURCES)), lambda: wanted.outline().to_json())
         outline = kernel.Outline.from_json(known)
         self._words, self._owned = _data(frames, self.parts, outline, inputs)
-        self._loaded = machine.load(outline.name, wanted.ir)
+        self._loaded = machine.load(outline.name, lambda: wanted.ir)
         shapes = [*input_shapes(inputs, model), (model.nv,)]
         self.ufunc, self._alive = gufunc(
             self._loaded.address, self._words.ctypes.data, signature(shapes), "float64", "forward_dynamics", ""
