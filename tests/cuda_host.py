@@ -73,7 +73,7 @@ def compiler() -> str | None:
     return shutil.which("g++") or shutil.which("clang++")
 
 
-def run(kernel: Kernel, arrays, framed=None, body=None, staged=False):
+def run(kernel: Kernel, arrays, framed=None, frame=None, staged=False):
     """The output of a kernel for arrays (states, ...); `staged`: through shared memory."""
     dtype = np.dtype(f"float{kernel.bits}")
     count = len(arrays[0])
@@ -85,7 +85,7 @@ def run(kernel: Kernel, arrays, framed=None, body=None, staged=False):
     blocks = -(-count // THREADS)
     if kernel.looped:
         blocks -= 1  # fewer than there are states: each thread takes more than one
-        values += _tree(kernel, framed, [x.shape[1:] for x in views], body, blocks)
+        values += _tree(kernel, framed, [x.shape[1:] for x in views], frame, blocks)
     launch(kernel.source(Launch(THREADS), kernel.stageable(THREADS) if staged else None), blocks, values)
     return out
 
@@ -105,12 +105,12 @@ def run_rollout(kernel: RolloutKernel, arrays, gain, dt, steps, every, framed=No
     return out.transpose(2, 0, 1)
 
 
-def _tree(kernel, framed, shapes, body, blocks):
-    data = loop_data(kernel.code.layout, framed, shapes, kernel.bits, body)
-    numbers, index, gravity = data.owned
+def _tree(kernel, framed, shapes, frame, blocks):
+    data = loop_data(kernel.code.layout, framed, shapes, kernel.bits, frame)
+    numbers, index, base = data.owned
     size = int(data.words[0]) // (kernel.bits // 8) * blocks * THREADS
     scratch = np.full(size, np.nan, f"float{kernel.bits}")
-    return [*(np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)), index, numbers, gravity, scratch]
+    return [*(np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)), index, numbers, base, scratch]
 
 
 def launch(source, blocks, values, threads=THREADS):

@@ -74,14 +74,14 @@ class Lanes:
         return Lanes(self.numbers[:, k:])
 
 
-def run(kernel: Kernel, arrays, framed=None, body=None):
+def run(kernel: Kernel, arrays, framed=None, frame=None):
     """The output of a kernel for arrays (states, ...) as NumPy would give it; memory never written reads as NaN."""
     dtype = np.dtype(f"float{kernel.bits}")
     count = len(arrays[0])
     out = np.full((count, *kernel.shape), np.nan, dtype)
     views = [Lanes(np.asarray(x, dtype).reshape(count, -1)) for x in arrays] + [Lanes(out.reshape(count, -1))]
     if kernel.looped:
-        views += _tree(kernel, framed, [x.shape[1:] for x in (*arrays, out)], body, count)
+        views += _tree(kernel, framed, [x.shape[1:] for x in (*arrays, out)], frame, count)
     names = _functions(kernel.bits, count)
     _define(kernel.state(), "state", names)
     with np.errstate(invalid="ignore"):
@@ -125,11 +125,11 @@ def _functions(bits, count):
     }  # fmt: skip
 
 
-def _tree(kernel, framed, shapes, body, count):
-    data = loop_data(kernel.code.layout, framed, shapes, kernel.bits, body)
-    numbers, index, gravity = data.owned
+def _tree(kernel, framed, shapes, frame, count):
+    data = loop_data(kernel.code.layout, framed, shapes, kernel.bits, frame)
+    numbers, index, base = data.owned
     n, flags, start = (int(data.words[k]) for k in (BODIES, FLAGS, FROM))
     index = index.ravel().tolist()
-    tree = SimpleNamespace(n=n, flags=flags, start=start, numbers=numbers, index=index, gravity=gravity)
+    tree = SimpleNamespace(n=n, flags=flags, start=start, numbers=numbers, index=index, base=base)
     rows = int(data.words[0]) // (kernel.bits // 8)
     return [tree, *(Lanes(np.full((count, rows), np.nan, f"float{kernel.bits}")) for _ in range(2))]

@@ -43,13 +43,14 @@ def options(model, function):
 def by_reference(model, function, args):
     """One state after the other, number by number."""
     names, body = ALGORITHMS[function].inputs, options(model, function).get("body")
+    frame = None if body is None else model.frame(body)
     states = [{name: list(x) for name, x in zip(names, state)} for state in zip(*args)]
-    return np.array([reference.evaluate(ALGORITHMS[function], model, state, body=body) for state in states])
+    return np.array([reference.evaluate(ALGORITHMS[function], model, state, frame=frame) for state in states])
 
 
 def by_reader(model, function, args, **more):
     program = ts.compile(model, function, target="cuda", **options(model, function), **more)
-    return cuda_reader.run(program.kernel, args, framed(model), program.body)
+    return cuda_reader.run(program.kernel, args, framed(model), program.frame)
 
 
 @pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "looped"])

@@ -102,10 +102,10 @@ class Kernel:
         """What a kernel of loops takes beside its arrays, and what it makes of that."""
         parameters = [
             "const int n, const int flags, const int from, const int* __restrict__ index",
-            "const T* __restrict__ numbers, const T* __restrict__ gravity, T* __restrict__ scratch",
+            "const T* __restrict__ numbers, const T* __restrict__ base, T* __restrict__ scratch",
         ]
         return parameters, [
-            "const Tree tree{n, flags, from, {index}, {numbers}, {gravity}};",
+            "const Tree tree{n, flags, from, {index}, {numbers}, {base}};",
             f"const long long all = (long long)gridDim.x * {threads};",
             f"T* const mine = scratch + (long long)blockIdx.x * {threads} + threadIdx.x;",
             "const Strided work{mine, all};",

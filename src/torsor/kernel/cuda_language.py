@@ -180,7 +180,7 @@ template <class Number> struct Table {{
   const Number* p;
   __device__ __forceinline__ Number operator[](const int k) const {{ return __ldg(p + k); }}
 }};
-struct Tree {{ int n, flags, from; Table<int> index; Table<T> numbers, gravity; }};
+struct Tree {{ int n, flags, from; Table<int> index; Table<T> numbers, base; }};
 // 16 bytes from global to shared memory, without waiting where the GPU can; then wait for all of them.
 __device__ __forceinline__ void copy_piece(float4* to, const float4* from) {{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

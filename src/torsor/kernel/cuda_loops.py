@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from torsor.kernel.cuda_language import Writer, element
-from torsor.kernel.data import BASE_BRANCHES, BRANCHES, CHAINED, FIRST, INDEX_WORDS, IS_TREE
+from torsor.kernel.data import BASE_BRANCHES, BASE_PLACES, BRANCHES, CHAINED, FIRST, INDEX_WORDS, IS_TREE
 from torsor.kernel.language import Loops, cases, named
 from torsor.kernel.tape import Code
 from torsor.kernel.trace import LoopCode, LoopColumns, LoopPass
@@ -30,7 +30,7 @@ class LoopWriter(Loops):
     # -- what codes read and write
 
     def _base(self, name: Any) -> str:
-        return f"tree.gravity[{name[2]}]" if name[0] == "base" else f"{name[0]}[{name[1]}]"
+        return f"tree.base[{BASE_PLACES[name[1]] + name[2]}]" if name[0] == "base" else f"{name[0]}[{name[1]}]"
 
     def _put(self, x: str, name: Any) -> None:
         self.w.do(f"{element(name, self.shape)} = {x};")
@@ -53,6 +53,8 @@ class LoopWriter(Loops):
             first = name[0]
             if first == "near":
                 return near[name]
+            if first == "base":
+                return self._base(name)
             if first == "kept":
                 return self._slot(i, name)
             if first == "number":
@@ -179,7 +181,8 @@ class LoopWriter(Loops):
     def _path(self, c: LoopColumns) -> None:
         self._clear()
         self.w.do("const int from = tree.from;")
-        self._climb(c, "from", "0")
+        with self.w.block("if (from >= 0)"):
+            self._climb(c, "from", "0")
 
     def _climb(self, c: LoopColumns, start: str, freedom: str) -> None:
         w = self.w

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,10 +132,11 @@ def _about_axes(S: Mat) -> Mat:
 # The re-framing itself ---------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=64)
 def framed(model: Model) -> Framed:
-    """`reframe`, once a model."""
-    return reframe(model)
+    """`reframe`, once per model."""
+    if "frames" not in model.programs:
+        model.programs["frames"] = reframe(model)
+    return model.programs["frames"]
 
 
 def reframe(model: Model) -> Framed:
