@@ -47,6 +47,8 @@ inline int __float_as_int(float x) { int i; std::memcpy(&i, &x, 4); return i; }
 inline float __int_as_float(int i) { float x; std::memcpy(&x, &i, 4); return x; }
 inline int __double2loint(double x) { long long i; std::memcpy(&i, &x, 8); return (int)i; }
 inline int __double2hiint(double x) { long long i; std::memcpy(&i, &x, 8); return (int)(i >> 32); }
+inline long long __double_as_longlong(double x) { long long i; std::memcpy(&i, &x, 8); return i; }
+inline double __longlong_as_double(long long i) { double x; std::memcpy(&x, &i, 8); return x; }
 inline double __hiloint2double(int h, int l) {
   long long i = ((long long)h << 32) | (unsigned)l; double x; std::memcpy(&x, &i, 8); return x; }
 alignas(16) unsigned char shared[1 << 18];

@@ -14,6 +14,7 @@ import numpy as np
 from torsor.kernel.cuda import Kernel, RolloutKernel
 from torsor.kernel.data import BODIES, FLAGS, FROM, loop_data
 from torsor.kernel.elementary import TRIG_LIMIT
+from torsor.linalg import down_scale
 
 RULES = [
     (r"for \(int (\w+) = (.+); \1 < (.+); \1 \+= 1\) \{", r"for \1 in range(\2, \3):"),
@@ -28,6 +29,7 @@ RULES = [
     (r"T \w+, \w+;", "pass"),
     (r"T (\w+)\[(\d+)\];", r"\1 = array(\2)"),
     (r"state\((.+)\);", r"state(\1)"),
+    (r"if \(!NEAR\((\w+)\)\) far_turn\(\1, (\w+), (\w+)\);", r"\2, \3 = far_turn(\1)"),
     (r"(far_turn|turn)\((\w+), (\w+), (\w+)\);", r"\3, \4 = \1(\2)"),
     (r"(?:const )?(?:T|int|bool) (\w+ = .+);", r"\1"),
     (r"(.+\] = .+|\w+ = .+);", r"\1"),
@@ -119,6 +121,7 @@ def _functions(bits, count):
     dtype = np.dtype(f"float{bits}")
     return {
         "FMA": lambda a, b, c: a * b + c, "INV": lambda x: dtype.type(1) / x, "SQRT": np.sqrt, "LOG": np.log,
+        "ABS": np.abs, "MAX": np.maximum, "down_scale": lambda x: down_scale([x]),
         "NEAR": lambda x: np.abs(x) < TRIG_LIMIT[bits],
         "turn": lambda x: (np.sin(x), np.cos(x)), "far_turn": lambda x: (np.sin(x), np.cos(x)),
         "array": lambda size: Lanes(np.full((count, size), np.nan, dtype)),

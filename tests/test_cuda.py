@@ -169,7 +169,7 @@ def test_program_takes_arrays_as_they_lie(cupy, layout):
     (launch,) = cupy.functions[-1].launches
     assert launch.grid == (1,)
     assert launch.arguments[-1] == 10
-    staged = "load_rows<6, 6>(q_tile" in cupy.functions[-1].source
+    staged = "load_rows<6, 6>(in_q_tile" in cupy.functions[-1].source
     assert staged == (layout in ("rows", "two batch axes", "turned batch axes"))  # the last are copied first
     assert bool(launch.shared) == (staged or "store_rows<" in cupy.functions[-1].source)
     if cuda_host.compiler():

@@ -95,7 +95,9 @@ def test_components_of_a_task_in_batches():
 
 def test_one_frame_costs_order_n():
     lengths = (100, 1000, 10_000)
-    counts = [sum(compile_program(operational_space.tip_response, zoo.rope(n), frame=zoo.rope(n).frame(-1)).operations) for n in lengths]
+    ropes = [zoo.rope(n) for n in lengths]
+    programs = [compile_program(operational_space.tip_response, rope, frame=rope.frame(-1)) for rope in ropes]
+    counts = [sum(program.operations) for program in programs]
     assert np.all(np.abs(np.diff(np.log10(counts)) - 1) < 0.1)
 
 

@@ -32,7 +32,7 @@ from torsor.algorithms import (
 from torsor.errors import ArgumentError, SingularError
 from torsor.fixman.inertia import require_regular
 from torsor.methods import METHODS, MOST_FREEDOMS, SEGMENTS_FROM, automatic
-from torsor.model.model import Model
+from torsor.model.model import Model, refuse_masked
 from torsor.model.names import Frame
 from torsor.sweeps import Algorithm
 
@@ -59,7 +59,7 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
         try:  # `_call`, written out: this is what is called a million times, one state a call
             if external is None and state.ndim == 1 and type(q) is ndarray:
                 result = model.programs[state.dtype.char](q, v, tau)
-                if isfinite(sum(result.tolist())):
+                if isfinite(sum(result.tolist())) and type(result) is ndarray:
                     return result
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
@@ -166,7 +166,7 @@ def fixman_force(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
     Constrained dynamics at temperature kT visits q as often as sqrt(det M(q)) says; this force takes that
     weight away (Fixman 1974).
     """
-    return log_det_gradient(model, q) * (-0.5 * kT)
+    return log_det_gradient(model, q) * (-0.5 * temperature(kT))
 
 
 def coriolis_matrix(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
@@ -315,8 +315,9 @@ def _call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike
         try:
             one, many, few = model.programs[what, first.dtype.char]
             result = one(*args) if first.ndim == 1 else many(*args)
-            # a sum tells whether any number is not finite; of few numbers this is the cheapest one
-            if isfinite(sum(result.tolist()) if few and result.ndim == 1 else np.vdot(result, result)):
+            # of few numbers, the sum is the quickest way to see whether all are finite
+            finite = isfinite(sum(result.tolist())) if few and result.ndim == 1 else np.isfinite(result).all()
+            if finite and type(result) is ndarray:
                 return result
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
@@ -428,7 +429,7 @@ def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
     if type(q) is ndarray and q.dtype.char == "d":
         try:
             result = model.programs["segments", forward_dynamics, tuple(arrays)](arrays)
-            if isfinite(np.vdot(result, result)):
+            if np.isfinite(result).all():
                 return result
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
@@ -473,6 +474,8 @@ def _named(function: Callable[..., Array], method: str, *others: str) -> Algorit
 def on_frame(algorithm: Algorithm, model: Model, body: int | str, *args: ArrayLike) -> Array:
     """Run an algorithm that is about a body, or a frame on it."""
     check_model(model)
+    if body is None:
+        raise ArgumentError("body None is the base, which never moves: give a body or frame by number or name")
     return _carefully(algorithm, model, args, model.frame(body))
 
 
@@ -511,6 +514,7 @@ def _checked(model: Model, name: str, x: ArrayLike) -> Array:
     """An argument as an array of real, finite numbers of the right shape."""
     core = _shape(model, name)
     name = {"acceleration": "base_acceleration"}.get(name, name)
+    refuse_masked(name, x)
     try:
         array = np.asarray(x)
     except ValueError as error:
@@ -526,6 +530,13 @@ def _checked(model: Model, name: str, x: ArrayLike) -> Array:
     if name == "q" and array.dtype.kind != "O":
         model.check_quaternions(array)
     return array if array.dtype.kind in "fO" else array.astype(np.float64)
+
+
+def temperature(kT: Any) -> float:
+    """kT, which must be a finite number that is not negative."""
+    if isinstance(kT, float | int | np.number) and isfinite(kT) and kT >= 0:
+        return float(kT)
+    raise ArgumentError(f"kT is {kT!r}; a temperature is one finite number that is not negative")
 
 
 def _refuse_singular(algorithm: Algorithm, model: Model, q: Array) -> None:

@@ -55,7 +55,8 @@ class Columns:
     """For each degree of freedom: climb from its body to the base, then (perhaps) spread outward over all.
 
     `start(link, here, k)` is the step at the body the climb begins with, for its k-th freedom (in a "path", k is the
-    placement of a frame on that body); `climb` the step at the bodies above it.  `outward` reads what these kept, which is `rest(nv)` off the way.
+    placement of a frame on that body); `climb` the step at the bodies above it.  `outward` reads what these kept, which
+    is `rest(nv)` off the way.
     """
 
     start: Step

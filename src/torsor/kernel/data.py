@@ -1,14 +1,14 @@
 """What a kernel is told of a model and of its arrays: the words it finds behind `data`.
 
-    data     scratch bytes per lane | runtime | bodies | freedoms | flags | body a climb starts at | constants | index | base |
-             the packing of a matrix: places, columns, entries, second, products and their number |
+    data     scratch bytes per lane | runtime | bodies | freedoms | flags | body a climb starts at | constants |
+             index | base | the packing of a matrix: places, columns, entries, second, products and their number |
              the sizes of the axes of all arrays
     index    eight int32 a body: kind, parent, first q, first v, flags, freedoms, place of its constants, place of its
              first freedom in a column
 
     base     gravity, and the placement (R, p) of the frame a climb starts at
-    runtime  shared by all kernels of a process: the block of scratch memory that is kept between calls (see `entry.py`),
-             and the addresses of the three C functions of Python by which a kernel raises MemoryError
+    runtime  shared by all kernels of a process: the block of scratch memory kept between calls (see `entry.py`), and
+             the addresses of the three C functions of Python by which a kernel raises MemoryError
 
 Straight-line code knows its model and is told the scratch bytes, the runtime and the sizes only.
 """
@@ -81,8 +81,9 @@ def unrolled_data(shapes: Sequence[tuple[int, ...]], bits: int) -> KernelData:
 @functools.cache
 def runtime() -> NDArray[np.int64]:
     """The `runtime` words of this process."""
-    functions = (getattr(ctypes.pythonapi, f"Py{name}") for name in ("GILState_Ensure", "Err_NoMemory", "GILState_Release"))
-    return np.array([0, *(ctypes.cast(f, ctypes.c_void_p).value for f in functions)], np.int64)
+    names = ("PyGILState_Ensure", "PyErr_NoMemory", "PyGILState_Release")
+    addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in names)
+    return np.array([0, *addresses], np.int64)
 
 
 def loop_data(layout: Layout, framed: Framed, shapes: Sequence[tuple[int, ...]], bits: int,

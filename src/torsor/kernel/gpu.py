@@ -409,6 +409,8 @@ def compile_cuda(algorithm: Algorithm, model: Model, *, options: Sequence[str] =
         raise ArgumentError(f"{model!r} has no bodies to compute with")
     if algorithm.solve and specialised is False:
         raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")
+    if dtype == "float32":
+        framed(model).check_single()
     inputs = (*algorithm.inputs, *options)
     code: Code | LoopCode | None = None
     if specialised or algorithm.solve or (specialised is None and model.nv <= UNROLL_FREEDOMS):

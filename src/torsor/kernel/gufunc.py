@@ -63,7 +63,7 @@ def gufunc(address: int, data: int, signature: str, dtype: str, name: str, doc: 
     # NumPy releases `object` with the ufunc; it is null in one that was not made by np.frompyfunc
     owner = ctypes.py_object((owned, functions, datas, types, texts))
     field = _UFunc.from_address(id(ufunc) + object.__basicsize__)
-    assert field.object is None and field.name == texts[0].value, "NumPy's PyUFuncObject has another layout"
+    assert (field.object, field.name) == (None, texts[0].value), "NumPy's PyUFuncObject has another layout"
     ctypes.pythonapi.Py_IncRef(owner)
     field.object = id(owner.value)
     return ufunc

@@ -127,6 +127,33 @@ class Arrays:
             pairs = zip(turned[name], copied[name])
             self.vectors[name] = [w.merge(w.target.vector, (x, quick), (y, slow)) for x, y in pairs]
 
+    def zero(self) -> str:
+        """0, or NaN where an input is not finite."""
+        w, total = self.w, self.w.target.const(0.0)
+        for name, (_, _, sizes) in self.places.items():
+            if name == "out":
+                continue
+            rows, columns = [*sizes, "1"][:2]
+            with w.loop("rows", "0", [(w.target.vector, total)]) as row:
+                with w.loop("columns", "0", [(w.target.vector, row.carried[0])]) as column:
+                    x = self.get(name, row.i, column.i) if len(sizes) == 2 else self.get(name, row.i)
+                    column.carry = [w.arithmetic("fadd", column.carried[0], w.operation("zero", x))]
+                    column.count_to(w, columns)
+                row.carry = column.carry
+                row.count_to(w, rows)
+            (total,) = row.carry
+        return total
+
+    def taint(self, zero: str) -> None:
+        """Show what `zero` says in the first entry of the output."""
+        first = [0] * len(self.places["out"][2])
+        if self.packed:
+            place = self.w.op(f"load i32, ptr {self.packed.entries}, align 4")
+            place = self.w.op(f"sext i32 {place} to i64")
+            self.put_at(self.w.arithmetic("fsub", self.get_at(place), zero), place)
+        else:
+            self.put(self.w.arithmetic("fsub", self.get("out", *first), zero), "out", *first)
+
     def finish(self) -> None:
         """The output is complete."""
         if self.packed:
@@ -296,7 +323,10 @@ class LoopWriter(Loops):
         self.column: str | None = None  # the place of the first entry of the column being made
 
     def write(self) -> None:
+        zero = self.arrays.zero() if self.code.hides_inputs else None
         super().write()
+        if zero:
+            self.arrays.taint(zero)
         self.arrays.finish()
 
     # -- what codes read and write

@@ -199,7 +199,9 @@ class Request:
         algorithm, model = _home(self.algorithm), self.model
         if algorithm is None:
             return self._trace()
-        code = (model.key, self.frame and self.frame.key, self.unroll) if self.may_unroll else (framed(model).kinds, model.n, model.nv)
+        code: tuple[Any, ...] = framed(model).kinds, model.n, model.nv
+        if self.may_unroll:
+            code = model.key, self.frame and self.frame.key, self.unroll
         key = "outline", algorithm, code, self.inputs, self.dtype, self.lanes, machine.host(), cache.SOURCES
         return Outline.from_json(cache.remembered(repr(key), lambda: self._trace().to_json()))
 
@@ -253,6 +255,8 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
 
 def _compiled(request: Request, threads: int) -> Program:
     model, dtype = request.model, request.dtype
+    if request.bits == 32:
+        framed(model).check_single()
     outline = request.outline()
     shapes = request.shapes(outline)
     if outline.layout is None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,7 +80,12 @@ def unroll(algorithm: Algorithm, framed: Framed, inputs: Sequence[str], frame: F
     base = base_of(model.gravity.tolist(), symbols.get("acceleration"))
     links = [framed.link(i) for i in range(model.n)]
     result = plain(run(algorithm, links, model.parent.tolist(), base, scatter(model, symbols), frame), model)
-    return Code.of(tape, {("out", *index): x for index, x in entries(result)})
+    outputs = {("out", *index): x for index, x in entries(result)}
+    unread = {node.a for node in tape.nodes if node.op == "in"} - Code.of(tape, outputs).inputs
+    first = next(iter(outputs))
+    for name in sorted(unread):  # a number that is not finite shows in the result, even where nothing depends on it
+        outputs[first] = outputs[first] - tape.input(name).zero()
+    return Code.of(tape, outputs)
 
 
 def entries(x: Any, index: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Scalar]]:
@@ -126,6 +131,12 @@ class LoopCode:
     passes: tuple[LoopPass, ...]
     columns: LoopColumns | None
     finish: Code | None  # from what arrives at the base, ("near", k), to ("out", ...)
+
+    @property
+    def hides_inputs(self) -> bool:
+        """Whether a number that is not finite may leave no trace: what only the base is handed is lost there, unless a
+        pass comes back from it; and the entries of a matrix depend on few numbers each."""
+        return self.columns is not None or not any(p.outward for p in self.passes)
 
     @property
     def all_codes(self) -> list[Code]:
@@ -330,7 +341,7 @@ def _columns(tracer: _Tracer, stage: Columns) -> LoopColumns:
     for kind, joint in enumerate(joints):
         for k in range(1 if path else joint.nv):
             tracer.kept[kind] = dict(before[kind])
-            like, starts[kind, k] = tracer.step(stage.start, kind, None, _tip if path else lambda tape, k=k: k)
+            like, starts[kind, k] = tracer.step(stage.start, kind, None, _tip if path else partial(_freedom, k))
     for kind in range(len(joints)):
         tracer.kept[kind] = dict(before[kind])
         codes.append(tracer.step(stage.climb, kind, like)[1])
@@ -339,6 +350,10 @@ def _columns(tracer: _Tracer, stage: Columns) -> LoopColumns:
         return LoopColumns(starts, tuple(codes), live)
     names = {("kept", name, k) for rest in rests for name, x in rest.items() for k in range(len(leaves(x)))}
     return LoopColumns(starts, tuple(codes), live, tuple(sorted(names)), _sweep(tracer, stage.outward)[1])
+
+
+def _freedom(k: int, tape: Tape) -> int:
+    return k
 
 
 def _tip(tape: Tape) -> Rigid:

@@ -204,7 +204,7 @@ class Model:
         return _programs.setdefault(self.key, Programs())
 
     def frame(self, name: str | int | None) -> Frame:
-        """The frame of that name: a named one, a body's own (a body may go by its number, too), or the base's (None)."""
+        """The frame of that name: a named one, that of a body (by name or number), or the base's (None)."""
         if name is None:
             return Frame(-1, np.eye(3), np.zeros(3))
         if isinstance(name, int | np.integer):
@@ -214,7 +214,7 @@ class Model:
                 )
             return Frame(int(name) % self.n, np.eye(3), np.zeros(3))
         if not isinstance(name, str):
-            raise ArgumentError(f"a body or frame goes by its name or number, not {name!r}")
+            raise ArgumentError(f"body {name!r} is neither a number nor the name of a body or frame")
         if name in self.frames:
             return self.frames[name]
         try:
@@ -297,18 +297,18 @@ class Model:
         return q
 
     def check_quaternions(self, q: Array, what: str = "q") -> None:
-        """Raise, naming the joint, if a quaternion in q (..., nq) is zero."""
+        """Raise, naming the joint, if a quaternion in q (..., nq) is zero, or so small that its digits are going."""
         for joint, q_columns, _ in self._groups:
             if joint.nq == joint.nv:
                 continue
-            for *_, k in np.argwhere(~q[..., q_columns[:, -4:]].any(axis=-1))[:1]:
+            smallest = np.finfo(q.dtype).tiny if q.dtype.kind == "f" else 1
+            for *_, k in np.argwhere(np.abs(q[..., q_columns[:, -4:]]).max(axis=-1) < smallest)[:1]:
                 name = self.names[np.flatnonzero(self.joint == joint.code)[k]]
-                raise ArgumentError(
-                    f"{what}: the quaternion of {name!r} is zero; at rest it is (1, 0, 0, 0)"
-                )
+                raise ArgumentError(f"{what}: the quaternion of {name!r} is zero; at rest it is (1, 0, 0, 0)")
 
     def _rows(self, what: str, x: ArrayLike, width: int) -> Array:
         """x as a floating array (..., width)."""
+        refuse_masked(what, x)
         x = np.asarray(x)
         if x.dtype.kind not in "iuf":
             raise ArgumentError(f"{what} must hold real numbers, not {x.dtype}")
@@ -364,6 +364,12 @@ def _frozen(x: ArrayLike, dtype: Any = np.float64, what: str = "an array of a Mo
     frozen = x.astype(dtype, order="C")
     frozen.flags.writeable = False
     return frozen
+
+
+def refuse_masked(what: str, x: Any) -> None:
+    """Raise if x is a masked array: np.asarray would take what lies behind the mask for numbers."""
+    if hasattr(x, "mask") and isinstance(x, np.ma.MaskedArray):
+        raise ArgumentError(f"{what} is a masked array; fill or drop what is masked")
 
 
 def _starts(joint: Array, widths: list[int]) -> Array:

@@ -17,8 +17,8 @@ class Frame(NamedTuple):
 
     @property
     def key(self) -> tuple[int, bytes, bytes]:
-        """Equal for equal frames."""
-        return self.body, self.R.tobytes(), self.p.tobytes()
+        """Equal for equal frames, whatever the signs of their zeros."""
+        return self.body, (self.R + 0.0).tobytes(), (self.p + 0.0).tobytes()
 
     def __hash__(self) -> int:
         return hash(self.key)
