@@ -20,6 +20,13 @@ def joint_motion(name, q, axis, pitch):
     if name in ("revolute", "prismatic", "helical"):
         turns, slides = {"revolute": (1, 0), "prismatic": (0, 1), "helical": (1, pitch)}[name]
         return turn(turns * q[0] * axis), slides * q[0] * axis, turns * axis[:, None], slides * axis[:, None]
+    if name == "cylindrical":
+        one, none = axis[:, None], np.zeros((3, 1))
+        return turn(q[0] * axis), q[1] * axis, np.hstack([one, none]), np.hstack([none, one])
+    if name == "gimbal":
+        second, third = turn(q[1] * EYE[1]), turn(q[2] * EYE[2])
+        omega = np.stack([(second @ third).T @ EYE[0], third.T @ EYE[1], EYE[2]], axis=1)
+        return turn(q[0] * EYE[0]) @ second @ third, np.zeros(3), omega, NONE
     if name == "universal":
         second = turn(q[1] * EYE[1])
         omega = np.stack([second.T @ EYE[0], EYE[1]], axis=1)

@@ -177,7 +177,8 @@ def test_the_wrench_on_a_body_is_what_its_acceleration_takes(model):
         turn = np.concatenate([[0, 0, 0, np.cos(q[a] / 2)], np.sin(q[a] / 2) * axis])
         along = np.concatenate([axis, np.zeros(3)])
         parts = (swap(q, a, 1, turn), swap(v, b, 1, along * v[b]), swap(qdd, b, 1, along * qdd[b]))
-    else:  # universal: a turn about x, then about y
+    else:
+        assert joint.name == "universal"  # a turn about x, then about y
         c, s = np.cos(q[a : a + 2] / 2), np.sin(q[a : a + 2] / 2)
         turn = np.array([0, 0, 0, c[0] * c[1], s[0] * c[1], c[0] * s[1], s[0] * s[1]])
         c2, s2 = np.cos(q[a + 1]), np.sin(q[a + 1])

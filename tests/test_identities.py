@@ -337,11 +337,11 @@ def test_negative_bodies_count_from_the_last(machine, state):
 def random_frame(rng, joint, axis):
     """A change of the body's frame after which its joint is still of the same type: (R, p)."""
     R, p = lie.exp_so3(rng.normal(size=3)), rng.normal(scale=0.3, size=3)
-    if joint in ("universal", "planar"):  # their axes are those of the frame
+    if joint in ("universal", "gimbal", "planar"):  # their axes are those of the frame
         return np.eye(3), np.zeros(3)
     if joint == "spherical":
         return R, np.zeros(3)
-    return (R, axis * p[0]) if joint in ("revolute", "helical") else (R, p)
+    return (R, axis * p[0]) if joint in ("revolute", "helical", "cylindrical") else (R, p)
 
 
 def reframed(model, q, seed=0):
@@ -421,6 +421,8 @@ def single(joint):
     ("joint", "parts", "axes"),
     [
         ("universal", ["revolute"] * 2, [(1, 0, 0), (0, 1, 0)]),
+        ("gimbal", ["revolute"] * 3, [(1, 0, 0), (0, 1, 0), (0, 0, 1)]),
+        ("cylindrical", ["revolute", "prismatic"], [(0, 0, 1), (0, 0, 1)]),
         ("planar", ["prismatic", "prismatic", "revolute"], [(1, 0, 0), (0, 1, 0), (0, 0, 1)]),
     ],
 )

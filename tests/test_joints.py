@@ -7,13 +7,14 @@ from mpmath import mp, mpf
 
 from torsor import ModelError, lie
 from torsor.linalg import Mat, Vec
-from torsor.model.joints import JOINTS, joint_code
+from torsor.model.joints import FORCE_UNITS, JOINTS, joint_code
 from torsor.spatial import Rigid
 
 DIGITS = 50
 # Central differences with this step and 50 digits are right to its square.
 STEP = mpf(10) ** -15
 DIFFERENCE_TOLERANCE = 1e-28
+EXACT = 1e-45  # 50 digits, a few operations
 # Coordinates of size 3, through an exponential and a logarithm.
 ROUNDING = 100 * np.finfo(np.float64).eps
 
@@ -54,8 +55,9 @@ def subspace(joint, q):
 
 def moved(joint, q, v, t):
     """q after the time t at the constant velocity v, to second order in t."""
-    if joint.nq == joint.nv:
+    if joint.flat:
         return q + v * t
+    assert joint.name in ("spherical", "free")
     place, quaternion = q[:-4], q[-4:].tolist()
     turned = lie.quaternion_product(quaternion, lie.exp_quaternion((v[:3] * t).tolist()))
     if joint.name == "spherical":
@@ -100,6 +102,74 @@ def test_an_axis_on_z_takes_the_short_way_to_the_same_motion(joint):
     )
     np.testing.assert_allclose(np.array(short.R, dtype=float), np.array(full.R, dtype=float), atol=ROUNDING)
     np.testing.assert_allclose(np.array(short.p, dtype=float), np.array(full.p, dtype=float), atol=ROUNDING)
+
+
+@each_joint
+def test_reactions_are_orthonormal_and_do_no_work(joint):
+    q, _ = random_state(joint)
+    R = np.array([r.coordinates for r in joint.reactions(Vec.of(q), unit_axis(), mpf(PITCH))], dtype=object)
+    R = R.reshape(6 - joint.nv, 6)
+    assert np.max(abs(R @ R.T - np.eye(6 - joint.nv)), initial=0) <= EXACT
+    assert np.max(abs(R @ subspace(joint, q)), initial=0) <= EXACT
+
+
+@each_joint
+def test_coordinates_and_velocities_have_names_and_units(joint):
+    for some, count in ((joint.coordinates, joint.nq), (joint.velocities, joint.nv)):
+        assert len(some) == len({name for name, _ in some}) == count
+        assert all((name == "") == (count == 1) for name, _ in some)
+    assert all(unit in FORCE_UNITS for _, unit in joint.velocities)
+    assert joint.flat == (joint.coordinates == joint.velocities)
+
+
+# Rates of coordinates ------------------------------------------------------------------------------------
+
+
+def coordinates(joint, q):
+    return q
+
+
+@each_joint
+def test_the_rate_of_coordinates_is_their_derivative(joint):
+    q, v = random_state(joint)
+    result = np.array(joint.rate(Vec.of(q), Vec.of(v)), dtype=object)
+    assert np.max(abs(result - rate(coordinates, joint, q, v))) <= DIFFERENCE_TOLERANCE
+    tangent = np.array(joint.tangent(Vec.of(q)), dtype=object)
+    assert tangent.shape == (joint.nq, joint.nv)
+    assert np.max(abs(tangent @ v - result)) <= EXACT
+    back = np.array(joint.velocity(Vec.of(q), Vec.of(result)), dtype=object)
+    assert np.max(abs(back - v)) <= EXACT
+
+
+@each_joint
+def test_the_second_rate_is_the_derivative_of_the_first(joint):
+    q, v = random_state(joint)
+    a = np.array([mpf(x) for x in np.random.default_rng(3).normal(size=joint.nv)])
+
+    def first(t):
+        """dq/dt at the time t, where the velocity is v + a t."""
+        there = moved(joint, q, v + a * t / 2, t)
+        return np.array(joint.rate(Vec.of(there), Vec.of(v + a * t)), dtype=object)
+
+    expected = (first(STEP) - first(-STEP)) / (2 * STEP)
+    result = np.array(joint.rate_dot(Vec.of(q), Vec.of(v), Vec.of(a)), dtype=object)
+    assert np.max(abs(result - expected)) <= DIFFERENCE_TOLERANCE
+
+
+@each_joint
+def test_the_retraction_over_any_scalar_is_that_of_arrays(joint):
+    for q, dv in zip(random_coordinates(joint, 6), random_steps(joint)):
+        result = [float(x) for x in joint.retract(Vec.of(q.tolist()), Vec.of(dv.tolist()))]
+        np.testing.assert_allclose(result, joint.integrate(q, dv), rtol=0, atol=ROUNDING)
+
+
+@each_joint
+def test_the_mean_of_a_carried_momentum_is_an_integral(joint):
+    """dexp_y^T p = int_0^1 Ad_{exp(s y)}^T p ds, by Gauss's rule"""
+    y, p = (Vec.of(x) for x in (np.random.default_rng(5).normal(size=(2, joint.nv)) * 0.7).tolist())
+    points, weights = np.polynomial.legendre.leggauss(12)
+    momenta = np.array([joint.carried(y * float(s), p) for s in (points + 1) / 2], dtype=float)
+    np.testing.assert_allclose(np.array(joint.averaged(y, p), dtype=float), weights / 2 @ momenta, atol=1e-14)
 
 
 @each_joint
@@ -157,7 +227,8 @@ def test_integrate_starts_out_along_the_subspace(joint):
 @each_joint
 def test_a_constant_velocity_is_a_straight_line(joint):
     """f(integrate(q, dv)) = f(q) exp [S dv] where S is constant; dq/dt is constant in the other joints."""
-    if joint.name in ("universal", "planar"):
+    rates = joint.subspace_rate(*map(Vec.of, random_state(joint))).columns
+    if any(x != 0 for rate in rates for x in rate.coordinates):
         q, dv = random_coordinates(joint, 6), random_steps(joint)
         np.testing.assert_array_equal(joint.integrate(q, dv), q + dv)
         return

@@ -80,15 +80,15 @@ def test_mean_momentum_is_the_mean_of_the_carried_ones(name):
     """dexp_y^T p = int_0^1 Ad_{exp(s y)}^T p ds"""
     joint = joint_named(name)
     y, p = vector(*np.linspace(-0.9, 1.1, joint.nv)), vector(*np.linspace(2, -1, joint.nv))
-    carried = [np.array(mechanics.carried(joint, y * float(s), p)) for s in (NODES + 1) / 2]
-    assert difference(np.array(mechanics.averaged(joint, y, p)), WEIGHTS / 2 @ np.array(carried)) < ROUNDING
+    carried = [np.array(joint.carried(y * float(s), p)) for s in (NODES + 1) / 2]
+    assert difference(np.array(joint.averaged(y, p)), WEIGHTS / 2 @ np.array(carried)) < ROUNDING
 
 
 def test_carried_momentum_is_the_coadjoint_action():
     y, p = np.linspace(-0.9, 1.1, 6), np.linspace(2, -1, 6)
-    free = mechanics.carried(joint_named("free"), vector(*y), vector(*p))
+    free = joint_named("free").carried(vector(*y), vector(*p))
     assert difference(np.array(free), lie.Ad_dual(lie.exp_se3(y)) @ p) < ROUNDING
-    ball = mechanics.carried(joint_named("spherical"), vector(*y[:3]), vector(*p[:3]))
+    ball = joint_named("spherical").carried(vector(*y[:3]), vector(*p[:3]))
     assert difference(np.array(ball), lie.exp_so3(y[:3]).T @ p[:3]) < ROUNDING
 
 
@@ -97,7 +97,7 @@ def test_stumpff_functions_are_good_to_a_whole_turn(angle):
     with mpmath.workdps(60):
         x = mpmath.mpf(angle) ** 2
         exact = [float(mpmath.nsum(lambda j, k=k: (-x) ** j / mpmath.factorial(2 * j + k), [0, 60])) for k in (2, 3)]
-    for value, expected in zip(mechanics.stumpff(angle**2), exact):
+    for value, expected in zip(lie.stumpff(angle**2), exact):
         assert value == pytest.approx(expected, abs=2e-15)
 
 

@@ -37,9 +37,9 @@ from torsor.simulate import (
     Table,
     Trajectory,
 )
+from torsor.simulate.coordinates import names_of
 from torsor.simulate.forces import Force
 from torsor.simulate.recording import read
-from torsor.simulate.trajectory import coordinate_names
 
 FAILED, INTERRUPTED = 1, 130
 MOST_BRANCHES = 60  # bodies shown in a tree
@@ -272,7 +272,7 @@ def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> 
         f"{stepper.evaluations} evaluations of the right-hand side ({simulation.about['method']})"
     )
     table = RichTable("", "first", "last", "least", "greatest", box=None, pad_edge=False)
-    for name, x in zip(coordinate_names(trajectory.model)[:MOST_BRANCHES], trajectory.q.T):
+    for name, x in zip(names_of(trajectory.model, "coordinates")[:MOST_BRANCHES], trajectory.q.T):
         table.add_row(f"q {name}", *(f"{value:.6g}" for value in (x[0], x[-1], x.min(), x.max())))
     energy = trajectory.energy
     table.add_row("energy, J", *(f"{value:.9g}" for value in (energy[0], energy[-1], energy.min(), energy.max())))

@@ -207,6 +207,31 @@ def log_quaternion(q: Vec) -> Vec:
     return v * where(q[0] < 0, -scale, scale)
 
 
+# Without a question asked, which compiled code could not answer ----------------------------------------------
+
+# The squares of turns: below the first an angle is no different from zero; up to the second, a whole turn, the series of
+# `stumpff` are good to the last digits, and beyond it they are made NaN.
+TINY, WHOLE_TURN, TERMS = 1e-30, 40.0, 18
+
+
+def straight_exp_quaternion(w: Vec) -> Vec:
+    """`exp_quaternion`, in straight-line code."""
+    angle = sqrt(dot(w, w) + TINY)
+    return Vec(cos(angle * 0.5), *(w * (sin(angle * 0.5) / angle)))
+
+
+def stumpff(x: Scalar) -> list[Scalar]:
+    """c_k = sum_j (-x)^j / (2j + k)! for k = 2 ... 5; with x = t^2, c2 = (1 - cos t)/t^2, c3 = (t - sin t)/t^3, ...
+
+    1/k! - c_k = x c_{k+2} loses digits read from left to right, and none the other way.
+    """
+    inside = sqrt(WHOLE_TURN - x)
+    c4, c5 = (inside / inside / math.factorial(2 * TERMS + k) for k in (4, 5))  # NaN outside
+    for j in reversed(range(TERMS)):
+        c4, c5 = (1 / math.factorial(2 * j + k) - x * c for k, c in ((4, c4), (5, c5)))
+    return [0.5 - x * c4, 1 / 6 - x * c5, c4, c5]
+
+
 # SE(3): 4x4 transforms and twists (omega, v) ---------------------------------------------------------------
 
 

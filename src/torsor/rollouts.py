@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from torsor.algorithms import articulated
 from torsor.errors import ArgumentError
 from torsor.kernel.tape import Code, Tape
-from torsor.lie import quaternion_product, quaternion_to_matrix, unit_quaternion
 from torsor.linalg import Scalar, Vec
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
@@ -88,29 +87,19 @@ def _moved(x: Scalars, rate: Scalars, h: Scalar) -> list[Scalar]:
 
 
 def rate(model: Model, q: Scalars, v: Scalars) -> list[Scalar]:
-    """dq/dt = N(q) v: v itself, but quaternions turn by quat (0, omega) / 2 and free positions move by R(quat) v."""
-    result: list[Scalar] = []
-    for code, i, j in zip(model.joint.tolist(), model.q_start.tolist(), model.v_start.tolist()):
-        joint = JOINTS[code]
-        if joint.nq == joint.nv:
-            result += v[j : j + joint.nv]
-            continue
-        omega, quaternion = v[j : j + 3], Vec.of(q[i + joint.nq - 4 : i + joint.nq])
-        if joint.name == "free":
-            result += quaternion_to_matrix(quaternion) @ Vec.of(v[j + 3 : j + 6])
-        result += quaternion_product(quaternion, Vec.of([0.0, *(w * 0.5 for w in omega)]))
-    return result
+    """dq/dt = N(q) v, joint by joint."""
+    parts = zip(_by_joint(model, q, model.q_start), _by_joint(model, v, model.v_start))
+    return [x for code, (own_q, own_v) in zip(model.joint, parts) for x in JOINTS[code].rate(own_q, own_v)]
 
 
 def normalised(model: Model, q: Scalars) -> list[Scalar]:
     """q with every quaternion at unit length."""
-    q = list(q)
-    for code, i in zip(model.joint.tolist(), model.q_start.tolist()):
-        joint = JOINTS[code]
-        if joint.nq != joint.nv:
-            place = slice(i + joint.nq - 4, i + joint.nq)
-            q[place] = unit_quaternion(Vec.of(q[place]))
-    return q
+    parts = _by_joint(model, q, model.q_start)
+    return [x for code, own in zip(model.joint, parts) for x in JOINTS[code].normalised(own)]
+
+
+def _by_joint(model: Model, x: Scalars, start: Array) -> list[Vec]:
+    return [Vec.of(x[i:j]) for i, j in zip(start[:-1].tolist(), start[1:].tolist())]
 
 
 def step(model: Model, integrator: str, gains: Array, accelerate: Callable[[Scalars, Scalars, Scalars], Scalars],

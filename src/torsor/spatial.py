@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from torsor.linalg import Mat, Scalar, Vec, cross, dot, is_literal
+from torsor.linalg import Mat, Scalar, Vec, cross, dot, factor, is_literal, solve
 
 
 class Spatial(NamedTuple):
@@ -144,6 +144,16 @@ class Subspace(NamedTuple):
     def T(self, F: Spatial) -> Vec:
         """S^T F."""
         return Vec.of(pair(F, column) for column in self.columns)
+
+    def gram(self) -> Mat:
+        """S^T S."""
+        return Mat.symmetric(lambda i, j: pair(self.columns[i], self.columns[j]), len(self.columns))
+
+    def dual(self) -> Subspace:
+        """T = S (S^T S)^-1, with T^T S = 1: the wrenches of unit torques that no reaction adds to."""
+        square = factor(self.gram())
+        rows = [solve(square, row) for row in zip(*(s.coordinates for s in self.columns))]
+        return Subspace(tuple(Spatial.of(column) for column in zip(*rows)))
 
     @property
     def axes(self) -> tuple[int | None, ...]:

@@ -20,7 +20,7 @@ X, Y, Z = np.eye(3)
 
 
 class MujocoPeer(Peer):
-    JOINTS = ("revolute", "prismatic", "universal", "spherical", "planar", "free")
+    JOINTS = ("revolute", "prismatic", "cylindrical", "universal", "gimbal", "spherical", "planar", "free")
 
     def __init__(self, model) -> None:
         super().__init__(model)
@@ -61,8 +61,12 @@ class MujocoPeer(Peer):
                 return [(HINGE, axis)]
             case "prismatic":
                 return [(SLIDE, axis)]
+            case "cylindrical":
+                return [(HINGE, axis), (SLIDE, axis)]
             case "universal":
                 return [(HINGE, X), (HINGE, Y)]
+            case "gimbal":
+                return [(HINGE, X), (HINGE, Y), (HINGE, Z)]
             case "spherical":
                 return [(BALL, Z)]
             case "planar":

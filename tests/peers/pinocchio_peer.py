@@ -17,7 +17,7 @@ SLIDES = (pin.JointModelPX, pin.JointModelPY, pin.JointModelPZ)
 
 
 class PinocchioPeer(Peer):
-    JOINTS = ("revolute", "prismatic", "helical", "universal", "spherical", "planar", "free")
+    JOINTS = ("revolute", "prismatic", "helical", "cylindrical", "universal", "gimbal", "spherical", "planar", "free")
 
     def __init__(self, model) -> None:
         super().__init__(model)
@@ -49,8 +49,12 @@ class PinocchioPeer(Peer):
                 return [slide(axis)]
             case "helical":
                 return [pin.JointModelHelicalUnaligned(axis, pitch)]
+            case "cylindrical":
+                return [turn(axis), slide(axis)]
             case "universal":
                 return [turn(X), turn(Y)]
+            case "gimbal":
+                return [turn(X), turn(Y), turn(Z)]
             case "spherical":
                 return [pin.JointModelSpherical()]
             case "planar":

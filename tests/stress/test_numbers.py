@@ -97,7 +97,7 @@ def test_thin_rods(extent, axis):
 
 
 def quaternions(model):
-    return np.concatenate([q[:, -4:].ravel() for joint, q, _ in model._groups if joint.nq != joint.nv])
+    return np.concatenate([q[:, -4:].ravel() for joint, q, _ in model.joint_groups if joint.nq != joint.nv])
 
 
 @pytest.mark.parametrize(

@@ -50,22 +50,19 @@ def lift(S: Subspace, G: Sequence[Spatial], D: tuple, F: Spatial, b: Vec) -> tup
 
 
 def drop(S: Subspace, G: Sequence[Spatial], x: Vec, A: Spatial) -> tuple[Spatial, Vec]:
-    """(A + S qdd, qdd) with qdd = x - G^T A.
-
-    Where a column of S is a coordinate axis no other column has a part along it: so it is in the frames of all
-    joint types, and their own frame is what S is given in.
-    """
+    """(A + S qdd, qdd) with qdd = x - G^T A."""
     qdd: list[Scalar] = []
     coordinates = list(A.coordinates)
-    for s, axis, g, xi in zip(S.columns, S.axes, G, x):
+    for axis, g, xi in zip(S.axes, G, x):
         if axis is None:
             qdd.append(xi - pair(g, A))
-            coordinates = [a + sk * qdd[-1] for a, sk in zip(coordinates, s.coordinates)]
-        else:  # g[axis] = 1: the sum without it is the new coordinate itself
+        else:  # g[axis] = 1: the sum without it is the coordinate that this column alone makes
             others = Spatial.of(0.0 if k == axis else gk for k, gk in enumerate(g.coordinates))
-            total = xi - pair(others, A)
-            qdd.append(total - A.coordinates[axis])
-            coordinates[axis] = total
+            coordinates[axis] = xi - pair(others, A)
+            qdd.append(coordinates[axis] - A.coordinates[axis])
+    for s, axis, acceleration in zip(S.columns, S.axes, qdd):
+        if axis is None:
+            coordinates = [a + sk * acceleration for a, sk in zip(coordinates, s.coordinates)]
     return Spatial.of(coordinates), Vec.of(qdd)
 
 

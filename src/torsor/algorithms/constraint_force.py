@@ -22,59 +22,18 @@ Every function here is pure and pointwise, over scalars of any type.  `torsor.pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from torsor.algorithms.articulated import accelerate, articulate, drop, eliminate, lift
 from torsor.algorithms.newton_euler import motion, spin
-from torsor.linalg import Mat, Scalar, Vec, cos, dot, factor, log, sin, solve, sqrt
+from torsor.linalg import Mat, Scalar, Vec, dot, factor, log, solve
 from torsor.model.links import Link
-from torsor.spatial import Inertia, Spatial, Subspace, pair
+from torsor.spatial import Inertia, Spatial, pair
 from torsor.sweeps import Algorithm, inward, outward
 
 # What a joint holds ------------------------------------------------------------------------------------------
-
-
-def _coordinates(*axes: int) -> Callable[[Link, Vec], tuple[Spatial, ...]]:
-    return lambda link, q: tuple(Spatial.unit(k) for k in axes)
-
-
-def _helical(link: Link, q: Vec) -> tuple[Spatial, ...]:
-    """A screw (1, pitch) along z can pass on the wrench (-pitch, 1) along z."""
-    size = 1.0 / sqrt(1.0 + link.pitch * link.pitch)
-    along = Spatial(Vec(0.0, 0.0, -(link.pitch * size)), Vec(0.0, 0.0, size))
-    return (*(Spatial.unit(k) for k in (0, 1, 3, 4)), along)
-
-
-def _universal(link: Link, q: Vec) -> tuple[Spatial, ...]:
-    """All forces, and the moment along the axis that neither turn has."""
-    normal = Spatial(Vec(-sin(q[1]), 0.0, cos(q[1])), Vec.zero())
-    return (normal, *(Spatial.unit(k) for k in (3, 4, 5)))
-
-
-# Orthonormal bases of the wrenches a joint passes on without doing work, its axis on z, in the child's frame.
-REACTIONS: dict[str, Callable[[Link, Vec], tuple[Spatial, ...]]] = {
-    "revolute": _coordinates(0, 1, 3, 4, 5),
-    "prismatic": _coordinates(0, 1, 2, 3, 4),
-    "helical": _helical,
-    "universal": _universal,
-    "spherical": _coordinates(3, 4, 5),
-    "planar": _coordinates(0, 1, 5),
-    "free": _coordinates(),
-}
-
-
-def reactions(link: Link, q: Vec) -> tuple[Spatial, ...]:
-    """R: the 6 - nv directions the joint holds."""
-    return REACTIONS[link.joint.name](link, q)
-
-
-def torque_wrenches(S: Subspace) -> list[Spatial]:
-    """T' = S (S^T S)^-1, the wrenches of unit torques that no reaction adds to."""
-    square = factor(Mat.symmetric(lambda i, j: pair(S.columns[i], S.columns[j]), len(S.columns)))
-    rows = [solve(square, row) for row in zip(*(s.coordinates for s in S.columns))]
-    return [Spatial.of(column) for column in zip(*rows)]
 
 
 class Handle(NamedTuple):
@@ -86,9 +45,9 @@ class Handle(NamedTuple):
 
 def handle(link: Link, here: Any, size: int) -> Handle:
     f, S = link.placed(here)
-    R = [f.Ad_inv_dual(r) for r in reactions(link, here.q)]
+    R = [f.Ad_inv_dual(r) for r in link.reactions(here.q)]
     padding = [Spatial.zero()] * (size - len(R))
-    return Handle((*R, *padding), tuple(f.Ad_inv_dual(t) for t in torque_wrenches(S)))
+    return Handle((*R, *padding), tuple(f.Ad_inv_dual(t) for t in S.dual().columns))
 
 
 def combine(wrenches: Sequence[Spatial], factors: Sequence[Scalar]) -> Spatial:
@@ -222,7 +181,7 @@ def condense(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip: Seq
         if len(bodies) < len(links):
             I, F = f.carry(I), f.Ad_inv_dual(F)
             columns = [f.Ad_inv_dual(column) for column in columns]
-    R = reactions(links[0], here[0].q)
+    R = links[0].reactions(here[0].q)
     held = [I @ r for r in R]
     A = factor(Mat.symmetric(lambda i, j: pair(held[i], R[j]), len(R)))
     segment = _mobilities(R, A, columns, F, mobility, c2, size)

@@ -6,14 +6,15 @@ what the joints allow (soft, s) and forbid (hard, h) are such coordinates of nei
     H = [ds/dxi; dh/dxi] diag(J_1^-1 ... J_n^-1) [ds/dxi; dh/dxi]^T,
     M^-1 = H11 - H12 H22^-1 H12^T,        det M = det G det H22,    G = H^-1.
 
-With A and B the soft and hard directions of a joint (covectors: A S = 1, B S = 0) and X = Ad_{f^-1}, the rows
-of body i are ds_i = A (xi_i - X xi_parent) and dh_i = B (xi_i - X xi_parent): hard variables meet at bodies.
+With A = (S^T S)^-1 S^T and B = R^T the soft and hard directions of a joint (covectors: A S = 1, B S = 0; R the
+reactions, orthonormal) and X = Ad_{f^-1}, the rows of body i are ds_i = A (xi_i - X xi_parent) and
+dh_i = B (xi_i - X xi_parent): hard variables meet at bodies.
 Eliminating them from the leaves to the root fills nothing in:
 
     Phi_i = (J_i + sum X^T N X)^-1 over the children,     N = B^T (B Phi B^T)^-1 B,
     qdd_i = G (y_i - X a_parent),     G = A - A Phi B^T (B Phi B^T)^-1 B,     y_i = Phi_i (wrenches on i).
 
-A and B are unimodular, so det G = det J_1 ... det J_n and det M = prod det Phi^-1 det (B Phi B^T).
+The determinant of (A, B) is det(S^T S)^-1/2, so that det M = prod det Phi^-1 det (B Phi B^T) det (S^T S).
 """
 
 from __future__ import annotations
@@ -22,50 +23,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from torsor.algorithms.articulated import log_pivots, unit_torques
-from torsor.errors import ArgumentError
-from torsor.linalg import Mat, Scalar, Vec, cross, dot, factor, is_literal, solve
+from torsor.linalg import Mat, Scalar, Vec, dot, factor, solve
 from torsor.spatial import Inertia, Spatial, Subspace, pair
 from torsor.sweeps import Algorithm, inward, outward
-
-ZERO = Vec.zero()
-X, Y, Z = (Vec.unit(k) for k in range(3))
-TURNS, SHIFTS = (tuple(Spatial.unit(k) for k in ks) for ks in (range(3), range(3, 6)))
-
-
-# Soft and hard directions ------------------------------------------------------------------------------
-
-
-def soft_directions(link, S: Subspace) -> Subspace:
-    """A, with A S = 1: S itself, whose columns are orthonormal in every joint but the helical one."""
-    return Subspace((Spatial(link.axis, ZERO),)) if link.joint.name == "helical" else S
-
-
-def hard_directions(link, S: Subspace) -> Subspace:
-    """B, with B S = 0: what the joint holds, in variables that are regular wherever the joint stands."""
-    name = link.joint.name
-    if link.joint.axial:
-        x, y = across(link.axis)
-        turns, shifts = ((Spatial(x, ZERO), Spatial(y, ZERO)), (Spatial(ZERO, x), Spatial(ZERO, y)))
-        along = Spatial(-(link.axis * link.pitch) if name == "helical" else ZERO, link.axis)
-        return Subspace((*TURNS, *shifts) if name == "prismatic" else (*turns, *shifts, along))
-    if name == "universal":
-        twist = cross(S.columns[0].ang, S.columns[1].ang)
-        return Subspace((Spatial(twist, ZERO), *SHIFTS))
-    held = {"spherical": SHIFTS, "planar": (*TURNS[:2], SHIFTS[2]), "free": ()}
-    if name not in held:
-        raise ArgumentError(f"no hard directions are known for joint type {name!r}; use method='articulated'")
-    return Subspace(held[name])
-
-
-def across(z: Vec) -> tuple[Vec, Vec]:
-    """Two unit vectors that make a right-handed frame with the unit vector z; x and y for z itself."""
-    if is_literal(z[2], 1.0):
-        return X, Y
-    sign = 1.0 if z[2] >= 0 else -1.0
-    k = -1.0 / (sign + z[2])
-    x = Vec(1.0 + sign * k * z[0] * z[0], sign * k * z[0] * z[1], -sign * z[0])
-    return x, cross(z, x)
-
 
 # Six by six --------------------------------------------------------------------------------------------
 
@@ -108,9 +68,9 @@ class Held(NamedTuple):
         return (Subspace(self.B) @ l) - own, Subspace(self.G).T(y)
 
 
-def hold(link, S: Subspace, I: Inertia) -> tuple[Inertia, Held]:
+def hold(S: Subspace, B: Subspace, I: Inertia) -> tuple[Inertia, Held]:
     """(N, Held): N = B^T (B Phi B^T)^-1 B is the inertia the parent feels, Phi = I^-1."""
-    A, B = soft_directions(link, S), hard_directions(link, S)
+    A = S.dual()
     J = factor(dense(I))
     Z = [Spatial.of(solve(J, b.coordinates)) for b in B.columns]  # Phi B^T
     H = factor(Mat.symmetric(lambda i, j: pair(B.columns[i], Z[j]), len(Z)))
@@ -125,8 +85,9 @@ def hold(link, S: Subspace, I: Inertia) -> tuple[Inertia, Held]:
 def relax(link, here, children):
     """Phi_i^-1 = J_i + sum X^T N X; eliminate the hard variables of joint i."""
     f, S = link.placed(here)
-    N, held = hold(link, S, children.I + link.inertia)
-    keep = dict(E=f.factors[-1], S=S, held=held, G=held.G, pivots=Vec.of((*held.J[1], *held.H[1])))
+    N, held = hold(S, Subspace(link.reactions(here.q)), children.I + link.inertia)
+    pivots = Vec.of((*held.J[1], *held.H[1], *factor(S.gram())[1]))
+    keep = dict(E=f.factors[-1], S=S, held=held, G=held.G, pivots=pivots)
     return dict(I=f.carry(N)), keep
 
 
@@ -134,7 +95,7 @@ def relax(link, here, children):
 def relax_and_push(link, here, children):
     """`relax`, and the forces along with the inertias."""
     f, S = link.placed(here)
-    N, held = hold(link, S, children.I + link.inertia)
+    N, held = hold(S, Subspace(link.reactions(here.q)), children.I + link.inertia)
     F, x = held.push(children.F, here.b)
     return dict(I=f.carry(N), F=f.Ad_inv_dual(F)), dict(E=f.factors[-1], S=S, G=held.G, x=x)
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torsor.algorithms.articulated import eliminate, lift
-from torsor.algorithms.constraint_force import Turn, combine, reactions, torque_wrenches
+from torsor.algorithms.constraint_force import Turn, combine
 from torsor.algorithms.newton_euler import motion
 from torsor.linalg import Mat, Vec, factor, solve
 from torsor.model.links import Link
@@ -96,8 +96,8 @@ class Handle(NamedTuple):
 
 def hold(link: Link, q: Vec, tau: Vec) -> Handle:
     """Of the first body of a segment."""
-    f, R = link.pose(q), reactions(link, q)
-    T = f.Ad_inv_dual(combine(torque_wrenches(link.S(q)), tau))
+    f, R = link.pose(q), link.reactions(q)
+    T = f.Ad_inv_dual(link.S(q).dual() @ tau)
     return Handle(tuple(map(f.Ad_inv_dual, R)), tuple(map(f.as_rigid().Ad, R)), T)
 
 

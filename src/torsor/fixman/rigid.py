@@ -12,19 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import lie
-from torsor.algorithms.fixman import hard_directions, soft_directions
 from torsor.errors import ArgumentError
 from torsor.fixman import parameters
 from torsor.fixman.inertia import check_regular, inverse_inertia, require_regular
 from torsor.fixman.solve import Relaxed
 from torsor.kernel.pointwise import compile_pointwise
-from torsor.linalg import Mat, Vec
+from torsor.linalg import Mat, Vec, factor, sqrt
 from torsor.model.joints import JOINTS
 from torsor.model.links import Link
 from torsor.model.model import Model
@@ -130,7 +130,9 @@ def _derivatives(code: int) -> Any:
     def derivatives(q, R, p, pitch):
         link = Link(joint, Rigid(Mat.of(R), Vec.of(p)), Vec.unit(2), pitch, Inertia.zero())
         f, S = link.pose(Vec.of(q)), link.S(Vec.of(q))
-        rows = (*soft_directions(link, S).columns, *hard_directions(link, S).columns)
+        size = sqrt(prod(factor(S.gram())[1]))  # makes the determinant of all rows one
+        hard = [row * (size if k == 0 else 1.0) for k, row in enumerate(link.reactions(Vec.of(q)))]
+        rows = (*S.dual().columns, *hard)
         own = [row.coordinates for row in rows]
         parents = [(-f.Ad_inv_dual(row)).coordinates for row in rows]  # a row times Ad_{f^-1}
         return [own, parents]

@@ -160,7 +160,7 @@ def _body(model: Model, i: int) -> list[str]:
     row["joint"] = joint.name
     if joint.axial:
         row["axis"] = model.axis[i]
-    if joint.name == "helical":
+    if joint.has_pitch:
         row["pitch"] = model.pitch[i]
     row |= _place(model.R[i], model.p[i])
     row |= {"mass": model.mass[i], "com": model.com[i], "inertia": inertia[np.triu_indices(3)]}

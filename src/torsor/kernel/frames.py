@@ -105,11 +105,12 @@ class FramedLink(Link):
         joint, x = self.joint, self.numbers
         if not isinstance(joint, Axial):
             return super().exp(q)
-        c, s = x["ct"], x["st"]  # of theta; q + theta would lose the digits of theta where q is large
+        angle, shift = joint.motion(q, self.pitch)
+        c, s = x["ct"], x["st"]  # of theta; angle + theta would lose the digits of theta where the angle is large
         if joint.turns:
-            cq, sq = cos(q[0]), sin(q[0])
+            cq, sq = cos(angle), sin(angle)
             c, s = cq * c - sq * s, sq * c + cq * s
-        return Screw(2, c, s, x["d0"] + joint.shift(q[0], self.pitch))
+        return Screw(2, c, s, x["d0"] + shift)
 
     @cached_property
     def second_moment(self) -> Mat:
@@ -213,14 +214,14 @@ def reframe(model: Model) -> Framed:
 def regroup(framed: Framed) -> Framed:
     """The same joint dynamics with sparser inertias (Gautier & Khalil 1990).
 
-    Of a body on a revolute joint, the mass, the first moment along the axis and the second moment along it do
+    Of a body on a joint that only turns, the mass, the first moment along the axis and the second moment along it do
     not notice the joint's turning: they might as well sit on the parent, and are put there.  This saves 5 to 15 %
     of the operations and a little accuracy with every body, so only unrolled code of a few bodies uses it.
     """
     x = {name: values.copy() for name, values in framed.numbers.items()}
     model = framed.model
     for i in reversed(range(model.n)):
-        if framed.kinds[framed.kind[i]].joint != "revolute":
+        if not joint_named(framed.kinds[framed.kind[i]].joint).only_turns:
             continue
         m, hz, Szz = (float(x[name][i]) for name in ("m", "hz", "Szz"))
         for name in ("m", "hz", "Szz"):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.errors import ModelError
-from torsor.model.joints import JOINTS, joint_code
+from torsor.model.joints import JOINTS
 from torsor.model.names import Frame, NumberedNames
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _check_joints(joint: Array, axis: Array, pitch: Array, label: Label) -> None
         raise ModelError(f"{label(i)} has joint code {joint[i]}; codes run from 0 to {len(JOINTS) - 1}")
     for i in _first(np.abs(np.linalg.norm(axis, axis=1) - 1) > AXIS_TOLERANCE):
         raise ModelError(f"{label(i)}: axis {axis[i].tolist()} is not a unit vector")
-    for i in _first((pitch != 0) & (joint != joint_code("helical"))):
+    for i in _first((pitch != 0) & ~np.array([j.has_pitch for j in JOINTS])[joint]):
         kind = JOINTS[joint[i]].name
         raise ModelError(
             f"{label(i)}: a {kind} joint has no pitch; make it helical or drop pitch = {pitch[i]}"

@@ -1,10 +1,11 @@
-"""Joint types: how a joint moves its body, and how its coordinates are added and subtracted.
+"""Joint types.  All that is particular to a type of joint is in its class.
 
-A joint places its body at f = M exp(...): `exp` is that motion, `subspace` the directions S it moves in
-(V = S v in the child's frame) and `subspace_rate` is dS/dt.  These three are written over any scalar and are
-all an algorithm needs.  `integrate`, `difference` and `random` work on NumPy arrays of coordinates.
+A joint places its body at f = M exp(...).  `exp` is that motion, `subspace` the directions S it moves in (V = S v in the
+child's frame), `subspace_rate` is dS/dt, and `reactions` are the wrenches it transmits without doing work.  They, and the
+maps between coordinates and velocities below them, are written over any scalar (`torsor.linalg`): algorithms,
+integrators and compiled code use the same ones.  `integrate`, `difference` and `random` work on NumPy arrays.
 
-To add a joint: write a class, put it into `JOINTS` (its place there is its code in `Model.joint`).
+To add a joint: write a class, put an instance into `JOINTS` (its place there is its code in `Model.joint`).
 """
 
 from __future__ import annotations
@@ -16,21 +17,41 @@ from numpy.typing import NDArray
 
 from torsor import lie
 from torsor.errors import ModelError
-from torsor.linalg import Mat, Scalar, Vec, cos, is_literal, sin
-from torsor.spatial import Pose, Rigid, Screw, Spatial, Subspace
+from torsor.linalg import Mat, Scalar, Vec, cos, cross, dot, down_scale, is_literal, sin, sqrt
+from torsor.spatial import Pose, Product, Rigid, Screw, Spatial, Subspace
 
 Array = NDArray[np.floating]
 ZERO = Vec.zero()
 X, Y, Z = (Vec.unit(k) for k in range(3))
+RADIAN, METRE, NONE = "rad", "m", "–"
+FORCE_UNITS = {RADIAN: "N m", METRE: "N"}
 
 
 class Joint:
-    """One type of joint.  Coordinates q (nq of them), velocities v (nv); v = dq/dt unless stated."""
+    """One type of joint.  Coordinates q (nq of them), velocities v (nv); v = dq/dt unless the class says otherwise.
+
+    Every coordinate and every velocity has a name, empty where there is only one, and a unit (of a velocity: the unit of
+    what it is the rate of).
+    """
 
     name: ClassVar[str]
+    coordinates: ClassVar[tuple[tuple[str, str], ...]]
+    velocities: ClassVar[tuple[tuple[str, str], ...]]  # default: those of the coordinates
+    axial: ClassVar[bool] = False  # all motion is about and along `axis`
+    has_pitch: ClassVar[bool] = False
+    only_turns: ClassVar[bool] = False  # about `axis`, and nothing else
+    flat: ClassVar[bool] = True  # dq/dt = v
+    quaternion: ClassVar[slice] = slice(0, 0)  # where in q there is one
+
+    def __init_subclass__(cls) -> None:
+        if "coordinates" in vars(cls):
+            cls.velocities = vars(cls).get("velocities", cls.coordinates)
+            cls.nq, cls.nv = len(cls.coordinates), len(cls.velocities)
+
     nq: ClassVar[int]
     nv: ClassVar[int]
-    axial: ClassVar[bool] = False  # a screw motion along `axis`: revolute, prismatic, helical
+
+    # ---- motion ----
 
     def exp(self, q: Vec, axis: Vec, pitch: Scalar) -> Pose:
         """The motion of the joint at q."""
@@ -44,14 +65,57 @@ class Joint:
         """dS/dt."""
         return Subspace((Spatial.zero(),) * self.nv)
 
-    @property
-    def code(self) -> int:
-        return JOINTS.index(self)
+    def reactions(self, q: Vec, axis: Vec, pitch: Scalar) -> tuple[Spatial, ...]:
+        """An orthonormal basis of the 6 - nv wrenches R with R^T S = 0, in the child's frame."""
+        raise NotImplementedError
+
+    # ---- coordinates ----
 
     @property
     def neutral(self) -> tuple[float, ...]:
         """The coordinates of no motion."""
         return (0.0,) * self.nq
+
+    def rate(self, q: Vec, v: Vec) -> Vec:
+        """dq/dt = N(q) v."""
+        return v
+
+    def rate_dot(self, q: Vec, v: Vec, a: Vec) -> Vec:
+        """d^2 q/dt^2 = N(q) a + dN/dt v."""
+        return a
+
+    def velocity(self, q: Vec, rate: Vec) -> Vec:
+        """The v with N(q) v = dq/dt."""
+        return rate
+
+    def tangent(self, q: Vec) -> Mat:
+        """N(q), nq x nv."""
+        return Mat.of(self.rate(q, Vec.unit(k, self.nv)) for k in range(self.nv)).T
+
+    def normalised(self, q: Vec) -> Vec:
+        """q itself, its quaternion made a unit one."""
+        return q
+
+    @property
+    def error_velocity(self) -> tuple[int, ...]:
+        """For each coordinate, the velocity whose tolerance bounds its error."""
+        return tuple(range(self.nq))
+
+    # ---- the Lie group of the joint: moving along the velocity y for unit time ----
+
+    def retract(self, q: Vec, y: Vec) -> Vec:
+        """q [+] y."""
+        return q + y
+
+    def carried(self, y: Vec, p: Vec) -> Vec:
+        """Ad_{exp y}^T p: what a momentum fixed in space is in the body's frame after the motion y."""
+        return p
+
+    def averaged(self, y: Vec, p: Vec) -> Vec:
+        """dexp_y^T p = int_0^1 Ad_{exp(s y)}^T p ds: the mean of the momentum that is carried along."""
+        return p
+
+    # ---- arrays ----
 
     def integrate(self, q: Array, dv: Array) -> Array:
         """q moved by the velocity dv held for unit time."""
@@ -65,67 +129,117 @@ class Joint:
         """`size` random coordinates: angles and lengths in [-pi, pi], rotations uniform."""
         return rng.uniform(-np.pi, np.pi, (size, self.nq))
 
+    @property
+    def code(self) -> int:
+        return JOINTS.index(self)
+
     def __repr__(self) -> str:
         return f"<joint {self.name}>"
 
 
+# Joints with an axis ---------------------------------------------------------------------------------------------
+
+
 class Axial(Joint):
-    """One degree of freedom: a turn about `axis`, a shift along it, or both."""
+    """Turns about `axis` and shifts along it: `screws` says how much of each a unit of every coordinate does."""
 
-    nq = nv = 1
     axial = True
-    turns: ClassVar[bool]
 
-    def shift(self, q: Scalar, pitch: Scalar) -> Scalar:
+    def screws(self, pitch: Scalar) -> tuple[tuple[Scalar, Scalar], ...]:
+        """(turn, shift) for each coordinate."""
         raise NotImplementedError
 
+    @property
+    def turns(self) -> bool:
+        return any(not is_literal(turn, 0.0) for turn, _ in self.screws(1.0))
+
+    def motion(self, q: Vec, pitch: Scalar) -> tuple[Scalar, Scalar]:
+        """(angle about the axis, distance along it)"""
+        turns, shifts = zip(*self.screws(pitch))
+        return dot(turns, q), dot(shifts, q)
+
     def exp(self, q: Vec, axis: Vec, pitch: Scalar) -> Pose:
-        c, s = (cos(q[0]), sin(q[0])) if self.turns else (1.0, 0.0)
-        d = self.shift(q[0], pitch)
+        angle, d = self.motion(q, pitch)
+        c, s = (cos(angle), sin(angle)) if self.turns else (1.0, 0.0)
         if is_literal(axis[2], 1.0):  # the compiler puts every axis on z
             return Screw(2, c, s, d)
         return Rigid(lie.rodrigues(axis, c, s), axis * d)
 
     def subspace(self, q: Vec, axis: Vec, pitch: Scalar) -> Subspace:
-        turn = axis if self.turns else ZERO
-        return Subspace((Spatial(turn, axis * (self.shift(1.0, pitch))),))
+        return Subspace(tuple(Spatial(axis * turn, axis * shift) for turn, shift in self.screws(pitch)))
+
+    def reactions(self, q: Vec, axis: Vec, pitch: Scalar) -> tuple[Spatial, ...]:
+        x, y = across(axis)
+        held = (Spatial(x, ZERO), Spatial(y, ZERO), Spatial(ZERO, x), Spatial(ZERO, y))
+        if self.nv == 2:
+            return held
+        ((turn, shift),) = self.screws(pitch)
+        size = 1.0 if is_literal(turn * shift, 0.0) else 1.0 / sqrt(turn * turn + shift * shift)
+        return (*held, Spatial(axis * (-shift * size), axis * (turn * size)))
+
+
+def across(z: Vec) -> tuple[Vec, Vec]:
+    """Two unit vectors that make a right-handed frame with the unit vector z; x and y for z itself."""
+    if is_literal(z[2], 1.0):
+        return X, Y
+    sign = 1.0 if z[2] >= 0 else -1.0
+    k = -1.0 / (sign + z[2])
+    x = Vec(1.0 + sign * k * z[0] * z[0], sign * k * z[0] * z[1], -sign * z[0])
+    return x, cross(z, x)
 
 
 class Revolute(Axial):
     """q: the angle about `axis`."""
 
     name = "revolute"
-    turns = True
+    coordinates = (("", RADIAN),)
+    only_turns = True
 
-    def shift(self, q: Scalar, pitch: Scalar) -> Scalar:
-        return 0.0
+    def screws(self, pitch: Scalar) -> tuple[tuple[Scalar, Scalar], ...]:
+        return ((1.0, 0.0),)
 
 
 class Prismatic(Axial):
     """q: the distance along `axis`."""
 
     name = "prismatic"
-    turns = False
+    coordinates = (("", METRE),)
 
-    def shift(self, q: Scalar, pitch: Scalar) -> Scalar:
-        return q
+    def screws(self, pitch: Scalar) -> tuple[tuple[Scalar, Scalar], ...]:
+        return ((0.0, 1.0),)
 
 
 class Helical(Axial):
     """q: the angle about `axis`; the body also moves by pitch * q along it."""
 
     name = "helical"
-    turns = True
+    coordinates = (("", RADIAN),)
+    has_pitch = True
 
-    def shift(self, q: Scalar, pitch: Scalar) -> Scalar:
-        return pitch * q
+    def screws(self, pitch: Scalar) -> tuple[tuple[Scalar, Scalar], ...]:
+        return ((1.0, pitch),)
+
+
+class Cylindrical(Axial):
+    """q: (angle about `axis`, distance along it)."""
+
+    name = "cylindrical"
+    coordinates = (("angle", RADIAN), ("shift", METRE))
+
+    def screws(self, pitch: Scalar) -> tuple[tuple[Scalar, Scalar], ...]:
+        return ((1.0, 0.0), (0.0, 1.0))
+
+
+# Joints of several angles ----------------------------------------------------------------------------------------
+
+SHIFTS = tuple(Spatial.unit(k) for k in (3, 4, 5))
 
 
 class Universal(Joint):
     """q: a turn about x, then one about the y axis that has turned with it."""
 
     name = "universal"
-    nq = nv = 2
+    coordinates = (("x", RADIAN), ("y", RADIAN))
 
     def exp(self, q: Vec, axis: Vec, pitch: Scalar) -> Pose:
         c1, s1, c2, s2 = cos(q[0]), sin(q[0]), cos(q[1]), sin(q[1])
@@ -137,12 +251,73 @@ class Universal(Joint):
     def subspace_rate(self, q: Vec, v: Vec) -> Subspace:
         return Subspace((Spatial(Vec(-sin(q[1]), 0.0, cos(q[1])) * v[1], ZERO), Spatial.zero()))
 
+    def reactions(self, q: Vec, axis: Vec, pitch: Scalar) -> tuple[Spatial, ...]:
+        """All forces, and the moment along the axis that neither turn has."""
+        return (Spatial(Vec(-sin(q[1]), 0.0, cos(q[1])), ZERO), *SHIFTS)
+
+
+class Gimbal(Joint):
+    """q: turns about x, about the y axis that has turned with it, and about the z axis that has turned with both.
+
+    The first and the last axis coincide where the second angle is a right one, and M is singular there.
+    """
+
+    name = "gimbal"
+    coordinates = (("x", RADIAN), ("y", RADIAN), ("z", RADIAN))
+
+    def exp(self, q: Vec, axis: Vec, pitch: Scalar) -> Pose:
+        return Product(tuple(Screw(k, cos(x), sin(x), 0.0) for k, x in enumerate(q)))
+
+    def subspace(self, q: Vec, axis: Vec, pitch: Scalar) -> Subspace:
+        c2, s2, c3, s3 = cos(q[1]), sin(q[1]), cos(q[2]), sin(q[2])
+        return Subspace((Spatial(Vec(c2 * c3, -(c2 * s3), s2), ZERO), Spatial(Vec(s3, c3, 0.0), ZERO), Spatial(Z, ZERO)))
+
+    def subspace_rate(self, q: Vec, v: Vec) -> Subspace:
+        c2, s2, c3, s3 = cos(q[1]), sin(q[1]), cos(q[2]), sin(q[2])
+        first = Vec(-(s2 * c3), s2 * s3, c2) * v[1] + Vec(-(c2 * s3), -(c2 * c3), 0.0) * v[2]
+        return Subspace((Spatial(first, ZERO), Spatial(Vec(c3, -s3, 0.0) * v[2], ZERO), Spatial.zero()))
+
+    def reactions(self, q: Vec, axis: Vec, pitch: Scalar) -> tuple[Spatial, ...]:
+        return SHIFTS
+
+    def random(self, rng: np.random.Generator, size: int) -> Array:
+        """Clear of the second angle's right angles."""
+        return super().random(rng, size) * (1.0, 0.3, 1.0)
+
+
+class Planar(Joint):
+    """q: (x, y, theta), a shift in the plane z = 0 of the joint's frame, then a turn about z."""
+
+    name = "planar"
+    coordinates = (("x", METRE), ("y", METRE), ("theta", RADIAN))
+
+    def exp(self, q: Vec, axis: Vec, pitch: Scalar) -> Pose:
+        c, s = cos(q[2]), sin(q[2])
+        return Rigid(Mat((c, -s, 0.0), (s, c, 0.0), (0.0, 0.0, 1.0)), Vec(q[0], q[1], 0.0))
+
+    def subspace(self, q: Vec, axis: Vec, pitch: Scalar) -> Subspace:
+        c, s = cos(q[2]), sin(q[2])
+        return Subspace((Spatial(ZERO, Vec(c, -s, 0.0)), Spatial(ZERO, Vec(s, c, 0.0)), Spatial(Z, ZERO)))
+
+    def subspace_rate(self, q: Vec, v: Vec) -> Subspace:
+        c, s = cos(q[2]) * v[2], sin(q[2]) * v[2]
+        return Subspace((Spatial(ZERO, Vec(-s, -c, 0.0)), Spatial(ZERO, Vec(c, -s, 0.0)), Spatial.zero()))
+
+    def reactions(self, q: Vec, axis: Vec, pitch: Scalar) -> tuple[Spatial, ...]:
+        return tuple(Spatial.unit(k) for k in (0, 1, 5))
+
+
+# Joints with a quaternion ----------------------------------------------------------------------------------------
+
 
 class Spherical(Joint):
     """q: a quaternion (w, x, y, z), of any length but zero; v: the angular velocity in the body's frame."""
 
     name = "spherical"
-    nq, nv = 4, 3
+    coordinates = (("w", NONE), ("x", NONE), ("y", NONE), ("z", NONE))
+    velocities = (("x", RADIAN), ("y", RADIAN), ("z", RADIAN))
+    flat = False
+    quaternion = slice(0, 4)
 
     def exp(self, q: Vec, axis: Vec, pitch: Scalar) -> Pose:
         return Rigid(lie.quaternion_to_matrix(q), ZERO)
@@ -150,9 +325,45 @@ class Spherical(Joint):
     def subspace(self, q: Vec, axis: Vec, pitch: Scalar) -> Subspace:
         return Subspace((Spatial(X, ZERO), Spatial(Y, ZERO), Spatial(Z, ZERO)))
 
+    def reactions(self, q: Vec, axis: Vec, pitch: Scalar) -> tuple[Spatial, ...]:
+        return SHIFTS
+
     @property
     def neutral(self) -> tuple[float, ...]:
         return (1.0, 0.0, 0.0, 0.0)
+
+    def rate(self, q: Vec, v: Vec) -> Vec:
+        """quat (0, omega) / 2"""
+        return lie.quaternion_product(q, Vec(0.0, *(v * 0.5)))
+
+    def rate_dot(self, q: Vec, v: Vec, a: Vec) -> Vec:
+        return self.rate(q, a) + self.rate(self.rate(q, v), v)
+
+    def velocity(self, q: Vec, rate: Vec) -> Vec:
+        """Twice the vector part of quat^-1 rate."""
+        scale = down_scale(q)
+        (w, x, y, z), rate = q * scale, rate * scale
+        product = lie.quaternion_product(Vec(w, -x, -y, -z), rate) * (2.0 / (w * w + x * x + y * y + z * z))
+        return Vec(*product[1:])
+
+    def normalised(self, q: Vec) -> Vec:
+        return lie.unit_quaternion(q)
+
+    @property
+    def error_velocity(self) -> tuple[int, ...]:
+        return (0, 0, 0, 0)
+
+    def retract(self, q: Vec, y: Vec) -> Vec:
+        return lie.unit_quaternion(lie.quaternion_product(q, lie.straight_exp_quaternion(y)))
+
+    def carried(self, y: Vec, p: Vec) -> Vec:
+        return lie.rotation_of(lie.straight_exp_quaternion(y)).T @ p
+
+    def averaged(self, y: Vec, p: Vec) -> Vec:
+        """p - c2 y x p + c3 y x (y x p), c_k of `lie.stumpff`"""
+        c2, c3, _, _ = lie.stumpff(dot(y, y))
+        turned = cross(y, p)
+        return p - turned * c2 + cross(y, turned) * c3
 
     def integrate(self, q: Array, dv: Array) -> Array:
         return lie.unit_quaternion(lie.quaternion_product(lie.unit_quaternion(q), lie.exp_quaternion(dv)))
@@ -167,30 +378,14 @@ class Spherical(Joint):
         return q / np.linalg.norm(q, axis=-1, keepdims=True)
 
 
-class Planar(Joint):
-    """q: (x, y, theta), a shift in the plane z = 0 of the joint's frame, then a turn about z."""
-
-    name = "planar"
-    nq = nv = 3
-
-    def exp(self, q: Vec, axis: Vec, pitch: Scalar) -> Pose:
-        c, s = cos(q[2]), sin(q[2])
-        return Rigid(Mat((c, -s, 0.0), (s, c, 0.0), (0.0, 0.0, 1.0)), Vec(q[0], q[1], 0.0))
-
-    def subspace(self, q: Vec, axis: Vec, pitch: Scalar) -> Subspace:
-        c, s = cos(q[2]), sin(q[2])
-        return Subspace((Spatial(ZERO, Vec(c, -s, 0.0)), Spatial(ZERO, Vec(s, c, 0.0)), Spatial(Z, ZERO)))
-
-    def subspace_rate(self, q: Vec, v: Vec) -> Subspace:
-        c, s = cos(q[2]) * v[2], sin(q[2]) * v[2]
-        return Subspace((Spatial(ZERO, Vec(-s, -c, 0.0)), Spatial(ZERO, Vec(c, -s, 0.0)), Spatial.zero()))
-
-
 class Free(Joint):
     """q: position and quaternion (x, y, z, w, qx, qy, qz); v: the body's twist (omega, v), in its frame."""
 
     name = "free"
-    nq, nv = 7, 6
+    coordinates = (*((x, METRE) for x in "xyz"), *((f"q{x}", NONE) for x in "wxyz"))
+    velocities = (*((f"w{x}", RADIAN) for x in "xyz"), *((f"v{x}", METRE) for x in "xyz"))
+    flat = False
+    quaternion = slice(3, 7)
 
     def exp(self, q: Vec, axis: Vec, pitch: Scalar) -> Pose:
         return Rigid(lie.quaternion_to_matrix(Vec(*q[3:])), Vec(*q[:3]))
@@ -198,9 +393,60 @@ class Free(Joint):
     def subspace(self, q: Vec, axis: Vec, pitch: Scalar) -> Subspace:
         return Subspace(tuple(Spatial.unit(k) for k in range(6)))
 
+    def reactions(self, q: Vec, axis: Vec, pitch: Scalar) -> tuple[Spatial, ...]:
+        return ()
+
     @property
     def neutral(self) -> tuple[float, ...]:
         return (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
+
+    def rate(self, q: Vec, v: Vec) -> Vec:
+        """dp/dt = R(quat) v, and the quaternion's"""
+        turn, (omega, linear) = Vec(*q[3:]), Spatial.of(v)
+        return Vec(*(lie.quaternion_to_matrix(turn) @ linear), *SPHERICAL.rate(turn, omega))
+
+    def rate_dot(self, q: Vec, v: Vec, a: Vec) -> Vec:
+        turn, (omega, linear), (alpha, bend) = Vec(*q[3:]), Spatial.of(v), Spatial.of(a)
+        shift = lie.quaternion_to_matrix(turn) @ (bend + cross(omega, linear))
+        return Vec(*shift, *SPHERICAL.rate_dot(turn, omega, alpha))
+
+    def velocity(self, q: Vec, rate: Vec) -> Vec:
+        turn = Vec(*q[3:])
+        linear = lie.quaternion_to_matrix(turn).T @ Vec(*rate[:3])
+        return Vec(*SPHERICAL.velocity(turn, Vec(*rate[3:])), *linear)
+
+    def normalised(self, q: Vec) -> Vec:
+        return Vec(*q[:3], *lie.unit_quaternion(Vec(*q[3:])))
+
+    @property
+    def error_velocity(self) -> tuple[int, ...]:
+        return (3, 4, 5, 0, 0, 0, 0)
+
+    def retract(self, q: Vec, y: Vec) -> Vec:
+        turn = Vec(*q[3:])
+        shifted = Vec(*q[:3]) + lie.quaternion_to_matrix(turn) @ self._moved(y).p
+        return Vec(*shifted, *SPHERICAL.retract(turn, Vec(*y[:3])))
+
+    def carried(self, y: Vec, p: Vec) -> Vec:
+        return self._moved(y).Ad_dual(Spatial.of(p)).coordinates
+
+    def averaged(self, y: Vec, p: Vec) -> Vec:
+        """That of a rotation in dual numbers w + eps v."""
+        w, v = Spatial.of(y)
+        moment, force = Spatial.of(p)
+        c2, c3, c4, c5 = lie.stumpff(dot(w, w))
+        wf, vf, wv = cross(w, force), cross(v, force), dot(w, v)
+        d2, d3 = (c4 * 2.0 - c3) * wv, (c5 * 3.0 - c4) * wv  # of c2 and c3: dc_k/dx = (k c_{k+2} - c_{k+1}) / 2
+        dual = (cross(w, vf) + cross(v, wf)) * c3 + cross(w, wf) * d3 - vf * c2 - wf * d2
+        return Vec(*(SPHERICAL.averaged(w, moment) + dual), *SPHERICAL.averaged(w, force))
+
+    @staticmethod
+    def _moved(y: Vec) -> Rigid:
+        """exp of the twist (w, v): (exp [w], v + c2 w x v + c3 w x (w x v))"""
+        w, v = Spatial.of(y)
+        c2, c3, _, _ = lie.stumpff(dot(w, w))
+        wv = cross(w, v)
+        return Rigid(lie.rotation_of(lie.straight_exp_quaternion(w)), v + wv * c2 + cross(w, wv) * c3)
 
     def integrate(self, q: Array, dv: Array) -> Array:
         step = lie.exp_se3(dv)
@@ -226,7 +472,7 @@ def _transform(q: Array) -> Array:
 
 SPHERICAL = Spherical()
 JOINTS: tuple[Joint, ...] = (
-    Revolute(), Prismatic(), Helical(), Universal(), SPHERICAL, Planar(), Free(),
+    Revolute(), Prismatic(), Helical(), Universal(), SPHERICAL, Planar(), Free(), Cylindrical(), Gimbal(),
 )  # fmt: skip
 
 

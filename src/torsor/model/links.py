@@ -38,6 +38,10 @@ class Link:
     def S_rate(self, q: Vec, v: Vec) -> Subspace:
         return self.joint.subspace_rate(q, v)
 
+    def reactions(self, q: Vec) -> tuple[Spatial, ...]:
+        """R: the 6 - nv directions the joint holds."""
+        return self.joint.reactions(q, self.axis, self.pitch)
+
     def from_body(self, F: Spatial) -> Spatial:
         """A wrench given in the model's body frame, in the frame this link is expressed in."""
         return F

@@ -247,7 +247,7 @@ class Model:
     # ---- the configuration manifold ----
 
     @cached_property
-    def _groups(self) -> tuple[tuple[Joint, Array, Array], ...]:
+    def joint_groups(self) -> tuple[tuple[Joint, Array, Array], ...]:
         """For each joint type present: the type, its columns of q (k, nq) and its columns of v (k, nv)."""
         groups = []
         for code in np.flatnonzero(np.bincount(self.joint)):  # np.unique loads numpy.ma, half of a first call
@@ -260,7 +260,7 @@ class Model:
     def neutral(self) -> Array:
         """The configuration (nq,) with every joint at rest in its placement: zeros, and unit quaternions."""
         q = np.empty(self.nq)
-        for joint, q_columns, _ in self._groups:
+        for joint, q_columns, _ in self.joint_groups:
             q[q_columns] = joint.neutral
         return q
 
@@ -269,7 +269,7 @@ class Model:
         rng = np.random.default_rng(rng)
         batch = () if size is None else tuple(np.atleast_1d(size).tolist())
         q = np.empty((*batch, self.nq))
-        for joint, q_columns, _ in self._groups:
+        for joint, q_columns, _ in self.joint_groups:
             shape = (*batch, *q_columns.shape)
             q[..., q_columns] = joint.random(rng, int(np.prod(shape[:-1]))).reshape(shape)
         return q
@@ -278,7 +278,7 @@ class Model:
         """q [+] dv: from q (..., nq), along the constant velocity dv (..., nv) for a unit of time."""
         q, dv = self._configuration("q", q), self._rows("dv", dv, self.nv)
         out = np.empty((*_batch("q and dv", q, dv), self.nq), np.result_type(q, dv))
-        for joint, q_columns, v_columns in self._groups:
+        for joint, q_columns, v_columns in self.joint_groups:
             out[..., q_columns] = joint.integrate(q[..., q_columns], dv[..., v_columns])
         return out
 
@@ -286,7 +286,7 @@ class Model:
         """q1 [-] q0: the dv (..., nv) with integrate(q0, dv) = q1."""
         q0, q1 = self._configuration("q0", q0), self._configuration("q1", q1)
         out = np.empty((*_batch("q0 and q1", q0, q1), self.nv), np.result_type(q0, q1))
-        for joint, q_columns, v_columns in self._groups:
+        for joint, q_columns, v_columns in self.joint_groups:
             out[..., v_columns] = joint.difference(q0[..., q_columns], q1[..., q_columns])
         return out
 
@@ -298,11 +298,12 @@ class Model:
 
     def check_quaternions(self, q: Array, what: str = "q") -> None:
         """Raise, naming the joint, if a quaternion in q (..., nq) is zero, or so small that its digits are going."""
-        for joint, q_columns, _ in self._groups:
-            if joint.nq == joint.nv:
+        smallest = np.finfo(q.dtype).tiny if q.dtype.kind == "f" else 1
+        for joint, q_columns, _ in self.joint_groups:
+            quaternion = q[..., q_columns[:, joint.quaternion]]
+            if quaternion.shape[-1] == 0:
                 continue
-            smallest = np.finfo(q.dtype).tiny if q.dtype.kind == "f" else 1
-            for *_, k in np.argwhere(np.abs(q[..., q_columns[:, -4:]]).max(axis=-1) < smallest)[:1]:
+            for *_, k in np.argwhere(np.abs(quaternion).max(axis=-1) < smallest)[:1]:
                 name = self.names[np.flatnonzero(self.joint == joint.code)[k]]
                 raise ArgumentError(f"{what}: the quaternion of {name!r} is zero; at rest it is (1, 0, 0, 0)")
 

@@ -57,7 +57,7 @@ def constants_of(kind: Kind, external: bool) -> tuple[str, ...]:
     tape = Tape()
     link = FramedLink.of(kind, NumberSymbols(tape))
     scalars = leaves((link.M, link.exp(Vec.of([tape.input("q")] * link.joint.nq)), link.inertia, link.second_moment))
-    scalars += [link.pitch] if kind.joint == "helical" else []
+    scalars += [link.pitch] if link.joint.has_pitch else []
     scalars += leaves(link.body_frame()) if external else []
     used, nodes = set(), [x.i for x in scalars if isinstance(x, Expr)]
     while nodes:

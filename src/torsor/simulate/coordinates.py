@@ -1,109 +1,72 @@
-"""How coordinates move with velocities: dq/dt = N(q) v, its inverse and its time derivative.
+"""How coordinates move with velocities: dq/dt = N(q) v, its inverse and its time derivative, for a whole model.
 
-For all joints but two, N is the identity. A spherical joint has a quaternion and the angular velocity in the
-body's frame, a free joint also a position p and the linear velocity in the body's frame:
-
-    d quat/dt = quat (0, omega) / 2          dp/dt = R(quat) v
-
-Both keep the length of the quaternion, whatever it is, and no result depends on that length; integrators on
-the vector space (q, v) therefore only trim the rounding and truncation errors in it, once a step.
+What a joint does is in its class (`torsor.model.joints`). For most joints N is the identity. Quaternions keep their
+length under dq/dt = N(q) v, whatever it is, and no result depends on that length; integrators on the vector space (q, v)
+therefore only trim the rounding and truncation errors in it, once per step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, cached_property, wraps
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.algorithms import discrete_mechanics as mechanics
-from torsor.lie import quaternion_product, quaternion_to_matrix
-from torsor.linalg import Vec, dot
-from torsor.model.joints import JOINTS
+from torsor.linalg import Vec
+from torsor.model.joints import JOINTS, Joint
 from torsor.model.model import Model
 
-if TYPE_CHECKING:
-    from torsor.kernel.program import Program
-
 Array = NDArray[Any]
-CONJUGATE = np.array([1.0, -1.0, -1.0, -1.0])
-SPHERICAL, FREE = (next(j.code for j in JOINTS if j.name == name) for name in ("spherical", "free"))
+# the methods of a joint that are used here: whether they take and give as many numbers as q, or as v
+MAPS = {"rate": ("qv", "q"), "rate_dot": ("qvv", "q"), "velocity": ("qq", "v"), "retract": ("qv", "q")}
 
 
 class Coordinates:
     """The map between velocities v and coordinate rates dq/dt of a model; leading batch axes welcome."""
 
     def __init__(self, model: Model) -> None:
-        q, v = model.q_start[:-1], model.v_start[:-1]
-        free = model.joint == FREE
-        turning = free | (model.joint == SPHERICAL)
-        self.flat = not turning.any()  # dq/dt = v for every joint
-        self.quaternion = (q + 3 * free)[turning, None] + np.arange(4)
-        self.omega = v[turning, None] + np.arange(3)
-        self.position = q[free, None] + np.arange(3)
-        self.linear = v[free, None] + np.arange(3, 6)
-        self.turning_of_free = np.flatnonzero(free[turning])  # rows of `quaternion` that belong to free joints
         self.model, self.nq, self.nv = model, model.nq, model.nv
-        plain_q = np.setdiff1d(np.arange(model.nq), np.concatenate([self.quaternion, self.position], axis=None))
-        plain_v = np.setdiff1d(np.arange(model.nv), np.concatenate([self.omega, self.linear], axis=None))
-        self.plain = plain_q, plain_v
-        # the velocity that bounds the error of each coordinate: its own, or the first of its joint's
+        groups = model.joint_groups
+        self.flat = all(joint.flat for joint, _, _ in groups)  # dq/dt = v for every joint
+        flat = [(q.ravel(), v.ravel()) for joint, q, v in groups if joint.flat]
+        self._plain = tuple(map(np.concatenate, zip(*flat))) if flat else (np.zeros(0, int),) * 2
+        self._curved = [group for group in groups if not group[0].flat]
+        self.curved_freedoms = np.concatenate([np.zeros(0, int), *(v.ravel() for _, _, v in self._curved)])
+        self.quaternion = np.concatenate([np.zeros((0, 4), int), *(q[:, joint.quaternion] for joint, q, _ in self._curved)])
+        # the velocity that bounds the error of each coordinate
         self.velocity_of = np.empty(model.nq, dtype=np.int64)
-        self.velocity_of[plain_q] = plain_v
-        self.velocity_of[self.quaternion] = self.omega[:, :1]
-        self.velocity_of[self.position] = self.linear
-        sizes = np.diff(model.q_start)
-        self._own = np.flatnonzero(np.arange(mechanics.WIDEST) < sizes[:, None])  # of (n, WIDEST) coordinates
+        for joint, q, v in groups:
+            self.velocity_of[q] = v[:, joint.error_velocity]
 
     def rate(self, q: Array, v: Array) -> Array:
         """dq/dt = N(q) v."""
-        if self.flat:
-            return v
-        out = np.empty((*v.shape[:-1], self.nq))
-        plain_q, plain_v = self.plain
-        quaternion = q[..., self.quaternion]
-        out[..., plain_q] = v[..., plain_v]
-        out[..., self.quaternion] = spin(quaternion, v[..., self.omega])
-        out[..., self.position] = rotate(quaternion[..., self.turning_of_free, :], v[..., self.linear])
-        return out
+        return v if self.flat else self._mapped("rate", v[..., self._plain[1]], q, v)
 
     def rate_dot(self, q: Array, v: Array, a: Array) -> Array:
         """d^2 q/dt^2 = N(q) a + dN/dt v."""
-        out = self.rate(q, a)
-        if self.flat:
-            return out
-        quaternion, omega = q[..., self.quaternion], v[..., self.omega]
-        out[..., self.quaternion] += spin(spin(quaternion, omega), omega)
-        swirl = np.cross(omega[..., self.turning_of_free, :], v[..., self.linear])
-        out[..., self.position] += rotate(quaternion[..., self.turning_of_free, :], swirl)
-        return out
+        return a if self.flat else self._mapped("rate_dot", a[..., self._plain[1]], q, v, a)
 
     def velocity(self, q: Array, rate: Array) -> Array:
         """The v with N(q) v = dq/dt."""
-        if self.flat:
-            return rate
-        out = np.empty((*rate.shape[:-1], self.nv))
-        plain_q, plain_v = self.plain
-        quaternion = q[..., self.quaternion]
-        out[..., plain_v] = rate[..., plain_q]
-        out[..., self.omega] = spin_of(quaternion, rate[..., self.quaternion])
-        back = quaternion[..., self.turning_of_free, :] * CONJUGATE
-        out[..., self.linear] = rotate(back, rate[..., self.position])
-        return out
+        return rate if self.flat else self._mapped("velocity", rate[..., self._plain[0]], q, rate)
 
     def move(self, q: Array, dv: Array) -> Array:
-        """q [+] dv, as Model.integrate has it; compiled, because integrators call it several times a step."""
-        if self.flat:
-            return q + dv
-        return self._program(q, dv).reshape(*q.shape[:-1], -1).take(self._own, axis=-1)
+        """q [+] dv, as Model.integrate has it; compiled, because integrators call it several times per step."""
+        plain_q, plain_v = self._plain
+        return q + dv if self.flat else self._mapped("retract", q[..., plain_q] + dv[..., plain_v], q, dv)
 
-    @cached_property
-    def _program(self) -> Program:
-        from torsor.kernel.program import compile_program  # when it is needed: `import torsor` stays quick
-
-        return compile_program(mechanics.move, self.model)
+    def _mapped(self, name: str, plain: Array, *arrays: Array) -> Array:
+        """A method of the joints, compiled for those that are not flat; `plain` is the result for those that are."""
+        inputs, output = MAPS[name]
+        out = np.empty((*arrays[0].shape[:-1], self.nq if output == "q" else self.nv))
+        out[..., self._plain["qv".index(output)]] = plain
+        for joint, q_columns, v_columns in self._curved:
+            columns = {"q": q_columns, "v": v_columns}
+            given = (x[..., columns[space]] for space, x in zip(inputs, arrays))
+            out[..., columns[output]] = _compiled(joint, name)(*given)
+        return out
 
     def lengths(self, q: Array) -> Array:
         """The lengths of the quaternions in q, (..., number of them)."""
@@ -116,41 +79,22 @@ class Coordinates:
         return lengths
 
 
-# ---- functions of one quaternion, compiled when first called: integrators call them at every stage ----
+@cache
+def _compiled(joint: Joint, name: str) -> Callable[..., Array]:
+    """A method of a joint as a function of arrays."""
+    from torsor.kernel.pointwise import compile_pointwise  # when it is needed: `import torsor` stays quick
+
+    method, spaces = getattr(joint, name), MAPS[name][0]
+    inputs = {f"x{k}": (joint.nq if space == "q" else joint.nv,) for k, space in enumerate(spaces)}
+    return compile_pointwise(lambda *vectors: list(method(*(Vec(*x) for x in vectors))), inputs)
 
 
-def _compiled(*sizes: int) -> Callable[[Callable[..., Any]], Callable[..., Array]]:
-    """A function of vectors of scalars as one of arrays (..., size)."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Array]:
-        @cache
-        def program() -> Any:
-            from torsor.kernel.pointwise import compile_pointwise
-
-            inputs = {f"x{k}": (n,) for k, n in enumerate(sizes)}
-            return compile_pointwise(lambda *vectors: list(function(*(Vec(*x) for x in vectors))), inputs)
-
-        return wraps(function)(lambda *arrays: program()(*arrays))
-
-    return decorate
+def names_of(model: Model, what: str) -> list[str]:
+    """A name for each entry of q ("coordinates") or of v ("velocities"): the body's, and the joint's if it has several."""
+    labels = [[f".{name}" if name else "" for name, _ in getattr(joint, what)] for joint in JOINTS]
+    return [body + label for body, code in zip(model.names, model.joint) for label in labels[code]]
 
 
-@_compiled(4, 3)
-def spin(quaternion: Vec, omega: Vec) -> Vec:
-    """quat (0, omega) / 2"""
-    return quaternion_product(quaternion, Vec(0.0, *omega)) * 0.5
-
-
-@_compiled(4, 4)
-def spin_of(quaternion: Vec, rate: Vec) -> Vec:
-    """The omega of a rate of change: twice the vector part of quat^-1 rate."""
-    w, x, y, z = quaternion
-    product = quaternion_product(Vec(w, -x, -y, -z), rate) * (2.0 / dot(quaternion, quaternion))
-    return Vec(*product[1:])
-
-
-@_compiled(4, 3)
-def rotate(quaternion: Vec, x: Vec) -> Vec:
-    """R(quat) x"""
-    return quaternion_to_matrix(quaternion) @ x
-
+def units_of(model: Model, what: str) -> list[str]:
+    """The unit of each entry of q ("coordinates"), or of what v is the rate of ("velocities")."""
+    return [unit for code in model.joint for _, unit in getattr(JOINTS[code], what)]

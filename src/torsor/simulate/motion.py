@@ -39,7 +39,7 @@ class Motion:
         self.armature = np.broadcast_to(np.asarray(armature, dtype=np.float64), (model.nv,))
         if not (np.isfinite(self.armature) & (self.armature >= 0)).all():
             raise ArgumentError(f"armature must be inertias >= 0, not {self.armature}")
-        if self.armature[self.coordinates.omega].any() or self.armature[self.coordinates.linear].any():
+        if self.armature[self.coordinates.curved_freedoms].any():
             raise ArgumentError("armature is the inertia of rotors on axes: make it 0 for spherical and free joints")
         self.steady = all(isinstance(force, Constant) for force in self.forces)
         self._constant = self._sum(0.0, model.neutral(), np.zeros(model.nv)) if self.steady else np.zeros(0)

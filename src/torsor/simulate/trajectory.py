@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from torsor import dynamics
 from torsor.errors import ArgumentError
 from torsor.formats import toml
-from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.simulate import recording
-from torsor.simulate.coordinates import Coordinates
+from torsor.simulate.coordinates import Coordinates, names_of
 from torsor.simulate.hermite import interpolate
 
 Array = NDArray[Any]
@@ -98,7 +96,7 @@ class Trajectory:
     @property
     def columns(self) -> list[str]:
         """The names of the columns of `table`."""
-        q, v = coordinate_names(self.model), velocity_names(self.model)
+        q, v = (names_of(self.model, what) for what in ("coordinates", "velocities"))
         letters = [
             (f"{letter}.{name}") for letter, names in (("q", q), ("v", v), ("a", v), ("tau", v)) for name in names
         ]
@@ -168,21 +166,3 @@ def header(model: Model, about: dict[str, Any]) -> dict[str, Any]:
     return {"model": toml.write(model), "model_key": model.key, "width": width, "about": about}
 
 
-def coordinate_names(model: Model) -> list[str]:
-    """A name for each entry of q: the body's, with a letter where its joint has several."""
-    return _joint_names(model, {"universal": "xy", "spherical": "wxyz", "planar": ["x", "y", "theta"],
-                                "free": ["x", "y", "z", "qw", "qx", "qy", "qz"]})  # fmt: skip
-
-
-def velocity_names(model: Model) -> list[str]:
-    """A name for each degree of freedom."""
-    return _joint_names(model, {"universal": "xy", "spherical": "xyz", "planar": ["x", "y", "theta"],
-                                "free": ["wx", "wy", "wz", "vx", "vy", "vz"]})  # fmt: skip
-
-
-def _joint_names(model: Model, letters: dict[str, Sequence[str]]) -> list[str]:
-    names = []
-    for name, code in zip(model.names, model.joint):
-        several = letters.get(JOINTS[code].name)
-        names += [f"{name}.{letter}" for letter in several] if several else [name]
-    return names

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from torsor import dynamics
 from torsor.errors import ArgumentError
-from torsor.model.joints import JOINTS
+from torsor.model.joints import FORCE_UNITS
 from torsor.model.model import Model
-from torsor.simulate.trajectory import coordinate_names
+from torsor.simulate.coordinates import names_of, units_of
 
 if TYPE_CHECKING:
     from torsor.simulate.trajectory import Trajectory
@@ -35,13 +35,12 @@ STYLE = {
 }  # fmt: skip
 MOST_PANELS = 12
 SMOOTH = 1000  # points of a curve
-RAD, METRE, QUATERNION = "rad", "m", "–"
 
 
 def plot_trajectory(trajectory: Trajectory, path: str | Path | None = None) -> Figure:
     """Positions and energies over time; many joints share one panel."""
     with rc_context(STYLE):  # type: ignore[arg-type]
-        names, units = coordinate_names(trajectory.model), coordinate_units(trajectory.model)
+        names, units = names_of(trajectory.model, "coordinates"), coordinate_units(trajectory.model)
         panels = len(names) if len(names) <= MOST_PANELS else 1
         figure, axes, below = _grid(panels, trajectory.model.name)
         t, q, v = _smooth(trajectory)
@@ -87,17 +86,12 @@ title: str,
 
 def coordinate_units(model: Model) -> list[str]:
     """The unit of each entry of q."""
-    several = {"universal": [RAD] * 2, "spherical": [QUATERNION] * 4, "planar": [METRE, METRE, RAD],
-               "free": [METRE] * 3 + [QUATERNION] * 4, "prismatic": [METRE]}  # fmt: skip
-    return [unit for code in model.joint for unit in several.get(JOINTS[code].name, [RAD])]
+    return units_of(model, "coordinates")
 
 
 def force_units(model: Model) -> list[str]:
     """The unit of each entry of tau."""
-    moment, force = "N m", "N"
-    several = {"universal": [moment] * 2, "spherical": [moment] * 3, "planar": [force, force, moment],
-               "free": [moment] * 3 + [force] * 3, "prismatic": [force]}  # fmt: skip
-    return [unit for code in model.joint for unit in several.get(JOINTS[code].name, [moment])]
+    return [FORCE_UNITS[unit] for unit in units_of(model, "velocities")]
 
 
 def save(figure: Figure, path: str | Path | None) -> Figure:
