@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.errors import ModelError
+from torsor.errors import ArgumentError, ModelError
 from torsor.model.joints import JOINTS, joint_code
 from torsor.model.names import Frame, NumberedNames
+from torsor.validate import encodable, integer, shown
 
 if TYPE_CHECKING:
     from torsor.model.model import Model
@@ -47,6 +48,8 @@ SHAPES: dict[str, tuple[int, ...]] = {
 
 def check_model(model: Model) -> None:
     """Raise a ModelError naming the offender unless every rule of this file holds."""
+    if not isinstance(model.allow_degenerate, bool | np.bool_):
+        raise ModelError(f"allow_degenerate must be True or False, not {shown(model.allow_degenerate)}")
     check_names(model.names, model.frames)
     if model.parent.ndim != 1 or len(model.parent) == 0:
         raise ModelError("a model needs at least one body that moves: parent has shape (n,) with n >= 1")
@@ -59,7 +62,9 @@ def check_model(model: Model) -> None:
     check_carried_mass(model.parent, model.mass, model.names)
     check_frames(model.frames, model.n)
     if not isinstance(model.name, str):
-        raise ModelError(f"the name of a model is a string, not {model.name!r}")
+        raise ModelError(f"the name of a model is a string, not {shown(model.name)}")
+    if not encodable(model.name):
+        raise ModelError(f"the name of the model, {model.name!a}, holds a lone surrogate, which is no character")
     if model.gravity.shape != (3,) or not np.isfinite(model.gravity).all():
         raise ModelError(f"gravity must be three finite numbers, not {model.gravity}")
 
@@ -67,15 +72,17 @@ def check_model(model: Model) -> None:
 def check_names(names: Sequence[str], frames: Iterable[str]) -> None:
     """Names are words, and no two bodies or frames share one."""
     frames = list(frames)
-    if isinstance(names, NumberedNames):
-        clashes = [name for name in frames if name in names]
-        words = frames
-    else:
-        words = [*names, *frames]
-        clashes = _repeated(words) if len(set(map(str, words))) < len(words) else []
+    words = frames if isinstance(names, NumberedNames) else [*names, *frames]
     for i, word in enumerate(words):
         if not isinstance(word, str) or not word:
-            raise ModelError(f"name {i} is {word!r}: bodies and frames are named by non-empty strings")
+            raise ModelError(f"name {i} is {shown(word)}: bodies and frames are named by non-empty strings")
+    if not encodable("".join(words)):
+        i, word = next((i, word) for i, word in enumerate(words) if not encodable(word))
+        raise ModelError(f"name {i} is {word!a}: it holds a lone surrogate, which is no character")
+    if isinstance(names, NumberedNames):
+        clashes = [name for name in frames if name in names]
+    else:
+        clashes = _repeated(words) if len(set(words)) < len(words) else []
     if clashes:
         raise ModelError(f"the name {clashes[0]!r} is given twice: name every body and frame differently")
 
@@ -201,6 +208,27 @@ def check_carried_mass(parent: Array, mass: Array, names: Sequence[str]) -> None
         raise ModelError(
             f"{body_label(names, i)} has no mass and carries none; give it mass, or fix it to its parent"
         )
+
+
+def checked_frames(frames: Any, freeze: Callable[[Any], Array]) -> dict[str, Frame]:
+    """The Frames of a mapping name -> (body, R, p), their arrays frozen."""
+    result = {}
+    for name, (body, R, p) in placements(frames).items():
+        try:
+            result[name] = Frame(integer("body", body), freeze(R), freeze(p))
+        except ArgumentError as error:
+            raise ModelError(f"frame {shown(name)}: {error}") from None
+    return result
+
+
+def placements(frames: Any) -> Mapping[str, tuple[Any, Any, Any]]:
+    """The frames, if they are a mapping name -> (body, R, p)."""
+    if not isinstance(frames, Mapping):
+        raise ArgumentError(f"frames must map names to (body, R, p), not {shown(frames)}")
+    for name, placement in frames.items():
+        if not isinstance(placement, tuple | list) or len(placement) != 3:
+            raise ArgumentError(f"frame {shown(name)} must be (body, R, p), not {shown(placement)}")
+    return frames
 
 
 def check_frames(frames: Mapping[str, Frame], n: int) -> None:
