@@ -54,8 +54,9 @@ def real_array(name: str, x: Any, *shapes: tuple[int, ...], finite: bool = True)
     if shapes and found.shape not in shapes:
         wanted = " or ".join(map(str, shapes))
         raise ArgumentError(f"{name} must have shape {wanted}, not {found.shape}")
-    with np.errstate(over="ignore"):  # a long double may exceed a double
-        found = found.astype(np.float64, copy=False)
+    if found.dtype != np.float64:
+        with np.errstate(over="ignore"):  # a long double may exceed a double
+            found = found.astype(np.float64)
     if finite and not np.isfinite(found).all():
         raise ArgumentError(f"{name} must be finite; it holds a NaN or an infinity")
     return found

@@ -23,6 +23,7 @@ from torsor.errors import ModelError, TorsorError
 from torsor.model import Frame, Model
 from torsor.model.check import SHAPES
 from torsor.model.names import NumberedNames
+from torsor.validate import shown
 
 Array = NDArray[Any]
 
@@ -125,7 +126,7 @@ def _columns(data: memoryview, rows: list[int]) -> list[Array]:
     """The columns, views of the content; their sizes must add up to it."""
     sizes = [count * np.dtype((dtype, shape)).itemsize for count, (dtype, shape) in zip(rows, COLUMNS)]
     if sum(sizes) != len(data):
-        raise ModelError(f"its columns need {sum(sizes)} bytes, {len(data)} are there")
+        raise ModelError(f"its columns need {shown(sum(sizes))} bytes, {len(data)} are there")
     columns, at = [], 0
     for size, count, (dtype, shape) in zip(sizes, rows, COLUMNS):
         columns.append(np.frombuffer(data[at : at + size], dtype).reshape(count, *shape))

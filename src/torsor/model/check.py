@@ -241,10 +241,11 @@ def check_frames(frames: Mapping[str, Frame], n: int) -> None:
             raise ModelError(
                 f"frame {name!r}: R must have shape (3, 3) and p (3,), not {R.shape} and {p.shape}"
             )
-        if not (np.isfinite(R).all() and np.isfinite(p).all()):
-            raise ModelError(f"frame {name!r}: its placement holds a NaN or an infinity")
     if labels:
-        _check_rotations(np.stack([frame.R for frame in frames.values()]), lambda i: f"frame {labels[i]!r}")
+        R, p = (np.stack([getattr(frame, key) for frame in frames.values()]) for key in ("R", "p"))
+        for i in _first(~(np.isfinite(R).all(axis=(1, 2)) & np.isfinite(p).all(axis=1))):
+            raise ModelError(f"frame {labels[i]!r}: its placement holds a NaN or an infinity")
+        _check_rotations(R, lambda i: f"frame {labels[i]!r}")
 
 
 def _components(A: Array) -> Array:
