@@ -190,8 +190,8 @@ def file_path(name: str, x: Any) -> Path:
     """x as the path of a file."""
     try:
         path = Path(x)
-        usable = "\0" not in str(path)
-    except TypeError:
+        usable = b"\0" not in os.fsencode(path)
+    except (TypeError, UnicodeEncodeError):
         usable = False
     if not usable:
         raise ArgumentError(f"{name} must be the path of a file, not {shown(x)}")

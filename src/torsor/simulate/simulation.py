@@ -40,6 +40,7 @@ Progress = Callable[[float], None]
 CHUNK = 256  # rows between two syncs to the disk
 # the options of a Simulation that its file holds
 OWN = ("q0", "v0", "method", "rtol", "atol", "step", "max_step", "dt", "t0", "chunk", "armature")
+MOST_STEPS = 1e12  # of a run: two months of the quickest steps
 PATIENCE = 64  # steps between two reports of progress
 
 
@@ -139,13 +140,25 @@ class Simulation:
             stop = _event(function("stop", stop))
         if progress is not None:
             function("progress", progress)
-        if self.record is None:
-            check_memory(f"until = {until:g}, with rows as close as these,", self._expected_bytes(until))
+        self._check_work(until)
         if not self._started:
             self._start(until)
         with np.errstate(all="ignore"):  # integrators look at what comes out, once a step
             self._advance(until, stop, progress)
         return self._finish()
+
+    def _check_work(self, until: float) -> None:
+        """Raise if the run would not end, or its rows would not fit into memory."""
+        longest = self.settings.max_step if self.stepper.adaptive else self.settings.step
+        assert longest is not None
+        if (until - self.t) / longest > MOST_STEPS:
+            name = "max_step" if self.stepper.adaptive else "step"
+            raise ArgumentError(
+                f"{name} = {longest:g} is too short: it takes more than {MOST_STEPS:g} steps from t = {self.t:g} to "
+                f"until = {until:g}"
+            )
+        if self.record is None:
+            check_memory(f"a run to until = {until:g}, with rows so close to each other,", self._expected_bytes(until))
 
     def _advance(self, until: float, stop: Event | None, progress: Progress | None) -> None:
         steps, value = 0, None if stop is None or self._at_event else stop(self.t, self.stepper.q, self.stepper.v)
@@ -183,8 +196,10 @@ class Simulation:
         self._started = True
 
     def _expected_bytes(self, until: float | None) -> int:
-        spacing = self.dt or self.settings.step
-        if until is None or spacing is None:
+        """The least that the rows of a run take."""
+        step = self.settings.max_step if self.stepper.adaptive else self.settings.step
+        spacing = self.dt or step
+        if until is None or spacing is None or spacing == inf:
             return 0
         rows = (until - self.t0) / spacing
         return 8 * (1 + self.model.nq + 3 * self.model.nv) * (ceil(rows) if rows < inf else sys.maxsize)
@@ -339,7 +354,7 @@ def _force_list(forces: Any) -> tuple[Force, ...]:
     """One force, or several, each of them a function."""
     if callable(forces):
         return (forces,)
-    if not isinstance(forces, Iterable):
+    if not isinstance(forces, Iterable) or getattr(forces, "shape", None) == ():
         raise ArgumentError(f"forces must be functions (t, q, v) -> tau, not {shown(forces)}")
     return tuple(function(f"forces[{i}]", force) for i, force in enumerate(forces))
 

@@ -163,11 +163,15 @@ class ErrorScale:
         y, f = row[: c.nq + c.nv], np.concatenate([c.rate(q, v), a])
         size, slope = self.norm(y, y), self.norm(f, y)
         h0 = 1e-6 if min(size, slope) < 1e-5 else 0.01 * size / slope
+        if not h0 > 0:
+            raise no_first_step(t)
         q1, v1 = (y + h0 * f)[: c.nq], (y + h0 * f)[c.nq :]
         f1 = np.concatenate([c.rate(q1, v1), motion.checked(t + h0, q1, v1)])
         bend = self.norm(f1 - f, y) / h0
         largest = max(slope, bend)
         h1 = max(1e-6, h0 * 1e-3) if largest <= 1e-15 else (0.01 / largest) ** (1 / (order + 1))
+        if not h1 > 0:
+            raise no_first_step(t)
         return min(100 * h0, h1)
 
 
@@ -185,6 +189,13 @@ def _spread(motion: Motion, name: str, tolerance: ArrayLike) -> Array:
 def shortest_step(t: float) -> float:
     """Below this, t + h is hardly different from t."""
     return float(16 * np.spacing(abs(t))) if t else 1e-300
+
+
+def no_first_step(t: float) -> SingularError:
+    """What to say where the numbers of the first state are beyond doubles."""
+    return SingularError(
+        f"the motion overflows at its beginning, t = {t:.9g}: q0, v0 or the forces are too large, or atol is too small"
+    )
 
 
 def no_step(t: float) -> SingularError:

@@ -115,7 +115,7 @@ class Trajectory:
         after = np.minimum(k + 1, len(self) - 1)  # the last row is a step of its own, of no length
         rows = np.concatenate([self.q, self.v, self.a], axis=1)
         q, v = interpolate(Coordinates(self.model), self.t[k], rows[k], self.t[after], rows[after], flat)
-        return q.reshape(*times.shape, -1), v.reshape(*times.shape, -1)
+        return q.reshape(*times.shape, self.model.nq), v.reshape(*times.shape, self.model.nv)
 
     # ---- files ----
 
