@@ -31,6 +31,12 @@ def shown(x: Any) -> str:
         return f"a {type(x).__name__}"
 
 
+def brief(message: object) -> str:
+    """A message that quotes what it was given, cut in its middle if that is long."""
+    text = str(message)
+    return text if len(text) <= 1000 else f"{text[:500]} ... {text[-400:]}"
+
+
 # ---- arrays ----
 
 

@@ -23,7 +23,7 @@ from torsor.errors import ModelError, TorsorError
 from torsor.model import Frame, Model
 from torsor.model.check import SHAPES
 from torsor.model.names import NumberedNames
-from torsor.validate import shown
+from torsor.validate import brief, shown
 
 Array = NDArray[Any]
 
@@ -72,7 +72,7 @@ def decode(content: bytes, path: str) -> Model:
     try:
         return _model(memoryview(content))
     except TorsorError as error:
-        raise ModelError(f"{path}: {error}") from None
+        raise ModelError(f"{path}: {brief(error)}") from None
 
 
 def _model(content: memoryview) -> Model:

@@ -58,7 +58,7 @@ from torsor.formats.binary import compact
 from torsor.model.builder import as_row, as_rows
 from torsor.model.check import SHAPES
 from torsor.model.names import Frame, NumberedNames
-from torsor.validate import encodable, shown
+from torsor.validate import brief, encodable, shown
 
 Table = dict[str, Any]
 UPPER = [0, 1, 2, 4, 5, 8]  # xx, xy, xz, yy, yz, zz of a tensor's nine numbers
@@ -114,7 +114,7 @@ def read(text: str, path: str) -> Model:
     try:
         return _model(_parsed(text))
     except TorsorError as error:
-        raise ModelError(f"{path}: {error}") from None
+        raise ModelError(f"{path}: {brief(error)}") from None
 
 
 def _parsed(text: str) -> Table:

@@ -120,6 +120,7 @@ def check_bodies(links: Mapping[str, Array], names: Sequence[str], allow_degener
         _check_block(block, partial(body_label, names, start=start), allow_degenerate)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _check_block(links: Mapping[str, Array], label: Label, allow_degenerate: bool) -> None:
     for key in SHAPES:
         for i in np.argwhere(~np.isfinite(links[key]))[:1, 0]:

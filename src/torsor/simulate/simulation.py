@@ -40,6 +40,7 @@ Progress = Callable[[float], None]
 CHUNK = 256  # rows between two syncs to the disk
 # the options of a Simulation that its file holds
 OWN = ("q0", "v0", "method", "rtol", "atol", "step", "max_step", "dt", "t0", "chunk", "armature")
+SHORTEST = 1e-18  # a step, beside the rest of its run
 MOST_STEPS = 1e12  # of a run: two months of the quickest steps
 PATIENCE = 64  # steps between two reports of progress
 
@@ -121,10 +122,10 @@ class Simulation:
         return self.stepper.t
 
     def _step(self, until: float) -> None:
-        """One step, which must get on: steps below the resolution of t would go on for ever."""
+        """One step, which must get on: steps that are nothing beside t, or beside what is left, would never end."""
         before = self.t
         self.stepper.step(until)
-        if not self.t > before:
+        if not self.t > before or (self.t - before < SHORTEST * (until - before) < inf):
             raise no_step(before)
 
     def run(self, until: float, *, stop: Event | None = None, progress: Progress | None = None) -> Trajectory:
@@ -224,6 +225,7 @@ class Simulation:
         """Rows at t0 + k dt by dense output."""
         assert self.dt is not None
         last = self._last_row(end)
+        check_memory(f"dt = {self.dt:g}", 8 * (last - self._next) * len(self.stepper.row))
         if last >= self._next:
             self._add(np.minimum(self.t0 + self.dt * np.arange(self._next, last + 1), end))
             self._next = last + 1
@@ -232,7 +234,10 @@ class Simulation:
         """The k of the last row t0 + k dt of a step to `end`."""
         assert self.dt is not None
         # a row that rounding puts a hair behind the end of its step still belongs to it
-        return int(np.floor((end - self.t0) / self.dt * (1 + 4e-16) + 1e-9))
+        rows = np.floor((end - self.t0) / self.dt * (1 + 4e-16) + 1e-9)
+        if not abs(rows) < 2**53:
+            raise ArgumentError(f"dt = {self.dt:g} is too short to tell its rows apart at t = {end:g}")
+        return int(rows)
 
     def _add(self, times: Array) -> None:
         """Rows at times within the last step."""

@@ -46,7 +46,7 @@ def rope(n: int, *, length: float = 1.0, mass: float = 0.1, radius: float = 0.00
     check_length(n)
     length, mass, radius = number("length", length), number("mass", mass, above=0), number("radius", radius, above=0)
     step, share = length / n, mass / n
-    across, along = share * (3 * radius**2 + step**2) / 12, share * radius**2 / 2
+    across, along = share * (3 * radius * radius + step * step) / 12, share * radius * radius / 2
     return Model.chain(
         "universal",
         n=n,
