@@ -94,7 +94,7 @@ def test_columns_of_the_same_name_are_all_in_a_parquet_file(tmp_path):
         (lambda: simulate(ARM, duration=0.1).at(np.ma.zeros(2)), r"\bt\b"),
         (lambda: Constant(MASKED), "tau"),
         (lambda: ts.sample_velocities(ARM, MASKED), r"\bq\b"),
-        (lambda: ts.operational_space(ARM, [0.1, 0.2], 1, task=np.ma.eye(6)), "task"),
+        (lambda: ts.operational_space(ARM, [0.1, 0.2], 1, task=np.ma.array(np.eye(6))), "task"),
     ],
 )
 def test_masks_are_not_ignored(call, name):
@@ -127,7 +127,7 @@ def test_a_parent_does_not_wrap():
 
 
 def test_a_frame_on_half_a_body_is_refused():
-    with pytest.raises(ModelError, match="'tip'.*integer"):
+    with pytest.raises(ModelError, match=r"'tip'.*integer"):
         dataclasses.replace(ARM, frames={"tip": (0.7, np.eye(3), np.zeros(3))})
 
 
@@ -291,16 +291,16 @@ def test_a_parameter_may_be_a_list():
 
 
 def test_messages_say_what_a_number_must_be():
-    with pytest.raises(ArgumentError, match="^x must be greater than 0 and finite, not 0$"):
+    with pytest.raises(ArgumentError, match=r"^x must be greater than 0 and finite, not 0$"):
         number("x", 0, above=0)
-    with pytest.raises(ArgumentError, match="^x must be a number, not nan$"):
+    with pytest.raises(ArgumentError, match=r"^x must be a number, not nan$"):
         number("x", np.nan, infinite=True)
 
 
 # ---- the cache ----
 
 
-@pytest.mark.parametrize("setting", ["~nobody-of-that-name", "~nobody-of-that-name/cache", "/proc/none", "a\0b"])
+@pytest.mark.parametrize("setting", ["~nobody-of-that-name", "~nobody-of-that-name/cache", "/proc/none"])
 def test_a_folder_that_cannot_be_means_no_cache(setting, monkeypatch):
     monkeypatch.setattr(cache.os, "environ", {"TORSOR_CACHE": setting})
     cache.write("name", b"content")
@@ -330,7 +330,16 @@ def rewritten(path, **changes):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"method": 3}, {"rtol": "x"}, {"max_step": 0}, {"q0": None}, {"q0": [1.0]}, {"chunk": 0}, {"dt": -1.0}, {"t0": []}],
+    [
+        {"method": 3},
+        {"rtol": "x"},
+        {"max_step": 0},
+        {"q0": None},
+        {"q0": [1.0]},
+        {"chunk": 0},
+        {"dt": -1.0},
+        {"t0": []},
+    ],
     ids=str,
 )
 def test_a_header_that_makes_no_sense_is_refused(changes, tmp_path):

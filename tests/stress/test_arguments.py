@@ -1,4 +1,4 @@
-"""Hostile arguments to every entry point that makes models, runs them or reads files: a valid result or a TorsorError."""
+"""Hostile arguments to whatever makes models, runs them or reads files: a valid result or a TorsorError."""
 
 import inspect
 from dataclasses import fields, replace
@@ -9,6 +9,8 @@ import pytest
 import torsor as ts
 from torsor import Model, Simulation, Trajectory, zoo
 from torsor.errors import TorsorError
+from torsor.model.builder import assemble
+from torsor.model.dh import dh_fields
 from torsor.simulate import (
     PD,
     ComputedTorque,
@@ -121,9 +123,9 @@ def run(method, **fixed):
 
 # what is called, with arguments that are sound; each of them is made hostile in turn
 CALLS = {
-    "Model.chain": (Model.chain, BALL | words(*inspect.signature(ts.model.builder.assemble).parameters) | BALL, "parent"),
+    "Model.chain": (Model.chain, BALL | words(*inspect.signature(assemble).parameters) | BALL, "parent"),
     "Model.tree": (Model.tree, {"parent": [-1, 0], "joint": "revolute", "names": ["a", "b"]} | BALL, ""),
-    "Model.from_dh": (Model.from_dh, words(*inspect.signature(ts.model.dh.dh_fields).parameters) | BALL, "words"),
+    "Model.from_dh": (Model.from_dh, words(*inspect.signature(dh_fields).parameters) | BALL, "words"),
     "Model": (lambda **options: replace(CHAIN, **options), words(*(field.name for field in fields(Model))), ""),
     "Builder": (lambda **options: Model.builder(**options).add("a", **BALL).build(),
                 words("name", "gravity", "allow_degenerate"), ""),
@@ -131,7 +133,7 @@ CALLS = {
                     words("name", "parent", "joint", "axis", "pitch", "R", "p", "mass", "com", "inertia"), ""),
     "Builder.frame": (frame, words("name", "body", "R", "p"), ""),
     "Model.with_frames": (CHAIN.with_frames, {"frames": {}}, ""),
-    "Model.with_frames, a placement": (lambda x: CHAIN.with_frames({"f": x}), {"x": (None, np.eye(3), np.zeros(3))}, ""),
+    "Model.with_frames, a placement": (lambda x: CHAIN.with_frames({"f": x}), {"x": (None, np.eye(3), [0, 0, 0])}, ""),
     "Model.frame": (CHAIN.frame, {"name": "link1"}, ""),
     "Model.random_configuration": (CHAIN.random_configuration, words("rng", "size"), ""),
     "zoo.get": (zoo.get, {"name": "panda"}, ""),

@@ -1,6 +1,6 @@
 """Files cut, flipped, spliced and swollen at random: what is read is a valid object or a TorsorError.
 
-As a script, `python test_fuzz_files.py FIRST COUNT` tries many inputs under a limit of memory and prints what went wrong.
+As a script, `python test_fuzz_files.py FIRST COUNT` tries many inputs under a limit of memory and prints the failures.
 """
 
 import json
@@ -33,7 +33,20 @@ AMPLIFICATION, OVERHEAD = 300, 20_000_000
 
 INTEGERS = [b"0", b"-1", b"255", b"256", b"4294967296", b"9223372036854775808", b"1" * 30, b"7" * 5000]
 NUMBERS = [*INTEGERS, b"nan", b"inf", b"-inf", b"1e308", b"1e999", b"-0.0", b"1e-320", b"true", b'"x"', b"[]", b"{}"]
-WORDS = [b"\xff", b"\x00", b"\xed\xa0\x80", b"'''", b'"""', b"\r", b"[[body]]", b"[bodies]", b"[dh]", b"null", b"=", b","]
+WORDS = [
+    b"\xff",
+    b"\x00",
+    b"\xed\xa0\x80",
+    b"'''",
+    b'"""',
+    b"\r",
+    b"[[body]]",
+    b"[bodies]",
+    b"[dh]",
+    b"null",
+    b"=",
+    b",",
+]
 NESTS = [b"[", b"{", b"{a=", b'{"a":', b"a.", b"(", b"[["]
 
 
@@ -47,15 +60,17 @@ def originals() -> dict[str, bytes]:
     columns = toml.encode(zoo.random_tree(1001, 1))
     run = simulate(zoo.point_chain(2), [0.4, 0.3], duration=0.3, dt=0.1)
     rows = np.column_stack([run.t, run.q, run.v, run.a, run.tau])
-    start = recording.beginning({"model": toml.write(run.model), "model_key": run.model.key, "width": 9, "about": run.about})
+    start = recording.beginning(
+        {"model": toml.write(run.model), "model_key": run.model.key, "width": 9, "about": run.about}
+    )
     memory = {"t": run.t[-1:], "row": rows[-1, 1:7], "h": np.array([0.01]), "next": np.array([4.0])}
     chunks = recording.chunk(rows[:2], memory) + recording.chunk(rows[2:], memory)
     return {
         "toml": toml.encode(tree),
         "columns": columns[:2000] + columns[-2000:],
         "small columns": small_columns(),
-        "dh": b'[dh]\nlink = [{ name = "a", a = 0.3, mass = 1, inertia = [1, 1, 1] }, { name = "b", mass = 1, r = [1, 0, 0],'
-        b" inertia = [1, 0, 0, 1, 0, 1] }]\n",
+        "dh": b'[dh]\nlink = [{ name = "a", a = 0.3, mass = 1, inertia = [1, 1, 1] }, { name = "b", mass = 1,'
+        b" r = [1, 0, 0], inertia = [1, 0, 0, 1, 0, 1] }]\n",
         "binary": binary.encode(tree),
         "trajectory": start + chunks,
     }
@@ -255,10 +270,13 @@ BOMBS = {
     "words longer than the file": ("bomb.torsor", binary.MAGIC + (2**63).to_bytes(8, "little") + bytes(99)),
     "brackets": ("bomb.toml", b"a = " + b"[" * 100_000),
     "braces": ("bomb.toml", b"a = " + b"{a=" * 100_000),
-    "dots": ("bomb.toml", b"a." * 3_000 + b"a = 1\n"),
+    "dots": ("bomb.toml", b"a." * 100_000 + b"a = 1\n"),
     "digits": ("bomb.toml", b"a = " + b"1" * 100_000),
     "no UTF-8": ("bomb.toml", b'name = "\xff"\n'),
-    "a parent for every body": ("bomb.toml", b'[bodies]\nparent = "' + b"-1 " * 50_000 + b'"\nmass = 1\ninertia = [1, 1, 1]'),
+    "a parent for every body": (
+        "bomb.toml",
+        b'[bodies]\nparent = "' + b"-1 " * 50_000 + b'"\nmass = 1\ninertia = [1, 1, 1]',
+    ),
     "a shape without end": ("bomb.traj", None),
 }
 
@@ -277,13 +295,15 @@ def test_a_small_file_never_takes_much_memory(name, tmp_path):
     try:
         try:
             reader(path)
+            message = file
         except TorsorError as error:
-            assert file in str(error)
-            assert len(str(error)) < 2000
+            message = str(error)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < AMPLIFICATION * len(content) + OVERHEAD
+    assert file in message
+    assert len(message) < 2000
 
 
 def save_model(folder):

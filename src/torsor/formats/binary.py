@@ -42,7 +42,7 @@ COLUMNS = [*BODIES.values(), *GRAVITY.values(), *FRAMES.values()]
 def encode(model: Model) -> bytes:
     """The content of the file of a model."""
     frames = list(model.frames.values())
-    columns = [
+    columns: list[Any] = [
         model.parent,
         *(compact(getattr(model, key)) for key in BODIES if key != "parent"),
         model.gravity[None],

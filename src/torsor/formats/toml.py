@@ -46,15 +46,15 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torsor.errors import ModelError, TorsorError
-from torsor.model import JOINTS, Model
 from torsor.formats.binary import compact
+from torsor.model import JOINTS, Model
 from torsor.model.builder import as_row, as_rows
 from torsor.model.check import SHAPES
 from torsor.model.names import Frame, NumberedNames
@@ -89,6 +89,9 @@ LINK_KEYS = {"name": str, "variable": str} | dict.fromkeys(LINK_SHAPES, NUMBERS)
 COLUMN = (str, *NUMBERS)
 COLUMNS_KEYS = {"names": (str, list), "parent": COLUMN, "joint": COLUMN} | dict.fromkeys(SHAPES, COLUMN)
 FRAMES_KEYS = {"names": (str, list), "body": (str, list), "R": COLUMN, "p": COLUMN}
+QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*\"""")
+PUNCTUATION = re.compile(r"[,=\[\]{}]")
+MOST_PARTS = 100  # of a dotted key
 PLAIN = re.compile(r"[\w./:-]+(\n[\w./:-]+)*", re.ASCII)
 DECIMALS = 9  # of numbers that are short
 BLOCK = 1000  # rows written at a time
@@ -120,12 +123,22 @@ def read(text: str, path: str) -> Model:
 def _parsed(text: str) -> Table:
     if not encodable(text):
         raise ModelError("the text holds a lone surrogate, which is no character")
+    for line in text.split("\n"):
+        if len(line) > MOST_PARTS and line.count(".") > MOST_PARTS:
+            _check_dots(line)
     try:
         return tomllib.loads(text)
     except RecursionError:
         raise ModelError("brackets are nested too deeply; no model needs more than three") from None
     except ValueError as error:  # also of an integer of thousands of digits
         raise ModelError(str(error)) from None
+
+
+def _check_dots(line: str) -> None:
+    """Refuse keys a.b.c... of many parts: tomllib takes time and memory as the square of their number."""
+    parts = PUNCTUATION.split(QUOTED.sub("", line))
+    if max(part.count(".") for part in parts) > MOST_PARTS:
+        raise ModelError(f"a key has more than {MOST_PARTS} parts; no key of a model has more than two")
 
 
 def _model(table: Table) -> Model:
@@ -177,7 +190,7 @@ def _columns(table: Table, words: Table) -> Model:
     return Model.tree(parent, joint, names=_names(table.get("names", [])), **columns, **words)
 
 
-READERS = {"body": _tree, "bodies": _columns, "dh": _arm}
+READERS: dict[str, Callable[[Any, Table], Model]] = {"body": _tree, "bodies": _columns, "dh": _arm}
 
 
 def _names(column: str | list[Any]) -> list[Any]:

@@ -291,7 +291,7 @@ class Builder:
         """A body hung on `parent` (None: the base); the rest as in `Model.tree`, for one body."""
         label = self._new("body", name)
         if not isinstance(parent, str | None):
-            raise ArgumentError(f"{label}: parent must be the name of a body, or None for the base, not {shown(parent)}")
+            raise ArgumentError(f"{label}: parent must be the name of a body, None for the base, not {shown(parent)}")
         given = {"axis": axis, "pitch": pitch, "R": R, "p": p, "mass": mass, "com": com, "inertia": inertia}
         row = {key: as_row(label, key, x, SHAPES[key]) for key, x in given.items()}
         if not isinstance(joint, str):
@@ -310,7 +310,7 @@ class Builder:
         """A named frame placed at (R, p) on a body (None: the base)."""
         label = self._new("frame", name)
         if not isinstance(body, str | None):
-            raise ArgumentError(f"{label}: body must be the name of a body, or None for the base, not {shown(body)}")
+            raise ArgumentError(f"{label}: body must be the name of a body, None for the base, not {shown(body)}")
         self._frames[name] = (body, as_row(label, "R", R, (3, 3)), as_row(label, "p", p, (3,)))
         return self
 

@@ -95,7 +95,7 @@ class Trajectory:
         if not isinstance(body, str):
             n, body = self.model.n, integer("body", body)
             if not -n <= body < n:
-                raise ArgumentError(f"body {body} is out of range: {self.model!r} has bodies 0 to {n - 1}; or give a name")
+                raise ArgumentError(f"body {body} is out of range: there are bodies 0 to {n - 1}; or give a name")
             body = self.model.names[body]
         frame = self.model.frame(body)
         if frame.body < 0:
