@@ -131,7 +131,10 @@ class Model:
         return cls(**dh_fields(**table))
 
     def save(self, path: str | Path) -> None:
-        """Write the model to a TOML file; `torsor.load` reads back an equal model, bit for bit."""
+        """Write the model to a file, .toml (text) or .torsor (binary, for very many bodies).
+
+        `torsor.load` reads back an equal model, bit for bit.
+        """
         from torsor.formats import save
 
         save(self, path)
