@@ -265,7 +265,7 @@ BAD_MODELS = {
         r"'second': p must be numbers of shape \(3,\)",
     ),
     "arrays of the wrong length": (raw(mass=np.ones(2)), ModelError, r"mass must have shape \(3,\) .*\(2,\)"),
-    "arrays of words": (raw(mass=["a", "b", "c"]), ArgumentError, "mass must hold numbers"),
+    "arrays of words": (raw(mass=["a", "b", "c"]), ArgumentError, "mass must be numbers"),
     "fractional parents": (raw(parent=[-1.0, 0.0, 1.0]), ArgumentError, "parent must hold integers"),
 }
 

@@ -7,6 +7,7 @@ wrong; 130 interrupted, and a recorded run can be resumed.
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 from rich.tree import Tree
@@ -40,6 +42,7 @@ from torsor.simulate import (
 from torsor.simulate.coordinates import names_of
 from torsor.simulate.forces import Force
 from torsor.simulate.recording import read
+from torsor.validate import integer, number
 
 FAILED, INTERRUPTED = 1, 130
 MOST_BRANCHES = 60  # bodies shown in a tree
@@ -58,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return options.run(options)
     except TorsorError as error:
-        err.print(f"[bold red]torsor:[/] {error}", soft_wrap=True)
+        err.print(f"[bold red]torsor:[/] {escape(str(error))}", soft_wrap=True)
         return FAILED
     except KeyboardInterrupt:
         err.print("[yellow]interrupted[/]")
@@ -169,15 +172,14 @@ def simulate(options: argparse.Namespace) -> int:
         options.view if options.view != Path() else None,
     ):
         if path and not options.quiet:
-            out.print(f"-> {path}", style="green")
+            out.print(f"-> {escape(str(path))}", style="green")
     return 0
 
 
 def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
     if options.model is None:
         raise ArgumentError("name a model to simulate, for example: torsor simulate stanford")
-    if not options.duration > 0:
-        raise ArgumentError(f"--duration must be positive, not {options.duration:g}")
+    number("--duration", options.duration, above=0)
     model = find_model(options.model)
     problem = {key: getattr(options, key) for key in PROBLEM}
     q0 = numbers("--q0", options.q0 or STARTS.get(options.model), model.nq)
@@ -190,10 +192,9 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
 
 
 def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
-    about = read(options.resume).header["about"]
-    if "problem" not in about:
+    problem = read(options.resume).header["about"].get("problem")
+    if not isinstance(problem, dict) or not all(_typed(problem.get(key), key) for key in PROBLEM):
         raise ArgumentError(f"{options.resume} was not recorded by this command: resume it with Simulation.resume")
-    problem = about["problem"]
     model = find_model(options.model or problem["model"])
     if problem["no_gravity"]:
         from dataclasses import replace
@@ -201,6 +202,13 @@ def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
         model = replace(model, gravity=np.zeros(3))
     simulation = Simulation.resume(options.resume, model=model, forces=_forces(problem, model))
     return simulation, problem["duration"]
+
+
+def _typed(value: Any, key: str) -> bool:
+    """Is this a value that the command line gives to that part of a problem?"""
+    if key == "no_gravity":
+        return isinstance(value, bool)
+    return isinstance(value, float if key in ("duration", "viscous", "coulomb") else str | None)
 
 
 def _forces(problem: dict[str, Any], model: Model) -> list[Force]:
@@ -251,7 +259,7 @@ def _run(simulation: Simulation, until: float, quiet: bool) -> Trajectory:
     columns = TextColumn("[bold]{task.description}"), BarColumn(), done, TimeElapsedColumn(), *left
     bar = Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal)
     with bar:
-        task = bar.add_task(simulation.model.name, total=until)
+        task = bar.add_task(escape(simulation.model.name), total=until)
         bar.update(task, completed=simulation.t)
         return simulation.run(until, progress=lambda t: bar.update(task, completed=t))
 
@@ -261,19 +269,20 @@ def _interrupted(simulation: Simulation) -> int:
     if simulation.record is None:
         err.print(words + "nothing was recorded (use --record FILE to be able to go on)")
     else:
-        err.print(words + f"go on with:  torsor simulate --resume {simulation.record}", soft_wrap=True)
+        record = escape(str(simulation.record))
+        err.print(words + f"go on with:  torsor simulate --resume {record}", soft_wrap=True)
     return INTERRUPTED
 
 
 def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> None:
     stepper = simulation.stepper
     out.print(
-        f"[bold]{trajectory.model.name}[/]: {trajectory.t[-1]:g} s in {seconds:.3g} s, {len(trajectory)} rows, "
+        f"[bold]{escape(trajectory.model.name)}[/]: {trajectory.t[-1]:g} s in {seconds:.3g} s, {len(trajectory)} rows, "
         f"{stepper.evaluations} evaluations of the right-hand side ({simulation.about['method']})"
     )
     table = RichTable("", "first", "last", "least", "greatest", box=None, pad_edge=False)
     for name, x in zip(names_of(trajectory.model, "coordinates")[:MOST_BRANCHES], trajectory.q.T):
-        table.add_row(f"q {name}", *(f"{value:.6g}" for value in (x[0], x[-1], x.min(), x.max())))
+        table.add_row(f"q {escape(name)}", *(f"{value:.6g}" for value in (x[0], x[-1], x.min(), x.max())))
     energy = trajectory.energy
     table.add_row("energy, J", *(f"{value:.9g}" for value in (energy[0], energy[-1], energy.min(), energy.max())))
     out.print(table)
@@ -284,7 +293,7 @@ def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> 
 
 def info(options: argparse.Namespace) -> int:
     model = find_model(options.model)
-    out.print(f"[bold]{model.name}[/]  {model.n} bodies, {model.nv} degrees of freedom (nq = {model.nq}), "
+    out.print(f"[bold]{escape(model.name)}[/]  {model.n} bodies, {model.nv} degrees of freedom (nq = {model.nq}), "
               f"mass {model.mass.sum():g} kg, gravity {model.gravity.tolist()}")  # fmt: skip
     out.print(_tree(model))
     table = RichTable("one call costs", "mul", "add", "div", "sin cos", "compiled as", box=None)
@@ -306,7 +315,7 @@ def _tree(model: Model) -> Tree:
     root = Tree("[dim]base[/]")
     branches = {-1: root}
     for i in range(min(model.n, MOST_BRANCHES)):
-        words = f"{model.names[i]}  [cyan]{JOINTS[model.joint[i]].name}[/]  {model.mass[i]:g} kg"
+        words = f"{escape(model.names[i])}  [cyan]{JOINTS[model.joint[i]].name}[/]  {model.mass[i]:g} kg"
         branches[i] = branches[int(model.parent[i])].add(words)
     if model.n > MOST_BRANCHES:
         root.add(f"[dim]... and {model.n - MOST_BRANCHES} more[/]")
@@ -343,6 +352,8 @@ def bench(options: argparse.Namespace) -> int:
         return subprocess.run([sys.executable, str(script), *options.names], check=False).returncode
     from torsor.bench import forward_dynamics_times, installed_peers
 
+    integer("--states", options.states, least=1)
+
     table = RichTable("forward dynamics of", "states a call", "torsor", *installed_peers(), box=None)
     for name in ("stanford", "puma560", "panda"):
         for states in (1, options.states):
@@ -354,7 +365,7 @@ def bench(options: argparse.Namespace) -> int:
 
 def view(options: argparse.Namespace) -> int:
     page = Trajectory.load(options.trajectory).view(options.out)
-    out.print(f"-> {page}", style="green")
+    out.print(f"-> {escape(str(page))}", style="green")
     return 0
 
 
@@ -383,11 +394,12 @@ def find_model(name: str) -> Model:
     family, _, length = name.partition(":")
     if not length:
         return zoo.get(family) if family not in FAMILIES else zoo.get(family, FAMILIES[family])
-    if not length.isdigit() or family not in FAMILIES:
+    if not LENGTH.fullmatch(length) or family not in FAMILIES:
         raise ArgumentError(f"{name}: only {', '.join(FAMILIES)} take a length, like rope:50")
     return zoo.get(family, int(length))
 
 
+LENGTH = re.compile("[0-9]{1,18}")
 FAMILIES = {"rope": 20, "point_chain": 10, "random_chain": 6, "random_tree": 10, "general_arm": 6}
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import reference
+from torsor import reference, validate
 from torsor.algorithms import (
     articulated,
     composite,
@@ -32,7 +32,7 @@ from torsor.algorithms import (
 from torsor.errors import ArgumentError, SingularError
 from torsor.fixman.inertia import require_regular
 from torsor.methods import METHODS, MOST_FREEDOMS, SEGMENTS_FROM, automatic
-from torsor.model.model import Model, refuse_masked
+from torsor.model.model import Model
 from torsor.model.names import Frame
 from torsor.sweeps import Algorithm
 
@@ -166,7 +166,7 @@ def fixman_force(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
     Constrained dynamics at temperature kT visits q as often as sqrt(det M(q)) says; this force takes that
     weight away (Fixman 1974).
     """
-    return log_det_gradient(model, q) * (-0.5 * temperature(kT))
+    return log_det_gradient(model, q) * (-0.5 * validate.number("kT", kT, least=0.0))
 
 
 def coriolis_matrix(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
@@ -514,12 +514,9 @@ def _checked(model: Model, name: str, x: ArrayLike) -> Array:
     """An argument as an array of real, finite numbers of the right shape."""
     core = _shape(model, name)
     name = {"acceleration": "base_acceleration"}.get(name, name)
-    refuse_masked(name, x)
-    try:
-        array = np.asarray(x)
-    except ValueError as error:
-        raise ArgumentError(f"{name} is not an array of numbers: {error}") from None
-    if array.dtype.kind not in "fiubO" or (array.dtype.kind == "O" and array.size and array.flat[0] is None):
+    array = validate.array(name, x)
+    numeric = array.dtype.kind in "fiub" or (array.dtype.kind == "O" and all(map(_is_scalar, array.flat)))
+    if not numeric:
         raise ArgumentError(f"{name} has dtype {array.dtype}; real numbers are needed")
     if array.ndim < len(core) or array.shape[array.ndim - len(core) :] != core:
         wanted = ", ".join(map(str, core))
@@ -532,11 +529,9 @@ def _checked(model: Model, name: str, x: ArrayLike) -> Array:
     return array if array.dtype.kind in "fO" else array.astype(np.float64)
 
 
-def temperature(kT: Any) -> float:
-    """kT, which must be a finite number that is not negative."""
-    if isinstance(kT, float | int | np.number) and isfinite(kT) and kT >= 0:
-        return float(kT)
-    raise ArgumentError(f"kT is {kT!r}; a temperature is one finite number that is not negative")
+def _is_scalar(x: Any) -> bool:
+    """Whether the entry of an object array is a number or a symbol: something that can be added and multiplied."""
+    return hasattr(x, "__add__") and hasattr(x, "__mul__") and not isinstance(x, str | bytes | list | tuple)
 
 
 def _refuse_singular(algorithm: Algorithm, model: Model, q: Array) -> None:

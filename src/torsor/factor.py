@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torsor.algorithms import square_factor
 from torsor.dynamics import _call, log_det_mass_matrix
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
+from torsor.validate import array, batch, generator, number, shown
 
 Array = NDArray[Any]
 
@@ -59,7 +61,9 @@ class MassFactor:
 
 def mass_factor(model: Model, q: ArrayLike) -> MassFactor:
     """The square factor W of M(q) = W W^T: see `MassFactor`."""
-    return MassFactor(model, np.asarray(q))
+    if not isinstance(model, Model):
+        raise ArgumentError(f"model must be a torsor.Model, not {shown(model)}")
+    return MassFactor(model, array("q", q))
 
 
 def sample_velocities(model: Model, q: ArrayLike, rng: Any = None, *, kT: float = 1.0,
@@ -70,9 +74,12 @@ def sample_velocities(model: Model, q: ArrayLike, rng: Any = None, *, kT: float 
 
     rng   a NumPy Generator or a seed         kT   the mean energy of two freedoms, in the model's units
     """
-    if not (np.isfinite(kT) and kT >= 0):
-        raise ArgumentError(f"kT is {kT}; a temperature is finite and not negative")
-    q = np.asarray(q)
-    batch = size if isinstance(size, tuple) else (size,)
-    noise = np.random.default_rng(rng).standard_normal((*batch, *q.shape[:-1], model.nv))
-    return np.sqrt(kT) * mass_factor(model, q).solve_transposed(noise)
+    kT = number("kT", kT, least=0)
+    factor = mass_factor(model, q)
+    if factor.q.dtype.kind not in "iuf":
+        raise ArgumentError(f"q must be numbers, not {factor.q.dtype}")
+    shape = (*batch("size", size, factor.q.size), *factor.q.shape[:-1], model.nv)
+    noise = generator("rng", rng).standard_normal(shape)
+    if factor.q.dtype == np.float32:
+        noise = noise.astype(np.float32)
+    return sqrt(kT) * factor.solve_transposed(noise)

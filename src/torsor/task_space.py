@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from torsor import dynamics
 from torsor.algorithms import operational_space as algorithms
 from torsor.errors import ArgumentError, SingularError
-from torsor.factor import MassFactor
+from torsor.factor import MassFactor, mass_factor
 from torsor.model.model import Model
+from torsor.validate import array, real_array, shown
 
 Array = NDArray[Any]
 
@@ -71,7 +72,8 @@ class OperationalSpace:
         model, q = self.factor.model, self.factor.q
         h = dynamics.bias_forces(model, q, self.v)
         rates = [dynamics.jacobian_dot(model, q, self.v, frame) @ self.v[..., None] for frame in self.frames]
-        drift = self.response @ self.factor.solve(h)[..., None] - self.T @ np.concatenate(rates, axis=-2)
+        rate = np.concatenate(rates, axis=-2).astype(h.dtype, copy=False)
+        drift = self.response @ self.factor.solve(h)[..., None] - self.T @ rate
         return (self.inertia @ drift)[..., 0]
 
 
@@ -83,17 +85,22 @@ def operational_space(model: Model, q: ArrayLike, frames: int | str | Sequence[i
     v        (..., nv), needed for the bias only
     task     (k, 6 frames): components, or combinations, of the frames' twists (angular first); default all
     """
+    if not isinstance(frames, int | str | np.integer | Sequence):
+        raise ArgumentError(f"frames must be bodies or frames, by number or name, not {shown(frames)}")
     chosen = (frames,) if isinstance(frames, int | str | np.integer) else tuple(frames)
     if not chosen:
         raise ArgumentError("frames is empty: name at least one body or frame")
-    columns = 6 * len(chosen)
-    T = np.eye(columns) if task is None else np.asarray(task, dtype=np.float64)
-    if T.ndim != 2 or T.shape[1] != columns:
+    factor = mass_factor(model, q)
+    columns, dtype = 6 * len(chosen), factor.q.dtype if factor.q.dtype.kind in "fO" else np.dtype(np.float64)
+    T = np.eye(columns) if task is None else real_array("task", task)
+    if T.ndim != 2 or T.shape[1] != columns or not len(T):
         raise ArgumentError(f"task has shape {T.shape}; it must be (k, {columns}), six columns a frame")
-    q = np.asarray(q)
-    J = T @ np.concatenate([dynamics.jacobian(model, q, frame) for frame in chosen], axis=-2)
-    B = T @ np.concatenate([_response(model, q, frame) for frame in chosen], axis=-2)
-    return OperationalSpace(MassFactor(model, q), chosen, None if v is None else np.asarray(v), J, B, T)
+    T = T.astype(dtype, copy=False)
+    J, B = (
+        T @ np.concatenate([rows(model, factor.q, frame) for frame in chosen], axis=-2).astype(dtype, copy=False)
+        for rows in (dynamics.jacobian, _response)
+    )
+    return OperationalSpace(factor, chosen, None if v is None else array("v", v), J, B, T)
 
 
 def _response(model: Model, q: Array, frame: int | str) -> Array:

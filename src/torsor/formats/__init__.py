@@ -1,28 +1,52 @@
-"""Files <-> Model: the suffix of the path says the format."""
+"""Files <-> Model: the suffix of the path says the format.
+
+    .toml     text that people write and read; for models of up to some 10^5 bodies (`toml.py`)
+    .torsor   the arrays of the model, checksummed, for models of a million bodies (`binary.py`)
+
+Both give back the same model, bit for bit. A file is written whole or not at all, and what is read is checked like any
+other model: a damaged or hostile file is a ModelError.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
-from torsor.errors import ArgumentError
-from torsor.formats import toml
+from torsor.errors import ArgumentError, ModelError
+from torsor.files import read_whole, write_whole
+from torsor.formats import binary, toml
 from torsor.model import Model
+from torsor.validate import file_path, shown
 
-FORMATS = {".toml": toml}
+
+class Format(Protocol):
+    """What a format can do."""
+
+    def decode(self, content: bytes, path: str) -> Model:
+        """The model in the content of a file; `path` is what messages call it."""
+
+    def encode(self, model: Model) -> bytes:
+        """The content of the file of a model."""
+
+
+FORMATS: dict[str, Format] = {".toml": toml, ".torsor": binary}
 
 
 def load(path: str | Path) -> Model:
     """The model in a file."""
-    return _format(path).read(Path(path).read_text(encoding="utf-8"), str(path))
+    form = _format(path)
+    return form.decode(read_whole(path, ModelError), str(path))
 
 
 def save(model: Model, path: str | Path) -> None:
     """Write a model to a file from which `load` makes an equal one."""
-    Path(path).write_text(_format(path).write(model), encoding="utf-8")
+    if not isinstance(model, Model):
+        raise ArgumentError(f"model must be a torsor.Model, not {shown(model)}")
+    write_whole(path, _format(path).encode(model))
 
 
-def _format(path: str | Path):
-    try:
-        return FORMATS[Path(path).suffix.lower()]
-    except KeyError:
-        raise ArgumentError(f"{path}: unknown suffix; torsor reads and writes {', '.join(FORMATS)}") from None
+def _format(path: str | Path) -> Format:
+    suffix = file_path("path", path).suffix.lower()
+    if suffix not in FORMATS:
+        raise ArgumentError(f"{path}: unknown suffix; torsor reads and writes {', '.join(FORMATS)}")
+    return FORMATS[suffix]

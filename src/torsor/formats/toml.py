@@ -22,6 +22,21 @@
     body = "lower"
     p = [0.3, 0.0, 0.0]
 
+Tables of very many bodies read slowly. In their place a table [bodies] holds one column for each quantity: the
+arguments of `Model.tree`, as arrays or, which is far quicker, as strings with one line for each body, or one for all:
+
+    [bodies]
+    names = ["upper", "lower", ...]    # or one on each line; left out: link1, link2, ...
+    parent = "-1 0 1 2 2"              # the number of the body it hangs on, -1 the base
+    joint = "revolute"
+    p = '''
+    0.0 0.0 0.0
+    0.4 0.0 0.0
+    ...
+    '''
+
+Likewise a table [frames] holds `names`, `body` (their names, "" the base), `R` and `p`.
+
 In place of bodies a table [dh] describes a serial arm; its `link` rows and other keys are the arguments of
 `Model.from_dh`. Defaults are those of `Model.builder`; keys that torsor does not know are refused.
 """
@@ -29,21 +44,30 @@ In place of bodies a table [dh] describes a serial arm; its `link` rows and othe
 from __future__ import annotations
 
 import json
+import re
 import tomllib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torsor.errors import ModelError, TorsorError
+from torsor.formats.binary import compact
 from torsor.model import JOINTS, Model
-from torsor.model.builder import as_row
-from torsor.model.names import Frame
+from torsor.model.builder import as_row, as_rows
+from torsor.model.check import SHAPES
+from torsor.model.names import Frame, NumberedNames
+from torsor.validate import brief, encodable, shown
 
 Table = dict[str, Any]
+UPPER = [0, 1, 2, 4, 5, 8]  # xx, xy, xz, yy, yz, zz of a tensor's nine numbers
 
 # The keys of each table, with what their values are.
 NUMBERS = (int, float, list)
-MODEL_KEYS = {"name": str, "gravity": list, "allow_degenerate": bool, "body": list, "dh": dict, "frame": list}
+MODEL_KEYS = {"name": str, "gravity": list, "allow_degenerate": bool} | {
+    "body": list, "bodies": dict, "dh": dict, "frame": list, "frames": dict
+}  # fmt: skip
 BODY_KEYS = {"name": str, "parent": str, "joint": str} | dict.fromkeys(
     ("axis", "pitch", "R", "p", "mass", "com", "inertia"), NUMBERS
 )
@@ -61,24 +85,72 @@ LINK_SHAPES = {
     "inertia": (3, 3),
 }
 LINK_KEYS = {"name": str, "variable": str} | dict.fromkeys(LINK_SHAPES, NUMBERS)
+# Columns are arrays, or strings with one line for each row.
+COLUMN = (str, *NUMBERS)
+COLUMNS_KEYS = {"names": (str, list), "parent": COLUMN, "joint": COLUMN} | dict.fromkeys(SHAPES, COLUMN)
+FRAMES_KEYS = {"names": (str, list), "body": (str, list), "R": COLUMN, "p": COLUMN}
+QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*\"""")
+PUNCTUATION = re.compile(r"[,=\[\]{}]")
+MOST_PARTS = 100  # of a dotted key
+PLAIN = re.compile(r"[\w./:-]+(\n[\w./:-]+)*", re.ASCII)
+DECIMALS = 9  # of numbers that are short
+BLOCK = 1000  # rows written at a time
+MOST_TABLES = 1000  # more bodies or frames are written as columns: tomllib takes 0.2 ms for each table
+
+
+def decode(content: bytes, path: str) -> Model:
+    """The model in the content of a file; `path` is what messages call it."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None
+    return read(text, path)
+
+
+def encode(model: Model) -> bytes:
+    """The content of the file of a model."""
+    return write(model).encode("utf-8")
 
 
 def read(text: str, path: str) -> Model:
     """The model a TOML text describes; `path` is what messages call it."""
     try:
-        return _model(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, TorsorError) as error:
-        raise ModelError(f"{path}: {error}") from None
+        return _model(_parsed(text))
+    except TorsorError as error:
+        raise ModelError(f"{path}: {brief(error)}") from None
+
+
+def _parsed(text: str) -> Table:
+    if not encodable(text):
+        raise ModelError("the text holds a lone surrogate, which is no character")
+    for line in text.split("\n"):
+        if len(line) > MOST_PARTS and line.count(".") > MOST_PARTS:
+            _check_dots(line)
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ModelError("brackets are nested too deeply; no model needs more than three") from None
+    except ValueError as error:  # also of an integer of thousands of digits
+        raise ModelError(str(error)) from None
+
+
+def _check_dots(line: str) -> None:
+    """Refuse keys a.b.c... of many parts: tomllib takes time and memory as the square of their number."""
+    parts = PUNCTUATION.split(QUOTED.sub("", line))
+    if max(part.count(".") for part in parts) > MOST_PARTS:
+        raise ModelError(f"a key has more than {MOST_PARTS} parts; no key of a model has more than two")
 
 
 def _model(table: Table) -> Model:
     _check_keys("the model", table, MODEL_KEYS)
-    if ("body" in table) == ("dh" in table):
-        raise ModelError("describe the model either by [[body]] tables or by one [dh] table")
+    kinds = [key for key in READERS if key in table]
+    if len(kinds) != 1:
+        raise ModelError("describe the model either by [[body]] tables or by one [bodies] or one [dh] table")
     words: Table = {key: table[key] for key in ("name", "gravity", "allow_degenerate") if key in table}
-    model = _arm(table["dh"], words) if "dh" in table else _tree(table["body"], words)
+    model = READERS[kinds[0]](table[kinds[0]], words)
     rows = _rows(table.get("frame", []), "frame", FRAME_KEYS)
     frames = {row["name"]: (row.get("body"), *_placement(row)) for row in rows}
+    frames |= _frame_columns(table.get("frames", {}), frames)
     return model.with_frames(frames) if frames else model
 
 
@@ -104,11 +176,83 @@ def _arm(dh: Table, words: Table) -> Model:
     return Model.from_dh(names=[link["name"] for link in links], **columns, **options, **words)
 
 
+def _columns(table: Table, words: Table) -> Model:
+    """A table [bodies]: the arguments of `Model.tree`."""
+    _check_keys("[bodies]", table, COLUMNS_KEYS)
+    if "parent" not in table:
+        raise ModelError("[bodies] needs the column parent, one number for each body")
+    columns = {key: _column(key, table[key], shape) for key, shape in SHAPES.items() if key in table}
+    parent, joint = table["parent"], table.get("joint", "revolute")
+    if isinstance(parent, str):
+        parent = _parents(parent)
+    if isinstance(joint, str):
+        joint = joint.split()
+    return Model.tree(parent, joint, names=_names(table.get("names", [])), **columns, **words)
+
+
+READERS: dict[str, Callable[[Any, Table], Model]] = {"body": _tree, "bodies": _columns, "dh": _arm}
+
+
+def _names(column: str | list[Any]) -> list[Any]:
+    """A column of names; of a string, one on each line."""
+    return [line.strip() for line in column.strip().splitlines()] if isinstance(column, str) else column
+
+
+def _parents(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split()]
+    except ValueError as error:
+        raise ModelError(f"parent: {error}") from None
+
+
+def _column(key: str, value: Any, shape: tuple[int, ...]) -> Any:
+    """A column; of a string, one row for each of its lines."""
+    if not isinstance(value, str):
+        return as_rows(key, value, shape)
+    lines = value.strip().splitlines()
+    if not lines:
+        raise ModelError(f"{key} holds no numbers")
+    try:
+        rows = np.loadtxt(lines, ndmin=2)
+    except ValueError as error:
+        raise ModelError(f"{key}: {error}") from None
+    if key == "inertia":
+        rows = _tensors(rows)
+    if rows[0].size != np.prod(shape, dtype=int):
+        raise ModelError(f"{key} needs {np.prod(shape, dtype=int)} numbers a line, not {rows[0].size}")
+    return rows.reshape(len(rows), *shape)
+
+
+def _tensors(rows: NDArray[Any]) -> NDArray[Any]:
+    """Rows of three principal moments, or of xx, xy, xz, yy, yz, zz, as matrices; others as they are."""
+    if rows.shape[1] == 3:
+        return rows[:, :, None] * np.eye(3)
+    return rows[:, [[0, 1, 2], [1, 3, 4], [2, 4, 5]]] if rows.shape[1] == 6 else rows
+
+
+def _frame_columns(table: Table, others: Table) -> Table:
+    """A table [frames]: name -> (body, R, p)."""
+    _check_keys("[frames]", table, FRAMES_KEYS)
+    names, hosts = (_names(table.get(key, [])) for key in ("names", "body"))
+    if not all(isinstance(word, str) for word in (*names, *hosts)):
+        raise ModelError("[frames]: names and body must be lists of strings")
+    if len(set(names) | others.keys()) < len(names) + len(others):
+        raise ModelError("[frames]: a name is there twice")
+    n = len(names)
+    R = _column("R", table.get("R", np.eye(3).tolist()), (3, 3))
+    p = _column("p", table.get("p", [0.0, 0.0, 0.0]), (3,))
+    for key, column in {"body": hosts, "R": R, "p": p}.items():
+        if len(column) not in ((n,) if key == "body" else (1, n)):
+            raise ModelError(f"[frames]: {key} is given for {len(column)} frames, names for {n}")
+    R, p = np.broadcast_to(R, (n, 3, 3)), np.broadcast_to(p, (n, 3))
+    return {name: (host or None, *placement) for name, host, *placement in zip(names, hosts, R, p)}
+
+
 def _rows(tables: list[Any], kind: str, keys: dict[str, Any]) -> list[Table]:
     """The tables of one kind, checked, with tensors as 3x3 arrays."""
     rows: dict[str, Table] = {}
     for i, table in enumerate(tables):
-        if not isinstance(table, dict) or "name" not in table:
+        if not isinstance(table, dict) or not isinstance(table.get("name", ""), str) or not table.get("name"):
             raise ModelError(f"{kind} {i} has no name")
         label = f"{kind} {table['name']!r}"
         _check_keys(label, table, keys)
@@ -121,9 +265,9 @@ def _rows(tables: list[Any], kind: str, keys: dict[str, Any]) -> list[Table]:
 def _check_keys(label: str, table: Table, keys: dict[str, Any]) -> None:
     for key, value in table.items():
         if key not in keys:
-            raise ModelError(f"{label}: unknown key {key!r}; torsor knows {', '.join(keys)}")
+            raise ModelError(f"{label}: unknown key {shown(key)}; torsor knows {', '.join(keys)}")
         if not isinstance(value, keys[key]) or (isinstance(value, bool) and keys[key] is not bool):
-            raise ModelError(f"{label}: {key} = {value!r} has the wrong type")
+            raise ModelError(f"{label}: {key} = {shown(value)} has the wrong type")
 
 
 def _tensor(key: str, value: Any) -> Any:
@@ -145,11 +289,58 @@ def write(model: Model) -> str:
     lines = [f"name = {_value(model.name)}", f"gravity = {_value(model.gravity)}"]
     if model.allow_degenerate:
         lines.append("allow_degenerate = true")
-    for i in range(model.n):
-        lines += ["", "[[body]]", *_body(model, i)]
-    for name, frame in model.frames.items():
-        lines += ["", "[[frame]]", *_frame(model, name, frame)]
+    if model.n <= MOST_TABLES:
+        for i in range(model.n):
+            lines += ["", "[[body]]", *_body(model, i)]
+    else:
+        lines += ["", "[bodies]", *_body_columns(model)]
+    if len(model.frames) <= MOST_TABLES:
+        for name, frame in model.frames.items():
+            lines += ["", "[[frame]]", *_frame(model, name, frame)]
+    else:
+        lines += ["", "[frames]", *_columns_of_frames(model)]
     return "\n".join(lines) + "\n"
+
+
+def _body_columns(model: Model) -> list[str]:
+    """The columns of a table [bodies]; what is the same for all bodies is written once."""
+    lines = [] if isinstance(model.names, NumberedNames) else [f"names = {_strings(model.names)}"]
+    joint = " ".join(JOINTS[code].name for code in compact(model.joint))
+    lines += [f"parent = {_lines(model.parent)}", f'joint = "{joint}"']
+    arrays = {key: getattr(model, key) for key in SHAPES}
+    inertia = model.inertia.reshape(-1, 9)
+    if inertia.tobytes() == model.inertia.swapaxes(1, 2).tobytes():
+        arrays["inertia"] = inertia[:, UPPER]
+    return lines + [f"{key} = {_lines(compact(x))}" for key, x in arrays.items()]
+
+
+def _columns_of_frames(model: Model) -> list[str]:
+    """The columns of a table [frames]."""
+    frames = model.frames.values()
+    hosts = ["" if frame.body < 0 else model.names[frame.body] for frame in frames]
+    lines = [f"names = {_strings(model.frames)}", f"body = {_strings(hosts)}"]
+    arrays = {"R": np.array([frame.R for frame in frames]), "p": np.array([frame.p for frame in frames])}
+    return lines + [f"{key} = {_lines(compact(x))}" for key, x in arrays.items()]
+
+
+def _strings(words: Iterable[str]) -> str:
+    """A column of names: one line for each if they are plain, else an array."""
+    text = "\n".join(words)
+    if PLAIN.fullmatch(text):
+        return f"'''\n{text}\n'''"
+    return f"[{', '.join(map(_value, words))}]"
+
+
+def _lines(x: NDArray[Any]) -> str:
+    """A column: one line for each row. The shortest decimals of a double take twice as long to find as 17 digits, which
+    say as much: long numbers are written with 17.
+    """
+    rows = x.reshape(len(x), -1)
+    digits = "%r" if (np.round(x, DECIMALS) == x).all() else "%.17g"
+    line = " ".join([digits] * rows.shape[1])
+    blocks = (rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK))
+    text = "\n".join("\n".join([line] * len(block)) % tuple(block.ravel().tolist()) for block in blocks)
+    return f"'''\n{text}\n'''"
 
 
 def _body(model: Model, i: int) -> list[str]:
@@ -163,7 +354,9 @@ def _body(model: Model, i: int) -> list[str]:
     if joint.has_pitch:
         row["pitch"] = model.pitch[i]
     row |= _place(model.R[i], model.p[i])
-    row |= {"mass": model.mass[i], "com": model.com[i], "inertia": inertia[np.triu_indices(3)]}
+    symmetric = inertia.tobytes() == inertia.T.tobytes()  # bytes: -0.0 is not 0.0
+    tensor = inertia.ravel()[UPPER] if symmetric else inertia
+    row |= {"mass": model.mass[i], "com": model.com[i], "inertia": tensor}
     return [f"{key} = {_value(value)}" for key, value in row.items()]
 
 

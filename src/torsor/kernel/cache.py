@@ -33,21 +33,27 @@ def name_of(*parts: object) -> str:
 
 
 def folder() -> Path | None:
-    """Where it is kept, or None with TORSOR_CACHE=off.  TORSOR_CACHE may also name a folder."""
+    """Where it is kept, or None with TORSOR_CACHE=off.  TORSOR_CACHE may also name a folder; one that cannot be, such
+    as that of an unknown user, means no cache.
+    """
     setting = os.environ.get("TORSOR_CACHE", "")
     if setting.lower() in ("off", "0", "no", "none", "false"):
         return None
     if setting:
-        return Path(setting).expanduser()
+        return _expanded(Path(setting))
     if sys.platform == "darwin":
         home = Path("~/Library/Caches")
     elif sys.platform == "win32":
         home = Path(os.environ.get("LOCALAPPDATA", "~/AppData/Local"))
     else:
         home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return _expanded(home / "torsor")
+
+
+def _expanded(path: Path) -> Path | None:
     try:
-        return home.expanduser() / "torsor"
-    except RuntimeError:  # no home
+        return path.expanduser()
+    except RuntimeError:  # no home, or no such user
         return None
 
 

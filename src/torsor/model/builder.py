@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from torsor.errors import ArgumentError, ModelError
 from torsor.model.check import SHAPES, body_label, check_bodies, check_names, check_parents
 from torsor.model.joints import JOINTS, joint_code
-from torsor.model.names import Frame, NumberedNames
+from torsor.model.names import Frame, NumberedNames, word_list
+from torsor.validate import array, check_memory, integer, integer_array, real_array, shown
 
 if TYPE_CHECKING:
     from torsor.model.model import Model
@@ -24,6 +25,7 @@ Arrays = dict[str, Array]
 
 GRAVITY = (0.0, 0.0, -9.81)
 IDENTITY = np.eye(3)
+BODY_BYTES = 241  # of a body's row in the arrays of a Model
 FIXED = 255  # the code of a joint that does not move; never in a Model, where such bodies are merged
 # A norm this close to 1 is 1 up to rounding: dividing by it again would only stir the last bit.
 UNIT_NORM = 4 * np.finfo(np.float64).eps
@@ -68,6 +70,7 @@ def assemble(
     rows = {key: as_rows(key, x, SHAPES[key]) for key, x in given.items()} | {"joint": _codes(joint)}
     if parent is not None:
         rows["parent"] = _parents(parent)
+    names = word_list(names)
     n = count_bodies(n, rows, names)
     rows.setdefault("parent", np.arange(-1, n - 1))
     links = {key: np.broadcast_to(x, (n, *x.shape[1:])) for key, x in rows.items()}
@@ -89,25 +92,15 @@ def assemble(
 
 def as_rows(key: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
     """x as floats of shape (n, *shape), one row a body, or (1, *shape), one for all."""
-    x = _real(x, f"{key} must be numbers of shape {shape} or {_per_body(shape)}")
+    x = real_array(key, x, finite=False)  # check.py names the body of a NaN
     if key == "inertia" and x.shape[-1:] == (3,) and x.ndim < 3 and x.shape != (3, 3):
-        x = x[..., None] * IDENTITY  # principal moments; a 3x3 array is always one full tensor
+        with np.errstate(invalid="ignore"):
+            x = x[..., None] * IDENTITY  # principal moments; a 3x3 array is always one full tensor
     if x.shape == shape:
         return x[None]
     if x.shape[1:] == shape and x.ndim == len(shape) + 1:
         return x
     raise ArgumentError(f"{key} must have shape {shape} or {_per_body(shape)}, not {x.shape}")
-
-
-def _real(x: ArrayLike, complaint: str) -> Array:
-    """x as float64; words, truth values and ragged lists are refused."""
-    try:
-        x = np.asarray(x)
-    except ValueError:
-        raise ArgumentError(f"{complaint}, not a ragged list") from None
-    if x.dtype.kind not in "iuf":
-        raise ArgumentError(f"{complaint}, not {x.dtype}")
-    return x.astype(np.float64, copy=False)
 
 
 def _per_body(shape: tuple[int, ...]) -> str:
@@ -116,7 +109,10 @@ def _per_body(shape: tuple[int, ...]) -> str:
 
 def _codes(joint: str | Sequence[str] | Array) -> Array:
     """The codes of joint names, (n,) or (1,)."""
-    words, first, where = np.unique(np.atleast_1d(np.asarray(joint)), return_index=True, return_inverse=True)
+    given = array("joint", joint)
+    if given.ndim > 1 or given.dtype.kind != "U":
+        raise ArgumentError(f"joint must be the name of a joint type, or one for each body, not {shown(joint)}")
+    words, first, where = np.unique(np.atleast_1d(given), return_index=True, return_inverse=True)
     codes = np.empty(len(words), dtype=np.uint8)
     for k, word in enumerate(words):
         try:
@@ -127,10 +123,10 @@ def _codes(joint: str | Sequence[str] | Array) -> Array:
 
 
 def _parents(parent: ArrayLike) -> Array:
-    x = np.asarray(parent)
+    x = array("parent", parent)
     if x.ndim != 1 or x.dtype.kind not in "iu":
         raise ArgumentError(f"parent must be n integers (-1 is the base), not {x.dtype} of shape {x.shape}")
-    return x.astype(np.int64)
+    return integer_array("parent", x, np.int64)
 
 
 def count_bodies(n: int | None, rows: Arrays, names: Sequence[str] | None) -> int:
@@ -139,9 +135,7 @@ def count_bodies(n: int | None, rows: Arrays, names: Sequence[str] | None) -> in
     if names:
         counts["names"] = len(names)
     if n is not None:
-        if not isinstance(n, int | np.integer):
-            raise ArgumentError(f"n must be an integer, not {n!r}")
-        counts["n"] = int(n)
+        counts["n"] = integer("n", n)
     if not counts:
         return 1
     (first, count), *others = counts.items()
@@ -150,6 +144,7 @@ def count_bodies(n: int | None, rows: Arrays, names: Sequence[str] | None) -> in
             raise ArgumentError(f"{first} is given for {count} bodies, {key} for {other}")
     if count < 1:
         raise ArgumentError(f"a model needs at least one body; {first} is given for {count}")
+    check_memory(f"{first} = {shown(count)}", count * BODY_BYTES)
     return count
 
 
@@ -294,9 +289,13 @@ class Builder:
         inertia: ArrayLike = (0.0, 0.0, 0.0),
     ) -> Builder:
         """A body hung on `parent` (None: the base); the rest as in `Model.tree`, for one body."""
-        label = self._new(f"body {name!r}", name)
+        label = self._new("body", name)
+        if not isinstance(parent, str | None):
+            raise ArgumentError(f"{label}: parent must be the name of a body, None for the base, not {shown(parent)}")
         given = {"axis": axis, "pitch": pitch, "R": R, "p": p, "mass": mass, "com": com, "inertia": inertia}
         row = {key: as_row(label, key, x, SHAPES[key]) for key, x in given.items()}
+        if not isinstance(joint, str):
+            raise ArgumentError(f"{label}: joint must be the name of a joint type, not {shown(joint)}")
         if joint != "fixed":
             try:
                 joint_code(joint)
@@ -309,7 +308,9 @@ class Builder:
         self, name: str, body: str | None = None, R: ArrayLike = IDENTITY, p: ArrayLike = (0.0, 0.0, 0.0)
     ) -> Builder:
         """A named frame placed at (R, p) on a body (None: the base)."""
-        label = self._new(f"frame {name!r}", name)
+        label = self._new("frame", name)
+        if not isinstance(body, str | None):
+            raise ArgumentError(f"{label}: body must be the name of a body, None for the base, not {shown(body)}")
         self._frames[name] = (body, as_row(label, "R", R, (3, 3)), as_row(label, "p", p, (3,)))
         return self
 
@@ -324,7 +325,11 @@ class Builder:
         model = Model(**assemble(self._parents(), names=tuple(self._bodies), **columns, **self._words))
         return model.with_frames(self._frames) if self._frames else model
 
-    def _new(self, label: str, name: str) -> str:
+    def _new(self, kind: str, name: str) -> str:
+        """How messages call a body or frame of a new name."""
+        if not isinstance(name, str):
+            raise ArgumentError(f"the name of a {kind} must be a string, not {shown(name)}")
+        label = f"{kind} {name!r}"
         if name in self._bodies or name in self._frames:
             raise ModelError(f"{label} is there already: name every body and frame differently")
         return label
@@ -344,5 +349,5 @@ def as_row(label: str, key: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
     except ArgumentError:
         row = np.empty(0)
     if len(row) != 1:
-        raise ArgumentError(f"{label}: {key} must be numbers of shape {shape}, not {x!r}")
+        raise ArgumentError(f"{label}: {key} must be numbers of shape {shape}, not {shown(x)}")
     return row[0]

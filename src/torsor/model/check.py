@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.errors import ModelError
+from torsor.errors import ArgumentError, ModelError
 from torsor.model.joints import JOINTS
 from torsor.model.names import Frame, NumberedNames
+from torsor.validate import encodable, integer, shown
 
 if TYPE_CHECKING:
     from torsor.model.model import Model
@@ -47,6 +48,8 @@ SHAPES: dict[str, tuple[int, ...]] = {
 
 def check_model(model: Model) -> None:
     """Raise a ModelError naming the offender unless every rule of this file holds."""
+    if not isinstance(model.allow_degenerate, bool | np.bool_):
+        raise ModelError(f"allow_degenerate must be True or False, not {shown(model.allow_degenerate)}")
     check_names(model.names, model.frames)
     if model.parent.ndim != 1 or len(model.parent) == 0:
         raise ModelError("a model needs at least one body that moves: parent has shape (n,) with n >= 1")
@@ -59,7 +62,9 @@ def check_model(model: Model) -> None:
     check_carried_mass(model.parent, model.mass, model.names)
     check_frames(model.frames, model.n)
     if not isinstance(model.name, str):
-        raise ModelError(f"the name of a model is a string, not {model.name!r}")
+        raise ModelError(f"the name of a model is a string, not {shown(model.name)}")
+    if not encodable(model.name):
+        raise ModelError(f"the name of the model, {model.name!a}, holds a lone surrogate, which is no character")
     if model.gravity.shape != (3,) or not np.isfinite(model.gravity).all():
         raise ModelError(f"gravity must be three finite numbers, not {model.gravity}")
 
@@ -67,15 +72,17 @@ def check_model(model: Model) -> None:
 def check_names(names: Sequence[str], frames: Iterable[str]) -> None:
     """Names are words, and no two bodies or frames share one."""
     frames = list(frames)
-    if isinstance(names, NumberedNames):
-        clashes = [name for name in frames if name in names]
-        words = frames
-    else:
-        words = [*names, *frames]
-        clashes = _repeated(words) if len(set(map(str, words))) < len(words) else []
+    words = frames if isinstance(names, NumberedNames) else [*names, *frames]
     for i, word in enumerate(words):
         if not isinstance(word, str) or not word:
-            raise ModelError(f"name {i} is {word!r}: bodies and frames are named by non-empty strings")
+            raise ModelError(f"name {i} is {shown(word)}: bodies and frames are named by non-empty strings")
+    if not encodable("".join(words)):
+        i, word = next((i, word) for i, word in enumerate(words) if not encodable(word))
+        raise ModelError(f"name {i} is {word!a}: it holds a lone surrogate, which is no character")
+    if isinstance(names, NumberedNames):
+        clashes = [name for name in frames if name in names]
+    else:
+        clashes = _repeated(words) if len(set(words)) < len(words) else []
     if clashes:
         raise ModelError(f"the name {clashes[0]!r} is given twice: name every body and frame differently")
 
@@ -113,6 +120,7 @@ def check_bodies(links: Mapping[str, Array], names: Sequence[str], allow_degener
         _check_block(block, partial(body_label, names, start=start), allow_degenerate)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _check_block(links: Mapping[str, Array], label: Label, allow_degenerate: bool) -> None:
     for key in SHAPES:
         for i in np.argwhere(~np.isfinite(links[key]))[:1, 0]:
@@ -203,6 +211,27 @@ def check_carried_mass(parent: Array, mass: Array, names: Sequence[str]) -> None
         )
 
 
+def checked_frames(frames: Any, freeze: Callable[[Any], Array]) -> dict[str, Frame]:
+    """The Frames of a mapping name -> (body, R, p), their arrays frozen."""
+    result = {}
+    for name, (body, R, p) in placements(frames).items():
+        try:
+            result[name] = Frame(integer("body", body), freeze(R), freeze(p))
+        except ArgumentError as error:
+            raise ModelError(f"frame {shown(name)}: {error}") from None
+    return result
+
+
+def placements(frames: Any) -> Mapping[str, tuple[Any, Any, Any]]:
+    """The frames, if they are a mapping name -> (body, R, p)."""
+    if not isinstance(frames, Mapping):
+        raise ArgumentError(f"frames must map names to (body, R, p), not {shown(frames)}")
+    for name, placement in frames.items():
+        if not isinstance(placement, tuple | list) or len(placement) != 3:
+            raise ArgumentError(f"frame {shown(name)} must be (body, R, p), not {shown(placement)}")
+    return frames
+
+
 def check_frames(frames: Mapping[str, Frame], n: int) -> None:
     """Named frames sit on a body or the base, with a finite placement and a rotation."""
     labels = list(frames)
@@ -213,10 +242,11 @@ def check_frames(frames: Mapping[str, Frame], n: int) -> None:
             raise ModelError(
                 f"frame {name!r}: R must have shape (3, 3) and p (3,), not {R.shape} and {p.shape}"
             )
-        if not (np.isfinite(R).all() and np.isfinite(p).all()):
-            raise ModelError(f"frame {name!r}: its placement holds a NaN or an infinity")
     if labels:
-        _check_rotations(np.stack([frame.R for frame in frames.values()]), lambda i: f"frame {labels[i]!r}")
+        R, p = (np.stack([getattr(frame, key) for frame in frames.values()]) for key in ("R", "p"))
+        for i in _first(~(np.isfinite(R).all(axis=(1, 2)) & np.isfinite(p).all(axis=1))):
+            raise ModelError(f"frame {labels[i]!r}: its placement holds a NaN or an infinity")
+        _check_rotations(R, lambda i: f"frame {labels[i]!r}")
 
 
 def _components(A: Array) -> Array:

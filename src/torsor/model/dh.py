@@ -20,8 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor.errors import ArgumentError
 from torsor.model.builder import as_rows, assemble, count_bodies
-from torsor.model.names import Frame
+from torsor.model.names import Frame, word_list
 from torsor.model.rounding import clean_sum, turned_tensor, turned_vector
+from torsor.validate import array, chosen, flag, shown
 
 Array = NDArray[Any]
 Placement = tuple[Array, Array]  # (R, p), one row a link
@@ -72,20 +73,20 @@ def dh_fields(
     **words: Any,
 ) -> dict[str, Any]:
     """The fields of the Model of a DH table; see `Model.from_dh`."""
-    if convention not in ("craig", "standard"):
-        raise ArgumentError(f"unknown DH convention {convention!r}: torsor knows 'craig' and 'standard'")
+    chosen("DH convention", convention, ("craig", "standard"))
     table = {"a": a, "alpha": alpha, "d": d, "theta": theta, "mass": mass}
     rows = {key: as_rows(key, x, ()) for key, x in table.items()}
-    rows |= {
-        "com": _mass_centre(com, r),
-        "inertia": as_rows("inertia", inertia, (3, 3)),
-        "variable": _moves(variable),
-    }
-    n = count_bodies(n, rows, words.get("names"))
+    rows |= {"com": _mass_centre(com, r), "inertia": as_rows("inertia", inertia, (3, 3))}
+    for key, x in rows.items():
+        for i in np.argwhere(~np.isfinite(x))[:1, 0]:
+            raise ArgumentError(f"{key} of DH row {i} holds a NaN or an infinity; every number must be finite")
+    rows["variable"] = _moves(variable)
+    words["names"] = word_list(words.get("names"))
+    n = count_bodies(n, rows, words["names"])
     rows = {key: np.broadcast_to(x, (n, *x.shape[1:])) for key, x in rows.items()}
     turns, along = rows["variable"].T
 
-    unit = np.pi / 180 if degrees else 1.0
+    unit = np.pi / 180 if flag("degrees", degrees) else 1.0
     x_screw, z_screw = _screw(X, rows["a"], rows["alpha"] * unit), _screw(Z, rows["d"], rows["theta"] * unit)
     first, second = (x_screw, z_screw) if convention == "craig" else (z_screw, x_screw)
     first_moves = along == (X if convention == "craig" else Z)
@@ -120,10 +121,10 @@ def _mass_centre(com: ArrayLike | None, r: ArrayLike | None) -> Array:
 
 def _moves(variable: str | Sequence[str]) -> Array:
     """For each row (does the joint turn?, along which axis does it move?)."""
-    names = np.atleast_1d(np.asarray(variable)).tolist()
+    names = np.atleast_1d(array("variable", variable)).tolist()
     for i, name in enumerate(names):
-        if name not in MOVES:
-            raise ArgumentError(f"variable {name!r} of DH row {i} is unknown: choose from {', '.join(MOVES)}")
+        if not isinstance(name, str) or name not in MOVES:
+            raise ArgumentError(f"variable {shown(name)} of DH row {i} is unknown: choose from {', '.join(MOVES)}")
     return np.array([MOVES[name] for name in names])
 
 

@@ -25,10 +25,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor.errors import ArgumentError, ModelError
 from torsor.model.builder import GRAVITY, Builder, Links, as_row, assemble
-from torsor.model.check import check_model
+from torsor.model.check import check_model, checked_frames, placements
 from torsor.model.dh import DHTable, dh_fields
 from torsor.model.joints import JOINTS, Joint
-from torsor.model.names import Frame, NumberedNames
+from torsor.model.names import Frame, NumberedNames, word_list
+from torsor.validate import batch as batch_shape
+from torsor.validate import array, generator, integer_array, real_array, shown
 
 Array = NDArray[Any]
 
@@ -63,12 +65,8 @@ class Model:
     def __post_init__(self) -> None:
         for key in _PHYSICS:
             self._set(key, _frozen(getattr(self, key), _DTYPE.get(key, np.float64), key))
-        names = self.names or NumberedNames(self.parent.size)
-        self._set("names", names if isinstance(names, NumberedNames) else tuple(names))
-        frames = {
-            name: Frame(int(body), _frozen(R), _frozen(p)) for name, (body, R, p) in self.frames.items()
-        }
-        self._set("frames", MappingProxyType(frames))
+        self._set("names", word_list(self.names) or NumberedNames(self.parent.size))
+        self._set("frames", MappingProxyType(checked_frames(self.frames, _frozen)))
         check_model(self)
         # Articulated inertias must be exactly symmetric to keep their digits on long chains; so must these.
         transposed = self.inertia.swapaxes(1, 2)
@@ -134,7 +132,10 @@ class Model:
         return cls(**dh_fields(**table))
 
     def save(self, path: str | Path) -> None:
-        """Write the model to a TOML file; `torsor.load` reads back an equal model, bit for bit."""
+        """Write the model to a file, .toml (text) or .torsor (binary, for very many bodies).
+
+        `torsor.load` reads back an equal model, bit for bit.
+        """
         from torsor.formats import save
 
         save(self, path)
@@ -214,7 +215,7 @@ class Model:
                 )
             return Frame(int(name) % self.n, np.eye(3), np.zeros(3))
         if not isinstance(name, str):
-            raise ArgumentError(f"body {name!r} is neither a number nor the name of a body or frame")
+            raise ArgumentError(f"body {shown(name)} is neither a number nor the name of a body or frame")
         if name in self.frames:
             return self.frames[name]
         try:
@@ -224,7 +225,7 @@ class Model:
 
     def with_frames(self, frames: Mapping[str, tuple[str | None, ArrayLike, ArrayLike]]) -> Model:
         """This model with more named frames: name -> (body or frame it sits on, R, p), None the base."""
-        more = {name: self._placed(name, *placement) for name, placement in frames.items()}
+        more = {name: self._placed(name, *placement) for name, placement in placements(frames).items()}
         return replace(self, frames={**self.frames, **more})
 
     def _placed(self, name: str, host: str | None, R: ArrayLike, p: ArrayLike) -> Frame:
@@ -236,7 +237,10 @@ class Model:
             raise ModelError(f"frame {name!r}: {error}") from None
         label = f"frame {name!r}"
         R, p = as_row(label, "R", R, (3, 3)), as_row(label, "p", p, (3,))
-        return Frame(body, R0 @ R, p0 + R0 @ p)
+        if host not in self.frames:  # a body's own frame, or the base's: nothing to compose, and -0.0 stays -0.0
+            return Frame(body, R, p)
+        with np.errstate(invalid="ignore"):
+            return Frame(body, R0 @ R, p0 + R0 @ p)
 
     @cached_property
     def _index(self) -> Callable[[str], int]:
@@ -266,8 +270,8 @@ class Model:
 
     def random_configuration(self, rng: Any = None, size: int | tuple[int, ...] | None = None) -> Array:
         """Random configurations (*size, nq), rotations uniform; rng is a NumPy Generator or a seed."""
-        rng = np.random.default_rng(rng)
-        batch = () if size is None else tuple(np.atleast_1d(size).tolist())
+        rng = generator("rng", rng)
+        batch = () if size is None else batch_shape("size", size, self.nq)
         q = np.empty((*batch, self.nq))
         for joint, q_columns, _ in self.joint_groups:
             shape = (*batch, *q_columns.shape)
@@ -309,8 +313,7 @@ class Model:
 
     def _rows(self, what: str, x: ArrayLike, width: int) -> Array:
         """x as a floating array (..., width)."""
-        refuse_masked(what, x)
-        x = np.asarray(x)
+        x = array(what, x)
         if x.dtype.kind not in "iuf":
             raise ArgumentError(f"{what} must hold real numbers, not {x.dtype}")
         if x.ndim == 0 or x.shape[-1] != width:
@@ -355,22 +358,13 @@ _programs: weakref.WeakValueDictionary[str, Programs] = weakref.WeakValueDiction
 
 
 def _frozen(x: ArrayLike, dtype: Any = np.float64, what: str = "an array of a Model") -> Array:
-    """A read-only contiguous copy; an array that is already frozen is shared."""
-    if isinstance(x, np.ndarray) and x.dtype == dtype and x.base is None and not x.flags.writeable:
-        return x
-    x = np.asarray(x)
-    kinds, words = ("iuf", "numbers") if dtype is np.float64 else ("iu", "integers")
-    if x.dtype.kind not in kinds:
-        raise ArgumentError(f"{what} must hold {words}, not {x.dtype}")
-    frozen = x.astype(dtype, order="C")
+    """A read-only contiguous copy. Even a read-only array is copied: an earlier view of it may still be writable."""
+    if dtype is np.float64:
+        frozen = real_array(what, x, finite=False).astype(dtype, order="C")  # check.py names the body of a NaN
+    else:
+        frozen = integer_array(what, x, dtype)
     frozen.flags.writeable = False
     return frozen
-
-
-def refuse_masked(what: str, x: Any) -> None:
-    """Raise if x is a masked array: np.asarray would take what lies behind the mask for numbers."""
-    if hasattr(x, "mask") and isinstance(x, np.ma.MaskedArray):
-        raise ArgumentError(f"{what} is a masked array; fill or drop what is masked")
 
 
 def _starts(joint: Array, widths: list[int]) -> Array:

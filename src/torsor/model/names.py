@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from torsor.errors import ArgumentError
+from torsor.validate import shown
+
 
 class Frame(NamedTuple):
     """A frame fixed to a body: its placement (R, p) in the body's frame; body -1 is the base."""
@@ -25,6 +28,19 @@ class Frame(NamedTuple):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Frame) and self.key == other.key
+
+
+def word_list(names: Any) -> Sequence[str]:
+    """The names as a sequence that does not change; empty for None. `check_names` looks at each."""
+    if names is None or isinstance(names, NumberedNames):
+        return names or ()
+    if isinstance(names, str):
+        raise ArgumentError(f"names must be one string for each body, not the string {shown(names)}")
+    try:
+        words = tuple(names)
+    except TypeError:
+        raise ArgumentError(f"names must be one string for each body, not {shown(names)}") from None
+    return tuple(str(word) if isinstance(word, str) else word for word in words)  # NumPy has strings of its own
 
 
 class NumberedNames(Sequence[str]):

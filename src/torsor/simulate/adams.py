@@ -99,7 +99,10 @@ class Adams(Staged):
 
     def recall(self, memory: Memory) -> None:
         super().recall(memory)
-        self.k, self.known = map(int, memory["orders"])
+        k, known = map(int, memory["orders"])
+        if not 1 <= k <= known <= HIGHEST:
+            raise ValueError(f"orders {k}, {known}")
+        self.k, self.known = k, known
         self.times[:], self.phi[:] = memory["times"], memory["phi"]
 
 

@@ -17,6 +17,7 @@ from torsor import dynamics
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
 from torsor.simulate.references import Reference
+from torsor.validate import chosen, function, number, parameter, real_array, shown
 
 Array = NDArray[Any]
 Force = Callable[[float, Array, Array], Array]
@@ -28,6 +29,9 @@ class Constant:
     """tau, always."""
 
     tau: ArrayLike
+
+    def __post_init__(self) -> None:
+        parameter("tau", self.tau)
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         return np.asarray(self.tau, dtype=np.float64)
@@ -41,7 +45,7 @@ class Table:
     """
 
     def __init__(self, t: ArrayLike, tau: ArrayLike, between: str = "linear") -> None:
-        self.t, self.tau = np.asarray(t, dtype=np.float64), np.asarray(tau, dtype=np.float64)
+        self.t, self.tau = real_array("t", t), real_array("tau", tau)
         if self.t.ndim != 1 or self.tau.shape[:1] != self.t.shape or self.tau.ndim != 2 or len(self.t) < 2:
             raise ArgumentError(f"a table needs t (m,) and tau (m, nv), m > 1, not {self.t.shape}, {self.tau.shape}")
         if not (np.diff(self.t) > 0).all():
@@ -49,8 +53,7 @@ class Table:
         ways: dict[str, Callable[[float], Array]] = {
             "linear": self._linear, "previous": self._previous, "cubic": self._cubic,
         }  # fmt: skip
-        if between not in ways:
-            raise ArgumentError(f"between={between!r} is unknown; choose one of: {', '.join(ways)}")
+        chosen("between", between, ways)
         self.between, self._at = between, ways[between]
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
@@ -76,8 +79,10 @@ class Table:
     @classmethod
     def following(cls, model: Model, reference: Reference, t: ArrayLike, between: str = "linear") -> Table:
         """The torques that a reference motion needs, by inverse dynamics at the times t."""
-        times = np.asarray(t, dtype=np.float64)
-        q, v, a = (np.array(x) for x in zip(*map(reference, times)))
+        times = np.atleast_1d(real_array("t", t))
+        if times.ndim != 1 or not times.size:
+            raise ArgumentError(f"t must be times (m,), not {times.shape}")
+        q, v, a = (np.array(x) for x in zip(*map(function("reference", reference), times)))
         return cls(times, dynamics.inverse_dynamics(model, q, v, a), between)
 
 
@@ -89,6 +94,9 @@ class PD:
     reference: Reference
     kp: Parameter
     kd: Parameter
+
+    def __post_init__(self) -> None:
+        _check(self, "kp", "kd")
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         q_d, v_d, _ = self.reference(t)
@@ -104,6 +112,9 @@ class ComputedTorque:
     kp: Parameter = 100.0
     kd: Parameter = 20.0
 
+    def __post_init__(self) -> None:
+        _check(self, "kp", "kd")
+
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         q_d, v_d, a_d = self.reference(t)
         a = a_d + self.kd * (v_d - v) + self.kp * _difference(self.model, q, q_d)
@@ -118,8 +129,16 @@ class Friction:
     coulomb: Parameter = 0.0
     creep: float = 1e-3
 
+    def __post_init__(self) -> None:
+        _check(self, "viscous", "coulomb")
+        number("creep", self.creep, above=0)
+
     def __call__(self, t: float, q: Array, v: Array) -> Array:
-        return -self.viscous * v - self.coulomb * np.tanh(v / self.creep)
+        try:
+            return -self.viscous * v - self.coulomb * np.tanh(v / self.creep)
+        except ValueError:
+            sizes = f"{np.shape(self.viscous)} and {np.shape(self.coulomb)}"
+            raise ArgumentError(f"viscous and coulomb have shapes {sizes}; the model has {len(v)} freedoms") from None
 
 
 @dataclass(frozen=True)
@@ -130,6 +149,12 @@ class Spring:
     stiffness: Parameter
     rest: ArrayLike | None = None  # the neutral configuration
     damping: Parameter = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self, "stiffness", "damping")
+        if self.rest is not None:
+            rest = real_array("rest", self.rest, (self.model.nq,))
+            self.model.check_quaternions(rest, "rest")
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         rest = self.model.neutral() if self.rest is None else self.rest
@@ -151,8 +176,14 @@ class Limits:
     damping: Parameter = 1e2
 
     def __post_init__(self) -> None:
+        _check(self, "stiffness", "damping")
         if self.model.nq != self.model.nv:
             raise ArgumentError(f"joint limits need joints without quaternions; {self.model!r} has some")
+        lower, upper = (parameter(key, getattr(self, key), self.model.nv, finite=False) for key in ("lower", "upper"))
+        if (lower > upper).any():
+            raise ArgumentError("lower must not exceed upper")
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         below, above = np.maximum(self.lower - q, 0), np.maximum(q - self.upper, 0)
@@ -169,8 +200,8 @@ class External:
     """
 
     def __init__(self, model: Model, wrenches: ArrayLike | Callable[[float, Array, Array], Array]) -> None:
-        self.weightless = replace(model, gravity=np.zeros(3))
-        self.wrenches = wrenches
+        self.weightless = replace(_model(model), gravity=np.zeros(3))
+        self.wrenches = wrenches if callable(wrenches) else real_array("wrenches", wrenches, (model.n, 6))
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         w = self.wrenches(t, q, v) if callable(self.wrenches) else self.wrenches
@@ -179,10 +210,10 @@ class External:
 
 def pull(model: Model, body: str, force: ArrayLike, at: ArrayLike = (0.0, 0.0, 0.0)) -> External:
     """A constant force, given in the base's axes, on a point of a body, given in the body's frame."""
-    frame, force = model.frame(body), np.asarray(force, dtype=np.float64)
+    frame, force = _model(model).frame(body), real_array("force", force, (3,))
     if frame.body < 0:
         raise ArgumentError(f"{body!r} is on the base, which no force moves")
-    point = frame.p + frame.R @ np.asarray(at, dtype=np.float64)
+    point = frame.p + frame.R @ real_array("at", at, (3,))
 
     def wrenches(t: float, q: Array, v: Array) -> Array:
         w = np.zeros((model.n, 6))
@@ -192,6 +223,24 @@ def pull(model: Model, body: str, force: ArrayLike, at: ArrayLike = (0.0, 0.0, 0
         return w
 
     return External(model, wrenches)
+
+
+def _check(force: Any, *parameters: str) -> None:
+    """Look at the model and the reference of a force, where it has them, and take these parameters as arrays."""
+    model = getattr(force, "model", None)
+    if hasattr(force, "model"):
+        _model(model)
+    if hasattr(force, "reference"):
+        function("reference", force.reference)
+    for name in parameters:
+        value = parameter(name, getattr(force, name), None if model is None else model.nv)
+        object.__setattr__(force, name, value if value.ndim else float(value))
+
+
+def _model(model: Any) -> Model:
+    if not isinstance(model, Model):
+        raise ArgumentError(f"model must be a torsor.Model, not {shown(model)}")
+    return model
 
 
 def _difference(model: Model, q: Array, goal: ArrayLike) -> Array:

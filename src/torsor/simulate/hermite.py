@@ -28,7 +28,8 @@ def interpolate(coordinates: Coordinates, t0: Any, row0: Array, t1: Any, row1: A
 
     Quaternions are interpolated in R^4 and then made units; v follows from the rate of q.
     """
-    h = np.broadcast_to(t1 - t0, t.shape)[:, None]
+    # a step of no length, the last row of a trajectory, is at its beginning
+    h = np.broadcast_to(np.where(t1 > t0, t1 - t0, 1.0), t.shape)[:, None]
     s = (t - t0)[:, None] / h
     data = np.stack([*_derivatives(coordinates, row0), *_derivatives(coordinates, row1)])
     scale = h ** np.array([0, 1, 2, 0, 1, 2])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from torsor.errors import ArgumentError
 from torsor.simulate.adams import Adams
 from torsor.simulate.radau import RadauIIA
 from torsor.simulate.runge_kutta import DormandPrince, DormandPrince853, Fehlberg45
 from torsor.simulate.stepper import Stepper
 from torsor.simulate.structure import SemiImplicitEuler, StoermerVerlet, Variational
+from torsor.validate import chosen
 
 METHODS: dict[str, type[Stepper]] = {
     "dopri5": DormandPrince,
@@ -23,6 +23,4 @@ METHODS: dict[str, type[Stepper]] = {
 
 def method_named(name: str) -> type[Stepper]:
     """The integrator of that name."""
-    if name not in METHODS:
-        raise ArgumentError(f"unknown method {name!r}; choose one of: {', '.join(METHODS)}")
-    return METHODS[name]
+    return METHODS[chosen("method", name, METHODS)]

@@ -17,6 +17,7 @@ from torsor.errors import ArgumentError, SingularError
 from torsor.model.model import Model
 from torsor.simulate.coordinates import Coordinates
 from torsor.simulate.forces import Constant, Force
+from torsor.validate import parameter
 
 if TYPE_CHECKING:
     from torsor.kernel.program import Program
@@ -36,8 +37,8 @@ class Motion:
 
     def __init__(self, model: Model, forces: Sequence[Force] = (), armature: ArrayLike = 0.0) -> None:
         self.model, self.coordinates, self.forces = model, Coordinates(model), tuple(forces)
-        self.armature = np.broadcast_to(np.asarray(armature, dtype=np.float64), (model.nv,))
-        if not (np.isfinite(self.armature) & (self.armature >= 0)).all():
+        self.armature = np.broadcast_to(parameter("armature", armature, model.nv), (model.nv,))
+        if not (self.armature >= 0).all():
             raise ArgumentError(f"armature must be inertias >= 0, not {self.armature}")
         if self.armature[self.coordinates.curved_freedoms].any():
             raise ArgumentError("armature is the inertia of rotors on axes: make it 0 for spherical and free joints")

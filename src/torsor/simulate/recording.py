@@ -26,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.errors import TorsorError
+from torsor.files import read_whole, write_whole
+from torsor.validate import file_path
 
 Array = NDArray[Any]
 Memory = dict[str, Array]
@@ -34,6 +36,7 @@ MAGIC = b"torsor trajectory 1\n"
 HEADER, CHUNK = b"HEAD", b"ROWS"
 PREFIX = 4 + 8 + 8 + 16  # bytes of a frame before its payload
 NUMBER = np.dtype("<f8")
+MOST_NUMBERS = 2**31  # along an axis: more is damage
 
 
 class RecordingError(TorsorError):
@@ -66,20 +69,17 @@ class Recording:
 
 def read(path: str | Path) -> Recording:
     """Everything up to the first damage, or to the end that a crash has left."""
-    path = Path(path)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise RecordingError(f"{path}: cannot be read ({error.strerror})") from None
-    if not content.startswith(MAGIC):
-        raise RecordingError(f"{path} is not a torsor trajectory")
+    path = file_path("path", path)
+    content = read_whole(path, RecordingError, magic=MAGIC, kind="torsor trajectory")
     header, chunks, end, damage = None, [], len(MAGIC), None
     try:
         for kind, payload, after in _frames(content):
-            if kind == HEADER:
-                header = json.loads(payload)
+            if kind == HEADER and header is None:
+                header = _header(payload)
+            elif kind == CHUNK and header is not None:
+                chunks.append(_unpack(payload, header["width"]))
             else:
-                chunks.append(_unpack(payload))
+                raise _Damaged("is out of place")
             end = after
     except _Damaged as damaged:
         damage = f"chunk {len(chunks)} (byte {end} of {len(content)}) {damaged}"
@@ -97,7 +97,8 @@ class Recorder:
     @classmethod
     def create(cls, path: str | Path, header: dict[str, Any], expected_bytes: int = 0) -> Recorder:
         """A new file, after a look at whether it can be written and the run will fit."""
-        path, part = Path(path), Path(f"{path}.part")
+        path = file_path("path", path)
+        part, start = Path(f"{path}.part"), beginning(header)
         if path.exists():
             raise RecordingError(f"{path} exists: resume that run, or choose another name")
         try:
@@ -112,20 +113,25 @@ class Recorder:
                 "record fewer rows (a larger dt) or choose another disk"
             )
         recorder = cls(part, 0)
-        recorder._write(MAGIC + _frame(HEADER, json.dumps(header).encode()))
-        recorder.path = part.rename(path)  # a file of this name always has its header
+        try:
+            recorder._write(start)
+            recorder.path = part.rename(path)  # a file of this name always has its header
+        except (OSError, RecordingError) as error:
+            part.unlink(missing_ok=True)
+            raise RecordingError(f"{path}: cannot be written ({error})") from None
         return recorder
 
     @classmethod
     def reopen(cls, recording: Recording) -> Recorder:
         """Go on after the last whole chunk; a damaged rest is kept beside the file, as <name>.damaged."""
         if recording.damage is not None:
-            rest = recording.path.read_bytes()[recording.end :]
-            Path(f"{recording.path}.damaged").write_bytes(rest)
+            rest = read_whole(recording.path, RecordingError)[recording.end :]
+            write_whole(f"{recording.path}.damaged", rest, RecordingError)
         return cls(recording.path, recording.end)
 
     def append(self, rows: Array, memory: Memory) -> None:
-        self._write(_frame(CHUNK, _pack(rows, memory)))
+        """Write rows, and the memory of the integrator after them."""
+        self._write(chunk(rows, memory))
 
     def _write(self, data: bytes) -> None:
         """All of it, on the disk, after the last whole chunk; or nothing."""
@@ -148,7 +154,20 @@ class Recorder:
 
 
 class _Damaged(Exception):
-    pass
+    """A frame is not as it was written; the message says how."""
+
+
+def beginning(header: dict[str, Any]) -> bytes:
+    """How a file begins."""
+    try:
+        return MAGIC + _frame(HEADER, json.dumps(header).encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RecordingError(f"about must be words and numbers, as JSON holds them: {error}") from None
+
+
+def chunk(rows: Array, memory: Memory) -> bytes:
+    """A chunk as it stands in a file."""
+    return _frame(CHUNK, _pack(rows, memory))
 
 
 def _frame(kind: bytes, payload: bytes) -> bytes:
@@ -187,11 +206,43 @@ def _pack(rows: Array, memory: Memory) -> bytes:
     return b"".join([json.dumps(shapes).encode(), b"\n", *numbers])
 
 
-def _unpack(payload: bytes) -> Chunk:
-    line, numbers = payload.split(b"\n", 1)
-    shapes = json.loads(line)
+def _header(payload: bytes) -> dict[str, Any]:
+    header = _json(payload)
+    kinds = {"model": str, "model_key": str, "width": int, "about": dict}
+    if not all(isinstance(header.get(key), kind) for key, kind in kinds.items()):
+        raise _Damaged(f"does not hold {', '.join(kinds)}")
+    if not 0 < header["width"] < MOST_NUMBERS:
+        raise _Damaged("has no width")
+    return header
+
+
+def _unpack(payload: bytes, width: int) -> Chunk:
+    line, _, numbers = payload.partition(b"\n")
+    words = _json(line)
+    memory = words.get("memory")
+    if not isinstance(memory, dict) or len(numbers) % NUMBER.itemsize:
+        raise _Damaged("does not hold rows and a memory")
+    shapes = [words.get("rows"), *memory.values()]
+    if not all(_is_shape(shape) for shape in shapes) or shapes[0][1:] != [width]:
+        raise _Damaged("has a wrong shape")
     x, arrays = np.frombuffer(numbers, dtype=NUMBER), []
-    for shape in (shapes["rows"], *shapes["memory"].values()):
+    if sum(map(prod, shapes)) != len(x):
+        raise _Damaged("has not as many numbers as its shapes say")
+    for shape in shapes:
         arrays.append(x[: prod(shape)].reshape(shape))
         x = x[prod(shape) :]
-    return Chunk(arrays[0], dict(zip(shapes["memory"], arrays[1:])))
+    return Chunk(arrays[0], dict(zip(memory, arrays[1:])))
+
+
+def _json(text: bytes) -> dict[str, Any]:
+    try:
+        words = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _Damaged("is not JSON") from None
+    if not isinstance(words, dict):
+        raise _Damaged("is not a JSON object")
+    return words
+
+
+def _is_shape(x: Any) -> bool:
+    return isinstance(x, list) and len(x) <= 2 and all(type(k) is int and 0 <= k < MOST_NUMBERS for k in x)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.errors import ArgumentError
+from torsor.validate import number, real_array
 
 Array = NDArray[Any]
 Reference = Callable[[float], tuple[Array, Array, Array]]
@@ -30,9 +31,12 @@ class Cycloid:
     T: float
 
     def __post_init__(self) -> None:
-        q0, q1 = np.broadcast_arrays(np.asarray(self.q0, dtype=np.float64), np.asarray(self.q1, dtype=np.float64))
-        if not self.T > 0:
-            raise ArgumentError(f"a cycloid takes a positive time, not T = {self.T}")
+        q0, q1 = real_array("q0", self.q0), real_array("q1", self.q1)
+        try:
+            q0, q1 = np.broadcast_arrays(q0, q1)
+        except ValueError:
+            raise ArgumentError(f"q0 {q0.shape} and q1 {q1.shape} do not go together") from None
+        number("T, the time a cycloid takes,", self.T, above=0)
         object.__setattr__(self, "q0", q0)
         object.__setattr__(self, "q1", q1)
 

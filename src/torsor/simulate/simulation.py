@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import ceil, inf
 from pathlib import Path
@@ -17,9 +19,19 @@ from torsor.model.model import Model
 from torsor.simulate.forces import Force
 from torsor.simulate.integrators import method_named
 from torsor.simulate.motion import Motion
-from torsor.simulate.recording import Memory, Recorder, read
-from torsor.simulate.stepper import Settings
+from torsor.simulate.recording import Memory, Recorder, RecordingError, read
+from torsor.simulate.stepper import Settings, no_step
 from torsor.simulate.trajectory import Trajectory, header
+from torsor.validate import (
+    check_memory,
+    file_path,
+    flag,
+    function,
+    integer,
+    number,
+    real_array,
+    shown,
+)
 
 Array = NDArray[Any]
 Event = Callable[[float, Array, Array], float]
@@ -28,6 +40,8 @@ Progress = Callable[[float], None]
 CHUNK = 256  # rows between two syncs to the disk
 # the options of a Simulation that its file holds
 OWN = ("q0", "v0", "method", "rtol", "atol", "step", "max_step", "dt", "t0", "chunk", "armature")
+SHORTEST = 1e-18  # a step, beside the rest of its run
+MOST_STEPS = 1e12  # of a run: two months of the quickest steps
 PATIENCE = 64  # steps between two reports of progress
 
 
@@ -51,27 +65,30 @@ class Simulation:
         t0: float = 0.0, gravity: bool = True, armature: ArrayLike = 0.0, record: str | Path | None = None,
         chunk: int = CHUNK, about: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        self.model = model if gravity else replace(model, gravity=np.zeros(3))
-        self.forces: tuple[Force, ...] = (forces,) if callable(forces) else tuple(forces)
-        if dt is not None and not dt > 0:
-            raise ArgumentError(f"dt, the time between recorded rows, must be positive, not {dt}")
+        if not isinstance(model, Model):
+            raise ArgumentError(f"model must be a torsor.Model, not {shown(model)}")
+        self.model = model if flag("gravity", gravity) else replace(model, gravity=np.zeros(3))
+        self.forces = _force_list(forces)
+        self.dt = None if dt is None else number("dt", dt, above=0)
+        self.t0, self.chunk = number("t0", t0), integer("chunk", chunk, least=1)
+        self.record = None if record is None else file_path("record", record)
+        self.settings = Settings(rtol, atol, step, max_step)
+        stepper = method_named(method)
         q = _state("q0", self.model.neutral() if q0 is None else q0, self.model.nq)
         v = _state("v0", np.zeros(self.model.nv) if v0 is None else v0, self.model.nv)
         self.model.check_quaternions(q, "q0")
         for force in self.forces:
-            if (shape := np.shape(force(t0, q, v))) != (self.model.nv,):
-                raise ArgumentError(f"the force {_name(force)} gives an array of shape {shape}, not ({self.model.nv},)")
+            real_array(f"what the force {_name(force)} gives", force(self.t0, q, v), (self.model.nv,), finite=False)
         self.motion = Motion(self.model, self.forces, armature)
-        self.motion.coordinates.normalise(q)
-        self.settings = Settings(rtol, atol, step, max_step)
-        self.stepper = method_named(method)(self.motion, float(t0), q, v, self.settings)
-        self.dt, self.t0, self.chunk = dt, float(t0), chunk
-        self.record = None if record is None else Path(record)
+        with np.errstate(all="ignore"):  # what is not finite is refused by name
+            self.motion.coordinates.normalise(q)
+            self.stepper = stepper(self.motion, self.t0, q, v, self.settings)
         self.about = {
-            "method": method, **_plain(self.settings), "dt": dt, "t0": t0, "chunk": chunk,
+            "method": method, **_plain(self.settings), "dt": self.dt, "t0": self.t0, "chunk": self.chunk,
             "q0": q.tolist(), "v0": v.tolist(), "armature": self.motion.armature.tolist(),
-            "forces": [_name(force) for force in self.forces], **(about or {}),
+            "forces": [_name(force) for force in self.forces],
         }  # fmt: skip
+        self.about |= _own_words(about, self.about)
         self._recorder: Recorder | None = None
         self._times: list[float] = []
         self._rows: list[Array] = []
@@ -96,11 +113,20 @@ class Simulation:
 
     def step(self, until: float = inf) -> float:
         """Take one step of the integrator, not beyond `until`; the time reached."""
+        number("until", until, above=self.t, infinite=True)
         if not self._started:
             self._start()
-        self.stepper.step(until)
-        self._collect()
+        with np.errstate(all="ignore"):
+            self._step(until)
+            self._collect()
         return self.stepper.t
+
+    def _step(self, until: float) -> None:
+        """One step, which must get on: steps that are nothing beside t, or beside what is left, would never end."""
+        before = self.t
+        self.stepper.step(until)
+        if not self.t > before or (self.t - before < SHORTEST * (until - before) < inf):
+            raise no_step(before)
 
     def run(self, until: float, *, stop: Event | None = None, progress: Progress | None = None) -> Trajectory:
         """Go on to the time `until`, or to the first zero of stop(t, q, v); the whole trajectory.
@@ -108,19 +134,38 @@ class Simulation:
         An interruption (Ctrl-C, an error in a force) leaves a recorded run at its last chunk, ready to be
         resumed.
         """
+        until = number("until", until)
         if not until > self.t - 1e-12:
             raise ArgumentError(f"the simulation is at t = {self.t:g} already; until = {until:g} lies before")
+        if stop is not None:
+            stop = _event(function("stop", stop))
+        if progress is not None:
+            function("progress", progress)
+        self._check_work(until)
         if not self._started:
             self._start(until)
         with np.errstate(all="ignore"):  # integrators look at what comes out, once a step
             self._advance(until, stop, progress)
         return self._finish()
 
+    def _check_work(self, until: float) -> None:
+        """Raise if the run would not end, or its rows would not fit into memory."""
+        longest = self.settings.max_step if self.stepper.adaptive else self.settings.step
+        assert longest is not None
+        if (until - self.t) / longest > MOST_STEPS:
+            name = "max_step" if self.stepper.adaptive else "step"
+            raise ArgumentError(
+                f"{name} = {longest:g} is too short: it takes more than {MOST_STEPS:g} steps from t = {self.t:g} to "
+                f"until = {until:g}"
+            )
+        if self.record is None:
+            check_memory(f"a run to until = {until:g}, with rows so close to each other,", self._expected_bytes(until))
+
     def _advance(self, until: float, stop: Event | None, progress: Progress | None) -> None:
         steps, value = 0, None if stop is None or self._at_event else stop(self.t, self.stepper.q, self.stepper.v)
         self._at_event = False
         while self.t < until:
-            self.stepper.step(until)
+            self._step(until)
             if stop is not None:
                 before, value = value, stop(self.t, self.stepper.q, self.stepper.v)
                 if before is not None and (before * value < 0 or value == 0):
@@ -152,10 +197,13 @@ class Simulation:
         self._started = True
 
     def _expected_bytes(self, until: float | None) -> int:
-        spacing = self.dt or self.settings.step
-        if until is None or spacing is None:
+        """The least that the rows of a run take."""
+        step = self.settings.max_step if self.stepper.adaptive else self.settings.step
+        spacing = self.dt or step
+        if until is None or spacing is None or spacing == inf:
             return 0
-        return 8 * (1 + self.model.nq + 3 * self.model.nv) * ceil((until - self.t0) / spacing)
+        rows = (until - self.t0) / spacing
+        return 8 * (1 + self.model.nq + 3 * self.model.nv) * (ceil(rows) if rows < inf else sys.maxsize)
 
     def _collect(self) -> None:
         """Take the rows of the last step, and write a chunk when it is full."""
@@ -176,11 +224,20 @@ class Simulation:
     def _sample(self, end: float) -> None:
         """Rows at t0 + k dt by dense output."""
         assert self.dt is not None
-        # a row that rounding puts a hair behind the end of its step still belongs to it
-        last = int(np.floor((end - self.t0) / self.dt * (1 + 4e-16) + 1e-9))
+        last = self._last_row(end)
+        check_memory(f"dt = {self.dt:g}", 8 * (last - self._next) * len(self.stepper.row))
         if last >= self._next:
             self._add(np.minimum(self.t0 + self.dt * np.arange(self._next, last + 1), end))
             self._next = last + 1
+
+    def _last_row(self, end: float) -> int:
+        """The k of the last row t0 + k dt of a step to `end`."""
+        assert self.dt is not None
+        # a row that rounding puts a hair behind the end of its step still belongs to it
+        rows = np.floor((end - self.t0) / self.dt * (1 + 4e-16) + 1e-9)
+        if not abs(rows) < 2**53:
+            raise ArgumentError(f"dt = {self.dt:g} is too short to tell its rows apart at t = {end:g}")
+        return int(rows)
 
     def _add(self, times: Array) -> None:
         """Rows at times within the last step."""
@@ -235,32 +292,47 @@ class Simulation:
         """
         found = read(path)
         recorded = toml.read(found.header["model"], str(path))
+        if model is not None and not isinstance(model, Model):
+            raise ArgumentError(f"model must be a torsor.Model, not {shown(model)}")
         if model is not None and model.key != found.header["model_key"]:
             raise ModelError(
                 f"{path} was recorded with {recorded!r}, not with the given {model!r}: they differ in structure, "
                 "mass or geometry"
             )
         about = found.header["about"]
+        if missing := [key for key in (*OWN, "forces") if key not in about]:
+            raise RecordingError(f"{path} cannot be resumed: its header lacks {', '.join(missing)}")
         options = {key: about[key] for key in OWN}
-        options["max_step"] = options["max_step"] or inf
+        options["max_step"] = inf if options["max_step"] is None else options["max_step"]
         rest = {key: value for key, value in about.items() if key not in (*OWN, "forces")}
-        simulation = cls(recorded, forces=forces, record=path, about=rest, **options)
+        try:
+            simulation = cls(recorded, forces=forces, record=path, about=rest, **options)
+        except ArgumentError as error:
+            raise RecordingError(f"{path} cannot be resumed: {error}") from None
         if simulation.about["forces"] != about["forces"]:
             raise ArgumentError(
                 f"{path} was recorded with the forces {about['forces'] or 'none'}; "
                 f"{simulation.about['forces'] or 'none'} were given"
             )
-        simulation._go_on(Recorder.reopen(found), found.chunks[-1].memory if found.chunks else None)
+        simulation._recall(path, found.chunks[-1].memory if found.chunks else None)
+        simulation._recorder = Recorder.reopen(found)
         return simulation
 
-    def _go_on(self, recorder: Recorder, memory: Memory | None) -> None:
+    def _recall(self, path: str | Path, memory: Memory | None) -> None:
         """Take up a recorded run, from its beginning if it holds no rows yet."""
-        self._recorder = recorder
         self._begin()
-        if memory is not None:
-            self._times, self._rows = [], []
+        if memory is None:
+            return
+        try:
+            if not all(np.isfinite(x).all() for x in memory.values()):
+                raise ValueError("a number is not finite")
             self.stepper.recall(memory)
-            self._next = int(memory["next"][0])
+        except (KeyError, IndexError, ValueError, TypeError, OverflowError) as error:
+            raise RecordingError(
+                f"{path} cannot be resumed: the memory of the integrator after its last row does not fit ({error})"
+            ) from None
+        self._times, self._rows = [], []
+        self._next = 1 if self.dt is None else self._last_row(self.t) + 1
 
 
 def simulate(
@@ -271,17 +343,45 @@ def simulate(
 
     stop(t, q, v): end at its first zero;  progress(t): called now and then.
     """
-    if not duration > 0:
-        raise ArgumentError(f"duration must be positive, not {duration}")
+    duration = number("duration", duration, above=0)
     simulation = Simulation(model, q0, v0, **options)
     return simulation.run(simulation.t0 + duration, stop=stop, progress=progress)
 
 
 def _state(name: str, x: ArrayLike, size: int) -> Array:
-    state = np.array(x, dtype=np.float64)
+    state = real_array(name, x, finite=False)
     if state.shape != (size,) or not np.isfinite(state).all():
-        raise ArgumentError(f"{name} must be {size} finite numbers, not an array of shape {state.shape}: {state}")
-    return state
+        raise ArgumentError(f"{name} must be {size} finite numbers, not an array of shape {state.shape}: {shown(x)}")
+    return state.copy()
+
+
+def _force_list(forces: Any) -> tuple[Force, ...]:
+    """One force, or several, each of them a function."""
+    if callable(forces):
+        return (forces,)
+    if not isinstance(forces, Iterable) or getattr(forces, "shape", None) == ():
+        raise ArgumentError(f"forces must be functions (t, q, v) -> tau, not {shown(forces)}")
+    return tuple(function(f"forces[{i}]", force) for i, force in enumerate(forces))
+
+
+def _event(stop: Event) -> Event:
+    """stop(t, q, v), whose values must be numbers."""
+    return lambda t, q, v: number("what stop(t, q, v) gives", stop(t, q, v), infinite=True)
+
+
+def _own_words(about: Any, taken: dict[str, Any]) -> dict[str, Any]:
+    """What the caller wants to be kept in the file, beside what torsor keeps there."""
+    if about is None:
+        return {}
+    if not isinstance(about, dict) or not all(isinstance(key, str) for key in about):
+        raise ArgumentError(f"about must be a dictionary of words and numbers by name, not {shown(about)}")
+    if clashes := sorted(about.keys() & taken.keys()):
+        raise ArgumentError(f"about holds {', '.join(clashes)}, which torsor keeps itself: choose other names")
+    try:
+        json.dumps(about)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentError(f"about must be words and numbers, as JSON holds them: {error}") from None
+    return dict(about)
 
 
 def _plain(settings: Settings) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torsor.errors import ArgumentError, SingularError
 from torsor.simulate.hermite import interpolate
 from torsor.simulate.motion import Motion
+from torsor.validate import number, parameter
 
 Array = NDArray[Any]
 Memory = dict[str, Array]
@@ -30,6 +31,13 @@ class Settings:
     atol: ArrayLike = 1e-9
     step: float | None = None
     max_step: float = float("inf")
+
+    def __post_init__(self) -> None:
+        parameter("rtol", self.rtol)
+        parameter("atol", self.atol)
+        if self.step is not None:
+            object.__setattr__(self, "step", number("step", self.step, above=0))
+        object.__setattr__(self, "max_step", number("max_step", self.max_step, above=0, infinite=True))
 
 
 class Stepper:
@@ -98,7 +106,7 @@ class FixedStep(Stepper):
     adaptive = False
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
-        if settings.step is None or not settings.step > 0:
+        if settings.step is None:
             raise ArgumentError(f"{type(self).__name__} takes fixed steps: give step=..., in seconds")
         super().__init__(motion, t, q, v, settings)
         self.h, self.start, self.count = settings.step, t, 0
@@ -155,19 +163,23 @@ class ErrorScale:
         y, f = row[: c.nq + c.nv], np.concatenate([c.rate(q, v), a])
         size, slope = self.norm(y, y), self.norm(f, y)
         h0 = 1e-6 if min(size, slope) < 1e-5 else 0.01 * size / slope
+        if not h0 > 0:
+            raise no_first_step(t)
         q1, v1 = (y + h0 * f)[: c.nq], (y + h0 * f)[c.nq :]
         f1 = np.concatenate([c.rate(q1, v1), motion.checked(t + h0, q1, v1)])
         bend = self.norm(f1 - f, y) / h0
         largest = max(slope, bend)
         h1 = max(1e-6, h0 * 1e-3) if largest <= 1e-15 else (0.01 / largest) ** (1 / (order + 1))
+        if not h1 > 0:
+            raise no_first_step(t)
         return min(100 * h0, h1)
 
 
 def _spread(motion: Motion, name: str, tolerance: ArrayLike) -> Array:
     """A tolerance for each entry of y = (q, v)."""
-    x = np.asarray(tolerance, dtype=np.float64)
-    if x.shape not in ((), (motion.model.nv,)) or not (x >= 0).all() or not np.isfinite(x).all():
-        raise ArgumentError(f"{name} must be a number >= 0 or one for each of {motion.model.nv} degrees of freedom")
+    x = parameter(name, tolerance, motion.model.nv)
+    if not (x >= 0).all():
+        raise ArgumentError(f"{name} must not be negative; it holds {x.min():g}")
     if name == "rtol" and (x < 1e-14).any():
         raise ArgumentError(f"rtol = {x.min():g} is below what double precision can hold; use 1e-13 or more")
     x = np.broadcast_to(x, motion.model.nv)
@@ -177,6 +189,13 @@ def _spread(motion: Motion, name: str, tolerance: ArrayLike) -> Array:
 def shortest_step(t: float) -> float:
     """Below this, t + h is hardly different from t."""
     return float(16 * np.spacing(abs(t))) if t else 1e-300
+
+
+def no_first_step(t: float) -> SingularError:
+    """What to say where the numbers of the first state are beyond doubles."""
+    return SingularError(
+        f"the motion overflows at its beginning, t = {t:.9g}: q0, v0 or the forces are too large, or atol is too small"
+    )
 
 
 def no_step(t: float) -> SingularError:

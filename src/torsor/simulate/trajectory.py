@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,11 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics
 from torsor.errors import ArgumentError
+from torsor.files import write_whole
 from torsor.formats import toml
 from torsor.model.model import Model
 from torsor.simulate import recording
 from torsor.simulate.coordinates import Coordinates, names_of
 from torsor.simulate.hermite import interpolate
+from torsor.validate import array, integer, real_array, shown
 
 Array = NDArray[Any]
 
@@ -36,6 +40,18 @@ class Trajectory:
     a: Array = field(repr=False)
     tau: Array = field(repr=False)
     about: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, Model):
+            raise ArgumentError(f"model must be a torsor.Model, not {shown(self.model)}")
+        if not isinstance(self.about, dict):
+            raise ArgumentError(f"about must be a dictionary, not {shown(self.about)}")
+        rows, nq, nv = len(np.atleast_1d(array("t", self.t))), self.model.nq, self.model.nv
+        shapes = {"t": (rows,), "q": (rows, nq), "v": (rows, nv), "a": (rows, nv), "tau": (rows, nv)}
+        for key, shape in shapes.items():
+            object.__setattr__(self, key, real_array(key, getattr(self, key), shape))
+        if (np.diff(self.t) < 0).any():
+            raise ArgumentError("t, the times of the rows, must not decrease")
 
     def __len__(self) -> int:
         return len(self.t)
@@ -74,7 +90,12 @@ class Trajectory:
 
     def path(self, body: str | int = -1) -> Array:
         """The way (m, 3) of the origin of a body or frame, in the base frame; the last body by default."""
-        frame = self.model.frame(self.model.names[body] if isinstance(body, int) else body)
+        if not isinstance(body, str):
+            n, body = self.model.n, integer("body", body)
+            if not -n <= body < n:
+                raise ArgumentError(f"body {body} is out of range: there are bodies 0 to {n - 1}; or give a name")
+            body = self.model.names[body]
+        frame = self.model.frame(body)
         if frame.body < 0:
             return np.tile(frame.p, (len(self), 1))
         poses = self.poses[:, frame.body]
@@ -82,14 +103,17 @@ class Trajectory:
 
     def at(self, t: ArrayLike) -> tuple[Array, Array]:
         """q, v at any times within the trajectory, by quintics through its rows (see `hermite.py`)."""
-        times = np.asarray(t, dtype=np.float64)
+        times = real_array("t", t)
+        if not len(self):
+            raise ArgumentError("the trajectory has no rows: there is no time at which it is known")
         if times.size and not (times.min() >= self.t[0] and times.max() <= self.t[-1]):
             raise ArgumentError(f"times must lie in [{self.t[0]:g}, {self.t[-1]:g}], where the trajectory is known")
         flat = times.ravel()
-        k = np.clip(self.t.searchsorted(flat, "right") - 1, 0, len(self.t) - 2)
+        k = self.t.searchsorted(flat, "right") - 1
+        after = np.minimum(k + 1, len(self) - 1)  # the last row is a step of its own, of no length
         rows = np.concatenate([self.q, self.v, self.a], axis=1)
-        q, v = interpolate(Coordinates(self.model), self.t[k], rows[k], self.t[k + 1], rows[k + 1], flat)
-        return q.reshape(*times.shape, -1), v.reshape(*times.shape, -1)
+        q, v = interpolate(Coordinates(self.model), self.t[k], rows[k], self.t[after], rows[after], flat)
+        return q.reshape(*times.shape, self.model.nq), v.reshape(*times.shape, self.model.nv)
 
     # ---- files ----
 
@@ -109,7 +133,10 @@ class Trajectory:
 
     def to_csv(self, path: str | Path) -> None:
         """A line of column names, then one line a row, every number to its last bit."""
-        np.savetxt(path, self.table, fmt="%.17g", delimiter=",", header=",".join(self.columns), comments="")
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(self.columns)  # names may hold commas
+        np.savetxt(text, self.table, fmt="%.17g", delimiter=",")
+        write_whole(path, text.getvalue().encode("utf-8"))
 
     def to_parquet(self, path: str | Path) -> None:
         """One column a quantity; needs pyarrow."""
@@ -118,15 +145,15 @@ class Trajectory:
             from pyarrow import parquet
         except ImportError:
             raise ArgumentError("Parquet files need pyarrow: pip install 'torsor[parquet]'") from None
-        parquet.write_table(pyarrow.table(dict(zip(self.columns, self.table.T))), path)
+        content = pyarrow.BufferOutputStream()
+        parquet.write_table(pyarrow.table([*map(pyarrow.array, self.table.T)], names=self.columns), content)
+        write_whole(path, content.getvalue().to_pybytes())
 
     def save(self, path: str | Path) -> None:
         """A trajectory file, checksummed; replaces the file only when it is complete."""
-        part = Path(f"{path}.part")
-        part.unlink(missing_ok=True)
-        recorder = recording.Recorder.create(part, header(self.model, self.about))
-        recorder.append(np.column_stack([self.t, self.q, self.v, self.a, self.tau]), {})
-        part.replace(path)
+        rows = np.column_stack([self.t, self.q, self.v, self.a, self.tau])
+        content = recording.beginning(header(self.model, self.about)) + recording.chunk(rows, {})
+        write_whole(path, content, recording.RecordingError)
 
     @classmethod
     def load(cls, path: str | Path, *, damaged: bool = False) -> Trajectory:
@@ -137,11 +164,18 @@ class Trajectory:
                 f"{path} is damaged: {found.damage}. The {len(found.rows)} rows before are well: load with "
                 "damaged=True, or resume the run, which computes the rest again."
             )
-        return cls.from_rows(toml.read(found.header["model"], str(path)), found.rows, found.header["about"])
+        model = toml.read(found.header["model"], str(path))
+        try:
+            return cls.from_rows(model, found.rows, found.header["about"])
+        except ArgumentError as error:
+            raise recording.RecordingError(f"{path}: {error}") from None
 
     @classmethod
     def from_rows(cls, model: Model, rows: Array, about: dict[str, Any]) -> Trajectory:
+        """The trajectory of rows (t, q, v, a, tau)."""
         nq, nv = model.nq, model.nv
+        if rows.shape[1:] != (1 + nq + 3 * nv,):
+            raise ArgumentError(f"rows of {model!r} have {1 + nq + 3 * nv} numbers, not {rows.shape[1:]}")
         t, q, v, a, tau = np.split(rows, np.cumsum([1, nq, nv, nv]), axis=1)
         return cls(model, t[:, 0], q, v, a, tau, about)
 

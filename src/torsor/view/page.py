@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import tempfile
 import webbrowser
 from html import escape
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from torsor import dynamics
 from torsor.errors import ArgumentError
+from torsor.files import write_whole
 from torsor.lie import matrix_to_quaternion
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
@@ -45,33 +47,30 @@ def show(trajectory: Trajectory, path: str | Path | None = None) -> Path:
 
 def write(trajectory: Trajectory, path: str | Path) -> Path:
     """Write the page to a file."""
-    path = Path(path)
-    try:
-        path.write_text(page(trajectory), encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError(f"{path}: the page cannot be written ({error.strerror})") from None
-    return path
+    return write_whole(path, page(trajectory).encode("utf-8"))
 
 
 def page(trajectory: Trajectory) -> str:
     """The text of the page."""
     # "</" must not end the script element that holds the data; \u003c is the same character in JSON
     data = json.dumps(scene(trajectory), separators=(",", ":")).replace("<", "\\u003c")
-    text = _resource("page.html").replace("__TITLE__", escape(trajectory.model.name))
-    for key, content in (
-        ("DATA", data),
-        ("THREE", _resource("three.min.js")),
-        ("PLAYER", _resource("player.js")),
-    ):
-        text = text.replace(f"__{key}__", content, 1)
-    return text
+    parts = {
+        "__TITLE__": escape(trajectory.model.name),
+        "__DATA__": data,
+        "__THREE__": _resource("three.min.js"),
+        "__PLAYER__": _resource("player.js"),
+    }
+    # all at once: what is put in is not looked at again, whatever it holds
+    return re.sub("|".join(parts), lambda found: parts[found[0]], _resource("page.html"))
 
 
 def scene(trajectory: Trajectory) -> dict[str, Any]:
     """What the page needs to know: the shape of every body, and its pose in every frame."""
     model = trajectory.model
+    if not len(trajectory):
+        raise ArgumentError("the trajectory has no rows: there is nothing to show")
     t = _times(trajectory)
-    poses = dynamics.body_poses(model, trajectory.at(t)[0] if len(trajectory) > 1 else trajectory.q)
+    poses = dynamics.body_poses(model, trajectory.at(t)[0])
     w, x, y, z = np.moveaxis(matrix_to_quaternion(poses[..., :3, :3]), -1, 0)
     packed = np.stack([*np.moveaxis(poses[..., :3, 3], -1, 0), x, y, z, w], axis=-1).astype("<f4")
     tips, reach, up = _tips(model), _reach(model), _up(model)

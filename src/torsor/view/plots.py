@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
@@ -16,9 +17,11 @@ from numpy.typing import NDArray
 
 from torsor import dynamics
 from torsor.errors import ArgumentError
+from torsor.files import write_whole
 from torsor.model.joints import FORCE_UNITS
 from torsor.model.model import Model
 from torsor.simulate.coordinates import names_of, units_of
+from torsor.validate import file_path
 
 if TYPE_CHECKING:
     from torsor.simulate.trajectory import Trajectory
@@ -97,10 +100,13 @@ def force_units(model: Model) -> list[str]:
 def save(figure: Figure, path: str | Path | None) -> Figure:
     """Write a figure where its suffix says how: .png, .pdf, .svg."""
     if path is not None:
+        path, content = file_path("path", path), io.BytesIO()
+        path = path if path.suffix else Path(f"{path}.png")
         try:
-            figure.savefig(path)
+            figure.savefig(content, format=path.suffix[1:])
         except (ValueError, OSError) as error:
             raise ArgumentError(f"{path}: the plot cannot be written: {error}") from None
+        write_whole(path, content.getvalue())
     return figure
 
 

@@ -16,6 +16,7 @@ from torsor.model.model import Model
 from torsor.model.zoo.families import general_arm, point_chain, random_chain, random_tree, rope
 from torsor.model.zoo.humanoid import humanoid
 from torsor.model.zoo.polypeptide import polypeptide_faithful, polypeptide_planar
+from torsor.validate import shown
 
 
 def puma560() -> Model:
@@ -64,8 +65,8 @@ def names() -> tuple[str, ...]:
 
 def get(name: str, *args: Any, **options: Any) -> Model:
     """The model of that name; families take their length and options: get("rope", 100)."""
-    if name not in _FACTORIES:
-        raise ArgumentError(f"the zoo has no {name!r}; it has {', '.join(_FACTORIES)}")
+    if not isinstance(name, str) or name not in _FACTORIES:
+        raise ArgumentError(f"the zoo has no {shown(name)}; it has {', '.join(_FACTORIES)}")
     return _FACTORIES[name](*args, **options)
 
 

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from torsor.errors import ArgumentError
 from torsor.lie import quaternion_to_matrix
+from torsor.model.builder import BODY_BYTES
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
+from torsor.validate import check_memory, generator, number, shown
 
 Array = NDArray[np.float64]
 
@@ -23,6 +25,7 @@ def point_chain(n: int, *, mass: float = 1.0, length: float = 1.0) -> Model:
     lies along x at q = 0, and gravity pulls along -y.
     """
     check_length(n)
+    mass, length = number("mass", mass, above=0), number("length", length)
     return Model.chain(
         n=n,
         p=_after_base(n, (length, 0.0, 0.0)),
@@ -41,8 +44,9 @@ def rope(n: int, *, length: float = 1.0, mass: float = 0.1, radius: float = 0.00
     are those of the whole rope.
     """
     check_length(n)
+    length, mass, radius = number("length", length), number("mass", mass, above=0), number("radius", radius, above=0)
     step, share = length / n, mass / n
-    across, along = share * (3 * radius**2 + step**2) / 12, share * radius**2 / 2
+    across, along = share * (3 * radius * radius + step * step) / 12, share * radius * radius / 2
     return Model.chain(
         "universal",
         n=n,
@@ -62,10 +66,10 @@ def random_tree(
     `joints` are names of joint types (default: all). A body hangs on the one before it or, with probability
     `branching`, on any earlier one.
     """
-    if not 0 <= branching <= 1:
+    if not 0 <= number("branching", branching) <= 1:
         raise ArgumentError(f"branching is a probability between 0 and 1, not {branching}")
     check_length(n)
-    rng = np.random.default_rng(seed)
+    rng = generator("seed", seed)
     before = np.arange(-1, n - 1)
     anywhere = rng.integers(-1, np.maximum(before, 0) + 1)  # with -1 new trunks grow from the base
     parent = np.where(rng.random(n) < branching, np.minimum(anywhere, before), before)
@@ -75,7 +79,7 @@ def random_tree(
 def random_chain(n: int, seed: int = 0, *, joints: Sequence[str] | None = ("revolute",)) -> Model:
     """A chain of n random bodies with joints of the given types in random order (None: all types)."""
     check_length(n)
-    links = _random_links(n, np.random.default_rng(seed), joints)
+    links = _random_links(n, generator("seed", seed), joints)
     return Model.chain(**links, name=f"random_chain({n}, {seed})")
 
 
@@ -85,7 +89,7 @@ def general_arm(n: int, seed: int = 0) -> Model:
     The first axis is the base's z axis, as in the operation counts of Saha 2001 and elsewhere.
     """
     check_length(n)
-    rng = np.random.default_rng(seed)
+    rng = generator("seed", seed)
     alpha, a, d = rng.uniform(-2, 2, n), rng.uniform(-0.4, 0.4, n), rng.uniform(-0.3, 0.3, n)
     alpha[0] = a[0] = d[0] = 0
     return Model.from_dh(alpha=alpha, a=a, d=d, **_random_bodies(n, rng), name=f"general_arm({n}, {seed})")
@@ -100,7 +104,7 @@ def _after_base(n: int, step: tuple[float, float, float]) -> Array:
 
 def _random_links(n: int, rng: np.random.Generator, joints: Sequence[str] | None) -> dict[str, Any]:
     """Arguments of Model.tree: the given joint types in equal parts, general placements and bodies."""
-    names = [joint.name for joint in JOINTS] if joints is None else list(joints)
+    names = [joint.name for joint in JOINTS] if joints is None else _joint_names(joints)
     joint = rng.permutation(np.resize(names, n))
     return {
         "joint": joint,
@@ -110,6 +114,13 @@ def _random_links(n: int, rng: np.random.Generator, joints: Sequence[str] | None
         "p": rng.normal(scale=0.3, size=(n, 3)),
         **_random_bodies(n, rng),
     }
+
+
+def _joint_names(joints: Any) -> list[str]:
+    """The names of joint types that are asked for; `Model` knows which there are."""
+    if not isinstance(joints, Sequence) or not joints or not all(isinstance(name, str) for name in joints):
+        raise ArgumentError(f"joints must be names of joint types, or None for all, not {shown(joints)}")
+    return [joints] if isinstance(joints, str) else list(joints)
 
 
 def _random_bodies(n: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -128,5 +139,7 @@ def _random_rotations(n: int, rng: np.random.Generator) -> Array:
 
 
 def check_length(n: int) -> None:
-    if not isinstance(n, int | np.integer) or n < 1:
-        raise ArgumentError(f"n = {n!r}: a chain has a whole number of links, at least one")
+    """Raise unless n is a number of links that a machine can hold."""
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise ArgumentError(f"n = {shown(n)}: a chain has a whole number of links, at least one")
+    check_memory(f"n = {shown(n)}", int(n) * BODY_BYTES)

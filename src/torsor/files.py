@@ -1,0 +1,50 @@
+"""Files are written whole or not at all, and every failure is a TorsorError that names the file."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from torsor.errors import ArgumentError, TorsorError
+from torsor.validate import file_path
+
+
+def write_whole(path: Any, content: bytes, error: type[TorsorError] = ArgumentError) -> Path:
+    """Write a file aside and rename it, so that a failure leaves what was there before, and nothing new."""
+    path = file_path("path", path)
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a terminal cannot be replaced
+            path.write_bytes(content)
+        else:
+            _replace(Path(os.path.realpath(path)), content)
+    except OSError as reason:
+        raise error(f"{path}: cannot be written ({reason.strerror or reason})") from None
+    return path
+
+
+def _replace(path: Path, content: bytes) -> None:
+    aside = path.with_name(f".torsor-{os.getpid()}-{threading.get_ident()}.part")
+    try:
+        with open(aside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+
+
+def read_whole(path: Any, error: type[TorsorError] = ArgumentError, *, magic: bytes = b"", kind: str = "") -> bytes:
+    """The content of a file, which must begin with `magic`: what is not a `kind` is refused before it is read."""
+    path = file_path("path", path)
+    try:
+        with open(path, "rb") as file:
+            if (start := file.read(len(magic))) != magic:
+                raise error(f"{path} is not a {kind}")
+            return start + file.read()
+    except OSError as reason:
+        raise error(f"{path}: cannot be read ({reason.strerror or reason})") from None

@@ -1,0 +1,443 @@
+"""Nothing crashes and nothing is silently wrong: each test here once failed."""
+
+import csv
+import dataclasses
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import torsor as ts
+from torsor import Model, Simulation, Trajectory, cli, zoo
+from torsor.errors import ArgumentError, ModelError, SingularError, TorsorError
+from torsor.kernel import cache
+from torsor.simulate import Constant, Friction, RecordingError, Spring, recording, simulate
+from torsor.validate import number
+from torsor.view.page import page
+
+BALL = {"mass": 1.0, "inertia": (1.0, 1.0, 1.0)}
+ARM = zoo.point_chain(2)
+MASKED = np.ma.masked_array([1.0, 2.0], [False, True])
+
+# ---- trajectories ----
+
+
+def first_row(run):
+    return Trajectory(run.model, run.t[:1], run.q[:1], run.v[:1], run.a[:1], run.tau[:1])
+
+
+@pytest.mark.parametrize("model", [ARM, zoo.humanoid()], ids=["flat", "quaternions"])
+def test_a_trajectory_of_one_row_is_that_row(model):
+    run = first_row(simulate(model, duration=0.01))
+    q, v = run.at([0.0, 0.0])
+    np.testing.assert_array_equal(q, [run.q[0]] * 2)
+    np.testing.assert_array_equal(v, [run.v[0]] * 2)
+
+
+def test_a_trajectory_is_its_rows_at_their_times():
+    run = simulate(ARM, [0.4, 0.3], duration=0.5)
+    q, v = run.at(run.t)
+    np.testing.assert_array_equal(q, run.q)
+    np.testing.assert_array_equal(v, run.v)
+
+
+def test_no_times_give_no_rows():
+    q, v = first_row(simulate(ARM, duration=0.01)).at([])
+    assert q.shape == v.shape == (0, 2)
+
+
+def test_a_trajectory_without_rows_says_so():
+    run = simulate(ARM, duration=0.01)
+    empty = Trajectory(ARM, run.t[:0], run.q[:0], run.v[:0], run.a[:0], run.tau[:0])
+    with pytest.raises(ArgumentError, match="no rows"):
+        empty.at(0.0)
+    with pytest.raises(ArgumentError, match="no rows"):
+        page(empty)
+
+
+def test_columns_of_a_csv_file_are_quoted(tmp_path):
+    model = Model.chain(n=2, names=['a, "b"', "ä\n"], **BALL)
+    simulate(model, duration=0.01).to_csv(tmp_path / "run.csv")
+    with open(tmp_path / "run.csv", encoding="utf-8", newline="") as file:
+        names = next(csv.reader(file))
+    assert names[1:3] == ['q.a, "b"', "q.ä\n"]
+
+
+def test_columns_of_the_same_name_are_all_in_a_parquet_file(tmp_path):
+    from pyarrow import parquet
+
+    model = Model.chain(["universal", "revolute"], names=["a", "a.x"], **BALL)
+    run = simulate(model, duration=0.01)
+    run.to_parquet(tmp_path / "run.parquet")
+    assert parquet.ParquetFile(tmp_path / "run.parquet").schema_arrow.names == run.columns
+
+
+# ---- arrays ----
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: Model.chain(n=2, **BALL | {"mass": MASKED}), "mass"),
+        (lambda: Model.tree(np.ma.masked_array([-1, 0], [0, 1]), **BALL), "parent"),
+        (lambda: Model.from_dh(a=MASKED, **BALL), r"\ba\b"),
+        (lambda: Model.builder().add("a", **BALL, p=np.ma.zeros(3)), r"\bp\b"),
+        (lambda: dataclasses.replace(ARM, mass=MASKED), "mass"),
+        (lambda: simulate(ARM, MASKED), "q0"),
+        (lambda: simulate(ARM, v0=MASKED), "v0"),
+        (lambda: simulate(ARM, armature=MASKED), "armature"),
+        (lambda: simulate(ARM, rtol=MASKED), "rtol"),
+        (lambda: simulate(ARM, forces=lambda t, q, v: MASKED), "force"),
+        (lambda: simulate(ARM, duration=0.1).at(np.ma.zeros(2)), r"\bt\b"),
+        (lambda: Constant(MASKED), "tau"),
+        (lambda: ts.sample_velocities(ARM, MASKED), r"\bq\b"),
+        (lambda: ts.operational_space(ARM, [0.1, 0.2], 1, task=np.ma.array(np.eye(6))), "task"),
+    ],
+)
+def test_masks_are_not_ignored(call, name):
+    with pytest.raises(ArgumentError, match=name) as caught:
+        call()
+    assert "mask" in str(caught.value) or "shape" in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["mass", "R", "gravity", "parent", "joint"])
+def test_a_model_shares_no_array(key):
+    owner = np.array(getattr(ARM, key))
+    view = owner[:]
+    owner.flags.writeable = False
+    model = dataclasses.replace(ARM, **{key: owner})
+    before = model.key
+    view[:] = 7
+    np.testing.assert_array_equal(getattr(model, key), getattr(ARM, key))
+    assert dataclasses.replace(model).key == before
+
+
+@pytest.mark.parametrize("code", [256, 257, -256, 2**64 - 1])
+def test_a_joint_code_does_not_wrap(code):
+    with pytest.raises(TorsorError, match="joint"):
+        dataclasses.replace(ARM, joint=np.array([0, code]))
+
+
+def test_a_parent_does_not_wrap():
+    with pytest.raises(TorsorError, match="parent"):
+        Model.tree(np.array([2**64 - 1], dtype=np.uint64), **BALL)
+
+
+def test_a_frame_on_half_a_body_is_refused():
+    with pytest.raises(ModelError, match=r"'tip'.*integer"):
+        dataclasses.replace(ARM, frames={"tip": (0.7, np.eye(3), np.zeros(3))})
+
+
+def test_names_of_numpy_are_names():
+    model = Model.chain(names=np.array(["a", "b"]), **BALL)
+    assert model.names == ("a", "b")
+    assert dataclasses.replace(model, names=np.array(["c", "d"])).names == ("c", "d")
+    with pytest.raises(ArgumentError, match="names"):
+        Model.chain(names="ab", **BALL)
+
+
+@pytest.mark.parametrize("where", ["body", "frame", "model"])
+def test_half_a_surrogate_pair_is_no_name_and_leaves_no_file(where, tmp_path):
+    names = {"body": "a", "frame": "f", "model": "m"} | {where: "\ud800"}
+    with pytest.raises(ModelError, match="surrogate"):
+        Model.builder(names["model"]).add(names["body"], **BALL).frame(names["frame"]).build().save(tmp_path / "m.toml")
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- single precision ----
+
+
+def test_velocities_in_single_precision_stay_so():
+    q = np.zeros((3, 2), dtype=np.float32)
+    assert ts.sample_velocities(ARM, q, 0, kT=2.0, size=4).dtype == np.float32
+    assert ts.sample_velocities(ARM, q.astype(float), 0).dtype == np.float64
+
+
+@pytest.mark.parametrize("frames", [6, ["link7", 3]])
+def test_task_spaces_in_single_precision_stay_so(frames):
+    model = zoo.panda().with_frames({"tip": (zoo.panda().names[6], np.eye(3), (0.0, 0.0, 0.1))})
+    frames = "tip" if frames == 6 else ["tip", 3]
+    q = np.linspace(0, 1, 7, dtype=np.float32)
+    task = ts.operational_space(model, q, frames, q, task=np.eye(6 if frames == "tip" else 12)[:3])
+    for key in ("jacobian", "response", "inverse_inertia", "inertia", "bias", "consistent_inverse"):
+        assert getattr(task, key).dtype == np.float32, key
+    exact = ts.operational_space(model, q.astype(float), frames, q.astype(float), task=task.T.astype(float))
+    assert exact.bias.dtype == np.float64
+    np.testing.assert_allclose(task.bias, exact.bias, rtol=1e-3, atol=1e-3)
+
+
+# ---- options ----
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"max_step": 0}, "max_step"),
+        ({"max_step": np.nan}, "max_step"),
+        ({"max_step": -1.0}, "max_step"),
+        ({"max_step": 1e-300}, "max_step"),
+        ({"max_step": 1e-300, "dt": 0.1}, "max_step"),
+        ({"v0": [1e150, 1e150]}, "v0"),
+        ({"v0": ["a", "b"]}, "v0"),
+        ({"q0": [0.0, None]}, "q0"),
+        ({"armature": [1, 2, 3]}, "armature"),
+        ({"armature": "x"}, "armature"),
+        ({"rtol": "x"}, "rtol"),
+        ({"atol": [1e-9] * 3}, "atol"),
+        ({"step": np.nan, "method": "verlet"}, "step"),
+        ({"step": np.inf, "method": "verlet"}, "step"),
+        ({"step": 1e-300, "method": "verlet"}, "step"),
+        ({"step": "x"}, "step"),
+        ({"dt": np.nan}, "dt"),
+        ({"dt": np.inf}, "dt"),
+        ({"dt": 1e-300}, "rows"),
+        ({"t0": np.nan}, "t0"),
+        ({"t0": "now"}, "t0"),
+        ({"chunk": 0}, "chunk"),
+        ({"chunk": 2.5}, "chunk"),
+        ({"forces": 3}, "forces"),
+        ({"forces": [np.zeros(2)]}, r"forces\[0\]"),
+        ({"forces": lambda t, q, v: "x"}, "force"),
+        ({"method": 3}, "method"),
+        ({"method": ["dopri5"]}, "method"),
+        ({"gravity": (0, 0, -9.81)}, "gravity"),
+        ({"about": {"q0": 3}}, "about.*q0"),
+        ({"about": {"a": object()}}, "about"),
+        ({"record": 3}, "record"),
+        ({"stop": 3}, "stop"),
+        ({"stop": lambda t, q, v: np.nan}, "stop"),
+        ({"progress": 3}, "progress"),
+        ({"duration": np.nan}, "duration"),
+        ({"duration": np.inf}, "duration"),
+        ({"duration": "1"}, "duration"),
+    ],
+    ids=lambda x: str(x)[:40],
+)
+def test_a_simulation_names_the_bad_option(options, name):
+    with pytest.raises(TorsorError, match=name):
+        simulate(ARM, **{"duration": 0.05} | options)
+
+
+@pytest.mark.parametrize("method", ["dopri5", "rkf45", "dop853", "abm", "radau"])
+def test_a_motion_beyond_doubles_ends(method):
+    for speed in (1e100, 1e150, 1e200):
+        with pytest.raises(SingularError):
+            simulate(ARM, v0=[speed, -speed], duration=1.0, method=method)
+
+
+@pytest.mark.parametrize("options", [{"max_step": 1e-4}, {"method": "euler", "step": 1e-4}])
+def test_steps_below_the_resolution_of_time_end(options):
+    with pytest.raises(SingularError, match="step"):
+        Simulation(ARM, t0=1e15, **options).run(1e15 + 10)
+
+
+@pytest.mark.parametrize("until", [np.nan, np.inf, -1.0, "1", None])
+def test_a_run_names_a_bad_end(until):
+    with pytest.raises(ArgumentError, match="until"):
+        Simulation(ARM).run(until)
+
+
+@pytest.mark.parametrize("size", [-1, [2, -3], 2.5, "2", None, 10**15, [10**9, 10**9]])
+def test_sizes_are_named(size):
+    with pytest.raises(ArgumentError, match="size"):
+        ts.sample_velocities(ARM, np.zeros(2), size=size)
+    if size is not None:
+        with pytest.raises(ArgumentError, match="size"):
+            ARM.random_configuration(size=size)
+
+
+def test_sizes_may_be_lists():
+    assert ts.sample_velocities(ARM, np.zeros(2), size=[2, 3]).shape == (2, 3, 2)
+    assert ARM.random_configuration(size=[2, 3]).shape == (2, 3, 2)
+
+
+@pytest.mark.parametrize("kT", [[1.0, 2.0], np.ones(3), np.nan, -1.0, "x", None, 1j])
+def test_a_temperature_is_one_number(kT):
+    with pytest.raises(ArgumentError, match="kT"):
+        ts.sample_velocities(ARM, np.zeros(2), kT=kT)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: zoo.point_chain(3, length=np.ones(3)), "length"),
+        (lambda: zoo.point_chain(3, mass="x"), "mass"),
+        (lambda: zoo.rope(3, radius=[0.1]), "radius"),
+        (lambda: zoo.rope(10**15), r"\bn\b"),
+        (lambda: zoo.random_tree(3, seed="x"), "seed"),
+        (lambda: zoo.random_tree(3, branching="x"), "branching"),
+        (lambda: zoo.random_chain(3, joints=[]), "joints"),
+        (lambda: zoo.get(["rope"]), "zoo"),
+        (lambda: Model.chain(n=10**15, **BALL), r"\bn\b"),
+        (lambda: Model.from_dh(alpha=np.inf, **BALL), "alpha"),
+        (lambda: Model.from_dh(degrees=3, **BALL), "degrees"),
+        (lambda: Friction(creep=0.0), "creep"),
+        (lambda: Friction(viscous=np.nan), "viscous"),
+        (lambda: Friction([1.0] * 3)(0.0, np.zeros(2), np.zeros(2)), "viscous"),
+        (lambda: Spring(ARM, [1.0] * 3), "stiffness"),
+        (lambda: Spring(ARM, 1.0, rest=[0.0]), "rest"),
+    ],
+)
+def test_parameters_are_named(call, name):
+    with pytest.raises(ArgumentError, match=name):
+        call()
+
+
+def test_a_parameter_may_be_a_list():
+    np.testing.assert_array_equal(Friction([1.0, 2.0])(0.0, np.zeros(2), np.ones(2)), [-1.0, -2.0])
+
+
+def test_messages_say_what_a_number_must_be():
+    with pytest.raises(ArgumentError, match=r"^x must be greater than 0 and finite, not 0$"):
+        number("x", 0, above=0)
+    with pytest.raises(ArgumentError, match=r"^x must be a number, not nan$"):
+        number("x", np.nan, infinite=True)
+
+
+# ---- the cache ----
+
+
+@pytest.mark.parametrize("setting", ["~nobody-of-that-name", "~nobody-of-that-name/cache", "/proc/none"])
+def test_a_folder_that_cannot_be_means_no_cache(setting, monkeypatch):
+    monkeypatch.setattr(cache.os, "environ", {"TORSOR_CACHE": setting})
+    cache.write("name", b"content")
+    assert cache.read("name") is None
+
+
+def test_torsor_starts_without_a_cache_that_cannot_be():
+    code = "import torsor as ts; print(ts.mass_matrix(ts.zoo.point_chain(1), [0.0]))"
+    source = str(cache.PACKAGE.parent)
+    environment = {"TORSOR_CACHE": "~nobody-of-that-name", "PYTHONPATH": source, "PATH": "/usr/bin"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[[1.]]", done.stderr
+
+
+# ---- recordings ----
+
+
+def rewritten(path, **changes):
+    """A recorded file with another header, soundly checksummed."""
+    content = path.read_bytes()
+    frames = list(recording._frames(content))
+    header = json.loads(frames[0][1])
+    header["about"] |= changes
+    rest = b"".join(recording._frame(kind, payload) for kind, payload, _ in frames[1:])
+    path.write_bytes(recording.beginning(header) + rest)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": 3},
+        {"rtol": "x"},
+        {"max_step": 0},
+        {"q0": None},
+        {"q0": [1.0]},
+        {"chunk": 0},
+        {"dt": -1.0},
+        {"t0": []},
+    ],
+    ids=str,
+)
+def test_a_header_that_makes_no_sense_is_refused(changes, tmp_path):
+    path = tmp_path / "run.traj"
+    simulate(ARM, duration=0.1, record=path)
+    rewritten(path, **changes)
+    before = path.read_bytes()
+    if changes != {"q0": None}:  # the neutral configuration
+        with pytest.raises(RecordingError, match=str(next(iter(changes)))):
+            Simulation.resume(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("method", ["dopri5", "abm", "verlet", "radau"])
+@pytest.mark.parametrize("damage", ["nan", "short", "gone"])
+def test_a_memory_that_does_not_fit_is_refused(method, damage, tmp_path):
+    path = tmp_path / "run.traj"
+    simulate(ARM, [0.1, 0.2], duration=0.1, method=method, step=0.01, record=path)
+    found = recording.read(path)
+    memory = dict(found.chunks[-1].memory)
+    if damage == "gone":
+        del memory["row"]
+    else:
+        memory["row"] = memory["row"] * np.nan if damage == "nan" else memory["row"][:2]
+    path.write_bytes(recording.beginning(found.header) + recording.chunk(found.rows, memory))
+    with pytest.raises(RecordingError, match="memory"):
+        Simulation.resume(path)
+
+
+# ---- the page and the command line ----
+
+
+class Scripts(HTMLParser):
+    """The scripts of a page, and its text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.scripts, self.title, self._in = [], "", ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self._in = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self._in = ""
+
+    def handle_data(self, data):
+        if self._in == "script":
+            self.scripts[-1] += data
+        elif self._in == "title":
+            self.title += data
+
+
+NAMES = ["__DATA__", "__PLAYER__", "__TITLE__", "</script><b>", "<!--<script>", "\\1 \\g<0>"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_holds_any_name(name):
+    model = Model.builder(name).add(name, **BALL).build()
+    found = Scripts(page(simulate(model, duration=0.02)))
+    assert len(found.scripts) == 3
+    assert json.loads(found.scripts[0])["bodies"][0]["name"] == name
+    assert found.title.startswith(name)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["info", "[/]"],
+        ["info", "[/].toml"],
+        ["info", "rope:²"],
+        ["info", "rope:" + "9" * 18],
+        ["info", "rope:" + "9" * 5000],
+        ["simulate", "planar3", "--duration", "nan"],
+        ["simulate", "planar3", "--duration", "inf"],
+        ["simulate", "planar3", "--dt", "0"],
+        ["simulate", "planar3", "--viscous", "nan"],
+        ["simulate", "planar3", "--torque", "nan,0,0"],
+        ["simulate", "planar3", "--torque", "missing.csv"],
+        ["simulate", "planar3", "--duration", "0.1", "--csv", "missing/run.csv"],
+        ["simulate", "planar3", "--duration", "0.1", "--plot", "missing/run.png"],
+        ["simulate", "--resume", "missing"],
+        ["view", "missing"],
+        ["bench", "--short", "--states", "0"],
+    ],
+    ids=lambda x: " ".join(x)[:40],
+)
+def test_the_command_line_refuses_in_words(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_are_not_taken_for_markup(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "m.toml"
+    Model.builder("[/b] [red]").add("[/x]", **BALL).build().save(path)
+    assert cli.main(["info", str(path)]) == 0
+    assert cli.main(["simulate", str(path), "--duration", "0.01"]) == 0
+    assert "[/b] [red]" in capsys.readouterr().out
