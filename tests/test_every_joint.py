@@ -52,7 +52,8 @@ def test_every_function_in_loops_and_unrolled(joint, function):
     model, *_ = chain(joint, n=3)
     rng = np.random.default_rng(2)
     body = {"body": 2} if ALGORITHMS[function].kind == "path" else {}
-    given = [model.random_configuration(rng) if x == "q" else rng.normal(size=model.nv) for x in ALGORITHMS[function].inputs]
+    names = ALGORITHMS[function].inputs
+    given = [model.random_configuration(rng) if x == "q" else rng.normal(size=model.nv) for x in names]
     expected = function(model, *(x.astype(np.longdouble) for x in given), *body.values()).astype(float)
     for specialised in (True, False):
         program = ts.compile(model, function, specialised=specialised, **body)

@@ -209,8 +209,8 @@ def log_quaternion(q: Vec) -> Vec:
 
 # Without a question asked, which compiled code could not answer ----------------------------------------------
 
-# The squares of turns: below the first an angle is no different from zero; up to the second, a whole turn, the series of
-# `stumpff` are good to the last digits, and beyond it they are made NaN.
+# The squares of turns: below the first an angle is no different from zero; up to the second, a whole turn, the series
+# of `stumpff` are good to the last digits, and beyond it they are made NaN.
 TINY, WHOLE_TURN, TERMS = 1e-30, 40.0, 18
 
 

@@ -1,8 +1,8 @@
 """Mechanics in steps: what a variational integrator on the groups of the joints is made of.
 
 A joint at q moves along a constant velocity v for the time h to q [+] h v: on the rotations or the rigid motions if
-it has a quaternion, by plain addition if not (there ad = 0 and Ad = dexp = 1 below): `retract`, `carried` and `averaged`
-of its class. With L = T - U, let
+it has a quaternion, by plain addition if not (there ad = 0 and Ad = dexp = 1 below): `retract`, `carried` and
+`averaged` of its class. With L = T - U, let
 
     F = dL/dq       along the joint's directions, in the body's frame ("left-trivialised").
 

@@ -144,7 +144,8 @@ def _at_rest(n: int) -> Placement:
 
 def _apply(f: Placement, x: Array) -> Array:
     turned = turned_vector(f[0], x)
-    return clean_sum(f[1] + turned, np.abs(f[1]) + np.abs(turned))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return clean_sum(f[1] + turned, np.abs(f[1]) + np.abs(turned))
 
 
 def _compose(f: Placement, g: Placement) -> Placement:

@@ -1,8 +1,8 @@
 """Joint types.  All that is particular to a type of joint is in its class.
 
-A joint places its body at f = M exp(...).  `exp` is that motion, `subspace` the directions S it moves in (V = S v in the
-child's frame), `subspace_rate` is dS/dt, and `reactions` are the wrenches it transmits without doing work.  They, and the
-maps between coordinates and velocities below them, are written over any scalar (`torsor.linalg`): algorithms,
+A joint places its body at f = M exp(...).  `exp` is that motion, `subspace` the directions S it moves in (V = S v in
+the child's frame), `subspace_rate` is dS/dt, and `reactions` are the wrenches it transmits without doing work.  They,
+and the maps between coordinates and velocities below them, are written over any scalar (`torsor.linalg`): algorithms,
 integrators and compiled code use the same ones.  `integrate`, `difference` and `random` work on NumPy arrays.
 
 To add a joint: write a class, put an instance into `JOINTS` (its place there is its code in `Model.joint`).
@@ -30,8 +30,8 @@ FORCE_UNITS = {RADIAN: "N m", METRE: "N"}
 class Joint:
     """One type of joint.  Coordinates q (nq of them), velocities v (nv); v = dq/dt unless the class says otherwise.
 
-    Every coordinate and every velocity has a name, empty where there is only one, and a unit (of a velocity: the unit of
-    what it is the rate of).
+    Every coordinate and every velocity has a name, empty where there is only one, and a unit (of a velocity: the unit
+    of what it is the rate of).
     """
 
     name: ClassVar[str]
@@ -270,7 +270,8 @@ class Gimbal(Joint):
 
     def subspace(self, q: Vec, axis: Vec, pitch: Scalar) -> Subspace:
         c2, s2, c3, s3 = cos(q[1]), sin(q[1]), cos(q[2]), sin(q[2])
-        return Subspace((Spatial(Vec(c2 * c3, -(c2 * s3), s2), ZERO), Spatial(Vec(s3, c3, 0.0), ZERO), Spatial(Z, ZERO)))
+        turns = Vec(c2 * c3, -(c2 * s3), s2), Vec(s3, c3, 0.0), Z
+        return Subspace(tuple(Spatial(turn, ZERO) for turn in turns))
 
     def subspace_rate(self, q: Vec, v: Vec) -> Subspace:
         c2, s2, c3, s3 = cos(q[1]), sin(q[1]), cos(q[2]), sin(q[2])

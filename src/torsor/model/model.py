@@ -68,6 +68,9 @@ class Model:
         self._set("names", word_list(self.names) or NumberedNames(self.parent.size))
         self._set("frames", MappingProxyType(checked_frames(self.frames, _frozen)))
         check_model(self)
+        unused = ~np.array([joint.axial for joint in JOINTS])[self.joint]
+        if (self.axis[unused] != (0.0, 0.0, 1.0)).any():  # an axis that means nothing must not make models differ
+            self._set("axis", _frozen(np.where(unused[:, None], (0.0, 0.0, 1.0), self.axis)))
         # Articulated inertias must be exactly symmetric to keep their digits on long chains; so must these.
         transposed = self.inertia.swapaxes(1, 2)
         if not np.array_equal(self.inertia, transposed):

@@ -16,6 +16,7 @@ Array = NDArray[Any]
 NOISE = 2e-15
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def clean_sum(x: Array, terms: Array) -> Array:
     """Zero where x is that much smaller than the terms it is a sum of."""
     return np.where(np.abs(x) <= NOISE * terms, 0.0, x)
@@ -27,6 +28,7 @@ def clean_cosine(x: Array) -> Array:
     return np.where(np.abs(np.abs(x) - 1) <= NOISE, np.sign(x), x)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused where it is used
 def turned_tensor(R: Array, A: Array) -> Array:
     """R A R^T of symmetric tensors, (n, 3, 3), symmetric to the bit."""
     size = np.abs(R)
@@ -34,6 +36,7 @@ def turned_tensor(R: Array, A: Array) -> Array:
     return (turned + turned.swapaxes(-1, -2)) / 2
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def turned_vector(R: Array, x: Array, terms: Array | None = None) -> Array:
     """R x, (n, 3); where x is itself a sum, `terms` are the sizes of its terms."""
     size = np.abs(x) if terms is None else terms

@@ -1,8 +1,8 @@
 """How coordinates move with velocities: dq/dt = N(q) v, its inverse and its time derivative, for a whole model.
 
 What a joint does is in its class (`torsor.model.joints`). For most joints N is the identity. Quaternions keep their
-length under dq/dt = N(q) v, whatever it is, and no result depends on that length; integrators on the vector space (q, v)
-therefore only trim the rounding and truncation errors in it, once per step.
+length under dq/dt = N(q) v, whatever it is, and no result depends on that length; integrators on the vector space
+(q, v) therefore only trim the rounding and truncation errors in it, once per step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Coordinates:
         self._plain = tuple(map(np.concatenate, zip(*flat))) if flat else (np.zeros(0, int),) * 2
         self._curved = [group for group in groups if not group[0].flat]
         self.curved_freedoms = np.concatenate([np.zeros(0, int), *(v.ravel() for _, _, v in self._curved)])
-        self.quaternion = np.concatenate([np.zeros((0, 4), int), *(q[:, joint.quaternion] for joint, q, _ in self._curved)])
+        quaternions = (q[:, joint.quaternion] for joint, q, _ in self._curved)
+        self.quaternion = np.concatenate([np.zeros((0, 4), int), *quaternions])
         # the velocity that bounds the error of each coordinate
         self.velocity_of = np.empty(model.nq, dtype=np.int64)
         for joint, q, v in groups:
@@ -90,7 +91,7 @@ def _compiled(joint: Joint, name: str) -> Callable[..., Array]:
 
 
 def names_of(model: Model, what: str) -> list[str]:
-    """A name for each entry of q ("coordinates") or of v ("velocities"): the body's, and the joint's if it has several."""
+    """A name for each entry of q ("coordinates") or v ("velocities"): the body's, and the joint's if it has several."""
     labels = [[f".{name}" if name else "" for name, _ in getattr(joint, what)] for joint in JOINTS]
     return [body + label for body, code in zip(model.names, model.joint) for label in labels[code]]
 
