@@ -32,7 +32,7 @@ from torsor.spatial import Inertia, Spatial, pair
 from torsor.sweeps import Algorithm, inward
 
 # A pivot smaller than this part of its diagonal entry has lost too many digits: a light tip carries a heavy rest.
-# Measured errors were at most 0.3 of the rounding unit divided by that part.  Even chains of 20,000 links stay above 0.02.
+# Measured errors were at most 0.3 of the rounding unit divided by that part.  Even chains of 20,000 links keep 0.02.
 SMALLEST_PIVOT = 1e-3
 
 # Along a segment -----------------------------------------------------------------------------------------------
