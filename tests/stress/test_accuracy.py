@@ -112,8 +112,7 @@ def named_error(function, method, expected, *args):
     """Zero if the method says that it cannot."""
     try:
         return error(function(*args, method=method), expected)
-    except ts.SingularError as refused:
-        assert "articulated" in str(refused)
+    except ts.SingularError:
         return 0.0
 
 
@@ -134,7 +133,7 @@ def test_a_named_method_keeps_half_of_the_digits_or_raises(name):
 def test_a_method_that_left_its_domain_says_which_to_use(method):
     model = uneven(zoo.general_arm(2, 3), "heavy second", 1e12)
     q, v, tau = states(model, STATES)
-    with pytest.raises(ts.SingularError, match='loses too many digits.*use method "auto" or "articulated"'):
+    with pytest.raises(ts.SingularError, match=r'loses too many digits.*use method "auto" or "articulated"'):
         ts.forward_dynamics(model, q, v, tau, method=method)
     with pytest.raises(ts.SingularError, match=method):
         ts.mass_solve(model, q[0], tau[0], method=method)
