@@ -16,7 +16,7 @@ from numpy import ndarray
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import lie, reference
-from torsor.accuracy import AGREEMENT, COMPARED, LEVELS, pivot_ratio, refuse_disagreement
+from torsor.accuracy import AGREEMENT, COMPARED, LEVELS, agree, pivot_ratio, refuse_disagreement
 from torsor.algorithms import (
     articulated,
     composite,
@@ -382,21 +382,20 @@ def _carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple
 def _long_chain(algorithm: Algorithm, model: Model) -> Any:
     """One state of one long chain on a GPU: by levels, all of its links at once; None where that would cost digits.
 
-    Which chains these are is tried at one state, against the sweeps.
+    Which chains these are is tried at one state, against the sweeps on the host, which take less time for one state.
     """
     from torsor.kernel.gpu import cupy
     from torsor.parallel.device import DeviceChain
 
     key = algorithm, DeviceChain
     if key not in model.programs:
-        chain = DeviceChain(model, algorithm.name)
-        rng = np.random.default_rng(0)
-        state = [model.random_configuration(rng), *rng.normal(size=(len(chain.inputs) - 1, model.nv))]
-        if "v" in chain.inputs:
-            state[1] = np.zeros(model.nv)  # speeds add up along a chain, and their forces would hide the others
-        found, sweeps = np.asarray(cupy().asnumpy(chain(*state))), _call(algorithm, model, *state)
-        agrees = np.linalg.norm(found - sweeps) <= LEVELS * np.linalg.norm(sweeps)
-        model.programs[key] = chain if agrees else None
+        chain, rng = DeviceChain(model, algorithm.name), np.random.default_rng(0)
+        state = {"q": model.random_configuration(rng)}
+        state |= {name: rng.normal(size=model.nv) for name in chain.inputs[1:]}
+        if "v" in state:
+            state["v"] *= 0.0  # velocities add up along a chain, and their forces would hide the others
+        found, sweeps = cupy().asnumpy(chain(*state.values())), _call(algorithm, model, *state.values())
+        model.programs[key] = chain if agree(found, sweeps, LEVELS) else None
     return model.programs[key]
 
 

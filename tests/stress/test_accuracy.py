@@ -98,9 +98,8 @@ def test_one_long_chain_is_as_accurate_as_the_sweeps(name):
     expected = exact(ts.forward_dynamics, model, q, v, tau, method="articulated")
     sweeps = error(ts.forward_dynamics(model, q, v, tau, method="articulated"), expected)
     for method in ("auto", "segments"):
-        assert error(ts.forward_dynamics(model, q[0], v[0], tau[0], method=method)[None], expected) <= EVEN * (
-            sweeps + FEW
-        )
+        found = ts.forward_dynamics(model, q[0], v[0], tau[0], method=method)[None]
+        assert error(found, expected) <= EVEN * (sweeps + FEW), method
     for method in ("fixman", "constraint-force"):
         assert named_error(ts.forward_dynamics, method, expected, model, q, v, tau) <= NAMED + EVEN * sweeps
 
@@ -119,14 +118,11 @@ def named_error(function, method, expected, *args):
 @machines
 def test_a_named_method_keeps_half_of_the_digits_or_raises(name):
     model, (q, v, tau), accelerations, solved = example(name)
-    sweeps = error(loops(model, ts.forward_dynamics)(q, v, tau), accelerations)
-    for method in (*METHODS["forward_dynamics"], "fixman", "constraint-force"):
-        assert named_error(ts.forward_dynamics, method, accelerations, model, q, v, tau) <= NAMED + EVEN * sweeps, (
-            method
-        )
-    sweeps = error(loops(model, ts.mass_solve)(q, tau), solved)
-    for method in (*METHODS["mass_solve"], "fixman", "constraint-force"):
-        assert named_error(ts.mass_solve, method, solved, model, q, tau) <= NAMED + EVEN * sweeps, method
+    questions = {ts.forward_dynamics: ((q, v, tau), accelerations), ts.mass_solve: ((q, tau), solved)}
+    for function, (args, expected) in questions.items():
+        allowed = NAMED + EVEN * error(loops(model, function)(*args), expected)
+        for method in (*METHODS[function.__name__], "fixman", "constraint-force"):
+            assert named_error(function, method, expected, model, *args) <= allowed, (function.__name__, method)
 
 
 @pytest.mark.parametrize("method", ["fixman", "constraint-force"])
