@@ -1,6 +1,6 @@
 """Digits, not times: the worst error of every method on the stress family of the tests, against 80-bit arithmetic.
 
-    python bench/accuracy.py        writes bench/results/accuracy.json, for the table of docs/accuracy.md
+python bench/accuracy.py        writes bench/results/accuracy.json, for the table of docs/accuracy.md
 """
 
 import json

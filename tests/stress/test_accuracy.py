@@ -2,6 +2,7 @@
 
 import functools
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from stress.family import (
 )
 
 import torsor as ts
+from torsor import dynamics
 from torsor.accuracy import AGREEMENT, EVEN, REGROUPED, pivot_ratio
 from torsor.algorithms import articulated, composite
 from torsor.kernel.build import straight_line_frames
@@ -208,6 +210,24 @@ def test_segments_say_where_they_lose_digits():
     sweeps = ts.forward_dynamics(model, q, v, tau, method="articulated")
     assert np.array_equal(ts.forward_dynamics(model, q, v, tau, method="segments"), sweeps)
     assert serving(zoo.general_arm(200, 1)) is not None
+
+
+@pytest.mark.parametrize("lost", [0.0, 1e-9])
+def test_one_long_chain_on_a_gpu_goes_by_levels_only_if_they_keep_their_digits(lost, monkeypatch):
+    model, algorithm = with_masses(zoo.general_arm(20, 1), np.full(20, 1.0 + lost)), articulated.forward_dynamics
+
+    class Levels:
+        inputs = ("q", "v", "tau")
+
+        def __init__(self, model, function):
+            self.model = model
+
+        def __call__(self, *state):
+            return ts.forward_dynamics(self.model, *state) * (1 + lost)
+
+    monkeypatch.setattr("torsor.parallel.device.DeviceChain", Levels)
+    monkeypatch.setattr("torsor.kernel.gpu.cupy", lambda: SimpleNamespace(asnumpy=np.asarray))
+    assert (dynamics._long_chain(algorithm, model) is None) == (lost > 0)
 
 
 # Arguments and singular machines above twelve freedoms ------------------------------------------------------------
