@@ -18,8 +18,8 @@ from torsor.model.model import Model
 
 Array = NDArray[Any]
 
-# Factoring M loses as many digits as a pivot is smaller than its diagonal entry.  On 1900 random stiff arms the error was
-# at most twice this ratio times that of the sweeps, and often close to it: method="auto" gives up two digits at most.
+# Factoring M loses as many digits as a pivot is smaller than its diagonal entry.  On 1900 random stiff arms the error
+# was at most twice this ratio times that of the sweeps, often close to it: method="auto" gives up two digits at most.
 EVEN = 1e2
 # Regrouped masses (`torsor.kernel.frames.regroup`) were at most 25 times less accurate on arms of 30 joints up to this
 # ratio; beyond it, up to 1e5 times.
