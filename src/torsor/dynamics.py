@@ -434,6 +434,13 @@ def _in_segments(model: Model, *state: ArrayLike) -> bool:
         return False
     if any(hasattr(x, "__dlpack_device__") and not isinstance(x, ndarray) for x in state):
         return False  # perhaps on a GPU
+    try:
+        arrays = [np.asarray(x) for x in state]
+    except ValueError:  # ragged lists; the checks of the arguments report them
+        return False
+    one = all(x.ndim == 1 and x.dtype.kind in "fiub" for x in arrays)
+    if not one or np.result_type(*arrays).char != "d":
+        return False
     if "segments" not in model.programs:
         from torsor.parallel.segments import serving
 
@@ -441,12 +448,7 @@ def _in_segments(model: Model, *state: ArrayLike) -> bool:
         model.programs["segments"] = segments is not None
         if segments:
             model.programs["segments", forward_dynamics, INPUTS] = segments
-    try:
-        arrays = [np.asarray(x) for x in state]
-    except ValueError:  # ragged lists, as will be said
-        return False
-    one = all(x.ndim == 1 and x.dtype.kind in "fiub" for x in arrays)
-    return model.programs["segments"] and one and np.result_type(*arrays).char == "d"
+    return model.programs["segments"]
 
 
 def _by_segments(model: Model, **given: ArrayLike | None) -> Array:

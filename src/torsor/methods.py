@@ -80,7 +80,7 @@ def method_for(model: Model, function: Callable[..., Any]) -> Choice:
     if model.nv > MOST_FREEDOMS:
         why = f"{first}: O(n) sweeps; {model.nv} freedoms are too many for code through the mass matrix"
         if model.n >= SEGMENTS_FROM and methods is METHODS["forward_dynamics"]:
-            why += "; for one state alone, segments of the chain, if its joints allow"
+            why += "; for one state alone, segments of the chain, if its joints and masses allow"
         return Choice(first, {}, why)
     counts = {method: _count(algorithm, model) for method, algorithm in methods.items()}
     words = ", ".join(f"{method} {sum(count)}" for method, count in counts.items())

@@ -103,7 +103,8 @@ def serving(model: Model) -> Segments | None:
     except TorsorError:
         return None
     q, still = model.random_configuration(np.random.default_rng(0)), np.zeros(model.nv)
-    return segments if np.isfinite(segments({"q": q, "v": still, "tau": still})).all() else None
+    with np.errstate(invalid="ignore"):
+        return segments if np.isfinite(segments({"q": q, "v": still, "tau": still})).all() else None
 
 
 def _framed(model: Model, lanes: int) -> tuple[Framed, tuple[Part, Part]]:
