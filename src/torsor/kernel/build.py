@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torsor.accuracy import REGROUPED, pivot_ratio
+from torsor.accuracy import may_regroup
 from torsor.errors import ArgumentError
 from torsor.kernel import machine
 from torsor.kernel.data import input_shapes
@@ -100,7 +100,7 @@ def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], body: 
 def straight_line_frames(model: Model) -> Framed:
     """The model in its short frames, masses regrouped unless that would cost digits."""
     frames = framed(model)
-    return regroup(frames) if pivot_ratio(model, 0.0) <= REGROUPED else frames
+    return regroup(frames) if may_regroup(model) else frames
 
 
 def loops(algorithm: Algorithm, model: Model, inputs: tuple[str, ...]) -> LoopCode:
