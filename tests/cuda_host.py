@@ -47,6 +47,8 @@ inline int __float_as_int(float x) { int i; std::memcpy(&i, &x, 4); return i; }
 inline float __int_as_float(int i) { float x; std::memcpy(&x, &i, 4); return x; }
 inline int __double2loint(double x) { long long i; std::memcpy(&i, &x, 8); return (int)i; }
 inline int __double2hiint(double x) { long long i; std::memcpy(&i, &x, 8); return (int)(i >> 32); }
+inline long long __double_as_longlong(double x) { long long i; std::memcpy(&i, &x, 8); return i; }
+inline double __longlong_as_double(long long i) { double x; std::memcpy(&x, &i, 8); return x; }
 inline double __hiloint2double(int h, int l) {
   long long i = ((long long)h << 32) | (unsigned)l; double x; std::memcpy(&x, &i, 8); return x; }
 alignas(16) unsigned char shared[1 << 18];
@@ -73,7 +75,7 @@ def compiler() -> str | None:
     return shutil.which("g++") or shutil.which("clang++")
 
 
-def run(kernel: Kernel, arrays, framed=None, body=None, staged=False):
+def run(kernel: Kernel, arrays, framed=None, frame=None, staged=False):
     """The output of a kernel for arrays (states, ...); `staged`: through shared memory."""
     dtype = np.dtype(f"float{kernel.bits}")
     count = len(arrays[0])
@@ -85,7 +87,7 @@ def run(kernel: Kernel, arrays, framed=None, body=None, staged=False):
     blocks = -(-count // THREADS)
     if kernel.looped:
         blocks -= 1  # fewer than there are states: each thread takes more than one
-        values += _tree(kernel, framed, [x.shape[1:] for x in views], body, blocks)
+        values += _tree(kernel, framed, [x.shape[1:] for x in views], frame, blocks)
     launch(kernel.source(Launch(THREADS), kernel.stageable(THREADS) if staged else None), blocks, values)
     return out
 
@@ -105,12 +107,12 @@ def run_rollout(kernel: RolloutKernel, arrays, gain, dt, steps, every, framed=No
     return out.transpose(2, 0, 1)
 
 
-def _tree(kernel, framed, shapes, body, blocks):
-    data = loop_data(kernel.code.layout, framed, shapes, kernel.bits, body)
-    numbers, index, gravity = data.owned
+def _tree(kernel, framed, shapes, frame, blocks):
+    data = loop_data(kernel.code.layout, framed, shapes, kernel.bits, frame)
+    numbers, index, base = data.owned
     size = int(data.words[0]) // (kernel.bits // 8) * blocks * THREADS
     scratch = np.full(size, np.nan, f"float{kernel.bits}")
-    return [*(np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)), index, numbers, gravity, scratch]
+    return [*(np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)), index, numbers, base, scratch]
 
 
 def launch(source, blocks, values, threads=THREADS):

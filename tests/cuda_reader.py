@@ -14,6 +14,7 @@ import numpy as np
 from torsor.kernel.cuda import Kernel, RolloutKernel
 from torsor.kernel.data import BODIES, FLAGS, FROM, loop_data
 from torsor.kernel.elementary import TRIG_LIMIT
+from torsor.linalg import down_scale
 
 RULES = [
     (r"for \(int (\w+) = (.+); \1 < (.+); \1 \+= 1\) \{", r"for \1 in range(\2, \3):"),
@@ -28,6 +29,7 @@ RULES = [
     (r"T \w+, \w+;", "pass"),
     (r"T (\w+)\[(\d+)\];", r"\1 = array(\2)"),
     (r"state\((.+)\);", r"state(\1)"),
+    (r"if \(!NEAR\((\w+)\)\) far_turn\(\1, (\w+), (\w+)\);", r"\2, \3 = far_turn(\1)"),
     (r"(far_turn|turn)\((\w+), (\w+), (\w+)\);", r"\3, \4 = \1(\2)"),
     (r"(?:const )?(?:T|int|bool) (\w+ = .+);", r"\1"),
     (r"(.+\] = .+|\w+ = .+);", r"\1"),
@@ -74,14 +76,14 @@ class Lanes:
         return Lanes(self.numbers[:, k:])
 
 
-def run(kernel: Kernel, arrays, framed=None, body=None):
+def run(kernel: Kernel, arrays, framed=None, frame=None):
     """The output of a kernel for arrays (states, ...) as NumPy would give it; memory never written reads as NaN."""
     dtype = np.dtype(f"float{kernel.bits}")
     count = len(arrays[0])
     out = np.full((count, *kernel.shape), np.nan, dtype)
     views = [Lanes(np.asarray(x, dtype).reshape(count, -1)) for x in arrays] + [Lanes(out.reshape(count, -1))]
     if kernel.looped:
-        views += _tree(kernel, framed, [x.shape[1:] for x in (*arrays, out)], body, count)
+        views += _tree(kernel, framed, [x.shape[1:] for x in (*arrays, out)], frame, count)
     names = _functions(kernel.bits, count)
     _define(kernel.state(), "state", names)
     with np.errstate(invalid="ignore"):
@@ -119,17 +121,18 @@ def _functions(bits, count):
     dtype = np.dtype(f"float{bits}")
     return {
         "FMA": lambda a, b, c: a * b + c, "INV": lambda x: dtype.type(1) / x, "SQRT": np.sqrt, "LOG": np.log,
+        "ABS": np.abs, "MAX": np.maximum, "down_scale": lambda x: down_scale([x]),
         "NEAR": lambda x: np.abs(x) < TRIG_LIMIT[bits],
         "turn": lambda x: (np.sin(x), np.cos(x)), "far_turn": lambda x: (np.sin(x), np.cos(x)),
         "array": lambda size: Lanes(np.full((count, size), np.nan, dtype)),
     }  # fmt: skip
 
 
-def _tree(kernel, framed, shapes, body, count):
-    data = loop_data(kernel.code.layout, framed, shapes, kernel.bits, body)
-    numbers, index, gravity = data.owned
+def _tree(kernel, framed, shapes, frame, count):
+    data = loop_data(kernel.code.layout, framed, shapes, kernel.bits, frame)
+    numbers, index, base = data.owned
     n, flags, start = (int(data.words[k]) for k in (BODIES, FLAGS, FROM))
     index = index.ravel().tolist()
-    tree = SimpleNamespace(n=n, flags=flags, start=start, numbers=numbers, index=index, gravity=gravity)
+    tree = SimpleNamespace(n=n, flags=flags, start=start, numbers=numbers, index=index, base=base)
     rows = int(data.words[0]) // (kernel.bits // 8)
     return [tree, *(Lanes(np.full((count, rows), np.nan, f"float{kernel.bits}")) for _ in range(2))]

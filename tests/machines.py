@@ -118,7 +118,8 @@ def precise(algorithm: Algorithm, model: Model, body: int | None = None, **input
         name: [[mpmath.mpf(float(y)) for y in x] if np.ndim(x) else mpmath.mpf(float(x)) for x in values]
         for name, values in inputs.items()
     }
-    return np.array(reference.evaluate(algorithm, model, numbers, body=body, number=mpmath.mpf), dtype=object)
+    frame = None if body is None else model.frame(body)
+    return np.array(reference.evaluate(algorithm, model, numbers, frame=frame, number=mpmath.mpf), dtype=object)
 
 
 def to_digits(x: Array) -> Array:

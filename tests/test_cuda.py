@@ -43,13 +43,14 @@ def options(model, function):
 def by_reference(model, function, args):
     """One state after the other, number by number."""
     names, body = ALGORITHMS[function].inputs, options(model, function).get("body")
+    frame = None if body is None else model.frame(body)
     states = [{name: list(x) for name, x in zip(names, state)} for state in zip(*args)]
-    return np.array([reference.evaluate(ALGORITHMS[function], model, state, body=body) for state in states])
+    return np.array([reference.evaluate(ALGORITHMS[function], model, state, frame=frame) for state in states])
 
 
 def by_reader(model, function, args, **more):
     program = ts.compile(model, function, target="cuda", **options(model, function), **more)
-    return cuda_reader.run(program.kernel, args, framed(model), program.body)
+    return cuda_reader.run(program.kernel, args, framed(model), program.frame)
 
 
 @pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "looped"])
@@ -168,7 +169,7 @@ def test_program_takes_arrays_as_they_lie(cupy, layout):
     (launch,) = cupy.functions[-1].launches
     assert launch.grid == (1,)
     assert launch.arguments[-1] == 10
-    staged = "load_rows<6, 6>(q_tile" in cupy.functions[-1].source
+    staged = "load_rows<6, 6>(in_q_tile" in cupy.functions[-1].source
     assert staged == (layout in ("rows", "two batch axes", "turned batch axes"))  # the last are copied first
     assert bool(launch.shared) == (staged or "store_rows<" in cupy.functions[-1].source)
     if cuda_host.compiler():

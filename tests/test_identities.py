@@ -293,7 +293,7 @@ def test_jacobian_dot_is_the_derivative_of_the_jacobian(machine, state):
     body, v = state.body, state.v.astype(np.longdouble)
     J_rate = time_derivative(
         lambda t: ts.reference.evaluate(
-            kinematics.jacobian, machine, {"q": machine.integrate(state.q, t * v)}, body=body,
+            kinematics.jacobian, machine, {"q": machine.integrate(state.q, t * v)}, frame=machine.frame(body),
             number=np.longdouble,
         )
     )  # fmt: skip

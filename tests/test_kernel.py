@@ -66,7 +66,7 @@ def arguments(program, states, dtype=np.float64):
 
 def reference_of(program, model, states, body, k):
     inputs = {name: states[name][k].tolist() for name in program.inputs}
-    return np.array(evaluate(program.request.algorithm, model, inputs, body=body), dtype=float)
+    return np.array(evaluate(program.request.algorithm, model, inputs, frame=program.request.frame), dtype=float)
 
 
 # Engines ---------------------------------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ def test_code_without_fma_runs_here_too():
     ir = unrolled_kernel(code, dict.fromkeys(("q", "v", "tau"), (3,)), (3,), target)
     loaded = machine.load(machine.name_of(f"no fma {code}"), lambda: ir)
     data = unrolled_data([(3,)] * 4, 64)
-    ufunc, _alive = gufunc(loaded.address, data.words.ctypes.data, "(3),(3),(3)->(3)", "float64", "fd", "")
+    ufunc = gufunc(loaded.address, data.words.ctypes.data, "(3),(3),(3)->(3)", "float64", "fd", "", (loaded, data))
     assert relative(ufunc(q, v, tau), ts.forward_dynamics(model, q, v, tau)) < SAME_STEPS
 
 

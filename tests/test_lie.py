@@ -12,7 +12,7 @@ from mpmath import mp, mpf
 from scipy.linalg import expm
 
 from torsor import lie
-from torsor.linalg import Mat, Vec
+from torsor.linalg import Mat, Vec, down_scale
 
 DIGITS = 50
 # Each function is a few dozen operations on numbers of size up to 4: so many rounding units are lost at most.
@@ -394,6 +394,15 @@ class Counted:
 
     def _compare(f):
         return lambda a, b: f(a.x, getattr(b, "x", b))
+
+    def __abs__(self):
+        return Counted(abs(self.x), self.calls)
+
+    def maximum(self, other):
+        return Counted(max(self.x, other.x), self.calls)
+
+    def down_scale(self):
+        return down_scale([self.x])
 
     def _call(name):
         def call(self, *others):

@@ -45,8 +45,8 @@ def operators(case, request):
 
 
 def evaluated(algorithm, model, **inputs):
-    body = inputs.pop("body", None)
-    return np.array(reference.evaluate(algorithm, model, {k: x.tolist() for k, x in inputs.items()}, body=body))
+    frame = inputs.pop("frame", None)
+    return np.array(reference.evaluate(algorithm, model, {k: x.tolist() for k, x in inputs.items()}, frame=frame))
 
 
 # The block operators, in any frames ----------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_closed_form_of_velocity_and_gravity_terms(operators):
 def test_closed_form_of_the_tip_jacobian(operators):
     o = operators
     for body in (-1, o.n // 2):
-        expected = evaluated(kinematics.jacobian, o.model, q=o.q, body=range(o.n)[body])
+        expected = evaluated(kinematics.jacobian, o.model, q=o.q, frame=o.model.frame(body))
         assert difference(o.J_t(body), expected) < IDENTITY
 
 

@@ -33,14 +33,17 @@ COMPARED = 1e6
 # links, 6e-13 on masses in turn 1 : 1e4 and 3e-11 on 1 : 1e6, where the sweeps themselves lose 8e-14.
 LEVELS = 1e-11
 
+# Bounds are kept for so many models only: a cache keeps its models, and all that was compiled for them, alive.
+FEW_MODELS = 4
 
-@lru_cache(maxsize=64)
+
+@lru_cache(maxsize=FEW_MODELS)
 def pivot_ratio(model: Model) -> float:
     """A bound on M_ii / d_i over all freedoms i and all configurations, d_i the pivots of M = L^T D L."""
     return float(pivot_ratios(model).max())
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=FEW_MODELS)
 def may_regroup(model: Model) -> bool:
     """Whether masses can be regrouped without losing digits.
 

@@ -86,6 +86,8 @@ def parser() -> argparse.ArgumentParser:
     view_parser = _add(commands, "view", view, "play a recorded trajectory in the browser")
     view_parser.add_argument("trajectory", type=Path, metavar="FILE", help="a file made with --record or .save()")
     view_parser.add_argument("--out", type=Path, metavar="PAGE.html", help="write the page here instead of opening it")
+    cache_parser = _add(commands, "cache", cache, "the compiled code kept on disk: how much there is, and where")
+    cache_parser.add_argument("--clear", action="store_true", help="delete it; torsor compiles again what it needs")
     return top
 
 
@@ -353,6 +355,19 @@ def bench(options: argparse.Namespace) -> int:
 def view(options: argparse.Namespace) -> int:
     page = Trajectory.load(options.trajectory).view(options.out)
     out.print(f"-> {page}", style="green")
+    return 0
+
+
+def cache(options: argparse.Namespace) -> int:
+    from torsor.kernel import cache as store
+
+    if options.clear:
+        out.print(f"{store.trim(0)} files deleted")
+        return 0
+    files = store.entries()
+    total, limit = (x / 2**20 for x in (sum(size for _, size, _ in files), store.LIMIT))
+    out.print(f"{store.folder() or 'switched off (TORSOR_CACHE)'}", soft_wrap=True)
+    out.print(f"{len(files)} files, {total:.1f} MB of at most {limit:.0f} MB")
     return 0
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import lie, reference
+from torsor import reference
 from torsor.accuracy import AGREEMENT, COMPARED, LEVELS, agree, pivot_ratio, refuse_disagreement
 from torsor.algorithms import (
     articulated,
@@ -33,7 +33,8 @@ from torsor.algorithms import (
 from torsor.errors import ArgumentError, SingularError
 from torsor.fixman.inertia import require_regular
 from torsor.methods import METHODS, MOST_FREEDOMS, SEGMENTS_FROM, automatic
-from torsor.model.model import Model
+from torsor.model.model import Model, refuse_masked
+from torsor.model.names import Frame
 from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
@@ -62,7 +63,7 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
         try:  # `_call`, written out: this is what is called a million times, one state a call
             if external is None and state.ndim == 1 and type(q) is ndarray:
                 result = model.programs[state.dtype.char](q, v, tau)
-                if isfinite(sum(result.tolist())):
+                if isfinite(sum(result.tolist())) and type(result) is ndarray:
                     return result
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
@@ -177,7 +178,7 @@ def fixman_force(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
     Constrained dynamics at temperature kT visits q as often as sqrt(det M(q)) says; this force takes that
     weight away (Fixman 1974).
     """
-    return log_det_gradient(model, q) * (-0.5 * kT)
+    return log_det_gradient(model, q) * (-0.5 * temperature(kT))
 
 
 def coriolis_matrix(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
@@ -200,12 +201,12 @@ def body_twists(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
 
 def jacobian(model: Model, q: ArrayLike, body: int | str) -> Array:
     """J (..., 6, nv) with J v the twist of a body, or of a named frame on it, in its own frame."""
-    return _on_frame(kinematics.jacobian, model, body, q)
+    return on_frame(kinematics.jacobian, model, body, q)
 
 
 def jacobian_dot(model: Model, q: ArrayLike, v: ArrayLike, body: int | str) -> Array:
     """dJ/dt (..., 6, nv) of `jacobian` along the velocity v."""
-    return _on_frame(kinematics.jacobian_dot, model, body, q, v)
+    return on_frame(kinematics.jacobian_dot, model, body, q, v)
 
 
 # Energy and momentum ---------------------------------------------------------------------------------------
@@ -269,7 +270,7 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
     target       "cpu", or "cuda": a `CudaProgram`, which takes CuPy, PyTorch or JAX arrays on the GPU
     dtype        "float64" or "float32"
     external     whether the program takes external wrenches, as its last argument
-    body         of a Jacobian: the body, by number or name
+    body         of a Jacobian: the body, by number or name, or a named frame
     method       as the function takes it, of those that are one algorithm and keep their digits: "fixman", "segments"
                  and "constraint-force" are not compiled, and loops have no "composite"
     specialised  unrolled over this model (True), loops over its bodies (False), whichever is faster (None); a function
@@ -300,7 +301,7 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
     if (body is None) == (algorithm.kind == "path"):
         raise ArgumentError(f"{algorithm.name} needs body=" if body is None else f"{algorithm.name} takes no body=")
     common: dict[str, Any] = dict(
-        options=("external",) if external else (), dtype=dtype, body=None if body is None else _body(model, body)
+        options=("external",) if external else (), dtype=dtype, frame=None if body is None else model.frame(body)
     )  # fmt: skip
     if target == "cuda":
         from torsor.kernel.gpu import compile_cuda
@@ -328,8 +329,9 @@ def _call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike
         try:
             one, many, few = model.programs[what, first.dtype.char]
             result = one(*args) if first.ndim == 1 else many(*args)
-            # a sum tells whether any number is not finite; of few numbers this is the cheapest one
-            if isfinite(sum(result.tolist()) if few and result.ndim == 1 else np.vdot(result, result)):
+            # of few numbers, the sum is the quickest way to see whether all are finite
+            finite = isfinite(sum(result.tolist())) if few and result.ndim == 1 else np.isfinite(result).all()
+            if finite and type(result) is ndarray:
                 return result
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
@@ -344,10 +346,9 @@ def _call_with(algorithm: Algorithm, model: Model, *args: ArrayLike, **options: 
 
 
 def _carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple[ArrayLike, ...],
-               body: int | None = None, **options: ArrayLike | None) -> Array:  # fmt: skip
+               frame: Frame | None = None, **options: ArrayLike | None) -> Array:  # fmt: skip
     """Check every argument, find or make the program, and explain a result that is not finite."""
-    if not isinstance(model, Model):
-        raise ArgumentError(f"model must be a torsor.Model, not {model!r}")
+    check_model(model)
     algorithm = what if isinstance(what, Algorithm) else _automatic(model, what)
     given = {name: x for name, x in options.items() if x is not None}
     names = (*algorithm.inputs, *given)
@@ -355,18 +356,18 @@ def _carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple
         from torsor.kernel import gpu
 
         if gpu.on_device(args[0]):
-            if not given and body is None and gpu.is_long_chain(algorithm, model, args[0]):
+            if not given and frame is None and gpu.is_long_chain(algorithm, model, args[0]):
                 chain = _long_chain(algorithm, model)
                 if chain is not None:
                     return chain(*args)
-            return gpu.call(algorithm, model, (*args, *given.values()), tuple(given), body)
+            return gpu.call(algorithm, model, (*args, *given.values()), tuple(given), frame)
     arrays = [_checked(model, name, x) for name, x in zip(names, (*args, *given.values()), strict=True)]
     dtype = np.result_type(*arrays)
     _batch(model, dict(zip(names, arrays)))
     if dtype.char not in "df":
-        return _reference(algorithm, model, dict(zip(names, arrays)), body)
-    program = _program(algorithm, model, tuple(given), dtype.char, body)
-    if not given and body is None and not (algorithm.inverts and model.has_degenerate_bodies):
+        return _reference(algorithm, model, dict(zip(names, arrays)), frame)
+    program = _program(algorithm, model, tuple(given), dtype.char, frame)
+    if not given and frame is None and not (algorithm.inverts and model.has_degenerate_bodies):
         few = len(program.shape) == 1 and program.shape[0] < 64
         model.programs[what, dtype.char] = program.ufunc, program, few  # where `_call` looks: one state, all cores
         if what is forward_dynamics and few:
@@ -399,15 +400,16 @@ def _long_chain(algorithm: Algorithm, model: Model) -> Any:
     return model.programs[key]
 
 
-def _program(algorithm: Algorithm, model: Model, options: tuple[str, ...], number: str, body: int | None) -> Any:
+def _program(algorithm: Algorithm, model: Model, options: tuple[str, ...], number: str,
+             frame: Frame | None) -> Any:  # fmt: skip
     """The program for these arguments, kept with the model."""
-    key = algorithm, body, number, options
+    key = algorithm, frame, number, options
     if key not in model.programs:
         from torsor.kernel.program import compile_program
 
         dtype = "float64" if number == "d" else "float32"
         program = compile_program(
-            algorithm, model, options=options, dtype=dtype, body=body, threads=os.cpu_count() or 1
+            algorithm, model, options=options, dtype=dtype, frame=frame, threads=os.cpu_count() or 1
         )
         model.programs[key] = program
     return model.programs[key]
@@ -459,7 +461,7 @@ def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
         try:
             with np.errstate(invalid="ignore"):  # a state that loses digits
                 result = model.programs["segments", forward_dynamics, tuple(arrays)](arrays)
-            if isfinite(np.vdot(result, result)):
+            if np.isfinite(result).all():
                 return result
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
@@ -468,8 +470,7 @@ def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
 
 def _by_parts(method: str, function: Callable[..., Array], model: Model, **given: ArrayLike | None) -> Array:
     """One state after the other in float64, by methods that work on segments or levels of a chain at once."""
-    if not isinstance(model, Model):
-        raise ArgumentError(f"model must be a torsor.Model, not {model!r}")
+    check_model(model)
     arrays = {name: _checked(model, name, x) for name, x in given.items() if x is not None}
     batch = _batch(model, arrays)
     dtype = np.result_type(*arrays.values())
@@ -551,7 +552,20 @@ def _named(function: Callable[..., Array], method: str, *others: str) -> Algorit
     return methods[_choose(method, *methods, *others)]
 
 
+def on_frame(algorithm: Algorithm, model: Model, body: int | str, *args: ArrayLike) -> Array:
+    """Run an algorithm that is about a body, or a frame on it."""
+    check_model(model)
+    if body is None:
+        raise ArgumentError("body None is the base, which never moves: give a body or frame by number or name")
+    return _carefully(algorithm, model, args, model.frame(body))
+
+
 # Arguments -------------------------------------------------------------------------------------------------
+
+
+def check_model(model: Any) -> None:
+    if not isinstance(model, Model):
+        raise ArgumentError(f"model must be a torsor.Model, not {model!r}")
 
 
 def _choose(method: str, *known: str) -> str:
@@ -581,6 +595,7 @@ def _checked(model: Model, name: str, x: ArrayLike) -> Array:
     """An argument as an array of real, finite numbers of the right shape."""
     core = _shape(model, name)
     name = {"acceleration": "base_acceleration"}.get(name, name)
+    refuse_masked(name, x)
     try:
         array = np.asarray(x)
     except ValueError as error:
@@ -596,6 +611,13 @@ def _checked(model: Model, name: str, x: ArrayLike) -> Array:
     if name == "q" and array.dtype.kind != "O":
         model.check_quaternions(array)
     return array if array.dtype.kind in "fO" else array.astype(np.float64)
+
+
+def temperature(kT: Any) -> float:
+    """kT, which must be a finite number that is not negative."""
+    if isinstance(kT, float | int | np.number) and isfinite(kT) and kT >= 0:
+        return float(kT)
+    raise ArgumentError(f"kT is {kT!r}; a temperature is one finite number that is not negative")
 
 
 def _refuse_singular(algorithm: Algorithm, model: Model, q: Array) -> None:
@@ -619,7 +641,7 @@ def _refuse_singular(algorithm: Algorithm, model: Model, q: Array) -> None:
         )
 
 
-def _reference(algorithm: Algorithm, model: Model, arrays: dict[str, Array], body: int | None) -> Array:
+def _reference(algorithm: Algorithm, model: Model, arrays: dict[str, Array], frame: Frame | None) -> Array:
     """One state after the other through the reference engine: for longdouble, mpmath and symbols."""
     dtype = np.result_type(*arrays.values())
     number: Callable[[float], Any] = np.longdouble if dtype.kind == "f" else float
@@ -629,31 +651,9 @@ def _reference(algorithm: Algorithm, model: Model, arrays: dict[str, Array], bod
     results = []
     for index in np.ndindex(*batch):
         state = {name: list(x[index]) for name, x in states.items()}
-        results.append(reference.evaluate(algorithm, model, state, body=body, number=number))
-    core = np.asarray(results[0], dtype=object).shape if results else ()
-    return np.array(results, dtype=dtype).reshape(batch + core)
-
-
-def _body(model: Model, body: int | str) -> int:
-    """The number of a body given by number or name."""
-    if isinstance(body, str):
-        return model.frame(body).body
-    if not isinstance(body, int | np.integer) or not -model.n <= body < model.n:
-        raise ArgumentError(f"body {body} is out of range: {model!r} has bodies 0 to {model.n - 1}; or give a name")
-    return int(body) % model.n
-
-
-def _on_frame(algorithm: Algorithm, model: Model, body: int | str, *args: ArrayLike) -> Array:
-    """A Jacobian of a body, moved to the named frame on it: Ad_{f^-1} J."""
-    result = _carefully(algorithm, model, args, body=_body(model, body))
-    if not isinstance(body, str):
-        return result
-    frame = model.frame(body)
-    T = np.eye(4)
-    T[:3, :3], T[:3, 3] = frame.R, frame.p
-    Ad = lie.Ad(lie.inverse(T))
-    if isinstance(result, np.ndarray):
-        return Ad @ result
-    from torsor.kernel import gpu
-
-    return gpu.product(Ad, result)
+        results.append(reference.evaluate(algorithm, model, state, frame=frame, number=number))
+    if not results:  # what one state would give tells the shape
+        one = {name: np.ones(_shape(model, name)).tolist() for name in arrays}
+        core = np.asarray(reference.evaluate(algorithm, model, one, frame=frame), dtype=object).shape
+        return np.empty(batch + core, dtype)
+    return np.array(results, dtype=dtype).reshape(batch + np.asarray(results[0], dtype=object).shape)

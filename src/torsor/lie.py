@@ -8,7 +8,8 @@ leading batch axes, lists of mpmath numbers (object arrays come back) or CasADi 
     hat, vee                3-vector <-> skew matrix, twist <-> 4x4 matrix
     Ad, Ad_dual, ad, ad_dual   6x6 matrices, angular part first; X_dual is the transpose of X
     compose, inverse        of 4x4 transforms
-    quaternion_to_matrix, matrix_to_quaternion, exp_quaternion, log_quaternion, quaternion_product   (w, x, y, z)
+    quaternion_to_matrix, matrix_to_quaternion, exp_quaternion, log_quaternion, quaternion_product, unit_quaternion
+                            quaternions (w, x, y, z)
     euler_zxz, euler_zxz_jacobian   ZXZ Euler angles and their body Jacobian (Lee, Wang & Chirikjian 2007, Eq. 12)
 """
 
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from torsor.linalg import Mat, Scalar, Vec, _is_casadi, atan2, cos, cross, dot, epsilon, sin, sqrt, where
+from torsor.linalg import Mat, Scalar, Vec, _is_casadi, atan2, cos, cross, dot, down_scale, epsilon, sin, sqrt, where
 
 # The border: arrays in, the same kind of array out -------------------------------------------------------
 
@@ -119,7 +120,7 @@ def _sinc_half(theta2: Scalar) -> tuple[Scalar, Scalar]:
 def exp_so3(w: Vec) -> Mat:
     """exp [w] (Rodrigues), accurate for small and large angles."""
     a, c = _sinc_half(dot(w, w))
-    return quaternion_to_matrix(Vec(c, *(w * a)))
+    return rotation_of(Vec(c, *(w * a)))
 
 
 @_arrays(2)
@@ -134,6 +135,11 @@ def log_so3(R: Mat) -> Vec:
 @_arrays(1)
 def quaternion_to_matrix(q: Vec) -> Mat:
     """The rotation of a quaternion of any length but zero: the length cancels, so drift does no harm."""
+    return rotation_of(q * down_scale(q))
+
+
+def rotation_of(q: Vec) -> Mat:
+    """`quaternion_to_matrix` of a quaternion whose square can be taken: of about unit length."""
     w, x, y, z = q
     scale = 2.0 / dot(q, q)
     x2, y2, z2 = x * scale, y * scale, z * scale
@@ -144,6 +150,13 @@ def quaternion_to_matrix(q: Vec) -> Mat:
         (xy + wz, 1.0 - (xx + zz), yz - wx),
         (xz - wy, yz + wx, 1.0 - (xx + yy)),
     )
+
+
+@_arrays(1)
+def unit_quaternion(q: Vec) -> Vec:
+    """q / |q|, of any length but zero."""
+    q = q * down_scale(q)
+    return q * (1.0 / sqrt(dot(q, q)))
 
 
 @_arrays(2)
@@ -240,7 +253,7 @@ def exp_se3(V: Vec) -> Mat:
     a, c = _sinc_half(theta2)
     wv = cross(w, v)
     p = v + wv * (a * a * 2.0) + cross(w, wv) * _cubic(theta2, a * c * 2.0)
-    return transform(quaternion_to_matrix(Vec(c, *(w * a))), p)
+    return transform(rotation_of(Vec(c, *(w * a))), p)
 
 
 @_arrays(2)

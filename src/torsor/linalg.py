@@ -55,6 +55,34 @@ def log(x: Scalar) -> Scalar:
     return _log(x)
 
 
+def maximum(x: Scalar, y: Scalar) -> Scalar:
+    """The larger of two numbers."""
+    if isinstance(x, np.ndarray | np.generic) or isinstance(y, np.ndarray | np.generic):
+        return np.maximum(x, y)
+    if _is_casadi(x) or _is_casadi(y):
+        return sys.modules["casadi"].fmax(x, y)
+    for one, other in ((x, y), (y, x)):
+        if hasattr(one, "maximum"):  # the compiler's own expressions
+            return one.maximum(other)
+    return max(x, y)
+
+
+def down_scale(xs: Sequence[Scalar]) -> Scalar:
+    """A power of two that brings the largest of some numbers into [2, 4): squares neither overflow nor vanish then.
+
+    It is exact, so that numbers of the usual size give the same bits with and without it.
+    """
+    largest = abs(xs[0])
+    for x in xs[1:]:
+        largest = maximum(largest, abs(x))
+    if isinstance(largest, float | int):
+        return math.ldexp(1.0, min(1023, 2 - math.frexp(largest)[1])) if math.isfinite(largest) else 1.0
+    if isinstance(largest, np.ndarray | np.generic):
+        power = np.minimum(2 - np.frexp(largest)[1], np.finfo(largest.dtype).maxexp - 1)
+        return np.ldexp(np.ones_like(largest), power)
+    return largest.down_scale() if hasattr(largest, "down_scale") else 1.0  # mpmath and CasADi overflow nowhere near
+
+
 def where(condition: Any, yes: Scalar, no: Scalar) -> Scalar:
     """`yes` where the condition holds, else `no`, for plain, array and symbolic conditions."""
     if isinstance(condition, bool | np.bool_):

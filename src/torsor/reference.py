@@ -11,21 +11,22 @@ from typing import Any
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.links import links
 from torsor.model.model import Model
+from torsor.model.names import Frame
 from torsor.spatial import Rigid, Spatial
 from torsor.sweeps import Algorithm, Here, run, unflatten
 
 
-def evaluate(algorithm: Algorithm, model: Model, inputs: Mapping[str, Sequence[Scalar]], *, body: int | None = None,
+def evaluate(algorithm: Algorithm, model: Model, inputs: Mapping[str, Sequence[Scalar]], *, frame: Frame | None = None,
              number: Callable[[float], Scalar] = float) -> Any:  # fmt: skip
     """The output of an algorithm at one state: a scalar, a list or a list of rows, as `Algorithm.kind` says.
 
-    `inputs` are flat sequences by name (external: one of six numbers a body); `number` makes the model's
-    constants.
+    `inputs` are flat sequences by name (external: six numbers per body); `number` makes the model's constants;
+    `frame` is that of a Jacobian.
     """
     parent = model.parent.tolist()
     here = scatter(model, inputs)
     base = base_of([number(g) for g in model.gravity.tolist()], inputs.get("acceleration"))
-    return plain(run(algorithm, links(model, number), parent, base, here, body), model)
+    return plain(run(algorithm, links(model, number), parent, base, here, frame), model)
 
 
 def base_of(gravity: Sequence[Scalar], acceleration: Sequence[Scalar] | None = None) -> Here:

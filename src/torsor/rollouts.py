@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from torsor.algorithms import articulated
 from torsor.errors import ArgumentError
 from torsor.kernel.tape import Code, Tape
-from torsor.lie import quaternion_product, quaternion_to_matrix
-from torsor.linalg import Scalar, Vec, dot, sqrt
+from torsor.lie import quaternion_product, quaternion_to_matrix, unit_quaternion
+from torsor.linalg import Scalar, Vec
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.reference import base_of, scatter
@@ -109,8 +109,7 @@ def normalised(model: Model, q: Scalars) -> list[Scalar]:
         joint = JOINTS[code]
         if joint.nq != joint.nv:
             place = slice(i + joint.nq - 4, i + joint.nq)
-            quaternion = Vec.of(q[place])
-            q[place] = quaternion * (1.0 / sqrt(dot(quaternion, quaternion)))
+            q[place] = unit_quaternion(Vec.of(q[place]))
     return q
 
 
@@ -287,6 +286,8 @@ def _checked(model: Model, name: str, x: Any, steps: int) -> Array:
         raise ArgumentError(f"{name} is {array.dtype} {array.shape}; {model!r} needs real numbers (..., {wanted})")
     if not np.isfinite(array).all():
         raise ArgumentError(f"{name} holds numbers that are not finite")
+    if name == "q":
+        model.check_quaternions(array)
     return array
 
 

@@ -26,6 +26,8 @@ from typing import Any
 
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.links import Link
+from torsor.model.names import Frame
+from torsor.spatial import Rigid
 
 Step = Callable[[Link, Any, Any], tuple[dict[str, Any], dict[str, Any]]]
 
@@ -52,8 +54,9 @@ class Sweep:
 class Columns:
     """For each degree of freedom: climb from its body to the base, then (perhaps) spread outward over all.
 
-    `start(link, here, k)` is the step at the body the climb begins with, for its k-th freedom; `climb` the
-    step at the bodies above it.  `outward` reads what these kept, which is `rest(nv)` off the way.
+    `start(link, here, k)` is the step at the body the climb begins with, for its k-th freedom (in a "path", k is the
+    placement of a frame on that body); `climb` the step at the bodies above it.  `outward` reads what these kept, which
+    is `rest(nv)` off the way.
     """
 
     start: Step
@@ -81,7 +84,7 @@ class Algorithm:
     output     the name kept (for kind "base": handed to the base) that is the answer
     kind       "joint": nv numbers, one a degree of freedom      "body": an entry a body
                "base": what arrives at the base                  "matrix": nv x nv, from `Columns`
-               "path": the columns along the way from one body to the base
+               "path": the columns along the way from a frame on one body to the base
     """
 
     name: str
@@ -150,10 +153,10 @@ def climb(stage: Columns, links: Sequence[Link], parent: Sequence[int], here: Se
 
 
 def run(algorithm: Algorithm, links: Sequence[Link], parent: Sequence[int], base: Any, here: Sequence[Here],
-        body: int | None = None) -> Any:  # fmt: skip
+        frame: Frame | None = None) -> Any:  # fmt: skip
     """Interpret an algorithm on whatever scalars `links` and `here` hold, and return its output.
 
-    A vector comes back as a flat list, a matrix as a list of rows; `body` starts the climb of a "path".
+    A vector comes back as a flat list, a matrix as a list of rows; `frame` is where the climb of a "path" starts.
     """
     arrived: dict[str, Any] = {}
     for stage in algorithm.passes:
@@ -169,8 +172,9 @@ def run(algorithm: Algorithm, links: Sequence[Link], parent: Sequence[int], base
     stage = algorithm.passes[-1]
     assert isinstance(stage, Columns)
     if algorithm.kind == "path":
-        assert body is not None
-        kept = climb(stage, links, parent, here, body, None)
+        assert frame is not None
+        tip = Rigid(Mat.of(frame.R.tolist()), Vec.of(frame.p.tolist()))
+        kept = climb(stage, links, parent, here, frame.body, tip) if frame.body >= 0 else {}
         return {i: keep[algorithm.output] for i, keep in kept.items()}
     matrix = _matrix(algorithm, stage, links, parent, base, here)
     return algorithm.solve(matrix, parent, here) if algorithm.solve else matrix

@@ -98,4 +98,4 @@ def operational_space(model: Model, q: ArrayLike, frames: int | str | Sequence[i
 
 def _response(model: Model, q: Array, frame: int | str) -> Array:
     """B = J W^-T of one frame, (..., 6, nv)."""
-    return dynamics._on_frame(algorithms.tip_response, model, frame, q)
+    return dynamics.on_frame(algorithms.tip_response, model, frame, q)

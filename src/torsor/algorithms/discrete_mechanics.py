@@ -24,7 +24,7 @@ from __future__ import annotations
 from math import factorial
 
 from torsor.algorithms.articulated import accelerate, articulate
-from torsor.lie import quaternion_product, quaternion_to_matrix
+from torsor.lie import quaternion_product, quaternion_to_matrix, rotation_of, unit_quaternion
 from torsor.linalg import Scalar, Vec, cos, cross, dot, sin, sqrt
 from torsor.model.joints import Free, Joint, Spherical
 from torsor.spatial import Rigid, Spatial, ad_dual, pair
@@ -42,8 +42,7 @@ TINY, WHOLE_TURN, TERMS = 1e-30, 40.0, 18
 def moved(joint: Joint, q: Vec, y: Vec) -> Vec:
     """q [+] y, its quaternion made a unit."""
     if isinstance(joint, Spherical):
-        turned = quaternion_product(q, quaternion(y))
-        return turned * (1.0 / sqrt(dot(turned, turned)))
+        return unit_quaternion(quaternion_product(q, quaternion(y)))
     if isinstance(joint, Free):
         turn = Vec(*q[3:])
         shifted = Vec(*q[:3]) + quaternion_to_matrix(turn) @ rigid(y).p
@@ -54,7 +53,7 @@ def moved(joint: Joint, q: Vec, y: Vec) -> Vec:
 def carried(joint: Joint, y: Vec, p: Vec) -> Vec:
     """Ad_{exp y}^T p: what a momentum fixed in space is in the body's frame after the motion y."""
     if isinstance(joint, Spherical):
-        return quaternion_to_matrix(quaternion(y)).T @ p
+        return rotation_of(quaternion(y)).T @ p
     if isinstance(joint, Free):
         return rigid(y).Ad_dual(Spatial.of(p)).coordinates
     return p
@@ -94,7 +93,7 @@ def rigid(y: Vec) -> Rigid:
     w, v = Vec(*y[:3]), Vec(*y[3:])
     c2, c3, _, _ = stumpff(dot(w, w))
     wv = cross(w, v)
-    return Rigid(quaternion_to_matrix(quaternion(w)), v + wv * c2 + cross(w, wv) * c3)
+    return Rigid(rotation_of(quaternion(w)), v + wv * c2 + cross(w, wv) * c3)
 
 
 def stumpff(x: Scalar) -> list[Scalar]:

@@ -41,8 +41,10 @@ def jacobian_rate_step(link, here, tip):
 
 
 def at_body(step):
-    """The first step of a climb: the body's own frame, at rest relative to itself."""
-    return lambda link, here, k: step(link, here, SimpleNamespace(f=link.body_frame(), V=Spatial.zero()))
+    """The first step of a climb: a frame on the body, at rest relative to it."""
+    return lambda link, here, tip: step(
+        link, here, SimpleNamespace(f=tip.after(link.body_frame()), V=Spatial.zero())
+    )
 
 
 body_poses = Algorithm("body_poses", ("q",), (poses,), output="pose", kind="body")

@@ -28,9 +28,9 @@ def carry_wrenches(link, here, below):
     return dict(F=tuple(f.Ad_inv_dual(F) for F, _ in passed)), dict(B=columns)
 
 
-def unit_wrenches(link, here, k):
-    """The six unit wrenches of the model's body frame."""
-    frame = link.body_frame()
+def unit_wrenches(link, here, tip):
+    """The six unit wrenches of a frame on the body."""
+    frame = tip.after(link.body_frame())
     F = tuple(frame.Ad_inv_dual(Spatial.unit(i)) for i in range(6))
     return carry_wrenches(link, here, SimpleNamespace(F=F))
 

@@ -20,6 +20,7 @@ from torsor.kernel.packing import TOGETHER, Packing
 from torsor.kernel.tape import Code, Operations
 from torsor.kernel.trace import LoopCode, looped, shape_of, unroll
 from torsor.model.model import Model
+from torsor.model.names import Frame
 from torsor.sweeps import Algorithm, way_to_base
 
 
@@ -29,7 +30,7 @@ class Build(NamedTuple):
     inputs: tuple[str, ...]
     target: Target
     code: Code | LoopCode
-    body: int | None = None  # where the climb of a "path" begins
+    frame: Frame | None = None  # where the climb of a "path" starts
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -71,7 +72,7 @@ class Build(NamedTuple):
     def operations(self) -> Operations:
         if isinstance(self.code, Code):
             return Operations.of(self.code)
-        return count(self.code, framed(self.model), self.body)
+        return count(self.code, framed(self.model), self.frame)
 
     @property
     def operations_per_joint(self) -> dict[Kind, Operations]:
@@ -90,11 +91,11 @@ class Build(NamedTuple):
         return ", ".join(terms)
 
 
-@functools.lru_cache(maxsize=16)
-def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], body: int | None = None) -> Code:
+@functools.lru_cache(maxsize=4)
+def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], frame: Frame | None = None) -> Code:
     """The straight-line code of an algorithm for one model; kept a while, as choosing a method looks at it too."""
     frames = straight_line_frames(model) if algorithm.torques_only else framed(model)
-    return unroll(algorithm, frames, inputs, body)
+    return unroll(algorithm, frames, inputs, frame)
 
 
 def straight_line_frames(model: Model) -> Framed:
@@ -148,7 +149,7 @@ def text_of(code: Code | LoopCode) -> str:
     return f"{code.algorithm.kind} {code.algorithm.symmetric}\n" + "\n\n".join(parts)
 
 
-def count(code: LoopCode, frames: Framed, body: int | None) -> Operations:
+def count(code: LoopCode, frames: Framed, frame: Frame | None) -> Operations:
     """The exact count for one state: every pass at every body, every climb along its way."""
     bodies = np.bincount(frames.kind, minlength=len(code.kinds))
     total = Operations()
@@ -158,10 +159,11 @@ def count(code: LoopCode, frames: Framed, body: int | None) -> Operations:
             total = total + Operations.of(c) * int(times)
     if code.finish:
         total = total + Operations.of(code.finish)
-    if code.columns and body is not None:  # one climb only
-        start, *way = (int(frames.kind[i]) for i in way_to_base(frames.model.parent.tolist(), body))
-        total = total + Operations.of(code.columns.starts[start, 0])
-        for kind, times in zip(*np.unique(way, return_counts=True)):
+    if code.columns and frame is not None:  # one climb only
+        way = [int(frames.kind[i]) for i in way_to_base(frames.model.parent.tolist(), frame.body)]
+        for start in way[:1]:
+            total = total + Operations.of(code.columns.starts[start, 0])
+        for kind, times in zip(*np.unique(way[1:], return_counts=True)):
             total = total + Operations.of(code.columns.codes[int(kind)]) * int(times)
     elif code.columns:
         model = frames.model

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from torsor.kernel.cuda_language import Writer, element, prelude
+from torsor.kernel.cuda_language import Writer, array, element, prelude
 from torsor.kernel.cuda_loops import LoopWriter
 from torsor.kernel.tape import Code
 from torsor.kernel.trace import LoopCode
@@ -84,14 +84,14 @@ class Kernel:
         """The function `state`: the algorithm on one state."""
         w = Writer(self.bits)
         if isinstance(self.code, LoopCode):
-            LoopWriter(w, self.code, self.shape).write()
+            LoopWriter(w, self.code, self.inputs, self.shape).write()
         else:
             w.run(self.code, lambda entry: element(entry, self.shape))
         return self.function(name, w, self.looped)
 
     def function(self, name: str, w: Writer, looped: bool) -> str:
         """A function of the kernel's arrays, and of what loops need."""
-        parameters = [f"const A{k} {array}" for k, (array, _) in enumerate(self.arrays)]
+        parameters = [f"const A{k} {array(x)}" for k, (x, _) in enumerate(self.arrays)]
         types = ", ".join(f"class A{k}" for k in range(len(parameters)))
         if looped:
             parameters += ["const Tree tree", "const Strided work", "const Strided hands"]
@@ -102,10 +102,10 @@ class Kernel:
         """What a kernel of loops takes beside its arrays, and what it makes of that."""
         parameters = [
             "const int n, const int flags, const int from, const int* __restrict__ index",
-            "const T* __restrict__ numbers, const T* __restrict__ gravity, T* __restrict__ scratch",
+            "const T* __restrict__ numbers, const T* __restrict__ base, T* __restrict__ scratch",
         ]
         return parameters, [
-            "const Tree tree{n, flags, from, {index}, {numbers}, {gravity}};",
+            "const Tree tree{n, flags, from, {index}, {numbers}, {base}};",
             f"const long long all = (long long)gridDim.x * {threads};",
             f"T* const mine = scratch + (long long)blockIdx.x * {threads} + threadIdx.x;",
             "const Strided work{mine, all};",
@@ -116,7 +116,8 @@ class Kernel:
         """The kernel itself."""
         parameters, before, load, store, views = [], [], [], [], []
         at, threads = 0, launch.threads
-        for (name, size), is_staged in zip(self.arrays, staged):
+        for (given, size), is_staged in zip(self.arrays, staged):
+            name = array(given)
             kind = "T" if name == "out" else "const T"
             parameters.append(f"{kind}* __restrict__ {name}")
             parameters.append(f"const long long {name}_step, const long long {name}_stride")
@@ -186,10 +187,10 @@ class RolloutKernel:
         nq, nv = sizes["q"], sizes["v"]
         w.do(f"T at[{nq + 2 * nv}];")
         for k, code in enumerate(self.stages):
-            w.do(f"T a{k}[{nv}];")
+            w.do(f"T {array(f'a{k}')}[{nv}];")
             for name, x in w.emit(code, element).items():
                 w.do(f"at[{name[1]}] = {x};")
-            places = ", ".join(f"Row{{{x}}}" for x in ("at", f"at + {nq}", f"at + {nq + nv}", f"a{k}"))
+            places = ", ".join(f"Row{{{x}}}" for x in ("at", f"at + {nq}", f"at + {nq + nv}", array(f"a{k}")))
             w.do(f"state({places}, tree, work, hands);")
         w.run(self.step.code, element)
         return self.step.function("advance", w, looped=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from torsor.kernel.elementary import COS, HALF_PI, ROUND, SIN, TRIG_LIMIT
+from torsor.kernel.elementary import COS, EXPONENT, HALF_PI, ROUND, SIN, TRIG_LIMIT
 from torsor.kernel.language import Language
 from torsor.kernel.tape import Code
 
@@ -22,6 +22,8 @@ OPTIONS = ("--std=c++17", "-fmad=false", "-prec-div=true", "-prec-sqrt=true")
 OPERATIONS = {
     "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "neg": "-{}",
     "inv": "INV({})", "sqrt": "SQRT({})", "log": "LOG({})",
+    "abs": "ABS({})", "max": "MAX({}, {})", "down_scale": "down_scale({})",
+    "zero": "ABS({}) * 0",
     "fmadd": "FMA({}, {}, {})", "fmsub": "FMA({}, {}, -{})", "fnmadd": "FMA(-{}, {}, {})",
 }  # fmt: skip
 
@@ -92,19 +94,23 @@ class Writer(Language):
         self.do(f"const bool near{self._values} = {' & '.join(f'NEAR({x})' for x in angles)};")
         with self.block(f"if (!near{self._values})"):
             for x, (s, c) in zip(angles, results):
-                self.do(f"far_turn({x}, {s}, {c});")
+                self.do(f"if (!NEAR({x})) far_turn({x}, {s}, {c});")
         return results
 
 
 def element(name: Any, shape: Sequence[int] = (0,)) -> str:
     """An entry of an array, by name and indices: `external` has six numbers a body, `out` is flat or of that shape."""
     first, *indices = name
-    if first == "external":
-        return f"external[{6 * indices[0] + indices[1]}]"
+    sizes = shape if first == "out" else (0, 6) if first == "external" else (0,)
     place = 0
-    for size, index in zip(shape if first == "out" else (0,), indices):
+    for size, index in zip(sizes, indices):
         place = place * size + index
-    return f"{first}[{place}]"
+    return f"{array(first)}[{place}]"
+
+
+def array(name: str) -> str:
+    """What an input is called in CUDA C, where no name of ours begins like this; and the output."""
+    return name if name == "out" else f"in_{name}"
 
 
 # The prelude ---------------------------------------------------------------------------------------------------
@@ -119,6 +125,11 @@ def prelude(bits: int, trig: str) -> str:
     flip = {
         64: "__hiloint2double(__double2hiint(x) ^ ((quadrant & 2) << 30), __double2loint(x))",
         32: "__int_as_float(__float_as_int(x) ^ ((quadrant & 2) << 30))",
+    }[bits]
+    exponent = f"0x{EXPONENT[bits]:X}"
+    scale = {
+        64: f"__longlong_as_double({exponent}ll - (__double_as_longlong(x) & {exponent}ll))",
+        32: f"__int_as_float({exponent} - (__float_as_int(x) & {exponent}))",
     }[bits]
     low = {64: "__double2loint(shifted)", 32: "__float_as_int(shifted)"}[bits]
 
@@ -154,6 +165,9 @@ typedef {number} T;
 #define FMA(a, b, c) __fma{suffix}_rn(a, b, c)
 #define LOG(x) log{suffix}(x)
 #define SQRT(x) sqrt{suffix}(x)
+#define ABS(x) fabs{suffix}(x)
+#define MAX(x, y) ((x) > (y) ? (x) : (y))
+__device__ __forceinline__ T down_scale(const T x) {{ return {scale}; }}
 #define NEAR(x) (fabs{suffix}(x) < {w.const(TRIG_LIMIT[bits])})
 __device__ __forceinline__ T INV(const T x) {{ return {reciprocal}; }}
 __device__ __forceinline__ T flip(const T x, const int quadrant) {{ return {flip}; }}
@@ -180,7 +194,7 @@ template <class Number> struct Table {{
   const Number* p;
   __device__ __forceinline__ Number operator[](const int k) const {{ return __ldg(p + k); }}
 }};
-struct Tree {{ int n, flags, from; Table<int> index; Table<T> numbers, gravity; }};
+struct Tree {{ int n, flags, from; Table<int> index; Table<T> numbers, base; }};
 // 16 bytes from global to shared memory, without waiting where the GPU can; then wait for all of them.
 __device__ __forceinline__ void copy_piece(float4* to, const float4* from) {{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

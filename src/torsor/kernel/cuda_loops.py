@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable, Sequence
 from math import prod
 from typing import Any
 
-from torsor.kernel.cuda_language import Writer, element
-from torsor.kernel.data import BASE_BRANCHES, BRANCHES, CHAINED, FIRST, INDEX_WORDS, IS_TREE
+from torsor.kernel.cuda_language import OPERATIONS, Writer, array, element
+from torsor.kernel.data import BASE_BRANCHES, BASE_PLACES, BRANCHES, CHAINED, FIRST, INDEX_WORDS, IS_TREE
 from torsor.kernel.language import Loops, cases, named
 from torsor.kernel.tape import Code
 from torsor.kernel.trace import LoopCode, LoopColumns, LoopPass
@@ -21,16 +21,27 @@ class LoopWriter(Loops):
 
     w: Writer
 
-    def __init__(self, w: Writer, code: LoopCode, shape: tuple[int, ...]) -> None:
+    def __init__(self, w: Writer, code: LoopCode, inputs: Sequence[tuple[str, int]], shape: tuple[int, ...]) -> None:
+        """`inputs`: the name of each, and how many numbers it has per state."""
         assert not code.algorithm.product, "loops of CUDA go by columns"
-        self.w, self.code, self.shape = w, code, shape
+        self.w, self.code, self.inputs, self.shape = w, code, inputs, shape
         self.slots, self.row = code.slots, code.layout.kept
         self.handed = code.layout.handed
+
+    def write(self) -> None:
+        if not self.code.hides_inputs:
+            return super().write()
+        self.w.do("T zero = 0;")  # or NaN where an input is not finite
+        for name, size in self.inputs:
+            with self.w.block(f"for (int k = 0; k < {size}; k += 1)"):
+                self.w.do("zero = zero + " + OPERATIONS["zero"].format(f"{array(name)}[k]") + ";")
+        super().write()
+        self.w.do("out[0] = out[0] - zero;")
 
     # -- what codes read and write
 
     def _base(self, name: Any) -> str:
-        return f"tree.gravity[{name[2]}]" if name[0] == "base" else f"{name[0]}[{name[1]}]"
+        return f"tree.base[{BASE_PLACES[name[1]] + name[2]}]" if name[0] == "base" else element(name)
 
     def _put(self, x: str, name: Any) -> None:
         self.w.do(f"{element(name, self.shape)} = {x};")
@@ -53,13 +64,15 @@ class LoopWriter(Loops):
             first = name[0]
             if first == "near":
                 return near[name]
+            if first == "base":
+                return self._base(name)
             if first == "kept":
                 return self._slot(i, name)
             if first == "number":
                 return f"tree.numbers[{i}_numbers + {self.code.numbers[kind].index(name[1])}]"
             if first == "external":
-                return f"external[{i} * 6 + {name[1]}]"
-            return f"{first}[{i}_{'q' if first == 'q' else 'v'} + {name[1]}]"
+                return f"{array(first)}[{i} * 6 + {name[1]}]"
+            return f"{array(first)}[{i}_{'q' if first == 'q' else 'v'} + {name[1]}]"
 
         return read
 
@@ -179,7 +192,8 @@ class LoopWriter(Loops):
     def _path(self, c: LoopColumns) -> None:
         self._clear()
         self.w.do("const int from = tree.from;")
-        self._climb(c, "from", "0")
+        with self.w.block("if (from >= 0)"):
+            self._climb(c, "from", "0")
 
     def _climb(self, c: LoopColumns, start: str, freedom: str) -> None:
         w = self.w

@@ -1,16 +1,22 @@
 """What a kernel is told of a model and of its arrays: the words it finds behind `data`.
 
-    data     scratch bytes a lane | bodies | freedoms | flags | start of a climb | constants | index | gravity |
-             the packing of a matrix: places, columns, entries, second, products and their number |
+    data     scratch bytes per lane | runtime | bodies | freedoms | flags | body a climb starts at | constants |
+             index | base | the packing of a matrix: places, columns, entries, second, products and their number |
              the sizes of the axes of all arrays
     index    eight int32 a body: kind, parent, first q, first v, flags, freedoms, place of its constants, place of its
              first freedom in a column
 
-Straight-line code knows its model and is told the scratch bytes and the sizes only.
+    base     gravity, and the placement (R, p) of the frame a climb starts at
+    runtime  shared by all kernels of a process: the block of scratch memory kept between calls (see `entry.py`), and
+             the addresses of the three C functions of Python by which a kernel raises MemoryError
+
+Straight-line code knows its model and is told the scratch bytes, the runtime and the sizes only.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +28,14 @@ from numpy.typing import NDArray
 from torsor.kernel.frames import Framed
 from torsor.kernel.packing import Packing
 from torsor.model.model import Model
+from torsor.model.names import Frame
 
+# where the numbers of the base begin
+BASE_PLACES = {"g": 0, "frame": 3}
 # the int64 words of `data`
-SCRATCH, BODIES, FREEDOMS, FLAGS, FROM, NUMBERS, INDEX, GRAVITY = range(8)
-PLACES, COLUMNS, ENTRIES, SECOND, PRODUCTS, PRODUCT_COUNT, WORDS = range(8, 15)
+SCRATCH, RUNTIME, SIZES = range(3)
+BODIES, FREEDOMS, FLAGS, FROM, NUMBERS, INDEX, BASE = range(2, 9)
+PLACES, COLUMNS, ENTRIES, SECOND, PRODUCTS, PRODUCT_COUNT, WORDS = range(9, 16)
 # flags of a body
 CHAINED, BRANCHES, FIRST = 1, 2, 4  # hangs on the body before it | is handed to through memory | stores, not adds
 # flags of the model
@@ -48,7 +58,7 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelData:
-    """The words, and what they point to: the numbers, the index and gravity of a model, the packing of a matrix."""
+    """The words, and what they point to: the numbers, the index and the base of a model, the packing of a matrix."""
 
     words: NDArray[np.int64]
     owned: tuple[NDArray[Any], ...] = ()
@@ -64,12 +74,21 @@ def input_shapes(inputs: Sequence[str], model: Model) -> list[tuple[int, ...]]:
 def unrolled_data(shapes: Sequence[tuple[int, ...]], bits: int) -> KernelData:
     """`shapes`: of all inputs, and of the output."""
     numbers = sum(math.prod(shape) for shape in shapes)
-    return KernelData(np.array([numbers * bits // 8, *(n for shape in shapes for n in shape)], np.int64))
+    words = [numbers * bits // 8, runtime().ctypes.data, *(n for shape in shapes for n in shape)]
+    return KernelData(np.array(words, np.int64))
+
+
+@functools.cache
+def runtime() -> NDArray[np.int64]:
+    """The `runtime` words of this process."""
+    names = ("PyGILState_Ensure", "PyErr_NoMemory", "PyGILState_Release")
+    addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in names)
+    return np.array([0, *addresses], np.int64)
 
 
 def loop_data(layout: Layout, framed: Framed, shapes: Sequence[tuple[int, ...]], bits: int,
-              body: int | None = None) -> KernelData:  # fmt: skip
-    """`body`: where the climb of a "path" begins."""
+              frame: Frame | None = None) -> KernelData:  # fmt: skip
+    """`frame`: where the climb of a "path" starts."""
     model = framed.model
     dtype = np.float64 if bits == 64 else np.float32
     widths = np.array([len(names) for names in layout.numbers], dtype=np.int64)[framed.kind]
@@ -79,7 +98,8 @@ def loop_data(layout: Layout, framed: Framed, shapes: Sequence[tuple[int, ...]],
         bodies = np.flatnonzero(framed.kind == kind)
         for k, name in enumerate(names):
             numbers[rows[bodies] + k] = framed.numbers[name][bodies]
-    gravity = model.gravity.astype(dtype)
+    tip = frame or model.frame(None)
+    base = np.concatenate([model.gravity, tip.R.ravel(), tip.p]).astype(dtype)
     chained = model.parent == np.arange(-1, model.n - 1)
     far_parents = model.parent[~chained]
     flags = np.where(chained, CHAINED, 0)
@@ -99,13 +119,14 @@ def loop_data(layout: Layout, framed: Framed, shapes: Sequence[tuple[int, ...]],
     words[WORDS:] = sizes
     buffers = sum(math.prod(shape) for shape in shapes[:-1]) + (packing.count if packing else math.prod(shapes[-1]))
     words[SCRATCH] = (layout.scratch(model) + buffers) * bits // 8
+    words[RUNTIME] = runtime().ctypes.data
     words[BODIES], words[FREEDOMS] = model.n, model.nv
     words[FLAGS] = (0 if model.is_chain else IS_TREE) | (BASE_BRANCHES if (far_parents < 0).any() else 0)
-    words[FROM] = -1 if body is None else body
-    words[NUMBERS], words[INDEX], words[GRAVITY] = (x.ctypes.data for x in (numbers, index, gravity))
+    words[FROM] = tip.body
+    words[NUMBERS], words[INDEX], words[BASE] = (x.ctypes.data for x in (numbers, index, base))
     if packing:
         words[PLACES] = packing.count
         words[COLUMNS], words[ENTRIES] = packing.columns.ctypes.data, packing.entries.ctypes.data
         words[SECOND], words[PRODUCTS] = packing.second, packing.products.ctypes.data
         words[PRODUCT_COUNT] = len(packing.products)
-    return KernelData(words, (numbers, index, gravity), packing)
+    return KernelData(words, (numbers, index, base), packing)

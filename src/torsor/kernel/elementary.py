@@ -36,32 +36,33 @@ TRIG_LIMIT = {64: 1e9, 32: 1e4}
 
 
 def sincos(w: Writer, angles: Sequence[str]) -> list[tuple[str, str]]:
-    """(sin, cos) of every angle: our own code, or the C library's where an angle is beyond its range."""
+    """(sin, cos) of every angle: our own code, and the C library's for those that are beyond its range.
+
+    Each lane of each angle is decided by itself: a state gives the same bits whatever its neighbours are.
+    """
     T = w.target
     limit = T.const(TRIG_LIMIT[T.bits])
-    w.declare(f"{T.vector} @llvm.fabs.{T.suffix}({T.vector})")
-    near = ""
+    quick, near, all_near = [], [], ""
     for x in angles:
-        size = w.op(f"call {T.vector} @llvm.fabs.{T.suffix}({T.vector} {x})")
-        ok = w.op(f"fcmp olt {T.vector} {size}, {limit}")
-        near = w.op(f"and {T.bools} {near}, {ok}") if near else ok
+        quick.append(_sincos(w, x))
+        near.append(w.op(f"fcmp olt {T.vector} {w.operation('abs', x)}, {limit}"))
+        all_near = w.op(f"and {T.bools} {all_near}, {near[-1]}") if all_near else near[-1]
     if T.lanes > 1:
         w.declare(f"i1 @llvm.vector.reduce.and.v{T.lanes}i1({T.bools})")
-        near = w.op(f"call i1 @llvm.vector.reduce.and.v{T.lanes}i1({T.bools} {near})")
-    fast, slow, done = (w.new_label(x) for x in ("sincos", "far_sincos", "sincos_done"))
-    w.branch(near, fast, slow)
-    w.start(fast)
-    quick = [_sincos(w, x) for x in angles]
-    fast = w.block
-    w.jump(done)
-    w.start(slow)
-    exact = _library_sincos(w, angles)
-    slow = w.block
+        all_near = w.op(f"call i1 @llvm.vector.reduce.and.v{T.lanes}i1({T.bools} {all_near})")
+    before, far, done = w.block, w.new_label("far_sincos"), w.new_label("sincos_done")
+    w.branch(all_near, done, far)
+    w.start(far)
+    mixed = [
+        tuple(w.op(f"select {T.bools} {ok}, {T.vector} {x}, {T.vector} {y}") for x, y in zip(own, library))
+        for ok, own, library in zip(near, quick, _library_sincos(w, angles))
+    ]
+    far = w.block
     w.jump(done)
     w.start(done)
     return [
-        (w.merge(T.vector, (s1, fast), (s2, slow)), w.merge(T.vector, (c1, fast), (c2, slow)))
-        for (s1, c1), (s2, c2) in zip(quick, exact)
+        (w.merge(T.vector, (s1, before), (s2, far)), w.merge(T.vector, (c1, before), (c2, far)))
+        for (s1, c1), (s2, c2) in zip(quick, mixed)
     ]
 
 
@@ -112,6 +113,17 @@ def _library_sincos(w: Writer, angles: Sequence[str]) -> list[tuple[str, str]]:
     w.do(f"call void @far_sincos_f{T.bits}(ptr {room}, ptr {s}, ptr {c}, i64 {count})")
     places = [k * step for k in range(len(angles))]
     return [(w.load(w.address(s, place)), w.load(w.address(c, place))) for place in places]
+
+
+EXPONENT = {64: 0x7FF0000000000000, 32: 0x7F800000}  # the bits of a number that hold its exponent
+
+
+def down_scale(w: Writer, x: str) -> str:
+    """2^-k with x 2^-k in [2, 4): the exponent's distance from that of infinity, taken for an exponent."""
+    T = w.target
+    exponent = w.integer("and", w.op(f"bitcast {T.vector} {x} to {T.ints}"), T.integer(EXPONENT[T.bits]))
+    power = w.integer("sub", T.integer(EXPONENT[T.bits]), exponent)
+    return w.op(f"bitcast {T.ints} {power} to {T.vector}")
 
 
 def log(w: Writer, x: str) -> str:

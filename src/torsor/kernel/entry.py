@@ -22,6 +22,8 @@ _FLUSH = 0x8040  # FTZ and DAZ of x86's MXCSR
 _MXCSR = "declare void @llvm.x86.sse.stmxcsr(ptr)\ndeclare void @llvm.x86.sse.ldmxcsr(ptr)"
 
 
+STACK_BYTES = 65536  # of scratch memory taken from the stack
+KEPT_BYTES = 512 << 20  # the largest block of scratch memory kept between calls
 _STREAMING = "declare void @llvm.x86.sse.sfence()\n!0 = !{i32 1}"
 
 # What a function that works on one block of states is called with; the states are those from `first` on.
@@ -83,9 +85,7 @@ def _entry(T: Target, inputs: int, flush: bool, stream: bool) -> str:
     """The gufunc's inner loop: whole blocks, then a last block moved back to end with the batch.
 
     The states that such a block does again give the same bits again, unless the output is written over an input;
-    then, and in batches smaller than a block, the rest is done one by one.  data[0] is the number of bytes of
-    scratch memory a lane needs: taken from the stack if small.  The word before it is the number of states.
-    """
+      """
     save = restore = ""
     if T.x86:
         save = f"""
@@ -139,22 +139,28 @@ entry:{save}
   %wide = select i1 %enough, i64 {W}, i64 1
   %needed = mul i64 %scratch, %wide
   %bytes = add i64 %needed, 64
-  %small = icmp ule i64 %bytes, 65536
+  %small = icmp ule i64 %bytes, {STACK_BYTES}
   br i1 %small, label %on_stack, label %on_heap
 on_stack:
   %near = alloca i8, i64 %bytes, align 64
   br label %go
 on_heap:
-  %room = add i64 %bytes, 64
-  %heap = call ptr @malloc(i64 %room)
-  %heap_address = ptrtoint ptr %heap to i64
-  %up = add i64 %heap_address, 63
+  %room = add i64 %bytes, 128
+  %runtime_place = getelementptr i64, ptr %data, i64 1
+  %runtime = load ptr, ptr %runtime_place, align 8
+  %kept = call ptr @take_room(ptr %runtime, i64 %room)
+  %missing = icmp eq ptr %kept, null
+  br i1 %missing, label %leave, label %found
+found:
+  %kept_address = ptrtoint ptr %kept to i64
+  %up = add i64 %kept_address, 127
   %aligned = and i64 %up, -64
   %far = inttoptr i64 %aligned to ptr
   br label %go
 go:
-  %head = phi ptr [%near, %on_stack], [%far, %on_heap]
-  %owned = phi ptr [null, %on_stack], [%heap, %on_heap]
+  %head = phi ptr [%near, %on_stack], [%far, %found]
+  %owned = phi ptr [null, %on_stack], [%kept, %found]
+  %owner = phi ptr [null, %on_stack], [%runtime, %found]
   %work = getelementptr i8, ptr %head, i64 64
   %count_place = getelementptr i8, ptr %head, i64 56
   store i64 %count, ptr %count_place, align 8
@@ -173,7 +179,67 @@ single:
   %again = icmp slt i64 %k2, %count
   br i1 %again, label %single, label %done
 done:{fence}
-  call void @free(ptr %owned){restore}
+  br i1 %small, label %leave, label %give
+give:
+  call void @give_room(ptr %owner, ptr %owned)
+  br label %leave
+leave:{restore}
+  ret void
+}}
+{_ROOM}"""
+
+
+# Scratch memory too large for the stack.  One block is kept between calls, because the page faults of a new one cost as
+# much as the work done in it: runtime[0] is its address, or 0 while a call uses it.  A block begins with its size.  If
+# there is no memory, Python's MemoryError is set, and the kernel returns with nothing written.
+_ROOM = f"""
+define private ptr @take_room(ptr %runtime, i64 %room) noinline nounwind {{
+entry:
+  %kept = atomicrmw xchg ptr %runtime, i64 0 acq_rel
+  %block = inttoptr i64 %kept to ptr
+  %none = icmp eq i64 %kept, 0
+  br i1 %none, label %fresh, label %look
+look:
+  %size = load i64, ptr %block, align 8
+  %fits = icmp uge i64 %size, %room
+  br i1 %fits, label %found, label %drop
+found:
+  ret ptr %block
+drop:
+  call void @free(ptr %block)
+  br label %fresh
+fresh:
+  %new = call ptr @malloc(i64 %room)
+  %failed = icmp eq ptr %new, null
+  br i1 %failed, label %no_memory, label %made
+made:
+  store i64 %room, ptr %new, align 8
+  ret ptr %new
+no_memory:
+  %ensure_place = getelementptr i64, ptr %runtime, i64 1
+  %ensure = load ptr, ptr %ensure_place, align 8
+  %raise_place = getelementptr i64, ptr %runtime, i64 2
+  %raise = load ptr, ptr %raise_place, align 8
+  %release_place = getelementptr i64, ptr %runtime, i64 3
+  %release = load ptr, ptr %release_place, align 8
+  %state = call i32 %ensure()
+  %null = call ptr %raise()
+  call void %release(i32 %state)
+  ret ptr null
+}}
+define private void @give_room(ptr %runtime, ptr %block) noinline nounwind {{
+entry:
+  %size = load i64, ptr %block, align 8
+  %large = icmp ugt i64 %size, {KEPT_BYTES}
+  br i1 %large, label %drop, label %keep
+drop:
+  call void @free(ptr %block)
+  ret void
+keep:
+  %address = ptrtoint ptr %block to i64
+  %before = atomicrmw xchg ptr %runtime, i64 %address acq_rel
+  %other = inttoptr i64 %before to ptr
+  call void @free(ptr %other)
   ret void
 }}
 """

@@ -9,6 +9,8 @@ where the first is absorbed into the parent's own frame for one child of every a
 are absorbed into the motion of an axial joint.  Axes that are parallel but for a small angle have no usable
 common normal; there d is zero, and a shift b along y makes up for it.
 
+Rounding noise is written as zero (`torsor.model.rounding`), by the size of one placement or of one inertia.
+
 Everything is vectorised over the bodies: a million links are re-framed in seconds.
 """
 
@@ -16,24 +18,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor.errors import ArgumentError
 from torsor.linalg import Mat, Scalar, Vec, cos, sin
 from torsor.model.joints import JOINTS, Axial, joint_named
 from torsor.model.links import Link
 from torsor.model.model import Model
+from torsor.model.rounding import NOISE, clean_cosine, clean_sum, turned_tensor, turned_vector
 from torsor.spatial import Inertia, Pose, Product, Rigid, Screw, Spatial
 
 Array = NDArray[Any]
 
-# A cosine, sine or relative length this close to 0 or 1 is rounding left by the user's own trigonometry.
-SNAP = 2e-15
+# The origin of a body may move along its axis by this many times the body's size.  Its inertia about an origin further
+# away would have lost more than four digits.
+FAR = 100.0
 # The foot of the common normal of two axes is ill-determined below this sine of their angle.
 NEARLY_PARALLEL = 0.1
+
+# What float32 holds (1e-38 to 3e38), less the seven digits and the products that a computation needs.
+SINGLE_RANGE = 1e-30, 1e30
 
 SYMMETRIC = ("xx", "xy", "xz", "yy", "yz", "zz")
 UPPER = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
@@ -54,6 +62,23 @@ class Framed:
     kinds: tuple[Kind, ...]  # the distinct ones, sorted
     kind: Array  # (n,) index into kinds
     numbers: Mapping[str, Array]  # name -> (n,)
+
+    def check_single(self) -> None:
+        """Raise, naming a body, if float32 cannot hold the numbers of the model.
+
+        What is too small keeps too few digits, or becomes zero: masses in kilograms of a molecule's atoms are so.
+        """
+        x, (smallest, largest) = self.numbers, SINGLE_RANGE
+        moment, length = (
+            np.max([np.abs(x[name]) for name in names], axis=0)
+            for names in (("Sxx", "Syy", "Szz"), ("a", "b", "s", "d0"))
+        )
+        for what, size in {"mass": x["m"], "inertia": moment, "length": length}.items():
+            for i in np.flatnonzero((size != 0) & ~((size >= smallest) & (size <= largest)))[:1]:
+                raise ArgumentError(
+                    f"body {self.model.names[i]!r}: a {what} of {size[i]:.3g} is beyond what float32 computes with "
+                    f"({smallest:.0e} to {largest:.0e}); use float64, or other units"
+                )
 
     def link(self, i: int) -> FramedLink:
         """Body i with its numbers as plain floats."""
@@ -80,8 +105,10 @@ class FramedLink(Link):
         joint, x = self.joint, self.numbers
         if not isinstance(joint, Axial):
             return super().exp(q)
-        angle = q[0] + x["t0"]
-        c, s = (cos(angle), sin(angle)) if joint.turns else (x["ct"], x["st"])
+        c, s = x["ct"], x["st"]  # of theta; q + theta would lose the digits of theta where q is large
+        if joint.turns:
+            cq, sq = cos(q[0]), sin(q[0])
+            c, s = cq * c - sq * s, sq * c + cq * s
         return Screw(2, c, s, x["d0"] + joint.shift(q[0], self.pitch))
 
     @cached_property
@@ -132,17 +159,17 @@ def _about_axes(S: Mat) -> Mat:
 # The re-framing itself ---------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=64)
 def framed(model: Model) -> Framed:
-    """`reframe`, once a model."""
-    return reframe(model)
+    """`reframe`, once per model."""
+    if "frames" not in model.programs:
+        model.programs["frames"] = reframe(model)
+    return model.programs["frames"]
 
 
 def reframe(model: Model) -> Framed:
     """Choose a frame for every body and express the model in it."""
     n = model.n
     axial = np.array([j.axial for j in JOINTS])[model.joint]
-    turns = np.array([getattr(j, "turns", True) for j in JOINTS])[model.joint]
     parent = model.parent
     A = _axis_to_z(np.where(axial[:, None], model.axis, (0.0, 0.0, 1.0)))
     A_parent = np.concatenate([A, np.eye(3)[None]])[parent]  # the base is entry -1
@@ -154,29 +181,23 @@ def reframe(model: Model) -> Framed:
     absorbed = np.full(n, -1)
     children = np.flatnonzero(parent >= 0)[::-1]
     absorbed[parent[children]] = children  # the first child wins, being written last
-    absorbed[~axial] = -1
-    own = absorbed >= 0
-    gamma, s = np.zeros(n + 1), np.zeros(n + 1)  # entry -1: the base, never turned
-    gamma[:n][own], s[:n][own] = x.gamma[absorbed[own]], x.s[absorbed[own]]
+    own = (absorbed >= 0) & axial & (np.abs(x.s[absorbed]) <= FAR * _sizes(model))
+    gamma, s, s_terms = np.zeros((3, n + 1))  # entry -1: the base, never turned
+    for moved, screws in ((gamma, x.gamma), (s, x.s), (s_terms, x.terms)):
+        moved[:n][own] = screws[absorbed[own]]
 
-    pre_gamma, pre_s = x.gamma - gamma[parent], x.s - s[parent]
-    theta, d = x.theta + gamma[:n], x.d + s[:n]
-    Q = A @ _turn_z(gamma[:n])
-    Qp = A[:, :, 2] * s[:n, None]
-    length = max(1e-300, float(np.abs(np.concatenate([x.a, d, pre_s, model.p.ravel()])).max(initial=0.0)))
-
-    b = _snap(x.b, length)
-    form = 2 * ((pre_gamma != 0) | (pre_s != 0)) + (b != 0)  # in FORMS
+    pre_gamma, pre_s = x.gamma - gamma[parent], clean_sum(x.s - s[parent], x.terms + s_terms[parent])
+    theta, d = x.theta + gamma[:n], clean_sum(x.d + s[:n], x.terms + s_terms[:n])
+    Q = clean_cosine(A @ _turn_z(gamma[:n]))
+    Qp = clean_sum(A[:, :, 2] * s[:n, None], np.abs(s[:n, None]))
+    form = 2 * ((pre_gamma != 0) | (pre_s != 0)) + (x.b != 0)  # in FORMS
 
     numbers = {
-        "cg": np.cos(pre_gamma), "sg": np.sin(pre_gamma), "s": _snap(pre_s, length), "b": b,
-        "ca": x.ca, "sa": x.sa, "a": _snap(x.a, length),
-        "ct": np.cos(theta), "st": np.sin(theta), "t0": np.where(turns & axial, theta, 0.0), "d0": _snap(d, length),
-        "pitch": model.pitch,
+        "cg": clean_cosine(np.cos(pre_gamma)), "sg": clean_cosine(np.sin(pre_gamma)), "s": pre_s, "b": x.b,
+        "ca": clean_cosine(x.ca), "sa": clean_cosine(x.sa), "a": x.a,
+        "ct": clean_cosine(np.cos(theta)), "st": clean_cosine(np.sin(theta)), "d0": d, "pitch": model.pitch,
     }  # fmt: skip
-    for name in ("cg", "sg", "ca", "sa", "ct", "st", "t0"):
-        numbers[name] = _snap(numbers[name], 1.0)
-    numbers |= _table("Q", _snap(Q, 1.0)) | _table("Q", _snap(Qp, length)) | _inertia(model, Q, Qp)
+    numbers |= _table("Q", Q) | _table("Q", Qp) | _inertia(model, Q, Qp)
 
     # a kind for every pair of joint type and form that occurs
     pair = model.joint * len(FORMS) + form
@@ -233,12 +254,13 @@ class _Screws(NamedTuple):
     theta: Array
     d: Array
     b: Array
+    terms: Array  # the size of the numbers that s and d are sums of
 
 
 def _screws(R: Array, p: Array) -> _Screws:
     ux, uy, ca = R[:, 0, 2], R[:, 1, 2], R[:, 2, 2]
     sa = np.hypot(ux, uy)
-    parallel = sa < SNAP
+    parallel = sa < NOISE
     sa = np.where(parallel, 0.0, sa)
     ca = np.where(parallel, np.sign(ca), ca)
     safe = np.where(parallel, 1.0, sa)
@@ -254,7 +276,10 @@ def _screws(R: Array, p: Array) -> _Screws:
     a = np.where(parallel, reach, c * p[:, 0] + s * p[:, 1])
     # theta from the first two columns of Rz(gamma)^T R: its x row is (cos theta, -sin theta, 0)
     theta = np.arctan2(-(c * R[:, 0, 1] + s * R[:, 1, 1]), c * R[:, 0, 0] + s * R[:, 1, 0])
-    return _Screws(gamma, shift, ca, sa, a, theta, d, b)
+    terms = np.abs(p).max(axis=1)
+    a, b = clean_sum(a, terms), clean_sum(b, terms)
+    terms = terms / np.maximum(safe, NEARLY_PARALLEL)
+    return _Screws(gamma, clean_sum(shift, terms), ca, sa, a, theta, clean_sum(d, terms), b, terms)
 
 
 def _axis_to_z(axis: Array) -> Array:
@@ -269,8 +294,8 @@ def _axis_to_z(axis: Array) -> Array:
 
 def _turn_z(angle: Array) -> Array:
     R = np.zeros((angle.size, 3, 3))
-    R[:, 0, 0] = R[:, 1, 1] = _snap(np.cos(angle), 1.0)
-    R[:, 1, 0] = _snap(np.sin(angle), 1.0)
+    R[:, 0, 0] = R[:, 1, 1] = clean_cosine(np.cos(angle))
+    R[:, 1, 0] = clean_cosine(np.sin(angle))
     R[:, 0, 1] = -R[:, 1, 0]
     R[:, 2, 2] = 1.0
     return R
@@ -278,25 +303,35 @@ def _turn_z(angle: Array) -> Array:
 
 def _inertia(model: Model, Q: Array, Qp: Array) -> dict[str, Array]:
     """m, h = m c and the second moment S = int r r^T dm, about the new origin."""
-    c = np.einsum("nji,nj->ni", Q, model.com - Qp)
-    m, I = model.mass, model.inertia
-    S = np.trace(I, axis1=1, axis2=2)[:, None, None] / 2 * np.eye(3) - I
-    S = _T(Q) @ S @ Q + m[:, None, None] * c[:, :, None] * c[:, None, :]
-    S = (S + _T(S)) / 2
-    scale = np.abs(S).max(axis=(1, 2))
-    S = _snap(S, scale[:, None, None])
-    h = _snap(m[:, None] * c, np.sqrt(m * scale)[:, None])
+    m = model.mass
+    c = turned_vector(_T(Q), model.com - Qp, np.abs(model.com) + np.abs(Qp))
+    h = m[:, None] * c
+    S, shift = turned_tensor(_T(Q), _second_moment(model.inertia)), h[:, :, None] * c[:, None, :]
+    S = clean_sum(S + shift, np.abs(S) + np.abs(shift))
     result = {"m": m, "hx": h[:, 0], "hy": h[:, 1], "hz": h[:, 2]}
     for (i, j), label in zip(UPPER, SYMMETRIC):
         result["S" + label] = S[:, i, j]
     return result
 
 
-def _snap(x: Array, scale: Any) -> Array:
-    """x with rounding noise near zero, and near plus and minus the scale, written as exactly that."""
-    tiny = np.abs(x) <= SNAP * scale
-    unit = np.abs(np.abs(x) - scale) <= SNAP * scale
-    return np.where(tiny, 0.0, np.where(unit & (np.asarray(scale) == 1.0), np.sign(x), x))
+def _second_moment(I: Array) -> Array:
+    """tr(I)/2 1 - I, no digit lost: S_xx = ((larger of I_yy and I_zz) - I_xx) + (the smaller), all halved.
+
+    The two largest moments of a body differ by at most a factor of two, so that their difference is exact.
+    """
+    S = -I
+    for k in range(3):
+        one, other = (I[:, (k + j) % 3, (k + j) % 3] for j in (1, 2))
+        S[:, k, k] = ((np.maximum(one, other) - I[:, k, k]) + np.minimum(one, other)) / 2
+    return S
+
+
+def _sizes(model: Model) -> Array:
+    """How large every body is: its reach from the joint, its extent, its distance from the parent's frame."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        extent = np.sqrt(np.trace(model.inertia, axis1=1, axis2=2) / model.mass)
+    extent[model.mass == 0] = np.inf  # without inertia there is none to lose digits
+    return np.maximum(extent, np.abs(np.concatenate([model.com, model.p], axis=1)).max(axis=1))
 
 
 def _table(name: str, x: Array) -> dict[str, Array]:

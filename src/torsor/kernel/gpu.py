@@ -28,6 +28,7 @@ from torsor.kernel.frames import framed
 from torsor.kernel.tape import Code, Operations
 from torsor.kernel.trace import LoopCode, shape_of
 from torsor.model.model import Model
+from torsor.model.names import Frame
 from torsor.sweeps import Algorithm
 
 # Unrolled code beats the loop on the GPU, by 8 times at 36 freedoms and 2 at 40 of a general arm, where compiling it
@@ -108,20 +109,6 @@ def _empty(kind: str, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
         return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
     return cupy().empty(shape, dtype)
-
-
-def product(A: np.ndarray, x: Any) -> Any:
-    """A @ x for a matrix from the host and a device array."""
-    kind = kind_of(x)
-    if kind == "torch":
-        import torch
-
-        return torch.as_tensor(A, dtype=x.dtype, device=x.device) @ x
-    if kind == "jax":
-        from jax import numpy
-
-        return numpy.asarray(A, x.dtype) @ x
-    return cupy().asarray(A, x.dtype) @ x
 
 
 def _as_jax(x: Any) -> Any:
@@ -211,14 +198,15 @@ def build(source: str, shared: int = 0) -> Any:
     return function
 
 
-def tree_arguments(kernel: Kernel, model: Model, inputs: tuple[str, ...], body: int | None = None) -> tuple[Any, ...]:
+def tree_arguments(kernel: Kernel, model: Model, inputs: tuple[str, ...],
+                   frame: Frame | None = None) -> tuple[Any, ...]:  # fmt: skip
     """The model's tables, on the device."""
     cp = cupy()
     assert isinstance(kernel.code, LoopCode)
     shapes = [*input_shapes(inputs, model), kernel.shape]
-    data = loop_data(kernel.code.layout._replace(matrix=""), framed(model), shapes, kernel.bits, body)
-    numbers, index, gravity = (cp.asarray(x) for x in data.owned)
-    return (*(np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)), index, numbers, gravity)
+    data = loop_data(kernel.code.layout._replace(matrix=""), framed(model), shapes, kernel.bits, frame)
+    numbers, index, base = (cp.asarray(x) for x in data.owned)
+    return (*(np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)), index, numbers, base)
 
 
 def scratch_for(kernel: Kernel, model: Model, blocks: int, launch: Launch, function: Any) -> tuple[int, Any]:
@@ -254,8 +242,8 @@ class CudaProgram:
     """
 
     def __init__(self, algorithm: Algorithm, model: Model, inputs: tuple[str, ...], kernel: Kernel,
-                 body: int | None) -> None:  # fmt: skip
-        self.algorithm, self.model, self.inputs, self.kernel, self.body = algorithm, model, inputs, kernel, body
+                 frame: Frame | None) -> None:  # fmt: skip
+        self.algorithm, self.model, self.inputs, self.kernel, self.frame = algorithm, model, inputs, kernel, frame
         self.launch = _remembered(kernel) or Launch()
         self._modules: dict[tuple[Launch, tuple[bool, ...]], tuple[Any, int]] = {}
         self._cores = input_shapes(inputs, model)
@@ -284,7 +272,7 @@ class CudaProgram:
     @property
     def operations(self) -> Operations:
         code = self.kernel.code
-        return Operations.of(code) if isinstance(code, Code) else count(code, framed(self.model), self.body)
+        return Operations.of(code) if isinstance(code, Code) else count(code, framed(self.model), self.frame)
 
     def source(self, stage: str = "tape") -> str:
         makers: dict[str, Callable[[], str]] = {
@@ -348,7 +336,7 @@ class CudaProgram:
 
     def _loop_arguments(self, blocks: int, launch: Launch, function: Any) -> tuple[int, list[Any]]:
         if self._tree is None:
-            self._tree = tree_arguments(self.kernel, self.model, self.inputs, self.body)
+            self._tree = tree_arguments(self.kernel, self.model, self.inputs, self.frame)
         blocks, scratch = scratch_for(self.kernel, self.model, blocks, launch, function)
         return blocks, [*self._tree, scratch]
 
@@ -407,7 +395,7 @@ def _remembered(kernel: Kernel) -> Launch | None:
 
 
 def compile_cuda(algorithm: Algorithm, model: Model, *, options: Sequence[str] = (), dtype: str = "float64",
-                 specialised: bool | None = None, body: int | None = None,
+                 specialised: bool | None = None, frame: Frame | None = None,
                  trig: str = "accurate") -> CudaProgram:  # fmt: skip
     """Compile an algorithm for a model and the GPU; `trig` is "accurate" or, in float32, "fast"."""
     dtype = np.dtype(dtype).name
@@ -421,10 +409,12 @@ def compile_cuda(algorithm: Algorithm, model: Model, *, options: Sequence[str] =
         raise ArgumentError(f"{model!r} has no bodies to compute with")
     if algorithm.solve and specialised is False:
         raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")
+    if dtype == "float32":
+        framed(model).check_single()
     inputs = (*algorithm.inputs, *options)
     code: Code | LoopCode | None = None
     if specialised or algorithm.solve or (specialised is None and model.nv <= UNROLL_FREEDOMS):
-        code = unrolled(algorithm, model, inputs, body)
+        code = unrolled(algorithm, model, inputs, frame)
         if specialised is None and sum(Operations.of(code)) > UNROLL_OPERATIONS and not algorithm.solve:
             code = None
     if isinstance(code, Code):
@@ -434,15 +424,15 @@ def compile_cuda(algorithm: Algorithm, model: Model, *, options: Sequence[str] =
         shape = shape_of_loops(code, model)
     sizes = tuple((name, prod(core)) for name, core in zip(inputs, input_shapes(inputs, model)))
     kernel = Kernel(code, sizes, shape, 64 if dtype == "float64" else 32, trig)
-    return CudaProgram(algorithm, model, inputs, kernel, body)
+    return CudaProgram(algorithm, model, inputs, kernel, frame)
 
 
-def call(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple[str, ...], body: int | None) -> Any:
+def call(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple[str, ...], frame: Frame | None) -> Any:
     """Run an algorithm on device arrays, in their own precision; the program is kept with the model."""
     dtype = "float64" if any("float64" in str(getattr(x, "dtype", "")) for x in args) else "float32"
-    key = "cuda", algorithm, body, dtype, options
+    key = "cuda", algorithm, frame, dtype, options
     if key not in model.programs:
-        model.programs[key] = compile_cuda(algorithm, model, options=options, dtype=dtype, body=body)
+        model.programs[key] = compile_cuda(algorithm, model, options=options, dtype=dtype, frame=frame)
     return model.programs[key](*args)
 
 

@@ -35,8 +35,21 @@ def signature(shapes: Sequence[tuple[int, ...]]) -> str:
     return f"{','.join(inputs)}->{output}"
 
 
-def gufunc(address: int, data: int, signature: str, dtype: str, name: str, doc: str) -> tuple[Any, Any]:
-    """(the gufunc, what must stay alive as long as it does).  `data` is passed to the kernel at every call."""
+class _UFunc(ctypes.Structure):
+    """The beginning of a PyUFuncObject behind its head (numpy/ufuncobject.h, part of NumPy's binary interface)."""
+
+    _fields_ = (
+        ("numbers", ctypes.c_int * 4), ("functions", ctypes.c_void_p), ("data", ctypes.c_void_p),
+        ("ntypes", ctypes.c_int), ("reserved", ctypes.c_int), ("name", ctypes.c_char_p), ("types", ctypes.c_void_p),
+        ("doc", ctypes.c_char_p), ("memory", ctypes.c_void_p), ("object", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+def gufunc(address: int, data: int, signature: str, dtype: str, name: str, doc: str, owned: Any) -> Any:
+    """A gufunc that runs the code at an address, and keeps `owned` alive as long as it lives itself.
+
+    `data` is passed to the code at every call.
+    """
     inputs, outputs = signature.split("->")
     nin, nout = inputs.count("("), outputs.count("(")
     functions = (ctypes.c_void_p * 1)(address)
@@ -47,4 +60,10 @@ def gufunc(address: int, data: int, signature: str, dtype: str, name: str, doc: 
         ctypes.addressof(functions), ctypes.addressof(datas), ctypes.addressof(types), 1, nin, nout,
         -1, texts[0], texts[1], 0, texts[2],
     )  # fmt: skip
-    return ufunc, (functions, datas, types, texts)
+    # NumPy releases `object` with the ufunc; it is null in one that was not made by np.frompyfunc
+    owner = ctypes.py_object((owned, functions, datas, types, texts))
+    field = _UFunc.from_address(id(ufunc) + object.__basicsize__)
+    assert (field.object, field.name) == (None, texts[0].value), "NumPy's PyUFuncObject has another layout"
+    ctypes.pythonapi.Py_IncRef(owner)
+    field.object = id(owner.value)
+    return ufunc

@@ -28,7 +28,7 @@ class Language(ABC):
 
     @abstractmethod
     def operation(self, op: str, *operands: str) -> str:
-        """Of a tape: add sub mul neg inv sqrt log; and of `fuse`: fmadd fmsub fnmadd."""
+        """Of a tape: add sub mul neg inv sqrt log abs max down_scale zero; and of `fuse`: fmadd fmsub fnmadd."""
 
     @abstractmethod
     def sincos(self, angles: Sequence[str]) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from torsor.kernel.elementary import log, sincos
+from torsor.kernel.elementary import down_scale, log, sincos
 from torsor.kernel.language import Language
 
 
@@ -208,6 +208,16 @@ class Writer(Language):
                 return self.neg(x)
             case ("inv", x):
                 return self.arithmetic("fdiv", T.const(1.0), x)
+            case ("abs", x):
+                self.declare(f"{T.vector} @llvm.fabs.{T.suffix}({T.vector})")
+                return self.op(f"call {T.vector} @llvm.fabs.{T.suffix}({T.vector} {x})")
+            case ("max", x, y):
+                larger = self.op(f"fcmp ogt {T.vector} {x}, {y}")
+                return self.op(f"select {T.bools} {larger}, {T.vector} {x}, {T.vector} {y}")
+            case ("zero", x):
+                return self.arithmetic("fmul", self.operation("abs", x), T.const(0.0))
+            case ("down_scale", x):
+                return down_scale(self, x)
             case ("log", x):
                 return log(self, x)
             case ("sqrt", x):

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torsor.kernel.data import (
+    BASE,
     BASE_BRANCHES,
+    BASE_PLACES,
     BODIES,
     BRANCHES,
     CHAINED,
@@ -27,7 +29,6 @@ from torsor.kernel.data import (
     FLAGS,
     FREEDOMS,
     FROM,
-    GRAVITY,
     INDEX,
     INDEX_WORDS,
     IS_TREE,
@@ -36,6 +37,7 @@ from torsor.kernel.data import (
     PRODUCT_COUNT,
     PRODUCTS,
     SECOND,
+    SIZES,
     WORDS,
 )  # fmt: skip
 from torsor.kernel.entry import kernel_module, rows_to_vectors, vectors_to_rows
@@ -124,6 +126,33 @@ class Arrays:
         for name in few:
             pairs = zip(turned[name], copied[name])
             self.vectors[name] = [w.merge(w.target.vector, (x, quick), (y, slow)) for x, y in pairs]
+
+    def zero(self) -> str:
+        """0, or NaN where an input is not finite."""
+        w, total = self.w, self.w.target.const(0.0)
+        for name, (_, _, sizes) in self.places.items():
+            if name == "out":
+                continue
+            rows, columns = [*sizes, "1"][:2]
+            with w.loop("rows", "0", [(w.target.vector, total)]) as row:
+                with w.loop("columns", "0", [(w.target.vector, row.carried[0])]) as column:
+                    x = self.get(name, row.i, column.i) if len(sizes) == 2 else self.get(name, row.i)
+                    column.carry = [w.arithmetic("fadd", column.carried[0], w.operation("zero", x))]
+                    column.count_to(w, columns)
+                row.carry = column.carry
+                row.count_to(w, rows)
+            (total,) = row.carry
+        return total
+
+    def taint(self, zero: str) -> None:
+        """Show what `zero` says in the first entry of the output."""
+        first = [0] * len(self.places["out"][2])
+        if self.packed:
+            place = self.w.op(f"load i32, ptr {self.packed.entries}, align 4")
+            place = self.w.op(f"sext i32 {place} to i64")
+            self.put_at(self.w.arithmetic("fsub", self.get_at(place), zero), place)
+        else:
+            self.put(self.w.arithmetic("fsub", self.get("out", *first), zero), "out", *first)
 
     def finish(self) -> None:
         """The output is complete."""
@@ -234,7 +263,7 @@ def unrolled_kernel(code: Code, inputs: Mapping[str, tuple[int, ...]], output: t
     def body(w: Writer) -> None:
         several = w.target.lanes > 1 and len(places) < len(entries) > FEW
         packed = Packed(str(len(places)), w.constants("entries", entries)) if several else None
-        arrays = Arrays(w, ranks, len(output), 1, packed, rows)
+        arrays = Arrays(w, ranks, len(output), SIZES, packed, rows)
         values = w.emit(code, lambda name: arrays.get(*name))
         if packed:
             for node, name in {node: name for name, node in code.outputs.items()}.items():
@@ -285,7 +314,7 @@ class LoopWriter(Loops):
             packed = Packed(w.load_i64("%data", PLACES), w.load_ptr("%data", ENTRIES))
         self.arrays = Arrays(w, ranks_of(code.inputs), rank, WORDS, packed)
         self.n, self.nv, self.flags = (w.load_i64("%data", k) for k in (BODIES, FREEDOMS, FLAGS))
-        self.table, self.index, self.gravity = (w.load_ptr("%data", k) for k in (NUMBERS, INDEX, GRAVITY))
+        self.table, self.index, self.base = (w.load_ptr("%data", k) for k in (NUMBERS, INDEX, BASE))
         self.width = w.target.lanes * w.target.size  # bytes of a vector
         self.row = code.layout.kept * self.width
         self.work = self.arrays.end
@@ -294,14 +323,17 @@ class LoopWriter(Loops):
         self.column: str | None = None  # the place of the first entry of the column being made
 
     def write(self) -> None:
+        zero = self.arrays.zero() if self.code.hides_inputs else None
         super().write()
+        if zero:
+            self.arrays.taint(zero)
         self.arrays.finish()
 
     # -- what codes read and write
 
     def _base(self, name: Any) -> str:
         if name[0] == "base":
-            return self.w.splat(self.w.address(self.gravity, name[2] * self.w.target.size))
+            return self.w.splat(self.w.address(self.base, (BASE_PLACES[name[1]] + name[2]) * self.w.target.size))
         return self.arrays.get(*name)  # the base's own acceleration
 
     def _put(self, x: str, name: Any) -> None:
@@ -327,6 +359,8 @@ class LoopWriter(Loops):
             first = name[0]
             if first == "near":
                 return near[name]
+            if first == "base":
+                return self._base(name)
             if first == "kept":
                 return self.w.load(self._slot(body.i, name))
             if first == "number":
@@ -529,7 +563,8 @@ class LoopWriter(Loops):
                 self.arrays.put(w.target.const(0.0), "out", row.i, entry.i)
                 entry.count_to(w, self.nv)
             row.count_to(w, 6)
-        self._climb(c, self._at(w.load_i64("%data", FROM)), "0")
+        start = w.load_i64("%data", FROM)
+        self._unless(w.op(f"icmp slt i64 {start}, 0"), lambda: self._climb(c, self._at(start), "0"))
 
     def _rest(self, c: LoopColumns, end: str) -> None:
         w = self.w

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,7 +119,8 @@ def assembly(ir: str, target: Host | None = None) -> str:
     return _target_machine(target).emit_assembly(_module(ir, target))
 
 
-class Loaded(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Loaded:
     """A kernel in memory; the address is good while the owner lives."""
 
     owner: Any

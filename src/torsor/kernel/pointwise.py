@@ -42,11 +42,7 @@ def compile_pointwise(function: Callable[..., Any], inputs: Mapping[str, tuple[i
     loaded = machine.load(name, lambda: unrolled_kernel(code, inputs, shape, target))
     shapes = [*inputs.values(), shape]
     data = unrolled_data(shapes, bits)
-    ufunc, alive = gufunc(
-        loaded.address, data.words.ctypes.data, signature(shapes), dtype, function.__name__, function.__doc__ or ""
-    )
-    _alive.append((alive, loaded, data))  # a ufunc cannot carry attributes; these functions live as long as torsor
-    return ufunc
-
-
-_alive: list[Any] = []
+    return gufunc(
+        loaded.address, data.words.ctypes.data, signature(shapes), dtype, function.__name__, function.__doc__ or "",
+        (loaded, data),
+    )  # fmt: skip

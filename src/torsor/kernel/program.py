@@ -8,10 +8,12 @@ the tape behind it is traced only when somebody asks to see it.
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import math
 import os
 import sys
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +26,7 @@ from torsor.kernel.data import Layout, input_shapes, loop_data, unrolled_data
 from torsor.kernel.frames import Kind, framed
 from torsor.kernel.gufunc import gufunc, signature
 from torsor.model.model import Model
+from torsor.model.names import Frame
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
@@ -66,13 +69,20 @@ class Program(functools.partial):
 
     request: Request
     outline: Outline
-    ufunc: np.ufunc  # one thread
-    entry: tuple[int, int]  # the addresses of the ufunc's inner loop and of its data, good while the program lives
-    _alive: tuple[Any, ...]
+    ufunc: np.ufunc  # one thread; it keeps the machine code alive
+    entry: tuple[int, int]  # the addresses of the ufunc's inner loop and of its data, good while the ufunc lives
+    threads: int
 
     def __repr__(self) -> str:
         how = "unrolled" if self.specialised else "looped"
         return f"<{self.name} of {self.model!r}: {self.dtype}, {self.lanes} lanes, {how}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied as what to compile."""
+        return _compile_again, (self.request, self.threads)
+
+    def __deepcopy__(self, memo: Any) -> Program:
+        return self  # nothing in it can change
 
     @property
     def model(self) -> Model:
@@ -142,9 +152,21 @@ class Request:
     """A program asked for."""
 
     def __init__(self, algorithm: Algorithm, model: Model, inputs: tuple[str, ...], dtype: str, lanes: int,
-                 unroll: Unrolling, body: int | None) -> None:  # fmt: skip
+                 unroll: Unrolling, frame: Frame | None) -> None:  # fmt: skip
         self.algorithm, self.model, self.inputs, self.dtype = algorithm, model, inputs, dtype
-        self.lanes, self.unroll, self.body = lanes, unroll, body
+        self.lanes, self.unroll, self.frame = lanes, unroll, frame
+
+    def __getstate__(self) -> dict[str, Any]:
+        """An algorithm goes by the name of its module and its own: its steps are functions that no pickle holds."""
+        home = _home(self.algorithm)
+        if home is None:
+            raise ArgumentError(f"{self.algorithm.name} is not an algorithm of torsor's own, and cannot be pickled")
+        state = {name: x for name, x in vars(self).items() if name != "build"}
+        return state | {"algorithm": home}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        module, _, name = state["algorithm"].rpartition(".")
+        self.__dict__ |= state | {"algorithm": getattr(importlib.import_module(module), name)}
 
     @property
     def bits(self) -> int:
@@ -161,11 +183,11 @@ class Request:
         target = Target(self.lanes, self.bits, host.fma, host.x86)
         code: Any = None
         if self.may_unroll:
-            code = unrolled(self.algorithm, self.model, self.inputs, self.body)
+            code = unrolled(self.algorithm, self.model, self.inputs, self.frame)
             if not self.algorithm.solve and sum(Operations.of(code)) > self.unroll.operations:
                 code = None
         code = code or loops(self.algorithm, self.model, self.inputs)
-        return Build(self.algorithm, self.model, self.inputs, target, code, self.body)
+        return Build(self.algorithm, self.model, self.inputs, target, code, self.frame)
 
     @property
     def may_unroll(self) -> bool:
@@ -177,7 +199,9 @@ class Request:
         algorithm, model = _home(self.algorithm), self.model
         if algorithm is None:
             return self._trace()
-        code = (model.key, self.body, self.unroll) if self.may_unroll else (framed(model).kinds, model.n, model.nv)
+        code: tuple[Any, ...] = framed(model).kinds, model.n, model.nv
+        if self.may_unroll:
+            code = model.key, self.frame and self.frame.key, self.unroll
         key = "outline", algorithm, code, self.inputs, self.dtype, self.lanes, machine.host(), cache.SOURCES
         return Outline.from_json(cache.remembered(repr(key), lambda: self._trace().to_json()))
 
@@ -204,17 +228,20 @@ def _home(algorithm: Algorithm) -> str | None:
 
 def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str] = (), dtype: str = "float64",
                     unroll: Unrolling = QUICK, lanes: int | None = None, threads: int = 1,
-                    body: int | None = None) -> Program:  # fmt: skip
+                    frame: Frame | None = None) -> Program:  # fmt: skip
     """Compile an algorithm for a model.
 
     options      optional inputs to take, of those the algorithm has
     unroll       over this model, up to how many operations; beyond, loops over its bodies
     lanes        states side by side; None: as many as the machine's vectors hold
     threads      how many threads large batches are spread over
+    frame        of a Jacobian
     """
     dtype = np.dtype(dtype).name
     if dtype not in ("float64", "float32"):
         raise ArgumentError(f"programs compute in float64 or float32, not {dtype}")
+    if not isinstance(threads, int | np.integer) or threads < 1:
+        raise ArgumentError(f"threads must be a number of threads, 1 or more, not {threads!r}")
     if model.n == 0:
         raise ArgumentError(f"{model!r} has no bodies to compute with")
     if lanes is not None and lanes not in (1, 2, 4, 8, 16):
@@ -222,30 +249,44 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
     if algorithm.solve and unroll is NEVER:
         raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")
     lanes = lanes or machine.host().lanes(64 if dtype == "float64" else 32)
-    request = Request(algorithm, model, (*algorithm.inputs, *options), dtype, lanes, unroll, body)
+    inputs = (*algorithm.inputs, *options)
+    return _compiled(Request(algorithm, model, inputs, dtype, lanes, unroll, frame), threads)
+
+
+def _compiled(request: Request, threads: int) -> Program:
+    model, dtype = request.model, request.dtype
+    if request.bits == 32:
+        framed(model).check_single()
     outline = request.outline()
     shapes = request.shapes(outline)
     if outline.layout is None:
         data = unrolled_data(shapes, request.bits)
     else:
-        data = loop_data(outline.layout, framed(model), shapes, request.bits, body)
+        data = loop_data(outline.layout, framed(model), shapes, request.bits, request.frame)
     loaded = _loaded(outline.kernel, request)
     entry = loaded.address, data.words.ctypes.data
-    ufunc, alive = gufunc(*entry, signature(shapes), dtype, algorithm.name, "")
+    ufunc = gufunc(*entry, signature(shapes), dtype, request.algorithm.name, "", (loaded, data))
     program = Program(ufunc if threads == 1 else Threaded(ufunc, request.inputs, outline.shape, dtype, threads))
     program.request, program.outline, program.ufunc, program.entry = request, outline, ufunc, entry
-    program._alive = loaded, data, alive
+    program.threads = threads
     return program
 
 
-_machine_code: dict[str, machine.Loaded] = {}
+def _compile_again(request: Request, threads: int) -> Program:
+    """What a pickle holds, on a machine that may be another one."""
+    request.lanes = min(request.lanes, machine.host().lanes(request.bits))
+    return _compiled(request, threads)
+
+
+_machine_code: weakref.WeakValueDictionary[str, machine.Loaded] = weakref.WeakValueDictionary()
 
 
 def _loaded(name: str, request: Request) -> machine.Loaded:
     """Machine code is shared by all programs of the same code: a loop kernel by all models of its kinds."""
-    if name not in _machine_code:
-        _machine_code[name] = machine.load(name, lambda: request.build.ir())
-    return _machine_code[name]
+    loaded = _machine_code.get(name)
+    if loaded is None:
+        loaded = _machine_code[name] = machine.load(name, lambda: request.build.ir())
+    return loaded
 
 
 # Threads -------------------------------------------------------------------------------------------------------
@@ -271,6 +312,10 @@ class Threaded:
         self.shape, self.dtype = shape, dtype
 
     def __call__(self, *args: Any, out: NDArray[Any] | None = None) -> Any:
+        if len(args) == len(self.cores) + 1 and out is None:
+            *args, out = args  # type: ignore[assignment]
+        if len(args) != len(self.cores):
+            return self.ufunc(*args, out=out)  # NumPy says what is wrong
         arrays = [np.asarray(x) for x in args]
         batches = [x.shape[: x.ndim - core] for x, core in zip(arrays, self.cores)]
         batch = np.broadcast_shapes(*batches)

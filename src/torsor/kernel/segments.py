@@ -2,8 +2,8 @@
 
     chain     a head of a few bodies, which is one segment, then blocks of W segments of equal length.  The k-th body
               of a segment is of the same kind in all of them.
-    data      scratch bytes | blocks | head | block | acceleration of the base | where the records begin in the scratch
-              memory | for every array, its first entry that belongs to a block, and how many belong to a segment
+    data      scratch bytes | runtime | blocks | head | block | acceleration of the base | where the records begin in the
+              scratch memory | for every array, its first entry that belongs to a block, and how many belong to a segment
     head, and block:  bodies | constants | index | bytes of a segment's constants | the sizes of the axes of all arrays
               for one segment
     constants of a block: for every body, number after number, each a vector of W
@@ -39,7 +39,7 @@ from torsor.model.joints import joint_named
 from torsor.spatial import Spatial
 
 # the int64 words of `data`, and those of the head or of a block
-SCRATCH, BLOCKS, HEAD, BLOCK, BASE, RECORDS, WORDS = range(7)
+SCRATCH, RUNTIME, BLOCKS, HEAD, BLOCK, BASE, RECORDS, WORDS = range(8)
 BODIES, NUMBERS, INDEX, NUMBER_BYTES, PART_WORDS = range(5)
 
 

@@ -5,7 +5,7 @@ whether its tape already holds that operation on those operands (value numbering
 if so.  Zeros, ones and signs are simplified on the way in; a quotient is a product with a reciprocal, so
 five divisions by one pivot cost one division.
 
-Operations: in const | add sub mul neg | inv sqrt | sin cos log
+Operations: in const | add sub mul neg | inv sqrt | sin cos log | abs max | down_scale | zero
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from torsor.linalg import down_scale
 
 Number = float | int
 
@@ -125,9 +127,17 @@ class Tape:
 
     def function(self, name: str, a: int) -> int:
         op, x, _ = self.nodes[a]
+        if op == "const" and name in ("abs", "down_scale", "zero"):
+            return self.const({"abs": abs(x), "down_scale": down_scale([x]), "zero": abs(x) * 0.0}[name])
         if op == "const" and (x > 0 or name in ("sin", "cos")):
             return self.const(getattr(math, name)(x))
         return self._node(name, a)
+
+    def maximum(self, a: int, b: int) -> int:
+        A, B = self.nodes[a], self.nodes[b]
+        if a == b or (A.op == "const" and B.op == "const"):
+            return a if a == b or A.a >= B.a else b
+        return self._node("max", *sorted((a, b)))
 
 
 class Expr:
@@ -178,6 +188,19 @@ class Expr:
     def log(self) -> Expr | float:
         return self._wrap(self.tape.function("log", self.i))
 
+    def __abs__(self) -> Expr | float:
+        return self._wrap(self.tape.function("abs", self.i))
+
+    def maximum(self, other: Expr | Number) -> Expr | float:
+        return self._wrap(self.tape.maximum(self.i, self.tape.node_of(other)))
+
+    def down_scale(self) -> Expr | float:
+        return self._wrap(self.tape.function("down_scale", self.i))
+
+    def zero(self) -> Expr | float:
+        """0, or NaN where this number is not finite."""
+        return self._wrap(self.tape.function("zero", self.i))
+
     def sqrt(self) -> Expr | float:
         return self._wrap(self.tape.function("sqrt", self.i))
 
@@ -218,7 +241,10 @@ class Code:
 
     def __str__(self) -> str:
         """One line an operation, readable from top to bottom."""
-        shown = {"add": "t{} + t{}", "sub": "t{} - t{}", "mul": "t{} * t{}", "neg": "-t{}", "inv": "1 / t{}"}
+        shown = {
+            "add": "t{} + t{}", "sub": "t{} - t{}", "mul": "t{} * t{}", "neg": "-t{}", "inv": "1 / t{}",
+            "max": "max(t{}, t{})",
+        }  # fmt: skip
         lines = []
         for i, node in enumerate(self.nodes):
             if node.op in ("in", "const"):
@@ -252,7 +278,8 @@ def _label(name: Any) -> str:
 
 
 class Operations(NamedTuple):
-    """How many of each a piece of code does.  A subtraction is an addition; changes of sign are free."""
+    """How many of each a piece of code does.  A subtraction and a comparison are additions; what only changes the sign
+    or the exponent of a number is free."""
 
     mul: int = 0
     add: int = 0
@@ -263,7 +290,7 @@ class Operations(NamedTuple):
 
     @classmethod
     def of(cls, code: Code) -> Operations:
-        kind = {"sub": "add", "inv": "div", "sin": "trig", "cos": "trig"}
+        kind = {"sub": "add", "max": "add", "inv": "div", "sin": "trig", "cos": "trig"}
         counts = dict.fromkeys(cls._fields, 0)
         for node in code.nodes:
             name = kind.get(node.op, node.op)

@@ -3,7 +3,7 @@
 `unroll` runs all of it over one model: one long tape in which the model's numbers are constants.
 `looped` runs every step once for each kind of body: short tapes whose inputs are, by name,
 
-    ("number", name)          the body's own constants            ("base", "g", k)   gravity
+    ("number", name)          the body's own constants            ("base", name, k)  gravity; the frame of a path
     ("q", k) ("v", k) ...     its part of the input arrays        ("near", k)        what it was handed
     ("kept", name, k)         what an earlier pass kept here
 
@@ -13,9 +13,9 @@ of the algorithm needs in the end is computed, handed on or kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,8 +26,9 @@ from torsor.kernel.frames import Framed, FramedLink, Kind
 from torsor.kernel.tape import Code, Expr, Operations, Tape
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import joint_named
+from torsor.model.names import Frame
 from torsor.reference import base_of, plain, scatter
-from torsor.spatial import Inertia, Spatial
+from torsor.spatial import Inertia, Rigid, Spatial
 from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, run
 
 # Structures of scalars as flat lists ---------------------------------------------------------------------------
@@ -66,7 +67,7 @@ def rebuild(like: Any, scalars: Iterator[Scalar]) -> Any:
 # Unrolled ------------------------------------------------------------------------------------------------------
 
 
-def unroll(algorithm: Algorithm, framed: Framed, inputs: Sequence[str], body: int | None = None) -> Code:
+def unroll(algorithm: Algorithm, framed: Framed, inputs: Sequence[str], frame: Frame | None = None) -> Code:
     """One tape for one model.  Inputs are (name, i) or ("external", i, k), outputs ("out", indices...)."""
     model, tape = framed.model, Tape()
     symbols: dict[str, Any] = {}
@@ -78,8 +79,13 @@ def unroll(algorithm: Algorithm, framed: Framed, inputs: Sequence[str], body: in
             symbols[name] = [tape.input((name, i)) for i in range(size)]
     base = base_of(model.gravity.tolist(), symbols.get("acceleration"))
     links = [framed.link(i) for i in range(model.n)]
-    result = plain(run(algorithm, links, model.parent.tolist(), base, scatter(model, symbols), body), model)
-    return Code.of(tape, {("out", *index): x for index, x in entries(result)})
+    result = plain(run(algorithm, links, model.parent.tolist(), base, scatter(model, symbols), frame), model)
+    outputs = {("out", *index): x for index, x in entries(result)}
+    unread = {node.a for node in tape.nodes if node.op == "in"} - Code.of(tape, outputs).inputs
+    first = next(iter(outputs))
+    for name in sorted(unread):  # a number that is not finite shows in the result, even where nothing depends on it
+        outputs[first] = outputs[first] - tape.input(name).zero()
+    return Code.of(tape, outputs)
 
 
 def entries(x: Any, index: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Scalar]]:
@@ -125,6 +131,12 @@ class LoopCode:
     passes: tuple[LoopPass, ...]
     columns: LoopColumns | None
     finish: Code | None  # from what arrives at the base, ("near", k), to ("out", ...)
+
+    @property
+    def hides_inputs(self) -> bool:
+        """Whether a number that is not finite may leave no trace: what only the base is handed is lost there, unless a
+        pass comes back from it; and the entries of a matrix depend on few numbers each."""
+        return self.columns is not None or not any(p.outward for p in self.passes)
 
     @property
     def all_codes(self) -> list[Code]:
@@ -224,8 +236,8 @@ class _Tracer:
         like = sweep.start(self.base(tape))
         return like, Code.of(tape, {("near", k): x for k, x in enumerate(leaves(like))})
 
-    def step(self, step: Step, kind: int, like: Any, third: Any = None) -> tuple[Any, Code]:
-        """One step at a body of a kind, handed something shaped like `like` (or the plain value `third`)."""
+    def step(self, step: Step, kind: int, like: Any, third: Callable[[Tape], Any] | None = None) -> tuple[Any, Code]:
+        """One step at a body of a kind, handed something shaped like `like`, or `third` of the tape."""
         tape = Tape()
         joint = joint_named(self.kinds[kind].joint)
         link = FramedLink.of(self.kinds[kind], NumberSymbols(tape))
@@ -239,7 +251,7 @@ class _Tracer:
         for name, structure in self.kept[kind].items():
             symbols = (tape.input(x.name) if isinstance(x, _Stored) else x for x in leaves(structure))
             setattr(here, name, rebuild(structure, symbols))
-        near = third
+        near = third(tape) if third else None
         if like is not None:
             count = len(leaves(like))
             near = SimpleNamespace(**rebuild(like, (tape.input(("near", k)) for k in range(count))))
@@ -329,7 +341,7 @@ def _columns(tracer: _Tracer, stage: Columns) -> LoopColumns:
     for kind, joint in enumerate(joints):
         for k in range(1 if path else joint.nv):
             tracer.kept[kind] = dict(before[kind])
-            like, starts[kind, k] = tracer.step(stage.start, kind, None, None if path else k)
+            like, starts[kind, k] = tracer.step(stage.start, kind, None, _tip if path else partial(_freedom, k))
     for kind in range(len(joints)):
         tracer.kept[kind] = dict(before[kind])
         codes.append(tracer.step(stage.climb, kind, like)[1])
@@ -338,6 +350,16 @@ def _columns(tracer: _Tracer, stage: Columns) -> LoopColumns:
         return LoopColumns(starts, tuple(codes), live)
     names = {("kept", name, k) for rest in rests for name, x in rest.items() for k in range(len(leaves(x)))}
     return LoopColumns(starts, tuple(codes), live, tuple(sorted(names)), _sweep(tracer, stage.outward)[1])
+
+
+def _freedom(k: int, tape: Tape) -> int:
+    return k
+
+
+def _tip(tape: Tape) -> Rigid:
+    """The placement of the frame where a path begins, on its body."""
+    *R, p = ([tape.input(("base", "frame", 3 * i + j)) for j in range(3)] for i in range(4))
+    return Rigid(Mat.of(R), Vec.of(p))
 
 
 def _finish(tracer: _Tracer, like: Any) -> Code:

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from torsor.errors import ArgumentError
 from torsor.model.builder import as_rows, assemble, count_bodies
 from torsor.model.names import Frame
+from torsor.model.rounding import clean_sum, turned_tensor, turned_vector
 
 Array = NDArray[Any]
 Placement = tuple[Array, Array]  # (R, p), one row a link
@@ -101,7 +102,7 @@ def dh_fields(
         p=p,
         mass=rows["mass"],
         com=_apply(B, rows["com"]),
-        inertia=B[0] @ rows["inertia"] @ B[0].swapaxes(1, 2),
+        inertia=turned_tensor(B[0], rows["inertia"]),
         **words,
     )
     fields["frames"] = _dh_frames(B, fields["names"])
@@ -141,7 +142,8 @@ def _at_rest(n: int) -> Placement:
 
 
 def _apply(f: Placement, x: Array) -> Array:
-    return f[1] + np.einsum("nij,nj->ni", f[0], x)
+    turned = turned_vector(f[0], x)
+    return clean_sum(f[1] + turned, np.abs(f[1]) + np.abs(turned))
 
 
 def _compose(f: Placement, g: Placement) -> Placement:

@@ -155,13 +155,12 @@ class Spherical(Joint):
         return (1.0, 0.0, 0.0, 0.0)
 
     def integrate(self, q: Array, dv: Array) -> Array:
-        moved = lie.quaternion_product(q, lie.exp_quaternion(dv))
-        return moved / np.linalg.norm(moved, axis=-1, keepdims=True)
+        return lie.unit_quaternion(lie.quaternion_product(lie.unit_quaternion(q), lie.exp_quaternion(dv)))
 
     def difference(self, q0: Array, q1: Array) -> Array:
-        conjugate = q0 * np.array([1.0, -1.0, -1.0, -1.0])
-        step = lie.quaternion_product(conjugate, q1)
-        return lie.log_quaternion(step / np.linalg.norm(step, axis=-1, keepdims=True))
+        conjugate = lie.unit_quaternion(q0) * np.array([1, -1, -1, -1], q0.dtype)
+        step = lie.quaternion_product(conjugate, lie.unit_quaternion(q1))
+        return lie.log_quaternion(lie.unit_quaternion(step))
 
     def random(self, rng: np.random.Generator, size: int) -> Array:
         q = rng.normal(size=(size, 4))

@@ -11,9 +11,10 @@ own frame: `com` is the centre of mass, `inertia` the rotational inertia about i
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
@@ -198,13 +199,22 @@ class Model:
             number type                          forward dynamics of one state of few numbers
             (algorithm, body, type, options)     programs, behind these
             "segments"; (method, function, names) whether one long chain has segments; by segments or levels
+            "frames"; ("program", function)      the model in its short frames; programs of `torsor.simulate`
         """
-        return _programs(self.key)
+        return _programs.setdefault(self.key, Programs())
 
-    def frame(self, name: str | None) -> Frame:
-        """The frame of that name: a named one, a body's own, or the base's (None)."""
+    def frame(self, name: str | int | None) -> Frame:
+        """The frame of that name: a named one, that of a body (by name or number), or the base's (None)."""
         if name is None:
             return Frame(-1, np.eye(3), np.zeros(3))
+        if isinstance(name, int | np.integer):
+            if not -self.n <= name < self.n:
+                raise ArgumentError(
+                    f"body {name} is out of range: {self!r} has bodies 0 to {self.n - 1}; or give a name"
+                )
+            return Frame(int(name) % self.n, np.eye(3), np.zeros(3))
+        if not isinstance(name, str):
+            raise ArgumentError(f"body {name!r} is neither a number nor the name of a body or frame")
         if name in self.frames:
             return self.frames[name]
         try:
@@ -287,18 +297,18 @@ class Model:
         return q
 
     def check_quaternions(self, q: Array, what: str = "q") -> None:
-        """Raise, naming the joint, if a quaternion in q (..., nq) is zero."""
+        """Raise, naming the joint, if a quaternion in q (..., nq) is zero, or so small that its digits are going."""
         for joint, q_columns, _ in self._groups:
             if joint.nq == joint.nv:
                 continue
-            for *_, k in np.argwhere(~q[..., q_columns[:, -4:]].any(axis=-1))[:1]:
+            smallest = np.finfo(q.dtype).tiny if q.dtype.kind == "f" else 1
+            for *_, k in np.argwhere(np.abs(q[..., q_columns[:, -4:]]).max(axis=-1) < smallest)[:1]:
                 name = self.names[np.flatnonzero(self.joint == joint.code)[k]]
-                raise ArgumentError(
-                    f"{what}: the quaternion of {name!r} is zero; at rest it is (1, 0, 0, 0)"
-                )
+                raise ArgumentError(f"{what}: the quaternion of {name!r} is zero; at rest it is (1, 0, 0, 0)")
 
     def _rows(self, what: str, x: ArrayLike, width: int) -> Array:
         """x as a floating array (..., width)."""
+        refuse_masked(what, x)
         x = np.asarray(x)
         if x.dtype.kind not in "iuf":
             raise ArgumentError(f"{what} must hold real numbers, not {x.dtype}")
@@ -318,8 +328,7 @@ class Model:
             same_words
             and self.key == other.key
             and self.names == other.names
-            and self.frames.keys() == other.frames.keys()
-            and all(_same_frame(frame, other.frames[name]) for name, frame in self.frames.items())
+            and dict(self.frames) == dict(other.frames)
         )
 
     def __hash__(self) -> int:
@@ -337,10 +346,11 @@ class Model:
         return f"Model({self.name!r}, {bodies}: {joints}; nq={self.nq}, nv={self.nv})"
 
 
-@lru_cache(maxsize=256)
-def _programs(key: str) -> dict[Any, Any]:
-    """One dictionary for all models of the same content."""
-    return {}
+class Programs(dict[Any, Any]):
+    """One dictionary for all models of the same content, released with the last of them."""
+
+
+_programs: weakref.WeakValueDictionary[str, Programs] = weakref.WeakValueDictionary()
 
 
 def _frozen(x: ArrayLike, dtype: Any = np.float64, what: str = "an array of a Model") -> Array:
@@ -356,6 +366,12 @@ def _frozen(x: ArrayLike, dtype: Any = np.float64, what: str = "an array of a Mo
     return frozen
 
 
+def refuse_masked(what: str, x: Any) -> None:
+    """Raise if x is a masked array: np.asarray would take what lies behind the mask for numbers."""
+    if hasattr(x, "mask") and isinstance(x, np.ma.MaskedArray):
+        raise ArgumentError(f"{what} is a masked array; fill or drop what is masked")
+
+
 def _starts(joint: Array, widths: list[int]) -> Array:
     return _frozen(np.concatenate([[0], np.cumsum(np.array(widths)[joint])]), np.int64)
 
@@ -365,7 +381,3 @@ def _batch(what: str, a: Array, b: Array) -> tuple[int, ...]:
         return np.broadcast_shapes(a.shape[:-1], b.shape[:-1])
     except ValueError:
         raise ArgumentError(f"the batch axes of {what} do not fit: {a.shape} and {b.shape}") from None
-
-
-def _same_frame(a: Frame, b: Frame) -> bool:
-    return a.body == b.body and np.array_equal(a.R, b.R) and np.array_equal(a.p, b.p)

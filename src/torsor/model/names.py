@@ -15,6 +15,17 @@ class Frame(NamedTuple):
     R: NDArray[Any]
     p: NDArray[Any]
 
+    @property
+    def key(self) -> tuple[int, bytes, bytes]:
+        """Equal for equal frames, whatever the signs of their zeros."""
+        return self.body, (self.R + 0.0).tobytes(), (self.p + 0.0).tobytes()
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Frame) and self.key == other.key
+
 
 class NumberedNames(Sequence[str]):
     """The names link1 ... linkn, made when asked for: a long chain has no Python object a link."""

@@ -31,7 +31,7 @@ def checks() -> Iterator[Check]:
 
     def evaluated(algorithm: Algorithm, **inputs: Array) -> Array:
         given: dict[str, Any] = {name: values.tolist() for name, values in {"q": q, **inputs}.items()}
-        return np.array(reference.evaluate(algorithm, model, given, body=model.n - 1))
+        return np.array(reference.evaluate(algorithm, model, given, frame=model.frame(-1)))
 
     M = evaluated(composite.mass_matrix)
     bias, gravity = evaluated(newton_euler.bias_forces, v=v), evaluated(newton_euler.gravity_forces)

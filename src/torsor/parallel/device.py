@@ -13,7 +13,7 @@ import numpy as np
 
 from torsor.errors import ArgumentError
 from torsor.kernel.cuda import Launch
-from torsor.kernel.cuda_language import OPTIONS, Writer, prelude
+from torsor.kernel.cuda_language import OPTIONS, Writer, array, prelude
 from torsor.kernel.gpu import cupy
 from torsor.model.model import Model
 from torsor.parallel.schedule import Operand, Operation, Schedule, Task
@@ -29,7 +29,7 @@ def source(operations: Sequence[Operation], threads: int = THREADS) -> str:
 
 def _kernel(number: int, operation: Operation, threads: int) -> str:
     """One thread a lane: reads its operands where they are, computes, writes its result."""
-    ranks = [*((name, len(shape)) for name, shape in operation.inputs.items()), ("out", len(operation.shape))]
+    ranks = [*((array(name), len(shape)) for name, shape in operation.inputs.items()), ("out", len(operation.shape))]
     parameters, places = [], []
     for name, rank in ranks:
         kind = "T" if name == "out" else "const T"
@@ -39,7 +39,7 @@ def _kernel(number: int, operation: Operation, threads: int) -> str:
         places.append(f"  {name} += {name}_index ? {name}_index[lane] : {name}_base + lane * {name}_step;")
 
     def entry(name: Any) -> str:
-        first, *indices = name
+        first, indices = array(name[0]), name[1:]
         terms = [f"{i} * {first}_s{k}" for k, i in enumerate(indices) if i] or ["0"]
         return f"{first}[{' + '.join(terms)}]"
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torsor.errors import ArgumentError, TorsorError
 from torsor.kernel import cache, machine
 from torsor.kernel import segments as kernel
-from torsor.kernel.data import INDEX_WORDS, Layout, input_shapes
+from torsor.kernel.data import INDEX_WORDS, Layout, input_shapes, runtime
 from torsor.kernel.frames import Framed, framed
 from torsor.kernel.gufunc import gufunc, signature
 from torsor.kernel.llvm import Target
@@ -80,12 +80,13 @@ class Segments:
         wanted = kernel.Kernel(head, block, first, inputs, target)
         known = cache.remembered(repr((wanted, host, cache.SOURCES)), lambda: wanted.outline().to_json())
         outline = kernel.Outline.from_json(known)
-        self._words, self._owned = _data(frames, self.parts, outline, inputs)
-        self._loaded = machine.load(outline.name, lambda: wanted.ir)
+        words, owned = _data(frames, self.parts, outline, inputs)
+        loaded = machine.load(outline.name, lambda: wanted.ir)
         shapes = [*input_shapes(inputs, model), (model.nv,)]
-        self.ufunc, self._alive = gufunc(
-            self._loaded.address, self._words.ctypes.data, signature(shapes), "float64", "forward_dynamics", ""
-        )
+        self.ufunc = gufunc(
+            loaded.address, words.ctypes.data, signature(shapes), "float64", "forward_dynamics", "",
+            (loaded, words, owned),
+        )  # fmt: skip
 
     def __call__(self, inputs: Mapping[str, Array]) -> Array:
         """The accelerations; NaN in states whose segments lose too many digits (`algorithms.segments.sound`)."""
@@ -137,6 +138,7 @@ def _data(frames: Framed, parts: tuple[Part, Part], outline: kernel.Outline,
     told = [_part(frames, part, layout, arrays) for part, layout in zip(parts, (outline.head, outline.block))]
     base = np.array([0.0, 0.0, 0.0, *-model.gravity])  # at rest in gravity g is accelerating by -g without
     words = np.zeros(kernel.WORDS + 2 * len(arrays), np.int64)
+    words[kernel.RUNTIME] = runtime().ctypes.data
     words[kernel.BLOCKS], words[kernel.BASE] = block.blocks, base.ctypes.data
     words[kernel.HEAD], words[kernel.BLOCK] = (x.words.ctypes.data for x in told)
     words[kernel.RECORDS] = -(-max(x.scratch for x in told) // CACHE_LINE) * CACHE_LINE

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,7 +108,9 @@ class Motion:
         return out
 
 
-@lru_cache(maxsize=64)
 def compiled(model: Model, function: Callable[..., Array]) -> Program:
-    """The program of a function, made once a model."""
-    return dynamics.compile(model, function)
+    """The program of a function, made once per model."""
+    key = "program", function
+    if key not in model.programs:
+        model.programs[key] = dynamics.compile(model, function)
+    return model.programs[key]

@@ -24,6 +24,7 @@ from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import Joint
 from torsor.model.links import Link, links
 from torsor.model.model import Model
+from torsor.model.names import Frame
 from torsor.spatial import Pose, Product, Rigid, Spatial, Subspace
 from torsor.sweeps import Algorithm, run
 
@@ -148,9 +149,9 @@ def _anywhere(joint: Joint) -> Joint:
 
 
 def evaluate(algorithm: Algorithm, model: Model, Q: ArrayLike | None, inputs: dict[str, Sequence[Scalar]], *,
-             body: int | None = None) -> Any:  # fmt: skip
+             frame: Frame | None = None) -> Any:  # fmt: skip
     """An algorithm's output at one state, computed in the frames Q: the same, whatever they are."""
     parent = model.parent.tolist()
     base = reference.base_of(model.gravity.tolist(), inputs.get("acceleration"))
     here = reference.scatter(model, inputs)
-    return reference.plain(run(algorithm, reframed_links(model, Q), parent, base, here, body), model)
+    return reference.plain(run(algorithm, reframed_links(model, Q), parent, base, here, frame), model)

@@ -1,0 +1,40 @@
+"""Rounding noise written as zero, so that the structure of a machine shows in its code.
+
+What is noise is judged by the numbers that were added, never by the size of something else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+# A cosine or sine this close to 0 or 1, or a sum so small beside its terms, is rounding left by trigonometry.
+NOISE = 2e-15
+
+
+def clean_sum(x: Array, terms: Array) -> Array:
+    """Zero where x is that much smaller than the terms it is a sum of."""
+    return np.where(np.abs(x) <= NOISE * terms, 0.0, x)
+
+
+def clean_cosine(x: Array) -> Array:
+    """Cosines and sines, exact where they are nearly zero or plus or minus one."""
+    x = np.where(np.abs(x) <= NOISE, 0.0, x)
+    return np.where(np.abs(np.abs(x) - 1) <= NOISE, np.sign(x), x)
+
+
+def turned_tensor(R: Array, A: Array) -> Array:
+    """R A R^T of symmetric tensors, (n, 3, 3), symmetric to the bit."""
+    size = np.abs(R)
+    turned = clean_sum(R @ A @ R.swapaxes(-1, -2), size @ np.abs(A) @ size.swapaxes(-1, -2))
+    return (turned + turned.swapaxes(-1, -2)) / 2
+
+
+def turned_vector(R: Array, x: Array, terms: Array | None = None) -> Array:
+    """R x, (n, 3); where x is itself a sum, `terms` are the sizes of its terms."""
+    size = np.abs(x) if terms is None else terms
+    return clean_sum(np.einsum("nij,nj->ni", R, x), np.einsum("nij,nj->ni", np.abs(R), size))
