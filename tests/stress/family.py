@@ -100,6 +100,9 @@ SMALL: dict[str, Callable[[], ts.Model]] = {
     "4R, one axis, stiff": lambda: stiff_arm(4, 35, axes="one"),
     "6R, wrist lighter by 1e6": lambda: light_wrist(1e6),
     "6R, wrist lighter by 1e6, load": lambda: light_wrist(1e6, 10.0),
+    "3R, thin rods 1e-4": lambda: thin_rods(3, 1e-4),
+    "4R, lengths in turn 1e-6 and 1e3": lambda: mixed_lengths(4, 1e-6, 1e3),
+    "4R, lengths in turn 1e-6 and 1e9": lambda: mixed_lengths(4, 1e-6, 1e9),
     "4R, lengths of 1e-6": lambda: at_length(zoo.general_arm(4, 1), 1e-6),
     "4R, lengths of 1e9": lambda: at_length(zoo.general_arm(4, 1), 1e9),
     "3R, base 1e9 away": lambda: with_far_base(zoo.general_arm(3, 1), 1e9),
@@ -138,16 +141,6 @@ MORE_LONG: dict[str, Callable[[], ts.Model]] = {
     for n, ratio in ((2000, 1e9), (3000, 1e12))
     for pattern in PATTERNS
 } | {"3000 links of rope, masses in turn 1 : 1e9": lambda: uneven(zoo.rope(3000, mass=3e3), "alternating", 1e9)}
-
-
-# `torsor.kernel.frames` snaps lengths below 2e-15 of the longest, and finds the moment of a thin rod about its axis as
-# a small difference.  All compiled methods lose these digits, the sweeps as well, so only the contract relative to the
-# sweeps is checked here.  Move these machines to SMALL when frames keep such numbers.
-LOST_IN_FRAMES: dict[str, Callable[[], ts.Model]] = {
-    "3R, thin rods 1e-4": lambda: thin_rods(3, 1e-4),
-    "4R, lengths in turn 1e-6 and 1e3": lambda: mixed_lengths(4, 1e-6, 1e3),
-    "4R, lengths in turn 1e-6 and 1e9": lambda: mixed_lengths(4, 1e-6, 1e9),
-}
 
 
 def states(model: ts.Model, count: int, seed: int = 0) -> tuple[Array, Array, Array]:

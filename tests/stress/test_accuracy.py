@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
+import torsor as ts
 from stress.family import (
     EPS,
     LONG,
-    LOST_IN_FRAMES,
     MORE_LONG,
     MORE_SMALL,
     SMALL,
@@ -20,8 +21,6 @@ from stress.family import (
     uneven,
     with_masses,
 )
-
-import torsor as ts
 from torsor import dynamics
 from torsor.accuracy import AGREEMENT, EVEN, REGROUPED, pivot_ratio, pivot_ratios
 from torsor.algorithms import articulated, composite
@@ -39,10 +38,10 @@ DIRECT = 200 * EPS
 NAMED = 2 * AGREEMENT["d"]
 STATES = 3
 
-MACHINES = SMALL | LOST_IN_FRAMES | MORE_SMALL
+MACHINES = SMALL | MORE_SMALL
 CHAINS = LONG | MORE_LONG
 machines = pytest.mark.parametrize(
-    "name", [*SMALL, *LOST_IN_FRAMES, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_SMALL)]
+    "name", [*SMALL, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_SMALL)]
 )
 chains = pytest.mark.parametrize("name", [*LONG, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_LONG)])
 
