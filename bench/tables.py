@@ -1,4 +1,4 @@
-"""python bench/tables.py: write the tables of README.md and docs/gpu.md anew, from bench/results/*.json."""
+"""python bench/tables.py: write the tables of README.md and of pages in docs/ anew, from bench/results/*.json."""
 
 import json
 import re
@@ -109,10 +109,27 @@ def gpu_chain() -> list[str]:
     return rows(head, (line(n) for n in sorted({n for n, _ in found})))
 
 
+# Digits ----------------------------------------------------------------------------------------------------------
+
+
+def accuracy() -> list[str]:
+    """The worst relative error of each method, by family of machines."""
+    found = read("accuracy")["rows"]
+    methods = list(dict.fromkeys(method for row in found for method in row["errors"]))
+
+    def cell(error: float | str) -> str:
+        return error if isinstance(error, str) else f"{error:.0e}"
+
+    def line(row: dict) -> list[str]:
+        return [row["family"], *(cell(row["errors"].get(method, "")) for method in methods)]
+
+    return rows(["machines", *methods], map(line, found))
+
+
 TABLES: dict[str, Callable[[], list[str]]] = {
-    "speedups": speedups, "gpu": gpu, "rollouts": rollouts, "gpu_chain": gpu_chain,
+    "speedups": speedups, "gpu": gpu, "rollouts": rollouts, "gpu_chain": gpu_chain, "accuracy": accuracy,
 }  # fmt: skip
-PAGES = ("README.md", "docs/gpu.md")
+PAGES = ("README.md", "docs/gpu.md", "docs/accuracy.md")
 
 
 if __name__ == "__main__":

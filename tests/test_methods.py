@@ -6,6 +6,7 @@ from machines import difference
 
 import torsor as ts
 from torsor import zoo
+from torsor.accuracy import EVEN, pivot_ratio
 from torsor.kernel.build import unrolled
 from torsor.kernel.tape import Operations
 from torsor.methods import METHODS, MOST_FREEDOMS, SETTLED, automatic, method_for
@@ -23,10 +24,12 @@ def count(algorithm, model):
     "model", [zoo.general_arm(3), zoo.general_arm(7), zoo.puma_saha(), zoo.stanford()], ids=lambda m: m.name
 )
 def test_the_choice_has_the_fewest_operations(model, function):
+    """Of the methods that keep their digits on this model."""
     choice = method_for(model, function)
     methods = METHODS[function.__name__]
     counts = {name: count(algorithm, model) for name, algorithm in methods.items()}
-    assert counts[choice.method] == min(counts.values())
+    accurate = counts if pivot_ratio(model) <= EVEN else {"articulated": counts["articulated"]}
+    assert counts[choice.method] == min(accurate.values())
     assert {name: sum(found) for name, found in choice.operations.items()} == counts
     assert choice.why.startswith(choice.method)
     assert str(counts[choice.method]) in choice.why
@@ -62,6 +65,7 @@ def test_the_automatic_choice_is_the_one_told(seed, tmp_path, monkeypatch):
     """Counted and remembered, then read back."""
     monkeypatch.setenv("TORSOR_CACHE", str(tmp_path))
     model = industrial_arm(5, seed)
+    assert pivot_ratio(model) <= EVEN
     for function in (*FUNCTIONS, *FUNCTIONS):
         told = METHODS[function.__name__][method_for(model, function).method]
         assert automatic(model, function) is told

@@ -16,6 +16,7 @@ from numpy import ndarray
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import reference, validate
+from torsor.accuracy import AGREEMENT, COMPARED, LEVELS, agree, pivot_ratio, refuse_disagreement
 from torsor.algorithms import (
     articulated,
     composite,
@@ -37,6 +38,7 @@ from torsor.model.names import Frame
 from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
+INPUTS = ("q", "v", "tau")  # of forward dynamics without external wrenches
 
 
 # Dynamics --------------------------------------------------------------------------------------------------
@@ -48,9 +50,11 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
 
     method: "articulated", "udut", "ploen-park" (O(n) sweeps, by Featherstone, Saha, and Ploen & Park), "composite"
     (M, its branch-sparse factor, and a solve), "fixman" (O(n), by relaxed constraints), "segments" (one long chain, cut
-    into segments that share a processor's vectors), "constraint-force" (O(log n) deep, Featherstone & Fijany: one very
-    long chain on a GPU) or "auto": the one of the first four with the fewest operations for this model, as `method_for`
-    tells; for one state of a chain of 2000 bodies or more, "segments" where its joints allow.
+    into segments that share a processor's vectors; sweeps for states in which these would lose digits),
+    "constraint-force" (O(log n) deep, Featherstone & Fijany: one very long chain on a GPU) or "auto": of the first four
+    that are as accurate as "articulated" on this model, the one with the fewest operations, as `method_for` tells; for
+    one state of a chain of 2000 bodies or more, "segments" where its joints and masses allow.  If a named method loses
+    half of the digits, a `SingularError` says so (docs/accuracy.md).
 
     By one method, and in batches by "auto", a state gives the same bits alone and anywhere in a batch.
     """
@@ -72,12 +76,13 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     if method == "segments":
         return _by_segments(model, q=q, v=v, tau=tau, external=external)
     if method == "constraint-force":
-        return _by_parts(method, forward_dynamics, model, q=q, v=v, tau=tau, external=external)
-    if method == "fixman" or (method == "composite" and model.nv > MOST_FREEDOMS):
-        rest = np.asarray(tau) - bias_forces(model, q, v, external=external)
-        return mass_solve(model, q, rest, method=method)
-    algorithm = _named(forward_dynamics, method, "fixman", "constraint-force", "segments")
-    return _call_with(algorithm, model, q, v, tau, external=external)
+        result = _by_parts(method, forward_dynamics, model, q=q, v=v, tau=tau, external=external)
+    elif method == "fixman" or (method == "composite" and _is_large(model)):
+        result = _after_bias(method, model, q, v, tau, external)
+    else:
+        algorithm = _named(forward_dynamics, method, "fixman", "constraint-force", "segments")
+        result = _call_with(algorithm, model, q, v, tau, external=external)
+    return _compared(method, forward_dynamics, result, model, q, v, tau, external=external)
 
 
 def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *, external: ArrayLike | None = None,
@@ -115,7 +120,8 @@ def inverse_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
     if method == "auto":
         return _call(_automatic(model, inverse_mass_matrix), model, q)
     if method == "fixman":
-        return _call(fixman.inverse_mass_matrix, require_regular(model), q)
+        result = _call(fixman.inverse_mass_matrix, require_regular(model), q)
+        return _compared(method, inverse_mass_matrix, result, model, q)
     return _call(_named(inverse_mass_matrix, method, "fixman"), model, q)
 
 
@@ -128,8 +134,13 @@ def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, method: str = "auto"
     """
     if method == "auto":
         return _call(_automatic(model, mass_solve), model, q, b)
-    if method == "composite" and model.nv > MOST_FREEDOMS:
-        return np.linalg.solve(mass_matrix(model, q), _checked(model, "b", b)[..., None])[..., 0]
+    return _compared(method, mass_solve, _mass_solve_by(method, model, q, b), model, q, b)
+
+
+def _mass_solve_by(method: str, model: Model, q: ArrayLike, b: ArrayLike) -> Array:
+    """`mass_solve` by a method that is named; nothing is compared yet."""
+    if method == "composite" and _is_large(model):
+        return _by_dense_factor(model, q, b)
     if method == "fixman":
         return _call(fixman.mass_solve, require_regular(model), q, b)
     if method == "constraint-force":
@@ -151,7 +162,8 @@ def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
     method: "articulated" (pivots of the articulated inertias), "fixman" (det M = det G det H22) or "auto".
     """
     if _choose(method, "articulated", "fixman") == "fixman":
-        return _call(fixman.log_det, require_regular(model), q)
+        result = _call(fixman.log_det, require_regular(model), q)
+        return _compared(method, log_det_mass_matrix, result, model, q)
     return _call(articulated.log_det, model, q)
 
 
@@ -259,8 +271,8 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
     dtype        "float64" or "float32"
     external     whether the program takes external wrenches, as its last argument
     body         of a Jacobian: the body, by number or name, or a named frame
-    method       as the function takes it, of those that are one algorithm: not "fixman", "segments" and
-                 "constraint-force"; loops have no "composite"
+    method       as the function takes it, of those that are one algorithm and keep their digits: "fixman", "segments"
+                 and "constraint-force" are not compiled, and loops have no "composite"
     specialised  unrolled over this model (True), loops over its bodies (False), whichever is faster (None); a function
                  called without compiling goes over to loops sooner, so as not to keep its caller waiting
     lanes        states computed side by side; None: as many as the machine's vectors hold (cpu)
@@ -275,6 +287,8 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
     if algorithm is None:
         known = ", ".join(f.__name__ for f in ALGORITHMS)
         raise ArgumentError(f"{function!r} cannot be compiled; these can: {known}")
+    if method in ("fixman", "segments", "constraint-force"):
+        raise ArgumentError(f'method "{method}" is not compiled: call {function.__name__} with it, or compile another')
     if method != "auto":
         algorithm = _named(function, method)
     elif function.__name__ in METHODS:
@@ -343,7 +357,9 @@ def _carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple
 
         if gpu.on_device(args[0]):
             if not given and frame is None and gpu.is_long_chain(algorithm, model, args[0]):
-                return _long_chain(algorithm, model)(*args)
+                chain = _long_chain(algorithm, model)
+                if chain is not None:
+                    return chain(*args)
             return gpu.call(algorithm, model, (*args, *given.values()), tuple(given), frame)
     arrays = [_checked(model, name, x) for name, x in zip(names, (*args, *given.values()), strict=True)]
     dtype = np.result_type(*arrays)
@@ -365,12 +381,22 @@ def _carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple
 
 
 def _long_chain(algorithm: Algorithm, model: Model) -> Any:
-    """One state of one long chain on a GPU: by levels, all of its links at once."""
+    """One state of one long chain on a GPU: by levels, all of its links at once; None where that would cost digits.
+
+    Which chains these are is tried at one state, against the sweeps on the host, which take less time for one state.
+    """
+    from torsor.kernel.gpu import cupy
     from torsor.parallel.device import DeviceChain
 
     key = algorithm, DeviceChain
     if key not in model.programs:
-        model.programs[key] = DeviceChain(model, algorithm.name)
+        chain, rng = DeviceChain(model, algorithm.name), np.random.default_rng(0)
+        state = {"q": model.random_configuration(rng)}
+        state |= {name: rng.normal(size=model.nv) for name in chain.inputs[1:]}
+        if "v" in state:
+            state["v"] *= 0.0  # velocities add up along a chain, and their forces would hide the others
+        found, sweeps = cupy().asnumpy(chain(*state.values())), _call(algorithm, model, *state.values())
+        model.programs[key] = chain if agree(found, sweeps, LEVELS) else None
     return model.programs[key]
 
 
@@ -410,16 +436,21 @@ def _in_segments(model: Model, *state: ArrayLike) -> bool:
         return False
     if any(hasattr(x, "__dlpack_device__") and not isinstance(x, ndarray) for x in state):
         return False  # perhaps on a GPU
-    if "segments" not in model.programs:
-        from torsor.parallel.segments import serves
-
-        model.programs["segments"] = serves(model)
     try:
         arrays = [np.asarray(x) for x in state]
-    except ValueError:  # ragged lists, as will be said
+    except ValueError:  # ragged lists; the checks of the arguments report them
         return False
     one = all(x.ndim == 1 and x.dtype.kind in "fiub" for x in arrays)
-    return model.programs["segments"] and one and np.result_type(*arrays).char == "d"
+    if not one or np.result_type(*arrays).char != "d":
+        return False
+    if "segments" not in model.programs:
+        from torsor.parallel.segments import serving
+
+        segments = serving(model)
+        model.programs["segments"] = segments is not None
+        if segments:
+            model.programs["segments", forward_dynamics, INPUTS] = segments
+    return model.programs["segments"]
 
 
 def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
@@ -428,7 +459,8 @@ def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
     q: Any = arrays["q"]
     if type(q) is ndarray and q.dtype.char == "d":
         try:
-            result = model.programs["segments", forward_dynamics, tuple(arrays)](arrays)
+            with np.errstate(invalid="ignore"):  # a state that loses digits
+                result = model.programs["segments", forward_dynamics, tuple(arrays)](arrays)
             if np.isfinite(result).all():
                 return result
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -448,11 +480,58 @@ def _by_parts(method: str, function: Callable[..., Array], model: Model, **given
     if key not in model.programs:
         model.programs[key] = _parts(method, function, model, "external" in arrays)
     states = {name: np.broadcast_to(x, batch + _shape(model, name)) for name, x in arrays.items()}
-    result = model.programs[key](states)
-    if not np.isfinite(result).all():
+    with np.errstate(invalid="ignore"):
+        result = model.programs[key](states)
+    lost = ~np.isfinite(result).all(axis=-1)
+    if lost.any() and method == "segments":  # they lose too many digits there, which the sweeps do not
+        result[lost] = function(model, *(states.pop(name)[lost] for name in INPUTS), method="articulated",
+                                **{name: x[lost] for name, x in states.items()})  # fmt: skip
+    elif lost.any():
         _refuse_singular(articulated.forward_dynamics, model, arrays["q"])
-        raise SingularError(f"{function.__name__} overflows; the arguments are too large")
+        raise SingularError(
+            f'{function.__name__}: method "{method}" overflows; the arguments are too large, or masses and lengths too '
+            'uneven for it: use method "auto" or "articulated"'
+        )
     return result.astype(dtype, copy=False)
+
+
+def _is_large(model: Model) -> bool:
+    """Whether there are too many freedoms for straight-line code through the mass matrix."""
+    return isinstance(model, Model) and model.nv > MOST_FREEDOMS
+
+
+def _after_bias(method: str, model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike,
+                external: ArrayLike | None) -> Array:  # fmt: skip
+    """Forward dynamics as M^-1 (tau - bias)."""
+    bias = bias_forces(model, q, v, external=external)
+    arrays = {"b": bias, "tau": _checked(model, "tau", tau)}
+    _batch(model, arrays)
+    return _mass_solve_by(method, model, q, arrays["tau"] - bias)
+
+
+def _by_dense_factor(model: Model, q: ArrayLike, b: ArrayLike) -> Array:
+    """M^-1 b by LAPACK."""
+    arrays = {"q": _checked(model, "q", q), "b": _checked(model, "b", b)}
+    _batch(model, arrays)
+    if model.has_degenerate_bodies:
+        _refuse_singular(articulated.mass_solve, model, arrays["q"])
+    return np.linalg.solve(mass_matrix(model, arrays["q"]), arrays["b"][..., None])[..., 0]
+
+
+def _compared(method: str, function: Callable[..., Array], result: Array, model: Model, *args: ArrayLike,
+              **options: ArrayLike | None) -> Array:  # fmt: skip
+    """The result of a named method, if it keeps half of its digits: found out by computing it by the sweeps, too.
+
+    Numbers of other kinds (on a GPU, symbols, mpmath) are not compared, nor is what factors M on an even model.
+    """
+    if method == "articulated" or not isinstance(result, ndarray | np.floating) or result.dtype.char not in AGREEMENT:
+        return result
+    if method not in ("fixman", "constraint-force") and pivot_ratio(model) <= COMPARED:
+        return result
+    sweeps = function(model, *args, method="articulated", **options)
+    core = {inverse_mass_matrix: 2, log_det_mass_matrix: 0}.get(function, 1)
+    refuse_disagreement(method, function.__name__, np.asarray(result), np.asarray(sweeps), core)
+    return result
 
 
 def _parts(method: str, function: Callable[..., Array], model: Model, external: bool) -> Any:
@@ -468,6 +547,8 @@ def _parts(method: str, function: Callable[..., Array], model: Model, external: 
 def _named(function: Callable[..., Array], method: str, *others: str) -> Algorithm:
     """The algorithm of that name; `others` are methods that are not algorithms."""
     methods = METHODS.get(function.__name__, {})
+    if not methods:
+        raise ArgumentError(f"unknown method {method!r}: {function.__name__} has one method only; leave out method=")
     return methods[_choose(method, *methods, *others)]
 
 

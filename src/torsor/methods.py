@@ -1,7 +1,8 @@
 """Which algorithm does a function's work on a model: by name, or the one that does the fewest operations.
 
 O(n) sweeps win on long chains, the O(n^3) way through the mass matrix on short ones (Saha 2001, Table I);
-where they meet depends on the machine, so it is counted, on the very code that would run.
+where they meet depends on the machine, so it is counted, on the very code that would run.  Only methods that are as
+accurate as the articulated sweeps on this machine are considered (`torsor.accuracy`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from torsor.accuracy import EVEN, pivot_ratio
 from torsor.algorithms import articulated, newton_euler, ploen_park, ploen_park_forward, udut, walker_orin
 from torsor.errors import ArgumentError
 from torsor.model.joints import joint_code
@@ -37,6 +39,9 @@ METHODS: dict[str, dict[str, Algorithm]] = {
         "articulated": articulated.inverse_mass_matrix,
         "product": articulated.inverse_by_product,
     },
+    "log_det_mass_matrix": {
+        "articulated": articulated.log_det,
+    },
     "inverse_dynamics": {
         "newton-euler": newton_euler.inverse_dynamics,
         "ploen-park": ploen_park.inverse_dynamics,
@@ -45,7 +50,7 @@ METHODS: dict[str, dict[str, Algorithm]] = {
 # Straight-line code, without which there is no way through the mass matrix, is made up to this many freedoms.
 MOST_FREEDOMS = 12
 # On chains of so many revolute joints the sweeps have won every count, so none is made.
-SETTLED = {"forward_dynamics": 8, "mass_solve": 10, "inverse_dynamics": 0}
+SETTLED = {"forward_dynamics": 8, "mass_solve": 10, "inverse_dynamics": 0, "log_det_mass_matrix": 0}
 # M^-1 as a product takes a sum over the freedoms that two ways to the base share: quicker up to so many on one (by 1.2
 # times at 48, 1.1 at 60; operations are equal there).
 SHORT_WAY = 60
@@ -75,12 +80,15 @@ def method_for(model: Model, function: Callable[..., Any]) -> Choice:
     if model.nv > MOST_FREEDOMS:
         why = f"{first}: O(n) sweeps; {model.nv} freedoms are too many for code through the mass matrix"
         if model.n >= SEGMENTS_FROM and methods is METHODS["forward_dynamics"]:
-            why += "; for one state alone, segments of the chain, if its joints allow"
+            why += "; for one state alone, segments of the chain, if its joints and masses allow"
         return Choice(first, {}, why)
     counts = {method: _count(algorithm, model) for method, algorithm in methods.items()}
-    best = min(counts, key=lambda method: sum(counts[method]))  # of equals, the first
     words = ", ".join(f"{method} {sum(count)}" for method, count in counts.items())
-    return Choice(best, counts, f"{best}: the fewest operations a state ({words})")
+    if _inverts(methods) and pivot_ratio(model) > EVEN:
+        why = f"entries of M may be {pivot_ratio(model):.1g} times their pivots, and only sweeps keep the digits then"
+        return Choice(first, counts, f"{first}: {why} (operations per state: {words})")
+    best = min(counts, key=lambda method: sum(counts[method]))  # of equals, the first
+    return Choice(best, counts, f"{best}: the fewest operations per state ({words})")
 
 
 def automatic(model: Model, function: Callable[..., Any]) -> Algorithm:
@@ -96,10 +104,18 @@ def automatic(model: Model, function: Callable[..., Any]) -> Algorithm:
     return methods[remembered(key, lambda: method_for(model, function).method)]
 
 
+def _inverts(methods: dict[str, Algorithm]) -> bool:
+    return any(algorithm.inverts for algorithm in methods.values())
+
+
 def _settled(model: Model, function: Callable[..., Any]) -> bool:
-    """Whether the sweeps are known to win without counting."""
+    """Whether the sweeps are known to win, or to be the only accurate ones, without counting."""
+    if model.nv > MOST_FREEDOMS:
+        return True
     revolute = model.is_chain and bool(np.all(model.joint == joint_code("revolute")))
-    return model.nv > MOST_FREEDOMS or (revolute and model.nv >= SETTLED[function.__name__])
+    if revolute and model.nv >= SETTLED[function.__name__]:
+        return True
+    return _inverts(_methods(function)) and pivot_ratio(model) > EVEN
 
 
 def _longest_way(model: Model) -> int:

@@ -184,9 +184,9 @@ def _gain(model: Model, name: str, K: ArrayLike, columns: int) -> Array:
 
 def traced_step(model: Model, integrator: str, gains: Array) -> Callable[..., list[Scalar]]:
     """The step with the forward dynamics written out in it: a function of lists q, v, tau, gain and [h]."""
-    from torsor.kernel.frames import framed, regroup
+    from torsor.kernel.build import straight_line_frames
 
-    frames = regroup(framed(model))
+    frames = straight_line_frames(model)
     links, parent = [frames.link(i) for i in range(model.n)], model.parent.tolist()
     base = base_of(model.gravity.tolist())
 

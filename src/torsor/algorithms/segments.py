@@ -26,10 +26,14 @@ from typing import NamedTuple
 from torsor.algorithms.articulated import eliminate, lift
 from torsor.algorithms.constraint_force import Turn, combine
 from torsor.algorithms.newton_euler import motion
-from torsor.linalg import Mat, Vec, factor, solve
+from torsor.linalg import Mat, Scalar, Vec, factor, solve, sqrt
 from torsor.model.links import Link
 from torsor.spatial import Inertia, Spatial, pair
 from torsor.sweeps import Algorithm, inward
+
+# A pivot smaller than this part of its diagonal entry has lost too many digits: a light tip carries a heavy rest.
+# Measured errors were at most 0.3 of the rounding unit divided by that part.  Even chains of 20,000 links keep 0.02.
+SMALLEST_PIVOT = 1e-3
 
 # Along a segment -----------------------------------------------------------------------------------------------
 
@@ -128,14 +132,18 @@ def absorb(segment: TwoHandles, handle: Handle, rest: Rest) -> tuple[Rest, Pull]
 
         (N + H^T C H) lambda = H^T (P^T a + b - C T) + N G^T F,          N = (G^T I G)^-1,
 
-    I and F those of the rest.  The compliance C may be singular, as that of a plane chain is; N is not.
+    I and F those of the rest.  The compliance C may be singular, as that of a plane chain is; N is not.  Where the tip
+    is much lighter than the rest, C is so large that the digits of N are lost: the pivot is then NaN (`sound`), and so
+    are all results.
     """
     H, G, T = handle
     felt = [rest.I @ g for g in G]
     held = factor(Mat.symmetric(lambda i, j: pair(felt[i], G[j]), len(G)))
     N = [solve(held, Vec.unit(k, len(G))) for k in range(len(G))]
     CH = [segment.C @ h for h in H]
-    pivot = factor(Mat.symmetric(lambda i, j: N[i][j] + pair(CH[i], H[j]), len(H)))
+    yielding = Mat.symmetric(lambda i, j: N[i][j] + pair(CH[i], H[j]), len(H))
+    L, pivots = factor(yielding)
+    pivot = L, [sound(d, yielding[k][k]) for k, d in enumerate(pivots)]
     PH = [combine(segment.P, h.coordinates) for h in H]
     X = [solve(pivot, row) for row in zip(*(column.coordinates for column in PH))]  # lambda = X^T a + x
     free, pushed = segment.b - segment.C @ T, solve(held, [pair(rest.F, g) for g in G])
@@ -144,6 +152,16 @@ def absorb(segment: TwoHandles, handle: Handle, rest: Rest) -> tuple[Rest, Pull]
     lifted = [Spatial.of(column) for column in zip(*X)]
     whole = Rest(segment.I.minus_outer([-u for u in PH], lifted), segment.p + combine(segment.P, f0.coordinates))
     return whole, Pull(tuple(combine(H, row) for row in X), f0)
+
+
+def sound(pivot: Scalar, diagonal: Scalar) -> Scalar:
+    """The pivot itself, but NaN if it is less than `SMALLEST_PIVOT` of its diagonal entry.
+
+    A step has no branches: the square root of a negative number says it.
+    """
+    least = diagonal * SMALLEST_PIVOT
+    root = sqrt(pivot - least)
+    return least + root * root
 
 
 def spread(segment: TwoHandles, pull: Pull, a: Spatial) -> Spatial:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from torsor.accuracy import may_regroup
 from torsor.errors import ArgumentError
 from torsor.kernel import machine
 from torsor.kernel.data import input_shapes
@@ -93,8 +94,14 @@ class Build(NamedTuple):
 @functools.lru_cache(maxsize=4)
 def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], frame: Frame | None = None) -> Code:
     """The straight-line code of an algorithm for one model; kept a while, as choosing a method looks at it too."""
+    frames = straight_line_frames(model) if algorithm.torques_only else framed(model)
+    return unroll(algorithm, frames, inputs, frame)
+
+
+def straight_line_frames(model: Model) -> Framed:
+    """The model in its short frames, masses regrouped unless that would cost digits."""
     frames = framed(model)
-    return unroll(algorithm, regroup(frames) if algorithm.torques_only else frames, inputs, frame)
+    return regroup(frames) if may_regroup(model) else frames
 
 
 def loops(algorithm: Algorithm, model: Model, inputs: tuple[str, ...]) -> LoopCode:

@@ -29,8 +29,8 @@ from torsor.model.check import check_model, checked_frames, placements
 from torsor.model.dh import DHTable, dh_fields
 from torsor.model.joints import JOINTS, Joint
 from torsor.model.names import Frame, NumberedNames, word_list
-from torsor.validate import batch as batch_shape
 from torsor.validate import array, generator, integer_array, real_array, shown
+from torsor.validate import batch as batch_shape
 
 Array = NDArray[Any]
 

@@ -1,0 +1,118 @@
+"""How many digits an algorithm can lose on a model: bounds that hold for every configuration, and comparisons.
+
+The articulated sweeps are the measure (docs/accuracy.md).  Other methods keep their digits on most machines; which
+machines these are is found out here, once per model.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.errors import SingularError
+from torsor.model.joints import JOINTS
+from torsor.model.model import Model
+
+Array = NDArray[Any]
+
+# Factoring M loses as many digits as a pivot is smaller than its diagonal entry.  On 1900 random stiff arms the error
+# was at most twice this ratio times that of the sweeps, often close to it: method="auto" gives up two digits at most.
+EVEN = 1e2
+# Regrouped masses (`torsor.kernel.frames.regroup`) were at most 25 times less accurate on arms of 30 joints up to this
+# ratio; beyond it, up to 1e5 times.
+REGROUPED = 1e6
+# Half of the digits, by number type: a method whose result is farther than this from that of the sweeps has left its
+# domain.
+AGREEMENT = {"d": 1e-8, "g": 1e-8, "f": 1e-2}
+# What factors M cannot be off by that much up to this ratio, and need not be compared.
+COMPARED = 1e6
+# On a GPU one long chain goes by levels if these agree so well with the sweeps.  They are 2e-15 apart on a million even
+# links, 6e-13 on masses in turn 1 : 1e4 and 3e-11 on 1 : 1e6, where the sweeps themselves lose 8e-14.
+LEVELS = 1e-11
+
+# Bounds are kept for so many models only: a cache keeps its models, and all that was compiled for them, alive.
+FEW_MODELS = 4
+
+
+@lru_cache(maxsize=FEW_MODELS)
+def pivot_ratio(model: Model) -> float:
+    """A bound on M_ii / d_i over all freedoms i and all configurations, d_i the pivots of M = L^T D L."""
+    return float(pivot_ratios(model).max())
+
+
+@lru_cache(maxsize=FEW_MODELS)
+def may_regroup(model: Model) -> bool:
+    """Whether masses can be regrouped without losing digits.
+
+    Masses go over constant placements, so it does not matter how far joints slide.  Massless bodies lose nothing: no
+    loss was seen on arms of which every other body was massless.
+    """
+    return bool(pivot_ratios(model, slide=0.0)[model.mass > 0].max() <= REGROUPED)
+
+
+def pivot_ratios(model: Model, slide: float = np.inf) -> Array:
+    """Per body, a bound on M_ii / d_i for its freedoms, in any configuration.
+
+    A pivot is the inertia that freedom i moves when all freedoms beyond it are free: at least that of its own body.  A
+    diagonal entry is the inertia that it moves when these are locked: at most that of all bodies it carries, with the
+    chain stretched out.  `slide` is how far joints that can slide do so.
+    """
+    names = [JOINTS[code].name for code in model.joint]
+    slides = np.array([name not in ("revolute", "universal", "spherical") for name in names])
+    step = np.linalg.norm(model.p, axis=1) + np.where(slides, slide, 0.0)
+    square = np.einsum("ni,ni->n", model.com, model.com)
+    about_joint = model.inertia + model.mass[:, None, None] * (
+        square[:, None, None] * np.eye(3) - model.com[:, :, None] * model.com[:, None, :]
+    )
+    carried = model.mass.copy()
+    moment = np.trace(about_joint, axis1=1, axis2=2) / 2  # sum of m r^2: no moment of inertia is larger
+    for i in range(model.n - 1, -1, -1):
+        if (parent := model.parent[i]) >= 0:
+            moment[parent] += (np.sqrt(moment[i]) + step[i] * np.sqrt(carried[i])) ** 2
+            carried[parent] += carried[i]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        turning, sliding = _own_inertias(model, names, about_joint, square)
+        along = model.pitch**2  # of a helical joint, which turns and slides at once
+        turned = np.where(np.isinf(turning), 0.0, (moment + along * carried) / (turning + along * model.mass))
+        ratios = np.maximum(turned, carried / sliding)
+    return np.where(np.isnan(ratios), np.inf, ratios)  # NaN: neither the body nor what it carries has an inertia
+
+
+def _own_inertias(model: Model, names: list[str], about_joint: Array, square: Array) -> tuple[Array, Array]:
+    """The least that a freedom turns and shifts of its own body; infinite where the joint has no such freedom."""
+    smallest, central = (np.linalg.eigvalsh(I)[:, 0].clip(0.0) for I in (about_joint, model.inertia))
+    shifted = 1 / (1 / model.mass + square / central)  # the body is free to turn
+    about_axis = np.einsum("ni,nij,nj->n", model.axis, about_joint, model.axis)
+    turning, sliding = np.full((2, model.n), np.inf)
+    for i, name in enumerate(names):
+        if name in ("revolute", "helical"):
+            turning[i] = about_axis[i]
+        elif name == "prismatic":
+            sliding[i] = model.mass[i]
+        elif name in ("universal", "spherical"):
+            turning[i] = smallest[i]
+        else:  # planar and free joints, and any new one
+            turning[i], sliding[i] = central[i], shifted[i]
+    return turning, sliding
+
+
+def agree(found: Array, sweeps: Array, tolerance: float) -> bool:
+    """Whether two results for one state are so close, in the Euclidean norm."""
+    return bool(np.linalg.norm(found - sweeps) <= tolerance * np.linalg.norm(sweeps))
+
+
+def refuse_disagreement(method: str, function: str, found: Array, sweeps: Array, core: int) -> None:
+    """Raise if a result is farther from that of the sweeps than `AGREEMENT`; its last `core` axes are one state's."""
+    axes = tuple(range(-core, 0))
+    error = np.sqrt(np.sum(np.square(found - sweeps), axis=axes)) if core else np.abs(found - sweeps)
+    size = np.sqrt(np.sum(np.square(sweeps), axis=axes)) if core else np.maximum(np.abs(sweeps), 1.0)
+    lost = np.atleast_1d(~(error <= AGREEMENT[found.dtype.char] * size))
+    if lost.any():
+        worst = float(np.max(np.atleast_1d(error)[lost] / np.atleast_1d(size)[lost]))
+        raise SingularError(
+            f'{function}: method "{method}" loses too many digits here: its result is {worst:.1g} from that of the '
+            'articulated sweeps; masses or lengths are too uneven for it: use method "auto" or "articulated"'
+        )
