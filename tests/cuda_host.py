@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from torsor.kernel.cuda import Kernel, Launch, RolloutKernel
-from torsor.kernel.data import BODIES, FLAGS, FROM, loop_data
+from torsor.kernel.data import loop_data, tree_data
 
 LANGUAGE = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-ffp-contract=off", "-w"]
 LIBRARY = ["-shared", "-fPIC", "-pthread"]
@@ -108,11 +108,11 @@ def run_rollout(kernel: RolloutKernel, arrays, gain, dt, steps, every, framed=No
 
 
 def _tree(kernel, framed, shapes, frame, blocks):
+    words, tables = tree_data(kernel.code, framed, shapes, kernel.bits, frame)
     data = loop_data(kernel.code.layout, framed, shapes, kernel.bits, frame)
-    numbers, index, base = data.owned
-    size = int(data.words[0]) // (kernel.bits // 8) * blocks * THREADS
-    scratch = np.full(size, np.nan, f"float{kernel.bits}")
-    return [*(np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)), index, numbers, base, scratch]
+    size = int(data.words[0]) // (kernel.bits // 8) + kernel.handed * (framed.model.n + 1)
+    scratch = np.full(size * blocks * THREADS, np.nan, f"float{kernel.bits}")
+    return [*words, *tables, scratch]
 
 
 def launch(source, blocks, values, threads=THREADS):

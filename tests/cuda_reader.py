@@ -1,6 +1,6 @@
 """Runs the CUDA C that torsor writes without a GPU or a compiler: read line by line, as Python over NumPy lanes.
 
-Only the small language of `torsor.kernel.cuda_language.Writer` is understood: one statement a line, loops and branches
+Only the small language of `torsor.kernel.c_language.Writer` is understood: one statement a line, loops and branches
 that all states take alike.
 """
 
@@ -11,27 +11,24 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from torsor.kernel.cuda import Kernel, RolloutKernel
-from torsor.kernel.data import BODIES, FLAGS, FROM, loop_data
+from torsor.kernel.cuda import TREE_TABLES, TREE_WORDS, Kernel, RolloutKernel
+from torsor.kernel.data import loop_data, tree_data
 from torsor.kernel.elementary import TRIG_LIMIT
 from torsor.linalg import down_scale
 
 RULES = [
-    (r"for \(int (\w+) = (.+); \1 < (.+); \1 \+= 1\) \{", r"for \1 in range(\2, \3):"),
-    (r"for \(int (\w+) = (.+); \1 >= 0; \1 -= 1\) \{", r"for \1 in range(\2, -1, -1):"),
-    (r"while \((.+)\) \{", r"while \1:"),
+    (r"while \(1\) \{", "while True:"),
     (r"if \(!(near\d+)\) \{", r"if not \1.all():"),
+    (r"if \(!NEAR\((\w+)\)\) far_turn\(\1, (\w+), (\w+)\);", r"\2, \3 = far_turn(\1)"),
+    (r"if \(!(again\d+)\) break;", r"if not \1: break"),
     (r"if \(!\((.+)\)\) \{", r"if not (\1):"),
     (r"if \((.+)\) \{", r"if \1:"),
     (r"else if \((.+)\) \{", r"elif \1:"),
-    (r"else \{", "else:"),
-    (r"\{", "if True:"),
     (r"T \w+, \w+;", "pass"),
     (r"T (\w+)\[(\d+)\];", r"\1 = array(\2)"),
     (r"state\((.+)\);", r"state(\1)"),
-    (r"if \(!NEAR\((\w+)\)\) far_turn\(\1, (\w+), (\w+)\);", r"\2, \3 = far_turn(\1)"),
     (r"(far_turn|turn)\((\w+), (\w+), (\w+)\);", r"\3, \4 = \1(\2)"),
-    (r"(?:const )?(?:T|int|bool) (\w+ = .+);", r"\1"),
+    (r"(?:const )?(?:T|int) (\w+ = .+);", r"\1"),
     (r"(.+\] = .+|\w+ = .+);", r"\1"),
 ]
 
@@ -114,7 +111,7 @@ def _define(text, name, names):
     text = python_of(text, name)
     text = re.sub(r"Row\{(\w+)\}", r"\1", text)
     text = re.sub(r"Row\{(\w+) \+ (\d+)\}", r"\1.after(\2)", text)
-    exec(compile(re.sub(r"\bfrom\b", "start", text), "cuda", "exec"), names)
+    exec(compile(text, "cuda", "exec"), names)
 
 
 def _functions(bits, count):
@@ -129,10 +126,9 @@ def _functions(bits, count):
 
 
 def _tree(kernel, framed, shapes, frame, count):
-    data = loop_data(kernel.code.layout, framed, shapes, kernel.bits, frame)
-    numbers, index, base = data.owned
-    n, flags, start = (int(data.words[k]) for k in (BODIES, FLAGS, FROM))
-    index = index.ravel().tolist()
-    tree = SimpleNamespace(n=n, flags=flags, start=start, numbers=numbers, index=index, base=base)
-    rows = int(data.words[0]) // (kernel.bits // 8)
-    return [tree, *(Lanes(np.full((count, rows), np.nan, f"float{kernel.bits}")) for _ in range(2))]
+    words, tables = tree_data(kernel.code, framed, shapes, kernel.bits, frame)
+    integers = {name: int(x) for name, x in zip(TREE_WORDS, words)}
+    arrays = {name: x.ravel().tolist() for name, x in zip(TREE_TABLES, tables)}
+    tree = SimpleNamespace(**integers, **arrays, numbers=tables[-2], base=tables[-1])
+    rows = int(loop_data(kernel.code.layout, framed, shapes, kernel.bits, frame).words[0]) + 64
+    return [tree, *(Lanes(np.full((count, rows), np.nan, f"float{kernel.bits}")) for _ in range(3))]

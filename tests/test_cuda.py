@@ -19,6 +19,7 @@ from torsor.kernel import gpu
 from torsor.kernel.cuda import Launch
 from torsor.kernel.frames import framed
 from torsor.model import zoo
+from torsor.outputs import Path
 from torsor.rollouts import gpu_kernel, law_of
 
 # Multiply-adds are rounded once on one side and twice on the other; M^-1 of a random tree loses three digits.
@@ -37,7 +38,7 @@ def arguments(model, function, count=COUNT, seed=0):
 
 
 def options(model, function):
-    return {"body": model.n - 1} if ALGORITHMS[function].kind == "path" else {}
+    return {"body": model.n - 1} if isinstance(ALGORITHMS[function].output, Path) else {}
 
 
 def by_reference(model, function, args):

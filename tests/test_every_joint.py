@@ -9,6 +9,7 @@ from torsor import zoo
 from torsor.dynamics import ALGORITHMS
 from torsor.methods import METHODS
 from torsor.model.joints import JOINTS
+from torsor.outputs import Path
 from torsor.simulate import METHODS as INTEGRATORS
 
 ROUNDING = 1e-9  # six bodies in a row on joints of one type are badly conditioned
@@ -51,7 +52,7 @@ def test_every_method_of_the_mass_matrix(joint):
 def test_every_function_in_loops_and_unrolled(joint, function):
     model, *_ = chain(joint, n=3)
     rng = np.random.default_rng(2)
-    body = {"body": 2} if ALGORITHMS[function].kind == "path" else {}
+    body = {"body": 2} if isinstance(ALGORITHMS[function].output, Path) else {}
     names = ALGORITHMS[function].inputs
     given = [model.random_configuration(rng) if x == "q" else rng.normal(size=model.nv) for x in names]
     expected = function(model, *(x.astype(np.longdouble) for x in given), *body.values()).astype(float)

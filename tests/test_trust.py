@@ -214,7 +214,7 @@ def test_task_spaces_in_single_precision_stay_so(frames):
         ({"duration": np.inf}, "duration"),
         ({"duration": "1"}, "duration"),
     ],
-    ids=lambda x: str(x)[:40],
+    ids=lambda x: str(x).partition(" at 0x")[0][:40],
 )
 def test_a_simulation_names_the_bad_option(options, name):
     with pytest.raises(TorsorError, match=name):
@@ -280,6 +280,7 @@ def test_a_temperature_is_one_number(kT):
         (lambda: Spring(ARM, [1.0] * 3), "stiffness"),
         (lambda: Spring(ARM, 1.0, rest=[0.0]), "rest"),
     ],
+
 )
 def test_parameters_are_named(call, name):
     with pytest.raises(ArgumentError, match=name):

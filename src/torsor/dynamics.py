@@ -35,6 +35,7 @@ from torsor.fixman.inertia import require_regular
 from torsor.methods import METHODS, MOST_FREEDOMS, SEGMENTS_FROM, automatic
 from torsor.model.model import Model
 from torsor.model.names import Frame
+from torsor.outputs import Path, place_of
 from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
@@ -293,12 +294,12 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
         algorithm = _named(function, method)
     elif function.__name__ in METHODS:
         chosen = _automatic(model, function)
-        algorithm = algorithm if chosen.solve and specialised is False else chosen
-    if algorithm.solve and model.nv > MOST_FREEDOMS:
+        algorithm = chosen if chosen.has_loops or specialised is not False else algorithm
+    if not algorithm.has_loops and model.nv > MOST_FREEDOMS:
         raise ArgumentError(f"method {method!r} is compiled for {MOST_FREEDOMS} freedoms at most, not {model.nv}")
     if external and "external" not in algorithm.options:
         raise ArgumentError(f"{algorithm.name} takes no external wrenches")
-    if (body is None) == (algorithm.kind == "path"):
+    if (body is None) == isinstance(algorithm.output, Path):
         raise ArgumentError(f"{algorithm.name} needs body=" if body is None else f"{algorithm.name} takes no body=")
     common: dict[str, Any] = dict(
         options=("external",) if external else (), dtype=dtype, frame=None if body is None else model.frame(body)
@@ -586,9 +587,7 @@ def _batch(model: Model, arrays: dict[str, Array]) -> tuple[int, ...]:
 
 def _shape(model: Model, name: str) -> tuple[int, ...]:
     """The last axes of an argument."""
-    if name == "external":
-        return (model.n, 6)
-    return (6,) if name == "acceleration" else (model.nq,) if name == "q" else (model.nv,)
+    return place_of(name).shape(model)
 
 
 def _checked(model: Model, name: str, x: ArrayLike) -> Array:

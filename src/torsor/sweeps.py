@@ -19,26 +19,31 @@ algorithm on plain numbers; `torsor.kernel` runs the very same steps on symbols 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.links import Link
 from torsor.model.names import Frame
+from torsor.outputs import Matrix, Output
 from torsor.spatial import Rigid
 
 Step = Callable[[Link, Any, Any], tuple[dict[str, Any], dict[str, Any]]]
 
 
 class Here(SimpleNamespace):
-    """What is known at one body.  An input that was not given reads as None."""
+    """What is known at one body, or at the base.  What may be there or not reads as None if it is not."""
+
+    OPTIONAL = frozenset(("v", "tau", "qdd", "b", "external", "acceleration", "E", "W", "phi", "side"))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return None
+        if name in self.OPTIONAL:
+            return None
+        raise AttributeError(f"{name!r} is no input, and no pass has kept it here")
 
 
 @dataclass(frozen=True)
@@ -79,29 +84,36 @@ def inward(start: Callable[[Any], dict[str, Any]]) -> Callable[[Step], Sweep]:
 class Algorithm:
     """Passes and what comes out of them.
 
-    inputs     the names of the arrays it takes: q, v, tau, ... ; `options` may be left out
+    inputs     the names of the arrays it takes: q, v, tau, ... (`torsor.outputs.PLACES`); `options` may be left out
     passes     `Sweep`s, perhaps followed by one `Columns`
-    output     the name kept (for kind "base": handed to the base) that is the answer
-    kind       "joint": nv numbers, one a degree of freedom      "body": an entry a body
-               "base": what arrives at the base                  "matrix": nv x nv, from `Columns`
-               "path": the columns along the way from a frame on one body to the base
+    output     what comes out (`torsor.outputs`)
+    then       the result as a function of (that output, the walk); a matrix has it in straight-line code only
+    inverts    the mass matrix must be regular
+    torques_only   only joint torques and accelerations come out: mass may be regrouped
     """
 
     name: str
     inputs: tuple[str, ...]
     passes: tuple[Sweep | Columns, ...]
-    output: str
-    kind: str
+    output: Output
     options: tuple[str, ...] = ()
-    symmetric: bool = False  # a matrix of which the climb gives the upper triangle
-    lower: str | None = None  # a matrix whose lower triangle has a name of its own
-    product: bool = False  # the matrix is U^T X, where the climb keeps the columns of U (`output`) and X (`lower`)
-    by_columns: Algorithm | None = None  # of a product: the same column by column, for loops that cannot do it (CUDA)
-    finish: Callable[[Any, Any], Scalar] | None = None  # kind "base": (base, what arrived) -> the answer
-    solve: Callable[[Mat, Sequence[int], Sequence[Here]], list[Scalar]] | None = None  # made of a matrix, by
-    # (matrix, parents, here); such an algorithm has straight-line code only
-    inverts: bool = False  # the mass matrix must be regular
-    torques_only: bool = False  # only joint torques and accelerations come out: mass may be regrouped
+    then: Callable[[Any, Any], Any] | None = None
+    inverts: bool = False
+    torques_only: bool = False
+
+    @property
+    def has_loops(self) -> bool:
+        """n^2 numbers are more than a sweep hands on."""
+        return self.then is None or not isinstance(self.output, Matrix)
+
+    @property
+    def sweeps(self) -> tuple[Sweep, ...]:
+        return tuple(stage for stage in self.passes if isinstance(stage, Sweep))
+
+    @property
+    def columns(self) -> Columns | None:
+        last = self.passes[-1]
+        return last if isinstance(last, Columns) else None
 
 
 # The interpreter -------------------------------------------------------------------------------------------
@@ -116,25 +128,6 @@ def add(a: Any, b: Any) -> Any:
     return a + b
 
 
-def sweep(pass_: Sweep, links: Sequence[Link], parent: Sequence[int], base: Any, here: Sequence[Here]) -> Any:
-    """Run one pass; what it keeps is added to `here`.  An inward pass returns what arrives at the base."""
-    start = pass_.start(base)
-    if pass_.outward:
-        handed: list[Any] = [None] * len(links)
-        for i, link in enumerate(links):
-            near = start if parent[i] < 0 else handed[parent[i]]
-            handed[i], keep = pass_.step(link, here[i], SimpleNamespace(**near))
-            vars(here[i]).update(keep)
-        return None
-    children: dict[int, Any] = {}
-    for i in reversed(range(len(links))):
-        hand, keep = pass_.step(links[i], here[i], SimpleNamespace(**children.pop(i, start)))
-        vars(here[i]).update(keep)
-        p = parent[i]
-        children[p] = add(children[p], hand) if p in children else hand
-    return children.get(-1, start)
-
-
 def way_to_base(parent: Sequence[int], body: int) -> Iterator[int]:
     """The body, its parent, and so on to the base."""
     while body >= 0:
@@ -142,90 +135,80 @@ def way_to_base(parent: Sequence[int], body: int) -> Iterator[int]:
         body = parent[body]
 
 
-def climb(stage: Columns, links: Sequence[Link], parent: Sequence[int], here: Sequence[Here], body: int,
-          k: Any) -> dict[int, dict[str, Any]]:  # fmt: skip
-    """One climb from freedom k of a body: what it keeps at each body on the way."""
-    kept: dict[int, dict[str, Any]] = {}
-    near, kept[body] = stage.start(links[body], here[body], k)
-    for i in way_to_base(parent, parent[body]):
-        near, kept[i] = stage.climb(links[i], here[i], SimpleNamespace(**near))
-    return kept
+@dataclass
+class Walk:
+    """A walk over a machine, on whatever scalars `links` and `here` hold."""
+
+    links: Sequence[Link]
+    parent: Sequence[int]
+    base: Here
+    here: Sequence[Here]
+    frame: Frame | None = None  # where a path starts
+    stage: Columns | None = None
+    arrived: dict[str, Any] = field(default_factory=dict)  # at the base, by the last inward pass
+
+    @cached_property
+    def first(self) -> list[int]:
+        """The first freedom of every body, and the number of all."""
+        return [0, *accumulate(link.joint.nv for link in self.links)]
+
+    def sweep(self, pass_: Sweep) -> None:
+        """Run one pass; what it keeps is added to `here`."""
+        links, parent, here, start = self.links, self.parent, self.here, pass_.start(self.base)
+        if pass_.outward:
+            handed: list[Any] = [None] * len(links)
+            for i, link in enumerate(links):
+                near = start if parent[i] < 0 else handed[parent[i]]
+                handed[i], keep = pass_.step(link, here[i], SimpleNamespace(**near))
+                vars(here[i]).update(keep)
+            return
+        children: dict[int, Any] = {}
+        for i in reversed(range(len(links))):
+            hand, keep = pass_.step(links[i], here[i], SimpleNamespace(**children.pop(i, start)))
+            vars(here[i]).update(keep)
+            p = parent[i]
+            children[p] = add(children[p], hand) if p in children else hand
+        self.arrived = children.get(-1, start)
+
+    def climb(self, body: int, k: Any) -> dict[int, dict[str, Any]]:
+        """One climb from freedom k of a body: what it keeps at each body on the way."""
+        assert self.stage
+        kept: dict[int, dict[str, Any]] = {}
+        near, kept[body] = self.stage.start(self.links[body], self.here[body], k)
+        for i in way_to_base(self.parent, self.parent[body]):
+            near, kept[i] = self.stage.climb(self.links[i], self.here[i], SimpleNamespace(**near))
+        return kept
+
+    def path(self) -> dict[int, dict[str, Any]]:
+        """The climb from the frame, or nothing if it is on the base."""
+        assert self.frame is not None
+        tip = Rigid(Mat.of(self.frame.R.tolist()), Vec.of(self.frame.p.tolist()))
+        return self.climb(self.frame.body, tip) if self.frame.body >= 0 else {}
+
+    def columns(self) -> Iterator[tuple[int, int, Mapping[int, dict[str, Any]]]]:
+        """(freedom, its body, what is kept at each body) of the climbs from every freedom."""
+        assert self.stage
+        for j, link in enumerate(self.links):
+            for k in range(link.joint.nv):
+                kept: Mapping[int, dict[str, Any]] = self.climb(j, k)
+                if self.stage.outward:
+                    assert self.stage.rest
+                    for i, h in enumerate(self.here):
+                        vars(h).update(kept.get(i) or self.stage.rest(self.links[i].joint.nv))
+                    self.sweep(self.stage.outward)
+                    kept = {i: dict(vars(h)) for i, h in enumerate(self.here)}
+                yield self.first[j] + k, j, kept
+
+    def zeros(self) -> list[list[Scalar]]:
+        n = self.first[-1]
+        return [[0.0] * n for _ in range(n)]
 
 
-def run(algorithm: Algorithm, links: Sequence[Link], parent: Sequence[int], base: Any, here: Sequence[Here],
+def run(algorithm: Algorithm, links: Sequence[Link], parent: Sequence[int], base: Here, here: Sequence[Here],
         frame: Frame | None = None) -> Any:  # fmt: skip
-    """Interpret an algorithm on whatever scalars `links` and `here` hold, and return its output.
-
-    A vector comes back as a flat list, a matrix as a list of rows; `frame` is where the climb of a "path" starts.
-    """
-    arrived: dict[str, Any] = {}
-    for stage in algorithm.passes:
-        if isinstance(stage, Sweep):
-            arrived = sweep(stage, links, parent, base, here) or arrived
-    if algorithm.kind == "base":
-        arrival = SimpleNamespace(**arrived)
-        return algorithm.finish(base, arrival) if algorithm.finish else getattr(arrival, algorithm.output)
-    if algorithm.kind == "joint":
-        return [x for h in here for x in getattr(h, algorithm.output)]
-    if algorithm.kind == "body":
-        return [getattr(h, algorithm.output) for h in here]
-    stage = algorithm.passes[-1]
-    assert isinstance(stage, Columns)
-    if algorithm.kind == "path":
-        assert frame is not None
-        tip = Rigid(Mat.of(frame.R.tolist()), Vec.of(frame.p.tolist()))
-        kept = climb(stage, links, parent, here, frame.body, tip) if frame.body >= 0 else {}
-        return {i: keep[algorithm.output] for i, keep in kept.items()}
-    matrix = _matrix(algorithm, stage, links, parent, base, here)
-    return algorithm.solve(matrix, parent, here) if algorithm.solve else matrix
-
-
-def _matrix(algorithm: Algorithm, stage: Columns, links: Sequence[Link], parent: Sequence[int], base: Any,
-            here: Sequence[Here]) -> Mat:  # fmt: skip
-    first = [0]
-    for link in links:
-        first.append(first[-1] + link.joint.nv)
-    n = first[-1]
-    if algorithm.product:
-        ways = [climb(stage, links, parent, here, j, k) for j, link in enumerate(links) for k in range(link.joint.nv)]
-        return Mat.symmetric(lambda i, j: _along(algorithm, ways[i], ways[j]), n)
-    A: list[list[Scalar]] = [[0.0] * n for _ in range(n)]
-    for j, link in enumerate(links):
-        for k in range(link.joint.nv):
-            column = first[j] + k
-            kept = climb(stage, links, parent, here, j, k)
-            if stage.outward:
-                assert stage.rest
-                for i, h in enumerate(here):
-                    vars(h).update(kept.get(i) or stage.rest(links[i].joint.nv))
-                sweep(stage.outward, links, parent, base, here)
-                kept = {i: vars(h) for i, h in enumerate(here)}
-            for i, keep in kept.items():
-                for r, x in enumerate(keep[algorithm.output]):
-                    A[first[i] + r][column] = x
-                if algorithm.symmetric:  # within the body's own block too, so that M is symmetric to the bit
-                    for r, x in enumerate(keep[algorithm.output]):
-                        A[column][first[i] + r] = x
-                elif algorithm.lower and i != j:
-                    for r, x in enumerate(keep[algorithm.lower]):
-                        A[column][first[i] + r] = x
-    return Mat.of(A)
-
-
-def _along(algorithm: Algorithm, one: dict[int, dict[str, Any]], other: dict[int, dict[str, Any]]) -> Scalar:
-    """sum u x over the freedoms on both ways."""
-    assert algorithm.lower
-    total: Scalar = 0.0
-    for i in sorted(one.keys() & other.keys()):
-        for u, x in zip(one[i][algorithm.output], other[i][algorithm.lower]):
-            total = total + u * x
-    return total
-
-
-def unflatten(xs: Sequence[Scalar], sizes: Sequence[int]) -> list[Vec]:
-    """Cut a flat sequence into one `Vec` a body."""
-    result, at = [], 0
-    for size in sizes:
-        result.append(Vec.of(xs[at : at + size]))
-        at += size
-    return result
+    """Interpret an algorithm on whatever scalars `links` and `here` hold, and return its output."""
+    walk = Walk(links, parent, base, here, frame, algorithm.columns)
+    for sweep in algorithm.sweeps:
+        walk.sweep(sweep)
+    value = algorithm.output.collect(walk)
+    return algorithm.then(value, walk) if algorithm.then else value

@@ -32,7 +32,8 @@ from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import JOINTS
 from torsor.model.links import Link, rigid_inertia
 from torsor.model.model import Model
-from torsor.reference import base_of, plain, scatter
+from torsor.outputs import plain
+from torsor.reference import base_of, scatter
 from torsor.spatial import Rigid
 from torsor.sweeps import Algorithm, run
 
@@ -217,7 +218,7 @@ class _Machine:
 
     def run(self, algorithm: Algorithm) -> Any:
         here = scatter(self.model, {"q": [Fourier.of(name) for name in self.q]})
-        return plain(run(algorithm, self.links, self.model.parent.tolist(), self.base, here), self.model)
+        return plain(run(algorithm, self.links, self.model.parent.tolist(), self.base, here))
 
     def _named(self, name: str, value: float) -> Scalar:
         """A symbol for a number of the model; zero stays zero."""

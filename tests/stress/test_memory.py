@@ -153,7 +153,7 @@ GUARDED = """
     models = {models}
     for model in models:
         for function, algorithm in ALGORITHMS.items():
-            body = {{"body": model.n - 1}} if algorithm.kind == "path" else {{}}
+            body = {{"body": model.n - 1}} if "Path" in str(algorithm.output) else {{}}
             for dtype in {dtypes}:
                 program = ts.compile(model, function, dtype=dtype, **body)
                 for count in {counts}:

@@ -13,6 +13,7 @@ import torsor as ts
 from torsor import zoo
 from torsor.dynamics import ALGORITHMS
 from torsor.kernel import machine
+from torsor.outputs import Path
 
 ROUNDING = 1e-13  # a few joints; a thousand rounding units
 EXTENDED = np.longdouble
@@ -139,7 +140,7 @@ def test_a_quaternion_of_no_length_is_refused_everywhere():
 @pytest.mark.parametrize("model", [zoo.puma560(), zoo.random_tree(6, seed=7)], ids=["arm", "tree"])
 def test_no_nan_is_lost(function, model):
     """At every call: nothing that a good call before has left decides what a bad one does."""
-    body = (0,) if ALGORITHMS[function].kind == "path" else ()
+    body = (0,) if isinstance(ALGORITHMS[function].output, Path) else ()
     rng = np.random.default_rng(0)
     sizes = {"q": model.nq}
     good = [rng.normal(size=(5, sizes.get(name, model.nv))) for name in ALGORITHMS[function].inputs]
@@ -213,7 +214,7 @@ def test_float32_says_what_it_cannot_hold():
 @pytest.mark.parametrize("function", ALGORITHMS, ids=lambda f: f.__name__)
 def test_empty_batches_have_the_shape_of_full_ones(function):
     model = zoo.random_tree(3, seed=2)
-    body = (1,) if ALGORITHMS[function].kind == "path" else ()
+    body = (1,) if isinstance(ALGORITHMS[function].output, Path) else ()
     sizes = {"q": model.nq}
     for dtype in (EXTENDED, np.float64, np.float32):
         given = [np.ones((2, sizes.get(name, model.nv)), dtype) for name in ALGORITHMS[function].inputs]

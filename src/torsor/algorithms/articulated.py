@@ -16,6 +16,7 @@ from typing import Any
 
 from torsor.algorithms.newton_euler import motion
 from torsor.linalg import Mat, Scalar, Vec, factor, log, solve
+from torsor.outputs import AtBase, Gram, PerFreedom, Symmetric
 from torsor.spatial import Inertia, Spatial, Subspace, pair
 from torsor.sweeps import Algorithm, Columns, Sweep, inward, outward
 
@@ -130,23 +131,23 @@ def innovation(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Any]]:
 
 
 forward_dynamics = Algorithm(
-    "forward_dynamics", ("q", "v", "tau"), (motion, articulate, accelerate), output="qdd", kind="joint",
+    "forward_dynamics", ("q", "v", "tau"), (motion, articulate, accelerate), PerFreedom("qdd"),
     options=("external",), inverts=True, torques_only=True,
 )  # fmt: skip
 mass_solve = Algorithm(
-    "mass_solve", ("q", "b"), (articulate, accelerate), output="qdd", kind="joint", inverts=True, torques_only=True,
+    "mass_solve", ("q", "b"), (articulate, accelerate), PerFreedom("qdd"), inverts=True, torques_only=True,
 )  # fmt: skip
 log_det = Algorithm(
-    "log_det", ("q",), (condense, log_pivots), output="log_det", kind="base", inverts=True, torques_only=True,
+    "log_det", ("q",), (condense, log_pivots), AtBase("log_det"), inverts=True, torques_only=True,
 )  # fmt: skip
-pivots = Algorithm("pivots", ("q",), (condense,), output="pivots", kind="joint", torques_only=True)
+pivots = Algorithm("pivots", ("q",), (condense,), PerFreedom("pivots"), torques_only=True)
 inverse_mass_matrix = Algorithm(
-    "inverse_mass_matrix", ("q",), (condense, unit_torques(innovation, accelerate)), output="qdd", kind="matrix",
-    symmetric=True, inverts=True, torques_only=True,
+    "inverse_mass_matrix", ("q",), (condense, unit_torques(innovation, accelerate)), Symmetric("qdd"),
+    inverts=True, torques_only=True,
 )  # fmt: skip
 # The same as M^-1 = U^T D^-1 U, U the columns u (Ploen & Park's square factor without its root).  Nothing spreads, but
 # every entry is a sum over the freedoms that two ways to the base share: fewer operations where these are few.
 inverse_by_product = Algorithm(
-    "inverse_mass_matrix", ("q",), (condense, unit_torques(innovation)), output="u", lower="x", product=True,
-    by_columns=inverse_mass_matrix, kind="matrix", inverts=True, torques_only=True,
+    "inverse_mass_matrix", ("q",), (condense, unit_torques(innovation)), Gram("u", "x"),
+    inverts=True, torques_only=True,
 )  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 from torsor.linalg import Scalar, Vec, quotient
+from torsor.outputs import PerFreedom, Symmetric
 from torsor.spatial import Inertia, pair
 from torsor.sweeps import Algorithm, Columns, inward
 
@@ -36,12 +37,12 @@ def unit_acceleration(link, here, k):
 
 
 mass_matrix = Algorithm(
-    "mass_matrix", ("q",), (compose, Columns(unit_acceleration, rise)), output="M", kind="matrix", symmetric=True,
+    "mass_matrix", ("q",), (compose, Columns(unit_acceleration, rise)), Symmetric("M"),
     torques_only=True,
 )  # fmt: skip
 
 
-diagonal = Algorithm("diagonal", ("q",), (compose,), output="diagonal", kind="joint")  # M_ii, in O(n)
+diagonal = Algorithm("diagonal", ("q",), (compose,), PerFreedom("diagonal"))  # M_ii, in O(n)
 
 
 def dof_parents(parent: Sequence[int], freedoms: Sequence[int]) -> list[int]:

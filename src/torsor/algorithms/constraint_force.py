@@ -30,6 +30,7 @@ from torsor.algorithms.articulated import accelerate, articulate, drop, eliminat
 from torsor.algorithms.newton_euler import motion, spin
 from torsor.linalg import Mat, Scalar, Vec, dot, factor, log, solve
 from torsor.model.links import Link
+from torsor.outputs import PerBody
 from torsor.spatial import Inertia, Spatial, pair
 from torsor.sweeps import Algorithm, inward, outward
 
@@ -362,6 +363,6 @@ def transmit(link, here, children):
 
 
 constraint_forces = Algorithm(
-    "constraint_forces", ("q", "v", "tau"), (motion, articulate, push, transmit), output="wrench", kind="body",
+    "constraint_forces", ("q", "v", "tau"), (motion, articulate, push, transmit), PerBody("wrench"),
     options=("external",), inverts=True,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from torsor.algorithms.kinematics import twists
 from torsor.lie import hat
 from torsor.linalg import Mat, Vec, cross
+from torsor.outputs import TwoTriangles
 from torsor.spatial import Inertia, Spatial, Subspace, ad
 from torsor.sweeps import Algorithm, Columns, inward
 
@@ -59,6 +60,6 @@ def unit_velocity(link, here, k):
 
 
 coriolis_matrix = Algorithm(
-    "coriolis_matrix", ("q", "v"), (twists, compose, Columns(unit_velocity, rise)), output="C", kind="matrix",
-    lower="C_lower", torques_only=True,
+    "coriolis_matrix", ("q", "v"), (twists, compose, Columns(unit_velocity, rise)), TwoTriangles("C", "C_lower"),
+    torques_only=True,
 )  # fmt: skip

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from torsor.algorithms.articulated import accelerate, articulate
 from torsor.linalg import Vec, cross
+from torsor.outputs import PerFreedom
 from torsor.spatial import Spatial, ad_dual, pair
 from torsor.sweeps import Algorithm, Sweep, inward, outward
 
@@ -84,7 +85,7 @@ ROUNDS = 3  # of the iteration in one call: two calls settle most steps
 
 
 def _algorithm(name: str, passes: tuple[Sweep, ...], output: str) -> Algorithm:
-    return Algorithm(name, INPUTS, passes, output=output, kind="joint", torques_only=True, inverts=output == "v")
+    return Algorithm(name, INPUTS, passes, PerFreedom(output), torques_only=True, inverts=output == "v")
 
 
 begin = _algorithm("begin", (spread, gather, kick, articulate, renew) * ROUNDS, "v")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torsor.algorithms.kinematics import twists
 from torsor.linalg import Vec, dot
+from torsor.outputs import AtBase
 from torsor.spatial import Spatial, pair
 from torsor.sweeps import Algorithm, inward
 
@@ -30,15 +31,15 @@ def moments(link, here, children):
 
 
 kinetic_energy = Algorithm(
-    "kinetic_energy", ("q", "v"), (twists, kinetic), output="T2", kind="base",
-    finish=lambda base, arrived: arrived.T2 * 0.5,
+    "kinetic_energy", ("q", "v"), (twists, kinetic), AtBase("T2"),
+    then=lambda T2, walk: T2 * 0.5,
 )  # fmt: skip
 potential_energy = Algorithm(
-    "potential_energy", ("q",), (moments,), output="U", kind="base",
-    finish=lambda base, arrived: -dot(base.gravity, arrived.h),
+    "potential_energy", ("q",), (moments,), AtBase("h"),
+    then=lambda h, walk: -dot(walk.base.gravity, h),
 )  # fmt: skip
-momentum = Algorithm("momentum", ("q", "v"), (twists, momenta), output="F", kind="base")
+momentum = Algorithm("momentum", ("q", "v"), (twists, momenta), AtBase("F"))
 center_of_mass = Algorithm(
-    "center_of_mass", ("q",), (moments,), output="c", kind="base",
-    finish=lambda base, arrived: arrived.h * (1.0 / arrived.m),
+    "center_of_mass", ("q",), (moments,), AtBase("m h"),
+    then=lambda moments, walk: moments[1] * (1.0 / moments[0]),
 )  # fmt: skip

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from torsor.algorithms.articulated import log_pivots, unit_torques
 from torsor.linalg import Mat, Scalar, Vec, dot, factor, solve
+from torsor.outputs import AtBase, PerFreedom, Symmetric
 from torsor.spatial import Inertia, Spatial, Subspace, pair
 from torsor.sweeps import Algorithm, inward, outward
 
@@ -116,11 +117,11 @@ def push_on(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Vec]]:
 
 
 mass_solve = Algorithm(
-    "mass_solve_fixman", ("q", "b"), (relax_and_push, settle), output="qdd", kind="joint", inverts=True
+    "mass_solve_fixman", ("q", "b"), (relax_and_push, settle), PerFreedom("qdd"), inverts=True
 )
-log_det = Algorithm("log_det_fixman", ("q",), (relax, log_pivots), output="log_det", kind="base", inverts=True)
+log_det = Algorithm("log_det_fixman", ("q",), (relax, log_pivots), AtBase("log_det"), inverts=True)
 inverse_mass_matrix = Algorithm(
     "inverse_mass_matrix_fixman", ("q",),
     (relax, unit_torques(push_on, settle)),
-    output="qdd", kind="matrix", symmetric=True, inverts=True,
+    Symmetric("qdd"), inverts=True,
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from torsor.linalg import Mat, Vec
+from torsor.outputs import Path, PerBody
 from torsor.spatial import Rigid, Spatial, ad
 from torsor.sweeps import Algorithm, Columns, outward
 
@@ -47,9 +48,9 @@ def at_body(step):
     )
 
 
-body_poses = Algorithm("body_poses", ("q",), (poses,), output="pose", kind="body")
-body_twists = Algorithm("body_twists", ("q", "v"), (twists,), output="twist", kind="body")
-jacobian = Algorithm("jacobian", ("q",), (Columns(at_body(jacobian_step), jacobian_step),), output="J", kind="path")
+body_poses = Algorithm("body_poses", ("q",), (poses,), PerBody("pose"))
+body_twists = Algorithm("body_twists", ("q", "v"), (twists,), PerBody("twist"))
+jacobian = Algorithm("jacobian", ("q",), (Columns(at_body(jacobian_step), jacobian_step),), Path("J"))
 jacobian_dot = Algorithm(
-    "jacobian_dot", ("q", "v"), (Columns(at_body(jacobian_rate_step), jacobian_rate_step),), output="J", kind="path"
+    "jacobian_dot", ("q", "v"), (Columns(at_body(jacobian_rate_step), jacobian_rate_step),), Path("J")
 )

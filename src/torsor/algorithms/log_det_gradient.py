@@ -21,6 +21,7 @@ from typing import Any
 
 from torsor.algorithms.articulated import eliminate
 from torsor.linalg import Mat, Scalar, Vec, dot, solve
+from torsor.outputs import PerFreedom
 from torsor.spatial import Inertia, Pose, Product, Screw, Spatial, pair
 from torsor.sweeps import Algorithm, inward, outward
 
@@ -103,5 +104,5 @@ def axial(P) -> Vec:
 
 
 log_det_gradient = Algorithm(
-    "log_det_gradient", ("q",), (condense, spread), output="gradient", kind="joint", inverts=True
+    "log_det_gradient", ("q",), (condense, spread), PerFreedom("gradient"), inverts=True
 )

@@ -15,6 +15,7 @@ linear velocity v drops out of every equation, and a third of the multiplication
 from __future__ import annotations
 
 from torsor.linalg import Mat, Vec, cross
+from torsor.outputs import PerFreedom
 from torsor.spatial import Spatial
 from torsor.sweeps import Algorithm, inward, outward
 
@@ -81,10 +82,10 @@ def forces(link, here, children):
 
 
 inverse_dynamics = Algorithm(
-    "inverse_dynamics", ("q", "v", "qdd"), (motion, forces), output="tau", kind="joint", torques_only=True,
+    "inverse_dynamics", ("q", "v", "qdd"), (motion, forces), PerFreedom("tau"), torques_only=True,
     options=("external", "acceleration"),
 )  # fmt: skip
 bias_forces = Algorithm(
-    "bias_forces", ("q", "v"), (motion, forces), output="tau", kind="joint", options=("external",), torques_only=True,
+    "bias_forces", ("q", "v"), (motion, forces), PerFreedom("tau"), options=("external",), torques_only=True,
 )  # fmt: skip
-gravity_forces = Algorithm("gravity_forces", ("q",), (motion, forces), output="tau", kind="joint", torques_only=True)
+gravity_forces = Algorithm("gravity_forces", ("q",), (motion, forces), PerFreedom("tau"), torques_only=True)

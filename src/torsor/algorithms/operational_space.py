@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from torsor.algorithms.articulated import condense, pass_on
 from torsor.algorithms.square_factor import root_solve
 from torsor.linalg import Vec
+from torsor.outputs import Path
 from torsor.spatial import Spatial
 from torsor.sweeps import Algorithm, Columns
 
@@ -36,6 +37,6 @@ def unit_wrenches(link, here, tip):
 
 
 tip_response = Algorithm(
-    "tip_response", ("q",), (condense, Columns(unit_wrenches, carry_wrenches)), output="B", kind="path",
+    "tip_response", ("q",), (condense, Columns(unit_wrenches, carry_wrenches)), Path("B"),
     inverts=True, torques_only=True,
 )  # fmt: skip

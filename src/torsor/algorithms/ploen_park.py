@@ -7,6 +7,7 @@ that leaves every equation as it stands.  Corrected as printed: dV_0 = (0, -g).
 from __future__ import annotations
 
 from torsor.linalg import Vec
+from torsor.outputs import PerFreedom
 from torsor.spatial import Spatial, ad, ad_dual
 from torsor.sweeps import Algorithm, inward, outward
 
@@ -39,6 +40,6 @@ def forces(link, here, children):
 
 
 inverse_dynamics = Algorithm(
-    "inverse_dynamics_ploen_park", ("q", "v", "qdd"), (accelerations, forces), output="tau", kind="joint",
+    "inverse_dynamics_ploen_park", ("q", "v", "qdd"), (accelerations, forces), PerFreedom("tau"),
     options=("external", "acceleration"), torques_only=True,
 )  # fmt: skip

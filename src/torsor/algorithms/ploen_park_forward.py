@@ -14,6 +14,7 @@ from __future__ import annotations
 from torsor.algorithms.articulated import condense
 from torsor.algorithms.ploen_park import base_motion
 from torsor.linalg import Vec, solve
+from torsor.outputs import PerFreedom
 from torsor.spatial import Spatial, ad, ad_dual, pair
 from torsor.sweeps import Algorithm, inward, outward
 
@@ -70,6 +71,6 @@ def recover(link, here, parent):
 
 forward_dynamics = Algorithm(
     "forward_dynamics_ploen_park", ("q", "v", "tau"),
-    (velocity_terms, remaining_torques, condense, whiten, recover), output="qdd", kind="joint",
+    (velocity_terms, remaining_torques, condense, whiten, recover), PerFreedom("qdd"),
     options=("external",), inverts=True, torques_only=True,
 )  # fmt: skip

@@ -28,6 +28,7 @@ from torsor.algorithms.constraint_force import Turn, combine
 from torsor.algorithms.newton_euler import motion
 from torsor.linalg import Mat, Scalar, Vec, factor, solve, sqrt
 from torsor.model.links import Link
+from torsor.outputs import AtBase
 from torsor.spatial import Inertia, Spatial, pair
 from torsor.sweeps import Algorithm, inward
 
@@ -79,7 +80,7 @@ def condense(link, here, beyond):
 
 
 sweeps = Algorithm(
-    "segment", ("q", "v", "tau"), (turns, motion, condense), output="segment", kind="base", options=("external",),
+    "segment", ("q", "v", "tau"), (turns, motion, condense), AtBase("segment"), options=("external",),
     inverts=True,
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from torsor.algorithms.articulated import condense, drop, pass_on
 from torsor.linalg import Scalar, Vec, dot, quotient, sqrt
+from torsor.outputs import PerFreedom
 from torsor.spatial import Spatial, pair
 from torsor.sweeps import Algorithm, Sweep, inward, outward
 
@@ -95,7 +96,7 @@ def divide_T(link, here, parent):
 
 
 def _algorithm(name: str, sweep: Sweep) -> Algorithm:
-    return Algorithm(name, ("q", "x"), (condense, sweep), output="y", kind="joint", inverts=True,
+    return Algorithm(name, ("q", "x"), (condense, sweep), PerFreedom("y"), inverts=True,
                      torques_only=True)  # fmt: skip
 
 

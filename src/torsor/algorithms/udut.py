@@ -18,6 +18,7 @@ from __future__ import annotations
 from torsor.algorithms.articulated import accelerate, condense, pass_on
 from torsor.algorithms.newton_euler import forces, motion
 from torsor.linalg import solve
+from torsor.outputs import PerFreedom
 from torsor.spatial import Spatial
 from torsor.sweeps import Algorithm, inward
 
@@ -39,9 +40,9 @@ def eliminate_torques(link, here, children):
 
 forward_dynamics = Algorithm(
     "forward_dynamics_udut", ("q", "v", "tau"), (motion, remaining, condense, eliminate_torques, accelerate),
-    output="qdd", kind="joint", options=("external",), inverts=True, torques_only=True,
+    PerFreedom("qdd"), options=("external",), inverts=True, torques_only=True,
 )  # fmt: skip
 mass_solve = Algorithm(
-    "mass_solve_udut", ("q", "b"), (condense, eliminate_torques, accelerate), output="qdd", kind="joint",
+    "mass_solve_udut", ("q", "b"), (condense, eliminate_torques, accelerate), PerFreedom("qdd"),
     inverts=True, torques_only=True,
 )  # fmt: skip

@@ -7,8 +7,6 @@ lies between branches.  Straight-line code only: n^2 numbers are more than a swe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torsor.algorithms.composite import (
     branch_factor,
     branch_solve,
@@ -20,23 +18,24 @@ from torsor.algorithms.composite import (
 from torsor.algorithms.newton_euler import motion
 from torsor.algorithms.udut import remaining
 from torsor.linalg import Mat, Scalar
-from torsor.sweeps import Algorithm, Columns, Here
+from torsor.outputs import Symmetric
+from torsor.sweeps import Algorithm, Columns, Walk
 
 
-def solve_along_branches(M: Mat, parent: Sequence[int], here: Sequence[Here]) -> list[Scalar]:
+def solve_along_branches(M: Mat, walk: Walk) -> list[Scalar]:
     """qdd = M^-1 phi"""
-    torques = [h.b if h.phi is None else h.phi for h in here]
-    above = dof_parents(parent, [len(b) for b in torques])
+    torques = [h.b if h.phi is None else h.phi for h in walk.here]
+    above = dof_parents(walk.parent, [len(b) for b in torques])
     return branch_solve(*branch_factor(M, above), above, [x for b in torques for x in b])
 
 
 forward_dynamics = Algorithm(
     "forward_dynamics_composite", ("q", "v", "tau"),
-    (motion, remaining, compose, Columns(unit_acceleration, rise)), output="M", kind="matrix", symmetric=True,
-    options=("external",), inverts=True, torques_only=True, solve=solve_along_branches,
+    (motion, remaining, compose, Columns(unit_acceleration, rise)), Symmetric("M"),
+    options=("external",), inverts=True, torques_only=True, then=solve_along_branches,
 )  # fmt: skip
 mass_solve = Algorithm(
     "mass_solve_composite", ("q", "b"),
-    (compose, Columns(unit_acceleration, rise)), output="M", kind="matrix", symmetric=True,
-    inverts=True, torques_only=True, solve=solve_along_branches,
+    (compose, Columns(unit_acceleration, rise)), Symmetric("M"),
+    inverts=True, torques_only=True, then=solve_along_branches,
 )  # fmt: skip

@@ -15,7 +15,7 @@ from torsor.kernel import machine
 from torsor.kernel.data import input_shapes
 from torsor.kernel.frames import Framed, Kind, framed, regroup
 from torsor.kernel.llvm import Target
-from torsor.kernel.loops import loop_kernel, unrolled_kernel
+from torsor.kernel.llvm_arrays import loop_kernel, unrolled_kernel
 from torsor.kernel.packing import TOGETHER, Packing
 from torsor.kernel.tape import Code, Operations
 from torsor.kernel.trace import LoopCode, looped, shape_of, unroll
@@ -63,10 +63,7 @@ class Build(NamedTuple):
 
         shapes = input_shapes(self.inputs, self.model)
         sizes = tuple((name, math.prod(shape)) for name, shape in zip(self.inputs, shapes))
-        code = self.code
-        if isinstance(code, LoopCode) and self.algorithm.by_columns:
-            code = loops(self.algorithm.by_columns, self.model, self.inputs)
-        return Kernel(code, sizes, self.shape, self.target.bits).source()
+        return Kernel(self.code, sizes, self.shape, self.target.bits).source()
 
     @property
     def operations(self) -> Operations:
@@ -115,18 +112,7 @@ def _loops(algorithm: Algorithm, inputs: tuple[str, ...], kinds: tuple[Kind, ...
 
 
 def shape_of_loops(code: LoopCode, model: Model) -> tuple[int, ...]:
-    kind = code.algorithm.kind
-    if kind == "joint":
-        return (model.nv,)
-    if kind == "matrix":
-        return (model.nv, model.nv)
-    if kind == "path":
-        return (6, model.nv)
-    if kind == "body":
-        last = code.passes[-1].codes[0]
-        return (model.n, *shape_of(last.only(name for name in last.outputs if name[0] == "out")))
-    assert code.finish
-    return shape_of(code.finish)
+    return code.algorithm.output.shape(model, code.entry)
 
 
 def text_of(code: Code | LoopCode) -> str:
@@ -146,7 +132,7 @@ def text_of(code: Code | LoopCode) -> str:
             parts += [f"at {kind.joint} ({kind.form})\n{c}" for kind, c in zip(code.kinds, code.columns.outward.codes)]
     if code.finish:
         parts.append(f"at the base\n{code.finish}")
-    return f"{code.algorithm.kind} {code.algorithm.symmetric}\n" + "\n\n".join(parts)
+    return f"{code.algorithm.output}\n" + "\n\n".join(parts)
 
 
 def count(code: LoopCode, frames: Framed, frame: Frame | None) -> Operations:
@@ -178,11 +164,11 @@ def count(code: LoopCode, frames: Framed, frame: Frame | None) -> Operations:
         for (kind, _), c in code.columns.starts.items():
             total = total + Operations.of(c) * int(bodies[kind])
         if code.columns.outward:  # of a symmetric matrix, bodies up to the column's own
-            asked = np.cumsum(freedoms[::-1])[::-1] if code.algorithm.symmetric else np.full(model.n, model.nv)
+            asked = np.cumsum(freedoms[::-1])[::-1] if code.packing == "symmetric" else np.full(model.n, model.nv)
             visits = np.bincount(frames.kind, weights=asked, minlength=len(code.kinds)).astype(int)
             for c, times in zip(code.columns.outward.codes, visits):
                 total = total + Operations.of(c) * int(times)
-        if code.algorithm.product:
+        if code.packing == "product":
             shared = TOGETHER * int(Packing.of("product", model).products[:, 1].sum())
             total = total + Operations(mul=shared, add=shared)
     return total

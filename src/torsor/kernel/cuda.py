@@ -15,13 +15,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from torsor.kernel.cuda_language import Writer, array, element, prelude
-from torsor.kernel.cuda_loops import LoopWriter
+from torsor.kernel.c_language import Memory, Writer, array, element
+from torsor.kernel.cuda_language import prelude
+from torsor.kernel.loops import Loops
 from torsor.kernel.tape import Code
 from torsor.kernel.trace import LoopCode
 
 SHARED_BYTES = 96 * 1024  # the most shared memory a block may take for staging: two such blocks fit a multiprocessor
 REGISTERS = 65536  # of a multiprocessor
+# what a kernel of loops is told of its model (`torsor.kernel.data`), and its scratch memory
+TREE_WORDS = ("n", "nv", "flags", "start", "second", "products")
+TREE_TABLES = ("index", "columns", "entries", "product")
+SCRATCH = ("work", "hands", "packed")
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,14 @@ class Kernel:
         return isinstance(self.code, LoopCode)
 
     @property
-    def scratch_rows(self) -> int:
+    def kept(self) -> int:
         """Loops: how many numbers a body keeps."""
         return self.code.layout.kept if isinstance(self.code, LoopCode) else 0
+
+    @property
+    def handed(self) -> int:
+        """Loops: how many numbers a body hands on."""
+        return self.code.layout.handed if isinstance(self.code, LoopCode) else 0
 
     def stageable(self, threads: int) -> tuple[bool, ...]:
         """Which arrays a block may stage, if their layout asks for it: as many as fit shared memory."""
@@ -84,7 +94,7 @@ class Kernel:
         """The function `state`: the algorithm on one state."""
         w = Writer(self.bits)
         if isinstance(self.code, LoopCode):
-            LoopWriter(w, self.code, self.inputs, self.shape).write()
+            Loops(w, self.code, Memory(w, self.code, self.inputs, self.shape)).write()
         else:
             w.run(self.code, lambda entry: element(entry, self.shape))
         return self.function(name, w, self.looped)
@@ -94,22 +104,25 @@ class Kernel:
         parameters = [f"const A{k} {array(x)}" for k, (x, _) in enumerate(self.arrays)]
         types = ", ".join(f"class A{k}" for k in range(len(parameters)))
         if looped:
-            parameters += ["const Tree tree", "const Strided work", "const Strided hands"]
+            parameters += ["const Tree tree", *(f"const Strided {name}" for name in SCRATCH)]
         head = f"template <{types}>\n__device__ __forceinline__ void {name}({', '.join(parameters)})"
         return f"{head} {{\n" + "\n".join(w.lines) + "\n}\n"
 
     def loop_text(self, threads: int) -> tuple[list[str], list[str]]:
         """What a kernel of loops takes beside its arrays, and what it makes of that."""
         parameters = [
-            "const int n, const int flags, const int from, const int* __restrict__ index",
+            *(f"const int {name}" for name in TREE_WORDS),
+            *(f"const int* __restrict__ {name}" for name in TREE_TABLES),
             "const T* __restrict__ numbers, const T* __restrict__ base, T* __restrict__ scratch",
         ]
+        tables = ", ".join(f"{{{name}}}" for name in (*TREE_TABLES, "numbers", "base"))
         return parameters, [
-            "const Tree tree{n, flags, from, {index}, {numbers}, {base}};",
+            f"const Tree tree{{{', '.join(TREE_WORDS)}, {tables}}};",
             f"const long long all = (long long)gridDim.x * {threads};",
             f"T* const mine = scratch + (long long)blockIdx.x * {threads} + threadIdx.x;",
             "const Strided work{mine, all};",
-            f"const Strided hands{{mine + (long long)n * {self.scratch_rows} * all, all}};",
+            f"const Strided hands{{mine + (long long)n * {self.kept} * all, all}};",
+            f"const Strided packed{{mine + ((long long)n * {self.kept} + (n + 1ll) * {self.handed}) * all, all}};",
         ]
 
     def _entry(self, launch: Launch, staged: Sequence[bool]) -> str:
@@ -140,7 +153,7 @@ class Kernel:
             loop, scratch = self.loop_text(threads)
             parameters += loop
             before += scratch
-            views += ["tree", "work", "hands"]
+            views += ["tree", *SCRATCH]
         head = f"  long long b = (long long)blockIdx.x * {threads} + threadIdx.x"
         head = f"  for ({head.strip()}; b - threadIdx.x < count; b += all) {{" if self.looped else f"{head};"
         work = ["const long long warp = b - threadIdx.x % 32;"] if any(staged) else []
@@ -191,7 +204,7 @@ class RolloutKernel:
             for name, x in w.emit(code, element).items():
                 w.do(f"at[{name[1]}] = {x};")
             places = ", ".join(f"Row{{{x}}}" for x in ("at", f"at + {nq}", f"at + {nq + nv}", array(f"a{k}")))
-            w.do(f"state({places}, tree, work, hands);")
+            w.do(f"state({places}, tree, {', '.join(SCRATCH)});")
         w.run(self.step.code, element)
         return self.step.function("advance", w, looped=True)
 
@@ -214,7 +227,7 @@ class RolloutKernel:
             loop, scratch = self.dynamics.loop_text(threads)
             parameters += loop
             before += scratch
-            arrays += ", tree, work, hands"
+            arrays += f", tree, {', '.join(SCRATCH)}"
         add = " + table[b * table_step + t * table_time + k * table_stride]" if self.tabulated else ""
         for_k = "for (int k = 0; k < {0}; ++k)"
         lines = [

@@ -1,119 +1,19 @@
-"""CUDA C as tapes are written in it: its numbers, functions and arrays (the prelude), and its statements.
+"""The prelude of CUDA kernels: numbers, their functions, and arrays.
 
-Every operation of a tape becomes one statement.  Multiply-adds are formed as on the CPU and the compiler is told to
-form no others, so results are the CPU's, bit for bit, but for logarithms and angles beyond `TRIG_LIMIT`.
+Multiply-adds are formed as on the CPU and the compiler is told to form no others, so results are the CPU's, bit for
+bit, but for logarithms and angles beyond `TRIG_LIMIT`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
-
+from torsor.kernel.c_language import Writer
 from torsor.kernel.elementary import COS, EXPONENT, HALF_PI, ROUND, SIN, TRIG_LIMIT
-from torsor.kernel.language import Language
-from torsor.kernel.tape import Code
 
 TRIGONOMETRY = ("accurate", "fast")
 # Compiler options: no multiply-adds but ours, and divisions and roots rounded as IEEE asks.
 OPTIONS = ("--std=c++17", "-fmad=false", "-prec-div=true", "-prec-sqrt=true")
-OPERATIONS = {
-    "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "neg": "-{}",
-    "inv": "INV({})", "sqrt": "SQRT({})", "log": "LOG({})",
-    "abs": "ABS({})", "max": "MAX({}, {})", "down_scale": "down_scale({})",
-    "zero": "ABS({}) * 0",
-    "fmadd": "FMA({}, {}, {})", "fmsub": "FMA({}, {}, -{})", "fnmadd": "FMA(-{}, {}, {})",
-}  # fmt: skip
-
-
-class Writer(Language):
-    """The statements of a function being written."""
-
-    def __init__(self, bits: int) -> None:
-        self.bits = bits
-        self.lines: list[str] = []
-        self.depth = 1
-        self._values = 0
-
-    def do(self, text: str) -> None:
-        self.lines.append("  " * self.depth + text)
-
-    def let(self, text: str) -> str:
-        """A new number.  (Not a const one: with those, compile time grows exponentially with the tape.)"""
-        self._values += 1
-        self.do(f"T t{self._values} = {text};")
-        return f"t{self._values}"
-
-    def variables(self, values: Sequence[str]) -> list[str]:
-        """New numbers that will change."""
-        names = []
-        for x in values:
-            self._values += 1
-            names.append(f"x{self._values}")
-            self.do(f"T x{self._values} = {x};")
-        return names
-
-    def set(self, names: Sequence[str], values: Sequence[str]) -> None:
-        for name, x in zip(names, values):
-            if name != x:
-                self.do(f"{name} = {x};")
-
-    def const(self, x: float) -> str:
-        text = repr(float(x)) if self.bits == 64 else f"{float(np.float32(x))!r}f"
-        return text if x >= 0 else f"({text})"
-
-    @contextmanager
-    def block(self, head: str) -> Iterator[None]:
-        self.do(f"{head} {{".lstrip())
-        self.depth += 1
-        yield
-        self.depth -= 1
-        self.do("}")
-
-    def operation(self, op: str, *operands: str) -> str:
-        return self.let(OPERATIONS[op].format(*operands))
-
-    def emit(self, code: Code, value_of: Callable[[Any], str]) -> dict[Any, str]:
-        return super().emit(code, lambda name: self.let(value_of(name)))
-
-    def run(self, code: Code, place_of: Callable[[Any], str]) -> None:
-        """A tape from memory to memory; `place_of` says where its inputs and outputs are."""
-        for name, x in self.emit(code, place_of).items():
-            self.do(f"{place_of(name)} = {x};")
-
-    def sincos(self, angles: Sequence[str]) -> list[tuple[str, str]]:
-        results = []
-        for x in angles:
-            self._values += 1
-            s, c = f"s{self._values}", f"c{self._values}"
-            self.do(f"T {s}, {c};")
-            self.do(f"turn({x}, {s}, {c});")
-            results.append((s, c))
-        self.do(f"const bool near{self._values} = {' & '.join(f'NEAR({x})' for x in angles)};")
-        with self.block(f"if (!near{self._values})"):
-            for x, (s, c) in zip(angles, results):
-                self.do(f"if (!NEAR({x})) far_turn({x}, {s}, {c});")
-        return results
-
-
-def element(name: Any, shape: Sequence[int] = (0,)) -> str:
-    """An entry of an array, by name and indices: `external` has six numbers a body, `out` is flat or of that shape."""
-    first, *indices = name
-    sizes = shape if first == "out" else (0, 6) if first == "external" else (0,)
-    place = 0
-    for size, index in zip(sizes, indices):
-        place = place * size + index
-    return f"{array(first)}[{place}]"
-
-
-def array(name: str) -> str:
-    """What an input is called in CUDA C, where no name of ours begins like this; and the output."""
-    return name if name == "out" else f"in_{name}"
-
-
-# The prelude ---------------------------------------------------------------------------------------------------
 
 
 def prelude(bits: int, trig: str) -> str:
@@ -194,7 +94,9 @@ template <class Number> struct Table {{
   const Number* p;
   __device__ __forceinline__ Number operator[](const int k) const {{ return __ldg(p + k); }}
 }};
-struct Tree {{ int n, flags, from; Table<int> index; Table<T> numbers, base; }};
+struct Tree {{
+  int n, nv, flags, start, second, products; Table<int> index, columns, entries, product; Table<T> numbers, base;
+}};
 // 16 bytes from global to shared memory, without waiting where the GPU can; then wait for all of them.
 __device__ __forceinline__ void copy_piece(float4* to, const float4* from) {{
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

@@ -29,6 +29,7 @@ from torsor.kernel.frames import Framed
 from torsor.kernel.packing import Packing
 from torsor.model.model import Model
 from torsor.model.names import Frame
+from torsor.outputs import place_of
 
 # where the numbers of the base begin
 BASE_PLACES = {"g": 0, "frame": 3}
@@ -67,8 +68,7 @@ class KernelData:
 
 def input_shapes(inputs: Sequence[str], model: Model) -> list[tuple[int, ...]]:
     """The shape of each input for one state."""
-    shapes: dict[str, tuple[int, ...]] = {"q": (model.nq,), "external": (model.n, 6), "acceleration": (6,)}
-    return [shapes.get(name, (model.nv,)) for name in inputs]
+    return [place_of(name).shape(model) for name in inputs]
 
 
 def unrolled_data(shapes: Sequence[tuple[int, ...]], bits: int) -> KernelData:
@@ -84,6 +84,18 @@ def runtime() -> NDArray[np.int64]:
     names = ("PyGILState_Ensure", "PyErr_NoMemory", "PyGILState_Release")
     addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in names)
     return np.array([0, *addresses], np.int64)
+
+
+def tree_data(code: Any, framed: Framed, shapes: Sequence[tuple[int, ...]], bits: int,
+              frame: Frame | None = None) -> tuple[list[np.int32], list[NDArray[Any]]]:  # fmt: skip
+    """The same for loops in C: the integers n, nv, flags, start, second, products, and the tables index, columns,
+    entries, product, numbers, base."""
+    data = loop_data(code.layout, framed, shapes, bits, frame)
+    numbers, index, base = data.owned
+    packing, none = data.packing, np.zeros(1, np.int32)
+    words = [np.int32(data.words[k]) for k in (BODIES, FREEDOMS, FLAGS, FROM, SECOND, PRODUCT_COUNT)]
+    matrix = (packing.columns, packing.entries, packing.products) if packing else (none, none, none)
+    return words, [index, *(x if x.size else none for x in matrix), numbers, base]
 
 
 def loop_data(layout: Layout, framed: Framed, shapes: Sequence[tuple[int, ...]], bits: int,

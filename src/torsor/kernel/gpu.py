@@ -23,8 +23,9 @@ from torsor.kernel import cache
 from torsor.kernel.build import count, loops, shape_of_loops, text_of, unrolled
 from torsor.kernel.cuda import REGISTERS, Kernel, Launch, RolloutKernel
 from torsor.kernel.cuda_language import OPTIONS, TRIGONOMETRY
-from torsor.kernel.data import BODIES, FLAGS, FROM, input_shapes, loop_data
+from torsor.kernel.data import input_shapes, tree_data
 from torsor.kernel.frames import framed
+from torsor.kernel.packing import Packing
 from torsor.kernel.tape import Code, Operations
 from torsor.kernel.trace import LoopCode, shape_of
 from torsor.model.model import Model
@@ -204,9 +205,8 @@ def tree_arguments(kernel: Kernel, model: Model, inputs: tuple[str, ...],
     cp = cupy()
     assert isinstance(kernel.code, LoopCode)
     shapes = [*input_shapes(inputs, model), kernel.shape]
-    data = loop_data(kernel.code.layout._replace(matrix=""), framed(model), shapes, kernel.bits, frame)
-    numbers, index, base = (cp.asarray(x) for x in data.owned)
-    return (*(np.int32(data.words[k]) for k in (BODIES, FLAGS, FROM)), index, numbers, base)
+    words, tables = tree_data(kernel.code, framed(model), shapes, kernel.bits, frame)
+    return (*words, *(cp.asarray(x) for x in tables))
 
 
 def scratch_for(kernel: Kernel, model: Model, blocks: int, launch: Launch, function: Any) -> tuple[int, Any]:
@@ -214,7 +214,9 @@ def scratch_for(kernel: Kernel, model: Model, blocks: int, launch: Launch, funct
     cp = cupy()
     assert isinstance(kernel.code, LoopCode)
     resident = max(1, min(2048 // launch.threads, REGISTERS // (launch.threads * max(32, function.num_regs))))
-    rows = max(1, kernel.code.layout.scratch(model))
+    layout = kernel.code.layout
+    places = Packing.of(layout.matrix, model).count if layout.matrix else 0
+    rows = max(1, layout.kept * model.n + layout.handed * (model.n + 1) + places)
     block_bytes = rows * launch.threads * kernel.bits // 8
     pool = cp.get_default_memory_pool()
     free = int((cp.cuda.runtime.memGetInfo()[0] + pool.free_bytes()) * SCRATCH_SHARE)
@@ -407,20 +409,20 @@ def compile_cuda(algorithm: Algorithm, model: Model, *, options: Sequence[str] =
         raise ArgumentError("fast trigonometry is for float32; float64 has only the accurate one")
     if model.n == 0:
         raise ArgumentError(f"{model!r} has no bodies to compute with")
-    if algorithm.solve and specialised is False:
+    if not algorithm.has_loops and specialised is False:
         raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")
     if dtype == "float32":
         framed(model).check_single()
     inputs = (*algorithm.inputs, *options)
     code: Code | LoopCode | None = None
-    if specialised or algorithm.solve or (specialised is None and model.nv <= UNROLL_FREEDOMS):
+    if specialised or not algorithm.has_loops or (specialised is None and model.nv <= UNROLL_FREEDOMS):
         code = unrolled(algorithm, model, inputs, frame)
-        if specialised is None and sum(Operations.of(code)) > UNROLL_OPERATIONS and not algorithm.solve:
+        if specialised is None and sum(Operations.of(code)) > UNROLL_OPERATIONS and algorithm.has_loops:
             code = None
     if isinstance(code, Code):
         shape = shape_of(code)
     else:
-        code = loops(algorithm.by_columns or algorithm, model, inputs)
+        code = loops(algorithm, model, inputs)
         shape = shape_of_loops(code, model)
     sizes = tuple((name, prod(core)) for name, core in zip(inputs, input_shapes(inputs, model)))
     kernel = Kernel(code, sizes, shape, 64 if dtype == "float64" else 32, trig)

@@ -1,25 +1,42 @@
-"""Tapes to text in any language: the order in which operations are written, and which of them become one.
+"""What code is written with, in any language: operations on numbers, integers, loops and choices.
 
-Both are decided here, alike for the CPU and the GPU, so that both round alike: a product that only one sum needs is
-taken into it (a multiply-add, rounded once), and no compiler is left to form others.
+The order in which the operations of a tape are written, and which of them become one, are decided here, alike for the
+CPU and the GPU, so that both round alike: a product that only one sum needs is taken into it (a multiply-add, rounded
+once), and no compiler is left to form others.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from torsor.kernel.tape import Code, Node, needed, operands
 
-if TYPE_CHECKING:
-    from torsor.kernel.trace import LoopCode, LoopColumns, LoopPass
-
+Int = str | int  # an integer of the code being written, or one known already
 TURNS = ("sin", "cos")
 
 
+@dataclass
+class Loop:
+    """A loop being written: its body sets `next`, `again` and `carry`."""
+
+    i: str
+    carried: list[str]
+    next: Int = ""
+    again: str = ""
+    carry: Sequence[str] = ()
+
+    def count_to(self, w: Language, end: Int) -> None:
+        """On to the next number, while it is below the end."""
+        self.next = w.index("add", self.i, 1)
+        self.again = w.compare("<", self.next, end)
+
+
 class Language(ABC):
-    """How one operation is written.  A value goes by its name, or by the text of a constant."""
+    """How code is written.  A value goes by its name, or by the text of a constant."""
 
     multiply_adds = True  # the machine has them
 
@@ -33,6 +50,43 @@ class Language(ABC):
     @abstractmethod
     def sincos(self, angles: Sequence[str]) -> list[tuple[str, str]]:
         """(sin, cos) of every angle, with one test for the range of all."""
+
+    # -- integers, loops and choices
+
+    @abstractmethod
+    def index(self, op: str, a: Int, b: Int) -> Int:
+        """add, sub, mul or and."""
+
+    @abstractmethod
+    def compare(self, relation: str, a: Int, b: Int) -> str:
+        """A condition: ==, !=, <, >=."""
+
+    @abstractmethod
+    def loop(self, name: str, first: Int, carried: Sequence[str] = ()) -> AbstractContextManager[Loop]:
+        """A loop that runs at least once, with numbers that it carries from turn to turn."""
+
+    @abstractmethod
+    def when(self, condition: str, values: Sequence[str], otherwise: Callable[[], Sequence[str]]) -> list[str]:
+        """`values` if the condition holds, else what `otherwise` computes."""
+
+    @abstractmethod
+    def switch(self, selector: Int, cases: Sequence[tuple[int, Callable[[], Sequence[str]]]]) -> list[str]:
+        """What the case that the selector names computes."""
+
+    def unless(self, condition: str, action: Callable[[], Any]) -> None:
+        def nothing() -> Sequence[str]:
+            action()
+            return ()
+
+        self.when(condition, (), nothing)
+
+    def has(self, flags: Int, flag: int) -> str:
+        return self.compare("!=", self.index("and", flags, flag), 0)
+
+    def has_no(self, flags: Int, flag: int) -> str:
+        return self.compare("==", self.index("and", flags, flag), 0)
+
+    # -- tapes
 
     def emit(self, code: Code, value_of: Callable[[Any], str]) -> dict[Any, str]:
         """Write a tape; `value_of` names its inputs.  Returns its outputs.
@@ -101,56 +155,3 @@ def waves(nodes: Sequence[Node]) -> list[list[int]]:
         depth.append(max((depth[k] for k in operands(node)), default=0) + (node.op in TURNS))
     angles = sorted({node.a for node in nodes if node.op in TURNS})
     return [[a for a in angles if depth[a] == d] for d in sorted({depth[a] for a in angles})]
-
-
-# Loops over bodies -----------------------------------------------------------------------------------------------
-
-
-class Loops(ABC):
-    """The loops of an algorithm, in the order in which they run; a language says how one is written."""
-
-    w: Language
-    code: LoopCode
-
-    def write(self) -> None:
-        arrived: Sequence[str] = ()
-        for p in self.code.passes:
-            arrived = self._pass(p)
-        if self.code.columns and self.code.algorithm.kind == "matrix":
-            self._matrix(self.code.columns)
-        elif self.code.columns:
-            self._path(self.code.columns)
-        if self.code.finish:
-            values = named(arrived, self.code.passes[-1].live)
-            for name, x in self.w.emit(self.code.finish, lambda name: values.get(name) or self._base(name)).items():
-                self._put(x, name)
-
-    @abstractmethod
-    def _pass(self, p: LoopPass) -> Sequence[str]:
-        """A pass over all bodies; what arrives at the base."""
-
-    @abstractmethod
-    def _matrix(self, c: LoopColumns) -> None:
-        """A column for every freedom."""
-
-    @abstractmethod
-    def _path(self, c: LoopColumns) -> None:
-        """The way from one body to the base."""
-
-    @abstractmethod
-    def _base(self, name: Any) -> str:
-        """What the base knows: gravity, its own acceleration."""
-
-    @abstractmethod
-    def _put(self, x: str, name: Any) -> None:
-        """An entry of the output that is found at the base."""
-
-
-def named(values: Sequence[str], live: Sequence[int]) -> dict[Any, str]:
-    """What is handed on, by the names of a step's inputs."""
-    return {("near", k): x for k, x in zip(live, values)}
-
-
-def cases(codes: Sequence[Code]) -> list[tuple[int, int, Code]]:
-    """(case, kind, code) of a step: a case for each kind of body."""
-    return [(kind, kind, code) for kind, code in enumerate(codes)]

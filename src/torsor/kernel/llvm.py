@@ -7,12 +7,12 @@ left to a later pass.  So a state gives the same bits in any lane of a vector of
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torsor.kernel.elementary import down_scale, log, sincos
-from torsor.kernel.language import Language
+from torsor.kernel.language import Int, Language, Loop
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,10 @@ class Writer(Language):
 
     # -- integers and pointers
 
-    def i64(self, op: str, a: str | int, b: str | int) -> str:
+    def i64(self, op: str, a: Int, b: Int) -> str:
         return self.op(f"{op} i64 {a}, {b}")
 
-    def address(self, base: str, offset: str | int) -> str:
+    def address(self, base: str, offset: Int) -> str:
         """base + offset bytes."""
         return self.op(f"getelementptr i8, ptr {base}, i64 {offset}")
 
@@ -166,11 +166,16 @@ class Writer(Language):
         first = self.op(f"insertelement {T.vector} poison, {T.scalar} {x}, i64 0")
         return self.op(f"shufflevector {T.vector} {first}, {T.vector} poison, <{T.lanes} x i32> zeroinitializer")
 
-    # -- loops
+    # -- integers, loops and choices
+
+    def index(self, op: str, a: Int, b: Int) -> Int:
+        return self.i64(op, a, b)
+
+    def compare(self, relation: str, a: Int, b: Int) -> str:
+        return self.op(f"icmp {_RELATIONS[relation]} i64 {a}, {b}")
 
     @contextmanager
-    def loop(self, name: str, first: str | int, carried: Sequence[tuple[str, str]] = ()) -> Iterator[Loop]:
-        """A loop that runs at least once: set `next`, `again` and `carry` in its body."""
+    def loop(self, name: str, first: Int, carried: Sequence[str] = ()) -> Iterator[Loop]:
         label, after, before = self.new_label(name), self.new_label(f"after_{name}"), self.block
         self.jump(label)
         self.start(label)
@@ -179,10 +184,38 @@ class Writer(Language):
         yield loop
         self.branch(loop.again, label, after)
         phis = [f"  {loop.i} = phi i64 [{first}, %{before}], [{loop.next}, %{self.block}]"]
-        for phi, (kind, start), end in zip(loop.carried, carried, loop.carry):
-            phis.append(f"  {phi} = phi {kind} [{start}, %{before}], [{end}, %{self.block}]")
+        for phi, start, end in zip(loop.carried, carried, loop.carry):
+            phis.append(f"  {phi} = phi {self.target.vector} [{start}, %{before}], [{end}, %{self.block}]")
         self.lines[place:place] = phis
         self.start(after)
+
+    def when(self, condition: str, values: Sequence[str], otherwise: Callable[[], Sequence[str]]) -> list[str]:
+        before, other, join = self.block, self.new_label("other"), self.new_label("join")
+        self.branch(condition, join, other)
+        self.start(other)
+        others = otherwise()
+        end = self.block
+        self.jump(join)
+        self.start(join)
+        return [self.merge(self.target.vector, (x, before), (y, end)) for x, y in zip(values, others)]
+
+    def switch(self, selector: Int, cases: Sequence[tuple[int, Callable[[], Sequence[str]]]]) -> list[str]:
+        if len(cases) == 1:
+            return list(cases[0][1]())
+        labels = [self.new_label("case") for _ in cases]
+        nowhere, join = self.new_label("nowhere"), self.new_label("join")
+        targets = " ".join(f"i64 {case}, label %{label}" for (case, _), label in zip(cases, labels))
+        self.do(f"switch i64 {selector}, label %{nowhere} [{targets}]")
+        arrivals = []
+        for label, (_, compute) in zip(labels, cases):
+            self.start(label)
+            arrivals.append((compute(), self.block))
+            self.jump(join)
+        self.start(nowhere)
+        self.do("unreachable")
+        self.start(join)
+        count = len(arrivals[0][0])
+        return [self.merge(self.target.vector, *((some[k], block) for some, block in arrivals)) for k in range(count)]
 
     def merge(self, kind: str, *arrivals: tuple[str, str]) -> str:
         """A value that came by one of several blocks."""
@@ -229,15 +262,4 @@ class Writer(Language):
         return sincos(self, angles)
 
 
-@dataclass
-class Loop:
-    i: str
-    carried: list[str]
-    next: str = ""
-    again: str = ""
-    carry: Sequence[str] = ()
-
-    def count_to(self, w: Writer, end: str | int) -> None:
-        """On to the next number, while it is below the end."""
-        self.next = w.i64("add", self.i, 1)
-        self.again = w.op(f"icmp slt i64 {self.next}, {end}")
+_RELATIONS = {"==": "eq", "!=": "ne", "<": "slt", ">=": "sge"}

@@ -12,22 +12,17 @@ from torsor.kernel import machine
 from torsor.kernel.data import unrolled_data
 from torsor.kernel.gufunc import gufunc, signature
 from torsor.kernel.llvm import Target
-from torsor.kernel.loops import unrolled_kernel
+from torsor.kernel.llvm_arrays import unrolled_kernel
 from torsor.kernel.tape import Code, Tape
-from torsor.kernel.trace import entries, shape_of
+from torsor.kernel.trace import shape_of, symbols
+from torsor.outputs import numbered
 
 
 def trace(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]]) -> Code:
     """The tape of a function of (nested) lists of scalars, one argument an input, that returns nested lists."""
     tape = Tape()
-    arguments = [_symbols(tape, name, shape) for name, shape in inputs.items()]
-    return Code.of(tape, {("out", *index): x for index, x in entries(function(*arguments))})
-
-
-def _symbols(tape: Tape, name: str, shape: tuple[int, ...], index: tuple[int, ...] = ()) -> Any:
-    if len(index) == len(shape):
-        return tape.input((name, *index))
-    return [_symbols(tape, name, shape, (*index, i)) for i in range(shape[len(index)])]
+    arguments = [symbols(tape, name, shape) for name, shape in inputs.items()]
+    return Code.of(tape, {("out", *index): x for index, x in numbered(function(*arguments))})
 
 
 def compile_pointwise(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]],

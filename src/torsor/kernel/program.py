@@ -27,6 +27,7 @@ from torsor.kernel.frames import Kind, framed
 from torsor.kernel.gufunc import gufunc, signature
 from torsor.model.model import Model
 from torsor.model.names import Frame
+from torsor.outputs import place_of
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class Request:
         code: Any = None
         if self.may_unroll:
             code = unrolled(self.algorithm, self.model, self.inputs, self.frame)
-            if not self.algorithm.solve and sum(Operations.of(code)) > self.unroll.operations:
+            if self.algorithm.has_loops and sum(Operations.of(code)) > self.unroll.operations:
                 code = None
         code = code or loops(self.algorithm, self.model, self.inputs)
         return Build(self.algorithm, self.model, self.inputs, target, code, self.frame)
@@ -192,7 +193,7 @@ class Request:
     @property
     def may_unroll(self) -> bool:
         """Whether code for this model alone comes into question."""
-        return self.algorithm.solve is not None or self.model.nv <= self.unroll.freedoms
+        return not self.algorithm.has_loops or self.model.nv <= self.unroll.freedoms
 
     def outline(self) -> Outline:
         """Remembered from an earlier run, or found by tracing."""
@@ -246,7 +247,7 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
         raise ArgumentError(f"{model!r} has no bodies to compute with")
     if lanes is not None and lanes not in (1, 2, 4, 8, 16):
         raise ArgumentError(f"lanes must be 1, 2, 4, 8 or 16, not {lanes}")
-    if algorithm.solve and unroll is NEVER:
+    if not algorithm.has_loops and unroll is NEVER:
         raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")
     lanes = lanes or machine.host().lanes(64 if dtype == "float64" else 32)
     inputs = (*algorithm.inputs, *options)
@@ -308,7 +309,7 @@ class Threaded:
 
     def __init__(self, ufunc: Any, inputs: Sequence[str], shape: tuple[int, ...], dtype: str, threads: int) -> None:
         self.ufunc, self.threads = ufunc, threads
-        self.cores = [2 if name == "external" else 1 for name in inputs]
+        self.cores = [place_of(name).rank for name in inputs]
         self.shape, self.dtype = shape, dtype
 
     def __call__(self, *args: Any, out: NDArray[Any] | None = None) -> Any:

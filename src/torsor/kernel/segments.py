@@ -30,13 +30,14 @@ from torsor.kernel import entry, machine
 from torsor.kernel.data import Layout
 from torsor.kernel.entry import Function, module_of
 from torsor.kernel.frames import FramedLink, Kind
-from torsor.kernel.language import cases, named
 from torsor.kernel.llvm import Target, Writer
-from torsor.kernel.loops import Arrays, Body, LoopWriter, ranks_of
+from torsor.kernel.llvm_arrays import Arrays, Rows, Tables
+from torsor.kernel.loops import Body, Loops, cases, named
 from torsor.kernel.tape import Code, Expr, Tape
 from torsor.kernel.trace import LoopCode, LoopPass, NumberSymbols, leaves, looped, rebuild
 from torsor.linalg import Vec
 from torsor.model.joints import joint_named
+from torsor.outputs import place_of
 from torsor.spatial import Spatial
 
 # the int64 words of `data`, and those of the head or of a block
@@ -210,7 +211,7 @@ def _chain_function(name: str, code: Code, handed: str, steps: Steps, one: Targe
     hands = [x for x in code.outputs if x[0] == handed]
     cells = [w.address("%hand", k * one.size) for k in range(len(hands))]
     start, end = ("%first", "%last") if outward else ("%last", "%first")
-    with w.loop(name, start, [(one.vector, w.load(cell)) for cell in cells]) as loop:
+    with w.loop(name, start, [w.load(cell) for cell in cells]) as loop:
         record, beyond = (_Record(w, steps, width, i) for i in (loop.i, w.i64("add", loop.i, 1)))
         near = dict(zip(hands, loop.carried))
         record.put(near)
@@ -227,36 +228,39 @@ def _chain_function(name: str, code: Code, handed: str, steps: Steps, one: Targe
 # Along segments --------------------------------------------------------------------------------------------------
 
 
-class _SegmentWriter(LoopWriter):
-    """Loops over the bodies of a segment, in each lane another one: constants differ from lane to lane."""
+class _Memory(Tables):
+    """The memory of a segment, in each lane another one: constants differ from lane to lane."""
 
-    def __init__(self, w: Writer, code: LoopCode, layout: Layout, steps: Steps, width: int) -> None:
-        self.w, self.code, self.steps, self.numbers, self.slots = w, code, steps, layout.numbers, code.slots
-        self.arrays = Arrays(w, ranks_of(code.inputs), 1, PART_WORDS)
-        self.work = self.arrays.end
-        self.width = w.target.lanes * w.target.size
-        self.row = layout.kept * self.width
+    def __init__(self, w: Writer, code: LoopCode, layout: Layout) -> None:
+        super().__init__(w, layout.numbers)
+        self.arrays = Arrays(w, {name: place_of(name).rank for name in code.inputs}, 1, PART_WORDS)
+        self.kept = Rows(w, self.arrays.end, layout.kept)
         self.n, size = (w.load_i64("%data", k) for k in (BODIES, NUMBER_BYTES))
         self.index = w.load_ptr("%data", INDEX)
         self.table = w.address(w.load_ptr("%data", NUMBERS), w.i64("mul", "%first", size))
         self.next_table = w.i64("mul", size, w.target.lanes)  # bytes from this one
         self.fetching = False
+
+    def number(self, body: Body, kind: int, name: str) -> str:
+        w, width = self.w, self.w.target.lanes * self.w.target.size
+        row = w.address(self.table, w.i64("mul", body.numbers, width))
+        place = w.address(row, self.names[kind].index(name) * width)
+        if self.fetching and w.target.lanes > 1:
+            w.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+            w.do(f"call void @llvm.prefetch.p0(ptr {w.address(place, self.next_table)}, i32 0, i32 2, i32 1)")
+        return w.load(place)
+
+
+class _SegmentWriter(Loops):
+    """Loops over the bodies of a segment."""
+
+    w: Writer
+
+    def __init__(self, w: Writer, code: LoopCode, layout: Layout, steps: Steps, width: int) -> None:
+        self.segment = _Memory(w, code, layout)
+        super().__init__(w, code, self.segment)  # type: ignore[arg-type]  # no trees, no matrices
+        self.arrays, self.steps = self.segment.arrays, steps
         self.record = _Record(w, steps, width, "%segment")
-
-    def _reader(self, body: Body, near: dict[Any, str], kind: int) -> Callable[[Any], str]:
-        others, w = super()._reader(body, near, kind), self.w
-
-        def read(name: Any) -> str:
-            if name[0] != "number":
-                return others(name)
-            row = w.address(self.table, w.i64("mul", body.numbers, self.width))
-            place = w.address(row, self.numbers[kind].index(name[1]) * self.width)
-            if self.fetching and w.target.lanes > 1:
-                w.declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-                w.do(f"call void @llvm.prefetch.p0(ptr {w.address(place, self.next_table)}, i32 0, i32 2, i32 1)")
-            return w.load(place)
-
-        return read
 
     def start(self, function: Callable[..., Any], **given: tuple[Any, Sequence[str]]) -> list[str]:
         """What a sweep begins with: a function of structures, each given by its form and its leaves."""
@@ -264,25 +268,25 @@ class _SegmentWriter(LoopWriter):
         values = self.w.emit(code, lambda name: given[name[0]][1][name[1]])
         return [values["near", k] for k in range(len(values))]
 
-    def sweep(self, p: LoopPass, start: Sequence[str], fetching: bool = False) -> list[str]:
-        """From `start` to what arrives in the end; fetching: the constants of the next block on the way."""
-        w, V, self.fetching = self.w, self.w.target.vector, fetching
-        first = "0" if p.outward else w.i64("sub", self.n, 1)
-        with w.loop("outward" if p.outward else "inward", first, [(V, start[k]) for k in p.live]) as loop:
-            body, near = self._at(loop.i), named(loop.carried, p.live)
-            loop.carry = self._dispatch(body.kind, cases(p.codes), body, near, p.live)
-            loop.next = w.i64("add", loop.i, 1 if p.outward else -1)
-            loop.again = w.op(f"icmp {'slt' if p.outward else 'sge'} i64 {loop.next}, {self.n if p.outward else 0}")
+    def along(self, p: LoopPass, start: Sequence[str], fetching: bool = False) -> list[str]:
+        """A pass from `start` to what arrives in the end; fetching: the constants of the next block on the way."""
+        w, n, self.segment.fetching = self.w, self.segment.n, fetching
+        first = 0 if p.outward else w.index("sub", n, 1)
+        with w.loop("outward" if p.outward else "inward", first, [start[k] for k in p.live]) as loop:
+            body, near = self.segment.body(loop.i), named(loop.carried, p.live)
+            loop.carry = self.step(body.kind, cases(p.codes), body, near, p.live)
+            loop.next = w.index("add" if p.outward else "sub", loop.i, 1)
+            loop.again = w.compare("<", loop.next, n) if p.outward else w.compare(">=", loop.next, 0)
         arrived = dict(enumerate(start)) | dict(zip(p.live, loop.carry))
         return list(arrived.values())
 
     def at_first(self, code: Code) -> dict[Any, str]:
         """The values of a tape at the first body."""
-        return self.w.emit(code, self._reader(self._at("0"), {}, self.code.kinds.index(self.steps.first)))
+        return self.w.emit(code, self.reader(self.segment.body(0), {}, self.code.kinds.index(self.steps.first)))
 
     def motion(self, p: LoopPass) -> list[str]:
         """How the last body accelerates if neither the base nor a joint does."""
-        arrived = self.sweep(p, self.start(standing, w=(VECTOR, self.record.get_all("w", VECTOR))))
+        arrived = self.along(p, self.start(standing, w=(VECTOR, self.record.get_all("w", VECTOR))))
         moving = rebuild(standing(Vec.zero()), iter(arrived))
         return leaves(Spatial(moving["dw"], moving["a"]))
 
@@ -295,11 +299,11 @@ def _condense_function(sweeps: Sweeps, steps: Steps, target: Target, width: int)
     w = Writer(target)
     s = _SegmentWriter(w, sweeps.condense, sweeps.layout, steps, width)
     turns, motion, condense = sweeps.condense.passes
-    s.record.put_all("turn", s.sweep(turns, s.start(lambda: Turn.none())))
+    s.record.put_all("turn", s.along(turns, s.start(lambda: Turn.none())))
     last = w.i64("add", "%segment", target.lanes - 1)
     w.do(f"call void @turn(ptr %records, i64 %segment, i64 {last}, ptr %spin)")
     A0 = (SPATIAL, s.motion(motion))
-    s.record.put_all("segment", s.sweep(condense, s.start(sg.TwoHandles.nothing, A0=A0), fetching=True))
+    s.record.put_all("segment", s.along(condense, s.start(sg.TwoHandles.nothing, A0=A0), fetching=True))
     if target.lanes == width:  # nothing asks how the head is held
         s.record.put(s.at_first(steps.handle))
     return Function(f"condense_{target.lanes}", f"{SEGMENTS}, ptr noalias %spin", w)
@@ -311,8 +315,8 @@ def _release_function(sweeps: Sweeps, steps: Steps, target: Target, width: int) 
     s = _SegmentWriter(w, sweeps.release, sweeps.layout, steps, width)
     motion, articulate, accelerate = sweeps.release.passes
     A0, rest = (SPATIAL, s.motion(motion)), (REST, s.record.get_all("rest", REST))
-    s.sweep(articulate, s.start(lambda A0, rest: rest.at(A0), A0=A0, rest=rest), fetching=True)
-    s.sweep(accelerate, s.record.get_all("a", SPATIAL))
+    s.along(articulate, s.start(lambda A0, rest: rest.at(A0), A0=A0, rest=rest), fetching=True)
+    s.along(accelerate, s.record.get_all("a", SPATIAL))
     s.arrays.finish()
     return Function(f"release_{target.lanes}", SEGMENTS, w)
 
@@ -326,7 +330,7 @@ def _state_function(inputs: Sequence[str], steps: Steps, one: Target, width: int
     head, block, base = (w.load_ptr("%data", k) for k in (HEAD, BLOCK, BASE))
     blocks, records = w.load_i64("%data", BLOCKS), w.address("%work", w.load_i64("%data", RECORDS))
     last = w.i64("add", w.i64("mul", blocks, width), width - 1)
-    whole, cut = _views(w, [*ranks_of(inputs).values(), 1])
+    whole, cut = _views(w, [*(place_of(name).rank for name in inputs), 1])
     spin = _cells(w, [one.const(0.0)] * len(VECTOR))
 
     def each(function: str, more: str = "") -> None:

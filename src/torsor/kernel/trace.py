@@ -5,10 +5,11 @@
 
     ("number", name)          the body's own constants            ("base", name, k)  gravity; the frame of a path
     ("q", k) ("v", k) ...     its part of the input arrays        ("near", k)        what it was handed
-    ("kept", name, k)         what an earlier pass kept here
+    ("kept", name, k, stage)  what the pass number `stage` kept here
 
-and whose outputs are ("hand", k), ("kept", name, k) and ("out", ...).  Of all these only what some output
-of the algorithm needs in the end is computed, handed on or kept.
+and whose outputs are ("hand", k), ("kept", name, k, stage) and ("out", ...).  What is kept is kept once: a pass that
+keeps something under a name used before makes a new one.  Of all these only what some output of the algorithm needs in
+the end is computed, handed on or kept.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from torsor.kernel.tape import Code, Expr, Operations, Tape
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import joint_named
 from torsor.model.names import Frame
-from torsor.reference import base_of, plain, scatter
-from torsor.spatial import Inertia, Rigid, Spatial
-from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, run
+from torsor.outputs import BASE, AtBase, Matrix, Path, numbered, place_of, plain
+from torsor.reference import base_of, scatter
+from torsor.spatial import Inertia, Rigid
+from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, Walk, run
 
 # Structures of scalars as flat lists ---------------------------------------------------------------------------
 
@@ -68,19 +70,13 @@ def rebuild(like: Any, scalars: Iterator[Scalar]) -> Any:
 
 
 def unroll(algorithm: Algorithm, framed: Framed, inputs: Sequence[str], frame: Frame | None = None) -> Code:
-    """One tape for one model.  Inputs are (name, i) or ("external", i, k), outputs ("out", indices...)."""
+    """One tape for one model.  Inputs are (name, indices...), outputs ("out", indices...)."""
     model, tape = framed.model, Tape()
-    symbols: dict[str, Any] = {}
-    for name in inputs:
-        if name == "external":
-            symbols[name] = [[tape.input((name, i, k)) for k in range(6)] for i in range(model.n)]
-        else:
-            size = {"q": model.nq, "acceleration": 6}.get(name, model.nv)
-            symbols[name] = [tape.input((name, i)) for i in range(size)]
-    base = base_of(model.gravity.tolist(), symbols.get("acceleration"))
+    inputs_ = {name: symbols(tape, name, place_of(name).shape(model)) for name in inputs}
+    base = base_of(model.gravity.tolist(), inputs_.get("acceleration"))
     links = [framed.link(i) for i in range(model.n)]
-    result = plain(run(algorithm, links, model.parent.tolist(), base, scatter(model, symbols), frame), model)
-    outputs = {("out", *index): x for index, x in entries(result)}
+    result = plain(run(algorithm, links, model.parent.tolist(), base, scatter(model, inputs_), frame))
+    outputs = {("out", *index): x for index, x in numbered(result)}
     unread = {node.a for node in tape.nodes if node.op == "in"} - Code.of(tape, outputs).inputs
     first = next(iter(outputs))
     for name in sorted(unread):  # a number that is not finite shows in the result, even where nothing depends on it
@@ -88,13 +84,11 @@ def unroll(algorithm: Algorithm, framed: Framed, inputs: Sequence[str], frame: F
     return Code.of(tape, outputs)
 
 
-def entries(x: Any, index: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Scalar]]:
-    """The entries of nested lists, with their indices."""
-    if isinstance(x, list | tuple):
-        for i, y in enumerate(x):
-            yield from entries(y, (*index, i))
-    else:
-        yield index, x
+def symbols(tape: Tape, name: str, shape: tuple[int, ...], index: tuple[int, ...] = ()) -> Any:
+    """Inputs of a tape as nested lists of this shape."""
+    if len(index) == len(shape):
+        return tape.input((name, *index))
+    return [symbols(tape, name, shape, (*index, i)) for i in range(shape[len(index)])]
 
 
 # Looped --------------------------------------------------------------------------------------------------------
@@ -148,6 +142,18 @@ class LoopCode:
         return codes + ([self.finish] if self.finish else [])
 
     @cached_property
+    def entry(self) -> tuple[int, ...]:
+        """The shape of the part of the output that a body, or the base, has."""
+        codes = [self.finish] if self.finish else [c for p in self.passes for c in p.codes]
+        names = {name: i for c in codes for name, i in c.outputs.items() if name[0] == "out"}
+        return shape_of(Code((), names)) if names else ()
+
+    @property
+    def rank(self) -> int:
+        """How many axes the output has."""
+        return self.algorithm.output.rank(self.entry)
+
+    @cached_property
     def numbers(self) -> tuple[tuple[str, ...], ...]:
         """For each kind, the constants of a body that its code uses, in the order of the body's row."""
         return tuple(
@@ -198,18 +204,13 @@ class LoopCode:
     def layout(self) -> Layout:
         passes = [*self.passes, *([self.columns.outward] if self.columns and self.columns.outward else [])]
         kept, handed = max(self.slots.values(), default=-1) + 1, max((len(p.live) for p in passes), default=0)
-        return Layout(self.numbers, kept, handed, self._packing)
+        return Layout(self.numbers, kept, handed, self.packing)
 
     @property
-    def _packing(self) -> str:
+    def packing(self) -> str:
         """How much of a matrix its columns are (see `packing.py`)."""
-        if not self.columns or self.algorithm.kind != "matrix":
-            return ""
-        if self.algorithm.product:
-            return "product"
-        if self.columns.outward:
-            return "symmetric" if self.algorithm.symmetric else "full"
-        return "symmetric path" if self.algorithm.symmetric else "two paths" if self.algorithm.lower else "path"
+        output, columns = self.algorithm.output, self.columns
+        return output.packing(columns.outward is not None) if columns and isinstance(output, Matrix) else ""
 
     def operations(self, kind: int) -> Operations:
         """What the sweeps do at one body of a kind (a climb counts once)."""
@@ -226,6 +227,7 @@ class _Tracer:
         self.algorithm, self.inputs, self.kinds = algorithm, inputs, kinds
         self.kept: list[dict[str, Any]] = [{} for _ in kinds]  # structures whose leaves are literals or input names
         self.in_memory: set[str] = set()  # names kept in memory come what may
+        self.stage = 0
 
     def base(self, tape: Tape) -> Here:
         acceleration = [tape.input(("acceleration", k)) for k in range(6)] if "acceleration" in self.inputs else None
@@ -243,11 +245,9 @@ class _Tracer:
         link = FramedLink.of(self.kinds[kind], NumberSymbols(tape))
         here = Here()
         for name in self.inputs:
-            if name == "external":
-                here.external = Spatial.of(tape.input((name, k)) for k in range(6))
-            elif name != "acceleration":
-                size = joint.nq if name == "q" else joint.nv
-                setattr(here, name, Vec.of(tape.input((name, k)) for k in range(size)))
+            place = place_of(name)
+            if place is not BASE:
+                setattr(here, name, place.wrap(tape.input((name, k)) for k in range(place.count(joint))))
         for name, structure in self.kept[kind].items():
             symbols = (tape.input(x.name) if isinstance(x, _Stored) else x for x in leaves(structure))
             setattr(here, name, rebuild(structure, symbols))
@@ -260,10 +260,10 @@ class _Tracer:
         for name, value in keep.items():
             places = [self._place(tape, x, (name, k)) for k, x in enumerate(leaves(value))]
             for k, (place, x) in enumerate(zip(places, leaves(value))):
-                if place == _Stored(("kept", name, k)):
-                    outputs["kept", name, k] = x
+                if place == _Stored(("kept", name, k, self.stage)):
+                    outputs["kept", name, k, self.stage] = x
             self.kept[kind][name] = rebuild(value, iter(places))
-        outputs |= self._out(keep)
+        outputs |= self.algorithm.output.entries(keep)
         return hand, Code.of(tape, outputs)
 
     def _place(self, tape: Tape, x: Scalar, name: tuple[str, int]) -> Any:
@@ -274,20 +274,7 @@ class _Tracer:
             op, input_name, _ = tape.nodes[x.i]
             if op == "in" and input_name[0] in ("number", "kept"):
                 return _Stored(input_name)
-        return _Stored(("kept", *name))
-
-    def _out(self, keep: Mapping[str, Any]) -> dict[Any, Any]:
-        a = self.algorithm
-        outputs: dict[Any, Any] = {}
-        if a.output in keep and a.kind in ("joint", "matrix"):
-            outputs = {("out", r): x for r, x in enumerate(keep[a.output])}
-        elif a.output in keep and a.kind == "body":
-            outputs = {("out", *index): x for index, x in entries(plain(keep[a.output]))}
-        elif a.output in keep and a.kind == "path":
-            outputs = {("out", row, r): x for r, s in enumerate(keep[a.output]) for row, x in enumerate(s.coordinates)}
-        if a.lower and a.lower in keep:
-            outputs |= {("lower", r): x for r, x in enumerate(keep[a.lower])}
-        return outputs
+        return _Stored(("kept", *name, self.stage))
 
 
 @dataclass(frozen=True)
@@ -320,13 +307,14 @@ def looped(algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind]) -
             passes.append(traced)
         else:
             columns = _columns(tracer, stage)
-    finish = _finish(tracer, like) if algorithm.kind == "base" else None
+    finish = _finish(tracer, like) if isinstance(algorithm.output, AtBase) else None
     return _prune(LoopCode(algorithm, tuple(inputs), tuple(kinds), tuple(passes), columns, finish))
 
 
 def _sweep(tracer: _Tracer, stage: Sweep) -> tuple[Any, LoopPass]:
     like, start = tracer.start(stage)
     codes = tuple(tracer.step(stage.step, kind, like)[1] for kind in range(len(tracer.kinds)))
+    tracer.stage += 1
     return like, LoopPass(stage.outward, start, codes, tuple(range(len(leaves(like)))))
 
 
@@ -337,7 +325,7 @@ def _columns(tracer: _Tracer, stage: Columns) -> LoopColumns:
     # the outward pass must find in memory what the climb kept, even where one of its steps knew the number
     tracer.in_memory = {name for rest in rests for name in rest}
     starts, codes, like = {}, [], None
-    path = tracer.algorithm.kind == "path"
+    path = isinstance(tracer.algorithm.output, Path)
     for kind, joint in enumerate(joints):
         for k in range(1 if path else joint.nv):
             tracer.kept[kind] = dict(before[kind])
@@ -348,7 +336,9 @@ def _columns(tracer: _Tracer, stage: Columns) -> LoopColumns:
     live = tuple(range(len(leaves(like))))
     if stage.outward is None:
         return LoopColumns(starts, tuple(codes), live)
-    names = {("kept", name, k) for rest in rests for name, x in rest.items() for k in range(len(leaves(x)))}
+    sizes = {(name, len(leaves(x))) for rest in rests for name, x in rest.items()}
+    names = {("kept", name, k, tracer.stage) for name, size in sizes for k in range(size)}
+    tracer.stage += 1
     return LoopColumns(starts, tuple(codes), live, tuple(sorted(names)), _sweep(tracer, stage.outward)[1])
 
 
@@ -364,10 +354,12 @@ def _tip(tape: Tape) -> Rigid:
 
 def _finish(tracer: _Tracer, like: Any) -> Code:
     tape = Tape()
-    arrived = SimpleNamespace(**rebuild(like, (tape.input(("near", k)) for k in range(len(leaves(like))))))
+    arrived = rebuild(like, (tape.input(("near", k)) for k in range(len(leaves(like)))))
+    walk = Walk((), (), tracer.base(tape), (), arrived=arrived)
     a = tracer.algorithm
-    result = a.finish(tracer.base(tape), arrived) if a.finish else getattr(arrived, a.output)
-    return Code.of(tape, {("out", *index): x for index, x in entries(plain(result))})
+    result = a.output.collect(walk)
+    result = a.then(result, walk) if a.then else result
+    return Code.of(tape, {("out", *index): x for index, x in numbered(plain(result))})
 
 
 # What is not needed goes -----------------------------------------------------------------------------------------
@@ -386,13 +378,13 @@ def _prune(code: LoopCode) -> LoopCode:
 def _pruned_once(code: LoopCode) -> tuple[tuple[LoopPass, ...], LoopColumns | None]:
     reads = {name for c in code.all_codes for name in c.inputs}
     last = len(code.passes) - 1
-    outs = code.algorithm.kind
+    giving = [i for i, p in enumerate(code.passes) if any(name[0] == "out" for c in p.codes for name in c.outputs)]
 
     def keep(c: Code, live: Sequence[int], out: bool) -> Code:
         wanted = [
             name for name in c.outputs
             if (name[0] == "hand" and name[1] in live) or (name[0] == "kept" and name in reads)
-            or (out and name[0] in ("out", "lower"))
+            or (out and name[0] in ("out", "second"))
         ]  # fmt: skip
         return c.only(wanted)
 
@@ -405,7 +397,8 @@ def _pruned_once(code: LoopCode) -> tuple[tuple[LoopPass, ...], LoopColumns | No
         return LoopPass(p.outward, start, tuple(keep(c, live, out) for c in p.codes), live)
 
     passes = tuple(
-        one(p, out=outs in ("joint", "body"), arrival=code.finish if i == last else None)
+        # of several passes that keep the output, the last one has it
+        one(p, out=not code.columns and i == max(giving, default=-1), arrival=code.finish if i == last else None)
         for i, p in enumerate(code.passes)
     )
     columns = code.columns

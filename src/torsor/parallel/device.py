@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from torsor.errors import ArgumentError
+from torsor.kernel.c_language import Writer, array
 from torsor.kernel.cuda import Launch
-from torsor.kernel.cuda_language import OPTIONS, Writer, array, prelude
+from torsor.kernel.cuda_language import OPTIONS, prelude
 from torsor.kernel.gpu import cupy
 from torsor.model.model import Model
 from torsor.parallel.schedule import Operand, Operation, Schedule, Task

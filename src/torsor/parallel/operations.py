@@ -18,6 +18,7 @@ from torsor.kernel.tape import Expr, Tape
 from torsor.kernel.trace import NumberSymbols, leaves, rebuild
 from torsor.linalg import Mat, Scalar, Vec, factor
 from torsor.model.joints import joint_named
+from torsor.outputs import place_of
 from torsor.parallel.schedule import Operation
 from torsor.spatial import Inertia, Spatial
 from torsor.sweeps import Here
@@ -30,7 +31,7 @@ SIDE = 27  # numbers of an inertia and a wrench
 def input_shapes(kind: Kind, inputs: Sequence[str]) -> dict[str, int]:
     """How many numbers of each input one body of a kind takes."""
     joint = joint_named(kind.joint)
-    return {name: {"q": joint.nq, "external": 6}.get(name, joint.nv) for name in inputs}
+    return {name: place_of(name).count(joint) for name in inputs}
 
 
 def bodies(kind: Kind, names: Sequence[str], numbers: Sequence[Sequence[Scalar]],
@@ -40,7 +41,7 @@ def bodies(kind: Kind, names: Sequence[str], numbers: Sequence[Sequence[Scalar]]
     here = [Here() for _ in links]
     for name, rows in given.items():
         for h, row in zip(here, rows):
-            setattr(h, name, Spatial.of(row) if name == "external" else Vec.of(row))
+            setattr(h, name, place_of(name).wrap(row))
     return links, here
 
 

@@ -20,6 +20,7 @@ from torsor.kernel.frames import Framed, framed
 from torsor.kernel.gufunc import gufunc, signature
 from torsor.kernel.llvm import Target
 from torsor.model.model import Model
+from torsor.outputs import place_of
 from torsor.parallel.solver import alike, check_inertias
 
 Array = NDArray[Any]
@@ -134,7 +135,7 @@ def _data(frames: Framed, parts: tuple[Part, Part], outline: kernel.Outline,
           inputs: Sequence[str]) -> tuple[Array, tuple[Any, ...]]:  # fmt: skip
     """The words of `torsor.kernel.segments`, and what they point to."""
     model, block = frames.model, parts[1]
-    arrays = {name: _starts(model, name) for name in (*inputs, "qdd")}
+    arrays = {name: place_of(name).starts(model) for name in (*inputs, "qdd")}
     told = [_part(frames, part, layout, arrays) for part, layout in zip(parts, (outline.head, outline.block))]
     base = np.array([0.0, 0.0, 0.0, *-model.gravity])  # at rest in gravity g is accelerating by -g without
     words = np.zeros(kernel.WORDS + 2 * len(arrays), np.int64)
@@ -175,11 +176,6 @@ def _part(frames: Framed, part: Part, layout: Layout, arrays: Mapping[str, Array
     held = layout.kept * m + sum(size * (6 if name == "external" else 1) for name, size in sizes.items())
     words = np.array([m, table.ctypes.data, index.ctypes.data, 8 * rows[-1], *axes], np.int64)
     return _Told(words, (table, index), 8 * lanes * held)
-
-
-def _starts(model: Model, name: str) -> Array:
-    """Where along the first axis of an array the part of each body begins."""
-    return np.arange(model.n + 1) if name == "external" else model.q_start if name == "q" else model.v_start
 
 
 def _lined_up(*shape: int) -> Array:

@@ -24,9 +24,9 @@ from numpy.typing import ArrayLike, NDArray
 from torsor import lie
 from torsor.linalg import Vec
 from torsor.model.model import Model
+from torsor.outputs import COORDINATES, FREEDOMS
 from torsor.spatial import Rigid, Spatial, Subspace
 from torsor.study.frames import ReframedLink, checked_frames, reframed_links
-from torsor.sweeps import unflatten
 
 Array = NDArray[Any]
 
@@ -185,8 +185,7 @@ def operators(model: Model, q: ArrayLike, v: ArrayLike | None = None, *,
     q = np.asarray(q, dtype=np.float64)
     v = np.zeros(model.nv) if v is None else np.asarray(v, dtype=np.float64)
     links = reframed_links(model, Q)
-    coordinates = unflatten(q.tolist(), np.diff(model.q_start).tolist())
-    rates = unflatten(v.tolist(), np.diff(model.v_start).tolist())
+    coordinates, rates = COORDINATES.parts(model, q.tolist()), FREEDOMS.parts(model, v.tolist())
     return Operators(
         model, q, v, checked_frames(model, Q),
         Ad_inv=np.array([lie.Ad(lie.inverse(_pose(link, x))) for link, x in zip(links, coordinates)]),

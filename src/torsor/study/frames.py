@@ -25,6 +25,7 @@ from torsor.model.joints import Joint
 from torsor.model.links import Link, links
 from torsor.model.model import Model
 from torsor.model.names import Frame
+from torsor.outputs import plain
 from torsor.spatial import Pose, Product, Rigid, Spatial, Subspace
 from torsor.sweeps import Algorithm, run
 
@@ -154,4 +155,4 @@ def evaluate(algorithm: Algorithm, model: Model, Q: ArrayLike | None, inputs: di
     parent = model.parent.tolist()
     base = reference.base_of(model.gravity.tolist(), inputs.get("acceleration"))
     here = reference.scatter(model, inputs)
-    return reference.plain(run(algorithm, reframed_links(model, Q), parent, base, here, frame), model)
+    return plain(run(algorithm, reframed_links(model, Q), parent, base, here, frame))
