@@ -19,7 +19,7 @@ from plot import FIGURES
 
 from torsor import Model, zoo
 from torsor.algorithms import articulated, udut, walker_orin
-from torsor.kernel.build import unrolled
+from torsor.kernel.request import unrolled
 from torsor.kernel.tape import Operations
 from torsor.papers import saha_algorithm
 from torsor.sweeps import Algorithm

@@ -7,7 +7,7 @@ from machines import difference
 import torsor as ts
 from torsor import zoo
 from torsor.accuracy import EVEN, pivot_ratio
-from torsor.kernel.build import unrolled
+from torsor.kernel.request import unrolled
 from torsor.kernel.tape import Operations
 from torsor.methods import METHODS, MOST_FREEDOMS, SETTLED, automatic, method_for
 

@@ -8,7 +8,8 @@ from machines import MACHINES, difference
 from torsor import Model, dynamics, lie, reference
 from torsor.algorithms import discrete_mechanics as mechanics
 from torsor.errors import SingularError
-from torsor.kernel.program import ALWAYS, NEVER, compile_program
+from torsor.kernel.program import compile_program
+from torsor.kernel.request import ALWAYS, NEVER
 from torsor.linalg import Vec
 from torsor.model import zoo
 from torsor.model.joints import JOINTS, joint_named

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.errors import SingularError
-from torsor.model.joints import JOINTS
+from torsor.model.joints import JOINTS, METRE, RADIAN
 from torsor.model.model import Model
 
 Array = NDArray[Any]
@@ -60,8 +60,7 @@ def pivot_ratios(model: Model, slide: float = np.inf) -> Array:
     diagonal entry is the inertia that it moves when these are locked: at most that of all bodies it carries, with the
     chain stretched out.  `slide` is how far joints that can slide do so.
     """
-    names = [JOINTS[code].name for code in model.joint]
-    slides = np.array([name not in ("revolute", "universal", "spherical") for name in names])
+    slides = np.array([joint.slides for joint in JOINTS])[model.joint]
     step = np.linalg.norm(model.p, axis=1) + np.where(slides, slide, 0.0)
     square = np.einsum("ni,ni->n", model.com, model.com)
     about_joint = model.inertia + model.mass[:, None, None] * (
@@ -74,29 +73,29 @@ def pivot_ratios(model: Model, slide: float = np.inf) -> Array:
             moment[parent] += (np.sqrt(moment[i]) + step[i] * np.sqrt(carried[i])) ** 2
             carried[parent] += carried[i]
     with np.errstate(divide="ignore", invalid="ignore"):
-        turning, sliding = _own_inertias(model, names, about_joint, square)
+        turning, sliding = _own_inertias(model, about_joint, square)
         along = model.pitch**2  # of a helical joint, which turns and slides at once
         turned = np.where(np.isinf(turning), 0.0, (moment + along * carried) / (turning + along * model.mass))
         ratios = np.maximum(turned, carried / sliding)
     return np.where(np.isnan(ratios), np.inf, ratios)  # NaN: neither the body nor what it carries has an inertia
 
 
-def _own_inertias(model: Model, names: list[str], about_joint: Array, square: Array) -> tuple[Array, Array]:
+def _own_inertias(model: Model, about_joint: Array, square: Array) -> tuple[Array, Array]:
     """The least that a freedom turns and shifts of its own body; infinite where the joint has no such freedom."""
     smallest, central = (np.linalg.eigvalsh(I)[:, 0].clip(0.0) for I in (about_joint, model.inertia))
     shifted = 1 / (1 / model.mass + square / central)  # the body is free to turn
     about_axis = np.einsum("ni,nij,nj->n", model.axis, about_joint, model.axis)
-    turning, sliding = np.full((2, model.n), np.inf)
-    for i, name in enumerate(names):
-        if name in ("revolute", "helical"):
-            turning[i] = about_axis[i]
-        elif name == "prismatic":
-            sliding[i] = model.mass[i]
-        elif name in ("universal", "spherical"):
-            turning[i] = smallest[i]
-        else:  # planar and free joints, and any new one
-            turning[i], sliding[i] = central[i], shifted[i]
-    return turning, sliding
+    one, turns, shifts, slides = (
+        np.array(facts)[model.joint]
+        for facts in (
+            [joint.axial and joint.nv == 1 for joint in JOINTS],
+            [any(unit == RADIAN for _, unit in joint.velocities) for joint in JOINTS],
+            [any(unit == METRE for _, unit in joint.velocities) for joint in JOINTS],
+            [joint.slides for joint in JOINTS],
+        )
+    )
+    turning = np.where(one, about_axis, np.where(slides, central, smallest))
+    return np.where(turns, turning, np.inf), np.where(shifts, np.where(one, model.mass, shifted), np.inf)
 
 
 def agree(found: Array, sweeps: Array, tolerance: float) -> bool:

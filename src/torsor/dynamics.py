@@ -32,6 +32,9 @@ from torsor.algorithms import (
 )
 from torsor.errors import ArgumentError, SingularError
 from torsor.fixman.inertia import require_regular
+from torsor.kernel.request import ON_GPU, PATIENT, Request, unrolling
+from torsor.kernel.store import NAME as STORE
+from torsor.kernel.store import store
 from torsor.methods import METHODS, MOST_FREEDOMS, SEGMENTS_FROM, automatic
 from torsor.model.model import Model
 from torsor.model.names import Frame
@@ -63,7 +66,7 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
         state: Any = q
         try:  # `_call`, written out: this is what is called a million times, one state a call
             if external is None and state.ndim == 1 and type(q) is ndarray:
-                result = model.programs[state.dtype.char](q, v, tau)
+                result = model.__dict__[STORE].quick[state.dtype.char](q, v, tau)
                 if isfinite(sum(result.tolist())) and type(result) is ndarray:
                     return result
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -308,14 +311,13 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
         from torsor.kernel.gpu import compile_cuda
 
         if lanes is not None or threads != 1:
-            raise ArgumentError('lanes and threads are for target="cpu"; a GPU takes one thread a state')
-        return compile_cuda(algorithm, model, **common, specialised=specialised, trig=trig)
-    from torsor.kernel.program import ALWAYS, NEVER, PATIENT, compile_program
+            raise ArgumentError('lanes and threads are for target="cpu"; a GPU takes one thread per state')
+        return compile_cuda(Request(algorithm, model, **common, unroll=unrolling(specialised, ON_GPU)), trig)
+    from torsor.kernel.program import compile_request
 
     if trig != "accurate":
         raise ArgumentError('fast trigonometry is for target="cuda"')
-    unroll = PATIENT if specialised is None else ALWAYS if specialised else NEVER
-    return compile_program(algorithm, model, **common, unroll=unroll, lanes=lanes, threads=threads)
+    return compile_request(Request(algorithm, model, **common, unroll=unrolling(specialised, PATIENT)), lanes, threads)
 
 
 def _call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike) -> Array:
@@ -328,7 +330,7 @@ def _call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike
     first: Any = args[0]
     if type(first) is ndarray:  # not one that lies on a GPU
         try:
-            one, many, few = model.programs[what, first.dtype.char]
+            one, many, few = model.__dict__[STORE].calls[what, first.dtype.char]
             result = one(*args) if first.ndim == 1 else many(*args)
             # of few numbers, the sum is the quickest way to see whether all are finite
             finite = isfinite(sum(result.tolist())) if few and result.ndim == 1 else np.isfinite(result).all()
@@ -370,9 +372,10 @@ def _carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple
     program = _program(algorithm, model, tuple(given), dtype.char, frame)
     if not given and frame is None and not (algorithm.inverts and model.has_degenerate_bodies):
         few = len(program.shape) == 1 and program.shape[0] < 64
-        model.programs[what, dtype.char] = program.ufunc, program, few  # where `_call` looks: one state, all cores
+        made = store(model)
+        made.calls[what, dtype.char] = program.ufunc, program, few  # for one state, and on all cores
         if what is forward_dynamics and few:
-            model.programs[dtype.char] = program.ufunc
+            made.quick[dtype.char] = program.ufunc
     result = program(*(x.astype(dtype, copy=False) for x in arrays))
     if algorithm.inverts and model.has_degenerate_bodies:
         _refuse_singular(algorithm, model, arrays[0])
@@ -389,31 +392,29 @@ def _long_chain(algorithm: Algorithm, model: Model) -> Any:
     from torsor.kernel.gpu import cupy
     from torsor.parallel.device import DeviceChain
 
-    key = algorithm, DeviceChain
-    if key not in model.programs:
+    def tried() -> DeviceChain | None:
         chain, rng = DeviceChain(model, algorithm.name), np.random.default_rng(0)
         state = {"q": model.random_configuration(rng)}
         state |= {name: rng.normal(size=model.nv) for name in chain.inputs[1:]}
         if "v" in state:
             state["v"] *= 0.0  # velocities add up along a chain, and their forces would hide the others
         found, sweeps = cupy().asnumpy(chain(*state.values())), _call(algorithm, model, *state.values())
-        model.programs[key] = chain if agree(found, sweeps, LEVELS) else None
-    return model.programs[key]
+        return chain if agree(found, sweeps, LEVELS) else None
+
+    return store(model).once(("levels on the device", algorithm), tried)
 
 
 def _program(algorithm: Algorithm, model: Model, options: tuple[str, ...], number: str,
              frame: Frame | None) -> Any:  # fmt: skip
     """The program for these arguments, kept with the model."""
-    key = algorithm, frame, number, options
-    if key not in model.programs:
+
+    def make() -> Any:
         from torsor.kernel.program import compile_program
 
-        dtype = "float64" if number == "d" else "float32"
-        program = compile_program(
-            algorithm, model, options=options, dtype=dtype, frame=frame, threads=os.cpu_count() or 1
-        )
-        model.programs[key] = program
-    return model.programs[key]
+        dtype, threads = "float64" if number == "d" else "float32", os.cpu_count() or 1
+        return compile_program(algorithm, model, options=options, dtype=dtype, frame=frame, threads=threads)
+
+    return store(model).once(("call", algorithm, frame, number, options), make)
 
 
 # A pivot this much smaller than its diagonal entry is rounding error: sixteen digits less a few for the reduction.
@@ -421,14 +422,9 @@ SINGULAR_PIVOT = 1e-12
 
 
 def _automatic(model: Model, function: Callable[..., Array]) -> Algorithm:
-    """The algorithm of method="auto", decided once a model."""
-    try:
-        return model.programs[function]
-    except KeyError:
-        model.programs[function] = automatic(model, function)
-        return model.programs[function]
-    except AttributeError:
-        return next(iter(METHODS[function.__name__].values()))  # not a model, as will be said
+    """The algorithm of method="auto", decided once per model."""
+    check_model(model)
+    return store(model).once(("auto", function), lambda: automatic(model, function))
 
 
 def _in_segments(model: Model, *state: ArrayLike) -> bool:
@@ -444,14 +440,9 @@ def _in_segments(model: Model, *state: ArrayLike) -> bool:
     one = all(x.ndim == 1 and x.dtype.kind in "fiub" for x in arrays)
     if not one or np.result_type(*arrays).char != "d":
         return False
-    if "segments" not in model.programs:
-        from torsor.parallel.segments import serving
+    from torsor.parallel.segments import serving
 
-        segments = serving(model)
-        model.programs["segments"] = segments is not None
-        if segments:
-            model.programs["segments", forward_dynamics, INPUTS] = segments
-    return model.programs["segments"]
+    return store(model).once(("segments", forward_dynamics, INPUTS), lambda: serving(model)) is not None
 
 
 def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
@@ -461,7 +452,7 @@ def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
     if type(q) is ndarray and q.dtype.char == "d":
         try:
             with np.errstate(invalid="ignore"):  # a state that loses digits
-                result = model.programs["segments", forward_dynamics, tuple(arrays)](arrays)
+                result = store(model).found(("segments", forward_dynamics, tuple(arrays)))(arrays)
             if np.isfinite(result).all():
                 return result
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -478,11 +469,11 @@ def _by_parts(method: str, function: Callable[..., Array], model: Model, **given
     if dtype.char not in "df":
         raise ArgumentError(f'method "{method}" computes in float64, not {dtype}; use method "articulated"')
     key = method, function, tuple(arrays)
-    if key not in model.programs:
-        model.programs[key] = _parts(method, function, model, "external" in arrays)
+    by_parts = store(model).found(key) or _parts(method, function, model, "external" in arrays)
+    store(model).once(key, lambda: by_parts)
     states = {name: np.broadcast_to(x, batch + _shape(model, name)) for name, x in arrays.items()}
     with np.errstate(invalid="ignore"):
-        result = model.programs[key](states)
+        result = by_parts(states)
     lost = ~np.isfinite(result).all(axis=-1)
     if lost.any() and method == "segments":  # they lose too many digits there, which the sweeps do not
         result[lost] = function(model, *(states.pop(name)[lost] for name in INPUTS), method="articulated",

@@ -137,7 +137,7 @@ def _methods(function: Callable[..., Any]) -> dict[str, Algorithm]:
 
 def _count(algorithm: Algorithm, model: Model) -> Operations:
     """The operations of the code for this model."""
-    from torsor.kernel.build import unrolled
+    from torsor.kernel.request import unrolled
     from torsor.kernel.tape import Operations
 
     return Operations.of(unrolled(algorithm, model, algorithm.inputs))

@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor.algorithms import articulated
 from torsor.errors import ArgumentError
+from torsor.kernel.request import NEVER, QUICK, Request
+from torsor.kernel.store import store
 from torsor.kernel.tape import Code, Tape
 from torsor.linalg import Scalar, Vec
 from torsor.model.joints import JOINTS
@@ -184,7 +186,7 @@ def _gain(model: Model, name: str, K: ArrayLike, columns: int) -> Array:
 
 def traced_step(model: Model, integrator: str, gains: Array) -> Callable[..., list[Scalar]]:
     """The step with the forward dynamics written out in it: a function of lists q, v, tau, gain and [h]."""
-    from torsor.kernel.build import straight_line_frames
+    from torsor.kernel.frames import straight_line_frames
 
     frames = straight_line_frames(model)
     links, parent = [frames.link(i) for i in range(model.n)], model.parent.tolist()
@@ -282,13 +284,9 @@ def _checked(model: Model, name: str, x: Any, steps: int) -> Array:
 
 def _mover(model: Model, integrator: str, law: Law, dtype: str) -> Callable[..., Any]:
     """move(q, v, tau, gain, h, out): one step of many states, kept with the model."""
-    from torsor.kernel.program import QUICK
-
+    make = _unrolled_mover if model.nv <= QUICK.freedoms else _looped_mover
     key = "rollout", integrator, law.gains.tobytes(), dtype
-    if key not in model.programs:
-        make = _unrolled_mover if model.nv <= QUICK.freedoms else _looped_mover
-        model.programs[key] = make(model, integrator, law, dtype)
-    return model.programs[key]
+    return store(model).once(key, lambda: make(model, integrator, law, dtype))
 
 
 def _unrolled_mover(model: Model, integrator: str, law: Law, dtype: str) -> Callable[..., Any]:
@@ -318,7 +316,6 @@ def gpu_kernel(model: Model, integrator: str, law: Law, *, dtype: str, trig: str
                specialised: bool | None = None) -> RolloutKernel:  # fmt: skip
     """The kernel of a rollout: its step unrolled, or cut into stages around the loop kernel of a large model."""
     from torsor.kernel.cuda import Kernel, RolloutKernel
-    from torsor.kernel.gpu import compile_cuda
     from torsor.kernel.pointwise import trace
 
     inputs = step_inputs(model, law)
@@ -327,7 +324,7 @@ def gpu_kernel(model: Model, integrator: str, law: Law, *, dtype: str, trig: str
     if specialised or (specialised is None and model.nv <= GPU_UNROLL_FREEDOMS):
         code = trace(traced_step(model, integrator, law.gains), inputs)
         return RolloutKernel(Kernel(code, sizes, shape, bits, trig), (), None, tabulated)
-    dynamics = compile_cuda(articulated.forward_dynamics, model, dtype=dtype, specialised=False, trig=trig).kernel
+    dynamics = Kernel.of(Request(articulated.forward_dynamics, model, dtype=dtype, unroll=NEVER), trig)
     codes, end = stages(model, integrator, law)
     return RolloutKernel(Kernel(end, sizes, shape, bits, trig), tuple(codes), dynamics, tabulated)
 
@@ -340,8 +337,9 @@ def _on_gpu(model: Model, q: Any, v: Any, steps: int, dt: float, tau: Any, table
     double = any("float64" in str(x.dtype) for x in (q, v, tau, table) if hasattr(x, "dtype"))
     dtype = "float64" if double else "float32"
     key = "cuda rollout", integrator, law.gains.tobytes(), dtype, table is not None
-    if key not in model.programs:
-        model.programs[key] = gpu_kernel(model, integrator, law, dtype=dtype, tabulated=table is not None), {}
-    kernel, modules = model.programs[key]
+    modules: dict[str, Any]
+    kernel, modules = store(model).once(
+        key, lambda: (gpu_kernel(model, integrator, law, dtype=dtype, tabulated=table is not None), {})
+    )
     arrays = {"q": q, "v": v, "tau": tau, "table": table}
     return Rollout(*run_rollout(model, kernel, modules, arrays, law.values, law.constant, steps, dt, every))

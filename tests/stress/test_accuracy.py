@@ -24,8 +24,7 @@ from stress.family import (
 from torsor import dynamics
 from torsor.accuracy import AGREEMENT, EVEN, REGROUPED, pivot_ratio, pivot_ratios
 from torsor.algorithms import articulated, composite
-from torsor.kernel.build import straight_line_frames
-from torsor.kernel.frames import framed
+from torsor.kernel.frames import framed, straight_line_frames
 from torsor.methods import METHODS, method_for
 from torsor.model import zoo
 from torsor.parallel.segments import Segments, serving
@@ -178,7 +177,8 @@ def test_no_pivot_is_below_the_bound(seed):
 
 
 def loops_of(algorithm, model):
-    from torsor.kernel.program import NEVER, compile_program
+    from torsor.kernel.program import compile_program
+    from torsor.kernel.request import NEVER
 
     return compile_program(algorithm, model, unroll=NEVER)
 

@@ -18,6 +18,7 @@ from math import prod
 from torsor.kernel.c_language import Memory, Writer, array, element
 from torsor.kernel.cuda_language import prelude
 from torsor.kernel.loops import Loops
+from torsor.kernel.request import Request
 from torsor.kernel.tape import Code
 from torsor.kernel.trace import LoopCode
 
@@ -51,6 +52,10 @@ class Kernel:
     shape: tuple[int, ...]  # of the output of a state
     bits: int
     trig: str = "accurate"
+
+    @classmethod
+    def of(cls, request: Request, trig: str = "accurate") -> Kernel:
+        return cls(request.code, request.input_sizes, request.shape, request.bits, trig)
 
     @property
     def arrays(self) -> tuple[tuple[str, int], ...]:

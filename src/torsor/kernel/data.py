@@ -29,7 +29,6 @@ from torsor.kernel.frames import Framed
 from torsor.kernel.packing import Packing
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import place_of
 
 # where the numbers of the base begin
 BASE_PLACES = {"g": 0, "frame": 3}
@@ -64,11 +63,6 @@ class KernelData:
     words: NDArray[np.int64]
     owned: tuple[NDArray[Any], ...] = ()
     packing: Packing | None = None
-
-
-def input_shapes(inputs: Sequence[str], model: Model) -> list[tuple[int, ...]]:
-    """The shape of each input for one state."""
-    return [place_of(name).shape(model) for name in inputs]
 
 
 def unrolled_data(shapes: Sequence[tuple[int, ...]], bits: int) -> KernelData:

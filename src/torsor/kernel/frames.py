@@ -24,7 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor.accuracy import may_regroup
 from torsor.errors import ArgumentError
+from torsor.kernel.store import store
 from torsor.linalg import Mat, Scalar, Vec, cos, sin
 from torsor.model.joints import JOINTS, Axial, joint_named
 from torsor.model.links import Link
@@ -162,9 +164,12 @@ def _about_axes(S: Mat) -> Mat:
 
 def framed(model: Model) -> Framed:
     """`reframe`, once per model."""
-    if "frames" not in model.programs:
-        model.programs["frames"] = reframe(model)
-    return model.programs["frames"]
+    return store(model).once("frames", lambda: reframe(model))
+
+
+def straight_line_frames(model: Model) -> Framed:
+    """The model in its short frames, masses regrouped unless that would cost digits."""
+    return regroup(framed(model)) if may_regroup(model) else framed(model)
 
 
 def reframe(model: Model) -> Framed:

@@ -18,24 +18,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from torsor.algorithms import articulated
 from torsor.errors import ArgumentError, DeviceError
 from torsor.kernel import cache
-from torsor.kernel.build import count, loops, shape_of_loops, text_of, unrolled
 from torsor.kernel.cuda import REGISTERS, Kernel, Launch, RolloutKernel
 from torsor.kernel.cuda_language import OPTIONS, TRIGONOMETRY
-from torsor.kernel.data import input_shapes, tree_data
+from torsor.kernel.data import tree_data
 from torsor.kernel.frames import framed
 from torsor.kernel.packing import Packing
-from torsor.kernel.tape import Code, Operations
-from torsor.kernel.trace import LoopCode, shape_of
+from torsor.kernel.request import NEVER, ON_GPU, Request
+from torsor.kernel.store import store
+from torsor.kernel.tape import Operations
+from torsor.kernel.trace import LoopCode
 from torsor.model.model import Model
 from torsor.model.names import Frame
 from torsor.sweeps import Algorithm
 
-# Unrolled code beats the loop on the GPU, by 8 times at 36 freedoms and 2 at 40 of a general arm, where compiling it
-# takes six seconds (bench/results/gpu.json).
-UNROLL_FREEDOMS = 64
-UNROLL_OPERATIONS = 15000
 LONG_CHAIN = 1024  # links of one chain from which on they are worth a thread each
 SCRATCH_SHARE = 0.5  # of the free memory, at most, for the scratch memory of loops
 TUNING = tuple(Launch(threads, registers) for threads in (64, 128, 256) for registers in (64, 80, 96, 128, 168, 255))
@@ -199,13 +197,12 @@ def build(source: str, shared: int = 0) -> Any:
     return function
 
 
-def tree_arguments(kernel: Kernel, model: Model, inputs: tuple[str, ...],
-                   frame: Frame | None = None) -> tuple[Any, ...]:  # fmt: skip
+def tree_arguments(kernel: Kernel, request: Request) -> tuple[Any, ...]:
     """The model's tables, on the device."""
     cp = cupy()
     assert isinstance(kernel.code, LoopCode)
-    shapes = [*input_shapes(inputs, model), kernel.shape]
-    words, tables = tree_data(kernel.code, framed(model), shapes, kernel.bits, frame)
+    shapes = [*request.input_shapes, kernel.shape]
+    words, tables = tree_data(kernel.code, framed(request.model), shapes, kernel.bits, request.frame)
     return (*words, *(cp.asarray(x) for x in tables))
 
 
@@ -243,12 +240,12 @@ class CudaProgram:
     numbers: NaN in one state gives NaN in that state.
     """
 
-    def __init__(self, algorithm: Algorithm, model: Model, inputs: tuple[str, ...], kernel: Kernel,
-                 frame: Frame | None) -> None:  # fmt: skip
-        self.algorithm, self.model, self.inputs, self.kernel, self.frame = algorithm, model, inputs, kernel, frame
+    def __init__(self, request: Request, kernel: Kernel) -> None:
+        self.request, self.kernel = request, kernel
+        self.model, self.inputs, self.frame = request.model, request.inputs, request.frame
         self.launch = _remembered(kernel) or Launch()
         self._modules: dict[tuple[Launch, tuple[bool, ...]], tuple[Any, int]] = {}
-        self._cores = input_shapes(inputs, model)
+        self._cores = request.input_shapes
         self._tree: tuple[Any, ...] | None = None
 
     def __repr__(self) -> str:
@@ -257,7 +254,7 @@ class CudaProgram:
 
     @property
     def name(self) -> str:
-        return self.algorithm.name
+        return self.request.algorithm.name
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -273,12 +270,11 @@ class CudaProgram:
 
     @property
     def operations(self) -> Operations:
-        code = self.kernel.code
-        return Operations.of(code) if isinstance(code, Code) else count(code, framed(self.model), self.frame)
+        return self.request.operations
 
     def source(self, stage: str = "tape") -> str:
         makers: dict[str, Callable[[], str]] = {
-            "tape": lambda: text_of(self.kernel.code), "cuda": lambda: self.kernel.source(self.launch),
+            "tape": lambda: str(self.kernel.code), "cuda": lambda: self.kernel.source(self.launch),
         }  # fmt: skip
         if stage not in makers:
             raise ArgumentError(f"unknown stage {stage!r}; choose one of: {', '.join(makers)}")
@@ -338,7 +334,7 @@ class CudaProgram:
 
     def _loop_arguments(self, blocks: int, launch: Launch, function: Any) -> tuple[int, list[Any]]:
         if self._tree is None:
-            self._tree = tree_arguments(self.kernel, self.model, self.inputs, self.frame)
+            self._tree = tree_arguments(self.kernel, self.request)
         blocks, scratch = scratch_for(self.kernel, self.model, blocks, launch, function)
         return blocks, [*self._tree, scratch]
 
@@ -384,7 +380,7 @@ def _key(kernel: Kernel) -> str:
     """The name in the cache of what tuning found, for this code on this GPU."""
     cp = cupy()
     device = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)["name"]
-    text = repr((text_of(kernel.code), kernel.inputs, kernel.shape, kernel.bits, kernel.trig, device))
+    text = repr((str(kernel.code), kernel.inputs, kernel.shape, kernel.bits, kernel.trig, device))
     return "launch-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -396,46 +392,23 @@ def _remembered(kernel: Kernel) -> Launch | None:
         return None  # no GPU here, or a damaged file
 
 
-def compile_cuda(algorithm: Algorithm, model: Model, *, options: Sequence[str] = (), dtype: str = "float64",
-                 specialised: bool | None = None, frame: Frame | None = None,
-                 trig: str = "accurate") -> CudaProgram:  # fmt: skip
-    """Compile an algorithm for a model and the GPU; `trig` is "accurate" or, in float32, "fast"."""
-    dtype = np.dtype(dtype).name
-    if dtype not in ("float64", "float32"):
-        raise ArgumentError(f"programs compute in float64 or float32, not {dtype}")
+def compile_cuda(request: Request, trig: str = "accurate") -> CudaProgram:
+    """The program of a request; `trig` is "accurate" or, in float32, "fast"."""
     if trig not in TRIGONOMETRY:
         raise ArgumentError(f"trig must be one of: {', '.join(TRIGONOMETRY)}; not {trig!r}")
-    if trig == "fast" and dtype == "float64":
+    if trig == "fast" and request.dtype == "float64":
         raise ArgumentError("fast trigonometry is for float32; float64 has only the accurate one")
-    if model.n == 0:
-        raise ArgumentError(f"{model!r} has no bodies to compute with")
-    if not algorithm.has_loops and specialised is False:
-        raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")
-    if dtype == "float32":
-        framed(model).check_single()
-    inputs = (*algorithm.inputs, *options)
-    code: Code | LoopCode | None = None
-    if specialised or not algorithm.has_loops or (specialised is None and model.nv <= UNROLL_FREEDOMS):
-        code = unrolled(algorithm, model, inputs, frame)
-        if specialised is None and sum(Operations.of(code)) > UNROLL_OPERATIONS and algorithm.has_loops:
-            code = None
-    if isinstance(code, Code):
-        shape = shape_of(code)
-    else:
-        code = loops(algorithm, model, inputs)
-        shape = shape_of_loops(code, model)
-    sizes = tuple((name, prod(core)) for name, core in zip(inputs, input_shapes(inputs, model)))
-    kernel = Kernel(code, sizes, shape, 64 if dtype == "float64" else 32, trig)
-    return CudaProgram(algorithm, model, inputs, kernel, frame)
+    return CudaProgram(request, Kernel.of(request, trig))
 
 
 def call(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple[str, ...], frame: Frame | None) -> Any:
     """Run an algorithm on device arrays, in their own precision; the program is kept with the model."""
     dtype = "float64" if any("float64" in str(getattr(x, "dtype", "")) for x in args) else "float32"
-    key = "cuda", algorithm, frame, dtype, options
-    if key not in model.programs:
-        model.programs[key] = compile_cuda(algorithm, model, options=options, dtype=dtype, frame=frame)
-    return model.programs[key](*args)
+
+    def make() -> CudaProgram:
+        return compile_cuda(Request(algorithm, model, options=options, dtype=dtype, frame=frame, unroll=ON_GPU))
+
+    return store(model).once(("cuda", algorithm, frame, dtype, options), make)(*args)
 
 
 # Rollouts ----------------------------------------------------------------------------------------------------
@@ -469,7 +442,8 @@ def run_rollout(model: Model, kernel: RolloutKernel, modules: dict[Any, Any], ar
         blocks = -(-count // launch.threads)
         if kernel.dynamics:
             if "tree" not in modules:
-                modules["tree"] = tree_arguments(kernel.dynamics, model, ("q", "v", "tau"))
+                request = Request(articulated.forward_dynamics, model, dtype=dtype, unroll=NEVER)
+                modules["tree"] = tree_arguments(kernel.dynamics, request)
             blocks, scratch = scratch_for(kernel.dynamics, model, blocks, launch, modules["kernel"])
             arguments += [*modules["tree"], scratch]
         if count:

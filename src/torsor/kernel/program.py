@@ -8,13 +8,10 @@ the tape behind it is traced only when somebody asks to see it.
 from __future__ import annotations
 
 import functools
-import importlib
 import json
-import math
 import os
-import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,33 +19,19 @@ from numpy.typing import NDArray
 
 from torsor.errors import ArgumentError
 from torsor.kernel import cache, machine
-from torsor.kernel.data import Layout, input_shapes, loop_data, unrolled_data
+from torsor.kernel.data import Layout, loop_data, unrolled_data
 from torsor.kernel.frames import Kind, framed
 from torsor.kernel.gufunc import gufunc, signature
+from torsor.kernel.request import QUICK, Request, Unrolling
 from torsor.model.model import Model
 from torsor.model.names import Frame
 from torsor.outputs import place_of
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
-    from torsor.kernel.build import Build
+    from torsor.kernel.llvm import Target
     from torsor.kernel.tape import Operations
 
-
-class Unrolling(NamedTuple):
-    """Up to how many freedoms, and operations, code is unrolled over one model.
-
-    Unrolled code beats loops by 1.2 to 2.1 times while it fits the caches (bench/results/unrolling.json), but it is
-    compiled for every model anew, 1000 operations in 0.15 s; a loop is shared by all models of its kinds.
-    """
-
-    freedoms: float
-    operations: float
-
-
-QUICK = Unrolling(12, 4500)  # for a call that should not wait long for a model not met before
-PATIENT = Unrolling(40, 6000)  # for a program somebody asked for
-ALWAYS, NEVER = Unrolling(math.inf, math.inf), Unrolling(0, 0)
 # Below this many states a batch is not worth handing to other threads.
 THREAD_STATES = 16384
 
@@ -72,7 +55,9 @@ class Program(functools.partial):
     outline: Outline
     ufunc: np.ufunc  # one thread; it keeps the machine code alive
     entry: tuple[int, int]  # the addresses of the ufunc's inner loop and of its data, good while the ufunc lives
+    lanes: int
     threads: int
+    signature: str
 
     def __repr__(self) -> str:
         how = "unrolled" if self.specialised else "looped"
@@ -80,7 +65,7 @@ class Program(functools.partial):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied as what to compile."""
-        return _compile_again, (self.request, self.threads)
+        return _compile_again, (self.request, self.lanes, self.threads)
 
     def __deepcopy__(self, memo: Any) -> Program:
         return self  # nothing in it can change
@@ -102,10 +87,6 @@ class Program(functools.partial):
         return np.dtype(self.request.dtype)
 
     @property
-    def lanes(self) -> int:
-        return self.request.lanes
-
-    @property
     def specialised(self) -> bool:
         return self.outline.layout is None
 
@@ -114,23 +95,32 @@ class Program(functools.partial):
         return self.outline.shape
 
     @property
-    def signature(self) -> str:
-        return signature(self.request.shapes(self.outline))
-
-    @property
     def operations(self) -> Operations:
-        return self.request.build.operations
+        return self.request.operations
 
     @property
     def operations_per_joint(self) -> dict[Kind, Operations]:
-        return self.request.build.operations_per_joint
+        return self.request.operations_per_joint
 
     @property
     def operations_formula(self) -> str:
-        return self.request.build.operations_formula
+        return self.request.operations_formula
 
     def source(self, stage: str = "tape") -> str:
-        return self.request.build.source(stage)
+        made = Compiler(self.request, self.lanes)
+        makers: dict[str, Callable[[], str]] = {
+            "tape": lambda: str(self.request.code), "llvm": made.ir, "asm": lambda: machine.assembly(made.ir()),
+            "cuda": lambda: _cuda_source(self.request),
+        }  # fmt: skip
+        if stage not in makers:
+            raise ArgumentError(f"unknown stage {stage!r}; choose one of: {', '.join(makers)}")
+        return makers[stage]()
+
+
+def _cuda_source(request: Request) -> str:
+    from torsor.kernel.cuda import Kernel
+
+    return Kernel.of(request).source()
 
 
 class Outline(NamedTuple):
@@ -149,84 +139,6 @@ class Outline(NamedTuple):
         return cls(kernel, tuple(shape), Layout(*layout) if layout else None)
 
 
-class Request:
-    """A program asked for."""
-
-    def __init__(self, algorithm: Algorithm, model: Model, inputs: tuple[str, ...], dtype: str, lanes: int,
-                 unroll: Unrolling, frame: Frame | None) -> None:  # fmt: skip
-        self.algorithm, self.model, self.inputs, self.dtype = algorithm, model, inputs, dtype
-        self.lanes, self.unroll, self.frame = lanes, unroll, frame
-
-    def __getstate__(self) -> dict[str, Any]:
-        """An algorithm goes by the name of its module and its own: its steps are functions that no pickle holds."""
-        home = _home(self.algorithm)
-        if home is None:
-            raise ArgumentError(f"{self.algorithm.name} is not an algorithm of torsor's own, and cannot be pickled")
-        state = {name: x for name, x in vars(self).items() if name != "build"}
-        return state | {"algorithm": home}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        module, _, name = state["algorithm"].rpartition(".")
-        self.__dict__ |= state | {"algorithm": getattr(importlib.import_module(module), name)}
-
-    @property
-    def bits(self) -> int:
-        return 64 if self.dtype == "float64" else 32
-
-    @functools.cached_property
-    def build(self) -> Build:
-        """The code, traced now."""
-        from torsor.kernel.build import Build, loops, unrolled
-        from torsor.kernel.llvm import Target
-        from torsor.kernel.tape import Operations
-
-        host = machine.host()
-        target = Target(self.lanes, self.bits, host.fma, host.x86)
-        code: Any = None
-        if self.may_unroll:
-            code = unrolled(self.algorithm, self.model, self.inputs, self.frame)
-            if self.algorithm.has_loops and sum(Operations.of(code)) > self.unroll.operations:
-                code = None
-        code = code or loops(self.algorithm, self.model, self.inputs)
-        return Build(self.algorithm, self.model, self.inputs, target, code, self.frame)
-
-    @property
-    def may_unroll(self) -> bool:
-        """Whether code for this model alone comes into question."""
-        return not self.algorithm.has_loops or self.model.nv <= self.unroll.freedoms
-
-    def outline(self) -> Outline:
-        """Remembered from an earlier run, or found by tracing."""
-        algorithm, model = _home(self.algorithm), self.model
-        if algorithm is None:
-            return self._trace()
-        code: tuple[Any, ...] = framed(model).kinds, model.n, model.nv
-        if self.may_unroll:
-            code = model.key, self.frame and self.frame.key, self.unroll
-        key = "outline", algorithm, code, self.inputs, self.dtype, self.lanes, machine.host(), cache.SOURCES
-        return Outline.from_json(cache.remembered(repr(key), lambda: self._trace().to_json()))
-
-    def _trace(self) -> Outline:
-        from torsor.kernel.trace import LoopCode
-
-        build = self.build
-        return Outline(build.name(), build.shape, build.code.layout if isinstance(build.code, LoopCode) else None)
-
-    def shapes(self, outline: Outline) -> list[tuple[int, ...]]:
-        """Of the inputs and of the output, for one state."""
-        return [*input_shapes(self.inputs, self.model), outline.shape]
-
-
-def _home(algorithm: Algorithm) -> str | None:
-    """Where one of torsor's own algorithms is defined.  Of any other nobody knows when it changes."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("torsor.algorithms."):
-            for attribute, value in list(vars(module).items()):
-                if value is algorithm:
-                    return f"{name}.{attribute}"
-    return None
-
-
 def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str] = (), dtype: str = "float64",
                     unroll: Unrolling = QUICK, lanes: int | None = None, threads: int = 1,
                     frame: Frame | None = None) -> Program:  # fmt: skip
@@ -238,55 +150,85 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
     threads      how many threads large batches are spread over
     frame        of a Jacobian
     """
-    dtype = np.dtype(dtype).name
-    if dtype not in ("float64", "float32"):
-        raise ArgumentError(f"programs compute in float64 or float32, not {dtype}")
+    return compile_request(Request(algorithm, model, options=options, dtype=dtype, frame=frame, unroll=unroll), lanes,
+                           threads)  # fmt: skip
+
+
+def compile_request(request: Request, lanes: int | None = None, threads: int = 1) -> Program:
+    """The program of a request."""
     if not isinstance(threads, int | np.integer) or threads < 1:
         raise ArgumentError(f"threads must be a number of threads, 1 or more, not {threads!r}")
-    if model.n == 0:
-        raise ArgumentError(f"{model!r} has no bodies to compute with")
     if lanes is not None and lanes not in (1, 2, 4, 8, 16):
         raise ArgumentError(f"lanes must be 1, 2, 4, 8 or 16, not {lanes}")
-    if not algorithm.has_loops and unroll is NEVER:
-        raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")
-    lanes = lanes or machine.host().lanes(64 if dtype == "float64" else 32)
-    inputs = (*algorithm.inputs, *options)
-    return _compiled(Request(algorithm, model, inputs, dtype, lanes, unroll, frame), threads)
-
-
-def _compiled(request: Request, threads: int) -> Program:
-    model, dtype = request.model, request.dtype
-    if request.bits == 32:
-        framed(model).check_single()
-    outline = request.outline()
-    shapes = request.shapes(outline)
+    made = Compiler(request, lanes or machine.host().lanes(request.bits))
+    outline = made.outline()
+    shapes = [*request.input_shapes, outline.shape]
     if outline.layout is None:
         data = unrolled_data(shapes, request.bits)
     else:
-        data = loop_data(outline.layout, framed(model), shapes, request.bits, request.frame)
-    loaded = _loaded(outline.kernel, request)
+        data = loop_data(outline.layout, framed(request.model), shapes, request.bits, request.frame)
+    loaded = _loaded(outline.kernel, made)
     entry = loaded.address, data.words.ctypes.data
-    ufunc = gufunc(*entry, signature(shapes), dtype, request.algorithm.name, "", (loaded, data))
-    program = Program(ufunc if threads == 1 else Threaded(ufunc, request.inputs, outline.shape, dtype, threads))
-    program.request, program.outline, program.ufunc, program.entry = request, outline, ufunc, entry
-    program.threads = threads
+    ufunc = gufunc(*entry, signature(shapes), request.dtype, request.algorithm.name, "", (loaded, data))
+    program = Program(ufunc if threads == 1 else Threaded(ufunc, request.inputs, outline.shape, request.dtype, threads))
+    program.request, program.lanes, program.threads, program.outline = request, made.lanes, threads, outline
+    program.ufunc, program.entry, program.signature = ufunc, entry, signature(shapes)
     return program
 
 
-def _compile_again(request: Request, threads: int) -> Program:
+def _compile_again(request: Request, lanes: int, threads: int) -> Program:
     """What a pickle holds, on a machine that may be another one."""
-    request.lanes = min(request.lanes, machine.host().lanes(request.bits))
-    return _compiled(request, threads)
+    return compile_request(request, min(lanes, machine.host().lanes(request.bits)), threads)
+
+
+class Compiler:
+    """A request in LLVM IR, for so many states side by side."""
+
+    def __init__(self, request: Request, lanes: int) -> None:
+        self.request, self.lanes = request, lanes
+
+    def outline(self) -> Outline:
+        """Remembered from an earlier run, or found by tracing."""
+        if self.request.home is None:
+            return self._traced()
+        key = "outline", *self.request.key, self.lanes, machine.host(), cache.SOURCES
+        return Outline.from_json(cache.remembered(repr(key), lambda: self._traced().to_json()))
+
+    def _traced(self) -> Outline:
+        """A kernel is known by all that decides its text; loops over bodies of the same kinds share one."""
+        from torsor.kernel.trace import LoopCode
+
+        request, code = self.request, self.request.code
+        looped = isinstance(code, LoopCode)
+        more = code.layout if isinstance(code, LoopCode) else request.input_shapes
+        name = machine.name_of(f"{code}|{request.inputs}|{more}|{self.target}")
+        return Outline(name, request.shape, code.layout if isinstance(code, LoopCode) and looped else None)
+
+    @property
+    def target(self) -> Target:
+        from torsor.kernel.llvm import Target
+
+        host = machine.host()
+        return Target(self.lanes, self.request.bits, host.fma, host.x86)
+
+    def ir(self) -> str:
+        from torsor.kernel.llvm_arrays import loop_kernel, unrolled_kernel
+        from torsor.kernel.trace import LoopCode
+
+        request, code = self.request, self.request.code
+        if isinstance(code, LoopCode):
+            return loop_kernel(code, self.target)
+        return unrolled_kernel(code, dict(zip(request.inputs, request.input_shapes)), request.shape, self.target)
 
 
 _machine_code: weakref.WeakValueDictionary[str, machine.Loaded] = weakref.WeakValueDictionary()
 
 
-def _loaded(name: str, request: Request) -> machine.Loaded:
+def _loaded(name: str, made: Compiler) -> machine.Loaded:
     """Machine code is shared by all programs of the same code: a loop kernel by all models of its kinds."""
     loaded = _machine_code.get(name)
     if loaded is None:
-        loaded = _machine_code[name] = machine.load(name, lambda: request.build.ir())
+        loaded = _machine_code[name] = machine.load(name, made.ir)
     return loaded
 
 
@@ -301,7 +243,8 @@ def pool() -> Any:
     return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="torsor")
 
 
-os.register_at_fork(after_in_child=pool.cache_clear)
+if hasattr(os, "register_at_fork"):  # where there is no fork, there is no child
+    os.register_at_fork(after_in_child=pool.cache_clear)
 
 
 class Threaded:

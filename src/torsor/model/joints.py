@@ -130,6 +130,11 @@ class Joint:
         return rng.uniform(-np.pi, np.pi, (size, self.nq))
 
     @property
+    def slides(self) -> bool:
+        """Whether the body's origin can move."""
+        return self.has_pitch or any(unit == METRE for _, unit in self.velocities)
+
+    @property
     def code(self) -> int:
         return JOINTS.index(self)
 

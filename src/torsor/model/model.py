@@ -11,7 +11,6 @@ own frame: `com` is the centre of mass, `inertia` the rotational inertia about i
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -194,19 +193,6 @@ class Model:
         moments = np.linalg.eigvalsh(self.inertia)
         return bool((self.mass == 0).any() or (moments[:, 0] <= 1e-12 * moments[:, 2]).any())
 
-    @cached_property
-    def programs(self) -> dict[Any, Any]:
-        """What has been compiled for this model or an equal one; `torsor.dynamics` keeps and finds it here.
-
-            function                             the algorithm that method="auto" takes
-            (function or algorithm, number type) where a call looks: (for one state, for many, few numbers?)
-            number type                          forward dynamics of one state of few numbers
-            (algorithm, body, type, options)     programs, behind these
-            "segments"; (method, function, names) whether one long chain has segments; by segments or levels
-            "frames"; ("program", function)      the model in its short frames; programs of `torsor.simulate`
-        """
-        return _programs.setdefault(self.key, Programs())
-
     def frame(self, name: str | int | None) -> Frame:
         """The frame of that name: a named one, that of a body (by name or number), or the base's (None)."""
         if name is None:
@@ -351,13 +337,6 @@ class Model:
         joints = ", ".join(f"{count} {JOINTS[code].name}" for code, count in zip(codes, counts))
         bodies = "1 body" if self.n == 1 else f"{self.n} bodies"
         return f"Model({self.name!r}, {bodies}: {joints}; nq={self.nq}, nv={self.nv})"
-
-
-class Programs(dict[Any, Any]):
-    """One dictionary for all models of the same content, released with the last of them."""
-
-
-_programs: weakref.WeakValueDictionary[str, Programs] = weakref.WeakValueDictionary()
 
 
 def _frozen(x: ArrayLike, dtype: Any = np.float64, what: str = "an array of a Model") -> Array:

@@ -9,8 +9,8 @@ import numpy as np
 
 from torsor import study
 from torsor.algorithms import articulated
-from torsor.kernel.build import unrolled
 from torsor.kernel.pointwise import trace
+from torsor.kernel.request import unrolled
 from torsor.kernel.tape import Operations
 from torsor.linalg import Mat, Vec
 from torsor.model import Model, zoo

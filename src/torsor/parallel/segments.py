@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torsor.errors import ArgumentError, TorsorError
 from torsor.kernel import cache, machine
 from torsor.kernel import segments as kernel
-from torsor.kernel.data import INDEX_WORDS, Layout, input_shapes, runtime
+from torsor.kernel.data import INDEX_WORDS, Layout, runtime
 from torsor.kernel.frames import Framed, framed
 from torsor.kernel.gufunc import gufunc, signature
 from torsor.kernel.llvm import Target
@@ -83,7 +83,7 @@ class Segments:
         outline = kernel.Outline.from_json(known)
         words, owned = _data(frames, self.parts, outline, inputs)
         loaded = machine.load(outline.name, lambda: wanted.ir)
-        shapes = [*input_shapes(inputs, model), (model.nv,)]
+        shapes = [*(place_of(name).shape(model) for name in inputs), (model.nv,)]
         self.ufunc = gufunc(
             loaded.address, words.ctypes.data, signature(shapes), "float64", "forward_dynamics", "",
             (loaded, words, owned),

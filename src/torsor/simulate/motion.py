@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics
 from torsor.errors import ArgumentError, SingularError
+from torsor.kernel.store import store
 from torsor.model.model import Model
 from torsor.simulate.coordinates import Coordinates
 from torsor.simulate.forces import Constant, Force
@@ -111,7 +112,4 @@ class Motion:
 
 def compiled(model: Model, function: Callable[..., Array]) -> Program:
     """The program of a function, made once per model."""
-    key = "program", function
-    if key not in model.programs:
-        model.programs[key] = dynamics.compile(model, function)
-    return model.programs[key]
+    return store(model).once(("program", function), lambda: dynamics.compile(model, function))

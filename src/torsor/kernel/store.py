@@ -1,0 +1,51 @@
+"""What has been made for a model: programs, choices, frames.
+
+Models of the same content share one store.  It is released with the last of them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from torsor.model.model import Model
+
+Made = TypeVar("Made")
+NAME = "store"  # of the attribute by which a model keeps its store
+
+
+class Store:
+    """`quick` and `calls` are where `torsor.dynamics` looks first; everything else goes by a key that names it.
+
+    quick    number type -> forward dynamics of one state of few numbers
+    calls    (function or algorithm, number type) -> (for one state, for many, whether a result has few numbers)
+    """
+
+    def __init__(self) -> None:
+        self.quick: dict[str, Any] = {}
+        self.calls: dict[tuple[Any, str], tuple[Any, Any, bool]] = {}
+        self._made: dict[Hashable, Any] = {}
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What was made under a key, made now if it was not."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def found(self, key: Hashable) -> Any:
+        """What was made under a key, or None."""
+        return self._made.get(key)
+
+
+_by_content: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
+
+
+def store(model: Model) -> Store:
+    """The store of a model."""
+    try:
+        return model.__dict__[NAME]
+    except KeyError:
+        made = _by_content.setdefault(model.key, Store())
+        model.__dict__[NAME] = made
+        return made
