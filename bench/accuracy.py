@@ -16,7 +16,7 @@ sys.path.append(str(ROOT / "tests"))
 from stress import family  # noqa: E402
 
 import torsor as ts  # noqa: E402
-from torsor.methods import METHODS, SEGMENTS_FROM  # noqa: E402
+from torsor.dynamics.methods import METHODS, SEGMENTS_FROM  # noqa: E402
 
 STATES = 4
 RAISES = "raises"

@@ -24,9 +24,7 @@ from peers.pinocchio_peer import PinocchioPeer, mirrored
 
 BATCH = 4096
 SETS = 4  # batches of states, used in turn
-FLOAT32 = (
-    2e-2  # the answers of ill-conditioned states in single precision still show that the problem is the same
-)
+FLOAT32 = 2e-2  # the answers of ill-conditioned states in single precision still show that the problem is the same
 
 State = tuple[np.ndarray, ...]  # q (..., nq), then velocities, forces or accelerations (..., nv)
 
@@ -43,8 +41,7 @@ def states(model: ts.Model, batch: int | None = BATCH, sets: int = SETS, seed: i
     rng = np.random.default_rng(seed)
     shape = (model.nv,) if batch is None else (batch, model.nv)
     return [
-        (model.random_configuration(rng, batch), rng.normal(size=shape), rng.normal(size=shape))
-        for _ in range(sets)
+        (model.random_configuration(rng, batch), rng.normal(size=shape), rng.normal(size=shape)) for _ in range(sets)
     ]
 
 
@@ -71,9 +68,7 @@ def pinocchio_batch(model: ts.Model, function: str, sets: list[State]) -> Conten
         parallel(1, pool, x, w, u, out)
         return out
 
-    return Contender(
-        f"pin.{function}(1)", run, columns, lambda result: in_torsor(peer, sets[0], result.T, function)
-    )
+    return Contender(f"pin.{function}(1)", run, columns, lambda result: in_torsor(peer, sets[0], result.T, function))
 
 
 def pinocchio_loop(model: ts.Model, function: str, sets: list[State]) -> Contender:
@@ -124,9 +119,7 @@ def mujoco_rollout(model: ts.Model, sets: list[State]) -> Contender:
     def answer(after):
         return in_torsor(peer, sets[0], (after[:, 0, velocity] - velocities[0]) / step, "aba")
 
-    return Contender(
-        "mujoco.rollout, one Euler step", run, arguments, answer, tolerance=1e-8
-    )  # of (v' - v) / dt
+    return Contender("mujoco.rollout, one Euler step", run, arguments, answer, tolerance=1e-8)  # of (v' - v) / dt
 
 
 def drake(model: ts.Model, function: str, sets: list[State]) -> list[Contender]:

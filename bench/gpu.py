@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 import torsor as ts
-from torsor.kernel.cuda import Launch
-from torsor.kernel.cuda_language import OPTIONS, prelude
-from torsor.kernel.language import fuse
+from torsor.backends.cuda import Launch
+from torsor.backends.cuda_prelude import OPTIONS, prelude
+from torsor.compiler.language import fuse
 
 HERE = Path(__file__).parent
 REFERENCES = HERE / "gpu_reference.npz"

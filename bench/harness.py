@@ -102,9 +102,7 @@ class Report:
         return path
 
 
-def race(
-    case: str, contenders: Sequence[Contender], *, unit: str, per: int = 1, rounds: int = ROUNDS
-) -> list[Row]:
+def race(case: str, contenders: Sequence[Contender], *, unit: str, per: int = 1, rounds: int = ROUNDS) -> list[Row]:
     """Time the contenders against the first of them, the peer.  `per` units of work are done by one call."""
     peer = contenders[0]
     expected = _first_answer(peer)

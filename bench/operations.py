@@ -19,10 +19,10 @@ from plot import FIGURES
 
 from torsor import Model, zoo
 from torsor.algorithms import articulated, udut, walker_orin
-from torsor.kernel.request import unrolled
-from torsor.kernel.tape import Operations
-from torsor.papers import saha_algorithm
+from torsor.compiler.request import unrolled
+from torsor.compiler.tape import Operations
 from torsor.sweeps import Algorithm
+from torsor.theory.papers import saha_algorithm
 
 LENGTHS = range(1, 21)
 TABLE_LENGTHS = (6, 10)

@@ -12,9 +12,7 @@ BENCHMARKS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "names", nargs="*", metavar="name", help=f"some of {', '.join(BENCHMARKS)}; all if none"
-    )
+    parser.add_argument("names", nargs="*", metavar="name", help=f"some of {', '.join(BENCHMARKS)}; all if none")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(BENCHMARKS):

@@ -76,7 +76,5 @@ def python(code: str, cache: str | None = None) -> float:
     """The number that `code` prints, in a fresh interpreter."""
     environment = os.environ | {"PYTHONPYCACHEPREFIX": BYTE_CODE.name} | ({"TORSOR_CACHE": cache} if cache else {})
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     return float(done.stdout)

@@ -1,6 +1,6 @@
 """First steps: an arm, the accelerations its motors cause, and the torques behind them.
 
-    python examples/01_first_steps.py
+python examples/01_first_steps.py
 """
 
 import numpy as np

@@ -43,9 +43,7 @@ def move(q, v, corrected):
         for part in (0.5, 0.5, 1.0):
             qk, vk = (x + part * STEP * dx for x, dx in zip((q, v), slopes[-1]))
             slopes.append((vk, accelerations(qk, vk, force(qk, corrected))))
-        q, v = (
-            x + STEP / 6 * (a + 2 * b + 2 * c + d) for x, a, b, c, d in zip((q, v), *slopes, strict=True)
-        )
+        q, v = (x + STEP / 6 * (a + 2 * b + 2 * c + d) for x, a, b, c, d in zip((q, v), *slopes, strict=True))
     return q
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from torsor.kernel.cuda import Kernel, Launch, RolloutKernel
-from torsor.kernel.data import loop_data, tree_data
+from torsor.backends.cuda import Kernel, Launch, RolloutKernel
+from torsor.compiler.abi import loop_data, tree_data
 
 LANGUAGE = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-ffp-contract=off", "-w"]
 LIBRARY = ["-shared", "-fPIC", "-pthread"]

@@ -1,6 +1,6 @@
 """Runs the CUDA C that torsor writes without a GPU or a compiler: read line by line, as Python over NumPy lanes.
 
-Only the small language of `torsor.kernel.c_language.Writer` is understood: one statement a line, loops and branches
+Only the small language of `torsor.backends.c_language.Writer` is understood: one statement a line, loops and branches
 that all states take alike.
 """
 
@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from torsor.kernel.cuda import TREE_TABLES, TREE_WORDS, Kernel, RolloutKernel
-from torsor.kernel.data import loop_data, tree_data
-from torsor.kernel.elementary import TRIG_LIMIT
+from torsor.backends.cuda import TREE_TABLES, TREE_WORDS, Kernel, RolloutKernel
+from torsor.backends.elementary import TRIG_LIMIT
+from torsor.compiler.abi import loop_data, tree_data
 from torsor.linalg import down_scale
 
 RULES = [
@@ -66,7 +66,6 @@ class Lanes:
     def __setitem__(self, k, x):
         assert 0 <= k < self.numbers.shape[1]
         self.numbers[:, k] = x
-
 
     def after(self, k):
         """What a pointer to number k would be."""

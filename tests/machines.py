@@ -8,8 +8,7 @@ import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import Model, lie, reference
-from torsor.model import zoo
+from torsor import Model, lie, reference, zoo
 from torsor.model.joints import JOINTS, joint_code
 from torsor.sweeps import Algorithm
 

@@ -51,9 +51,7 @@ def kinematics(model, q):
     for i in range(model.n):
         q_i = q[model.q_start[i] : model.q_start[i + 1]]
         dofs = slice(model.v_start[i], model.v_start[i + 1])
-        R_joint, p_joint, omega, v = joint_motion(
-            JOINTS[model.joint[i]].name, q_i, model.axis[i], model.pitch[i]
-        )
+        R_joint, p_joint, omega, v = joint_motion(JOINTS[model.joint[i]].name, q_i, model.axis[i], model.pitch[i])
         if model.parent[i] < 0:
             R0, p0, W, V = EYE, np.zeros(3), np.zeros((3, model.nv)), np.zeros((3, model.nv))
         else:

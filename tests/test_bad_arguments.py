@@ -6,7 +6,7 @@ from machines import difference
 from peers import QUESTIONS, State
 
 import torsor as ts
-from torsor.model import zoo
+from torsor import zoo
 from torsor.model.joints import joint_code
 
 ARM = zoo.panda()  # n = nq = nv = 7

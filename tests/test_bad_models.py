@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from torsor import zoo
 from torsor.errors import ArgumentError, ModelError
-from torsor.model import Model, zoo
+from torsor.model import Model
 
 BALL = {"mass": 1.0, "inertia": (0.1, 0.1, 0.1)}
 INF, NAN = np.inf, np.nan
@@ -285,9 +286,7 @@ GOOD_MODELS = {
     "a flat plate, which meets the triangle inequality with equality": lambda: Model.chain(
         mass=1, inertia=(0.1, 0.2, 0.1 + 0.2)
     ),
-    "a tilted flat plate": lambda: Model.chain(
-        mass=1, inertia=ROTATION @ np.diag([0.1, 0.2, 0.3]) @ ROTATION.T
-    ),
+    "a tilted flat plate": lambda: Model.chain(mass=1, inertia=ROTATION @ np.diag([0.1, 0.2, 0.3]) @ ROTATION.T),
     "a tilted rod": lambda: Model.chain(
         mass=1, inertia=ROTATION @ np.diag([0.0, 0.2, 0.2]) @ ROTATION.T, allow_degenerate=True
     ),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torsor as ts
-from torsor.parallel.change_of_basis import change_of_basis
+from torsor.theory.change_of_basis import change_of_basis
 
 ROUNDING = 1e-9  # dense algebra on random matrices of condition up to 1e4
 

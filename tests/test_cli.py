@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import torsor
+from torsor import zoo
 from torsor.cli import FAILED, INTERRUPTED, main
-from torsor.model import zoo
 from torsor.simulate import Trajectory, simulate
 
 SOURCE = str(Path(torsor.__file__).parent.parent)
@@ -166,7 +166,7 @@ def test_papers_agree_and_are_drawn(tmp_path, capsys):
 
 
 def test_a_paper_that_differs_fails_the_command(capsys, monkeypatch):
-    from torsor.papers import lee2007
+    from torsor.theory.papers import lee2007
 
     monkeypatch.setattr(lee2007, "HALF_DIGIT", 1e-12)
     assert main(["papers", "Lee"]) == FAILED

@@ -7,7 +7,7 @@ import pytest
 from machines import UNEVEN_ARMS, difference, floating_tree, with_first_joint
 
 import torsor as ts
-from torsor.model import zoo
+from torsor import zoo
 from torsor.model.joints import JOINTS
 
 # Both methods solve systems of condition 1e3 or so along different ways.

@@ -13,14 +13,13 @@ import pytest
 from machines import MACHINES, difference
 
 import torsor as ts
-from torsor import reference
+from torsor import reference, zoo
+from torsor.backends import gpu
+from torsor.backends.cuda import Launch
+from torsor.compiler.frames import framed
 from torsor.dynamics import ALGORITHMS
-from torsor.kernel import gpu
-from torsor.kernel.cuda import Launch
-from torsor.kernel.frames import framed
-from torsor.model import zoo
 from torsor.outputs import Path
-from torsor.rollouts import gpu_kernel, law_of
+from torsor.simulate.rollout import gpu_kernel, law_of
 
 # Multiply-adds are rounded once on one side and twice on the other; M^-1 of a random tree loses three digits.
 ROUNDING = 1e-11

@@ -53,9 +53,7 @@ def frame_of_link(model, name):
 
 
 @pytest.mark.parametrize("convention", ["craig", "standard"])
-@pytest.mark.parametrize(
-    "variable", [*([v] * N for v in VARIABLES), ["theta", "d", "alpha", "a", "theta", "d"]]
-)
+@pytest.mark.parametrize("variable", [*([v] * N for v in VARIABLES), ["theta", "d", "alpha", "a", "theta", "d"]])
 def test_q_adds_to_the_variable_of_each_row(convention, variable):
     rng = np.random.default_rng(1)
     table, q = random_table(rng), rng.normal(size=N)
@@ -72,16 +70,12 @@ def test_mass_properties_are_those_given_in_the_dh_frame(convention, variable):
     rng = np.random.default_rng(2)
     table, q = random_table(rng), rng.normal(size=N)
     com, inertia = rng.normal(size=(N, 3)), random_inertias(rng)
-    model = Model.from_dh(
-        convention=convention, variable=variable, mass=1.0, com=com, inertia=inertia, **table
-    )
+    model = Model.from_dh(convention=convention, variable=variable, mass=1.0, com=com, inertia=inertia, **table)
     bodies = oracle.kinematics(model, q)
     for k, T in enumerate(dh_poses(convention, table, [variable] * N, q)):
         R, p = bodies[k][:2]
         assert np.abs(p + R @ model.com[k] - (T[:3, 3] + T[:3, :3] @ com[k])).max() < 10 * TOLERANCE
-        assert (
-            np.abs(R @ model.inertia[k] @ R.T - T[:3, :3] @ inertia[k] @ T[:3, :3].T).max() < 100 * TOLERANCE
-        )
+        assert np.abs(R @ model.inertia[k] @ R.T - T[:3, :3] @ inertia[k] @ T[:3, :3].T).max() < 100 * TOLERANCE
 
 
 def test_sahas_r_is_the_opposite_of_com():
@@ -111,9 +105,7 @@ def test_craigs_frames_are_the_bodies_own():
 
 
 def test_standard_frames_are_kept():
-    model = Model.from_dh(
-        convention="standard", a=0.2, n=3, names=["x", "y", "z"], mass=1.0, inertia=(1, 1, 1)
-    )
+    model = Model.from_dh(convention="standard", a=0.2, n=3, names=["x", "y", "z"], mass=1.0, inertia=(1, 1, 1))
     assert list(model.frames) == ["x/dh", "y/dh", "z/dh"]
 
 

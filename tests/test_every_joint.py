@@ -7,7 +7,7 @@ from machines import difference
 import torsor as ts
 from torsor import zoo
 from torsor.dynamics import ALGORITHMS
-from torsor.methods import METHODS
+from torsor.dynamics.methods import METHODS
 from torsor.model.joints import JOINTS
 from torsor.outputs import Path
 from torsor.simulate import METHODS as INTEGRATORS

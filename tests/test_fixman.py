@@ -10,10 +10,10 @@ from mpmath import mp
 from peers import State
 
 import torsor as ts
+from torsor import zoo
 from torsor.algorithms import articulated, composite, fixman
-from torsor.fixman.rigid import relax
-from torsor.kernel.program import compile_program
-from torsor.model import zoo
+from torsor.backends.cpu import compile_program
+from torsor.theory.fixman.rigid import relax
 
 # Rounding times the condition of single bodies' inertias (inverted here, unlike in the articulated sweeps).
 ROUNDING = 1e-11

@@ -7,13 +7,12 @@ import pytest
 from machines import difference
 
 import torsor as ts
-from torsor import lie
-from torsor.fixman import parameters
-from torsor.fixman.parameters import ALPHA, BETA, GAMMA, NAMES, A
-from torsor.fixman.rigid import relax_dh
-from torsor.model import zoo
-from torsor.model.zoo.polypeptide import hold
-from torsor.papers import lee2007
+from torsor import lie, zoo
+from torsor.theory.fixman import parameters
+from torsor.theory.fixman.parameters import ALPHA, BETA, GAMMA, NAMES, A
+from torsor.theory.fixman.rigid import relax_dh
+from torsor.theory.papers import lee2007
+from torsor.zoo.polypeptide import hold
 
 ROUNDING = 1e-12
 INVERSE = 1e-10  # times the condition of M, up to 1e4 here

@@ -5,7 +5,8 @@ import pytest
 from machines import difference
 
 import torsor as ts
-from torsor.fixman.points import (
+from torsor import zoo
+from torsor.theory.fixman.points import (
     PLANAR,
     SPATIAL,
     planar_derivatives,
@@ -14,7 +15,6 @@ from torsor.fixman.points import (
     relax_spatial,
     spatial_positions,
 )
-from torsor.model import zoo
 
 ROUNDING = 1e-11  # the condition of M is 1e3 at most here
 N = 6

@@ -8,8 +8,8 @@ from mpmath import mp
 from peers import State
 
 import torsor as ts
+from torsor import zoo
 from torsor.algorithms import articulated, composite, coriolis, energy, kinematics, newton_euler, ploen_park
-from torsor.model import zoo
 
 DIGITS = 50
 TOLERANCE = 1e-13  # relative to the largest entry of the answer
@@ -43,9 +43,7 @@ STEPS = {
 }
 
 
-@pytest.fixture(
-    scope="module", params=[*MODELS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_MODELS)]
-)
+@pytest.fixture(scope="module", params=[*MODELS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_MODELS)])
 def model(request):
     return (MODELS | MORE_MODELS)[request.param]()
 
@@ -111,8 +109,7 @@ def test_forward_dynamics_under_external_wrenches_is_as_precise(model, state, me
 def test_composite_and_articulated_steps_agree_to_all_digits(model, state):
     """M^-1 from one algorithm times M from another, with 50 digits: no misprint can hide in the last one."""
     M, M_inverse = (
-        exactly(algorithm, model, state)
-        for algorithm in (composite.mass_matrix, articulated.inverse_mass_matrix)
+        exactly(algorithm, model, state) for algorithm in (composite.mass_matrix, articulated.inverse_mass_matrix)
     )
     with mp.workdps(DIGITS):
         assert np.max(abs(M_inverse @ M - np.eye(model.nv))) <= mpmath.mpf(10) ** (10 - DIGITS)

@@ -17,9 +17,8 @@ from peers import State
 from scipy.integrate import solve_ivp
 
 import torsor as ts
-from torsor import Model, lie
+from torsor import Model, lie, zoo
 from torsor.algorithms import composite, energy, kinematics
-from torsor.model import zoo
 from torsor.model.joints import JOINTS
 from torsor.sweeps import way_to_base
 
@@ -211,9 +210,7 @@ def test_momentum_rate_is_the_sum_of_gravity_and_external_wrenches(floater):
     state = State.random(floater, seed=7)
     q, v, tau = state.q, state.v, internal(floater, state.tau)
     qdd = ts.forward_dynamics(floater, q, v, tau, external=state.external)
-    rate = time_derivative(
-        lambda t: extended(energy.momentum, floater, q=floater.integrate(q, t * v), v=v + t * qdd)
-    )
+    rate = time_derivative(lambda t: extended(energy.momentum, floater, q=floater.integrate(q, t * v), v=v + t * qdd))
     weight = floater.mass.sum() * floater.gravity
     expected = np.concatenate([np.cross(ts.center_of_mass(floater, q), weight), weight])
     for pose, F in zip(ts.body_poses(floater, q), state.external):
@@ -454,9 +451,9 @@ def coaxial(axis, turn):
 SINGULAR = {
     "coaxial joints": lambda: coaxial((0.0, 0.0, 1.0), (0.0, 0.0, 0.0)),
     "coaxial joints, skew axes": lambda: coaxial((1.0, 2.0, -3.0), (0.3, 0.4, 0.5)),
-    "point mass on a ball joint": lambda: Model.builder(allow_degenerate=True)
-    .add("ghost", joint="spherical", mass=1.0, com=(0.5, 0.0, 0.0))
-    .build(),
+    "point mass on a ball joint": lambda: (
+        Model.builder(allow_degenerate=True).add("ghost", joint="spherical", mass=1.0, com=(0.5, 0.0, 0.0)).build()
+    ),
 }
 
 

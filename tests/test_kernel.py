@@ -16,16 +16,16 @@ import pytest
 import torsor as ts
 from torsor import zoo
 from torsor.algorithms import composite, discrete_mechanics
+from torsor.backends import codegen
+from torsor.backends.cpu import compile_program
+from torsor.backends.elementary import TRIG_LIMIT
+from torsor.backends.llvm import Target
+from torsor.backends.llvm_arrays import loop_kernel
+from torsor.backends.pointwise import compile_pointwise, trace
+from torsor.compiler.frames import reframe, regroup
+from torsor.compiler.tape import Code, Operations, Tape
+from torsor.compiler.trace import looped, unroll
 from torsor.dynamics import ALGORITHMS
-from torsor.kernel import machine
-from torsor.kernel.elementary import TRIG_LIMIT
-from torsor.kernel.frames import reframe, regroup
-from torsor.kernel.llvm import Target
-from torsor.kernel.llvm_arrays import loop_kernel
-from torsor.kernel.pointwise import compile_pointwise, trace
-from torsor.kernel.program import compile_program
-from torsor.kernel.tape import Code, Operations, Tape
-from torsor.kernel.trace import looped, unroll
 from torsor.linalg import cos, log, sin
 from torsor.reference import evaluate
 
@@ -142,7 +142,7 @@ def test_a_state_gives_the_same_bits_anywhere(specialised):
     model = zoo.stanford()
     rng = np.random.default_rng(5)
     states = [model.random_configuration(rng, size=37), *rng.normal(size=(2, 37, model.nv))]
-    widths = [lanes for lanes in (1, 2, 4, 8) if lanes <= machine.host().lanes(64)]
+    widths = [lanes for lanes in (1, 2, 4, 8) if lanes <= codegen.host().lanes(64)]
     programs = [ts.compile(model, ts.forward_dynamics, specialised=specialised, lanes=lanes) for lanes in widths]
     expected = programs[-1](*states)
     for program in programs:
@@ -240,7 +240,7 @@ def test_entries_of_a_matrix_have_the_same_bits_in_any_lane(function, specialise
     model = zoo.random_tree(6, seed=3)
     rng = np.random.default_rng(4)
     states = [model.random_configuration(rng, 21), rng.normal(size=(21, model.nv))]
-    widths = [lanes for lanes in (1, 2, 4, 8) if lanes <= machine.host().lanes(64)]
+    widths = [lanes for lanes in (1, 2, 4, 8) if lanes <= codegen.host().lanes(64)]
     programs = [ts.compile(model, function, specialised=specialised, lanes=lanes) for lanes in widths]
     states = states[: len(programs[0].inputs)]
     expected = programs[-1](*states)
@@ -349,7 +349,7 @@ def test_a_misspelled_name_in_a_step_raises():
 def test_every_stage_can_be_read():
     program = ts.compile(zoo.planar3(), ts.forward_dynamics)
     assert "sin(" in program.source("tape")
-    assert "llvm.fma" in program.source("llvm") or not machine.host().fma
+    assert "llvm.fma" in program.source("llvm") or not codegen.host().fma
     assert "ret" in program.source("asm")
     with pytest.raises(ts.ArgumentError, match="unknown stage 'cobol'"):
         program.source("cobol")
@@ -359,10 +359,10 @@ def test_every_stage_can_be_read():
 # Other machines --------------------------------------------------------------------------------------------------
 
 HOSTS = {
-    "x86 without AVX": machine.Host("x86_64-unknown-linux-gnu", "x86-64", "+sse2"),
-    "AVX2": machine.Host("x86_64-unknown-linux-gnu", "haswell", "+avx2,+fma"),
-    "AVX-512": machine.Host("x86_64-unknown-linux-gnu", "skylake-avx512", "+avx512f,+avx512dq,+avx512vl,+fma,+avx2"),
-    "64-bit ARM": machine.Host("aarch64-unknown-linux-gnu", "generic", "+neon"),
+    "x86 without AVX": codegen.Host("x86_64-unknown-linux-gnu", "x86-64", "+sse2"),
+    "AVX2": codegen.Host("x86_64-unknown-linux-gnu", "haswell", "+avx2,+fma"),
+    "AVX-512": codegen.Host("x86_64-unknown-linux-gnu", "skylake-avx512", "+avx512f,+avx512dq,+avx512vl,+fma,+avx2"),
+    "64-bit ARM": codegen.Host("aarch64-unknown-linux-gnu", "generic", "+neon"),
 }
 
 
@@ -373,7 +373,7 @@ def test_code_for_other_machines(name, bits):
     target = Target(host.lanes(bits), bits, host.fma, host.x86)
     assert target.lanes == {"AVX-512": 512, "AVX2": 256}.get(name, 128) // bits
     code = looped(ALGORITHMS[ts.inverse_dynamics], ("q", "v", "qdd"), reframe(zoo.random_tree(5, 3)).kinds)
-    text = machine.assembly(loop_kernel(code, target), host)
+    text = codegen.assembly(loop_kernel(code, target), host)
     assert ("fmla" in text) == (name == "64-bit ARM")
     assert ("zmm" in text) == (name == "AVX-512")
     assert ("vfmadd" in text) == (name in ("AVX2", "AVX-512"))
@@ -383,14 +383,14 @@ def test_code_without_fma_runs_here_too():
     """What a machine without multiply-add would compute, computed on this one."""
     model = zoo.planar3()
     q, v, tau = np.random.default_rng(0).normal(size=(3, 9, 3))
-    from torsor.kernel.data import unrolled_data
-    from torsor.kernel.gufunc import gufunc
-    from torsor.kernel.llvm_arrays import unrolled_kernel
+    from torsor.backends.gufunc import gufunc
+    from torsor.backends.llvm_arrays import unrolled_kernel
+    from torsor.compiler.abi import unrolled_data
 
     code = unroll(ALGORITHMS[ts.forward_dynamics], reframe(model), ("q", "v", "tau"))
-    target = Target(2, 64, fma=False, x86=machine.host().x86)
+    target = Target(2, 64, fma=False, x86=codegen.host().x86)
     ir = unrolled_kernel(code, dict.fromkeys(("q", "v", "tau"), (3,)), (3,), target)
-    loaded = machine.load(machine.name_of(f"no fma {code}"), lambda: ir)
+    loaded = codegen.load(codegen.name_of(f"no fma {code}"), lambda: ir)
     data = unrolled_data([(3,)] * 4, 64)
     ufunc = gufunc(loaded.address, data.words.ctypes.data, "(3),(3),(3)->(3)", "float64", "fd", "", (loaded, data))
     assert relative(ufunc(q, v, tau), ts.forward_dynamics(model, q, v, tau)) < SAME_STEPS
@@ -455,7 +455,7 @@ import sys, numpy as np, torsor as ts
 m = ts.zoo.{model}()
 x = np.full(m.nq, 0.5)
 print(ts.forward_dynamics(m, x, x[: m.nv], x[: m.nv]).tolist())
-heavy = ("llvmlite", "torsor.kernel.trace", "torsor.kernel.tape")
+heavy = ("llvmlite", "torsor.compiler.trace", "torsor.compiler.tape")
 print([name for name in heavy if name in sys.modules], file=sys.stderr)
 p = ts.compile(m, ts.forward_dynamics)
 print(p, p.operations, len(p.source("llvm")))
@@ -463,7 +463,7 @@ print(p, p.operations, len(p.source("llvm")))
     done = [in_a_new_process(tmp_path, script, both=True) for _ in range(2)]
     assert done[0].stdout == done[1].stdout
     assert "llvmlite" in done[0].stderr
-    links_itself = sys.platform == "linux" and machine.host().x86  # elsewhere LLVM loads what it has made
+    links_itself = sys.platform == "linux" and codegen.host().x86  # elsewhere LLVM loads what it has made
     assert done[1].stderr.strip() == ("[]" if links_itself else "['llvmlite']")
 
 

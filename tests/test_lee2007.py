@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import torsor as ts
-from torsor.model import zoo
+from torsor import zoo
 
 # Half a unit of the last printed digit, and a little more: the paper rounds its poses twice, to four digits
 # and then to three (0.91948 is printed as 0.920); and M_66 of the PUMA is an exact tie.
@@ -133,9 +133,7 @@ MACHINES = {
     "PUMA 560": (zoo.puma560, PUMA_POSES, PUMA_MASS, PUMA_INVERSE),
     "polypeptide": (zoo.polypeptide, POLYPEPTIDE_POSES, POLYPEPTIDE_MASS, POLYPEPTIDE_INVERSE),
 }
-each_machine = pytest.mark.parametrize(
-    ("build", "poses", "mass", "inverse"), MACHINES.values(), ids=MACHINES.keys()
-)
+each_machine = pytest.mark.parametrize(("build", "poses", "mass", "inverse"), MACHINES.values(), ids=MACHINES.keys())
 
 
 def half_digits(printed):

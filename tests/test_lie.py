@@ -178,8 +178,7 @@ def test_casadi_symbols(samples, name, arguments, value):
 def test_lists_and_integers_are_doubles(name, arguments, value):
     lengths, three = {"w": 3, "angles": 3, "V": 6, "q": 4, "q2": 4}, ("R", "[w]")
     integers = [
-        np.arange(1, 1 + lengths[a]) if a in lengths else np.eye(3 if a in three else 4, dtype=int)
-        for a in arguments
+        np.arange(1, 1 + lengths[a]) if a in lengths else np.eye(3 if a in three else 4, dtype=int) for a in arguments
     ]
     from_integers, from_lists = (getattr(lie, name)(*xs) for xs in (integers, [x.tolist() for x in integers]))
     assert from_integers.dtype == from_lists.dtype == np.float64
@@ -411,9 +410,7 @@ class Counted:
 
         return call
 
-    __add__, __sub__, __mul__, __truediv__ = map(
-        _binary, (operator.add, operator.sub, operator.mul, operator.truediv)
-    )
+    __add__, __sub__, __mul__, __truediv__ = map(_binary, (operator.add, operator.sub, operator.mul, operator.truediv))
     __radd__, __rsub__, __rmul__, __rtruediv__ = map(
         _reflected, (operator.add, operator.sub, operator.mul, operator.truediv)
     )

@@ -8,12 +8,12 @@ from mpmath import mp
 from scipy.integrate import quad
 
 import torsor as ts
+from torsor import zoo
 from torsor.algorithms import articulated
 from torsor.algorithms.log_det_gradient import log_det_gradient
-from torsor.fixman.points import relax_spatial
-from torsor.kernel.program import compile_program
-from torsor.model import zoo
+from torsor.backends.cpu import compile_program
 from torsor.model.joints import JOINTS
+from torsor.theory.fixman.points import relax_spatial
 
 # float64 against differences with 50 digits, which are exact to 1e-20
 ROUNDING = 1e-11

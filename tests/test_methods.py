@@ -6,10 +6,10 @@ from machines import difference
 
 import torsor as ts
 from torsor import zoo
-from torsor.accuracy import EVEN, pivot_ratio
-from torsor.kernel.request import unrolled
-from torsor.kernel.tape import Operations
-from torsor.methods import METHODS, MOST_FREEDOMS, SETTLED, automatic, method_for
+from torsor.compiler.request import unrolled
+from torsor.compiler.tape import Operations
+from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, SETTLED, automatic, method_for
+from torsor.model.conditioning import EVEN, pivot_ratio
 
 IDENTITY = 1e-12
 FUNCTIONS = [ts.forward_dynamics, ts.mass_solve]

@@ -105,9 +105,7 @@ def test_sorting_keeps_names_and_numbers_with_their_bodies():
     ordered = zoo.random_tree(12, 5)
     shuffle = np.random.default_rng(0).permutation(12)
     place = np.append(np.argsort(shuffle), -1)
-    rows = {
-        key: getattr(ordered, key)[shuffle] for key in ("axis", "pitch", "R", "p", "mass", "com", "inertia")
-    }
+    rows = {key: getattr(ordered, key)[shuffle] for key in ("axis", "pitch", "R", "p", "mass", "com", "inertia")}
     joints = [JOINTS[code].name for code in ordered.joint[shuffle]]
     names = [ordered.names[i] for i in shuffle]
     model = Model.tree(place[ordered.parent[shuffle]], joints, names=names, **rows)
@@ -131,9 +129,7 @@ def test_builder_and_arrays_make_the_same_model():
     builder = Model.builder(arrays.name)
     for i in range(arrays.n):
         parent = None if arrays.parent[i] < 0 else arrays.names[arrays.parent[i]]
-        columns = {
-            key: getattr(arrays, key)[i] for key in ("axis", "R", "p", "mass", "com", "inertia", "pitch")
-        }
+        columns = {key: getattr(arrays, key)[i] for key in ("axis", "R", "p", "mass", "com", "inertia", "pitch")}
         builder.add(arrays.names[i], parent, JOINTS[arrays.joint[i]].name, **columns)
     assert builder.build() == arrays
 
@@ -179,12 +175,7 @@ def test_fixed_bodies_stay_as_frames_where_they_were():
 
 
 def test_what_is_fixed_to_the_base_is_a_frame_of_the_base():
-    model = (
-        Model.builder()
-        .add("pedestal", None, "fixed", p=(0, 0, 1), mass=50)
-        .add("arm", "pedestal", **BALL)
-        .build()
-    )
+    model = Model.builder().add("pedestal", None, "fixed", p=(0, 0, 1), mass=50).add("arm", "pedestal", **BALL).build()
     assert model.frames["pedestal"].body == -1
     assert model.parent.tolist() == [-1]
     assert model.p.tolist() == [[0, 0, 1]]
@@ -219,12 +210,7 @@ def test_long_runs_of_fixed_bodies_merge():
 
 def test_frames_may_sit_on_bodies_fixed_bodies_and_the_base():
     builder = Model.builder().add("arm", p=(1, 0, 0), **BALL).add("hand", "arm", "fixed", p=(0, 1, 0))
-    model = (
-        builder.frame("tip", "hand", p=(0, 0, 1))
-        .frame("eye", "arm")
-        .frame("camera", None, p=(5, 5, 5))
-        .build()
-    )
+    model = builder.frame("tip", "hand", p=(0, 0, 1)).frame("eye", "arm").frame("camera", None, p=(5, 5, 5)).build()
     assert model.frame("tip").p.tolist() == [0, 1, 1]
     assert model.frame("eye").body == 0
     assert model.frame("camera").body == -1
@@ -321,9 +307,7 @@ def test_random_quaternions_are_unit_and_uniform():
     model = Model.chain("spherical", **BALL)
     q = model.random_configuration(0, 20_000)
     assert np.abs(np.linalg.norm(q, axis=-1) - 1).max() < ROUNDING
-    assert (
-        np.abs(q.T @ q / len(q) - np.eye(4) / 4).max() < 0.01
-    )  # 1/sqrt(20000) is 0.007, times 0.2 of spread
+    assert np.abs(q.T @ q / len(q) - np.eye(4) / 4).max() < 0.01  # 1/sqrt(20000) is 0.007, times 0.2 of spread
 
 
 def test_random_configuration_is_reproducible():

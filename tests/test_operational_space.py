@@ -7,7 +7,7 @@ from machines import difference
 import torsor as ts
 from torsor import reference, zoo
 from torsor.algorithms import composite, kinematics, operational_space
-from torsor.kernel.program import compile_program
+from torsor.backends.cpu import compile_program
 
 IDENTITY = 1e-12
 # After inverting the 6x6 or 12x12 inertia: rounding times its condition, below 1e3 for the states here.

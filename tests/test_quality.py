@@ -1,4 +1,4 @@
-"""The linter and the type checker, run as tests."""
+"""The linter, the formatter and the type checker, run as tests."""
 
 import subprocess
 import sys
@@ -9,7 +9,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 TOOLS = {
-    "ruff": ["ruff", "check", "src", "tests", "bench", "examples"],
+    "ruff check": ["ruff", "check", "src", "tests", "bench", "examples"],
+    "ruff format": ["ruff", "format", "--check", "src", "tests", "bench", "examples"],
     "mypy": ["mypy"],  # pyproject.toml says on what
 }
 

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import torsor
+from torsor import zoo
 from torsor.errors import ArgumentError, ModelError
-from torsor.model import Model, zoo
+from torsor.model import Model
 from torsor.simulate import METHODS, Constant, RecordingError, Simulation, Trajectory, simulate
 from torsor.simulate.recording import PREFIX
 
@@ -81,7 +82,7 @@ def test_a_file_cut_at_any_byte_opens_with_its_whole_chunks(tmp_path):
 
 RUN = """
     import sys
-    from torsor.model import zoo
+    from torsor import zoo
     from torsor.simulate import simulate
     simulate(zoo.point_chain(2), [0.4, 0.3], duration=40.0, dt=0.002, chunk=32, record=sys.argv[1])
 """

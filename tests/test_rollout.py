@@ -9,9 +9,9 @@ import pytest
 from machines import difference
 
 import torsor as ts
-from torsor.kernel.frames import framed
-from torsor.model import zoo
-from torsor.rollouts import gpu_kernel, law_of, step_inputs
+from torsor import zoo
+from torsor.compiler.frames import framed
+from torsor.simulate.rollout import gpu_kernel, law_of, step_inputs
 
 ROUNDING = 1e-11  # twenty steps of 1 ms, in float64
 DT, STEPS, EVERY = 1e-3, 20, 5
@@ -79,7 +79,7 @@ def test_rollout_takes_the_steps_of_its_definition(integrator):
 @pytest.mark.parametrize("integrator", INTEGRATORS)
 def test_large_models_take_the_same_steps(integrator):
     """The step around a loop kernel is the step with the dynamics written out in it."""
-    from torsor.rollouts import _looped_mover, _unrolled_mover
+    from torsor.simulate.rollout import _looped_mover, _unrolled_mover
 
     q, v, tau = start(ARM)
     law = law_of(ARM, small_feedback(ARM))

@@ -7,7 +7,7 @@ import pytest
 from machines import difference
 
 import torsor as ts
-from torsor.model import zoo
+from torsor import zoo
 from torsor.parallel.branches import main_chain
 from torsor.parallel.chain import RUN, runs_of
 from torsor.parallel.engine import Engine
@@ -101,9 +101,7 @@ def test_a_solver_may_be_called_again(tree):
     assert np.array_equal(solver(first), before)
 
 
-@pytest.mark.parametrize(
-    "joints", [("revolute",), ("helical", "planar"), pytest.param(None, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("joints", [("revolute",), ("helical", "planar"), pytest.param(None, marks=pytest.mark.slow)])
 def test_log_det_in_levels(joints):
     model = zoo.random_chain(9, 3, joints=joints)
     q = state(model)["q"]

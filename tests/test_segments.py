@@ -7,15 +7,15 @@ import pytest
 from machines import UNEVEN_ARMS, difference, extended, with_first_joint
 
 import torsor as ts
+from torsor import zoo
 from torsor.algorithms import articulated
 from torsor.algorithms import segments as sg
-from torsor.kernel import machine
-from torsor.kernel.frames import Kind, reframe
-from torsor.kernel.llvm import Target
-from torsor.kernel.segments import Kernel
+from torsor.backends import codegen
+from torsor.backends.llvm import Target
+from torsor.compiler.frames import Kind, reframe
 from torsor.linalg import Mat, Vec
-from torsor.model import zoo
 from torsor.model.joints import JOINTS
+from torsor.parallel.segment_kernel import Kernel
 from torsor.parallel.segments import HEAD, LENGTH, Segments, cut
 from torsor.spatial import Inertia, Spatial
 
@@ -26,7 +26,7 @@ LONG = 1e-13
 # Neighbours whose masses differ by 1e6 cost up to six digits of sixteen, by any method.
 UNEVEN = 1e-10
 SINGLE = 1e-4
-WIDEST = max(4, machine.host().lanes(64))  # what the method takes by itself
+WIDEST = max(4, codegen.host().lanes(64))  # what the method takes by itself
 
 
 def by_segments(model, *state, **options):
@@ -235,15 +235,15 @@ def test_few_bodies_are_left_to_the_head():
 @pytest.mark.parametrize(
     ("host", "fetch"),
     [
-        (machine.Host("x86_64-unknown-linux-gnu", "haswell", "+avx2,+fma"), "prefetcht1"),
-        (machine.Host("aarch64-unknown-linux-gnu", "generic", "+neon"), "prfm"),
+        (codegen.Host("x86_64-unknown-linux-gnu", "haswell", "+avx2,+fma"), "prefetcht1"),
+        (codegen.Host("aarch64-unknown-linux-gnu", "generic", "+neon"), "prfm"),
     ],
     ids=["AVX2", "64-bit ARM"],
 )
 def test_code_for_other_machines(host, fetch):
     kinds = (Kind("revolute", "xz"),)
     kernel = Kernel(kinds, kinds, kinds[0], ("q", "v", "tau"), Target(4, 64, host.fma, host.x86))
-    text = machine.assembly(kernel.ir, host)
+    text = codegen.assembly(kernel.ir, host)
     assert fetch in text
     assert ("mxcsr" in text) == host.x86  # subnormals are flushed, and the mode restored
 

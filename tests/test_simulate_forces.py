@@ -7,8 +7,9 @@ import pytest
 from scipy.integrate import simpson
 
 import torsor as ts
+from torsor import zoo
 from torsor.errors import ArgumentError
-from torsor.model import Model, zoo
+from torsor.model import Model
 from torsor.simulate import (
     PD,
     ComputedTorque,

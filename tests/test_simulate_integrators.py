@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.integrate import DOP853, RK45
 
-from torsor import momentum
+from torsor import momentum, zoo
 from torsor.errors import ArgumentError, SingularError
-from torsor.model import Model, zoo
+from torsor.model import Model
 from torsor.simulate import METHODS, Constant, Friction, Simulation, Spring, simulate
 from torsor.simulate.adams import HIGHEST, Adams
 from torsor.simulate.coordinates import Coordinates

@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 from machines import MACHINES, difference
 
-from torsor import Model, dynamics, lie, reference
+from torsor import Model, dynamics, lie, reference, zoo
 from torsor.algorithms import discrete_mechanics as mechanics
+from torsor.backends.cpu import compile_program
+from torsor.compiler.request import ALWAYS, NEVER
 from torsor.errors import SingularError
-from torsor.kernel.program import compile_program
-from torsor.kernel.request import ALWAYS, NEVER
 from torsor.linalg import Vec
-from torsor.model import zoo
 from torsor.model.joints import JOINTS, joint_named
 from torsor.simulate import simulate
 from torsor.simulate.coordinates import Coordinates

@@ -8,7 +8,7 @@ from machines import difference
 import torsor as ts
 from torsor import reference, zoo
 from torsor.algorithms import articulated, newton_euler, ploen_park_forward, square_factor, udut
-from torsor.kernel.program import compile_program
+from torsor.backends.cpu import compile_program
 
 # Thirty bodies of every joint type, interpreted: no compiling.
 LARGE = {

@@ -9,9 +9,10 @@ import pytest
 from machines import difference
 
 import torsor as ts
-from torsor import lie, reference, study, zoo
+from torsor import lie, reference, zoo
 from torsor.algorithms import articulated, composite, kinematics, newton_euler, ploen_park, square_factor
-from torsor.study.blocks import block_diagonal
+from torsor.theory import study
+from torsor.theory.study.blocks import block_diagonal
 
 MACHINES = {
     "tree": lambda: zoo.random_tree(30, 1),

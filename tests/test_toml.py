@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torsor import zoo
 from torsor.errors import ArgumentError, ModelError
 from torsor.formats import load, save, toml
-from torsor.model import Model, zoo
+from torsor.model import Model
 
 # Any text but lone surrogates, which UTF-8 cannot hold.
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)

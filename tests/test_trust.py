@@ -12,8 +12,8 @@ import pytest
 
 import torsor as ts
 from torsor import Model, Simulation, Trajectory, cli, zoo
+from torsor.backends import cache
 from torsor.errors import ArgumentError, ModelError, SingularError, TorsorError
-from torsor.kernel import cache
 from torsor.simulate import Constant, Friction, RecordingError, Spring, recording, simulate
 from torsor.validate import number
 from torsor.view.page import page
@@ -280,7 +280,6 @@ def test_a_temperature_is_one_number(kT):
         (lambda: Spring(ARM, [1.0] * 3), "stiffness"),
         (lambda: Spring(ARM, 1.0, rest=[0.0]), "rest"),
     ],
-
 )
 def test_parameters_are_named(call, name):
     with pytest.raises(ArgumentError, match=name):

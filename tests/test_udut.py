@@ -6,11 +6,12 @@ import pytest
 from machines import difference
 
 import torsor as ts
-from torsor import study, zoo
-from torsor.kernel.pointwise import trace
-from torsor.kernel.tape import Operations
-from torsor.papers import saha_algorithm
-from torsor.study import saha
+from torsor import zoo
+from torsor.backends.pointwise import trace
+from torsor.compiler.tape import Operations
+from torsor.theory import study
+from torsor.theory.papers import saha_algorithm
+from torsor.theory.study import saha
 
 MACHINES = {
     "tree": lambda: zoo.random_tree(30, 1),

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import torsor as ts
+from torsor import zoo
 from torsor.lie import quaternion_to_matrix
-from torsor.model import zoo
 from torsor.simulate import simulate
 from torsor.view import page as view_page
 from torsor.view.plots import coordinate_units, plot_trajectory

@@ -190,9 +190,7 @@ def test_humanoid_is_symmetric_left_and_right():
     q = model.neutral()
     for left in (name for name in [*model.names, *model.frames] if name.startswith("left")):
         mirrored = oracle.frame_pose(model, q, left)[1] * (1, -1, 1)
-        assert (
-            np.abs(mirrored - oracle.frame_pose(model, q, left.replace("left", "right"))[1]).max() < ROUNDING
-        )
+        assert np.abs(mirrored - oracle.frame_pose(model, q, left.replace("left", "right"))[1]).max() < ROUNDING
 
 
 def test_panda_flange_is_where_the_dh_table_puts_it():

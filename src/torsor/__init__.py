@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-import torsor.kernel.cache  # first, as it reads the sources  # noqa: F401
-from torsor import lie
+import torsor.backends.cache  # first, as it reads the sources  # noqa: F401
+from torsor import lie, zoo
 from torsor.dynamics import (
     bias_forces,
     body_poses,
@@ -27,17 +27,17 @@ from torsor.dynamics import (
     momentum,
     potential_energy,
 )
+from torsor.dynamics.factor import mass_factor, sample_velocities
+from torsor.dynamics.methods import method_for
+from torsor.dynamics.task_space import operational_space
 from torsor.errors import ArgumentError, DeviceError, ModelError, SingularError, TorsorError
-from torsor.factor import mass_factor, sample_velocities
 from torsor.formats import load
-from torsor.methods import method_for
-from torsor.model import Model, zoo
+from torsor.model import Model
 from torsor.simulate import Simulation, Trajectory, simulate
-from torsor.task_space import operational_space
 
 if TYPE_CHECKING:
-    from torsor import symbolic
-    from torsor.rollouts import LinearFeedback, Rollout, rollout
+    from torsor.simulate.rollout import LinearFeedback, Rollout, rollout
+    from torsor.theory import symbolic
 
 __version__ = "0.1.0"
 
@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name == "symbolic":
-        return importlib.import_module("torsor.symbolic")
+        return importlib.import_module("torsor.theory.symbolic")
     if name in ("LinearFeedback", "Rollout", "rollout"):
-        return getattr(importlib.import_module("torsor.rollouts"), name)
+        return getattr(importlib.import_module("torsor.simulate.rollout"), name)
     raise AttributeError(f"module 'torsor' has no attribute {name!r}")

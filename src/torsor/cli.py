@@ -25,9 +25,10 @@ from rich.table import Table as RichTable
 from rich.tree import Tree
 
 import torsor
+from torsor import zoo
 from torsor.errors import ArgumentError, TorsorError
 from torsor.formats import load
-from torsor.model import Model, zoo
+from torsor.model import Model
 from torsor.model.joints import JOINTS
 from torsor.simulate import (
     METHODS,
@@ -326,7 +327,7 @@ def _tree(model: Model) -> Tree:
 
 
 def papers(options: argparse.Namespace) -> int:
-    from torsor import papers as registry
+    from torsor.theory import papers as registry
 
     verdicts = {True: "[green]agrees[/]", False: "[bold red]differs[/]", None: "[dim]see for yourself[/]"}
     agree = True
@@ -370,7 +371,7 @@ def view(options: argparse.Namespace) -> int:
 
 
 def cache(options: argparse.Namespace) -> int:
-    from torsor.kernel import cache as store
+    from torsor.backends import cache as store
 
     if options.clear:
         out.print(f"{store.trim(0)} files deleted")

@@ -33,8 +33,11 @@ def _enter(x: Any, rank: int) -> Any:
     if rank == 0 or isinstance(x, Vec | Mat):
         return x
     if _is_casadi(x):
-        return Vec.of(x[i] for i in range(x.numel())) if rank == 1 else Mat.of(
-            (x[i, j] for j in range(x.shape[1])) for i in range(x.shape[0]))
+        return (
+            Vec.of(x[i] for i in range(x.numel()))
+            if rank == 1
+            else Mat.of((x[i, j] for j in range(x.shape[1])) for i in range(x.shape[0]))
+        )
     array = x if isinstance(x, np.ndarray) else np.array(x, dtype=object)
     if array.dtype == object and all(isinstance(y, int | float | np.floating) for y in array.flat):
         array = array.astype(np.float64)
@@ -59,8 +62,10 @@ def _leave(x: Any) -> Any:
     if any(hasattr(y, "context") for y in flat):
         return np.array(flat, dtype=object).reshape(shape) if shape else x
     # literal 0.0 and 1.0 must not widen float32 or narrow longdouble
-    dtype = np.result_type(*(y.dtype for y in flat if hasattr(y, "dtype")), np.float32 if any(
-        hasattr(y, "dtype") for y in flat) else np.float64)
+    dtype = np.result_type(
+        *(y.dtype for y in flat if hasattr(y, "dtype")),
+        np.float32 if any(hasattr(y, "dtype") for y in flat) else np.float64,
+    )
     stacked = np.stack(np.broadcast_arrays(*(np.asarray(y, dtype=dtype) for y in flat)), axis=-1)
     return stacked.reshape(stacked.shape[:-1] + shape)
 
@@ -102,9 +107,7 @@ def vee(X: Mat) -> Vec:
 def rodrigues(axis: Vec, c: Scalar, s: Scalar) -> Mat:
     """The rotation about a unit axis by the angle whose cosine and sine are given."""
     t = axis * (1.0 - c)
-    return Mat.of(
-        (t[i] * axis[j] + (c if i == j else s * hat(axis)[i][j]) for j in range(3)) for i in range(3)
-    )
+    return Mat.of((t[i] * axis[j] + (c if i == j else s * hat(axis)[i][j]) for j in range(3)) for i in range(3))
 
 
 def _sinc_half(theta2: Scalar) -> tuple[Scalar, Scalar]:

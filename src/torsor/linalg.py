@@ -1,7 +1,7 @@
 """Small vectors and matrices over any scalar.
 
 A scalar is whatever can be added and multiplied: a float, a NumPy array (one number a state), an mpmath
-number, a CasADi symbol, or the compiler's own expression (`torsor.kernel.tape.Expr`).  Everything here is
+number, a CasADi symbol, or the compiler's own expression (`torsor.compiler.tape.Expr`).  Everything here is
 written with those operations alone, so an algorithm written once runs on all of them.
 
 Literal zeros and ones are written as `0.0` and `1.0`; symbolic scalars drop them on sight, and so the

@@ -119,8 +119,7 @@ class Inertia(NamedTuple):
 
         def cut(A: Mat, rows: int, columns: int) -> Mat:
             return Mat.of(
-                (0.0 if {rows + i, columns + j} & gone else x for j, x in enumerate(row))
-                for i, row in enumerate(A)
+                (0.0 if {rows + i, columns + j} & gone else x for j, x in enumerate(row)) for i, row in enumerate(A)
             )
 
         return Inertia(cut(self.J, 0, 0), cut(self.H, 0, 3), cut(self.M, 3, 3))
@@ -358,7 +357,6 @@ class Product(NamedTuple):
         for f in self.factors:
             first = f.after(first)
         return first
-
 
     def as_rigid(self) -> Rigid:
         return self.after(Rigid(Mat.identity(), Vec.zero()))

@@ -14,7 +14,7 @@ Matrices need one more pass: `columns` starts at one degree of freedom, climbs t
 spread outward over the tree; it is repeated for every degree of freedom, or for one chosen body.
 
 A step is a pure function over scalars of any type and never asks what they are.  `run` below interprets an
-algorithm on plain numbers; `torsor.kernel` runs the very same steps on symbols and compiles what they did.
+algorithm on plain numbers; `torsor.compiler` runs the very same steps on symbols and compiles what they did.
 """
 
 from __future__ import annotations

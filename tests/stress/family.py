@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import torsor as ts
-from torsor.model import zoo
+from torsor import zoo
 
 Array = NDArray[Any]
 EPS = 2.0**-52

@@ -21,12 +21,12 @@ from stress.family import (
     uneven,
     with_masses,
 )
-from torsor import dynamics
-from torsor.accuracy import AGREEMENT, EVEN, REGROUPED, pivot_ratio, pivot_ratios
+from torsor import dynamics, zoo
 from torsor.algorithms import articulated, composite
-from torsor.kernel.frames import framed, straight_line_frames
-from torsor.methods import METHODS, method_for
-from torsor.model import zoo
+from torsor.compiler.frames import framed, straight_line_frames
+from torsor.dynamics.accuracy import AGREEMENT
+from torsor.dynamics.methods import METHODS, method_for
+from torsor.model.conditioning import EVEN, REGROUPED, pivot_ratio, pivot_ratios
 from torsor.parallel.segments import Segments, serving
 
 # What is added to the sweeps' own error before the factor: one machine's sweeps may be exact by luck.
@@ -177,8 +177,8 @@ def test_no_pivot_is_below_the_bound(seed):
 
 
 def loops_of(algorithm, model):
-    from torsor.kernel.program import compile_program
-    from torsor.kernel.request import NEVER
+    from torsor.backends.cpu import compile_program
+    from torsor.compiler.request import NEVER
 
     return compile_program(algorithm, model, unroll=NEVER)
 
@@ -227,7 +227,7 @@ def test_one_long_chain_on_a_gpu_goes_by_levels_only_if_they_keep_their_digits(l
             return ts.forward_dynamics(self.model, *state) * (1 + lost)
 
     monkeypatch.setattr("torsor.parallel.device.DeviceChain", Levels)
-    monkeypatch.setattr("torsor.kernel.gpu.cupy", lambda: SimpleNamespace(asnumpy=np.asarray))
+    monkeypatch.setattr("torsor.backends.gpu.cupy", lambda: SimpleNamespace(asnumpy=np.asarray))
     assert (dynamics._long_chain(algorithm, model) is None) == (lost > 0)
 
 

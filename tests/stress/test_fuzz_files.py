@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from torsor import Simulation, Trajectory, load
+from torsor import Simulation, Trajectory, load, zoo
 from torsor.errors import ModelError, TorsorError
 from torsor.formats import binary, toml
-from torsor.model import Model, zoo
+from torsor.model import Model
 from torsor.simulate import recording, simulate
 
 SOURCE = str(Path(__file__).parents[2] / "src")

@@ -61,7 +61,7 @@ def test_a_ufunc_keeps_its_code_alive():
 def test_programs_die_with_their_models():
     script = """
         import dataclasses, gc, weakref, numpy as np, torsor as ts
-        from torsor.kernel import program
+        from torsor.backends import cpu as program
         panda, x = ts.zoo.panda(), np.zeros(7)
         references = []
         for k in range(12):
@@ -114,7 +114,7 @@ def test_a_file_of_the_cache_is_never_taken_for_another(tmp_path):
 
 
 def test_the_least_recently_used_files_of_the_cache_go(tmp_path, monkeypatch):
-    from torsor.kernel import cache
+    from torsor.backends import cache
 
     monkeypatch.setenv("TORSOR_CACHE", str(tmp_path))
     names = [cache.name_of(k) for k in range(10)]

@@ -11,8 +11,8 @@ import pytest
 
 import torsor as ts
 from torsor import zoo
+from torsor.backends import codegen
 from torsor.dynamics import ALGORITHMS
-from torsor.kernel import machine
 from torsor.outputs import Path
 
 ROUNDING = 1e-13  # a few joints; a thousand rounding units
@@ -165,7 +165,7 @@ def test_neighbours_do_not_change_the_bits_of_a_state(dtype, far, specialised):
     model = zoo.panda()
     rng = np.random.default_rng(0)
     given = [x.astype(dtype) for x in rng.normal(size=(3, 37, 7))]
-    for lanes in {machine.host().lanes(64 if dtype == "float64" else 32), 2}:
+    for lanes in {codegen.host().lanes(64 if dtype == "float64" else 32), 2}:
         program = ts.compile(model, ts.forward_dynamics, dtype=dtype, specialised=specialised, lanes=lanes)
         expected = program(*given)
         for strange in (far, np.nan, np.inf, 1e30):

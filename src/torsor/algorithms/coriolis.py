@@ -34,9 +34,7 @@ def compose(link, here, children):
     I = children.I + link.inertia
     A, f = _body_matrix(link, here.V)
     A, f = A + children.A, f + children.f
-    rates = tuple(
-        rate + ad(here.V, s) for s, rate in zip(S.columns, link.S_rate(here.q, here.v).columns)
-    )
+    rates = tuple(rate + ad(here.V, s) for s, rate in zip(S.columns, link.S_rate(here.q, here.v).columns))
     F1 = tuple(I @ rate + Spatial(A @ s.ang, cross(s.ang, f)) for s, rate in zip(S.columns, rates))
     F2 = tuple(I @ s for s in S.columns)
     F3 = tuple(Spatial(A.T @ s.ang + cross(f, s.lin), Vec.zero()) for s in S.columns)

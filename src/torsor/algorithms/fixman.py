@@ -116,9 +116,7 @@ def push_on(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Vec]]:
     return F, dict(x=x)
 
 
-mass_solve = Algorithm(
-    "mass_solve_fixman", ("q", "b"), (relax_and_push, settle), PerFreedom("qdd"), inverts=True
-)
+mass_solve = Algorithm("mass_solve_fixman", ("q", "b"), (relax_and_push, settle), PerFreedom("qdd"), inverts=True)
 log_det = Algorithm("log_det_fixman", ("q",), (relax, log_pivots), AtBase("log_det"), inverts=True)
 inverse_mass_matrix = Algorithm(
     "inverse_mass_matrix_fixman", ("q",),

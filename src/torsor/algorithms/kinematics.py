@@ -34,18 +34,14 @@ def jacobian_step(link, here, tip):
 def jacobian_rate_step(link, here, tip):
     """d/dt (Ad_{f^-1} S) = Ad_{f^-1} dS/dt - ad_V (Ad_{f^-1} S), V the twist of body b relative to body i."""
     S, S_rate = link.S(here.q), link.S_rate(here.q, here.v)
-    columns = tuple(
-        tip.f.Ad_inv(rate) - ad(tip.V, tip.f.Ad_inv(s)) for s, rate in zip(S.columns, S_rate.columns)
-    )
+    columns = tuple(tip.f.Ad_inv(rate) - ad(tip.V, tip.f.Ad_inv(s)) for s, rate in zip(S.columns, S_rate.columns))
     V = tip.V + tip.f.Ad_inv(S @ here.v)
     return dict(f=tip.f.after(link.pose(here.q).as_rigid()), V=V), dict(J=columns)
 
 
 def at_body(step):
     """The first step of a climb: a frame on the body, at rest relative to it."""
-    return lambda link, here, tip: step(
-        link, here, SimpleNamespace(f=tip.after(link.body_frame()), V=Spatial.zero())
-    )
+    return lambda link, here, tip: step(link, here, SimpleNamespace(f=tip.after(link.body_frame()), V=Spatial.zero()))
 
 
 body_poses = Algorithm("body_poses", ("q",), (poses,), PerBody("pose"))

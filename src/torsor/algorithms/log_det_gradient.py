@@ -103,6 +103,4 @@ def axial(P) -> Vec:
     return Vec(P(1, 2) - P(2, 1), P(2, 0) - P(0, 2), P(0, 1) - P(1, 0))
 
 
-log_det_gradient = Algorithm(
-    "log_det_gradient", ("q",), (condense, spread), PerFreedom("gradient"), inverts=True
-)
+log_det_gradient = Algorithm("log_det_gradient", ("q",), (condense, spread), PerFreedom("gradient"), inverts=True)

@@ -10,7 +10,7 @@ forms the matrix: with phi = tau - C qd - gravity, the torques left over for acc
 The same elimination serves joints of several freedoms (m^_i is then a small matrix) and trees, where entries
 of U between branches are zero and no sum runs over them.  Saha refers all to mass centres; here bodies keep
 their own frames, which changes no entry of U and D (Ploen & Park 1999, section II.C) and saves operations.
-His formulas to the letter, for a Denavit-Hartenberg arm, are in `torsor.study.saha`.
+His formulas to the letter, for a Denavit-Hartenberg arm, are in `torsor.theory.study.saha`.
 """
 
 from __future__ import annotations

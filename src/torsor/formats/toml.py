@@ -169,9 +169,7 @@ def _arm(dh: Table, words: Table) -> Model:
     for key, shape in LINK_SHAPES.items():
         if any(key in link for link in links):
             zero = np.zeros(shape)
-            columns[key] = [
-                as_row(f"link {link['name']!r}", key, link.get(key, zero), shape) for link in links
-            ]
+            columns[key] = [as_row(f"link {link['name']!r}", key, link.get(key, zero), shape) for link in links]
     options = {key: dh[key] for key in ("convention", "degrees") if key in dh}
     return Model.from_dh(names=[link["name"] for link in links], **columns, **options, **words)
 

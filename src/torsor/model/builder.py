@@ -185,9 +185,7 @@ def _depth(parent: Array, names: Sequence[str]) -> Array:
         ancestor[climbing] = ancestor[above]
     for i in np.flatnonzero(ancestor >= 0)[:1]:
         # 2^k >= n steps up from a body that never reaches the base end on a cycle.
-        raise ModelError(
-            f"the bodies {_cycle(parent, ancestor[i], names)} hang on each other in a cycle; cut it"
-        )
+        raise ModelError(f"the bodies {_cycle(parent, ancestor[i], names)} hang on each other in a cycle; cut it")
     return depth
 
 

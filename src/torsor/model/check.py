@@ -95,9 +95,7 @@ def check_parents(parent: Array, names: Sequence[str]) -> None:
             f"{body_label(names, i)} hangs on parent {parent[i]}: parents run from -1 (the base) to {n - 1}"
         )
     for i in _first(parent == np.arange(n)):
-        raise ModelError(
-            f"{body_label(names, i)} is its own parent: hang it on another body or on the base (-1)"
-        )
+        raise ModelError(f"{body_label(names, i)} is its own parent: hang it on another body or on the base (-1)")
 
 
 def check_order(parent: Array, names: Sequence[str]) -> None:
@@ -137,9 +135,7 @@ def _check_joints(joint: Array, axis: Array, pitch: Array, label: Label) -> None
         raise ModelError(f"{label(i)}: axis {axis[i].tolist()} is not a unit vector")
     for i in _first((pitch != 0) & ~np.array([j.has_pitch for j in JOINTS])[joint]):
         kind = JOINTS[joint[i]].name
-        raise ModelError(
-            f"{label(i)}: a {kind} joint has no pitch; make it helical or drop pitch = {pitch[i]}"
-        )
+        raise ModelError(f"{label(i)}: a {kind} joint has no pitch; make it helical or drop pitch = {pitch[i]}")
 
 
 def _check_rotations(rotations: Array, label: Label) -> None:
@@ -206,9 +202,7 @@ def check_carried_mass(parent: Array, mass: Array, names: Sequence[str]) -> None
         front = above[(above >= 0) & ~carries[above]]
         carries[front] = True
     for i in _first(~carries):
-        raise ModelError(
-            f"{body_label(names, i)} has no mass and carries none; give it mass, or fix it to its parent"
-        )
+        raise ModelError(f"{body_label(names, i)} has no mass and carries none; give it mass, or fix it to its parent")
 
 
 def checked_frames(frames: Any, freeze: Callable[[Any], Array]) -> dict[str, Frame]:
@@ -239,9 +233,7 @@ def check_frames(frames: Mapping[str, Frame], n: int) -> None:
         if not -1 <= body < n:
             raise ModelError(f"frame {name!r} sits on body {body}: bodies run from -1 (the base) to {n - 1}")
         if R.shape != (3, 3) or p.shape != (3,):
-            raise ModelError(
-                f"frame {name!r}: R must have shape (3, 3) and p (3,), not {R.shape} and {p.shape}"
-            )
+            raise ModelError(f"frame {name!r}: R must have shape (3, 3) and p (3,), not {R.shape} and {p.shape}")
     if labels:
         R, p = (np.stack([getattr(frame, key) for frame in frames.values()]) for key in ("R", "p"))
         for i in _first(~(np.isfinite(R).all(axis=(1, 2)) & np.isfinite(p).all(axis=1))):

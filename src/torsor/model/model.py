@@ -86,9 +86,7 @@ class Model:
         return cls(**assemble(None, joint, **links))
 
     @classmethod
-    def tree(
-        cls, parent: ArrayLike, joint: str | Sequence[str] = "revolute", **links: Unpack[Links]
-    ) -> Model:
+    def tree(cls, parent: ArrayLike, joint: str | Sequence[str] = "revolute", **links: Unpack[Links]) -> Model:
         """A tree of bodies: body i hangs on body parent[i], -1 the base.
 
         Every argument is given once for all bodies or, with a leading axis n, for each:
@@ -110,9 +108,7 @@ class Model:
         return cls(**assemble(parent, joint, **links))
 
     @classmethod
-    def builder(
-        cls, name: str = "model", *, gravity: ArrayLike = GRAVITY, allow_degenerate: bool = False
-    ) -> Builder:
+    def builder(cls, name: str = "model", *, gravity: ArrayLike = GRAVITY, allow_degenerate: bool = False) -> Builder:
         """An empty `Builder`: `.add(...)` bodies one by one, `.frame(...)`, then `.build()`."""
         return Builder(name, gravity=gravity, allow_degenerate=allow_degenerate)
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from torsor.algorithms import articulated
 from torsor.algorithms.newton_euler import motion, spin
-from torsor.kernel.frames import Kind
-from torsor.kernel.trace import leaves
+from torsor.compiler.frames import Kind
+from torsor.compiler.trace import leaves
 from torsor.linalg import Scalar, Vec
 from torsor.model.joints import joint_named
 from torsor.model.model import Model

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.algorithms.constraint_force import Joined, Segment
-from torsor.kernel.frames import Framed, Kind
+from torsor.compiler.frames import Framed, Kind
 from torsor.model.joints import joint_named
 from torsor.parallel.operations import RADIX, TURN, RunOperations, run_operations, tree_operations
 from torsor.parallel.schedule import Level, Operand, Operation, Schedule, Task, places

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from torsor.algorithms.constraint_force import Segment
+from torsor.compiler.frames import Kind
 from torsor.errors import ArgumentError
-from torsor.kernel.frames import Kind
 from torsor.parallel.chain import Plan, RunTree
 from torsor.parallel.operations import RunDeterminant, run_determinant
 from torsor.parallel.schedule import Operand, Schedule, places

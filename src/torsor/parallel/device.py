@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from torsor.backends.c_language import Writer, array
+from torsor.backends.cuda import Launch
+from torsor.backends.cuda_prelude import OPTIONS, prelude
+from torsor.backends.gpu import cupy
 from torsor.errors import ArgumentError
-from torsor.kernel.c_language import Writer, array
-from torsor.kernel.cuda import Launch
-from torsor.kernel.cuda_language import OPTIONS, prelude
-from torsor.kernel.gpu import cupy
 from torsor.model.model import Model
 from torsor.parallel.schedule import Operand, Operation, Schedule, Task
 from torsor.parallel.solver import INPUTS, OUTPUTS, schedule

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from torsor.kernel.program import pool
+from torsor.backends.cpu import pool
 from torsor.parallel.schedule import Operand, Schedule, Task
 
 Array = NDArray[Any]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from torsor.algorithms import constraint_force as cf
-from torsor.kernel.frames import FramedLink, Kind
-from torsor.kernel.pointwise import trace
-from torsor.kernel.tape import Expr, Tape
-from torsor.kernel.trace import NumberSymbols, leaves, rebuild
+from torsor.backends.pointwise import trace
+from torsor.compiler.frames import FramedLink, Kind
+from torsor.compiler.tape import Expr, Tape
+from torsor.compiler.trace import NumberSymbols, leaves, rebuild
 from torsor.linalg import Mat, Scalar, Vec, factor
 from torsor.model.joints import joint_named
 from torsor.outputs import place_of

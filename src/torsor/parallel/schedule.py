@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.kernel.pointwise import compile_pointwise, trace
-from torsor.kernel.tape import Code, Operations, operands
+from torsor.backends.pointwise import compile_pointwise, trace
+from torsor.compiler.tape import Code, Operations, operands
 
 Array = NDArray[Any]
 Places = range | Array

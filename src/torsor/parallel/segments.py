@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor.backends import cache, codegen
+from torsor.backends.gufunc import gufunc, signature
+from torsor.backends.llvm import Target
+from torsor.compiler.abi import INDEX_WORDS, Layout, runtime
+from torsor.compiler.frames import Framed, framed
 from torsor.errors import ArgumentError, TorsorError
-from torsor.kernel import cache, machine
-from torsor.kernel import segments as kernel
-from torsor.kernel.data import INDEX_WORDS, Layout, runtime
-from torsor.kernel.frames import Framed, framed
-from torsor.kernel.gufunc import gufunc, signature
-from torsor.kernel.llvm import Target
 from torsor.model.model import Model
 from torsor.outputs import place_of
+from torsor.parallel import segment_kernel as kernel
 from torsor.parallel.solver import alike, check_inertias
 
 Array = NDArray[Any]
@@ -33,7 +33,7 @@ PERIOD = 16  # kinds may take turns, this many at most
 # What it costs to have a body in the head, and to have one more segment, in units of a body in a segment.
 HEAD_COST, SEGMENT_COST = 7, 8
 CACHE_LINE = 64  # bytes
-# words of a body's row of the index (see `torsor.kernel.data`)
+# words of a body's row of the index (see `torsor.compiler.abi`)
 KIND, FIRST_Q, FIRST_V, PLACE = 0, 2, 3, 6
 
 
@@ -71,7 +71,7 @@ class Segments:
     """Forward dynamics of one chain: called with q (..., nq), v and tau (..., nv), and perhaps external (..., n, 6)."""
 
     def __init__(self, model: Model, *, external: bool = False, lanes: int | None = None) -> None:
-        host = machine.host()
+        host = codegen.host()
         target = Target(lanes or max(FEWEST_LANES, host.lanes(64)), 64, host.fma, host.x86)
         frames, self.parts = _framed(model, target.lanes)
         check_inertias(model, "segments")
@@ -82,7 +82,7 @@ class Segments:
         known = cache.remembered(repr((wanted, host, cache.SOURCES)), lambda: wanted.outline().to_json())
         outline = kernel.Outline.from_json(known)
         words, owned = _data(frames, self.parts, outline, inputs)
-        loaded = machine.load(outline.name, lambda: wanted.ir)
+        loaded = codegen.load(outline.name, lambda: wanted.ir)
         shapes = [*(place_of(name).shape(model) for name in inputs), (model.nv,)]
         self.ufunc = gufunc(
             loaded.address, words.ctypes.data, signature(shapes), "float64", "forward_dynamics", "",
@@ -133,7 +133,7 @@ def _kind(frames: Framed, part: Part) -> Array:
 
 def _data(frames: Framed, parts: tuple[Part, Part], outline: kernel.Outline,
           inputs: Sequence[str]) -> tuple[Array, tuple[Any, ...]]:  # fmt: skip
-    """The words of `torsor.kernel.segments`, and what they point to."""
+    """The words of `torsor.parallel.segment_kernel`, and what they point to."""
     model, block = frames.model, parts[1]
     arrays = {name: place_of(name).starts(model) for name in (*inputs, "qdd")}
     told = [_part(frames, part, layout, arrays) for part, layout in zip(parts, (outline.head, outline.block))]

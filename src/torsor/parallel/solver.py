@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor.compiler.frames import Framed, Kind, reframe
 from torsor.errors import SingularError
-from torsor.kernel.frames import Framed, Kind, reframe
 from torsor.model.model import Model
 from torsor.parallel.branches import main_chain, tree_schedule
 from torsor.parallel.chain import RUN, Plan, runs_of

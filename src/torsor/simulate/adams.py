@@ -147,6 +147,6 @@ def _integrals(h: Scalar, tau: list[Scalar]) -> list[Scalar]:
 
 @cache
 def _compiled_tableau() -> Any:
-    from torsor.kernel.pointwise import compile_pointwise  # not before it is needed: `import torsor` stays quick
+    from torsor.backends.pointwise import compile_pointwise  # not before it is needed: `import torsor` stays quick
 
     return compile_pointwise(tableau, {"h": (), "tau": (HIGHEST,)})

@@ -83,7 +83,7 @@ class Coordinates:
 @cache
 def _compiled(joint: Joint, name: str) -> Callable[..., Array]:
     """A method of a joint as a function of arrays."""
-    from torsor.kernel.pointwise import compile_pointwise  # when it is needed: `import torsor` stays quick
+    from torsor.backends.pointwise import compile_pointwise  # when it is needed: `import torsor` stays quick
 
     method, spaces = getattr(joint, name), MAPS[name][0]
     inputs = {f"x{k}": (joint.nq if space == "q" else joint.nv,) for k, space in enumerate(spaces)}

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from torsor.kernel.program import Program
+    from torsor.backends.cpu import Program
 
 Array = NDArray[Any]
 
@@ -169,10 +169,10 @@ def _rows(x: Array) -> list[int]:
 @cache
 def _function() -> tuple[Any, Any]:
     """(the function, the code that must live as long as it does)"""
-    from torsor.kernel import machine  # not before it is needed: `import torsor` stays quick
+    from torsor.backends import codegen  # not before it is needed: `import torsor` stays quick
 
     code = _code()
-    loaded = machine.load(machine.name_of(code), lambda: code)
+    loaded = codegen.load(codegen.name_of(code), lambda: code)
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_double)(loaded.address), loaded
 
 

@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics
+from torsor.compiler.store import store
 from torsor.errors import ArgumentError, SingularError
-from torsor.kernel.store import store
 from torsor.model.model import Model
 from torsor.simulate.coordinates import Coordinates
 from torsor.simulate.forces import Constant, Force
 from torsor.validate import parameter
 
 if TYPE_CHECKING:
-    from torsor.kernel.program import Program
+    from torsor.backends.cpu import Program
 
 Array = NDArray[Any]
 Accelerate = Callable[[float, Array, Array, Array], Any]

@@ -20,7 +20,7 @@ from torsor.simulate.stepper import Array, FixedStep, Memory, Settings
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
-    from torsor.kernel.program import Program
+    from torsor.backends.cpu import Program
 
 # Implicit equations are iterated until they change by rounding only.
 SETTLED, NEARLY = 4 * np.finfo(np.float64).eps, 1e-11
@@ -42,7 +42,7 @@ class Symplectic(FixedStep):
         self.p = motion.mass_matrix(self.q) @ self.v
 
     def _compiled(self, *algorithms: Algorithm) -> list[Program]:
-        from torsor.kernel.program import compile_program  # not before it is needed: `import torsor` stays quick
+        from torsor.backends.cpu import compile_program  # not before it is needed: `import torsor` stays quick
 
         return [compile_program(algorithm, self.motion.model) for algorithm in algorithms]
 

@@ -198,5 +198,3 @@ def header(model: Model, about: dict[str, Any]) -> dict[str, Any]:
     """What a trajectory file says of itself."""
     width = 1 + model.nq + 3 * model.nv
     return {"model": toml.write(model), "model_key": model.key, "width": width, "about": about}
-
-

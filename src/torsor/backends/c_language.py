@@ -1,0 +1,252 @@
+"""C as code is written in it, for CUDA and for C99: statements, loops, and the memory of loops.
+
+Every operation of a tape becomes one statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from torsor.compiler.abi import INDEX_WORDS
+from torsor.compiler.language import Int, Language, Loop
+from torsor.compiler.loops import Body
+from torsor.compiler.tape import Code
+from torsor.compiler.trace import LoopCode
+from torsor.outputs import BODIES, place_of
+
+OPERATIONS = {
+    "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "neg": "-{}",
+    "inv": "INV({})", "sqrt": "SQRT({})", "log": "LOG({})",
+    "abs": "ABS({})", "max": "MAX({}, {})", "down_scale": "down_scale({})", "zero": "ABS({}) * 0",
+    "fmadd": "FMA({}, {}, {})", "fmsub": "FMA({}, {}, -{})", "fnmadd": "FMA(-{}, {}, {})",
+}  # fmt: skip
+
+
+class Writer(Language):
+    """The statements of a function being written."""
+
+    turn = "turn({x}, {s}, {c});"
+
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+        self.lines: list[str] = []
+        self.depth = 1
+        self._values = 0
+
+    def do(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    def new_name(self, kind: str) -> str:
+        self._values += 1
+        return f"{kind}{self._values}"
+
+    def let(self, text: str) -> str:
+        """A new number.  (Not a const one: with those, nvcc's time grows exponentially with the tape.)"""
+        name = self.new_name("t")
+        self.do(f"T {name} = {text};")
+        return name
+
+    def variables(self, values: Sequence[str]) -> list[str]:
+        """New numbers that will change."""
+        names = [self.new_name("x") for _ in values]
+        for name, x in zip(names, values):
+            self.do(f"T {name} = {x};")
+        return names
+
+    def set(self, names: Sequence[str], values: Sequence[str]) -> None:
+        if any(x in names and x != name for name, x in zip(names, values)):  # all at once
+            values = [self.let(x) for x in values]
+        for name, x in zip(names, values):
+            if name != x:
+                self.do(f"{name} = {x};")
+
+    def const(self, x: float) -> str:
+        text = repr(float(x)) if self.bits == 64 else f"{float(np.float32(x))!r}f"
+        return text if x >= 0 else f"({text})"
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        self.do(f"{head} {{".lstrip())
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.do("}")
+
+    # -- integers, loops and choices
+
+    def index(self, op: str, a: Int, b: Int) -> Int:
+        if isinstance(a, int) and isinstance(b, int):
+            return {"add": a + b, "sub": a - b, "mul": a * b, "and": a & b}[op]
+        if (op, b) in (("add", 0), ("sub", 0), ("mul", 1)):
+            return a
+        return f"({a} {_SIGNS[op]} {b})"
+
+    def compare(self, relation: str, a: Int, b: Int) -> str:
+        return f"({a} {relation} {b})"
+
+    @contextmanager
+    def loop(self, name: str, first: Int, carried: Sequence[str] = ()) -> Iterator[Loop]:
+        i, again = self.new_name(name), self.new_name("again")
+        self.do(f"int {i} = {first};")
+        loop = Loop(i, self.variables(carried))
+        with self.block("while (1)"):
+            yield loop
+            self.do(f"const int {again} = {loop.again};")
+            self.set(loop.carried, loop.carry)
+            self.do(f"{i} = {loop.next};")
+            self.do(f"if (!{again}) break;")
+        loop.carry = loop.carried
+
+    def when(self, condition: str, values: Sequence[str], otherwise: Callable[[], Sequence[str]]) -> list[str]:
+        names = self.variables(values)
+        with self.block(f"if (!{condition})"):
+            self.set(names, otherwise())
+        return names
+
+    def switch(self, selector: Int, cases: Sequence[tuple[int, Callable[[], Sequence[str]]]]) -> list[str]:
+        if len(cases) == 1:
+            return list(cases[0][1]())
+        place, names = len(self.lines), None
+        for position, (case, compute) in enumerate(cases):
+            with self.block(f"{'else ' if position else ''}if ({selector} == {case})"):
+                values = compute()
+                names = names or [self.new_name("x") for _ in values]
+                self.set(names, values)
+        self.lines[place:place] = ["  " * self.depth + f"T {name} = 0;" for name in names or ()]
+        return names or []
+
+    # -- tapes
+
+    def operation(self, op: str, *operands: str) -> str:
+        return self.let(OPERATIONS[op].format(*operands))
+
+    def emit(self, code: Code, value_of: Callable[[Any], str]) -> dict[Any, str]:
+        return super().emit(code, lambda name: self.let(value_of(name)))
+
+    def run(self, code: Code, place_of: Callable[[Any], str]) -> None:
+        """A tape from memory to memory; `place_of` says where its inputs and outputs are."""
+        for name, x in self.emit(code, place_of).items():
+            self.do(f"{place_of(name)} = {x};")
+
+    def sincos(self, angles: Sequence[str]) -> list[tuple[str, str]]:
+        results = []
+        for x in angles:
+            s, c = self.new_name("s"), self.new_name("c")
+            self.do(f"T {s}, {c};")
+            self.do(self.turn.format(x=x, s=s, c=c))
+            results.append((s, c))
+        near = self.new_name("near")
+        self.do(f"const int {near} = {' & '.join(f'NEAR({x})' for x in angles)};")
+        with self.block(f"if (!{near})"):
+            for x, (s, c) in zip(angles, results):
+                self.do(f"if (!NEAR({x})) far_{self.turn.format(x=x, s=s, c=c)}")
+        return results
+
+
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "and": "&"}
+
+
+def element(name: Any, shape: Sequence[int] = (0,)) -> str:
+    """An entry of an array, by name and indices: inputs of bodies have six numbers each, `out` is of that shape."""
+    first, *indices = name
+    sizes = shape if first == "out" else (0, 6) if place_of(first) is BODIES else (0,)
+    return f"{array(first)}[{flat(indices, sizes)}]"
+
+
+def flat(indices: Sequence[Int], sizes: Sequence[Int]) -> Int:
+    """The place of an entry of an array of these sizes, row by row."""
+    place: Int = 0
+    for size, index in zip(sizes, indices):
+        if isinstance(place, int) and isinstance(index, int):
+            place = place * int(size) + index if place else index
+        else:
+            place = f"({place} * {size} + {index})" if place != 0 else index
+    return place
+
+
+def array(name: str) -> str:
+    """What an input is called in C, where no name of ours begins like this; and the output."""
+    return name if name == "out" else f"in_{name}"
+
+
+# Loops over bodies ---------------------------------------------------------------------------------------------
+
+
+class Rows:
+    """Scratch memory: rows of numbers."""
+
+    def __init__(self, w: Writer, name: str, length: int, first: int = 0) -> None:
+        """`first`: the number of the first row."""
+        self.w, self.name, self.length, self.first = w, name, length, first
+
+    def _place(self, row: Int, k: int) -> str:
+        row = row - self.first if isinstance(row, int) else f"({row} + {-self.first})" if self.first else row
+        return f"{self.name}[{row} * {self.length} + {k}]"
+
+    def get(self, row: Int, k: int) -> str:
+        return self._place(row, k)
+
+    def put(self, x: str, row: Int, k: int) -> None:
+        self.w.do(f"{self._place(row, k)} = {x};")
+
+
+class Arrays:
+    """The arrays of a call, seen from one state."""
+
+    def __init__(self, w: Writer, inputs: Sequence[tuple[str, int]], shape: tuple[int, ...], packed: bool) -> None:
+        """`inputs`: the name of each, and how many numbers it has per state."""
+        self.w, self.shape, self.packed = w, shape, packed
+        self.shapes = {name: (size,) if place_of(name).rank == 1 else (size // 6, 6) for name, size in inputs}
+
+    def sizes(self, name: str) -> Sequence[Int]:
+        return self.shapes[name]
+
+    def get(self, name: str, *indices: Int) -> str:
+        return f"{array(name)}[{flat(indices, self.shapes.get(name, self.shape))}]"
+
+    def put(self, x: str, name: str, *indices: Int) -> None:
+        self.w.do(f"{self.get(name, *indices)} = {x};")
+
+    def get_at(self, place: Int) -> str:
+        return f"packed[{place}]"
+
+    def put_at(self, x: str, place: Int) -> None:
+        self.w.do(f"packed[{place}] = {x};")
+
+    def finish(self) -> None:
+        if self.packed:
+            with self.w.loop("entry", 0) as entry:
+                self.w.do(f"out[{entry.i}] = packed[tree.entries[{entry.i}]];")
+                entry.count_to(self.w, prod(self.shape))
+
+
+class Memory:
+    """The memory of the loops: scratch memory `work` and `hands`, and the tables of `tree`."""
+
+    n, nv, flags, start = "tree.n", "tree.nv", "tree.flags", "tree.start"
+    second, product_count, first_entry = "tree.second", "tree.products", "tree.entries[0]"
+
+    def __init__(self, w: Writer, code: LoopCode, inputs: Sequence[tuple[str, int]], shape: tuple[int, ...]) -> None:
+        self.numbers = code.layout.numbers
+        self.arrays = Arrays(w, inputs, shape, bool(code.packing))
+        self.kept, self.handed = Rows(w, "work", code.layout.kept), Rows(w, "hands", code.layout.handed, -1)
+
+    def body(self, i: Int) -> Body:
+        return Body(i, *(f"tree.index[{i} * {INDEX_WORDS} + {k}]" for k in range(INDEX_WORDS)))
+
+    def number(self, body: Body, kind: int, name: str) -> str:
+        return f"tree.numbers[{body.numbers} + {self.numbers[kind].index(name)}]"
+
+    def base(self, k: int) -> str:
+        return f"tree.base[{k}]"
+
+    def column(self, freedom: Int) -> Int:
+        return f"tree.columns[{freedom}]"
+
+    def product(self, row: Int, words: int) -> list[Int]:
+        return [f"tree.product[{row} * {words} + {k}]" for k in range(words)]

@@ -1,0 +1,145 @@
+"""What is kept on disk between runs: machine code, and small answers that take a while to find.
+
+One file each, under a name that says what it was made from.  A checksum of that name and of the content goes before the
+content, so that no file is taken for another.  The least recently used files are deleted when all together exceed
+`LIMIT`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent
+CHECKSUM_BYTES = 20
+LIMIT = 256 << 20  # bytes of all files together; a kernel takes 10 to 200 KB
+WRITES_PER_TRIM = 64  # looking at all files takes a few milliseconds
+USE_NOTED = 86400.0  # seconds: a use is noted once per day
+_OURS = re.compile(r"(launch-)?[0-9a-f]{32,40}(\.\d+\.\d+)?$")  # the names of our files, those written aside too
+_writes = itertools.count()
+
+
+def name_of(*parts: object) -> str:
+    """The name of what is made from these."""
+    return hashlib.blake2b(repr(parts).encode(), digest_size=20).hexdigest()
+
+
+def folder() -> Path | None:
+    """Where it is kept, or None with TORSOR_CACHE=off.  TORSOR_CACHE may also name a folder; one that cannot be, such
+    as that of an unknown user, means no cache.
+    """
+    setting = os.environ.get("TORSOR_CACHE", "")
+    if setting.lower() in ("off", "0", "no", "none", "false"):
+        return None
+    if setting:
+        return _expanded(Path(setting))
+    if sys.platform == "darwin":
+        home = Path("~/Library/Caches")
+    elif sys.platform == "win32":
+        home = Path(os.environ.get("LOCALAPPDATA", "~/AppData/Local"))
+    else:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return _expanded(home / "torsor")
+
+
+def _expanded(path: Path) -> Path | None:
+    try:
+        return path.expanduser()
+    except RuntimeError:  # no home, or no such user
+        return None
+
+
+def read(name: str) -> bytes | None:
+    """The content of that name, if it is there and whole."""
+    where = folder()
+    if where is None:
+        return None
+    try:
+        with (where / name).open("rb") as file:
+            stored = file.read()
+            used = os.fstat(file.fileno()).st_mtime
+        if time.time() - used > USE_NOTED:
+            os.utime(where / name)
+    except OSError:
+        return None
+    checksum, content = stored[:CHECKSUM_BYTES], stored[CHECKSUM_BYTES:]
+    return content if content and _checksum(name, content) == checksum else None
+
+
+def write(name: str, content: bytes) -> None:
+    """Whole or not at all: written aside and renamed, so that no reader ever sees half a file."""
+    where = folder()
+    if where is None:
+        return
+    with contextlib.suppress(OSError):  # a cache that cannot be written is a slower start, nothing more
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is in it will be run
+        aside = where / f"{name}.{os.getpid()}.{threading.get_ident()}"
+        try:
+            aside.write_bytes(_checksum(name, content) + content)
+            os.replace(aside, where / name)
+        finally:
+            aside.unlink(missing_ok=True)
+        if next(_writes) % WRITES_PER_TRIM == 0:
+            trim(LIMIT)
+
+
+def _checksum(name: str, content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=CHECKSUM_BYTES, key=name.encode()[:64]).digest()
+
+
+def entries() -> list[tuple[float, int, Path]]:
+    """(time of last use, bytes, path) of every file, the least recently used first."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder() or ""):
+            with contextlib.suppress(OSError):  # another process may delete it meanwhile
+                if entry.is_file(follow_symlinks=False) and _OURS.match(entry.name):
+                    status = entry.stat()
+                    found.append((status.st_mtime, status.st_size, Path(entry.path)))
+    return sorted(found)
+
+
+def trim(limit: int) -> int:
+    """Delete the least recently used files until the others take `limit` bytes at most; how many were deleted."""
+    files = entries()
+    excess, deleted = sum(size for _, size, _ in files) - limit, 0
+    for _, size, path in files:
+        if excess <= 0:
+            break
+        with contextlib.suppress(OSError):
+            path.unlink()
+            excess, deleted = excess - size, deleted + 1
+    return deleted
+
+
+def remembered(key: str, find: Callable[[], str]) -> str:
+    """A short text that takes a while to find."""
+    name = name_of("text", key)
+    kept = read(name)
+    if kept is None:
+        kept = find().encode()
+        write(name, kept)
+    return kept.decode()
+
+
+# Answers and code are good as long as the sources they came from are the same ------------------------------------
+
+
+def _contents(*folders: str) -> str:
+    """Changes whenever a source in one of these folders of the package does."""
+    files = [f for folder in folders for f in sorted((PACKAGE / folder).glob("*.py"))]
+    return name_of([(f.name, f.read_bytes()) for f in files] or os.urandom(20))  # without sources nobody can tell
+
+
+# Read when torsor is imported (which imports this first): the sources as they were then are those that run, whatever
+# is installed over them later.
+SOURCES = _contents("", "algorithms", "backends", "compiler", "dynamics", "model", "parallel")
+WRITERS = _contents("backends", "compiler")  # those that decide what a tape becomes

@@ -1,0 +1,159 @@
+"""LLVM IR to machine code in memory, by way of the disk cache."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torsor.backends import cache
+from torsor.backends.elf import Image, NotLinkable, link
+
+
+class Host(NamedTuple):
+    """The machine code is made for."""
+
+    triple: str
+    cpu: str
+    features: str
+    llvm: str = ""  # the version that makes it
+
+    @property
+    def x86(self) -> bool:
+        return self.triple.startswith(("x86_64", "i686", "amd64"))
+
+    def has(self, feature: str) -> bool:
+        return f"+{feature}" in self.features.split(",")
+
+    @property
+    def fma(self) -> bool:
+        """Does one instruction multiply and add?  (Every 64-bit ARM has it.)"""
+        return self.has("fma") if self.x86 else True
+
+    def lanes(self, bits: int) -> int:
+        """How many numbers one vector register holds."""
+        if self.x86:
+            width = 512 if self.has("avx512f") else 256 if self.has("avx2") else 128
+        else:
+            width = 128
+        return width // bits
+
+
+@functools.cache
+def _llvm() -> Any:
+    """llvmlite, loaded when first needed: importing it takes longer than most programs run."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+@functools.cache
+def host() -> Host:
+    """This machine, as LLVM sees it; asked once for every processor and llvmlite, which takes long to import."""
+    seen = _seen_without_llvm()
+    return Host(*json.loads(cache.remembered(seen, _ask_llvm) if seen else _ask_llvm()))
+
+
+def _ask_llvm() -> str:
+    llvm = _llvm()
+    features = llvm.get_host_cpu_features().flatten()
+    version = ".".join(map(str, llvm.llvm_version_info))
+    return json.dumps([llvm.get_process_triple(), llvm.get_host_cpu_name(), features, version])
+
+
+# what tells one processor from another in /proc/cpuinfo, on x86 and on ARM
+_TELLING = (
+    "vendor_id", "cpu family", "model", "model name", "stepping", "flags",
+    "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features",
+)  # fmt: skip
+
+
+def _seen_without_llvm() -> str | None:
+    """The processor and the llvmlite installed, or None where this cannot be told."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            first = file.read(8192).split("\n\n")[0]
+        spec = importlib.util.find_spec("llvmlite")
+        origin = spec.origin if spec else None
+        installed = Path(origin or "").with_name("_version.py").stat()
+    except (OSError, ValueError):
+        return None
+    lines = (line.partition(":") for line in first.splitlines())
+    processor = [text.strip() for name, _, text in lines if name.strip() in _TELLING]
+    return repr((Host._fields, processor, origin, installed.st_size, installed.st_mtime_ns)) if processor else None
+
+
+def _target_machine(target: Host) -> Any:
+    """A new one every time: an execution engine owns the one it was made with."""
+    llvm = _llvm()
+    if target.triple != host().triple:  # another kind of machine: code to look at, not to run
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+    # code generation at level 3 is what matters; IR passes find nothing to do in this code
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
+    )
+
+
+def _module(ir: str, target: Host) -> Any:
+    llvm = _llvm()
+    module = llvm.parse_assembly(ir)
+    module.triple = target.triple
+    module.data_layout = str(_target_machine(target).target_data)
+    return module
+
+
+def object_code(ir: str, target: Host) -> bytes:
+    return _target_machine(target).emit_object(_module(ir, target))
+
+
+def assembly(ir: str, target: Host | None = None) -> str:
+    """The machine code as text."""
+    target = target or host()
+    return _target_machine(target).emit_assembly(_module(ir, target))
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A kernel in memory; the address is good while the owner lives."""
+
+    owner: Any
+    address: int
+
+
+def name_of(key: str) -> str:
+    """The name under which the kernel of that key is kept: no other processor, LLVM or torsor finds it."""
+    return cache.name_of(key, host(), cache.WRITERS)
+
+
+def load(name: str, write_ir: Callable[[], str]) -> Loaded:
+    """The kernel of that name, from the cache or compiled now (`write_ir` is called only then)."""
+    code = cache.read(name)
+    if code is None:
+        code = _linked(object_code(write_ir(), host()))
+        cache.write(name, code)
+    return _load(code)
+
+
+def _linked(code: bytes) -> bytes:
+    """An image where we can link, the object file where we leave that to LLVM."""
+    try:
+        return link(code).to_bytes()
+    except NotLinkable:
+        return code
+
+
+def _load(code: bytes) -> Loaded:
+    if code[:1] == b"[":
+        return Loaded(*Image.from_bytes(code).load())
+    llvm = _llvm()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine(host()))
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return Loaded(engine, engine.get_function_address("kernel"))

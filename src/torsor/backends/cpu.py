@@ -1,0 +1,285 @@
+"""`Program`: a compiled function of one model.
+
+What a kernel needs to run (its machine code, and an `Outline` of how it wants to be told of a model) is kept on disk
+under a name that is known without tracing anything.  So a program that was made before starts in milliseconds, and
+the tape behind it is traced only when somebody asks to see it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.backends import cache, codegen
+from torsor.backends.gufunc import gufunc, signature
+from torsor.compiler.abi import Layout, loop_data, unrolled_data
+from torsor.compiler.frames import Kind, framed
+from torsor.compiler.request import QUICK, Request, Unrolling
+from torsor.errors import ArgumentError
+from torsor.model.model import Model
+from torsor.model.names import Frame
+from torsor.outputs import place_of
+from torsor.sweeps import Algorithm
+
+if TYPE_CHECKING:
+    from torsor.backends.llvm import Target
+    from torsor.compiler.tape import Operations
+
+# Below this many states a batch is not worth handing to other threads.
+THREAD_STATES = 16384
+
+
+class Program(functools.partial):
+    """A compiled function: call it like the torsor function it was made from, without the model.
+
+    It is a `functools.partial` of a NumPy generalised ufunc (so that calling it costs nothing more): batch
+    axes broadcast, inputs are cast, `out=` is filled in place and the GIL is released.
+
+    model, name, dtype, lanes, specialised   what it computes, and how
+    inputs, shape, signature                 its arguments, and the shape of a result for one state
+    operations                               exact counts for one state
+    operations_per_joint                     loops: the counts of one body, by kind of joint
+    operations_formula                       loops: the counts as functions a n + b of the number n of bodies, were
+                                             there more of the most common kind
+    source("tape" | "llvm" | "asm" | "cuda")  the code at each stage
+    """
+
+    request: Request
+    outline: Outline
+    ufunc: np.ufunc  # one thread; it keeps the machine code alive
+    entry: tuple[int, int]  # the addresses of the ufunc's inner loop and of its data, good while the ufunc lives
+    lanes: int
+    threads: int
+    signature: str
+
+    def __repr__(self) -> str:
+        how = "unrolled" if self.specialised else "looped"
+        return f"<{self.name} of {self.model!r}: {self.dtype}, {self.lanes} lanes, {how}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied as what to compile."""
+        return _compile_again, (self.request, self.lanes, self.threads)
+
+    def __deepcopy__(self, memo: Any) -> Program:
+        return self  # nothing in it can change
+
+    @property
+    def model(self) -> Model:
+        return self.request.model
+
+    @property
+    def name(self) -> str:
+        return self.request.algorithm.name
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.request.inputs
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.request.dtype)
+
+    @property
+    def specialised(self) -> bool:
+        return self.outline.layout is None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.outline.shape
+
+    @property
+    def operations(self) -> Operations:
+        return self.request.operations
+
+    @property
+    def operations_per_joint(self) -> dict[Kind, Operations]:
+        return self.request.operations_per_joint
+
+    @property
+    def operations_formula(self) -> str:
+        return self.request.operations_formula
+
+    def source(self, stage: str = "tape") -> str:
+        made = Compiler(self.request, self.lanes)
+        makers: dict[str, Callable[[], str]] = {
+            "tape": lambda: str(self.request.code), "llvm": made.ir, "asm": lambda: codegen.assembly(made.ir()),
+            "cuda": lambda: _cuda_source(self.request),
+        }  # fmt: skip
+        if stage not in makers:
+            raise ArgumentError(f"unknown stage {stage!r}; choose one of: {', '.join(makers)}")
+        return makers[stage]()
+
+
+def _cuda_source(request: Request) -> str:
+    from torsor.backends.cuda import Kernel
+
+    return Kernel.of(request).source()
+
+
+class Outline(NamedTuple):
+    """What must be known of a kernel to run it."""
+
+    kernel: str  # the name of its machine code
+    shape: tuple[int, ...]  # of the output, for one state
+    layout: Layout | None  # of a loop kernel
+
+    def to_json(self) -> str:
+        return json.dumps(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Outline:
+        kernel, shape, layout = json.loads(text)
+        return cls(kernel, tuple(shape), Layout(*layout) if layout else None)
+
+
+def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str] = (), dtype: str = "float64",
+                    unroll: Unrolling = QUICK, lanes: int | None = None, threads: int = 1,
+                    frame: Frame | None = None) -> Program:  # fmt: skip
+    """Compile an algorithm for a model.
+
+    options      optional inputs to take, of those the algorithm has
+    unroll       over this model, up to how many operations; beyond, loops over its bodies
+    lanes        states side by side; None: as many as the machine's vectors hold
+    threads      how many threads large batches are spread over
+    frame        of a Jacobian
+    """
+    return compile_request(Request(algorithm, model, options=options, dtype=dtype, frame=frame, unroll=unroll), lanes,
+                           threads)  # fmt: skip
+
+
+def compile_request(request: Request, lanes: int | None = None, threads: int = 1) -> Program:
+    """The program of a request."""
+    if not isinstance(threads, int | np.integer) or threads < 1:
+        raise ArgumentError(f"threads must be a number of threads, 1 or more, not {threads!r}")
+    if lanes is not None and lanes not in (1, 2, 4, 8, 16):
+        raise ArgumentError(f"lanes must be 1, 2, 4, 8 or 16, not {lanes}")
+    made = Compiler(request, lanes or codegen.host().lanes(request.bits))
+    outline = made.outline()
+    shapes = [*request.input_shapes, outline.shape]
+    if outline.layout is None:
+        data = unrolled_data(shapes, request.bits)
+    else:
+        data = loop_data(outline.layout, framed(request.model), shapes, request.bits, request.frame)
+    loaded = _loaded(outline.kernel, made)
+    entry = loaded.address, data.words.ctypes.data
+    ufunc = gufunc(*entry, signature(shapes), request.dtype, request.algorithm.name, "", (loaded, data))
+    program = Program(ufunc if threads == 1 else Threaded(ufunc, request.inputs, outline.shape, request.dtype, threads))
+    program.request, program.lanes, program.threads, program.outline = request, made.lanes, threads, outline
+    program.ufunc, program.entry, program.signature = ufunc, entry, signature(shapes)
+    return program
+
+
+def _compile_again(request: Request, lanes: int, threads: int) -> Program:
+    """What a pickle holds, on a machine that may be another one."""
+    return compile_request(request, min(lanes, codegen.host().lanes(request.bits)), threads)
+
+
+class Compiler:
+    """A request in LLVM IR, for so many states side by side."""
+
+    def __init__(self, request: Request, lanes: int) -> None:
+        self.request, self.lanes = request, lanes
+
+    def outline(self) -> Outline:
+        """Remembered from an earlier run, or found by tracing."""
+        if self.request.home is None:
+            return self._traced()
+        key = "outline", *self.request.key, self.lanes, codegen.host(), cache.SOURCES
+        return Outline.from_json(cache.remembered(repr(key), lambda: self._traced().to_json()))
+
+    def _traced(self) -> Outline:
+        """A kernel is known by all that decides its text; loops over bodies of the same kinds share one."""
+        from torsor.compiler.trace import LoopCode
+
+        request, code = self.request, self.request.code
+        looped = isinstance(code, LoopCode)
+        more = code.layout if isinstance(code, LoopCode) else request.input_shapes
+        name = codegen.name_of(f"{code}|{request.inputs}|{more}|{self.target}")
+        return Outline(name, request.shape, code.layout if isinstance(code, LoopCode) and looped else None)
+
+    @property
+    def target(self) -> Target:
+        from torsor.backends.llvm import Target
+
+        host = codegen.host()
+        return Target(self.lanes, self.request.bits, host.fma, host.x86)
+
+    def ir(self) -> str:
+        from torsor.backends.llvm_arrays import loop_kernel, unrolled_kernel
+        from torsor.compiler.trace import LoopCode
+
+        request, code = self.request, self.request.code
+        if isinstance(code, LoopCode):
+            return loop_kernel(code, self.target)
+        return unrolled_kernel(code, dict(zip(request.inputs, request.input_shapes)), request.shape, self.target)
+
+
+_machine_code: weakref.WeakValueDictionary[str, codegen.Loaded] = weakref.WeakValueDictionary()
+
+
+def _loaded(name: str, made: Compiler) -> codegen.Loaded:
+    """Machine code is shared by all programs of the same code: a loop kernel by all models of its kinds."""
+    loaded = _machine_code.get(name)
+    if loaded is None:
+        loaded = _machine_code[name] = codegen.load(name, made.ir)
+    return loaded
+
+
+# Threads -------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def pool() -> Any:
+    """Threads that sleep until there is work (made anew in a forked child, where the old ones are gone)."""
+    from concurrent.futures import ThreadPoolExecutor  # 10 ms that most programs never need
+
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="torsor")
+
+
+if hasattr(os, "register_at_fork"):  # where there is no fork, there is no child
+    os.register_at_fork(after_in_child=pool.cache_clear)
+
+
+class Threaded:
+    """A gufunc that cuts large batches into one piece a thread, along the first batch axis."""
+
+    def __init__(self, ufunc: Any, inputs: Sequence[str], shape: tuple[int, ...], dtype: str, threads: int) -> None:
+        self.ufunc, self.threads = ufunc, threads
+        self.cores = [place_of(name).rank for name in inputs]
+        self.shape, self.dtype = shape, dtype
+
+    def __call__(self, *args: Any, out: NDArray[Any] | None = None) -> Any:
+        if len(args) == len(self.cores) + 1 and out is None:
+            *args, out = args  # type: ignore[assignment]
+        if len(args) != len(self.cores):
+            return self.ufunc(*args, out=out)  # NumPy says what is wrong
+        arrays = [np.asarray(x) for x in args]
+        batches = [x.shape[: x.ndim - core] for x, core in zip(arrays, self.cores)]
+        batch = np.broadcast_shapes(*batches)
+        pieces = min(self.threads, int(np.prod(batch, dtype=np.int64)) // THREAD_STATES + 1, *batch[:1]) if batch else 1
+        if out is not None and (
+            getattr(out, "shape", None) != batch + self.shape or any(np.may_share_memory(out, x) for x in arrays)
+        ):
+            pieces = 1  # NumPy knows what to do; of a piece it would not see what the others write
+        if pieces < 2:
+            return self.ufunc(*args) if out is None else self.ufunc(*args, out=out)
+        result = np.empty(batch + self.shape, self.dtype) if out is None else out
+        edges = [batch[0] * k // pieces for k in range(pieces + 1)]
+
+        def piece(k: int) -> None:
+            cut = slice(edges[k], edges[k + 1])
+            parts = [x[cut] if len(b) == len(batch) and b[0] == batch[0] else x for x, b in zip(arrays, batches)]
+            self.ufunc(*parts, out=result[cut])
+
+        jobs = [pool().submit(piece, k) for k in range(1, pieces)]
+        piece(0)
+        for job in jobs:
+            job.result()
+        return result

@@ -1,0 +1,461 @@
+"""`CudaProgram`: a compiled function of one model for arrays on an NVIDIA GPU.
+
+CUDA C (`cuda.py`) is compiled by NVRTC through CuPy.  Arrays come in as CuPy, PyTorch or JAX arrays, are read where
+they lie, and the result is an array of the same kind.  Work is queued on the caller's stream: nothing is copied to
+the host, and nothing waits.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torsor.algorithms import articulated
+from torsor.backends import cache
+from torsor.backends.cuda import REGISTERS, Kernel, Launch, RolloutKernel
+from torsor.backends.cuda_prelude import OPTIONS, TRIGONOMETRY
+from torsor.compiler.abi import tree_data
+from torsor.compiler.frames import framed
+from torsor.compiler.packing import Packing
+from torsor.compiler.request import NEVER, ON_GPU, Request
+from torsor.compiler.store import store
+from torsor.compiler.tape import Operations
+from torsor.compiler.trace import LoopCode
+from torsor.errors import ArgumentError, DeviceError
+from torsor.model.model import Model
+from torsor.model.names import Frame
+from torsor.sweeps import Algorithm
+
+LONG_CHAIN = 1024  # links of one chain from which on they are worth a thread each
+SCRATCH_SHARE = 0.5  # of the free memory, at most, for the scratch memory of loops
+TUNING = tuple(Launch(threads, registers) for threads in (64, 128, 256) for registers in (64, 80, 96, 128, 168, 255))
+TUNING_SAMPLES, TUNING_RUNS = 5, 10
+
+
+@functools.cache
+def cupy() -> Any:
+    """CuPy, or an error that says what is missing."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise DeviceError(
+            "target='cuda' needs CuPy, which cannot be imported "
+            f"({error}); install it with  pip install 'torsor[cuda]'  or use target='cpu'"
+        ) from None
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:
+        raise DeviceError(f"no CUDA driver or GPU was found ({error}); use target='cpu'") from None
+    if not count:
+        raise DeviceError("no CUDA GPU was found; use target='cpu'")
+    return cupy
+
+
+# Arrays of other libraries -----------------------------------------------------------------------------------
+
+
+def on_device(x: Any) -> bool:
+    """Whether an array says that it lies on a CUDA device (DLPack's code 2; 13: managed memory)."""
+    device = getattr(x, "__dlpack_device__", None)
+    return device is not None and device()[0] in (2, 13)
+
+
+def is_long_chain(algorithm: Algorithm, model: Model, first: Any) -> bool:
+    """Whether one state of a chain is so long that its links, not its states, should be threads (CuPy, float64)."""
+    known = algorithm.name in ("forward_dynamics", "mass_solve", "log_det")
+    long = known and model.is_chain and model.n >= LONG_CHAIN and not model.has_degenerate_bodies
+    return long and first.ndim == 1 and kind_of(first) == "cupy" and str(first.dtype) == "float64"
+
+
+def kind_of(x: Any) -> str:
+    """The library an array belongs to."""
+    root = type(x).__module__.partition(".")[0]
+    return {"torch": "torch", "jax": "jax", "jaxlib": "jax"}.get(root, "cupy")
+
+
+def _stream(kind: str) -> Any:
+    """The caller's stream."""
+    cp = cupy()
+    if kind == "torch":
+        import torch
+
+        return cp.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
+    return cp.cuda.get_current_stream()
+
+
+def _as_cupy(x: Any, kind: str) -> Any:
+    """The same memory as a CuPy array; JAX makes our stream wait until the numbers are there."""
+    cp = cupy()
+    if kind == "torch":
+        return cp.asarray(x.detach())
+    if kind == "jax":
+        return cp.from_dlpack(x)
+    return x if isinstance(x, cp.ndarray) else cp.asarray(x)
+
+
+def _empty(kind: str, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    """A new array for the result, of the allocator the caller's library uses."""
+    if kind == "torch":
+        import torch
+
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
+    return cupy().empty(shape, dtype)
+
+
+def _as_jax(x: Any) -> Any:
+    from jax import dlpack
+
+    return dlpack.from_dlpack(x)
+
+
+# Programs ----------------------------------------------------------------------------------------------------
+
+
+class View(NamedTuple):
+    """An array as a kernel sees it: number k of state b at pointer + b * step + k * stride."""
+
+    array: Any
+    step: int
+    stride: int
+    size: int
+
+    @property
+    def rows(self) -> bool:
+        """Whether states are rows of several numbers, one after the other."""
+        return self.stride == 1 and self.step == self.size > 1
+
+
+def view_of(x: Any, batch: tuple[int, ...], core: tuple[int, ...]) -> View | None:
+    """How an array broadcast to batch + core lies in memory, or None if it must be copied to be seen as a View."""
+    size = prod(core)
+    if x.flags.c_contiguous and x.shape == batch + core:  # as nearly always
+        return View(x, size, 1, size)
+    itemsize, own = x.dtype.itemsize, x.ndim - len(core)
+    strides = [0] * (len(batch) - own) + [0 if n == 1 else s for n, s in zip(x.shape[:own], x.strides)]
+    step, stride = _merged(batch, strides), _merged(core, list(x.strides[own:]))
+    if step is None or stride is None or step % itemsize or stride % itemsize:
+        return None
+    return View(x, step // itemsize, stride // itemsize, size)
+
+
+def _merged(shape: Sequence[int], strides: Sequence[int]) -> int | None:
+    """The one stride of several axes taken together, if there is one."""
+    axes = [(n, s) for n, s in zip(shape, strides) if n != 1]
+    for (_, outer), (n, inner) in pairwise(axes):
+        if outer != n * inner:
+            return None
+    return axes[-1][1] if axes else 0
+
+
+def views_of(model: Model, given: Mapping[str, Any], cores: Sequence[tuple[int, ...]],
+             dtype: Any) -> tuple[list[View], tuple[int, ...]]:  # fmt: skip
+    """Arguments by name as a kernel sees them, and the batch axes they broadcast to.
+
+    An argument is copied, on the device, only where its type is another or its axes cannot be merged.
+    """
+    cp = cupy()
+    arrays = []
+    for (name, x), core in zip(given.items(), cores):
+        array = _as_cupy(x, kind_of(x)) if on_device(x) else cp.asarray(x)
+        if array.shape[array.ndim - len(core) :] != core or array.ndim < len(core) or array.dtype.kind not in "fiub":
+            wanted = ", ".join(map(str, core))
+            raise ArgumentError(f"{name} is {array.dtype} {array.shape}; {model!r} needs real numbers (..., {wanted})")
+        arrays.append(array if array.dtype == dtype else array.astype(dtype))
+    batches = {x.shape[: x.ndim - len(core)] for x, core in zip(arrays, cores)}
+    try:
+        batch = np.broadcast_shapes(*batches) if len(batches) > 1 else batches.pop()
+    except ValueError:
+        shapes = ", ".join(f"{name} {x.shape}" for name, x in zip(given, arrays))
+        raise ArgumentError(f"the batch axes do not go together: {shapes}") from None
+    views = []
+    for x, core in zip(arrays, cores):
+        view = view_of(x, batch, core)
+        if view is None:
+            view = view_of(cp.ascontiguousarray(cp.broadcast_to(x, batch + core)), batch, core)
+        assert view
+        views.append(view)
+    return views, batch
+
+
+def build(source: str, shared: int = 0) -> Any:
+    """The compiled kernel; CuPy keeps the binary on disk."""
+    cp = cupy()
+    try:
+        function = cp.RawModule(code=source, options=OPTIONS).get_function("kernel")
+        if shared > 48 * 1024:
+            function.max_dynamic_shared_size_bytes = shared
+    except (cp.cuda.compiler.CompileException, cp.cuda.driver.CUDADriverError) as error:
+        raise DeviceError(f"this GPU or its compiler cannot take this kernel: {str(error)[:500]}") from None
+    return function
+
+
+def tree_arguments(kernel: Kernel, request: Request) -> tuple[Any, ...]:
+    """The model's tables, on the device."""
+    cp = cupy()
+    assert isinstance(kernel.code, LoopCode)
+    shapes = [*request.input_shapes, kernel.shape]
+    words, tables = tree_data(kernel.code, framed(request.model), shapes, kernel.bits, request.frame)
+    return (*words, *(cp.asarray(x) for x in tables))
+
+
+def scratch_for(kernel: Kernel, model: Model, blocks: int, launch: Launch, function: Any) -> tuple[int, Any]:
+    """Scratch memory for as many blocks as can be resident at once, and how many these are."""
+    cp = cupy()
+    assert isinstance(kernel.code, LoopCode)
+    resident = max(1, min(2048 // launch.threads, REGISTERS // (launch.threads * max(32, function.num_regs))))
+    layout = kernel.code.layout
+    places = Packing.of(layout.matrix, model).count if layout.matrix else 0
+    rows = max(1, layout.kept * model.n + layout.handed * (model.n + 1) + places)
+    block_bytes = rows * launch.threads * kernel.bits // 8
+    pool = cp.get_default_memory_pool()
+    free = int((cp.cuda.runtime.memGetInfo()[0] + pool.free_bytes()) * SCRATCH_SHARE)
+    processors = cp.cuda.Device().attributes["MultiProcessorCount"]
+    blocks = min(blocks, processors * resident, free // block_bytes)
+    if blocks < 1:
+        raise DeviceError(
+            f"{model!r} needs {block_bytes >> 20} MiB of scratch memory for {launch.threads} states, more than half of "
+            "what is free on the GPU; free some, or use target='cpu'"
+        )
+    return blocks, cp.empty(rows * blocks * launch.threads, f"float{kernel.bits}")
+
+
+class CudaProgram:
+    """A function compiled for one model and the GPU: call it with device arrays, without the model.
+
+    model, name, dtype, specialised, trig   what it computes, and how
+    operations                              exact counts for one state
+    launch                                  threads a block and register limit in use
+    source("tape" | "cuda")                 the code at each stage
+    autotune(*arrays)                       find the fastest launch by trying, and remember it
+
+    Batch axes broadcast; any strides are taken; `out=` is filled in place.  A program does not look at its
+    numbers: NaN in one state gives NaN in that state.
+    """
+
+    def __init__(self, request: Request, kernel: Kernel) -> None:
+        self.request, self.kernel = request, kernel
+        self.model, self.inputs, self.frame = request.model, request.inputs, request.frame
+        self.launch = _remembered(kernel) or Launch()
+        self._modules: dict[tuple[Launch, tuple[bool, ...]], tuple[Any, int]] = {}
+        self._cores = request.input_shapes
+        self._tree: tuple[Any, ...] | None = None
+
+    def __repr__(self) -> str:
+        how = "unrolled" if self.specialised else "looped"
+        return f"<{self.name} of {self.model!r}: {self.dtype} on CUDA, {self.trig} trigonometry, {how}>"
+
+    @property
+    def name(self) -> str:
+        return self.request.algorithm.name
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(f"float{self.kernel.bits}")
+
+    @property
+    def trig(self) -> str:
+        return self.kernel.trig
+
+    @property
+    def specialised(self) -> bool:
+        return not self.kernel.looped
+
+    @property
+    def operations(self) -> Operations:
+        return self.request.operations
+
+    def source(self, stage: str = "tape") -> str:
+        makers: dict[str, Callable[[], str]] = {
+            "tape": lambda: str(self.kernel.code), "cuda": lambda: self.kernel.source(self.launch),
+        }  # fmt: skip
+        if stage not in makers:
+            raise ArgumentError(f"unknown stage {stage!r}; choose one of: {', '.join(makers)}")
+        return makers[stage]()
+
+    def __call__(self, *args: Any, out: Any = None) -> Any:
+        like = next((x for x in args if on_device(x)), None)
+        if like is None:
+            raise ArgumentError(f"{self.name} is compiled for the GPU: give it CuPy, PyTorch or JAX arrays there")
+        kind = kind_of(like)
+        with _stream(kind) as stream:
+            views, batch = self._views(args)
+            if out is None:
+                result = _empty(kind, like, (*batch, *self.kernel.shape), self.dtype.name)
+            else:
+                result = out
+            target = _as_cupy(result, kind)
+            self._check_out(target, batch)
+            view = view_of(target, batch, self.kernel.shape)
+            if view is None:
+                raise ArgumentError(f"out has strides {target.strides}; give a contiguous array")
+            self._run([*views, view], prod(batch), self.launch, stream)
+        return _as_jax(result) if kind == "jax" and out is None else result
+
+    def _views(self, args: Sequence[Any]) -> tuple[list[View], tuple[int, ...]]:
+        """The arguments as the kernel sees them."""
+        if len(args) != len(self.inputs):
+            raise ArgumentError(f"{self.name} takes {', '.join(self.inputs)}, not {len(args)} arrays")
+        return views_of(self.model, dict(zip(self.inputs, args)), self._cores, self.dtype)
+
+    def _check_out(self, out: Any, batch: tuple[int, ...]) -> None:
+        wanted = (*batch, *self.kernel.shape)
+        if out.shape != wanted or out.dtype != self.dtype:
+            raise ArgumentError(f"out is {out.dtype} {out.shape}; it must be {self.dtype} {wanted}")
+
+    def _run(self, views: Sequence[View], count: int, launch: Launch, stream: Any) -> None:
+        if not count:
+            return
+        function, shared = self._function(launch, tuple(view.rows for view in views))
+        blocks = -(-count // launch.threads)
+        arguments: list[Any] = []
+        for view in views:
+            arguments += [view.array, np.int64(view.step), np.int64(view.stride)]
+        arguments.append(np.int64(count))
+        if self.kernel.looped:
+            blocks, tree = self._loop_arguments(blocks, launch, function)
+            arguments += tree
+        function((blocks,), (launch.threads,), tuple(arguments), shared_mem=shared)
+
+    def _function(self, launch: Launch, rows: tuple[bool, ...]) -> tuple[Any, int]:
+        """The kernel of a launch and a layout (which arrays are rows), and the shared memory of its blocks."""
+        if (launch, rows) not in self._modules:
+            staged = tuple(a and b for a, b in zip(rows, self.kernel.stageable(launch.threads)))
+            shared = self.kernel.shared_bytes(staged, launch.threads)
+            self._modules[launch, rows] = build(self.kernel.source(launch, staged), shared), shared
+        return self._modules[launch, rows]
+
+    def _loop_arguments(self, blocks: int, launch: Launch, function: Any) -> tuple[int, list[Any]]:
+        if self._tree is None:
+            self._tree = tree_arguments(self.kernel, self.request)
+        blocks, scratch = scratch_for(self.kernel, self.model, blocks, launch, function)
+        return blocks, [*self._tree, scratch]
+
+    # -- tuning
+
+    def autotune(self, *args: Any, launches: Sequence[Launch] = TUNING) -> Launch:
+        """Time every launch on these arrays, keep the fastest, and remember it here and in torsor's cache folder."""
+        cp = cupy()
+        kind = kind_of(args[0])
+        with _stream(kind) as stream:
+            views, batch = self._views(args)
+            out = cp.empty((*batch, *self.kernel.shape), self.dtype)
+            result = view_of(out, batch, self.kernel.shape)
+            assert result
+            times: dict[Launch, float] = {}
+            for launch in launches:
+                try:
+                    times[launch] = _time(lambda: self._run([*views, result], prod(batch), launch, stream), cp)  # noqa: B023
+                except cp.cuda.driver.CUDADriverError:
+                    continue  # more than this GPU can launch
+        self.launch = min(times, key=lambda launch: times[launch])
+        cache.write(_key(self.kernel), json.dumps(asdict(self.launch)).encode())
+        return self.launch
+
+
+def _time(run: Callable[[], None], cp: Any) -> float:
+    """Milliseconds: the median of a few samples, each of several runs queued back to back (one alone would count the
+    time Python takes to queue it)."""
+    run()
+    times = []
+    for _ in range(TUNING_SAMPLES):
+        begin, end = cp.cuda.Event(), cp.cuda.Event()
+        begin.record()
+        for _ in range(TUNING_RUNS):
+            run()
+        end.record()
+        end.synchronize()
+        times.append(cp.cuda.get_elapsed_time(begin, end))
+    return float(np.median(times)) / TUNING_RUNS
+
+
+def _key(kernel: Kernel) -> str:
+    """The name in the cache of what tuning found, for this code on this GPU."""
+    cp = cupy()
+    device = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)["name"]
+    text = repr((str(kernel.code), kernel.inputs, kernel.shape, kernel.bits, kernel.trig, device))
+    return "launch-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _remembered(kernel: Kernel) -> Launch | None:
+    try:
+        found = cache.read(_key(kernel))
+        return Launch(**json.loads(found)) if found else None
+    except (DeviceError, ValueError, TypeError):
+        return None  # no GPU here, or a damaged file
+
+
+def compile_cuda(request: Request, trig: str = "accurate") -> CudaProgram:
+    """The program of a request; `trig` is "accurate" or, in float32, "fast"."""
+    if trig not in TRIGONOMETRY:
+        raise ArgumentError(f"trig must be one of: {', '.join(TRIGONOMETRY)}; not {trig!r}")
+    if trig == "fast" and request.dtype == "float64":
+        raise ArgumentError("fast trigonometry is for float32; float64 has only the accurate one")
+    return CudaProgram(request, Kernel.of(request, trig))
+
+
+def call(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple[str, ...], frame: Frame | None) -> Any:
+    """Run an algorithm on device arrays, in their own precision; the program is kept with the model."""
+    dtype = "float64" if any("float64" in str(getattr(x, "dtype", "")) for x in args) else "float32"
+
+    def make() -> CudaProgram:
+        return compile_cuda(Request(algorithm, model, options=options, dtype=dtype, frame=frame, unroll=ON_GPU))
+
+    return store(model).once(("cuda", algorithm, frame, dtype, options), make)(*args)
+
+
+# Rollouts ----------------------------------------------------------------------------------------------------
+
+
+def run_rollout(model: Model, kernel: RolloutKernel, modules: dict[Any, Any], arrays: Mapping[str, Any], gain: Any,
+                constant: Any, steps: int, dt: float, every: int) -> tuple[Any, Any]:  # fmt: skip
+    """The stored q and v of `torsor.simulate.rollout`; `modules` keeps what was compiled and the model's tables."""
+    cp = cupy()
+    kind, like = kind_of(arrays["q"]), arrays["q"]
+    dtype, launch = f"float{kernel.bits}", Launch()
+    with _stream(kind):
+        given = {name: x for name, x in arrays.items() if x is not None and name != "tau"}
+        tau = cp.asarray(constant, dtype)
+        if arrays["tau"] is not None:
+            tau = tau + (_as_cupy(arrays["tau"], kind) if on_device(arrays["tau"]) else cp.asarray(arrays["tau"]))
+        given = {"q": given["q"], "v": given["v"], "tau": tau} | given
+        cores: list[tuple[int, ...]] = [(model.nq,), (model.nv,), (model.nv,), (steps, model.nv)]
+        views, batch = views_of(model, given, cores, dtype)
+        count, width = prod(batch), model.nq + model.nv
+        out = _empty(kind, like, (steps // every, width, count), dtype)
+        arguments: list[Any] = []
+        for view in views:
+            arguments += [view.array, np.int64(view.step), np.int64(view.stride)]
+        if kernel.tabulated:
+            arguments.append(np.int64(views[3].stride * model.nv))
+        arguments += [cp.asarray(gain, dtype), cp.asarray([dt], dtype), _as_cupy(out, kind), np.int64(count)]
+        arguments += [np.int32(steps), np.int32(every)]
+        if "kernel" not in modules:
+            modules["kernel"] = build(kernel.source(launch))
+        blocks = -(-count // launch.threads)
+        if kernel.dynamics:
+            if "tree" not in modules:
+                request = Request(articulated.forward_dynamics, model, dtype=dtype, unroll=NEVER)
+                modules["tree"] = tree_arguments(kernel.dynamics, request)
+            blocks, scratch = scratch_for(kernel.dynamics, model, blocks, launch, modules["kernel"])
+            arguments += [*modules["tree"], scratch]
+        if count:
+            modules["kernel"]((blocks,), (launch.threads,), tuple(arguments))
+        return tuple(_rows(kind, part, batch) for part in (out[:, : model.nq], out[:, model.nq :]))
+
+
+def _rows(kind: str, x: Any, batch: tuple[int, ...]) -> Any:
+    """(stored, n, count) seen as (*batch, stored, n), in the caller's library."""
+    x = x.reshape(*x.shape[:2], *batch) if kind != "torch" else x.unflatten(2, batch) if batch else x[..., 0]
+    order = (*range(2, x.ndim), 0, 1)
+    if kind == "torch":
+        return x.permute(order)
+    x = x.transpose(order)
+    return _as_jax(cupy().ascontiguousarray(x)) if kind == "jax" else x

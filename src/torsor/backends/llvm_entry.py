@@ -1,0 +1,439 @@
+"""Whole kernels: the work on one block of states between the arrays of a NumPy call.
+
+A kernel is the inner loop of a generalised ufunc,
+
+    void kernel(char **args, intp *dimensions, intp *steps, void *data)
+
+and reads and writes its arrays through their strides, whatever the layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from torsor.backends.elementary import far_sincos
+from torsor.backends.llvm import Target, Writer
+
+# A kernel leaves the floating-point flags as it found them (what NumPy would warn of is reported by torsor, with
+# the joint's name), and loops flush subnormals to zero: they mean nothing here and cost three times as much.
+_FLUSH = 0x8040  # FTZ and DAZ of x86's MXCSR
+_MXCSR = "declare void @llvm.x86.sse.stmxcsr(ptr)\ndeclare void @llvm.x86.sse.ldmxcsr(ptr)"
+
+
+STACK_BYTES = 65536  # of scratch memory taken from the stack
+KEPT_BYTES = 512 << 20  # the largest block of scratch memory kept between calls
+_STREAMING = "declare void @llvm.x86.sse.sfence()\n!0 = !{i32 1}"
+
+# What a function that works on one block of states is called with; the states are those from `first` on.
+BLOCK = (
+    "ptr noalias readonly %args, ptr noalias readonly %steps, ptr noalias readonly %data, ptr noalias %work, i64 %first"
+)
+
+
+class Function(NamedTuple):
+    """A function without a result, its body written."""
+
+    name: str
+    parameters: str
+    body: Writer
+
+    def __str__(self) -> str:
+        w = self.body
+        room = f"  %far_angles = alloca [{w.far_room} x i8], align 64\n" if w.far_room else ""
+        lines = "\n".join(w.lines)
+        return (
+            f"define private void @{self.name}({self.parameters}) nounwind {_vector_width(w.target)} {{\n"
+            f"entry:\n{room}{lines}\n  ret void\n}}\n"
+        )
+
+
+def kernel_module(vector: Target, inputs: int, body: Callable[[Writer], None], flush: bool) -> str:
+    """The module of a kernel with so many inputs; `body` writes the work on one block of states.
+
+    It is written twice: for a vector of states and for a single one.
+    """
+    blocks = []
+    for target in [vector] if vector.lanes == 1 else [vector, replace(vector, lanes=1)]:
+        writer = Writer(target)
+        body(writer)
+        blocks.append(Function(f"block_{target.lanes}", BLOCK, writer))
+    return module_of(blocks, vector, inputs, flush)
+
+
+def module_of(functions: Sequence[Function], vector: Target, inputs: int, flush: bool) -> str:
+    """Functions, what they call, and the entry: it calls @block_1, and @block_W for blocks of W states."""
+    writers = [f.body for f in functions]
+    parts = [str(f) for f in functions]
+    if any(w.far_room for w in writers):
+        parts.append(far_sincos(vector))
+    turnings = dict.fromkeys((w.target, direction) for w in writers for direction in sorted(w.turnings))
+    parts += [turning(target, direction) for target, direction in turnings]
+    widest = max((w.target for w in writers), key=lambda target: target.lanes)
+    parts.append(_entry(vector, inputs, flush, streams(widest)))
+    if vector.x86:
+        parts.append(_MXCSR)
+    if streams(widest):
+        name, T = f"@llvm.masked.store.{widest.suffix}.p0", widest.vector
+        parts.append(f"declare void {name}({T}, ptr, i32, {widest.bools})\n{_STREAMING}")
+    declarations = dict.fromkeys(line for w in writers for line in w.declarations.splitlines())
+    return "\n".join([*declarations, *parts])
+
+
+def _entry(T: Target, inputs: int, flush: bool, stream: bool) -> str:
+    """The gufunc's inner loop: whole blocks, then a last block moved back to end with the batch.
+
+    The states that such a block does again give the same bits again, unless the output is written over an input;
+    """
+    save = restore = ""
+    if T.x86:
+        save = f"""
+  %status = alloca i32, align 4
+  call void @llvm.x86.sse.stmxcsr(ptr %status)
+  %old = load i32, ptr %status, align 4
+  %new = or i32 %old, {_FLUSH if flush else 0}
+  store i32 %new, ptr %status, align 4
+  call void @llvm.x86.sse.ldmxcsr(ptr %status)"""
+        restore = """
+  store i32 %old, ptr %status, align 4
+  call void @llvm.x86.sse.ldmxcsr(ptr %status)"""
+    W = T.lanes
+    fence = "\n  call void @llvm.x86.sse.sfence()" if stream else ""
+    alias = f"""
+  %out_place = getelementptr ptr, ptr %args, i64 {inputs}
+  %out = load ptr, ptr %out_place, align 8
+  %alias_0 = icmp eq i64 0, 1"""
+    for k in range(inputs):
+        alias += f"""
+  %in_place_{k} = getelementptr ptr, ptr %args, i64 {k}
+  %in_{k} = load ptr, ptr %in_place_{k}, align 8
+  %same_{k} = icmp eq ptr %in_{k}, %out
+  %alias_{k + 1} = or i1 %alias_{k}, %same_{k}"""
+    blocks = f"""{alias}
+  %last = sub i64 %count, {W}
+  br label %block
+block:
+  %s = phi i64 [0, %vectors], [%s2, %block]
+  call void @block_{W}(ptr %args, ptr %steps, ptr %data, ptr %work, i64 %s)
+  %s2 = add i64 %s, {W}
+  %more = icmp sle i64 %s2, %last
+  br i1 %more, label %block, label %tail
+tail:
+  %complete = icmp eq i64 %s2, %count
+  br i1 %complete, label %done, label %rest
+rest:
+  br i1 %alias_{inputs}, label %singles, label %again_block
+again_block:
+  call void @block_{W}(ptr %args, ptr %steps, ptr %data, ptr %work, i64 %last)
+  br label %done"""
+    vectors, resume = (blocks, "%s2, %rest") if W > 1 else ("\n  br label %singles", "0, %vectors")
+    return f"""
+declare ptr @malloc(i64)
+declare void @free(ptr)
+define void @kernel(ptr %args, ptr %dimensions, ptr %steps, ptr %data) nounwind {{
+entry:{save}
+  %count = load i64, ptr %dimensions, align 8
+  %scratch = load i64, ptr %data, align 8
+  %enough = icmp sge i64 %count, {W}
+  %wide = select i1 %enough, i64 {W}, i64 1
+  %needed = mul i64 %scratch, %wide
+  %bytes = add i64 %needed, 64
+  %small = icmp ule i64 %bytes, {STACK_BYTES}
+  br i1 %small, label %on_stack, label %on_heap
+on_stack:
+  %near = alloca i8, i64 %bytes, align 64
+  br label %go
+on_heap:
+  %room = add i64 %bytes, 128
+  %runtime_place = getelementptr i64, ptr %data, i64 1
+  %runtime = load ptr, ptr %runtime_place, align 8
+  %kept = call ptr @take_room(ptr %runtime, i64 %room)
+  %missing = icmp eq ptr %kept, null
+  br i1 %missing, label %leave, label %found
+found:
+  %kept_address = ptrtoint ptr %kept to i64
+  %up = add i64 %kept_address, 127
+  %aligned = and i64 %up, -64
+  %far = inttoptr i64 %aligned to ptr
+  br label %go
+go:
+  %head = phi ptr [%near, %on_stack], [%far, %found]
+  %owned = phi ptr [null, %on_stack], [%kept, %found]
+  %owner = phi ptr [null, %on_stack], [%runtime, %found]
+  %work = getelementptr i8, ptr %head, i64 64
+  %count_place = getelementptr i8, ptr %head, i64 56
+  store i64 %count, ptr %count_place, align 8
+  %any = icmp sgt i64 %count, 0
+  br i1 %any, label %work_to_do, label %done
+work_to_do:
+  br i1 %enough, label %vectors, label %singles
+vectors:{vectors}
+singles:
+  %from = phi i64 [0, %work_to_do], [{resume}]
+  br label %single
+single:
+  %k = phi i64 [%from, %singles], [%k2, %single]
+  call void @block_1(ptr %args, ptr %steps, ptr %data, ptr %work, i64 %k)
+  %k2 = add i64 %k, 1
+  %again = icmp slt i64 %k2, %count
+  br i1 %again, label %single, label %done
+done:{fence}
+  br i1 %small, label %leave, label %give
+give:
+  call void @give_room(ptr %owner, ptr %owned)
+  br label %leave
+leave:{restore}
+  ret void
+}}
+{_ROOM}"""
+
+
+# Scratch memory too large for the stack.  One block is kept between calls, because the page faults of a new one cost as
+# much as the work done in it: runtime[0] is its address, or 0 while a call uses it.  A block begins with its size.  If
+# there is no memory, Python's MemoryError is set, and the kernel returns with nothing written.
+_ROOM = f"""
+define private ptr @take_room(ptr %runtime, i64 %room) noinline nounwind {{
+entry:
+  %kept = atomicrmw xchg ptr %runtime, i64 0 acq_rel
+  %block = inttoptr i64 %kept to ptr
+  %none = icmp eq i64 %kept, 0
+  br i1 %none, label %fresh, label %look
+look:
+  %size = load i64, ptr %block, align 8
+  %fits = icmp uge i64 %size, %room
+  br i1 %fits, label %found, label %drop
+found:
+  ret ptr %block
+drop:
+  call void @free(ptr %block)
+  br label %fresh
+fresh:
+  %new = call ptr @malloc(i64 %room)
+  %failed = icmp eq ptr %new, null
+  br i1 %failed, label %no_memory, label %made
+made:
+  store i64 %room, ptr %new, align 8
+  ret ptr %new
+no_memory:
+  %ensure_place = getelementptr i64, ptr %runtime, i64 1
+  %ensure = load ptr, ptr %ensure_place, align 8
+  %raise_place = getelementptr i64, ptr %runtime, i64 2
+  %raise = load ptr, ptr %raise_place, align 8
+  %release_place = getelementptr i64, ptr %runtime, i64 3
+  %release = load ptr, ptr %release_place, align 8
+  %state = call i32 %ensure()
+  %null = call ptr %raise()
+  call void %release(i32 %state)
+  ret ptr null
+}}
+define private void @give_room(ptr %runtime, ptr %block) noinline nounwind {{
+entry:
+  %size = load i64, ptr %block, align 8
+  %large = icmp ugt i64 %size, {KEPT_BYTES}
+  br i1 %large, label %drop, label %keep
+drop:
+  call void @free(ptr %block)
+  ret void
+keep:
+  %address = ptrtoint ptr %block to i64
+  %before = atomicrmw xchg ptr %runtime, i64 %address acq_rel
+  %other = inttoptr i64 %before to ptr
+  call void @free(ptr %other)
+  ret void
+}}
+"""
+
+
+def turning(target: Target, direction: str) -> str:
+    """turn_in: numbers that belong to one state after the other are put side by side; turn_out: back again; unpack:
+    back again, each from the place that `entries` has for it.
+
+    In memory every state has its own rows (`step` bytes apart); in the buffer there is a vector of states for every
+    column.  Squares of as many columns as there are states, or of four, are turned by shuffles; the last overlaps
+    those before.
+    """
+    T, w, size = target, Writer(target), target.size
+    into, packed = direction == "turn_in", direction == "unpack"
+
+    def vector_of(column: str) -> str:
+        if packed:
+            entry = w.op(f"load i32, ptr {w.address('%entries', w.i64('mul', column, 4))}, align 4")
+            column = w.op(f"sext i32 {entry} to i64")
+        return w.address("%buffer", w.i64("mul", column, T.lanes * size))
+
+    columns = w.i64("mul", w.i64("mul", "%d0", "%d1"), "%d2")
+    for width in sorted({T.lanes, 4}, reverse=True) if T.lanes >= 4 else ():
+        enough = w.op(f"icmp sge i64 {columns}, {width}")
+        w.branch(w.op(f"and i1 {enough}, %contiguous"), f"quick_{width}", f"after_{width}")
+        w.start(f"quick_{width}")
+        _turn_squares(w, width, columns, into, vector_of)
+        w.start(f"after_{width}")
+    w.branch(w.op(f"icmp eq i64 %step, {size}"), "side_by_side", "one_by_one")  # columns are vectors as they lie
+    for label, kind, step in (("side_by_side", T.vector, T.lanes), ("one_by_one", T.scalar, 1)):
+        w.start(label)
+        with w.loop("x", "0") as x:
+            with w.loop("y", "0") as y:
+                with w.loop("z", "0") as z:
+                    place = "%array"
+                    for index, stride in ((x.i, "%s0"), (y.i, "%s1"), (z.i, "%s2")):
+                        place = w.address(place, w.i64("mul", index, stride))
+                    flat = w.i64("add", w.i64("mul", w.i64("add", w.i64("mul", x.i, "%d1"), y.i), "%d2"), z.i)
+                    vector = vector_of(flat)
+                    for lane in range(0, T.lanes, step):
+                        ends = [w.address(place, w.i64("mul", "%step", lane)), w.address(vector, lane * size)]
+                        source, sink = ends if into else reversed(ends)
+                        some = w.op(f"load {kind}, ptr {source}, align {size}")
+                        w.do(f"store {kind} {some}, ptr {sink}, align {size}")
+                    z.count_to(w, "%d2")
+                y.count_to(w, "%d1")
+            x.count_to(w, "%d0")
+        w.do("ret void")
+    body = "\n".join(w.lines)
+    pointers = "ptr %buffer, ptr %entries" if packed else "ptr %buffer"
+    return (
+        f"define private void @{direction}_{T.lanes}(ptr %array, i64 %step, i64 %d0, i64 %d1, i64 %d2, i64 %s0, "
+        f"i64 %s1, i64 %s2, i1 %contiguous, i1 %stream, {pointers}) noinline nounwind {_vector_width(T)} "
+        f"{{\nentry:\n{body}\n}}\n"
+    )
+
+
+def _turn_squares(w: Writer, width: int, columns: str, into: bool, vector_of: Callable[[str], str]) -> None:
+    """All columns, `width` at a time."""
+    T, size = w.target, w.target.size
+    last = w.i64("sub", columns, width)
+    offsets = _offsets(w, "%step")  # once, not in every turn of the loop
+
+    def square(first: str, how: str = "", only: str = "") -> None:
+        rows = w.address("%array", w.i64("mul", first, size))
+        vectors = [vector_of(w.i64("add", first, k)) for k in range(width)]
+        if into:
+            for x, place in zip(_read_square(w, width, rows, offsets), vectors):
+                w.store(x, place)
+        else:
+            _write_square(w, [w.load(place) for place in vectors], rows, offsets, how, only)
+
+    if streams(T) and width == T.lanes and not into:
+        # whole cache lines, where they lie alike in all rows; what is left before and behind them by itself
+        address = w.op("ptrtoint ptr %array to i64")
+        odd = w.i64("or", w.i64("and", "%step", 63), w.i64("and", address, size - 1))
+        alike, several = w.op(f"icmp eq i64 {odd}, 0"), w.op(f"icmp sge i64 {columns}, {2 * width}")
+        w.branch(w.op(f"and i1 {alike}, {several}"), "lines", "together")
+        w.start("lines")
+        start = w.i64("udiv", w.i64("and", w.i64("sub", 0, address), 63), size)
+        end = w.i64("add", start, w.i64("and", w.i64("sub", columns, start), -width))
+        square("0", only=_lanes_where(w, "ult", start))
+        square(last, only=_lanes_where(w, "uge", w.i64("sub", end, last)))
+        w.branch("%stream", "past", "through")
+        for label, how in (("past", "64, !nontemporal !0"), ("through", "64")):
+            w.start(label)
+            with w.loop("line", start) as loop:
+                square(loop.i, how)
+                loop.next = w.i64("add", loop.i, width)
+                loop.again = w.op(f"icmp slt i64 {loop.next}, {end}")
+            w.do("ret void")
+        w.start("together")
+    with w.loop("square", "0") as loop:
+        over = w.op(f"icmp sgt i64 {loop.i}, {last}")
+        square(w.op(f"select i1 {over}, i64 {last}, i64 {loop.i}"))
+        loop.next = w.i64("add", loop.i, width)
+        loop.again = w.op(f"icmp slt i64 {loop.next}, {columns}")
+    w.do("ret void")
+
+
+def rows_to_vectors(w: Writer, array: str, step: str, columns: int) -> list[str]:
+    """A vector of states for every column of a few rows of contiguous numbers, four columns at least."""
+    offsets, width = _offsets(w, step), _width(w.target, columns)
+    vectors = [""] * columns
+    for first in (*range(0, columns - width, width), columns - width):
+        vectors[first : first + width] = _read_square(w, width, w.address(array, first * w.target.size), offsets)
+    return vectors
+
+
+def vectors_to_rows(w: Writer, vectors: Sequence[str], array: str, step: str) -> None:
+    """Back again."""
+    offsets, width = _offsets(w, step), _width(w.target, len(vectors))
+    for first in (*range(0, len(vectors) - width, width), len(vectors) - width):
+        _write_square(w, vectors[first : first + width], w.address(array, first * w.target.size), offsets)
+
+
+def _width(T: Target, columns: int) -> int:
+    return T.lanes if columns >= T.lanes else 4
+
+
+def _offsets(w: Writer, step: str) -> list[str]:
+    """From the first row of a block to each."""
+    return [w.i64("mul", step, lane) for lane in range(w.target.lanes)]
+
+
+def _read_square(w: Writer, width: int, rows: str, offsets: Sequence[str]) -> list[str]:
+    """`width` columns, as vectors."""
+    T = w.target
+    part = f"<{width} x {T.scalar}>"
+    loaded = [w.op(f"load {part}, ptr {w.address(rows, offset)}, align {T.size}") for offset in offsets]
+    return _transposed(w, [_join(w, loaded[k::width], width) for k in range(width)])
+
+
+def _write_square(w: Writer, vectors: Sequence[str], rows: str, offsets: Sequence[str], how: str = "",
+                  only: str = "") -> None:  # fmt: skip
+    """As many columns as there are vectors, into rows; `how` they are aligned; `only` some of the columns."""
+    T, width = w.target, len(vectors)
+    part, bools = f"<{width} x {T.scalar}>", f"<{width} x i1>"
+    for k, x in enumerate(_transposed(w, vectors)):
+        for g in range(T.lanes // width):
+            y = x if width == T.lanes else _shuffle(w, x, "poison", range(width * g, width * (g + 1)), T.lanes)
+            place = w.address(rows, offsets[width * g + k])
+            if only:
+                masked = f"llvm.masked.store.v{width}f{T.bits}.p0"
+                w.do(f"call void @{masked}({part} {y}, ptr {place}, i32 {T.size}, {bools} {only})")
+            else:
+                w.do(f"store {part} {y}, ptr {place}, align {how or T.size}")
+
+
+def _lanes_where(w: Writer, relation: str, x: str) -> str:
+    """Which lanes have a number in that relation to x."""
+    n = w.target.lanes
+    first = w.op(f"insertelement <{n} x i64> poison, i64 {x}, i64 0")
+    every = w.op(f"shufflevector <{n} x i64> {first}, <{n} x i64> poison, <{n} x i32> zeroinitializer")
+    return w.op(f"icmp {relation} <{n} x i64> <{', '.join(f'i64 {k}' for k in range(n))}>, {every}")
+
+
+def streams(T: Target) -> bool:
+    """Whether a vector is a cache line, and can be written past the cache."""
+    return T.x86 and T.lanes * T.size == 64
+
+
+def _shuffle(w: Writer, a: str, b: str, picks: Sequence[int], lanes: int) -> str:
+    """Entries of two vectors of `lanes` numbers, those of the second counted on from the first's."""
+    vector = f"<{lanes} x {w.target.scalar}>"
+    mask = ", ".join(f"i32 {k}" for k in picks)
+    return w.op(f"shufflevector {vector} {a}, {vector} {b}, <{len(picks)} x i32> <{mask}>")
+
+
+def _join(w: Writer, parts: Sequence[str], lanes: int) -> str:
+    """Vectors of so many lanes, one behind the other."""
+    if len(parts) == 1:
+        return parts[0]
+    pairs = [_shuffle(w, a, b, range(2 * lanes), lanes) for a, b in zip(parts[::2], parts[1::2])]
+    return _join(w, pairs, 2 * lanes)
+
+
+def _transposed(w: Writer, x: Sequence[str]) -> list[str]:
+    """n vectors transposed, in every group of n lanes.  Its own inverse.
+
+    Numbers, then pairs of them, then fours ... of two vectors change places.
+    """
+    W, n = w.target.lanes, len(x)
+    x = list(x)
+    for half in (1 << k for k in range(n.bit_length() - 1)):
+        for i in range(n):
+            if not i & half:
+                low, high = x[i], x[i + half]
+                x[i] = _shuffle(w, low, high, [k if not k & half else W + k - half for k in range(W)], W)
+                x[i + half] = _shuffle(w, low, high, [k + half if not k & half else W + k for k in range(W)], W)
+    return x
+
+
+def _vector_width(T: Target) -> str:
+    width = min(512, T.lanes * T.bits)
+    return f'"prefer-vector-width"="{width}" "min-legal-vector-width"="{width}"' if T.lanes > 1 else ""

@@ -1,0 +1,43 @@
+"""A function of a few numbers, written over any scalar, as a gufunc that runs it on many at once.
+
+For work that has no recurrence, the lanes are what the batch axis is: links of a chain, segments, levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torsor.backends import codegen
+from torsor.backends.gufunc import gufunc, signature
+from torsor.backends.llvm import Target
+from torsor.backends.llvm_arrays import unrolled_kernel
+from torsor.compiler.abi import unrolled_data
+from torsor.compiler.tape import Code, Tape
+from torsor.compiler.trace import shape_of, symbols
+from torsor.outputs import numbered
+
+
+def trace(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]]) -> Code:
+    """The tape of a function of (nested) lists of scalars, one argument an input, that returns nested lists."""
+    tape = Tape()
+    arguments = [symbols(tape, name, shape) for name, shape in inputs.items()]
+    return Code.of(tape, {("out", *index): x for index, x in numbered(function(*arguments))})
+
+
+def compile_pointwise(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]],
+                      dtype: str = "float64") -> Any:  # fmt: skip
+    """A gufunc with the core dimensions of `inputs` and of what the function returns; batch axes broadcast."""
+    code = trace(function, inputs)
+    host = codegen.host()
+    bits = 64 if dtype == "float64" else 32
+    target = Target(host.lanes(bits), bits, host.fma, host.x86)
+    shape = shape_of(code)
+    name = codegen.name_of(f"pointwise|{code}|{dict(inputs)}|{target}")
+    loaded = codegen.load(name, lambda: unrolled_kernel(code, inputs, shape, target))
+    shapes = [*inputs.values(), shape]
+    data = unrolled_data(shapes, bits)
+    return gufunc(
+        loaded.address, data.words.ctypes.data, signature(shapes), dtype, function.__name__, function.__doc__ or "",
+        (loaded, data),
+    )  # fmt: skip

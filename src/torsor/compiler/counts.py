@@ -1,0 +1,54 @@
+"""How many operations a program does."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torsor.compiler.frames import framed
+from torsor.compiler.packing import TOGETHER, Packing
+from torsor.compiler.tape import Code, Operations
+from torsor.compiler.trace import LoopCode
+from torsor.model.model import Model
+from torsor.model.names import Frame
+from torsor.sweeps import way_to_base
+
+
+def operations_of(code: Code | LoopCode, model: Model, frame: Frame | None) -> Operations:
+    """The exact count for one state: every pass at every body, every climb along its way."""
+    if isinstance(code, Code):
+        return Operations.of(code)
+    frames = framed(model)
+    bodies = np.bincount(frames.kind, minlength=len(code.kinds))
+    total = Operations()
+    for p in code.passes:
+        total = total + Operations.of(p.start)
+        for c, times in zip(p.codes, bodies):
+            total = total + Operations.of(c) * int(times)
+    if code.finish:
+        total = total + Operations.of(code.finish)
+    if code.columns and frame is not None:  # one climb only
+        way = [int(frames.kind[i]) for i in way_to_base(model.parent.tolist(), frame.body)]
+        for start in way[:1]:
+            total = total + Operations.of(code.columns.starts[start, 0])
+        for kind, times in zip(*np.unique(way[1:], return_counts=True)):
+            total = total + Operations.of(code.columns.codes[int(kind)]) * int(times)
+    elif code.columns:
+        freedoms = (model.v_start[1:] - model.v_start[:-1]).copy()
+        below = np.zeros(model.n, np.int64)  # freedoms carried by each body: how often a climb comes by
+        for i in range(model.n - 1, -1, -1):
+            if model.parent[i] >= 0:
+                below[model.parent[i]] += below[i] + freedoms[i]
+        visits = np.bincount(frames.kind, weights=below, minlength=len(code.kinds)).astype(int)
+        for c, times in zip(code.columns.codes, visits):
+            total = total + Operations.of(c) * int(times)
+        for (kind, _), c in code.columns.starts.items():
+            total = total + Operations.of(c) * int(bodies[kind])
+        if code.columns.outward:  # of a symmetric matrix, bodies up to the column's own
+            asked = np.cumsum(freedoms[::-1])[::-1] if code.packing == "symmetric" else np.full(model.n, model.nv)
+            visits = np.bincount(frames.kind, weights=asked, minlength=len(code.kinds)).astype(int)
+            for c, times in zip(code.columns.outward.codes, visits):
+                total = total + Operations.of(c) * int(times)
+        if code.packing == "product":
+            shared = TOGETHER * int(Packing.of("product", model).products[:, 1].sum())
+            total = total + Operations(mul=shared, add=shared)
+    return total

@@ -1,0 +1,349 @@
+"""A model re-expressed in frames that make its equations short.
+
+Results do not depend on the frames bodies are described in (Ploen & Park 1999, section II.C), operation
+counts do.  Here every joint axis is put on z and every placement is written as screws about z, x and z,
+
+    f = [screw_z(gamma, s)] [shift_y(b)] screw_x(alpha, a) screw_z(theta, d) exp(q)     (Denavit & Hartenberg 1955),
+
+where the first is absorbed into the parent's own frame for one child of every axial joint, and theta and d
+are absorbed into the motion of an axial joint.  Axes that are parallel but for a small angle have no usable
+common normal; there d is zero, and a shift b along y makes up for it.
+
+Rounding noise is written as zero (`torsor.model.rounding`), by the size of one placement or of one inertia.
+
+Everything is vectorised over the bodies: a million links are re-framed in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.compiler.store import store
+from torsor.errors import ArgumentError
+from torsor.linalg import Mat, Scalar, Vec, cos, sin
+from torsor.model.conditioning import may_regroup
+from torsor.model.joints import JOINTS, Axial, joint_named
+from torsor.model.links import Link
+from torsor.model.model import Model
+from torsor.model.rounding import NOISE, clean_cosine, clean_sum, turned_tensor, turned_vector
+from torsor.spatial import Inertia, Pose, Product, Rigid, Screw, Spatial
+
+Array = NDArray[Any]
+
+# The origin of a body may move along its axis by this many times the body's size.  Its inertia about an origin further
+# away would have lost more than four digits.
+FAR = 100.0
+# The foot of the common normal of two axes is ill-determined below this sine of their angle.
+NEARLY_PARALLEL = 0.1
+
+# What float32 holds (1e-38 to 3e38), less the seven digits and the products that a computation needs.
+SINGLE_RANGE = 1e-30, 1e30
+
+SYMMETRIC = ("xx", "xy", "xz", "yy", "yz", "zz")
+UPPER = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
+
+
+class Kind(NamedTuple):
+    """What decides the code of a step: the joint's type and the form of its placement."""
+
+    joint: str
+    form: str  # the axes of its screws, y standing for a mere shift: "xz", "yxz", "zxz" or "zyxz"
+
+
+@dataclass(frozen=True)
+class Framed:
+    """A model in its short frames: a kind and a row of numbers a body."""
+
+    model: Model
+    kinds: tuple[Kind, ...]  # the distinct ones, sorted
+    kind: Array  # (n,) index into kinds
+    numbers: Mapping[str, Array]  # name -> (n,)
+
+    def check_single(self) -> None:
+        """Raise, naming a body, if float32 cannot hold the numbers of the model.
+
+        What is too small keeps too few digits, or becomes zero: masses in kilograms of a molecule's atoms are so.
+        """
+        x, (smallest, largest) = self.numbers, SINGLE_RANGE
+        moment, length = (
+            np.max([np.abs(x[name]) for name in names], axis=0)
+            for names in (("Sxx", "Syy", "Szz"), ("a", "b", "s", "d0"))
+        )
+        for what, size in {"mass": x["m"], "inertia": moment, "length": length}.items():
+            for i in np.flatnonzero((size != 0) & ~((size >= smallest) & (size <= largest)))[:1]:
+                raise ArgumentError(
+                    f"body {self.model.names[i]!r}: a {what} of {size[i]:.3g} is beyond what float32 computes with "
+                    f"({smallest:.0e} to {largest:.0e}); use float64, or other units"
+                )
+
+    def link(self, i: int) -> FramedLink:
+        """Body i with its numbers as plain floats."""
+        return FramedLink.of(self.kinds[self.kind[i]], {name: float(x[i]) for name, x in self.numbers.items()})
+
+
+class FramedLink(Link):
+    """A link in its short frame; its numbers are floats (unrolled code) or symbols (loops)."""
+
+    numbers: Mapping[str, Scalar]
+    form: str
+
+    @classmethod
+    def of(cls, kind: Kind, numbers: Mapping[str, Scalar]) -> FramedLink:
+        joint = joint_named(kind.joint)
+        x = numbers
+        h = Vec(x["hx"], x["hy"], x["hz"])
+        link = cls(joint, _placement(kind, joint.axial, x), Vec.unit(2), x["pitch"],
+                   Inertia.rigid(x["m"], h, _about_axes(_symmetric(x, "S"))))  # fmt: skip
+        object.__setattr__(link, "numbers", numbers)
+        return link
+
+    def exp(self, q: Vec) -> Pose:
+        joint, x = self.joint, self.numbers
+        if not isinstance(joint, Axial):
+            return super().exp(q)
+        angle, shift = joint.motion(q, self.pitch)
+        c, s = x["ct"], x["st"]  # of theta; angle + theta would lose the digits of theta where the angle is large
+        if joint.turns:
+            cq, sq = cos(angle), sin(angle)
+            c, s = cq * c - sq * s, sq * c + cq * s
+        return Screw(2, c, s, x["d0"] + shift)
+
+    @cached_property
+    def second_moment(self) -> Mat:
+        return _symmetric(self.numbers, "S")
+
+    @cached_property
+    def _frame(self) -> Rigid:
+        """This link's frame in the model's body frame."""
+        x = self.numbers
+        return Rigid(Mat.of((x[f"Q{i}{j}"] for j in range(3)) for i in range(3)), Vec.of(x[f"Q{i}"] for i in range(3)))
+
+    def from_body(self, F: Spatial) -> Spatial:
+        return self._frame.Ad_dual(F)
+
+    def body_frame(self) -> Rigid:
+        return self._frame.inverse()
+
+    def body_pose(self, f: Rigid) -> Rigid:
+        return self._frame.inverse().after(f)
+
+    def body_twist(self, V: Spatial) -> Spatial:
+        return self._frame.Ad(V)
+
+
+def _placement(kind: Kind, axial: bool, x: Mapping[str, Scalar]) -> Product:
+    forms = {
+        "z": Screw(2, x["cg"], x["sg"], x["s"]),
+        "y": Screw(1, 1.0, 0.0, x["b"]),
+        "x": Screw(0, x["ca"], x["sa"], x["a"]),
+    }
+    screws = [forms[axis] for axis in kind.form[:-1]]
+    if not axial:
+        screws.append(Screw(2, x["ct"], x["st"], x["d0"]))
+    return Product(tuple(screws))
+
+
+def _symmetric(x: Mapping[str, Scalar], name: str) -> Mat:
+    entries = {ij: x[name + label] for ij, label in zip(UPPER, SYMMETRIC)}
+    return Mat.symmetric(lambda i, j: entries[i, j])
+
+
+def _about_axes(S: Mat) -> Mat:
+    """J = tr(S) 1 - S."""
+    return Mat.symmetric(lambda i, j: S[(i + 1) % 3][(i + 1) % 3] + S[(i + 2) % 3][(i + 2) % 3] if i == j else -S[i][j])
+
+
+# The re-framing itself ---------------------------------------------------------------------------------------
+
+
+def framed(model: Model) -> Framed:
+    """`reframe`, once per model."""
+    return store(model).once("frames", lambda: reframe(model))
+
+
+def straight_line_frames(model: Model) -> Framed:
+    """The model in its short frames, masses regrouped unless that would cost digits."""
+    return regroup(framed(model)) if may_regroup(model) else framed(model)
+
+
+def reframe(model: Model) -> Framed:
+    """Choose a frame for every body and express the model in it."""
+    n = model.n
+    axial = np.array([j.axial for j in JOINTS])[model.joint]
+    parent = model.parent
+    A = _axis_to_z(np.where(axial[:, None], model.axis, (0.0, 0.0, 1.0)))
+    A_parent = np.concatenate([A, np.eye(3)[None]])[parent]  # the base is entry -1
+    R = _T(A_parent) @ model.R @ A
+    p = np.einsum("nji,nj->ni", A_parent, model.p)
+    x = _screws(R, p)
+
+    # the first screw of one child of every axial joint goes into that joint's own frame
+    absorbed = np.full(n, -1)
+    children = np.flatnonzero(parent >= 0)[::-1]
+    absorbed[parent[children]] = children  # the first child wins, being written last
+    own = (absorbed >= 0) & axial & (np.abs(x.s[absorbed]) <= FAR * _sizes(model))
+    gamma, s, s_terms = np.zeros((3, n + 1))  # entry -1: the base, never turned
+    for moved, screws in ((gamma, x.gamma), (s, x.s), (s_terms, x.terms)):
+        moved[:n][own] = screws[absorbed[own]]
+
+    pre_gamma, pre_s = x.gamma - gamma[parent], clean_sum(x.s - s[parent], x.terms + s_terms[parent])
+    theta, d = x.theta + gamma[:n], clean_sum(x.d + s[:n], x.terms + s_terms[:n])
+    Q = clean_cosine(A @ _turn_z(gamma[:n]))
+    Qp = clean_sum(A[:, :, 2] * s[:n, None], np.abs(s[:n, None]))
+    form = 2 * ((pre_gamma != 0) | (pre_s != 0)) + (x.b != 0)  # in FORMS
+
+    numbers = {
+        "cg": clean_cosine(np.cos(pre_gamma)), "sg": clean_cosine(np.sin(pre_gamma)), "s": pre_s, "b": x.b,
+        "ca": clean_cosine(x.ca), "sa": clean_cosine(x.sa), "a": x.a,
+        "ct": clean_cosine(np.cos(theta)), "st": clean_cosine(np.sin(theta)), "d0": d, "pitch": model.pitch,
+    }  # fmt: skip
+    numbers |= _table("Q", Q) | _table("Q", Qp) | _inertia(model, Q, Qp)
+
+    # a kind for every pair of joint type and form that occurs
+    pair = model.joint * len(FORMS) + form
+    occurring = np.flatnonzero(np.bincount(pair)).tolist()
+    named = {k: Kind(JOINTS[k // len(FORMS)].name, FORMS[k % len(FORMS)]) for k in occurring}
+    kinds = tuple(sorted(named.values()))
+    place = np.zeros(len(JOINTS) * len(FORMS), np.int32)
+    for k, kind in named.items():
+        place[k] = kinds.index(kind)
+    return Framed(model, kinds, place[pair], numbers)
+
+
+def regroup(framed: Framed) -> Framed:
+    """The same joint dynamics with sparser inertias (Gautier & Khalil 1990).
+
+    Of a body on a joint that only turns, the mass, the first moment along the axis and the second moment along it do
+    not notice the joint's turning: they might as well sit on the parent, and are put there.  This saves 5 to 15 %
+    of the operations and a little accuracy with every body, so only unrolled code of a few bodies uses it.
+    """
+    x = {name: values.copy() for name, values in framed.numbers.items()}
+    model = framed.model
+    for i in reversed(range(model.n)):
+        if not joint_named(framed.kinds[framed.kind[i]].joint).only_turns:
+            continue
+        m, hz, Szz = (float(x[name][i]) for name in ("m", "hz", "Szz"))
+        for name in ("m", "hz", "Szz"):
+            x[name][i] = 0.0
+        parent = int(model.parent[i])
+        if parent < 0:
+            continue
+        M = Product((framed.link(i).M,)).as_rigid()
+        axis = np.array([row[2] for row in M.R], dtype=float)
+        p = np.array(M.p, dtype=float) + axis * x["d0"][i]
+        S = Szz * np.outer(axis, axis) + hz * (np.outer(axis, p) + np.outer(p, axis)) + m * np.outer(p, p)
+        x["m"][parent] += m
+        for name, added in zip(("hx", "hy", "hz"), axis * hz + m * p):
+            x[name][parent] += added
+        for (a, b), label in zip(UPPER, SYMMETRIC):
+            x["S" + label][parent] += S[a, b]
+    return replace(framed, numbers=x)
+
+
+FORMS = ("xz", "yxz", "zxz", "zyxz")
+
+
+class _Screws(NamedTuple):
+    """(R, p) = screw_z(gamma, s) shift_y(b) screw_x(alpha, a) screw_z(theta, d)."""
+
+    gamma: Array
+    s: Array
+    ca: Array
+    sa: Array
+    a: Array
+    theta: Array
+    d: Array
+    b: Array
+    terms: Array  # the size of the numbers that s and d are sums of
+
+
+def _screws(R: Array, p: Array) -> _Screws:
+    ux, uy, ca = R[:, 0, 2], R[:, 1, 2], R[:, 2, 2]
+    sa = np.hypot(ux, uy)
+    parallel = sa < NOISE
+    sa = np.where(parallel, 0.0, sa)
+    ca = np.where(parallel, np.sign(ca), ca)
+    safe = np.where(parallel, 1.0, sa)
+    # the common normal, or with parallel axes the way to the other one
+    reach = np.hypot(p[:, 0], p[:, 1])
+    gamma = np.where(parallel, np.where(reach > 0, np.arctan2(p[:, 1], p[:, 0]), 0.0), np.arctan2(ux, -uy))
+    c, s = np.cos(gamma), np.sin(gamma)
+    across = c * p[:, 1] - s * p[:, 0]
+    nearly = ~parallel & (sa < NEARLY_PARALLEL)  # no common normal to speak of: a shift across instead
+    b, across = np.where(nearly, across, 0.0), np.where(nearly, 0.0, across)
+    d = np.where(parallel, p[:, 2] * ca, -across / safe)
+    shift = np.where(parallel, 0.0, p[:, 2] - d * ca)
+    a = np.where(parallel, reach, c * p[:, 0] + s * p[:, 1])
+    # theta from the first two columns of Rz(gamma)^T R: its x row is (cos theta, -sin theta, 0)
+    theta = np.arctan2(-(c * R[:, 0, 1] + s * R[:, 1, 1]), c * R[:, 0, 0] + s * R[:, 1, 0])
+    terms = np.abs(p).max(axis=1)
+    a, b = clean_sum(a, terms), clean_sum(b, terms)
+    terms = terms / np.maximum(safe, NEARLY_PARALLEL)
+    return _Screws(gamma, clean_sum(shift, terms), ca, sa, a, theta, clean_sum(d, terms), b, terms)
+
+
+def _axis_to_z(axis: Array) -> Array:
+    """Rotations whose third column is the axis: the shortest turn, exact for coordinate axes."""
+    flip = axis[:, 2] < 0
+    u = axis * np.where(flip[:, None], (1.0, -1.0, -1.0), 1.0)
+    x, y, c = u.T
+    k = 1 / (1 + c)
+    R = np.stack([1 - k * x * x, -k * x * y, x, -k * x * y, 1 - k * y * y, y, -x, -y, c], axis=-1).reshape(-1, 3, 3)
+    return R * np.where(flip[:, None, None], np.array([[1.0], [-1.0], [-1.0]]), 1.0)
+
+
+def _turn_z(angle: Array) -> Array:
+    R = np.zeros((angle.size, 3, 3))
+    R[:, 0, 0] = R[:, 1, 1] = clean_cosine(np.cos(angle))
+    R[:, 1, 0] = clean_cosine(np.sin(angle))
+    R[:, 0, 1] = -R[:, 1, 0]
+    R[:, 2, 2] = 1.0
+    return R
+
+
+def _inertia(model: Model, Q: Array, Qp: Array) -> dict[str, Array]:
+    """m, h = m c and the second moment S = int r r^T dm, about the new origin."""
+    m = model.mass
+    c = turned_vector(_T(Q), model.com - Qp, np.abs(model.com) + np.abs(Qp))
+    h = m[:, None] * c
+    S, shift = turned_tensor(_T(Q), _second_moment(model.inertia)), h[:, :, None] * c[:, None, :]
+    S = clean_sum(S + shift, np.abs(S) + np.abs(shift))
+    result = {"m": m, "hx": h[:, 0], "hy": h[:, 1], "hz": h[:, 2]}
+    for (i, j), label in zip(UPPER, SYMMETRIC):
+        result["S" + label] = S[:, i, j]
+    return result
+
+
+def _second_moment(I: Array) -> Array:
+    """tr(I)/2 1 - I, no digit lost: S_xx = ((larger of I_yy and I_zz) - I_xx) + (the smaller), all halved.
+
+    The two largest moments of a body differ by at most a factor of two, so that their difference is exact.
+    """
+    S = -I
+    for k in range(3):
+        one, other = (I[:, (k + j) % 3, (k + j) % 3] for j in (1, 2))
+        S[:, k, k] = ((np.maximum(one, other) - I[:, k, k]) + np.minimum(one, other)) / 2
+    return S
+
+
+def _sizes(model: Model) -> Array:
+    """How large every body is: its reach from the joint, its extent, its distance from the parent's frame."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        extent = np.sqrt(np.trace(model.inertia, axis1=1, axis2=2) / model.mass)
+    extent[model.mass == 0] = np.inf  # without inertia there is none to lose digits
+    return np.maximum(extent, np.abs(np.concatenate([model.com, model.p], axis=1)).max(axis=1))
+
+
+def _table(name: str, x: Array) -> dict[str, Array]:
+    """R (n, 3, 3) -> R00 ... R22;  p (n, 3) -> p0 p1 p2."""
+    return {name + "".join(map(str, k)): x[(slice(None), *k)] for k in np.ndindex(*x.shape[1:])}
+
+
+def _T(A: Array) -> Array:
+    return A.swapaxes(-1, -2)

@@ -1,0 +1,335 @@
+"""The loops of an algorithm over the bodies of a model, written once for every language.
+
+What is handed on stays in registers from a body to the next if that is its child; only at branches does it go through
+memory.  A backend gives the language (`language.py`) and the memory: arrays, what is kept at each body and what is
+handed on at branches, and the tables of the model (`data.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from torsor.compiler.abi import BASE_BRANCHES, BASE_PLACES, BRANCHES, CHAINED, FIRST, IS_TREE
+from torsor.compiler.language import Int, Language, Loop
+from torsor.compiler.packing import TOGETHER
+from torsor.compiler.tape import Code
+from torsor.compiler.trace import LoopCode, LoopColumns, LoopPass
+from torsor.outputs import BASE, BODIES, COORDINATES, At, Matrix, place_of
+
+
+@dataclass
+class Body:
+    """The body a step is at: its number and its row of the index table."""
+
+    i: Int
+    kind: Int
+    parent: Int
+    q: Int
+    v: Int
+    flags: Int
+    freedoms: Int
+    numbers: Int
+    above: Int
+
+
+class RowsOfNumbers(Protocol):
+    """Scratch memory: numbers by row and place."""
+
+    def get(self, row: Int, k: int) -> str: ...
+    def put(self, x: str, row: Int, k: int) -> None: ...
+
+
+class ArraysOfCall(Protocol):
+    """The arrays of a call, seen from one state; a matrix has places instead, among which its entries are found."""
+
+    def sizes(self, name: str) -> Sequence[Int]: ...
+    def get(self, name: str, *indices: Int) -> str: ...
+    def put(self, x: str, name: str, *indices: Int) -> None: ...
+    def get_at(self, place: Int) -> str: ...
+    def put_at(self, x: str, place: Int) -> None: ...
+    def finish(self) -> None: ...
+
+
+class LoopMemory(Protocol):
+    """What a backend gives: arrays, what bodies keep, what the base (-1) and bodies hand on, tables, and integers."""
+
+    @property
+    def arrays(self) -> ArraysOfCall: ...
+    @property
+    def kept(self) -> RowsOfNumbers: ...
+    @property
+    def handed(self) -> RowsOfNumbers: ...
+    @property
+    def n(self) -> Int: ...
+    @property
+    def nv(self) -> Int: ...
+    @property
+    def flags(self) -> Int: ...
+    @property
+    def start(self) -> Int: ...  # the body a path starts at
+    @property
+    def second(self) -> Int: ...
+    @property
+    def product_count(self) -> Int: ...
+    @property
+    def first_entry(self) -> Int: ...
+
+    def body(self, i: Int) -> Body: ...
+    def number(self, body: Body, kind: int, name: str) -> str: ...
+    def base(self, k: int) -> str: ...
+    def column(self, freedom: Int) -> Int: ...
+    def product(self, row: Int, words: int) -> list[Int]: ...
+
+
+class Loops:
+    """Writes the loops of an algorithm."""
+
+    def __init__(self, w: Language, code: LoopCode, memory: LoopMemory) -> None:
+        self.w, self.code, self.memory = w, code, memory
+        self.output = code.algorithm.output
+        self.column: Int | None = None  # the place of the first entry of the column being made
+
+    def write(self) -> None:
+        zero = self._zero() if self.code.hides_inputs else None
+        arrived: Sequence[str] = ()
+        for p in self.code.passes:
+            arrived = self.sweep(p)
+        if self.code.columns and isinstance(self.output, Matrix):
+            self._matrix(self.code.columns)
+        elif self.code.columns:
+            self._path(self.code.columns)
+        if self.code.finish:
+            near = named(arrived, self.code.passes[-1].live)
+            for name, x in self.w.emit(self.code.finish, lambda name: near.get(name) or self._base(name)).items():
+                self.memory.arrays.put(x, *name)
+        if zero:
+            self._taint(zero)
+        self.memory.arrays.finish()
+
+    # -- what steps read and write
+
+    def _base(self, name: Any) -> str:
+        """What the base knows: gravity, the frame of a path, its own acceleration."""
+        if name[0] == "base":
+            return self.memory.base(BASE_PLACES[name[1]] + name[2])
+        return self.memory.arrays.get(*name)
+
+    def reader(self, body: Body, near: dict[Any, str], kind: int) -> Callable[[Any], str]:
+        """How a step at a body finds its inputs."""
+
+        def read(name: Any) -> str:
+            first = name[0]
+            if first == "near":
+                return near[name]
+            if first == "kept":
+                return self.memory.kept.get(body.i, self.code.slots[name])
+            if first == "number":
+                return self.memory.number(body, kind, name[1])
+            place = BASE if first == "base" else place_of(first)
+            if place is BASE:
+                return self._base(name)
+            if place is BODIES:
+                return self.memory.arrays.get(first, body.i, name[1])
+            start = body.q if place is COORDINATES else body.v
+            return self.memory.arrays.get(first, self.w.index("add", start, name[1]))
+
+        return read
+
+    def _put(self, body: Body, values: dict[Any, str]) -> None:
+        """What a step keeps, and its part of the output."""
+        for name, x in values.items():
+            if name[0] == "kept":
+                self.memory.kept.put(x, body.i, self.code.slots[name])
+            elif name[0] in ("out", "second") and isinstance(self.output, Matrix):
+                self._put_entry(body, name, x)
+            elif name[0] == "out":
+                at = At(body.i, body.v)
+                self.memory.arrays.put(x, "out", *self.output.indices(name[1:], at, self._add))
+
+    def _add(self, a: Int, b: int) -> Int:
+        return self.w.index("add", a, b)
+
+    def _put_entry(self, body: Body, name: Any, x: str) -> None:
+        """An entry of the column being made, or of its second one."""
+        assert self.column is not None
+        place = self.w.index("add", self.column, self.w.index("add", body.above, name[1]))
+        if name[0] == "second":
+            place = self.w.index("add", place, self.memory.second)
+        self.memory.arrays.put_at(x, place)
+
+    def step(self, selector: Int, cases: Sequence[tuple[int, int, Code]], body: Body, near: dict[Any, str],
+             live: Sequence[int]) -> list[str]:  # fmt: skip
+        """Run the code of the case (case, kind, code) that the selector names; what it hands on."""
+
+        def run(kind: int, code: Code) -> list[str]:
+            values = self.w.emit(code, self.reader(body, near, kind))
+            self._put(body, values)
+            return [values["hand", k] for k in live]
+
+        return self.w.switch(selector, [(case, partial(run, kind, code)) for case, kind, code in cases])
+
+    # -- passes
+
+    def sweep(self, p: LoopPass, end: Int | None = None) -> list[str]:
+        """A pass over all bodies, or outward over those before `end`; what arrives at the base."""
+        w, memory = self.w, self.memory
+        values = w.emit(p.start, self._base)
+        start = [values["near", k] for k in p.live]
+        if p.outward and start:
+            w.unless(w.has_no(memory.flags, IS_TREE), lambda: self._hand(start, -1))
+        first: Int = 0 if p.outward else w.index("sub", memory.n, 1)
+        with w.loop("outward" if p.outward else "inward", first, start) as loop:
+            if p.outward:
+                self._outward(p, loop)
+                loop.count_to(w, memory.n if end is None else end)
+            else:
+                self._inward(p, loop, start)
+                loop.next = w.index("sub", loop.i, 1)
+                loop.again = w.compare(">=", loop.next, 0)
+        if p.outward:
+            return []
+        # what arrived at the base: in registers from body 0, in memory from other roots
+        arrived = list(loop.carry)
+        return w.when(w.has_no(memory.flags, BASE_BRANCHES), arrived, lambda: self._with_handed(arrived, -1))
+
+    def _hand(self, values: Sequence[str], i: Int) -> None:
+        for k, x in enumerate(values):
+            self.memory.handed.put(x, i, k)
+
+    def _with_handed(self, values: Sequence[str], i: Int) -> list[str]:
+        """Values added to those handed through memory."""
+        return [self.w.operation("add", x, self.memory.handed.get(i, k)) for k, x in enumerate(values)]
+
+    def _outward(self, p: LoopPass, loop: Loop) -> None:
+        w, memory = self.w, self.memory
+        body, near = memory.body(loop.i), list(loop.carried)
+        if near:
+            count = range(len(near))
+            near = w.when(w.has(body.flags, CHAINED), near, lambda: [memory.handed.get(body.parent, k) for k in count])
+        hand = self.step(body.kind, cases(p.codes), body, named(near, p.live), p.live)
+        if hand:
+            w.unless(w.has_no(body.flags, BRANCHES), lambda: self._hand(hand, body.i))
+        loop.carry = hand
+
+    def _inward(self, p: LoopPass, loop: Loop, start: Sequence[str]) -> None:
+        w, memory = self.w, self.memory
+        body, near = memory.body(loop.i), list(loop.carried)
+        if near:
+            near = w.when(w.has_no(body.flags, BRANCHES), near, lambda: self._with_handed(loop.carried, body.i))
+        hand = self.step(body.kind, cases(p.codes), body, named(near, p.live), p.live)
+
+        def to_memory() -> Sequence[str]:
+            total = w.when(w.has(body.flags, FIRST), hand, lambda: self._with_handed(hand, body.parent))
+            self._hand(total, body.parent)
+            return start
+
+        loop.carry = w.when(w.has(body.flags, CHAINED), hand, to_memory) if hand else []
+
+    # -- matrices
+
+    def _matrix(self, c: LoopColumns) -> None:
+        """Every body, every freedom of it: one column.  Of a symmetric matrix no body after the column's is asked."""
+        w, memory = self.w, self.memory
+        assert isinstance(self.output, Matrix)
+        memory.arrays.put_at(w.const(0.0), 0)  # what belongs to no column
+        with w.loop("body", 0) as bodies:
+            body = memory.body(bodies.i)
+            end = w.index("add", body.i, 1) if self.output.symmetric else memory.n
+            with w.loop("freedom", 0) as freedom:
+                self.column = memory.column(w.index("add", body.v, freedom.i))
+                if c.rest:
+                    self._rest(c, end)
+                self._climb(c, body, freedom.i)
+                if c.outward:
+                    self.sweep(c.outward, end)
+                freedom.count_to(w, body.freedoms)
+            bodies.count_to(w, memory.n)
+        if self.code.packing == "product":
+            self._product()
+
+    def _product(self) -> None:
+        """sum u x over the freedoms that columns share, for all that share some."""
+        w, memory, arrays = self.w, self.memory, self.memory.arrays
+        results = w.index("add", w.index("mul", memory.second, 2), 1)
+        with w.loop("product", 0) as row:
+            u, shared, *xs = memory.product(row.i, 2 + TOGETHER)
+            with w.loop("shared", 0, [w.const(0.0)] * TOGETHER) as loop:
+                factor, *others = (arrays.get_at(w.index("add", place, loop.i)) for place in (u, *xs))
+                loop.carry = [w.operation("fmadd", factor, x, sum_) for x, sum_ in zip(others, loop.carried)]
+                loop.count_to(w, shared)
+            first = w.index("add", results, w.index("mul", row.i, TOGETHER))
+            for k, sum_ in enumerate(loop.carry):
+                arrays.put_at(sum_, w.index("add", first, k))
+            row.count_to(w, memory.product_count)
+
+    def _path(self, c: LoopColumns) -> None:
+        w, memory = self.w, self.memory
+        with w.loop("row", 0) as row:  # what the climb does not reach is zero
+            with w.loop("entry", 0) as entry:
+                memory.arrays.put(w.const(0.0), "out", row.i, entry.i)
+                entry.count_to(w, memory.nv)
+            row.count_to(w, 6)
+        on_base = w.compare("<", memory.start, 0)
+        w.unless(on_base, lambda: self._climb(c, memory.body(memory.start), 0))
+
+    def _rest(self, c: LoopColumns, end: Int) -> None:
+        with self.w.loop("rest", 0) as loop:
+            for name in c.rest:
+                if name in self.code.slots:
+                    self.memory.kept.put(self.w.const(0.0), loop.i, self.code.slots[name])
+            loop.count_to(self.w, end)
+
+    def _climb(self, c: LoopColumns, body: Body, freedom: Int) -> None:
+        w = self.w
+        selector = w.index("add", w.index("mul", body.kind, 8), freedom)
+        starts = [(8 * kind + k, kind, code) for (kind, k), code in c.starts.items()]
+        hand = self.step(selector, starts, body, {}, c.live)
+
+        def up() -> None:
+            with w.loop("climb", body.parent, hand) as loop:
+                above = self.memory.body(loop.i)
+                loop.carry = self.step(above.kind, cases(c.codes), above, named(loop.carried, c.live), c.live)
+                loop.next = above.parent
+                loop.again = w.compare(">=", loop.next, 0)
+
+        w.unless(w.compare("<", body.parent, 0), up)
+
+    # -- numbers that are not finite
+
+    def _zero(self) -> str:
+        """0, or NaN where an input is not finite."""
+        w, arrays, total = self.w, self.memory.arrays, self.w.const(0.0)
+        for name in self.code.inputs:
+            sizes = [*arrays.sizes(name), 1][:2]
+            with w.loop("row", 0, [total]) as row:
+                with w.loop("entry", 0, row.carried) as entry:
+                    x = arrays.get(name, *(row.i, entry.i)[: place_of(name).rank])
+                    entry.carry = [w.operation("add", entry.carried[0], w.operation("zero", x))]
+                    entry.count_to(w, sizes[1])
+                row.carry = entry.carry
+                row.count_to(w, sizes[0])
+            (total,) = row.carry
+        return total
+
+    def _taint(self, zero: str) -> None:
+        """Show what `zero` says in the first entry of the output."""
+        w, arrays = self.w, self.memory.arrays
+        if self.code.packing:
+            place = self.memory.first_entry
+            arrays.put_at(w.operation("sub", arrays.get_at(place), zero), place)
+        else:
+            first: list[Int] = [0] * self.code.rank
+            arrays.put(w.operation("sub", arrays.get("out", *first), zero), "out", *first)
+
+
+def named(values: Sequence[str], live: Sequence[int]) -> dict[Any, str]:
+    """What is handed on, by the names of a step's inputs."""
+    return {("near", k): x for k, x in zip(live, values)}
+
+
+def cases(codes: Sequence[Code]) -> list[tuple[int, int, Code]]:
+    """(case, kind, code) of a step: a case for each kind of body."""
+    return [(kind, kind, code) for kind, code in enumerate(codes)]

@@ -1,0 +1,174 @@
+"""What is to be computed, and the intermediate code of it: straight line over one model, or loops over its bodies."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from torsor.compiler.frames import Kind, framed
+from torsor.errors import ArgumentError
+from torsor.model.model import Model
+from torsor.model.names import Frame
+from torsor.outputs import place_of
+from torsor.sweeps import Algorithm
+
+if TYPE_CHECKING:
+    from torsor.compiler.tape import Code, Operations
+    from torsor.compiler.trace import LoopCode
+
+
+class Unrolling(NamedTuple):
+    """Up to how many freedoms, and operations, code is unrolled over one model.
+
+    Unrolled code beats loops by 1.2 to 2.1 times while it fits the caches (bench/results/unrolling.json), but it is
+    compiled for every model anew, 1000 operations in 0.15 s; a loop is shared by all models of its kinds.  On a GPU it
+    wins by 8 times at 36 freedoms and 2 at 40 of a general arm, where compiling takes six seconds
+    (bench/results/gpu.json).
+    """
+
+    freedoms: float
+    operations: float
+
+
+QUICK = Unrolling(12, 4500)  # for a call that should not wait long for a model not met before
+PATIENT = Unrolling(40, 6000)  # for a program somebody asked for
+ON_GPU = Unrolling(64, 15000)
+ALWAYS, NEVER = Unrolling(math.inf, math.inf), Unrolling(0, 0)
+
+
+def unrolling(specialised: bool | None, usual: Unrolling) -> Unrolling:
+    """The policy that somebody asked for."""
+    return usual if specialised is None else ALWAYS if specialised else NEVER
+
+
+class Request:
+    """A program asked for: what it computes, and when code is unrolled for it."""
+
+    def __init__(self, algorithm: Algorithm, model: Model, *, options: Sequence[str] = (), dtype: str = "float64",
+                 frame: Frame | None = None, unroll: Unrolling = QUICK) -> None:  # fmt: skip
+        """`options`: optional inputs to take, of those the algorithm has; `frame`: of a Jacobian."""
+        self.algorithm, self.model, self.frame, self.unroll = algorithm, model, frame, unroll
+        self.inputs, self.dtype = (*algorithm.inputs, *options), np.dtype(dtype).name
+        if self.dtype not in ("float64", "float32"):
+            raise ArgumentError(f"programs compute in float64 or float32, not {self.dtype}")
+        if not algorithm.has_loops and unroll is NEVER:
+            raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")
+        if self.bits == 32:
+            framed(model).check_single()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """An algorithm goes by the name of its module and its own: its steps are functions that no pickle holds."""
+        if self.home is None:
+            raise ArgumentError(f"{self.algorithm.name} is not an algorithm of torsor's own, and cannot be pickled")
+        state = {name: x for name, x in vars(self).items() if name not in ("code", "home")}
+        return state | {"algorithm": self.home}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        module, _, name = state["algorithm"].rpartition(".")
+        self.__dict__ |= state | {"algorithm": getattr(importlib.import_module(module), name)}
+
+    @functools.cached_property
+    def home(self) -> str | None:
+        """Where one of torsor's own algorithms is defined.  Of any other nobody knows when it changes."""
+        for name, module in list(sys.modules.items()):
+            if name.startswith("torsor.algorithms."):
+                for attribute, value in list(vars(module).items()):
+                    if value is self.algorithm:
+                        return f"{name}.{attribute}"
+        return None
+
+    @property
+    def bits(self) -> int:
+        return 64 if self.dtype == "float64" else 32
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What decides the code, as far as it is known without tracing."""
+        model = self.model
+        code: tuple[Any, ...] = framed(model).kinds, model.n, model.nv
+        if self._may_unroll:
+            code = model.key, self.frame and self.frame.key, self.unroll
+        return self.home, code, self.inputs, self.dtype
+
+    # ---- the code ----
+
+    @property
+    def _may_unroll(self) -> bool:
+        return not self.algorithm.has_loops or self.model.nv <= self.unroll.freedoms
+
+    @functools.cached_property
+    def code(self) -> Code | LoopCode:
+        """Traced when it is first asked for."""
+        from torsor.compiler.tape import Operations
+
+        if self._may_unroll:
+            code = unrolled(self.algorithm, self.model, self.inputs, self.frame)
+            if not self.algorithm.has_loops or sum(Operations.of(code)) <= self.unroll.operations:
+                return code
+        return _loops(self.algorithm, self.inputs, framed(self.model).kinds)
+
+    @property
+    def input_shapes(self) -> list[tuple[int, ...]]:
+        """Of every input, for one state."""
+        return [place_of(name).shape(self.model) for name in self.inputs]
+
+    @property
+    def input_sizes(self) -> tuple[tuple[str, int], ...]:
+        """The name of every input, and how many numbers it has per state."""
+        return tuple((name, math.prod(shape)) for name, shape in zip(self.inputs, self.input_shapes))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the output, for one state."""
+        from torsor.compiler.trace import LoopCode, shape_of
+
+        if isinstance(self.code, LoopCode):
+            return self.algorithm.output.shape(self.model, self.code.entry)
+        return shape_of(self.code)
+
+    # ---- what it costs ----
+
+    @property
+    def operations(self) -> Operations:
+        from torsor.compiler.counts import operations_of
+
+        return operations_of(self.code, self.model, self.frame)
+
+    @property
+    def operations_per_joint(self) -> dict[Kind, Operations]:
+        from torsor.compiler.trace import LoopCode
+
+        code = self.code
+        return {kind: code.operations(k) for k, kind in enumerate(code.kinds)} if isinstance(code, LoopCode) else {}
+
+    @property
+    def operations_formula(self) -> str:
+        from torsor.compiler.tape import Operations
+
+        total, n = self.operations, self.model.n
+        per_joint = list(self.operations_per_joint.values())
+        each = per_joint[int(np.bincount(framed(self.model).kind).argmax())] if per_joint else Operations()
+        counts = zip(Operations._fields, each, total)
+        return ", ".join(f"{name} {f'{a} n {b - a * n:+d}' if a else b}" for name, a, b in counts if b)
+
+
+@functools.lru_cache(maxsize=4)
+def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], frame: Frame | None = None) -> Code:
+    """The straight-line code of an algorithm for one model; kept a while, as choosing a method looks at it too."""
+    from torsor.compiler.frames import straight_line_frames
+    from torsor.compiler.trace import unroll
+
+    return unroll(algorithm, straight_line_frames(model) if algorithm.torques_only else framed(model), inputs, frame)
+
+
+@functools.lru_cache(maxsize=256)
+def _loops(algorithm: Algorithm, inputs: tuple[str, ...], kinds: tuple[Kind, ...]) -> LoopCode:
+    from torsor.compiler.trace import looped
+
+    return looped(algorithm, inputs, kinds)

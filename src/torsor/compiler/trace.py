@@ -1,0 +1,438 @@
+"""Run an algorithm on symbols and keep the tape.
+
+`unroll` runs all of it over one model: one long tape in which the model's numbers are constants.
+`looped` runs every step once for each kind of body: short tapes whose inputs are, by name,
+
+    ("number", name)          the body's own constants            ("base", name, k)  gravity; the frame of a path
+    ("q", k) ("v", k) ...     its part of the input arrays        ("near", k)        what it was handed
+    ("kept", name, k, stage)  what the pass number `stage` kept here
+
+and whose outputs are ("hand", k), ("kept", name, k, stage) and ("out", ...).  What is kept is kept once: a pass that
+keeps something under a name used before makes a new one.  Of all these only what some output of the algorithm needs in
+the end is computed, handed on or kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from torsor.compiler.abi import Layout
+from torsor.compiler.frames import Framed, FramedLink, Kind
+from torsor.compiler.tape import Code, Expr, Operations, Tape
+from torsor.linalg import Mat, Scalar, Vec
+from torsor.model.joints import joint_named
+from torsor.model.names import Frame
+from torsor.outputs import BASE, AtBase, Matrix, Path, numbered, place_of, plain
+from torsor.reference import base_of, scatter
+from torsor.spatial import Inertia, Rigid
+from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, Walk, run
+
+# Structures of scalars as flat lists ---------------------------------------------------------------------------
+
+
+def leaves(x: Any) -> list[Scalar]:
+    """All scalars of something handed on or kept; of a symmetric matrix each once."""
+    if isinstance(x, Inertia):
+        upper = [A[i][j] for A in (x.J, x.M) for i in range(3) for j in range(i, 3)]
+        return upper + leaves(x.H)
+    if isinstance(x, dict):
+        return [y for v in x.values() for y in leaves(v)]
+    if isinstance(x, tuple | list):
+        return [y for v in x for y in leaves(v)]
+    return [x]
+
+
+def rebuild(like: Any, scalars: Iterator[Scalar]) -> Any:
+    """The inverse of `leaves`: something shaped like `like`, of other scalars."""
+    if isinstance(like, Inertia):
+        J, M = ({(i, j): next(scalars) for i in range(3) for j in range(i, 3)} for _ in range(2))
+        H = rebuild(like.H, scalars)
+        return Inertia(Mat.symmetric(lambda i, j: J[i, j]), H, Mat.symmetric(lambda i, j: M[i, j]))
+    if isinstance(like, dict):
+        return {name: rebuild(v, scalars) for name, v in like.items()}
+    if isinstance(like, Vec | Mat):
+        return type(like).of(rebuild(v, scalars) for v in like)
+    if isinstance(like, tuple):
+        parts = [rebuild(v, scalars) for v in like]
+        return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+    if isinstance(like, list):
+        return [rebuild(v, scalars) for v in like]
+    return next(scalars)
+
+
+# Unrolled ------------------------------------------------------------------------------------------------------
+
+
+def unroll(algorithm: Algorithm, framed: Framed, inputs: Sequence[str], frame: Frame | None = None) -> Code:
+    """One tape for one model.  Inputs are (name, indices...), outputs ("out", indices...)."""
+    model, tape = framed.model, Tape()
+    inputs_ = {name: symbols(tape, name, place_of(name).shape(model)) for name in inputs}
+    base = base_of(model.gravity.tolist(), inputs_.get("acceleration"))
+    links = [framed.link(i) for i in range(model.n)]
+    result = plain(run(algorithm, links, model.parent.tolist(), base, scatter(model, inputs_), frame))
+    outputs = {("out", *index): x for index, x in numbered(result)}
+    unread = {node.a for node in tape.nodes if node.op == "in"} - Code.of(tape, outputs).inputs
+    first = next(iter(outputs))
+    for name in sorted(unread):  # a number that is not finite shows in the result, even where nothing depends on it
+        outputs[first] = outputs[first] - tape.input(name).zero()
+    return Code.of(tape, outputs)
+
+
+def symbols(tape: Tape, name: str, shape: tuple[int, ...], index: tuple[int, ...] = ()) -> Any:
+    """Inputs of a tape as nested lists of this shape."""
+    if len(index) == len(shape):
+        return tape.input((name, *index))
+    return [symbols(tape, name, shape, (*index, i)) for i in range(shape[len(index)])]
+
+
+# Looped --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LoopPass:
+    """One pass: what it starts with, and the code of a step for every kind of body."""
+
+    outward: bool
+    start: Code  # outputs ("near", k)
+    codes: tuple[Code, ...]  # by kind
+    live: tuple[int, ...]  # which of the scalars handed on are ever read
+
+
+@dataclass(frozen=True)
+class LoopColumns:
+    """A climb: the code of its first step for every kind and freedom, of a step, and of the pass that follows."""
+
+    starts: Mapping[tuple[int, int], Code]
+    codes: tuple[Code, ...]
+    live: tuple[int, ...]
+    rest: tuple[tuple[Any, ...], ...] = ()  # what is kept, and zero off the way
+    outward: LoopPass | None = None
+
+
+@dataclass(frozen=True)
+class LoopCode:
+    """An algorithm as loops over bodies of the given kinds."""
+
+    algorithm: Algorithm
+    inputs: tuple[str, ...]
+    kinds: tuple[Kind, ...]
+    passes: tuple[LoopPass, ...]
+    columns: LoopColumns | None
+    finish: Code | None  # from what arrives at the base, ("near", k), to ("out", ...)
+
+    @property
+    def hides_inputs(self) -> bool:
+        """Whether a number that is not finite may leave no trace: what only the base is handed is lost there, unless a
+        pass comes back from it; and the entries of a matrix depend on few numbers each."""
+        return self.columns is not None or not any(p.outward for p in self.passes)
+
+    @property
+    def all_codes(self) -> list[Code]:
+        codes = [code for p in self.passes for code in (p.start, *p.codes)]
+        if self.columns:
+            codes += [*self.columns.starts.values(), *self.columns.codes]
+            if self.columns.outward:
+                codes += [self.columns.outward.start, *self.columns.outward.codes]
+        return codes + ([self.finish] if self.finish else [])
+
+    @cached_property
+    def entry(self) -> tuple[int, ...]:
+        """The shape of the part of the output that a body, or the base, has."""
+        codes = [self.finish] if self.finish else [c for p in self.passes for c in p.codes]
+        names = {name: i for c in codes for name, i in c.outputs.items() if name[0] == "out"}
+        return shape_of(Code((), names)) if names else ()
+
+    @property
+    def rank(self) -> int:
+        """How many axes the output has."""
+        return self.algorithm.output.rank(self.entry)
+
+    @cached_property
+    def numbers(self) -> tuple[tuple[str, ...], ...]:
+        """For each kind, the constants of a body that its code uses, in the order of the body's row."""
+        return tuple(
+            tuple(sorted({name[1] for code in codes for name in code.inputs if name[0] == "number"}))
+            for codes in self._codes_by_kind()
+        )
+
+    def _codes_by_kind(self) -> list[list[Code]]:
+        result: list[list[Code]] = []
+        for kind in range(len(self.kinds)):
+            codes = [p.codes[kind] for p in self.passes]
+            if self.columns:
+                codes += [c for (k, _), c in self.columns.starts.items() if k == kind] + [self.columns.codes[kind]]
+                codes += [self.columns.outward.codes[kind]] if self.columns.outward else []
+            result.append(codes)
+        return result
+
+    @cached_property
+    def slots(self) -> dict[Any, int]:
+        """A place in a body's scratch memory for everything kept; freed when it was last read.
+
+        A step reads before it writes, so a place may be given away in the very pass that reads it last.
+        """
+        written: dict[Any, int] = {}
+        read: dict[Any, int] = {}
+        stages: list[Sequence[Code]] = [p.codes for p in self.passes]
+        if self.columns:  # climbs come back again and again: all of them count as one pass without end
+            stages.append([*self.columns.starts.values(), *self.columns.codes])
+            stages[-1] = [*stages[-1], *(self.columns.outward.codes if self.columns.outward else ())]
+        for stage, codes in enumerate(stages):
+            last = self.columns is not None and stage == len(stages) - 1
+            for code in codes:
+                for name in code.inputs:
+                    if name[0] == "kept":
+                        read[name] = len(stages) if last else stage
+                for name in code.outputs:
+                    if name[0] == "kept":
+                        written.setdefault(name, stage)
+        free_from: list[int] = []  # the pass from which on each place is free
+        places: dict[Any, int] = {}
+        for name in sorted(read, key=lambda name: (written[name], str(name))):
+            place = next((k for k, free in enumerate(free_from) if free <= written[name]), len(free_from))
+            free_from[place : place + 1] = [read[name]]
+            places[name] = place
+        return places
+
+    @cached_property
+    def layout(self) -> Layout:
+        passes = [*self.passes, *([self.columns.outward] if self.columns and self.columns.outward else [])]
+        kept, handed = max(self.slots.values(), default=-1) + 1, max((len(p.live) for p in passes), default=0)
+        return Layout(self.numbers, kept, handed, self.packing)
+
+    @property
+    def packing(self) -> str:
+        """How much of a matrix its columns are (see `packing.py`)."""
+        output, columns = self.algorithm.output, self.columns
+        return output.packing(columns.outward is not None) if columns and isinstance(output, Matrix) else ""
+
+    def __str__(self) -> str:
+        """Every tape, to read and to know the code by."""
+        parts = []
+        for p in self.passes:
+            parts.append(f"{'outward' if p.outward else 'inward'} pass, start\n{p.start}")
+            parts += [f"at {kind.joint} ({kind.form})\n{c}" for kind, c in zip(self.kinds, p.codes)]
+        if self.columns:
+            for (kind, k), c in self.columns.starts.items():
+                parts.append(f"climb from freedom {k} of {self.kinds[kind].joint} ({self.kinds[kind].form})\n{c}")
+            parts += [f"climb through {x.joint} ({x.form})\n{c}" for x, c in zip(self.kinds, self.columns.codes)]
+            if spread := self.columns.outward:
+                parts.append(f"{self.columns.rest} at rest; outward pass after it, start\n{spread.start}")
+                parts += [f"at {kind.joint} ({kind.form})\n{c}" for kind, c in zip(self.kinds, spread.codes)]
+        if self.finish:
+            parts.append(f"at the base\n{self.finish}")
+        return f"{self.algorithm.output}\n" + "\n\n".join(parts)
+
+    def operations(self, kind: int) -> Operations:
+        """What the sweeps do at one body of a kind (a climb counts once)."""
+        total = Operations()
+        for p in self.passes:
+            total = total + Operations.of(p.codes[kind])
+        return total
+
+
+class _Tracer:
+    """Traces step after step; remembers, for each kind, what was kept under which name."""
+
+    def __init__(self, algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind]) -> None:
+        self.algorithm, self.inputs, self.kinds = algorithm, inputs, kinds
+        self.kept: list[dict[str, Any]] = [{} for _ in kinds]  # structures whose leaves are literals or input names
+        self.in_memory: set[str] = set()  # names kept in memory come what may
+        self.stage = 0
+
+    def base(self, tape: Tape) -> Here:
+        acceleration = [tape.input(("acceleration", k)) for k in range(6)] if "acceleration" in self.inputs else None
+        return base_of([tape.input(("base", "g", k)) for k in range(3)], acceleration)
+
+    def start(self, sweep: Sweep) -> tuple[Any, Code]:
+        tape = Tape()
+        like = sweep.start(self.base(tape))
+        return like, Code.of(tape, {("near", k): x for k, x in enumerate(leaves(like))})
+
+    def step(self, step: Step, kind: int, like: Any, third: Callable[[Tape], Any] | None = None) -> tuple[Any, Code]:
+        """One step at a body of a kind, handed something shaped like `like`, or `third` of the tape."""
+        tape = Tape()
+        joint = joint_named(self.kinds[kind].joint)
+        link = FramedLink.of(self.kinds[kind], NumberSymbols(tape))
+        here = Here()
+        for name in self.inputs:
+            place = place_of(name)
+            if place is not BASE:
+                setattr(here, name, place.wrap(tape.input((name, k)) for k in range(place.count(joint))))
+        for name, structure in self.kept[kind].items():
+            symbols = (tape.input(x.name) if isinstance(x, _Stored) else x for x in leaves(structure))
+            setattr(here, name, rebuild(structure, symbols))
+        near = third(tape) if third else None
+        if like is not None:
+            count = len(leaves(like))
+            near = SimpleNamespace(**rebuild(like, (tape.input(("near", k)) for k in range(count))))
+        hand, keep = step(link, here, near)
+        outputs: dict[Any, Any] = {("hand", k): x for k, x in enumerate(leaves(hand))}
+        for name, value in keep.items():
+            places = [self._place(tape, x, (name, k)) for k, x in enumerate(leaves(value))]
+            for k, (place, x) in enumerate(zip(places, leaves(value))):
+                if place == _Stored(("kept", name, k, self.stage)):
+                    outputs["kept", name, k, self.stage] = x
+            self.kept[kind][name] = rebuild(value, iter(places))
+        outputs |= self.algorithm.output.entries(keep)
+        return hand, Code.of(tape, outputs)
+
+    def _place(self, tape: Tape, x: Scalar, name: tuple[str, int]) -> Any:
+        """Where a later pass finds a scalar: in itself, among the body's constants, or in memory."""
+        if name[0] not in self.in_memory:
+            if not isinstance(x, Expr):
+                return x
+            op, input_name, _ = tape.nodes[x.i]
+            if op == "in" and input_name[0] in ("number", "kept"):
+                return _Stored(input_name)
+        return _Stored(("kept", *name, self.stage))
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Stands where a scalar will be, once the input of that name is read."""
+
+    name: tuple[Any, ...]
+
+
+class NumberSymbols(dict):
+    """A body's constants as symbols, made when asked for."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self.tape = tape
+
+    def __missing__(self, name: str) -> Expr:
+        return self.tape.input(("number", name))
+
+
+def looped(algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind]) -> LoopCode:
+    """Trace every pass for every kind of body."""
+    tracer = _Tracer(algorithm, inputs, kinds)
+    passes: list[LoopPass] = []
+    columns: LoopColumns | None = None
+    like: Any = None
+    for stage in algorithm.passes:
+        if isinstance(stage, Sweep):
+            like, traced = _sweep(tracer, stage)
+            passes.append(traced)
+        else:
+            columns = _columns(tracer, stage)
+    finish = _finish(tracer, like) if isinstance(algorithm.output, AtBase) else None
+    return _prune(LoopCode(algorithm, tuple(inputs), tuple(kinds), tuple(passes), columns, finish))
+
+
+def _sweep(tracer: _Tracer, stage: Sweep) -> tuple[Any, LoopPass]:
+    like, start = tracer.start(stage)
+    codes = tuple(tracer.step(stage.step, kind, like)[1] for kind in range(len(tracer.kinds)))
+    tracer.stage += 1
+    return like, LoopPass(stage.outward, start, codes, tuple(range(len(leaves(like)))))
+
+
+def _columns(tracer: _Tracer, stage: Columns) -> LoopColumns:
+    before = [dict(kept) for kept in tracer.kept]
+    joints = [joint_named(kind.joint) for kind in tracer.kinds]
+    rests = [stage.rest(j.nv) if stage.rest else {} for j in joints]
+    # the outward pass must find in memory what the climb kept, even where one of its steps knew the number
+    tracer.in_memory = {name for rest in rests for name in rest}
+    starts, codes, like = {}, [], None
+    path = isinstance(tracer.algorithm.output, Path)
+    for kind, joint in enumerate(joints):
+        for k in range(1 if path else joint.nv):
+            tracer.kept[kind] = dict(before[kind])
+            like, starts[kind, k] = tracer.step(stage.start, kind, None, _tip if path else partial(_freedom, k))
+    for kind in range(len(joints)):
+        tracer.kept[kind] = dict(before[kind])
+        codes.append(tracer.step(stage.climb, kind, like)[1])
+    live = tuple(range(len(leaves(like))))
+    if stage.outward is None:
+        return LoopColumns(starts, tuple(codes), live)
+    sizes = {(name, len(leaves(x))) for rest in rests for name, x in rest.items()}
+    names = {("kept", name, k, tracer.stage) for name, size in sizes for k in range(size)}
+    tracer.stage += 1
+    return LoopColumns(starts, tuple(codes), live, tuple(sorted(names)), _sweep(tracer, stage.outward)[1])
+
+
+def _freedom(k: int, tape: Tape) -> int:
+    return k
+
+
+def _tip(tape: Tape) -> Rigid:
+    """The placement of the frame where a path begins, on its body."""
+    *R, p = ([tape.input(("base", "frame", 3 * i + j)) for j in range(3)] for i in range(4))
+    return Rigid(Mat.of(R), Vec.of(p))
+
+
+def _finish(tracer: _Tracer, like: Any) -> Code:
+    tape = Tape()
+    arrived = rebuild(like, (tape.input(("near", k)) for k in range(len(leaves(like)))))
+    walk = Walk((), (), tracer.base(tape), (), arrived=arrived)
+    a = tracer.algorithm
+    result = a.output.collect(walk)
+    result = a.then(result, walk) if a.then else result
+    return Code.of(tape, {("out", *index): x for index, x in numbered(plain(result))})
+
+
+# What is not needed goes -----------------------------------------------------------------------------------------
+
+
+def _prune(code: LoopCode) -> LoopCode:
+    """Drop every output that nothing reads, until nothing more can go."""
+    while True:
+        passes, columns = _pruned_once(code)
+        smaller = replace(code, passes=passes, columns=columns)
+        if smaller == code:
+            return code
+        code = smaller
+
+
+def _pruned_once(code: LoopCode) -> tuple[tuple[LoopPass, ...], LoopColumns | None]:
+    reads = {name for c in code.all_codes for name in c.inputs}
+    last = len(code.passes) - 1
+    giving = [i for i, p in enumerate(code.passes) if any(name[0] == "out" for c in p.codes for name in c.outputs)]
+
+    def keep(c: Code, live: Sequence[int], out: bool) -> Code:
+        wanted = [
+            name for name in c.outputs
+            if (name[0] == "hand" and name[1] in live) or (name[0] == "kept" and name in reads)
+            or (out and name[0] in ("out", "second"))
+        ]  # fmt: skip
+        return c.only(wanted)
+
+    def live_in(codes: Sequence[Code]) -> tuple[int, ...]:
+        return tuple(sorted({name[1] for c in codes for name in c.inputs if name[0] == "near"}))
+
+    def one(p: LoopPass, out: bool, arrival: Code | None) -> LoopPass:
+        live = live_in([*p.codes, *([arrival] if arrival else [])])
+        start = p.start.only([("near", k) for k in live])
+        return LoopPass(p.outward, start, tuple(keep(c, live, out) for c in p.codes), live)
+
+    passes = tuple(
+        # of several passes that keep the output, the last one has it
+        one(p, out=not code.columns and i == max(giving, default=-1), arrival=code.finish if i == last else None)
+        for i, p in enumerate(code.passes)
+    )
+    columns = code.columns
+    if columns:
+        live = live_in(columns.codes)
+        out = columns.outward is None
+        columns = replace(
+            columns,
+            starts={k: keep(c, live, out) for k, c in columns.starts.items()},
+            codes=tuple(keep(c, live, out) for c in columns.codes),
+            live=live,
+            outward=one(columns.outward, True, None) if columns.outward else None,
+        )
+    return passes, columns
+
+
+def shape_of(code: Code) -> tuple[int, ...]:
+    """The shape of an unrolled output."""
+    indices = np.array([name[1:] for name in code.outputs], dtype=int)
+    return tuple(int(k) + 1 for k in indices.max(axis=0)) if indices.shape[1] else ()

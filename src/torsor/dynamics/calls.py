@@ -1,0 +1,226 @@
+"""How a public function runs: arguments checked, programs found or made, results that are not finite explained.
+
+The fast path comes first; on any failure the arguments are validated and the error is explained.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+from numpy.typing import ArrayLike, NDArray
+
+from torsor import reference, validate
+from torsor.algorithms import articulated, composite
+from torsor.compiler.store import NAME as STORE
+from torsor.compiler.store import store
+from torsor.dynamics.accuracy import LEVELS, agree
+from torsor.dynamics.methods import automatic
+from torsor.errors import ArgumentError, SingularError
+from torsor.model.model import Model
+from torsor.model.names import Frame
+from torsor.outputs import place_of
+from torsor.sweeps import Algorithm
+
+Array = NDArray[Any]
+
+
+def call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike) -> Array:
+    """Run an algorithm, or the one of method="auto" of a function: first as if all were well, and only if it was
+    not, look why.
+
+    The arguments go as they are to the program of this model, algorithm and number type; an exception, or a
+    result that is not finite, leads to `call_carefully`, which checks everything and says what is wrong.
+    """
+    first: Any = args[0]
+    if type(first) is ndarray:  # not one that lies on a GPU
+        try:
+            one, many, few = model.__dict__[STORE].calls[what, first.dtype.char]
+            result = one(*args) if first.ndim == 1 else many(*args)
+            # of few numbers, the sum is the quickest way to see whether all are finite
+            finite = isfinite(sum(result.tolist())) if few and result.ndim == 1 else np.isfinite(result).all()
+            if finite and type(result) is ndarray:
+                return result
+        except (KeyError, TypeError, ValueError, AttributeError):
+            pass
+    return call_carefully(what, model, args)
+
+
+def call_with(algorithm: Algorithm, model: Model, *args: ArrayLike, **options: ArrayLike | None) -> Array:
+    """`call` for an algorithm that takes options."""
+    if all(x is None for x in options.values()):
+        return call(algorithm, model, *args)
+    return call_carefully(algorithm, model, args, None, **options)
+
+
+def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple[ArrayLike, ...],
+               frame: Frame | None = None, **options: ArrayLike | None) -> Array:  # fmt: skip
+    """Check every argument, find or make the program, and explain a result that is not finite."""
+    check_model(model)
+    algorithm = what if isinstance(what, Algorithm) else automatic_algorithm(model, what)
+    given = {name: x for name, x in options.items() if x is not None}
+    names = (*algorithm.inputs, *given)
+    if not isinstance(args[0], np.ndarray) and hasattr(args[0], "__dlpack_device__"):
+        from torsor.backends import gpu
+
+        if gpu.on_device(args[0]):
+            if not given and frame is None and gpu.is_long_chain(algorithm, model, args[0]):
+                chain = _long_chain(algorithm, model)
+                if chain is not None:
+                    return chain(*args)
+            return gpu.call(algorithm, model, (*args, *given.values()), tuple(given), frame)
+    arrays = [checked(model, name, x) for name, x in zip(names, (*args, *given.values()), strict=True)]
+    dtype = np.result_type(*arrays)
+    batch_axes(model, dict(zip(names, arrays)))
+    if dtype.char not in "df":
+        return _reference(algorithm, model, dict(zip(names, arrays)), frame)
+    program = program_for(algorithm, model, tuple(given), dtype.char, frame)
+    if not given and frame is None and not (algorithm.inverts and model.has_degenerate_bodies):
+        few = len(program.shape) == 1 and program.shape[0] < 64
+        made = store(model)
+        made.calls[what, dtype.char] = program.ufunc, program, few  # for one state, and on all cores
+        if few and getattr(what, "__name__", "") == "forward_dynamics":
+            made.quick[dtype.char] = program.ufunc
+    result = program(*(x.astype(dtype, copy=False) for x in arrays))
+    if algorithm.inverts and model.has_degenerate_bodies:
+        refuse_singular(algorithm, model, arrays[0])
+    if not np.isfinite(result).all():
+        raise SingularError(f"{algorithm.name} overflows; the arguments are too large")
+    return result
+
+
+def _long_chain(algorithm: Algorithm, model: Model) -> Any:
+    """One state of one long chain on a GPU: by levels, all of its links at once; None where that would cost digits.
+
+    Which chains these are is tried at one state, against the sweeps on the host, which take less time for one state.
+    """
+    from torsor.backends.gpu import cupy
+    from torsor.parallel.device import DeviceChain
+
+    def tried() -> DeviceChain | None:
+        chain, rng = DeviceChain(model, algorithm.name), np.random.default_rng(0)
+        state = {"q": model.random_configuration(rng)}
+        state |= {name: rng.normal(size=model.nv) for name in chain.inputs[1:]}
+        if "v" in state:
+            state["v"] *= 0.0  # velocities add up along a chain, and their forces would hide the others
+        found, sweeps = cupy().asnumpy(chain(*state.values())), call(algorithm, model, *state.values())
+        return chain if agree(found, sweeps, LEVELS) else None
+
+    return store(model).once(("levels on the device", algorithm), tried)
+
+
+def program_for(algorithm: Algorithm, model: Model, options: tuple[str, ...], number: str,
+             frame: Frame | None) -> Any:  # fmt: skip
+    """The program for these arguments, kept with the model."""
+
+    def make() -> Any:
+        from torsor.backends.cpu import compile_program
+
+        dtype, threads = "float64" if number == "d" else "float32", os.cpu_count() or 1
+        return compile_program(algorithm, model, options=options, dtype=dtype, frame=frame, threads=threads)
+
+    return store(model).once(("call", algorithm, frame, number, options), make)
+
+
+# A pivot this much smaller than its diagonal entry is rounding error: sixteen digits less a few for the reduction.
+SINGULAR_PIVOT = 1e-12
+
+
+def automatic_algorithm(model: Model, function: Callable[..., Array]) -> Algorithm:
+    """The algorithm of method="auto", decided once per model."""
+    check_model(model)
+    return store(model).once(("auto", function), lambda: automatic(model, function))
+
+
+def on_frame(algorithm: Algorithm, model: Model, body: int | str, *args: ArrayLike) -> Array:
+    """Run an algorithm that is about a body, or a frame on it."""
+    check_model(model)
+    if body is None:
+        raise ArgumentError("body None is the base, which never moves: give a body or frame by number or name")
+    return call_carefully(algorithm, model, args, model.frame(body))
+
+
+def check_model(model: Any) -> None:
+    if not isinstance(model, Model):
+        raise ArgumentError(f"model must be a torsor.Model, not {model!r}")
+
+
+def batch_axes(model: Model, arrays: dict[str, Array]) -> tuple[int, ...]:
+    """The batch axes that all arguments broadcast to."""
+    try:
+        return np.broadcast_shapes(*(x.shape[: x.ndim - len(core_shape(model, name))] for name, x in arrays.items()))
+    except ValueError:
+        shapes = ", ".join(f"{name} {x.shape}" for name, x in arrays.items())
+        raise ArgumentError(f"the batch axes do not go together: {shapes}") from None
+
+
+def core_shape(model: Model, name: str) -> tuple[int, ...]:
+    """The last axes of an argument."""
+    return place_of(name).shape(model)
+
+
+def checked(model: Model, name: str, x: ArrayLike) -> Array:
+    """An argument as an array of real, finite numbers of the right shape."""
+    core = core_shape(model, name)
+    name = {"acceleration": "base_acceleration"}.get(name, name)
+    array = validate.array(name, x)
+    numeric = array.dtype.kind in "fiub" or (array.dtype.kind == "O" and all(map(_is_scalar, array.flat)))
+    if not numeric:
+        raise ArgumentError(f"{name} has dtype {array.dtype}; real numbers are needed")
+    if array.ndim < len(core) or array.shape[array.ndim - len(core) :] != core:
+        wanted = ", ".join(map(str, core))
+        raise ArgumentError(f"{name} has shape {array.shape}; {model!r} needs (..., {wanted})")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        where = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
+        raise ArgumentError(f"{name}{where} is {array[tuple(where)]}; every number must be finite")
+    if name == "q" and array.dtype.kind != "O":
+        model.check_quaternions(array)
+    return array if array.dtype.kind in "fO" else array.astype(np.float64)
+
+
+def _is_scalar(x: Any) -> bool:
+    """Whether the entry of an object array is a number or a symbol: something that can be added and multiplied."""
+    return hasattr(x, "__add__") and hasattr(x, "__mul__") and not isinstance(x, str | bytes | list | tuple)
+
+
+def refuse_singular(algorithm: Algorithm, model: Model, q: Array) -> None:
+    """Raise if M is singular to rounding, naming a joint to blame.
+
+    That needs a body without mass or extent somewhere; all others skip this test.  A pivot of M is compared with
+    the diagonal entry it was reduced from: what is left of it when all joints beyond are free.
+    """
+    pivots, diagonal = (
+        np.asarray(program_for(a, model, (), "d", None)(q.astype(np.float64)))
+        for a in (articulated.pivots, composite.diagonal)
+    )
+    bad = np.argwhere(~(pivots > SINGULAR_PIVOT * np.abs(diagonal)))
+    if len(bad):
+        *state, freedom = (int(i) for i in bad[-1])
+        body = int(np.searchsorted(model.v_start, freedom, side="right")) - 1
+        where = f" in state {state}" if state else ""
+        raise SingularError(
+            f"{algorithm.name}: joint {model.names[body]!r} moves no mass{where}: its articulated inertia is singular; "
+            "give its body, or a body it carries, mass and extent about the joint"
+        )
+
+
+def _reference(algorithm: Algorithm, model: Model, arrays: dict[str, Array], frame: Frame | None) -> Array:
+    """One state after the other through the reference engine: for longdouble, mpmath and symbols."""
+    dtype = np.result_type(*arrays.values())
+    number: Callable[[float], Any] = np.longdouble if dtype.kind == "f" else float
+    cores = {name: len(core_shape(model, name)) for name in arrays}
+    batch = np.broadcast_shapes(*(x.shape[: x.ndim - cores[name]] for name, x in arrays.items()))
+    states = {name: np.broadcast_to(x, batch + x.shape[x.ndim - cores[name] :]) for name, x in arrays.items()}
+    results = []
+    for index in np.ndindex(*batch):
+        state = {name: list(x[index]) for name, x in states.items()}
+        results.append(reference.evaluate(algorithm, model, state, frame=frame, number=number))
+    if not results:  # what one state would give tells the shape
+        one = {name: np.ones(core_shape(model, name)).tolist() for name in arrays}
+        core = np.asarray(reference.evaluate(algorithm, model, one, frame=frame), dtype=object).shape
+        return np.empty(batch + core, dtype)
+    return np.array(results, dtype=dtype).reshape(batch + np.asarray(results[0], dtype=object).shape)

@@ -1,0 +1,86 @@
+"""The square factor of the mass matrix as an object, and what it is good for.
+
+M = W W^T,   W = [1 + S^T G^T Pi] Omega^1/2         (Ploen & Park 1999, Propositions 1-2, Eqs 42-43)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor.algorithms import square_factor
+from torsor.dynamics.calls import call
+from torsor.dynamics.functions import log_det_mass_matrix
+from torsor.errors import ArgumentError
+from torsor.model.model import Model
+from torsor.validate import array, batch, generator, number, shown
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class MassFactor:
+    """W with M(q) = W W^T, never formed: every product and solve is two compiled O(n) sweeps.
+
+    W is block upper triangular in the order of the bodies, zero between branches.  Batch axes of q and of the
+    vectors broadcast.
+    """
+
+    model: Model
+    q: Array
+
+    def apply(self, x: ArrayLike) -> Array:
+        """W x, (..., nv): noise of unit covariance becomes momenta of covariance M."""
+        return call(square_factor.apply, self.model, self.q, x)
+
+    def apply_transposed(self, x: ArrayLike) -> Array:
+        """W^T x, (..., nv): its square is twice the kinetic energy of the velocity x."""
+        return call(square_factor.apply_T, self.model, self.q, x)
+
+    def solve(self, b: ArrayLike) -> Array:
+        """W^-1 b, (..., nv)."""
+        return call(square_factor.solve, self.model, self.q, b)
+
+    def solve_transposed(self, b: ArrayLike) -> Array:
+        """W^-T b, (..., nv), a root of M^-1: unit noise becomes velocities of covariance M^-1."""
+        return call(square_factor.solve_T, self.model, self.q, b)
+
+    @property
+    def log_det(self) -> Array:
+        """log det W = log det M / 2, (...)."""
+        return log_det_mass_matrix(self.model, self.q) / 2
+
+    def matrix(self) -> Array:
+        """W itself, (..., nv, nv), for study: O(n^2)."""
+        columns = MassFactor(self.model, self.q[..., None, :]).apply(np.eye(self.model.nv))
+        return columns.swapaxes(-1, -2)
+
+
+def mass_factor(model: Model, q: ArrayLike) -> MassFactor:
+    """The square factor W of M(q) = W W^T: see `MassFactor`."""
+    if not isinstance(model, Model):
+        raise ArgumentError(f"model must be a torsor.Model, not {shown(model)}")
+    return MassFactor(model, array("q", q))
+
+
+def sample_velocities(model: Model, q: ArrayLike, rng: Any = None, *, kT: float = 1.0,
+                      size: int | tuple[int, ...] = ()) -> Array:  # fmt: skip
+    """Velocities (*size, ..., nv) drawn from exp(-v^T M(q) v / 2 kT), in O(n): no n x n matrix is formed.
+
+    v = sqrt(kT) W^-T x with x standard normal has the covariance kT W^-T W^-1 = kT M^-1.
+
+    rng   a NumPy Generator or a seed         kT   the mean energy of two freedoms, in the model's units
+    """
+    kT = number("kT", kT, least=0)
+    factor = mass_factor(model, q)
+    if factor.q.dtype.kind not in "iuf":
+        raise ArgumentError(f"q must be numbers, not {factor.q.dtype}")
+    shape = (*batch("size", size, factor.q.size), *factor.q.shape[:-1], model.nv)
+    noise = generator("rng", rng).standard_normal(shape)
+    if factor.q.dtype == np.float32:
+        noise = noise.astype(np.float32)
+    return sqrt(kT) * factor.solve_transposed(noise)

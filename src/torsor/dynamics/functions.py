@@ -1,0 +1,457 @@
+"""The public functions: array in, the same kind of array out, leading batch axes welcome.
+
+q (..., nq)   v, tau, qdd, b (..., nv)   external (..., n, 6): a wrench (moment, force) on each body, in
+its frame, at its origin.        Spatial vectors are angular first, in the body's frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+from numpy.typing import ArrayLike, NDArray
+
+from torsor import validate
+from torsor.algorithms import (
+    articulated,
+    composite,
+    constraint_force,
+    coriolis,
+    energy,
+    fixman,
+    kinematics,
+    newton_euler,
+)
+from torsor.algorithms import (
+    log_det_gradient as log_det_derivative,
+)
+from torsor.compiler.request import ON_GPU, PATIENT, Request, unrolling
+from torsor.compiler.store import NAME as STORE
+from torsor.compiler.store import store
+from torsor.dynamics.accuracy import AGREEMENT, COMPARED, refuse_disagreement
+from torsor.dynamics.calls import (
+    automatic_algorithm,
+    batch_axes,
+    call,
+    call_with,
+    check_model,
+    checked,
+    core_shape,
+    on_frame,
+    refuse_singular,
+)
+from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, SEGMENTS_FROM
+from torsor.errors import ArgumentError, SingularError
+from torsor.model.conditioning import pivot_ratio
+from torsor.model.model import Model
+from torsor.model.regular import require_regular
+from torsor.outputs import Path
+from torsor.sweeps import Algorithm
+
+Array = NDArray[Any]
+INPUTS = ("q", "v", "tau")  # of forward dynamics without external wrenches
+
+
+# Dynamics --------------------------------------------------------------------------------------------------
+
+
+def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *, external: ArrayLike | None = None,
+                     method: str = "auto") -> Array:  # fmt: skip
+    """qdd with M(q) qdd + bias(q, v) = tau + external: the accelerations (..., nv) that the torques cause.
+
+    method: "articulated", "udut", "ploen-park" (O(n) sweeps, by Featherstone, Saha, and Ploen & Park), "composite"
+    (M, its branch-sparse factor, and a solve), "fixman" (O(n), by relaxed constraints), "segments" (one long chain, cut
+    into segments that share a processor's vectors; sweeps for states in which these would lose digits),
+    "constraint-force" (O(log n) deep, Featherstone & Fijany: one very long chain on a GPU) or "auto": of the first four
+    that are as accurate as "articulated" on this model, the one with the fewest operations, as `method_for` tells; for
+    one state of a chain of 2000 bodies or more, "segments" where its joints and masses allow.  If a named method loses
+    half of the digits, a `SingularError` says so (docs/accuracy.md).
+
+    By one method, and in batches by "auto", a state gives the same bits alone and anywhere in a batch.
+    """
+    if method == "auto":
+        state: Any = q
+        try:  # `call`, written out: this is what is called a million times, one state a call
+            if external is None and state.ndim == 1 and type(q) is ndarray:
+                result = model.__dict__[STORE].quick[state.dtype.char](q, v, tau)
+                if isfinite(sum(result.tolist())) and type(result) is ndarray:
+                    return result
+        except (KeyError, TypeError, ValueError, AttributeError):
+            pass
+        if _in_segments(model, q, v, tau):
+            method = "segments"
+        elif external is None:
+            return call(forward_dynamics, model, q, v, tau)
+        else:
+            return call_with(automatic_algorithm(model, forward_dynamics), model, q, v, tau, external=external)
+    if method == "segments":
+        return _by_segments(model, q=q, v=v, tau=tau, external=external)
+    if method == "constraint-force":
+        result = _by_parts(method, forward_dynamics, model, q=q, v=v, tau=tau, external=external)
+    elif method == "fixman" or (method == "composite" and _is_large(model)):
+        result = _after_bias(method, model, q, v, tau, external)
+    else:
+        algorithm = _named(forward_dynamics, method, "fixman", "constraint-force", "segments")
+        result = call_with(algorithm, model, q, v, tau, external=external)
+    return _compared(method, forward_dynamics, result, model, q, v, tau, external=external)
+
+
+def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *, external: ArrayLike | None = None,
+                     base_acceleration: ArrayLike | None = None, method: str = "auto") -> Array:  # fmt: skip
+    """tau (..., nv): the torques that cause the accelerations qdd, under gravity and external wrenches.
+
+    base_acceleration (6,): a base that is not at rest: (angular, linear) acceleration in its frame.
+    method: "newton-euler" (fewest operations), "ploen-park" (coordinate-invariant form) or "auto".
+    """
+    algorithm = newton_euler.inverse_dynamics if method == "auto" else _named(inverse_dynamics, method)
+    return call_with(algorithm, model, q, v, qdd, external=external, acceleration=base_acceleration)
+
+
+def bias_forces(model: Model, q: ArrayLike, v: ArrayLike, *, external: ArrayLike | None = None) -> Array:
+    """The torques (..., nv) that hold the accelerations at zero: Coriolis, centrifugal and gravity terms."""
+    return call_with(newton_euler.bias_forces, model, q, v, external=external)
+
+
+def gravity_forces(model: Model, q: ArrayLike) -> Array:
+    """The torques (..., nv) that hold the machine still against gravity."""
+    return call(newton_euler.gravity_forces, model, q)
+
+
+def mass_matrix(model: Model, q: ArrayLike) -> Array:
+    """M(q), (..., nv, nv), symmetric positive definite."""
+    return call(composite.mass_matrix, model, q)
+
+
+def inverse_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> Array:
+    """M(q)^-1, (..., nv, nv), symmetric to the bit.
+
+    method: by articulated inertias, column by column ("articulated") or as U^T D^-1 U ("product", where the ways to the
+    base are short); by relaxed constraints ("fixman"); or "auto": the quicker of the first two.
+    """
+    if method == "auto":
+        return call(automatic_algorithm(model, inverse_mass_matrix), model, q)
+    if method == "fixman":
+        result = call(fixman.inverse_mass_matrix, require_regular(model), q)
+        return _compared(method, inverse_mass_matrix, result, model, q)
+    return call(_named(inverse_mass_matrix, method, "fixman"), model, q)
+
+
+def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, method: str = "auto") -> Array:
+    """M(q)^-1 b, (..., nv).
+
+    method: "articulated", "udut" (O(n), without forming M), "composite" (through M), "fixman" (O(n): every body let
+    float and its constraints eliminated; no rods or points), "constraint-force" (the same in O(log n) depth) or
+    "auto": the fewest operations of the first three.
+    """
+    if method == "auto":
+        return call(automatic_algorithm(model, mass_solve), model, q, b)
+    return _compared(method, mass_solve, _mass_solve_by(method, model, q, b), model, q, b)
+
+
+def _mass_solve_by(method: str, model: Model, q: ArrayLike, b: ArrayLike) -> Array:
+    """`mass_solve` by a method that is named; nothing is compared yet."""
+    if method == "composite" and _is_large(model):
+        return _by_dense_factor(model, q, b)
+    if method == "fixman":
+        return call(fixman.mass_solve, require_regular(model), q, b)
+    if method == "constraint-force":
+        return _by_parts(method, mass_solve, model, q=q, b=b)
+    return call(_named(mass_solve, method, "fixman", "constraint-force"), model, q, b)
+
+
+def constraint_forces(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *,
+                      external: ArrayLike | None = None) -> Array:  # fmt: skip
+    """F (..., n, 6): the wrench (moment, force) through every joint onto its body while the torques act, in the body's
+    frame, at its origin: bearing loads.  S^T F = tau; what is left of F does no work.
+    """
+    return call_with(constraint_force.constraint_forces, model, q, v, tau, external=external)
+
+
+def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> Array:
+    """log det M(q), (...), in O(n).
+
+    method: "articulated" (pivots of the articulated inertias), "fixman" (det M = det G det H22) or "auto".
+    """
+    if _choose(method, "articulated", "fixman") == "fixman":
+        result = call(fixman.log_det, require_regular(model), q)
+        return _compared(method, log_det_mass_matrix, result, model, q)
+    return call(articulated.log_det, model, q)
+
+
+def log_det_gradient(model: Model, q: ArrayLike) -> Array:
+    """d log det M / dq, (..., nv), in O(n); for a quaternion, along the axes of the body's angular velocity."""
+    return call(log_det_derivative.log_det_gradient, model, q)
+
+
+def fixman_force(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
+    """-(kT/2) d log det M / dq, (..., nv): added to tau, it lets rigid joints sample what stiff springs would.
+
+    Constrained dynamics at temperature kT visits q as often as sqrt(det M(q)) says; this force takes that
+    weight away (Fixman 1974).
+    """
+    return log_det_gradient(model, q) * (-0.5 * validate.number("kT", kT, least=0.0))
+
+
+def coriolis_matrix(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
+    """C(q, v), (..., nv, nv): C v + gravity is the bias and dM/dt - 2 C is skew (Christoffel symbols)."""
+    return call(coriolis.coriolis_matrix, model, q, v)
+
+
+# Kinematics ------------------------------------------------------------------------------------------------
+
+
+def body_poses(model: Model, q: ArrayLike) -> Array:
+    """The 4x4 pose of every body in the base frame, (..., n, 4, 4)."""
+    return call(kinematics.body_poses, model, q)
+
+
+def body_twists(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
+    """The twist (omega, v) of every body in its own frame, (..., n, 6)."""
+    return call(kinematics.body_twists, model, q, v)
+
+
+def jacobian(model: Model, q: ArrayLike, body: int | str) -> Array:
+    """J (..., 6, nv) with J v the twist of a body, or of a named frame on it, in its own frame."""
+    return on_frame(kinematics.jacobian, model, body, q)
+
+
+def jacobian_dot(model: Model, q: ArrayLike, v: ArrayLike, body: int | str) -> Array:
+    """dJ/dt (..., 6, nv) of `jacobian` along the velocity v."""
+    return on_frame(kinematics.jacobian_dot, model, body, q, v)
+
+
+# Energy and momentum ---------------------------------------------------------------------------------------
+
+
+def kinetic_energy(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
+    """T = v^T M v / 2, (...)."""
+    return call(energy.kinetic_energy, model, q, v)
+
+
+def potential_energy(model: Model, q: ArrayLike) -> Array:
+    """U, (...): minus the work of gravity, zero with the centre of mass at the base's origin."""
+    return call(energy.potential_energy, model, q)
+
+
+def momentum(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
+    """(angular momentum about the base's origin, linear momentum), (..., 6), in the base frame."""
+    return call(energy.momentum, model, q, v)
+
+
+def center_of_mass(model: Model, q: ArrayLike) -> Array:
+    """The centre of mass (..., 3) in the base frame."""
+    return call(energy.center_of_mass, model, q)
+
+
+# Programs --------------------------------------------------------------------------------------------------
+
+
+ALGORITHMS: dict[Callable[..., Array], Algorithm] = {
+    forward_dynamics: articulated.forward_dynamics,
+    inverse_dynamics: newton_euler.inverse_dynamics,
+    bias_forces: newton_euler.bias_forces,
+    gravity_forces: newton_euler.gravity_forces,
+    mass_matrix: composite.mass_matrix,
+    inverse_mass_matrix: articulated.inverse_mass_matrix,
+    mass_solve: articulated.mass_solve,
+    constraint_forces: constraint_force.constraint_forces,
+    log_det_mass_matrix: articulated.log_det,
+    log_det_gradient: log_det_derivative.log_det_gradient,
+    coriolis_matrix: coriolis.coriolis_matrix,
+    body_poses: kinematics.body_poses,
+    body_twists: kinematics.body_twists,
+    jacobian: kinematics.jacobian,
+    jacobian_dot: kinematics.jacobian_dot,
+    kinetic_energy: energy.kinetic_energy,
+    potential_energy: energy.potential_energy,
+    momentum: energy.momentum,
+    center_of_mass: energy.center_of_mass,
+}
+
+
+def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu", dtype: str = "float64",
+            external: bool = False, body: int | str | None = None, method: str = "auto",
+            specialised: bool | None = None, lanes: int | None = None, threads: int = 1,
+            trig: str = "accurate") -> Any:  # fmt: skip
+    """A `Program`: a function of this module compiled for one model, to be called without the model.
+
+        fd = ts.compile(model, ts.forward_dynamics)
+        qdd = fd(q, v, tau)
+
+    target       "cpu", or "cuda": a `CudaProgram`, which takes CuPy, PyTorch or JAX arrays on the GPU
+    dtype        "float64" or "float32"
+    external     whether the program takes external wrenches, as its last argument
+    body         of a Jacobian: the body, by number or name, or a named frame
+    method       as the function takes it, of those that are one algorithm and keep their digits: "fixman", "segments"
+                 and "constraint-force" are not compiled, and loops have no "composite"
+    specialised  unrolled over this model (True), loops over its bodies (False), whichever is faster (None); a function
+                 called without compiling goes over to loops sooner, so as not to keep its caller waiting
+    lanes        states computed side by side; None: as many as the machine's vectors hold (cpu)
+    threads      how many threads a large batch is spread over (cpu)
+    trig         cuda, float32: "accurate" (2 ulp) or "fast" (absolute error 5e-7 for angles up to pi)
+
+    A program does not look at its numbers: NaN in one state gives NaN in that state.
+    """
+    if target not in ("cpu", "cuda"):
+        raise ArgumentError(f'target must be "cpu" or "cuda", not {target!r}')
+    algorithm = ALGORITHMS.get(function)
+    if algorithm is None:
+        known = ", ".join(f.__name__ for f in ALGORITHMS)
+        raise ArgumentError(f"{function!r} cannot be compiled; these can: {known}")
+    if method in ("fixman", "segments", "constraint-force"):
+        raise ArgumentError(f'method "{method}" is not compiled: call {function.__name__} with it, or compile another')
+    if method != "auto":
+        algorithm = _named(function, method)
+    elif function.__name__ in METHODS:
+        chosen = automatic_algorithm(model, function)
+        algorithm = chosen if chosen.has_loops or specialised is not False else algorithm
+    if not algorithm.has_loops and model.nv > MOST_FREEDOMS:
+        raise ArgumentError(f"method {method!r} is compiled for {MOST_FREEDOMS} freedoms at most, not {model.nv}")
+    if external and "external" not in algorithm.options:
+        raise ArgumentError(f"{algorithm.name} takes no external wrenches")
+    if (body is None) == isinstance(algorithm.output, Path):
+        raise ArgumentError(f"{algorithm.name} needs body=" if body is None else f"{algorithm.name} takes no body=")
+    common: dict[str, Any] = dict(
+        options=("external",) if external else (), dtype=dtype, frame=None if body is None else model.frame(body)
+    )  # fmt: skip
+    if target == "cuda":
+        from torsor.backends.gpu import compile_cuda
+
+        if lanes is not None or threads != 1:
+            raise ArgumentError('lanes and threads are for target="cpu"; a GPU takes one thread per state')
+        return compile_cuda(Request(algorithm, model, **common, unroll=unrolling(specialised, ON_GPU)), trig)
+    from torsor.backends.cpu import compile_request
+
+    if trig != "accurate":
+        raise ArgumentError('fast trigonometry is for target="cuda"')
+    return compile_request(Request(algorithm, model, **common, unroll=unrolling(specialised, PATIENT)), lanes, threads)
+
+
+def _in_segments(model: Model, *state: ArrayLike) -> bool:
+    """Whether method="auto" cuts the chain into segments: for one state, in float64, of a long one that allows it."""
+    if not isinstance(model, Model) or model.n < SEGMENTS_FROM:
+        return False
+    if any(hasattr(x, "__dlpack_device__") and not isinstance(x, ndarray) for x in state):
+        return False  # perhaps on a GPU
+    try:
+        arrays = [np.asarray(x) for x in state]
+    except ValueError:  # ragged lists; the checks of the arguments report them
+        return False
+    one = all(x.ndim == 1 and x.dtype.kind in "fiub" for x in arrays)
+    if not one or np.result_type(*arrays).char != "d":
+        return False
+    from torsor.parallel.segments import serving
+
+    return store(model).once(("segments", forward_dynamics, INPUTS), lambda: serving(model)) is not None
+
+
+def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
+    """`_by_parts`, but first as if all were well, as in `call`: to look at every number takes half as long again."""
+    arrays = {name: x for name, x in given.items() if x is not None}
+    q: Any = arrays["q"]
+    if type(q) is ndarray and q.dtype.char == "d":
+        try:
+            with np.errstate(invalid="ignore"):  # a state that loses digits
+                result = store(model).found(("segments", forward_dynamics, tuple(arrays)))(arrays)
+            if np.isfinite(result).all():
+                return result
+        except (KeyError, TypeError, ValueError, AttributeError):
+            pass
+    return _by_parts("segments", forward_dynamics, model, **given)
+
+
+def _by_parts(method: str, function: Callable[..., Array], model: Model, **given: ArrayLike | None) -> Array:
+    """One state after the other in float64, by methods that work on segments or levels of a chain at once."""
+    check_model(model)
+    arrays = {name: checked(model, name, x) for name, x in given.items() if x is not None}
+    batch = batch_axes(model, arrays)
+    dtype = np.result_type(*arrays.values())
+    if dtype.char not in "df":
+        raise ArgumentError(f'method "{method}" computes in float64, not {dtype}; use method "articulated"')
+    key = method, function, tuple(arrays)
+    by_parts = store(model).found(key) or _parts(method, function, model, "external" in arrays)
+    store(model).once(key, lambda: by_parts)
+    states = {name: np.broadcast_to(x, batch + core_shape(model, name)) for name, x in arrays.items()}
+    with np.errstate(invalid="ignore"):
+        result = by_parts(states)
+    lost = ~np.isfinite(result).all(axis=-1)
+    if lost.any() and method == "segments":  # they lose too many digits there, which the sweeps do not
+        result[lost] = function(model, *(states.pop(name)[lost] for name in INPUTS), method="articulated",
+                                **{name: x[lost] for name, x in states.items()})  # fmt: skip
+    elif lost.any():
+        refuse_singular(articulated.forward_dynamics, model, arrays["q"])
+        raise SingularError(
+            f'{function.__name__}: method "{method}" overflows; the arguments are too large, or masses and lengths too '
+            'uneven for it: use method "auto" or "articulated"'
+        )
+    return result.astype(dtype, copy=False)
+
+
+def _is_large(model: Model) -> bool:
+    """Whether there are too many freedoms for straight-line code through the mass matrix."""
+    return isinstance(model, Model) and model.nv > MOST_FREEDOMS
+
+
+def _after_bias(method: str, model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike,
+                external: ArrayLike | None) -> Array:  # fmt: skip
+    """Forward dynamics as M^-1 (tau - bias)."""
+    bias = bias_forces(model, q, v, external=external)
+    arrays = {"b": bias, "tau": checked(model, "tau", tau)}
+    batch_axes(model, arrays)
+    return _mass_solve_by(method, model, q, arrays["tau"] - bias)
+
+
+def _by_dense_factor(model: Model, q: ArrayLike, b: ArrayLike) -> Array:
+    """M^-1 b by LAPACK."""
+    arrays = {"q": checked(model, "q", q), "b": checked(model, "b", b)}
+    batch_axes(model, arrays)
+    if model.has_degenerate_bodies:
+        refuse_singular(articulated.mass_solve, model, arrays["q"])
+    return np.linalg.solve(mass_matrix(model, arrays["q"]), arrays["b"][..., None])[..., 0]
+
+
+def _compared(method: str, function: Callable[..., Array], result: Array, model: Model, *args: ArrayLike,
+              **options: ArrayLike | None) -> Array:  # fmt: skip
+    """The result of a named method, if it keeps half of its digits: found out by computing it by the sweeps, too.
+
+    Numbers of other kinds (on a GPU, symbols, mpmath) are not compared, nor is what factors M on an even model.
+    """
+    if method == "articulated" or not isinstance(result, ndarray | np.floating) or result.dtype.char not in AGREEMENT:
+        return result
+    if method not in ("fixman", "constraint-force") and pivot_ratio(model) <= COMPARED:
+        return result
+    sweeps = function(model, *args, method="articulated", **options)
+    core = {inverse_mass_matrix: 2, log_det_mass_matrix: 0}.get(function, 1)
+    refuse_disagreement(method, function.__name__, np.asarray(result), np.asarray(sweeps), core)
+    return result
+
+
+def _parts(method: str, function: Callable[..., Array], model: Model, external: bool) -> Any:
+    if method == "segments":
+        from torsor.parallel.segments import Segments
+
+        return Segments(model, external=external)
+    from torsor.parallel.solver import Solver
+
+    return Solver(model, function.__name__, external=external)
+
+
+def _named(function: Callable[..., Array], method: str, *others: str) -> Algorithm:
+    """The algorithm of that name; `others` are methods that are not algorithms."""
+    methods = METHODS.get(function.__name__, {})
+    if not methods:
+        raise ArgumentError(f"unknown method {method!r}: {function.__name__} has one method only; leave out method=")
+    return methods[_choose(method, *methods, *others)]
+
+
+# Arguments -------------------------------------------------------------------------------------------------
+
+
+def _choose(method: str, *known: str) -> str:
+    """The method, the first of those known if "auto"."""
+    if method not in ("auto", *known):
+        raise ArgumentError(f"unknown method {method!r}; choose one of: auto, {', '.join(known)}")
+    return known[0] if method == "auto" else method

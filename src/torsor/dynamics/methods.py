@@ -1,0 +1,143 @@
+"""Which algorithm does a function's work on a model: by name, or the one that does the fewest operations.
+
+O(n) sweeps win on long chains, the O(n^3) way through the mass matrix on short ones (Saha 2001, Table I);
+where they meet depends on the machine, so it is counted, on the very code that would run.  Only methods that are as
+accurate as the articulated sweeps on this machine are considered (`torsor.model.conditioning`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from torsor.algorithms import articulated, newton_euler, ploen_park, ploen_park_forward, udut, walker_orin
+from torsor.errors import ArgumentError
+from torsor.model.conditioning import EVEN, pivot_ratio
+from torsor.model.joints import joint_code
+from torsor.model.model import Model
+from torsor.sweeps import Algorithm
+
+if TYPE_CHECKING:
+    from torsor.compiler.tape import Operations
+
+# by function: the methods that are compiled; the first is the one for machines of any size
+METHODS: dict[str, dict[str, Algorithm]] = {
+    "forward_dynamics": {
+        "articulated": articulated.forward_dynamics,
+        "composite": walker_orin.forward_dynamics,
+        "udut": udut.forward_dynamics,
+        "ploen-park": ploen_park_forward.forward_dynamics,
+    },
+    "mass_solve": {
+        "articulated": articulated.mass_solve,
+        "composite": walker_orin.mass_solve,
+        "udut": udut.mass_solve,
+    },
+    "inverse_mass_matrix": {
+        "articulated": articulated.inverse_mass_matrix,
+        "product": articulated.inverse_by_product,
+    },
+    "log_det_mass_matrix": {
+        "articulated": articulated.log_det,
+    },
+    "inverse_dynamics": {
+        "newton-euler": newton_euler.inverse_dynamics,
+        "ploen-park": ploen_park.inverse_dynamics,
+    },
+}
+# Straight-line code, without which there is no way through the mass matrix, is made up to this many freedoms.
+MOST_FREEDOMS = 12
+# On chains of so many revolute joints the sweeps have won every count, so none is made.
+SETTLED = {"forward_dynamics": 8, "mass_solve": 10, "inverse_dynamics": 0, "log_det_mass_matrix": 0}
+# M^-1 as a product takes a sum over the freedoms that two ways to the base share: quicker up to so many on one (by 1.2
+# times at 48, 1.1 at 60; operations are equal there).
+SHORT_WAY = 60
+# Segments of one long chain win by 1.6 to 2 times from here on, and less below (bench/results/long_chain.json).
+SEGMENTS_FROM = 2000
+
+
+class Choice(NamedTuple):
+    """The method that method="auto" takes, and why."""
+
+    method: str
+    operations: dict[str, Operations]  # of every method, for one state; empty where the choice is not by counting
+    why: str
+
+
+def method_for(model: Model, function: Callable[..., Any]) -> Choice:
+    """What method="auto" does for a function on this model: the method, the counts behind it, a sentence.
+
+    ts.method_for(model, ts.forward_dynamics).why
+    """
+    methods = _methods(function)
+    if methods is METHODS["inverse_mass_matrix"]:
+        longest = _longest_way(model)
+        best = "product" if longest <= SHORT_WAY else "articulated"
+        return Choice(best, {}, f"{best}: the longest way to the base has {longest} freedoms (product: to {SHORT_WAY})")
+    first = next(iter(methods))
+    if model.nv > MOST_FREEDOMS:
+        why = f"{first}: O(n) sweeps; {model.nv} freedoms are too many for code through the mass matrix"
+        if model.n >= SEGMENTS_FROM and methods is METHODS["forward_dynamics"]:
+            why += "; for one state alone, segments of the chain, if its joints and masses allow"
+        return Choice(first, {}, why)
+    counts = {method: _count(algorithm, model) for method, algorithm in methods.items()}
+    words = ", ".join(f"{method} {sum(count)}" for method, count in counts.items())
+    if _inverts(methods) and pivot_ratio(model) > EVEN:
+        why = f"entries of M may be {pivot_ratio(model):.1g} times their pivots, and only sweeps keep the digits then"
+        return Choice(first, counts, f"{first}: {why} (operations per state: {words})")
+    best = min(counts, key=lambda method: sum(counts[method]))  # of equals, the first
+    return Choice(best, counts, f"{best}: the fewest operations per state ({words})")
+
+
+def automatic(model: Model, function: Callable[..., Any]) -> Algorithm:
+    """The algorithm of `method_for`; as counting takes some 20 ms, the answer is kept on disk beside the kernels."""
+    methods = _methods(function)
+    if methods is METHODS["inverse_mass_matrix"]:
+        return methods[method_for(model, function).method]
+    if _settled(model, function):
+        return next(iter(methods.values()))
+    from torsor.backends.cache import SOURCES, remembered
+
+    key = f"{SOURCES}|{model.key}|{function.__name__}"
+    return methods[remembered(key, lambda: method_for(model, function).method)]
+
+
+def _inverts(methods: dict[str, Algorithm]) -> bool:
+    return any(algorithm.inverts for algorithm in methods.values())
+
+
+def _settled(model: Model, function: Callable[..., Any]) -> bool:
+    """Whether the sweeps are known to win, or to be the only accurate ones, without counting."""
+    if model.nv > MOST_FREEDOMS:
+        return True
+    revolute = model.is_chain and bool(np.all(model.joint == joint_code("revolute")))
+    if revolute and model.nv >= SETTLED[function.__name__]:
+        return True
+    return _inverts(_methods(function)) and pivot_ratio(model) > EVEN
+
+
+def _longest_way(model: Model) -> int:
+    """The most freedoms between a body and the base."""
+    if model.is_chain:
+        return model.nv
+    ways: list[int] = []
+    for parent, freedoms in zip(model.parent.tolist(), np.diff(model.v_start).tolist()):
+        ways.append(freedoms + (ways[parent] if parent >= 0 else 0))
+    return max(ways)
+
+
+def _methods(function: Callable[..., Any]) -> dict[str, Algorithm]:
+    methods = METHODS.get(getattr(function, "__name__", ""))
+    if methods is None:
+        raise ArgumentError(f"{function!r} has one method only; those with a choice: {', '.join(METHODS)}")
+    return methods
+
+
+def _count(algorithm: Algorithm, model: Model) -> Operations:
+    """The operations of the code for this model."""
+    from torsor.compiler.request import unrolled
+    from torsor.compiler.tape import Operations
+
+    return Operations.of(unrolled(algorithm, model, algorithm.inputs))

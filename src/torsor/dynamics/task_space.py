@@ -1,0 +1,115 @@
+"""The dynamics as frames of the machine feel them (Khatib 1987, after Ploen & Park 1999 in O(n) a frame)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor.algorithms import operational_space as algorithms
+from torsor.dynamics import functions as dynamics
+from torsor.dynamics.calls import on_frame
+from torsor.dynamics.factor import MassFactor, mass_factor
+from torsor.errors import ArgumentError, SingularError
+from torsor.model.model import Model
+from torsor.validate import array, real_array, shown
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class OperationalSpace:
+    """F = inertia a + bias: the force F (k numbers) that gives the task the acceleration a.
+
+    The task is the twists of some frames, each in its own frame (k = 6 a frame), or combinations T of them.
+    A task force F acts on the joints as the torques jacobian^T F.
+    """
+
+    factor: MassFactor
+    frames: tuple[int | str, ...]
+    v: Array | None
+    jacobian: Array  # J (..., k, nv): J v is the task's velocity
+    response: Array  # B = J W^-T (..., k, nv)
+    T: Array  # (k, 6 frames)
+
+    @cached_property
+    def inverse_inertia(self) -> Array:
+        """Lambda^-1 = J M^-1 J^T = B B^T, (..., k, k); it may be singular."""
+        return self.response @ self.response.swapaxes(-1, -2)
+
+    @cached_property
+    def inertia(self) -> Array:
+        """Lambda = (J M^-1 J^T)^-1, (..., k, k): with B^T = Q R, Lambda = R^-1 R^-T."""
+        k, nv = self.response.shape[-2:]
+        sizes = np.linalg.svd(self.response, compute_uv=False)
+        rank = (sizes > max(k, nv) * np.finfo(sizes.dtype).eps * sizes[..., :1]).sum(axis=-1).min(initial=k)
+        if rank < k:
+            raise SingularError(
+                f"the task at {', '.join(map(repr, self.frames))} has {k} components, but only {rank} can be "
+                "accelerated independently; choose components with task=, or use inverse_inertia"
+            )
+        R = np.linalg.qr(self.response.swapaxes(-1, -2), mode="r")
+        inverse = np.linalg.inv(R)
+        return inverse @ inverse.swapaxes(-1, -2)
+
+    @cached_property
+    def consistent_inverse(self) -> Array:
+        """J^# = M^-1 J^T Lambda, (..., nv, k): the inverse of J that costs the least kinetic energy.
+
+        Torques (1 - J^T J^#^T) tau do not accelerate the task.
+        """
+        spread = MassFactor(self.factor.model, self.factor.q[..., None, :])
+        return spread.solve_transposed(self.inertia @ self.response).swapaxes(-1, -2)
+
+    @cached_property
+    def bias(self) -> Array:
+        """Lambda (J M^-1 h - dJ/dt v), (..., k), h the joints' bias forces: gravity and velocity terms."""
+        if self.v is None:
+            raise ArgumentError("the bias needs velocities: give v to operational_space")
+        model, q = self.factor.model, self.factor.q
+        h = dynamics.bias_forces(model, q, self.v)
+        rates = [dynamics.jacobian_dot(model, q, self.v, frame) @ self.v[..., None] for frame in self.frames]
+        rate = np.concatenate(rates, axis=-2).astype(h.dtype, copy=False)
+        drift = self.response @ self.factor.solve(h)[..., None] - self.T @ rate
+        return (self.inertia @ drift)[..., 0]
+
+
+def operational_space(
+    model: Model,
+    q: ArrayLike,
+    frames: int | str | Sequence[int | str],
+    v: ArrayLike | None = None,
+    *,
+    task: ArrayLike | None = None,
+) -> OperationalSpace:
+    """Inertia, its inverse, bias and consistent inverse felt by a set of frames: see `OperationalSpace`.
+
+    frames   a body by number or name, a named frame, or several of them
+    v        (..., nv), needed for the bias only
+    task     (k, 6 frames): components, or combinations, of the frames' twists (angular first); default all
+    """
+    if not isinstance(frames, int | str | np.integer | Sequence):
+        raise ArgumentError(f"frames must be bodies or frames, by number or name, not {shown(frames)}")
+    chosen = (frames,) if isinstance(frames, int | str | np.integer) else tuple(frames)
+    if not chosen:
+        raise ArgumentError("frames is empty: name at least one body or frame")
+    factor = mass_factor(model, q)
+    columns, dtype = 6 * len(chosen), factor.q.dtype if factor.q.dtype.kind in "fO" else np.dtype(np.float64)
+    T = np.eye(columns) if task is None else real_array("task", task)
+    if T.ndim != 2 or T.shape[1] != columns or not len(T):
+        raise ArgumentError(f"task has shape {T.shape}; it must be (k, {columns}), six columns a frame")
+    T = T.astype(dtype, copy=False)
+    J, B = (
+        T @ np.concatenate([rows(model, factor.q, frame) for frame in chosen], axis=-2).astype(dtype, copy=False)
+        for rows in (dynamics.jacobian, _response)
+    )
+    return OperationalSpace(factor, chosen, None if v is None else array("v", v), J, B, T)
+
+
+def _response(model: Model, q: Array, frame: int | str) -> Array:
+    """B = J W^-T of one frame, (..., 6, nv)."""
+    return on_frame(algorithms.tip_response, model, frame, q)

@@ -1,0 +1,54 @@
+"""The papers, reproduced: every published number and figure that torsor computes, beside what it computes.
+
+To add a paper: write a module here with `checks()`, which yields `Check`s, and `figures(folder)`, which draws
+and yields paths; list it in PAPERS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from torsor.errors import ArgumentError
+from torsor.theory.papers import featherstone1999, lee2005, lee2007, ploen1999, saha2001
+from torsor.theory.papers.check import Check
+
+PAPERS: dict[str, ModuleType] = {
+    "Featherstone & Fijany 1999": featherstone1999,
+    "Ploen & Park 1999": ploen1999,
+    "Saha 2001": saha2001,
+    "Lee, Wang & Chirikjian 2007": lee2007,
+    "Lee & Chirikjian 2005": lee2005,
+}
+
+
+def reproduce(names: Sequence[str] = ()) -> Iterator[tuple[str, Check]]:
+    """(paper, check) for every check of the papers whose name contains one of `names`, or of all."""
+    for name, paper in _chosen(names).items():
+        for check in paper.checks():
+            yield name, check
+
+
+def draw(folder: str | Path, names: Sequence[str] = ()) -> Iterator[Path]:
+    """Draw the figures of the papers into a folder; their paths."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"{folder}: no folder for figures can be made ({error.strerror})") from None
+    for paper in _chosen(names).values():
+        yield from paper.figures(folder)
+
+
+def _chosen(names: Sequence[str]) -> dict[str, ModuleType]:
+    chosen = {
+        title: paper for title, paper in PAPERS.items()
+        if not names or any(name.lower() in title.lower() for name in names)
+    }  # fmt: skip
+    if not chosen:
+        raise ArgumentError(f"no paper is named like {', '.join(names)}; there are: {'; '.join(PAPERS)}")
+    return chosen
+
+
+__all__ = ["PAPERS", "Check", "draw", "reproduce"]

@@ -1,0 +1,222 @@
+"""The equations of motion as products of block matrices (Ploen & Park 1999, Eqs 6-14 and 18-26).
+
+    M = S^T G^T J G S        C v = S^T G^T (J G ad_Sv Gamma + ad*_V J) G S v
+    phi = S^T G^T J G P_0 dV_0        J_t = P_t G S                           dV_0 = (0, -g)
+
+Gamma has the block Ad_{f^-1} of every body at (body, parent), so on a tree too it is nilpotent, and
+G = (1 - Gamma)^-1 = 1 + Gamma + Gamma^2 + ... sums along the ways outward.  Dense matrices are for study; the
+same operators are applied without them, in O(n), by `G_apply` and `GT_apply`: one sweep each.
+
+Corrected as printed: the blocks of G are Ad of f^-1; ad_Sv = diag(-ad_{S_i v_i}) without a star; where S
+depends on q (universal, planar joints), dS/dt v is added to -ad_{S v} Gamma V.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor import lie
+from torsor.linalg import Vec
+from torsor.model.model import Model
+from torsor.outputs import COORDINATES, FREEDOMS
+from torsor.spatial import Rigid, Spatial, Subspace
+from torsor.theory.study.frames import ReframedLink, checked_frames, reframed_links
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Operators:
+    """The block operators of a model at one state, in the frames Q; six rows or columns a body."""
+
+    model: Model
+    q: Array
+    v: Array
+    Q: Array  # (n, 4, 4), see `frames`
+    Ad_inv: Array  # (n, 6, 6): Ad_{f^-1} of every body, from its parent's frame to its own
+    S_blocks: tuple[Array, ...]  # (6, nv of the joint) each
+    S_rate_blocks: tuple[Array, ...]
+    J_blocks: Array  # (n, 6, 6)
+
+    # -- the operators
+
+    @cached_property
+    def S(self) -> Array:
+        """diag(S_i), (6n, nv)."""
+        return block_diagonal(self.S_blocks)
+
+    @cached_property
+    def J(self) -> Array:
+        """diag(J_i), (6n, 6n)."""
+        return block_diagonal(tuple(self.J_blocks))
+
+    @cached_property
+    def Gamma(self) -> Array:
+        """Ad_{f^-1} at (body, parent), (6n, 6n)."""
+        Gamma = np.zeros((6 * self.n, 6 * self.n))
+        for i, parent in enumerate(self.model.parent.tolist()):
+            if parent >= 0:
+                Gamma[rows(i), rows(parent)] = self.Ad_inv[i]
+        return Gamma
+
+    @cached_property
+    def G(self) -> Array:
+        """(1 - Gamma)^-1, (6n, 6n): Ad_{f_{j,i}^-1} at (i, j) where j is on the way from i to the base."""
+        G = np.eye(6 * self.n)
+        for i, parent in enumerate(self.model.parent.tolist()):
+            if parent >= 0:
+                G[rows(i), : 6 * i] = self.Ad_inv[i] @ G[rows(parent), : 6 * i]
+        return G
+
+    @cached_property
+    def P_0(self) -> Array:
+        """Ad_{f^-1} of the bodies on the base, (6n, 6)."""
+        P = np.zeros((6 * self.n, 6))
+        for i in np.flatnonzero(self.model.parent < 0).tolist():
+            P[rows(i)] = self.Ad_inv[i]
+        return P
+
+    def P_t(self, body: int | str = -1) -> Array:
+        """(6, 6n): the twist of a body, or of a named frame, in its own coordinates, from those of all bodies.
+
+        P_t G S is its Jacobian, P_t^T takes a wrench there to the bodies.
+        """
+        at, T = self._place(body)
+        P = np.zeros((6, 6 * self.n))
+        P[:, rows(at)] = lie.Ad(lie.inverse(self.Q[at] @ T))
+        return P
+
+    @cached_property
+    def ad_Sv(self) -> Array:
+        """diag(-ad_{S_i v_i}), (6n, 6n)."""
+        return block_diagonal(tuple(-lie.ad(S @ v) for S, v in zip(self.S_blocks, self._joint(self.v))))
+
+    @cached_property
+    def ad_V(self) -> Array:
+        """diag(-ad*_{V_i}), (6n, 6n)."""
+        return block_diagonal(tuple(-lie.ad_dual(V) for V in self.V.reshape(-1, 6)))
+
+    @property
+    def dV_0(self) -> Array:
+        """The acceleration of the base that stands for gravity."""
+        return np.concatenate([np.zeros(3), -self.model.gravity])
+
+    # -- the equations of motion
+
+    @cached_property
+    def V(self) -> Array:
+        """G S v: the twists of all bodies, (6n,)                                                 (Eq. 6)"""
+        return self.G_apply(self.S @ self.v)
+
+    @cached_property
+    def M(self) -> Array:
+        """S^T G^T J G S                                                                         (Eq. 11)"""
+        GS = self.G @ self.S
+        return GS.T @ self.J @ GS
+
+    @cached_property
+    def C(self) -> Array:
+        """The velocity terms of the torques, (nv,)                                              (Eq. 12)"""
+        a = self.ad_Sv @ self.Gamma @ self.V + block_diagonal(self.S_rate_blocks) @ self.v
+        return self.S.T @ self.G.T @ (self.J @ self.G @ a + self.ad_V @ self.J @ self.V)
+
+    @cached_property
+    def phi(self) -> Array:
+        """S^T G^T J G P_0 dV_0: the torques of gravity, (nv,)                                   (Eq. 13)"""
+        return self.S.T @ self.G.T @ self.J @ self.G @ self.P_0 @ self.dV_0
+
+    def J_t(self, body: int | str = -1) -> Array:
+        """P_t G S, (6, nv)                                                                      (Eq. 14)"""
+        return self.P_t(body) @ self.G @ self.S
+
+    # -- without matrices, O(n)
+
+    def G_apply(self, x: ArrayLike) -> Array:
+        """G x for x (6n,): the sum along the ways outward, y_i = Ad_{f^-1} y_parent + x_i."""
+        y = np.array(x, dtype=np.float64).reshape(self.n, 6)
+        for i, parent in enumerate(self.model.parent.tolist()):
+            if parent >= 0:
+                y[i] += self.Ad_inv[i] @ y[parent]
+        return y.ravel()
+
+    def GT_apply(self, x: ArrayLike) -> Array:
+        """G^T x for x (6n,): the sum over what each body carries, y_parent += Ad*_{f^-1} y_i."""
+        y = np.array(x, dtype=np.float64).reshape(self.n, 6)
+        for i, parent in reversed(list(enumerate(self.model.parent.tolist()))):
+            if parent >= 0:
+                y[parent] += self.Ad_inv[i].T @ y[i]
+        return y.ravel()
+
+    def M_apply(self, x: ArrayLike) -> Array:
+        """M x = S^T G^T J G S x, factor by factor."""
+        twists = self.G_apply(np.concatenate([S @ xi for S, xi in zip(self.S_blocks, self._joint(x))]))
+        wrenches = self.GT_apply(np.einsum("nij,nj->ni", self.J_blocks, twists.reshape(-1, 6)))
+        return np.concatenate([S.T @ F for S, F in zip(self.S_blocks, wrenches.reshape(-1, 6))])
+
+    # -- helpers
+
+    @property
+    def n(self) -> int:
+        return self.model.n
+
+    def _joint(self, x: ArrayLike) -> list[Array]:
+        """A vector of nv numbers, cut into those of each joint."""
+        return np.split(np.asarray(x), self.model.v_start[1:-1])
+
+    def _place(self, body: int | str) -> tuple[int, Array]:
+        """The number of a body and the pose of the frame meant, in the model's frame of the body."""
+        T = np.eye(4)
+        if isinstance(body, str):
+            frame = self.model.frame(body)
+            T[:3, :3], T[:3, 3] = frame.R, frame.p
+            return frame.body, T
+        return range(self.n)[body], T
+
+
+def operators(model: Model, q: ArrayLike, v: ArrayLike | None = None, *,
+              Q: ArrayLike | None = None) -> Operators:  # fmt: skip
+    """The block operators at q (nq,) and v (nv,; default at rest), in the frames Q (default the model's)."""
+    q = np.asarray(q, dtype=np.float64)
+    v = np.zeros(model.nv) if v is None else np.asarray(v, dtype=np.float64)
+    links = reframed_links(model, Q)
+    coordinates, rates = COORDINATES.parts(model, q.tolist()), FREEDOMS.parts(model, v.tolist())
+    return Operators(
+        model, q, v, checked_frames(model, Q),
+        Ad_inv=np.array([lie.Ad(lie.inverse(_pose(link, x))) for link, x in zip(links, coordinates)]),
+        S_blocks=tuple(_columns(link.S(x)) for link, x in zip(links, coordinates)),
+        S_rate_blocks=tuple(_columns(link.S_rate(x, y)) for link, x, y in zip(links, coordinates, rates)),
+        J_blocks=np.array([_matrix(link) for link in links]),
+    )  # fmt: skip
+
+
+def rows(i: int) -> slice:
+    """The rows of body i."""
+    return slice(6 * i, 6 * i + 6)
+
+
+def block_diagonal(blocks: Sequence[Array]) -> Array:
+    heights, widths = (np.cumsum([0, *(b.shape[k] for b in blocks)]) for k in range(2))
+    A = np.zeros((heights[-1], widths[-1]))
+    for b, top, left in zip(blocks, heights, widths):
+        A[top : top + b.shape[0], left : left + b.shape[1]] = b
+    return A
+
+
+def _pose(link: ReframedLink, q: Vec) -> Array:
+    f: Rigid = link.pose(q).as_rigid()
+    return np.block([[np.array(f.R), np.array(f.p)[:, None]], [np.zeros(3), np.ones(1)]])
+
+
+def _columns(S: Subspace) -> Array:
+    return np.array([column.coordinates for column in S.columns], dtype=np.float64).T
+
+
+def _matrix(link: ReframedLink) -> Array:
+    columns = [(link.inertia @ Spatial.unit(k)).coordinates for k in range(6)]
+    return np.array(columns, dtype=np.float64).T

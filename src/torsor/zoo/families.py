@@ -1,0 +1,143 @@
+"""Families of chains: any length, some drawn at random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.errors import ArgumentError
+from torsor.lie import quaternion_to_matrix
+from torsor.model.builder import BODY_BYTES
+from torsor.model.joints import JOINTS
+from torsor.model.model import Model
+from torsor.validate import check_memory, generator, number, shown
+
+Array = NDArray[np.float64]
+
+
+def point_chain(n: int, *, mass: float = 1.0, length: float = 1.0) -> Model:
+    """n point masses on rigid massless links in the plane z = 0, as in Lee & Chirikjian 2005, Fig. 1.
+
+    Mass i sits at the far end of link i; joint i turns link i relative to link i - 1, about z. The chain
+    lies along x at q = 0, and gravity pulls along -y.
+    """
+    check_length(n)
+    mass, length = number("mass", mass, above=0), number("length", length)
+    return Model.chain(
+        n=n,
+        p=_after_base(n, (length, 0.0, 0.0)),
+        mass=mass,
+        com=(length, 0.0, 0.0),
+        gravity=(0.0, -9.81, 0.0),
+        name="point_chain",
+        allow_degenerate=True,
+    )
+
+
+def rope(n: int, *, length: float = 1.0, mass: float = 0.1, radius: float = 0.005) -> Model:
+    """A rope hung at one end: n equal solid cylinders along -z, joined by universal joints (nv = 2n).
+
+    A rope bends but does not twist, which is what a universal joint about x and y allows. `length` and `mass`
+    are those of the whole rope.
+    """
+    check_length(n)
+    length, mass, radius = number("length", length), number("mass", mass, above=0), number("radius", radius, above=0)
+    step, share = length / n, mass / n
+    across, along = share * (3 * radius * radius + step * step) / 12, share * radius * radius / 2
+    return Model.chain(
+        "universal",
+        n=n,
+        p=_after_base(n, (0.0, 0.0, -step)),
+        mass=share,
+        com=(0.0, 0.0, -step / 2),
+        inertia=(across, across, along),
+        name="rope",
+    )
+
+
+def random_tree(n: int, seed: int = 0, *, joints: Sequence[str] | None = None, branching: float = 0.3) -> Model:
+    """A tree of n random bodies; every joint type that is asked for occurs if n allows.
+
+    `joints` are names of joint types (default: all). A body hangs on the one before it or, with probability
+    `branching`, on any earlier one.
+    """
+    if not 0 <= number("branching", branching) <= 1:
+        raise ArgumentError(f"branching is a probability between 0 and 1, not {branching}")
+    check_length(n)
+    rng = generator("seed", seed)
+    before = np.arange(-1, n - 1)
+    anywhere = rng.integers(-1, np.maximum(before, 0) + 1)  # with -1 new trunks grow from the base
+    parent = np.where(rng.random(n) < branching, np.minimum(anywhere, before), before)
+    return Model.tree(parent, **_random_links(n, rng, joints), name=f"random_tree({n}, {seed})")
+
+
+def random_chain(n: int, seed: int = 0, *, joints: Sequence[str] | None = ("revolute",)) -> Model:
+    """A chain of n random bodies with joints of the given types in random order (None: all types)."""
+    check_length(n)
+    links = _random_links(n, generator("seed", seed), joints)
+    return Model.chain(**links, name=f"random_chain({n}, {seed})")
+
+
+def general_arm(n: int, seed: int = 0) -> Model:
+    """A revolute arm in which no Denavit-Hartenberg parameter and no entry of an inertia is special.
+
+    The first axis is the base's z axis, as in the operation counts of Saha 2001 and elsewhere.
+    """
+    check_length(n)
+    rng = generator("seed", seed)
+    alpha, a, d = rng.uniform(-2, 2, n), rng.uniform(-0.4, 0.4, n), rng.uniform(-0.3, 0.3, n)
+    alpha[0] = a[0] = d[0] = 0
+    return Model.from_dh(alpha=alpha, a=a, d=d, **_random_bodies(n, rng), name=f"general_arm({n}, {seed})")
+
+
+def _after_base(n: int, step: tuple[float, float, float]) -> Array:
+    """Placements of equal links: the first joint at the base's origin, the others a step further."""
+    p = np.tile(step, (n, 1))
+    p[:1] = 0
+    return p
+
+
+def _random_links(n: int, rng: np.random.Generator, joints: Sequence[str] | None) -> dict[str, Any]:
+    """Arguments of Model.tree: the given joint types in equal parts, general placements and bodies."""
+    names = [joint.name for joint in JOINTS] if joints is None else _joint_names(joints)
+    joint = rng.permutation(np.resize(names, n))
+    return {
+        "joint": joint,
+        "axis": rng.normal(size=(n, 3)),
+        "pitch": np.where(joint == "helical", rng.uniform(-0.2, 0.2, n), 0),
+        "R": _random_rotations(n, rng),
+        "p": rng.normal(scale=0.3, size=(n, 3)),
+        **_random_bodies(n, rng),
+    }
+
+
+def _joint_names(joints: Any) -> list[str]:
+    """The names of joint types that are asked for; `Model` knows which there are."""
+    if not isinstance(joints, Sequence) or not joints or not all(isinstance(name, str) for name in joints):
+        raise ArgumentError(f"joints must be names of joint types, or None for all, not {shown(joints)}")
+    return [joints] if isinstance(joints, str) else list(joints)
+
+
+def _random_bodies(n: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Mass properties that could exist: I = tr(S) 1 - S from a positive second moment S, see `check.py`."""
+    mass, Q = rng.uniform(0.5, 3, n), _random_rotations(n, rng)
+    spread = mass[:, None] * rng.uniform(0.05, 0.15, (n, 3)) ** 2
+    S = (Q * spread[:, None, :]) @ Q.swapaxes(1, 2)
+    inertia = spread.sum(axis=1)[:, None, None] * np.eye(3) - S
+    return {"mass": mass, "com": rng.normal(scale=0.1, size=(n, 3)), "inertia": inertia}
+
+
+def _random_rotations(n: int, rng: np.random.Generator) -> Array:
+    """Uniform on SO(3)."""
+    q = rng.normal(size=(n, 4))
+    return quaternion_to_matrix(q / np.linalg.norm(q, axis=1, keepdims=True))
+
+
+def check_length(n: int) -> None:
+    """Raise unless n is a number of links that a machine can hold."""
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise ArgumentError(f"n = {shown(n)}: a chain has a whole number of links, at least one")
+    check_memory(f"n = {shown(n)}", int(n) * BODY_BYTES)

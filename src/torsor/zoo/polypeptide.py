@@ -1,0 +1,108 @@
+"""The polypeptide chain as the text of Lee et al. 2007, section 4.3, describes it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.lie import exp_so3
+from torsor.model.joints import JOINTS
+from torsor.model.model import Model
+from torsor.zoo.families import check_length
+
+Array = NDArray[np.float64]
+
+# Atomic masses (amu), bond lengths (angstrom) and the bond angles gamma (degrees) of Table II, which repeat.
+C, N, H, O = 12.0107, 14.00674, 1.00794, 15.9994
+BOND = (1.458, 1.525, 1.329)  # N-CA, CA-C', C'-N: the bond that ends in CA, C', N
+GAMMA = (70.5, 296.2, 58.3, 289.5, 63.8, 301.7)
+TORSION = 60.0  # at q = 0, but for the first bond
+
+# Places in the frame of the backbone atom, x along the next bond. The side groups of CA close a regular
+# tetrahedron: cos and sin of half its angle are 1/sqrt(3) and sqrt(2/3). The paper prints no lengths; these
+# agree with its figures: mass centres (-0.2846, -0.4026, 0.6339), (-0.386, 0.5877, 0), (-0.033, -0.0591, 0).
+HALF = np.array([1.0, np.sqrt(2.0)]) / np.sqrt(3.0)
+METHYL = 1.521 * np.array([-HALF[0] * HALF[0], -HALF[0] * HALF[1], HALF[1]])
+HYDROGEN = 1.080 * np.array([-HALF[0] * HALF[0], -HALF[0] * HALF[1], -HALF[1]])
+OXYGEN = np.array([-0.386, 0.5877, 0.0]) * (C + O) / O
+AMIDE_HYDROGEN = np.array([-0.033, -0.0591, 0.0]) * (N + H) / H
+ORIGIN = np.zeros(3)
+
+ATOMS = ("CA", "C", "N")
+
+
+class Body(NamedTuple):
+    mass: float
+    com: Array
+    inertia: Array
+
+
+def polypeptide_faithful(n: int = 7) -> Model:
+    """A polyalanine backbone of n links: atoms with their side groups, joined by torsions about the bonds.
+
+    Atoms run CA, C', N, CA, ...; units are amu and angstrom, without gravity. Unlike the data behind the
+    printed matrices (`polypeptide`) it has Table II's angles, full masses and full inertia tensors; like
+    them, one body for each kind of atom. C'=O and N-H are rods: their inertia is singular.
+    """
+    check_length(n)
+    k = np.arange(n)
+    bodies = (
+        _body((C, ORIGIN), (C + 3 * H, METHYL), (H, HYDROGEN)),
+        _body((C, ORIGIN), (O, OXYGEN)),
+        _body((N, ORIGIN), (H, AMIDE_HYDROGEN)),
+    )
+    mass, com, inertia = (np.array(column)[k % 3] for column in zip(*bodies))
+    return Model.from_dh(
+        variable="alpha",
+        degrees=True,
+        a=np.where(k == 0, 0.0, np.array(BOND)[k % 3]),
+        alpha=np.where(k == 0, 0.0, TORSION),
+        theta=np.array(GAMMA)[k % 6],
+        mass=mass,
+        com=com,
+        inertia=inertia,
+        gravity=(0.0, 0.0, 0.0),
+        names=[f"{ATOMS[i % 3]}{i + 1}" for i in range(n)],
+        name=f"polypeptide_faithful({n})",
+        allow_degenerate=True,
+    )
+
+
+def polypeptide_planar(n: int = 7) -> Model:
+    """`polypeptide_faithful` with every peptide bond C'-N held at 180 degrees: n atoms, n - n // 3 torsions.
+
+    The five-variable case of section 4.3 at n = 7 (beta_3 = beta_6 = 180 degrees). C'=O and N-H make one plane,
+    whose inertia is regular.
+    """
+    model = polypeptide_faithful(n)
+    return hold(model, np.arange(n) % 3 == 2, np.radians(180.0 - TORSION), name=f"polypeptide_planar({n})")
+
+
+def hold(model: Model, bodies: Array, angle: float, **words: Any) -> Model:
+    """The model with the revolute joints of some bodies (a mask) held at an angle; these bodies become frames."""
+    turned = model.R @ exp_so3(model.axis * angle)
+    joints = ["fixed" if held else JOINTS[code].name for held, code in zip(bodies, model.joint)]
+    return Model.tree(
+        model.parent,
+        joints,
+        axis=model.axis,
+        R=np.where(bodies[:, None, None], turned, model.R),
+        p=model.p,
+        mass=model.mass,
+        com=model.com,
+        inertia=model.inertia,
+        gravity=model.gravity,
+        names=list(model.names),
+        allow_degenerate=model.allow_degenerate,
+        **words,
+    )
+
+
+def _body(*points: tuple[float, Any]) -> Body:
+    """Mass, mass centre and inertia sum m (|d|^2 1 - d d') of point masses."""
+    m, r = np.array([mass for mass, _ in points]), np.array([place for _, place in points])
+    com = m @ r / m.sum()
+    d = r - com
+    return Body(m.sum(), com, m @ np.square(d).sum(axis=1) * np.eye(3) - (m * d.T) @ d)
