@@ -9,8 +9,9 @@ import numpy as np
 import oracle
 import pytest
 
+from torsor import zoo
 from torsor.errors import ArgumentError
-from torsor.model import JOINTS, Model, joint_code, zoo
+from torsor.model import JOINTS, Model, joint_code
 
 ROUNDING = 1e-12  # sums and products of a few numbers of order one
 BALL = {"mass": 1.0, "inertia": (0.1, 0.1, 0.1)}

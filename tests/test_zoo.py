@@ -7,9 +7,10 @@ import oracle
 import printed
 import pytest
 
+from torsor import zoo
 from torsor.errors import ArgumentError, ModelError
 from torsor.formats import toml
-from torsor.model import JOINTS, Model, zoo
+from torsor.model import JOINTS, Model
 
 LENGTHS = {"point_chain": 4, "rope": 4, "random_tree": 14, "random_chain": 4, "general_arm": 6}
 ROUNDING = 1e-12  # a few sums of numbers of order one

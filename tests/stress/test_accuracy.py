@@ -21,9 +21,10 @@ from stress.family import (
     uneven,
     with_masses,
 )
-from torsor import dynamics, zoo
+from torsor import zoo
 from torsor.algorithms import articulated, composite
 from torsor.compiler.frames import framed, straight_line_frames
+from torsor.dynamics import calls
 from torsor.dynamics.accuracy import AGREEMENT
 from torsor.dynamics.methods import METHODS, method_for
 from torsor.model.conditioning import EVEN, REGROUPED, pivot_ratio, pivot_ratios
@@ -228,7 +229,7 @@ def test_one_long_chain_on_a_gpu_goes_by_levels_only_if_they_keep_their_digits(l
 
     monkeypatch.setattr("torsor.parallel.device.DeviceChain", Levels)
     monkeypatch.setattr("torsor.backends.gpu.cupy", lambda: SimpleNamespace(asnumpy=np.asarray))
-    assert (dynamics._long_chain(algorithm, model) is None) == (lost > 0)
+    assert (calls._long_chain(algorithm, model) is None) == (lost > 0)
 
 
 # Arguments and singular machines above twelve freedoms ------------------------------------------------------------
