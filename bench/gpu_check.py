@@ -1,0 +1,217 @@
+"""Every public function on a GPU: random trees of every joint type, loops and straight line, both precisions.
+
+    python bench/gpu_check.py [--out FOLDER]        needs CuPy; PyTorch and JAX are used where they are there
+
+The oracle is the reference engine, which runs the same equations number by number on the host and shares no compiled
+code with the GPU.  Writes gpu_check.json: the error of every case, relative to its largest number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import torsor as ts
+from torsor import reference
+from torsor.dynamics import ALGORITHMS
+from torsor.dynamics.methods import METHODS
+from torsor.outputs import Path as PathOutput
+
+STATES = 70  # two blocks of threads, the second one not full
+CHECKED = (0, 31, 64, 69)
+# The reference rounds otherwise: no multiply-adds, other frames.  Random trees lose five digits with M^-1.
+TOLERANCE = {"float64": 1e-9, "float32": 5e-2}
+WORKERS = 16  # kernels compiled at once
+
+MODELS: dict[str, Callable[[], ts.Model]] = {
+    "tree of every joint type": lambda: ts.zoo.random_tree(11, 1),
+    "bushy tree": lambda: ts.zoo.random_tree(9, 5, branching=0.7),
+    "chain of every joint type": lambda: ts.zoo.random_chain(9, 3, joints=None),
+    "general 6R": lambda: ts.zoo.general_arm(6, 5),
+}
+
+
+class Case(NamedTuple):
+    model: str
+    function: str
+    dtype: str
+    specialised: bool
+    method: str = "auto"
+    external: bool = False
+
+    @property
+    def label(self) -> str:
+        how = "unrolled" if self.specialised else "looped"
+        more = f", {self.method}" * (self.method != "auto") + ", external" * self.external
+        return f"{self.function}, {self.model}, {self.dtype}, {how}{more}"
+
+
+def cases() -> Iterator[Case]:
+    for model in MODELS:
+        for function, algorithm in ALGORITHMS.items():
+            for dtype in TOLERANCE:
+                for specialised in (True, False):
+                    if dtype == "float32" and model != "tree of every joint type":
+                        continue
+                    for external in (False, True)[: 1 + ("external" in algorithm.options)]:
+                        yield Case(model, function.__name__, dtype, specialised, "auto", external)
+    for function, methods in METHODS.items():
+        for method, algorithm in methods.items():
+            for specialised in (True, False)[: 1 + algorithm.has_loops]:
+                model = "tree of every joint type" if algorithm.has_loops else "general 6R"
+                yield Case(model, function, "float64", specialised, method)
+
+
+def arguments(model: ts.Model, names: tuple[str, ...], dtype: str) -> dict[str, np.ndarray]:
+    """Random states whose numbers are exact in single precision."""
+    rng = np.random.default_rng(0)
+    given = {"q": model.random_configuration(rng, STATES), "external": rng.normal(size=(STATES, model.n, 6))}
+    return {
+        name: (given[name] if name in given else rng.normal(size=(STATES, model.nv))).astype(np.float32).astype(dtype)
+        for name in names
+    }
+
+
+def expected(model: ts.Model, algorithm: Any, given: dict[str, np.ndarray]) -> np.ndarray:
+    frame = model.frame(-1) if isinstance(algorithm.output, PathOutput) else None
+    states = [{name: x[k].astype(float).tolist() for name, x in given.items()} for k in CHECKED]
+    return np.array([reference.evaluate(algorithm, model, state, frame=frame) for state in states], dtype=float)
+
+
+def run(case: Case, models: dict[str, ts.Model], cp: Any) -> dict[str, Any]:
+    """One case; an exception is part of the report."""
+    begin, row = time.perf_counter(), {"case": case.label}
+    try:
+        model, function = models[case.model], getattr(ts, case.function)
+        path = isinstance(ALGORITHMS[function].output, PathOutput)
+        program = ts.compile(
+            model, function, target="cuda", dtype=case.dtype, specialised=case.specialised, method=case.method,
+            external=case.external, body=model.n - 1 if path else None,
+        )  # fmt: skip
+        given = arguments(model, program.inputs, case.dtype)
+        result = cp.asnumpy(program(*map(cp.asarray, given.values())))[list(CHECKED)].astype(float)
+        exact = expected(model, program.request.algorithm, given)
+        row["error"] = float(np.abs(result - exact).max() / np.abs(exact).max())
+        row["ok"] = bool(row["error"] <= TOLERANCE[case.dtype])
+    except Exception as error:
+        row |= {"ok": False, "failure": f"{type(error).__name__}: {error}"[:400]}
+    return row | {"seconds": round(time.perf_counter() - begin, 2)}
+
+
+def plain_calls(cp: Any) -> Iterator[dict[str, Any]]:
+    """The functions themselves, called with arrays of every library that is there; rollouts; one long chain."""
+    model = ts.zoo.random_tree(9, 5, branching=0.7)
+    libraries = {"CuPy": (cp.asarray, cp.asnumpy)}
+    try:
+        import torch
+
+        libraries["PyTorch"] = (lambda x: torch.as_tensor(x, device="cuda")), (lambda x: x.cpu().numpy())
+    except ImportError:
+        pass
+    for library, (there, back) in libraries.items():
+        for function, algorithm in ALGORITHMS.items():
+            given = arguments(model, algorithm.inputs, "float64")
+            body = (model.n - 1,) if isinstance(algorithm.output, PathOutput) else ()
+            arrays = [there(x) for x in given.values()]
+            yield _row(
+                f"ts.{function.__name__}, {library}",
+                partial(_called, function, model, arrays, body, back),
+                partial(expected, model, algorithm, given),
+            )
+    for integrator in ("semi-implicit", "rk4"):
+        for name in ("bushy tree", "general 6R"):
+            some = MODELS[name]()
+            given = arguments(some, ("q", "v", "tau"), "float64")
+            q, v, tau = given.values()
+            yield _row(
+                f"ts.rollout, {integrator}, {name}",
+                lambda s=some, x=(q, v, tau), i=integrator: cp.asnumpy(
+                    ts.rollout(s, cp.asarray(x[0]), cp.asarray(x[1]), tau=cp.asarray(x[2]), steps=3, dt=1e-4,
+                               integrator=i).q),
+                lambda s=some, x=(q, v, tau), i=integrator: _rolled(s, *x, i),
+                tolerance=1e-9,
+            )  # fmt: skip
+    rope = ts.zoo.rope(3000)
+    rng = np.random.default_rng(0)
+    q, v, tau = rope.random_configuration(rng), np.zeros(rope.nv), rng.normal(size=rope.nv)
+    algorithm = ALGORITHMS[ts.forward_dynamics]
+    yield _row(
+        "ts.forward_dynamics, one chain of 3000 links",
+        lambda: cp.asnumpy(ts.forward_dynamics(rope, *map(cp.asarray, (q, v, tau)))),
+        lambda: np.array(reference.evaluate(algorithm, rope, {"q": q.tolist(), "v": v.tolist(), "tau": tau.tolist()})),
+    )
+
+
+def _called(function: Any, model: ts.Model, arrays: list[Any], body: tuple[int, ...], back: Any) -> np.ndarray:
+    return back(function(model, *arrays, *body))[list(CHECKED)]
+
+
+def _rolled(model: ts.Model, q: np.ndarray, v: np.ndarray, tau: np.ndarray, integrator: str) -> np.ndarray:
+    """The same steps on plain arrays, the accelerations by the reference engine."""
+    from torsor.simulate import rollout as steps
+
+    stored = np.empty((STATES, 3, model.nq))
+    algorithm = ALGORITHMS[ts.forward_dynamics]
+    law = steps.law_of(model, None)
+
+    def accelerate(*x: Any) -> Any:
+        return reference.evaluate(algorithm, model, dict(zip(("q", "v", "tau"), map(list, x))))
+
+    for k in range(STATES):
+        if k not in CHECKED:
+            stored[k] = np.nan
+            continue
+        x = [*q[k].tolist(), *v[k].tolist()]
+        for t in range(3):
+            state = x[: model.nq], x[model.nq :]
+            x = steps.step(model, integrator, law.gains, accelerate, *state, tau[k].tolist(), [0.0], 1e-4)
+            stored[k, t] = x[: model.nq]
+    return stored
+
+
+def _row(label: str, compute: Callable[[], Any], oracle: Callable[[], Any], tolerance: float = 1e-9) -> dict[str, Any]:
+    begin, row = time.perf_counter(), {"case": label}
+    try:
+        result, exact = np.asarray(compute(), dtype=float), np.asarray(oracle(), dtype=float)
+        known = np.isfinite(exact)
+        row["error"] = float(np.abs(result[known] - exact[known]).max() / np.abs(exact[known]).max())
+        row["ok"] = bool(row["error"] <= tolerance)
+    except Exception as error:
+        row |= {"ok": False, "failure": f"{type(error).__name__}: {error}"[:400]}
+    return row | {"seconds": round(time.perf_counter() - begin, 2)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
+    options = parser.parse_args()
+    import cupy as cp
+
+    models = {name: make() for name, make in MODELS.items()}
+    with ThreadPoolExecutor(WORKERS) as pool:
+        rows = list(pool.map(lambda case: run(case, models, cp), cases()))
+    rows += plain_calls(cp)
+    properties = cp.cuda.runtime.getDeviceProperties(0)
+    report = {
+        "device": properties["name"].decode(), "cupy": cp.__version__, "cases": len(rows),
+        "failed": [row for row in rows if not row["ok"]], "rows": rows,
+    }  # fmt: skip
+    folder = Path(options.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "gpu_check.json").write_text(json.dumps(report, indent=1) + "\n")
+    worst = max((row["error"] for row in rows if "error" in row and "float32" not in row["case"]), default=0.0)
+    print(f"{report['device']}: {len(rows)} cases, {len(report['failed'])} failed, worst float64 error {worst:.1e}")
+    for row in report["failed"]:
+        print(row)
+
+
+if __name__ == "__main__":
+    main()
