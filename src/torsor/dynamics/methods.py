@@ -47,6 +47,8 @@ METHODS: dict[str, dict[str, Algorithm]] = {
         "ploen-park": ploen_park.inverse_dynamics,
     },
 }
+# The methods that method="auto" counts and chooses from; the others have never had the fewest operations.
+CANDIDATES = ("articulated", "composite", "newton-euler")
 # Straight-line code, without which there is no way through the mass matrix, is made up to this many freedoms.
 MOST_FREEDOMS = 12
 # On chains of so many revolute joints the sweeps have won every count, so none is made.
@@ -67,10 +69,15 @@ class Choice(NamedTuple):
 
 
 def method_for(model: Model, function: Callable[..., Any]) -> Choice:
-    """What method="auto" does for a function on this model: the method, the counts behind it, a sentence.
+    """What method="auto" does for a function on this model: the method, the operations of every method, a sentence.
 
     ts.method_for(model, ts.forward_dynamics).why
     """
+    return _choice(model, function, _methods(function))
+
+
+def _choice(model: Model, function: Callable[..., Any], counted: dict[str, Algorithm]) -> Choice:
+    """`counted`: the methods whose operations are counted."""
     methods = _methods(function)
     if methods is METHODS["inverse_mass_matrix"]:
         longest = _longest_way(model)
@@ -82,12 +89,13 @@ def method_for(model: Model, function: Callable[..., Any]) -> Choice:
         if model.n >= SEGMENTS_FROM and methods is METHODS["forward_dynamics"]:
             why += "; for one state alone, segments of the chain, if its joints and masses allow"
         return Choice(first, {}, why)
-    counts = {method: _count(algorithm, model) for method, algorithm in methods.items()}
+    counts = {method: _count(algorithm, model) for method, algorithm in counted.items()}
     words = ", ".join(f"{method} {sum(count)}" for method, count in counts.items())
     if _inverts(methods) and pivot_ratio(model) > EVEN:
         why = f"entries of M may be {pivot_ratio(model):.1g} times their pivots, and only sweeps keep the digits then"
         return Choice(first, counts, f"{first}: {why} (operations per state: {words})")
-    best = min(counts, key=lambda method: sum(counts[method]))  # of equals, the first
+    candidates = [method for method in counts if method in CANDIDATES]
+    best = min(candidates, key=lambda method: sum(counts[method]))  # of equals, the first
     return Choice(best, counts, f"{best}: the fewest operations per state ({words})")
 
 
@@ -101,7 +109,8 @@ def automatic(model: Model, function: Callable[..., Any]) -> Algorithm:
     from torsor.backends.cache import SOURCES, remembered
 
     key = f"{SOURCES}|{model.key}|{function.__name__}"
-    return methods[remembered(key, lambda: method_for(model, function).method)]
+    candidates = {method: algorithm for method, algorithm in methods.items() if method in CANDIDATES}
+    return methods[remembered(key, lambda: _choice(model, function, candidates).method)]
 
 
 def _inverts(methods: dict[str, Algorithm]) -> bool:
