@@ -52,7 +52,7 @@ class Build(NamedTuple):
     def source(self, stage: str) -> str:
         makers: dict[str, Callable[[], str]] = {
             "tape": lambda: text_of(self.code), "llvm": self.ir, "asm": lambda: machine.assembly(self.ir()),
-            "cuda": self._cuda,
+            "cuda": self._cuda, "c": self._c,
         }  # fmt: skip
         if stage not in makers:
             raise ArgumentError(f"unknown stage {stage!r}; choose one of: {', '.join(makers)}")
@@ -64,6 +64,11 @@ class Build(NamedTuple):
         shapes = input_shapes(self.inputs, self.model)
         sizes = tuple((name, math.prod(shape)) for name, shape in zip(self.inputs, shapes))
         return Kernel(self.code, sizes, self.shape, self.target.bits).source()
+
+    def _c(self) -> str:
+        from torsor.kernel.c import CFunction
+
+        return CFunction.of(self).text()
 
     @property
     def operations(self) -> Operations:

@@ -65,7 +65,7 @@ class Program(functools.partial):
     operations_per_joint                     loops: the counts of one body, by kind of joint
     operations_formula                       loops: the counts as functions a n + b of the number n of bodies, were
                                              there more of the most common kind
-    source("tape" | "llvm" | "asm" | "cuda")  the code at each stage
+    source("tape" | "llvm" | "asm" | "cuda" | "c")  the code at each stage
     """
 
     request: Request
