@@ -317,9 +317,9 @@ def info(options: argparse.Namespace) -> int:
         numbers = (str(x) for x in (count.mul, count.add, count.div, count.trig))
         table.add_row(function.__name__, *numbers, how)
     out.print(table)
-    for chosen in (torsor.forward_dynamics, torsor.mass_solve, torsor.inverse_dynamics):
-        choice = torsor.method_for(model, chosen)
-        out.print(f"{chosen.__name__}, method auto: {choice.why}", soft_wrap=True)
+    for asked in (torsor.forward_dynamics, torsor.mass_solve, torsor.inverse_dynamics):
+        choice = torsor.method_for(model, asked)
+        out.print(f"{asked.__name__}, method auto: {choice.why}", soft_wrap=True)
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,8 +20,6 @@ from torsor.model.model import Model
 from torsor.outputs import COORDINATES, place_of
 
 STATES = 5  # test vectors
-# names that the files need for themselves, in any case
-TAKEN = {*c.KEYWORDS, *map(str.lower, c.functions(64)), *c.SCRATCH, "t", "example", "readme", "main", "sin", "cos"}
 
 
 def export(model: Model, function: Callable[..., Any], folder: str | Path, *, dtype: str = "float64",
@@ -79,10 +76,10 @@ def c_files(model: Model, function: Callable[..., Any], *, dtype: str, external:
 
 def _c_name(name: Any) -> str:
     validate.word("name", name)
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,99}", name) or name.lower() in TAKEN:
+    if not c.free_name(name):
         raise ArgumentError(
             f"name must be a C identifier of at most 100 letters, digits and _ that begins with a letter and is "
-            f"neither a word of C nor one of the names the files use, not {validate.shown(name)}"
+            f"neither a word of C or libm nor one that the files use themselves, not {validate.shown(name)}"
         )
     return name
 

@@ -14,5 +14,7 @@
     program  what users hold: `compile(model, function) -> Program`
     segments  one long chain cut into segments, a lane each
     pointwise   a function of a few numbers as a gufunc over many
-    cuda     the same tapes as CUDA C (`cuda_language`, `cuda_loops`); `gpu`: programs for arrays on a GPU
+    c_language  C as CUDA and C99 share it
+    cuda     the same tapes as CUDA C (`cuda_language`); `gpu`: programs for arrays on a GPU
+    c        the same tapes as plain C99 (`torsor.exports` writes the files)
 """

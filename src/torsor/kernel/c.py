@@ -35,8 +35,20 @@ MARK = "Written by torsor"  # in the first lines of every file, so that no other
 MOST_ROWS = 100  # bodies in the table of the header
 NUMBER = {64: "double", 32: "float"}
 SCRATCH = ("work", "hands", "packed")
-KEYWORDS = """auto break case char const continue default do double else enum extern float for goto if inline int long
-register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while""".split()
+KEYWORDS = frozenset((
+    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
+    "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof",
+    "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while",
+))  # fmt: skip
+# the functions of math.h, which also come with an f and an l at the end
+MATH = frozenset((
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh", "erf",
+    "erfc", "exp", "exp2", "expm1", "fabs", "fdim", "floor", "fma", "fmax", "fmin", "fmod", "frexp", "hypot",
+    "ilogb", "ldexp", "lgamma", "llrint", "llround", "log", "log10", "log1p", "log2", "logb", "lrint", "lround",
+    "modf", "nan", "nearbyint", "nextafter", "nexttoward", "pow", "remainder", "remquo", "rint", "round", "scalbln",
+    "scalbn", "sin", "sinh", "sqrt", "tan", "tanh", "tgamma", "trunc", "j0", "j1", "jn", "y0", "y1", "yn", "gamma",
+    "drem", "significand", "exp10", "pow10",
+))  # fmt: skip
 
 
 class CWriter(Writer):
@@ -139,9 +151,10 @@ static void far_turn(const T x, T *sine_of_x, T *cosine_of_x) {
 def prelude(bits: int, body: str) -> str:
     """The type T and those functions that the body uses."""
     used: list[str] = []
-    for name, text in reversed(functions(bits).items()):
+    known = functions(bits)
+    for name in reversed(list(known)):
         if any(re.search(rf"\b{name}\b", x) for x in (body, *used)):
-            used.insert(0, text)
+            used.insert(0, known[name])
     return "\n".join((f"typedef {NUMBER[bits]} T;", *used)) + "\n"
 
 
@@ -249,7 +262,7 @@ class CFunction:
             tables = memory.tables
         else:
             w.run(build.code, lambda entry: element(entry, build.shape))
-        body = "\n".join(w.lines) + "\n"
+        body = "\n".join(without_unread(w.lines)) + "\n"
         return body, {name: x for name, x in tables.items() if _uses(body, name)}
 
     @functools.cached_property
@@ -335,7 +348,8 @@ class CFunction:
             f"{self.stack_bytes} bytes of stack",
             "for all local values, less when the compiler optimises.",
             "Reentrant; allocates nothing; no global state. All loops have fixed bounds.",
-            f"Angles beyond {TRIG_LIMIT[self.bits]:g} rad call sin and cos of libm, which takes longer.",
+            *([f"Angles beyond {TRIG_LIMIT[self.bits]:g} rad call sin and cos of libm, which takes longer."]
+              if build.operations.trig else []),
             "A NaN or an infinity in the input gives a NaN or an infinity in the output.",
             "",
             "Arrays, in SI units; matrices row by row; spatial vectors angular first, in the body's frame:",
@@ -345,6 +359,50 @@ class CFunction:
         if self.workspace:
             lines.append("  workspace: memory of the caller, one for each call that runs at a time; any content")
         return [*lines, "", *_joint_table(model)]
+
+
+def free_name(name: str) -> bool:
+    """Whether a function may have this name: it is no word of C or libm, and none that the files use themselves."""
+    own = {*SCRATCH, "T", "columns", "entries", "products", "numbers", *(f"{x.name}_of" for x in fields(Body))}
+    texts = "\n".join((*functions(64).values(), *functions(32).values(), EXAMPLE))
+    file_names = ("example", "readme")  # on some systems in any case
+    return (
+        re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,99}", name) is not None
+        and name not in KEYWORDS | own | set(_NAME.findall(texts))
+        and not MATH & {name, name[:-1]}
+        and name.lower() not in file_names
+    )
+
+
+_ASSIGNMENT = re.compile(r" *(?:T )?(\w+) = (.*);")
+_NAME = re.compile(r"\b[A-Za-z]\w*")
+
+
+def without_unread(lines: Sequence[str]) -> list[str]:
+    """Statements without those that set a number nobody reads, of which compilers would warn.
+
+    They are left where a branch was known while the code was written.
+    """
+    reads: dict[str, int] = {}  # how often each name is read
+    sets: dict[str, list[int]] = {}  # the lines that set it
+    read_by: list[list[str]] = []
+    for k, line in enumerate(lines):
+        found = _ASSIGNMENT.fullmatch(line)
+        if found:
+            sets.setdefault(found[1], []).append(k)
+        read_by.append(_NAME.findall(found[2] if found else line))
+        for name in read_by[-1]:
+            reads[name] = reads.get(name, 0) + 1
+    unread = [name for name in sets if not reads.get(name)]
+    gone: set[int] = set()
+    while unread:
+        for k in sets[unread.pop()]:
+            gone.add(k)
+            for name in read_by[k]:
+                reads[name] -= 1
+                if not reads[name] and name in sets:
+                    unread.append(name)
+    return [line for k, line in enumerate(lines) if k not in gone]
 
 
 def _uses(body: str, name: str) -> bool:
@@ -372,7 +430,7 @@ def _meaning(name: str) -> str:
 
 def _joint_table(model: Model) -> list[str]:
     """Which entries of q and v belong to which body, and their units."""
-    lines = ["Bodies, their joints, and their entries of q and of v (of tau, qdd, b and out where these go by freedoms):"]
+    lines = ["Bodies, their joints, and their entries of q and of v (and of all arrays with one number per freedom):"]
     for i in range(min(model.n, MOST_ROWS)):
         joint = JOINTS[model.joint[i]]
         q = _entries("q", int(model.q_start[i]), joint.coordinates, "")
@@ -416,46 +474,58 @@ def _exact(x: Any) -> str:
 ULPS = 4  # that the example allows
 
 
-def example(function: CFunction) -> str:
-    """A program that runs the function on the test vectors."""
-    name = function.name
-    arguments = [f"{name}_vector_{array_name}[k]" for array_name, _ in function.inputs] + ["out"]
-    workspace = f"  static struct {name}_workspace workspace;\n" if function.workspace else ""
-    arguments += ["&workspace"] if function.workspace else []
-    epsilon = "DBL_EPSILON" if function.bits == 64 else "FLT_EPSILON"
-    return f"""\
-/* {MARK}: runs {name} on its test vectors.
- * Prints the largest error in units of the last place (ulp) of the largest number of an output;
- * exits with 0 if it is at most {ULPS}.
- */
+EXAMPLE = """\
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 
-#include "{name}.h"
-#include "{name}_vectors.h"
+#include "NAME.h"
+#include "NAME_vectors.h"
 
-int main(void) {{
-  static {function.number} out[{function.macro("out")}];
-{workspace}  double worst = 0.0;
+int main(void) {
+  static NUMBER out[OUT_SIZE];
+  WORKSPACE
+  double worst = 0.0;
   int k, i;
-  for (k = 0; k < {name.upper()}_VECTORS; ++k) {{
+  for (k = 0; k < VECTORS; ++k) {
     double largest = 0.0, error = 0.0;
     int exponent;
-    {name}({", ".join(arguments)});
-    for (i = 0; i < {function.macro("out")}; ++i) {{
-      const double expected = (double){name}_vector_out[k][i], found = (double)out[i];
+    NAME(ARGUMENTS);
+    for (i = 0; i < OUT_SIZE; ++i) {
+      const double expected = (double)NAME_vector_out[k][i], found = (double)out[i];
       if (fabs(expected) > largest) largest = fabs(expected);
-      if (isnan(expected) != isnan(found)) error = HUGE_VAL;
+      if (!isnan(expected) != !isnan(found)) error = HUGE_VAL;
       else if (!isnan(expected) && found != expected) error = fmax(error, fabs(found - expected));
-    }}
+    }
     frexp(largest, &exponent);
-    if (error > 0.0) worst = fmax(worst, error / ldexp((double){epsilon}, exponent - 1));
-  }}
-  printf("{name}: %d states, largest error %g ulp\\n", {name.upper()}_VECTORS, worst);
-  return worst <= {ULPS}.0 ? 0 : 1;
-}}
+    if (error > 0.0) worst = fmax(worst, error / ldexp((double)EPSILON, exponent - 1));
+  }
+  printf("NAME: %d states, largest error %g ulp\\n", VECTORS, worst);
+  return worst <= ULPS.0 ? 0 : 1;
+}
 """
+
+
+def example(function: CFunction) -> str:
+    """A program that runs the function on the test vectors."""
+    name = function.name
+    arguments = [f"{name}_vector_{array_name}[k]" for array_name, _ in function.inputs] + ["out"]
+    words = {
+        "NUMBER": function.number,
+        "OUT_SIZE": function.macro("out"),
+        "WORKSPACE": f"static struct {name}_workspace workspace;" if function.workspace else "",
+        "VECTORS": f"{name.upper()}_VECTORS",
+        "ARGUMENTS": ", ".join([*arguments, *(["&workspace"] if function.workspace else [])]),
+        "EPSILON": "DBL_EPSILON" if function.bits == 64 else "FLT_EPSILON",
+        "ULPS": str(ULPS),
+    }
+    about = comment([
+        f"{MARK}: runs {name} on its test vectors.",
+        "Prints the largest error in units of the last place (ulp) of the largest number of an output;",
+        f"exits with 0 if it is at most {ULPS}.",
+    ])  # fmt: skip
+    text = re.sub(r"\b(?:" + "|".join(words) + r")\b", lambda found: words[found[0]], EXAMPLE)
+    return about + re.sub(r"\bNAME(?=\b|_vector)", name, text).replace("  \n", "")
 
 
 def readme(function: CFunction) -> str:
