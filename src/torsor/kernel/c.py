@@ -345,8 +345,8 @@ class CFunction:
             "",
             f"Operations, worst case: {counts or 'none'} (a multiply-add counts as one mul and one add).",
             f"Memory: {self.table_bytes} bytes of constant tables; {self.workspace_bytes} bytes of workspace; "
-            f"{self.stack_bytes} bytes of stack",
-            "for all local values, less when the compiler optimises.",
+            f"about {self.stack_bytes} bytes of",
+            "stack if every local value is kept there, less when the compiler optimises.",
             "Reentrant; allocates nothing; no global state. All loops have fixed bounds.",
             *([f"Angles beyond {TRIG_LIMIT[self.bits]:g} rad call sin and cos of libm, which takes longer."]
               if build.operations.trig else []),
