@@ -36,6 +36,7 @@ from torsor.model import Model
 from torsor.simulate import Simulation, Trajectory, simulate
 
 if TYPE_CHECKING:
+    from torsor.dynamics.exports import export
     from torsor.simulate.rollout import LinearFeedback, Rollout, rollout
     from torsor.theory import symbolic
 
@@ -44,7 +45,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError", "DeviceError", "LinearFeedback", "Model", "ModelError", "Rollout", "Simulation",
     "SingularError", "TorsorError", "Trajectory", "bias_forces", "body_poses", "body_twists", "center_of_mass",
-    "compile", "constraint_forces", "coriolis_matrix", "fixman_force", "forward_dynamics", "gravity_forces",
+    "compile", "constraint_forces", "coriolis_matrix", "export", "fixman_force", "forward_dynamics", "gravity_forces",
     "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "kinetic_energy", "lie", "load",
     "log_det_gradient", "log_det_mass_matrix", "mass_factor", "mass_matrix", "mass_solve", "method_for",
     "momentum", "operational_space", "potential_energy", "rollout", "sample_velocities", "simulate", "symbolic",
@@ -58,6 +59,8 @@ def __getattr__(name: str) -> Any:
 
     if name == "symbolic":
         return importlib.import_module("torsor.theory.symbolic")
+    if name == "export":
+        return importlib.import_module("torsor.dynamics.exports").export
     if name in ("LinearFeedback", "Rollout", "rollout"):
         return getattr(importlib.import_module("torsor.simulate.rollout"), name)
     raise AttributeError(f"module 'torsor' has no attribute {name!r}")

@@ -26,6 +26,7 @@ from rich.tree import Tree
 
 import torsor
 from torsor import zoo
+from torsor.dynamics import ALGORITHMS
 from torsor.errors import ArgumentError, TorsorError
 from torsor.formats import load
 from torsor.model import Model
@@ -43,7 +44,7 @@ from torsor.simulate import (
 from torsor.simulate.coordinates import names_of
 from torsor.simulate.forces import Force
 from torsor.simulate.recording import read
-from torsor.validate import integer, number
+from torsor.validate import chosen, integer, number
 
 FAILED, INTERRUPTED = 1, 130
 MOST_BRANCHES = 60  # bodies shown in a tree
@@ -90,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
     view_parser = _add(commands, "view", view, "play a recorded trajectory in the browser")
     view_parser.add_argument("trajectory", type=Path, metavar="FILE", help="a file made with --record or .save()")
     view_parser.add_argument("--out", type=Path, metavar="PAGE.html", help="write the page here instead of opening it")
+    _export_parser(commands)
     cache_parser = _add(commands, "cache", cache, "the compiled code kept on disk: how much there is, and where")
     cache_parser.add_argument("--clear", action="store_true", help="delete it; torsor compiles again what it needs")
     return top
@@ -102,6 +104,17 @@ def _add(commands: Any, name: str, run: Callable[[argparse.Namespace], int], wor
     command = commands.add_parser(name, help=words, description=words[0].upper() + words[1:] + ".")
     command.set_defaults(run=run)
     return command
+
+
+def _export_parser(commands: Any) -> None:
+    p = _add(commands, "export", export, "write a function of a model as C99 for a controller")
+    p.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    p.add_argument("--function", required=True, metavar="NAME", help="for example forward_dynamics")
+    p.add_argument("-o", "--out", required=True, type=Path, metavar="DIR", help="the folder for the files")
+    p.add_argument("--float", action="store_true", help="compute in float instead of double")
+    p.add_argument("--external", action="store_true", help="take a wrench on each body as the last input")
+    p.add_argument("--body", metavar="NAME", help="of a Jacobian: the body or the named frame")
+    p.add_argument("--name", metavar="NAME", help="of the function in C (default: model and function)")
 
 
 def _simulate_parser(commands: Any) -> None:
@@ -305,9 +318,9 @@ def info(options: argparse.Namespace) -> int:
         numbers = (str(x) for x in (count.mul, count.add, count.div, count.trig))
         table.add_row(function.__name__, *numbers, how)
     out.print(table)
-    for chosen in (torsor.forward_dynamics, torsor.mass_solve, torsor.inverse_dynamics):
-        choice = torsor.method_for(model, chosen)
-        out.print(f"{chosen.__name__}, method auto: {choice.why}", soft_wrap=True)
+    for asked in (torsor.forward_dynamics, torsor.mass_solve, torsor.inverse_dynamics):
+        choice = torsor.method_for(model, asked)
+        out.print(f"{asked.__name__}, method auto: {choice.why}", soft_wrap=True)
     return 0
 
 
@@ -367,6 +380,23 @@ def bench(options: argparse.Namespace) -> int:
 def view(options: argparse.Namespace) -> int:
     page = Trajectory.load(options.trajectory).view(options.out)
     out.print(f"-> {escape(str(page))}", style="green")
+    return 0
+
+
+def export(options: argparse.Namespace) -> int:
+    known = {function.__name__: function for function in ALGORITHMS}
+    function = known[chosen("--function", options.function, known)]
+    model, dtype = find_model(options.model), "float32" if options.float else "float64"
+    settings: dict[str, Any] = dict(dtype=dtype, external=options.external, body=options.body)
+    paths = torsor.export(model, function, options.out, **settings, name=options.name)
+    program = torsor.compile(model, function, **settings)
+    counts = ", ".join(f"{n} {name}" for name, n in program.operations._asdict().items() if n)
+    how = "straight-line code" if program.specialised else "loops over the bodies"
+    out.print(f"[bold]{function.__name__}[/] of [bold]{escape(model.name)}[/] in C99: {how}, {dtype}; {counts}")
+    table = RichTable("file", "bytes", box=None, pad_edge=False)
+    for path in paths:
+        table.add_row(escape(str(path)), str(path.stat().st_size))
+    out.print(table)
     return 0
 
 

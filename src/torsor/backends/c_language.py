@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from math import prod
+from math import isfinite, isnan, prod
 from typing import Any
 
 import numpy as np
 
+from torsor.backends.elementary import COS, HALF_PI, ROUND, SIN
 from torsor.compiler.abi import INDEX_WORDS
 from torsor.compiler.language import Int, Language, Loop
 from torsor.compiler.loops import Body
@@ -66,8 +67,11 @@ class Writer(Language):
                 self.do(f"{name} = {x};")
 
     def const(self, x: float) -> str:
-        text = repr(float(x)) if self.bits == 64 else f"{float(np.float32(x))!r}f"
-        return text if x >= 0 else f"({text})"
+        value = float(x) if self.bits == 64 else float(np.float32(x))
+        if not isfinite(value):
+            return "NAN" if isnan(value) else "INFINITY" if value > 0 else "(-INFINITY)"
+        text = repr(value) if self.bits == 64 else f"{value!r}f"
+        return f"({text})" if text.startswith("-") else text
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
@@ -87,6 +91,8 @@ class Writer(Language):
         return f"({a} {_SIGNS[op]} {b})"
 
     def compare(self, relation: str, a: Int, b: Int) -> str:
+        if isinstance(a, int) and isinstance(b, int):
+            return TRUE if {"==": a == b, "!=": a != b, "<": a < b, ">=": a >= b}[relation] else FALSE
         return f"({a} {relation} {b})"
 
     @contextmanager
@@ -103,12 +109,16 @@ class Writer(Language):
         loop.carry = loop.carried
 
     def when(self, condition: str, values: Sequence[str], otherwise: Callable[[], Sequence[str]]) -> list[str]:
+        if condition in (TRUE, FALSE):  # known already: one branch is never written
+            return list(values if condition == TRUE else otherwise())
         names = self.variables(values)
         with self.block(f"if (!{condition})"):
             self.set(names, otherwise())
         return names
 
     def switch(self, selector: Int, cases: Sequence[tuple[int, Callable[[], Sequence[str]]]]) -> list[str]:
+        if isinstance(selector, int):
+            cases = [(case, compute) for case, compute in cases if case == selector]
         if len(cases) == 1:
             return list(cases[0][1]())
         place, names = len(self.lines), None
@@ -148,6 +158,7 @@ class Writer(Language):
         return results
 
 
+TRUE, FALSE = "1", "0"  # conditions that are known while the code is written
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "and": "&"}
 
 
@@ -174,6 +185,37 @@ def array(name: str) -> str:
     return name if name == "out" else f"in_{name}"
 
 
+# Functions -----------------------------------------------------------------------------------------------------
+
+
+def horner(w: Writer, coefficients: Sequence[float]) -> str:
+    """A polynomial in z."""
+    text = w.const(coefficients[-1])
+    for a in coefficients[-2::-1]:
+        text = f"FMA({text}, z, {w.const(a)})"
+    return text
+
+
+def turn_statements(bits: int, quadrant: str) -> str:
+    """s = sin x, c = cos x: Cody & Waite's reduction to [-pi/4, pi/4], a polynomial each, and the quadrant by bits.
+
+    `quadrant` declares the integer of that name: the low bits of `shifted`.
+    """
+    w = Writer(bits)
+    part, magic = [w.const(x) for x in HALF_PI[bits]], w.const(ROUND[bits])
+    return f"""\
+  const T shifted = FMA(x, {w.const(0.6366197723675814)}, {magic});
+  const T k = shifted - {magic};
+  {quadrant}
+  const T r = FMA(-k, {part[2]}, FMA(-k, {part[1]}, FMA(-k, {part[0]}, x)));
+  const T z = r * r;
+  const T sine = FMA({horner(w, SIN[bits])} * z, r, r);
+  const T cosine = FMA(z * z, {horner(w, COS[bits])}, FMA(z, {w.const(-0.5)}, {w.const(1.0)}));
+  const int odd = (int)(quadrant & 1);
+  s = flip(odd ? cosine : sine, quadrant);
+  c = flip(odd ? sine : cosine, quadrant + 1);"""
+
+
 # Loops over bodies ---------------------------------------------------------------------------------------------
 
 
@@ -198,9 +240,10 @@ class Rows:
 class Arrays:
     """The arrays of a call, seen from one state."""
 
-    def __init__(self, w: Writer, inputs: Sequence[tuple[str, int]], shape: tuple[int, ...], packed: bool) -> None:
-        """`inputs`: the name of each, and how many numbers it has per state."""
-        self.w, self.shape, self.packed = w, shape, packed
+    def __init__(self, w: Writer, inputs: Sequence[tuple[str, int]], shape: tuple[int, ...], entries: str) -> None:
+        """`inputs`: the name of each, and how many numbers it has per state.  `entries`: of a packed matrix, the table
+        that says where each entry is found."""
+        self.w, self.shape, self.entries = w, shape, entries
         self.shapes = {name: (size,) if place_of(name).rank == 1 else (size // 6, 6) for name, size in inputs}
 
     def sizes(self, name: str) -> Sequence[Int]:
@@ -219,25 +262,35 @@ class Arrays:
         self.w.do(f"packed[{place}] = {x};")
 
     def finish(self) -> None:
-        if self.packed:
+        if self.entries:
             with self.w.loop("entry", 0) as entry:
-                self.w.do(f"out[{entry.i}] = packed[tree.entries[{entry.i}]];")
+                self.w.do(f"out[{entry.i}] = packed[{self.entries}[{entry.i}]];")
                 entry.count_to(self.w, prod(self.shape))
 
 
 class Memory:
     """The memory of the loops: scratch memory `work` and `hands`, and the tables of `tree`."""
 
-    n, nv, flags, start = "tree.n", "tree.nv", "tree.flags", "tree.start"
-    second, product_count, first_entry = "tree.second", "tree.products", "tree.entries[0]"
+    n: Int = "tree.n"
+    nv: Int = "tree.nv"
+    flags: Int = "tree.flags"
+    start: Int = "tree.start"
+    second: Int = "tree.second"
+    product_count: Int = "tree.products"
+    first_entry: Int = "tree.entries[0]"
+    entries = "tree.entries"
 
     def __init__(self, w: Writer, code: LoopCode, inputs: Sequence[tuple[str, int]], shape: tuple[int, ...]) -> None:
-        self.numbers = code.layout.numbers
-        self.arrays = Arrays(w, inputs, shape, bool(code.packing))
+        self.w, self.numbers = w, code.layout.numbers
+        self.arrays = Arrays(w, inputs, shape, self.entries if code.packing else "")
         self.kept, self.handed = Rows(w, "work", code.layout.kept), Rows(w, "hands", code.layout.handed, -1)
 
     def body(self, i: Int) -> Body:
-        return Body(i, *(f"tree.index[{i} * {INDEX_WORDS} + {k}]" for k in range(INDEX_WORDS)))
+        """Each word of the index is read once: a compiler would read it again after every store."""
+        names = [self.w.new_name("b") for _ in range(INDEX_WORDS)]
+        for k, name in enumerate(names):
+            self.w.do(f"const int {name} = tree.index[{i} * {INDEX_WORDS} + {k}];")
+        return Body(i, *names)
 
     def number(self, body: Body, kind: int, name: str) -> str:
         return f"tree.numbers[{body.numbers} + {self.numbers[kind].index(name)}]"

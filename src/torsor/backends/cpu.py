@@ -48,7 +48,7 @@ class Program(functools.partial):
     operations_per_joint                     loops: the counts of one body, by kind of joint
     operations_formula                       loops: the counts as functions a n + b of the number n of bodies, were
                                              there more of the most common kind
-    source("tape" | "llvm" | "asm" | "cuda")  the code at each stage
+    source("tape" | "llvm" | "asm" | "cuda" | "c")  the code at each stage
     """
 
     request: Request
@@ -110,7 +110,7 @@ class Program(functools.partial):
         made = Compiler(self.request, self.lanes)
         makers: dict[str, Callable[[], str]] = {
             "tape": lambda: str(self.request.code), "llvm": made.ir, "asm": lambda: codegen.assembly(made.ir()),
-            "cuda": lambda: _cuda_source(self.request),
+            "cuda": lambda: _cuda_source(self.request), "c": lambda: _c_source(self.request),
         }  # fmt: skip
         if stage not in makers:
             raise ArgumentError(f"unknown stage {stage!r}; choose one of: {', '.join(makers)}")
@@ -121,6 +121,12 @@ def _cuda_source(request: Request) -> str:
     from torsor.backends.cuda import Kernel
 
     return Kernel.of(request).source()
+
+
+def _c_source(request: Request) -> str:
+    from torsor.backends.c99 import CFunction
+
+    return CFunction.of(request).text()
 
 
 class Outline(NamedTuple):

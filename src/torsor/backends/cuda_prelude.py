@@ -6,10 +6,8 @@ bit, but for logarithms and angles beyond `TRIG_LIMIT`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from torsor.backends.c_language import Writer
-from torsor.backends.elementary import COS, EXPONENT, HALF_PI, ROUND, SIN, TRIG_LIMIT
+from torsor.backends.c_language import Writer, turn_statements
+from torsor.backends.elementary import EXPONENT, HALF_PI, ROUND, TRIG_LIMIT
 
 TRIGONOMETRY = ("accurate", "fast")
 # Compiler options: no multiply-adds but ours, and divisions and roots rounded as IEEE asks.
@@ -33,33 +31,15 @@ def prelude(bits: int, trig: str) -> str:
     }[bits]
     low = {64: "__double2loint(shifted)", 32: "__float_as_int(shifted)"}[bits]
 
-    def horner(coefficients: Sequence[float]) -> str:
-        text = w.const(coefficients[-1])
-        for a in coefficients[-2::-1]:
-            text = f"FMA({text}, z, {w.const(a)})"
-        return text
-
-    part = [w.const(x) for x in HALF_PI[bits]]
-    magic = w.const(ROUND[bits])
     if trig == "fast" and bits == 32:  # the special function units, after a reduction to [-pi, pi]
-        two_pi = [w.const(4 * x) for x in HALF_PI[bits][:2]]
+        two_pi, magic = [w.const(4 * x) for x in HALF_PI[bits][:2]], w.const(ROUND[bits])
         turn = f"""\
   const T k = FMA(x, {w.const(0.15915494309189535)}, {magic}) - {magic};
   const T r = FMA(-k, {two_pi[1]}, FMA(-k, {two_pi[0]}, x));
   s = __sinf(r);
   c = __cosf(r);"""
-    else:  # Cody & Waite's reduction to [-pi/4, pi/4], a polynomial each, and the quadrant by bits
-        turn = f"""\
-  const T shifted = FMA(x, {w.const(0.6366197723675814)}, {magic});
-  const T k = shifted - {magic};
-  const int quadrant = {low};
-  const T r = FMA(-k, {part[2]}, FMA(-k, {part[1]}, FMA(-k, {part[0]}, x)));
-  const T z = r * r;
-  const T sine = FMA({horner(SIN[bits])} * z, r, r);
-  const T cosine = FMA(z * z, {horner(COS[bits])}, FMA(z, {w.const(-0.5)}, {w.const(1.0)}));
-  const bool odd = quadrant & 1;
-  s = flip(odd ? cosine : sine, quadrant);
-  c = flip(odd ? sine : cosine, quadrant + 1);"""
+    else:
+        turn = turn_statements(bits, f"const int quadrant = {low};")
     return f"""\
 typedef {number} T;
 #define FMA(a, b, c) __fma{suffix}_rn(a, b, c)

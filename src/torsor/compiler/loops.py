@@ -102,7 +102,7 @@ class Loops:
         elif self.code.columns:
             self._path(self.code.columns)
         if self.code.finish:
-            near = named(arrived, self.code.passes[-1].live)
+            near = named(self._at_base(arrived), self.code.passes[-1].live)
             for name, x in self.w.emit(self.code.finish, lambda name: near.get(name) or self._base(name)).items():
                 self.memory.arrays.put(x, *name)
         if zero:
@@ -174,7 +174,7 @@ class Loops:
     # -- passes
 
     def sweep(self, p: LoopPass, end: Int | None = None) -> list[str]:
-        """A pass over all bodies, or outward over those before `end`; what arrives at the base."""
+        """A pass over all bodies, or outward over those before `end`; what body 0 hands to the base."""
         w, memory = self.w, self.memory
         values = w.emit(p.start, self._base)
         start = [values["near", k] for k in p.live]
@@ -189,11 +189,12 @@ class Loops:
                 self._inward(p, loop, start)
                 loop.next = w.index("sub", loop.i, 1)
                 loop.again = w.compare(">=", loop.next, 0)
-        if p.outward:
-            return []
-        # what arrived at the base: in registers from body 0, in memory from other roots
-        arrived = list(loop.carry)
-        return w.when(w.has_no(memory.flags, BASE_BRANCHES), arrived, lambda: self._with_handed(arrived, -1))
+        return [] if p.outward else list(loop.carry)
+
+    def _at_base(self, arrived: Sequence[str]) -> list[str]:
+        """What arrived at the base: in registers from body 0, in memory from other roots."""
+        one_root = self.w.has_no(self.memory.flags, BASE_BRANCHES)
+        return self.w.when(one_root, arrived, lambda: self._with_handed(arrived, -1))
 
     def _hand(self, values: Sequence[str], i: Int) -> None:
         for k, x in enumerate(values):

@@ -1,0 +1,120 @@
+"""`export`: a function of one model as C99 files for a controller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor import validate
+from torsor.backends import c99
+from torsor.backends.cpu import Program
+from torsor.dynamics.calls import check_model
+from torsor.dynamics.functions import ALGORITHMS, compile
+from torsor.errors import ArgumentError
+from torsor.files import write_whole
+from torsor.model.model import Model
+from torsor.outputs import COORDINATES, place_of
+
+STATES = 5  # test vectors
+
+
+def export(model: Model, function: Callable[..., Any], folder: str | Path, *, dtype: str = "float64",
+           external: bool = False, body: int | str | None = None, method: str = "auto",
+           specialised: bool | None = None, name: str | None = None) -> list[Path]:  # fmt: skip
+    """Write a function of this module for one model as C99: for controllers, where there is no Python.
+
+        ts.export(arm, ts.forward_dynamics, "arm_c")
+
+    writes NAME.h and NAME.c (the function: no allocation, no global state, no library but libm), NAME_vectors.h (inputs
+    and expected outputs), example.c (runs the function on them) and README.txt (how to compile it).
+
+    folder       is made if it is not there; only files that torsor wrote before are replaced
+    dtype        "float64" (double) or "float32" (float)
+    external     whether the function takes external wrenches, as its last input
+    body         of a Jacobian: the body, by number or name, or a named frame
+    method       as `compile` takes it
+    specialised  straight-line code (True), loops over the bodies (False), or by size (None)
+    name         of the function in C; None: from the names of the model and the function
+
+    Returns the paths of the files.
+    """
+    files = c_files(model, function, dtype=dtype, external=external, body=body, method=method,
+                    specialised=specialised, name=name)  # fmt: skip
+    return write_all(validate.file_path("folder", folder), files)
+
+
+def c_files(model: Model, function: Callable[..., Any], *, dtype: str, external: bool, body: int | str | None,
+            method: str, specialised: bool | None, name: str | None) -> dict[str, str]:  # fmt: skip
+    """The text of each file."""
+    check_model(model)
+    if not any(function is known for known in ALGORITHMS):
+        known = ", ".join(f.__name__ for f in ALGORITHMS)
+        raise ArgumentError(f"{validate.shown(function)} cannot be exported; these can: {known}")
+    validate.chosen("dtype", dtype, ("float64", "float32"))
+    validate.flag("external", external)
+    validate.word("method", method)
+    if specialised is not None:
+        validate.flag("specialised", specialised)
+    name = c99.identifier(model.name, function.__name__) if name is None else _c_name(name)
+    program: Program = compile(
+        model, function, dtype=dtype, external=external, body=body, method=method, specialised=specialised
+    )
+    text = c99.CFunction.of(program.request, name)
+    states = random_states(program, STATES)
+    return {
+        f"{name}.h": text.header(),
+        f"{name}.c": text.source(),
+        f"{name}_vectors.h": c99.vectors(text, states, np.asarray(program(*states))),
+        "example.c": c99.example(text),
+        "README.txt": c99.readme(text),
+    }
+
+
+def _c_name(name: Any) -> str:
+    validate.word("name", name)
+    if not c99.free_name(name):
+        raise ArgumentError(
+            f"name must be a C identifier of at most 100 letters, digits and _ that begins with a letter and is "
+            f"neither a word of C or libm nor one that the files use themselves, not {validate.shown(name)}"
+        )
+    return name
+
+
+def random_states(program: Program, count: int, seed: int = 0) -> list[NDArray[Any]]:
+    """Inputs (count, ...) of a program, the same every time."""
+    rng, model = np.random.default_rng(seed), program.model
+    result = []
+    for name in program.inputs:
+        place = place_of(name)
+        x = model.random_configuration(rng, count) if place is COORDINATES else rng.normal(
+            size=(count, *place.shape(model))
+        )  # fmt: skip
+        result.append(x.astype(program.dtype))
+    return result
+
+
+def write_all(folder: Path, files: dict[str, str]) -> list[Path]:
+    """Write all files, or leave the folder as it was but for those replaced."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [folder / name for name in files]
+        new = [path for path in paths if not path.exists()]
+        for path in paths:
+            if path not in new and c99.MARK not in path.read_text(encoding="utf-8", errors="replace")[:1000]:
+                raise ArgumentError(f"{path} was not written by torsor and is not replaced; choose another folder")
+    except OSError as reason:
+        raise ArgumentError(f"{folder}: cannot be written ({reason.strerror or reason})") from None
+    try:
+        for path, text in zip(paths, files.values()):
+            write_whole(path, text.encode("ascii"))
+    except BaseException:
+        for path in new:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+        raise
+    return paths
