@@ -23,116 +23,6 @@ Array = NDArray[Any]
 SIZES = ("s", "m", "n", "first", "estimates")
 WORDS = ("rhs", "data", "args", "dims", "steps", "P", "Y", "A", "rtol", "atol", "squares", *SIZES)
 
-CODE = """
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-declare double @llvm.fabs.f64(double)
-declare double @llvm.maxnum.f64(double, double)
-
-; dot of A[row, 0:count] with column d of the rates P[1:]
-define private double @combine(ptr %A, i64 %row, ptr %P, i64 %m, i64 %d, i64 %count) nounwind {
-entry:
-  br label %loop
-loop:
-  %j = phi i64 [0, %entry], [%j2, %loop]
-  %sum = phi double [0.0, %entry], [%sum2, %loop]
-  %a_at = add i64 %row, %j
-  %a_p = getelementptr double, ptr %A, i64 %a_at
-  %a = load double, ptr %a_p
-  %j2 = add i64 %j, 1
-  %k_row = mul i64 %j2, %m
-  %k_at = add i64 %k_row, %d
-  %k_p = getelementptr double, ptr %P, i64 %k_at
-  %k = load double, ptr %k_p
-  %ak = fmul contract double %a, %k
-  %sum2 = fadd contract double %sum, %ak
-  %more = icmp slt i64 %j2, %count
-  br i1 %more, label %loop, label %done
-done:
-  ret double %sum2
-}
-
-define void @kernel(ptr %words, double %h) nounwind {
-entry:
-@LOADS@
-  %bytes = mul i64 %n, 8
-  br label %stage
-
-stage: ; i = first ... s - 1
-  %i = phi i64 [%first, %entry], [%i2, %call]
-  %a_row = mul i64 %i, %s
-  %y_row = mul i64 %i, %m
-  br label %component
-component: ; y_i = y + h sum_j A_ij k_j
-  %d = phi i64 [0, %stage], [%d2, %component]
-  %sum = call double @combine(ptr %A, i64 %a_row, ptr %P, i64 %m, i64 %d, i64 %i)
-  %y0_p = getelementptr double, ptr %P, i64 %d
-  %y0 = load double, ptr %y0_p
-  %step = fmul contract double %h, %sum
-  %y = fadd contract double %y0, %step
-  %y_at = add i64 %y_row, %d
-  %y_p = getelementptr double, ptr %Y, i64 %y_at
-  store double %y, ptr %y_p
-  %d2 = add i64 %d, 1
-  %more_d = icmp slt i64 %d2, %m
-  br i1 %more_d, label %component, label %call
-call: ; k_i = (v_i, a_i)
-  %v_at = add i64 %y_row, %n
-  %v_p = getelementptr double, ptr %Y, i64 %v_at
-  %i2 = add i64 %i, 1
-  %k_at = mul i64 %i2, %m
-  %k_p = getelementptr double, ptr %P, i64 %k_at
-  call void @llvm.memcpy.p0.p0.i64(ptr %k_p, ptr %v_p, i64 %bytes, i1 false)
-  %args_at = mul i64 %i, 4
-  %args_i = getelementptr ptr, ptr %args, i64 %args_at
-  call void %rhs(ptr %args_i, ptr %dims, ptr %steps, ptr %data)
-  %more_i = icmp slt i64 %i2, %s
-  br i1 %more_i, label %stage, label %judge
-
-judge: ; of each estimate the sum of (h sum_j E_j k_j / (atol + rtol max(|y|, |y_new|)))^2
-  %last = sub i64 %s, 1
-  %new_row = mul i64 %last, %m
-  br label %estimate
-estimate:
-  %r = phi i64 [0, %judge], [%r2, %judged]
-  %row = add i64 %s, %r
-  %e_row = mul i64 %row, %s
-  br label %error
-error:
-  %c = phi i64 [0, %estimate], [%c2, %error]
-  %total = phi double [0.0, %estimate], [%total2, %error]
-  %e = call double @combine(ptr %A, i64 %e_row, ptr %P, i64 %m, i64 %c, i64 %s)
-  %he = fmul double %h, %e
-  %old_p = getelementptr double, ptr %P, i64 %c
-  %old = load double, ptr %old_p
-  %new_at = add i64 %new_row, %c
-  %new_p = getelementptr double, ptr %Y, i64 %new_at
-  %new = load double, ptr %new_p
-  %old_size = call double @llvm.fabs.f64(double %old)
-  %new_size = call double @llvm.fabs.f64(double %new)
-  %size = call double @llvm.maxnum.f64(double %old_size, double %new_size)
-  %rtol_p = getelementptr double, ptr %rtol, i64 %c
-  %rtol_c = load double, ptr %rtol_p
-  %atol_p = getelementptr double, ptr %atol, i64 %c
-  %atol_c = load double, ptr %atol_p
-  %relative = fmul contract double %rtol_c, %size
-  %scale = fadd contract double %atol_c, %relative
-  %ratio = fdiv double %he, %scale
-  %square = fmul contract double %ratio, %ratio
-  %total2 = fadd contract double %total, %square
-  %c2 = add i64 %c, 1
-  %more_c = icmp slt i64 %c2, %m
-  br i1 %more_c, label %error, label %judged
-judged:
-  %square_p = getelementptr double, ptr %squares, i64 %r
-  store double %total2, ptr %square_p
-  %r2 = add i64 %r, 1
-  %more_r = icmp slt i64 %r2, %estimates
-  br i1 %more_r, label %estimate, label %done
-done:
-  ret void
-}
-"""
-
 
 class FusedStages:
     """h -> the sums of squares of the errors of a step, relative to their tolerances, one an estimate; the stages are
@@ -171,14 +61,57 @@ def _function() -> tuple[Any, Any]:
     """(the function, the code that must live as long as it does)"""
     from torsor.backends import codegen  # not before it is needed: `import torsor` stays quick
 
-    code = _code()
+    host = codegen.host()
+    code = _ir(host.fma, host.x86)
     loaded = codegen.load(codegen.name_of(code), lambda: code)
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_double)(loaded.address), loaded
 
 
-def _code() -> str:
-    loads = []
-    for k, name in enumerate(WORDS):
-        kind = "i64" if name in SIZES else "ptr"
-        loads.append(f"  %at_{name} = getelementptr i64, ptr %words, i64 {k}\n  %{name} = load {kind}, ptr %at_{name}")
-    return CODE.replace("@LOADS@", "\n".join(loads))
+def _ir(fma: bool, x86: bool) -> str:
+    """void kernel(words, h): all stages, then the errors."""
+    from torsor.backends.llvm import Target, Writer
+
+    w = Writer(Target(1, 64, fma, x86))
+    words = {name: (w.load_i64 if name in SIZES else w.load_ptr)("%words", k) for k, name in enumerate(WORDS)}
+    s, m, n = words["s"], words["m"], words["n"]
+
+    def at(array: str, *terms: str) -> str:
+        """The address of the entry of an array whose place is the sum of the terms."""
+        place = terms[0]
+        for term in terms[1:]:
+            place = w.i64("add", place, term)
+        return w.address(words[array], w.i64("mul", place, 8))
+
+    def combined(row: str, column: str, count: str) -> str:
+        """The product of A[row, 0:count] with a column of the rates P[1:]."""
+        first = w.i64("mul", row, s)
+        with w.loop("rate", 0, [w.const(0.0)]) as rate:
+            rate.count_to(w, count)
+            weight, slope = w.load(at("A", first, rate.i)), w.load(at("P", w.i64("mul", rate.next, m), column))
+            rate.carry = [w.fma(weight, slope, rate.carried[0])]
+        return rate.carry[0]
+
+    with w.loop("stage", words["first"]) as stage:
+        stage.count_to(w, s)
+        y, k = w.i64("mul", stage.i, m), w.i64("mul", stage.next, m)
+        with w.loop("entry", 0) as d:  # y_i = y + h sum_j A_ij k_j
+            w.store(w.fma("%h", combined(stage.i, d.i, stage.i), w.load(at("P", d.i))), at("Y", y, d.i))
+            d.count_to(w, m)
+        with w.loop("velocity", 0) as d:  # k_i = (v_i, a_i)
+            w.store(w.load(at("Y", y, n, d.i)), at("P", k, d.i))
+            d.count_to(w, n)
+        args = w.address(words["args"], w.i64("mul", stage.i, 4 * 8))
+        w.do(f"call void {words['rhs']}(ptr {args}, ptr {words['dims']}, ptr {words['steps']}, ptr {words['data']})")
+    last = w.i64("mul", w.i64("sub", s, 1), m)
+    with w.loop("estimate", 0) as estimate:  # the sum of (h sum_j E_j k_j / (atol + rtol max(|y|, |y_new|)))^2
+        with w.loop("error", 0, [w.const(0.0)]) as c:
+            error = w.operation("mul", "%h", combined(w.i64("add", s, estimate.i), c.i, s))
+            old, new = (w.operation("abs", w.load(place)) for place in (at("P", c.i), at("Y", last, c.i)))
+            scale = w.fma(w.load(at("rtol", c.i)), w.operation("max", old, new), w.load(at("atol", c.i)))
+            ratio = w.arithmetic("fdiv", error, scale)
+            c.carry = [w.fma(ratio, ratio, c.carried[0])]
+            c.count_to(w, m)
+        w.store(c.carry[0], at("squares", estimate.i))
+        estimate.count_to(w, words["estimates"])
+    body = "\n".join(w.lines)
+    return f"{w.declarations}\ndefine void @kernel(ptr %words, double %h) nounwind {{\nentry:\n{body}\n  ret void\n}}\n"
