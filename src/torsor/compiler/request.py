@@ -91,10 +91,9 @@ class Request:
     def key(self) -> tuple[Any, ...]:
         """What decides the code, as far as it is known without tracing."""
         model = self.model
-        code: tuple[Any, ...] = framed(model).kinds, model.n, model.nv
         if self._may_unroll:
-            code = model.key, self.frame and self.frame.key, self.unroll
-        return self.home, code, self.inputs, self.dtype
+            return self.home, model.key, self.frame and self.frame.key, self.unroll, self.inputs, self.dtype
+        return self.home, framed(model).kinds, model.n, model.nv, self.inputs, self.dtype
 
     # ---- the code ----
 
