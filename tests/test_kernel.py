@@ -15,7 +15,7 @@ import pytest
 
 import torsor as ts
 from torsor import zoo
-from torsor.algorithms import composite, discrete_mechanics
+from torsor.algorithms import articulated, composite, constraint_force, discrete_mechanics, energy, newton_euler
 from torsor.backends import codegen
 from torsor.backends.cpu import compile_program
 from torsor.backends.elementary import TRIG_LIMIT
@@ -23,11 +23,14 @@ from torsor.backends.llvm import Target
 from torsor.backends.llvm_arrays import loop_kernel
 from torsor.backends.pointwise import compile_pointwise, trace
 from torsor.compiler.frames import reframe, regroup
+from torsor.compiler.request import ALWAYS, NEVER
 from torsor.compiler.tape import Code, Operations, Tape
 from torsor.compiler.trace import looped, unroll
 from torsor.dynamics import ALGORITHMS
 from torsor.linalg import cos, log, sin
+from torsor.outputs import AtBase, PerBody, PerFreedom, Several
 from torsor.reference import evaluate
+from torsor.sweeps import Algorithm, outward
 
 SAME_STEPS = 1e-12  # the same operations in another order and in other frames, on some thirty bodies
 SINGLE = 2e-5  # float32 has 6e-8; a well-conditioned tree loses two digits
@@ -634,3 +637,40 @@ def test_pointwise_functions_broadcast_over_links():
     product = compile_pointwise(times, {"A": (2, 2), "x": (2,)})
     A, x = np.random.default_rng(0).normal(size=(50, 2, 2)), np.ones(2)
     assert np.allclose(product(A, x), A @ x, rtol=1e-15)
+
+
+# Several outputs -------------------------------------------------------------------------------------------------
+
+
+@outward(start=articulated.accelerate.start)
+def push_and_keep(link, here, parent):
+    """`constraint_force.push`, and the joint accelerations."""
+    hand, keep = constraint_force.push.step(link, here, parent)
+    return hand, keep | articulated.accelerate.step(link, here, parent)[1]
+
+
+TOGETHER = Algorithm(
+    "forward_dynamics_and_loads",
+    ("q", "v", "tau"),
+    (newton_euler.motion, articulated.articulate, push_and_keep, constraint_force.transmit, energy.moments),
+    Several(accelerations=PerFreedom("qdd"), wrenches=PerBody("wrench"), mass=AtBase("m"), first_moment=AtBase("h")),
+    inverts=True,
+)
+
+
+@pytest.mark.parametrize("unroll", [ALWAYS, NEVER], ids=["unrolled", "looped"])
+@pytest.mark.parametrize("seed", [2, 7])
+def test_a_program_may_have_several_outputs(unroll, seed):
+    model = zoo.random_tree(4, seed=seed)
+    rng = np.random.default_rng(0)
+    states = [model.random_configuration(rng, 13), *rng.normal(size=(2, 13, model.nv))]
+    for threads in (1, 2):
+        found = compile_program(TOGETHER, model, unroll=unroll, threads=threads)(*states)
+        assert found._fields == ("accelerations", "wrenches", "mass", "first_moment")
+        assert found.wrenches.shape == (13, model.n, 6)
+        assert relative(found.accelerations, ts.forward_dynamics(model, *states)) < SAME_STEPS
+        assert relative(found.wrenches, ts.constraint_forces(model, *states)) < SAME_STEPS
+        assert relative(found.mass, np.full(13, model.mass.sum())) < SAME_STEPS
+        assert relative(found.first_moment / found.mass[:, None], ts.center_of_mass(model, states[0])) < SAME_STEPS
+    one = compile_program(TOGETHER, model, unroll=unroll)(*(x[5] for x in states))
+    assert np.array_equal(one.wrenches, found.wrenches[5])

@@ -6,6 +6,8 @@ its shape, how it is collected from what the passes keep, and where loops put it
 
 from __future__ import annotations
 
+import math
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -65,13 +67,16 @@ def place_of(name: str) -> Place:
 
 
 class At(NamedTuple):
-    """A body in a loop: its number, and its first freedom."""
+    """Where a loop is: the number of the body, its first freedom, and how many bodies and freedoms there are."""
 
     i: Any
     v: Any
+    n: Any
+    nv: Any
 
 
-Add = Callable[[Any, int], Any]
+Index = Callable[[str, Any, Any], Any]  # ("add" or "mul", a, b): integers of the code being written
+Entry = Any  # the shape of what one body keeps, or of what arrives at the base; of several outputs, a shape each
 
 
 @dataclass(frozen=True)
@@ -84,11 +89,11 @@ class Output:
         """From a finished walk over a machine."""
         raise NotImplementedError
 
-    def shape(self, model: Model, entry: tuple[int, ...]) -> tuple[int, ...]:
-        """`entry`: the shape of what one body keeps, or of what arrives at the base."""
+    def shape(self, model: Model, entry: Entry) -> tuple[int, ...]:
+        """For one state."""
         raise NotImplementedError
 
-    def rank(self, entry: tuple[int, ...]) -> int:
+    def rank(self, entry: Entry) -> int:
         """How many axes it has."""
         raise NotImplementedError
 
@@ -96,9 +101,17 @@ class Output:
         """The numbers of the output that a step keeps, by ("out", indices within the body)."""
         return {}
 
-    def indices(self, entry: tuple[Any, ...], body: At, add: Add) -> tuple[Any, ...]:
+    def indices(self, place: tuple[Any, ...], at: At, index: Index) -> tuple[Any, ...]:
         """Where in the output such a number belongs."""
-        raise NotImplementedError
+        return place
+
+    def size(self, at: At, entry: Entry, index: Index) -> Any:
+        """How many numbers there are, in the code being written."""
+        return math.prod(entry)
+
+    def flat(self, place: tuple[Any, ...], at: At, entry: Entry, index: Index) -> Any:
+        """`indices` as the place among all numbers of the output, row by row."""
+        return _row_by_row(self.indices(place, at, index), entry, index)
 
     def __str__(self) -> str:
         return f"{type(self).__name__} {self.name}"
@@ -110,17 +123,20 @@ class PerFreedom(Output):
     def collect(self, walk: Walk) -> list[Scalar]:
         return [x for here in walk.here for x in getattr(here, self.name)]
 
-    def shape(self, model: Model, entry: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, model: Model, entry: Entry) -> tuple[int, ...]:
         return (model.nv,)
 
-    def rank(self, entry: tuple[int, ...]) -> int:
+    def rank(self, entry: Entry) -> int:
         return 1
 
     def entries(self, keep: Keep) -> dict[Any, Scalar]:
         return {("out", r): x for r, x in enumerate(keep.get(self.name, ()))}
 
-    def indices(self, entry: tuple[Any, ...], body: At, add: Add) -> tuple[Any, ...]:
-        return (add(body.v, entry[0]),)
+    def indices(self, place: tuple[Any, ...], at: At, index: Index) -> tuple[Any, ...]:
+        return (index("add", at.v, place[0]),)
+
+    def size(self, at: At, entry: Entry, index: Index) -> Any:
+        return at.nv
 
 
 class PerBody(Output):
@@ -129,17 +145,23 @@ class PerBody(Output):
     def collect(self, walk: Walk) -> list[Any]:
         return [getattr(here, self.name) for here in walk.here]
 
-    def shape(self, model: Model, entry: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, model: Model, entry: Entry) -> tuple[int, ...]:
         return (model.n, *entry)
 
-    def rank(self, entry: tuple[int, ...]) -> int:
+    def rank(self, entry: Entry) -> int:
         return 1 + len(entry)
 
     def entries(self, keep: Keep) -> dict[Any, Scalar]:
         return {("out", *index): x for index, x in numbered(plain(keep[self.name]))} if self.name in keep else {}
 
-    def indices(self, entry: tuple[Any, ...], body: At, add: Add) -> tuple[Any, ...]:
-        return (body.i, *entry)
+    def indices(self, place: tuple[Any, ...], at: At, index: Index) -> tuple[Any, ...]:
+        return (at.i, *place)
+
+    def size(self, at: At, entry: Entry, index: Index) -> Any:
+        return index("mul", at.n, math.prod(entry))
+
+    def flat(self, place: tuple[Any, ...], at: At, entry: Entry, index: Index) -> Any:
+        return _row_by_row((at.i, *place), (0, *entry), index)
 
 
 class AtBase(Output):
@@ -149,17 +171,17 @@ class AtBase(Output):
         values = tuple(walk.arrived[name] for name in self.name.split())
         return values if len(values) > 1 else values[0]
 
-    def shape(self, model: Model, entry: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, model: Model, entry: Entry) -> tuple[int, ...]:
         return entry
 
-    def rank(self, entry: tuple[int, ...]) -> int:
+    def rank(self, entry: Entry) -> int:
         return len(entry)
 
 
 class Climbs(Output):
     """Made by climbs to the base (`torsor.sweeps.Columns`)."""
 
-    def rank(self, entry: tuple[int, ...]) -> int:
+    def rank(self, entry: Entry) -> int:
         return 2
 
 
@@ -173,21 +195,21 @@ class Path(Climbs):
                 columns[walk.first[i] + k] = column.coordinates
         return [list(row) for row in zip(*columns)]
 
-    def shape(self, model: Model, entry: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, model: Model, entry: Entry) -> tuple[int, ...]:
         return (6, model.nv)
 
     def entries(self, keep: Keep) -> dict[Any, Scalar]:
         columns = enumerate(keep.get(self.name, ()))
         return {("out", row, r): x for r, column in columns for row, x in enumerate(column.coordinates)}
 
-    def indices(self, entry: tuple[Any, ...], body: At, add: Add) -> tuple[Any, ...]:
-        return entry[0], add(body.v, entry[1])
+    def indices(self, place: tuple[Any, ...], at: At, index: Index) -> tuple[Any, ...]:
+        return place[0], index("add", at.v, place[1])
 
 
 class Matrix(Climbs):
     """An nv x nv matrix: each climb keeps the entries of a column.  `packing` says which are computed."""
 
-    def shape(self, model: Model, entry: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, model: Model, entry: Entry) -> tuple[int, ...]:
         return (model.nv, model.nv)
 
     def entries(self, keep: Keep) -> dict[Any, Scalar]:
@@ -263,6 +285,66 @@ class Gram(Matrix):
 
     def packing(self, spreads: bool) -> str:
         return "product"
+
+
+class Several(Output):
+    """Several outputs, each by a name of its own: the parts of one row of numbers, one behind the other.
+
+    Loops write outputs per freedom, per body and at the base; straight-line code writes any.
+    """
+
+    def __init__(self, **parts: Output) -> None:
+        super().__init__(" ".join(parts))
+        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "results", namedtuple("Results", parts))
+
+    parts: dict[str, Output]
+    results: Any
+
+    def collect(self, walk: Walk) -> list[Scalar]:
+        return [x for part in self.parts.values() for _, x in numbered(plain(part.collect(walk)))]
+
+    def shapes(self, model: Model, entry: Entry) -> dict[str, tuple[int, ...]]:
+        """Of every part."""
+        return {name: part.shape(model, entry.get(name, ())) for name, part in self.parts.items()}
+
+    def shape(self, model: Model, entry: Entry) -> tuple[int, ...]:
+        return (sum(map(math.prod, self.shapes(model, entry).values())),)
+
+    def rank(self, entry: Entry) -> int:
+        return 1
+
+    def split(self, row: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
+        """An array (..., all numbers) as a named tuple of views (..., *shape)."""
+        ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
+        starts = [0, *ends[:-1].tolist()]
+        parts = (row[..., a:b] for a, b in zip(starts, ends.tolist()))
+        return self.results(*(x.reshape((*row.shape[:-1], *shape)) for x, shape in zip(parts, shapes.values())))
+
+    def entries(self, keep: Keep) -> dict[Any, Scalar]:
+        return {
+            ("out", name, *place): x
+            for name, part in self.parts.items()
+            for (_, *place), x in part.entries(keep).items()
+        }
+
+    def indices(self, place: tuple[Any, ...], at: At, index: Index) -> tuple[Any, ...]:
+        raise NotImplementedError("the parts have shapes: see `flat`")
+
+    def flat(self, place: tuple[Any, ...], at: At, entry: Entry, index: Index) -> Any:
+        first: Any = 0
+        for name, part in self.parts.items():
+            if name == place[0]:
+                return index("add", first, part.flat(place[1:], at, entry.get(name, ()), index))
+            first = index("add", first, part.size(at, entry.get(name, ()), index))
+        raise KeyError(place[0])
+
+
+def _row_by_row(indices: Sequence[Any], sizes: Sequence[int], index: Index) -> Any:
+    place: Any = 0
+    for k, size in zip(indices, (0, *sizes[1:]) if sizes else (0,) * len(indices)):
+        place = index("add", index("mul", place, size), k) if size else k
+    return place
 
 
 # Nested lists --------------------------------------------------------------------------------------------------

@@ -176,7 +176,10 @@ def compile_request(request: Request, lanes: int | None = None, threads: int = 1
     loaded = _loaded(outline.kernel, made)
     entry = loaded.address, data.words.ctypes.data
     ufunc = gufunc(*entry, signature(shapes), request.dtype, request.algorithm.name, "", (loaded, data))
-    program = Program(ufunc if threads == 1 else Threaded(ufunc, request.inputs, outline.shape, request.dtype, threads))
+    function: Any = ufunc
+    if threads > 1:
+        function = Threaded(ufunc, request.inputs, outline.shape, request.dtype, threads)
+    program = Program(request.split(function))
     program.request, program.lanes, program.threads, program.outline = request, made.lanes, threads, outline
     program.ufunc, program.entry, program.signature = ufunc, entry, signature(shapes)
     return program

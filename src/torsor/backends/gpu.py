@@ -297,7 +297,8 @@ class CudaProgram:
             if view is None:
                 raise ArgumentError(f"out has strides {target.strides}; give a contiguous array")
             self._run([*views, view], prod(batch), self.launch, stream)
-        return _as_jax(result) if kind == "jax" and out is None else result
+        result = _as_jax(result) if kind == "jax" and out is None else result
+        return self.request.split(lambda: result)()
 
     def _views(self, args: Sequence[Any]) -> tuple[list[View], tuple[int, ...]]:
         """The arguments as the kernel sees them."""

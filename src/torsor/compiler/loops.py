@@ -17,7 +17,7 @@ from torsor.compiler.language import Int, Language, Loop
 from torsor.compiler.packing import TOGETHER
 from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode, LoopColumns, LoopPass
-from torsor.outputs import BASE, BODIES, COORDINATES, At, Matrix, place_of
+from torsor.outputs import BASE, BODIES, COORDINATES, At, Matrix, Several, place_of
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Loops:
         if self.code.finish:
             near = named(self._at_base(arrived), self.code.passes[-1].live)
             for name, x in self.w.emit(self.code.finish, lambda name: near.get(name) or self._base(name)).items():
-                self.memory.arrays.put(x, *name)
+                self._put_output(name[1:], At(0, 0, self.memory.n, self.memory.nv), x)
         if zero:
             self._taint(zero)
         self.memory.arrays.finish()
@@ -146,11 +146,14 @@ class Loops:
             elif name[0] in ("out", "second") and isinstance(self.output, Matrix):
                 self._put_entry(body, name, x)
             elif name[0] == "out":
-                at = At(body.i, body.v)
-                self.memory.arrays.put(x, "out", *self.output.indices(name[1:], at, self._add))
+                self._put_output(name[1:], At(body.i, body.v, self.memory.n, self.memory.nv), x)
 
-    def _add(self, a: Int, b: int) -> Int:
-        return self.w.index("add", a, b)
+    def _put_output(self, place: Any, at: At, x: str) -> None:
+        if isinstance(self.output, Several):
+            indices = (self.output.flat(place, at, self.code.entry, self.w.index),)
+        else:
+            indices = self.output.indices(place, at, self.w.index)
+        self.memory.arrays.put(x, "out", *indices)
 
     def _put_entry(self, body: Body, name: Any, x: str) -> None:
         """An entry of the column being made, or of its second one."""

@@ -6,7 +6,7 @@ import functools
 import importlib
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from torsor.compiler.frames import Kind, framed
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import place_of
+from torsor.outputs import Several, place_of
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Request:
             code = unrolled(self.algorithm, self.model, self.inputs, self.frame)
             if not self.algorithm.has_loops or sum(Operations.of(code)) <= self.unroll.operations:
                 return code
-        return _loops(self.algorithm, self.inputs, framed(self.model).kinds)
+        return _loops(self.algorithm, self.inputs, self._kinds)
 
     @property
     def input_shapes(self) -> list[tuple[int, ...]]:
@@ -130,6 +130,21 @@ class Request:
         if isinstance(self.code, LoopCode):
             return self.algorithm.output.shape(self.model, self.code.entry)
         return shape_of(self.code)
+
+    def split(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that returns one row of numbers, as one that returns the outputs of the algorithm by name."""
+        output = self.algorithm.output
+        if not isinstance(output, Several):
+            return function
+        from torsor.compiler.trace import LoopCode
+
+        code = self.code if isinstance(self.code, LoopCode) else _loops(self.algorithm, self.inputs, self._kinds)
+        shapes = output.shapes(self.model, code.entry)
+        return lambda *args, **more: output.split(function(*args, **more), shapes)
+
+    @property
+    def _kinds(self) -> tuple[Kind, ...]:
+        return framed(self.model).kinds
 
     # ---- what it costs ----
 

@@ -14,7 +14,7 @@ the end is computed, handed on or kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import SimpleNamespace
@@ -28,7 +28,7 @@ from torsor.compiler.tape import Code, Expr, Operations, Tape
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import joint_named
 from torsor.model.names import Frame
-from torsor.outputs import BASE, AtBase, Matrix, Path, numbered, place_of, plain
+from torsor.outputs import BASE, AtBase, Matrix, Path, Several, numbered, place_of, plain
 from torsor.reference import base_of, scatter
 from torsor.spatial import Inertia, Rigid
 from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, Walk, run
@@ -142,11 +142,15 @@ class LoopCode:
         return codes + ([self.finish] if self.finish else [])
 
     @cached_property
-    def entry(self) -> tuple[int, ...]:
-        """The shape of the part of the output that a body, or the base, has."""
-        codes = [self.finish] if self.finish else [c for p in self.passes for c in p.codes]
-        names = {name: i for c in codes for name, i in c.outputs.items() if name[0] == "out"}
-        return shape_of(Code((), names)) if names else ()
+    def entry(self) -> Any:
+        """The shape of the part of the output that a body, or the base, has; of several outputs, one each."""
+        codes = [c for p in self.passes for c in p.codes] + ([self.finish] if self.finish else [])
+        places = {name[1:] for c in codes for name in c.outputs if name[0] == "out"}
+        if not isinstance(self.algorithm.output, Several):
+            return _extent(places)
+        return {
+            name: _extent({place[1:] for place in places if place[0] == name}) for name in self.algorithm.output.parts
+        }
 
     @property
     def rank(self) -> int:
@@ -324,7 +328,8 @@ def looped(algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind]) -
             passes.append(traced)
         else:
             columns = _columns(tracer, stage)
-    finish = _finish(tracer, like) if isinstance(algorithm.output, AtBase) else None
+    outputs = algorithm.output.parts.values() if isinstance(algorithm.output, Several) else [algorithm.output]
+    finish = _finish(tracer, like) if any(isinstance(output, AtBase) for output in outputs) else None
     return _prune(LoopCode(algorithm, tuple(inputs), tuple(kinds), tuple(passes), columns, finish))
 
 
@@ -374,6 +379,10 @@ def _finish(tracer: _Tracer, like: Any) -> Code:
     arrived = rebuild(like, (tape.input(("near", k)) for k in range(len(leaves(like)))))
     walk = Walk((), (), tracer.base(tape), (), arrived=arrived)
     a = tracer.algorithm
+    if isinstance(a.output, Several):
+        parts = {name: part.collect(walk) for name, part in a.output.parts.items() if isinstance(part, AtBase)}
+        results = ((name, *index, x) for name, part in parts.items() for index, x in numbered(plain(part)))
+        return Code.of(tape, {("out", *place): x for *place, x in results})
     result = a.output.collect(walk)
     result = a.then(result, walk) if a.then else result
     return Code.of(tape, {("out", *index): x for index, x in numbered(plain(result))})
@@ -395,44 +404,60 @@ def _prune(code: LoopCode) -> LoopCode:
 def _pruned_once(code: LoopCode) -> tuple[tuple[LoopPass, ...], LoopColumns | None]:
     reads = {name for c in code.all_codes for name in c.inputs}
     last = len(code.passes) - 1
-    giving = [i for i, p in enumerate(code.passes) if any(name[0] == "out" for c in p.codes for name in c.outputs)]
+    # of several passes that keep an output, the last one has it
+    giver = {name: i for i, p in enumerate(code.passes) for c in p.codes for name in c.outputs if name[0] == "out"}
 
-    def keep(c: Code, live: Sequence[int], out: bool) -> Code:
+    def keep(c: Code, live: Sequence[int], out: Callable[[Any], bool]) -> Code:
         wanted = [
             name for name in c.outputs
             if (name[0] == "hand" and name[1] in live) or (name[0] == "kept" and name in reads)
-            or (out and name[0] in ("out", "second"))
+            or (name[0] in ("out", "second") and out(name))
         ]  # fmt: skip
         return c.only(wanted)
 
     def live_in(codes: Sequence[Code]) -> tuple[int, ...]:
         return tuple(sorted({name[1] for c in codes for name in c.inputs if name[0] == "near"}))
 
-    def one(p: LoopPass, out: bool, arrival: Code | None) -> LoopPass:
+    def one(p: LoopPass, out: Callable[[Any], bool], arrival: Code | None) -> LoopPass:
         live = live_in([*p.codes, *([arrival] if arrival else [])])
         start = p.start.only([("near", k) for k in live])
         return LoopPass(p.outward, start, tuple(keep(c, live, out) for c in p.codes), live)
 
     passes = tuple(
-        # of several passes that keep the output, the last one has it
-        one(p, out=not code.columns and i == max(giving, default=-1), arrival=code.finish if i == last else None)
+        one(p, partial(_gives, giver, i) if not code.columns else _never, code.finish if i == last else None)
         for i, p in enumerate(code.passes)
     )
     columns = code.columns
     if columns:
-        live = live_in(columns.codes)
-        out = columns.outward is None
+        live, out = live_in(columns.codes), _never if columns.outward else _always
         columns = replace(
             columns,
             starts={k: keep(c, live, out) for k, c in columns.starts.items()},
             codes=tuple(keep(c, live, out) for c in columns.codes),
             live=live,
-            outward=one(columns.outward, True, None) if columns.outward else None,
+            outward=one(columns.outward, _always, None) if columns.outward else None,
         )
     return passes, columns
 
 
+def _gives(giver: Mapping[Any, int], stage: int, name: Any) -> bool:
+    return giver[name] == stage
+
+
+def _always(name: Any) -> bool:
+    return True
+
+
+def _never(name: Any) -> bool:
+    return False
+
+
 def shape_of(code: Code) -> tuple[int, ...]:
     """The shape of an unrolled output."""
-    indices = np.array([name[1:] for name in code.outputs], dtype=int)
-    return tuple(int(k) + 1 for k in indices.max(axis=0)) if indices.shape[1] else ()
+    return _extent([name[1:] for name in code.outputs])
+
+
+def _extent(places: Collection[Sequence[int]]) -> tuple[int, ...]:
+    """The shape of the smallest array that has these places."""
+    indices = np.array(list(places), dtype=int)
+    return tuple(int(k) + 1 for k in indices.max(axis=0)) if indices.size else ()

@@ -240,6 +240,7 @@ class _Memory(Tables):
         self.index = w.load_ptr("%data", INDEX)
         self.table = w.address(w.load_ptr("%data", NUMBERS), w.i64("mul", "%first", size))
         self.next_table = w.i64("mul", size, w.target.lanes)  # bytes from this one
+        self.nv = 0  # nobody asks
         self.fetching = False
 
     def number(self, body: Body, kind: int, name: str) -> str:
