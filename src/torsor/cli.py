@@ -1,6 +1,6 @@
 """The command `torsor`.
 
-Exit codes: 0 all well; 1 torsor refused or a check failed (the reason is on stderr); 2 the command line is
+Exit codes: 0 success; 1 torsor refused or a check failed (the reason is on stderr); 2 the command line is
 wrong; 130 interrupted, and a recorded run can be resumed.
 """
 
@@ -48,7 +48,7 @@ from torsor.validate import integer, number
 FAILED, INTERRUPTED = 1, 130
 MOST_BRANCHES = 60  # bodies shown in a tree
 
-# What a run needs to be told again when it is resumed, as typed.
+# The options, as typed, that a run needs again when it is resumed.
 PROBLEM = ("model", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity")
 
 # Where the free falls of the zoo begin, if not in the neutral configuration (Saha 2001, Table II).
@@ -312,7 +312,7 @@ def info(options: argparse.Namespace) -> int:
 
 
 def _tree(model: Model) -> Tree:
-    """The bodies as they hang on each other."""
+    """The tree of the bodies."""
     root = Tree("[dim]base[/]")
     branches = {-1: root}
     for i in range(min(model.n, MOST_BRANCHES)):
@@ -347,7 +347,7 @@ def papers(options: argparse.Namespace) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """The benchmarks of the checkout, if this is one; else a short one."""
+    """Run the benchmarks of the checkout if there is one, else a short one."""
     script = Path(torsor.__file__).parents[2] / "bench" / "run.py"
     if script.is_file() and not options.short:
         return subprocess.run([sys.executable, str(script), *options.names], check=False).returncode

@@ -1,7 +1,7 @@
-"""What goes into an algorithm and what comes out of it: where numbers belong, and how they are collected.
+"""Inputs and outputs of an algorithm: where numbers belong, and how they are collected.
 
-An input belongs to a place of the machine: coordinates, freedoms, bodies or the base.  An output is a type that owns
-its shape, how it is collected from what the passes keep, and where loops put its entries.
+An input belongs to a place of the machine: coordinates, freedoms, bodies or the base.  An output is a type that defines
+its shape, how it is collected from the values that the passes keep, and where loops put its entries.
 """
 
 from __future__ import annotations
@@ -76,20 +76,20 @@ Add = Callable[[Any, int], Any]
 
 @dataclass(frozen=True)
 class Output:
-    """What comes out under a name that steps keep."""
+    """An output, collected from the values that steps keep under a name."""
 
     name: str
 
     def collect(self, walk: Walk) -> Any:
-        """From a finished walk over a machine."""
+        """Collect the output from a finished walk over a machine."""
         raise NotImplementedError
 
     def shape(self, model: Model, entry: tuple[int, ...]) -> tuple[int, ...]:
-        """`entry`: the shape of what one body keeps, or of what arrives at the base."""
+        """The output's shape; `entry` is the shape of the value that one body keeps, or that arrives at the base."""
         raise NotImplementedError
 
     def rank(self, entry: tuple[int, ...]) -> int:
-        """How many axes it has."""
+        """The number of axes."""
         raise NotImplementedError
 
     def entries(self, keep: Keep) -> dict[Any, Scalar]:
@@ -97,7 +97,7 @@ class Output:
         return {}
 
     def indices(self, entry: tuple[Any, ...], body: At, add: Add) -> tuple[Any, ...]:
-        """Where in the output such a number belongs."""
+        """The place of such a number in the output."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ class PerBody(Output):
 
 
 class AtBase(Output):
-    """What the last pass hands to the base; several names, separated by spaces, come as a tuple."""
+    """Values that the last pass hands to the base; several names, separated by spaces, give a tuple."""
 
     def collect(self, walk: Walk) -> Any:
         values = tuple(walk.arrived[name] for name in self.name.split())
@@ -157,14 +157,14 @@ class AtBase(Output):
 
 
 class Climbs(Output):
-    """Made by climbs to the base (`torsor.sweeps.Columns`)."""
+    """An output made by climbs to the base (`torsor.sweeps.Columns`)."""
 
     def rank(self, entry: tuple[int, ...]) -> int:
         return 2
 
 
 class Path(Climbs):
-    """The columns along the way from a frame to the base: the 6 x nv Jacobian of something."""
+    """The columns along the path from a frame to the base: a 6 x nv Jacobian."""
 
     def collect(self, walk: Walk) -> list[list[Scalar]]:
         columns: list[Sequence[Scalar]] = [(0.0,) * 6] * walk.first[-1]
@@ -194,10 +194,10 @@ class Matrix(Climbs):
         return {("out", r): x for r, x in enumerate(keep.get(self.name, ()))}
 
     def packing(self, spreads: bool) -> str:
-        """How much of the matrix the columns are, where they spread outward or not: see `torsor.compiler.packing`."""
+        """Which part of the matrix the columns hold, with or without outward spread: see `torsor.compiler.packing`."""
         raise NotImplementedError
 
-    symmetric = False  # no body after a column's own is asked
+    symmetric = False  # bodies after a column's own are not used
 
 
 class Symmetric(Matrix):
@@ -251,7 +251,7 @@ class Gram(Matrix):
         return Mat.symmetric(lambda i, j: self._along(ways[i], ways[j]), len(ways))
 
     def _along(self, one: Mapping[int, Keep], other: Mapping[int, Keep]) -> Scalar:
-        """sum u x over the freedoms on both ways."""
+        """sum u x over the freedoms on both paths."""
         total: Scalar = 0.0
         for i in sorted(one.keys() & other.keys()):
             for u, x in zip(one[i][self.name], other[i][self.other]):

@@ -363,7 +363,7 @@ def _cells(w: Writer, values: Sequence[str]) -> str:
 
 
 def _views(w: Writer, ranks: Sequence[int]) -> tuple[str, str]:
-    """(args, steps) of one state, for the head and for the blocks; blocks treat a segment as a state elsewhere."""
+    """(args, steps) of one state, for the head and for the blocks; in blocks, segments take the role of states."""
     count = len(ranks)
     whole, cut = (w.op(f"alloca [{count} x ptr], align 8") for _ in range(2))
     steps = w.op(f"alloca [{count + sum(ranks)} x i64], align 8")
