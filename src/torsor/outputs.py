@@ -32,8 +32,8 @@ class Place(NamedTuple):
     """Where the numbers of an input belong."""
 
     shape: Callable[[Model], tuple[int, ...]]  # of the input, for one state
-    count: Callable[[Joint], int]  # how many of the numbers belong to a body with this joint
-    starts: Callable[[Model], Array]  # (n + 1,) where along the first axis those of each body begin
+    count: Callable[[Joint], int]  # the number of values that belong to a body with this joint
+    starts: Callable[[Model], Array]  # (n + 1,) where the values of each body begin along the first axis
     wrap: Callable[[Iterable[Scalar]], Any]  # the numbers of a body as its steps see them
     rank: int = 1
 

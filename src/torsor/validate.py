@@ -32,7 +32,7 @@ def shown(x: Any) -> str:
 
 
 def brief(message: object) -> str:
-    """A message that quotes what it was given, cut in its middle if that is long."""
+    """A message that quotes its argument, cut in the middle if it is long."""
     text = str(message)
     return text if len(text) <= 1000 else f"{text[:500]} ... {text[-400:]}"
 

@@ -62,7 +62,7 @@ def combine(wrenches: Sequence[Spatial], factors: Sequence[Scalar]) -> Spatial:
 
 
 class Turn(NamedTuple):
-    """What a run of bodies does to the angular velocity before it: ω -> R^T ω + w, in the last body's frame."""
+    """How a run of bodies changes the angular velocity before it: ω -> R^T ω + w, in the last body's frame."""
 
     R: Mat
     w: Vec
@@ -125,7 +125,7 @@ class Segment(NamedTuple):
 
     @staticmethod
     def length(size: int) -> int:
-        """How many numbers `pack` gives."""
+        """The number of numbers that `pack` returns."""
         return 2 * size * size + 3 * size
 
 
@@ -356,7 +356,7 @@ def push(link, here, parent):
 
 @inward(start=lambda base: dict(F=Spatial.zero()))
 def transmit(link, here, children):
-    """F_i = (what moves body i) + sum Ad*_{f^-1} F: the wrench through joint i, in the body's frame"""
+    """F_i = (the wrench that moves body i) + sum Ad*_{f^-1} F: the wrench through joint i, in the body's frame"""
     f, _ = link.placed(here)
     F = here.moving + children.F
     return dict(F=f.Ad_inv_dual(F)), dict(wrench=link.body_frame().Ad_dual(F))

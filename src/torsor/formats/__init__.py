@@ -20,10 +20,10 @@ from torsor.validate import file_path, shown
 
 
 class Format(Protocol):
-    """What a format can do."""
+    """The interface of a format."""
 
     def decode(self, content: bytes, path: str) -> Model:
-        """The model in the content of a file; `path` is what messages call it."""
+        """The model in the content of a file; `path` is its name in messages."""
 
     def encode(self, model: Model) -> bytes:
         """The content of the file of a model."""

@@ -68,7 +68,7 @@ def compact(x: Array) -> Array:
 
 
 def decode(content: bytes, path: str) -> Model:
-    """The model in the content of a file; `path` is what messages call it."""
+    """The model in the content of a file; `path` is its name in messages."""
     try:
         return _model(memoryview(content))
     except TorsorError as error:

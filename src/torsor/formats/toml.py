@@ -63,7 +63,7 @@ from torsor.validate import brief, encodable, shown
 Table = dict[str, Any]
 UPPER = [0, 1, 2, 4, 5, 8]  # xx, xy, xz, yy, yz, zz of a tensor's nine numbers
 
-# The keys of each table, with what their values are.
+# The keys of each table, with the types of their values.
 NUMBERS = (int, float, list)
 MODEL_KEYS = {"name": str, "gravity": list, "allow_degenerate": bool} | {
     "body": list, "bodies": dict, "dh": dict, "frame": list, "frames": dict
@@ -99,7 +99,7 @@ MOST_TABLES = 1000  # more bodies or frames are written as columns: tomllib take
 
 
 def decode(content: bytes, path: str) -> Model:
-    """The model in the content of a file; `path` is what messages call it."""
+    """The model in the content of a file; `path` is its name in messages."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -113,7 +113,7 @@ def encode(model: Model) -> bytes:
 
 
 def read(text: str, path: str) -> Model:
-    """The model a TOML text describes; `path` is what messages call it."""
+    """The model that a TOML text describes; `path` is its name in messages."""
     try:
         return _model(_parsed(text))
     except TorsorError as error:

@@ -138,7 +138,7 @@ class Model:
 
         save(self, path)
 
-    # ---- what follows from the arrays ----
+    # ---- derived from the arrays ----
 
     @property
     def n(self) -> int:
@@ -167,7 +167,7 @@ class Model:
 
     @cached_property
     def children_count(self) -> Array:
-        """(n,): how many bodies hang on each body."""
+        """(n,): the number of bodies that hang on each body."""
         return _frozen(np.bincount(self.parent + 1, minlength=self.n + 1)[1:], np.int64)
 
     @cached_property

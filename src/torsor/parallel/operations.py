@@ -87,7 +87,7 @@ class RunOperations:
 
     turn: RunOperation  # -> Turn
     handle: RunOperation  # -> reactions, unit torques and the torque's wrench of the first joint
-    condense: RunOperation  # -> Segment, and what is kept
+    condense: RunOperation  # -> Segment, and the kept values
     release: RunOperation  # -> acceleration of the last body, joint accelerations
     settle: Operation  # -> joint accelerations
     kept: int  # numbers kept between `condense` and `release`
@@ -275,9 +275,9 @@ def side_load(numbers: Sequence[Scalar]) -> Side:
 class TreeOperations:
     compose: Operation  # Turns -> Turn
     spread: Operation  # Turns, ω before the first -> ω before each
-    join: Operation  # Segments -> Segment, and what was eliminated
+    join: Operation  # Segments -> Segment, and the eliminated reactions
     start: Operation  # the whole chain, the base's acceleration -> lambda at the base
-    split: Operation  # what was eliminated, lambda at both ends -> lambda before each
+    split: Operation  # the eliminated reactions, lambda at both ends -> lambda before each
     measure: Operation  # Segments with the logarithms of their pivots -> Segment, logarithm
     total: Operation  # the whole chain -> log det M
 

@@ -3,7 +3,7 @@
     Operation   a pure function of a few numbers, written over any scalar
     Task        one operation on many lanes, and where each lane reads and writes
     Level       tasks that may all run at once
-    Schedule    levels in order, the buffers they work on, and what these hold at the start
+    Schedule    levels in order, the buffers they work on, and the initial contents of these
 
 A buffer is a flat row of numbers.  Lane l finds entry (i, j, ...) of an operand at
 
@@ -127,7 +127,7 @@ class Schedule:
 
     @property
     def depth(self) -> int:
-        """How many levels there are: on a GPU, launches."""
+        """The number of levels: on a GPU, of launches."""
         return len(self.levels)
 
     @property

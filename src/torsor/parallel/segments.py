@@ -27,7 +27,7 @@ from torsor.parallel.solver import alike, check_inertias
 Array = NDArray[Any]
 
 INPUTS = ("q", "v", "tau")
-FEWEST_LANES = 4  # with two, the segments would not make up for their operations
+FEWEST_LANES = 4  # with two, the segments would not make up for their additional operations
 LENGTH = 128  # most bodies per segment: the values kept for a block of segments have to stay in the cache
 HEAD = 4  # bodies next to the base that may be of other kinds than those that follow
 PERIOD = 16  # the longest repeating pattern of kinds

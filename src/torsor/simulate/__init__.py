@@ -1,7 +1,7 @@
 """Simulation: integrators, forces, trajectories, recording.
 
 simulation   Simulation and simulate: the entry points
-forces       what drives the joints;  references: motions to follow
+forces       forces on the joints;  references: motions to follow
 motion       the right-hand side
 integrators  the methods by name: runge_kutta, adams (made of stages, which may be fused), radau; structure (fixed step)
 hermite      dense output;  coordinates: dq/dt = N(q) v

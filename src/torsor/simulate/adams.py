@@ -39,7 +39,7 @@ class Adams(Staged):
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         super().__init__(motion, t, q, v, settings, HIGHEST + 2, 3, first=HIGHEST, order=1)
         self._tableau = _compiled_tableau()
-        self.k = self.known = 1  # order of the predictor, and how many rates there are
+        self.k = self.known = 1  # order of the predictor, and the number of known rates
         self.times = np.full(HIGHEST, t)
 
     @property

@@ -40,7 +40,7 @@ MOST_NUMBERS = 2**31  # along an axis: more is damage
 
 
 class RecordingError(TorsorError):
-    """A trajectory file that cannot be written, read or continued; the message says what is still there."""
+    """A trajectory file that cannot be written, read or continued; the message says what can still be read."""
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,8 @@ class Stages:
 
 
 class Staged(Stepper):
-    """A method whose steps are s stages, those before `first` given, with r estimates of the error; `order` is that of
-    its first step.
+    """A method whose steps are s stages, with r estimates of the error; stages before `first` are given, and `order` is
+    the order of its first step.
     """
 
     def __init__(

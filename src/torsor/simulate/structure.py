@@ -28,7 +28,7 @@ ITERATIONS = 100
 
 
 class Symplectic(FixedStep):
-    """What methods made of variational steps share: they carry the momenta p = M v, on the Lie groups of the joints.
+    """The base of methods made of variational steps: they carry the momenta p = M v, on the Lie groups of the joints.
 
     There are two such steps, each the adjoint of the other: one takes the Lagrangian at its beginning, one at its end
     (`algorithms/discrete_mechanics.py`). Both are implicit in the velocity x, which is constant over the step, and are

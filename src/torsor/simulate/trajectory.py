@@ -56,7 +56,7 @@ class Trajectory:
     def __len__(self) -> int:
         return len(self.t)
 
-    # ---- what follows from the rows ----
+    # ---- derived from the rows ----
 
     @cached_property
     def kinetic_energy(self) -> Array:
