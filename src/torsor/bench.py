@@ -1,4 +1,4 @@
-"""The command `torsor bench` where there is no checkout: forward dynamics beside that of what else is installed.
+"""The command `torsor bench` without a checkout: forward dynamics, compared with other installed libraries.
 
 The folder `bench/` of a checkout measures more, and more carefully.
 """
@@ -24,12 +24,12 @@ AGREE = 1e-8  # relative: the same problem is solved
 
 
 def installed_peers() -> dict[str, Callable[[Model, Array, Array, Array], Callable[[], Any]]]:
-    """By name: what prepares a peer's call for a model and its states."""
+    """By name: the function that prepares a peer's call for a model and its states."""
     return {"Pinocchio": _pinocchio} if find_spec("pinocchio") else {}
 
 
 def forward_dynamics_times(model: Model, states: int) -> list[float]:
-    """Seconds a state, in calls of `states` states: torsor, then each installed peer, on one core."""
+    """Seconds per state, in calls of `states` states: torsor, then each installed peer, on one core."""
     rng = np.random.default_rng(0)
     q, v, tau = (rng.normal(size=(states, model.nv)) for _ in range(3))
     program, out = dynamics.compile(model, dynamics.forward_dynamics), np.empty((states, model.nv))

@@ -1,6 +1,6 @@
 """The command `torsor`.
 
-Exit codes: 0 all well; 1 torsor refused or a check failed (the reason is on stderr); 2 the command line is
+Exit codes: 0 success; 1 torsor refused or a check failed (the reason is on stderr); 2 the command line is
 wrong; 130 interrupted, and a recorded run can be resumed.
 """
 
@@ -49,7 +49,7 @@ from torsor.validate import chosen, integer, number
 FAILED, INTERRUPTED = 1, 130
 MOST_BRANCHES = 60  # bodies shown in a tree
 
-# What a run needs to be told again when it is resumed, as typed.
+# The options, as typed, that a run needs again when it is resumed.
 PROBLEM = ("model", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity")
 
 # Where the free falls of the zoo begin, if not in the neutral configuration (Saha 2001, Table II).
@@ -87,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
     bench_parser = _add(commands, "bench", bench, "measure this machine, against the peers that are installed")
     bench_parser.add_argument("names", nargs="*", metavar="NAME", help="some of the benchmarks of the checkout")
     bench_parser.add_argument("--short", action="store_true", help="only compare forward dynamics, in seconds")
-    bench_parser.add_argument("--states", type=int, default=4096, help="states a call (default %(default)s)")
+    bench_parser.add_argument("--states", type=int, default=4096, help="states per call (default %(default)s)")
     view_parser = _add(commands, "view", view, "play a recorded trajectory in the browser")
     view_parser.add_argument("trajectory", type=Path, metavar="FILE", help="a file made with --record or .save()")
     view_parser.add_argument("--out", type=Path, metavar="PAGE.html", help="write the page here instead of opening it")
@@ -325,7 +325,7 @@ def info(options: argparse.Namespace) -> int:
 
 
 def _tree(model: Model) -> Tree:
-    """The bodies as they hang on each other."""
+    """The tree of the bodies."""
     root = Tree("[dim]base[/]")
     branches = {-1: root}
     for i in range(min(model.n, MOST_BRANCHES)):
@@ -360,7 +360,7 @@ def papers(options: argparse.Namespace) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """The benchmarks of the checkout, if this is one; else a short one."""
+    """Run the benchmarks of the checkout if there is one, else a short one."""
     script = Path(torsor.__file__).parents[2] / "bench" / "run.py"
     if script.is_file() and not options.short:
         return subprocess.run([sys.executable, str(script), *options.names], check=False).returncode
@@ -368,11 +368,11 @@ def bench(options: argparse.Namespace) -> int:
 
     integer("--states", options.states, least=1)
 
-    table = RichTable("forward dynamics of", "states a call", "torsor", *installed_peers(), box=None)
+    table = RichTable("forward dynamics of", "states per call", "torsor", *installed_peers(), box=None)
     for name in ("stanford", "puma560", "panda"):
         for states in (1, options.states):
             times = forward_dynamics_times(zoo.get(name), states)
-            table.add_row(name, str(states), *(f"{1e9 * seconds:.0f} ns a state" for seconds in times))
+            table.add_row(name, str(states), *(f"{1e9 * seconds:.0f} ns per state" for seconds in times))
     out.print(table)
     return 0
 

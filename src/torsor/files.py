@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and every failure is a TorsorError that names the file."""
+"""Files are written completely or not at all, and every failure is a TorsorError that names the file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torsor.validate import file_path
 
 
 def write_whole(path: Any, content: bytes, error: type[TorsorError] = ArgumentError) -> Path:
-    """Write a file aside and rename it, so that a failure leaves what was there before, and nothing new."""
+    """Write a temporary file and rename it, so that a failure leaves the old file, and nothing new."""
     path = file_path("path", path)
     try:
         if path.exists() and not path.is_file():  # a pipe or a terminal cannot be replaced
@@ -39,7 +39,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def read_whole(path: Any, error: type[TorsorError] = ArgumentError, *, magic: bytes = b"", kind: str = "") -> bytes:
-    """The content of a file, which must begin with `magic`: what is not a `kind` is refused before it is read."""
+    """The content of a file, which must begin with `magic`: a file of another kind is refused before it is read."""
     path = file_path("path", path)
     try:
         with open(path, "rb") as file:

@@ -1,7 +1,7 @@
 """The groups SO(3) and SE(3) and their algebras, over any scalar (see `torsor.linalg`).
 
-Every function takes and returns what its caller uses: `Vec` and `Mat` inside torsor, NumPy arrays with
-leading batch axes, lists of mpmath numbers (object arrays come back) or CasADi matrices outside it.
+Every function returns the kind of array that its caller passes: `Vec` and `Mat` inside torsor; outside, NumPy arrays
+with leading batch axes, lists of mpmath numbers (object arrays are returned) or CasADi matrices.
 
     exp_so3, log_so3        rotation vector <-> rotation matrix
     exp_se3, log_se3        twist (omega, v) <-> 4x4 transform
@@ -111,11 +111,11 @@ def rodrigues(axis: Vec, c: Scalar, s: Scalar) -> Mat:
 
 
 def _sinc_half(theta2: Scalar) -> tuple[Scalar, Scalar]:
-    """(sin(t/2) / t, cos(t/2)) as functions of t^2: the one pair of trigonometric calls of an exponential."""
+    """(sin(t/2) / t, cos(t/2)) as functions of t^2: the only pair of trigonometric calls of an exponential."""
     zero = theta2 == 0
     theta = sqrt(where(zero, theta2 + 1.0, theta2))
     half = theta * 0.5
-    # at zero the angle in hand is 1, and the limits stand in for what was computed
+    # at zero the angle is replaced by 1, and the limits replace the computed values
     return where(zero, theta2 + 0.5, sin(half) / theta), where(zero, theta2 + 1.0, cos(half))
 
 
@@ -142,7 +142,7 @@ def quaternion_to_matrix(q: Vec) -> Mat:
 
 
 def rotation_of(q: Vec) -> Mat:
-    """`quaternion_to_matrix` of a quaternion whose square can be taken: of about unit length."""
+    """`quaternion_to_matrix` of a quaternion of about unit length, whose square does not overflow or vanish."""
     w, x, y, z = q
     scale = 2.0 / dot(q, q)
     x2, y2, z2 = x * scale, y * scale, z * scale
@@ -157,7 +157,7 @@ def rotation_of(q: Vec) -> Mat:
 
 @_arrays(1)
 def unit_quaternion(q: Vec) -> Vec:
-    """q / |q|, of any length but zero."""
+    """q / |q|, for any length but zero."""
     q = q * down_scale(q)
     return q * (1.0 / sqrt(dot(q, q)))
 
@@ -210,10 +210,10 @@ def log_quaternion(q: Vec) -> Vec:
     return v * where(q[0] < 0, -scale, scale)
 
 
-# Without a question asked, which compiled code could not answer ----------------------------------------------
+# Without branches, which compiled code does not have ---------------------------------------------------------
 
-# The squares of turns: below the first an angle is no different from zero; up to the second, a whole turn, the series
-# of `stumpff` are good to the last digits, and beyond it they are made NaN.
+# Squares of angles.  Below the first, an angle cannot be told from zero.  Up to the second, a whole turn, the series
+# of `stumpff` are accurate to the last digits; beyond it they give NaN.
 TINY, WHOLE_TURN, TERMS = 1e-30, 40.0, 18
 
 
@@ -226,7 +226,7 @@ def straight_exp_quaternion(w: Vec) -> Vec:
 def stumpff(x: Scalar) -> list[Scalar]:
     """c_k = sum_j (-x)^j / (2j + k)! for k = 2 ... 5; with x = t^2, c2 = (1 - cos t)/t^2, c3 = (t - sin t)/t^3, ...
 
-    1/k! - c_k = x c_{k+2} loses digits read from left to right, and none the other way.
+    1/k! - c_k = x c_{k+2} loses digits when c_{k+2} is computed from c_k, and none the other way.
     """
     inside = sqrt(WHOLE_TURN - x)
     c4, c5 = (inside / inside / math.factorial(2 * TERMS + k) for k in (4, 5))  # NaN outside

@@ -1,11 +1,11 @@
 """Small vectors and matrices over any scalar.
 
-A scalar is whatever can be added and multiplied: a float, a NumPy array (one number a state), an mpmath
-number, a CasADi symbol, or the compiler's own expression (`torsor.compiler.tape.Expr`).  Everything here is
-written with those operations alone, so an algorithm written once runs on all of them.
+A scalar is anything that can be added and multiplied: a float, a NumPy array (one number per state), an mpmath
+number, a CasADi symbol, or the compiler's own expression (`torsor.compiler.tape.Expr`).  Everything here uses
+only those operations, so an algorithm written once runs on all of them.
 
-Literal zeros and ones are written as `0.0` and `1.0`; symbolic scalars drop them on sight, and so the
-structure of a formula (an axis along z, a massless body) becomes the structure of the compiled code.
+Literal zeros and ones are written as `0.0` and `1.0`; symbolic scalars drop them.  So the structure of a
+formula (an axis along z, a massless body) becomes the structure of the compiled code.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ sin, cos, sqrt, _log, atan2 = map(_function, ("sin", "cos", "sqrt", "log", "atan
 
 
 def log(x: Scalar) -> Scalar:
-    """The natural logarithm; of a plain number that has none, what IEEE arithmetic says."""
+    """The natural logarithm; for a plain number without one, the IEEE result."""
     if isinstance(x, float | int) and x <= 0:
         return -math.inf if x == 0 else math.nan
     return _log(x)
@@ -68,9 +68,9 @@ def maximum(x: Scalar, y: Scalar) -> Scalar:
 
 
 def down_scale(xs: Sequence[Scalar]) -> Scalar:
-    """A power of two that brings the largest of some numbers into [2, 4): squares neither overflow nor vanish then.
+    """A power of two that brings the largest of some numbers into [2, 4), so that squares neither overflow nor vanish.
 
-    It is exact, so that numbers of the usual size give the same bits with and without it.
+    Scaling by it is exact, so numbers of the usual size give the same bits with and without it.
     """
     largest = abs(xs[0])
     for x in xs[1:]:
@@ -80,7 +80,7 @@ def down_scale(xs: Sequence[Scalar]) -> Scalar:
     if isinstance(largest, np.ndarray | np.generic):
         power = np.minimum(2 - np.frexp(largest)[1], np.finfo(largest.dtype).maxexp - 1)
         return np.ldexp(np.ones_like(largest), power)
-    return largest.down_scale() if hasattr(largest, "down_scale") else 1.0  # mpmath and CasADi overflow nowhere near
+    return largest.down_scale() if hasattr(largest, "down_scale") else 1.0  # mpmath and CasADi do not overflow here
 
 
 def where(condition: Any, yes: Scalar, no: Scalar) -> Scalar:
@@ -111,7 +111,7 @@ class Vec(tuple):
     """A vector: a tuple of scalars that adds, scales and crosses."""
 
     __slots__ = ()
-    __array_ufunc__ = None  # an array on the left is a scalar to us, never a vector
+    __array_ufunc__ = None  # an array on the left is treated as a scalar, never as a vector
 
     def __new__(cls, *xs: Scalar) -> Vec:
         return super().__new__(cls, xs)
@@ -224,7 +224,7 @@ def factor(A: Mat) -> tuple[list[list[Scalar]], list[Scalar]]:
 
 
 def quotient(x: Scalar, d: Scalar) -> Scalar:
-    """x / d, of plain numbers too as IEEE arithmetic has it: the caller finds a singular matrix by its pivots."""
+    """x / d with the IEEE result for plain numbers too: the caller detects a singular matrix by its pivots."""
     return x * math.inf if is_literal(d, 0.0) else x / d
 
 

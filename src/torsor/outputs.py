@@ -1,7 +1,7 @@
-"""What goes into an algorithm and what comes out of it: where numbers belong, and how they are collected.
+"""Inputs and outputs of an algorithm: where numbers belong, and how they are collected.
 
-An input belongs to a place of the machine: coordinates, freedoms, bodies or the base.  An output is a type that owns
-its shape, how it is collected from what the passes keep, and where loops put its entries.
+An input belongs to a place of the machine: coordinates, freedoms, bodies or the base.  An output is a type that defines
+its shape, how it is collected from the values that the passes keep, and where loops put its entries.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Place(NamedTuple):
     """Where the numbers of an input belong."""
 
     shape: Callable[[Model], tuple[int, ...]]  # of the input, for one state
-    count: Callable[[Joint], int]  # how many of the numbers belong to a body with this joint
-    starts: Callable[[Model], Array]  # (n + 1,) where along the first axis those of each body begin
+    count: Callable[[Joint], int]  # the number of values that belong to a body with this joint
+    starts: Callable[[Model], Array]  # (n + 1,) where the values of each body begin along the first axis
     wrap: Callable[[Iterable[Scalar]], Any]  # the numbers of a body as its steps see them
     rank: int = 1
 
@@ -81,12 +81,12 @@ Entry = Any  # the shape of what one body keeps, or of what arrives at the base;
 
 @dataclass(frozen=True)
 class Output:
-    """What comes out under a name that steps keep."""
+    """An output, collected from the values that steps keep under a name."""
 
     name: str
 
     def collect(self, walk: Walk) -> Any:
-        """From a finished walk over a machine."""
+        """Collect the output from a finished walk over a machine."""
         raise NotImplementedError
 
     def shape(self, model: Model, entry: Entry) -> tuple[int, ...]:
@@ -165,7 +165,7 @@ class PerBody(Output):
 
 
 class AtBase(Output):
-    """What the last pass hands to the base; several names, separated by spaces, come as a tuple."""
+    """Values that the last pass hands to the base; several names, separated by spaces, give a tuple."""
 
     def collect(self, walk: Walk) -> Any:
         values = tuple(walk.arrived[name] for name in self.name.split())
@@ -179,14 +179,14 @@ class AtBase(Output):
 
 
 class Climbs(Output):
-    """Made by climbs to the base (`torsor.sweeps.Columns`)."""
+    """An output made by climbs to the base (`torsor.sweeps.Columns`)."""
 
     def rank(self, entry: Entry) -> int:
         return 2
 
 
 class Path(Climbs):
-    """The columns along the way from a frame to the base: the 6 x nv Jacobian of something."""
+    """The columns along the path from a frame to the base: a 6 x nv Jacobian."""
 
     def collect(self, walk: Walk) -> list[list[Scalar]]:
         columns: list[Sequence[Scalar]] = [(0.0,) * 6] * walk.first[-1]
@@ -216,10 +216,10 @@ class Matrix(Climbs):
         return {("out", r): x for r, x in enumerate(keep.get(self.name, ()))}
 
     def packing(self, spreads: bool) -> str:
-        """How much of the matrix the columns are, where they spread outward or not: see `torsor.compiler.packing`."""
+        """Which part of the matrix the columns hold, with or without outward spread: see `torsor.compiler.packing`."""
         raise NotImplementedError
 
-    symmetric = False  # no body after a column's own is asked
+    symmetric = False  # bodies after a column's own are not used
 
 
 class Symmetric(Matrix):
@@ -273,7 +273,7 @@ class Gram(Matrix):
         return Mat.symmetric(lambda i, j: self._along(ways[i], ways[j]), len(ways))
 
     def _along(self, one: Mapping[int, Keep], other: Mapping[int, Keep]) -> Scalar:
-        """sum u x over the freedoms on both ways."""
+        """sum u x over the freedoms on both paths."""
         total: Scalar = 0.0
         for i in sorted(one.keys() & other.keys()):
             for u, x in zip(one[i][self.name], other[i][self.other]):

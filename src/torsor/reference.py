@@ -1,6 +1,6 @@
 """The reference engine: an algorithm run step by step on plain scalars.  Slow, obvious, the oracle of every test.
 
-The scalars are whatever comes in: floats, longdoubles, mpmath numbers, CasADi symbols.
+The inputs determine the scalars: floats, longdoubles, mpmath numbers, CasADi symbols.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def evaluate(algorithm: Algorithm, model: Model, inputs: Mapping[str, Sequence[S
              number: Callable[[float], Scalar] = float) -> Any:  # fmt: skip
     """The output of an algorithm at one state: a scalar, a list or nested lists, as its type says.
 
-    `inputs` are flat sequences by name (external: six numbers per body); `number` makes the model's constants;
+    `inputs` are flat sequences by name (external: six numbers per body); `number` converts the model's constants;
     `frame` is that of a Jacobian.
     """
     parent = model.parent.tolist()
@@ -31,7 +31,7 @@ def evaluate(algorithm: Algorithm, model: Model, inputs: Mapping[str, Sequence[S
 
 
 def base_of(gravity: Sequence[Scalar], acceleration: Sequence[Scalar] | None = None) -> Here:
-    """What the steps know of the base."""
+    """The values that the steps know at the base."""
     base = Here(gravity=Vec.of(gravity))
     if acceleration is not None:
         base.acceleration = Spatial.of(acceleration)

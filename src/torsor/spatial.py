@@ -4,8 +4,8 @@ House notation (Ploen & Park 1999): a pose f = (R, p) takes child coordinates to
 V = (omega, v) is a twist, F = (moment, force) a wrench, J a 6x6 inertia; Ad_{f^-1} moves a twist from
 parent to child, its transpose moves a wrench from child to parent.
 
-A pose is a `Rigid` (any R and p), a `Screw` (a turn about a coordinate axis and a shift along it: what
-Denavit-Hartenberg links are made of, at half the cost) or a `Product` of those.
+A pose is a `Rigid` (any R and p), a `Screw` (a turn about a coordinate axis and a shift along it: the part of a
+Denavit-Hartenberg link, at half the cost) or a `Product` of those.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def ad_dual(V: Spatial, F: Spatial) -> Spatial:
 class Inertia(NamedTuple):
     """A symmetric 6x6 matrix [[J, H], [H^T, M]]: a rigid, composite or articulated inertia.
 
-    J and M are symmetric and built with each off-diagonal entry computed once, so that the matrix stays
-    symmetric to the last bit: left to drift, long chains lose half their digits.
+    J and M are symmetric, and each off-diagonal entry is computed once, so that the matrix stays symmetric
+    to the last bit.  Without that, long chains lose half their digits.
     """
 
     J: Mat
@@ -129,7 +129,7 @@ class Inertia(NamedTuple):
 
 
 class Subspace(NamedTuple):
-    """S, the directions a joint moves in: one twist a degree of freedom, in the child's frame."""
+    """S, the directions a joint moves in: one twist per degree of freedom, in the child's frame."""
 
     columns: tuple[Spatial, ...]
 
@@ -149,17 +149,17 @@ class Subspace(NamedTuple):
         return Mat.symmetric(lambda i, j: pair(self.columns[i], self.columns[j]), len(self.columns))
 
     def dual(self) -> Subspace:
-        """T = S (S^T S)^-1, with T^T S = 1: the wrenches of unit torques that no reaction adds to."""
+        """T = S (S^T S)^-1, with T^T S = 1: the wrenches of unit torques without any reaction."""
         square = factor(self.gram())
         rows = [solve(square, row) for row in zip(*(s.coordinates for s in self.columns))]
         return Subspace(tuple(Spatial.of(column) for column in zip(*rows)))
 
     @property
     def axes(self) -> tuple[int | None, ...]:
-        """For each column, the coordinate it is the unit vector of, or None.
+        """For each column, the coordinate whose unit vector it is, or None.
 
-        What a joint does along such a coordinate is known in advance, and is then written as a number or
-        left out, not computed: a third of the multiplications of an articulated-body sweep.
+        The effect of a joint along such a coordinate is known in advance.  It is written as a number or left out, not
+        computed: this saves a third of the multiplications of an articulated-body sweep.
         """
         return tuple(_unit_coordinate(column.coordinates) for column in self.columns)
 

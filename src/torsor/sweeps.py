@@ -5,16 +5,16 @@ An algorithm is a few passes along the tree of bodies.  A pass calls one *step* 
     step(link, here, near) -> hand, keep
 
     link   the body's constants (`torsor.model.links.Link`)
-    here   the body's own q, v, tau, ... and whatever earlier passes kept there
-    near   what the neighbour handed on: the parent in an `outward` pass, the sum over the children in an
-           `inward` one; at the base or at a tip, what the pass starts with
-    hand   a dict: what is handed on         keep   a dict: what is kept here for later passes
+    here   the body's own q, v, tau, ... and the values that earlier passes kept there
+    near   the values handed on by the neighbour: the parent in an `outward` pass, the sum over the children in an
+           `inward` one; at the base or at a tip, the start values of the pass
+    hand   a dict: values to hand on         keep   a dict: values to keep here for later passes
 
 Matrices need one more pass: `columns` starts at one degree of freedom, climbs to the base, and may then
 spread outward over the tree; it is repeated for every degree of freedom, or for one chosen body.
 
-A step is a pure function over scalars of any type and never asks what they are.  `run` below interprets an
-algorithm on plain numbers; `torsor.compiler` runs the very same steps on symbols and compiles what they did.
+A step is a pure function over scalars of any type and never tests their type.  `run` below interprets an
+algorithm on plain numbers; `torsor.compiler` runs the same steps on symbols and compiles the recorded operations.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Step = Callable[[Link, Any, Any], tuple[dict[str, Any], dict[str, Any]]]
 
 
 class Here(SimpleNamespace):
-    """What is known at one body, or at the base.  What may be there or not reads as None if it is not."""
+    """The known values at one body, or at the base.  An optional value that is missing reads as None."""
 
     OPTIONAL = frozenset(("v", "tau", "qdd", "b", "external", "acceleration", "E", "W", "phi", "side"))
 
@@ -51,17 +51,17 @@ class Sweep:
     """A pass over all bodies, from the base outward or from the tips inward."""
 
     step: Step
-    start: Callable[[Any], dict[str, Any]]  # base -> what the first body of the pass is handed
+    start: Callable[[Any], dict[str, Any]]  # base -> the values handed to the first body of the pass
     outward: bool
 
 
 @dataclass(frozen=True)
 class Columns:
-    """For each degree of freedom: climb from its body to the base, then (perhaps) spread outward over all.
+    """For each degree of freedom: climb from its body to the base, then optionally spread outward over all bodies.
 
-    `start(link, here, k)` is the step at the body the climb begins with, for its k-th freedom (in a "path", k is the
-    placement of a frame on that body); `climb` the step at the bodies above it.  `outward` reads what these kept, which
-    is `rest(nv)` off the way.
+    `start(link, here, k)` is the step at the first body of the climb, for its k-th freedom (in a "path", k is the
+    placement of a frame on that body).  `climb` is the step at the bodies between it and the base.  `outward` reads the
+    values that these kept; at bodies off the path it reads `rest(nv)`.
     """
 
     start: Step
@@ -71,25 +71,25 @@ class Columns:
 
 
 def outward(start: Callable[[Any], dict[str, Any]]) -> Callable[[Step], Sweep]:
-    """A pass from the base to the tips; `start(base)` is what the base hands to the first bodies."""
+    """A pass from the base to the tips; `start(base)` are the values that the base hands to the first bodies."""
     return lambda step: Sweep(step, start, outward=True)
 
 
 def inward(start: Callable[[Any], dict[str, Any]]) -> Callable[[Step], Sweep]:
-    """A pass from the tips to the base; `start(base)` is zero: what a body without children is handed."""
+    """A pass from the tips to the base; `start(base)` is zero, the values handed to a body without children."""
     return lambda step: Sweep(step, start, outward=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Algorithm:
-    """Passes and what comes out of them.
+    """Passes and their output.
 
-    inputs     the names of the arrays it takes: q, v, tau, ... (`torsor.outputs.PLACES`); `options` may be left out
+    inputs     the names of the arrays it takes: q, v, tau, ... (`torsor.outputs.PLACES`); `options` are optional
     passes     `Sweep`s, perhaps followed by one `Columns`
-    output     what comes out (`torsor.outputs`)
-    then       the result as a function of (that output, the walk); a matrix has it in straight-line code only
+    output     the type of the output (`torsor.outputs`)
+    then       the result as a function of (that output, the walk); for a matrix in straight-line code only
     inverts    the mass matrix must be regular
-    torques_only   only joint torques and accelerations come out: mass may be regrouped
+    torques_only   the outputs are joint torques and accelerations only: mass may be regrouped
     """
 
     name: str
@@ -103,7 +103,7 @@ class Algorithm:
 
     @property
     def has_loops(self) -> bool:
-        """n^2 numbers are more than a sweep hands on."""
+        """Whether loop kernels exist: a sweep does not hand on as many as n^2 numbers."""
         return self.then is None or not isinstance(self.output, Matrix)
 
     @property
@@ -120,7 +120,7 @@ class Algorithm:
 
 
 def add(a: Any, b: Any) -> Any:
-    """The sum of two things handed on, entry by entry."""
+    """The sum of two handed-on values, entry by entry."""
     if isinstance(a, dict):
         return {k: add(a[k], b[k]) for k in a}
     if isinstance(a, tuple) and not hasattr(a, "__add__"):
@@ -137,7 +137,7 @@ def way_to_base(parent: Sequence[int], body: int) -> Iterator[int]:
 
 @dataclass
 class Walk:
-    """A walk over a machine, on whatever scalars `links` and `here` hold."""
+    """A walk over a machine, on the scalars that `links` and `here` hold."""
 
     links: Sequence[Link]
     parent: Sequence[int]
@@ -145,15 +145,15 @@ class Walk:
     here: Sequence[Here]
     frame: Frame | None = None  # where a path starts
     stage: Columns | None = None
-    arrived: dict[str, Any] = field(default_factory=dict)  # at the base, by the last inward pass
+    arrived: dict[str, Any] = field(default_factory=dict)  # values handed to the base by the last inward pass
 
     @cached_property
     def first(self) -> list[int]:
-        """The first freedom of every body, and the number of all."""
+        """The first freedom of every body, and the total number of freedoms."""
         return [0, *accumulate(link.joint.nv for link in self.links)]
 
     def sweep(self, pass_: Sweep) -> None:
-        """Run one pass; what it keeps is added to `here`."""
+        """Run one pass; the values it keeps are added to `here`."""
         links, parent, here, start = self.links, self.parent, self.here, pass_.start(self.base)
         if pass_.outward:
             handed: list[Any] = [None] * len(links)
@@ -171,7 +171,7 @@ class Walk:
         self.arrived = children.get(-1, start)
 
     def climb(self, body: int, k: Any) -> dict[int, dict[str, Any]]:
-        """One climb from freedom k of a body: what it keeps at each body on the way."""
+        """One climb from freedom k of a body: the values it keeps at each body on the path."""
         assert self.stage
         kept: dict[int, dict[str, Any]] = {}
         near, kept[body] = self.stage.start(self.links[body], self.here[body], k)
@@ -186,7 +186,7 @@ class Walk:
         return self.climb(self.frame.body, tip) if self.frame.body >= 0 else {}
 
     def columns(self) -> Iterator[tuple[int, int, Mapping[int, dict[str, Any]]]]:
-        """(freedom, its body, what is kept at each body) of the climbs from every freedom."""
+        """(freedom, its body, values kept at each body) for the climbs from every freedom."""
         assert self.stage
         for j, link in enumerate(self.links):
             for k in range(link.joint.nv):
@@ -206,7 +206,7 @@ class Walk:
 
 def run(algorithm: Algorithm, links: Sequence[Link], parent: Sequence[int], base: Here, here: Sequence[Here],
         frame: Frame | None = None) -> Any:  # fmt: skip
-    """Interpret an algorithm on whatever scalars `links` and `here` hold, and return its output."""
+    """Interpret an algorithm on the scalars that `links` and `here` hold, and return its output."""
     walk = Walk(links, parent, base, here, frame, algorithm.columns)
     for sweep in algorithm.sweeps:
         walk.sweep(sweep)

@@ -24,7 +24,7 @@ _short.maxlevel = 3
 
 
 def shown(x: Any) -> str:
-    """A value as messages show it: never long, and never an error itself."""
+    """A value in the form that messages show: never long, and never raising an error itself."""
     try:
         return _short.repr(x)
     except Exception:
@@ -32,7 +32,7 @@ def shown(x: Any) -> str:
 
 
 def brief(message: object) -> str:
-    """A message that quotes what it was given, cut in its middle if that is long."""
+    """A message that quotes its argument, cut in the middle if it is long."""
     text = str(message)
     return text if len(text) <= 1000 else f"{text[:500]} ... {text[-400:]}"
 
@@ -82,7 +82,7 @@ def integer_array(name: str, x: Any, dtype: Any) -> Array:
 
 
 def _masked(x: Any) -> bool:
-    """Is x a masked array, or a list of such? Nothing is one before numpy.ma is loaded, which takes its time."""
+    """Is x a masked array, or a list of such? Before numpy.ma is loaded, which is slow, there can be none."""
     ma = sys.modules.get("numpy.ma")
     if ma is None:
         return False
@@ -135,7 +135,7 @@ def check_memory(name: str, size: int) -> None:
 
 
 def _memory() -> int:
-    """The bytes of memory of this machine; where the system does not tell, as much as it can address."""
+    """The bytes of memory of this machine; if the system does not tell, as much as it can address."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -146,7 +146,7 @@ def _memory() -> int:
 
 
 def flag(name: str, x: Any) -> bool:
-    """x as True or False; nothing else is taken for one."""
+    """x as True or False; no other value is accepted."""
     if not isinstance(x, bool | np.bool_):
         raise ArgumentError(f"{name} must be True or False, not {shown(x)}")
     return bool(x)

@@ -1,12 +1,12 @@
 """Forward dynamics and M^-1 by articulated-body inertias (Ploen & Park 1999, Eqs 39-41; Featherstone 1983).
 
-Sweeping inward, each joint is eliminated: what the parent feels of a body through its free joint is
+An inward sweep eliminates each joint.  Through the free joint the parent feels the body's inertia as
 
     I^ = I - U D^-1 U^T,   U = I S,   D = S^T U,            the D being the pivots of M:  det M = prod det D.
 
 The accelerations A0 of all bodies with the joint accelerations set to zero come first (`newton_euler`);
-what is solved for here is the difference A - A0, so no bias acceleration appears and the same sweeps,
-without the first one, are M^-1 b.
+the sweeps here solve for the difference A - A0.  So no bias acceleration appears, and the same sweeps
+without the first one compute M^-1 b.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torsor.sweeps import Algorithm, Columns, Sweep, inward, outward
 def eliminate(S: Subspace, I: Inertia) -> tuple[Inertia, tuple[Spatial, ...], tuple]:
     """Free the joint: (I^, G, D) with G^T = D^-1 U^T and D factored.
 
-    Where S is a coordinate axis, I^ has a zero row and column there and G a one: written, not computed.
+    Where S is a coordinate axis, I^ has a zero row and column there and G has a one: these are set, not computed.
     """
     U = [I @ s for s in S.columns]
     D = factor(Mat.symmetric(lambda i, j: pair(U[i], S.columns[j]), len(U)))
@@ -37,7 +37,7 @@ def eliminate(S: Subspace, I: Inertia) -> tuple[Inertia, tuple[Spatial, ...], tu
 
 
 def pass_on(S: Subspace, G: Sequence[Spatial], F: Spatial, b: Vec) -> tuple[Spatial, Vec]:
-    """(F^, u): the force handed to the parent and what is left for the joint, u = b - S^T F, F^ = F + G u."""
+    """(F^, u): the force passed to the parent and the torque left for the joint, u = b - S^T F, F^ = F + G u."""
     u = b - S.T(F)
     for g, x in zip(G, u):
         F = F + g * x
@@ -45,7 +45,7 @@ def pass_on(S: Subspace, G: Sequence[Spatial], F: Spatial, b: Vec) -> tuple[Spat
 
 
 def lift(S: Subspace, G: Sequence[Spatial], D: tuple, F: Spatial, b: Vec) -> tuple[Spatial, Vec]:
-    """(F^, D^-1 u) of `pass_on`: the force handed to the parent and the joint's own share."""
+    """(F^, D^-1 u) of `pass_on`: the force passed to the parent and the joint's own share."""
     F, u = pass_on(S, G, F, b)
     return F, solve(D, u)
 
@@ -57,7 +57,7 @@ def drop(S: Subspace, G: Sequence[Spatial], x: Vec, A: Spatial) -> tuple[Spatial
     for axis, g, xi in zip(S.axes, G, x):
         if axis is None:
             qdd.append(xi - pair(g, A))
-        else:  # g[axis] = 1: the sum without it is the coordinate that this column alone makes
+        else:  # g[axis] = 1: the sum without this term is the coordinate that only this column contributes to
             others = Spatial.of(0.0 if k == axis else gk for k, gk in enumerate(g.coordinates))
             coordinates[axis] = xi - pair(others, A)
             qdd.append(coordinates[axis] - A.coordinates[axis])
@@ -77,7 +77,7 @@ def condense(link, here, children):
 
 @inward(start=lambda base: dict(log_det=0.0))
 def log_pivots(link, here, children):
-    """log det M = sum of log pivot, over all pivots kept on the way"""
+    """log det M = sum of log pivot, over all pivots kept by `condense`"""
     total = children.log_det
     for pivot in here.pivots:
         total = total + log(pivot)
@@ -104,10 +104,10 @@ def accelerate(link, here, parent):
 
 def unit_torques(take: Callable[[Any, Spatial, Vec], tuple[Spatial, dict[str, Any]]],
                  spread: Sweep | None = None) -> Columns:  # fmt: skip
-    """For each freedom: a unit torque there, none elsewhere, felt down to the base and perhaps then everywhere.
+    """For each freedom: a unit torque there and none elsewhere, carried to the base and, with `spread`, to all bodies.
 
-    Where an earlier pass has eliminated the joints, `take(here, F, b)` gives what one of them hands on of the force F
-    and what it keeps; `spread` finds the accelerations from the shares x among that.
+    An earlier pass has eliminated the joints.  `take(here, F, b)` gives the part of the force F that a joint passes on
+    and the values that it keeps.  `spread` finds the accelerations from the shares x among the kept values.
     """
 
     def on(link, here, F: Spatial, b: Vec):
@@ -145,8 +145,8 @@ inverse_mass_matrix = Algorithm(
     "inverse_mass_matrix", ("q",), (condense, unit_torques(innovation, accelerate)), Symmetric("qdd"),
     inverts=True, torques_only=True,
 )  # fmt: skip
-# The same as M^-1 = U^T D^-1 U, U the columns u (Ploen & Park's square factor without its root).  Nothing spreads, but
-# every entry is a sum over the freedoms that two ways to the base share: fewer operations where these are few.
+# The same as M^-1 = U^T D^-1 U, U the columns u (Ploen & Park's square factor without its root).  There is no outward
+# sweep.  Every entry is a sum over the freedoms that two paths to the base share: fewer operations where they are few.
 inverse_by_product = Algorithm(
     "inverse_mass_matrix", ("q",), (condense, unit_torques(innovation)), Gram("u", "x"),
     inverts=True, torques_only=True,

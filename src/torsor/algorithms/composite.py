@@ -1,4 +1,4 @@
-"""The mass matrix by composite rigid bodies, and its factor that keeps the zeros of a branching tree.
+"""The mass matrix by composite rigid bodies, and its factorization that keeps the zeros of a branching tree.
 
 M_ij = S_i^T Ad*_{f_ij^-1} I^c_j S_j,  I^c_j the inertia of body j and all it carries, as one rigid body
 (Walker & Orin 1982; Saha 2001, Eq. 6; Featherstone 2005 for the factor).
@@ -26,7 +26,7 @@ def compose(link, here, children):
 
 
 def rise(link, here, below):
-    """M_ij = S_i^T F, and F on to the parent."""
+    """M_ij = S_i^T F; F is passed on to the parent."""
     f, S = link.placed(here)
     return dict(F=f.Ad_inv_dual(below.F)), dict(M=S.T(below.F))
 
@@ -46,7 +46,7 @@ diagonal = Algorithm("diagonal", ("q",), (compose,), PerFreedom("diagonal"))  # 
 
 
 def dof_parents(parent: Sequence[int], freedoms: Sequence[int]) -> list[int]:
-    """The parent of every degree of freedom: the one before it on the way to the base, or -1."""
+    """The parent of every degree of freedom: the next one on the path to the base, or -1."""
     last: list[int] = []
     result: list[int] = []
     for p, nv in zip(parent, freedoms):

@@ -1,4 +1,4 @@
-"""The constraint force algorithm (Featherstone & Fijany 1999): the wrenches in the joints are what is solved for.
+"""The constraint force algorithm (Featherstone & Fijany 1999): it solves for the wrenches in the joints.
 
 A joint lets its body move along S and holds it with a reaction; the wrench it transmits is
 
@@ -6,18 +6,18 @@ A joint lets its body move along S and holds it with a reaction; the wrench it t
                                            T'_i = S (S^T S)^-1: I_X of Eq. 16 is the identity map,
 
 and with R orthonormal lambda = R^T f.  The lambda of all joints solve one block tridiagonal system (T2^T I^-1 T2 of
-Eq. 16), one block a joint.  Here it is written in link coordinates, and never assembled: a run of bodies between
-two joints enters it only by
+Eq. 16), one block per joint.  Here it is written in link coordinates and never assembled.  A run of bodies between
+two joints enters it only through
 
     alpha_1 =  C11 lambda_1   - C12 lambda_2 + c1       alpha = R^T Ad_{f^-1} A: how the body before a joint
     alpha_2 =  C12^T lambda_1 - C22 lambda_2 + c2       accelerates in the directions that joint holds
 
-(a two-handle articulated body), and two runs are joined by eliminating the lambda of the joint between them:
-one block pivot.  In which order is free, so that pairs, pairs of pairs, ... need log2 n rounds.  A run of one or
-a few bodies is condensed by articulated sweeps ("constrained dynamics"), runs are joined by their mobilities C
-("unconstrained minus immobilised dynamics"): the two sides of Eq. 8.
+(a two-handle articulated body).  Two runs are joined by eliminating the lambda of the joint between them: one block
+pivot.  The order is free: joining pairs, then pairs of pairs, ... takes log2 n rounds.  Articulated sweeps condense
+a run of one or a few bodies ("constrained dynamics"); the mobilities C join runs ("unconstrained minus immobilised
+dynamics").  These are the two sides of Eq. 8.
 
-Every function here is pure and pointwise, over scalars of any type.  `torsor.parallel` makes the schedule.
+Every function here is pure and pointwise, over scalars of any type.  `torsor.parallel` builds the schedule.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from torsor.outputs import PerBody
 from torsor.spatial import Inertia, Spatial, pair
 from torsor.sweeps import Algorithm, inward, outward
 
-# What a joint holds ------------------------------------------------------------------------------------------
+# Reactions of a joint ----------------------------------------------------------------------------------------
 
 
 class Handle(NamedTuple):
@@ -62,7 +62,7 @@ def combine(wrenches: Sequence[Spatial], factors: Sequence[Scalar]) -> Spatial:
 
 
 class Turn(NamedTuple):
-    """What a run of bodies does to the angular velocity before it: ω -> R^T ω + w, in the last body's frame."""
+    """How a run of bodies changes the angular velocity before it: ω -> R^T ω + w, in the last body's frame."""
 
     R: Mat
     w: Vec
@@ -101,12 +101,12 @@ class Segment(NamedTuple):
 
     @classmethod
     def nothing(cls, size: int) -> Segment:
-        """What may follow the last body: joined to it, it changes nothing."""
+        """The neutral segment: joined after the last body, it changes nothing."""
         zero = Vec.zero(size)
         return cls(Mat.identity(size), Mat.zero(size), Mat.zero(size), zero, zero)
 
     def pack(self) -> list[Scalar]:
-        """All numbers, those of the symmetric matrices once."""
+        """All numbers; each entry of a symmetric matrix appears once."""
         upper = [C[i][j] for C in (self.C11, self.C22) for i, j in _upper(len(self.c1))]
         return [*upper, *(x for row in self.C12 for x in row), *self.c1, *self.c2]
 
@@ -125,7 +125,7 @@ class Segment(NamedTuple):
 
     @staticmethod
     def length(size: int) -> int:
-        """How many numbers `pack` gives."""
+        """The number of numbers that `pack` returns."""
         return 2 * size * size + 3 * size
 
 
@@ -134,7 +134,7 @@ def _upper(size: int) -> list[tuple[int, int]]:
 
 
 class Run(NamedTuple):
-    """What the way back needs of a condensed run: at every body, at the first joint, and A0 of the last body."""
+    """What `release` needs of a condensed run: values at every body and at the first joint, and A0 of the last body."""
 
     bodies: list[dict[str, Any]]
     R: tuple[Spatial, ...]
@@ -154,8 +154,8 @@ def condense(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip: Seq
     w     the angular velocity before the run (None: M^-1 b only, no velocities)
     tip   the reactions of the joint after the run, and `load` the wrench of its torque, as the last body feels them
 
-    Outward, the accelerations A0 with no joint accelerating and no acceleration before the run.  Inward, joints are
-    eliminated as in `articulated`, for the forces that are there and for a unit of every reaction at the tip.
+    The outward sweep finds the accelerations A0, with no joint accelerating and no acceleration before the run.  The
+    inward sweep eliminates the joints as in `articulated`, for the given forces and for a unit of every tip reaction.
     """
     A0 = _bias(links, here, w)
     I, F, columns = Inertia.zero(), load, list(tip)
@@ -190,7 +190,7 @@ def condense(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip: Seq
 
 
 def _bias(links: Sequence[Link], here: Sequence[Any], w: Vec | None) -> Spatial:
-    """A0 of the last body; the wrenches of A0 stay at every body, those of its side branches added."""
+    """A0 of the last body; every body keeps the wrench of A0, with those of its side branches added."""
     if w is None:
         for h in here:
             h.W = None if h.side is None else h.side.F
@@ -205,7 +205,7 @@ def _bias(links: Sequence[Link], here: Sequence[Any], w: Vec | None) -> Spatial:
 
 
 def standing(w: Vec) -> dict[str, Any]:
-    """A body that turns with ω and does not accelerate, as `motion` wants it."""
+    """A body that turns with ω and does not accelerate, in the form that `motion` expects."""
     return dict(w=w, dw=Vec.zero(), a=Vec.zero(), Omega=spin(w, Vec.zero()))
 
 
@@ -276,7 +276,7 @@ def join(a: Segment, b: Segment) -> tuple[Segment, Joined]:
 
 
 def join_all(segments: Sequence[Segment]) -> tuple[Segment, list[Joined]]:
-    """A row of runs as one, by halves; what was eliminated, in the order of `reactions_between`."""
+    """A row of runs as one, joined by halves, and the eliminated reactions in the order of `reactions_between`."""
     if len(segments) == 1:
         return segments[0], []
     half = (len(segments) + 1) // 2
@@ -286,7 +286,7 @@ def join_all(segments: Sequence[Segment]) -> tuple[Segment, list[Joined]]:
 
 
 def reactions_between(joined: Sequence[Joined], count: int, first: Vec, last: Vec) -> list[Vec]:
-    """lambda before each of `count` runs, given it before the first and after the last."""
+    """lambda before each of `count` runs, given lambda before the first and after the last."""
     if count == 1:
         return [first]
     half = (count + 1) // 2
@@ -303,10 +303,10 @@ def first_reaction(whole: Segment, alpha: Vec) -> Vec:
 
 
 def release(links: Sequence[Link], run: Run, segment: Segment, first: Vec, last: Vec) -> tuple[list[Vec], Spatial]:
-    """The reactions at both ends being known: the joint accelerations of a run, and how its last body accelerates.
+    """The joint accelerations of a run and the acceleration of its last body, from the reactions at both ends.
 
-    Of the acceleration before the run only the part the first joint holds is known; the rest, S s, appears in
-    that joint's own acceleration, which is too large by s until `settle` subtracts it.
+    Only that part of the acceleration before the run is known which the first joint constrains.  The rest, S s, appears
+    in that joint's own acceleration, which is too large by s until `settle` subtracts it.
     """
     alpha = segment.C11 @ first - segment.C12 @ last + segment.c1
     A = combine(run.R, alpha)
@@ -334,9 +334,9 @@ def settle(torques: Sequence[Spatial], A: Spatial, qdd: Sequence[Scalar]) -> Vec
 def log_product(pivots: Sequence[Scalar]) -> Scalar:
     """log det M is the sum of the logarithms of all pivots.
 
-    Let every run float where its first joint would hold it: its mass matrix has the pivots of `condense`.  To hold
-    them all divides nothing off and multiplies by the determinant of the system that the reactions solve
-    (det M = det G det H22, Fixman 1974), whose pivots are those of `join`, and of C11 of the whole chain.
+    Let every run float in the directions that its first joint constrains: its mass matrix has the pivots of `condense`.
+    Constraining all runs again multiplies the determinant by that of the system which the reactions solve
+    (det M = det G det H22, Fixman 1974).  The pivots of that system are those of `join`, and of C11 of the whole chain.
     """
     total: Scalar = 0.0
     for pivot in pivots:
@@ -356,7 +356,7 @@ def push(link, here, parent):
 
 @inward(start=lambda base: dict(F=Spatial.zero()))
 def transmit(link, here, children):
-    """F_i = (what moves body i) + sum Ad*_{f^-1} F: the wrench through joint i, in the body's frame"""
+    """F_i = (the wrench that moves body i) + sum Ad*_{f^-1} F: the wrench through joint i, in the body's frame"""
     f, _ = link.placed(here)
     F = here.moving + children.F
     return dict(F=f.Ad_inv_dual(F)), dict(wrench=link.body_frame().Ad_dual(F))

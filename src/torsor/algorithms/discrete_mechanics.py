@@ -1,18 +1,19 @@
-"""Mechanics in steps: what a variational integrator on the groups of the joints is made of.
+"""Discrete mechanics: the parts of a variational integrator on the Lie groups of the joints.
 
-A joint at q moves along a constant velocity v for the time h to q [+] h v: on the rotations or the rigid motions if
-it has a quaternion, by plain addition if not (there ad = 0 and Ad = dexp = 1 below): `retract`, `carried` and
-`averaged` of its class. With L = T - U, let
+A joint at q moves with constant velocity v for the time h to q [+] h v. If the joint has a quaternion, it moves on the
+group of rotations or of rigid motions; if not, [+] is plain addition, and ad = 0 and Ad = dexp = 1 below. These are
+`retract`, `carried` and `averaged` of the joint's class. With L = T - U, let
 
     F = dL/dq       along the joint's directions, in the body's frame ("left-trivialised").
 
-In V_i = Ad_{f^-1} V_parent + S v, joint k of body i turns the first term and, where S depends on q, S itself. All that
-hangs on the body moves along, so that, with P its momentum and W its weight, both summed over what it carries,
+In V_i = Ad_{f^-1} V_parent + S v, joint k of body i turns the first term and, where S depends on q, S itself. All
+bodies that it carries move along. With P its momentum and W its weight, both summed over the bodies it carries,
 
     F_k = <P, ad_{Ad_{f^-1} V_parent} S_k + dS/dq_k v> + <W, S_k>.
 
-Two kinds of step, each the other's adjoint, take L at the beginning and at the end (N. Bou-Rabee, J. E. Marsden,
-Hamilton-Pontryagin integrators on Lie groups, Found. Comput. Math. 9, 2009). With y = h v and p the momenta,
+There are two kinds of step, each the other's adjoint: one takes L at the beginning, the other at the end (N. Bou-Rabee,
+J. E. Marsden, Hamilton-Pontryagin integrators on Lie groups, Found. Comput. Math. 9, 2009). With y = h v and p the
+momenta,
 
     beginning   M(q) v       = dexp_y^T (p + h F(q, v))      p_new = Ad_{exp y}^T (p + h F(q, v))
     end         M(q [+] y) v = dexp_y^T p                    p_new = Ad_{exp y}^T p + h F(q [+] y, v)
@@ -42,7 +43,7 @@ def spread(link, here, parent):
 
 @inward(start=lambda base: dict(P=Spatial.zero(), W=Spatial.zero()))
 def gather(link, here, children):
-    """P and W, and what they do at the joint: F."""
+    """P and W, and the force F that they exert at the joint."""
     f, S = link.placed(here)
     P = link.inertia @ here.V + children.P
     W = Spatial(cross(link.first_moment, here.g), here.g * link.mass) + children.W
@@ -75,13 +76,13 @@ def land(link, here, parent):
 
 @outward(start=accelerate.start)
 def renew(link, here, parent):
-    """M^-1 tau, taken for the velocity from here on."""
+    """M^-1 tau becomes the velocity from here on."""
     hand, keep = accelerate.step(link, here, parent)
     return hand, dict(v=keep["qdd"])
 
 
-INPUTS = ("q", "v", "p", "h")  # h: the step, as many times as there are freedoms
-ROUNDS = 3  # of the iteration in one call: two calls settle most steps
+INPUTS = ("q", "v", "p", "h")  # h: the step, repeated once per freedom
+ROUNDS = 3  # rounds of the iteration per call: two calls settle most steps
 
 
 def _algorithm(name: str, passes: tuple[Sweep, ...], output: str) -> Algorithm:

@@ -1,4 +1,4 @@
-"""Energy, momentum and centre of mass: sums over the bodies, gathered on the way to the base."""
+"""Energy, momentum and centre of mass: sums over the bodies, gathered by an inward sweep."""
 
 from __future__ import annotations
 

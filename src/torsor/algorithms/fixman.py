@@ -1,7 +1,7 @@
 """M^-1 b, M^-1 and det M by relaxed constraints: Fixman 1974; Lee, Wang & Chirikjian 2007, Eqs 6-8 and 20.
 
-Let every body float.  The inverse mass matrix of free bodies in any coordinates q = (s, h) is sparse, and
-what the joints allow (soft, s) and forbid (hard, h) are such coordinates of neighbouring bodies:
+Let every body float.  The inverse mass matrix of free bodies in any coordinates q = (s, h) is sparse.  The motions that
+the joints allow (soft, s) and forbid (hard, h) are such coordinates of neighbouring bodies:
 
     H = [ds/dxi; dh/dxi] diag(J_1^-1 ... J_n^-1) [ds/dxi; dh/dxi]^T,
     M^-1 = H11 - H12 H22^-1 H12^T,        det M = det G det H22,    G = H^-1.
@@ -9,7 +9,7 @@ what the joints allow (soft, s) and forbid (hard, h) are such coordinates of nei
 With A = (S^T S)^-1 S^T and B = R^T the soft and hard directions of a joint (covectors: A S = 1, B S = 0; R the
 reactions, orthonormal) and X = Ad_{f^-1}, the rows of body i are ds_i = A (xi_i - X xi_parent) and
 dh_i = B (xi_i - X xi_parent): hard variables meet at bodies.
-Eliminating them from the leaves to the root fills nothing in:
+Eliminating them from the leaves to the root causes no fill-in:
 
     Phi_i = (J_i + sum X^T N X)^-1 over the children,     N = B^T (B Phi B^T)^-1 B,
     qdd_i = G (y_i - X a_parent),     G = A - A Phi B^T (B Phi B^T)^-1 B,     y_i = Phi_i (wrenches on i).
@@ -59,7 +59,7 @@ class Held(NamedTuple):
     G: tuple[Spatial, ...]  # A - B^T (B Phi B^T)^-1 B Phi A^T: how far the body moves its soft variables
 
     def push(self, F: Spatial, b: Vec) -> tuple[Spatial, Vec]:
-        """The wrench F from the children and b at the joint: (what the parent feels, soft accelerations).
+        """From the wrench F of the children and b at the joint: (wrench that the parent feels, soft accelerations).
 
         They move the body by y = Phi (F + A^T b), and the joint pushes back by l = -(B Phi B^T)^-1 B y.
         """
@@ -111,7 +111,7 @@ def settle(link, here, parent):
 
 
 def push_on(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Vec]]:
-    """The joint's share of a force, where `relax` was, and what it hands on."""
+    """The joint's share of a force, after `relax`, and the force it passes on."""
     F, x = here.held.push(F, b)
     return F, dict(x=x)
 

@@ -1,8 +1,8 @@
 """The gradient of log det M in two sweeps: the force that corrects chains with rigid bonds.
 
 log det M = sum log det D_i over the pivots of the articulated inertias (`articulated`).  Run backwards, that
-inward sweep is an outward one for the derivative of log det M by an inertia, which is what a unit wrench on
-body i does to it, Omega_i = J_i M^-1 J_i^T:
+inward sweep becomes an outward sweep for the derivative of log det M with respect to an inertia.  This derivative is
+the response of body i to unit wrenches on it, Omega_i = J_i M^-1 J_i^T:
 
     W = Ad_{f^-1} Omega_parent Ad_{f^-1}^T                                        Omega before the joint moves
     Omega_i = (1 - S G^T) W (1 - S G^T)^T + S D^-1 S^T                            and after
@@ -38,7 +38,7 @@ def condense(link, here, children):
 
 @outward(start=lambda base: dict(Omega=Inertia.zero()))
 def spread(link, here, parent):
-    """Omega from the parent to the body, and the derivative on the way."""
+    """Omega of the body from that of its parent, and the derivative along the joint."""
     f, S = link.placed(here)
     W = inverse(f).carry(parent.Omega)
     moment = axial_of_product(W, here.I)
@@ -64,8 +64,8 @@ def after_joint(W: Inertia, S: Twists, G: Twists, WG: Twists, D: tuple) -> Inert
     return W.minus_outer([*S, *Y], [*Y, *S])
 
 
-# Omega is a form on wrenches.  With angular and linear parts swapped it moves between frames as an inertia
-# does, f^-1 for f, and is stored as one.
+# Omega is a form on wrenches.  With angular and linear parts swapped it transforms between frames as an inertia
+# does, with f^-1 for f, and is stored as one.
 
 
 def swap(V: Spatial) -> Spatial:

@@ -4,12 +4,12 @@ Written about the origin of the body's frame, with a the acceleration of that or
 
     Omega = [dw/dt] + [w]^2,                 so that the point r of the body accelerates by a + Omega r,
 
-the wrench that moves a body is one line each (h = m c the first moment, Sigma = int r r^T dm the second):
+the force and the moment that move a body are one line each (h = m c first moment, Sigma = int r r^T dm second moment):
 
     force = m a + Omega h        moment = h x a + vee(Omega Sigma - (Omega Sigma)^T)
 
-It is the coordinate-invariant recursion of `ploen_park` with dV = (dw/dt, a - w x v) substituted: the
-linear velocity v drops out of every equation, and a third of the multiplications with it.
+This is the coordinate-invariant recursion of `ploen_park` with dV = (dw/dt, a - w x v) substituted.  The
+linear velocity v drops out of every equation, and with it a third of the multiplications.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def motion(link, here, parent):
     w = w1 + J.ang
     dw = dw1 + cross(w1, J.ang) + dJ.ang
     Omega = spin(w, dw)
-    # along a joint's own axis Omega is the same before and after the joint, and Omega is needed anyway
+    # along a joint's own axis Omega is the same before and after the joint, and it is needed in any case
     Omega_p = Omega if link.joint.axial else spin(w1, dw1)
     a = a1 + Omega_p @ E.unturn(E.p) + cross(w1, J.lin) * 2.0 + cross(J.ang, J.lin) + dJ.lin
 

@@ -4,8 +4,8 @@ With the square factor M = W W^T of `square_factor`, the inverse of the inertia 
 
     Lambda^-1_ab = J_a M^-1 J_b^T = B_a B_b^T,         B = J W^-T = P_t Y^T S Omega^-T/2
 
-and B needs no matrix: its rows are the answers of the joints to six unit wrenches on the body, carried to the
-base through joints that are free to move.  One climb a frame, O(n).
+B needs no matrix.  Its rows are the responses of the joints to six unit wrenches on the body, carried to the
+base through joints that are free to move: one climb per frame, O(n).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torsor.sweeps import Algorithm, Columns
 
 
 def carry_wrenches(link, here, below):
-    """y = -Omega^-1/2 u for each wrench, u and what goes on as in `square_factor.divide` with no torque."""
+    """y = -Omega^-1/2 u for each wrench; u and the wrench passed on are as in `square_factor.divide` at zero torque."""
     f, S = link.placed(here)
     passed = [pass_on(S, here.G, F, Vec.zero(link.joint.nv)) for F in below.F]
     responses = [root_solve(here.D, -u) for _, u in passed]

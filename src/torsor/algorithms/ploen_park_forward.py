@@ -3,9 +3,9 @@
     qdd = [1 - S^T Y Pi]^T Omega^-1 [1 - S^T Y Pi] tau^                                        (Eq. 45)
     tau^ = tau - S^T G^T [J G (a~ + P_0 dV_0) + b~ + P_t^T f_t]                                 (Eq. 46)
 
-as two sweeps for tau^, and three for qdd.  The frames are whatever the links are described in, so the bars of
-the paper (A, D, L: S, J, G under a change of frames Q) are not written.  Any joint, any tree, a wrench on
-every body: f_t on the tip is one of them.  Corrected as printed: dV_0 = (0, -g); Ad* is that of f^-1 in 58
+take two sweeps for tau^ and three for qdd.  The frames are those in which the links are described, so the bars of
+the paper (A, D, L: S, J, G under a change of frames Q) are not written.  Any joint type and any tree is allowed, with
+a wrench on every body; f_t on the tip is one of them.  Misprints corrected: dV_0 = (0, -g); Ad* is that of f^-1 in 58
 and 59; the minus signs of 53 and 54 belong to the block operators; 68 reads Pi^T_{k-1,k} lambda_{k-1}.
 """
 

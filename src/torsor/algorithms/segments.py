@@ -1,22 +1,22 @@
 """Forward dynamics of one long chain cut into segments, each an articulated body with two handles.
 
-What the world does to a segment it does at its ends (Featherstone 1999, "A divide-and-conquer articulated-body
-algorithm"): the body before it accelerates by a, and what hangs on its last body pulls there with the wrench f.  With
+The rest of the chain acts on a segment only at its two ends (Featherstone 1999, "A divide-and-conquer articulated-body
+algorithm").  The body before it accelerates by a; the bodies beyond its last body pull there with the wrench f.  With
 all joints of the segment free,
 
     F     = I a + P f + p            F    the wrench that the segment demands at its base
     A_tip = P^T a - C f + b          A_tip how its last body accelerates
 
-so I, P, C, p and b are all that its neighbours need to know of it: `condense` finds them, in one inward sweep that is
-`articulated.articulate` with six more columns.  No segment waits for another to do so: segments are the lanes of a
-vector.  What is left is a chain of few "bodies", the segments themselves, and the sweeps along it are `absorb` and
-`spread`.  They tell each segment how its base accelerates and what hangs on its tip: it is then a chain of its own, and
-`articulated.forward_dynamics` does the rest.  (To keep what `condense` knows of every joint until then would save a
-third of the operations, and on very long chains cost more time than that, for memory.)
+so its neighbours need only I, P, C, p and b.  `condense` finds these in one inward sweep, which is
+`articulated.articulate` with six more columns.  No segment waits for another in this step, so segments can be the lanes
+of a vector.  What remains is a short chain whose "bodies" are the segments; the sweeps along it are `absorb` and
+`spread`.  They give each segment the acceleration of its base and the wrench at its tip.  The segment is then a chain
+of its own, and `articulated.forward_dynamics` does the rest.  (Keeping the values of `condense` at every joint until
+then would save a third of the operations, but on very long chains the memory traffic costs more time than that.)
 
-Velocities come first: a segment only needs the angular velocity before it, and what a segment does to that is one
-rotation and one vector (`turns`).  Accelerations are measured, in each segment, from those it would have if its base
-and its joints did not accelerate (`newton_euler.motion`).
+Velocities come first: a segment only needs the angular velocity before it, and changes that by one rotation and one
+vector (`turns`).  In each segment, accelerations are measured from those it would have if its base and its joints did
+not accelerate (`newton_euler.motion`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from torsor.outputs import AtBase
 from torsor.spatial import Inertia, Spatial, pair
 from torsor.sweeps import Algorithm, inward
 
-# A pivot smaller than this part of its diagonal entry has lost too many digits: a light tip carries a heavy rest.
-# Measured errors were at most 0.3 of the rounding unit divided by that part.  Even chains of 20,000 links keep 0.02.
+# A pivot smaller than this fraction of its diagonal entry has lost too many digits: a light tip carries a heavy rest.
+# Measured errors were at most 0.3 times the rounding unit divided by that fraction.  Chains of 20,000 links still keep
+# a fraction of 0.02.
 SMALLEST_PIVOT = 1e-3
 
 # Along a segment -----------------------------------------------------------------------------------------------
@@ -55,17 +56,17 @@ class TwoHandles(NamedTuple):
     p: Spatial
     P: tuple[Spatial, ...]  # its columns
     b: Spatial
-    C: Inertia  # symmetric 6x6, and not more
+    C: Inertia  # any symmetric 6x6 matrix, stored as an inertia
 
     @classmethod
     def nothing(cls, A0: Spatial) -> TwoHandles:
-        """Beyond the last body, which accelerates by A0 as long as nothing else does."""
+        """The empty segment beyond the last body, which accelerates by A0 if the base and the joints do not."""
         return cls(Inertia.zero(), Spatial.zero(), tuple(map(Spatial.unit, range(6))), A0, Inertia.zero())
 
 
 @inward(start=lambda base: dict(segment=TwoHandles.nothing(Spatial.zero())))
 def condense(link, here, beyond):
-    """`articulate`, for what acts on the bodies and for a unit of every wrench at the tip"""
+    """`articulate`, for the forces on the bodies and for a unit of every wrench at the tip"""
     f, S = link.placed(here)
     I, p, P, b, C = beyond.segment
     I, G, D = eliminate(S, I + link.inertia)
@@ -89,9 +90,9 @@ sweeps = Algorithm(
 
 
 class Handle(NamedTuple):
-    """The first joint of a segment, from the side of the body before it.
+    """The first joint of a segment, seen from the body before it.
 
-    f = H lambda + T is all that a joint can transmit: reactions, which do no work, and the wrench T of its torque.
+    A joint can only transmit f = H lambda + T: reactions, which do no work, and the wrench T of its torque.
     """
 
     H: tuple[Spatial, ...]  # wrenches
@@ -100,14 +101,14 @@ class Handle(NamedTuple):
 
 
 def hold(link: Link, q: Vec, tau: Vec) -> Handle:
-    """Of the first body of a segment."""
+    """The handle at the first body of a segment."""
     f, R = link.pose(q), link.reactions(q)
     T = f.Ad_inv_dual(link.S(q).dual() @ tau)
     return Handle(tuple(map(f.Ad_inv_dual, R)), tuple(map(f.as_rigid().Ad, R)), T)
 
 
 class Rest(NamedTuple):
-    """What hangs on a body demands the wrench I A + F of it when it accelerates by A."""
+    """The bodies beyond a body demand the wrench I A + F from it when it accelerates by A."""
 
     I: Inertia
     F: Spatial
@@ -117,7 +118,7 @@ class Rest(NamedTuple):
         return cls(Inertia.zero(), Spatial.zero())
 
     def at(self, A0: Spatial) -> Rest:
-        """The same for accelerations that are measured from A0."""
+        """The same, for accelerations measured from A0."""
         return Rest(self.I, self.F + self.I @ A0)
 
 
@@ -129,13 +130,13 @@ class Pull(NamedTuple):
 
 
 def absorb(segment: TwoHandles, handle: Handle, rest: Rest) -> tuple[Rest, Pull]:
-    """A segment and the rest, which hangs on it by the handle, as one.  What that joint transmits solves
+    """Combine a segment and the rest, which is attached to it by the handle.  The reaction lambda of that joint solves
 
         (N + H^T C H) lambda = H^T (P^T a + b - C T) + N G^T F,          N = (G^T I G)^-1,
 
-    I and F those of the rest.  The compliance C may be singular, as that of a plane chain is; N is not.  Where the tip
-    is much lighter than the rest, C is so large that the digits of N are lost: the pivot is then NaN (`sound`), and so
-    are all results.
+    where I and F are those of the rest.  The compliance C may be singular, as that of a plane chain is; N is not.
+    Where the tip is much lighter than the rest, C is so large that the digits of N are lost.  The pivot is then NaN
+    (`sound`), and so are all results.
     """
     H, G, T = handle
     felt = [rest.I @ g for g in G]
@@ -156,9 +157,9 @@ def absorb(segment: TwoHandles, handle: Handle, rest: Rest) -> tuple[Rest, Pull]
 
 
 def sound(pivot: Scalar, diagonal: Scalar) -> Scalar:
-    """The pivot itself, but NaN if it is less than `SMALLEST_PIVOT` of its diagonal entry.
+    """The pivot itself, or NaN if it is less than `SMALLEST_PIVOT` times its diagonal entry.
 
-    A step has no branches: the square root of a negative number says it.
+    A step has no branches, so the square root of a negative number produces the NaN.
     """
     least = diagonal * SMALLEST_PIVOT
     root = sqrt(pivot - least)

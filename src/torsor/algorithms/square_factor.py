@@ -5,7 +5,7 @@
 
 Omega_i = S^T I^ S is the pivot of joint i, Phi_i = Omega_i^-1 S_i^T I^_i its gain and Pi = Gamma^T Phi^T;
 where a joint has several freedoms Omega_i^1/2 is the Cholesky factor L d^1/2 of its pivot.  G and Y are sums
-along the tree, so each of W x, W^T x, W^-1 x and W^-T x is one sweep after that of the articulated inertias.
+along the tree, so each of W x, W^T x, W^-1 x and W^-T x takes one sweep after that of the articulated inertias.
 
 W^-T turns noise into velocities: if x has unit covariance, W^-T x has the covariance W^-T W^-1 = M^-1.
 """

@@ -1,10 +1,10 @@
-"""Files <-> Model: the suffix of the path says the format.
+"""Files <-> Model: the suffix of the path selects the format.
 
     .toml     text that people write and read; for models of up to some 10^5 bodies (`toml.py`)
     .torsor   the arrays of the model, checksummed, for models of a million bodies (`binary.py`)
 
-Both give back the same model, bit for bit. A file is written whole or not at all, and what is read is checked like any
-other model: a damaged or hostile file is a ModelError.
+Both give back the same model, bit for bit. A file is written completely or not at all. A model that is read is checked
+like any other: a damaged or hostile file raises a ModelError.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torsor.validate import file_path, shown
 
 
 class Format(Protocol):
-    """What a format can do."""
+    """The interface of a format."""
 
     def decode(self, content: bytes, path: str) -> Model:
-        """The model in the content of a file; `path` is what messages call it."""
+        """The model in the content of a file; `path` is its name in messages."""
 
     def encode(self, model: Model) -> bytes:
         """The content of the file of a model."""

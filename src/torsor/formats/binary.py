@@ -1,11 +1,11 @@
-"""The binary form of a model, for many bodies: its arrays as they are, and a checksum.
+"""The binary form of a model, for many bodies: its arrays, unchanged, and a checksum.
 
     file     = MAGIC, length of the words (8 bytes), words, columns, blake2b of all before (16 bytes)
     words    = JSON {"name", "allow_degenerate", "names", "frames", "rows"}, UTF-8
     columns  = parent, joint, axis, pitch, R, p, mass, com, inertia, gravity, then body, R, p of the frames;
                little-endian, row by row
 
-"rows" says of every column how many rows it has: as many as there are bodies, or 1 where all bodies have the same row.
+"rows" gives the number of rows of each column: the number of bodies, or 1 where all bodies have the same row.
 `parent` always has all its rows, so a file of s bytes never describes more than s/8 bodies. "names" is null for link1,
 link2, ...; "frames" are the names of the frames.
 """
@@ -62,13 +62,13 @@ def encode(model: Model) -> bytes:
 
 
 def compact(x: Array) -> Array:
-    """One row of an array (n, ...) whose rows are all the same bits, or the array."""
+    """One row of an array (n, ...) if all its rows have the same bits, else the array."""
     rows = np.ascontiguousarray(x).reshape(len(x), -1).view(np.uint8)
     return x[:1] if (rows == rows[0]).all() else x
 
 
 def decode(content: bytes, path: str) -> Model:
-    """The model in the content of a file; `path` is what messages call it."""
+    """The model in the content of a file; `path` is its name in messages."""
     try:
         return _model(memoryview(content))
     except TorsorError as error:
@@ -99,7 +99,7 @@ def _model(content: memoryview) -> Model:
 
 
 def _words(text: bytes) -> dict[str, Any]:
-    """The words of a file, each of its type, the names of frames all different."""
+    """The words of a file; checks their types and that all names of frames differ."""
     try:
         words = json.loads(text)
     except (ValueError, RecursionError):
@@ -123,7 +123,7 @@ def _words(text: bytes) -> dict[str, Any]:
 
 
 def _columns(data: memoryview, rows: list[int]) -> list[Array]:
-    """The columns, views of the content; their sizes must add up to it."""
+    """The columns, as views of the content; their sizes must add up to its size."""
     sizes = [count * np.dtype((dtype, shape)).itemsize for count, (dtype, shape) in zip(rows, COLUMNS)]
     if sum(sizes) != len(data):
         raise ModelError(f"its columns need {shown(sum(sizes))} bytes, {len(data)} are there")

@@ -5,7 +5,7 @@
 
     [[body]]
     name = "upper"
-    joint = "revolute"                 # prismatic, helical, universal, spherical, planar, free, fixed
+    joint = "revolute"                 # prismatic, helical, cylindrical, universal, gimbal, spherical, ...
     axis = [0.0, 1.0, 0.0]
     mass = 2.0
     com = [0.2, 0.0, 0.0]
@@ -22,12 +22,12 @@
     body = "lower"
     p = [0.3, 0.0, 0.0]
 
-Tables of very many bodies read slowly. In their place a table [bodies] holds one column for each quantity: the
-arguments of `Model.tree`, as arrays or, which is far quicker, as strings with one line for each body, or one for all:
+Tables of very many bodies are slow to read. Instead, a table [bodies] can hold one column per quantity: the
+arguments of `Model.tree`, as arrays or, much faster, as strings with one line per body, or one line for all:
 
     [bodies]
-    names = ["upper", "lower", ...]    # or one on each line; left out: link1, link2, ...
-    parent = "-1 0 1 2 2"              # the number of the body it hangs on, -1 the base
+    names = ["upper", "lower", ...]    # or one per line; left out: link1, link2, ...
+    parent = "-1 0 1 2 2"              # the number of the body it hangs on; -1 is the base
     joint = "revolute"
     p = '''
     0.0 0.0 0.0
@@ -37,7 +37,7 @@ arguments of `Model.tree`, as arrays or, which is far quicker, as strings with o
 
 Likewise a table [frames] holds `names`, `body` (their names, "" the base), `R` and `p`.
 
-In place of bodies a table [dh] describes a serial arm; its `link` rows and other keys are the arguments of
+Instead of bodies, a table [dh] can describe a serial arm; its `link` rows and other keys are the arguments of
 `Model.from_dh`. Defaults are those of `Model.builder`; keys that torsor does not know are refused.
 """
 
@@ -63,7 +63,7 @@ from torsor.validate import brief, encodable, shown
 Table = dict[str, Any]
 UPPER = [0, 1, 2, 4, 5, 8]  # xx, xy, xz, yy, yz, zz of a tensor's nine numbers
 
-# The keys of each table, with what their values are.
+# The keys of each table, with the types of their values.
 NUMBERS = (int, float, list)
 MODEL_KEYS = {"name": str, "gravity": list, "allow_degenerate": bool} | {
     "body": list, "bodies": dict, "dh": dict, "frame": list, "frames": dict
@@ -99,7 +99,7 @@ MOST_TABLES = 1000  # more bodies or frames are written as columns: tomllib take
 
 
 def decode(content: bytes, path: str) -> Model:
-    """The model in the content of a file; `path` is what messages call it."""
+    """The model in the content of a file; `path` is its name in messages."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -113,7 +113,7 @@ def encode(model: Model) -> bytes:
 
 
 def read(text: str, path: str) -> Model:
-    """The model a TOML text describes; `path` is what messages call it."""
+    """The model that a TOML text describes; `path` is its name in messages."""
     try:
         return _model(_parsed(text))
     except TorsorError as error:
@@ -130,12 +130,12 @@ def _parsed(text: str) -> Table:
         return tomllib.loads(text)
     except RecursionError:
         raise ModelError("brackets are nested too deeply; no model needs more than three") from None
-    except ValueError as error:  # also of an integer of thousands of digits
+    except ValueError as error:  # raised also for an integer of thousands of digits
         raise ModelError(str(error)) from None
 
 
 def _check_dots(line: str) -> None:
-    """Refuse keys a.b.c... of many parts: tomllib takes time and memory as the square of their number."""
+    """Refuse keys a.b.c... of many parts: the time and memory of tomllib grow as the square of their number."""
     parts = PUNCTUATION.split(QUOTED.sub("", line))
     if max(part.count(".") for part in parts) > MOST_PARTS:
         raise ModelError(f"a key has more than {MOST_PARTS} parts; no key of a model has more than two")
@@ -192,7 +192,7 @@ READERS: dict[str, Callable[[Any, Table], Model]] = {"body": _tree, "bodies": _c
 
 
 def _names(column: str | list[Any]) -> list[Any]:
-    """A column of names; of a string, one on each line."""
+    """A column of names; a string holds one name per line."""
     return [line.strip() for line in column.strip().splitlines()] if isinstance(column, str) else column
 
 
@@ -204,7 +204,7 @@ def _parents(text: str) -> list[int]:
 
 
 def _column(key: str, value: Any, shape: tuple[int, ...]) -> Any:
-    """A column; of a string, one row for each of its lines."""
+    """A column; a string holds one row per line."""
     if not isinstance(value, str):
         return as_rows(key, value, shape)
     lines = value.strip().splitlines()
@@ -222,7 +222,7 @@ def _column(key: str, value: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _tensors(rows: NDArray[Any]) -> NDArray[Any]:
-    """Rows of three principal moments, or of xx, xy, xz, yy, yz, zz, as matrices; others as they are."""
+    """Rows of three principal moments, or of xx, xy, xz, yy, yz, zz, as matrices; others unchanged."""
     if rows.shape[1] == 3:
         return rows[:, :, None] * np.eye(3)
     return rows[:, [[0, 1, 2], [1, 3, 4], [2, 4, 5]]] if rows.shape[1] == 6 else rows
@@ -269,7 +269,7 @@ def _check_keys(label: str, table: Table, keys: dict[str, Any]) -> None:
 
 
 def _tensor(key: str, value: Any) -> Any:
-    """An inertia of six numbers xx, xy, xz, yy, yz, zz as a matrix; anything else as it is."""
+    """An inertia of six numbers xx, xy, xz, yy, yz, zz as a matrix; anything else unchanged."""
     if key != "inertia" or not isinstance(value, list) or len(value) != 6:
         return value
     xx, xy, xz, yy, yz, zz = value
@@ -301,7 +301,7 @@ def write(model: Model) -> str:
 
 
 def _body_columns(model: Model) -> list[str]:
-    """The columns of a table [bodies]; what is the same for all bodies is written once."""
+    """The columns of a table [bodies]; a value that is the same for all bodies is written once."""
     lines = [] if isinstance(model.names, NumberedNames) else [f"names = {_strings(model.names)}"]
     joint = " ".join(JOINTS[code].name for code in compact(model.joint))
     lines += [f"parent = {_lines(model.parent)}", f'joint = "{joint}"']
@@ -322,7 +322,7 @@ def _columns_of_frames(model: Model) -> list[str]:
 
 
 def _strings(words: Iterable[str]) -> str:
-    """A column of names: one line for each if they are plain, else an array."""
+    """A column of names: one line per name if they are plain, else an array."""
     text = "\n".join(words)
     if PLAIN.fullmatch(text):
         return f"'''\n{text}\n'''"
@@ -330,8 +330,8 @@ def _strings(words: Iterable[str]) -> str:
 
 
 def _lines(x: NDArray[Any]) -> str:
-    """A column: one line for each row. The shortest decimals of a double take twice as long to find as 17 digits, which
-    say as much: long numbers are written with 17.
+    """A column: one line per row. Finding the shortest decimals of a double takes twice as long as writing 17 digits,
+    which define it as well: long numbers are written with 17.
     """
     rows = x.reshape(len(x), -1)
     digits = "%r" if (np.round(x, DECIMALS) == x).all() else "%.17g"

@@ -1,4 +1,4 @@
-"""What a chain is: bodies, joints, placements, masses."""
+"""The model of a chain: bodies, joints, placements, masses."""
 
 from torsor.model.builder import Builder
 from torsor.model.joints import JOINTS, Joint, joint_code

@@ -1,6 +1,6 @@
-"""From what people write to what a `Model` holds: broadcasting, sorting, merging of fixed bodies.
+"""From the user's arguments to the arrays of a `Model`: broadcasting, sorting, merging of fixed bodies.
 
-`assemble` does it for whole arrays, without a Python object a body; `Builder` collects bodies one by one.
+`assemble` works on whole arrays, without a Python object per body; `Builder` collects bodies one by one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GRAVITY = (0.0, 0.0, -9.81)
 IDENTITY = np.eye(3)
 BODY_BYTES = 241  # of a body's row in the arrays of a Model
 FIXED = 255  # the code of a joint that does not move; never in a Model, where such bodies are merged
-# A norm this close to 1 is 1 up to rounding: dividing by it again would only stir the last bit.
+# A norm this close to 1 is 1 up to rounding: dividing by it again would only change the last bit.
 UNIT_NORM = 4 * np.finfo(np.float64).eps
 
 
@@ -91,7 +91,7 @@ def assemble(
 
 
 def as_rows(key: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
-    """x as floats of shape (n, *shape), one row a body, or (1, *shape), one for all."""
+    """x as floats of shape (n, *shape), one row per body, or (1, *shape), one row for all."""
     x = real_array(key, x, finite=False)  # check.py names the body of a NaN
     if key == "inertia" and x.shape[-1:] == (3,) and x.ndim < 3 and x.shape != (3, 3):
         with np.errstate(invalid="ignore"):
@@ -130,7 +130,7 @@ def _parents(parent: ArrayLike) -> Array:
 
 
 def count_bodies(n: int | None, rows: Arrays, names: Sequence[str] | None) -> int:
-    """The number of bodies, on which n and all that is given per body must agree."""
+    """The number of bodies; n and all arrays that are given per body must agree on it."""
     counts = {key: len(x) for key, x in rows.items() if len(x) != 1 or key == "parent"}
     if names:
         counts["names"] = len(names)
@@ -152,7 +152,7 @@ def _unit_axes(axis: Array, joint: Array, names: Sequence[str]) -> Array:
     """Axes of length 1, and z for the joints that have none."""
     axial = np.isin(joint, [j.code for j in JOINTS if j.axial])
     axis = np.where(axial[:, None], axis, (0.0, 0.0, 1.0))
-    # What is not finite stays so, and is refused with the other arrays.
+    # Axes that are not finite stay so, and are refused with the other arrays.
     with np.errstate(over="ignore", invalid="ignore"):
         norm = np.linalg.norm(axis, axis=1, keepdims=True)
         for i in np.flatnonzero(norm == 0)[:1]:
@@ -164,7 +164,7 @@ def _unit_axes(axis: Array, joint: Array, names: Sequence[str]) -> Array:
 
 
 def _sorted(links: Arrays, names: Sequence[str]) -> tuple[Arrays, Sequence[str]]:
-    """Bodies after their parents: as given where that holds already, else by distance from the base."""
+    """Bodies sorted after their parents: as given if that holds already, else by distance from the base."""
     parent = links["parent"]
     if (parent < np.arange(len(parent))).all():
         return links, names
@@ -176,7 +176,7 @@ def _sorted(links: Arrays, names: Sequence[str]) -> tuple[Arrays, Sequence[str]]
 
 
 def _depth(parent: Array, names: Sequence[str]) -> Array:
-    """How many joints lie between each body and the base, by pointer doubling; a cycle never gets there."""
+    """The number of joints between each body and the base, by pointer doubling; a cycle never reaches the base."""
     ancestor, depth = parent.copy(), np.ones(len(parent), dtype=np.int64)
     for _ in range(len(parent).bit_length()):
         climbing = np.flatnonzero(ancestor >= 0)
@@ -227,12 +227,12 @@ def _place_on_moving(parent: Array, R: Array, p: Array, fixed: Array) -> tuple[A
 
 
 def _lumped(links: Arrays, host: Array, R: Array, p: Array, fixed: Array) -> Arrays:
-    """Mass, com and inertia of the bodies that carry fixed ones, together with these.
+    """Mass, com and inertia of the bodies that carry fixed ones, with the fixed ones included.
 
     c = sum m_k c_k / sum m_k,  I = sum R_k I_k R_k' + m_k (|d_k|^2 1 - d_k d_k'),  d_k = c_k - c  (Steiner)
     """
     mass, com, inertia = links["mass"].copy(), links["com"].copy(), links["inertia"].copy()
-    part = np.flatnonzero(fixed & (host >= 0))  # what is fixed to the base never moves
+    part = np.flatnonzero(fixed & (host >= 0))  # a body fixed to the base never moves
     whole, slot = np.unique(host[part], return_inverse=True)
     slot = np.append(slot, np.arange(len(whole)))  # the body itself is a part too
     m = np.append(mass[part], mass[whole])
@@ -286,7 +286,7 @@ class Builder:
         com: ArrayLike = (0.0, 0.0, 0.0),
         inertia: ArrayLike = (0.0, 0.0, 0.0),
     ) -> Builder:
-        """A body hung on `parent` (None: the base); the rest as in `Model.tree`, for one body."""
+        """Add a body to `parent` (None: the base); the other arguments are those of `Model.tree`, for one body."""
         label = self._new("body", name)
         if not isinstance(parent, str | None):
             raise ArgumentError(f"{label}: parent must be the name of a body, None for the base, not {shown(parent)}")
@@ -313,7 +313,7 @@ class Builder:
         return self
 
     def build(self) -> Model:
-        """The model; bodies stay in the order of their adding if each came after its parent."""
+        """The model; bodies stay in the order in which they were added if each came after its parent."""
         from torsor.model.model import Model
 
         if not self._bodies:
@@ -324,7 +324,7 @@ class Builder:
         return model.with_frames(self._frames) if self._frames else model
 
     def _new(self, kind: str, name: str) -> str:
-        """How messages call a body or frame of a new name."""
+        """The name of a new body or frame in error messages."""
         if not isinstance(name, str):
             raise ArgumentError(f"the name of a {kind} must be a string, not {shown(name)}")
         label = f"{kind} {name!r}"

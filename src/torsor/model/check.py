@@ -1,4 +1,4 @@
-"""Is it a tree, and could it exist? Every rule a model must meet, in one place; messages name the body.
+"""Is it a tree, and is it physically possible? All rules for models are in this file; messages name the body.
 
 All rules are vectorised: a million bodies are checked in well under a second.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torsor.model.model import Model
 
 Array = NDArray[Any]
-Label = Callable[[int], str]  # names the i-th body or frame of those looked at
+Label = Callable[[int], str]  # names the i-th of the bodies or frames being checked
 
 # |R'R - 1|: a matrix typed with ten decimals passes, one with six does not (energies would be off by 1e-6).
 ROTATION_TOLERANCE = 1e-9
@@ -31,7 +31,7 @@ AXIS_TOLERANCE = 1e-12
 # triangle inequality, which flat plates and rods meet with equality.
 INERTIA_TOLERANCE = 1e-9
 
-# Bodies checked at a time: what is worked on stays in the processor's cache.
+# Bodies checked at a time: the data in use stays in the processor's cache.
 BLOCK = 8192
 
 # A body's row in each array of a Model.
@@ -153,8 +153,8 @@ def _check_rotations(rotations: Array, label: Label) -> None:
 def _check_inertias(mass: Array, com: Array, inertia: Array, label: Label, allow_degenerate: bool) -> None:
     """I is symmetric, I >= 0 and tr(I)/2 1 - I >= 0; and I > 0 unless point masses and rods are permitted.
 
-    tr(I)/2 1 - I = integral of r r' dm: that it is positive semidefinite is the triangle inequality of the
-    principal moments, whatever the axes.
+    tr(I)/2 1 - I = integral of r r' dm: this is positive semidefinite if and only if the principal moments obey the
+    triangle inequality, whatever the axes.
     """
 
     def moments(i: int) -> list[float]:
@@ -197,7 +197,7 @@ def check_carried_mass(parent: Array, mass: Array, names: Sequence[str]) -> None
     if carries.all():
         return
     front = np.flatnonzero(carries)
-    while len(front):  # one round a generation of massless ancestors
+    while len(front):  # one round per generation of massless ancestors
         above = np.unique(parent[front])
         front = above[(above >= 0) & ~carries[above]]
         carries[front] = True
@@ -261,7 +261,7 @@ def _first(bad: Array) -> Iterable[int]:
 
 
 def body_label(names: Sequence[str], i: int, start: int = 0) -> str:
-    """How messages name the i-th body from `start`."""
+    """The name in messages of the i-th body from `start`."""
     return f"body {names[start + i]!r} (index {start + i})"
 
 

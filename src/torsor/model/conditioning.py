@@ -1,7 +1,7 @@
 """How many digits an algorithm can lose on a model: bounds that hold for every configuration.
 
-The articulated sweeps are the measure (docs/accuracy.md).  Other methods keep their digits on most machines; which
-machines these are is found out here, once per model.
+The articulated sweeps are the reference (docs/accuracy.md).  Other methods keep their digits on most machines; this
+file decides, once per model, whether a machine is one of them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torsor.model.model import Model
 
 Array = NDArray[Any]
 
-# Factoring M loses as many digits as a pivot is smaller than its diagonal entry.  On 1900 random stiff arms the error
-# was at most twice this ratio times that of the sweeps, often close to it: method="auto" gives up two digits at most.
+# Factoring M loses digits by the ratio of a diagonal entry to its pivot.  On 1900 random stiff arms the error was at
+# most twice this ratio times that of the sweeps, often close to it: method="auto" gives up two digits at most.
 EVEN = 1e2
 # Regrouped masses (`compiler.frames.regroup`) were at most 25 times less accurate on arms of 30 joints up to this
 # ratio; beyond it, up to 1e5 times.
 REGROUPED = 1e6
-# Bounds are kept for so many models only: a cache keeps its models, and all that was compiled for them, alive.
+# Bounds are cached for this many models only: a cache keeps its models, and all code compiled for them, alive.
 FEW_MODELS = 4
 
 
@@ -37,8 +37,8 @@ def pivot_ratio(model: Model) -> float:
 def may_regroup(model: Model) -> bool:
     """Whether masses can be regrouped without losing digits.
 
-    Masses go over constant placements, so it does not matter how far joints slide.  Massless bodies lose nothing: no
-    loss was seen on arms of which every other body was massless.
+    Masses move across constant placements, so it does not matter how far joints slide.  Massless bodies lose nothing:
+    no loss was seen on arms in which every other body was massless.
     """
     return bool(pivot_ratios(model, slide=0.0)[model.mass > 0].max() <= REGROUPED)
 
@@ -48,7 +48,7 @@ def pivot_ratios(model: Model, slide: float = np.inf) -> Array:
 
     A pivot is the inertia that freedom i moves when all freedoms beyond it are free: at least that of its own body.  A
     diagonal entry is the inertia that it moves when these are locked: at most that of all bodies it carries, with the
-    chain stretched out.  `slide` is how far joints that can slide do so.
+    chain stretched out.  `slide` is the largest displacement of sliding joints.
     """
     slides = np.array([joint.slides for joint in JOINTS])[model.joint]
     step = np.linalg.norm(model.p, axis=1) + np.where(slides, slide, 0.0)
@@ -67,11 +67,11 @@ def pivot_ratios(model: Model, slide: float = np.inf) -> Array:
         along = model.pitch**2  # of a helical joint, which turns and slides at once
         turned = np.where(np.isinf(turning), 0.0, (moment + along * carried) / (turning + along * model.mass))
         ratios = np.maximum(turned, carried / sliding)
-    return np.where(np.isnan(ratios), np.inf, ratios)  # NaN: neither the body nor what it carries has an inertia
+    return np.where(np.isnan(ratios), np.inf, ratios)  # NaN: neither the body nor those it carries have an inertia
 
 
 def _own_inertias(model: Model, about_joint: Array, square: Array) -> tuple[Array, Array]:
-    """The least that a freedom turns and shifts of its own body; infinite where the joint has no such freedom."""
+    """The least inertia of its own body that a freedom turns and shifts; infinite if the joint has no such freedom."""
     smallest, central = (np.linalg.eigvalsh(I)[:, 0].clip(0.0) for I in (about_joint, model.inertia))
     shifted = 1 / (1 / model.mass + square / central)  # the body is free to turn
     about_axis = np.einsum("ni,nij,nj->n", model.axis, about_joint, model.axis)

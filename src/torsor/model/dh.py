@@ -6,8 +6,8 @@ A row is two screw motions, one along and about x by (a, alpha), one along and a
     standard   T_{k-1,k} = screw_z(d, theta) screw_x(a, alpha)    Saha 2001, Appendix A (b, theta, a, alpha)
 
 The joint moves one of the screws: T = A exp(S q) B, with B = 1 if that is the second one. torsor puts the
-body's frame at its joint, so body k is placed on body k-1 at B_{k-1} A_k, and the mass properties, which both
-papers give in the DH frame of the link, are moved by B_k. (Saha's frame i+1 is that of link i.)
+body's frame at its joint, so body k is placed on body k-1 at B_{k-1} A_k. Both papers give the mass properties in the
+DH frame of the link; these are moved by B_k. (Saha's frame i+1 is that of link i.)
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from torsor.model.rounding import clean_sum, turned_tensor, turned_vector
 from torsor.validate import array, chosen, flag, shown
 
 Array = NDArray[Any]
-Placement = tuple[Array, Array]  # (R, p), one row a link
+Placement = tuple[Array, Array]  # (R, p), one row per link
 
 # cos and sin this small come from right angles typed as doubles (cos of pi/2 is 6e-17): the table means zero,
-# and the compiler drops what is exactly zero.
+# and the compiler drops exact zeros.
 RIGHT_ANGLE = 1e-15
 X, Z = 0, 2
 # For each variable: does it turn the link?, and along which axis does it move?
@@ -157,7 +157,7 @@ def _choose(condition: Array, f: Placement, g: Placement) -> Placement:
 
 
 def _shifted(f: Placement) -> Placement:
-    """Row k holds f of row k - 1; the first one rests."""
+    """Row k holds f of row k - 1; the first row is the identity."""
     R, p = _at_rest(len(f[1]))
     return np.concatenate([R[:1], f[0][:-1]]), np.concatenate([p[:1], f[1][:-1]])
 

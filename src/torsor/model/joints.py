@@ -1,11 +1,11 @@
-"""Joint types.  All that is particular to a type of joint is in its class.
+"""Joint types.  Everything specific to a type of joint is in its class.
 
 A joint places its body at f = M exp(...).  `exp` is that motion, `subspace` the directions S it moves in (V = S v in
-the child's frame), `subspace_rate` is dS/dt, and `reactions` are the wrenches it transmits without doing work.  They,
-and the maps between coordinates and velocities below them, are written over any scalar (`torsor.linalg`): algorithms,
-integrators and compiled code use the same ones.  `integrate`, `difference` and `random` work on NumPy arrays.
+the child's frame), `subspace_rate` is dS/dt, and `reactions` are the wrenches it transmits without doing work.  These,
+and the maps between coordinates and velocities, are written over any scalar (`torsor.linalg`): algorithms,
+integrators and compiled code use the same methods.  `integrate`, `difference` and `random` work on NumPy arrays.
 
-To add a joint: write a class, put an instance into `JOINTS` (its place there is its code in `Model.joint`).
+To add a joint: write a class and put an instance into `JOINTS` (its place there is its code in `Model.joint`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ FORCE_UNITS = {RADIAN: "N m", METRE: "N"}
 class Joint:
     """One type of joint.  Coordinates q (nq of them), velocities v (nv); v = dq/dt unless the class says otherwise.
 
-    Every coordinate and every velocity has a name, empty where there is only one, and a unit (of a velocity: the unit
-    of what it is the rate of).
+    Every coordinate and every velocity has a name, empty where there is only one, and a unit (for a velocity: the unit
+    of the quantity whose rate it is).
     """
 
     name: ClassVar[str]
@@ -39,9 +39,9 @@ class Joint:
     velocities: ClassVar[tuple[tuple[str, str], ...]]  # default: those of the coordinates
     axial: ClassVar[bool] = False  # all motion is about and along `axis`
     has_pitch: ClassVar[bool] = False
-    only_turns: ClassVar[bool] = False  # about `axis`, and nothing else
+    only_turns: ClassVar[bool] = False  # the only motion is a turn about `axis`
     flat: ClassVar[bool] = True  # dq/dt = v
-    quaternion: ClassVar[slice] = slice(0, 0)  # where in q there is one
+    quaternion: ClassVar[slice] = slice(0, 0)  # the place of the quaternion in q, if there is one
 
     def __init_subclass__(cls) -> None:
         if "coordinates" in vars(cls):
@@ -93,7 +93,7 @@ class Joint:
         return Mat.of(self.rate(q, Vec.unit(k, self.nv)) for k in range(self.nv)).T
 
     def normalised(self, q: Vec) -> Vec:
-        """q itself, its quaternion made a unit one."""
+        """q with its quaternion normalised."""
         return q
 
     @property
@@ -108,7 +108,7 @@ class Joint:
         return q + y
 
     def carried(self, y: Vec, p: Vec) -> Vec:
-        """Ad_{exp y}^T p: what a momentum fixed in space is in the body's frame after the motion y."""
+        """Ad_{exp y}^T p: a momentum fixed in space, seen in the body's frame after the motion y."""
         return p
 
     def averaged(self, y: Vec, p: Vec) -> Vec:
@@ -146,7 +146,7 @@ class Joint:
 
 
 class Axial(Joint):
-    """Turns about `axis` and shifts along it: `screws` says how much of each a unit of every coordinate does."""
+    """Turns about `axis` and shifts along it: `screws` gives the turn and the shift per unit of each coordinate."""
 
     axial = True
 
@@ -257,14 +257,14 @@ class Universal(Joint):
         return Subspace((Spatial(Vec(-sin(q[1]), 0.0, cos(q[1])) * v[1], ZERO), Spatial.zero()))
 
     def reactions(self, q: Vec, axis: Vec, pitch: Scalar) -> tuple[Spatial, ...]:
-        """All forces, and the moment along the axis that neither turn has."""
+        """All forces, and the moment along the axis about which neither turn acts."""
         return (Spatial(Vec(-sin(q[1]), 0.0, cos(q[1])), ZERO), *SHIFTS)
 
 
 class Gimbal(Joint):
     """q: turns about x, about the y axis that has turned with it, and about the z axis that has turned with both.
 
-    The first and the last axis coincide where the second angle is a right one, and M is singular there.
+    Where the second angle is a right angle, the first and the last axis coincide and M is singular.
     """
 
     name = "gimbal"
@@ -287,7 +287,7 @@ class Gimbal(Joint):
         return SHIFTS
 
     def random(self, rng: np.random.Generator, size: int) -> Array:
-        """Clear of the second angle's right angles."""
+        """The second angle stays away from right angles."""
         return super().random(rng, size) * (1.0, 0.3, 1.0)
 
 
@@ -407,7 +407,7 @@ class Free(Joint):
         return (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
 
     def rate(self, q: Vec, v: Vec) -> Vec:
-        """dp/dt = R(quat) v, and the quaternion's"""
+        """dp/dt = R(quat) v, and the rate of the quaternion"""
         turn, (omega, linear) = Vec(*q[3:]), Spatial.of(v)
         return Vec(*(lie.quaternion_to_matrix(turn) @ linear), *SPHERICAL.rate(turn, omega))
 
@@ -437,7 +437,7 @@ class Free(Joint):
         return self._moved(y).Ad_dual(Spatial.of(p)).coordinates
 
     def averaged(self, y: Vec, p: Vec) -> Vec:
-        """That of a rotation in dual numbers w + eps v."""
+        """The formula for a rotation, in dual numbers w + eps v."""
         w, v = Spatial.of(y)
         moment, force = Spatial.of(p)
         c2, c3, c4, c5 = lie.stumpff(dot(w, w))

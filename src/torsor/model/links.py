@@ -1,4 +1,4 @@
-"""`Link`: one body as an algorithm sees it, its numbers as scalars of any type."""
+"""`Link`: one body as an algorithm sees it, with its numbers as scalars of any type."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Link:
         return self.joint.subspace_rate(q, v)
 
     def reactions(self, q: Vec) -> tuple[Spatial, ...]:
-        """R: the 6 - nv directions the joint holds."""
+        """R: the 6 - nv directions that the joint constrains."""
         return self.joint.reactions(q, self.axis, self.pitch)
 
     def from_body(self, F: Spatial) -> Spatial:
@@ -59,7 +59,7 @@ class Link:
         return V
 
     def placed(self, here: Any) -> tuple[Product, Subspace]:
-        """(f, S) at `here`, from what an earlier pass kept there or afresh."""
+        """(f, S) at `here`: kept there by an earlier pass, or computed anew."""
         if here.E is None:
             return Product((self.M, self.exp(here.q))), self.S(here.q)
         return Product((self.M, here.E)), here.S
@@ -90,7 +90,7 @@ def rigid_inertia(m: Scalar, c: Vec, I: Mat) -> Inertia:
 
 
 def links(model: Model, number: Callable[[float], Scalar] = float) -> list[Link]:
-    """The links of a model, just as it was given, its numbers converted by `number` (float, mpf, ...)."""
+    """The links of a model in its own frames, with its numbers converted by `number` (float, mpf, ...)."""
 
     def vector(xs: list[float]) -> Vec:
         return Vec.of(map(number, xs))

@@ -33,7 +33,7 @@ from torsor.validate import batch as batch_shape
 
 Array = NDArray[Any]
 
-# What the dynamics depend on, in the order of the content hash.
+# The fields that the dynamics depend on, in the order of the content hash.
 _PHYSICS = ("parent", "joint", "axis", "pitch", "R", "p", "mass", "com", "inertia", "gravity")
 _DTYPE = {"parent": np.int64, "joint": np.uint8}
 
@@ -42,14 +42,14 @@ _DTYPE = {"parent": np.int64, "joint": np.uint8}
 class Model:
     """A tree of bodies in topological order: parent[i] < i. Made by `chain`, `tree`, `builder` or `from_dh`.
 
-    The constructor takes finished arrays, checks them (see `check.py`) and keeps read-only copies; with
-    `dataclasses.replace(model, gravity=...)` a changed model is made and checked again.
+    The constructor takes finished arrays, checks them (see `check.py`) and keeps read-only copies.
+    `dataclasses.replace(model, gravity=...)` makes a changed model and checks it again.
     """
 
     parent: Array  # (n,) int64, -1 is the base
     joint: Array  # (n,) uint8, codes of joints.JOINTS
     axis: Array  # (n, 3) unit, in the body's frame; z where the joint's type has no axis
-    pitch: Array  # (n,) metres a radian, helical joints only
+    pitch: Array  # (n,) metres per radian, helical joints only
     R: Array  # (n, 3, 3) placement of the joint in the parent's frame
     p: Array  # (n, 3)
     mass: Array  # (n,)
@@ -68,7 +68,7 @@ class Model:
         self._set("frames", MappingProxyType(checked_frames(self.frames, _frozen)))
         check_model(self)
         unused = ~np.array([joint.axial for joint in JOINTS])[self.joint]
-        if (self.axis[unused] != (0.0, 0.0, 1.0)).any():  # an axis that means nothing must not make models differ
+        if (self.axis[unused] != (0.0, 0.0, 1.0)).any():  # an unused axis must not make models differ
             self._set("axis", _frozen(np.where(unused[:, None], (0.0, 0.0, 1.0), self.axis)))
         # Articulated inertias must be exactly symmetric to keep their digits on long chains; so must these.
         transposed = self.inertia.swapaxes(1, 2)
@@ -82,25 +82,25 @@ class Model:
 
     @classmethod
     def chain(cls, joint: str | Sequence[str] = "revolute", **links: Unpack[Links]) -> Model:
-        """A serial chain, each body hung on the one before it; the arguments are those of `tree`."""
+        """A serial chain: each body hangs on the one before it; the arguments are those of `tree`."""
         return cls(**assemble(None, joint, **links))
 
     @classmethod
     def tree(cls, parent: ArrayLike, joint: str | Sequence[str] = "revolute", **links: Unpack[Links]) -> Model:
-        """A tree of bodies: body i hangs on body parent[i], -1 the base.
+        """A tree of bodies: body i hangs on body parent[i]; -1 is the base.
 
-        Every argument is given once for all bodies or, with a leading axis n, for each:
+        Every argument is given once for all bodies or, with a leading axis n, once per body:
 
-        joint      revolute, prismatic, helical, universal, spherical, planar, free or fixed. A fixed body is
+        joint      revolute, prismatic, helical, cylindrical, universal, gimbal, spherical, planar, free or fixed. A fixed body is
                    merged into the one it hangs on; its name stays as a frame.
-        axis       (3,) direction of a revolute, prismatic or helical joint in the body's frame (default z)
-        pitch      advance of a helical joint, metres a radian
+        axis       (3,) direction of a revolute, prismatic, helical or cylindrical joint in the body's frame (default z)
+        pitch      advance of a helical joint, metres per radian
         R, p       (3, 3), (3,) placement of the joint in the parent's frame (default: at its origin)
         mass, com  the body's mass and the place of its mass centre in its frame
         inertia    about the com, in the body's axes: principal moments (3,) or a tensor (3, 3)
         gravity    (3,) the gravitational acceleration in the base frame
-        names      one a body (default link1, link2, ...);  name: that of the model
-        n          the number of bodies, where nothing else tells it
+        names      one per body (default link1, link2, ...);  name: that of the model
+        n          the number of bodies, if no other argument determines it
         allow_degenerate   permit point masses and rods, whose inertia is singular
 
         Bodies keep their order if each comes after its parent; else they are sorted, nearest the base first.
@@ -138,11 +138,11 @@ class Model:
 
         save(self, path)
 
-    # ---- what follows from the arrays ----
+    # ---- derived from the arrays ----
 
     @property
     def n(self) -> int:
-        """The number of bodies, one joint each."""
+        """The number of bodies; each has one joint."""
         return len(self.parent)
 
     @property
@@ -167,7 +167,7 @@ class Model:
 
     @cached_property
     def children_count(self) -> Array:
-        """(n,): how many bodies hang on each body."""
+        """(n,): the number of bodies that hang on each body."""
         return _frozen(np.bincount(self.parent + 1, minlength=self.n + 1)[1:], np.int64)
 
     @cached_property
@@ -209,7 +209,7 @@ class Model:
             raise ArgumentError(f"{self!r} has no body or frame named {name!r}") from None
 
     def with_frames(self, frames: Mapping[str, tuple[str | None, ArrayLike, ArrayLike]]) -> Model:
-        """This model with more named frames: name -> (body or frame it sits on, R, p), None the base."""
+        """This model with more named frames: name -> (body or frame it sits on, R, p); None is the base."""
         more = {name: self._placed(name, *placement) for name, placement in placements(frames).items()}
         return replace(self, frames={**self.frames, **more})
 
@@ -239,7 +239,7 @@ class Model:
     def joint_groups(self) -> tuple[tuple[Joint, Array, Array], ...]:
         """For each joint type present: the type, its columns of q (k, nq) and its columns of v (k, nv)."""
         groups = []
-        for code in np.flatnonzero(np.bincount(self.joint)):  # np.unique loads numpy.ma, half of a first call
+        for code in np.flatnonzero(np.bincount(self.joint)):  # np.unique loads numpy.ma: half the time of a first call
             bodies, joint = np.flatnonzero(self.joint == code), JOINTS[code]
             q_columns = self.q_start[bodies, None] + np.arange(joint.nq)
             v_columns = self.v_start[bodies, None] + np.arange(joint.nv)
@@ -264,7 +264,7 @@ class Model:
         return q
 
     def integrate(self, q: ArrayLike, dv: ArrayLike) -> Array:
-        """q [+] dv: from q (..., nq), along the constant velocity dv (..., nv) for a unit of time."""
+        """q [+] dv: move from q (..., nq) with the constant velocity dv (..., nv) for unit time."""
         q, dv = self._configuration("q", q), self._rows("dv", dv, self.nv)
         out = np.empty((*_batch("q and dv", q, dv), self.nq), np.result_type(q, dv))
         for joint, q_columns, v_columns in self.joint_groups:
@@ -286,7 +286,7 @@ class Model:
         return q
 
     def check_quaternions(self, q: Array, what: str = "q") -> None:
-        """Raise, naming the joint, if a quaternion in q (..., nq) is zero, or so small that its digits are going."""
+        """Raise, naming the joint, if a quaternion in q (..., nq) is zero, or so small that it loses digits."""
         smallest = np.finfo(q.dtype).tiny if q.dtype.kind == "f" else 1
         for joint, q_columns, _ in self.joint_groups:
             quaternion = q[..., q_columns[:, joint.quaternion]]

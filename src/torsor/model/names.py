@@ -1,4 +1,4 @@
-"""What bodies and frames are called."""
+"""Names of bodies and frames."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Frame(NamedTuple):
 
 
 def word_list(names: Any) -> Sequence[str]:
-    """The names as a sequence that does not change; empty for None. `check_names` looks at each."""
+    """The names as an immutable sequence; empty for None. `check_names` checks each of them."""
     if names is None or isinstance(names, NumberedNames):
         return names or ()
     if isinstance(names, str):
@@ -40,11 +40,11 @@ def word_list(names: Any) -> Sequence[str]:
         words = tuple(names)
     except TypeError:
         raise ArgumentError(f"names must be one string for each body, not {shown(names)}") from None
-    return tuple(str(word) if isinstance(word, str) else word for word in words)  # NumPy has strings of its own
+    return tuple(str(word) if isinstance(word, str) else word for word in words)  # NumPy has its own string type
 
 
 class NumberedNames(Sequence[str]):
-    """The names link1 ... linkn, made when asked for: a long chain has no Python object a link."""
+    """The names link1 ... linkn, made on demand: a long chain has no Python object per link."""
 
     def __init__(self, n: int):
         self._n = n

@@ -15,13 +15,13 @@ from torsor.model.model import Model
 
 Array = NDArray[Any]
 
-# A smallest moment of inertia below this share of the largest is rounding: the body is a rod or a point.
+# A smallest moment of inertia below this fraction of the largest is rounding error: the body is a rod or a point.
 FLAT = 1e-12
 
 
 def require_regular(model: Model) -> Model:
-    """The model, if every body of it can be let float: it has mass, and an inertia that can be inverted."""
-    if isinstance(model, Model):  # what is none is refused where the other arguments are
+    """The model, if every body can float: it has mass, and an inertia that can be inverted."""
+    if isinstance(model, Model):  # anything else is refused later, with the other arguments
         _check_model(model)
     return model
 

@@ -1,6 +1,6 @@
-"""Rounding noise written as zero, so that the structure of a machine shows in its code.
+"""Rounding noise is set to zero, so that the structure of a machine shows in its code.
 
-What is noise is judged by the numbers that were added, never by the size of something else.
+Noise is judged by the size of the numbers that were added, never by the size of something else.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-# A cosine or sine this close to 0 or 1, or a sum so small beside its terms, is rounding left by trigonometry.
+# A cosine or sine this close to 0 or 1, or a sum this small relative to its terms, is rounding left by trigonometry.
 NOISE = 2e-15
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def clean_sum(x: Array, terms: Array) -> Array:
-    """Zero where x is that much smaller than the terms it is a sum of."""
+    """x, set to zero where it is that much smaller than the terms it is the sum of."""
     return np.where(np.abs(x) <= NOISE * terms, 0.0, x)
 
 
 def clean_cosine(x: Array) -> Array:
-    """Cosines and sines, exact where they are nearly zero or plus or minus one."""
+    """Cosines and sines, made exact where they are nearly zero or plus or minus one."""
     x = np.where(np.abs(x) <= NOISE, 0.0, x)
     return np.where(np.abs(np.abs(x) - 1) <= NOISE, np.sign(x), x)
 
 
-@np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused where it is used
+@np.errstate(over="ignore", invalid="ignore")  # values that are not finite are refused where they are used
 def turned_tensor(R: Array, A: Array) -> Array:
     """R A R^T of symmetric tensors, (n, 3, 3), symmetric to the bit."""
     size = np.abs(R)

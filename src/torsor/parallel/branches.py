@@ -1,9 +1,9 @@
 """Trees: one main chain in O(log n) levels, side branches by articulated bodies (Featherstone & Fijany, section 4).
 
-The main chain is the longest way from the base to a tip (of several as long, the one that ends at the lowest
-numbered body).  What hangs on it, or on the base beside it, is condensed before and finished after, a level for
-every generation: all bodies of a generation at once.  So the depth is O(log n) as long as side branches are short,
-and never worse than that of the plain sweeps.
+The main chain is the longest path from the base to a tip (among equally long paths, the one that ends at the body
+with the lowest number).  Side branches, on the main chain or on the base, are condensed before it and finished after
+it.  Each generation of side bodies takes one level and is processed at once.  So the depth is O(log n) as long as
+side branches are short, and never worse than that of the plain sweeps.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from torsor.spatial import Spatial
 
 Array = NDArray[Any]
 
-MOVING = 15  # numbers of a side body's motion: ω, dω/dt, a and the wrench they take
+MOVING = 15  # numbers of a side body's motion: ω, dω/dt, a and the wrench that produces them
 
 
 def main_chain(model: Model) -> Array:
-    """The bodies of the longest way from the base to a tip, in order."""
+    """The bodies of the longest path from the base to a tip, in order."""
     if model.is_chain:
         return np.arange(model.n)
     generation = np.ones(model.n, np.int64)
@@ -49,11 +49,11 @@ def main_chain(model: Model) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class BodyOperations:
-    """What is done to side bodies of one kind."""
+    """The operations on side bodies of one kind."""
 
     names: tuple[str, ...]
     move: Operation  # the motion of the parent -> its own, and the wrench
-    lift: Operation  # the sum of what the children hand on -> what it hands on, gains, the joint's own share
+    lift: Operation  # the sum of what the children pass on -> what it passes on, gains, the joint's own share
     drop: Operation  # the acceleration of the parent -> its own, joint accelerations
 
 
@@ -126,14 +126,14 @@ class SidePlan:
             seen[p] = rank[i] + 1
         self.rank = rank
         nv = max((joint_named(k.joint).nv for k in plan.framed.kinds), default=1)
-        # a column a body, and one more for the base
+        # one column per body, and one more for the base
         self.moving = plan.columns("side motion", MOVING, model.n + 1)
         self.children = plan.columns("side", SIDE, model.n + 1)
         self.lifted = plan.columns("lifted", SIDE + 7 * nv, model.n)
         self.dropped = plan.columns("dropped", 6 + nv, model.n + 1)
 
     def _column(self, body: Array) -> Array:
-        """The base, -1, has the last column."""
+        """The column of a body; the base, -1, has the last one."""
         return np.where(body < 0, self.plan.framed.model.n, body)
 
     def _groups(self, bodies_: Array) -> list[tuple[BodyOperations, Array, Any]]:
@@ -170,9 +170,9 @@ class SidePlan:
             self._add_up(g)
 
     def _add_up(self, g: int) -> None:
-        """Sum what the bodies of a generation hand on, the n-th child of all parents at once.
+        """Sum what the bodies of a generation pass on, the n-th child of all parents at once.
 
-        Each sum starts afresh: the first child overwrites what the last call left.  The base wants no sum.
+        Each sum starts anew: the first child overwrites the result of the last call.  The base needs no sum.
         """
         at = self.generations[g]
         at = at[self.parent[at] >= 0]
@@ -184,7 +184,7 @@ class SidePlan:
             self.plan.level(f"add up {g + 1}.{n + 1}", [self.plan.task(operation, reads, parent)])
 
     def after(self, chain: ChainPlan, main: Array) -> None:
-        """Finish: the accelerations of the main chain outward into its side branches."""
+        """Finish: carry the accelerations of the main chain outward into its side branches."""
         plan = self.plan
         bodies_ = np.append(plan.framed.model.n, main)  # the base and the main chain, as in `chain.motion`
         known = chain.motion.at(range(len(bodies_)))

@@ -2,14 +2,14 @@
 
 For forward dynamics the levels are, with L = log4 of the number of runs,
 
-    turns and handles      every run: what it does to an angular velocity; its first joint in the frame before it
+    turns and handles      every run: how it changes an angular velocity; its first joint in the frame before it
     compose (L), spread (L)             angular velocities before every run
     condense               every run: a two-handle segment
     join (L), start, split (L)          the reactions between all runs
     release, settle        every run: its joint accelerations
 
-and for M^-1 b the same without turns and angular velocities.  A run has `RUN` bodies where that many of one kind follow
-each other, else one.
+M^-1 b has the same levels without turns and angular velocities.  A run has `RUN` bodies where that many of one kind
+follow each other, else one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torsor.parallel.schedule import Level, Operand, Operation, Schedule, Task, 
 
 Array = NDArray[Any]
 
-# Bodies a run: longer ones save little work and lengthen the critical path again (bench/log_depth.py).
+# Bodies per run: longer runs save little work and lengthen the critical path again (bench/log_depth.py).
 RUN = 8
 
 
@@ -46,11 +46,11 @@ class Group:
 
 @dataclass
 class Plan:
-    """A schedule in the making: buffers are added, and levels in order.
+    """A schedule under construction: buffers are added, and levels in order.
 
-    lanes_apart: whether the numbers of a lane lie side by side (vectors of a processor then walk along few cache
-    lines), or the same number of all lanes does (threads of a GPU then read together).
-    run: bodies a run.
+    lanes_apart: True if the numbers of one lane are adjacent in memory (the vectors of a processor then touch few cache
+    lines), False if the same number of all lanes is (the threads of a GPU then read together).
+    run: bodies per run.
     """
 
     framed: Framed
@@ -108,7 +108,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Columns:
-    """A buffer of columns of numbers, one a lane: `down` and `across` are the ways to the next row and column."""
+    """A buffer of columns of numbers, one per lane: `down` and `across` are the strides to the next row and column."""
 
     name: str
     rows: int
@@ -116,7 +116,7 @@ class Columns:
     across: int
 
     def at(self, columns: Array | range, row: int = 0, each: tuple[int, ...] | None = None) -> Operand:
-        """A column a lane, from a row on; `each`: other strides than down the rows."""
+        """One column per lane, starting at a row; `each`: other strides than down the rows."""
         start = row * self.down
         if isinstance(columns, range):
             places: Array | range = range(
@@ -143,7 +143,7 @@ def runs_of(kind: Array, length: int) -> Array:
 
 
 class RunTree:
-    """A chain, whose bodies are `main` in order, cut into runs; and runs of runs, four by four, up to one."""
+    """A chain, whose bodies are `main` in order, cut into runs; runs are then grouped by four until one is left."""
 
     def __init__(self, plan: Plan, main: Array, run: int) -> None:
         self.plan = plan
@@ -154,7 +154,7 @@ class RunTree:
         self.size = max(1, 6 - min(freedoms))
         self.groups = self._groups(main, kind, starts)
         self.tree = tree_operations(self.size)
-        # one place more than there are runs: the angular velocity after the last run is there
+        # one place more than there are runs, for the angular velocity after the last run
         self.counts = [self.runs + 1]
         while self.counts[-1] > 1:
             self.counts.append(-(-self.counts[-1] // RADIX))
@@ -162,7 +162,7 @@ class RunTree:
         self.widths = [RADIX * c for c in self.counts[1:]] + [1]
 
     def operations(self, kind: Kind, length: int) -> Any:
-        """What is done to runs of so many bodies of a kind."""
+        """The operations on runs of `length` bodies of a kind."""
         raise NotImplementedError
 
     def _groups(self, main: Array, kind: Array, starts: Array) -> list[Group]:
@@ -181,7 +181,7 @@ class RunTree:
         return self.plan.constants(f"{operation} numbers {self.groups.index(g)}", names, bodies)
 
     def _segments(self, rows: Sequence[int]) -> list[Columns]:
-        """A buffer of segments a level; places without a run stay as they are here."""
+        """One buffer of segments per level; places without a run keep these contents."""
         result = []
         for level, (width, count) in enumerate(zip(self.widths, rows)):
             nothing = Segment.nothing(self.size).pack()

@@ -1,7 +1,6 @@
 """Run a schedule on an NVIDIA GPU: a task is one launch, a lane is a thread, and a whole run is one CUDA graph.
 
-Everything stays on the device: the buffers of the schedule, the inputs that are copied into them there, and the
-result.
+Everything stays on the device: the buffers of the schedule, the inputs that are copied into them, and the result.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from torsor.model.model import Model
 from torsor.parallel.schedule import Operand, Operation, Schedule, Task
 from torsor.parallel.solver import INPUTS, OUTPUTS, schedule
 
-THREADS = 64  # a block: levels near the top of the tree have few lanes, and a lane needs many registers
+THREADS = 64  # per block: levels near the top of the tree have few lanes, and a lane needs many registers
 
 
 def source(operations: Sequence[Operation], threads: int = THREADS) -> str:
-    """CUDA C for some operations: a kernel each, named `task_0`, `task_1`, ..."""
+    """CUDA C for some operations: one kernel per operation, named `task_0`, `task_1`, ..."""
     return "\n".join([prelude(64, "accurate"), *(_kernel(k, x, threads) for k, x in enumerate(operations))])
 
 
 def _kernel(number: int, operation: Operation, threads: int) -> str:
-    """One thread a lane: reads its operands where they are, computes, writes its result."""
+    """One thread per lane: it reads its operands in place, computes and writes its result."""
     ranks = [*((array(name), len(shape)) for name, shape in operation.inputs.items()), ("out", len(operation.shape))]
     parameters, places = [], []
     for name, rank in ranks:
@@ -76,7 +75,7 @@ class DeviceEngine:
         self._launches = [(kernels[id(task.operation)], task.lanes, self._arguments(task)) for task in tasks]
         stream = cp.cuda.Stream(non_blocking=True)
         with stream:
-            self._all()  # loads the module, which cannot be recorded
+            self._all()  # loads the module; loading cannot be recorded
             stream.synchronize()
             stream.begin_capture()
             self._all()
@@ -110,7 +109,7 @@ class DeviceEngine:
         self.graph.launch(cupy().cuda.get_current_stream())
 
     def run(self, inputs: Mapping[str, Any], output: str) -> Any:
-        """A copy of a buffer after a run on these inputs; nothing waits for it."""
+        """A copy of a buffer after a run on these inputs; the call does not wait for the device."""
         self.fill(inputs)
         self.launch()
         return self.buffers[output].copy()

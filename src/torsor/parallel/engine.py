@@ -1,4 +1,4 @@
-"""Run a schedule on the processor: the lanes of a task are the lanes of its vectors, and may be shared by threads."""
+"""Run a schedule on the CPU: the lanes of a task are the lanes of its vectors, and may be divided among threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THREAD_LANES = 512
 
 
 class Engine:
-    """Memory for one schedule, and the calls that work on it, made once: running it is a loop over calls."""
+    """Memory for one schedule, and its calls, prepared once: running the schedule is a loop over the calls."""
 
     def __init__(self, schedule: Schedule, threads: int = 1) -> None:
         self.schedule, self.threads = schedule, threads
@@ -42,7 +42,7 @@ class Engine:
             return self.buffers[output].copy()
 
     def _calls(self, task: Task) -> list[Callable[[], Any]]:
-        """The task, cut into one piece a thread."""
+        """The task, cut into one piece per thread."""
         pieces = min(self.threads, max(1, task.lanes // THREAD_LANES))
         edges = [task.lanes * k // pieces for k in range(pieces + 1)]
         return [self._call(task, slice(a, b)) for a, b in pairwise(edges)]

@@ -1,7 +1,7 @@
 """The operations that the schedule of a chain is made of: `torsor.algorithms.constraint_force` between flat numbers.
 
 They depend on the kind of the bodies (joint type and form of placement) and on the size of a block, never on the
-model, and are shared by all models.
+model, so all models share them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def input_shapes(kind: Kind, inputs: Sequence[str]) -> dict[str, int]:
 
 def bodies(kind: Kind, names: Sequence[str], numbers: Sequence[Sequence[Scalar]],
            given: Mapping[str, Sequence[Sequence[Scalar]]]) -> tuple[list[FramedLink], list[Here]]:  # fmt: skip
-    """The links of a run and what is known at each, from rows of numbers."""
+    """The links of a run and the known values at each, from rows of numbers."""
     links = [FramedLink.of(kind, _Table(zip(names, row))) for row in numbers]
     here = [Here() for _ in links]
     for name, rows in given.items():
@@ -46,7 +46,7 @@ def bodies(kind: Kind, names: Sequence[str], numbers: Sequence[Sequence[Scalar]]
 
 
 class _Table(dict):
-    """A body's constants by name; one that does not matter need not be there, and is any number, such as zero."""
+    """A body's constants by name.  A constant that does not matter may be missing; it then reads as zero."""
 
     def __missing__(self, name: str) -> float:
         return 0.0
@@ -54,7 +54,7 @@ class _Table(dict):
 
 @functools.cache
 def constants_of(kind: Kind, external: bool) -> tuple[str, ...]:
-    """The names of the constants that bodies of a kind are computed with."""
+    """The names of the constants that are used for bodies of a kind."""
     tape = Tape()
     link = FramedLink.of(kind, NumberSymbols(tape))
     scalars = leaves((link.M, link.exp(Vec.of([tape.input("q")] * link.joint.nq)), link.inertia, link.second_moment))
@@ -83,11 +83,11 @@ class RunOperation:
 
 @dataclass(frozen=True, eq=False)
 class RunOperations:
-    """What is done to runs of `length` bodies of one kind."""
+    """The operations on runs of `length` bodies of one kind."""
 
     turn: RunOperation  # -> Turn
     handle: RunOperation  # -> reactions, unit torques and the torque's wrench of the first joint
-    condense: RunOperation  # -> Segment, and what is kept
+    condense: RunOperation  # -> Segment, and the kept values
     release: RunOperation  # -> acceleration of the last body, joint accelerations
     settle: Operation  # -> joint accelerations
     kept: int  # numbers kept between `condense` and `release`
@@ -95,7 +95,7 @@ class RunOperations:
 
 @functools.cache
 def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], branched: bool) -> RunOperations:
-    """The operations on runs of so many bodies of a kind, for a problem with these inputs.
+    """The operations on runs of `length` bodies of a kind, for a problem with these inputs.
 
     branched: every body takes the inertia and wrench of its side branches.
     """
@@ -159,20 +159,20 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
 
 def _with_constants(every: tuple[str, ...], function: Callable[..., Any], length: int,
                     more: Mapping[str, tuple[int, ...]]) -> RunOperation:  # fmt: skip
-    """The operation with a table of those constants, of all there are, that it uses."""
+    """The operation, with a table of only those constants that it uses."""
 
     def with_table(names: tuple[str, ...]) -> Operation:
         given = functools.update_wrapper(functools.partial(function, names), function)
         return Operation(function.__name__, given, {"numbers": (length, len(names)), **more})
 
     used = {name[2] for name in with_table(every).code.inputs if name[0] == "numbers"}
-    names = tuple(every[k] for k in sorted(used)) or every[:1]  # a table of none is no table
+    names = tuple(every[k] for k in sorted(used)) or every[:1]  # a table must not be empty
     return RunOperation(with_table(names), names)
 
 
 @dataclass(frozen=True, eq=False)
 class RunDeterminant:
-    """What log det M takes of runs of bodies of one kind."""
+    """The operations of log det M on runs of bodies of one kind."""
 
     handle: RunOperation  # -> reactions of the first joint
     condense: RunOperation  # -> Segment, and the logarithm of its pivots
@@ -229,7 +229,7 @@ class _Layout:
 
 
 def _lay_out(condensed: Callable[..., Any], names: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> _Layout:
-    """Keep what is neither a plain number, nor a constant of the run anyway, nor kept already."""
+    """Keep every scalar that is not a plain number, not a constant of the run and not kept already."""
     runs: list[cf.Run] = []
 
     def look(*arguments: Any) -> list[Scalar]:
@@ -275,16 +275,16 @@ def side_load(numbers: Sequence[Scalar]) -> Side:
 class TreeOperations:
     compose: Operation  # Turns -> Turn
     spread: Operation  # Turns, ω before the first -> ω before each
-    join: Operation  # Segments -> Segment, and what was eliminated
+    join: Operation  # Segments -> Segment, and the eliminated reactions
     start: Operation  # the whole chain, the base's acceleration -> lambda at the base
-    split: Operation  # what was eliminated, lambda at both ends -> lambda before each
+    split: Operation  # the eliminated reactions, lambda at both ends -> lambda before each
     measure: Operation  # Segments with the logarithms of their pivots -> Segment, logarithm
     total: Operation  # the whole chain -> log det M
 
 
 @functools.cache
 def tree_operations(size: int) -> TreeOperations:
-    """The operations that do not know what a body is."""
+    """The operations that are independent of the kind of the bodies."""
     S, J = cf.Segment.length(size), cf.Joined.length(size)
 
     def compose(parts: Any) -> list[Scalar]:

@@ -3,14 +3,14 @@
     Operation   a pure function of a few numbers, written over any scalar
     Task        one operation on many lanes, and where each lane reads and writes
     Level       tasks that may all run at once
-    Schedule    levels in order, the buffers they work on, and what these hold at the start
+    Schedule    levels in order, the buffers they work on, and the initial contents of these
 
 A buffer is a flat row of numbers.  Lane l finds entry (i, j, ...) of an operand at
 
     base[l] + i * strides[0] + j * strides[1] + ...                with base a `range` or an array of places,
 
-so an engine needs to know nothing of mechanics: the processor runs the lanes of a task as SIMD vectors
-(`torsor.parallel.engine`), a GPU as threads of one launch.
+so an engine needs no knowledge of mechanics: a CPU runs the lanes of a task as SIMD vectors
+(`torsor.parallel.engine`), a GPU runs them as threads of one launch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Places = range | Array
 
 
 class Operation:
-    """A pure function of nested lists of scalars: traced, counted and compiled when first asked for."""
+    """A pure function of nested lists of scalars; it is traced, counted and compiled on first use."""
 
     def __init__(self, name: str, function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]]) -> None:
         self.name, self.function, self.inputs = name, function, dict(inputs)
@@ -56,12 +56,12 @@ class Operation:
 
     @cached_property
     def work(self) -> int:
-        """How many arithmetic operations a lane does."""
+        """Arithmetic operations per lane."""
         return sum(self.operations)
 
     @cached_property
     def depth(self) -> int:
-        """How many of them depend one on another: the time of a machine that does the others meanwhile."""
+        """The longest sequence of dependent operations: the time on a machine with unlimited parallelism."""
         longest = [0] * len(self.code.nodes)
         for i, node in enumerate(self.code.nodes):
             counts = node.op not in ("in", "const", "neg")
@@ -108,12 +108,12 @@ class Level:
 
     @property
     def span(self) -> int:
-        """Arithmetic operations of one lane: the time with a processor a lane."""
+        """Arithmetic operations of one lane: the time with one processor per lane."""
         return max(task.operation.work for task in self.tasks)
 
     @property
     def depth(self) -> int:
-        """The longest chain of dependent operations: the time with all the processors one could use."""
+        """The longest sequence of dependent operations: the time with any number of processors."""
         return max(task.operation.depth for task in self.tasks)
 
 
@@ -127,7 +127,7 @@ class Schedule:
 
     @property
     def depth(self) -> int:
-        """How many levels there are: on a GPU, launches."""
+        """The number of levels: on a GPU, of launches."""
         return len(self.levels)
 
     @property
@@ -136,16 +136,16 @@ class Schedule:
 
     @property
     def critical_path(self) -> int:
-        """Operations on the longest path, with a processor a lane."""
+        """Operations on the longest path, with one processor per lane."""
         return sum(level.span for level in self.levels)
 
     @property
     def longest_chain(self) -> int:
-        """Operations that depend one on another, with any number of processors."""
+        """Operations on the longest sequence of dependent ones, with any number of processors."""
         return sum(level.depth for level in self.levels)
 
     def report(self) -> str:
-        """A line a level: its name, how many lanes it has, what a lane does and what all do."""
+        """One line per level: its name, the number of lanes, and the operations of one lane and of all lanes."""
         rows = [f"{'level':<32} {'lanes':>9} {'a lane':>7} {'all':>12}"]
         rows += [f"{x.name:<32} {x.lanes:>9} {x.span:>7} {x.work:>12}" for x in self.levels]
         rows.append(f"{f'{self.depth} levels':<32} {'':>9} {self.critical_path:>7} {self.work:>12}")
@@ -153,7 +153,7 @@ class Schedule:
 
 
 def places(columns: Array) -> Places:
-    """An array of places as a `range`, where it is one."""
+    """An array of places, as a `range` if it is evenly spaced."""
     columns = np.asarray(columns, dtype=np.int64)
     if columns.size == 0:
         return range(0)

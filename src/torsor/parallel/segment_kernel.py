@@ -8,11 +8,11 @@
     head, and block:  bodies | constants | index | bytes of a segment's constants | the sizes of the axes of all arrays
               for one segment
     constants of a block: for every body, number after number, each a vector of W
-    records   for every segment, what is known of it as a whole: those of W segments side by side, that of the head in
+    records   one per segment, with the values of the whole segment: W records side by side, that of the head in
               the last lane of the first W
 
-Two functions work on a block: `condense` finds its records, and `release`, when all records are complete, its joint
-accelerations.  Blocks are so short that what one sweep keeps for the next stays in the cache.
+Two functions work on a block.  `condense` finds its records; `release` finds its joint accelerations once all records
+are complete.  Blocks are so short that the values one sweep keeps for the next stay in the cache.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BODIES, NUMBERS, INDEX, NUMBER_BYTES, PART_WORDS = range(5)
 
 
 class Outline(NamedTuple):
-    """What must be known of a kernel to run it."""
+    """The data needed to run a kernel."""
 
     name: str  # of its machine code
     head: Layout
@@ -65,7 +65,7 @@ class Outline(NamedTuple):
 
 @dataclass(frozen=True)
 class Kernel:
-    """For a head and blocks of bodies of these kinds; `first` is that of the first body of every segment."""
+    """The kernel for a head and blocks of these kinds; `first` is the kind of the first body of every segment."""
 
     head: tuple[Kind, ...]
     block: tuple[Kind, ...]
@@ -102,7 +102,7 @@ class Kernel:
 
 
 class Sweeps(NamedTuple):
-    """Along segments of bodies of some kinds."""
+    """The sweeps along segments of bodies of some kinds."""
 
     condense: LoopCode
     release: LoopCode
@@ -113,7 +113,7 @@ class Sweeps(NamedTuple):
 
     @property
     def layout(self) -> Layout:
-        """For both."""
+        """The layout for both."""
         numbers = [sorted({*a, *b}) for a, b in zip(self.condense.numbers, self.release.numbers)]
         return Layout(numbers, max(code.layout.kept for code in self), 0)
 
@@ -122,9 +122,9 @@ class Sweeps(NamedTuple):
 
 
 def _traced(function: Callable[..., Mapping[str, Any]], **given: Any) -> tuple[Code, dict[str, Any]]:
-    """The tape of a function of structures, in which None stands for what is not known, that returns some by name.
+    """The tape of a function that takes structures and returns structures by name; None marks an unknown leaf.
 
-    Its inputs and outputs are (name, k), for leaf k.  Also: what it returns, with None for what is not known of that.
+    Its inputs and outputs are (name, k), for leaf k.  Also returns the resulting structures, None for unknown leaves.
     """
     tape = Tape()
     arguments = {
@@ -174,7 +174,7 @@ class Steps:
 
 
 class _Record:
-    """The record of a segment, or side by side those of as many as the code has lanes."""
+    """The record of one segment, or of as many segments side by side as the code has lanes."""
 
     def __init__(self, w: Writer, steps: Steps, width: int, segment: str, records: str = "%records") -> None:
         """`width`: how many records lie side by side."""
@@ -190,7 +190,7 @@ class _Record:
         return [self.get(name, k) for k in range(len(leaves(like)))]
 
     def put(self, values: Mapping[tuple[str, int], str]) -> None:
-        """What has no place is left out."""
+        """Store values; one that has no place in the record is skipped."""
         for name, x in values.items():
             if name in self.places:
                 self.w.store(x, self._address(*name))
@@ -204,7 +204,7 @@ class _Record:
 
 def _chain_function(name: str, code: Code, handed: str, steps: Steps, one: Target, width: int,
                     outward: bool = True) -> Function:  # fmt: skip
-    """A sweep over the segments %first to %last; what it hands on is read from %hand, and left there in the end.
+    """A sweep over the segments %first to %last; the value passed on is read from %hand and finally stored there.
 
     The handle is that of the segment beyond.
     """
@@ -230,7 +230,7 @@ def _chain_function(name: str, code: Code, handed: str, steps: Steps, one: Targe
 
 
 class _Memory(Tables):
-    """The memory of a segment, in each lane another one: constants differ from lane to lane."""
+    """The memory of segments, one per lane: constants differ from lane to lane."""
 
     def __init__(self, w: Writer, code: LoopCode, layout: Layout) -> None:
         super().__init__(w, layout.numbers)
@@ -265,13 +265,13 @@ class _SegmentWriter(Loops):
         self.record = _Record(w, steps, width, "%segment")
 
     def start(self, function: Callable[..., Any], **given: tuple[Any, Sequence[str]]) -> list[str]:
-        """What a sweep begins with: a function of structures, each given by its form and its leaves."""
+        """The start values of a sweep: a function of structures, each given by its form and its leaves."""
         code, _ = _traced(lambda **x: dict(near=function(**x)), **{name: form for name, (form, _) in given.items()})
         values = self.w.emit(code, lambda name: given[name[0]][1][name[1]])
         return [values["near", k] for k in range(len(values))]
 
     def along(self, p: LoopPass, start: Sequence[str], fetching: bool = False) -> list[str]:
-        """A pass from `start` to what arrives in the end; fetching: the constants of the next block on the way."""
+        """A pass: from the values `start` to the final values; fetching: also prefetch the next block's constants."""
         w, n, self.segment.fetching = self.w, self.segment.n, fetching
         first = 0 if p.outward else w.index("sub", n, 1)
         with w.loop("outward" if p.outward else "inward", first, [start[k] for k in p.live]) as loop:
@@ -287,7 +287,7 @@ class _SegmentWriter(Loops):
         return self.w.emit(code, self.reader(self.segment.body(0), {}, self.code.kinds.index(self.steps.first)))
 
     def motion(self, p: LoopPass) -> list[str]:
-        """How the last body accelerates if neither the base nor a joint does."""
+        """The acceleration of the last body if neither the base nor a joint accelerates."""
         arrived = self.along(p, self.start(standing, w=(VECTOR, self.record.get_all("w", VECTOR))))
         moving = rebuild(standing(Vec.zero()), iter(arrived))
         return leaves(Spatial(moving["dw"], moving["a"]))
@@ -297,7 +297,7 @@ SEGMENTS = f"{entry.BLOCK}, ptr %records, i64 %segment"
 
 
 def _condense_function(sweeps: Sweeps, steps: Steps, target: Target, width: int) -> Function:
-    """What there is to know of W segments: it depends on the others only by the angular velocity before them."""
+    """The records of W segments; they depend on other segments only through the angular velocity before them."""
     w = Writer(target)
     s = _SegmentWriter(w, sweeps.condense, sweeps.layout, steps, width)
     turns, motion, condense = sweeps.condense.passes
@@ -306,13 +306,13 @@ def _condense_function(sweeps: Sweeps, steps: Steps, target: Target, width: int)
     w.do(f"call void @turn(ptr %records, i64 %segment, i64 {last}, ptr %spin)")
     A0 = (SPATIAL, s.motion(motion))
     s.record.put_all("segment", s.along(condense, s.start(sg.TwoHandles.nothing, A0=A0), fetching=True))
-    if target.lanes == width:  # nothing asks how the head is held
+    if target.lanes == width:  # the handle of the head is never used
         s.record.put(s.at_first(steps.handle))
     return Function(f"condense_{target.lanes}", f"{SEGMENTS}, ptr noalias %spin", w)
 
 
 def _release_function(sweeps: Sweeps, steps: Steps, target: Target, width: int) -> Function:
-    """The joint accelerations of W segments: chains of their own, with a known base and a known load."""
+    """The joint accelerations of W segments: independent chains, each with a known base and a known load."""
     w = Writer(target)
     s = _SegmentWriter(w, sweeps.release, sweeps.layout, steps, width)
     motion, articulate, accelerate = sweeps.release.passes
@@ -347,7 +347,7 @@ def _state_function(inputs: Sequence[str], steps: Steps, one: Target, width: int
     each("condense", f", ptr {spin}")
     tip = _Record(w, steps, width, last, records)
     tip.put({name: one.const(0.0) for name in steps.places if name[0] in ("rest", "pull")})
-    rest = _cells(w, [tip.get("segment", k) for k in range(len(leaves(REST)))])  # it begins with an I and a wrench too
+    rest = _cells(w, [tip.get("segment", k) for k in range(len(leaves(REST)))])  # it too begins with I and a wrench
     a = _cells(w, [w.load(w.address(base, k * one.size)) for k in range(len(leaves(SPATIAL)))])
     w.do(f"call void @absorb(ptr {records}, i64 {width - 1}, i64 {w.i64('sub', last, 1)}, ptr {rest})")
     w.do(f"call void @spread(ptr {records}, i64 {width - 1}, i64 {last}, ptr {a})")
@@ -364,7 +364,7 @@ def _cells(w: Writer, values: Sequence[str]) -> str:
 
 
 def _views(w: Writer, ranks: Sequence[int]) -> tuple[str, str]:
-    """(args, steps) of one state for the head, and for the blocks, to which a segment is what a state is elsewhere."""
+    """(args, steps) of one state, for the head and for the blocks; in blocks, segments take the role of states."""
     count = len(ranks)
     whole, cut = (w.op(f"alloca [{count} x ptr], align 8") for _ in range(2))
     steps = w.op(f"alloca [{count + sum(ranks)} x i64], align 8")

@@ -1,6 +1,7 @@
 """Forward dynamics of one long chain by segments that lie side by side in the lanes of vectors, on one core.
 
-Twice the operations of the sweeps along the whole chain, but eight at a time (`torsor.algorithms.segments`).
+This takes twice the operations of the sweeps along the whole chain, but does eight at a time
+(`torsor.algorithms.segments`).
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from torsor.parallel.solver import alike, check_inertias
 Array = NDArray[Any]
 
 INPUTS = ("q", "v", "tau")
-FEWEST_LANES = 4  # with two, the segments would not make up for their operations
-LENGTH = 128  # bodies a segment at most: what is kept of a block of segments has to stay in the cache
+FEWEST_LANES = 4  # with two, the segments would not make up for their additional operations
+LENGTH = 128  # most bodies per segment: the values kept for a block of segments have to stay in the cache
 HEAD = 4  # bodies next to the base that may be of other kinds than those that follow
-PERIOD = 16  # kinds may take turns, this many at most
-# What it costs to have a body in the head, and to have one more segment, in units of a body in a segment.
+PERIOD = 16  # the longest repeating pattern of kinds
+# The cost of a body in the head, and of one more segment, in units of a body in a segment.
 HEAD_COST, SEGMENT_COST = 7, 8
 CACHE_LINE = 64  # bytes
 # words of a body's row of the index (see `torsor.compiler.abi`)
@@ -51,9 +52,9 @@ class Part(NamedTuple):
 
 
 def cut(kind: Array, lanes: int) -> tuple[Part, Part] | None:
-    """A chain of bodies of these kinds as a head, which is one segment, and segments that are alike, if there are such.
+    """Cut a chain of bodies of these kinds into a head, which is one segment, and segments that are alike, if possible.
 
-    Every length that the kinds allow is tried, for the least cost.
+    Every length that the kinds allow is tried; the cheapest is taken.
     """
     n = kind.size
     period = next((p for p in range(1, PERIOD + 1) if np.array_equal(kind[HEAD + p :], kind[HEAD:-p])), None)
@@ -95,10 +96,10 @@ class Segments:
 
 
 def serving(model: Model) -> Segments | None:
-    """The `Segments` of a model, if they can be made and keep their digits on it.
+    """The `Segments` of a model, if the chain can be cut and does not lose digits.
 
-    Whether a state loses digits is found out with the state.  A chain that does so at random angles does so at most: it
-    is better served by sweeps from the start.
+    Whether a state loses digits is only known once it is computed.  A chain that loses digits at random angles does so
+    in most states: plain sweeps serve it better from the start.
     """
     try:
         segments = Segments(model)
@@ -110,7 +111,7 @@ def serving(model: Model) -> Segments | None:
 
 
 def _framed(model: Model, lanes: int) -> tuple[Framed, tuple[Part, Part]]:
-    """The model in its short frames, or with its placements alike if segments are so only then."""
+    """The model in its short frames, or with its placements alike if only that makes the segments alike."""
     if model.is_chain:
         short = framed(model)
         for frames in (short, alike(short, HEAD)):
@@ -137,7 +138,7 @@ def _data(frames: Framed, parts: tuple[Part, Part], outline: kernel.Outline,
     model, block = frames.model, parts[1]
     arrays = {name: place_of(name).starts(model) for name in (*inputs, "qdd")}
     told = [_part(frames, part, layout, arrays) for part, layout in zip(parts, (outline.head, outline.block))]
-    base = np.array([0.0, 0.0, 0.0, *-model.gravity])  # at rest in gravity g is accelerating by -g without
+    base = np.array([0.0, 0.0, 0.0, *-model.gravity])  # at rest in gravity g = accelerating by -g without gravity
     words = np.zeros(kernel.WORDS + 2 * len(arrays), np.int64)
     words[kernel.RUNTIME] = runtime().ctypes.data
     words[kernel.BLOCKS], words[kernel.BASE] = block.blocks, base.ctypes.data
@@ -150,7 +151,7 @@ def _data(frames: Framed, parts: tuple[Part, Part], outline: kernel.Outline,
 
 
 class _Told(NamedTuple):
-    """What the kernel is told of a part."""
+    """The data of one part that the kernel receives."""
 
     words: Array
     owned: tuple[Array, ...]

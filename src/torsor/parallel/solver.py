@@ -20,9 +20,9 @@ from torsor.parallel.schedule import Schedule
 
 Array = NDArray[Any]
 
-# A body whose smallest moment of inertia is below this part of its largest cannot be told from a rod.
+# A body whose smallest moment of inertia is below this fraction of its largest cannot be told from a rod.
 SINGULAR_INERTIA = 1e-12
-# Placements that are alike cost 1.1 times the operations, but runs in pieces cost copies: three times the time on
+# Placements made alike cost 1.1 times the operations, but broken runs cost copies: three times the time on
 # 100,000 links of which one in a hundred had another form.
 FEWER_RUNS = 0.95
 INPUTS = {"forward_dynamics": ("q", "v", "tau"), "mass_solve": ("q", "b"), "log_det": ("q",)}
@@ -82,9 +82,9 @@ def _framed(model: Model) -> Framed:
 
 
 def alike(framed: Framed, first: int) -> Framed:
-    """Bodies on the same type of joint of one kind, from body `first` on: that with all the screws any of them has.
+    """Give bodies with the same joint type one kind, from body `first` on: a placement with all screws that any has.
 
-    A screw that a placement has not is one by zero.
+    A screw that a placement lacks becomes a screw by zero.
     """
     longest: dict[str, Kind] = {}
     for kind in (framed.kinds[k] for k in np.unique(framed.kind[first:])):

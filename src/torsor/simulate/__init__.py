@@ -1,11 +1,11 @@
 """Simulation: integrators, forces, trajectories, recording.
 
-simulation   Simulation and simulate: the way in
-forces       what drives the joints;  references: motions to follow
+simulation   Simulation and simulate: the entry points
+forces       forces on the joints;  references: motions to follow
 motion       the right-hand side
 integrators  the methods by name: runge_kutta, adams (made of stages, which may be fused), radau; structure (fixed step)
 hermite      dense output;  coordinates: dq/dt = N(q) v
-trajectory   what comes out;  recording: its files
+trajectory   the result;  recording: its files
 """
 
 from torsor.simulate.forces import (

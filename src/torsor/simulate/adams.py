@@ -1,4 +1,4 @@
-"""Adams-Bashforth-Moulton, predict-evaluate-correct-evaluate, of variable step and variable order.
+"""Adams-Bashforth-Moulton, predict-evaluate-correct-evaluate, with variable step and variable order.
 
 The rates y' at the last times t_0 = t_n > t_1 > ... are kept as divided differences phi_i = y'[t_0, ..., t_i]. With
 tau_i = t_i - t_n, let pi_i = prod_{j<i} (h - tau_j) be Newton's basis at the new time and g_i = int_0^h prod_{j<i}
@@ -10,10 +10,10 @@ tau_i = t_i - t_n, let pi_i = prod_{j<i} (h - tau_j) be Newton's basis at the ne
     evaluate  f = f(y);  phi_i <- D_i(f).
 
 Two corrections of neighbouring orders differ by (g_k / pi_k - g_{k-1} / pi_{k-1}) pi_k D_k, which is the error estimate
-of order k; the order is the one that allows the longest next step. Starting needs nothing special: order 1, a small
-step. (L. F. Shampine, Numerical Solution of Ordinary Differential Equations, 1994, chapter 5.)
+of order k. The method takes the order that allows the longest next step. It starts with order 1 and a small step.
+(L. F. Shampine, Numerical Solution of Ordinary Differential Equations, 1994, chapter 5.)
 
-All this is linear in the rates: a step is two stages (`stages.py`) after the given phi, its tableau new every time.
+All this is linear in the rates. So a step is two stages (`stages.py`) after the given phi, each with a new tableau.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Adams(Staged):
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         super().__init__(motion, t, q, v, settings, HIGHEST + 2, 3, first=HIGHEST, order=1)
         self._tableau = _compiled_tableau()
-        self.k = self.known = 1  # order of the predictor, and how many rates there are
+        self.k = self.known = 1  # order of the predictor, and the number of known rates
         self.times = np.full(HIGHEST, t)
 
     @property
@@ -62,12 +62,12 @@ class Adams(Staged):
         self.h = max(h, proposal) if clipped else proposal
 
     def _try(self, h: float, t: float) -> float:
-        """A step of length h to t; by what factor it could have been longer. It is taken if that is at least 1."""
+        """Try a step of length h to t; return the factor by which it could be longer. It is taken if that is >= 1."""
         k = self.k
         rows = self._tableau(h, self.times - self.t)
         self.stages.weights[HIGHEST:] = rows[ATTEMPT + k]
         self.stages.c[HIGHEST:] = h, h
-        squares = self.attempt(self.t, 1.0)  # its weights are made for h
+        squares = self.attempt(self.t, 1.0)  # the weights already contain h
         orders = range(max(1, k - 1), min(k + 1, self.known, HIGHEST) + 1)
         allowed = {order: self._allowed(order, squares[order - k + 1]) for order in orders}
         if not allowed[k] >= 1:
@@ -108,14 +108,14 @@ class Adams(Staged):
 
 # ---- the tableau, compiled: as calls of NumPy it would cost far more than the dynamics ----
 
-# rows of `tableau`: what an attempt with k = 0 takes (the next rows are for k = 1, and so on), and the new phi
+# rows of `tableau`: those used by an attempt with k = 0 (the next rows are for k = 1, and so on), and the new phi
 ATTEMPT = np.array([0, HIGHEST + 1, *(2 * HIGHEST + 1 + np.arange(3))])
 RENEW = slice(3 * HIGHEST + 4, None)
 
 
 def tableau(h: Scalar, tau: list[Scalar]) -> list[list[Scalar]]:
     """Weights of phi_0, phi_1, ..., of f(p) and of f(y): to predict and to correct with k = 0 ... HIGHEST, of the error
-    estimates of order 0 ... HIGHEST + 1 (the first and the last are but zeros), and of the new phi_0, phi_1, ...
+    estimates of order 0 ... HIGHEST + 1 (the first and the last are all zeros), and of the new phi_0, phi_1, ...
     """
     g, pi = _integrals(h, tau), [1.0]
     for past in tau:
@@ -147,6 +147,6 @@ def _integrals(h: Scalar, tau: list[Scalar]) -> list[Scalar]:
 
 @cache
 def _compiled_tableau() -> Any:
-    from torsor.backends.pointwise import compile_pointwise  # not before it is needed: `import torsor` stays quick
+    from torsor.backends.pointwise import compile_pointwise  # imported late, so that `import torsor` stays quick
 
     return compile_pointwise(tableau, {"h": (), "tau": (HIGHEST,)})

@@ -1,8 +1,8 @@
 """How coordinates move with velocities: dq/dt = N(q) v, its inverse and its time derivative, for a whole model.
 
-What a joint does is in its class (`torsor.model.joints`). For most joints N is the identity. Quaternions keep their
-length under dq/dt = N(q) v, whatever it is, and no result depends on that length; integrators on the vector space
-(q, v) therefore only trim the rounding and truncation errors in it, once per step.
+The map of each joint is in its class (`torsor.model.joints`). For most joints N is the identity. Quaternions of any
+length keep it under dq/dt = N(q) v, and no result depends on that length. Integrators on the vector space (q, v)
+therefore normalise only once per step, to remove rounding and truncation errors.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torsor.model.joints import JOINTS, Joint
 from torsor.model.model import Model
 
 Array = NDArray[Any]
-# the methods of a joint that are used here: whether they take and give as many numbers as q, or as v
+# the methods of a joint that are used here, and whether each argument and result has as many numbers as q or as v
 MAPS = {"rate": ("qv", "q"), "rate_dot": ("qvv", "q"), "velocity": ("qq", "v"), "retract": ("qv", "q")}
 
 
 class Coordinates:
-    """The map between velocities v and coordinate rates dq/dt of a model; leading batch axes welcome."""
+    """The map between velocities v and coordinate rates dq/dt of a model; leading batch axes are allowed."""
 
     def __init__(self, model: Model) -> None:
         self.model, self.nq, self.nv = model, model.nq, model.nv
@@ -54,7 +54,7 @@ class Coordinates:
         return rate if self.flat else self._mapped("velocity", rate[..., self._plain[0]], q, rate)
 
     def move(self, q: Array, dv: Array) -> Array:
-        """q [+] dv, as Model.integrate has it; compiled, because integrators call it several times per step."""
+        """q [+] dv, as in Model.integrate; compiled, because integrators call it several times per step."""
         plain_q, plain_v = self._plain
         return q + dv if self.flat else self._mapped("retract", q[..., plain_q] + dv[..., plain_v], q, dv)
 
@@ -74,7 +74,7 @@ class Coordinates:
         return np.linalg.norm(q[..., self.quaternion], axis=-1)
 
     def normalise(self, q: Array) -> Array:
-        """Make every quaternion in q a unit one, in place; the lengths they had."""
+        """Normalise every quaternion in q, in place; return the previous lengths."""
         lengths = self.lengths(q)
         q[..., self.quaternion] /= lengths[..., None]
         return lengths
@@ -83,7 +83,7 @@ class Coordinates:
 @cache
 def _compiled(joint: Joint, name: str) -> Callable[..., Array]:
     """A method of a joint as a function of arrays."""
-    from torsor.backends.pointwise import compile_pointwise  # when it is needed: `import torsor` stays quick
+    from torsor.backends.pointwise import compile_pointwise  # imported late, so that `import torsor` stays quick
 
     method, spaces = getattr(joint, name), MAPS[name][0]
     inputs = {f"x{k}": (joint.nq if space == "q" else joint.nv,) for k, space in enumerate(spaces)}
@@ -97,5 +97,5 @@ def names_of(model: Model, what: str) -> list[str]:
 
 
 def units_of(model: Model, what: str) -> list[str]:
-    """The unit of each entry of q ("coordinates"), or of what v is the rate of ("velocities")."""
+    """The unit of each entry of q ("coordinates"), or of the quantity whose rate v is ("velocities")."""
     return [unit for code in model.joint for _, unit in getattr(JOINTS[code], what)]

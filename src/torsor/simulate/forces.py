@@ -1,6 +1,6 @@
-"""What drives the joints: every force is a callable (t, q, v) -> tau (nv,), and forces add up.
+"""Forces on the joints: every force is a callable (t, q, v) -> tau (nv,), and forces add up.
 
-Any function of that form will do. Parameters are numbers, one for all degrees of freedom or (nv,).
+Any function of that form is a force. Parameters are numbers, one for all degrees of freedom or (nv,).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Parameter = float | Array  # for all degrees of freedom, or (nv,)
 
 @dataclass(frozen=True)
 class Constant:
-    """tau, always."""
+    """A constant tau."""
 
     tau: ArrayLike
 
@@ -38,7 +38,7 @@ class Constant:
 
 
 class Table:
-    """Torques tau (m, nv) given at times t (m,); before and after the table its ends are held.
+    """Torques tau (m, nv) given at times t (m,); before and after the table, its first and last values hold.
 
     Between the times: "linear" (straight lines), "previous" (each value until the next one: a digital
     controller) or "cubic" (a twice continuously differentiable spline).
@@ -72,7 +72,7 @@ class Table:
 
     @cached_property
     def _spline(self) -> Callable[[float], Array]:
-        from scipy.interpolate import CubicSpline  # here, because SciPy takes its time to load
+        from scipy.interpolate import CubicSpline  # imported late, because SciPy is slow to load
 
         return CubicSpline(self.t, self.tau)
 
@@ -226,7 +226,7 @@ def pull(model: Model, body: str, force: ArrayLike, at: ArrayLike = (0.0, 0.0, 0
 
 
 def _check(force: Any, *parameters: str) -> None:
-    """Look at the model and the reference of a force, where it has them, and take these parameters as arrays."""
+    """Check the model and the reference of a force, if it has them, and convert these parameters to arrays."""
     model = getattr(force, "model", None)
     if hasattr(force, "model"):
         _model(model)
@@ -244,5 +244,5 @@ def _model(model: Any) -> Model:
 
 
 def _difference(model: Model, q: Array, goal: ArrayLike) -> Array:
-    """goal [-] q; plain subtraction, the quick way, where no joint has a quaternion."""
+    """goal [-] q; where no joint has a quaternion, plain subtraction, which is faster."""
     return np.asarray(goal) - q if model.nq == model.nv else model.difference(q, goal)

@@ -1,8 +1,8 @@
 """All stages of an explicit step in one call of machine code.
 
-Where the right-hand side is one compiled program (no forces written in Python) and dq/dt = v, a call of NumPy for every
-sum would cost more than the dynamics themselves. This is `Stages.one_by_one`, sum for sum, as a loop around the
-program's own machine code; it serves every model and every tableau.
+Where the right-hand side is one compiled program (no forces written in Python) and dq/dt = v, one NumPy call per sum
+would cost more than the dynamics themselves. This code does the same sums as `Stages.one_by_one`, as a loop around the
+program's own machine code. It serves every model and every tableau.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ WORDS = ("rhs", "data", "args", "dims", "steps", "P", "Y", "A", "rtol", "atol", 
 
 
 class FusedStages:
-    """h -> the sums of squares of the errors of a step, relative to their tolerances, one an estimate; the stages are
-    left in P and Y (see `Stages`, whose `weights` are A here).
+    """h -> the sums of squares of the errors of a step, relative to their tolerances, one per estimate; the stages are
+    stored in P and Y (see `Stages`, whose `weights` are A here).
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class FusedStages:
         n = m // 2
         rhs, data = program.entry
         rows = [[y, y + 8 * n, tau.ctypes.data, k + 8 * n] for y, k in zip(_rows(Y), _rows(P[1:]))]
-        # as NumPy hands them over: one state; the strides of the states, then of the numbers, of three inputs and out
+        # as NumPy passes them: one state; the strides of the states, then of the numbers, of three inputs and out
         arrays = {"args": np.array(rows), "dims": np.array([1, n]), "steps": np.array([0] * 4 + [8] * 4)}
         arrays |= {"P": P, "Y": Y, "A": A, "rtol": rtol, "atol": atol, "squares": np.empty(len(A) - s)}
         values = {name: array.ctypes.data for name, array in arrays.items()}
@@ -59,7 +59,7 @@ def _rows(x: Array) -> list[int]:
 @cache
 def _function() -> tuple[Any, Any]:
     """(the function, the code that must live as long as it does)"""
-    from torsor.backends import codegen  # not before it is needed: `import torsor` stays quick
+    from torsor.backends import codegen  # imported late, so that `import torsor` stays quick
 
     host = codegen.host()
     code = _ir(host.fma, host.x86)

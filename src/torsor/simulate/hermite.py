@@ -1,7 +1,7 @@
 """Dense output: the quintic that meets position, velocity and acceleration at both ends of a step.
 
-A step of length h is followed to O(h^6) in q and O(h^5) in v: as good as a fifth-order method itself, and it
-needs nothing but the rows that are recorded anyway.
+The error over a step of length h is O(h^6) in q and O(h^5) in v: as small as that of a fifth-order method. The
+interpolation needs only the rows that are recorded in any case.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ QUINTIC = np.array([
 
 
 def interpolate(coordinates: Coordinates, t0: Any, row0: Array, t1: Any, row1: Array, t: Array) -> tuple[Array, Array]:
-    """q, v at times t (m,) on steps from (t0, row0) to (t1, row1); rows (q, v, a), one for all t or one each.
+    """q, v at times t (m,) on steps from (t0, row0) to (t1, row1); rows (q, v, a), one for all t or one per time.
 
-    Quaternions are interpolated in R^4 and then made units; v follows from the rate of q.
+    Quaternions are interpolated in R^4 and then normalised; v follows from the rate of q.
     """
-    # a step of no length, the last row of a trajectory, is at its beginning
+    # a step of zero length, at the last row of a trajectory, is evaluated at its beginning
     h = np.broadcast_to(np.where(t1 > t0, t1 - t0, 1.0), t.shape)[:, None]
     s = (t - t0)[:, None] / h
     data = np.stack([*_derivatives(coordinates, row0), *_derivatives(coordinates, row1)])

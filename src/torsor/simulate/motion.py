@@ -65,7 +65,7 @@ class Motion:
 
     @property
     def program(self) -> Program | None:
-        """The compiled right-hand side, where it is nothing but that program under constant forces."""
+        """The compiled right-hand side, if the right-hand side is only that program under constant forces."""
         alone = self.steady and self.coordinates.flat and not self.armature.any()
         return compiled(self.model, dynamics.forward_dynamics) if alone else None
 

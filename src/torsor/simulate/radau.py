@@ -14,10 +14,10 @@ NUDGE = np.sqrt(np.finfo(np.float64).eps)  # of differences for the Jacobian, re
 
 
 class RadauIIA(Stepper):
-    """scipy.integrate.Radau at work on y = (q, v).
+    """scipy.integrate.Radau applied to y = (q, v).
 
-    The solver keeps more than t, y and the step between steps. So that a resumed run is the same to the last
-    bit, asking for its memory starts it afresh from t, y and its next step, in the uninterrupted run too.
+    Between steps the solver keeps more than t, y and the step length. A resumed run must be the same to the last bit.
+    So asking for its memory restarts the solver from t, y and its next step, in the uninterrupted run too.
 
     E. Hairer, G. Wanner, Solving Ordinary Differential Equations II, 2nd ed., 1996, IV.8.
     """
@@ -35,7 +35,7 @@ class RadauIIA(Stepper):
         return self.rate(y, self.acceleration(t, y[: self.nq], y[self.nq :]))
 
     def _jacobian(self, t: float, y: Array) -> Array:
-        """d rate/dy by differences, all of them in one call of the compiled program: a state a row."""
+        """d rate/dy by differences, all of them in one call of the compiled program, one state per row."""
         nudge = NUDGE * np.maximum(np.abs(y), 1)
         states = np.vstack([y, y + np.diag(nudge)])
         q, v = states[:, : self.nq], states[:, self.nq :]
@@ -44,11 +44,11 @@ class RadauIIA(Stepper):
         return ((rates[1:] - rates[0]) / nudge[:, None]).T
 
     def _start(self, t_end: float) -> None:
-        from scipy.integrate import Radau  # here, because SciPy takes its time to load
+        from scipy.integrate import Radau  # imported late, because SciPy is slow to load
 
         y = self.row[: self.nq + self.nv].copy()
         first = min(self.h, self.settings.max_step, t_end - self.t)
-        rtol: Any = self.scale.rtol.min()  # it knows but one: the least is right for every joint
+        rtol: Any = self.scale.rtol.min()  # Radau takes only one: the smallest is right for every joint
         atol: Any = self.scale.atol
         self.solver = Radau(
             self._rate, self.t, y, t_end, rtol=rtol, atol=atol, first_step=first, max_step=self.settings.max_step,
@@ -68,7 +68,7 @@ class RadauIIA(Stepper):
         self.row[: len(y)] = y
         self.motion.accelerate(self.t, self.q, self.v, self.a)
         self.evaluations += 1
-        if self.t < t_end:  # the last step was cut short and says nothing of the next
+        if self.t < t_end:  # a step cut short at t_end says nothing about the next one
             self.h = self.solver.h_abs
 
     def between(self, t: Array) -> tuple[Array, Array]:

@@ -1,12 +1,12 @@
-"""Trajectory files: append-only, a checksum a chunk, safe against a crash at any moment.
+"""Trajectory files: append-only, one checksum per chunk, safe against a crash at any moment.
 
     file    = MAGIC, frame, frame, ...         the first frame is the header (JSON), the others are chunks
     frame   = kind (4 bytes), length (8), blake2b of kind and length (8), blake2b of the payload (16), payload
     chunk   = JSON {"rows": [m, width], "memory": {name: shape, ...}} and a newline, then the numbers, float64
 
-A chunk holds rows (t, q, v, a, tau) and the memory from which the integrator goes on after them. It is
-written with one call and synced to the disk; what a crash cuts off is shorter than its frame says and is
-dropped. A frame that is whole but fails its checksum is damage, and is reported.
+A chunk holds rows (t, q, v, a, tau) and the memory from which the integrator continues after them. It is
+written with one call and synced to the disk. A frame cut off by a crash is shorter than its length field says, and is
+dropped. A complete frame that fails its checksum is damaged, and this is reported.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_NUMBERS = 2**31  # along an axis: more is damage
 
 
 class RecordingError(TorsorError):
-    """A trajectory file that cannot be written, read or continued; the message says what is still there."""
+    """A trajectory file that cannot be written, read or continued; the message says what can still be read."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Recording:
-    """What a file holds: its header, its whole chunks, and where and how it is damaged, if it is."""
+    """The content of a file: its header, its complete chunks and, if it is damaged, where and how."""
 
     path: Path
     header: dict[str, Any]
     chunks: list[Chunk] = field(repr=False)
-    end: int  # bytes up to which all is well
+    end: int  # bytes before the first damage
     damage: str | None
 
     @property
@@ -68,7 +68,7 @@ class Recording:
 
 
 def read(path: str | Path) -> Recording:
-    """Everything up to the first damage, or to the end that a crash has left."""
+    """Everything up to the first damage, or up to the end of the file after a crash."""
     path = file_path("path", path)
     content = read_whole(path, RecordingError, magic=MAGIC, kind="torsor trajectory")
     header, chunks, end, damage = None, [], len(MAGIC), None
@@ -96,7 +96,7 @@ class Recorder:
 
     @classmethod
     def create(cls, path: str | Path, header: dict[str, Any], expected_bytes: int = 0) -> Recorder:
-        """A new file, after a look at whether it can be written and the run will fit."""
+        """A new file, after a check that it can be written and that the run will fit."""
         path = file_path("path", path)
         part, start = Path(f"{path}.part"), beginning(header)
         if path.exists():
@@ -123,7 +123,7 @@ class Recorder:
 
     @classmethod
     def reopen(cls, recording: Recording) -> Recorder:
-        """Go on after the last whole chunk; a damaged rest is kept beside the file, as <name>.damaged."""
+        """Continue after the last complete chunk; a damaged rest is kept beside the file, as <name>.damaged."""
         if recording.damage is not None:
             rest = read_whole(recording.path, RecordingError)[recording.end :]
             write_whole(f"{recording.path}.damaged", rest, RecordingError)
@@ -134,7 +134,7 @@ class Recorder:
         self._write(chunk(rows, memory))
 
     def _write(self, data: bytes) -> None:
-        """All of it, on the disk, after the last whole chunk; or nothing."""
+        """Write all of it to the disk, after the last complete chunk, or nothing."""
         try:
             with open(self.path, "r+b", buffering=0) as file:
                 file.truncate(self._end)
@@ -158,7 +158,7 @@ class _Damaged(Exception):
 
 
 def beginning(header: dict[str, Any]) -> bytes:
-    """How a file begins."""
+    """The first bytes of a file."""
     try:
         return MAGIC + _frame(HEADER, json.dumps(header).encode())
     except (TypeError, ValueError, RecursionError) as error:
@@ -166,7 +166,7 @@ def beginning(header: dict[str, Any]) -> bytes:
 
 
 def chunk(rows: Array, memory: Memory) -> bytes:
-    """A chunk as it stands in a file."""
+    """A chunk as bytes of the file."""
     return _frame(CHUNK, _pack(rows, memory))
 
 

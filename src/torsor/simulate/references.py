@@ -23,7 +23,7 @@ class Cycloid:
 
     q(t) = q0 + (q1 - q0) / (2 pi) (2 pi t/T - sin(2 pi t/T))
 
-    Saha 2001, Eq. 18, whose printed form fits 0 -> pi only, in general.
+    This is Saha 2001, Eq. 18, in general form; the printed one holds for 0 -> pi only.
     """
 
     q0: ArrayLike

@@ -1,8 +1,8 @@
-"""Rollouts: many trajectories of one model, a whole step of the integrator in one kernel.
+"""Rollouts: many trajectories of one model, with a whole step of the integrator in one kernel.
 
-The step is written once, over any scalar.  Traced, it is a tape: on the CPU a kernel that moves a vector of states by
-one step, on the GPU the body of a loop over time in which a state never leaves its thread.  Models too large to
-unroll take the same step around a loop kernel for the accelerations.
+The step is written once, over any scalar.  Tracing turns it into a tape.  On the CPU this tape is a kernel that moves a
+vector of states by one step; on the GPU it is the body of a loop over time in which a state never leaves its thread.
+Models too large to unroll take the same step around a loop kernel for the accelerations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Scalars = Sequence[Scalar]
 Accelerate = Callable[[Scalars, Scalars], Scalars]
 
 GPU_UNROLL_FREEDOMS = 12  # a step of RK4 is four times the forward dynamics, all unrolled
-CHUNK = 1024  # states a thread moves through all steps before the next: they stay in its cache
+CHUNK = 1024  # states that a thread moves through all steps before it takes the next ones: they stay in its cache
 
 
 class Rollout(NamedTuple):
@@ -129,14 +129,14 @@ def rollout(model: Model, q: Any, v: Any, *, steps: int, dt: float, tau: Any = N
             integrator: str = "semi-implicit") -> Rollout:  # fmt: skip
     """Trajectories from the states q (..., nq), v (..., nv): `steps` steps of length dt, every k-th state kept.
 
-    tau         (..., nv) torques that stay as they are
+    tau         (..., nv) constant torques
     table       (..., steps, nv) torques held over each step
     feedback    a `LinearFeedback` law, added to both and evaluated wherever the integrator evaluates accelerations
-    every       keep the state after each `every`-th step: steps // every states a trajectory
-    integrator  "semi-implicit" (Euler, one evaluation a step) or "rk4" (four)
+    every       keep the state after each `every`-th step: steps // every states per trajectory
+    integrator  "semi-implicit" (Euler, one evaluation per step) or "rk4" (four)
 
-    NumPy arrays run on the CPU's lanes and threads; CuPy, PyTorch and JAX arrays on their GPU, where a trajectory
-    never leaves its thread.  A trajectory that diverges ends in inf or nan, and harms no other.
+    NumPy arrays run on the CPU's lanes and threads; CuPy, PyTorch and JAX arrays run on their GPU, where a trajectory
+    never leaves its thread.  A trajectory that diverges ends in inf or nan and does not affect the others.
     """
     if integrator not in INTEGRATORS:
         raise ArgumentError(f"unknown integrator {integrator!r}; choose one of: {', '.join(INTEGRATORS)}")
@@ -154,7 +154,7 @@ def rollout(model: Model, q: Any, v: Any, *, steps: int, dt: float, tau: Any = N
 
 @dataclass(frozen=True)
 class Law:
-    """Torques as a kernel wants them: tau (..., nv) - K (q, v), K sparse; the references are in tau already."""
+    """Torques in the form that a kernel takes: tau (..., nv) - K (q, v), K sparse; tau includes the references."""
 
     gains: Array  # (k, 2): row, column of the entries of K
     values: Array  # (k,), never empty
@@ -200,7 +200,7 @@ def traced_step(model: Model, integrator: str, gains: Array) -> Callable[..., li
 
 
 def stages(model: Model, integrator: str, law: Law) -> tuple[list[Code], Code]:
-    """The step cut where it asks for accelerations: the code of (q, v, tau) at each such stage, and of its end.
+    """The step cut where it needs accelerations: the code of (q, v, tau) at each such stage, and of the end.
 
     Stage s may read the accelerations found by earlier ones, as inputs ("a<r>", i); its outputs are ("out", k).
     """

@@ -14,7 +14,7 @@ SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0
 
 
 class ExplicitPair(Staged):
-    """A pair of tableaus: of the new state, and of the difference to a worse one, which is taken for the error."""
+    """A pair of tableaus: for the new state, and for its difference from a less accurate one, the error estimate."""
 
     A: Array  # (s, s), the last row the weights of the new state
     E: Array  # (r, s), a row for each estimate of the error
@@ -34,7 +34,7 @@ class ExplicitPair(Staged):
             error = self._try(t, h_now)
             if error < 1:
                 break
-            # a state that is not finite has no error to steer by: shrink as far as one goes at once
+            # a state that is not finite gives no error estimate: shrink by the largest factor allowed
             h = h_now * (max(SHRINK, SAFETY * error ** (-1 / self.order)) if error < np.inf else SHRINK)
             rejected = True
             if h < shortest:
@@ -47,12 +47,12 @@ class ExplicitPair(Staged):
         self.stages.P[1] = self.stages.P[-1]
 
     def _try(self, t: float, h: float) -> float:
-        """All stages of a step; the norm of its error."""
+        """Run all stages of a step; return the norm of its error."""
         error = self._norm(self.attempt(t, h))
-        return error if error == error else np.inf  # a NaN is an error beyond all bounds
+        return error if error == error else np.inf  # NaN counts as an infinite error
 
     def _norm(self, squares: list[float]) -> float:
-        """Root mean square; `squares` has a sum for every estimate."""
+        """Root mean square; `squares` has one sum per estimate."""
         return sqrt(squares[0] / (self.nq + self.nv))
 
     def recall(self, memory: Memory) -> None:
@@ -68,7 +68,7 @@ def _tableau(*rows: list[float] | Array) -> Array:
 
 
 class Fehlberg45(ExplicitPair):
-    """Runge-Kutta-Fehlberg 4(5), the integrator of Saha 2001; the fifth-order result is carried on.
+    """Runge-Kutta-Fehlberg 4(5), the integrator of Saha 2001; the step continues from the fifth-order result.
 
     E. Fehlberg, Low-order classical Runge-Kutta formulas with stepsize control, NASA TR R-315, 1969.
     """
@@ -104,7 +104,7 @@ class DormandPrince(ExplicitPair):
 
 
 class DormandPrince853(ExplicitPair):
-    """Dormand & Prince 8(5,3), 12 stages, with dense output of order 7 by 3 more; the numbers are SciPy's.
+    """Dormand & Prince 8(5,3), 12 stages, and 3 more for dense output of order 7; the coefficients are SciPy's.
 
     E. Hairer, S. P. Norsett, G. Wanner, Solving Ordinary Differential Equations I, 2nd ed., 1993, II.5 and II.6.
     """
@@ -112,7 +112,7 @@ class DormandPrince853(ExplicitPair):
     order = 8
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
-        from scipy.integrate import DOP853  # here, because SciPy takes its time to load
+        from scipy.integrate import DOP853  # imported late, because SciPy is slow to load
 
         self.tableau = DOP853
         self.A = _tableau(*DOP853.A[1:], DOP853.B)
@@ -120,12 +120,12 @@ class DormandPrince853(ExplicitPair):
         super().__init__(motion, t, q, v, settings)
 
     def _norm(self, squares: list[float]) -> float:
-        """The estimate of order 5, diminished where it is much smaller than that of order 3."""
+        """The estimate of order 5, reduced where it is much smaller than that of order 3."""
         fifth, third = squares
         return fifth / sqrt((fifth + 0.01 * third) * (self.nq + self.nv)) if fifth else 0.0
 
     def between(self, t: Array) -> tuple[Array, Array]:
-        """By the polynomial of order 7 (Hairer & al., II.6)."""
+        """Dense output by the polynomial of order 7 (Hairer & al., II.6)."""
         m, h = self.nq + self.nv, self.t - self.t_old
         y0, y1 = self.row_old[:m], self.row[:m]
         K = self._all_stages(y0, h)
@@ -140,7 +140,7 @@ class DormandPrince853(ExplicitPair):
         return y[:, : self.nq], y[:, self.nq :]
 
     def _all_stages(self, y0: Array, h: float) -> Array:
-        """The rates of the last step and of the three more stages of its dense output."""
+        """The rates of the last step and of the three additional stages of its dense output."""
         rates = [self.rate(y0, self.row_old[len(y0) :]), *self.stages.P[2:]]
         for c, weights in zip(self.tableau.C_EXTRA, self.tableau.A_EXTRA):
             y = y0 + h * (weights[: len(rates)] @ np.array(rates))

@@ -40,22 +40,23 @@ Progress = Callable[[float], None]
 CHUNK = 256  # rows between two syncs to the disk
 # the options of a Simulation that its file holds
 OWN = ("q0", "v0", "method", "rtol", "atol", "step", "max_step", "dt", "t0", "chunk", "armature")
-SHORTEST = 1e-18  # a step, beside the rest of its run
+SHORTEST = 1e-18  # the shortest step, relative to the rest of its run
 MOST_STEPS = 1e12  # of a run: two months of the quickest steps
 PATIENCE = 64  # steps between two reports of progress
 
 
 class Simulation:
-    """A motion in the making.
+    """A motion being computed.
 
     q0, v0     where it starts (default: the neutral configuration, at rest), at the time t0
-    forces     callables (t, q, v) -> tau, one or several (see `forces.py`); none is free fall
+    forces     callables (t, q, v) -> tau, one or several (see `forces.py`); without forces: free fall
     method     dopri5, rkf45, dop853, abm, radau (adaptive) or euler, verlet, variational (fixed step)
-    rtol, atol tolerances of the adaptive methods, for all or for each degree of freedom;  step: of the others
+    rtol, atol tolerances of the adaptive methods, for all or for each degree of freedom
+    step       the step of the fixed-step methods
     dt         record rows at t0, t0 + dt, ... by dense output; None records every step
     gravity    False switches it off;  armature: rotor inertias added to the diagonal of M
-    record     a file to which rows are written while the run goes on, `chunk` rows at a time
-    about      words and numbers kept in that file
+    record     a file to which rows are written during the run, `chunk` rows at a time
+    about      words and numbers to store in that file
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Simulation:
         for force in self.forces:
             real_array(f"what the force {_name(force)} gives", force(self.t0, q, v), (self.model.nv,), finite=False)
         self.motion = Motion(self.model, self.forces, armature)
-        with np.errstate(all="ignore"):  # what is not finite is refused by name
+        with np.errstate(all="ignore"):  # values that are not finite are refused by name
             self.motion.coordinates.normalise(q)
             self.stepper = stepper(self.motion, self.t0, q, v, self.settings)
         self.about = {
@@ -112,7 +113,7 @@ class Simulation:
         return self.stepper.v.copy()
 
     def step(self, until: float = inf) -> float:
-        """Take one step of the integrator, not beyond `until`; the time reached."""
+        """Take one step of the integrator, not beyond `until`; return the time reached."""
         number("until", until, above=self.t, infinite=True)
         if not self._started:
             self._start()
@@ -122,14 +123,14 @@ class Simulation:
         return self.stepper.t
 
     def _step(self, until: float) -> None:
-        """One step, which must get on: steps that are nothing beside t, or beside what is left, would never end."""
+        """One step, which must make progress: a run of steps negligible next to t, or to the rest, would never end."""
         before = self.t
         self.stepper.step(until)
         if not self.t > before or (self.t - before < SHORTEST * (until - before) < inf):
             raise no_step(before)
 
     def run(self, until: float, *, stop: Event | None = None, progress: Progress | None = None) -> Trajectory:
-        """Go on to the time `until`, or to the first zero of stop(t, q, v); the whole trajectory.
+        """Continue to the time `until`, or to the first zero of stop(t, q, v); return the whole trajectory.
 
         An interruption (Ctrl-C, an error in a force) leaves a recorded run at its last chunk, ready to be
         resumed.
@@ -144,7 +145,7 @@ class Simulation:
         self._check_work(until)
         if not self._started:
             self._start(until)
-        with np.errstate(all="ignore"):  # integrators look at what comes out, once a step
+        with np.errstate(all="ignore"):  # integrators check their results once per step
             self._advance(until, stop, progress)
         return self._finish()
 
@@ -177,7 +178,7 @@ class Simulation:
                 progress(self.t)
 
     def _halt(self, t: float) -> None:
-        """End on the last step at the time t: go back there, so that a later run goes on from the event."""
+        """End at the time t within the last step: return there, so that a later run continues from the event."""
         q, v = (x[0] for x in self.stepper.between(np.array([t])))
         self._gather(t)
         evaluations = self.stepper.evaluations
@@ -186,7 +187,7 @@ class Simulation:
         self._at_event = True
 
     def _start(self, until: float | None = None) -> None:
-        """The file, then the first row."""
+        """Create the file, then add the first row."""
         if self.record is not None:
             expected = self._expected_bytes(until)
             self._recorder = Recorder.create(self.record, header(self.model, self.about), expected)
@@ -197,7 +198,7 @@ class Simulation:
         self._started = True
 
     def _expected_bytes(self, until: float | None) -> int:
-        """The least that the rows of a run take."""
+        """A lower bound on the bytes that the rows of a run take."""
         step = self.settings.max_step if self.stepper.adaptive else self.settings.step
         spacing = self.dt or step
         if until is None or spacing is None or spacing == inf:
@@ -233,7 +234,7 @@ class Simulation:
     def _last_row(self, end: float) -> int:
         """The k of the last row t0 + k dt of a step to `end`."""
         assert self.dt is not None
-        # a row that rounding puts a hair behind the end of its step still belongs to it
+        # a row that rounding puts just behind the end of its step still belongs to it
         rows = np.floor((end - self.t0) / self.dt * (1 + 4e-16) + 1e-9)
         if not abs(rows) < 2**53:
             raise ArgumentError(f"dt = {self.dt:g} is too short to tell its rows apart at t = {end:g}")
@@ -247,8 +248,8 @@ class Simulation:
             self._rows.append(np.concatenate([q_t, v_t, self.motion.checked(t, q_t, v_t)]))
 
     def _crossing(self, stop: Event) -> float:
-        """When stop(t, q, v) vanishes on the last step."""
-        from scipy.optimize import brentq  # here, because SciPy takes its time to load
+        """The time on the last step at which stop(t, q, v) vanishes."""
+        from scipy.optimize import brentq  # imported late, because SciPy is slow to load
 
         def value(t: float) -> float:
             q, v = self.stepper.between(np.array([t]))
@@ -260,7 +261,7 @@ class Simulation:
         return float(brentq(value, a, b, xtol=1e-14 * max(1.0, abs(b)), rtol=1e-14))
 
     def _flush(self) -> None:
-        """Write, or keep, the collected rows and the memory from which the integrator goes on."""
+        """Write, or keep, the collected rows and the memory from which the integrator continues."""
         if not self._rows:
             return
         memory = self.stepper.memory() | {"next": np.array([self._next])}
@@ -285,7 +286,7 @@ class Simulation:
     def resume(
         cls, path: str | Path, *, model: Model | None = None, forces: Force | Sequence[Force] = ()
     ) -> Simulation:
-        """Go on with a recorded run where its last whole chunk ends, to the same bits as without the break.
+        """Continue a recorded run after its last complete chunk, with the same bits as without the interruption.
 
         Forces are code and are not in the file: give the same ones again. A model may be given to check
         that it is the recorded one.
@@ -319,7 +320,7 @@ class Simulation:
         return simulation
 
     def _recall(self, path: str | Path, memory: Memory | None) -> None:
-        """Take up a recorded run, from its beginning if it holds no rows yet."""
+        """Load the state of a recorded run; it starts from the beginning if it holds no rows yet."""
         self._begin()
         if memory is None:
             return
@@ -370,7 +371,7 @@ def _event(stop: Event) -> Event:
 
 
 def _own_words(about: Any, taken: dict[str, Any]) -> dict[str, Any]:
-    """What the caller wants to be kept in the file, beside what torsor keeps there."""
+    """The caller's own entries for the file, in addition to those of torsor."""
     if about is None:
         return {}
     if not isinstance(about, dict) or not all(isinstance(key, str) for key in about):
@@ -385,7 +386,7 @@ def _own_words(about: Any, taken: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(settings: Settings) -> dict[str, Any]:
-    """Settings as JSON holds them."""
+    """Settings as JSON values."""
     rtol, atol = (np.asarray(x).tolist() for x in (settings.rtol, settings.atol))
     max_step = None if settings.max_step == inf else settings.max_step
     return {"rtol": rtol, "atol": atol, "step": settings.step, "max_step": max_step}

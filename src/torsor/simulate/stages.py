@@ -1,11 +1,11 @@
-"""Stages: what a step of every explicit adaptive method is made of.
+"""Stages: the parts of a step of every explicit adaptive method.
 
     y_i = y + h sum_j A_ij k_j        k_i = f(t + c_i h, y_i)        errors h sum_j E_j k_j
 
-The last stage is the new state, so that its rate is the first one of the next step. For a Runge-Kutta method k_0 is the
+The last stage is the new state, so its rate is the first one of the next step. For a Runge-Kutta method k_0 is the
 rate at y; for a multistep method the first several k are combinations of past rates. The right-hand side costs little
-more than one NumPy call, so the loop is lean: a stage is one product, one call of the right-hand side and one copy; and
-where that side is one compiled program, all stages are one call (`fused.py`).
+more than one NumPy call, so the loop is kept short: a stage is one product, one call of the right-hand side and one
+copy. Where the right-hand side is one compiled program, all stages are one call (`fused.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Stages:
         self.P, self.Y, self._errors = np.zeros((1 + s, m)), np.zeros((s, m)), np.empty((r, m))
         self._with_y = np.ones((s + r, 1 + s))
         self._with_y[s:, 0] = 0.0  # the errors are of the step, not of y
-        # the views that the loop uses: none is made anew in a step
+        # the views that the loop uses, made once and not in every step
         rows = enumerate(zip(self._with_y, self.Y, self.P[1:]))
         self._each = [(w[: 1 + i], self.P[: 1 + i], y, y[:nq], y[nq:], k[:nq], k[nq:]) for i, (w, y, k) in rows]
         self.fused = motion.program and FusedStages(
@@ -41,7 +41,7 @@ class Stages:
         )
 
     def __call__(self, t: float, h: float) -> list[float]:
-        """Run a step of length h; the sums of squares of its errors, relative to their tolerances, an estimate each."""
+        """Run a step of length h; per error estimate, return the sum of squares relative to the tolerances."""
         return self.fused(h) if self.fused else self.one_by_one(t, h)
 
     def one_by_one(self, t: float, h: float) -> list[float]:
@@ -57,8 +57,8 @@ class Stages:
 
 
 class Staged(Stepper):
-    """A method whose steps are s stages, those before `first` given, with r estimates of the error; `order` is that of
-    its first step.
+    """A method whose steps are s stages, with r estimates of the error; stages before `first` are given, and `order` is
+    the order of its first step.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Staged(Stepper):
         self.stages.P[1] = self.rate(self.row[: self.nq + self.nv], self.a)
 
     def attempt(self, t: float, h: float) -> list[float]:
-        """All stages of a step from the row."""
+        """Run all stages of a step from the current row."""
         self.stages.P[0] = self.row[: self.nq + self.nv]
         self.evaluations += len(self.stages.Y) - self.stages.first
         return self.stages(t, h)

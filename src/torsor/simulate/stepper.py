@@ -1,4 +1,4 @@
-"""What every integrator is: it takes one step, knows the way between its ends, and can be resumed."""
+"""The interface of every integrator: it takes one step, interpolates within it, and can be resumed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ Memory = dict[str, Array]
 class Settings:
     """How finely to integrate. Adaptive methods use the tolerances, fixed-step methods use `step`.
 
-    rtol, atol: the error a step may make in each q and v is atol + rtol |value|; one number for all, or one
-    for each degree of freedom (nv,), used for its position and its velocity. `max_step` bounds adaptive
-    steps.
+    rtol, atol: a step may make an error of atol + rtol |value| in each q and v. They are one number for all, or one
+    per degree of freedom (nv,), used for its position and its velocity. `max_step` bounds adaptive steps.
     """
 
     rtol: ArrayLike = 1e-6
@@ -72,7 +71,7 @@ class Stepper:
         return {"t": np.array([self.t]), "row": self.row.copy()}
 
     def recall(self, memory: Memory) -> None:
-        """Become the integrator whose memory this is."""
+        """Restore the integrator from its memory."""
         self.t = self.t_old = float(memory["t"][0])
         self.row[:] = self.row_old[:] = memory["row"]
 
@@ -121,7 +120,7 @@ class FixedStep(Stepper):
         self.t_old = self.t
         self.advance(t - self.t)
         self.t, self.count = t, self.count + 1
-        if not self.row.dot(self.row) < np.inf:  # quicker than to ask every number
+        if not self.row.dot(self.row) < np.inf:  # quicker than testing every number
             raise SingularError(f"the motion has no finite state after t = {self.t_old:.6g}: take smaller steps")
 
     def advance(self, h: float) -> None:
@@ -137,7 +136,7 @@ class FixedStep(Stepper):
 
 
 class ErrorScale:
-    """The errors a step may make, atol + rtol |y|, and the norm of others: root mean square, 1 where just allowed."""
+    """The errors allowed per step, atol + rtol |y|, and the norm of errors: root mean square, 1 at the limit."""
 
     def __init__(self, motion: Motion, settings: Settings) -> None:
         self.rtol, self.atol = (_spread(motion, name, getattr(settings, name)) for name in ("rtol", "atol"))
@@ -187,19 +186,19 @@ def _spread(motion: Motion, name: str, tolerance: ArrayLike) -> Array:
 
 
 def shortest_step(t: float) -> float:
-    """Below this, t + h is hardly different from t."""
+    """The step length below which t + h hardly differs from t."""
     return float(16 * np.spacing(abs(t))) if t else 1e-300
 
 
 def no_first_step(t: float) -> SingularError:
-    """What to say where the numbers of the first state are beyond doubles."""
+    """The error for a first state whose numbers exceed the range of doubles."""
     return SingularError(
         f"the motion overflows at its beginning, t = {t:.9g}: q0, v0 or the forces are too large, or atol is too small"
     )
 
 
 def no_step(t: float) -> SingularError:
-    """What to say where no step is small enough."""
+    """The error where no step is small enough."""
     return SingularError(
         f"the step shrinks to nothing at t = {t:.9g}: the motion is singular there, or stiff (use method='radau')"
     )

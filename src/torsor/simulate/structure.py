@@ -22,17 +22,17 @@ from torsor.sweeps import Algorithm
 if TYPE_CHECKING:
     from torsor.backends.cpu import Program
 
-# Implicit equations are iterated until they change by rounding only.
+# Implicit equations are iterated until only rounding changes the solution.
 SETTLED, NEARLY = 4 * np.finfo(np.float64).eps, 1e-11
 ITERATIONS = 100
 
 
 class Symplectic(FixedStep):
-    """What methods made of variational steps share: they carry the momenta p = M v, on the Lie groups of the joints.
+    """The base of methods made of variational steps: they carry the momenta p = M v, on the Lie groups of the joints.
 
     There are two such steps, each the adjoint of the other: one takes the Lagrangian at its beginning, one at its end
-    (`algorithms/discrete_mechanics.py`). Both are implicit in the velocity x that is held meanwhile, and are iterated.
-    Forces push p by h tau at that same end.
+    (`algorithms/discrete_mechanics.py`). Both are implicit in the velocity x, which is constant over the step, and are
+    solved by iteration. Forces change p by h tau at the same point as the Lagrangian.
     """
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
@@ -42,12 +42,12 @@ class Symplectic(FixedStep):
         self.p = motion.mass_matrix(self.q) @ self.v
 
     def _compiled(self, *algorithms: Algorithm) -> list[Program]:
-        from torsor.backends.cpu import compile_program  # not before it is needed: `import torsor` stays quick
+        from torsor.backends.cpu import compile_program  # imported late, so that `import torsor` stays quick
 
         return [compile_program(algorithm, self.motion.model) for algorithm in algorithms]
 
     def _iterations(self) -> Sequence[Callable[..., Array]]:
-        """(q, x, p, h) -> a better x, for both steps; sweeps know no armature, and M^-1 then comes after them."""
+        """(q, x, p, h) -> a better x, for both steps; sweeps cannot include armature: M^-1 is then applied after."""
         if not self.motion.armature.any():
             return self._compiled(mechanics.begin, mechanics.end)
         solve, move = self.motion.solve, self.motion.coordinates.move
@@ -58,7 +58,7 @@ class Symplectic(FixedStep):
         )
 
     def from_beginning(self, t: float, h: float, x: Array) -> Array:
-        """A step from t with the Lagrangian at t; its velocity, of which x is a guess."""
+        """A step from t with the Lagrangian at t; returns its velocity, for which x is a first guess."""
         q, hs = self.q, np.full(self.nv, h)
         x = settle(lambda x: self._begin(q, x, self._pushed(t, h, x), hs), x, t)
         self.p = self._leave(q, x, self._pushed(t, h, x), hs)
@@ -66,7 +66,7 @@ class Symplectic(FixedStep):
         return x
 
     def to_end(self, t: float, h: float, x: Array) -> Array:
-        """A step to t with the Lagrangian at t; its velocity, of which x is a guess."""
+        """A step to t with the Lagrangian at t; returns its velocity, for which x is a first guess."""
         q, p, hs = self.q, self.p, np.full(self.nv, h)
         x = settle(lambda x: self._end(q, x, p, hs), x, t)
         self.q[:] = self.motion.coordinates.move(q, h * x)
@@ -94,8 +94,8 @@ class Symplectic(FixedStep):
 class SemiImplicitEuler(Symplectic):
     """The symplectic Euler method, order 1: a kick, p <- p + h dL/dq(q, x), then a drift, q <- q [+] h x.
 
-    Where M is constant this is v <- v + h a, q <- q [+] h v, the usual method of games and of robot simulators, which
-    elsewhere gains or loses energy steadily.
+    Where M is constant this is v <- v + h a, q <- q [+] h v, the usual method of games and of robot simulators. Where M
+    is not constant, that usual method gains or loses energy steadily.
     """
 
     order = 1
@@ -129,7 +129,7 @@ class Variational(Symplectic):
 
 
 def settle(update: Callable[[Array], Array], x: Array, t: float) -> Array:
-    """The fixed point x = update(x): where x changes by rounding only, or is near and comes no nearer."""
+    """The fixed point x = update(x): where x changes by rounding only, or is close and comes no closer."""
     last = 0.0
     for _ in range(ITERATIONS):
         x, before = update(x), x

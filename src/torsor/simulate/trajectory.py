@@ -1,4 +1,4 @@
-"""Trajectory: what a simulation leaves: rows (t, q, v, a, tau), and what follows from them on demand."""
+"""Trajectory: the result of a simulation: rows (t, q, v, a, tau), and quantities derived from them on demand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """A motion of a model: one row a time.
+    """A motion of a model: one row per time.
 
     t (m,)   q (m, nq)   v (m, nv)   a (m, nv) accelerations   tau (m, nv) the sum of all forces on the joints
     `about` says how it was made.
@@ -56,7 +56,7 @@ class Trajectory:
     def __len__(self) -> int:
         return len(self.t)
 
-    # ---- what follows from the rows ----
+    # ---- derived from the rows ----
 
     @cached_property
     def kinetic_energy(self) -> Array:
@@ -85,11 +85,11 @@ class Trajectory:
 
     @cached_property
     def drift(self) -> Array:
-        """How far each quaternion is from a unit one, (m, number of them): a tree has no other constraint."""
+        """The deviation of each quaternion from unit length, (m, number of them): a tree has no other constraint."""
         return Coordinates(self.model).lengths(self.q) - 1
 
     def path(self, body: str | int = -1) -> Array:
-        """The way (m, 3) of the origin of a body or frame, in the base frame; the last body by default."""
+        """The path (m, 3) of the origin of a body or frame, in the base frame; the last body by default."""
         if not isinstance(body, str):
             n, body = self.model.n, integer("body", body)
             if not -n <= body < n:
@@ -110,7 +110,7 @@ class Trajectory:
             raise ArgumentError(f"times must lie in [{self.t[0]:g}, {self.t[-1]:g}], where the trajectory is known")
         flat = times.ravel()
         k = self.t.searchsorted(flat, "right") - 1
-        after = np.minimum(k + 1, len(self) - 1)  # the last row is a step of its own, of no length
+        after = np.minimum(k + 1, len(self) - 1)  # the last row is a step of its own, of zero length
         rows = np.concatenate([self.q, self.v, self.a], axis=1)
         q, v = interpolate(Coordinates(self.model), self.t[k], rows[k], self.t[after], rows[after], flat)
         return q.reshape(*times.shape, self.model.nq), v.reshape(*times.shape, self.model.nv)
@@ -132,14 +132,14 @@ class Trajectory:
         return np.column_stack([self.t, self.q, self.v, self.a, self.tau, self.kinetic_energy, self.potential_energy])
 
     def to_csv(self, path: str | Path) -> None:
-        """A line of column names, then one line a row, every number to its last bit."""
+        """A line of column names, then one line per row, with every number to its last bit."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow(self.columns)  # names may hold commas
         np.savetxt(text, self.table, fmt="%.17g", delimiter=",")
         write_whole(path, text.getvalue().encode("utf-8"))
 
     def to_parquet(self, path: str | Path) -> None:
-        """One column a quantity; needs pyarrow."""
+        """One column per quantity; needs pyarrow."""
         try:
             import pyarrow
             from pyarrow import parquet
@@ -157,7 +157,7 @@ class Trajectory:
 
     @classmethod
     def load(cls, path: str | Path, *, damaged: bool = False) -> Trajectory:
-        """The rows of a trajectory file; damaged=True takes what lies before the damage, if there is any."""
+        """The rows of a trajectory file; damaged=True accepts a damaged file and takes the rows before the damage."""
         found = recording.read(path)
         if found.damage and not damaged:
             raise recording.RecordingError(
@@ -195,6 +195,6 @@ class Trajectory:
 
 
 def header(model: Model, about: dict[str, Any]) -> dict[str, Any]:
-    """What a trajectory file says of itself."""
+    """The header of a trajectory file."""
     width = 1 + model.nq + 3 * model.nv
     return {"model": toml.write(model), "model_key": model.key, "width": width, "about": about}

@@ -2,5 +2,5 @@
 
 papers    the published numbers and figures, recomputed: `torsor papers`
 study     global matrix forms and factors (Ploen & Park, Saha);  symbolic: closed forms through SymPy
-fixman    chains let float: relaxed constraints (Lee, Wang & Chirikjian);  change_of_basis (Featherstone & Fijany)
+fixman    floating chains: relaxed constraints (Lee, Wang & Chirikjian);  change_of_basis (Featherstone & Fijany)
 """

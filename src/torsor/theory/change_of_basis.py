@@ -1,8 +1,8 @@
 """The change of basis of Featherstone & Fijany 1999, sections 2 and 3, for any matrices.
 
-A symmetric positive definite M maps motions u to forces v = M u; motions are to stay in the range of S1.  In the bases
-[S1 S2] of motions and [T1 T2] of forces, dual to each other, M falls into two blocks: one that the constraint does
-not touch and one that it immobilises.  Hence
+A symmetric positive definite M maps motions u to forces v = M u.  Motions must stay in the range of S1.  In the dual
+bases [S1 S2] of motions and [T1 T2] of forces, M splits into two blocks: one that the constraint leaves free and one
+that it immobilises.  Hence
 
     S1 (S1^T M S1)^-1 S1^T  =  M^-1  -  M^-1 T2 (T2^T M^-1 T2)^-1 T2^T M^-1                                  (Eq. 8)
 
@@ -20,7 +20,7 @@ from torsor.errors import ArgumentError, SingularError
 
 Array = NDArray[Any]
 
-# Singular values below this share of the largest are rounding: the columns of S1 are then dependent.
+# Singular values below this fraction of the largest are rounding errors: the columns of S1 are then dependent.
 DEPENDENT = 1e-12
 
 

@@ -1,7 +1,7 @@
 """Closed forms of small machines, as SymPy expressions and as LaTeX:  M(q) qdd + C(q, qd) qd + g(q) = tau.
 
 The algorithms themselves write them: composite bodies, and gravity, are run on a scalar that is a sum of sines
-and cosines of sums of angles, a form in which equal terms meet and nothing is left to cancel.
+and cosines of sums of angles.  In this form equal terms combine, and no cancelling terms remain.
 
     machine = ts.symbolic.closed_form(model)
     machine.M, machine.C, machine.g        SymPy matrices
@@ -13,7 +13,7 @@ The symbols of body i (from 1, in the model's order) are
     p_ix p_iy p_iz          the joint in the parent       h_i                pitch of a helical joint
     q_i, qd_i               the freedoms                  g                  size of gravity
 
-and stand where the model's own number is not zero; orientations stay numbers.
+and replace those numbers of the model that are not zero; orientations stay numbers.
 Needs SymPy: pip install 'torsor[symbolic]'.
 """
 
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-# The closed form of a general arm has tens of thousands of terms at six freedoms, and is no use to a reader beyond.
+# The closed form of a general arm has tens of thousands of terms at six freedoms; beyond that it is of no use to read.
 MOST_FREEDOMS = 6
-# A number this near to a fraction, or to the root of one, or to zero, is that and rounding.
+# A number this close to a fraction, to the root of a fraction or to zero is taken to be exactly that.
 ROUNDING = 1e-12
 # Factoring a coefficient of many terms takes SymPy long and seldom succeeds.
 FACTOR_TERMS = 12
@@ -116,7 +116,7 @@ Monomial = tuple[str, ...]  # ("m_2", "p_2x", "p_2x") is m_2 p_2x^2; sorted
 
 
 class Fourier:
-    """A sum of  coefficient * monomial * exp(i angles):  a scalar like any other to the algorithms."""
+    """A sum of  coefficient * monomial * exp(i angles).  Algorithms use it like any other scalar."""
 
     __slots__ = ("terms",)
 
@@ -128,7 +128,7 @@ class Fourier:
         return Fourier({((), (name,)): 1.0})
 
     def _same(self, terms: dict[tuple[Angles, Monomial], complex]) -> Scalar:
-        """The scalar of these terms; nothing left is a plain zero, which the algorithms drop on sight."""
+        """The scalar of these terms; without terms it is a plain zero, which the algorithms drop."""
         left = {key: c for key, c in terms.items() if abs(c) > ROUNDING}
         return Fourier(left) if left else 0.0
 
@@ -244,7 +244,7 @@ class _Machine:
 
 
 def _number(x: float) -> float:
-    """A direction cosine; near 0 or +-1 it is meant to be that."""
+    """A direction cosine; a value near 0 or +-1 is set to that."""
     nearest = float(round(x))
     return nearest if abs(x - nearest) < ROUNDING else x
 
@@ -288,7 +288,7 @@ def _factored(terms: list[Any]) -> sympy.Expr:
 
 
 def _exact(x: float) -> sympy.Expr:
-    """The fraction, or the root of one, that a number is up to rounding; else the number itself."""
+    """The fraction, or root of a fraction, that equals the number up to rounding; else the number itself."""
     sympy = _sympy()
     for square in (1, 2, 3):
         fraction = sympy.Rational(x / square**0.5).limit_denominator(64)

@@ -1,6 +1,6 @@
 """The 3-D page: one self-contained HTML file that plays a trajectory, with no other file and no network.
 
-Made of page.html, player.js (ours) and three.min.js (three.js, MIT: its licence is at the top of that file).
+It is made of page.html, player.js (ours) and three.min.js (three.js, MIT: its licence is at the top of that file).
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def page(trajectory: Trajectory) -> str:
         "__THREE__": _resource("three.min.js"),
         "__PLAYER__": _resource("player.js"),
     }
-    # all at once: what is put in is not looked at again, whatever it holds
+    # one pass for all placeholders: inserted text is not searched again, whatever it contains
     return re.sub("|".join(parts), lambda found: parts[found[0]], _resource("page.html"))
 
 
 def scene(trajectory: Trajectory) -> dict[str, Any]:
-    """What the page needs to know: the shape of every body, and its pose in every frame."""
+    """The data of the page: the shape of every body, and its pose in every frame."""
     model = trajectory.model
     if not len(trajectory):
         raise ArgumentError("the trajectory has no rows: there is nothing to show")
@@ -89,7 +89,7 @@ def scene(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _stage(p: Array, reach: float, up: Array) -> tuple[Array, float, float]:
-    """(centre, radius, floor) of where the bodies (frames, n, 3) are, but for what flies beyond the machine's reach."""
+    """(centre, radius, floor) of the bodies' positions (frames, n, 3), without those beyond the machine's reach."""
     origin = p[0, 0]
     away = p - origin
     far = np.linalg.norm(away, axis=-1, keepdims=True)
@@ -101,7 +101,7 @@ def _stage(p: Array, reach: float, up: Array) -> tuple[Array, float, float]:
 
 
 def _times(trajectory: Trajectory) -> Array:
-    """Times of the frames: evenly spaced, as many as the eye wants and a page holds."""
+    """Times of the frames: evenly spaced, enough for smooth motion and few enough for the page."""
     if len(trajectory) < 2:
         return trajectory.t
     wanted = int(FRAMES_PER_SECOND * (trajectory.t[-1] - trajectory.t[0])) + 1
@@ -127,7 +127,7 @@ def _bodies(model: Model, tips: dict[int, Array], reach: float) -> list[dict[str
 
 
 def _tips(model: Model) -> dict[int, Array]:
-    """The far end of every body that carries none: twice as far as its mass centre."""
+    """The far end of every body that carries no other: twice as far as its mass centre."""
     return {int(i): 2 * model.com[i] for i in np.flatnonzero(model.children_count == 0)}
 
 
@@ -143,7 +143,7 @@ def _box(model: Model, i: int, reach: float) -> dict[str, Any] | None:
 
 
 def _reach(model: Model) -> float:
-    """How far the machine stretches: the longest way from the base over all joints to a far end."""
+    """How far the machine stretches: the longest path from the base along the joints to a far end."""
     far = np.zeros(model.n)
     for i in range(model.n):
         far[i] = np.linalg.norm(model.p[i]) + (far[model.parent[i]] if model.parent[i] >= 0 else 0.0)
@@ -151,7 +151,7 @@ def _reach(model: Model) -> float:
 
 
 def _radius(model: Model, reach: float) -> float:
-    """A thickness that suits: thin beside the machine, and beside its links."""
+    """A suitable thickness: thin compared with the machine and with its links."""
     lengths = np.linalg.norm(model.p[1:], axis=1)
     lengths = lengths[lengths > 1e-6 * reach]
     return min(reach / 40, 0.15 * float(np.median(lengths))) if lengths.size else reach / 40
@@ -163,7 +163,7 @@ def _up(model: Model) -> Array:
 
 
 def _across(up: Array) -> Array:
-    """A direction to look from, square to up."""
+    """A viewing direction, perpendicular to up."""
     side = np.cross(up, [1.0, 0.0, 0.0] if abs(up[0]) < 0.9 else [0.0, 1.0, 0.0])
     side /= np.linalg.norm(side)
     return 0.8 * np.cross(side, up) - 0.6 * side

@@ -1,4 +1,4 @@
-"""Plots of trajectories: small multiples, one joint a panel, and the energies below."""
+"""Plots of trajectories: small multiples, one panel per joint, and the energies below."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def plot_trajectory(trajectory: Trajectory, path: str | Path | None = None) -> F
 
 def draw_panels(axes: Sequence[Axes], series: dict[str, tuple[Array, Array]], names: Sequence[str],
                 units: Sequence[str]) -> None:  # fmt: skip
-    """One panel a column of the series, each series (t, x) a line in it; labelled (a), (b), ..."""
+    """One panel per column of the series, labelled (a), (b), ...; each series (t, x) is a line in it."""
     styles = [(BLUE, "-"), (ORANGE, "--"), (GREEN, ":")]
     for k, (ax, name, unit) in enumerate(zip(axes, names, units)):
         for (label, (t, x)), (colour, dash) in zip(series.items(), styles):
@@ -71,7 +71,7 @@ def draw_panels(axes: Sequence[Axes], series: dict[str, tuple[Array, Array]], na
 def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str], units: Sequence[str],
 title: str,
                     path: str | Path | None = None) -> Figure:  # fmt: skip
-    """A figure with one panel a column of the series."""
+    """A figure with one panel per column of the series."""
     with rc_context(STYLE):  # type: ignore[arg-type]
         columns = min(3, len(names))
         rows = ceil(len(names) / columns)
@@ -98,7 +98,7 @@ def force_units(model: Model) -> list[str]:
 
 
 def save(figure: Figure, path: str | Path | None) -> Figure:
-    """Write a figure where its suffix says how: .png, .pdf, .svg."""
+    """Write a figure to a file; the suffix selects the format: .png, .pdf, .svg."""
     if path is not None:
         path, content = file_path("path", path), io.BytesIO()
         path = path if path.suffix else Path(f"{path}.png")
@@ -111,7 +111,7 @@ def save(figure: Figure, path: str | Path | None) -> Figure:
 
 
 def _grid(panels: int, name: str) -> tuple[Figure, list[Axes], Axes]:
-    """A figure of panels, three a row, above a wide one."""
+    """A figure of panels, three per row, above a wide one."""
     columns = min(3, panels)
     rows = ceil(panels / columns)
     figure = Figure(figsize=(7.0, 2.2 + (1.5 if panels > 1 else 2.6) * rows), layout="constrained")

@@ -1,7 +1,7 @@
 """Machines of the papers and families of chains, ready to use: `zoo.puma560()`, `zoo.get("rope", n=100)`.
 
-A machine is a TOML file beside this one, which says where its numbers come from; what has a length or a
-symmetry is built by a function.
+A machine is a TOML file beside this one, which says where its numbers come from. Models with a variable length or a
+symmetry are built by a function.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _FACTORIES: dict[str, Callable[..., Model]] = {
 
 
 def names() -> tuple[str, ...]:
-    """What is in the zoo."""
+    """The names of all models in the zoo."""
     return tuple(_FACTORIES)
 
 

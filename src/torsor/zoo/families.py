@@ -1,4 +1,4 @@
-"""Families of chains: any length, some drawn at random."""
+"""Families of chains of any length; some are random."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def point_chain(n: int, *, mass: float = 1.0, length: float = 1.0) -> Model:
 
 
 def rope(n: int, *, length: float = 1.0, mass: float = 0.1, radius: float = 0.005) -> Model:
-    """A rope hung at one end: n equal solid cylinders along -z, joined by universal joints (nv = 2n).
+    """A rope suspended at one end: n equal solid cylinders along -z, joined by universal joints (nv = 2n).
 
-    A rope bends but does not twist, which is what a universal joint about x and y allows. `length` and `mass`
+    A rope bends but does not twist; a universal joint about x and y allows just that. `length` and `mass`
     are those of the whole rope.
     """
     check_length(n)
@@ -59,7 +59,7 @@ def rope(n: int, *, length: float = 1.0, mass: float = 0.1, radius: float = 0.00
 
 
 def random_tree(n: int, seed: int = 0, *, joints: Sequence[str] | None = None, branching: float = 0.3) -> Model:
-    """A tree of n random bodies; every joint type that is asked for occurs if n allows.
+    """A tree of n random bodies; every requested joint type occurs if n allows.
 
     `joints` are names of joint types (default: all). A body hangs on the one before it or, with probability
     `branching`, on any earlier one.
@@ -115,14 +115,14 @@ def _random_links(n: int, rng: np.random.Generator, joints: Sequence[str] | None
 
 
 def _joint_names(joints: Any) -> list[str]:
-    """The names of joint types that are asked for; `Model` knows which there are."""
+    """The requested joint type names; `Model` checks that they exist."""
     if not isinstance(joints, Sequence) or not joints or not all(isinstance(name, str) for name in joints):
         raise ArgumentError(f"joints must be names of joint types, or None for all, not {shown(joints)}")
     return [joints] if isinstance(joints, str) else list(joints)
 
 
 def _random_bodies(n: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Mass properties that could exist: I = tr(S) 1 - S from a positive second moment S, see `check.py`."""
+    """Physically possible mass properties: I = tr(S) 1 - S from a positive second moment S, see `check.py`."""
     mass, Q = rng.uniform(0.5, 3, n), _random_rotations(n, rng)
     spread = mass[:, None] * rng.uniform(0.05, 0.15, (n, 3)) ** 2
     S = (Q * spread[:, None, :]) @ Q.swapaxes(1, 2)
@@ -137,7 +137,7 @@ def _random_rotations(n: int, rng: np.random.Generator) -> Array:
 
 
 def check_length(n: int) -> None:
-    """Raise unless n is a number of links that a machine can hold."""
+    """Raise unless n is a number of links that fits into memory."""
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise ArgumentError(f"n = {shown(n)}: a chain has a whole number of links, at least one")
     check_memory(f"n = {shown(n)}", int(n) * BODY_BYTES)

@@ -1,4 +1,4 @@
-"""A humanoid-like machine: a pelvis that floats, and 30 revolute joints in its waist, neck, arms and legs."""
+"""A humanoid machine: a floating pelvis, and 30 revolute joints in its waist, neck, arms and legs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ X, Y, Z = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
 
 
 class Part(NamedTuple):
-    """A box hung on the part before it: x is forward, y to the left, z up."""
+    """A box attached to the part before it: x is forward, y to the left, z up."""
 
     name: str
     axis: tuple[float, float, float]

@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 C, N, H, O = 12.0107, 14.00674, 1.00794, 15.9994
 BOND = (1.458, 1.525, 1.329)  # N-CA, CA-C', C'-N: the bond that ends in CA, C', N
 GAMMA = (70.5, 296.2, 58.3, 289.5, 63.8, 301.7)
-TORSION = 60.0  # at q = 0, but for the first bond
+TORSION = 60.0  # at q = 0, except for the first bond
 
 # Places in the frame of the backbone atom, x along the next bond. The side groups of CA close a regular
 # tetrahedron: cos and sin of half its angle are 1/sqrt(3) and sqrt(2/3). The paper prints no lengths; these
@@ -43,8 +43,8 @@ def polypeptide_faithful(n: int = 7) -> Model:
     """A polyalanine backbone of n links: atoms with their side groups, joined by torsions about the bonds.
 
     Atoms run CA, C', N, CA, ...; units are amu and angstrom, without gravity. Unlike the data behind the
-    printed matrices (`polypeptide`) it has Table II's angles, full masses and full inertia tensors; like
-    them, one body for each kind of atom. C'=O and N-H are rods: their inertia is singular.
+    printed matrices (`polypeptide`), it has Table II's angles, full masses and full inertia tensors. Like
+    them, it has one body for each kind of atom. C'=O and N-H are rods: their inertia is singular.
     """
     check_length(n)
     k = np.arange(n)
@@ -73,8 +73,8 @@ def polypeptide_faithful(n: int = 7) -> Model:
 def polypeptide_planar(n: int = 7) -> Model:
     """`polypeptide_faithful` with every peptide bond C'-N held at 180 degrees: n atoms, n - n // 3 torsions.
 
-    The five-variable case of section 4.3 at n = 7 (beta_3 = beta_6 = 180 degrees). C'=O and N-H make one plane,
-    whose inertia is regular.
+    At n = 7 this is the five-variable case of section 4.3 (beta_3 = beta_6 = 180 degrees). C'=O and N-H form one plane
+    body, whose inertia is regular.
     """
     model = polypeptide_faithful(n)
     return hold(model, np.arange(n) % 3 == 2, np.radians(180.0 - TORSION), name=f"polypeptide_planar({n})")

@@ -1,6 +1,6 @@
 """Six coordinates of a joint in the manner of Denavit and Hartenberg: Lee, Wang & Chirikjian 2007, section 4.1.
 
-Two DH screws leave two directions of SE(3) out; a third screw (a, alpha), held at zero, completes them:
+Two DH screws leave out two directions of SE(3); a third screw (a, alpha), held at zero, completes them:
 
     A   screw_z(a, alpha) screw_x(b, beta) screw_z(c, gamma)      (Eq. 24)      |det J| = sin^2 beta
     B   screw_x(b, beta) screw_z(c, gamma) screw_x(a, alpha)      (Eq. 25)      |det J| = sin^2 gamma
@@ -64,7 +64,7 @@ def jacobian(kind: str, x: ArrayLike) -> Array:
     after = np.broadcast_to(np.eye(4), (*x.shape[:-1], 4, 4))
     J = np.zeros((*x.shape[:-1], 6, 6))
     for axis, angle, length in reversed(_screws(kind)):
-        X = lie.Ad(lie.inverse(after))  # a screw moves along itself, seen from the frames behind it
+        X = lie.Ad(lie.inverse(after))  # a screw moves along its own axis, here seen from the frames after it
         J[..., angle], J[..., length] = X[..., axis], X[..., 3 + axis]
         after = screw(axis, x[..., angle], x[..., length]) @ after
     return J
@@ -126,7 +126,7 @@ def from_transforms(T: ArrayLike) -> tuple[Array, Array]:
 
 
 def transforms_and_jacobians(kinds: Array, x: Array) -> tuple[Array, Array]:
-    """T (..., n, 4, 4) and J (..., n, 6, 6) of joints of several kinds; a singular one is refused by number."""
+    """T (..., n, 4, 4) and J (..., n, 6, 6) of joints of several kinds; a singular joint is refused by number."""
     T, J = np.empty((*x.shape[:-1], 4, 4)), np.empty((*x.shape[:-1], 6, 6))
     for kind in np.unique(kinds).tolist():
         joints = kinds == kind
@@ -173,7 +173,7 @@ def _coordinates_b(R: Array, p: Array, x: Array) -> None:
 
 
 def refuse_singular(kind: str, where: Array) -> None:
-    """Say which joint cannot be described so, and what can."""
+    """Raise an error that names the joint where this kind is singular, and suggests another kind."""
     place = [int(i) for i in np.argwhere(where)[0]]
     joint = f"joint {place[-1] + 1}" if place else "the joint"
     angle = {"A": "sin beta = 0", "B": "sin gamma = 0", "C": "cos alpha = 0"}[kind]
@@ -213,7 +213,7 @@ def lie_derivatives(T: ArrayLike, dT: ArrayLike) -> Array:
 
 
 def partition(soft: str | Sequence[str | Sequence[str]], n: int) -> Array:
-    """(n, 6) bool from names: "beta" for every joint, or for each joint a name or several (none: held)."""
+    """(n, 6) bool from names: "beta" for every joint, or one or several names per joint (no name: held)."""
     rows = [soft] * n if isinstance(soft, str) else list(soft)
     if len(rows) != n:
         raise ArgumentError(f"soft variables are given for {len(rows)} joints; the chain has {n}")

@@ -6,11 +6,11 @@ Each link of a chain is a bond from particle i - 1 to particle i with coordinate
     spatial   r_i (length), theta_i (the angle between bonds i - 1 and i, 0 if straight), phi_i (torsion about bond
               i - 1; 0 is cis to the plane of bonds i - 2 and i - 1: frame i = frame i-1 Rx(phi_i) Rz(theta_i))
 
-on a base: particle 0 at the origin and, before it, bonds along x.  Derivatives with respect to particle j are taken
-in the frame of bond j, its x axis along the bond, so that they depend on neighbouring coordinates only.
+on a base: particle 0 is at the origin, and the bonds before it are along x.  Derivatives with respect to particle j are
+taken in the frame of bond j, whose x axis is along the bond, so that they depend on neighbouring coordinates only.
 
 The planar derivatives are exact for straight and folded chains.  Equation 21 of the 2005 paper is not: it holds
-lengths constant, divides by sin theta and has a misprint; used here is, with n_k = (-d_ky, d_kx) / L_k^2,
+lengths constant, divides by sin theta and has a misprint.  The formula used here is, with n_k = (-d_ky, d_kx) / L_k^2,
 
     d theta_i / d x_j = n_i (delta_ij - delta_{i-1,j}) - n_{i-1} (delta_{i-1,j} - delta_{i-2,j}).
 """
@@ -30,7 +30,7 @@ Array = NDArray[Any]
 
 PLANAR = ("theta", "L")
 SPATIAL = ("r", "theta", "phi")
-# An angle whose sine is smaller is straight (or folded) but for the rounding of pi.
+# An angle whose sine is smaller is straight (or folded), up to the rounding of pi.
 STRAIGHT = 1e-15
 
 
@@ -74,11 +74,11 @@ def relax_spatial(mass: ArrayLike, r: ArrayLike, theta: ArrayLike, phi: ArrayLik
     """A chain of point masses in space at r, theta and phi, each (..., n).
 
     soft    names of the coordinates that move, in all links; or a mask (n, 3), in the order r, theta, phi
-    free    the chain hangs on nothing: `mass` has one more particle, number 0, whose place is three soft
+    free    the chain floats: `mass` has one more particle, number 0, whose position adds three soft
             coordinates before all others; the first bond's angles are those of its direction
 
     A torsion has no meaning next to a straight angle (sin theta = 0).  If it is soft, M is singular there, and only
-    `log_det_hard`, which does not need it, has an answer; if it is hard, the chain is refused.
+    `log_det_hard`, which does not need M, has a value.  If it is hard, the chain is refused.
     """
     r, theta, phi = _together(r, theta, phi)
     mass, n = _masses(mass), r.shape[-1]
@@ -159,7 +159,7 @@ def _is_straight(theta: Array) -> Array:
 
 
 def _earlier(x: Array, k: int, base: float) -> Array:
-    """x of the bond k places before; `base` for those of the base."""
+    """x of the bond k places before; `base` for the bonds of the base."""
     return np.concatenate([np.full((*x.shape[:-1], min(k, x.shape[-1])), base), x[..., :-k]], axis=-1)
 
 

@@ -1,11 +1,11 @@
-"""Chains of rigid bodies let float: H by Lie derivatives on SE(3) (Lee, Wang & Chirikjian 2007, section 3.6).
+"""Floating chains of rigid bodies: H by Lie derivatives on SE(3) (Lee, Wang & Chirikjian 2007, section 3.6).
 
 The coordinates of joint k are functions of the poses of bodies k - 1 and k.  Their Lie derivatives are
 
     d q_k / d xi_k = R_k,      d q_k / d xi_{k-1} = -R_k X_k,      X_k = Ad of f_{k-1,k}^-1,
 
 R_k the inverse of the body Jacobian of the coordinates; Eq. 22 is the same in frames at the mass centres.
-Everything is in link coordinates: no number grows along the chain.
+Everything is in link coordinates, so no number grows along the chain.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Partition = str | Sequence[str | Sequence[str]]
 
 
 def relax(model: Model, q: ArrayLike) -> Relaxed:
-    """A serial chain of any joints at q (..., nq), its joints let go: six coordinates a link, soft first."""
+    """A serial chain of any joints at q (..., nq), its joints released: six coordinates per link, soft ones first."""
     chain = _chain(model)
     q = np.asarray(q, dtype=np.float64)
     if q.ndim == 0 or q.shape[-1] != model.nq:
@@ -56,7 +56,7 @@ def relax_dh(x: ArrayLike, soft: Partition, *, mass: ArrayLike, com: ArrayLike, 
 
     soft      "beta", or for each joint a name or several: ["beta", ("gamma", "c"), (), ...]
     mass, com, inertia   of each link, in its DH frame; the inertia about the mass centre
-    kind      "A", "B" or "C", one for all joints or one each; "auto" is C, regular wherever (a, alpha) are held
+    kind      "A", "B" or "C", one for all joints or one per joint; "auto" is C, regular wherever (a, alpha) are held
               at zero. `parameters.from_transforms` finds kinds and coordinates that are regular for any poses.
     """
     x = np.asarray(x, dtype=np.float64)
@@ -73,7 +73,7 @@ def relax_dh(x: ArrayLike, soft: Partition, *, mass: ArrayLike, com: ArrayLike, 
 
 
 class _Group(NamedTuple):
-    """The links of one joint type: which they are, their columns of q, their constants and their code."""
+    """The links of one joint type: their numbers, their columns of q, their constants and their code."""
 
     bodies: Array
     columns: Array
@@ -91,9 +91,9 @@ class _Chain(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _chain(model: Model) -> _Chain:
-    """What does not depend on q, in the model's frames turned so that every axis is z.
+    """The part that does not depend on q, in the model's frames turned so that every axis is z.
 
-    The compiler's shorter frames may lie far from their bodies, where J^-1 has no digits to spare.
+    The compiler's shorter frames may lie far from their bodies, where J^-1 would lose digits.
     """
     if not model.is_chain:
         raise ArgumentError(f"{model!r} branches; mass_solve(..., method='fixman') takes any tree")

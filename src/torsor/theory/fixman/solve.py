@@ -1,6 +1,6 @@
-"""Relaxed chains: H of free particles or bodies in blocks, and M^-1 and det M by its hard and soft parts.
+"""Relaxed chains: H of free particles or bodies in blocks, and M^-1 and det M from its hard and soft parts.
 
-Link i of a chain has d coordinates, functions of its own place and of those of the w links before it:
+Link i of a chain has d coordinates, functions of its own position and of those of the w links before it:
 
     C[k] = d q_i / d xi_{i-k}  (k = 0 ... w, each d x d),    K_i = the inverse inertia of link i alone,
     H_{i,i-k} = sum_j C[j+k]_i K_{i-k-j} C[j]_{i-k}^T                         (Lee et al. 2007, Eqs 8 and 20)
@@ -29,12 +29,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Relaxed:
-    """A chain of n links let float, and which of its coordinates are soft (move) or hard (are held)."""
+    """A floating chain of n links, and which of its coordinates are soft (they move) or hard (they are held)."""
 
     H: Array  # (..., n, w + 1, d, d): H[..., i, k] = H_{i,i-k}, rows of link i, columns of link i - k; zero for k > i
     soft: Array  # (n, d) bool
     log_det_H: Array  # (...)
-    singular: str = ""  # why the soft coordinates have no mass matrix here, if they have none
+    singular: str = ""  # if the soft coordinates have no mass matrix here: why
 
     @classmethod
     def of(cls, C: Array, K: Array, soft: Array, singular: str = "") -> Relaxed:
@@ -48,7 +48,7 @@ class Relaxed:
         log_det = 2 * np.linalg.slogdet(C[0])[1] + np.linalg.slogdet(K)[1]
         return cls(H, soft, log_det.sum(axis=-1), singular)
 
-    # ---- the answers ----
+    # ---- results ----
 
     def solve(self, b: ArrayLike) -> Array:
         """M^-1 b for b (..., f), f the number of soft variables, in the order of the chain."""
@@ -93,7 +93,7 @@ class Relaxed:
         return y
 
     def dense(self) -> tuple[Array, Array, Array]:
-        """H11, H12, H22 as full matrices, for looking at; nothing else here makes one."""
+        """H11, H12, H22 as full matrices, for inspection; no other function here forms them."""
         n, d = self.soft.shape
         H = np.zeros((*self.batch, n, d, n, d))
         for k in range(self.H.shape[-3]):
@@ -112,7 +112,7 @@ class Relaxed:
 
     @cached_property
     def _factor(self) -> Array:
-        """The banded Cholesky factor of H22, (bandwidth, states * r): the states as one chain in pieces."""
+        """The banded Cholesky factor of H22, (bandwidth, states * r): all states as one chain of separate pieces."""
         n, d = self.soft.shape
         w = self.H.shape[-3] - 1
         blocks = self.H.reshape(-1, n * (w + 1) * d * d)
@@ -143,11 +143,11 @@ def _band_index(partition: bytes, n: int, d: int, w: int) -> Array:
     row = np.where(inside, row, 0)
     k = link[row] - link[column]
     flat = ((link[row] * (w + 1) + k) * d + coordinate[row]) * d + coordinate[column]
-    return np.where(inside & (k <= w), flat, w * d * d)  # the first link has none before it: that block is zero
+    return np.where(inside & (k <= w), flat, w * d * d)  # the first link has no link before it: that block is zero
 
 
 def _spread(x: Array, where: Array, batch: tuple[int, ...]) -> Array:
-    """x, one number a chosen variable, as (..., n, d) with zeros for the others."""
+    """x, one number per chosen variable, as (..., n, d) with zeros for the others."""
     full = np.zeros((*batch, *where.shape))
     full[..., where] = x
     return full

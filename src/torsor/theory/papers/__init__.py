@@ -1,4 +1,4 @@
-"""The papers, reproduced: every published number and figure that torsor computes, beside what it computes.
+"""The papers, reproduced: every published number and figure that torsor computes, next to torsor's own value.
 
 To add a paper: write a module here with `checks()`, which yields `Check`s, and `figures(folder)`, which draws
 and yields paths; list it in PAPERS.
@@ -24,14 +24,14 @@ PAPERS: dict[str, ModuleType] = {
 
 
 def reproduce(names: Sequence[str] = ()) -> Iterator[tuple[str, Check]]:
-    """(paper, check) for every check of the papers whose name contains one of `names`, or of all."""
+    """(paper, check) for every check of the papers whose name contains one of `names`; without names, of all papers."""
     for name, paper in _chosen(names).items():
         for check in paper.checks():
             yield name, check
 
 
 def draw(folder: str | Path, names: Sequence[str] = ()) -> Iterator[Path]:
-    """Draw the figures of the papers into a folder; their paths."""
+    """Draw the figures of the papers into a folder; yield their paths."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

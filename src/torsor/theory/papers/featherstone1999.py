@@ -18,7 +18,7 @@ from torsor.theory.papers.check import Check
 
 Array = NDArray[Any]
 
-HOLDS = 1e-11  # relative: dense algebra on a system of condition 1e4
+HOLDS = 1e-11  # relative: dense algebra on a system with condition number 1e4
 
 
 class Global(NamedTuple):
@@ -96,7 +96,7 @@ def checks() -> Iterator[Check]:
 
 
 def figures(folder: Path) -> Iterator[Path]:
-    """The paper's one figure is a sketch of bases; its claim is drawn instead: steps over the length of a chain."""
+    """The paper's only figure is a sketch of bases; this plots its claim instead: steps over the length of a chain."""
     import matplotlib.pyplot as plt
 
     counts = [8, 64, 512, 4096, 32768]

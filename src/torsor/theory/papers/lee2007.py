@@ -84,7 +84,7 @@ def mass_centres(name: str) -> Array:
 
 
 def dh_table(name: str) -> dict[str, Any]:
-    """The chain of the zoo as the paper writes it: x (n, 6) in the order of `parameters.NAMES`, mass, com, inertia."""
+    """A chain of the zoo in the paper's form: x (n, 6) in the order of `parameters.NAMES`, mass, com, inertia."""
     text = (files(zoo.__name__) / f"{name}.toml").read_text(encoding="utf-8")
     links = tomllib.loads(text)["dh"]["link"]
     x = np.zeros((len(links), 6))

@@ -4,11 +4,11 @@ free fall and forced motion of the Stanford arm and a PUMA.
 The paper prints curves, not numbers. The numbers here are those of the same free falls integrated to an
 energy error below 1e-6 J by an independent program.
 
-In the forced runs nothing keeps an arm on its path, and it multiplies every error there is. With torques tabulated
-every 0.01 s and straight lines between them, that alone drives the Stanford arm 0.001 away after 2.45 s, by whatever
-method it is integrated to 1e-10. At the paper's tolerance of 1e-6 the errors of integration come on top of it: little
-by Dormand and Prince's pair or Adams's method, but Fehlberg's leaves half a second earlier. So these rows measure the
-tables and the tolerances, not the dynamics, and there is nothing in them to pass or to fail.
+In the forced runs nothing keeps an arm on its path, and the motion amplifies every error. The torques are tabulated
+every 0.01 s with straight lines between them. This alone drives the Stanford arm 0.001 away after 2.45 s, with every
+method when integrated to 1e-10. At the paper's tolerance of 1e-6 the errors of integration add to it: little with
+Dormand and Prince's pair or Adams's method, but with Fehlberg's the arm leaves its path half a second earlier. So these
+rows measure the tables and the tolerances, not the dynamics, and there is nothing in them to pass or to fail.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PARTS = {"stanford": "i", "puma_saha": "ii"}
 LEFT = {
     "stanford": (1e-3, 2.5),
     "puma_saha": (1e-2, 6.0),
-}  # a deviation that one sees, and the text's "after about"
+}  # a visible deviation, and the text's "after about"
 
 
 def checks() -> Iterator[Check]:
@@ -125,7 +125,7 @@ def figures(folder: Path) -> Iterator[Path]:
 
 @cache
 def free_fall(name: str) -> Trajectory:
-    """From the paper's start, at rest, no torques."""
+    """Free fall from the paper's initial state: at rest, no torques."""
     return simulate(zoo.get(name), STARTS[name], duration=T, method="rkf45", rtol=1e-10, atol=1e-12)
 
 
@@ -135,7 +135,7 @@ def reference(name: str) -> Cycloid:
 
 @cache
 def forced(name: str, method: str = "rkf45", tolerance: float = 1e-6) -> Trajectory:
-    """Driven by the torques of the cycloidal motion, tabulated, with nothing to keep it on its path."""
+    """The arm driven by the tabulated torques of the cycloidal motion, with nothing to keep it on its path."""
     model: Model = zoo.get(name)
     times = np.linspace(0, T, round(T / TABULATED) + 1)
     options: dict[str, Any] = {"method": method, "rtol": tolerance, "atol": tolerance, "dt": TABULATED}
@@ -143,7 +143,7 @@ def forced(name: str, method: str = "rkf45", tolerance: float = 1e-6) -> Traject
 
 
 def leaves(run: Trajectory, desired: Cycloid, by: float) -> float:
-    """When a run is first that far from the desired motion in any joint; infinite if never."""
+    """The first time at which a run is `by` away from the desired motion in any joint; infinite if never."""
     away = np.abs(run.q - np.array([desired(t)[0] for t in run.t])).max(axis=1)
     late = np.flatnonzero(away > by)
     return float(run.t[late[0]]) if late.size else np.inf

@@ -1,4 +1,4 @@
-"""Saha 2001, section 3 and Table I: the decomposition and what it costs, counted on the code, not quoted."""
+"""Saha 2001, section 3 and Table I: the decomposition and its cost, counted from the code, not quoted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torsor.theory.study import saha
 
 
 def checks() -> Iterator[Check]:
-    """The rows of Saha 2001 that are about the algorithm."""
+    """The checks of Saha 2001 that concern the algorithm."""
     model = zoo.stanford()
     q = np.array([0.3, 1.1, 0.4, -0.7, 0.5, 0.2])
     o = study.denoc(model, q)
@@ -48,7 +48,7 @@ def checks() -> Iterator[Check]:
     yield Check("Table I", "Walker & Orin, additions, n = 6", "480", formula, None)
     ten, eleven = operations(10), operations(11)
     yield Check(
-        "Table I", "operations a joint", "191 M 187 A (the items sum to 192 M)",
+        "Table I", "operations per joint", "191 M 187 A (the items sum to 192 M)",
         f"{eleven.mul - ten.mul} M {eleven.add - ten.add} A and a reciprocal", eleven.mul - ten.mul == 192,
     )  # fmt: skip
 
@@ -63,7 +63,7 @@ def _walker_orin_additions(n: int) -> int:
 
 @cache
 def operations(n: int) -> Operations:
-    """What Saha's three steps cost on a general arm of n revolute joints, phi being given."""
+    """The cost of Saha's three steps on a general arm of n revolute joints, with phi given."""
     links = general_links(n)
     return Operations.of(trace(lambda q, phi: saha.forward_dynamics(links, q, phi), {"q": (n,), "phi": (n,)}))
 

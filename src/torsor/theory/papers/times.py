@@ -1,4 +1,4 @@
-"""Figures of time against the length of a chain, measured on the machine at hand."""
+"""Figures of time against the length of a chain, measured on the current machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPEATS = 5
 
 def time_against_n(path: Path, title: str, problem: Callable[[int], tuple[Any, ...]],
                    solvers: Mapping[str, Callable[..., Any]]) -> Path:  # fmt: skip
-    """The shortest of a few times of each solver(*problem(n)), drawn over n."""
+    """Plot over n the shortest of a few times of each solver(*problem(n))."""
     with rc_context(STYLE):  # type: ignore[arg-type]
         figure = Figure(figsize=(5, 3.5), layout="constrained")
         axes = figure.add_subplot()

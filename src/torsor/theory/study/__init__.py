@@ -1,4 +1,4 @@
-"""The closed forms of the papers as explicit matrices, to look at and to learn from.
+"""The closed forms of the papers as explicit matrices, for study and teaching.
 
     o = study.operators(model, q, v)            S, Gamma, G, J, P_0, P_t, ad; M, C, phi, J_t      (Ploen & Park)
     o = study.operators(model, q, v, Q=study.com_frames(model))          the same in other link frames
@@ -6,7 +6,7 @@
     study.correspondence(f)                     Table I: the spatial operator algebra
     u = study.decompose(study.denoc(model, q))  U, D and their inverses from the DeNOC matrices          (Saha)
 
-Nothing here is fast; what is fast is in `torsor` itself and agrees with it.
+Nothing here is fast.  The fast functions are in `torsor` itself and agree with these.
 """
 
 from torsor.theory.study.blocks import Operators, operators

@@ -3,11 +3,11 @@
     M = S^T G^T J G S        C v = S^T G^T (J G ad_Sv Gamma + ad*_V J) G S v
     phi = S^T G^T J G P_0 dV_0        J_t = P_t G S                           dV_0 = (0, -g)
 
-Gamma has the block Ad_{f^-1} of every body at (body, parent), so on a tree too it is nilpotent, and
-G = (1 - Gamma)^-1 = 1 + Gamma + Gamma^2 + ... sums along the ways outward.  Dense matrices are for study; the
-same operators are applied without them, in O(n), by `G_apply` and `GT_apply`: one sweep each.
+Gamma has the block Ad_{f^-1} of every body at (body, parent), so it is nilpotent on a tree too, and
+G = (1 - Gamma)^-1 = 1 + Gamma + Gamma^2 + ... sums along the outward paths.  Dense matrices are for study; `G_apply`
+and `GT_apply` apply the same operators without them, in O(n), with one sweep each.
 
-Corrected as printed: the blocks of G are Ad of f^-1; ad_Sv = diag(-ad_{S_i v_i}) without a star; where S
+Misprints corrected: the blocks of G are Ad of f^-1; ad_Sv = diag(-ad_{S_i v_i}) without a star; where S
 depends on q (universal, planar joints), dS/dt v is added to -ad_{S v} Gamma V.
 """
 
@@ -33,7 +33,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Operators:
-    """The block operators of a model at one state, in the frames Q; six rows or columns a body."""
+    """The block operators of a model at one state, in the frames Q; six rows or columns per body."""
 
     model: Model
     q: Array
@@ -67,7 +67,7 @@ class Operators:
 
     @cached_property
     def G(self) -> Array:
-        """(1 - Gamma)^-1, (6n, 6n): Ad_{f_{j,i}^-1} at (i, j) where j is on the way from i to the base."""
+        """(1 - Gamma)^-1, (6n, 6n): Ad_{f_{j,i}^-1} at (i, j) where j is on the path from i to the base."""
         G = np.eye(6 * self.n)
         for i, parent in enumerate(self.model.parent.tolist()):
             if parent >= 0:
@@ -83,9 +83,9 @@ class Operators:
         return P
 
     def P_t(self, body: int | str = -1) -> Array:
-        """(6, 6n): the twist of a body, or of a named frame, in its own coordinates, from those of all bodies.
+        """(6, 6n): from the twists of all bodies, that of one body or named frame, in its own coordinates.
 
-        P_t G S is its Jacobian, P_t^T takes a wrench there to the bodies.
+        P_t G S is its Jacobian; P_t^T maps a wrench there to the bodies.
         """
         at, T = self._place(body)
         P = np.zeros((6, 6 * self.n))
@@ -138,7 +138,7 @@ class Operators:
     # -- without matrices, O(n)
 
     def G_apply(self, x: ArrayLike) -> Array:
-        """G x for x (6n,): the sum along the ways outward, y_i = Ad_{f^-1} y_parent + x_i."""
+        """G x for x (6n,): the sum along the outward paths, y_i = Ad_{f^-1} y_parent + x_i."""
         y = np.array(x, dtype=np.float64).reshape(self.n, 6)
         for i, parent in enumerate(self.model.parent.tolist()):
             if parent >= 0:
@@ -146,7 +146,7 @@ class Operators:
         return y.ravel()
 
     def GT_apply(self, x: ArrayLike) -> Array:
-        """G^T x for x (6n,): the sum over what each body carries, y_parent += Ad*_{f^-1} y_i."""
+        """G^T x for x (6n,): the sum over the bodies that each body carries, y_parent += Ad*_{f^-1} y_i."""
         y = np.array(x, dtype=np.float64).reshape(self.n, 6)
         for i, parent in reversed(list(enumerate(self.model.parent.tolist()))):
             if parent >= 0:
@@ -170,7 +170,7 @@ class Operators:
         return np.split(np.asarray(x), self.model.v_start[1:-1])
 
     def _place(self, body: int | str) -> tuple[int, Array]:
-        """The number of a body and the pose of the frame meant, in the model's frame of the body."""
+        """The number of a body and the pose of the requested frame, in the model's frame of that body."""
         T = np.eye(4)
         if isinstance(body, str):
             frame = self.model.frame(body)

@@ -6,8 +6,9 @@ is the closed form of Ploen & Park in frames at the mass centres, parallel to th
 M_b = J there, with blocks B_ij = [[1, 0], [C_ij, 1]] and M_i = diag(I_i, m_i 1).
 
 Eliminating the columns of M from the last to the first, one freedom after the other, gives U (unit upper
-triangular) and D.  On the recursive entries of M it never needs M; a joint of several freedoms is eliminated one
-freedom after the other with no link between, and on a tree nothing is eliminated between branches.
+triangular) and D.  The elimination works on the recursive entries of M and never needs M itself.  A joint of several
+freedoms is eliminated one freedom after the other, with no link between them.  On a tree nothing is eliminated between
+branches.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def denoc(model: Model, q: ArrayLike, v: ArrayLike | None = None) -> Operators:
 def elementary(M: Array) -> Iterator[tuple[Array, Array]]:
     """(E_k, L_k) for k = n..2: E_k = 1 - alpha_k lambda_k^T, L_k = E_k L_{k+1}, L_{n+1} = M   (Eqs 19-24)
 
-    E_k annihilates what is above the diagonal of column k.
+    E_k annihilates the entries above the diagonal in column k.
     """
     L = np.array(M, dtype=np.float64)
     for k in reversed(range(1, len(L))):
@@ -62,7 +63,7 @@ def reverse_elimination(M: ArrayLike) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class UDUT:
-    """M = U diag(D) U^T and what the elimination leaves behind, freedom by freedom."""
+    """M = U diag(D) U^T and the intermediate results of the elimination, freedom by freedom."""
 
     U: Array  # (nv, nv) unit upper triangular: alpha_ik
     D: Array  # (nv,): m^_k, the inertia of articulated body k about its joint
@@ -72,12 +73,12 @@ class UDUT:
 
     @property
     def M_inverse(self) -> Array:
-        """U^-T D^-1 U^-1, entry by entry known."""
+        """U^-T D^-1 U^-1, from the known entries of U^-1."""
         return self.U_inverse.T @ (self.U_inverse / self.D[:, None])
 
 
 def decompose(o: Operators) -> UDUT:
-    """U and D from the articulated inertias, M never formed                                 (Eqs 25-28)"""
+    """U and D from the articulated inertias; M is never formed                              (Eqs 25-28)"""
     model, n, nv = o.model, o.n, o.model.nv
     starts = model.v_start
     M_hat, p = o.J_blocks.copy(), np.concatenate([S.T for S in o.S_blocks])
@@ -104,7 +105,7 @@ def decompose(o: Operators) -> UDUT:
 
 
 def _way(o: Operators, k: int) -> Iterator[tuple[int, Array]]:
-    """The freedoms between k and the base, nearest first, each with the B that leads there from the last one."""
+    """The freedoms between k and the base, nearest first, each with the B that leads to it from the one before."""
     starts, one = o.model.v_start, np.eye(6)
     body, end, B = int(np.searchsorted(starts, k, side="right")) - 1, k, one
     while body >= 0:

@@ -3,8 +3,8 @@
     M    = [1 + S^T G^T Pi] Omega [1 + S^T G^T Pi]^T
     M^-1 = [1 - S^T Y Pi]^T Omega^-1 [1 - S^T Y Pi]
 
-and the spatial operators of Rodriguez, Jain & Kreutz-Delgado that correspond to each factor (Table I).  For use
-rather than study, `torsor.mass_factor` applies the same factors in O(n).
+and the spatial operators of Rodriguez, Jain & Kreutz-Delgado that correspond to each factor (Table I).  For practical
+use, `torsor.mass_factor` applies the same factors in O(n).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Factorization:
-    """The operators of the factorization, built on `Operators` in whatever frames those are."""
+    """The operators of the factorization, built on `Operators` and in the same frames."""
 
     operators: Operators
 
@@ -91,7 +91,7 @@ class Factorization:
 
 
 def _freed(J: Array, S: Array) -> Array:
-    """J - J S (S^T J S)^-1 S^T J, one freedom after the other: what is eliminated is gone to the last digit."""
+    """J - J S (S^T J S)^-1 S^T J, one freedom after the other, so that eliminated entries vanish to the last digit."""
     for p in reversed(S.T):
         U = J @ p
         J = J - np.outer(U, U) / (p @ U)
@@ -115,7 +115,7 @@ TABLE_I = (
 class SpatialOperators:
     """The spatial operators of a chain, links numbered from the tip (1) to the base (n), as their authors do.
 
-    Built from their own recursions, link by link, not from the Lie-group operators.
+    They are built from their own recursions, link by link, not from the Lie-group operators.
     """
 
     phi: Array  # (6n, 6n)
@@ -142,7 +142,7 @@ def spatial_operators(o: Operators) -> SpatialOperators:
         D.append(H @ P[k] @ H.T)
         G.append(P[k] @ H.T @ np.linalg.inv(D[k]))
         free = np.eye(6) - G[k] @ H
-        P_plus = free @ P[k] @ free.T  # the form of the Riccati equation that rounding leaves symmetric
+        P_plus = free @ P[k] @ free.T  # the form of the Riccati equation that stays symmetric under rounding
         if k + 1 < n:
             up = o.Ad_inv[i].T  # phi(k+1, k)
             K[rows(k + 1), ends[k] : ends[k + 1]] = up @ G[k]

@@ -1,10 +1,10 @@
 """Change of link frames (Ploen & Park 1999, section II.C, Eqs 15-17 and 34).
 
-Any other choice of frames is a pose Q_i a body, old coordinates to new: under it
+Any other choice of frames is one pose Q_i per body, which takes old coordinates to new ones.  Then
 
     A_i = Ad_{Q_i} S_i     D_i = Ad*_{Q_i^-1} J_i Ad_{Q_i^-1}     f_{i-1,i} = Q_{i-1} M_i Q_i^-1 exp(A_i q_i)
 
-and every algorithm keeps its form: `reframed_links` are links like any other.  A set of frames is an array
+and every algorithm keeps its form: the results of `reframed_links` are ordinary links.  A set of frames is an array
 of poses (n, 4, 4).
 """
 
@@ -50,7 +50,7 @@ def com_frames(model: Model) -> Array:
 def dh_frames(model: Model) -> Array:
     """Frames after Denavit & Hartenberg: each axis on z, x along the common normal to a next axis.
 
-    They are those the compiler works in; a body whose joint has no axis keeps its own frame.
+    The compiler works in these frames; a body whose joint has no axis keeps its own frame.
     """
     from torsor.compiler.frames import reframe
 
@@ -90,7 +90,7 @@ def checked_frames(model: Model, Q: ArrayLike | None) -> Array:
 
 
 class _Anywhere(Subspace):
-    """Motions of which none is known to have a coordinate to itself."""
+    """Motions none of which is known to be along a single coordinate."""
 
     @property
     def axes(self) -> tuple[int | None, ...]:
@@ -151,7 +151,7 @@ def _anywhere(joint: Joint) -> Joint:
 
 def evaluate(algorithm: Algorithm, model: Model, Q: ArrayLike | None, inputs: dict[str, Sequence[Scalar]], *,
              frame: Frame | None = None) -> Any:  # fmt: skip
-    """An algorithm's output at one state, computed in the frames Q: the same, whatever they are."""
+    """An algorithm's output at one state, computed in the frames Q; it does not depend on Q."""
     parent = model.parent.tolist()
     base = reference.base_of(model.gravity.tolist(), inputs.get("acceleration"))
     here = reference.scatter(model, inputs)

@@ -1,8 +1,8 @@
-"""Saha's forward dynamics to the letter: steps A, B and C of section 3 (2001) for a Denavit-Hartenberg arm.
+"""Saha's forward dynamics exactly as published: steps A, B and C of section 3 (2001) for a Denavit-Hartenberg arm.
 
-Every vector in the frame the paper puts it in, every shortcut it takes and no other, over any scalar; what it
-costs is counted on a tape.  Frame i+1 sits on link i; r_i runs from the mass centre C_i to O_{i+1}; Q_i turns
-frame i+1 into frame i.  Corrected as printed: step A1 is [d_i]_i = [a_i]_i - Q_i [r_i]_{i+1}; A3(b) adds the
+Every vector is in the frame the paper uses for it, and the paper's shortcuts are taken and no others, over any scalar.
+The cost is counted on a tape.  Frame i+1 sits on link i; r_i runs from the mass centre C_i to O_{i+1}; Q_i turns
+frame i+1 into frame i.  Misprints corrected: step A1 is [d_i]_i = [a_i]_i - Q_i [r_i]_{i+1}; A3(b) adds the
 link's own inertia; A3(b) and A4(b) run to i = 1; C3 begins with the bottom of mu_{i-1}.
 """
 
@@ -33,7 +33,7 @@ class DHLink:
 
 
 class Turn:
-    """Q_i = R_z(theta_i) R_x(alpha_i), as two plane turns: 8M 4A a vector, 16M 14A a symmetric matrix."""
+    """Q_i = R_z(theta_i) R_x(alpha_i), as two plane turns: 8M 4A per vector, 16M 14A per symmetric matrix."""
 
     def __init__(self, link: DHLink, q: Scalar) -> None:
         theta = link.theta if link.prismatic else link.theta + q
@@ -58,7 +58,7 @@ class Turn:
         return self.z._turn_general(self.x._turn_general(A))
 
     def d(self, link: DHLink) -> Vec:
-        """Step A1: [d_i]_i = [a_i]_i - Q_i [r_i]_{i+1}; all but the turn by theta is constant: 4M 2A."""
+        """Step A1: [d_i]_i = [a_i]_i - Q_i [r_i]_{i+1}; everything except the turn by theta is constant: 4M 2A."""
         in_plane = Vec(link.a, 0.0, 0.0) - self.x.turn(link.r)
         return self.z.turn(in_plane) + Vec(0.0, 0.0, self.b)
 
@@ -112,10 +112,10 @@ class Articulated:
 
 
 def forward_dynamics(links: Sequence[DHLink], q: Sequence[Scalar], phi: Sequence[Scalar]) -> list[Scalar]:
-    """qdd = M^-1 phi by the three steps; phi = tau - C qd - gravity, as the paper takes it for given.
+    """qdd = M^-1 phi by the three steps; phi = tau - C qd - gravity is given, as in the paper.
 
-    The paper counts no M^_1 and psi^_1, only m^_1 = p_1^T M^_1 p_1: these products are formed in frame 2, where
-    p_1 is constant and nothing need be turned.
+    The paper does not count M^_1 and psi^_1, only m^_1 = p_1^T M^_1 p_1.  These products are formed in frame 2, where
+    p_1 is constant and no rotation is needed.
     """
     n = len(links)
     Q = [Turn(link, x) for link, x in zip(links, q)]
