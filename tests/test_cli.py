@@ -177,7 +177,7 @@ def test_bench_compares_with_what_is_installed(capsys):
     assert main(["bench", "--short", "--states", "64"]) == 0
     said = capsys.readouterr().out
     assert "torsor" in said
-    assert "ns a state" in said
+    assert "ns per state" in said
 
 
 def test_view_writes_a_page(tmp_path, capsys):

@@ -91,8 +91,8 @@ class Model:
 
         Every argument is given once for all bodies or, with a leading axis n, once per body:
 
-        joint      revolute, prismatic, helical, cylindrical, universal, gimbal, spherical, planar, free or fixed. A fixed body is
-                   merged into the one it hangs on; its name stays as a frame.
+        joint      revolute, prismatic, helical, cylindrical, universal, gimbal, spherical, planar, free or fixed. A
+                   fixed body is merged into the one it hangs on; its name stays as a frame.
         axis       (3,) direction of a revolute, prismatic, helical or cylindrical joint in the body's frame (default z)
         pitch      advance of a helical joint, metres per radian
         R, p       (3, 3), (3,) placement of the joint in the parent's frame (default: at its origin)
