@@ -1,8 +1,8 @@
 """Plain C99 for controllers: a function of one model as a header and a source file that need nothing but libm.
 
 The text computes what the CPU program does, operation by operation: the same multiply-adds (`fma` of libm) and the same
-polynomials for sine, cosine and logarithm.  It allocates nothing and keeps no state.  What loops keep from pass to pass
-lies in a workspace that the caller owns; straight-line code needs none.
+polynomials for sine, cosine and logarithm.  It allocates nothing and keeps no state.  Loops keep values from pass to
+pass in a workspace that the caller owns; straight-line code needs no workspace.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from torsor.outputs import BODIES, COORDINATES, place_of
 if TYPE_CHECKING:
     from torsor.compiler.request import Request
 
-MARK = "Written by torsor"  # in the first lines of every file, so that no other file is ever replaced
-MOST_ROWS = 100  # bodies in the table of the header
+MARK = "Written by torsor"  # in the first lines of every file: files without it are never replaced
+MOST_ROWS = 100  # most bodies in the table of the header
 NUMBER = {64: "double", 32: "float"}
 SCRATCH = ("work", "hands", "packed")
 KEYWORDS = frozenset((
@@ -40,7 +40,7 @@ KEYWORDS = frozenset((
     "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof",
     "static", "struct", "switch", "typedef", "union", "unsigned", "void", "volatile", "while",
 ))  # fmt: skip
-# the functions of math.h, which also come with an f and an l at the end
+# the functions of math.h, which also exist with the suffixes f and l
 MATH = frozenset((
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh", "erf",
     "erfc", "exp", "exp2", "expm1", "fabs", "fdim", "floor", "fma", "fmax", "fmin", "fmod", "frexp", "hypot",
@@ -67,7 +67,7 @@ def identifier(*words: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """A name as a comment may hold it: one line of ASCII that ends no comment, begins none and is no trigraph."""
+    """A name in a form safe for comments: one line of ASCII without comment delimiters or trigraphs."""
     text = text if len(text) <= 80 else f"{text[:77]}..."
     text = "".join(x if x.isprintable() else " " for x in text).encode("ascii", "backslashreplace").decode()
     return '"' + re.sub(r"\*(?=/)|/(?=\*)|\?(?=\?)", r"\g<0> ", text) + '"'
@@ -82,7 +82,7 @@ def comment(lines: Sequence[str]) -> str:
 
 @functools.cache
 def functions(bits: int) -> Mapping[str, str]:
-    """What a source may need before its function, in an order in which each uses only those before it."""
+    """Definitions that a source may need before its function; each uses only those before it."""
     w, f = Writer(bits), "" if bits == 64 else "f"
     mantissa, half_root, one = (52, 0x3FE6A09E667F3BCD, 0x3FF) if bits == 64 else (23, 0x3F3504F3, 0x7F)
     exponent, (high, low) = f"UINT{bits}_C(0x{EXPONENT[bits]:X})", LN2[bits]
@@ -149,7 +149,7 @@ static void far_turn(const T x, T *sine_of_x, T *cosine_of_x) {
 
 
 def prelude(bits: int, body: str) -> str:
-    """The type T and those functions that the body uses."""
+    """The type T and the functions that the body uses."""
     used: list[str] = []
     known = functions(bits)
     for name in reversed(list(known)):
@@ -175,9 +175,9 @@ CONTRACTION = """\
 
 
 class StaticTables(Memory):
-    """The memory of loops over one model: its tables are constants beside the code, its words are part of the text.
+    """The memory of loops over one model: its tables are constants beside the code, its words literals in the text.
 
-    A column of the index that is the same for all bodies becomes that number, and branches on it are not written.
+    If a column of the index is the same for all bodies, that number replaces it, and no branches on it are written.
     """
 
     entries = "entries"
@@ -242,7 +242,7 @@ class CFunction:
 
     @functools.cached_property
     def inputs(self) -> list[tuple[str, int]]:
-        """The name of each, and how many numbers it has."""
+        """The name of each input, and how many numbers it has."""
         return list(self.request.input_sizes)
 
     @property
@@ -286,7 +286,7 @@ class CFunction:
 
     @property
     def stack_bytes(self) -> int:
-        """All local values at once: what a compiler that optimises nothing would put on the stack."""
+        """The size of all local values together: what a compiler without optimisation would put on the stack."""
         body = self._written[0]
         numbers = len(re.findall(r"^ *T \w+", body, re.M)) + len(re.findall(r"^ *T \w+, \w+;", body, re.M))
         return numbers * self.bits // 8 + 4 * len(re.findall(r"^ *(?:const )?int \w+", body, re.M))
@@ -364,10 +364,10 @@ class CFunction:
 
 
 def free_name(name: str) -> bool:
-    """Whether a function may have this name: it is no word of C or libm, and none that the files use themselves."""
+    """Whether a function may have this name: not a word of C or libm, and not a name that the files use themselves."""
     own = {*SCRATCH, "T", "columns", "entries", "products", "numbers", *(f"{x.name}_of" for x in fields(Body))}
     texts = "\n".join((*functions(64).values(), *functions(32).values(), EXAMPLE))
-    file_names = ("example", "readme")  # on some systems in any case
+    file_names = ("example", "readme")  # compared without case, as some file systems do
     return (
         re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,99}", name) is not None
         and name not in KEYWORDS | own | set(_NAME.findall(texts))
@@ -381,9 +381,9 @@ _NAME = re.compile(r"\b[A-Za-z]\w*")
 
 
 def without_unread(lines: Sequence[str]) -> list[str]:
-    """Statements without those that set a number nobody reads, of which compilers would warn.
+    """The statements without those that set a number that is never read; compilers would warn about these.
 
-    They are left where a branch was known while the code was written.
+    They are left over where the outcome of a branch was known while the code was written.
     """
     reads: dict[str, int] = {}  # how often each name is read
     sets: dict[str, list[int]] = {}  # the lines that set it
@@ -412,7 +412,7 @@ def _uses(body: str, name: str) -> bool:
 
 
 def _table(w: Writer, name: str, x: NDArray[Any]) -> str:
-    """A constant array, so many entries per line that lines stay short."""
+    """A constant array, with few enough entries per line to keep lines short."""
     words = [w.const(y) if x.dtype.kind == "f" else str(y) for y in x.ravel().tolist()]
     per_line = 6 if x.dtype.kind == "f" else 20
     lines = ["  " + ", ".join(words[k : k + per_line]) for k in range(0, len(words), per_line)]
@@ -473,7 +473,7 @@ def _exact(x: Any) -> str:
     return float(x).hex() + ("f" if x.dtype == np.float32 else "")
 
 
-ULPS = 4  # that the example allows
+ULPS = 4  # the largest error that the example allows
 
 
 EXAMPLE = """\

@@ -1,4 +1,4 @@
-"""C as code is written in it, for CUDA and for C99: statements, loops, and the memory of loops.
+"""Writing C, for CUDA and for C99: statements, loops, and the memory of loops.
 
 Every operation of a tape becomes one statement.
 """
@@ -47,7 +47,7 @@ class Writer(Language):
         return f"{kind}{self._values}"
 
     def let(self, text: str) -> str:
-        """A new number.  (Not a const one: with those, nvcc's time grows exponentially with the tape.)"""
+        """A new number.  (It is not const: with const numbers, nvcc's time grows exponentially with the tape.)"""
         name = self.new_name("t")
         self.do(f"T {name} = {text};")
         return name
@@ -60,7 +60,7 @@ class Writer(Language):
         return names
 
     def set(self, names: Sequence[str], values: Sequence[str]) -> None:
-        if any(x in names and x != name for name, x in zip(names, values)):  # all at once
+        if any(x in names and x != name for name, x in zip(names, values)):  # the assignments are simultaneous
             values = [self.let(x) for x in values]
         for name, x in zip(names, values):
             if name != x:
@@ -109,7 +109,7 @@ class Writer(Language):
         loop.carry = loop.carried
 
     def when(self, condition: str, values: Sequence[str], otherwise: Callable[[], Sequence[str]]) -> list[str]:
-        if condition in (TRUE, FALSE):  # known already: one branch is never written
+        if condition in (TRUE, FALSE):  # known while writing: the other branch is not written
             return list(values if condition == TRUE else otherwise())
         names = self.variables(values)
         with self.block(f"if (!{condition})"):
@@ -139,7 +139,7 @@ class Writer(Language):
         return super().emit(code, lambda name: self.let(value_of(name)))
 
     def run(self, code: Code, place_of: Callable[[Any], str]) -> None:
-        """A tape from memory to memory; `place_of` says where its inputs and outputs are."""
+        """Write a tape from memory to memory; `place_of` says where its inputs and outputs are."""
         for name, x in self.emit(code, place_of).items():
             self.do(f"{place_of(name)} = {x};")
 
@@ -163,7 +163,7 @@ _SIGNS = {"add": "+", "sub": "-", "mul": "*", "and": "&"}
 
 
 def element(name: Any, shape: Sequence[int] = (0,)) -> str:
-    """An entry of an array, by name and indices: inputs of bodies have six numbers each, `out` is of that shape."""
+    """An entry of an array, by name and indices.  Inputs per body have six numbers per body; `out` has this shape."""
     first, *indices = name
     sizes = shape if first == "out" else (0, 6) if place_of(first) is BODIES else (0,)
     return f"{array(first)}[{flat(indices, sizes)}]"
@@ -181,7 +181,7 @@ def flat(indices: Sequence[Int], sizes: Sequence[Int]) -> Int:
 
 
 def array(name: str) -> str:
-    """What an input is called in C, where no name of ours begins like this; and the output."""
+    """The name of an input or of the output in C.  No other name begins with this prefix."""
     return name if name == "out" else f"in_{name}"
 
 
@@ -197,7 +197,7 @@ def horner(w: Writer, coefficients: Sequence[float]) -> str:
 
 
 def turn_statements(bits: int, quadrant: str) -> str:
-    """s = sin x, c = cos x: Cody & Waite's reduction to [-pi/4, pi/4], a polynomial each, and the quadrant by bits.
+    """s = sin x, c = cos x: Cody & Waite's reduction to [-pi/4, pi/4], one polynomial each, and the quadrant.
 
     `quadrant` declares the integer of that name: the low bits of `shifted`.
     """
@@ -241,8 +241,8 @@ class Arrays:
     """The arrays of a call, seen from one state."""
 
     def __init__(self, w: Writer, inputs: Sequence[tuple[str, int]], shape: tuple[int, ...], entries: str) -> None:
-        """`inputs`: the name of each, and how many numbers it has per state.  `entries`: of a packed matrix, the table
-        that says where each entry is found."""
+        """`inputs`: the name of each, and how many numbers it has per state.  `entries`: for a packed matrix, the table
+        of the places of its entries."""
         self.w, self.shape, self.entries = w, shape, entries
         self.shapes = {name: (size,) if place_of(name).rank == 1 else (size // 6, 6) for name, size in inputs}
 
@@ -286,7 +286,7 @@ class Memory:
         self.kept, self.handed = Rows(w, "work", code.layout.kept), Rows(w, "hands", code.layout.handed, -1)
 
     def body(self, i: Int) -> Body:
-        """Each word of the index is read once: a compiler would read it again after every store."""
+        """The index row of a body.  Each word is read once: a compiler would read it again after every store."""
         names = [self.w.new_name("b") for _ in range(INDEX_WORDS)]
         for k, name in enumerate(names):
             self.w.do(f"const int {name} = tree.index[{i} * {INDEX_WORDS} + {k}];")

@@ -1,8 +1,8 @@
-"""What is kept on disk between runs: machine code, and small answers that take a while to find.
+"""What is kept on disk between runs: machine code, and small answers that take a while to compute.
 
-One file each, under a name that says what it was made from.  A checksum of that name and of the content goes before the
-content, so that no file is taken for another.  The least recently used files are deleted when all together exceed
-`LIMIT`.
+Each is one file, whose name is a hash of what it was made from.  A checksum of the name and the content precedes the
+content, so that no file is mistaken for another.  The least recently used files are deleted when all files together
+exceed `LIMIT`.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent
 CHECKSUM_BYTES = 20
 LIMIT = 256 << 20  # bytes of all files together; a kernel takes 10 to 200 KB
-WRITES_PER_TRIM = 64  # looking at all files takes a few milliseconds
+WRITES_PER_TRIM = 64  # listing all files takes a few milliseconds
 USE_NOTED = 86400.0  # seconds: a use is noted once per day
-_OURS = re.compile(r"(launch-)?[0-9a-f]{32,40}(\.\d+\.\d+)?$")  # the names of our files, those written aside too
+_OURS = re.compile(r"(launch-)?[0-9a-f]{32,40}(\.\d+\.\d+)?$")  # the names of our files, including temporary ones
 _writes = itertools.count()
 
 
 def name_of(*parts: object) -> str:
-    """The name of what is made from these."""
+    """The name of the file for what is made from these parts."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=20).hexdigest()
 
 
 def folder() -> Path | None:
-    """Where it is kept, or None with TORSOR_CACHE=off.  TORSOR_CACHE may also name a folder; one that cannot be, such
-    as that of an unknown user, means no cache.
+    """The folder of the cache, or None with TORSOR_CACHE=off.  TORSOR_CACHE may also name a folder; if that folder is
+    impossible, such as that of an unknown user, there is no cache.
     """
     setting = os.environ.get("TORSOR_CACHE", "")
     if setting.lower() in ("off", "0", "no", "none", "false"):
@@ -58,7 +58,7 @@ def _expanded(path: Path) -> Path | None:
 
 
 def read(name: str) -> bytes | None:
-    """The content of that name, if it is there and whole."""
+    """The content of that name, if it exists and is intact; else None."""
     where = folder()
     if where is None:
         return None
@@ -75,12 +75,12 @@ def read(name: str) -> bytes | None:
 
 
 def write(name: str, content: bytes) -> None:
-    """Whole or not at all: written aside and renamed, so that no reader ever sees half a file."""
+    """Write a temporary file and rename it, so that no reader ever sees half a file."""
     where = folder()
     if where is None:
         return
-    with contextlib.suppress(OSError):  # a cache that cannot be written is a slower start, nothing more
-        where.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is in it will be run
+    with contextlib.suppress(OSError):  # a cache that cannot be written only slows the next start
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)  # its content will be executed
         aside = where / f"{name}.{os.getpid()}.{threading.get_ident()}"
         try:
             aside.write_bytes(_checksum(name, content) + content)
@@ -108,7 +108,7 @@ def entries() -> list[tuple[float, int, Path]]:
 
 
 def trim(limit: int) -> int:
-    """Delete the least recently used files until the others take `limit` bytes at most; how many were deleted."""
+    """Delete the least recently used files until the others take at most `limit` bytes; returns how many."""
     files = entries()
     excess, deleted = sum(size for _, size, _ in files) - limit, 0
     for _, size, path in files:
@@ -121,7 +121,7 @@ def trim(limit: int) -> int:
 
 
 def remembered(key: str, find: Callable[[], str]) -> str:
-    """A short text that takes a while to find."""
+    """A short text that takes a while to compute: from the cache, or computed by `find` and stored."""
     name = name_of("text", key)
     kept = read(name)
     if kept is None:
@@ -130,16 +130,16 @@ def remembered(key: str, find: Callable[[], str]) -> str:
     return kept.decode()
 
 
-# Answers and code are good as long as the sources they came from are the same ------------------------------------
+# Answers and code are valid while the sources they came from are unchanged ---------------------------------------
 
 
 def _contents(*folders: str) -> str:
-    """Changes whenever a source in one of these folders of the package does."""
+    """A hash of the sources in these folders of the package."""
     files = [f for folder in folders for f in sorted((PACKAGE / folder).glob("*.py"))]
-    return name_of([(f.name, f.read_bytes()) for f in files] or os.urandom(20))  # without sources nobody can tell
+    return name_of([(f.name, f.read_bytes()) for f in files] or os.urandom(20))  # no sources: a new hash each time
 
 
-# Read when torsor is imported (which imports this first): the sources as they were then are those that run, whatever
-# is installed over them later.
+# Computed when torsor is imported (which imports this first).  The sources at that moment are the ones that run, even
+# if others are installed over them later.
 SOURCES = _contents("", "algorithms", "backends", "compiler", "dynamics", "model", "parallel")
-WRITERS = _contents("backends", "compiler")  # those that decide what a tape becomes
+WRITERS = _contents("backends", "compiler")  # the sources that determine the code of a tape

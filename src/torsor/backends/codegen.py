@@ -1,4 +1,4 @@
-"""LLVM IR to machine code in memory, by way of the disk cache."""
+"""LLVM IR to machine code in memory, through the disk cache."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torsor.backends.elf import Image, NotLinkable, link
 
 
 class Host(NamedTuple):
-    """The machine code is made for."""
+    """The machine for which code is made."""
 
     triple: str
     cpu: str
     features: str
-    llvm: str = ""  # the version that makes it
+    llvm: str = ""  # the version of LLVM that makes the code
 
     @property
     def x86(self) -> bool:
@@ -31,7 +31,7 @@ class Host(NamedTuple):
 
     @property
     def fma(self) -> bool:
-        """Does one instruction multiply and add?  (Every 64-bit ARM has it.)"""
+        """Whether one instruction multiplies and adds.  (Every 64-bit ARM processor has it.)"""
         return self.has("fma") if self.x86 else True
 
     def lanes(self, bits: int) -> int:
@@ -45,7 +45,7 @@ class Host(NamedTuple):
 
 @functools.cache
 def _llvm() -> Any:
-    """llvmlite, loaded when first needed: importing it takes longer than most programs run."""
+    """llvmlite, loaded on first use, because importing it takes longer than most programs run."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -55,7 +55,7 @@ def _llvm() -> Any:
 
 @functools.cache
 def host() -> Host:
-    """This machine, as LLVM sees it; asked once for every processor and llvmlite, which takes long to import."""
+    """This machine, as LLVM sees it.  The answer is cached per processor and llvmlite, which is slow to import."""
     seen = _seen_without_llvm()
     return Host(*json.loads(cache.remembered(seen, _ask_llvm) if seen else _ask_llvm()))
 
@@ -67,7 +67,7 @@ def _ask_llvm() -> str:
     return json.dumps([llvm.get_process_triple(), llvm.get_host_cpu_name(), features, version])
 
 
-# what tells one processor from another in /proc/cpuinfo, on x86 and on ARM
+# the fields of /proc/cpuinfo that distinguish processors, on x86 and on ARM
 _TELLING = (
     "vendor_id", "cpu family", "model", "model name", "stepping", "flags",
     "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features",
@@ -75,7 +75,7 @@ _TELLING = (
 
 
 def _seen_without_llvm() -> str | None:
-    """The processor and the llvmlite installed, or None where this cannot be told."""
+    """The processor and the llvmlite installed, or None where they cannot be determined."""
     try:
         with open("/proc/cpuinfo") as file:
             first = file.read(8192).split("\n\n")[0]
@@ -90,12 +90,12 @@ def _seen_without_llvm() -> str | None:
 
 
 def _target_machine(target: Host) -> Any:
-    """A new one every time: an execution engine owns the one it was made with."""
+    """A new target machine every time, because an execution engine owns the one it was made with."""
     llvm = _llvm()
-    if target.triple != host().triple:  # another kind of machine: code to look at, not to run
+    if target.triple != host().triple:  # another kind of machine: code to read, not to run
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
-    # code generation at level 3 is what matters; IR passes find nothing to do in this code
+    # only code generation at level 3 matters; IR passes find nothing to do in this code
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
     )
@@ -121,14 +121,14 @@ def assembly(ir: str, target: Host | None = None) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A kernel in memory; the address is good while the owner lives."""
+    """A kernel in memory; the address is valid while the owner lives."""
 
     owner: Any
     address: int
 
 
 def name_of(key: str) -> str:
-    """The name under which the kernel of that key is kept: no other processor, LLVM or torsor finds it."""
+    """The name under which the kernel of that key is kept; it depends on the processor, LLVM and torsor's sources."""
     return cache.name_of(key, host(), cache.WRITERS)
 
 
@@ -142,7 +142,7 @@ def load(name: str, write_ir: Callable[[], str]) -> Loaded:
 
 
 def _linked(code: bytes) -> bytes:
-    """An image where we can link, the object file where we leave that to LLVM."""
+    """An image if we can link the code ourselves, else the object file, which LLVM links."""
     try:
         return link(code).to_bytes()
     except NotLinkable:

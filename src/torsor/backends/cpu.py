@@ -1,8 +1,8 @@
 """`Program`: a compiled function of one model.
 
-What a kernel needs to run (its machine code, and an `Outline` of how it wants to be told of a model) is kept on disk
-under a name that is known without tracing anything.  So a program that was made before starts in milliseconds, and
-the tape behind it is traced only when somebody asks to see it.
+To run, a kernel needs its machine code and an `Outline`, which says how to pass the model to it.  Both are kept on disk
+under names that are known without tracing.  So a program that was made before starts in milliseconds, and its tape is
+traced only when the caller asks to see it.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
     from torsor.backends.llvm import Target
     from torsor.compiler.tape import Operations
 
-# Below this many states a batch is not worth handing to other threads.
+# A batch of fewer states than this is not worth spreading over threads.
 THREAD_STATES = 16384
 
 
 class Program(functools.partial):
     """A compiled function: call it like the torsor function it was made from, without the model.
 
-    It is a `functools.partial` of a NumPy generalised ufunc (so that calling it costs nothing more): batch
-    axes broadcast, inputs are cast, `out=` is filled in place and the GIL is released.
+    It is a `functools.partial` of a NumPy generalised ufunc, so that a call has no extra cost.  Batch axes
+    broadcast, inputs are cast, `out=` is filled in place and the GIL is released.
 
     model, name, dtype, lanes, specialised   what it computes, and how
     inputs, shape, signature                 its arguments, and the shape of a result for one state
     operations                               exact counts for one state
     operations_per_joint                     loops: the counts of one body, by kind of joint
-    operations_formula                       loops: the counts as functions a n + b of the number n of bodies, were
-                                             there more of the most common kind
+    operations_formula                       loops: the counts as functions a n + b of the number n of bodies, as if
+                                             bodies of the most common kind were added
     source("tape" | "llvm" | "asm" | "cuda" | "c")  the code at each stage
     """
 
     request: Request
     outline: Outline
     ufunc: np.ufunc  # one thread; it keeps the machine code alive
-    entry: tuple[int, int]  # the addresses of the ufunc's inner loop and of its data, good while the ufunc lives
+    entry: tuple[int, int]  # the addresses of the ufunc's inner loop and its data, valid while the ufunc lives
     lanes: int
     threads: int
     signature: str
@@ -64,7 +64,7 @@ class Program(functools.partial):
         return f"<{self.name} of {self.model!r}: {self.dtype}, {self.lanes} lanes, {how}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled and copied as what to compile."""
+        """A pickle or a copy holds the request and compiles it again."""
         return _compile_again, (self.request, self.lanes, self.threads)
 
     def __deepcopy__(self, memo: Any) -> Program:
@@ -130,11 +130,11 @@ def _c_source(request: Request) -> str:
 
 
 class Outline(NamedTuple):
-    """What must be known of a kernel to run it."""
+    """What must be known about a kernel to run it."""
 
     kernel: str  # the name of its machine code
-    shape: tuple[int, ...]  # of the output, for one state
-    layout: Layout | None  # of a loop kernel
+    shape: tuple[int, ...]  # the shape of the output, for one state
+    layout: Layout | None  # the layout of a loop kernel
 
     def to_json(self) -> str:
         return json.dumps(self)
@@ -150,11 +150,11 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
                     frame: Frame | None = None) -> Program:  # fmt: skip
     """Compile an algorithm for a model.
 
-    options      optional inputs to take, of those the algorithm has
-    unroll       over this model, up to how many operations; beyond, loops over its bodies
-    lanes        states side by side; None: as many as the machine's vectors hold
+    options      which of the algorithm's optional inputs to take
+    unroll       up to which size code is unrolled over this model; beyond, it loops over the bodies
+    lanes        states computed side by side; None: as many as the machine's vectors hold
     threads      how many threads large batches are spread over
-    frame        of a Jacobian
+    frame        the frame of a Jacobian
     """
     return compile_request(Request(algorithm, model, options=options, dtype=dtype, frame=frame, unroll=unroll), lanes,
                            threads)  # fmt: skip
@@ -186,25 +186,25 @@ def compile_request(request: Request, lanes: int | None = None, threads: int = 1
 
 
 def _compile_again(request: Request, lanes: int, threads: int) -> Program:
-    """What a pickle holds, on a machine that may be another one."""
+    """Unpickle a program, perhaps on another machine."""
     return compile_request(request, min(lanes, codegen.host().lanes(request.bits)), threads)
 
 
 class Compiler:
-    """A request in LLVM IR, for so many states side by side."""
+    """Writes a request as LLVM IR, for `lanes` states side by side."""
 
     def __init__(self, request: Request, lanes: int) -> None:
         self.request, self.lanes = request, lanes
 
     def outline(self) -> Outline:
-        """Remembered from an earlier run, or found by tracing."""
+        """The outline: remembered from an earlier run, or found by tracing."""
         if self.request.home is None:
             return self._traced()
         key = "outline", *self.request.key, self.lanes, codegen.host(), cache.SOURCES
         return Outline.from_json(cache.remembered(repr(key), lambda: self._traced().to_json()))
 
     def _traced(self) -> Outline:
-        """A kernel is known by all that decides its text; loops over bodies of the same kinds share one."""
+        """A kernel is named by everything that determines its text; models of the same kinds share one loop kernel."""
         from torsor.compiler.trace import LoopCode
 
         request, code = self.request, self.request.code
@@ -234,7 +234,7 @@ _machine_code: weakref.WeakValueDictionary[str, codegen.Loaded] = weakref.WeakVa
 
 
 def _loaded(name: str, made: Compiler) -> codegen.Loaded:
-    """Machine code is shared by all programs of the same code: a loop kernel by all models of its kinds."""
+    """Machine code, shared by all programs of the same code: all models of the same kinds share a loop kernel."""
     loaded = _machine_code.get(name)
     if loaded is None:
         loaded = _machine_code[name] = codegen.load(name, made.ir)
@@ -246,18 +246,18 @@ def _loaded(name: str, made: Compiler) -> codegen.Loaded:
 
 @functools.cache
 def pool() -> Any:
-    """Threads that sleep until there is work (made anew in a forked child, where the old ones are gone)."""
-    from concurrent.futures import ThreadPoolExecutor  # 10 ms that most programs never need
+    """Threads that sleep until there is work.  (A forked child makes new ones, because it has none of the old.)"""
+    from concurrent.futures import ThreadPoolExecutor  # importing takes 10 ms, which most programs can save
 
     return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="torsor")
 
 
-if hasattr(os, "register_at_fork"):  # where there is no fork, there is no child
+if hasattr(os, "register_at_fork"):  # not on systems without fork
     os.register_at_fork(after_in_child=pool.cache_clear)
 
 
 class Threaded:
-    """A gufunc that cuts large batches into one piece a thread, along the first batch axis."""
+    """A gufunc that cuts large batches into one piece per thread, along the first batch axis."""
 
     def __init__(self, ufunc: Any, inputs: Sequence[str], shape: tuple[int, ...], dtype: str, threads: int) -> None:
         self.ufunc, self.threads = ufunc, threads
@@ -268,7 +268,7 @@ class Threaded:
         if len(args) == len(self.cores) + 1 and out is None:
             *args, out = args  # type: ignore[assignment]
         if len(args) != len(self.cores):
-            return self.ufunc(*args, out=out)  # NumPy says what is wrong
+            return self.ufunc(*args, out=out)  # NumPy reports what is wrong
         arrays = [np.asarray(x) for x in args]
         batches = [x.shape[: x.ndim - core] for x, core in zip(arrays, self.cores)]
         batch = np.broadcast_shapes(*batches)
@@ -276,7 +276,7 @@ class Threaded:
         if out is not None and (
             getattr(out, "shape", None) != batch + self.shape or any(np.may_share_memory(out, x) for x in arrays)
         ):
-            pieces = 1  # NumPy knows what to do; of a piece it would not see what the others write
+            pieces = 1  # NumPy handles overlap; in a single piece it would not see what the others write
         if pieces < 2:
             return self.ufunc(*args) if out is None else self.ufunc(*args, out=out)
         result = np.empty(batch + self.shape, self.dtype) if out is None else out

@@ -1,12 +1,12 @@
-"""CUDA kernels: one thread a state.
+"""CUDA kernels: one thread per state.
 
-The text of a kernel has three parts: the prelude (see `cuda_language`), a function `state` that is the algorithm on
-one state, and the kernel itself, that gives every thread its state.  `state` is either one straight line for one
-model, or loops over its bodies (`cuda_loops`).
+The text of a kernel has three parts: the prelude (see `cuda_prelude.py`), a function `state` that runs the algorithm on
+one state, and the kernel itself, which assigns a state to every thread.  `state` is either straight-line code for one
+model, or loops over its bodies (`loops.py`).
 
-An array is seen as (states, numbers of a state): state b has its number k at  pointer[b * step + k * stride].
-Neighbouring threads must read neighbouring memory, so an array whose states are rows (stride 1) is staged: a block
-copies its rows as they come into shared memory, each warp its own, and each thread takes its state from there.
+An array is seen as (states, numbers of a state): number k of state b is at  pointer[b * step + k * stride].
+Neighbouring threads must read neighbouring memory, so an array whose states are rows (stride 1) is staged.  Each warp
+of a block copies its rows in order into shared memory, and each thread reads its state from there.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode
 
 SHARED_BYTES = 96 * 1024  # the most shared memory a block may take for staging: two such blocks fit a multiprocessor
-REGISTERS = 65536  # of a multiprocessor
-# what a kernel of loops is told of its model (`torsor.compiler.abi`), and its scratch memory
+REGISTERS = 65536  # per multiprocessor
+# the model data that a loop kernel reads (`torsor.compiler.abi`), and its scratch memory
 TREE_WORDS = ("n", "nv", "flags", "start", "second", "products")
 TREE_TABLES = ("index", "columns", "entries", "product")
 SCRATCH = ("work", "hands", "packed")
@@ -32,24 +32,24 @@ SCRATCH = ("work", "hands", "packed")
 
 @dataclass(frozen=True)
 class Launch:
-    """Threads a block, and the most registers a thread may use."""
+    """Threads per block, and the most registers a thread may use."""
 
     threads: int = 64
     registers: int = 255
 
     @property
     def bounds(self) -> str:
-        """As the compiler wants it: the least number of blocks that must fit a multiprocessor."""
+        """In the compiler's form: threads per block, and how many blocks must at least fit a multiprocessor."""
         return f"__launch_bounds__({self.threads}, {max(1, REGISTERS // (self.threads * self.registers))})"
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What decides the text of a kernel, apart from its launch and the layout of its arrays."""
+    """What determines the text of a kernel, apart from its launch and the layout of its arrays."""
 
     code: Code | LoopCode
-    inputs: tuple[tuple[str, int], ...]  # name, numbers a state
-    shape: tuple[int, ...]  # of the output of a state
+    inputs: tuple[tuple[str, int], ...]  # name, numbers per state
+    shape: tuple[int, ...]  # the shape of the output, for one state
     bits: int
     trig: str = "accurate"
 
@@ -76,7 +76,7 @@ class Kernel:
         return self.code.layout.handed if isinstance(self.code, LoopCode) else 0
 
     def stageable(self, threads: int) -> tuple[bool, ...]:
-        """Which arrays a block may stage, if their layout asks for it: as many as fit shared memory."""
+        """Which arrays a block may stage, if their layout requires it: as many as fit shared memory."""
         room = SHARED_BYTES
         result = []
         for _, size in reversed(self.arrays):  # the output first: scattered writes cost the most
@@ -105,7 +105,7 @@ class Kernel:
         return self.function(name, w, self.looped)
 
     def function(self, name: str, w: Writer, looped: bool) -> str:
-        """A function of the kernel's arrays, and of what loops need."""
+        """A function of the kernel's arrays and, for loops, of the model data and scratch memory."""
         parameters = [f"const A{k} {array(x)}" for k, (x, _) in enumerate(self.arrays)]
         types = ", ".join(f"class A{k}" for k in range(len(parameters)))
         if looped:
@@ -114,7 +114,7 @@ class Kernel:
         return f"{head} {{\n" + "\n".join(w.lines) + "\n}\n"
 
     def loop_text(self, threads: int) -> tuple[list[str], list[str]]:
-        """What a kernel of loops takes beside its arrays, and what it makes of that."""
+        """The parameters of a loop kernel beside its arrays, and the statements that unpack them."""
         parameters = [
             *(f"const int {name}" for name in TREE_WORDS),
             *(f"const int* __restrict__ {name}" for name in TREE_TABLES),
@@ -154,7 +154,7 @@ class Kernel:
         parameters.append("const long long count")
         if any(staged):
             before.insert(0, "extern __shared__ __align__(16) unsigned char shared[];")
-        if self.looped:  # scratch memory is for so many threads: each takes state after state
+        if self.looped:  # scratch memory limits the number of threads: each computes several states in turn
             loop, scratch = self.loop_text(threads)
             parameters += loop
             before += scratch
@@ -174,17 +174,17 @@ class Kernel:
 
 @dataclass(frozen=True)
 class RolloutKernel:
-    """Many steps of an integrator: `advance`, a step of one state, in a loop over time.
+    """Many steps of an integrator: a loop over time around `advance`, one step of one state.
 
     step      the kernel whose text is `advance`: q, v, tau, gain, h -> the next (q, v)
-    stages    where the accelerations are not written out in it: the code of (q, v, tau) at each evaluation
-    dynamics  the loop kernel that finds the accelerations then
+    stages    if the accelerations are not part of that text: the code of (q, v, tau) at each evaluation
+    dynamics  the loop kernel that computes the accelerations in that case
     """
 
-    step: Kernel  # of a Code
+    step: Kernel  # its code is a Code
     stages: tuple[Code, ...]
     dynamics: Kernel | None
-    tabulated: bool  # there is a table of torques
+    tabulated: bool  # whether there is a table of torques
 
     @property
     def bits(self) -> int:
@@ -214,7 +214,7 @@ class RolloutKernel:
         return self.step.function("advance", w, looped=True)
 
     def _entry(self, launch: Launch) -> str:
-        """States x = (q, v) are stored with the trajectories side by side: out[stored][number][trajectory]."""
+        """The kernel.  States x = (q, v) are stored with trajectories side by side: out[stored][number][trajectory]."""
         sizes, threads = dict(self.step.inputs), launch.threads
         nq, nv = sizes["q"], sizes["v"]
         parameters = [
@@ -261,9 +261,9 @@ class RolloutKernel:
 
 
 def _pitch(size: int, bits: int) -> int:
-    """Numbers from a row to the next in shared memory.
+    """The distance from one row to the next in shared memory, in numbers.
 
-    Rows are copied in pieces of 16 bytes.  Where a row is a whole number of pieces, an odd number of them spreads the
+    Rows are copied in pieces of 16 bytes.  If a row is a whole number of pieces, an odd number of them spreads the
     rows of neighbouring threads over all banks.
     """
     piece = 128 // bits

@@ -1,7 +1,7 @@
 """The prelude of CUDA kernels: numbers, their functions, and arrays.
 
-Multiply-adds are formed as on the CPU and the compiler is told to form no others, so results are the CPU's, bit for
-bit, but for logarithms and angles beyond `TRIG_LIMIT`.
+Multiply-adds are formed as on the CPU, and the compiler is told to form no others.  So results equal the CPU's bit for
+bit, except for logarithms and angles beyond `TRIG_LIMIT`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from torsor.backends.c_language import Writer, turn_statements
 from torsor.backends.elementary import EXPONENT, HALF_PI, ROUND, TRIG_LIMIT
 
 TRIGONOMETRY = ("accurate", "fast")
-# Compiler options: no multiply-adds but ours, and divisions and roots rounded as IEEE asks.
+# Compiler options: no multiply-adds but ours, and divisions and roots rounded as IEEE requires.
 OPTIONS = ("--std=c++17", "-fmad=false", "-prec-div=true", "-prec-sqrt=true")
 
 

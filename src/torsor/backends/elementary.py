@@ -36,9 +36,9 @@ TRIG_LIMIT = {64: 1e9, 32: 1e4}
 
 
 def sincos(w: Writer, angles: Sequence[str]) -> list[tuple[str, str]]:
-    """(sin, cos) of every angle: our own code, and the C library's for those that are beyond its range.
+    """(sin, cos) of every angle: by our own code, or by the C library for angles beyond its range.
 
-    Each lane of each angle is decided by itself: a state gives the same bits whatever its neighbours are.
+    The choice is made separately for each lane of each angle, so a state gives the same bits beside any neighbours.
     """
     T = w.target
     limit = T.const(TRIG_LIMIT[T.bits])
@@ -67,7 +67,7 @@ def sincos(w: Writer, angles: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _sincos(w: Writer, x: str) -> tuple[str, str]:
-    """Cody & Waite's reduction to [-pi/4, pi/4], a polynomial each, and the quadrant by bits."""
+    """Cody & Waite's reduction to [-pi/4, pi/4], one polynomial each, and the quadrant from the low bits."""
     T, const = w.target, w.target.const
     shifted = w.fma(x, const(0.6366197723675814), const(ROUND[T.bits]))
     k = w.arithmetic("fsub", shifted, const(ROUND[T.bits]))
@@ -119,7 +119,7 @@ EXPONENT = {64: 0x7FF0000000000000, 32: 0x7F800000}  # the bits of a number that
 
 
 def down_scale(w: Writer, x: str) -> str:
-    """2^-k with x 2^-k in [2, 4): the exponent's distance from that of infinity, taken for an exponent."""
+    """2^-k with x 2^-k in [2, 4): infinity's exponent bits minus those of x, used as exponent bits."""
     T = w.target
     exponent = w.integer("and", w.op(f"bitcast {T.vector} {x} to {T.ints}"), T.integer(EXPONENT[T.bits]))
     power = w.integer("sub", T.integer(EXPONENT[T.bits]), exponent)
@@ -129,7 +129,7 @@ def down_scale(w: Writer, x: str) -> str:
 def log(w: Writer, x: str) -> str:
     """log x = k log 2 + log(1 + f), sqrt(1/2) <= 1 + f < sqrt(2); with s = f / (2 + f) an even series in s.
 
-    Subnormal numbers are not met: they are pivots of a joint that moves no mass.
+    Subnormal numbers do not occur: they would be pivots of a joint that moves no mass.
     """
     T, const = w.target, w.target.const
     mantissa, half_root = (52, 0x3FE6A09E667F3BCD) if T.bits == 64 else (23, 0x3F3504F3)

@@ -1,9 +1,9 @@
-"""Object code made ready to run wherever it is put: a linker and loader for one small kind of file.
+"""Object code that runs at any address: a linker and loader for one small kind of file.
 
-A kernel is one object file whose code reads its constants and calls its helpers relative to where it stands, and
-calls a few functions of the C library.  `link` lays its sections one behind the other, fills in those distances, and
-adds for every function of the C library a jump through a place that `Image.load` fills in.  What comes out runs at any
-address: it can be kept on disk, and starts without LLVM, which takes longer to import than most programs run.
+A kernel is one object file.  Its code addresses its constants and helpers relative to its own position, and it calls a
+few functions of the C library.  `link` places the sections one after the other and fills in the relative distances.
+For every function of the C library it adds a jump through an address that `Image.load` fills in.  The result runs at
+any address: it can be kept on disk, and starts without LLVM, which takes longer to import than most programs run.
 
     ELF, x86-64: System V ABI, AMD64 supplement, 4.4 (relocation)
 """
@@ -25,7 +25,7 @@ _DISTANCES = (2, 4)  # R_X86_64_PC32, R_X86_64_PLT32: 32 bits, symbol + addend -
 
 
 class NotLinkable(Exception):
-    """An object file of another kind, or with more in it than is understood here."""
+    """An object file of another kind, or with content that this linker does not support."""
 
 
 class _Section(NamedTuple):
@@ -42,7 +42,7 @@ class _Section(NamedTuple):
 
 
 class Image(NamedTuple):
-    """Code that runs at any address that begins a page."""
+    """Code that runs at the beginning of any page."""
 
     code: bytes
     entry: int  # where the kernel begins
@@ -92,7 +92,7 @@ def link(code: bytes, entry: str = "kernel") -> Image:
     symbols = next((_symbols(code, sections, s) for s in sections if s.kind == _SYMBOLS), [])
     imports: dict[str, int] = {}
     jumps = {name: _jump(image, imports, name) for name in dict.fromkeys(n for n, at, _ in symbols if n and not at)}
-    # sections a distance may lead to, and the jumps for what is in none of them
+    # the place of every symbol: in its section, or the jump for one that is in no section
     places = [placed[at] + value if at in placed else jumps.get(name) for name, at, value in symbols]
     for section in sections:
         if section.kind == _RELOCATIONS and section.info in placed:
@@ -114,7 +114,7 @@ def _align(image: bytearray, alignment: int) -> None:
 
 
 def _symbols(code: bytes, sections: list[_Section], table: _Section) -> list[tuple[str, int, int]]:
-    """(name, section, place in it) of every symbol; section 0: to be found elsewhere."""
+    """(name, section, place in it) of every symbol; section 0: defined elsewhere."""
     names = sections[table.link].offset
     result = []
     for k in range(table.size // 24):
@@ -125,7 +125,7 @@ def _symbols(code: bytes, sections: list[_Section], table: _Section) -> list[tup
 
 
 def _jump(image: bytearray, imports: dict[str, int], name: str) -> int:
-    """Append `jmp *place` and the place of an address; where the jump is."""
+    """Append `jmp *place` and the place of an address; returns where the jump is."""
     _align(image, 8)
     at = len(image)
     image += b"\xff\x25" + struct.pack("<i", 2) + bytes(2) + bytes(8)  # the place follows at +8

@@ -1,8 +1,8 @@
 """`CudaProgram`: a compiled function of one model for arrays on an NVIDIA GPU.
 
-CUDA C (`cuda.py`) is compiled by NVRTC through CuPy.  Arrays come in as CuPy, PyTorch or JAX arrays, are read where
-they lie, and the result is an array of the same kind.  Work is queued on the caller's stream: nothing is copied to
-the host, and nothing waits.
+CUDA C (`cuda.py`) is compiled by NVRTC through CuPy.  Arguments are CuPy, PyTorch or JAX arrays and are read in place;
+the result is an array of the same kind.  Work is queued on the caller's stream: nothing is copied to the host, and
+nothing waits.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from torsor.model.model import Model
 from torsor.model.names import Frame
 from torsor.sweeps import Algorithm
 
-LONG_CHAIN = 1024  # links of one chain from which on they are worth a thread each
-SCRATCH_SHARE = 0.5  # of the free memory, at most, for the scratch memory of loops
+LONG_CHAIN = 1024  # from this many links on, each link of a chain is worth a thread
+SCRATCH_SHARE = 0.5  # the largest share of the free memory for the scratch memory of loops
 TUNING = tuple(Launch(threads, registers) for threads in (64, 128, 256) for registers in (64, 80, 96, 128, 168, 255))
 TUNING_SAMPLES, TUNING_RUNS = 5, 10
 
@@ -63,13 +63,13 @@ def cupy() -> Any:
 
 
 def on_device(x: Any) -> bool:
-    """Whether an array says that it lies on a CUDA device (DLPack's code 2; 13: managed memory)."""
+    """Whether an array says that it is on a CUDA device (DLPack's code 2; 13: managed memory)."""
     device = getattr(x, "__dlpack_device__", None)
     return device is not None and device()[0] in (2, 13)
 
 
 def is_long_chain(algorithm: Algorithm, model: Model, first: Any) -> bool:
-    """Whether one state of a chain is so long that its links, not its states, should be threads (CuPy, float64)."""
+    """Whether a chain is so long that, for one state, each link should get a thread (CuPy, float64)."""
     known = algorithm.name in ("forward_dynamics", "mass_solve", "log_det")
     long = known and model.is_chain and model.n >= LONG_CHAIN and not model.has_degenerate_bodies
     return long and first.ndim == 1 and kind_of(first) == "cupy" and str(first.dtype) == "float64"
@@ -102,7 +102,7 @@ def _as_cupy(x: Any, kind: str) -> Any:
 
 
 def _empty(kind: str, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """A new array for the result, of the allocator the caller's library uses."""
+    """A new array for the result, from the allocator of the caller's library."""
     if kind == "torch":
         import torch
 
@@ -129,14 +129,14 @@ class View(NamedTuple):
 
     @property
     def rows(self) -> bool:
-        """Whether states are rows of several numbers, one after the other."""
+        """Whether states are rows of several numbers, contiguous in memory."""
         return self.stride == 1 and self.step == self.size > 1
 
 
 def view_of(x: Any, batch: tuple[int, ...], core: tuple[int, ...]) -> View | None:
-    """How an array broadcast to batch + core lies in memory, or None if it must be copied to be seen as a View."""
+    """An array, broadcast to batch + core, as a View; None if it must be copied first."""
     size = prod(core)
-    if x.flags.c_contiguous and x.shape == batch + core:  # as nearly always
+    if x.flags.c_contiguous and x.shape == batch + core:  # the usual case
         return View(x, size, 1, size)
     itemsize, own = x.dtype.itemsize, x.ndim - len(core)
     strides = [0] * (len(batch) - own) + [0 if n == 1 else s for n, s in zip(x.shape[:own], x.strides)]
@@ -147,7 +147,7 @@ def view_of(x: Any, batch: tuple[int, ...], core: tuple[int, ...]) -> View | Non
 
 
 def _merged(shape: Sequence[int], strides: Sequence[int]) -> int | None:
-    """The one stride of several axes taken together, if there is one."""
+    """The common stride of several axes merged into one, or None if there is none."""
     axes = [(n, s) for n, s in zip(shape, strides) if n != 1]
     for (_, outer), (n, inner) in pairwise(axes):
         if outer != n * inner:
@@ -157,9 +157,9 @@ def _merged(shape: Sequence[int], strides: Sequence[int]) -> int | None:
 
 def views_of(model: Model, given: Mapping[str, Any], cores: Sequence[tuple[int, ...]],
              dtype: Any) -> tuple[list[View], tuple[int, ...]]:  # fmt: skip
-    """Arguments by name as a kernel sees them, and the batch axes they broadcast to.
+    """Arguments by name as a kernel sees them, and the batch axes to which they broadcast.
 
-    An argument is copied, on the device, only where its type is another or its axes cannot be merged.
+    An argument is copied, on the device, only if its type differs or its axes cannot be merged.
     """
     cp = cupy()
     arrays = []
@@ -207,7 +207,7 @@ def tree_arguments(kernel: Kernel, request: Request) -> tuple[Any, ...]:
 
 
 def scratch_for(kernel: Kernel, model: Model, blocks: int, launch: Launch, function: Any) -> tuple[int, Any]:
-    """Scratch memory for as many blocks as can be resident at once, and how many these are."""
+    """How many blocks can be resident at once, and scratch memory for that many."""
     cp = cupy()
     assert isinstance(kernel.code, LoopCode)
     resident = max(1, min(2048 // launch.threads, REGISTERS // (launch.threads * max(32, function.num_regs))))
@@ -232,11 +232,11 @@ class CudaProgram:
 
     model, name, dtype, specialised, trig   what it computes, and how
     operations                              exact counts for one state
-    launch                                  threads a block and register limit in use
+    launch                                  threads per block and register limit in use
     source("tape" | "cuda")                 the code at each stage
-    autotune(*arrays)                       find the fastest launch by trying, and remember it
+    autotune(*arrays)                       time launches, take the fastest, and remember it
 
-    Batch axes broadcast; any strides are taken; `out=` is filled in place.  A program does not look at its
+    Batch axes broadcast; any strides are accepted; `out=` is filled in place.  A program does not check its
     numbers: NaN in one state gives NaN in that state.
     """
 
@@ -362,8 +362,8 @@ class CudaProgram:
 
 
 def _time(run: Callable[[], None], cp: Any) -> float:
-    """Milliseconds: the median of a few samples, each of several runs queued back to back (one alone would count the
-    time Python takes to queue it)."""
+    """Milliseconds per run: the median of a few samples.  Each sample queues several runs back to back, because the
+    time of a single run would include the time Python takes to queue it."""
     run()
     times = []
     for _ in range(TUNING_SAMPLES):
@@ -378,7 +378,7 @@ def _time(run: Callable[[], None], cp: Any) -> float:
 
 
 def _key(kernel: Kernel) -> str:
-    """The name in the cache of what tuning found, for this code on this GPU."""
+    """The name in the cache of the tuned launch, for this code on this GPU."""
     cp = cupy()
     device = cp.cuda.runtime.getDeviceProperties(cp.cuda.Device().id)["name"]
     text = repr((str(kernel.code), kernel.inputs, kernel.shape, kernel.bits, kernel.trig, device))
@@ -417,7 +417,7 @@ def call(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple
 
 def run_rollout(model: Model, kernel: RolloutKernel, modules: dict[Any, Any], arrays: Mapping[str, Any], gain: Any,
                 constant: Any, steps: int, dt: float, every: int) -> tuple[Any, Any]:  # fmt: skip
-    """The stored q and v of `torsor.simulate.rollout`; `modules` keeps what was compiled and the model's tables."""
+    """The stored q and v of `torsor.simulate.rollout`; `modules` keeps the compiled kernel and the model's tables."""
     cp = cupy()
     kind, like = kind_of(arrays["q"]), arrays["q"]
     dtype, launch = f"float{kernel.bits}", Launch()

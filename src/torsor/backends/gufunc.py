@@ -30,13 +30,13 @@ def _make() -> Any:
 
 
 def signature(shapes: Sequence[tuple[int, ...]]) -> str:
-    """Of a function with arrays of these shapes, the last one its result."""
+    """The signature of a function with arrays of these shapes; the last is its result."""
     *inputs, output = (f"({','.join(map(str, shape))})" for shape in shapes)
     return f"{','.join(inputs)}->{output}"
 
 
 class _UFunc(ctypes.Structure):
-    """The beginning of a PyUFuncObject behind its head (numpy/ufuncobject.h, part of NumPy's binary interface)."""
+    """The first fields of a PyUFuncObject after its object header (numpy/ufuncobject.h, part of NumPy's ABI)."""
 
     _fields_ = (
         ("numbers", ctypes.c_int * 4), ("functions", ctypes.c_void_p), ("data", ctypes.c_void_p),
@@ -46,7 +46,7 @@ class _UFunc(ctypes.Structure):
 
 
 def gufunc(address: int, data: int, signature: str, dtype: str, name: str, doc: str, owned: Any) -> Any:
-    """A gufunc that runs the code at an address, and keeps `owned` alive as long as it lives itself.
+    """A gufunc that runs the code at an address, and keeps `owned` alive as long as the gufunc lives.
 
     `data` is passed to the code at every call.
     """
@@ -60,7 +60,7 @@ def gufunc(address: int, data: int, signature: str, dtype: str, name: str, doc: 
         ctypes.addressof(functions), ctypes.addressof(datas), ctypes.addressof(types), 1, nin, nout,
         -1, texts[0], texts[1], 0, texts[2],
     )  # fmt: skip
-    # NumPy releases `object` with the ufunc; it is null in one that was not made by np.frompyfunc
+    # NumPy releases `object` with the ufunc; it is null unless np.frompyfunc made the ufunc
     owner = ctypes.py_object((owned, functions, datas, types, texts))
     field = _UFunc.from_address(id(ufunc) + object.__basicsize__)
     assert (field.object, field.name) == (None, texts[0].value), "NumPy's PyUFuncObject has another layout"

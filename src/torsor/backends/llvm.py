@@ -1,7 +1,7 @@
 """Tapes to LLVM IR: every operation of a tape becomes one instruction on a vector of states.
 
-The text written here is plain: explicit vector types, no fast-math flags, multiply-adds formed by us and not
-left to a later pass.  So a state gives the same bits in any lane of a vector of any width.
+The text is plain: it has explicit vector types and no fast-math flags, and we form multiply-adds ourselves instead of
+leaving them to a later pass.  So a state gives the same bits in any lane of a vector of any width.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torsor.compiler.language import Int, Language, Loop
 
 @dataclass(frozen=True)
 class Target:
-    """What the code is written for."""
+    """The vectors and the machine for which code is written."""
 
     lanes: int  # states side by side in a vector, 1 for none
     bits: int  # 64 or 32
-    fma: bool = True  # the machine multiplies and adds in one instruction
-    x86: bool = True  # the floating-point status register is x86's
+    fma: bool = True  # whether the machine multiplies and adds in one instruction
+    x86: bool = True  # whether the floating-point status register is x86's
 
     @property
     def scalar(self) -> str:
@@ -75,7 +75,7 @@ class Writer(Language):
         self._labels = 0
         self._declarations: dict[str, None] = {}
         self.far_room = 0  # bytes of stack for angles beyond the range of our own sine
-        self.turnings: set[str] = set()  # functions of `entry.turning` that are called
+        self.turnings: set[str] = set()  # functions of `llvm_entry.turning` that are called
 
     # -- plain instructions
 
@@ -218,7 +218,7 @@ class Writer(Language):
         return [self.merge(self.target.vector, *((some[k], block) for some, block in arrivals)) for k in range(count)]
 
     def merge(self, kind: str, *arrivals: tuple[str, str]) -> str:
-        """A value that came by one of several blocks."""
+        """A value that comes from one of several blocks."""
         return self.op(f"phi {kind} " + ", ".join(f"[{x}, %{block}]" for x, block in arrivals))
 
     # -- one operation of a tape

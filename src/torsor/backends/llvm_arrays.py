@@ -1,10 +1,10 @@
 """The arrays of a call and the memory of a kernel, in LLVM IR.
 
-`unrolled_kernel` is one straight line for one model.  `loop_kernel` walks over the bodies of any model whose kinds it
-knows (`loops.py`); the model is data (see `data.py`):
+`unrolled_kernel` is straight-line code for one model.  `loop_kernel` loops over the bodies of any model whose kinds it
+knows (`loops.py`); the model is data (see `abi.py`).  Scratch memory:
 
-    work     the turned arrays (see `Arrays`), for every body what is kept there, then (trees only) for the base and
-             every body what it hands on
+    work     the transposed arrays (see `Arrays`), the values kept at every body, then (trees only) the values handed
+             on by the base and by every body
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode
 from torsor.outputs import place_of
 
-# Rows of so many numbers, a few vectors, are turned on the spot in straight-line code.
+# In straight-line code, rows of this many numbers (a few vectors) are transposed in registers.
 FEWEST, FEW = 4, 16
-# Output of more bytes than this is written past the caches, which could not hold it anyway.
+# Output of more bytes than this is written past the caches, because they could not hold it.
 STREAMED = 8 << 20
 
 
@@ -54,24 +54,27 @@ class Packed(NamedTuple):
 class Arrays:
     """The arrays of a call, seen from a block of states.
 
-    One state reads and writes them where they are.  A block of states first copies its part of every input to
-    scratch memory, turned so that the states lie side by side, and copies the output back in the end: rows of
-    contiguous numbers are turned several columns at a time, much faster than gathered one by one.
+    A single state reads and writes the arrays in place.  A block of states first copies its part of every input to
+    scratch memory, transposed so that the states are side by side, and at the end copies the output back.  Rows of
+    contiguous numbers are transposed several columns at a time, which is much faster than gathering single numbers.
 
-    A packed output is put to places, among which all its entries are found in the end: those that are equal are
-    computed, and held, once.
+    A packed output is written to places; at the end each entry is copied from its place.  Equal entries share a place,
+    so that they are computed and stored once.
     """
 
     def __init__(self, w: Writer, inputs: Mapping[str, int], output_rank: int, sizes_at: int,
                  packed: Packed | None = None, columns: Mapping[str, int] | None = None) -> None:  # fmt: skip
-        """`sizes_at`: the word of `data` where the sizes of all axes of all arrays begin; `columns`: how many numbers
-        an array has per state, where that is known here: a few are turned on the spot and never go through a buffer."""
+        """`sizes_at`: the word of `data` where the sizes of all axes of all arrays begin.
+
+        `columns`: how many numbers an array has per state, where this is known; a few numbers are transposed in
+        registers and never go through a buffer.
+        """
         self.w, self.packed = w, packed
         self.turned = w.target.lanes > 1
         self.places: dict[str, tuple[str, list[str], list[str]]] = {}  # pointer, strides, sizes
         self.buffers: dict[str, str] = {}
         self.lane_steps: dict[str, str] = {}
-        self.end = "%work"  # scratch memory behind the buffers
+        self.end = "%work"  # scratch memory after the buffers
         ranks = {**inputs, "out": output_rank}
         axis = 0
         for a, (name, rank) in enumerate(ranks.items()):
@@ -88,7 +91,7 @@ class Arrays:
                 self.end = w.address(self.end, w.i64("mul", count, w.target.lanes * w.target.size))
         few = {name: n for name, n in (columns or {}).items() if w.target.lanes >= FEWEST <= n <= FEW}
         self.vectors: dict[str, list[str]] = {}  # columns that never go through a buffer
-        self.results = [""] * few.pop("out", 0)  # likewise, of the output
+        self.results = [""] * few.pop("out", 0)  # the same for the output
         if self.turned:
             for name in inputs:
                 if name not in few:
@@ -97,7 +100,7 @@ class Arrays:
             self._turn_few(few)
 
     def _turn_few(self, few: Mapping[str, int]) -> None:
-        """Rows of contiguous numbers are turned here; others by way of the buffer."""
+        """Transpose rows of contiguous numbers in registers, and others through the buffer."""
         w = self.w
         quick, slow, done = (w.new_label(name) for name in ("rows", "others", "turned"))
         contiguous = w.op("icmp eq i64 0, 0")
@@ -119,7 +122,7 @@ class Arrays:
             self.vectors[name] = [w.merge(w.target.vector, (x, quick), (y, slow)) for x, y in pairs]
 
     def finish(self) -> None:
-        """The output is complete."""
+        """Copy the complete output from scratch memory to its array."""
         if self.packed:
             self._copy("unpack", "out", self.packed.entries)
         elif self.results:
@@ -161,7 +164,7 @@ class Arrays:
              f"i1 {contiguous}, i1 {stream}, {pointers})")  # fmt: skip
 
     def _contiguous(self, name: str) -> str:
-        """Whether the numbers of a state follow each other."""
+        """Whether the numbers of a state are contiguous."""
         w = self.w
         _, strides, sizes = self.places[name]
         packed, contiguous = str(w.target.size), w.op("icmp eq i64 0, 0")
@@ -197,11 +200,11 @@ class Arrays:
             self.w.store(x, self._address(name, indices))
 
     def sizes(self, name: str) -> Sequence[str]:
-        """Of the axes of an array, for one state."""
+        """The sizes of the axes of an array, for one state."""
         return self.places[name][2]
 
     def put_at(self, x: str, place: Int) -> None:
-        """To a place of the packed output."""
+        """Write x to a place of the packed output."""
         self.w.store(x, self._place(place))
 
     def get_at(self, place: Int) -> str:
@@ -212,7 +215,7 @@ class Arrays:
         return self.w.address(self.buffers["out"], self.w.i64("mul", place, width))
 
 
-# One straight line ---------------------------------------------------------------------------------------------
+# Straight-line code --------------------------------------------------------------------------------------------
 
 
 def unrolled_kernel(code: Code, inputs: Mapping[str, tuple[int, ...]], output: tuple[int, ...], target: Target) -> str:
@@ -273,14 +276,14 @@ class Rows:
 
 
 class Tables:
-    """What a kernel is told of a model, behind `data`."""
+    """The model data of a kernel, behind the pointer `data`."""
 
     def __init__(self, w: Writer, numbers: Sequence[Sequence[str]]) -> None:
-        """`numbers`: for each kind of body, the constants it reads."""
+        """`numbers`: for each kind of body, the constants that its code reads."""
         self.w, self.names = w, numbers
 
     def body(self, i: Int) -> Body:
-        """All words of the index at body i."""
+        """Body i with all words of its index row."""
         row = self.w.address(self.index, self.w.i64("mul", i, 4 * INDEX_WORDS))
         return Body(i, *(self.word(row, k) for k in range(INDEX_WORDS)))
 

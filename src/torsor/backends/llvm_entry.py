@@ -1,10 +1,10 @@
-"""Whole kernels: the work on one block of states between the arrays of a NumPy call.
+"""Complete kernels: from the work on one block of states to the arrays of a NumPy call.
 
 A kernel is the inner loop of a generalised ufunc,
 
     void kernel(char **args, intp *dimensions, intp *steps, void *data)
 
-and reads and writes its arrays through their strides, whatever the layout.
+that reads and writes its arrays through their strides, so any layout is allowed.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import NamedTuple
 from torsor.backends.elementary import far_sincos
 from torsor.backends.llvm import Target, Writer
 
-# A kernel leaves the floating-point flags as it found them (what NumPy would warn of is reported by torsor, with
-# the joint's name), and loops flush subnormals to zero: they mean nothing here and cost three times as much.
+# A kernel restores the floating-point flags, so NumPy does not warn; torsor reports errors itself, with the joint's
+# name.  Loops flush subnormals to zero, because these mean nothing here and cost three times as much.
 _FLUSH = 0x8040  # FTZ and DAZ of x86's MXCSR
 _MXCSR = "declare void @llvm.x86.sse.stmxcsr(ptr)\ndeclare void @llvm.x86.sse.ldmxcsr(ptr)"
 
 
-STACK_BYTES = 65536  # of scratch memory taken from the stack
+STACK_BYTES = 65536  # the largest block of scratch memory taken from the stack
 KEPT_BYTES = 512 << 20  # the largest block of scratch memory kept between calls
 _STREAMING = "declare void @llvm.x86.sse.sfence()\n!0 = !{i32 1}"
 
-# What a function that works on one block of states is called with; the states are those from `first` on.
+# The parameters of a function that works on one block of states; `first` is the first state of the block.
 BLOCK = (
     "ptr noalias readonly %args, ptr noalias readonly %steps, ptr noalias readonly %data, ptr noalias %work, i64 %first"
 )
 
 
 class Function(NamedTuple):
-    """A function without a result, its body written."""
+    """A function without a result, with its finished body."""
 
     name: str
     parameters: str
@@ -50,9 +50,9 @@ class Function(NamedTuple):
 
 
 def kernel_module(vector: Target, inputs: int, body: Callable[[Writer], None], flush: bool) -> str:
-    """The module of a kernel with so many inputs; `body` writes the work on one block of states.
+    """The module of a kernel with this many inputs; `body` writes the work on one block of states.
 
-    It is written twice: for a vector of states and for a single one.
+    That work is written twice: for a vector of states and for a single state.
     """
     blocks = []
     for target in [vector] if vector.lanes == 1 else [vector, replace(vector, lanes=1)]:
@@ -63,7 +63,7 @@ def kernel_module(vector: Target, inputs: int, body: Callable[[Writer], None], f
 
 
 def module_of(functions: Sequence[Function], vector: Target, inputs: int, flush: bool) -> str:
-    """Functions, what they call, and the entry: it calls @block_1, and @block_W for blocks of W states."""
+    """The functions, the helpers they call, and the entry.  The entry calls @block_1, and @block_W for W states."""
     writers = [f.body for f in functions]
     parts = [str(f) for f in functions]
     if any(w.far_room for w in writers):
@@ -84,7 +84,8 @@ def module_of(functions: Sequence[Function], vector: Target, inputs: int, flush:
 def _entry(T: Target, inputs: int, flush: bool, stream: bool) -> str:
     """The gufunc's inner loop: whole blocks, then a last block moved back to end with the batch.
 
-    The states that such a block does again give the same bits again, unless the output is written over an input;
+    The states that the last block computes again give the same bits, unless the output is written over an input.  In
+    that case the remaining states are computed one by one.
     """
     save = restore = ""
     if T.x86:
@@ -189,9 +190,9 @@ leave:{restore}
 {_ROOM}"""
 
 
-# Scratch memory too large for the stack.  One block is kept between calls, because the page faults of a new one cost as
-# much as the work done in it: runtime[0] is its address, or 0 while a call uses it.  A block begins with its size.  If
-# there is no memory, Python's MemoryError is set, and the kernel returns with nothing written.
+# Scratch memory too large for the stack.  One block is kept between calls, because the page faults of a new block cost
+# as much as the work done in it.  runtime[0] is its address, or 0 while a call uses it.  A block begins with its size.
+# If there is no memory, Python's MemoryError is set, and the kernel returns without writing anything.
 _ROOM = f"""
 define private ptr @take_room(ptr %runtime, i64 %room) noinline nounwind {{
 entry:
@@ -246,12 +247,15 @@ keep:
 
 
 def turning(target: Target, direction: str) -> str:
-    """turn_in: numbers that belong to one state after the other are put side by side; turn_out: back again; unpack:
-    back again, each from the place that `entries` has for it.
+    """A function that transposes between an array and a buffer.
 
-    In memory every state has its own rows (`step` bytes apart); in the buffer there is a vector of states for every
-    column.  Squares of as many columns as there are states, or of four, are turned by shuffles; the last overlaps
-    those before.
+    turn_in    from the array to the buffer: numbers of different states become neighbours
+    turn_out   from the buffer to the array
+    unpack     from the buffer to the array, each entry from the place that `entries` gives
+
+    In the array every state has its own rows (`step` bytes apart); in the buffer every column is a vector of states.
+    Squares of as many columns as there are states, or of four columns, are transposed by shuffles; the last square
+    overlaps the one before.
     """
     T, w, size = target, Writer(target), target.size
     into, packed = direction == "turn_in", direction == "unpack"
@@ -269,7 +273,7 @@ def turning(target: Target, direction: str) -> str:
         w.start(f"quick_{width}")
         _turn_squares(w, width, columns, into, vector_of)
         w.start(f"after_{width}")
-    w.branch(w.op(f"icmp eq i64 %step, {size}"), "side_by_side", "one_by_one")  # columns are vectors as they lie
+    w.branch(w.op(f"icmp eq i64 %step, {size}"), "side_by_side", "one_by_one")  # columns are already vectors
     for label, kind, step in (("side_by_side", T.vector, T.lanes), ("one_by_one", T.scalar, 1)):
         w.start(label)
         with w.loop("x", "0") as x:
@@ -299,10 +303,10 @@ def turning(target: Target, direction: str) -> str:
 
 
 def _turn_squares(w: Writer, width: int, columns: str, into: bool, vector_of: Callable[[str], str]) -> None:
-    """All columns, `width` at a time."""
+    """Transpose all columns, `width` at a time."""
     T, size = w.target, w.target.size
     last = w.i64("sub", columns, width)
-    offsets = _offsets(w, "%step")  # once, not in every turn of the loop
+    offsets = _offsets(w, "%step")  # computed once, not in every iteration
 
     def square(first: str, how: str = "", only: str = "") -> None:
         rows = w.address("%array", w.i64("mul", first, size))
@@ -314,7 +318,7 @@ def _turn_squares(w: Writer, width: int, columns: str, into: bool, vector_of: Ca
             _write_square(w, [w.load(place) for place in vectors], rows, offsets, how, only)
 
     if streams(T) and width == T.lanes and not into:
-        # whole cache lines, where they lie alike in all rows; what is left before and behind them by itself
+        # whole cache lines, if all rows are aligned alike; the columns before and after them separately
         address = w.op("ptrtoint ptr %array to i64")
         odd = w.i64("or", w.i64("and", "%step", 63), w.i64("and", address, size - 1))
         alike, several = w.op(f"icmp eq i64 {odd}, 0"), w.op(f"icmp sge i64 {columns}, {2 * width}")
@@ -342,7 +346,7 @@ def _turn_squares(w: Writer, width: int, columns: str, into: bool, vector_of: Ca
 
 
 def rows_to_vectors(w: Writer, array: str, step: str, columns: int) -> list[str]:
-    """A vector of states for every column of a few rows of contiguous numbers, four columns at least."""
+    """A vector of states for every column of rows of contiguous numbers; there are at least four columns."""
     offsets, width = _offsets(w, step), _width(w.target, columns)
     vectors = [""] * columns
     for first in (*range(0, columns - width, width), columns - width):
@@ -351,7 +355,7 @@ def rows_to_vectors(w: Writer, array: str, step: str, columns: int) -> list[str]
 
 
 def vectors_to_rows(w: Writer, vectors: Sequence[str], array: str, step: str) -> None:
-    """Back again."""
+    """The inverse of `rows_to_vectors`."""
     offsets, width = _offsets(w, step), _width(w.target, len(vectors))
     for first in (*range(0, len(vectors) - width, width), len(vectors) - width):
         _write_square(w, vectors[first : first + width], w.address(array, first * w.target.size), offsets)
@@ -362,12 +366,12 @@ def _width(T: Target, columns: int) -> int:
 
 
 def _offsets(w: Writer, step: str) -> list[str]:
-    """From the first row of a block to each."""
+    """The distance in bytes from the first row of a block to each row."""
     return [w.i64("mul", step, lane) for lane in range(w.target.lanes)]
 
 
 def _read_square(w: Writer, width: int, rows: str, offsets: Sequence[str]) -> list[str]:
-    """`width` columns, as vectors."""
+    """Read `width` columns as vectors."""
     T = w.target
     part = f"<{width} x {T.scalar}>"
     loaded = [w.op(f"load {part}, ptr {w.address(rows, offset)}, align {T.size}") for offset in offsets]
@@ -376,7 +380,7 @@ def _read_square(w: Writer, width: int, rows: str, offsets: Sequence[str]) -> li
 
 def _write_square(w: Writer, vectors: Sequence[str], rows: str, offsets: Sequence[str], how: str = "",
                   only: str = "") -> None:  # fmt: skip
-    """As many columns as there are vectors, into rows; `how` they are aligned; `only` some of the columns."""
+    """Write vectors as columns of the rows.  `how`: alignment and metadata of the store; `only`: a mask of columns."""
     T, width = w.target, len(vectors)
     part, bools = f"<{width} x {T.scalar}>", f"<{width} x i1>"
     for k, x in enumerate(_transposed(w, vectors)):
@@ -391,7 +395,7 @@ def _write_square(w: Writer, vectors: Sequence[str], rows: str, offsets: Sequenc
 
 
 def _lanes_where(w: Writer, relation: str, x: str) -> str:
-    """Which lanes have a number in that relation to x."""
+    """A mask of the lanes whose number is in that relation to x."""
     n = w.target.lanes
     first = w.op(f"insertelement <{n} x i64> poison, i64 {x}, i64 0")
     every = w.op(f"shufflevector <{n} x i64> {first}, <{n} x i64> poison, <{n} x i32> zeroinitializer")
@@ -399,19 +403,19 @@ def _lanes_where(w: Writer, relation: str, x: str) -> str:
 
 
 def streams(T: Target) -> bool:
-    """Whether a vector is a cache line, and can be written past the cache."""
+    """Whether a vector fills a cache line, and can be written past the cache."""
     return T.x86 and T.lanes * T.size == 64
 
 
 def _shuffle(w: Writer, a: str, b: str, picks: Sequence[int], lanes: int) -> str:
-    """Entries of two vectors of `lanes` numbers, those of the second counted on from the first's."""
+    """Entries picked from two vectors of `lanes` numbers; the second's are numbered from `lanes` on."""
     vector = f"<{lanes} x {w.target.scalar}>"
     mask = ", ".join(f"i32 {k}" for k in picks)
     return w.op(f"shufflevector {vector} {a}, {vector} {b}, <{len(picks)} x i32> <{mask}>")
 
 
 def _join(w: Writer, parts: Sequence[str], lanes: int) -> str:
-    """Vectors of so many lanes, one behind the other."""
+    """Vectors of `lanes` numbers each, concatenated."""
     if len(parts) == 1:
         return parts[0]
     pairs = [_shuffle(w, a, b, range(2 * lanes), lanes) for a, b in zip(parts[::2], parts[1::2])]
@@ -419,9 +423,9 @@ def _join(w: Writer, parts: Sequence[str], lanes: int) -> str:
 
 
 def _transposed(w: Writer, x: Sequence[str]) -> list[str]:
-    """n vectors transposed, in every group of n lanes.  Its own inverse.
+    """n vectors, transposed in every group of n lanes.  The operation is its own inverse.
 
-    Numbers, then pairs of them, then fours ... of two vectors change places.
+    Pairs of vectors exchange single numbers, then pairs of numbers, then groups of four, and so on.
     """
     W, n = w.target.lanes, len(x)
     x = list(x)

@@ -1,6 +1,6 @@
-"""A function of a few numbers, written over any scalar, as a gufunc that runs it on many at once.
+"""A function of a few scalars, compiled to a gufunc that runs it on many numbers at once.
 
-For work that has no recurrence, the lanes are what the batch axis is: links of a chain, segments, levels.
+For work without a recurrence, the lanes of a vector are whatever the batch axis is: links of a chain, segments, levels.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torsor.outputs import numbered
 
 
 def trace(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]]) -> Code:
-    """The tape of a function of (nested) lists of scalars, one argument an input, that returns nested lists."""
+    """The tape of a function of (nested) lists of scalars, one argument per input, that returns nested lists."""
     tape = Tape()
     arguments = [symbols(tape, name, shape) for name, shape in inputs.items()]
     return Code.of(tape, {("out", *index): x for index, x in numbered(function(*arguments))})
@@ -27,7 +27,7 @@ def trace(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]]) -
 
 def compile_pointwise(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]],
                       dtype: str = "float64") -> Any:  # fmt: skip
-    """A gufunc with the core dimensions of `inputs` and of what the function returns; batch axes broadcast."""
+    """A gufunc with the core dimensions of `inputs` and of the function's result; batch axes broadcast."""
     code = trace(function, inputs)
     host = codegen.host()
     bits = 64 if dtype == "float64" else 32

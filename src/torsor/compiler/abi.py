@@ -1,16 +1,16 @@
-"""What a kernel is told of a model and of its arrays: the words it finds behind `data`.
+"""The model data and array sizes that a kernel reads: the words behind the pointer `data`.
 
-    data     scratch bytes per lane | runtime | bodies | freedoms | flags | body a climb starts at | constants |
+    data     scratch bytes per lane | runtime | bodies | freedoms | flags | body where a climb starts | constants |
              index | base | the packing of a matrix: places, columns, entries, second, products and their number |
              the sizes of the axes of all arrays
-    index    eight int32 a body: kind, parent, first q, first v, flags, freedoms, place of its constants, place of its
+    index    eight int32 per body: kind, parent, first q, first v, flags, freedoms, place of its constants, place of its
              first freedom in a column
 
-    base     gravity, and the placement (R, p) of the frame a climb starts at
-    runtime  shared by all kernels of a process: the block of scratch memory kept between calls (see `entry.py`), and
-             the addresses of the three C functions of Python by which a kernel raises MemoryError
+    base     gravity, and the placement (R, p) of the frame where a climb starts
+    runtime  shared by all kernels of a process: the block of scratch memory kept between calls (see `llvm_entry.py`),
+             and the addresses of the three functions of Python's C API with which a kernel raises MemoryError
 
-Straight-line code knows its model and is told the scratch bytes, the runtime and the sizes only.
+Straight-line code has its model built in, so it reads only the scratch bytes, the runtime and the sizes.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ SCRATCH, RUNTIME, SIZES = range(3)
 BODIES, FREEDOMS, FLAGS, FROM, NUMBERS, INDEX, BASE = range(2, 9)
 PLACES, COLUMNS, ENTRIES, SECOND, PRODUCTS, PRODUCT_COUNT, WORDS = range(9, 16)
 # flags of a body
-CHAINED, BRANCHES, FIRST = 1, 2, 4  # hangs on the body before it | is handed to through memory | stores, not adds
+CHAINED, BRANCHES, FIRST = 1, 2, 4  # parent is the body before | exchanges values through memory | stores, not adds
 # flags of the model
 IS_TREE, BASE_BRANCHES = 1, 2
 INDEX_WORDS = 8
 
 
 class Layout(NamedTuple):
-    """How a loop kernel lays out what belongs to a body."""
+    """How a loop kernel lays out the data of each body."""
 
     numbers: Sequence[Sequence[str]]  # for each kind of body, the constants it reads
     kept: int  # how many numbers a body keeps from pass to pass
@@ -52,13 +52,13 @@ class Layout(NamedTuple):
     matrix: str = ""  # how much of a matrix is computed: see `packing.py`
 
     def scratch(self, model: Model) -> int:
-        """The numbers of scratch memory a state needs."""
+        """How many numbers of scratch memory one state needs."""
         return self.kept * model.n + (0 if model.is_chain else self.handed * (model.n + 1))
 
 
 @dataclass(frozen=True)
 class KernelData:
-    """The words, and what they point to: the numbers, the index and the base of a model, the packing of a matrix."""
+    """The words, and the arrays they point to: a model's numbers, index and base, and the packing of a matrix."""
 
     words: NDArray[np.int64]
     owned: tuple[NDArray[Any], ...] = ()
@@ -66,7 +66,7 @@ class KernelData:
 
 
 def unrolled_data(shapes: Sequence[tuple[int, ...]], bits: int) -> KernelData:
-    """`shapes`: of all inputs, and of the output."""
+    """The words for straight-line code.  `shapes`: those of all inputs, then that of the output."""
     numbers = sum(math.prod(shape) for shape in shapes)
     words = [numbers * bits // 8, runtime().ctypes.data, *(n for shape in shapes for n in shape)]
     return KernelData(np.array(words, np.int64))
@@ -82,7 +82,7 @@ def runtime() -> NDArray[np.int64]:
 
 def tree_data(code: Any, framed: Framed, shapes: Sequence[tuple[int, ...]], bits: int,
               frame: Frame | None = None) -> tuple[list[np.int32], list[NDArray[Any]]]:  # fmt: skip
-    """The same for loops in C: the integers n, nv, flags, start, second, products, and the tables index, columns,
+    """The model data for loops in C: the integers n, nv, flags, start, second, products, and the tables index, columns,
     entries, product, numbers, base."""
     data = loop_data(code.layout, framed, shapes, bits, frame)
     numbers, index, base = data.owned
@@ -94,7 +94,7 @@ def tree_data(code: Any, framed: Framed, shapes: Sequence[tuple[int, ...]], bits
 
 def loop_data(layout: Layout, framed: Framed, shapes: Sequence[tuple[int, ...]], bits: int,
               frame: Frame | None = None) -> KernelData:  # fmt: skip
-    """`frame`: where the climb of a "path" starts."""
+    """The words for loops over the bodies.  `frame`: where the climb of a "path" starts."""
     model = framed.model
     dtype = np.float64 if bits == 64 else np.float32
     widths = np.array([len(names) for names in layout.numbers], dtype=np.int64)[framed.kind]
@@ -111,7 +111,7 @@ def loop_data(layout: Layout, framed: Framed, shapes: Sequence[tuple[int, ...]],
     flags = np.where(chained, CHAINED, 0)
     flags[far_parents[far_parents >= 0]] |= BRANCHES
     last_child = np.full(model.n + 1, -1)  # entry -1: the base's
-    last_child[far_parents] = np.flatnonzero(~chained)  # the last is written last, and is the first to arrive
+    last_child[far_parents] = np.flatnonzero(~chained)  # the last child is written last; an inward pass meets it first
     flags[last_child[last_child >= 0]] |= FIRST
     freedoms = model.v_start[1:] - model.v_start[:-1]
     packing = Packing.of(layout.matrix, model) if layout.matrix else None

@@ -14,7 +14,7 @@ from torsor.sweeps import way_to_base
 
 
 def operations_of(code: Code | LoopCode, model: Model, frame: Frame | None) -> Operations:
-    """The exact count for one state: every pass at every body, every climb along its way."""
+    """The exact count for one state: every pass at every body, every climb along its path to the base."""
     if isinstance(code, Code):
         return Operations.of(code)
     frames = framed(model)
@@ -34,7 +34,7 @@ def operations_of(code: Code | LoopCode, model: Model, frame: Frame | None) -> O
             total = total + Operations.of(code.columns.codes[int(kind)]) * int(times)
     elif code.columns:
         freedoms = (model.v_start[1:] - model.v_start[:-1]).copy()
-        below = np.zeros(model.n, np.int64)  # freedoms carried by each body: how often a climb comes by
+        below = np.zeros(model.n, np.int64)  # freedoms that each body carries: how many climbs pass through it
         for i in range(model.n - 1, -1, -1):
             if model.parent[i] >= 0:
                 below[model.parent[i]] += below[i] + freedoms[i]
@@ -43,7 +43,7 @@ def operations_of(code: Code | LoopCode, model: Model, frame: Frame | None) -> O
             total = total + Operations.of(c) * int(times)
         for (kind, _), c in code.columns.starts.items():
             total = total + Operations.of(c) * int(bodies[kind])
-        if code.columns.outward:  # of a symmetric matrix, bodies up to the column's own
+        if code.columns.outward:  # for a symmetric matrix, only the bodies up to the column's own
             asked = np.cumsum(freedoms[::-1])[::-1] if code.packing == "symmetric" else np.full(model.n, model.nv)
             visits = np.bincount(frames.kind, weights=asked, minlength=len(code.kinds)).astype(int)
             for c, times in zip(code.columns.outward.codes, visits):

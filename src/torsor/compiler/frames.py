@@ -1,15 +1,15 @@
 """A model re-expressed in frames that make its equations short.
 
-Results do not depend on the frames bodies are described in (Ploen & Park 1999, section II.C), operation
+Results do not depend on the frames in which bodies are described (Ploen & Park 1999, section II.C), but operation
 counts do.  Here every joint axis is put on z and every placement is written as screws about z, x and z,
 
     f = [screw_z(gamma, s)] [shift_y(b)] screw_x(alpha, a) screw_z(theta, d) exp(q)     (Denavit & Hartenberg 1955),
 
-where the first is absorbed into the parent's own frame for one child of every axial joint, and theta and d
-are absorbed into the motion of an axial joint.  Axes that are parallel but for a small angle have no usable
-common normal; there d is zero, and a shift b along y makes up for it.
+For one child of every axial joint, the first screw is absorbed into the parent's own frame.  For an axial joint,
+theta and d are absorbed into its motion.  Axes that are nearly parallel have no usable common normal; for them d is
+zero, and a shift b along y replaces it.
 
-Rounding noise is written as zero (`torsor.model.rounding`), by the size of one placement or of one inertia.
+Rounding noise is set to zero (`torsor.model.rounding`), relative to the size of one placement or of one inertia.
 
 Everything is vectorised over the bodies: a million links are re-framed in seconds.
 """
@@ -42,7 +42,7 @@ FAR = 100.0
 # The foot of the common normal of two axes is ill-determined below this sine of their angle.
 NEARLY_PARALLEL = 0.1
 
-# What float32 holds (1e-38 to 3e38), less the seven digits and the products that a computation needs.
+# The range of float32 (1e-38 to 3e38), with a margin for the seven digits and the products that a computation needs.
 SINGLE_RANGE = 1e-30, 1e30
 
 SYMMETRIC = ("xx", "xy", "xz", "yy", "yz", "zz")
@@ -50,15 +50,15 @@ UPPER = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
 
 
 class Kind(NamedTuple):
-    """What decides the code of a step: the joint's type and the form of its placement."""
+    """The joint's type and the form of its placement: together they determine the code of a step."""
 
     joint: str
-    form: str  # the axes of its screws, y standing for a mere shift: "xz", "yxz", "zxz" or "zyxz"
+    form: str  # the axes of its screws, y stands for a pure shift: "xz", "yxz", "zxz" or "zyxz"
 
 
 @dataclass(frozen=True)
 class Framed:
-    """A model in its short frames: a kind and a row of numbers a body."""
+    """A model in its short frames: a kind and a row of numbers per body."""
 
     model: Model
     kinds: tuple[Kind, ...]  # the distinct ones, sorted
@@ -68,7 +68,7 @@ class Framed:
     def check_single(self) -> None:
         """Raise, naming a body, if float32 cannot hold the numbers of the model.
 
-        What is too small keeps too few digits, or becomes zero: masses in kilograms of a molecule's atoms are so.
+        Numbers that are too small keep too few digits or become zero, for example the masses of atoms in kilograms.
         """
         x, (smallest, largest) = self.numbers, SINGLE_RANGE
         moment, length = (
@@ -219,9 +219,9 @@ def reframe(model: Model) -> Framed:
 def regroup(framed: Framed) -> Framed:
     """The same joint dynamics with sparser inertias (Gautier & Khalil 1990).
 
-    Of a body on a joint that only turns, the mass, the first moment along the axis and the second moment along it do
-    not notice the joint's turning: they might as well sit on the parent, and are put there.  This saves 5 to 15 %
-    of the operations and a little accuracy with every body, so only unrolled code of a few bodies uses it.
+    If a joint only turns, its rotation does not affect its body's mass, first moment along the axis and second moment
+    along the axis.  These quantities can be moved to the parent, and this function moves them.  That saves 5 to 15 %
+    of the operations but costs a little accuracy with every body, so only unrolled code of a few bodies uses it.
     """
     x = {name: values.copy() for name, values in framed.numbers.items()}
     model = framed.model
@@ -270,12 +270,12 @@ def _screws(R: Array, p: Array) -> _Screws:
     sa = np.where(parallel, 0.0, sa)
     ca = np.where(parallel, np.sign(ca), ca)
     safe = np.where(parallel, 1.0, sa)
-    # the common normal, or with parallel axes the way to the other one
+    # the common normal; for parallel axes, the direction to the other axis
     reach = np.hypot(p[:, 0], p[:, 1])
     gamma = np.where(parallel, np.where(reach > 0, np.arctan2(p[:, 1], p[:, 0]), 0.0), np.arctan2(ux, -uy))
     c, s = np.cos(gamma), np.sin(gamma)
     across = c * p[:, 1] - s * p[:, 0]
-    nearly = ~parallel & (sa < NEARLY_PARALLEL)  # no common normal to speak of: a shift across instead
+    nearly = ~parallel & (sa < NEARLY_PARALLEL)  # no usable common normal: a shift across instead
     b, across = np.where(nearly, across, 0.0), np.where(nearly, 0.0, across)
     d = np.where(parallel, p[:, 2] * ca, -across / safe)
     shift = np.where(parallel, 0.0, p[:, 2] - d * ca)
@@ -289,7 +289,7 @@ def _screws(R: Array, p: Array) -> _Screws:
 
 
 def _axis_to_z(axis: Array) -> Array:
-    """Rotations whose third column is the axis: the shortest turn, exact for coordinate axes."""
+    """Rotations whose third column is the axis: the smallest rotation, exact for coordinate axes."""
     flip = axis[:, 2] < 0
     u = axis * np.where(flip[:, None], (1.0, -1.0, -1.0), 1.0)
     x, y, c = u.T
@@ -321,7 +321,7 @@ def _inertia(model: Model, Q: Array, Qp: Array) -> dict[str, Array]:
 
 
 def _second_moment(I: Array) -> Array:
-    """tr(I)/2 1 - I, no digit lost: S_xx = ((larger of I_yy and I_zz) - I_xx) + (the smaller), all halved.
+    """tr(I)/2 1 - I, without loss of digits: S_xx = ((larger of I_yy and I_zz) - I_xx) + (the smaller), all halved.
 
     The two largest moments of a body differ by at most a factor of two, so that their difference is exact.
     """
@@ -333,10 +333,10 @@ def _second_moment(I: Array) -> Array:
 
 
 def _sizes(model: Model) -> Array:
-    """How large every body is: its reach from the joint, its extent, its distance from the parent's frame."""
+    """The size of every body: the largest of its reach from the joint, its extent and its offset from the parent."""
     with np.errstate(divide="ignore", invalid="ignore"):
         extent = np.sqrt(np.trace(model.inertia, axis1=1, axis2=2) / model.mass)
-    extent[model.mass == 0] = np.inf  # without inertia there is none to lose digits
+    extent[model.mass == 0] = np.inf  # a body without inertia has no digits to lose
     return np.maximum(extent, np.abs(np.concatenate([model.com, model.p], axis=1)).max(axis=1))
 
 

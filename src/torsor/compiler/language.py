@@ -1,8 +1,8 @@
-"""What code is written with, in any language: operations on numbers, integers, loops and choices.
+"""The interface to a target language: operations on numbers, integers, loops and choices.
 
-The order in which the operations of a tape are written, and which of them become one, are decided here, alike for the
-CPU and the GPU, so that both round alike: a product that only one sum needs is taken into it (a multiply-add, rounded
-once), and no compiler is left to form others.
+This module decides the order in which the operations of a tape are written, and which of them are fused.  The decision
+is the same for the CPU and the GPU, so that both round alike.  A product that only one sum uses is fused with it (a
+multiply-add, rounded once); compilers are not allowed to fuse anything else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from torsor.compiler.tape import Code, Node, needed, operands
 
-Int = str | int  # an integer of the code being written, or one known already
+Int = str | int  # an integer of the code being written, or a known integer
 TURNS = ("sin", "cos")
 
 
@@ -30,26 +30,29 @@ class Loop:
     carry: Sequence[str] = ()
 
     def count_to(self, w: Language, end: Int) -> None:
-        """On to the next number, while it is below the end."""
+        """Continue with the next number while it is below the end."""
         self.next = w.index("add", self.i, 1)
         self.again = w.compare("<", self.next, end)
 
 
 class Language(ABC):
-    """How code is written.  A value goes by its name, or by the text of a constant."""
+    """How code is written.  A value is given by its name, or by the text of a constant."""
 
-    multiply_adds = True  # the machine has them
+    multiply_adds = True  # whether the machine has them
 
     @abstractmethod
     def const(self, x: float) -> str: ...
 
     @abstractmethod
     def operation(self, op: str, *operands: str) -> str:
-        """Of a tape: add sub mul neg inv sqrt log abs max down_scale zero; and of `fuse`: fmadd fmsub fnmadd."""
+        """One operation.
+
+        From a tape: add sub mul neg inv sqrt log abs max down_scale zero.  From `fuse`: fmadd fmsub fnmadd.
+        """
 
     @abstractmethod
     def sincos(self, angles: Sequence[str]) -> list[tuple[str, str]]:
-        """(sin, cos) of every angle, with one test for the range of all."""
+        """(sin, cos) of every angle, with one range test for all of them."""
 
     # -- integers, loops and choices
 
@@ -63,15 +66,15 @@ class Language(ABC):
 
     @abstractmethod
     def loop(self, name: str, first: Int, carried: Sequence[str] = ()) -> AbstractContextManager[Loop]:
-        """A loop that runs at least once, with numbers that it carries from turn to turn."""
+        """A loop that runs at least once, with numbers that it carries from one iteration to the next."""
 
     @abstractmethod
     def when(self, condition: str, values: Sequence[str], otherwise: Callable[[], Sequence[str]]) -> list[str]:
-        """`values` if the condition holds, else what `otherwise` computes."""
+        """`values` if the condition holds, else the values that `otherwise` computes."""
 
     @abstractmethod
     def switch(self, selector: Int, cases: Sequence[tuple[int, Callable[[], Sequence[str]]]]) -> list[str]:
-        """What the case that the selector names computes."""
+        """The values computed by the case that the selector names."""
 
     def unless(self, condition: str, action: Callable[[], Any]) -> None:
         def nothing() -> Sequence[str]:
@@ -91,7 +94,7 @@ class Language(ABC):
     def emit(self, code: Code, value_of: Callable[[Any], str]) -> dict[Any, str]:
         """Write a tape; `value_of` names its inputs.  Returns its outputs.
 
-        Sines and cosines come first, all at once; those of angles that depend on other sines come in waves.
+        Sines and cosines are written first, all together.  If angles depend on other sines, they are written in waves.
         """
         nodes = code.nodes
         fused = fuse(code) if self.multiply_adds else {}
@@ -130,11 +133,11 @@ class MultiplyAdd(NamedTuple):
     product: int  # the node that is not written
 
 
-_FUSED = {"add": ("fmadd", "fmadd"), "sub": ("fnmadd", "fmsub")}  # with the product on the right, on the left
+_FUSED = {"add": ("fmadd", "fmadd"), "sub": ("fnmadd", "fmsub")}  # product on the right, product on the left
 
 
 def fuse(code: Code) -> dict[int, MultiplyAdd]:
-    """Which sums take in a product that is used nowhere else."""
+    """The sums that are fused with a product that is used nowhere else."""
     nodes = code.nodes
     uses = [0] * len(nodes)
     for k in (*(k for node in nodes for k in operands(node)), *code.outputs.values()):

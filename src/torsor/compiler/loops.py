@@ -1,8 +1,8 @@
 """The loops of an algorithm over the bodies of a model, written once for every language.
 
-What is handed on stays in registers from a body to the next if that is its child; only at branches does it go through
-memory.  A backend gives the language (`language.py`) and the memory: arrays, what is kept at each body and what is
-handed on at branches, and the tables of the model (`data.py`).
+Values that one body hands to the next stay in registers if the next body is its child; only at branches do they go
+through memory.  A backend supplies the language (`language.py`) and the memory.  The memory consists of the arrays, the
+values kept at each body, the values handed on at branches, and the tables of the model (`abi.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torsor.outputs import BASE, BODIES, COORDINATES, At, Matrix, Several, place
 
 @dataclass
 class Body:
-    """The body a step is at: its number and its row of the index table."""
+    """The body at which a step is taken: its number and its row of the index table."""
 
     i: Int
     kind: Int
@@ -43,7 +43,7 @@ class RowsOfNumbers(Protocol):
 
 
 class ArraysOfCall(Protocol):
-    """The arrays of a call, seen from one state; a matrix has places instead, among which its entries are found."""
+    """The arrays of a call, seen from one state.  A matrix is addressed by places, not indices (see `packing.py`)."""
 
     def sizes(self, name: str) -> Sequence[Int]: ...
     def get(self, name: str, *indices: Int) -> str: ...
@@ -54,7 +54,7 @@ class ArraysOfCall(Protocol):
 
 
 class LoopMemory(Protocol):
-    """What a backend gives: arrays, what bodies keep, what the base (-1) and bodies hand on, tables, and integers."""
+    """What a backend supplies: arrays, kept values, values handed on (row -1 is the base's), tables, and integers."""
 
     @property
     def arrays(self) -> ArraysOfCall: ...
@@ -69,7 +69,7 @@ class LoopMemory(Protocol):
     @property
     def flags(self) -> Int: ...
     @property
-    def start(self) -> Int: ...  # the body a path starts at
+    def start(self) -> Int: ...  # the body where a path starts
     @property
     def second(self) -> Int: ...
     @property
@@ -112,7 +112,7 @@ class Loops:
     # -- what steps read and write
 
     def _base(self, name: Any) -> str:
-        """What the base knows: gravity, the frame of a path, its own acceleration."""
+        """A value of the base: gravity, the frame of a path, or the acceleration of the base."""
         if name[0] == "base":
             return self.memory.base(BASE_PLACES[name[1]] + name[2])
         return self.memory.arrays.get(*name)
@@ -139,7 +139,7 @@ class Loops:
         return read
 
     def _put(self, body: Body, values: dict[Any, str]) -> None:
-        """What a step keeps, and its part of the output."""
+        """Store the values that a step keeps, and its part of the output."""
         for name, x in values.items():
             if name[0] == "kept":
                 self.memory.kept.put(x, body.i, self.code.slots[name])
@@ -156,7 +156,7 @@ class Loops:
         self.memory.arrays.put(x, "out", *indices)
 
     def _put_entry(self, body: Body, name: Any, x: str) -> None:
-        """An entry of the column being made, or of its second one."""
+        """Store an entry of the column being made, or of its second column."""
         assert self.column is not None
         place = self.w.index("add", self.column, self.w.index("add", body.above, name[1]))
         if name[0] == "second":
@@ -165,7 +165,7 @@ class Loops:
 
     def step(self, selector: Int, cases: Sequence[tuple[int, int, Code]], body: Body, near: dict[Any, str],
              live: Sequence[int]) -> list[str]:  # fmt: skip
-        """Run the code of the case (case, kind, code) that the selector names; what it hands on."""
+        """Run the code of the case (case, kind, code) that the selector names; returns the values handed on."""
 
         def run(kind: int, code: Code) -> list[str]:
             values = self.w.emit(code, self.reader(body, near, kind))
@@ -177,7 +177,7 @@ class Loops:
     # -- passes
 
     def sweep(self, p: LoopPass, end: Int | None = None) -> list[str]:
-        """A pass over all bodies, or outward over those before `end`; what body 0 hands to the base."""
+        """A pass over all bodies, or outward over those before `end`.  Returns what body 0 hands to the base."""
         w, memory = self.w, self.memory
         values = w.emit(p.start, self._base)
         start = [values["near", k] for k in p.live]
@@ -195,7 +195,7 @@ class Loops:
         return [] if p.outward else list(loop.carry)
 
     def _at_base(self, arrived: Sequence[str]) -> list[str]:
-        """What arrived at the base: in registers from body 0, in memory from other roots."""
+        """The values that arrived at the base: in registers from body 0, in memory from other roots."""
         one_root = self.w.has_no(self.memory.flags, BASE_BRANCHES)
         return self.w.when(one_root, arrived, lambda: self._with_handed(arrived, -1))
 
@@ -235,10 +235,10 @@ class Loops:
     # -- matrices
 
     def _matrix(self, c: LoopColumns) -> None:
-        """Every body, every freedom of it: one column.  Of a symmetric matrix no body after the column's is asked."""
+        """One column per freedom of every body.  For a symmetric matrix, bodies after the column's own are skipped."""
         w, memory = self.w, self.memory
         assert isinstance(self.output, Matrix)
-        memory.arrays.put_at(w.const(0.0), 0)  # what belongs to no column
+        memory.arrays.put_at(w.const(0.0), 0)  # for entries that belong to no column
         with w.loop("body", 0) as bodies:
             body = memory.body(bodies.i)
             end = w.index("add", body.i, 1) if self.output.symmetric else memory.n
@@ -255,7 +255,7 @@ class Loops:
             self._product()
 
     def _product(self) -> None:
-        """sum u x over the freedoms that columns share, for all that share some."""
+        """sum u x over the freedoms that two columns share, for all pairs that share any."""
         w, memory, arrays = self.w, self.memory, self.memory.arrays
         results = w.index("add", w.index("mul", memory.second, 2), 1)
         with w.loop("product", 0) as row:
@@ -271,7 +271,7 @@ class Loops:
 
     def _path(self, c: LoopColumns) -> None:
         w, memory = self.w, self.memory
-        with w.loop("row", 0) as row:  # what the climb does not reach is zero
+        with w.loop("row", 0) as row:  # entries that the climb does not reach are zero
             with w.loop("entry", 0) as entry:
                 memory.arrays.put(w.const(0.0), "out", row.i, entry.i)
                 entry.count_to(w, memory.nv)
@@ -319,7 +319,7 @@ class Loops:
         return total
 
     def _taint(self, zero: str) -> None:
-        """Show what `zero` says in the first entry of the output."""
+        """Subtract `zero` from the first entry of the output, so that a NaN shows there."""
         w, arrays = self.w, self.memory.arrays
         if self.code.packing:
             place = self.memory.first_entry
@@ -330,10 +330,10 @@ class Loops:
 
 
 def named(values: Sequence[str], live: Sequence[int]) -> dict[Any, str]:
-    """What is handed on, by the names of a step's inputs."""
+    """The values handed on, by the names of a step's inputs."""
     return {("near", k): x for k, x in zip(live, values)}
 
 
 def cases(codes: Sequence[Code]) -> list[tuple[int, int, Code]]:
-    """(case, kind, code) of a step: a case for each kind of body."""
+    """(case, kind, code) of a step: one case per kind of body."""
     return [(kind, kind, code) for kind, code in enumerate(codes)]

@@ -1,4 +1,4 @@
-"""Of a matrix only what has to be computed is, and kept packed, column by column; here is where each entry is found."""
+"""Where each entry of a matrix is stored.  Only the entries that are needed are computed; they are packed by column."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from torsor.model.model import Model
 
 Array = NDArray[Any]
 
-# How much of a matrix its columns are (`trace.LoopCode` says which):
+# Which rows of a matrix its columns hold (`trace.LoopCode` chooses):
 ON_WAY = ("symmetric path", "path", "two paths", "product")
-#   "symmetric path", "path"   the rows on the way to the base
-#   "two paths"                the same, then once more for the lower triangle
-#   "product"                  two such columns, u and x, then all different entries of U^T X
+#   "symmetric path", "path"   the rows on the path to the base
+#   "two paths"                the same, then a second set for the lower triangle
+#   "product"                  two such sets of columns, u and x, then all distinct entries of U^T X
 #   "symmetric"                the rows up to the last of the column's own body
 #   "full"                     all rows
 
-TOGETHER = 4  # entries of a product that are made at once: what one column is read for serves several
+TOGETHER = 4  # entries of a product that are computed together: each number read from one column serves several
 
 
 @dataclass(frozen=True)
 class Packing:
     """Places of numbers; place 0 holds a zero, for entries that are in no column."""
 
-    count: int  # of places
-    above: NDArray[np.int32]  # (n,) entries of a column before a body's own
-    columns: NDArray[np.int32]  # (nv,) place of a column's first entry
-    entries: NDArray[np.int32]  # (nv, nv) place of an entry
-    second: int  # how many places on the second set of columns is
+    count: int  # number of places
+    above: NDArray[np.int32]  # (n,) number of entries of a column before a body's own
+    columns: NDArray[np.int32]  # (nv,) place of each column's first entry
+    entries: NDArray[np.int32]  # (nv, nv) place of each entry
+    second: int  # how many places a column of the second set is after that of the first
     products: NDArray[np.int32]  # (:, 2 + TOGETHER) place of a column u, how many freedoms it shares with columns x,
-    # and their places: so many entries of U^T X, at as many places
+    # and the places of the columns x: one row makes TOGETHER entries of U^T X
 
     @classmethod
     def of(cls, kind: str, model: Model) -> Packing:
@@ -57,7 +57,7 @@ class Packing:
                 if kind == "two paths":
                     proper = rows < model.v_start[i]
                     entries[j, rows[proper]] = total + places[proper]
-                elif kind.startswith("symmetric"):  # in a body's own block the last column written holds
+                elif kind.startswith("symmetric"):  # in a body's own block the last column written wins
                     entries[j, rows] = places
         if count >= 2**31:
             raise ArgumentError(f"{model!r} has too many freedoms for a matrix: its entries could not be numbered")
@@ -66,7 +66,7 @@ class Packing:
 
 
 def _ways(kind: str, model: Model) -> list[Array]:
-    """The rows of a column, for each body: of two on a way to the base, one begins like the other."""
+    """The rows of a column, for each body.  On a path to the base, each body's rows begin with those of its parent."""
     ways: list[Array] = []
     every = np.arange(model.nv)
     for parent, first, end in zip(model.parent, model.v_start[:-1], model.v_start[1:]):
@@ -78,9 +78,10 @@ def _ways(kind: str, model: Model) -> list[Array]:
 
 
 def _products(ways: list[Array], columns: Array, second: int, entries: Array, first: int) -> NDArray[np.int32]:
-    """The products to be made; their results are put to places from `first` on, and these into `entries`.
+    """The products to compute.  Their results get the places from `first` on, and these are written into `entries`.
 
-    Up to `TOGETHER` columns of which each goes on where the one before ends share as much with any other column.
+    Up to `TOGETHER` columns are taken together if each continues the one before.  Then they all share the same freedoms
+    with any column before them.
     """
     table = np.full((len(ways), max(map(len, ways))), -1)
     for row, way in zip(table, ways):

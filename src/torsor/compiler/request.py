@@ -1,4 +1,4 @@
-"""What is to be computed, and the intermediate code of it: straight line over one model, or loops over its bodies."""
+"""What to compute, and its intermediate code: straight-line code for one model, or loops over its bodies."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ if TYPE_CHECKING:
 
 
 class Unrolling(NamedTuple):
-    """Up to how many freedoms, and operations, code is unrolled over one model.
+    """The largest numbers of freedoms and operations for which code is unrolled over one model.
 
-    Unrolled code beats loops by 1.2 to 2.1 times while it fits the caches (bench/results/unrolling.json), but it is
-    compiled for every model anew, 1000 operations in 0.15 s; a loop is shared by all models of its kinds.  On a GPU it
-    wins by 8 times at 36 freedoms and 2 at 40 of a general arm, where compiling takes six seconds
-    (bench/results/gpu.json).
+    Unrolled code is 1.2 to 2.1 times faster than loops while it fits the caches (bench/results/unrolling.json).  But it
+    is compiled anew for every model, at 0.15 s per 1000 operations; all models of the same kinds share one loop.  On a
+    GPU, unrolled code for a general arm is 8 times faster at 36 freedoms and 2 times at 40, where compiling takes six
+    seconds (bench/results/gpu.json).
     """
 
     freedoms: float
     operations: float
 
 
-QUICK = Unrolling(12, 4500)  # for a call that should not wait long for a model not met before
-PATIENT = Unrolling(40, 6000)  # for a program somebody asked for
+QUICK = Unrolling(12, 4500)  # for a call, which should not wait long for a new model
+PATIENT = Unrolling(40, 6000)  # for a program that the caller asked to compile
 ON_GPU = Unrolling(64, 15000)
 ALWAYS, NEVER = Unrolling(math.inf, math.inf), Unrolling(0, 0)
 
 
 def unrolling(specialised: bool | None, usual: Unrolling) -> Unrolling:
-    """The policy that somebody asked for."""
+    """The policy that the caller asked for; `usual` if `specialised` is None."""
     return usual if specialised is None else ALWAYS if specialised else NEVER
 
 
 class Request:
-    """A program asked for: what it computes, and when code is unrolled for it."""
+    """A request for a program: what it computes, and when its code is unrolled."""
 
     def __init__(self, algorithm: Algorithm, model: Model, *, options: Sequence[str] = (), dtype: str = "float64",
                  frame: Frame | None = None, unroll: Unrolling = QUICK) -> None:  # fmt: skip
-        """`options`: optional inputs to take, of those the algorithm has; `frame`: of a Jacobian."""
+        """`options`: which of the algorithm's optional inputs to take; `frame`: the frame of a Jacobian."""
         self.algorithm, self.model, self.frame, self.unroll = algorithm, model, frame, unroll
         self.inputs, self.dtype = (*algorithm.inputs, *options), np.dtype(dtype).name
         if self.dtype not in ("float64", "float32"):
@@ -63,7 +63,7 @@ class Request:
             framed(model).check_single()
 
     def __getstate__(self) -> dict[str, Any]:
-        """An algorithm goes by the name of its module and its own: its steps are functions that no pickle holds."""
+        """An algorithm is pickled as its module and name, because its steps are functions that cannot be pickled."""
         if self.home is None:
             raise ArgumentError(f"{self.algorithm.name} is not an algorithm of torsor's own, and cannot be pickled")
         state = {name: x for name, x in vars(self).items() if name not in ("code", "home")}
@@ -75,7 +75,7 @@ class Request:
 
     @functools.cached_property
     def home(self) -> str | None:
-        """Where one of torsor's own algorithms is defined.  Of any other nobody knows when it changes."""
+        """Where one of torsor's own algorithms is defined; None for any other, whose changes torsor cannot notice."""
         for name, module in list(sys.modules.items()):
             if name.startswith("torsor.algorithms."):
                 for attribute, value in list(vars(module).items()):
@@ -89,7 +89,7 @@ class Request:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What decides the code, as far as it is known without tracing."""
+        """What determines the code, as far as this is known without tracing."""
         model = self.model
         if self._may_unroll:
             return self.home, model.key, self.frame and self.frame.key, self.unroll, self.inputs, self.dtype
@@ -103,7 +103,7 @@ class Request:
 
     @functools.cached_property
     def code(self) -> Code | LoopCode:
-        """Traced when it is first asked for."""
+        """The intermediate code, traced on first access."""
         from torsor.compiler.tape import Operations
 
         if self._may_unroll:
@@ -114,7 +114,7 @@ class Request:
 
     @property
     def input_shapes(self) -> list[tuple[int, ...]]:
-        """Of every input, for one state."""
+        """The shape of every input, for one state."""
         return [place_of(name).shape(self.model) for name in self.inputs]
 
     @property
@@ -124,7 +124,7 @@ class Request:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the output, for one state."""
+        """The shape of the output, for one state."""
         from torsor.compiler.trace import LoopCode, shape_of
 
         if isinstance(self.code, LoopCode):
@@ -132,7 +132,7 @@ class Request:
         return shape_of(self.code)
 
     def split(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that returns one row of numbers, as one that returns the outputs of the algorithm by name."""
+        """Turn a function that returns one row of numbers into one that returns the algorithm's outputs by name."""
         output = self.algorithm.output
         if not isinstance(output, Several):
             return function
@@ -174,7 +174,7 @@ class Request:
 
 @functools.lru_cache(maxsize=4)
 def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], frame: Frame | None = None) -> Code:
-    """The straight-line code of an algorithm for one model; kept a while, as choosing a method looks at it too."""
+    """The straight-line code of an algorithm for one model; cached briefly, because choosing a method reads it too."""
     from torsor.compiler.frames import straight_line_frames
     from torsor.compiler.trace import unroll
 

@@ -1,6 +1,6 @@
 """What has been made for a model: programs, choices, frames.
 
-Models of the same content share one store.  It is released with the last of them.
+Models of the same content share one store.  It is released when the last of these models is.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 from torsor.model.model import Model
 
 Made = TypeVar("Made")
-NAME = "store"  # of the attribute by which a model keeps its store
+NAME = "store"  # the attribute in which a model keeps its store
 
 
 class Store:
-    """`quick` and `calls` are where `torsor.dynamics` looks first; everything else goes by a key that names it.
+    """`torsor.dynamics` looks in `quick` and `calls` first; everything else is found by its key.
 
-    quick    number type -> forward dynamics of one state of few numbers
+    quick    number type -> forward dynamics of one state, for models with few freedoms
     calls    (function or algorithm, number type) -> (for one state, for many, whether a result has few numbers)
     """
 
@@ -28,7 +28,7 @@ class Store:
         self._made: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What was made under a key, made now if it was not."""
+        """What was made under a key; it is made now if it was not yet."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]

@@ -1,8 +1,8 @@
-"""A tape: the operations a computation did, each recorded once, in order.
+"""A tape: the operations of a computation in order, each recorded once.
 
-`Expr` is a scalar like any other to the algorithms (see `torsor.linalg`).  Every operation on one looks up
-whether its tape already holds that operation on those operands (value numbering) and returns the old node
-if so.  Zeros, ones and signs are simplified on the way in; a quotient is a product with a reciprocal, so
+To the algorithms, `Expr` is a scalar like any other (see `torsor.linalg`).  Every operation on an `Expr` looks up
+whether its tape already holds that operation on those operands (value numbering).  If so, it returns the old node.
+Zeros, ones and signs are simplified when an operation is recorded.  A quotient becomes a product with a reciprocal, so
 five divisions by one pivot cost one division.
 
 Operations: in const | add sub mul neg | inv sqrt | sin cos log | abs max | down_scale | zero
@@ -240,7 +240,7 @@ class Code:
         return {node.a for node in self.nodes if node.op == "in"}
 
     def __str__(self) -> str:
-        """One line an operation, readable from top to bottom."""
+        """One line per operation, readable from top to bottom."""
         shown = {
             "add": "t{} + t{}", "sub": "t{} - t{}", "mul": "t{} * t{}", "neg": "-t{}", "inv": "1 / t{}",
             "max": "max(t{}, t{})",
@@ -262,7 +262,7 @@ def operands(node: Node) -> tuple[int, ...]:
 
 
 def needed(nodes: Sequence[Node], targets: Iterable[int]) -> set[int]:
-    """All nodes that the targets depend on, and the targets."""
+    """The targets and all nodes that they depend on."""
     live: set[int] = set()
     stack = list(targets)
     while stack:
@@ -278,8 +278,8 @@ def _label(name: Any) -> str:
 
 
 class Operations(NamedTuple):
-    """How many of each a piece of code does.  A subtraction and a comparison are additions; what only changes the sign
-    or the exponent of a number is free."""
+    """How many operations of each type a piece of code does.  A subtraction or a comparison counts as an addition;
+    an operation that only changes the sign or the exponent of a number is free."""
 
     mul: int = 0
     add: int = 0

@@ -1,15 +1,15 @@
 """Run an algorithm on symbols and keep the tape.
 
-`unroll` runs all of it over one model: one long tape in which the model's numbers are constants.
-`looped` runs every step once for each kind of body: short tapes whose inputs are, by name,
+`unroll` runs the whole algorithm over one model: one long tape in which the model's numbers are constants.
+`looped` runs every step once for each kind of body.  This gives short tapes whose inputs are, by name,
 
     ("number", name)          the body's own constants            ("base", name, k)  gravity; the frame of a path
-    ("q", k) ("v", k) ...     its part of the input arrays        ("near", k)        what it was handed
+    ("q", k) ("v", k) ...     its part of the input arrays        ("near", k)        what was handed to it
     ("kept", name, k, stage)  what the pass number `stage` kept here
 
-and whose outputs are ("hand", k), ("kept", name, k, stage) and ("out", ...).  What is kept is kept once: a pass that
-keeps something under a name used before makes a new one.  Of all these only what some output of the algorithm needs in
-the end is computed, handed on or kept.
+and whose outputs are ("hand", k), ("kept", name, k, stage) and ("out", ...).  A kept value is never overwritten: a pass
+that keeps something under a name used before makes a new value.  Values that no output of the algorithm needs are
+neither computed, handed on nor kept.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, Walk, run
 
 
 def leaves(x: Any) -> list[Scalar]:
-    """All scalars of something handed on or kept; of a symmetric matrix each once."""
+    """All scalars of something handed on or kept; those of a symmetric matrix appear once each."""
     if isinstance(x, Inertia):
         upper = [A[i][j] for A in (x.J, x.M) for i in range(3) for j in range(i, 3)]
         return upper + leaves(x.H)
@@ -49,7 +49,7 @@ def leaves(x: Any) -> list[Scalar]:
 
 
 def rebuild(like: Any, scalars: Iterator[Scalar]) -> Any:
-    """The inverse of `leaves`: something shaped like `like`, of other scalars."""
+    """The inverse of `leaves`: something shaped like `like`, made of other scalars."""
     if isinstance(like, Inertia):
         J, M = ({(i, j): next(scalars) for i in range(3) for j in range(i, 3)} for _ in range(2))
         H = rebuild(like.H, scalars)
@@ -79,7 +79,7 @@ def unroll(algorithm: Algorithm, framed: Framed, inputs: Sequence[str], frame: F
     outputs = {("out", *index): x for index, x in numbered(result)}
     unread = {node.a for node in tape.nodes if node.op == "in"} - Code.of(tape, outputs).inputs
     first = next(iter(outputs))
-    for name in sorted(unread):  # a number that is not finite shows in the result, even where nothing depends on it
+    for name in sorted(unread):  # an input that is not finite shows in the result, even where nothing depends on it
         outputs[first] = outputs[first] - tape.input(name).zero()
     return Code.of(tape, outputs)
 
@@ -106,12 +106,12 @@ class LoopPass:
 
 @dataclass(frozen=True)
 class LoopColumns:
-    """A climb: the code of its first step for every kind and freedom, of a step, and of the pass that follows."""
+    """A climb: the code of its first step per kind and freedom, of a later step per kind, and of the pass after it."""
 
     starts: Mapping[tuple[int, int], Code]
     codes: tuple[Code, ...]
     live: tuple[int, ...]
-    rest: tuple[tuple[Any, ...], ...] = ()  # what is kept, and zero off the way
+    rest: tuple[tuple[Any, ...], ...] = ()  # values that are kept; they are zero off the path
     outward: LoopPass | None = None
 
 
@@ -128,8 +128,11 @@ class LoopCode:
 
     @property
     def hides_inputs(self) -> bool:
-        """Whether a number that is not finite may leave no trace: what only the base is handed is lost there, unless a
-        pass comes back from it; and the entries of a matrix depend on few numbers each."""
+        """Whether an input that is not finite may leave no trace in the output.
+
+        A value that only reaches the base is lost there unless an outward pass follows, and each entry of a matrix
+        depends on few inputs.
+        """
         return self.columns is not None or not any(p.outward for p in self.passes)
 
     @property
@@ -143,7 +146,7 @@ class LoopCode:
 
     @cached_property
     def entry(self) -> Any:
-        """The shape of the part of the output that a body, or the base, has; of several outputs, one each."""
+        """The shape of the output's part for a body or the base; with several outputs, one shape per output."""
         codes = [c for p in self.passes for c in p.codes] + ([self.finish] if self.finish else [])
         places = {name[1:] for c in codes for name in c.outputs if name[0] == "out"}
         if not isinstance(self.algorithm.output, Several):
@@ -177,14 +180,14 @@ class LoopCode:
 
     @cached_property
     def slots(self) -> dict[Any, int]:
-        """A place in a body's scratch memory for everything kept; freed when it was last read.
+        """A place in a body's scratch memory for each kept value; the place is freed after the last read.
 
-        A step reads before it writes, so a place may be given away in the very pass that reads it last.
+        A step reads before it writes, so a place may be reused in the same pass that reads it last.
         """
         written: dict[Any, int] = {}
         read: dict[Any, int] = {}
         stages: list[Sequence[Code]] = [p.codes for p in self.passes]
-        if self.columns:  # climbs come back again and again: all of them count as one pass without end
+        if self.columns:  # climbs visit a body repeatedly: together they count as one pass without end
             stages.append([*self.columns.starts.values(), *self.columns.codes])
             stages[-1] = [*stages[-1], *(self.columns.outward.codes if self.columns.outward else ())]
         for stage, codes in enumerate(stages):
@@ -196,7 +199,7 @@ class LoopCode:
                 for name in code.outputs:
                     if name[0] == "kept":
                         written.setdefault(name, stage)
-        free_from: list[int] = []  # the pass from which on each place is free
+        free_from: list[int] = []  # the pass from which each place is free
         places: dict[Any, int] = {}
         for name in sorted(read, key=lambda name: (written[name], str(name))):
             place = next((k for k, free in enumerate(free_from) if free <= written[name]), len(free_from))
@@ -212,12 +215,12 @@ class LoopCode:
 
     @property
     def packing(self) -> str:
-        """How much of a matrix its columns are (see `packing.py`)."""
+        """Which rows of a matrix its columns hold (see `packing.py`)."""
         output, columns = self.algorithm.output, self.columns
         return output.packing(columns.outward is not None) if columns and isinstance(output, Matrix) else ""
 
     def __str__(self) -> str:
-        """Every tape, to read and to know the code by."""
+        """The text of every tape, for reading and for identifying the code."""
         parts = []
         for p in self.passes:
             parts.append(f"{'outward' if p.outward else 'inward'} pass, start\n{p.start}")
@@ -234,7 +237,7 @@ class LoopCode:
         return f"{self.algorithm.output}\n" + "\n\n".join(parts)
 
     def operations(self, kind: int) -> Operations:
-        """What the sweeps do at one body of a kind (a climb counts once)."""
+        """The operations of the passes at one body of a kind (without climbs)."""
         total = Operations()
         for p in self.passes:
             total = total + Operations.of(p.codes[kind])
@@ -242,12 +245,12 @@ class LoopCode:
 
 
 class _Tracer:
-    """Traces step after step; remembers, for each kind, what was kept under which name."""
+    """Traces one step after the other.  For each kind, it remembers what was kept under which name."""
 
     def __init__(self, algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind]) -> None:
         self.algorithm, self.inputs, self.kinds = algorithm, inputs, kinds
         self.kept: list[dict[str, Any]] = [{} for _ in kinds]  # structures whose leaves are literals or input names
-        self.in_memory: set[str] = set()  # names kept in memory come what may
+        self.in_memory: set[str] = set()  # names that are always kept in memory
         self.stage = 0
 
     def base(self, tape: Tape) -> Here:
@@ -260,7 +263,7 @@ class _Tracer:
         return like, Code.of(tape, {("near", k): x for k, x in enumerate(leaves(like))})
 
     def step(self, step: Step, kind: int, like: Any, third: Callable[[Tape], Any] | None = None) -> tuple[Any, Code]:
-        """One step at a body of a kind, handed something shaped like `like`, or `third` of the tape."""
+        """One step at a body of a kind.  It is handed something shaped like `like`, or `third(tape)`."""
         tape = Tape()
         joint = joint_named(self.kinds[kind].joint)
         link = FramedLink.of(self.kinds[kind], NumberSymbols(tape))
@@ -288,7 +291,7 @@ class _Tracer:
         return hand, Code.of(tape, outputs)
 
     def _place(self, tape: Tape, x: Scalar, name: tuple[str, int]) -> Any:
-        """Where a later pass finds a scalar: in itself, among the body's constants, or in memory."""
+        """Where a later pass finds a scalar: as a literal, among the body's constants, or in memory."""
         if name[0] not in self.in_memory:
             if not isinstance(x, Expr):
                 return x
@@ -300,7 +303,7 @@ class _Tracer:
 
 @dataclass(frozen=True)
 class _Stored:
-    """Stands where a scalar will be, once the input of that name is read."""
+    """A placeholder for the scalar that is read from the input of that name."""
 
     name: tuple[Any, ...]
 
@@ -388,11 +391,11 @@ def _finish(tracer: _Tracer, like: Any) -> Code:
     return Code.of(tape, {("out", *index): x for index, x in numbered(plain(result))})
 
 
-# What is not needed goes -----------------------------------------------------------------------------------------
+# Pruning ---------------------------------------------------------------------------------------------------------
 
 
 def _prune(code: LoopCode) -> LoopCode:
-    """Drop every output that nothing reads, until nothing more can go."""
+    """Drop outputs that nothing reads, until none is left to drop."""
     while True:
         passes, columns = _pruned_once(code)
         smaller = replace(code, passes=passes, columns=columns)
@@ -404,7 +407,7 @@ def _prune(code: LoopCode) -> LoopCode:
 def _pruned_once(code: LoopCode) -> tuple[tuple[LoopPass, ...], LoopColumns | None]:
     reads = {name for c in code.all_codes for name in c.inputs}
     last = len(code.passes) - 1
-    # of several passes that keep an output, the last one has it
+    # if several passes keep an output, the last one writes it
     giver = {name: i for i, p in enumerate(code.passes) for c in p.codes for name in c.outputs if name[0] == "out"}
 
     def keep(c: Code, live: Sequence[int], out: Callable[[Any], bool]) -> Code:

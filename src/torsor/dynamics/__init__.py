@@ -1,4 +1,4 @@
-"""The public functions of arrays.
+"""The public functions on arrays.
 
 functions    forward and inverse dynamics, mass matrices, kinematics, energies; `compile`
 calls        how they run: checks, programs, explanations;  methods: which algorithm does the work

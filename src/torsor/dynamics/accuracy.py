@@ -1,4 +1,4 @@
-"""Comparisons of a method with the articulated sweeps, which are the measure of accuracy (docs/accuracy.md)."""
+"""Comparisons of a method with the articulated sweeps, which are the reference for accuracy (docs/accuracy.md)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from torsor.errors import SingularError
 
 Array = NDArray[Any]
 
-# Half of the digits, by number type: a method whose result is farther than this from that of the sweeps has left its
-# domain.
+# Half of the digits, by number type.  A method whose result is farther than this from that of the sweeps is outside
+# its domain.
 AGREEMENT = {"d": 1e-8, "g": 1e-8, "f": 1e-2}
-# What factors M cannot be off by that much up to this ratio, and need not be compared.
+# Up to this pivot ratio, methods that factor M cannot be off by that much and need not be compared.
 COMPARED = 1e6
-# On a GPU one long chain goes by levels if these agree so well with the sweeps.  They are 2e-15 apart on a million even
-# links, 6e-13 on masses in turn 1 : 1e4 and 3e-11 on 1 : 1e6, where the sweeps themselves lose 8e-14.
+# On a GPU, one long chain is computed by levels if the levels agree this well with the sweeps.  They differ by 2e-15 on
+# a million equal links, by 6e-13 on masses that alternate 1 : 1e4 and by 3e-11 on 1 : 1e6, where the sweeps themselves
+# lose 8e-14.
 LEVELS = 1e-11
 
 
 def agree(found: Array, sweeps: Array, tolerance: float) -> bool:
-    """Whether two results for one state are so close, in the Euclidean norm."""
+    """Whether two results for one state agree to this relative tolerance, in the Euclidean norm."""
     return bool(np.linalg.norm(found - sweeps) <= tolerance * np.linalg.norm(sweeps))
 
 
 def refuse_disagreement(method: str, function: str, found: Array, sweeps: Array, core: int) -> None:
-    """Raise if a result is farther from that of the sweeps than `AGREEMENT`; its last `core` axes are one state's."""
+    """Raise if a result is farther from that of the sweeps than `AGREEMENT`; its last `core` axes are of one state."""
     axes = tuple(range(-core, 0))
     error = np.sqrt(np.sum(np.square(found - sweeps), axis=axes)) if core else np.abs(found - sweeps)
     size = np.sqrt(np.sum(np.square(sweeps), axis=axes)) if core else np.maximum(np.abs(sweeps), 1.0)

@@ -1,4 +1,4 @@
-"""How a public function runs: arguments checked, programs found or made, results that are not finite explained.
+"""How a public function runs: it checks arguments, finds or makes programs, and explains results that are not finite.
 
 The fast path comes first; on any failure the arguments are validated and the error is explained.
 """
@@ -30,18 +30,17 @@ Array = NDArray[Any]
 
 
 def call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike) -> Array:
-    """Run an algorithm, or the one of method="auto" of a function: first as if all were well, and only if it was
-    not, look why.
+    """Run an algorithm, or the algorithm that method="auto" chooses for a function.
 
-    The arguments go as they are to the program of this model, algorithm and number type; an exception, or a
-    result that is not finite, leads to `call_carefully`, which checks everything and says what is wrong.
+    Fast path first: the arguments go unchecked to the program of this model, algorithm and number type.  On any
+    failure (an exception, or a result that is not finite), `call_carefully` validates the arguments and explains.
     """
     first: Any = args[0]
-    if type(first) is ndarray:  # not one that lies on a GPU
+    if type(first) is ndarray:  # not an array on a GPU
         try:
             one, many, few = model.__dict__[STORE].calls[what, first.dtype.char]
             result = one(*args) if first.ndim == 1 else many(*args)
-            # of few numbers, the sum is the quickest way to see whether all are finite
+            # for few numbers, their sum is the quickest test that all are finite
             finite = isfinite(sum(result.tolist())) if few and result.ndim == 1 else np.isfinite(result).all()
             if finite and type(result) is ndarray:
                 return result
@@ -94,9 +93,9 @@ def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: t
 
 
 def _long_chain(algorithm: Algorithm, model: Model) -> Any:
-    """One state of one long chain on a GPU: by levels, all of its links at once; None where that would cost digits.
+    """One state of one long chain on a GPU: by levels, all links at once.  None where that would cost digits.
 
-    Which chains these are is tried at one state, against the sweeps on the host, which take less time for one state.
+    To find out, one state is computed by levels and by the sweeps on the host, which are quicker for one state.
     """
     from torsor.backends.gpu import cupy
     from torsor.parallel.device import DeviceChain
@@ -106,7 +105,7 @@ def _long_chain(algorithm: Algorithm, model: Model) -> Any:
         state = {"q": model.random_configuration(rng)}
         state |= {name: rng.normal(size=model.nv) for name in chain.inputs[1:]}
         if "v" in state:
-            state["v"] *= 0.0  # velocities add up along a chain, and their forces would hide the others
+            state["v"] *= 0.0  # velocities add up along a chain, so velocity forces would hide the others
         found, sweeps = cupy().asnumpy(chain(*state.values())), call(algorithm, model, *state.values())
         return chain if agree(found, sweeps, LEVELS) else None
 
@@ -137,7 +136,7 @@ def automatic_algorithm(model: Model, function: Callable[..., Array]) -> Algorit
 
 
 def on_frame(algorithm: Algorithm, model: Model, body: int | str, *args: ArrayLike) -> Array:
-    """Run an algorithm that is about a body, or a frame on it."""
+    """Run an algorithm that concerns one body, or a frame on it."""
     check_model(model)
     if body is None:
         raise ArgumentError("body None is the base, which never moves: give a body or frame by number or name")
@@ -190,8 +189,8 @@ def _is_scalar(x: Any) -> bool:
 def refuse_singular(algorithm: Algorithm, model: Model, q: Array) -> None:
     """Raise if M is singular to rounding, naming a joint to blame.
 
-    That needs a body without mass or extent somewhere; all others skip this test.  A pivot of M is compared with
-    the diagonal entry it was reduced from: what is left of it when all joints beyond are free.
+    M can be singular only if some body has no mass or no extent; all other models skip this test.  A pivot of M is
+    what remains of a diagonal entry when all joints beyond are free.  It is compared with that diagonal entry.
     """
     pivots, diagonal = (
         np.asarray(program_for(a, model, (), "d", None)(q.astype(np.float64)))
@@ -219,7 +218,7 @@ def _reference(algorithm: Algorithm, model: Model, arrays: dict[str, Array], fra
     for index in np.ndindex(*batch):
         state = {name: list(x[index]) for name, x in states.items()}
         results.append(reference.evaluate(algorithm, model, state, frame=frame, number=number))
-    if not results:  # what one state would give tells the shape
+    if not results:  # an empty batch: evaluate one state to learn the shape
         one = {name: np.ones(core_shape(model, name)).tolist() for name in arrays}
         core = np.asarray(reference.evaluate(algorithm, model, one, frame=frame), dtype=object).shape
         return np.empty(batch + core, dtype)

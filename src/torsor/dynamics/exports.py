@@ -26,20 +26,20 @@ STATES = 5  # test vectors
 def export(model: Model, function: Callable[..., Any], folder: str | Path, *, dtype: str = "float64",
            external: bool = False, body: int | str | None = None, method: str = "auto",
            specialised: bool | None = None, name: str | None = None) -> list[Path]:  # fmt: skip
-    """Write a function of this module for one model as C99: for controllers, where there is no Python.
+    """Write a function of this module for one model as C99, for controllers without Python.
 
         ts.export(arm, ts.forward_dynamics, "arm_c")
 
     writes NAME.h and NAME.c (the function: no allocation, no global state, no library but libm), NAME_vectors.h (inputs
     and expected outputs), example.c (runs the function on them) and README.txt (how to compile it).
 
-    folder       is made if it is not there; only files that torsor wrote before are replaced
+    folder       created if it does not exist; only files that torsor wrote before are replaced
     dtype        "float64" (double) or "float32" (float)
     external     whether the function takes external wrenches, as its last input
-    body         of a Jacobian: the body, by number or name, or a named frame
+    body         for a Jacobian: the body, by number or name, or a named frame
     method       as `compile` takes it
     specialised  straight-line code (True), loops over the bodies (False), or by size (None)
-    name         of the function in C; None: from the names of the model and the function
+    name         the name of the function in C; None: derived from the names of the model and the function
 
     Returns the paths of the files.
     """
@@ -99,7 +99,7 @@ def random_states(program: Program, count: int, seed: int = 0) -> list[NDArray[A
 
 
 def write_all(folder: Path, files: dict[str, str]) -> list[Path]:
-    """Write all files, or leave the folder as it was but for those replaced."""
+    """Write all files.  On failure, delete the new ones; files already replaced stay replaced."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / name for name in files]

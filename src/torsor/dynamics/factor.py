@@ -1,4 +1,4 @@
-"""The square factor of the mass matrix as an object, and what it is good for.
+"""The square factor of the mass matrix as an object, and its uses.
 
 M = W W^T,   W = [1 + S^T G^T Pi] Omega^1/2         (Ploen & Park 1999, Propositions 1-2, Eqs 42-43)
 """
@@ -26,7 +26,7 @@ Array = NDArray[Any]
 class MassFactor:
     """W with M(q) = W W^T, never formed: every product and solve is two compiled O(n) sweeps.
 
-    W is block upper triangular in the order of the bodies, zero between branches.  Batch axes of q and of the
+    W is block upper triangular in the order of the bodies, and zero between branches.  Batch axes of q and of the
     vectors broadcast.
     """
 

@@ -1,4 +1,4 @@
-"""The public functions: array in, the same kind of array out, leading batch axes welcome.
+"""The public functions: they take arrays and return arrays of the same kind; leading batch axes are allowed.
 
 q (..., nq)   v, tau, qdd, b (..., nv)   external (..., n, 6): a wrench (moment, force) on each body, in
 its frame, at its origin.        Spatial vectors are angular first, in the body's frame.
@@ -64,17 +64,19 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
 
     method: "articulated", "udut", "ploen-park" (O(n) sweeps, by Featherstone, Saha, and Ploen & Park), "composite"
     (M, its branch-sparse factor, and a solve), "fixman" (O(n), by relaxed constraints), "segments" (one long chain, cut
-    into segments that share a processor's vectors; sweeps for states in which these would lose digits),
-    "constraint-force" (O(log n) deep, Featherstone & Fijany: one very long chain on a GPU) or "auto": of the first four
-    that are as accurate as "articulated" on this model, the one with the fewest operations, as `method_for` tells; for
-    one state of a chain of 2000 bodies or more, "segments" where its joints and masses allow.  If a named method loses
-    half of the digits, a `SingularError` says so (docs/accuracy.md).
+    into segments that share a processor's vectors; sweeps for states in which segments would lose digits),
+    "constraint-force" (O(log n) deep, Featherstone & Fijany: one very long chain on a GPU) or "auto".
 
-    By one method, and in batches by "auto", a state gives the same bits alone and anywhere in a batch.
+    "auto" considers those of the first four methods that are as accurate as "articulated" on this model, and takes the
+    one with the fewest operations (see `method_for`).  For one state of a chain of 2000 bodies or more it takes
+    "segments" if the joints and masses allow.  If a named method loses half of the digits, a `SingularError` says so
+    (docs/accuracy.md).
+
+    With a named method, and with "auto" in batches, a state gives the same bits alone and anywhere in a batch.
     """
     if method == "auto":
         state: Any = q
-        try:  # `call`, written out: this is what is called a million times, one state a call
+        try:  # `call`, inlined: this path is called millions of times, with one state per call
             if external is None and state.ndim == 1 and type(q) is ndarray:
                 result = model.__dict__[STORE].quick[state.dtype.char](q, v, tau)
                 if isfinite(sum(result.tolist())) and type(result) is ndarray:
@@ -103,7 +105,7 @@ def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *
                      base_acceleration: ArrayLike | None = None, method: str = "auto") -> Array:  # fmt: skip
     """tau (..., nv): the torques that cause the accelerations qdd, under gravity and external wrenches.
 
-    base_acceleration (6,): a base that is not at rest: (angular, linear) acceleration in its frame.
+    base_acceleration (6,): the (angular, linear) acceleration of a moving base, in its frame.
     method: "newton-euler" (fewest operations), "ploen-park" (coordinate-invariant form) or "auto".
     """
     algorithm = newton_euler.inverse_dynamics if method == "auto" else _named(inverse_dynamics, method)
@@ -128,8 +130,8 @@ def mass_matrix(model: Model, q: ArrayLike) -> Array:
 def inverse_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> Array:
     """M(q)^-1, (..., nv, nv), symmetric to the bit.
 
-    method: by articulated inertias, column by column ("articulated") or as U^T D^-1 U ("product", where the ways to the
-    base are short); by relaxed constraints ("fixman"); or "auto": the quicker of the first two.
+    method: "articulated" (articulated inertias, column by column), "product" (articulated inertias, as U^T D^-1 U, for
+    short paths to the base), "fixman" (relaxed constraints) or "auto": the quicker of the first two.
     """
     if method == "auto":
         return call(automatic_algorithm(model, inverse_mass_matrix), model, q)
@@ -142,8 +144,8 @@ def inverse_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
 def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, method: str = "auto") -> Array:
     """M(q)^-1 b, (..., nv).
 
-    method: "articulated", "udut" (O(n), without forming M), "composite" (through M), "fixman" (O(n): every body let
-    float and its constraints eliminated; no rods or points), "constraint-force" (the same in O(log n) depth) or
+    method: "articulated", "udut" (O(n), without forming M), "composite" (through M), "fixman" (O(n): all bodies
+    floating, their constraints eliminated; no rods or points), "constraint-force" (the same in O(log n) depth) or
     "auto": the fewest operations of the first three.
     """
     if method == "auto":
@@ -152,7 +154,7 @@ def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, method: str = "auto"
 
 
 def _mass_solve_by(method: str, model: Model, q: ArrayLike, b: ArrayLike) -> Array:
-    """`mass_solve` by a method that is named; nothing is compared yet."""
+    """`mass_solve` by a named method, without the comparison with the sweeps."""
     if method == "composite" and _is_large(model):
         return _by_dense_factor(model, q, b)
     if method == "fixman":
@@ -165,7 +167,7 @@ def _mass_solve_by(method: str, model: Model, q: ArrayLike, b: ArrayLike) -> Arr
 def constraint_forces(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *,
                       external: ArrayLike | None = None) -> Array:  # fmt: skip
     """F (..., n, 6): the wrench (moment, force) through every joint onto its body while the torques act, in the body's
-    frame, at its origin: bearing loads.  S^T F = tau; what is left of F does no work.
+    frame, at its origin: bearing loads.  S^T F = tau; the rest of F does no work.
     """
     return call_with(constraint_force.constraint_forces, model, q, v, tau, external=external)
 
@@ -189,8 +191,8 @@ def log_det_gradient(model: Model, q: ArrayLike) -> Array:
 def fixman_force(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
     """-(kT/2) d log det M / dq, (..., nv): added to tau, it lets rigid joints sample what stiff springs would.
 
-    Constrained dynamics at temperature kT visits q as often as sqrt(det M(q)) says; this force takes that
-    weight away (Fixman 1974).
+    Constrained dynamics at temperature kT visits q with the weight sqrt(det M(q)); this force removes that
+    weight (Fixman 1974).
     """
     return log_det_gradient(model, q) * (-0.5 * validate.number("kT", kT, least=0.0))
 
@@ -284,16 +286,16 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
     target       "cpu", or "cuda": a `CudaProgram`, which takes CuPy, PyTorch or JAX arrays on the GPU
     dtype        "float64" or "float32"
     external     whether the program takes external wrenches, as its last argument
-    body         of a Jacobian: the body, by number or name, or a named frame
-    method       as the function takes it, of those that are one algorithm and keep their digits: "fixman", "segments"
-                 and "constraint-force" are not compiled, and loops have no "composite"
+    body         for a Jacobian: the body, by number or name, or a named frame
+    method       a method of the function; "fixman", "segments" and "constraint-force" are not compiled, and loops have
+                 no "composite"
     specialised  unrolled over this model (True), loops over its bodies (False), whichever is faster (None); a function
-                 called without compiling goes over to loops sooner, so as not to keep its caller waiting
+                 called without `compile` switches to loops sooner, so that its caller does not wait
     lanes        states computed side by side; None: as many as the machine's vectors hold (cpu)
     threads      how many threads a large batch is spread over (cpu)
     trig         cuda, float32: "accurate" (2 ulp) or "fast" (absolute error 5e-7 for angles up to pi)
 
-    A program does not look at its numbers: NaN in one state gives NaN in that state.
+    A program does not check its numbers: NaN in one state gives NaN in that state.
     """
     if target not in ("cpu", "cuda"):
         raise ArgumentError(f'target must be "cpu" or "cuda", not {target!r}')
@@ -331,7 +333,7 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
 
 
 def _in_segments(model: Model, *state: ArrayLike) -> bool:
-    """Whether method="auto" cuts the chain into segments: for one state, in float64, of a long one that allows it."""
+    """Whether method="auto" cuts the chain into segments: one float64 state of a long chain that allows it."""
     if not isinstance(model, Model) or model.n < SEGMENTS_FROM:
         return False
     if any(hasattr(x, "__dlpack_device__") and not isinstance(x, ndarray) for x in state):
@@ -349,7 +351,7 @@ def _in_segments(model: Model, *state: ArrayLike) -> bool:
 
 
 def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
-    """`_by_parts`, but first as if all were well, as in `call`: to look at every number takes half as long again."""
+    """`_by_parts` with a fast path first, as in `call`: checking every number would take half as long again."""
     arrays = {name: x for name, x in given.items() if x is not None}
     q: Any = arrays["q"]
     if type(q) is ndarray and q.dtype.char == "d":
@@ -378,7 +380,7 @@ def _by_parts(method: str, function: Callable[..., Array], model: Model, **given
     with np.errstate(invalid="ignore"):
         result = by_parts(states)
     lost = ~np.isfinite(result).all(axis=-1)
-    if lost.any() and method == "segments":  # they lose too many digits there, which the sweeps do not
+    if lost.any() and method == "segments":  # segments lose too many digits in these states; the sweeps do not
         result[lost] = function(model, *(states.pop(name)[lost] for name in INPUTS), method="articulated",
                                 **{name: x[lost] for name, x in states.items()})  # fmt: skip
     elif lost.any():
@@ -415,9 +417,10 @@ def _by_dense_factor(model: Model, q: ArrayLike, b: ArrayLike) -> Array:
 
 def _compared(method: str, function: Callable[..., Array], result: Array, model: Model, *args: ArrayLike,
               **options: ArrayLike | None) -> Array:  # fmt: skip
-    """The result of a named method, if it keeps half of its digits: found out by computing it by the sweeps, too.
+    """The result of a named method, if it keeps half of its digits; the sweeps compute it again for comparison.
 
-    Numbers of other kinds (on a GPU, symbols, mpmath) are not compared, nor is what factors M on an even model.
+    Numbers of other kinds (on a GPU, symbols, mpmath) are not compared.  Nor are methods that factor M, if the pivot
+    ratio of the model is at most `COMPARED`.
     """
     if method == "articulated" or not isinstance(result, ndarray | np.floating) or result.dtype.char not in AGREEMENT:
         return result
@@ -451,7 +454,7 @@ def _named(function: Callable[..., Array], method: str, *others: str) -> Algorit
 
 
 def _choose(method: str, *known: str) -> str:
-    """The method, the first of those known if "auto"."""
+    """The method; for "auto", the first of the known ones."""
     if method not in ("auto", *known):
         raise ArgumentError(f"unknown method {method!r}; choose one of: auto, {', '.join(known)}")
     return known[0] if method == "auto" else method

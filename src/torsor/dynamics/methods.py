@@ -1,7 +1,7 @@
-"""Which algorithm does a function's work on a model: by name, or the one that does the fewest operations.
+"""Which algorithm computes a function for a model: the one named, or the one with the fewest operations.
 
-O(n) sweeps win on long chains, the O(n^3) way through the mass matrix on short ones (Saha 2001, Table I);
-where they meet depends on the machine, so it is counted, on the very code that would run.  Only methods that are as
+O(n) sweeps win on long chains, the O(n^3) method through the mass matrix on short ones (Saha 2001, Table I).  The
+crossover depends on the machine, so the operations are counted on the code that would run.  Only methods that are as
 accurate as the articulated sweeps on this machine are considered (`torsor.model.conditioning`).
 """
 
@@ -22,7 +22,7 @@ from torsor.sweeps import Algorithm
 if TYPE_CHECKING:
     from torsor.compiler.tape import Operations
 
-# by function: the methods that are compiled; the first is the one for machines of any size
+# by function: the methods that are compiled; the first serves machines of any size
 METHODS: dict[str, dict[str, Algorithm]] = {
     "forward_dynamics": {
         "articulated": articulated.forward_dynamics,
@@ -49,14 +49,15 @@ METHODS: dict[str, dict[str, Algorithm]] = {
 }
 # The methods that method="auto" counts and chooses from; the others have never had the fewest operations.
 CANDIDATES = ("articulated", "composite", "newton-euler")
-# Straight-line code, without which there is no way through the mass matrix, is made up to this many freedoms.
+# Straight-line code is made up to this many freedoms; the method through the mass matrix exists only as such code.
 MOST_FREEDOMS = 12
-# On chains of so many revolute joints the sweeps have won every count, so none is made.
+# On chains of this many revolute joints or more the sweeps have won every count, so nothing is counted.
 SETTLED = {"forward_dynamics": 8, "mass_solve": 10, "inverse_dynamics": 0, "log_det_mass_matrix": 0}
-# M^-1 as a product takes a sum over the freedoms that two ways to the base share: quicker up to so many on one (by 1.2
-# times at 48, 1.1 at 60; operations are equal there).
+# M^-1 as a product sums over the freedoms that two paths to the base share.  It is quicker up to this many freedoms per
+# path (by 1.2 times at 48 and 1.1 at 60, where the operations are equal).
 SHORT_WAY = 60
-# Segments of one long chain win by 1.6 to 2 times from here on, and less below (bench/results/long_chain.json).
+# Segments of one long chain win by 1.6 to 2 times from this many bodies on, and by less below
+# (bench/results/long_chain.json).
 SEGMENTS_FROM = 2000
 
 
@@ -64,7 +65,7 @@ class Choice(NamedTuple):
     """The method that method="auto" takes, and why."""
 
     method: str
-    operations: dict[str, Operations]  # of every method, for one state; empty where the choice is not by counting
+    operations: dict[str, Operations]  # of every method, for one state; empty where nothing was counted
     why: str
 
 
@@ -95,12 +96,12 @@ def _choice(model: Model, function: Callable[..., Any], counted: dict[str, Algor
         why = f"entries of M may be {pivot_ratio(model):.1g} times their pivots, and only sweeps keep the digits then"
         return Choice(first, counts, f"{first}: {why} (operations per state: {words})")
     candidates = [method for method in counts if method in CANDIDATES]
-    best = min(candidates, key=lambda method: sum(counts[method]))  # of equals, the first
+    best = min(candidates, key=lambda method: sum(counts[method]))  # if several are equal, the first
     return Choice(best, counts, f"{best}: the fewest operations per state ({words})")
 
 
 def automatic(model: Model, function: Callable[..., Any]) -> Algorithm:
-    """The algorithm of `method_for`; as counting takes some 20 ms, the answer is kept on disk beside the kernels."""
+    """The algorithm of `method_for`.  Counting takes some 20 ms, so the answer is kept on disk beside the kernels."""
     methods = _methods(function)
     if methods is METHODS["inverse_mass_matrix"]:
         return methods[method_for(model, function).method]
@@ -118,7 +119,7 @@ def _inverts(methods: dict[str, Algorithm]) -> bool:
 
 
 def _settled(model: Model, function: Callable[..., Any]) -> bool:
-    """Whether the sweeps are known to win, or to be the only accurate ones, without counting."""
+    """Whether it is known without counting that the sweeps win or that only they are accurate."""
     if model.nv > MOST_FREEDOMS:
         return True
     revolute = model.is_chain and bool(np.all(model.joint == joint_code("revolute")))

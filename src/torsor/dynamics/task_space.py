@@ -1,4 +1,4 @@
-"""The dynamics as frames of the machine feel them (Khatib 1987, after Ploen & Park 1999 in O(n) a frame)."""
+"""The dynamics as frames of the machine feel them (Khatib 1987; in O(n) per frame after Ploen & Park 1999)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 class OperationalSpace:
     """F = inertia a + bias: the force F (k numbers) that gives the task the acceleration a.
 
-    The task is the twists of some frames, each in its own frame (k = 6 a frame), or combinations T of them.
+    The task is the twists of some frames, each in its own frame (k = 6 per frame), or combinations T of them.
     A task force F acts on the joints as the torques jacobian^T F.
     """
 
