@@ -3,7 +3,7 @@
 Results do not depend on the frames in which bodies are described (Ploen & Park 1999, section II.C), but operation
 counts do.  Here every joint axis is put on z and every placement is written as screws about z, x and z,
 
-    f = [screw_z(gamma, s)] [shift_y(b)] screw_x(alpha, a) screw_z(theta, d) exp(q)     (Denavit & Hartenberg 1955),
+    f = [screw_z(gamma, s)] [shift_y(b)] screw_x(alpha, a) screw_z(theta, d) exp(q)     (Denavit & Hartenberg 1955).
 
 For one child of every axial joint, the first screw is absorbed into the parent's own frame.  For an axial joint,
 theta and d are absorbed into its motion.  Axes that are nearly parallel have no usable common normal; for them d is

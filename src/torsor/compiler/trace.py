@@ -9,7 +9,7 @@
 
 and whose outputs are ("hand", k), ("kept", name, k, stage) and ("out", ...).  A kept value is never overwritten: a pass
 that keeps something under a name used before makes a new value.  Values that no output of the algorithm needs are
-neither computed, handed on nor kept.
+not computed, handed on or kept.
 """
 
 from __future__ import annotations
