@@ -208,10 +208,9 @@ class Compiler:
         from torsor.compiler.trace import LoopCode
 
         request, code = self.request, self.request.code
-        looped = isinstance(code, LoopCode)
-        more = code.layout if isinstance(code, LoopCode) else request.input_shapes
-        name = codegen.name_of(f"{code}|{request.inputs}|{more}|{self.target}")
-        return Outline(name, request.shape, code.layout if isinstance(code, LoopCode) and looped else None)
+        layout = code.layout if isinstance(code, LoopCode) else None
+        name = codegen.name_of(f"{code}|{request.inputs}|{layout or request.input_shapes}|{self.target}")
+        return Outline(name, request.shape, layout)
 
     @property
     def target(self) -> Target:

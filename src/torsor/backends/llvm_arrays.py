@@ -257,22 +257,17 @@ class Rows:
         """`first`: the number of the first row."""
         self.w, self.start, self.first = w, start, first
         self.width = w.target.lanes * w.target.size
-        self.row = length * self.width
+        self.row_bytes = length * self.width
 
     def _address(self, row: Int, k: int) -> str:
         row = self.w.i64("sub", row, self.first) if self.first else row
-        return self.w.address(self.w.address(self.start, self.w.i64("mul", row, self.row)), k * self.width)
+        return self.w.address(self.w.address(self.start, self.w.i64("mul", row, self.row_bytes)), k * self.width)
 
     def get(self, row: Int, k: int) -> str:
         return self.w.load(self._address(row, k))
 
     def put(self, x: str, row: Int, k: int) -> None:
         self.w.store(x, self._address(row, k))
-
-    @property
-    def end_of_one(self) -> int:
-        """Bytes per row."""
-        return self.row
 
 
 class Tables:
@@ -312,7 +307,7 @@ class Memory(Tables):
         self.n, self.nv, self.flags, self.start = (w.load_i64("%data", k) for k in (BODIES, FREEDOMS, FLAGS, FROM))
         self.table, self.index, self._base = (w.load_ptr("%data", k) for k in (NUMBERS, INDEX, BASE))
         self.kept = Rows(w, self.arrays.end, code.layout.kept)
-        after = w.address(self.arrays.end, w.i64("mul", self.n, self.kept.end_of_one))
+        after = w.address(self.arrays.end, w.i64("mul", self.n, self.kept.row_bytes))
         self.handed = Rows(w, after, code.layout.handed, first=-1)
 
     def base(self, k: int) -> str:
