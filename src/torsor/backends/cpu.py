@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor import validate
 from torsor.backends import cache, codegen
 from torsor.backends.gufunc import gufunc, signature
 from torsor.compiler.abi import Layout, loop_data, unrolled_data
@@ -162,9 +163,8 @@ def compile_program(algorithm: Algorithm, model: Model, *, options: Sequence[str
 
 def compile_request(request: Request, lanes: int | None = None, threads: int = 1) -> Program:
     """The program of a request."""
-    if not isinstance(threads, int | np.integer) or threads < 1:
-        raise ArgumentError(f"threads must be a number of threads, 1 or more, not {threads!r}")
-    if lanes is not None and lanes not in (1, 2, 4, 8, 16):
+    validate.integer("threads", threads, least=1)
+    if lanes is not None and validate.integer("lanes", lanes) not in (1, 2, 4, 8, 16):
         raise ArgumentError(f"lanes must be 1, 2, 4, 8 or 16, not {lanes}")
     made = Compiler(request, lanes or codegen.host().lanes(request.bits))
     outline = made.outline()

@@ -297,12 +297,19 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
 
     A program does not check its numbers: NaN in one state gives NaN in that state.
     """
-    if target not in ("cpu", "cuda"):
-        raise ArgumentError(f'target must be "cpu" or "cuda", not {target!r}')
-    algorithm = ALGORITHMS.get(function)
-    if algorithm is None:
+    check_model(model)
+    validate.chosen("target", target, ("cpu", "cuda"))
+    dtype = dtype.name if isinstance(dtype, np.dtype) else getattr(dtype, "__name__", dtype)
+    validate.chosen("dtype", dtype, ("float64", "float32"))
+    validate.flag("external", external)
+    if specialised is not None:
+        validate.flag("specialised", specialised)
+    validate.word("method", method)
+    validate.word("trig", trig)
+    if not any(function is known for known in ALGORITHMS):
         known = ", ".join(f.__name__ for f in ALGORITHMS)
-        raise ArgumentError(f"{function!r} cannot be compiled; these can: {known}")
+        raise ArgumentError(f"{validate.shown(function)} cannot be compiled; these can: {known}")
+    algorithm = ALGORITHMS[function]
     if method in ("fixman", "segments", "constraint-force"):
         raise ArgumentError(f'method "{method}" is not compiled: call {function.__name__} with it, or compile another')
     if method != "auto":

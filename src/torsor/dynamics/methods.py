@@ -74,6 +74,8 @@ def method_for(model: Model, function: Callable[..., Any]) -> Choice:
 
     ts.method_for(model, ts.forward_dynamics).why
     """
+    if not isinstance(model, Model):
+        raise ArgumentError(f"model must be a torsor.Model, not {model!r}")
     return _choice(model, function, _methods(function))
 
 

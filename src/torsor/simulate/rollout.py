@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from torsor import validate
 from torsor.algorithms import articulated
 from torsor.compiler.request import NEVER, QUICK, Request
 from torsor.compiler.store import store
 from torsor.compiler.tape import Code, Tape
+from torsor.dynamics.calls import check_model
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar, Vec
 from torsor.model.joints import JOINTS
@@ -138,12 +140,14 @@ def rollout(model: Model, q: Any, v: Any, *, steps: int, dt: float, tau: Any = N
     NumPy arrays run on the CPU's lanes and threads; CuPy, PyTorch and JAX arrays run on their GPU, where a trajectory
     never leaves its thread.  A trajectory that diverges ends in inf or nan and does not affect the others.
     """
-    if integrator not in INTEGRATORS:
-        raise ArgumentError(f"unknown integrator {integrator!r}; choose one of: {', '.join(INTEGRATORS)}")
-    if steps < 1 or every < 1 or every > steps:
+    check_model(model)
+    validate.chosen("integrator", integrator, INTEGRATORS)
+    steps, every = validate.integer("steps", steps, least=1), validate.integer("every", every, least=1)
+    if every > steps:
         raise ArgumentError(f"steps = {steps} and every = {every} must satisfy 1 <= every <= steps")
-    if not (np.isfinite(dt) and dt > 0):
-        raise ArgumentError(f"dt must be a positive number, not {dt!r}")
+    dt = validate.number("dt", dt, above=0.0)
+    if not isinstance(feedback, LinearFeedback | None):
+        raise ArgumentError(f"feedback must be a LinearFeedback, not {validate.shown(feedback)}")
     if not isinstance(q, np.ndarray) and hasattr(q, "__dlpack_device__"):
         from torsor.backends import gpu
 
@@ -166,18 +170,18 @@ def law_of(model: Model, feedback: LinearFeedback | None) -> Law:
         return Law(np.zeros((0, 2), int), np.zeros(1), np.zeros(model.nv))
     K = np.concatenate([_gain(model, "Kq", feedback.Kq, model.nq), _gain(model, "Kv", feedback.Kv, model.nv)], axis=1)
     reference = np.concatenate([
-        np.broadcast_to(np.asarray(x, dtype=np.float64), (size,))
-        for x, size in ((feedback.q_ref, model.nq), (feedback.v_ref, model.nv))
+        np.broadcast_to(validate.real_array(name, x, (), (size,)), (size,))
+        for name, x, size in (("q_ref", feedback.q_ref, model.nq), ("v_ref", feedback.v_ref, model.nv))
     ])  # fmt: skip
     gains = np.argwhere(K)
     return Law(gains, K[tuple(gains.T)] if len(gains) else np.zeros(1), K @ reference)
 
 
 def _gain(model: Model, name: str, K: ArrayLike, columns: int) -> Array:
-    matrix = np.asarray(K, dtype=np.float64)
+    matrix = validate.real_array(name, K)
     if matrix.shape == (model.nv,) and columns == model.nv:
         matrix = np.diag(matrix)
-    if matrix.shape != (model.nv, columns) or not np.isfinite(matrix).all():
+    if matrix.shape != (model.nv, columns):
         raise ArgumentError(f"{name} has shape {matrix.shape}; finite gains ({model.nv}, {columns}) are needed")
     return matrix
 
@@ -244,6 +248,7 @@ def _on_cpu(model: Model, q: ArrayLike, v: ArrayLike, steps: int, dt: float, tau
         for name, x in arrays.items()
     }  # fmt: skip
     count, width = len(flat["q"]), model.nq + model.nv
+    validate.check_memory("steps", count * (steps // every) * width * 8)
     stored = np.empty((count, steps // every, width), dtype)
     move = _mover(model, integrator, law, np.dtype(dtype).name)
     constant = law.constant.astype(dtype)
@@ -268,7 +273,7 @@ def _on_cpu(model: Model, q: ArrayLike, v: ArrayLike, steps: int, dt: float, tau
 
 
 def _checked(model: Model, name: str, x: Any, steps: int) -> Array:
-    array = np.asarray(x)
+    array = validate.array(name, x)
     core = {"q": (model.nq,), "table": (steps, model.nv)}.get(name, (model.nv,))
     if array.dtype.kind not in "fiub" or array.shape[array.ndim - len(core) :] != core or array.ndim < len(core):
         wanted = ", ".join(map(str, core))
