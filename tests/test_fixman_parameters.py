@@ -12,7 +12,7 @@ from torsor.theory.fixman import parameters
 from torsor.theory.fixman.parameters import ALPHA, BETA, GAMMA, NAMES, A
 from torsor.theory.fixman.rigid import relax_dh
 from torsor.theory.papers import lee2007
-from torsor.zoo.polypeptide import hold
+from torsor.zoo.polypeptide import hold_bodies
 
 ROUNDING = 1e-12
 INVERSE = 1e-10  # times the condition of M, up to 1e4 here
@@ -279,7 +279,7 @@ def test_five_soft_variables_are_the_mass_matrix_with_two_torsions_held(kind):
     q = np.where(held, np.radians(120.0), 0.0)  # torsions are 60 degrees at q = 0
     M = oracle.mass_matrix(model, q)[~held][:, ~held]
     assert difference(inverse @ M, np.eye(5)) <= INVERSE
-    merged = hold(model, held, np.radians(120.0))
+    merged = hold_bodies(model, held, np.radians(120.0))
     assert difference(oracle.mass_matrix(merged, np.zeros(5)), M) <= ROUNDING
 
 

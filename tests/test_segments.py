@@ -180,7 +180,7 @@ def segment():
 def handle():
     """A revolute joint, from before it."""
     link = reframe(zoo.general_arm(2, 1)).link(1)
-    return sg.hold(link, Vec(0.7), Vec(1.3))
+    return sg.first_joint(link, Vec(0.7), Vec(1.3))
 
 
 def test_what_a_joint_transmits(handle):
@@ -202,7 +202,7 @@ def test_a_segment_absorbs_what_hangs_on_it(segment, handle):
     A_tip = np.linalg.solve(np.eye(6) + C @ I, P.T @ a + np.array(segment.b.coordinates) - C @ F)
     wrench = dense(segment.I) @ a + P @ (I @ A_tip + F) + np.array(segment.p.coordinates)
     assert difference(dense(whole.I) @ a + np.array(whole.F.coordinates), wrench) < ROUNDING
-    assert difference(sg.spread(segment, pull, Spatial.of(a)).coordinates, A_tip) < ROUNDING
+    assert difference(sg.tip_acceleration(segment, pull, Spatial.of(a)).coordinates, A_tip) < ROUNDING
 
 
 # How a chain is cut ------------------------------------------------------------------------------------------

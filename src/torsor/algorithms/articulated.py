@@ -68,7 +68,7 @@ def drop(S: Subspace, G: Sequence[Spatial], x: Vec, A: Spatial) -> tuple[Spatial
 
 
 @inward(start=lambda base: dict(I=Inertia.zero()))
-def condense(link, here, children):
+def articulated_inertias(link, here, children):
     """I_i = J_i + sum Ad*_{f^-1} I^ Ad_{f^-1}                                               (Eq. 40)"""
     f, S = link.placed(here)
     I, G, D = eliminate(S, children.I + link.inertia)
@@ -77,7 +77,7 @@ def condense(link, here, children):
 
 @inward(start=lambda base: dict(log_det=0.0))
 def log_pivots(link, here, children):
-    """log det M = sum of log pivot, over all pivots kept by `condense`"""
+    """log det M = sum of log pivot, over all pivots kept by `articulated_inertias`"""
     total = children.log_det
     for pivot in here.pivots:
         total = total + log(pivot)
@@ -86,7 +86,7 @@ def log_pivots(link, here, children):
 
 @inward(start=lambda base: dict(I=Inertia.zero(), F=Spatial.zero()))
 def articulate(link, here, children):
-    """`condense`, and the forces along with the inertias                                     (Eq. 41)"""
+    """`articulated_inertias`, and the forces along with the inertias                                     (Eq. 41)"""
     f, S = link.placed(here)
     I, G, D = eliminate(S, children.I + link.inertia)
     F = children.F if here.W is None else children.F + here.W
@@ -125,7 +125,7 @@ def unit_torques(take: Callable[[Any, Spatial, Vec], tuple[Spatial, dict[str, An
 
 
 def innovation(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Any]]:
-    """`pass_on` where `condense` was: keeps u and D^-1 u."""
+    """`pass_on` where `articulated_inertias` was: keeps u and D^-1 u."""
     F, u = pass_on(here.S, here.G, F, b)
     return F, dict(u=u, x=solve(here.D, u))
 
@@ -138,16 +138,16 @@ mass_solve = Algorithm(
     "mass_solve", ("q", "b"), (articulate, accelerate), PerFreedom("qdd"), inverts=True, torques_only=True,
 )  # fmt: skip
 log_det = Algorithm(
-    "log_det", ("q",), (condense, log_pivots), AtBase("log_det"), inverts=True, torques_only=True,
+    "log_det", ("q",), (articulated_inertias, log_pivots), AtBase("log_det"), inverts=True, torques_only=True,
 )  # fmt: skip
-pivots = Algorithm("pivots", ("q",), (condense,), PerFreedom("pivots"), torques_only=True)
+pivots = Algorithm("pivots", ("q",), (articulated_inertias,), PerFreedom("pivots"), torques_only=True)
 inverse_mass_matrix = Algorithm(
-    "inverse_mass_matrix", ("q",), (condense, unit_torques(innovation, accelerate)), Symmetric("qdd"),
+    "inverse_mass_matrix", ("q",), (articulated_inertias, unit_torques(innovation, accelerate)), Symmetric("qdd"),
     inverts=True, torques_only=True,
 )  # fmt: skip
 # The same as M^-1 = U^T D^-1 U, U the columns u (Ploen & Park's square factor without its root).  There is no outward
 # sweep.  Every entry is a sum over the freedoms that two paths to the base share: fewer operations where they are few.
 inverse_by_product = Algorithm(
-    "inverse_mass_matrix", ("q",), (condense, unit_torques(innovation)), Gram("u", "x"),
+    "inverse_mass_matrix", ("q",), (articulated_inertias, unit_torques(innovation)), Gram("u", "x"),
     inverts=True, torques_only=True,
 )  # fmt: skip

@@ -147,7 +147,7 @@ class Condensed(NamedTuple):
     pivots: list[Scalar]  # of all joints of the run, and of the inertia the first one holds
 
 
-def condense(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip: Sequence[Spatial], load: Spatial,
+def condense_run(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip: Sequence[Spatial], load: Spatial,
              size: int) -> Condensed:  # fmt: skip
     """A run of bodies as a segment.
 
@@ -306,7 +306,7 @@ def release(links: Sequence[Link], run: Run, segment: Segment, first: Vec, last:
     """The joint accelerations of a run and the acceleration of its last body, from the reactions at both ends.
 
     Only that part of the acceleration before the run is known which the first joint constrains.  The rest, S s, appears
-    in that joint's own acceleration, which is too large by s until `settle` subtracts it.
+    in that joint's own acceleration, which is too large by s until `first_joint_acceleration` subtracts it.
     """
     alpha = segment.C11 @ first - segment.C12 @ last + segment.c1
     A = combine(run.R, alpha)
@@ -323,7 +323,7 @@ def release(links: Sequence[Link], run: Run, segment: Segment, first: Vec, last:
     return accelerations, run.A0 + A
 
 
-def settle(torques: Sequence[Spatial], A: Spatial, qdd: Sequence[Scalar]) -> Vec:
+def first_joint_acceleration(torques: Sequence[Spatial], A: Spatial, qdd: Sequence[Scalar]) -> Vec:
     """qdd - T'^T Ad_{f^-1} A: the first joint of a run, once the acceleration A of the body before it is known."""
     return Vec.of(x - pair(t, A) for t, x in zip(torques, qdd))
 
@@ -334,9 +334,10 @@ def settle(torques: Sequence[Spatial], A: Spatial, qdd: Sequence[Scalar]) -> Vec
 def log_product(pivots: Sequence[Scalar]) -> Scalar:
     """log det M is the sum of the logarithms of all pivots.
 
-    Let every run float in the directions that its first joint constrains: its mass matrix has the pivots of `condense`.
-    Constraining all runs again multiplies the determinant by that of the system which the reactions solve
-    (det M = det G det H22, Fixman 1974).  The pivots of that system are those of `join`, and of C11 of the whole chain.
+    Let every run float in the directions that its first joint constrains: its mass matrix has the pivots of
+    `condense_run`.  Constraining all runs again multiplies the determinant by that of the system which the reactions
+    solve (det M = det G det H22, Fixman 1974).  The pivots of that system are those of `join`, and of C11 of the whole
+    chain.
     """
     total: Scalar = 0.0
     for pivot in pivots:

@@ -33,7 +33,7 @@ from torsor.sweeps import Algorithm, Sweep, inward, outward
 
 
 @outward(start=lambda base: dict(V=Spatial.zero(), g=base.gravity))
-def spread(link, here, parent):
+def body_velocities(link, here, parent):
     """V_i = Ad_{f^-1} V_{i-1} + S_i v_i, and gravity, in the body's frame."""
     f, S = link.placed(here)
     before, g = f.Ad_inv(parent.V), f.unturn(parent.g)
@@ -89,9 +89,9 @@ def _algorithm(name: str, passes: tuple[Sweep, ...], output: str) -> Algorithm:
     return Algorithm(name, INPUTS, passes, PerFreedom(output), torques_only=True, inverts=output == "v")
 
 
-begin = _algorithm("begin", (spread, gather, kick, articulate, renew) * ROUNDS, "v")
-leave = _algorithm("leave", (spread, gather, kick), "carried")
+begin = _algorithm("begin", (body_velocities, gather, kick, articulate, renew) * ROUNDS, "v")
+leave = _algorithm("leave", (body_velocities, gather, kick), "carried")
 end = _algorithm("end", (drift, articulate, renew) * ROUNDS, "v")
-momentum_at_begin = _algorithm("momentum_at_begin", (spread, gather, kick), "tau")
+momentum_at_begin = _algorithm("momentum_at_begin", (body_velocities, gather, kick), "tau")
 momentum_at_end = _algorithm("momentum_at_end", (drift,), "tau")
-arrive = _algorithm("arrive", (spread, gather, land), "carried")  # q here is the new one
+arrive = _algorithm("arrive", (body_velocities, gather, land), "carried")  # q here is the new one

@@ -69,7 +69,7 @@ class Held(NamedTuple):
         return (Subspace(self.B) @ l) - own, Subspace(self.G).T(y)
 
 
-def hold(S: Subspace, B: Subspace, I: Inertia) -> tuple[Inertia, Held]:
+def eliminate_hard(S: Subspace, B: Subspace, I: Inertia) -> tuple[Inertia, Held]:
     """(N, Held): N = B^T (B Phi B^T)^-1 B is the inertia the parent feels, Phi = I^-1."""
     A = S.dual()
     J = factor(dense(I))
@@ -86,7 +86,7 @@ def hold(S: Subspace, B: Subspace, I: Inertia) -> tuple[Inertia, Held]:
 def relax(link, here, children):
     """Phi_i^-1 = J_i + sum X^T N X; eliminate the hard variables of joint i."""
     f, S = link.placed(here)
-    N, held = hold(S, Subspace(link.reactions(here.q)), children.I + link.inertia)
+    N, held = eliminate_hard(S, Subspace(link.reactions(here.q)), children.I + link.inertia)
     pivots = Vec.of((*held.J[1], *held.H[1], *factor(S.gram())[1]))
     keep = dict(E=f.factors[-1], S=S, held=held, G=held.G, pivots=pivots)
     return dict(I=f.carry(N)), keep
@@ -96,13 +96,13 @@ def relax(link, here, children):
 def relax_and_push(link, here, children):
     """`relax`, and the forces along with the inertias."""
     f, S = link.placed(here)
-    N, held = hold(S, Subspace(link.reactions(here.q)), children.I + link.inertia)
+    N, held = eliminate_hard(S, Subspace(link.reactions(here.q)), children.I + link.inertia)
     F, x = held.push(children.F, here.b)
     return dict(I=f.carry(N), F=f.Ad_inv_dual(F)), dict(E=f.factors[-1], S=S, G=held.G, x=x)
 
 
 @outward(start=lambda base: dict(a=Spatial.zero()))
-def settle(link, here, parent):
+def soft_accelerations(link, here, parent):
     """qdd_i = G (y - X a_parent),    a_i = X a_parent + S qdd_i."""
     f, S = link.placed(here)
     carried = f.Ad_inv(parent.a)
@@ -116,10 +116,12 @@ def push_on(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Vec]]:
     return F, dict(x=x)
 
 
-mass_solve = Algorithm("mass_solve_fixman", ("q", "b"), (relax_and_push, settle), PerFreedom("qdd"), inverts=True)
+mass_solve = Algorithm(
+    "mass_solve_fixman", ("q", "b"), (relax_and_push, soft_accelerations), PerFreedom("qdd"), inverts=True
+)
 log_det = Algorithm("log_det_fixman", ("q",), (relax, log_pivots), AtBase("log_det"), inverts=True)
 inverse_mass_matrix = Algorithm(
     "inverse_mass_matrix_fixman", ("q",),
-    (relax, unit_torques(push_on, settle)),
+    (relax, unit_torques(push_on, soft_accelerations)),
     Symmetric("qdd"), inverts=True,
 )  # fmt: skip

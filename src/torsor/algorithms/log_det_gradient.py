@@ -29,15 +29,15 @@ Twists = Sequence[Spatial]
 
 
 @inward(start=lambda base: dict(I=Inertia.zero()))
-def condense(link, here, children):
-    """`articulated.condense`, keeping the inertia I^ = I - U D^-1 U^T of the body behind its free joint."""
+def inertias_behind_joints(link, here, children):
+    """`articulated.articulated_inertias`, keeping the inertia I^ = I - U D^-1 U^T of the body behind its free joint."""
     f, S = link.placed(here)
     I, G, D = eliminate(S, children.I + link.inertia)
     return dict(I=f.carry(I)), dict(E=f.factors[-1], S=S, G=G, D=D, I=I)
 
 
 @outward(start=lambda base: dict(Omega=Inertia.zero()))
-def spread(link, here, parent):
+def differentiate(link, here, parent):
     """Omega of the body from that of its parent, and the derivative along the joint."""
     f, S = link.placed(here)
     W = inverse(f).carry(parent.Omega)
@@ -103,4 +103,6 @@ def axial(P) -> Vec:
     return Vec(P(1, 2) - P(2, 1), P(2, 0) - P(0, 2), P(0, 1) - P(1, 0))
 
 
-log_det_gradient = Algorithm("log_det_gradient", ("q",), (condense, spread), PerFreedom("gradient"), inverts=True)
+log_det_gradient = Algorithm(
+    "log_det_gradient", ("q",), (inertias_behind_joints, differentiate), PerFreedom("gradient"), inverts=True
+)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from torsor.algorithms.articulated import condense, pass_on
+from torsor.algorithms.articulated import articulated_inertias, pass_on
 from torsor.algorithms.square_factor import root_solve
 from torsor.linalg import Vec
 from torsor.outputs import Path
@@ -37,6 +37,6 @@ def unit_wrenches(link, here, tip):
 
 
 tip_response = Algorithm(
-    "tip_response", ("q",), (condense, Columns(unit_wrenches, carry_wrenches)), Path("B"),
+    "tip_response", ("q",), (articulated_inertias, Columns(unit_wrenches, carry_wrenches)), Path("B"),
     inverts=True, torques_only=True,
 )  # fmt: skip

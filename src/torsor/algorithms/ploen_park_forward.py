@@ -11,7 +11,7 @@ and 59; the minus signs of 53 and 54 belong to the block operators; 68 reads Pi^
 
 from __future__ import annotations
 
-from torsor.algorithms.articulated import condense
+from torsor.algorithms.articulated import articulated_inertias
 from torsor.algorithms.ploen_park import base_motion
 from torsor.linalg import Vec, solve
 from torsor.outputs import PerFreedom
@@ -71,6 +71,6 @@ def recover(link, here, parent):
 
 forward_dynamics = Algorithm(
     "forward_dynamics_ploen_park", ("q", "v", "tau"),
-    (velocity_terms, remaining_torques, condense, whiten, recover), PerFreedom("qdd"),
+    (velocity_terms, remaining_torques, articulated_inertias, whiten, recover), PerFreedom("qdd"),
     options=("external",), inverts=True, torques_only=True,
 )  # fmt: skip

@@ -7,12 +7,13 @@ all joints of the segment free,
     F     = I a + P f + p            F    the wrench that the segment demands at its base
     A_tip = P^T a - C f + b          A_tip how its last body accelerates
 
-so its neighbours need only I, P, C, p and b.  `condense` finds these in one inward sweep, which is
+so its neighbours need only I, P, C, p and b.  `condense_segment` finds these in one inward sweep, which is
 `articulated.articulate` with six more columns.  No segment waits for another in this step, so segments can be the lanes
 of a vector.  What remains is a short chain whose "bodies" are the segments; the sweeps along it are `absorb` and
-`spread`.  They give each segment the acceleration of its base and the wrench at its tip.  The segment is then a chain
-of its own, and `articulated.forward_dynamics` does the rest.  (Keeping the values of `condense` at every joint until
-then would save a third of the operations, but on very long chains the memory traffic costs more time than that.)
+`tip_acceleration`.  They give each segment the acceleration of its base and the wrench at its tip.  The segment is
+then a chain of its own, and `articulated.forward_dynamics` does the rest.  (Keeping the values of `condense_segment`
+at every joint until then would save a third of the operations, but on very long chains the memory traffic costs more
+time than that.)
 
 Velocities come first: a segment only needs the angular velocity before it, and changes that by one rotation and one
 vector (`turns`).  In each segment, accelerations are measured from those it would have if its base and its joints did
@@ -65,7 +66,7 @@ class TwoHandles(NamedTuple):
 
 
 @inward(start=lambda base: dict(segment=TwoHandles.nothing(Spatial.zero())))
-def condense(link, here, beyond):
+def condense_segment(link, here, beyond):
     """`articulate`, for the forces on the bodies and for a unit of every wrench at the tip"""
     f, S = link.placed(here)
     I, p, P, b, C = beyond.segment
@@ -81,7 +82,7 @@ def condense(link, here, beyond):
 
 
 sweeps = Algorithm(
-    "segment", ("q", "v", "tau"), (turns, motion, condense), AtBase("segment"), options=("external",),
+    "segment", ("q", "v", "tau"), (turns, motion, condense_segment), AtBase("segment"), options=("external",),
     inverts=True,
 )  # fmt: skip
 
@@ -89,7 +90,7 @@ sweeps = Algorithm(
 # From segment to segment ---------------------------------------------------------------------------------------
 
 
-class Handle(NamedTuple):
+class FirstJoint(NamedTuple):
     """The first joint of a segment, seen from the body before it.
 
     A joint can only transmit f = H lambda + T: reactions, which do no work, and the wrench T of its torque.
@@ -100,11 +101,11 @@ class Handle(NamedTuple):
     T: Spatial
 
 
-def hold(link: Link, q: Vec, tau: Vec) -> Handle:
+def first_joint(link: Link, q: Vec, tau: Vec) -> FirstJoint:
     """The handle at the first body of a segment."""
     f, R = link.pose(q), link.reactions(q)
     T = f.Ad_inv_dual(link.S(q).dual() @ tau)
-    return Handle(tuple(map(f.Ad_inv_dual, R)), tuple(map(f.as_rigid().Ad, R)), T)
+    return FirstJoint(tuple(map(f.Ad_inv_dual, R)), tuple(map(f.as_rigid().Ad, R)), T)
 
 
 class Rest(NamedTuple):
@@ -129,7 +130,7 @@ class Pull(NamedTuple):
     f0: Spatial
 
 
-def absorb(segment: TwoHandles, handle: Handle, rest: Rest) -> tuple[Rest, Pull]:
+def absorb(segment: TwoHandles, handle: FirstJoint, rest: Rest) -> tuple[Rest, Pull]:
     """Combine a segment and the rest, which is attached to it by the handle.  The reaction lambda of that joint solves
 
         (N + H^T C H) lambda = H^T (P^T a + b - C T) + N G^T F,          N = (G^T I G)^-1,
@@ -166,7 +167,7 @@ def sound(pivot: Scalar, diagonal: Scalar) -> Scalar:
     return least + root * root
 
 
-def spread(segment: TwoHandles, pull: Pull, a: Spatial) -> Spatial:
+def tip_acceleration(segment: TwoHandles, pull: Pull, a: Spatial) -> Spatial:
     """A_tip = P^T a - C f + b"""
     f = combine(pull.Y, a.coordinates) + pull.f0
     return Spatial.of(pair(column, a) for column in segment.P) - segment.C @ f + segment.b

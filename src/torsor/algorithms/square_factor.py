@@ -12,7 +12,7 @@ W^-T turns noise into velocities: if x has unit covariance, W^-T x has the covar
 
 from __future__ import annotations
 
-from torsor.algorithms.articulated import condense, drop, pass_on
+from torsor.algorithms.articulated import articulated_inertias, drop, pass_on
 from torsor.linalg import Scalar, Vec, dot, quotient, sqrt
 from torsor.outputs import PerFreedom
 from torsor.spatial import Spatial, pair
@@ -96,7 +96,7 @@ def divide_T(link, here, parent):
 
 
 def _algorithm(name: str, sweep: Sweep) -> Algorithm:
-    return Algorithm(name, ("q", "x"), (condense, sweep), PerFreedom("y"), inverts=True,
+    return Algorithm(name, ("q", "x"), (articulated_inertias, sweep), PerFreedom("y"), inverts=True,
                      torques_only=True)  # fmt: skip
 
 

@@ -15,7 +15,7 @@ His exact formulas, for a Denavit-Hartenberg arm, are in `torsor.theory.study.sa
 
 from __future__ import annotations
 
-from torsor.algorithms.articulated import accelerate, condense, pass_on
+from torsor.algorithms.articulated import accelerate, articulated_inertias, pass_on
 from torsor.algorithms.newton_euler import forces, motion
 from torsor.linalg import solve
 from torsor.outputs import PerFreedom
@@ -32,17 +32,18 @@ def remaining(link, here, children):
 
 @inward(start=lambda base: dict(eta=Spatial.zero()))
 def eliminate_torques(link, here, children):
-    """Steps A and B (Eqs 12, 13), psi_i = I^ S D^-1 as kept by `condense`; step C is `accelerate`."""
+    """Steps A and B (Eqs 12, 13), psi_i = I^ S D^-1 as kept by `articulated_inertias`; step C is `accelerate`."""
     f, S = link.placed(here)
     eta, left = pass_on(S, here.G, children.eta, here.b if here.phi is None else here.phi)
     return dict(eta=f.Ad_inv_dual(eta)), dict(x=solve(here.D, left))
 
 
 forward_dynamics = Algorithm(
-    "forward_dynamics_udut", ("q", "v", "tau"), (motion, remaining, condense, eliminate_torques, accelerate),
+    "forward_dynamics_udut", ("q", "v", "tau"),
+    (motion, remaining, articulated_inertias, eliminate_torques, accelerate),
     PerFreedom("qdd"), options=("external",), inverts=True, torques_only=True,
 )  # fmt: skip
 mass_solve = Algorithm(
-    "mass_solve_udut", ("q", "b"), (condense, eliminate_torques, accelerate), PerFreedom("qdd"),
+    "mass_solve_udut", ("q", "b"), (articulated_inertias, eliminate_torques, accelerate), PerFreedom("qdd"),
     inverts=True, torques_only=True,
 )  # fmt: skip

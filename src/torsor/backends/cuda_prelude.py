@@ -54,10 +54,10 @@ __device__ __forceinline__ T flip(const T x, const int quadrant) {{ return {flip
 __device__ __forceinline__ void turn(const T x, T& s, T& c) {{
 {turn}
 }}
-struct Turn {{ T s, c; }};
+struct SineCosine {{ T s, c; }};
 // an angle beyond the range of `turn`, inf or nan: rare, and kept out of the way
-__device__ __noinline__ Turn far(const T x) {{ return {{(T)sin((double)x), (T)cos((double)x)}}; }}
-__device__ __forceinline__ void far_turn(const T x, T& s, T& c) {{ const Turn t = far(x); s = t.s; c = t.c; }}
+__device__ __noinline__ SineCosine far(const T x) {{ return {{(T)sin((double)x), (T)cos((double)x)}}; }}
+__device__ __forceinline__ void far_turn(const T x, T& s, T& c) {{ const SineCosine t = far(x); s = t.s; c = t.c; }}
 struct Read {{
   const T* p; long long stride;
   __device__ __forceinline__ T operator[](const int k) const {{ return __ldg(p + k * stride); }}

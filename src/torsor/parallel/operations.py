@@ -121,7 +121,7 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
         if branched:
             here[0].side = side_load(more.pop(0))
         load, *tip = (Spatial.of(row) for row in more.pop(0))
-        return cf.condense(links, here, w, tip, load, size)
+        return cf.condense_run(links, here, w, tip, load, size)
 
     extra: dict[str, tuple[int, ...]] = {"w": (3,)} if moving else {}
     extra |= {"side": (SIDE,)} if branched else {}
@@ -140,7 +140,7 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
         return [*A.coordinates, *(x for row in qdd for x in row)]
 
     def settle(torques: Any, A: Any, qdd: Any) -> list[Scalar]:
-        first = cf.settle([Spatial.of(t) for t in torques], Spatial.of(A), qdd[:nv])
+        first = cf.first_joint_acceleration([Spatial.of(t) for t in torques], Spatial.of(A), qdd[:nv])
         return [*first, *qdd[nv:]]
 
     make = functools.partial(_with_constants, every)
@@ -188,7 +188,7 @@ def run_determinant(kind: Kind, length: int, size: int) -> RunDeterminant:
 
     def condense(names: Sequence[str], numbers: Any, q: Any, tip: Any) -> list[Scalar]:
         links, here = bodies(kind, names, numbers, {"q": q, "b": [[0.0] * joint.nv] * length})
-        found = cf.condense(links, here, None, [Spatial.of(row) for row in tip], Spatial.zero(), size)
+        found = cf.condense_run(links, here, None, [Spatial.of(row) for row in tip], Spatial.zero(), size)
         return [*found.segment.pack(), cf.log_product(found.pivots)]
 
     make = functools.partial(_with_constants, constants_of(kind, external=False))

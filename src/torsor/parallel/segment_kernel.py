@@ -46,7 +46,7 @@ SCRATCH, RUNTIME, BLOCKS, HEAD, BLOCK, BASE, RECORDS, WORDS = range(8)
 BODIES, NUMBERS, INDEX, NUMBER_BYTES, PART_WORDS = range(5)
 
 
-class Outline(NamedTuple):
+class SegmentOutline(NamedTuple):
     """The data needed to run a kernel."""
 
     name: str  # of its machine code
@@ -58,13 +58,13 @@ class Outline(NamedTuple):
         return json.dumps(self)
 
     @classmethod
-    def from_json(cls, text: str) -> Outline:
+    def from_json(cls, text: str) -> SegmentOutline:
         name, head, block, record = json.loads(text)
         return cls(name, Layout(*head), Layout(*block), record)
 
 
 @dataclass(frozen=True)
-class Kernel:
+class SegmentKernel:
     """The kernel for a head and blocks of these kinds; `first` is the kind of the first body of every segment."""
 
     head: tuple[Kind, ...]
@@ -81,10 +81,10 @@ class Kernel:
     def steps(self) -> Steps:
         return Steps(self.first)
 
-    def outline(self) -> Outline:
+    def outline(self) -> SegmentOutline:
         head, block = self.sweeps
         name = codegen.name_of(f"segments|{self.ir}")
-        return Outline(name, head.layout, block.layout, len(self.steps.places))
+        return SegmentOutline(name, head.layout, block.layout, len(self.steps.places))
 
     @cached_property
     def ir(self) -> str:
@@ -157,7 +157,9 @@ class Steps:
         self.absorb, more = _traced(
             lambda **x: dict(zip(("rest", "pull"), sg.absorb(**x))), segment=SEGMENT, handle=handle, rest=REST
         )
-        self.spread, _ = _traced(lambda **x: dict(a=sg.spread(**x)), segment=SEGMENT, pull=more["pull"], a=SPATIAL)
+        self.spread, _ = _traced(
+            lambda **x: dict(a=sg.tip_acceleration(**x)), segment=SEGMENT, pull=more["pull"], a=SPATIAL
+        )
         record = dict(turn=TURN, w=VECTOR, segment=SEGMENT, handle=handle, rest=REST, pull=more["pull"], a=SPATIAL)
         names = ((name, k) for name, x in record.items() for k, y in enumerate(leaves(x)) if y is None)
         self.places = {name: place for place, name in enumerate(names)}
@@ -168,7 +170,7 @@ class Steps:
         tape = Tape()
         joint = joint_named(kind.joint)
         q, tau = (Vec.of(tape.input((name, k)) for k in range(n)) for name, n in (("q", joint.nq), ("tau", joint.nv)))
-        handle = sg.hold(FramedLink.of(kind, NumberSymbols(tape)), q, tau)
+        handle = sg.first_joint(FramedLink.of(kind, NumberSymbols(tape)), q, tau)
         code = Code.of(tape, {("handle", k): x for k, x in enumerate(leaves(handle))})
         return code, rebuild(handle, (None if isinstance(x, Expr) else x for x in leaves(handle)))
 

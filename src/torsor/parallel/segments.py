@@ -79,9 +79,9 @@ class Segments:
         inputs = (*INPUTS, "external") if external else INPUTS
         head, block = (tuple(frames.kinds[k] for k in np.unique(_kind(frames, part))) for part in self.parts)
         first = frames.kinds[frames.kind[self.parts[1].first]]
-        wanted = kernel.Kernel(head, block, first, inputs, target)
+        wanted = kernel.SegmentKernel(head, block, first, inputs, target)
         known = cache.remembered(repr((wanted, host, cache.SOURCES)), lambda: wanted.outline().to_json())
-        outline = kernel.Outline.from_json(known)
+        outline = kernel.SegmentOutline.from_json(known)
         words, owned = _data(frames, self.parts, outline, inputs)
         loaded = codegen.load(outline.name, lambda: wanted.ir)
         shapes = [*(place_of(name).shape(model) for name in inputs), (model.nv,)]
@@ -132,7 +132,7 @@ def _kind(frames: Framed, part: Part) -> Array:
 # The model as data -----------------------------------------------------------------------------------------------
 
 
-def _data(frames: Framed, parts: tuple[Part, Part], outline: kernel.Outline,
+def _data(frames: Framed, parts: tuple[Part, Part], outline: kernel.SegmentOutline,
           inputs: Sequence[str]) -> tuple[Array, tuple[Any, ...]]:  # fmt: skip
     """The words of `torsor.parallel.segment_kernel`, and what they point to."""
     model, block = frames.model, parts[1]

@@ -60,7 +60,7 @@ class Symplectic(FixedStep):
     def from_beginning(self, t: float, h: float, x: Array) -> Array:
         """A step from t with the Lagrangian at t; returns its velocity, for which x is a first guess."""
         q, hs = self.q, np.full(self.nv, h)
-        x = settle(lambda x: self._begin(q, x, self._pushed(t, h, x), hs), x, t)
+        x = fixed_point(lambda x: self._begin(q, x, self._pushed(t, h, x), hs), x, t)
         self.p = self._leave(q, x, self._pushed(t, h, x), hs)
         self.q[:] = self.motion.coordinates.move(q, h * x)
         return x
@@ -68,7 +68,7 @@ class Symplectic(FixedStep):
     def to_end(self, t: float, h: float, x: Array) -> Array:
         """A step to t with the Lagrangian at t; returns its velocity, for which x is a first guess."""
         q, p, hs = self.q, self.p, np.full(self.nv, h)
-        x = settle(lambda x: self._end(q, x, p, hs), x, t)
+        x = fixed_point(lambda x: self._end(q, x, p, hs), x, t)
         self.q[:] = self.motion.coordinates.move(q, h * x)
         self.p = self._arrive(self.q, x, p, hs)
         self.p = self._pushed(t, h, x)
@@ -128,7 +128,7 @@ class Variational(Symplectic):
         self.finish(self.t + h)
 
 
-def settle(update: Callable[[Array], Array], x: Array, t: float) -> Array:
+def fixed_point(update: Callable[[Array], Array], x: Array, t: float) -> Array:
     """The fixed point x = update(x): where x changes by rounding only, or is close and comes no closer."""
     last = 0.0
     for _ in range(ITERATIONS):
