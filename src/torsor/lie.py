@@ -261,7 +261,7 @@ def inverse(T: Mat) -> Mat:
     return transform(R.T, -(R.T @ p))
 
 
-def _cubic(theta2: Scalar, sinc: Scalar) -> Scalar:
+def _cubic(theta2: Any, sinc: Scalar) -> Any:
     """(t - sin t) / t^3, by its series below t^2 = 1/4, where the formula cancels."""
     small = theta2 < 0.25
     terms = 2

@@ -13,11 +13,23 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-Scalar = Any  # float | ndarray | mpf | SX | Expr
+
+class Scalar(Protocol):
+    """What can be added and multiplied: a float, an array, an mpmath number, a CasADi symbol, a tape's expression."""
+
+    def __add__(self, other: Any, /) -> Any: ...
+    def __radd__(self, other: Any, /) -> Any: ...
+    def __sub__(self, other: Any, /) -> Any: ...
+    def __rsub__(self, other: Any, /) -> Any: ...
+    def __mul__(self, other: Any, /) -> Any: ...
+    def __rmul__(self, other: Any, /) -> Any: ...
+    def __truediv__(self, other: Any, /) -> Any: ...
+    def __rtruediv__(self, other: Any, /) -> Any: ...
+    def __neg__(self) -> Any: ...
 
 
 # Functions of a scalar ---------------------------------------------------------------------------------
@@ -55,7 +67,7 @@ def log(x: Scalar) -> Scalar:
     return _log(x)
 
 
-def maximum(x: Scalar, y: Scalar) -> Scalar:
+def maximum(x: Any, y: Any) -> Any:
     """The larger of two numbers."""
     if isinstance(x, np.ndarray | np.generic) or isinstance(y, np.ndarray | np.generic):
         return np.maximum(x, y)
@@ -67,7 +79,7 @@ def maximum(x: Scalar, y: Scalar) -> Scalar:
     return max(x, y)
 
 
-def down_scale(xs: Sequence[Scalar]) -> Scalar:
+def down_scale(xs: Sequence[Any]) -> Any:
     """A power of two that brings the largest of some numbers into [2, 4), so that squares neither overflow nor vanish.
 
     Scaling by it is exact, so numbers of the usual size give the same bits with and without it.
@@ -83,7 +95,7 @@ def down_scale(xs: Sequence[Scalar]) -> Scalar:
     return largest.down_scale() if hasattr(largest, "down_scale") else 1.0  # mpmath and CasADi do not overflow here
 
 
-def where(condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+def where(condition: Any, yes: Any, no: Any) -> Any:
     """`yes` where the condition holds, else `no`, for plain, array and symbolic conditions."""
     if isinstance(condition, bool | np.bool_):
         return yes if condition else no
@@ -137,10 +149,10 @@ class Vec(tuple):
     def __neg__(self) -> Vec:
         return Vec.of(-x for x in self)
 
-    def __mul__(self, s: Scalar) -> Vec:
+    def __mul__(self, s: Scalar) -> Vec:  # type: ignore[override]
         return Vec.of(x * s for x in self)
 
-    __rmul__ = __mul__
+    __rmul__ = __mul__  # type: ignore[assignment]
 
     def replace(self, k: int, x: Scalar) -> Vec:
         return Vec.of(x if i == k else y for i, y in enumerate(self))
@@ -206,7 +218,7 @@ class Mat(tuple):
     def __neg__(self) -> Mat:
         return Mat.of(-a for a in self)
 
-    def __mul__(self, s: Scalar) -> Mat:
+    def __mul__(self, s: Scalar) -> Mat:  # type: ignore[override]
         return Mat.of(a * s for a in self)
 
 

@@ -48,7 +48,7 @@ class Spatial(NamedTuple):
     def __neg__(self) -> Spatial:
         return Spatial(-self.ang, -self.lin)
 
-    def __mul__(self, s: Scalar) -> Spatial:
+    def __mul__(self, s: Scalar) -> Spatial:  # type: ignore[override]
         return Spatial(self.ang * s, self.lin * s)
 
 

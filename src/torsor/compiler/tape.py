@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from torsor.linalg import down_scale
+from torsor.linalg import Scalar, down_scale
 
 Number = float | int
 
@@ -47,7 +47,8 @@ class Tape:
     def const(self, x: float) -> int:
         return self._node("const", float(x))
 
-    def node_of(self, x: Expr | Number) -> int:
+    def node_of(self, x: Any) -> int:
+        """Of an expression, or of a plain number."""
         return x.i if isinstance(x, Expr) else self.const(x)
 
     def neg(self, a: int) -> int:
@@ -216,7 +217,7 @@ class Code:
     outputs: Mapping[Any, int]
 
     @classmethod
-    def of(cls, tape: Tape, outputs: Mapping[Any, Expr | Number]) -> Code:
+    def of(cls, tape: Tape, outputs: Mapping[Any, Scalar]) -> Code:
         """The part of a tape that the outputs need, renumbered."""
         wanted = {name: tape.node_of(x) for name, x in outputs.items()}
         place: dict[int, int] = {}

@@ -36,7 +36,7 @@ from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, Walk, run
 # Structures of scalars as flat lists ---------------------------------------------------------------------------
 
 
-def leaves(x: Any) -> list[Scalar]:
+def leaves(x: Any) -> list[Any]:
     """All scalars of something handed on or kept; those of a symmetric matrix appear once each."""
     if isinstance(x, Inertia):
         upper = [A[i][j] for A in (x.J, x.M) for i in range(3) for j in range(i, 3)]
@@ -48,7 +48,7 @@ def leaves(x: Any) -> list[Scalar]:
     return [x]
 
 
-def rebuild(like: Any, scalars: Iterator[Scalar]) -> Any:
+def rebuild(like: Any, scalars: Iterator[Any]) -> Any:
     """The inverse of `leaves`: something shaped like `like`, made of other scalars."""
     if isinstance(like, Inertia):
         J, M = ({(i, j): next(scalars) for i in range(3) for j in range(i, 3)} for _ in range(2))
@@ -384,8 +384,9 @@ def _finish(tracer: _Tracer, like: Any) -> Code:
     a = tracer.algorithm
     if isinstance(a.output, Several):
         parts = {name: part.collect(walk) for name, part in a.output.parts.items() if isinstance(part, AtBase)}
-        results = ((name, *index, x) for name, part in parts.items() for index, x in numbered(plain(part)))
-        return Code.of(tape, {("out", *place): x for *place, x in results})
+        return Code.of(
+            tape, {("out", name, *index): x for name, part in parts.items() for index, x in numbered(plain(part))}
+        )
     result = a.output.collect(walk)
     result = a.then(result, walk) if a.then else result
     return Code.of(tape, {("out", *index): x for index, x in numbered(plain(result))})

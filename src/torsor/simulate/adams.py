@@ -126,7 +126,7 @@ def tableau(h: Scalar, tau: list[Scalar]) -> list[list[Scalar]]:
         """scale (f - sum_{j<k} pi_j phi_j)"""
         return [*(-scale * x for x in pi[:k]), *[0.0] * (HIGHEST - k), 0.0 if new else scale, scale if new else 0.0]
 
-    none = [0.0] * (HIGHEST + 2)
+    none: list[Scalar] = [0.0] * (HIGHEST + 2)
     predict = [g[:k] + none[k:] for k in range(HIGHEST + 1)]
     correct = [[a + b for a, b in zip(row, difference(k, mean[k], False))] for k, row in enumerate(predict)]
     estimate = [difference(k, mean[k] - mean[k - 1], False) for k in range(1, HIGHEST + 1)]

@@ -303,7 +303,7 @@ def _looped_mover(model: Model, integrator: str, law: Law, dtype: str) -> Callab
 
     program = compile_program(articulated.forward_dynamics, model, dtype=dtype)
 
-    def accelerate(*columns: Scalars) -> Scalars:
+    def accelerate(*columns: Any) -> Scalars:
         return list(program(*(np.stack(x, axis=-1) for x in columns)).T)
 
     def move(q: Array, v: Array, tau: Array, gain: Array, h: Array, out: Array) -> None:

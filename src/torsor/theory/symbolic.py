@@ -127,7 +127,7 @@ class Fourier:
     def of(name: str) -> Fourier:
         return Fourier({((), (name,)): 1.0})
 
-    def _same(self, terms: dict[tuple[Angles, Monomial], complex]) -> Scalar:
+    def _same(self, terms: dict[tuple[Angles, Monomial], complex]) -> Any:
         """The scalar of these terms; without terms it is a plain zero, which the algorithms drop."""
         left = {key: c for key, c in terms.items() if abs(c) > ROUNDING}
         return Fourier(left) if left else 0.0
@@ -173,7 +173,7 @@ class Fourier:
         return name
 
 
-def _terms(x: Scalar) -> Iterable[tuple[tuple[Angles, Monomial], complex]]:
+def _terms(x: Any) -> Iterable[tuple[tuple[Angles, Monomial], complex]]:
     if isinstance(x, Fourier):
         return x.terms.items()
     return [(((), ()), x)] if x else []
@@ -217,10 +217,11 @@ class _Machine:
         self.base = base_of([_number(x) * g for x in direction.tolist()])
 
     def run(self, algorithm: Algorithm) -> Any:
-        here = scatter(self.model, {"q": [Fourier.of(name) for name in self.q]})
+        q: list[Any] = [Fourier.of(name) for name in self.q]
+        here = scatter(self.model, {"q": q})
         return plain(run(algorithm, self.links, self.model.parent.tolist(), self.base, here))
 
-    def _named(self, name: str, value: float) -> Scalar:
+    def _named(self, name: str, value: float) -> Any:
         """A symbol for a number of the model; zero stays zero."""
         if value == 0.0:
             return 0.0
