@@ -148,12 +148,13 @@ def rollout(model: Model, q: Any, v: Any, *, steps: int, dt: float, tau: Any = N
     dt = validate.number("dt", dt, above=0.0)
     if not isinstance(feedback, LinearFeedback | None):
         raise ArgumentError(f"feedback must be a LinearFeedback, not {validate.shown(feedback)}")
+    task = Task(steps, dt, tau, table, law_of(model, feedback), every, integrator)
     if not isinstance(q, np.ndarray) and hasattr(q, "__dlpack_device__"):
         from torsor.backends import gpu
 
         if gpu.on_device(q):
-            return _on_gpu(model, q, v, steps, dt, tau, table, feedback, every, integrator)
-    return _on_cpu(model, q, v, steps, dt, tau, table, feedback, every, integrator)
+            return _on_gpu(model, q, v, task)
+    return _on_cpu(model, q, v, task)
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,18 @@ class Law:
     gains: Array  # (k, 2): row, column of the entries of K
     values: Array  # (k,), never empty
     constant: Array  # (nv,)
+
+
+class Task(NamedTuple):
+    """What is done to every state: the arguments of `rollout`, checked."""
+
+    steps: int
+    dt: float
+    tau: Any
+    table: Any
+    law: Law
+    every: int
+    integrator: str
 
 
 def law_of(model: Model, feedback: LinearFeedback | None) -> Law:
@@ -229,11 +242,10 @@ def step_inputs(model: Model, law: Law) -> dict[str, tuple[int, ...]]:
 # On the CPU --------------------------------------------------------------------------------------------------
 
 
-def _on_cpu(model: Model, q: ArrayLike, v: ArrayLike, steps: int, dt: float, tau: Any, table: Any,
-            feedback: LinearFeedback | None, every: int, integrator: str) -> Rollout:  # fmt: skip
+def _on_cpu(model: Model, q: ArrayLike, v: ArrayLike, task: Task) -> Rollout:
     from torsor.backends.cpu import pool
 
-    law = law_of(model, feedback)
+    steps, dt, tau, table, law, every, integrator = task
     given = {"q": q, "v": v} | {name: x for name, x in (("tau", tau), ("table", table)) if x is not None}
     arrays = {name: _checked(model, name, x, steps) for name, x in given.items()}
     dtype = np.float32 if all(x.dtype == np.float32 for x in arrays.values()) else np.float64
@@ -332,11 +344,10 @@ def gpu_kernel(model: Model, integrator: str, law: Law, *, dtype: str, trig: str
     return RolloutKernel(Kernel(end, sizes, shape, bits, trig), tuple(codes), dynamics, tabulated)
 
 
-def _on_gpu(model: Model, q: Any, v: Any, steps: int, dt: float, tau: Any, table: Any,
-            feedback: LinearFeedback | None, every: int, integrator: str) -> Rollout:  # fmt: skip
+def _on_gpu(model: Model, q: Any, v: Any, task: Task) -> Rollout:
     from torsor.backends.gpu import run_rollout
 
-    law = law_of(model, feedback)
+    steps, dt, tau, table, law, every, integrator = task
     double = any("float64" in str(x.dtype) for x in (q, v, tau, table) if hasattr(x, "dtype"))
     dtype = "float64" if double else "float32"
     key = "cuda rollout", integrator, law.gains.tobytes(), dtype, table is not None
