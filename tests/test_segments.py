@@ -15,7 +15,7 @@ from torsor.backends.llvm import Target
 from torsor.compiler.frames import Kind, reframe
 from torsor.linalg import Mat, Vec
 from torsor.model.joints import JOINTS
-from torsor.parallel.segment_kernel import Kernel
+from torsor.parallel.segment_kernel import SegmentKernel
 from torsor.parallel.segments import HEAD, LENGTH, Segments, cut
 from torsor.spatial import Inertia, Spatial
 
@@ -242,7 +242,7 @@ def test_few_bodies_are_left_to_the_head():
 )
 def test_code_for_other_machines(host, fetch):
     kinds = (Kind("revolute", "xz"),)
-    kernel = Kernel(kinds, kinds, kinds[0], ("q", "v", "tau"), Target(4, 64, host.fma, host.x86))
+    kernel = SegmentKernel(kinds, kinds, kinds[0], ("q", "v", "tau"), Target(4, 64, host.fma, host.x86))
     text = codegen.assembly(kernel.ir, host)
     assert fetch in text
     assert ("mxcsr" in text) == host.x86  # subnormals are flushed, and the mode restored

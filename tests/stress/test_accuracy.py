@@ -32,8 +32,9 @@ from torsor.parallel.segments import Segments, serving
 
 # What is added to the sweeps' own error before the factor: one machine's sweeps may be exact by luck.
 FEW = 4 * EPS
-# Functions that invert nothing: a norm-wise error of some tens of rounding units, summed along at most 30 bodies.
-DIRECT = 200 * EPS
+# Functions that invert nothing: a norm-wise error of some tens of rounding units, summed along at most 30 bodies; some
+# hundreds where axes are parallel and velocity terms cancel (300 seen).
+DIRECT = 500 * EPS
 # Named methods: what they may lose without raising.
 NAMED = 2 * AGREEMENT["d"]
 STATES = 3

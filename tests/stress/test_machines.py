@@ -75,13 +75,16 @@ def size_of(function, model, states):
     q, *others = states
     reach = float(np.abs(model.p).sum() + np.abs(model.com).sum()) + np.abs(q).max()
     speed = max((float(np.abs(x).max()) for x in others), default=0.0)
-    inertia, weight = float(np.abs(ts.mass_matrix(model, q)).max()), float(model.mass.sum()) * 9.81 * max(1.0, reach)
+    M = np.abs(ts.mass_matrix(model, q))
+    inertia, weight = float(M.max()), float(model.mass.sum()) * 9.81 * max(1.0, reach)
+    lightest = float(np.sqrt(np.einsum("...ii->...i", M).min()))
     return {
         ts.coriolis_matrix: inertia * speed, ts.bias_forces: inertia * speed**2 + weight, ts.gravity_forces: weight,
         ts.inverse_dynamics: inertia * speed * (1 + speed) + weight, ts.potential_energy: weight,
         ts.jacobian_dot: (1 + reach) * speed, ts.log_det_gradient: 1.0, ts.log_det_mass_matrix: 1.0,
         ts.momentum: inertia * speed, ts.center_of_mass: reach,
-        ts.constraint_forces: inertia * speed**2 + weight, ts.body_twists: (1 + reach) * speed,
+        ts.forward_dynamics: (inertia * speed * (1 + speed) + weight) / lightest,
+        ts.constraint_forces: inertia * speed * (1 + speed) + weight, ts.body_twists: (1 + reach) * speed,
     }.get(function, 0.0)  # fmt: skip
 
 
