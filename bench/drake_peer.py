@@ -1,4 +1,4 @@
-"""Drake (PyPI `drake`), built from the same numbers as a model.  It takes one state a call."""
+"""Drake (PyPI `drake`), built from the same numbers as a model.  It takes one state per call."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ AVX2 = 4  # doubles
 
 
 def measure(rounds: int) -> Report:
-    report = Report("forward_dynamics", f"Forward dynamics, {BATCH} states a call, one core")
+    report = Report("forward_dynamics", f"Forward dynamics, {BATCH} states per call, one core")
     for name, machine in MACHINES.items():
         model = machine()
         sets = states(model)
@@ -21,7 +21,7 @@ def measure(rounds: int) -> Report:
             torsor_program(label, model, ts.forward_dynamics, sets, threads=1, **options)
             for label, options in _programs(name)
         ]
-        report.rows += race(name, contenders, unit="a state", per=BATCH, rounds=rounds)
+        report.rows += race(name, contenders, unit="per state", per=BATCH, rounds=rounds)
     return report
 
 

@@ -1,4 +1,4 @@
-"""One state a call: what a controller or a Python loop pays."""
+"""One state per call: what a controller or a Python loop pays."""
 
 import numpy as np
 import pinocchio as pin
@@ -11,7 +11,7 @@ SETS = 64
 
 
 def measure(rounds: int) -> Report:
-    report = Report("latency", "Forward dynamics, one state a call")
+    report = Report("latency", "Forward dynamics, one state per call")
     for name, machine in MACHINES.items():
         model = machine()
         sets = states(model, batch=None, sets=SETS)
@@ -22,7 +22,7 @@ def measure(rounds: int) -> Report:
             Contender("torsor Program", ts.compile(model, ts.forward_dynamics), sets, target=1 / 0.5),
             Contender("ts.forward_dynamics", ts.forward_dynamics, [(model, *s) for s in sets], target=1 / 0.8),
         ]
-        report.rows += race(name, contenders, unit="a call", rounds=rounds)
+        report.rows += race(name, contenders, unit="per call", rounds=rounds)
     return report
 
 

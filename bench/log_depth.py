@@ -30,7 +30,9 @@ def measure(rounds: int) -> Report:
     for name, make in CHAINS.items():
         progress(f"{name}: {LONG} links")
         model = make(LONG)
-        rows = race(f"{name}, n = {LONG}", _contenders(model, _states(model)), unit="a joint", per=LONG, rounds=rounds)
+        rows = race(
+            f"{name}, n = {LONG}", _contenders(model, _states(model)), unit="per joint", per=LONG, rounds=rounds
+        )
         report.rows += rows
         sweeps, one, two = (row.min for row in rows)
         report.claims += [

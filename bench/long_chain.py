@@ -26,7 +26,7 @@ def measure(rounds: int) -> Report:
     report = Report("long_chain", "Forward dynamics of one chain of n revolute joints, one core")
     cost = {}
     for n in SIZES:
-        rows = race(f"n = {n}", _contenders(n), unit="a joint", per=n, rounds=rounds)
+        rows = race(f"n = {n}", _contenders(n), unit="per joint", per=n, rounds=rounds)
         report.rows += rows
         times = {row.contender: row.min for row in rows}
         cost[n] = times[SWEEPS]

@@ -10,10 +10,10 @@ import torsor as ts
 
 
 def measure(rounds: int) -> Report:
-    report = Report("other_functions", f"Inverse dynamics, M and M^-1, {BATCH} states a call, one core")
+    report = Report("other_functions", f"Inverse dynamics, M and M^-1, {BATCH} states per call, one core")
     for name, machine in MACHINES.items():
         for question, contenders in _races(machine()):
-            report.rows += race(f"{name}: {question}", contenders, unit="a state", per=BATCH, rounds=rounds)
+            report.rows += race(f"{name}: {question}", contenders, unit="per state", per=BATCH, rounds=rounds)
     return report
 
 

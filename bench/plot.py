@@ -94,7 +94,7 @@ def times(record: dict) -> plt.Figure:
             lengths = [int(row["case"].split("=")[1]) for row in mine]
             panel.loglog(lengths, [row["min"] * 1e3 for row in mine], "o-", color=colour, label=name if mine else None)
         panel.axvline(400, color=PEER, linewidth=0.8, linestyle=":")  # where the papers' figures end
-        panel.set(title=family, xlabel="n", ylabel="ms a solve")
+        panel.set(title=family, xlabel="n", ylabel="ms per solve")
         panel.grid(which="both", alpha=0.2)
         panel.legend(fontsize=8)
     figure.suptitle(f"{record['title']}\n{caption(record)}", fontsize=9)

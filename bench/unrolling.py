@@ -10,7 +10,7 @@ FUNCTIONS = (ts.forward_dynamics, ts.inverse_dynamics, ts.mass_matrix, ts.invers
 
 
 def measure(rounds: int) -> Report:
-    report = Report("unrolling", f"Unrolled against looped kernels, {BATCH} states a call, one core")
+    report = Report("unrolling", f"Unrolled against looped kernels, {BATCH} states per call, one core")
     for function in FUNCTIONS:
         for name, model in MODELS.items():
             sets = states(model)
@@ -20,5 +20,5 @@ def measure(rounds: int) -> Report:
                 torsor_program(kind, model, function, sets, threads=1, specialised=specialised)
                 for kind, specialised in (("looped", False), ("unrolled", True))
             ]
-            report.rows += race(f"{function.__name__}, {name}", contenders, unit="a state", per=BATCH, rounds=rounds)
+            report.rows += race(f"{function.__name__}, {name}", contenders, unit="per state", per=BATCH, rounds=rounds)
     return report
