@@ -120,6 +120,7 @@ def test_coordinates_and_velocities_have_names_and_units(joint):
         assert all((name == "") == (count == 1) for name, _ in some)
     assert all(unit in FORCE_UNITS for _, unit in joint.velocities)
     assert joint.flat == (joint.coordinates == joint.velocities)
+    assert joint.limited == (tuple(range(joint.nv)) if joint.flat else (-1,) * joint.nv)
 
 
 # Rates of coordinates ------------------------------------------------------------------------------------

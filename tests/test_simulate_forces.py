@@ -159,8 +159,18 @@ def test_limits_hold_a_falling_pendulum():
     run = simulate(pendulum, [0.0], duration=4.0, forces=Limits(pendulum, -1.0, 1.0), rtol=1e-7)
     assert run.q.min() > -1.05
     assert run.q[-1, 0] == pytest.approx(-1.0, abs=0.01)
-    with pytest.raises(ArgumentError, match="quaternion"):
+    with pytest.raises(ArgumentError, match=r"infinite for joint"):
         Limits(zoo.humanoid(), -1.0, 1.0)
+
+
+def test_limits_act_beside_a_floating_base():
+    model = zoo.humanoid()
+    bounds = np.full(model.nv, np.inf)
+    bounds[6:] = 0.5  # the first six freedoms are those of the base
+    q, v = model.neutral(), np.zeros(model.nv)
+    q[7:] = 0.6
+    push = Limits(model, -bounds, bounds, stiffness=10.0, damping=0.0)(0.0, q, v)
+    np.testing.assert_allclose(push, np.where(np.arange(model.nv) < 6, 0.0, -1.0), atol=1e-12)
 
 
 def test_external_wrenches_are_those_of_forward_dynamics():

@@ -15,7 +15,7 @@ OPTIONS = ("--std=c++17", "-fmad=false", "-prec-div=true", "-prec-sqrt=true")
 
 
 def prelude(bits: int, trig: str) -> str:
-    """Numbers, their functions, and arrays."""
+    """Numbers, their functions, and arrays: one long text, to be read as the CUDA C that it is."""
     w = Writer(bits)
     number = {64: "double", 32: "float"}[bits]
     suffix = "" if bits == 64 else "f"

@@ -85,7 +85,11 @@ def _entry(T: Target, inputs: int, flush: bool, stream: bool) -> str:
     """The gufunc's inner loop: whole blocks, then a last block moved back to end with the batch.
 
     The states that the last block computes again give the same bits, unless the output is written over an input.  In
-    that case the remaining states are computed one by one.
+    that case, and in batches smaller than a block, the states are computed one by one.  data[0] is the number of bytes
+    of scratch memory per lane: it is taken from the stack if it is small, else by `take_room`.  The word before the
+    scratch memory is the number of states.  data[1] is the address of the `runtime` words (`compiler/abi.py`).
+
+    The function is long because it is one text, to be read from top to bottom as the code that runs.
     """
     save = restore = ""
     if T.x86:

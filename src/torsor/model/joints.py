@@ -101,6 +101,11 @@ class Joint:
         """For each coordinate, the velocity whose tolerance bounds its error."""
         return tuple(range(self.nq))
 
+    @property
+    def limited(self) -> tuple[int, ...]:
+        """For each velocity, the coordinate that limits of it are limits of; -1 where there is none."""
+        return tuple(range(self.nv)) if self.flat else (-1,) * self.nv
+
     # ---- the Lie group of the joint: moving along the velocity y for unit time ----
 
     def retract(self, q: Vec, y: Vec) -> Vec:

@@ -6,7 +6,7 @@ Any function of that form is a force. Parameters are numbers, one for all degree
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -165,8 +165,8 @@ class Spring:
 class Limits:
     """Joint limits as stops: a spring and a damper that act while a joint is outside [lower, upper].
 
-    For joints whose coordinates are their degrees of freedom; set infinite bounds for the others. The damper
-    never pulls a joint back against its stop.
+    A freedom can be limited if a coordinate of its joint is its integral (`Joint.limited`). Those of spherical and free
+    joints cannot; they need infinite bounds. The damper never pulls a joint back against its stop.
     """
 
     model: Model
@@ -174,19 +174,31 @@ class Limits:
     upper: Parameter
     stiffness: Parameter = 1e4
     damping: Parameter = 1e2
+    _coordinate: Any = field(init=False, repr=False, compare=False)  # the coordinate that each freedom is limited by
 
     def __post_init__(self) -> None:
         _check(self, "stiffness", "damping")
-        if self.model.nq != self.model.nv:
-            raise ArgumentError(f"joint limits need joints without quaternions; {self.model!r} has some")
-        lower, upper = (parameter(key, getattr(self, key), self.model.nv, finite=False) for key in ("lower", "upper"))
+        nv = self.model.nv
+        bounds = (parameter(key, getattr(self, key), nv, finite=False) for key in ("lower", "upper"))
+        lower, upper = (np.broadcast_to(x, (nv,)) for x in bounds)
         if (lower > upper).any():
             raise ArgumentError("lower must not exceed upper")
-        object.__setattr__(self, "lower", lower)
-        object.__setattr__(self, "upper", upper)
+        coordinate = np.zeros(nv, dtype=np.int64)
+        for joint, q_columns, v_columns in self.model.joint_groups:
+            limited = np.array(joint.limited)
+            coordinate[v_columns] = np.where(limited >= 0, q_columns[:, limited], -1)
+        for k in np.flatnonzero((coordinate < 0) & (np.isfinite(lower) | np.isfinite(upper)))[:1]:
+            body = int(np.searchsorted(self.model.v_start, k, side="right")) - 1
+            raise ArgumentError(
+                f"lower and upper must be infinite for joint {self.model.names[body]!r}: no coordinate of it is the "
+                "integral of its velocity, and limits of one mean nothing"
+            )
+        for key, value in (("lower", lower), ("upper", upper), ("_coordinate", coordinate)):
+            object.__setattr__(self, key, value)
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
-        below, above = np.maximum(self.lower - q, 0), np.maximum(q - self.upper, 0)
+        x = q[self._coordinate]
+        below, above = np.maximum(self.lower - x, 0), np.maximum(x - self.upper, 0)
         push_up = np.where(below > 0, np.maximum(self.stiffness * below - self.damping * v, 0), 0)
         push_down = np.where(above > 0, np.maximum(self.stiffness * above + self.damping * v, 0), 0)
         return push_up - push_down
