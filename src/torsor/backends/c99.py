@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.backends.c_language import Memory, Writer, array, element, horner, turn_statements
+from torsor.backends.c_language import SCRATCH, Memory, Writer, array, element, horner, turn_statements
 from torsor.backends.elementary import EXPONENT, LN2, LOG, TRIG_LIMIT
 from torsor.compiler.abi import loop_data, tree_data
 from torsor.compiler.frames import framed
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 MARK = "Written by torsor"  # in the first lines of every file: files without it are never replaced
 MOST_ROWS = 100  # most bodies in the table of the header
 NUMBER = {64: "double", 32: "float"}
-SCRATCH = ("work", "hands", "packed")
 KEYWORDS = frozenset((
     "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
     "for", "goto", "if", "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof",

@@ -20,6 +20,8 @@ from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode
 from torsor.outputs import BODIES, place_of
 
+# the scratch memory of loops: what bodies keep, what they hand on, the places of a matrix
+SCRATCH = ("work", "hands", "packed")
 OPERATIONS = {
     "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "neg": "-{}",
     "inv": "INV({})", "sqrt": "SQRT({})", "log": "LOG({})",

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from torsor.backends.c_language import Memory, Writer, array, element
+from torsor.backends.c_language import SCRATCH, Memory, Writer, array, element
 from torsor.backends.cuda_prelude import prelude
 from torsor.compiler.loops import Loops
 from torsor.compiler.request import Request
@@ -27,7 +27,6 @@ REGISTERS = 65536  # per multiprocessor
 # the model data that a loop kernel reads (`torsor.compiler.abi`), and its scratch memory
 TREE_WORDS = ("n", "nv", "flags", "start", "second", "products")
 TREE_TABLES = ("index", "columns", "entries", "product")
-SCRATCH = ("work", "hands", "packed")
 
 
 @dataclass(frozen=True)

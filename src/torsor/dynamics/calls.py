@@ -21,7 +21,7 @@ from torsor.compiler.store import store
 from torsor.dynamics.accuracy import LEVELS, agree
 from torsor.dynamics.methods import automatic
 from torsor.errors import ArgumentError, SingularError
-from torsor.model.model import Model
+from torsor.model.model import Model, require_model
 from torsor.model.names import Frame
 from torsor.outputs import place_of
 from torsor.sweeps import Algorithm
@@ -59,7 +59,7 @@ def call_with(algorithm: Algorithm, model: Model, *args: ArrayLike, **options: A
 def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple[ArrayLike, ...],
                frame: Frame | None = None, **options: ArrayLike | None) -> Array:  # fmt: skip
     """Check every argument, find or make the program, and explain a result that is not finite."""
-    check_model(model)
+    require_model(model)
     algorithm = what if isinstance(what, Algorithm) else automatic_algorithm(model, what)
     given = {name: x for name, x in options.items() if x is not None}
     names = (*algorithm.inputs, *given)
@@ -131,21 +131,16 @@ SINGULAR_PIVOT = 1e-12
 
 def automatic_algorithm(model: Model, function: Callable[..., Array]) -> Algorithm:
     """The algorithm of method="auto", decided once per model."""
-    check_model(model)
+    require_model(model)
     return store(model).once(("auto", function), lambda: automatic(model, function))
 
 
 def on_frame(algorithm: Algorithm, model: Model, body: int | str, *args: ArrayLike) -> Array:
     """Run an algorithm that concerns one body, or a frame on it."""
-    check_model(model)
+    require_model(model)
     if body is None:
         raise ArgumentError("body None is the base, which never moves: give a body or frame by number or name")
     return call_carefully(algorithm, model, args, model.frame(body))
-
-
-def check_model(model: Any) -> None:
-    if not isinstance(model, Model):
-        raise ArgumentError(f"model must be a torsor.Model, not {model!r}")
 
 
 def batch_axes(model: Model, arrays: dict[str, Array]) -> tuple[int, ...]:

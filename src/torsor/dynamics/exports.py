@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from torsor import validate
 from torsor.backends import c99
 from torsor.backends.cpu import Program
-from torsor.dynamics.calls import check_model
 from torsor.dynamics.functions import ALGORITHMS, compile
 from torsor.errors import ArgumentError
 from torsor.files import write_whole
-from torsor.model.model import Model
+from torsor.model.model import Model, require_model
 from torsor.outputs import COORDINATES, place_of
 
 STATES = 5  # test vectors
@@ -51,7 +50,7 @@ def export(model: Model, function: Callable[..., Any], folder: str | Path, *, dt
 def c_files(model: Model, function: Callable[..., Any], *, dtype: str, external: bool, body: int | str | None,
             method: str, specialised: bool | None, name: str | None) -> dict[str, str]:  # fmt: skip
     """The text of each file."""
-    check_model(model)
+    require_model(model)
     if not any(function is known for known in ALGORITHMS):
         known = ", ".join(f.__name__ for f in ALGORITHMS)
         raise ArgumentError(f"{validate.shown(function)} cannot be exported; these can: {known}")

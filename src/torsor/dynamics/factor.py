@@ -16,8 +16,8 @@ from torsor.algorithms import square_factor
 from torsor.dynamics.calls import call
 from torsor.dynamics.functions import log_det_mass_matrix
 from torsor.errors import ArgumentError
-from torsor.model.model import Model
-from torsor.validate import array, batch, generator, number, shown
+from torsor.model.model import Model, require_model
+from torsor.validate import array, batch, generator, number
 
 Array = NDArray[Any]
 
@@ -62,8 +62,7 @@ class MassFactor:
 
 def mass_factor(model: Model, q: ArrayLike) -> MassFactor:
     """The square factor W of M(q) = W W^T: see `MassFactor`."""
-    if not isinstance(model, Model):
-        raise ArgumentError(f"model must be a torsor.Model, not {shown(model)}")
+    require_model(model)
     return MassFactor(model, array("q", q))
 
 

@@ -37,7 +37,6 @@ from torsor.dynamics.calls import (
     batch_axes,
     call,
     call_with,
-    check_model,
     checked,
     core_shape,
     on_frame,
@@ -46,7 +45,7 @@ from torsor.dynamics.calls import (
 from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, SEGMENTS_FROM
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.conditioning import pivot_ratio
-from torsor.model.model import Model
+from torsor.model.model import Model, require_model
 from torsor.model.regular import require_regular
 from torsor.outputs import Path
 from torsor.sweeps import Algorithm
@@ -297,7 +296,7 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
 
     A program does not check its numbers: NaN in one state gives NaN in that state.
     """
-    check_model(model)
+    require_model(model)
     validate.chosen("target", target, ("cpu", "cuda"))
     dtype = dtype.name if isinstance(dtype, np.dtype) else getattr(dtype, "__name__", dtype)
     validate.chosen("dtype", dtype, ("float64", "float32"))
@@ -354,7 +353,9 @@ def _in_segments(model: Model, *state: ArrayLike) -> bool:
         return False
     from torsor.parallel.segments import serving
 
-    return store(model).once(("segments", forward_dynamics, INPUTS), lambda: serving(model)) is not None
+    made = store(model)
+    segments = made.once(("segments of auto",), lambda: serving(model))
+    return segments is not None and made.once(("segments", forward_dynamics, INPUTS), lambda: segments) is not None
 
 
 def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
@@ -374,15 +375,14 @@ def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
 
 def _by_parts(method: str, function: Callable[..., Array], model: Model, **given: ArrayLike | None) -> Array:
     """One state after the other in float64, by methods that work on segments or levels of a chain at once."""
-    check_model(model)
+    require_model(model)
     arrays = {name: checked(model, name, x) for name, x in given.items() if x is not None}
     batch = batch_axes(model, arrays)
     dtype = np.result_type(*arrays.values())
     if dtype.char not in "df":
         raise ArgumentError(f'method "{method}" computes in float64, not {dtype}; use method "articulated"')
     key = method, function, tuple(arrays)
-    by_parts = store(model).found(key) or _parts(method, function, model, "external" in arrays)
-    store(model).once(key, lambda: by_parts)
+    by_parts = store(model).once(key, lambda: _parts(method, function, model, "external" in arrays))
     states = {name: np.broadcast_to(x, batch + core_shape(model, name)) for name, x in arrays.items()}
     with np.errstate(invalid="ignore"):
         result = by_parts(states)

@@ -16,7 +16,7 @@ from torsor.algorithms import articulated, newton_euler, ploen_park, ploen_park_
 from torsor.errors import ArgumentError
 from torsor.model.conditioning import EVEN, pivot_ratio
 from torsor.model.joints import joint_code
-from torsor.model.model import Model
+from torsor.model.model import Model, require_model
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ def method_for(model: Model, function: Callable[..., Any]) -> Choice:
 
     ts.method_for(model, ts.forward_dynamics).why
     """
-    if not isinstance(model, Model):
-        raise ArgumentError(f"model must be a torsor.Model, not {model!r}")
+    require_model(model)
     return _choice(model, function, _methods(function))
 
 

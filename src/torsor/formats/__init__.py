@@ -16,7 +16,8 @@ from torsor.errors import ArgumentError, ModelError
 from torsor.files import read_whole, write_whole
 from torsor.formats import binary, toml
 from torsor.model import Model
-from torsor.validate import file_path, shown
+from torsor.model.model import require_model
+from torsor.validate import file_path
 
 
 class Format(Protocol):
@@ -40,8 +41,7 @@ def load(path: str | Path) -> Model:
 
 def save(model: Model, path: str | Path) -> None:
     """Write a model to a file from which `load` makes an equal one."""
-    if not isinstance(model, Model):
-        raise ArgumentError(f"model must be a torsor.Model, not {shown(model)}")
+    require_model(model)
     write_whole(path, _format(path).encode(model))
 
 

@@ -335,6 +335,12 @@ class Model:
         return f"Model({self.name!r}, {bodies}: {joints}; nq={self.nq}, nv={self.nv})"
 
 
+def require_model(model: Any) -> None:
+    """Raise unless this is a `Model`."""
+    if not isinstance(model, Model):
+        raise ArgumentError(f"model must be a torsor.Model, not {shown(model)}")
+
+
 def _frozen(x: ArrayLike, dtype: Any = np.float64, what: str = "an array of a Model") -> Array:
     """A read-only contiguous copy. Even a read-only array is copied: an earlier view of it may still be writable."""
     if dtype is np.float64:

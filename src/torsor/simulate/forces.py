@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics
 from torsor.errors import ArgumentError
-from torsor.model.model import Model
+from torsor.model.model import Model, require_model
 from torsor.simulate.references import Reference
-from torsor.validate import chosen, function, number, parameter, real_array, shown
+from torsor.validate import chosen, function, number, parameter, real_array
 
 Array = NDArray[Any]
 Force = Callable[[float, Array, Array], Array]
@@ -250,8 +250,7 @@ def _check(force: Any, *parameters: str) -> None:
 
 
 def _model(model: Any) -> Model:
-    if not isinstance(model, Model):
-        raise ArgumentError(f"model must be a torsor.Model, not {shown(model)}")
+    require_model(model)
     return model
 
 

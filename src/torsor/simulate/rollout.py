@@ -19,11 +19,10 @@ from torsor.algorithms import articulated
 from torsor.compiler.request import NEVER, QUICK, Request
 from torsor.compiler.store import store
 from torsor.compiler.tape import Code, Tape
-from torsor.dynamics.calls import check_model
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar, Vec
 from torsor.model.joints import JOINTS
-from torsor.model.model import Model
+from torsor.model.model import Model, require_model
 from torsor.reference import base_of, scatter
 from torsor.sweeps import run
 
@@ -140,7 +139,7 @@ def rollout(model: Model, q: Any, v: Any, *, steps: int, dt: float, tau: Any = N
     NumPy arrays run on the CPU's lanes and threads; CuPy, PyTorch and JAX arrays run on their GPU, where a trajectory
     never leaves its thread.  A trajectory that diverges ends in inf or nan and does not affect the others.
     """
-    check_model(model)
+    require_model(model)
     validate.chosen("integrator", integrator, INTEGRATORS)
     steps, every = validate.integer("steps", steps, least=1), validate.integer("every", every, least=1)
     if every > steps:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor.errors import ArgumentError, ModelError
 from torsor.formats import toml
-from torsor.model.model import Model
+from torsor.model.model import Model, require_model
 from torsor.simulate.forces import Force
 from torsor.simulate.integrators import method_named
 from torsor.simulate.motion import Motion
@@ -66,8 +66,7 @@ class Simulation:
         t0: float = 0.0, gravity: bool = True, armature: ArrayLike = 0.0, record: str | Path | None = None,
         chunk: int = CHUNK, about: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        if not isinstance(model, Model):
-            raise ArgumentError(f"model must be a torsor.Model, not {shown(model)}")
+        require_model(model)
         self.model = model if flag("gravity", gravity) else replace(model, gravity=np.zeros(3))
         self.forces = _force_list(forces)
         self.dt = None if dt is None else number("dt", dt, above=0)
@@ -293,8 +292,8 @@ class Simulation:
         """
         found = read(path)
         recorded = toml.read(found.header["model"], str(path))
-        if model is not None and not isinstance(model, Model):
-            raise ArgumentError(f"model must be a torsor.Model, not {shown(model)}")
+        if model is not None:
+            require_model(model)
         if model is not None and model.key != found.header["model_key"]:
             raise ModelError(
                 f"{path} was recorded with {recorded!r}, not with the given {model!r}: they differ in structure, "

@@ -16,7 +16,7 @@ from torsor import dynamics
 from torsor.errors import ArgumentError
 from torsor.files import write_whole
 from torsor.formats import toml
-from torsor.model.model import Model
+from torsor.model.model import Model, require_model
 from torsor.simulate import recording
 from torsor.simulate.coordinates import Coordinates, names_of
 from torsor.simulate.hermite import interpolate
@@ -42,8 +42,7 @@ class Trajectory:
     about: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, Model):
-            raise ArgumentError(f"model must be a torsor.Model, not {shown(self.model)}")
+        require_model(self.model)
         if not isinstance(self.about, dict):
             raise ArgumentError(f"about must be a dictionary, not {shown(self.about)}")
         rows, nq, nv = len(np.atleast_1d(array("t", self.t))), self.model.nq, self.model.nv
