@@ -30,6 +30,7 @@ from torsor.dynamics import ALGORITHMS
 from torsor.errors import ArgumentError, TorsorError
 from torsor.formats import load
 from torsor.model import Model
+from torsor.model.freedoms import unusual
 from torsor.model.joints import JOINTS
 from torsor.simulate import (
     METHODS,
@@ -330,6 +331,8 @@ def _tree(model: Model) -> Tree:
     branches = {-1: root}
     for i in range(min(model.n, MOST_BRANCHES)):
         words = f"{escape(model.names[i])}  [cyan]{JOINTS[model.joint[i]].name}[/]  {model.mass[i]:g} kg"
+        told = (f"{key} {' '.join(f'{x:.4g}' for x in values)}" for key, values in unusual(model, i).items())
+        words += f"  [dim]{', '.join(told)}[/]"
         branches[i] = branches[int(model.parent[i])].add(words)
     if model.n > MOST_BRANCHES:
         root.add(f"[dim]... and {model.n - MOST_BRANCHES} more[/]")

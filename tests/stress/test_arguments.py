@@ -11,6 +11,7 @@ from torsor import Model, Simulation, Trajectory, zoo
 from torsor.errors import TorsorError
 from torsor.model.builder import assemble
 from torsor.model.dh import dh_fields
+from torsor.model.freedoms import USUAL
 from torsor.simulate import (
     PD,
     ComputedTorque,
@@ -123,7 +124,8 @@ def run(method, **fixed):
 
 # what is called, with arguments that are sound; each of them is made hostile in turn
 CALLS = {
-    "Model.chain": (Model.chain, BALL | words(*inspect.signature(assemble).parameters) | BALL, "parent"),
+    "Model.chain": (Model.chain, BALL | words(*inspect.signature(assemble).parameters, *USUAL) | BALL,
+                    "parent freedoms"),
     "Model.tree": (Model.tree, {"parent": [-1, 0], "joint": "revolute", "names": ["a", "b"]} | BALL, ""),
     "Model.from_dh": (Model.from_dh, words(*inspect.signature(dh_fields).parameters) | BALL, "words"),
     "Model": (lambda **options: replace(CHAIN, **options), words(*(field.name for field in fields(Model))), ""),

@@ -2,10 +2,11 @@
 
     file     = MAGIC, length of the words (8 bytes), words, columns, blake2b of all before (16 bytes)
     words    = JSON {"name", "allow_degenerate", "names", "frames", "rows"}, UTF-8
-    columns  = parent, joint, axis, pitch, R, p, mass, com, inertia, gravity, then body, R, p of the frames;
-               little-endian, row by row
+    columns  = parent, joint, axis, pitch, R, p, mass, com, inertia, gravity, then body, R, p of the frames, then what
+               is known of the freedoms, damping and so on; little-endian, row by row
 
 "rows" gives the number of rows of each column: the number of bodies, or 1 where all bodies have the same row.
+What is known of the freedoms has one row per freedom, 1, or none for the usual values.
 `parent` always has all its rows, so a file of s bytes never describes more than s/8 bodies. "names" is null for link1,
 link2, ...; "frames" are the names of the frames.
 """
@@ -22,12 +23,13 @@ from numpy.typing import NDArray
 from torsor.errors import ModelError, TorsorError
 from torsor.model import Frame, Model
 from torsor.model.check import SHAPES
+from torsor.model.freedoms import USUAL, unusual
 from torsor.model.names import NumberedNames
 from torsor.validate import brief, shown
 
 Array = NDArray[Any]
 
-MAGIC = b"torsor model 1\n"
+MAGIC = b"torsor model 2\n"
 LENGTH, DIGEST = 8, 16  # bytes
 WORDS = {"name": str, "allow_degenerate": bool, "names": list | None, "frames": list, "rows": list}
 # The type and the row of each column.
@@ -36,17 +38,19 @@ BODIES: dict[str, tuple[str, tuple[int, ...]]] = {
 }  # fmt: skip
 GRAVITY = {"gravity": ("<f8", (3,))}
 FRAMES: dict[str, tuple[str, tuple[int, ...]]] = {"body": ("<i8", ()), "R": ("<f8", (3, 3)), "p": ("<f8", (3,))}
-COLUMNS = [*BODIES.values(), *GRAVITY.values(), *FRAMES.values()]
+FREEDOMS: dict[str, tuple[str, tuple[int, ...]]] = dict.fromkeys(USUAL, ("<f8", ()))
+COLUMNS = [*BODIES.values(), *GRAVITY.values(), *FRAMES.values(), *FREEDOMS.values()]
 
 
 def encode(model: Model) -> bytes:
     """The content of the file of a model."""
-    frames = list(model.frames.values())
+    frames, known = list(model.frames.values()), unusual(model)
     columns: list[Any] = [
         model.parent,
         *(compact(getattr(model, key)) for key in BODIES if key != "parent"),
         model.gravity[None],
         *([getattr(frame, key) for frame in frames] for key in FRAMES),
+        *(compact(known[key]) if key in known else [] for key in FREEDOMS),
     ]
     words = {
         "name": model.name,
@@ -88,12 +92,13 @@ def _model(content: memoryview) -> Model:
     bodies = dict(zip(BODIES, columns))
     n = len(bodies["parent"])
     fields = {key: np.broadcast_to(x, (n, *x.shape[1:])) for key, x in bodies.items()}
-    gravity, hosts, R, p = columns[len(BODIES) :]
+    gravity, hosts, R, p, *known = columns[len(BODIES) :]
+    freedoms = {key: x for key, x in zip(FREEDOMS, known) if len(x)}
     placements = zip(hosts.tolist(), R, p)
     frames = {name: Frame(*placement) for name, placement in zip(words["frames"], placements)}
     names = NumberedNames(n) if words["names"] is None else words["names"]
     return Model(
-        **fields, gravity=gravity[0], names=names, frames=frames, name=words["name"],
+        **fields, **freedoms, gravity=gravity[0], names=names, frames=frames, name=words["name"],
         allow_degenerate=words["allow_degenerate"],
     )  # fmt: skip
 
@@ -114,7 +119,7 @@ def _words(text: bytes) -> dict[str, Any]:
         raise ModelError("the frames must have different names")
     if len(rows) != len(COLUMNS) or not all(type(count) is int and count >= 0 for count in rows):
         raise ModelError("rows must be a number for every column")
-    bodies, hosts = rows[: len(BODIES)], rows[len(BODIES) + 1 :]
+    bodies, hosts = rows[: len(BODIES)], rows[len(BODIES) + 1 : -len(FREEDOMS)]
     if not all(count in (1, bodies[0]) for count in bodies) or rows[len(BODIES)] != 1 or set(hosts) != {len(frames)}:
         raise ModelError("the columns have different numbers of rows")
     if words["names"] is not None and len(words["names"]) != bodies[0]:

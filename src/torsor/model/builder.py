@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.errors import ArgumentError, ModelError
 from torsor.model.check import SHAPES, body_label, check_bodies, check_names, check_parents
+from torsor.model.freedoms import Freedoms, columns, one_body, reordered
 from torsor.model.joints import JOINTS, joint_code
 from torsor.model.names import Frame, NumberedNames, word_list
 from torsor.validate import array, check_memory, integer, integer_array, real_array, shown
@@ -31,7 +32,7 @@ FIXED = 255  # the code of a joint that does not move; never in a Model, where s
 UNIT_NORM = 4 * np.finfo(np.float64).eps
 
 
-class Links(TypedDict, total=False):
+class Links(Freedoms, total=False):
     """The keyword arguments of `Model.chain` and `Model.tree`; see `Model.tree`."""
 
     n: int | None
@@ -64,6 +65,7 @@ def assemble(
     names: Sequence[str] | None = None,
     name: str = "model",
     allow_degenerate: bool = False,
+    **freedoms: Unpack[Freedoms],
 ) -> dict[str, Any]:
     """The fields of the Model that these arguments describe; parent=None is a chain."""
     given = {"axis": axis, "pitch": pitch, "R": R, "p": p, "mass": mass, "com": com, "inertia": inertia}
@@ -78,12 +80,14 @@ def assemble(
 
     check_names(names, ())
     check_parents(links["parent"], names)
+    joints, links["place"] = links["joint"], np.arange(n)  # to find a body's freedoms where it is in the end
     links, names = _sorted(links, names)
     links["axis"] = _unit_axes(links["axis"], links["joint"], names)
     frames: dict[str, Frame] = {}
     if (links["joint"] == FIXED).any():
         links, names, frames = _merge_fixed(links, names)
     words = {"names": names, "frames": frames, "name": name, "allow_degenerate": allow_degenerate}
+    words |= reordered(freedoms, joints, links.pop("place"))
     return {**links, "gravity": gravity, **words}
 
 
@@ -270,6 +274,7 @@ class Builder:
     def __init__(self, name: str = "model", *, gravity: ArrayLike = GRAVITY, allow_degenerate: bool = False):
         self._words: dict[str, Any] = {"name": name, "gravity": gravity, "allow_degenerate": allow_degenerate}
         self._bodies: dict[str, dict[str, Any]] = {}
+        self._freedoms: list[dict[str, Array]] = []
         self._frames: dict[str, tuple[str | None, Array, Array]] = {}
 
     def add(
@@ -285,6 +290,7 @@ class Builder:
         mass: float = 0.0,
         com: ArrayLike = (0.0, 0.0, 0.0),
         inertia: ArrayLike = (0.0, 0.0, 0.0),
+        **freedoms: Unpack[Freedoms],
     ) -> Builder:
         """Add a body to `parent` (None: the base); the other arguments are those of `Model.tree`, for one body."""
         label = self._new("body", name)
@@ -300,6 +306,7 @@ class Builder:
             except ModelError as error:
                 raise ModelError(f"{label}: {error}") from None
         self._bodies[name] = {"parent": parent, "joint": joint, **row}
+        self._freedoms.append(one_body(label, joint, freedoms))
         return self
 
     def frame(
@@ -319,8 +326,9 @@ class Builder:
         if not self._bodies:
             raise ModelError("a model needs at least one body: add one before build()")
         bodies = self._bodies.values()
-        columns: dict[str, Any] = {key: [body[key] for body in bodies] for key in ("joint", *SHAPES)}
-        model = Model(**assemble(self._parents(), names=tuple(self._bodies), **columns, **self._words))
+        rows: dict[str, Any] = {key: [body[key] for body in bodies] for key in ("joint", *SHAPES)}
+        rows |= columns(rows["joint"], self._freedoms)
+        model = Model(**assemble(self._parents(), names=tuple(self._bodies), **rows, **self._words))
         return model.with_frames(self._frames) if self._frames else model
 
     def _new(self, kind: str, name: str) -> str:

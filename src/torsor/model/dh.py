@@ -13,13 +13,14 @@ DH frame of the link; these are moved by B_k. (Saha's frame i+1 is that of link 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.errors import ArgumentError
 from torsor.model.builder import as_rows, assemble, count_bodies
+from torsor.model.freedoms import Freedoms
 from torsor.model.names import Frame, word_list
 from torsor.model.rounding import clean_sum, turned_tensor, turned_vector
 from torsor.validate import array, chosen, flag, shown
@@ -35,7 +36,7 @@ X, Z = 0, 2
 MOVES = {"theta": (True, Z), "d": (False, Z), "alpha": (True, X), "a": (False, X)}
 
 
-class DHTable(TypedDict, total=False):
+class DHTable(Freedoms, total=False):
     """The arguments of `Model.from_dh`."""
 
     a: ArrayLike

@@ -26,6 +26,7 @@ from torsor.errors import ArgumentError, ModelError
 from torsor.model.builder import GRAVITY, Builder, Links, as_row, assemble
 from torsor.model.check import check_model, checked_frames, placements
 from torsor.model.dh import DHTable, dh_fields
+from torsor.model.freedoms import USUAL, check_freedoms, filled
 from torsor.model.joints import JOINTS, Joint
 from torsor.model.names import Frame, NumberedNames, word_list
 from torsor.validate import array, generator, integer_array, real_array, shown
@@ -60,6 +61,16 @@ class Model:
     frames: Mapping[str, Frame] = field(default_factory=dict)  # named frames, merged fixed bodies too
     name: str = "model"
     allow_degenerate: bool = False  # point masses and rods permitted
+    # what the joints do by themselves and what they may do, (nv,) each: see freedoms.py
+    damping: Array = field(default_factory=lambda: np.array(0.0))
+    friction: Array = field(default_factory=lambda: np.array(0.0))
+    stiffness: Array = field(default_factory=lambda: np.array(0.0))
+    rest: Array = field(default_factory=lambda: np.array(0.0))
+    armature: Array = field(default_factory=lambda: np.array(0.0))
+    lower: Array = field(default_factory=lambda: np.array(-np.inf))
+    upper: Array = field(default_factory=lambda: np.array(np.inf))
+    effort: Array = field(default_factory=lambda: np.array(np.inf))
+    speed: Array = field(default_factory=lambda: np.array(np.inf))
 
     def __post_init__(self) -> None:
         for key in _PHYSICS:
@@ -74,6 +85,9 @@ class Model:
         transposed = self.inertia.swapaxes(1, 2)
         if not np.array_equal(self.inertia, transposed):
             self._set("inertia", _frozen((self.inertia + transposed) / 2))
+        for key in USUAL:
+            self._set(key, filled(self, key))
+        check_freedoms(self)
 
     def _set(self, key: str, value: Any) -> None:
         object.__setattr__(self, key, value)
@@ -103,6 +117,10 @@ class Model:
         n          the number of bodies, if no other argument determines it
         allow_degenerate   permit point masses and rods, whose inertia is singular
 
+        Given once for all degrees of freedom, or for each (nv,) in the order of the bodies (see `freedoms.py`):
+
+        damping, friction, stiffness, rest, armature, lower, upper, effort, speed
+
         Bodies keep their order if each comes after its parent; else they are sorted, nearest the base first.
         """
         return cls(**assemble(parent, joint, **links))
@@ -122,7 +140,7 @@ class Model:
         convention "craig" (x screw, then z screw) or "standard" (z screw, then x screw)
         com        the mass centre in the link's DH frame; or r (Saha): from the mass centre to its origin
         inertia    about the mass centre, in the axes of the link's DH frame
-        mass, gravity, names, name, n, allow_degenerate: as in `tree`
+        mass, gravity, names, name, n, allow_degenerate, damping, ...: as in `tree`
 
         Angles are in radians, or in degrees with degrees=True. Where the DH frame of a link is not the body's
         frame, it is kept as the frame "<link>/dh".
@@ -181,6 +199,8 @@ class Model:
         digest = blake2b(digest_size=16)
         for field_name in _PHYSICS:
             digest.update(getattr(self, field_name).tobytes())
+        if self.armature.any():
+            digest.update(self.armature.tobytes())
         return digest.hexdigest()
 
     @cached_property
@@ -317,6 +337,7 @@ class Model:
             same_words
             and self.key == other.key
             and self.names == other.names
+            and all(np.array_equal(getattr(self, key), getattr(other, key)) for key in USUAL)
             and dict(self.frames) == dict(other.frames)
         )
 

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics
 from torsor.errors import ArgumentError
+from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model, require_model
 from torsor.simulate.references import Reference
 from torsor.validate import chosen, function, number, parameter, real_array
@@ -183,10 +184,7 @@ class Limits:
         lower, upper = (np.broadcast_to(x, (nv,)) for x in bounds)
         if (lower > upper).any():
             raise ArgumentError("lower must not exceed upper")
-        coordinate = np.zeros(nv, dtype=np.int64)
-        for joint, q_columns, v_columns in self.model.joint_groups:
-            limited = np.array(joint.limited)
-            coordinate[v_columns] = np.where(limited >= 0, q_columns[:, limited], -1)
+        coordinate = limited_coordinates(self.model)
         for k in np.flatnonzero((coordinate < 0) & (np.isfinite(lower) | np.isfinite(upper)))[:1]:
             body = int(np.searchsorted(self.model.v_start, k, side="right")) - 1
             raise ArgumentError(

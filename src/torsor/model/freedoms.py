@@ -1,0 +1,148 @@
+"""What joints do by themselves, and what they may do: numbers per degree of freedom of a Model, (nv,) each.
+
+    damping     viscous friction: -damping v               armature   inertia of a rotor, adds to M_kk
+    friction    dry friction: -friction sign(v)            effort     the largest |tau| of its drive
+    stiffness   of a spring that pulls the joint to rest   speed      the largest |v|
+    rest        the displacement from the neutral configuration at which the spring is slack: the coordinate itself,
+                or a rotation vector (a twist) where the coordinates hold a quaternion
+    lower, upper   limits of the coordinate; infinite where a joint has no coordinate that is the integral of v
+
+Units: N m, rad and s for turns, N, m and s for shifts; armature in kg m^2 or kg.  `simulate` and `rollout` let all of
+these act.  The functions of the dynamics know the armature only: their tau is the whole torque at a joint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor.errors import ArgumentError, ModelError
+from torsor.model.joints import JOINTS, joint_named
+from torsor.validate import real_array, shown
+
+if TYPE_CHECKING:
+    from torsor.model.model import Model
+
+Array = NDArray[Any]
+
+# The usual value of each quantity: that of a freedom of which nothing is said.
+USUAL = {
+    "damping": 0.0, "friction": 0.0, "stiffness": 0.0, "rest": 0.0, "armature": 0.0,
+    "lower": -inf, "upper": inf, "effort": inf, "speed": inf,
+}  # fmt: skip
+
+
+class Freedoms(TypedDict, total=False):
+    """The arguments of this file in `Model.tree`: one number for all freedoms, or (nv,)."""
+
+    damping: ArrayLike
+    friction: ArrayLike
+    stiffness: ArrayLike
+    rest: ArrayLike
+    armature: ArrayLike
+    lower: ArrayLike
+    upper: ArrayLike
+    effort: ArrayLike
+    speed: ArrayLike
+
+
+def filled(model: Model, key: str) -> Array:
+    """The quantity of a model as (nv,), read-only; usual values take no memory, and fit any number of freedoms."""
+    value, usual = real_array(key, getattr(model, key), finite=False), USUAL[key]
+    if (value == usual).all():
+        return np.broadcast_to(usual, (model.nv,))
+    if value.shape not in ((), (1,), (model.nv,)):
+        raise ArgumentError(f"{key} must be one number, or {model.nv} for {model!r}, not {value.shape}")
+    value = np.broadcast_to(value, (model.nv,)).astype(np.float64, order="C")
+    value.flags.writeable = False
+    return value
+
+
+def unusual(model: Model, body: int | None = None) -> dict[str, Array]:
+    """The quantities that are not usual, of a model or of one body of it."""
+    own = slice(None) if body is None else slice(model.v_start[body], model.v_start[body + 1])
+    values = {key: getattr(model, key)[own] for key in USUAL}
+    return {key: x for key, x in values.items() if (x != USUAL[key]).any()}
+
+
+def one_body(label: str, joint: str, given: Mapping[str, Any]) -> dict[str, Array]:
+    """The quantities that are given for one body, an array each."""
+    rows = {}
+    for key, value in _known(given).items():
+        count = 0 if joint == "fixed" else joint_named(joint).nv
+        found = real_array(f"{label}: {key}", value, finite=False)
+        if not count or found.shape not in ((), (count,)):
+            raise ArgumentError(f"{label}: {key} = {shown(value)}, but a {joint} joint has {count} freedoms")
+        rows[key] = np.broadcast_to(found, (count,))
+    return rows
+
+
+def columns(joints: Sequence[str], rows: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """The quantities of bodies given one by one: one array for all, for each quantity that some body has."""
+    moving = [(joint_named(joint).nv, row) for joint, row in zip(joints, rows) if joint != "fixed"]
+    return {
+        key: np.concatenate([row.get(key, np.full(nv, usual)) for nv, row in moving])
+        for key, usual in USUAL.items()
+        if any(key in row for row in rows)
+    }
+
+
+def reordered(given: Mapping[str, Any], joint: Array, order: Array) -> dict[str, Array]:
+    """The quantities of bodies with these joint codes, for the bodies order[0], order[1], ... of them.
+
+    A code beyond those of `JOINTS` is a fixed joint, which has no freedoms.
+    """
+    found = {}
+    for key, value in _known(given).items():
+        values = real_array(key, value, finite=False)
+        widths = np.array([*(j.nv for j in JOINTS), 0])[np.minimum(joint, len(JOINTS))]
+        ends = np.cumsum(widths)
+        if values.shape not in ((), (1,), (ends[-1],)):
+            raise ArgumentError(f"{key} must be one number, or one for each of {ends[-1]} freedoms, not {values.shape}")
+        if values.size > 1:
+            first, count = (ends - widths)[order], widths[order]
+            values = values[np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())]
+        found[key] = values
+    return found
+
+
+def check_freedoms(model: Model) -> None:
+    """Raise a ModelError naming the body of a number that cannot be."""
+    given = unusual(model)
+    for key, x in given.items():
+        infinite = np.isinf(USUAL[key])
+        bad = np.isnan(x) if infinite else ~np.isfinite(x)
+        _refuse(model, key, bad, "it must be a number" if infinite else "it must be finite")
+        if key not in ("rest", "lower", "upper"):
+            _refuse(model, key, x < 0, "it must not be negative")
+    if "lower" in given or "upper" in given:
+        _refuse(model, "lower", model.lower > model.upper, "it exceeds upper")
+        limited = np.isfinite(model.lower) | np.isfinite(model.upper)
+        _refuse(model, "lower", limited & (limited_coordinates(model) < 0),
+                "no coordinate of this joint is the integral of its velocity, so limits mean nothing")  # fmt: skip
+
+
+def limited_coordinates(model: Model) -> Array:
+    """(nv,) the coordinate that each freedom's limits are limits of; -1 where there is none."""
+    coordinates = np.zeros(model.nv, dtype=np.int64)
+    for joint, q_columns, v_columns in model.joint_groups:
+        limited = np.array(joint.limited)
+        coordinates[v_columns] = np.where(limited >= 0, q_columns[:, limited], -1)
+    return coordinates
+
+
+def _refuse(model: Model, key: str, bad: Array, why: str) -> None:
+    for k in np.flatnonzero(bad)[:1]:
+        body = int(np.searchsorted(model.v_start, k, side="right")) - 1
+        raise ModelError(f"body {model.names[body]!r} (index {body}): {key} = {getattr(model, key)[k]}; {why}")
+
+
+def _known(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    for key in given:
+        if key not in USUAL:
+            raise TypeError(f"unexpected keyword argument {key!r}")
+    return given
