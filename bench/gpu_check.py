@@ -86,6 +86,20 @@ def expected(model: ts.Model, algorithm: Any, given: dict[str, np.ndarray]) -> n
     return np.array([reference.evaluate(algorithm, model, state, frame=frame) for state in states], dtype=float)
 
 
+def varied(model: ts.Model) -> ts.ModelBatch:
+    """Models that differ in masses, lengths and gravity, one per state."""
+    rng = np.random.default_rng(1)
+    factor = rng.uniform(0.8, 1.2, (STATES, model.n))
+    return ts.ModelBatch(
+        model, mass=model.mass * factor, p=model.p * factor[..., None], gravity=rng.normal(size=(STATES, 3))
+    )  # fmt: skip
+
+
+def one_by_one(batch: ts.ModelBatch, algorithm: Any, given: dict[str, np.ndarray]) -> np.ndarray:
+    """`expected` for a batch of models."""
+    return np.array([expected(batch[k], algorithm, given)[i] for i, k in enumerate(CHECKED)])
+
+
 def run(case: Case, models: dict[str, ts.Model], cp: Any) -> dict[str, Any]:
     """One case; an exception is part of the report."""
     begin, row = time.perf_counter(), {"case": case.label}
@@ -126,6 +140,15 @@ def plain_calls(cp: Any) -> Iterator[dict[str, Any]]:
                 partial(_called, function, model, arrays, body, back),
                 partial(expected, model, algorithm, given),
             )
+    batch = varied(model)
+    for function, algorithm in ALGORITHMS.items():
+        given = arguments(model, algorithm.inputs, "float64")
+        body = (model.n - 1,) if isinstance(algorithm.output, PathOutput) else ()
+        yield _row(
+            f"ts.{function.__name__}, a batch of models",
+            partial(_called, function, batch, [cp.asarray(x) for x in given.values()], body, cp.asnumpy),
+            partial(one_by_one, batch, algorithm, given),
+        )
     for integrator in ("semi-implicit", "rk4"):
         for name in ("bushy tree", "general 6R"):
             some = MODELS[name]()

@@ -32,7 +32,7 @@ from torsor.dynamics.methods import method_for
 from torsor.dynamics.task_space import operational_space
 from torsor.errors import ArgumentError, DeviceError, ModelError, SingularError, TorsorError
 from torsor.formats import load
-from torsor.model import Model
+from torsor.model import Model, ModelBatch
 from torsor.simulate import Simulation, Trajectory, simulate
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "ArgumentError", "DeviceError", "LinearFeedback", "Model", "ModelError", "Rollout", "Simulation",
+    "ArgumentError", "DeviceError", "LinearFeedback", "Model", "ModelBatch", "ModelError", "Rollout", "Simulation",
     "SingularError", "TorsorError", "Trajectory", "bias_forces", "body_poses", "body_twists", "center_of_mass",
     "compile", "constraint_forces", "coriolis_matrix", "export", "fixman_force", "forward_dynamics", "gravity_forces",
     "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "kinetic_energy", "lie", "load",

@@ -37,7 +37,13 @@ class Place(NamedTuple):
     count: Callable[[Joint], int]  # the number of values that belong to a body with this joint
     starts: Callable[[Model], Array]  # (n + 1,) where the values of each body begin along the first axis
     wrap: Callable[[Iterable[Scalar]], Any]  # the numbers of a body as its steps see them
-    rank: int = 1
+    per: str  # what they are given for: "coordinate", "freedom", "body" or "base"
+    width: int = 1  # how many numbers for each of these
+
+    @property
+    def rank(self) -> int:
+        """How many axes the input has, for one state."""
+        return 2 if self.per == "body" else 1
 
     def parts(self, model: Model, values: Sequence[Any]) -> list[Any]:
         """The numbers of each body."""
@@ -50,13 +56,28 @@ def _flat(values: Sequence[Any]) -> Iterator[Scalar]:
         yield from x if isinstance(x, list | tuple | np.ndarray) else (x,)
 
 
-COORDINATES = Place(lambda model: (model.nq,), lambda joint: joint.nq, lambda model: model.q_start, Vec.of)
-FREEDOMS = Place(lambda model: (model.nv,), lambda joint: joint.nv, lambda model: model.v_start, Vec.of)
-BODIES = Place(lambda model: (model.n, 6), lambda joint: 6, lambda model: np.arange(model.n + 1), Spatial.of, rank=2)
-BASE = Place(lambda model: (6,), lambda joint: 0, lambda model: np.zeros(model.n + 1, int), Spatial.of)
+def _per_body(width: int, wrap: Callable[[Iterable[Scalar]], Any]) -> Place:
+    return Place(
+        lambda model: (model.n, width), lambda joint: width, lambda model: np.arange(model.n + 1), wrap, "body", width
+    )  # fmt: skip
+
+
+def _at_base(width: int, wrap: Callable[[Iterable[Scalar]], Any]) -> Place:
+    return Place(lambda model: (width,), lambda joint: 0, lambda model: np.zeros(model.n + 1, int), wrap, "base", width)
+
+
+COORDINATES = Place(
+    lambda model: (model.nq,), lambda joint: joint.nq, lambda model: model.q_start, Vec.of, "coordinate"
+)
+FREEDOMS = Place(lambda model: (model.nv,), lambda joint: joint.nv, lambda model: model.v_start, Vec.of, "freedom")
+
+# The numbers of a model that may differ from state to state: `torsor.compiler.frames.GIVEN`, and gravity.
+PARAMETERS = {"inertias": _per_body(10, tuple), "placements": _per_body(23, tuple), "gravity": _at_base(3, Vec.of)}
 
 # a wrench on each body, and the acceleration of the base; everything else is one number per freedom
-PLACES = {"q": COORDINATES, "external": BODIES, "acceleration": BASE}
+PLACES = {
+    "q": COORDINATES, "external": _per_body(6, Spatial.of), "acceleration": _at_base(6, Spatial.of), **PARAMETERS
+}  # fmt: skip
 
 
 def place_of(name: str) -> Place:

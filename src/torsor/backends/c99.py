@@ -20,13 +20,11 @@ from numpy.typing import NDArray
 from torsor.backends.c_language import SCRATCH, Memory, Writer, array, element, horner, turn_statements
 from torsor.backends.elementary import EXPONENT, LN2, LOG, TRIG_LIMIT
 from torsor.compiler.abi import loop_data, tree_data
-from torsor.compiler.frames import framed
 from torsor.compiler.language import Int
 from torsor.compiler.loops import Body, Loops
 from torsor.compiler.trace import LoopCode
 from torsor.model.joints import FORCE_UNITS, JOINTS
 from torsor.model.model import Model
-from torsor.outputs import BODIES, COORDINATES, place_of
 
 if TYPE_CHECKING:
     from torsor.compiler.request import Request
@@ -185,7 +183,7 @@ class StaticTables(Memory):
         super().__init__(w, code, inputs, request.shape)
         self.w = w
         shapes = [*request.input_shapes, request.shape]
-        words, tables = tree_data(code, framed(request.model), shapes, request.bits, request.frame)
+        words, tables = tree_data(code, request.frames, shapes, request.bits, request.frame)
         self.n, self.nv, self.flags, self.start, self.second, self.product_count = map(int, words)
         index, columns, entries, products, numbers, self._base = tables
         self.first_entry = int(entries.flat[0])
@@ -270,7 +268,7 @@ class CFunction:
         if not isinstance(request.code, LoopCode):
             return {}
         layout, shapes = request.code.layout, [*request.input_shapes, request.shape]
-        packing = loop_data(layout, framed(request.model), shapes, self.bits, request.frame).packing
+        packing = loop_data(layout, request.frames, shapes, self.bits, request.frame).packing
         n = request.model.n
         sizes = n * layout.kept, (n + 1) * layout.handed, packing.count if packing else 0
         return {name: size for name, size in zip(SCRATCH, sizes) if _uses(self._written[0], name)}
@@ -420,12 +418,8 @@ def _table(w: Writer, name: str, x: NDArray[Any]) -> str:
 
 
 def _meaning(name: str) -> str:
-    place = place_of(name)
-    if place is BODIES:
-        return "for each body the wrench (moment, force) that acts on it, at its origin"
-    if place is COORDINATES:
-        return "coordinates"
-    known = {"v": "velocities", "tau": "joint forces", "qdd": "accelerations", "b": "the right-hand side"}
+    known = {"external": "for each body the wrench (moment, force) that acts on it, at its origin", "q": "coordinates",
+             "v": "velocities", "tau": "joint forces", "qdd": "accelerations", "b": "the right-hand side"}  # fmt: skip
     return known.get(name, "one number per degree of freedom")
 
 

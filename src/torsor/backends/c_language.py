@@ -18,7 +18,7 @@ from torsor.compiler.language import Int, Language, Loop
 from torsor.compiler.loops import Body
 from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode
-from torsor.outputs import BODIES, place_of
+from torsor.outputs import place_of
 
 # the scratch memory of loops: what bodies keep, what they hand on, the places of a matrix
 SCRATCH = ("work", "hands", "packed")
@@ -165,10 +165,16 @@ _SIGNS = {"add": "+", "sub": "-", "mul": "*", "and": "&"}
 
 
 def element(name: Any, shape: Sequence[int] = (0,)) -> str:
-    """An entry of an array, by name and indices.  Inputs per body have six numbers per body; `out` has this shape."""
+    """An entry of an array, by name and indices.  `out` has this shape."""
     first, *indices = name
-    sizes = shape if first == "out" else (0, 6) if place_of(first) is BODIES else (0,)
+    sizes = shape if first == "out" else (0, place_of(first).width)[: place_of(first).rank]
     return f"{array(first)}[{flat(indices, sizes)}]"
+
+
+def _shape(name: str, size: int) -> tuple[int, ...]:
+    """The shape of an input of `size` numbers."""
+    place = place_of(name)
+    return (size,) if place.rank == 1 else (size // place.width, place.width)
 
 
 def flat(indices: Sequence[Int], sizes: Sequence[Int]) -> Int:
@@ -246,7 +252,7 @@ class Arrays:
         """`inputs`: the name of each, and how many numbers it has per state.  `entries`: for a packed matrix, the table
         of the places of its entries."""
         self.w, self.shape, self.entries = w, shape, entries
-        self.shapes = {name: (size,) if place_of(name).rank == 1 else (size // 6, 6) for name, size in inputs}
+        self.shapes = {name: _shape(name, size) for name, size in inputs}
 
     def sizes(self, name: str) -> Sequence[Int]:
         return self.shapes[name]

@@ -21,7 +21,7 @@ from torsor import validate
 from torsor.backends import cache, codegen
 from torsor.backends.gufunc import gufunc, signature
 from torsor.compiler.abi import Layout, loop_data, unrolled_data
-from torsor.compiler.frames import Kind, framed
+from torsor.compiler.frames import Kind
 from torsor.compiler.request import QUICK, Request, Unrolling
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
@@ -172,7 +172,7 @@ def compile_request(request: Request, lanes: int | None = None, threads: int = 1
     if outline.layout is None:
         data = unrolled_data(shapes, request.bits)
     else:
-        data = loop_data(outline.layout, framed(request.model), shapes, request.bits, request.frame)
+        data = loop_data(outline.layout, request.frames, shapes, request.bits, request.frame)
     loaded = _loaded(outline.kernel, made)
     entry = loaded.address, data.words.ctypes.data
     ufunc = gufunc(*entry, signature(shapes), request.dtype, request.algorithm.name, "", (loaded, data))

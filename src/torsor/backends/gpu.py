@@ -23,7 +23,7 @@ from torsor.backends import cache
 from torsor.backends.cuda import REGISTERS, Kernel, Launch, RolloutKernel
 from torsor.backends.cuda_prelude import OPTIONS, TRIGONOMETRY
 from torsor.compiler.abi import tree_data
-from torsor.compiler.frames import framed
+from torsor.compiler.members import Members
 from torsor.compiler.packing import Packing
 from torsor.compiler.request import NEVER, ON_GPU, Request
 from torsor.compiler.store import store
@@ -202,7 +202,7 @@ def tree_arguments(kernel: Kernel, request: Request) -> tuple[Any, ...]:
     cp = cupy()
     assert isinstance(kernel.code, LoopCode)
     shapes = [*request.input_shapes, kernel.shape]
-    words, tables = tree_data(kernel.code, framed(request.model), shapes, kernel.bits, request.frame)
+    words, tables = tree_data(kernel.code, request.frames, shapes, kernel.bits, request.frame)
     return (*words, *(cp.asarray(x) for x in tables))
 
 
@@ -402,14 +402,23 @@ def compile_cuda(request: Request, trig: str = "accurate") -> CudaProgram:
     return CudaProgram(request, Kernel.of(request, trig))
 
 
-def call(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple[str, ...], frame: Frame | None) -> Any:
-    """Run an algorithm on device arrays, in their own precision; the program is kept with the model."""
-    dtype = "float64" if any("float64" in str(getattr(x, "dtype", "")) for x in args) else "float32"
+def call(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple[str, ...], frame: Frame | None,
+         members: Members | None = None) -> Any:  # fmt: skip
+    """Run an algorithm on device arrays, in their own precision; the program is kept with the model.
+
+    `members`: the models of a batch, whose numbers are the last arguments.
+    """
+    states = args[: len(args) - len(members.inputs)] if members else args
+    dtype = "float64" if any("float64" in str(getattr(x, "dtype", "")) for x in states) else "float32"
 
     def make() -> CudaProgram:
-        return compile_cuda(Request(algorithm, model, options=options, dtype=dtype, frame=frame, unroll=ON_GPU))
+        request = Request(
+            algorithm, model, options=options, dtype=dtype, frame=frame, unroll=ON_GPU, members=members
+        )  # fmt: skip
+        return compile_cuda(request)
 
-    return store(model).once(("cuda", algorithm, frame, dtype, options), make)(*args)
+    made = members.store if members else store(model)
+    return made.once(("cuda", algorithm, frame, dtype, options), make)(*args)
 
 
 # Rollouts ----------------------------------------------------------------------------------------------------

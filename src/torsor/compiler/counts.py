@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from torsor.compiler.frames import framed
+from torsor.compiler.frames import Framed
 from torsor.compiler.packing import TOGETHER, Packing
 from torsor.compiler.tape import Code, Operations
 from torsor.compiler.trace import LoopCode
-from torsor.model.model import Model
 from torsor.model.names import Frame
 from torsor.sweeps import way_to_base
 
 
-def operations_of(code: Code | LoopCode, model: Model, frame: Frame | None) -> Operations:
+def operations_of(code: Code | LoopCode, frames: Framed, frame: Frame | None) -> Operations:
     """The exact count for one state: every pass at every body, every climb along its path to the base."""
     if isinstance(code, Code):
         return Operations.of(code)
-    frames = framed(model)
+    model = frames.model
     bodies = np.bincount(frames.kind, minlength=len(code.kinds))
     total = Operations()
     for p in code.passes:

@@ -48,6 +48,15 @@ SINGLE_RANGE = 1e-30, 1e30
 SYMMETRIC = ("xx", "xy", "xz", "yy", "yz", "zz")
 UPPER = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
 
+# The numbers of a body that are inputs of a program, where models of a batch differ in them.
+GIVEN = {
+    "inertias": ("m", "hx", "hy", "hz", *(f"S{label}" for label in SYMMETRIC)),
+    "placements": (
+        "cg", "sg", "s", "b", "ca", "sa", "a", "ct", "st", "d0", "pitch",
+        *(f"Q{i}{j}" for i in range(3) for j in range(3)), "Q0", "Q1", "Q2",
+    ),
+}  # fmt: skip
+
 
 class Kind(NamedTuple):
     """The joint's type and the form of its placement: together they determine the code of a step."""
@@ -82,9 +91,10 @@ class Framed:
                     f"({smallest:.0e} to {largest:.0e}); use float64, or other units"
                 )
 
-    def link(self, i: int) -> FramedLink:
-        """Body i with its numbers as plain floats."""
-        return FramedLink.of(self.kinds[self.kind[i]], {name: float(x[i]) for name, x in self.numbers.items()})
+    def link(self, i: int, given: dict[str, Scalar] | None = None) -> FramedLink:
+        """Body i with its numbers as plain floats, except those that are given."""
+        numbers: dict[str, Scalar] = {name: float(x[i]) for name, x in self.numbers.items()}
+        return FramedLink.of(self.kinds[self.kind[i]], numbers | (given or {}))
 
 
 class FramedLink(Link):
@@ -184,9 +194,7 @@ def reframe(model: Model) -> Framed:
     x = _screws(R, p)
 
     # the first screw of one child of every axial joint goes into that joint's own frame
-    absorbed = np.full(n, -1)
-    children = np.flatnonzero(parent >= 0)[::-1]
-    absorbed[parent[children]] = children  # the first child wins, being written last
+    absorbed = absorbed_children(model)
     own = (absorbed >= 0) & axial & (np.abs(x.s[absorbed]) <= FAR * _sizes(model))
     gamma, s, s_terms = np.zeros((3, n + 1))  # entry -1: the base, never turned
     for moved, screws in ((gamma, x.gamma), (s, x.s), (s_terms, x.terms)):
@@ -214,6 +222,14 @@ def reframe(model: Model) -> Framed:
     for k, kind in named.items():
         place[k] = kinds.index(kind)
     return Framed(model, kinds, place[pair], numbers)
+
+
+def absorbed_children(model: Model) -> Array:
+    """For each body, the child whose first screw goes into its frame if its joint has an axis; -1 without children."""
+    absorbed = np.full(model.n, -1)
+    children = np.flatnonzero(model.parent >= 0)[::-1]
+    absorbed[model.parent[children]] = children  # the first child wins, being written last
+    return absorbed
 
 
 def regroup(framed: Framed) -> Framed:
@@ -318,6 +334,28 @@ def _inertia(model: Model, Q: Array, Qp: Array) -> dict[str, Array]:
     for (i, j), label in zip(UPPER, SYMMETRIC):
         result["S" + label] = S[:, i, j]
     return result
+
+
+def short_inertias(frames: Framed, mass: Array, com: Array, inertia: Array) -> Array:
+    """The numbers `GIVEN["inertias"]` (..., n, 10) of bodies with other inertias (..., n, *) in the same frames."""
+    x = frames.numbers
+    Q = np.array([[x[f"Q{i}{j}"] for j in range(3)] for i in range(3)])
+    c = np.einsum("jin,...nj->i...n", Q, com - np.stack([x[f"Q{i}"] for i in range(3)], axis=-1))
+    turn = np.array([[Q[a, i] * Q[b, j] + (a != b) * Q[b, i] * Q[a, j] for a, b in UPPER] for i, j in UPPER])
+    own = _second_moment(inertia.reshape(-1, 3, 3)).reshape(inertia.shape)
+    S = np.einsum("ijn,j...n->i...n", turn, np.stack([own[..., i, j] for i, j in UPPER]))
+    result = np.empty((*mass.shape, 10))
+    for k, column in enumerate((mass, *(mass * c), *(S[k] + mass * c[i] * c[j] for k, (i, j) in enumerate(UPPER)))):
+        result[..., k] = column
+    return result
+
+
+def keep_digits(frames: Framed, mass: Array, com: Array, inertia: Array) -> bool:
+    """Whether bodies with these inertias (..., n, *) are all large enough for the places of their origins (`FAR`)."""
+    moved = np.linalg.norm([frames.numbers[f"Q{i}"] for i in range(3)], axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        extent = np.sqrt(np.trace(inertia, axis1=-2, axis2=-1) / mass)
+    return bool((moved <= FAR * np.maximum(extent, np.abs(com).max(axis=-1)))[..., moved > 0].all())
 
 
 def _second_moment(I: Array) -> Array:

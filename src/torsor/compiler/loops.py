@@ -17,7 +17,7 @@ from torsor.compiler.language import Int, Language, Loop
 from torsor.compiler.packing import TOGETHER
 from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode, LoopColumns, LoopPass
-from torsor.outputs import BASE, BODIES, COORDINATES, At, Matrix, Several, place_of
+from torsor.outputs import PARAMETERS, At, Matrix, Several, place_of
 
 
 @dataclass
@@ -128,12 +128,12 @@ class Loops:
                 return self.memory.kept.get(body.i, self.code.slots[name])
             if first == "number":
                 return self.memory.number(body, kind, name[1])
-            place = BASE if first == "base" else place_of(first)
-            if place is BASE:
+            per = "base" if first == "base" else place_of(first).per
+            if per == "base":
                 return self._base(name)
-            if place is BODIES:
+            if per == "body":
                 return self.memory.arrays.get(first, body.i, name[1])
-            start = body.q if place is COORDINATES else body.v
+            start = body.q if per == "coordinate" else body.v
             return self.memory.arrays.get(first, self.w.index("add", start, name[1]))
 
         return read
@@ -306,7 +306,7 @@ class Loops:
     def _zero(self) -> str:
         """0, or NaN where an input is not finite."""
         w, arrays, total = self.w, self.memory.arrays, self.w.const(0.0)
-        for name in self.code.inputs:
+        for name in (x for x in self.code.inputs if x not in PARAMETERS):
             sizes = [*arrays.sizes(name), 1][:2]
             with w.loop("row", 0, [total]) as row:
                 with w.loop("entry", 0, row.carried) as entry:

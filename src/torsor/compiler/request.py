@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torsor.compiler.frames import Kind, framed
+from torsor.compiler.frames import Framed, Kind, framed
+from torsor.compiler.members import Members
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
 from torsor.model.names import Frame
@@ -51,16 +52,18 @@ class Request:
     """A request for a program: what it computes, and when its code is unrolled."""
 
     def __init__(self, algorithm: Algorithm, model: Model, *, options: Sequence[str] = (), dtype: str = "float64",
-                 frame: Frame | None = None, unroll: Unrolling = QUICK) -> None:  # fmt: skip
-        """`options`: which of the algorithm's optional inputs to take; `frame`: the frame of a Jacobian."""
-        self.algorithm, self.model, self.frame, self.unroll = algorithm, model, frame, unroll
+                 frame: Frame | None = None, unroll: Unrolling = QUICK, members: Members | None = None
+                 ) -> None:  # fmt: skip
+        """`options`: which of the algorithm's optional inputs to take; `frame`: the frame of a Jacobian; `members`: the
+        models of a batch, whose differing numbers are options."""
+        self.algorithm, self.model, self.frame, self.unroll, self.members = algorithm, model, frame, unroll, members
         self.inputs, self.dtype = (*algorithm.inputs, *options), np.dtype(dtype).name
         if self.dtype not in ("float64", "float32"):
             raise ArgumentError(f"programs compute in float64 or float32, not {self.dtype}")
         if not algorithm.has_loops and unroll is NEVER:
             raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")
         if self.bits == 32:
-            framed(model).check_single()
+            self.frames.check_single()
 
     def __getstate__(self) -> dict[str, Any]:
         """An algorithm is pickled as its module and name, because its steps are functions that cannot be pickled."""
@@ -84,6 +87,11 @@ class Request:
         return None
 
     @property
+    def frames(self) -> Framed:
+        """The model in its short frames; of a batch, its first member."""
+        return self.members.frames if self.members else framed(self.model)
+
+    @property
     def bits(self) -> int:
         return 64 if self.dtype == "float64" else 32
 
@@ -92,8 +100,9 @@ class Request:
         """What determines the code, as far as this is known without tracing."""
         model = self.model
         if self._may_unroll:
-            return self.home, model.key, self.frame and self.frame.key, self.unroll, self.inputs, self.dtype
-        return self.home, framed(model).kinds, model.n, model.nv, self.inputs, self.dtype
+            key = self.members.key if self.members else model.key
+            return self.home, key, self.frame and self.frame.key, self.unroll, self.inputs, self.dtype
+        return self.home, self.frames.kinds, model.n, model.nv, self.inputs, self.dtype
 
     # ---- the code ----
 
@@ -107,7 +116,7 @@ class Request:
         from torsor.compiler.tape import Operations
 
         if self._may_unroll:
-            code = unrolled(self.algorithm, self.model, self.inputs, self.frame)
+            code = self._unrolled()
             if not self.algorithm.has_loops or sum(Operations.of(code)) <= self.unroll.operations:
                 return code
         return _loops(self.algorithm, self.inputs, self._kinds)
@@ -144,7 +153,14 @@ class Request:
 
     @property
     def _kinds(self) -> tuple[Kind, ...]:
-        return framed(self.model).kinds
+        return self.frames.kinds
+
+    def _unrolled(self) -> Code:
+        from torsor.compiler.trace import unroll
+
+        if self.members:
+            return unroll(self.algorithm, self.frames, self.inputs, self.frame)
+        return unrolled(self.algorithm, self.model, self.inputs, self.frame)
 
     # ---- what it costs ----
 
@@ -152,7 +168,7 @@ class Request:
     def operations(self) -> Operations:
         from torsor.compiler.counts import operations_of
 
-        return operations_of(self.code, self.model, self.frame)
+        return operations_of(self.code, self.frames, self.frame)
 
     @property
     def operations_per_joint(self) -> dict[Kind, Operations]:
@@ -167,7 +183,7 @@ class Request:
 
         total, n = self.operations, self.model.n
         per_joint = list(self.operations_per_joint.values())
-        each = per_joint[int(np.bincount(framed(self.model).kind).argmax())] if per_joint else Operations()
+        each = per_joint[int(np.bincount(self.frames.kind).argmax())] if per_joint else Operations()
         counts = zip(Operations._fields, each, total)
         return ", ".join(f"{name} {f'{a} n {b - a * n:+d}' if a else b}" for name, a, b in counts if b)
 

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from torsor.compiler.abi import Layout
-from torsor.compiler.frames import Framed, FramedLink, Kind
+from torsor.compiler.frames import GIVEN, Framed, FramedLink, Kind
 from torsor.compiler.tape import Code, Expr, Operations, Tape
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import joint_named
 from torsor.model.names import Frame
-from torsor.outputs import BASE, AtBase, Matrix, Path, Several, numbered, place_of, plain
+from torsor.outputs import PARAMETERS, AtBase, Matrix, Path, Several, numbered, place_of, plain
 from torsor.reference import base_of, scatter
 from torsor.spatial import Inertia, Rigid
 from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, Walk, run
@@ -73,11 +73,14 @@ def unroll(algorithm: Algorithm, framed: Framed, inputs: Sequence[str], frame: F
     """One tape for one model.  Inputs are (name, indices...), outputs ("out", indices...)."""
     model, tape = framed.model, Tape()
     inputs_ = {name: symbols(tape, name, place_of(name).shape(model)) for name in inputs}
-    base = base_of(model.gravity.tolist(), inputs_.get("acceleration"))
-    links = [framed.link(i) for i in range(model.n)]
+    base = base_of(inputs_.get("gravity", model.gravity.tolist()), inputs_.get("acceleration"))
+    given = [{name: x for key in GIVEN if key in inputs_ for name, x in zip(GIVEN[key], inputs_[key][i])}
+             for i in range(model.n)]  # fmt: skip
+    links = [framed.link(i, given[i]) for i in range(model.n)]
     result = plain(run(algorithm, links, model.parent.tolist(), base, scatter(model, inputs_), frame))
     outputs = {("out", *index): x for index, x in numbered(result)}
-    unread = {node.a for node in tape.nodes if node.op == "in"} - Code.of(tape, outputs).inputs
+    states = {node.a for node in tape.nodes if node.op == "in" and node.a[0] not in PARAMETERS}
+    unread = states - Code.of(tape, outputs).inputs
     first = next(iter(outputs))
     for name in sorted(unread):  # an input that is not finite shows in the result, even where nothing depends on it
         outputs[first] = outputs[first] - tape.input(name).zero()
@@ -255,7 +258,8 @@ class _Tracer:
 
     def base(self, tape: Tape) -> Here:
         acceleration = [tape.input(("acceleration", k)) for k in range(6)] if "acceleration" in self.inputs else None
-        return base_of([tape.input(("base", "g", k)) for k in range(3)], acceleration)
+        gravity = ("gravity",) if "gravity" in self.inputs else ("base", "g")
+        return base_of([tape.input((*gravity, k)) for k in range(3)], acceleration)
 
     def start(self, sweep: Sweep) -> tuple[Any, Code]:
         tape = Tape()
@@ -266,11 +270,11 @@ class _Tracer:
         """One step at a body of a kind.  It is handed something shaped like `like`, or `third(tape)`."""
         tape = Tape()
         joint = joint_named(self.kinds[kind].joint)
-        link = FramedLink.of(self.kinds[kind], NumberSymbols(tape))
+        link = FramedLink.of(self.kinds[kind], NumberSymbols(tape, self.inputs))
         here = Here()
         for name in self.inputs:
             place = place_of(name)
-            if place is not BASE:
+            if name not in PARAMETERS and place.per != "base":
                 setattr(here, name, place.wrap(tape.input((name, k)) for k in range(place.count(joint))))
         for name, structure in self.kept[kind].items():
             symbols = (tape.input(x.name) if isinstance(x, _Stored) else x for x in leaves(structure))
@@ -296,7 +300,7 @@ class _Tracer:
             if not isinstance(x, Expr):
                 return x
             op, input_name, _ = tape.nodes[x.i]
-            if op == "in" and input_name[0] in ("number", "kept"):
+            if op == "in" and input_name[0] in ("number", "kept", *GIVEN):
                 return _Stored(input_name)
         return _Stored(("kept", *name, self.stage))
 
@@ -309,14 +313,15 @@ class _Stored:
 
 
 class NumberSymbols(dict):
-    """A body's constants as symbols, made when asked for."""
+    """A body's constants as symbols, made when asked for; those that differ from state to state are inputs."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, inputs: Sequence[str] = ()) -> None:
         super().__init__()
         self.tape = tape
+        self.given = {name: (key, k) for key in GIVEN if key in inputs for k, name in enumerate(GIVEN[key])}
 
     def __missing__(self, name: str) -> Expr:
-        return self.tape.input(("number", name))
+        return self.tape.input(self.given.get(name, ("number", name)))
 
 
 def looped(algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind]) -> LoopCode:

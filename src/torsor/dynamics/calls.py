@@ -16,12 +16,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import reference, validate
 from torsor.algorithms import articulated, composite
+from torsor.compiler.members import Members, members, store_of
+from torsor.compiler.request import Request
 from torsor.compiler.store import NAME as STORE
 from torsor.compiler.store import store
 from torsor.dynamics.accuracy import LEVELS, agree
-from torsor.dynamics.methods import automatic
+from torsor.dynamics.methods import METHODS, automatic
 from torsor.errors import ArgumentError, SingularError
-from torsor.model.model import Model, require_model
+from torsor.model.batch import ModelBatch, require_models
+from torsor.model.model import Model
 from torsor.model.names import Frame
 from torsor.outputs import place_of
 from torsor.sweeps import Algorithm
@@ -59,9 +62,12 @@ def call_with(algorithm: Algorithm, model: Model, *args: ArrayLike, **options: A
 def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple[ArrayLike, ...],
                frame: Frame | None = None, **options: ArrayLike | None) -> Array:  # fmt: skip
     """Check every argument, find or make the program, and explain a result that is not finite."""
-    require_model(model)
+    require_models(model)
     algorithm = what if isinstance(what, Algorithm) else automatic_algorithm(model, what)
     given = {name: x for name, x in options.items() if x is not None}
+    if isinstance(model, ModelBatch):
+        return _call_batch(what, algorithm, model, dict(zip((*algorithm.inputs, *given), (*args, *given.values()))),
+                           tuple(given), frame)  # fmt: skip
     names = (*algorithm.inputs, *given)
     if not isinstance(args[0], np.ndarray) and hasattr(args[0], "__dlpack_device__"):
         from torsor.backends import gpu
@@ -86,10 +92,56 @@ def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: t
             made.quick[dtype.char] = program.ufunc
     result = program(*(x.astype(dtype, copy=False) for x in arrays))
     if algorithm.inverts and model.has_degenerate_bodies:
-        refuse_singular(algorithm, model, arrays[0])
+        refuse_singular_at(algorithm, model, arrays[0])
     if not np.isfinite(result).all():
         raise SingularError(f"{algorithm.name} overflows; the arguments are too large")
     return result
+
+
+def _call_batch(what: Any, algorithm: Algorithm, batch: ModelBatch, state: dict[str, ArrayLike],
+                options: tuple[str, ...], frame: Frame | None) -> Array:  # fmt: skip
+    """`call_carefully` for a batch of models: the numbers in which they differ are further inputs."""
+    model, found, made = batch.model, members(batch), store_of(batch)
+    options = (*options, *found.inputs)
+    if any(not isinstance(x, np.ndarray) and gpu_array(x) for x in state.values()):
+        from torsor.backends import gpu
+
+        numbers = made.once("on the device", lambda: [gpu.cupy().asarray(x) for x in found.inputs.values()])
+        return gpu.call(algorithm, model, (*state.values(), *numbers), options, frame, found)
+    arrays = {name: checked(model, name, x) for name, x in state.items()}
+    dtype = np.result_type(*arrays.values())
+    if dtype.char not in "df":
+        raise ArgumentError(
+            f"a batch of models computes in float64 or float32, not {dtype}; take the members one by one"
+        )
+    batch_axes(model, arrays | dict(found.inputs))
+    numbers = made.once(("numbers", dtype), lambda: [x.astype(dtype, copy=False) for x in found.inputs.values()])
+
+    def program(algorithm: Algorithm, options: tuple[str, ...]) -> Any:
+        return program_for(algorithm, model, options, dtype.char, frame, found)
+
+    def bound(*state: Any) -> Any:
+        return run(*state, *numbers)
+
+    run = program(algorithm, options)
+    result = bound(*(x.astype(dtype, copy=False) for x in arrays.values()))
+    if algorithm.inverts and batch.has_degenerate_bodies:
+        tests = (program(a, tuple(found.inputs)) for a in (articulated.pivots, composite.diagonal))
+        refuse_singular(algorithm, model, *(np.asarray(test(arrays["q"].astype(dtype), *numbers)) for test in tests))
+    elif len(options) == len(found.inputs) and frame is None:
+        made.calls[what, dtype.char] = bound, bound, False
+    if not np.isfinite(result).all():
+        raise SingularError(f"{algorithm.name} overflows; the arguments are too large")
+    return result
+
+
+def gpu_array(x: Any) -> bool:
+    """Whether an array is on a GPU."""
+    if not hasattr(x, "__dlpack_device__"):
+        return False
+    from torsor.backends import gpu
+
+    return gpu.on_device(x)
 
 
 def _long_chain(algorithm: Algorithm, model: Model) -> Any:
@@ -113,16 +165,18 @@ def _long_chain(algorithm: Algorithm, model: Model) -> Any:
 
 
 def program_for(algorithm: Algorithm, model: Model, options: tuple[str, ...], number: str,
-             frame: Frame | None) -> Any:  # fmt: skip
-    """The program for these arguments, kept with the model."""
+             frame: Frame | None, members: Members | None = None) -> Any:  # fmt: skip
+    """The program for these arguments, kept with the model, or with the structure of a batch."""
 
     def make() -> Any:
-        from torsor.backends.cpu import compile_program
+        from torsor.backends.cpu import compile_request
 
         dtype, threads = "float64" if number == "d" else "float32", os.cpu_count() or 1
-        return compile_program(algorithm, model, options=options, dtype=dtype, frame=frame, threads=threads)
+        request = Request(algorithm, model, options=options, dtype=dtype, frame=frame, members=members)
+        return compile_request(request, threads=threads)
 
-    return store(model).once(("call", algorithm, frame, number, options), make)
+    made = members.store if members else store(model)
+    return made.once(("call", algorithm, frame, number, options), make)
 
 
 # A pivot this much smaller than its diagonal entry is rounding error: sixteen digits less a few for the reduction.
@@ -130,17 +184,20 @@ SINGULAR_PIVOT = 1e-12
 
 
 def automatic_algorithm(model: Model, function: Callable[..., Array]) -> Algorithm:
-    """The algorithm of method="auto", decided once per model."""
-    require_model(model)
+    """The algorithm of method="auto", decided once per model; for a batch, the one that is accurate for all."""
+    require_models(model)
+    if isinstance(model, ModelBatch):
+        return next(iter(METHODS[function.__name__].values()))
     return store(model).once(("auto", function), lambda: automatic(model, function))
 
 
 def on_frame(algorithm: Algorithm, model: Model, body: int | str, *args: ArrayLike) -> Array:
     """Run an algorithm that concerns one body, or a frame on it."""
-    require_model(model)
+    require_models(model)
     if body is None:
         raise ArgumentError("body None is the base, which never moves: give a body or frame by number or name")
-    return call_carefully(algorithm, model, args, model.frame(body))
+    machine = model.model if isinstance(model, ModelBatch) else model
+    return call_carefully(algorithm, model, args, machine.frame(body))
 
 
 def batch_axes(model: Model, arrays: dict[str, Array]) -> tuple[int, ...]:
@@ -181,16 +238,18 @@ def _is_scalar(x: Any) -> bool:
     return hasattr(x, "__add__") and hasattr(x, "__mul__") and not isinstance(x, str | bytes | list | tuple)
 
 
-def refuse_singular(algorithm: Algorithm, model: Model, q: Array) -> None:
+def refuse_singular_at(algorithm: Algorithm, model: Model, q: Array) -> None:
+    """Raise if M(q) is singular to rounding."""
+    programs = (program_for(a, model, (), "d", None) for a in (articulated.pivots, composite.diagonal))
+    refuse_singular(algorithm, model, *(np.asarray(program(q.astype(np.float64))) for program in programs))
+
+
+def refuse_singular(algorithm: Algorithm, model: Model, pivots: Array, diagonal: Array) -> None:
     """Raise if M is singular to rounding, naming a joint to blame.
 
     M can be singular only if some body has no mass or no extent; all other models skip this test.  A pivot of M is
     what remains of a diagonal entry when all joints beyond are free.  It is compared with that diagonal entry.
     """
-    pivots, diagonal = (
-        np.asarray(program_for(a, model, (), "d", None)(q.astype(np.float64)))
-        for a in (articulated.pivots, composite.diagonal)
-    )
     bad = np.argwhere(~(pivots > SINGULAR_PIVOT * np.abs(diagonal)))
     if len(bad):
         *state, freedom = (int(i) for i in bad[-1])

@@ -40,10 +40,11 @@ from torsor.dynamics.calls import (
     checked,
     core_shape,
     on_frame,
-    refuse_singular,
+    refuse_singular_at,
 )
 from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, SEGMENTS_FROM
 from torsor.errors import ArgumentError, SingularError
+from torsor.model.batch import ModelBatch
 from torsor.model.conditioning import pivot_ratio
 from torsor.model.model import Model, require_model
 from torsor.model.regular import require_regular
@@ -52,6 +53,7 @@ from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
 INPUTS = ("q", "v", "tau")  # of forward dynamics without external wrenches
+NOT_COMPILED = ("fixman", "segments", "constraint-force")
 
 
 # Dynamics --------------------------------------------------------------------------------------------------
@@ -88,6 +90,8 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
             return call(forward_dynamics, model, q, v, tau)
         else:
             return call_with(automatic_algorithm(model, forward_dynamics), model, q, v, tau, external=external)
+    if method in NOT_COMPILED:
+        _require_one(method, model)
     if method == "segments":
         return _by_segments(model, q=q, v=v, tau=tau, external=external)
     if method == "constraint-force":
@@ -135,6 +139,7 @@ def inverse_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
     if method == "auto":
         return call(automatic_algorithm(model, inverse_mass_matrix), model, q)
     if method == "fixman":
+        _require_one(method, model)
         result = call(fixman.inverse_mass_matrix, require_regular(model), q)
         return _compared(method, inverse_mass_matrix, result, model, q)
     return call(_named(inverse_mass_matrix, method, "fixman"), model, q)
@@ -149,6 +154,8 @@ def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, method: str = "auto"
     """
     if method == "auto":
         return call(automatic_algorithm(model, mass_solve), model, q, b)
+    if method in NOT_COMPILED:
+        _require_one(method, model)
     return _compared(method, mass_solve, _mass_solve_by(method, model, q, b), model, q, b)
 
 
@@ -177,6 +184,7 @@ def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
     method: "articulated" (pivots of the articulated inertias), "fixman" (det M = det G det H22) or "auto".
     """
     if _choose(method, "articulated", "fixman") == "fixman":
+        _require_one(method, model)
         result = call(fixman.log_det, require_regular(model), q)
         return _compared(method, log_det_mass_matrix, result, model, q)
     return call(articulated.log_det, model, q)
@@ -309,7 +317,7 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
         known = ", ".join(f.__name__ for f in ALGORITHMS)
         raise ArgumentError(f"{validate.shown(function)} cannot be compiled; these can: {known}")
     algorithm = ALGORITHMS[function]
-    if method in ("fixman", "segments", "constraint-force"):
+    if method in NOT_COMPILED:
         raise ArgumentError(f'method "{method}" is not compiled: call {function.__name__} with it, or compile another')
     if method != "auto":
         algorithm = _named(function, method)
@@ -391,12 +399,19 @@ def _by_parts(method: str, function: Callable[..., Array], model: Model, **given
         result[lost] = function(model, *(states.pop(name)[lost] for name in INPUTS), method="articulated",
                                 **{name: x[lost] for name, x in states.items()})  # fmt: skip
     elif lost.any():
-        refuse_singular(articulated.forward_dynamics, model, arrays["q"])
+        refuse_singular_at(articulated.forward_dynamics, model, arrays["q"])
         raise SingularError(
             f'{function.__name__}: method "{method}" overflows; the arguments are too large, or masses and lengths too '
             'uneven for it: use method "auto" or "articulated"'
         )
     return result.astype(dtype, copy=False)
+
+
+def _require_one(method: str, model: Model) -> None:
+    """Raise for a batch of models, which only compiled methods take."""
+    if isinstance(model, ModelBatch):
+        raise ArgumentError(f'method "{method}" takes one model, not {model!r}; take its members one by one')
+    require_model(model)
 
 
 def _is_large(model: Model) -> bool:
@@ -418,7 +433,7 @@ def _by_dense_factor(model: Model, q: ArrayLike, b: ArrayLike) -> Array:
     arrays = {"q": checked(model, "q", q), "b": checked(model, "b", b)}
     batch_axes(model, arrays)
     if model.has_degenerate_bodies:
-        refuse_singular(articulated.mass_solve, model, arrays["q"])
+        refuse_singular_at(articulated.mass_solve, model, arrays["q"])
     return np.linalg.solve(mass_matrix(model, arrays["q"]), arrays["b"][..., None])[..., 0]
 
 
@@ -431,7 +446,8 @@ def _compared(method: str, function: Callable[..., Array], result: Array, model:
     """
     if method == "articulated" or not isinstance(result, ndarray | np.floating) or result.dtype.char not in AGREEMENT:
         return result
-    if method not in ("fixman", "constraint-force") and pivot_ratio(model) <= COMPARED:
+    factors = method not in ("fixman", "constraint-force") and isinstance(model, Model)
+    if factors and pivot_ratio(model) <= COMPARED:
         return result
     sweeps = function(model, *args, method="articulated", **options)
     core = {inverse_mass_matrix: 2, log_det_mass_matrix: 0}.get(function, 1)

@@ -120,12 +120,12 @@ def check_bodies(links: Mapping[str, Array], names: Sequence[str], allow_degener
 
 @np.errstate(over="ignore", invalid="ignore")
 def _check_block(links: Mapping[str, Array], label: Label, allow_degenerate: bool) -> None:
-    for key in SHAPES:
+    for key in ("axis", "pitch", "R", "p"):
         for i in np.argwhere(~np.isfinite(links[key]))[:1, 0]:
             raise ModelError(f"{label(i)}: {key} holds a NaN or an infinity")
     _check_joints(links["joint"], links["axis"], links["pitch"], label)
     _check_rotations(links["R"], label)
-    _check_inertias(links["mass"], links["com"], links["inertia"], label, allow_degenerate)
+    check_inertias(links["mass"], links["com"], links["inertia"], label, allow_degenerate)
 
 
 def _check_joints(joint: Array, axis: Array, pitch: Array, label: Label) -> None:
@@ -150,7 +150,8 @@ def _check_rotations(rotations: Array, label: Label) -> None:
         raise ModelError(f"{label(i)}: R is a reflection (det R = -1), not a rotation")
 
 
-def _check_inertias(mass: Array, com: Array, inertia: Array, label: Label, allow_degenerate: bool) -> None:
+@np.errstate(over="ignore", invalid="ignore")
+def check_inertias(mass: Array, com: Array, inertia: Array, label: Label, allow_degenerate: bool) -> None:
     """I is symmetric, I >= 0 and tr(I)/2 1 - I >= 0; and I > 0 unless point masses and rods are permitted.
 
     tr(I)/2 1 - I = integral of r r' dm: this is positive semidefinite if and only if the principal moments obey the
@@ -160,6 +161,9 @@ def _check_inertias(mass: Array, com: Array, inertia: Array, label: Label, allow
     def moments(i: int) -> list[float]:
         return [float(f"{moment:.6g}") for moment in np.linalg.eigvalsh(inertia[i])]
 
+    for key, x in (("mass", mass), ("com", com), ("inertia", inertia)):
+        for i in np.argwhere(~np.isfinite(x))[:1, 0]:
+            raise ModelError(f"{label(i)}: {key} holds a NaN or an infinity")
     for i in _first(mass < 0):
         raise ModelError(f"{label(i)}: mass {mass[i]} is negative")
     I = _components(inertia)

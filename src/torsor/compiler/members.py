@@ -1,0 +1,120 @@
+"""A batch of models as one structure and arrays of numbers: the numbers that differ become inputs of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.compiler.frames import (
+    FORMS,
+    GIVEN,
+    Framed,
+    Kind,
+    absorbed_children,
+    framed,
+    keep_digits,
+    reframe,
+    short_inertias,
+)
+from torsor.compiler.store import NAME, Store
+from torsor.model.batch import INERTIAL, ModelBatch
+from torsor.model.joints import JOINTS
+from torsor.model.model import Model
+
+Array = NDArray[Any]
+
+MOST_STRUCTURES = 32  # whose programs are kept
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """The members of a batch.
+
+    frames   the first member in its short frames; its kinds are general enough for all members
+    inputs   the numbers that differ, (*shape, n, 10), (*shape, n, 23) and (*shape, 3): `torsor.outputs.PARAMETERS`
+    """
+
+    frames: Framed
+    inputs: Mapping[str, Array]
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of the structure and of the numbers that do not differ: the key of compiled programs."""
+        model, digest = self.frames.model, blake2b(digest_size=16)
+        digest.update(repr((self.frames.kinds, tuple(self.inputs))).encode())
+        for array in (model.parent, self.frames.kind, *([] if "gravity" in self.inputs else [model.gravity])):
+            digest.update(array.tobytes())
+        for key, names in GIVEN.items():
+            for name in names if key not in self.inputs else ():
+                digest.update(self.frames.numbers[name].tobytes())
+        return digest.hexdigest()
+
+    @property
+    def store(self) -> Store:
+        """What has been made for this structure."""
+        return _structure(self.key)
+
+
+@lru_cache(maxsize=MOST_STRUCTURES)
+def _structure(key: str) -> Store:
+    return Store()
+
+
+def store_of(batch: ModelBatch) -> Store:
+    """The calls prepared for a batch."""
+    return batch.__dict__.setdefault(NAME, Store())
+
+
+def members(batch: ModelBatch) -> Members:
+    """The members of a batch, framed once."""
+    return store_of(batch).once("members", lambda: _members(batch))
+
+
+def _members(batch: ModelBatch) -> Members:
+    model = batch.model
+    inputs: dict[str, Array] = {"gravity": batch.varied["gravity"]} if "gravity" in batch.varied else {}
+    if not batch.same_placements:
+        return _reframed(batch, inputs)
+    frames = framed(model)
+    if any(name in batch.varied for name in INERTIAL):
+        own = {name: getattr(model, name) for name in INERTIAL}
+        fields = [np.broadcast_to(batch.varied.get(name, x), batch.shape + x.shape) for name, x in own.items()]
+        if not keep_digits(frames, *fields):
+            return _reframed(batch, inputs)
+        inputs = {"inertias": short_inertias(frames, *fields)} | inputs
+    return Members(frames, inputs)
+
+
+def _reframed(batch: ModelBatch, inputs: Mapping[str, Array]) -> Members:
+    """Every member in its own short frames.
+
+    The forms of the placements do not depend on the numbers, so that a member gives the same bits in any batch, unless
+    a body is so small that its origin must stay at its joint (`frames.FAR`).
+    """
+    model, forest = batch.model, reframe(batch.forest)
+    form = np.array([FORMS.index(kind.form) for kind in forest.kinds])[forest.kind].reshape(-1, model.n)
+    general = np.bitwise_or.reduce(form, axis=0) | _general_forms(model)
+    pairs = [Kind(JOINTS[code].name, FORMS[k]) for code, k in zip(model.joint, general)]
+    kinds = tuple(sorted(set(pairs)))
+    numbers = {name: x.reshape(-1, model.n) for name, x in forest.numbers.items()}
+    first = {name: x[0] for name, x in numbers.items()}
+    frames = Framed(model, kinds, np.array([kinds.index(pair) for pair in pairs], np.int32), first)
+    given: dict[str, Array] = {}
+    for key, names in GIVEN.items():
+        stacked = np.stack([numbers[name][: batch.size] for name in names], axis=-1)
+        given[key] = stacked.reshape(*batch.shape, model.n, len(names))
+    return Members(frames, given | dict(inputs))
+
+
+def _general_forms(model: Model) -> Array:
+    """For each body, the form (in `FORMS`) of any placement: only a first screw that its parent absorbs is left out."""
+    absorbed, axial = absorbed_children(model), np.array([joint.axial for joint in JOINTS])[model.joint]
+    form = np.full(model.n, FORMS.index("zyxz"))
+    form[absorbed[(absorbed >= 0) & axial]] = FORMS.index("yxz")
+    return form

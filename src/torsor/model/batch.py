@@ -1,0 +1,185 @@
+"""Many models of one structure: the same joints and names, but other masses, lengths or gravity in every member."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from math import prod
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor.errors import ArgumentError, ModelError
+from torsor.model.check import BLOCK, SHAPES, body_label, check_inertias
+from torsor.model.freedoms import USUAL, Freedoms
+from torsor.model.model import Model, require_model
+from torsor.model.names import NumberedNames
+from torsor.validate import real_array, shown
+
+Array = NDArray[Any]
+
+INERTIAL = ("mass", "com", "inertia")
+VARIABLE = [name for name in USUAL if name != "armature"]  # the dynamics read the armature from the model
+
+
+class Varied(Freedoms, total=False):
+    """What may differ from member to member: fields of a Model, with batch axes before their own."""
+
+    axis: ArrayLike
+    pitch: ArrayLike
+    R: ArrayLike
+    p: ArrayLike
+    mass: ArrayLike
+    com: ArrayLike
+    inertia: ArrayLike
+    gravity: ArrayLike
+
+
+class ModelBatch:
+    """Models that differ in some fields only; every function of the dynamics takes it in place of a Model.
+
+        masses = arm.mass * rng.uniform(0.9, 1.1, (1000, arm.n))
+        arms = ts.ModelBatch(arm, mass=masses)
+        qdd = ts.forward_dynamics(arms, q, v, tau)            # (1000, nv); q (nq,) or (1000, nq)
+
+    A field has batch axes before its own: mass (..., n), com (..., n, 3), inertia (..., n, 3, 3), R, p, axis, pitch,
+    gravity (..., 3), damping and other quantities of the freedoms (..., nv).  The batch axes of all fields and of the
+    states broadcast.  One program serves all batches of the same structure: nothing is compiled or kept per member.
+
+    model    the model that gives everything else, and the names
+    shape    the batch axes
+    varied   the fields that differ, with all batch axes
+    """
+
+    def __init__(self, model: Model, **varied: Unpack[Varied]) -> None:
+        require_model(model)
+        self.model = model
+        shapes = _field_shapes(model)
+        given = {}
+        for name, value in varied.items():
+            if name not in shapes:
+                raise ArgumentError(f"{name!r} cannot differ between members; these can: {', '.join(shapes)}")
+            core, x = shapes[name], real_array(name, value, finite=False).copy()
+            if x.ndim < len(core) or x.shape[x.ndim - len(core) :] != core:
+                raise ArgumentError(f"{name} has shape {x.shape}; the members of {model!r} need (..., {_axes(core)})")
+            given[name] = x, x.shape[: x.ndim - len(core)]
+        try:
+            self.shape = np.broadcast_shapes(*(axes for _, axes in given.values()))
+        except ValueError:
+            told = ", ".join(f"{name} {axes}" for name, (_, axes) in given.items())
+            raise ArgumentError(f"the batch axes of the members do not go together: {told}") from None
+        self.varied = {name: np.broadcast_to(x, self.shape + shapes[name]) for name, (x, _) in given.items()}
+        self._check()
+
+    def _check(self) -> None:
+        """Raise unless every member could exist."""
+        for k in np.argwhere(~np.isfinite(self.varied.get("gravity", np.zeros(3)).reshape(-1, 3)))[:1, 0]:
+            raise ModelError(f"gravity of member {k} holds a NaN or an infinity")
+        if not self.same_placements or not (mass := self._rows("mass")).all():
+            self.forest  # noqa: B018  checked as it is made
+            return
+        rows = mass, self._rows("com"), self._rows("inertia")
+        for start in range(0, len(mass), BLOCK):
+            m, c, I = (x[start : start + BLOCK] for x in rows)
+            check_inertias(m, c, I, partial(body_label, self._names, start=start), self.model.allow_degenerate)
+
+    @cached_property
+    def has_degenerate_bodies(self) -> bool:
+        """Whether a member has a body without mass or with a singular inertia."""
+        may = self.model.allow_degenerate or not self._rows("mass").all()
+        return may and self.forest.has_degenerate_bodies
+
+    @property
+    def same_placements(self) -> bool:
+        """Whether the members differ in their inertias and in gravity at most."""
+        return set(self.varied) <= {*INERTIAL, "gravity"}
+
+    @classmethod
+    def of(cls, models: Sequence[Model]) -> ModelBatch:
+        """A batch of models of the same structure, one after the other."""
+        if not models:
+            raise ArgumentError("a batch needs at least one model")
+        for k, model in enumerate(models):
+            require_model(model)
+            if not all(np.array_equal(getattr(model, name), getattr(models[0], name)) for name in ("parent", "joint")):
+                raise ModelError(f"model {k} has other joints than model 0: a batch has one structure")
+        names = _field_shapes(models[0])
+        fields: dict[str, Any] = {name: np.array([getattr(model, name) for model in models]) for name in names}
+        return cls(models[0], **fields)
+
+    @property
+    def size(self) -> int:
+        """The number of members."""
+        return prod(self.shape)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a batch without axes has no length")
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Model | ModelBatch:
+        """One member, or a batch of some of them."""
+        index = index if isinstance(index, tuple) else (index,)
+        cores = {name: (slice(None),) * len(shape) for name, shape in _field_shapes(self.model).items()}
+        picked: dict[str, Any] = {name: x[(*index, ..., *cores[name])] for name, x in self.varied.items()}
+        some = ModelBatch(self.model, **picked)
+        return some if some.shape else replace(self.model, **picked)
+
+    def __iter__(self) -> Iterator[Model | ModelBatch]:
+        return (self[k] for k in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"ModelBatch({self.shape} of {self.model!r}; {', '.join(self.varied) or 'nothing'} varied)"
+
+    @cached_property
+    def forest(self) -> Model:
+        """All members side by side as one model of size * n bodies: it is checked and framed at once."""
+        n, size, model = self.model.n, self.size, self.model
+        if not size:
+            return model
+        fields: dict[str, Any] = {name: self._rows(name) for name in SHAPES}
+        fields |= {name: x.ravel() for name, x in self.varied.items() if name in USUAL}
+        parent = np.where(model.parent < 0, -1, model.parent + n * np.arange(size)[:, None])
+        return Model(
+            parent=parent.ravel(), joint=np.tile(model.joint, size), names=self._names,
+            allow_degenerate=model.allow_degenerate, **fields,
+        )  # fmt: skip
+
+    @property
+    def _names(self) -> Sequence[str]:
+        return _MemberNames(self.model.names, self.size)
+
+    def _rows(self, name: str) -> Array:
+        """A field of the bodies of every member, (size * n, ...)."""
+        own = getattr(self.model, name)
+        return np.broadcast_to(self.varied.get(name, own), self.shape + own.shape).reshape(-1, *own.shape[1:])
+
+
+class _MemberNames(NumberedNames):
+    """The names of all bodies of all members, made on demand."""
+
+    def __init__(self, names: Sequence[str], size: int) -> None:
+        super().__init__(len(names) * size)
+        self._names = names
+
+    def __getitem__(self, i: Any) -> Any:
+        member, body = divmod(i, len(self._names))
+        return f"{self._names[body]} of member {member}"
+
+
+def _field_shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """The shape of each field that may differ."""
+    bodies = {name: (model.n, *shape) for name, shape in SHAPES.items()}
+    return bodies | {"gravity": (3,)} | dict.fromkeys(VARIABLE, (model.nv,))
+
+
+def _axes(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape))
+
+
+def require_models(model: Any) -> None:
+    """Raise unless this is a `Model` or a `ModelBatch`."""
+    if not isinstance(model, Model | ModelBatch):
+        raise ArgumentError(f"model must be a torsor.Model or a ModelBatch, not {shown(model)}")

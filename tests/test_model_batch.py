@@ -1,0 +1,203 @@
+"""Many models in one batch: every function gives what it gives for each member alone."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import torsor as ts
+from torsor import ArgumentError, Model, ModelBatch, ModelError, reference, zoo
+from torsor.backends.c99 import CFunction
+from torsor.backends.cuda import Kernel
+from torsor.compiler.members import members
+from torsor.compiler.request import ALWAYS, NEVER, Request
+from torsor.dynamics.functions import ALGORITHMS
+from torsor.outputs import place_of
+
+# Both compute in double precision, in different frames: a few hundred roundings of numbers of the result's size.
+ROUNDING = 2e-12
+SINGLE = 2e-3  # float32 has 7 digits; random trees of all joints lose three or four of them
+VARIED = {
+    "inertias": ("mass", "com", "inertia"),
+    "placements": ("R", "p"),
+    "everything": ("mass", "com", "inertia", "R", "p", "gravity", "axis"),
+}
+FUNCTIONS = list(ALGORITHMS)
+
+
+def varied(model: Model, names, size, seed=0) -> ModelBatch:
+    """A batch of models whose fields differ from those of `model`."""
+    rng, n = np.random.default_rng(seed), model.n
+    factor = rng.uniform(0.7, 1.4, (size, n))
+    axis = model.axis + 0.3 * rng.normal(size=(size, n, 3))
+    others = {
+        "mass": model.mass * factor,
+        "inertia": model.inertia * rng.uniform(0.9, 1.1, (size, n))[..., None, None],
+        "com": model.com + 0.1 * rng.normal(size=(size, n, 3)),
+        "p": model.p + 0.1 * rng.normal(size=(size, n, 3)),
+        "R": model.R @ ts.lie.exp_so3(0.4 * rng.normal(size=(size, n, 3))),
+        "gravity": rng.normal(size=(size, 3)),
+        "axis": np.where([[ts.model.JOINTS[code].axial] for code in model.joint],
+                         axis / np.linalg.norm(axis, axis=-1, keepdims=True), (0.0, 0.0, 1.0)),
+    }  # fmt: skip
+    return ModelBatch(model, **{name: others[name] for name in names})
+
+
+def state(function, model: Model, size, seed=1):
+    rng = np.random.default_rng(seed)
+    names = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
+    drawn = {"q": model.random_configuration(rng, size), "body": model.n - 1}
+    return {name: drawn.get(name, rng.normal(size=(size, model.nv))) for name in names}
+
+
+def one_by_one(function, batch: ModelBatch, given):
+    """Every member by the reference engine."""
+    body = given.get("body")
+    results = []
+    for k in range(len(batch)):
+        one = {name: list(x[k]) for name, x in given.items() if name != "body"}
+        frame = None if body is None else batch.model.frame(body)
+        results.append(reference.evaluate(ALGORITHMS[function], batch[k], one, frame=frame))
+    return np.array(results, float)
+
+
+TREE = zoo.random_tree(9, 4)
+BATCHES = {name: varied(TREE, fields, 3) for name, fields in VARIED.items()}
+
+
+@pytest.mark.parametrize(
+    ("function", "fields"),
+    [*((f, "everything") for f in FUNCTIONS), *((ts.forward_dynamics, fields) for fields in VARIED)],
+    ids=lambda x: x if isinstance(x, str) else x.__name__,
+)
+def test_a_batch_is_its_members(function, fields):
+    batch, given = BATCHES[fields], state(function, TREE, 3)
+    found, wanted = function(batch, *given.values()), one_by_one(function, batch, given)
+    assert np.abs(found - wanted).max() <= ROUNDING * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("function", [ts.forward_dynamics, ts.mass_matrix, ts.jacobian], ids=lambda f: f.__name__)
+def test_single_precision(function):
+    batch, given = BATCHES["everything"], state(function, TREE, 3)
+    wanted = one_by_one(function, batch, given)
+    single = function(batch, *(x if name == "body" else x.astype(np.float32) for name, x in given.items()))
+    assert single.dtype == np.float32
+    assert np.abs(single - wanted).max() <= SINGLE * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("model", [zoo.panda(), zoo.rope(40)], ids=["unrolled", "looped"])
+def test_the_same_answer_again_and_in_any_shape(model):
+    """The second call takes the fast path; batch axes broadcast as those of arrays do."""
+    batch = varied(model, VARIED["everything"], 6)
+    q, v, tau = state(ts.forward_dynamics, model, 6).values()
+    first = ts.forward_dynamics(batch, q, v, tau)
+    assert np.array_equal(ts.forward_dynamics(batch, q, v, tau), first)
+    grid = ModelBatch(model, **{name: x.reshape(2, 3, *x.shape[1:]) for name, x in batch.varied.items()})
+    assert ts.forward_dynamics(grid, q.reshape(2, 3, -1), v[:3], tau[0]).shape == (2, 3, model.nv)
+    for k in range(6):
+        assert np.array_equal(ts.forward_dynamics(batch[k : k + 1], q[k], v[k], tau[k])[0], first[k])
+    against = ts.forward_dynamics(batch, q[:, None], v[:, None], tau[:, None])  # every state with every member
+    assert against.shape == (6, 6, model.nv)
+    assert np.array_equal(against[np.arange(6), np.arange(6)], first)
+
+
+@pytest.mark.parametrize("method", ["articulated", "composite", "udut", "ploen-park"])
+def test_named_methods_and_wrenches(method):
+    arm = zoo.panda()
+    batch = varied(arm, VARIED["everything"], 4)
+    q, v, tau = state(ts.forward_dynamics, arm, 4).values()
+    external = np.random.default_rng(5).normal(size=(4, arm.n, 6))
+    found = ts.forward_dynamics(batch, q, v, tau, external=external, method=method)
+    back = ts.inverse_dynamics(batch, q, v, found, external=external)
+    assert np.abs(back - tau).max() < 1e-9 * np.abs(tau).max()
+
+
+def test_models_one_after_the_other():
+    models = [zoo.general_arm(5, seed) for seed in range(4)]
+    batch = ModelBatch.of(models)
+    q, v, tau = state(ts.forward_dynamics, models[0], 4).values()
+    wanted = one_by_one(ts.forward_dynamics, batch, {"q": q, "v": v, "tau": tau})
+    assert np.abs(ts.forward_dynamics(batch, q, v, tau) - wanted).max() <= ROUNDING * np.abs(wanted).max()
+    assert [np.array_equal(batch[k].p, model.p) for k, model in enumerate(models)] == [True] * 4
+
+
+def test_one_program_serves_all_batches_of_a_structure():
+    """Other numbers, and even another base model, need no other program."""
+    a, b = (ModelBatch.of([zoo.general_arm(5, seed), zoo.general_arm(5, seed + 1)]) for seed in (0, 10))
+    q = np.zeros(5)
+    ts.forward_dynamics(a, q, q, q)
+    ts.forward_dynamics(b, q, q, q)
+    assert members(a).key == members(b).key
+    assert members(a).store is members(b).store
+    heavier = ModelBatch(zoo.panda(), mass=zoo.panda().mass * 2)
+    lighter = ModelBatch(zoo.panda(), mass=zoo.panda().mass / 2)
+    assert members(heavier).key == members(lighter).key != members(a).key
+
+
+def test_light_bodies_keep_their_digits():
+    """A member far smaller than the model is framed on its own: its numbers must not drown in the model's lengths."""
+    arm = zoo.random_chain(4, 0, joints=("revolute",))
+    tiny = ModelBatch(arm, com=arm.com[None] * 1e-7, inertia=arm.inertia[None] * 1e-14)
+    assert "placements" in members(tiny).inputs
+    given = state(ts.mass_solve, arm, 1)
+    found, wanted = ts.mass_solve(tiny, *given.values()), one_by_one(ts.mass_solve, tiny, given)
+    assert np.abs(found - wanted).max() <= 1e-9 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("unroll", [ALWAYS, NEVER], ids=["straight", "loops"])
+def test_other_backends_write_it(unroll):
+    batch = BATCHES["everything"]
+    found = members(batch)
+    algorithm, options = ALGORITHMS[ts.forward_dynamics], tuple(found.inputs)
+    request = Request(algorithm, batch.model, options=options, unroll=unroll, members=found)
+    assert "inertias" in Kernel.of(request).source()
+    assert "placements" in CFunction.of(request).text()
+    assert [place_of(name).shape(TREE) for name in found.inputs] == [x.shape[1:] for x in found.inputs.values()]
+
+
+def test_empty_batches():
+    arm = zoo.panda()
+    nobody = ModelBatch(arm, mass=np.empty((0, arm.n)))
+    assert ts.forward_dynamics(nobody, np.zeros(7), np.zeros(7), np.zeros(7)).shape == (0, 7)
+
+
+def test_what_cannot_be_is_refused_by_name():
+    arm = zoo.panda()
+    mass = np.tile(arm.mass, (5, 1))
+    mass[3, 2] = -1
+    with pytest.raises(ModelError, match=r"body '.* of member 3' .*: mass -1.0 is negative"):
+        ModelBatch(arm, mass=mass)
+    with pytest.raises(ModelError, match="of member 1"):
+        ModelBatch(arm, R=np.stack([arm.R, arm.R * 1.1]))
+    with pytest.raises(ModelError, match="gravity of member 1"):
+        ModelBatch(arm, gravity=[[0, 0, 1], [0, np.nan, 0]])
+    with pytest.raises(ArgumentError, match="'parent' cannot differ"):
+        ModelBatch(arm, parent=arm.parent)
+    with pytest.raises(ArgumentError, match=r"mass has shape \(3,\)"):
+        ModelBatch(arm, mass=[1, 2, 3])
+    with pytest.raises(ArgumentError, match="do not go together"):
+        ModelBatch(arm, mass=np.tile(arm.mass, (2, 1)), com=np.tile(arm.com, (3, 1, 1)))
+    with pytest.raises(ModelError, match="model 1 has other joints"):
+        ModelBatch.of([arm, zoo.puma560()])
+    with pytest.raises(ArgumentError, match="at least one"):
+        ModelBatch.of([])
+    batch = ModelBatch(arm, mass=np.abs(mass))
+    q = np.zeros(7)
+    with pytest.raises(ArgumentError, match="batch axes do not go together"):
+        ts.forward_dynamics(batch, np.zeros((3, 7)), q, q)
+    for method in ("fixman", "segments", "constraint-force"):
+        with pytest.raises(ArgumentError, match="one model"):
+            ts.forward_dynamics(batch, q, q, q, method=method)
+    with pytest.raises(ArgumentError, match="float64 or float32"):
+        ts.forward_dynamics(batch, q.astype(np.longdouble), q, q)
+    for other in (lambda: ts.compile(batch, ts.mass_matrix), lambda: ts.simulate(batch, duration=1)):
+        with pytest.raises(ArgumentError, match=r"must be a torsor\.Model"):
+            other()
+
+
+def test_massless_members_are_found_out():
+    arm = zoo.point_chain(3)
+    light = ModelBatch(arm, mass=[[1.0, 1.0, 1.0], [1.0, 0.5, 2.0]])
+    q = [0.1, 0.2, 0.3]
+    wanted = [ts.mass_solve(light[k], q, [1.0, 2, 3]) for k in range(2)]
+    assert np.allclose(ts.mass_solve(light, q, [1.0, 2, 3]), wanted, rtol=1e-12)
