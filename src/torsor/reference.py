@@ -12,7 +12,7 @@ from torsor.linalg import Scalar, Vec
 from torsor.model.links import links
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import BASE, place_of, plain
+from torsor.outputs import place_of, plain
 from torsor.spatial import Spatial
 from torsor.sweeps import Algorithm, Here, run
 
@@ -43,7 +43,7 @@ def scatter(model: Model, inputs: Mapping[str, Sequence[Scalar]]) -> list[Here]:
     here = [Here() for _ in range(model.n)]
     for name, values in inputs.items():
         place = place_of(name)
-        if place is not BASE:
+        if place.per:
             for h, part in zip(here, place.parts(model, values)):
                 setattr(h, name, part)
     return here

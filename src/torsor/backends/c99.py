@@ -26,7 +26,7 @@ from torsor.compiler.loops import Body, Loops
 from torsor.compiler.trace import LoopCode
 from torsor.model.joints import FORCE_UNITS, JOINTS
 from torsor.model.model import Model
-from torsor.outputs import BODIES, COORDINATES, place_of
+from torsor.outputs import BODIES, COORDINATES, COTANGENT, PLACES, place_of
 
 if TYPE_CHECKING:
     from torsor.compiler.request import Request
@@ -259,7 +259,7 @@ class CFunction:
             Loops(w, request.code, memory).write()
             tables = memory.tables
         else:
-            w.run(request.code, lambda entry: element(entry, request.shape))
+            w.run(request.code, lambda entry: element(entry, request.shape, self.inputs))
         body = "\n".join(without_unread(w.lines)) + "\n"
         return body, {name: x for name, x in tables.items() if _uses(body, name)}
 
@@ -421,6 +421,10 @@ def _table(w: Writer, name: str, x: NDArray[Any]) -> str:
 
 def _meaning(name: str) -> str:
     place = place_of(name)
+    if name.startswith(COTANGENT):
+        return "the cotangent of the result"
+    if name[0] == "d" and name[1:] in PLACES:
+        return f"the tangent of {name[1:]}"
     if place is BODIES:
         return "for each body the wrench (moment, force) that acts on it, at its origin"
     if place is COORDINATES:

@@ -18,7 +18,7 @@ from torsor.compiler.language import Int, Language, Loop
 from torsor.compiler.loops import Body
 from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode
-from torsor.outputs import BODIES, place_of
+from torsor.outputs import place_of
 
 # the scratch memory of loops: what bodies keep, what they hand on, the places of a matrix
 SCRATCH = ("work", "hands", "packed")
@@ -164,10 +164,10 @@ TRUE, FALSE = "1", "0"  # conditions that are known while the code is written
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "and": "&"}
 
 
-def element(name: Any, shape: Sequence[int] = (0,)) -> str:
-    """An entry of an array, by name and indices.  Inputs per body have six numbers per body; `out` has this shape."""
+def element(name: Any, shape: Sequence[int] = (0,), inputs: Sequence[tuple[str, int]] = ()) -> str:
+    """An entry of an array, by name and indices; `out` has this shape, and each of the inputs so many numbers."""
     first, *indices = name
-    sizes = shape if first == "out" else (0, 6) if place_of(first) is BODIES else (0,)
+    sizes = shape if first == "out" else place_of(first).sizes(dict(inputs).get(first, 0))
     return f"{array(first)}[{flat(indices, sizes)}]"
 
 
@@ -246,7 +246,7 @@ class Arrays:
         """`inputs`: the name of each, and how many numbers it has per state.  `entries`: for a packed matrix, the table
         of the places of its entries."""
         self.w, self.shape, self.entries = w, shape, entries
-        self.shapes = {name: (size,) if place_of(name).rank == 1 else (size // 6, 6) for name, size in inputs}
+        self.shapes = {name: place_of(name).sizes(size) for name, size in inputs}
 
     def sizes(self, name: str) -> Sequence[Int]:
         return self.shapes[name]

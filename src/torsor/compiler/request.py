@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from torsor.algorithms.derivative import Derivative, derivative
 from torsor.compiler.frames import Kind, framed
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
@@ -47,6 +48,31 @@ def unrolling(specialised: bool | None, usual: Unrolling) -> Unrolling:
     return usual if specialised is None else ALWAYS if specialised else NEVER
 
 
+# module and name of one of torsor's own algorithms; of a derivative: mode, wrt, and where the algorithm is defined
+Home = tuple[Any, ...]
+
+
+def home_of(algorithm: Algorithm) -> Home | None:
+    """Where one of torsor's own algorithms is defined; None for any other, whose changes torsor cannot notice."""
+    if isinstance(algorithm, Derivative):
+        home = home_of(algorithm.primal)
+        return home and (algorithm.mode, algorithm.wrt, home)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torsor.algorithms."):
+            for attribute, value in list(vars(module).items()):
+                if value is algorithm:
+                    return name, attribute
+    return None
+
+
+def at_home(home: Home) -> Algorithm:
+    """The algorithm that is defined there."""
+    if len(home) == 2:
+        return getattr(importlib.import_module(home[0]), home[1])
+    mode, wrt, primal = home
+    return derivative(at_home(primal), mode, wrt)
+
+
 class Request:
     """A request for a program: what it computes, and when its code is unrolled."""
 
@@ -70,18 +96,11 @@ class Request:
         return state | {"algorithm": self.home}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        module, _, name = state["algorithm"].rpartition(".")
-        self.__dict__ |= state | {"algorithm": getattr(importlib.import_module(module), name)}
+        self.__dict__ |= state | {"algorithm": at_home(state["algorithm"])}
 
     @functools.cached_property
-    def home(self) -> str | None:
-        """Where one of torsor's own algorithms is defined; None for any other, whose changes torsor cannot notice."""
-        for name, module in list(sys.modules.items()):
-            if name.startswith("torsor.algorithms."):
-                for attribute, value in list(vars(module).items()):
-                    if value is self.algorithm:
-                        return f"{name}.{attribute}"
-        return None
+    def home(self) -> Home | None:
+        return home_of(self.algorithm)
 
     @property
     def bits(self) -> int:
@@ -136,11 +155,16 @@ class Request:
         output = self.algorithm.output
         if not isinstance(output, Several):
             return function
+        entry = {} if isinstance(self.algorithm, Derivative) else self._looped.entry  # cotangents know their shapes
+        shapes = output.shapes(self.model, entry)
+        return lambda *args, **more: output.split(function(*args, **more), shapes)
+
+    @property
+    def _looped(self) -> LoopCode:
         from torsor.compiler.trace import LoopCode
 
-        code = self.code if isinstance(self.code, LoopCode) else _loops(self.algorithm, self.inputs, self._kinds)
-        shapes = output.shapes(self.model, code.entry)
-        return lambda *args, **more: output.split(function(*args, **more), shapes)
+        code = self.__dict__.get("code")
+        return code if isinstance(code, LoopCode) else _loops(self.algorithm, self.inputs, self._kinds)
 
     @property
     def _kinds(self) -> tuple[Kind, ...]:
@@ -175,6 +199,10 @@ class Request:
 @functools.lru_cache(maxsize=4)
 def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], frame: Frame | None = None) -> Code:
     """The straight-line code of an algorithm for one model; cached briefly, because choosing a method reads it too."""
+    if isinstance(algorithm, Derivative):
+        from torsor.compiler.derivatives import unrolled_derivative
+
+        return unrolled_derivative(algorithm, model, inputs, frame)
     from torsor.compiler.frames import straight_line_frames
     from torsor.compiler.trace import unroll
 
@@ -183,6 +211,10 @@ def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], frame:
 
 @functools.lru_cache(maxsize=256)
 def _loops(algorithm: Algorithm, inputs: tuple[str, ...], kinds: tuple[Kind, ...]) -> LoopCode:
+    if isinstance(algorithm, Derivative):
+        from torsor.compiler.loop_derivatives import looped_derivative
+
+        return looped_derivative(algorithm, inputs, kinds)
     from torsor.compiler.trace import looped
 
     return looped(algorithm, inputs, kinds)

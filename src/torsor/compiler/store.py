@@ -19,12 +19,13 @@ class Store:
     """`torsor.dynamics` looks in `quick` and `calls` first; everything else is found by its key.
 
     quick    number type -> forward dynamics of one state, for models with few freedoms
-    calls    (function or algorithm, number type) -> (for one state, for many, whether a result has few numbers)
+    calls    (function or algorithm, number type) -> (for one state, for many, whether a result has few numbers, how to
+             split a row into several results, or None)
     """
 
     def __init__(self) -> None:
         self.quick: dict[str, Any] = {}
-        self.calls: dict[tuple[Any, str], tuple[Any, Any, bool]] = {}
+        self.calls: dict[tuple[Any, str], tuple[Any, Any, bool, Any]] = {}
         self._made: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:

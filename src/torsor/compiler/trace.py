@@ -6,6 +6,7 @@
     ("number", name)          the body's own constants            ("base", name, k)  gravity; the frame of a path
     ("q", k) ("v", k) ...     its part of the input arrays        ("near", k)        what was handed to it
     ("kept", name, k, stage)  what the pass number `stage` kept here
+    ("arrived", k, stage)     at the base: what that pass handed to it
 
 and whose outputs are ("hand", k), ("kept", name, k, stage) and ("out", ...).  A kept value is never overwritten: a pass
 that keeps something under a name used before makes a new value.  Values that no output of the algorithm needs are
@@ -28,7 +29,7 @@ from torsor.compiler.tape import Code, Expr, Operations, Tape
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import joint_named
 from torsor.model.names import Frame
-from torsor.outputs import BASE, AtBase, Matrix, Path, Several, numbered, place_of, plain
+from torsor.outputs import AtBase, Matrix, Path, Several, is_parameter, numbered, place_of, plain
 from torsor.reference import base_of, scatter
 from torsor.spatial import Inertia, Rigid
 from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, Walk, run
@@ -71,15 +72,33 @@ def rebuild(like: Any, scalars: Iterator[Any]) -> Any:
 
 def unroll(algorithm: Algorithm, framed: Framed, inputs: Sequence[str], frame: Frame | None = None) -> Code:
     """One tape for one model.  Inputs are (name, indices...), outputs ("out", indices...)."""
-    model, tape = framed.model, Tape()
-    inputs_ = {name: symbols(tape, name, place_of(name).shape(model)) for name in inputs}
-    base = base_of(model.gravity.tolist(), inputs_.get("acceleration"))
-    links = [framed.link(i) for i in range(model.n)]
-    result = plain(run(algorithm, links, model.parent.tolist(), base, scatter(model, inputs_), frame))
-    outputs = {("out", *index): x for index, x in numbered(result)}
+    tape = Tape()
+    given = {name: symbols(tape, name, place_of(name).shape(framed.model)) for name in inputs}
+    return showing_all(tape, outputs_on(algorithm, framed, given, frame))
+
+
+def outputs_on(algorithm: Algorithm, framed: Framed, given: Mapping[str, Any], frame: Frame | None = None,
+               gravity: Sequence[Scalar] | None = None) -> dict[Any, Scalar]:  # fmt: skip
+    """The outputs ("out", indices...) of an algorithm for one model, on the tape of the inputs."""
+    model = framed.model
+    arrays = {name: x for name, x in given.items() if not is_parameter(name)}
+    changes: list[dict[str, Vec]] = [{} for _ in range(model.n)]  # of each body's constants
+    for name in given.keys() - arrays.keys() - {"gravity"}:
+        for change, row in zip(changes, given[name]):
+            change[name] = Vec.of(row)
+    gravity = model.gravity.tolist() if gravity is None else gravity
+    base = base_of([g + x for g, x in zip(gravity, given.get("gravity", (0.0,) * 3))], given.get("acceleration"))
+    links = [framed.link(i, **changes[i]) for i in range(model.n)]
+    result = plain(run(algorithm, links, model.parent.tolist(), base, scatter(model, arrays), frame))
+    return {("out", *index): x for index, x in numbered(result)}
+
+
+def showing_all(tape: Tape, outputs: Mapping[Any, Scalar]) -> Code:
+    """A finished code: an input that is not finite shows in the first output, even where nothing depends on it."""
+    outputs = dict(outputs)
     unread = {node.a for node in tape.nodes if node.op == "in"} - Code.of(tape, outputs).inputs
     first = next(iter(outputs))
-    for name in sorted(unread):  # an input that is not finite shows in the result, even where nothing depends on it
+    for name in sorted(unread):
         outputs[first] = outputs[first] - tape.input(name).zero()
     return Code.of(tape, outputs)
 
@@ -102,6 +121,7 @@ class LoopPass:
     start: Code  # outputs ("near", k)
     codes: tuple[Code, ...]  # by kind
     live: tuple[int, ...]  # which of the scalars handed on are ever read
+    stage: int  # the number of the pass
 
 
 @dataclass(frozen=True)
@@ -124,7 +144,7 @@ class LoopCode:
     kinds: tuple[Kind, ...]
     passes: tuple[LoopPass, ...]
     columns: LoopColumns | None
-    finish: Code | None  # from what arrives at the base, ("near", k), to ("out", ...)
+    finish: Code | None  # from what arrives at the base, ("arrived", k, stage), to ("out", ...)
 
     @property
     def hides_inputs(self) -> bool:
@@ -143,6 +163,11 @@ class LoopCode:
             if self.columns.outward:
                 codes += [self.columns.outward.start, *self.columns.outward.codes]
         return codes + ([self.finish] if self.finish else [])
+
+    @property
+    def base_codes(self) -> list[Code]:
+        """What is computed at the base."""
+        return [*(p.start for p in self.passes), *([self.finish] if self.finish else [])]
 
     @cached_property
     def entry(self) -> Any:
@@ -255,7 +280,10 @@ class _Tracer:
 
     def base(self, tape: Tape) -> Here:
         acceleration = [tape.input(("acceleration", k)) for k in range(6)] if "acceleration" in self.inputs else None
-        return base_of([tape.input(("base", "g", k)) for k in range(3)], acceleration)
+        gravity: list[Scalar] = [tape.input(("base", "g", k)) for k in range(3)]
+        if "gravity" in self.inputs:
+            gravity = [g + tape.input(("gravity", k)) for k, g in enumerate(gravity)]
+        return base_of(gravity, acceleration)
 
     def start(self, sweep: Sweep) -> tuple[Any, Code]:
         tape = Tape()
@@ -266,11 +294,15 @@ class _Tracer:
         """One step at a body of a kind.  It is handed something shaped like `like`, or `third(tape)`."""
         tape = Tape()
         joint = joint_named(self.kinds[kind].joint)
-        link = FramedLink.of(self.kinds[kind], NumberSymbols(tape))
+        changes = {
+            name: Vec.of(tape.input((name, k)) for k in range(place_of(name).numbers))
+            for name in self.inputs if is_parameter(name) and place_of(name).per
+        }  # fmt: skip
+        link = FramedLink.changed(self.kinds[kind], NumberSymbols(tape), **changes)
         here = Here()
         for name in self.inputs:
             place = place_of(name)
-            if place is not BASE:
+            if place.per and not is_parameter(name):
                 setattr(here, name, place.wrap(tape.input((name, k)) for k in range(place.count(joint))))
         for name, structure in self.kept[kind].items():
             symbols = (tape.input(x.name) if isinstance(x, _Stored) else x for x in leaves(structure))
@@ -333,14 +365,14 @@ def looped(algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind]) -
             columns = _columns(tracer, stage)
     outputs = algorithm.output.parts.values() if isinstance(algorithm.output, Several) else [algorithm.output]
     finish = _finish(tracer, like) if any(isinstance(output, AtBase) for output in outputs) else None
-    return _prune(LoopCode(algorithm, tuple(inputs), tuple(kinds), tuple(passes), columns, finish))
+    return prune(LoopCode(algorithm, tuple(inputs), tuple(kinds), tuple(passes), columns, finish))
 
 
 def _sweep(tracer: _Tracer, stage: Sweep) -> tuple[Any, LoopPass]:
     like, start = tracer.start(stage)
     codes = tuple(tracer.step(stage.step, kind, like)[1] for kind in range(len(tracer.kinds)))
     tracer.stage += 1
-    return like, LoopPass(stage.outward, start, codes, tuple(range(len(leaves(like)))))
+    return like, LoopPass(stage.outward, start, codes, tuple(range(len(leaves(like)))), tracer.stage - 1)
 
 
 def _columns(tracer: _Tracer, stage: Columns) -> LoopColumns:
@@ -379,7 +411,7 @@ def _tip(tape: Tape) -> Rigid:
 
 def _finish(tracer: _Tracer, like: Any) -> Code:
     tape = Tape()
-    arrived = rebuild(like, (tape.input(("near", k)) for k in range(len(leaves(like)))))
+    arrived = rebuild(like, (tape.input(("arrived", k, tracer.stage - 1)) for k in range(len(leaves(like)))))
     walk = Walk((), (), tracer.base(tape), (), arrived=arrived)
     a = tracer.algorithm
     if isinstance(a.output, Several):
@@ -395,7 +427,7 @@ def _finish(tracer: _Tracer, like: Any) -> Code:
 # Pruning ---------------------------------------------------------------------------------------------------------
 
 
-def _prune(code: LoopCode) -> LoopCode:
+def prune(code: LoopCode) -> LoopCode:
     """Drop outputs that nothing reads, until none is left to drop."""
     while True:
         passes, columns = _pruned_once(code)
@@ -407,9 +439,11 @@ def _prune(code: LoopCode) -> LoopCode:
 
 def _pruned_once(code: LoopCode) -> tuple[tuple[LoopPass, ...], LoopColumns | None]:
     reads = {name for c in code.all_codes for name in c.inputs}
-    last = len(code.passes) - 1
     # if several passes keep an output, the last one writes it
-    giver = {name: i for i, p in enumerate(code.passes) for c in p.codes for name in c.outputs if name[0] == "out"}
+    giver = {
+        (kind, name): p.stage
+        for p in code.passes for kind, c in enumerate(p.codes) for name in c.outputs if name[0] == "out"
+    }  # fmt: skip
 
     def keep(c: Code, live: Sequence[int], out: Callable[[Any], bool]) -> Code:
         wanted = [
@@ -422,15 +456,13 @@ def _pruned_once(code: LoopCode) -> tuple[tuple[LoopPass, ...], LoopColumns | No
     def live_in(codes: Sequence[Code]) -> tuple[int, ...]:
         return tuple(sorted({name[1] for c in codes for name in c.inputs if name[0] == "near"}))
 
-    def one(p: LoopPass, out: Callable[[Any], bool], arrival: Code | None) -> LoopPass:
-        live = live_in([*p.codes, *([arrival] if arrival else [])])
+    def one(p: LoopPass, out: Callable[[Any], bool] | None = None) -> LoopPass:
+        live = tuple(sorted({*live_in(p.codes), *(name[1] for name in reads if name[::2] == ("arrived", p.stage))}))
         start = p.start.only([("near", k) for k in live])
-        return LoopPass(p.outward, start, tuple(keep(c, live, out) for c in p.codes), live)
+        codes = (keep(c, live, out or partial(_gives, giver, p.stage, kind)) for kind, c in enumerate(p.codes))
+        return replace(p, start=start, codes=tuple(codes), live=live)
 
-    passes = tuple(
-        one(p, partial(_gives, giver, i) if not code.columns else _never, code.finish if i == last else None)
-        for i, p in enumerate(code.passes)
-    )
+    passes = tuple(one(p, _never if code.columns else None) for p in code.passes)
     columns = code.columns
     if columns:
         live, out = live_in(columns.codes), _never if columns.outward else _always
@@ -439,13 +471,13 @@ def _pruned_once(code: LoopCode) -> tuple[tuple[LoopPass, ...], LoopColumns | No
             starts={k: keep(c, live, out) for k, c in columns.starts.items()},
             codes=tuple(keep(c, live, out) for c in columns.codes),
             live=live,
-            outward=one(columns.outward, _always, None) if columns.outward else None,
+            outward=one(columns.outward, _always) if columns.outward else None,
         )
     return passes, columns
 
 
-def _gives(giver: Mapping[Any, int], stage: int, name: Any) -> bool:
-    return giver[name] == stage
+def _gives(giver: Mapping[Any, int], stage: int, kind: int, name: Any) -> bool:
+    return giver[kind, name] == stage
 
 
 def _always(name: Any) -> bool:

@@ -23,7 +23,7 @@ from torsor.dynamics.methods import automatic
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.model import Model, require_model
 from torsor.model.names import Frame
-from torsor.outputs import place_of
+from torsor.outputs import COTANGENT, Several, place_of
 from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
@@ -38,12 +38,12 @@ def call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike)
     first: Any = args[0]
     if type(first) is ndarray:  # not an array on a GPU
         try:
-            one, many, few = model.__dict__[STORE].calls[what, first.dtype.char]
+            one, many, few, split = model.__dict__[STORE].calls[what, first.dtype.char]
             result = one(*args) if first.ndim == 1 else many(*args)
             # for few numbers, their sum is the quickest test that all are finite
             finite = isfinite(sum(result.tolist())) if few and result.ndim == 1 else np.isfinite(result).all()
             if finite and type(result) is ndarray:
-                return result
+                return split(result) if split else result
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
     return call_carefully(what, model, args)
@@ -78,18 +78,20 @@ def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: t
     if dtype.char not in "df":
         return _reference(algorithm, model, dict(zip(names, arrays)), frame)
     program = program_for(algorithm, model, tuple(given), dtype.char, frame)
+    split = program.request.split(lambda row: row) if isinstance(algorithm.output, Several) else None
     if not given and frame is None and not (algorithm.inverts and model.has_degenerate_bodies):
         few = len(program.shape) == 1 and program.shape[0] < 64
         made = store(model)
-        made.calls[what, dtype.char] = program.ufunc, program, few  # for one state, and on all cores
+        # for one state, on all cores, and how several results are split
+        made.calls[what, dtype.char] = program.ufunc, program.rows, few, split
         if few and getattr(what, "__name__", "") == "forward_dynamics":
             made.quick[dtype.char] = program.ufunc
-    result = program(*(x.astype(dtype, copy=False) for x in arrays))
+    result = program.rows(*(x.astype(dtype, copy=False) for x in arrays))
     if algorithm.inverts and model.has_degenerate_bodies:
         refuse_singular(algorithm, model, arrays[0])
     if not np.isfinite(result).all():
         raise SingularError(f"{algorithm.name} overflows; the arguments are too large")
-    return result
+    return split(result) if split else result
 
 
 def _long_chain(algorithm: Algorithm, model: Model) -> Any:
@@ -160,7 +162,7 @@ def core_shape(model: Model, name: str) -> tuple[int, ...]:
 def checked(model: Model, name: str, x: ArrayLike) -> Array:
     """An argument as an array of real, finite numbers of the right shape."""
     core = core_shape(model, name)
-    name = {"acceleration": "base_acceleration"}.get(name, name)
+    name = COTANGENT if name.startswith(COTANGENT) else name.replace("acceleration", "base_acceleration")
     array = validate.array(name, x)
     numeric = array.dtype.kind in "fiub" or (array.dtype.kind == "O" and all(map(_is_scalar, array.flat)))
     if not numeric:

@@ -6,7 +6,7 @@ its frame, at its origin.        Spatial vectors are angular first, in the body'
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import isfinite
 from typing import Any
 
@@ -28,6 +28,7 @@ from torsor.algorithms import (
 from torsor.algorithms import (
     log_det_gradient as log_det_derivative,
 )
+from torsor.algorithms.derivative import takes_frame
 from torsor.compiler.request import ON_GPU, PATIENT, Request, unrolling
 from torsor.compiler.store import NAME as STORE
 from torsor.compiler.store import store
@@ -47,7 +48,6 @@ from torsor.errors import ArgumentError, SingularError
 from torsor.model.conditioning import pivot_ratio
 from torsor.model.model import Model, require_model
 from torsor.model.regular import require_regular
-from torsor.outputs import Path
 from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
@@ -276,7 +276,7 @@ ALGORITHMS: dict[Callable[..., Array], Algorithm] = {
 def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu", dtype: str = "float64",
             external: bool = False, body: int | str | None = None, method: str = "auto",
             specialised: bool | None = None, lanes: int | None = None, threads: int = 1,
-            trig: str = "accurate") -> Any:  # fmt: skip
+            trig: str = "accurate", wrt: str | Iterable[str] | None = None) -> Any:  # fmt: skip
     """A `Program`: a function of this module compiled for one model, to be called without the model.
 
         fd = ts.compile(model, ts.forward_dynamics)
@@ -293,9 +293,12 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
     lanes        states computed side by side; None: as many as the machine's vectors hold (cpu)
     threads      how many threads a large batch is spread over (cpu)
     trig         cuda, float32: "accurate" (2 ulp) or "fast" (absolute error 5e-7 for angles up to pi)
+    wrt          for `vjp` and `jvp` of a function: by what to differentiate, if they do not say it themselves
 
     A program does not check its numbers: NaN in one state gives NaN in that state.
     """
+    from torsor.dynamics.derivatives import Differentiated  # it calls functions of this module
+
     require_model(model)
     validate.chosen("target", target, ("cpu", "cuda"))
     dtype = dtype.name if isinstance(dtype, np.dtype) else getattr(dtype, "__name__", dtype)
@@ -305,6 +308,40 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
         validate.flag("specialised", specialised)
     validate.word("method", method)
     validate.word("trig", trig)
+    options: tuple[str, ...] = ("external",) if external else ()
+    algorithm: Algorithm
+    if isinstance(function, Differentiated):
+        function = function.by(wrt)
+        algorithm = function.algorithm(model, method, specialised)
+        options += tuple(
+            name for name in algorithm.options if name in function.needed(algorithm) and name not in options
+        )
+    elif wrt is not None:
+        raise ArgumentError(f"wrt is for vjp and jvp: compile ts.vjp({getattr(function, '__name__', 'function')})")
+    else:
+        algorithm = algorithm_for(model, function, method, specialised)
+    if external and "external" not in algorithm.options:
+        raise ArgumentError(f"{algorithm.name} takes no external wrenches")
+    if (body is None) == takes_frame(algorithm):
+        raise ArgumentError(f"{algorithm.name} needs body=" if body is None else f"{algorithm.name} takes no body=")
+    common: dict[str, Any] = dict(
+        options=options, dtype=dtype, frame=None if body is None else model.frame(body)
+    )  # fmt: skip
+    if target == "cuda":
+        from torsor.backends.gpu import compile_cuda
+
+        if lanes is not None or threads != 1:
+            raise ArgumentError('lanes and threads are for target="cpu"; a GPU takes one thread per state')
+        return compile_cuda(Request(algorithm, model, **common, unroll=unrolling(specialised, ON_GPU)), trig)
+    from torsor.backends.cpu import compile_request
+
+    if trig != "accurate":
+        raise ArgumentError('fast trigonometry is for target="cuda"')
+    return compile_request(Request(algorithm, model, **common, unroll=unrolling(specialised, PATIENT)), lanes, threads)
+
+
+def algorithm_for(model: Model, function: Callable[..., Any], method: str, specialised: bool | None) -> Algorithm:
+    """The algorithm that is compiled for a function."""
     if not any(function is known for known in ALGORITHMS):
         known = ", ".join(f.__name__ for f in ALGORITHMS)
         raise ArgumentError(f"{validate.shown(function)} cannot be compiled; these can: {known}")
@@ -318,24 +355,7 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
         algorithm = chosen if chosen.has_loops or specialised is not False else algorithm
     if not algorithm.has_loops and model.nv > MOST_FREEDOMS:
         raise ArgumentError(f"method {method!r} is compiled for {MOST_FREEDOMS} freedoms at most, not {model.nv}")
-    if external and "external" not in algorithm.options:
-        raise ArgumentError(f"{algorithm.name} takes no external wrenches")
-    if (body is None) == isinstance(algorithm.output, Path):
-        raise ArgumentError(f"{algorithm.name} needs body=" if body is None else f"{algorithm.name} takes no body=")
-    common: dict[str, Any] = dict(
-        options=("external",) if external else (), dtype=dtype, frame=None if body is None else model.frame(body)
-    )  # fmt: skip
-    if target == "cuda":
-        from torsor.backends.gpu import compile_cuda
-
-        if lanes is not None or threads != 1:
-            raise ArgumentError('lanes and threads are for target="cpu"; a GPU takes one thread per state')
-        return compile_cuda(Request(algorithm, model, **common, unroll=unrolling(specialised, ON_GPU)), trig)
-    from torsor.backends.cpu import compile_request
-
-    if trig != "accurate":
-        raise ArgumentError('fast trigonometry is for target="cuda"')
-    return compile_request(Request(algorithm, model, **common, unroll=unrolling(specialised, PATIENT)), lanes, threads)
+    return algorithm
 
 
 def _in_segments(model: Model, *state: ArrayLike) -> bool:
