@@ -86,11 +86,12 @@ def derivative(primal: Algorithm, mode: str, wrt: tuple[str, ...]) -> Derivative
 
 def takes_frame(algorithm: Algorithm) -> bool:
     """Whether it concerns a frame of the machine: it is a Jacobian, or the derivative of one."""
-    return isinstance(_root(algorithm).output, Path)
+    return isinstance(root_of(algorithm).output, Path)
 
 
-def _root(algorithm: Algorithm) -> Algorithm:
-    return _root(algorithm.primal) if isinstance(algorithm, Derivative) else algorithm
+def root_of(algorithm: Algorithm) -> Algorithm:
+    """What is differentiated, once or twice."""
+    return root_of(algorithm.primal) if isinstance(algorithm, Derivative) else algorithm
 
 
 @functools.cache

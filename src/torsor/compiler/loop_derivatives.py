@@ -8,7 +8,7 @@
 Names, beside those of `trace.py` (a pass of the derivative has a number of its own):
 
     ("kept", "near", k, stage)       what the pass `stage` was handed
-    ("kept", "costly", k, stage)     its sines, cosines, reciprocals: read, not computed again
+    ("kept", "turn", k, stage)       its sines and cosines: read, not computed again (to keep reciprocals is slower)
     ("kept", "~" name, k, reverse)   the cotangent of what is kept, or of an input, after that reverse pass
     ("kept", "d" name, k, stage)     the tangent of what is kept
 """
@@ -29,7 +29,6 @@ from torsor.model.joints import Joint, joint_named
 from torsor.outputs import is_parameter, place_of
 from torsor.sweeps import Algorithm
 
-COSTLY = ("sin", "cos", "inv", "sqrt", "log")
 Outputs = dict[Any, int]
 
 
@@ -241,7 +240,7 @@ class _Reverse:
             outputs = {name: i for name, i in c.outputs.items() if name[0] != "out"}
             near = {i: node.a[1] for i, node in enumerate(c.nodes) if node.op == "in" and node.a[0] == "near"}
             outputs |= {("kept", "near", k, p.stage): i for i, k in near.items()}
-            outputs |= {("kept", "costly", k, p.stage): i for k, i in enumerate(_costly(c))}
+            outputs |= {("kept", "turn", k, p.stage): i for k, i in enumerate(_turns(c))}
             codes.append(Code(c.nodes, outputs))
         return replace(p, codes=tuple(codes))
 
@@ -352,17 +351,17 @@ def _near(tape: Tape, name: Any, stage: int) -> int | None:
 
 
 def _known(code: Code, tape: Tape, stage: int) -> dict[int, int]:
-    """Operations that the adjoint reads from memory: those that are kept, and those that are costly."""
-    known = {i: tape.input(("kept", "costly", k, stage)).i for k, i in enumerate(_costly(code))}
+    """Operations that the adjoint reads from memory: those that are kept, and sines and cosines."""
+    known = {i: tape.input(("kept", "turn", k, stage)).i for k, i in enumerate(_turns(code))}
     for name, i in code.outputs.items():
         if name[0] == "kept" and code.nodes[i].op not in ("in", "const"):
             known[i] = tape.input(name).i
     return known
 
 
-def _costly(code: Code) -> list[int]:
+def _turns(code: Code) -> list[int]:
     kept = {i for name, i in code.outputs.items() if name[0] == "kept"}
-    return [i for i, node in enumerate(code.nodes) if node.op in COSTLY and i not in kept]
+    return [i for i, node in enumerate(code.nodes) if node.op in ("sin", "cos") and i not in kept]
 
 
 def _label(name: Any) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torsor.algorithms.derivative import Derivative, derivative
+from torsor.algorithms.derivative import Derivative, derivative, root_of
 from torsor.compiler.frames import Kind, framed
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
@@ -123,13 +123,21 @@ class Request:
     @functools.cached_property
     def code(self) -> Code | LoopCode:
         """The intermediate code, traced on first access."""
+        if self._unrolls:
+            return unrolled(self.algorithm, self.model, self.inputs, self.frame)
+        return _loops(self.algorithm, self.inputs, self._kinds)
+
+    @property
+    def _unrolls(self) -> bool:
+        """Whether the code is unrolled: it has few operations.  Derivatives are unrolled where the primal is."""
         from torsor.compiler.tape import Operations
 
-        if self._may_unroll:
-            code = unrolled(self.algorithm, self.model, self.inputs, self.frame)
-            if not self.algorithm.has_loops or sum(Operations.of(code)) <= self.unroll.operations:
-                return code
-        return _loops(self.algorithm, self.inputs, self._kinds)
+        if not self._may_unroll or not self.algorithm.has_loops:
+            return self._may_unroll
+        root = root_of(self.algorithm)
+        options = (name for name in self.inputs[len(self.algorithm.inputs) :] if name in root.options)
+        code = unrolled(root, self.model, (*root.inputs, *options), self.frame)
+        return sum(Operations.of(code)) <= self.unroll.operations
 
     @property
     def input_shapes(self) -> list[tuple[int, ...]]:

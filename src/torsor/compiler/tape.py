@@ -256,6 +256,11 @@ class Code:
     def inputs(self) -> set[Any]:
         return {node.a for node in self.nodes if node.op == "in"}
 
+    def inputs_of(self, names: Iterable[Any]) -> set[Any]:
+        """The inputs that these outputs depend on."""
+        nodes = (self.nodes[i] for i in needed(self.nodes, (self.outputs[name] for name in names)))
+        return {node.a for node in nodes if node.op == "in"}
+
     def __str__(self) -> str:
         """One line per operation, readable from top to bottom."""
         shown = {

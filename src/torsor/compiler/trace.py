@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -151,9 +151,10 @@ class LoopCode:
         """Whether an input that is not finite may leave no trace in the output.
 
         A value that only reaches the base is lost there unless an outward pass follows, and each entry of a matrix
-        depends on few inputs.
+        depends on few inputs.  A derivative may not depend on some input at all.
         """
-        return self.columns is not None or not any(p.outward for p in self.passes)
+        unread = set(self.inputs) - {name[0] for code in self.all_codes for name in code.inputs}
+        return self.columns is not None or bool(unread) or not any(p.outward for p in self.passes)
 
     @property
     def all_codes(self) -> list[Code]:
@@ -427,53 +428,77 @@ def _finish(tracer: _Tracer, like: Any) -> Code:
 # Pruning ---------------------------------------------------------------------------------------------------------
 
 
+class _Step(NamedTuple):
+    """A code, the pass or climb it belongs to, and which outputs of the algorithm it writes."""
+
+    code: Code
+    stage: Any
+    writes: Callable[[Any], bool]
+
+    def wanted(self, read: Collection[Any]) -> list[Any]:
+        """The outputs that are read somewhere."""
+        return [
+            name for name in self.code.outputs
+            if (name[0] in ("hand", "near") and ("near", name[1], self.stage) in read)
+            or (name[0] == "kept" and name in read) or (name[0] in ("out", "second") and self.writes(name))
+        ]  # fmt: skip
+
+    def reads(self, read: Collection[Any]) -> set[Any]:
+        """What is read for that; what is handed on is named ("near", k, stage), and so is what arrived at the base."""
+        full = {"near": lambda name: (*name, self.stage), "arrived": lambda name: ("near", *name[1:])}
+        inputs = self.code.inputs_of(self.wanted(read))
+        return {full[name[0]](name) if name[0] in full else name for name in inputs}
+
+    def pruned(self, read: Collection[Any]) -> Code:
+        return self.code.only(self.wanted(read))
+
+
+CLIMB = "climb"
+
+
 def prune(code: LoopCode) -> LoopCode:
-    """Drop outputs that nothing reads, until none is left to drop."""
-    while True:
-        passes, columns = _pruned_once(code)
-        smaller = replace(code, passes=passes, columns=columns)
-        if smaller == code:
-            return code
-        code = smaller
-
-
-def _pruned_once(code: LoopCode) -> tuple[tuple[LoopPass, ...], LoopColumns | None]:
-    reads = {name for c in code.all_codes for name in c.inputs}
+    """Keep what the outputs need; what is handed on, kept or computed in vain is dropped."""
     # if several passes keep an output, the last one writes it
     giver = {
         (kind, name): p.stage
         for p in code.passes for kind, c in enumerate(p.codes) for name in c.outputs if name[0] == "out"
     }  # fmt: skip
+    climbs = code.columns
 
-    def keep(c: Code, live: Sequence[int], out: Callable[[Any], bool]) -> Code:
-        wanted = [
-            name for name in c.outputs
-            if (name[0] == "hand" and name[1] in live) or (name[0] == "kept" and name in reads)
-            or (name[0] in ("out", "second") and out(name))
-        ]  # fmt: skip
-        return c.only(wanted)
+    def steps_of(p: LoopPass, writes: Callable[[Any], bool] | None) -> list[_Step]:
+        own = [writes or partial(_gives, giver, p.stage, kind) for kind in range(len(p.codes))]
+        return [_Step(p.start, p.stage, _never), *(_Step(c, p.stage, w) for c, w in zip(p.codes, own))]
 
-    def live_in(codes: Sequence[Code]) -> tuple[int, ...]:
-        return tuple(sorted({name[1] for c in codes for name in c.inputs if name[0] == "near"}))
+    passes = [(p, steps_of(p, _never if climbs else None)) for p in code.passes]
+    columns: list[_Step] = []
+    if climbs:
+        writes = _never if climbs.outward else _always
+        columns = [_Step(c, CLIMB, writes) for c in (*climbs.starts.values(), *climbs.codes)]
+    spread = steps_of(climbs.outward, _always) if climbs and climbs.outward else []
+    finish = [_Step(code.finish, None, _always)] if code.finish else []
+    read: set[Any] = set()
+    while True:
+        more = {name for step in (*(s for _, steps in passes for s in steps), *columns, *spread, *finish)
+                for name in step.reads(read)}  # fmt: skip
+        if more <= read:
+            break
+        read |= more
 
-    def one(p: LoopPass, out: Callable[[Any], bool] | None = None) -> LoopPass:
-        live = tuple(sorted({*live_in(p.codes), *(name[1] for name in reads if name[::2] == ("arrived", p.stage))}))
-        start = p.start.only([("near", k) for k in live])
-        codes = (keep(c, live, out or partial(_gives, giver, p.stage, kind)) for kind, c in enumerate(p.codes))
-        return replace(p, start=start, codes=tuple(codes), live=live)
+    def live(stage: Any) -> tuple[int, ...]:
+        return tuple(sorted(name[1] for name in read if name[0] == "near" and name[2] == stage))
 
-    passes = tuple(one(p, _never if code.columns else None) for p in code.passes)
-    columns = code.columns
-    if columns:
-        live, out = live_in(columns.codes), _never if columns.outward else _always
-        columns = replace(
-            columns,
-            starts={k: keep(c, live, out) for k, c in columns.starts.items()},
-            codes=tuple(keep(c, live, out) for c in columns.codes),
-            live=live,
-            outward=one(columns.outward, _always) if columns.outward else None,
-        )
-    return passes, columns
+    def pruned(p: LoopPass, steps: Sequence[_Step]) -> LoopPass:
+        start, *codes = (step.pruned(read) for step in steps)
+        return replace(p, start=start, codes=tuple(codes), live=live(p.stage))
+
+    if climbs:
+        codes = [step.pruned(read) for step in columns]
+        count = len(climbs.starts)
+        climbs = replace(
+            climbs, starts=dict(zip(climbs.starts, codes)), codes=tuple(codes[count:]), live=live(CLIMB),
+            outward=pruned(climbs.outward, spread) if climbs.outward else None,
+        )  # fmt: skip
+    return replace(code, passes=tuple(pruned(p, steps) for p, steps in passes), columns=climbs)
 
 
 def _gives(giver: Mapping[Any, int], stage: int, kind: int, name: Any) -> bool:

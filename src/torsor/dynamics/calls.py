@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import reference, validate
 from torsor.algorithms import articulated, composite
+from torsor.algorithms.derivative import Derivative
 from torsor.compiler.store import NAME as STORE
 from torsor.compiler.store import store
 from torsor.dynamics.accuracy import LEVELS, agree
@@ -207,6 +208,8 @@ def refuse_singular(algorithm: Algorithm, model: Model, q: Array) -> None:
 def _reference(algorithm: Algorithm, model: Model, arrays: dict[str, Array], frame: Frame | None) -> Array:
     """One state after the other through the reference engine: for longdouble, mpmath and symbols."""
     dtype = np.result_type(*arrays.values())
+    if isinstance(algorithm, Derivative):
+        raise ArgumentError(f"{algorithm.name} computes in float64 and float32, not in {dtype}")
     number: Callable[[float], Any] = np.longdouble if dtype.kind == "f" else float
     cores = {name: len(core_shape(model, name)) for name in arrays}
     batch = np.broadcast_shapes(*(x.shape[: x.ndim - cores[name]] for name, x in arrays.items()))

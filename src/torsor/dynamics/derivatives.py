@@ -41,7 +41,7 @@ def vjp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) ->
     The cotangent has the shape of the function's result.  Cotangents of q have nv numbers: they belong to changes of q
     along the directions of v, q = model.integrate(q, dx).  All other arguments are those of the function.
     """
-    return Differentiated(_known(function), "vjp", _names(wrt))
+    return Differentiated(_known(function, "jvp"), "vjp", _names(wrt))
 
 
 def jvp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) -> Differentiated:
@@ -137,10 +137,13 @@ class Differentiated:
         return self if wrt is None else replace(self, wrt=_names(wrt))
 
 
-def _known(function: Callable[..., Any]) -> Callable[..., Any]:
+def _known(function: Callable[..., Any], again: str = "") -> Callable[..., Any]:
+    """The function, if it has a derivative; `again`: the mode of a derivative that may be differentiated again."""
     if isinstance(function, Differentiated):
-        if isinstance(function.function, Differentiated) or function.mode == "vjp":
-            raise ArgumentError(f"{function.__name__} is not differentiated again; vjp(jvp(f)) and jvp(jvp(f)) are")
+        if isinstance(function.function, Differentiated) or function.mode != again:
+            raise ArgumentError(
+                f"{function.__name__} is not differentiated this way; for second derivatives: vjp(jvp(f))"
+            )
         return function
     if not any(function is known for known in ALGORITHMS):
         known = ", ".join(f.__name__ for f in ALGORITHMS)
