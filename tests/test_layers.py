@@ -34,7 +34,8 @@ LAYERS = [
 METHODS = {("model.model", "formats"), ("simulate.trajectory", "view")}
 # Within compiler and backends nothing goes in circles: each module imports only from those named before it.
 ORDER = {
-    "compiler": "store frames members tape packing abi trace counts request language loops",
+    "compiler": "store frames members tape packing abi trace counts derivatives loop_derivatives request language "
+    "loops",
     "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf codegen gufunc pointwise "
     "cuda c99 cpu gpu",
 }

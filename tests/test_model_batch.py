@@ -201,3 +201,22 @@ def test_massless_members_are_found_out():
     q = [0.1, 0.2, 0.3]
     wanted = [ts.mass_solve(light[k], q, [1.0, 2, 3]) for k in range(2)]
     assert np.allclose(ts.mass_solve(light, q, [1.0, 2, 3]), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("model", [zoo.panda(), zoo.rope(30)], ids=["unrolled", "looped"])
+def test_derivatives_of_a_batch_are_those_of_its_members(model):
+    """The VJP by every argument and by the model, against the JVP: cotangent' J tangent either way."""
+    batch, rng = varied(model, VARIED["everything"], 3), np.random.default_rng(2)
+    q, v, tau = state(ts.forward_dynamics, model, 3).values()
+    y, dq, dv, dtau = rng.normal(size=(4, 3, model.nv))
+    dm, dg = rng.normal(size=(3, model.n, 10)), rng.normal(size=(3, 3))
+    wrt = ("q", "v", "tau", "inertia", "gravity")
+    gradient = ts.vjp(ts.forward_dynamics, wrt)(batch, q, v, tau, y)
+    change = ts.jvp(ts.forward_dynamics, wrt)(batch, q, v, tau, dq, dv, dtau, dm, dg)
+    back = sum((g * d).reshape(3, -1).sum(axis=1) for g, d in zip(gradient, (dq, dv, dtau, dm, dg)))
+    forth = (y * change).sum(axis=1)
+    scale = sum(np.abs(g * d).reshape(3, -1).sum(axis=1) for g, d in zip(gradient, (dq, dv, dtau, dm, dg)))
+    assert np.abs(back - forth).max() <= 1e-11 * scale.max()
+    alone = ts.vjp(ts.forward_dynamics, wrt)(batch[1], q[1], v[1], tau[1], y[1])
+    for one, all_ in zip(alone, gradient):
+        assert np.abs(one - all_[1]).max() <= 1e-9 * np.abs(one).max()

@@ -27,6 +27,7 @@ from torsor.dynamics import (
     momentum,
     potential_energy,
 )
+from torsor.dynamics.derivatives import jvp, vjp
 from torsor.dynamics.factor import mass_factor, sample_velocities
 from torsor.dynamics.methods import method_for
 from torsor.dynamics.task_space import operational_space
@@ -46,10 +47,10 @@ __all__ = [
     "ArgumentError", "DeviceError", "LinearFeedback", "Model", "ModelBatch", "ModelError", "Rollout", "Simulation",
     "SingularError", "TorsorError", "Trajectory", "bias_forces", "body_poses", "body_twists", "center_of_mass",
     "compile", "constraint_forces", "coriolis_matrix", "export", "fixman_force", "forward_dynamics", "gravity_forces",
-    "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "kinetic_energy", "lie", "load",
+    "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "jvp", "kinetic_energy", "lie", "load",
     "log_det_gradient", "log_det_mass_matrix", "mass_factor", "mass_matrix", "mass_solve", "method_for",
     "momentum", "operational_space", "potential_energy", "rollout", "sample_velocities", "simulate", "symbolic",
-    "zoo",
+    "vjp", "zoo",
 ]  # fmt: skip
 
 

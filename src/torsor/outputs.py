@@ -30,20 +30,49 @@ Keep = Mapping[str, Any]
 # Inputs --------------------------------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
-    """Where the numbers of an input belong."""
+@dataclass(frozen=True)
+class Place:
+    """Where the numbers of an input belong.
 
-    shape: Callable[[Model], tuple[int, ...]]  # of the input, for one state
-    count: Callable[[Joint], int]  # the number of values that belong to a body with this joint
-    starts: Callable[[Model], Array]  # (n + 1,) where the values of each body begin along the first axis
-    wrap: Callable[[Iterable[Scalar]], Any]  # the numbers of a body as its steps see them
-    per: str  # what they are given for: "coordinate", "freedom", "body" or "base"
-    width: int = 1  # how many numbers for each of these
+    The first axis has an entry per coordinate (nq), freedom (nv) or body (n); all other inputs belong to the base.
+    """
+
+    axes: tuple[str | int, ...]  # sizes, or the name of a size
+    wrap: Callable[[Iterable[Scalar]], Any] = Vec.of  # the numbers of a body as its steps see them
 
     @property
     def rank(self) -> int:
-        """How many axes the input has, for one state."""
-        return 2 if self.per == "body" else 1
+        return len(self.axes)
+
+    @property
+    def per(self) -> str:
+        """nq, nv, n, or nothing at the base."""
+        first = self.axes[0] if self.axes else 1
+        return first if isinstance(first, str) else ""
+
+    def shape(self, model: Model) -> tuple[int, ...]:
+        """Of the input, for one state."""
+        return tuple(getattr(model, size) if isinstance(size, str) else size for size in self.axes)
+
+    def sizes(self, count: int) -> tuple[int, ...]:
+        """The shape of an input that has this many numbers per state."""
+        known = math.prod(size for size in self.axes if isinstance(size, int))
+        named = sum(isinstance(size, str) for size in self.axes)
+        each = math.isqrt(count) if named == 2 else count // known  # the two named sizes of a matrix are equal
+        return tuple(each if isinstance(size, str) else size for size in self.axes)
+
+    def count(self, joint: Joint) -> int:
+        """The number of values that belong to a body with this joint."""
+        return self.numbers if self.per == "n" else getattr(joint, self.per) if self.per else 0
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers an entry of the first axis has."""
+        return math.prod(size for size in self.axes[1:] if isinstance(size, int))
+
+    def starts(self, model: Model) -> Array:
+        """(n + 1,) where the values of each body begin along the first axis."""
+        return {"nq": model.q_start, "nv": model.v_start, "n": np.arange(model.n + 1)}[self.per]
 
     def parts(self, model: Model, values: Sequence[Any]) -> list[Any]:
         """The numbers of each body."""
@@ -56,32 +85,36 @@ def _flat(values: Sequence[Any]) -> Iterator[Scalar]:
         yield from x if isinstance(x, list | tuple | np.ndarray) else (x,)
 
 
-def _per_body(width: int, wrap: Callable[[Iterable[Scalar]], Any]) -> Place:
-    return Place(
-        lambda model: (model.n, width), lambda joint: width, lambda model: np.arange(model.n + 1), wrap, "body", width
-    )  # fmt: skip
+COORDINATES, FREEDOMS = Place(("nq",)), Place(("nv",))
+BODIES, BASE = Place(("n", 6), Spatial.of), Place((6,), Spatial.of)
 
-
-def _at_base(width: int, wrap: Callable[[Iterable[Scalar]], Any]) -> Place:
-    return Place(lambda model: (width,), lambda joint: 0, lambda model: np.zeros(model.n + 1, int), wrap, "base", width)
-
-
-COORDINATES = Place(
-    lambda model: (model.nq,), lambda joint: joint.nq, lambda model: model.q_start, Vec.of, "coordinate"
-)
-FREEDOMS = Place(lambda model: (model.nv,), lambda joint: joint.nv, lambda model: model.v_start, Vec.of, "freedom")
-
-# The numbers of a model that may differ from state to state: `torsor.compiler.frames.GIVEN`, and gravity.
-PARAMETERS = {"inertias": _per_body(10, tuple), "placements": _per_body(23, tuple), "gravity": _at_base(3, Vec.of)}
+# Numbers of the model by which a function can be differentiated.  As inputs, they are changes of them, and zero.
+PARAMETERS = {
+    "inertia": Place(("n", 10)),  # m, h = m c, Ixx Ixy Ixz Iyy Iyz Izz about the origin of the body's frame
+    "placement": Place(("n", 6)),  # a twist xi in the joint's frame: M exp(xi) instead of M
+    "gravity": Place((3,)),
+}
+# Numbers of the model in which the members of a batch differ: `torsor.compiler.frames.GIVEN`, and gravity.
+MEMBERS = {"inertias": Place(("n", 10)), "placements": Place(("n", 23)), "gravities": Place((3,))}
 
 # a wrench on each body, and the acceleration of the base; everything else is one number per freedom
-PLACES = {
-    "q": COORDINATES, "external": _per_body(6, Spatial.of), "acceleration": _at_base(6, Spatial.of), **PARAMETERS
-}  # fmt: skip
+PLACES = {"q": COORDINATES, "external": BODIES, "acceleration": BASE, **PARAMETERS, **MEMBERS}
+COTANGENT = "cotangent"
 
 
 def place_of(name: str) -> Place:
+    """`dNAME` is the tangent of an input, `cotangent_n_4_4` the cotangent of an output with axes n, 4, 4."""
+    first, *axes = name.split("_")
+    if first == COTANGENT:
+        return Place(tuple(int(size) if size.isdigit() else size for size in axes))
+    if name[0] == "d" and name[1:] in PLACES:
+        return FREEDOMS if name == "dq" else PLACES[name[1:]]
     return PLACES.get(name, FREEDOMS)
+
+
+def is_parameter(name: str) -> bool:
+    """Whether an input is the change of a number of the model, which is zero."""
+    return name in PARAMETERS
 
 
 # Outputs -------------------------------------------------------------------------------------------------------
@@ -197,6 +230,32 @@ class AtBase(Output):
 
     def rank(self, entry: Entry) -> int:
         return len(entry)
+
+
+class Cotangent(Output):
+    """The cotangent of an input, placed like that input; the cotangent of q has one number per freedom."""
+
+    @property
+    def place(self) -> Place:
+        return place_of(f"d{self.name}")
+
+    def shape(self, model: Model, entry: Entry) -> tuple[int, ...]:
+        return self.place.shape(model)
+
+    def rank(self, entry: Entry) -> int:
+        return self.place.rank
+
+    def indices(self, place: tuple[Any, ...], at: At, index: Index) -> tuple[Any, ...]:
+        if self.place.per == "nv":
+            return (index("add", at.v, place[0]),)
+        return (at.i, *place) if self.place.per else place
+
+    def size(self, at: At, entry: Entry, index: Index) -> Any:
+        each = self.place.numbers
+        return {"nv": at.nv, "n": index("mul", at.n, each)}.get(self.place.per) or math.prod(self.place.sizes(0))
+
+    def flat(self, place: tuple[Any, ...], at: At, entry: Entry, index: Index) -> Any:
+        return _row_by_row(self.indices(place, at, index), self.place.sizes(0), index)
 
 
 class Climbs(Output):

@@ -43,7 +43,7 @@ def scatter(model: Model, inputs: Mapping[str, Sequence[Scalar]]) -> list[Here]:
     here = [Here() for _ in range(model.n)]
     for name, values in inputs.items():
         place = place_of(name)
-        if place.per != "base":
+        if place.per:
             for h, part in zip(here, place.parts(model, values)):
                 setattr(h, name, part)
     return here

@@ -25,6 +25,7 @@ from torsor.compiler.loops import Body, Loops
 from torsor.compiler.trace import LoopCode
 from torsor.model.joints import FORCE_UNITS, JOINTS
 from torsor.model.model import Model
+from torsor.outputs import COTANGENT, PLACES
 
 if TYPE_CHECKING:
     from torsor.compiler.request import Request
@@ -257,7 +258,7 @@ class CFunction:
             Loops(w, request.code, memory).write()
             tables = memory.tables
         else:
-            w.run(request.code, lambda entry: element(entry, request.shape))
+            w.run(request.code, lambda entry: element(entry, request.shape, self.inputs))
         body = "\n".join(without_unread(w.lines)) + "\n"
         return body, {name: x for name, x in tables.items() if _uses(body, name)}
 
@@ -418,6 +419,10 @@ def _table(w: Writer, name: str, x: NDArray[Any]) -> str:
 
 
 def _meaning(name: str) -> str:
+    if name.startswith(COTANGENT):
+        return "the cotangent of the result"
+    if name[0] == "d" and name[1:] in PLACES:
+        return f"the tangent of {name[1:]}"
     known = {"external": "for each body the wrench (moment, force) that acts on it, at its origin", "q": "coordinates",
              "v": "velocities", "tau": "joint forces", "qdd": "accelerations", "b": "the right-hand side"}  # fmt: skip
     return known.get(name, "one number per degree of freedom")

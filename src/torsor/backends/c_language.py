@@ -164,17 +164,11 @@ TRUE, FALSE = "1", "0"  # conditions that are known while the code is written
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "and": "&"}
 
 
-def element(name: Any, shape: Sequence[int] = (0,)) -> str:
-    """An entry of an array, by name and indices.  `out` has this shape."""
+def element(name: Any, shape: Sequence[int] = (0,), inputs: Sequence[tuple[str, int]] = ()) -> str:
+    """An entry of an array, by name and indices; `out` has this shape, and each of the inputs so many numbers."""
     first, *indices = name
-    sizes = shape if first == "out" else (0, place_of(first).width)[: place_of(first).rank]
+    sizes = shape if first == "out" else place_of(first).sizes(dict(inputs).get(first, 0))
     return f"{array(first)}[{flat(indices, sizes)}]"
-
-
-def _shape(name: str, size: int) -> tuple[int, ...]:
-    """The shape of an input of `size` numbers."""
-    place = place_of(name)
-    return (size,) if place.rank == 1 else (size // place.width, place.width)
 
 
 def flat(indices: Sequence[Int], sizes: Sequence[Int]) -> Int:
@@ -252,7 +246,7 @@ class Arrays:
         """`inputs`: the name of each, and how many numbers it has per state.  `entries`: for a packed matrix, the table
         of the places of its entries."""
         self.w, self.shape, self.entries = w, shape, entries
-        self.shapes = {name: _shape(name, size) for name, size in inputs}
+        self.shapes = {name: place_of(name).sizes(size) for name, size in inputs}
 
     def sizes(self, name: str) -> Sequence[Int]:
         return self.shapes[name]

@@ -54,7 +54,8 @@ class Program(functools.partial):
 
     request: Request
     outline: Outline
-    ufunc: np.ufunc  # one thread; it keeps the machine code alive
+    rows: Callable[..., Any]  # the same function, with all results of a state in one row
+    ufunc: np.ufunc  # `rows` on one thread; it keeps the machine code alive
     entry: tuple[int, int]  # the addresses of the ufunc's inner loop and its data, valid while the ufunc lives
     lanes: int
     threads: int
@@ -181,7 +182,7 @@ def compile_request(request: Request, lanes: int | None = None, threads: int = 1
         function = Threaded(ufunc, request.inputs, outline.shape, request.dtype, threads)
     program = Program(request.split(function))
     program.request, program.lanes, program.threads, program.outline = request, made.lanes, threads, outline
-    program.ufunc, program.entry, program.signature = ufunc, entry, signature(shapes)
+    program.rows, program.ufunc, program.entry, program.signature = function, ufunc, entry, signature(shapes)
     return program
 
 

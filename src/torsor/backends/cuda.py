@@ -100,7 +100,7 @@ class Kernel:
         if isinstance(self.code, LoopCode):
             Loops(w, self.code, Memory(w, self.code, self.inputs, self.shape)).write()
         else:
-            w.run(self.code, lambda entry: element(entry, self.shape))
+            w.run(self.code, lambda entry: element(entry, self.shape, self.inputs))
         return self.function(name, w, self.looped)
 
     def function(self, name: str, w: Writer, looped: bool) -> str:

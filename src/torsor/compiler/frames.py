@@ -16,6 +16,7 @@ Everything is vectorised over the bodies: a million links are re-framed in secon
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 from torsor.compiler.store import store
 from torsor.errors import ArgumentError
-from torsor.linalg import Mat, Scalar, Vec, cos, sin
+from torsor.linalg import Mat, Scalar, Vec, cos, cross, sin
 from torsor.model.conditioning import may_regroup
 from torsor.model.joints import JOINTS, Axial, joint_named
 from torsor.model.links import Link
@@ -91,10 +92,10 @@ class Framed:
                     f"({smallest:.0e} to {largest:.0e}); use float64, or other units"
                 )
 
-    def link(self, i: int, given: dict[str, Scalar] | None = None) -> FramedLink:
-        """Body i with its numbers as plain floats, except those that are given."""
+    def link(self, i: int, given: Mapping[str, Scalar] | None = None, **changes: Vec) -> FramedLink:
+        """Body i with its numbers as plain floats, except those that are given; `changes`: `FramedLink.changed`."""
         numbers: dict[str, Scalar] = {name: float(x[i]) for name, x in self.numbers.items()}
-        return FramedLink.of(self.kinds[self.kind[i]], numbers | (given or {}))
+        return FramedLink.changed(self.kinds[self.kind[i]], {**numbers, **(given or {})}, **changes)
 
 
 class FramedLink(Link):
@@ -112,6 +113,28 @@ class FramedLink(Link):
                    Inertia.rigid(x["m"], h, _about_axes(_symmetric(x, "S"))))  # fmt: skip
         object.__setattr__(link, "numbers", numbers)
         return link
+
+    @classmethod
+    def changed(cls, kind: Kind, numbers: dict[str, Scalar], *, inertia: Vec | None = None,
+                placement: Vec | None = None) -> FramedLink:  # fmt: skip
+        """A link whose model is changed by `torsor.outputs.PARAMETERS`: by what derivatives are taken."""
+        link = cls.of(kind, numbers if inertia is None else ChainMap(_added(numbers, inertia), numbers))
+        if placement is not None:
+            object.__setattr__(link, "M", Product((link.M, link._moved(Spatial.of(placement)))))
+        return link
+
+    def _moved(self, xi: Spatial) -> Rigid:
+        """exp of a twist between placement and joint, to second order; it is given in the model's frames.
+
+        There the joint is placed at M exp(S q), and here at M' E(q).  M' ends in the frame X with X E(q) = exp(S q) Q,
+        Q being this link's frame.
+        """
+        x = self.numbers
+        w, v = xi
+        if self.joint.axial:
+            w, v = Product((Screw(2, x["ct"], x["st"], x["d0"]),)).as_rigid().Ad(self._frame.Ad_inv(xi))
+        cross_w = Mat((0.0, -w[2], w[1]), (w[2], 0.0, -w[0]), (-w[1], w[0], 0.0))
+        return Rigid(Mat.identity() + cross_w + cross_w @ cross_w * 0.5, v + cross(w, v) * 0.5)
 
     def exp(self, q: Vec) -> Pose:
         joint, x = self.joint, self.numbers
@@ -162,6 +185,21 @@ def _placement(kind: Kind, axial: bool, x: Mapping[str, Scalar]) -> Product:
 def _symmetric(x: Mapping[str, Scalar], name: str) -> Mat:
     entries = {ij: x[name + label] for ij, label in zip(UPPER, SYMMETRIC)}
     return Mat.symmetric(lambda i, j: entries[i, j])
+
+
+def _added(x: Mapping[str, Scalar], more: Vec) -> dict[str, Scalar]:
+    """The inertial numbers of a body with more inertia: m, h and I about the origin, in the model's body frame."""
+    m, h, (xx, xy, xz, yy, yz, zz) = more[0], Vec(*more[1:4]), more[4:]
+    half = (xx + yy + zz) * 0.5
+    S = Mat((half - xx, -xy, -xz), (-xy, half - yy, -yz), (-xz, -yz, half - zz))
+    Q = Mat.of((x[f"Q{i}{j}"] for j in range(3)) for i in range(3))
+    r = Vec.of(x[f"Q{i}"] for i in range(3))
+    moved = (
+        Q.T @ Mat.of((S[i][j] - h[i] * r[j] - r[i] * h[j] + r[i] * r[j] * m for j in range(3)) for i in range(3)) @ Q
+    )
+    first = Q.T @ (h - r * m)
+    result = {"m": x["m"] + m} | {name: x[name] + first[k] for k, name in enumerate(("hx", "hy", "hz"))}
+    return result | {f"S{label}": x[f"S{label}"] + moved[i][j] for (i, j), label in zip(UPPER, SYMMETRIC)}
 
 
 def _about_axes(S: Mat) -> Mat:

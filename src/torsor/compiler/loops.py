@@ -17,7 +17,7 @@ from torsor.compiler.language import Int, Language, Loop
 from torsor.compiler.packing import TOGETHER
 from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode, LoopColumns, LoopPass
-from torsor.outputs import PARAMETERS, At, Matrix, Several, place_of
+from torsor.outputs import MEMBERS, At, Matrix, Several, place_of
 
 
 @dataclass
@@ -91,19 +91,22 @@ class Loops:
         self.w, self.code, self.memory = w, code, memory
         self.output = code.algorithm.output
         self.column: Int | None = None  # the place of the first entry of the column being made
+        self.arrived: dict[Any, str] = {}  # what passes have handed to the base
 
     def write(self) -> None:
         zero = self._zero() if self.code.hides_inputs else None
-        arrived: Sequence[str] = ()
+        at_base = {name for code in self.code.base_codes for name in code.inputs}
         for p in self.code.passes:
-            arrived = self.sweep(p)
+            handed = self.sweep(p)
+            names = [("arrived", k, p.stage) for k in p.live]
+            if at_base.intersection(names):
+                self.arrived |= zip(names, self._at_base(handed))
         if self.code.columns and isinstance(self.output, Matrix):
             self._matrix(self.code.columns)
         elif self.code.columns:
             self._path(self.code.columns)
         if self.code.finish:
-            near = named(self._at_base(arrived), self.code.passes[-1].live)
-            for name, x in self.w.emit(self.code.finish, lambda name: near.get(name) or self._base(name)).items():
+            for name, x in self.w.emit(self.code.finish, self._base).items():
                 self._put_output(name[1:], At(0, 0, self.memory.n, self.memory.nv), x)
         if zero:
             self._taint(zero)
@@ -112,7 +115,9 @@ class Loops:
     # -- what steps read and write
 
     def _base(self, name: Any) -> str:
-        """A value of the base: gravity, the frame of a path, or the acceleration of the base."""
+        """A value of the base: gravity, the frame of a path, the acceleration of the base, or what arrived there."""
+        if name[0] == "arrived":
+            return self.arrived[name]
         if name[0] == "base":
             return self.memory.base(BASE_PLACES[name[1]] + name[2])
         return self.memory.arrays.get(*name)
@@ -128,12 +133,12 @@ class Loops:
                 return self.memory.kept.get(body.i, self.code.slots[name])
             if first == "number":
                 return self.memory.number(body, kind, name[1])
-            per = "base" if first == "base" else place_of(first).per
-            if per == "base":
+            per = "" if first == "base" else place_of(first).per
+            if not per:
                 return self._base(name)
-            if per == "body":
-                return self.memory.arrays.get(first, body.i, name[1])
-            start = body.q if per == "coordinate" else body.v
+            if per == "n":
+                return self.memory.arrays.get(first, body.i, *name[1:])
+            start = body.q if per == "nq" else body.v
             return self.memory.arrays.get(first, self.w.index("add", start, name[1]))
 
         return read
@@ -306,16 +311,18 @@ class Loops:
     def _zero(self) -> str:
         """0, or NaN where an input is not finite."""
         w, arrays, total = self.w, self.memory.arrays, self.w.const(0.0)
-        for name in (x for x in self.code.inputs if x not in PARAMETERS):
-            sizes = [*arrays.sizes(name), 1][:2]
-            with w.loop("row", 0, [total]) as row:
-                with w.loop("entry", 0, row.carried) as entry:
-                    x = arrays.get(name, *(row.i, entry.i)[: place_of(name).rank])
-                    entry.carry = [w.operation("add", entry.carried[0], w.operation("zero", x))]
-                    entry.count_to(w, sizes[1])
-                row.carry = entry.carry
-                row.count_to(w, sizes[0])
-            (total,) = row.carry
+
+        def over(name: str, sizes: Sequence[Int], indices: Sequence[Int], total: str) -> str:
+            if not sizes:
+                return w.operation("add", total, w.operation("zero", arrays.get(name, *indices)))
+            with w.loop("entry", 0, [total]) as entry:
+                entry.carry = [over(name, sizes[1:], (*indices, entry.i), entry.carried[0])]
+                entry.count_to(w, sizes[0])
+            return entry.carry[0]
+
+        for name in self.code.inputs:
+            if name not in MEMBERS:  # the models of a batch are checked
+                total = over(name, arrays.sizes(name), (), total)
         return total
 
     def _taint(self, zero: str) -> None:

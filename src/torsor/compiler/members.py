@@ -22,7 +22,7 @@ from torsor.compiler.frames import (
     reframe,
     short_inertias,
 )
-from torsor.compiler.store import NAME, Store
+from torsor.compiler.store import Store, store
 from torsor.model.batch import INERTIAL, ModelBatch
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
@@ -37,7 +37,7 @@ class Members:
     """The members of a batch.
 
     frames   the first member in its short frames; its kinds are general enough for all members
-    inputs   the numbers that differ, (*shape, n, 10), (*shape, n, 23) and (*shape, 3): `torsor.outputs.PARAMETERS`
+    inputs   the numbers that differ, (*shape, n, 10), (*shape, n, 23) and (*shape, 3): `torsor.outputs.MEMBERS`
     """
 
     frames: Framed
@@ -48,7 +48,7 @@ class Members:
         """A hash of the structure and of the numbers that do not differ: the key of compiled programs."""
         model, digest = self.frames.model, blake2b(digest_size=16)
         digest.update(repr((self.frames.kinds, tuple(self.inputs))).encode())
-        for array in (model.parent, self.frames.kind, *([] if "gravity" in self.inputs else [model.gravity])):
+        for array in (model.parent, self.frames.kind, *([] if "gravities" in self.inputs else [model.gravity])):
             digest.update(array.tobytes())
         for key, names in GIVEN.items():
             for name in names if key not in self.inputs else ():
@@ -66,19 +66,14 @@ def _structure(key: str) -> Store:
     return Store()
 
 
-def store_of(batch: ModelBatch) -> Store:
-    """The calls prepared for a batch."""
-    return batch.__dict__.setdefault(NAME, Store())
-
-
 def members(batch: ModelBatch) -> Members:
     """The members of a batch, framed once."""
-    return store_of(batch).once("members", lambda: _members(batch))
+    return store(batch).once("members", lambda: _members(batch))
 
 
 def _members(batch: ModelBatch) -> Members:
     model = batch.model
-    inputs: dict[str, Array] = {"gravity": batch.varied["gravity"]} if "gravity" in batch.varied else {}
+    inputs: dict[str, Array] = {"gravities": batch.varied["gravity"]} if "gravity" in batch.varied else {}
     if not batch.same_placements:
         return _reframed(batch, inputs)
     frames = framed(model)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torsor.compiler.frames import Framed, Kind, framed
+from torsor.algorithms.derivative import Derivative, derivative, root_of
+from torsor.compiler.frames import Framed, Kind, framed, straight_line_frames
 from torsor.compiler.members import Members
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import Several, place_of
+from torsor.outputs import MEMBERS, Several, place_of
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
@@ -48,6 +49,31 @@ def unrolling(specialised: bool | None, usual: Unrolling) -> Unrolling:
     return usual if specialised is None else ALWAYS if specialised else NEVER
 
 
+# module and name of one of torsor's own algorithms; of a derivative: mode, wrt, and where the algorithm is defined
+Home = tuple[Any, ...]
+
+
+def home_of(algorithm: Algorithm) -> Home | None:
+    """Where one of torsor's own algorithms is defined; None for any other, whose changes torsor cannot notice."""
+    if isinstance(algorithm, Derivative):
+        home = home_of(algorithm.primal)
+        return home and (algorithm.mode, algorithm.wrt, home)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torsor.algorithms."):
+            for attribute, value in list(vars(module).items()):
+                if value is algorithm:
+                    return name, attribute
+    return None
+
+
+def at_home(home: Home) -> Algorithm:
+    """The algorithm that is defined there."""
+    if len(home) == 2:
+        return getattr(importlib.import_module(home[0]), home[1])
+    mode, wrt, primal = home
+    return derivative(at_home(primal), mode, wrt)
+
+
 class Request:
     """A request for a program: what it computes, and when its code is unrolled."""
 
@@ -73,18 +99,11 @@ class Request:
         return state | {"algorithm": self.home}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        module, _, name = state["algorithm"].rpartition(".")
-        self.__dict__ |= state | {"algorithm": getattr(importlib.import_module(module), name)}
+        self.__dict__ |= state | {"algorithm": at_home(state["algorithm"])}
 
     @functools.cached_property
-    def home(self) -> str | None:
-        """Where one of torsor's own algorithms is defined; None for any other, whose changes torsor cannot notice."""
-        for name, module in list(sys.modules.items()):
-            if name.startswith("torsor.algorithms."):
-                for attribute, value in list(vars(module).items()):
-                    if value is self.algorithm:
-                        return f"{name}.{attribute}"
-        return None
+    def home(self) -> Home | None:
+        return home_of(self.algorithm)
 
     @property
     def frames(self) -> Framed:
@@ -113,13 +132,21 @@ class Request:
     @functools.cached_property
     def code(self) -> Code | LoopCode:
         """The intermediate code, traced on first access."""
+        if self._unrolls:
+            return self._straight(self.algorithm, self.inputs)
+        return _loops(self.algorithm, self.inputs, self._kinds)
+
+    @property
+    def _unrolls(self) -> bool:
+        """Whether the code is unrolled: it has few operations.  Derivatives are unrolled where the primal is."""
         from torsor.compiler.tape import Operations
 
-        if self._may_unroll:
-            code = self._unrolled()
-            if not self.algorithm.has_loops or sum(Operations.of(code)) <= self.unroll.operations:
-                return code
-        return _loops(self.algorithm, self.inputs, self._kinds)
+        if not self._may_unroll or not self.algorithm.has_loops:
+            return self._may_unroll
+        root = root_of(self.algorithm)
+        options = (name for name in self.inputs[len(self.algorithm.inputs) :] if name in (*root.options, *MEMBERS))
+        code = self._straight(root, (*root.inputs, *options))
+        return sum(Operations.of(code)) <= self.unroll.operations
 
     @property
     def input_shapes(self) -> list[tuple[int, ...]]:
@@ -145,22 +172,25 @@ class Request:
         output = self.algorithm.output
         if not isinstance(output, Several):
             return function
+        entry = {} if isinstance(self.algorithm, Derivative) else self._looped.entry  # cotangents know their shapes
+        shapes = output.shapes(self.model, entry)
+        return lambda *args, **more: output.split(function(*args, **more), shapes)
+
+    @property
+    def _looped(self) -> LoopCode:
         from torsor.compiler.trace import LoopCode
 
-        code = self.code if isinstance(self.code, LoopCode) else _loops(self.algorithm, self.inputs, self._kinds)
-        shapes = output.shapes(self.model, code.entry)
-        return lambda *args, **more: output.split(function(*args, **more), shapes)
+        code = self.__dict__.get("code")
+        return code if isinstance(code, LoopCode) else _loops(self.algorithm, self.inputs, self._kinds)
 
     @property
     def _kinds(self) -> tuple[Kind, ...]:
         return self.frames.kinds
 
-    def _unrolled(self) -> Code:
-        from torsor.compiler.trace import unroll
-
+    def _straight(self, algorithm: Algorithm, inputs: tuple[str, ...]) -> Code:
         if self.members:
-            return unroll(self.algorithm, self.frames, self.inputs, self.frame)
-        return unrolled(self.algorithm, self.model, self.inputs, self.frame)
+            return _straight_line(algorithm, self.frames, inputs, self.frame)
+        return unrolled(algorithm, self.model, inputs, self.frame)
 
     # ---- what it costs ----
 
@@ -191,14 +221,27 @@ class Request:
 @functools.lru_cache(maxsize=4)
 def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], frame: Frame | None = None) -> Code:
     """The straight-line code of an algorithm for one model; cached briefly, because choosing a method reads it too."""
-    from torsor.compiler.frames import straight_line_frames
+    moved = isinstance(algorithm, Derivative) and "placement" in algorithm.parameters
+    may_regroup = algorithm.torques_only and not moved
+    return _straight_line(algorithm, straight_line_frames(model) if may_regroup else framed(model), inputs, frame)
+
+
+def _straight_line(algorithm: Algorithm, frames: Framed, inputs: tuple[str, ...], frame: Frame | None) -> Code:
+    if isinstance(algorithm, Derivative):
+        from torsor.compiler.derivatives import unrolled_derivative
+
+        return unrolled_derivative(algorithm, frames, inputs, frame)
     from torsor.compiler.trace import unroll
 
-    return unroll(algorithm, straight_line_frames(model) if algorithm.torques_only else framed(model), inputs, frame)
+    return unroll(algorithm, frames, inputs, frame)
 
 
 @functools.lru_cache(maxsize=256)
 def _loops(algorithm: Algorithm, inputs: tuple[str, ...], kinds: tuple[Kind, ...]) -> LoopCode:
+    if isinstance(algorithm, Derivative):
+        from torsor.compiler.loop_derivatives import looped_derivative
+
+        return looped_derivative(algorithm, inputs, kinds)
     from torsor.compiler.trace import looped
 
     return looped(algorithm, inputs, kinds)

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
+from torsor.model.batch import ModelBatch
 from torsor.model.model import Model
 
 Made = TypeVar("Made")
@@ -19,12 +20,13 @@ class Store:
     """`torsor.dynamics` looks in `quick` and `calls` first; everything else is found by its key.
 
     quick    number type -> forward dynamics of one state, for models with few freedoms
-    calls    (function or algorithm, number type) -> (for one state, for many, whether a result has few numbers)
+    calls    (function or algorithm, number type) -> (for one state, for many, whether a result has few numbers, how to
+             split a row into several results, or None)
     """
 
     def __init__(self) -> None:
         self.quick: dict[str, Any] = {}
-        self.calls: dict[tuple[Any, str], tuple[Any, Any, bool]] = {}
+        self.calls: dict[tuple[Any, str], tuple[Any, Any, bool, Any]] = {}
         self._made: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
@@ -41,11 +43,11 @@ class Store:
 _by_content: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
 
 
-def store(model: Model) -> Store:
-    """The store of a model."""
+def store(model: Model | ModelBatch) -> Store:
+    """The store of a model; batches share none."""
     try:
         return model.__dict__[NAME]
     except KeyError:
-        made = _by_content.setdefault(model.key, Store())
+        made = _by_content.setdefault(model.key, Store()) if isinstance(model, Model) else Store()
         model.__dict__[NAME] = made
         return made

@@ -134,6 +134,17 @@ class Tape:
             return self.const(getattr(math, name)(x))
         return self._node(name, a)
 
+    def again(self, op: str, a: Any, b: int | None) -> int:
+        """An operation of another tape, on operands of this one."""
+        if op in ("const", "neg", "inv"):
+            return getattr(self, op)(a)
+        if op in ("add", "sub", "mul"):
+            return getattr(self, op)(a, b)
+        if op == "max":
+            assert b is not None
+            return self.maximum(a, b)
+        return self.function(op, a)
+
     def maximum(self, a: int, b: int) -> int:
         A, B = self.nodes[a], self.nodes[b]
         if a == b or (A.op == "const" and B.op == "const"):
@@ -154,6 +165,11 @@ class Expr:
     def _wrap(self, i: int) -> Expr | float:
         node = self.tape.nodes[i]
         return node.a if node.op == "const" else Expr(self.tape, i)
+
+    @property
+    def value(self) -> Expr | float:
+        """This scalar, as a plain number if it is known."""
+        return self._wrap(self.i)
 
     def __add__(self, other: Expr | Number) -> Expr | float:
         return self._wrap(self.tape.add(self.i, self.tape.node_of(other)))
@@ -239,6 +255,11 @@ class Code:
     @property
     def inputs(self) -> set[Any]:
         return {node.a for node in self.nodes if node.op == "in"}
+
+    def inputs_of(self, names: Iterable[Any]) -> set[Any]:
+        """The inputs that these outputs depend on."""
+        nodes = (self.nodes[i] for i in needed(self.nodes, (self.outputs[name] for name in names)))
+        return {node.a for node in nodes if node.op == "in"}
 
     def __str__(self) -> str:
         """One line per operation, readable from top to bottom."""

@@ -6,6 +6,7 @@
     ("number", name)          the body's own constants            ("base", name, k)  gravity; the frame of a path
     ("q", k) ("v", k) ...     its part of the input arrays        ("near", k)        what was handed to it
     ("kept", name, k, stage)  what the pass number `stage` kept here
+    ("arrived", k, stage)     at the base: what that pass handed to it
 
 and whose outputs are ("hand", k), ("kept", name, k, stage) and ("out", ...).  A kept value is never overwritten: a pass
 that keeps something under a name used before makes a new value.  Values that no output of the algorithm needs are
@@ -18,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from torsor.compiler.tape import Code, Expr, Operations, Tape
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import joint_named
 from torsor.model.names import Frame
-from torsor.outputs import PARAMETERS, AtBase, Matrix, Path, Several, numbered, place_of, plain
+from torsor.outputs import MEMBERS, AtBase, Matrix, Path, Several, is_parameter, numbered, place_of, plain
 from torsor.reference import base_of, scatter
 from torsor.spatial import Inertia, Rigid
 from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, Walk, run
@@ -71,18 +72,39 @@ def rebuild(like: Any, scalars: Iterator[Any]) -> Any:
 
 def unroll(algorithm: Algorithm, framed: Framed, inputs: Sequence[str], frame: Frame | None = None) -> Code:
     """One tape for one model.  Inputs are (name, indices...), outputs ("out", indices...)."""
-    model, tape = framed.model, Tape()
-    inputs_ = {name: symbols(tape, name, place_of(name).shape(model)) for name in inputs}
-    base = base_of(inputs_.get("gravity", model.gravity.tolist()), inputs_.get("acceleration"))
-    given = [{name: x for key in GIVEN if key in inputs_ for name, x in zip(GIVEN[key], inputs_[key][i])}
-             for i in range(model.n)]  # fmt: skip
-    links = [framed.link(i, given[i]) for i in range(model.n)]
-    result = plain(run(algorithm, links, model.parent.tolist(), base, scatter(model, inputs_), frame))
-    outputs = {("out", *index): x for index, x in numbered(result)}
-    states = {node.a for node in tape.nodes if node.op == "in" and node.a[0] not in PARAMETERS}
+    tape = Tape()
+    given = {name: symbols(tape, name, place_of(name).shape(framed.model)) for name in inputs}
+    return showing_all(tape, outputs_on(algorithm, framed, given, frame))
+
+
+def outputs_on(algorithm: Algorithm, framed: Framed, given: Mapping[str, Any], frame: Frame | None = None,
+               gravity: Sequence[Scalar] | None = None) -> dict[Any, Scalar]:  # fmt: skip
+    """The outputs ("out", indices...) of an algorithm for one model, on the tape of the inputs."""
+    model = framed.model
+    arrays = {name: x for name, x in given.items() if not is_parameter(name) and name not in MEMBERS}
+    changes: list[dict[str, Vec]] = [{} for _ in range(model.n)]  # of each body's constants
+    for name in ("inertia", "placement"):
+        for change, row in zip(changes, given.get(name, ())):
+            change[name] = Vec.of(row)
+    gravity = given.get("gravities", model.gravity.tolist()) if gravity is None else gravity
+    base = base_of([g + x for g, x in zip(gravity, given.get("gravity", (0.0,) * 3))], given.get("acceleration"))
+    links = [framed.link(i, _own_numbers(given, i), **changes[i]) for i in range(model.n)]
+    result = plain(run(algorithm, links, model.parent.tolist(), base, scatter(model, arrays), frame))
+    return {("out", *index): x for index, x in numbered(result)}
+
+
+def _own_numbers(given: Mapping[str, Any], i: int) -> dict[str, Scalar]:
+    """The numbers of body i that are inputs."""
+    return {name: x for key in GIVEN if key in given for name, x in zip(GIVEN[key], given[key][i])}
+
+
+def showing_all(tape: Tape, outputs: Mapping[Any, Scalar]) -> Code:
+    """A finished code: an input that is not finite shows in the first output, even where nothing depends on it."""
+    outputs = dict(outputs)
+    states = {node.a for node in tape.nodes if node.op == "in" and node.a[0] not in MEMBERS}
     unread = states - Code.of(tape, outputs).inputs
     first = next(iter(outputs))
-    for name in sorted(unread):  # an input that is not finite shows in the result, even where nothing depends on it
+    for name in sorted(unread):
         outputs[first] = outputs[first] - tape.input(name).zero()
     return Code.of(tape, outputs)
 
@@ -105,6 +127,7 @@ class LoopPass:
     start: Code  # outputs ("near", k)
     codes: tuple[Code, ...]  # by kind
     live: tuple[int, ...]  # which of the scalars handed on are ever read
+    stage: int  # the number of the pass
 
 
 @dataclass(frozen=True)
@@ -127,16 +150,17 @@ class LoopCode:
     kinds: tuple[Kind, ...]
     passes: tuple[LoopPass, ...]
     columns: LoopColumns | None
-    finish: Code | None  # from what arrives at the base, ("near", k), to ("out", ...)
+    finish: Code | None  # from what arrives at the base, ("arrived", k, stage), to ("out", ...)
 
     @property
     def hides_inputs(self) -> bool:
         """Whether an input that is not finite may leave no trace in the output.
 
         A value that only reaches the base is lost there unless an outward pass follows, and each entry of a matrix
-        depends on few inputs.
+        depends on few inputs.  A derivative may not depend on some input at all.
         """
-        return self.columns is not None or not any(p.outward for p in self.passes)
+        unread = set(self.inputs) - {name[0] for code in self.all_codes for name in code.inputs}
+        return self.columns is not None or bool(unread) or not any(p.outward for p in self.passes)
 
     @property
     def all_codes(self) -> list[Code]:
@@ -146,6 +170,11 @@ class LoopCode:
             if self.columns.outward:
                 codes += [self.columns.outward.start, *self.columns.outward.codes]
         return codes + ([self.finish] if self.finish else [])
+
+    @property
+    def base_codes(self) -> list[Code]:
+        """What is computed at the base."""
+        return [*(p.start for p in self.passes), *([self.finish] if self.finish else [])]
 
     @cached_property
     def entry(self) -> Any:
@@ -258,8 +287,11 @@ class _Tracer:
 
     def base(self, tape: Tape) -> Here:
         acceleration = [tape.input(("acceleration", k)) for k in range(6)] if "acceleration" in self.inputs else None
-        gravity = ("gravity",) if "gravity" in self.inputs else ("base", "g")
-        return base_of([tape.input((*gravity, k)) for k in range(3)], acceleration)
+        source = ("gravities",) if "gravities" in self.inputs else ("base", "g")
+        gravity: list[Scalar] = [tape.input((*source, k)) for k in range(3)]
+        if "gravity" in self.inputs:
+            gravity = [g + tape.input(("gravity", k)) for k, g in enumerate(gravity)]
+        return base_of(gravity, acceleration)
 
     def start(self, sweep: Sweep) -> tuple[Any, Code]:
         tape = Tape()
@@ -270,11 +302,15 @@ class _Tracer:
         """One step at a body of a kind.  It is handed something shaped like `like`, or `third(tape)`."""
         tape = Tape()
         joint = joint_named(self.kinds[kind].joint)
-        link = FramedLink.of(self.kinds[kind], NumberSymbols(tape, self.inputs))
+        changes = {
+            name: Vec.of(tape.input((name, k)) for k in range(place_of(name).numbers))
+            for name in self.inputs if is_parameter(name) and place_of(name).per
+        }  # fmt: skip
+        link = FramedLink.changed(self.kinds[kind], NumberSymbols(tape, self.inputs), **changes)
         here = Here()
         for name in self.inputs:
             place = place_of(name)
-            if name not in PARAMETERS and place.per != "base":
+            if place.per and not is_parameter(name) and name not in MEMBERS:
                 setattr(here, name, place.wrap(tape.input((name, k)) for k in range(place.count(joint))))
         for name, structure in self.kept[kind].items():
             symbols = (tape.input(x.name) if isinstance(x, _Stored) else x for x in leaves(structure))
@@ -338,14 +374,14 @@ def looped(algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind]) -
             columns = _columns(tracer, stage)
     outputs = algorithm.output.parts.values() if isinstance(algorithm.output, Several) else [algorithm.output]
     finish = _finish(tracer, like) if any(isinstance(output, AtBase) for output in outputs) else None
-    return _prune(LoopCode(algorithm, tuple(inputs), tuple(kinds), tuple(passes), columns, finish))
+    return prune(LoopCode(algorithm, tuple(inputs), tuple(kinds), tuple(passes), columns, finish))
 
 
 def _sweep(tracer: _Tracer, stage: Sweep) -> tuple[Any, LoopPass]:
     like, start = tracer.start(stage)
     codes = tuple(tracer.step(stage.step, kind, like)[1] for kind in range(len(tracer.kinds)))
     tracer.stage += 1
-    return like, LoopPass(stage.outward, start, codes, tuple(range(len(leaves(like)))))
+    return like, LoopPass(stage.outward, start, codes, tuple(range(len(leaves(like)))), tracer.stage - 1)
 
 
 def _columns(tracer: _Tracer, stage: Columns) -> LoopColumns:
@@ -384,7 +420,7 @@ def _tip(tape: Tape) -> Rigid:
 
 def _finish(tracer: _Tracer, like: Any) -> Code:
     tape = Tape()
-    arrived = rebuild(like, (tape.input(("near", k)) for k in range(len(leaves(like)))))
+    arrived = rebuild(like, (tape.input(("arrived", k, tracer.stage - 1)) for k in range(len(leaves(like)))))
     walk = Walk((), (), tracer.base(tape), (), arrived=arrived)
     a = tracer.algorithm
     if isinstance(a.output, Several):
@@ -400,57 +436,81 @@ def _finish(tracer: _Tracer, like: Any) -> Code:
 # Pruning ---------------------------------------------------------------------------------------------------------
 
 
-def _prune(code: LoopCode) -> LoopCode:
-    """Drop outputs that nothing reads, until none is left to drop."""
-    while True:
-        passes, columns = _pruned_once(code)
-        smaller = replace(code, passes=passes, columns=columns)
-        if smaller == code:
-            return code
-        code = smaller
+class _Step(NamedTuple):
+    """A code, the pass or climb it belongs to, and which outputs of the algorithm it writes."""
 
+    code: Code
+    stage: Any
+    writes: Callable[[Any], bool]
 
-def _pruned_once(code: LoopCode) -> tuple[tuple[LoopPass, ...], LoopColumns | None]:
-    reads = {name for c in code.all_codes for name in c.inputs}
-    last = len(code.passes) - 1
-    # if several passes keep an output, the last one writes it
-    giver = {name: i for i, p in enumerate(code.passes) for c in p.codes for name in c.outputs if name[0] == "out"}
-
-    def keep(c: Code, live: Sequence[int], out: Callable[[Any], bool]) -> Code:
-        wanted = [
-            name for name in c.outputs
-            if (name[0] == "hand" and name[1] in live) or (name[0] == "kept" and name in reads)
-            or (name[0] in ("out", "second") and out(name))
+    def wanted(self, read: Collection[Any]) -> list[Any]:
+        """The outputs that are read somewhere."""
+        return [
+            name for name in self.code.outputs
+            if (name[0] in ("hand", "near") and ("near", name[1], self.stage) in read)
+            or (name[0] == "kept" and name in read) or (name[0] in ("out", "second") and self.writes(name))
         ]  # fmt: skip
-        return c.only(wanted)
 
-    def live_in(codes: Sequence[Code]) -> tuple[int, ...]:
-        return tuple(sorted({name[1] for c in codes for name in c.inputs if name[0] == "near"}))
+    def reads(self, read: Collection[Any]) -> set[Any]:
+        """What is read for that; what is handed on is named ("near", k, stage), and so is what arrived at the base."""
+        full = {"near": lambda name: (*name, self.stage), "arrived": lambda name: ("near", *name[1:])}
+        inputs = self.code.inputs_of(self.wanted(read))
+        return {full[name[0]](name) if name[0] in full else name for name in inputs}
 
-    def one(p: LoopPass, out: Callable[[Any], bool], arrival: Code | None) -> LoopPass:
-        live = live_in([*p.codes, *([arrival] if arrival else [])])
-        start = p.start.only([("near", k) for k in live])
-        return LoopPass(p.outward, start, tuple(keep(c, live, out) for c in p.codes), live)
-
-    passes = tuple(
-        one(p, partial(_gives, giver, i) if not code.columns else _never, code.finish if i == last else None)
-        for i, p in enumerate(code.passes)
-    )
-    columns = code.columns
-    if columns:
-        live, out = live_in(columns.codes), _never if columns.outward else _always
-        columns = replace(
-            columns,
-            starts={k: keep(c, live, out) for k, c in columns.starts.items()},
-            codes=tuple(keep(c, live, out) for c in columns.codes),
-            live=live,
-            outward=one(columns.outward, _always, None) if columns.outward else None,
-        )
-    return passes, columns
+    def pruned(self, read: Collection[Any]) -> Code:
+        return self.code.only(self.wanted(read))
 
 
-def _gives(giver: Mapping[Any, int], stage: int, name: Any) -> bool:
-    return giver[name] == stage
+CLIMB = "climb"
+
+
+def prune(code: LoopCode) -> LoopCode:
+    """Keep what the outputs need; what is handed on, kept or computed in vain is dropped."""
+    # if several passes keep an output, the last one writes it
+    giver = {
+        (kind, name): p.stage
+        for p in code.passes for kind, c in enumerate(p.codes) for name in c.outputs if name[0] == "out"
+    }  # fmt: skip
+    climbs = code.columns
+
+    def steps_of(p: LoopPass, writes: Callable[[Any], bool] | None) -> list[_Step]:
+        own = [writes or partial(_gives, giver, p.stage, kind) for kind in range(len(p.codes))]
+        return [_Step(p.start, p.stage, _never), *(_Step(c, p.stage, w) for c, w in zip(p.codes, own))]
+
+    passes = [(p, steps_of(p, _never if climbs else None)) for p in code.passes]
+    columns: list[_Step] = []
+    if climbs:
+        writes = _never if climbs.outward else _always
+        columns = [_Step(c, CLIMB, writes) for c in (*climbs.starts.values(), *climbs.codes)]
+    spread = steps_of(climbs.outward, _always) if climbs and climbs.outward else []
+    finish = [_Step(code.finish, None, _always)] if code.finish else []
+    read: set[Any] = set()
+    while True:
+        more = {name for step in (*(s for _, steps in passes for s in steps), *columns, *spread, *finish)
+                for name in step.reads(read)}  # fmt: skip
+        if more <= read:
+            break
+        read |= more
+
+    def live(stage: Any) -> tuple[int, ...]:
+        return tuple(sorted(name[1] for name in read if name[0] == "near" and name[2] == stage))
+
+    def pruned(p: LoopPass, steps: Sequence[_Step]) -> LoopPass:
+        start, *codes = (step.pruned(read) for step in steps)
+        return replace(p, start=start, codes=tuple(codes), live=live(p.stage))
+
+    if climbs:
+        codes = [step.pruned(read) for step in columns]
+        count = len(climbs.starts)
+        climbs = replace(
+            climbs, starts=dict(zip(climbs.starts, codes)), codes=tuple(codes[count:]), live=live(CLIMB),
+            outward=pruned(climbs.outward, spread) if climbs.outward else None,
+        )  # fmt: skip
+    return replace(code, passes=tuple(pruned(p, steps) for p, steps in passes), columns=climbs)
+
+
+def _gives(giver: Mapping[Any, int], stage: int, kind: int, name: Any) -> bool:
+    return giver[kind, name] == stage
 
 
 def _always(name: Any) -> bool:

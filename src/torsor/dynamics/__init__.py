@@ -1,6 +1,7 @@
 """The public functions on arrays.
 
 functions    forward and inverse dynamics, mass matrices, kinematics, energies; `compile`
+derivatives  `vjp` and `jvp` of those functions
 calls        how they run: checks, programs, explanations;  methods: which algorithm does the work
 accuracy     comparisons with the articulated sweeps
 factor       M = W W^T and random velocities;  task_space: the dynamics as a frame feels them

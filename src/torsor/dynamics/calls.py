@@ -16,17 +16,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import reference, validate
 from torsor.algorithms import articulated, composite
-from torsor.compiler.members import Members, members, store_of
+from torsor.algorithms.derivative import Derivative
+from torsor.compiler.members import Members, members
 from torsor.compiler.request import Request
 from torsor.compiler.store import NAME as STORE
 from torsor.compiler.store import store
 from torsor.dynamics.accuracy import LEVELS, agree
 from torsor.dynamics.methods import METHODS, automatic
 from torsor.errors import ArgumentError, SingularError
-from torsor.model.batch import ModelBatch, require_models
+from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import place_of
+from torsor.outputs import COTANGENT, Several, place_of
 from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
@@ -41,12 +42,12 @@ def call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike)
     first: Any = args[0]
     if type(first) is ndarray:  # not an array on a GPU
         try:
-            one, many, few = model.__dict__[STORE].calls[what, first.dtype.char]
+            one, many, few, split = model.__dict__[STORE].calls[what, first.dtype.char]
             result = one(*args) if first.ndim == 1 else many(*args)
             # for few numbers, their sum is the quickest test that all are finite
             finite = isfinite(sum(result.tolist())) if few and result.ndim == 1 else np.isfinite(result).all()
             if finite and type(result) is ndarray:
-                return result
+                return split(result) if split else result
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
     return call_carefully(what, model, args)
@@ -84,24 +85,26 @@ def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: t
     if dtype.char not in "df":
         return _reference(algorithm, model, dict(zip(names, arrays)), frame)
     program = program_for(algorithm, model, tuple(given), dtype.char, frame)
+    split = program.request.split(lambda row: row) if isinstance(algorithm.output, Several) else None
     if not given and frame is None and not (algorithm.inverts and model.has_degenerate_bodies):
         few = len(program.shape) == 1 and program.shape[0] < 64
         made = store(model)
-        made.calls[what, dtype.char] = program.ufunc, program, few  # for one state, and on all cores
+        # for one state, on all cores, and how several results are split
+        made.calls[what, dtype.char] = program.ufunc, program.rows, few, split
         if few and getattr(what, "__name__", "") == "forward_dynamics":
             made.quick[dtype.char] = program.ufunc
-    result = program(*(x.astype(dtype, copy=False) for x in arrays))
+    result = program.rows(*(x.astype(dtype, copy=False) for x in arrays))
     if algorithm.inverts and model.has_degenerate_bodies:
         refuse_singular_at(algorithm, model, arrays[0])
     if not np.isfinite(result).all():
         raise SingularError(f"{algorithm.name} overflows; the arguments are too large")
-    return result
+    return split(result) if split else result
 
 
 def _call_batch(what: Any, algorithm: Algorithm, batch: ModelBatch, state: dict[str, ArrayLike],
                 options: tuple[str, ...], frame: Frame | None) -> Array:  # fmt: skip
     """`call_carefully` for a batch of models: the numbers in which they differ are further inputs."""
-    model, found, made = batch.model, members(batch), store_of(batch)
+    model, found, made = batch.model, members(batch), store(batch)
     options = (*options, *found.inputs)
     if any(not isinstance(x, np.ndarray) and gpu_array(x) for x in state.values()):
         from torsor.backends import gpu
@@ -121,18 +124,19 @@ def _call_batch(what: Any, algorithm: Algorithm, batch: ModelBatch, state: dict[
         return program_for(algorithm, model, options, dtype.char, frame, found)
 
     def bound(*state: Any) -> Any:
-        return run(*state, *numbers)
+        return run.rows(*state, *numbers)
 
     run = program(algorithm, options)
+    split = run.request.split(lambda row: row) if isinstance(algorithm.output, Several) else None
     result = bound(*(x.astype(dtype, copy=False) for x in arrays.values()))
     if algorithm.inverts and batch.has_degenerate_bodies:
         tests = (program(a, tuple(found.inputs)) for a in (articulated.pivots, composite.diagonal))
         refuse_singular(algorithm, model, *(np.asarray(test(arrays["q"].astype(dtype), *numbers)) for test in tests))
     elif len(options) == len(found.inputs) and frame is None:
-        made.calls[what, dtype.char] = bound, bound, False
+        made.calls[what, dtype.char] = bound, bound, False, split
     if not np.isfinite(result).all():
         raise SingularError(f"{algorithm.name} overflows; the arguments are too large")
-    return result
+    return split(result) if split else result
 
 
 def gpu_array(x: Any) -> bool:
@@ -196,8 +200,7 @@ def on_frame(algorithm: Algorithm, model: Model, body: int | str, *args: ArrayLi
     require_models(model)
     if body is None:
         raise ArgumentError("body None is the base, which never moves: give a body or frame by number or name")
-    machine = model.model if isinstance(model, ModelBatch) else model
-    return call_carefully(algorithm, model, args, machine.frame(body))
+    return call_carefully(algorithm, model, args, machine_of(model).frame(body))
 
 
 def batch_axes(model: Model, arrays: dict[str, Array]) -> tuple[int, ...]:
@@ -217,7 +220,7 @@ def core_shape(model: Model, name: str) -> tuple[int, ...]:
 def checked(model: Model, name: str, x: ArrayLike) -> Array:
     """An argument as an array of real, finite numbers of the right shape."""
     core = core_shape(model, name)
-    name = {"acceleration": "base_acceleration"}.get(name, name)
+    name = COTANGENT if name.startswith(COTANGENT) else name.replace("acceleration", "base_acceleration")
     array = validate.array(name, x)
     numeric = array.dtype.kind in "fiub" or (array.dtype.kind == "O" and all(map(_is_scalar, array.flat)))
     if not numeric:
@@ -264,6 +267,8 @@ def refuse_singular(algorithm: Algorithm, model: Model, pivots: Array, diagonal:
 def _reference(algorithm: Algorithm, model: Model, arrays: dict[str, Array], frame: Frame | None) -> Array:
     """One state after the other through the reference engine: for longdouble, mpmath and symbols."""
     dtype = np.result_type(*arrays.values())
+    if isinstance(algorithm, Derivative):
+        raise ArgumentError(f"{algorithm.name} computes in float64 and float32, not in {dtype}")
     number: Callable[[float], Any] = np.longdouble if dtype.kind == "f" else float
     cores = {name: len(core_shape(model, name)) for name in arrays}
     batch = np.broadcast_shapes(*(x.shape[: x.ndim - cores[name]] for name, x in arrays.items()))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torsor import validate
 from torsor.backends import c99
 from torsor.backends.cpu import Program
+from torsor.dynamics.derivatives import Differentiated
 from torsor.dynamics.functions import ALGORITHMS, compile
 from torsor.errors import ArgumentError
 from torsor.files import write_whole
@@ -51,9 +52,9 @@ def c_files(model: Model, function: Callable[..., Any], *, dtype: str, external:
             method: str, specialised: bool | None, name: str | None) -> dict[str, str]:  # fmt: skip
     """The text of each file."""
     require_model(model)
-    if not any(function is known for known in ALGORITHMS):
+    if not isinstance(function, Differentiated) and not any(function is known for known in ALGORITHMS):
         known = ", ".join(f.__name__ for f in ALGORITHMS)
-        raise ArgumentError(f"{validate.shown(function)} cannot be exported; these can: {known}")
+        raise ArgumentError(f"{validate.shown(function)} cannot be exported; these can: {known}, and their vjp and jvp")
     validate.chosen("dtype", dtype, ("float64", "float32"))
     validate.flag("external", external)
     validate.word("method", method)
@@ -68,7 +69,7 @@ def c_files(model: Model, function: Callable[..., Any], *, dtype: str, external:
     return {
         f"{name}.h": text.header(),
         f"{name}.c": text.source(),
-        f"{name}_vectors.h": c99.vectors(text, states, np.asarray(program(*states))),
+        f"{name}_vectors.h": c99.vectors(text, states, np.asarray(program.rows(*states))),
         "example.c": c99.example(text),
         "README.txt": c99.readme(text),
     }

@@ -6,7 +6,7 @@ its frame, at its origin.        Spatial vectors are angular first, in the body'
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import isfinite
 from typing import Any
 
@@ -28,6 +28,7 @@ from torsor.algorithms import (
 from torsor.algorithms import (
     log_det_gradient as log_det_derivative,
 )
+from torsor.algorithms.derivative import takes_frame
 from torsor.compiler.request import ON_GPU, PATIENT, Request, unrolling
 from torsor.compiler.store import NAME as STORE
 from torsor.compiler.store import store
@@ -44,11 +45,10 @@ from torsor.dynamics.calls import (
 )
 from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, SEGMENTS_FROM
 from torsor.errors import ArgumentError, SingularError
-from torsor.model.batch import ModelBatch
+from torsor.model.batch import ModelBatch, machine_of
 from torsor.model.conditioning import pivot_ratio
 from torsor.model.model import Model, require_model
 from torsor.model.regular import require_regular
-from torsor.outputs import Path
 from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
@@ -284,7 +284,7 @@ ALGORITHMS: dict[Callable[..., Array], Algorithm] = {
 def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu", dtype: str = "float64",
             external: bool = False, body: int | str | None = None, method: str = "auto",
             specialised: bool | None = None, lanes: int | None = None, threads: int = 1,
-            trig: str = "accurate") -> Any:  # fmt: skip
+            trig: str = "accurate", wrt: str | Iterable[str] | None = None) -> Any:  # fmt: skip
     """A `Program`: a function of this module compiled for one model, to be called without the model.
 
         fd = ts.compile(model, ts.forward_dynamics)
@@ -301,9 +301,12 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
     lanes        states computed side by side; None: as many as the machine's vectors hold (cpu)
     threads      how many threads a large batch is spread over (cpu)
     trig         cuda, float32: "accurate" (2 ulp) or "fast" (absolute error 5e-7 for angles up to pi)
+    wrt          for `vjp` and `jvp` of a function: by what to differentiate, if they do not say it themselves
 
     A program does not check its numbers: NaN in one state gives NaN in that state.
     """
+    from torsor.dynamics.derivatives import Differentiated  # it calls functions of this module
+
     require_model(model)
     validate.chosen("target", target, ("cpu", "cuda"))
     dtype = dtype.name if isinstance(dtype, np.dtype) else getattr(dtype, "__name__", dtype)
@@ -313,25 +316,24 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
         validate.flag("specialised", specialised)
     validate.word("method", method)
     validate.word("trig", trig)
-    if not any(function is known for known in ALGORITHMS):
-        known = ", ".join(f.__name__ for f in ALGORITHMS)
-        raise ArgumentError(f"{validate.shown(function)} cannot be compiled; these can: {known}")
-    algorithm = ALGORITHMS[function]
-    if method in NOT_COMPILED:
-        raise ArgumentError(f'method "{method}" is not compiled: call {function.__name__} with it, or compile another')
-    if method != "auto":
-        algorithm = _named(function, method)
-    elif function.__name__ in METHODS:
-        chosen = automatic_algorithm(model, function)
-        algorithm = chosen if chosen.has_loops or specialised is not False else algorithm
-    if not algorithm.has_loops and model.nv > MOST_FREEDOMS:
-        raise ArgumentError(f"method {method!r} is compiled for {MOST_FREEDOMS} freedoms at most, not {model.nv}")
+    options: tuple[str, ...] = ("external",) if external else ()
+    algorithm: Algorithm
+    if isinstance(function, Differentiated):
+        function = function.by(wrt)
+        algorithm = function.algorithm(model, method, specialised)
+        options += tuple(
+            name for name in algorithm.options if name in function.needed(algorithm) and name not in options
+        )
+    elif wrt is not None:
+        raise ArgumentError(f"wrt is for vjp and jvp: compile ts.vjp({getattr(function, '__name__', 'function')})")
+    else:
+        algorithm = algorithm_for(model, function, method, specialised)
     if external and "external" not in algorithm.options:
         raise ArgumentError(f"{algorithm.name} takes no external wrenches")
-    if (body is None) == isinstance(algorithm.output, Path):
+    if (body is None) == takes_frame(algorithm):
         raise ArgumentError(f"{algorithm.name} needs body=" if body is None else f"{algorithm.name} takes no body=")
     common: dict[str, Any] = dict(
-        options=("external",) if external else (), dtype=dtype, frame=None if body is None else model.frame(body)
+        options=options, dtype=dtype, frame=None if body is None else model.frame(body)
     )  # fmt: skip
     if target == "cuda":
         from torsor.backends.gpu import compile_cuda
@@ -344,6 +346,25 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
     if trig != "accurate":
         raise ArgumentError('fast trigonometry is for target="cuda"')
     return compile_request(Request(algorithm, model, **common, unroll=unrolling(specialised, PATIENT)), lanes, threads)
+
+
+def algorithm_for(model: Model, function: Callable[..., Any], method: str, specialised: bool | None) -> Algorithm:
+    """The algorithm that is compiled for a function."""
+    if not any(function is known for known in ALGORITHMS):
+        known = ", ".join(f.__name__ for f in ALGORITHMS)
+        raise ArgumentError(f"{validate.shown(function)} cannot be compiled; these can: {known}")
+    algorithm = ALGORITHMS[function]
+    if method in NOT_COMPILED:
+        raise ArgumentError(f'method "{method}" is not compiled: call {function.__name__} with it, or compile another')
+    if method != "auto":
+        algorithm = _named(function, method)
+    elif function.__name__ in METHODS:
+        chosen = automatic_algorithm(model, function)
+        algorithm = chosen if chosen.has_loops or specialised is not False else algorithm
+    nv = machine_of(model).nv
+    if not algorithm.has_loops and nv > MOST_FREEDOMS:
+        raise ArgumentError(f"method {method!r} is compiled for {MOST_FREEDOMS} freedoms at most, not {nv}")
+    return algorithm
 
 
 def _in_segments(model: Model, *state: ArrayLike) -> bool:

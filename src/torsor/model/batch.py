@@ -179,6 +179,11 @@ def _axes(shape: tuple[int, ...]) -> str:
     return ", ".join(map(str, shape))
 
 
+def machine_of(model: Model | ModelBatch) -> Model:
+    """The model itself, or the one that gives a batch its structure."""
+    return model.model if isinstance(model, ModelBatch) else model
+
+
 def require_models(model: Any) -> None:
     """Raise unless this is a `Model` or a `ModelBatch`."""
     if not isinstance(model, Model | ModelBatch):

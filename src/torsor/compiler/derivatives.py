@@ -1,0 +1,268 @@
+"""Derivatives of straight-line code: from the code of an algorithm to the code of its products with a Jacobian.
+
+A code is replayed on a new tape.  Then every operation is followed by its tangent (`push`), or all operations are
+followed in reverse order by the cotangents of their operands (`pull`).  Value numbering shares what derivatives have in
+common with the values and with each other.  `adjoint.py` does the same for loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from torsor.algorithms.derivative import SOLVERS, Derivative
+from torsor.algorithms.newton_euler import inverse_dynamics
+from torsor.compiler.frames import Framed
+from torsor.compiler.tape import Code, Expr, Node, Tape, operands
+from torsor.compiler.trace import outputs_on, showing_all, symbols, unroll
+from torsor.linalg import Scalar, Vec
+from torsor.model.joints import JOINTS, Joint
+from torsor.model.names import Frame
+from torsor.outputs import MEMBERS, is_parameter, numbered, place_of
+from torsor.sweeps import Algorithm
+
+Seeds = Mapping[int, int]  # by node of a code: a node of the tape
+
+# These operations only choose a power of two by which a quaternion is scaled, or add nothing: their slope is zero.
+FLAT = ("abs", "max", "down_scale", "zero")
+
+
+class Replay:
+    """A code once more on another tape, and the derivatives of its operations there.
+
+    `value_of` gives the node of the tape that stands for an input, or None for the input itself; `known` the nodes that
+    stand for other operations, which are then not computed again.
+    """
+
+    def __init__(self, code: Code, tape: Tape, value_of: Callable[[Any], int | None] = lambda name: None,
+                 known: Mapping[int, int] | None = None) -> None:  # fmt: skip
+        self.code, self.tape = code, tape
+        self.at: list[int] = []  # where on the tape each operation of the code is
+        self._number = {node: i for i, node in enumerate(code.nodes)}
+        known = known or {}
+        for i, (op, a, b) in enumerate(code.nodes):
+            if i in known:
+                self.at.append(known[i])
+            elif op == "in":
+                value = value_of(a)
+                self.at.append(tape.input(a).i if value is None else value)
+            else:
+                self.at.append(tape.again(op, a if op == "const" else self.at[a], None if b is None else self.at[b]))
+
+    @property
+    def outputs(self) -> dict[Any, int]:
+        return {name: self.at[i] for name, i in self.code.outputs.items()}
+
+    def slopes(self, i: int) -> list[tuple[int, int]]:
+        """(operand, node of the tape that is the derivative of operation i by it)"""
+        (op, a, b), t, at = self.code.nodes[i], self.tape, self.at
+        match op:
+            case "add":
+                return [(a, t.const(1.0)), (b, t.const(1.0))]
+            case "sub":
+                return [(a, t.const(1.0)), (b, t.const(-1.0))]
+            case "mul":
+                return [(a, t.mul(t.const(2.0), at[a]))] if a == b else [(a, at[b]), (b, at[a])]
+            case "neg":
+                return [(a, t.const(-1.0))]
+            case "inv":
+                return [(a, t.neg(t.mul(at[i], at[i])))]
+            case "sqrt":
+                return [(a, t.mul(t.const(0.5), t.inv(at[i])))]
+            case "sin":
+                return [(a, self._function("cos", a))]
+            case "cos":
+                return [(a, t.neg(self._function("sin", a)))]
+            case "log":
+                return [(a, t.inv(at[a]))]
+        assert op in (*FLAT, "in", "const"), op
+        return []
+
+    def _function(self, op: str, a: int) -> int:
+        """The sine or cosine of an operation: what stands for it, if the code computes it."""
+        i = self._number.get(Node(op, a))
+        return self.tape.function(op, self.at[a]) if i is None else self.at[i]
+
+    def pull(self, seeds: Seeds, active: Collection[Any]) -> dict[Any, int]:
+        """Cotangents of the inputs in `active`, from those of some operations; those that are zero are left out."""
+        tape, nodes, zero = self.tape, self.code.nodes, self.tape.const(0.0)
+        on = active_nodes(self.code, active)
+        cotangent = {i: g for i, g in seeds.items() if on[i]}
+        for i in range(len(nodes) - 1, -1, -1):
+            if i not in cotangent or nodes[i].op == "in":
+                continue
+            g = cotangent.pop(i)
+            if nodes[i].op == "inv":  # g x, which others may share, before - g x x
+                g = tape.mul(g, self.at[i])
+                slopes = [(nodes[i].a, tape.neg(self.at[i]))]
+            else:
+                slopes = self.slopes(i)
+            for k, slope in slopes:
+                if on[k]:
+                    cotangent[k] = tape.add(cotangent.get(k, zero), tape.mul(g, slope))
+        return {nodes[i].a: g for i, g in cotangent.items() if g != zero}
+
+    def push(self, tangents: Mapping[Any, int]) -> dict[int, int]:
+        """Tangents of the operations, from those of inputs by name; those that are zero are left out."""
+        tape, nodes, zero = self.tape, self.code.nodes, self.tape.const(0.0)
+        tangent: dict[int, int] = {}
+        for i, node in enumerate(nodes):
+            total = tangents.get(node.a, zero) if node.op == "in" else zero
+            if node.op != "in" and any(k in tangent for k in operands(node)):
+                for k, slope in self.slopes(i):
+                    if k in tangent:
+                        total = tape.add(total, tape.mul(tangent[k], slope))
+            if total != zero:
+                tangent[i] = total
+        return tangent
+
+
+def active_nodes(code: Code, active: Collection[Any]) -> list[bool]:
+    """Which operations depend on the inputs in `active`."""
+    on: list[bool] = []
+    for node in code.nodes:
+        on.append(node.a in active if node.op == "in" else any(on[k] for k in operands(node)))
+    return on
+
+
+def summed(tape: Tape, pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """The sum of the nodes given for each key: one operation may be several outputs."""
+    result: dict[int, int] = {}
+    for i, node in pairs:
+        result[i] = tape.add(result[i], node) if i in result else node
+    return result
+
+
+def scalars(tape: Tape, nodes: Iterable[int]) -> Vec:
+    """Nodes as the scalars that algorithms compute with."""
+    return Vec.of(Expr(tape, i).value for i in nodes)
+
+
+def along_freedoms(joint: Joint, q: Vec, cotangent: Vec) -> Vec:
+    """N(q)^T cotangent: from a number per coordinate to one per freedom."""
+    return cotangent if joint.flat else joint.tangent(q).T @ cotangent
+
+
+def along_coordinates(joint: Joint, q: Vec, tangent: Vec) -> Vec:
+    """N(q) tangent: from a number per freedom to one per coordinate."""
+    return tangent if joint.flat else joint.tangent(q) @ tangent
+
+
+# Straight-line code --------------------------------------------------------------------------------------------
+
+
+def unrolled_derivative(derivative: Derivative, frames: Framed, inputs: Sequence[str], frame: Frame | None) -> Code:
+    """The straight-line code of a derivative for one model."""
+    model = frames.model
+    code = _Unrolled(frames, derivative.parameters, frame).code(derivative, inputs)
+    tape = Tape()
+    for name in inputs:
+        symbols(tape, name, place_of(name).shape(model))
+    again = Replay(code, tape, lambda name: tape.const(0.0) if is_parameter(name[0]) else None)
+    return showing_all(tape, {name: Expr(tape, i) for name, i in sorted(again.outputs.items())})
+
+
+class _Unrolled:
+    """Derives codes for one model.  Until all derivatives are taken, parameters are inputs."""
+
+    def __init__(self, frames: Framed, parameters: Sequence[str], frame: Frame | None) -> None:
+        self.frames, self.model, self.parameters, self.frame = frames, frames.model, parameters, frame
+
+    def code(self, algorithm: Algorithm, inputs: Sequence[str]) -> Code:
+        if not isinstance(algorithm, Derivative):
+            return unroll(algorithm, self.frames, (*inputs, *self.parameters), self.frame)
+        tape = Tape()
+        given = {name: self.symbols(tape, name) for name in (*inputs, *self.parameters)}
+        derive = self.of_solution if algorithm.primal in SOLVERS else self.of_code
+        return Code.of(tape, derive(algorithm, tape, given))
+
+    def symbols(self, tape: Tape, name: str) -> Any:
+        return symbols(tape, name, place_of(name).shape(self.model))
+
+    def of_code(self, derivative: Derivative, tape: Tape, given: Mapping[str, Any]) -> dict[Any, Scalar]:
+        """Any code, operation by operation."""
+        inner = [name for name in given if name not in (*derivative.own_inputs, *self.parameters)]
+        again = Replay(self.code(derivative.primal, inner), tape)
+        outputs = again.code.outputs
+        if derivative.mode == "jvp":
+            tangent = again.push(self.tangents(derivative.wrt, tape, given))
+            return {name: Expr(tape, tangent.get(i, tape.const(0.0))) for name, i in outputs.items()}
+        cotangent = derivative.own_inputs[0]
+        seeds = summed(tape, ((i, tape.input((cotangent, *name[1:])).i) for name, i in outputs.items()))
+        return self.cotangents(derivative.wrt, tape, given, again.pull(seeds, self.names(derivative.wrt)))
+
+    def of_solution(self, derivative: Derivative, tape: Tape, given: Mapping[str, Any]) -> dict[Any, Scalar]:
+        """The solution x of M x + bias = tau, or M x = b, differentiated as such:
+
+            jvp   M dx = dtau - d(M x + bias)          vjp   M y = x~,  tau~ = y,  (q~, v~) = - y^T d(M x + bias)
+
+        where x is constant in d(M x + bias), the derivative of inverse dynamics.
+        """
+        primal, solver = derivative.primal, SOLVERS[derivative.primal]
+        known = {name: x for name, x in given.items() if name not in derivative.own_inputs}
+        x = [tape.node_of(y) for y in outputs_on(primal, self.frames, known).values()]
+        right = primal.inputs[-1]  # tau or b
+        moving = "v" in primal.inputs
+        names = ("qdd", *(name for name in known if name != right and (moving or name != "gravity")))
+        residual = self.residual(names, gravity=None if moving else (0.0, 0.0, 0.0))
+        again = Replay(residual, tape, lambda name: x[name[1]] if name[0] == "qdd" else None)
+
+        def solved(b: Sequence[Scalar]) -> list[Scalar]:
+            factor_of = {name: x for name, x in known.items() if name in ("q", *self.parameters, *MEMBERS)}
+            return list(outputs_on(solver, self.frames, {**factor_of, "b": b}).values())
+
+        if derivative.mode == "jvp":
+            tangent = again.push(self.tangents(set(derivative.wrt) - {right}, tape, given))
+            zero, push = tape.const(0.0), given.get(f"d{right}", (0.0,) * len(x))
+            rates = scalars(tape, (tangent.get(i, zero) for i in residual.outputs.values()))
+            return {("out", k): dx for k, dx in enumerate(solved([b - rate for b, rate in zip(push, rates)]))}
+        y = solved(given[derivative.own_inputs[0]])
+        seeds = summed(tape, ((i, tape.neg(tape.node_of(yi))) for i, yi in zip(residual.outputs.values(), y)))
+        found = again.pull(seeds, self.names(set(derivative.wrt) & set(names)))
+        found |= {(right, k): tape.node_of(yk) for k, yk in enumerate(y)}
+        return self.cotangents(derivative.wrt, tape, given, found)
+
+    def residual(self, inputs: Sequence[str], gravity: Sequence[Scalar] | None) -> Code:
+        """Inverse dynamics."""
+        tape = Tape()
+        given = {name: self.symbols(tape, name) for name in inputs}
+        return Code.of(tape, outputs_on(inverse_dynamics, self.frames, given, gravity=gravity))
+
+    # -- tangents and cotangents of inputs
+
+    def names(self, wrt: Iterable[str]) -> set[Any]:
+        """The entries of all these inputs."""
+        return {(name, *index) for name in wrt for index in np.ndindex(*place_of(name).shape(self.model))}
+
+    def tangents(self, wrt: Collection[str], tape: Tape, given: Mapping[str, Any]) -> dict[Any, int]:
+        """The node of each entry's tangent."""
+        result: dict[Any, int] = {}
+        for name in wrt:
+            tangent = given[f"d{name}"]
+            if name == "q":
+                parts = zip(self.joints, self.part("q", given["q"]), self.part("dq", tangent))
+                tangent = [x for joint, q, dq in parts for x in along_coordinates(joint, q, dq)]
+            result |= {(name, *index): tape.node_of(x) for index, x in numbered(tangent)}
+        return result
+
+    def cotangents(self, wrt: Sequence[str], tape: Tape, given: Mapping[str, Any],
+                   found: Mapping[Any, int]) -> dict[Any, Scalar]:  # fmt: skip
+        """All numbers of the output, one behind the other."""
+        result: list[Scalar] = []
+        for name in wrt:
+            shape, zero = place_of(name).shape(self.model), tape.const(0.0)
+            values = scalars(tape, (found.get((name, *index), zero) for index in np.ndindex(*shape)))
+            if name == "q":
+                parts = zip(self.joints, self.part("q", given["q"]), self.part("q", values))
+                values = Vec.of(x for joint, q, cotangent in parts for x in along_freedoms(joint, q, cotangent))
+            result += values
+        return {("out", k): x for k, x in enumerate(result)}
+
+    def part(self, name: str, values: Sequence[Any]) -> list[Vec]:
+        return place_of(name).parts(self.model, values)
+
+    @property
+    def joints(self) -> list[Joint]:
+        return [JOINTS[code] for code in self.model.joint]

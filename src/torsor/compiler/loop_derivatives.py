@@ -1,0 +1,378 @@
+"""Derivatives of loops: from the loops of an algorithm to those of its products with a Jacobian.
+
+    jvp   the same passes, in which every scalar that is handed on or kept is followed by its tangent
+    vjp   the passes, which also keep what they were handed; then the passes in reverse order, an outward one as an
+          inward one: the cotangent of what a body handed to its children is the sum of what comes back from them
+          (copies and sums are each other's transpose)
+
+Names, beside those of `trace.py` (a pass of the derivative has a number of its own):
+
+    ("kept", "near", k, stage)       what the pass `stage` was handed
+    ("kept", "turn", k, stage)       its sines and cosines: read, not computed again (to keep reciprocals is slower)
+    ("kept", "~" name, k, reverse)   the cotangent of what is kept, or of an input, after that reverse pass
+    ("kept", "d" name, k, stage)     the tangent of what is kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torsor.algorithms.derivative import PUBLIC, Derivative
+from torsor.compiler.derivatives import Replay, active_nodes, along_coordinates, along_freedoms, scalars, summed
+from torsor.compiler.frames import Kind
+from torsor.compiler.tape import Code, Expr, Node, Tape
+from torsor.compiler.trace import LoopCode, LoopPass, looped, prune
+from torsor.linalg import Vec
+from torsor.model.joints import Joint, joint_named
+from torsor.outputs import is_parameter, place_of
+from torsor.sweeps import Algorithm
+
+Outputs = dict[Any, int]
+
+
+def looped_derivative(derivative: Derivative, inputs: Sequence[str], kinds: Sequence[Kind]) -> LoopCode:
+    """The loops of a derivative, for bodies of these kinds."""
+    code = _with_parameters(derivative, tuple(inputs), tuple(kinds), derivative.parameters)
+    return _without_idle(_at_zero(replace(code, inputs=tuple(inputs))))
+
+
+def _with_parameters(algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind],
+                     parameters: Sequence[str]) -> LoopCode:  # fmt: skip
+    """Until all derivatives are taken, parameters are inputs."""
+    if not isinstance(algorithm, Derivative):
+        return looped(algorithm, (*inputs, *parameters), kinds)
+    inner = [name for name in inputs if name not in algorithm.own_inputs]
+    primal = _with_parameters(algorithm.primal, inner, kinds, parameters)
+    return (_Forward if algorithm.mode == "jvp" else _Reverse)(primal, algorithm).code()
+
+
+def _at_zero(code: LoopCode) -> LoopCode:
+    """All parameters are zero; what they multiplied is dropped."""
+
+    def at_zero(c: Code) -> Code:
+        tape = Tape()
+        again = Replay(c, tape, lambda name: tape.const(0.0) if is_parameter(name[0]) else None)
+        return finished(tape, again.outputs)
+
+    passes = (replace(p, start=at_zero(p.start), codes=tuple(map(at_zero, p.codes))) for p in code.passes)
+    return prune(replace(code, passes=tuple(passes), finish=code.finish and at_zero(code.finish)))
+
+
+def _without_idle(code: LoopCode) -> LoopCode:
+    """Without passes that do nothing; a pass that hands nothing on becomes part of the one before."""
+    passes: list[LoopPass] = []
+    for p in code.passes:
+        if not any(c.outputs for c in p.codes) and not p.live:
+            continue
+        if passes and not p.live:
+            passes[-1] = replace(passes[-1], codes=tuple(map(_joined, passes[-1].codes, p.codes)))
+        else:
+            passes.append(p)
+    return prune(replace(code, passes=tuple(passes)))
+
+
+def _joined(first: Code, second: Code) -> Code:
+    """One code that does both: what the first keeps, the second reads."""
+    tape = Tape()
+    before = Replay(first, tape).outputs
+    return finished(tape, before | Replay(second, tape, before.get).outputs)
+
+
+def finished(tape: Tape, outputs: Outputs) -> Code:
+    return Code.of(tape, {name: Expr(tape, i) for name, i in outputs.items()})
+
+
+class _Activity:
+    """Which scalars depend on what is differentiated by: handed on (by pass), and kept (by kind)."""
+
+    def __init__(self, code: LoopCode, wrt: Collection[str]) -> None:
+        self.wrt = wrt
+        self.near: dict[int, set[int]] = {}
+        self.kept: list[set[Any]] = [set() for _ in code.kinds]
+        for p in code.passes:
+            near = self.near[p.stage] = {name[1] for name in self._outputs(p.start, set())}
+            while True:
+                outputs = [self._outputs(c, self.inputs(c, kind, p.stage)) for kind, c in enumerate(p.codes)]
+                more = {name[1] for names in outputs for name in names if name[0] == "hand"}
+                if more <= near:
+                    break
+                near |= more
+            for kept, names in zip(self.kept, outputs):
+                kept |= {name for name in names if name[0] == "kept"}
+
+    def inputs(self, code: Code, kind: int, stage: int) -> set[Any]:
+        """The active inputs of a step."""
+        near, kept = self.near[stage], self.kept[kind]
+        return {
+            name for name in code.inputs
+            if (name[0] == "near" and name[1] in near) or name in kept or name[0] in self.wrt
+        }  # fmt: skip
+
+    def at_base(self, code: Code) -> set[Any]:
+        """The active inputs of a code at the base."""
+        arrived = {name for name in code.inputs if name[0] == "arrived" and name[1] in self.near[name[2]]}
+        return arrived | {name for name in code.inputs if name[0] in self.wrt}
+
+    def _outputs(self, code: Code, active: set[Any]) -> list[Any]:
+        on = active_nodes(code, active | {name for name in code.inputs if name[0] in self.wrt})
+        return [name for name, i in code.outputs.items() if on[i]]
+
+
+# Forward -------------------------------------------------------------------------------------------------------
+
+
+class _Forward:
+    """Loops in which every active scalar is followed by its tangent."""
+
+    def __init__(self, code: LoopCode, derivative: Derivative) -> None:
+        self.primal, self.derivative = code, derivative
+        self.active = _Activity(code, derivative.wrt)
+
+    def code(self) -> LoopCode:
+        primal = self.primal
+        finish = None
+        if primal.finish:
+            tape = Tape()
+            outputs = self._at_base(primal.finish, tape)
+            finish = finished(tape, {name: tangent for name, (_, tangent) in outputs.items()})
+        return prune(LoopCode(
+            self.derivative, (*primal.inputs, *self.derivative.own_inputs), primal.kinds,
+            tuple(map(self._pass, primal.passes)), None, finish,
+        ))  # fmt: skip
+
+    def _width(self, stage: int) -> int:
+        """Where the tangents begin among the scalars handed on."""
+        return next(1 + max(p.live, default=-1) for p in self.primal.passes if p.stage == stage)
+
+    def _pass(self, p: LoopPass) -> LoopPass:
+        width, tape, start = self._width(p.stage), Tape(), Outputs()
+        for (near, k), (x, tangent) in self._at_base(p.start, tape).items():
+            start |= {(near, k): x, (near, width + k): tangent}
+        codes = tuple(self._step(c, kind, p.stage) for kind, c in enumerate(p.codes))
+        live = (*p.live, *(width + k for k in p.live))
+        return replace(p, start=finished(tape, start), codes=codes, live=live)
+
+    def _at_base(self, code: Code, tape: Tape) -> dict[Any, tuple[int, int]]:
+        """The outputs of a code at the base, and their tangents."""
+
+        def tangent(name: Any) -> int:
+            first, k, *stage = name
+            return tape.input((first, self._width(stage[0]) + k, *stage) if stage else (f"d{first}", k)).i
+
+        again = Replay(code, tape)
+        tangents = again.push({name: tangent(name) for name in self.active.at_base(code)})
+        zero = tape.const(0.0)
+        return {name: (again.at[i], tangents.get(i, zero)) for name, i in code.outputs.items()}
+
+    def _step(self, code: Code, kind: int, stage: int) -> Code:
+        tape, width = Tape(), self._width(stage)
+        joint = joint_named(self.primal.kinds[kind].joint)
+        again = Replay(code, tape)
+
+        def tangent(name: Any) -> int:
+            match name:
+                case ("near", k):
+                    return tape.input(("near", width + k)).i
+                case ("kept", what, k, kept):
+                    return tape.input(("kept", f"d{what}", k, kept)).i
+                case ("q", k) if not joint.flat:
+                    q, dq = (symbols_of(tape, name, joint) for name in ("q", "dq"))
+                    return tape.node_of(along_coordinates(joint, q, dq)[k])
+            return tape.input((f"d{name[0]}", *name[1:])).i
+
+        tangents = again.push({name: tangent(name) for name in self.active.inputs(code, kind, stage)})
+        zero = tape.const(0.0)
+        outputs: Outputs = {}
+        for name, i in code.outputs.items():
+            x, dx = again.at[i], tangents.get(i, zero)
+            match name:
+                case ("hand", k):
+                    outputs |= {name: x, ("hand", width + k): dx}
+                case ("kept", what, k, _):
+                    outputs |= {name: x, ("kept", f"d{what}", k, stage): dx}
+                case _:
+                    outputs[name] = dx
+        return finished(tape, outputs)
+
+
+# Reverse -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Adjoint:
+    """The adjoint of a step, while it is made."""
+
+    tape: Tape
+    outputs: Outputs
+    found: dict[Any, int] = field(default_factory=dict)  # the cotangents of inputs and kept values, so far
+
+
+class _Reverse:
+    """Loops followed by their adjoint."""
+
+    def __init__(self, code: LoopCode, derivative: Derivative) -> None:
+        self.primal, self.derivative, self.kinds = code, derivative, range(len(code.kinds))
+        self.active = _Activity(code, derivative.wrt)
+        self.cotangent = derivative.own_inputs[0]
+        self.stage = 1 + max(p.stage for p in code.passes)  # the number of the next reverse pass
+        # by kind: where the cotangent of an input or a kept value is kept
+        self.latest: list[dict[Any, Any]] = [{} for _ in code.kinds]
+        self.steps: dict[int, list[_Adjoint]] = {}  # by reverse pass and kind
+        self.reverse_of: dict[int, int] = {}  # the reverse pass of a pass
+
+    def code(self) -> LoopCode:
+        reversed_ = [self._reversed(p) for p in reversed(self.primal.passes)]
+        self._put_out()
+        passes = [*map(self._keeping, self.primal.passes)]
+        for p in reversed_:
+            passes.append(replace(p, codes=tuple(finished(a.tape, a.outputs) for a in self.steps[p.stage])))
+        inputs = (*self.primal.inputs, *self.derivative.own_inputs)
+        return prune(
+            LoopCode(self.derivative, inputs, self.primal.kinds, tuple(passes), None, self._finish())
+        )  # fmt: skip
+
+    def _keeping(self, p: LoopPass) -> LoopPass:
+        """A pass that keeps what its adjoint may read; the outputs of the primal are not needed."""
+        codes = []
+        for c in p.codes:
+            outputs = {name: i for name, i in c.outputs.items() if name[0] != "out"}
+            near = {i: node.a[1] for i, node in enumerate(c.nodes) if node.op == "in" and node.a[0] == "near"}
+            outputs |= {("kept", "near", k, p.stage): i for i, k in near.items()}
+            outputs |= {("kept", "turn", k, p.stage): i for k, i in enumerate(_turns(c))}
+            codes.append(Code(c.nodes, outputs))
+        return replace(p, codes=tuple(codes))
+
+    def _reversed(self, p: LoopPass) -> LoopPass:
+        """The adjoint of a pass; its steps go to `self.steps`."""
+        stage, self.stage = self.stage, self.stage + 1
+        self.reverse_of[p.stage] = stage
+        start = self._start(p)
+        returning = {name[1] for name, i in start.outputs.items() if start.nodes[i] != Node("const", 0.0)}
+        while True:  # which cotangents of what was handed on are not zero
+            steps = [self._step(c, kind, p, returning) for kind, c in enumerate(p.codes)]
+            more = {name[1] for a in steps for name in a.outputs if name[0] == "hand"}
+            if more <= returning:
+                break
+            returning |= more
+        for kind, a in enumerate(steps):
+            for k in p.live:
+                a.outputs.setdefault(("hand", k), a.tape.const(0.0))
+            for name, g in a.found.items():
+                kept = self.latest[kind][name] = ("kept", f"~{_label(name)}", _entry(name), stage)
+                a.outputs[kept] = g
+        self.steps[stage] = steps
+        return LoopPass(not p.outward, start, (), p.live, stage)
+
+    def _start(self, p: LoopPass) -> Code:
+        """The cotangents of what arrived at the base; zero at the tips."""
+        tape, found = Tape(), {}
+        if self.primal.finish:
+            found = self._pull_finish(tape)
+        zero = tape.const(0.0)
+        return finished(tape, {("near", k): found.get(("arrived", k, p.stage), zero) for k in p.live})
+
+    def _pull_finish(self, tape: Tape) -> Outputs:
+        """The cotangents of all that the end of the computation reads at the base."""
+        finish = self.primal.finish
+        assert finish
+        again = Replay(finish, tape)
+        seeds = ((i, tape.input((self.cotangent, *name[1:])).i) for name, i in finish.outputs.items())
+        return again.pull(summed(tape, seeds), self.active.at_base(finish))
+
+    def _step(self, code: Code, kind: int, p: LoopPass, returning: Collection[int]) -> _Adjoint:
+        """The adjoint of a step, given which cotangents of what it handed on are not zero."""
+        tape, latest = Tape(), self.latest[kind]
+        again = Replay(code, tape, lambda name: _near(tape, name, p.stage), _known(code, tape, p.stage))
+
+        def seeds() -> Iterable[tuple[int, int]]:
+            for name, i in code.outputs.items():
+                if name[0] == "hand" and name[1] in returning:
+                    yield i, tape.input(("near", name[1])).i
+                elif name[0] == "kept" and name in latest:
+                    yield i, tape.input(latest[name]).i
+                elif name[0] == "out":
+                    yield i, tape.input((self.cotangent, *name[1:])).i
+
+        pulled = again.pull(summed(tape, seeds()), self.active.inputs(code, kind, p.stage))
+        result = _Adjoint(tape, {})
+        for name, g in pulled.items():
+            if name[0] == "near":
+                result.outputs["hand", name[1]] = g
+            else:
+                result.found[name] = tape.add(tape.input(latest[name]).i, g) if name in latest else g
+        return result
+
+    def _put_out(self) -> None:
+        """Where the cotangent of an input is complete, it becomes an output."""
+        for name in self.derivative.wrt:
+            if not place_of(name).per:
+                continue
+            for kind in self.kinds:
+                joint = joint_named(self.primal.kinds[kind].joint)
+                stages = [stage for stage, steps in self.steps.items() if any(x[0] == name for x in steps[kind].found)]
+                a = self.steps[max(stages or self.steps)][kind]
+                q, count = symbols_of(a.tape, "q", joint), place_of(name).count(joint)
+                values = scalars(a.tape, (self._complete(a, kind, (name, k)) for k in range(count)))
+                if name == "q":
+                    values = along_freedoms(joint, q, values)
+                for k, x in enumerate(values):
+                    a.outputs["out", PUBLIC.get(name, name), k] = a.tape.node_of(x)
+
+    def _complete(self, a: _Adjoint, kind: int, name: Any) -> int:
+        """The cotangent of an input after the last pass that adds to it."""
+        if name in a.found:
+            return a.found[name]
+        return a.tape.input(self.latest[kind][name]).i if name in self.latest[kind] else a.tape.const(0.0)
+
+    def _finish(self) -> Code | None:
+        """The cotangents of what belongs to the base."""
+        names = [name for name in self.derivative.wrt if not place_of(name).per]
+        if not names:
+            return None
+        tape = Tape()
+        total: Outputs = self._pull_finish(tape) if self.primal.finish else {}
+        for p in self.primal.passes:
+            if not p.outward:
+                continue
+            again = Replay(p.start, tape)
+            stage = self.reverse_of[p.stage]
+            seeds = ((i, tape.input(("arrived", near[1], stage)).i) for near, i in p.start.outputs.items())
+            for name, g in again.pull(summed(tape, seeds), self.active.at_base(p.start)).items():
+                total[name] = tape.add(total[name], g) if name in total else g
+        zero = tape.const(0.0)
+        entries = ((name, k) for name in names for k in range(place_of(name).sizes(0)[0]))
+        return finished(tape, {("out", PUBLIC.get(name, name), k): total.get((name, k), zero) for name, k in entries})
+
+
+def _near(tape: Tape, name: Any, stage: int) -> int | None:
+    return tape.input(("kept", "near", name[1], stage)).i if name[0] == "near" else None
+
+
+def _known(code: Code, tape: Tape, stage: int) -> dict[int, int]:
+    """Operations that the adjoint reads from memory: those that are kept, and sines and cosines."""
+    known = {i: tape.input(("kept", "turn", k, stage)).i for k, i in enumerate(_turns(code))}
+    for name, i in code.outputs.items():
+        if name[0] == "kept" and code.nodes[i].op not in ("in", "const"):
+            known[i] = tape.input(name).i
+    return known
+
+
+def _turns(code: Code) -> list[int]:
+    kept = {i for name, i in code.outputs.items() if name[0] == "kept"}
+    return [i for i, node in enumerate(code.nodes) if node.op in ("sin", "cos") and i not in kept]
+
+
+def _label(name: Any) -> str:
+    """What is kept by a pass, or an input."""
+    return f"{name[1]}.{name[3]}" if name[0] == "kept" else name[0]
+
+
+def _entry(name: Any) -> int:
+    return name[2] if name[0] == "kept" else name[1]
+
+
+def symbols_of(tape: Tape, name: str, joint: Joint) -> Vec:
+    """A body's part of an input."""
+    return Vec.of(tape.input((name, k)) for k in range(place_of(name).count(joint)))

@@ -1,0 +1,167 @@
+"""`vjp` and `jvp`: products with the Jacobian of a public function, in O(n) of the function itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from torsor.algorithms.derivative import PUBLIC, Derivative, derivative
+from torsor.compiler.store import store
+from torsor.dynamics.calls import call, call_carefully
+from torsor.dynamics.functions import ALGORITHMS, algorithm_for
+from torsor.errors import ArgumentError
+from torsor.model.batch import machine_of, require_models
+from torsor.model.model import Model
+from torsor.outputs import COTANGENT, PARAMETERS
+from torsor.sweeps import Algorithm
+from torsor.validate import shown
+
+# Derivatives of matrices exist as straight-line code only, and it is long.
+MOST_FREEDOMS = 24
+PRIVATE = {public: name for name, public in PUBLIC.items()}
+
+
+def vjp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) -> Differentiated:
+    """The function that returns J^T cotangent, J being the Jacobian of a function of this module.
+
+        gradient = ts.vjp(ts.forward_dynamics)
+        gradient(model, q, v, tau, cotangent)        # -> (q, v, tau), named: the cotangent of each argument
+
+    function   any function that `compile` takes, or the `jvp` of one (a Hessian-vector product)
+    wrt        by what to differentiate (default: by all arrays that the function must be given): its arguments, and
+
+        "external", "base_acceleration"   where the function takes them; they must then be given
+        "gravity"     (..., 3)
+        "inertia"     (..., n, 10) of each body: m, m c, and Ixx Ixy Ixz Iyy Iyz Izz about the origin of its frame
+        "placement"   (..., n, 6) of each joint: a twist xi (angular first), M exp(xi) being the placement M, moved
+
+    The cotangent has the shape of the function's result.  Cotangents of q have nv numbers: they belong to changes of q
+    along the directions of v, q = model.integrate(q, dx).  All other arguments are those of the function.
+    """
+    return Differentiated(_known(function, "jvp"), "vjp", _names(wrt))
+
+
+def jvp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) -> Differentiated:
+    """The function that returns J tangent, the change of a function's result along changes of its arguments.
+
+        ts.jvp(ts.forward_dynamics)(model, q, v, tau, dq, dv, dtau)
+
+    One tangent for each of `wrt` follows the arguments of the function; dq has nv numbers.  See `vjp`.
+    """
+    return Differentiated(_known(function), "jvp", _names(wrt))
+
+
+@dataclass(frozen=True)
+class Differentiated:
+    """What `vjp` and `jvp` return: a function of a model and arrays, which `compile` and `export` take, too."""
+
+    function: Callable[..., Any]
+    mode: str
+    wrt: tuple[str, ...] | None
+
+    @property
+    def __name__(self) -> str:
+        return f"{self.mode}({self.function.__name__})"
+
+    @property
+    def root(self) -> Callable[..., Any]:
+        """The function that is differentiated, once or twice."""
+        return self.function.root if isinstance(self.function, Differentiated) else self.function
+
+    def __call__(self, model: Model, *args: ArrayLike, method: str = "auto", body: int | str | None = None,
+                 external: ArrayLike | None = None, base_acceleration: ArrayLike | None = None) -> Any:  # fmt: skip
+        require_models(model)
+        algorithm = store(model).once(("derivative", self, method), lambda: self.algorithm(model, method))
+        arrays, body = self._arranged(algorithm, args, body)
+        options = {"external": external, "acceleration": base_acceleration}
+        given = {name: x for name, x in options.items() if x is not None}
+        self.check_options(algorithm, tuple(given))
+        if given or body is not None:
+            frame = None if body is None else machine_of(model).frame(body)
+            return call_carefully(algorithm, model, arrays, frame, **given)
+        return call(algorithm, model, *arrays)
+
+    def algorithm(self, model: Model, method: str = "auto", specialised: bool | None = None) -> Derivative:
+        """The algorithm for a model."""
+        if isinstance(self.function, Differentiated):
+            primal: Algorithm = self.function.algorithm(model, method, specialised)
+        else:
+            primal = algorithm_for(model, self.function, method, specialised)
+        result = derivative(primal, self.mode, primal.inputs if self.wrt is None else self.wrt)
+        nv = machine_of(model).nv
+        if not result.has_loops and (nv > MOST_FREEDOMS or specialised is False):
+            raise ArgumentError(
+                f"{self.__name__} exists as straight-line code only, for at most {MOST_FREEDOMS} freedoms, not "
+                f"{nv}; differentiate a product instead: M x is inverse_dynamics, M^-1 x is mass_solve, and J v "
+                "is among the body_twists"
+            )
+        return result
+
+    def check_options(self, algorithm: Derivative, given: tuple[str, ...]) -> None:
+        """Options that the function does not take, and options that `wrt` needs."""
+        for name in given:
+            if name not in algorithm.options:
+                raise ArgumentError(f"{self.__name__} takes no {PUBLIC.get(name, name)}")
+        for name in sorted(self.needed(algorithm) - set(given)):
+            public = PUBLIC.get(name, name)
+            raise ArgumentError(f"{self.__name__} is to be differentiated by {public}: give {public}=, perhaps zeros")
+
+    def needed(self, algorithm: Algorithm) -> set[str]:
+        """The options by which is differentiated."""
+        wrt = algorithm.wrt if isinstance(algorithm, Derivative) else ()
+        return {name for name in algorithm.options if name in wrt or f"d{name}" in algorithm.inputs}
+
+    def _arranged(self, algorithm: Derivative, args: tuple[Any, ...], body: Any) -> tuple[tuple[Any, ...], Any]:
+        """The arrays, and the body of a Jacobian, which may stand between them."""
+        names = [
+            p.name for p in list(inspect.signature(self.root).parameters.values())[1:] if p.kind is not p.KEYWORD_ONLY
+        ]
+        takes_body = "body" in names
+        names += [COTANGENT if x.startswith(COTANGENT) else x for x in algorithm.inputs if x not in names]
+        if takes_body and body is not None:
+            names.remove("body")
+        if len(args) != len(names) or (body is not None and not takes_body):
+            raise ArgumentError(
+                f"{self.__name__} takes {', '.join(('model', *names))}; {len(args) + 1} arguments were given"
+            )
+        if "body" in names:
+            place = names.index("body")
+            args, body = (*args[:place], *args[place + 1 :]), args[place]
+            if body is None:
+                raise ArgumentError("body None is the base, which never moves: give a body or frame by number or name")
+        return args, body
+
+    def by(self, wrt: str | Iterable[str] | None) -> Differentiated:
+        """The same with other `wrt`; None leaves it as it is."""
+        return self if wrt is None else replace(self, wrt=_names(wrt))
+
+
+def _known(function: Callable[..., Any], again: str = "") -> Callable[..., Any]:
+    """The function, if it has a derivative; `again`: the mode of a derivative that may be differentiated again."""
+    if isinstance(function, Differentiated):
+        if isinstance(function.function, Differentiated) or function.mode != again:
+            raise ArgumentError(
+                f"{function.__name__} is not differentiated this way; for second derivatives: vjp(jvp(f))"
+            )
+        return function
+    if not any(function is known for known in ALGORITHMS):
+        known = ", ".join(f.__name__ for f in ALGORITHMS)
+        raise ArgumentError(f"{shown(function)} has no derivative; these have: {known}")
+    return function
+
+
+def _names(wrt: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    if wrt is None:
+        return None
+    names = (wrt,) if isinstance(wrt, str) else tuple(wrt) if isinstance(wrt, Iterable) else (wrt,)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ArgumentError(
+            f"wrt must be one or more names of arguments or of {', '.join(PARAMETERS)}, not {shown(wrt)}"
+        )
+    if len(set(names)) < len(names):
+        raise ArgumentError(f"wrt names something twice: {', '.join(names)}")
+    return tuple(PRIVATE.get(name, name) for name in names)

@@ -1,0 +1,435 @@
+"""vjp and jvp of every function: against 50-digit differences, against each other, and against Pinocchio."""
+
+import inspect
+import pickle
+from dataclasses import replace
+
+import cuda_host
+import cuda_reader
+import mpmath
+import numpy as np
+import pinocchio as pin
+import pytest
+from machines import MACHINES, difference
+from mpmath import mp
+from peers.pinocchio_peer import PinocchioPeer
+
+import torsor as ts
+from torsor import lie, reference, zoo
+from torsor.algorithms.derivative import SOLVERS, derivative, takes_frame
+from torsor.backends.cpu import compile_program
+from torsor.compiler.frames import framed
+from torsor.compiler.request import ALWAYS, NEVER, Request
+from torsor.dynamics import ALGORITHMS
+from torsor.dynamics.methods import METHODS
+from torsor.linalg import Vec
+from torsor.model.joints import JOINTS
+from torsor.outputs import PARAMETERS, place_of
+
+DIGITS, STEP = 60, mpmath.mpf("1e-20")  # central differences of 60 digits: an error of 1e-40
+TOLERANCE = 1e-12  # rounding, times the condition of M where it is inverted (1e3 for these trees)
+DUALITY = 1e-13  # the same number, summed in another order
+PINOCCHIO = 1e-11  # rounding times the condition of M, 1e4 for the humanoid
+SINGLE = 2e-3  # seven digits, less the condition
+STEPS_OF_A_MODEL = 1e-9  # a model's numbers are float64: differences of fourth order lose half of the digits
+
+TREE = zoo.random_tree(9, 1)  # every joint type, several roots and branches
+SMALL = zoo.random_tree(4, 2, joints=["spherical", "revolute", "helical", "universal"])
+FUNCTIONS = list(ALGORITHMS)
+VECTORS = [f for f in FUNCTIONS if ALGORITHMS[f].columns is None]  # those that loops differentiate
+
+
+def arguments(model, algorithm, count=(), seed=0):
+    """A random array for every input."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: model.random_configuration(rng, count)
+        if name == "q"
+        else rng.normal(size=(*count, *place_of(name).shape(model)))
+        for name in algorithm.inputs
+    }
+
+
+def frame_for(model, algorithm):
+    return model.frame(model.n - 1) if takes_frame(algorithm) else None
+
+
+def tape_value(code, arrays):
+    """Straight-line code, operation by operation: no compiler needs to be waited for."""
+    x = []
+    for op, a, b in code.nodes:
+        match op:
+            case "in":
+                x.append(arrays[a[0]][a[1:]])
+            case "const":
+                x.append(np.float64(a))
+            case "add" | "sub" | "mul":
+                x.append({"add": np.add, "sub": np.subtract, "mul": np.multiply}[op](x[a], x[b]))
+            case "down_scale":
+                x.append(1.0)
+            case "max":
+                x.append(max(x[a], x[b]))
+            case "zero":
+                x.append(0.0)
+            case _:
+                unary = {"neg": np.negative, "inv": np.reciprocal, "abs": np.abs}
+                x.append((unary.get(op) or getattr(np, op))(x[a]))
+    names = [name[1:] for name in code.outputs]
+    out = np.zeros(tuple(np.max(names, axis=0) + 1) if names[0] else ())
+    for name, i in code.outputs.items():
+        out[name[1:]] = x[i]
+    return out
+
+
+def value(algorithm, model, arrays, how):
+    """The outputs in one row, by straight-line code or by loops."""
+    request = Request(algorithm, model, frame=frame_for(model, algorithm), unroll=ALWAYS if how == "line" else NEVER)
+    if how == "line":
+        return tape_value(request.code, arrays)
+    return compile_program(algorithm, model, unroll=NEVER, lanes=1).rows(*arrays.values())
+
+
+def rate(model, q, dq):
+    """N(q) dq, over mpmath numbers."""
+    parts = []
+    for i, code in enumerate(model.joint):
+        qs, vs = slice(*model.q_start[i : i + 2]), slice(*model.v_start[i : i + 2])
+        parts += JOINTS[code].rate(Vec.of(q[qs]), Vec.of(dq[vs]))
+    return parts
+
+
+def exact_tangent(algorithm, model, arrays, tangents):
+    """The directional derivative from two evaluations of the reference engine with 60 digits."""
+    with mp.workdps(DIGITS):
+        x = {name: [mpmath.mpf(float(y)) for y in values] for name, values in arrays.items()}
+        dx = {name: [mpmath.mpf(float(y)) for y in values] for name, values in tangents.items()}
+        dx["q"] = rate(model, x["q"], dx["q"])
+
+        def at(h):
+            moved = {name: [y + h * dy for y, dy in zip(x[name], dx[name])] for name in x}
+            result = reference.evaluate(algorithm, model, moved, frame=frame_for(model, algorithm), number=mpmath.mpf)
+            return np.array(result, dtype=object)
+
+        return np.array((at(STEP) - at(-STEP)) / (2 * STEP), dtype=np.float64)
+
+
+CASES = [(f, how) for f in FUNCTIONS for how in ("line", "loops") if how == "line" or f in VECTORS]
+
+
+@pytest.mark.parametrize(("function", "how"), CASES, ids=lambda x: getattr(x, "__name__", x))
+def test_products_with_the_jacobian(function, how):
+    """jvp is the directional derivative, and the scalar product of vjp and the tangent is that of cotangent and jvp."""
+    algorithm, model = ALGORITHMS[function], TREE if how == "loops" else SMALL
+    forward, reverse = (derivative(algorithm, mode, algorithm.inputs) for mode in ("jvp", "vjp"))
+    given = arguments(model, forward)
+    found = value(forward, model, given, how)
+    tangents = {name: given[f"d{name}"] for name in algorithm.inputs}
+    inputs = {name: given[name] for name in algorithm.inputs}
+    assert difference(found, exact_tangent(algorithm, model, inputs, tangents)) <= TOLERANCE
+    cotangent = np.random.default_rng(1).normal(size=found.shape)
+    pulled = value(reverse, model, {**inputs, reverse.inputs[-1]: cotangent}, how)
+    dx = np.concatenate([tangents[name] for name in algorithm.inputs])
+    scale = np.abs(cotangent * found).sum() + np.abs(pulled * dx).sum()
+    assert abs((cotangent * found).sum() - pulled @ dx) <= DUALITY * scale
+
+
+@pytest.mark.parametrize("name", ["general arm", "floating tree", "humanoid"])
+def test_other_machines(name):
+    model = MACHINES[name]()
+    for algorithm in (ALGORITHMS[ts.forward_dynamics], ALGORITHMS[ts.inverse_dynamics]):
+        forward, reverse = (derivative(algorithm, mode, algorithm.inputs) for mode in ("jvp", "vjp"))
+        given = arguments(model, forward)
+        line, loops = (value(forward, model, given, how) for how in ("line", "loops"))
+        assert difference(loops, line) <= TOLERANCE
+        given = arguments(model, reverse)
+        line, loops = (value(reverse, model, given, how) for how in ("line", "loops"))
+        assert difference(loops, line) <= TOLERANCE
+
+
+@pytest.mark.parametrize("function", METHODS)
+def test_every_method_has_the_same_derivatives(function):
+    one, *others = (m for m in METHODS[function].values())
+    expected = None
+    for algorithm in (one, *others):
+        reverse = derivative(algorithm, "vjp", algorithm.inputs)
+        found = value(reverse, SMALL, arguments(SMALL, reverse), "line")
+        expected = found if expected is None else expected
+        assert difference(found, expected) <= TOLERANCE
+
+
+@pytest.mark.slow
+def test_solutions_are_differentiated_as_such_in_straight_line_code_only():
+    """The implicit rule and the adjoint of the sweeps share no operation of the inverse, and agree."""
+    for algorithm in (a for a in SOLVERS if a.has_loops):
+        reverse = derivative(algorithm, "vjp", algorithm.inputs)
+        given = arguments(TREE, reverse)
+        assert difference(value(reverse, TREE, given, "loops"), value(reverse, TREE, given, "line")) <= TOLERANCE
+
+
+# Arrays ----------------------------------------------------------------------------------------------------------
+
+
+def public_arguments(model, function, count, dtype=np.float64):
+    names = [p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY][1:]
+    rng = np.random.default_rng(0)
+    one = {"q": lambda: model.random_configuration(rng, count), "body": lambda: 1}
+    return [one[x]() if x == "body" else np.asarray(one.get(x, lambda: rng.normal(size=(*count, model.nv)))(), dtype)
+            for x in names]  # fmt: skip
+
+
+ARM = zoo.general_arm(3)
+
+
+@pytest.mark.parametrize("count", [(), (0,), (1,), (5,), (2, 3)], ids=str)
+@pytest.mark.parametrize("function", [ts.forward_dynamics, ts.jacobian, ts.kinetic_energy], ids=lambda f: f.__name__)
+def test_batches(function, count):
+    args = public_arguments(ARM, function, count)
+    result = function(ARM, *args)
+    cotangent = np.random.default_rng(2).normal(size=result.shape)
+    pulled = ts.vjp(function)(ARM, *args, cotangent)
+    arrays = [x for x in args if isinstance(x, np.ndarray)]
+    assert [x.shape for x in pulled] == [(*count, ARM.nv) for _ in arrays]
+    pushed = ts.jvp(function)(ARM, *args, *(np.ones((*count, ARM.nv)) for _ in arrays))
+    assert pushed.shape == result.shape
+    assert abs(sum(x.sum() for x in pulled) - (pushed * cotangent).sum()) <= DUALITY * (
+        1 + np.abs(pushed * cotangent).sum()
+    )
+
+
+def test_arguments_broadcast_and_need_not_be_contiguous():
+    q, v, tau = public_arguments(ARM, ts.forward_dynamics, (4,))
+    cotangent = np.random.default_rng(1).normal(size=(2, 4, 3))
+    one = ts.vjp(ts.forward_dynamics)(ARM, q, v, tau, cotangent)
+    other = ts.vjp(ts.forward_dynamics)(ARM, np.asfortranarray(q), v[::-1][::-1], tau, cotangent[:, ::-1][:, ::-1])
+    assert one.q.shape == (2, 4, 3)
+    assert all((x == y).all() for x, y in zip(one, other))
+
+
+@pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "looped"])
+def test_single_precision(specialised):
+    args = public_arguments(SMALL, ts.forward_dynamics, (3,))
+    args.append(np.random.default_rng(1).normal(size=(3, SMALL.nv)))
+    expected = ts.vjp(ts.forward_dynamics)(SMALL, *args)
+    program = ts.compile(SMALL, ts.vjp(ts.forward_dynamics), dtype="float32", specialised=specialised, lanes=1)
+    for x, y in zip(program(*(x.astype(np.float32) for x in args)), expected):
+        assert x.dtype == np.float32
+        assert difference(x, y) <= SINGLE
+
+
+@pytest.mark.parametrize("wrt", ["q", "v", "tau"])
+@pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "looped"])
+def test_what_is_not_finite_shows_even_where_nothing_depends_on_it(specialised, wrt):
+    program = ts.compile(ARM, ts.vjp(ts.forward_dynamics), wrt=wrt, specialised=specialised, lanes=1)
+    args = [*public_arguments(ARM, ts.forward_dynamics, ()), np.ones(3)]
+    assert np.isfinite(program(*args)[0]).all()
+    for k, x in enumerate(args):
+        spoilt = [*args[:k], np.where(np.arange(3) == 1, np.nan, x), *args[k + 1 :]]
+        assert np.isnan(program(*spoilt)[0]).any()
+
+
+def test_integers_are_numbers():
+    assert ts.vjp(ts.gravity_forces)(ARM, [0, 1, 2], [1, 0, 0]).q.dtype == np.float64
+
+
+# Parameters ------------------------------------------------------------------------------------------------------
+
+WRENCH = np.random.default_rng(7).normal(size=(SMALL.n, 6))
+
+
+def changed(model, inertia, placement, gravity):
+    """The model with other numbers."""
+    pi = inertial_parameters(model) + inertia
+    mass, com = pi[:, 0], pi[:, 1:4] / pi[:, :1]
+    about_origin = pi[:, [4, 5, 6, 5, 7, 8, 6, 8, 9]].reshape(-1, 3, 3)
+    poses = np.zeros((model.n, 4, 4))
+    poses[:, :3, :3], poses[:, :3, 3], poses[:, 3, 3] = model.R, model.p, 1.0
+    poses = poses @ lie.exp_se3(placement)
+    return replace(model, mass=mass, com=com, inertia=about_origin - _shift(mass, com), R=poses[:, :3, :3],
+                   p=poses[:, :3, 3], gravity=model.gravity + gravity)  # fmt: skip
+
+
+def inertial_parameters(model):
+    """(n, 10): m, m c, I about the origin."""
+    I = model.inertia + _shift(model.mass, model.com)
+    upper = I[:, [0, 0, 0, 1, 1, 2], [0, 1, 2, 1, 2, 2]]
+    return np.concatenate([model.mass[:, None], model.mass[:, None] * model.com, upper], axis=1)
+
+
+def _shift(m, c):
+    return m[:, None, None] * (np.einsum("ni,ni->n", c, c)[:, None, None] * np.eye(3) - c[:, :, None] * c[:, None, :])
+
+
+@pytest.mark.parametrize("how", ["line", "loops"])
+@pytest.mark.parametrize("function", VECTORS, ids=lambda f: f.__name__)
+def test_derivatives_by_the_model(function, how):
+    algorithm = ALGORITHMS[function]
+    wrt = (*algorithm.inputs, *PARAMETERS)
+    forward, reverse = (derivative(algorithm, mode, wrt) for mode in ("jvp", "vjp"))
+    model = SMALL
+    given = arguments(model, forward)
+    given["dinertia"] *= 0.01
+    found = value(forward, model, given, how)
+    inputs = [given[name] for name in algorithm.inputs]
+
+    def at(h):
+        moved = changed(model, *(h * given[f"d{name}"] for name in PARAMETERS))
+        q = model.integrate(inputs[0], h * given["dq"])
+        return function(moved, q, *(x + h * given[f"d{n}"] for n, x in zip(algorithm.inputs[1:], inputs[1:])))
+
+    h = 1e-4
+    expected = (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h)
+    assert difference(found, expected) <= STEPS_OF_A_MODEL
+    cotangent = np.random.default_rng(1).normal(size=found.shape)
+    pulled = value(reverse, model, {n: given.get(n, cotangent) for n in reverse.inputs}, how)
+    dx = np.concatenate([given[f"d{name}"].ravel() for name in wrt])
+    scale = np.abs(cotangent * found).sum() + np.abs(pulled * dx).sum()
+    assert abs((cotangent * found).sum() - pulled @ dx) <= DUALITY * scale
+
+
+def test_torques_are_linear_in_inertia_gravity_wrenches_and_the_acceleration_of_the_base():
+    """So their derivatives are themselves: no differences are needed."""
+    q, v, qdd = public_arguments(SMALL, ts.inverse_dynamics, ())
+    base = np.arange(6.0)
+    wrt = ("inertia", "gravity", "external", "base_acceleration")
+    tangents = [inertial_parameters(SMALL), SMALL.gravity, WRENCH, base]
+    options = {"external": WRENCH, "base_acceleration": base}
+    tau = ts.inverse_dynamics(SMALL, q, v, qdd, **options)
+    by_inertia = ts.jvp(ts.inverse_dynamics, "inertia")(SMALL, q, v, qdd, tangents[0], **options)
+    by_wrench = ts.jvp(ts.inverse_dynamics, "external")(SMALL, q, v, qdd, WRENCH, **options)
+    assert difference(by_inertia + by_wrench, tau) <= TOLERANCE
+    cotangent = np.ones(SMALL.nv)
+    pulled = ts.vjp(ts.inverse_dynamics, wrt)(SMALL, q, v, qdd, cotangent, **options)
+    assert pulled._fields == wrt
+    still = ts.jvp(ts.inverse_dynamics, wrt[1:])(SMALL, q, 0 * v, 0 * qdd, *tangents[1:], **options)
+    assert (
+        abs((pulled.inertia * tangents[0]).sum() + (pulled.external * WRENCH).sum() - tau.sum())
+        <= 1e-12 * np.abs(tau).sum()
+    )
+    assert difference(still, ts.inverse_dynamics(SMALL, q, 0 * v, 0 * qdd, **options)) <= TOLERANCE
+
+
+def test_moving_a_placement_along_the_axis_is_turning_the_joint():
+    q, v, tau = public_arguments(ARM, ts.forward_dynamics, ())
+    pulled = ts.vjp(ts.forward_dynamics, ("q", "placement"))(ARM, q, v, tau, np.ones(3))
+    assert difference(np.einsum("ni,ni->n", pulled.placement[:, :3], ARM.axis), pulled.q) <= TOLERANCE
+
+
+# Twice -----------------------------------------------------------------------------------------------------------
+
+FLAT = zoo.random_tree(4, 3, joints=["revolute", "universal", "helical", "cylindrical"])
+
+
+@pytest.mark.parametrize("how", ["line", "loops"])
+@pytest.mark.parametrize("function", [ts.forward_dynamics, ts.inverse_dynamics, ts.log_det_mass_matrix, ts.body_poses],
+                         ids=lambda f: f.__name__)  # fmt: skip
+def test_hessian_vector_products(function, how):
+    """vjp of jvp against mixed differences of 60 digits."""
+    algorithm = ALGORITHMS[function]
+    inner = derivative(algorithm, "jvp", algorithm.inputs)
+    outer = derivative(inner, "vjp", algorithm.inputs)
+    given = arguments(FLAT, outer)
+    other = arguments(FLAT, inner, seed=5)
+    pulled = value(outer, FLAT, given, how)
+    found = pulled @ np.concatenate([other[f"d{name}"] for name in algorithm.inputs])
+    with mp.workdps(DIGITS):
+        h = mpmath.mpf("1e-10")
+
+        def at(a, b):
+            moved = {
+                n: [mpmath.mpf(float(x)) + a * mpmath.mpf(float(y)) + b * mpmath.mpf(float(z))
+                    for x, y, z in zip(given[n], given[f"d{n}"], other[f"d{n}"])]
+                for n in algorithm.inputs
+            }  # fmt: skip
+            result = np.array(reference.evaluate(algorithm, FLAT, moved, number=mpmath.mpf), dtype=object)
+            return np.sum(result * given[outer.inputs[-1]])
+
+        expected = float((at(h, h) - at(h, -h) - at(-h, h) + at(-h, -h)) / (4 * h * h))
+    assert abs(found - expected) <= TOLERANCE * np.abs(pulled).max() * 10
+
+
+def test_the_hessian_of_the_kinetic_energy_is_the_mass_matrix():
+    q, v = public_arguments(SMALL, ts.kinetic_energy, ())
+    product = ts.vjp(ts.jvp(ts.kinetic_energy, wrt="v"), wrt="v")
+    rows = [product(SMALL, q, v, e, 1.0).v for e in np.eye(SMALL.nv)]
+    assert difference(rows, ts.mass_matrix(SMALL, q)) <= TOLERANCE
+
+
+# Programs --------------------------------------------------------------------------------------------------------
+
+
+def test_programs_are_pickled_and_say_what_they_are():
+    program = ts.compile(ARM, ts.vjp(ts.jvp(ts.forward_dynamics)), wrt=("q", "dq"), method="articulated")
+    assert program.name == "forward_dynamics_jvp_vjp"
+    assert program.inputs == ("q", "v", "tau", "dq", "dv", "dtau", "cotangent_nv")
+    again = pickle.loads(pickle.dumps(program))
+    args = [np.random.default_rng(k).normal(size=3) for k in range(7)]
+    assert all((x == y).all() for x, y in zip(program(*args), again(*args)))
+    assert sum(program.operations) > 0
+
+
+@pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "looped"])
+@pytest.mark.parametrize("function", [ts.vjp(ts.forward_dynamics), ts.jvp(ts.body_poses), ts.vjp(ts.momentum),
+                                      ts.vjp(ts.body_poses, ("q", "placement"))],
+                         ids=lambda f: f.__name__)  # fmt: skip
+def test_cuda_text_computes_what_the_cpu_does(function, specialised):
+    model = zoo.puma_saha() if specialised else zoo.random_tree(5, 3)
+    program = ts.compile(model, function, target="cuda", specialised=specialised)
+    cpu = ts.compile(model, function, specialised=specialised)
+    args = list(arguments(model, program.request.algorithm, (70,)).values())  # more than a block
+    if cuda_host.compiler():
+        assert (cuda_host.run(program.kernel, args, framed(model)) == cpu.rows(*args)).all()
+    else:
+        assert difference(cuda_reader.run(program.kernel, args, framed(model)), cpu.rows(*args)) <= TOLERANCE
+
+
+# Other programs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["panda", "puma560", "humanoid"])
+def test_gradients_are_pinocchios(name):
+    model = getattr(zoo, name)()
+    peer = PinocchioPeer(model)
+    q, v, tau = public_arguments(model, ts.forward_dynamics, ())
+    cotangent = np.random.default_rng(1).normal(size=model.nv)
+    T, data = peer.velocity_map(q), peer.pin_model.createData()
+    assert (peer.velocity_map_dot(q, v) == 0).all()
+    jacobians = pin.computeABADerivatives(peer.pin_model, data, peer.configuration(q), T @ v, T @ tau)
+    found = ts.vjp(ts.forward_dynamics)(model, q, v, tau, cotangent)
+    for x, J in zip(found[:2], jacobians):
+        assert difference(x, T.T @ J.T @ T @ cotangent) <= PINOCCHIO
+
+
+# Bad arguments ---------------------------------------------------------------------------------------------------
+
+STATE = public_arguments(ARM, ts.forward_dynamics, ())
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: ts.vjp(ts.simulate), "simulate.* has no derivative; these have: forward_dynamics"),
+    (lambda: ts.vjp(ts.fixman_force), "fixman_force.* has no derivative"),
+    (lambda: ts.vjp("forward_dynamics"), "'forward_dynamics' has no derivative"),
+    (lambda: ts.vjp(ts.vjp(ts.forward_dynamics)), r"vjp\(forward_dynamics\) is not differentiated this way"),
+    (lambda: ts.jvp(ts.jvp(ts.forward_dynamics)), r"jvp\(forward_dynamics\) is not differentiated this way"),
+    (lambda: ts.vjp(ts.forward_dynamics, wrt=3), "wrt must be one or more names"),
+    (lambda: ts.vjp(ts.forward_dynamics, wrt=()), "wrt must be one or more names"),
+    (lambda: ts.vjp(ts.forward_dynamics, wrt=("q", "q")), "wrt names something twice"),
+    (lambda: ts.vjp(ts.forward_dynamics, "qdd")(ARM, *STATE, STATE[0]), "no derivative with respect to 'qdd'; it has"),
+    (lambda: ts.vjp(ts.gravity_forces, "external")(ARM, STATE[0], STATE[0]), "derivative with respect to 'external'"),
+    (lambda: ts.vjp(ts.forward_dynamics)(ARM, *STATE), "takes model, q, v, tau, cotangent; 4 arguments"),
+    (lambda: ts.jvp(ts.forward_dynamics)(ARM, *STATE, *STATE[:2]), "takes model, q, v, tau, dq, dv, dtau; 6"),
+    (lambda: ts.vjp(ts.forward_dynamics)(ARM, *STATE, np.ones(4)), r"cotangent has shape \(4,\)"),
+    (lambda: ts.vjp(ts.forward_dynamics)(ARM, *STATE, np.full(3, np.inf)), "cotangent.* is inf"),
+    (lambda: ts.vjp(ts.forward_dynamics)(ARM, *STATE, "x"), "cotangent"),
+    (lambda: ts.vjp(ts.forward_dynamics)("arm", *STATE, STATE[0]), "model"),
+    (lambda: ts.vjp(ts.forward_dynamics, "external")(ARM, *STATE, STATE[0]), "give external=, perhaps zeros"),
+    (lambda: ts.vjp(ts.gravity_forces)(ARM, STATE[0], STATE[0], external=np.zeros((3, 6))), "takes no external"),
+    (lambda: ts.vjp(ts.jacobian)(ARM, STATE[0], None, np.ones((6, 3))), "body None is the base"),
+    (lambda: ts.vjp(ts.mass_matrix)(zoo.rope(30), np.ones(60), np.ones((60, 60))), "at most 24 freedoms, not 60"),
+    (lambda: ts.vjp(ts.forward_dynamics)(ARM, *STATE, STATE[0], method="fixman"), 'method "fixman" is not compiled'),
+    (lambda: ts.compile(ARM, ts.forward_dynamics, wrt="q"), r"wrt is for vjp and jvp: compile ts.vjp\(forward"),
+    (lambda: ts.compile(ARM, ts.vjp(ts.mass_matrix), specialised=False), "straight-line code only"),
+    (lambda: ts.vjp(ts.forward_dynamics)(ARM, *(x.astype(np.longdouble) for x in (*STATE, STATE[0]))), "float64"),
+])  # fmt: skip
+def test_bad_arguments_are_refused_by_name(call, message):
+    with pytest.raises(ts.ArgumentError, match=message):
+        call()
