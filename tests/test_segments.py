@@ -180,7 +180,7 @@ def segment():
 def handle():
     """A revolute joint, from before it."""
     link = reframe(zoo.general_arm(2, 1)).link(1)
-    return sg.first_joint(link, Vec(0.7), Vec(1.3))
+    return sg.first_joint(link, Vec(0.7), Vec(1.3), loaded=False)
 
 
 def test_what_a_joint_transmits(handle):

@@ -15,9 +15,11 @@ from torsor.simulate.adams import HIGHEST, Adams
 from torsor.simulate.coordinates import Coordinates
 from torsor.simulate.motion import Motion
 from torsor.simulate.stepper import Settings
+from torsor.simulate.structure import Symplectic
 
 ADAPTIVE = [name for name, method in METHODS.items() if method.adaptive]
 FIXED = [name for name, method in METHODS.items() if not method.adaptive]
+SYMPLECTIC = [name for name in FIXED if issubclass(METHODS[name], Symplectic)]
 # An observed order may fall short of the asymptotic one by this much at the step sizes used here.
 ORDER_SLACK = 0.35
 # Local errors of the size of the tolerance add up, and the motions tested here pull neighbours apart.
@@ -160,8 +162,14 @@ def test_error_follows_the_tolerance(name, pendulum):
     exact = precise(pendulum, q0, v0, 2.0)
     tolerances = np.array([1e-4, 1e-7, 1e-10])
     errors = np.array([errors_at(pendulum, q0, v0, 2.0, exact, method=name, rtol=r, atol=r) for r in tolerances])
-    assert (errors < GLOBAL * tolerances).all(), errors
-    assert (errors[1:] < errors[:-1] / 100).all(), errors
+    power = proportional(name)
+    assert (errors < GLOBAL * tolerances**power).all(), errors
+    assert (errors[1:] < errors[:-1] / 10 ** (2 * power)).all(), errors
+
+
+def proportional(name):
+    """How the error of a whole run falls with the tolerance: a method of order 2 makes its step error the tolerance."""
+    return 1.0 if METHODS[name].order > 2 else 2 / 3
 
 
 def test_abm_raises_its_order_when_that_pays(pendulum):
@@ -209,8 +217,9 @@ def test_rows_between_steps_are_as_good_as_the_steps(name, machine, request):
     np.testing.assert_allclose(run.t, np.arange(101) * 0.01, atol=1e-12)
     for k in (33, 77):
         q, v = precise(model, q0, v0, run.t[k])
-        assert np.abs(model.difference(q, run.q[k])).max() < 1e-5
-        assert np.abs(v - run.v[k]).max() < 1e-5
+        allowed = 1e3 * 1e-8 ** proportional(name)
+        assert np.abs(model.difference(q, run.q[k])).max() < allowed
+        assert np.abs(v - run.v[k]).max() < allowed
     assert np.abs(run.drift).max(initial=0) < 1e-14
 
 
@@ -280,7 +289,9 @@ def test_bad_settings_are_refused_by_name(pendulum, spinning):
     with pytest.raises(ArgumentError, match="dt"):
         simulate(pendulum, dt=0.0)
     with pytest.raises(ArgumentError, match="armature"):
-        simulate(spinning, armature=0.1)
+        simulate(pendulum, armature=-0.1)
+    with pytest.raises(ArgumentError, match="rotors on axes"):
+        simulate(spinning, armature=0.1, method="verlet", step=0.01)
 
 
 # ---- structure ----
@@ -322,7 +333,7 @@ ROUNDING = 10 * np.finfo(np.float64).eps
 
 
 @pytest.mark.parametrize("steps", [4_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("name", SYMPLECTIC)
 @pytest.mark.parametrize("case", LONG_RUNS)
 def test_energy_error_stays_bounded_and_momentum_constant(case, name, steps):
     """The largest energy error in the last tenth of a run is that of the first tenth."""
@@ -340,7 +351,7 @@ def test_energy_error_stays_bounded_and_momentum_constant(case, name, steps):
         assert drift < ROUNDING * np.sqrt(steps)
 
 
-@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("name", SYMPLECTIC)
 def test_momentum_of_a_floating_machine_is_constant(name, floating):
     """Linear and angular momentum in space, exact up to rounding (discrete Noether theorem)."""
     q0, v0 = start_of(floating)

@@ -12,14 +12,24 @@ from torsor.compiler.request import ALWAYS, NEVER
 from torsor.errors import SingularError
 from torsor.linalg import Vec
 from torsor.model.joints import JOINTS, joint_named
+from torsor.outputs import PerFreedom
 from torsor.simulate import simulate
 from torsor.simulate.coordinates import Coordinates
+from torsor.sweeps import Algorithm
 
 DIFFERENCES = 1e-7  # central differences over 1e-5
 ROUNDING = 1e-12
 # 12 points integrate what a turn of 2 rad does to a momentum to the last digit.
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(12)
-STEPS = [mechanics.begin, mechanics.leave, mechanics.end, mechanics.arrive, mechanics.momentum_at_begin]
+INPUTS, TORQUES = mechanics.INPUTS, PerFreedom("tau")
+STEPS = [
+    mechanics.begin,
+    mechanics.leave,
+    mechanics.end,
+    mechanics.arrive,
+    mechanics.begin_driven,
+    mechanics.end_driven,
+]
 GROUPS = ["spherical", "free", "universal"]
 
 
@@ -65,7 +75,9 @@ def test_loops_straight_line_and_reference_agree(algorithm):
 def test_iterations_settle_on_the_discrete_equations(machine):
     """M(q) v = dexp_y^T (p + h F(q, v)) and M(q [+] y) v = dexp_y^T p."""
     q, v, p, h = state_of(machine)
-    ends = ((mechanics.begin, mechanics.momentum_at_begin), (mechanics.end, mechanics.momentum_at_end))
+    kicked = Algorithm("kicked", INPUTS, (mechanics.body_velocities, mechanics.gather, mechanics.kick), TORQUES)
+    drifted = Algorithm("drifted", INPUTS, (mechanics.drift,), TORQUES)
+    ends = ((mechanics.begin, kicked), (mechanics.end, drifted))
     for iterate, momentum in ends:
         iteration, x = compile_program(iterate, machine), v
         for _ in range(30):

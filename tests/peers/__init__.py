@@ -38,6 +38,13 @@ class Translation:
 
     # --- torsor's state -> the peer's ---------------------------------------------------------------------
 
+    def armature(self, nv: int) -> Array:
+        """The armature of every freedom of the peer; given for joints of one freedom only, whose velocities agree."""
+        result = np.zeros(nv)
+        for i in np.flatnonzero(np.diff(self.model.v_start) == 1):
+            result[self.v_address[i]] = self.model.armature[self.model.v_start[i]]
+        return result
+
     def configuration(self, q: Array) -> Array:
         """x(q)."""
         x = np.empty(self.model.nq)

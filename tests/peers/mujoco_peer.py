@@ -35,6 +35,7 @@ class MujocoPeer(Peer):
         self.mj_body = np.array([self.mj_model.body(f"body {i}").id for i in range(model.n)])
         self.v_address = self.mj_model.body_dofadr[self.mj_body]
         self.q_address = self.mj_model.jnt_qposadr[self.mj_model.body_jntadr[self.mj_body]]
+        self.mj_model.dof_armature[:] = self.armature(self.mj_model.nv)
 
     def _add(self, parent: mj.MjsBody, i: int) -> mj.MjsBody:
         m = self.model

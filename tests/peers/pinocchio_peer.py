@@ -26,6 +26,7 @@ class PinocchioPeer(Peer):
         self.pin_joint = np.zeros(model.n, dtype=int)  # the joint that carries body i
         for i in depth_first(model.parent):
             self._add(i)
+        self.pin_model.armature = self.armature(self.pin_model.nv)
         self.data = self.pin_model.createData()
 
     def _add(self, i: int) -> None:

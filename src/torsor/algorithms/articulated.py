@@ -2,7 +2,10 @@
 
 An inward sweep eliminates each joint.  Through the free joint the parent feels the body's inertia as
 
-    I^ = I - U D^-1 U^T,   U = I S,   D = S^T U,            the D being the pivots of M:  det M = prod det D.
+    I^ = I - U D^-1 U^T,   U = I S,   D = S^T U + R,        the D being the pivots of M:  det M = prod det D.
+
+R is diagonal: the armature of the joint (inertias of its rotors), and `added_inertia`, an optional input.  With it the
+same sweeps solve (M + diag(added_inertia)) x = b, which is all that an implicit step needs.
 
 The accelerations A0 of all bodies with the joint accelerations set to zero come first (`newton_euler`);
 the sweeps here solve for the difference A - A0.  So no bias acceleration appears, and the same sweeps
@@ -15,25 +18,36 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torsor.algorithms.newton_euler import motion
-from torsor.linalg import Mat, Scalar, Vec, factor, log, solve
+from torsor.linalg import Mat, Scalar, Vec, factor, is_literal, log, solve
 from torsor.outputs import AtBase, Gram, PerFreedom, Symmetric
 from torsor.spatial import Inertia, Spatial, Subspace, pair
 from torsor.sweeps import Algorithm, Columns, Sweep, inward, outward
 
 
-def eliminate(S: Subspace, I: Inertia) -> tuple[Inertia, tuple[Spatial, ...], tuple]:
+def eliminate(S: Subspace, I: Inertia, rotors: Vec) -> tuple[Inertia, tuple[Spatial, ...], tuple]:
     """Free the joint: (I^, G, D) with G^T = D^-1 U^T and D factored.
 
-    Where S is a coordinate axis, I^ has a zero row and column there and G has a one: these are set, not computed.
+    Where S is a coordinate axis and no rotor turns with it, I^ has a zero row and column there and G has a one: these
+    are set, not computed.
     """
     U = [I @ s for s in S.columns]
-    D = factor(Mat.symmetric(lambda i, j: pair(U[i], S.columns[j]), len(U)))
+    D = factor(Mat.symmetric(lambda i, j: pair(U[i], S.columns[j]) + (rotors[i] if i == j else 0.0), len(U)))
     G = list(zip(*(solve(D, row) for row in zip(*(u.coordinates for u in U)))))
-    known = [k for k in S.axes if k is not None]
-    for c, row in enumerate(G):
-        G[c] = tuple(float(k == S.axes[c]) if k in known else x for k, x in enumerate(row))
-    gains = tuple(Spatial.of(row) for row in G)
+    known = [k for k, rotor in zip(S.axes, rotors) if k is not None and is_literal(rotor, 0.0)]
+    gains = with_known(S, known, G)
     return I.minus_outer(U, gains).without(known), gains, D
+
+
+def with_known(S: Subspace, known: Sequence[int], G: Sequence[Sequence[Scalar]]) -> tuple[Spatial, ...]:
+    """Gains along the axes known in advance: one for the freedom itself, zero for the joint's other freedoms."""
+    rows = zip(S.axes, G)
+    return tuple(Spatial.of(float(k == axis) if k in known else x for k, x in enumerate(row)) for axis, row in rows)
+
+
+def known_axes(S: Subspace, G: Sequence[Spatial]) -> tuple[int | None, ...]:
+    """For each freedom, the coordinate along which `eliminate` knew the gain in advance, or None."""
+    found = zip(S.axes, G)
+    return tuple(None if k is None or not is_literal(g.coordinates[k], 1.0) else k for k, g in found)
 
 
 def pass_on(S: Subspace, G: Sequence[Spatial], F: Spatial, b: Vec) -> tuple[Spatial, Vec]:
@@ -41,7 +55,8 @@ def pass_on(S: Subspace, G: Sequence[Spatial], F: Spatial, b: Vec) -> tuple[Spat
     u = b - S.T(F)
     for g, x in zip(G, u):
         F = F + g * x
-    return Spatial.of(b[S.axes.index(k)] if k in S.axes else x for k, x in enumerate(F.coordinates)), u
+    axes = known_axes(S, G)
+    return Spatial.of(b[axes.index(k)] if k in axes else x for k, x in enumerate(F.coordinates)), u
 
 
 def lift(S: Subspace, G: Sequence[Spatial], D: tuple, F: Spatial, b: Vec) -> tuple[Spatial, Vec]:
@@ -53,15 +68,15 @@ def lift(S: Subspace, G: Sequence[Spatial], D: tuple, F: Spatial, b: Vec) -> tup
 def drop(S: Subspace, G: Sequence[Spatial], x: Vec, A: Spatial) -> tuple[Spatial, Vec]:
     """(A + S qdd, qdd) with qdd = x - G^T A."""
     qdd: list[Scalar] = []
-    coordinates = list(A.coordinates)
-    for axis, g, xi in zip(S.axes, G, x):
+    coordinates, axes = list(A.coordinates), known_axes(S, G)
+    for axis, g, xi in zip(axes, G, x):
         if axis is None:
             qdd.append(xi - pair(g, A))
         else:  # g[axis] = 1: the sum without this term is the coordinate that only this column contributes to
             others = Spatial.of(0.0 if k == axis else gk for k, gk in enumerate(g.coordinates))
             coordinates[axis] = xi - pair(others, A)
             qdd.append(coordinates[axis] - A.coordinates[axis])
-    for s, axis, acceleration in zip(S.columns, S.axes, qdd):
+    for s, axis, acceleration in zip(S.columns, axes, qdd):
         if axis is None:
             coordinates = [a + sk * acceleration for a, sk in zip(coordinates, s.coordinates)]
     return Spatial.of(coordinates), Vec.of(qdd)
@@ -71,7 +86,7 @@ def drop(S: Subspace, G: Sequence[Spatial], x: Vec, A: Spatial) -> tuple[Spatial
 def articulated_inertias(link, here, children):
     """I_i = J_i + sum Ad*_{f^-1} I^ Ad_{f^-1}                                               (Eq. 40)"""
     f, S = link.placed(here)
-    I, G, D = eliminate(S, children.I + link.inertia)
+    I, G, D = eliminate(S, children.I + link.inertia, link.rotors(here))
     return dict(I=f.carry(I)), dict(E=f.factors[-1], S=S, G=G, D=D, pivots=Vec.of(D[1]))
 
 
@@ -88,7 +103,7 @@ def log_pivots(link, here, children):
 def articulate(link, here, children):
     """`articulated_inertias`, and the forces along with the inertias                                     (Eq. 41)"""
     f, S = link.placed(here)
-    I, G, D = eliminate(S, children.I + link.inertia)
+    I, G, D = eliminate(S, children.I + link.inertia, link.rotors(here))
     F = children.F if here.W is None else children.F + here.W
     F, x = lift(S, G, D, F, here.b if here.tau is None else here.tau)
     return dict(I=f.carry(I), F=f.Ad_inv_dual(F)), dict(E=f.factors[-1], S=S, G=G, x=x)
@@ -132,10 +147,11 @@ def innovation(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Any]]:
 
 forward_dynamics = Algorithm(
     "forward_dynamics", ("q", "v", "tau"), (motion, articulate, accelerate), PerFreedom("qdd"),
-    options=("external",), inverts=True, torques_only=True,
+    options=("external", "added_inertia"), inverts=True, torques_only=True,
 )  # fmt: skip
 mass_solve = Algorithm(
-    "mass_solve", ("q", "b"), (articulate, accelerate), PerFreedom("qdd"), inverts=True, torques_only=True,
+    "mass_solve", ("q", "b"), (articulate, accelerate), PerFreedom("qdd"), options=("added_inertia",), inverts=True,
+    torques_only=True,
 )  # fmt: skip
 log_det = Algorithm(
     "log_det", ("q",), (articulated_inertias, log_pivots), AtBase("log_det"), inverts=True, torques_only=True,

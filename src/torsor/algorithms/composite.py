@@ -21,7 +21,7 @@ def compose(link, here, children):
     f, S = link.placed(here)
     I = children.I + link.inertia
     F = tuple(I @ s for s in S.columns)
-    diagonal = Vec.of(pair(Fk, s) for Fk, s in zip(F, S.columns))
+    diagonal = Vec.of(pair(Fk, s) + rotor for Fk, s, rotor in zip(F, S.columns, link.armature))
     return dict(I=f.carry(I)), dict(E=f.factors[-1], S=S, F=F, diagonal=diagonal)
 
 
@@ -32,8 +32,9 @@ def rise(link, here, below):
 
 
 def unit_acceleration(link, here, k):
-    """F = I^c_j S_j: the wrench of a unit acceleration of freedom k."""
-    return rise(link, here, SimpleNamespace(F=here.F[k]))
+    """F = I^c_j S_j: the wrench of a unit acceleration of freedom k; its rotor resists, too."""
+    hand, keep = rise(link, here, SimpleNamespace(F=here.F[k]))
+    return hand, dict(M=keep["M"].replace(k, keep["M"][k] + link.armature[k]))
 
 
 mass_matrix = Algorithm(

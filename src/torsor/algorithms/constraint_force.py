@@ -5,9 +5,10 @@ A joint lets its body move along S and holds it with a reaction; the wrench it t
     f_i = R_i lambda_i + T'_i tau_i,       R_i spans the wrenches reciprocal to S_i  (h_i^perp of the paper),
                                            T'_i = S (S^T S)^-1: I_X of Eq. 16 is the identity map,
 
-and with R orthonormal lambda = R^T f.  The lambda of all joints solve one block tridiagonal system (T2^T I^-1 T2 of
-Eq. 16), one block per joint.  Here it is written in link coordinates and never assembled.  A run of bodies between
-two joints enters it only through
+and with R orthonormal lambda = R^T f.  A joint is "loaded" if rotors turn with it: the wrench it transmits then depends
+on its acceleration in all six directions, R is the identity and T' is zero.  The lambda of all joints solve one block
+tridiagonal system (T2^T I^-1 T2 of Eq. 16), one block per joint.  Here it is written in link coordinates and never
+assembled.  A run of bodies between two joints enters it only through
 
     alpha_1 =  C11 lambda_1   - C12 lambda_2 + c1       alpha = R^T Ad_{f^-1} A: how the body before a joint
     alpha_2 =  C12^T lambda_1 - C22 lambda_2 + c2       accelerates in the directions that joint holds
@@ -44,11 +45,17 @@ class Handle(NamedTuple):
     torques: tuple[Spatial, ...]  # Ad*_{f^-1} T'
 
 
-def handle(link: Link, here: Any, size: int) -> Handle:
+def handle(link: Link, here: Any, size: int, loaded: bool) -> Handle:
     f, S = link.placed(here)
-    R = [f.Ad_inv_dual(r) for r in link.reactions(here.q)]
+    R = [f.Ad_inv_dual(r) for r in held(link, here.q, loaded)]
     padding = [Spatial.zero()] * (size - len(R))
-    return Handle((*R, *padding), tuple(f.Ad_inv_dual(t) for t in S.dual().columns))
+    torques = [Spatial.zero()] * len(S.columns) if loaded else [f.Ad_inv_dual(t) for t in S.dual().columns]
+    return Handle((*R, *padding), tuple(torques))
+
+
+def held(link: Link, q: Vec, loaded: bool) -> tuple[Spatial, ...]:
+    """R: the wrenches through a joint that are not known in advance."""
+    return tuple(map(Spatial.unit, range(6))) if loaded else link.reactions(q)
 
 
 def combine(wrenches: Sequence[Spatial], factors: Sequence[Scalar]) -> Spatial:
@@ -148,11 +155,12 @@ class Condensed(NamedTuple):
 
 
 def condense_run(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip: Sequence[Spatial], load: Spatial,
-             size: int) -> Condensed:  # fmt: skip
+             size: int, loaded: bool) -> Condensed:  # fmt: skip
     """A run of bodies as a segment.
 
     w     the angular velocity before the run (None: M^-1 b only, no velocities)
     tip   the reactions of the joint after the run, and `load` the wrench of its torque, as the last body feels them
+    loaded   whether rotors turn with the first joint of the run
 
     The outward sweep finds the accelerations A0, with no joint accelerating and no acceleration before the run.  The
     inward sweep eliminates the joints as in `articulated`, for the given forces and for a unit of every tip reaction.
@@ -166,7 +174,7 @@ def condense_run(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip:
     for link, h in zip(reversed(links), reversed(here)):
         f, S = link.placed(h)
         J = link.inertia if h.side is None else link.inertia + h.side.I
-        I, G, D = eliminate(S, I + J)
+        I, G, D = eliminate(S, I + J, link.rotors(h))
         pivots += D[1]
         if h.W is not None:
             F = F + h.W
@@ -182,9 +190,9 @@ def condense_run(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip:
         if len(bodies) < len(links):
             I, F = f.carry(I), f.Ad_inv_dual(F)
             columns = [f.Ad_inv_dual(column) for column in columns]
-    R = links[0].reactions(here[0].q)
-    held = [I @ r for r in R]
-    A = factor(Mat.symmetric(lambda i, j: pair(held[i], R[j]), len(R)))
+    R = held(links[0], here[0].q, loaded)
+    felt = [I @ r for r in R]
+    A = factor(Mat.symmetric(lambda i, j: pair(felt[i], R[j]), len(R)))
     segment = _mobilities(R, A, columns, F, mobility, c2, size)
     return Condensed(segment, Run(bodies[::-1], R, A0), [*pivots, *A[1]])
 

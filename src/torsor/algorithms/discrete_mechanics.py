@@ -19,6 +19,12 @@ momenta,
     end         M(q [+] y) v = dexp_y^T p                    p_new = Ad_{exp y}^T p + h F(q [+] y, v)
 
 The first equations are implicit in v; `begin` and `end` are v_new = M^-1 (their right-hand side at v).
+
+Forces at the joints act at the middle of the step, half of their impulse before it and half after it: p is first
+p + (h/2) tau, and p_new then grows by (h/2) tau, too (J. E. Marsden, M. West, Discrete mechanics and variational
+integrators, Acta Numerica 2001, 3.2). Springs and dampers make tau depend on v. With R = h/2 D + h^2/4 K, the iteration
+v_new = (M + R)^-1 (right-hand side + R v) is exact for them at once, however stiff they are: `begin_driven` and
+`end_driven`, with R as the input `added_inertia`.
 """
 
 from __future__ import annotations
@@ -57,7 +63,12 @@ def gather(link, here, children):
 def kick(link, here, parent):
     """p + h F, averaged and carried over the step."""
     y, p = here.v * here.h[0], here.p + here.F * here.h[0]
-    return {}, dict(tau=link.joint.averaged(y, p), carried=link.joint.carried(y, p))
+    return {}, dict(tau=_with_added(here, link.joint.averaged(y, p)), carried=link.joint.carried(y, p))
+
+
+def _with_added(here, p: Vec) -> Vec:
+    """p + R v, R the inertia added to M."""
+    return p if here.added_inertia is None else p + Vec.of(r * v for r, v in zip(here.added_inertia, here.v))
 
 
 @outward(start=lambda base: {})
@@ -65,7 +76,7 @@ def drift(link, here, parent):
     """The joint at q [+] h v, and p averaged over the step."""
     y = here.v * here.h[0]
     q = link.joint.retract(here.q, y)
-    return {}, dict(E=link.exp(q), S=link.S(q), tau=link.joint.averaged(y, here.p))
+    return {}, dict(E=link.exp(q), S=link.S(q), tau=_with_added(here, link.joint.averaged(y, here.p)))
 
 
 @outward(start=lambda base: {})
@@ -86,12 +97,13 @@ ROUNDS = 3  # rounds of the iteration per call: two calls settle most steps
 
 
 def _algorithm(name: str, passes: tuple[Sweep, ...], output: str) -> Algorithm:
-    return Algorithm(name, INPUTS, passes, PerFreedom(output), torques_only=True, inverts=output == "v")
+    return Algorithm(name, INPUTS, passes, PerFreedom(output), options=("added_inertia",), torques_only=True,
+                     inverts=output == "v")  # fmt: skip
 
 
 begin = _algorithm("begin", (body_velocities, gather, kick, articulate, renew) * ROUNDS, "v")
 leave = _algorithm("leave", (body_velocities, gather, kick), "carried")
 end = _algorithm("end", (drift, articulate, renew) * ROUNDS, "v")
-momentum_at_begin = _algorithm("momentum_at_begin", (body_velocities, gather, kick), "tau")
-momentum_at_end = _algorithm("momentum_at_end", (drift,), "tau")
+begin_driven = _algorithm("begin_driven", (body_velocities, gather, kick, articulate, renew), "v")
+end_driven = _algorithm("end_driven", (drift, articulate, renew), "v")
 arrive = _algorithm("arrive", (body_velocities, gather, land), "carried")  # q here is the new one

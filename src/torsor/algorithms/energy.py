@@ -11,8 +11,9 @@ from torsor.sweeps import Algorithm, inward
 
 @inward(start=lambda base: dict(T2=0.0))
 def kinetic(link, here, children):
-    """2 T = sum V^T J V"""
-    return dict(T2=children.T2 + pair(link.inertia @ here.V, here.V)), {}
+    """2 T = sum V^T J V + armature v^2"""
+    T2 = children.T2 + pair(link.inertia @ here.V, here.V)
+    return dict(T2=T2 + dot(link.with_rotors(Vec.zero(link.joint.nv), here.v), here.v)), {}
 
 
 @inward(start=lambda base: dict(F=Spatial.zero()))

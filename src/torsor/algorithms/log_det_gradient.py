@@ -32,7 +32,7 @@ Twists = Sequence[Spatial]
 def inertias_behind_joints(link, here, children):
     """`articulated.articulated_inertias`, keeping the inertia I^ = I - U D^-1 U^T of the body behind its free joint."""
     f, S = link.placed(here)
-    I, G, D = eliminate(S, children.I + link.inertia)
+    I, G, D = eliminate(S, children.I + link.inertia, link.rotors(here))
     return dict(I=f.carry(I)), dict(E=f.factors[-1], S=S, G=G, D=D, I=I)
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torsor.algorithms.articulated import eliminate, lift
-from torsor.algorithms.constraint_force import Turn, combine
+from torsor.algorithms.constraint_force import Turn, combine, held
 from torsor.algorithms.newton_euler import motion
 from torsor.linalg import Mat, Scalar, Vec, factor, solve, sqrt
 from torsor.model.links import Link
@@ -70,7 +70,7 @@ def condense_segment(link, here, beyond):
     """`articulate`, for the forces on the bodies and for a unit of every wrench at the tip"""
     f, S = link.placed(here)
     I, p, P, b, C = beyond.segment
-    I, G, D = eliminate(S, I + link.inertia)
+    I, G, D = eliminate(S, I + link.inertia, link.rotors(here))
     p, x = lift(S, G, D, p + here.W, here.tau)
     pushed = zip(*(S.T(column) for column in P))
     P, yielding = zip(*(lift(S, G, D, column, Vec.zero(len(x))) for column in P))
@@ -82,8 +82,8 @@ def condense_segment(link, here, beyond):
 
 
 sweeps = Algorithm(
-    "segment", ("q", "v", "tau"), (turns, motion, condense_segment), AtBase("segment"), options=("external",),
-    inverts=True,
+    "segment", ("q", "v", "tau"), (turns, motion, condense_segment), AtBase("segment"),
+    options=("external", "added_inertia"), inverts=True,
 )  # fmt: skip
 
 
@@ -101,9 +101,11 @@ class FirstJoint(NamedTuple):
     T: Spatial
 
 
-def first_joint(link: Link, q: Vec, tau: Vec) -> FirstJoint:
-    """The handle at the first body of a segment."""
-    f, R = link.pose(q), link.reactions(q)
+def first_joint(link: Link, q: Vec, tau: Vec, loaded: bool) -> FirstJoint:
+    """The handle at the first body of a segment; it may transmit any wrench if rotors turn with it (`loaded`)."""
+    f, R = link.pose(q), held(link, q, loaded)
+    if loaded:
+        return FirstJoint(R, R, Spatial.zero())
     T = f.Ad_inv_dual(link.S(q).dual() @ tau)
     return FirstJoint(tuple(map(f.Ad_inv_dual, R)), tuple(map(f.as_rigid().Ad, R)), T)
 

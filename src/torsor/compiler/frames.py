@@ -64,6 +64,10 @@ class Kind(NamedTuple):
 
     joint: str
     form: str  # the axes of its screws, y stands for a pure shift: "xz", "yxz", "zxz" or "zyxz"
+    rotors: bool = False  # whether its joint has an armature
+
+    def __str__(self) -> str:
+        return f"{self.joint} ({self.form}{', rotors' if self.rotors else ''})"
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,8 @@ class FramedLink(Link):
         x = numbers
         h = Vec(x["hx"], x["hy"], x["hz"])
         link = cls(joint, _placement(kind, joint.axial, x), Vec.unit(2), x["pitch"],
-                   Inertia.rigid(x["m"], h, _about_axes(_symmetric(x, "S"))))  # fmt: skip
+                   Inertia.rigid(x["m"], h, _about_axes(_symmetric(x, "S"))),
+                   armature=Vec.of(x[f"rotor{k}"] if kind.rotors else 0.0 for k in range(joint.nv)))  # fmt: skip
         object.__setattr__(link, "numbers", numbers)
         return link
 
@@ -249,14 +254,19 @@ def reframe(model: Model) -> Framed:
         "ca": clean_cosine(x.ca), "sa": clean_cosine(x.sa), "a": x.a,
         "ct": clean_cosine(np.cos(theta)), "st": clean_cosine(np.sin(theta)), "d0": d, "pitch": model.pitch,
     }  # fmt: skip
-    numbers |= _table("Q", Q) | _table("Q", Qp) | _inertia(model, Q, Qp)
+    rotors = _rotors(model)
+    numbers |= _table("Q", Q) | _table("Q", Qp) | _inertia(model, Q, Qp) | rotors
 
-    # a kind for every pair of joint type and form that occurs
-    pair = model.joint * len(FORMS) + form
+    # a kind for every triple of joint type, form and armature that occurs
+    turning = np.any([*rotors.values()], axis=0) if rotors else np.zeros(n, bool)
+    pair = (turning * len(JOINTS) + model.joint) * len(FORMS) + form
     occurring = np.flatnonzero(np.bincount(pair)).tolist()
-    named = {k: Kind(JOINTS[k // len(FORMS)].name, FORMS[k % len(FORMS)]) for k in occurring}
+    named = {
+        k: Kind(JOINTS[k // len(FORMS) % len(JOINTS)].name, FORMS[k % len(FORMS)], k >= len(JOINTS) * len(FORMS))
+        for k in occurring
+    }
     kinds = tuple(sorted(named.values()))
-    place = np.zeros(len(JOINTS) * len(FORMS), np.int32)
+    place = np.zeros(2 * len(JOINTS) * len(FORMS), np.int32)
     for k, kind in named.items():
         place[k] = kinds.index(kind)
     return Framed(model, kinds, place[pair], numbers)
@@ -394,6 +404,18 @@ def keep_digits(frames: Framed, mass: Array, com: Array, inertia: Array) -> bool
     with np.errstate(divide="ignore", invalid="ignore"):
         extent = np.sqrt(np.trace(inertia, axis1=-2, axis2=-1) / mass)
     return bool((moved <= FAR * np.maximum(extent, np.abs(com).max(axis=-1)))[..., moved > 0].all())
+
+
+def _rotors(model: Model) -> dict[str, Array]:
+    """The armature of freedom 0, 1, ... of every body, if there is any."""
+    if not model.armature.any():
+        return {}
+    numbers = {}
+    for k in range(int(np.diff(model.v_start).max())):
+        own = np.diff(model.v_start) > k
+        numbers[f"rotor{k}"] = np.zeros(model.n)
+        numbers[f"rotor{k}"][own] = model.armature[model.v_start[:-1][own] + k]
+    return numbers
 
 
 def _second_moment(I: Array) -> Array:

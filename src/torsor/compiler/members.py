@@ -50,9 +50,10 @@ class Members:
         digest.update(repr((self.frames.kinds, tuple(self.inputs))).encode())
         for array in (model.parent, self.frames.kind, *([] if "gravities" in self.inputs else [model.gravity])):
             digest.update(array.tobytes())
-        for key, names in GIVEN.items():
-            for name in names if key not in self.inputs else ():
-                digest.update(self.frames.numbers[name].tobytes())
+        given = {name for key in GIVEN if key in self.inputs for name in GIVEN[key]}
+        for name, numbers in self.frames.numbers.items():
+            if name not in given:
+                digest.update(numbers.tobytes())
         return digest.hexdigest()
 
     @property
@@ -95,7 +96,8 @@ def _reframed(batch: ModelBatch, inputs: Mapping[str, Array]) -> Members:
     model, forest = batch.model, reframe(batch.forest)
     form = np.array([FORMS.index(kind.form) for kind in forest.kinds])[forest.kind].reshape(-1, model.n)
     general = np.bitwise_or.reduce(form, axis=0) | _general_forms(model)
-    pairs = [Kind(JOINTS[code].name, FORMS[k]) for code, k in zip(model.joint, general)]
+    rotors = [forest.kinds[k].rotors for k in forest.kind[: model.n]]
+    pairs = [Kind(JOINTS[code].name, FORMS[k], r) for code, k, r in zip(model.joint, general, rotors)]
     kinds = tuple(sorted(set(pairs)))
     numbers = {name: x.reshape(-1, model.n) for name, x in forest.numbers.items()}
     first = {name: x[0] for name, x in numbers.items()}

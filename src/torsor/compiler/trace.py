@@ -256,14 +256,14 @@ class LoopCode:
         parts = []
         for p in self.passes:
             parts.append(f"{'outward' if p.outward else 'inward'} pass, start\n{p.start}")
-            parts += [f"at {kind.joint} ({kind.form})\n{c}" for kind, c in zip(self.kinds, p.codes)]
+            parts += [f"at {kind}\n{c}" for kind, c in zip(self.kinds, p.codes)]
         if self.columns:
             for (kind, k), c in self.columns.starts.items():
-                parts.append(f"climb from freedom {k} of {self.kinds[kind].joint} ({self.kinds[kind].form})\n{c}")
-            parts += [f"climb through {x.joint} ({x.form})\n{c}" for x, c in zip(self.kinds, self.columns.codes)]
+                parts.append(f"climb from freedom {k} of {self.kinds[kind]}\n{c}")
+            parts += [f"climb through {x}\n{c}" for x, c in zip(self.kinds, self.columns.codes)]
             if spread := self.columns.outward:
                 parts.append(f"{self.columns.rest} at rest; outward pass after it, start\n{spread.start}")
-                parts += [f"at {kind.joint} ({kind.form})\n{c}" for kind, c in zip(self.kinds, spread.codes)]
+                parts += [f"at {kind}\n{c}" for kind, c in zip(self.kinds, spread.codes)]
         if self.finish:
             parts.append(f"at the base\n{self.finish}")
         return f"{self.algorithm.output}\n" + "\n\n".join(parts)

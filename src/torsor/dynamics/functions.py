@@ -6,7 +6,7 @@ its frame, at its origin.        Spatial vectors are angular first, in the body'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 from typing import Any
 
@@ -60,8 +60,11 @@ NOT_COMPILED = ("fixman", "segments", "constraint-force")
 
 
 def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *, external: ArrayLike | None = None,
-                     method: str = "auto") -> Array:  # fmt: skip
+                     added_inertia: ArrayLike | None = None, method: str = "auto") -> Array:  # fmt: skip
     """qdd with M(q) qdd + bias(q, v) = tau + external: the accelerations (..., nv) that the torques cause.
+
+    M includes the armature of the model.  added_inertia (..., nv) is added to its diagonal: with h D + h^2 K, for
+    dampers D and springs K at the joints, this is the linear system of an implicit step, solved in O(n).
 
     method: "articulated", "udut", "ploen-park" (O(n) sweeps, by Featherstone, Saha, and Ploen & Park), "composite"
     (M, its branch-sparse factor, and a solve), "fixman" (O(n), by relaxed constraints), "segments" (one long chain, cut
@@ -78,7 +81,7 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     if method == "auto":
         state: Any = q
         try:  # `call`, inlined: this path is called millions of times, with one state per call
-            if external is None and state.ndim == 1 and type(q) is ndarray:
+            if external is added_inertia is None and state.ndim == 1 and type(q) is ndarray:
                 result = model.__dict__[STORE].quick[state.dtype.char](q, v, tau)
                 if isfinite(sum(result.tolist())) and type(result) is ndarray:
                     return result
@@ -86,22 +89,28 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
             pass
         if _in_segments(model, q, v, tau):
             method = "segments"
-        elif external is None:
+        elif external is added_inertia is None:
             return call(forward_dynamics, model, q, v, tau)
-        else:
+        elif added_inertia is None:
             return call_with(automatic_algorithm(model, forward_dynamics), model, q, v, tau, external=external)
+        else:
+            method = "articulated"
     if method in NOT_COMPILED:
         _require_one(method, model)
+    options = dict(external=external, added_inertia=added_inertia)
     if method == "segments":
-        return _by_segments(model, q=q, v=v, tau=tau, external=external)
+        return _by_segments(model, q=q, v=v, tau=tau, **options)
     if method == "constraint-force":
-        result = _by_parts(method, forward_dynamics, model, q=q, v=v, tau=tau, external=external)
+        result = _by_parts(method, forward_dynamics, model, q=q, v=v, tau=tau, **options)
     elif method == "fixman" or (method == "composite" and _is_large(model)):
+        _refuse_added_inertia(method, added_inertia)
         result = _after_bias(method, model, q, v, tau, external)
     else:
         algorithm = _named(forward_dynamics, method, "fixman", "constraint-force", "segments")
-        result = call_with(algorithm, model, q, v, tau, external=external)
-    return _compared(method, forward_dynamics, result, model, q, v, tau, external=external)
+        if "added_inertia" not in algorithm.options:
+            _refuse_added_inertia(method, added_inertia)
+        result = call_with(algorithm, model, q, v, tau, **options)
+    return _compared(method, forward_dynamics, result, model, q, v, tau, **options)
 
 
 def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *, external: ArrayLike | None = None,
@@ -126,7 +135,7 @@ def gravity_forces(model: Model, q: ArrayLike) -> Array:
 
 
 def mass_matrix(model: Model, q: ArrayLike) -> Array:
-    """M(q), (..., nv, nv), symmetric positive definite."""
+    """M(q), (..., nv, nv), symmetric positive definite; the armature of the model is on its diagonal."""
     return call(composite.mass_matrix, model, q)
 
 
@@ -145,18 +154,27 @@ def inverse_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
     return call(_named(inverse_mass_matrix, method, "fixman"), model, q)
 
 
-def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, method: str = "auto") -> Array:
-    """M(q)^-1 b, (..., nv).
+def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, added_inertia: ArrayLike | None = None,
+               method: str = "auto") -> Array:  # fmt: skip
+    """M(q)^-1 b, (..., nv); with added_inertia (..., nv), (M(q) + diag(added_inertia))^-1 b.
 
     method: "articulated", "udut" (O(n), without forming M), "composite" (through M), "fixman" (O(n): all bodies
     floating, their constraints eliminated; no rods or points), "constraint-force" (the same in O(log n) depth) or
     "auto": the fewest operations of the first three.
     """
-    if method == "auto":
+    if method == "auto" and added_inertia is None:
         return call(automatic_algorithm(model, mass_solve), model, q, b)
     if method in NOT_COMPILED:
         _require_one(method, model)
+    if added_inertia is not None and method in ("auto", "articulated"):
+        return call_with(articulated.mass_solve, model, q, b, added_inertia=added_inertia)
+    _refuse_added_inertia(method, added_inertia)
     return _compared(method, mass_solve, _mass_solve_by(method, model, q, b), model, q, b)
+
+
+def _refuse_added_inertia(method: str, added_inertia: ArrayLike | None) -> None:
+    if added_inertia is not None:
+        raise ArgumentError(f'method "{method}" takes no added_inertia; leave out method=, or use "articulated"')
 
 
 def _mass_solve_by(method: str, model: Model, q: ArrayLike, b: ArrayLike) -> Array:
@@ -173,7 +191,7 @@ def _mass_solve_by(method: str, model: Model, q: ArrayLike, b: ArrayLike) -> Arr
 def constraint_forces(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *,
                       external: ArrayLike | None = None) -> Array:  # fmt: skip
     """F (..., n, 6): the wrench (moment, force) through every joint onto its body while the torques act, in the body's
-    frame, at its origin: bearing loads.  S^T F = tau; the rest of F does no work.
+    frame, at its origin: bearing loads.  S^T F = tau - armature qdd; the rest of F does no work.
     """
     return call_with(constraint_force.constraint_forces, model, q, v, tau, external=external)
 
@@ -411,7 +429,7 @@ def _by_parts(method: str, function: Callable[..., Array], model: Model, **given
     if dtype.char not in "df":
         raise ArgumentError(f'method "{method}" computes in float64, not {dtype}; use method "articulated"')
     key = method, function, tuple(arrays)
-    by_parts = store(model).once(key, lambda: _parts(method, function, model, "external" in arrays))
+    by_parts = store(model).once(key, lambda: _parts(method, function, model, [*arrays]))
     states = {name: np.broadcast_to(x, batch + core_shape(model, name)) for name, x in arrays.items()}
     with np.errstate(invalid="ignore"):
         result = by_parts(states)
@@ -476,14 +494,15 @@ def _compared(method: str, function: Callable[..., Array], result: Array, model:
     return result
 
 
-def _parts(method: str, function: Callable[..., Array], model: Model, external: bool) -> Any:
+def _parts(method: str, function: Callable[..., Array], model: Model, given: Sequence[str]) -> Any:
+    options = [name for name in ("external", "added_inertia") if name in given]
     if method == "segments":
         from torsor.parallel.segments import Segments
 
-        return Segments(model, external=external)
+        return Segments(model, options=options)
     from torsor.parallel.solver import Solver
 
-    return Solver(model, function.__name__, external=external)
+    return Solver(model, function.__name__, options=options)
 
 
 def _named(function: Callable[..., Array], method: str, *others: str) -> Algorithm:

@@ -143,8 +143,8 @@ class ModelBatch:
         fields |= {name: x.ravel() for name, x in self.varied.items() if name in USUAL}
         parent = np.where(model.parent < 0, -1, model.parent + n * np.arange(size)[:, None])
         return Model(
-            parent=parent.ravel(), joint=np.tile(model.joint, size), names=self._names,
-            allow_degenerate=model.allow_degenerate, **fields,
+            parent=parent.ravel(), joint=np.tile(model.joint, size), armature=np.tile(model.armature, size),
+            names=self._names, allow_degenerate=model.allow_degenerate, **fields,
         )  # fmt: skip
 
     @property

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from torsor.linalg import Mat, Scalar, Vec
+import numpy as np
+
+from torsor.linalg import Mat, Scalar, Vec, is_literal
 from torsor.model.joints import JOINTS, Joint
 from torsor.spatial import Inertia, Pose, Product, Rigid, Spatial, Subspace
 
@@ -17,13 +19,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Link:
-    """A body and the joint it hangs on: f = M exp(q), inertia about the frame's origin."""
+    """A body and the joint it hangs on: f = M exp(q), inertia about the frame's origin.
+
+    The armature is the inertia of the joint's rotors, one per freedom, which adds to the diagonal of M.
+    """
 
     joint: Joint
     M: Pose
     axis: Vec
     pitch: Scalar
     inertia: Inertia
+    armature: Vec = field(default=Vec(), kw_only=True)  # empty: zeros
+
+    def __post_init__(self) -> None:
+        if not self.armature:
+            object.__setattr__(self, "armature", Vec.zero(self.joint.nv))
+
+    def rotors(self, here: Any) -> Vec:
+        """The inertias that add to the joint's pivot: its armature, and what an input adds to that."""
+        return self.armature if here.added_inertia is None else self.armature + here.added_inertia
+
+    def with_rotors(self, x: Vec, v: Vec | None) -> Vec:
+        """x + armature v: what a rotor adds to a torque (v its acceleration) or to a momentum (v its velocity)."""
+        if v is None:
+            return x
+        return Vec.of(xk if is_literal(rotor, 0.0) else xk + rotor * vk for xk, rotor, vk in zip(x, self.armature, v))
 
     def exp(self, q: Vec) -> Pose:
         return self.joint.exp(q, self.axis, self.pitch)
@@ -101,6 +121,7 @@ def links(model: Model, number: Callable[[float], Scalar] = float) -> list[Link]
     columns = zip(
         model.joint.tolist(), model.R.tolist(), model.p.tolist(), model.axis.tolist(), model.pitch.tolist(),
         model.mass.tolist(), model.com.tolist(), model.inertia.tolist(),
+        np.split(model.armature, model.v_start[1:-1]),
     )  # fmt: skip
     return [
         Link(
@@ -109,6 +130,7 @@ def links(model: Model, number: Callable[[float], Scalar] = float) -> list[Link]
             axis=vector(axis),
             pitch=number(pitch),
             inertia=rigid_inertia(number(m), vector(c), matrix(I)),
+            armature=Vec.of(number(a) if a else 0.0 for a in armature.tolist()),
         )
-        for code, R, p, axis, pitch, m, c, I in columns
+        for code, R, p, axis, pitch, m, c, I, armature in columns
     ]

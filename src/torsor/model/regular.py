@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.errors import SingularError
+from torsor.errors import ArgumentError, SingularError
 from torsor.lie import hat
 from torsor.model.model import Model
 
@@ -23,7 +23,18 @@ def require_regular(model: Model) -> Model:
     """The model, if every body can float: it has mass, and an inertia that can be inverted."""
     if isinstance(model, Model):  # anything else is refused later, with the other arguments
         _check_model(model)
+        require_no_armature(model, "the method 'fixman', which lets every body float on its own,")
     return model
+
+
+def require_no_armature(model: Model, what: str) -> None:
+    """Refuse a model whose mass matrix is not that of its bodies alone."""
+    for k in np.flatnonzero(model.armature)[:1]:
+        body = int(np.searchsorted(model.v_start, k, side="right")) - 1
+        raise ArgumentError(
+            f"{what} knows no rotors, and joint {model.names[body]!r} has an armature of {model.armature[k]:g}: use "
+            "method='articulated', or a model without armature"
+        )
 
 
 @lru_cache(maxsize=64)

@@ -23,7 +23,7 @@ from torsor.linalg import Scalar, Vec
 from torsor.model.joints import joint_named
 from torsor.model.model import Model
 from torsor.parallel.chain import ChainPlan, Plan
-from torsor.parallel.operations import SIDE, bodies, constants_of, input_shapes, side_load
+from torsor.parallel.operations import SIDE, bodies, constants_of, input_shapes, is_loaded, side_load
 from torsor.parallel.schedule import Operation, Schedule, places
 from torsor.spatial import Spatial
 
@@ -61,9 +61,10 @@ class BodyOperations:
 def body_operations(kind: Kind, inputs: tuple[str, ...]) -> BodyOperations:
     names = constants_of(kind, "external" in inputs)
     shapes = {"numbers": (1, len(names)), **{name: (1, n) for name, n in input_shapes(kind, inputs).items()}}
-    nv = joint_named(kind.joint).nv
+    nv, loaded = joint_named(kind.joint).nv, is_loaded(kind, inputs)
     torque = "tau" if "tau" in inputs else "b"
     moving = [name for name in ("q", "v", "external") if name in inputs]
+    added = [name for name in ("added_inertia",) if name in inputs]
 
     def move(numbers: Any, *rest: Any) -> list[Scalar]:
         (link,), (h,) = bodies(kind, names, numbers, dict(zip(moving, rest)))
@@ -71,16 +72,16 @@ def body_operations(kind: Kind, inputs: tuple[str, ...]) -> BodyOperations:
         near, keep = motion.step(link, h, type(h)(w=w, dw=dw, a=a, Omega=spin(w, dw)))
         return [*near["w"], *near["dw"], *near["a"], *keep["W"].coordinates]
 
-    def lift(numbers: Any, q: Any, tau: Any, W: Any, children: Any) -> list[Scalar]:
-        (link,), (h,) = bodies(kind, names, numbers, {"q": q, "tau": tau})
-        h.W = Spatial.of(W)
-        side = side_load(children)
+    def lift(numbers: Any, q: Any, tau: Any, *rest: Any) -> list[Scalar]:
+        (link,), (h,) = bodies(kind, names, numbers, {"q": q, "tau": tau} | dict(zip(added, rest)))
+        h.W, side = Spatial.of(rest[-2]), side_load(rest[-1])
         hand, keep = articulated.articulate.step(link, h, type(h)(I=side.I, F=side.F))
         return [*leaves((hand["I"], hand["F"])), *leaves(keep["G"]), *keep["x"]]
 
     def drop(numbers: Any, q: Any, kept: Any, A: Any) -> list[Scalar]:
         (link,), (h,) = bodies(kind, names, numbers, {"q": q})
-        h.G = tuple(Spatial.of(kept[6 * k : 6 * k + 6]) for k in range(nv))
+        S, G = link.S(h.q), [kept[6 * k : 6 * k + 6] for k in range(nv)]
+        h.G = articulated.with_known(S, [] if loaded else [k for k in S.axes if k is not None], G)
         h.x = Vec.of(kept[6 * nv :])
         hand, keep = articulated.accelerate.step(link, h, type(h)(A=Spatial.of(A)))
         return [*hand["A"].coordinates, *keep["qdd"]]
@@ -89,7 +90,9 @@ def body_operations(kind: Kind, inputs: tuple[str, ...]) -> BodyOperations:
     return BodyOperations(
         names,
         Operation("move", move, {"numbers": shapes["numbers"], **{k: shapes[k] for k in moving}, "near": (9,)}),
-        Operation("lift", lift, {**one, torque: (1, nv), "W": (6,), "children": (SIDE,)}),
+        Operation(
+            "lift", lift, {**one, torque: (1, nv), **dict.fromkeys(added, (1, nv)), "W": (6,), "children": (SIDE,)}
+        ),
         Operation("drop", drop, {**one, "kept": (7 * nv,), "A": (6,)}),
     )
 
@@ -160,11 +163,11 @@ class SidePlan:
                         x.move, [numbers, *(plan.given(name, at) for name in names),
                                  self.moving.at(places(self._column(self.parent[at])))], self.moving.at(places(at)))
                     for x, at, numbers in groups])  # fmt: skip
-        torque = "tau" if "tau" in plan.inputs else "b"
+        given = ["q", "tau" if "tau" in plan.inputs else "b", *(x for x in plan.inputs if x == "added_inertia")]
         for g, groups in reversed(list(enumerate(self.groups))):
             plan.level(f"side bodies lift {g + 1}", [
                 plan.task(
-                    x.lift, [numbers, plan.given("q", at), plan.given(torque, at), self.moving.at(places(at), row=9),
+                    x.lift, [numbers, *(plan.given(name, at) for name in given), self.moving.at(places(at), row=9),
                              self.children.at(places(at))], self.lifted.at(places(at)))
                 for x, at, numbers in groups])  # fmt: skip
             self._add_up(g)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torsor.algorithms.constraint_force import Joined, Segment
 from torsor.compiler.frames import Framed, Kind
 from torsor.model.joints import joint_named
-from torsor.parallel.operations import RADIX, TURN, RunOperations, run_operations, tree_operations
+from torsor.parallel.operations import RADIX, TURN, RunOperations, is_loaded, run_operations, tree_operations
 from torsor.parallel.schedule import Level, Operand, Operation, Schedule, Task, places
 
 Array = NDArray[Any]
@@ -150,8 +150,9 @@ class RunTree:
         kind = plan.framed.kind[main]
         starts = runs_of(kind, run)
         self.runs = len(starts) - 1
-        freedoms = [joint_named(plan.framed.kinds[k].joint).nv for k in np.unique(kind)]
-        self.size = max(1, 6 - min(freedoms))
+        present = [plan.framed.kinds[k] for k in np.unique(kind)]
+        held = (6 if is_loaded(k, plan.inputs) else 6 - joint_named(k.joint).nv for k in present)
+        self.size = max(1, *held)
         self.groups = self._groups(main, kind, starts)
         self.tree = tree_operations(self.size)
         # one place more than there are runs, for the angular velocity after the last run
@@ -245,7 +246,7 @@ class ChainPlan(RunTree):
     def prepare(self) -> None:
         """Handles, and angular velocities before every run."""
         plan = self.plan
-        torque = next(name for name in plan.inputs if name not in ("q", "v", "external"))
+        torque = "tau" if "tau" in plan.inputs else "b"
         tasks = [
             plan.task(
                 g.operations.handle.operation,

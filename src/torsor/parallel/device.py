@@ -123,11 +123,11 @@ class DeviceChain:
     >>> qdd = fd(q, v, tau)                          # doctest: +SKIP   CuPy arrays in and out
     """
 
-    def __init__(self, model: Model, function: str = "forward_dynamics") -> None:
+    def __init__(self, model: Model, function: str = "forward_dynamics", *, options: Sequence[str] = ()) -> None:
         if function not in INPUTS:
             raise ArgumentError(f"unknown function {function!r}; on the device there are: {', '.join(INPUTS)}")
-        self.model, self.inputs, self.output = model, INPUTS[function], OUTPUTS[function]
-        self.engine = DeviceEngine(schedule(model, function, lanes_apart=False))
+        self.model, self.inputs, self.output = model, (*INPUTS[function], *options), OUTPUTS[function]
+        self.engine = DeviceEngine(schedule(model, function, options=options, lanes_apart=False))
 
     def __call__(self, *args: Any) -> Any:
         cp = cupy()

@@ -34,6 +34,11 @@ def input_shapes(kind: Kind, inputs: Sequence[str]) -> dict[str, int]:
     return {name: place_of(name).count(joint) for name in inputs}
 
 
+def is_loaded(kind: Kind, inputs: Sequence[str]) -> bool:
+    """Whether rotors turn with the joints of a kind."""
+    return kind.rotors or "added_inertia" in inputs
+
+
 def bodies(kind: Kind, names: Sequence[str], numbers: Sequence[Sequence[Scalar]],
            given: Mapping[str, Sequence[Sequence[Scalar]]]) -> tuple[list[FramedLink], list[Here]]:  # fmt: skip
     """The links of a run and the known values at each, from rows of numbers."""
@@ -58,7 +63,7 @@ def constants_of(kind: Kind, external: bool) -> tuple[str, ...]:
     tape = Tape()
     link = FramedLink.of(kind, NumberSymbols(tape))
     scalars = leaves((link.M, link.exp(Vec.of([tape.input("q")] * link.joint.nq)), link.inertia, link.second_moment))
-    scalars += [link.pitch] if link.joint.has_pitch else []
+    scalars += [*link.armature, *([link.pitch] if link.joint.has_pitch else [])]
     scalars += leaves(link.body_frame()) if external else []
     used, nodes = set(), [x.i for x in scalars if isinstance(x, Expr)]
     while nodes:
@@ -102,7 +107,7 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
     shapes = {name: (length, n) for name, n in input_shapes(kind, inputs).items()}
     torque = "tau" if "tau" in inputs else "b"
     moving = "v" in inputs
-    nv = joint_named(kind.joint).nv
+    nv, loaded = joint_named(kind.joint).nv, is_loaded(kind, inputs)
     every = constants_of(kind, "external" in inputs)
 
     def turn(names: Sequence[str], numbers: Any, q: Any, v: Any) -> list[Scalar]:
@@ -111,7 +116,7 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
 
     def handle(names: Sequence[str], numbers: Any, q: Any, tau: Any) -> list[list[Scalar]]:
         (link,), (h,) = bodies(kind, names, numbers, {"q": q})
-        R, T = cf.handle(link, h, size)
+        R, T = cf.handle(link, h, size, loaded)
         return [list(x.coordinates) for x in (cf.combine(T, tau[0]), *R, *T)]
 
     def condensed(names: Sequence[str], numbers: Any, *rest: Any) -> cf.Condensed:
@@ -121,7 +126,7 @@ def run_operations(kind: Kind, length: int, size: int, inputs: tuple[str, ...], 
         if branched:
             here[0].side = side_load(more.pop(0))
         load, *tip = (Spatial.of(row) for row in more.pop(0))
-        return cf.condense_run(links, here, w, tip, load, size)
+        return cf.condense_run(links, here, w, tip, load, size, loaded)
 
     extra: dict[str, tuple[int, ...]] = {"w": (3,)} if moving else {}
     extra |= {"side": (SIDE,)} if branched else {}
@@ -184,11 +189,12 @@ def run_determinant(kind: Kind, length: int, size: int) -> RunDeterminant:
 
     def handle(names: Sequence[str], numbers: Any, q: Any) -> list[list[Scalar]]:
         (link,), (h,) = bodies(kind, names, numbers, {"q": q})
-        return [list(x.coordinates) for x in cf.handle(link, h, size).reactions]
+        return [list(x.coordinates) for x in cf.handle(link, h, size, kind.rotors).reactions]
 
     def condense(names: Sequence[str], numbers: Any, q: Any, tip: Any) -> list[Scalar]:
         links, here = bodies(kind, names, numbers, {"q": q, "b": [[0.0] * joint.nv] * length})
-        found = cf.condense_run(links, here, None, [Spatial.of(row) for row in tip], Spatial.zero(), size)
+        tips = [Spatial.of(row) for row in tip]
+        found = cf.condense_run(links, here, None, tips, Spatial.zero(), size, kind.rotors)
         return [*found.segment.pack(), cf.log_product(found.pivots)]
 
     make = functools.partial(_with_constants, constants_of(kind, external=False))

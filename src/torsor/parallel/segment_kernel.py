@@ -39,6 +39,7 @@ from torsor.compiler.trace import LoopCode, LoopPass, NumberSymbols, leaves, loo
 from torsor.linalg import Vec
 from torsor.model.joints import joint_named
 from torsor.outputs import place_of
+from torsor.parallel.operations import is_loaded
 from torsor.spatial import Spatial
 
 # the int64 words of `data`, and those of the head or of a block
@@ -79,7 +80,7 @@ class SegmentKernel:
 
     @cached_property
     def steps(self) -> Steps:
-        return Steps(self.first)
+        return Steps(self.first, self.inputs)
 
     def outline(self) -> SegmentOutline:
         head, block = self.sweeps
@@ -149,10 +150,10 @@ TURN, VECTOR, SPATIAL, REST, SEGMENT = map(
 class Steps:
     """The tapes of the steps from segment to segment, and the places of a record that they read and write."""
 
-    def __init__(self, first: Kind) -> None:
+    def __init__(self, first: Kind, inputs: Sequence[str]) -> None:
         """`first`: the kind of the first body of every segment."""
         self.first = first
-        self.handle, handle = self._handle(first)
+        self.handle, handle = self._handle(first, is_loaded(first, inputs))
         self.turn, _ = _traced(lambda turn, w: dict(w=turn.after(w)), turn=TURN, w=VECTOR)
         self.absorb, more = _traced(
             lambda **x: dict(zip(("rest", "pull"), sg.absorb(**x))), segment=SEGMENT, handle=handle, rest=REST
@@ -165,12 +166,12 @@ class Steps:
         self.places = {name: place for place, name in enumerate(names)}
 
     @staticmethod
-    def _handle(kind: Kind) -> tuple[Code, Any]:
+    def _handle(kind: Kind, loaded: bool) -> tuple[Code, Any]:
         """The tape at a first body: its inputs are those of a step, and ("handle", k) its outputs."""
         tape = Tape()
         joint = joint_named(kind.joint)
         q, tau = (Vec.of(tape.input((name, k)) for k in range(n)) for name, n in (("q", joint.nq), ("tau", joint.nv)))
-        handle = sg.first_joint(FramedLink.of(kind, NumberSymbols(tape)), q, tau)
+        handle = sg.first_joint(FramedLink.of(kind, NumberSymbols(tape)), q, tau, loaded)
         code = Code.of(tape, {("handle", k): x for k, x in enumerate(leaves(handle))})
         return code, rebuild(handle, (None if isinstance(x, Expr) else x for x in leaves(handle)))
 

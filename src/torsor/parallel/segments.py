@@ -69,14 +69,14 @@ def cut(kind: Array, lanes: int) -> tuple[Part, Part] | None:
 
 
 class Segments:
-    """Forward dynamics of one chain: called with q (..., nq), v and tau (..., nv), and perhaps external (..., n, 6)."""
+    """Forward dynamics of one chain: called with q (..., nq), v and tau (..., nv), and with what `options` names."""
 
-    def __init__(self, model: Model, *, external: bool = False, lanes: int | None = None) -> None:
+    def __init__(self, model: Model, *, options: Sequence[str] = (), lanes: int | None = None) -> None:
         host = codegen.host()
         target = Target(lanes or max(FEWEST_LANES, host.lanes(64)), 64, host.fma, host.x86)
         frames, self.parts = _framed(model, target.lanes)
         check_inertias(model, "segments")
-        inputs = (*INPUTS, "external") if external else INPUTS
+        inputs = (*INPUTS, *options)
         head, block = (tuple(frames.kinds[k] for k in np.unique(_kind(frames, part))) for part in self.parts)
         first = frames.kinds[frames.kind[self.parts[1].first]]
         wanted = kernel.SegmentKernel(head, block, first, inputs, target)

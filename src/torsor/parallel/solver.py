@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.compiler.frames import Framed, Kind, reframe
-from torsor.errors import SingularError
+from torsor.errors import ArgumentError, SingularError
 from torsor.model.model import Model
 from torsor.parallel.branches import main_chain, tree_schedule
 from torsor.parallel.chain import RUN, Plan, runs_of
@@ -29,7 +29,7 @@ INPUTS = {"forward_dynamics": ("q", "v", "tau"), "mass_solve": ("q", "b"), "log_
 OUTPUTS = {"forward_dynamics": "qdd", "mass_solve": "qdd", "log_det": "log_det"}
 
 
-def schedule(model: Model, function: str = "forward_dynamics", *, external: bool = False,
+def schedule(model: Model, function: str = "forward_dynamics", *, options: Sequence[str] = (),
              lanes_apart: bool = True, run: int = RUN) -> Schedule:  # fmt: skip
     """The levels that compute a function of a model: "forward_dynamics", "mass_solve" or, of a chain, "log_det".
 
@@ -37,7 +37,7 @@ def schedule(model: Model, function: str = "forward_dynamics", *, external: bool
     run           bodies that one operation condenses: 1 is plain block elimination of the constraint forces
     """
     check_inertias(model, "constraint-force")
-    inputs = INPUTS[function] + (("external",) if external else ())
+    inputs = (*INPUTS[function], *options)
     plan = Plan(_framed(model), inputs, lanes_apart, run)
     return determinant_schedule(plan) if function == "log_det" else tree_schedule(plan)
 
@@ -45,9 +45,9 @@ def schedule(model: Model, function: str = "forward_dynamics", *, external: bool
 class Solver:
     """A function of one model: its schedule, and an engine to run it on one state after the other."""
 
-    def __init__(self, model: Model, function: str = "forward_dynamics", *, external: bool = False,
+    def __init__(self, model: Model, function: str = "forward_dynamics", *, options: Sequence[str] = (),
                  threads: int = 1, run: int = RUN) -> None:  # fmt: skip
-        self.schedule = schedule(model, function, external=external, run=run)
+        self.schedule = schedule(model, function, options=options, run=run)
         self.output = OUTPUTS[function]
         self.engine = Engine(self.schedule, threads)
 
@@ -72,6 +72,13 @@ def check_inertias(model: Model, method: str) -> None:
             f'method "{method}" inverts inertias, and that of {model.names[body]!r} is '
             'singular (a point, a rod or no mass); give it mass and extent, or use method "articulated"'
         )
+    turning, bodies = model.armature > 0, model.v_start
+    some, every = (op.reduceat(turning, bodies[:-1])[main] for op in (np.logical_or, np.logical_and))
+    for body in main[some & ~every][:1]:
+        raise ArgumentError(
+            f'method "{method}" needs an armature for all freedoms of a joint or for none, and {model.names[body]!r} '
+            'has it for some: use method "articulated"'
+        )
 
 
 def _framed(model: Model) -> Framed:
@@ -86,12 +93,12 @@ def alike(framed: Framed, first: int) -> Framed:
 
     A screw that a placement lacks becomes a screw by zero.
     """
-    longest: dict[str, Kind] = {}
+    longest: dict[tuple[str, bool], Kind] = {}
     for kind in (framed.kinds[k] for k in np.unique(framed.kind[first:])):
-        axes = longest.get(kind.joint, kind).form + kind.form
+        axes = longest.get((kind.joint, kind.rotors), kind).form + kind.form
         form = "".join(axis for axis in "zyx" if axis in axes.replace("xz", "x"))
-        longest[kind.joint] = kind._replace(form=form + "z")
-    wanted = [longest.get(kind.joint, kind) for kind in framed.kinds]
+        longest[kind.joint, kind.rotors] = kind._replace(form=form + "z")
+    wanted = [longest.get((kind.joint, kind.rotors), kind) for kind in framed.kinds]
     kinds = tuple(sorted({*wanted, *framed.kinds}))
     own, new = (np.array([kinds.index(k) for k in some], framed.kind.dtype) for some in (framed.kinds, wanted))
     kind = np.concatenate([own[framed.kind[:first]], new[framed.kind[first:]]])

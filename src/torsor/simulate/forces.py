@@ -1,6 +1,10 @@
 """Forces on the joints: every force is a callable (t, q, v) -> tau (nv,), and forces add up.
 
 Any function of that form is a force. Parameters are numbers, one for all degrees of freedom or (nv,).
+
+A force may also have a method gains(t, q, v) -> (stiffness, damping): how much its torque at a joint falls with that
+joint's own position and velocity, -d tau_k/dq_k and -d tau_k/dv_k, numbers or (nv,). Implicit methods use them
+(`implicit.py`). They need not be exact, and a force without them is not wrong, only slower where it is stiff.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from torsor.validate import chosen, function, number, parameter, real_array
 Array = NDArray[Any]
 Force = Callable[[float, Array, Array], Array]
 Parameter = float | Array  # for all degrees of freedom, or (nv,)
+Gains = tuple[Parameter, Parameter]  # stiffness, damping
 
 
 @dataclass(frozen=True)
@@ -89,10 +94,13 @@ class Table:
 
 @dataclass(frozen=True)
 class PD:
-    """tau = kp (q_d - q) + kd (v_d - v), the difference taken on the manifold of q."""
+    """tau = kp (q_d - q) + kd (v_d - v), the difference taken on the manifold of q.
+
+    `reference` is a motion t -> (q_d, v_d, a_d), or a configuration (nq,) to hold.
+    """
 
     model: Model
-    reference: Reference
+    reference: Any
     kp: Parameter
     kd: Parameter
 
@@ -102,6 +110,9 @@ class PD:
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         q_d, v_d, _ = self.reference(t)
         return self.kp * _difference(self.model, q, q_d) + self.kd * (v_d - v)
+
+    def gains(self, t: float, q: Array, v: Array) -> Gains:
+        return self.kp, self.kd
 
 
 @dataclass(frozen=True)
@@ -136,10 +147,21 @@ class Friction:
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         try:
+            if self._only_viscous:
+                return -self.viscous * v
             return -self.viscous * v - self.coulomb * np.tanh(v / self.creep)
         except ValueError:
             sizes = f"{np.shape(self.viscous)} and {np.shape(self.coulomb)}"
             raise ArgumentError(f"viscous and coulomb have shapes {sizes}; the model has {len(v)} freedoms") from None
+
+    def gains(self, t: float, q: Array, v: Array) -> Gains:
+        if self._only_viscous:
+            return 0.0, self.viscous
+        return 0.0, self.viscous + self.coulomb / self.creep * (1 - np.tanh(v / self.creep) ** 2)
+
+    @property
+    def _only_viscous(self) -> bool:
+        return isinstance(self.coulomb, float) and self.coulomb == 0
 
 
 @dataclass(frozen=True)
@@ -158,8 +180,11 @@ class Spring:
             self.model.check_quaternions(rest, "rest")
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
-        rest = self.model.neutral() if self.rest is None else self.rest
+        rest = self.model.neutral() if self.rest is None else np.asarray(self.rest)
         return self.stiffness * _difference(self.model, q, rest) - self.damping * v
+
+    def gains(self, t: float, q: Array, v: Array) -> Gains:
+        return self.stiffness, self.damping
 
 
 @dataclass(frozen=True)
@@ -195,11 +220,21 @@ class Limits:
             object.__setattr__(self, key, value)
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
+        up, down = self._pushes(q, v)
+        return up - down
+
+    def gains(self, t: float, q: Array, v: Array) -> Gains:
+        up, down = self._pushes(q, v)
+        pushing = (up > 0) | (down > 0)
+        return self.stiffness * pushing, self.damping * pushing
+
+    def _pushes(self, q: Array, v: Array) -> tuple[Array, Array]:
+        """The torques of the lower and the upper stops, neither of them negative."""
         x = q[self._coordinate]
         below, above = np.maximum(self.lower - x, 0), np.maximum(x - self.upper, 0)
         push_up = np.where(below > 0, np.maximum(self.stiffness * below - self.damping * v, 0), 0)
         push_down = np.where(above > 0, np.maximum(self.stiffness * above + self.damping * v, 0), 0)
-        return push_up - push_down
+        return push_up, push_down
 
 
 class External:
@@ -235,16 +270,39 @@ def pull(model: Model, body: str, force: ArrayLike, at: ArrayLike = (0.0, 0.0, 0
     return External(model, wrenches)
 
 
+def own_forces(model: Model) -> tuple[Force, ...]:
+    """What the joints of a model do by themselves: its dampers, friction, springs and stops."""
+    forces: list[Force] = []
+    if model.stiffness.any():
+        forces.append(Spring(model, model.stiffness, model.integrate(model.neutral(), model.rest), model.damping))
+    elif model.damping.any():
+        forces.append(Friction(model.damping))
+    if model.friction.any():
+        forces.append(Friction(coulomb=model.friction))
+    if np.isfinite(model.lower).any() or np.isfinite(model.upper).any():
+        forces.append(Limits(model, model.lower, model.upper))
+    return tuple(forces)
+
+
 def _check(force: Any, *parameters: str) -> None:
     """Check the model and the reference of a force, if it has them, and convert these parameters to arrays."""
     model = getattr(force, "model", None)
     if hasattr(force, "model"):
         _model(model)
     if hasattr(force, "reference"):
-        function("reference", force.reference)
+        object.__setattr__(force, "reference", _motion(force.model, force.reference))
     for name in parameters:
         value = parameter(name, getattr(force, name), None if model is None else model.nv)
         object.__setattr__(force, name, value if value.ndim else float(value))
+
+
+def _motion(model: Model, reference: Any) -> Reference:
+    """A motion to follow, or one that stays at a configuration."""
+    if callable(reference) or not isinstance(reference, list | tuple | np.ndarray):
+        return function("reference", reference)
+    q, still = real_array("reference", reference, (model.nq,)), np.zeros(model.nv)
+    model.check_quaternions(q, "reference")
+    return lambda t: (q, still, still)
 
 
 def _model(model: Any) -> Model:

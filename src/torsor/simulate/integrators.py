@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torsor.simulate.adams import Adams
+from torsor.simulate.implicit import Esdirk4, ImplicitEuler, TrBdf2
 from torsor.simulate.radau import RadauIIA
 from torsor.simulate.runge_kutta import DormandPrince, DormandPrince853, Fehlberg45
 from torsor.simulate.stepper import Stepper
@@ -15,6 +16,9 @@ METHODS: dict[str, type[Stepper]] = {
     "dop853": DormandPrince853,
     "abm": Adams,
     "radau": RadauIIA,
+    "trbdf2": TrBdf2,
+    "esdirk4": Esdirk4,
+    "implicit-euler": ImplicitEuler,
     "euler": SemiImplicitEuler,
     "verlet": StoermerVerlet,
     "variational": Variational,

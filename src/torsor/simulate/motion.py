@@ -1,24 +1,28 @@
 """The right-hand side: accelerations from a state, through the compiled forward dynamics.
 
-(M(q) + diag(armature)) a = tau(t, q, v) - bias(q, v),    tau the sum of all forces
+M(q) a = tau(t, q, v) - bias(q, v),    tau the sum of all forces, those of the model's own joints included
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from torsor import dynamics
+from torsor.algorithms import articulated
+from torsor.compiler.request import PATIENT
 from torsor.compiler.store import store
-from torsor.errors import ArgumentError, SingularError
+from torsor.dynamics.methods import SEGMENTS_FROM
+from torsor.errors import SingularError, TorsorError
 from torsor.model.model import Model
 from torsor.simulate.coordinates import Coordinates
-from torsor.simulate.forces import Constant, Force
-from torsor.validate import parameter
+from torsor.simulate.forces import Constant, Force, own_forces
+from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
     from torsor.backends.cpu import Program
@@ -36,13 +40,8 @@ class Motion:
 
     accelerate: Accelerate
 
-    def __init__(self, model: Model, forces: Sequence[Force] = (), armature: ArrayLike = 0.0) -> None:
-        self.model, self.coordinates, self.forces = model, Coordinates(model), tuple(forces)
-        self.armature = np.broadcast_to(parameter("armature", armature, model.nv), (model.nv,))
-        if not (self.armature >= 0).all():
-            raise ArgumentError(f"armature must be inertias >= 0, not {self.armature}")
-        if self.armature[self.coordinates.curved_freedoms].any():
-            raise ArgumentError("armature is the inertia of rotors on axes: make it 0 for spherical and free joints")
+    def __init__(self, model: Model, forces: Sequence[Force] = ()) -> None:
+        self.model, self.coordinates, self.forces = model, Coordinates(model), (*own_forces(model), *forces)
         self.steady = all(isinstance(force, Constant) for force in self.forces)
         self._constant = self._sum(0.0, model.neutral(), np.zeros(model.nv)) if self.steady else np.zeros(0)
         self.accelerate = self._choose()
@@ -66,38 +65,54 @@ class Motion:
     @property
     def program(self) -> Program | None:
         """The compiled right-hand side, if the right-hand side is only that program under constant forces."""
-        alone = self.steady and self.coordinates.flat and not self.armature.any()
+        alone = self.steady and self.coordinates.flat
         return compiled(self.model, dynamics.forward_dynamics) if alone else None
 
     def _choose(self) -> Accelerate:
         """The cheapest form of the right-hand side."""
-        if self.armature.any():
-            return self._with_armature
         program, tau = compiled(self.model, dynamics.forward_dynamics), self._constant
         if self.steady:
             return lambda t, q, v, out: program(q, v, tau, out)
         return lambda t, q, v, out: program(q, v, self._sum(t, q, v), out)
 
-    def _with_armature(self, t: float, q: Array, v: Array, out: Array) -> None:
-        out[:] = self.solve(q, self.torque(t, q, v) - compiled(self.model, dynamics.bias_forces)(q, v))
+    def gains(self, t: float, q: Array, v: Array) -> tuple[Array, Array]:
+        """The stiffness and the damping of all forces that know theirs, (nv,) each (see `forces.py`)."""
+        stiffness, damping = np.zeros((2, self.model.nv))
+        for force in self.forces:
+            if (known := getattr(force, "gains", None)) is not None:
+                of_force = known(t, q, v)
+                stiffness += of_force[0]
+                damping += of_force[1]
+        return stiffness, damping
+
+    def implicit(self, q: Array, v: Array, tau: Array, added: Array) -> Array:
+        """(M(q) + diag(added))^-1 (tau - bias(q, v)), in one sweep; a long chain goes by segments."""
+        if self.model.n >= SEGMENTS_FROM:
+            try:
+                return dynamics.forward_dynamics(self.model, q, v, tau, added_inertia=added)
+            except TorsorError:  # numbers that are not finite: the method takes a shorter step
+                return np.full(self.model.nv, np.nan)
+        return with_added_inertia(self.model, articulated.forward_dynamics)(q, v, tau, added)
+
+    def implicit_solve(self, q: Array, b: Array, added: Array) -> Array:
+        """(M(q) + diag(added))^-1 b"""
+        return with_added_inertia(self.model, articulated.mass_solve)(q, b, added)
 
     @cached_property
     def solve(self) -> Solve:
-        """(q, p) -> (M(q) + diag(armature))^-1 p"""
-        if self.armature.any():
-            return lambda q, p: np.linalg.solve(self.mass_matrix(q), p[..., None])[..., 0]
+        """(q, p) -> M(q)^-1 p"""
         return compiled(self.model, dynamics.mass_solve)
 
     def accelerations(self, t: float, q: Array, v: Array) -> Array:
         """The accelerations of many states at one time, (m, nv)."""
-        tau = self.torques(np.full(len(q), t), q, v)
-        if self.armature.any():
-            return self.solve(q, tau - compiled(self.model, dynamics.bias_forces)(q, v))
-        return compiled(self.model, dynamics.forward_dynamics)(q, v, tau)
+        return compiled(self.model, dynamics.forward_dynamics)(q, v, self.torques(np.full(len(q), t), q, v))
 
-    def mass_matrix(self, q: Array) -> Array:
-        """M(q) + diag(armature)"""
-        return compiled(self.model, dynamics.mass_matrix)(q) + np.diag(self.armature)
+    @cached_property
+    def momenta(self) -> Solve:
+        """(q, v) -> M(q) v, in one sweep: the torques that accelerate the weightless machine by v"""
+        weightless, still = replace(self.model, gravity=np.zeros(3)), np.zeros(self.model.nv)
+        program = compiled(weightless, dynamics.inverse_dynamics)
+        return lambda q, v: program(q, still, v)
 
     def checked(self, t: float, q: Array, v: Array) -> Array:
         """The accelerations at a state, which must be finite."""
@@ -108,6 +123,16 @@ class Motion:
             body = self.model.names[int(np.searchsorted(self.model.v_start, k, "right")) - 1]
             raise SingularError(f"the acceleration of {body!r} at t = {t:g} is {out[k]}: check its mass and the forces")
         return out
+
+
+def with_added_inertia(model: Model, algorithm: Algorithm) -> Program:
+    """The program of an algorithm that takes inertias to add to the diagonal of M, made once per model."""
+    from torsor.backends.cpu import compile_program  # imported late, so that `import torsor` stays quick
+
+    def make() -> Program:
+        return compile_program(algorithm, model, options=("added_inertia",), unroll=PATIENT)
+
+    return store(model).once(("program with added inertia", algorithm), make)
 
 
 def compiled(model: Model, function: Callable[..., Array]) -> Program:

@@ -29,6 +29,7 @@ from torsor.validate import (
     function,
     integer,
     number,
+    parameter,
     real_array,
     shown,
 )
@@ -39,7 +40,7 @@ Progress = Callable[[float], None]
 
 CHUNK = 256  # rows between two syncs to the disk
 # the options of a Simulation that its file holds
-OWN = ("q0", "v0", "method", "rtol", "atol", "step", "max_step", "dt", "t0", "chunk", "armature")
+OWN = ("q0", "v0", "method", "rtol", "atol", "step", "max_step", "dt", "t0", "chunk")
 SHORTEST = 1e-18  # the shortest step, relative to the rest of its run
 MOST_STEPS = 1e12  # of a run: two months of the quickest steps
 PATIENCE = 64  # steps between two reports of progress
@@ -67,7 +68,7 @@ class Simulation:
         chunk: int = CHUNK, about: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         require_model(model)
-        self.model = model if flag("gravity", gravity) else replace(model, gravity=np.zeros(3))
+        self.model = _changed(model, flag("gravity", gravity), armature)
         self.forces = _force_list(forces)
         self.dt = None if dt is None else number("dt", dt, above=0)
         self.t0, self.chunk = number("t0", t0), integer("chunk", chunk, least=1)
@@ -79,14 +80,13 @@ class Simulation:
         self.model.check_quaternions(q, "q0")
         for force in self.forces:
             real_array(f"what the force {_name(force)} gives", force(self.t0, q, v), (self.model.nv,), finite=False)
-        self.motion = Motion(self.model, self.forces, armature)
+        self.motion = Motion(self.model, self.forces)
         with np.errstate(all="ignore"):  # values that are not finite are refused by name
             self.motion.coordinates.normalise(q)
             self.stepper = stepper(self.motion, self.t0, q, v, self.settings)
         self.about = {
             "method": method, **_plain(self.settings), "dt": self.dt, "t0": self.t0, "chunk": self.chunk,
-            "q0": q.tolist(), "v0": v.tolist(), "armature": self.motion.armature.tolist(),
-            "forces": [_name(force) for force in self.forces],
+            "q0": q.tolist(), "v0": v.tolist(), "forces": [_name(force) for force in self.forces],
         }  # fmt: skip
         self.about |= _own_words(about, self.about)
         self._recorder: Recorder | None = None
@@ -304,7 +304,8 @@ class Simulation:
             raise RecordingError(f"{path} cannot be resumed: its header lacks {', '.join(missing)}")
         options = {key: about[key] for key in OWN}
         options["max_step"] = inf if options["max_step"] is None else options["max_step"]
-        rest = {key: value for key, value in about.items() if key not in (*OWN, "forces")}
+        options["armature"] = about.get("armature", 0.0)  # files of older versions; the model holds it now
+        rest = {key: value for key, value in about.items() if key not in (*OWN, "forces", "armature")}
         try:
             simulation = cls(recorded, forces=forces, record=path, about=rest, **options)
         except ArgumentError as error:
@@ -346,6 +347,16 @@ def simulate(
     duration = number("duration", duration, above=0)
     simulation = Simulation(model, q0, v0, **options)
     return simulation.run(simulation.t0 + duration, stop=stop, progress=progress)
+
+
+def _changed(model: Model, gravity: bool, armature: ArrayLike) -> Model:
+    """The model without gravity, or with larger rotors, if that was asked for."""
+    if not gravity:
+        model = replace(model, gravity=np.zeros(3))
+    added = parameter("armature", armature, model.nv)
+    if not (added >= 0).all():
+        raise ArgumentError(f"armature must be inertias >= 0, not {added}")
+    return replace(model, armature=model.armature + added) if added.any() else model
 
 
 def _state(name: str, x: ArrayLike, size: int) -> Array:

@@ -1,8 +1,9 @@
 """Fixed-step methods that keep the structure of mechanics, for long runs: their energy error does not grow.
 
-All are compositions of two variational steps. They are symplectic for every M(q), conserve the momenta that the machine
-conserves, and move q along its manifold, so that rotations stay rotations. docs/simulation.md shows what a million
-steps of each do to energy and momentum.
+All are compositions of two variational steps. They are symplectic for every M(q) and for springs of any stiffness,
+conserve the momenta that the machine conserves, and move q along its manifold, so that rotations stay rotations. Every
+part of a step is a sweep: time and memory are O(n). docs/simulation.md shows what a million steps of each do to energy
+and momentum.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torsor.algorithms import discrete_mechanics as mechanics
-from torsor.errors import SingularError
+from torsor.errors import ArgumentError, SingularError
 from torsor.simulate.motion import Motion
 from torsor.simulate.stepper import Array, FixedStep, Memory, Settings
 from torsor.sweeps import Algorithm
@@ -32,56 +33,69 @@ class Symplectic(FixedStep):
 
     There are two such steps, each the adjoint of the other: one takes the Lagrangian at its beginning, one at its end
     (`algorithms/discrete_mechanics.py`). Both are implicit in the velocity x, which is constant over the step, and are
-    solved by iteration. Forces change p by h tau at the same point as the Lagrangian.
+    solved by iteration. Forces act at the middle of each step.
     """
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
+        if motion.model.armature[motion.coordinates.curved_freedoms].any():
+            raise ArgumentError(
+                "structure-preserving methods know rotors on axes only: make the armature 0 for spherical and free "
+                "joints, or choose another method"
+            )
         super().__init__(motion, t, q, v, settings)
-        self._begin, self._end = self._iterations()
-        self._leave, self._arrive = self._compiled(mechanics.leave, mechanics.arrive)
-        self.p = motion.mass_matrix(self.q) @ self.v
+        begin, end = mechanics.begin, mechanics.end
+        driven: tuple[str, ...] = ()
+        if motion.forces:
+            begin, end, driven = mechanics.begin_driven, mechanics.end_driven, ("added_inertia",)
+        self._begin, self._end = (self._compiled(algorithm, driven) for algorithm in (begin, end))
+        self._leave, self._arrive = (self._compiled(algorithm) for algorithm in (mechanics.leave, mechanics.arrive))
+        self.p = motion.momenta(self.q, self.v)
 
-    def _compiled(self, *algorithms: Algorithm) -> list[Program]:
+    def _compiled(self, algorithm: Algorithm, options: Sequence[str] = ()) -> Program:
         from torsor.backends.cpu import compile_program  # imported late, so that `import torsor` stays quick
 
-        return [compile_program(algorithm, self.motion.model) for algorithm in algorithms]
-
-    def _iterations(self) -> Sequence[Callable[..., Array]]:
-        """(q, x, p, h) -> a better x, for both steps; sweeps cannot include armature: M^-1 is then applied after."""
-        if not self.motion.armature.any():
-            return self._compiled(mechanics.begin, mechanics.end)
-        solve, move = self.motion.solve, self.motion.coordinates.move
-        begin, end = self._compiled(mechanics.momentum_at_begin, mechanics.momentum_at_end)
-        return (
-            lambda q, x, p, h: solve(q, begin(q, x, p, h)),
-            lambda q, x, p, h: solve(move(q, h * x), end(q, x, p, h)),
-        )
+        return compile_program(algorithm, self.motion.model, options=options)
 
     def from_beginning(self, t: float, h: float, x: Array) -> Array:
-        """A step from t with the Lagrangian at t; returns its velocity, for which x is a first guess."""
-        q, hs = self.q, np.full(self.nv, h)
-        x = fixed_point(lambda x: self._begin(q, x, self._pushed(t, h, x), hs), x, t)
-        self.p = self._leave(q, x, self._pushed(t, h, x), hs)
-        self.q[:] = self.motion.coordinates.move(q, h * x)
+        """A step from t with the Lagrangian at its beginning; returns its velocity, for which x is a first guess."""
+        x = self._velocity(self._begin, t, h, x)
+        impulse = self._impulse(t, h, x)
+        self.p = self._leave(self.q, x, self.p + impulse, np.full(self.nv, h)) + impulse
+        self.q[:] = self.motion.coordinates.move(self.q, h * x)
         return x
 
     def to_end(self, t: float, h: float, x: Array) -> Array:
-        """A step to t with the Lagrangian at t; returns its velocity, for which x is a first guess."""
-        q, p, hs = self.q, self.p, np.full(self.nv, h)
-        x = fixed_point(lambda x: self._end(q, x, p, hs), x, t)
-        self.q[:] = self.motion.coordinates.move(q, h * x)
-        self.p = self._arrive(self.q, x, p, hs)
-        self.p = self._pushed(t, h, x)
+        """A step from t with the Lagrangian at its end; returns its velocity, for which x is a first guess."""
+        x = self._velocity(self._end, t, h, x)
+        impulse = self._impulse(t, h, x)
+        self.q[:] = self.motion.coordinates.move(self.q, h * x)
+        self.p = self._arrive(self.q, x, self.p + impulse, np.full(self.nv, h)) + impulse
         return x
+
+    def _velocity(self, iteration: Program, t: float, h: float, x: Array) -> Array:
+        """The velocity of a step, by an iteration (q, x, p, h) -> a better x."""
+        q, p, hs = self.q, self.p, np.full(self.nv, h)
+        if not self.motion.forces:
+            return fixed_point(lambda x: iteration(q, x, p, hs), x, t)
+
+        def better(x: Array) -> Array:
+            self.evaluations += 1
+            middle = t + h / 2, self.motion.coordinates.move(q, h / 2 * x), x
+            stiffness, damping = self.motion.gains(*middle)
+            return iteration(q, x, p + h / 2 * self.motion.torque(*middle), hs, h / 2 * damping + h**2 / 4 * stiffness)
+
+        return fixed_point(better, x, t)
+
+    def _impulse(self, t: float, h: float, x: Array) -> Array | float:
+        """h/2 tau, at the middle of a step"""
+        if not self.motion.forces:
+            return 0.0
+        return h / 2 * self.motion.torque(t + h / 2, self.motion.coordinates.move(self.q, h / 2 * x), x)
 
     def finish(self, t: float) -> None:
         """v and a from q and p."""
         self.v[:] = self.motion.solve(self.q, self.p)
         self.a[:] = self.acceleration(t, self.q, self.v)
-
-    def _pushed(self, t: float, h: float, x: Array) -> Array:
-        """p + h tau(t, q, x)"""
-        return self.p + h * self.motion.torque(t, self.q, x) if self.motion.forces else self.p
 
     def memory(self) -> Memory:
         return super().memory() | {"p": self.p}
@@ -106,14 +120,13 @@ class SemiImplicitEuler(Symplectic):
 
 
 class StoermerVerlet(Symplectic):
-    """Drift - kick - drift, order 2: half a step to its end, half a step from there. Forces act in the middle."""
+    """Drift - kick - drift, order 2: half a step to its end, half a step from there."""
 
     order = 2
 
     def advance(self, h: float) -> None:
-        middle = self.t + h / 2
-        x = self.to_end(middle, h / 2, self.v)
-        self.from_beginning(middle, h / 2, x + h * self.a)
+        x = self.to_end(self.t, h / 2, self.v)
+        self.from_beginning(self.t + h / 2, h / 2, x + h * self.a)
         self.finish(self.t + h)
 
 
@@ -124,7 +137,7 @@ class Variational(Symplectic):
 
     def advance(self, h: float) -> None:
         x = self.from_beginning(self.t, h / 2, self.v + h / 2 * self.a)
-        self.to_end(self.t + h, h / 2, x)
+        self.to_end(self.t + h / 2, h / 2, x)
         self.finish(self.t + h)
 
 

@@ -67,9 +67,18 @@ class Trajectory:
         """The potential of gravity, (m,)."""
         return dynamics.potential_energy(self.model, self.q)
 
+    @cached_property
+    def elastic_energy(self) -> Array:
+        """The potential of the springs in the model's joints, stiffness (rest [-] q)^2 / 2, (m,)."""
+        if not self.model.stiffness.any():
+            return np.zeros(len(self))
+        rest = self.model.integrate(self.model.neutral(), self.model.rest)
+        stretch = self.model.difference(self.q, np.broadcast_to(rest, self.q.shape))
+        return (self.model.stiffness * stretch**2).sum(axis=1) / 2
+
     @property
     def energy(self) -> Array:
-        """T + U (m,): constant where no forces act on the joints."""
+        """T + U (m,), without that of springs: constant where no forces act on the joints."""
         return self.kinetic_energy + self.potential_energy
 
     @cached_property

@@ -241,7 +241,10 @@ class _Machine:
         m = self._named(f"m_{label}", float(model.mass[i]))
         inertia = rigid_inertia(m, vector("r", model.com[i]), Mat.symmetric(moment))
         axis = Vec.of(map(_number, model.axis[i].tolist()))
-        return Link(JOINTS[model.joint[i]], M, axis, self._named(f"h_{label}", float(model.pitch[i])), inertia)
+        own = range(model.v_start[i], model.v_start[i + 1])
+        armature = Vec.of(self._named(f"a_{label}{k - own.start}", float(model.armature[k])) for k in own)
+        pitch = self._named(f"h_{label}", float(model.pitch[i]))
+        return Link(JOINTS[model.joint[i]], M, axis, pitch, inertia, armature=armature)
 
 
 def _number(x: float) -> float:

@@ -138,7 +138,8 @@ def reframed_links(model: Model, Q: ArrayLike | None = None) -> list[ReframedLin
         old = poses[parent] if parent >= 0 else base
         M = Product((old, link.M, new.inverse())).as_rigid()
         D = new.carry(link.inertia)
-        result.append(ReframedLink(_anywhere(link.joint), M, link.axis, link.pitch, D, new))
+        result.append(ReframedLink(_anywhere(link.joint), M, link.axis, link.pitch, D, new,
+                                   armature=link.armature))  # fmt: skip
     return result
 
 

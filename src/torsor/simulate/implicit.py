@@ -1,0 +1,359 @@
+"""Implicit methods in O(n): diagonally implicit Runge-Kutta methods whose equations are solved by articulated sweeps.
+
+A stage asks for the acceleration a at the end of a step of length g = gamma h from (q*, v*):
+
+    M(q) a + bias(q, v) = tau(t, q, v),     v = v* + g a,     q = q* + g N(q) v.
+
+With K and D the stiffness and the damping of the forces at the joints, Newton's matrix is close to
+
+    M + R,     R = g D + g^2 K      (diagonal),
+
+which is the mass matrix of a machine with heavier rotors: one articulated sweep solves with it. So
+
+    a <- (M + R)^-1 (tau - bias + R a)
+
+is one forward dynamics with R added to the pivots. It is exact at once where M is constant and the forces are linear,
+however stiff they are, and converges quickly if h resolves the rest of the motion. Where the rest is stiff, too (a
+tense rope, forces whose gains are not known), the same sweep becomes the preconditioner of Newton's method with GMRES,
+and the derivative along a vector is a difference of two sweeps. No matrix is formed anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import sqrt
+
+import numpy as np
+
+from torsor.simulate.motion import Motion
+from torsor.simulate.stepper import (
+    Array,
+    ErrorScale,
+    FixedStep,
+    Memory,
+    Settings,
+    Stepper,
+    no_step,
+    shortest_step,
+)
+
+SAFETY, SHRINK, GROW = 0.9, 0.2, 5.0
+SETTLED = 0.03  # the error of a stage's equations, relative to that allowed for the step
+ITERATIONS = 8  # per stage; beyond, Krylov vectors or a shorter step are cheaper
+SLOW = 0.5  # a rate of convergence at which Krylov vectors are cheaper
+VECTORS, KRYLOV_ROUNDS, FORCING = 30, 4, 0.1  # GMRES: vectors per solve, solves per stage, the residual it leaves
+CURVED_ROUNDS = 4  # rounds for q = q* + g N(q) v where N depends on q
+
+
+@dataclass(frozen=True)
+class Tableau:
+    """An explicit first stage, then stages with one gamma; the last stage is the new state.
+
+    A      (s, s)   weights of the rates            order  of the method
+    E      (s,)     weights of the error estimate   power  the estimate is O(h^power)
+    dense  (p, s)   weights of the rates in y(theta) = y + h sum_k theta^(k+1) sum_i dense_ki f_i
+    """
+
+    A: Array
+    E: Array
+    dense: Array
+    order: int
+    power: int
+
+    @property
+    def gamma(self) -> float:
+        return float(self.A[-1, -1])
+
+
+def _tr_bdf2() -> Tableau:
+    """Dense output is the parabola through the three stages: it needs no rates, which are large in stiff motion."""
+    d, w = 1 - sqrt(2) / 2, sqrt(2) / 4
+    A = np.array([[0, 0, 0], [d, d, 0], [w, w, d]])
+    other = np.array([(1 - w) / 3, (3 * w + 1) / 3, d / 3])
+    c = 2 * d
+    middle, last = np.array([[1.0], [-1.0]]) / (c - c * c), np.array([[-c], [1.0]]) / (1 - c)  # Lagrange's parabolas
+    return Tableau(A, A[-1] - other, middle * A[1] + last * A[2], order=2, power=3)
+
+
+def _esdirk4() -> Tableau:
+    A = np.zeros((6, 6))
+    A[1, :2] = 1 / 4, 1 / 4
+    A[2, :3] = 8611 / 62500, -1743 / 31250, 1 / 4
+    A[3, :4] = 5012029 / 34652500, -654441 / 2922500, 174375 / 388108, 1 / 4
+    A[4, :5] = 15267082809 / 155376265600, -71443401 / 120774400, 730878875 / 902184768, 2285395 / 8070912, 1 / 4
+    A[5] = 82889 / 524892, 0, 15625 / 83664, 69875 / 102672, -2260 / 8211, 1 / 4
+    other = np.array([4586570599 / 29645900160, 0, 178811875 / 945068544, 814220225 / 1159782912, -3700637 / 11593932,
+                      61727 / 225920])  # fmt: skip
+    dense = np.array([
+        [6943876665148 / 7220017795957, 0, 7640104374378 / 9702883013639, -20649996744609 / 7521556579894,
+         8854892464581 / 2390941311638, -11397109935349 / 6675773540249],
+        [-54480133 / 30881146, 0, -11436875 / 14766696, 174696575 / 18121608, -12120380 / 966161, 3843 / 706],
+        [6818779379841 / 7100303317025, 0, 2173542590792 / 12501825683035, -31592104683404 / 5083833661969,
+         61146701046299 / 7138195549469, -17219254887155 / 4939391667607],
+    ])  # fmt: skip
+    return Tableau(A, A[-1] - other, dense, order=4, power=4)
+
+
+class Dirk(Stepper):
+    """A diagonally implicit method with adaptive steps on the vector space of (q, v)."""
+
+    tableau: Tableau
+
+    def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
+        super().__init__(motion, t, q, v, settings)
+        self.scale = ErrorScale(motion, settings)
+        self.h = min(self.scale.first_step(motion, t, self.row, self.order - 1), settings.max_step)
+        self.evaluations += 1
+        self.rate_of_convergence = 1.0  # of the last stage
+        self.rates = np.empty((len(self.tableau.A), self.nq + self.nv))
+
+    def step(self, t_end: float) -> None:
+        t, h, rejected = self.t, min(self.h, self.settings.max_step), False
+        shortest, power = shortest_step(t), -1 / self.tableau.power
+        while True:
+            clipped = t + h >= t_end
+            h_now = t_end - t if clipped else h
+            error = self._try(h_now)
+            if error < 1:
+                break
+            # equations that do not settle give no error estimate
+            h = h_now * (max(SHRINK, SAFETY * error**power) if error < np.inf else SHRINK)
+            rejected = True
+            if h < shortest:
+                raise no_step(self.t)
+        grow = min(GROW, max(SHRINK, SAFETY * max(error, 1e-10) ** power))
+        proposal = h_now * (min(1.0, grow) if rejected else grow)
+        # a step cut short at t_end says nothing against the step that was planned
+        self.h = max(h, proposal) if clipped and not rejected else proposal
+        self._take(t_end if clipped else t + h_now)
+
+    def _try(self, h: float) -> float:
+        """All stages of a step; returns the norm of its error, infinite if a stage has no solution."""
+        y, tableau, nq = self.row[: self.nq + self.nv], self.tableau, self.nq
+        self.rates[0] = self.rate(y, self.a)
+        stage = _Stage(self, tableau.gamma * h, self.a.copy())
+        for i, (weights, c) in enumerate(zip(tableau.A[1:], tableau.A.sum(axis=1)[1:]), start=1):
+            if not stage.solve(self.t + c * h, _combined(y, h * weights[:i], self.rates)):
+                return np.inf
+            self.rates[i, :nq], self.rates[i, nq:] = stage.q_rate, stage.a
+        self._new = stage.q, stage.v, stage.a
+        error = stage.damped(_combined(np.zeros_like(y), h * tableau.E, self.rates))
+        error /= self.scale(y, np.concatenate([stage.q, stage.v]))
+        return sqrt(_square(error) / len(error))
+
+    def _take(self, t: float) -> None:
+        self.row, self.row_old = self.row_old, self.row
+        self.q[:], self.v[:], self.a[:] = self._new
+        self.motion.coordinates.normalise(self.q)
+        self.t_old, self.t = self.t, t
+
+    def between(self, t: Array) -> tuple[Array, Array]:
+        h = self.t - self.t_old
+        theta = (t - self.t_old)[:, None] / h
+        powers = theta ** np.arange(1, len(self.tableau.dense) + 1)
+        y = self.row_old[: self.nq + self.nv] + h * powers @ (self.tableau.dense @ self.rates)
+        self.motion.coordinates.normalise(y[:, : self.nq])
+        return y[:, : self.nq], y[:, self.nq :]
+
+    def memory(self) -> Memory:
+        return super().memory() | {"h": np.array([self.h, self.rate_of_convergence])}
+
+    def recall(self, memory: Memory) -> None:
+        super().recall(memory)
+        self.h, self.rate_of_convergence = map(float, memory["h"])
+
+
+class TrBdf2(Dirk):
+    """The trapezoidal rule, then a backward difference: order 2, L-stable, two implicit stages.
+
+    M. E. Hosea, L. F. Shampine, Analysis and implementation of TR-BDF2, Appl. Numer. Math. 20, 1996.
+    """
+
+    tableau = _tr_bdf2()
+    order = 2
+
+
+class Esdirk4(Dirk):
+    """The implicit half of ARK4(3)6L[2]SA: order 4, L-stable, five implicit stages, dense output of order 3.
+
+    C. A. Kennedy, M. H. Carpenter, Additive Runge-Kutta schemes for convection-diffusion-reaction equations,
+    Appl. Numer. Math. 44, 2003.
+    """
+
+    tableau = _esdirk4()
+    order = 4
+
+
+class _Stage:
+    """The equations of one implicit stage, and their solution (q, v, a)."""
+
+    def __init__(self, stepper: Dirk, g: float, a: Array) -> None:
+        self.stepper, self.motion, self.scale = stepper, stepper.motion, stepper.scale
+        self.g, self.a = g, a
+        self.unit = np.empty(0)
+
+    def solve(self, t: float, y: Array) -> bool:
+        """Find a, starting from the last stage's; False if the iteration does not settle."""
+        nq = self.stepper.nq
+        self.t, self.q_start, self.v_start = t, y[:nq], y[nq:]
+        self.unit = self.scale(y, y)
+        last, rate = 0.0, self.stepper.rate_of_convergence
+        for k in range(ITERATIONS):
+            self._place(self.a)
+            change = self._swept(self._added()) - self.a
+            size = self._size(change)
+            if not size < np.inf:
+                return False
+            self.a = self.a + change
+            if k:
+                rate = size / last if last else 0.0
+                if rate > SLOW and size > SETTLED:
+                    return self._by_krylov()
+            if size * min(rate, 1.0) <= SETTLED * (1 - min(rate, 0.9)) or size == 0:
+                self.stepper.rate_of_convergence = min(1.0, max(rate, 1e-3))
+                self._place(self.a)
+                return True
+            last = size
+        return self._by_krylov()
+
+    def _place(self, a: Array) -> None:
+        """q and v at the end of the stage."""
+        rate = self.motion.coordinates.rate
+        self.v = self.v_start + self.g * a
+        self.q_rate = self.v if self.motion.coordinates.flat else rate(self.q_start, self.v)
+        self.q = self.q_start + self.g * self.q_rate
+        for _ in range(0 if self.motion.coordinates.flat else CURVED_ROUNDS):
+            self.q_rate = rate(self.q, self.v)
+            self.q = self.q_start + self.g * self.q_rate
+
+    def _added(self) -> Array:
+        """R = g D + g^2 K at (q, v); kept, for it filters the error as well."""
+        stiffness, damping = self.motion.gains(self.t, self.q, self.v)
+        self.stiffness, self.added = stiffness, self.g * damping + self.g**2 * stiffness
+        return self.added
+
+    def _swept(self, added: Array) -> Array:
+        """(M + R)^-1 (tau - bias + R a) at (q, v)"""
+        self.stepper.evaluations += 1
+        tau = self.motion.torque(self.t, self.q, self.v) + added * self.a
+        return self.motion.implicit(self.q, self.v, tau, added)
+
+    def _size(self, change: Array) -> float:
+        """The norm of a change of a: of the change of (q, v), relative to the errors allowed."""
+        nq, n = self.stepper.nq, len(self.unit)
+        q = self.g**2 * change[self.motion.coordinates.velocity_of] / self.unit[:nq]
+        v = self.g * change / self.unit[nq:]
+        return sqrt((_square(q) + _square(v)) / n)
+
+    def damped(self, error: Array) -> Array:
+        """An error estimate through (1 - g J)^-1, J the Jacobian with K and D: right where the motion is stiff, too.
+
+        ev = rv - (M + R)^-1 (R rv + g K rq),    eq = rq + g N ev
+        """
+        nq, coordinates = self.stepper.nq, self.motion.coordinates
+        rq, rv = coordinates.velocity(self.q, error[:nq]), error[nq:]
+        self.stepper.evaluations += 1
+        ev = rv - self.motion.implicit_solve(self.q, self.added * rv + self.g * self.stiffness * rq, self.added)
+        return np.concatenate([error[:nq] + self.g * coordinates.rate(self.q, ev), ev])
+
+    # ---- Newton's method with GMRES ----
+
+    def _by_krylov(self) -> bool:
+        """Newton's method for G(a) = a - swept(a) = 0, R fixed; each evaluation of G is one sweep."""
+
+        def residual(a: Array) -> Array:
+            self.a = a
+            self._place(a)
+            return a - self._swept(added)
+
+        a, added = self.a, self.added
+        G = residual(a)
+        size = self._size(G)
+        for _ in range(KRYLOV_ROUNDS):
+            if not size < np.inf:
+                return False
+            step = gmres(partial(self._along, residual, a, G), -G, VECTORS, FORCING)
+            a = a + step
+            G, before = residual(a), size
+            size = self._size(G)
+            if size <= SETTLED or (size <= 10 * SETTLED and self._size(step) <= SETTLED):
+                self.stepper.rate_of_convergence = 1.0
+                self.a = a
+                return True
+            if size > 2 * before:
+                return False
+        return False
+
+    def _along(self, residual: Callable[[Array], Array], a: Array, G: Array, w: Array) -> Array:
+        """dG/da w by a difference: about half of the digits."""
+        nudge = NUDGE * (1 + sqrt(_square(a))) / max(sqrt(_square(w)), 1e-300)
+        return (residual(a + nudge * w) - G) / nudge
+
+
+NUDGE = sqrt(np.finfo(np.float64).eps)
+
+
+def _combined(x: Array, weights: Array, rows: Array) -> Array:
+    """x + sum_j weights_j rows_j"""
+    for weight, row in zip(weights.tolist(), rows):
+        if weight:
+            x = x + weight * row
+    return x
+
+
+def _square(x: Array) -> float:
+    """x . x, without BLAS: its threads take longer than the sum, and their number would change the last bits."""
+    return float(np.einsum("i,i", x, x))
+
+
+def gmres(product: Callable[[Array], Array], b: Array, vectors: int, tolerance: float) -> Array:
+    """x with |b - A x| <= tolerance |b|, or as close as this many Krylov vectors allow; product(w) = A w.
+
+    Y. Saad, M. H. Schultz, GMRES, SIAM J. Sci. Stat. Comput. 7, 1986.
+    """
+    size = sqrt(_square(b))
+    if size == 0:
+        return np.zeros_like(b)
+    basis, H = [b / size], np.zeros((vectors + 1, vectors))
+    target = np.zeros(vectors + 1)
+    target[0] = size
+    for k in range(vectors):
+        w = product(basis[k])
+        for i, u in enumerate(basis):
+            H[i, k] = np.einsum("i,i", u, w)
+            w = w - H[i, k] * u
+        H[k + 1, k] = sqrt(_square(w))
+        small, rhs = H[: k + 2, : k + 1], target[: k + 2]
+        y = np.linalg.lstsq(small, rhs, rcond=None)[0]
+        left = rhs - small @ y
+        if sqrt(_square(left)) <= tolerance * size or not H[k + 1, k] > 0:
+            break
+        basis.append(w / H[k + 1, k])
+    return sum((yi * u for yi, u in zip(y, basis)), np.zeros_like(b))
+
+
+class ImplicitEuler(FixedStep):
+    """The linearly implicit Euler method, order 1: one sweep per step, for forces at the joints of any stiffness.
+
+    (M + h D + h^2 K) a = tau - bias - h K v,     v <- v + h a,     q <- q [+] h v
+    """
+
+    order = 1
+
+    def advance(self, h: float) -> None:
+        stiffness, damping = self.motion.gains(self.t, self.q, self.v)
+        added = h * damping + h**2 * stiffness
+        tau = self.motion.torque(self.t + h, self.q, self.v) - h * stiffness * self.v
+        self.evaluations += 1
+        self.a[:] = self.motion.implicit(self.q, self.v, tau, added)
+        self.v[:] += h * self.a
+        self.q[:] = self.motion.coordinates.move(self.q, h * self.v)
+
+    def between(self, t: Array) -> tuple[Array, Array]:
+        """Straight lines, as accurate as the method."""
+        s = (t - self.t_old)[:, None]
+        old = self.row_old[self.nq : self.nq + self.nv]
+        q = np.broadcast_to(self.row_old[: self.nq], (len(t), self.nq))
+        return self.motion.coordinates.move(q, s * self.v), old + s * self.a
