@@ -431,7 +431,10 @@ def find_model(name: str) -> Model:
 
 
 LENGTH = re.compile("[0-9]{1,18}")
-FAMILIES = {"rope": 20, "point_chain": 10, "random_chain": 6, "random_tree": 10, "general_arm": 6}
+FAMILIES = {
+    "rope": 20, "point_chain": 10, "random_chain": 6, "random_tree": 10, "general_arm": 6, "polypeptide": 7,
+    "polypeptide_faithful": 7, "polypeptide_planar": 7,
+}  # fmt: skip
 
 
 def numbers(option: str, text: str | None, count: int) -> Any:
