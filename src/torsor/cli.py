@@ -43,6 +43,7 @@ from torsor.simulate import (
 )
 from torsor.simulate.coordinates import names_of
 from torsor.simulate.forces import Force
+from torsor.simulate.motion import DYNAMICS
 from torsor.simulate.recording import read
 from torsor.validate import chosen, integer, number
 
@@ -141,6 +142,9 @@ def _simulate_parser(commands: Any) -> None:
         default="dopri5",
         help="(default %(default)s; euler, verlet, variational need --step)",
     )
+    how.add_argument(
+        "--dynamics", choices=DYNAMICS, default="auto", help="what computes accelerations (default %(default)s)"
+    )
     how.add_argument("--rtol", type=float, default=1e-6, help="relative tolerance (default %(default)s)")
     how.add_argument("--atol", type=float, default=1e-9, help="absolute tolerance (default %(default)s)")
     how.add_argument("--step", type=float, metavar="SECONDS", help="step of the fixed-step methods")
@@ -200,7 +204,7 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
     simulation = Simulation(
         model, q0, numbers("--v0", options.v0, model.nv), forces=_forces(problem, model),
         method=options.method, rtol=options.rtol, atol=options.atol, step=options.step, dt=options.dt, gravity=not
-        options.no_gravity, record=options.record, about={"problem": problem},
+        options.no_gravity, dynamics=options.dynamics, record=options.record, about={"problem": problem},
     )  # fmt: skip
     return simulation, options.duration
 

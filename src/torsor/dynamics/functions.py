@@ -42,7 +42,7 @@ from torsor.dynamics.calls import (
     on_frame,
     refuse_singular,
 )
-from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, SEGMENTS_FROM
+from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.conditioning import pivot_ratio
 from torsor.model.model import Model, require_model
@@ -309,7 +309,7 @@ def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu"
         known = ", ".join(f.__name__ for f in ALGORITHMS)
         raise ArgumentError(f"{validate.shown(function)} cannot be compiled; these can: {known}")
     algorithm = ALGORITHMS[function]
-    if method in ("fixman", "segments", "constraint-force"):
+    if method in NOT_COMPILED:
         raise ArgumentError(f'method "{method}" is not compiled: call {function.__name__} with it, or compile another')
     if method != "auto":
         algorithm = _named(function, method)

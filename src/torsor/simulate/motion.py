@@ -14,11 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics
 from torsor.compiler.store import store
+from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, NOT_COMPILED
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.model import Model
 from torsor.simulate.coordinates import Coordinates
 from torsor.simulate.forces import Constant, Force
-from torsor.validate import parameter
+from torsor.validate import chosen, parameter
 
 if TYPE_CHECKING:
     from torsor.backends.cpu import Program
@@ -27,22 +28,31 @@ Array = NDArray[Any]
 Accelerate = Callable[[float, Array, Array, Array], Any]
 Solve = Callable[[Array, Array], Array]
 
+# The methods of `forward_dynamics` that a motion can be computed by.
+DYNAMICS = ("auto", *METHODS["forward_dynamics"], *NOT_COMPILED)
+
 
 class Motion:
     """The equations of motion of a model under forces.
 
     accelerate(t, q, v, out) writes the accelerations into out;  torque(t, q, v) is the sum of the forces.
+    `dynamics` is the method of `forward_dynamics` that computes them.
     """
 
     accelerate: Accelerate
 
-    def __init__(self, model: Model, forces: Sequence[Force] = (), armature: ArrayLike = 0.0) -> None:
+    def __init__(
+        self, model: Model, forces: Sequence[Force] = (), armature: ArrayLike = 0.0, dynamics: str = "auto"
+    ) -> None:
         self.model, self.coordinates, self.forces = model, Coordinates(model), tuple(forces)
+        self.dynamics = chosen("dynamics", dynamics, DYNAMICS)
         self.armature = np.broadcast_to(parameter("armature", armature, model.nv), (model.nv,))
         if not (self.armature >= 0).all():
             raise ArgumentError(f"armature must be inertias >= 0, not {self.armature}")
         if self.armature[self.coordinates.curved_freedoms].any():
             raise ArgumentError("armature is the inertia of rotors on axes: make it 0 for spherical and free joints")
+        if self.armature.any() and dynamics != "auto":
+            raise ArgumentError("armature is added to the mass matrix, which is then solved: leave dynamics at 'auto'")
         self.steady = all(isinstance(force, Constant) for force in self.forces)
         self._constant = self._sum(0.0, model.neutral(), np.zeros(model.nv)) if self.steady else np.zeros(0)
         self.accelerate = self._choose()
@@ -67,13 +77,13 @@ class Motion:
     def program(self) -> Program | None:
         """The compiled right-hand side, if the right-hand side is only that program under constant forces."""
         alone = self.steady and self.coordinates.flat and not self.armature.any()
-        return compiled(self.model, dynamics.forward_dynamics) if alone else None
+        return self._program if alone else None
 
     def _choose(self) -> Accelerate:
         """The cheapest form of the right-hand side."""
         if self.armature.any():
             return self._with_armature
-        program, tau = compiled(self.model, dynamics.forward_dynamics), self._constant
+        program, tau = self._forward, self._constant
         if self.steady:
             return lambda t, q, v, out: program(q, v, tau, out)
         return lambda t, q, v, out: program(q, v, self._sum(t, q, v), out)
@@ -93,7 +103,26 @@ class Motion:
         tau = self.torques(np.full(len(q), t), q, v)
         if self.armature.any():
             return self.solve(q, tau - compiled(self.model, dynamics.bias_forces)(q, v))
-        return compiled(self.model, dynamics.forward_dynamics)(q, v, tau)
+        return self._forward(q, v, tau)
+
+    @cached_property
+    def _program(self) -> Program | None:
+        """The compiled forward dynamics, if its method is compiled for this model."""
+        large = self.dynamics == "composite" and self.model.nv > MOST_FREEDOMS
+        if self.dynamics in NOT_COMPILED or large:
+            return None
+        return compiled(self.model, dynamics.forward_dynamics, self.dynamics)
+
+    @property
+    def _forward(self) -> Callable[..., Array]:
+        """(q, v, tau) -> accelerations, written into a fourth argument if there is one."""
+        return self._by_call if self._program is None else self._program
+
+    def _by_call(self, q: Array, v: Array, tau: Array, out: Array | None = None) -> Array:
+        result = dynamics.forward_dynamics(self.model, q, v, tau, method=self.dynamics)
+        if out is not None:
+            out[:] = result
+        return result
 
     def mass_matrix(self, q: Array) -> Array:
         """M(q) + diag(armature)"""
@@ -110,6 +139,7 @@ class Motion:
         return out
 
 
-def compiled(model: Model, function: Callable[..., Array]) -> Program:
+def compiled(model: Model, function: Callable[..., Array], method: str = "auto") -> Program:
     """The program of a function, made once per model."""
-    return store(model).once(("program", function), lambda: dynamics.compile(model, function))
+    key = ("program", function, method)
+    return store(model).once(key, lambda: dynamics.compile(model, function, method=method))
