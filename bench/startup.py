@@ -24,7 +24,7 @@ print(len({"casadi", "llvmlite"} & set(sys.modules)))
 FIRST_CALL = """
 import time
 import numpy as np, torsor as ts
-model = ts.zoo.puma560()
+model = ts.zoo.puma_lee()
 q, v, tau = np.random.default_rng(0).normal(size=(3, 6))
 start = time.perf_counter()
 ts.forward_dynamics(model, q, v, tau)

@@ -50,6 +50,7 @@ MORE_MACHINES: dict[str, Callable[[], Model]] = {
     "chain of every joint type": lambda: zoo.random_chain(7, 3, joints=None),
     "rope": lambda: zoo.rope(5, mass=5.0),  # heavy enough for forces of 1 N to be small
     "PUMA 560": zoo.puma560,
+    "PUMA of Lee": zoo.puma_lee,
     "PUMA of Saha": zoo.puma_saha,
     "polypeptide": zoo.polypeptide,
     "planar arm": zoo.planar3,

@@ -12,7 +12,7 @@ from torsor.theory.fixman import parameters
 from torsor.theory.fixman.parameters import ALPHA, BETA, GAMMA, NAMES, A
 from torsor.theory.fixman.rigid import relax_dh
 from torsor.theory.papers import lee2007
-from torsor.zoo.polypeptide import hold_bodies
+from torsor.zoo.lee2007 import hold_bodies
 
 ROUNDING = 1e-12
 INVERSE = 1e-10  # times the condition of M, up to 1e4 here
@@ -154,7 +154,7 @@ def test_any_partition_of_any_kinds_is_the_mass_matrix_of_explicit_jacobians(see
 
 def test_kinds_agree_where_a_and_alpha_are_held_at_zero():
     """The dummies are different in A, B and C, and H with them; M^-1 is not."""
-    for name in ("puma560", "polypeptide"):
+    for name in ("puma_lee", "polypeptide"):
         b, c = (lee2007.relaxed(name, kind) for kind in "BC")
         assert difference(b.H, c.H) > 1e-3
         assert difference(b.inverse(), c.inverse()) <= INVERSE
@@ -162,11 +162,11 @@ def test_kinds_agree_where_a_and_alpha_are_held_at_zero():
 
 def test_singular_joint_of_a_chain_is_named():
     with pytest.raises(ts.SingularError, match="A is singular at joint 2: sin beta = 0; choose another, or 'auto'"):
-        lee2007.relaxed("puma560", "A")
+        lee2007.relaxed("puma_lee", "A")
 
 
 def test_batches_of_coordinates():
-    table = lee2007.dh_table("puma560")
+    table = lee2007.dh_table("puma_lee")
     x = table.pop("x") + np.zeros((3, 1, 1))
     x[1:, :, BETA] += 0.3
     free = relax_dh(x, "beta", **table)
@@ -202,11 +202,11 @@ def test_rod_in_a_chain_of_DH_links_is_refused_by_name():
 
 POLYPEPTIDE_DIGITS = np.full((7, 7), 5e-5)
 PRINTED = {
-    "puma560": (printed.PUMA_M, printed.PUMA_M_INVERSE, printed.PUMA_M_INVERSE_TOLERANCE),
+    "puma_lee": (printed.PUMA_M, printed.PUMA_M_INVERSE, printed.PUMA_M_INVERSE_TOLERANCE),
     "polypeptide": (printed.POLYPEPTIDE_M, printed.POLYPEPTIDE_M_INVERSE, POLYPEPTIDE_DIGITS),
 }
 POSES = {
-    "puma560": (printed.PUMA_POSES, printed.PUMA_POSE_TOLERANCE),
+    "puma_lee": (printed.PUMA_POSES, printed.PUMA_POSE_TOLERANCE),
     "polypeptide": (printed.POLYPEPTIDE_POSES, printed.POLYPEPTIDE_POSE_TOLERANCE),
 }
 
@@ -244,7 +244,7 @@ def test_printed_poses_of_the_mass_centres_from_DH_coordinates(name):
 
 def test_gamma_soft_as_the_text_says_is_not_the_printed_matrix():
     """With gamma soft, axes 5 and 6 coincide and M_56 = M_66; the printed numbers are those of beta."""
-    table = lee2007.dh_table("puma560")
+    table = lee2007.dh_table("puma_lee")
     M = np.linalg.inv(relax_dh(soft="gamma", **table).inverse())
     assert abs(M[4, 5] - M[5, 5]) <= 1e-9
     assert abs(printed.PUMA_M[4, 5] - printed.PUMA_M[5, 5]) > 1e-4

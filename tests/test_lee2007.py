@@ -130,7 +130,7 @@ POLYPEPTIDE_INVERSE = table("""
 """)
 
 MACHINES = {
-    "PUMA 560": (zoo.puma560, PUMA_POSES, PUMA_MASS, PUMA_INVERSE),
+    "PUMA 560": (zoo.puma_lee, PUMA_POSES, PUMA_MASS, PUMA_INVERSE),
     "polypeptide": (zoo.polypeptide, POLYPEPTIDE_POSES, POLYPEPTIDE_MASS, POLYPEPTIDE_INVERSE),
 }
 each_machine = pytest.mark.parametrize(("build", "poses", "mass", "inverse"), MACHINES.values(), ids=MACHINES.keys())

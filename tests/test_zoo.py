@@ -7,6 +7,7 @@ import oracle
 import printed
 import pytest
 
+import torsor as ts
 from torsor import zoo
 from torsor.errors import ArgumentError, ModelError
 from torsor.formats import toml
@@ -44,7 +45,7 @@ def test_a_family_needs_a_link(name):
 @pytest.mark.parametrize(
     ("name", "poses", "tolerance"),
     [
-        ("puma560", printed.PUMA_POSES, printed.PUMA_POSE_TOLERANCE),
+        ("puma_lee", printed.PUMA_POSES, printed.PUMA_POSE_TOLERANCE),
         ("polypeptide", printed.POLYPEPTIDE_POSES, printed.POLYPEPTIDE_POSE_TOLERANCE),
     ],
 )
@@ -60,10 +61,34 @@ def test_poses_of_mass_centres_are_lees(name, poses, tolerance):
 
 
 def test_puma_mass_matrix_and_its_inverse_are_lees():
-    model = zoo.puma560()
+    model = zoo.puma_lee()
     M = oracle.mass_matrix(model, model.neutral())
     assert np.abs(M - printed.PUMA_M).max() <= printed.M_TOLERANCE
     assert (np.abs(np.linalg.inv(M) - printed.PUMA_M_INVERSE) <= printed.PUMA_M_INVERSE_TOLERANCE).all()
+
+
+def test_with_gamma_soft_axes_5_and_6_of_lees_puma_coincide():
+    """This is why its printed matrix cannot be that of the text: M_56 = M_66 for any masses."""
+    model = zoo.puma_lee("gamma")
+    M = oracle.mass_matrix(model, model.neutral())
+    assert abs(M[4, 5] - M[5, 5]) < ROUNDING
+    assert abs(printed.PUMA_M[4, 5] - printed.PUMA_M[5, 5]) > 2 * printed.M_TOLERANCE
+    tips = [oracle.kinematics(zoo.puma_lee(soft), np.zeros(6))[-1] for soft in ("beta", "gamma")]
+    assert np.abs(tips[0][1] - tips[1][1]).max() < ROUNDING  # one arm, in one posture
+
+
+def test_lees_puma_has_two_soft_variables():
+    with pytest.raises(ArgumentError, match=r"soft.*'alpha'.*beta"):
+        zoo.puma_lee("alpha")
+
+
+def test_polypeptide_repeats_links_2_to_7():
+    model = zoo.polypeptide(20)
+    for array in (model.R, model.p, model.mass, model.com, model.inertia):
+        assert np.array_equal(array[2:8], array[8:14])
+    short = zoo.polypeptide()
+    assert np.array_equal(short.inertia, model.inertia[:7])
+    assert zoo.polypeptide(1).n == 1
 
 
 def test_polypeptide_mass_matrix_and_its_inverse_are_lees():
@@ -89,6 +114,25 @@ def test_faithful_polypeptide_carries_rods():
     model = zoo.polypeptide_faithful()
     singular = [name for name, I in zip(model.names, model.inertia) if np.linalg.cond(I) > 1e12]
     assert singular == ["C2", "N3", "C5", "N6"]
+
+
+# The industrial arm
+
+
+def test_puma_560_weighs_on_its_shoulder_and_elbow_as_its_links_do():
+    """At q = 0 the upper arm is level and the forearm upright: torques are weights times horizontal distances."""
+    model, q = zoo.puma560(), np.zeros(6)
+    upper, elbow = 0.4318, -0.0203  # a_2 and a_3
+    wrist = 0.82 + 0.34 + 0.09
+    shoulder = 17.4 * 0.068 + 4.8 * upper + wrist * (upper + elbow)
+    torques = ts.gravity_forces(model, q)
+    assert np.abs(torques[:3] - 9.81 * np.array([0, -shoulder, -wrist * elbow])).max() < ROUNDING
+
+
+def test_puma_560_axes_are_at_right_angles_or_parallel():
+    bodies = oracle.kinematics(zoo.puma560(), np.zeros(6))
+    axes = np.array([body[0][:, 2] for body in bodies])
+    assert np.abs(np.abs(axes @ axes.T) - np.round(np.abs(axes @ axes.T))).max() < ROUNDING
 
 
 # Saha 2001

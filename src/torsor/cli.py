@@ -44,6 +44,7 @@ from torsor.simulate import (
 )
 from torsor.simulate.coordinates import names_of
 from torsor.simulate.forces import Force
+from torsor.simulate.motion import DYNAMICS
 from torsor.simulate.recording import read
 from torsor.validate import chosen, integer, number
 
@@ -142,6 +143,9 @@ def _simulate_parser(commands: Any) -> None:
         default="dopri5",
         help="(default %(default)s; euler, verlet, variational need --step)",
     )
+    how.add_argument(
+        "--dynamics", choices=DYNAMICS, default="auto", help="what computes accelerations (default %(default)s)"
+    )
     how.add_argument("--rtol", type=float, default=1e-6, help="relative tolerance (default %(default)s)")
     how.add_argument("--atol", type=float, default=1e-9, help="absolute tolerance (default %(default)s)")
     how.add_argument("--step", type=float, metavar="SECONDS", help="step of the fixed-step methods")
@@ -201,7 +205,7 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
     simulation = Simulation(
         model, q0, numbers("--v0", options.v0, model.nv), forces=_forces(problem, model),
         method=options.method, rtol=options.rtol, atol=options.atol, step=options.step, dt=options.dt, gravity=not
-        options.no_gravity, record=options.record, about={"problem": problem},
+        options.no_gravity, dynamics=options.dynamics, record=options.record, about={"problem": problem},
     )  # fmt: skip
     return simulation, options.duration
 
@@ -434,7 +438,10 @@ def find_model(name: str) -> Model:
 
 
 LENGTH = re.compile("[0-9]{1,18}")
-FAMILIES = {"rope": 20, "point_chain": 10, "random_chain": 6, "random_tree": 10, "general_arm": 6}
+FAMILIES = {
+    "rope": 20, "point_chain": 10, "random_chain": 6, "random_tree": 10, "general_arm": 6, "polypeptide": 7,
+    "polypeptide_faithful": 7, "polypeptide_planar": 7,
+}  # fmt: skip
 
 
 def numbers(option: str, text: str | None, count: int) -> Any:

@@ -43,7 +43,7 @@ from torsor.dynamics.calls import (
     on_frame,
     refuse_singular_at,
 )
-from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, SEGMENTS_FROM
+from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.batch import ModelBatch, machine_of
 from torsor.model.conditioning import pivot_ratio
@@ -53,7 +53,6 @@ from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
 INPUTS = ("q", "v", "tau")  # of forward dynamics without external wrenches
-NOT_COMPILED = ("fixman", "segments", "constraint-force")
 
 
 # Dynamics --------------------------------------------------------------------------------------------------

@@ -47,6 +47,8 @@ METHODS: dict[str, dict[str, Algorithm]] = {
         "ploen-park": ploen_park.inverse_dynamics,
     },
 }
+# Methods of forward dynamics and M^-1 b that are called state by state, and have no program.
+NOT_COMPILED = ("fixman", "segments", "constraint-force")
 # The methods that method="auto" counts and chooses from; the others have never had the fewest operations.
 CANDIDATES = ("articulated", "composite", "newton-euler")
 # Straight-line code is made up to this many freedoms; the method through the mass matrix exists only as such code.

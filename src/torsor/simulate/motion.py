@@ -17,12 +17,13 @@ from torsor import dynamics
 from torsor.algorithms import articulated
 from torsor.compiler.request import PATIENT
 from torsor.compiler.store import store
-from torsor.dynamics.methods import SEGMENTS_FROM
+from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM
 from torsor.errors import SingularError, TorsorError
 from torsor.model.model import Model
 from torsor.simulate.coordinates import Coordinates
 from torsor.simulate.forces import Constant, Force, own_forces
 from torsor.sweeps import Algorithm
+from torsor.validate import chosen
 
 if TYPE_CHECKING:
     from torsor.backends.cpu import Program
@@ -31,17 +32,22 @@ Array = NDArray[Any]
 Accelerate = Callable[[float, Array, Array, Array], Any]
 Solve = Callable[[Array, Array], Array]
 
+# The methods of `forward_dynamics` that a motion can be computed by.
+DYNAMICS = ("auto", *METHODS["forward_dynamics"], *NOT_COMPILED)
+
 
 class Motion:
     """The equations of motion of a model under forces.
 
     accelerate(t, q, v, out) writes the accelerations into out;  torque(t, q, v) is the sum of the forces.
+    `dynamics` is the method of `forward_dynamics` that computes them.
     """
 
     accelerate: Accelerate
 
-    def __init__(self, model: Model, forces: Sequence[Force] = ()) -> None:
+    def __init__(self, model: Model, forces: Sequence[Force] = (), dynamics: str = "auto") -> None:
         self.model, self.coordinates, self.forces = model, Coordinates(model), (*own_forces(model), *forces)
+        self.dynamics = chosen("dynamics", dynamics, DYNAMICS)
         self.steady = all(isinstance(force, Constant) for force in self.forces)
         self._constant = self._sum(0.0, model.neutral(), np.zeros(model.nv)) if self.steady else np.zeros(0)
         self.accelerate = self._choose()
@@ -66,11 +72,11 @@ class Motion:
     def program(self) -> Program | None:
         """The compiled right-hand side, if the right-hand side is only that program under constant forces."""
         alone = self.steady and self.coordinates.flat
-        return compiled(self.model, dynamics.forward_dynamics) if alone else None
+        return self._program if alone else None
 
     def _choose(self) -> Accelerate:
         """The cheapest form of the right-hand side."""
-        program, tau = compiled(self.model, dynamics.forward_dynamics), self._constant
+        program, tau = self._forward, self._constant
         if self.steady:
             return lambda t, q, v, out: program(q, v, tau, out)
         return lambda t, q, v, out: program(q, v, self._sum(t, q, v), out)
@@ -105,7 +111,26 @@ class Motion:
 
     def accelerations(self, t: float, q: Array, v: Array) -> Array:
         """The accelerations of many states at one time, (m, nv)."""
-        return compiled(self.model, dynamics.forward_dynamics)(q, v, self.torques(np.full(len(q), t), q, v))
+        return self._forward(q, v, self.torques(np.full(len(q), t), q, v))
+
+    @cached_property
+    def _program(self) -> Program | None:
+        """The compiled forward dynamics, if its method is compiled for this model."""
+        large = self.dynamics == "composite" and self.model.nv > MOST_FREEDOMS
+        if self.dynamics in NOT_COMPILED or large:
+            return None
+        return compiled(self.model, dynamics.forward_dynamics, self.dynamics)
+
+    @property
+    def _forward(self) -> Callable[..., Array]:
+        """(q, v, tau) -> accelerations, written into a fourth argument if there is one."""
+        return self._by_call if self._program is None else self._program
+
+    def _by_call(self, q: Array, v: Array, tau: Array, out: Array | None = None) -> Array:
+        result = dynamics.forward_dynamics(self.model, q, v, tau, method=self.dynamics)
+        if out is not None:
+            out[:] = result
+        return result
 
     @cached_property
     def momenta(self) -> Solve:
@@ -135,6 +160,7 @@ def with_added_inertia(model: Model, algorithm: Algorithm) -> Program:
     return store(model).once(("program with added inertia", algorithm), make)
 
 
-def compiled(model: Model, function: Callable[..., Array]) -> Program:
+def compiled(model: Model, function: Callable[..., Array], method: str = "auto") -> Program:
     """The program of a function, made once per model."""
-    return store(model).once(("program", function), lambda: dynamics.compile(model, function))
+    key = ("program", function, method)
+    return store(model).once(key, lambda: dynamics.compile(model, function, method=method))

@@ -17,6 +17,7 @@ from torsor.errors import ArgumentError, ModelError
 from torsor.formats import toml
 from torsor.model.model import Model, require_model
 from torsor.simulate.forces import Force
+from torsor.simulate.implicit import Dirk
 from torsor.simulate.integrators import method_named
 from torsor.simulate.motion import Motion
 from torsor.simulate.recording import Memory, Recorder, RecordingError, read
@@ -40,7 +41,7 @@ Progress = Callable[[float], None]
 
 CHUNK = 256  # rows between two syncs to the disk
 # the options of a Simulation that its file holds
-OWN = ("q0", "v0", "method", "rtol", "atol", "step", "max_step", "dt", "t0", "chunk")
+OWN = ("q0", "v0", "method", "rtol", "atol", "step", "max_step", "dt", "t0", "chunk", "dynamics")
 SHORTEST = 1e-18  # the shortest step, relative to the rest of its run
 MOST_STEPS = 1e12  # of a run: two months of the quickest steps
 PATIENCE = 64  # steps between two reports of progress
@@ -56,6 +57,7 @@ class Simulation:
     step       the step of the fixed-step methods
     dt         record rows at t0, t0 + dt, ... by dense output; None records every step
     gravity    False switches it off;  armature: rotor inertias added to the diagonal of M
+    dynamics   the method of `forward_dynamics` that computes accelerations, for example "udut" (adaptive methods only)
     record     a file to which rows are written during the run, `chunk` rows at a time
     about      words and numbers to store in that file
     """
@@ -64,8 +66,8 @@ class Simulation:
         self, model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, *,
         forces: Force | Sequence[Force] = (), method: str = "dopri5", rtol: ArrayLike = 1e-6,
         atol: ArrayLike = 1e-9, step: float | None = None, max_step: float = inf, dt: float | None = None,
-        t0: float = 0.0, gravity: bool = True, armature: ArrayLike = 0.0, record: str | Path | None = None,
-        chunk: int = CHUNK, about: dict[str, Any] | None = None,
+        t0: float = 0.0, gravity: bool = True, armature: ArrayLike = 0.0, dynamics: str = "auto",
+        record: str | Path | None = None, chunk: int = CHUNK, about: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         require_model(model)
         self.model = _changed(model, flag("gravity", gravity), armature)
@@ -80,13 +82,16 @@ class Simulation:
         self.model.check_quaternions(q, "q0")
         for force in self.forces:
             real_array(f"what the force {_name(force)} gives", force(self.t0, q, v), (self.model.nv,), finite=False)
-        self.motion = Motion(self.model, self.forces)
+        self.motion = Motion(self.model, self.forces, dynamics)
+        if dynamics != "auto" and (not stepper.adaptive or issubclass(stepper, Dirk)):
+            raise ArgumentError(f"method {method!r} has sweeps of its own: leave dynamics at 'auto', not {dynamics!r}")
         with np.errstate(all="ignore"):  # values that are not finite are refused by name
             self.motion.coordinates.normalise(q)
             self.stepper = stepper(self.motion, self.t0, q, v, self.settings)
         self.about = {
             "method": method, **_plain(self.settings), "dt": self.dt, "t0": self.t0, "chunk": self.chunk,
-            "q0": q.tolist(), "v0": v.tolist(), "forces": [_name(force) for force in self.forces],
+            "q0": q.tolist(), "v0": v.tolist(), "dynamics": self.motion.dynamics,
+            "forces": [_name(force) for force in self.forces],
         }  # fmt: skip
         self.about |= _own_words(about, self.about)
         self._recorder: Recorder | None = None

@@ -16,17 +16,12 @@ from torsor.model.model import Model
 from torsor.validate import shown
 from torsor.zoo.families import general_arm, point_chain, random_chain, random_tree, rope
 from torsor.zoo.humanoid import humanoid
-from torsor.zoo.polypeptide import polypeptide_faithful, polypeptide_planar
+from torsor.zoo.lee2007 import polypeptide, polypeptide_faithful, polypeptide_planar, puma_lee
 
 
 def puma560() -> Model:
-    """The PUMA 560 of Lee et al. 2007, with the link data that reproduce its printed M and M^-1."""
+    """The industrial PUMA 560, with the link data measured by Armstrong, Khatib & Burdick 1986."""
     return _machine("puma560")
-
-
-def polypeptide() -> Model:
-    """The seven-link polypeptide of Lee et al. 2007, with the data behind its printed M and M^-1."""
-    return _machine("polypeptide")
 
 
 def planar3() -> Model:
@@ -52,7 +47,7 @@ def panda() -> Model:
 _FACTORIES: dict[str, Callable[..., Model]] = {
     factory.__name__: factory
     for factory in (
-        puma560, polypeptide, polypeptide_faithful, polypeptide_planar, planar3, stanford, puma_saha, panda,
+        puma560, puma_lee, polypeptide, polypeptide_faithful, polypeptide_planar, planar3, stanford, puma_saha, panda,
         humanoid, point_chain, rope, random_tree, random_chain, general_arm,
     )
 }  # fmt: skip

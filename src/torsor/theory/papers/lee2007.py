@@ -19,15 +19,16 @@ from torsor.theory.fixman.rigid import relax, relax_dh
 from torsor.theory.fixman.solve import Relaxed
 from torsor.theory.papers.check import Check, matrix, numbers
 from torsor.theory.papers.times import time_against_n
+from torsor.zoo.lee2007 import dh_columns
 
 Array = NDArray[Any]
 
 # Half a unit of the last printed digit; M_66 of the PUMA is an exact tie.
 HALF_DIGIT = 5.001e-5
 # Half a unit of three decimals; Table II gives its angles to 0.1 degrees only, and some entries are rounded twice.
-POSE_DIGITS = {"puma560": 5e-4 + 1e-9, "polypeptide": 5.4e-4}
-POSES = {"puma560": "4.2, PUMA 560", "polypeptide": "4.3, polypeptide"}
-WHERE = {"puma560": "Appendix, PUMA 560", "polypeptide": "Appendix, polypeptide"}
+POSE_DIGITS = {"puma_lee": 5e-4 + 1e-9, "polypeptide": 5.4e-4}
+POSES = {"puma_lee": "4.2, PUMA 560", "polypeptide": "4.3, polypeptide"}
+WHERE = {"puma_lee": "Appendix, PUMA 560", "polypeptide": "Appendix, polypeptide"}
 # The diagonal of M of the chain that the text describes (Table II's angles, full masses and inertias).
 FAITHFUL = [1787.13, 737.81, 512.59, 270.15, 143.80, 109.34, 31.97]
 
@@ -85,19 +86,12 @@ def mass_centres(name: str) -> Array:
 
 def dh_table(name: str) -> dict[str, Any]:
     """A chain of the zoo in the paper's form: x (n, 6) in the order of `parameters.NAMES`, mass, com, inertia."""
-    text = (files(zoo.__name__) / f"{name}.toml").read_text(encoding="utf-8")
-    links = tomllib.loads(text)["dh"]["link"]
-    x = np.zeros((len(links), 6))
-    x[:, parameters.BETA] = [np.radians(link["alpha"]) for link in links]
-    x[:, parameters.GAMMA] = [np.radians(link["theta"]) for link in links]
-    x[:, parameters.B] = [link["a"] for link in links]
-    x[:, parameters.C] = [link["d"] for link in links]
-    return {
-        "x": x,
-        "mass": np.array([link["mass"] for link in links]),
-        "com": np.array([link["com"] for link in links]),
-        "inertia": np.array([np.diag(link["inertia"]) for link in links]),
-    }
+    columns = dh_columns(name)
+    x = np.zeros((len(columns["mass"]), 6))
+    x[:, parameters.BETA], x[:, parameters.GAMMA] = np.radians(columns["alpha"]), np.radians(columns["theta"])
+    x[:, parameters.B], x[:, parameters.C] = columns["a"], columns["d"]
+    inertia = np.array([np.diag(moments) for moments in columns["inertia"]])
+    return {"x": x, "mass": np.array(columns["mass"]), "com": np.array(columns["com"]), "inertia": inertia}
 
 
 def relaxed(name: str, kind: str = "auto") -> Relaxed:

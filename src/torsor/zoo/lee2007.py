@@ -1,7 +1,13 @@
-"""The polypeptide chain as the text of Lee et al. 2007, section 4.3, describes it."""
+"""The machines of Lee, Wang & Chirikjian 2007: a PUMA 560 and polypeptide chains.
+
+`puma_lee` and `polypeptide` have the data behind the printed mass matrices; `polypeptide_faithful` is the chain that
+the text of section 4.3 describes.
+"""
 
 from __future__ import annotations
 
+import tomllib
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,9 +16,52 @@ from numpy.typing import NDArray
 from torsor.lie import exp_so3
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
+from torsor.validate import chosen
 from torsor.zoo.families import check_length
 
 Array = NDArray[np.float64]
+
+ATOMS = ("CA", "C", "N")
+# The paper's names of the four parameters of a joint, and those of `Model.from_dh`.
+DH_NAMES = {"beta": "alpha", "gamma": "theta", "b": "a", "c": "d"}
+
+
+def puma_lee(soft: str = "beta") -> Model:
+    """The PUMA 560 of Lee et al. 2007; all its angles gamma are 60 degrees at q = 0.
+
+    soft    "beta": the joint variables behind the printed M and M^-1; "gamma": those that the text names
+    """
+    variable = DH_NAMES[chosen("soft", soft, ("beta", "gamma"))]
+    return Model.from_dh(**dh_columns("puma_lee") | {"variable": variable, "name": f"puma_lee({soft})"})
+
+
+def polypeptide(n: int = 7) -> Model:
+    """The polypeptide of Lee et al. 2007 with n links and every torsion soft, as in its Figure 3.
+
+    At n = 7 it has the data behind the printed M and M^-1; longer chains repeat links 2 to 7.
+    """
+    check_length(n)
+    columns = dh_columns("polypeptide")
+    row = np.where(np.arange(n) == 0, 0, 1 + (np.arange(n) - 1) % 6)
+    repeated = {key: np.array(columns[key])[row] for key in ("alpha", "a", "theta", "d", "mass", "com", "inertia")}
+    words = {"variable": "alpha", "names": atom_names(n), "name": f"polypeptide({n})"}
+    return Model.from_dh(**columns | repeated | words)
+
+
+def atom_names(n: int) -> list[str]:
+    return [f"{ATOMS[i % 3]}{i + 1}" for i in range(n)]
+
+
+def dh_columns(name: str) -> dict[str, Any]:
+    """The Denavit-Hartenberg table of a machine of the zoo, column by column: the arguments of `Model.from_dh`."""
+    table = tomllib.loads((files(__package__) / f"{name}.toml").read_text(encoding="utf-8"))
+    dh = table.pop("dh")
+    links = dh.pop("link")
+    columns = {key: [link[key] for link in links] for key in links[0]}
+    return {**table, **dh, **columns, "names": columns.pop("name")}
+
+
+# The chain of the text -------------------------------------------------------------------------------------
 
 # Atomic masses (amu), bond lengths (angstrom) and the bond angles gamma (degrees) of Table II, which repeat.
 C, N, H, O = 12.0107, 14.00674, 1.00794, 15.9994
@@ -29,8 +78,6 @@ HYDROGEN = 1.080 * np.array([-HALF[0] * HALF[0], -HALF[0] * HALF[1], -HALF[1]])
 OXYGEN = np.array([-0.386, 0.5877, 0.0]) * (C + O) / O
 AMIDE_HYDROGEN = np.array([-0.033, -0.0591, 0.0]) * (N + H) / H
 ORIGIN = np.zeros(3)
-
-ATOMS = ("CA", "C", "N")
 
 
 class Body(NamedTuple):
@@ -64,7 +111,7 @@ def polypeptide_faithful(n: int = 7) -> Model:
         com=com,
         inertia=inertia,
         gravity=(0.0, 0.0, 0.0),
-        names=[f"{ATOMS[i % 3]}{i + 1}" for i in range(n)],
+        names=atom_names(n),
         name=f"polypeptide_faithful({n})",
         allow_degenerate=True,
     )
