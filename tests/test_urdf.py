@@ -156,6 +156,13 @@ def test_odd_declarations_comments_and_prefixes_are_forgiven(tmp_path, head, tai
     assert ts.load(path).joint_names == ("hinge",)
 
 
+def test_text_after_the_robot_is_left_out_aloud(tmp_path):
+    path = two_links(tmp_path)
+    path.write_text(path.read_text() + "</robot>")
+    with pytest.warns(ModelWarning, match="what follows </robot> is not read"):
+        assert ts.load(path).joint_names == ("hinge",)
+
+
 # ---- what is repaired ----
 
 

@@ -122,3 +122,45 @@ class PinocchioFile(Engine):
         named = sorted((f.type == pin.FrameType.BODY, i) for i, f in enumerate(model.frames) if i and f.type in kinds)
         poses = {model.frames[i].name: data.oMf[i] for _, i in named}  # a link goes before a joint of the same name
         return M, bias, {name: (pose.translation, pose.rotation) for name, pose in poses.items()}
+
+
+class MuJoCoFile(Engine):
+    """An MJCF file as MuJoCo computes it, without constraints, contacts and actuators."""
+
+    KINDS = ("free", "spherical", "prismatic", "revolute")
+
+    def __init__(self, path):
+        import mujoco
+
+        self.mujoco, self.model = mujoco, mujoco.MjModel.from_xml_path(str(path))
+        m, bits = self.model, mujoco.mjtDisableBit
+        if m.opt.disableflags & int(bits.mjDSBL_GRAVITY):
+            m.opt.gravity[:] = 0
+        m.opt.disableflags |= int(bits.mjDSBL_CONSTRAINT) | int(bits.mjDSBL_ACTUATION)
+        self.tendon_armature = bool(m.ntendon and np.any(m.tendon_armature))
+        self.data, self.nv, self.joints = mujoco.MjData(m), m.nv, {}
+        for j in range(m.njnt):
+            body = int(m.jnt_bodyid[j])
+            name = m.joint(j).name or f"{m.body(body).name or f'body{body}'}/{j - m.body_jntadr[body]}"
+            self.joints[name] = self.KINDS[m.jnt_type[j]], int(m.jnt_qposadr[j]), int(m.jnt_dofadr[j])
+
+    def neutral(self):
+        return np.array(self.model.qpos0)
+
+    def converted(self, name, kind, q, v):
+        if kind != "free":
+            return q, np.eye(NV[kind]), 0
+        R, zero = rotation(*q[3:]), np.zeros((3, 3))  # MuJoCo: velocity of the origin in the world, omega in the body
+        drift = np.concatenate([R @ np.cross(v[:3], v[3:]), np.zeros(3)])
+        return q, np.block([[zero, R], [np.eye(3), zero]]), drift
+
+    def evaluated(self, q, v):
+        mujoco, m, d = self.mujoco, self.model, self.data
+        mujoco.mj_resetData(m, d)
+        d.qpos[:], d.qvel[:] = q, v
+        mujoco.mj_forward(m, d)
+        M = np.zeros((m.nv, m.nv))
+        mujoco.mj_fullM(m, d, M)
+        links = {m.body(b).name: (np.array(d.xpos[b]), d.xmat[b].reshape(3, 3).copy()) for b in range(1, m.nbody)}
+        links.pop("", None)
+        return M, np.array(d.qfrc_bias), links

@@ -52,20 +52,32 @@ class Folders:
             self.missing.append(uri)
         return ""
 
+    def bounds(self, path: Path) -> str:
+        """The path, normalised, if it lies in one of the folders; else ""."""
+        place = os.path.normpath(path.as_posix().replace("\\", "/"))
+        return place if any(place.startswith(f"{root}{os.sep}") for root in self.roots) else ""
+
     def inside(self, path: Path) -> str:
         """The path, normalised, if it is a file in one of the folders; else ""."""
-        place = os.path.normpath(path.as_posix().replace("\\", "/"))
-        if any(place.startswith(f"{root}{os.sep}") for root in self.roots):
-            try:
-                return place if os.path.isfile(place) else ""
-            except ValueError:  # a NUL
-                return ""
-        return ""
+        place = self.bounds(path)
+        try:
+            return place if place and os.path.isfile(place) else ""
+        except ValueError:  # a NUL
+            return ""
+
+    def package(self, name: str) -> Path | None:
+        """The folder of the package of that name."""
+        return next(iter(self._called(name)), None)
+
+    def _called(self, name: str) -> list[Path]:
+        """Folders of that name: one of the folders that are searched, or in one of them."""
+        if name in ("", ".", "..") or "\0" in name or "\\" in name or "/" in name:
+            return []
+        called = [root if root.name == name else root / name for root in self.roots]
+        return [folder for folder in called if folder.is_dir()]
 
     def _package(self, name: str) -> list[Path]:
-        """Folders that may be the package of that name: those so called, then the folders above the file."""
+        """Folders that may be the package of that name: those so called, then all that are searched."""
         if name not in self._packages:
-            plain = name not in ("", ".", "..") and "\0" not in name and "\\" not in name
-            called = [root if root.name == name else root / name for root in self.roots] if plain else []
-            self._packages[name] = [folder for folder in called if folder.is_dir()] + self.roots
+            self._packages[name] = self._called(name) + self.roots
         return self._packages[name]

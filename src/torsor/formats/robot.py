@@ -46,6 +46,7 @@ class Part:
     joint: str = "fixed"
     joint_name: str = ""
     axis: Any = (0.0, 0.0, 1.0)
+    pitch: float = 0.0
     R: Array = field(default_factory=lambda: ONE)
     p: Any = (0.0, 0.0, 0.0)
     mass: float = 0.0
@@ -81,14 +82,16 @@ def build(robot: Robot, repair: str) -> Model:
             f'{robot.path}: nothing moves: all of its {len(parts)} links are fixed; base="free" frees the root'
         )
     index = {part.name: i for i, part in enumerate(parts)} | {None: -1}
-    rows: dict[str, Any] = {key: [getattr(part, key) for part in parts] for key in ("axis", "R", "p", "com", "inertia")}
+    rows: dict[str, Any] = {
+        key: [getattr(part, key) for part in parts] for key in ("axis", "pitch", "R", "p", "com", "inertia")
+    }
     mass = np.array([part.mass for part in parts])
     _note_parts(robot, parts, mass, np.array(rows["inertia"]))
     try:
         fields = assemble(
             [index[part.parent] for part in parts], [part.joint for part in parts], mass=mass, **rows,
             names=tuple(part.name for part in parts), name=robot.name, gravity=robot.gravity,
-            repair=lambda links, names: repaired(links, names, robot.notes), **_freedoms(parts),
+            repair=lambda links, names: repaired(links, names, robot.notes), **_freedoms(robot, parts),
         )  # fmt: skip
         fields["allow_degenerate"] = _degenerate(fields["mass"], fields["inertia"])
         fields["frames"] |= _aliases(robot, fields["names"], fields["frames"])
@@ -134,8 +137,13 @@ def _sorted(robot: Robot) -> list[Part]:
     return order
 
 
-def _freedoms(parts: list[Part]) -> dict[str, Any]:
-    """The quantities of the freedoms, one array for each that some joint has."""
+def _freedoms(robot: Robot, parts: list[Part]) -> dict[str, Any]:
+    """The quantities of the freedoms, one array for each that some joint has; none but bounds may be negative."""
+    for part in parts:
+        for key, value in part.freedoms.items():
+            if key not in ("rest", "lower", "upper") and np.any(np.less(value, 0)):
+                part.freedoms[key] = np.abs(value) if key in ("effort", "speed") else np.maximum(value, 0.0)
+                robot.note("repair", f"joint {part.joint_name!r}", f"{key} {value} -> {part.freedoms[key]}")
     rows = [one_body(f"joint {part.joint_name!r}", part.joint, part.freedoms) for part in parts]
     return columns([part.joint for part in parts], rows)
 

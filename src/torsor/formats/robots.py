@@ -11,16 +11,21 @@ from typing import Any
 
 from torsor.errors import ArgumentError, ModelError
 from torsor.files import read_whole
-from torsor.formats import urdf
+from torsor.formats import mjcf, sdf, urdf
 from torsor.formats.folders import Folders
 from torsor.formats.robot import POLICIES, Robot, build
+from torsor.formats.xacro import expand
 from torsor.formats.xml import Document
 from torsor.model import Model
 from torsor.validate import chosen, file_path
 
 BASES = ("fixed", "free")
 PREFIX = "robot_descriptions:"
-READERS: dict[str, Callable[[Document, Folders, str | None], Robot]] = {"robot": urdf.read}
+READERS: dict[str, Callable[[Document, Folders, str | None], Robot]] = {
+    "robot": urdf.read,
+    "mujoco": mjcf.read,
+    "sdf": sdf.read,
+}
 
 
 def load(path: str | Path, *, base: str | None = None, repair: str = "warn", folders: Sequence[str | Path] = (),
@@ -31,11 +36,17 @@ def load(path: str | Path, *, base: str | None = None, repair: str = "warn", fol
         chosen("base", base, BASES)
     chosen("repair", repair, POLICIES)
     places = Folders(path, _folders(folders))
-    document = Document(read_whole(path, ModelError), str(path))
+    if path.suffix.lower() == ".xacro":
+        document = Document(expand(path, xacro, places), f"{path} (expanded)")
+    else:
+        document = Document(read_whole(path, ModelError), str(path))
     tag = document.root.tag
     if tag not in READERS:
         raise document.error(document.root, f"this is no robot; the first element must be one of {', '.join(READERS)}")
-    return build(READERS[tag](document, places, base), repair)
+    robot = READERS[tag](document, places, base)
+    for remark in document.remarks:
+        robot.note("ignored", path.name, remark)
+    return build(robot, repair)
 
 
 def _folders(folders: Any) -> Sequence[str | Path]:

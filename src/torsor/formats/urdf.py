@@ -190,8 +190,7 @@ def _limits(document: Document, robot: Robot, name: str, joint: Element, kind: s
     for key, word in (("effort", "effort"), ("speed", "velocity")):
         if limit.get(word) is None:
             robot.note("read", f"joint {name!r}", f"its <limit> has no {word}: there is none")
-        # some files write a bound as a negative number
-        found[key] = abs(document.number(limit, word, inf, infinite=True))
+        found[key] = document.number(limit, word, inf, infinite=True)
     if kind == "continuous":
         return found
     bounds = [document.number(limit, key, 0.0, infinite=True) for key in ("lower", "upper")]
@@ -210,7 +209,7 @@ def _dynamics(document: Document, joint: Element) -> dict[str, float]:
     dynamics = joint.find("dynamics")
     if dynamics is not None:
         words = {"damping": "damping", "friction": "friction", "spring_stiffness": "stiffness"}
-        found = {key: abs(document.number(dynamics, word, 0.0)) for word, key in words.items()}
+        found = {key: document.number(dynamics, word, 0.0) for word, key in words.items()}
         if found["stiffness"] and joint.get("type") in ("revolute", "continuous", "prismatic"):
             found["rest"] = document.number(dynamics, "spring_reference", 0.0)
     rotor, gear = joint.find("drake:rotor_inertia"), joint.find("drake:gear_ratio")

@@ -1,8 +1,8 @@
 """XML of robot files, read without trust: no DTD, no entity, bounded size; errors name file, line and element.
 
 The parser is expat without namespaces, so a prefix that was never declared is part of a name and no error.
-Two more faults of real files are forgiven: declarations that expat refuses (`<?xml version="0.0"?>`) and comments that
-contain "--".
+Three more faults of real files are forgiven: declarations that expat refuses (`<?xml version="0.0"?>`), comments that
+contain "--", and text after the end of the first element (with a remark).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ MOST_BYTES = 64 * 2**20  # of one file; the largest robot known to us has 2 MB
 MOST_ELEMENTS = 2_000_000
 DECLARATION = re.compile(r"\s*<\?xml.*?\?>", re.DOTALL)
 ENCODING = re.compile(rb"""<\?xml[^>]*?encoding\s*=\s*["']([\w.-]+)["']""")
+FIRST = re.compile(r"<([A-Za-z_][\w.:-]*)")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
@@ -30,16 +31,26 @@ class Document:
         if len(content) > MOST_BYTES:
             raise ModelError(f"{path}: {len(content)} bytes; torsor reads robot files of at most {MOST_BYTES}")
         self.text = _text(content, path)
+        self.remarks: list[str] = []
         try:
             self.root = self._parse()
         except expat.ExpatError as error:
-            self.text = COMMENT.sub(_blank, self.text)  # perhaps a comment held "--"
+            self._forgive()
             try:
                 self.root = self._parse()
             except expat.ExpatError:
-                raise ModelError(
-                    f"{path}:{error.lineno}: not well-formed XML: {expat.ErrorString(error.code)}"
-                ) from None
+                reason = expat.ErrorString(error.code)
+                raise ModelError(f"{path}:{error.lineno}: not well-formed XML: {reason}") from None
+
+    def _forgive(self) -> None:
+        """Take out comments, which may hold "--", and what follows the end of the first element."""
+        self.text = COMMENT.sub(_blank, self.text)
+        if first := FIRST.search(self.text):
+            end = f"</{first[1]}>"
+            start, _, rest = self.text.partition(end)
+            if rest.strip():
+                self.text = start + end
+                self.remarks.append(f"what follows {end} is not read")
 
     def _parse(self) -> Element:
         builder, parser = TreeBuilder(), expat.ParserCreate()

@@ -234,7 +234,7 @@ class Model:
             body = self._index(name)
         except (KeyError, ValueError):
             if name not in self.joint_names:
-                raise ArgumentError(f"{self!r} has no body, joint or frame named {name!r}") from None
+                raise ArgumentError(f"{self!r} has no body or frame named {name!r}") from None
             body = self.joint_names.index(name)
         return Frame(body, np.eye(3), np.zeros(3))
 
