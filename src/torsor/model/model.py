@@ -295,6 +295,21 @@ class Model:
         """What was repaired, ignored or understood in a particular way when the model's file was read."""
         return self.extras.notes
 
+    def order(self, names: Sequence[str]) -> tuple[Array, Array]:
+        """Where the coordinates and the velocities of joints are: q[..., iq] and v[..., iv] are those of the joints, or
+        bodies, with these names, one joint after the other.  q[..., iq] = x puts them back.
+        """
+        if isinstance(names, str):
+            raise ArgumentError(f"names must be a list of names of joints, not the string {names!r}")
+        joints = {name: i for i, name in enumerate(self.names)} | {name: i for i, name in enumerate(self.joint_names)}
+        for name in names:
+            if name not in joints:
+                raise ArgumentError(f"{self!r} has no joint named {shown(name)}")
+        bodies = [joints[name] for name in names]
+        starts = self.q_start, self.v_start
+        q, v = (np.concatenate([np.arange(at[i], at[i + 1]) for i in bodies] or [np.arange(0)]) for at in starts)
+        return q, v
+
     # ---- the configuration manifold ----
 
     @cached_property
