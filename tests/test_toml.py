@@ -159,8 +159,8 @@ def test_a_dh_table_is_the_model_of_from_dh():
 
 
 def test_unknown_suffix_is_refused(tmp_path):
-    with pytest.raises(ArgumentError, match=r"arm\.xml: unknown suffix.*\.toml"):
-        load(tmp_path / "arm.xml")
+    with pytest.raises(ArgumentError, match=r"arm\.json: unknown suffix.*\.toml"):
+        load(tmp_path / "arm.json")
     with pytest.raises(ArgumentError, match=r"arm: unknown suffix"):
         save(zoo.panda(), tmp_path / "arm")
 

@@ -29,39 +29,49 @@ from torsor.dynamics import (
 )
 from torsor.dynamics.derivatives import jvp, vjp
 from torsor.dynamics.factor import mass_factor, sample_velocities
+from torsor.dynamics.frames import frame_poses
 from torsor.dynamics.methods import method_for
 from torsor.dynamics.task_space import operational_space
-from torsor.errors import ArgumentError, DeviceError, ModelError, SingularError, TorsorError
+from torsor.errors import ArgumentError, DeviceError, ModelError, ModelWarning, SingularError, TorsorError
 from torsor.formats import load
 from torsor.model import Model, ModelBatch
 from torsor.simulate import Simulation, Trajectory, simulate
 
 if TYPE_CHECKING:
     from torsor.dynamics.exports import export
+    from torsor.dynamics.inverse_kinematics import inverse_kinematics
+    from torsor.formats.states import from_mujoco, from_pinocchio, to_mujoco, to_pinocchio
     from torsor.simulate.rollout import LinearFeedback, Rollout, rollout
     from torsor.theory import symbolic
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "ArgumentError", "DeviceError", "LinearFeedback", "Model", "ModelBatch", "ModelError", "Rollout", "Simulation",
-    "SingularError", "TorsorError", "Trajectory", "bias_forces", "body_poses", "body_twists", "center_of_mass",
-    "compile", "constraint_forces", "coriolis_matrix", "export", "fixman_force", "forward_dynamics", "gravity_forces",
-    "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "jvp", "kinetic_energy", "lie", "load",
-    "log_det_gradient", "log_det_mass_matrix", "mass_factor", "mass_matrix", "mass_solve", "method_for",
-    "momentum", "operational_space", "potential_energy", "rollout", "sample_velocities", "simulate", "symbolic",
-    "vjp", "zoo",
+    "ArgumentError", "DeviceError", "LinearFeedback", "Model", "ModelBatch", "ModelError", "ModelWarning",
+    "Rollout", "Simulation", "SingularError", "TorsorError", "Trajectory", "bias_forces", "body_poses",
+    "body_twists", "center_of_mass", "compile", "constraint_forces", "coriolis_matrix", "export", "fixman_force",
+    "forward_dynamics", "frame_poses", "from_mujoco", "from_pinocchio", "gravity_forces", "inverse_dynamics",
+    "inverse_kinematics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "jvp", "kinetic_energy", "lie", "load",
+    "log_det_gradient", "log_det_mass_matrix", "mass_factor", "mass_matrix", "mass_solve", "method_for", "momentum",
+    "operational_space", "potential_energy", "rollout", "sample_velocities", "simulate", "symbolic", "to_mujoco",
+    "to_pinocchio", "vjp", "zoo",
 ]  # fmt: skip
 
 
+# What few programs need, and where it is.
+LATER = {
+    "export": "dynamics.exports", "inverse_kinematics": "dynamics.inverse_kinematics",
+    **dict.fromkeys(("LinearFeedback", "Rollout", "rollout"), "simulate.rollout"),
+    **dict.fromkeys(("from_mujoco", "from_pinocchio", "to_mujoco", "to_pinocchio"), "formats.states"),
+}  # fmt: skip
+
+
 def __getattr__(name: str) -> Any:
-    """What few programs need is imported when first asked for."""
+    """What is imported when it is first asked for."""
     import importlib
 
     if name == "symbolic":
         return importlib.import_module("torsor.theory.symbolic")
-    if name == "export":
-        return importlib.import_module("torsor.dynamics.exports").export
-    if name in ("LinearFeedback", "Rollout", "rollout"):
-        return getattr(importlib.import_module("torsor.simulate.rollout"), name)
+    if name in LATER:
+        return getattr(importlib.import_module(f"torsor.{LATER[name]}"), name)
     raise AttributeError(f"module 'torsor' has no attribute {name!r}")

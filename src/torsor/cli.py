@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from math import pi
@@ -27,8 +28,9 @@ from rich.tree import Tree
 import torsor
 from torsor import zoo
 from torsor.dynamics import ALGORITHMS
-from torsor.errors import ArgumentError, TorsorError
+from torsor.errors import ArgumentError, ModelWarning, TorsorError
 from torsor.formats import load
+from torsor.formats.robots import BASES, PREFIX
 from torsor.model import Model
 from torsor.model.freedoms import unusual
 from torsor.model.joints import JOINTS
@@ -49,10 +51,10 @@ from torsor.simulate.recording import read
 from torsor.validate import chosen, integer, number
 
 FAILED, INTERRUPTED = 1, 130
-MOST_BRANCHES = 60  # bodies shown in a tree
+MOST_BRANCHES, MOST_WORDS = 60, 12  # bodies shown in a tree, names in a line
 
 # The options, as typed, that a run needs again when it is resumed.
-PROBLEM = ("model", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity")
+PROBLEM = ("model", "base", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity")
 
 # Where the free falls of the zoo begin, if not in the neutral configuration (Saha 2001, Table II).
 STARTS = {"stanford": "0,90deg,0,0,0,0"}
@@ -80,9 +82,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"torsor {torsor.__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _simulate_parser(commands)
-    _add(commands, "info", info, "what a model is: bodies, joints, mass, operation counts").add_argument(
-        "model", metavar="MODEL", help=MODEL_HELP
-    )
+    info_parser = _add(commands, "info", info, "what a model is: bodies, joints, mass, remarks, operation counts")
+    info_parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    info_parser.add_argument("--base", choices=BASES, help=BASE_HELP)
     papers_parser = _add(commands, "papers", papers, "reproduce the published tables and figures")
     papers_parser.add_argument("names", nargs="*", metavar="PAPER", help="only papers whose name contains this")
     papers_parser.add_argument("--figures", type=Path, metavar="DIR", help="draw the figures into this folder")
@@ -99,7 +101,11 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-MODEL_HELP = "a model file, or a name from the zoo: " + ", ".join(zoo.names()) + "; families take a length, rope:50"
+MODEL_HELP = (
+    "a model or robot file (.toml, .urdf, MJCF .xml, .sdf), robot_descriptions:NAME, or a name from the zoo: "
+    + ", ".join(zoo.names()) + "; families take a length, rope:50"
+)  # fmt: skip
+BASE_HELP = "of a robot file: whether its root is fixed to the base or free"
 
 
 def _add(commands: Any, name: str, run: Callable[[argparse.Namespace], int], words: str) -> argparse.ArgumentParser:
@@ -123,6 +129,7 @@ def _simulate_parser(commands: Any) -> None:
     p = _add(commands, "simulate", simulate, "run a model: free fall, torques or a tracked motion")
     p.epilog = "Lists are numbers with commas; 90deg is an angle. Try: torsor simulate stanford --plot stanford.png"
     p.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
+    p.add_argument("--base", choices=BASES, help=BASE_HELP)
     problem = p.add_argument_group("the motion")
     problem.add_argument("--duration", type=float, default=10.0, metavar="SECONDS", help="(default %(default)s)")
     problem.add_argument("--q0", metavar="LIST", help="initial positions (default: neutral; the paper's for stanford)")
@@ -199,7 +206,7 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
     if options.model is None:
         raise ArgumentError("name a model to simulate, for example: torsor simulate stanford")
     number("--duration", options.duration, above=0)
-    model = find_model(options.model)
+    model = find_model(options.model, options.base)
     problem = {key: getattr(options, key) for key in PROBLEM}
     q0 = numbers("--q0", options.q0 or STARTS.get(options.model), model.nq)
     simulation = Simulation(
@@ -214,7 +221,7 @@ def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
     problem = read(options.resume).header["about"].get("problem")
     if not isinstance(problem, dict) or not all(_typed(problem.get(key), key) for key in PROBLEM):
         raise ArgumentError(f"{options.resume} was not recorded by this command: resume it with Simulation.resume")
-    model = find_model(options.model or problem["model"])
+    model = find_model(options.model or problem["model"], problem.get("base"))
     if problem["no_gravity"]:
         from dataclasses import replace
 
@@ -311,10 +318,11 @@ def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> 
 
 
 def info(options: argparse.Namespace) -> int:
-    model = find_model(options.model)
+    model = find_model(options.model, options.base)
     out.print(f"[bold]{escape(model.name)}[/]  {model.n} bodies, {model.nv} degrees of freedom (nq = {model.nq}), "
               f"mass {model.mass.sum():g} kg, gravity {model.gravity.tolist()}")  # fmt: skip
     out.print(_tree(model))
+    _extras(model)
     table = RichTable("one call costs", "mul", "add", "div", "sin cos", "compiled as", box=None)
     for function in (torsor.forward_dynamics, torsor.inverse_dynamics, torsor.mass_matrix):
         program = torsor.compile(model, function)
@@ -341,6 +349,25 @@ def _tree(model: Model) -> Tree:
     if model.n > MOST_BRANCHES:
         root.add(f"[dim]... and {model.n - MOST_BRANCHES} more[/]")
     return root
+
+
+def _extras(model: Model) -> None:
+    """What the model's file says beyond the dynamics."""
+    lines = {
+        "couplings": [f"{model.joint_names[c.follower]} = {c.ratio:g} {model.joint_names[c.leader]} + {c.offset:g}"
+                      for c in model.couplings],
+        "actuators": [actuator.name for actuator in model.actuators],
+        "keyframes": list(model.keyframes),
+        "frames": list(model.frames),
+        "shapes": [f"{len(model.visuals)}"] if model.visuals else [],
+    }  # fmt: skip
+    for title, words in lines.items():
+        if words:
+            more = f" ... {len(words)} in all" if len(words) > MOST_WORDS else ""
+            out.print(f"[bold]{title}[/]  {escape(', '.join(words[:MOST_WORDS]))}{more}", soft_wrap=True)
+    for note in model.notes[:MOST_BRANCHES]:
+        style = "dim" if note.kind == "read" else "yellow"
+        out.print(f"[{style}]{note.kind}  {escape(str(note))}[/]", soft_wrap=True)
 
 
 # ---- papers, bench, view ----
@@ -423,12 +450,19 @@ def cache(options: argparse.Namespace) -> int:
 # ---- words to values ----
 
 
-def find_model(name: str) -> Model:
-    """A model by file, by name or by name:length."""
-    if Path(name).suffix:
-        if not Path(name).is_file():
+def find_model(name: str, base: str | None = None) -> Model:
+    """A model by file, by name or by name:length; what was repaired or left out of a robot file is said on stderr."""
+    if Path(name).suffix or name.startswith(PREFIX):
+        if not name.startswith(PREFIX) and not Path(name).is_file():
             raise ArgumentError(f"there is no model file {name}")
-        return load(name)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", ModelWarning)
+            model = load(name) if base is None else load(name, base=base)
+        for warning in said:
+            err.print(f"[yellow]{escape(str(warning.message))}[/]", soft_wrap=True)
+        return model
+    if base is not None:
+        raise ArgumentError(f"--base is for robot files; {name} is none")
     family, _, length = name.partition(":")
     if not length:
         return zoo.get(family) if family not in FAMILIES else zoo.get(family, FAMILIES[family])

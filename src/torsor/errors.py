@@ -19,3 +19,7 @@ class SingularError(TorsorError):
 
 class DeviceError(TorsorError):
     """A GPU is missing, out of memory or not up to it; the message says what is missing."""
+
+
+class ModelWarning(UserWarning):
+    """A file was read, but some of it was changed or is not modelled; the message says what."""

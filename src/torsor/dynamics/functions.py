@@ -43,6 +43,7 @@ from torsor.dynamics.calls import (
     on_frame,
     refuse_singular_at,
 )
+from torsor.dynamics.frames import referred, referred_rate
 from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.batch import ModelBatch, machine_of
@@ -239,14 +240,20 @@ def body_twists(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
     return call(kinematics.body_twists, model, q, v)
 
 
-def jacobian(model: Model, q: ArrayLike, body: int | str) -> Array:
-    """J (..., 6, nv) with J v the twist of a body, or of a named frame on it, in its own frame."""
-    return on_frame(kinematics.jacobian, model, body, q)
+def jacobian(model: Model, q: ArrayLike, body: int | str, *, reference: str = "body") -> Array:
+    """J (..., 6, nv) with J v the twist of a body, or of a named frame on it: in its own axes ("body"), in the base's
+    axes at the base's origin ("world"), or in the base's axes at the frame's origin ("world-aligned").
+    """
+    J = on_frame(kinematics.jacobian, model, body, q)
+    return J if reference == "body" else referred(model, q, body, reference, J)
 
 
-def jacobian_dot(model: Model, q: ArrayLike, v: ArrayLike, body: int | str) -> Array:
+def jacobian_dot(model: Model, q: ArrayLike, v: ArrayLike, body: int | str, *, reference: str = "body") -> Array:
     """dJ/dt (..., 6, nv) of `jacobian` along the velocity v."""
-    return on_frame(kinematics.jacobian_dot, model, body, q, v)
+    rate = on_frame(kinematics.jacobian_dot, model, body, q, v)
+    if reference == "body":
+        return rate
+    return referred_rate(model, v, on_frame(kinematics.jacobian, model, body, q), rate, (q, body, reference))
 
 
 # Energy and momentum ---------------------------------------------------------------------------------------

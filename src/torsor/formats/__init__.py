@@ -1,16 +1,17 @@
 """Files <-> Model: the suffix of the path selects the format.
 
-    .toml     text that people write and read; for models of up to some 10^5 bodies (`toml.py`)
-    .torsor   the arrays of the model, checksummed, for models of a million bodies (`binary.py`)
+    .toml                      text that people write and read; for models of up to some 10^5 bodies (`toml.py`)
+    .torsor                    the arrays of the model, checksummed, for models of a million bodies (`binary.py`)
+    .urdf .xml .mjcf .sdf ...  descriptions of robots, told apart by their first element (`robots.py`)
 
-Both give back the same model, bit for bit. A file is written completely or not at all. A model that is read is checked
-like any other: a damaged or hostile file raises a ModelError.
+The first two give back the same model, bit for bit. A file is written completely or not at all. A model that is read is
+checked like any other: a damaged or hostile file raises a ModelError.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torsor.errors import ArgumentError, ModelError
 from torsor.files import read_whole, write_whole
@@ -31,11 +32,33 @@ class Format(Protocol):
 
 
 FORMATS: dict[str, Format] = {".toml": toml, ".torsor": binary}
+ROBOTS = (".urdf", ".xml", ".mjcf", ".sdf", ".world", ".xacro")
 
 
-def load(path: str | Path) -> Model:
-    """The model in a file."""
+def load(path: Any, **options: Any) -> Model:
+    """The model in a file: .toml, .torsor, or a robot's .urdf, .xml (MJCF), .sdf or .xacro.
+
+    Of robot files:
+
+    base     "fixed" or "free": whether the root link is fixed to the base; None: as the format has it (URDF: fixed,
+             SDF: free unless a joint fixes it, MJCF: what the file says)
+    repair   what happens to numbers that cannot be, such as inertias that break the triangle inequality: "warn"
+             (changed as little as possible, with a warning), "quiet" (the same without) or "strict" (refused).
+             `model.notes` lists every change and everything that is not modelled.
+    folders  more folders in which meshes and packages (package://...) may lie
+    xacro    True, or a dictionary of arguments: expand a .xacro file, which runs the code in its expressions
+
+    A module of `robot_descriptions`, or its name as "robot_descriptions:panda_description", stands for its file.
+    """
+    from torsor.formats import robots
+
+    if robots.described(path):
+        return robots.load_description(path, options)
+    if file_path("path", path).suffix.lower() in ROBOTS:
+        return robots.load(path, **options)
     form = _format(path)
+    if options:
+        raise ArgumentError(f"{path}: {', '.join(options)}= are for robot files, {', '.join(ROBOTS)}")
     return form.decode(read_whole(path, ModelError), str(path))
 
 
@@ -48,5 +71,5 @@ def save(model: Model, path: str | Path) -> None:
 def _format(path: str | Path) -> Format:
     suffix = file_path("path", path).suffix.lower()
     if suffix not in FORMATS:
-        raise ArgumentError(f"{path}: unknown suffix; torsor reads and writes {', '.join(FORMATS)}")
+        raise ArgumentError(f"{path}: unknown suffix; torsor reads {', '.join((*FORMATS, *ROBOTS))}")
     return FORMATS[suffix]

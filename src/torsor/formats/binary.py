@@ -1,7 +1,7 @@
 """The binary form of a model, for many bodies: its arrays, unchanged, and a checksum.
 
     file     = MAGIC, length of the words (8 bytes), words, columns, blake2b of all before (16 bytes)
-    words    = JSON {"name", "allow_degenerate", "names", "frames", "rows"}, UTF-8
+    words    = JSON {"name", "allow_degenerate", "names", "frames", "rows", "extras"}, UTF-8
     columns  = parent, joint, axis, pitch, R, p, mass, com, inertia, gravity, then body, R, p of the frames, then what
                is known of the freedoms, damping and so on; little-endian, row by row
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torsor.errors import ModelError, TorsorError
 from torsor.model import Frame, Model
 from torsor.model.check import SHAPES
+from torsor.model.extras import Extras
 from torsor.model.freedoms import USUAL, unusual
 from torsor.model.names import NumberedNames
 from torsor.validate import brief, shown
@@ -31,7 +32,7 @@ Array = NDArray[Any]
 
 MAGIC = b"torsor model 2\n"
 LENGTH, DIGEST = 8, 16  # bytes
-WORDS = {"name": str, "allow_degenerate": bool, "names": list | None, "frames": list, "rows": list}
+WORDS = {"name": str, "allow_degenerate": bool, "names": list | None, "frames": list, "rows": list, "extras": dict}
 # The type and the row of each column.
 BODIES: dict[str, tuple[str, tuple[int, ...]]] = {
     "parent": ("<i8", ()), "joint": ("u1", ()), **{key: ("<f8", shape) for key, shape in SHAPES.items()}
@@ -58,6 +59,7 @@ def encode(model: Model) -> bytes:
         "names": None if isinstance(model.names, NumberedNames) else list(model.names),
         "frames": list(model.frames),
         "rows": [len(column) for column in columns],
+        "extras": model.extras.plain(),
     }
     text = json.dumps(words).encode()
     data = [np.asarray(column, dtype).tobytes() for column, (dtype, _) in zip(columns, COLUMNS)]
@@ -99,7 +101,7 @@ def _model(content: memoryview) -> Model:
     names = NumberedNames(n) if words["names"] is None else words["names"]
     return Model(
         **fields, **freedoms, gravity=gravity[0], names=names, frames=frames, name=words["name"],
-        allow_degenerate=words["allow_degenerate"],
+        allow_degenerate=words["allow_degenerate"], extras=Extras.of(words["extras"]),
     )  # fmt: skip
 
 

@@ -38,6 +38,9 @@ arguments of `Model.tree`, as arrays or, much faster, as strings with one line p
 
 Likewise a table [frames] holds `names`, `body` (their names, "" the base), `R` and `p`.
 
+A table [extras] holds what robot files say beyond the dynamics (`model/extras.py`): joint_names, couplings, actuators,
+keyframes, visuals and notes.
+
 Instead of bodies, a table [dh] can describe a serial arm; its `link` rows and other keys are the arguments of
 `Model.from_dh`. Defaults are those of `Model.builder`; keys that torsor does not know are refused.
 """
@@ -48,6 +51,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,6 +62,7 @@ from torsor.formats.binary import compact
 from torsor.model import JOINTS, Model
 from torsor.model.builder import as_row, as_rows
 from torsor.model.check import SHAPES
+from torsor.model.extras import Extras
 from torsor.model.freedoms import USUAL, unusual
 from torsor.model.names import Frame, NumberedNames
 from torsor.validate import brief, encodable, shown
@@ -68,7 +73,7 @@ UPPER = [0, 1, 2, 4, 5, 8]  # xx, xy, xz, yy, yz, zz of a tensor's nine numbers
 # The keys of each table, with the types of their values.
 NUMBERS = (int, float, list)
 MODEL_KEYS = {"name": str, "gravity": list, "allow_degenerate": bool} | {
-    "body": list, "bodies": dict, "dh": dict, "frame": list, "frames": dict
+    "body": list, "bodies": dict, "dh": dict, "frame": list, "frames": dict, "extras": dict
 }  # fmt: skip
 BODY_KEYS = {"name": str, "parent": str, "joint": str} | dict.fromkeys((*SHAPES, *USUAL), NUMBERS)
 FRAME_KEYS = {"name": str, "body": str, "R": list, "p": list}
@@ -151,7 +156,9 @@ def _model(table: Table) -> Model:
     rows = _rows(table.get("frame", []), "frame", FRAME_KEYS)
     frames = {row["name"]: (row.get("body"), *_placement(row)) for row in rows}
     frames |= _frame_columns(table.get("frames", {}), frames)
-    return model.with_frames(frames) if frames else model
+    if frames:
+        model = model.with_frames(frames)
+    return replace(model, extras=Extras.of(table["extras"])) if "extras" in table else model
 
 
 def _tree(bodies: list[Table], words: Table) -> Model:
@@ -298,6 +305,8 @@ def write(model: Model) -> str:
             lines += ["", "[[frame]]", *_frame(model, name, frame)]
     else:
         lines += ["", "[frames]", *_columns_of_frames(model)]
+    if model.extras:
+        lines += ["", "[extras]", *(f"{key} = {_value(value)}" for key, value in model.extras.plain().items() if value)]
     return "\n".join(lines) + "\n"
 
 
@@ -378,6 +387,10 @@ def _value(x: Any) -> str:
     """A TOML value. repr gives the shortest decimals that read back as the same double."""
     if isinstance(x, str):
         return json.dumps(x, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if np.ndim(x):
+    if isinstance(x, dict):
+        return f"{{{', '.join(f'{_value(key)} = {_value(value)}' for key, value in x.items())}}}"
+    if isinstance(x, list) and x and isinstance(x[0], dict):
+        return "[\n" + "".join(f"    {_value(row)},\n" for row in x) + "]"
+    if isinstance(x, list | tuple) or np.ndim(x):
         return f"[{', '.join(map(_value, x))}]"
-    return repr(float(x))
+    return repr(x) if isinstance(x, int) else repr(float(x))

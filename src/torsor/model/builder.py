@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -65,9 +65,13 @@ def assemble(
     names: Sequence[str] | None = None,
     name: str = "model",
     allow_degenerate: bool = False,
+    repair: Callable[[Arrays, Sequence[str]], Arrays] | None = None,
     **freedoms: Unpack[Freedoms],
 ) -> dict[str, Any]:
-    """The fields of the Model that these arguments describe; parent=None is a chain."""
+    """The fields of the Model that these arguments describe; parent=None is a chain.
+
+    `repair` may change the bodies, once fixed ones are merged.
+    """
     given = {"axis": axis, "pitch": pitch, "R": R, "p": p, "mass": mass, "com": com, "inertia": inertia}
     rows = {key: as_rows(key, x, SHAPES[key]) for key, x in given.items()} | {"joint": _codes(joint)}
     if parent is not None:
@@ -85,7 +89,11 @@ def assemble(
     links["axis"] = _unit_axes(links["axis"], links["joint"], names)
     frames: dict[str, Frame] = {}
     if (links["joint"] == FIXED).any():
+        if repair is None:
+            check_bodies(links | {"joint": np.where(links["joint"] == FIXED, 0, links["joint"])}, names, True)
         links, names, frames = _merge_fixed(links, names)
+    if repair is not None:
+        links = repair(links, names)
     words = {"names": names, "frames": frames, "name": name, "allow_degenerate": allow_degenerate}
     words |= reordered(freedoms, joints, links.pop("place"))
     return {**links, "gravity": gravity, **words}
@@ -207,7 +215,6 @@ def _cycle(parent: Array, body: int, names: Sequence[str]) -> str:
 def _merge_fixed(links: Arrays, names: Sequence[str]) -> tuple[Arrays, Sequence[str], dict[str, Frame]]:
     """Each fixed body becomes part of the nearest moving body above it, or of the base, and a frame there."""
     fixed = links["joint"] == FIXED
-    check_bodies(links | {"joint": np.where(fixed, 0, links["joint"])}, names, allow_degenerate=True)
     parent, R, p = _place_on_moving(links["parent"], links["R"], links["p"], fixed)
     links = links | _lumped(links, parent, R, p, fixed) | {"parent": parent, "R": R, "p": p}
 

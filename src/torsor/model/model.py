@@ -26,6 +26,7 @@ from torsor.errors import ArgumentError, ModelError
 from torsor.model.builder import GRAVITY, Builder, Links, as_row, assemble
 from torsor.model.check import check_model, checked_frames, placements
 from torsor.model.dh import DHTable, dh_fields
+from torsor.model.extras import Actuator, Coupling, Extras, Note, Visual, check_extras
 from torsor.model.freedoms import USUAL, check_freedoms, filled
 from torsor.model.joints import JOINTS, Joint
 from torsor.model.names import Frame, NumberedNames, word_list
@@ -71,6 +72,9 @@ class Model:
     upper: Array = field(default_factory=lambda: np.array(np.inf))
     effort: Array = field(default_factory=lambda: np.array(np.inf))
     speed: Array = field(default_factory=lambda: np.array(np.inf))
+    extras: Extras = field(
+        default_factory=Extras
+    )  # names of joints, couplings, actuators, shapes, notes: see extras.py
 
     def __post_init__(self) -> None:
         for key in _PHYSICS:
@@ -88,6 +92,7 @@ class Model:
         for key in USUAL:
             self._set(key, filled(self, key))
         check_freedoms(self)
+        check_extras(self)
 
     def _set(self, key: str, value: Any) -> None:
         object.__setattr__(self, key, value)
@@ -201,6 +206,8 @@ class Model:
             digest.update(getattr(self, field_name).tobytes())
         if self.armature.any():
             digest.update(self.armature.tobytes())
+        if self.couplings:
+            digest.update(repr(self.couplings).encode())
         return digest.hexdigest()
 
     @cached_property
@@ -224,9 +231,12 @@ class Model:
         if name in self.frames:
             return self.frames[name]
         try:
-            return Frame(self._index(name), np.eye(3), np.zeros(3))
+            body = self._index(name)
         except (KeyError, ValueError):
-            raise ArgumentError(f"{self!r} has no body or frame named {name!r}") from None
+            if name not in self.joint_names:
+                raise ArgumentError(f"{self!r} has no body or frame named {name!r}") from None
+            body = self.joint_names.index(name)
+        return Frame(body, np.eye(3), np.zeros(3))
 
     def with_frames(self, frames: Mapping[str, tuple[str | None, ArrayLike, ArrayLike]]) -> Model:
         """This model with more named frames: name -> (body or frame it sits on, R, p); None is the base."""
@@ -252,6 +262,53 @@ class Model:
         if isinstance(self.names, NumberedNames):
             return self.names.index
         return {name: i for i, name in enumerate(self.names)}.__getitem__
+
+    # ---- what a file says beyond the dynamics: see extras.py ----
+
+    @property
+    def joint_names(self) -> Sequence[str]:
+        """The names of the joints, one per body; those of the bodies unless a file says otherwise."""
+        return self.extras.joint_names or self.names
+
+    @property
+    def couplings(self) -> tuple[Coupling, ...]:
+        """Joints that follow others."""
+        return self.extras.couplings
+
+    @property
+    def actuators(self) -> tuple[Actuator, ...]:
+        """Named inputs."""
+        return self.extras.actuators
+
+    @property
+    def keyframes(self) -> Mapping[str, Array]:
+        """Named configurations (nq,)."""
+        return {name: np.array(q) for name, q in self.extras.keyframes.items()}
+
+    @property
+    def visuals(self) -> tuple[Visual, ...]:
+        """Shapes to draw."""
+        return self.extras.visuals
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What was repaired, ignored or understood in a particular way when the model's file was read."""
+        return self.extras.notes
+
+    def order(self, names: Sequence[str]) -> tuple[Array, Array]:
+        """Where the coordinates and the velocities of joints are: q[..., iq] and v[..., iv] are those of the joints, or
+        bodies, with these names, one joint after the other.  q[..., iq] = x puts them back.
+        """
+        if isinstance(names, str):
+            raise ArgumentError(f"names must be a list of names of joints, not the string {names!r}")
+        joints = {name: i for i, name in enumerate(self.names)} | {name: i for i, name in enumerate(self.joint_names)}
+        for name in names:
+            if name not in joints:
+                raise ArgumentError(f"{self!r} has no joint named {shown(name)}")
+        bodies = [joints[name] for name in names]
+        starts = self.q_start, self.v_start
+        q, v = (np.concatenate([np.arange(at[i], at[i + 1]) for i in bodies] or [np.arange(0)]) for at in starts)
+        return q, v
 
     # ---- the configuration manifold ----
 
@@ -339,6 +396,7 @@ class Model:
             and self.names == other.names
             and all(np.array_equal(getattr(self, key), getattr(other, key)) for key in USUAL)
             and dict(self.frames) == dict(other.frames)
+            and self.extras == other.extras
         )
 
     def __hash__(self) -> int:

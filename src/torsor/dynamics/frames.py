@@ -1,0 +1,86 @@
+"""Poses of frames, and the axes in which a twist is written.
+
+"body"            of the frame itself, at its origin: V = (omega, v) as the frame sees it
+"world"           of the base, at the base's origin: Ad_T V
+"world-aligned"   of the base, at the frame's origin: (R omega, R v)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor.algorithms import kinematics
+from torsor.dynamics.calls import call
+from torsor.errors import ArgumentError
+from torsor.model.model import Model, require_model
+from torsor.validate import chosen, shown
+
+Array = NDArray[Any]
+REFERENCES = ("body", "world", "world-aligned")
+
+
+def frame_poses(model: Model, q: ArrayLike, frames: str | int | Sequence[str | int | None] | None = None) -> Array:
+    """The 4x4 poses of frames in the base frame.
+
+    frames   one body, joint or frame by name (a body also by number; None in a list is the base): (..., 4, 4);
+             several: (..., k, 4, 4);  None: every name in `model.frames`, in that order
+    """
+    require_model(model)
+    poses = call(kinematics.body_poses, model, q)
+    if isinstance(frames, str | int | np.integer):
+        return _placed(model, poses, frames)
+    if frames is None:
+        frames = tuple(model.frames)
+    if not isinstance(frames, Sequence):
+        raise ArgumentError(f"frames must be a name, or a list of names, not {shown(frames)}")
+    placed = [_placed(model, poses, name) for name in frames]
+    return np.stack(placed, axis=-3) if placed else np.empty((*poses.shape[:-3], 0, 4, 4), poses.dtype)
+
+
+def _placed(model: Model, poses: Array, name: str | int | None) -> Array:
+    body, R, p = model.frame(name)
+    T = np.eye(4, dtype=poses.dtype)
+    T[:3, :3], T[:3, 3] = R, p
+    if body < 0:
+        return np.broadcast_to(T, (*poses.shape[:-3], 4, 4)).copy()
+    return poses[..., body, :, :] @ T
+
+
+def referred(model: Model, q: ArrayLike, frame: int | str, reference: str, J: Array) -> Array:
+    """A Jacobian in the axes that `reference` names."""
+    if chosen("reference", reference, REFERENCES) == "body":
+        return J
+    return _turned(frame_poses(model, q, frame), reference, J)
+
+
+def referred_rate(model: Model, v: ArrayLike, J: Array, rate: Array, where: tuple[ArrayLike, int | str, str]) -> Array:
+    """The derivative of such a Jacobian: d/dt (Ad_T J) = Ad_T (dJ/dt + ad_V J); world-aligned, only V's spin turns it.
+
+    where    q, frame and reference
+    """
+    q, frame, reference = where
+    if chosen("reference", reference, REFERENCES) == "body":
+        return rate
+    V = np.einsum("...ij,...j->...i", J, np.asarray(v))
+    spin, linear = J[..., :3, :], J[..., 3:, :]
+    moved = [_cross(V[..., :3], spin), _cross(V[..., :3], linear)]
+    if reference == "world":
+        moved[1] = moved[1] + _cross(V[..., 3:], spin)
+    return _turned(frame_poses(model, q, frame), reference, rate + np.concatenate(moved, axis=-2))
+
+
+def _turned(T: Array, reference: str, J: Array) -> Array:
+    R, p = T[..., :3, :3], T[..., :3, 3]
+    spin, linear = R @ J[..., :3, :], R @ J[..., 3:, :]
+    if reference == "world":
+        linear = linear + _cross(p, spin)
+    return np.concatenate([spin, linear], axis=-2)
+
+
+def _cross(a: Array, columns: Array) -> Array:
+    """a x each column of (..., 3, k)."""
+    return np.cross(a[..., None, :], columns.swapaxes(-1, -2)).swapaxes(-1, -2)

@@ -1,0 +1,311 @@
+"""SDF (SDFormat 1.4 to 1.12): one model, its links, joints and frames.
+
+Poses are resolved as the specification says: a link's and a frame's relative to the model unless `relative_to` names
+another frame, a joint's relative to its child.  A link that hangs on no joint is free, unless the model is static or
+base="fixed".  A joint that closes a loop is left out, with a note.  Where a joint does not sit at the origin of its
+child, the body of the Model sits at the joint and is called like it; the name of the link is then a frame.
+"""
+
+from __future__ import annotations
+
+from math import inf, pi
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.errors import ModelError
+from torsor.formats.folders import Folders
+from torsor.formats.robot import ONE, Part, Robot
+from torsor.formats.urdf import ROOT_JOINT, WORLD, rotation
+from torsor.formats.xml import Document
+from torsor.validate import shown
+
+Array = NDArray[Any]
+Pose = tuple[Array, Array]
+
+MODEL_FRAME = "__model__"
+SINGLE = {"revolute": "revolute", "continuous": "revolute", "prismatic": "prismatic", "screw": "helical"}
+SEVERAL = {"ball": "spherical", "fixed": "fixed", "universal": "", "revolute2": ""}  # the last two: two revolute joints
+READ = {"link", "joint", "frame", "pose", "static", "plugin", "self_collide", "allow_auto_disable", "enable_wind"}
+ROUNDING = 1e-14  # of composed poses: a joint this close to the origin of its child sits there
+MODEL_AXES_BEFORE = (1, 5)  # older files give the axis in the model's frame
+
+
+def read(document: Document, folders: Folders, base: str | None) -> Robot:
+    """The robot of an SDF file."""
+    models = [*document.root.iterfind("model"), *document.root.iterfind("world/model")]
+    if len(models) != 1:
+        names = ", ".join(repr(m.get("name")) for m in models[:6]) or "none"
+        raise document.error(document.root, f"torsor reads SDF files with one <model>; here are {len(models)}: {names}")
+    return _Reader(document, folders, models[0]).robot(base)
+
+
+class _Reader:
+    def __init__(self, document: Document, folders: Folders, model: Element):
+        self.document, self.folders, self.model = document, folders, model
+        self.result = Robot(model.get("name") or Path(document.path).stem, document.path)
+        self.links = self._named("link")
+        self.joints = self._named("joint")
+        self.frames = self._named("frame")
+        if not self.links:
+            raise document.error(model, "it has no <link>")
+        version = document.root.get("version", "1.0").split(".")
+        self.version = tuple(int(x) if x.isdigit() else 0 for x in (*version, "0")[:2])
+        self._poses: dict[str, Pose | None] = {MODEL_FRAME: (ONE, np.zeros(3))}
+
+    def _named(self, tag: str) -> dict[str, Element]:
+        found: dict[str, Element] = {}
+        for element in self.model.iterfind(tag):
+            name = self.document.word(element, "name")
+            if name in found:
+                raise self.document.error(element, f"there are two {tag}s of this name")
+            found[name] = element
+        return found
+
+    def robot(self, base: str | None) -> Robot:
+        robot, document = self.result, self.document
+        gravity = document.root.find("world/gravity")
+        if gravity is not None:
+            robot.gravity = self._numbers(gravity, 3)
+        parts = {name: Part(name, **self._inertial(link)) for name, link in self.links.items()}
+        hung: dict[str, str] = {}
+        chains = [self._joint(name, joint, parts, hung) for name, joint in self.joints.items()]
+        static = self._text(self.model, "static", "0") in ("1", "true")
+        roots = [part for name, part in parts.items() if name not in hung]
+        for part in roots:
+            R, p = self._pose(part.name)
+            placed = self._placement(self.model)
+            part.R, part.p = placed[0] @ R, placed[1] + placed[0] @ p
+            if base != "fixed" and not static:
+                part.joint = "free"
+                part.joint_name = ROOT_JOINT if len(roots) == 1 else f"{part.name}_{ROOT_JOINT}"
+        robot.parts = roots + [part for chain in chains for part in chain]
+        for name in self.frames:
+            self._frame(name, {part.name for part in robot.parts})
+        for name, link in self.links.items():
+            self._visuals(name, link)
+        for element in self.model:
+            if element.tag not in READ:
+                robot.note("ignored", f"<{element.tag}>", f"{element.get('name') or ''} is not read")
+        return robot
+
+    # ---- values ----
+
+    def _text(self, element: Element, tag: str, default: str) -> str:
+        found = element.find(tag)
+        return default if found is None or not (found.text or "").strip() else (found.text or "").strip()
+
+    def _number(self, element: Element | None, tag: str, default: float) -> float:
+        found = None if element is None else element.find(tag)
+        if found is None or not (found.text or "").strip():
+            return default
+        return self.document.parsed(found, "", (found.text or "").strip(), infinite=True)
+
+    def _numbers(self, element: Element, count: int) -> list[float]:
+        words = (element.text or "").split()
+        if len(words) != count:
+            raise self.document.error(element, f"{shown(element.text)} must be {count} numbers")
+        return [self.document.parsed(element, "", word) for word in words]
+
+    # ---- poses ----
+
+    def _placement(self, element: Element) -> Pose:
+        """The <pose> of an element, relative to whatever it is relative to."""
+        pose = element.find("pose")
+        if pose is None or not (pose.text or "").strip():
+            return ONE, np.zeros(3)
+        x, y, z, *turn = self._numbers(pose, 6)
+        if pose.get("degrees") in ("1", "true"):
+            turn = [angle * pi / 180 for angle in turn]
+        return rotation(*turn), np.array([x, y, z])
+
+    def _pose(self, name: str) -> Pose:
+        """The pose of a link, joint or frame in the model's frame."""
+        chain: list[tuple[str, Pose]] = []
+        while name not in self._poses:
+            element = self.links.get(name, self.joints.get(name, self.frames.get(name)))
+            if element is None:
+                raise self.document.error(self.model, f"a pose is relative to {name!r}, which is not there")
+            if any(name == other for other, _ in chain):
+                raise self.document.error(element, "its pose is relative to itself")
+            chain.append((name, self._placement(element)))
+            name = self._origin(name, element)
+        for other, (R, p) in reversed(chain):
+            R0, p0 = self._poses[name]  # type: ignore[misc]
+            self._poses[other] = R0 @ R, p0 + R0 @ p
+            name = other
+        return self._poses[name]  # type: ignore[return-value]
+
+    def _origin(self, name: str, element: Element) -> str:
+        """What the pose of an element is relative to."""
+        pose = element.find("pose")
+        if pose is not None and (named := pose.get("relative_to") or pose.get("frame")):
+            return named
+        if name in self.joints and name not in self.links:
+            return self._end(element, "child")
+        return element.get("attached_to") or MODEL_FRAME
+
+    def _relative(self, host: str, pose: Pose) -> Pose:
+        """A pose in the model's frame, seen from a link or from the base."""
+        R0, p0 = self._pose(host) if host != WORLD else (ONE, np.zeros(3))
+        return R0.T @ pose[0], R0.T @ (pose[1] - p0)
+
+    # ---- links and joints ----
+
+    def _inertial(self, link: Element) -> dict[str, Any]:
+        element = link.find("inertial")
+        if element is None:
+            self.result.note("read", f"link {link.get('name')!r}", "no <inertial>: SDF then means 1 kg and 1 kg m^2")
+            return {"mass": 1.0, "inertia": ONE}
+        R, p = self._placement(element)
+        tensor = element.find("inertia")
+        xx, yy, zz = (self._number(tensor, key, 1.0) for key in ("ixx", "iyy", "izz"))
+        xy, xz, yz = (self._number(tensor, key, 0.0) for key in ("ixy", "ixz", "iyz"))
+        I = R @ np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]) @ R.T
+        if not np.isfinite(I).all():
+            raise self.document.error(element, "its inertia must be finite")
+        return {"mass": self._number(element, "mass", 1.0), "com": p, "inertia": (I + I.T) / 2}
+
+    def _end(self, joint: Element, tag: str) -> str:
+        element = self.document.need(joint, tag)
+        name = (element.text or "").strip() or self._text(element, "link_name", "")
+        while name in self.frames:
+            name = self.frames[name].get("attached_to") or self._origin(name, self.frames[name])
+        if name not in self.links and name != WORLD:
+            raise self.document.error(joint, f"its {tag} {name!r} is no link of this model")
+        return name
+
+    def _joint(self, name: str, joint: Element, parts: dict[str, Part], hung: dict[str, str]) -> list[Part]:
+        """The parts that a joint adds, its child last."""
+        kind = self.document.word(joint, "type")
+        if kind not in SINGLE and kind not in SEVERAL:
+            known = ", ".join((*SINGLE, *SEVERAL))
+            raise self.document.error(joint, f"unknown joint type {shown(kind)}; torsor knows {known}")
+        parent, child = self._end(joint, "parent"), self._end(joint, "child")
+        if child == WORLD or child in hung or self._above(parent, child, parts):
+            self.result.note("ignored", f"joint {name!r}", f"it closes a loop, or its child is the world ({kind})")
+            return []
+        hung[child] = name
+        at, link = self._pose(name), self._pose(child)
+        axes = [joint.find(tag) for tag in ("axis", "axis2")][: 2 if kind in ("universal", "revolute2") else 1]
+        if kind in ("fixed", "ball"):
+            axes = [None]
+        host: str | None = None if parent == WORLD else parent
+        R, p = self._relative(parent, at)
+        away = at[0].T @ link[0], at[0].T @ (link[1] - at[1])  # the link, seen from the joint
+        own = float(max(np.abs(away[0] - ONE).max(), np.abs(away[1]).max())) < ROUNDING
+        chain: list[Part] = []
+        for k, axis in enumerate(axes):
+            last = own and k == len(axes) - 1
+            part = parts[child] if last else Part(self._unused(name if k == 0 else f"{name}/{k}", parts))
+            part.parent, part.R, part.p, part.joint_name = host, R, p, name if k == 0 else f"{name}/{k}"
+            part.joint = SINGLE.get(kind) or SEVERAL[kind] or "revolute"
+            if part.joint not in ("fixed", "spherical"):
+                self._axis(joint, axis, part, at)
+            chain.append(part)
+            host, R, p = part.name, ONE, np.zeros(3)
+        if not own:
+            parts[child].parent, parts[child].R, parts[child].p = host, *away
+            chain.append(parts[child])
+        if kind == "fixed":
+            self.result.aliases[name] = child
+        return chain
+
+    def _above(self, parent: str, child: str, parts: dict[str, Part]) -> bool:
+        """Does the parent hang on the child already?"""
+        at: str | None = parent
+        inner = {part.name: part.parent for part in parts.values()}
+        seen: set[str] = set()
+        while at is not None and at in inner and at not in seen:
+            if at == child:
+                return True
+            seen.add(at)
+            at = inner[at]
+        return False
+
+    def _unused(self, name: str, parts: dict[str, Part]) -> str:
+        while name in parts:
+            name += "/joint"
+        return name
+
+    def _axis(self, joint: Element, axis: Element | None, part: Part, at: Pose) -> None:
+        """Axis, limits and dynamics of one freedom; the axis is in the joint's frame unless the file says otherwise."""
+        found = None if axis is None else axis.find("xyz")
+        direction = np.array([0.0, 0.0, 1.0]) if found is None else np.array(self._numbers(found, 3))
+        named = None if found is None else found.get("expressed_in")
+        of_model = axis is not None and self._text(axis, "use_parent_model_frame", "0") in ("1", "true")
+        if named and named != MODEL_FRAME:
+            direction = at[0].T @ self._pose(named)[0] @ direction
+        elif named or of_model or (0, 0) < self.version < MODEL_AXES_BEFORE:
+            direction = at[0].T @ direction
+        if not direction.any():
+            raise self.document.error(joint, "its axis is zero")
+        part.axis = direction
+        if part.joint == "helical":
+            part.pitch = self._pitch(joint)
+        limit, dynamics = (None if axis is None else axis.find(tag) for tag in ("limit", "dynamics"))
+        lower, upper = self._number(limit, "lower", -inf), self._number(limit, "upper", inf)
+        if joint.get("type") != "continuous" and lower > -1e16 and upper < 1e16:
+            part.freedoms |= {"lower": lower, "upper": upper}
+        for key, tag in (("effort", "effort"), ("speed", "velocity")):
+            if 0 <= (value := self._number(limit, tag, inf)) < 1e16:  # negative: no limit
+                part.freedoms[key] = value
+        for key, tag in (("damping", "damping"), ("friction", "friction"), ("stiffness", "spring_stiffness")):
+            part.freedoms[key] = self._number(dynamics, tag, 0.0)
+        if part.freedoms["stiffness"]:
+            part.freedoms["rest"] = self._number(dynamics, "spring_reference", 0.0)
+
+    def _pitch(self, joint: Element) -> float:
+        """Metres per radian. The older <thread_pitch> is in radians per metre, of the opposite sense."""
+        if joint.find("screw_thread_pitch") is not None or joint.find("thread_pitch") is None:
+            return self._number(joint, "screw_thread_pitch", 1.0) / (2 * pi)
+        return -1.0 / self._number(joint, "thread_pitch", 1.0)
+
+    # ---- frames and shapes ----
+
+    def _frame(self, name: str, taken: set[str]) -> None:
+        """A <frame>, as a fixed link without mass on the link it is attached to."""
+        host = self._origin(name, self.frames[name])
+        for _ in self.frames:
+            if host in self.frames:
+                host = self.frames[host].get("attached_to") or self._origin(host, self.frames[host])
+        if host in self.joints and host not in self.links:
+            host = self._end(self.joints[host], "child")
+        host = host if host in self.links else next(iter(self.links))  # the model's frame moves with its first link
+        R, p = self._relative(host, self._pose(name))
+        if name not in taken:
+            self.result.parts.append(Part(name, host, R=R, p=p))
+
+    def _visuals(self, name: str, link: Element) -> None:
+        for visual in link.iterfind("visual"):
+            try:
+                R, p = self._placement(visual)
+                words = self._shape(visual) | {"R": R, "p": p}
+                color = visual.find("material/diffuse")
+                if color is not None and len((color.text or "").split()) in (3, 4):
+                    rgba = [*self._numbers(color, len((color.text or "").split())), 1.0][:4]
+                    words["color"] = tuple(min(max(x, 0.0), 1.0) for x in rgba)
+            except ModelError as error:
+                self.result.note("read", f"link {name!r}", f"a <visual> is left out: {error}")
+                continue
+            self.result.visuals.append((name, words))
+
+    def _shape(self, visual: Element) -> dict[str, Any]:
+        for shape in self.document.need(visual, "geometry"):
+            if shape.tag == "box":
+                return {"shape": "box", "size": tuple(self._numbers(self.document.need(shape, "size"), 3))}
+            if shape.tag == "ellipsoid":
+                return {"shape": "ellipsoid", "size": tuple(self._numbers(self.document.need(shape, "radii"), 3))}
+            if shape.tag == "sphere":
+                return {"shape": "sphere", "size": (self._number(shape, "radius", 1.0),)}
+            if shape.tag in ("cylinder", "capsule"):
+                size = (self._number(shape, "radius", 1.0), self._number(shape, "length", 1.0))
+                return {"shape": shape.tag, "size": size}
+            if shape.tag == "mesh":
+                uri, scale = self._text(shape, "uri", ""), shape.find("scale")
+                scales = (1.0, 1.0, 1.0) if scale is None else tuple(self._numbers(scale, 3))
+                return {"shape": "mesh", "size": scales, "file": self.folders.find(uri) or uri}
+        raise self.document.error(visual, "it has no box, sphere, cylinder, capsule, ellipsoid or mesh")

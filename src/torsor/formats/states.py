@@ -1,0 +1,159 @@
+"""States of the same robot in the coordinates of Pinocchio and MuJoCo, joint by joint, found by name.
+
+                    torsor                            Pinocchio                        MuJoCo
+    order           of the file                       depth first, sorted by name      of the file, depth first
+    continuous      one angle                         (cos, sin)                       one angle
+    quaternion      (w, x, y, z)                      (x, y, z, w)                     (w, x, y, z)
+    free: q         position, quaternion              position, quaternion             position, quaternion
+    free: v         (omega, v), in the body           (v, omega), in the body          v in the world, omega in the body
+    planar: q, v    (x, y, theta), their rates        (x, y, cos, sin), in the body    -
+
+The engines' own models tell where their numbers are; neither package is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor.errors import ArgumentError
+from torsor.lie import quaternion_to_matrix
+from torsor.model.joints import JOINTS
+from torsor.model.model import Model, require_model
+from torsor.validate import real_array
+
+Array = NDArray[Any]
+
+
+class Place(NamedTuple):
+    """A joint in both models: its type here, and where its coordinates and velocities are."""
+
+    kind: str
+    ours: tuple[slice, slice]
+    theirs: tuple[slice, slice]
+
+
+def from_pinocchio(model: Model, theirs: Any, q: ArrayLike, v: ArrayLike | None = None) -> Any:
+    """q, or (q, v), of Pinocchio's model `theirs` of the same robot, as torsor's; leading batch axes are allowed."""
+    return _converted(model, _pinocchio_places(model, theirs), (theirs.nq, theirs.nv), FROM_PINOCCHIO, q, v)
+
+
+def to_pinocchio(model: Model, theirs: Any, q: ArrayLike, v: ArrayLike | None = None) -> Any:
+    """q, or (q, v), of torsor as Pinocchio's."""
+    return _converted(model, _pinocchio_places(model, theirs), (theirs.nq, theirs.nv), TO_PINOCCHIO, q, v)
+
+
+def from_mujoco(model: Model, theirs: Any, qpos: ArrayLike, qvel: ArrayLike | None = None) -> Any:
+    """q, or (q, v), from qpos and qvel of MuJoCo's model `theirs` of the same robot; batch axes are allowed."""
+    return _converted(model, _mujoco_places(model, theirs), (theirs.nq, theirs.nv), FROM_MUJOCO, qpos, qvel)
+
+
+def to_mujoco(model: Model, theirs: Any, q: ArrayLike, v: ArrayLike | None = None) -> Any:
+    """qpos, or (qpos, qvel), from q and v of torsor."""
+    return _converted(model, _mujoco_places(model, theirs), (theirs.nq, theirs.nv), TO_MUJOCO, q, v)
+
+
+# ---- where the numbers are ----
+
+
+def _pinocchio_places(model: Model, theirs: Any) -> Iterator[Place]:
+    joints = {theirs.names[i]: theirs.joints[i] for i in range(1, theirs.njoints)}
+    for i, name in enumerate(model.joint_names):
+        if name not in joints:
+            raise ArgumentError(f"Pinocchio's model has no joint {name!r}; it has {', '.join(list(joints)[:8])} ...")
+        joint = joints[name]
+        at = slice(joint.idx_q, joint.idx_q + joint.nq), slice(joint.idx_v, joint.idx_v + joint.nv)
+        kind = JOINTS[model.joint[i]].name
+        yield Place("unbounded" if (joint.nq, joint.nv) == (2, 1) else kind, _own(model, i), at)
+
+
+def _mujoco_places(model: Model, theirs: Any) -> Iterator[Place]:
+    widths = {0: (7, 6), 1: (4, 3), 2: (1, 1), 3: (1, 1)}
+    joints = {}
+    for j in range(theirs.njnt):
+        body = int(theirs.jnt_bodyid[j])
+        host = theirs.body(body).name or f"body{body}"
+        joints[theirs.joint(j).name or f"{host}/{j - int(theirs.body_jntadr[body])}"] = j
+    for i, name in enumerate(model.joint_names):
+        if name not in joints:
+            raise ArgumentError(f"MuJoCo's model has no joint {name!r}; it has {', '.join(list(joints)[:8])} ...")
+        j = joints[name]
+        nq, nv = widths[int(theirs.jnt_type[j])]
+        q, v = int(theirs.jnt_qposadr[j]), int(theirs.jnt_dofadr[j])
+        yield Place(JOINTS[model.joint[i]].name, _own(model, i), (slice(q, q + nq), slice(v, v + nv)))
+
+
+def _own(model: Model, i: int) -> tuple[slice, slice]:
+    return slice(*model.q_start[i : i + 2].tolist()), slice(*model.v_start[i : i + 2].tolist())
+
+
+# ---- conversions: (q, v) of one joint to (q, v) ----
+
+Conversion = Callable[[Array, Array], tuple[Array, Array]]
+
+
+def _turn_by(angle: Array, v: Array) -> Array:
+    c, s = np.cos(angle), np.sin(angle)
+    return np.stack([c * v[..., 0] - s * v[..., 1], s * v[..., 0] + c * v[..., 1], v[..., 2]], axis=-1)
+
+
+def _angle(q: Array) -> Array:
+    return np.arctan2(q[..., -1], q[..., -2])
+
+
+def _rotated(q: Array, v: Array, transposed: bool) -> Array:
+    """v turned by the rotation of q = (position, quaternion)."""
+    R = quaternion_to_matrix(q[..., 3:])
+    return np.einsum("...ji,...j->...i" if transposed else "...ij,...j->...i", R, v)
+
+
+FROM_PINOCCHIO: dict[str, Conversion] = {
+    "unbounded": lambda q, v: (_angle(q)[..., None], v),
+    "spherical": lambda q, v: (np.roll(q, 1, axis=-1), v),
+    "free": lambda q, v: (np.concatenate([q[..., :3], np.roll(q[..., 3:], 1, axis=-1)], -1), np.roll(v, 3, axis=-1)),
+    "planar": lambda q, v: (np.concatenate([q[..., :2], _angle(q)[..., None]], -1), _turn_by(_angle(q), v)),
+}
+TO_PINOCCHIO: dict[str, Conversion] = {
+    "unbounded": lambda q, v: (np.concatenate([np.cos(q), np.sin(q)], -1), v),
+    "spherical": lambda q, v: (np.roll(q, -1, axis=-1), v),
+    "free": lambda q, v: (np.concatenate([q[..., :3], np.roll(q[..., 3:], -1, axis=-1)], -1), np.roll(v, 3, axis=-1)),
+    "planar": lambda q, v: (
+        np.concatenate([q[..., :2], np.cos(q[..., 2:]), np.sin(q[..., 2:])], -1), _turn_by(-q[..., 2], v)
+    ),
+}  # fmt: skip
+FROM_MUJOCO: dict[str, Conversion] = {
+    "free": lambda q, v: (q, np.concatenate([v[..., 3:], _rotated(q, v[..., :3], True)], -1)),
+}
+TO_MUJOCO: dict[str, Conversion] = {
+    "free": lambda q, v: (q, np.concatenate([_rotated(q, v[..., 3:], False), v[..., :3]], -1)),
+}
+
+
+def _converted(model: Model, places: Iterator[Place], sizes: tuple[int, int], conversions: dict[str, Conversion],
+               q: ArrayLike, v: ArrayLike | None) -> Any:  # fmt: skip
+    """Every joint by its conversion; `sizes` are those of the engine."""
+    require_model(model)
+    inward = conversions in (FROM_PINOCCHIO, FROM_MUJOCO)
+    own = model.nq, model.nv
+    given, made = (sizes, own) if inward else (own, sizes)
+    x = _rows("q", q, given[0])
+    y = np.zeros((*x.shape[:-1], given[1])) if v is None else _rows("v", v, given[1])
+    batch = np.broadcast_shapes(x.shape[:-1], y.shape[:-1])
+    x, y = np.broadcast_to(x, (*batch, given[0])), np.broadcast_to(y, (*batch, given[1]))
+    q_out, v_out = np.zeros((*batch, made[0])), np.zeros((*batch, made[1]))
+    for kind, ours, theirs in places:
+        source, target = (theirs, ours) if inward else (ours, theirs)
+        part = x[..., source[0]], y[..., source[1]]
+        converted = conversions[kind](*part) if kind in conversions else part
+        q_out[..., target[0]], v_out[..., target[1]] = converted
+    return q_out if v is None else (q_out, v_out)
+
+
+def _rows(name: str, x: ArrayLike, width: int) -> Array:
+    rows = real_array(name, x)
+    if rows.ndim == 0 or rows.shape[-1] != width:
+        raise ArgumentError(f"{name} must have shape (..., {width}), not {rows.shape}")
+    return rows

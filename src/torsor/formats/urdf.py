@@ -1,0 +1,310 @@
+"""URDF: the links and joints of a robot, read by the standard library alone.
+
+Joints keep the order of the file.  A continuous joint is a revolute one: one angle.  What the standard demands but
+simulators do without is forgiven, with a note: a limit without effort or velocity, a joint without limit, a robot
+without a name, an <inertial> without <inertia>, a parent "world" that is no link (it is the base).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from math import cos, inf, sin
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.errors import ModelError
+from torsor.formats.folders import Folders
+from torsor.formats.robot import Part, Robot
+from torsor.formats.xml import Document
+from torsor.validate import shown
+
+Array = NDArray[Any]
+
+JOINT_TYPES = {
+    "revolute": "revolute", "continuous": "revolute", "prismatic": "prismatic", "fixed": "fixed", "floating": "free",
+    "planar": "planar", "spherical": "spherical", "ball": "spherical",
+}  # fmt: skip
+WORLD, ROOT_JOINT = "world", "root_joint"
+READ = {"link", "joint", "material", "transmission"}
+JOINT_CHILDREN = {"origin", "parent", "child", "axis", "limit", "dynamics", "mimic", "safety_controller", "calibration"}
+X, ZERO3 = (1.0, 0.0, 0.0), (0.0, 0.0, 0.0)
+
+
+def read(document: Document, folders: Folders, base: str | None) -> Robot:
+    """The robot of a URDF; its root link is fixed to the base, or free."""
+    root = document.root
+    robot = Robot(root.get("name") or Path(document.path).stem, document.path)
+    if not root.get("name"):
+        robot.note("read", "<robot>", f"it has no name; it is called {robot.name!r}")
+    links = _named(document, "link")
+    joints = _named(document, "joint")
+    if not links:
+        hint = "; expand xacro files with xacro=True" if any(":" in e.tag for e in root.iter()) else ""
+        raise document.error(root, f"it has no <link>{hint}")
+    parts = {name: Part(name, **inertial(document, link, robot)) for name, link in links.items()}
+    top = _hang(document, robot, joints, parts)
+    if base == "free":
+        parts[top].joint, parts[top].joint_name = "free", _unused(ROOT_JOINT, joints.keys() - robot.aliases.keys())
+    # the root first, then the links in the order of their joints
+    robot.parts = [parts[top]] + [parts[_link(document, j, "child")] for j in joints.values()]
+    _mimics(document, robot, joints)
+    _visuals(document, robot, links, folders)
+    _actuators(document, robot, joints)
+    _leftovers(document, robot)
+    return robot
+
+
+def _named(document: Document, tag: str) -> dict[str, Element]:
+    """The elements of one kind, by name; no two may share one."""
+    found: dict[str, Element] = {}
+    for element in document.root.iterfind(tag):
+        name = document.word(element, "name")
+        if name in found:
+            raise document.error(element, f"there are two {tag}s of this name")
+        found[name] = element
+    return found
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _link(document: Document, joint: Element, tag: str) -> str:
+    return document.word(document.need(joint, tag), "link")
+
+
+# ---- numbers ----
+
+
+def rotation(roll: float, pitch: float, yaw: float) -> Array:
+    """Rz(yaw) Ry(pitch) Rx(roll)."""
+    cr, sr, cp, sp, cy, sy = cos(roll), sin(roll), cos(pitch), sin(pitch), cos(yaw), sin(yaw)
+    return np.array([
+        [cy * cp, cy * sp * sr - sy * cr, cy * sp * cr + sy * sr],
+        [sy * cp, sy * sp * sr + cy * cr, sy * sp * cr - cy * sr],
+        [-sp, cp * sr, cp * cr],
+    ])  # fmt: skip
+
+
+def placement(document: Document, element: Element) -> dict[str, Any]:
+    """R and p of the <origin> of an element; nothing if it has none."""
+    origin = element.find("origin")
+    if origin is None:
+        return {}
+    found: dict[str, Any] = {"p": document.numbers(origin, "xyz", 3, ZERO3)}
+    turn = document.numbers(origin, "rpy", 3, ZERO3)
+    return found | {"R": rotation(*turn)} if any(turn) else found
+
+
+def inertial(document: Document, link: Element, robot: Robot) -> dict[str, Any]:
+    """mass, com and inertia of a link, in its frame; nothing for a link without <inertial>."""
+    element = link.find("inertial")
+    if element is None:
+        return {}
+    if element.find("mass") is None:
+        robot.note("ignored", f"link {link.get('name')!r}", "its <inertial>, which has no <mass>")
+        return {}
+    place = placement(document, element)
+    mass = document.number(document.need(element, "mass"), "value")
+    tensor = element.find("inertia")
+    if tensor is None:
+        robot.note("read", f"link {link.get('name')!r}", "its <inertial> has no <inertia>: it is a point mass")
+        return {"mass": mass, "com": place.get("p", ZERO3)}
+    xx, xy, xz, yy, yz, zz = (document.number(tensor, key, 0.0) for key in ("ixx", "ixy", "ixz", "iyy", "iyz", "izz"))
+    I = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
+    if "R" in place:
+        I = place["R"] @ I @ place["R"].T
+        I = (I + I.T) / 2
+    return {"mass": mass, "com": place.get("p", ZERO3), "inertia": I}
+
+
+# ---- the tree ----
+
+
+def _hang(document: Document, robot: Robot, joints: dict[str, Element], parts: dict[str, Part]) -> str:
+    """Hang every link on its parent; the name of the root link."""
+    hung: dict[str, str] = {}
+    for name, joint in joints.items():
+        child, parent = _link(document, joint, "child"), _link(document, joint, "parent")
+        if child not in parts:
+            raise document.error(joint, f"its child {child!r} is no link of this robot")
+        if child in hung:
+            words = f"its child {child!r} hangs on joint {hung[child]!r} already: a loop, which URDF cannot describe"
+            raise document.error(joint, words)
+        if parent not in parts and parent != WORLD:
+            raise document.error(joint, f"its parent {parent!r} is no link of this robot")
+        if parent not in parts:
+            parts[WORLD] = Part(WORLD)
+            robot.note("read", f"joint {name!r}", "its parent 'world' is no link: it is the base")
+        hung[child] = name
+        _joint(document, robot, name, joint, parts[child])
+        parts[child].parent = parent
+    roots = [name for name in parts if name not in hung]
+    if len(roots) != 1:
+        found = f"{len(roots)} roots ({', '.join(map(repr, roots[:4]))})" if roots else "only links that hang in a loop"
+        raise document.error(document.root, f"it has {found}; exactly one link must hang on no joint")
+    return roots[0]
+
+
+def _joint(document: Document, robot: Robot, name: str, joint: Element, part: Part) -> None:
+    kind = document.word(joint, "type")
+    if kind not in JOINT_TYPES:
+        raise document.error(joint, f"unknown joint type {shown(kind)}; torsor knows {', '.join(JOINT_TYPES)}")
+    for key, value in placement(document, joint).items():
+        setattr(part, key, value)
+    part.joint, part.joint_name = JOINT_TYPES[kind], name
+    if kind == "fixed":
+        robot.aliases[name] = part.name
+        return
+    axis = joint.find("axis")
+    part.axis = X if axis is None else document.numbers(axis, "xyz", 3, X)
+    if part.joint in ("revolute", "prismatic") and not any(part.axis):
+        raise document.error(joint, "its axis is zero")
+    if part.joint == "planar" and axis is not None and any(part.axis[:2]):
+        # Peers move a planar joint in the plane x, y whatever the axis says; so does this reader, but it says so.
+        robot.note(
+            "ignored", f"joint {name!r}", f"its axis {part.axis}: a planar joint moves in the plane of its x and y"
+        )
+    if part.joint in ("revolute", "prismatic"):
+        part.freedoms |= _limits(document, robot, name, joint, kind)
+    part.freedoms |= _dynamics(document, joint)
+    for child in joint:
+        if child.tag not in JOINT_CHILDREN and not child.tag.startswith("drake:"):
+            robot.note("ignored", f"joint {name!r}", f"<{child.tag}>")
+
+
+def _limits(document: Document, robot: Robot, name: str, joint: Element, kind: str) -> dict[str, float]:
+    limit = joint.find("limit")
+    if limit is None:
+        if kind != "continuous":
+            robot.note("read", f"joint {name!r}", "it has no <limit>: it is free to move")
+        return {}
+    found = {}
+    for key, word in (("effort", "effort"), ("speed", "velocity")):
+        if limit.get(word) is None:
+            robot.note("read", f"joint {name!r}", f"its <limit> has no {word}: there is none")
+        found[key] = document.number(limit, word, inf, infinite=True)
+    if kind == "continuous":
+        return found
+    bounds = [document.number(limit, key, 0.0, infinite=True) for key in ("lower", "upper")]
+    if limit.get("lower") is None and limit.get("upper") is None:
+        robot.note("read", f"joint {name!r}", "its <limit> has neither lower nor upper: it is free to move")
+    elif bounds[0] > bounds[1]:
+        robot.note("repair", f"joint {name!r}", f"lower {bounds[0]:g} exceeds upper {bounds[1]:g}: it is free to move")
+    else:
+        found |= {"lower": bounds[0], "upper": bounds[1]}
+    return found
+
+
+def _dynamics(document: Document, joint: Element) -> dict[str, float]:
+    """Damping, friction, springs and rotors."""
+    found: dict[str, float] = {}
+    dynamics = joint.find("dynamics")
+    if dynamics is not None:
+        words = {"damping": "damping", "friction": "friction", "spring_stiffness": "stiffness"}
+        found = {key: document.number(dynamics, word, 0.0) for word, key in words.items()}
+        if found["stiffness"] and joint.get("type") in ("revolute", "continuous", "prismatic"):
+            found["rest"] = document.number(dynamics, "spring_reference", 0.0)
+    rotor, gear = joint.find("drake:rotor_inertia"), joint.find("drake:gear_ratio")
+    if rotor is not None:
+        ratio = 1.0 if gear is None else document.number(gear, "value", 1.0)
+        found["armature"] = ratio**2 * document.number(rotor, "value", 0.0)
+    return {key: value for key, value in found.items() if value}
+
+
+def _mimics(document: Document, robot: Robot, joints: dict[str, Element]) -> None:
+    for name, joint in joints.items():
+        mimic = joint.find("mimic")
+        if mimic is None or joint.get("type") == "fixed":
+            continue
+        leader = document.word(mimic, "joint")
+        if leader not in joints:
+            robot.note("ignored", f"joint {name!r}", f"its <mimic>: {leader!r} is no joint of this robot")
+        elif not all(JOINT_TYPES[j.get("type", "")] in ("revolute", "prismatic") for j in (joint, joints[leader])):
+            robot.note("ignored", f"joint {name!r}", f"its <mimic> of {leader!r}: both must have one freedom")
+        else:
+            ratio, offset = document.number(mimic, "multiplier", 1.0), document.number(mimic, "offset", 0.0)
+            robot.mimics[name] = leader, ratio, offset
+
+
+# ---- what does not move the robot ----
+
+
+def _visuals(document: Document, robot: Robot, links: dict[str, Element], folders: Folders) -> None:
+    colors: dict[str, Any] = {}
+    for material in document.root.iter("material"):
+        color, name = material.find("color"), material.get("name")
+        if color is not None and name and name not in colors:
+            with suppress(ModelError):  # reported where it is used
+                colors[name] = _color(document, color)
+    for name, link in links.items():
+        for visual in link.iterfind("visual"):
+            try:
+                words = _shape(document, visual, folders) | placement(document, visual)
+                paint = visual.find("material")
+                if paint is not None:
+                    color = paint.find("color")
+                    rgba = colors.get(paint.get("name", "")) if color is None else _color(document, color)
+                    words |= {} if rgba is None else {"color": rgba}
+            except ModelError as error:  # a shape that cannot be drawn does not stop the robot
+                robot.note("read", f"link {name!r}", f"a <visual> is left out: {error}")
+                continue
+            robot.visuals.append((name, words))
+    if folders.missing:
+        tried = ", ".join(str(root) for root in folders.roots[:4])
+        files = ", ".join(folders.missing[:3]) + (" ..." if len(folders.missing) > 3 else "")
+        robot.note(
+            "read", f"{len(folders.missing)} meshes", f"not found: {files}; searched {tried} and above; folders= adds"
+        )
+
+
+def _color(document: Document, color: Element) -> tuple[float, ...]:
+    return tuple(min(max(x, 0.0), 1.0) for x in document.numbers(color, "rgba", 4, (0.7, 0.72, 0.75, 1.0)))
+
+
+def _shape(document: Document, visual: Element, folders: Folders) -> dict[str, Any]:
+    """Shape, size and file of a <visual>."""
+    for shape in document.need(visual, "geometry"):
+        if shape.tag == "box":
+            return {"shape": "box", "size": tuple(document.numbers(shape, "size", 3, ZERO3))}
+        if shape.tag == "sphere":
+            return {"shape": "sphere", "size": (document.number(shape, "radius"),)}
+        if shape.tag in ("cylinder", "capsule"):
+            return {"shape": shape.tag, "size": (document.number(shape, "radius"), document.number(shape, "length"))}
+        if shape.tag == "mesh":
+            uri = document.word(shape, "filename")
+            scale = document.numbers(shape, "scale", 3, (1.0, 1.0, 1.0))
+            return {"shape": "mesh", "size": tuple(scale), "file": folders.find(uri) or uri}
+    raise document.error(visual, "it has no box, sphere, cylinder, capsule or mesh")
+
+
+def _actuators(document: Document, robot: Robot, joints: dict[str, Element]) -> None:
+    """The actuators of <transmission> elements with one joint and one actuator."""
+    for transmission in document.root.iterfind("transmission"):
+        ends = transmission.findall("joint"), transmission.findall("actuator")
+        if len(ends[0]) != 1 or len(ends[1]) != 1 or ends[0][0].get("name") not in joints:
+            robot.note("read", f"transmission {transmission.get('name')!r}", "not from one actuator to one joint")
+            continue
+        (joint,), (actuator,) = ends
+        reduction = next((e.text or "" for e in (*actuator, *transmission) if e.tag == "mechanicalReduction"), "")
+        name, ratio = actuator.get("name") or document.word(joint, "name"), 1.0
+        try:
+            ratio = document.parsed(actuator, "<mechanicalReduction> ", reduction.strip() or "1")
+        except ModelError as error:
+            robot.note("ignored", f"actuator {name!r}", str(error))
+        robot.actuators.append(({document.word(joint, "name"): ratio}, {"name": name}))
+
+
+def _leftovers(document: Document, robot: Robot) -> None:
+    """A note for each kind of element that is not read."""
+    counts = Counter(element.tag for element in document.root if element.tag not in READ)
+    counts |= Counter(element.tag for element in document.root.iterfind("joint/safety_controller"))
+    for tag, count in counts.items():
+        robot.note("ignored" if tag.startswith("drake:") else "read", f"<{tag}>", f"{count} of them, not read")

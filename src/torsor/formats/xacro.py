@@ -1,0 +1,53 @@
+"""xacro files, expanded by the package xacro (extra `xacro`), and only when asked: they contain Python expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torsor.errors import ArgumentError, ModelError
+from torsor.formats.folders import Folders
+
+
+def expand(path: Path, asked: bool | Mapping[str, Any], folders: Folders) -> bytes:
+    """The URDF that a xacro file stands for; `asked` is True, or the values of its arguments."""
+    if asked is False:
+        raise ArgumentError(
+            f"{path}: a xacro file runs code when it is expanded; load it with xacro=True if you trust it"
+        )
+    if not (asked is True or isinstance(asked, Mapping)):
+        raise ArgumentError(f"xacro must be True or a dictionary of arguments, not {asked!r}")
+    try:
+        import xacro
+    except ImportError:
+        raise ArgumentError(f"{path}: pip install 'torsor[xacro]' to expand xacro files") from None
+    arguments = {} if asked is True else {str(key): str(value) for key, value in asked.items()}
+    with _packages(folders):
+        try:
+            return xacro.process_file(str(path), mappings=arguments).toprettyxml(indent=" ", encoding="utf-8")
+        except Exception as error:  # whatever the code in the file raises
+            raise ModelError(f"{path}: xacro cannot expand it: {type(error).__name__}: {error}") from None
+
+
+@contextmanager
+def _packages(folders: Folders) -> Iterator[None]:
+    """Let $(find PACKAGE) look where meshes are looked for, instead of in an installation of ROS."""
+    from xacro import substitution_args
+
+    def find(name: str) -> str:
+        folder = folders.package(name)
+        if folder is None:
+            searched = ", ".join(map(str, folders.roots))
+            raise substitution_args.SubstitutionException(
+                f"package {name!r} is in none of {searched}; folders= adds some"
+            )
+        return str(folder)
+
+    kept = substitution_args._eval_find
+    substitution_args._eval_find = find
+    try:
+        yield
+    finally:
+        substitution_args._eval_find = kept

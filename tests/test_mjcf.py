@@ -1,0 +1,177 @@
+"""MJCF files, compiled by MuJoCo and computed by torsor."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+from peers.robot_files import MuJoCoFile, random_state
+
+import torsor as ts
+from torsor.errors import ArgumentError, ModelError, ModelWarning
+
+FEATURES = Path(__file__).parent / "robots" / "features.xml"
+# MuJoCo keeps inertias as principal moments and a quaternion; both sides lose a few digits in between.
+AGREEMENT = 1e-12
+ARM = '<body name="arm"><joint name="j"/><geom size="0.1" pos="0.2 0 0"/></body>'
+
+
+@pytest.fixture(scope="module")
+def features():
+    return ts.load(FEATURES, repair="quiet")
+
+
+def write(tmp_path, world, more=""):
+    path = tmp_path / "m.xml"
+    path.write_text(f"<mujoco><worldbody>{world}</worldbody>{more}</mujoco>")
+    return path
+
+
+def test_dynamics_and_poses_are_those_of_mujoco(features):
+    peer = MuJoCoFile(FEATURES)
+    assert list(peer.kinds) == list(features.joint_names)
+    state = random_state(peer.kinds, np.random.default_rng(2))
+    M, bias, links = peer.terms(state, features.joint_names)
+    q, v = (np.concatenate([state[name][k] for name in features.joint_names]) for k in (0, 1))
+    # the armature of MuJoCo's free joint has a bias of its own; here it is zero, and added to M alone
+    bare = replace(features, armature=0.0)
+    scale = np.abs(M).max()
+    np.testing.assert_allclose(ts.mass_matrix(bare, q) + np.diag(features.armature), M, atol=AGREEMENT * scale)
+    np.testing.assert_allclose(ts.bias_forces(bare, q, v), bias, atol=AGREEMENT * np.abs(bias).max())
+    poses = ts.body_poses(features, q)
+    for name, (p, R) in links.items():
+        body, Rf, pf = features.frame(name)
+        T = poses[body] if body >= 0 else np.eye(4)
+        np.testing.assert_allclose(T[:3, :3] @ Rf, R, atol=AGREEMENT, err_msg=name)
+        np.testing.assert_allclose(T[:3, :3] @ pf + T[:3, 3], p, atol=AGREEMENT, err_msg=name)
+
+
+def test_q_is_qpos_and_ref_is_where_the_file_draws_the_machine(features):
+    data = mujoco.MjData(peer := mujoco.MjModel.from_xml_path(str(FEATURES)))
+    mujoco.mj_forward(peer, data)
+    q = features.keyframes["qpos0"]
+    np.testing.assert_array_equal(q, peer.qpos0)
+    body, R, p = features.frame("tip")
+    T = ts.body_poses(features, q)[body]
+    np.testing.assert_allclose(T[:3, :3] @ p + T[:3, 3], data.site("tip").xpos, atol=AGREEMENT)
+    np.testing.assert_allclose(T[:3, :3] @ R, data.site("tip").xmat.reshape(3, 3), atol=AGREEMENT)
+    np.testing.assert_allclose(features.keyframes["up"], peer.key("up").qpos, atol=0)
+    np.testing.assert_allclose(features.frame("mark").p, [1, 2, 3])
+
+
+def test_joints_on_one_body_and_joints_away_from_the_origin(features):
+    assert features.joint_names == ("yaw", "lift", "pitch", "ball", "loose", "body7/0")
+    assert list(features.names) == ["yaw", "lift", "pitch", "ball", "box", "body7"]
+    assert {"pedestal", "turret", "boom", "wrist", "nail", "target", "tip", "mark"} <= set(features.frames)
+
+
+def test_numbers_of_the_joints(features):
+    at = dict(zip(features.joint_names, features.v_start))
+    assert (features.lower[at["yaw"]], features.upper[at["yaw"]]) == (-2, 2)
+    assert (features.stiffness[at["yaw"]], features.rest[at["yaw"]]) == (3, 0.2)
+    assert (features.friction[at["pitch"]], features.armature[at["pitch"]]) == (0.3, 0.1)
+    assert features.armature[at["body7/0"]] == 0.02
+    np.testing.assert_allclose(features.damping[: at["loose"]], 0.1)
+    np.testing.assert_allclose(features.gravity, [0, 0.5, -9.7])
+
+
+def test_actuators(features):
+    motor, servo = features.actuators
+    assert (motor.name, motor.gear, motor.control) == ("yaw_motor", ((0, 30.0),), (-1, 1))
+    assert (servo.gain, servo.bias, servo.effort) == (50, (0, -50, 0), (-5, 5))
+
+
+def test_what_is_not_modelled_is_named():
+    with pytest.warns(ModelWarning) as caught:
+        model = ts.load(FEATURES)
+    said = str(caught[0].message)
+    for words in ("weld of 'box' and 'target'", "joint of 'yaw' and 'pitch'", "tendon 'rope'", "actuator 'pull'",
+                  "joint 'ball': its limit"):  # fmt: skip
+        assert words in said
+    assert "mocap bodies: 1 of them" in " ".join(map(str, model.notes))
+
+
+def test_shapes_are_where_mujoco_puts_its_geoms(features):
+    peer = mujoco.MjModel.from_xml_path(str(FEATURES))
+    data = mujoco.MjData(peer)
+    mujoco.mj_forward(peer, data)
+    poses = ts.body_poses(features, features.keyframes["qpos0"])
+    found = {visual.shape: visual for visual in features.visuals}
+    for shape, kind in (("box", mujoco.mjtGeom.mjGEOM_BOX), ("capsule", mujoco.mjtGeom.mjGEOM_CAPSULE)):
+        (i,) = np.flatnonzero(peer.geom_type == int(kind))
+        visual = found[shape]
+        T = poses[visual.body]
+        np.testing.assert_allclose(T[:3, :3] @ visual.p + T[:3, 3], data.geom_xpos[i], atol=AGREEMENT)
+        np.testing.assert_allclose(T[:3, :3] @ visual.R, data.geom_xmat[i].reshape(3, 3), atol=AGREEMENT)
+    np.testing.assert_allclose(found["box"].size, [0.2, 0.16, 0.1])
+    np.testing.assert_allclose(found["capsule"].color, [0.8, 0.2, 0.2, 1], atol=1e-7)
+    # a mesh is drawn where its file has it: MuJoCo's vertices, moved back
+    (i,) = np.flatnonzero(peer.geom_type == int(mujoco.mjtGeom.mjGEOM_MESH))
+    visual = found["mesh"]
+    corners = np.array([[0, 0, 0], [0.1, 0, 0], [0, 0.2, 0], [0, 0, 0.3]]) * visual.size
+    T = poses[visual.body]
+    ours = (corners @ np.array(visual.R).T + visual.p) @ T[:3, :3].T + T[:3, 3]
+    theirs = peer.mesh_vert @ data.geom_xmat[i].reshape(3, 3).T + data.geom_xpos[i]
+    for point in ours:
+        assert np.abs(theirs - point).sum(axis=1).min() < 1e-6  # MuJoCo's vertices are in single precision
+
+
+def test_base(tmp_path):
+    path = write(tmp_path, ARM.replace("<joint", "<freejoint") + ARM.replace('"arm"', '"b"').replace('"j"', '"k"'))
+    assert ts.load(path).nv == 7
+    assert ts.load(path, base="fixed").nv == 1
+    stand = '<body name="stand"><geom size="0.1"/>' + ARM + "</body>"
+    free = ts.load(write(tmp_path, stand), base="free")
+    assert free.joint_names == ("root_joint", "j")
+    assert ts.load(write(tmp_path, stand)).joint_names == ("j",)
+
+
+def test_a_body_without_mass_but_inertia_and_several_trees(tmp_path):
+    text = (
+        '<body name="a"><inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/><joint name="j"/>'
+        '<body name="b"><inertial pos="0 0 0" mass="0" diaginertia="1 1 1"/></body></body>'
+    )
+    model = ts.load(write(tmp_path, text), repair="quiet")
+    np.testing.assert_allclose(ts.mass_matrix(model, [0.3]), MuJoCoFile(tmp_path / "m.xml").terms(
+        {"j": (np.array([0.3]), np.array([0.0]))}, ["j"])[0], atol=1e-12)  # fmt: skip
+
+
+def test_negative_damping_is_repaired_aloud(tmp_path):
+    with pytest.warns(ModelWarning, match="joint 'j': damping"):
+        assert ts.load(write(tmp_path, ARM.replace('"j"', '"j" damping="-1"'))).damping[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("world", "more", "message"),
+    [
+        ('<body><joint type="hing"/></body>', "", "MuJoCo refuses it: .*line 1"),
+        ("<geom size='1'/>", "", "nothing moves"),
+        (ARM, '<asset><mesh file="/etc/passwd"/></asset>', r"<mesh>: file='/etc/passwd' lies outside the folders"),
+        (ARM, '<asset><mesh file="../../../../../../../../x.stl"/></asset>', "lies outside the folders"),
+        ('<include file="/etc/passwd"/>', "", "lies outside the folders"),
+    ],
+)
+def test_faulty_files_are_refused(tmp_path, world, more, message):
+    folder = tmp_path / "a" / "b" / "c" / "d" / "e" / "f"
+    folder.mkdir(parents=True)
+    with pytest.raises(ModelError, match=message):
+        ts.load(write(folder, world, more))
+
+
+def test_includes_are_followed_within_bounds(tmp_path):
+    (tmp_path / "part.xml").write_text(f"<mujocoinclude>{ARM}</mujocoinclude>")
+    assert ts.load(write(tmp_path, '<include file="part.xml"/>')).joint_names == ("j",)
+    (tmp_path / "part.xml").write_text(
+        "<mujocoinclude><body><geom mesh='m'/><x file='/etc/passwd'/></body></mujocoinclude>"
+    )
+    with pytest.raises(ModelError, match=r"part\.xml:1: <x>: file='/etc/passwd' lies outside"):
+        ts.load(write(tmp_path, '<include file="part.xml"/>'))
+
+
+def test_without_mujoco_the_extra_is_named(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    with pytest.raises(ArgumentError, match=r"pip install 'torsor\[mjcf\]'"):
+        ts.load(FEATURES)
