@@ -38,20 +38,29 @@ from torsor.simulate import Simulation, Trajectory, simulate
 
 if TYPE_CHECKING:
     from torsor.dynamics.exports import export
+    from torsor.simulate.gradients import RolloutGradient, rollout_vjp
     from torsor.simulate.rollout import LinearFeedback, Rollout, rollout
+    from torsor.simulate.sensitivities import Sensitivities, sensitivities
     from torsor.theory import symbolic
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "ArgumentError", "DeviceError", "LinearFeedback", "Model", "ModelBatch", "ModelError", "Rollout", "Simulation",
-    "SingularError", "TorsorError", "Trajectory", "bias_forces", "body_poses", "body_twists", "center_of_mass",
-    "compile", "constraint_forces", "coriolis_matrix", "export", "fixman_force", "forward_dynamics", "gravity_forces",
-    "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "jvp", "kinetic_energy", "lie", "load",
-    "log_det_gradient", "log_det_mass_matrix", "mass_factor", "mass_matrix", "mass_solve", "method_for",
-    "momentum", "operational_space", "potential_energy", "rollout", "sample_velocities", "simulate", "symbolic",
-    "vjp", "zoo",
+    "ArgumentError", "DeviceError", "LinearFeedback", "Model", "ModelBatch", "ModelError", "Rollout",
+    "RolloutGradient", "Sensitivities", "Simulation", "SingularError", "TorsorError", "Trajectory", "bias_forces",
+    "body_poses", "body_twists", "center_of_mass", "compile", "constraint_forces", "coriolis_matrix", "export",
+    "fixman_force", "forward_dynamics", "gravity_forces", "inverse_dynamics", "inverse_mass_matrix", "jacobian",
+    "jacobian_dot", "jvp", "kinetic_energy", "lie", "load", "log_det_gradient", "log_det_mass_matrix", "mass_factor",
+    "mass_matrix", "mass_solve", "method_for", "momentum", "operational_space", "potential_energy", "rollout",
+    "rollout_vjp", "sample_velocities", "sensitivities", "simulate", "symbolic", "vjp", "zoo",
 ]  # fmt: skip
+
+
+LATE = {
+    "gradients": ("RolloutGradient", "rollout_vjp"),
+    "rollout": ("LinearFeedback", "Rollout", "rollout"),
+    "sensitivities": ("Sensitivities", "sensitivities"),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -62,6 +71,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("torsor.theory.symbolic")
     if name == "export":
         return importlib.import_module("torsor.dynamics.exports").export
-    if name in ("LinearFeedback", "Rollout", "rollout"):
-        return getattr(importlib.import_module("torsor.simulate.rollout"), name)
+    for module, names in LATE.items():
+        if name in names:
+            return getattr(importlib.import_module(f"torsor.simulate.{module}"), name)
     raise AttributeError(f"module 'torsor' has no attribute {name!r}")
