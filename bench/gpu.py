@@ -43,6 +43,8 @@ MODELS: dict[str, Callable[[], ts.Model]] = {
 FUNCTIONS = {
     "forward_dynamics": ts.forward_dynamics, "inverse_dynamics": ts.inverse_dynamics,
     "mass_matrix": ts.mass_matrix, "inverse_mass_matrix": ts.inverse_mass_matrix,
+    "vjp(forward_dynamics)": ts.vjp(ts.forward_dynamics), "jvp(forward_dynamics)": ts.jvp(ts.forward_dynamics),
+    "vjp(inverse_dynamics)": ts.vjp(ts.inverse_dynamics),
 }  # fmt: skip
 
 
@@ -85,6 +87,13 @@ CASES = [
     Case("general 7R", "inverse_dynamics", target=5),
     Case("general 7R", "mass_matrix", target=2),
     Case("general 7R", "inverse_mass_matrix", target=1),
+    Case("general 7R", "vjp(forward_dynamics)", target=6),
+    Case("general 7R", "vjp(forward_dynamics)", trig="fast"),
+    Case("general 7R", "vjp(forward_dynamics)", dtype="float64"),
+    Case("general 7R", "jvp(forward_dynamics)"),
+    Case("general 7R", "vjp(inverse_dynamics)"),
+    Case("general 7R", "vjp(forward_dynamics)", specialised=False),
+    Case("humanoid", "vjp(forward_dynamics)", specialised=False, count=2**20),
 ]
 
 
@@ -156,9 +165,18 @@ def write_references() -> None:
         for function in FUNCTIONS.values():
             if name in ("humanoid", "general 20R", "general 40R") and "mass" in function.__name__:
                 continue  # not measured, and large
+            if "(" in function.__name__:
+                continue  # derivatives are computed where they are measured
             results[f"{name}/{function.__name__}"] = function(model, *(given[k] for k in inputs_of(function)))
     write_rollouts(results)
     np.savez_compressed(REFERENCES, **results)
+
+
+def on_host(model: ts.Model, function: Callable[..., Any]) -> np.ndarray:
+    """The results of a derivative for the reference states, all numbers of a state in one row."""
+    given = {k: x.astype(np.float64) for k, x in states(model, STATES, 1).items()}
+    result = function(model, *(given[k] for k in inputs_of(function)))
+    return np.concatenate(result, axis=-1) if isinstance(result, tuple) else result
 
 
 def write_rollouts(results: dict[str, np.ndarray]) -> None:
@@ -171,7 +189,13 @@ def write_rollouts(results: dict[str, np.ndarray]) -> None:
 
 
 def inputs_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    return {"forward_dynamics": ("q", "v", "tau"), "inverse_dynamics": ("q", "v", "qdd")}.get(function.__name__, ("q",))
+    """The names of a function's inputs; of a derivative, those of random arrays that serve."""
+    known = {
+        "forward_dynamics": ("q", "v", "tau"), "inverse_dynamics": ("q", "v", "qdd"),
+        "vjp(forward_dynamics)": ("q", "v", "tau", "qdd"), "vjp(inverse_dynamics)": ("q", "v", "qdd", "tau"),
+        "jvp(forward_dynamics)": ("q", "v", "tau", "qdd", "v", "qdd"),
+    }  # fmt: skip
+    return known.get(function.__name__, ("q",))
 
 
 # Measuring ---------------------------------------------------------------------------------------------------
@@ -250,7 +274,8 @@ def measure(cp: Any, case: Case, launches: list[Launch], report: Report, referen
     where = cp.asarray(np.random.default_rng(2).choice(case.count, STATES, replace=False))
     rows = inputs(cp, case, model, where)
     columns = [cp.ascontiguousarray(x.T).T for x in rows]
-    expected = reference[f"{case.model}/{case.function}"]
+    key = f"{case.model}/{case.function}"
+    expected = reference[key] if key in reference else on_host(model, FUNCTIONS[case.function])
     begin = time.time()
     kernel = program.kernel
     layouts = {"columns": (False,) * len(kernel.arrays), "rows": (True,) * len(kernel.arrays)}

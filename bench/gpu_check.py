@@ -149,6 +149,7 @@ def plain_calls(cp: Any) -> Iterator[dict[str, Any]]:
             partial(_called, function, batch, [cp.asarray(x) for x in given.values()], body, cp.asnumpy),
             partial(one_by_one, batch, algorithm, given),
         )
+    yield from derivatives(cp)
     for integrator in ("semi-implicit", "rk4"):
         for name in ("bushy tree", "general 6R"):
             some = MODELS[name]()
@@ -171,6 +172,41 @@ def plain_calls(cp: Any) -> Iterator[dict[str, Any]]:
         lambda: cp.asnumpy(ts.forward_dynamics(rope, *map(cp.asarray, (q, v, tau)))),
         lambda: np.array(reference.evaluate(algorithm, rope, {"q": q.tolist(), "v": v.tolist(), "tau": tau.tolist()})),
     )
+
+
+def derivatives(cp: Any) -> Iterator[dict[str, Any]]:
+    """vjp and jvp of every function, against the same programs on the host; tests compare those with differences."""
+    for name in ("tree of every joint type", "general 6R"):
+        model = MODELS[name]()
+        for function, algorithm in ALGORITHMS.items():
+            dense, path = algorithm.columns is not None, isinstance(algorithm.output, PathOutput)
+            for specialised in (True, False)[: 2 - dense] if model.nv < 10 else (False,)[: 1 - dense]:
+                for derived in (ts.vjp(function), ts.jvp(function)):
+                    options = {"specialised": specialised} | ({"body": model.n - 1} if path else {})
+                    how = "unrolled" if specialised else "looped"
+                    yield _row(f"{derived.__name__}, {name}, {how}", *_on_both(cp, model, derived, options))
+
+
+def _on_both(cp: Any, model: ts.Model, derived: Any, options: dict[str, Any]) -> tuple[Callable, Callable]:
+    def given(program: Any) -> list[np.ndarray]:
+        rng = np.random.default_rng(0)
+        shapes = dict(zip(program.request.inputs, program.request.input_shapes))
+        return [model.random_configuration(rng, STATES) if name == "q" else rng.normal(size=(STATES, *shape))
+                for name, shape in shapes.items()]  # fmt: skip
+
+    def flat(result: Any) -> np.ndarray:
+        parts = result if isinstance(result, tuple) else (result,)
+        return np.concatenate([cp.asnumpy(x).reshape(STATES, -1) for x in parts], axis=1)
+
+    def there() -> np.ndarray:
+        program = ts.compile(model, derived, target="cuda", **options)
+        return flat(program(*map(cp.asarray, given(program))))
+
+    def here() -> np.ndarray:
+        program = ts.compile(model, derived, **options)
+        return flat(program(*given(program)))
+
+    return there, here
 
 
 def _called(function: Any, model: ts.Model, arrays: list[Any], body: tuple[int, ...], back: Any) -> np.ndarray:

@@ -2,7 +2,9 @@
 
 import inspect
 import pickle
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import cuda_host
 import cuda_reader
@@ -397,6 +399,11 @@ def test_gradients_are_pinocchios(name):
     found = ts.vjp(ts.forward_dynamics)(model, q, v, tau, cotangent)
     for x, J in zip(found[:2], jacobians):
         assert difference(x, T.T @ J.T @ T @ cotangent) <= PINOCCHIO
+
+
+def test_the_examples_of_the_page_run():
+    page = Path(__file__).parent.parent / "docs" / "derivatives.md"
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.S)), {})
 
 
 # Bad arguments ---------------------------------------------------------------------------------------------------

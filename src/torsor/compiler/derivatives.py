@@ -17,10 +17,11 @@ from torsor.algorithms.newton_euler import inverse_dynamics
 from torsor.compiler.frames import Framed
 from torsor.compiler.tape import Code, Expr, Node, Tape, operands
 from torsor.compiler.trace import outputs_on, showing_all, symbols, unroll
-from torsor.linalg import Scalar, Vec
+from torsor.linalg import Scalar, Vec, dot
 from torsor.model.joints import JOINTS, Joint
+from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import MEMBERS, is_parameter, numbered, place_of
+from torsor.outputs import COORDINATES, FREEDOMS, MEMBERS, Place, is_parameter, numbered, place_of
 from torsor.sweeps import Algorithm
 
 Seeds = Mapping[int, int]  # by node of a code: a node of the tape
@@ -150,6 +151,20 @@ def along_coordinates(joint: Joint, q: Vec, tangent: Vec) -> Vec:
     return tangent if joint.flat else joint.tangent(q) @ tangent
 
 
+def of_coordinates(joint: Joint, q: Vec, cotangent: Vec) -> Vec:
+    """The cotangent of coordinates that has no part along a quaternion: N^+^T cotangent, with N^+ dq/dt = v."""
+    if joint.flat:
+        return cotangent
+    return Vec.of(dot(cotangent, joint.velocity(q, Vec.unit(k, joint.nq))) for k in range(joint.nq))
+
+
+def by_joint(model: Model, map_: Callable[[Joint, Vec, Vec], Vec], q: Sequence[Any], place: Place,
+             x: Sequence[Any]) -> list[Scalar]:  # fmt: skip
+    """One of these maps for all joints; `place`: COORDINATES or FREEDOMS, where the numbers x belong."""
+    parts = zip(model.joint, COORDINATES.parts(model, q), place.parts(model, x))
+    return [y for code, own_q, own_x in parts for y in map_(JOINTS[code], own_q, own_x)]
+
+
 # Straight-line code --------------------------------------------------------------------------------------------
 
 
@@ -242,8 +257,7 @@ class _Unrolled:
         for name in wrt:
             tangent = given[f"d{name}"]
             if name == "q":
-                parts = zip(self.joints, self.part("q", given["q"]), self.part("dq", tangent))
-                tangent = [x for joint, q, dq in parts for x in along_coordinates(joint, q, dq)]
+                tangent = by_joint(self.model, along_coordinates, given["q"], FREEDOMS, tangent)
             result |= {(name, *index): tape.node_of(x) for index, x in numbered(tangent)}
         return result
 
@@ -254,15 +268,5 @@ class _Unrolled:
         for name in wrt:
             shape, zero = place_of(name).shape(self.model), tape.const(0.0)
             values = scalars(tape, (found.get((name, *index), zero) for index in np.ndindex(*shape)))
-            if name == "q":
-                parts = zip(self.joints, self.part("q", given["q"]), self.part("q", values))
-                values = Vec.of(x for joint, q, cotangent in parts for x in along_freedoms(joint, q, cotangent))
-            result += values
+            result += by_joint(self.model, along_freedoms, given["q"], COORDINATES, values) if name == "q" else values
         return {("out", k): x for k, x in enumerate(result)}
-
-    def part(self, name: str, values: Sequence[Any]) -> list[Vec]:
-        return place_of(name).parts(self.model, values)
-
-    @property
-    def joints(self) -> list[Joint]:
-        return [JOINTS[code] for code in self.model.joint]

@@ -11,9 +11,11 @@ Operations: in const | add sub mul neg | inv sqrt | sin cos log | abs max | down
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from torsor.linalg import Scalar, down_scale
 
@@ -261,6 +263,16 @@ class Code:
         nodes = (self.nodes[i] for i in needed(self.nodes, (self.outputs[name] for name in names)))
         return {node.a for node in nodes if node.op == "in"}
 
+    def evaluate(self, arrays: Mapping[str, Any]) -> dict[Any, Any]:
+        """The outputs on NumPy arrays: an input (name, indices...) is arrays[name][indices]."""
+        x: list[Any] = []
+        for node in self.nodes:
+            if node.op in ("in", "const"):
+                x.append(arrays[node.a[0]][node.a[1:]] if node.op == "in" else node.a)
+            else:
+                x.append(_NUMPY[node.op](*(x[k] for k in operands(node))))
+        return {name: x[i] for name, i in self.outputs.items()}
+
     def __str__(self) -> str:
         """One line per operation, readable from top to bottom."""
         shown = {
@@ -275,6 +287,13 @@ class Code:
                 text = shown.get(node.op, f"{node.op}(t{{}})").format(*operands(node))
             lines.append(f"t{i} = {text}")
         return "\n".join(lines + [f"{_label(name)} = t{i}" for name, i in self.outputs.items()])
+
+
+_NUMPY: dict[str, Callable[..., Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "inv": lambda x: 1.0 / x,
+    "sqrt": np.sqrt, "sin": np.sin, "cos": np.cos, "log": np.log, "abs": np.abs, "max": np.maximum,
+    "zero": lambda x: x * 0.0, "down_scale": lambda x: down_scale([x]),
+}  # fmt: skip
 
 
 def operands(node: Node) -> tuple[int, ...]:

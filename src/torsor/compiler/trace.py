@@ -360,8 +360,8 @@ class NumberSymbols(dict):
         return self.tape.input(self.given.get(name, ("number", name)))
 
 
-def looped(algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind]) -> LoopCode:
-    """Trace every pass for every kind of body."""
+def looped(algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind], circles: bool = False) -> LoopCode:
+    """Trace every pass for every kind of body; `circles`: see `prune`."""
     tracer = _Tracer(algorithm, inputs, kinds)
     passes: list[LoopPass] = []
     columns: LoopColumns | None = None
@@ -374,7 +374,7 @@ def looped(algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind]) -
             columns = _columns(tracer, stage)
     outputs = algorithm.output.parts.values() if isinstance(algorithm.output, Several) else [algorithm.output]
     finish = _finish(tracer, like) if any(isinstance(output, AtBase) for output in outputs) else None
-    return prune(LoopCode(algorithm, tuple(inputs), tuple(kinds), tuple(passes), columns, finish))
+    return prune(LoopCode(algorithm, tuple(inputs), tuple(kinds), tuple(passes), columns, finish), circles)
 
 
 def _sweep(tracer: _Tracer, stage: Sweep) -> tuple[Any, LoopPass]:
@@ -464,8 +464,11 @@ class _Step(NamedTuple):
 CLIMB = "climb"
 
 
-def prune(code: LoopCode) -> LoopCode:
-    """Keep what the outputs need; what is handed on, kept or computed in vain is dropped."""
+def prune(code: LoopCode, circles: bool = False) -> LoopCode:
+    """Keep what the outputs need; what is handed on, kept or computed in vain is dropped.
+
+    `circles`: keep what is handed on only to compute itself; segments of a chain read it at their ends.
+    """
     # if several passes keep an output, the last one writes it
     giver = {
         (kind, name): p.stage
@@ -484,13 +487,13 @@ def prune(code: LoopCode) -> LoopCode:
         columns = [_Step(c, CLIMB, writes) for c in (*climbs.starts.values(), *climbs.codes)]
     spread = steps_of(climbs.outward, _always) if climbs and climbs.outward else []
     finish = [_Step(code.finish, None, _always)] if code.finish else []
+    every = [*(step for _, steps in passes for step in steps), *columns, *spread, *finish]
     read: set[Any] = set()
-    while True:
-        more = {name for step in (*(s for _, steps in passes for s in steps), *columns, *spread, *finish)
-                for name in step.reads(read)}  # fmt: skip
-        if more <= read:
-            break
-        read |= more
+    if circles:
+        read = {("near", k, p.stage) for p in code.passes for k in p.live}
+        read |= {name for step in every for name in step.code.inputs}
+    while (now := {name for step in every for name in step.reads(read)}) != read:
+        read = now
 
     def live(stage: Any) -> tuple[int, ...]:
         return tuple(sorted(name[1] for name in read if name[0] == "near" and name[2] == stage))

@@ -7,6 +7,7 @@ accuracy     comparisons with the articulated sweeps
 factor       M = W W^T and random velocities;  task_space: the dynamics as a frame feels them
 """
 
+from torsor.dynamics.derivatives import jvp, vjp
 from torsor.dynamics.functions import (
     ALGORITHMS,
     bias_forces,
@@ -35,6 +36,6 @@ from torsor.dynamics.functions import (
 __all__ = [
     "ALGORITHMS", "bias_forces", "body_poses", "body_twists", "center_of_mass", "compile", "constraint_forces",
     "coriolis_matrix", "fixman_force", "forward_dynamics", "gravity_forces", "inverse_dynamics",
-    "inverse_mass_matrix", "jacobian", "jacobian_dot", "kinetic_energy", "log_det_gradient",
-    "log_det_mass_matrix", "mass_matrix", "mass_solve", "momentum", "potential_energy",
+    "inverse_mass_matrix", "jacobian", "jacobian_dot", "jvp", "kinetic_energy", "log_det_gradient",
+    "log_det_mass_matrix", "mass_matrix", "mass_solve", "momentum", "potential_energy", "vjp",
 ]  # fmt: skip

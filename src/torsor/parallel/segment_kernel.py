@@ -110,7 +110,7 @@ class Sweeps(NamedTuple):
 
     @classmethod
     def of(cls, kinds: tuple[Kind, ...], inputs: tuple[str, ...]) -> Sweeps:
-        return cls(*(looped(algorithm, inputs, kinds) for algorithm in (sg.sweeps, forward_dynamics)))
+        return cls(*(looped(algorithm, inputs, kinds, circles=True) for algorithm in (sg.sweeps, forward_dynamics)))
 
     @property
     def layout(self) -> Layout:

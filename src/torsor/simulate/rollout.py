@@ -7,7 +7,7 @@ Models too large to unroll take the same step around a loop kernel for the accel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -139,15 +139,7 @@ def rollout(model: Model, q: Any, v: Any, *, steps: int, dt: float, tau: Any = N
     NumPy arrays run on the CPU's lanes and threads; CuPy, PyTorch and JAX arrays run on their GPU, where a trajectory
     never leaves its thread.  A trajectory that diverges ends in inf or nan and does not affect the others.
     """
-    require_model(model)
-    validate.chosen("integrator", integrator, INTEGRATORS)
-    steps, every = validate.integer("steps", steps, least=1), validate.integer("every", every, least=1)
-    if every > steps:
-        raise ArgumentError(f"steps = {steps} and every = {every} must satisfy 1 <= every <= steps")
-    dt = validate.number("dt", dt, above=0.0)
-    if not isinstance(feedback, LinearFeedback | None):
-        raise ArgumentError(f"feedback must be a LinearFeedback, not {validate.shown(feedback)}")
-    task = Task(steps, dt, tau, table, law_of(model, feedback), every, integrator)
+    task = Task.of(model, steps, dt, tau, table, feedback, every, integrator)
     if not isinstance(q, np.ndarray) and hasattr(q, "__dlpack_device__"):
         from torsor.backends import gpu
 
@@ -175,6 +167,19 @@ class Task(NamedTuple):
     law: Law
     every: int
     integrator: str
+
+    @classmethod
+    def of(cls, model: Model, steps: int, dt: float, tau: Any, table: Any, feedback: LinearFeedback | None, every: int,
+           integrator: str) -> Task:  # fmt: skip
+        require_model(model)
+        validate.chosen("integrator", integrator, INTEGRATORS)
+        steps, every = validate.integer("steps", steps, least=1), validate.integer("every", every, least=1)
+        if every > steps:
+            raise ArgumentError(f"steps = {steps} and every = {every} must satisfy 1 <= every <= steps")
+        dt = validate.number("dt", dt, above=0.0)
+        if not isinstance(feedback, LinearFeedback | None):
+            raise ArgumentError(f"feedback must be a LinearFeedback, not {validate.shown(feedback)}")
+        return cls(steps, dt, tau, table, law_of(model, feedback), every, integrator)
 
 
 def law_of(model: Model, feedback: LinearFeedback | None) -> Law:
@@ -245,8 +250,32 @@ def _on_cpu(model: Model, q: ArrayLike, v: ArrayLike, task: Task) -> Rollout:
     from torsor.backends.cpu import pool
 
     steps, dt, tau, table, law, every, integrator = task
-    given = {"q": q, "v": v} | {name: x for name, x in (("tau", tau), ("table", table)) if x is not None}
-    arrays = {name: _checked(model, name, x, steps) for name, x in given.items()}
+    flat, batch, dtype = flattened(model, {"q": q, "v": v, "tau": tau, "table": table}, steps)
+    count, width = len(flat["q"]), model.nq + model.nv
+    validate.check_memory("steps", count * (steps // every) * width * 8)
+    stored = np.empty((count, steps // every, width), dtype)
+    move = mover(model, integrator, law, np.dtype(dtype).name)
+    gain, h = law.values.astype(dtype), np.array([dt], dtype)
+
+    def chunk(first: int) -> None:
+        part = slice(first, first + CHUNK)
+        x = np.concatenate([flat["q"][part], flat["v"][part]], axis=1)
+        torques = held(model, law, {name: y[part] for name, y in flat.items()})
+        y = np.empty_like(x)
+        for t in range(steps):
+            move(x[:, : model.nq], x[:, model.nq :], torques(t), gain, h, y)
+            x, y = y, x
+            if (t + 1) % every == 0:
+                stored[part, t // every] = x
+
+    list(pool().map(chunk, range(0, count, CHUNK)))
+    stored = stored.reshape(*batch, steps // every, width)
+    return Rollout(stored[..., : model.nq], stored[..., model.nq :])
+
+
+def flattened(model: Model, given: Mapping[str, Any], steps: int) -> tuple[dict[str, Array], tuple[int, ...], Any]:
+    """The arrays that are given, with one batch axis; the batch axes, and the number type."""
+    arrays = {name: _checked(model, name, x, steps) for name, x in given.items() if x is not None}
     dtype = np.float32 if all(x.dtype == np.float32 for x in arrays.values()) else np.float64
     try:
         batch = np.broadcast_shapes(*(x.shape[: x.ndim - 1 - (name == "table")] for name, x in arrays.items()))
@@ -258,29 +287,14 @@ def _on_cpu(model: Model, q: ArrayLike, v: ArrayLike, task: Task) -> Rollout:
             -1, *x.shape[x.ndim - 1 - (name == "table") :]).astype(dtype, copy=False)
         for name, x in arrays.items()
     }  # fmt: skip
-    count, width = len(flat["q"]), model.nq + model.nv
-    validate.check_memory("steps", count * (steps // every) * width * 8)
-    stored = np.empty((count, steps // every, width), dtype)
-    move = _mover(model, integrator, law, np.dtype(dtype).name)
-    constant = law.constant.astype(dtype)
-    gain, h = law.values.astype(dtype), np.array([dt], dtype)
+    return flat, batch, dtype
 
-    def chunk(first: int) -> None:
-        part = slice(first, first + CHUNK)
-        x = np.concatenate([flat["q"][part], flat["v"][part]], axis=1)
-        held = np.broadcast_to(constant, (len(x), model.nv))
-        held = held + flat["tau"][part] if "tau" in flat else held
-        y = np.empty_like(x)
-        for t in range(steps):
-            torques = held + flat["table"][part, t] if "table" in flat else held
-            move(x[:, : model.nq], x[:, model.nq :], torques, gain, h, y)
-            x, y = y, x
-            if (t + 1) % every == 0:
-                stored[part, t // every] = x
 
-    list(pool().map(chunk, range(0, count, CHUNK)))
-    stored = stored.reshape(*batch, steps // every, width)
-    return Rollout(stored[..., : model.nq], stored[..., model.nq :])
+def held(model: Model, law: Law, flat: Mapping[str, Array]) -> Callable[[int], Array]:
+    """The torques without feedback in each step."""
+    constant = np.broadcast_to(law.constant.astype(flat["q"].dtype), (len(flat["q"]), model.nv))
+    constant = constant + flat["tau"] if "tau" in flat else constant
+    return lambda t: constant + flat["table"][:, t] if "table" in flat else constant
 
 
 def _checked(model: Model, name: str, x: Any, steps: int) -> Array:
@@ -296,7 +310,7 @@ def _checked(model: Model, name: str, x: Any, steps: int) -> Array:
     return array
 
 
-def _mover(model: Model, integrator: str, law: Law, dtype: str) -> Callable[..., Any]:
+def mover(model: Model, integrator: str, law: Law, dtype: str) -> Callable[..., Any]:
     """move(q, v, tau, gain, h, out): one step of many states, kept with the model."""
     make = _unrolled_mover if model.nv <= QUICK.freedoms else _looped_mover
     key = "rollout", integrator, law.gains.tobytes(), dtype

@@ -71,15 +71,13 @@ class Simulation:
     ) -> None:  # fmt: skip
         require_model(model)
         self.model = _changed(model, flag("gravity", gravity), armature)
-        self.forces = _force_list(forces)
+        self.forces = force_list(forces)
         self.dt = None if dt is None else number("dt", dt, above=0)
         self.t0, self.chunk = number("t0", t0), integer("chunk", chunk, least=1)
         self.record = None if record is None else file_path("record", record)
         self.settings = Settings(rtol, atol, step, max_step)
         stepper = method_named(method)
-        q = _state("q0", self.model.neutral() if q0 is None else q0, self.model.nq)
-        v = _state("v0", np.zeros(self.model.nv) if v0 is None else v0, self.model.nv)
-        self.model.check_quaternions(q, "q0")
+        q, v = start_of(self.model, q0, v0)
         for force in self.forces:
             real_array(f"what the force {_name(force)} gives", force(self.t0, q, v), (self.model.nv,), finite=False)
         self.motion = Motion(self.model, self.forces, dynamics)
@@ -364,6 +362,14 @@ def _changed(model: Model, gravity: bool, armature: ArrayLike) -> Model:
     return replace(model, armature=model.armature + added) if added.any() else model
 
 
+def start_of(model: Model, q0: ArrayLike | None, v0: ArrayLike | None) -> tuple[Array, Array]:
+    """The first state; by default the neutral configuration, at rest."""
+    q = _state("q0", model.neutral() if q0 is None else q0, model.nq)
+    v = _state("v0", np.zeros(model.nv) if v0 is None else v0, model.nv)
+    model.check_quaternions(q, "q0")
+    return q, v
+
+
 def _state(name: str, x: ArrayLike, size: int) -> Array:
     state = real_array(name, x, finite=False)
     if state.shape != (size,) or not np.isfinite(state).all():
@@ -371,7 +377,7 @@ def _state(name: str, x: ArrayLike, size: int) -> Array:
     return state.copy()
 
 
-def _force_list(forces: Any) -> tuple[Force, ...]:
+def force_list(forces: Any) -> tuple[Force, ...]:
     """One force, or several, each of them a function."""
     if callable(forces):
         return (forces,)

@@ -1,0 +1,235 @@
+"""Gradients of rollouts: the steps backwards, from the cotangents of the stored states to those of the start.
+
+The adjoint of a step is made from the tape of that step (`torsor.compiler.derivatives`).  It needs the state before the
+step.  Of T steps, about sqrt(T) states are kept on the way forward; between two of them, the states are computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import isqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor import dynamics, validate
+from torsor.compiler.derivatives import Replay, along_freedoms, by_joint, of_coordinates, scalars, summed
+from torsor.compiler.request import QUICK
+from torsor.compiler.store import store
+from torsor.compiler.tape import Code
+from torsor.errors import ArgumentError
+from torsor.linalg import Scalar
+from torsor.model.model import Model
+from torsor.outputs import COORDINATES, FREEDOMS
+from torsor.simulate.rollout import (
+    CHUNK,
+    Law,
+    LinearFeedback,
+    Task,
+    flattened,
+    held,
+    mover,
+    stages,
+    step_inputs,
+    traced_step,
+)
+
+Array = NDArray[Any]
+Scalars = Sequence[Scalar]
+# pull(q, v, tau, gain, h, q~', v~') -> (q~, v~, tau~) in one row, for the states before a step
+Pull = Callable[..., Array]
+
+
+class RolloutGradient(NamedTuple):
+    """The cotangents of the arguments of a rollout: q, v, tau (..., nv), and table (..., steps, nv) if there is one."""
+
+    q: Any
+    v: Any
+    tau: Any
+    table: Any
+
+
+def rollout_vjp(model: Model, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps: int, dt: float, tau: Any = None,
+                table: Any = None, feedback: LinearFeedback | None = None, every: int = 1,
+                integrator: str = "semi-implicit") -> RolloutGradient:  # fmt: skip
+    """The gradient of a sum over the states of a rollout, by one sweep backwards in time.
+
+        states = ts.rollout(model, q, v, steps=T, dt=dt, table=torques)
+        gradient = ts.rollout_vjp(model, q, v, (dL_dq, dL_dv), steps=T, dt=dt, table=torques)
+
+    cotangent   of the states that the rollout stores: those of q and of v, (..., stored, nv) both; those of q are along
+                the directions of v, as everywhere (see `vjp`), and so is the cotangent of the first q that is returned
+
+    All other arguments are those of `rollout`.  Memory grows with the root of `steps`.
+    """
+    task = Task.of(model, steps, dt, tau, table, feedback, every, integrator)
+    if any(hasattr(x, "__dlpack_device__") and not isinstance(x, np.ndarray) for x in (q, v, tau, table)):
+        raise ArgumentError("rollout_vjp runs on the CPU: give it NumPy arrays")
+    flat, batch, dtype = flattened(model, {"q": q, "v": v, "tau": tau, "table": table}, task.steps)
+    stored = task.steps // task.every
+    gq, gv = (
+        _cotangent(name, x, batch, (stored, model.nv), dtype) for name, x in zip("qv", _pair(cotangent))
+    )  # fmt: skip
+    count, nv = len(flat["q"]), model.nv
+    result = RolloutGradient(
+        np.empty((count, nv), dtype), np.empty((count, nv), dtype), np.zeros((count, nv), dtype),
+        np.empty((count, task.steps, nv), dtype) if table is not None else None,
+    )  # fmt: skip
+    back = _Backwards(model, task, np.dtype(dtype).name)
+
+    def chunk(first: int) -> None:
+        part = slice(first, first + CHUNK)
+        own = RolloutGradient(*(None if x is None else x[part] for x in result))
+        back.run({name: x[part] for name, x in flat.items()}, gq[part], gv[part], own)
+
+    from torsor.backends.cpu import pool
+
+    list(pool().map(chunk, range(0, count, CHUNK)))
+    return RolloutGradient(*(None if x is None else x.reshape(*batch, *x.shape[1:]) for x in result))
+
+
+def _pair(cotangent: Any) -> tuple[Any, Any]:
+    if not isinstance(cotangent, tuple | list) or len(cotangent) != 2:
+        raise ArgumentError(f"cotangent must be a pair: of q and of v, not {validate.shown(cotangent)}")
+    return cotangent[0], cotangent[1]
+
+
+def _cotangent(name: str, x: Any, batch: tuple[int, ...], core: tuple[int, ...], dtype: Any) -> Array:
+    array = validate.real_array(f"the cotangent of {name}", x)
+    if array.shape != (*batch, *core):
+        raise ArgumentError(f"the cotangent of {name} has shape {array.shape}; it must be {(*batch, *core)}")
+    return array.reshape(-1, *core).astype(dtype, copy=False)
+
+
+class _Backwards:
+    """The steps of a rollout, there and back."""
+
+    def __init__(self, model: Model, task: Task, dtype: str) -> None:
+        self.model, self.task, self.dtype = model, task, dtype
+        self.move = mover(model, task.integrator, task.law, dtype)
+        self.pull = puller(model, task.integrator, task.law, dtype)
+        self.gain, self.h = task.law.values.astype(dtype), np.array([task.dt], dtype)
+
+    def run(self, flat: Mapping[str, Array], gq: Array, gv: Array, result: RolloutGradient) -> None:
+        """Fill the result for a few trajectories; gq, gv: the cotangents of their stored states."""
+        nv, steps, every = self.model.nv, self.task.steps, self.task.every
+        torques = held(self.model, self.task.law, flat)
+        apart = isqrt(steps - 1) + 1
+        first = np.concatenate([flat["q"], flat["v"]], axis=1)
+        kept = [first]  # the states before the steps 0, apart, 2 apart, ...
+        for start in range(0, steps - apart, apart):
+            kept.append(self._forward(kept[-1], torques, start, start + apart)[-1])
+        q, v = np.zeros_like(gq[:, 0]), np.zeros_like(gv[:, 0])
+        for start in reversed(range(0, steps, apart)):
+            end = min(start + apart, steps)
+            states = self._forward(kept.pop(), torques, start, end - 1)
+            for t in reversed(range(start, end)):
+                if (t + 1) % every == 0:
+                    q, v = q + gq[:, t // every], v + gv[:, t // every]
+                x = states[t - start]
+                row = self.pull(x[:, : self.model.nq], x[:, self.model.nq :], torques(t), self.gain, self.h, q, v)
+                q, v, tau = row[:, :nv], row[:, nv : 2 * nv], row[:, 2 * nv :]
+                result.tau[:] += tau
+                if result.table is not None:
+                    result.table[:, t] = tau
+        result.q[:], result.v[:] = q, v
+
+    def _forward(self, x: Array, torques: Callable[[int], Array], start: int, end: int) -> list[Array]:
+        """The states before the steps start, ..., end."""
+        states = [x]
+        for t in range(start, end):
+            y = np.empty_like(x)
+            self.move(x[:, : self.model.nq], x[:, self.model.nq :], torques(t), self.gain, self.h, y)
+            states.append(x := y)
+        return states
+
+
+# The adjoint of a step -------------------------------------------------------------------------------------------
+
+
+def puller(model: Model, integrator: str, law: Law, dtype: str) -> Pull:
+    """The adjoint of a step of many states, kept with the model."""
+    make = _unrolled_puller if model.nv <= QUICK.freedoms else _looped_puller
+    key = "rollout adjoint", integrator, law.gains.tobytes(), dtype
+    return store(model).once(key, lambda: make(model, integrator, law, dtype))
+
+
+def adjoint(model: Model, code: Code, names: Sequence[str], *cotangents: Scalars) -> dict[str, list[Scalar]]:
+    """The cotangents of some inputs of a code whose outputs begin with (q, v, ...); those of q are along v.
+
+    `cotangents`: scalars of a tape, those of q (nv numbers), of v, ...; on that tape, the code is replayed.
+    """
+    tape = next(x.tape for x in cotangents[0] if hasattr(x, "tape"))
+    again = Replay(code, tape)
+    outputs = list(code.outputs.values())
+    q = scalars(tape, (again.at[i] for i in outputs[: model.nq]))
+    given = [*by_joint(model, of_coordinates, q, FREEDOMS, cotangents[0]), *(x for g in cotangents[1:] for x in g)]
+    seeds = summed(tape, ((i, tape.node_of(g)) for i, g in zip(outputs, given)))
+    sizes = {name: model.nq if name == "q" else model.nv for name in names}
+    found = again.pull(seeds, {(name, k) for name in names for k in range(sizes[name])})
+    zero = tape.const(0.0)
+    result = {name: list(scalars(tape, (found.get((name, k), zero) for k in range(sizes[name])))) for name in names}
+    if "q" in result:
+        start = [tape.input(("q", k)) for k in range(model.nq)]
+        result["q"] = by_joint(model, along_freedoms, start, COORDINATES, result["q"])
+    return result
+
+
+def _unrolled_puller(model: Model, integrator: str, law: Law, dtype: str) -> Pull:
+    from torsor.backends.pointwise import compile_pointwise, trace
+
+    inputs = step_inputs(model, law)
+    code = trace(traced_step(model, integrator, law.gains), inputs)
+
+    def rollout_step_adjoint(*given: Scalars) -> list[Scalar]:
+        found = adjoint(model, code, ("q", "v", "tau"), *given[-2:])
+        return [x for values in found.values() for x in values]
+
+    return compile_pointwise(rollout_step_adjoint, inputs | {"gq": (model.nv,), "gv": (model.nv,)}, dtype)
+
+
+def _looped_puller(model: Model, integrator: str, law: Law, dtype: str) -> Pull:
+    """Around the loop kernels of forward dynamics and its vjp; the other operations of a step run column by column."""
+    from torsor.backends.pointwise import trace
+
+    codes, end = stages(model, integrator, law)
+    inputs = step_inputs(model, law)
+    nq, nv = model.nq, model.nv
+    accelerate = dynamics.compile(model, dynamics.forward_dynamics, dtype=dtype)
+    differentiate = dynamics.compile(model, dynamics.vjp(dynamics.forward_dynamics), dtype=dtype)
+
+    def of_stage(s: int, code: Code, seeds: int) -> tuple[list[str], Code]:
+        """The cotangents of (q, v, tau) and of the accelerations of earlier stages, from those of a stage's outputs."""
+        names = ["q", "v", "tau", *(f"a{r}" for r in range(s))]
+        shapes = inputs | {f"a{r}": (nv,) for r in range(s)} | {f"g{k}": (nv,) for k in range(seeds)}
+
+        def flat(*given: Scalars) -> list[Scalar]:
+            return [x for values in adjoint(model, code, names, *given[-seeds:]).values() for x in values]
+
+        return names, trace(flat, shapes)
+
+    stage_adjoints = [of_stage(s, code, 3) for s, code in enumerate(codes)]
+    end_adjoint = of_stage(len(codes), end, 2)
+
+    def pull(q: Array, v: Array, tau: Array, gain: Array, h: Array, gq: Array, gv: Array) -> Array:
+        columns = {"q": q.T, "v": v.T, "tau": tau.T, "gain": gain, "h": h}
+        asked = []
+        for s, code in enumerate(codes):
+            x = np.stack(np.broadcast_arrays(*code.evaluate(columns).values()), axis=-1)
+            asked.append((x[:, :nq], x[:, nq : nq + nv], x[:, nq + nv :]))
+            columns[f"a{s}"] = accelerate(*asked[-1]).T
+        total: dict[str, Array] = {}
+
+        def add(names: Sequence[str], code: Code, *seeds: Array) -> None:
+            found = code.evaluate(columns | {f"g{k}": x.T for k, x in enumerate(seeds)})
+            rows = [np.broadcast_to(x, len(q)) for x in found.values()]
+            for k, name in enumerate(names):
+                total[name] = total.get(name, 0.0) + np.stack(rows[k * nv : (k + 1) * nv], axis=-1)
+
+        add(*end_adjoint, gq, gv)
+        for s in reversed(range(len(codes))):
+            add(*stage_adjoints[s], *differentiate(*asked[s], np.ascontiguousarray(total[f"a{s}"])))
+        return np.concatenate([total[name] for name in ("q", "v", "tau")], axis=1)
+
+    return pull

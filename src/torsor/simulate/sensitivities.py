@@ -1,0 +1,179 @@
+"""Sensitivities: how a motion changes with its start, the torques and the model.
+
+With a = forward_dynamics(q, v, tau(t, q, v)), the tangents of a motion obey the variational equations
+
+    d(dq)/dt = d(N(q) v),    d(dv)/dt = da,
+
+which are integrated together with the motion.  da is the jvp of forward dynamics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor import dynamics
+from torsor.compiler.derivatives import Replay, scalars
+from torsor.errors import ArgumentError, SingularError
+from torsor.linalg import Scalar, Vec
+from torsor.model.joints import Joint
+from torsor.model.model import Model, require_model
+from torsor.outputs import PARAMETERS, place_of
+from torsor.simulate.coordinates import Coordinates
+from torsor.simulate.forces import Force
+from torsor.simulate.simulation import force_list, start_of
+from torsor.validate import chosen, number, real_array, shown
+
+Array = NDArray[Any]
+# Forces are functions that cannot be differentiated: differences of fourth order, with the step of the least error.
+FORCE_STEP = 1e-3
+
+
+class Sensitivities(NamedTuple):
+    """At the times t (m,): the motion q (m, nq), v (m, nv), and its changes dq, dv (m, ..., nv) along each tangent.
+
+    dq is along the directions of v: q(t) becomes model.integrate(q, dq).
+    """
+
+    t: Array
+    q: Array
+    v: Array
+    dq: Array
+    dv: Array
+
+
+def sensitivities(model: Model, q0: ArrayLike | None, v0: ArrayLike | None, t: ArrayLike, *,
+                  forces: Force | Sequence[Force] = (), rtol: float = 1e-9, atol: float = 1e-12,
+                  **tangents: ArrayLike) -> Sensitivities:  # fmt: skip
+    """The motion from (q0, v0) at the times t, and its changes along tangents of the start, the torques and the model.
+
+        ts.sensitivities(model, q0, v0, np.linspace(0, 1, 11), dv=np.eye(model.nv))
+
+    t           (m,) increasing; the motion starts at t[0]
+    forces      as `simulate` takes them; they are differentiated by differences, to ten digits
+    dq, dv      (..., nv) changes of q0 (along the directions of v) and of v0;  dtau: of constant torques
+    dinertia, dplacement, dgravity    changes of the model: see `vjp`
+
+    The leading axes of all tangents broadcast: each is a direction, and zero where it is not given.  The method is
+    DOP853 (Hairer, Norsett & Wanner 1993) from SciPy, with error control of the changes, too.
+    """
+    require_model(model)
+    times = real_array("t", t)
+    if times.ndim != 1 or len(times) < 2 or not (np.diff(times) > 0).all():
+        raise ArgumentError(f"t must be two or more increasing times, not {shown(t)}")
+    q, v = start_of(model, q0, v0)
+    flow = _Flow(model, force_list(forces), _tangents(model, tangents))
+    return flow.run(times, q, v, number("rtol", rtol, above=0), number("atol", atol, above=0))
+
+
+def _tangents(model: Model, tangents: Mapping[str, ArrayLike]) -> dict[str, Array]:
+    """All tangents with one leading axis of directions; q, v and tau are always among them."""
+    names = ("dq", "dv", "dtau", *(f"d{name}" for name in PARAMETERS))
+    given = {}
+    for name, x in tangents.items():
+        chosen("a tangent", name, names)
+        given[name], core = real_array(name, x), place_of(name).shape(model)
+        if given[name].shape[given[name].ndim - len(core) :] != core:
+            raise ArgumentError(f"{name} has shape {given[name].shape}; {model!r} needs {('...', *core)}")
+    if not given:
+        raise ArgumentError(f"give at least one tangent: {', '.join(names)}")
+    cores = {name: place_of(name).shape(model) for name in (*names[:3], *given)}
+    leading = [x.shape[: x.ndim - len(cores[name])] for name, x in given.items()]
+    try:
+        batch = np.broadcast_shapes(*leading)
+    except ValueError:
+        shapes = ", ".join(f"{name} {x.shape}" for name, x in given.items())
+        raise ArgumentError(f"the axes of the tangents do not go together: {shapes}") from None
+    return {
+        name: np.broadcast_to(given.get(name, np.zeros(core)), (*batch, *core)).astype(np.float64)
+        for name, core in cores.items()
+    }  # fmt: skip
+
+
+class _Flow:
+    """A motion and its changes as one system of differential equations."""
+
+    def __init__(self, model: Model, forces: Sequence[Force], tangents: Mapping[str, Array]) -> None:
+        self.model, self.forces, self.coordinates = model, forces, Coordinates(model)
+        self.batch = tangents["dq"].shape[:-1]
+        cores = {name: place_of(name).shape(model) for name in tangents}
+        self.tangents = {name: x.reshape(-1, *cores[name]) for name, x in tangents.items()}
+        self.parameters = [x for name, x in self.tangents.items() if name not in ("dq", "dv", "dtau")]
+        wrt = [name[1:] for name in self.tangents]
+        self.accelerate = dynamics.compile(model, dynamics.forward_dynamics)
+        self.push = dynamics.compile(model, dynamics.jvp(dynamics.forward_dynamics), wrt=wrt)
+
+    def run(self, t: Array, q: Array, v: Array, rtol: float, atol: float) -> Sensitivities:
+        from scipy.integrate import solve_ivp  # imported late, because SciPy is slow to load
+
+        nq, nv = self.model.nq, self.model.nv
+        moved = self._rates(q, np.zeros(nv), np.zeros((len(self.tangents["dq"]), nq)), self.tangents["dq"])
+        start = np.concatenate([q, v, moved.ravel(), self.tangents["dv"].ravel()])
+        found = solve_ivp(self.rate, (t[0], t[-1]), start, "DOP853", t, rtol=rtol, atol=atol)
+        if not found.success or not np.isfinite(found.y).all():
+            raise SingularError(f"the motion cannot be followed beyond t = {found.t[-1]:g}: {found.message}")
+        states = [self._parts(y) for y in found.y.T]
+        dq = [self.coordinates.velocity(np.broadcast_to(q, Q.shape), Q) for q, _, Q, _ in states]
+        q, v, dv = (np.array([state[k] for state in states]) for k in (0, 1, 3))
+        self.coordinates.normalise(q)
+        shape = (len(t), *self.batch, nv)
+        return Sensitivities(t, q, v, np.reshape(dq, shape), dv.reshape(shape))
+
+    def _parts(self, y: Array) -> tuple[Array, Array, Array, Array]:
+        nq, nv, k = self.model.nq, self.model.nv, len(self.tangents["dq"])
+        q, v, Q, V = np.split(y, np.cumsum([nq, nv, k * nq]))
+        return q, v, Q.reshape(k, nq), V.reshape(k, nv)
+
+    def rate(self, t: float, y: Array) -> Array:
+        """d(q, v, dq, dv)/dt, dq being a change of the coordinates themselves."""
+        q, v, Q, V = self._parts(y)
+        along = self.coordinates.velocity(np.broadcast_to(q, Q.shape), Q)
+        tau, dtau = self._forces(t, q, v, Q, V)
+        a = self.accelerate(q, v, tau)
+        dA = self.push(q, v, tau, along, V, dtau + self.tangents["dtau"], *self.parameters)
+        return np.concatenate([self.coordinates.rate(q, v), a, self._rates(q, v, Q, V).ravel(), dA.ravel()])
+
+    def _rates(self, q: Array, v: Array, Q: Array, V: Array) -> Array:
+        """d(N(q) v) along (Q, V)."""
+        out = np.empty_like(Q)
+        for joint, q_columns, v_columns in self.model.joint_groups:
+            given = (q[q_columns], v[v_columns], Q[:, q_columns], V[:, v_columns])
+            out[:, q_columns] = given[-1] if joint.flat else _rate_tangent(joint)(*given)
+        return out
+
+    def _forces(self, t: float, q: Array, v: Array, Q: Array, V: Array) -> tuple[Array, Array]:
+        """The torques, and their changes along (Q, V) by differences."""
+
+        def torque(q: Array, v: Array) -> Array:
+            return sum((force(t, q, v) for force in self.forces), start=np.zeros(self.model.nv))
+
+        changes = np.zeros_like(V)
+        for k, (dq, dv) in enumerate(zip(Q, V)):
+            size = max(np.abs(dq).max(initial=0), np.abs(dv).max(initial=0))
+            if self.forces and size:
+                h = FORCE_STEP / size
+                near, far = (torque(q + s * dq, v + s * dv) - torque(q - s * dq, v - s * dv) for s in (h, 2 * h))
+                changes[k] = (8 * near - far) / (12 * h)
+        return torque(q, v), changes
+
+
+@cache
+def _rate_tangent(joint: Joint) -> Callable[..., Array]:
+    """The tangent of `Joint.rate`, as a function of arrays q, v, dq, dv."""
+    from torsor.backends.pointwise import compile_pointwise, trace
+
+    sizes = {"q": (joint.nq,), "v": (joint.nv,)}
+    code = trace(lambda q, v: list(joint.rate(Vec.of(q), Vec.of(v))), sizes)
+
+    def rate_tangent(q: Sequence[Any], v: Sequence[Any], dq: Sequence[Any], dv: Sequence[Any]) -> list[Scalar]:
+        tape = q[0].tape
+        again = Replay(code, tape)
+        seeds = {(name, k): x.i for name, tangent in (("q", dq), ("v", dv)) for k, x in enumerate(tangent)}
+        tangent, zero = again.push(seeds), tape.const(0.0)
+        return list(scalars(tape, (tangent.get(i, zero) for i in code.outputs.values())))
+
+    return compile_pointwise(rate_tangent, sizes | {f"d{name}": size for name, size in sizes.items()})

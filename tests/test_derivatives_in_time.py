@@ -1,0 +1,163 @@
+"""Gradients of rollouts and sensitivities of motions, against differences of the motions themselves."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import torsor as ts
+from torsor import zoo
+from torsor.simulate import Friction
+from torsor.simulate import gradients as gradients_module
+
+# Differences of fourth order with steps of 1e-3 to 1e-4: truncation and rounding both leave ten digits.
+TOLERANCE = 1e-9
+
+MODELS = {
+    "arm": zoo.general_arm(3),
+    "floating tree": zoo.random_tree(3, 1, joints=["spherical", "revolute", "free"]),
+    "tree in loops": zoo.random_tree(6, 2, joints=["spherical", "universal", "free"]),
+}
+FAST = ["arm-semi-implicit", "floating tree-semi-implicit", "tree in loops-rk4"]
+CASES = [f"{model}-{integrator}" for model in MODELS for integrator in ("semi-implicit", "rk4")]
+
+
+def differences(f, h):
+    """df(0) along the parameter of f, to fourth order."""
+    return (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h)
+
+
+@pytest.mark.parametrize(
+    "case", [case if case in FAST else pytest.param(case, marks=pytest.mark.slow) for case in CASES]
+)
+def test_rollout_vjp_is_the_gradient(case):
+    name, _, integrator = case.partition("-")
+    model, (count, steps, every) = MODELS[name], (2, 11, 2)
+    rng = np.random.default_rng(0)
+    q = model.random_configuration(rng, count)
+    v, tau, dq, dv, dtau = rng.normal(size=(5, count, model.nv))
+    table, dtable = rng.normal(size=(2, count, steps, model.nv))
+    law = ts.LinearFeedback(np.full((model.nv, model.nq), 0.3), np.full(model.nv, 0.2))
+    options = {"steps": steps, "dt": 1e-2, "every": every, "integrator": integrator, "feedback": law}
+    gq, gv = rng.normal(size=(2, count, steps // every, model.nv))
+    found = ts.rollout_vjp(model, q, v, (gq, gv), tau=tau, table=table, **options)
+    base = ts.rollout(model, q, v, tau=tau, table=table, **options)
+
+    def loss(h):
+        moved = ts.rollout(
+            model, model.integrate(q, h * dq), v + h * dv, tau=tau + h * dtau, table=table + h * dtable, **options
+        )
+        return (model.difference(base.q, moved.q) * gq).sum() + ((moved.v - base.v) * gv).sum()
+
+    expected = differences(loss, 1e-4)
+    pairs = ((found.q, dq), (found.v, dv), (found.tau, dtau), (found.table, dtable))
+    assert abs(sum((x * y).sum() for x, y in pairs) - expected) <= TOLERANCE * abs(expected)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 10, 50])
+def test_checkpoints_change_no_bit_and_few_states_are_kept(steps, monkeypatch):
+    model = MODELS["arm"]
+    q, v = np.random.default_rng(0).normal(size=(2, 3))
+    cotangent = tuple(np.random.default_rng(1).normal(size=(2, steps, 3)))
+    kept = []
+    forward = gradients_module._Backwards._forward
+
+    def counted(self, *args):
+        states = forward(self, *args)
+        kept.append(len(states))
+        return states
+
+    monkeypatch.setattr(gradients_module._Backwards, "_forward", counted)
+    one = ts.rollout_vjp(model, q, v, cotangent, steps=steps, dt=1e-2)
+    assert max(kept) <= np.sqrt(steps) + 2
+    monkeypatch.setattr(gradients_module, "isqrt", lambda n: n)  # no checkpoints: all states are kept
+    other = ts.rollout_vjp(model, q, v, cotangent, steps=steps, dt=1e-2)
+    assert all((x == y).all() for x, y in zip(one[:3], other[:3]))
+    assert one.table is None
+
+
+def test_a_gradient_finds_the_torques_that_reach_a_state():
+    """The end of a linear machine is linear in the torques: one step along the gradient is enough."""
+    cart = ts.Model.chain("prismatic", mass=2.0, inertia=(1.0, 1.0, 1.0), n=1, axis=(1.0, 0.0, 0.0), gravity=(0, 0, 0))
+    steps, dt = 20, 0.05
+    options = {"steps": steps, "dt": dt, "every": steps}
+    zero = np.zeros(1)
+    gradient = ts.rollout_vjp(
+        cart, zero, zero, (np.ones((1, 1)), np.zeros((1, 1))), table=np.zeros((steps, 1)), **options
+    )
+    table = gradient.table / (gradient.table**2).sum()  # the least torques that move the cart by 1
+    assert abs(ts.rollout(cart, zero, zero, table=table, **options).q[-1, 0] - 1.0) <= 1e-14
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    ({"cotangent": np.ones((2, 3, 3))}, "cotangent must be a pair"),
+    ({"cotangent": (np.ones((4, 3)), np.ones((5, 3)))}, r"the cotangent of q has shape \(4, 3\); it must be \(5, 3\)"),
+    ({"cotangent": (np.ones((5, 3)), np.full((5, 3), np.nan))}, "the cotangent of v"),
+    ({"integrator": "leapfrog"}, "integrator"),
+    ({"steps": 0}, "steps"),
+])  # fmt: skip
+def test_bad_arguments_of_a_gradient_are_refused_by_name(wrong, message):
+    q, v = np.zeros((2, 3))
+    given = {"cotangent": (np.ones((5, 3)), np.ones((5, 3))), "steps": 5, "dt": 0.1} | wrong
+    with pytest.raises(ts.ArgumentError, match=message):
+        ts.rollout_vjp(MODELS["arm"], q, v, given.pop("cotangent"), **given)
+
+
+# Sensitivities -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["arm", "floating tree"])
+def test_sensitivities_are_the_differences_of_motions(name):
+    model = MODELS[name]
+    rng = np.random.default_rng(0)
+    q, v, t = model.random_configuration(rng), 0.3 * rng.normal(size=model.nv), np.linspace(0.0, 0.5, 3)
+    dq, dv, dtau, dgravity = *rng.normal(size=(3, model.nv)), rng.normal(size=3)
+    friction = Friction(viscous=0.3)
+    found = ts.sensitivities(model, q, v, t, forces=friction, dq=dq, dv=dv, dtau=dtau, dgravity=dgravity)
+
+    def at(h):
+        forces = (friction, lambda t, q, v: h * dtau)
+        moved = replace(model, gravity=model.gravity + h * dgravity)
+        end = ts.sensitivities(moved, model.integrate(q, h * dq), v + h * dv, t, forces=forces, rtol=1e-12, dv=0 * dv)
+        return np.concatenate([model.difference(found.q, end.q), end.v], axis=1)
+
+    expected = differences(at, 1e-3)
+    error = np.abs(np.concatenate([found.dq, found.dv], axis=1) - expected).max()
+    assert error <= TOLERANCE * np.abs(expected).max()
+    motion = ts.simulate(model, q, v, 0.5, forces=friction, rtol=1e-10, atol=1e-12)
+    assert np.abs(model.difference(found.q[-1], motion.q[-1])).max() <= TOLERANCE
+
+
+def test_directions_have_axes_of_their_own():
+    model = MODELS["arm"]
+    q, v = np.random.default_rng(0).normal(size=(2, 3))
+    found = ts.sensitivities(model, q, v, [0.0, 0.1], dv=np.eye(3), dgravity=np.zeros((2, 1, 3)))
+    assert found.dq.shape == (2, 2, 3, 3)
+    assert np.abs(found.dq[:, 0] - found.dq[:, 1]).max() <= 1e-15
+    assert (found.dv[0, 0] == np.eye(3)).all()
+
+
+def test_the_flow_of_a_machine_preserves_volume():
+    """The determinant of the flow map of (q, p) is 1 (Liouville), and v = M^-1 p."""
+    model = MODELS["arm"]
+    q, v = np.random.default_rng(0).normal(size=(2, 3))
+    zero, one = np.zeros((3, 3)), np.eye(3)
+    found = ts.sensitivities(model, q, v, [0.0, 0.4], dq=np.vstack([one, zero]), dv=np.vstack([zero, one]))
+    flow = np.hstack([found.dq[-1], found.dv[-1]])
+    masses = [np.linalg.det(ts.mass_matrix(model, x)) for x in found.q]
+    assert abs(np.linalg.det(flow) * masses[1] / masses[0] - 1.0) <= TOLERANCE
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    ({}, "give at least one tangent: dq, dv, dtau, dinertia"),
+    ({"dx": np.ones(3)}, "a tangent"),
+    ({"dv": np.ones(4)}, r"dv has shape \(4,\)"),
+    ({"dv": np.ones((2, 3)), "dq": np.ones((3, 3))}, "do not go together"),
+    ({"dv": np.ones(3), "t": [1.0, 0.0]}, "increasing times"),
+    ({"dv": np.ones(3), "forces": 3}, "forces must be functions"),
+])  # fmt: skip
+def test_bad_arguments_of_sensitivities_are_refused_by_name(wrong, message):
+    q, v = np.zeros((2, 3))
+    given = {"t": [0.0, 1.0]} | wrong
+    with pytest.raises(ts.ArgumentError, match=message):
+        ts.sensitivities(MODELS["arm"], q, v, given.pop("t"), **given)
