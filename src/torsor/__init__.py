@@ -37,13 +37,13 @@ from torsor.simulate import Simulation, Trajectory, simulate
 
 if TYPE_CHECKING:
     from torsor.dynamics.exports import export
-    from torsor.simulate.rollout import LinearFeedback, Rollout, rollout
+    from torsor.simulate.rollout import JointFeedback, LinearFeedback, Rollout, rollout
     from torsor.theory import symbolic
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "ArgumentError", "DeviceError", "LinearFeedback", "Model", "ModelError", "Rollout", "Simulation",
+    "ArgumentError", "DeviceError", "JointFeedback", "LinearFeedback", "Model", "ModelError", "Rollout", "Simulation",
     "SingularError", "TorsorError", "Trajectory", "bias_forces", "body_poses", "body_twists", "center_of_mass",
     "compile", "constraint_forces", "coriolis_matrix", "export", "fixman_force", "forward_dynamics", "gravity_forces",
     "inverse_dynamics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "kinetic_energy", "lie", "load",
@@ -61,6 +61,6 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("torsor.theory.symbolic")
     if name == "export":
         return importlib.import_module("torsor.dynamics.exports").export
-    if name in ("LinearFeedback", "Rollout", "rollout"):
+    if name in ("JointFeedback", "LinearFeedback", "Rollout", "rollout"):
         return getattr(importlib.import_module("torsor.simulate.rollout"), name)
     raise AttributeError(f"module 'torsor' has no attribute {name!r}")
