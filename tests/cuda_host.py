@@ -100,9 +100,23 @@ def run_rollout(kernel: RolloutKernel, arrays, gain, dt, steps, every, framed=No
     out = np.full((steps // every, q.shape[1] + v.shape[1], count), np.nan, dtype)
     values = [y for x in (q, v, tau, *table) for y in (x, np.prod(x.shape[1:], dtype=int), 1)]
     values += [v.shape[1]] * bool(table)
-    values += [np.asarray(gain, dtype), np.array([dt], dtype), out, count, np.int32(steps), np.int32(every)]
+    values += [
+        np.ascontiguousarray(gain, dtype),
+        gain.shape[-1] if gain.ndim > 1 else 0,
+        np.array([dt], dtype),
+        out,
+        count,
+        np.int32(steps),
+        np.int32(every),
+    ]
     if kernel.dynamics:
-        values += _tree(kernel.dynamics, framed, [x.shape[1:] for x in (q, v, tau, v)], None, blocks)
+        values += _tree(
+            kernel.dynamics,
+            framed,
+            [*(x.shape[1:] for x in (q, v, tau, v)), *[v.shape[1:]] * (len(kernel.dynamics.inputs) - 3)],
+            None,
+            blocks,
+        )
     launch(kernel.source(Launch(THREADS)), blocks, values)
     return out.transpose(2, 0, 1)
 

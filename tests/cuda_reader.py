@@ -97,7 +97,7 @@ def run_step(kernel: RolloutKernel, arrays, framed=None):
     names = _functions(kernel.bits, count)
     if kernel.dynamics:
         q, v, tau = (x.shape[1:] for x in arrays[:3])
-        views += _tree(kernel.dynamics, framed, [q, v, tau, v], None, count)
+        views += _tree(kernel.dynamics, framed, [q, v, tau, *[v] * (len(kernel.dynamics.inputs) - 2)], None, count)
         _define(kernel.dynamics.state(), "state", names)
     _define(kernel.advance(), "advance", names)
     with np.errstate(invalid="ignore"):

@@ -1,5 +1,6 @@
 """Rollouts: the step against the definitions, CPU lanes against the reference, the CUDA text against both."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import cuda_host
@@ -11,11 +12,12 @@ from machines import difference
 import torsor as ts
 from torsor import zoo
 from torsor.compiler.frames import framed
+from torsor.simulate import Limits
 from torsor.simulate.rollout import gpu_kernel, law_of, step_inputs
 
 ROUNDING = 1e-11  # twenty steps of 1 ms, in float64
 DT, STEPS, EVERY = 1e-3, 20, 5
-INTEGRATORS = ["semi-implicit", "rk4"]
+INTEGRATORS = ["semi-implicit", "implicit", "rk4"]
 
 ARM = zoo.puma_saha()
 TREE = zoo.random_tree(7, 1)  # every joint type: quaternions and a free body among them
@@ -38,15 +40,20 @@ def coordinate_rate(model, q, v):
     return (model.integrate(q, v * h) - model.integrate(q, -v * h)) / (2 * h)
 
 
-def by_hand(model, q, v, torque, integrator, steps=STEPS):
-    """One trajectory with the public forward dynamics; torque(t, q, v)."""
+def by_hand(model, q, v, torque, integrator, steps=STEPS, gains=(0.0, 0.0)):
+    """One trajectory with the public forward dynamics; torque(t, q, v), and its stiffness and damping per joint."""
 
     def rates(t, q, v):
         return coordinate_rate(model, q, v), ts.forward_dynamics(model, q, v, torque(t, q, v))
 
     path = []
     for t in range(steps):
-        if integrator == "semi-implicit":
+        if integrator == "implicit":
+            K, D = gains
+            tau = torque(t, q, v) - DT * K * v
+            v = v + DT * ts.forward_dynamics(model, q, v, tau, added_inertia=DT * D + DT**2 * K)
+            q = q + DT * coordinate_rate(model, q, v)
+        elif integrator == "semi-implicit":
             v = v + DT * rates(t, q, v)[1]
             q = q + DT * coordinate_rate(model, q, v)
         else:
@@ -72,7 +79,8 @@ def test_rollout_takes_the_steps_of_its_definition(integrator):
         def torque(t, q, v, k=k):
             return tau[k] + table[k, t] + law.Kq @ (law.q_ref - q) + law.Kv @ (law.v_ref - v)
 
-        expected = by_hand(ARM, q[k], v[k], torque, integrator)[EVERY - 1 :: EVERY]
+        gains = law.Kq.diagonal(), law.Kv.diagonal()
+        expected = by_hand(ARM, q[k], v[k], torque, integrator, gains=gains)[EVERY - 1 :: EVERY]
         assert difference(np.concatenate([result.q[k], result.v[k]], axis=1), expected) < ROUNDING
 
 
@@ -86,7 +94,8 @@ def test_large_models_take_the_same_steps(integrator):
     results = []
     for make in (_unrolled_mover, _looped_mover):
         out = np.empty((3, ARM.nq + ARM.nv))
-        make(ARM, integrator, law, "float64")(q, v, tau, law.values, np.array([DT]), out)
+        out[:] = np.concatenate([q, v], axis=1)
+        make(ARM, integrator, law, "float64")(out, law.values, np.array([DT]))(out, tau + law.constant, 1)
         results.append(out)
     assert difference(*results) < ROUNDING
 
@@ -104,7 +113,7 @@ def test_quaternions_keep_their_length_and_turn_as_the_group_says():
     assert difference(velocity, middle) < 1e-5  # second order in the step
 
 
-@pytest.mark.parametrize(("integrator", "order"), [("semi-implicit", 1), ("rk4", 4)])
+@pytest.mark.parametrize(("integrator", "order"), [("semi-implicit", 1), ("implicit", 1), ("rk4", 4)])
 def test_halving_the_step_shows_the_order(integrator, order):
     q, v, _ = start(ARM, count=1, seed=3)
 
@@ -133,6 +142,99 @@ def test_single_precision_stays_single():
     assert difference(result.v, double.v) < 1e-4
 
 
+# Forces of the joints ----------------------------------------------------------------------------------------
+
+ROPE = zoo.random_chain(30, 2)  # too many joints to unroll
+
+
+def own(model, **numbers):
+    return replace(model, **numbers)
+
+
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("model", [ARM, ROPE], ids=["unrolled", "loops"])
+def test_gains_and_references_of_every_trajectory(model, integrator):
+    """A rollout of many trajectories is the rollout of each; springs and dampers of the model add to the servos."""
+    rng = np.random.default_rng(5)
+    kp, kd = rng.uniform(1, 50, (2, 3, model.nv))
+    q_ref, v_ref = rng.normal(size=(2, 3, model.nv))
+    machine = own(model, stiffness=2.0, rest=0.1, damping=0.5)
+    q, v, tau = start(model)
+    options = dict(steps=STEPS, dt=DT, every=EVERY, integrator=integrator)
+    found = ts.rollout(machine, q, v, tau=tau, feedback=ts.JointFeedback(kp, kd, q_ref, v_ref), **options)
+    for k in range(3):
+
+        def torque(t, q, v, k=k):
+            servo = kp[k] * (q_ref[k] - q) + kd[k] * (v_ref[k] - v)
+            return tau[k] + servo + 2.0 * (0.1 - q) - 0.5 * v
+
+        expected = by_hand(model, q[k], v[k], torque, integrator, gains=(kp[k] + 2.0, kd[k] + 0.5))[EVERY - 1 :: EVERY]
+        assert difference(np.concatenate([found.q[k], found.v[k]], axis=1), expected) < ROUNDING
+        law = ts.LinearFeedback(np.diag(kp[k]), np.diag(kd[k]), q_ref[k], v_ref[k])
+        alone = ts.rollout(machine, q[k], v[k], tau=tau[k], feedback=law, **options)
+        assert difference(alone.q, found.q[k]) < ROUNDING
+
+
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("model", [ARM, ROPE], ids=["unrolled", "loops"])
+def test_friction_and_stops_of_the_model(model, integrator):
+    machine = own(model, friction=0.3, lower=-0.1, upper=np.where(np.arange(model.nv) % 2, 0.1, np.inf))
+    q, v, _ = start(model, count=1)
+    q, v = 0.2 * q[0], 0.1 * v[0]
+    stops, creep = Limits(machine, machine.lower, machine.upper), 1e-3
+
+    def torque(t, q, v):
+        return stops(t, q, v) - 0.3 * v / np.sqrt(v * v + creep**2)
+
+    if integrator == "implicit":  # the gains change from step to step: one step after the other
+        path, x = [], (q, v)
+        for _ in range(3):
+            K, D = (np.broadcast_to(x, model.nv) for x in stops.gains(0.0, *x))
+            D = D + 0.3 * creep**2 / np.sqrt(x[1] ** 2 + creep**2) ** 3
+            last = by_hand(model, *x, torque, integrator, steps=1, gains=(K, D))[0]
+            path.append(last)
+            x = last[: model.nq], last[model.nq :]
+        expected = np.array(path)
+    else:
+        expected = by_hand(model, q, v, torque, integrator, steps=3)
+    found = ts.rollout(machine, q, v, steps=3, dt=DT, integrator=integrator)
+    assert difference(np.concatenate([found.q, found.v], axis=1), expected) < 1e-9
+
+
+def test_many_joints_cost_no_more_than_their_number():
+    """Gains on the diagonal are O(n): 400 joints took 40 s per 100 steps when they were a matrix."""
+    model = zoo.random_chain(400, 1)
+    servo = ts.JointFeedback(np.full(400, 1e3), np.full(400, 1e2))
+    result = ts.rollout(model, np.zeros(400), np.zeros(400), steps=100, dt=1e-2, feedback=servo, integrator="implicit")
+    assert np.isfinite(result.q).all()
+
+
+@pytest.mark.parametrize("gain", [1e3, 1e7, 1e12])
+def test_implicit_steps_are_stable_for_any_gain(gain):
+    servo = ts.JointFeedback(gain, gain, q_ref=0.3)
+    for model in (ARM, ROPE):
+        result = ts.rollout(model, np.zeros(model.nq), np.zeros(model.nv), steps=2000, dt=1e-2, feedback=servo,
+                            integrator="implicit", every=2000)  # fmt: skip
+        sag = np.abs(ts.gravity_forces(model, result.q[0])).max() / gain
+        assert np.abs(result.q - 0.3).max() < 2 * sag + 1e-6
+
+
+def test_what_a_rollout_cannot_do_is_said():
+    ball = own(TREE, stiffness=np.ones(TREE.nv))
+    q, v, _ = start(TREE)
+    with pytest.raises(ts.ArgumentError, match="springs on quaternions"):
+        ts.rollout(ball, q, v, steps=1, dt=DT)
+    with pytest.raises(ts.ArgumentError, match="quaternions"):
+        ts.rollout(TREE, q, v, steps=1, dt=DT, feedback=ts.JointFeedback(1.0, 1.0))
+    for wrong in ({"kp": np.ones(5)}, {"q_ref": np.ones((2, 5))}, {"kd": np.nan}):
+        with pytest.raises(ts.ArgumentError, match=next(iter(wrong))):
+            ts.rollout(
+                ARM, *start(ARM)[:2], steps=1, dt=DT, feedback=ts.JointFeedback(**{"kp": 1.0, "kd": 1.0} | wrong)
+            )
+    with pytest.raises(ts.ArgumentError, match="batch"):
+        ts.rollout(ARM, *start(ARM)[:2], steps=1, dt=DT, feedback=ts.JointFeedback(np.ones((2, 6)), np.ones((3, 6))))
+
+
 # The CUDA text -----------------------------------------------------------------------------------------------
 
 
@@ -152,23 +254,26 @@ def test_cuda_text_takes_the_same_step(model, integrator, specialised):
 
 
 @pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "staged"])
-def test_whole_kernel_on_the_host(specialised):
+@pytest.mark.parametrize("integrator", ["rk4", "implicit"])
+def test_whole_kernel_on_the_host(specialised, integrator):
     """The loop over time and what is stored, where a C++ compiler is there; else step after step by the reader."""
     count = 70 if cuda_host.compiler() else 3
     q, v, tau = start(ARM, count)
     table = np.random.default_rng(2).normal(size=(count, STEPS, ARM.nv))
-    law = law_of(ARM, None)
-    kernel = gpu_kernel(ARM, "rk4", law, dtype="float64", tabulated=True, specialised=specialised)
+    servo = ts.JointFeedback(*np.random.default_rng(3).uniform(1, 9, (2, count, ARM.nv)))
+    law = law_of(ARM, servo)
+    kernel = gpu_kernel(ARM, integrator, law, dtype="float64", tabulated=True, specialised=specialised)
     if cuda_host.compiler():
         got = cuda_host.run_rollout(kernel, (q, v, tau, table), law.values, DT, STEPS, EVERY, framed(ARM))
     else:
         got, x = [], np.concatenate([q, v], axis=1)
         for t in range(STEPS):
-            now = (x[:, : ARM.nq], x[:, ARM.nq :], tau + table[:, t], np.zeros((count, 1)), np.full((count, 1), DT))
+            now = (x[:, : ARM.nq], x[:, ARM.nq :], tau + table[:, t], law.values, np.full((count, 1), DT))
             x = cuda_reader.run_step(kernel, now, framed(ARM))
             got.append(x)
         got = np.stack(got[EVERY - 1 :: EVERY], axis=1)
-    expected = ts.rollout(ARM, q, v, steps=STEPS, dt=DT, tau=tau, table=table, every=EVERY, integrator="rk4")
+    options = dict(steps=STEPS, dt=DT, every=EVERY, integrator=integrator)
+    expected = ts.rollout(ARM, q, v, tau=tau, table=table, feedback=servo, **options)
     assert difference(got, np.concatenate([expected.q, expected.v], axis=-1)) < ROUNDING
 
 

@@ -9,7 +9,7 @@ from scipy.integrate import solve_ivp
 import torsor as ts
 from torsor import zoo
 from torsor.errors import ArgumentError
-from torsor.simulate import PD, Friction, Limits, Simulation, Spring, implicit, simulate
+from torsor.simulate import PD, Friction, Limits, Simulation, Spring, StiffnessWarning, implicit, simulate
 from torsor.simulate.forces import own_forces
 from torsor.simulate.implicit import Esdirk4, TrBdf2, gmres
 from torsor.simulate.motion import Motion
@@ -249,6 +249,48 @@ def test_a_set_point_is_a_reference_that_stays():
     for bad in ([0.0, 1.0], "nowhere", np.array([np.nan] * 4)):
         with pytest.raises(ArgumentError, match="reference"):
             PD(model, bad, 1.0, 1.0)
+
+
+# ---- which method ----
+
+
+def test_auto_is_dopri5_where_nothing_is_stiff():
+    model = arm()
+    one, other = (simulate(model, np.full(4, 0.3), duration=2.0, method=method) for method in ("auto", "dopri5"))
+    assert np.array_equal(one.q, other.q)
+    assert "switched" not in one.about
+
+
+def test_auto_meets_stiffness_and_says_so():
+    model, goal = wrist()
+    simulation = Simulation(model, forces=PD(model, goal, 1e3, 1e2))
+    run = simulation.run(3.0)
+    assert "esdirk4" in run.about["switched"]
+    assert simulation.stepper.evaluations <= 3000
+    assert np.abs(run.v[-1]).max() < 1e-2
+
+
+@pytest.mark.parametrize("method", ["dopri5", "rkf45", "dop853"])
+def test_explicit_methods_name_the_remedy(method):
+    model, goal = wrist()
+    simulation = Simulation(model, forces=PD(model, goal, 1e2, 1e0), method=method, rtol=1e-3)
+    with pytest.warns(StiffnessWarning, match="method='auto' or 'esdirk4'"):
+        simulation.run(0.05)
+
+
+def test_a_resumed_run_switches_where_the_uninterrupted_one_does(tmp_path):
+    model, goal = wrist()
+    force = PD(model, goal, 1e3, 1e2)
+    whole = Simulation(model, forces=force, record=tmp_path / "whole.traj", chunk=8).run(0.5)
+    for end in (1e-4, 0.2):
+        Simulation(model, forces=force, record=tmp_path / "part.traj", chunk=8).run(end)
+        rest = Simulation.resume(tmp_path / "part.traj", forces=force)
+        simulation = Simulation(model, forces=force, record=tmp_path / "both.traj", chunk=8)
+        simulation.run(end)
+        assert np.array_equal(simulation.run(0.5).table, rest.run(0.5).table)
+        (tmp_path / "part.traj").unlink()
+        (tmp_path / "both.traj").unlink()
+    assert "esdirk4" in whole.about["switched"]
 
 
 # ---- resuming, and structure ----

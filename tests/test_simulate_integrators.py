@@ -10,7 +10,7 @@ from scipy.integrate import DOP853, RK45
 from torsor import momentum, zoo
 from torsor.errors import ArgumentError, SingularError
 from torsor.model import Model
-from torsor.simulate import METHODS, Constant, Friction, Simulation, Spring, simulate
+from torsor.simulate import METHODS, Constant, Friction, Simulation, Spring, StiffnessWarning, simulate
 from torsor.simulate.adams import HIGHEST, Adams
 from torsor.simulate.coordinates import Coordinates
 from torsor.simulate.motion import Motion
@@ -250,17 +250,19 @@ def test_per_step_call_and_run_meet_the_same_rows(pendulum):
     np.testing.assert_array_equal(by_hand.q, run.q[-1])
 
 
-def test_stiff_motion_is_for_radau():
-    """A stiff spring and damper: the explicit method crawls, the implicit one strides."""
+def test_stiff_motion_is_for_implicit_methods():
+    """A stiff spring and damper: the explicit method crawls, the implicit ones stride, and auto finds out."""
     cart = Model.chain("prismatic", mass=1.0, inertia=(1, 1, 1), gravity=(0, 0, 0))
     stiff = Spring(cart, stiffness=1e3, damping=1e6)
     options = {"forces": stiff, "rtol": 1e-5, "atol": 1e-8}
-    implicit = simulate(cart, [1.0], duration=1.0, method="radau", **options)
     exact = np.exp(-1e3 / 1e6)  # the slow mode, after a boundary layer of a microsecond
-    assert implicit.q[-1, 0] == pytest.approx(exact, rel=1e-4)
-    assert len(implicit) < 200
-    explicit = Simulation(cart, [1.0], **options)
-    explicit.run(0.001)
+    for method in ("radau", "trbdf2", "esdirk4", "auto"):
+        implicit = simulate(cart, [1.0], duration=1.0, method=method, **options)
+        assert implicit.q[-1, 0] == pytest.approx(exact, rel=1e-4)
+        assert len(implicit) < 200
+    explicit = Simulation(cart, [1.0], method="dopri5", **options)
+    with pytest.warns(StiffnessWarning):
+        explicit.run(0.001)
     assert explicit.stepper.evaluations > 1000
 
 

@@ -146,9 +146,9 @@ def _simulate_parser(commands: Any) -> None:
     how = p.add_argument_group("the integration")
     how.add_argument(
         "--method",
-        choices=METHODS,
-        default="dopri5",
-        help="(default %(default)s; euler, verlet, variational need --step)",
+        choices=("auto", *METHODS),
+        default="auto",
+        help="(default %(default)s; implicit-euler, euler, verlet, variational need --step)",
     )
     how.add_argument(
         "--dynamics", choices=DYNAMICS, default="auto", help="what computes accelerations (default %(default)s)"
@@ -302,9 +302,10 @@ def _interrupted(simulation: Simulation) -> int:
 
 def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> None:
     stepper = simulation.stepper
+    switched = f", switched {simulation.about['switched']}" if "switched" in simulation.about else ""
     out.print(
         f"[bold]{escape(trajectory.model.name)}[/]: {trajectory.t[-1]:g} s in {seconds:.3g} s, {len(trajectory)} rows, "
-        f"{stepper.evaluations} evaluations of the right-hand side ({simulation.about['method']})"
+        f"{stepper.evaluations} evaluations of the right-hand side ({simulation.about['method']}{switched})"
     )
     table = RichTable("", "first", "last", "least", "greatest", box=None, pad_edge=False)
     for name, x in zip(names_of(trajectory.model, "coordinates")[:MOST_BRANCHES], trajectory.q.T):

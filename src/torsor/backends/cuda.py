@@ -202,12 +202,13 @@ class RolloutKernel:
         w = Writer(self.bits)
         sizes = dict(self.step.inputs)
         nq, nv = sizes["q"], sizes["v"]
-        w.do(f"T at[{nq + 2 * nv}];")
+        parts = [f"at + {k}" if k else "at" for k in (0, *(nq + k * nv for k in range(len(self.dynamics.inputs) - 1)))]
+        w.do(f"T at[{nq + (len(parts) - 1) * nv}];")
         for k, code in enumerate(self.stages):
             w.do(f"T {array(f'a{k}')}[{nv}];")
             for name, x in w.emit(code, element).items():
                 w.do(f"at[{name[1]}] = {x};")
-            places = ", ".join(f"Row{{{x}}}" for x in ("at", f"at + {nq}", f"at + {nq + nv}", array(f"a{k}")))
+            places = ", ".join(f"Row{{{x}}}" for x in (*parts, array(f"a{k}")))
             w.do(f"state({places}, tree, {', '.join(SCRATCH)});")
         w.run(self.step.code, element)
         return self.step.function("advance", w, looped=True)
@@ -223,9 +224,10 @@ class RolloutKernel:
         if self.tabulated:
             parameters.append("const T* __restrict__ table, const long long table_step, const long long table_stride")
             parameters.append("const long long table_time")
-        parameters.append("const T* __restrict__ gain, const T* __restrict__ h, T* __restrict__ out")
+        parameters.append("const T* __restrict__ gain, const long long gain_step")
+        parameters.append("const T* __restrict__ h, T* __restrict__ out")
         parameters.append("const long long count, const int steps, const int every")
-        arrays = f"Row{{x}}, Row{{x + {nq}}}, Row{{u}}, Table<T>{{gain}}, Table<T>{{h}}, Row{{y}}"
+        arrays = f"Row{{x}}, Row{{x + {nq}}}, Row{{u}}, Table<T>{{gain + b * gain_step}}, Table<T>{{h}}, Row{{y}}"
         before, head = [], f"long long b = (long long)blockIdx.x * {threads} + threadIdx.x"
         if self.dynamics:
             loop, scratch = self.dynamics.loop_text(threads)

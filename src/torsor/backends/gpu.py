@@ -436,23 +436,29 @@ def run_rollout(model: Model, kernel: RolloutKernel, modules: dict[Any, Any], ar
         if arrays["tau"] is not None:
             tau = tau + (_as_cupy(arrays["tau"], kind) if on_device(arrays["tau"]) else cp.asarray(arrays["tau"]))
         given = {"q": given["q"], "v": given["v"], "tau": tau} | given
-        cores: list[tuple[int, ...]] = [(model.nq,), (model.nv,), (model.nv,), (steps, model.nv)]
+        cores: list[tuple[int, ...]] = [(model.nq,), (model.nv,), (model.nv,), *[(steps, model.nv)] * kernel.tabulated]
+        if gain.ndim > 1:  # gains for every trajectory: their batch axes count, and each has its own row
+            given["gain"] = cp.asarray(gain, dtype)
+            cores.append(gain.shape[-1:])
         views, batch = views_of(model, given, cores, dtype)
+        gain = np.broadcast_to(gain, (*batch, gain.shape[-1])).reshape(-1, gain.shape[-1]) if gain.ndim > 1 else gain
         count, width = prod(batch), model.nq + model.nv
         out = _empty(kind, like, (steps // every, width, count), dtype)
         arguments: list[Any] = []
-        for view in views:
+        for view in views[: 3 + kernel.tabulated]:
             arguments += [view.array, np.int64(view.step), np.int64(view.stride)]
         if kernel.tabulated:
             arguments.append(np.int64(views[3].stride * model.nv))
-        arguments += [cp.asarray(gain, dtype), cp.asarray([dt], dtype), _as_cupy(out, kind), np.int64(count)]
+        arguments += [cp.asarray(gain, dtype), np.int64(gain.shape[-1] if gain.ndim > 1 else 0)]
+        arguments += [cp.asarray([dt], dtype), _as_cupy(out, kind), np.int64(count)]
         arguments += [np.int32(steps), np.int32(every)]
         if "kernel" not in modules:
             modules["kernel"] = build(kernel.source(launch))
         blocks = -(-count // launch.threads)
         if kernel.dynamics:
             if "tree" not in modules:
-                request = Request(articulated.forward_dynamics, model, dtype=dtype, unroll=NEVER)
+                options = [name for name, _ in kernel.dynamics.inputs[3:]]
+                request = Request(articulated.forward_dynamics, model, options=options, dtype=dtype, unroll=NEVER)
                 modules["tree"] = tree_arguments(kernel.dynamics, request)
             blocks, scratch = scratch_for(kernel.dynamics, model, blocks, launch, modules["kernel"])
             arguments += [*modules["tree"], scratch]

@@ -27,7 +27,8 @@ from torsor.sweeps import Algorithm
 Seeds = Mapping[int, int]  # by node of a code: a node of the tape
 
 # These operations only choose a power of two by which a quaternion is scaled, or add nothing: their slope is zero.
-FLAT = ("abs", "max", "down_scale", "zero")
+FLAT = ("abs", "down_scale", "zero")
+NOTHING = 1e-30  # x / (x + NOTHING) is 1 where x > 0 and 0 where x = 0
 
 
 class Replay:
@@ -78,6 +79,10 @@ class Replay:
                 return [(a, t.neg(self._function("sin", a)))]
             case "log":
                 return [(a, t.inv(at[a]))]
+            case "max":
+                above = t.sub(at[i], at[b])  # of a over b
+                first = t.mul(above, t.inv(t.add(above, t.const(NOTHING))))
+                return [(a, first), (b, t.sub(t.const(1.0), first))]
         assert op in (*FLAT, "in", "const"), op
         return []
 

@@ -3,7 +3,8 @@
 simulation   Simulation and simulate: the entry points
 forces       forces on the joints;  references: motions to follow
 motion       the right-hand side
-integrators  the methods by name: runge_kutta, adams (made of stages, which may be fused), radau; structure (fixed step)
+integrators  the methods by name: runge_kutta, adams (made of stages, which may be fused), implicit (in O(n)), radau;
+             structure (fixed step)
 hermite      dense output;  coordinates: dq/dt = N(q) v
 trajectory   the result;  recording: its files
 """
@@ -23,9 +24,10 @@ from torsor.simulate.integrators import METHODS
 from torsor.simulate.recording import RecordingError
 from torsor.simulate.references import Cycloid
 from torsor.simulate.simulation import Simulation, simulate
+from torsor.simulate.stepper import StiffnessWarning
 from torsor.simulate.trajectory import Trajectory
 
 __all__ = [
     "METHODS", "PD", "ComputedTorque", "Constant", "Cycloid", "External", "Friction", "Limits",
-    "RecordingError", "Simulation", "Spring", "Table", "Trajectory", "pull", "simulate",
+    "RecordingError", "Simulation", "Spring", "StiffnessWarning", "Table", "Trajectory", "pull", "simulate",
 ]  # fmt: skip

@@ -28,6 +28,7 @@ from torsor.simulate.rollout import (
     LinearFeedback,
     Task,
     flattened,
+    gain_of,
     held,
     mover,
     stages,
@@ -66,7 +67,7 @@ def rollout_vjp(model: Model, q: Any, v: Any, cotangent: tuple[Any, Any], *, ste
     task = Task.of(model, steps, dt, tau, table, feedback, every, integrator)
     if any(hasattr(x, "__dlpack_device__") and not isinstance(x, np.ndarray) for x in (q, v, tau, table)):
         raise ArgumentError("rollout_vjp runs on the CPU: give it NumPy arrays")
-    flat, batch, dtype = flattened(model, {"q": q, "v": v, "tau": tau, "table": table}, task.steps)
+    flat, batch, dtype = flattened(model, {"q": q, "v": v, "tau": tau, "table": table}, task.law, task.steps)
     stored = task.steps // task.every
     gq, gv = (
         _cotangent(name, x, batch, (stored, model.nv), dtype) for name, x in zip("qv", _pair(cotangent))
@@ -107,41 +108,41 @@ class _Backwards:
 
     def __init__(self, model: Model, task: Task, dtype: str) -> None:
         self.model, self.task, self.dtype = model, task, dtype
-        self.move = mover(model, task.integrator, task.law, dtype)
+        self.mover = mover(model, task.integrator, task.law, dtype)
         self.pull = puller(model, task.integrator, task.law, dtype)
-        self.gain, self.h = task.law.values.astype(dtype), np.array([task.dt], dtype)
+        self.h = np.array([task.dt], dtype)
 
     def run(self, flat: Mapping[str, Array], gq: Array, gv: Array, result: RolloutGradient) -> None:
         """Fill the result for a few trajectories; gq, gv: the cotangents of their stored states."""
         nv, steps, every = self.model.nv, self.task.steps, self.task.every
-        torques = held(self.model, self.task.law, flat)
+        torques, gain = held(self.model, self.task.law, flat), gain_of(self.task.law, flat)
         apart = isqrt(steps - 1) + 1
         first = np.concatenate([flat["q"], flat["v"]], axis=1)
         kept = [first]  # the states before the steps 0, apart, 2 apart, ...
         for start in range(0, steps - apart, apart):
-            kept.append(self._forward(kept[-1], torques, start, start + apart)[-1])
+            kept.append(self._forward(kept[-1], torques, gain, start, start + apart)[-1])
         q, v = np.zeros_like(gq[:, 0]), np.zeros_like(gv[:, 0])
         for start in reversed(range(0, steps, apart)):
             end = min(start + apart, steps)
-            states = self._forward(kept.pop(), torques, start, end - 1)
+            states = self._forward(kept.pop(), torques, gain, start, end - 1)
             for t in reversed(range(start, end)):
                 if (t + 1) % every == 0:
                     q, v = q + gq[:, t // every], v + gv[:, t // every]
                 x = states[t - start]
-                row = self.pull(x[:, : self.model.nq], x[:, self.model.nq :], torques(t), self.gain, self.h, q, v)
+                row = self.pull(x[:, : self.model.nq], x[:, self.model.nq :], torques(t), gain, self.h, q, v)
                 q, v, tau = row[:, :nv], row[:, nv : 2 * nv], row[:, 2 * nv :]
                 result.tau[:] += tau
                 if result.table is not None:
                     result.table[:, t] = tau
         result.q[:], result.v[:] = q, v
 
-    def _forward(self, x: Array, torques: Callable[[int], Array], start: int, end: int) -> list[Array]:
+    def _forward(self, x: Array, torques: Callable[[int], Array], gain: Array, start: int, end: int) -> list[Array]:
         """The states before the steps start, ..., end."""
-        states = [x]
+        states, x = [x], x.copy()
+        move = self.mover(x, gain, self.h)
         for t in range(start, end):
-            y = np.empty_like(x)
-            self.move(x[:, : self.model.nq], x[:, self.model.nq :], torques(t), self.gain, self.h, y)
-            states.append(x := y)
+            move(x, torques(t), 1)
+            states.append(x.copy())
         return states
 
 
@@ -151,7 +152,11 @@ class _Backwards:
 def puller(model: Model, integrator: str, law: Law, dtype: str) -> Pull:
     """The adjoint of a step of many states, kept with the model."""
     make = _unrolled_puller if model.nv <= QUICK.freedoms else _looped_puller
-    key = "rollout adjoint", integrator, law.gains.tobytes(), dtype
+    if make is _looped_puller and (integrator == "implicit" or not law.smooth):
+        raise ArgumentError(
+            f"gradients of implicit steps, friction and stops are for up to {QUICK.freedoms} freedoms, not {model.nv}"
+        )
+    key = "rollout adjoint", integrator, law.key, dtype
     return store(model).once(key, lambda: make(model, integrator, law, dtype))
 
 
@@ -180,7 +185,7 @@ def _unrolled_puller(model: Model, integrator: str, law: Law, dtype: str) -> Pul
     from torsor.backends.pointwise import compile_pointwise, trace
 
     inputs = step_inputs(model, law)
-    code = trace(traced_step(model, integrator, law.gains), inputs)
+    code = trace(traced_step(model, integrator, law), inputs)
 
     def rollout_step_adjoint(*given: Scalars) -> list[Scalar]:
         found = adjoint(model, code, ("q", "v", "tau"), *given[-2:])
@@ -213,7 +218,7 @@ def _looped_puller(model: Model, integrator: str, law: Law, dtype: str) -> Pull:
     end_adjoint = of_stage(len(codes), end, 2)
 
     def pull(q: Array, v: Array, tau: Array, gain: Array, h: Array, gq: Array, gv: Array) -> Array:
-        columns = {"q": q.T, "v": v.T, "tau": tau.T, "gain": gain, "h": h}
+        columns = {"q": q.T, "v": v.T, "tau": tau.T, "gain": gain.T, "h": h}
         asked = []
         for s, code in enumerate(codes):
             x = np.stack(np.broadcast_arrays(*code.evaluate(columns).values()), axis=-1)

@@ -1,4 +1,7 @@
-"""The integrators by name."""
+"""The integrators by name.
+
+method="auto" starts with the first method of `AUTOMATIC` and goes on with the second once the motion is stiff.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,9 @@ METHODS: dict[str, type[Stepper]] = {
 }
 
 
+AUTOMATIC = ("dopri5", "esdirk4")
+
+
 def method_named(name: str) -> type[Stepper]:
-    """The integrator of that name."""
-    return METHODS[chosen("method", name, METHODS)]
+    """The integrator of that name; for "auto", the one to start with."""
+    return METHODS[AUTOMATIC[0] if name == "auto" else chosen("method", name, ("auto", *METHODS))]

@@ -7,7 +7,7 @@ Models too large to unroll take the same step around a loop kernel for the accel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +20,8 @@ from torsor.compiler.request import NEVER, QUICK, Request
 from torsor.compiler.store import store
 from torsor.compiler.tape import Code, Tape
 from torsor.errors import ArgumentError
-from torsor.linalg import Scalar, Vec
+from torsor.linalg import Scalar, Vec, maximum, sqrt
+from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model, require_model
 from torsor.reference import base_of, scatter
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
-Accelerate = Callable[[Scalars, Scalars], Scalars]
 
 GPU_UNROLL_FREEDOMS = 12  # a step of RK4 is four times the forward dynamics, all unrolled
 CHUNK = 1024  # states that a thread moves through all steps before it takes the next ones: they stay in its cache
@@ -46,9 +46,10 @@ class Rollout(NamedTuple):
 
 @dataclass(frozen=True)
 class LinearFeedback:
-    """tau = Kq (q_ref - q) + Kv (v_ref - v), the same for all trajectories.
+    """tau = Kq (q_ref - q) + Kv (v_ref - v).
 
-    Kq (nv, nq) and Kv (nv, nv), or their diagonals (nv,); the references default to zero.
+    Kq (nv, nq) and Kv (nv, nv), or their diagonals (nv,); the references default to zero.  References may have leading
+    batch axes, one per trajectory; so may matrices.  For gains per joint and trajectory, see `JointFeedback`.
     """
 
     Kq: ArrayLike
@@ -57,84 +58,279 @@ class LinearFeedback:
     v_ref: ArrayLike = 0.0
 
 
+@dataclass(frozen=True)
+class JointFeedback:
+    """tau_k = kp_k (q_ref_k - q_k) + kd_k (v_ref_k - v_k): a servo at every joint, in O(n).
+
+    Numbers, (nv,), or (..., nv) with a value for each trajectory.  The joints must have no quaternions.
+    """
+
+    kp: ArrayLike
+    kd: ArrayLike
+    q_ref: ArrayLike = 0.0
+    v_ref: ArrayLike = 0.0
+
+
+# The law of the joints -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Law:
+    """Torques in the form that a kernel takes: tau (..., nv) - K (q, v), K sparse; tau includes the references.
+
+    Dry friction and stops are those of the model: -friction v / sqrt(v^2 + creep^2), and the springs of `Limits`.
+    """
+
+    gains: Array  # (k, 2): row, column of the entries of K
+    values: Array  # (..., k), never empty
+    constant: Array  # (..., nv)
+    friction: Array  # (nv,)
+    lower: Array  # (nv,)
+    upper: Array  # (nv,)
+
+    @property
+    def key(self) -> bytes:
+        """What the code of a step depends on."""
+        return b"|".join(x.tobytes() for x in (self.gains, self.friction, self.lower, self.upper))
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the law is linear: no friction, no stops."""
+        return not (self.friction.any() or np.isfinite(self.lower).any() or np.isfinite(self.upper).any())
+
+
+def law_of(model: Model, feedback: LinearFeedback | JointFeedback | None) -> Law:
+    """The law of a feedback and of the model's own springs, dampers, friction and stops."""
+    parts = [
+        _own(model),
+        _linear(model, feedback) if isinstance(feedback, LinearFeedback) else _servos(model, feedback),
+    ]
+    width = model.nq + model.nv
+    places, where = np.unique(np.concatenate([rows * width + columns for rows, columns, _, _ in parts]),
+                              return_inverse=True)  # fmt: skip
+    batch = np.broadcast_shapes(*(values.shape[:-1] for _, _, values, _ in parts))
+    total = np.zeros((*batch, max(1, len(places))))
+    ends = np.cumsum([0, *(len(rows) for rows, _, _, _ in parts)])
+    for first, end, (_, _, values, _) in zip(ends[:-1], ends[1:], parts):
+        total[..., where[first:end]] += values
+    constant = sum((x for _, _, _, x in parts), np.zeros(model.nv))
+    gains = np.stack([places // width, places % width], axis=1)
+    return Law(gains, total, constant, model.friction, model.lower, model.upper)
+
+
+Part = tuple[Array, Array, Array, Array]  # rows, columns, values (..., k), constant (..., nv)
+
+
+def _own(model: Model) -> Part:
+    """The springs and dampers of the model."""
+    column = limited_coordinates(model)
+    for k in np.flatnonzero((model.stiffness > 0) & (column < 0))[:1]:
+        body = int(np.searchsorted(model.v_start, k, side="right")) - 1
+        raise ArgumentError(f"a rollout knows no springs on quaternions: joint {model.names[body]!r} has one")
+    springs, dampers = np.flatnonzero(model.stiffness), np.flatnonzero(model.damping)
+    rows, columns = np.concatenate([springs, dampers]), np.concatenate([column[springs], model.nq + dampers])
+    values = np.concatenate([model.stiffness[springs], model.damping[dampers]])
+    return rows, columns, values, model.stiffness * model.rest
+
+
+def _servos(model: Model, feedback: JointFeedback | None) -> Part:
+    if feedback is None:
+        return np.zeros(0, int), np.zeros(0, int), np.zeros(0), np.zeros(model.nv)
+    if model.nq != model.nv:
+        raise ArgumentError(f"JointFeedback needs joints without quaternions; {model!r} has some")
+    given = {}
+    for name in ("kp", "kd", "q_ref", "v_ref"):
+        x = validate.real_array(name, getattr(feedback, name))
+        if x.ndim and x.shape[-1] != model.nv:
+            raise ArgumentError(f"{name} has shape {x.shape}; a number or (..., {model.nv}) is needed")
+        given[name] = x
+    try:
+        kp, kd, q_ref, v_ref = np.broadcast_arrays(*given.values(), np.empty(model.nv))[:4]
+    except ValueError:
+        shapes = ", ".join(f"{name} {x.shape}" for name, x in given.items())
+        raise ArgumentError(f"the batch axes do not go together: {shapes}") from None
+    joints = np.arange(model.nv)
+    rows, columns = np.concatenate([joints, joints]), np.concatenate([joints, model.nq + joints])
+    return rows, columns, np.concatenate([kp, kd], axis=-1), kp * q_ref + kd * v_ref
+
+
+def _linear(model: Model, feedback: LinearFeedback) -> Part:
+    parts = _gain(model, "Kq", feedback.Kq, model.nq), _gain(model, "Kv", feedback.Kv, model.nv)
+    batch = np.broadcast_shapes(*(x.shape[:-2] for x in parts))
+    K = np.concatenate([np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in parts], axis=-1)
+    references = []
+    for name, x, size in (("q_ref", feedback.q_ref, model.nq), ("v_ref", feedback.v_ref, model.nv)):
+        x = validate.real_array(name, x)
+        if x.ndim and x.shape[-1] != size:
+            raise ArgumentError(f"{name} has shape {x.shape}; a number or (..., {size}) is needed")
+        references.append(np.broadcast_to(x, (*x.shape[:-1], size)))
+    batch = np.broadcast_shapes(*(x.shape[:-1] for x in references))
+    reference = np.concatenate([np.broadcast_to(x, (*batch, x.shape[-1])) for x in references], axis=-1)
+    rows, columns = np.nonzero(np.any(K, axis=tuple(range(K.ndim - 2))))
+    return rows, columns, K[..., rows, columns], (K @ reference[..., None])[..., 0]
+
+
+def _gain(model: Model, name: str, K: ArrayLike, columns: int) -> Array:
+    matrix = validate.real_array(name, K)
+    if matrix.shape == (model.nv,) and columns == model.nv:
+        matrix = np.diag(matrix)
+    if matrix.shape[-2:] != (model.nv, columns):
+        raise ArgumentError(f"{name} has shape {matrix.shape}; finite gains ({model.nv}, {columns}) are needed")
+    return matrix
+
+
 # One step, over any scalar -----------------------------------------------------------------------------------
 
-
-def semi_implicit(model: Model, accelerate: Accelerate, q: Scalars, v: Scalars, h: Scalar) -> tuple[Scalars, Scalars]:
-    """v' = v + h a(q, v),   q' = q + h N(q) v'                              (symplectic Euler, first order)"""
-    v = _moved(v, accelerate(q, v), h)
-    return _moved(q, rate(model, q, v), h), v
+# Friction is smoothed over speeds of CREEP; stops are springs and dampers, as those of `forces.Limits`.
+CREEP, STOP_STIFFNESS, STOP_DAMPING = 1e-3, 1e4, 1e2
+NOTHING = 1e-30  # x / (x + NOTHING) is 1 where x > 0 and 0 where x = 0
 
 
-def rk4(model: Model, accelerate: Accelerate, q: Scalars, v: Scalars, h: Scalar) -> tuple[Scalars, Scalars]:
-    """y' = y + h/6 (k1 + 2 k2 + 2 k3 + k4) for y = (q, v)                   (Kutta 1901, fourth order)"""
-    n, y = len(q), [*q, *v]
+class Plant:
+    """What an integrator sees of a model under a law: accelerations, rates of coordinates, and sums of lists.
 
-    def f(y: Scalars) -> Scalars:
-        return [*rate(model, y[:n], y[n:]), *accelerate(y[:n], y[n:])]
+    accelerate(q, v, tau, added) are the accelerations with `added` on the diagonal of M (None: M alone).
+    """
 
-    half = h * 0.5
-    k1 = f(y)
-    k2 = f(_moved(y, k1, half))
-    k3 = f(_moved(y, k2, half))
-    k4 = f(_moved(y, k3, h))
-    y = _moved(y, [a + d + (b + c) * 2.0 for a, b, c, d in zip(k1, k2, k3, k4)], h * (1 / 6))
-    return y[:n], y[n:]
+    def __init__(self, model: Model, law: Law, gain: Scalars, tau: Scalars, accelerate: Callable[..., Scalars]) -> None:
+        self.model, self.law, self.tau, self.accelerate = model, law, tau, accelerate
+        self.rows: list[list[tuple[int, Scalar]]] = [[] for _ in range(model.nv)]
+        for (row, column), value in zip(law.gains.tolist(), gain):
+            self.rows[row].append((column, value))
+
+    def free(self, q: Scalars, v: Scalars) -> Scalars:
+        """The accelerations under the law."""
+        return self.accelerate(q, v, self.torques(q, v), None)
+
+    def torques(self, q: Scalars, v: Scalars) -> list[Scalar]:
+        x, torques = [*q, *v], list(self.tau)
+        for i, row in enumerate(self.rows):
+            for k, value in row:
+                torques[i] = torques[i] - value * x[k]
+        for i, rub, up, down in self._own(q, v):
+            torques[i] = torques[i] - rub[0] + up[0] - down[0]
+        return torques
+
+    def gains(self, q: Scalars, v: Scalars) -> tuple[list[Scalar], list[Scalar]]:
+        """How much the torque at every joint falls with its own position and velocity."""
+        column, nq = limited_coordinates(self.model).tolist(), self.model.nq
+        K: list[Scalar] = [0.0] * self.model.nv
+        D: list[Scalar] = [0.0] * self.model.nv
+        for i, row in enumerate(self.rows):
+            for k, value in row:
+                if k == column[i]:
+                    K[i] = K[i] + value
+                elif k == nq + i:
+                    D[i] = D[i] + value
+        for i, rub, up, down in self._own(q, v):
+            K[i], D[i] = K[i] + up[1] + down[1], D[i] + rub[1] + up[2] + down[2]
+        return K, D
+
+    def _own(self, q: Scalars, v: Scalars) -> Iterator[tuple[int, Scalars, Scalars, Scalars]]:
+        """Of every freedom with friction or stops: (torque, slope) of its friction, (torque, K, D) of its stops."""
+        law = self.law
+        bounded = np.isfinite(law.lower) | np.isfinite(law.upper)
+        column = limited_coordinates(self.model)
+        for i in np.flatnonzero((law.friction > 0) | bounded).tolist():
+            root = sqrt(v[i] * v[i] + CREEP**2)
+            friction = float(law.friction[i])
+            rub = friction * v[i] / root, friction * CREEP**2 / (root * root * root)
+            x = q[column[i]] if bounded[i] else 0.0
+            up = self._stop(float(law.lower[i]) - x, v[i]) if np.isfinite(law.lower[i]) else (0.0, 0.0, 0.0)
+            down = self._stop(x - float(law.upper[i]), -v[i]) if np.isfinite(law.upper[i]) else (0.0, 0.0, 0.0)
+            yield i, rub, up, down
+
+    @staticmethod
+    def _stop(depth: Scalar, away: Scalar) -> Scalars:
+        """(push, K, D) of a stop that the joint has passed by `depth` and from which it moves with `away`."""
+        depth = maximum(depth, 0.0)
+        push = maximum(depth * STOP_STIFFNESS - away * STOP_DAMPING, 0.0) * _is_positive(depth)
+        pushes = _is_positive(push)
+        return push, pushes * STOP_STIFFNESS, pushes * STOP_DAMPING
+
+    def moved(self, x: Scalars, rate: Scalars, h: Scalar) -> list[Scalar]:
+        return [a + b * h for a, b in zip(x, rate)]
+
+    def rate(self, q: Scalars, v: Scalars) -> list[Scalar]:
+        """dq/dt = N(q) v, joint by joint."""
+        model = self.model
+        parts = zip(_by_joint(q, model.q_start), _by_joint(v, model.v_start))
+        return [x for code, (own_q, own_v) in zip(model.joint, parts) for x in JOINTS[code].rate(own_q, own_v)]
+
+    def normalised(self, q: Scalars) -> list[Scalar]:
+        """q with every quaternion at unit length."""
+        parts = _by_joint(q, self.model.q_start)
+        return [x for code, own in zip(self.model.joint, parts) for x in JOINTS[code].normalised(own)]
 
 
-INTEGRATORS = {"semi-implicit": semi_implicit, "rk4": rk4}
+def _is_positive(x: Scalar) -> Scalar:
+    return x / (x + NOTHING)
 
 
-def _moved(x: Scalars, rate: Scalars, h: Scalar) -> list[Scalar]:
-    return [a + b * h for a, b in zip(x, rate)]
-
-
-def rate(model: Model, q: Scalars, v: Scalars) -> list[Scalar]:
-    """dq/dt = N(q) v, joint by joint."""
-    parts = zip(_by_joint(model, q, model.q_start), _by_joint(model, v, model.v_start))
-    return [x for code, (own_q, own_v) in zip(model.joint, parts) for x in JOINTS[code].rate(own_q, own_v)]
-
-
-def normalised(model: Model, q: Scalars) -> list[Scalar]:
-    """q with every quaternion at unit length."""
-    parts = _by_joint(model, q, model.q_start)
-    return [x for code, own in zip(model.joint, parts) for x in JOINTS[code].normalised(own)]
-
-
-def _by_joint(model: Model, x: Scalars, start: Array) -> list[Vec]:
+def _by_joint(x: Scalars, start: Array) -> list[Vec]:
     return [Vec.of(x[i:j]) for i, j in zip(start[:-1].tolist(), start[1:].tolist())]
 
 
-def step(model: Model, integrator: str, gains: Array, accelerate: Callable[[Scalars, Scalars, Scalars], Scalars],
-         q: Scalars, v: Scalars, tau: Scalars, gain: Scalars, h: Scalar) -> list[Scalar]:  # fmt: skip
-    """(q', v') under the torques tau - K (q, v); `gains` says which entries of K there are, `gain` their values."""
-    rows = [[(int(k), gain[n]) for n, (r, k) in enumerate(gains) if r == i] for i in range(model.nv)]
+def semi_implicit(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> tuple[Scalars, Scalars]:
+    """v' = v + h a(q, v),   q' = q + h N(q) v'                              (symplectic Euler, first order)"""
+    v = plant.moved(v, plant.free(q, v), h)
+    return plant.moved(q, plant.rate(q, v), h), v
 
-    def controlled(q: Scalars, v: Scalars) -> Scalars:
-        x = [*q, *v]
-        torques = list(tau)
-        for i, row in enumerate(rows):
-            for k, value in row:
-                torques[i] = torques[i] - value * x[k]
-        return accelerate(q, v, torques)
 
-    q, v = INTEGRATORS[integrator](model, controlled, q, v, h)
-    return [*normalised(model, q), *v]
+def implicit(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> tuple[Scalars, Scalars]:
+    """(M + h D + h^2 K) a = tau - bias - h K v,   v' = v + h a,   q' = q + h N(q) v'   (linearly implicit Euler)
+
+    K and D are the stiffness and damping of all that acts at the joints: stable for any of them.
+    """
+    K, D = plant.gains(q, v)
+    added = [(d + k * h) * h for k, d in zip(K, D)]
+    tau = [t - k * h * x for t, k, x in zip(plant.torques(q, v), K, v)]
+    v = plant.moved(v, plant.accelerate(q, v, tau, added), h)
+    return plant.moved(q, plant.rate(q, v), h), v
+
+
+def rk4(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> tuple[Scalars, Scalars]:
+    """y' = y + h/6 (k1 + 2 k2 + 2 k3 + k4) for y = (q, v)                   (Kutta 1901, fourth order)"""
+
+    def f(q: Scalars, v: Scalars) -> tuple[Scalars, Scalars]:
+        return plant.rate(q, v), plant.free(q, v)
+
+    half, sixth = h * 0.5, h * (1 / 6)
+    k1 = f(q, v)
+    k2 = f(*(plant.moved(x, k, half) for x, k in zip((q, v), k1)))
+    k3 = f(*(plant.moved(x, k, half) for x, k in zip((q, v), k2)))
+    k4 = f(*(plant.moved(x, k, h) for x, k in zip((q, v), k3)))
+    sums = ([a + d + (b + c) * 2.0 for a, b, c, d in zip(*ks)] for ks in zip(k1, k2, k3, k4))
+    new = [plant.moved(x, k, sixth) for x, k in zip((q, v), sums)]
+    return new[0], new[1]
+
+
+INTEGRATORS = {"semi-implicit": semi_implicit, "implicit": implicit, "rk4": rk4}
+
+
+def step(integrator: str, plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> list[Scalar]:
+    """(q', v')"""
+    q, v = INTEGRATORS[integrator](plant, q, v, h)
+    return [*plant.normalised(q), *v]
 
 
 # The public function -----------------------------------------------------------------------------------------
 
 
 def rollout(model: Model, q: Any, v: Any, *, steps: int, dt: float, tau: Any = None, table: Any = None,
-            feedback: LinearFeedback | None = None, every: int = 1,
+            feedback: LinearFeedback | JointFeedback | None = None, every: int = 1,
             integrator: str = "semi-implicit") -> Rollout:  # fmt: skip
     """Trajectories from the states q (..., nq), v (..., nv): `steps` steps of length dt, every k-th state kept.
 
     tau         (..., nv) constant torques
     table       (..., steps, nv) torques held over each step
-    feedback    a `LinearFeedback` law, added to both and evaluated wherever the integrator evaluates accelerations
+    feedback    a `LinearFeedback` or `JointFeedback` law, added to both and evaluated wherever the integrator evaluates
+                accelerations; gains and references may differ from trajectory to trajectory
     every       keep the state after each `every`-th step: steps // every states per trajectory
-    integrator  "semi-implicit" (Euler, one evaluation per step) or "rk4" (four)
+    integrator  "semi-implicit" (Euler, one evaluation per step), "implicit" (Euler, one evaluation; stable for springs,
+                dampers, stops and gains of any size) or "rk4" (four evaluations)
+
+    Damping, friction, springs and stops of the model act, too.
 
     NumPy arrays run on the CPU's lanes and threads; CuPy, PyTorch and JAX arrays run on their GPU, where a trajectory
     never leaves its thread.  A trajectory that diverges ends in inf or nan and does not affect the others.
@@ -146,15 +342,6 @@ def rollout(model: Model, q: Any, v: Any, *, steps: int, dt: float, tau: Any = N
         if gpu.on_device(q):
             return _on_gpu(model, q, v, task)
     return _on_cpu(model, q, v, task)
-
-
-@dataclass(frozen=True)
-class Law:
-    """Torques in the form that a kernel takes: tau (..., nv) - K (q, v), K sparse; tau includes the references."""
-
-    gains: Array  # (k, 2): row, column of the entries of K
-    values: Array  # (k,), never empty
-    constant: Array  # (nv,)
 
 
 class Task(NamedTuple):
@@ -169,41 +356,20 @@ class Task(NamedTuple):
     integrator: str
 
     @classmethod
-    def of(cls, model: Model, steps: int, dt: float, tau: Any, table: Any, feedback: LinearFeedback | None, every: int,
-           integrator: str) -> Task:  # fmt: skip
+    def of(cls, model: Model, steps: int, dt: float, tau: Any, table: Any,
+           feedback: LinearFeedback | JointFeedback | None, every: int, integrator: str) -> Task:  # fmt: skip
         require_model(model)
         validate.chosen("integrator", integrator, INTEGRATORS)
         steps, every = validate.integer("steps", steps, least=1), validate.integer("every", every, least=1)
         if every > steps:
             raise ArgumentError(f"steps = {steps} and every = {every} must satisfy 1 <= every <= steps")
         dt = validate.number("dt", dt, above=0.0)
-        if not isinstance(feedback, LinearFeedback | None):
-            raise ArgumentError(f"feedback must be a LinearFeedback, not {validate.shown(feedback)}")
+        if not isinstance(feedback, LinearFeedback | JointFeedback | None):
+            raise ArgumentError(f"feedback must be a LinearFeedback or JointFeedback, not {validate.shown(feedback)}")
         return cls(steps, dt, tau, table, law_of(model, feedback), every, integrator)
 
 
-def law_of(model: Model, feedback: LinearFeedback | None) -> Law:
-    if feedback is None:
-        return Law(np.zeros((0, 2), int), np.zeros(1), np.zeros(model.nv))
-    K = np.concatenate([_gain(model, "Kq", feedback.Kq, model.nq), _gain(model, "Kv", feedback.Kv, model.nv)], axis=1)
-    reference = np.concatenate([
-        np.broadcast_to(validate.real_array(name, x, (), (size,)), (size,))
-        for name, x, size in (("q_ref", feedback.q_ref, model.nq), ("v_ref", feedback.v_ref, model.nv))
-    ])  # fmt: skip
-    gains = np.argwhere(K)
-    return Law(gains, K[tuple(gains.T)] if len(gains) else np.zeros(1), K @ reference)
-
-
-def _gain(model: Model, name: str, K: ArrayLike, columns: int) -> Array:
-    matrix = validate.real_array(name, K)
-    if matrix.shape == (model.nv,) and columns == model.nv:
-        matrix = np.diag(matrix)
-    if matrix.shape != (model.nv, columns):
-        raise ArgumentError(f"{name} has shape {matrix.shape}; finite gains ({model.nv}, {columns}) are needed")
-    return matrix
-
-
-def traced_step(model: Model, integrator: str, gains: Array) -> Callable[..., list[Scalar]]:
+def traced_step(model: Model, integrator: str, law: Law) -> Callable[..., list[Scalar]]:
     """The step with the forward dynamics written out in it: a function of lists q, v, tau, gain and [h]."""
     from torsor.compiler.frames import straight_line_frames
 
@@ -211,11 +377,12 @@ def traced_step(model: Model, integrator: str, gains: Array) -> Callable[..., li
     links, parent = [frames.link(i) for i in range(model.n)], model.parent.tolist()
     base = base_of(model.gravity.tolist())
 
-    def accelerate(q: Scalars, v: Scalars, tau: Scalars) -> Scalars:
-        return run(articulated.forward_dynamics, links, parent, base, scatter(model, {"q": q, "v": v, "tau": tau}))
+    def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None) -> Scalars:
+        given = {"q": q, "v": v, "tau": tau} | ({} if added is None else {"added_inertia": added})
+        return run(articulated.forward_dynamics, links, parent, base, scatter(model, given))
 
     def rollout_step(q: Scalars, v: Scalars, tau: Scalars, gain: Scalars, h: Scalars) -> list[Scalar]:
-        return step(model, integrator, gains, accelerate, q, v, tau, gain, h[0])
+        return step(integrator, Plant(model, law, gain, tau, accelerate), q, v, h[0])
 
     return rollout_step
 
@@ -228,19 +395,24 @@ def stages(model: Model, integrator: str, law: Law) -> tuple[list[Code], Code]:
     tape = Tape()
     asked: list[dict[Any, Any]] = []
 
-    def accelerate(q: Scalars, v: Scalars, tau: Scalars) -> Scalars:
-        asked.append({("out", k): x for k, x in enumerate([*q, *v, *tau])})
+    def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None) -> Scalars:
+        asked.append({("out", k): x for k, x in enumerate([*q, *v, *tau, *(added or ())])})
         return [tape.input((f"a{len(asked) - 1}", i)) for i in range(model.nv)]
 
     q, v, tau, gain, h = (
         [tape.input((name, i)) for i in range(shape[0])] for name, shape in step_inputs(model, law).items()
     )
-    end = step(model, integrator, law.gains, accelerate, q, v, tau, gain, h[0])
+    end = step(integrator, Plant(model, law, gain, tau, accelerate), q, v, h[0])
     return [Code.of(tape, x) for x in asked], Code.of(tape, {("out", k): x for k, x in enumerate(end)})
 
 
 def step_inputs(model: Model, law: Law) -> dict[str, tuple[int, ...]]:
-    return {"q": (model.nq,), "v": (model.nv,), "tau": (model.nv,), "gain": law.values.shape, "h": (1,)}
+    return {"q": (model.nq,), "v": (model.nv,), "tau": (model.nv,), "gain": law.values.shape[-1:], "h": (1,)}
+
+
+def options_of(integrator: str) -> tuple[str, ...]:
+    """The options of the forward dynamics that an integrator needs."""
+    return ("added_inertia",) if integrator == "implicit" else ()
 
 
 # On the CPU --------------------------------------------------------------------------------------------------
@@ -250,33 +422,36 @@ def _on_cpu(model: Model, q: ArrayLike, v: ArrayLike, task: Task) -> Rollout:
     from torsor.backends.cpu import pool
 
     steps, dt, tau, table, law, every, integrator = task
-    flat, batch, dtype = flattened(model, {"q": q, "v": v, "tau": tau, "table": table}, steps)
+    flat, batch, dtype = flattened(model, {"q": q, "v": v, "tau": tau, "table": table}, law, steps)
     count, width = len(flat["q"]), model.nq + model.nv
     validate.check_memory("steps", count * (steps // every) * width * 8)
     stored = np.empty((count, steps // every, width), dtype)
-    move = mover(model, integrator, law, np.dtype(dtype).name)
-    gain, h = law.values.astype(dtype), np.array([dt], dtype)
+    moving = mover(model, integrator, law, np.dtype(dtype).name)
+    h = np.array([dt], dtype)
 
     def chunk(first: int) -> None:
-        part = slice(first, first + CHUNK)
-        x = np.concatenate([flat["q"][part], flat["v"][part]], axis=1)
-        torques = held(model, law, {name: y[part] for name, y in flat.items()})
-        y = np.empty_like(x)
-        for t in range(steps):
-            move(x[:, : model.nq], x[:, model.nq :], torques(t), gain, h, y)
-            x, y = y, x
-            if (t + 1) % every == 0:
-                stored[part, t // every] = x
+        part = {name: x[first : first + CHUNK] for name, x in flat.items()}
+        x = np.concatenate([part["q"], part["v"]], axis=1)
+        torques, move, t = held(model, law, part), moving(x, gain_of(law, part), h), 0
+        while t < steps:
+            for_now = 1 if "table" in flat else every - t % every  # steps under the same torques
+            move(x, torques(t), min(for_now, steps - t))
+            t += for_now
+            if t <= steps and t % every == 0:
+                stored[first : first + CHUNK, t // every - 1] = x
 
     list(pool().map(chunk, range(0, count, CHUNK)))
     stored = stored.reshape(*batch, steps // every, width)
     return Rollout(stored[..., : model.nq], stored[..., model.nq :])
 
 
-def flattened(model: Model, given: Mapping[str, Any], steps: int) -> tuple[dict[str, Array], tuple[int, ...], Any]:
-    """The arrays that are given, with one batch axis; the batch axes, and the number type."""
+def flattened(model: Model, given: Mapping[str, Any], law: Law,
+              steps: int) -> tuple[dict[str, Array], tuple[int, ...], Any]:  # fmt: skip
+    """The arrays that are given, and those of a law that differ from trajectory to trajectory, with one batch axis; the
+    batch axes, and the number type."""
     arrays = {name: _checked(model, name, x, steps) for name, x in given.items() if x is not None}
     dtype = np.float32 if all(x.dtype == np.float32 for x in arrays.values()) else np.float64
+    arrays |= {name: x for name, x in (("gain", law.values), ("constant", law.constant)) if x.ndim > 1}
     try:
         batch = np.broadcast_shapes(*(x.shape[: x.ndim - 1 - (name == "table")] for name, x in arrays.items()))
     except ValueError:
@@ -290,9 +465,15 @@ def flattened(model: Model, given: Mapping[str, Any], steps: int) -> tuple[dict[
     return flat, batch, dtype
 
 
+def gain_of(law: Law, flat: Mapping[str, Array]) -> Array:
+    """The values of the gains, (k,) or (count, k)."""
+    return flat["gain"] if "gain" in flat else law.values.astype(flat["q"].dtype)
+
+
 def held(model: Model, law: Law, flat: Mapping[str, Array]) -> Callable[[int], Array]:
     """The torques without feedback in each step."""
-    constant = np.broadcast_to(law.constant.astype(flat["q"].dtype), (len(flat["q"]), model.nv))
+    own = flat["constant"] if "constant" in flat else law.constant.astype(flat["q"].dtype)
+    constant = np.broadcast_to(own, (len(flat["q"]), model.nv))
     constant = constant + flat["tau"] if "tau" in flat else constant
     return lambda t: constant + flat["table"][:, t] if "table" in flat else constant
 
@@ -310,31 +491,90 @@ def _checked(model: Model, name: str, x: Any, steps: int) -> Array:
     return array
 
 
-def mover(model: Model, integrator: str, law: Law, dtype: str) -> Callable[..., Any]:
-    """move(q, v, tau, gain, h, out): one step of many states, kept with the model."""
-    make = _unrolled_mover if model.nv <= QUICK.freedoms else _looped_mover
-    key = "rollout", integrator, law.gains.tobytes(), dtype
+Move = Callable[[Array, Array, int], None]  # (x, torques, steps): moves the states x = (q, v) in place
+Mover = Callable[[Array, Array, Array], Move]  # from states, gains and [h]
+
+
+def mover(model: Model, integrator: str, law: Law, dtype: str) -> Mover:
+    """How many states take steps, kept with the model."""
+    if model.nv <= QUICK.freedoms:
+        make = _unrolled_mover
+    elif model.nq == model.nv and law.smooth and integrator != "rk4" and dtype == "float64":
+        make = _marching_mover if _is_diagonal(model, law) else _looped_mover
+    else:
+        make = _looped_mover
+    key = "rollout", integrator, law.key, dtype
     return store(model).once(key, lambda: make(model, integrator, law, dtype))
 
 
-def _unrolled_mover(model: Model, integrator: str, law: Law, dtype: str) -> Callable[..., Any]:
+def _unrolled_mover(model: Model, integrator: str, law: Law, dtype: str) -> Mover:
     from torsor.backends.pointwise import compile_pointwise
 
-    return compile_pointwise(traced_step(model, integrator, law.gains), step_inputs(model, law), dtype)
+    program = compile_pointwise(traced_step(model, integrator, law), step_inputs(model, law), dtype)
+
+    def mover(x: Array, gain: Array, h: Array) -> Move:
+        other = np.empty_like(x)
+
+        def move(x: Array, torques: Array, steps: int) -> None:
+            now, then = x, other
+            for _ in range(steps):
+                program(now[:, : model.nq], now[:, model.nq :], torques, gain, h, then)
+                now, then = then, now
+            if now is not x:
+                x[:] = now
+
+        return move
+
+    return mover
 
 
-def _looped_mover(model: Model, integrator: str, law: Law, dtype: str) -> Callable[..., Any]:
+def _looped_mover(model: Model, integrator: str, law: Law, dtype: str) -> Mover:
+    """The step on columns of numbers, one per coordinate, around the compiled forward dynamics."""
     from torsor.backends.cpu import compile_program
 
-    program = compile_program(articulated.forward_dynamics, model, dtype=dtype)
+    program = compile_program(articulated.forward_dynamics, model, dtype=dtype, options=options_of(integrator))
 
-    def accelerate(*columns: Any) -> Scalars:
-        return list(program(*(np.stack(x, axis=-1) for x in columns)).T)
+    def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None) -> Scalars:
+        given: list[Any] = [q, v, tau, *([] if added is None else [added])]
+        columns = [np.stack(np.broadcast_arrays(*x), axis=-1) for x in given]
+        return list(program(*columns).T)
 
-    def move(q: Array, v: Array, tau: Array, gain: Array, h: Array, out: Array) -> None:
-        out.T[:] = step(model, integrator, law.gains, accelerate, list(q.T), list(v.T), list(tau.T), list(gain), h[0])
+    def mover(x: Array, gain: Array, h: Array) -> Move:
+        gains = list(gain.T)
 
-    return move
+        def move(x: Array, torques: Array, steps: int) -> None:
+            for _ in range(steps):
+                plant = Plant(model, law, gains, list(torques.T), accelerate)
+                x.T[:] = step(integrator, plant, list(x[:, : model.nq].T), list(x[:, model.nq :].T), h[0])
+
+        return move
+
+    return mover
+
+
+def _is_diagonal(model: Model, law: Law) -> bool:
+    """Whether every gain is of a joint's torque for its own position or velocity."""
+    return bool((law.gains[:, 1] % model.nv == law.gains[:, 0]).all())
+
+
+def _marching_mover(model: Model, integrator: str, law: Law, dtype: str) -> Mover:
+    """All steps in one call of machine code, for gains on the diagonal and any number of joints (`march.py`)."""
+    from torsor.backends.cpu import compile_program
+    from torsor.simulate.march import March
+
+    options = options_of(integrator)
+    program = compile_program(articulated.forward_dynamics, model, options=options)
+
+    def mover(x: Array, gain: Array, h: Array) -> Move:
+        K, D = np.zeros((2, len(x), model.nv))
+        for diagonal, own in ((K, law.gains[:, 1] < model.nq), (D, law.gains[:, 1] >= model.nq)):
+            diagonal[:, law.gains[own, 0]] = gain[..., : len(law.gains)][..., own]
+        step = float(h[0])
+        if not options:
+            return March(program, x, K, D, None, step)
+        return March(program, x, K, D + K * step, (D + K * step) * step, step)
+
+    return mover
 
 
 # On the GPU --------------------------------------------------------------------------------------------------
@@ -350,9 +590,10 @@ def gpu_kernel(model: Model, integrator: str, law: Law, *, dtype: str, trig: str
     shape, bits = (model.nq + model.nv,), 64 if dtype == "float64" else 32
     sizes = tuple((name, s[0]) for name, s in inputs.items())
     if specialised or (specialised is None and model.nv <= GPU_UNROLL_FREEDOMS):
-        code = trace(traced_step(model, integrator, law.gains), inputs)
+        code = trace(traced_step(model, integrator, law), inputs)
         return RolloutKernel(Kernel(code, sizes, shape, bits, trig), (), None, tabulated)
-    dynamics = Kernel.of(Request(articulated.forward_dynamics, model, dtype=dtype, unroll=NEVER), trig)
+    request = Request(articulated.forward_dynamics, model, options=options_of(integrator), dtype=dtype, unroll=NEVER)
+    dynamics = Kernel.of(request, trig)
     codes, end = stages(model, integrator, law)
     return RolloutKernel(Kernel(end, sizes, shape, bits, trig), tuple(codes), dynamics, tabulated)
 
@@ -363,7 +604,7 @@ def _on_gpu(model: Model, q: Any, v: Any, task: Task) -> Rollout:
     steps, dt, tau, table, law, every, integrator = task
     double = any("float64" in str(x.dtype) for x in (q, v, tau, table) if hasattr(x, "dtype"))
     dtype = "float64" if double else "float32"
-    key = "cuda rollout", integrator, law.gains.tobytes(), dtype, table is not None
+    key = "cuda rollout", integrator, law.key, dtype, table is not None
     modules: dict[str, Any]
     kernel, modules = store(model).once(
         key, lambda: (gpu_kernel(model, integrator, law, dtype=dtype, tabulated=table is not None), {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from torsor.simulate.stages import Staged
 from torsor.simulate.stepper import Array, Memory, Settings, no_step, shortest_step
 
 SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0
+# A motion is stiff after this many suspicious steps without so many others between them; the first is looked for in
+# every so-manieth step only.
+STIFF_STEPS, CALM_STEPS, SELDOM = 15, 6, 8
 
 
 class ExplicitPair(Staged):
@@ -18,11 +22,15 @@ class ExplicitPair(Staged):
 
     A: Array  # (s, s), the last row the weights of the new state
     E: Array  # (r, s), a row for each estimate of the error
+    # the stage that is at the new time, too, and the h |lambda| up to which the method is stable, lambda < 0
+    beside: ClassVar[int]
+    stable: ClassVar[float]
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         super().__init__(motion, t, q, v, settings, len(self.A), len(self.E), first=1, order=self.order - 1)
         self.stages.weights[:] = np.vstack([self.A, self.E])
         self.stages.c = self.A.sum(axis=1).tolist()
+        self.steps, self.suspect, self.calm = 0, 0, 0
 
     def step(self, t_end: float) -> None:
         t, h = self.t, min(self.h, self.settings.max_step)
@@ -45,6 +53,27 @@ class ExplicitPair(Staged):
         self.h = max(h, proposal) if clipped and not rejected else proposal
         self.take(t_end if clipped else t + h_now)
         self.stages.P[1] = self.stages.P[-1]
+        self._watch(h_now)
+
+    @property
+    def stiff(self) -> bool:
+        return self.suspect >= STIFF_STEPS
+
+    def _watch(self, h: float) -> None:
+        """Count steps whose length only stability limits: two stages at the new time tell the largest eigenvalue.
+
+        E. Hairer, G. Wanner, Solving Ordinary Differential Equations II, 2nd ed., 1996, IV.2.
+        """
+        self.steps += 1
+        if not self.suspect and self.steps % SELDOM:
+            return
+        Y, K = self.stages.Y, self.stages.P[1:]
+        states, rates = Y[-1] - Y[self.beside], K[-1] - K[self.beside]
+        if rates.dot(rates) * h**2 > self.stable**2 * states.dot(states):
+            self.suspect, self.calm = self.suspect + 1, 0
+        else:
+            self.calm += 1
+            self.suspect = self.suspect if self.calm < CALM_STEPS else 0
 
     def _try(self, t: float, h: float) -> float:
         """Run all stages of a step; return the norm of its error."""
@@ -55,9 +84,13 @@ class ExplicitPair(Staged):
         """Root mean square; `squares` has one sum per estimate."""
         return sqrt(squares[0] / (self.nq + self.nv))
 
+    def memory(self) -> Memory:
+        return super().memory() | {"watch": np.array([self.steps, self.suspect, self.calm], dtype=np.float64)}
+
     def recall(self, memory: Memory) -> None:
         super().recall(memory)
         self.stages.P[1] = self.rate(self.row[: self.nq + self.nv], self.a)
+        self.steps, self.suspect, self.calm = map(int, memory.get("watch", (0, 0, 0)))
 
 
 def _tableau(*rows: list[float] | Array) -> Array:
@@ -73,7 +106,7 @@ class Fehlberg45(ExplicitPair):
     E. Fehlberg, Low-order classical Runge-Kutta formulas with stepsize control, NASA TR R-315, 1969.
     """
 
-    order = 5
+    order, beside, stable = 5, 4, 3.0
     A = _tableau(
         [1 / 4],
         [3 / 32, 9 / 32],
@@ -91,7 +124,7 @@ class DormandPrince(ExplicitPair):
     J. R. Dormand, P. J. Prince, A family of embedded Runge-Kutta formulae, J. Comput. Appl. Math. 6, 1980.
     """
 
-    order = 5
+    order, beside, stable = 5, -2, 3.25
     A = _tableau(
         [1 / 5],
         [3 / 40, 9 / 40],
@@ -109,7 +142,7 @@ class DormandPrince853(ExplicitPair):
     E. Hairer, S. P. Norsett, G. Wanner, Solving Ordinary Differential Equations I, 2nd ed., 1993, II.5 and II.6.
     """
 
-    order = 8
+    order, beside, stable = 8, -2, 6.1
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         from scipy.integrate import DOP853  # imported late, because SciPy is slow to load

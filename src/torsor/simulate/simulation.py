@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import ceil, inf
@@ -18,10 +19,10 @@ from torsor.formats import toml
 from torsor.model.model import Model, require_model
 from torsor.simulate.forces import Force
 from torsor.simulate.implicit import Dirk
-from torsor.simulate.integrators import method_named
+from torsor.simulate.integrators import AUTOMATIC, METHODS, method_named
 from torsor.simulate.motion import Motion
 from torsor.simulate.recording import Memory, Recorder, RecordingError, read
-from torsor.simulate.stepper import Settings, no_step
+from torsor.simulate.stepper import Settings, Stepper, StiffnessWarning, no_step
 from torsor.simulate.trajectory import Trajectory, header
 from torsor.validate import (
     check_memory,
@@ -52,7 +53,9 @@ class Simulation:
 
     q0, v0     where it starts (default: the neutral configuration, at rest), at the time t0
     forces     callables (t, q, v) -> tau, one or several (see `forces.py`); without forces: free fall
-    method     dopri5, rkf45, dop853, abm, radau (adaptive) or euler, verlet, variational (fixed step)
+    method     auto: dopri5, and esdirk4 from where the motion is stiff. Or by name: dopri5, rkf45, dop853, abm
+               (explicit), trbdf2, esdirk4 (implicit, O(n)), radau (implicit, dense), all with adaptive steps;
+               implicit-euler, euler, verlet, variational (fixed step; the last three keep the structure of mechanics)
     rtol, atol tolerances of the adaptive methods, for all or for each degree of freedom
     step       the step of the fixed-step methods
     dt         record rows at t0, t0 + dt, ... by dense output; None records every step
@@ -64,7 +67,7 @@ class Simulation:
 
     def __init__(
         self, model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, *,
-        forces: Force | Sequence[Force] = (), method: str = "dopri5", rtol: ArrayLike = 1e-6,
+        forces: Force | Sequence[Force] = (), method: str = "auto", rtol: ArrayLike = 1e-6,
         atol: ArrayLike = 1e-9, step: float | None = None, max_step: float = inf, dt: float | None = None,
         t0: float = 0.0, gravity: bool = True, armature: ArrayLike = 0.0, dynamics: str = "auto",
         record: str | Path | None = None, chunk: int = CHUNK, about: dict[str, Any] | None = None,
@@ -76,7 +79,7 @@ class Simulation:
         self.t0, self.chunk = number("t0", t0), integer("chunk", chunk, least=1)
         self.record = None if record is None else file_path("record", record)
         self.settings = Settings(rtol, atol, step, max_step)
-        stepper = method_named(method)
+        stepper, self.method = method_named(method), method
         q, v = start_of(self.model, q0, v0)
         for force in self.forces:
             real_array(f"what the force {_name(force)} gives", force(self.t0, q, v), (self.model.nv,), finite=False)
@@ -99,6 +102,7 @@ class Simulation:
         self._next = 0  # the next row is at t0 + next dt
         self._started = False
         self._at_event = False  # the last run ended at a zero of its stop(t, q, v)
+        self._told_stiff = False
 
     # ---- running ----
 
@@ -126,10 +130,30 @@ class Simulation:
 
     def _step(self, until: float) -> None:
         """One step, which must make progress: a run of steps negligible next to t, or to the rest, would never end."""
+        if self.stepper.stiff and not self._told_stiff:
+            self._meet_stiffness()
         before = self.t
         self.stepper.step(until)
         if not self.t > before or (self.t - before < SHORTEST * (until - before) < inf):
             raise no_step(before)
+
+    def _meet_stiffness(self) -> None:
+        """Change to an implicit method, if the method is ours to choose; else say that it would help."""
+        self._told_stiff = True
+        if self.method == "auto" and self.motion.dynamics == "auto":
+            self.about["switched"] = f"to {AUTOMATIC[1]} at t = {self.t:.6g}, where the motion is stiff"
+            self._change_method(METHODS[AUTOMATIC[1]])
+            return
+        warnings.warn(
+            f"the motion is stiff at t = {self.t:.6g}: {self.method} takes steps of {self.stepper.h:.2g} s to stay "
+            f"stable; method='auto' or '{AUTOMATIC[1]}' takes longer ones", StiffnessWarning, stacklevel=2,
+        )  # fmt: skip
+
+    def _change_method(self, method: type[Stepper]) -> None:
+        """Go on from here with another method."""
+        evaluations = self.stepper.evaluations
+        self.stepper = method(self.motion, self.t, self.q, self.v, self.settings)
+        self.stepper.evaluations += evaluations
 
     def run(self, until: float, *, stop: Event | None = None, progress: Progress | None = None) -> Trajectory:
         """Continue to the time `until`, or to the first zero of stop(t, q, v); return the whole trajectory.
@@ -267,6 +291,8 @@ class Simulation:
         if not self._rows:
             return
         memory = self.stepper.memory() | {"next": np.array([self._next])}
+        if self.method == "auto":
+            memory["switched"] = np.array([float("switched" in self.about)])
         rows, nq, nv = np.array(self._rows), self.model.nq, self.model.nv
         tau = self.motion.torques(np.array(self._times), rows[:, :nq], rows[:, nq : nq + nv])
         chunk = np.column_stack([self._times, rows, tau])
@@ -330,6 +356,8 @@ class Simulation:
         try:
             if not all(np.isfinite(x).all() for x in memory.values()):
                 raise ValueError("a number is not finite")
+            if self.method == "auto" and memory["switched"][0]:
+                self._meet_stiffness()
             self.stepper.recall(memory)
         except (KeyError, IndexError, ValueError, TypeError, OverflowError) as error:
             raise RecordingError(

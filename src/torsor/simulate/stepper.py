@@ -18,6 +18,10 @@ Array = NDArray[Any]
 Memory = dict[str, Array]
 
 
+class StiffnessWarning(UserWarning):
+    """An explicit method takes short steps only to stay stable."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """How finely to integrate. Adaptive methods use the tolerances, fixed-step methods use `step`.
@@ -49,6 +53,7 @@ class Stepper:
     t_old: float
     row: Array
     row_old: Array
+    h: float  # the next step
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         self.motion, self.settings = motion, settings
@@ -61,6 +66,11 @@ class Stepper:
     def step(self, t_end: float) -> None:
         """Take one step, not beyond t_end."""
         raise NotImplementedError
+
+    @property
+    def stiff(self) -> bool:
+        """Whether only stability limits the steps, as it may those of an explicit method."""
+        return False
 
     def between(self, t: Array) -> tuple[Array, Array]:
         """q, v (m, ...) at times t (m,) on the last step."""
@@ -200,5 +210,6 @@ def no_first_step(t: float) -> SingularError:
 def no_step(t: float) -> SingularError:
     """The error where no step is small enough."""
     return SingularError(
-        f"the step shrinks to nothing at t = {t:.9g}: the motion is singular there, or stiff (use method='radau')"
+        f"the step shrinks to nothing at t = {t:.9g}: the motion is singular there, or stiff (use method='esdirk4', or "
+        "'radau' where the machine is small)"
     )
