@@ -25,6 +25,7 @@ LAYERS = [
     {"formats"},
     {"zoo"},
     {"simulate"},
+    {"ensembles"},
     {"view"},
     {"theory"},
     {"bench"},

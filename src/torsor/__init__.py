@@ -40,6 +40,7 @@ from torsor.simulate import Simulation, Trajectory, simulate
 if TYPE_CHECKING:
     from torsor.dynamics.exports import export
     from torsor.dynamics.inverse_kinematics import inverse_kinematics
+    from torsor.ensembles import LogNormal, Normal, StoreError, Study, Uniform, ensemble
     from torsor.formats.states import from_mujoco, from_pinocchio, to_mujoco, to_pinocchio
     from torsor.simulate.gradients import RolloutGradient, rollout_vjp
     from torsor.simulate.rollout import JointFeedback, LinearFeedback, Rollout, rollout
@@ -49,12 +50,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "ArgumentError", "DeviceError", "JointFeedback", "LinearFeedback", "Model", "ModelBatch", "ModelError",
-    "ModelWarning", "Rollout", "RolloutGradient", "Sensitivities", "Simulation", "SingularError", "TorsorError",
-    "Trajectory", "bias_forces", "body_poses", "body_twists", "center_of_mass", "compile", "constraint_forces",
-    "coriolis_matrix", "export", "fixman_force", "forward_dynamics", "frame_poses", "from_mujoco", "from_pinocchio",
-    "gravity_forces", "inverse_dynamics", "inverse_kinematics", "inverse_mass_matrix", "jacobian", "jacobian_dot",
-    "jvp", "kinetic_energy", "lie", "load", "log_det_gradient", "log_det_mass_matrix", "mass_factor", "mass_matrix",
+    "ArgumentError", "DeviceError", "JointFeedback", "LinearFeedback", "LogNormal", "Model", "ModelBatch",
+    "ModelError", "ModelWarning", "Normal", "Rollout", "RolloutGradient", "Sensitivities", "Simulation",
+    "SingularError", "StoreError", "Study", "TorsorError", "Trajectory", "Uniform", "bias_forces", "body_poses",
+    "body_twists", "center_of_mass", "compile", "constraint_forces", "coriolis_matrix", "ensemble", "export",
+    "fixman_force", "forward_dynamics", "frame_poses", "from_mujoco", "from_pinocchio", "gravity_forces",
+    "inverse_dynamics", "inverse_kinematics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "jvp",
+    "kinetic_energy", "lie", "load", "log_det_gradient", "log_det_mass_matrix", "mass_factor", "mass_matrix",
     "mass_solve", "method_for", "momentum", "operational_space", "potential_energy", "rollout", "rollout_vjp",
     "sample_velocities", "sensitivities", "simulate", "symbolic", "to_mujoco", "to_pinocchio", "vjp", "zoo",
 ]  # fmt: skip
@@ -62,6 +64,7 @@ __all__ = [
 
 # What few programs need, and where it is.
 LATER = {
+    **dict.fromkeys(("LogNormal", "Normal", "StoreError", "Study", "Uniform", "ensemble"), "ensembles"),
     "export": "dynamics.exports", "inverse_kinematics": "dynamics.inverse_kinematics",
     **dict.fromkeys(("JointFeedback", "LinearFeedback", "Rollout", "rollout"), "simulate.rollout"),
     **dict.fromkeys(("RolloutGradient", "rollout_vjp"), "simulate.gradients"),

@@ -99,10 +99,14 @@ class Law:
         return not (self.friction.any() or np.isfinite(self.lower).any() or np.isfinite(self.upper).any())
 
 
-def law_of(model: Model, feedback: LinearFeedback | JointFeedback | None) -> Law:
-    """The law of a feedback and of the model's own springs, dampers, friction and stops."""
+def law_of(model: Model, feedback: LinearFeedback | JointFeedback | None,
+           own: Mapping[str, Array] | None = None) -> Law:  # fmt: skip
+    """The law of a feedback and of the model's own springs, dampers, friction and stops.
+
+    `own`: stiffness, damping and rest (..., nv), where trajectories differ in them.
+    """
     parts = [
-        _own(model),
+        _own(model, own or {}),
         _linear(model, feedback) if isinstance(feedback, LinearFeedback) else _servos(model, feedback),
     ]
     width = model.nq + model.nv
@@ -121,16 +125,18 @@ def law_of(model: Model, feedback: LinearFeedback | JointFeedback | None) -> Law
 Part = tuple[Array, Array, Array, Array]  # rows, columns, values (..., k), constant (..., nv)
 
 
-def _own(model: Model) -> Part:
+def _own(model: Model, own: Mapping[str, Array]) -> Part:
     """The springs and dampers of the model."""
+    given = [own.get(name, getattr(model, name)) for name in ("stiffness", "damping", "rest")]
+    stiffness, damping, rest = np.broadcast_arrays(*given)
+    stiff, damped = (x.reshape(-1, model.nv).any(axis=0) for x in (stiffness, damping))
     column = limited_coordinates(model)
-    for k in np.flatnonzero((model.stiffness > 0) & (column < 0))[:1]:
+    for k in np.flatnonzero(stiff & (column < 0))[:1]:
         body = int(np.searchsorted(model.v_start, k, side="right")) - 1
         raise ArgumentError(f"a rollout knows no springs on quaternions: joint {model.names[body]!r} has one")
-    springs, dampers = np.flatnonzero(model.stiffness), np.flatnonzero(model.damping)
+    springs, dampers = np.flatnonzero(stiff), np.flatnonzero(damped)
     rows, columns = np.concatenate([springs, dampers]), np.concatenate([column[springs], model.nq + dampers])
-    values = np.concatenate([model.stiffness[springs], model.damping[dampers]])
-    return rows, columns, values, model.stiffness * model.rest
+    return rows, columns, np.concatenate([stiffness[..., springs], damping[..., dampers]], axis=-1), stiffness * rest
 
 
 def _servos(model: Model, feedback: JointFeedback | None) -> Part:

@@ -1,0 +1,282 @@
+"""What differs from member to member: distributions, and the quantities of a model that they are for.
+
+Member k of a study draws from `default_rng([seed, k])`, so it can be drawn alone, and in any order.  All draws are
+uniform numbers u in (0, 1), turned into values by the inverse of a distribution function; a Sobol sequence or a Latin
+hypercube gives u instead.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor.errors import ArgumentError
+from torsor.model.check import SHAPES
+from torsor.model.model import Model
+from torsor.validate import chosen, parameter, real_array, shown
+
+Array = NDArray[Any]
+
+SAMPLING = ("random", "sobol", "latin-hypercube")
+TINY = 2.0**-54  # u stays away from 0, where a normal distribution has no value
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """`relative`: the value is a factor of the model's own."""
+
+    relative: bool = False
+
+    def value(self, u: Array) -> Array:
+        """The values at the fractions u of the distribution."""
+        raise NotImplementedError
+
+    def parameters(self) -> dict[str, Any]:
+        return {"distribution": type(self).__name__} | {
+            key: np.asarray(x).tolist() for key, x in vars(self).items()
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Normal(Distribution):
+    mean: ArrayLike = 0.0
+    std: ArrayLike = 1.0
+
+    def __post_init__(self) -> None:
+        _numbers(self, "mean", "std", positive="std")
+
+    def value(self, u: Array) -> Array:
+        from scipy.special import ndtri
+
+        return np.asarray(self.mean) + np.asarray(self.std) * ndtri(u)
+
+
+@dataclass(frozen=True)
+class Uniform(Distribution):
+    low: ArrayLike = 0.0
+    high: ArrayLike = 1.0
+
+    def __post_init__(self) -> None:
+        _numbers(self, "low", "high")
+        if (np.asarray(self.low) > np.asarray(self.high)).any():
+            raise ArgumentError(f"Uniform: low = {shown(self.low)} exceeds high = {shown(self.high)}")
+
+    def value(self, u: Array) -> Array:
+        return np.asarray(self.low) * (1 - u) + np.asarray(self.high) * u
+
+
+@dataclass(frozen=True)
+class LogNormal(Distribution):
+    """exp of a normal distribution: median times exp(sigma z)."""
+
+    median: ArrayLike = 1.0
+    sigma: ArrayLike = 0.1
+
+    def __post_init__(self) -> None:
+        _numbers(self, "median", "sigma", positive="sigma")
+
+    def value(self, u: Array) -> Array:
+        from scipy.special import ndtri
+
+        return np.asarray(self.median) * np.exp(np.asarray(self.sigma) * ndtri(u))
+
+
+def _numbers(distribution: Distribution, *names: str, positive: str = "") -> None:
+    for name in names:
+        value = real_array(f"{type(distribution).__name__}: {name}", getattr(distribution, name))
+        if name == positive and (value < 0).any():
+            raise ArgumentError(f"{type(distribution).__name__}: {name} must not be negative, not {value}")
+
+
+# Quantities ------------------------------------------------------------------------------------------------------
+
+STATES = ("q0", "v0")
+JOINTS = ("damping", "stiffness", "rest")  # quantities of the freedoms
+SERVO = ("kp", "kd", "q_ref")
+
+
+@dataclass(frozen=True, eq=False)
+class Quantity:
+    """Entries of an array that differ: `field`, and the bodies or entries along its first axis."""
+
+    key: str  # as the user named it
+    field: str  # q0, v0, a field of the model, density, or kp, kd, q_ref
+    rows: Array  # along the first axis
+    shape: tuple[int, ...]  # of the values: (rows, ...)
+
+    @classmethod
+    def named(cls, key: str, model: Model) -> Quantity:
+        """q0, v0, gravity, kp, kd, q_ref, or BODY.FIELD with * for all bodies; e.g. `link3.mass`, `*.damping`."""
+        body, _, name = key.rpartition(".") if isinstance(key, str) else ("", "", "")
+        whole = {"q0": model.nq, "v0": model.nv, "gravity": 3, **dict.fromkeys(SERVO, model.nv)}
+        if not body and name in whole:
+            return cls(key, name, np.arange(whole[name]), (whole[name],))
+        known = ("density", *SHAPES, *JOINTS)
+        if not body or name not in known:
+            raise ArgumentError(
+                f"vary[{shown(key)}] is unknown: give {', '.join(whole)}, or BODY.FIELD with one of the fields "
+                f"{', '.join(known)}"
+            )
+        bodies = np.arange(model.n) if body == "*" else np.array([model.frame(body).body])
+        if name in JOINTS:
+            freedoms = [np.arange(model.v_start[i], model.v_start[i + 1]) for i in bodies.tolist()]
+            rows = np.concatenate(freedoms)
+            return cls(key, name, rows, (len(rows),))
+        return cls(key, name, bodies, (len(bodies), *SHAPES.get(name, ())))
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    def nominal(self, model: Model) -> Array:
+        """The model's own values."""
+        if self.field == "density":
+            return np.ones(self.shape)
+        own = {"q0": model.neutral(), "v0": np.zeros(model.nv), **dict.fromkeys(SERVO, np.zeros(model.nv))}
+        return np.asarray(own.get(self.field, getattr(model, self.field, None)))[self.rows]
+
+
+class Draws:
+    """What the members of a study draw: `vary` maps names of quantities to distributions or arrays (n, ...)."""
+
+    def __init__(self, model: Model, vary: Mapping[str, Any] | Callable[[np.random.Generator], Mapping[str, Any]],
+                 n: int, seed: int, sampling: str) -> None:  # fmt: skip
+        self.model, self.n, self.seed = model, n, seed
+        self.sampling = chosen("sampling", sampling, SAMPLING)
+        self.function = vary if callable(vary) else None
+        self.varied: dict[Quantity, Any] = {}
+        for key, value in {} if callable(vary) else vary.items():
+            quantity = Quantity.named(key, model)
+            if not isinstance(value, Distribution):
+                value = real_array(f"vary[{key!r}]", value)
+                if value.shape[:1] != (n,) or np.broadcast_shapes(value.shape[1:], quantity.shape) != quantity.shape:
+                    raise ArgumentError(f"vary[{key!r}] has shape {value.shape}; {(n, *quantity.shape)} is needed")
+            else:
+                self._check(key, quantity, value)
+            self.varied[quantity] = value
+        if self.function and sampling != "random":
+            raise ArgumentError("a function draws by itself: leave sampling at 'random'")
+
+    @staticmethod
+    def _check(key: str, quantity: Quantity, distribution: Distribution) -> None:
+        try:
+            shape = np.broadcast_shapes(distribution.value(np.full(quantity.shape, 0.5)).shape, quantity.shape)
+        except ValueError:
+            shape = ()
+        if shape != quantity.shape:
+            raise ArgumentError(f"vary[{key!r}]: the parameters of {distribution} do not fit shape {quantity.shape}")
+
+    @property
+    def width(self) -> int:
+        """How many uniform numbers a member draws."""
+        return sum(q.size for q, value in self.varied.items() if isinstance(value, Distribution))
+
+    def members(self, first: int, end: int) -> dict[Quantity, Array]:
+        """The values (end - first, ...) of some members."""
+        if self.function:
+            return self._by_function(first, end)
+        found: dict[Quantity, Array] = {}
+        u, at = self.uniform(first, end), 0
+        for quantity, value in self.varied.items():
+            if isinstance(value, Distribution):
+                x = value.value(u[:, at : at + quantity.size].reshape(-1, *quantity.shape))
+                at += quantity.size
+                found[quantity] = x * quantity.nominal(self.model) if value.relative else x
+            else:
+                found[quantity] = np.broadcast_to(value[first:end], (end - first, *quantity.shape))
+        return found
+
+    def uniform(self, first: int, end: int) -> Array:
+        """Numbers in (0, 1), (end - first, width)."""
+        if not self.width:
+            return np.zeros((end - first, 0))
+        if self.sampling == "random":
+            u = np.array([np.random.default_rng([self.seed, k]).random(self.width) for k in range(first, end)])
+        elif self.sampling == "sobol":
+            from scipy.stats.qmc import Sobol
+
+            sequence = Sobol(self.width, scramble=True, rng=np.random.default_rng(self.seed))
+            with warnings.catch_warnings():  # it warns of pieces of a sequence
+                warnings.simplefilter("ignore")
+                u = sequence.fast_forward(first).random(end - first)
+        else:
+            u = self._hypercube[first:end]
+        return np.clip(u, TINY, 1 - TINY)
+
+    @property
+    def _hypercube(self) -> Array:
+        from scipy.stats.qmc import LatinHypercube
+
+        if "cube" not in self.__dict__:
+            self.__dict__["cube"] = LatinHypercube(self.width, rng=np.random.default_rng(self.seed)).random(self.n)
+        return self.__dict__["cube"]
+
+    def _by_function(self, first: int, end: int) -> dict[Quantity, Array]:
+        assert self.function
+        rows: list[dict[str, Any]] = []
+        for k in range(first, end):
+            drawn = self.function(np.random.default_rng([self.seed, k]))
+            if not isinstance(drawn, Mapping):
+                raise ArgumentError(f"the function of vary must return a dict, not {shown(drawn)}")
+            rows.append(dict(drawn))
+        found = {}
+        for key in rows[0]:
+            quantity = Quantity.named(key, self.model)
+            try:
+                values = [np.broadcast_to(real_array(f"vary[{key!r}]", row[key]), quantity.shape) for row in rows]
+            except (KeyError, ValueError):
+                raise ArgumentError(
+                    f"the function of vary must give {key!r} of shape {quantity.shape} always"
+                ) from None
+            found[quantity] = np.array(values)
+        return found
+
+    def quantities(self) -> Iterator[Quantity]:
+        """What is drawn, in order."""
+        if self.function:
+            yield from self.members(0, 1)
+        else:
+            yield from self.varied
+
+    def described(self) -> Any:
+        """For the store: what was drawn how."""
+        if self.function:
+            return getattr(self.function, "__qualname__", "function")
+        return {q.key: x.parameters() if isinstance(x, Distribution) else "given" for q, x in self.varied.items()}
+
+
+def fields_of(model: Model, drawn: Mapping[Quantity, Array]) -> dict[str, Array]:
+    """The fields of a `ModelBatch`, from what some members drew; states and gains are left out."""
+    fields: dict[str, Array] = {}
+    for quantity, values in drawn.items():
+        if quantity.field in (*STATES, *SERVO):
+            continue
+        if quantity.field == "density":
+            for name in ("mass", "inertia"):
+                factors = values.reshape(*values.shape, *[1] * len(SHAPES[name]))
+                _copies(model, name, fields, len(values))[:, quantity.rows] *= factors
+        else:
+            _copies(model, quantity.field, fields, len(values))[:, quantity.rows] = values
+    return fields
+
+
+def _copies(model: Model, name: str, fields: dict[str, Array], count: int) -> Array:
+    """A field of the model, once per member, to be changed."""
+    own = getattr(model, name)
+    return fields.setdefault(name, np.tile(own, (count, *[1] * own.ndim)))
+
+
+def states_of(model: Model, drawn: Mapping[Quantity, Array], size: int, **usual: ArrayLike) -> dict[str, Array]:
+    """q0, v0 and the gains of a servo, (size, ...)."""
+    widths = {"q0": model.nq, "v0": model.nv, **dict.fromkeys(SERVO, model.nv)}
+    found = {name: np.tile(np.broadcast_to(parameter(name, usual[name], width), (width,)), (size, 1))
+             for name, width in widths.items() if name in usual}  # fmt: skip
+    for quantity, values in drawn.items():
+        if quantity.field in widths:
+            found[quantity.field] = np.array(values, float)
+    return found

@@ -1,0 +1,239 @@
+"""Members side by side: every lane of a vector moves a member of its own, with a step of its own.
+
+A step of the integrator is one kernel, traced from the same steps as a rollout (`torsor.simulate.rollout`).  The
+numbers in which the members differ are inputs of it.  Fixed steps move all members together.  Adaptive steps (Dormand &
+Prince 1980, as in `torsor.simulate`) have a step size per lane; a lane whose member has arrived takes the next member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.algorithms import articulated
+from torsor.backends.pointwise import compile_pointwise
+from torsor.compiler.members import Members, members
+from torsor.compiler.trace import outputs_on
+from torsor.errors import ArgumentError
+from torsor.linalg import Scalar
+from torsor.model.batch import ModelBatch
+from torsor.outputs import place_of
+from torsor.simulate.rollout import Law, Plant, step
+from torsor.simulate.runge_kutta import DormandPrince
+
+Array = NDArray[Any]
+Scalars = Sequence[Scalar]
+
+LANES = 1024  # members that are moved together: their states stay in the cache
+MOST_FREEDOMS = 24  # a step is straight-line code
+OK, DIVERGED, STUCK, IMPOSSIBLE = 1, 2, 3, 4
+REASONS = {
+    0: "not yet", OK: "ok", DIVERGED: "diverged: its state is not finite", STUCK: "its step became too small",
+    IMPOSSIBLE: "no such machine can exist",
+}  # fmt: skip
+SMALLEST = 1e-12  # step, relative to the duration
+SAFETY, SHRINK, GROW = 0.9, 0.2, 5.0
+EXPONENT = 0.2  # of the error, for a method whose error estimate has order 5
+# The last term of the continuous extension (Hairer, Norsett & Wanner, Solving ODEs I, II.6), by stage.
+EXTENSION = (
+    -12715105075 / 11282082432, 0.0, 87487479700 / 32700410799, -10690763975 / 1880347072,
+    701980252875 / 199316789632, -1453857185 / 822651844, 69997945 / 29380423,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How members are moved in time: `method` with steps of dt, or adaptively ("dopri5") to tolerances."""
+
+    times: Array  # at which states are stored, the first not before 0
+    method: str = "dopri5"
+    dt: float = 1e-3
+    rtol: float = 1e-6
+    atol: float = 1e-9
+
+    @property
+    def adaptive(self) -> bool:
+        return self.method == "dopri5"
+
+
+class Engine:
+    """The kernels that move the members of one structure under one law."""
+
+    def __init__(self, batch: ModelBatch, law: Law, steps: Steps) -> None:
+        self.model, self.law, self.steps = batch.model, law, steps
+        if self.model.nv > MOST_FREEDOMS:
+            raise ArgumentError(f"an ensemble takes machines of up to {MOST_FREEDOMS} freedoms, not {self.model.nv}")
+        found = members(batch)
+        self.nq, self.width = self.model.nq, self.model.nq + self.model.nv
+        key = "ensemble", law.key, steps.method
+        self.kernel = found.store.once(key, lambda: self._compile(found))
+
+    def _compile(self, found: Members) -> Any:
+        model, law = self.model, self.law
+        sizes = {"q": model.nq, "v": model.nv, "h": 1, "gain": max(1, len(law.gains)), "tau": model.nv}
+        inputs: dict[str, tuple[int, ...]] = {name: (size,) for name, size in sizes.items()}
+        inputs |= {name: place_of(name).shape(model) for name in found.inputs}
+
+        def plant(gain: Scalars, tau: Scalars, numbers: Mapping[str, Any]) -> Plant:
+            def accelerate(q: Scalars, v: Scalars, torques: Scalars, added: Scalars | None) -> Scalars:
+                given = {"q": q, "v": v, "tau": torques, **numbers}
+                more = {} if added is None else {"added_inertia": added}
+                return list(outputs_on(articulated.forward_dynamics, found.frames, given | more).values())
+
+            return Plant(model, law, gain, tau, accelerate)
+
+        def fixed(q: Scalars, v: Scalars, h: Scalars, gain: Scalars, tau: Scalars, *numbers: Any) -> list[Scalar]:
+            return step(self.steps.method, plant(gain, tau, dict(zip(found.inputs, numbers))), q, v, h[0])
+
+        def adaptive(q: Scalars, v: Scalars, h: Scalars, gain: Scalars, tau: Scalars, *numbers: Any) -> list[Any]:
+            return embedded(plant(gain, tau, dict(zip(found.inputs, numbers))), q, v, h[0])
+
+        return compile_pointwise(adaptive if self.steps.adaptive else fixed, inputs)
+
+    def run(self, states: Mapping[str, Array], numbers: Sequence[Array]) -> tuple[Array, Array]:
+        """The states (members, times, nq + nv) at the times, and what became of each member."""
+        y = np.concatenate([states["q0"], states["v0"]], axis=1)
+        given = [states["gain"], states["tau"], *numbers]
+        out = np.full((len(y), len(self.steps.times), self.width), np.nan)
+        status = np.full(len(y), OK, np.int8)
+        with np.errstate(all="ignore"):
+            if self.steps.adaptive:
+                _Lanes(self, y, given, out, status).run()
+            else:
+                for first in range(0, len(y), LANES):
+                    part = slice(first, first + LANES)
+                    self._fixed(y[part], [x[part] for x in given], out[part])
+        status[(status == OK) & ~np.isfinite(out).all(axis=(1, 2))] = DIVERGED
+        return out, status
+
+    def _fixed(self, y: Array, given: Sequence[Array], out: Array) -> None:
+        dt, times, nq = self.steps.dt, self.steps.times, self.nq
+        ends = np.rint(times / dt).astype(int)
+        y, new, h = y.copy(), np.empty_like(y), np.array([dt])
+        done = 0
+        for k, end in enumerate(ends):
+            for _ in range(end - done):
+                self.kernel(y[:, :nq], y[:, nq:], h, *given, new)
+                y, new = new, y
+            done = end
+            out[:, k] = y
+
+
+def embedded(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> list[list[Scalar]]:
+    """A step of Dormand & Prince: the new state, h times its derivative at the start and at the end, the term of the
+    continuous extension, and the error, a row each."""
+    n, A, (E,) = len(q), DormandPrince.A, DormandPrince.E
+    y: list[Scalar] = [*q, *v]
+
+    def slope(y: Scalars) -> list[Scalar]:
+        return [x * h for x in (*plant.rate(y[:n], y[n:]), *plant.free(y[:n], y[n:]))]
+
+    def combined(weights: Sequence[float], k: Sequence[Scalars]) -> list[Scalar]:
+        sums: list[Scalar] = []
+        for terms in zip(*k):
+            total: Scalar = 0.0
+            for w, x in zip(weights, terms):
+                total = total + x * float(w) if w else total
+            sums.append(total)
+        return sums
+
+    k = [slope(y)]
+    for row in A[1:]:  # the last stage is at the new state
+        new = [a + b for a, b in zip(y, combined(row, k))]
+        k.append(slope(new))
+    return [[*plant.normalised(new[:n]), *new[n:]], k[0], k[-1], combined(EXTENSION, k), combined(E, k)]
+
+
+class _Lanes:
+    """Adaptive steps: a lane holds a member until it has arrived, and then takes the next one."""
+
+    def __init__(self, engine: Engine, y: Array, given: Sequence[Array], out: Array, status: Array) -> None:
+        self.engine, self.start, self.given, self.out, self.status = engine, y, given, out, status
+        count = min(LANES, len(y))
+        self.member = np.arange(count)  # in each lane
+        self.next = count
+        self.y, self.t, self.row = y[:count].copy(), np.zeros(count), np.zeros(count, int)
+        self.own = [x[:count].copy() for x in given]
+        self.h = np.full(count, np.nan)
+        self.fresh = np.ones(count, bool)  # has no step size yet
+
+    def run(self) -> None:
+        steps, nq = self.engine.steps, self.engine.nq
+        end = float(steps.times[-1])
+        self._store_start()
+        while len(self.member):
+            h = np.minimum(np.where(self.fresh, end * 1e-3, self.h), end - self.t)
+            result = self.engine.kernel(self.y[:, :nq], self.y[:, nq:], h[:, None], *self.own)
+            new, k1, k7, extension, error = np.moveaxis(result, -2, 0)
+            scale = steps.atol + steps.rtol * np.maximum(np.abs(self.y), np.abs(new))
+            size = np.sqrt(np.mean((error / scale) ** 2, axis=-1))
+            accepted = size <= 1
+            factor = np.where(size > 0, SAFETY * size**-EXPONENT, GROW)
+            factor = np.where(np.isfinite(size), np.clip(factor, SHRINK, GROW), SHRINK)
+            self._store(accepted, h, new, k1, k7, extension)
+            self.y[accepted] = new[accepted]
+            self.t[accepted] += h[accepted]
+            self.h, self.fresh = h * factor, np.zeros(len(h), bool)
+            stuck = ~accepted & (self.h < SMALLEST * end)
+            self.status[self.member[stuck]] = np.where(np.isfinite(size[stuck]), STUCK, DIVERGED)
+            arrived = accepted & (self.row >= len(steps.times))
+            self._refill(stuck | arrived)
+
+    def _store_start(self) -> None:
+        """The states at time 0, where that is asked for."""
+        at_start = self.engine.steps.times <= 0
+        count = int(at_start.sum())
+        self.out[:, :count] = self.start[:, None]
+        self.row[:] = count
+        self.first_row = count
+
+    def _store(self, accepted: Array, h: Array, y1: Array, k1: Array, k7: Array, extension: Array) -> None:
+        """The continuous extension of accepted steps, at all times that they pass (Hairer, Norsett & Wanner, II.6)."""
+        times = self.engine.steps.times
+        t1 = self.t + h
+        lanes = np.flatnonzero(accepted)
+        while len(lanes):
+            rows = self.row[lanes]
+            open_ = rows < len(times)
+            lanes, rows = lanes[open_], rows[open_]
+            inside = times[rows] <= t1[lanes] * (1 + 1e-15)
+            lanes, rows = lanes[inside], rows[inside]
+            if not len(lanes):
+                break
+            s = ((times[rows] - self.t[lanes]) / h[lanes])[:, None]
+            y0, end = self.y[lanes], y1[lanes]
+            change = end - y0
+            bend = k1[lanes] - change
+            tail = change - k7[lanes] - bend
+            value = y0 + s * (change + (1 - s) * (bend + s * (tail + (1 - s) * extension[lanes])))
+            at_end = s[:, 0] >= 1
+            value[at_end] = end[at_end]
+            self.out[self.member[lanes], rows] = value
+            self.row[lanes] += 1
+
+    def _refill(self, free: Array) -> None:
+        """Give the lanes that are free the next members; when there are none, drop the lanes."""
+        places = np.flatnonzero(free)
+        count = min(len(places), len(self.start) - self.next)
+        taken, dropped = places[:count], places[count:]
+        fresh = np.arange(self.next, self.next + count)
+        self.next += count
+        self.member[taken], self.y[taken], self.t[taken], self.row[taken] = (
+            fresh,
+            self.start[fresh],
+            0.0,
+            self.first_row,
+        )
+        self.fresh[taken] = True
+        for own, x in zip(self.own, self.given):
+            own[taken] = x[fresh]
+        if len(dropped):
+            keep = np.ones(len(self.member), bool)
+            keep[dropped] = False
+            for name in ("member", "y", "t", "row", "h", "fresh"):
+                setattr(self, name, getattr(self, name)[keep])
+            self.own = [x[keep] for x in self.own]

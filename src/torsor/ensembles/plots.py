@@ -1,0 +1,75 @@
+"""Pictures and figures of a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.ensembles.engine import OK
+from torsor.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torsor.ensembles.study import Study
+
+Array = NDArray[Any]
+
+BANDS = ((5, 95, 0.2), (25, 75, 0.35))  # percentiles, and how dark they are
+MOST_PANELS = 12
+
+
+def fans(study: Study, quantity: str = "q", path: str | Path | None = None) -> Any:
+    """The median of a quantity over time, and where 50 % and 90 % of the members are."""
+    from matplotlib.figure import Figure
+
+    values = study[quantity][study.status == OK]
+    if values.ndim < 2 or values.shape[1] != len(study.times):
+        raise ArgumentError(f"{quantity!r} has no values over time")
+    if not len(values):
+        raise ArgumentError("no member is done")
+    series = values.reshape(len(values), len(study.times), -1)
+    count = min(series.shape[2], MOST_PANELS)
+    figure = Figure(figsize=(7, 1.6 * count + 0.8), layout="constrained")
+    for k in range(count):
+        axes = figure.add_subplot(count, 1, k + 1)
+        for low, high, dark in BANDS:
+            bottom, top = np.percentile(series[:, :, k], (low, high), axis=0)
+            axes.fill_between(study.times, bottom, top, alpha=dark, color="C0", lw=0, label=f"{high - low} %")
+        axes.plot(study.times, np.median(series[:, :, k], axis=0), color="C0", label="median")
+        axes.set_ylabel(f"{quantity}[{k}]" if series.shape[2] > 1 else quantity)
+        axes.tick_params(labelbottom=k == count - 1)
+    axes.set_xlabel("t, s")
+    figure.axes[0].legend(frameon=False, ncols=3, fontsize="small")
+    figure.suptitle(f"{len(values)} members")
+    if path is not None:
+        figure.savefig(path)
+    return figure
+
+
+def shares(study: Study, quantity: Array | None = None) -> dict[str, Array]:
+    """For each number that was drawn, the share of the variance of `quantity` (n,) that it explains alone.
+
+    The quantity is expanded in cubic polynomials of the rank of one drawn number at a time: first-order Sobol indices,
+    for draws that are independent.
+    """
+    done = study.status == OK
+    y = study["q"][:, -1, 0] if quantity is None else np.asarray(quantity, float)
+    if y.shape != (study.n,):
+        raise ArgumentError(f"the quantity must be one number per member, ({study.n},), not {y.shape}")
+    y = y[done] - y[done].mean()
+    total = float(y @ y)
+    found = {}
+    for name in study.group.variables:
+        if not name.startswith("vary/"):
+            continue
+        drawn = study.group.whole(name)[done].reshape(len(y), -1)
+        ranks = drawn.argsort(axis=0).argsort(axis=0) / max(1, len(y) - 1) * 2 - 1
+        share = []
+        for x in ranks.T:
+            basis = np.polynomial.legendre.legvander(x, 3)
+            fit = basis @ np.linalg.lstsq(basis, y, rcond=None)[0]
+            share.append(float(fit @ fit) / total if total else 0.0)
+        found[name.removeprefix("vary/")] = np.array(share)
+    return found

@@ -1,0 +1,420 @@
+"""A study: the motions of many machines of one structure, drawn, moved and stored chunk by chunk.
+
+A worker draws the members of a chunk, moves them side by side (`engine.py`) and writes them into a Zarr store
+(`zarr.py`): first the numbers, then their digests, then the status of every member.  So a chunk counts when its
+status is there and its digests fit; everything else is done again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor import dynamics
+from torsor.compiler.members import members
+from torsor.ensembles import zarr
+from torsor.ensembles.draws import JOINTS, SERVO, Draws, Quantity, fields_of, states_of
+from torsor.ensembles.engine import IMPOSSIBLE, OK, REASONS, Engine, Steps
+from torsor.ensembles.zarr import Group, StoreError, Variable
+from torsor.errors import ArgumentError, ModelError
+from torsor.formats import toml
+from torsor.model.batch import ModelBatch
+from torsor.model.model import Model, require_model
+from torsor.simulate.rollout import INTEGRATORS, JointFeedback, Law, Plant, law_of
+from torsor.simulate.trajectory import Trajectory
+from torsor.validate import chosen, function, integer, number, real_array, shown
+
+Array = NDArray[Any]
+Record = Callable[[Array, Array, Array], Array]  # t (times,), q, v (members, times, ...) -> (members, ...)
+
+METHODS = ("dopri5", *INTEGRATORS)
+OWN = ("q", "v", "energy")  # quantities that can be recorded by name
+CHUNK_SECONDS = 1.0  # work of a chunk: scheduling a task takes a few milliseconds
+SMALLEST_CHUNK, LARGEST_CHUNK = 64, 4096
+TRIED = 64  # members that are moved to find the size of a chunk
+IN_FLIGHT = 4  # tasks per worker that wait
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a study does; it travels to the workers."""
+
+    model: Model
+    draws: Draws
+    steps: Steps
+    states: Mapping[str, ArrayLike]  # q0, v0, and kp, kd, q_ref of a servo
+    record: Mapping[str, Record | None]  # None: a quantity of OWN
+    seed: int
+    n: int
+
+    @property
+    def servo(self) -> bool:
+        return any(name in self.states for name in SERVO) or any(q.field in SERVO for q in self.draws.quantities())
+
+    def chunk(self, first: int, end: int) -> dict[str, Array]:
+        """The members first ... end - 1: everything that is stored of them."""
+        drawn = self.draws.members(first, end)
+        model, count = self.model, end - first
+        impossible = self._impossible(drawn, count)
+        for quantity, values in drawn.items():
+            if impossible.any():
+                values[impossible] = quantity.nominal(model)
+        batch = ModelBatch(model, **fields_of(model, drawn))
+        given = states_of(model, drawn, count, **{"q0": model.neutral(), "v0": np.zeros(model.nv), **self.states})
+        law = self._law(batch, given)
+        given["gain"] = np.broadcast_to(law.values, (count, law.values.shape[-1]))
+        given["tau"] = np.broadcast_to(law.constant, (count, model.nv))
+        numbers = [np.broadcast_to(x, (count, *x.shape[len(batch.shape) :])) for x in members(batch).inputs.values()]
+        found, status = Engine(batch, law, self.steps).run(given, numbers)
+        status[impossible] = IMPOSSIBLE
+        q, v = found[..., : model.nq], found[..., model.nq :]
+        result = {name: self._recorded(name, how, batch, q, v) for name, how in self.record.items()}
+        result |= {f"vary/{quantity.key}": values for quantity, values in drawn.items()}
+        return result | {"status": status}
+
+    def _law(self, batch: ModelBatch, given: Mapping[str, Array]) -> Law:
+        """What acts at the joints: a servo, and the springs and dampers of the members."""
+        zero = np.zeros(self.model.nv)
+        servo = JointFeedback(*(given.get(name, zero) for name in SERVO)) if self.servo else None
+        return law_of(self.model, servo, {name: x for name, x in batch.varied.items() if name in JOINTS})
+
+    def _impossible(self, drawn: Mapping[Quantity, Array], count: int) -> Array:
+        """Which members could not exist."""
+        bad = np.zeros(count, bool)
+        fields = fields_of(self.model, drawn)
+        try:
+            ModelBatch(self.model, **fields)
+        except ModelError:
+            for k in range(count):
+                try:
+                    ModelBatch(self.model, **{name: x[k] for name, x in fields.items()})
+                except ModelError:
+                    bad[k] = True
+        return bad
+
+    def _recorded(self, name: str, how: Record | None, batch: ModelBatch, q: Array, v: Array) -> Array:
+        if how is not None:
+            with np.errstate(all="ignore"):
+                result = np.asarray(how(self.steps.times, q, v), float)
+            if result.shape[:1] != q.shape[:1]:
+                raise ArgumentError(
+                    f"record[{name!r}] gives shape {result.shape}; its first axis is that of the members"
+                )
+            return result
+        return {"q": lambda: q, "v": lambda: v, "energy": lambda: _energy(batch, q, v)}[name]()
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of everything that determines the results."""
+        words = {
+            "draws": self.draws.described(), "seed": self.seed, "n": self.n, "sampling": self.draws.sampling,
+            "steps": [self.steps.method, self.steps.dt, self.steps.rtol, self.steps.atol, self.steps.times.tolist()],
+            "states": {name: np.asarray(x).tolist() for name, x in self.states.items()}, "record": list(self.record),
+        }  # fmt: skip
+        text = json.dumps(words, sort_keys=True) + toml.write(self.model)
+        given = [x for x in self.draws.varied.values() if isinstance(x, np.ndarray)]
+        return hashlib.blake2b(text.encode() + b"".join(x.tobytes() for x in given), digest_size=16).hexdigest()
+
+
+def _energy(batch: ModelBatch, q: Array, v: Array) -> Array:
+    """Kinetic and potential energy, NaN where the state is not finite."""
+    sound: Any = np.isfinite(q).all(-1) & np.isfinite(v).all(-1)
+    q = np.where(sound[..., None], q, batch.model.neutral())
+    v = np.where(sound[..., None], v, 0.0)
+    machines: Any = batch
+    if batch.shape:
+        machines = ModelBatch(batch.model, **{name: x[:, None] for name, x in batch.varied.items()})
+    total = dynamics.kinetic_energy(machines, q, v) + dynamics.potential_energy(machines, q)
+    return np.where(sound, total, np.nan)
+
+
+def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: int, store: str | Path,
+             duration: float | None = None, times: ArrayLike | None = None, seed: int = 0, sampling: str = "random",
+             method: str = "dopri5", dt: float = 1e-3, rtol: float = 1e-6, atol: float = 1e-9,
+             record: Sequence[str] | Mapping[str, Record | None] = ("q", "v"), executor: Executor | None = None,
+             chunk: int | None = None, shard: tuple[int, int] = (0, 1),
+             progress: Callable[[int, int], Any] | None = None, **states: ArrayLike) -> Study:  # fmt: skip
+    """The motions of n members that differ in what `vary` says, moved side by side and stored in a Zarr folder.
+
+        study = ts.ensemble(
+            arm, {"*.density": ts.Normal(mean=1, std=0.1), "v0": ts.Uniform(low=-1, high=1)},
+            n=10_000, duration=1.0, store="runs.zarr",
+        )
+        study.open()                 # an xarray Dataset
+        study.member(17)             # its Trajectory, computed alone, to the same bits
+
+    vary       name -> distribution or array (n, ...), or a function f(rng) -> {name: value}.  Names: q0, v0, gravity,
+               kp, kd, q_ref (of a servo at every joint), or BODY.FIELD, with * for all bodies: `link3.mass`,
+               `*.damping`; density is a factor of mass and inertia
+    sampling   "random", "sobol" or "latin-hypercube"
+    duration   with 100 stored times, or `times` themselves
+    method     "dopri5" (adaptive, to rtol and atol, a step size per member), or "rk4", "semi-implicit", "implicit" with
+               steps of dt
+    record     what is stored: "q", "v", "energy", or name -> function of t, q (members, times, nq), v
+    executor   any `concurrent.futures.Executor`: a process pool, Dask's `client.get_executor()`, MPI, ...; None: here
+    shard      (i, N): do only every N-th chunk, beginning with i; N jobs of an array fill one store together
+    states     q0, v0, kp, kd, q_ref, the same for all members
+
+    Member k draws from `default_rng([seed, k])`.  A store that is there already is continued if it belongs to the same
+    study, and refused if not.  A member that fails is stored with its reason (`Study.failed`).
+    """
+    require_model(model)
+    n, seed = integer("n", n, least=1), integer("seed", seed, least=0)
+    if (duration is None) == (times is None):
+        raise ArgumentError("give duration= or times=")
+    stored = np.linspace(0, number("duration", duration, above=0), 101)[1:] if times is None else _times(times)
+    steps = Steps(stored, chosen("method", method, METHODS), number("dt", dt, above=0), number("rtol", rtol, above=0),
+                  number("atol", atol, least=0))  # fmt: skip
+    if not steps.adaptive and not np.allclose(np.rint(stored / dt) * dt, stored, rtol=1e-9, atol=0):
+        raise ArgumentError(f"the stored times must be multiples of dt = {dt}")
+    for name in states:
+        if name not in ("q0", "v0", *SERVO):
+            raise TypeError(f"ensemble() got an unexpected keyword argument {name!r}")
+    plan = Plan(model, Draws(model, vary, n, seed, sampling), steps, states, _records(record), seed, n)
+    study = Study._made(plan, zarr.at(store), chunk)
+    return study.resume(executor, shard=shard, progress=progress)
+
+
+def _times(times: ArrayLike) -> Array:
+    found = real_array("times", times)
+    if found.ndim != 1 or not len(found) or found[0] < 0 or not (np.diff(found) > 0).all() or found[-1] <= 0:
+        raise ArgumentError(f"times must increase from 0 or later, not {shown(times)}")
+    return found
+
+
+def _records(record: Sequence[str] | Mapping[str, Record | None]) -> dict[str, Record | None]:
+    named = record if isinstance(record, Mapping) else dict.fromkeys([record] if isinstance(record, str) else record)
+    for name, how in named.items():
+        if how is None:
+            chosen("quantity to record", name, OWN)
+        elif name in OWN or "/" in name or name == "status":
+            raise ArgumentError(f"record[{name!r}]: this name is taken")
+        else:
+            function(f"record[{name!r}]", how)
+    return dict(named)
+
+
+def run_chunk(plan: Plan, path: str, index: int) -> int:
+    """The work of a task: one chunk, written into the store.  Returns how many of its members failed."""
+    group = Group(Path(path))
+    size = group.variables["status"].chunk
+    result = plan.chunk(index * size, min(plan.n, (index + 1) * size))
+    status = result.pop("status")
+    digests = [group.put(name, index, result[name]) for name in _numbers(group)]
+    group.put("digest", index, np.frombuffer(b"".join(digests), np.uint8).reshape(1, len(digests), zarr.DIGEST))
+    group.put("status", index, status)  # last: it says that the rest is there
+    return int((status != OK).sum())
+
+
+def _numbers(group: Group) -> list[str]:
+    return [name for name in group.variables if name not in ("status", "digest", "t")]
+
+
+class Study:
+    """The motions in a store.
+
+    n, done, failed, progress   how many members there are, are done, and why some failed
+    open()                      an xarray Dataset of everything
+    member(k)                   the Trajectory of a member, computed again, alone
+    plot()                      percentiles of every coordinate over time
+    """
+
+    def __init__(self, path: str | Path, plan: Plan | None = None) -> None:
+        self.path, self.plan = zarr.at(path), plan
+        self.group = Group(self.path)
+        if self.group.attributes.get("kind") != "torsor ensemble":
+            raise StoreError(f"{path} is not a store of an ensemble")
+
+    @classmethod
+    def _made(cls, plan: Plan, path: Path, chunk: int | None) -> Study:
+        """The store of a plan: a new one, or the one that is there, if it is of the same study."""
+        if (path / "zarr.json").exists():
+            study = cls(path, plan)
+            if study.group.attributes["key"] != plan.key:
+                raise StoreError(f"{path} belongs to another study: choose another store, or delete it")
+            return study
+        rows = plan.chunk(0, min(1, plan.n))
+        size = integer("chunk", chunk, least=1) if chunk is not None else _chunk_size(plan)
+        size = min(size, plan.n)
+        axes = {"q": ("time", "coordinate"), "v": ("time", "freedom"), "energy": ("time",)}
+        variables = []
+        for name, values in rows.items():
+            own = axes.get(name) or tuple(f"{name.replace('/', '_')}_{k}" for k in range(values.ndim - 1))
+            variables.append(Variable(name, plan.n, size, values.shape[1:], values.dtype.name, ("member", *own)))
+        chunks, count = -(-plan.n // size), len(variables) - 1
+        variables.append(Variable("digest", chunks, 1, (count, zarr.DIGEST), "uint8", ("chunk", "array", "byte")))
+        times = plan.steps.times
+        variables.append(Variable("t", len(times), len(times), (), "float64", ("time",)))
+        group = Group.create(path, variables, _about(plan))
+        group.put("t", 0, times)
+        return cls(path, plan)
+
+    # -- what is there
+
+    @property
+    def n(self) -> int:
+        """The number of members."""
+        return self.group.variables["status"].rows
+
+    @property
+    def times(self) -> Array:
+        return self.group.whole("t")
+
+    @property
+    def status(self) -> Array:
+        """(n,): 0 is not yet done, 1 is done; for others see `failed`."""
+        return self.group.whole("status")
+
+    @property
+    def progress(self) -> float:
+        """The share of the members that is done."""
+        return float((self.status > 0).mean())
+
+    @property
+    def failed(self) -> dict[int, str]:
+        """The members that failed, and why."""
+        status = self.status
+        return {int(k): REASONS[int(status[k])] for k in np.flatnonzero(status > OK)}
+
+    def __getitem__(self, name: str) -> Array:
+        """A stored quantity of all members; a quantity that was drawn is found under its name in `vary`."""
+        known = self.group.variables
+        found = name if name in known else f"vary/{name}"
+        if found not in known:
+            raise ArgumentError(f"{shown(name)} is not in the store; these are: {', '.join(_numbers(self.group))}")
+        return self.group.whole(found)
+
+    def missing(self) -> list[int]:
+        """The chunks that are not there, or not whole: found by their digests."""
+        count = self.group.variables["digest"].rows
+        return [chunk for chunk in range(count) if not self._is_whole(chunk)]
+
+    def _is_whole(self, chunk: int) -> bool:
+        status, digests = self.group.get("status", chunk), self.group.get("digest", chunk)
+        if status is None or digests is None or not status.all():
+            return False
+        return all(self.group.digest(name, chunk) == x.tobytes() for name, x in zip(_numbers(self.group), digests[0]))
+
+    # -- doing what is missing
+
+    def resume(self, executor: Executor | None = None, *, shard: tuple[int, int] = (0, 1),
+               progress: Callable[[int, int], Any] | None = None) -> Study:  # fmt: skip
+        """Do the chunks that are missing, here or by an executor; `progress(done, all)` is called after each."""
+        if self.plan is None:
+            raise ArgumentError(
+                "a store that was opened by its path has no plan: call ensemble() again, with its arguments"
+            )
+        which, of = integer("shard", shard[0], least=0), integer("shard", shard[1], least=1)
+        if which >= of:
+            raise ArgumentError(f"shard {which}/{of}: the first number must be below the second")
+        todo = [chunk for chunk in self.missing() if chunk % of == which]
+        total = self.group.variables["digest"].rows
+        done = total - len(todo)
+        for _ in self._run(todo, executor):
+            done += 1
+            if progress:
+                progress(done, total)
+        return self
+
+    def _planned(self) -> Plan:
+        if self.plan is None:
+            raise ArgumentError("a store opened by its path has no plan: call ensemble() again, with its arguments")
+        return self.plan
+
+    def _run(self, todo: Sequence[int], executor: Executor | None) -> Iterator[int]:
+        plan = self._planned()
+        if executor is None:
+            for chunk in todo:
+                yield run_chunk(plan, str(self.path), chunk)
+            return
+        path, waiting, left = str(self.path.absolute()), set[Future[int]](), list(reversed(todo))
+        most = IN_FLIGHT * (getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
+        while left or waiting:
+            while left and len(waiting) < most:
+                waiting.add(executor.submit(run_chunk, plan, path, left.pop()))
+            finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in finished:
+                yield future.result()
+
+    # -- looking at it
+
+    def member(self, k: int) -> Trajectory:
+        """The motion of one member, computed again: the same bits as in the store."""
+        if self.plan is None:
+            raise ArgumentError(
+                "a store that was opened by its path has no plan: call ensemble() again, with its arguments"
+            )
+        k = integer("member", k, least=0)
+        if k >= self.n:
+            raise ArgumentError(f"member {k} is out of range: there are {self.n}")
+        plan = replace(self._planned(), record={"q": None, "v": None})
+        drawn = plan.draws.members(k, k + 1)
+        result = plan.chunk(k, k + 1)
+        if result["status"][0] != OK:
+            raise ArgumentError(f"member {k} has no motion: {REASONS[int(result['status'][0])]}")
+        batch = ModelBatch(plan.model, **fields_of(plan.model, drawn))
+        machine: Any = batch[0] if batch.shape else plan.model
+        law = plan._law(batch, states_of(plan.model, drawn, 1, **plan.states))
+        q, v = result["q"][0], result["v"][0]
+        gain, constant = np.atleast_2d(law.values)[0], np.atleast_2d(law.constant)[0]
+        plant: Any = Plant(machine, law, gain.tolist(), constant.tolist(), lambda *_: ())
+        tau = np.stack([np.broadcast_to(x, len(q)) for x in plant.torques(list(q.T), list(v.T))], axis=-1)
+        a = dynamics.forward_dynamics(machine, q, v, tau)
+        return Trajectory(machine, plan.steps.times, q, v, a, tau, {"member": k, "seed": plan.seed})
+
+    def open(self) -> Any:
+        """Everything in the store as an xarray Dataset (needs xarray)."""
+        try:
+            import xarray
+        except ImportError:
+            raise ArgumentError("open() needs xarray: pip install 'torsor[ensemble]'") from None
+        axes = {name: variable.axes for name, variable in self.group.variables.items() if name != "digest"}
+        arrays = {name: (axes[name], self.group.whole(name)) for name in axes}
+        return xarray.Dataset(arrays, coords={"time": self.times}, attrs=self.group.attributes)
+
+    def plot(self, quantity: str = "q", path: str | Path | None = None) -> Any:
+        """Fans of a quantity over time: the median, and where 50 % and 90 % of the members are."""
+        from torsor.ensembles.plots import fans
+
+        return fans(self, quantity, path)
+
+    def sensitivities(self, quantity: Array | None = None) -> dict[str, Array]:
+        """Which share of a number's variance each drawn quantity explains, by rank regression; default: the last q."""
+        from torsor.ensembles.plots import shares
+
+        return shares(self, quantity)
+
+    def __repr__(self) -> str:
+        return f"<study of {self.n} members in {self.path}: {self.progress:.0%} done, {len(self.failed)} failed>"
+
+
+def _chunk_size(plan: Plan) -> int:
+    """Members per chunk: about a second of work."""
+    count = min(TRIED, plan.n)
+    plan.chunk(0, count)  # compiles
+    begin = time.perf_counter()
+    plan.chunk(0, count)
+    each = (time.perf_counter() - begin) / count
+    return int(np.clip(2 ** round(np.log2(CHUNK_SECONDS / each)), SMALLEST_CHUNK, LARGEST_CHUNK))
+
+
+def _about(plan: Plan) -> dict[str, Any]:
+    from torsor import __version__
+
+    return {
+        "kind": "torsor ensemble", "torsor": __version__, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "key": plan.key, "seed": plan.seed, "sampling": plan.draws.sampling, "vary": plan.draws.described(),
+        "method": plan.steps.method, "dt": plan.steps.dt, "rtol": plan.steps.rtol, "atol": plan.steps.atol,
+        "status": {str(code): words for code, words in REASONS.items()}, "model": toml.write(plan.model),
+    }  # fmt: skip
