@@ -50,9 +50,9 @@ def torsor_program(name: str, model: ts.Model, function, sets: Sequence[State], 
     target, tolerance = options.pop("target", None), options.pop("tolerance", 1e-10)
     program = ts.compile(model, function, **options)
     sets = [tuple(x.astype(options.get("dtype", "float64")) for x in state) for state in sets]
-    out = np.empty_like(program(*sets[0]))
+    out = np.empty_like(program.rows(*sets[0]))
     return Contender(
-        f"torsor {name}", lambda *state: program(*state, out=out), sets, target=target, tolerance=tolerance
+        f"torsor {name}", lambda *state: program.rows(*state, out=out), sets, target=target, tolerance=tolerance
     )
 
 

@@ -9,10 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import Model, lie, reference, zoo
+from torsor.dynamics import ALGORITHMS
 from torsor.model.joints import JOINTS, joint_code
+from torsor.outputs import Several
 from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
+
+# The functions that return one array; those that return several matrices have their own tests (test_jacobians.py).
+ARRAY_FUNCTIONS = [f for f, algorithm in ALGORITHMS.items() if not isinstance(algorithm.output, Several)]
 
 JOINT_NAMES = tuple(joint.name for joint in JOINTS)
 

@@ -10,7 +10,7 @@ import cuda_reader
 import fake_cupy
 import numpy as np
 import pytest
-from machines import MACHINES, difference
+from machines import ARRAY_FUNCTIONS, MACHINES, difference
 
 import torsor as ts
 from torsor import reference, zoo
@@ -27,7 +27,7 @@ SINGLE = 1e-3
 COUNT = 2
 
 TREE = zoo.random_tree(9, 1)  # every joint type, several roots and branches
-FUNCTIONS = list(ALGORITHMS)
+FUNCTIONS = ARRAY_FUNCTIONS
 
 
 def arguments(model, function, count=COUNT, seed=0):

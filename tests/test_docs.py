@@ -34,3 +34,11 @@ def test_pages_name_only_what_is_there(page):
     missing = [x for x in links if not (page.parent / x).exists()]
     missing += [x for x in files if not (ROOT / x).exists() and not (ROOT / "src" / "torsor" / x).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("page", ["jacobians.md"])
+def test_the_code_of_a_page_runs(page):
+    """Its blocks, one after the other."""
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S):
+        exec(block, names)

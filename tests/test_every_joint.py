@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from machines import difference
+from machines import ARRAY_FUNCTIONS, difference
 
 import torsor as ts
 from torsor import zoo
@@ -48,7 +48,7 @@ def test_every_method_of_the_mass_matrix(joint):
 
 
 @each_joint
-@pytest.mark.parametrize("function", ALGORITHMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", ARRAY_FUNCTIONS, ids=lambda f: f.__name__)
 def test_every_function_in_loops_and_unrolled(joint, function):
     model, *_ = chain(joint, n=3)
     rng = np.random.default_rng(2)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from machines import ARRAY_FUNCTIONS
 
 import torsor as ts
 from torsor import ArgumentError, Model, ModelBatch, ModelError, reference, zoo
@@ -23,7 +24,7 @@ VARIED = {
     "placements": ("R", "p"),
     "everything": ("mass", "com", "inertia", "R", "p", "gravity", "axis"),
 }
-FUNCTIONS = list(ALGORITHMS)
+FUNCTIONS = ARRAY_FUNCTIONS
 
 
 def varied(model: Model, names, size, seed=0) -> ModelBatch:

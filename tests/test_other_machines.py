@@ -9,6 +9,7 @@ import textwrap
 
 import numpy as np
 import pytest
+from machines import ARRAY_FUNCTIONS
 
 import torsor as ts
 from torsor import zoo
@@ -78,7 +79,7 @@ def undefined_symbols(code: bytes) -> set[str]:
     return found - {""}
 
 
-@pytest.mark.parametrize("function", ALGORITHMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", ARRAY_FUNCTIONS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("unroll", [ALWAYS, NEVER], ids=["unrolled", "looped"])
 def test_code_for_64_bit_arm_is_generated(function, unroll):
     model = zoo.random_tree(4, seed=2)

@@ -14,8 +14,10 @@ from torsor.dynamics import (
     coriolis_matrix,
     fixman_force,
     forward_dynamics,
+    forward_dynamics_derivatives,
     gravity_forces,
     inverse_dynamics,
+    inverse_dynamics_derivatives,
     inverse_mass_matrix,
     jacobian,
     jacobian_dot,
@@ -26,6 +28,7 @@ from torsor.dynamics import (
     mass_solve,
     momentum,
     potential_energy,
+    torque_regressor,
 )
 from torsor.dynamics.derivatives import jvp, vjp
 from torsor.dynamics.factor import mass_factor, sample_velocities
@@ -39,7 +42,14 @@ from torsor.simulate import Simulation, Trajectory, simulate
 
 if TYPE_CHECKING:
     from torsor.dynamics.exports import export
+    from torsor.dynamics.identification import (
+        base_parameters,
+        identify,
+        inertial_parameters,
+        with_inertial_parameters,
+    )
     from torsor.dynamics.inverse_kinematics import inverse_kinematics
+    from torsor.dynamics.linear import linearize
     from torsor.ensembles import LogNormal, Normal, StoreError, Study, Uniform, ensemble
     from torsor.formats.states import from_mujoco, from_pinocchio, to_mujoco, to_pinocchio
     from torsor.simulate.gradients import RolloutGradient, rollout_vjp
@@ -52,20 +62,25 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError", "DeviceError", "JointFeedback", "LinearFeedback", "LogNormal", "Model", "ModelBatch",
     "ModelError", "ModelWarning", "Normal", "Rollout", "RolloutGradient", "Sensitivities", "Simulation",
-    "SingularError", "StoreError", "Study", "TorsorError", "Trajectory", "Uniform", "bias_forces", "body_poses",
-    "body_twists", "center_of_mass", "compile", "constraint_forces", "coriolis_matrix", "ensemble", "export",
-    "fixman_force", "forward_dynamics", "frame_poses", "from_mujoco", "from_pinocchio", "gravity_forces",
-    "inverse_dynamics", "inverse_kinematics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "jvp",
-    "kinetic_energy", "lie", "load", "log_det_gradient", "log_det_mass_matrix", "mass_factor", "mass_matrix",
-    "mass_solve", "method_for", "momentum", "operational_space", "potential_energy", "rollout", "rollout_vjp",
-    "sample_velocities", "sensitivities", "simulate", "symbolic", "to_mujoco", "to_pinocchio", "vjp", "zoo",
+    "SingularError", "StoreError", "Study", "TorsorError", "Trajectory", "Uniform", "base_parameters",
+    "bias_forces", "body_poses", "body_twists", "center_of_mass", "compile", "constraint_forces", "coriolis_matrix",
+    "ensemble", "export", "fixman_force", "forward_dynamics", "forward_dynamics_derivatives", "frame_poses",
+    "from_mujoco", "from_pinocchio", "gravity_forces", "identify", "inertial_parameters", "inverse_dynamics",
+    "inverse_dynamics_derivatives", "inverse_kinematics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "jvp",
+    "kinetic_energy", "lie", "linearize", "load", "log_det_gradient", "log_det_mass_matrix", "mass_factor",
+    "mass_matrix", "mass_solve", "method_for", "momentum", "operational_space", "potential_energy", "rollout",
+    "rollout_vjp", "sample_velocities", "sensitivities", "simulate", "symbolic", "to_mujoco", "to_pinocchio",
+    "torque_regressor", "vjp", "with_inertial_parameters", "zoo",
 ]  # fmt: skip
 
 
 # What few programs need, and where it is.
 LATER = {
+    "export": "dynamics.exports", "inverse_kinematics": "dynamics.inverse_kinematics", "linearize": "dynamics.linear",
+    **dict.fromkeys(
+        ("base_parameters", "identify", "inertial_parameters", "with_inertial_parameters"), "dynamics.identification"
+    ),
     **dict.fromkeys(("LogNormal", "Normal", "StoreError", "Study", "Uniform", "ensemble"), "ensembles"),
-    "export": "dynamics.exports", "inverse_kinematics": "dynamics.inverse_kinematics",
     **dict.fromkeys(("JointFeedback", "LinearFeedback", "Rollout", "rollout"), "simulate.rollout"),
     **dict.fromkeys(("RolloutGradient", "rollout_vjp"), "simulate.gradients"),
     **dict.fromkeys(("Sensitivities", "sensitivities"), "simulate.sensitivities"),

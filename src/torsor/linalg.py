@@ -116,6 +116,51 @@ def is_literal(x: Scalar, value: float) -> bool:
     return isinstance(x, float | int) and x == value
 
 
+# Derivatives -------------------------------------------------------------------------------------------
+
+
+class Dual:
+    """x + eps dx with eps^2 = 0: a scalar that carries its derivative, for sums, products, sines and cosines."""
+
+    def __init__(self, x: Scalar, dx: Scalar = 0.0) -> None:
+        self.x, self.dx = x, dx
+
+    def __add__(self, other: Any) -> Dual:
+        y = _dual(other)
+        return Dual(self.x + y.x, self.dx + y.dx)
+
+    def __mul__(self, other: Any) -> Dual:
+        y = _dual(other)
+        return Dual(self.x * y.x, self.x * y.dx + self.dx * y.x)
+
+    def __neg__(self) -> Dual:
+        return Dual(-self.x, -self.dx)
+
+    def __sub__(self, other: Any) -> Dual:
+        return self + -_dual(other)
+
+    def __rsub__(self, other: Any) -> Dual:
+        return -self + other
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def sin(self) -> Dual:
+        return Dual(sin(self.x), cos(self.x) * self.dx)
+
+    def cos(self) -> Dual:
+        return Dual(cos(self.x), -sin(self.x) * self.dx)
+
+
+def _dual(x: Any) -> Dual:
+    return x if isinstance(x, Dual) else Dual(x)
+
+
+def derivative(function: Callable[[Vec], Iterable[Scalar]], x: Vec, k: int) -> Vec:
+    """d function / d x_k."""
+    moved: Any = (Dual(xi, float(i == k)) for i, xi in enumerate(x))
+    return Vec.of(_dual(y).dx for y in function(Vec.of(moved)))
+
+
 # Vectors -----------------------------------------------------------------------------------------------
 
 

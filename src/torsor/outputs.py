@@ -10,7 +10,7 @@ import math
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Keep = Mapping[str, Any]
+INERTIAL = 10  # inertial parameters per body
 
 # Inputs --------------------------------------------------------------------------------------------------------
 
@@ -287,13 +288,21 @@ class Path(Climbs):
 
 
 class Matrix(Climbs):
-    """An nv x nv matrix: each climb keeps the entries of a column.  `packing` says which are computed."""
+    """An nv x nv matrix: each climb keeps the entries of a column.  `packing` says which are computed.
+
+    A climb may keep several sets of numbers, under a name each: ("out", s, r) is the number of set s for freedom r.
+    """
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The names of the sets."""
+        return (self.name,)
 
     def shape(self, model: Model, entry: Entry) -> tuple[int, ...]:
         return (model.nv, model.nv)
 
     def entries(self, keep: Keep) -> dict[Any, Scalar]:
-        return {("out", r): x for r, x in enumerate(keep.get(self.name, ()))}
+        return {("out", s, r): x for s, name in enumerate(self.sets) for r, x in enumerate(keep.get(name, ()))}
 
     def packing(self, spreads: bool) -> str:
         """Which part of the matrix the columns hold, with or without outward spread: see `torsor.compiler.packing`."""
@@ -325,18 +334,20 @@ class TwoTriangles(Matrix):
 
     lower: str
 
+    @property
+    def sets(self) -> tuple[str, ...]:
+        return self.name, self.lower
+
     def collect(self, walk: Walk) -> Mat:
         A = walk.zeros()
         for column, j, kept in walk.columns():
             for i, keep in kept.items():
-                for r, (x, y) in enumerate(zip(keep[self.name], keep[self.lower])):
-                    A[walk.first[i] + r][column] = x
-                    if i != j:
-                        A[column][walk.first[i] + r] = y
+                for r, x in enumerate(keep[self.name], walk.first[i]):
+                    A[r][column] = x
+                if i != j:
+                    for r, x in enumerate(keep[self.lower], walk.first[i]):
+                        A[column][r] = x
         return Mat.of(A)
-
-    def entries(self, keep: Keep) -> dict[Any, Scalar]:
-        return super().entries(keep) | {("second", r): x for r, x in enumerate(keep.get(self.lower, ()))}
 
     def packing(self, spreads: bool) -> str:
         return "two paths"
@@ -347,6 +358,10 @@ class Gram(Matrix):
     """U^T X, symmetric: the climbs keep the columns of U, and of X under a name of their own."""
 
     other: str
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        return self.name, self.other
 
     def collect(self, walk: Walk) -> Mat:
         ways = [kept for _, _, kept in walk.columns()]
@@ -360,17 +375,49 @@ class Gram(Matrix):
                 total = total + u * x
         return total
 
-    def entries(self, keep: Keep) -> dict[Any, Scalar]:
-        return super().entries(keep) | {("second", r): x for r, x in enumerate(keep.get(self.other, ()))}
-
     def packing(self, spreads: bool) -> str:
         return "product"
+
+
+class Parameters(Matrix):
+    """nv x 10 n: one climb per body keeps, for each freedom on the path, a number for each inertial parameter of it."""
+
+    def collect(self, walk: Walk) -> Mat:
+        Y: list[list[Scalar]] = [[0.0] * (INERTIAL * len(walk.links)) for _ in range(walk.first[-1])]
+        for j in range(len(walk.links)):
+            for i, keep in walk.climb(j, 0).items():
+                for r, row in enumerate(keep[self.name], walk.first[i]):
+                    Y[r][INERTIAL * j : INERTIAL * (j + 1)] = row
+        return Mat.of(Y)
+
+    def shape(self, model: Model, entry: Entry) -> tuple[int, ...]:
+        return (model.nv, INERTIAL * model.n)
+
+    def entries(self, keep: Keep) -> dict[Any, Scalar]:
+        rows = enumerate(keep.get(self.name, ()))
+        return {("out", 0, INERTIAL * r + p): x for r, row in rows for p, x in enumerate(row)}
+
+    def packing(self, spreads: bool) -> str:
+        return "parameters"
+
+
+@dataclass(frozen=True)
+class Response(TwoTriangles):
+    """-A B: the climbs keep B in two triangles and, for the `inverse` beside it, the columns of A = U^T X."""
+
+    inverse: Gram
+
+    def collect(self, walk: Walk) -> Mat:
+        return -self.inverse.collect(walk) @ super().collect(walk)
+
+    def packing(self, spreads: bool) -> str:
+        return "response"
 
 
 class Several(Output):
     """Several outputs, each by a name of its own: the parts of one row of numbers, one behind the other.
 
-    Loops write outputs per freedom, per body and at the base; straight-line code writes any.
+    Loops write either matrices, or outputs per freedom, per body and at the base; straight-line code writes any.
     """
 
     def __init__(self, **parts: Output) -> None:
@@ -402,6 +449,11 @@ class Several(Output):
         return self.results(*(x.reshape((*row.shape[:-1], *shape)) for x, shape in zip(parts, shapes.values())))
 
     def entries(self, keep: Keep) -> dict[Any, Scalar]:
+        if matrices := matrices_of(self):  # their sets are numbered through
+            first = accumulate((len(part.sets) for part in matrices), initial=0)
+            return {
+                ("out", s + k, r): x for s, part in zip(first, matrices) for (_, k, r), x in part.entries(keep).items()
+            }
         return {
             ("out", name, *place): x
             for name, part in self.parts.items()
@@ -418,6 +470,15 @@ class Several(Output):
                 return index("add", first, part.flat(place[1:], at, entry.get(name, ()), index))
             first = index("add", first, part.size(at, entry.get(name, ()), index))
         raise KeyError(place[0])
+
+
+def parts_of(output: Output) -> list[Output]:
+    """The outputs of several, or the only one."""
+    return list(output.parts.values()) if isinstance(output, Several) else [output]
+
+
+def matrices_of(output: Output) -> list[Matrix]:
+    return [part for part in parts_of(output) if isinstance(part, Matrix)]
 
 
 def _row_by_row(indices: Sequence[Any], sizes: Sequence[int], index: Index) -> Any:

@@ -187,6 +187,10 @@ class Rigid(NamedTuple):
         """R^T x: a free vector from parent to child coordinates."""
         return self.R.T @ x
 
+    def turn_matrix(self, A: Mat) -> Mat:
+        """R A R^T."""
+        return _congruence(self.R, A)
+
     def Ad_inv(self, V: Spatial) -> Spatial:
         """Ad_{f^-1} V: a twist from parent to child."""
         return Spatial(self.unturn(V.ang), self.unturn(V.lin + cross(V.ang, self.p)))
@@ -198,7 +202,7 @@ class Rigid(NamedTuple):
 
     def carry(self, I: Inertia) -> Inertia:
         """Ad*_{f^-1} I Ad_{f^-1}: an inertia from child to parent."""
-        J, H, M = (_congruence(self.R, A) for A in I)
+        J, H, M = map(self.turn_matrix, I)
         H2 = Mat.of(zip(*(column + cross(self.p, m) for column, m in zip(H.T, M))))  # H + [p] M
         # J + [p] H2^T + H [p]^T; row i of H [p]^T is p x (row i of H)
         A, B = Mat.of(cross(self.p, h) for h in H2), Mat.of(cross(self.p, h) for h in H)
@@ -221,9 +225,14 @@ class Rigid(NamedTuple):
         return Rigid(self.R.T, -(self.R.T @ self.p))
 
 
+def _is_symmetric(A: Mat) -> bool:
+    """Whether the entries below the diagonal are the same objects as those above."""
+    return all(A[i][j] is A[j][i] for i in range(3) for j in range(i))
+
+
 def _congruence(R: Mat, A: Mat) -> Mat:
     RA = R @ A
-    if all(A[i][j] is A[j][i] for i in range(3) for j in range(i)):
+    if _is_symmetric(A):
         return Mat.symmetric(lambda i, j: dot(RA[i], R[j]))
     return RA @ R.T
 
@@ -262,7 +271,7 @@ class Screw(NamedTuple):
     def carry(self, I: Inertia) -> Inertia:
         i, j = self._plane
         k, d = self.k, self.d
-        J, H, M = self._turn_symmetric(I.J), self._turn_general(I.H), self._turn_symmetric(I.M)
+        J, H, M = self._turn_symmetric(I.J), self.turn_matrix(I.H), self._turn_symmetric(I.M)
         dM = {(a, b): d * M[a][b] for a in (i, j) for b in (i, j, k) if not (a == j and b == i)}
         dM[j, i] = dM[i, j]
         H2 = [list(row) for row in H]  # H + [p] M: [p] swaps the rows of the plane
@@ -293,7 +302,10 @@ class Screw(NamedTuple):
         }
         return Mat.symmetric(lambda a, b: B[a, b] if (a, b) in B else B[b, a])
 
-    def _turn_general(self, A: Mat) -> Mat:
+    def turn_matrix(self, A: Mat) -> Mat:
+        """R A R^T with c^2 + s^2 = 1 used once."""
+        if _is_symmetric(A):
+            return self._turn_symmetric(A)
         (i, j), k, c, s = self._plane, self.k, self.c, self.s
         K = s * (A[i][i] - A[j][j]) + c * (A[i][j] + A[j][i])
         sK, cK = s * K, c * K

@@ -29,7 +29,7 @@ from typing import Any
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.links import Link
 from torsor.model.names import Frame
-from torsor.outputs import Matrix, Output
+from torsor.outputs import Output, matrices_of
 from torsor.spatial import Rigid
 
 Step = Callable[[Link, Any, Any], tuple[dict[str, Any], dict[str, Any]]]
@@ -69,6 +69,14 @@ class Columns:
     climb: Step
     outward: Sweep | None = None
     rest: Callable[[int], dict[str, Any]] | None = None
+    per_body: bool = False  # one climb per body, not per freedom: `start` is always given k = 0
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A pass in which one function sees the whole walk.  Straight-line code only: a sweep does not see a matrix."""
+
+    run: Callable[[Walk], None]
 
 
 def outward(start: Callable[[Any], dict[str, Any]]) -> Callable[[Step], Sweep]:
@@ -86,7 +94,7 @@ class Algorithm:
     """Passes and their output.
 
     inputs     the names of the arrays it takes: q, v, tau, ... (`torsor.outputs.PLACES`); `options` are optional
-    passes     `Sweep`s, perhaps followed by one `Columns`
+    passes     `Sweep`s, perhaps followed by one `Columns`; in straight-line code, `Whole` passes between them
     output     the type of the output (`torsor.outputs`)
     then       the result as a function of (that output, the walk); for a matrix in straight-line code only
     inverts    the mass matrix must be regular
@@ -95,7 +103,7 @@ class Algorithm:
 
     name: str
     inputs: tuple[str, ...]
-    passes: tuple[Sweep | Columns, ...]
+    passes: tuple[Sweep | Columns | Whole, ...]
     output: Output
     options: tuple[str, ...] = ()
     then: Callable[[Any, Any], Any] | None = None
@@ -105,11 +113,8 @@ class Algorithm:
     @property
     def has_loops(self) -> bool:
         """Whether loop kernels exist: a sweep does not hand on as many as n^2 numbers."""
-        return self.then is None or not isinstance(self.output, Matrix)
-
-    @property
-    def sweeps(self) -> tuple[Sweep, ...]:
-        return tuple(stage for stage in self.passes if isinstance(stage, Sweep))
+        whole = any(isinstance(stage, Whole) for stage in self.passes)
+        return not whole and (self.then is None or not matrices_of(self.output))
 
     @property
     def columns(self) -> Columns | None:
@@ -209,7 +214,10 @@ def run(algorithm: Algorithm, links: Sequence[Link], parent: Sequence[int], base
         frame: Frame | None = None) -> Any:  # fmt: skip
     """Interpret an algorithm on the scalars that `links` and `here` hold, and return its output."""
     walk = Walk(links, parent, base, here, frame, algorithm.columns)
-    for sweep in algorithm.sweeps:
-        walk.sweep(sweep)
+    for stage in algorithm.passes:
+        if isinstance(stage, Sweep):
+            walk.sweep(stage)
+        elif isinstance(stage, Whole):
+            stage.run(walk)
     value = algorithm.output.collect(walk)
     return algorithm.then(value, walk) if algorithm.then else value

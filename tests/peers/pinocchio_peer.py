@@ -126,6 +126,27 @@ class PinocchioPeer(Peer):
         x, T = self.configuration(q), self.velocity_map(q)
         return T.T @ pin.computeCoriolisMatrix(self.pin_model, self.data, x, T @ v) @ T
 
+    # Derivatives; T is constant here.  Columns by x belong to Pinocchio's own retraction, that of torsor.
+
+    def inverse_dynamics_derivatives(self, q, v, qdd, external=None):
+        x, T = self.configuration(q), self.velocity_map(q)
+        forces = self._forces(external)
+        dq, dv, M = pin.computeRNEADerivatives(self.pin_model, self.data, x, T @ v, T @ qdd, forces)
+        return [T.T @ A @ T for A in (dq, dv, mirrored(M))]
+
+    def forward_dynamics_derivatives(self, q, v, tau, external=None):
+        x, T = self.configuration(q), self.velocity_map(q)
+        forces = self._forces(external)
+        dq, dv, inverse = pin.computeABADerivatives(self.pin_model, self.data, x, T @ v, T @ tau, forces)
+        return [T.T @ A @ T for A in (dq, dv, mirrored(inverse))]
+
+    def torque_regressor(self, q, v, qdd):
+        """Pinocchio's order of J is xx, xy, yy, xz, yz, zz."""
+        x, T = self.configuration(q), self.velocity_map(q)
+        Y = T.T @ pin.computeJointTorqueRegressor(self.pin_model, self.data, x, T @ v, T @ qdd)
+        bodies = [Y[:, 10 * (j - 1) : 10 * j][:, [0, 1, 2, 3, 4, 5, 7, 6, 8, 9]] for j in self.pin_joint]
+        return np.concatenate(bodies, axis=1)
+
 
 def turn(axis: Array):
     return aligned(TURNS, axis) or pin.JointModelRevoluteUnaligned(axis)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from machines import ARRAY_FUNCTIONS
 
 import torsor as ts
 from torsor import zoo
@@ -22,7 +23,7 @@ EXTENDED = np.longdouble
 ROUNDING = 1e-12
 EPS = float(np.finfo(np.float64).eps)
 
-functions = st.sampled_from(list(ALGORITHMS))
+functions = st.sampled_from(ARRAY_FUNCTIONS)
 machines = st.builds(
     lambda n, seed, joints, chain, mass, length: scaled(
         zoo.random_chain(n, seed, joints=joints) if chain else of_joints(zoo.random_tree(n, seed), joints, seed),

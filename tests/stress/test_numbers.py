@@ -8,6 +8,7 @@ import pickle
 
 import numpy as np
 import pytest
+from machines import ARRAY_FUNCTIONS
 
 import torsor as ts
 from torsor import zoo
@@ -136,7 +137,7 @@ def test_a_quaternion_of_no_length_is_refused_everywhere():
 # NaN, masks, bits ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("function", ALGORITHMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", ARRAY_FUNCTIONS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("model", [zoo.puma560(), zoo.random_tree(6, seed=7)], ids=["arm", "tree"])
 def test_no_nan_is_lost(function, model):
     """At every call: nothing that a good call before has left decides what a bad one does."""
@@ -211,7 +212,7 @@ def test_float32_says_what_it_cannot_hold():
     assert np.isfinite(ts.forward_dynamics(molecule, *np.zeros((3, 4)))).all()
 
 
-@pytest.mark.parametrize("function", ALGORITHMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", ARRAY_FUNCTIONS, ids=lambda f: f.__name__)
 def test_empty_batches_have_the_shape_of_full_ones(function):
     model = zoo.random_tree(3, seed=2)
     body = (1,) if isinstance(ALGORITHMS[function].output, Path) else ()

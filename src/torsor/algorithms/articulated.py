@@ -106,7 +106,7 @@ def articulate(link, here, children):
     I, G, D = eliminate(S, children.I + link.inertia, link.rotors(here))
     F = children.F if here.W is None else children.F + here.W
     F, x = lift(S, G, D, F, here.b if here.tau is None else here.tau)
-    return dict(I=f.carry(I), F=f.Ad_inv_dual(F)), dict(E=f.factors[-1], S=S, G=G, x=x)
+    return dict(I=f.carry(I), F=f.Ad_inv_dual(F)), dict(E=f.factors[-1], S=S, G=G, D=D, x=x)
 
 
 @outward(start=lambda base: dict(A=Spatial.zero()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-from torsor.linalg import Scalar, Vec, quotient
+from torsor.linalg import Mat, Scalar, Vec, dot, quotient
 from torsor.outputs import PerFreedom, Symmetric
 from torsor.spatial import Inertia, pair
 from torsor.sweeps import Algorithm, Columns, inward
@@ -74,6 +74,21 @@ def branch_factor(M: Sequence[Sequence[Scalar]], above: Sequence[int]) -> tuple[
             H[k][i] = a
             i = above[i]
     return [[H[i][j] if j < i else float(i == j) for j in range(n)] for i in range(n)], [H[k][k] for k in range(n)]
+
+
+def branch_inverse(L: Sequence[Sequence[Scalar]], D: Sequence[Scalar], above: Sequence[int]) -> Mat:
+    """(L^T D L)^-1 = X D^-1 X^T with X = L^-1, which has the zeros of L."""
+    n = len(above)
+    X: list[list[Scalar]] = [[float(i == j) for j in range(n)] for i in range(n)]
+    for i in range(n):
+        for j in range(i):
+            k, total = above[i], 0.0
+            while k >= j:
+                total = total + L[i][k] * X[k][j]
+                k = above[k]
+            X[i][j] = -total
+    Y = [[quotient(x, d) for x, d in zip(row, D)] for row in X]
+    return Mat.symmetric(lambda i, j: dot(Y[i][: i + 1], X[j]), n)
 
 
 def branch_solve(L: Sequence[Sequence[Scalar]], D: Sequence[Scalar], above: Sequence[int],

@@ -212,8 +212,8 @@ class StaticTables(Memory):
     def column(self, freedom: Int) -> Int:
         return f"columns[{freedom}]"
 
-    def product(self, row: Int, words: int) -> list[Int]:
-        return [f"products[{row} * {words} + {k}]" for k in range(words)]
+    def products(self, place: Int, words: int) -> list[Int]:
+        return [f"products[{place} + {k}]" for k in range(words)]
 
 
 # One function --------------------------------------------------------------------------------------------------

@@ -303,5 +303,5 @@ class Memory:
     def column(self, freedom: Int) -> Int:
         return f"tree.columns[{freedom}]"
 
-    def product(self, row: Int, words: int) -> list[Int]:
-        return [f"tree.product[{row} * {words} + {k}]" for k in range(words)]
+    def products(self, place: Int, words: int) -> list[Int]:
+        return [f"tree.product[{place} + {k}]" for k in range(words)]

@@ -328,8 +328,8 @@ class Memory(Tables):
     def product_count(self) -> Int:
         return self.w.load_i64("%data", PRODUCT_COUNT)
 
-    def product(self, row: Int, words: int) -> list[Int]:
-        here = self.w.address(self.w.load_ptr("%data", PRODUCTS), self.w.i64("mul", row, 4 * words))
+    def products(self, place: Int, words: int) -> list[Int]:
+        here = self.w.address(self.w.load_ptr("%data", PRODUCTS), self.w.i64("mul", place, 4))
         return [self.word(here, k) for k in range(words)]
 
     @property

@@ -49,7 +49,7 @@ class Layout(NamedTuple):
     numbers: Sequence[Sequence[str]]  # for each kind of body, the constants it reads
     kept: int  # how many numbers a body keeps from pass to pass
     handed: int  # the most numbers any pass hands on
-    matrix: str = ""  # how much of a matrix is computed: see `packing.py`
+    matrix: Sequence[str] = ()  # how much of each matrix is computed: see `packing.py`
 
     def scratch(self, model: Model) -> int:
         """How many numbers of scratch memory one state needs."""
@@ -134,5 +134,5 @@ def loop_data(layout: Layout, framed: Framed, shapes: Sequence[tuple[int, ...]],
         words[PLACES] = packing.count
         words[COLUMNS], words[ENTRIES] = packing.columns.ctypes.data, packing.entries.ctypes.data
         words[SECOND], words[PRODUCTS] = packing.second, packing.products.ctypes.data
-        words[PRODUCT_COUNT] = len(packing.products)
+        words[PRODUCT_COUNT] = packing.product_count
     return KernelData(words, (numbers, index, base), packing)

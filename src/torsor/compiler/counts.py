@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from torsor.compiler.frames import Framed
-from torsor.compiler.packing import TOGETHER, Packing
+from torsor.compiler.packing import Packing
 from torsor.compiler.tape import Code, Operations
 from torsor.compiler.trace import LoopCode
 from torsor.model.names import Frame
@@ -32,7 +32,7 @@ def operations_of(code: Code | LoopCode, frames: Framed, frame: Frame | None) ->
         for kind, times in zip(*np.unique(way[1:], return_counts=True)):
             total = total + Operations.of(code.columns.codes[int(kind)]) * int(times)
     elif code.columns:
-        freedoms = (model.v_start[1:] - model.v_start[:-1]).copy()
+        freedoms = np.ones(model.n, int) if code.columns.per_body else np.diff(model.v_start)
         below = np.zeros(model.n, np.int64)  # freedoms that each body carries: how many climbs pass through it
         for i in range(model.n - 1, -1, -1):
             if model.parent[i] >= 0:
@@ -43,11 +43,11 @@ def operations_of(code: Code | LoopCode, frames: Framed, frame: Frame | None) ->
         for (kind, _), c in code.columns.starts.items():
             total = total + Operations.of(c) * int(bodies[kind])
         if code.columns.outward:  # for a symmetric matrix, only the bodies up to the column's own
-            asked = np.cumsum(freedoms[::-1])[::-1] if code.packing == "symmetric" else np.full(model.n, model.nv)
+            asked = np.cumsum(freedoms[::-1])[::-1] if code.packing == ("symmetric",) else np.full(model.n, model.nv)
             visits = np.bincount(frames.kind, weights=asked, minlength=len(code.kinds)).astype(int)
             for c, times in zip(code.columns.outward.codes, visits):
                 total = total + Operations.of(c) * int(times)
-        if code.packing == "product":
-            shared = TOGETHER * int(Packing.of("product", model).products[:, 1].sum())
+        if "product" in code.packing:
+            shared = Packing.of(code.packing, model).sums
             total = total + Operations(mul=shared, add=shared)
     return total

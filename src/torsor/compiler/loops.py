@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 from torsor.compiler.abi import BASE_BRANCHES, BASE_PLACES, BRANCHES, CHAINED, FIRST, IS_TREE
 from torsor.compiler.language import Int, Language, Loop
-from torsor.compiler.packing import TOGETHER
+from torsor.compiler.packing import HEADER, TOGETHER
 from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode, LoopColumns, LoopPass
-from torsor.outputs import MEMBERS, At, Matrix, Several, place_of
+from torsor.outputs import MEMBERS, At, Matrix, Several, matrices_of, place_of
 
 
 @dataclass
@@ -81,7 +81,7 @@ class LoopMemory(Protocol):
     def number(self, body: Body, kind: int, name: str) -> str: ...
     def base(self, k: int) -> str: ...
     def column(self, freedom: Int) -> Int: ...
-    def product(self, row: Int, words: int) -> list[Int]: ...
+    def products(self, place: Int, words: int) -> list[Int]: ...
 
 
 class Loops:
@@ -101,7 +101,7 @@ class Loops:
             names = [("arrived", k, p.stage) for k in p.live]
             if at_base.intersection(names):
                 self.arrived |= zip(names, self._at_base(handed))
-        if self.code.columns and isinstance(self.output, Matrix):
+        if self.code.columns and self.code.packing:
             self._matrix(self.code.columns)
         elif self.code.columns:
             self._path(self.code.columns)
@@ -148,7 +148,7 @@ class Loops:
         for name, x in values.items():
             if name[0] == "kept":
                 self.memory.kept.put(x, body.i, self.code.slots[name])
-            elif name[0] in ("out", "second") and isinstance(self.output, Matrix):
+            elif name[0] == "out" and self.code.packing:
                 self._put_entry(body, name, x)
             elif name[0] == "out":
                 self._put_output(name[1:], At(body.i, body.v, self.memory.n, self.memory.nv), x)
@@ -161,11 +161,12 @@ class Loops:
         self.memory.arrays.put(x, "out", *indices)
 
     def _put_entry(self, body: Body, name: Any, x: str) -> None:
-        """Store an entry of the column being made, or of its second column."""
+        """Store an entry of the column being made; the columns of its further sets lie after it."""
         assert self.column is not None
-        place = self.w.index("add", self.column, self.w.index("add", body.above, name[1]))
-        if name[0] == "second":
-            place = self.w.index("add", place, self.memory.second)
+        _, k, r = name
+        place = self.w.index("add", self.column, self.w.index("add", body.above, r))
+        if k:
+            place = self.w.index("add", place, self.w.index("mul", self.memory.second, k))
         self.memory.arrays.put_at(x, place)
 
     def step(self, selector: Int, cases: Sequence[tuple[int, int, Code]], body: Body, near: dict[Any, str],
@@ -242,11 +243,11 @@ class Loops:
     def _matrix(self, c: LoopColumns) -> None:
         """One column per freedom of every body.  For a symmetric matrix, bodies after the column's own are skipped."""
         w, memory = self.w, self.memory
-        assert isinstance(self.output, Matrix)
+        symmetric = isinstance(self.output, Matrix) and self.output.symmetric
         memory.arrays.put_at(w.const(0.0), 0)  # for entries that belong to no column
         with w.loop("body", 0) as bodies:
             body = memory.body(bodies.i)
-            end = w.index("add", body.i, 1) if self.output.symmetric else memory.n
+            end = w.index("add", body.i, 1) if symmetric else memory.n
             with w.loop("freedom", 0) as freedom:
                 self.column = memory.column(w.index("add", body.v, freedom.i))
                 if c.rest:
@@ -254,17 +255,20 @@ class Loops:
                 self._climb(c, body, freedom.i)
                 if c.outward:
                     self.sweep(c.outward, end)
-                freedom.count_to(w, body.freedoms)
+                freedom.count_to(w, 1 if c.per_body else body.freedoms)
             bodies.count_to(w, memory.n)
-        if self.code.packing == "product":
+        if "product" in self.code.packing:
             self._product()
+        if "response" in self.code.packing:
+            self._responses()
 
     def _product(self) -> None:
         """sum u x over the freedoms that two columns share, for all pairs that share any."""
         w, memory, arrays = self.w, self.memory, self.memory.arrays
-        results = w.index("add", w.index("mul", memory.second, 2), 1)
+        sets = sum(len(matrix.sets) for matrix in matrices_of(self.output))
+        results = w.index("add", w.index("mul", memory.second, sets), 1)
         with w.loop("product", 0) as row:
-            u, shared, *xs = memory.product(row.i, 2 + TOGETHER)
+            u, shared, *xs = memory.products(w.index("mul", row.i, 2 + TOGETHER), 2 + TOGETHER)
             with w.loop("shared", 0, [w.const(0.0)] * TOGETHER) as loop:
                 factor, *others = (arrays.get_at(w.index("add", place, loop.i)) for place in (u, *xs))
                 loop.carry = [w.operation("fmadd", factor, x, sum_) for x, sum_ in zip(others, loop.carried)]
@@ -273,6 +277,34 @@ class Loops:
             for k, sum_ in enumerate(loop.carry):
                 arrays.put_at(sum_, w.index("add", first, k))
             row.count_to(w, memory.product_count)
+
+    def _responses(self) -> None:
+        """-A B: squares of TOGETHER x TOGETHER entries, each number read serving TOGETHER of them (`packing.py`)."""
+        w, memory, arrays = self.w, self.memory, self.memory.arrays
+        table = w.index("mul", memory.product_count, 2 + TOGETHER)
+        column_groups, row_groups, terms, first = memory.products(table, HEADER)
+        heads = w.index("add", table, HEADER)
+        rows = w.index("add", heads, w.index("mul", column_groups, 2))
+        terms = w.index("add", table, terms)
+        with w.loop("columns", 0) as group:
+            begin, count = memory.products(w.index("add", heads, w.index("mul", group.i, 2)), 2)
+            begin = w.index("add", terms, w.index("mul", begin, 1 + TOGETHER))
+            with w.loop("rows", 0) as above:
+                places = w.index("add", rows, w.index("mul", w.index("mul", above.i, memory.nv), TOGETHER))
+                with w.loop("term", 0, [w.const(0.0)] * TOGETHER**2) as term:
+                    at = w.index("add", begin, w.index("mul", term.i, 1 + TOGETHER))
+                    k, *others = memory.products(at, 1 + TOGETHER)
+                    A = memory.products(w.index("add", places, w.index("mul", k, TOGETHER)), TOGETHER)
+                    a, b = [arrays.get_at(x) for x in A], [arrays.get_at(x) for x in others]
+                    products = ((x, y) for x in a for y in b)
+                    term.carry = [w.operation("fnmadd", x, y, z) for (x, y), z in zip(products, term.carried)]
+                    term.count_to(w, count)
+                square = w.index("add", w.index("mul", group.i, row_groups), above.i)
+                place = w.index("add", first, w.index("mul", square, TOGETHER**2))
+                for k, x in enumerate(term.carry):
+                    arrays.put_at(x, w.index("add", place, k))
+                above.count_to(w, row_groups)
+            group.count_to(w, column_groups)
 
     def _path(self, c: LoopColumns) -> None:
         w, memory = self.w, self.memory

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -10,18 +12,23 @@ from numpy.typing import NDArray
 
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
+from torsor.outputs import INERTIAL
 
 Array = NDArray[Any]
 
 # Which rows of a matrix its columns hold (`trace.LoopCode` chooses):
-ON_WAY = ("symmetric path", "path", "two paths", "product")
+ON_WAY = ("symmetric path", "path", "two paths", "product", "response", "parameters")
 #   "symmetric path", "path"   the rows on the path to the base
 #   "two paths"                the same, then a second set for the lower triangle
 #   "product"                  two such sets of columns, u and x, then all distinct entries of U^T X
+#   "response"                 "two paths" of a matrix B, then all entries of -U^T X B, with the "product" beside it
+#   "parameters"               `INERTIAL` columns per body that are made together, row by row
 #   "symmetric"                the rows up to the last of the column's own body
 #   "full"                     all rows
+SETS = {"two paths": 2, "product": 2, "response": 2}  # sets of numbers that a climb keeps; all others keep one
 
 TOGETHER = 4  # entries of a product that are computed together: each number read from one column serves several
+HEADER = 4  # words before the table of responses: column groups, row groups, place of the terms, of the first result
 
 
 @dataclass(frozen=True)
@@ -31,38 +38,82 @@ class Packing:
     count: int  # number of places
     above: NDArray[np.int32]  # (n,) number of entries of a column before a body's own
     columns: NDArray[np.int32]  # (nv,) place of each column's first entry
-    entries: NDArray[np.int32]  # (nv, nv) place of each entry
-    second: int  # how many places a column of the second set is after that of the first
-    products: NDArray[np.int32]  # (:, 2 + TOGETHER) place of a column u, how many freedoms it shares with columns x,
-    # and the places of the columns x: one row makes TOGETHER entries of U^T X
+    entries: NDArray[np.int32]  # the place of each entry, matrix by matrix, row by row
+    second: int  # how many places a column of the next set is after that of the one before
+    products: NDArray[np.int32]  # rows (place of a column u, how many freedoms it shares with columns x, the places of
+    # the columns x): one row makes TOGETHER entries of U^T X.  The table of `_responses` follows
+    product_count: int  # how many such rows
+
+    @property
+    def sums(self) -> int:
+        """How many multiplications and additions all products take."""
+        end = self.product_count * (2 + TOGETHER)
+        total = TOGETHER * int(self.products[1 : end : 2 + TOGETHER].sum())
+        if len(table := self.products[end:]):
+            column_groups, row_groups = table[:2].tolist()
+            total += TOGETHER**2 * row_groups * int(table[HEADER + 1 : HEADER + 2 * column_groups : 2].sum())
+        return total
 
     @classmethod
-    def of(cls, kind: str, model: Model) -> Packing:
-        own = np.diff(model.v_start)
-        ways = _ways(kind, model)
+    def of(cls, kinds: Sequence[str], model: Model) -> Packing:
+        """`kinds`: of every matrix; several go together if all are on the path to the base."""
+        own, ways = np.diff(model.v_start), _ways(kinds[0], model)
         bodies = np.repeat(np.arange(model.n), own)
-        lengths = np.array([len(ways[i]) for i in bodies])
+        width = INERTIAL if "parameters" in kinds else 1
+        lengths = np.array([len(ways[i]) for i in bodies]) * width
+        if width > 1:
+            lengths[model.v_start[bodies] != np.arange(model.nv)] = 0  # one climb per body
         columns = 1 + np.concatenate([[0], np.cumsum(lengths)[:-1]])
         total = int(lengths.sum())
-        entries = np.zeros((model.nv, model.nv), np.int32)
+        firsts = list(accumulate((SETS.get(kind, 1) for kind in kinds), initial=0))
+        count = 1 + total * firsts[-1]
+        entries: list[Array] = []
         products = np.zeros((0, 2 + TOGETHER), np.int32)
-        count = 1 + total * (2 if kind in ("two paths", "product") else 1)
-        if kind == "product":
-            products = _products([ways[i] for i in bodies], columns, total, entries, count)
-            count += TOGETHER * len(products)
-        else:
-            for j, (i, start) in enumerate(zip(bodies, columns)):
-                rows, places = ways[i], start + np.arange(len(ways[i]))
-                entries[rows, j] = places
-                if kind == "two paths":
-                    proper = rows < model.v_start[i]
-                    entries[j, rows[proper]] = total + places[proper]
-                elif kind.startswith("symmetric"):  # in a body's own block the last column written wins
-                    entries[j, rows] = places
+        for kind, first in zip(kinds, firsts):
+            if kind == "product":
+                table, products = _products([ways[i] for i in bodies], columns + first * total, total, count)
+                count += TOGETHER * len(products)
+            elif kind == "parameters":
+                table = _parameters(model, ways, columns)
+            else:
+                table = _columns(kind, model, ways, columns + first * total, total)
+            entries.append(table)
+        rows, words = len(products), products.ravel()
+        if "response" in kinds:
+            answers = [k for k, kind in enumerate(kinds) if kind == "response"]
+            results, table = _responses(entries[kinds.index("product")], [entries[k] for k in answers], count)
+            for k, result in zip(answers, results):
+                entries[k] = result
+            words = np.concatenate([words, table])
+            count += len(answers) * (TOGETHER * -(-model.nv // TOGETHER)) ** 2  # whole squares
         if count >= 2**31:
             raise ArgumentError(f"{model!r} has too many freedoms for a matrix: its entries could not be numbered")
-        above = np.array([len(way) for way in ways]) - own if kind in ON_WAY else model.v_start[:-1]
-        return cls(count, above.astype(np.int32), columns.astype(np.int32), entries, total, products)
+        above = np.array([len(way) for way in ways]) - own if kinds[0] in ON_WAY else model.v_start[:-1]
+        places = np.concatenate([table.ravel() for table in entries]).astype(np.int32)
+        return cls(count, (above * width).astype(np.int32), columns.astype(np.int32), places, total,
+                   np.ascontiguousarray(words, np.int32), rows)  # fmt: skip
+
+
+def _columns(kind: str, model: Model, ways: list[Array], columns: Array, second: int) -> Array:
+    """The places of a matrix whose columns are stored as they are computed."""
+    entries = np.zeros((model.nv, model.nv), np.int64)
+    for j, (i, start) in enumerate(zip(np.repeat(np.arange(model.n), np.diff(model.v_start)), columns)):
+        rows, places = ways[i], start + np.arange(len(ways[i]))
+        entries[rows, j] = places
+        if SETS.get(kind) == 2:
+            proper = rows < model.v_start[i]
+            entries[j, rows[proper]] = second + places[proper]
+        elif kind.startswith("symmetric"):  # in a body's own block the last column written wins
+            entries[j, rows] = places
+    return entries
+
+
+def _parameters(model: Model, ways: list[Array], columns: Array) -> Array:
+    """(nv, 10 n): for every row on the path from a body to the base, the ten numbers of that body side by side."""
+    entries = np.zeros((model.nv, model.n, INERTIAL), np.int64)
+    for j, (way, first) in enumerate(zip(ways, model.v_start)):
+        entries[way, j] = columns[first] + np.arange(INERTIAL * len(way)).reshape(-1, INERTIAL)
+    return entries.reshape(model.nv, -1)
 
 
 def _ways(kind: str, model: Model) -> list[Array]:
@@ -77,12 +128,13 @@ def _ways(kind: str, model: Model) -> list[Array]:
     return ways
 
 
-def _products(ways: list[Array], columns: Array, second: int, entries: Array, first: int) -> NDArray[np.int32]:
-    """The products to compute.  Their results get the places from `first` on, and these are written into `entries`.
+def _products(ways: list[Array], columns: Array, second: int, first: int) -> tuple[Array, Array]:
+    """The places of the entries of U^T X, from `first` on, and the products to compute.
 
     Up to `TOGETHER` columns are taken together if each continues the one before.  Then they all share the same freedoms
     with any column before them.
     """
+    entries = np.zeros((len(ways), len(ways)), np.int64)
     table = np.full((len(ways), max(map(len, ways))), -1)
     for row, way in zip(table, ways):
         row[: len(way)] = way
@@ -100,8 +152,35 @@ def _products(ways: list[Array], columns: Array, second: int, entries: Array, fi
             above = i <= j
             entries[i[above], j] = entries[j, i[above]] = place + TOGETHER * np.flatnonzero(above) + k
         start, place = end, place + TOGETHER * len(i)
-    return np.ascontiguousarray(np.concatenate(products), np.int32)
+    return entries, np.concatenate(products)
 
 
 def _goes_on(way: Array, before: Array) -> bool:
     return np.array_equal(way[: len(before)], before)
+
+
+def _responses(inverse: Array, others: list[Array], first: int) -> tuple[list[Array], Array]:
+    """The places of the entries of -A B for each B, from `first` on, and the table of the products to compute.
+
+    `inverse`, `others`: the places of the entries of A and of each B.  A square of TOGETHER x TOGETHER entries is a sum
+    over the rows k in which its columns of B have entries.  After the HEADER the table has, for each group of columns,
+    the number of its first term and how many there are; for each group of rows i and each k, the places of A_ik; and
+    the terms: k, and the places of B_kj.  Where a group is not full, its last row or column is repeated.
+    """
+    n = len(inverse)
+    groups = np.minimum(np.arange(0, n, TOGETHER)[:, None] + np.arange(TOGETHER), n - 1)
+    rows = inverse[groups].transpose(0, 2, 1)  # (group, k, TOGETHER)
+    heads, terms, results = [], [], []
+    total = 0
+    for p, B in enumerate(others):
+        for columns in groups:
+            k = np.flatnonzero(B[:, columns].any(axis=1))
+            heads.append((total, len(k)))
+            terms.append(np.column_stack([k, B[k][:, columns]]))
+            total += len(k)
+        i, j = np.arange(n)[:, None], np.arange(n)
+        square = (p * len(groups) + j // TOGETHER) * len(groups) + i // TOGETHER
+        results.append(first + (square * TOGETHER + i % TOGETHER) * TOGETHER + j % TOGETHER)
+    start = HEADER + 2 * len(heads) + rows.size
+    header = np.array([len(heads), len(groups), start, first])
+    return results, np.concatenate([header, np.ravel(heads), rows.ravel(), *(x.ravel() for x in terms)])

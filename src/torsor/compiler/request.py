@@ -17,7 +17,7 @@ from torsor.compiler.members import Members
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import MEMBERS, Several, place_of
+from torsor.outputs import MEMBERS, Several, matrices_of, place_of
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
@@ -172,7 +172,8 @@ class Request:
         output = self.algorithm.output
         if not isinstance(output, Several):
             return function
-        entry = {} if isinstance(self.algorithm, Derivative) else self._looped.entry  # cotangents know their shapes
+        known = isinstance(self.algorithm, Derivative) or matrices_of(output)  # their shapes need no tracing
+        entry = {} if known else self._looped.entry
         shapes = output.shapes(self.model, entry)
         return lambda *args, **more: output.split(function(*args, **more), shapes)
 

@@ -29,7 +29,18 @@ from torsor.compiler.tape import Code, Expr, Operations, Tape
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import joint_named
 from torsor.model.names import Frame
-from torsor.outputs import MEMBERS, AtBase, Matrix, Path, Several, is_parameter, numbered, place_of, plain
+from torsor.outputs import (
+    MEMBERS,
+    AtBase,
+    Path,
+    Several,
+    is_parameter,
+    matrices_of,
+    numbered,
+    parts_of,
+    place_of,
+    plain,
+)
 from torsor.reference import base_of, scatter
 from torsor.spatial import Inertia, Rigid
 from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, Walk, run
@@ -139,6 +150,7 @@ class LoopColumns:
     live: tuple[int, ...]
     rest: tuple[tuple[Any, ...], ...] = ()  # values that are kept; they are zero off the path
     outward: LoopPass | None = None
+    per_body: bool = False  # one climb per body, not per freedom
 
 
 @dataclass(frozen=True)
@@ -179,6 +191,8 @@ class LoopCode:
     @cached_property
     def entry(self) -> Any:
         """The shape of the output's part for a body or the base; with several outputs, one shape per output."""
+        if self.packing:
+            return {}
         codes = [c for p in self.passes for c in p.codes] + ([self.finish] if self.finish else [])
         places = {name[1:] for c in codes for name in c.outputs if name[0] == "out"}
         if not isinstance(self.algorithm.output, Several):
@@ -246,10 +260,11 @@ class LoopCode:
         return Layout(self.numbers, kept, handed, self.packing)
 
     @property
-    def packing(self) -> str:
-        """Which rows of a matrix its columns hold (see `packing.py`)."""
-        output, columns = self.algorithm.output, self.columns
-        return output.packing(columns.outward is not None) if columns and isinstance(output, Matrix) else ""
+    def packing(self) -> tuple[str, ...]:
+        """For every matrix, which rows its columns hold (see `packing.py`)."""
+        if not self.columns:
+            return ()
+        return tuple(matrix.packing(self.columns.outward is not None) for matrix in matrices_of(self.algorithm.output))
 
     def __str__(self) -> str:
         """The text of every tape, for reading and for identifying the code."""
@@ -370,10 +385,9 @@ def looped(algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind], c
         if isinstance(stage, Sweep):
             like, traced = _sweep(tracer, stage)
             passes.append(traced)
-        else:
+        elif isinstance(stage, Columns):
             columns = _columns(tracer, stage)
-    outputs = algorithm.output.parts.values() if isinstance(algorithm.output, Several) else [algorithm.output]
-    finish = _finish(tracer, like) if any(isinstance(output, AtBase) for output in outputs) else None
+    finish = _finish(tracer, like) if any(isinstance(part, AtBase) for part in parts_of(algorithm.output)) else None
     return prune(LoopCode(algorithm, tuple(inputs), tuple(kinds), tuple(passes), columns, finish), circles)
 
 
@@ -393,7 +407,7 @@ def _columns(tracer: _Tracer, stage: Columns) -> LoopColumns:
     starts, codes, like = {}, [], None
     path = isinstance(tracer.algorithm.output, Path)
     for kind, joint in enumerate(joints):
-        for k in range(1 if path else joint.nv):
+        for k in range(1 if path or stage.per_body else joint.nv):
             tracer.kept[kind] = dict(before[kind])
             like, starts[kind, k] = tracer.step(stage.start, kind, None, _tip if path else partial(_freedom, k))
     for kind in range(len(joints)):
@@ -401,7 +415,7 @@ def _columns(tracer: _Tracer, stage: Columns) -> LoopColumns:
         codes.append(tracer.step(stage.climb, kind, like)[1])
     live = tuple(range(len(leaves(like))))
     if stage.outward is None:
-        return LoopColumns(starts, tuple(codes), live)
+        return LoopColumns(starts, tuple(codes), live, per_body=stage.per_body)
     sizes = {(name, len(leaves(x))) for rest in rests for name, x in rest.items()}
     names = {("kept", name, k, tracer.stage) for name, size in sizes for k in range(size)}
     tracer.stage += 1
@@ -448,7 +462,7 @@ class _Step(NamedTuple):
         return [
             name for name in self.code.outputs
             if (name[0] in ("hand", "near") and ("near", name[1], self.stage) in read)
-            or (name[0] == "kept" and name in read) or (name[0] in ("out", "second") and self.writes(name))
+            or (name[0] == "kept" and name in read) or (name[0] == "out" and self.writes(name))
         ]  # fmt: skip
 
     def reads(self, read: Collection[Any]) -> set[Any]:

@@ -187,7 +187,7 @@ def program_for(algorithm: Algorithm, model: Model, options: tuple[str, ...], nu
 SINGULAR_PIVOT = 1e-12
 
 
-def automatic_algorithm(model: Model, function: Callable[..., Array]) -> Algorithm:
+def automatic_algorithm(model: Model, function: Callable[..., Any]) -> Algorithm:
     """The algorithm of method="auto", decided once per model; for a batch, the one that is accurate for all."""
     require_models(model)
     if isinstance(model, ModelBatch):

@@ -16,7 +16,7 @@ from torsor.dynamics.functions import ALGORITHMS, algorithm_for
 from torsor.errors import ArgumentError
 from torsor.model.batch import machine_of, require_models
 from torsor.model.model import Model
-from torsor.outputs import COTANGENT, PARAMETERS
+from torsor.outputs import COTANGENT, PARAMETERS, Parameters, Several
 from torsor.sweeps import Algorithm
 from torsor.validate import shown
 
@@ -149,8 +149,10 @@ def _known(function: Callable[..., Any], again: str = "") -> Callable[..., Any]:
             )
         return function
     if not any(function is known for known in ALGORITHMS):
-        known = ", ".join(f.__name__ for f in ALGORITHMS)
+        known = ", ".join(f.__name__ for f, a in ALGORITHMS.items() if not isinstance(a.output, Several | Parameters))
         raise ArgumentError(f"{shown(function)} has no derivative; these have: {known}")
+    if isinstance(ALGORITHMS[function].output, Several | Parameters):
+        raise ArgumentError(f"{function.__name__} is a derivative itself; for second derivatives: vjp(jvp(f))")
     return function
 
 

@@ -22,8 +22,11 @@ from torsor.algorithms import (
     coriolis,
     energy,
     fixman,
+    forward_derivatives,
+    inverse_derivatives,
     kinematics,
     newton_euler,
+    regressor,
 )
 from torsor.algorithms import (
     log_det_gradient as log_det_derivative,
@@ -44,12 +47,19 @@ from torsor.dynamics.calls import (
     refuse_singular_at,
 )
 from torsor.dynamics.frames import referred, referred_rate
-from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM
+from torsor.dynamics.jacobians import (
+    forward_dynamics_derivatives,
+    inverse_dynamics_derivatives,
+    refuse_large,
+    torque_regressor,
+)
+from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM, choose, named
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.batch import ModelBatch, machine_of
 from torsor.model.conditioning import pivot_ratio
 from torsor.model.model import Model, require_model
 from torsor.model.regular import require_regular
+from torsor.outputs import Several
 from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
@@ -106,7 +116,7 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
         _refuse_added_inertia(method, added_inertia)
         result = _after_bias(method, model, q, v, tau, external)
     else:
-        algorithm = _named(forward_dynamics, method, "fixman", "constraint-force", "segments")
+        algorithm = named(forward_dynamics, method, "fixman", "constraint-force", "segments")
         if "added_inertia" not in algorithm.options:
             _refuse_added_inertia(method, added_inertia)
         result = call_with(algorithm, model, q, v, tau, **options)
@@ -120,7 +130,7 @@ def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *
     base_acceleration (6,): the (angular, linear) acceleration of a moving base, in its frame.
     method: "newton-euler" (fewest operations), "ploen-park" (coordinate-invariant form) or "auto".
     """
-    algorithm = newton_euler.inverse_dynamics if method == "auto" else _named(inverse_dynamics, method)
+    algorithm = newton_euler.inverse_dynamics if method == "auto" else named(inverse_dynamics, method)
     return call_with(algorithm, model, q, v, qdd, external=external, acceleration=base_acceleration)
 
 
@@ -151,7 +161,7 @@ def inverse_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
         _require_one(method, model)
         result = call(fixman.inverse_mass_matrix, require_regular(model), q)
         return _compared(method, inverse_mass_matrix, result, model, q)
-    return call(_named(inverse_mass_matrix, method, "fixman"), model, q)
+    return call(named(inverse_mass_matrix, method, "fixman"), model, q)
 
 
 def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, added_inertia: ArrayLike | None = None,
@@ -185,7 +195,7 @@ def _mass_solve_by(method: str, model: Model, q: ArrayLike, b: ArrayLike) -> Arr
         return call(fixman.mass_solve, require_regular(model), q, b)
     if method == "constraint-force":
         return _by_parts(method, mass_solve, model, q=q, b=b)
-    return call(_named(mass_solve, method, "fixman", "constraint-force"), model, q, b)
+    return call(named(mass_solve, method, "fixman", "constraint-force"), model, q, b)
 
 
 def constraint_forces(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *,
@@ -201,7 +211,7 @@ def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
 
     method: "articulated" (pivots of the articulated inertias), "fixman" (det M = det G det H22) or "auto".
     """
-    if _choose(method, "articulated", "fixman") == "fixman":
+    if choose(method, "articulated", "fixman") == "fixman":
         _require_one(method, model)
         result = call(fixman.log_det, require_regular(model), q)
         return _compared(method, log_det_mass_matrix, result, model, q)
@@ -282,7 +292,7 @@ def center_of_mass(model: Model, q: ArrayLike) -> Array:
 # Programs --------------------------------------------------------------------------------------------------
 
 
-ALGORITHMS: dict[Callable[..., Array], Algorithm] = {
+ALGORITHMS: dict[Callable[..., Any], Algorithm] = {
     forward_dynamics: articulated.forward_dynamics,
     inverse_dynamics: newton_euler.inverse_dynamics,
     bias_forces: newton_euler.bias_forces,
@@ -302,10 +312,13 @@ ALGORITHMS: dict[Callable[..., Array], Algorithm] = {
     potential_energy: energy.potential_energy,
     momentum: energy.momentum,
     center_of_mass: energy.center_of_mass,
+    inverse_dynamics_derivatives: inverse_derivatives.inverse_dynamics_derivatives,
+    forward_dynamics_derivatives: forward_derivatives.forward_dynamics_derivatives,
+    torque_regressor: regressor.torque_regressor,
 }
 
 
-def compile(model: Model, function: Callable[..., Array], *, target: str = "cpu", dtype: str = "float64",
+def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", dtype: str = "float64",
             external: bool = False, body: int | str | None = None, method: str = "auto",
             specialised: bool | None = None, lanes: int | None = None, threads: int = 1,
             trig: str = "accurate", wrt: str | Iterable[str] | None = None) -> Any:  # fmt: skip
@@ -381,13 +394,15 @@ def algorithm_for(model: Model, function: Callable[..., Any], method: str, speci
     if method in NOT_COMPILED:
         raise ArgumentError(f'method "{method}" is not compiled: call {function.__name__} with it, or compile another')
     if method != "auto":
-        algorithm = _named(function, method)
+        algorithm = named(function, method)
     elif function.__name__ in METHODS:
         chosen = automatic_algorithm(model, function)
         algorithm = chosen if chosen.has_loops or specialised is not False else algorithm
     nv = machine_of(model).nv
     if not algorithm.has_loops and nv > MOST_FREEDOMS:
         raise ArgumentError(f"method {method!r} is compiled for {MOST_FREEDOMS} freedoms at most, not {nv}")
+    if isinstance(algorithm.output, Several):
+        refuse_large(model, function)
     return algorithm
 
 
@@ -509,21 +524,3 @@ def _parts(method: str, function: Callable[..., Array], model: Model, given: Seq
     from torsor.parallel.solver import Solver
 
     return Solver(model, function.__name__, options=options)
-
-
-def _named(function: Callable[..., Array], method: str, *others: str) -> Algorithm:
-    """The algorithm of that name; `others` are methods that are not algorithms."""
-    methods = METHODS.get(function.__name__, {})
-    if not methods:
-        raise ArgumentError(f"unknown method {method!r}: {function.__name__} has one method only; leave out method=")
-    return methods[_choose(method, *methods, *others)]
-
-
-# Arguments -------------------------------------------------------------------------------------------------
-
-
-def _choose(method: str, *known: str) -> str:
-    """The method; for "auto", the first of the known ones."""
-    if method not in ("auto", *known):
-        raise ArgumentError(f"unknown method {method!r}; choose one of: auto, {', '.join(known)}")
-    return known[0] if method == "auto" else method

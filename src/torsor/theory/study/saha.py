@@ -55,7 +55,7 @@ class Turn:
 
     def general(self, A: Mat) -> Mat:
         """Q A Q^T: 24M 22A."""
-        return self.z._turn_general(self.x._turn_general(A))
+        return self.z.turn_matrix(self.x.turn_matrix(A))
 
     def d(self, link: DHLink) -> Vec:
         """Step A1: [d_i]_i = [a_i]_i - Q_i [r_i]_{i+1}; everything except the turn by theta is constant: 4M 2A."""

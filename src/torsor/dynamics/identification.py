@@ -1,0 +1,303 @@
+"""Inertial parameters: reading and changing them, which of them torques reveal, and their identification from motion.
+
+pi has ten numbers per body, in its frame and about the frame's origin: m, h = m c, J (`algorithms/regressor.py`).  A
+body that can exist has a positive definite pseudo-inertia (Wensing, Kim & Slotine 2018)
+
+    P = [[Sigma, h], [h^T, m]],      Sigma = int r r^T dm = (tr J / 2) 1 - J.
+
+Identification varies P = L U U^T L^T about that of a first model, P_0 = L L^T, with U upper triangular and
+exponentials on its diagonal: ten free numbers theta per body, zero for the first model (Rucker & Wensing 2022).  So
+every candidate can exist.  The map is smooth and one-to-one, so the convex least squares keep their one minimum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil, log10
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from torsor import validate
+from torsor.dynamics.calls import batch_axes, checked
+from torsor.dynamics.jacobians import torque_regressor
+from torsor.errors import ArgumentError, ModelError
+from torsor.model.model import Model, require_model
+from torsor.outputs import INERTIAL
+
+Array = NDArray[Any]
+
+LABELS = ("m", "hx", "hy", "hz", "Jxx", "Jxy", "Jxz", "Jyy", "Jyz", "Jzz")
+ROWS, COLUMNS = np.triu_indices(3)  # of the six entries of J
+# A column of the regressor depends on others if less than this part of it is left; rounding leaves some 1e-13.
+DEPENDENT = 1e-8
+# A torque is not taken to be measured better than this part of its root mean square.
+FINEST = 1e-7
+STATES_AT_ONCE = 1024  # rows of the regressor are made and condensed in pieces, to save memory
+ITERATIONS = 1000
+ROUNDS = 4  # of least squares, each weighed by the residuals of the one before: the noise of every torque
+
+
+# Parameters --------------------------------------------------------------------------------------------------
+
+
+def inertial_parameters(model: Model) -> Array:
+    """pi (n, 10) of a model: m, h = m c (x, y, z), J about the frame's origin (xx, xy, xz, yy, yz, zz)."""
+    require_model(model)
+    m, c = model.mass, model.com
+    J = model.inertia + m[:, None, None] * (
+        np.einsum("ni,ni->n", c, c)[:, None, None] * np.eye(3) - c[:, :, None] * c[:, None, :]
+    )
+    return np.column_stack([m, m[:, None] * c, J[:, ROWS, COLUMNS]])
+
+
+def with_inertial_parameters(model: Model, parameters: ArrayLike) -> Model:
+    """The model with other inertial parameters (n, 10); see `inertial_parameters`."""
+    require_model(model)
+    pi = validate.real_array("parameters", parameters, (model.n, INERTIAL), (model.n * INERTIAL,))
+    pi = pi.reshape(model.n, INERTIAL)
+    m, h, J = pi[:, 0], pi[:, 1:4], np.zeros((model.n, 3, 3))
+    J[:, ROWS, COLUMNS] = J[:, COLUMNS, ROWS] = pi[:, 4:]
+    if (odd := np.flatnonzero((m <= 0) & pi.any(axis=1))).size:
+        raise ModelError(f"body {model.names[odd[0]]!r}: a mass of {m[odd[0]]:g} with other parameters cannot exist")
+    c = h / np.where(m > 0, m, 1.0)[:, None]
+    shift = np.einsum("ni,ni->n", c, h)[:, None, None] * np.eye(3) - c[:, :, None] * h[:, None, :]
+    return replace(model, mass=m, com=c, inertia=J - shift)
+
+
+# Base parameters ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BaseParameters:
+    """The combinations of inertial parameters that the torques depend on: `combinations @ pi`.
+
+    They are independent, and no other combination has any effect on the torques.
+    """
+
+    names: tuple[str, ...]  # e.g. "link2.Jxx - link2.Jyy + 0.16 link3.m"
+    columns: Array  # (r,) the columns of the regressor that belong to them: Y pi = Y[:, columns] @ combinations @ pi
+    combinations: Array  # (r, 10 n)
+
+
+def base_parameters(model: Model) -> BaseParameters:
+    """Which combinations of inertial parameters torques can reveal, found from the regressor at random states.
+
+    Columns are taken from the base outward; one that depends on those before is expressed by them, so parameters are
+    regrouped towards the base (Gautier & Khalil 1990; numerically, Gautier 1991).
+    """
+    require_model(model)
+    rng = np.random.default_rng(0)
+    count = 4 * (INERTIAL * model.n // model.nv + 2)
+    q, (v, qdd) = model.random_configuration(rng, count), rng.normal(size=(2, count, model.nv))
+    W = torque_regressor(model, q, v, qdd).reshape(count * model.nv, INERTIAL * model.n)
+    sizes = np.linalg.norm(W, axis=0)
+    felt = sizes > DEPENDENT * sizes.max()
+    basis: list[Array] = []
+    columns: list[int] = []
+    for k in np.flatnonzero(felt):
+        rest = W[:, k] / sizes[k]
+        for _ in range(2):  # the second time removes what rounding left
+            for unit in basis:
+                rest = rest - unit * (unit @ rest)
+        if (left := np.linalg.norm(rest)) > DEPENDENT:
+            basis.append(rest / left)
+            columns.append(int(k))
+    scaled = W[:, columns] / sizes[columns]
+    combinations = np.linalg.lstsq(scaled, W, rcond=None)[0] / sizes[columns][:, None]
+    combinations[np.abs(combinations) < DEPENDENT * np.maximum(1.0, np.abs(combinations).max(axis=1))[:, None]] = 0.0
+    combinations[:, columns] = np.eye(len(columns))
+    labels = [f"{name}.{label}" for name in model.names for label in LABELS]
+    names = tuple(_combination(row, labels, first) for row, first in zip(combinations, columns))
+    return BaseParameters(names, np.array(columns), combinations)
+
+
+def _combination(row: Array, labels: list[str], first: int) -> str:
+    """A sum in words, its own parameter first."""
+    others = [k for k in np.flatnonzero(row) if k != first]
+    terms = [labels[first]]
+    for k in others:
+        size = f"{abs(row[k]):.6g} "
+        terms.append(f"{'-' if row[k] < 0 else '+'} {'' if size == '1 ' else size}{labels[k]}")
+    return " ".join(terms)
+
+
+# Identification ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Identification:
+    """What a recorded motion says about the inertial parameters."""
+
+    model: Model  # the model with the parameters found
+    parameters: (
+        Array  # (n, 10), see `inertial_parameters`; where the motion says nothing, near those of the first model
+    )
+    base: BaseParameters  # which combinations can be known at all
+    values: Array  # (r,) of these combinations, of the model found
+    deviations: Array  # (r,) their standard errors by least squares without constraints; inf if not excited
+    residual: Array  # (nv,) the root mean square of tau - Y pi, for each freedom
+    converged: bool  # whether the minimum was found within the iterations allowed
+
+
+def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: ArrayLike, *,
+             noise: ArrayLike | None = None, spread: float = 1.0) -> Identification:  # fmt: skip
+    """The inertial parameters that explain recorded torques best, among those of bodies that can exist.
+
+    q (..., nq), v, qdd, tau (..., nv) are samples of a motion, filtered as the user sees fit; tau is without friction.
+    `model` gives the joints, the placements, the armature and a first guess of the bodies.
+
+    noise    (nv,) or one number: the standard deviation of each torque; None: estimated from the residuals of weighted
+             least squares without constraints
+    spread   how far the parameters may be from the first guess where the motion says nothing: a standard deviation of
+             theta (see above), 1.0 for a factor of about e
+
+    Minimised is the sum of squares of (tau - Y pi) / noise and theta / spread, by scipy.optimize.least_squares.
+    """
+    require_model(model)
+    spread = validate.number("spread", spread, above=0.0)
+    arrays = {name: checked(model, name, x) for name, x in (("q", q), ("v", v), ("qdd", qdd), ("tau", tau))}
+    batch = batch_axes(model, arrays)
+    samples = {name: np.broadcast_to(x, (*batch, x.shape[-1])).reshape(-1, x.shape[-1]).astype(np.float64)
+               for name, x in arrays.items()}  # fmt: skip
+    if len(samples["q"]) == 0:
+        raise ArgumentError("identify needs samples; q is empty")
+    samples["tau"] = samples["tau"] - model.armature * samples["qdd"]  # the rest moves the bodies
+    factors = _factors(model)
+    torque = samples["tau"]
+    finest = FINEST * np.sqrt(np.mean(torque**2)) + np.finfo(float).tiny
+    if noise is None:
+        deviation = np.ones(model.nv)
+        for _ in range(ROUNDS):
+            free = _least_squares(_condensed(model, samples, 1.0 / deviation))
+            deviation = np.maximum(_residual(model, samples, free), finest)
+    else:
+        deviation = np.maximum(np.broadcast_to(validate.parameter("noise", noise, model.nv), model.nv), finest)
+    R = _condensed(model, samples, 1.0 / deviation)
+    found, converged = _fitted(R, factors, spread)
+    parameters = found.reshape(model.n, INERTIAL)
+    base = base_parameters(model)
+    return Identification(
+        with_inertial_parameters(model, parameters), parameters, base, base.combinations @ parameters.ravel(),
+        _deviations(R, base), _residual(model, samples, parameters.ravel()), converged,
+    )  # fmt: skip
+
+
+def _pieces(model: Model, samples: dict[str, Array]) -> Iterator[tuple[Array, Array]]:
+    """(Y, tau) of a few samples at a time: (count, nv, 10 n) and (count, nv)."""
+    for k in range(0, len(samples["q"]), STATES_AT_ONCE):
+        q, v, qdd, tau = (samples[name][k : k + STATES_AT_ONCE] for name in ("q", "v", "qdd", "tau"))
+        yield torque_regressor(model, q, v, qdd), tau
+
+
+def _condensed(model: Model, samples: dict[str, Array], weights: Array) -> Array:
+    """The triangle R of the weighted [Y, tau]: |Y pi - tau| = |R (pi, -1)| for every pi."""
+    R = np.zeros((0, INERTIAL * model.n + 1))
+    for Y, tau in _pieces(model, samples):
+        rows = np.concatenate([Y, tau[..., None]], axis=-1) * weights[:, None]
+        R = np.asarray(np.linalg.qr(np.concatenate([R, rows.reshape(-1, rows.shape[-1])]), mode="r"))
+    return R
+
+
+def _residual(model: Model, samples: dict[str, Array], pi: Array) -> Array:
+    """(nv,) root mean squares of tau - Y pi."""
+    squares = sum(((tau - Y @ pi) ** 2).sum(axis=0) for Y, tau in _pieces(model, samples))
+    return np.sqrt(squares / len(samples["q"]))
+
+
+def _least_squares(R: Array) -> Array:
+    sizes = np.linalg.norm(R[:, :-1], axis=0)
+    sizes[sizes == 0] = 1.0
+    return np.linalg.lstsq(R[:, :-1] / sizes, R[:, -1], rcond=DEPENDENT)[0] / sizes
+
+
+def _deviations(R: Array, base: BaseParameters) -> Array:
+    """Standard errors of the base parameters by least squares, in units in which every torque has deviation 1."""
+    W = R[:, base.columns]
+    sizes = np.linalg.norm(W, axis=0)
+    sizes[sizes == 0] = 1.0
+    _, s, Vt = np.linalg.svd(W / sizes, full_matrices=False)
+    kept = s > DEPENDENT * s.max(initial=0.0)
+    variance = ((Vt[kept] / s[kept, None]) ** 2).sum(axis=0)
+    lost = (Vt[~kept] ** 2).sum(axis=0) > DEPENDENT
+    if len(s) < len(base.columns):  # fewer torques than parameters
+        lost |= 1.0 - (Vt**2).sum(axis=0) > DEPENDENT
+    return np.where(lost, np.inf, np.sqrt(variance) / sizes)
+
+
+# Pseudo-inertias ---------------------------------------------------------------------------------------------
+
+TRIANGLE = np.triu_indices(4, 1)
+
+
+def _pseudo_inertia(pi: Array) -> Array:
+    """P (..., 4, 4) of parameters (..., 10)."""
+    P, J = np.zeros((*pi.shape[:-1], 4, 4)), np.zeros((*pi.shape[:-1], 3, 3))
+    J[..., ROWS, COLUMNS] = J[..., COLUMNS, ROWS] = pi[..., 4:]
+    P[..., :3, :3] = np.trace(J, axis1=-2, axis2=-1)[..., None, None] / 2 * np.eye(3) - J
+    P[..., :3, 3] = P[..., 3, :3] = pi[..., 1:4]
+    P[..., 3, 3] = pi[..., 0]
+    return P
+
+
+def _from_pseudo_inertia(P: Array) -> Array:
+    """The inverse of `_pseudo_inertia`, linear: J = tr Sigma 1 - Sigma."""
+    Sigma = P[..., :3, :3]
+    J = np.trace(Sigma, axis1=-2, axis2=-1)[..., None, None] * np.eye(3) - Sigma
+    return np.concatenate([P[..., 3, 3:], P[..., :3, 3], J[..., ROWS, COLUMNS]], axis=-1)
+
+
+def _factors(model: Model) -> Array:
+    """L (n, 4, 4) with P_0 = L L^T."""
+    P = _pseudo_inertia(inertial_parameters(model))
+    for i, body in enumerate(P):
+        scale = np.sqrt(np.abs(np.diag(body)))
+        if scale.min() == 0 or np.linalg.eigvalsh(body / np.outer(scale, scale)).min() < 1e-14:
+            raise ArgumentError(
+                f"body {model.names[i]!r} has no mass or no extent in some direction; as a first guess for identify "
+                "give it mass and three positive principal moments that obey the triangle inequality strictly"
+            )
+    return np.linalg.cholesky(P)
+
+
+def _changed(theta: Array, L: Array) -> tuple[Array, Array]:
+    """pi (n, 10) and d pi/d theta (n, 10, 10) for theta (n, 10): the logarithms of U's diagonal, then its triangle."""
+    n = len(theta)
+    U = np.zeros((n, 4, 4))
+    U[:, range(4), range(4)] = np.exp(theta[:, :4])
+    U[:, TRIANGLE[0], TRIANGLE[1]] = theta[:, 4:]
+    slopes = np.zeros((n, INERTIAL, 4, 4))
+    for k in range(4):
+        slopes[:, k, k, k] = U[:, k, k]
+    for k, (i, j) in enumerate(zip(*TRIANGLE), 4):
+        slopes[:, k, i, j] = 1.0
+    LU = L @ U
+    halves = L[:, None] @ slopes @ LU.swapaxes(-1, -2)[:, None]
+    dP = halves + halves.swapaxes(-1, -2)
+    return _from_pseudo_inertia(LU @ LU.swapaxes(-1, -2)), _from_pseudo_inertia(dP).swapaxes(-1, -2)
+
+
+def _fitted(R: Array, L: Array, spread: float) -> tuple[Array, bool]:
+    """The parameters pi (10 n,) that minimise |R (pi, -1)|^2 + |theta / spread|^2, and whether they were found."""
+    from scipy.optimize import least_squares  # imported late, because SciPy is slow to load
+
+    n, theta = len(L), np.zeros(len(L) * INERTIAL)
+
+    def residuals(theta: Array, weight: float) -> Array:
+        pi, _ = _changed(theta.reshape(n, INERTIAL), L)
+        return np.concatenate([weight * (R[:, :-1] @ pi.ravel() - R[:, -1]), theta / spread])
+
+    def slopes(theta: Array, weight: float) -> Array:
+        _, slope = _changed(theta.reshape(n, INERTIAL), L)
+        rows = np.einsum("rnp,npk->rnk", R[:, :-1].reshape(-1, n, INERTIAL), slope).reshape(len(R), -1)
+        return np.concatenate([weight * rows, np.eye(theta.size) / spread])
+
+    # Precise torques make a narrow, curved valley: it is entered with small weights, which are raised step by step.
+    begin = min(1.0, 1.0 / float(np.linalg.norm(residuals(theta, 1.0))))
+    for weight in np.geomspace(begin, 1.0, 1 + ceil(-log10(begin))):
+        found = least_squares(residuals, theta, slopes, args=(weight,), method="lm", x_scale="jac", xtol=1e-14,
+                              ftol=1e-14, gtol=1e-14, max_nfev=ITERATIONS)  # fmt: skip
+        theta = found.x
+    return _changed(theta.reshape(n, INERTIAL), L)[0].ravel(), bool(found.success)
