@@ -62,23 +62,49 @@ def _at_zero(code: LoopCode) -> LoopCode:
 
 
 def _without_idle(code: LoopCode) -> LoopCode:
-    """Without passes that do nothing; a pass that hands nothing on becomes part of the one before."""
+    """Without passes that do nothing.  A pass joins the one before if their directions agree or it hands nothing on."""
     passes: list[LoopPass] = []
+    moved: dict[int, tuple[int, int]] = {}  # by pass that became part of another: that one, and where its scalars begin
     for p in code.passes:
         if not any(c.outputs for c in p.codes) and not p.live:
             continue
-        if passes and not p.live:
-            passes[-1] = replace(passes[-1], codes=tuple(map(_joined, passes[-1].codes, p.codes)))
-        else:
+        last = passes[-1] if passes else None
+        waits = last is not None and any(name[0] == "arrived" and name[2] == last.stage for name in p.start.inputs)
+        if last is None or waits or (p.live and p.outward != last.outward):
             passes.append(p)
-    return prune(replace(code, passes=tuple(passes)))
+            continue
+        width = 1 + max(last.live, default=-1)
+        moved[p.stage] = last.stage, width
+        passes[-1] = replace(
+            last, start=_joined(last.start, p.start, width), live=(*last.live, *(width + k for k in p.live)),
+            codes=tuple(_joined(one, other, width) for one, other in zip(last.codes, p.codes)),
+        )  # fmt: skip
+
+    def arrived(name: Any) -> Any:
+        stage, width = moved.get(name[2], (name[2], 0)) if name[0] == "arrived" else (None, 0)
+        return ("arrived", width + name[1], stage) if stage is not None else name
+
+    def renamed(c: Code) -> Code:
+        tape = Tape()
+        return finished(tape, Replay(c, tape, lambda name: tape.input(arrived(name)).i).outputs)
+
+    starts = [replace(p, start=renamed(p.start)) for p in passes]
+    return prune(replace(code, passes=tuple(starts), finish=code.finish and renamed(code.finish)))
 
 
-def _joined(first: Code, second: Code) -> Code:
-    """One code that does both: what the first keeps, the second reads."""
+def _joined(first: Code, second: Code, width: int) -> Code:
+    """One code that does both: the second reads what the first keeps; its own handed scalars begin at `width`."""
     tape = Tape()
     before = Replay(first, tape).outputs
-    return finished(tape, before | Replay(second, tape, before.get).outputs)
+
+    def shifted(name: Any) -> Any:
+        return (name[0], width + name[1]) if name[0] in ("near", "hand") else name
+
+    def value_of(name: Any) -> int:
+        return before[name] if name[0] == "kept" and name in before else tape.input(shifted(name)).i
+
+    after = Replay(second, tape, value_of).outputs
+    return finished(tape, before | {shifted(name): i for name, i in after.items()})
 
 
 def finished(tape: Tape, outputs: Outputs) -> Code:
