@@ -369,11 +369,20 @@ def test_programs_are_pickled_and_say_what_they_are():
     assert sum(program.operations) > 0
 
 
-@pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "looped"])
-@pytest.mark.parametrize("function", [ts.vjp(ts.forward_dynamics), ts.jvp(ts.body_poses), ts.vjp(ts.momentum),
-                                      ts.vjp(ts.body_poses, ("q", "placement"))],
-                         ids=lambda f: f.__name__)  # fmt: skip
-def test_cuda_text_computes_what_the_cpu_does(function, specialised):
+ON_CUDA = {
+    "vjp of forward dynamics": ts.vjp(ts.forward_dynamics),
+    "jvp of poses": ts.jvp(ts.body_poses),
+    "vjp of momentum": ts.vjp(ts.momentum),
+    "vjp of poses by placements": ts.vjp(ts.body_poses, ("q", "placement")),
+}
+QUICK = ["vjp of forward dynamics-looped", "vjp of momentum-looped", "vjp of poses by placements-unrolled"]
+CUDA_CASES = [f"{name}-{how}" for name in ON_CUDA for how in ("unrolled", "looped")]
+
+
+@pytest.mark.parametrize("case", [x if x in QUICK else pytest.param(x, marks=pytest.mark.slow) for x in CUDA_CASES])
+def test_cuda_text_computes_what_the_cpu_does(case):
+    name, _, how = case.partition("-")
+    function, specialised = ON_CUDA[name], how == "unrolled"
     model = zoo.puma_saha() if specialised else zoo.random_tree(5, 3)
     program = ts.compile(model, function, target="cuda", specialised=specialised)
     cpu = ts.compile(model, function, specialised=specialised)

@@ -15,14 +15,14 @@ Names, beside those of `trace.py` (a pass of the derivative has a number of its 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torsor.algorithms.derivative import PUBLIC, Derivative
 from torsor.compiler.derivatives import Replay, active_nodes, along_coordinates, along_freedoms, scalars, summed
 from torsor.compiler.frames import Kind
-from torsor.compiler.tape import Code, Expr, Node, Tape
+from torsor.compiler.tape import Code, Expr, Node, Tape, operands
 from torsor.compiler.trace import LoopCode, LoopPass, looped, prune
 from torsor.linalg import Vec
 from torsor.model.joints import Joint, joint_named
@@ -30,6 +30,7 @@ from torsor.outputs import is_parameter, place_of
 from torsor.sweeps import Algorithm
 
 Outputs = dict[Any, int]
+TURNS = ("sin", "cos")
 
 
 def looped_derivative(derivative: Derivative, inputs: Sequence[str], kinds: Sequence[Kind]) -> LoopCode:
@@ -61,23 +62,49 @@ def _at_zero(code: LoopCode) -> LoopCode:
 
 
 def _without_idle(code: LoopCode) -> LoopCode:
-    """Without passes that do nothing; a pass that hands nothing on becomes part of the one before."""
+    """Without passes that do nothing.  A pass joins the one before if their directions agree or it hands nothing on."""
     passes: list[LoopPass] = []
+    moved: dict[int, tuple[int, int]] = {}  # by pass that became part of another: that one, and where its scalars begin
     for p in code.passes:
         if not any(c.outputs for c in p.codes) and not p.live:
             continue
-        if passes and not p.live:
-            passes[-1] = replace(passes[-1], codes=tuple(map(_joined, passes[-1].codes, p.codes)))
-        else:
+        last = passes[-1] if passes else None
+        waits = last is not None and any(name[0] == "arrived" and name[2] == last.stage for name in p.start.inputs)
+        if last is None or waits or (p.live and p.outward != last.outward):
             passes.append(p)
-    return prune(replace(code, passes=tuple(passes)))
+            continue
+        width = 1 + max(last.live, default=-1)
+        moved[p.stage] = last.stage, width
+        passes[-1] = replace(
+            last, start=_joined(last.start, p.start, width), live=(*last.live, *(width + k for k in p.live)),
+            codes=tuple(_joined(one, other, width) for one, other in zip(last.codes, p.codes)),
+        )  # fmt: skip
+
+    def arrived(name: Any) -> Any:
+        stage, width = moved.get(name[2], (name[2], 0)) if name[0] == "arrived" else (None, 0)
+        return ("arrived", width + name[1], stage) if stage is not None else name
+
+    def renamed(c: Code) -> Code:
+        tape = Tape()
+        return finished(tape, Replay(c, tape, lambda name: tape.input(arrived(name)).i).outputs)
+
+    starts = [replace(p, start=renamed(p.start)) for p in passes]
+    return prune(replace(code, passes=tuple(starts), finish=code.finish and renamed(code.finish)))
 
 
-def _joined(first: Code, second: Code) -> Code:
-    """One code that does both: what the first keeps, the second reads."""
+def _joined(first: Code, second: Code, width: int) -> Code:
+    """One code that does both: the second reads what the first keeps; its own handed scalars begin at `width`."""
     tape = Tape()
     before = Replay(first, tape).outputs
-    return finished(tape, before | Replay(second, tape, before.get).outputs)
+
+    def shifted(name: Any) -> Any:
+        return (name[0], width + name[1]) if name[0] in ("near", "hand") else name
+
+    def value_of(name: Any) -> int:
+        return before[name] if name[0] == "kept" and name in before else tape.input(shifted(name)).i
+
+    after = Replay(second, tape, value_of).outputs
+    return finished(tape, before | {shifted(name): i for name, i in after.items()})
 
 
 def finished(tape: Tape, outputs: Outputs) -> Code:
@@ -221,6 +248,7 @@ class _Reverse:
         self.latest: list[dict[Any, Any]] = [{} for _ in code.kinds]
         self.steps: dict[int, list[_Adjoint]] = {}  # by reverse pass and kind
         self.reverse_of: dict[int, int] = {}  # the reverse pass of a pass
+        self.implied: dict[int, dict[int, Code]] = {}  # by pass: see `_implied`
 
     def code(self) -> LoopCode:
         reversed_ = [self._reversed(p) for p in reversed(self.primal.passes)]
@@ -265,6 +293,21 @@ class _Reverse:
         self.steps[stage] = steps
         return LoopPass(not p.outward, start, (), p.live, stage)
 
+    def near_of(self, p: LoopPass) -> Callable[[Tape, Any], int | None]:
+        """What a step of a pass was handed: read from memory, or computed from other scalars that were handed along."""
+        if p.stage not in self.implied:
+            self.implied[p.stage] = _implied(p)
+        implied = self.implied[p.stage]
+
+        def near(tape: Tape, name: Any) -> int | None:
+            if name[0] != "near":
+                return None
+            if name[1] in implied:
+                return Replay(implied[name[1]], tape, lambda name: near(tape, name)).outputs[name]
+            return tape.input(("kept", "near", name[1], p.stage)).i
+
+        return near
+
     def _start(self, p: LoopPass) -> Code:
         """The cotangents of what arrived at the base; zero at the tips."""
         tape, found = Tape(), {}
@@ -284,7 +327,8 @@ class _Reverse:
     def _step(self, code: Code, kind: int, p: LoopPass, returning: Collection[int]) -> _Adjoint:
         """The adjoint of a step, given which cotangents of what it handed on are not zero."""
         tape, latest = Tape(), self.latest[kind]
-        again = Replay(code, tape, lambda name: _near(tape, name, p.stage), _known(code, tape, p.stage))
+        near = self.near_of(p)
+        again = Replay(code, tape, lambda name: near(tape, name), _known(code, tape, p.stage))
 
         def seeds() -> Iterable[tuple[int, int]]:
             for name, i in code.outputs.items():
@@ -346,8 +390,44 @@ class _Reverse:
         return finished(tape, {("out", PUBLIC.get(name, name), k): total.get((name, k), zero) for name, k in entries})
 
 
-def _near(tape: Tape, name: Any, stage: int) -> int | None:
-    return tape.input(("kept", "near", name[1], stage)).i if name[0] == "near" else None
+# A handed scalar is computed again, not kept, if this many operations on other handed scalars give it.  In Newton-Euler
+# that is Omega = [dw] + [w]^2: a third of what is kept.
+FEW = 4
+
+
+def _implied(p: LoopPass) -> dict[int, Code]:
+    """Scalars that an outward pass hands on, as functions of others that it hands on: ("near", j) -> ("near", k)."""
+    if not p.outward:
+        return {}
+    implied: dict[int, Code] = {}
+    for k in p.live:
+        first, *others = (_from_handed(c, k, [j for j in p.live if j not in implied]) for c in p.codes)
+        if first is not None and all(other == first for other in others):
+            tape = Tape()
+            start = Replay(p.start, tape).outputs
+            if Replay(first, tape, start.get).outputs["near", k] == start["near", k]:
+                implied[k] = first
+    return implied
+
+
+def _from_handed(code: Code, k: int, handed: Sequence[int]) -> Code | None:
+    """What a step hands on as number k, from earlier operations that it hands on, too; None if that is not possible."""
+    end, tape = code.outputs["hand", k], Tape()
+    known = {code.outputs["hand", j]: j for j in reversed(handed) if code.outputs["hand", j] < end}
+
+    def again(i: int) -> int | None:
+        op, *_ = code.nodes[i]
+        if i in known:
+            return tape.input(("near", known[i])).i
+        if op in ("in", "const", *TURNS):
+            return None
+        read = [again(j) for j in operands(code.nodes[i])]
+        return None if None in read else tape.again(op, *(*read, None)[:2])
+
+    node = again(end)
+    if node is None or sum(n.op != "in" for n in tape.nodes) > FEW:
+        return None
+    return finished(tape, {("near", k): node})
 
 
 def _known(code: Code, tape: Tape, stage: int) -> dict[int, int]:
@@ -361,7 +441,7 @@ def _known(code: Code, tape: Tape, stage: int) -> dict[int, int]:
 
 def _turns(code: Code) -> list[int]:
     kept = {i for name, i in code.outputs.items() if name[0] == "kept"}
-    return [i for i, node in enumerate(code.nodes) if node.op in ("sin", "cos") and i not in kept]
+    return [i for i, node in enumerate(code.nodes) if node.op in TURNS and i not in kept]
 
 
 def _label(name: Any) -> str:
