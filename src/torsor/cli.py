@@ -328,14 +328,14 @@ def info(options: argparse.Namespace) -> int:
     _extras(model)
     table = RichTable("one call costs", "mul", "add", "div", "sin cos", "compiled as", box=None)
     for function in (torsor.forward_dynamics, torsor.inverse_dynamics, torsor.mass_matrix):
-        program = torsor.compile(model, function)
+        program = torsor.compile(model.uncoupled(), function)
         count = program.operations
         how = f"{'straight code' if program.specialised else 'a loop'}, {program.lanes} lanes"
         numbers = (str(x) for x in (count.mul, count.add, count.div, count.trig))
         table.add_row(function.__name__, *numbers, how)
     out.print(table)
     for asked in (torsor.forward_dynamics, torsor.mass_solve, torsor.inverse_dynamics):
-        choice = torsor.method_for(model, asked)
+        choice = torsor.method_for(model.uncoupled(), asked)
         out.print(f"{asked.__name__}, method auto: {choice.why}", soft_wrap=True)
     return 0
 

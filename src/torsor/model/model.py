@@ -275,6 +275,10 @@ class Model:
         """Joints that follow others."""
         return self.extras.couplings
 
+    def uncoupled(self) -> Model:
+        """This model with all its joints free."""
+        return replace(self, extras=replace(self.extras, couplings=()))
+
     @property
     def actuators(self) -> tuple[Actuator, ...]:
         """Named inputs."""
