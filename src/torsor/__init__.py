@@ -33,7 +33,7 @@ from torsor.dynamics.frames import frame_poses
 from torsor.dynamics.methods import method_for
 from torsor.dynamics.task_space import operational_space
 from torsor.errors import ArgumentError, DeviceError, ModelError, ModelWarning, SingularError, TorsorError
-from torsor.formats import load
+from torsor.formats import load, save
 from torsor.model import Model, ModelBatch
 from torsor.simulate import Simulation, Trajectory, simulate
 
@@ -56,7 +56,7 @@ __all__ = [
     "inverse_dynamics", "inverse_kinematics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "jvp",
     "kinetic_energy", "lie", "load", "log_det_gradient", "log_det_mass_matrix", "mass_factor", "mass_matrix",
     "mass_solve", "method_for", "momentum", "operational_space", "potential_energy", "rollout", "rollout_vjp",
-    "sample_velocities", "sensitivities", "simulate", "symbolic", "to_mujoco", "to_pinocchio", "vjp", "zoo",
+    "sample_velocities", "save", "sensitivities", "simulate", "symbolic", "to_mujoco", "to_pinocchio", "vjp", "zoo",
 ]  # fmt: skip
 
 

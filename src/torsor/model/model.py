@@ -155,7 +155,7 @@ class Model:
     def save(self, path: str | Path) -> None:
         """Write the model to a file, .toml (text) or .torsor (binary, for very many bodies).
 
-        `torsor.load` reads back an equal model, bit for bit.
+        `torsor.load` reads back an equal model, bit for bit.  .urdf and .xml (MJCF) say less: see `torsor.save`.
         """
         from torsor.formats import save
 
