@@ -8,7 +8,6 @@ import hashlib
 import os
 import warnings
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,9 +43,8 @@ def differences(model, peer, seed=0):
     state = random_state(peer.kinds, rng)
     M, bias, links = peer.terms(state, model.joint_names)
     q, v = (np.concatenate([state[name][k] for name in model.joint_names]) for k in (0, 1))
-    rotors = model.armature.any()
-    M, bias = without_armature(model, v, M, bias)
-    model = replace(model, armature=0.0)
+    bias = bias - of_free_rotors(model, v)
+    model = model.uncoupled()
     loops = dict(specialised=False)  # compiled once for all models of the same joint types
     mass = max(float(model.mass.sum()), 1e-8)
     found = {
@@ -55,20 +53,20 @@ def differences(model, peer, seed=0):
         "poses": misplaced(model, ts.compile(model, ts.body_poses, **loops)(q), links),
     }
     scale = np.sqrt(np.abs(np.diag(M)))
-    if not rotors and (scale > 0).all() and (condition := np.linalg.cond(M / np.outer(scale, scale))) < CONDITION:
+    if (scale > 0).all() and (condition := np.linalg.cond(M / np.outer(scale, scale))) < CONDITION:
         tau = rng.normal(size=model.nv)
         exact = np.linalg.solve(M / np.outer(scale, scale), (tau - bias) / scale) / scale
         found["qdd"] = relative(ts.compile(model, ts.forward_dynamics, **loops)(q, v, tau), exact, 1e-12) / condition
     return found
 
 
-def without_armature(model, v, M, bias):
-    """M and bias of the peer without the armature: compared here is how files are read."""
-    bias = bias.copy()
-    for start in model.v_start[:-1][np.diff(model.v_start) == 6]:  # of a free joint, it has a bias of its own
+def of_free_rotors(model, v):
+    """The bias of the armature of MuJoCo's free joints, armature omega x v; torsor knows none, and notes it."""
+    bias = np.zeros(model.nv)
+    for start in model.v_start[:-1][np.diff(model.v_start) == 6]:
         spin, slide = v[start : start + 3], v[start + 3 : start + 6]
-        bias[start + 3 : start + 6] -= model.armature[start + 3 : start + 6] * np.cross(spin, slide)
-    return M - np.diag(model.armature), bias
+        bias[start + 3 : start + 6] = model.armature[start + 3 : start + 6] * np.cross(spin, slide)
+    return bias
 
 
 def relative(ours, theirs, floor):

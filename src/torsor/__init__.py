@@ -36,7 +36,7 @@ from torsor.dynamics.frames import frame_poses
 from torsor.dynamics.methods import method_for
 from torsor.dynamics.task_space import operational_space
 from torsor.errors import ArgumentError, DeviceError, ModelError, ModelWarning, SingularError, TorsorError
-from torsor.formats import load
+from torsor.formats import load, save
 from torsor.model import Model, ModelBatch
 from torsor.simulate import Simulation, Trajectory, simulate
 
@@ -69,8 +69,8 @@ __all__ = [
     "inverse_dynamics_derivatives", "inverse_kinematics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "jvp",
     "kinetic_energy", "lie", "linearize", "load", "log_det_gradient", "log_det_mass_matrix", "mass_factor",
     "mass_matrix", "mass_solve", "method_for", "momentum", "operational_space", "potential_energy", "rollout",
-    "rollout_vjp", "sample_velocities", "sensitivities", "simulate", "symbolic", "to_mujoco", "to_pinocchio",
-    "torque_regressor", "vjp", "with_inertial_parameters", "zoo",
+    "rollout_vjp", "sample_velocities", "save", "sensitivities", "simulate", "symbolic", "to_mujoco",
+    "to_pinocchio", "torque_regressor", "vjp", "with_inertial_parameters", "zoo",
 ]  # fmt: skip
 
 

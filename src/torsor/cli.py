@@ -92,8 +92,11 @@ def parser() -> argparse.ArgumentParser:
     bench_parser.add_argument("names", nargs="*", metavar="NAME", help="some of the benchmarks of the checkout")
     bench_parser.add_argument("--short", action="store_true", help="only compare forward dynamics, in seconds")
     bench_parser.add_argument("--states", type=int, default=4096, help="states per call (default %(default)s)")
-    view_parser = _add(commands, "view", view, "play a recorded trajectory in the browser")
-    view_parser.add_argument("trajectory", type=Path, metavar="FILE", help="a file made with --record or .save()")
+    view_parser = _add(commands, "view", view, "play a recorded trajectory, or look at a model, in the browser")
+    view_parser.add_argument(
+        "trajectory", type=Path, metavar="FILE", help="a file made with --record or .save(), or a model"
+    )
+    view_parser.add_argument("--base", choices=BASES, help=BASE_HELP)
     view_parser.add_argument("--out", type=Path, metavar="PAGE.html", help="write the page here instead of opening it")
     _export_parser(commands)
     cache_parser = _add(commands, "cache", cache, "the compiled code kept on disk: how much there is, and where")
@@ -326,14 +329,14 @@ def info(options: argparse.Namespace) -> int:
     _extras(model)
     table = RichTable("one call costs", "mul", "add", "div", "sin cos", "compiled as", box=None)
     for function in (torsor.forward_dynamics, torsor.inverse_dynamics, torsor.mass_matrix):
-        program = torsor.compile(model, function)
+        program = torsor.compile(model.uncoupled(), function)
         count = program.operations
         how = f"{'straight code' if program.specialised else 'a loop'}, {program.lanes} lanes"
         numbers = (str(x) for x in (count.mul, count.add, count.div, count.trig))
         table.add_row(function.__name__, *numbers, how)
     out.print(table)
     for asked in (torsor.forward_dynamics, torsor.mass_solve, torsor.inverse_dynamics):
-        choice = torsor.method_for(model, asked)
+        choice = torsor.method_for(model.uncoupled(), asked)
         out.print(f"{asked.__name__}, method auto: {choice.why}", soft_wrap=True)
     return 0
 
@@ -413,7 +416,15 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def view(options: argparse.Namespace) -> int:
-    page = Trajectory.load(options.trajectory).view(options.out)
+    from torsor.formats import FORMATS, ROBOTS
+    from torsor.view.page import at_rest
+
+    name = str(options.trajectory)
+    if options.trajectory.suffix.lower() in (*FORMATS, *ROBOTS) or not options.trajectory.suffix:
+        trajectory = at_rest(find_model(name, options.base))
+    else:
+        trajectory = Trajectory.load(options.trajectory)
+    page = trajectory.view(options.out)
     out.print(f"-> {escape(str(page))}", style="green")
     return 0
 

@@ -17,6 +17,7 @@ from torsor.compiler.members import Members
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
 from torsor.model.names import Frame
+from torsor.model.regular import require_uncoupled
 from torsor.outputs import MEMBERS, Several, matrices_of, place_of
 from torsor.sweeps import Algorithm
 
@@ -86,6 +87,8 @@ class Request:
         self.inputs, self.dtype = (*algorithm.inputs, *options), np.dtype(dtype).name
         if self.dtype not in ("float64", "float32"):
             raise ArgumentError(f"programs compute in float64 or float32, not {self.dtype}")
+        if "tau" in self.inputs:
+            require_uncoupled(model, f"the compiled {algorithm.name}")
         if not algorithm.has_loops and unroll is NEVER:
             raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")
         if self.bits == 32:

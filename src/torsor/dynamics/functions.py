@@ -46,6 +46,7 @@ from torsor.dynamics.calls import (
     on_frame,
     refuse_singular_at,
 )
+from torsor.dynamics.couplings import coupled_accelerations
 from torsor.dynamics.frames import referred, referred_rate
 from torsor.dynamics.jacobians import (
     forward_dynamics_derivatives,
@@ -87,6 +88,7 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     (docs/accuracy.md).
 
     With a named method, and with "auto" in batches, a state gives the same bits alone and anywhere in a batch.
+    If joints follow others (`model.couplings`), the accelerations obey the couplings.
     """
     if method == "auto":
         state: Any = q
@@ -97,6 +99,11 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
                     return result
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
+    if getattr(model, "couplings", ()):
+        if method != "auto":
+            raise ArgumentError(f"method {method!r} knows no coupled joints: leave out method=, or the couplings")
+        return coupled_accelerations(model, q, v, tau, external=external, added_inertia=added_inertia)
+    if method == "auto":
         if _in_segments(model, q, v, tau):
             method = "segments"
         elif external is added_inertia is None:

@@ -10,10 +10,12 @@ checked like any other: a damaged or hostile file raises a ModelError.
 
 from __future__ import annotations
 
+import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from torsor.errors import ArgumentError, ModelError
+from torsor.errors import ArgumentError, ModelError, ModelWarning
 from torsor.files import read_whole, write_whole
 from torsor.formats import binary, toml
 from torsor.model import Model
@@ -32,6 +34,7 @@ class Format(Protocol):
 
 
 FORMATS: dict[str, Format] = {".toml": toml, ".torsor": binary}
+WRITERS = {".urdf": "urdf_writer", ".xml": "mjcf_writer"}
 ROBOTS = (".urdf", ".xml", ".mjcf", ".sdf", ".world", ".xacro")
 
 
@@ -63,9 +66,20 @@ def load(path: Any, **options: Any) -> Model:
 
 
 def save(model: Model, path: str | Path) -> None:
-    """Write a model to a file from which `load` makes an equal one."""
+    """Write a model to a file, from which `load` makes an equal one if it is .toml or .torsor.
+
+    .urdf and .xml (MJCF) say less: a ModelWarning lists what is lost, and a ModelError names a joint that the format
+    does not have.  Rotations come back to rounding there, all other numbers exactly.
+    """
     require_model(model)
-    write_whole(path, _format(path).encode(model))
+    suffix = file_path("path", path).suffix.lower()
+    if suffix not in WRITERS:
+        write_whole(path, _format(path).encode(model))
+        return
+    content, losses = import_module(f"torsor.formats.{WRITERS[suffix]}").encode(model)
+    write_whole(path, content)
+    if losses:
+        warnings.warn(f"{path} does not say: {'; '.join(losses)}", ModelWarning, stacklevel=2)
 
 
 def _format(path: str | Path) -> Format:

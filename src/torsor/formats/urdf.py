@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from math import cos, inf, sin
+from math import copysign, cos, inf, sin
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -29,6 +29,7 @@ JOINT_TYPES = {
     "revolute": "revolute", "continuous": "revolute", "prismatic": "prismatic", "fixed": "fixed", "floating": "free",
     "planar": "planar", "spherical": "spherical", "ball": "spherical",
 }  # fmt: skip
+HUGE = 1e300
 WORLD, ROOT_JOINT = "world", "root_joint"
 READ = {"link", "joint", "material", "transmission"}
 JOINT_CHILDREN = {"origin", "parent", "child", "axis", "limit", "dynamics", "mimic", "safety_controller", "calibration"}
@@ -190,10 +191,10 @@ def _limits(document: Document, robot: Robot, name: str, joint: Element, kind: s
     for key, word in (("effort", "effort"), ("speed", "velocity")):
         if limit.get(word) is None:
             robot.note("read", f"joint {name!r}", f"its <limit> has no {word}: there is none")
-        found[key] = document.number(limit, word, inf, infinite=True)
+        found[key] = _unlimited(document.number(limit, word, inf, infinite=True))
     if kind == "continuous":
         return found
-    bounds = [document.number(limit, key, 0.0, infinite=True) for key in ("lower", "upper")]
+    bounds = [_unlimited(document.number(limit, key, 0.0, infinite=True)) for key in ("lower", "upper")]
     if limit.get("lower") is None and limit.get("upper") is None:
         robot.note("read", f"joint {name!r}", "its <limit> has neither lower nor upper: it is free to move")
     elif bounds[0] > bounds[1]:
@@ -201,6 +202,11 @@ def _limits(document: Document, robot: Robot, name: str, joint: Element, kind: s
     else:
         found |= {"lower": bounds[0], "upper": bounds[1]}
     return found
+
+
+def _unlimited(x: float) -> float:
+    """The largest numbers stand for no limit, because the standard demands one."""
+    return copysign(inf, x) if abs(x) >= HUGE else x
 
 
 def _dynamics(document: Document, joint: Element) -> dict[str, float]:

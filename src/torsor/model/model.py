@@ -155,7 +155,7 @@ class Model:
     def save(self, path: str | Path) -> None:
         """Write the model to a file, .toml (text) or .torsor (binary, for very many bodies).
 
-        `torsor.load` reads back an equal model, bit for bit.
+        `torsor.load` reads back an equal model, bit for bit.  .urdf and .xml (MJCF) say less: see `torsor.save`.
         """
         from torsor.formats import save
 
@@ -274,6 +274,10 @@ class Model:
     def couplings(self) -> tuple[Coupling, ...]:
         """Joints that follow others."""
         return self.extras.couplings
+
+    def uncoupled(self) -> Model:
+        """This model with all its joints free."""
+        return replace(self, extras=replace(self.extras, couplings=()))
 
     @property
     def actuators(self) -> tuple[Actuator, ...]:

@@ -37,6 +37,16 @@ def require_no_armature(model: Model, what: str) -> None:
         )
 
 
+def require_uncoupled(model: Model, what: str) -> None:
+    """Refuse a model whose joints follow others."""
+    for coupling in model.couplings[:1]:
+        follower, leader = (model.joint_names[i] for i in coupling[:2])
+        raise ArgumentError(
+            f"{what} knows no coupled joints, and {follower!r} follows {leader!r}: "
+            "use forward_dynamics or simulate, or model.uncoupled()"
+        )
+
+
 @lru_cache(maxsize=64)
 def _check_model(model: Model) -> None:
     check_regular(model.names, model.mass, model.inertia)

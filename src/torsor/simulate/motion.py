@@ -17,6 +17,7 @@ from torsor import dynamics
 from torsor.algorithms import articulated
 from torsor.compiler.request import PATIENT
 from torsor.compiler.store import store
+from torsor.dynamics.couplings import coupled_accelerations, coupled_solve
 from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM
 from torsor.errors import SingularError, TorsorError
 from torsor.model.model import Model
@@ -93,6 +94,8 @@ class Motion:
 
     def implicit(self, q: Array, v: Array, tau: Array, added: Array) -> Array:
         """(M(q) + diag(added))^-1 (tau - bias(q, v)), in one sweep; a long chain goes by segments."""
+        if self.model.couplings:
+            return coupled_accelerations(self.model, q, v, tau, added_inertia=added)
         if self.model.n >= SEGMENTS_FROM:
             try:
                 return dynamics.forward_dynamics(self.model, q, v, tau, added_inertia=added)
@@ -102,6 +105,8 @@ class Motion:
 
     def implicit_solve(self, q: Array, b: Array, added: Array) -> Array:
         """(M(q) + diag(added))^-1 b"""
+        if self.model.couplings:
+            return coupled_solve(self.model, q, b, added)
         return with_added_inertia(self.model, articulated.mass_solve)(q, b, added)
 
     @cached_property
@@ -117,7 +122,7 @@ class Motion:
     def _program(self) -> Program | None:
         """The compiled forward dynamics, if its method is compiled for this model."""
         large = self.dynamics == "composite" and self.model.nv > MOST_FREEDOMS
-        if self.dynamics in NOT_COMPILED or large:
+        if self.dynamics in NOT_COMPILED or large or self.model.couplings:
             return None
         return compiled(self.model, dynamics.forward_dynamics, self.dynamics)
 

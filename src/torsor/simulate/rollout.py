@@ -24,6 +24,7 @@ from torsor.linalg import Scalar, Vec, maximum, sqrt
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model, require_model
+from torsor.model.regular import require_uncoupled
 from torsor.reference import base_of, scatter
 from torsor.sweeps import run
 
@@ -365,6 +366,7 @@ class Task(NamedTuple):
     def of(cls, model: Model, steps: int, dt: float, tau: Any, table: Any,
            feedback: LinearFeedback | JointFeedback | None, every: int, integrator: str) -> Task:  # fmt: skip
         require_model(model)
+        require_uncoupled(model, "a rollout")
         validate.chosen("integrator", integrator, INTEGRATORS)
         steps, every = validate.integer("steps", steps, least=1), validate.integer("every", every, least=1)
         if every > steps:

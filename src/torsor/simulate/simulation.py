@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from torsor.dynamics.couplings import coupled, obeying
 from torsor.errors import ArgumentError, ModelError
 from torsor.formats import toml
 from torsor.model.model import Model, require_model
@@ -392,9 +393,11 @@ def _changed(model: Model, gravity: bool, armature: ArrayLike) -> Model:
 
 def start_of(model: Model, q0: ArrayLike | None, v0: ArrayLike | None) -> tuple[Array, Array]:
     """The first state; by default the neutral configuration, at rest."""
-    q = _state("q0", model.neutral() if q0 is None else q0, model.nq)
+    q = _state("q0", coupled(model, model.neutral()) if q0 is None else q0, model.nq)
     v = _state("v0", np.zeros(model.nv) if v0 is None else v0, model.nv)
     model.check_quaternions(q, "q0")
+    obeying(model, "q0", q, offset=True)
+    obeying(model, "v0", v, offset=False)
     return q, v
 
 

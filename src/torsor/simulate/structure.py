@@ -16,6 +16,7 @@ import numpy as np
 
 from torsor.algorithms import discrete_mechanics as mechanics
 from torsor.errors import ArgumentError, SingularError
+from torsor.model.regular import require_uncoupled
 from torsor.simulate.motion import Motion
 from torsor.simulate.stepper import Array, FixedStep, Memory, Settings
 from torsor.sweeps import Algorithm
@@ -37,6 +38,7 @@ class Symplectic(FixedStep):
     """
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
+        require_uncoupled(motion.model, "a structure-preserving method")
         if motion.model.armature[motion.coordinates.curved_freedoms].any():
             raise ArgumentError(
                 "structure-preserving methods know rotors on axes only: make the armature 0 for spherical and free "

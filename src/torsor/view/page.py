@@ -22,8 +22,10 @@ from torsor import dynamics
 from torsor.errors import ArgumentError
 from torsor.files import write_whole
 from torsor.lie import matrix_to_quaternion
+from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
+from torsor.view.shapes import shapes
 
 if TYPE_CHECKING:
     from torsor.simulate.trajectory import Trajectory
@@ -50,6 +52,24 @@ def write(trajectory: Trajectory, path: str | Path) -> Path:
     return write_whole(path, page(trajectory).encode("utf-8"))
 
 
+def at_rest(model: Model, q: Array | None = None) -> Trajectory:
+    """A trajectory of one row: the model as its file shows it, or at q."""
+    from torsor.simulate.trajectory import Trajectory
+
+    row, still = (shown_configuration(model) if q is None else q)[None], np.zeros((1, model.nv))
+    return Trajectory(model, np.zeros(1), row, still, still, still)
+
+
+def shown_configuration(model: Model) -> Array:
+    """The first keyframe, if the file has some; else the neutral configuration, moved into the limits."""
+    if model.keyframes:
+        return next(iter(model.keyframes.values()))
+    q, coordinate = model.neutral(), limited_coordinates(model)
+    known = coordinate >= 0
+    q[coordinate[known]] = np.clip(q[coordinate[known]], model.lower[known], model.upper[known])
+    return q
+
+
 def page(trajectory: Trajectory) -> str:
     """The text of the page."""
     # "</" must not end the script element that holds the data; \u003c is the same character in JSON
@@ -74,7 +94,13 @@ def scene(trajectory: Trajectory) -> dict[str, Any]:
     w, x, y, z = np.moveaxis(matrix_to_quaternion(poses[..., :3, :3]), -1, 0)
     packed = np.stack([*np.moveaxis(poses[..., :3, 3], -1, 0), x, y, z, w], axis=-1).astype("<f4")
     tips, reach, up = _tips(model), _reach(model), _up(model)
+    drawn, missing, corners = shapes(model)
     center, spread, floor = _stage(poses[..., :3, 3], reach, up)
+    if corners:
+        points = np.concatenate([_seen(poses[0], body, points) for body, points in corners.items()])
+        low, high = points.min(axis=0), points.max(axis=0)
+        center, floor = (low + high) / 2, float((points @ up).min())
+        spread = max(float(np.linalg.norm(high - low)) / 2, 1e-3)
     eye = center + EYE * spread * (_across(up) + 0.45 * up)
     return {
         "bodies": _bodies(model, tips, reach),
@@ -84,8 +110,14 @@ def scene(trajectory: Trajectory) -> dict[str, Any]:
         "tips": [{"body": int(i), "point": p.tolist()} for i, p in tips.items()],
         "reach": reach, "radius": _radius(model, reach), "up": up.tolist(), "floor": floor,
         "center": center.tolist(), "eye": eye.tolist(),
+        **drawn, "missing": missing,
         "subtitle": f"{model.n} bodies, {model.nv} degrees of freedom, {t[-1] - t[0]:g} s",
     }  # fmt: skip
+
+
+def _seen(poses: Array, body: int, points: Array) -> Array:
+    """Points of a body, or of the base, in the base frame."""
+    return points if body < 0 else points @ poses[body, :3, :3].T + poses[body, :3, 3]
 
 
 def _stage(p: Array, reach: float, up: Array) -> tuple[Array, float, float]:

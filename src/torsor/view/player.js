@@ -37,7 +37,7 @@
 
   // ---- bodies ----
 
-  const layers = { links: [], joints: [], boxes: [], frames: [], traces: [] };
+  const layers = { shapes: [], links: [], joints: [], boxes: [], frames: [], traces: [] };
   const radius = data.radius;
 
   function material(color, opacity = 1) {
@@ -87,6 +87,44 @@
     scene.add(group);
     return group;
   });
+  // ---- shapes of the robot's file; solids stand along z there, along y here ----
+
+  function decode(base64, Kind) {
+    return new Kind(Uint8Array.from(atob(base64), (c) => c.charCodeAt(0)).buffer);
+  }
+
+  const geometries = data.meshes.map((mesh) => {
+    const numbers = decode(mesh.points, Uint16Array), xyz = new Float32Array(numbers.length);
+    for (let i = 0; i < numbers.length; i++) xyz[i] = mesh.low[i % 3] + numbers[i] / 65535 * mesh.side[i % 3];
+    const geometry = new THREE.BufferGeometry();
+    geometry.setAttribute("position", new THREE.BufferAttribute(xyz, 3));
+    geometry.setIndex(new THREE.BufferAttribute(decode(mesh.triangles, mesh.wide ? Uint32Array : Uint16Array), 1));
+    return geometry;
+  });
+
+  function solid({ shape, size }) {
+    if (shape === "box") return new THREE.BoxGeometry(...size);
+    if (shape === "sphere") return new THREE.SphereGeometry(size[0], 32, 20);
+    if (shape === "ellipsoid") return new THREE.SphereGeometry(1, 32, 20).scale(...size);
+    if (shape === "cylinder") return new THREE.CylinderGeometry(size[0], size[0], size[1], 32).rotateX(Math.PI / 2);
+    return new THREE.CapsuleGeometry(size[0], size[1], 8, 24).rotateX(Math.PI / 2);
+  }
+
+  data.shapes.forEach((spec) => {
+    const [r, g, b, opacity] = spec.color, isMesh = spec.shape === "mesh";
+    const paint = material(0xffffff, opacity);
+    paint.color.setRGB(r, g, b, "srgb");
+    paint.flatShading = isMesh;
+    paint.side = isMesh ? 2 : 0; // both sides: normals of mesh files point either way
+    const mesh = new THREE.Mesh(isMesh ? geometries[spec.mesh] : solid(spec), paint);
+    mesh.position.set(...spec.position);
+    mesh.quaternion.set(...spec.quaternion);
+    layers.shapes.push(mesh);
+    (spec.body < 0 ? scene : groups[spec.body]).add(mesh);
+  });
+  if (data.shapes.length > 0) ["links", "joints", "traces"].forEach((name) => { element(name).checked = false; });
+  else element("shapes").parentElement.remove();
+
   data.base.forEach((to) => { // the pillar on which the first joint sits
     const pillar = capsule([0, 0, 0], to, radius, material(0xb0b4ba));
     layers.links.push(pillar);
@@ -201,6 +239,7 @@
   }
 
   Object.keys(layers).forEach((name) => {
+    if (!element(name)) return;
     const apply = () => layers[name].forEach((object) => { object.visible = element(name).checked; });
     element(name).addEventListener("change", apply);
     apply();
