@@ -4,7 +4,9 @@ The oracles share no code with torsor: matrices in absolute coordinates, complex
 plain NumPy, on machines whose masses and lengths all differ.
 """
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import oracle
@@ -60,6 +62,42 @@ def test_rows_notice_what_changes():
     assert not rows.misprint("", "", "", b, b, a).holds  # the correction is wrong
     assert not rows.identity("", "", a * np.nan, a).holds
     assert not rows.misprint("", "", "", b, a * np.nan, a).holds
+
+
+# The map -----------------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parent.parent
+SECTION = re.compile(r"^### (.*?)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
+NUMBERED = {
+    "Ploen & Park": 68, "Saha": 28, "Lee, Wang & Chirikjian 2007": 28, "Lee & Chirikjian 2005": 25, "Featherstone & Fijany": 16,
+}  # fmt: skip
+
+
+def test_every_numbered_equation_has_a_place():
+    """Each number of each paper is in one row of docs/papers.md."""
+    sections = dict(SECTION.findall((ROOT / "docs" / "papers.md").read_text()))
+    for paper, last in NUMBERED.items():
+        numbers = []
+        for row in re.findall(r"^\| ([^|]+) \|", sections[paper], re.MULTILINE):
+            for first, end in re.findall(
+                r"(?<![\w.])(\d+)(?:-(\d+))?(?![\w.])", re.sub(r"(refs|Fig\.|section|4\.4).*", "", row)
+            ):
+                numbers += range(int(first), int(end or first) + 1)
+        numbers = [n for n in numbers if n <= last]
+        assert sorted(set(numbers)) == list(range(1, last + 1)), paper
+
+
+def test_functions_of_the_map_are_there():
+    """`file.py`: `name`, `name`, ... : the file defines the names."""
+    text = (ROOT / "docs" / "papers.md").read_text()
+    found = re.findall(r"`([\w/]+\.py)`: ((?:`\w+`(?:, )?)+)", text)
+    assert len(found) > 40
+    for file, names in found:
+        source = (ROOT / "src" / "torsor" / file).read_text()
+        for name in re.findall(r"\w+", names):
+            assert re.search(rf"^\s*(def|class) {name}\b|^{name}\b.*=", source, re.MULTILINE), f"{name} in {file}"
+    for name in re.findall(r"`zoo\.(\w+)`", text):
+        assert name in zoo.names()
 
 
 # Ploen & Park ------------------------------------------------------------------------------------------------
