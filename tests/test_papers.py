@@ -69,8 +69,12 @@ def test_rows_notice_what_changes():
 ROOT = Path(__file__).parent.parent
 SECTION = re.compile(r"^### (.*?)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
 NUMBERED = {
-    "Ploen & Park": 68, "Saha": 28, "Lee, Wang & Chirikjian 2007": 28, "Lee & Chirikjian 2005": 25, "Featherstone & Fijany": 16,
-}  # fmt: skip
+    "Ploen & Park": 68,
+    "Saha": 28,
+    "Lee, Wang & Chirikjian 2007": 28,
+    "Lee & Chirikjian 2005": 25,
+    "Featherstone & Fijany": 16,
+}
 
 
 def test_every_numbered_equation_has_a_place():
@@ -79,9 +83,8 @@ def test_every_numbered_equation_has_a_place():
     for paper, last in NUMBERED.items():
         numbers = []
         for row in re.findall(r"^\| ([^|]+) \|", sections[paper], re.MULTILINE):
-            for first, end in re.findall(
-                r"(?<![\w.])(\d+)(?:-(\d+))?(?![\w.])", re.sub(r"(refs|Fig\.|section|4\.4).*", "", row)
-            ):
+            row = re.sub(r"(refs|Fig\.|section|4\.4).*", "", row)
+            for first, end in re.findall(r"(?<![\w.])(\d+)(?:-(\d+))?(?![\w.])", row):
                 numbers += range(int(first), int(end or first) + 1)
         numbers = [n for n in numbers if n <= last]
         assert sorted(set(numbers)) == list(range(1, last + 1)), paper
