@@ -170,6 +170,29 @@ def test_a_moving_base_takes_batches_and_refuses_other_shapes():
         study.operators(model, q[0], base_velocity=np.zeros(3))
 
 
+def test_derivatives_by_the_motion_of_the_base():
+    """Reverse and forward derivatives of the torques against central differences."""
+    model = zoo.random_tree(7, 2, joints=("revolute", "spherical", "prismatic"))
+    rng = np.random.default_rng(4)
+    q, (v, qdd, weight), (V_0, dV_0) = (
+        model.random_configuration(rng),
+        rng.normal(size=(3, model.nv)),
+        rng.normal(size=(2, 6)),
+    )
+
+    def torques(V, dV):
+        return ts.inverse_dynamics(model, q, v, qdd, base_velocity=V, base_acceleration=dV)
+
+    gradient = ts.vjp(ts.inverse_dynamics, wrt=("base_velocity", "base_acceleration"))
+    found = gradient(model, q, v, qdd, weight, base_velocity=V_0, base_acceleration=dV_0)
+    h = 1e-4  # torques are quadratic in V_0 and linear in dV_0
+    for k, e in enumerate(h * np.eye(6)):
+        slope = (torques(V_0 + e, dV_0) - torques(V_0 - e, dV_0)) @ weight / (2 * h)
+        assert abs(found.base_velocity[k] - slope) < DIFFERENCED * np.abs(found.base_velocity).max()
+        slope = (torques(V_0, dV_0 + e) - torques(V_0, dV_0 - e)) @ weight / (2 * h)
+        assert abs(found.base_acceleration[k] - slope) < DIFFERENCED * np.abs(found.base_acceleration).max()
+
+
 def hat(w):
     return np.array([[0, -w[2], w[1]], [w[2], 0, -w[0]], [-w[1], w[0], 0]])
 

@@ -390,7 +390,8 @@ def papers(options: argparse.Namespace) -> int:
             counted[row.verdict] += 1
             failed += not row.holds
         out.print(table)
-    out.print(", ".join(f"{count} {verdict}" for verdict, count in counted.items()) + f"; {failed} no longer hold")
+    counts = "; ".join(f"{count} {verdict}" for verdict, count in counted.items())
+    out.print(f"{counts}; {failed} no longer hold", soft_wrap=True)
     for path in registry.draw(options.figures, options.names) if options.figures else ():
         out.print(f"-> {path}", style="green")
     return FAILED if failed else 0

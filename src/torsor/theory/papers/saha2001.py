@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from numpy.typing import NDArray
 
 from torsor import dynamics, zoo
@@ -27,7 +28,7 @@ from torsor.simulate import Cycloid, Table, Trajectory, simulate
 from torsor.theory.papers import saha_algorithm, saha_planar, saha_steps
 from torsor.theory.papers.figures import series_data
 from torsor.theory.papers.rows import AGREES, CONFLICTS, MISPRINT, OURS, Row, misprint, ours
-from torsor.view.plots import GREY, coordinate_units, force_units, save, small_multiples
+from torsor.view.plots import GREY, STYLE, coordinate_units, force_units, save, small_multiples
 
 Array = NDArray[Any]
 
@@ -143,7 +144,8 @@ def _figures_of(name: str, folder: Path) -> Iterator[Path]:
         figure = small_multiples({key: (TIMES, x) for key, x in series.items()}, labels, units, heading)
         for axes in figure.axes if until else ():
             axes.axvline(until, color=GREY, lw=0.8, ls=":")
-        save(figure, path)
+        with rc_context(STYLE):  # type: ignore[arg-type]
+            save(figure, path)
         series_data(path, TIMES, series, labels)
         return path
 
