@@ -8,7 +8,6 @@ terminal, written to results/operations.json and drawn to docs/figures/operation
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 
 import matplotlib
 
@@ -43,20 +42,8 @@ COLOURS = {"UDU^T": "#2a9d8f", "articulated": "#1b6ca8", "composite": "#d1495b"}
 
 
 def printed(author: str, n: int) -> tuple[int, int]:
-    """(M, A) of Table I; Saha's items sum to 192n, not 191n, multiplications."""
-    cubic = Fraction(n**3, 6)
-    formulas = {
-        "Saha": (192 * n - 284, 187 * n - 325),
-        "Featherstone": (199 * n - 198, 174 * n - 173),
-        "Valasek": (226 * n - 343, 206 * n - 345),
-        "Brandl et al.": (250 * n - 222, 220 * n - 198),
-        "Walker & Orin": (
-            cubic + Fraction(23, 2) * n**2 + Fraction(115, 3) * n - 47,
-            cubic + 7 * n**2 + Fraction(233, 6) * n - 46,
-        ),
-    }
-    mul, add = formulas[author]
-    return int(mul), int(add)
+    """(M, A) by the formulas of Table I."""
+    return saha_algorithm.TABLE_I[author].at(n)
 
 
 @dataclass(frozen=True)

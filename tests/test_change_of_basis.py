@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torsor as ts
-from torsor.theory.change_of_basis import change_of_basis
+from torsor.theory.change_of_basis import MAPPINGS, change_of_basis, in_new_bases
 
 ROUNDING = 1e-9  # dense algebra on random matrices of condition up to 1e4
 
@@ -33,6 +33,48 @@ def test_bases_are_dual_and_decouple_the_map(case):
     # Eq. 1: T1 = M S1 and T2 = M S2 as spaces
     assert np.linalg.matrix_rank(np.hstack([T[:, :r], M @ b.S1]), tol=ROUNDING) == r
     assert n == r or np.linalg.matrix_rank(np.hstack([T[:, r:], M @ b.S2]), tol=ROUNDING) == n - r
+
+
+@given(sizes)
+def test_coordinate_transformations_of_the_dual_bases(case):
+    """u.v keeps its value, X_U^T = X_V^-1, and the map is block diagonal in the new pair."""
+    n, r, _ = case
+    rng, M, S1 = problem(*case)
+    b = change_of_basis(M, S1)
+    u, v = rng.normal(size=(2, n))
+    assert np.allclose((b.X_U @ u) @ (b.X_V @ v), u @ v, atol=ROUNDING)
+    assert np.allclose(b.X_U.T @ b.X_V, np.eye(n), atol=ROUNDING)
+    blocks = in_new_bases("U -> V", M, b.X_U)
+    assert np.allclose(blocks[:r, :r], S1.T @ M @ S1, atol=ROUNDING)
+    assert np.allclose(blocks[r:, r:], np.linalg.inv(b.T2.T @ np.linalg.solve(M, b.T2)), atol=ROUNDING)
+    assert np.allclose(blocks[:r, r:], 0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_a_mapping_in_new_bases_does_what_it_did(mapping):
+    """y = A x in the old pair is y = A x in the new one; motions go by X_U, forces by its inverse transpose."""
+    rng = np.random.default_rng(0)
+    A, X_U, x = rng.normal(size=(5, 5)), rng.normal(size=(5, 5)), rng.normal(size=5)
+    moved = {"U": lambda u: X_U @ u, "V": lambda v: np.linalg.solve(X_U.T, v)}
+    source, target = moved[mapping[0]], moved[mapping[-1]]
+    assert np.allclose(in_new_bases(mapping, A, X_U) @ source(x), target(A @ x), atol=ROUNDING)
+    several = in_new_bases(mapping, np.stack([A, 2 * A]), X_U)
+    assert np.allclose(several[1], 2 * several[0], atol=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "A", "X_U", "words"),
+    [
+        ("U -> W", np.eye(2), np.eye(2), "unknown mapping 'U -> W'"),
+        ("U -> V", np.eye(2), np.eye(3), r"A \(2, 2\) and X_U \(3, 3\)"),
+        ("U -> V", np.eye(2), 1.0, r"X_U \(\)"),
+        ("V -> V", np.eye(2), np.ones((2, 2)), "X_U is singular"),
+        ("V -> V", np.full((2, 2), np.nan), np.eye(2), "A must be finite"),
+    ],
+)
+def test_what_is_no_change_of_basis_is_refused(mapping, A, X_U, words):
+    with pytest.raises(ts.TorsorError, match=words):
+        in_new_bases(mapping, A, X_U)
 
 
 @given(sizes)

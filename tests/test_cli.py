@@ -156,21 +156,27 @@ def test_info_shows_the_tree_and_counts(capsys):
 
 
 def test_papers_agree_and_are_drawn(tmp_path, capsys):
-    assert main(["papers", "--figures", str(tmp_path)]) == 0
+    """One paper here; all of them in tests/test_papers.py."""
+    assert main(["papers", "Saha", "--figures", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "differs" not in said
-    assert "agrees" in said
-    pictures = sorted(tmp_path.glob("saha2001_fig*.png"))
-    assert len(pictures) == 7
+    assert "no longer: " not in said
+    for word in ("agrees", "misprint", "conflicts", "not printed", "0 no longer hold"):
+        assert word in said
+    pictures = sorted(tmp_path.glob("saha2001_*.png"))
+    assert len(pictures) == 8
     assert all(picture.read_bytes().startswith(PNG) for picture in pictures)
+    assert all(picture.with_suffix(".csv").read_text().count("\n") > 5 for picture in pictures)
 
 
 def test_a_paper_that_differs_fails_the_command(capsys, monkeypatch):
-    from torsor.theory.papers import lee2007
+    from torsor.theory.papers import featherstone1999
 
-    monkeypatch.setattr(lee2007, "HALF_DIGIT", 1e-12)
-    assert main(["papers", "Lee"]) == FAILED
-    assert "differs" in capsys.readouterr().out
+    monkeypatch.setattr(featherstone1999, "EXPONENTS", (6, 8))
+    monkeypatch.setattr(featherstone1999, "WHOLE_LEVELS", -1.0)
+    assert main(["papers", "Featherstone"]) == FAILED
+    said = capsys.readouterr().out
+    assert "no longer" in said
+    assert "1 no longer hold" in said
 
 
 def test_bench_compares_with_what_is_installed(capsys):

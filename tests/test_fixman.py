@@ -6,7 +6,7 @@ import numpy as np
 import oracle
 import pytest
 from machines import difference, precise
-from mpmath import mp
+from mpmath import mp, mpf
 from peers import State
 
 import torsor as ts
@@ -116,25 +116,70 @@ def test_operations_grow_with_the_first_power_of_n():
 # Singular bodies -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda m: ts.mass_solve(m, m.neutral(), np.zeros(m.nv), method="fixman"),
-        lambda m: ts.inverse_mass_matrix(m, m.neutral(), method="fixman"),
-        lambda m: ts.log_det_mass_matrix(m, m.neutral(), method="fixman"),
-        lambda m: ts.forward_dynamics(m, m.neutral(), np.zeros(m.nv), np.zeros(m.nv), method="fixman"),
-        lambda m: relax(m, m.neutral()),
-    ],
-)
-def test_rods_of_the_faithful_polypeptide_are_refused_by_name(call):
-    """C'=O and N-H are collinear; the articulated sweeps take them, relaxed constraints cannot."""
-    with pytest.raises(ts.SingularError, match=r"'C2' \(and 3 more\) has the inertia of a rod.*merge.*articulated"):
-        call(zoo.polypeptide_faithful())
+def thinned(model, seed=0):
+    """The model with rods, points and, inside, massless bodies among its bodies."""
+    rng = np.random.default_rng(seed)
+    inertia, mass, com = model.inertia.copy(), model.mass.copy(), model.com.copy()
+    for i in range(model.n):
+        kind = rng.integers(4)
+        u = rng.normal(size=3)
+        if kind == 0:
+            inertia[i] = mass[i] * 0.02 * (u @ u * np.eye(3) - np.outer(u, u))
+        elif kind == 1:
+            inertia[i] = 0
+        elif kind == 2 and model.children_count[i]:
+            inertia[i], mass[i], com[i] = 0, 0, 0
+    return replace(model, inertia=inertia, mass=mass, com=com, allow_degenerate=True)
 
 
-def test_a_point_is_refused_by_name():
-    with pytest.raises(ts.SingularError, match=r"'link1'.*point"):
-        ts.mass_solve(zoo.point_chain(3), np.zeros(3), np.ones(3), method="fixman")
+THIN = {
+    "polypeptide of the text": lambda: zoo.polypeptide_faithful(7),
+    "long polypeptide": lambda: zoo.polypeptide_faithful(40),
+    "points": lambda: zoo.point_chain(6, mass=[1, 2, 3, 1, 0.5, 2], length=[1, 0.3, 2, 1, 1, 0.7]),
+    "revolute chain": lambda: thinned(zoo.random_chain(9, 4)),
+    "tree": lambda: thinned(
+        zoo.random_tree(9, 1, joints=["revolute", "prismatic", "helical", "universal"], branching=0.6)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", THIN)
+def test_rods_points_and_massless_bodies_are_braced(name):
+    """Their missing inertia lies in directions that their joints hold, or M would be singular."""
+    model = THIN[name]()
+    assert model.has_degenerate_bodies
+    rng = np.random.default_rng(3)
+    q, (v, b) = model.random_configuration(rng), rng.normal(size=(2, model.nv))
+    M = oracle.mass_matrix(model, q)
+    loss = ROUNDING * max(1.0, 1e-4 * np.linalg.cond(M))
+    assert difference(ts.mass_solve(model, q, b, method="fixman"), np.linalg.solve(M, b)) <= loss
+    assert difference(ts.inverse_mass_matrix(model, q, method="fixman") @ M, np.eye(model.nv)) <= loss
+    assert abs(ts.log_det_mass_matrix(model, q, method="fixman") - np.linalg.slogdet(M)[1]) <= loss
+    expected = ts.forward_dynamics(model, q, v, b)
+    assert difference(ts.forward_dynamics(model, q, v, b, method="fixman"), expected) <= loss
+    single = ts.mass_solve(model, q.astype(np.float32), b.astype(np.float32), method="fixman")
+    assert single.dtype == np.float32
+
+
+def test_the_brace_changes_nothing_with_fifty_digits():
+    """Also for bodies that need none."""
+    model = zoo.random_tree(6, 2)
+    rng = np.random.default_rng(0)
+    q, b = model.random_configuration(rng), rng.normal(size=model.nv)
+    with mp.workdps(50):
+        plain, braced = (precise(method.mass_solve, model, q=q, b=b) for method in (fixman.REGULAR, fixman.BRACED))
+        assert max(abs(x) for x in plain - braced) < mpf(EXACT) * max(abs(x) for x in plain)
+
+
+def test_a_joint_that_moves_no_mass_is_refused_by_name():
+    model = replace(zoo.point_chain(3), com=np.array([[1.0, 0, 0], [1.0, 0, 0], [0, 0, 0]]))
+    with pytest.raises(ts.SingularError, match=r"joint 'link3' moves no mass"):
+        ts.mass_solve(model, np.zeros(3), np.ones(3), method="fixman")
+
+
+def test_blocks_of_H_of_a_rod_are_refused_by_name():
+    with pytest.raises(ts.SingularError, match=r"'C2' \(and 3 more\) has the inertia of a rod.*merge.*'fixman'"):
+        relax(zoo.polypeptide_faithful(), np.zeros(7))
 
 
 def test_rods_merged_into_planes_are_taken():

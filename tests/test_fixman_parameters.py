@@ -16,6 +16,7 @@ from torsor.zoo.lee2007 import hold_bodies
 
 ROUNDING = 1e-12
 INVERSE = 1e-10  # times the condition of M, up to 1e4 here
+DIFFERENCES = 1e-9  # of order eight, near coordinates that vary over a fifth of a radian
 KINDS = pytest.mark.parametrize("kind", ["A", "B", "C"])
 
 
@@ -79,6 +80,20 @@ def test_lie_derivatives_of_equation_28_are_the_inverse_jacobian(x):
     for i in range(6):
         derivatives = parameters.lie_derivatives(T, T @ lie.hat(np.eye(6)[i]))
         np.testing.assert_allclose(derivatives, inverse[..., i], rtol=0, atol=1e-12)
+
+
+def test_lie_derivatives_of_equation_28_are_those_of_the_coordinates_as_functions(x):
+    """Eqs 16, 22 and 28 against differences on the group of the formulas after Eq. 27."""
+    T = parameters.transform("C", x)
+    Q0, Q1 = lie.exp_se3([0, 0, 0, 0.3, -0.2, 0.5]), lie.exp_se3([0, 0, 0, -0.1, 0.4, 0.2])
+    dT = parameters.transform_derivatives(T, Q0, Q1)
+    found = parameters.lie_derivatives(T[..., None, :, :], dT).swapaxes(-1, -2)
+    by_own = lie.derivative(lambda X: parameters.coordinates("C", X @ lie.inverse(Q1)), T @ Q1)
+    np.testing.assert_allclose(found[1], by_own, rtol=0, atol=DIFFERENCES)
+    # body k - 1 moves: T = Q0 X^-1 (X0 T), X its pose at the mass centre
+    start = np.broadcast_to(Q0, T.shape)
+    by_other = lie.derivative(lambda X: parameters.coordinates("C", Q0 @ lie.inverse(X) @ T), start)
+    np.testing.assert_allclose(found[0], by_other, rtol=0, atol=DIFFERENCES)
 
 
 def test_lie_derivatives_by_the_mass_centres_of_both_neighbours(x):

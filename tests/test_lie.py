@@ -12,6 +12,7 @@ from mpmath import mp, mpf
 from scipy.linalg import expm
 
 from torsor import lie
+from torsor.errors import ArgumentError
 from torsor.linalg import Mat, Vec, down_scale
 
 DIGITS = 50
@@ -445,3 +446,64 @@ def test_no_trigonometric_function_is_called_twice_for_one_angle(samples, name, 
     numbers = np.vectorize(lambda x: Counted(float(x), calls), otypes=[object])(samples[argument][0, 0])
     getattr(lie, name)(Vec.of(numbers) if numbers.ndim == 1 else Mat.of(numbers))
     assert len(calls) == len(set(calls)) == allowed
+
+
+# Lie derivatives of functions (Lee, Wang & Chirikjian 2007, sections 3.3 and 3.5)
+
+TWELVE_DIGITS = 1e-12
+
+
+def test_lie_derivatives_of_euler_angles_are_the_inverse_jacobian():
+    """Eqs 13, 17, 18: dq/dxi = J^-1, with the printed J^-1 of the ZXZ angles."""
+    angles = np.array([[0.3, 0.9, -0.4], [-2.0, 1.7, 1.1]])
+
+    def zxz(R):
+        return np.stack(
+            [np.arctan2(R[..., 0, 2], -R[..., 1, 2]), np.arccos(R[..., 2, 2]), np.arctan2(R[..., 2, 0], R[..., 2, 1])],
+            axis=-1,
+        )
+
+    found = lie.derivative(zxz, lie.euler_zxz(angles))
+    _, beta, gamma = angles.T
+    zero, one, cot = np.zeros(2), np.ones(2), 1 / np.tan(beta)
+    printed = np.array([
+        [np.sin(gamma) / np.sin(beta), np.cos(gamma) / np.sin(beta), zero],
+        [np.cos(gamma), -np.sin(gamma), zero],
+        [-cot * np.sin(gamma), -cot * np.cos(gamma), one],
+    ])  # fmt: skip
+    np.testing.assert_allclose(found, np.moveaxis(printed, -1, 0), atol=TWELVE_DIGITS)
+    np.testing.assert_allclose(
+        found @ lie.euler_zxz_jacobian(angles), np.broadcast_to(np.eye(3), (2, 3, 3)), atol=1e-11
+    )
+
+
+def test_lie_derivatives_on_SE3_are_T_E_i():
+    """Eq. 16 of f(T) = T itself, and of a distance."""
+    T = lie.exp_se3([0.4, -0.3, 0.8, 0.5, 0.2, -0.7])
+    found = lie.derivative(lambda X: X, T)
+    for i, E in enumerate(lie.hat(np.eye(6))):
+        np.testing.assert_allclose(found[..., i], T @ E, atol=TWELVE_DIGITS)
+    distance = lie.derivative(lambda X: np.linalg.norm(X[..., :3, 3], axis=-1), T)
+    p = T[:3, 3]
+    np.testing.assert_allclose(distance, np.r_[np.zeros(3), p @ T[:3, :3] / np.linalg.norm(p)], atol=TWELVE_DIGITS)
+
+
+def test_a_small_machine_needs_its_own_length():
+    T = lie.exp_se3([0.4, -0.3, 0.8, 1e-3, 2e-3, -1e-3])
+    found = lie.derivative(lambda X: np.linalg.norm(X[..., :3, 3], axis=-1), T, length=1e-3)
+    p = T[:3, 3]
+    np.testing.assert_allclose(found[3:], p @ T[:3, :3] / np.linalg.norm(p), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("f", "A", "options", "words"),
+    [
+        (np.sum, np.eye(2), {}, r"A has shape \(2, 2\)"),
+        (None, np.eye(3), {}, "needs a function"),
+        (np.sum, np.eye(3), {"length": 0.0}, "a length above 0"),
+        (np.sum, np.eye(3), {"length": np.inf}, "a length above 0"),
+    ],
+)
+def test_lie_derivatives_that_cannot_be_taken_are_refused(f, A, options, words):
+    with pytest.raises(ArgumentError, match=words):
+        lie.derivative(f, A, **options)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from math import pi
@@ -379,22 +380,25 @@ def _extras(model: Model) -> None:
 
 def papers(options: argparse.Namespace) -> int:
     from torsor.theory import papers as registry
+    from torsor.theory.papers import rows
 
-    verdicts = {True: "[green]agrees[/]", False: "[bold red]differs[/]", None: "[dim]see for yourself[/]"}
-    agree = True
-    for paper, checks in groupby(registry.reproduce(options.names), key=lambda row: row[0]):
-        table = RichTable("where", "quantity", "published", "computed", "verdict", title=paper, title_justify="left")
-        for _, check in checks:
-            table.add_row(check.where, check.quantity, check.published, check.computed, verdicts[check.agrees])
-            agree = agree and check.agrees is not False
+    colours = {rows.AGREES: "green", rows.MISPRINT: "cyan", rows.CONFLICTS: "yellow", rows.OURS: "dim"}
+    columns = "place", "quantity", "printed", "computed", "difference", "verdict"
+    failed, counted = 0, Counter[str]()
+    for paper, found in groupby(registry.reproduce(options.names), key=lambda pair: pair[0]):
+        table = RichTable(*columns, title=paper, title_justify="left")
+        for _, row in found:
+            colour, words = (colours[row.verdict], "") if row.holds else ("bold red", "no longer: ")
+            cells = (row.place, row.quantity, row.printed, row.computed, row.difference)
+            table.add_row(*(escape(cell) for cell in cells), f"[{colour}]{words}{row.verdict}[/]")
+            counted[row.verdict] += 1
+            failed += not row.holds
         out.print(table)
-    out.print(
-        "Of a curve, 'published' are numbers from an independent integration of the same problem.",
-        style="dim",
-    )
+    counts = "; ".join(f"{count} {verdict}" for verdict, count in counted.items())
+    out.print(f"{counts}; {failed} no longer hold", soft_wrap=True)
     for path in registry.draw(options.figures, options.names) if options.figures else ():
         out.print(f"-> {path}", style="green")
-    return 0 if agree else FAILED
+    return FAILED if failed else 0
 
 
 def bench(options: argparse.Namespace) -> int:

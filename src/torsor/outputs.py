@@ -98,8 +98,9 @@ PARAMETERS = {
 # Numbers of the model in which the members of a batch differ: `torsor.compiler.frames.GIVEN`, and gravity.
 MEMBERS = {"inertias": Place(("n", 10)), "placements": Place(("n", 23)), "gravities": Place((3,))}
 
-# a wrench on each body, and the acceleration of the base; everything else is one number per freedom
-PLACES = {"q": COORDINATES, "external": BODIES, "acceleration": BASE, **PARAMETERS, **MEMBERS}
+# a wrench on each body, and the motion of the base; everything else is one number per freedom
+PLACES = {"q": COORDINATES, "external": BODIES, "base_velocity": BASE, "base_acceleration": BASE}
+PLACES |= PARAMETERS | MEMBERS
 COTANGENT = "cotangent"
 
 

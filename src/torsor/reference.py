@@ -6,14 +6,14 @@ The inputs determine the scalars: floats, longdoubles, mpmath numbers, CasADi sy
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from torsor.linalg import Scalar, Vec
 from torsor.model.links import links
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import place_of, plain
-from torsor.spatial import Spatial
+from torsor.outputs import BASE, PLACES, place_of, plain
 from torsor.sweeps import Algorithm, Here, run
 
 
@@ -26,15 +26,16 @@ def evaluate(algorithm: Algorithm, model: Model, inputs: Mapping[str, Sequence[S
     """
     parent = model.parent.tolist()
     here = scatter(model, inputs)
-    base = base_of([number(g) for g in model.gravity.tolist()], inputs.get("acceleration"))
+    base = base_of([number(g) for g in model.gravity.tolist()], inputs)
     return plain(run(algorithm, links(model, number), parent, base, here, frame))
 
 
-def base_of(gravity: Sequence[Scalar], acceleration: Sequence[Scalar] | None = None) -> Here:
-    """The values that the steps know at the base."""
+def base_of(gravity: Sequence[Scalar], inputs: Mapping[str, Sequence[Scalar]] = MappingProxyType({})) -> Here:
+    """The values that the steps know at the base: gravity, and the inputs that belong there."""
     base = Here(gravity=Vec.of(gravity))
-    if acceleration is not None:
-        base.acceleration = Spatial.of(acceleration)
+    for name, values in inputs.items():
+        if PLACES.get(name) is BASE:
+            setattr(base, name, BASE.wrap(values))
     return base
 
 

@@ -32,8 +32,6 @@ SOLVERS: dict[Algorithm, Algorithm] = {
     udut.mass_solve: udut.mass_solve,
     ploen_park_forward.forward_dynamics: articulated.mass_solve,
 }
-# the public names of inputs, where they differ
-PUBLIC = {"acceleration": "base_acceleration"}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -70,12 +68,12 @@ def derivative(primal: Algorithm, mode: str, wrt: tuple[str, ...]) -> Derivative
     known = (*primal.inputs, *primal.options, *PARAMETERS)
     for name in wrt:
         if name not in known or name.startswith(COTANGENT):
-            names = ", ".join(PUBLIC.get(x, x) for x in known if not x.startswith(COTANGENT))
+            names = ", ".join(x for x in known if not x.startswith(COTANGENT))
             raise ArgumentError(f"{primal.name} has no derivative with respect to {name!r}; it has: {names}")
     inputs: tuple[str, ...]
     if mode == "vjp":
         inputs = (*primal.inputs, "_".join((COTANGENT, *axes_of(primal))))
-        output: Output = Several(**{PUBLIC.get(name, name): Cotangent(name) for name in wrt})
+        output: Output = Several(**{name: Cotangent(name) for name in wrt})
     else:
         inputs, output = (*primal.inputs, *(f"d{name}" for name in wrt)), primal.output
     return Derivative(

@@ -14,19 +14,21 @@ Eliminating them from the leaves to the root causes no fill-in:
     Phi_i = (J_i + sum X^T N X)^-1 over the children,     N = B^T (B Phi B^T)^-1 B,
     qdd_i = G (y_i - X a_parent),     G = A - A Phi B^T (B Phi B^T)^-1 B,     y_i = Phi_i (wrenches on i).
 
+A body without an inverse inertia (a rod, a point) is braced in the hard directions of its joint, which never move.
+
 The determinant of (A, B) is det(S^T S)^-1/2, so that det M = prod det Phi^-1 det (B Phi B^T) det (S^T S).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from torsor.algorithms.articulated import log_pivots, unit_torques
 from torsor.linalg import Mat, Scalar, Vec, dot, factor, solve
 from torsor.outputs import AtBase, PerFreedom, Symmetric
 from torsor.spatial import Inertia, Spatial, Subspace, pair
-from torsor.sweeps import Algorithm, inward, outward
+from torsor.sweeps import Algorithm, Sweep, inward, outward
 
 # Six by six --------------------------------------------------------------------------------------------
 
@@ -82,23 +84,43 @@ def eliminate_hard(S: Subspace, B: Subspace, I: Inertia) -> tuple[Inertia, Held]
     return as_inertia(N), Held(A.columns, B.columns, J, H, G)
 
 
-@inward(start=lambda base: dict(I=Inertia.zero()))
-def relax(link, here, children):
-    """Phi_i^-1 = J_i + sum X^T N X; eliminate the hard variables of joint i."""
-    f, S = link.placed(here)
-    N, held = eliminate_hard(S, Subspace(link.reactions(here.q)), children.I + link.inertia)
-    pivots = Vec.of((*held.J[1], *held.H[1], *factor(S.gram())[1]))
-    keep = dict(E=f.factors[-1], S=S, held=held, G=held.G, pivots=pivots)
-    return dict(I=f.carry(N)), keep
+def eliminate_braced(S: Subspace, B: Subspace, I: Inertia) -> tuple[Inertia, Held]:
+    """`eliminate_hard` for a body that is a rod, a point or massless, whose inertia I has no inverse.
+
+    An inertia W in the hard directions of the joint changes nothing, because they never move: I + B^T W B takes the
+    place of I, and N becomes N + B^T W B, from which it is taken away again. The sum can be inverted wherever M can.
+    W = B K B^T, with K as large as the body: the mean moments and masses of I.
+    """
+    turning, moving = (sum(A[k][k] for k in range(3)) * (1 / 3) for A in (I.J, I.M))
+    columns = [Spatial(b.ang * turning, b.lin * moving) for b in B.columns]  # K B^T
+    W = [[pair(b, k) for k in columns] for b in B.columns]
+    rows = [Vec.of(b.coordinates[i] for b in B.columns) for i in range(6)]  # of B^T
+    braced = [[dot(row, Vec.of(dot(w, other) for w in W)) for other in rows] for row in rows]
+    N, held = eliminate_hard(S, B, I + as_inertia(braced))
+    return N + as_inertia([[-x for x in row] for row in braced]), held
 
 
-@inward(start=lambda base: dict(I=Inertia.zero(), F=Spatial.zero()))
-def relax_and_push(link, here, children):
-    """`relax`, and the forces along with the inertias."""
-    f, S = link.placed(here)
-    N, held = eliminate_hard(S, Subspace(link.reactions(here.q)), children.I + link.inertia)
-    F, x = held.push(children.F, here.b)
-    return dict(I=f.carry(N), F=f.Ad_inv_dual(F)), dict(E=f.factors[-1], S=S, G=held.G, x=x)
+def sweeps(eliminate: Callable[[Subspace, Subspace, Inertia], tuple[Inertia, Held]]) -> tuple[Sweep, Sweep]:
+    """The two inward sweeps, by one way to eliminate hard variables."""
+
+    @inward(start=lambda base: dict(I=Inertia.zero()))
+    def relax(link, here, children):
+        """Phi_i^-1 = J_i + sum X^T N X; eliminate the hard variables of joint i."""
+        f, S = link.placed(here)
+        N, held = eliminate(S, Subspace(link.reactions(here.q)), children.I + link.inertia)
+        pivots = Vec.of((*held.J[1], *held.H[1], *factor(S.gram())[1]))
+        keep = dict(E=f.factors[-1], S=S, held=held, G=held.G, pivots=pivots)
+        return dict(I=f.carry(N)), keep
+
+    @inward(start=lambda base: dict(I=Inertia.zero(), F=Spatial.zero()))
+    def relax_and_push(link, here, children):
+        """`relax`, and the forces along with the inertias."""
+        f, S = link.placed(here)
+        N, held = eliminate(S, Subspace(link.reactions(here.q)), children.I + link.inertia)
+        F, x = held.push(children.F, here.b)
+        return dict(I=f.carry(N), F=f.Ad_inv_dual(F)), dict(E=f.factors[-1], S=S, G=held.G, x=x)
+
+    return relax, relax_and_push
 
 
 @outward(start=lambda base: dict(a=Spatial.zero()))
@@ -116,12 +138,25 @@ def push_on(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Vec]]:
     return F, dict(x=x)
 
 
-mass_solve = Algorithm(
-    "mass_solve_fixman", ("q", "b"), (relax_and_push, soft_accelerations), PerFreedom("qdd"), inverts=True
-)
-log_det = Algorithm("log_det_fixman", ("q",), (relax, log_pivots), AtBase("log_det"), inverts=True)
-inverse_mass_matrix = Algorithm(
-    "inverse_mass_matrix_fixman", ("q",),
-    (relax, unit_torques(push_on, soft_accelerations)),
-    Symmetric("qdd"), inverts=True,
-)  # fmt: skip
+class Method(NamedTuple):
+    """The functions of M^-1 that relaxed constraints compute."""
+
+    mass_solve: Algorithm
+    log_det: Algorithm
+    inverse_mass_matrix: Algorithm
+
+
+def method(name: str, eliminate: Callable[[Subspace, Subspace, Inertia], tuple[Inertia, Held]]) -> Method:
+    relax, relax_and_push = sweeps(eliminate)
+    columns = unit_torques(push_on, soft_accelerations)
+    return Method(
+        Algorithm(
+            f"mass_solve_{name}", ("q", "b"), (relax_and_push, soft_accelerations), PerFreedom("qdd"), inverts=True
+        ),
+        Algorithm(f"log_det_{name}", ("q",), (relax, log_pivots), AtBase("log_det"), inverts=True),
+        Algorithm(f"inverse_mass_matrix_{name}", ("q",), (relax, columns), Symmetric("qdd"), inverts=True),
+    )
+
+
+mass_solve, log_det, inverse_mass_matrix = REGULAR = method("fixman", eliminate_hard)
+BRACED = method("fixman_braced", eliminate_braced)  # for machines with rods, points or massless bodies

@@ -35,7 +35,7 @@ from torsor.spatial import Inertia, Pose, Product, Spatial, ad, ad_dual, pair
 from torsor.sweeps import Algorithm, Columns, inward, outward
 
 
-@outward(start=lambda base: dict(newton_euler.at_rest(base), v=Vec.zero()))
+@outward(start=lambda base: dict(newton_euler.base_motion(base), v=Vec.zero()))
 def move(link, here, parent):
     """`newton_euler.motion`, the linear velocity, and what a change of each freedom does to all that the joint carries.
 

@@ -17,7 +17,7 @@ def poses(link, here, parent):
     return dict(T=T), dict(pose=link.body_pose(T))
 
 
-@outward(start=lambda base: dict(V=Spatial.zero()))
+@outward(start=lambda base: dict(V=Spatial.zero() if base.base_velocity is None else base.base_velocity))
 def twists(link, here, parent):
     """V_i = Ad_{f^-1} V_{i-1} + S_i v_i                                        (Ploen & Park 1999, Eq. 2)"""
     f, S = link.placed(here)
@@ -45,7 +45,7 @@ def at_body(step):
 
 
 body_poses = Algorithm("body_poses", ("q",), (poses,), PerBody("pose"))
-body_twists = Algorithm("body_twists", ("q", "v"), (twists,), PerBody("twist"))
+body_twists = Algorithm("body_twists", ("q", "v"), (twists,), PerBody("twist"), options=("base_velocity",))
 jacobian = Algorithm("jacobian", ("q",), (Columns(at_body(jacobian_step), jacobian_step),), Path("J"))
 jacobian_dot = Algorithm(
     "jacobian_dot", ("q", "v"), (Columns(at_body(jacobian_rate_step), jacobian_rate_step),), Path("J")

@@ -39,15 +39,17 @@ def wrench(link, a: Vec, Omega: Mat) -> Spatial:
     return Spatial(cross(h, a) + twist, a * link.mass + Omega @ h)
 
 
-def at_rest(base) -> dict:
-    """A base at rest in gravity g moves like one that accelerates by -g without gravity."""
-    dw, a = Vec.zero(), -base.gravity
-    if base.acceleration is not None:
-        dw, a = base.acceleration.ang, a + base.acceleration.lin
-    return dict(w=Vec.zero(), dw=dw, a=a, Omega=spin(Vec.zero(), dw))
+def base_motion(base) -> dict:
+    """A base at rest in gravity g moves like one that accelerates by -g without gravity; a = dv/dt + w x v."""
+    w, dw, a = Vec.zero(), Vec.zero(), -base.gravity
+    if base.base_acceleration is not None:
+        dw, a = base.base_acceleration.ang, a + base.base_acceleration.lin
+    if base.base_velocity is not None:
+        w, a = base.base_velocity.ang, a + cross(base.base_velocity.ang, base.base_velocity.lin)
+    return dict(w=w, dw=dw, a=a, Omega=spin(w, dw))
 
 
-@outward(start=at_rest)
+@outward(start=base_motion)
 def motion(link, here, parent):
     """Angular velocity and acceleration, and the acceleration of the frame's origin; then the wrench."""
     f, S = link.placed(here)
@@ -83,9 +85,10 @@ def forces(link, here, children):
 
 inverse_dynamics = Algorithm(
     "inverse_dynamics", ("q", "v", "qdd"), (motion, forces), PerFreedom("tau"), torques_only=True,
-    options=("external", "acceleration"),
+    options=("external", "base_velocity", "base_acceleration"),
 )  # fmt: skip
 bias_forces = Algorithm(
-    "bias_forces", ("q", "v"), (motion, forces), PerFreedom("tau"), options=("external",), torques_only=True,
+    "bias_forces", ("q", "v"), (motion, forces), PerFreedom("tau"), torques_only=True,
+    options=("external", "base_velocity", "base_acceleration"),
 )  # fmt: skip
 gravity_forces = Algorithm("gravity_forces", ("q",), (motion, forces), PerFreedom("tau"), torques_only=True)

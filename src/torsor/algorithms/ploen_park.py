@@ -13,8 +13,10 @@ from torsor.sweeps import Algorithm, inward, outward
 
 
 def base_motion(base) -> dict:
+    """V_0 and dV_0, which includes gravity."""
+    V = Spatial.zero() if base.base_velocity is None else base.base_velocity
     A = Spatial(Vec.zero(), -base.gravity)
-    return dict(V=Spatial.zero(), A=A if base.acceleration is None else A + base.acceleration)
+    return dict(V=V, A=A if base.base_acceleration is None else A + base.base_acceleration)
 
 
 @outward(start=base_motion)
@@ -41,5 +43,5 @@ def forces(link, here, children):
 
 inverse_dynamics = Algorithm(
     "inverse_dynamics_ploen_park", ("q", "v", "qdd"), (accelerations, forces), PerFreedom("tau"),
-    options=("external", "acceleration"), torques_only=True,
+    options=("external", "base_velocity", "base_acceleration"), torques_only=True,
 )  # fmt: skip

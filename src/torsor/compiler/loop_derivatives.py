@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torsor.algorithms.derivative import PUBLIC, Derivative
+from torsor.algorithms.derivative import Derivative
 from torsor.compiler.derivatives import Replay, active_nodes, along_coordinates, along_freedoms, scalars, summed
 from torsor.compiler.frames import Kind
 from torsor.compiler.tape import Code, Expr, Node, Tape, operands
@@ -362,7 +362,7 @@ class _Reverse:
                 if name == "q":
                     values = along_freedoms(joint, q, values)
                 for k, x in enumerate(values):
-                    a.outputs["out", PUBLIC.get(name, name), k] = a.tape.node_of(x)
+                    a.outputs["out", name, k] = a.tape.node_of(x)
 
     def _complete(self, a: _Adjoint, kind: int, name: Any) -> int:
         """The cotangent of an input after the last pass that adds to it."""
@@ -387,7 +387,7 @@ class _Reverse:
                 total[name] = tape.add(total[name], g) if name in total else g
         zero = tape.const(0.0)
         entries = ((name, k) for name in names for k in range(place_of(name).sizes(0)[0]))
-        return finished(tape, {("out", PUBLIC.get(name, name), k): total.get((name, k), zero) for name, k in entries})
+        return finished(tape, {("out", name, k): total.get((name, k), zero) for name, k in entries})
 
 
 # A handed scalar is computed again, not kept, if this many operations on other handed scalars give it.  In Newton-Euler

@@ -30,7 +30,9 @@ from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import joint_named
 from torsor.model.names import Frame
 from torsor.outputs import (
+    BASE,
     MEMBERS,
+    PLACES,
     AtBase,
     Path,
     Several,
@@ -98,7 +100,7 @@ def outputs_on(algorithm: Algorithm, framed: Framed, given: Mapping[str, Any], f
         for change, row in zip(changes, given.get(name, ())):
             change[name] = Vec.of(row)
     gravity = given.get("gravities", model.gravity.tolist()) if gravity is None else gravity
-    base = base_of([g + x for g, x in zip(gravity, given.get("gravity", (0.0,) * 3))], given.get("acceleration"))
+    base = base_of([g + x for g, x in zip(gravity, given.get("gravity", (0.0,) * 3))], given)
     links = [framed.link(i, _own_numbers(given, i), **changes[i]) for i in range(model.n)]
     result = plain(run(algorithm, links, model.parent.tolist(), base, scatter(model, arrays), frame))
     return {("out", *index): x for index, x in numbered(result)}
@@ -301,12 +303,12 @@ class _Tracer:
         self.stage = 0
 
     def base(self, tape: Tape) -> Here:
-        acceleration = [tape.input(("acceleration", k)) for k in range(6)] if "acceleration" in self.inputs else None
+        given = {name: [tape.input((name, k)) for k in range(6)] for name in self.inputs if PLACES.get(name) is BASE}
         source = ("gravities",) if "gravities" in self.inputs else ("base", "g")
         gravity: list[Scalar] = [tape.input((*source, k)) for k in range(3)]
         if "gravity" in self.inputs:
             gravity = [g + tape.input(("gravity", k)) for k, g in enumerate(gravity)]
-        return base_of(gravity, acceleration)
+        return base_of(gravity, given)
 
     def start(self, sweep: Sweep) -> tuple[Any, Code]:
         tape = Tape()

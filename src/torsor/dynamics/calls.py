@@ -220,7 +220,7 @@ def core_shape(model: Model, name: str) -> tuple[int, ...]:
 def checked(model: Model, name: str, x: ArrayLike) -> Array:
     """An argument as an array of real, finite numbers of the right shape."""
     core = core_shape(model, name)
-    name = COTANGENT if name.startswith(COTANGENT) else name.replace("acceleration", "base_acceleration")
+    name = COTANGENT if name.startswith(COTANGENT) else name
     array = validate.array(name, x)
     numeric = array.dtype.kind in "fiub" or (array.dtype.kind == "O" and all(map(_is_scalar, array.flat)))
     if not numeric:

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from torsor.algorithms.derivative import PUBLIC, Derivative, derivative
+from torsor.algorithms.derivative import Derivative, derivative
 from torsor.compiler.store import store
 from torsor.dynamics.calls import call, call_carefully
 from torsor.dynamics.functions import ALGORITHMS, algorithm_for
@@ -22,7 +22,6 @@ from torsor.validate import shown
 
 # Derivatives of matrices exist as straight-line code only, and it is long.
 MOST_FREEDOMS = 24
-PRIVATE = {public: name for name, public in PUBLIC.items()}
 
 
 def vjp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) -> Differentiated:
@@ -34,7 +33,7 @@ def vjp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) ->
     function   any function that `compile` takes, or the `jvp` of one (a Hessian-vector product)
     wrt        by what to differentiate (default: by all arrays that the function must be given): its arguments, and
 
-        "external", "base_acceleration"   where the function takes them; they must then be given
+        "external", "base_velocity", "base_acceleration"   where the function takes them; they must then be given
         "gravity"     (..., 3)
         "inertia"     (..., n, 10) of each body: m, m c, and Ixx Ixy Ixz Iyy Iyz Izz about the origin of its frame
         "placement"   (..., n, 6) of each joint: a twist xi (angular first), M exp(xi) being the placement M, moved
@@ -73,11 +72,12 @@ class Differentiated:
         return self.function.root if isinstance(self.function, Differentiated) else self.function
 
     def __call__(self, model: Model, *args: ArrayLike, method: str = "auto", body: int | str | None = None,
-                 external: ArrayLike | None = None, base_acceleration: ArrayLike | None = None) -> Any:  # fmt: skip
+                 external: ArrayLike | None = None, base_velocity: ArrayLike | None = None,
+                 base_acceleration: ArrayLike | None = None) -> Any:  # fmt: skip
         require_models(model)
         algorithm = store(model).once(("derivative", self, method), lambda: self.algorithm(model, method))
         arrays, body = self._arranged(algorithm, args, body)
-        options = {"external": external, "acceleration": base_acceleration}
+        options = {"external": external, "base_velocity": base_velocity, "base_acceleration": base_acceleration}
         given = {name: x for name, x in options.items() if x is not None}
         self.check_options(algorithm, tuple(given))
         if given or body is not None:
@@ -105,10 +105,9 @@ class Differentiated:
         """Options that the function does not take, and options that `wrt` needs."""
         for name in given:
             if name not in algorithm.options:
-                raise ArgumentError(f"{self.__name__} takes no {PUBLIC.get(name, name)}")
+                raise ArgumentError(f"{self.__name__} takes no {name}")
         for name in sorted(self.needed(algorithm) - set(given)):
-            public = PUBLIC.get(name, name)
-            raise ArgumentError(f"{self.__name__} is to be differentiated by {public}: give {public}=, perhaps zeros")
+            raise ArgumentError(f"{self.__name__} is to be differentiated by {name}: give {name}=, perhaps zeros")
 
     def needed(self, algorithm: Algorithm) -> set[str]:
         """The options by which is differentiated."""
@@ -166,4 +165,4 @@ def _names(wrt: str | Iterable[str] | None) -> tuple[str, ...] | None:
         )
     if len(set(names)) < len(names):
         raise ArgumentError(f"wrt names something twice: {', '.join(names)}")
-    return tuple(PRIVATE.get(name, name) for name in names)
+    return tuple(names)

@@ -59,7 +59,7 @@ from torsor.errors import ArgumentError, SingularError
 from torsor.model.batch import ModelBatch, machine_of
 from torsor.model.conditioning import pivot_ratio
 from torsor.model.model import Model, require_model
-from torsor.model.regular import require_regular
+from torsor.model.regular import require_no_armature
 from torsor.outputs import Several
 from torsor.sweeps import Algorithm
 
@@ -131,19 +131,28 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
 
 
 def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *, external: ArrayLike | None = None,
-                     base_acceleration: ArrayLike | None = None, method: str = "auto") -> Array:  # fmt: skip
+                     base_velocity: ArrayLike | None = None, base_acceleration: ArrayLike | None = None,
+                     method: str = "auto") -> Array:  # fmt: skip
     """tau (..., nv): the torques that cause the accelerations qdd, under gravity and external wrenches.
 
-    base_acceleration (6,): the (angular, linear) acceleration of a moving base, in its frame.
+    base_velocity V_0, base_acceleration dV_0 (..., 6): the (angular, linear) twist of a moving base and its derivative
+    by time, both in the base's frame, as is gravity.
     method: "newton-euler" (fewest operations), "ploen-park" (coordinate-invariant form) or "auto".
     """
     algorithm = newton_euler.inverse_dynamics if method == "auto" else named(inverse_dynamics, method)
-    return call_with(algorithm, model, q, v, qdd, external=external, acceleration=base_acceleration)
+    base = {"base_velocity": base_velocity, "base_acceleration": base_acceleration}
+    return call_with(algorithm, model, q, v, qdd, external=external, **base)
 
 
-def bias_forces(model: Model, q: ArrayLike, v: ArrayLike, *, external: ArrayLike | None = None) -> Array:
-    """The torques (..., nv) that hold the accelerations at zero: Coriolis, centrifugal and gravity terms."""
-    return call_with(newton_euler.bias_forces, model, q, v, external=external)
+def bias_forces(model: Model, q: ArrayLike, v: ArrayLike, *, external: ArrayLike | None = None,
+                base_velocity: ArrayLike | None = None,
+                base_acceleration: ArrayLike | None = None) -> Array:  # fmt: skip
+    """The torques (..., nv) that hold the accelerations at zero: Coriolis, centrifugal and gravity terms.
+
+    The base moves as in `inverse_dynamics`; mass_solve(model, q, tau - bias) is then the forward dynamics on it.
+    """
+    base = {"base_velocity": base_velocity, "base_acceleration": base_acceleration}
+    return call_with(newton_euler.bias_forces, model, q, v, external=external, **base)
 
 
 def gravity_forces(model: Model, q: ArrayLike) -> Array:
@@ -166,7 +175,7 @@ def inverse_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
         return call(automatic_algorithm(model, inverse_mass_matrix), model, q)
     if method == "fixman":
         _require_one(method, model)
-        result = call(fixman.inverse_mass_matrix, require_regular(model), q)
+        result = call(_fixman(model).inverse_mass_matrix, model, q)
         return _compared(method, inverse_mass_matrix, result, model, q)
     return call(named(inverse_mass_matrix, method, "fixman"), model, q)
 
@@ -176,7 +185,7 @@ def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, added_inertia: Array
     """M(q)^-1 b, (..., nv); with added_inertia (..., nv), (M(q) + diag(added_inertia))^-1 b.
 
     method: "articulated", "udut" (O(n), without forming M), "composite" (through M), "fixman" (O(n): all bodies
-    floating, their constraints eliminated; no rods or points), "constraint-force" (the same in O(log n) depth) or
+    floating, their constraints eliminated), "constraint-force" (the same in O(log n) depth) or
     "auto": the fewest operations of the first three.
     """
     if method == "auto" and added_inertia is None:
@@ -199,10 +208,18 @@ def _mass_solve_by(method: str, model: Model, q: ArrayLike, b: ArrayLike) -> Arr
     if method == "composite" and _is_large(model):
         return _by_dense_factor(model, q, b)
     if method == "fixman":
-        return call(fixman.mass_solve, require_regular(model), q, b)
+        return call(_fixman(model).mass_solve, model, q, b)
     if method == "constraint-force":
         return _by_parts(method, mass_solve, model, q=q, b=b)
     return call(named(mass_solve, method, "fixman", "constraint-force"), model, q, b)
+
+
+def _fixman(model: Model) -> fixman.Method:
+    """Relaxed constraints, with rods, points and massless bodies braced if there are any."""
+    if not isinstance(model, Model):  # refused later, with the other arguments
+        return fixman.REGULAR
+    require_no_armature(model, "the method 'fixman', which lets every body float on its own,")
+    return fixman.BRACED if model.has_degenerate_bodies else fixman.REGULAR
 
 
 def constraint_forces(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *,
@@ -220,7 +237,7 @@ def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
     """
     if choose(method, "articulated", "fixman") == "fixman":
         _require_one(method, model)
-        result = call(fixman.log_det, require_regular(model), q)
+        result = call(_fixman(model).log_det, model, q)
         return _compared(method, log_det_mass_matrix, result, model, q)
     return call(articulated.log_det, model, q)
 
@@ -252,9 +269,9 @@ def body_poses(model: Model, q: ArrayLike) -> Array:
     return call(kinematics.body_poses, model, q)
 
 
-def body_twists(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
-    """The twist (omega, v) of every body in its own frame, (..., n, 6)."""
-    return call(kinematics.body_twists, model, q, v)
+def body_twists(model: Model, q: ArrayLike, v: ArrayLike, *, base_velocity: ArrayLike | None = None) -> Array:
+    """The twist (omega, v) of every body in its own frame, (..., n, 6); base_velocity (..., 6) is that of the base."""
+    return call_with(kinematics.body_twists, model, q, v, base_velocity=base_velocity)
 
 
 def jacobian(model: Model, q: ArrayLike, body: int | str, *, reference: str = "body") -> Array:

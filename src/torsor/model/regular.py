@@ -1,9 +1,8 @@
-"""The inverse inertia of single bodies, which relaxed constraints need and rods and points do not have."""
+"""The inverse inertia of single bodies, which the blocks of H need and rods and points do not have."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,6 @@ Array = NDArray[Any]
 
 # A smallest moment of inertia below this fraction of the largest is rounding error: the body is a rod or a point.
 FLAT = 1e-12
-
-
-def require_regular(model: Model) -> Model:
-    """The model, if every body can float: it has mass, and an inertia that can be inverted."""
-    if isinstance(model, Model):  # anything else is refused later, with the other arguments
-        _check_model(model)
-        require_no_armature(model, "the method 'fixman', which lets every body float on its own,")
-    return model
 
 
 def require_no_armature(model: Model, what: str) -> None:
@@ -47,11 +38,6 @@ def require_uncoupled(model: Model, what: str) -> None:
         )
 
 
-@lru_cache(maxsize=64)
-def _check_model(model: Model) -> None:
-    check_regular(model.names, model.mass, model.inertia)
-
-
 def check_regular(names: Sequence[str], mass: Array, inertia: Array) -> None:
     """Refuse a body that has no inverse inertia, by name."""
     moments = np.linalg.eigvalsh(inertia)
@@ -62,8 +48,8 @@ def check_regular(names: Sequence[str], mass: Array, inertia: Array) -> None:
     others = f" (and {bad.sum() - 1} more)" if bad.sum() > 1 else ""
     what = "no mass" if mass[i] <= 0 else f"the inertia of a {'rod' if moments[i, 1] > 0 else 'point'}"
     raise SingularError(
-        f"body {names[i]!r}{others} has {what}, which cannot be inverted, and the method 'fixman' lets every "
-        "body float on its own: merge it with a neighbour, give it extent, or use method='articulated'"
+        f"body {names[i]!r}{others} has {what}, which cannot be inverted, and the blocks of H need the inverse: merge "
+        "it with a neighbour, give it extent, or use mass_solve with method='fixman', which braces it"
     )
 
 

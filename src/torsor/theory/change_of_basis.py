@@ -17,8 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.errors import ArgumentError, SingularError
+from torsor.validate import chosen, real_array
 
 Array = NDArray[Any]
+
+# By the spaces that a linear mapping goes from and to: U are motions, V forces.
+MAPPINGS = ("U -> U", "U -> V", "V -> U", "V -> V")
 
 # Singular values below this fraction of the largest are rounding errors: the columns of S1 are then dependent.
 DEPENDENT = 1e-12
@@ -32,6 +36,16 @@ class DualBases(NamedTuple):
     S2: Array
     T1: Array
     T2: Array
+
+    @property
+    def X_U(self) -> Array:
+        """[T1 T2]^T: motions in the new basis pair, u_2 = X_U u_1."""
+        return np.concatenate([self.T1, self.T2], axis=1).T
+
+    @property
+    def X_V(self) -> Array:
+        """[S1 S2]^T = X_U^-T: forces in the new basis pair, v_2 = X_V v_1."""
+        return np.concatenate([self.S1, self.S2], axis=1).T
 
     @property
     def active(self) -> Array:
@@ -59,6 +73,28 @@ class DualBases(NamedTuple):
         T1 = self.complement() if T1 is None else T1
         v = T1 @ beta
         return T1.T @ np.linalg.solve(self.M, v + self.constraint_force(v))
+
+
+def in_new_bases(mapping: str, A: ArrayLike, X_U: ArrayLike) -> Array:
+    """A linear mapping (..., n, n) in another reciprocal basis pair: the four rules of section 2.
+
+        U -> U:  X_U A X_U^-1        U -> V:  X_V A X_U^-1
+        V -> U:  X_U A X_V^-1        V -> V:  X_V A X_V^-1        X_V = X_U^-T
+
+    mapping    one of `MAPPINGS`: an inertia is "U -> V", its inverse "V -> U"
+    X_U        (n, n), regular: takes the coordinates of a motion to the new basis
+    """
+    source, target = chosen("mapping", mapping, MAPPINGS).split(" -> ")
+    A, X_U = real_array("A", A), real_array("X_U", X_U)
+    n = len(X_U) if X_U.ndim else 0
+    if X_U.shape != (n, n) or A.ndim < 2 or A.shape[-2:] != (n, n) or n == 0:
+        raise ArgumentError(f"A {A.shape} and X_U {X_U.shape}: needed are (..., n, n) and (n, n)")
+    if np.linalg.matrix_rank(X_U) < n:
+        raise SingularError("X_U is singular; a change of basis can be undone")
+    X_V = np.linalg.inv(X_U).T
+    X = {"U": X_U, "V": X_V}
+    undo = {"U": X_V.T, "V": X_U.T}
+    return X[target] @ A @ undo[source]
 
 
 def change_of_basis(M: ArrayLike, S1: ArrayLike) -> DualBases:

@@ -6,31 +6,47 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from torsor.errors import ArgumentError
 from torsor.lie import quaternion_to_matrix
 from torsor.model.builder import BODY_BYTES
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
-from torsor.validate import check_memory, generator, number, shown
+from torsor.validate import check_memory, flag, generator, number, real_array, shown
 
 Array = NDArray[np.float64]
 
 
-def point_chain(n: int, *, mass: float = 1.0, length: float = 1.0) -> Model:
+def point_chain(n: int, *, mass: ArrayLike = 1.0, length: ArrayLike = 1.0, free: bool = False) -> Model:
     """n point masses on rigid massless links in the plane z = 0, as in Lee & Chirikjian 2005, Fig. 1.
 
     Mass i sits at the far end of link i; joint i turns link i relative to link i - 1, about z. The chain
     lies along x at q = 0, and gravity pulls along -y.
+
+    mass, length    of all links, or one each (n,)
+    free            the chain floats in its plane: it begins with one more mass, at the near end of link 1, so that
+                    `mass` is (n + 1,); the first joint is planar, q = (x, y of that mass, theta_1, theta_2, ...)
     """
     check_length(n)
-    mass, length = number("mass", mass, above=0), number("length", length)
+    flag("free", free)
+    masses = _each("mass", mass, n + free)
+    if not (masses > 0).all():
+        raise ArgumentError(f"mass must be positive, not {shown(mass)}")
+    lengths = _each("length", length, n)
+    p, com, inertia = np.zeros((n, 3)), np.zeros((n, 3)), np.zeros((n, 3))
+    p[1:, 0], com[:, 0] = lengths[:-1], lengths
+    if free:  # link 1 carries two masses
+        near, far = masses[:2]
+        masses = np.array([near + far, *masses[2:]])
+        com[0, 0] *= far / (near + far)
+        inertia[0, 1:] = near * far / (near + far) * lengths[0] ** 2
     return Model.chain(
-        n=n,
-        p=_after_base(n, (length, 0.0, 0.0)),
-        mass=mass,
-        com=(length, 0.0, 0.0),
+        ["planar" if free else "revolute", *["revolute"] * (n - 1)],
+        p=p,
+        mass=masses,
+        com=com,
+        inertia=inertia,
         gravity=(0.0, -9.81, 0.0),
         name="point_chain",
         allow_degenerate=True,
@@ -91,6 +107,11 @@ def general_arm(n: int, seed: int = 0) -> Model:
     alpha, a, d = rng.uniform(-2, 2, n), rng.uniform(-0.4, 0.4, n), rng.uniform(-0.3, 0.3, n)
     alpha[0] = a[0] = d[0] = 0
     return Model.from_dh(alpha=alpha, a=a, d=d, **_random_bodies(n, rng), name=f"general_arm({n}, {seed})")
+
+
+def _each(name: str, x: ArrayLike, count: int) -> Array:
+    """A number for all, or one each."""
+    return np.broadcast_to(real_array(name, x, (), (count,)), (count,)).copy()
 
 
 def _after_base(n: int, step: tuple[float, float, float]) -> Array:

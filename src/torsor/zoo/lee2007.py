@@ -127,7 +127,7 @@ def polypeptide_planar(n: int = 7) -> Model:
     return hold_bodies(model, np.arange(n) % 3 == 2, np.radians(180.0 - TORSION), name=f"polypeptide_planar({n})")
 
 
-def hold_bodies(model: Model, bodies: Array, angle: float, **words: Any) -> Model:
+def hold_bodies(model: Model, bodies: NDArray[np.bool_], angle: float, **words: Any) -> Model:
     """The model with the revolute joints of some bodies (a mask) held at an angle; these bodies become frames."""
     turned = model.R @ exp_so3(model.axis * angle)
     joints = ["fixed" if held else JOINTS[code].name for held, code in zip(bodies, model.joint)]

@@ -183,6 +183,33 @@ def refuse_singular(kind: str, where: Array) -> None:
 # Lie derivatives -----------------------------------------------------------------------------------------
 
 
+def transform_derivatives(T: ArrayLike, Q_before: ArrayLike | None = None, Q: ArrayLike | None = None) -> Array:
+    """(2, ..., 6, 4, 4): dT_{k-1,k} / d xi^i, body k - 1 moving or body k, along E_i in its own frame (Eq. 22).
+
+    The frames are those at the mass centres, Q_{k-1} and Q_k in the link frames; by default the link frames themselves.
+    """
+    T = np.asarray(T, dtype=np.float64)[..., None, :, :]
+    one = np.eye(4)
+    before, own = (one if x is None else np.asarray(x, dtype=np.float64)[..., None, :, :] for x in (Q_before, Q))
+    E = lie.hat(np.eye(6))
+    dT = (-before @ E @ lie.inverse(before) @ T, T @ own @ E @ lie.inverse(own))
+    return np.stack(np.broadcast_arrays(*dT))
+
+
+def coordinate_derivatives(kinds: Array, T: Array, J: Array) -> Array:
+    """(2, ..., n, 6, 6): the derivatives of the coordinates of each joint by both neighbours, in the link frames.
+
+    Of kind C by Eqs 22 and 28; of the others by Eq. 18, d q / d xi_k = J^-1 and d q / d xi_{k-1} = -J^-1 Ad(T^-1).
+    """
+    rows = np.linalg.inv(J)
+    result = np.stack([-rows @ lie.Ad(lie.inverse(T)), rows])
+    third = kinds == "C"
+    T = T[..., third, :, :]
+    by_direction = lie_derivatives(T[..., None, :, :], transform_derivatives(T))
+    result[..., third, :, :] = by_direction.swapaxes(-1, -2)
+    return result
+
+
 def lie_derivatives(T: ArrayLike, dT: ArrayLike) -> Array:
     """(..., 6): how the coordinates of kind C change when T changes by dT (Eq. 28)."""
     T, dT = np.asarray(T), np.asarray(dT)

@@ -37,12 +37,28 @@ STRAIGHT = 1e-15
 # Planar --------------------------------------------------------------------------------------------------
 
 
-def relax_planar(mass: ArrayLike, theta: ArrayLike, L: ArrayLike, soft: Sequence[str] = ("theta",)) -> Relaxed:
-    """A planar chain of point masses (n,) at angles theta and lengths L, both (..., n), with `soft` of them free."""
+def relax_planar(mass: ArrayLike, theta: ArrayLike, L: ArrayLike, soft: Sequence[str] = ("theta",), *,
+                 free: bool = False) -> Relaxed:  # fmt: skip
+    """A planar chain of point masses (n,) at angles theta and lengths L, both (..., n), with `soft` of them free.
+
+    free    the chain floats: `mass` has one more particle, number 0, whose position adds two soft coordinates
+            before all others (2005, section II: N + 1 masses)
+    """
     mass, (theta, L) = _masses(mass), _together(theta, L)
     n = theta.shape[-1]
-    _same_length(mass, n)
-    return Relaxed.of(planar_derivatives(theta, L), _inverse_masses(mass, 2, theta.shape), _mask(soft, PLANAR, n))
+    _same_length(mass, n + free)
+    C, mask = planar_derivatives(theta, L), _mask(soft, PLANAR, n)
+    if free:
+        C, mask = _floating(C, mask)
+    return Relaxed.of(C, _inverse_masses(mass, 2, C.shape[1:-2]), mask)
+
+
+def _floating(C: Array, mask: Array) -> tuple[Array, Array]:
+    """Derivatives and soft coordinates of a chain with its particle 0, whose coordinates are those of its place."""
+    d = C.shape[-1]
+    first = np.zeros((len(C), *C.shape[1:-3], 1, d, d))
+    first[0] = np.eye(d)
+    return np.concatenate([first, C], axis=-3), np.concatenate([np.ones((1, d), bool), mask])
 
 
 def planar_derivatives(theta: Array, L: Array) -> Array:
@@ -96,10 +112,7 @@ def relax_spatial(mass: ArrayLike, r: ArrayLike, theta: ArrayLike, phi: ArrayLik
             raise SingularError(f"{words} and cannot be held there; let it be soft, or use relax_planar or a Model")
     C = _spatial_derivatives(r, theta, phi, free)
     if free:
-        first = np.zeros((4, *r.shape[:-1], 1, 3, 3))
-        first[0] = np.eye(3)
-        C = np.concatenate([first, C], axis=-3)
-        mask = np.concatenate([np.ones((1, 3), bool), mask])
+        C, mask = _floating(C, mask)
     return Relaxed.of(C, _inverse_masses(mass, 3, C.shape[1:-2]), mask, words)
 
 

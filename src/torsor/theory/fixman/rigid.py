@@ -18,14 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import lie
 from torsor.backends.pointwise import compile_pointwise
 from torsor.errors import ArgumentError
 from torsor.linalg import Mat, Vec, factor, sqrt
 from torsor.model.joints import JOINTS
 from torsor.model.links import Link
 from torsor.model.model import Model
-from torsor.model.regular import check_regular, inverse_inertia, require_regular
+from torsor.model.regular import check_regular, inverse_inertia
 from torsor.spatial import Inertia, Rigid
 from torsor.theory.fixman import parameters
 from torsor.theory.fixman.solve import Relaxed
@@ -66,8 +65,7 @@ def relax_dh(x: ArrayLike, soft: Partition, *, mass: ArrayLike, com: ArrayLike, 
     check_regular(names or [f"link{k + 1}" for k in range(n)], mass, inertia)
     kinds = np.broadcast_to("C" if isinstance(kind, str) and kind == "auto" else np.asarray(kind), (n,))
     T, J = parameters.transforms_and_jacobians(kinds, x)
-    rows = np.linalg.inv(J)
-    C = np.stack([rows, -rows @ lie.Ad(lie.inverse(T))])
+    C = parameters.coordinate_derivatives(kinds, T, J)[::-1]  # by body k, by body k - 1
     K = np.broadcast_to(inverse_inertia(mass, com, inertia), J.shape)
     return Relaxed.of(C, K, parameters.partition(soft, n))
 
@@ -97,7 +95,7 @@ def _chain(model: Model) -> _Chain:
     """
     if not model.is_chain:
         raise ArgumentError(f"{model!r} branches; mass_solve(..., method='fixman') takes any tree")
-    require_regular(model)
+    check_regular(model.names, model.mass, model.inertia)
     A = _axes_on_z(model.axis)
     before = np.concatenate([np.eye(3)[None], A[:-1]]).swapaxes(1, 2)
     R, p = before @ model.R @ A, np.einsum("nij,nj->ni", before, model.p)

@@ -1,7 +1,7 @@
-"""The papers, reproduced: every published number and figure that torsor computes, next to torsor's own value.
+"""The papers, reproduced: every printed result next to torsor's own, with a verdict, and every figure drawn again.
 
-To add a paper: write a module here with `checks()`, which yields `Check`s, and `figures(folder)`, which draws
-and yields paths; list it in PAPERS.
+To add a paper: write a module here with `rows()`, which yields `Row`s, and `figures(folder)`, which draws and yields
+paths; list it in PAPERS.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import ModuleType
 
 from torsor.errors import ArgumentError
 from torsor.theory.papers import featherstone1999, lee2005, lee2007, ploen1999, saha2001
-from torsor.theory.papers.check import Check
+from torsor.theory.papers.rows import Row
 
 PAPERS: dict[str, ModuleType] = {
     "Featherstone & Fijany 1999": featherstone1999,
@@ -23,15 +23,15 @@ PAPERS: dict[str, ModuleType] = {
 }
 
 
-def reproduce(names: Sequence[str] = ()) -> Iterator[tuple[str, Check]]:
-    """(paper, check) for every check of the papers whose name contains one of `names`; without names, of all papers."""
+def reproduce(names: Sequence[str] = ()) -> Iterator[tuple[str, Row]]:
+    """(paper, row) for every row of the papers whose name contains one of `names`; without names, of all papers."""
     for name, paper in _chosen(names).items():
-        for check in paper.checks():
-            yield name, check
+        for row in paper.rows():
+            yield name, row
 
 
 def draw(folder: str | Path, names: Sequence[str] = ()) -> Iterator[Path]:
-    """Draw the figures of the papers into a folder; yield their paths."""
+    """Draw the figures of the papers into a folder, with their numbers as tables beside them; yield their paths."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,4 +51,4 @@ def _chosen(names: Sequence[str]) -> dict[str, ModuleType]:
     return chosen
 
 
-__all__ = ["PAPERS", "Check", "draw", "reproduce"]
+__all__ = ["PAPERS", "Row", "draw", "reproduce"]

@@ -4,21 +4,28 @@ constraint force algorithm, 1999: the equations of the change of basis and of th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from torsor import dynamics, lie, zoo
 from torsor.model.model import Model
 from torsor.parallel.solver import schedule
-from torsor.theory.change_of_basis import DualBases, change_of_basis
-from torsor.theory.papers.check import Check
+from torsor.theory.change_of_basis import MAPPINGS, DualBases, change_of_basis, in_new_bases
+from torsor.theory.papers.figures import panels, write_data
+from torsor.theory.papers.rows import AGREES, IDENTITY, OURS, Row, identity, relative
+from torsor.theory.study.blocks import block_diagonal
+from torsor.view.plots import BLUE, GREY, ORANGE
 
 Array = NDArray[Any]
 
-HOLDS = 1e-11  # relative: dense algebra on a system with condition number 1e4
+EXPONENTS = tuple(range(6, 21, 2))  # of the lengths 2^k over which the depth is measured
+WHOLE_LEVELS = 2.0  # levels come in whole numbers, and two at a time
+ARM = np.radians([15.0, 100.0])  # the posture in which Figure 1 shows a two-link arm
 
 
 class Global(NamedTuple):
@@ -57,57 +64,198 @@ def bases(g: Global) -> DualBases:
     return change_of_basis(g.I, np.linalg.solve(g.P, g.H))._replace(T2=g.P.T @ g.H_perp)
 
 
-def checks() -> Iterator[Check]:
+def rows() -> Iterator[Row]:
     model = zoo.random_chain(8, 1, joints=None)
     rng = np.random.default_rng(0)
     q, tau = model.random_configuration(rng), rng.normal(size=model.nv)
     g = global_matrices(model, q)
     b = bases(g)
+    yield from _change_of_basis(g, b, rng)
     qdd = dynamics.mass_solve(model, q, tau)
-    A = rng.normal(size=g.I.shape)
-    I_X = A @ A.T + np.eye(len(A))
-    inverse = np.linalg.inv(g.I)
-    wrong = g.P.T @ g.H
-
-    def holds(where: str, quantity: str, x: Array, y: Array, fails: bool = False) -> Check:
-        error = np.abs(x - y).max() / np.abs(y).max()
-        said = "does not hold" if fails else "an identity"
-        return Check(where, quantity, said, f"relative difference {error:.0e}", bool((error > HOLDS) == fails))
-
-    fresh = change_of_basis(g.I, b.S1)
-    both = np.concatenate([fresh.S1, fresh.S2], axis=1).T @ np.concatenate([fresh.T1, fresh.T2], axis=1)
-    yield holds("Eq. 2", "[S1 S2]^T [T1 T2] = 1", both, np.eye(len(both)))
-    yield holds("Eq. 3", "M^-1 = active + immobilised", b.active + b.immobilised, inverse)
-    yield holds("Eq. 8", "constrained = unconstrained - immobilised", inverse - b.immobilised, b.active)
-    yield holds("Eq. 15", "qdd = (H' P'^-1 I P^-1 H)^-1 tau", np.linalg.solve(b.S1.T @ g.I @ b.S1, tau), qdd)
-    T = g.P.T @ g.H @ np.linalg.inv(g.H.T @ g.H)
-    yield holds("Eq. 16", "with I_X the identity", b.solve(tau, T), qdd)
-    yield holds("Eq. 16", "with I_X any positive definite map", b.solve(tau, b.complement(I_X)), qdd)
-    yield holds("section 4", "P' H in place of T1', as in Fijany et al. 1995", b.solve(tau, wrong), qdd, fails=True)
+    P_inverse = np.linalg.inv(g.P)
+    a = b.S1 @ qdd
+    forces = (g.I @ a).reshape(-1, 6)
+    own = [np.linalg.solve(g.I[6 * i : 6 * i + 6, 6 * i : 6 * i + 6], f) for i, f in enumerate(forces)]
+    yield identity("Eqs 11, 12", "a_i = I_i^-1 f_i, body by body", np.concatenate(own), a)
+    yield identity("Eq. 13", "P a = H qdd", g.P @ a, g.H @ qdd)
+    yield identity("Eq. 14", "tau = H' P'^-1 f, f = I a", g.H.T @ P_inverse.T @ (g.I @ a), tau)
+    yield identity("Eq. 15", "qdd = (H' P'^-1 I P^-1 H)^-1 tau", np.linalg.solve(b.S1.T @ g.I @ b.S1, tau), qdd)
+    roots = rng.normal(size=(model.n, 6, 6))
+    any_map = block_diagonal(tuple(A @ A.T + np.eye(6) for A in roots))
+    for words, I_X in (("the identity", np.eye(len(g.I))), ("I", g.I), ("any block-diagonal map", any_map)):
+        T = g.P.T @ I_X @ g.H @ np.linalg.inv(g.H.T @ I_X @ g.H)
+        yield identity("Eq. 16", f"with I_X {words}", b.solve(tau, T), qdd)
+    yield _fijanys_form(b.solve(tau, g.P.T @ g.H), qdd)
     every = dynamics.mass_solve(model, q, tau, method="constraint-force")
-    yield holds("section 4", "in O(log n) levels, every joint type", every, qdd)
+    yield identity("section 4", "in O(log n) levels, every joint type", every, qdd)
     tree = zoo.random_tree(14, 1)
     q, tau = tree.random_configuration(rng), rng.normal(size=tree.nv)
     every = dynamics.mass_solve(tree, q, tau, method="constraint-force")
-    yield holds("section 4", "with side branches", every, dynamics.mass_solve(tree, q, tau))
-    n = 2**12  # links
-    levels = schedule(zoo.general_arm(n), "mass_solve").depth
-    yield Check("abstract", f"O(log n) steps, n = {n}", "O(log n)", f"{levels} levels", levels <= 2 * 12 + 10)
+    yield identity("section 4", "with side branches", every, dynamics.mass_solve(tree, q, tau))
+    yield from _depth_rows()
+
+
+def _change_of_basis(g: Global, b: DualBases, rng: np.random.Generator) -> Iterator[Row]:
+    """Sections 2 and 3, on the free bodies of a chain and the constraint of its joints."""
+    fresh = change_of_basis(g.I, b.S1)
+    n, r = fresh.S1.shape
+    inverse = np.linalg.inv(g.I)
+    X_U, X_V = fresh.X_U, fresh.X_V
+    for mapping in MAPPINGS:
+        A, x = rng.normal(size=(n, n)), rng.normal(size=n)
+        X = {"U": X_U, "V": X_V}
+        moved = in_new_bases(mapping, A, X_U) @ (X[mapping[0]] @ x)
+        yield identity("section 2", f"rule of a mapping {mapping}", moved, X[mapping[-1]] @ A @ x)
+    yield identity("section 2", "X_U' = X_V^-1", X_U.T @ X_V, np.eye(n))
+    S2_image = fresh.T2 @ np.linalg.lstsq(fresh.T2, g.I @ fresh.S2, rcond=None)[0]
+    yield identity("Eq. 1", "T2 = M S2, as spaces", S2_image, g.I @ fresh.S2)
+    yield identity("Eq. 2", "[S1 S2]' [T1 T2] = 1", X_V @ X_U.T, np.eye(n))
+    blocks = np.zeros((n, n))
+    blocks[:r, :r] = fresh.S1.T @ g.I @ fresh.S1
+    blocks[r:, r:] = np.linalg.inv(fresh.T2.T @ inverse @ fresh.T2)
+    yield identity("section 2", "X_V M X_U^-1 is block diagonal", in_new_bases("U -> V", g.I, X_U), blocks)
+    yield identity("Eq. 3", "M^-1 = active + immobilised", b.active + b.immobilised, inverse)
+    v = rng.normal(size=(n,))
+    u = inverse @ (v + b.constraint_force(v))
+    alpha, beta, gamma = X_U @ u, X_V @ v, X_V @ b.constraint_force(v)
+    free, held = (np.linalg.solve(block, force) for block, force in (
+        (blocks[:r, :r], beta[:r] + gamma[:r]), (blocks[r:, r:], beta[r:] + gamma[r:])))  # fmt: skip
+    yield identity("Eq. 4", "alpha_1 = (S1' M S1)^-1 (beta_1 + gamma_1)", free, alpha[:r])
+    size = float(max(np.abs(held).max(), np.abs(alpha[r:]).max()) / np.abs(alpha[:r]).max())
+    yield Row("Eq. 5", "alpha_2 = 0: immobilised", "0", f"{size:.0e}", f"{size:.0e}", AGREES, size <= IDENTITY)
+    yield identity("Eq. 6", "alpha_1 = (S1' M S1)^-1 beta_1", np.linalg.solve(blocks[:r, :r], beta[:r]), alpha[:r])
+    yield identity("Eq. 7", "u = S1 (S1' M S1)^-1 S1' v", b.active @ v, u)
+    yield identity("Eq. 8", "constrained = unconstrained - immobilised", inverse - b.immobilised, b.active)
+    yield identity("Eq. 9", "u = (M^-1 - immobilised) v", (inverse - b.immobilised) @ v, u)
+    yield identity("Eq. 10", "with any T1'", b.solve(beta[:r], b.complement(np.diag(rng.uniform(1, 2, n)))), alpha[:r])
+
+
+def _fijanys_form(found: Array, qdd: Array) -> Row:
+    apart = relative(found, qdd)
+    return Row("section 4", "P' H in place of T1' (Fijany et al. 1995)", "does not hold", "does not hold",
+               f"{apart:.0e}", AGREES, apart > 1e-3)  # fmt: skip
+
+
+# The depth ---------------------------------------------------------------------------------------------------
+
+
+class Depth(NamedTuple):
+    """What M^-1 b of one chain of n general links takes, level by level."""
+
+    n: int
+    levels: int
+    path: int  # operations on the longest path, one processor per lane
+    work: int  # operations in all
+
+
+@cache
+def depth(exponent: int) -> Depth:
+    plan = schedule(zoo.general_arm(2**exponent), "mass_solve")
+    return Depth(2**exponent, plan.depth, plan.critical_path, plan.work)
+
+
+@cache
+def sweep_operations() -> float:
+    """Operations per link of the O(n) sweeps for M^-1 b."""
+    model = zoo.general_arm(1000)
+    program = dynamics.compile(model, dynamics.mass_solve, method="articulated", specialised=False)
+    return sum(program.operations) / model.n
+
+
+def _depth_rows() -> Iterator[Row]:
+    measured = [depth(k) for k in EXPONENTS]
+    levels = np.array([x.levels for x in measured])
+    slope, start = np.polyfit(EXPONENTS, levels, 1)
+    off = float(np.abs(levels - slope * np.array(EXPONENTS) - start).max())
+    lengths = f"n = 2^{EXPONENTS[0]} ... 2^{EXPONENTS[-1]}"
+    fitted = f"{slope:.2f} log2 n {start:+.1f} levels"
+    yield Row("abstract", f"steps, {lengths}", "O(log n)", fitted, f"{off:.1f} levels", AGREES, off <= WHOLE_LEVELS)
+    growth = np.diff([x.path for x in measured]) / np.diff(EXPONENTS)
+    words = f"{growth.min():.0f} to {growth.max():.0f} per doubling of n"
+    grows_evenly = bool(growth.max() <= 1.5 * growth.min())
+    yield Row("abstract", "operations on the longest path", "-", words, "", OURS, grows_evenly)
+    work = np.array([x.work / x.n for x in measured])
+    words, ratio = f"{work[-1]:.0f} to {work[0]:.0f}", f"{work[-1] / sweep_operations():.1f} times the sweeps'"
+    yield Row(
+        "section 4", f"operations per link, {lengths}", "O(1)", words, ratio, AGREES, bool((np.diff(work) <= 0).all())
+    )
+
+
+# Figures -----------------------------------------------------------------------------------------------------
 
 
 def figures(folder: Path) -> Iterator[Path]:
-    """The paper's only figure is a sketch of bases; this plots its claim instead: steps over the length of a chain."""
-    import matplotlib.pyplot as plt
+    yield _figure_1(folder / "featherstone1999_fig1_reciprocal_bases.png")
+    yield _figure_of_depth(folder / "featherstone1999_depth.png")
 
-    counts = [8, 64, 512, 4096, 32768]
-    levels = [schedule(zoo.general_arm(n), "mass_solve").depth for n in counts]
-    figure, panel = plt.subplots(figsize=(6, 4), layout="constrained")
-    panel.semilogx(counts, levels, "o-", base=2, label="levels of the constraint force algorithm")
-    panel.semilogx(counts, 2 * np.log2(counts) + 10, "--", base=2, label="2 log2 n + 10")
-    panel.set_xlabel("links")
-    panel.set_ylabel("levels")
-    panel.legend()
-    path = folder / "featherstone1999_levels.png"
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    yield path
+
+def reciprocal_bases() -> tuple[Array, Array, Array]:
+    """Of a two-link arm in the posture ARM: its joints and tip (3, 2), and at the tip d_i and e_i, as columns.
+
+    d_i: how the tip moves when joint i alone turns; e_j: the force at the tip that joint j alone feels.
+    """
+    model = zoo.point_chain(2)
+    tip = dynamics.body_poses(model, ARM)
+    places = np.array([[0.0, 0.0], tip[1, :2, 3], (tip[1, :3, :3] @ model.com[1] + tip[1, :3, 3])[:2]])
+    J = dynamics.jacobian(model, ARM, 1)
+    R = tip[1, :2, :2]
+    d = R @ (J[3:5] + np.cross(J[:3], model.com[1], axisb=0, axisa=0, axisc=0)[:2])
+    return places, d, np.linalg.inv(d).T
+
+
+def _figure_1(path: Path) -> Path:
+    """Figure 1: an orthonormal basis, and a reciprocal basis pair, here that of the tip of a two-link arm."""
+    places, d, e = reciprocal_bases()
+    tip = places[-1]
+    with panels(path, 2, (7.0, 3.6)) as (left, right):
+        for k, name in enumerate(("$e_1$", "$e_2$")):
+            _arrow(left, np.zeros(2), np.eye(2)[k], GREY, name)
+        left.set_title("(a) orthonormal basis")
+        right.plot(*places.T, "o-", color="black", lw=2.5, ms=4, zorder=1)
+        for k in range(2):
+            _arrow(right, tip, d[:, k], BLUE, f"$d_{k + 1}$")
+            _arrow(right, tip, e[:, k], ORANGE, f"$e_{k + 1}$")
+        right.set_title(
+            "(b) reciprocal pair at the tip of an arm:\nmotions $d_i$ by joint $i$, forces $e_j$ on joint $j$ only"
+        )
+        for axes, corners in ((left, np.array([[-0.3, -0.3], [1.3, 1.3]])),
+                              (right, np.vstack([places, (tip[:, None] + d).T, (tip[:, None] + e).T]))):  # fmt: skip
+            axes.set_aspect("equal")
+            axes.set_xlim(corners[:, 0].min() - 0.25, corners[:, 0].max() + 0.25)
+            axes.set_ylim(corners[:, 1].min() - 0.25, corners[:, 1].max() + 0.25)
+    write_data(path, {"d1": d[:, 0], "d2": d[:, 1], "e1": e[:, 0], "e2": e[:, 1]})
+    return path
+
+
+def _arrow(axes: Axes, start: Array, along: Array, colour: str, name: str) -> None:
+    end, begin = tuple(start + along), tuple(start)
+    look = {"arrowstyle": "-|>", "color": colour, "lw": 1.5, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", end, begin, arrowprops=look)
+    away = tuple(9 * along / np.linalg.norm(along))
+    words: dict[str, Any] = {
+        "textcoords": "offset points",
+        "ha": "center",
+        "va": "center",
+        "color": colour,
+        "fontsize": 10,
+    }
+    axes.annotate(name, end, xytext=away, **words)
+
+
+def _figure_of_depth(path: Path) -> Path:
+    """The claim of the abstract, measured: levels, the longest path, and the work, over the length of a chain."""
+    measured = [depth(k) for k in EXPONENTS]
+    n, levels, longest, work = (np.array(x) for x in zip(*measured))
+    sweeps = sweep_operations()
+    with panels(path, 3, (8.0, 2.8)) as (first, second, third):
+        first.semilogx(n, levels, "o-", base=2, color=BLUE)
+        first.set(title="levels", xlabel="links")
+        second.loglog(n, longest, "o-", base=2, color=BLUE, label="levels")
+        second.loglog(n, sweeps * n, "--", base=2, color=GREY, label="sweeps")
+        second.set(title="operations on the longest path", xlabel="links")
+        second.legend()
+        third.semilogx(n, work / n / sweeps, "o-", base=2, color=ORANGE)
+        third.set(title="work, relative to the sweeps", xlabel="links", ylim=(0, 4))
+    columns = {"n": n, "levels": levels, "longest path": longest, "work": work, "work of the sweeps": sweeps * n}
+    write_data(path, columns)
+    return path

@@ -1,57 +1,308 @@
 """K. Lee, G. S. Chirikjian, A new perspective on O(n) mass-matrix inversion for serial revolute manipulators, 2005: the
-planar chain of point masses; no numbers are printed."""
+planar chain of point masses, with masses and lengths that differ. The paper prints equations and a figure of times."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torsor import dynamics, zoo
-from torsor.theory.fixman.points import relax_planar
-from torsor.theory.papers.check import Check, identity
-from torsor.theory.papers.times import time_against_n
+from torsor.algorithms import fixman
+from torsor.backends.cpu import compile_program
+from torsor.theory.fixman.brownian import brownian
+from torsor.theory.fixman.points import PLANAR, planar_positions, relax_planar
+from torsor.theory.papers.figures import COLOURS, exponent, panels, shortest, time_against_n, write_data
+from torsor.theory.papers.rows import AGREES, OURS, Row, identity, misprint
 
 Array = NDArray[Any]
 
 # Equation 24: how far from the diagonal the blocks of H reach, below and above it.
 BANDS = {"H^{theta theta}": (2, 2), "H^{theta L}": (2, 1), "H^{L L}": (1, 1)}
+LONG = (500, 1000, 2000, 4000)  # masses: where the growth of the time is measured
+SMALL, LARGE = 3, 200
+REPLICAS, STEPS, TIME_STEP = 20_000, 200, 0.01
+# Five standard errors of a mean over REPLICAS, and the error of the time step, which is about 0.6 of it.
+SAMPLED = 5 * 0.35 / REPLICAS**0.5 + 0.6 * TIME_STEP
 
 
-def checks() -> Iterator[Check]:
+class Chain(NamedTuple):
+    mass: Array
+    theta: Array
+    L: Array
+
+    @classmethod
+    def random(cls, n: int) -> Chain:
+        rng = np.random.default_rng(n)
+        return cls(rng.uniform(0.5, 2, n), rng.uniform(-np.pi, np.pi, n), rng.uniform(0.5, 1.5, n))
+
+    @property
+    def jacobian(self) -> Array:
+        """d x / d (theta, L), (2n, 2n), by a complex step through Eq. 14."""
+        n, h = len(self.mass), 1e-30
+        columns = []
+        for k in range(2 * n):
+            step = np.zeros(2 * n, complex)
+            step[k] = 1j * h
+            columns.append(planar_positions(self.theta + step[:n], self.L + step[n:]).imag.ravel() / h)
+        return np.stack(columns, axis=-1)
+
+    @property
+    def G(self) -> Array:
+        """The mass matrix of the free particles in (theta, L)                                       (Eqs 3, 4)"""
+        J = self.jacobian
+        return J.T @ (np.repeat(self.mass, 2)[:, None] * J)
+
+
+def rows() -> Iterator[Row]:
+    chain = Chain.random(8)
+    yield from _free(chain)
     for n in (2, 5, 20):
-        yield _inverse(f"M^-1 by relaxed lengths, {n} masses", np.random.default_rng(n).uniform(-np.pi, np.pi, n))
-    yield _inverse("the same, straight", np.zeros(8))
-    yield _inverse("the same, folded", np.full(8, np.pi))
-    n = 8
-    free = relax_planar(np.ones(n), np.random.default_rng(0).uniform(-np.pi, np.pi, n), np.ones(n))
-    for (name, (below, above)), block in zip(BANDS.items(), free.dense()):
+        yield _inverse(f"M^-1 by relaxed lengths, {n} masses", Chain.random(n))
+    yield _inverse("the same, straight", chain._replace(theta=np.zeros(8)))
+    yield _inverse("the same, folded", chain._replace(theta=np.full(8, np.pi)))
+    yield _bonded(chain)
+    yield from _bands(chain)
+    yield from _equation_21(chain)
+    yield from _times()
+    yield from _brownian_rows()
+
+
+def _free(chain: Chain) -> Iterator[Row]:
+    """Section II: the unconstrained chain, its blocks, and Fixman's theorem."""
+    n, G, J = len(chain.mass), chain.G, chain.jacobian
+    back = np.linalg.inv(J)
+    H = back @ (1 / np.repeat(chain.mass, 2)[:, None] * back.T)
+    b = np.linspace(-1, 1, n)
+    model = zoo.point_chain(n, mass=chain.mass, length=chain.L)
+    free = relax_planar(*chain)
+    rest = np.zeros(n)
+    tau = b + dynamics.bias_forces(model, chain.theta, rest)
+    yield identity("Eqs 1, 2, 9", "qdd = G^aa^-1 (tau - C)", dynamics.forward_dynamics(model, chain.theta, rest, tau,
+                   method="fixman"), np.linalg.solve(G[:n, :n], b))  # fmt: skip
+    yield identity("Eqs 3-5", "H = G^-1 = dq/dx diag(1/m) dq/dx'", H, np.linalg.inv(G))
+    full = relax_planar(*chain, soft=PLANAR).dense()[0]
+    order = np.r_[np.arange(0, 2 * n, 2), np.arange(1, 2 * n, 2)]  # theta, L of one bond are neighbours there
+    yield identity("Eqs 6, 7, 22, 23", "the blocks of H, link by link", full[np.ix_(order, order)], H)
+    log_det = np.linalg.slogdet(G)[1] + np.linalg.slogdet(H[n:, n:])[1]
+    yield identity("Eq. 8", "Fixman's theorem: det G det H^bb = det G^aa", log_det, np.linalg.slogdet(G[:n, :n])[1])
+    yield identity("Eq. 8", "log det M by relaxed lengths", free.log_det(), np.linalg.slogdet(G[:n, :n])[1])
+    larger = np.block([[G[:n, :n], np.zeros((n, n))], [G[n:, :n], np.eye(n)]])
+    solved = np.linalg.solve(larger, np.concatenate([b, np.zeros(n)]))
+    product = np.block(
+        [[np.eye(n), -H[:n, n:] @ np.linalg.inv(H[n:, n:])], [np.zeros((n, n)), np.linalg.inv(H[n:, n:])]]
+    )
+    yield identity("Eqs 10, 11", "the larger system", product @ H @ np.concatenate([b, np.zeros(n)]), solved)
+    yield identity("Eqs 12, 13", "c - f by banded factors", free.solve(b), solved[:n])
+    x = planar_positions(chain.theta, chain.L)
+    d = np.diff(np.vstack([np.zeros(2), x]), axis=0)
+    lengths = np.zeros((n, n, 2))
+    for i in range(n):
+        lengths[i, i] = d[i] / chain.L[i]
+        if i:
+            lengths[i, i - 1] = -d[i] / chain.L[i]
+    yield identity("Eqs 14-18", "dL_i/dx_k = d_i' (delta_ki - delta_k,i-1) / L_i", lengths.reshape(n, -1), back[n:])
+
+
+def _inverse(what: str, chain: Chain) -> Row:
+    n = len(chain.mass)
+    return identity("Eqs 12-25", what, relax_planar(*chain).inverse(), np.linalg.inv(chain.G[:n, :n]))
+
+
+def _bonded(chain: Chain) -> Row:
+    """N + 1 masses that float in the plane, as in Fixman's theorem."""
+    n, first = len(chain.mass), 0.8
+    mass = np.append(first, chain.mass)
+    model = zoo.point_chain(n, mass=mass, length=chain.L, free=True)
+    M = dynamics.mass_matrix(model, np.concatenate([[0.3, -0.4], chain.theta]))
+    return identity("Eqs 4-8", "N + 1 free masses", relax_planar(mass, chain.theta, chain.L, free=True).inverse() @ M,
+                    np.eye(n + 2))  # fmt: skip
+
+
+def _bands(chain: Chain) -> Iterator[Row]:
+    for (name, (below, above)), block in zip(BANDS.items(), relax_planar(*chain).dense()):
         i, j = np.nonzero(block)
-        words = f"{int((i - j).max())} below and {int((j - i).max())} above the diagonal"
-        printed = f"{below} below and {above} above the diagonal"
-        yield Check("Eq. 24", f"{name} reaches", printed, words, words == printed)
+        found = int((i - j).max()), int((j - i).max())
+        printed, computed = (f"{a} below and {b} above the diagonal" for a, b in ((below, above), found))
+        yield Row("Eq. 24", f"{name} reaches", printed, computed, "0", AGREES, found == (below, above))
 
 
-def _inverse(what: str, theta: Array) -> Check:
-    n = len(theta)
-    relaxed = relax_planar(np.ones(n), theta, np.ones(n)).inverse()
-    return identity("Eqs 12-25", what, relaxed, np.linalg.inv(dynamics.mass_matrix(zoo.point_chain(n), theta)))
+# Equation 21 -------------------------------------------------------------------------------------------------
+
+
+def angle_derivatives(chain: Chain, form: str) -> Array:
+    """d theta_i / d x_j, (n, n, 2), by Eq. 21 as printed, as corrected, or by the form that is exact everywhere."""
+    n = len(chain.mass)
+    base = np.array([-1.0, 0.0])  # x_{-1} = -L_0 e_1, with L_0 = 1
+    x = np.vstack([base, np.zeros(2), planar_positions(chain.theta, chain.L)])
+    d = np.diff(x, axis=0)  # d[0] belongs to the base, d[i] to bond i
+    L = np.append(1.0, chain.L)
+    result = np.zeros((n, n + 2, 2))  # columns: particles -1, 0, 1, ...
+    for i in range(1, n + 1):
+        if form == "exact":
+            normal = [np.array([-d[k][1], d[k][0]]) / L[k] ** 2 for k in (i, i - 1)]
+            result[i - 1, i + 1] += normal[0]
+            result[i - 1, i] -= normal[0] + (normal[1] if i > 1 else 0)
+            if i > 1:
+                result[i - 1, i - 1] += normal[1]
+            continue
+        last = d[i] if form == "corrected" else d[i - 1]
+        size = -1 / (L[i - 1] * L[i] * np.sin(chain.theta[i - 1]))
+        result[i - 1, i + 1] += size * d[i - 1]
+        result[i - 1, i] += size * (d[i] - d[i - 1])
+        result[i - 1, i - 1] -= size * last
+    return result[:, 2:]  # the base does not move
+
+
+def schur(chain: Chain, angles: Array) -> Array:
+    """M^-1 = H^{theta theta} - H^{theta L} (H^{LL})^-1 H^{L theta} from given d theta/dx          (Eqs 23 and 25)"""
+    H, n = _blocks(chain, angles), len(chain.mass)
+    return H[:n, :n] - H[:n, n:] @ np.linalg.solve(H[n:, n:], H[n:, :n])
+
+
+def _blocks(chain: Chain, angles: Array) -> Array:
+    n = len(chain.mass)
+    rows_ = np.vstack([angles.reshape(n, -1), np.linalg.inv(chain.jacobian)[n:]])
+    return rows_ @ (1 / np.repeat(chain.mass, 2)[:, None] * rows_.T)
+
+
+def _equation_21(chain: Chain) -> Iterator[Row]:
+    n = len(chain.mass)
+    M_inverse = np.linalg.inv(chain.G[:n, :n])
+    forms = {form: angle_derivatives(chain, form) for form in ("printed", "corrected", "exact")}
+    cosine = _cosine_derivatives(chain)
+    size = -np.sin(chain.theta)[:, None, None]
+    yield identity("Eqs 19-21", "d cos theta_i/dx_j, lengths held", size * forms["corrected"], cosine, 1e-9)
+    yield misprint("Eq. 21", "-delta_{i-2,j} d_{i-1}'", "-delta_{i-2,j} d_i'", schur(chain, forms["printed"]),
+                   schur(chain, forms["corrected"]), M_inverse)  # fmt: skip
+    H = _blocks(chain, forms["exact"])
+    crossed = H[:n, :n] - H[n:, :n] @ np.linalg.solve(H[n:, n:], H[:n, n:])
+    yield misprint("Eq. 25", "H^{L theta} (H^{LL})^-1 H^{theta L}", "H^{theta L} (H^{LL})^-1 H^{L theta}", crossed,
+                   schur(chain, forms["exact"]), M_inverse)  # fmt: skip
+    true = np.linalg.inv(chain.jacobian)[:n].reshape(n, n, 2)
+    yield misprint("Eq. 21", "d theta/dx with lengths held", "n_i' (...) - n_{i-1}' (...): exact, straight chains too",
+                   forms["corrected"], forms["exact"], true)  # fmt: skip
+
+
+def _cosine_derivatives(chain: Chain) -> Array:
+    """d/dx_j of (x_i - x_{i-1}).(x_{i-1} - x_{i-2}) / (L_i L_{i-1}) with L constant, by a complex step     (Eq. 20)"""
+    n, h = len(chain.mass), 1e-30
+    x = planar_positions(chain.theta, chain.L).astype(complex)
+    L = np.append(1.0, chain.L)
+    result = np.zeros((n, n, 2))
+    for j in range(n):
+        for axis in range(2):
+            moved = x.copy()
+            moved[j, axis] += 1j * h
+            d = np.diff(np.vstack([[-1.0, 0.0], np.zeros(2), moved]), axis=0)
+            result[:, j, axis] = ((d[1:] * d[:-1]).sum(axis=1) / (L[1:] * L[:-1])).imag / h
+    return result
+
+
+# Times: Figure 2 ---------------------------------------------------------------------------------------------
+
+
+def dense_solve(n: int) -> Callable[[], Array]:
+    """M^-1 b by the inverse of M; the model and its program are made beforehand."""
+    chain, b = Chain.random(n), np.ones(n)
+    mass_matrix = dynamics.compile(zoo.point_chain(n, mass=chain.mass, length=chain.L), dynamics.mass_matrix)
+    return lambda: np.linalg.inv(mass_matrix(chain.theta)) @ b
+
+
+def relaxed_solve(n: int) -> Callable[[], Array]:
+    """M^-1 b by the blocks of H and banded factors."""
+    chain, b = Chain.random(n), np.ones(n)
+    return lambda: relax_planar(*chain).solve(b)
+
+
+def compiled_solve(n: int) -> Callable[[], Array]:
+    """M^-1 b with the hard variables eliminated in compiled sweeps."""
+    chain, b = Chain.random(n), np.ones(n)
+    program = compile_program(fixman.BRACED.mass_solve, zoo.point_chain(n, mass=chain.mass, length=chain.L))
+    return lambda: program(chain.theta, b)
+
+
+def _times() -> Iterator[Row]:
+    p = exponent(relaxed_solve, LONG)
+    what = f"time of M^-1 b ~ n^p, blocks of H, n = {LONG[0]} ... {LONG[-1]}"
+    yield Row("Fig. 2", what, "O(n)", f"p = {p:.2f}", f"{p - 1:+.2f}", AGREES, 0.4 < p < 1.6)
+    for n, said, direct_wins in (
+        (SMALL, "direct inversion is faster", True),
+        (LARGE, "the new method is faster", False),
+    ):
+        direct, relaxed = shortest([dense_solve(n), relaxed_solve(n)])
+        words = f"direct {1e3 * direct:.3f} ms, blocks of H {1e3 * relaxed:.3f} ms"
+        yield Row(
+            "III, Fig. 2",
+            f"N = {n}",
+            said,
+            words,
+            f"{relaxed / direct:.2g} times",
+            AGREES,
+            (direct < relaxed) == direct_wins,
+        )
+    small, large = 1e3 * shortest([compiled_solve(n) for n in (SMALL, LARGE)])
+    yield Row(
+        "Fig. 2",
+        f"relaxed constraints, compiled, N = {SMALL} and {LARGE}",
+        "-",
+        f"{small:.4f} and {large:.3f} ms",
+        "",
+        OURS,
+    )
+
+
+# Brownian dynamics -------------------------------------------------------------------------------------------
+
+
+@cache
+def bend(corrected: bool) -> Array:
+    """theta_2 of many chains of two equal masses after Brownian dynamics, within a turn."""
+    start = np.random.default_rng(1).uniform(-np.pi, np.pi, (REPLICAS, 2))
+    run = brownian(zoo.point_chain(2), start, steps=STEPS, dt=TIME_STEP, corrected=corrected, every=STEPS, rng=0)
+    return np.angle(np.exp(1j * run[-1, :, 1]))
+
+
+def bend_weight(theta: Array, corrected: bool) -> Array:
+    """The density of theta_2: rigid bonds sqrt(det M) ~ sqrt(2 - cos^2), stiff springs uniform."""
+    weight = np.ones_like(theta) if corrected else np.sqrt(2 - np.cos(theta) ** 2)
+    return weight / (2 * np.pi * weight.mean())
+
+
+def _brownian_rows() -> Iterator[Row]:
+    """Reference 2 of the paper: what rigid bonds do to the angles, and what Fixman's correction undoes."""
+    grid = np.linspace(-np.pi, np.pi, 20_001)[:-1]
+    for corrected, name in ((False, "rigid bonds"), (True, "with Fixman's correction")):
+        expected = float((bend_weight(grid, corrected) * np.cos(grid) ** 2).mean() * 2 * np.pi)
+        found = float((np.cos(bend(corrected)) ** 2).mean())
+        what, words = f"<cos^2 theta_2>, Brownian dynamics, {name}", f"{found:.3f} (closed form {expected:.3f})"
+        apart = found - expected
+        yield Row("refs 1, 2", what, "-", words, f"{apart:+.3f}", OURS, abs(apart) < SAMPLED)
 
 
 def figures(folder: Path) -> Iterator[Path]:
-    """Figure 2: times of M^-1 b on this machine."""
-
-    def chain(n: int) -> tuple[Array, Array]:
-        return np.random.default_rng(n).uniform(-1, 1, n), np.ones(n)
-
-    def dense(theta: Array, b: Array) -> Array:
-        return np.linalg.inv(dynamics.mass_matrix(zoo.point_chain(len(theta)), theta)) @ b
-
-    def relaxed(theta: Array, b: Array) -> Array:
-        return relax_planar(np.ones_like(theta), theta, np.ones_like(theta)).solve(b)
-
-    solvers = {"inverse of M": dense, "blocks of H and LAPACK": relaxed}
-    yield time_against_n(folder / "lee2005_fig2_times.png", "Planar chain of n point masses (Fig. 2)", chain, solvers)
+    """Figure 2: times of M^-1 b on this machine; and the angles of Brownian chains."""
+    solvers = {
+        "inverse of M": dense_solve,
+        "blocks of H and LAPACK": relaxed_solve,
+        "relaxed, compiled": compiled_solve,
+    }
+    yield time_against_n(folder / "lee2005_fig2_times.png", "Planar chain of n point masses (Fig. 2)", solvers)
+    path = folder / "lee2005_brownian.png"
+    edges = np.linspace(-np.pi, np.pi, 25)
+    middle, fine = (edges[1:] + edges[:-1]) / 2, np.linspace(-np.pi, np.pi, 200)
+    columns: dict[str, Array] = {"theta_2": middle}
+    with panels(path, 2, (7.0, 3.0)) as both:
+        for axes, corrected, name in zip(both, (False, True), ("rigid bonds", "with Fixman's correction")):
+            counts = np.histogram(bend(corrected), edges, density=True)[0]
+            axes.bar(middle, counts, width=0.9 * (edges[1] - edges[0]), color=COLOURS[2], alpha=0.5)
+            axes.plot(fine, bend_weight(fine, corrected), color=COLOURS[1])
+            axes.set(title=name, xlabel=r"$\theta_2$, rad", ylim=(0, 0.25))
+            columns |= {name: counts, f"{name}, closed form": bend_weight(middle, corrected)}
+        both[0].set_ylabel("density")
+    write_data(path, columns)
+    yield path

@@ -1,67 +1,202 @@
 """S. R. Ploen, F. C. Park, Coordinate-invariant algorithms for robot dynamics, 1999: every numbered result.
 
 The paper prints equations, not numbers; each is evaluated, with the corrections listed in docs/papers.md, on a
-tree of twelve bodies with every type of joint (Table I: a chain).
+tree of twelve bodies with every type of joint (Table I: a chain), on a base that moves. What a printed form without
+its correction gives is evaluated, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor import lie, reference, zoo
+from torsor import dynamics, lie, reference, zoo
 from torsor.algorithms import articulated, composite, kinematics, newton_euler, ploen_park, ploen_park_forward
+from torsor.model import Model
 from torsor.sweeps import Algorithm
 from torsor.theory import study
-from torsor.theory.papers.check import Check, identity
+from torsor.theory.papers.rows import Row, identity, misprint
+from torsor.theory.study.blocks import block_diagonal
 
 Array = NDArray[Any]
 
 
-def checks() -> Iterator[Check]:
+@dataclass(frozen=True)
+class Case:
+    """A machine in a state of motion, on a moving base, and any other frames Q for its bodies."""
+
+    model: Model
+    q: Array
+    v: Array
+    qdd: Array
+    V_0: Array
+    dV_0: Array
+    Q: Array
+
+    @classmethod
+    def of(cls, model: Model, rng: np.random.Generator) -> Case:
+        q, (v, qdd) = model.random_configuration(rng), rng.normal(size=(2, model.nv))
+        V_0, dV_0 = rng.normal(size=(2, 6))
+        return cls(model, q, v, qdd, V_0, dV_0, lie.exp_se3(rng.normal(size=(model.n, 6))))
+
+    @property
+    def base(self) -> dict[str, Array]:
+        return {"base_velocity": self.V_0, "base_acceleration": self.dV_0}
+
+    def evaluated(self, algorithm: Algorithm, **inputs: Array) -> Array:
+        """An algorithm of torsor, step by step on plain numbers."""
+        given: dict[str, Any] = {name: values.tolist() for name, values in {"q": self.q, **inputs}.items()}
+        return np.array(reference.evaluate(algorithm, self.model, given, frame=self.model.frame(-1)))
+
+    @cached_property
+    def torques(self) -> Array:
+        """By Newton and Euler, on the moving base."""
+        return self.evaluated(newton_euler.inverse_dynamics, v=self.v, qdd=self.qdd, **self.base)
+
+
+def rows() -> Iterator[Row]:
     rng = np.random.default_rng(0)
-    model = zoo.random_tree(12, 1)
-    q, (v, x) = model.random_configuration(rng), rng.normal(size=(2, model.nv))
-    external = np.zeros((model.n, 6))
-    external[-1] = rng.normal(size=6)
-
-    def evaluated(algorithm: Algorithm, **inputs: Array) -> Array:
-        given: dict[str, Any] = {name: values.tolist() for name, values in {"q": q, **inputs}.items()}
-        return np.array(reference.evaluate(algorithm, model, given, frame=model.frame(-1)))
-
-    M = evaluated(composite.mass_matrix)
-    bias, gravity = evaluated(newton_euler.bias_forces, v=v), evaluated(newton_euler.gravity_forces)
-    moved = lie.exp_se3(rng.normal(size=(model.n, 6)))
-    torques = evaluated(newton_euler.inverse_dynamics, v=v, qdd=x)
-    yield identity("Eqs 1-5", "recursive inverse dynamics", evaluated(ploen_park.inverse_dynamics, v=v, qdd=x), torques)
-    state = {"q": q.tolist(), "v": v.tolist(), "qdd": x.tolist()}
-    again = study.evaluate(ploen_park.inverse_dynamics, model, moved, state)
-    yield identity("Eqs 34-38", "the same recursion, any frames Q", np.array(again), torques)
-    for frames, Q, equations in (
-        ("", None, ("Eq. 11", "Eqs 12, 13", "Eq. 13", "Eq. 14", "Proposition 1", "Proposition 2")),
-        (", any frames Q", moved, ("Eq. 18", "Eqs 19, 20", "Eq. 20", "Eq. 21", "Eq. 42", "Eq. 43")),
-    ):
-        mass, terms, weight, tip, factor, inverse = equations
-        o = study.operators(model, q, v, Q=Q)
-        f = study.Factorization(o)
-        yield identity(mass, f"M = S'G'JGS{frames}", o.M, M)
-        yield identity(terms, f"velocity and gravity terms{frames}", o.C + o.phi, bias)
-        yield identity(weight, f"phi = S'G'JG P_0 dV_0{frames}", o.phi, gravity)
-        yield identity(tip, f"J_t = P_t G S{frames}", o.J_t(), evaluated(kinematics.jacobian))
-        yield identity(factor, f"M = [1+S'G'Pi] Omega [1+S'G'Pi]'{frames}", f.M, M)
-        what = f"M^-1 = [1-S'Y Pi]' Omega^-1 [1-S'Y Pi]{frames}"
-        yield identity(inverse, what, f.M_inverse @ torques, np.linalg.solve(M, torques))
-    qdd = evaluated(ploen_park_forward.forward_dynamics, v=v, tau=x, external=external)
-    expected = evaluated(articulated.forward_dynamics, v=v, tau=x, external=external)
-    yield identity("Eqs 45-68", "forward dynamics, a wrench on the tip", qdd, expected)
-    chain = zoo.random_chain(8, 3, joints=None)
-    operators = study.operators(chain, chain.random_configuration(rng))
+    case = Case.of(zoo.random_tree(12, 1), rng)
+    yield from _recursions(case)
+    yield from _closed_forms(case, None)
+    yield from _closed_forms(case, case.Q)
+    yield from _transformations(case)
+    yield from _forward_dynamics(case, rng)
+    chain = Case.of(zoo.random_chain(8, 3, joints=None), rng)
+    operators = study.operators(chain.model, chain.q)
     for (ours, theirs), (a, b) in study.correspondence(study.Factorization(operators)).items():
         yield identity("Table I", f"{ours.split(' = ')[0]} is {theirs}", a, b)
+    yield from _misprints(Case.of(zoo.random_chain(6, 5), rng))
+
+
+def _recursions(case: Case) -> Iterator[Row]:
+    """Eqs 1-5 and 34-38: the recursive inverse dynamics, on a base with the twist V_0 and the acceleration dV_0."""
+    found = case.evaluated(ploen_park.inverse_dynamics, v=case.v, qdd=case.qdd, **case.base)
+    yield identity("Eqs 1-5", "recursive inverse dynamics, moving base", found, case.torques)
+    twists = case.evaluated(kinematics.body_twists, v=case.v, base_velocity=case.V_0)
+    o = study.operators(case.model, case.q, case.v, base_velocity=case.V_0)
+    yield identity("Eq. 2", "V_i = Ad V_{i-1} + S_i dq_i is G S dq + G P_0 V_0", twists.ravel(), o.V)
+    state = {name: x.tolist() for name, x in ({"q": case.q, "v": case.v, "qdd": case.qdd} | case.base).items()}
+    again = study.evaluate(ploen_park.inverse_dynamics, case.model, case.Q, state)
+    yield identity("Eqs 34-38", "the same recursion, any frames Q", np.array(again), case.torques)
+
+
+def _closed_forms(case: Case, Q: Array | None) -> Iterator[Row]:
+    """Eqs 6-14 with Propositions 1 and 2, or, in other frames, Eqs 18-21 and 27-30 with 42 and 43."""
+    equations, frames = (PLAIN, "") if Q is None else (REFRAMED, ", any frames Q")
+    o = study.operators(case.model, case.q, case.v, Q=Q, **case.base)
+    M = case.evaluated(composite.mass_matrix)
+    external = np.zeros((case.model.n, 6))
+    tip = np.arange(1.0, 7.0)
+    external[-1] = -tip
+    pushed = case.evaluated(newton_euler.inverse_dynamics, v=case.v, qdd=case.qdd, external=external, **case.base)
+    yield identity(equations["F"], f"tau = S' F, with V_0, dV_0 and F_{{n+1}}{frames}", o.tau(case.qdd, tip), pushed)
+    still = study.operators(case.model, case.q, case.v, Q=Q)
+    bias, gravity = case.evaluated(newton_euler.bias_forces, v=case.v), case.evaluated(newton_euler.gravity_forces)
+    whole = still.M @ case.qdd + still.C + still.phi + still.J_t().T @ tip
+    yield identity(equations["motion"], f"M ddq + C + phi + J_t' f_t = tau{frames}", whole, still.tau(case.qdd, tip))
+    yield identity(equations["M"], f"M = S'G'JGS{frames}", still.M, M)
+    yield identity(equations["C"], f"velocity and gravity terms{frames}", still.C + still.phi, bias)
+    yield identity(equations["phi"], f"phi = S'G'JG P_0 dV_0{frames}", still.phi, gravity)
+    yield identity(equations["J_t"], f"J_t = P_t G S{frames}", still.J_t(), case.evaluated(kinematics.jacobian))
+    f = study.Factorization(still)
+    if Q is None:
+        X = f.J_hat - still.Gamma.T @ (f.J_hat - f.J_hat @ still.S @ f.Phi) @ still.Gamma
+        yield identity("Eqs 40, 41", "J = J^ - Gamma' (J^ - J^ S Omega^-1 S' J^) Gamma", X, still.J)
+    yield identity(equations["square"], f"M = [1+S'G'Pi] Omega [1+S'G'Pi]'{frames}", f.M, M)
+    what = f"M^-1 = [1-S'Y Pi]' Omega^-1 [1-S'Y Pi]{frames}"
+    yield identity(equations["inverse"], what, f.M_inverse @ case.torques, np.linalg.solve(M, case.torques))
+
+
+PLAIN = {
+    "F": "Eqs 6-9", "motion": "Eq. 10", "M": "Eq. 11", "C": "Eqs 12, 13", "phi": "Eq. 13", "J_t": "Eq. 14",
+    "square": "Proposition 1", "inverse": "Proposition 2",
+}  # fmt: skip
+REFRAMED = {
+    "F": "Eqs 27-30", "motion": "Eq. 10", "M": "Eq. 18", "C": "Eqs 19, 20", "phi": "Eq. 20", "J_t": "Eq. 21",
+    "square": "Eq. 42", "inverse": "Eq. 43",
+}  # fmt: skip
+
+
+def _transformations(case: Case) -> Iterator[Row]:
+    """Eqs 15-17, 22-26 and 31-33: every operator and every vector in other frames."""
+    old, new = (study.operators(case.model, case.q, case.v, Q=Q, **case.base) for Q in (None, case.Q))
+    Q, back = block_diagonal(tuple(lie.Ad(case.Q))), block_diagonal(tuple(lie.Ad(lie.inverse(case.Q))))
+    yield identity("Eq. 15", "A = Q S", new.S, Q @ old.S)
+    yield identity("Eq. 16", "L = Q G Q^-1", new.G, Q @ old.G @ back)
+    yield identity("Eq. 17", "D = Q'^-1 J Q^-1", new.J, back.T @ old.J @ back)
+    yield identity("Eq. 22", "Gamma-bar = Q Gamma Q^-1", new.Gamma, Q @ old.Gamma @ back)
+    yield identity("Eq. 23", "ad-bar_Sdq = Q ad_Sdq Q^-1", new.ad_Sv, Q @ old.ad_Sv @ back)
+    yield identity("Eq. 24", "ad-bar*_V = Q'^-1 ad*_V Q'", new.ad_V, back.T @ old.ad_V @ Q.T)
+    yield identity("Eq. 25", "P-bar_0 = Q P_0", new.P_0, Q @ old.P_0)
+    yield identity("Eq. 26", "P-bar_t' = Q'^-1 P_t'", new.P_t().T, back.T @ old.P_t().T)
+    yield identity("Eqs 27, 31", "V-bar = Q V", new.V, Q @ old.V)
+    yield identity("Eqs 28, 32", "dV-bar = Q dV", new.dV(case.qdd), Q @ old.dV(case.qdd))
+    yield identity("Eqs 29, 33", "F-bar = Q'^-1 F", new.F(case.qdd), back.T @ old.F(case.qdd))
+
+
+def _forward_dynamics(case: Case, rng: np.random.Generator) -> Iterator[Row]:
+    external = np.zeros((case.model.n, 6))
+    external[-1] = rng.normal(size=6)
+    given = {"v": case.v, "tau": case.qdd, "external": external}
+    expected = case.evaluated(articulated.forward_dynamics, **given)
+    yield identity("Eqs 39-41", "forward dynamics by F_i = J^_i dV_i + b_i",
+                   case.evaluated(composite.mass_matrix) @ expected
+                   + case.evaluated(newton_euler.bias_forces, v=case.v, external=external), case.qdd)  # fmt: skip
+    found = case.evaluated(ploen_park_forward.forward_dynamics, **given)
+    yield identity("Eqs 44-68", "forward dynamics, a wrench on the tip", found, expected)
+
+
+def _misprints(case: Case) -> Iterator[Row]:
+    """Printed forms that do not hold, on a chain of six revolute joints."""
+    o = study.operators(case.model, case.q, case.v, **case.base)
+    still = study.operators(case.model, case.q, case.v)
+    gravity = case.evaluated(newton_euler.gravity_forces)
+    yield misprint("after Eq. 5", "dV_0 = (0, g)", "dV_0 = (0, -g)", -still.phi, still.phi, gravity)
+    forward = [[lie.Ad(lie.inverse(_between(still, i, j))) if i > j else np.eye(6) * (i == j)
+                for j in range(still.n)] for i in range(still.n)]  # fmt: skip
+    backward = [[lie.Ad(_between(still, i, j)) if i > j else np.eye(6) * (i == j) for j in range(still.n)]
+                for i in range(still.n)]  # fmt: skip
+    yield misprint("after Eq. 9", "blocks of G are Ad of f_{j,i}", "Ad of f_{j,i}^-1", np.block(backward),
+                   np.block(forward), np.linalg.inv(np.eye(6 * still.n) - still.Gamma))  # fmt: skip
+    star = block_diagonal(tuple(-lie.ad_dual(S @ v) for S, v in zip(o.S_blocks, case.v[:, None])))
+    wrong = o.G @ (o.S @ case.qdd + star @ (o.Gamma @ o.V + o.P_0 @ o.V_0) + o.P_0 @ o.dV_0)
+    yield misprint("Eq. 7", "-ad*_{S dq} on the diagonal", "-ad_{S dq}", o.J @ wrong, o.J @ o.dV(case.qdd),
+                   _wrenches(case))  # fmt: skip
+    J_hat = study.Factorization(still).J_hat
+    blocks = [J_hat[6 * i : 6 * i + 6, 6 * i : 6 * i + 6] for i in range(still.n)]
+    last, S = blocks[-1], still.S_blocks[-1]
+    less = last - last @ S @ S.T @ last / (S.T @ last @ S)
+    Ad_inv = still.Ad_inv[-1]
+    Ad = np.linalg.inv(Ad_inv)
+    own = still.J_blocks[-2]
+    yield misprint("Eqs 40, 58, 59", "Ad*_f and Ad_f, without inverse", "Ad*_{f^-1} and Ad_{f^-1}",
+                   own + Ad.T @ less @ Ad, own + Ad_inv.T @ less @ Ad_inv, blocks[-2])  # fmt: skip
+
+
+def _between(o: study.Operators, i: int, j: int) -> Array:
+    """f_{j,i}, the pose of body i seen from body j on a chain."""
+    poses = dynamics.body_poses(o.model, o.q)
+    return lie.inverse(poses[j]) @ poses[i]
+
+
+def _wrenches(case: Case) -> Array:
+    """J_i dV_i of every body, from dV as a difference of twists along the motion, not from Eq. 7."""
+    h = 1e-4
+
+    def twists(t: float) -> Array:
+        q, v = case.q + t * case.v + t * t / 2 * case.qdd, case.v + t * case.qdd
+        return study.operators(case.model, q, v, base_velocity=case.V_0 + t * case.dV_0).V
+
+    rate = (8 * (twists(h) - twists(-h)) - (twists(2 * h) - twists(-2 * h))) / (12 * h)
+    still = study.operators(case.model, case.q)
+    return still.J @ (rate + still.G @ still.P_0 @ still.dV_0)
 
 
 def figures(folder: Path) -> Iterator[Path]:

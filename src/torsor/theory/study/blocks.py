@@ -1,7 +1,10 @@
-"""The equations of motion as products of block matrices (Ploen & Park 1999, Eqs 6-14 and 18-26).
+"""The equations of motion as products of block matrices (Ploen & Park 1999, Eqs 6-14 and 18-33).
+
+    V = G (S v + P_0 V_0)        dV = G (S dv + ad_Sv Gamma V + ad_Sv P_0 V_0 + P_0 dV_0)        dV_0 = (0, -g) + ...
+    F = G^T (J dV + ad*_V J V + P_t^T F_t)        tau = S^T F
 
     M = S^T G^T J G S        C v = S^T G^T (J G ad_Sv Gamma + ad*_V J) G S v
-    phi = S^T G^T J G P_0 dV_0        J_t = P_t G S                           dV_0 = (0, -g)
+    phi = S^T G^T J G P_0 dV_0        J_t = P_t G S
 
 Gamma has the block Ad_{f^-1} of every body at (body, parent), so it is nilpotent on a tree too, and
 G = (1 - Gamma)^-1 = 1 + Gamma + Gamma^2 + ... sums along the outward paths.  Dense matrices are for study; `G_apply`
@@ -27,6 +30,7 @@ from torsor.model.model import Model
 from torsor.outputs import COORDINATES, FREEDOMS
 from torsor.spatial import Rigid, Spatial, Subspace
 from torsor.theory.study.frames import ReframedLink, checked_frames, reframed_links
+from torsor.validate import real_array
 
 Array = NDArray[Any]
 
@@ -43,6 +47,8 @@ class Operators:
     S_blocks: tuple[Array, ...]  # (6, nv of the joint) each
     S_rate_blocks: tuple[Array, ...]
     J_blocks: Array  # (n, 6, 6)
+    V_0: Array  # (6,): the twist of the base, in its frame
+    base_acceleration: Array  # (6,): its derivative, without gravity
 
     # -- the operators
 
@@ -104,15 +110,36 @@ class Operators:
 
     @property
     def dV_0(self) -> Array:
-        """The acceleration of the base that stands for gravity."""
-        return np.concatenate([np.zeros(3), -self.model.gravity])
+        """The acceleration of the base, with one that stands for gravity."""
+        return self.base_acceleration + np.concatenate([np.zeros(3), -self.model.gravity])
 
     # -- the equations of motion
 
     @cached_property
     def V(self) -> Array:
-        """G S v: the twists of all bodies, (6n,)                                                 (Eq. 6)"""
-        return self.G_apply(self.S @ self.v)
+        """G S v + G P_0 V_0: the twists of all bodies, (6n,)                                (Eqs 6 and 27)"""
+        return self.G_apply(self.S @ self.v + self.P_0 @ self.V_0)
+
+    @cached_property
+    def velocity_acceleration(self) -> Array:
+        """ad_Sv Gamma V + ad_Sv P_0 V_0, and dS/dt v where S depends on q, (6n,)."""
+        return self.ad_Sv @ (self.Gamma @ self.V + self.P_0 @ self.V_0) + block_diagonal(self.S_rate_blocks) @ self.v
+
+    def dV(self, qdd: ArrayLike) -> Array:
+        """G S dv + G ad_Sv Gamma V + G ad_Sv P_0 V_0 + G P_0 dV_0, (6n,)                    (Eqs 7 and 28)"""
+        return self.G_apply(self.S @ np.asarray(qdd) + self.velocity_acceleration + self.P_0 @ self.dV_0)
+
+    def F(self, qdd: ArrayLike, F_t: ArrayLike | None = None, body: int | str = -1) -> Array:
+        """G^T (J dV + ad*_V J V + P_t^T F_t): the wrenches through all joints, (6n,)          (Eqs 8 and 29)
+
+        F_t (6,) is the wrench that `body`, or a named frame, exerts on its surroundings, in its own coordinates.
+        """
+        own = self.J @ self.dV(qdd) + self.ad_V @ self.J @ self.V
+        return self.GT_apply(own if F_t is None else own + self.P_t(body).T @ np.asarray(F_t))
+
+    def tau(self, qdd: ArrayLike, F_t: ArrayLike | None = None, body: int | str = -1) -> Array:
+        """S^T F, (nv,)                                                                      (Eqs 9 and 30)"""
+        return self.S.T @ self.F(qdd, F_t, body)
 
     @cached_property
     def M(self) -> Array:
@@ -123,8 +150,8 @@ class Operators:
     @cached_property
     def C(self) -> Array:
         """The velocity terms of the torques, (nv,)                                              (Eq. 12)"""
-        a = self.ad_Sv @ self.Gamma @ self.V + block_diagonal(self.S_rate_blocks) @ self.v
-        return self.S.T @ self.G.T @ (self.J @ self.G @ a + self.ad_V @ self.J @ self.V)
+        own = self.J @ self.G @ self.velocity_acceleration + self.ad_V @ self.J @ self.V
+        return self.S.T @ self.G.T @ own
 
     @cached_property
     def phi(self) -> Array:
@@ -180,8 +207,14 @@ class Operators:
 
 
 def operators(model: Model, q: ArrayLike, v: ArrayLike | None = None, *,
-              Q: ArrayLike | None = None) -> Operators:  # fmt: skip
-    """The block operators at q (nq,) and v (nv,; default at rest), in the frames Q (default the model's)."""
+              Q: ArrayLike | None = None, base_velocity: ArrayLike | None = None,
+              base_acceleration: ArrayLike | None = None) -> Operators:  # fmt: skip
+    """The block operators at q (nq,) and v (nv,; default at rest), in the frames Q (default the model's).
+
+    base_velocity V_0, base_acceleration (6,): the twist of a moving base and its derivative, in the base's frame.
+    """
+    base = [np.zeros(6) if x is None else real_array(name, x, (6,))
+            for name, x in (("base_velocity", base_velocity), ("base_acceleration", base_acceleration))]  # fmt: skip
     q = np.asarray(q, dtype=np.float64)
     v = np.zeros(model.nv) if v is None else np.asarray(v, dtype=np.float64)
     links = reframed_links(model, Q)
@@ -191,7 +224,7 @@ def operators(model: Model, q: ArrayLike, v: ArrayLike | None = None, *,
         Ad_inv=np.array([lie.Ad(lie.inverse(_pose(link, x))) for link, x in zip(links, coordinates)]),
         S_blocks=tuple(_columns(link.S(x)) for link, x in zip(links, coordinates)),
         S_rate_blocks=tuple(_columns(link.S_rate(x, y)) for link, x, y in zip(links, coordinates, rates)),
-        J_blocks=np.array([_matrix(link) for link in links]),
+        J_blocks=np.array([_matrix(link) for link in links]), V_0=base[0], base_acceleration=base[1],
     )  # fmt: skip
 
 

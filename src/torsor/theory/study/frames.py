@@ -154,6 +154,6 @@ def evaluate(algorithm: Algorithm, model: Model, Q: ArrayLike | None, inputs: di
              frame: Frame | None = None) -> Any:  # fmt: skip
     """An algorithm's output at one state, computed in the frames Q; it does not depend on Q."""
     parent = model.parent.tolist()
-    base = reference.base_of(model.gravity.tolist(), inputs.get("acceleration"))
+    base = reference.base_of(model.gravity.tolist(), inputs)
     here = reference.scatter(model, inputs)
     return plain(run(algorithm, reframed_links(model, Q), parent, base, here, frame))

@@ -1,0 +1,85 @@
+"""Figures of the papers, drawn again, and their numbers beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+
+from torsor.files import write_whole
+from torsor.view.plots import BLUE, GREEN, GREY, ORANGE, STYLE, save
+
+COLOURS = (GREY, ORANGE, BLUE, GREEN)
+SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 400)  # the figures of Lee et al. end at 400
+ROUNDS, SAMPLE = 7, 1e-3  # of a timing, and how long one lasts at least, in seconds
+
+
+@contextmanager
+def panels(path: Path, columns: int = 1, size: tuple[float, float] = (5.0, 3.5)) -> Iterator[list[Axes]]:
+    """The panels of a figure, side by side, in the style of torsor's plots; the figure is written at the end."""
+    with rc_context(STYLE):  # type: ignore[arg-type]
+        figure = Figure(figsize=size, layout="constrained")
+        yield list(figure.subplots(1, columns, squeeze=False).flat)
+        save(figure, path)
+
+
+def write_data(figure: Path, columns: Mapping[str, ArrayLike]) -> None:
+    """Write the numbers of a figure beside it, as a table with one column per name."""
+    table = np.column_stack([np.asarray(x, dtype=np.float64) for x in columns.values()])
+    lines = [
+        ",".join(name.replace(",", "") for name in columns),
+        *(",".join(f"{x:.10g}" for x in row) for row in table),
+    ]
+    write_whole(figure.with_suffix(".csv"), "\n".join([*lines, ""]).encode("utf-8"))
+
+
+def series_data(figure: Path, t: NDArray[Any], series: Mapping[str, NDArray[Any]], labels: list[str]) -> None:
+    """The same for curves over time: series (rows, k), with a label for each of the k columns."""
+    columns: dict[str, ArrayLike] = {"t": t}
+    for name, x in series.items():
+        columns |= {f"{label} {name}".strip(): x[:, k] for k, label in enumerate(labels)}
+    write_data(figure, columns)
+
+
+# Times over the length of a chain ----------------------------------------------------------------------------
+
+
+def time_against_n(path: Path, title: str, solvers: Mapping[str, Callable[[int], Callable[[], Any]]]) -> Path:
+    """Plot over n the shortest of a few times: solvers[name](n) prepares a call, and only that call is timed."""
+    times = {name: shortest([solver(n) for n in SIZES]) for name, solver in solvers.items()}
+    with panels(path) as (axes,):
+        for (name, seconds), colour in zip(times.items(), COLOURS):
+            axes.loglog(SIZES, 1e3 * seconds, "o-", color=colour, label=name)
+        axes.set(title=title, xlabel="n", ylabel="ms")
+        axes.legend()
+    write_data(path, {"n": SIZES, **{f"{name} (s)": seconds for name, seconds in times.items()}})
+    return path
+
+
+def shortest(calls: Sequence[Callable[[], Any]], rounds: int = ROUNDS) -> NDArray[Any]:
+    """The shortest of a few times of each call, in seconds; short calls are repeated.
+
+    The calls take turns in every round, so that a busy moment of the machine spoils none of them in all rounds.
+    """
+    times = np.full((rounds + 1, len(calls)), np.inf)
+    for k in range(rounds + 1):
+        for i, call in enumerate(calls):
+            count, start = 0, time.perf_counter()
+            while not count or time.perf_counter() - start < SAMPLE:
+                call()
+                count += 1
+            times[k, i] = (time.perf_counter() - start) / count
+    return times[1:].min(axis=0)  # the first round compiles
+
+
+def exponent(solver: Callable[[int], Callable[[], Any]], sizes: Sequence[int]) -> float:
+    """p in time ~ n^p, from the shortest times of a few lengths."""
+    return float(np.polyfit(np.log(sizes), np.log(shortest([solver(n) for n in sizes])), 1)[0])

@@ -1,0 +1,92 @@
+"""The rows of `torsor papers`: what a paper prints, what torsor computes, how far they are apart, and the verdict.
+
+"Printed" means printed in the paper. A row holds as long as its verdict does: numbers that agree go on agreeing, a
+misprint goes on being wrong as printed and right as corrected, a conflict stays one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+AGREES, MISPRINT, CONFLICTS, OURS = "agrees", "misprint, corrected form", "conflicts", "not printed, ours"
+
+# Relative: dense algebra in double precision on machines of a dozen bodies.
+IDENTITY = 1e-11
+# Relative: a printed form that is this far off is wrong, not rounded.
+WRONG = 1e-6
+
+
+@dataclass(frozen=True)
+class Row:
+    """One result: where the paper has it, and whether the computed numbers bear the verdict out (`holds`)."""
+
+    place: str
+    quantity: str
+    printed: str
+    computed: str
+    difference: str
+    verdict: str
+    holds: bool = True
+
+
+def numbers(place: str, quantity: str, printed: ArrayLike, computed: ArrayLike, within: ArrayLike) -> Row:
+    """A few printed numbers; each must be met within a tolerance."""
+    a, b = _arrays(printed, computed)
+    met = bool((np.abs(a - b) <= within).all())
+    return Row(place, quantity, words(a), words(b), f"{np.abs(a - b).max():.1e}", AGREES, met)
+
+
+def table(place: str, quantity: str, printed: ArrayLike, computed: ArrayLike, within: ArrayLike) -> Row:
+    """Many printed numbers; the row reports how many are met."""
+    a, b = _arrays(printed, computed)
+    apart = np.abs(a - b)
+    met = int((apart <= within).sum())
+    return Row(place, quantity, f"{a.size} entries", f"{met} met", f"{apart.max():.1e}", AGREES, met == a.size)
+
+
+def identity(place: str, quantity: str, one: ArrayLike, other: ArrayLike, within: float = IDENTITY) -> Row:
+    """An equation that the paper proves, evaluated: both sides must be equal."""
+    apart = relative(one, other)
+    return Row(place, quantity, "equal", "equal" if apart <= within else "not equal", f"{apart:.0e}", AGREES,
+               apart <= within)  # fmt: skip
+
+
+def misprint(place: str, printed: str, corrected: str, as_printed: ArrayLike, as_corrected: ArrayLike,
+             expected: ArrayLike, within: float = IDENTITY) -> Row:  # fmt: skip
+    """A printed form that does not hold and the form that does; both are evaluated against what is expected."""
+    wrong, right = relative(as_printed, expected), relative(as_corrected, expected)
+    difference = f"{wrong:.0e} as printed, {right:.0e} corrected"
+    return Row(
+        place,
+        "as printed, and corrected",
+        printed,
+        corrected,
+        difference,
+        MISPRINT,
+        right <= within and not wrong <= WRONG,
+    )
+
+
+def ours(place: str, quantity: str, computed: ArrayLike, independent: ArrayLike, within: ArrayLike) -> Row:
+    """Numbers that the paper does not print; the difference is to those of an independent program."""
+    a, b = _arrays(independent, computed)
+    met = bool((np.abs(a - b) <= within).all())
+    return Row(place, quantity, "-", words(b), f"{np.abs(a - b).max():.1e} to another program", OURS, met)
+
+
+def relative(one: ArrayLike, other: ArrayLike) -> float:
+    """max |one - other| relative to the largest entry of the other."""
+    a, b = _arrays(one, other)
+    return float(np.abs(a - b).max() / np.abs(b).max())
+
+
+def words(x: NDArray[Any]) -> str:
+    return "  ".join(f"{value:.4g}" for value in np.asarray(x).ravel())
+
+
+def _arrays(one: ArrayLike, other: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    return np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
