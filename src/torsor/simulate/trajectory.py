@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,9 @@ class Trajectory:
 
 
 def header(model: Model, about: dict[str, Any]) -> dict[str, Any]:
-    """The header of a trajectory file."""
+    """The header of a trajectory file: the model, how the motion was made, and by which torsor, when."""
+    from torsor import __version__  # known once torsor itself has been imported
+
     width = 1 + model.nq + 3 * model.nv
-    return {"model": toml.write(model), "model_key": model.key, "width": width, "about": about}
+    made = {"torsor": __version__, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    return {"model": toml.write(model), "model_key": model.key, "width": width, "about": about, **made}
