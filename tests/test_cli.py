@@ -236,3 +236,12 @@ def test_a_full_disk_and_a_closed_pipe_are_no_tracebacks():
     assert b"Traceback" not in pipe.stderr.read()
     pipe.stderr.close()
     assert pipe.wait() == FAILED
+
+
+def test_info_of_a_very_long_machine(capsys):
+    """No n x n matrix is counted, and no more than a few of its bodies are shown."""
+    assert main(["info", "rope:100000"]) == 0
+    said = capsys.readouterr().out
+    assert "100000 bodies" in said
+    assert "and 99992 more" in said
+    assert "mass_matrix" not in said

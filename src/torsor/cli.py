@@ -53,7 +53,9 @@ from torsor.simulate.recording import read
 from torsor.validate import chosen, integer, number
 
 FAILED, INTERRUPTED = 1, 130
-MOST_BRANCHES, MOST_WORDS = 60, 12  # bodies shown in a tree, names in a line
+MOST_BRANCHES, FEW_BRANCHES = 60, 8  # bodies shown in a tree; of a larger model, only the first few
+MOST_WORDS = 12  # names in a line
+MOST_FREEDOMS_OF_A_MATRIX = 3000  # whose n^2 entries are counted
 
 # The options, as typed, that a run needs again when it is resumed.
 PROBLEM = ("model", "base", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity")
@@ -359,7 +361,8 @@ def info(options: argparse.Namespace) -> int:
     out.print(_tree(model))
     _extras(model)
     table = RichTable("one call costs", "mul", "add", "div", "sin cos", "compiled as", box=None)
-    for function in (torsor.forward_dynamics, torsor.inverse_dynamics, torsor.mass_matrix):
+    functions = (torsor.forward_dynamics, torsor.inverse_dynamics, torsor.mass_matrix)
+    for function in functions if model.nv <= MOST_FREEDOMS_OF_A_MATRIX else functions[:2]:
         program = torsor.compile(model, function)
         count = program.operations
         how = f"{'straight code' if program.specialised else 'a loop'}, {program.lanes} lanes"
@@ -376,13 +379,14 @@ def _tree(model: Model) -> Tree:
     """The tree of the bodies."""
     root = Tree("[dim]base[/]")
     branches = {-1: root}
-    for i in range(min(model.n, MOST_BRANCHES)):
+    shown = model.n if model.n <= MOST_BRANCHES else FEW_BRANCHES
+    for i in range(shown):
         words = f"{escape(model.names[i])}  [cyan]{JOINTS[model.joint[i]].name}[/]  {model.mass[i]:g} kg"
         told = (f"{key} {' '.join(f'{x:.4g}' for x in values)}" for key, values in unusual(model, i).items())
         words += f"  [dim]{', '.join(told)}[/]"
         branches[i] = branches[int(model.parent[i])].add(words)
-    if model.n > MOST_BRANCHES:
-        root.add(f"[dim]... and {model.n - MOST_BRANCHES} more[/]")
+    if model.n > shown:
+        root.add(f"[dim]... and {model.n - shown} more[/]")
     return root
 
 
