@@ -190,3 +190,64 @@ def test_view_writes_a_page(tmp_path, capsys):
     simulate(zoo.planar3(), duration=0.2).save(tmp_path / "run.traj")
     assert main(["view", str(tmp_path / "run.traj"), "--out", str(tmp_path / "page.html")]) == 0
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_lists_may_begin_with_a_minus_sign(tmp_path):
+    csv = tmp_path / "run.csv"
+    assert main(["simulate", "point_chain:2", "--q0", "-1,0.5", "--duration", "0.1", "--csv", str(csv), "--quiet"]) == 0
+    assert csv.read_text().splitlines()[1].startswith("0,-1,0.5")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--viscous", "-1"], "--viscous must be at least 0"),
+        (["--coulomb", "nan"], "--coulomb"),
+        (["--duration", "inf"], "--duration"),
+        (["--step", "-1"], "step"),
+        (["--csv", "nowhere/run.csv"], "there is no folder"),
+        (["--plot", "nowhere/run.png"], "there is no folder"),
+        (["--csv", "."], "it is a folder"),
+        (["--record", "nowhere/run.traj"], "there is no folder"),
+    ],
+)
+def test_wrong_options_are_named_before_the_run(words, reason, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torsor.Simulation, "run", lambda *_, **__: pytest.fail("it ran"))
+    assert main(["simulate", "planar3", *words]) == FAILED
+    assert reason in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_resumed_run_takes_no_other_options(tmp_path, capsys):
+    record = tmp_path / "run[red].traj"
+    assert main(["simulate", "planar3", "--duration", "0.1", "--record", str(record), "--quiet"]) == 0
+    assert main(["simulate", "--resume", str(record), "--method", "verlet", "--dt", "0.1"]) == FAILED
+    assert "leave out --method, --dt" in " ".join(capsys.readouterr().err.split())
+    assert main(["simulate", "--resume", str(record)]) == 0
+    assert "run[red].traj" in "".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_and_a_closed_pipe_are_no_tracebacks():
+    words = [sys.executable, "-m", "torsor.cli", "simulate", "planar3", "--duration", "0.1"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == FAILED
+    assert "Traceback" not in done.stderr
+    done = subprocess.run([*words, "--quiet", "--csv", "/dev/full"], capture_output=True, text=True, check=False)
+    assert done.returncode == FAILED
+    assert "No space left" in done.stderr
+    pipe = subprocess.Popen([*words, "--quiet", "--csv", "/dev/stdout"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipe.stdout.close()
+    assert b"Traceback" not in pipe.stderr.read()
+    pipe.stderr.close()
+    assert pipe.wait() == FAILED
+
+
+def test_info_of_a_very_long_machine(capsys):
+    """No n x n matrix is counted, and no more than a few of its bodies are shown."""
+    assert main(["info", "rope:100000"]) == 0
+    said = capsys.readouterr().out
+    assert "100000 bodies" in said
+    assert "and 99992 more" in said
+    assert "mass_matrix" not in said

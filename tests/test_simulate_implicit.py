@@ -251,6 +251,45 @@ def test_a_set_point_is_a_reference_that_stays():
             PD(model, bad, 1.0, 1.0)
 
 
+# ---- dense output ----
+
+
+def test_between_the_rows_of_a_stiff_start():
+    """Quintics through rows 0.5 s apart were off by a radian here: servos accelerate the wrist by 1e9 rad/s^2."""
+    model, goal = wrist()
+    force = PD(model, goal, 1e3, 1e2)
+    exact = simulate(model, duration=1.0, forces=force, method="radau", rtol=1e-8, atol=1e-10, dt=1e-3)
+    for method in ("trbdf2", "esdirk4", "radau", "auto"):
+        for dt in (0.5, None):
+            run = simulate(model, duration=1.0, forces=force, method=method, dt=dt)
+            q, v = run.at(exact.t)
+            assert np.abs(q - exact.q).max() < 1e-3, method
+            assert np.abs(v[1:] - exact.v[1:]).max() < 0.1, method
+
+
+@pytest.mark.parametrize(
+    "method", ["dopri5", "abm", "radau", "trbdf2", "esdirk4", "verlet", "implicit-euler", "dop853"]
+)
+def test_rows_and_extensions_agree(method):
+    """A run with rows 0.01 s apart and one with two rows give the same values between."""
+    model = spinning(damping=0.1)
+    options = dict(method=method, dense=True) | ({"step": 0.004} if method in ("verlet", "implicit-euler") else {})
+    v0 = np.array([0.5, -0.8, 1.1, 0.7])
+    close, apart = (simulate(model, None, v0, 0.5, dt=dt, **options) for dt in (0.01, 0.25))
+    q, v = apart.at(close.t)
+    assert np.abs(q - close.q).max() < 1e-9  # quaternions are normalised after they are interpolated, twice
+    assert np.abs(v - close.v).max() < 1e-8
+
+
+def test_an_event_ends_the_extension():
+    model = arm()
+    run = simulate(model, np.full(4, 0.3), duration=5.0, dt=0.4, stop=lambda t, q, v: q[0] - 0.7)
+    q, _ = run.at(np.linspace(0, run.t[-1], 50))
+    assert run.t[-1] < 5
+    assert (q[:, 0] < 0.7 + 1e-9).all()
+    assert q[-1, 0] == pytest.approx(0.7, abs=1e-9)
+
+
 # ---- which method ----
 
 

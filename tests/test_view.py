@@ -145,3 +145,34 @@ def test_page_draws_and_seeks_in_chromium(falling, tmp_path):
         browse(f"{page}#t={t}", tmp_path / "profile", f"--screenshot={shot}")
         pictures.append(shot.read_bytes())
     assert pictures[0] != pictures[1]
+
+
+def test_very_many_bodies_are_thinned():
+    """A rope of 3000 links: the links drawn lie where the bodies are, and end where the next one is."""
+    model = ts.zoo.rope(3000)
+    q = np.random.default_rng(0).normal(size=(2, model.nq)) * 0.01
+    still = np.zeros((2, model.nv))
+    run = ts.Trajectory(model, np.array([0.0, 1.0]), q, still, still, still)
+    scene = view_page.scene(run)
+    bodies = len(scene["bodies"])
+    assert bodies == view_page.MOST_BODIES
+    poses = np.frombuffer(base64.b64decode(scene["poses"]), "<f4").reshape(-1, bodies, 7)
+    assert len(poses) == len(scene["times"]) == 31
+    kept = np.linspace(0, model.n - 1, bodies).astype(int)
+    assert np.abs(poses[0, :, :3] - ts.body_poses(model, q[0])[kept, :3, 3]).max() < SINGLE
+    x, y, z, w = poses[0, :, 3:].T
+    R = quaternion_to_matrix(np.stack([w, x, y, z], axis=-1).astype(float))
+    lengths = np.array([body["segments"][0][1][0] for body in scene["bodies"]])
+    ends = poses[0, :, :3] + R[:, :, 0] * lengths[:, None]
+    assert np.abs(ends[1:] - poses[0, :-1, :3]).max() < 1e-4  # lengths are means over the frames
+    assert len(json.dumps(scene)) < 3e6
+
+
+def test_plots_of_very_many_coordinates_are_thinned(tmp_path):
+    model = ts.zoo.rope(3000)
+    q = np.random.default_rng(0).normal(size=(3, model.nq)) * 0.01
+    still = np.zeros((3, model.nv))
+    run = ts.Trajectory(model, np.array([0.0, 0.5, 1.0]), q, still, still, still)
+    figure = plot_trajectory(run, tmp_path / "rope.png")
+    assert len(figure.axes[0].lines) == 300
+    assert "300 of 6000" in figure.axes[0].get_title(loc="left")

@@ -7,6 +7,7 @@ wrong; 130 interrupted, and a recorded run can be resumed.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -30,6 +31,7 @@ import torsor
 from torsor import zoo
 from torsor.dynamics import ALGORITHMS
 from torsor.errors import ArgumentError, ModelWarning, TorsorError
+from torsor.files import check_writable
 from torsor.formats import load
 from torsor.formats.robots import BASES, PREFIX
 from torsor.model import Model
@@ -52,7 +54,9 @@ from torsor.simulate.recording import read
 from torsor.validate import chosen, integer, number
 
 FAILED, INTERRUPTED = 1, 130
-MOST_BRANCHES, MOST_WORDS = 60, 12  # bodies shown in a tree, names in a line
+MOST_BRANCHES, FEW_BRANCHES = 60, 8  # bodies shown in a tree; of a larger model, only the first few
+MOST_WORDS = 12  # names in a line
+MOST_FREEDOMS_OF_A_MATRIX = 3000  # whose n^2 entries are counted
 
 # The options, as typed, that a run needs again when it is resumed.
 PROBLEM = ("model", "base", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity")
@@ -64,10 +68,16 @@ out, err = Console(highlight=False), Console(stderr=True, highlight=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    options = parser().parse_args(_with_negative_lists(sys.argv[1:] if arguments is None else arguments))
     try:
         return options.run(options)
     except TorsorError as error:
+        err.print(f"[bold red]torsor:[/] {escape(str(error))}", soft_wrap=True)
+        return FAILED
+    except BrokenPipeError:  # the reader of our output has had enough; the interpreter must not write to it any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:
         err.print(f"[bold red]torsor:[/] {escape(str(error))}", soft_wrap=True)
         return FAILED
     except KeyboardInterrupt:
@@ -76,6 +86,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 # ---- the command line ----
+
+LISTS = ("--q0", "--v0", "--torque", "--track")
+
+
+def _with_negative_lists(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with a list that begins with a minus sign tied to its option: argparse takes it for an option."""
+    tied: list[str] = []
+    for word in arguments:
+        if tied and tied[-1] in LISTS and re.match(r"-[0-9.]", word):
+            tied[-1] += f"={word}"
+        else:
+            tied.append(word)
+    return tied
 
 
 def parser() -> argparse.ArgumentParser:
@@ -181,6 +204,9 @@ def _simulate_parser(commands: Any) -> None:
 
 
 def simulate(options: argparse.Namespace) -> int:
+    for path in (options.plot, options.csv, options.view if options.view != Path() else None):
+        if path is not None:
+            check_writable(path)
     simulation, duration = _resumed(options) if options.resume else _fresh(options)
     began = time.perf_counter()
     try:
@@ -210,6 +236,10 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
     if options.model is None:
         raise ArgumentError("name a model to simulate, for example: torsor simulate stanford")
     number("--duration", options.duration, above=0)
+    for name in ("viscous", "coulomb"):
+        number(f"--{name}", getattr(options, name), least=0)
+    if options.record is not None:
+        check_writable(options.record)
     model = find_model(options.model, options.base)
     problem = {key: getattr(options, key) for key in PROBLEM}
     q0 = numbers("--q0", options.q0 or STARTS.get(options.model), model.nq)
@@ -222,6 +252,12 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
 
 
 def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
+    usual = parser().parse_args(["simulate"])
+    others = ("duration", "method", "rtol", "atol", "step", "dt", "record")
+    given = [x for x in (*PROBLEM[1:], *others) if getattr(options, x) != getattr(usual, x)]
+    if given:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in dict.fromkeys(given))
+        raise ArgumentError(f"a resumed run goes on as it was recorded: leave out {names}")
     problem = read(options.resume).header["about"].get("problem")
     if not isinstance(problem, dict) or not all(_typed(problem.get(key), key) for key in PROBLEM):
         raise ArgumentError(f"{options.resume} was not recorded by this command: resume it with Simulation.resume")
@@ -329,7 +365,8 @@ def info(options: argparse.Namespace) -> int:
     out.print(_tree(model))
     _extras(model)
     table = RichTable("one call costs", "mul", "add", "div", "sin cos", "compiled as", box=None)
-    for function in (torsor.forward_dynamics, torsor.inverse_dynamics, torsor.mass_matrix):
+    functions = (torsor.forward_dynamics, torsor.inverse_dynamics, torsor.mass_matrix)
+    for function in functions if model.nv <= MOST_FREEDOMS_OF_A_MATRIX else functions[:2]:
         program = torsor.compile(model.uncoupled(), function)
         count = program.operations
         how = f"{'straight code' if program.specialised else 'a loop'}, {program.lanes} lanes"
@@ -346,13 +383,14 @@ def _tree(model: Model) -> Tree:
     """The tree of the bodies."""
     root = Tree("[dim]base[/]")
     branches = {-1: root}
-    for i in range(min(model.n, MOST_BRANCHES)):
+    shown = model.n if model.n <= MOST_BRANCHES else FEW_BRANCHES
+    for i in range(shown):
         words = f"{escape(model.names[i])}  [cyan]{JOINTS[model.joint[i]].name}[/]  {model.mass[i]:g} kg"
         told = (f"{key} {' '.join(f'{x:.4g}' for x in values)}" for key, values in unusual(model, i).items())
         words += f"  [dim]{', '.join(told)}[/]"
         branches[i] = branches[int(model.parent[i])].add(words)
-    if model.n > MOST_BRANCHES:
-        root.add(f"[dim]... and {model.n - MOST_BRANCHES} more[/]")
+    if model.n > shown:
+        root.add(f"[dim]... and {model.n - shown} more[/]")
     return root
 
 
@@ -397,7 +435,7 @@ def papers(options: argparse.Namespace) -> int:
     counts = "; ".join(f"{count} {verdict}" for verdict, count in counted.items())
     out.print(f"{counts}; {failed} no longer hold", soft_wrap=True)
     for path in registry.draw(options.figures, options.names) if options.figures else ():
-        out.print(f"-> {path}", style="green")
+        out.print(f"-> {escape(str(path))}", style="green")
     return FAILED if failed else 0
 
 
@@ -458,7 +496,7 @@ def cache(options: argparse.Namespace) -> int:
         return 0
     files = store.entries()
     total, limit = (x / 2**20 for x in (sum(size for _, size, _ in files), store.LIMIT))
-    out.print(f"{store.folder() or 'switched off (TORSOR_CACHE)'}", soft_wrap=True)
+    out.print(escape(str(store.folder() or "switched off (TORSOR_CACHE)")), soft_wrap=True)
     out.print(f"{len(files)} files, {total:.1f} MB of at most {limit:.0f} MB")
     return 0
 

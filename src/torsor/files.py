@@ -12,6 +12,23 @@ from torsor.errors import ArgumentError, TorsorError
 from torsor.validate import file_path
 
 
+def check_writable(path: Any) -> None:
+    """Raise now if a file could not be written later: before a long run, not after it."""
+    path = file_path("path", path)
+    folder = Path(os.path.realpath(path)).parent
+    if path.is_dir():
+        reason = "it is a folder"
+    elif path.exists() and not os.access(path, os.W_OK):
+        reason = "no permission"
+    elif not path.exists() and not folder.is_dir():
+        reason = f"there is no folder {folder}"
+    elif not path.exists() and not os.access(folder, os.W_OK):
+        reason = f"no permission to write in {folder}"
+    else:
+        return
+    raise ArgumentError(f"{path}: cannot be written ({reason})")
+
+
 def write_whole(path: Any, content: bytes, error: type[TorsorError] = ArgumentError) -> Path:
     """Write a temporary file and rename it, so that a failure leaves the old file, and nothing new."""
     path = file_path("path", path)

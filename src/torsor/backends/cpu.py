@@ -249,7 +249,13 @@ def pool() -> Any:
     """Threads that sleep until there is work.  (A forked child makes new ones, because it has none of the old.)"""
     from concurrent.futures import ThreadPoolExecutor  # importing takes 10 ms, which most programs can save
 
-    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="torsor")
+    return ThreadPoolExecutor(cores(), thread_name_prefix="torsor")
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 if hasattr(os, "register_at_fork"):  # not on systems without fork

@@ -5,7 +5,6 @@ The fast path comes first; on any failure the arguments are validated and the er
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from math import isfinite
 from typing import Any
@@ -173,11 +172,11 @@ def program_for(algorithm: Algorithm, model: Model, options: tuple[str, ...], nu
     """The program for these arguments, kept with the model, or with the structure of a batch."""
 
     def make() -> Any:
-        from torsor.backends.cpu import compile_request
+        from torsor.backends.cpu import compile_request, cores
 
-        dtype, threads = "float64" if number == "d" else "float32", os.cpu_count() or 1
+        dtype = "float64" if number == "d" else "float32"
         request = Request(algorithm, model, options=options, dtype=dtype, frame=frame, members=members)
-        return compile_request(request, threads=threads)
+        return compile_request(request, threads=cores())
 
     made = members.store if members else store(model)
     return made.once(("call", algorithm, frame, number, options), make)

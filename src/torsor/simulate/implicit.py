@@ -172,7 +172,7 @@ class TrBdf2(Dirk):
     """
 
     tableau = _tr_bdf2()
-    order = 2
+    order, points = 2, 3
 
 
 class Esdirk4(Dirk):
@@ -183,7 +183,7 @@ class Esdirk4(Dirk):
     """
 
     tableau = _esdirk4()
-    order = 4
+    order, points = 4, 4
 
 
 class _Stage:
@@ -340,7 +340,7 @@ class ImplicitEuler(FixedStep):
     (M + h D + h^2 K) a = tau - bias - h K v,     v <- v + h a,     q <- q [+] h v
     """
 
-    order = 1
+    order, points = 1, 2
 
     def advance(self, h: float) -> None:
         stiffness, damping = self.motion.gains(self.t, self.q, self.v)

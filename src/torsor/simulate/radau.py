@@ -23,6 +23,7 @@ class RadauIIA(Stepper):
     """
 
     order = 5
+    points = 4
     solver: Any = None
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:

@@ -448,7 +448,10 @@ def _on_cpu(model: Model, q: ArrayLike, v: ArrayLike, task: Task) -> Rollout:
             if t <= steps and t % every == 0:
                 stored[first : first + CHUNK, t // every - 1] = x
 
-    list(pool().map(chunk, range(0, count, CHUNK)))
+    if count <= CHUNK:
+        chunk(0)
+    else:
+        list(pool().map(chunk, range(0, count, CHUNK)))
     stored = stored.reshape(*batch, steps // every, width)
     return Rollout(stored[..., : model.nq], stored[..., model.nq :])
 

@@ -143,6 +143,7 @@ class DormandPrince853(ExplicitPair):
     """
 
     order, beside, stable = 8, -2, 6.1
+    points = 8
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         from scipy.integrate import DOP853  # imported late, because SciPy is slow to load

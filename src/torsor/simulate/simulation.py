@@ -18,6 +18,7 @@ from torsor.dynamics.couplings import coupled, obeying
 from torsor.errors import ArgumentError, ModelError
 from torsor.formats import toml
 from torsor.model.model import Model, require_model
+from torsor.simulate.dense import Dense
 from torsor.simulate.forces import Force
 from torsor.simulate.implicit import Dirk
 from torsor.simulate.integrators import AUTOMATIC, METHODS, method_named
@@ -64,6 +65,8 @@ class Simulation:
     dynamics   the method of `forward_dynamics` that computes accelerations, for example "udut" (adaptive methods only)
     record     a file to which rows are written during the run, `chunk` rows at a time
     about      words and numbers to store in that file
+    dense      keep the continuous extension of every step, for `Trajectory.at` and plots; by default, of methods for
+               which that takes no evaluations (not dop853)
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Simulation:
         atol: ArrayLike = 1e-9, step: float | None = None, max_step: float = inf, dt: float | None = None,
         t0: float = 0.0, gravity: bool = True, armature: ArrayLike = 0.0, dynamics: str = "auto",
         record: str | Path | None = None, chunk: int = CHUNK, about: dict[str, Any] | None = None,
+        dense: bool | None = None,
     ) -> None:  # fmt: skip
         require_model(model)
         self.model = _changed(model, flag("gravity", gravity), armature)
@@ -104,6 +108,8 @@ class Simulation:
         self._started = False
         self._at_event = False  # the last run ended at a zero of its stop(t, q, v)
         self._told_stiff = False
+        keep = method != "dop853" if dense is None else flag("dense", dense)
+        self._dense = Dense(self.motion.coordinates, self.t0) if keep else None
 
     # ---- running ----
 
@@ -206,6 +212,9 @@ class Simulation:
 
     def _halt(self, t: float) -> None:
         """End at the time t within the last step: return there, so that a later run continues from the event."""
+        if self._dense is not None:
+            self._dense.add(self.stepper)
+            self._dense.end(t)
         q, v = (x[0] for x in self.stepper.between(np.array([t])))
         self._gather(t)
         evaluations = self.stepper.evaluations
@@ -235,6 +244,8 @@ class Simulation:
 
     def _collect(self) -> None:
         """Take the rows of the last step, and write a chunk when it is full."""
+        if self._dense is not None and (self.dt is not None or self.stepper.points is not None):
+            self._dense.add(self.stepper)
         self._gather(None)
         if len(self._rows) >= self.chunk:
             self._flush()
@@ -305,9 +316,8 @@ class Simulation:
 
     def _finish(self) -> Trajectory:
         self._flush()
-        if self._recorder is not None:
-            return Trajectory.from_rows(self.model, read(self._recorder.path).rows, self.about)
-        return Trajectory.from_rows(self.model, np.concatenate(self._kept), self.about)
+        rows = np.concatenate(self._kept) if self._recorder is None else read(self._recorder.path).rows
+        return replace(Trajectory.from_rows(self.model, rows, self.about), dense=self._dense)
 
     # ---- resuming ----
 

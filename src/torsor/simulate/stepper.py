@@ -48,6 +48,7 @@ class Stepper:
 
     adaptive: ClassVar[bool] = True
     order: ClassVar[int]
+    points: ClassVar[int | None] = None  # that determine `between`; None: it is the quintic of the rows at both ends
 
     t: float
     t_old: float

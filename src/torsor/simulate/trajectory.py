@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torsor.formats import toml
 from torsor.model.model import Model, require_model
 from torsor.simulate import recording
 from torsor.simulate.coordinates import Coordinates, names_of
+from torsor.simulate.dense import Dense
 from torsor.simulate.hermite import interpolate
 from torsor.validate import array, integer, real_array, shown
 
@@ -40,6 +42,7 @@ class Trajectory:
     a: Array = field(repr=False)
     tau: Array = field(repr=False)
     about: dict[str, Any] = field(default_factory=dict, repr=False)
+    dense: Dense | None = field(default=None, repr=False)  # what lies between the rows, if the run kept it
 
     def __post_init__(self) -> None:
         require_model(self.model)
@@ -110,7 +113,12 @@ class Trajectory:
         return poses[:, :3, 3] + poses[:, :3, :3] @ frame.p
 
     def at(self, t: ArrayLike) -> tuple[Array, Array]:
-        """q, v at any times within the trajectory, by quintics through its rows (see `hermite.py`)."""
+        """q, v at any times within the trajectory.
+
+        A trajectory that `simulate` returned has the continuous extension of every step (see `dense.py`). Others, and
+        very long ones, are interpolated by quintics through their rows (see `hermite.py`): rows of a stiff motion must
+        then be close to each other.
+        """
         times = real_array("t", t)
         if not len(self):
             raise ArgumentError("the trajectory has no rows: there is no time at which it is known")
@@ -121,6 +129,8 @@ class Trajectory:
         after = np.minimum(k + 1, len(self) - 1)  # the last row is a step of its own, of zero length
         rows = np.concatenate([self.q, self.v, self.a], axis=1)
         q, v = interpolate(Coordinates(self.model), self.t[k], rows[k], self.t[after], rows[after], flat)
+        if self.dense is not None:
+            self.dense.fill(flat, q, v)
         return q.reshape(*times.shape, self.model.nq), v.reshape(*times.shape, self.model.nv)
 
     # ---- files ----
@@ -203,6 +213,9 @@ class Trajectory:
 
 
 def header(model: Model, about: dict[str, Any]) -> dict[str, Any]:
-    """The header of a trajectory file."""
+    """The header of a trajectory file: the model, how the motion was made, and by which torsor, when."""
+    from torsor import __version__  # known once torsor itself has been imported
+
     width = 1 + model.nq + 3 * model.nv
-    return {"model": toml.write(model), "model_key": model.key, "width": width, "about": about}
+    made = {"torsor": __version__, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    return {"model": toml.write(model), "model_key": model.key, "width": width, "about": about, **made}

@@ -35,6 +35,9 @@ Array = NDArray[Any]
 FRAMES_PER_SECOND = 60
 EYE = 2.6  # distance of the eye, in radii of the scene
 MOST_POSES = 400_000  # bodies times frames: about 15 MB of page
+MOST_BODIES = 1000  # drawn as they are; of more, evenly chosen ones with straight links between them
+LONG_FRAMES = 30  # per second, of such a machine
+AT_ONCE = 2_000_000  # poses that are computed at once
 
 
 def show(trajectory: Trajectory, path: str | Path | None = None) -> Path:
@@ -89,11 +92,20 @@ def scene(trajectory: Trajectory) -> dict[str, Any]:
     model = trajectory.model
     if not len(trajectory):
         raise ArgumentError("the trajectory has no rows: there is nothing to show")
+    if model.n > MOST_BODIES:
+        return _long_scene(trajectory)
     t = _times(trajectory)
     poses = dynamics.body_poses(model, trajectory.at(t)[0])
+    return _scene(model, t, poses, _bodies(model, _tips(model), _reach(model)), _tips(model))
+
+
+def _scene(
+    model: Model, t: Array, poses: Array, bodies: list[dict[str, Any]], tips: dict[int, Array]
+) -> dict[str, Any]:
+    """The data of the page, from the poses (frames, bodies, 4, 4) of the bodies to draw."""
     w, x, y, z = np.moveaxis(matrix_to_quaternion(poses[..., :3, :3]), -1, 0)
     packed = np.stack([*np.moveaxis(poses[..., :3, 3], -1, 0), x, y, z, w], axis=-1).astype("<f4")
-    tips, reach, up = _tips(model), _reach(model), _up(model)
+    reach, up = _reach(model), _up(model)
     drawn, missing, corners = shapes(model)
     center, spread, floor = _stage(poses[..., :3, 3], reach, up)
     if corners:
@@ -103,7 +115,7 @@ def scene(trajectory: Trajectory) -> dict[str, Any]:
         spread = max(float(np.linalg.norm(high - low)) / 2, 1e-3)
     eye = center + EYE * spread * (_across(up) + 0.45 * up)
     return {
-        "bodies": _bodies(model, tips, reach),
+        "bodies": bodies,
         "base": [model.p[i].tolist() for i in np.flatnonzero((model.parent < 0) & model.p.any(axis=1))],
         "times": t.tolist(),
         "poses": base64.b64encode(packed.tobytes()).decode(),
@@ -118,6 +130,45 @@ def scene(trajectory: Trajectory) -> dict[str, Any]:
 def _seen(poses: Array, body: int, points: Array) -> Array:
     """Points of a body, or of the base, in the base frame."""
     return points if body < 0 else points @ poses[body, :3, :3].T + poses[body, :3, 3]
+
+
+def _long_scene(trajectory: Trajectory) -> dict[str, Any]:
+    """The scene of a machine of very many bodies: some of them, each linked to the next one nearer the base."""
+    model = trajectory.model
+    kept = np.unique(np.linspace(0, model.n - 1, MOST_BODIES).astype(int))
+    place = np.full(model.n + 1, -1)  # of the nearest kept body on the way to the base, itself among them; -1: the base
+    place[kept] = np.arange(len(kept))
+    above = np.full(len(kept), -1)
+    for i, parent in enumerate(model.parent.tolist()):
+        if place[i] >= 0:
+            above[place[i]] = place[parent]
+        else:
+            place[i] = place[parent]
+    count = min(int(LONG_FRAMES * (trajectory.t[-1] - trajectory.t[0])) + 1, MOST_POSES // len(kept))
+    t = np.linspace(trajectory.t[0], trajectory.t[-1], max(2, count)) if len(trajectory) > 1 else trajectory.t
+    parts = np.array_split(t, max(1, len(t) * model.n // AT_ONCE))
+    p = np.concatenate([dynamics.body_poses(model, trajectory.at(part)[0])[..., :3, 3][:, kept] for part in parts])
+    link = np.where(above[:, None] >= 0, p[:, above] - p, 0.0)  # (frames, bodies, 3), towards the base
+    length = np.linalg.norm(link, axis=-1)
+    poses = np.zeros((*p.shape[:2], 4, 4))
+    poses[..., :3, :3], poses[..., :3, 3], poses[..., 3, 3] = _pointing(link, length), p, 1.0
+    bodies = [
+        {
+            "name": model.names[i], "parent": int(above[k]), "joint": JOINTS[model.joint[i]].name, "axis": [0, 0, 1],
+            "anchor": [0, 0, 0], "segments": [[[0, 0, 0], [float(length[:, k].mean()), 0, 0]]], "box": None,
+        }
+        for k, i in enumerate(kept.tolist())
+    ]  # fmt: skip
+    return _scene(model, t, poses, bodies, {len(kept) - 1: np.zeros(3)})
+
+
+def _pointing(link: Array, length: Array) -> Array:
+    """Rotations (..., 3, 3) whose first column points along a link."""
+    x = np.where(length[..., None] > 0, link / np.maximum(length, 1e-300)[..., None], (1.0, 0.0, 0.0))
+    aside = np.where(np.abs(x[..., 2:]) < 0.9, (0.0, 0.0, 1.0), (0.0, 1.0, 0.0))
+    y = np.cross(aside, x)
+    y /= np.linalg.norm(y, axis=-1, keepdims=True)
+    return np.stack([x, y, np.cross(x, y)], axis=-1)
 
 
 def _stage(p: Array, reach: float, up: Array) -> tuple[Array, float, float]:
@@ -176,9 +227,9 @@ def _box(model: Model, i: int, reach: float) -> dict[str, Any] | None:
 
 def _reach(model: Model) -> float:
     """How far the machine stretches: the longest path from the base along the joints to a far end."""
-    far = np.zeros(model.n)
-    for i in range(model.n):
-        far[i] = np.linalg.norm(model.p[i]) + (far[model.parent[i]] if model.parent[i] >= 0 else 0.0)
+    far = np.linalg.norm(model.p, axis=1)
+    for i, parent in enumerate(model.parent.tolist()):
+        far[i] += far[parent] if parent >= 0 else 0.0
     return float(max((far + 2 * np.linalg.norm(model.com, axis=1)).max(), 0.1))
 
 
@@ -186,7 +237,8 @@ def _radius(model: Model, reach: float) -> float:
     """A suitable thickness: thin compared with the machine and with its links."""
     lengths = np.linalg.norm(model.p[1:], axis=1)
     lengths = lengths[lengths > 1e-6 * reach]
-    return min(reach / 40, 0.15 * float(np.median(lengths))) if lengths.size else reach / 40
+    thin = 0.15 * float(np.median(lengths)) if lengths.size else reach
+    return min(reach / 40, max(thin, reach / 1000))
 
 
 def _up(model: Model) -> Array:

@@ -38,6 +38,8 @@ STYLE = {
 }  # fmt: skip
 MOST_PANELS = 12
 SMOOTH = 1000  # points of a curve
+MOST_NUMBERS = 5_000_000  # of all curves together: with very many coordinates, fewer points
+MOST_CURVES = 300  # in one panel; of more coordinates, evenly chosen ones
 
 
 def plot_trajectory(trajectory: Trajectory, path: str | Path | None = None) -> Figure:
@@ -125,19 +127,23 @@ def _grid(panels: int, name: str) -> tuple[Figure, list[Axes], Axes]:
 
 def _smooth(trajectory: Trajectory) -> tuple[Array, Array, Array]:
     """t, q, v at enough times for smooth curves, between rows that may be far apart."""
-    if len(trajectory) >= SMOOTH or len(trajectory) < 2:
-        return trajectory.t, trajectory.q, trajectory.v
-    t = np.linspace(trajectory.t[0], trajectory.t[-1], SMOOTH)
+    points = min(SMOOTH, max(2, MOST_NUMBERS // trajectory.model.nq))
+    if len(trajectory) >= points or len(trajectory) < 2:
+        chosen = slice(None) if points == SMOOTH else np.linspace(0, len(trajectory) - 1, points).astype(int)
+        return trajectory.t[chosen], trajectory.q[chosen], trajectory.v[chosen]
+    t = np.linspace(trajectory.t[0], trajectory.t[-1], points)
     return t, *trajectory.at(t)
 
 
 def _crowd(ax: Axes, t: Array, q: Array, units: Sequence[str]) -> None:
     """All coordinates in one panel, coloured from the base (dark) to the tips."""
-    shades = colormaps["viridis"](np.linspace(0, 0.9, q.shape[1]))
-    for k, shade in enumerate(shades):
+    drawn = np.unique(np.linspace(0, q.shape[1] - 1, min(MOST_CURVES, q.shape[1])).astype(int))
+    shades = colormaps["viridis"](np.linspace(0, 0.9, len(drawn)))
+    for k, shade in zip(drawn, shades):
         ax.plot(t, q[:, k], color=shade, linewidth=0.7)
     ax.set_ylabel(", ".join(dict.fromkeys(units)))
-    ax.set_title(f"q, all {len(shades)} coordinates, base dark to tip bright", loc="left")
+    how_many = f"all {len(drawn)}" if len(drawn) == q.shape[1] else f"{len(drawn)} of {q.shape[1]}"
+    ax.set_title(f"q, {how_many} coordinates, base dark to tip bright", loc="left")
 
 
 def _energies(ax: Axes, model: Model, t: Array, q: Array, v: Array) -> None:

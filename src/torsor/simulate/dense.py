@@ -1,0 +1,92 @@
+"""Dense output of a whole run: the integrator's own continuous extension of every step.
+
+Most methods interpolate by the quintic through both ends of a step (`hermite.py`), for which the rows at the ends are
+enough. A method with an extension of its own (a polynomial of degree p) is kept by its values at p + 1 points of the
+step, which determine it. This matters where the motion is stiff: accelerations at the ends then say nothing about what
+lies between, and quintics overshoot.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.simulate.coordinates import Coordinates
+from torsor.simulate.hermite import interpolate
+from torsor.simulate.stepper import Stepper
+
+Array = NDArray[Any]
+
+MOST_BYTES = 2**28  # kept of one run; longer ones are interpolated between their rows
+
+
+class Dense:
+    """The steps of a run so far: times[k] to times[k + 1], each with its extension, if it is kept."""
+
+    def __init__(self, coordinates: Coordinates, t: float) -> None:
+        self.coordinates = coordinates
+        self.times = [t]
+        # (2, nq + 2 nv): rows at the ends; (p + 1, nq + nv): values at points; None: not kept
+        self.pieces: list[Array | None] = []
+        self.room = MOST_BYTES
+
+    def add(self, stepper: Stepper) -> None:
+        """The last step of an integrator."""
+        if self.room < 0:
+            return
+        if stepper.t_old > self.times[-1]:
+            self.times.append(stepper.t_old)
+            self.pieces.append(None)
+        if stepper.points is None:
+            piece = np.stack([stepper.row_old, stepper.row])
+        else:
+            nodes = stepper.t_old + (stepper.t - stepper.t_old) * lobatto(stepper.points)
+            piece = np.hstack(stepper.between(nodes))
+        self.times.append(stepper.t)
+        self.pieces.append(piece)
+        self.room -= piece.nbytes
+        if self.room < 0:
+            self.pieces.clear()
+
+    def end(self, t: float) -> None:
+        """The last step ended at t, an event within it."""
+        if self.room < 0:
+            return
+        begin, piece = self.times[-2], self.pieces[-1]
+        assert piece is not None
+        nodes = begin + (t - begin) * lobatto(max(6, len(piece)))
+        self.times[-1], self.pieces[-1] = t, np.hstack(self._within(len(self.pieces) - 1, piece, nodes))
+
+    def fill(self, t: Array, q: Array, v: Array) -> None:
+        """Replace the q, v at times (m,) for which the extension of a step is kept."""
+        if self.room < 0 or not self.pieces or not len(t):
+            return
+        step = np.searchsorted(self.times, t, "right") - 1
+        step[(step == len(self.pieces)) & (t == self.times[-1])] -= 1
+        for k in np.unique(step[(step >= 0) & (step < len(self.pieces))]).tolist():
+            if (piece := self.pieces[k]) is not None:
+                own = step == k
+                q[own], v[own] = self._within(k, piece, t[own])
+
+    def _within(self, k: int, piece: Array, t: Array) -> tuple[Array, Array]:
+        begin, end = self.times[k], self.times[k + 1]
+        nq, nv = self.coordinates.nq, self.coordinates.nv
+        if piece.shape[1] != nq + nv:
+            return interpolate(self.coordinates, begin, piece[0], end, piece[1], t)
+        y = lagrange(lobatto(len(piece)), (t - begin) / (end - begin)) @ piece
+        self.coordinates.normalise(y[:, :nq])
+        return y[:, :nq], y[:, nq:]
+
+
+def lobatto(count: int) -> Array:
+    """Points in [0, 1], both ends among them, through which polynomials are interpolated well (Chebyshev's)."""
+    return (1 - np.cos(np.pi * np.arange(count) / (count - 1))) / 2
+
+
+def lagrange(nodes: Array, x: Array) -> Array:
+    """(len(x), len(nodes)): the polynomials that are 1 at one node and 0 at the others, at points x."""
+    others = ~np.eye(len(nodes), dtype=bool)
+    factors = (x[:, None, None] - nodes) / np.where(others, nodes[:, None] - nodes, 1.0)
+    return np.where(others, factors, 1.0).prod(axis=-1)
