@@ -7,6 +7,7 @@ wrong; 130 interrupted, and a recorded run can be resumed.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -14,7 +15,8 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from math import pi
 from pathlib import Path
@@ -122,6 +124,7 @@ def parser() -> argparse.ArgumentParser:
     )
     view_parser.add_argument("--base", choices=BASES, help=BASE_HELP)
     view_parser.add_argument("--out", type=Path, metavar="PAGE.html", help="write the page here instead of opening it")
+    _sweep_parser(commands)
     _export_parser(commands)
     cache_parser = _add(commands, "cache", cache, "the compiled code kept on disk: how much there is, and where")
     cache_parser.add_argument("--clear", action="store_true", help="delete it; torsor compiles again what it needs")
@@ -320,14 +323,17 @@ def _header_lines(path: str) -> int:
 
 def _run(simulation: Simulation, until: float, quiet: bool) -> Trajectory:
     """Run with a bar on stderr."""
-    done = TextColumn("{task.completed:.3g} of {task.total:g} s")
-    left = TextColumn("left"), TimeRemainingColumn()
-    columns = TextColumn("[bold]{task.description}"), BarColumn(), done, TimeElapsedColumn(), *left
-    bar = Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal)
-    with bar:
+    with _bar("{task.completed:.3g} of {task.total:g} s", quiet) as bar:
         task = bar.add_task(escape(simulation.model.name), total=until)
         bar.update(task, completed=simulation.t)
         return simulation.run(until, progress=lambda t: bar.update(task, completed=t))
+
+
+def _bar(done: str, quiet: bool = False) -> Progress:
+    """A bar on stderr that shows what is done and how much time is left."""
+    columns = TextColumn("[bold]{task.description}"), BarColumn(), TextColumn(done), TimeElapsedColumn()
+    left = TextColumn("left"), TimeRemainingColumn()
+    return Progress(*columns, *left, console=err, transient=True, disable=quiet or not err.is_terminal)
 
 
 def _interrupted(simulation: Simulation) -> int:
@@ -411,6 +417,70 @@ def _extras(model: Model) -> None:
     for note in model.notes[:MOST_BRANCHES]:
         style = "dim" if note.kind == "read" else "yellow"
         out.print(f"[{style}]{note.kind}  {escape(str(note))}[/]", soft_wrap=True)
+
+
+# ---- sweep ----
+
+
+def _sweep_parser(commands: Any) -> None:
+    command = _add(commands, "sweep", sweep, "move many members of a machine, drawn as a study file says, into a store")
+    command.add_argument("study", type=Path, metavar="STUDY.toml", help="what varies, how often, and for how long")
+    command.add_argument("--store", type=Path, required=True, metavar="RUNS.zarr", help="the folder of the results")
+    command.add_argument("--resume", action="store_true", help="go on with a store that is there")
+    where = command.add_mutually_exclusive_group()
+    where.add_argument("--workers", type=int, metavar="N", help="processes on this machine (default: this one)")
+    where.add_argument("--dask", metavar="ADDRESS", help="the scheduler of a Dask cluster")
+    where.add_argument("--shard", metavar="I/N", help="only this part of the work: one job of an array of N, I from 0")
+    command.add_argument("--json", action="store_true", help="print the outcome as JSON")
+
+
+def sweep(options: argparse.Namespace) -> int:
+    from torsor.ensembles import files
+
+    asked = files.read(options.study, find_model)
+    if (options.store / "zarr.json").exists() and not (options.resume or options.shard):
+        raise ArgumentError(f"{options.store} is there already: --resume goes on with it")
+    found = re.fullmatch(r"(\d+)/(\d+)", options.shard or "0/1")
+    if not found:
+        raise ArgumentError(f"--shard {options.shard}: give I/N, for example 0/8")
+    begin = time.perf_counter()
+    with _executor(options) as executor, _bar("{task.completed} of {task.total} chunks") as bar:
+        task = bar.add_task(escape(options.study.stem), total=None)
+        study = torsor.ensemble(
+            **asked, store=options.store, executor=executor, shard=(int(found[1]), int(found[2])),
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )  # fmt: skip
+    failed, done = study.failed, int((study.status > 0).sum())
+    if options.json:
+        words = {"store": str(options.store), "members": study.n, "done": done, "failed": failed,
+                 "seconds": round(time.perf_counter() - begin, 3)}  # fmt: skip
+        print(json.dumps(words))
+    else:
+        out.print(f"{done} of {study.n} members done, {len(failed)} failed -> {escape(str(options.store))}")
+        for reason, count in Counter(failed.values()).items():
+            first = [str(k) for k, why in failed.items() if why == reason][:MOST_WORDS]
+            out.print(f"[yellow]{count}[/] {reason}: members {', '.join(first)}{' ...' * (count > len(first))}")
+    return FAILED if failed else 0
+
+
+@contextmanager
+def _executor(options: argparse.Namespace) -> Iterator[Any]:
+    """Who does the work."""
+    if options.dask:
+        try:
+            from distributed import Client
+        except ImportError:
+            raise ArgumentError("--dask needs Dask: pip install 'dask[distributed]'") from None
+        with Client(options.dask) as client:
+            yield client.get_executor()
+    elif options.workers:
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        with ProcessPoolExecutor(integer("--workers", options.workers, least=1), get_context("spawn")) as pool:
+            yield pool
+    else:
+        yield None
 
 
 # ---- papers, bench, view ----

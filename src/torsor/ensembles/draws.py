@@ -188,7 +188,7 @@ class Draws:
                 at += quantity.size
                 found[quantity] = x * quantity.nominal(self.model) if value.relative else x
             else:
-                found[quantity] = np.broadcast_to(value[first:end], (end - first, *quantity.shape))
+                found[quantity] = np.array(np.broadcast_to(value[first:end], (end - first, *quantity.shape)))
         return found
 
     def uniform(self, first: int, end: int) -> Array:
@@ -203,7 +203,7 @@ class Draws:
             sequence = Sobol(self.width, scramble=True, rng=np.random.default_rng(self.seed))
             with warnings.catch_warnings():  # it warns of pieces of a sequence
                 warnings.simplefilter("ignore")
-                u = sequence.fast_forward(first).random(end - first)
+                u = (sequence.fast_forward(first) if first else sequence).random(end - first)
         else:
             u = self._hypercube[first:end]
         return np.clip(u, TINY, 1 - TINY)

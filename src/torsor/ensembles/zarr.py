@@ -74,15 +74,16 @@ class Group:
         for variable in variables:
             _folder(path / variable.name)
             _write(path / variable.name / "zarr.json", json.dumps(variable.metadata()).encode())
-        words = dict(attributes) | {"arrays": [variable.name for variable in variables]}
-        text = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": words}, indent=1)
-        _write(path / "zarr.json", text.encode())
+        for inner in sorted({Path(variable.name).parent for variable in variables} - {Path(".")}):
+            _write(path / inner / "zarr.json", _group({}))
+        _write(path / "zarr.json", _group(dict(attributes) | {"arrays": [variable.name for variable in variables]}))
         return cls(path)
 
     @staticmethod
     def _json(path: Path) -> Any:
+        content = read_whole(path, StoreError)
         try:
-            return json.loads(read_whole(path, StoreError))
+            return json.loads(content)
         except ValueError:
             raise StoreError(f"{path} is not JSON: the store is damaged") from None
 
@@ -134,6 +135,10 @@ class Group:
             if found is not None:
                 result[chunk * variable.chunk :][: len(found)] = found
         return result
+
+
+def _group(attributes: Mapping[str, Any]) -> bytes:
+    return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}, indent=1).encode()
 
 
 def _folder(path: Path) -> None:

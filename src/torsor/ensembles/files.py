@@ -1,0 +1,84 @@
+"""A study as a TOML file.
+
+model = "panda"                       # a name from the zoo, or a model or robot file beside this one
+n = 10000
+seed = 1
+duration = 1.0                        # or times = [0.1, 0.2, ...]
+method = "dopri5"                     # rtol, atol; or "rk4", "semi-implicit", "implicit" with dt
+sampling = "random"                   # "sobol", "latin-hypercube"
+record = ["q", "v", "energy"]
+
+[vary]                                # normal: mean, std; uniform: low, high; lognormal: median, sigma
+"*.density" = { normal = [1.0, 0.1] }
+"link3.mass" = { uniform = [0.9, 1.1], relative = true }
+v0 = { uniform = [-0.5, 0.5] }
+
+[states]                              # the same for all members: q0, v0, kp, kd, q_ref
+kp = 100.0
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torsor.ensembles.draws import Distribution, LogNormal, Normal, Uniform
+from torsor.errors import ArgumentError, TorsorError
+from torsor.files import read_whole
+from torsor.model.model import Model
+from torsor.validate import shown
+
+DISTRIBUTIONS: dict[str, type[Distribution]] = {"normal": Normal, "uniform": Uniform, "lognormal": LogNormal}
+KEYS = {
+    "model": str, "n": int, "seed": int, "duration": (int, float), "times": list, "method": str, "dt": (int, float),
+    "rtol": (int, float), "atol": (int, float), "sampling": str, "record": list, "chunk": int, "vary": dict,
+    "states": dict,
+}  # fmt: skip
+
+
+def read(path: Path, find_model: Callable[[str], Model]) -> dict[str, Any]:
+    """The arguments of `ensemble` in a file; `find_model` finds a model by its name or file."""
+    try:
+        return _arguments(_parsed(path), path, find_model)
+    except TorsorError as error:
+        raise ArgumentError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_whole(path).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(str(error) or "brackets are nested too deeply") from None
+
+
+def _arguments(table: dict[str, Any], path: Path, find_model: Callable[[str], Model]) -> dict[str, Any]:
+    for key, value in table.items():
+        if key not in KEYS:
+            raise ArgumentError(f"unknown key {shown(key)}; a study has {', '.join(KEYS)}")
+        if not isinstance(value, KEYS[key]) or isinstance(value, bool):  # type: ignore[arg-type]
+            raise ArgumentError(f"{key} = {shown(value)} has the wrong type")
+    for key in ("model", "n", "vary"):
+        if key not in table:
+            raise ArgumentError(f"{key} is missing")
+    name = table.pop("model")
+    beside = path.parent / name
+    model = find_model(str(beside) if beside.is_file() else name)
+    vary = {key: _distribution(key, words) for key, words in table.pop("vary").items()}
+    return {"model": model, "vary": vary, **table.pop("states", {}), **table}
+
+
+def _distribution(key: str, words: Any) -> Distribution:
+    """{ normal = [mean, std], relative = true }"""
+    told = dict(words) if isinstance(words, dict) else {}
+    relative = told.pop("relative", False)
+    kind = next(iter(told), "")
+    if len(told) != 1 or kind not in DISTRIBUTIONS or not isinstance(relative, bool):
+        known = ", ".join(DISTRIBUTIONS)
+        raise ArgumentError(
+            f"vary[{key!r}] = {shown(words)}: give one of {known} with two numbers, and perhaps relative"
+        )
+    if not isinstance(told[kind], list) or len(told[kind]) != 2:
+        raise ArgumentError(f"vary[{key!r}]: {kind} takes two numbers or two lists, not {shown(told[kind])}")
+    return DISTRIBUTIONS[kind](relative, *told[kind])

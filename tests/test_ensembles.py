@@ -1,0 +1,323 @@
+"""Ensembles: members drawn alone or together give the same bits; stores survive what happens to their workers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+
+import torsor as ts
+from torsor import ArgumentError, zoo
+from torsor.cli import main
+from torsor.ensembles.engine import DIVERGED, IMPOSSIBLE, OK
+from torsor.ensembles.study import Plan, Study
+
+ARM = zoo.general_arm(3, 1)
+VARY = {"*.density": ts.Normal(mean=1.0, std=0.1), "v0": ts.Uniform(low=-0.5, high=0.5)}
+
+
+def study(path, vary=VARY, n=40, model=ARM, **options) -> Study:
+    return ts.ensemble(model, vary, n=n, store=path, **{"duration": 0.2, "chunk": 16} | options)
+
+
+@pytest.mark.parametrize("method", ["dopri5", "rk4", "implicit", "semi-implicit"])
+def test_a_member_alone_gives_the_bits_in_the_store(tmp_path, method):
+    whole = study(tmp_path / "runs.zarr", method=method)
+    other = study(tmp_path / "other.zarr", method=method, chunk=7)
+    assert whole.progress == 1
+    assert whole.failed == {}
+    assert whole["q"].shape == (40, 100, 3)
+    assert np.array_equal(whole["q"], other["q"])
+    assert np.array_equal(whole["v"], other["v"])
+    motion = whole.member(29)
+    assert np.array_equal(motion.q, whole["q"][29])
+    assert np.array_equal(motion.v, whole["v"][29])
+
+
+def test_members_move_as_simulations_do(tmp_path):
+    """The same equations by another integrator, to tight tolerances: damping, springs and servos included."""
+    model = replace(ARM, damping=0.1, stiffness=[0.0, 2.0, 0.0], rest=[0.0, 0.3, 0.0])
+    vary = VARY | {"*.damping": ts.Uniform(low=0.1, high=0.5), "kp": ts.Uniform(low=1.0, high=5.0)}
+    found = study(tmp_path / "runs.zarr", vary, 6, model, rtol=1e-9, atol=1e-12, kd=0.2, q_ref=0.5)
+    for k in range(6):
+        motion, kp = found.member(k), found["kp"][k]
+
+        def servo(t, q, v, kp=kp):
+            return kp * (0.5 - q) - 0.2 * v
+
+        options = {"method": "dop853", "rtol": 1e-11, "atol": 1e-13, "dt": 0.2}
+        one = ts.simulate(motion.model, v0=found["v0"][k], duration=0.2, forces=servo, **options)
+        assert np.abs(one.q[-1] - found["q"][k, -1]).max() < 1e-7
+        assert np.abs(motion.a[-1] - one.a[-1]).max() < 1e-5 * np.abs(one.a[-1]).max()
+
+
+def test_orders_of_the_continuous_extension(tmp_path):
+    """Stored times lie inside steps; the state there is as good as at their ends."""
+    times = np.linspace(0, 0.5, 301)
+    fine = study(tmp_path / "fine.zarr", {}, 1, times=times, duration=None, rtol=1e-11, atol=1e-13)
+    for rtol, bound in ((1e-4, 1e-3), (1e-6, 1e-5), (1e-8, 1e-7)):
+        rough = study(tmp_path / f"{rtol}.zarr", {}, 1, times=times, duration=None, rtol=rtol, atol=rtol)
+        assert np.abs(rough["q"] - fine["q"]).max() < bound
+    assert np.array_equal(fine["q"][0, 0], ARM.neutral())
+
+
+def test_any_machine_can_be_drawn():
+    """Every joint type, quaternions included; bodies by name, fields with axes, functions of a generator."""
+    model = zoo.random_tree(5, 3, joints=("spherical", "revolute", "prismatic"))
+    vary = {
+        f"{model.names[1]}.com": ts.Normal(mean=0, std=0.05),
+        "gravity": ts.Normal(mean=[0, 0, -9.81], std=0.1),
+        f"{model.names[2]}.p": ts.Normal(mean=1, std=0.1, relative=True),
+        "v0": np.random.default_rng(0).normal(size=(3, model.nv)),
+    }
+    plan = _plan(model, vary, 3)
+    result = plan.chunk(0, 3)
+    assert (result["status"] == OK).all()
+    assert np.array_equal(plan.chunk(1, 2)["q"][0], result["q"][1])
+    drawn = _plan(model, lambda rng: {"*.density": rng.uniform(0.9, 1.1, model.n)}, 3).chunk(0, 3)
+    assert drawn["vary/*.density"].shape == (3, model.n)
+
+
+def _plan(model, vary, n, **options) -> Plan:
+    from torsor.ensembles.draws import Draws
+    from torsor.ensembles.engine import Steps
+
+    steps = Steps(np.linspace(0.05, 0.1, 3), **options)
+    return Plan(model, Draws(model, vary, n, 0, "random"), steps, {}, {"q": None, "v": None}, 0, n)
+
+
+@pytest.mark.parametrize("sampling", ["sobol", "latin-hypercube"])
+def test_other_samplings_do_not_depend_on_chunks(sampling):
+    from torsor.ensembles.draws import Draws
+
+    draws = Draws(ARM, VARY, 32, 3, sampling)
+    whole = draws.uniform(0, 32)
+    assert np.array_equal(np.concatenate([draws.uniform(k, k + 8) for k in range(0, 32, 8)]), whole)
+    assert (np.sort(whole, axis=0)[:, 0] * 32 // 1).astype(int).tolist() == list(range(32))  # one per stratum
+
+
+def test_a_member_that_fails_does_not_stop_the_others(tmp_path):
+    vary = {"*.mass": ts.Normal(mean=0.3, std=1.0, relative=True), "v0": np.full((12, 3), 0.1)}
+    vary["v0"][5] = 1e200
+    found = study(tmp_path / "runs.zarr", vary, 12, duration=0.05)
+    status = found.status
+    impossible = (found["*.mass"] < 0).any(axis=1)
+    assert impossible.any()
+    assert (status[impossible] == IMPOSSIBLE).all()
+    assert status[5] in (DIVERGED, IMPOSSIBLE)
+    assert (status[~impossible & (np.arange(12) != 5)] == OK).all()
+    assert set(found.failed) == set(np.flatnonzero(status != OK).tolist())
+    with pytest.raises(ArgumentError, match="has no motion"):
+        found.member(int(np.flatnonzero(impossible)[0]))
+
+
+def test_what_is_recorded(tmp_path):
+    record = {"q": None, "energy": None, "peak": lambda t, q, v: np.abs(v).max(axis=1)}
+    found = study(tmp_path / "runs.zarr", record=record, rtol=1e-9)
+    assert found["peak"].shape == (40, 3)
+    assert np.ptp(found["energy"], axis=1).max() < 1e-6 * np.abs(found["energy"]).max()
+    assert "v" not in found.group.variables
+
+
+# ---- the store ----
+
+
+def test_others_read_the_store(tmp_path):
+    """zarr and xarray open it, without torsor."""
+    zarr, xarray = pytest.importorskip("zarr"), pytest.importorskip("xarray")
+    found = study(tmp_path / "runs.zarr", n=20)
+    group = zarr.open_group(str(tmp_path / "runs.zarr"), mode="r")
+    assert np.array_equal(group["q"][:], found["q"])
+    assert np.array_equal(group["vary/v0"][:], found["v0"])
+    opened = xarray.open_zarr(str(tmp_path / "runs.zarr"), consolidated=False)
+    assert opened["q"].dims == ("member", "time", "coordinate")
+    assert opened.attrs["seed"] == 0
+    assert np.array_equal(found.open()["q"].values, found["q"])
+
+
+def test_lost_and_damaged_chunks_are_done_again(tmp_path):
+    path = tmp_path / "runs.zarr"
+    whole = study(path)["q"]
+    damaged = path / "q" / "c" / "1" / "0" / "0"
+    content = bytearray(damaged.read_bytes())
+    content[100] ^= 1
+    damaged.write_bytes(content)
+    (path / "status" / "c" / "0").unlink()
+    (path / "v" / "c" / "2" / "0" / "0").write_bytes(b"cut off")
+    assert ts.Study(path).missing() == [0, 1, 2]
+    again = study(path)
+    assert again.missing() == []
+    assert np.array_equal(again["q"], whole)
+
+
+def test_a_store_of_another_study_is_refused(tmp_path):
+    path = tmp_path / "runs.zarr"
+    study(path)
+    for other in ({"seed": 1}, {"n": 41}, {"model": zoo.general_arm(3, 2)}, {"rtol": 1e-7}):
+        with pytest.raises(ts.StoreError, match="another study"):
+            study(path, **other)
+    with pytest.raises(ts.StoreError, match="cannot be read"):
+        ts.Study(tmp_path / "nothing.zarr")
+    (tmp_path / "zarr.json").write_text("{}")
+    with pytest.raises(ts.StoreError, match="not a store"):
+        ts.Study(tmp_path)
+
+
+def test_shards_fill_one_store_together(tmp_path):
+    path = tmp_path / "runs.zarr"
+    first = study(path, shard=(0, 2))
+    assert 0 < first.progress < 1
+    second = study(path, shard=(1, 2))
+    assert second.progress == 1
+    assert np.array_equal(second["q"], study(tmp_path / "whole.zarr")["q"])
+
+
+def test_a_process_pool(tmp_path):
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        found = study(tmp_path / "runs.zarr", executor=pool)
+    assert np.array_equal(found["q"], study(tmp_path / "alone.zarr")["q"])
+
+
+def test_a_full_disk_leaves_a_store_that_goes_on(tmp_path, monkeypatch):
+    from torsor.ensembles import zarr
+
+    path, written = tmp_path / "runs.zarr", []
+
+    def full(file, content, error):
+        written.append(file)
+        if len(written) > 14:
+            raise error(f"{file}: cannot be written (No space left on device)")
+        return original(file, content, error)
+
+    original = zarr.write_whole
+    monkeypatch.setattr(zarr, "write_whole", full)
+    with pytest.raises(ts.StoreError, match="No space left"):
+        study(path)
+    monkeypatch.undo()
+    assert study(path).progress == 1
+
+
+SCRIPT = """
+import sys, torsor as ts
+if __name__ == "__main__":
+    model = ts.zoo.general_arm(3, 1)
+    vary = {"*.density": ts.Normal(mean=1.0, std=0.1), "v0": ts.Uniform(low=-0.5, high=0.5)}
+    ts.ensemble(model, vary, n=4000, duration=0.2, store=sys.argv[1], chunk=40)
+"""
+
+
+def test_a_killed_client_loses_only_the_chunk_in_flight(tmp_path):
+    path = tmp_path / "runs.zarr"
+    client = subprocess.Popen([sys.executable, "-c", SCRIPT, str(path)])
+    while not (path / "status" / "c" / "3").exists() and client.poll() is None:
+        time.sleep(0.01)
+    os.kill(client.pid, signal.SIGKILL)
+    client.wait()
+    left = ts.Study(path)
+    assert 0 < left.progress < 1
+    before = {k: left.group.get("q", k).copy() for k in range(3)}
+    again = study(path, n=4000, chunk=40)
+    assert again.progress == 1
+    assert all(np.array_equal(again.group.get("q", k), x) for k, x in before.items())
+    assert np.array_equal(again["q"][:40], study(tmp_path / "alone.zarr", n=4000, chunk=4000, shard=(0, 1))["q"][:40])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_dask_finishes_when_a_worker_is_killed(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        victims = list(client.run(os.getpid).values())
+        killed = []
+
+        def kill(done, total):
+            if not killed:
+                killed.append(os.kill(victims[0], signal.SIGKILL))
+
+        found = study(tmp_path / "runs.zarr", n=2000, chunk=50, executor=client.get_executor(), progress=kill)
+    assert killed
+    assert found.progress == 1
+    assert np.array_equal(found["q"], study(tmp_path / "alone.zarr", n=2000, chunk=500)["q"])
+
+
+# ---- arguments, pictures, the command ----
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"vary": {"mass": ts.Normal()}}, r"vary\['mass'\] is unknown"),
+        ({"vary": {"nobody.mass": ts.Normal()}}, "no body or frame named 'nobody'"),
+        ({"vary": {"v0": np.zeros((3, 3))}}, r"vary\['v0'\] has shape \(3, 3\)"),
+        ({"vary": {"v0": ts.Normal(mean=[1, 2])}}, "do not fit shape"),
+        ({"vary": lambda rng: 3}, "must return a dict"),
+        ({"n": 0}, "n must be at least 1"),
+        ({"duration": None}, "give duration= or times="),
+        ({"duration": None, "times": [2, 1]}, "times must increase"),
+        ({"method": "euler"}, "unknown method 'euler'"),
+        ({"method": "rk4", "dt": 0.003}, "multiples of dt"),
+        ({"record": "p"}, "unknown quantity to record 'p'"),
+        ({"sampling": "grid"}, "unknown sampling 'grid'"),
+        ({"shard": (2, 2)}, "shard 2/2"),
+        ({"store": "s3://bucket/runs.zarr"}, "stores are folders"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_wrong_arguments_are_refused_by_name(tmp_path, change, message):
+    asked = {"model": ARM, "vary": VARY, "n": 4, "duration": 0.1, "store": tmp_path / "runs.zarr"} | change
+    with pytest.raises(ArgumentError, match=message):
+        ts.ensemble(**asked)
+    with pytest.raises(ArgumentError, match="std must not be negative"):
+        ts.Normal(std=-1)
+
+
+def test_fans_and_shares(tmp_path):
+    """What explains most of the variance is found."""
+    vary = {"v0": ts.Uniform(low=[-1, 0, 0], high=[1, 1e-3, 1e-3]), "*.density": ts.Normal(mean=1, std=1e-3)}
+    found = study(tmp_path / "runs.zarr", vary, 200, duration=0.05)
+    share = found.sensitivities()
+    assert share["v0"][0] > 0.95
+    assert share["*.density"].max() < 0.1
+    figure = found.plot(path=tmp_path / "fans.png")
+    assert len(figure.axes) == 3
+    assert (tmp_path / "fans.png").stat().st_size > 1000
+
+
+STUDY = """
+model = "panda"
+n = 6
+duration = 0.05
+record = ["q", "energy"]
+[vary]
+"*.density" = { normal = [1.0, 0.1] }
+v0 = { uniform = [-0.1, 0.1] }
+"""
+
+
+def test_the_command(tmp_path, capsys):
+    file, runs = tmp_path / "study.toml", tmp_path / "runs.zarr"
+    file.write_text(STUDY)
+    command = ["sweep", str(file), "--store", str(runs)]
+    assert main([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["members"], told["done"], told["failed"]) == (6, 6, {})
+    assert main(command) == 1
+    assert "--resume" in capsys.readouterr().err
+    assert main([*command, "--resume"]) == 0
+    for text, message in (
+        (STUDY.replace("n = 6", "n = 'six'"), "n = 'six' has the wrong type"),
+        (STUDY.replace("normal", "normals"), "give one of normal, uniform, lognormal"),
+        (STUDY + "colour = 3", "colour"),
+        ("n = [", "study.toml"),
+    ):
+        file.write_text(text)
+        assert main([*command, "--resume"]) == 1
+        assert message in capsys.readouterr().err.replace("\n", " ")
