@@ -495,6 +495,32 @@ def test_a_small_machine_needs_its_own_length():
     np.testing.assert_allclose(found[3:], p @ T[:3, :3] / np.linalg.norm(p), atol=1e-10)
 
 
+def test_a_function_that_varies_fast_keeps_its_digits():
+    R = lie.exp_so3([0.1, 0.2, 0.3])
+    found = lie.derivative(lambda X: np.sin(300 * X[..., 0, 1]), R)
+    plain = lie.derivative(lambda X: X[..., 0, 1], R)
+    np.testing.assert_allclose(found, 300 * np.cos(300 * R[0, 1]) * plain, rtol=1e-9)
+
+
+NOT_SMOOTH = {
+    "a kink": lambda X: abs(X[..., 0, 1]),
+    "half a kink": lambda X: np.maximum(X[..., 0, 1], 0.0),
+    "a jump": lambda X: np.sign(X[..., 2, 0]),
+    "a root": lambda X: np.sqrt(abs(X[..., 0, 1])),
+    "no number": lambda X: np.nan * X[..., 0, 0],
+}
+
+
+@pytest.mark.parametrize("name", NOT_SMOOTH)
+def test_a_function_that_is_not_smooth_is_refused(name):
+    with pytest.raises(ArgumentError, match="do not settle"):
+        lie.derivative(NOT_SMOOTH[name], np.eye(3))
+
+
+def test_no_rotations_have_no_derivatives():
+    assert lie.derivative(lambda R: R[..., 0, 0], np.zeros((0, 3, 3))).shape == (0, 3)
+
+
 @pytest.mark.parametrize(
     ("f", "A", "options", "words"),
     [

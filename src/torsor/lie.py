@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -359,8 +359,11 @@ def euler_zxz_jacobian(angles: Vec) -> Mat:
 
 # Central differences of order eight: the weights of f(+-h), f(+-2h), ... times h.
 DIFFERENCES = (4 / 5, -1 / 5, 4 / 105, -1 / 280)
-# With this step both errors, h^8 / 630 of a ninth derivative and rounding / h, are about 1e-14.
-STEP = 0.02
+# With the first step both errors, h^8 / 630 of a ninth derivative and rounding / h, are about 1e-14 for a function that
+# varies over a radian. Shorter steps serve functions that vary faster.
+STEPS = tuple(0.02 * 2.0**-k for k in range(12))
+KINK = (1e-6, 1e-5)
+SETTLED, UNSETTLED = 1e-12, 1e-6  # the change from a step to the next, relative to the largest derivative
 
 
 def derivative(f: Callable[[Any], Any], A: Any, *, length: float = 1.0) -> Any:
@@ -370,21 +373,53 @@ def derivative(f: Callable[[Any], Any], A: Any, *, length: float = 1.0) -> Any:
         lie.derivative(lambda T: np.linalg.norm(T[..., :3, 3], axis=-1), T)    # (..., 6): SE(3), Eq. 16
 
     f        any smooth function of rotations (..., 3, 3) or transforms (..., 4, 4), with values of any shape
-    length   over which f varies with the position: differences are taken over 2 % of it, and of a radian
+    length   over which f varies with the position: differences are taken over 2 % of it, and of a radian, at first
 
     The derivative is a row: for coordinates q of the group it is df/dq J^-1, J their body Jacobian (Eqs 17 and 18).
-    Differences of order eight on the group give twelve digits of a function that varies over a radian and `length`.
+    Differences of order eight on the group are taken with shorter and shorter steps until they settle. That gives
+    twelve digits of a function that varies over a radian and `length`. A function that is not smooth at A is refused.
     """
     A = np.asarray(A, dtype=np.float64)
     if A.ndim < 2 or A.shape[-2:] not in ((3, 3), (4, 4)):
         raise ArgumentError(f"A has shape {A.shape}; rotations (..., 3, 3) or transforms (..., 4, 4) are needed")
     if not callable(f) or not length > 0 or not math.isfinite(length):
         raise ArgumentError("derivative needs a function of A, and a length above 0")
-    rotation = A.shape[-1] == 3
-    exp, sizes = (exp_so3, np.ones(3)) if rotation else (exp_se3, np.repeat([1.0, length], 3))
-    columns = []
-    for direction, size in zip(np.eye(len(sizes)), sizes * STEP):
-        ahead = [np.asarray(f(A @ exp(k * size * direction))) for k in (1, 2, 3, 4)]
-        behind = [np.asarray(f(A @ exp(-k * size * direction))) for k in (1, 2, 3, 4)]
-        columns.append(sum(w * (a - b) for w, a, b in zip(DIFFERENCES, ahead, behind)) / size)
-    return np.stack(columns, axis=-1)
+    best = _differences(f, A, length, STEPS[0])
+    previous, change = best, np.full(best.shape, np.inf)
+    for step in STEPS[1:]:
+        found = _differences(f, A, length, step)
+        with np.errstate(invalid="ignore"):
+            apart = np.abs(found - previous)
+        better = apart < change
+        best, change, previous = np.where(better, found, best), np.where(better, apart, change), found
+        size = np.abs(best).max(initial=0.0)
+        if (change <= SETTLED * max(size, 1.0)).all():
+            break
+    if not (change <= UNSETTLED * max(size, 1.0)).all() or _has_kink(f, A, length, UNSETTLED * max(size, 1.0)):
+        raise ArgumentError("the differences of f do not settle: it is not smooth at A, or not over `length`")
+    return best
+
+
+def _has_kink(f: Callable[[Any], Any], A: Any, length: float, small: float) -> bool:
+    """Whether the derivatives to both sides differ: then their difference does not shrink with the step."""
+    here = np.asarray(f(A))
+    near, far = (
+        np.stack([np.abs(a + b - 2 * here) / size for a, b, size in _both_sides(f, A, length, step)]) for step in KINK
+    )
+    return bool((near > np.maximum(0.5 * far, small)).any())
+
+
+def _both_sides(f: Callable[[Any], Any], A: Any, length: float, step: float) -> Iterator[tuple[Any, Any, float]]:
+    """For every direction: f ahead by a step, f behind, and the step."""
+    exp, sizes = (exp_so3, np.ones(3)) if A.shape[-1] == 3 else (exp_se3, np.repeat([1.0, length], 3))
+    for direction, size in zip(np.eye(len(sizes)), (sizes * step).tolist()):
+        yield np.asarray(f(A @ exp(size * direction))), np.asarray(f(A @ exp(-size * direction))), size
+
+
+def _differences(f: Callable[[Any], Any], A: Any, length: float, step: float) -> Any:
+    """The differences of one step, in all directions."""
+    total: Any = 0.0
+    for k, weight in enumerate(DIFFERENCES, start=1):
+        sides = _both_sides(f, A, length, k * step)
+        total = total + np.stack([weight * k * (a - b) / size for a, b, size in sides], axis=-1)
+    return total

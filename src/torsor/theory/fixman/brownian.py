@@ -1,16 +1,17 @@
 """Brownian dynamics of chains with rigid bonds, with and without Fixman's correction.
 
 M. Fixman, Simulation of polymer dynamics. 1. General theory, J. Chem. Phys. 69 (1978): reference 2 of Lee & Chirikjian
-2005. Friction is proportional to mass, so that the mobility of the joint coordinates is M^-1 / gamma, and a step is
+2005. Friction is proportional to mass. With friction over mass as the unit of 1 / time, the mobility of the joint
+coordinates is M^-1, and a step is
 
-    R = sqrt(2 gamma kT dt) W(q) xi,                M = W W^T,   xi white noise
-    q' = q + M(q)^-1 (F dt + R) / (2 gamma)
-    q  = q + M(q')^-1 (F dt + R) / gamma            the random force R is the same, the mobility that of the middle
+    R = sqrt(2 kT dt) W(q) xi,              M = W W^T,   xi white noise
+    q' = q + M(q)^-1 (F dt + R) / 2
+    q  = q + M(q')^-1 (F dt + R)            the random force R is the same, the mobility that of the middle
 
 in O(n). Taking the mobility in the middle adds the drift kT div M^-1 that the changing mobility needs. With rigid bonds
 
-    F = tau + (kT/2) d log det M / dq               q is visited with the weight sqrt(det M) exp(-U / kT)
-    F = tau                                         with the correction: exp(-U / kT), as stiff springs would
+    F = tau + (kT/2) d log det M / dq       q is visited with the weight sqrt(det M) exp(-U / kT)
+    F = tau                                 with the correction: exp(-U / kT), as stiff springs would
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ Forces = Callable[[Array], ArrayLike]
 
 
 def brownian(
-    model: Model, q: ArrayLike, *, steps: int, dt: float, kT: float = 1.0, gamma: float = 1.0, corrected: bool = False,
+    model: Model, q: ArrayLike, *, steps: int, dt: float, kT: float = 1.0, corrected: bool = False,
     forces: Forces | None = None, every: int = 1, rng: int | np.random.Generator | None = None,
 ) -> Array:  # fmt: skip
     """q (records, ..., nq) after every `every` steps of Brownian dynamics from q (..., nq): batch axes are replicas.
 
-    gamma       friction over mass, 1/s
+    dt          times friction over mass
     corrected   with Fixman's correction: the weights of stiff bonds, not of rigid ones
     forces      q (..., nq) -> tau (..., nv), for example of a potential; gravity does not act
     """
@@ -45,7 +46,7 @@ def brownian(
     if model.nq != model.nv:
         raise ArgumentError(f"{model!r} has joints with quaternions; Brownian dynamics takes joints without them")
     steps, every = integer("steps", steps, least=1), integer("every", every, least=1)
-    dt, kT, gamma = (number(name, x, above=0) for name, x in (("dt", dt), ("kT", kT), ("gamma", gamma)))
+    dt, kT = number("dt", dt, above=0), number("kT", kT, above=0)
     flag("corrected", corrected)
     if forces is not None:
         function("forces", forces)
@@ -58,7 +59,7 @@ def brownian(
         if not corrected:
             push = push + 0.5 * kT * dynamics.log_det_gradient(model, q)
         random = mass_factor(model, q).apply(noise.normal(size=q.shape))
-        impulse = (push * dt + np.sqrt(2 * gamma * kT * dt) * random) / gamma
+        impulse = push * dt + np.sqrt(2 * kT * dt) * random
         middle = q + 0.5 * dynamics.mass_solve(model, q, impulse)
         q = q + dynamics.mass_solve(model, middle, impulse)
         if (k + 1) % every == 0:
