@@ -460,3 +460,13 @@ def test_equations_13_to_16_in_absolute_coordinates(fixed):
     assert difference(S1.T @ I @ S1, M) < ROUNDING  # Eq. 15
     assert difference(T1.T @ (inverse - held) @ T1 @ tau, expected) < 1e2 * ROUNDING  # Eq. 16
     assert difference(ts.mass_solve(model, q, tau, method="constraint-force"), expected) < 1e2 * ROUNDING
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_side_branches_by_constraint_forces_and_link_jacobians(seed):
+    """Section 4: bodies off the main chain are articulated bodies on it."""
+    model = zoo.random_tree(12, seed, branching=0.5)
+    rng = np.random.default_rng(seed)
+    q, tau = model.random_configuration(rng), rng.normal(size=model.nv)
+    expected = np.linalg.solve(oracle.mass_matrix(model, q), tau)
+    assert difference(ts.mass_solve(model, q, tau, method="constraint-force"), expected) < 1e2 * ROUNDING
