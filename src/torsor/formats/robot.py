@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from torsor.model import Model
 from torsor.model.builder import GRAVITY, assemble
 from torsor.model.check import INERTIA_TOLERANCE
 from torsor.model.extras import Actuator, Coupling, Extras, Note, Visual
-from torsor.model.freedoms import columns, one_body
-from torsor.model.joints import JOINTS
+from torsor.model.freedoms import USUAL
+from torsor.model.joints import JOINTS, joint_named
 from torsor.model.names import Frame
 
 Array = NDArray[Any]
@@ -96,7 +96,8 @@ def build(robot: Robot, repair: str) -> Model:
         fields["allow_degenerate"] = _degenerate(fields["mass"], fields["inertia"])
         fields["frames"] |= _aliases(robot, fields["names"], fields["frames"])
         model = Model(**fields)
-        model = replace(model, extras=_extras(robot, model, {part.name: part.joint_name for part in parts}))
+        extras = _extras(robot, model, {part.name: part.joint_name for part in parts})
+        model = model.with_extras(extras, checked=True)  # made of checked numbers
     except ModelError as error:
         raise ModelError(f"{robot.path}: {error}") from None
     _report(robot, repair)
@@ -144,8 +145,17 @@ def _freedoms(robot: Robot, parts: list[Part]) -> dict[str, Any]:
             if key not in ("rest", "lower", "upper") and np.any(np.less(value, 0)):
                 part.freedoms[key] = np.abs(value) if key in ("effort", "speed") else np.maximum(value, 0.0)
                 robot.note("repair", f"joint {part.joint_name!r}", f"{key} {value} -> {part.freedoms[key]}")
-    rows = [one_body(f"joint {part.joint_name!r}", part.joint, part.freedoms) for part in parts]
-    return columns([part.joint for part in parts], rows)
+    moving = [(joint_named(part.joint).nv, part.freedoms) for part in parts if part.joint != "fixed"]
+    present = {key for _, freedoms in moving for key in freedoms}
+    return {
+        key: np.array([x for nv, given in moving for x in _each(given.get(key, usual), nv)])
+        for key, usual in USUAL.items() if key in present
+    }  # fmt: skip
+
+
+def _each(x: Any, nv: int) -> Any:
+    """A number for each of a joint's freedoms."""
+    return (x,) * nv if np.isscalar(x) else x
 
 
 # ---- names ----

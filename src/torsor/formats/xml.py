@@ -101,6 +101,11 @@ class Document:
     def number(self, element: Element, key: str, default: float | None = None, *, infinite: bool = False) -> float:
         """An attribute that is one number."""
         text = element.get(key)
+        try:
+            if isfinite(value := float(text or "")) and "_" not in text:  # type: ignore[operator]
+                return value
+        except ValueError:
+            pass
         if text is None or not text.strip():
             if default is None:
                 raise self.error(element, f"it needs {key}=")
@@ -115,7 +120,13 @@ class Document:
         words = text.split()
         if len(words) != count:
             raise self.error(element, f"{key}={shown(text)} must be {count} numbers, not {len(words)}")
-        return [self.parsed(element, f"{key}=", word) for word in words]
+        try:
+            values = [float(word) for word in words]
+            if isfinite(sum(values)) and "_" not in text:
+                return values
+        except ValueError:
+            pass
+        return [self.parsed(element, f"{key}=", word) for word in words]  # says which is wrong
 
     def parsed(self, element: Element, what: str, word: str, *, infinite: bool = False) -> float:
         """A word as a number; `what` names it in messages."""
