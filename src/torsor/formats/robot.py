@@ -142,7 +142,7 @@ def _freedoms(robot: Robot, parts: list[Part]) -> dict[str, Any]:
     """The quantities of the freedoms, one array for each that some joint has; none but bounds may be negative."""
     for part in parts:
         for key, value in part.freedoms.items():
-            if key not in ("rest", "lower", "upper") and np.any(np.less(value, 0)):
+            if key not in ("rest", "lower", "upper") and _negative(value):
                 part.freedoms[key] = np.abs(value) if key in ("effort", "speed") else np.maximum(value, 0.0)
                 robot.note("repair", f"joint {part.joint_name!r}", f"{key} {value} -> {part.freedoms[key]}")
     moving = [(joint_named(part.joint).nv, part.freedoms) for part in parts if part.joint != "fixed"]
@@ -153,9 +153,13 @@ def _freedoms(robot: Robot, parts: list[Part]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _negative(x: Any) -> bool:
+    return x < 0 if isinstance(x, float) else bool(np.less(x, 0).any())
+
+
 def _each(x: Any, nv: int) -> Any:
     """A number for each of a joint's freedoms."""
-    return (x,) * nv if np.isscalar(x) else x
+    return (x,) * nv if isinstance(x, float) else x
 
 
 # ---- names ----
