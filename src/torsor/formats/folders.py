@@ -34,7 +34,7 @@ class Folders:
         self.roots = list(dict.fromkeys([*map(os.path.abspath, named), *above]))
         self._starts = tuple(f"{root}{os.sep}" for root in self.roots)
         self._packages: dict[str, list[str]] = {}
-        self.missing: list[str] = []
+        self.missing: dict[str, None] = {}  # in the order in which they were missed
 
     def find(self, uri: str) -> str:
         """The path of the file that a URI or a relative path names; "" if there is none within bounds."""
@@ -48,8 +48,7 @@ class Folders:
                 if i:  # the next file is looked for there first
                     places.insert(0, places.pop(i))
                 return found
-        if uri not in self.missing:
-            self.missing.append(uri)
+        self.missing[uri] = None
         return ""
 
     def bounds(self, path: str) -> str:

@@ -116,6 +116,7 @@ class _Reader:
         self.bodies = [m.body(i).name or f"body{i}" for i in range(m.nbody)]
         self.taken = set(self.bodies)
         self.joints = self._joint_names()
+        self.has_world = False
 
     def robot(self) -> Robot:
         m, robot = self.m, self.result
@@ -225,7 +226,8 @@ class _Reader:
 
     def _host(self, body: int) -> str:
         """The link on which something sits; the world becomes a link when it is needed."""
-        if body == 0 and not any(part.name == self.bodies[0] for part in self.result.parts):
+        if body == 0 and not self.has_world:
+            self.has_world = True
             self.result.parts.append(Part(self.bodies[0]))
         return self.bodies[body]
 

@@ -133,7 +133,8 @@ def _sorted(robot: Robot) -> list[Part]:
         for child in children.get(robot.parts[i].name, ()):
             heapq.heappush(ready, child)
     if len(order) < len(place):
-        left = [part.name for part in robot.parts if part not in order][:6]
+        placed = {part.name for part in order}
+        left = [part.name for part in robot.parts if part.name not in placed][:6]
         raise ModelError(f"{robot.path}: the links {', '.join(map(repr, left))} hang on each other in a loop; cut it")
     return order
 
@@ -192,18 +193,20 @@ def _extras(robot: Robot, model: Model, joint_of: dict[str, str]) -> Extras:
 
 def _couplings(robot: Robot, body: dict[str, int]) -> tuple[Coupling, ...]:
     """Followers of followers follow the first leader: q = k (k' q' + c') + c."""
-    found = []
+    first: dict[str, tuple[str, float, float]] = {}
     for joint in robot.mimics:
-        leader, ratio, offset = robot.mimics[joint]
-        seen = {joint}
-        while leader in robot.mimics:
-            if leader in seen:
-                raise ModelError(f"joint {joint!r} mimics itself, by way of {leader!r}")
-            seen.add(leader)
-            leader, k, c = robot.mimics[leader]
-            ratio, offset = ratio * k, ratio * c + offset
-        found.append(Coupling(body[joint], body[leader], ratio, offset))
-    return tuple(found)
+        way = [joint]
+        while (leader := robot.mimics[way[-1]][0]) in robot.mimics and leader not in first:
+            if leader in way[:1] or len(way) > len(robot.mimics):
+                raise ModelError(f"joint {joint!r} mimics itself, by way of {way[-1]!r}")
+            way.append(leader)
+        for name in reversed(way):
+            leader, ratio, offset = robot.mimics[name]
+            if leader in first:
+                leader, k, c = first[leader]
+                ratio, offset = ratio * k, ratio * c + offset
+            first[name] = leader, ratio, offset
+    return tuple(Coupling(body[joint], body[leader], ratio, offset) for joint, (leader, ratio, offset) in first.items())
 
 
 def _visuals(robot: Robot, model: Model) -> tuple[Visual, ...]:

@@ -54,6 +54,7 @@ class _Reader:
             raise document.error(model, "it has no <link>")
         version = document.root.get("version", "1.0").split(".")
         self.version = tuple(int(x) if x.isdigit() else 0 for x in (*version, "0")[:2])
+        self.roots: dict[str, str] = {}  # links that hang on others -> one nearer the root of their tree
         self._poses: dict[str, Pose | None] = {MODEL_FRAME: (ONE, np.zeros(3))}
 
     def _named(self, tag: str) -> dict[str, Element]:
@@ -185,10 +186,11 @@ class _Reader:
             known = ", ".join((*SINGLE, *SEVERAL))
             raise self.document.error(joint, f"unknown joint type {shown(kind)}; torsor knows {known}")
         parent, child = self._end(joint, "parent"), self._end(joint, "child")
-        if child == WORLD or child in hung or self._above(parent, child, parts):
+        if child == WORLD or child in hung or self._tree(parent) == child:
             self.result.note("ignored", f"joint {name!r}", f"it closes a loop, or its child is the world ({kind})")
             return []
         hung[child] = name
+        self.roots[child] = self._tree(parent)
         at, link = self._pose(name), self._pose(child)
         axes = [joint.find(tag) for tag in ("axis", "axis2")][: 2 if kind in ("universal", "revolute2") else 1]
         if kind in ("fixed", "ball"):
@@ -214,17 +216,14 @@ class _Reader:
             self.result.aliases[name] = child
         return chain
 
-    def _above(self, parent: str, child: str, parts: dict[str, Part]) -> bool:
-        """Does the parent hang on the child already?"""
-        at: str | None = parent
-        inner = {part.name: part.parent for part in parts.values()}
-        seen: set[str] = set()
-        while at is not None and at in inner and at not in seen:
-            if at == child:
-                return True
-            seen.add(at)
-            at = inner[at]
-        return False
+    def _tree(self, link: str) -> str:
+        """The root of the tree to which a link belongs so far; ways to it are kept short (union-find)."""
+        way = []
+        while link in self.roots:
+            way.append(link)
+            link = self.roots[link]
+        self.roots |= dict.fromkeys(way, link)
+        return link
 
     def _unused(self, name: str, parts: dict[str, Part]) -> str:
         while name in parts:
