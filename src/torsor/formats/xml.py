@@ -20,6 +20,7 @@ MOST_ELEMENTS = 2_000_000
 DECLARATION = re.compile(r"\s*<\?xml.*?\?>", re.DOTALL)
 ENCODING = re.compile(rb"""<\?xml[^>]*?encoding\s*=\s*["']([\w.-]+)["']""")
 FIRST = re.compile(r"<([A-Za-z_][\w.:-]*)")
+OPTENV = re.compile(r"\$\(optenv \w+ ([^()]*)\)")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
@@ -32,6 +33,9 @@ class Document:
             raise ModelError(f"{path}: {len(content)} bytes; torsor reads robot files of at most {MOST_BYTES}")
         self.text = _text(content, path)
         self.remarks: list[str] = []
+        if "$(optenv" in self.text:  # left over from launch files; no variable of the environment is read
+            self.text = OPTENV.sub(r"\1", self.text)
+            self.remarks.append("$(optenv NAME default) stands for its default")
         try:
             self.root = self._parse()
         except expat.ExpatError as error:
