@@ -1,8 +1,8 @@
 """SDF (SDFormat 1.4 to 1.12): one model, its links, joints and frames.
 
 Poses are resolved as the specification says: a link's and a frame's relative to the model unless `relative_to` names
-another frame, a joint's relative to its child.  A link that hangs on no joint is free, unless the model is static or
-base="fixed".  A joint that closes a loop is left out, with a note.  Where a joint does not sit at the origin of its
+another frame, a joint's relative to its child.  A link that hangs on no joint is free, unless the model is static, the
+link is called "world", or base="fixed".  A joint that closes a loop is left out, with a note.  Where a joint does not sit at the origin of its
 child, the body of the Model sits at the joint and is called like it; the name of the link is then a frame.
 """
 
@@ -76,13 +76,14 @@ class _Reader:
         chains = [self._joint(name, joint, parts, hung) for name, joint in self.joints.items()]
         static = self._text(self.model, "static", "0") in ("1", "true")
         roots = [part for name, part in parts.items() if name not in hung]
+        free = roots if base == "free" else [part for part in roots if part.name != WORLD]  # which is the base
         for part in roots:
             R, p = self._pose(part.name)
             placed = self._placement(self.model)
             part.R, part.p = placed[0] @ R, placed[1] + placed[0] @ p
-            if base != "fixed" and not static:
+            if base == "free" or (base is None and not static and part.name != WORLD):
                 part.joint = "free"
-                part.joint_name = ROOT_JOINT if len(roots) == 1 else f"{part.name}_{ROOT_JOINT}"
+                part.joint_name = ROOT_JOINT if len(free) == 1 else f"{part.name}_{ROOT_JOINT}"
         robot.parts = roots + [part for chain in chains for part in chain]
         for name in self.frames:
             self._frame(name, {part.name for part in robot.parts})
