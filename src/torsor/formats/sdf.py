@@ -1,9 +1,10 @@
 """SDF (SDFormat 1.4 to 1.12): one model, its links, joints and frames.
 
 Poses are resolved as the specification says: a link's and a frame's relative to the model unless `relative_to` names
-another frame, a joint's relative to its child.  A link that hangs on no joint is free, unless the model is static, the
-link is called "world", or base="fixed".  A joint that closes a loop is left out, with a note.  Where a joint does not sit at the origin of its
-child, the body of the Model sits at the joint and is called like it; the name of the link is then a frame.
+another frame, a joint's relative to its child. A link that hangs on no joint is free, unless the model is static, the
+link is called "world", or base="fixed". A joint that closes a loop is left out, with a note. Where a joint does not
+sit at the origin of its child, the body of the Model sits at the joint and is called like it; the name of the link is
+then a frame.
 """
 
 from __future__ import annotations
