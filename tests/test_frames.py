@@ -94,6 +94,19 @@ def test_batches_of_jacobians_in_other_axes(features, state):
         ts.jacobian(features, state[0], "palm", reference="local")
 
 
+def test_batches_of_models_have_frames_too(features, state):
+    q, _ = state
+    scale = np.array([1.0, 1.1])[:, None, None]
+    models = ts.ModelBatch(features, p=features.p * scale)
+    for member, k in zip((features, replace(features, p=features.p * 1.1)), range(2)):
+        np.testing.assert_allclose(
+            ts.frame_poses(models, q, "palm")[k], ts.frame_poses(member, q, "palm"), atol=ROUNDING
+        )
+        for axes in ("world", "world-aligned"):
+            J = ts.jacobian(models, q, "palm", reference=axes)[k]
+            np.testing.assert_allclose(J, ts.jacobian(member, q, "palm", reference=axes), atol=ROUNDING)
+
+
 # ---- inverse kinematics ----
 
 

@@ -81,6 +81,23 @@ def test_actuators(features):
     assert (servo.gain, servo.bias, servo.effort) == (50, (0, -50, 0), (-5, 5))
 
 
+def test_torques_of_actuators_are_those_of_mujoco(features):
+    peer = mujoco.MjModel.from_xml_path(str(FEATURES))
+    data = mujoco.MjData(peer)
+    rng = np.random.default_rng(7)
+    for _ in range(5):
+        q, v = features.random_configuration(rng), 3 * rng.normal(size=features.nv)
+        data.qpos, data.qvel = ts.to_mujoco(features, peer, q, v)
+        data.ctrl[:2], data.ctrl[2] = 2 * rng.normal(size=2), 0.0
+        mujoco.mj_forward(peer, data)
+        expected = data.qfrc_actuator[: features.nv]
+        found = ts.actuator_forces(features, data.ctrl[:2], q, v)
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert ts.actuator_forces(features, np.zeros((4, 1, 2)), q, v).shape == (4, 1, features.nv)
+    with pytest.raises(ArgumentError, match="has 2 actuators: yaw_motor, pitch_servo"):
+        ts.actuator_forces(features, [1.0], q, v)
+
+
 def test_what_is_not_modelled_is_named():
     with pytest.warns(ModelWarning) as caught:
         model = ts.load(FEATURES)

@@ -163,6 +163,13 @@ def test_text_after_the_robot_is_left_out_aloud(tmp_path):
         assert ts.load(path).joint_names == ("hinge",)
 
 
+def test_defaults_of_launch_files_stand_for_their_variables(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLACE", "7 7 7")  # not read: a file should mean the same everywhere
+    path = two_links(tmp_path, JOINT.replace("<axis", '<origin xyz="$(optenv PLACE 1 2 3)"/><axis'))
+    with pytest.warns(ModelWarning, match="stands for its default"):
+        assert ts.load(path).p[0].tolist() == [1, 2, 3]
+
+
 # ---- what is repaired ----
 
 

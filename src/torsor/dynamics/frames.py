@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from torsor.algorithms import kinematics
 from torsor.dynamics.calls import call
 from torsor.errors import ArgumentError
-from torsor.model.model import Model, require_model
+from torsor.model.batch import machine_of
+from torsor.model.model import Model
 from torsor.validate import chosen, shown
 
 Array = NDArray[Any]
@@ -29,15 +30,15 @@ def frame_poses(model: Model, q: ArrayLike, frames: str | int | Sequence[str | i
     frames   one body, joint or frame by name (a body also by number; None in a list is the base): (..., 4, 4);
              several: (..., k, 4, 4);  None: every name in `model.frames`, in that order
     """
-    require_model(model)
+    machine = machine_of(model)
     poses = call(kinematics.body_poses, model, q)
     if isinstance(frames, str | int | np.integer):
-        return _placed(model, poses, frames)
+        return _placed(machine, poses, frames)
     if frames is None:
-        frames = tuple(model.frames)
+        frames = tuple(machine.frames)
     if not isinstance(frames, Sequence):
         raise ArgumentError(f"frames must be a name, or a list of names, not {shown(frames)}")
-    placed = [_placed(model, poses, name) for name in frames]
+    placed = [_placed(machine, poses, name) for name in frames]
     return np.stack(placed, axis=-3) if placed else np.empty((*poses.shape[:-3], 0, 4, 4), poses.dtype)
 
 

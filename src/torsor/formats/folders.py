@@ -22,42 +22,41 @@ class Folders:
     """Finds the files that one robot file names."""
 
     def __init__(self, path: str | Path, given: Sequence[str | Path] = ()):
-        self.home = Path(os.path.abspath(path)).parent
-        above = [self.home, *self.home.parents][: LEVELS + 1]
-        if len(above) > 1 and above[-1] == Path(above[-1].anchor):
+        self.home = os.path.dirname(os.path.abspath(path))
+        above = [self.home]
+        while len(above) <= LEVELS and os.path.dirname(above[-1]) != above[-1]:
+            above.append(os.path.dirname(above[-1]))
+        if len(above) > 1 and os.path.dirname(above[-1]) == above[-1]:
             above.pop()  # never the whole disk
         ros = os.environ.get("ROS_PACKAGE_PATH", "").split(os.pathsep)
         ament = [os.path.join(x, "share") for x in os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep) if x]
-        named = [
-            Path(os.path.abspath(file_path("folders", folder))) for folder in (*given, *(x for x in ros if x), *ament)
-        ]
-        self.roots = [*named, *above]
-        self._packages: dict[str, list[Path]] = {}
-        self.missing: list[str] = []
+        named = [file_path("folders", folder) for folder in (*given, *(x for x in ros if x), *ament)]
+        self.roots = list(dict.fromkeys([*map(os.path.abspath, named), *above]))
+        self._starts = tuple(f"{root}{os.sep}" for root in self.roots)
+        self._packages: dict[str, list[str]] = {}
+        self.missing: dict[str, None] = {}  # in the order in which they were missed
 
     def find(self, uri: str) -> str:
         """The path of the file that a URI or a relative path names; "" if there is none within bounds."""
-        for scheme in SCHEMES:
-            if uri.startswith(scheme):
-                name, _, rest = unquote(uri.removeprefix(scheme)).partition("/")
-                candidates = [folder / rest for folder in self._package(name)]
-                break
+        if uri.startswith(SCHEMES):
+            name, _, rest = unquote(uri.partition("://")[2]).partition("/")
+            places = self._package(name)
         else:
-            place = unquote(uri.removeprefix("file://")) if uri.startswith("file://") else uri
-            candidates = [self.home / place]
-        for candidate in candidates:
-            if found := self.inside(candidate):
+            rest, places = unquote(uri[7:]) if uri.startswith("file://") else uri, [self.home]
+        for i, place in enumerate(places):
+            if found := self.inside(os.path.join(place, rest)):
+                if i:  # the next file is looked for there first
+                    places.insert(0, places.pop(i))
                 return found
-        if uri not in self.missing:
-            self.missing.append(uri)
+        self.missing[uri] = None
         return ""
 
-    def bounds(self, path: Path) -> str:
+    def bounds(self, path: str) -> str:
         """The path, normalised, if it lies in one of the folders; else ""."""
-        place = os.path.normpath(path.as_posix().replace("\\", "/"))
-        return place if any(place.startswith(f"{root}{os.sep}") for root in self.roots) else ""
+        place = os.path.normpath(path.replace("\\", "/"))
+        return place if place.startswith(self._starts) else ""
 
-    def inside(self, path: Path) -> str:
+    def inside(self, path: str) -> str:
         """The path, normalised, if it is a file in one of the folders; else ""."""
         place = self.bounds(path)
         try:
@@ -65,18 +64,18 @@ class Folders:
         except ValueError:  # a NUL
             return ""
 
-    def package(self, name: str) -> Path | None:
+    def package(self, name: str) -> str | None:
         """The folder of the package of that name."""
         return next(iter(self._called(name)), None)
 
-    def _called(self, name: str) -> list[Path]:
+    def _called(self, name: str) -> list[str]:
         """Folders of that name: one of the folders that are searched, or in one of them."""
-        if name in ("", ".", "..") or "\0" in name or "\\" in name or "/" in name:
+        if name in ("", ".", "..") or any(sign in name for sign in "\0\\/"):
             return []
-        called = [root if root.name == name else root / name for root in self.roots]
-        return [folder for folder in called if folder.is_dir()]
+        called = [root if os.path.basename(root) == name else os.path.join(root, name) for root in self.roots]
+        return [folder for folder in called if os.path.isdir(folder)]
 
-    def _package(self, name: str) -> list[Path]:
+    def _package(self, name: str) -> list[str]:
         """Folders that may be the package of that name: those so called, then all that are searched."""
         if name not in self._packages:
             self._packages[name] = self._called(name) + self.roots

@@ -64,14 +64,14 @@ def _check_paths(document: Document, folders: Folders) -> None:
     todo, seen = [document], {os.path.abspath(document.path)}
     while todo:
         current = todo.pop()
-        places = [Path(os.path.abspath(current.path)).parent, folders.home]
+        places = [os.path.dirname(os.path.abspath(current.path)), folders.home]
         named = {e.get(key) for e in current.root.iter("compiler") for key in DIRECTORIES}
         for element in current.root.iter():
             for key in FILES:
                 name = element.get(key)
                 if not name or name.startswith("<"):
                     continue
-                choices = [place / (folder or "") / name for place in places for folder in ("", *named)]
+                choices = [os.path.join(place, folder or "", name) for place in places for folder in ("", *named)]
                 if not any(folders.bounds(choice) for choice in choices):
                     raise current.error(element, f"{key}={name!r} lies outside the folders of this file; folders= adds")
                 if element.tag == "include":
@@ -116,6 +116,7 @@ class _Reader:
         self.bodies = [m.body(i).name or f"body{i}" for i in range(m.nbody)]
         self.taken = set(self.bodies)
         self.joints = self._joint_names()
+        self.has_world = False
 
     def robot(self) -> Robot:
         m, robot = self.m, self.result
@@ -225,7 +226,8 @@ class _Reader:
 
     def _host(self, body: int) -> str:
         """The link on which something sits; the world becomes a link when it is needed."""
-        if body == 0 and not any(part.name == self.bodies[0] for part in self.result.parts):
+        if body == 0 and not self.has_world:
+            self.has_world = True
             self.result.parts.append(Part(self.bodies[0]))
         return self.bodies[body]
 
@@ -262,11 +264,9 @@ class _Reader:
         name = self.m.mesh(mesh).name
         file = next((x.file for x in self.spec.meshes if x.name == name or Path(x.file).stem == name), "") or name
         folder = self.spec.meshdir or getattr(self.spec.compiler, "meshdir", "")
-        return (
-            self.folders.inside(self.folders.home / folder / file)
-            or self.folders.inside(self.folders.home / file)
-            or file
-        )
+        home = self.folders.home
+        choices = (os.path.join(home, folder, file), os.path.join(home, file))
+        return next((found for found in map(self.folders.inside, choices) if found), file)
 
     def _actuator(self, i: int) -> None:
         m, mj = self.m, self.mujoco

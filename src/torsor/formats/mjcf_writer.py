@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
+from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
@@ -16,6 +17,7 @@ from torsor.model import JOINTS, Model
 Array = NDArray[Any]
 
 X, Y, Z = np.eye(3)
+SMALLEST = 1e-15  # mass and moment of inertia that MuJoCo takes (mjMINVAL)
 # The joints of MuJoCo that make a joint of torsor, in the order of its coordinates: type and axis (None: its own).
 PARTS: dict[str, list[tuple[str, Any]]] = {
     "revolute": [("hinge", None)], "prismatic": [("slide", None)], "spherical": [("ball", Z)], "free": [("free", Z)],
@@ -55,7 +57,8 @@ def encode(model: Model) -> tuple[bytes, list[str]]:
     if model.keyframes:
         keys = SubElement(root, "keyframe")
         for name, q in model.keyframes.items():
-            SubElement(keys, "key", name=name, qpos=_numbers(q))
+            ordered = np.concatenate([q[model.q_start[i] : model.q_start[i + 1]] for i in _depth_first(model)])
+            SubElement(keys, "key", name=name, qpos=_numbers(ordered))
     indent(root)
     return tostring(root, encoding="utf-8") + b"\n", losses
 
@@ -100,16 +103,32 @@ def _check(model: Model) -> None:
             raise ModelError(
                 f"in MJCF a free body hangs on the world, at its origin; {model.names[i]!r} does not: save as .toml"
             )
-        if model.mass[i] <= 0 and i not in carried:
-            raise ModelError(f"MuJoCo takes no body without mass: give {model.names[i]!r} some")
+        least = min(model.mass[i], np.linalg.eigvalsh(model.inertia[i])[0])
+        if least < SMALLEST and i not in carried:
+            raise ModelError(f"MuJoCo takes no body without mass or extent: give {model.names[i]!r} some")
 
 
 def _losses(model: Model) -> list[str]:
     found = [f"the speed limit of {model.names[i]!r}" for i in range(model.n) if _finite(model.speed, model, i)]
+    if _depth_first(model) != list(range(model.n)):
+        found.append("the order of the joints: MuJoCo's is depth first")
     if model.couplings:
         found.append("couplings as such: MuJoCo holds them by soft constraints")
+    found += [f"mesh {file}" for file in {v.file for v in model.visuals if v.shape == "mesh"} if not _drawable(file)]
     found += [f"actuator {a.name!r}, which drives several joints" for a in model.actuators if len(a.gear) != 1]
     return found
+
+
+def _depth_first(model: Model) -> list[int]:
+    """The bodies in the order in which MuJoCo numbers their joints."""
+    children: dict[int, list[int]] = {}
+    for i, parent in enumerate(model.parent.tolist()):
+        children.setdefault(parent, []).append(i)
+    order, todo = [], children[-1][::-1]
+    while todo:
+        order.append(todo.pop())
+        todo += children.get(order[-1], [])[::-1]
+    return order
 
 
 def _finite(x: Array, model: Model, i: int) -> bool:
@@ -166,14 +185,24 @@ def _assets(root: Element, model: Model) -> dict[tuple[str, tuple[float, ...]], 
     asset = SubElement(root, "asset")
     for visual in model.visuals:
         key = visual.file, visual.size
-        if visual.shape == "mesh" and key not in names and visual.file.lower().endswith((".stl", ".obj")):
+        if visual.shape == "mesh" and key not in names and _drawable(visual.file):
             names[key] = f"mesh{len(names)}"
-            SubElement(asset, "mesh", {"name": names[key], "file": visual.file, "scale": _numbers(visual.size)})
+            SubElement(
+                asset,
+                "mesh",
+                {"name": names[key], "file": visual.file, "scale": _numbers(visual.size), "inertia": "shell"},
+            )
     return names
+
+
+def _drawable(file: str) -> bool:
+    return file.lower().endswith((".stl", ".obj")) and Path(file).is_file()
 
 
 def _geom(body: Element, visual: Any, meshes: dict[tuple[str, tuple[float, ...]], str]) -> None:
     """A shape that is only drawn: without mass, and touching nothing."""
+    if not all(visual.size):  # MuJoCo takes no shape without extent
+        return
     words = {"type": visual.shape, "rgba": _numbers(visual.color), **_place(visual.R, visual.p)}
     words |= {"contype": "0", "conaffinity": "0", "group": "1", "mass": "0"}
     if visual.shape == "mesh":
@@ -189,6 +218,7 @@ def _geom(body: Element, visual: Any, meshes: dict[tuple[str, tuple[float, ...]]
 
 def _actuators(root: Element, model: Model) -> None:
     section = SubElement(root, "actuator") if model.actuators else None
+    taken: set[str] = set()
     for actuator in model.actuators:
         if len(actuator.gear) != 1 or section is None:
             continue
@@ -196,7 +226,11 @@ def _actuators(root: Element, model: Model) -> None:
         body = int(np.searchsorted(model.v_start, freedom, side="right")) - 1
         joint = JOINTS[model.joint[body]]
         part = f"/{joint.coordinates[freedom - model.v_start[body]][0]}" if len(PARTS[joint.name]) > 1 else ""
-        words = {"name": actuator.name, "joint": model.joint_names[body] + part, "gear": repr(float(ratio))}
+        name = actuator.name
+        while name in taken:  # MuJoCo's names differ
+            name += "_"
+        taken.add(name)
+        words = {"name": name, "joint": model.joint_names[body] + part, "gear": repr(float(ratio))}
         words |= {"gainprm": repr(float(actuator.gain))}
         if any(actuator.bias):
             words |= {"biastype": "affine", "biasprm": _numbers(actuator.bias)}

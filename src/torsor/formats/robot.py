@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from torsor.model import Model
 from torsor.model.builder import GRAVITY, assemble
 from torsor.model.check import INERTIA_TOLERANCE
 from torsor.model.extras import Actuator, Coupling, Extras, Note, Visual
-from torsor.model.freedoms import columns, one_body
-from torsor.model.joints import JOINTS
+from torsor.model.freedoms import USUAL
+from torsor.model.joints import JOINTS, joint_named
 from torsor.model.names import Frame
 
 Array = NDArray[Any]
@@ -96,7 +96,8 @@ def build(robot: Robot, repair: str) -> Model:
         fields["allow_degenerate"] = _degenerate(fields["mass"], fields["inertia"])
         fields["frames"] |= _aliases(robot, fields["names"], fields["frames"])
         model = Model(**fields)
-        model = replace(model, extras=_extras(robot, model, {part.name: part.joint_name for part in parts}))
+        extras = _extras(robot, model, {part.name: part.joint_name for part in parts})
+        model = model.with_extras(extras, checked=True)  # made of checked numbers
     except ModelError as error:
         raise ModelError(f"{robot.path}: {error}") from None
     _report(robot, repair)
@@ -132,7 +133,8 @@ def _sorted(robot: Robot) -> list[Part]:
         for child in children.get(robot.parts[i].name, ()):
             heapq.heappush(ready, child)
     if len(order) < len(place):
-        left = [part.name for part in robot.parts if part not in order][:6]
+        placed = {part.name for part in order}
+        left = [part.name for part in robot.parts if part.name not in placed][:6]
         raise ModelError(f"{robot.path}: the links {', '.join(map(repr, left))} hang on each other in a loop; cut it")
     return order
 
@@ -141,11 +143,24 @@ def _freedoms(robot: Robot, parts: list[Part]) -> dict[str, Any]:
     """The quantities of the freedoms, one array for each that some joint has; none but bounds may be negative."""
     for part in parts:
         for key, value in part.freedoms.items():
-            if key not in ("rest", "lower", "upper") and np.any(np.less(value, 0)):
+            if key not in ("rest", "lower", "upper") and _negative(value):
                 part.freedoms[key] = np.abs(value) if key in ("effort", "speed") else np.maximum(value, 0.0)
                 robot.note("repair", f"joint {part.joint_name!r}", f"{key} {value} -> {part.freedoms[key]}")
-    rows = [one_body(f"joint {part.joint_name!r}", part.joint, part.freedoms) for part in parts]
-    return columns([part.joint for part in parts], rows)
+    moving = [(joint_named(part.joint).nv, part.freedoms) for part in parts if part.joint != "fixed"]
+    present = {key for _, freedoms in moving for key in freedoms}
+    return {
+        key: np.array([x for nv, given in moving for x in _each(given.get(key, usual), nv)])
+        for key, usual in USUAL.items() if key in present
+    }  # fmt: skip
+
+
+def _negative(x: Any) -> bool:
+    return x < 0 if isinstance(x, float) else bool(np.less(x, 0).any())
+
+
+def _each(x: Any, nv: int) -> Any:
+    """A number for each of a joint's freedoms."""
+    return (x,) * nv if isinstance(x, float) else x
 
 
 # ---- names ----
@@ -178,18 +193,20 @@ def _extras(robot: Robot, model: Model, joint_of: dict[str, str]) -> Extras:
 
 def _couplings(robot: Robot, body: dict[str, int]) -> tuple[Coupling, ...]:
     """Followers of followers follow the first leader: q = k (k' q' + c') + c."""
-    found = []
+    first: dict[str, tuple[str, float, float]] = {}
     for joint in robot.mimics:
-        leader, ratio, offset = robot.mimics[joint]
-        seen = {joint}
-        while leader in robot.mimics:
-            if leader in seen:
-                raise ModelError(f"joint {joint!r} mimics itself, by way of {leader!r}")
-            seen.add(leader)
-            leader, k, c = robot.mimics[leader]
-            ratio, offset = ratio * k, ratio * c + offset
-        found.append(Coupling(body[joint], body[leader], ratio, offset))
-    return tuple(found)
+        way = [joint]
+        while (leader := robot.mimics[way[-1]][0]) in robot.mimics and leader not in first:
+            if leader in way[:1] or len(way) > len(robot.mimics):
+                raise ModelError(f"joint {joint!r} mimics itself, by way of {way[-1]!r}")
+            way.append(leader)
+        for name in reversed(way):
+            leader, ratio, offset = robot.mimics[name]
+            if leader in first:
+                leader, k, c = first[leader]
+                ratio, offset = ratio * k, ratio * c + offset
+            first[name] = leader, ratio, offset
+    return tuple(Coupling(body[joint], body[leader], ratio, offset) for joint, (leader, ratio, offset) in first.items())
 
 
 def _visuals(robot: Robot, model: Model) -> tuple[Visual, ...]:

@@ -1,9 +1,10 @@
 """SDF (SDFormat 1.4 to 1.12): one model, its links, joints and frames.
 
 Poses are resolved as the specification says: a link's and a frame's relative to the model unless `relative_to` names
-another frame, a joint's relative to its child.  A link that hangs on no joint is free, unless the model is static or
-base="fixed".  A joint that closes a loop is left out, with a note.  Where a joint does not sit at the origin of its
-child, the body of the Model sits at the joint and is called like it; the name of the link is then a frame.
+another frame, a joint's relative to its child. A link that hangs on no joint is free, unless the model is static, the
+link is called "world", or base="fixed". A joint that closes a loop is left out, with a note. Where a joint does not
+sit at the origin of its child, the body of the Model sits at the joint and is called like it; the name of the link is
+then a frame.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class _Reader:
             raise document.error(model, "it has no <link>")
         version = document.root.get("version", "1.0").split(".")
         self.version = tuple(int(x) if x.isdigit() else 0 for x in (*version, "0")[:2])
+        self.roots: dict[str, str] = {}  # links that hang on others -> one nearer the root of their tree
         self._poses: dict[str, Pose | None] = {MODEL_FRAME: (ONE, np.zeros(3))}
 
     def _named(self, tag: str) -> dict[str, Element]:
@@ -75,13 +77,14 @@ class _Reader:
         chains = [self._joint(name, joint, parts, hung) for name, joint in self.joints.items()]
         static = self._text(self.model, "static", "0") in ("1", "true")
         roots = [part for name, part in parts.items() if name not in hung]
+        free = roots if base == "free" else [part for part in roots if part.name != WORLD]  # which is the base
         for part in roots:
             R, p = self._pose(part.name)
             placed = self._placement(self.model)
             part.R, part.p = placed[0] @ R, placed[1] + placed[0] @ p
-            if base != "fixed" and not static:
+            if base == "free" or (base is None and not static and part.name != WORLD):
                 part.joint = "free"
-                part.joint_name = ROOT_JOINT if len(roots) == 1 else f"{part.name}_{ROOT_JOINT}"
+                part.joint_name = ROOT_JOINT if len(free) == 1 else f"{part.name}_{ROOT_JOINT}"
         robot.parts = roots + [part for chain in chains for part in chain]
         for name in self.frames:
             self._frame(name, {part.name for part in robot.parts})
@@ -185,10 +188,11 @@ class _Reader:
             known = ", ".join((*SINGLE, *SEVERAL))
             raise self.document.error(joint, f"unknown joint type {shown(kind)}; torsor knows {known}")
         parent, child = self._end(joint, "parent"), self._end(joint, "child")
-        if child == WORLD or child in hung or self._above(parent, child, parts):
+        if child == WORLD or child in hung or self._tree(parent) == child:
             self.result.note("ignored", f"joint {name!r}", f"it closes a loop, or its child is the world ({kind})")
             return []
         hung[child] = name
+        self.roots[child] = self._tree(parent)
         at, link = self._pose(name), self._pose(child)
         axes = [joint.find(tag) for tag in ("axis", "axis2")][: 2 if kind in ("universal", "revolute2") else 1]
         if kind in ("fixed", "ball"):
@@ -214,17 +218,14 @@ class _Reader:
             self.result.aliases[name] = child
         return chain
 
-    def _above(self, parent: str, child: str, parts: dict[str, Part]) -> bool:
-        """Does the parent hang on the child already?"""
-        at: str | None = parent
-        inner = {part.name: part.parent for part in parts.values()}
-        seen: set[str] = set()
-        while at is not None and at in inner and at not in seen:
-            if at == child:
-                return True
-            seen.add(at)
-            at = inner[at]
-        return False
+    def _tree(self, link: str) -> str:
+        """The root of the tree to which a link belongs so far; ways to it are kept short (union-find)."""
+        way = []
+        while link in self.roots:
+            way.append(link)
+            link = self.roots[link]
+        self.roots |= dict.fromkeys(way, link)
+        return link
 
     def _unused(self, name: str, parts: dict[str, Part]) -> str:
         while name in parts:

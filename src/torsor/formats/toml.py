@@ -51,7 +51,6 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -158,7 +157,7 @@ def _model(table: Table) -> Model:
     frames |= _frame_columns(table.get("frames", {}), frames)
     if frames:
         model = model.with_frames(frames)
-    return replace(model, extras=Extras.of(table["extras"])) if "extras" in table else model
+    return model.with_extras(Extras.of(table["extras"])) if "extras" in table else model
 
 
 def _tree(bodies: list[Table], words: Table) -> Model:

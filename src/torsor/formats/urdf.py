@@ -265,7 +265,7 @@ def _visuals(document: Document, robot: Robot, links: dict[str, Element], folder
             robot.visuals.append((name, words))
     if folders.missing:
         tried = ", ".join(str(root) for root in folders.roots[:4])
-        files = ", ".join(folders.missing[:3]) + (" ..." if len(folders.missing) > 3 else "")
+        files = ", ".join(list(folders.missing)[:3]) + (" ..." if len(folders.missing) > 3 else "")
         robot.note(
             "read", f"{len(folders.missing)} meshes", f"not found: {files}; searched {tried} and above; folders= adds"
         )

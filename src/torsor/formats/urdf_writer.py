@@ -51,7 +51,8 @@ def encode(model: Model) -> tuple[bytes, list[str]]:
     for name, (body, R, p) in model.frames.items():
         if name != links[-1].get("name"):
             SubElement(root, "link", name=name)
-            joint = SubElement(root, "joint", name=name, type="fixed")
+            taken = name in model.joint_names  # a frame may be called like a joint that moves, joints may not
+            joint = SubElement(root, "joint", name=f"{name}_fixed" if taken else name, type="fixed")
             _ends(joint, links[body].get("name", ""), name, R, p)
     for actuator in model.actuators:
         if len(actuator.gear) == 1:

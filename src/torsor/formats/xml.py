@@ -20,6 +20,7 @@ MOST_ELEMENTS = 2_000_000
 DECLARATION = re.compile(r"\s*<\?xml.*?\?>", re.DOTALL)
 ENCODING = re.compile(rb"""<\?xml[^>]*?encoding\s*=\s*["']([\w.-]+)["']""")
 FIRST = re.compile(r"<([A-Za-z_][\w.:-]*)")
+OPTENV = re.compile(r"\$\(optenv \w+ ([^()]*)\)")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
@@ -32,6 +33,9 @@ class Document:
             raise ModelError(f"{path}: {len(content)} bytes; torsor reads robot files of at most {MOST_BYTES}")
         self.text = _text(content, path)
         self.remarks: list[str] = []
+        if "$(optenv" in self.text:  # left over from launch files; no variable of the environment is read
+            self.text = OPTENV.sub(r"\1", self.text)
+            self.remarks.append("$(optenv NAME default) stands for its default")
         try:
             self.root = self._parse()
         except expat.ExpatError as error:
@@ -101,6 +105,11 @@ class Document:
     def number(self, element: Element, key: str, default: float | None = None, *, infinite: bool = False) -> float:
         """An attribute that is one number."""
         text = element.get(key)
+        try:
+            if isfinite(value := float(text or "")) and "_" not in text:  # type: ignore[operator]
+                return value
+        except ValueError:
+            pass
         if text is None or not text.strip():
             if default is None:
                 raise self.error(element, f"it needs {key}=")
@@ -115,7 +124,13 @@ class Document:
         words = text.split()
         if len(words) != count:
             raise self.error(element, f"{key}={shown(text)} must be {count} numbers, not {len(words)}")
-        return [self.parsed(element, f"{key}=", word) for word in words]
+        try:
+            values = [float(word) for word in words]
+            if isfinite(sum(values)) and "_" not in text:
+                return values
+        except ValueError:
+            pass
+        return [self.parsed(element, f"{key}=", word) for word in words]  # says which is wrong
 
     def parsed(self, element: Element, what: str, word: str, *, infinite: bool = False) -> float:
         """A word as a number; `what` names it in messages."""

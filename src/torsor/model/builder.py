@@ -28,6 +28,8 @@ GRAVITY = (0.0, 0.0, -9.81)
 IDENTITY = np.eye(3)
 BODY_BYTES = 241  # of a body's row in the arrays of a Model
 FIXED = 255  # the code of a joint that does not move; never in a Model, where such bodies are merged
+AXIAL = np.zeros(FIXED + 1, dtype=bool)  # by code
+AXIAL[: len(JOINTS)] = [j.axial for j in JOINTS]
 # A norm this close to 1 is 1 up to rounding: dividing by it again would only change the last bit.
 UNIT_NORM = 4 * np.finfo(np.float64).eps
 
@@ -162,7 +164,7 @@ def count_bodies(n: int | None, rows: Arrays, names: Sequence[str] | None) -> in
 
 def _unit_axes(axis: Array, joint: Array, names: Sequence[str]) -> Array:
     """Axes of length 1, and z for the joints that have none."""
-    axial = np.isin(joint, [j.code for j in JOINTS if j.axial])
+    axial = AXIAL[joint]
     axis = np.where(axial[:, None], axis, (0.0, 0.0, 1.0))
     # Axes that are not finite stay so, and are refused with the other arrays.
     with np.errstate(over="ignore", invalid="ignore"):

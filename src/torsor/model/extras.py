@@ -128,7 +128,9 @@ RECORDS: dict[str, Any] = {"couplings": Coupling, "actuators": Actuator, "visual
 
 
 def _record(record: Any, row: Any) -> Any:
-    """One record from a record or from its fields by name; lists become tuples, integers where floats belong floats."""
+    """One record, from a record or from its fields by name; lists become tuples."""
+    if type(row) is record and not any(isinstance(value, list | np.ndarray) for value in row):
+        return row
     try:
         values = row if isinstance(row, Mapping) else row._asdict() if hasattr(row, "_asdict") else dict(row)
         return record(**{key: _tuple(value) for key, value in values.items()})

@@ -265,6 +265,14 @@ class Model:
 
     # ---- what a file says beyond the dynamics: see extras.py ----
 
+    def with_extras(self, extras: Extras, *, checked: bool = False) -> Model:
+        """This model with other extras, which are checked unless they were; all else is shared."""
+        other = object.__new__(Model)
+        other.__dict__.update({f.name: getattr(self, f.name) for f in fields(self)}, extras=extras)
+        if not checked:
+            check_extras(other)
+        return other
+
     @property
     def joint_names(self) -> Sequence[str]:
         """The names of the joints, one per body; those of the bodies unless a file says otherwise."""
@@ -277,7 +285,7 @@ class Model:
 
     def uncoupled(self) -> Model:
         """This model with all its joints free."""
-        return replace(self, extras=replace(self.extras, couplings=()))
+        return self.with_extras(replace(self.extras, couplings=()))
 
     @property
     def actuators(self) -> tuple[Actuator, ...]:
