@@ -1,6 +1,7 @@
 """Derivatives as matrices, against differences with 50 digits, Pinocchio and identities; on every engine."""
 
 from dataclasses import replace
+from math import prod
 
 import cuda_reader
 import mpmath
@@ -14,7 +15,7 @@ import torsor as ts
 from torsor import zoo
 from torsor.algorithms import articulated, forward_derivatives, inverse_derivatives, newton_euler
 from torsor.compiler.frames import framed
-from torsor.compiler.packing import HEADER, TOGETHER, Packing
+from torsor.compiler.packing import HEADER, TILE, TOGETHER, Packing
 from torsor.dynamics.jacobians import MOST_DENSE
 from torsor.model.joints import JOINTS
 
@@ -176,7 +177,7 @@ def test_no_place_is_beyond_the_packed_numbers(seed):
     packing = Packing.of(("response", "response", "product"), model)
     nv, end = model.nv, packing.product_count * (2 + TOGETHER)
     column_groups, row_groups, terms, first = packing.products[end : end + HEADER].tolist()
-    assert first + column_groups * row_groups * TOGETHER**2 == packing.count
+    assert first + column_groups * row_groups * prod(TILE) == packing.count
     assert packing.entries.size == 3 * nv * nv
     assert packing.entries.max() < packing.count
     assert packing.products[end + terms :].max() < first
