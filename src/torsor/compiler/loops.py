@@ -19,7 +19,7 @@ from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode, LoopColumns, LoopPass
 from torsor.outputs import MEMBERS, At, Matrix, Several, matrices_of, place_of
 
-FEW_HANDED = 12  # up to this many numbers, what is handed on in a climb costs less than a branch around it
+FEW_HANDED = 18  # up to this many numbers, what is handed on in a climb costs less than a branch around it
 
 
 @dataclass
@@ -188,13 +188,18 @@ class Loops:
         if len(live) <= FEW_HANDED:
             return self.step(selector, cases, body, near, live)
         w, last = self.w, self.w.compare("<", body.parent, 0)
-        names = [("hand", k) for k in live]
+        names: list[Any] = [("hand", k) for k in live]
         unread = [near.get(("near", k)) or w.const(0.0) for k in live]
 
         def run(kind: int, code: Code) -> list[str]:
             read, own = self.reader(body, near, kind), code.only(name for name in code.outputs if name[0] != "hand")
             self._put(body, w.emit(own, read))
-            return w.when(last, unread, lambda: list(map(w.emit(code.only(names), read).get, names)))
+
+            def handed() -> list[str]:
+                values = w.emit(code.only(names), read)
+                return [values[name] for name in names]
+
+            return w.when(last, unread, handed)
 
         return w.switch(selector, [(case, partial(run, kind, code)) for case, kind, code in cases])
 
