@@ -19,8 +19,6 @@ from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode, LoopColumns, LoopPass
 from torsor.outputs import MEMBERS, At, Matrix, Several, matrices_of, place_of
 
-FEW_HANDED = 18  # up to this many numbers, what is handed on in a climb costs less than a branch around it
-
 
 @dataclass
 class Body:
@@ -182,22 +180,21 @@ class Loops:
 
         return self.w.switch(selector, [(case, partial(run, kind, code)) for case, kind, code in cases])
 
-    def climb_step(self, selector: Int, cases: Sequence[tuple[int, int, Code]], body: Body, near: dict[Any, str],
-                   live: Sequence[int]) -> list[str]:  # fmt: skip
+    def climb_step(self, c: LoopColumns, selector: Int, cases: Sequence[tuple[int, int, Code]], body: Body,
+                   near: dict[Any, str]) -> list[str]:  # fmt: skip
         """`step` in a climb.  Nobody reads what a body on the base hands on: if that is much, it is not computed."""
-        if len(live) <= FEW_HANDED:
-            return self.step(selector, cases, body, near, live)
+        if not c.hands_much:
+            return self.step(selector, cases, body, near, c.live)
         w, last = self.w, self.w.compare("<", body.parent, 0)
-        names: list[Any] = [("hand", k) for k in live]
-        unread = [near.get(("near", k)) or w.const(0.0) for k in live]
+        unread = [near.get(("near", k)) or w.const(0.0) for k in c.live]
 
         def run(kind: int, code: Code) -> list[str]:
-            read, own = self.reader(body, near, kind), code.only(name for name in code.outputs if name[0] != "hand")
+            read, (own, handing) = self.reader(body, near, kind), c.parts(code)
             self._put(body, w.emit(own, read))
 
             def handed() -> list[str]:
-                values = w.emit(code.only(names), read)
-                return [values[name] for name in names]
+                values = w.emit(handing, read)
+                return [values["hand", k] for k in c.live]
 
             return w.when(last, unread, handed)
 
@@ -351,12 +348,12 @@ class Loops:
         w = self.w
         selector = w.index("add", w.index("mul", body.kind, 8), freedom)
         starts = [(8 * kind + k, kind, code) for (kind, k), code in c.starts.items()]
-        hand = self.climb_step(selector, starts, body, {}, c.live)
+        hand = self.climb_step(c, selector, starts, body, {})
 
         def up() -> None:
             with w.loop("climb", body.parent, hand) as loop:
                 above = self.memory.body(loop.i)
-                loop.carry = self.climb_step(above.kind, cases(c.codes), above, named(loop.carried, c.live), c.live)
+                loop.carry = self.climb_step(c, above.kind, cases(c.codes), above, named(loop.carried, c.live))
                 loop.next = above.parent
                 loop.again = w.compare(">=", loop.next, 0)
 
