@@ -190,7 +190,7 @@ def test_operations_are_counted():
     """All of them: loops do more than straight-line code, and the products of M^-1 are among them."""
     model = zoo.humanoid()
     inverse, forward = (sum(ts.compile(model, f, specialised=False).operations) for f in DERIVATIVES)
-    assert 40_000 < inverse < 60_000
+    assert 30_000 < inverse < 45_000
     assert forward - inverse > 2 * 45_936  # multiply-adds of -M^-1 d tau along the paths
     arm = zoo.general_arm(7)
     counts = [sum(ts.compile(arm, f, specialised=True).operations) for f in DERIVATIVES]
