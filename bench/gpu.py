@@ -45,6 +45,8 @@ FUNCTIONS = {
     "mass_matrix": ts.mass_matrix, "inverse_mass_matrix": ts.inverse_mass_matrix,
     "vjp(forward_dynamics)": ts.vjp(ts.forward_dynamics), "jvp(forward_dynamics)": ts.jvp(ts.forward_dynamics),
     "vjp(inverse_dynamics)": ts.vjp(ts.inverse_dynamics),
+    "forward_dynamics_derivatives": ts.forward_dynamics_derivatives,
+    "inverse_dynamics_derivatives": ts.inverse_dynamics_derivatives, "torque_regressor": ts.torque_regressor,
 }  # fmt: skip
 
 
@@ -94,6 +96,12 @@ CASES = [
     Case("general 7R", "vjp(inverse_dynamics)"),
     Case("general 7R", "vjp(forward_dynamics)", specialised=False),
     Case("humanoid", "vjp(forward_dynamics)", specialised=False, count=2**20),
+    Case("general 7R", "forward_dynamics_derivatives", target=2),
+    Case("general 7R", "forward_dynamics_derivatives", dtype="float64"),
+    Case("general 7R", "inverse_dynamics_derivatives"),
+    Case("Panda-like 7R", "forward_dynamics_derivatives"),
+    Case("Panda-like 7R", "torque_regressor", count=2**20),
+    Case("humanoid", "forward_dynamics_derivatives", specialised=False, count=2**16),
 ]
 
 
@@ -165,7 +173,7 @@ def write_references() -> None:
         for function in FUNCTIONS.values():
             if name in ("humanoid", "general 20R", "general 40R") and "mass" in function.__name__:
                 continue  # not measured, and large
-            if "(" in function.__name__:
+            if any(word in function.__name__ for word in ("(", "derivatives", "regressor")):
                 continue  # derivatives are computed where they are measured
             results[f"{name}/{function.__name__}"] = function(model, *(given[k] for k in inputs_of(function)))
     write_rollouts(results)
@@ -176,7 +184,7 @@ def on_host(model: ts.Model, function: Callable[..., Any]) -> np.ndarray:
     """The results of a derivative for the reference states, all numbers of a state in one row."""
     given = {k: x.astype(np.float64) for k, x in states(model, STATES, 1).items()}
     result = function(model, *(given[k] for k in inputs_of(function)))
-    return np.concatenate(result, axis=-1) if isinstance(result, tuple) else result
+    return np.concatenate([x.reshape(STATES, -1) for x in result], axis=-1) if isinstance(result, tuple) else result
 
 
 def write_rollouts(results: dict[str, np.ndarray]) -> None:
@@ -194,6 +202,8 @@ def inputs_of(function: Callable[..., Any]) -> tuple[str, ...]:
         "forward_dynamics": ("q", "v", "tau"), "inverse_dynamics": ("q", "v", "qdd"),
         "vjp(forward_dynamics)": ("q", "v", "tau", "qdd"), "vjp(inverse_dynamics)": ("q", "v", "qdd", "tau"),
         "jvp(forward_dynamics)": ("q", "v", "tau", "qdd", "v", "qdd"),
+        "forward_dynamics_derivatives": ("q", "v", "tau"), "inverse_dynamics_derivatives": ("q", "v", "qdd"),
+        "torque_regressor": ("q", "v", "qdd"),
     }  # fmt: skip
     return known.get(function.__name__, ("q",))
 

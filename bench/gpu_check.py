@@ -23,6 +23,7 @@ import torsor as ts
 from torsor import reference
 from torsor.dynamics import ALGORITHMS
 from torsor.dynamics.methods import METHODS
+from torsor.outputs import Parameters, Several
 from torsor.outputs import Path as PathOutput
 
 STATES = 70  # two blocks of threads, the second one not full
@@ -111,13 +112,20 @@ def run(case: Case, models: dict[str, ts.Model], cp: Any) -> dict[str, Any]:
             external=case.external, body=model.n - 1 if path else None,
         )  # fmt: skip
         given = arguments(model, program.inputs, case.dtype)
-        result = cp.asnumpy(program(*map(cp.asarray, given.values())))[list(CHECKED)].astype(float)
+        result = on_host(program(*map(cp.asarray, given.values())), cp.asnumpy)[list(CHECKED)].astype(float)
         exact = expected(model, program.request.algorithm, given)
         row["error"] = float(np.abs(result - exact).max() / np.abs(exact).max())
         row["ok"] = bool(row["error"] <= TOLERANCE[case.dtype])
     except Exception as error:
         row |= {"ok": False, "failure": f"{type(error).__name__}: {error}"[:400]}
     return row | {"seconds": round(time.perf_counter() - begin, 2)}
+
+
+def on_host(result: Any, back: Callable[[Any], np.ndarray]) -> np.ndarray:
+    """A result as an array; several results as one row of numbers per state."""
+    if not isinstance(result, tuple):
+        return back(result)
+    return np.concatenate([back(x).reshape(len(x), -1) for x in result], axis=1)
 
 
 def plain_calls(cp: Any) -> Iterator[dict[str, Any]]:
@@ -179,6 +187,8 @@ def derivatives(cp: Any) -> Iterator[dict[str, Any]]:
     for name in ("tree of every joint type", "general 6R"):
         model = MODELS[name]()
         for function, algorithm in ALGORITHMS.items():
+            if isinstance(algorithm.output, Several | Parameters):
+                continue  # derivatives themselves
             dense, path = algorithm.columns is not None, isinstance(algorithm.output, PathOutput)
             for specialised in (True, False)[: 2 - dense] if model.nv < 10 else (False,)[: 1 - dense]:
                 for derived in (ts.vjp(function), ts.jvp(function)):
@@ -195,8 +205,7 @@ def _on_both(cp: Any, model: ts.Model, derived: Any, options: dict[str, Any]) ->
                 for name, shape in shapes.items()]  # fmt: skip
 
     def flat(result: Any) -> np.ndarray:
-        parts = result if isinstance(result, tuple) else (result,)
-        return np.concatenate([cp.asnumpy(x).reshape(STATES, -1) for x in parts], axis=1)
+        return on_host(result, cp.asnumpy).reshape(STATES, -1)
 
     def there() -> np.ndarray:
         program = ts.compile(model, derived, target="cuda", **options)
@@ -210,7 +219,7 @@ def _on_both(cp: Any, model: ts.Model, derived: Any, options: dict[str, Any]) ->
 
 
 def _called(function: Any, model: ts.Model, arrays: list[Any], body: tuple[int, ...], back: Any) -> np.ndarray:
-    return back(function(model, *arrays, *body))[list(CHECKED)]
+    return on_host(function(model, *arrays, *body), back)[list(CHECKED)]
 
 
 def _rolled(model: ts.Model, q: np.ndarray, v: np.ndarray, tau: np.ndarray, integrator: str) -> np.ndarray:

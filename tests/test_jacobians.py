@@ -1,6 +1,7 @@
 """Derivatives as matrices, against differences with 50 digits, Pinocchio and identities; on every engine."""
 
 from dataclasses import replace
+from math import prod
 
 import cuda_reader
 import mpmath
@@ -14,7 +15,7 @@ import torsor as ts
 from torsor import zoo
 from torsor.algorithms import articulated, forward_derivatives, inverse_derivatives, newton_euler
 from torsor.compiler.frames import framed
-from torsor.compiler.packing import HEADER, TOGETHER, Packing
+from torsor.compiler.packing import HEADER, TILE, TOGETHER, Packing
 from torsor.dynamics.jacobians import MOST_DENSE
 from torsor.model.joints import JOINTS
 
@@ -176,7 +177,7 @@ def test_no_place_is_beyond_the_packed_numbers(seed):
     packing = Packing.of(("response", "response", "product"), model)
     nv, end = model.nv, packing.product_count * (2 + TOGETHER)
     column_groups, row_groups, terms, first = packing.products[end : end + HEADER].tolist()
-    assert first + column_groups * row_groups * TOGETHER**2 == packing.count
+    assert first + column_groups * row_groups * prod(TILE) == packing.count
     assert packing.entries.size == 3 * nv * nv
     assert packing.entries.max() < packing.count
     assert packing.products[end + terms :].max() < first
@@ -189,7 +190,7 @@ def test_operations_are_counted():
     """All of them: loops do more than straight-line code, and the products of M^-1 are among them."""
     model = zoo.humanoid()
     inverse, forward = (sum(ts.compile(model, f, specialised=False).operations) for f in DERIVATIVES)
-    assert 40_000 < inverse < 60_000
+    assert 30_000 < inverse < 45_000
     assert forward - inverse > 2 * 45_936  # multiply-adds of -M^-1 d tau along the paths
     arm = zoo.general_arm(7)
     counts = [sum(ts.compile(arm, f, specialised=True).operations) for f in DERIVATIVES]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torsor.compiler.frames import Framed
 from torsor.compiler.packing import Packing
 from torsor.compiler.tape import Code, Operations
-from torsor.compiler.trace import LoopCode
+from torsor.compiler.trace import LoopCode, LoopColumns
 from torsor.model.names import Frame
 from torsor.sweeps import way_to_base
 
@@ -37,17 +38,29 @@ def operations_of(code: Code | LoopCode, frames: Framed, frame: Frame | None) ->
         for i in range(model.n - 1, -1, -1):
             if model.parent[i] >= 0:
                 below[model.parent[i]] += below[i] + freedoms[i]
-        visits = np.bincount(frames.kind, weights=below, minlength=len(code.kinds)).astype(int)
-        for c, times in zip(code.columns.codes, visits):
-            total = total + Operations.of(c) * int(times)
+        root = model.parent < 0
+        for c, times, on_base in zip(code.columns.codes, *_by_kind(frames, below, below * root)):
+            total = total + _climbed(code.columns, c, times, on_base)
         for (kind, _), c in code.columns.starts.items():
-            total = total + Operations.of(c) * int(bodies[kind])
+            total = total + _climbed(code.columns, c, int(bodies[kind]), int((frames.kind[root] == kind).sum()))
         if code.columns.outward:  # for a symmetric matrix, only the bodies up to the column's own
             asked = np.cumsum(freedoms[::-1])[::-1] if code.packing == ("symmetric",) else np.full(model.n, model.nv)
-            visits = np.bincount(frames.kind, weights=asked, minlength=len(code.kinds)).astype(int)
-            for c, times in zip(code.columns.outward.codes, visits):
-                total = total + Operations.of(c) * int(times)
+            for c, times in zip(code.columns.outward.codes, *_by_kind(frames, asked)):
+                total = total + Operations.of(c) * times
         if "product" in code.packing:
             shared = Packing.of(code.packing, model).sums
             total = total + Operations(mul=shared, add=shared)
     return total
+
+
+def _by_kind(frames: Framed, *counts: NDArray[np.int64]) -> list[list[int]]:
+    """The sums of counts per body, by kind of body."""
+    return [np.bincount(frames.kind, weights=x, minlength=len(frames.kinds)).astype(int).tolist() for x in counts]
+
+
+def _climbed(columns: LoopColumns, code: Code, times: int, on_base: int) -> Operations:
+    """A step of a climb, taken so many times, some of them at a body on the base."""
+    if not columns.hands_much:
+        return Operations.of(code) * times
+    own, handing = columns.parts(code)
+    return Operations.of(own) * times + Operations.of(handing) * (times - on_base)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from torsor.compiler.abi import BASE_BRANCHES, BASE_PLACES, BRANCHES, CHAINED, FIRST, IS_TREE
 from torsor.compiler.language import Int, Language, Loop
-from torsor.compiler.packing import HEADER, TOGETHER
+from torsor.compiler.packing import HEADER, TILE, TOGETHER
 from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode, LoopColumns, LoopPass
 from torsor.outputs import MEMBERS, At, Matrix, Several, matrices_of, place_of
@@ -180,6 +180,26 @@ class Loops:
 
         return self.w.switch(selector, [(case, partial(run, kind, code)) for case, kind, code in cases])
 
+    def climb_step(self, c: LoopColumns, selector: Int, cases: Sequence[tuple[int, int, Code]], body: Body,
+                   near: dict[Any, str]) -> list[str]:  # fmt: skip
+        """`step` in a climb.  Nobody reads what a body on the base hands on: if that is much, it is not computed."""
+        if not c.hands_much:
+            return self.step(selector, cases, body, near, c.live)
+        w, last = self.w, self.w.compare("<", body.parent, 0)
+        unread = [near.get(("near", k)) or w.const(0.0) for k in c.live]
+
+        def run(kind: int, code: Code) -> list[str]:
+            read, (own, handing) = self.reader(body, near, kind), c.parts(code)
+            self._put(body, w.emit(own, read))
+
+            def handed() -> list[str]:
+                values = w.emit(handing, read)
+                return [values["hand", k] for k in c.live]
+
+            return w.when(last, unread, handed)
+
+        return w.switch(selector, [(case, partial(run, kind, code)) for case, kind, code in cases])
+
     # -- passes
 
     def sweep(self, p: LoopPass, end: Int | None = None) -> list[str]:
@@ -279,8 +299,9 @@ class Loops:
             row.count_to(w, memory.product_count)
 
     def _responses(self) -> None:
-        """-A B: squares of TOGETHER x TOGETHER entries, each number read serving TOGETHER of them (`packing.py`)."""
+        """-A B: tiles of several rows and columns, each number read serving several entries (`packing.py`)."""
         w, memory, arrays = self.w, self.memory, self.memory.arrays
+        high, wide = TILE
         table = w.index("mul", memory.product_count, 2 + TOGETHER)
         column_groups, row_groups, terms, first = memory.products(table, HEADER)
         heads = w.index("add", table, HEADER)
@@ -288,19 +309,19 @@ class Loops:
         terms = w.index("add", table, terms)
         with w.loop("columns", 0) as group:
             begin, count = memory.products(w.index("add", heads, w.index("mul", group.i, 2)), 2)
-            begin = w.index("add", terms, w.index("mul", begin, 1 + TOGETHER))
+            begin = w.index("add", terms, w.index("mul", begin, 1 + wide))
             with w.loop("rows", 0) as above:
-                places = w.index("add", rows, w.index("mul", w.index("mul", above.i, memory.nv), TOGETHER))
-                with w.loop("term", 0, [w.const(0.0)] * TOGETHER**2) as term:
-                    at = w.index("add", begin, w.index("mul", term.i, 1 + TOGETHER))
-                    k, *others = memory.products(at, 1 + TOGETHER)
-                    A = memory.products(w.index("add", places, w.index("mul", k, TOGETHER)), TOGETHER)
+                places = w.index("add", rows, w.index("mul", w.index("mul", above.i, memory.nv), high))
+                with w.loop("term", 0, [w.const(0.0)] * (high * wide)) as term:
+                    at = w.index("add", begin, w.index("mul", term.i, 1 + wide))
+                    k, *others = memory.products(at, 1 + wide)
+                    A = memory.products(w.index("add", places, w.index("mul", k, high)), high)
                     a, b = [arrays.get_at(x) for x in A], [arrays.get_at(x) for x in others]
                     products = ((x, y) for x in a for y in b)
                     term.carry = [w.operation("fnmadd", x, y, z) for (x, y), z in zip(products, term.carried)]
                     term.count_to(w, count)
-                square = w.index("add", w.index("mul", group.i, row_groups), above.i)
-                place = w.index("add", first, w.index("mul", square, TOGETHER**2))
+                tile = w.index("add", w.index("mul", group.i, row_groups), above.i)
+                place = w.index("add", first, w.index("mul", tile, high * wide))
                 for k, x in enumerate(term.carry):
                     arrays.put_at(x, w.index("add", place, k))
                 above.count_to(w, row_groups)
@@ -327,12 +348,12 @@ class Loops:
         w = self.w
         selector = w.index("add", w.index("mul", body.kind, 8), freedom)
         starts = [(8 * kind + k, kind, code) for (kind, k), code in c.starts.items()]
-        hand = self.step(selector, starts, body, {}, c.live)
+        hand = self.climb_step(c, selector, starts, body, {})
 
         def up() -> None:
             with w.loop("climb", body.parent, hand) as loop:
                 above = self.memory.body(loop.i)
-                loop.carry = self.step(above.kind, cases(c.codes), above, named(loop.carried, c.live), c.live)
+                loop.carry = self.climb_step(c, above.kind, cases(c.codes), above, named(loop.carried, c.live))
                 loop.next = above.parent
                 loop.again = w.compare(">=", loop.next, 0)
 

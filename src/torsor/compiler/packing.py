@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ ON_WAY = ("symmetric path", "path", "two paths", "product", "response", "paramet
 SETS = {"two paths": 2, "product": 2, "response": 2}  # sets of numbers that a climb keeps; all others keep one
 
 TOGETHER = 4  # entries of a product that are computed together: each number read from one column serves several
+TILE = (6, 3)  # rows and columns of a response that are computed together
 HEADER = 4  # words before the table of responses: column groups, row groups, place of the terms, of the first result
 
 
@@ -51,7 +53,7 @@ class Packing:
         total = TOGETHER * int(self.products[1 : end : 2 + TOGETHER].sum())
         if len(table := self.products[end:]):
             column_groups, row_groups = table[:2].tolist()
-            total += TOGETHER**2 * row_groups * int(table[HEADER + 1 : HEADER + 2 * column_groups : 2].sum())
+            total += prod(TILE) * row_groups * int(table[HEADER + 1 : HEADER + 2 * column_groups : 2].sum())
         return total
 
     @classmethod
@@ -85,7 +87,7 @@ class Packing:
             for k, result in zip(answers, results):
                 entries[k] = result
             words = np.concatenate([words, table])
-            count += len(answers) * (TOGETHER * -(-model.nv // TOGETHER)) ** 2  # whole squares
+            count += len(answers) * prod(size * -(-model.nv // size) for size in TILE)  # whole tiles
         if count >= 2**31:
             raise ArgumentError(f"{model!r} has too many freedoms for a matrix: its entries could not be numbered")
         above = np.array([len(way) for way in ways]) - own if kinds[0] in ON_WAY else model.v_start[:-1]
@@ -162,25 +164,26 @@ def _goes_on(way: Array, before: Array) -> bool:
 def _responses(inverse: Array, others: list[Array], first: int) -> tuple[list[Array], Array]:
     """The places of the entries of -A B for each B, from `first` on, and the table of the products to compute.
 
-    `inverse`, `others`: the places of the entries of A and of each B.  A square of TOGETHER x TOGETHER entries is a sum
-    over the rows k in which its columns of B have entries.  After the HEADER the table has, for each group of columns,
-    the number of its first term and how many there are; for each group of rows i and each k, the places of A_ik; and
-    the terms: k, and the places of B_kj.  Where a group is not full, its last row or column is repeated.
+    `inverse`, `others`: the places of the entries of A and of each B.  A tile of TILE entries is a sum over the rows k
+    in which its columns of B have entries; few columns per tile keep these few.  After the HEADER the table has, for
+    each group of columns, the number of its first term and how many there are; for each group of rows i and each k, the
+    places of A_ik; and the terms: k, and the places of B_kj.  Where a group is not full, its last row or column is
+    repeated.
     """
-    n = len(inverse)
-    groups = np.minimum(np.arange(0, n, TOGETHER)[:, None] + np.arange(TOGETHER), n - 1)
-    rows = inverse[groups].transpose(0, 2, 1)  # (group, k, TOGETHER)
+    n, (high, wide) = len(inverse), TILE
+    row_groups, column_groups = (np.minimum(np.arange(0, n, size)[:, None] + np.arange(size), n - 1) for size in TILE)
+    rows = inverse[row_groups].transpose(0, 2, 1)  # (group, k, row)
     heads, terms, results = [], [], []
     total = 0
     for p, B in enumerate(others):
-        for columns in groups:
+        for columns in column_groups:
             k = np.flatnonzero(B[:, columns].any(axis=1))
             heads.append((total, len(k)))
             terms.append(np.column_stack([k, B[k][:, columns]]))
             total += len(k)
         i, j = np.arange(n)[:, None], np.arange(n)
-        square = (p * len(groups) + j // TOGETHER) * len(groups) + i // TOGETHER
-        results.append(first + (square * TOGETHER + i % TOGETHER) * TOGETHER + j % TOGETHER)
+        tile = (p * len(column_groups) + j // wide) * len(row_groups) + i // high
+        results.append(first + (tile * high + i % high) * wide + j % wide)
     start = HEADER + 2 * len(heads) + rows.size
-    header = np.array([len(heads), len(groups), start, first])
+    header = np.array([len(heads), len(row_groups), start, first])
     return results, np.concatenate([header, np.ravel(heads), rows.ravel(), *(x.ravel() for x in terms)])

@@ -143,6 +143,9 @@ class LoopPass:
     stage: int  # the number of the pass
 
 
+FEW_HANDED = 18
+
+
 @dataclass(frozen=True)
 class LoopColumns:
     """A climb: the code of its first step per kind and freedom, of a later step per kind, and of the pass after it."""
@@ -153,6 +156,16 @@ class LoopColumns:
     rest: tuple[tuple[Any, ...], ...] = ()  # values that are kept; they are zero off the path
     outward: LoopPass | None = None
     per_body: bool = False  # one climb per body, not per freedom
+
+    @property
+    def hands_much(self) -> bool:
+        """Whether a body on the base skips what its step would hand on: it then costs more than a branch around it."""
+        return len(self.live) > FEW_HANDED
+
+    def parts(self, code: Code) -> tuple[Code, Code]:
+        """A step without what it hands on, and that alone."""
+        handed = [name for name in code.outputs if name[0] == "hand"]
+        return code.only(name for name in code.outputs if name[0] != "hand"), code.only(handed)
 
 
 @dataclass(frozen=True)
