@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from torsor.algorithms.derivative import Derivative, derivative
+from torsor.algorithms.derivative import Derivative, derivative, takes_frame
 from torsor.compiler.store import store
 from torsor.dynamics.calls import call, call_carefully
 from torsor.dynamics.functions import ALGORITHMS, algorithm_for
@@ -76,6 +77,8 @@ class Differentiated:
                  base_acceleration: ArrayLike | None = None) -> Any:  # fmt: skip
         require_models(model)
         algorithm = store(model).once(("derivative", self, method), lambda: self.algorithm(model, method))
+        if external is base_velocity is base_acceleration is body is None and self.plain(algorithm, len(args)):
+            return call(algorithm, model, *args)
         arrays, body = self._arranged(algorithm, args, body)
         options = {"external": external, "base_velocity": base_velocity, "base_acceleration": base_acceleration}
         given = {name: x for name, x in options.items() if x is not None}
@@ -84,6 +87,11 @@ class Differentiated:
             frame = None if body is None else machine_of(model).frame(body)
             return call_carefully(algorithm, model, arrays, frame, **given)
         return call(algorithm, model, *arrays)
+
+    @functools.cache  # noqa: B019 (few derivatives are made, and these live as long as the functions)
+    def plain(self, algorithm: Derivative, count: int) -> bool:
+        """Whether so many arguments are the arrays of the algorithm, and it needs nothing else."""
+        return count == len(algorithm.inputs) and not takes_frame(algorithm) and not self.needed(algorithm)
 
     def algorithm(self, model: Model, method: str = "auto", specialised: bool | None = None) -> Derivative:
         """The algorithm for a model."""
