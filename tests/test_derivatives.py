@@ -432,6 +432,20 @@ def test_cuda_text_computes_what_the_cpu_does(case):
 # Other programs --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("model", [SMALL, pytest.param(TREE, marks=pytest.mark.slow)], ids=["straight line", "loops"])
+def test_gradients_are_those_of_the_analytical_jacobians(model):
+    q, v, x = public_arguments(model, ts.forward_dynamics, ())
+    cotangent = np.random.default_rng(1).normal(size=model.nv)
+    for function, jacobians in (
+        (ts.forward_dynamics, ts.forward_dynamics_derivatives),
+        (ts.inverse_dynamics, ts.inverse_dynamics_derivatives),
+    ):
+        for found, J in zip(ts.vjp(function)(model, q, v, x, cotangent), jacobians(model, q, v, x)):
+            assert difference(found, J.T @ cotangent) <= TOLERANCE
+    found = ts.vjp(ts.inverse_dynamics, "inertia")(model, q, v, x, cotangent).inertia
+    assert difference(found.ravel(), ts.torque_regressor(model, q, v, x).T @ cotangent) <= TOLERANCE
+
+
 @pytest.mark.parametrize("name", ["panda", "puma560", "humanoid"])
 def test_gradients_are_pinocchios(name):
     model = getattr(zoo, name)()

@@ -240,6 +240,8 @@ class _Reverse:
     """Loops followed by their adjoint."""
 
     def __init__(self, code: LoopCode, derivative: Derivative) -> None:
+        # only a vjp reads at the base what has arrived there before the end, and it is not differentiated again
+        assert not any(name[0] == "arrived" for p in code.passes for name in p.start.inputs)
         self.primal, self.derivative, self.kinds = code, derivative, range(len(code.kinds))
         self.active = _Activity(code, derivative.wrt)
         self.cotangent = derivative.own_inputs[0]
