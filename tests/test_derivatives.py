@@ -148,7 +148,7 @@ def test_other_machines(name):
         assert difference(loops, line) <= TOLERANCE
 
 
-@pytest.mark.parametrize("function", METHODS)
+@pytest.mark.parametrize("function", [f.__name__ for f in FUNCTIONS if f.__name__ in METHODS])
 def test_every_method_has_the_same_derivatives(function):
     one, *others = (m for m in METHODS[function].values())
     expected = None
