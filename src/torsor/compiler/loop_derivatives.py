@@ -69,8 +69,8 @@ def _without_idle(code: LoopCode) -> LoopCode:
         if not any(c.outputs for c in p.codes) and not p.live:
             continue
         last = passes[-1] if passes else None
-        waits = last is not None and any(name[0] == "arrived" and name[2] == last.stage for name in p.start.inputs)
-        if last is None or waits or (p.live and p.outward != last.outward):
+        before = {moved.get(name[2], name[2:])[0] for name in p.start.inputs if name[0] == "arrived"}
+        if last is None or last.stage in before or (p.live and p.outward != last.outward):
             passes.append(p)
             continue
         width = 1 + max(last.live, default=-1)

@@ -21,6 +21,8 @@ from torsor.outputs import COTANGENT, PARAMETERS, Parameters, Several
 from torsor.sweeps import Algorithm
 from torsor.validate import shown
 
+# Dense Jacobians and regressors are derivatives themselves.
+DIFFERENTIABLE = [f for f, algorithm in ALGORITHMS.items() if not isinstance(algorithm.output, Several | Parameters)]
 # Derivatives of matrices exist as straight-line code only, and it is long.
 MOST_FREEDOMS = 24
 
@@ -155,12 +157,12 @@ def _known(function: Callable[..., Any], again: str = "") -> Callable[..., Any]:
                 f"{function.__name__} is not differentiated this way; for second derivatives: vjp(jvp(f))"
             )
         return function
-    if not any(function is known for known in ALGORITHMS):
-        known = ", ".join(f.__name__ for f, a in ALGORITHMS.items() if not isinstance(a.output, Several | Parameters))
-        raise ArgumentError(f"{shown(function)} has no derivative; these have: {known}")
-    if isinstance(ALGORITHMS[function].output, Several | Parameters):
+    if any(function is known for known in DIFFERENTIABLE):
+        return function
+    if any(function is known for known in ALGORITHMS):
         raise ArgumentError(f"{function.__name__} is a derivative itself; for second derivatives: vjp(jvp(f))")
-    return function
+    known = ", ".join(f.__name__ for f in DIFFERENTIABLE)
+    raise ArgumentError(f"{shown(function)} has no derivative; these have: {known}")
 
 
 def _names(wrt: str | Iterable[str] | None) -> tuple[str, ...] | None:
