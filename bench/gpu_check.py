@@ -22,8 +22,8 @@ import numpy as np
 import torsor as ts
 from torsor import reference
 from torsor.dynamics import ALGORITHMS
+from torsor.dynamics.derivatives import DIFFERENTIABLE
 from torsor.dynamics.methods import METHODS
-from torsor.outputs import Parameters, Several
 from torsor.outputs import Path as PathOutput
 
 STATES = 70  # two blocks of threads, the second one not full
@@ -31,6 +31,8 @@ CHECKED = (0, 31, 64, 69)
 # The reference rounds otherwise: no multiply-adds, other frames.  Random trees lose five digits with M^-1.
 TOLERANCE = {"float64": 1e-9, "float32": 5e-2}
 WORKERS = 16  # kernels compiled at once
+STEP = 1e-6  # of differences, whose error is its square
+DIFFERENCE = 1e-7  # relative: random trees are curved, and y^T J dx may cancel
 
 MODELS: dict[str, Callable[[], ts.Model]] = {
     "tree of every joint type": lambda: ts.zoo.random_tree(11, 1),
@@ -128,7 +130,7 @@ def on_host(result: Any, back: Callable[[Any], np.ndarray]) -> np.ndarray:
     return np.concatenate([back(x).reshape(len(x), -1) for x in result], axis=1)
 
 
-def plain_calls(cp: Any) -> Iterator[dict[str, Any]]:
+def plain_calls(cp: Any) -> Iterator[Job]:
     """The functions themselves, called with arrays of every library that is there; rollouts; one long chain."""
     model = ts.zoo.random_tree(9, 5, branching=0.7)
     libraries = {"CuPy": (cp.asarray, cp.asnumpy)}
@@ -143,7 +145,7 @@ def plain_calls(cp: Any) -> Iterator[dict[str, Any]]:
             given = arguments(model, algorithm.inputs, "float64")
             body = (model.n - 1,) if isinstance(algorithm.output, PathOutput) else ()
             arrays = [there(x) for x in given.values()]
-            yield _row(
+            yield Job(
                 f"ts.{function.__name__}, {library}",
                 partial(_called, function, model, arrays, body, back),
                 partial(expected, model, algorithm, given),
@@ -152,7 +154,7 @@ def plain_calls(cp: Any) -> Iterator[dict[str, Any]]:
     for function, algorithm in ALGORITHMS.items():
         given = arguments(model, algorithm.inputs, "float64")
         body = (model.n - 1,) if isinstance(algorithm.output, PathOutput) else ()
-        yield _row(
+        yield Job(
             f"ts.{function.__name__}, a batch of models",
             partial(_called, function, batch, [cp.asarray(x) for x in given.values()], body, cp.asnumpy),
             partial(one_by_one, batch, algorithm, given),
@@ -163,7 +165,7 @@ def plain_calls(cp: Any) -> Iterator[dict[str, Any]]:
             some = MODELS[name]()
             given = arguments(some, ("q", "v", "tau"), "float64")
             q, v, tau = given.values()
-            yield _row(
+            yield Job(
                 f"ts.rollout, {integrator}, {name}",
                 lambda s=some, x=(q, v, tau), i=integrator: cp.asnumpy(
                     ts.rollout(s, cp.asarray(x[0]), cp.asarray(x[1]), tau=cp.asarray(x[2]), steps=3, dt=1e-4,
@@ -175,45 +177,65 @@ def plain_calls(cp: Any) -> Iterator[dict[str, Any]]:
     rng = np.random.default_rng(0)
     q, v, tau = rope.random_configuration(rng), np.zeros(rope.nv), rng.normal(size=rope.nv)
     algorithm = ALGORITHMS[ts.forward_dynamics]
-    yield _row(
+    yield Job(
         "ts.forward_dynamics, one chain of 3000 links",
         lambda: cp.asnumpy(ts.forward_dynamics(rope, *map(cp.asarray, (q, v, tau)))),
         lambda: np.array(reference.evaluate(algorithm, rope, {"q": q.tolist(), "v": v.tolist(), "tau": tau.tolist()})),
     )
 
 
-def derivatives(cp: Any) -> Iterator[dict[str, Any]]:
-    """vjp and jvp of every function, against the same programs on the host; tests compare those with differences."""
+def derivatives(cp: Any) -> Iterator[Job]:
+    """vjp and jvp of every function along a random direction, against differences by the reference engine."""
     for name in ("tree of every joint type", "general 6R"):
         model = MODELS[name]()
-        for function, algorithm in ALGORITHMS.items():
-            if isinstance(algorithm.output, Several | Parameters):
-                continue  # derivatives themselves
+        for function in DIFFERENTIABLE:
+            algorithm = ALGORITHMS[function]
             dense, path = algorithm.columns is not None, isinstance(algorithm.output, PathOutput)
             for specialised in (True, False)[: 2 - dense] if model.nv < 10 else (False,)[: 1 - dense]:
                 for derived in (ts.vjp(function), ts.jvp(function)):
                     options = {"specialised": specialised} | ({"body": model.n - 1} if path else {})
                     how = "unrolled" if specialised else "looped"
-                    yield _row(f"{derived.__name__}, {name}, {how}", *_on_both(cp, model, derived, options))
+                    both = _along(cp, model, derived, algorithm, options)
+                    yield Job(f"{derived.__name__}, {name}, {how}", *both, tolerance=DIFFERENCE)
 
 
-def _on_both(cp: Any, model: ts.Model, derived: Any, options: dict[str, Any]) -> tuple[Callable, Callable]:
-    def given(program: Any) -> list[np.ndarray]:
-        rng = np.random.default_rng(0)
-        shapes = dict(zip(program.request.inputs, program.request.input_shapes))
-        return [model.random_configuration(rng, STATES) if name == "q" else rng.normal(size=(STATES, *shape))
-                for name, shape in shapes.items()]  # fmt: skip
+def _along(
+    cp: Any, model: ts.Model, derived: Any, algorithm: Any, options: dict[str, Any]
+) -> tuple[Callable, Callable]:
+    """y^T J dx at the states that are checked, on the device and by differences of long doubles."""
+    rng = np.random.default_rng(0)
+    given = arguments(model, algorithm.inputs, "float64")
+    tangents = {name: rng.normal(size=(STATES, model.nv)) for name in algorithm.inputs}
+    frame = model.frame(-1) if isinstance(algorithm.output, PathOutput) else None
+    seed: list[np.ndarray] = []  # y, made when the shape of the output is known
 
-    def flat(result: Any) -> np.ndarray:
-        return on_host(result, cp.asnumpy).reshape(STATES, -1)
+    def moved(k: int, h: float) -> np.ndarray:
+        state = {name: x[k].astype(np.longdouble) for name, x in given.items()}
+        change = {name: x[k].astype(np.longdouble) * h for name, x in tangents.items()}
+        state = {
+            name: model.integrate(x, change[name]) if name == "q" else x + change[name] for name, x in state.items()
+        }
+        lists = {name: list(x) for name, x in state.items()}
+        return np.array(reference.evaluate(algorithm, model, lists, frame=frame, number=np.longdouble), np.longdouble)
+
+    def here() -> np.ndarray:
+        slopes = np.array([(moved(k, STEP) - moved(k, -STEP)) / (2 * STEP) for k in CHECKED])
+        seed.append(np.random.default_rng(1).normal(size=slopes.shape))
+        return (seed[0] * slopes).reshape(len(CHECKED), -1).sum(axis=1).astype(float)
 
     def there() -> np.ndarray:
         program = ts.compile(model, derived, target="cuda", **options)
-        return flat(program(*map(cp.asarray, given(program))))
-
-    def here() -> np.ndarray:
-        program = ts.compile(model, derived, **options)
-        return flat(program(*given(program)))
+        arrays = [cp.asarray(x) for x in given.values()]
+        if derived.mode == "jvp":
+            result = cp.asnumpy(program(*arrays, *map(cp.asarray, tangents.values())))[list(CHECKED)]
+            return (seed[0] * result).reshape(len(CHECKED), -1).sum(axis=1)
+        y = np.zeros((STATES, *seed[0].shape[1:]))
+        y[list(CHECKED)] = seed[0]
+        found = program(*arrays, cp.asarray(y))
+        total = sum(
+            (cp.asnumpy(x).reshape(STATES, -1) * tangents[name]).sum(axis=1) for name, x in zip(tangents, found)
+        )
+        return total[list(CHECKED)]
 
     return there, here
 
@@ -245,16 +267,25 @@ def _rolled(model: ts.Model, q: np.ndarray, v: np.ndarray, tau: np.ndarray, inte
     return stored
 
 
-def _row(label: str, compute: Callable[[], Any], oracle: Callable[[], Any], tolerance: float = 1e-9) -> dict[str, Any]:
-    begin, row = time.perf_counter(), {"case": label}
-    try:
-        result, exact = np.asarray(compute(), dtype=float), np.asarray(oracle(), dtype=float)
-        known = np.isfinite(exact)
-        row["error"] = float(np.abs(result[known] - exact[known]).max() / np.abs(exact[known]).max())
-        row["ok"] = bool(row["error"] <= tolerance)
-    except Exception as error:
-        row |= {"ok": False, "failure": f"{type(error).__name__}: {error}"[:400]}
-    return row | {"seconds": round(time.perf_counter() - begin, 2)}
+class Job(NamedTuple):
+    """A case that is more than a program: what is computed, and what it should be."""
+
+    label: str
+    compute: Callable[[], Any]
+    oracle: Callable[[], Any]
+    tolerance: float = 1e-9
+
+    def run(self) -> dict[str, Any]:
+        begin, row = time.perf_counter(), {"case": self.label}
+        try:
+            exact = np.asarray(self.oracle(), dtype=float)
+            result = np.asarray(self.compute(), dtype=float)
+            known = np.isfinite(exact)
+            row["error"] = float(np.abs(result[known] - exact[known]).max() / np.abs(exact[known]).max())
+            row["ok"] = bool(row["error"] <= self.tolerance)
+        except Exception as error:
+            row |= {"ok": False, "failure": f"{type(error).__name__}: {error}"[:400]}
+        return row | {"seconds": round(time.perf_counter() - begin, 2)}
 
 
 def main() -> None:
@@ -266,7 +297,7 @@ def main() -> None:
     models = {name: make() for name, make in MODELS.items()}
     with ThreadPoolExecutor(WORKERS) as pool:
         rows = list(pool.map(lambda case: run(case, models, cp), cases()))
-    rows += plain_calls(cp)
+        rows += pool.map(Job.run, plain_calls(cp))
     properties = cp.cuda.runtime.getDeviceProperties(0)
     report = {
         "device": properties["name"].decode(), "cupy": cp.__version__, "cases": len(rows),

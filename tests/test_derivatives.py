@@ -148,7 +148,7 @@ def test_other_machines(name):
         assert difference(loops, line) <= TOLERANCE
 
 
-@pytest.mark.parametrize("function", [name for name in METHODS if not name.endswith("_derivatives")])
+@pytest.mark.parametrize("function", [f.__name__ for f in FUNCTIONS if f.__name__ in METHODS])
 def test_every_method_has_the_same_derivatives(function):
     one, *others = (m for m in METHODS[function].values())
     expected = None
@@ -261,16 +261,16 @@ def _shift(m, c):
     return m[:, None, None] * (np.einsum("ni,ni->n", c, c)[:, None, None] * np.eye(3) - c[:, :, None] * c[:, None, :])
 
 
-@pytest.mark.parametrize("how", ["line", "loops"])
 @pytest.mark.parametrize("function", VECTORS, ids=lambda f: f.__name__)
-def test_derivatives_by_the_model(function, how):
+def test_derivatives_by_the_model(function):
+    """In loops; `test_dual_numbers_agree` looks at straight-line code."""
     algorithm = ALGORITHMS[function]
     wrt = (*algorithm.inputs, *PARAMETERS)
     forward, reverse = (derivative(algorithm, mode, wrt) for mode in ("jvp", "vjp"))
     model = SMALL
     given = arguments(model, forward)
     given["dinertia"] *= 0.01
-    found = value(forward, model, given, how)
+    found = value(forward, model, given, "loops")
     inputs = [given[name] for name in algorithm.inputs]
 
     def at(h):
@@ -282,7 +282,7 @@ def test_derivatives_by_the_model(function, how):
     expected = (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * h)
     assert difference(found, expected) <= STEPS_OF_A_MODEL
     cotangent = np.random.default_rng(1).normal(size=found.shape)
-    pulled = value(reverse, model, {n: given.get(n, cotangent) for n in reverse.inputs}, how)
+    pulled = value(reverse, model, {n: given.get(n, cotangent) for n in reverse.inputs}, "loops")
     dx = np.concatenate([given[f"d{name}"].ravel() for name in wrt])
     scale = np.abs(cotangent * found).sum() + np.abs(pulled * dx).sum()
     assert abs((cotangent * found).sum() - pulled @ dx) <= DUALITY * scale
@@ -314,6 +314,42 @@ def test_moving_a_placement_along_the_axis_is_turning_the_joint():
     q, v, tau = public_arguments(ARM, ts.forward_dynamics, ())
     pulled = ts.vjp(ts.forward_dynamics, ("q", "placement"))(ARM, q, v, tau, np.ones(3))
     assert difference(np.einsum("ni,ni->n", pulled.placement[:, :3], ARM.axis), pulled.q) <= TOLERANCE
+
+
+# Other numbers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+def test_dual_numbers_agree(function):
+    """The reference for derivatives runs on longdoubles: it shares the steps of the algorithms, and nothing else."""
+    args = public_arguments(SMALL, function, ())
+    result = function(SMALL, *args)
+    cotangent = np.random.default_rng(1).normal(size=np.shape(result))
+    wrt = (*ALGORITHMS[function].inputs, *PARAMETERS)
+    found = ts.vjp(function, wrt)(SMALL, *args, cotangent)
+    extended = [x if isinstance(x, int) else x.astype(np.longdouble) for x in args]
+    expected = ts.vjp(function, wrt)(SMALL, *extended, cotangent.astype(np.longdouble))
+    for x, y in zip(found, expected):
+        assert y.dtype == np.longdouble
+        assert difference(x, y, scale=1e-3 * max(np.abs(z).max() for z in expected)) <= TOLERANCE
+    tangents = [np.ones_like(x) for x in expected]
+    pushed = ts.jvp(function, wrt)(SMALL, *extended, *tangents)
+    assert difference(ts.jvp(function, wrt)(SMALL, *args, *(x.astype(float) for x in tangents)), pushed) <= TOLERANCE
+    assert abs((pushed * cotangent).sum() - sum(x.sum() for x in expected)) <= 1e-15 * sum(
+        np.abs(x).sum() for x in expected
+    )
+
+
+def test_second_derivatives_by_dual_numbers():
+    q, v, tau = public_arguments(SMALL, ts.forward_dynamics, ())
+    rng = np.random.default_rng(3)
+    wrt = ("q", "v", "inertia", "placement")
+    d = [rng.normal(size=place_of(name).shape(SMALL) if name != "q" else SMALL.nv) * 0.1 for name in wrt]
+    function = ts.vjp(ts.jvp(ts.forward_dynamics, wrt), wrt)
+    given = [q, v, tau, *d, rng.normal(size=SMALL.nv)]
+    found, expected = function(SMALL, *given), function(SMALL, *(x.astype(np.longdouble) for x in given))
+    for x, y in zip(found, expected):
+        assert difference(x, y) <= 10 * TOLERANCE
 
 
 # Twice -----------------------------------------------------------------------------------------------------------
@@ -396,6 +432,20 @@ def test_cuda_text_computes_what_the_cpu_does(case):
 # Other programs --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("model", [SMALL, pytest.param(TREE, marks=pytest.mark.slow)], ids=["straight line", "loops"])
+def test_gradients_are_those_of_the_analytical_jacobians(model):
+    q, v, x = public_arguments(model, ts.forward_dynamics, ())
+    cotangent = np.random.default_rng(1).normal(size=model.nv)
+    for function, jacobians in (
+        (ts.forward_dynamics, ts.forward_dynamics_derivatives),
+        (ts.inverse_dynamics, ts.inverse_dynamics_derivatives),
+    ):
+        for found, J in zip(ts.vjp(function)(model, q, v, x, cotangent), jacobians(model, q, v, x)):
+            assert difference(found, J.T @ cotangent) <= TOLERANCE
+    found = ts.vjp(ts.inverse_dynamics, "inertia")(model, q, v, x, cotangent).inertia
+    assert difference(found.ravel(), ts.torque_regressor(model, q, v, x).T @ cotangent) <= TOLERANCE
+
+
 @pytest.mark.parametrize("name", ["panda", "puma560", "humanoid"])
 def test_gradients_are_pinocchios(name):
     model = getattr(zoo, name)()
@@ -444,7 +494,6 @@ STATE = public_arguments(ARM, ts.forward_dynamics, ())
     (lambda: ts.vjp(ts.forward_dynamics)(ARM, *STATE, STATE[0], method="fixman"), 'method "fixman" is not compiled'),
     (lambda: ts.compile(ARM, ts.forward_dynamics, wrt="q"), r"wrt is for vjp and jvp: compile ts.vjp\(forward"),
     (lambda: ts.compile(ARM, ts.vjp(ts.mass_matrix), specialised=False), "straight-line code only"),
-    (lambda: ts.vjp(ts.forward_dynamics)(ARM, *(x.astype(np.longdouble) for x in (*STATE, STATE[0]))), "float64"),
 ])  # fmt: skip
 def test_bad_arguments_are_refused_by_name(call, message):
     with pytest.raises(ts.ArgumentError, match=message):

@@ -17,7 +17,7 @@ LAYERS = [
     {"files", "lie", "spatial"},
     {"model"},
     {"outputs", "sweeps"},
-    {"algorithms", "reference"},
+    {"algorithms", "reference", "duals"},
     {"compiler"},
     {"backends"},
     {"parallel"},

@@ -444,10 +444,20 @@ class Several(Output):
 
     def split(self, row: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
         """An array (..., all numbers) as a named tuple of views (..., *shape)."""
-        ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
-        starts = [0, *ends[:-1].tolist()]
-        parts = (row[..., a:b] for a, b in zip(starts, ends.tolist()))
-        return self.results(*(x.reshape((*row.shape[:-1], *shape)) for x, shape in zip(parts, shapes.values())))
+        return self.splitter(shapes)(row)
+
+    def splitter(self, shapes: Mapping[str, tuple[int, ...]]) -> Callable[[Any], Any]:
+        """`split` for these shapes, prepared: it may be called for every state."""
+        ends = list(accumulate(math.prod(shape) for shape in shapes.values()))
+        parts = [(slice(a, b), shape) for a, b, shape in zip([0, *ends], ends, shapes.values())]
+
+        def split(row: Any) -> Any:
+            batch = row.shape[:-1]
+            return self.results(*[
+                row[..., part] if len(shape) == 1 else row[..., part].reshape(*batch, *shape) for part, shape in parts
+            ])  # fmt: skip
+
+        return split
 
     def entries(self, keep: Keep) -> dict[Any, Scalar]:
         if matrices := matrices_of(self):  # their sets are numbered through

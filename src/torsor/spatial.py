@@ -237,6 +237,13 @@ def _congruence(R: Mat, A: Mat) -> Mat:
     return RA @ R.T
 
 
+def small_motion(xi: Spatial) -> Rigid:
+    """exp of a small twist, to second order."""
+    w, v = xi
+    turn = Mat((0.0, -w[2], w[1]), (w[2], 0.0, -w[0]), (-w[1], w[0], 0.0))
+    return Rigid(Mat.identity() + turn + turn @ turn * 0.5, v + cross(w, v) * 0.5)
+
+
 class Screw(NamedTuple):
     """The pose that turns about coordinate axis `k` (cosine c, sine s) and shifts by d along it."""
 

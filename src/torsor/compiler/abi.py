@@ -8,7 +8,8 @@
 
     base     gravity, and the placement (R, p) of the frame where a climb starts
     runtime  shared by all kernels of a process: the block of scratch memory kept between calls (see `llvm_entry.py`),
-             and the addresses of the three functions of Python's C API with which a kernel raises MemoryError
+             the addresses of the three functions of Python's C API with which a kernel raises MemoryError, and that
+             of Linux's madvise, or 0
 
 Straight-line code has its model built in, so it reads only the scratch bytes, the runtime and the sizes.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -76,8 +78,10 @@ def unrolled_data(shapes: Sequence[tuple[int, ...]], bits: int) -> KernelData:
 def runtime() -> NDArray[np.int64]:
     """The `runtime` words of this process."""
     names = ("PyGILState_Ensure", "PyErr_NoMemory", "PyGILState_Release")
-    addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in names)
-    return np.array([0, *addresses], np.int64)
+    functions = [getattr(ctypes.pythonapi, name) for name in names]
+    advise = [ctypes.CDLL(None).madvise] if sys.platform == "linux" else []
+    addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in (*functions, *advise)]
+    return np.array([0, *addresses, 0][:5], np.int64)
 
 
 def tree_data(code: Any, framed: Framed, shapes: Sequence[tuple[int, ...]], bits: int,

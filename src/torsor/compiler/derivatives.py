@@ -251,7 +251,9 @@ class _Unrolled:
             return unroll(algorithm, self.frames, (*inputs, *self.parameters), self.frame)
         tape = Tape()
         given = {name: self.symbols(tape, name) for name in (*inputs, *self.parameters)}
-        derive = self.of_solution if algorithm.primal in SOLVERS else self.of_code
+        known = {*algorithm.primal.inputs, *inverse_dynamics.options, *MEMBERS}  # what the rule for solutions knows
+        others = set(inputs) - {*algorithm.own_inputs, *known}
+        derive = self.of_solution if algorithm.primal in SOLVERS and not others else self.of_code
         return Code.of(tape, derive(algorithm, tape, given))
 
     def symbols(self, tape: Tape, name: str) -> Any:

@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 
 from torsor.compiler.store import store
 from torsor.errors import ArgumentError
-from torsor.linalg import Mat, Scalar, Vec, cos, cross, sin
+from torsor.linalg import Mat, Scalar, Vec, cos, sin
 from torsor.model.conditioning import may_regroup
 from torsor.model.joints import JOINTS, Axial, joint_named
 from torsor.model.links import Link
 from torsor.model.model import Model
 from torsor.model.rounding import NOISE, clean_cosine, clean_sum, turned_tensor, turned_vector
-from torsor.spatial import Inertia, Pose, Product, Rigid, Screw, Spatial
+from torsor.spatial import Inertia, Pose, Product, Rigid, Screw, Spatial, small_motion
 
 Array = NDArray[Any]
 
@@ -138,8 +138,7 @@ class FramedLink(Link):
         w, v = xi
         if self.joint.axial:
             w, v = Product((Screw(2, x["ct"], x["st"], x["d0"]),)).as_rigid().Ad(self._frame.Ad_inv(xi))
-        cross_w = Mat((0.0, -w[2], w[1]), (w[2], 0.0, -w[0]), (-w[1], w[0], 0.0))
-        return Rigid(Mat.identity() + cross_w + cross_w @ cross_w * 0.5, v + cross(w, v) * 0.5)
+        return small_motion(Spatial(w, v))
 
     def exp(self, q: Vec) -> Pose:
         joint, x = self.joint, self.numbers

@@ -69,8 +69,8 @@ def _without_idle(code: LoopCode) -> LoopCode:
         if not any(c.outputs for c in p.codes) and not p.live:
             continue
         last = passes[-1] if passes else None
-        waits = last is not None and any(name[0] == "arrived" and name[2] == last.stage for name in p.start.inputs)
-        if last is None or waits or (p.live and p.outward != last.outward):
+        before = {moved.get(name[2], name[2:])[0] for name in p.start.inputs if name[0] == "arrived"}
+        if last is None or last.stage in before or (p.live and p.outward != last.outward):
             passes.append(p)
             continue
         width = 1 + max(last.live, default=-1)
@@ -240,6 +240,8 @@ class _Reverse:
     """Loops followed by their adjoint."""
 
     def __init__(self, code: LoopCode, derivative: Derivative) -> None:
+        # only a vjp reads at the base what has arrived there before the end, and it is not differentiated again
+        assert not any(name[0] == "arrived" for p in code.passes for name in p.start.inputs)
         self.primal, self.derivative, self.kinds = code, derivative, range(len(code.kinds))
         self.active = _Activity(code, derivative.wrt)
         self.cotangent = derivative.own_inputs[0]

@@ -178,7 +178,8 @@ class Request:
         known = isinstance(self.algorithm, Derivative) or matrices_of(output)  # their shapes need no tracing
         entry = {} if known else self._looped.entry
         shapes = output.shapes(self.model, entry)
-        return lambda *args, **more: output.split(function(*args, **more), shapes)
+        split = output.splitter(shapes)
+        return lambda *args, **more: split(function(*args, **more))
 
     @property
     def _looped(self) -> LoopCode:

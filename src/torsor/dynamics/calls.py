@@ -13,7 +13,7 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import reference, validate
+from torsor import duals, reference, validate
 from torsor.algorithms import articulated, composite
 from torsor.algorithms.derivative import Derivative
 from torsor.compiler.members import Members, members
@@ -82,7 +82,9 @@ def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: t
     dtype = np.result_type(*arrays)
     batch_axes(model, dict(zip(names, arrays)))
     if dtype.char not in "df":
-        return _reference(algorithm, model, dict(zip(names, arrays)), frame)
+        result = _reference(algorithm, model, dict(zip(names, arrays)), frame)
+        output = algorithm.output
+        return output.split(result, output.shapes(model, {})) if isinstance(output, Several) else result
     program = program_for(algorithm, model, tuple(given), dtype.char, frame)
     split = program.request.split(lambda row: row) if isinstance(algorithm.output, Several) else None
     if not given and frame is None and not (algorithm.inverts and model.has_degenerate_bodies):
@@ -266,18 +268,17 @@ def refuse_singular(algorithm: Algorithm, model: Model, pivots: Array, diagonal:
 def _reference(algorithm: Algorithm, model: Model, arrays: dict[str, Array], frame: Frame | None) -> Array:
     """One state after the other through the reference engine: for longdouble, mpmath and symbols."""
     dtype = np.result_type(*arrays.values())
-    if isinstance(algorithm, Derivative):
-        raise ArgumentError(f"{algorithm.name} computes in float64 and float32, not in {dtype}")
+    evaluate: Callable[..., Any] = duals.evaluate if isinstance(algorithm, Derivative) else reference.evaluate
     number: Callable[[float], Any] = np.longdouble if dtype.kind == "f" else float
     cores = {name: len(core_shape(model, name)) for name in arrays}
     batch = np.broadcast_shapes(*(x.shape[: x.ndim - cores[name]] for name, x in arrays.items()))
     states = {name: np.broadcast_to(x, batch + x.shape[x.ndim - cores[name] :]) for name, x in arrays.items()}
     results = []
     for index in np.ndindex(*batch):
-        state = {name: list(x[index]) for name, x in states.items()}
-        results.append(reference.evaluate(algorithm, model, state, frame=frame, number=number))
+        state = {name: list(x[index]) if cores[name] else x[index] for name, x in states.items()}
+        results.append(evaluate(algorithm, model, state, frame=frame, number=number))
     if not results:  # an empty batch: evaluate one state to learn the shape
         one = {name: np.ones(core_shape(model, name)).tolist() for name in arrays}
-        core = np.asarray(reference.evaluate(algorithm, model, one, frame=frame), dtype=object).shape
+        core = np.asarray(evaluate(algorithm, model, one, frame=frame), dtype=object).shape
         return np.empty(batch + core, dtype)
     return np.array(results, dtype=dtype).reshape(batch + np.asarray(results[0], dtype=object).shape)

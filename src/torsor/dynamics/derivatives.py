@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from torsor.algorithms.derivative import Derivative, derivative
+from torsor.algorithms.derivative import Derivative, derivative, takes_frame
 from torsor.compiler.store import store
 from torsor.dynamics.calls import call, call_carefully
 from torsor.dynamics.functions import ALGORITHMS, algorithm_for
@@ -20,6 +21,8 @@ from torsor.outputs import COTANGENT, PARAMETERS, Parameters, Several
 from torsor.sweeps import Algorithm
 from torsor.validate import shown
 
+# Dense Jacobians and regressors are derivatives themselves.
+DIFFERENTIABLE = [f for f, algorithm in ALGORITHMS.items() if not isinstance(algorithm.output, Several | Parameters)]
 # Derivatives of matrices exist as straight-line code only, and it is long.
 MOST_FREEDOMS = 24
 
@@ -76,6 +79,8 @@ class Differentiated:
                  base_acceleration: ArrayLike | None = None) -> Any:  # fmt: skip
         require_models(model)
         algorithm = store(model).once(("derivative", self, method), lambda: self.algorithm(model, method))
+        if external is base_velocity is base_acceleration is body is None and self.plain(algorithm, len(args)):
+            return call(algorithm, model, *args)
         arrays, body = self._arranged(algorithm, args, body)
         options = {"external": external, "base_velocity": base_velocity, "base_acceleration": base_acceleration}
         given = {name: x for name, x in options.items() if x is not None}
@@ -84,6 +89,11 @@ class Differentiated:
             frame = None if body is None else machine_of(model).frame(body)
             return call_carefully(algorithm, model, arrays, frame, **given)
         return call(algorithm, model, *arrays)
+
+    @functools.cache  # noqa: B019 (few derivatives are made, and these live as long as the functions)
+    def plain(self, algorithm: Derivative, count: int) -> bool:
+        """Whether so many arguments are the arrays of the algorithm, and it needs nothing else."""
+        return count == len(algorithm.inputs) and not takes_frame(algorithm) and not self.needed(algorithm)
 
     def algorithm(self, model: Model, method: str = "auto", specialised: bool | None = None) -> Derivative:
         """The algorithm for a model."""
@@ -147,12 +157,12 @@ def _known(function: Callable[..., Any], again: str = "") -> Callable[..., Any]:
                 f"{function.__name__} is not differentiated this way; for second derivatives: vjp(jvp(f))"
             )
         return function
-    if not any(function is known for known in ALGORITHMS):
-        known = ", ".join(f.__name__ for f, a in ALGORITHMS.items() if not isinstance(a.output, Several | Parameters))
-        raise ArgumentError(f"{shown(function)} has no derivative; these have: {known}")
-    if isinstance(ALGORITHMS[function].output, Several | Parameters):
+    if any(function is known for known in DIFFERENTIABLE):
+        return function
+    if any(function is known for known in ALGORITHMS):
         raise ArgumentError(f"{function.__name__} is a derivative itself; for second derivatives: vjp(jvp(f))")
-    return function
+    known = ", ".join(f.__name__ for f in DIFFERENTIABLE)
+    raise ArgumentError(f"{shown(function)} has no derivative; these have: {known}")
 
 
 def _names(wrt: str | Iterable[str] | None) -> tuple[str, ...] | None:
