@@ -219,6 +219,37 @@ def test_implicit_steps_are_stable_for_any_gain(gain):
         assert np.abs(result.q - 0.3).max() < 2 * sag + 1e-6
 
 
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("model", [ARM, TREE], ids=["arm", "tree"])
+def test_every_trajectory_on_a_machine_of_its_own(model, integrator):
+    """A rollout of a batch of models is the rollout of each member; axes of members and states broadcast."""
+    rng = np.random.default_rng(3)
+    varied = dict(mass=model.mass * rng.uniform(0.5, 2, (3, model.n)), damping=rng.uniform(0, 1, (3, model.nv)))
+    if model is ARM:
+        varied |= dict(p=model.p * rng.uniform(0.9, 1.1, (3, 1, 1)), stiffness=rng.uniform(0, 9, (3, model.nv)),
+                       rest=rng.normal(size=(3, model.nv)), gravity=rng.normal(size=(3, 3)))  # fmt: skip
+    batch = ts.ModelBatch(model, **varied)
+    q, v, tau = start(model)
+    options = dict(steps=STEPS, dt=DT, every=EVERY, integrator=integrator)
+    found = ts.rollout(batch, q[0], v, tau=tau, **options)
+    for k in range(3):
+        alone = ts.rollout(batch[k], q[0], v[k], tau=tau[k], **options)
+        assert difference(found.q[k], alone.q) < ROUNDING
+        assert difference(found.v[k], alone.v) < ROUNDING
+    assert ts.rollout(batch, q[:1, None], v[0], **options).q.shape == (1, 3, STEPS // EVERY, model.nq)
+
+
+def test_a_batch_that_cannot_be_rolled_out_is_refused():
+    q, v = np.zeros(6), np.zeros(6)
+    with pytest.raises(ts.ArgumentError, match="friction must be the same"):
+        ts.rollout(ts.ModelBatch(ARM, friction=np.eye(6)), q, v, steps=1, dt=DT)
+    with pytest.raises(ts.ArgumentError, match="batch"):
+        ts.rollout(ts.ModelBatch(ARM, mass=np.tile(ARM.mass, (3, 1))), np.zeros((2, 6)), v, steps=1, dt=DT)
+    large = ts.ModelBatch(ROPE, mass=np.tile(ROPE.mass, (2, 1)))
+    with pytest.raises(ts.ArgumentError, match="up to 24 freedoms"):
+        ts.rollout(large, np.zeros(30), np.zeros(30), steps=1, dt=DT)
+
+
 def test_what_a_rollout_cannot_do_is_said():
     ball = own(TREE, stiffness=np.ones(TREE.nv))
     q, v, _ = start(TREE)

@@ -16,15 +16,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import validate
 from torsor.algorithms import articulated
+from torsor.compiler.members import Members, members
 from torsor.compiler.request import NEVER, QUICK, Request
 from torsor.compiler.store import store
 from torsor.compiler.tape import Code, Tape
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar, Vec, maximum, sqrt
+from torsor.model.batch import ModelBatch, machine_of
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model, require_model
 from torsor.model.regular import require_uncoupled
+from torsor.outputs import place_of
 from torsor.reference import base_of, scatter
 from torsor.sweeps import run
 
@@ -35,6 +38,7 @@ Array = NDArray[Any]
 Scalars = Sequence[Scalar]
 
 GPU_UNROLL_FREEDOMS = 12  # a step of RK4 is four times the forward dynamics, all unrolled
+MOST_FREEDOMS_OF_MEMBERS = 24  # of a ModelBatch, whose step is straight-line code
 CHUNK = 1024  # states that a thread moves through all steps before it takes the next ones: they stay in its cache
 
 
@@ -324,7 +328,7 @@ def step(integrator: str, plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> li
 # The public function -----------------------------------------------------------------------------------------
 
 
-def rollout(model: Model, q: Any, v: Any, *, steps: int, dt: float, tau: Any = None, table: Any = None,
+def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, dt: float, tau: Any = None, table: Any = None,
             feedback: LinearFeedback | JointFeedback | None = None, every: int = 1,
             integrator: str = "semi-implicit") -> Rollout:  # fmt: skip
     """Trajectories from the states q (..., nq), v (..., nv): `steps` steps of length dt, every k-th state kept.
@@ -337,11 +341,14 @@ def rollout(model: Model, q: Any, v: Any, *, steps: int, dt: float, tau: Any = N
     integrator  "semi-implicit" (Euler, one evaluation per step), "implicit" (Euler, one evaluation; stable for springs,
                 dampers, stops and gains of any size) or "rk4" (four evaluations)
 
-    Damping, friction, springs and stops of the model act, too.
+    Damping, friction, springs and stops of the model act, too.  A `ModelBatch` in place of the model gives every
+    trajectory a machine of its own; its batch axes broadcast with those of the states (on the CPU).
 
     NumPy arrays run on the CPU's lanes and threads; CuPy, PyTorch and JAX arrays run on their GPU, where a trajectory
     never leaves its thread.  A trajectory that diverges ends in inf or nan and does not affect the others.
     """
+    if isinstance(model, ModelBatch):
+        return _of_members(model, q, v, Task.of(model, steps, dt, tau, table, feedback, every, integrator))
     task = Task.of(model, steps, dt, tau, table, feedback, every, integrator)
     if not isinstance(q, np.ndarray) and hasattr(q, "__dlpack_device__"):
         from torsor.backends import gpu
@@ -363,10 +370,14 @@ class Task(NamedTuple):
     integrator: str
 
     @classmethod
-    def of(cls, model: Model, steps: int, dt: float, tau: Any, table: Any,
+    def of(cls, machine: Model | ModelBatch, steps: int, dt: float, tau: Any, table: Any,
            feedback: LinearFeedback | JointFeedback | None, every: int, integrator: str) -> Task:  # fmt: skip
+        model, varied = machine_of(machine), machine.varied if isinstance(machine, ModelBatch) else {}
         require_model(model)
         require_uncoupled(model, "a rollout")
+        for name in ("friction", "lower", "upper"):
+            if name in varied and (varied[name] != getattr(model, name)).any():
+                raise ArgumentError(f"{name} must be the same for all members of a rollout: it is part of its code")
         validate.chosen("integrator", integrator, INTEGRATORS)
         steps, every = validate.integer("steps", steps, least=1), validate.integer("every", every, least=1)
         if every > steps:
@@ -374,7 +385,8 @@ class Task(NamedTuple):
         dt = validate.number("dt", dt, above=0.0)
         if not isinstance(feedback, LinearFeedback | JointFeedback | None):
             raise ArgumentError(f"feedback must be a LinearFeedback or JointFeedback, not {validate.shown(feedback)}")
-        return cls(steps, dt, tau, table, law_of(model, feedback), every, integrator)
+        own: dict[str, Array] = {name: x for name, x in varied.items() if name in ("stiffness", "damping", "rest")}
+        return cls(steps, dt, tau, table, law_of(model, feedback, own), every, integrator)
 
 
 def traced_step(model: Model, integrator: str, law: Law) -> Callable[..., list[Scalar]]:
@@ -454,6 +466,67 @@ def _on_cpu(model: Model, q: ArrayLike, v: ArrayLike, task: Task) -> Rollout:
         list(pool().map(chunk, range(0, count, CHUNK)))
     stored = stored.reshape(*batch, steps // every, width)
     return Rollout(stored[..., : model.nq], stored[..., model.nq :])
+
+
+def _of_members(batch: ModelBatch, q: ArrayLike, v: ArrayLike, task: Task) -> Rollout:
+    """Every trajectory on a machine of its own."""
+    from torsor.backends.cpu import pool
+
+    steps, dt, tau, table, law, every, integrator = task
+    model, found = batch.model, members(batch)
+    q = _checked(model, "q", q, steps)
+    try:
+        q = np.broadcast_to(q, (*np.broadcast_shapes(q.shape[:-1], batch.shape), model.nq))
+    except ValueError:
+        raise ArgumentError(f"the batch axes do not go together: q {q.shape}, members {batch.shape}") from None
+    flat, axes, dtype = flattened(model, {"q": q, "v": v, "tau": tau, "table": table}, law, steps)
+    for name, x in found.inputs.items():
+        core = place_of(name).shape(model)
+        flat[name] = np.broadcast_to(x, axes + core).reshape(-1, *core).astype(dtype)
+    count, width = len(flat["q"]), model.nq + model.nv
+    validate.check_memory("steps", count * (steps // every) * width * 8)
+    stored = np.empty((count, steps // every, width), dtype)
+    key = "rollout of members", integrator, law.key, np.dtype(dtype).name
+    program = found.store.once(key, lambda: _member_step(model, found, integrator, law, np.dtype(dtype).name))
+    h = np.array([dt], dtype)
+
+    def chunk(first: int) -> None:
+        part = {name: x[first : first + CHUNK] for name, x in flat.items()}
+        x, y = np.concatenate([part["q"], part["v"]], axis=1), np.empty_like(part["q"], shape=(len(part["q"]), width))
+        torques, gain, numbers = held(model, law, part), gain_of(law, part), [part[name] for name in found.inputs]
+        for t in range(steps):
+            program(x[:, : model.nq], x[:, model.nq :], torques(t), gain, h, *numbers, y)
+            x, y = y, x
+            if (t + 1) % every == 0:
+                stored[first : first + CHUNK, t // every] = x
+
+    list(pool().map(chunk, range(0, count, CHUNK)))
+    stored = stored.reshape(*axes, steps // every, width)
+    return Rollout(stored[..., : model.nq], stored[..., model.nq :])
+
+
+def _member_step(model: Model, found: Members, integrator: str, law: Law, dtype: str) -> Callable[..., Any]:
+    """A step, with the numbers in which members differ as inputs, written out."""
+    from torsor.backends.pointwise import compile_pointwise
+    from torsor.compiler.trace import outputs_on
+
+    if model.nv > MOST_FREEDOMS_OF_MEMBERS:
+        raise ArgumentError(
+            f"a rollout of a ModelBatch takes machines of up to {MOST_FREEDOMS_OF_MEMBERS} freedoms, not {model.nv}: "
+            "roll out its members one by one"
+        )
+
+    def member_step(q: Scalars, v: Scalars, tau: Scalars, gain: Scalars, h: Scalars, *numbers: Any) -> list[Scalar]:
+        own = dict(zip(found.inputs, numbers))
+
+        def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None) -> Scalars:
+            given = {"q": q, "v": v, "tau": tau, **own} | ({} if added is None else {"added_inertia": added})
+            return list(outputs_on(articulated.forward_dynamics, found.frames, given).values())
+
+        return step(integrator, Plant(model, law, gain, tau, accelerate), q, v, h[0])
+
+    inputs = step_inputs(model, law) | {name: place_of(name).shape(model) for name in found.inputs}
+    return compile_pointwise(member_step, inputs, dtype)
 
 
 def flattened(model: Model, given: Mapping[str, Any], law: Law,
