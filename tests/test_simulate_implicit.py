@@ -360,6 +360,14 @@ def test_symplectic_methods_keep_the_energy_of_stiff_springs(method):
     assert error.max() < 0.05
 
 
+@pytest.mark.slow
+def test_energy_of_ten_thousand_links():
+    model = replace(cable(10_000, EI=20.0, eta=0.0), damping=0.0)
+    run = simulate(model, duration=0.02, method="verlet", step=2e-4, dt=2e-3)
+    energy = run.energy + run.elastic_energy
+    assert np.abs(energy - energy[0]).max() < 2e-5 * run.kinetic_energy.max()
+
+
 def test_symplectic_methods_need_no_matrix():
     """10,000 links: M alone would take 800 MB."""
     import tracemalloc
