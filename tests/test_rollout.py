@@ -239,6 +239,59 @@ def test_every_trajectory_on_a_machine_of_its_own(model, integrator):
     assert ts.rollout(batch, q[:1, None], v[0], **options).q.shape == (1, 3, STEPS // EVERY, model.nq)
 
 
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("activation", ["relu", "softsign"])
+@pytest.mark.parametrize("model", [ARM, ROPE], ids=["unrolled", "loops"])
+def test_a_policy_is_part_of_the_step(model, activation, integrator):
+    rng = np.random.default_rng(6)
+    sizes = [model.nq + model.nv, 5, 4, model.nv]
+    layers = [(rng.normal(size=(m, n)), rng.normal(size=m)) for n, m in pairwise(sizes)]
+
+    def torque(t, q, v):
+        x = np.concatenate([q, v])
+        for k, (W, b) in enumerate(layers):
+            if k:
+                x = np.maximum(x, 0) if activation == "relu" else x / (1 + np.abs(x))
+            x = W @ x + b
+        return x
+
+    q, v, _ = start(model)
+    found = ts.rollout(model, q, v, steps=5, dt=DT, feedback=ts.Policy(layers, activation), integrator=integrator)
+    for k in range(3):
+        none = np.zeros((2, model.nv))  # a policy's gains are not known: it is explicit in an implicit step
+        expected = by_hand(model, q[k], v[k], torque, integrator, steps=5, gains=none)
+        assert difference(np.concatenate([found.q[k], found.v[k]], axis=1), expected) < 1e-9
+
+
+def test_the_cuda_text_of_a_policy():
+    rng = np.random.default_rng(7)
+    policy = ts.Policy([(rng.normal(size=(4, 12)), rng.normal(size=4)), (rng.normal(size=(6, 4)), np.zeros(6))])
+    q, v, tau = start(ARM)
+    law = law_of(ARM, policy)
+    kernel = gpu_kernel(ARM, "semi-implicit", law, dtype="float64", specialised=False)
+    arrays = (q, v, tau, np.tile(law.values, (3, 1)), np.full((3, 1), DT))
+    got = cuda_reader.run_step(kernel, arrays, framed(ARM))
+    expected = ts.rollout(ARM, q, v, steps=1, dt=DT, tau=tau, feedback=policy)
+    assert difference(got, np.concatenate([expected.q[:, 0], expected.v[:, 0]], axis=1)) < ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (ts.Policy([(np.zeros((6, 11)), np.zeros(6))]), "W \\(6, 11\\)"),
+        (ts.Policy([(np.zeros((5, 12)), np.zeros(5))]), "must give 6 torques"),
+        (ts.Policy([]), "must give 6 torques"),
+        (ts.Policy([np.zeros(3)]), "layers"),
+        (ts.Policy([(np.zeros((6, 12)), np.zeros(6))], "tanh"), "activation"),
+        (ts.Policy([(np.full((6, 12), np.nan), np.zeros(6))]), "W of layers"),
+    ],
+    ids=["inputs", "outputs", "empty", "pair", "activation", "nan"],
+)
+def test_policies_that_do_not_fit_are_refused(policy, words):
+    with pytest.raises(ts.ArgumentError, match=words):
+        ts.rollout(ARM, np.zeros(6), np.zeros(6), steps=1, dt=DT, feedback=policy)
+
+
 def test_a_batch_that_cannot_be_rolled_out_is_refused():
     q, v = np.zeros(6), np.zeros(6)
     with pytest.raises(ts.ArgumentError, match="friction must be the same"):

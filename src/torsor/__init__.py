@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from torsor.ensembles import LogNormal, Normal, StoreError, Study, Uniform, ensemble
     from torsor.formats.states import from_mujoco, from_pinocchio, to_mujoco, to_pinocchio
     from torsor.simulate.gradients import RolloutGradient, rollout_vjp
-    from torsor.simulate.rollout import JointFeedback, LinearFeedback, Rollout, rollout
+    from torsor.simulate.rollout import JointFeedback, LinearFeedback, Policy, Rollout, rollout
     from torsor.simulate.sensitivities import Sensitivities, sensitivities
     from torsor.theory import symbolic
 
@@ -61,7 +61,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError", "DeviceError", "JointFeedback", "LinearFeedback", "LogNormal", "Model", "ModelBatch",
-    "ModelError", "ModelWarning", "Normal", "Rollout", "RolloutGradient", "Sensitivities", "Simulation",
+    "ModelError", "ModelWarning", "Normal", "Policy", "Rollout", "RolloutGradient", "Sensitivities", "Simulation",
     "SingularError", "StoreError", "Study", "TorsorError", "Trajectory", "Uniform", "base_parameters",
     "bias_forces", "body_poses", "body_twists", "center_of_mass", "compile", "constraint_forces", "coriolis_matrix",
     "ensemble", "export", "fixman_force", "forward_dynamics", "forward_dynamics_derivatives", "frame_poses",
@@ -81,7 +81,7 @@ LATER = {
         ("base_parameters", "identify", "inertial_parameters", "with_inertial_parameters"), "dynamics.identification"
     ),
     **dict.fromkeys(("LogNormal", "Normal", "StoreError", "Study", "Uniform", "ensemble"), "ensembles"),
-    **dict.fromkeys(("JointFeedback", "LinearFeedback", "Rollout", "rollout"), "simulate.rollout"),
+    **dict.fromkeys(("JointFeedback", "LinearFeedback", "Policy", "Rollout", "rollout"), "simulate.rollout"),
     **dict.fromkeys(("RolloutGradient", "rollout_vjp"), "simulate.gradients"),
     **dict.fromkeys(("Sensitivities", "sensitivities"), "simulate.sensitivities"),
     **dict.fromkeys(("from_mujoco", "from_pinocchio", "to_mujoco", "to_pinocchio"), "formats.states"),

@@ -76,6 +76,60 @@ class JointFeedback:
     v_ref: ArrayLike = 0.0
 
 
+@dataclass(frozen=True)
+class Policy:
+    """A small neural network, compiled into the step: tau = W_k f(... f(W_1 (q, v) + b_1) ...) + b_k.
+
+    layers      (W, b) each: W (outputs, inputs) and b (outputs,); the first takes (q, v), the last gives (nv,)
+    activation  f, between the layers: "relu", max(x, 0), or "softsign", x / (1 + |x|)
+    """
+
+    layers: Sequence[tuple[ArrayLike, ArrayLike]]
+    activation: str = "relu"
+
+    def checked(self, model: Model) -> Policy:
+        """The policy with arrays for a model."""
+        validate.chosen("activation", self.activation, ACTIVATIONS)
+        width = model.nq + model.nv
+        layers: list[tuple[Array, Array]] = []
+        for k, layer in enumerate(self.layers):
+            if not isinstance(layer, tuple | list) or len(layer) != 2:
+                raise ArgumentError(f"layers[{k}] of a policy must be a pair (W, b), not {validate.shown(layer)}")
+            W, b = (validate.real_array(f"{name} of layers[{k}]", x) for name, x in zip("Wb", layer))
+            if W.ndim != 2 or W.shape[1] != width or b.shape != W.shape[:1]:
+                raise ArgumentError(
+                    f"layers[{k}] has W {W.shape} and b {b.shape}; W (m, {width}) and b (m,) are needed"
+                )
+            layers.append((W, b))
+            width = len(b)
+        if not layers or width != model.nv:
+            raise ArgumentError(
+                f"the last layer of a policy must give {model.nv} torques, not {width if layers else 0}"
+            )
+        return Policy(tuple(layers), self.activation)
+
+    def __call__(self, x: Scalars) -> Scalars:
+        """The torques, over any scalars; structural zeros of W cost nothing."""
+        for k, (W, b) in enumerate(self.layers):
+            if k:
+                x = [ACTIVATIONS[self.activation](xi) for xi in x]
+            rows = zip(np.asarray(W).tolist(), np.asarray(b).tolist())
+            x = [sum((w * xi for w, xi in zip(row, x) if w), start=bias) for row, bias in rows]
+        return x
+
+    @property
+    def key(self) -> bytes:
+        return b"|".join([self.activation.encode(), *(np.asarray(x).tobytes() for layer in self.layers for x in layer)])
+
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "relu": lambda x: maximum(x, 0.0),
+    "softsign": lambda x: x / (abs(x) + 1.0),
+}
+
+
+Feedback = LinearFeedback | JointFeedback | Policy
+
 # The law of the joints -----------------------------------------------------------------------------------------
 
 
@@ -92,19 +146,23 @@ class Law:
     friction: Array  # (nv,)
     lower: Array  # (nv,)
     upper: Array  # (nv,)
+    policy: Policy | None = None  # adds torques of its own
 
     @property
     def key(self) -> bytes:
         """What the code of a step depends on."""
-        return b"|".join(x.tobytes() for x in (self.gains, self.friction, self.lower, self.upper))
+        arrays = (self.gains, self.friction, self.lower, self.upper)
+        return b"|".join([*(x.tobytes() for x in arrays), self.policy.key if self.policy else b""])
 
     @property
     def smooth(self) -> bool:
-        """Whether the law is linear: no friction, no stops."""
-        return not (self.friction.any() or np.isfinite(self.lower).any() or np.isfinite(self.upper).any())
+        """Whether the law is linear: no friction, no stops, no policy."""
+        return not (
+            self.policy or self.friction.any() or np.isfinite(self.lower).any() or np.isfinite(self.upper).any()
+        )
 
 
-def law_of(model: Model, feedback: LinearFeedback | JointFeedback | None,
+def law_of(model: Model, feedback: Feedback | None,
            own: Mapping[str, Array] | None = None) -> Law:  # fmt: skip
     """The law of a feedback and of the model's own springs, dampers, friction and stops.
 
@@ -124,7 +182,8 @@ def law_of(model: Model, feedback: LinearFeedback | JointFeedback | None,
         total[..., where[first:end]] += values
     constant = sum((x for _, _, _, x in parts), np.zeros(model.nv))
     gains = np.stack([places // width, places % width], axis=1)
-    return Law(gains, total, constant, model.friction, model.lower, model.upper)
+    policy = feedback.checked(model) if isinstance(feedback, Policy) else None
+    return Law(gains, total, constant, model.friction, model.lower, model.upper, policy)
 
 
 Part = tuple[Array, Array, Array, Array]  # rows, columns, values (..., k), constant (..., nv)
@@ -144,8 +203,8 @@ def _own(model: Model, own: Mapping[str, Array]) -> Part:
     return rows, columns, np.concatenate([stiffness[..., springs], damping[..., dampers]], axis=-1), stiffness * rest
 
 
-def _servos(model: Model, feedback: JointFeedback | None) -> Part:
-    if feedback is None:
+def _servos(model: Model, feedback: JointFeedback | Policy | None) -> Part:
+    if not isinstance(feedback, JointFeedback):
         return np.zeros(0, int), np.zeros(0, int), np.zeros(0), np.zeros(model.nv)
     if model.nq != model.nv:
         raise ArgumentError(f"JointFeedback needs joints without quaternions; {model!r} has some")
@@ -220,6 +279,8 @@ class Plant:
                 torques[i] = torques[i] - value * x[k]
         for i, rub, up, down in self._own(q, v):
             torques[i] = torques[i] - rub[0] + up[0] - down[0]
+        if self.law.policy:
+            torques = [a + b for a, b in zip(torques, self.law.policy(x))]
         return torques
 
     def gains(self, q: Scalars, v: Scalars) -> tuple[list[Scalar], list[Scalar]]:
@@ -329,14 +390,14 @@ def step(integrator: str, plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> li
 
 
 def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, dt: float, tau: Any = None, table: Any = None,
-            feedback: LinearFeedback | JointFeedback | None = None, every: int = 1,
+            feedback: Feedback | None = None, every: int = 1,
             integrator: str = "semi-implicit") -> Rollout:  # fmt: skip
     """Trajectories from the states q (..., nq), v (..., nv): `steps` steps of length dt, every k-th state kept.
 
     tau         (..., nv) constant torques
     table       (..., steps, nv) torques held over each step
-    feedback    a `LinearFeedback` or `JointFeedback` law, added to both and evaluated wherever the integrator evaluates
-                accelerations; gains and references may differ from trajectory to trajectory
+    feedback    a `LinearFeedback`, `JointFeedback` or `Policy`, added to both and evaluated wherever the integrator
+                evaluates accelerations; gains and references may differ from trajectory to trajectory
     every       keep the state after each `every`-th step: steps // every states per trajectory
     integrator  "semi-implicit" (Euler, one evaluation per step), "implicit" (Euler, one evaluation; stable for springs,
                 dampers, stops and gains of any size) or "rk4" (four evaluations)
@@ -371,7 +432,7 @@ class Task(NamedTuple):
 
     @classmethod
     def of(cls, machine: Model | ModelBatch, steps: int, dt: float, tau: Any, table: Any,
-           feedback: LinearFeedback | JointFeedback | None, every: int, integrator: str) -> Task:  # fmt: skip
+           feedback: Feedback | None, every: int, integrator: str) -> Task:  # fmt: skip
         model, varied = machine_of(machine), machine.varied if isinstance(machine, ModelBatch) else {}
         require_model(model)
         require_uncoupled(model, "a rollout")
@@ -383,8 +444,9 @@ class Task(NamedTuple):
         if every > steps:
             raise ArgumentError(f"steps = {steps} and every = {every} must satisfy 1 <= every <= steps")
         dt = validate.number("dt", dt, above=0.0)
-        if not isinstance(feedback, LinearFeedback | JointFeedback | None):
-            raise ArgumentError(f"feedback must be a LinearFeedback or JointFeedback, not {validate.shown(feedback)}")
+        if not isinstance(feedback, Feedback | None):
+            shown = validate.shown(feedback)
+            raise ArgumentError(f"feedback must be a LinearFeedback, a JointFeedback or a Policy, not {shown}")
         own: dict[str, Array] = {name: x for name, x in varied.items() if name in ("stiffness", "damping", "rest")}
         return cls(steps, dt, tau, table, law_of(model, feedback, own), every, integrator)
 
