@@ -187,6 +187,11 @@ def test_stiffness_that_no_force_declares_is_left_to_krylov_vectors():
         assert simulation.stepper.evaluations < 30_000
 
 
+def test_dense_matrices_are_for_small_machines():
+    with pytest.raises(ArgumentError, match="use esdirk4 or trbdf2"):
+        simulate(cable(1001), duration=0.1, method="radau")
+
+
 def test_gmres_solves_what_a_dense_solver_does():
     rng = np.random.default_rng(0)
     A, b = np.eye(40) + 0.1 * rng.normal(size=(40, 40)), rng.normal(size=40)
