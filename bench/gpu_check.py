@@ -252,8 +252,8 @@ def _rolled(model: ts.Model, q: np.ndarray, v: np.ndarray, tau: np.ndarray, inte
     algorithm = ALGORITHMS[ts.forward_dynamics]
     law = steps.law_of(model, None)
 
-    def accelerate(*x: Any) -> Any:
-        return reference.evaluate(algorithm, model, dict(zip(("q", "v", "tau"), map(list, x))))
+    def accelerate(q: Any, v: Any, tau: Any, added: Any) -> Any:
+        return reference.evaluate(algorithm, model, {"q": list(q), "v": list(v), "tau": list(tau)})
 
     for k in range(STATES):
         if k not in CHECKED:
@@ -261,8 +261,8 @@ def _rolled(model: ts.Model, q: np.ndarray, v: np.ndarray, tau: np.ndarray, inte
             continue
         x = [*q[k].tolist(), *v[k].tolist()]
         for t in range(3):
-            state = x[: model.nq], x[model.nq :]
-            x = steps.step(model, integrator, law.gains, accelerate, *state, tau[k].tolist(), [0.0], 1e-4)
+            plant = steps.Plant(model, law, law.values.tolist(), tau[k].tolist(), accelerate)
+            x = steps.step(integrator, plant, x[: model.nq], x[model.nq :], 1e-4)
             stored[k, t] = x[: model.nq]
     return stored
 

@@ -219,6 +219,90 @@ def test_implicit_steps_are_stable_for_any_gain(gain):
         assert np.abs(result.q - 0.3).max() < 2 * sag + 1e-6
 
 
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("model", [ARM, TREE], ids=["arm", "tree"])
+def test_every_trajectory_on_a_machine_of_its_own(model, integrator):
+    """A rollout of a batch of models is the rollout of each member; axes of members and states broadcast."""
+    rng = np.random.default_rng(3)
+    varied = dict(mass=model.mass * rng.uniform(0.5, 2, (3, model.n)), damping=rng.uniform(0, 1, (3, model.nv)))
+    if model is ARM:
+        varied |= dict(p=model.p * rng.uniform(0.9, 1.1, (3, 1, 1)), stiffness=rng.uniform(0, 9, (3, model.nv)),
+                       rest=rng.normal(size=(3, model.nv)), gravity=rng.normal(size=(3, 3)))  # fmt: skip
+    batch = ts.ModelBatch(model, **varied)
+    q, v, tau = start(model)
+    options = dict(steps=STEPS, dt=DT, every=EVERY, integrator=integrator)
+    found = ts.rollout(batch, q[0], v, tau=tau, **options)
+    for k in range(3):
+        alone = ts.rollout(batch[k], q[0], v[k], tau=tau[k], **options)
+        assert difference(found.q[k], alone.q) < ROUNDING
+        assert difference(found.v[k], alone.v) < ROUNDING
+    assert ts.rollout(batch, q[:1, None], v[0], **options).q.shape == (1, 3, STEPS // EVERY, model.nq)
+
+
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("activation", ["relu", "softsign"])
+@pytest.mark.parametrize("model", [ARM, ROPE], ids=["unrolled", "loops"])
+def test_a_policy_is_part_of_the_step(model, activation, integrator):
+    rng = np.random.default_rng(6)
+    sizes = [model.nq + model.nv, 5, 4, model.nv]
+    layers = [(rng.normal(size=(m, n)), rng.normal(size=m)) for n, m in pairwise(sizes)]
+
+    def torque(t, q, v):
+        x = np.concatenate([q, v])
+        for k, (W, b) in enumerate(layers):
+            if k:
+                x = np.maximum(x, 0) if activation == "relu" else x / (1 + np.abs(x))
+            x = W @ x + b
+        return x
+
+    q, v, _ = start(model)
+    found = ts.rollout(model, q, v, steps=5, dt=DT, feedback=ts.Policy(layers, activation), integrator=integrator)
+    for k in range(3):
+        none = np.zeros((2, model.nv))  # a policy's gains are not known: it is explicit in an implicit step
+        expected = by_hand(model, q[k], v[k], torque, integrator, steps=5, gains=none)
+        assert difference(np.concatenate([found.q[k], found.v[k]], axis=1), expected) < 1e-9
+
+
+def test_the_cuda_text_of_a_policy():
+    rng = np.random.default_rng(7)
+    policy = ts.Policy([(rng.normal(size=(4, 12)), rng.normal(size=4)), (rng.normal(size=(6, 4)), np.zeros(6))])
+    q, v, tau = start(ARM)
+    law = law_of(ARM, policy)
+    kernel = gpu_kernel(ARM, "semi-implicit", law, dtype="float64", specialised=False)
+    arrays = (q, v, tau, np.tile(law.values, (3, 1)), np.full((3, 1), DT))
+    got = cuda_reader.run_step(kernel, arrays, framed(ARM))
+    expected = ts.rollout(ARM, q, v, steps=1, dt=DT, tau=tau, feedback=policy)
+    assert difference(got, np.concatenate([expected.q[:, 0], expected.v[:, 0]], axis=1)) < ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (ts.Policy([(np.zeros((6, 11)), np.zeros(6))]), "W \\(6, 11\\)"),
+        (ts.Policy([(np.zeros((5, 12)), np.zeros(5))]), "must give 6 torques"),
+        (ts.Policy([]), "must give 6 torques"),
+        (ts.Policy([np.zeros(3)]), "layers"),
+        (ts.Policy([(np.zeros((6, 12)), np.zeros(6))], "tanh"), "activation"),
+        (ts.Policy([(np.full((6, 12), np.nan), np.zeros(6))]), "W of layers"),
+    ],
+    ids=["inputs", "outputs", "empty", "pair", "activation", "nan"],
+)
+def test_policies_that_do_not_fit_are_refused(policy, words):
+    with pytest.raises(ts.ArgumentError, match=words):
+        ts.rollout(ARM, np.zeros(6), np.zeros(6), steps=1, dt=DT, feedback=policy)
+
+
+def test_a_batch_that_cannot_be_rolled_out_is_refused():
+    q, v = np.zeros(6), np.zeros(6)
+    with pytest.raises(ts.ArgumentError, match="friction must be the same"):
+        ts.rollout(ts.ModelBatch(ARM, friction=np.eye(6)), q, v, steps=1, dt=DT)
+    with pytest.raises(ts.ArgumentError, match="batch"):
+        ts.rollout(ts.ModelBatch(ARM, mass=np.tile(ARM.mass, (3, 1))), np.zeros((2, 6)), v, steps=1, dt=DT)
+    large = ts.ModelBatch(ROPE, mass=np.tile(ROPE.mass, (2, 1)))
+    with pytest.raises(ts.ArgumentError, match="up to 24 freedoms"):
+        ts.rollout(large, np.zeros(30), np.zeros(30), steps=1, dt=DT)
+
+
 def test_what_a_rollout_cannot_do_is_said():
     ball = own(TREE, stiffness=np.ones(TREE.nv))
     q, v, _ = start(TREE)

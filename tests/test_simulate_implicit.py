@@ -187,6 +187,11 @@ def test_stiffness_that_no_force_declares_is_left_to_krylov_vectors():
         assert simulation.stepper.evaluations < 30_000
 
 
+def test_dense_matrices_are_for_small_machines():
+    with pytest.raises(ArgumentError, match="use esdirk4 or trbdf2"):
+        simulate(cable(1001), duration=0.1, method="radau")
+
+
 def test_gmres_solves_what_a_dense_solver_does():
     rng = np.random.default_rng(0)
     A, b = np.eye(40) + 0.1 * rng.normal(size=(40, 40)), rng.normal(size=40)
@@ -358,6 +363,14 @@ def test_symplectic_methods_keep_the_energy_of_stiff_springs(method):
     energy = run.energy + run.elastic_energy
     error = np.abs(energy - energy[0]) / energy[0]
     assert error.max() < 0.05
+
+
+@pytest.mark.slow
+def test_energy_of_ten_thousand_links():
+    model = replace(cable(10_000, EI=20.0, eta=0.0), damping=0.0)
+    run = simulate(model, duration=0.02, method="verlet", step=2e-4, dt=2e-3)
+    energy = run.energy + run.elastic_energy
+    assert np.abs(energy - energy[0]).max() < 2e-5 * run.kinetic_energy.max()
 
 
 def test_symplectic_methods_need_no_matrix():

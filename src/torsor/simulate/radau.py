@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from torsor.errors import SingularError
+from torsor.errors import ArgumentError, SingularError
 from torsor.simulate.motion import Motion
 from torsor.simulate.stepper import Array, ErrorScale, Memory, Settings, Stepper
 
+MOST_FREEDOMS = 1000  # a step then takes seconds
 NUDGE = np.sqrt(np.finfo(np.float64).eps)  # of differences for the Jacobian, relative to the larger of 1 and |y|
 
 
@@ -27,6 +28,11 @@ class RadauIIA(Stepper):
     solver: Any = None
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
+        if motion.model.nv > MOST_FREEDOMS:
+            raise ArgumentError(
+                f"radau factors dense matrices, for up to {MOST_FREEDOMS} freedoms, not {motion.model.nv}: use esdirk4 "
+                "or trbdf2, which are implicit in O(n)"
+            )
         super().__init__(motion, t, q, v, settings)
         self.scale = ErrorScale(motion, settings)
         self.h = min(self.scale.first_step(motion, t, self.row, self.order - 1), settings.max_step)

@@ -16,15 +16,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import validate
 from torsor.algorithms import articulated
+from torsor.compiler.members import Members, members
 from torsor.compiler.request import NEVER, QUICK, Request
 from torsor.compiler.store import store
 from torsor.compiler.tape import Code, Tape
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar, Vec, maximum, sqrt
+from torsor.model.batch import ModelBatch, machine_of
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model, require_model
 from torsor.model.regular import require_uncoupled
+from torsor.outputs import place_of
 from torsor.reference import base_of, scatter
 from torsor.sweeps import run
 
@@ -35,6 +38,7 @@ Array = NDArray[Any]
 Scalars = Sequence[Scalar]
 
 GPU_UNROLL_FREEDOMS = 12  # a step of RK4 is four times the forward dynamics, all unrolled
+MOST_FREEDOMS_OF_MEMBERS = 24  # of a ModelBatch, whose step is straight-line code
 CHUNK = 1024  # states that a thread moves through all steps before it takes the next ones: they stay in its cache
 
 
@@ -72,6 +76,60 @@ class JointFeedback:
     v_ref: ArrayLike = 0.0
 
 
+@dataclass(frozen=True)
+class Policy:
+    """A small neural network, compiled into the step: tau = W_k f(... f(W_1 (q, v) + b_1) ...) + b_k.
+
+    layers      (W, b) each: W (outputs, inputs) and b (outputs,); the first takes (q, v), the last gives (nv,)
+    activation  f, between the layers: "relu", max(x, 0), or "softsign", x / (1 + |x|)
+    """
+
+    layers: Sequence[tuple[ArrayLike, ArrayLike]]
+    activation: str = "relu"
+
+    def checked(self, model: Model) -> Policy:
+        """The policy with arrays for a model."""
+        validate.chosen("activation", self.activation, ACTIVATIONS)
+        width = model.nq + model.nv
+        layers: list[tuple[Array, Array]] = []
+        for k, layer in enumerate(self.layers):
+            if not isinstance(layer, tuple | list) or len(layer) != 2:
+                raise ArgumentError(f"layers[{k}] of a policy must be a pair (W, b), not {validate.shown(layer)}")
+            W, b = (validate.real_array(f"{name} of layers[{k}]", x) for name, x in zip("Wb", layer))
+            if W.ndim != 2 or W.shape[1] != width or b.shape != W.shape[:1]:
+                raise ArgumentError(
+                    f"layers[{k}] has W {W.shape} and b {b.shape}; W (m, {width}) and b (m,) are needed"
+                )
+            layers.append((W, b))
+            width = len(b)
+        if not layers or width != model.nv:
+            raise ArgumentError(
+                f"the last layer of a policy must give {model.nv} torques, not {width if layers else 0}"
+            )
+        return Policy(tuple(layers), self.activation)
+
+    def __call__(self, x: Scalars) -> Scalars:
+        """The torques, over any scalars; structural zeros of W cost nothing."""
+        for k, (W, b) in enumerate(self.layers):
+            if k:
+                x = [ACTIVATIONS[self.activation](xi) for xi in x]
+            rows = zip(np.asarray(W).tolist(), np.asarray(b).tolist())
+            x = [sum((w * xi for w, xi in zip(row, x) if w), start=bias) for row, bias in rows]
+        return x
+
+    @property
+    def key(self) -> bytes:
+        return b"|".join([self.activation.encode(), *(np.asarray(x).tobytes() for layer in self.layers for x in layer)])
+
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "relu": lambda x: maximum(x, 0.0),
+    "softsign": lambda x: x / (abs(x) + 1.0),
+}
+
+
+Feedback = LinearFeedback | JointFeedback | Policy
+
 # The law of the joints -----------------------------------------------------------------------------------------
 
 
@@ -88,19 +146,23 @@ class Law:
     friction: Array  # (nv,)
     lower: Array  # (nv,)
     upper: Array  # (nv,)
+    policy: Policy | None = None  # adds torques of its own
 
     @property
     def key(self) -> bytes:
         """What the code of a step depends on."""
-        return b"|".join(x.tobytes() for x in (self.gains, self.friction, self.lower, self.upper))
+        arrays = (self.gains, self.friction, self.lower, self.upper)
+        return b"|".join([*(x.tobytes() for x in arrays), self.policy.key if self.policy else b""])
 
     @property
     def smooth(self) -> bool:
-        """Whether the law is linear: no friction, no stops."""
-        return not (self.friction.any() or np.isfinite(self.lower).any() or np.isfinite(self.upper).any())
+        """Whether the law is linear: no friction, no stops, no policy."""
+        return not (
+            self.policy or self.friction.any() or np.isfinite(self.lower).any() or np.isfinite(self.upper).any()
+        )
 
 
-def law_of(model: Model, feedback: LinearFeedback | JointFeedback | None,
+def law_of(model: Model, feedback: Feedback | None,
            own: Mapping[str, Array] | None = None) -> Law:  # fmt: skip
     """The law of a feedback and of the model's own springs, dampers, friction and stops.
 
@@ -120,7 +182,8 @@ def law_of(model: Model, feedback: LinearFeedback | JointFeedback | None,
         total[..., where[first:end]] += values
     constant = sum((x for _, _, _, x in parts), np.zeros(model.nv))
     gains = np.stack([places // width, places % width], axis=1)
-    return Law(gains, total, constant, model.friction, model.lower, model.upper)
+    policy = feedback.checked(model) if isinstance(feedback, Policy) else None
+    return Law(gains, total, constant, model.friction, model.lower, model.upper, policy)
 
 
 Part = tuple[Array, Array, Array, Array]  # rows, columns, values (..., k), constant (..., nv)
@@ -140,8 +203,8 @@ def _own(model: Model, own: Mapping[str, Array]) -> Part:
     return rows, columns, np.concatenate([stiffness[..., springs], damping[..., dampers]], axis=-1), stiffness * rest
 
 
-def _servos(model: Model, feedback: JointFeedback | None) -> Part:
-    if feedback is None:
+def _servos(model: Model, feedback: JointFeedback | Policy | None) -> Part:
+    if not isinstance(feedback, JointFeedback):
         return np.zeros(0, int), np.zeros(0, int), np.zeros(0), np.zeros(model.nv)
     if model.nq != model.nv:
         raise ArgumentError(f"JointFeedback needs joints without quaternions; {model!r} has some")
@@ -216,6 +279,8 @@ class Plant:
                 torques[i] = torques[i] - value * x[k]
         for i, rub, up, down in self._own(q, v):
             torques[i] = torques[i] - rub[0] + up[0] - down[0]
+        if self.law.policy:
+            torques = [a + b for a, b in zip(torques, self.law.policy(x))]
         return torques
 
     def gains(self, q: Scalars, v: Scalars) -> tuple[list[Scalar], list[Scalar]]:
@@ -324,24 +389,27 @@ def step(integrator: str, plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> li
 # The public function -----------------------------------------------------------------------------------------
 
 
-def rollout(model: Model, q: Any, v: Any, *, steps: int, dt: float, tau: Any = None, table: Any = None,
-            feedback: LinearFeedback | JointFeedback | None = None, every: int = 1,
+def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, dt: float, tau: Any = None, table: Any = None,
+            feedback: Feedback | None = None, every: int = 1,
             integrator: str = "semi-implicit") -> Rollout:  # fmt: skip
     """Trajectories from the states q (..., nq), v (..., nv): `steps` steps of length dt, every k-th state kept.
 
     tau         (..., nv) constant torques
     table       (..., steps, nv) torques held over each step
-    feedback    a `LinearFeedback` or `JointFeedback` law, added to both and evaluated wherever the integrator evaluates
-                accelerations; gains and references may differ from trajectory to trajectory
+    feedback    a `LinearFeedback`, `JointFeedback` or `Policy`, added to both and evaluated wherever the integrator
+                evaluates accelerations; gains and references may differ from trajectory to trajectory
     every       keep the state after each `every`-th step: steps // every states per trajectory
     integrator  "semi-implicit" (Euler, one evaluation per step), "implicit" (Euler, one evaluation; stable for springs,
                 dampers, stops and gains of any size) or "rk4" (four evaluations)
 
-    Damping, friction, springs and stops of the model act, too.
+    Damping, friction, springs and stops of the model act, too.  A `ModelBatch` in place of the model gives every
+    trajectory a machine of its own; its batch axes broadcast with those of the states (on the CPU).
 
     NumPy arrays run on the CPU's lanes and threads; CuPy, PyTorch and JAX arrays run on their GPU, where a trajectory
     never leaves its thread.  A trajectory that diverges ends in inf or nan and does not affect the others.
     """
+    if isinstance(model, ModelBatch):
+        return _of_members(model, q, v, Task.of(model, steps, dt, tau, table, feedback, every, integrator))
     task = Task.of(model, steps, dt, tau, table, feedback, every, integrator)
     if not isinstance(q, np.ndarray) and hasattr(q, "__dlpack_device__"):
         from torsor.backends import gpu
@@ -363,18 +431,24 @@ class Task(NamedTuple):
     integrator: str
 
     @classmethod
-    def of(cls, model: Model, steps: int, dt: float, tau: Any, table: Any,
-           feedback: LinearFeedback | JointFeedback | None, every: int, integrator: str) -> Task:  # fmt: skip
+    def of(cls, machine: Model | ModelBatch, steps: int, dt: float, tau: Any, table: Any,
+           feedback: Feedback | None, every: int, integrator: str) -> Task:  # fmt: skip
+        model, varied = machine_of(machine), machine.varied if isinstance(machine, ModelBatch) else {}
         require_model(model)
         require_uncoupled(model, "a rollout")
+        for name in ("friction", "lower", "upper"):
+            if name in varied and (varied[name] != getattr(model, name)).any():
+                raise ArgumentError(f"{name} must be the same for all members of a rollout: it is part of its code")
         validate.chosen("integrator", integrator, INTEGRATORS)
         steps, every = validate.integer("steps", steps, least=1), validate.integer("every", every, least=1)
         if every > steps:
             raise ArgumentError(f"steps = {steps} and every = {every} must satisfy 1 <= every <= steps")
         dt = validate.number("dt", dt, above=0.0)
-        if not isinstance(feedback, LinearFeedback | JointFeedback | None):
-            raise ArgumentError(f"feedback must be a LinearFeedback or JointFeedback, not {validate.shown(feedback)}")
-        return cls(steps, dt, tau, table, law_of(model, feedback), every, integrator)
+        if not isinstance(feedback, Feedback | None):
+            shown = validate.shown(feedback)
+            raise ArgumentError(f"feedback must be a LinearFeedback, a JointFeedback or a Policy, not {shown}")
+        own: dict[str, Array] = {name: x for name, x in varied.items() if name in ("stiffness", "damping", "rest")}
+        return cls(steps, dt, tau, table, law_of(model, feedback, own), every, integrator)
 
 
 def traced_step(model: Model, integrator: str, law: Law) -> Callable[..., list[Scalar]]:
@@ -454,6 +528,67 @@ def _on_cpu(model: Model, q: ArrayLike, v: ArrayLike, task: Task) -> Rollout:
         list(pool().map(chunk, range(0, count, CHUNK)))
     stored = stored.reshape(*batch, steps // every, width)
     return Rollout(stored[..., : model.nq], stored[..., model.nq :])
+
+
+def _of_members(batch: ModelBatch, q: ArrayLike, v: ArrayLike, task: Task) -> Rollout:
+    """Every trajectory on a machine of its own."""
+    from torsor.backends.cpu import pool
+
+    steps, dt, tau, table, law, every, integrator = task
+    model, found = batch.model, members(batch)
+    q = _checked(model, "q", q, steps)
+    try:
+        q = np.broadcast_to(q, (*np.broadcast_shapes(q.shape[:-1], batch.shape), model.nq))
+    except ValueError:
+        raise ArgumentError(f"the batch axes do not go together: q {q.shape}, members {batch.shape}") from None
+    flat, axes, dtype = flattened(model, {"q": q, "v": v, "tau": tau, "table": table}, law, steps)
+    for name, x in found.inputs.items():
+        core = place_of(name).shape(model)
+        flat[name] = np.broadcast_to(x, axes + core).reshape(-1, *core).astype(dtype)
+    count, width = len(flat["q"]), model.nq + model.nv
+    validate.check_memory("steps", count * (steps // every) * width * 8)
+    stored = np.empty((count, steps // every, width), dtype)
+    key = "rollout of members", integrator, law.key, np.dtype(dtype).name
+    program = found.store.once(key, lambda: _member_step(model, found, integrator, law, np.dtype(dtype).name))
+    h = np.array([dt], dtype)
+
+    def chunk(first: int) -> None:
+        part = {name: x[first : first + CHUNK] for name, x in flat.items()}
+        x, y = np.concatenate([part["q"], part["v"]], axis=1), np.empty_like(part["q"], shape=(len(part["q"]), width))
+        torques, gain, numbers = held(model, law, part), gain_of(law, part), [part[name] for name in found.inputs]
+        for t in range(steps):
+            program(x[:, : model.nq], x[:, model.nq :], torques(t), gain, h, *numbers, y)
+            x, y = y, x
+            if (t + 1) % every == 0:
+                stored[first : first + CHUNK, t // every] = x
+
+    list(pool().map(chunk, range(0, count, CHUNK)))
+    stored = stored.reshape(*axes, steps // every, width)
+    return Rollout(stored[..., : model.nq], stored[..., model.nq :])
+
+
+def _member_step(model: Model, found: Members, integrator: str, law: Law, dtype: str) -> Callable[..., Any]:
+    """A step, with the numbers in which members differ as inputs, written out."""
+    from torsor.backends.pointwise import compile_pointwise
+    from torsor.compiler.trace import outputs_on
+
+    if model.nv > MOST_FREEDOMS_OF_MEMBERS:
+        raise ArgumentError(
+            f"a rollout of a ModelBatch takes machines of up to {MOST_FREEDOMS_OF_MEMBERS} freedoms, not {model.nv}: "
+            "roll out its members one by one"
+        )
+
+    def member_step(q: Scalars, v: Scalars, tau: Scalars, gain: Scalars, h: Scalars, *numbers: Any) -> list[Scalar]:
+        own = dict(zip(found.inputs, numbers))
+
+        def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None) -> Scalars:
+            given = {"q": q, "v": v, "tau": tau, **own} | ({} if added is None else {"added_inertia": added})
+            return list(outputs_on(articulated.forward_dynamics, found.frames, given).values())
+
+        return step(integrator, Plant(model, law, gain, tau, accelerate), q, v, h[0])
+
+    inputs = step_inputs(model, law) | {name: place_of(name).shape(model) for name in found.inputs}
+    return compile_pointwise(member_step, inputs, dtype)
 
 
 def flattened(model: Model, given: Mapping[str, Any], law: Law,
