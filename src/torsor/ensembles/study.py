@@ -67,11 +67,13 @@ class Plan:
         drawn = self.draws.members(first, end)
         model, count = self.model, end - first
         impossible = self._impossible(drawn, count)
-        for quantity, values in drawn.items():
-            if impossible.any():
-                values[impossible] = quantity.nominal(model)
-        batch = ModelBatch(model, **fields_of(model, drawn))
-        given = states_of(model, drawn, count, **{"q0": model.neutral(), "v0": np.zeros(model.nv), **self.states})
+        taken = dict(drawn)
+        if impossible.any():  # the model itself moves in their place
+            for quantity, values in drawn.items():
+                taken[quantity] = values.copy()
+                taken[quantity][impossible] = quantity.nominal(model)
+        batch = ModelBatch(model, **fields_of(model, taken))
+        given = states_of(model, taken, count, **{"q0": model.neutral(), "v0": np.zeros(model.nv), **self.states})
         law = self._law(batch, given)
         given["gain"] = np.broadcast_to(law.values, (count, law.values.shape[-1]))
         given["tau"] = np.broadcast_to(law.constant, (count, model.nv))
