@@ -1,6 +1,6 @@
 """Every public function on a GPU: random trees of every joint type, loops and straight line, both precisions.
 
-    python bench/gpu_check.py [--out FOLDER]        needs CuPy; PyTorch and JAX are used where they are there
+    python bench/gpu_check.py [--only TEXT] [--out FOLDER]        needs CuPy; PyTorch and JAX are used where they are there
 
 The oracle is the reference engine, which runs the same equations number by number on the host and shares no compiled
 code with the GPU.  Writes gpu_check.json: the error of every case, relative to its largest number.
@@ -291,13 +291,14 @@ class Job(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
+    parser.add_argument("--only", default="", help="cases whose names contain this")
     options = parser.parse_args()
     import cupy as cp
 
     models = {name: make() for name, make in MODELS.items()}
     with ThreadPoolExecutor(WORKERS) as pool:
-        rows = list(pool.map(lambda case: run(case, models, cp), cases()))
-        rows += pool.map(Job.run, plain_calls(cp))
+        rows = list(pool.map(lambda case: run(case, models, cp), [x for x in cases() if options.only in x.label]))
+        rows += pool.map(Job.run, [job for job in plain_calls(cp) if options.only in job.label])
     properties = cp.cuda.runtime.getDeviceProperties(0)
     report = {
         "device": properties["name"].decode(), "cupy": cp.__version__, "cases": len(rows),
