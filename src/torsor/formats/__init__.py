@@ -11,6 +11,7 @@ checked like any other: a damaged or hostile file raises a ModelError.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,7 +39,8 @@ WRITERS = {".urdf": "urdf_writer", ".xml": "mjcf_writer"}
 ROBOTS = (".urdf", ".xml", ".mjcf", ".sdf", ".world", ".xacro")
 
 
-def load(path: Any, **options: Any) -> Model:
+def load(path: Any, *, base: str | None = None, repair: str = "warn", folders: Sequence[str | Path] = (),
+         xacro: bool | Mapping[str, Any] = False) -> Model:  # fmt: skip
     """The model in a file: .toml, .torsor, or a robot's .urdf, .xml (MJCF), .sdf or .xacro.
 
     Of robot files:
@@ -55,13 +57,14 @@ def load(path: Any, **options: Any) -> Model:
     """
     from torsor.formats import robots
 
+    options: dict[str, Any] = dict(base=base, repair=repair, folders=folders, xacro=xacro)
     if robots.described(path):
         return robots.load_description(path, options)
     if file_path("path", path).suffix.lower() in ROBOTS:
         return robots.load(path, **options)
     form = _format(path)
-    if options:
-        raise ArgumentError(f"{path}: {', '.join(options)}= are for robot files, {', '.join(ROBOTS)}")
+    if base is not None or repair != "warn" or folders or xacro:
+        raise ArgumentError(f"{path}: base, repair, folders and xacro are for robot files, {', '.join(ROBOTS)}")
     return form.decode(read_whole(path, ModelError), str(path))
 
 

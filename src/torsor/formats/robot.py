@@ -111,7 +111,7 @@ def _report(robot: Robot, repair: str) -> None:
         raise ModelError(f'{robot.path}: {_quoted(changed)}; repair="warn" changes these numbers as little as it can')
     said = [note for note in robot.notes if note.kind != "read"]
     if said and repair == "warn":
-        warnings.warn(f"{robot.path}: {_quoted(said)} (all remarks: model.notes)", ModelWarning, stacklevel=4)
+        warnings.warn(f"{robot.path}: {_quoted(said)} (all remarks: model.notes)", ModelWarning, stacklevel=5)
 
 
 def _quoted(notes: list[Note]) -> str:

@@ -29,7 +29,7 @@ READERS: dict[str, Callable[[Document, Folders, str | None], Robot]] = {
 
 
 def load(path: str | Path, *, base: str | None = None, repair: str = "warn", folders: Sequence[str | Path] = (),
-         xacro: bool | Mapping[str, str] = False) -> Model:  # fmt: skip
+         xacro: bool | Mapping[str, Any] = False) -> Model:  # fmt: skip
     """The model of a robot file; see `torsor.load`."""
     path = file_path("path", path)
     if base is not None:

@@ -121,7 +121,7 @@ def check_bodies(links: Mapping[str, Array], names: Sequence[str], allow_degener
 @np.errstate(over="ignore", invalid="ignore")
 def _check_block(links: Mapping[str, Array], label: Label, allow_degenerate: bool) -> None:
     for key in ("axis", "pitch", "R", "p"):
-        for i in np.argwhere(~np.isfinite(links[key]))[:1, 0]:
+        for i in _first_not_finite(links[key]):
             raise ModelError(f"{label(i)}: {key} holds a NaN or an infinity")
     _check_joints(links["joint"], links["axis"], links["pitch"], label)
     _check_rotations(links["R"], label)
@@ -146,7 +146,8 @@ def _check_rotations(rotations: Array, label: Label) -> None:
             f"{label(i)}: R is not a rotation, |R'R - 1| = {defect[i]:.2g} exceeds {ROTATION_TOLERANCE}; "
             "give all its digits, or the nearest rotation (its polar factor)"
         )
-    for i in _first(np.einsum("in,in->n", R[0], np.cross(R[1], R[2], axis=0)) < 0):
+    (a, b, c), (d, e, f), (g, h, k) = R
+    for i in _first(a * (e * k - f * h) + b * (f * g - d * k) + c * (d * h - e * g) < 0):
         raise ModelError(f"{label(i)}: R is a reflection (det R = -1), not a rotation")
 
 
@@ -162,7 +163,7 @@ def check_inertias(mass: Array, com: Array, inertia: Array, label: Label, allow_
         return [float(f"{moment:.6g}") for moment in np.linalg.eigvalsh(inertia[i])]
 
     for key, x in (("mass", mass), ("com", com), ("inertia", inertia)):
-        for i in np.argwhere(~np.isfinite(x))[:1, 0]:
+        for i in _first_not_finite(x):
             raise ModelError(f"{label(i)}: {key} holds a NaN or an infinity")
     for i in _first(mass < 0):
         raise ModelError(f"{label(i)}: mass {mass[i]} is negative")
@@ -261,7 +262,13 @@ def _positive_definite(A: Array) -> Array:
 
 def _first(bad: Array) -> Iterable[int]:
     """The first offender, if there is one: `for i in _first(bad): raise ...`."""
-    return np.flatnonzero(bad)[:1].tolist()
+    return [int(bad.argmax())] if bad.any() else []
+
+
+def _first_not_finite(x: Array) -> Iterable[int]:
+    """The first row that holds a NaN or an infinity."""
+    finite = np.isfinite(x)
+    return () if finite.all() else np.argwhere(~finite)[:1, 0].tolist()
 
 
 def body_label(names: Sequence[str], i: int, start: int = 0) -> str:
