@@ -170,6 +170,11 @@ def test_cuda_text_computes_what_the_cpu_does(function, specialised):
     assert difference(found, cpu) < CONDITION
 
 
+def test_the_header_of_exported_code_names_the_parts(tmp_path):
+    ts.export(zoo.puma_saha(), ts.forward_dynamics_derivatives, tmp_path, name="response")
+    assert "dq (6, 6), dv (6, 6), dtau (6, 6)" in (tmp_path / "response.h").read_text()
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_no_place_is_beyond_the_packed_numbers(seed):
     """Sizes that are no multiple of a group, branches, several roots: every table stays inside, every result apart."""

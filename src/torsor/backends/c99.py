@@ -356,6 +356,9 @@ class CFunction:
             *(f"  {name:<12} {size:>6} numbers: {_meaning(name)}" for name, size in self.inputs),
             f"  {'out':<12} {self.size:>6} numbers: the result, shape {request.shape}; must not overlap the inputs",
         ]
+        if parts := request.parts:
+            shapes = ", ".join(f"{name} {shape}" for name, shape in parts.items())
+            lines.append(f"  {'':<12} {'':>6} one behind the other: {shapes}")
         if self.workspace:
             lines.append("  workspace: memory of the caller, one for each call that runs at a time; any content")
         return [*lines, "", *_joint_table(model)]

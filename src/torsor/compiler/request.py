@@ -170,15 +170,21 @@ class Request:
             return self.algorithm.output.shape(self.model, self.code.entry)
         return shape_of(self.code)
 
+    @property
+    def parts(self) -> dict[str, tuple[int, ...]]:
+        """Of several outputs, the name and the shape of each; they are parts of one row of numbers."""
+        output = self.algorithm.output
+        if not isinstance(output, Several):
+            return {}
+        known = isinstance(self.algorithm, Derivative) or matrices_of(output)  # their shapes need no tracing
+        return output.shapes(self.model, {} if known else self._looped.entry)
+
     def split(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Turn a function that returns one row of numbers into one that returns the algorithm's outputs by name."""
         output = self.algorithm.output
         if not isinstance(output, Several):
             return function
-        known = isinstance(self.algorithm, Derivative) or matrices_of(output)  # their shapes need no tracing
-        entry = {} if known else self._looped.entry
-        shapes = output.shapes(self.model, entry)
-        split = output.splitter(shapes)
+        split = output.splitter(self.parts)
         return lambda *args, **more: split(function(*args, **more))
 
     @property

@@ -21,8 +21,6 @@ from torsor.errors import ArgumentError
 from torsor.model.batch import machine_of, require_models
 from torsor.model.conditioning import pivot_ratio
 from torsor.model.model import Model
-from torsor.outputs import Several
-from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
 
@@ -58,7 +56,7 @@ def inverse_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, qdd: 
     """
     refuse_large(model, inverse_dynamics_derivatives)
     algorithm = inverse_derivatives.inverse_dynamics_derivatives
-    return InverseDerivatives(*_parts(algorithm, model, call_with(algorithm, model, q, v, qdd, external=external)))
+    return InverseDerivatives(*call_with(algorithm, model, q, v, qdd, external=external))
 
 
 def forward_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *,
@@ -80,7 +78,7 @@ def forward_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, tau: 
         algorithm = named(forward_dynamics_derivatives, method)
     if not algorithm.has_loops and (nv := machine_of(model).nv) > MOST_FREEDOMS:
         raise ArgumentError(f"method {method!r} is compiled for {MOST_FREEDOMS} freedoms at most, not {nv}")
-    result = ForwardDerivatives(*_parts(algorithm, model, call_with(algorithm, model, q, v, tau, external=external)))
+    result = ForwardDerivatives(*call_with(algorithm, model, q, v, tau, external=external))
     if method == "composite" and pivot_ratio(model) > COMPARED and isinstance(result.dq, np.ndarray):
         sweeps = forward_dynamics_derivatives(model, q, v, tau, external=external, method="articulated")
         for found, exact in zip(result, sweeps):
@@ -109,10 +107,3 @@ def refuse_large(model: Model, function: Callable[..., Any]) -> None:
             f"{function.__name__}: {model!r} has {nv} freedoms; matrices are made for {MOST_DENSE} at most. "
             f"Use products with vectors, which take O(n): ts.vjp(ts.{primal}) and ts.jvp(ts.{primal})"
         )
-
-
-def _parts(algorithm: Algorithm, model: Model, row: Any) -> Any:
-    """The matrices; the reference engine gives them as a row of numbers."""
-    output = algorithm.output
-    assert isinstance(output, Several)
-    return row if isinstance(row, tuple) else output.split(row, output.shapes(model, {}))
