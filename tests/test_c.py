@@ -211,6 +211,18 @@ def test_the_example_runs(options, tmp_path):
         assert "largest error" in done.stdout
 
 
+@pytest.mark.parametrize("specialised", [True, False], ids=["straight line", "loops"])
+def test_derivatives_are_exported(specialised, tmp_path):
+    """A matrix of cotangents goes in, or several results come out: one behind the other."""
+    dense = ts.vjp(ts.mass_matrix) if specialised else ts.vjp(ts.body_poses)
+    for function in (ts.vjp(ts.inverse_dynamics, ("q", "inertia")), dense):
+        folder = tmp_path / function.__name__.replace("(", "_").strip(")")
+        ts.export(SMALL_TREE, function, folder, specialised=specialised)
+        done = build_example(folder)
+        assert done.returncode == 0, done.stdout
+        assert "largest error 0 ulp" in done.stdout or not codegen.host().fma
+
+
 def test_the_example_notices_a_wrong_answer(tmp_path):
     ts.export(ARM, ts.mass_matrix, tmp_path, name="M")
     source = tmp_path / "M.c"
