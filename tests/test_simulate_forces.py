@@ -23,6 +23,7 @@ from torsor.simulate import (
     pull,
     simulate,
 )
+from torsor.simulate.motion import Motion
 
 TIGHT = {"rtol": 1e-11, "atol": 1e-12}
 CLOSE = 1e-8
@@ -143,6 +144,30 @@ def test_spring_of_a_ball_joint_acts_along_the_rotation_to_rest():
     run = simulate(ball, q0, duration=1.0, forces=Spring(ball, 9.0), **TIGHT)
     turn = ball.difference(np.tile(ball.neutral(), (len(run), 1)), run.q)
     np.testing.assert_allclose(turn[:, 1], 0.4 * np.cos(3 * run.t), atol=CLOSE)
+
+
+def test_linear_forces_are_part_of_the_compiled_right_hand_side():
+    """The same motion as with the forces in Python, with all stages of a step in one call."""
+    model = replace(zoo.random_chain(5, 1), stiffness=3.0, rest=0.2, damping=0.5)
+    rng = np.random.default_rng(0)
+    forces = [Constant(rng.normal(size=5)), Spring(model, 2.0, rng.normal(size=5), 0.1), Friction(rng.uniform(size=5)),
+              PD(model, rng.normal(size=5), rng.uniform(1, 5, 5), 0.7)]  # fmt: skip
+    inside, outside = (simulate(model, duration=2.0, forces=f, method="dopri5", **TIGHT) for f in (
+        forces, [*forces, lambda t, q, v: np.zeros(5)]))  # fmt: skip
+    assert np.abs(inside.q[-1] - outside.q[-1]).max() < 1e-9
+    motion, plain = Motion(model, forces), Motion(model, [lambda t, q, v: np.zeros(5)])
+    assert motion.program is not None
+    assert plain.program is None
+    q, v, a = rng.normal(size=(3, 5))
+    motion.accelerate(0.0, q, v, a)
+    expected = ts.forward_dynamics(model, q, v, motion.torque(0.0, q, v))
+    assert np.abs(a - expected).max() < 1e-11 * np.abs(expected).max()
+    for curved in (
+        Friction(coulomb=0.1),
+        Limits(model, -1.0, 1.0),
+        PD(model, Cycloid(np.zeros(5), np.ones(5), 1.0), 1.0, 1.0),
+    ):
+        assert Motion(model, [curved]).program is None
 
 
 def test_armature_is_inertia_about_the_joint():

@@ -99,13 +99,21 @@ def log_pivots(link, here, children):
     return dict(log_det=total), {}
 
 
+def torque(here) -> Vec:
+    """tau - K q - D v with the springs and dampers of the joint, if there are any; for joints with dq/dt = v"""
+    if here.stiffness is None:
+        return here.tau
+    terms = zip(here.tau, here.stiffness, here.q, here.damping, here.v)
+    return Vec.of(tau - K * q - D * v for tau, K, q, D, v in terms)
+
+
 @inward(start=lambda base: dict(I=Inertia.zero(), F=Spatial.zero()))
 def articulate(link, here, children):
     """`articulated_inertias`, and the forces along with the inertias                                     (Eq. 41)"""
     f, S = link.placed(here)
     I, G, D = eliminate(S, children.I + link.inertia, link.rotors(here))
     F = children.F if here.W is None else children.F + here.W
-    F, x = lift(S, G, D, F, here.b if here.tau is None else here.tau)
+    F, x = lift(S, G, D, F, here.b if here.tau is None else torque(here))
     return dict(I=f.carry(I), F=f.Ad_inv_dual(F)), dict(E=f.factors[-1], S=S, G=G, D=D, x=x)
 
 
@@ -147,7 +155,7 @@ def innovation(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Any]]:
 
 forward_dynamics = Algorithm(
     "forward_dynamics", ("q", "v", "tau"), (motion, articulate, accelerate), PerFreedom("qdd"),
-    options=("external", "added_inertia"), inverts=True, torques_only=True,
+    options=("external", "added_inertia", "stiffness", "damping"), inverts=True, torques_only=True,
 )  # fmt: skip
 mass_solve = Algorithm(
     "mass_solve", ("q", "b"), (articulate, accelerate), PerFreedom("qdd"), options=("added_inertia",), inverts=True,

@@ -5,6 +5,9 @@ Any function of that form is a force. Parameters are numbers, one for all degree
 A force may also have a method gains(t, q, v) -> (stiffness, damping): how much its torque at a joint falls with that
 joint's own position and velocity, -d tau_k/dq_k and -d tau_k/dv_k, numbers or (nv,). Implicit methods use them
 (`implicit.py`). They need not be exact, and a force without them is not wrong, only slower where it is stiff.
+
+A force that is tau = c - K q - D v at every joint, with numbers that never change, says so by a method linear() ->
+(c, K, D), or None. If all forces of a motion are such, they become part of the compiled right-hand side (`motion.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ Array = NDArray[Any]
 Force = Callable[[float, Array, Array], Array]
 Parameter = float | Array  # for all degrees of freedom, or (nv,)
 Gains = tuple[Parameter, Parameter]  # stiffness, damping
+Linear = tuple[Parameter, Parameter, Parameter]  # c, K, D
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,9 @@ class Constant:
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         return np.asarray(self.tau, dtype=np.float64)
+
+    def linear(self) -> Linear:
+        return np.asarray(self.tau, dtype=np.float64), 0.0, 0.0
 
 
 class Table:
@@ -114,6 +121,11 @@ class PD:
     def gains(self, t: float, q: Array, v: Array) -> Gains:
         return self.kp, self.kd
 
+    def linear(self) -> Linear | None:
+        if not isinstance(self.reference, Hold):
+            return None
+        return self.kp * self.reference.q, self.kp, self.kd
+
 
 @dataclass(frozen=True)
 class ComputedTorque:
@@ -159,6 +171,9 @@ class Friction:
             return 0.0, self.viscous
         return 0.0, self.viscous + self.coulomb / self.creep * (1 - np.tanh(v / self.creep) ** 2)
 
+    def linear(self) -> Linear | None:
+        return (0.0, 0.0, self.viscous) if self._only_viscous else None
+
     @property
     def _only_viscous(self) -> bool:
         return isinstance(self.coulomb, float) and self.coulomb == 0
@@ -185,6 +200,10 @@ class Spring:
 
     def gains(self, t: float, q: Array, v: Array) -> Gains:
         return self.stiffness, self.damping
+
+    def linear(self) -> Linear:
+        rest = self.model.neutral() if self.rest is None else np.asarray(self.rest)
+        return self.stiffness * rest, self.stiffness, self.damping
 
 
 @dataclass(frozen=True)
@@ -270,6 +289,17 @@ def pull(model: Model, body: str, force: ArrayLike, at: ArrayLike = (0.0, 0.0, 0
     return External(model, wrenches)
 
 
+@dataclass(frozen=True)
+class Hold:
+    """A motion that stays at a configuration."""
+
+    q: Array
+    still: Array
+
+    def __call__(self, t: float) -> tuple[Array, Array, Array]:
+        return self.q, self.still, self.still
+
+
 def own_forces(model: Model) -> tuple[Force, ...]:
     """What the joints of a model do by themselves: its dampers, friction, springs and stops."""
     forces: list[Force] = []
@@ -300,9 +330,9 @@ def _motion(model: Model, reference: Any) -> Reference:
     """A motion to follow, or one that stays at a configuration."""
     if callable(reference) or not isinstance(reference, list | tuple | np.ndarray):
         return function("reference", reference)
-    q, still = real_array("reference", reference, (model.nq,)), np.zeros(model.nv)
+    q = real_array("reference", reference, (model.nq,))
     model.check_quaternions(q, "reference")
-    return lambda t: (q, still, still)
+    return Hold(q, np.zeros(model.nv))
 
 
 def _model(model: Any) -> Model:

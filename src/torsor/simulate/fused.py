@@ -1,6 +1,6 @@
 """All stages of an explicit step in one call of machine code.
 
-Where the right-hand side is one compiled program (no forces written in Python) and dq/dt = v, one NumPy call per sum
+Where the right-hand side is one compiled program (forces are constant or linear) and dq/dt = v, one NumPy call per sum
 would cost more than the dynamics themselves. This code does the same sums as `Stages.one_by_one`, as a loop around the
 program's own machine code. It serves every model and every tableau.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 # The words that the code reads: addresses of arrays, and sizes.
-SIZES = ("s", "m", "n", "first", "estimates")
+SIZES = ("s", "m", "n", "first", "estimates", "width")
 WORDS = ("rhs", "data", "args", "dims", "steps", "P", "Y", "A", "rtol", "atol", "squares", *SIZES)
 
 
@@ -30,19 +30,23 @@ class FusedStages:
     """
 
     def __init__(
-        self, program: Program, tau: Array, P: Array, Y: Array, A: Array, rtol: Array, atol: Array, first: int
+        self, program: Program, given: list[Array], P: Array, Y: Array, A: Array, rtol: Array, atol: Array, first: int
     ) -> None:  # fmt: skip
         s, m = Y.shape
         n = m // 2
         rhs, data = program.entry
-        rows = [[y, y + 8 * n, tau.ctypes.data, k + 8 * n] for y, k in zip(_rows(Y), _rows(P[1:]))]
-        # as NumPy passes them: one state; the strides of the states, then of the numbers, of three inputs and out
-        arrays = {"args": np.array(rows), "dims": np.array([1, n]), "steps": np.array([0] * 4 + [8] * 4)}
+        given = [np.ascontiguousarray(x) for x in given]
+        others = [x.ctypes.data for x in given]
+        rows = [[y, y + 8 * n, *others, k + 8 * n] for y, k in zip(_rows(Y), _rows(P[1:]))]
+        count = len(rows[0])
+        # as NumPy passes them: one state; the strides of the states, then of the numbers, of all inputs and out
+        arrays = {"args": np.array(rows), "dims": np.array([1, n]), "steps": np.array([0] * count + [8] * count)}
         arrays |= {"P": P, "Y": Y, "A": A, "rtol": rtol, "atol": atol, "squares": np.empty(len(A) - s)}
         values = {name: array.ctypes.data for name, array in arrays.items()}
         values |= {"rhs": rhs, "data": data, "s": s, "m": m, "n": n, "first": first, "estimates": len(A) - s}
+        values["width"] = 8 * count
         self._words = np.array([values[name] for name in WORDS], dtype=np.int64)
-        self._alive = (program, tau, arrays)
+        self._alive = (program, given, arrays)
         self._squares = arrays["squares"]
         (self._call, _), self._at = _function(), self._words.ctypes.data
 
@@ -100,7 +104,7 @@ def _ir(fma: bool, x86: bool) -> str:
         with w.loop("velocity", 0) as d:  # k_i = (v_i, a_i)
             w.store(w.load(at("Y", y, n, d.i)), at("P", k, d.i))
             d.count_to(w, n)
-        args = w.address(words["args"], w.i64("mul", stage.i, 4 * 8))
+        args = w.address(words["args"], w.i64("mul", stage.i, words["width"]))
         w.do(f"call void {words['rhs']}(ptr {args}, ptr {words['dims']}, ptr {words['steps']}, ptr {words['data']})")
     last = w.i64("mul", w.i64("sub", s, 1), m)
     with w.loop("estimate", 0) as estimate:  # the sum of (h sum_j E_j k_j / (atol + rtol max(|y|, |y_new|)))^2

@@ -71,15 +71,37 @@ class Motion:
 
     @property
     def program(self) -> Program | None:
-        """The compiled right-hand side, if the right-hand side is only that program under constant forces."""
-        alone = self.steady and self.coordinates.flat
-        return self._program if alone else None
+        """The compiled right-hand side, if it is only a program of q, v and `given`."""
+        if not self.coordinates.flat:
+            return None
+        if self.steady:
+            return self._program
+        return None if self._linear is None else compiled_with(self.model, articulated.forward_dynamics, LINEAR)
+
+    @property
+    def given(self) -> list[Array]:
+        """The inputs of `program` after q and v: constant torques, then stiffness and damping if forces have them."""
+        return [self._constant] if self._linear is None else [*self._linear]
+
+    @cached_property
+    def _linear(self) -> tuple[Array, ...] | None:
+        """(c, K, D) if the sum of all forces is c - K q - D v, and not constant."""
+        plain = self.coordinates.flat and self.dynamics == "auto" and not self.model.couplings
+        if self.steady or not plain:
+            return None
+        found = [getattr(force, "linear", lambda: None)() for force in self.forces]
+        if any(law is None for law in found):
+            return None
+        return tuple(np.array(sum(x, start=np.zeros(self.model.nv))) for x in zip(*found))
 
     def _choose(self) -> Accelerate:
         """The cheapest form of the right-hand side."""
         program, tau = self._forward, self._constant
         if self.steady:
             return lambda t, q, v, out: program(q, v, tau, out)
+        if (law := self.program) is not None:
+            given = self.given
+            return lambda t, q, v, out: law(q, v, *given, out)
         return lambda t, q, v, out: program(q, v, self._sum(t, q, v), out)
 
     def gains(self, t: float, q: Array, v: Array) -> tuple[Array, Array]:
@@ -101,13 +123,13 @@ class Motion:
                 return dynamics.forward_dynamics(self.model, q, v, tau, added_inertia=added)
             except TorsorError:  # numbers that are not finite: the method takes a shorter step
                 return np.full(self.model.nv, np.nan)
-        return with_added_inertia(self.model, articulated.forward_dynamics)(q, v, tau, added)
+        return compiled_with(self.model, articulated.forward_dynamics, ADDED)(q, v, tau, added)
 
     def implicit_solve(self, q: Array, b: Array, added: Array) -> Array:
         """(M(q) + diag(added))^-1 b"""
         if self.model.couplings:
             return coupled_solve(self.model, q, b, added)
-        return with_added_inertia(self.model, articulated.mass_solve)(q, b, added)
+        return compiled_with(self.model, articulated.mass_solve, ADDED)(q, b, added)
 
     @cached_property
     def solve(self) -> Solve:
@@ -155,14 +177,18 @@ class Motion:
         return out
 
 
-def with_added_inertia(model: Model, algorithm: Algorithm) -> Program:
-    """The program of an algorithm that takes inertias to add to the diagonal of M, made once per model."""
+# options of the forward dynamics: what implicit methods add to the diagonal of M, and forces that are linear
+ADDED, LINEAR = ("added_inertia",), ("stiffness", "damping")
+
+
+def compiled_with(model: Model, algorithm: Algorithm, options: tuple[str, ...]) -> Program:
+    """The program of an algorithm that takes these options, made once per model."""
     from torsor.backends.cpu import compile_program  # imported late, so that `import torsor` stays quick
 
     def make() -> Program:
-        return compile_program(algorithm, model, options=("added_inertia",), unroll=PATIENT)
+        return compile_program(algorithm, model, options=options, unroll=PATIENT)
 
-    return store(model).once(("program with added inertia", algorithm), make)
+    return store(model).once(("program with", options, algorithm), make)
 
 
 def compiled(model: Model, function: Callable[..., Array], method: str = "auto") -> Program:

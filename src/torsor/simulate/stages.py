@@ -26,7 +26,7 @@ class Stages:
     Y (s, m)             the states y_i
     """
 
-    def __init__(self, motion: Motion, scale: ErrorScale, tau: Array, s: int, r: int, first: int) -> None:
+    def __init__(self, motion: Motion, scale: ErrorScale, s: int, r: int, first: int) -> None:
         nq, m = motion.model.nq, motion.model.nq + motion.model.nv
         self.motion, self.scale, self.first = motion, scale, first
         self.weights, self.c = np.zeros((s + r, s)), [0.0] * s
@@ -37,7 +37,7 @@ class Stages:
         rows = enumerate(zip(self._with_y, self.Y, self.P[1:]))
         self._each = [(w[: 1 + i], self.P[: 1 + i], y, y[:nq], y[nq:], k[:nq], k[nq:]) for i, (w, y, k) in rows]
         self.fused = motion.program and FusedStages(
-            motion.program, tau, self.P, self.Y, self.weights, scale.rtol, scale.atol, first
+            motion.program, motion.given, self.P, self.Y, self.weights, scale.rtol, scale.atol, first
         )
 
     def __call__(self, t: float, h: float) -> list[float]:
@@ -68,7 +68,7 @@ class Staged(Stepper):
         self.scale = ErrorScale(motion, settings)
         self.h = min(self.scale.first_step(motion, t, self.row, order), settings.max_step)
         self.evaluations += 1
-        self.stages = Stages(motion, self.scale, motion.torque(t, q, v), s, r, first)
+        self.stages = Stages(motion, self.scale, s, r, first)
         self.stages.P[1] = self.rate(self.row[: self.nq + self.nv], self.a)
 
     def attempt(self, t: float, h: float) -> list[float]:
