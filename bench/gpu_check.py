@@ -1,6 +1,6 @@
 """Every public function on a GPU: random trees of every joint type, loops and straight line, both precisions.
 
-    python bench/gpu_check.py [--only TEXT] [--out FOLDER]        needs CuPy; PyTorch and JAX are used where they are there
+    python bench/gpu_check.py [--only TEXT] [--out FOLDER]    needs CuPy; PyTorch and JAX are used where they are there
 
 The oracle is the reference engine, which runs the same equations number by number on the host and shares no compiled
 code with the GPU.  Writes gpu_check.json: the error of every case, relative to its largest number.

@@ -36,7 +36,7 @@ def test_pages_name_only_what_is_there(page):
     assert not missing
 
 
-@pytest.mark.parametrize("page", ["jacobians.md"])
+@pytest.mark.parametrize("page", ["ensembles.md", "jacobians.md"])
 def test_the_code_of_a_page_runs(page):
     """Its blocks, one after the other."""
     names: dict = {}

@@ -9,27 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.algorithms import articulated
-from torsor.backends.pointwise import compile_pointwise
-from torsor.compiler.members import Members, members
-from torsor.compiler.trace import outputs_on
-from torsor.errors import ArgumentError
+from torsor.compiler.members import members
 from torsor.linalg import Scalar
 from torsor.model.batch import ModelBatch
-from torsor.outputs import place_of
-from torsor.simulate.rollout import Law, Plant, step
+from torsor.simulate.rollout import Law, Plant, member_kernel, step
 from torsor.simulate.runge_kutta import DormandPrince
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
 
 LANES = 1024  # members that are moved together: their states stay in the cache
-MOST_FREEDOMS = 24  # a step is straight-line code
 OK, DIVERGED, STUCK, IMPOSSIBLE = 1, 2, 3, 4
 REASONS = {
     0: "not yet", OK: "ok", DIVERGED: "diverged: its state is not finite", STUCK: "its step became too small",
@@ -61,43 +56,23 @@ class Steps:
 
 
 class Engine:
-    """The kernels that move the members of one structure under one law."""
+    """The kernel that moves the members of one structure under one law."""
 
     def __init__(self, batch: ModelBatch, law: Law, steps: Steps) -> None:
-        self.model, self.law, self.steps = batch.model, law, steps
-        if self.model.nv > MOST_FREEDOMS:
-            raise ArgumentError(f"an ensemble takes machines of up to {MOST_FREEDOMS} freedoms, not {self.model.nv}")
-        found = members(batch)
-        self.nq, self.width = self.model.nq, self.model.nq + self.model.nv
+        self.steps, self.nq, self.width = steps, batch.model.nq, batch.model.nq + batch.model.nv
+        found, move = members(batch), embedded if steps.adaptive else partial(step, steps.method)
         key = "ensemble", law.key, steps.method
-        self.kernel = found.store.once(key, lambda: self._compile(found))
+        self.kernel = found.store.once(key, lambda: member_kernel(found, law, move))
 
-    def _compile(self, found: Members) -> Any:
-        model, law = self.model, self.law
-        sizes = {"q": model.nq, "v": model.nv, "h": 1, "gain": max(1, len(law.gains)), "tau": model.nv}
-        inputs: dict[str, tuple[int, ...]] = {name: (size,) for name, size in sizes.items()}
-        inputs |= {name: place_of(name).shape(model) for name in found.inputs}
-
-        def plant(gain: Scalars, tau: Scalars, numbers: Mapping[str, Any]) -> Plant:
-            def accelerate(q: Scalars, v: Scalars, torques: Scalars, added: Scalars | None) -> Scalars:
-                given = {"q": q, "v": v, "tau": torques, **numbers}
-                more = {} if added is None else {"added_inertia": added}
-                return list(outputs_on(articulated.forward_dynamics, found.frames, given | more).values())
-
-            return Plant(model, law, gain, tau, accelerate)
-
-        def fixed(q: Scalars, v: Scalars, h: Scalars, gain: Scalars, tau: Scalars, *numbers: Any) -> list[Scalar]:
-            return step(self.steps.method, plant(gain, tau, dict(zip(found.inputs, numbers))), q, v, h[0])
-
-        def adaptive(q: Scalars, v: Scalars, h: Scalars, gain: Scalars, tau: Scalars, *numbers: Any) -> list[Any]:
-            return embedded(plant(gain, tau, dict(zip(found.inputs, numbers))), q, v, h[0])
-
-        return compile_pointwise(adaptive if self.steps.adaptive else fixed, inputs)
+    def moved(self, y: Array, h: Array, given: Sequence[Array], out: Array | None = None) -> Array:
+        """One step of the states y (members, nq + nv)."""
+        tau, gain, *numbers = given
+        return self.kernel(y[:, : self.nq], y[:, self.nq :], tau, gain, h, *numbers, out=out)
 
     def run(self, states: Mapping[str, Array], numbers: Sequence[Array]) -> tuple[Array, Array]:
         """The states (members, times, nq + nv) at the times, and what became of each member."""
         y = np.concatenate([states["q0"], states["v0"]], axis=1)
-        given = [states["gain"], states["tau"], *numbers]
+        given = [states["tau"], states["gain"], *numbers]
         out = np.full((len(y), len(self.steps.times), self.width), np.nan)
         status = np.full(len(y), OK, np.int8)
         with np.errstate(all="ignore"):
@@ -111,13 +86,13 @@ class Engine:
         return out, status
 
     def _fixed(self, y: Array, given: Sequence[Array], out: Array) -> None:
-        dt, times, nq = self.steps.dt, self.steps.times, self.nq
+        dt, times = self.steps.dt, self.steps.times
         ends = np.rint(times / dt).astype(int)
         y, new, h = y.copy(), np.empty_like(y), np.array([dt])
         done = 0
         for k, end in enumerate(ends):
             for _ in range(end - done):
-                self.kernel(y[:, :nq], y[:, nq:], h, *given, new)
+                self.moved(y, h, given, new)
                 y, new = new, y
             done = end
             out[:, k] = y
@@ -162,12 +137,12 @@ class _Lanes:
         self.fresh = np.ones(count, bool)  # has no step size yet
 
     def run(self) -> None:
-        steps, nq = self.engine.steps, self.engine.nq
+        steps = self.engine.steps
         end = float(steps.times[-1])
         self._store_start()
         while len(self.member):
             h = np.minimum(np.where(self.fresh, end * 1e-3, self.h), end - self.t)
-            result = self.engine.kernel(self.y[:, :nq], self.y[:, nq:], h[:, None], *self.own)
+            result = self.engine.moved(self.y, h[:, None], self.own)
             new, k1, k7, extension, error = np.moveaxis(result, -2, 0)
             scale = steps.atol + steps.rtol * np.maximum(np.abs(self.y), np.abs(new))
             size = np.sqrt(np.mean((error / scale) ** 2, axis=-1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -549,7 +550,8 @@ def _of_members(batch: ModelBatch, q: ArrayLike, v: ArrayLike, task: Task) -> Ro
     validate.check_memory("steps", count * (steps // every) * width * 8)
     stored = np.empty((count, steps // every, width), dtype)
     key = "rollout of members", integrator, law.key, np.dtype(dtype).name
-    program = found.store.once(key, lambda: _member_step(model, found, integrator, law, np.dtype(dtype).name))
+    move = partial(step, integrator)
+    program = found.store.once(key, lambda: member_kernel(found, law, move, np.dtype(dtype).name))
     h = np.array([dt], dtype)
 
     def chunk(first: int) -> None:
@@ -567,25 +569,26 @@ def _of_members(batch: ModelBatch, q: ArrayLike, v: ArrayLike, task: Task) -> Ro
     return Rollout(stored[..., : model.nq], stored[..., model.nq :])
 
 
-def _member_step(model: Model, found: Members, integrator: str, law: Law, dtype: str) -> Callable[..., Any]:
-    """A step, with the numbers in which members differ as inputs, written out."""
+def member_kernel(found: Members, law: Law, move: Callable[..., Any], dtype: str = "float64") -> Callable[..., Any]:
+    """`move(plant, q, v, h)` as a kernel of q, v, tau, gain, [h] and the numbers in which members differ."""
     from torsor.backends.pointwise import compile_pointwise
     from torsor.compiler.trace import outputs_on
 
+    model = found.frames.model
     if model.nv > MOST_FREEDOMS_OF_MEMBERS:
         raise ArgumentError(
-            f"a rollout of a ModelBatch takes machines of up to {MOST_FREEDOMS_OF_MEMBERS} freedoms, not {model.nv}: "
-            "roll out its members one by one"
+            f"members of a batch move side by side if they have up to {MOST_FREEDOMS_OF_MEMBERS} freedoms, not "
+            f"{model.nv}: move them one by one"
         )
 
-    def member_step(q: Scalars, v: Scalars, tau: Scalars, gain: Scalars, h: Scalars, *numbers: Any) -> list[Scalar]:
+    def member_step(q: Scalars, v: Scalars, tau: Scalars, gain: Scalars, h: Scalars, *numbers: Any) -> Any:
         own = dict(zip(found.inputs, numbers))
 
         def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None) -> Scalars:
             given = {"q": q, "v": v, "tau": tau, **own} | ({} if added is None else {"added_inertia": added})
             return list(outputs_on(articulated.forward_dynamics, found.frames, given).values())
 
-        return step(integrator, Plant(model, law, gain, tau, accelerate), q, v, h[0])
+        return move(Plant(model, law, gain, tau, accelerate), q, v, h[0])
 
     inputs = step_inputs(model, law) | {name: place_of(name).shape(model) for name in found.inputs}
     return compile_pointwise(member_step, inputs, dtype)
