@@ -19,6 +19,7 @@ from torsor.compiler.members import members
 ARM = ts.zoo.panda()
 VARY = {"*.density": ts.Normal(mean=1.0, std=0.1)}
 MEMBERS, FEW = 4096, 8
+NEW = np.random.default_rng(0)  # a member of a loop is never the same again: it is compiled for
 
 
 def drawn(rng: np.random.Generator) -> ts.Model:
@@ -35,20 +36,23 @@ def stored(method: str, count: int = MEMBERS) -> None:
 
 
 def in_a_loop() -> None:
-    rng = np.random.default_rng(0)
     for _ in range(FEW):
-        ts.simulate(drawn(rng), duration=1.0, method="dopri5", rtol=1e-6, atol=1e-9, dt=0.01)
+        ts.simulate(drawn(NEW), duration=1.0, method="dopri5", rtol=1e-6, atol=1e-9, dt=0.01)
 
 
 def by_scipy() -> None:
     """solve_ivp with Pinocchio's articulated-body algorithm."""
+    import sys
+
     import pinocchio as pin
-    from peers.pinocchio_peer import to_pinocchio
+
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    from peers.pinocchio_peer import PinocchioPeer
     from scipy.integrate import solve_ivp
 
-    rng, zero = np.random.default_rng(0), np.zeros(ARM.nv)
+    zero = np.zeros(ARM.nv)
     for _ in range(FEW):
-        model = to_pinocchio(drawn(rng))
+        model = PinocchioPeer(drawn(NEW)).pin_model
         data = model.createData()
 
         def slope(t: float, y: Any, model: Any = model, data: Any = data) -> Any:

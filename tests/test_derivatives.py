@@ -41,6 +41,15 @@ FUNCTIONS = [f for f in ARRAY_FUNCTIONS if f is not ts.torque_regressor]
 VECTORS = [f for f in FUNCTIONS if ALGORITHMS[f].columns is None]  # those that loops differentiate
 
 
+# Loops for all joint types take seconds to compile; those of other functions are among the slow tests.
+BRIEF = (ts.forward_dynamics, ts.inverse_dynamics, ts.body_poses, ts.kinetic_energy, ts.body_twists)
+
+
+def slow_unless(quick, *values):
+    """Parameters of a test that is slow unless it is quick."""
+    return pytest.param(*values, marks=() if quick else pytest.mark.slow)
+
+
 def arguments(model, algorithm, count=(), seed=0):
     """A random array for every input."""
     rng = np.random.default_rng(seed)
@@ -118,7 +127,10 @@ def exact_tangent(algorithm, model, arrays, tangents):
 CASES = [(f, how) for f in FUNCTIONS for how in ("line", "loops") if how == "line" or f in VECTORS]
 
 
-@pytest.mark.parametrize(("function", "how"), CASES, ids=lambda x: getattr(x, "__name__", x))
+@pytest.mark.parametrize(
+    ("function", "how"), [slow_unless(how == "line" or f in BRIEF, f, how) for f, how in CASES],
+    ids=lambda x: getattr(x, "__name__", x),
+)  # fmt: skip
 def test_products_with_the_jacobian(function, how):
     """jvp is the directional derivative, and the scalar product of vjp and the tangent is that of cotangent and jvp."""
     algorithm, model = ALGORITHMS[function], TREE if how == "loops" else SMALL
@@ -135,7 +147,7 @@ def test_products_with_the_jacobian(function, how):
     assert abs((cotangent * found).sum() - pulled @ dx) <= DUALITY * scale
 
 
-@pytest.mark.parametrize("name", ["general arm", "floating tree", "humanoid"])
+@pytest.mark.parametrize("name", ["general arm", slow_unless(False, "floating tree"), slow_unless(False, "humanoid")])
 def test_other_machines(name):
     model = MACHINES[name]()
     for algorithm in (ALGORITHMS[ts.forward_dynamics], ALGORITHMS[ts.inverse_dynamics]):
@@ -261,7 +273,7 @@ def _shift(m, c):
     return m[:, None, None] * (np.einsum("ni,ni->n", c, c)[:, None, None] * np.eye(3) - c[:, :, None] * c[:, None, :])
 
 
-@pytest.mark.parametrize("function", VECTORS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [slow_unless(f in BRIEF, f) for f in VECTORS], ids=lambda f: f.__name__)
 def test_derivatives_by_the_model(function):
     """In loops; `test_dual_numbers_agree` looks at straight-line code."""
     algorithm = ALGORITHMS[function]

@@ -27,7 +27,7 @@ def study(path, vary=VARY, n=40, model=ARM, **options) -> Study:
     return ts.ensemble(model, vary, n=n, store=path, **{"duration": 0.2, "chunk": 16} | options)
 
 
-@pytest.mark.parametrize("method", ["dopri5", "rk4", "implicit", "semi-implicit"])
+@pytest.mark.parametrize("method", ["dopri5", "implicit", *(pytest.param(x, marks=pytest.mark.slow) for x in ("rk4",))])
 def test_a_member_alone_gives_the_bits_in_the_store(tmp_path, method):
     whole = study(tmp_path / "runs.zarr", method=method)
     other = study(tmp_path / "other.zarr", method=method, chunk=7)

@@ -124,7 +124,8 @@ ALGORITHMS_OF = {
 
 @pytest.mark.parametrize("which", ALGORITHMS_OF)
 @pytest.mark.parametrize(
-    "name", ["general arm", "floating tree", pytest.param("tree of every joint type", marks=pytest.mark.slow)]
+    "name",
+    ["general arm", *(pytest.param(x, marks=pytest.mark.slow) for x in ("floating tree", "tree of every joint type"))],
 )
 def test_straight_line_and_loops_agree_with_the_steps(name, which):
     model = MACHINES[name]()

@@ -454,7 +454,7 @@ class Several(Output):
         def split(row: Any) -> Any:
             batch = row.shape[:-1]
             return self.results(*[
-                row[..., part] if len(shape) == 1 else row[..., part].reshape(*batch, *shape) for part, shape in parts
+                row[..., part] if len(shape) == 1 else row[..., part].reshape((*batch, *shape)) for part, shape in parts
             ])  # fmt: skip
 
         return split

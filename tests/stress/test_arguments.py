@@ -125,7 +125,7 @@ def run(method, **fixed):
 # what is called, with arguments that are sound; each of them is made hostile in turn
 CALLS = {
     "Model.chain": (Model.chain, BALL | words(*inspect.signature(assemble).parameters, *USUAL) | BALL,
-                    "parent freedoms"),
+                    "parent freedoms repair"),
     "Model.tree": (Model.tree, {"parent": [-1, 0], "joint": "revolute", "names": ["a", "b"]} | BALL, ""),
     "Model.from_dh": (Model.from_dh, words(*inspect.signature(dh_fields).parameters) | BALL, "words"),
     "Model": (lambda **options: replace(CHAIN, **options), words(*(field.name for field in fields(Model))), ""),

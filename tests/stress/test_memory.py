@@ -153,6 +153,8 @@ GUARDED = """
     models = {models}
     for model in models:
         for function, algorithm in ALGORITHMS.items():
+            if {quick} and "derivatives" in function.__name__:
+                continue  # they take long to compile
             body = {{"body": model.n - 1}} if "Path" in str(algorithm.output) else {{}}
             for dtype in {dtypes}:
                 program = ts.compile(model, function, dtype=dtype, **body)
@@ -171,13 +173,16 @@ GUARDED = """
 
 @pytest.mark.parametrize("models", ["[ts.zoo.planar3()]", "[ts.zoo.random_tree(7, seed=7)]"])
 def test_nothing_is_read_or_written_beyond_an_array(models):
-    assert in_a_new_process(GUARDED.format(models=models, counts="(1, 3, 8, 13)", dtypes="('float64',)")) == "well"
+    assert (
+        in_a_new_process(GUARDED.format(models=models, counts="(1, 3, 8, 13)", dtypes="('float64',)", quick=True))
+        == "well"
+    )
 
 
 @pytest.mark.slow
 def test_nothing_is_read_or_written_beyond_an_array_of_larger_machines():
     models = "[ts.zoo.humanoid(), ts.zoo.panda(), ts.zoo.rope(40), ts.zoo.random_tree(30, seed=3)]"
-    script = GUARDED.format(models=models, counts="(1, 2, 7, 9, 16, 33)", dtypes="('float64', 'float32')")
+    script = GUARDED.format(models=models, counts="(1, 2, 7, 9, 16, 33)", dtypes="('float64', 'float32')", quick=False)
     assert in_a_new_process(script, timeout=1200) == "well"
 
 

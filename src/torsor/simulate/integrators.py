@@ -33,4 +33,5 @@ AUTOMATIC = ("dopri5", "esdirk4")
 
 def method_named(name: str) -> type[Stepper]:
     """The integrator of that name; for "auto", the one to start with."""
-    return METHODS[AUTOMATIC[0] if name == "auto" else chosen("method", name, ("auto", *METHODS))]
+    chosen("method", name, ("auto", *METHODS))
+    return METHODS[AUTOMATIC[0] if name == "auto" else name]
