@@ -331,7 +331,7 @@ def test_moving_a_placement_along_the_axis_is_turning_the_joint():
 # Other numbers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [slow_unless(f in BRIEF, f) for f in FUNCTIONS], ids=lambda f: f.__name__)
 def test_dual_numbers_agree(function):
     """The reference for derivatives runs on longdoubles: it shares the steps of the algorithms, and nothing else."""
     args = public_arguments(SMALL, function, ())
@@ -369,7 +369,7 @@ def test_second_derivatives_by_dual_numbers():
 FLAT = zoo.random_tree(4, 3, joints=["revolute", "universal", "helical", "cylindrical"])
 
 
-@pytest.mark.parametrize("how", ["line", "loops"])
+@pytest.mark.parametrize("how", ["line", slow_unless(False, "loops")])
 @pytest.mark.parametrize("function", [ts.forward_dynamics, ts.inverse_dynamics, ts.log_det_mass_matrix, ts.body_poses],
                          ids=lambda f: f.__name__)  # fmt: skip
 def test_hessian_vector_products(function, how):

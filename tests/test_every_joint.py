@@ -74,7 +74,15 @@ def test_one_long_chain(joint):
         assert difference(ts.forward_dynamics(model, q, v, tau, method="segments"), expected) < 1e-7
 
 
-@each_joint
+# For the other joints, the kernels of eleven integrators are compiled among the slow tests.
+SOME = ("revolute", "spherical", "gimbal")
+
+
+@pytest.mark.parametrize(
+    "joint",
+    [pytest.param(joint, marks=() if joint.name in SOME else pytest.mark.slow) for joint in JOINTS],
+    ids=lambda joint: joint.name,
+)
 def test_simulation_rollout_files_and_pictures(joint, tmp_path):
     model, q, v, _ = chain(joint, n=3)
     for method in INTEGRATORS:

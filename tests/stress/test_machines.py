@@ -97,7 +97,7 @@ def weighed(function, model, q, x):
     return float(np.abs(x).max())
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(machines, functions, st.integers(0, 100), st.integers(-3, 3), st.booleans())
 def test_every_function_on_any_machine(model, function, seed, decade, looped):
     body = (model.n - 1,) if isinstance(ALGORITHMS[function].output, Path) else ()
