@@ -19,7 +19,7 @@ from torsor.compiler.members import members
 ARM = ts.zoo.panda()
 VARY = {"*.density": ts.Normal(mean=1.0, std=0.1)}
 MEMBERS, FEW = 4096, 8
-NEW = np.random.default_rng(0)  # a member of a loop is never the same again: it is compiled for
+NEW = np.random.default_rng()  # other members in every run: none was compiled for before
 
 
 def drawn(rng: np.random.Generator) -> ts.Model:
@@ -89,10 +89,11 @@ def memory(count: int) -> float:
     import sys
 
     code = (
-        f"import resource, sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import ensemble;"
-        f"ensemble.stored('rk4', {count}); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+        f"import re, sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import ensemble;"
+        f"ensemble.stored('rk4', {count}); print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])"
     )
-    return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+    kilobytes = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    return int(kilobytes) / 1024
 
 
 def main() -> None:
