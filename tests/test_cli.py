@@ -155,6 +155,7 @@ def test_info_shows_the_tree_and_counts(capsys):
     assert "and 92 more" in capsys.readouterr().out
 
 
+@pytest.mark.slow  # test_papers.py looks at every row
 def test_papers_agree_and_are_drawn(tmp_path, capsys):
     """One paper here; all of them in tests/test_papers.py."""
     assert main(["papers", "Saha", "--figures", str(tmp_path)]) == 0

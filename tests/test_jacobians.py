@@ -223,6 +223,7 @@ def test_arms_agree_with_pinocchio(model, function):
                 assert difference(a[k], b) < ROUNDING
 
 
+@pytest.mark.slow
 @each_function
 def test_humanoid_and_trees_agree_with_pinocchio(function):
     for model in (zoo.humanoid(), zoo.random_tree(7, 1), floating_tree()):

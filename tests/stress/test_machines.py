@@ -97,7 +97,7 @@ def weighed(function, model, q, x):
     return float(np.abs(x).max())
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(machines, functions, st.integers(0, 100), st.integers(-3, 3), st.booleans())
 def test_every_function_on_any_machine(model, function, seed, decade, looped):
     body = (model.n - 1,) if isinstance(ALGORITHMS[function].output, Path) else ()
@@ -148,7 +148,7 @@ def test_layouts_never_matter(data):
     assert np.array_equal(result, expected)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(machines, st.integers(0, 100))
 def test_a_batch_is_its_states(model, seed):
     """Same bits: alone, in any batch, in any order, by any number of threads."""

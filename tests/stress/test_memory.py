@@ -171,7 +171,9 @@ GUARDED = """
 """
 
 
-@pytest.mark.parametrize("models", ["[ts.zoo.planar3()]", "[ts.zoo.random_tree(7, seed=7)]"])
+@pytest.mark.parametrize(
+    "models", ["[ts.zoo.planar3()]", pytest.param("[ts.zoo.random_tree(7, seed=7)]", marks=pytest.mark.slow)]
+)
 def test_nothing_is_read_or_written_beyond_an_array(models):
     assert (
         in_a_new_process(GUARDED.format(models=models, counts="(1, 3, 8, 13)", dtypes="('float64',)", quick=True))
