@@ -69,15 +69,14 @@ def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: t
         return _call_batch(what, algorithm, model, dict(zip((*algorithm.inputs, *given), (*args, *given.values()))),
                            tuple(given), frame)  # fmt: skip
     names = (*algorithm.inputs, *given)
-    if not isinstance(args[0], np.ndarray) and hasattr(args[0], "__dlpack_device__"):
+    if gpu_array(args[0]):
         from torsor.backends import gpu
 
-        if gpu.on_device(args[0]):
-            if not given and frame is None and gpu.is_long_chain(algorithm, model, args[0]):
-                chain = _long_chain(algorithm, model)
-                if chain is not None:
-                    return chain(*args)
-            return gpu.call(algorithm, model, (*args, *given.values()), tuple(given), frame)
+        if not given and frame is None and gpu.is_long_chain(algorithm, model, args[0]):
+            chain = _long_chain(algorithm, model)
+            if chain is not None:
+                return chain(*args)
+        return gpu.call(algorithm, model, (*args, *given.values()), tuple(given), frame)
     arrays = [checked(model, name, x) for name, x in zip(names, (*args, *given.values()), strict=True)]
     dtype = np.result_type(*arrays)
     batch_axes(model, dict(zip(names, arrays)))
@@ -107,7 +106,7 @@ def _call_batch(what: Any, algorithm: Algorithm, batch: ModelBatch, state: dict[
     """`call_carefully` for a batch of models: the numbers in which they differ are further inputs."""
     model, found, made = batch.model, members(batch), store(batch)
     options = (*options, *found.inputs)
-    if any(not isinstance(x, np.ndarray) and gpu_array(x) for x in state.values()):
+    if any(map(gpu_array, state.values())):
         from torsor.backends import gpu
 
         numbers = made.once("on the device", lambda: [gpu.cupy().asarray(x) for x in found.inputs.values()])
@@ -142,7 +141,7 @@ def _call_batch(what: Any, algorithm: Algorithm, batch: ModelBatch, state: dict[
 
 def gpu_array(x: Any) -> bool:
     """Whether an array is on a GPU."""
-    if not hasattr(x, "__dlpack_device__"):
+    if isinstance(x, np.ndarray) or not hasattr(x, "__dlpack_device__"):
         return False
     from torsor.backends import gpu
 

@@ -9,11 +9,12 @@ from math import prod
 from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from torsor.errors import ArgumentError, ModelError
+from torsor.model.builder import Numbers
 from torsor.model.check import BLOCK, SHAPES, body_label, check_inertias
-from torsor.model.freedoms import USUAL, Freedoms
+from torsor.model.freedoms import USUAL
 from torsor.model.model import Model, require_model
 from torsor.model.names import NumberedNames
 from torsor.validate import real_array, shown
@@ -22,19 +23,6 @@ Array = NDArray[Any]
 
 INERTIAL = ("mass", "com", "inertia")
 VARIABLE = [name for name in USUAL if name != "armature"]  # the dynamics read the armature from the model
-
-
-class Varied(Freedoms, total=False):
-    """What may differ from member to member: fields of a Model, with batch axes before their own."""
-
-    axis: ArrayLike
-    pitch: ArrayLike
-    R: ArrayLike
-    p: ArrayLike
-    mass: ArrayLike
-    com: ArrayLike
-    inertia: ArrayLike
-    gravity: ArrayLike
 
 
 class ModelBatch:
@@ -53,7 +41,7 @@ class ModelBatch:
     varied   the fields that differ, with all batch axes
     """
 
-    def __init__(self, model: Model, **varied: Unpack[Varied]) -> None:
+    def __init__(self, model: Model, **varied: Unpack[Numbers]) -> None:
         require_model(model)
         self.model = model
         shapes = _field_shapes(model)

@@ -34,10 +34,9 @@ AXIAL[: len(JOINTS)] = [j.axial for j in JOINTS]
 UNIT_NORM = 4 * np.finfo(np.float64).eps
 
 
-class Links(Freedoms, total=False):
-    """The keyword arguments of `Model.chain` and `Model.tree`; see `Model.tree`."""
+class Numbers(Freedoms, total=False):
+    """The arguments that are numbers of a machine: `Model.tree` takes one set of them, `ModelBatch` one per member."""
 
-    n: int | None
     axis: ArrayLike
     pitch: ArrayLike
     R: ArrayLike
@@ -46,6 +45,12 @@ class Links(Freedoms, total=False):
     com: ArrayLike
     inertia: ArrayLike
     gravity: ArrayLike
+
+
+class Links(Numbers, total=False):
+    """The keyword arguments of `Model.chain` and `Model.tree`; see `Model.tree`."""
+
+    n: int | None
     names: Sequence[str] | None
     name: str
     allow_degenerate: bool

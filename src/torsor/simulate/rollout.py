@@ -21,6 +21,7 @@ from torsor.compiler.members import Members, members
 from torsor.compiler.request import NEVER, QUICK, Request
 from torsor.compiler.store import store
 from torsor.compiler.tape import Code, Tape
+from torsor.dynamics.calls import gpu_array
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar, Vec, maximum, sqrt
 from torsor.model.batch import ModelBatch, machine_of
@@ -412,12 +413,7 @@ def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, dt: float,
     if isinstance(model, ModelBatch):
         return _of_members(model, q, v, Task.of(model, steps, dt, tau, table, feedback, every, integrator))
     task = Task.of(model, steps, dt, tau, table, feedback, every, integrator)
-    if not isinstance(q, np.ndarray) and hasattr(q, "__dlpack_device__"):
-        from torsor.backends import gpu
-
-        if gpu.on_device(q):
-            return _on_gpu(model, q, v, task)
-    return _on_cpu(model, q, v, task)
+    return _on_gpu(model, q, v, task) if gpu_array(q) else _on_cpu(model, q, v, task)
 
 
 class Task(NamedTuple):
@@ -502,20 +498,26 @@ def options_of(integrator: str) -> tuple[str, ...]:
 
 
 def _on_cpu(model: Model, q: ArrayLike, v: ArrayLike, task: Task) -> Rollout:
+    flat, batch, dtype = flattened(model, {"q": q, "v": v, "tau": task.tau, "table": task.table}, task.law, task.steps)
+    moving = mover(model, task.integrator, task.law, np.dtype(dtype).name)
+    return _rolled(model, flat, batch, task, lambda part, x, h: moving(x, gain_of(task.law, part), h))
+
+
+def _rolled(model: Model, flat: Mapping[str, Array], batch: tuple[int, ...], task: Task,
+            moving: Callable[[Mapping[str, Array], Array, Array], Move]) -> Rollout:  # fmt: skip
+    """All steps of all states, a chunk at a time; `moving(part, x, h)` moves the states x of a chunk."""
     from torsor.backends.cpu import pool
 
-    steps, dt, tau, table, law, every, integrator = task
-    flat, batch, dtype = flattened(model, {"q": q, "v": v, "tau": tau, "table": table}, law, steps)
+    steps, every, law, dtype = task.steps, task.every, task.law, flat["q"].dtype
     count, width = len(flat["q"]), model.nq + model.nv
     validate.check_memory("steps", count * (steps // every) * width * 8)
     stored = np.empty((count, steps // every, width), dtype)
-    moving = mover(model, integrator, law, np.dtype(dtype).name)
-    h = np.array([dt], dtype)
+    h = np.array([task.dt], dtype)
 
     def chunk(first: int) -> None:
         part = {name: x[first : first + CHUNK] for name, x in flat.items()}
         x = np.concatenate([part["q"], part["v"]], axis=1)
-        torques, move, t = held(model, law, part), moving(x, gain_of(law, part), h), 0
+        torques, move, t = held(model, law, part), moving(part, x, h), 0
         while t < steps:
             for_now = 1 if "table" in flat else every - t % every  # steps under the same torques
             move(x, torques(t), min(for_now, steps - t))
@@ -533,9 +535,7 @@ def _on_cpu(model: Model, q: ArrayLike, v: ArrayLike, task: Task) -> Rollout:
 
 def _of_members(batch: ModelBatch, q: ArrayLike, v: ArrayLike, task: Task) -> Rollout:
     """Every trajectory on a machine of its own."""
-    from torsor.backends.cpu import pool
-
-    steps, dt, tau, table, law, every, integrator = task
+    steps, tau, table, law, integrator = task.steps, task.tau, task.table, task.law, task.integrator
     model, found = batch.model, members(batch)
     q = _checked(model, "q", q, steps)
     try:
@@ -546,27 +546,14 @@ def _of_members(batch: ModelBatch, q: ArrayLike, v: ArrayLike, task: Task) -> Ro
     for name, x in found.inputs.items():
         core = place_of(name).shape(model)
         flat[name] = np.broadcast_to(x, axes + core).reshape(-1, *core).astype(dtype)
-    count, width = len(flat["q"]), model.nq + model.nv
-    validate.check_memory("steps", count * (steps // every) * width * 8)
-    stored = np.empty((count, steps // every, width), dtype)
     key = "rollout of members", integrator, law.key, np.dtype(dtype).name
     move = partial(step, integrator)
     program = found.store.once(key, lambda: member_kernel(found, law, move, np.dtype(dtype).name))
-    h = np.array([dt], dtype)
 
-    def chunk(first: int) -> None:
-        part = {name: x[first : first + CHUNK] for name, x in flat.items()}
-        x, y = np.concatenate([part["q"], part["v"]], axis=1), np.empty_like(part["q"], shape=(len(part["q"]), width))
-        torques, gain, numbers = held(model, law, part), gain_of(law, part), [part[name] for name in found.inputs]
-        for t in range(steps):
-            program(x[:, : model.nq], x[:, model.nq :], torques(t), gain, h, *numbers, y)
-            x, y = y, x
-            if (t + 1) % every == 0:
-                stored[first : first + CHUNK, t // every] = x
+    def moving(part: Mapping[str, Array], x: Array, h: Array) -> Move:
+        return _repeated(program, model, x, gain_of(law, part), h, *(part[name] for name in found.inputs))
 
-    list(pool().map(chunk, range(0, count, CHUNK)))
-    stored = stored.reshape(*axes, steps // every, width)
-    return Rollout(stored[..., : model.nq], stored[..., model.nq :])
+    return _rolled(model, flat, axes, task, moving)
 
 
 def member_kernel(found: Members, law: Law, move: Callable[..., Any], dtype: str = "float64") -> Callable[..., Any]:
@@ -661,20 +648,22 @@ def _unrolled_mover(model: Model, integrator: str, law: Law, dtype: str) -> Move
 
     program = compile_pointwise(traced_step(model, integrator, law), step_inputs(model, law), dtype)
 
-    def mover(x: Array, gain: Array, h: Array) -> Move:
-        other = np.empty_like(x)
+    return partial(_repeated, program, model)
 
-        def move(x: Array, torques: Array, steps: int) -> None:
-            now, then = x, other
-            for _ in range(steps):
-                program(now[:, : model.nq], now[:, model.nq :], torques, gain, h, then)
-                now, then = then, now
-            if now is not x:
-                x[:] = now
 
-        return move
+def _repeated(program: Callable[..., Any], model: Model, like: Array, gain: Array, h: Array, *numbers: Array) -> Move:
+    """Steps by a kernel that takes one step of all states; `like`: an array of such states."""
+    other = np.empty_like(like)
 
-    return mover
+    def move(x: Array, torques: Array, steps: int) -> None:
+        now, then = x, other
+        for _ in range(steps):
+            program(now[:, : model.nq], now[:, model.nq :], torques, gain, h, *numbers, then)
+            now, then = then, now
+        if now is not x:
+            x[:] = now
+
+    return move
 
 
 def _looped_mover(model: Model, integrator: str, law: Law, dtype: str) -> Mover:
