@@ -118,17 +118,17 @@ def on_device(out: dict[str, Any]) -> None:
 
 
 ROLLOUTS = {
-    "arm, servos of every trajectory": (lambda: ts.zoo.puma560(), "implicit"),
-    "30 joints, loops": (lambda: ts.zoo.random_chain(30, 2), "implicit"),
-    "arm, rk4": (lambda: ts.zoo.puma560(), "rk4"),
+    "arm, servos of every trajectory": (lambda: ts.zoo.puma560(), "implicit", 50.0),
+    "30 joints, loops": (lambda: ts.zoo.random_chain(30, 2), "implicit", 50.0),
+    "arm, rk4": (lambda: ts.zoo.puma560(), "rk4", 0.05),
 }
 
 
-def rollouts(cp: Any, make: Callable[[], ts.Model], integrator: str) -> float:
+def rollouts(cp: Any, make: Callable[[], ts.Model], integrator: str, gain: float) -> float:
     """The largest difference between the GPU's and the CPU's rollouts, with gains that differ between trajectories."""
     model, rng = make(), np.random.default_rng(1)
     q, v, kp, kd, goal = rng.normal(size=(5, 70, model.nv))
-    servo = ts.JointFeedback(50 * np.abs(kp), 5 * np.abs(kd), goal)
+    servo = ts.JointFeedback(gain * np.abs(kp), gain / 10 * np.abs(kd), goal)
     options: dict[str, Any] = dict(steps=20, dt=1e-3, every=5, feedback=servo, integrator=integrator)
     here = ts.rollout(model, 0.3 * q, 0.3 * v, **options)
     there = ts.rollout(model, cp.asarray(0.3 * q), cp.asarray(0.3 * v), **options)

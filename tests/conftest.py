@@ -1,5 +1,7 @@
 """Fixtures and settings shared by all tests."""
 
+import os
+
 import pytest
 from hypothesis import settings
 from machines import MACHINES, MORE_MACHINES
@@ -8,6 +10,14 @@ from peers import State
 # The same examples in every run: a test that fails today fails tomorrow.
 settings.register_profile("torsor", derandomize=True, deadline=None, max_examples=60, database=None)
 settings.load_profile("torsor")
+
+
+def pytest_configure(config):
+    """The default tests compile thousands of programs once each: quickly, which changes no bit of what they compute
+    (`test_every_level_of_optimisation_gives_the_same_bits`).  All other selections test what users get.
+    """
+    if config.getoption("-m").startswith("not slow"):
+        os.environ.setdefault("TORSOR_OPTIMIZE", "0")
 
 
 @pytest.fixture(

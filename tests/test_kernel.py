@@ -18,7 +18,7 @@ import torsor as ts
 from torsor import zoo
 from torsor.algorithms import articulated, composite, constraint_force, discrete_mechanics, energy, newton_euler
 from torsor.backends import codegen
-from torsor.backends.cpu import compile_program
+from torsor.backends.cpu import compile_program, compile_request
 from torsor.backends.elementary import TRIG_LIMIT
 from torsor.backends.llvm import Target
 from torsor.backends.llvm_arrays import loop_kernel
@@ -398,6 +398,29 @@ def test_code_without_fma_runs_here_too():
     data = unrolled_data([(3,)] * 4, 64)
     ufunc = gufunc(loaded.address, data.words.ctypes.data, "(3),(3),(3)->(3)", "float64", "fd", "", (loaded, data))
     assert relative(ufunc(q, v, tau), ts.forward_dynamics(model, q, v, tau)) < SAME_STEPS
+
+
+@pytest.mark.parametrize("specialised", [False, True])
+@pytest.mark.parametrize(
+    "function", [ts.forward_dynamics, ts.inverse_mass_matrix, ts.vjp(ts.forward_dynamics)], ids=lambda f: f.__name__
+)
+def test_every_level_of_optimisation_gives_the_same_bits(function, specialised, monkeypatch):
+    model = zoo.random_tree(5, 3)
+    request = ts.compile(model, function, specialised=specialised).request
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=(19, *shape)) for shape in request.input_shapes]
+    found = []
+    for level in "03":
+        monkeypatch.setenv("TORSOR_OPTIMIZE", level)
+        found.append(np.concatenate([x.ravel() for x in np.atleast_1d(compile_request(request).rows(*arrays))]))
+    assert np.array_equal(*found)
+    assert np.isfinite(found).all()
+
+
+def test_an_unknown_level_of_optimisation_is_refused(monkeypatch):
+    monkeypatch.setenv("TORSOR_OPTIMIZE", "fast")
+    with pytest.raises(ts.ArgumentError, match="TORSOR_OPTIMIZE is 'fast', not a level from 0 to 3"):
+        ts.compile(zoo.planar3(), ts.forward_dynamics, target="cpu")
 
 
 # The cache -------------------------------------------------------------------------------------------------------
