@@ -92,7 +92,7 @@ def _rate_by(link, here, k: int) -> Spatial:
 
 
 class Composite(NamedTuple):
-    """All bodies beyond a joint: mass, first and second moment (six numbers), and the velocity form 2 B as (K, f)."""
+    """All bodies beyond a joint: mass, first and second moment (six numbers), and a velocity form as (K, f)."""
 
     m: Scalar
     h: Vec
@@ -106,8 +106,8 @@ class Composite(NamedTuple):
 
     @classmethod
     def of(cls, link, V: Spatial) -> Composite:
-        """One body, moving with the twist V."""
-        (w, v), h, Sigma = V * 2.0, link.first_moment, link.second_moment
+        """One body, and its velocity form B for the twist V."""
+        (w, v), h, Sigma = V, link.first_moment, link.second_moment
         f = v * link.mass + cross(w, h)
         return cls(link.mass, h, _upper(Sigma), -(hat(w) @ Sigma + hat(h) @ hat(v)), f)
 
@@ -121,11 +121,11 @@ class Composite(NamedTuple):
         return Inertia.rigid(self.m, self.h, Mat((yy + zz, -xy, -xz), (-xy, xx + zz, -yz), (-xz, -yz, xx + yy)))
 
     def change(self, I: Inertia, acceleration: Spatial, velocity: Spatial) -> Spatial:
-        """I a + 2 B V"""
+        """I a + B V"""
         return I @ acceleration + Spatial(self.K @ velocity.ang, cross(velocity.ang, self.f))
 
     def turned(self, s: Spatial) -> Vec:
-        """2 B^T S, a moment without force."""
+        """B^T S, a moment without force."""
         return self.K.T @ s.ang + cross(self.f, s.lin)
 
     def carried(self, pose: Pose) -> Composite:
@@ -154,7 +154,7 @@ def _symmetric(upper: Vec) -> Mat:
 def gather(link, here, children):
     """The composite body and F of all bodies beyond, and the wrenches that each freedom sends towards the base."""
     f, S = link.placed(here)
-    beyond = children.beyond + Composite.of(link, here.V)
+    beyond = children.beyond + Composite.of(link, here.V * 2.0)
     I, F = beyond.inertia(), children.F + here.W
     dF = tuple(beyond.change(I, chi, dV) for chi, dV in zip(here.chi, here.dV))
     keep = dict(
