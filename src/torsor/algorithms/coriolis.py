@@ -54,7 +54,10 @@ def rise(link, here, below):
 
 
 def unit_velocity(link, here, k):
-    return rise(link, here, SimpleNamespace(F1=here.F1[k], F2=here.F2[k], F3=here.F3[k]))
+    hand, keep = rise(link, here, SimpleNamespace(F1=here.F1[k], F2=here.F2[k], F3=here.F3[k]))
+    if link.turns_rotors:  # B(e_k, v), which is skew
+        keep["C"] = keep["C"] + link.rotor_bias(Vec.unit(k, link.joint.nv), here.v)
+    return hand, keep
 
 
 coriolis_matrix = Algorithm(
