@@ -46,9 +46,21 @@ def levels(name):
     return () if name == "tree" else ("constraint-force",)
 
 
-def dense(bare, armature, q, v, tau):
+def dense(bare, armature, q, v, tau, turning=None):
+    """M, and accelerations under the bias of the bodies and of the rotors of free joints."""
     M = ts.mass_matrix(bare, q) + np.diag(armature)
-    return M, np.linalg.solve(M, tau - ts.bias_forces(bare, q, v))
+    bias = ts.bias_forces(bare, q, v) + rotor_bias(bare, armature if turning is None else turning, v)
+    return M, np.linalg.solve(M, tau - bias)
+
+
+def rotor_bias(model, armature, v):
+    """The momentum p = A v of a free joint's rotors changes direction with the body: (v x p, w x p)."""
+    bias = np.zeros(model.nv)
+    for k in model.v_start[:-1][np.diff(model.v_start) == 6]:
+        spin, slide = v[k : k + 3], v[k + 3 : k + 6]
+        p = armature[k + 3 : k + 6] * slide
+        bias[k : k + 6] = *np.cross(slide, p), *np.cross(spin, p)
+    return bias
 
 
 @each_machine
@@ -68,8 +80,12 @@ def test_every_function_of_the_mass_matrix_has_the_armature_on_its_diagonal(name
         assert difference(M @ ts.mass_solve(model, q, tau, method=method), tau) < ROUNDING, method
     assert difference(ts.log_det_mass_matrix(model, q), np.linalg.slogdet(M)[1]) < ROUNDING
     assert difference(ts.kinetic_energy(model, q, v), v @ M @ v / 2) < ROUNDING
-    assert difference(ts.bias_forces(model, q, v), ts.bias_forces(bare, q, v)) == 0.0
-    assert difference(ts.coriolis_matrix(model, q, v), ts.coriolis_matrix(bare, q, v)) == 0.0
+    bias = rotor_bias(model, model.armature, v)
+    added = ts.bias_forces(model, q, v) - ts.bias_forces(bare, q, v)
+    assert difference(added, bias) < ROUNDING if bias.any() else not added.any()
+    C = ts.coriolis_matrix(model, q, v) - ts.coriolis_matrix(bare, q, v)
+    assert difference(C @ v, bias) < ROUNDING
+    assert difference(C, -C.T) < ROUNDING  # the rotors' part of M is constant
     W = ts.mass_factor(model, q).matrix()
     assert difference(W @ W.T, M) < ROUNDING
     for function, x in (
@@ -113,6 +129,48 @@ def test_gradient_of_the_logarithm_of_the_determinant():
     assert difference(ts.log_det_gradient(model, q), (ends[0] - ends[1]) / (2 * step)) < 1e-6
 
 
+def heavier(model, more):
+    """The model with a mass at the origin of its first body, which also resists turning by the same number."""
+    m, c = model.mass[0] + more, model.com[0] * model.mass[0] / (model.mass[0] + more)
+    about = [k * ((r @ r) * np.eye(3) - np.outer(r, r)) for k, r in ((model.mass[0], model.com[0]), (-m, c))]
+    first = [m, c, model.inertia[0] + sum(about) + more * np.eye(3)]
+    rest = (model.mass[1:], model.com[1:], model.inertia[1:])
+    mass, com, inertia = (np.concatenate([[x], xs]) for x, xs in zip(first, rest))
+    return replace(model, mass=mass, com=com, inertia=inertia)
+
+
+@pytest.mark.parametrize("specialised", [True, False])
+def test_an_armature_on_a_free_joint_is_a_mass_without_weight(specialised):
+    """So its velocity terms are those of such a body, and it does not fall: gravity is off here."""
+    joints = ["free", "revolute", "spherical", "free"]
+    bare = replace(zoo.random_tree(4, 5, joints=("free", "revolute")), gravity=np.zeros(3))
+    bare = ts.Model.tree(
+        [-1, 0, 1, 1], joints, R=bare.R, p=bare.p, mass=bare.mass, com=bare.com, inertia=bare.inertia, gravity=(0, 0, 0)
+    )
+    more, rng = 0.7, np.random.default_rng(3)
+    model, other = replace(bare, armature=more * (np.arange(bare.nv) < 6)), heavier(bare, more)
+    q, (v, x) = bare.random_configuration(rng), rng.normal(size=(2, bare.nv))
+    for function, *given in (
+        (ts.bias_forces, v), (ts.inverse_dynamics, v, x), (ts.forward_dynamics, v, x), (ts.mass_matrix,),
+        (ts.coriolis_matrix, v), (ts.kinetic_energy, v),
+    ):  # fmt: skip
+        ours, theirs = (ts.compile(m, function, specialised=specialised)(q, *given) for m in (model, other))
+        if function is not ts.coriolis_matrix:
+            assert difference(ours, theirs) < ROUNDING, function.__name__
+    for function in (ts.inverse_dynamics_derivatives, ts.forward_dynamics_derivatives):
+        for ours, theirs in zip(function(model, q, v, x), function(other, q, v, x)):
+            assert difference(ours, theirs) < ROUNDING, function.__name__
+    pulled = (ts.vjp(ts.forward_dynamics)(m, q, v, x, x) for m in (model, other))
+    for ours, theirs in zip(*pulled):
+        assert difference(ours, theirs) < ROUNDING
+
+
+def test_an_armature_on_a_free_joint_has_no_weight():
+    model = replace(zoo.random_tree(3, 5, joints=("free",)), armature=0.7)
+    q = model.random_configuration(0)
+    assert np.array_equal(ts.gravity_forces(model, q), ts.gravity_forces(replace(model, armature=0.0), q))
+
+
 def test_bearing_loads():
     """S^T F is the torque that is left when the rotor has taken its share."""
     model, _, (q, v, tau) = with_rotors("arm")
@@ -127,7 +185,7 @@ def test_trees_by_levels():
     model, bare, (q, v, tau) = with_rotors("tree", 0.5)
     added = np.linspace(0.1, 1, model.nv)
     for extra, options in ((0.0, {}), (added, {"added_inertia": added})):
-        _, qdd = dense(bare, model.armature + extra, q, v, tau)
+        _, qdd = dense(bare, model.armature + extra, q, v, tau, turning=model.armature)
         found = ts.forward_dynamics(model, q, v, tau, method="constraint-force", **options)
         assert difference(found, qdd) < ROUNDING
 
@@ -159,7 +217,7 @@ def test_peers_agree(peer):
 def test_added_inertia_is_added_to_the_diagonal(name):
     model, bare, (q, v, tau) = with_rotors(name, 0.5)
     added = np.random.default_rng(1).uniform(0, 5, model.nv)
-    M, qdd = dense(bare, model.armature + added, q, v, tau)
+    M, qdd = dense(bare, model.armature + added, q, v, tau, turning=model.armature)
     assert difference(ts.forward_dynamics(model, q, v, tau, added_inertia=added), qdd) < ROUNDING
     for method in levels(name):
         found = ts.forward_dynamics(model, q, v, tau, added_inertia=added, method=method)

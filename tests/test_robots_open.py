@@ -44,7 +44,6 @@ def differences(model, peer, seed=0):
     state = random_state(peer.kinds, rng)
     M, bias, links = peer.terms(state, model.joint_names)
     q, v = (np.concatenate([state[name][k] for name in model.joint_names]) for k in (0, 1))
-    bias = bias - of_free_rotors(model, v)
     model = model.uncoupled()
     loops = dict(specialised=False)  # compiled once for all models of the same joint types
     mass = max(float(model.mass.sum()), 1e-8)
@@ -59,15 +58,6 @@ def differences(model, peer, seed=0):
         exact = np.linalg.solve(M / np.outer(scale, scale), (tau - bias) / scale) / scale
         found["qdd"] = relative(ts.compile(model, ts.forward_dynamics, **loops)(q, v, tau), exact, 1e-12) / condition
     return found
-
-
-def of_free_rotors(model, v):
-    """The bias of the armature of MuJoCo's free joints, armature omega x v; torsor knows none, and notes it."""
-    bias = np.zeros(model.nv)
-    for start in model.v_start[:-1][np.diff(model.v_start) == 6]:
-        spin, slide = v[start : start + 3], v[start + 3 : start + 6]
-        bias[start + 3 : start + 6] = model.armature[start + 3 : start + 6] * np.cross(spin, slide)
-    return bias
 
 
 def relative(ours, theirs, floor):

@@ -113,7 +113,7 @@ def articulate(link, here, children):
     f, S = link.placed(here)
     I, G, D = eliminate(S, children.I + link.inertia, link.rotors(here))
     F = children.F if here.W is None else children.F + here.W
-    F, x = lift(S, G, D, F, here.b if here.tau is None else torque(here))
+    F, x = lift(S, G, D, F, here.b if here.tau is None else link.left_over(torque(here), here))
     return dict(I=f.carry(I), F=f.Ad_inv_dual(F)), dict(E=f.factors[-1], S=S, G=G, D=D, x=x)
 
 

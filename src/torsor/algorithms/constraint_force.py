@@ -178,7 +178,7 @@ def condense_run(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip:
         pivots += D[1]
         if h.W is not None:
             F = F + h.W
-        F, x = lift(S, G, D, F, h.b if h.tau is None else h.tau)
+        F, x = lift(S, G, D, F, h.b if h.tau is None else link.left_over(h.tau, h))
         pushed = [S.T(column) for column in columns]
         lifted = [lift(S, G, D, column, Vec.zero(len(x))) for column in columns]
         for j in range(size):

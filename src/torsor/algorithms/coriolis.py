@@ -42,7 +42,10 @@ def rise(link, here, below):
 
 
 def unit_velocity(link, here, k):
-    return rise(link, here, SimpleNamespace(Fv=here.Fv[k], FM=here.FM[k], turned=here.turned[k]))
+    hand, keep = rise(link, here, SimpleNamespace(Fv=here.Fv[k], FM=here.FM[k], turned=here.turned[k]))
+    if link.turns_rotors:  # B(e_k, v), which is skew
+        keep["C"] = keep["C"] + link.rotor_bias(Vec.unit(k, link.joint.nv), here.v)
+    return hand, keep
 
 
 coriolis_matrix = Algorithm(

@@ -184,8 +184,11 @@ def begin(link, here, k):
     """The entries within the freedoms of one body."""
     f, S = link.placed(here)
     wrenches = SimpleNamespace(Fq=here.Fq[k], Fv=here.Fv[k], FM=here.FM[k], turned=here.turned[k])
-    M = S.T(here.FM[k])  # and the rotor of the freedom itself
-    return _up(f, wrenches), dict(by_q=here.own[k], by_v=S.T(here.Fv[k]), by_qdd=M.replace(k, M[k] + link.armature[k]))
+    M, hand, by_v = S.T(here.FM[k]), _up(f, wrenches), S.T(here.Fv[k])
+    if link.turns_rotors:
+        unit = Vec.unit(k, link.joint.nv)
+        by_v = by_v + link.rotor_bias(unit, here.v) + link.rotor_bias(here.v, unit)
+    return hand, dict(by_q=here.own[k], by_v=by_v, by_qdd=M.replace(k, M[k] + link.armature[k]))
 
 
 def _up(f: Pose, below) -> dict:

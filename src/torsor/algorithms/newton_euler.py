@@ -77,10 +77,10 @@ def motion(link, here, parent):
 
 @inward(start=lambda base: dict(F=Spatial.zero()))
 def forces(link, here, children):
-    """F_i = W_i + sum Ad*_{f^-1} F;   tau_i = S_i^T F_i + armature qdd_i"""
+    """F_i = W_i + sum Ad*_{f^-1} F;   tau_i = S_i^T F_i, and what the rotors need"""
     f, S = link.placed(here)
     F = here.W + children.F
-    return dict(F=f.Ad_inv_dual(F)), dict(tau=link.with_rotors(S.T(F), here.qdd))
+    return dict(F=f.Ad_inv_dual(F)), dict(tau=link.torque_of(F, S, here))
 
 
 inverse_dynamics = Algorithm(

@@ -38,7 +38,7 @@ def forces(link, here, children):
     F = children.F + J @ here.A - ad_dual(V, J @ V)
     if here.external is not None:
         F = F - link.from_body(here.external)
-    return dict(F=f.Ad_inv_dual(F)), dict(tau=link.with_rotors(S.T(F), here.qdd))
+    return dict(F=f.Ad_inv_dual(F)), dict(tau=link.torque_of(F, S, here))
 
 
 inverse_dynamics = Algorithm(

@@ -42,7 +42,7 @@ def remaining_torques(link, here, children):
     """P_k = sum Ad*_{f^-1} P_{k+1} + alpha-bar_k            tau^_k = tau_k - S_k^T P_k           (58-61)"""
     f, S = link.placed(here)
     P = children.P + here.load
-    return dict(P=f.Ad_inv_dual(P)), dict(tau_hat=here.tau - S.T(P))
+    return dict(P=f.Ad_inv_dual(P)), dict(tau_hat=link.left_over(here.tau, here) - S.T(P))
 
 
 @inward(start=lambda base: dict(z=Spatial.zero()))

@@ -71,7 +71,7 @@ def condense_segment(link, here, beyond):
     f, S = link.placed(here)
     I, p, P, b, C = beyond.segment
     I, G, D = eliminate(S, I + link.inertia, link.rotors(here))
-    p, x = lift(S, G, D, p + here.W, here.tau)
+    p, x = lift(S, G, D, p + here.W, link.left_over(here.tau, here))
     pushed = zip(*(S.T(column) for column in P))
     P, yielding = zip(*(lift(S, G, D, column, Vec.zero(len(x))) for column in P))
     U, X = (tuple(map(Spatial.of, rows)) for rows in (pushed, zip(*yielding)))  # by freedom: P^T S and -P^T S D^-1

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import validate
-from torsor.dynamics.calls import batch_axes, checked
+from torsor.algorithms import newton_euler
+from torsor.dynamics.calls import batch_axes, call, checked
 from torsor.dynamics.jacobians import torque_regressor
 from torsor.errors import ArgumentError, ModelError
 from torsor.model.model import Model, require_model
@@ -164,7 +165,7 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
                for name, x in arrays.items()}  # fmt: skip
     if len(samples["q"]) == 0:
         raise ArgumentError("identify needs samples; q is empty")
-    samples["tau"] = samples["tau"] - model.armature * samples["qdd"]  # the rest moves the bodies
+    samples["tau"] = samples["tau"] - _of_rotors(model, samples)  # the rest moves the bodies
     factors = _factors(model)
     torque = samples["tau"]
     finest = FINEST * np.sqrt(np.mean(torque**2)) + np.finfo(float).tiny
@@ -183,6 +184,15 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
         with_inertial_parameters(model, parameters), parameters, base, base.combinations @ parameters.ravel(),
         _deviations(R, base), _residual(model, samples, parameters.ravel()), converged,
     )  # fmt: skip
+
+
+def _of_rotors(model: Model, samples: dict[str, Array]) -> Array:
+    """The torques that move the rotors: armature qdd, and what those of free joints need at constant velocity."""
+    if not model.armature.any():
+        return np.zeros_like(samples["qdd"])
+    state, bare = (samples["q"], samples["v"]), replace(model, armature=np.zeros(model.nv))
+    bias = call(newton_euler.bias_forces, model, *state) - call(newton_euler.bias_forces, bare, *state)
+    return model.armature * samples["qdd"] + bias
 
 
 def _pieces(model: Model, samples: dict[str, Array]) -> Iterator[tuple[Array, Array]]:

@@ -198,8 +198,6 @@ class _Reader:
             values = np.array(arrays[key][dofs])
             if values.any() and not self._disabled(flag):
                 found[key] = np.roll(values, 3) if kind == FREE else values  # torsor: angular first
-                if kind == FREE and key == "armature":
-                    self.result.note("ignored", f"joint {self.joints[j]!r}", "the Coriolis force of its armature")
         if m.jnt_stiffness[j] and not self._disabled("SPRING"):
             self._spring(j, kind, found)
         limited = bool(m.jnt_limited[j]) and not self._disabled("LIMIT")

@@ -7,6 +7,8 @@
                 or a rotation vector (a twist) where the coordinates hold a quaternion
     lower, upper   limits of the coordinate; infinite where a joint has no coordinate that is the integral of v
 
+The rotors of a free joint resist accelerations in its parent's axes, as a mass without weight does (`Free.rotor_bias`).
+
 Units: N m, rad and s for turns, N, m and s for shifts; armature in kg m^2 or kg.  `simulate` and `rollout` let all of
 these act.  The functions of the dynamics know the armature only: their tau is the whole torque at a joint.
 """

@@ -69,6 +69,10 @@ class Joint:
         """An orthonormal basis of the 6 - nv wrenches R with R^T S = 0, in the child's frame."""
         raise NotImplementedError
 
+    def rotor_bias(self, armature: Vec, x: Vec, y: Vec) -> Vec:
+        """B(x, y), bilinear: rotors with the energy v^T A v / 2, A diagonal, need the torque A dv/dt + B(v, v)."""
+        return Vec.zero(self.nv)
+
     # ---- coordinates ----
 
     @property
@@ -406,6 +410,14 @@ class Free(Joint):
 
     def reactions(self, q: Vec, axis: Vec, pitch: Scalar) -> tuple[Spatial, ...]:
         return ()
+
+    def rotor_bias(self, armature: Vec, x: Vec, y: Vec) -> Vec:
+        """The linear momentum p = A y changes direction with the body: w x p, and the moment v x p.
+
+        With the same A for x, y and z, as in MuJoCo, this is a mass that follows the body without weight.
+        """
+        (w, v), p = Spatial.of(x), Vec.of(a * yk for a, yk in zip(armature[3:], y[3:]))
+        return Vec(*cross(v, p), *cross(w, p))
 
     @property
     def neutral(self) -> tuple[float, ...]:

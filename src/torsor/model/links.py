@@ -45,6 +45,23 @@ class Link:
             return x
         return Vec.of(xk if is_literal(rotor, 0.0) else xk + rotor * vk for xk, rotor, vk in zip(x, self.armature, v))
 
+    @property
+    def turns_rotors(self) -> bool:
+        return not all(is_literal(rotor, 0.0) for rotor in self.armature)
+
+    def rotor_bias(self, x: Vec, y: Vec) -> Vec:
+        """B(x, y): B(v, v) is the part of the rotors' torque that depends on the velocity."""
+        return self.joint.rotor_bias(self.armature, x, y)
+
+    def torque_of(self, F: Spatial, S: Subspace, here: Any) -> Vec:
+        """S^T F + armature qdd + B(v, v): the torque that moves the rotors of the joint and transmits F."""
+        tau = self.with_rotors(S.T(F), here.qdd)
+        return tau + self.rotor_bias(here.v, here.v) if self.turns_rotors and here.v is not None else tau
+
+    def left_over(self, tau: Vec, here: Any) -> Vec:
+        """tau - B(v, v): what is left of a torque for accelerations and for what the joint transmits."""
+        return tau - self.rotor_bias(here.v, here.v) if self.turns_rotors else tau
+
     def exp(self, q: Vec) -> Pose:
         return self.joint.exp(q, self.axis, self.pitch)
 
