@@ -16,8 +16,9 @@ import torsor as ts
 from torsor import reference, zoo
 from torsor.backends import gpu
 from torsor.backends.cuda import Launch
+from torsor.compiler import members
 from torsor.compiler.frames import framed
-from torsor.dynamics import ALGORITHMS
+from torsor.dynamics import ALGORITHMS, calls
 from torsor.outputs import Path
 from torsor.simulate.rollout import gpu_kernel, law_of
 
@@ -220,6 +221,23 @@ def test_rollout_on_the_device(cupy):
         host = (np.array(x) for x in (given["q"], given["v"]))
         expected = ts.rollout(model, *host, tau=np.array(tau[0]), steps=4, dt=1e-3, every=2, integrator="rk4")
         assert max(difference(a, b) for a, b in zip(got, expected)) < ROUNDING
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)], ids=str)
+def test_numbers_of_a_batch_of_models_lie_on_the_device_once(cupy, monkeypatch, shape):
+    monkeypatch.setattr(calls, "gpu_array", gpu.on_device)  # the stand-in's arrays are NumPy's, too
+    members._structure.cache_clear()  # programs of another stand-in
+    model = zoo.puma_saha()
+    factor = np.random.default_rng(0).uniform(0.9, 1.1, (*shape, model.n))
+    batch = ts.ModelBatch(model, mass=model.mass * factor, gravity=np.random.default_rng(1).normal(size=(*shape, 3)))
+    q, v, tau = (x.reshape(2, 3, 6) for x in arguments(model, ts.forward_dynamics, 6))
+    for _ in range(2):
+        got = ts.forward_dynamics(batch, *(fake_cupy.on_device(x) for x in (q, v, tau)))
+    first, second = (launch.arguments for launch in cupy.functions[-1].launches)
+    assert shape == (3,) or all(np.shares_memory(first[k], second[k]) for k in (9, 12)), "the numbers were copied again"
+    assert shape == (3,) or first[10:12] == (int(bool(shape)), batch.size)  # side by side
+    if cuda_host.compiler():
+        assert difference(got, ts.forward_dynamics(batch, q, v, tau)) < ROUNDING
 
 
 def test_tuning_is_remembered(cupy, monkeypatch, tmp_path):

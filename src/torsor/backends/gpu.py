@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from math import prod
@@ -183,6 +183,20 @@ def views_of(model: Model, given: Mapping[str, Any], cores: Sequence[tuple[int, 
         assert view
         views.append(view)
     return views, batch
+
+
+def precision(arrays: Iterable[Any]) -> str:
+    """The number type in which arrays are computed on the device."""
+    return "float64" if any("float64" in str(getattr(x, "dtype", "")) for x in arrays) else "float32"
+
+
+def columns(x: Any, core: int, dtype: str) -> Any:
+    """An array of the host on the device, where equal numbers of all states lie side by side, as threads read them;
+    its last `core` axes are those of a state."""
+    cp = cupy()
+    axes, batch = tuple(range(x.ndim)), x.ndim - core
+    across = cp.ascontiguousarray(cp.asarray(x, dtype).transpose(*axes[batch:], *axes[:batch]))
+    return across.transpose(*axes[core:], *axes[:core])
 
 
 def build(source: str, shared: int = 0) -> Any:
@@ -408,8 +422,7 @@ def call(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple
 
     `members`: the models of a batch, whose numbers are the last arguments.
     """
-    states = args[: len(args) - len(members.inputs)] if members else args
-    dtype = "float64" if any("float64" in str(getattr(x, "dtype", "")) for x in states) else "float32"
+    dtype = precision(args[: len(args) - len(members.inputs)] if members else args)
 
     def make() -> CudaProgram:
         request = Request(

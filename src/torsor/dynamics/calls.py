@@ -109,7 +109,10 @@ def _call_batch(what: Any, algorithm: Algorithm, batch: ModelBatch, state: dict[
     if any(map(gpu_array, state.values())):
         from torsor.backends import gpu
 
-        numbers = made.once("on the device", lambda: [gpu.cupy().asarray(x) for x in found.inputs.values()])
+        number_type, axes = gpu.precision(state.values()), len(batch.shape)
+        numbers = made.once(("on the device", number_type), lambda: [
+            gpu.columns(x, x.ndim - axes, number_type) for x in found.inputs.values()
+        ])  # fmt: skip
         return gpu.call(algorithm, model, (*state.values(), *numbers), options, frame, found)
     arrays = {name: checked(model, name, x) for name, x in state.items()}
     dtype = np.result_type(*arrays.values())
