@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+import zlib
 from html.parser import HTMLParser
 
 import numpy as np
@@ -18,7 +19,9 @@ from torsor import zoo
 from torsor.lie import quaternion_to_matrix
 from torsor.simulate import simulate
 from torsor.view import page as view_page
+from torsor.view import tube as view_tube
 from torsor.view.plots import coordinate_units, plot_trajectory
+from torsor.view.tube import MOST_TRACES
 
 # the page keeps poses in single precision
 SINGLE = 1e-6
@@ -147,25 +150,69 @@ def test_page_draws_and_seeks_in_chromium(falling, tmp_path):
     assert pictures[0] != pictures[1]
 
 
-def test_very_many_bodies_are_thinned():
-    """A rope of 3000 links: the links drawn lie where the bodies are, and end where the next one is."""
-    model = ts.zoo.rope(3000)
-    q = np.random.default_rng(0).normal(size=(2, model.nq)) * 0.01
-    still = np.zeros((2, model.nv))
-    run = ts.Trajectory(model, np.array([0.0, 1.0]), q, still, still, still)
+def points_of(scene):
+    """The points (frames, points, 3) of a tube, decoded one by one as the page does."""
+    tube, frames = scene["tube"], len(scene["times"])
+    kind = {1: "<i1", 2: "<i2", 4: "<i4"}[tube["bytes"]]
+    steps = np.frombuffer(zlib.decompress(base64.b64decode(tube["steps"])), kind).reshape(frames, 3, -1).astype(int)
+    above = np.arange(-1, tube["points"] - 1)
+    for i, parent in tube["parents"]:
+        above[i] = parent
+    starts = np.frombuffer(base64.b64decode(tube["roots"]), "<f4").reshape(frames, -1, 3)
+    points, roots = np.empty((frames, tube["points"], 3)), 0
+    for i, parent in enumerate(above.tolist()):
+        if parent < 0:
+            points[:, i], roots = starts[:, roots], roots + 1
+        else:
+            points[:, i] = points[:, parent] + tube["quantum"] * steps[:, :, i]
+    assert roots == starts.shape[1]
+    return points
+
+
+def random_motion(model, rows=2, size=0.01):
+    """Rows a second apart, at rest in each."""
+    v = np.random.default_rng(0).normal(size=(rows, model.nv)) * size
+    still = np.zeros((rows, model.nv))
+    return ts.Trajectory(model, np.arange(float(rows)), model.integrate(model.neutral(), v), still, still, still)
+
+
+@pytest.mark.parametrize("machine", ["rope", "tree"])
+def test_very_many_bodies_are_a_tube_through_their_origins_and_tips(machine):
+    model = ts.zoo.rope(3000) if machine == "rope" else ts.zoo.random_tree(400, 3)
+    run = random_motion(model)
     scene = view_page.scene(run)
-    bodies = len(scene["bodies"])
-    assert bodies == view_page.MOST_BODIES
-    poses = np.frombuffer(base64.b64decode(scene["poses"]), "<f4").reshape(-1, bodies, 7)
-    assert len(poses) == len(scene["times"]) == 31
-    kept = np.linspace(0, model.n - 1, bodies).astype(int)
-    assert np.abs(poses[0, :, :3] - ts.body_poses(model, q[0])[kept, :3, 3]).max() < SINGLE
-    x, y, z, w = poses[0, :, 3:].T
-    R = quaternion_to_matrix(np.stack([w, x, y, z], axis=-1).astype(float))
-    lengths = np.array([body["segments"][0][1][0] for body in scene["bodies"]])
-    ends = poses[0, :, :3] + R[:, :, 0] * lengths[:, None]
-    assert np.abs(ends[1:] - poses[0, :-1, :3]).max() < 1e-4  # lengths are means over the frames
-    assert len(json.dumps(scene)) < 3e6
+    points = points_of(scene)
+    poses = ts.body_poses(model, run.at(scene["times"])[0])
+    tips = np.flatnonzero(model.children_count == 0)
+    assert points.shape == (31, model.n + len(tips), 3)
+    half = scene["tube"]["quantum"] * (0.5 + 1e-6) + SINGLE * scene["reach"]
+    assert np.abs(points[:, : model.n] - poses[..., :3, 3]).max() <= half
+    far = poses[:, tips, :3, :3] @ (2 * model.com[tips])[..., None]
+    assert np.abs(points[:, model.n :] - poses[:, tips][..., :3, 3] - far[..., 0]).max() <= half
+    traces = np.frombuffer(base64.b64decode(scene["traces"]), "<f4").reshape(31, -1, 3)
+    assert traces.shape[1] <= MOST_TRACES
+    assert np.abs(traces[:, 0] - points[:, model.n]).max() <= half
+    assert len(json.dumps(scene)) < 1e6
+
+
+def test_frames_of_a_tube_are_left_out_until_it_fits(monkeypatch):
+    run = random_motion(ts.zoo.rope(1000), rows=3)
+    whole = view_page.scene(run)
+    monkeypatch.setattr(view_tube, "MOST_BYTES", len(whole["tube"]["steps"]) // 5)
+    thinned = view_page.scene(run)
+    assert thinned["times"] == sorted({*whole["times"][::8], whole["times"][-1]})
+    chosen = np.searchsorted(whole["times"], thinned["times"])
+    np.testing.assert_array_equal(points_of(thinned), points_of(whole)[chosen])
+
+
+@pytest.mark.browser
+def test_a_tube_draws_and_seeks_in_chromium(tmp_path):
+    page = random_motion(ts.zoo.rope(2000), size=0.05).view(tmp_path / "page.html").as_uri()
+    dom = browse(f"{page}#t=0.5", tmp_path / "profile", "--dump-dom")
+    assert 'data-state="ready"' in dom
+    assert "0.500 / 1.00 s" in dom
+    assert 500 <= int(re.search(r'data-cylinders="(\d+)"', dom)[1]) <= 2000
+    assert int(re.search(r'data-triangles="(\d+)"', dom)[1]) > 5000
 
 
 def test_plots_of_very_many_coordinates_are_thinned(tmp_path):

@@ -127,8 +127,8 @@ class Trajectory:
         flat = times.ravel()
         k = self.t.searchsorted(flat, "right") - 1
         after = np.minimum(k + 1, len(self) - 1)  # the last row is a step of its own, of zero length
-        rows = np.concatenate([self.q, self.v, self.a], axis=1)
-        q, v = interpolate(Coordinates(self.model), self.t[k], rows[k], self.t[after], rows[after], flat)
+        before, behind = (np.hstack([self.q[i], self.v[i], self.a[i]]) for i in (k, after))
+        q, v = interpolate(Coordinates(self.model), self.t[k], before, self.t[after], behind, flat)
         if self.dense is not None:
             self.dense.fill(flat, q, v)
         return q.reshape(*times.shape, self.model.nq), v.reshape(*times.shape, self.model.nv)

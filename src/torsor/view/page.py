@@ -5,7 +5,6 @@ It is made of page.html, player.js (ours) and three.min.js (three.js, MIT: its l
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import tempfile
@@ -26,6 +25,7 @@ from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.view.shapes import shapes
+from torsor.view.tube import floats, frame_times, tube
 
 if TYPE_CHECKING:
     from torsor.simulate.trajectory import Trajectory
@@ -35,9 +35,8 @@ Array = NDArray[Any]
 FRAMES_PER_SECOND = 60
 EYE = 2.6  # distance of the eye, in radii of the scene
 MOST_POSES = 400_000  # bodies times frames: about 15 MB of page
-MOST_BODIES = 1000  # drawn as they are; of more, evenly chosen ones with straight links between them
-LONG_FRAMES = 30  # per second, of such a machine
-AT_ONCE = 2_000_000  # poses that are computed at once
+MOST_BODIES, MOST_SHAPED = 300, 1000  # drawn one by one, without and with shapes of their own; more are one tube
+THICK = 250  # radii of such a tube in the reach of the machine: two pixels at first sight
 
 
 def show(trajectory: Trajectory, path: str | Path | None = None) -> Path:
@@ -88,41 +87,48 @@ def page(trajectory: Trajectory) -> str:
 
 
 def scene(trajectory: Trajectory) -> dict[str, Any]:
-    """The data of the page: the shape of every body, and its pose in every frame."""
+    """The data of the page: the shape of every body, and its pose in every frame; of very many bodies, a tube."""
     model = trajectory.model
     if not len(trajectory):
         raise ArgumentError("the trajectory has no rows: there is nothing to show")
-    if model.n > MOST_BODIES:
-        return _long_scene(trajectory)
-    t = _times(trajectory)
+    if model.n > (MOST_SHAPED if model.visuals else MOST_BODIES):
+        return _tube_scene(trajectory)
+    t, tips, reach = _times(trajectory), _tips(model), _reach(model)
     poses = dynamics.body_poses(model, trajectory.at(t)[0])
-    return _scene(model, t, poses, _bodies(model, _tips(model), _reach(model)), _tips(model))
-
-
-def _scene(
-    model: Model, t: Array, poses: Array, bodies: list[dict[str, Any]], tips: dict[int, Array]
-) -> dict[str, Any]:
-    """The data of the page, from the poses (frames, bodies, 4, 4) of the bodies to draw."""
     w, x, y, z = np.moveaxis(matrix_to_quaternion(poses[..., :3, :3]), -1, 0)
-    packed = np.stack([*np.moveaxis(poses[..., :3, 3], -1, 0), x, y, z, w], axis=-1).astype("<f4")
-    reach, up = _reach(model), _up(model)
+    packed = np.stack([*np.moveaxis(poses[..., :3, 3], -1, 0), x, y, z, w], axis=-1)
+    traces = np.stack([poses[:, i, :3, 3] + poses[:, i, :3, :3] @ p for i, p in tips.items()], axis=1)
     drawn, missing, corners = shapes(model)
-    center, spread, floor = _stage(poses[..., :3, 3], reach, up)
+    center, spread, floor = _stage(poses[..., :3, 3], reach, _up(model))
     if corners:
         points = np.concatenate([_seen(poses[0], body, points) for body, points in corners.items()])
         low, high = points.min(axis=0), points.max(axis=0)
-        center, floor = (low + high) / 2, float((points @ up).min())
+        center, floor = (low + high) / 2, float((points @ _up(model)).min())
         spread = max(float(np.linalg.norm(high - low)) / 2, 1e-3)
+    own = {"bodies": _bodies(model, tips, reach), "poses": floats(packed), **drawn, "missing": missing}
+    return own | _around(model, t, traces, (center, spread, floor))
+
+
+def _tube_scene(trajectory: Trajectory) -> dict[str, Any]:
+    """The scene of a machine of very many bodies: links from joint to joint, all alike."""
+    model = trajectory.model
+    tips, reach = _tips(model), _reach(model)
+    wanted = frame_times(trajectory.t, model.n + len(tips))
+    found = tube(model, wanted, lambda t: trajectory.at(t)[0], tips, reach)
+    missing = [f"the shapes of {model.n} bodies"] if model.visuals else []
+    own = {"tube": found.data, "bodies": [], "poses": "", "shapes": [], "meshes": [], "missing": missing}
+    around = _around(model, found.times, found.traces, _stage(found.seen, reach, _up(model)))
+    return own | around | {"radius": max(around["radius"], reach / THICK)}
+
+
+def _around(model: Model, t: Array, traces: Array, stage: tuple[Array, float, float]) -> dict[str, Any]:
+    """What every scene has: times, the paths (frames, tips, 3) of the tips, floor and camera."""
+    (center, spread, floor), reach, up = stage, _reach(model), _up(model)
     eye = center + EYE * spread * (_across(up) + 0.45 * up)
     return {
-        "bodies": bodies,
         "base": [model.p[i].tolist() for i in np.flatnonzero((model.parent < 0) & model.p.any(axis=1))],
-        "times": t.tolist(),
-        "poses": base64.b64encode(packed.tobytes()).decode(),
-        "tips": [{"body": int(i), "point": p.tolist()} for i, p in tips.items()],
-        "reach": reach, "radius": _radius(model, reach), "up": up.tolist(), "floor": floor,
-        "center": center.tolist(), "eye": eye.tolist(),
-        **drawn, "missing": missing,
+        "times": t.tolist(), "traces": floats(traces), "reach": reach, "radius": _radius(model, reach),
+        "up": up.tolist(), "floor": floor, "center": center.tolist(), "eye": eye.tolist(),
         "subtitle": f"{model.n} bodies, {model.nv} degrees of freedom, {t[-1] - t[0]:g} s",
     }  # fmt: skip
 
@@ -130,45 +136,6 @@ def _scene(
 def _seen(poses: Array, body: int, points: Array) -> Array:
     """Points of a body, or of the base, in the base frame."""
     return points if body < 0 else points @ poses[body, :3, :3].T + poses[body, :3, 3]
-
-
-def _long_scene(trajectory: Trajectory) -> dict[str, Any]:
-    """The scene of a machine of very many bodies: some of them, each linked to the next one nearer the base."""
-    model = trajectory.model
-    kept = np.unique(np.linspace(0, model.n - 1, MOST_BODIES).astype(int))
-    place = np.full(model.n + 1, -1)  # of the nearest kept body on the way to the base, itself among them; -1: the base
-    place[kept] = np.arange(len(kept))
-    above = np.full(len(kept), -1)
-    for i, parent in enumerate(model.parent.tolist()):
-        if place[i] >= 0:
-            above[place[i]] = place[parent]
-        else:
-            place[i] = place[parent]
-    count = min(int(LONG_FRAMES * (trajectory.t[-1] - trajectory.t[0])) + 1, MOST_POSES // len(kept))
-    t = np.linspace(trajectory.t[0], trajectory.t[-1], max(2, count)) if len(trajectory) > 1 else trajectory.t
-    parts = np.array_split(t, max(1, len(t) * model.n // AT_ONCE))
-    p = np.concatenate([dynamics.body_poses(model, trajectory.at(part)[0])[..., :3, 3][:, kept] for part in parts])
-    link = np.where(above[:, None] >= 0, p[:, above] - p, 0.0)  # (frames, bodies, 3), towards the base
-    length = np.linalg.norm(link, axis=-1)
-    poses = np.zeros((*p.shape[:2], 4, 4))
-    poses[..., :3, :3], poses[..., :3, 3], poses[..., 3, 3] = _pointing(link, length), p, 1.0
-    bodies = [
-        {
-            "name": model.names[i], "parent": int(above[k]), "joint": JOINTS[model.joint[i]].name, "axis": [0, 0, 1],
-            "anchor": [0, 0, 0], "segments": [[[0, 0, 0], [float(length[:, k].mean()), 0, 0]]], "box": None,
-        }
-        for k, i in enumerate(kept.tolist())
-    ]  # fmt: skip
-    return _scene(model, t, poses, bodies, {len(kept) - 1: np.zeros(3)})
-
-
-def _pointing(link: Array, length: Array) -> Array:
-    """Rotations (..., 3, 3) whose first column points along a link."""
-    x = np.where(length[..., None] > 0, link / np.maximum(length, 1e-300)[..., None], (1.0, 0.0, 0.0))
-    aside = np.where(np.abs(x[..., 2:]) < 0.9, (0.0, 0.0, 1.0), (0.0, 1.0, 0.0))
-    y = np.cross(aside, x)
-    y /= np.linalg.norm(y, axis=-1, keepdims=True)
-    return np.stack([x, y, np.cross(x, y)], axis=-1)
 
 
 def _stage(p: Array, reach: float, up: Array) -> tuple[Array, float, float]:
