@@ -99,6 +99,8 @@ def on_device(out: dict[str, Any]) -> None:
 
     from torsor.parallel.device import DeviceChain
 
+    out["device"] = cp.cuda.runtime.getDeviceProperties(0)["name"].decode()
+    out["versions"] = {"cupy": cp.__version__, "torsor": ts.__version__}
     model = cable(LONG)
     chains = [DeviceChain(model, name, options=("added_inertia",)) for name in ("forward_dynamics", "mass_solve")]
     rng = np.random.default_rng(0)
