@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import torsor as ts
-from torsor import reference
+from torsor import duals, reference
 from torsor.dynamics import ALGORITHMS
 from torsor.dynamics.derivatives import DIFFERENTIABLE
 from torsor.dynamics.methods import METHODS
@@ -86,7 +86,7 @@ def arguments(model: ts.Model, names: tuple[str, ...], dtype: str) -> dict[str, 
 def expected(model: ts.Model, algorithm: Any, given: dict[str, np.ndarray]) -> np.ndarray:
     frame = model.frame(-1) if isinstance(algorithm.output, PathOutput) else None
     states = [{name: x[k].astype(float).tolist() for name, x in given.items()} for k in CHECKED]
-    return np.array([reference.evaluate(algorithm, model, state, frame=frame) for state in states], dtype=float)
+    return np.array([duals.evaluate(algorithm, model, state, frame=frame) for state in states], dtype=float)
 
 
 def varied(model: ts.Model) -> ts.ModelBatch:
@@ -216,7 +216,7 @@ def _along(
             name: model.integrate(x, change[name]) if name == "q" else x + change[name] for name, x in state.items()
         }
         lists = {name: list(x) for name, x in state.items()}
-        return np.array(reference.evaluate(algorithm, model, lists, frame=frame, number=np.longdouble), np.longdouble)
+        return np.array(duals.evaluate(algorithm, model, lists, frame=frame, number=np.longdouble), np.longdouble)
 
     def here() -> np.ndarray:
         slopes = np.array([(moved(k, STEP) - moved(k, -STEP)) / (2 * STEP) for k in CHECKED])

@@ -8,7 +8,7 @@ import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import Model, lie, reference, zoo
+from torsor import Model, duals, lie, zoo
 from torsor.dynamics import ALGORITHMS
 from torsor.model.joints import JOINTS, joint_code
 from torsor.outputs import Several
@@ -114,7 +114,7 @@ def time_derivative(f: Callable[[Any], ArrayLike]) -> Array:
 def extended(algorithm: Algorithm, model: Model, **inputs: Array) -> Array:
     """The reference engine in extended precision."""
     numbers = {name: [np.longdouble(x) for x in values] for name, values in inputs.items()}
-    return np.array(reference.evaluate(algorithm, model, numbers, number=np.longdouble), dtype=np.longdouble)
+    return np.array(duals.evaluate(algorithm, model, numbers, number=np.longdouble), dtype=np.longdouble)
 
 
 def precise(algorithm: Algorithm, model: Model, body: int | None = None, **inputs: Array) -> Array:
@@ -124,7 +124,7 @@ def precise(algorithm: Algorithm, model: Model, body: int | None = None, **input
         for name, values in inputs.items()
     }
     frame = None if body is None else model.frame(body)
-    return np.array(reference.evaluate(algorithm, model, numbers, frame=frame, number=mpmath.mpf), dtype=object)
+    return np.array(duals.evaluate(algorithm, model, numbers, frame=frame, number=mpmath.mpf), dtype=object)
 
 
 def to_digits(x: Array) -> Array:

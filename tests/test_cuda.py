@@ -13,7 +13,7 @@ import pytest
 from machines import ARRAY_FUNCTIONS, MACHINES, difference
 
 import torsor as ts
-from torsor import reference, zoo
+from torsor import duals, zoo
 from torsor.backends import gpu
 from torsor.backends.cuda import Launch
 from torsor.compiler import members
@@ -46,7 +46,7 @@ def by_reference(model, function, args):
     names, body = ALGORITHMS[function].inputs, options(model, function).get("body")
     frame = None if body is None else model.frame(body)
     states = [{name: list(x) for name, x in zip(names, state)} for state in zip(*args)]
-    return np.array([reference.evaluate(ALGORITHMS[function], model, state, frame=frame) for state in states])
+    return np.array([duals.evaluate(ALGORITHMS[function], model, state, frame=frame) for state in states])
 
 
 def by_reader(model, function, args, **more):

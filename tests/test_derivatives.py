@@ -17,7 +17,7 @@ from mpmath import mp
 from peers.pinocchio_peer import PinocchioPeer
 
 import torsor as ts
-from torsor import lie, reference, zoo
+from torsor import duals, lie, reference, zoo
 from torsor.algorithms.derivative import SOLVERS, derivative, takes_frame
 from torsor.backends.cpu import compile_program
 from torsor.compiler.frames import framed
@@ -118,7 +118,7 @@ def exact_tangent(algorithm, model, arrays, tangents):
 
         def at(h):
             moved = {name: [y + h * dy for y, dy in zip(x[name], dx[name])] for name in x}
-            result = reference.evaluate(algorithm, model, moved, frame=frame_for(model, algorithm), number=mpmath.mpf)
+            result = duals.evaluate(algorithm, model, moved, frame=frame_for(model, algorithm), number=mpmath.mpf)
             return np.array(result, dtype=object)
 
         return np.array((at(STEP) - at(-STEP)) / (2 * STEP), dtype=np.float64)

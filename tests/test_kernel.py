@@ -27,10 +27,10 @@ from torsor.compiler.frames import reframe, regroup
 from torsor.compiler.request import ALWAYS, NEVER
 from torsor.compiler.tape import Code, Operations, Tape
 from torsor.compiler.trace import looped, unroll
+from torsor.duals import evaluate
 from torsor.dynamics import ALGORITHMS
 from torsor.linalg import cos, log, sin
 from torsor.outputs import AtBase, PerBody, PerFreedom, Several
-from torsor.reference import evaluate
 from torsor.sweeps import Algorithm, outward
 
 SAME_STEPS = 1e-12  # the same operations in another order and in other frames, on some thirty bodies

@@ -10,7 +10,7 @@ from scipy.integrate import quad
 import torsor as ts
 from torsor import zoo
 from torsor.algorithms import articulated
-from torsor.algorithms.log_det_gradient import log_det_gradient
+from torsor.algorithms.derivative import log_det_gradient
 from torsor.backends.cpu import compile_program
 from torsor.model.joints import JOINTS
 from torsor.theory.fixman.points import relax_spatial

@@ -8,7 +8,7 @@ import pytest
 from machines import ARRAY_FUNCTIONS
 
 import torsor as ts
-from torsor import ArgumentError, Model, ModelBatch, ModelError, reference, zoo
+from torsor import ArgumentError, Model, ModelBatch, ModelError, duals, zoo
 from torsor.backends.c99 import CFunction
 from torsor.backends.cuda import Kernel
 from torsor.compiler.members import members
@@ -59,7 +59,7 @@ def one_by_one(function, batch: ModelBatch, given):
     for k in range(len(batch)):
         one = {name: list(x[k]) for name, x in given.items() if name != "body"}
         frame = None if body is None else batch.model.frame(body)
-        results.append(reference.evaluate(ALGORITHMS[function], batch[k], one, frame=frame))
+        results.append(duals.evaluate(ALGORITHMS[function], batch[k], one, frame=frame))
     return np.array(results, float)
 
 

@@ -46,14 +46,14 @@ class Dual:
 
     def __add__(self, other: Any) -> Any:
         parts = self._parts(other)
-        return NotImplemented if parts is None else self._made(self.x + parts[0], self.dx + parts[1])
+        return other + self if parts is None else self._made(self.x + parts[0], self.dx + parts[1])
 
     __radd__ = __add__
 
     def __mul__(self, other: Any) -> Any:
         parts = self._parts(other)
         if parts is None:
-            return NotImplemented
+            return other * self
         return self._made(self.x * parts[0], self.dx * parts[0] + self.x * parts[1])
 
     __rmul__ = __mul__
@@ -107,10 +107,10 @@ class Dual:
         return self.x > (other.x if isinstance(other, Dual) and other.level == self.level else other)
 
 
-def evaluate(derivative: Derivative, model: Model, inputs: Inputs, *, frame: Frame | None = None,
+def evaluate(algorithm: Algorithm, model: Model, inputs: Inputs, *, frame: Frame | None = None,
              number: Callable[[float], Scalar] = float) -> Any:  # fmt: skip
-    """A derivative at one state, as `reference.evaluate` gives the output of other algorithms; of a vjp: one row."""
-    return _Evaluation(model, frame, number).value(derivative, inputs, {}, 0)
+    """`reference.evaluate`, also for a derivative; the result of a vjp is one row."""
+    return _Evaluation(model, frame, number).value(algorithm, inputs, {}, 0)
 
 
 class _Evaluation:
@@ -125,7 +125,7 @@ class _Evaluation:
         if algorithm.mode == "jvp":
             tangents = {name: _flat(inputs[f"d{name}"]) for name in algorithm.wrt}
             return self.pushed(algorithm.primal, given, changes, tangents, level)
-        cotangent = _flat(inputs[algorithm.own_inputs[0]])
+        cotangent = _flat(inputs[algorithm.own_inputs[0]]) if algorithm.own_inputs else [1.0]
         row = []
         for name in algorithm.wrt:
             size = int(np.prod(place_of(f"d{name}").shape(self.model)))

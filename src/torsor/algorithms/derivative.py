@@ -2,6 +2,7 @@
 
     jvp   the tangent of the output, for given tangents of the inputs            dy = J dx
     vjp   the cotangents of the inputs, for a given cotangent of the output      x~ = J^T y~
+    gradient   of a number: the vjp by one input, for the cotangent 1
 
 Neither is written by hand: `torsor.compiler.derivatives` transforms the intermediate code of the algorithm.  Here is
 what they take and return.  Tangents and cotangents of q are along the directions of v: dq = N(q) dx (`Joint.tangent`).
@@ -36,7 +37,7 @@ SOLVERS: dict[Algorithm, Algorithm] = {
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Derivative(Algorithm):
-    """`primal` differentiated; mode "vjp" or "jvp"; wrt: the inputs and parameters by which."""
+    """`primal` differentiated; mode "vjp", "jvp" or "gradient"; wrt: the inputs and parameters by which."""
 
     primal: Algorithm
     mode: str
@@ -71,9 +72,13 @@ def derivative(primal: Algorithm, mode: str, wrt: tuple[str, ...]) -> Derivative
             names = ", ".join(x for x in known if not x.startswith(COTANGENT))
             raise ArgumentError(f"{primal.name} has no derivative with respect to {name!r}; it has: {names}")
     inputs: tuple[str, ...]
-    if mode == "vjp":
+    output: Output
+    if mode == "gradient":
+        (name,), inputs = wrt, primal.inputs
+        output = Cotangent(name)
+    elif mode == "vjp":
         inputs = (*primal.inputs, "_".join((COTANGENT, *axes_of(primal))))
-        output: Output = Several(**{name: Cotangent(name) for name in wrt})
+        output = Several(**{name: Cotangent(name) for name in wrt})
     else:
         inputs, output = (*primal.inputs, *(f"d{name}" for name in wrt)), primal.output
     return Derivative(
@@ -95,6 +100,8 @@ def root_of(algorithm: Algorithm) -> Algorithm:
 @functools.cache
 def axes_of(algorithm: Algorithm) -> tuple[str, ...]:
     """The axes of an algorithm's output: n, nv or a size.  It is run once, on a machine with sizes of its own."""
+    if isinstance(algorithm.output, Cotangent):
+        return tuple(map(str, algorithm.output.place.axes))
     if isinstance(algorithm, Derivative):
         return axes_of(algorithm.primal)
     model = Model.chain(("gimbal", "cylindrical"), mass=1.0, com=(0.1, 0.2, 0.3), inertia=(1.0, 2.0, 3.0), n=2)
@@ -102,3 +109,6 @@ def axes_of(algorithm: Algorithm) -> tuple[str, ...]:
     frame = model.frame(1) if takes_frame(algorithm) else None
     shape = np.shape(evaluate(algorithm, model, state, frame=frame))
     return tuple({model.n: "n", model.nv: "nv"}.get(size, str(size)) for size in shape)
+
+
+log_det_gradient = derivative(articulated.log_det, "gradient", ("q",))

@@ -2,7 +2,7 @@
 
 A code is replayed on a new tape.  Then every operation is followed by its tangent (`push`), or all operations are
 followed in reverse order by the cotangents of their operands (`pull`).  Value numbering shares what derivatives have in
-common with the values and with each other.  `adjoint.py` does the same for loops.
+common with the values and with each other.  `loop_derivatives.py` does the same for loops.
 """
 
 from __future__ import annotations
@@ -197,6 +197,11 @@ def summed(tape: Tape, pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
     return result
 
 
+def cotangent_of(derivative: Derivative, tape: Tape, output: Any) -> int:
+    """The node of the cotangent of an output ("out", indices...): an input, or 1 for a gradient."""
+    return tape.input((*derivative.own_inputs, *output[1:])).i if derivative.own_inputs else tape.const(1.0)
+
+
 def scalars(tape: Tape, nodes: Iterable[int]) -> Vec:
     """Nodes as the scalars that algorithms compute with."""
     return Vec.of(Expr(tape, i).value for i in nodes)
@@ -267,8 +272,7 @@ class _Unrolled:
         if derivative.mode == "jvp":
             tangent = again.push(self.tangents(derivative.wrt, tape, given))
             return {name: Expr(tape, tangent.get(i, tape.const(0.0))) for name, i in outputs.items()}
-        cotangent = derivative.own_inputs[0]
-        seeds = summed(tape, ((i, tape.input((cotangent, *name[1:])).i) for name, i in outputs.items()))
+        seeds = summed(tape, ((i, cotangent_of(derivative, tape, name)) for name, i in outputs.items()))
         return self.cotangents(derivative.wrt, tape, given, again.pull(seeds, self.names(derivative.wrt)))
 
     def of_solution(self, derivative: Derivative, tape: Tape, given: Mapping[str, Any]) -> dict[Any, Scalar]:

@@ -15,18 +15,27 @@ Names, beside those of `trace.py` (a pass of the derivative has a number of its 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torsor.algorithms.derivative import Derivative
-from torsor.compiler.derivatives import Replay, active_nodes, along_coordinates, along_freedoms, scalars, summed
+from torsor.compiler.derivatives import (
+    Replay,
+    active_nodes,
+    along_coordinates,
+    along_freedoms,
+    cotangent_of,
+    scalars,
+    summed,
+)
 from torsor.compiler.frames import Kind
 from torsor.compiler.tape import Code, Expr, Node, Tape, operands
 from torsor.compiler.trace import LoopCode, LoopPass, looped, prune
 from torsor.linalg import Vec
 from torsor.model.joints import Joint, joint_named
-from torsor.outputs import is_parameter, place_of
+from torsor.outputs import Several, is_parameter, place_of
 from torsor.sweeps import Algorithm
 
 Outputs = dict[Any, int]
@@ -244,7 +253,6 @@ class _Reverse:
         assert not any(name[0] == "arrived" for p in code.passes for name in p.start.inputs)
         self.primal, self.derivative, self.kinds = code, derivative, range(len(code.kinds))
         self.active = _Activity(code, derivative.wrt)
-        self.cotangent = derivative.own_inputs[0]
         self.stage = 1 + max(p.stage for p in code.passes)  # the number of the next reverse pass
         # by kind: where the cotangent of an input or a kept value is kept
         self.latest: list[dict[Any, Any]] = [{} for _ in code.kinds]
@@ -323,7 +331,7 @@ class _Reverse:
         finish = self.primal.finish
         assert finish
         again = Replay(finish, tape)
-        seeds = ((i, tape.input((self.cotangent, *name[1:])).i) for name, i in finish.outputs.items())
+        seeds = ((i, cotangent_of(self.derivative, tape, name)) for name, i in finish.outputs.items())
         return again.pull(summed(tape, seeds), self.active.at_base(finish))
 
     def _step(self, code: Code, kind: int, p: LoopPass, returning: Collection[int]) -> _Adjoint:
@@ -339,7 +347,7 @@ class _Reverse:
                 elif name[0] == "kept" and name in latest:
                     yield i, tape.input(latest[name]).i
                 elif name[0] == "out":
-                    yield i, tape.input((self.cotangent, *name[1:])).i
+                    yield i, cotangent_of(self.derivative, tape, name)
 
         pulled = again.pull(summed(tape, seeds()), self.active.inputs(code, kind, p.stage))
         result = _Adjoint(tape, {})
@@ -364,7 +372,7 @@ class _Reverse:
                 if name == "q":
                     values = along_freedoms(joint, q, values)
                 for k, x in enumerate(values):
-                    a.outputs["out", name, k] = a.tape.node_of(x)
+                    a.outputs[self._output(name, k)] = a.tape.node_of(x)
 
     def _complete(self, a: _Adjoint, kind: int, name: Any) -> int:
         """The cotangent of an input after the last pass that adds to it."""
@@ -389,7 +397,11 @@ class _Reverse:
                 total[name] = tape.add(total[name], g) if name in total else g
         zero = tape.const(0.0)
         entries = ((name, k) for name in names for k in range(place_of(name).sizes(0)[0]))
-        return finished(tape, {("out", name, k): total.get((name, k), zero) for name, k in entries})
+        return finished(tape, {self._output(name, k): total.get((name, k), zero) for name, k in entries})
+
+    def _output(self, name: str, k: int) -> Any:
+        """The name of a number of the output."""
+        return ("out", name, k) if isinstance(self.derivative.output, Several) else ("out", k)
 
 
 # A handed scalar is computed again, not kept, if this many operations on other handed scalars give it.  In Newton-Euler
@@ -417,6 +429,7 @@ def _from_handed(code: Code, k: int, handed: Sequence[int]) -> Code | None:
     end, tape = code.outputs["hand", k], Tape()
     known = {code.outputs["hand", j]: j for j in reversed(handed) if code.outputs["hand", j] < end}
 
+    @functools.cache
     def again(i: int) -> int | None:
         op, *_ = code.nodes[i]
         if i in known:

@@ -28,9 +28,7 @@ from torsor.algorithms import (
     newton_euler,
     regressor,
 )
-from torsor.algorithms import (
-    log_det_gradient as log_det_derivative,
-)
+from torsor.algorithms import derivative as derivatives
 from torsor.algorithms.derivative import takes_frame
 from torsor.compiler.request import ON_GPU, PATIENT, Request, unrolling
 from torsor.compiler.store import NAME as STORE
@@ -244,7 +242,7 @@ def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
 
 def log_det_gradient(model: Model, q: ArrayLike) -> Array:
     """d log det M / dq, (..., nv), in O(n); for a quaternion, along the axes of the body's angular velocity."""
-    return call(log_det_derivative.log_det_gradient, model, q)
+    return call(derivatives.log_det_gradient, model, q)
 
 
 def fixman_force(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
@@ -326,7 +324,7 @@ ALGORITHMS: dict[Callable[..., Any], Algorithm] = {
     mass_solve: articulated.mass_solve,
     constraint_forces: constraint_force.constraint_forces,
     log_det_mass_matrix: articulated.log_det,
-    log_det_gradient: log_det_derivative.log_det_gradient,
+    log_det_gradient: derivatives.log_det_gradient,
     coriolis_matrix: coriolis.coriolis_matrix,
     body_poses: kinematics.body_poses,
     body_twists: kinematics.body_twists,
