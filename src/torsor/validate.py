@@ -54,7 +54,7 @@ def array(name: str, x: Any) -> Array:
 
 def real_array(name: str, x: Any, *shapes: tuple[int, ...], finite: bool = True) -> Array:
     """x as a float64 array of one of these shapes (any, if none is given)."""
-    found = array(name, x)
+    found = x if type(x) is np.ndarray else array(name, x)
     if found.dtype.kind not in "iuf":
         raise ArgumentError(f"{name} must be numbers, not {found.dtype}: {shown(x)}")
     if shapes and found.shape not in shapes:

@@ -86,7 +86,8 @@ def build(robot: Robot, repair: str) -> Model:
         key: [getattr(part, key) for part in parts] for key in ("axis", "pitch", "R", "p", "com", "inertia")
     }
     mass = np.array([part.mass for part in parts])
-    _note_parts(robot, parts, mass, np.array(rows["inertia"]))
+    rows["inertia"] = np.array(rows["inertia"])
+    _note_parts(robot, parts, rows["inertia"])
     try:
         fields = assemble(
             [index[part.parent] for part in parts], [part.joint for part in parts], mass=mass, **rows,
@@ -214,7 +215,10 @@ def _visuals(robot: Robot, model: Model) -> tuple[Visual, ...]:
     found = []
     for link, words in robot.visuals:
         body, R, p = model.frame(link)
-        R, p = R @ words.pop("R", ONE), p + R @ np.asarray(words.pop("p", NOWHERE))
+        if "p" in words:
+            p = p + R @ words.pop("p")
+        if "R" in words:
+            R = R @ words.pop("R")
         found.append(Visual(body, R=tuple(map(tuple, R.tolist())), p=tuple(p.tolist()), **words))
     return tuple(found)
 
@@ -235,12 +239,13 @@ def repaired(links: Arrays, names: Any, notes: list[Note]) -> Arrays:
     for i in np.flatnonzero((mass == 0) & spread):
         mass[i] = speck
         notes.append(Note("repair", f"link {names[i]!r}", f"it has an inertia but no mass: mass 0 -> {speck:.3g} kg"))
-    for i in np.flatnonzero(spread & _impossible(inertia)):
+    moments = np.linalg.eigvalsh(inertia)
+    for i in np.flatnonzero(spread & _impossible(moments)):
         fixed = nearest_possible(inertia[i])
         words = f"no body has principal moments of inertia {_moments(inertia[i])}: -> {_moments(fixed)} kg m^2"
         notes.append(Note("repair", f"link {names[i]!r}", words))
-        inertia[i] = fixed
-    for i in _moving_nothing(links, speck / 10 * SPECK_RADIUS**2):
+        inertia[i], moments[i] = fixed, np.linalg.eigvalsh(fixed)
+    for i in _moving_nothing(links, moments, speck / 10 * SPECK_RADIUS**2):
         before = mass[i]
         mass[i] += speck
         inertia[i] = inertia[i] + speck * SPECK_RADIUS**2 * ONE
@@ -249,19 +254,18 @@ def repaired(links: Arrays, names: Any, notes: list[Note]) -> Arrays:
     return links
 
 
-def _note_parts(robot: Robot, parts: list[Part], mass: Array, inertia: Array) -> None:
+def _note_parts(robot: Robot, parts: list[Part], inertia: Array) -> None:
     """Links that could not exist alone, even if what they are fixed to makes up for it."""
-    fixed = np.array([part.joint == "fixed" for part in parts])
-    for i in np.flatnonzero(fixed & _impossible(inertia)):
+    fixed = np.array([part.joint == "fixed" for part in parts]) & inertia.any(axis=(1, 2))
+    for i in np.flatnonzero(fixed)[_impossible(np.linalg.eigvalsh(inertia[fixed]))] if fixed.any() else ():
         words = f"no body has principal moments of inertia {_moments(inertia[i])}; it is part of the one it is fixed to"
         robot.note("read", f"link {parts[i].name!r}", words)
 
 
-def _impossible(inertia: Array) -> Array:
+def _impossible(moments: Array) -> Array:
     """Where tr(I)/2 1 - I = integral of r r' dm is not positive semidefinite (see `check.py`)."""
-    trace = np.trace(inertia, axis1=1, axis2=2)[:, None, None]
-    least = np.linalg.eigvalsh(trace / 2 * ONE - inertia)[:, 0]
-    return least < -0.5 * INERTIA_TOLERANCE * np.abs(trace[:, 0, 0])
+    trace = moments.sum(axis=1)
+    return trace / 2 - moments[:, 2] < -0.5 * INERTIA_TOLERANCE * np.abs(trace)
 
 
 def nearest_possible(I: Array) -> Array:
@@ -280,13 +284,12 @@ def _degenerate(mass: Array, inertia: Array) -> bool:
     return bool(((mass > 0) & (moments[:, 0] <= 2 * INERTIA_TOLERANCE * moments.sum(axis=1))).any())
 
 
-def _moving_nothing(links: Arrays, least: float) -> list[int]:
+def _moving_nothing(links: Arrays, moments: Array, least: float) -> list[int]:
     """Bodies without mass that carry none, and those whose joint has a freedom with M_kk <= least, all others at rest.
 
     Only bodies that carry nothing but points, rods and massless bodies come into question.
     """
     parent, mass, inertia = links["parent"], links["mass"], links["inertia"]
-    moments = np.linalg.eigvalsh(inertia)
     thin = (mass == 0) | (moments[:, 0] <= 1e-9 * np.abs(moments).max(axis=1))
     if not thin.any():
         return []

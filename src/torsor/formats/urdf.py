@@ -29,6 +29,7 @@ JOINT_TYPES = {
     "revolute": "revolute", "continuous": "revolute", "prismatic": "prismatic", "fixed": "fixed", "floating": "free",
     "planar": "planar", "spherical": "spherical", "ball": "spherical",
 }  # fmt: skip
+MOMENTS = ("ixx", "ixy", "ixz", "iyy", "iyz", "izz")
 HUGE = 1e300
 WORLD, ROOT_JOINT = "world", "root_joint"
 READ = {"link", "joint", "material", "transmission"}
@@ -118,7 +119,7 @@ def inertial(document: Document, link: Element, robot: Robot) -> dict[str, Any]:
     if tensor is None:
         robot.note("read", f"link {link.get('name')!r}", "its <inertial> has no <inertia>: it is a point mass")
         return {"mass": mass, "com": place.get("p", ZERO3)}
-    xx, xy, xz, yy, yz, zz = (document.number(tensor, key, 0.0) for key in ("ixx", "ixy", "ixz", "iyy", "iyz", "izz"))
+    xx, xy, xz, yy, yz, zz = document.each(tensor, MOMENTS, 0.0)
     I = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
     if "R" in place:
         I = place["R"] @ I @ place["R"].T

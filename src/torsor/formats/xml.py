@@ -116,6 +116,17 @@ class Document:
             return default
         return self.parsed(element, f"{key}=", text, infinite=infinite)
 
+    def each(self, element: Element, keys: tuple[str, ...], default: float | None = None) -> list[float]:
+        """Several attributes, one number each."""
+        texts = [element.get(key, "") for key in keys]
+        try:
+            values = [float(text) for text in texts]
+            if isfinite(sum(values)) and "_" not in "".join(texts):
+                return values
+        except ValueError:
+            pass
+        return [self.number(element, key, default) for key in keys]
+
     def numbers(self, element: Element, key: str, count: int, default: tuple[float, ...]) -> list[float]:
         """An attribute that is `count` numbers, separated by blanks."""
         text = element.get(key)

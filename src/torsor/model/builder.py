@@ -86,7 +86,7 @@ def assemble(
     names = word_list(names)
     n = count_bodies(n, rows, names)
     rows.setdefault("parent", np.arange(-1, n - 1))
-    links = {key: np.broadcast_to(x, (n, *x.shape[1:])) for key, x in rows.items()}
+    links = {key: x if len(x) == n else np.broadcast_to(x, (n, *x.shape[1:])) for key, x in rows.items()}
     names = names or NumberedNames(n)
 
     check_names(names, ())
@@ -131,14 +131,13 @@ def _codes(joint: str | Sequence[str] | Array) -> Array:
     given = array("joint", joint)
     if given.ndim > 1 or given.dtype.kind != "U":
         raise ArgumentError(f"joint must be the name of a joint type, or one for each body, not {shown(joint)}")
-    words, first, where = np.unique(np.atleast_1d(given), return_index=True, return_inverse=True)
-    codes = np.empty(len(words), dtype=np.uint8)
-    for k, word in enumerate(words):
+    words, codes = np.atleast_1d(given).tolist(), {}
+    for word in dict.fromkeys(words):
         try:
-            codes[k] = FIXED if word == "fixed" else joint_code(str(word))
+            codes[word] = FIXED if word == "fixed" else joint_code(word)
         except ModelError as error:
-            raise ModelError(f"joint of body {first[k]}: {error}") from None
-    return codes[where]
+            raise ModelError(f"joint of body {words.index(word)}: {error}") from None
+    return np.array([codes[word] for word in words], dtype=np.uint8)
 
 
 def _parents(parent: ArrayLike) -> Array:
@@ -250,7 +249,10 @@ def _lumped(links: Arrays, host: Array, R: Array, p: Array, fixed: Array) -> Arr
     c = sum m_k c_k / sum m_k,  I = sum R_k I_k R_k' + m_k (|d_k|^2 1 - d_k d_k'),  d_k = c_k - c  (Steiner)
     """
     mass, com, inertia = links["mass"].copy(), links["com"].copy(), links["inertia"].copy()
-    part = np.flatnonzero(fixed & (host >= 0))  # a body fixed to the base never moves
+    heavy = (mass != 0) | inertia.any(axis=(1, 2))
+    part = np.flatnonzero(fixed & heavy & (host >= 0))  # a body fixed to the base never moves
+    if not part.size:
+        return {}
     whole, slot = np.unique(host[part], return_inverse=True)
     slot = np.append(slot, np.arange(len(whole)))  # the body itself is a part too
     m = np.append(mass[part], mass[whole])

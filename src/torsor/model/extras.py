@@ -142,9 +142,14 @@ def _tuple(x: Any) -> Any:
     return tuple(map(_tuple, x)) if isinstance(x, list | tuple | np.ndarray) else x
 
 
+NO_EXTRAS = Extras()
+
+
 def check_extras(model: Model) -> None:
     """Raise a ModelError naming the record that does not fit the model."""
     extras = model.extras
+    if extras is NO_EXTRAS:
+        return
     if not isinstance(extras, Extras):
         raise ModelError(f"extras must be an Extras, not {shown(extras)}")
     try:

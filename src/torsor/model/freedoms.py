@@ -16,6 +16,7 @@ these act.  The functions of the dynamics know the armature only: their tau is t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -38,6 +39,11 @@ USUAL = {
 }  # fmt: skip
 
 
+# The freedoms of each joint code, and of the code of a fixed joint; and which types have a coordinate for every limit.
+WIDTHS = np.array([*(joint.nv for joint in JOINTS), 0])
+LIMITABLE = np.array([min(joint.limited) >= 0 for joint in JOINTS])
+
+
 class Freedoms(TypedDict, total=False):
     """The arguments of this file in `Model.tree`: one number for all freedoms, or (nv,)."""
 
@@ -55,8 +61,8 @@ class Freedoms(TypedDict, total=False):
 def filled(model: Model, key: str) -> Array:
     """The quantity of a model as (nv,), read-only; usual values take no memory, and fit any number of freedoms."""
     value, usual = real_array(key, getattr(model, key), finite=False), USUAL[key]
-    if (value == usual).all():
-        return np.broadcast_to(usual, (model.nv,))
+    if value.item() == usual if value.ndim == 0 else (value == usual).all():
+        return _repeated(usual, model.nv)
     if value.shape not in ((), (1,), (model.nv,)):
         raise ArgumentError(f"{key} must be one number, or {model.nv} for {model!r}, not {value.shape}")
     value = np.broadcast_to(value, (model.nv,)).astype(np.float64, order="C")
@@ -64,11 +70,20 @@ def filled(model: Model, key: str) -> Array:
     return value
 
 
+@lru_cache(64)
+def _repeated(usual: float, nv: int) -> Array:
+    return np.broadcast_to(usual, (nv,))
+
+
 def unusual(model: Model, body: int | None = None) -> dict[str, Array]:
     """The quantities that are not usual, of a model or of one body of it."""
     own = slice(None) if body is None else slice(model.v_start[body], model.v_start[body + 1])
-    values = {key: getattr(model, key)[own] for key in USUAL}
-    return {key: x for key, x in values.items() if (x != USUAL[key]).any()}
+    found = {}
+    for key, usual in USUAL.items():
+        x = getattr(model, key)
+        if x is not _repeated(usual, model.nv) and (x[own] != usual).any():
+            found[key] = x[own]
+    return found
 
 
 def one_body(label: str, joint: str, given: Mapping[str, Any]) -> dict[str, Array]:
@@ -99,16 +114,15 @@ def reordered(given: Mapping[str, Any], joint: Array, order: Array) -> dict[str,
     A code beyond those of `JOINTS` is a fixed joint, which has no freedoms.
     """
     found = {}
+    widths = WIDTHS[np.minimum(joint, len(JOINTS))]
+    ends = np.cumsum(widths)
+    first, count = (ends - widths)[order], widths[order]
+    place = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
     for key, value in _known(given).items():
         values = real_array(key, value, finite=False)
-        widths = np.array([*(j.nv for j in JOINTS), 0])[np.minimum(joint, len(JOINTS))]
-        ends = np.cumsum(widths)
         if values.shape not in ((), (1,), (ends[-1],)):
             raise ArgumentError(f"{key} must be one number, or one for each of {ends[-1]} freedoms, not {values.shape}")
-        if values.size > 1:
-            first, count = (ends - widths)[order], widths[order]
-            values = values[np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())]
-        found[key] = values
+        found[key] = values[place] if values.size > 1 else values
     return found
 
 
@@ -123,9 +137,10 @@ def check_freedoms(model: Model) -> None:
             _refuse(model, key, x < 0, "it must not be negative")
     if "lower" in given or "upper" in given:
         _refuse(model, "lower", model.lower > model.upper, "it exceeds upper")
-        limited = np.isfinite(model.lower) | np.isfinite(model.upper)
-        _refuse(model, "lower", limited & (limited_coordinates(model) < 0),
-                "no coordinate of this joint is the integral of its velocity, so limits mean nothing")  # fmt: skip
+        if not LIMITABLE[model.joint].all():
+            limited = np.isfinite(model.lower) | np.isfinite(model.upper)
+            _refuse(model, "lower", limited & (limited_coordinates(model) < 0),
+                    "no coordinate of this joint is the integral of its velocity, so limits mean nothing")  # fmt: skip
 
 
 def limited_coordinates(model: Model) -> Array:
@@ -138,7 +153,7 @@ def limited_coordinates(model: Model) -> Array:
 
 
 def _refuse(model: Model, key: str, bad: Array, why: str) -> None:
-    for k in np.flatnonzero(bad)[:1]:
+    for k in np.flatnonzero(bad)[:1] if bad.any() else ():
         body = int(np.searchsorted(model.v_start, k, side="right")) - 1
         raise ModelError(f"body {model.names[body]!r} (index {body}): {key} = {getattr(model, key)[k]}; {why}")
 

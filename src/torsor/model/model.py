@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.errors import ArgumentError, ModelError
-from torsor.model.builder import GRAVITY, Builder, Links, as_row, assemble
+from torsor.model.builder import AXIAL, GRAVITY, Builder, Links, as_row, assemble
 from torsor.model.check import check_model, checked_frames, placements
 from torsor.model.dh import DHTable, dh_fields
-from torsor.model.extras import Actuator, Coupling, Extras, Note, Visual, check_extras
+from torsor.model.extras import NO_EXTRAS, Actuator, Coupling, Extras, Note, Visual, check_extras
 from torsor.model.freedoms import USUAL, check_freedoms, filled
 from torsor.model.joints import JOINTS, Joint
 from torsor.model.names import Frame, NumberedNames, word_list
@@ -38,6 +38,8 @@ Array = NDArray[Any]
 # The fields that the dynamics depend on, in the order of the content hash.
 _PHYSICS = ("parent", "joint", "axis", "pitch", "R", "p", "mass", "com", "inertia", "gravity")
 _DTYPE = {"parent": np.int64, "joint": np.uint8}
+NQ, NV = (np.array([getattr(joint, key) for joint in JOINTS]) for key in ("nq", "nv"))
+_DERIVED = ("q_start", "v_start", "joint_groups", "_index")  # of the arrays alone, computed when needed and kept
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,9 +74,7 @@ class Model:
     upper: Array = field(default_factory=lambda: np.array(np.inf))
     effort: Array = field(default_factory=lambda: np.array(np.inf))
     speed: Array = field(default_factory=lambda: np.array(np.inf))
-    extras: Extras = field(
-        default_factory=Extras
-    )  # names of joints, couplings, actuators, shapes, notes: see extras.py
+    extras: Extras = NO_EXTRAS  # names of joints, couplings, actuators, shapes, notes: see extras.py
 
     def __post_init__(self) -> None:
         for key in _PHYSICS:
@@ -82,7 +82,7 @@ class Model:
         self._set("names", word_list(self.names) or NumberedNames(self.parent.size))
         self._set("frames", MappingProxyType(checked_frames(self.frames, _frozen)))
         check_model(self)
-        unused = ~np.array([joint.axial for joint in JOINTS])[self.joint]
+        unused = ~AXIAL[self.joint]
         if (self.axis[unused] != (0.0, 0.0, 1.0)).any():  # an unused axis must not make models differ
             self._set("axis", _frozen(np.where(unused[:, None], (0.0, 0.0, 1.0), self.axis)))
         # Articulated inertias must be exactly symmetric to keep their digits on long chains; so must these.
@@ -181,12 +181,12 @@ class Model:
     @cached_property
     def q_start(self) -> Array:
         """(n+1,): the coordinates of joint i are q[q_start[i]:q_start[i+1]]."""
-        return _starts(self.joint, [joint.nq for joint in JOINTS])
+        return _starts(self.joint, NQ)
 
     @cached_property
     def v_start(self) -> Array:
         """(n+1,): the velocities of joint i are v[v_start[i]:v_start[i+1]]."""
-        return _starts(self.joint, [joint.nv for joint in JOINTS])
+        return _starts(self.joint, NV)
 
     @cached_property
     def children_count(self) -> Array:
@@ -269,6 +269,7 @@ class Model:
         """This model with other extras, which are checked unless they were; all else is shared."""
         other = object.__new__(Model)
         other.__dict__.update({f.name: getattr(self, f.name) for f in fields(self)}, extras=extras)
+        other.__dict__.update({key: self.__dict__[key] for key in _DERIVED if key in self.__dict__})
         if not checked:
             check_extras(other)
         return other
@@ -434,7 +435,9 @@ def require_model(model: Any) -> None:
 
 def _frozen(x: ArrayLike, dtype: Any = np.float64, what: str = "an array of a Model") -> Array:
     """A read-only contiguous copy. Even a read-only array is copied: an earlier view of it may still be writable."""
-    if dtype is np.float64:
+    if type(x) is np.ndarray and x.dtype == dtype:
+        frozen = x.copy(order="C")
+    elif dtype is np.float64:
         frozen = real_array(what, x, finite=False).astype(dtype, order="C")  # check.py names the body of a NaN
     else:
         frozen = integer_array(what, x, dtype)
@@ -442,8 +445,11 @@ def _frozen(x: ArrayLike, dtype: Any = np.float64, what: str = "an array of a Mo
     return frozen
 
 
-def _starts(joint: Array, widths: list[int]) -> Array:
-    return _frozen(np.concatenate([[0], np.cumsum(np.array(widths)[joint])]), np.int64)
+def _starts(joint: Array, widths: Array) -> Array:
+    starts = np.zeros(len(joint) + 1, dtype=np.int64)
+    np.cumsum(widths[joint], out=starts[1:])
+    starts.flags.writeable = False
+    return starts
 
 
 def _batch(what: str, a: Array, b: Array) -> tuple[int, ...]:
