@@ -21,7 +21,9 @@ from torsor import ArgumentError, zoo
 from torsor.backends import gpu
 from torsor.cli import main
 from torsor.compiler import members
-from torsor.ensembles.engine import DIVERGED, IMPOSSIBLE, OK
+from torsor.ensembles import streams
+from torsor.ensembles.draws import Draws
+from torsor.ensembles.engine import DIVERGED, IMPOSSIBLE, OK, Steps
 from torsor.ensembles.study import Plan, Study
 
 ARM = zoo.general_arm(3, 1)
@@ -91,9 +93,6 @@ def test_any_machine_can_be_drawn():
 
 
 def _plan(model, vary, n, device="cpu", states=None, **options) -> Plan:
-    from torsor.ensembles.draws import Draws
-    from torsor.ensembles.engine import Steps
-
     steps = Steps(**{"times": np.linspace(0.05, 0.1, 3)} | options)
     return Plan(model, Draws(model, vary, n, 0, "random"), steps, states or {}, {"q": None, "v": None}, 0, n, device)
 
@@ -187,9 +186,22 @@ def test_an_ensemble_on_the_device(device, tmp_path):
         study(tmp_path / "other.zarr", device="tpu")
 
 
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**100 + 7])
+def test_members_drawn_together_draw_what_they_draw_alone(seed):
+    """Seeds of one and of several words, members beyond 2^32."""
+    for first, end in ((0, 40), (2**32 - 2, 2**32 + 2), (2**33, 2**33 + 1), (5, 5)):
+        alone = [np.random.default_rng([seed, k]).random(7) for k in range(first, end)]
+        assert np.array_equal(streams.uniform(seed, first, end, 7), np.reshape(alone, (-1, 7)))
+
+
+def test_a_numpy_that_draws_otherwise_is_followed(monkeypatch):
+    monkeypatch.setattr(streams, "STEP", (np.uint64(1), np.uint64(1)))
+    draws = Draws(ARM, VARY, 50, 3, "random")
+    assert np.array_equal(draws.uniform(0, 50)[40], np.random.default_rng([3, 40]).random(6))
+
+
 @pytest.mark.parametrize("sampling", ["sobol", "latin-hypercube"])
 def test_other_samplings_do_not_depend_on_chunks(sampling):
-    from torsor.ensembles.draws import Draws
 
     draws = Draws(ARM, VARY, 32, 3, sampling)
     whole = draws.uniform(0, 32)
