@@ -211,21 +211,21 @@ def inputs_of(function: Callable[..., Any]) -> tuple[str, ...]:
 # Measuring ---------------------------------------------------------------------------------------------------
 
 
-def median_ms(cp: Any, run: Callable[[], Any]) -> float:
+def median_ms(cp: Any, run: Callable[[], Any], samples: int = RUNS, queued: int = QUEUED) -> float:
     """Milliseconds of a run: the median over samples of several runs queued back to back.
 
     (One alone would count the time Python takes to queue it.)
     """
     run()
     times = []
-    for _ in range(RUNS):
+    for _ in range(samples):
         begin, end = cp.cuda.Event(), cp.cuda.Event()
         begin.record()
-        for _ in range(QUEUED):
+        for _ in range(queued):
             run()
         end.record()
         end.synchronize()
-        times.append(cp.cuda.get_elapsed_time(begin, end) / QUEUED)
+        times.append(cp.cuda.get_elapsed_time(begin, end) / queued)
     return float(np.median(times))
 
 

@@ -1,16 +1,23 @@
 """Many different machines on an NVIDIA GPU: forward dynamics of a `ModelBatch`, and ensembles.
 
-    python bench/gpu_ensemble.py [--quick] [--out FOLDER]        needs CuPy; --quick: only the forward dynamics
+    python bench/gpu_ensemble.py [--quick | --ensembles] [--out FOLDER]        needs CuPy
+
+--quick: only forward dynamics; --ensembles: only ensembles.
 
 Every state has a model of its own.  The last 64 are checked against float64 results of the reference engine, model by
-model; outputs are poisoned with NaN before the run that is checked.  Writes gpu_ensemble.json.
+model; outputs are poisoned with NaN before the run that is checked.  Motions are checked against the same steps on the
+host, with accelerations by the reference engine.  Writes gpu_ensemble.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import tempfile
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +30,9 @@ from torsor.algorithms import articulated
 from torsor.backends.gpu import columns, compile_cuda
 from torsor.compiler.members import members
 from torsor.compiler.request import ON_GPU, Request
+from torsor.ensembles.device import DeviceEngine, kernel_of
+from torsor.ensembles.engine import Engine, Steps, moving
+from torsor.simulate.rollout import Law, Plant, law_of
 
 CHECKED = 64
 TOLERANCE = {"float64": 1e-10, "float32": 2e-3}  # relative, of the worst state; single precision loses digits with M
@@ -86,19 +96,140 @@ def forward_dynamics(cp: Any, name: str, what: str, dtype: str, count: int) -> l
     return rows
 
 
+# Ensembles ---------------------------------------------------------------------------------------------------
+
+SECOND = np.linspace(0.01, 1, 100)
+STEPS = {"rk4, steps of 1 ms": Steps(SECOND, "rk4", 1e-3), "dopri5, rtol 1e-6": Steps(SECOND)}
+SOME, SHORT = 1, 10  # members that are moved on the host, too; rows of fixed steps that are compared
+# Fixed steps differ by rounding, which a falling arm amplifies.  Adaptive ones may choose other steps.
+NEAR = {"rk4": 1e-9, "dopri5": 1e-5}
+MOVED = 2**17  # members per launch
+STORED = 2**16
+
+
+class Plain:
+    """The steps of `torsor.ensembles.engine`, member by member, with accelerations by the reference engine."""
+
+    def __init__(self, batch: ts.ModelBatch, law: Law, steps: Steps) -> None:
+        self.batch, self.law, self.steps, self.step = batch, law, steps, moving(steps)
+        self.nq, self.width = batch.model.nq, batch.model.nq + batch.model.nv
+
+    def moved(self, y: Any, h: Any, given: Any, out: Any = None) -> Any:
+        """`given`: the torques, the gains and the number of each member."""
+        result = [
+            self._one(*row) for row in zip(y.tolist(), np.broadcast_to(h.ravel(), len(y)).tolist(), *map(list, given))
+        ]
+        if out is not None:
+            out[:] = result
+        return np.array(result)
+
+    def _one(self, y: list[float], h: float, tau: Any, gain: Any, member: Any) -> Any:
+        model: Any = self.batch[int(member[0])]
+
+        def accelerate(q: Any, v: Any, tau: Any, added: Any) -> Any:
+            return reference.evaluate(
+                articulated.forward_dynamics, model, {"q": list(q), "v": list(v), "tau": list(tau)}
+            )
+
+        plant = Plant(model, self.law, gain.tolist(), tau.tolist(), accelerate)
+        return self.step(plant, y[: self.nq], y[self.nq :], h)
+
+    run, _fixed = Engine.run, Engine._fixed
+
+
+def falling(batch: ts.ModelBatch, law: Law) -> dict[str, np.ndarray]:
+    """The states of all members: at rest, without torques."""
+    model, count = batch.model, batch.size
+    return {
+        "q0": np.tile(model.neutral(), (count, 1)), "v0": np.zeros((count, model.nv)),
+        "tau": np.zeros((count, model.nv)), "gain": np.tile(law.values, (count, 1)),
+    }  # fmt: skip
+
+
+def checks() -> list[dict[str, Any]]:
+    """Motions on the device and on the host: straight-line code and loops, fixed and adaptive steps."""
+    rows = []
+    machines = {"Panda-like 7R": ts.zoo.panda(), "chain of 70, loops": ts.zoo.random_chain(70, 2)}
+    for name, model in machines.items():
+        batch = batch_of(model, "inertias and lengths", 100)
+        law = law_of(model, None)
+        states, numbers = falling(batch, law), list(members(batch).inputs.values())
+        for method in ("dopri5", "rk4", "semi-implicit", "implicit"):
+            steps = Steps(np.array([0.0, 0.002, 0.005])[method != "dopri5" :], method, 1e-3)
+            got, status = DeviceEngine(batch, law, steps).run(states, numbers)
+            some = {key: x[:SOME] for key, x in states.items()}
+            expected, _ = Plain(batch, law, steps).run(some, [np.arange(SOME)[:, None]])
+            error = float(np.abs(got[:SOME] - expected).max() / np.abs(expected).max())
+            ok = bool((status == 1).all() and np.isfinite(got).all() and error < NEAR.get(method, 1e-9))
+            rows.append({"case": f"{name}, {method}", "error": error, "ok": ok})
+            print(rows[-1], flush=True)
+    return rows
+
+
+def falls(cp: Any, folder: Path) -> list[dict[str, Any]]:
+    """Members per second of 1 s of a falling Panda-like arm: moved on the device; drawn, moved, copied and stored."""
+    model, rows = ts.zoo.panda(), []
+    batch, law = batch_of(model, "inertias", MOVED), law_of(model, None)
+    found, states = members(batch), falling(batch, law)
+    numbers = list(found.inputs.values())
+    for name, steps in STEPS.items():
+        row: dict[str, Any] = {"case": name, "members": MOVED}
+        some = {key: x[:SOME] for key, x in states.items()}
+        compared = steps if steps.adaptive else replace(steps, times=steps.times[:SHORT])
+        expected, _ = Plain(batch, law, compared).run(some, [np.arange(SOME)[:, None]])
+        for inline in (False, True):
+            engine = DeviceEngine(batch, law, steps)
+            engine.request, engine.kernel = kernel_of(found, law, steps, inline)
+            engine.made = {}
+            given, how = engine.on_device(states, numbers), "inline" if inline else "function"
+            begin = time.time()
+            out, status = engine.moved(given)
+            error = float(np.abs(cp.asnumpy(out[:SOME, : expected.shape[1]]) - expected).max())
+            built = time.time() - begin
+            rate = MOVED / median_ms(cp, lambda engine=engine, given=given: engine.moved(given), 5, 1) * 1e3
+            function = engine.made["kernel"]
+            row[how] = {
+                "members_per_second": rate, "seconds_to_build": built, "registers": function.num_regs,
+                "spilled": function.local_size_bytes, "error": error,
+                "ok": bool(error < NEAR[steps.method] and (cp.asnumpy(status) == 1).all()),
+            }  # fmt: skip
+            print(name, how, row[how], flush=True)
+        options: dict[str, Any] = {"method": steps.method, "duration": 1.0, "device": "cuda"}
+        vary = {"*.density": ts.Uniform(low=0.9, high=1.1)}
+        for record in (("q", "v"), {"last": lambda t, q, v: q[:, -1]}):
+            path = folder / f"{steps.method}.zarr"
+            begin = time.time()
+            ts.ensemble(model, vary, n=STORED, store=path, chunk=STORED // 4, record=record, **options)
+            kept = "all states" if len(record) == 2 else "the last state"
+            row[f"drawn, moved and stored ({kept}), members per second"] = STORED / (time.time() - begin)
+            shutil.rmtree(path)
+        print(row, flush=True)
+        rows.append(row)
+        cp.get_default_memory_pool().free_all_blocks()
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="only the forward dynamics")
+    parser.add_argument("--quick", action="store_true", help="only forward dynamics")
+    parser.add_argument("--ensembles", action="store_true", help="only ensembles")
     parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
     options = parser.parse_args()
     import cupy as cp
 
-    report: dict[str, Any] = {"device": cp.cuda.runtime.getDeviceProperties(0)["name"].decode(), "cupy": cp.__version__}
-    warm_up(cp)
-    report["forward_dynamics"] = [row for case in CASES for row in forward_dynamics(cp, *case)]
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "gpu_ensemble.json").write_text(json.dumps(report, indent=1) + "\n")
+    file = folder / "gpu_ensemble.json"
+    report: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    report |= {"device": cp.cuda.runtime.getDeviceProperties(0)["name"].decode(), "cupy": cp.__version__}
+    warm_up(cp)
+    if not options.ensembles:
+        report["forward_dynamics"] = [row for case in CASES for row in forward_dynamics(cp, *case)]
+    if not options.quick:
+        report["checks"] = checks()
+        with tempfile.TemporaryDirectory() as stores:
+            report["falls"] = falls(cp, Path(stores))
+    file.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

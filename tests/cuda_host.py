@@ -19,6 +19,7 @@ LIBRARY = ["-shared", "-fPIC", "-pthread"]
 THREADS = 64  # a block: two warps
 SHIM = """
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <cmath>
 #include <cstring>
@@ -51,6 +52,8 @@ inline long long __double_as_longlong(double x) { long long i; std::memcpy(&i, &
 inline double __longlong_as_double(long long i) { double x; std::memcpy(&x, &i, 8); return x; }
 inline double __hiloint2double(int h, int l) {
   long long i = ((long long)h << 32) | (unsigned)l; double x; std::memcpy(&x, &i, 8); return x; }
+inline unsigned long long atomicAdd(unsigned long long* p, unsigned long long x) {
+  return std::atomic_ref<unsigned long long>(*p).fetch_add(x); }
 alignas(16) unsigned char shared[1 << 18];
 """
 DRIVER = """

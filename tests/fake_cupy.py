@@ -45,7 +45,10 @@ class Cupy(SimpleNamespace):
         super().__init__(
             ndarray=Array,
             asarray=on_device,
-            empty=lambda shape, dtype=float: np.full(shape, np.nan, dtype).view(Array),
+            asnumpy=np.array,
+            empty=lambda shape, dtype=float: np.full(shape, np.nan if np.dtype(dtype).kind == "f" else 99, dtype).view(
+                Array
+            ),
             broadcast_to=lambda x, shape: np.broadcast_to(x, shape, subok=True),
             ascontiguousarray=lambda x: np.ascontiguousarray(x).view(Array),
             get_default_memory_pool=lambda: SimpleNamespace(free_bytes=lambda: 0),
@@ -66,6 +69,10 @@ class Cupy(SimpleNamespace):
     def _module(self, code, options):
         self.functions.append(Function(code))
         return SimpleNamespace(get_function=lambda name: self.functions[-1])
+
+
+def _empty(shape, dtype=float):
+    return np.full(shape, np.nan if np.dtype(dtype).kind == "f" else 99, dtype).view(Array)
 
 
 @contextmanager

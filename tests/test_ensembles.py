@@ -9,14 +9,21 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
+from types import SimpleNamespace
 
+import cuda_host
+import fake_cupy
 import numpy as np
 import pytest
 
 import torsor as ts
 from torsor import ArgumentError, zoo
+from torsor.backends import gpu
 from torsor.cli import main
-from torsor.ensembles.engine import DIVERGED, IMPOSSIBLE, OK
+from torsor.compiler import members
+from torsor.ensembles import streams
+from torsor.ensembles.draws import Draws
+from torsor.ensembles.engine import DIVERGED, IMPOSSIBLE, OK, Steps
 from torsor.ensembles.study import Plan, Study
 
 ARM = zoo.general_arm(3, 1)
@@ -85,17 +92,116 @@ def test_any_machine_can_be_drawn():
     assert drawn["vary/*.density"].shape == (3, model.n)
 
 
-def _plan(model, vary, n, **options) -> Plan:
-    from torsor.ensembles.draws import Draws
-    from torsor.ensembles.engine import Steps
+def _plan(model, vary, n, device="cpu", states=None, **options) -> Plan:
+    steps = Steps(**{"times": np.linspace(0.05, 0.1, 3)} | options)
+    return Plan(model, Draws(model, vary, n, 0, "random"), steps, states or {}, {"q": None, "v": None}, 0, n, device)
 
-    steps = Steps(np.linspace(0.05, 0.1, 3), **options)
-    return Plan(model, Draws(model, vary, n, 0, "random"), steps, {}, {"q": None, "v": None}, 0, n)
+
+# Loops and straight-line code are in other frames: some hundred roundings per step, that twenty steps amplify.
+STEPS_APART = 1e-10
+
+
+def test_large_machines_move_by_loops():
+    """More freedoms than straight-line code would be written for; quaternions and servos, too."""
+    model = zoo.humanoid()
+    vary = {"*.density": ts.Uniform(low=0.9, high=1.1), "v0": ts.Uniform(low=-0.5, high=0.5)}
+    options = {"times": np.array([0.01, 0.02]), "dt": 1e-3, "method": "rk4"}
+    plan = _plan(model, vary, 3, **options)
+    found, drawn = plan.chunk(0, 3), plan.draws.members(0, 3)
+    assert (found["status"] == OK).all()
+    assert np.array_equal(plan.chunk(2, 3)["q"][0], found["q"][2])
+    (density, factors), (_, v0) = drawn.items()
+    assert density.key == "*.density"
+    for k in range(3):
+        one = replace(model, mass=model.mass * factors[k], inertia=model.inertia * factors[k][:, None, None])
+        alone = ts.rollout(one, model.neutral(), v0[k], steps=20, every=10, dt=1e-3, integrator="rk4")
+        assert np.abs(alone.q - found["q"][k]).max() < STEPS_APART
+        assert np.abs(alone.v - found["v"][k]).max() < STEPS_APART * np.abs(alone.v).max()
+    adaptive = _plan(model, vary, 3, times=options["times"], rtol=1e-9, atol=1e-12).chunk(0, 3)
+    assert np.abs(adaptive["q"] - found["q"]).max() < 1e-6  # of a fourth-order method with 20 steps
+
+
+# ---- on a GPU: the text of its kernel, run by threads of the host ----
+
+
+@pytest.fixture
+def device(monkeypatch):
+    if not cuda_host.compiler():
+        pytest.skip("no C++ compiler")
+    stand_in = fake_cupy.Cupy()
+    monkeypatch.setattr(gpu, "cupy", lambda: stand_in)
+    members._structure.cache_clear()  # kernels of another stand-in
+    yield stand_in
+    members._structure.cache_clear()
+
+
+SERVOS = {"kp": ts.Uniform(low=1.0, high=5.0), "*.damping": ts.Uniform(low=0.1, high=0.5)}
+ON_DEVICE = {
+    "dopri5": (ARM, VARY | SERVOS, {"times": np.array([0.0, 0.03, 0.1])}),
+    "rk4": (ARM, VARY, {"method": "rk4"}),
+    "implicit": (ARM, VARY | SERVOS, {"method": "implicit", "dt": 0.01}),
+    "quaternions": (
+        zoo.random_tree(5, 3, joints=("spherical", "revolute", "prismatic")),
+        {"*.density": ts.Normal(mean=1.0, std=0.1), "*.p": ts.Normal(mean=1, std=0.1, relative=True)},
+        {"method": "rk4", "dt": 0.01},
+    ),
+    "loops": (zoo.random_chain(70, 2), {"*.density": ts.Normal(mean=1.0, std=0.1)}, {"times": np.array([0.002])}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ON_DEVICE)
+def test_threads_move_members_as_lanes_do(device, name):
+    """The same draws, and the same states to rounding; 150 members are three blocks of threads, the last not full."""
+    model, vary, options = ON_DEVICE[name]
+    count = 150 if model is ARM else 3
+    here, there = (_plan(model, vary, count, where, **options).chunk(0, count) for where in ("cpu", "cuda"))
+    assert np.array_equal(here["status"], there["status"])
+    for key in here:
+        assert np.abs(here[key] - there[key]).max() <= STEPS_APART * max(1, np.abs(here[key]).max()), key
+
+
+def test_fewer_threads_than_members(device, monkeypatch):
+    """A thread whose member has arrived takes the next; members that fail, too."""
+    monkeypatch.setattr(fake_cupy.Function, "num_regs", 1024)  # one block fits
+    device.cuda.Device = lambda: SimpleNamespace(id=0, attributes={"MultiProcessorCount": 1})
+    vary = {"*.density": ts.Uniform(low=0.5, high=2.0), "v0": np.full((200, 3), 0.1)}
+    vary["v0"][77] = 1e200
+    here, there = (_plan(ARM, vary, 200, where).chunk(0, 200) for where in ("cpu", "cuda"))
+    assert device.functions[-1].launches[-1].grid == (1,)
+    assert here["status"][77] == there["status"][77] == DIVERGED
+    assert np.array_equal(here["status"], there["status"])
+    assert np.nanmax(np.abs(here["q"] - there["q"])) < STEPS_APART
+    assert np.array_equal(np.isnan(here["q"]), np.isnan(there["q"]))
+
+
+def test_an_ensemble_on_the_device(device, tmp_path):
+    options = {"n": 20, "method": "rk4", "duration": 0.1}
+    found = study(tmp_path / "runs.zarr", device="cuda", **options)
+    assert np.abs(found["q"] - study(tmp_path / "here.zarr", **options)["q"]).max() < STEPS_APART
+    assert np.array_equal(found.member(7).q, found["q"][7])
+    with pytest.raises(ts.StoreError, match="another study"):
+        study(tmp_path / "runs.zarr", **options)
+    with pytest.raises(ArgumentError, match="unknown device 'tpu'"):
+        study(tmp_path / "other.zarr", device="tpu")
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**100 + 7])
+def test_members_drawn_together_draw_what_they_draw_alone(seed):
+    """Seeds of one and of several words, members beyond 2^32."""
+    for first, end in ((0, 40), (2**32 - 2, 2**32 + 2), (2**33, 2**33 + 1), (5, 5)):
+        alone = [np.random.default_rng([seed, k]).random(7) for k in range(first, end)]
+        assert np.array_equal(streams.uniform(seed, first, end, 7), np.reshape(alone, (-1, 7)))
+
+
+def test_a_numpy_that_draws_otherwise_is_followed(monkeypatch):
+    monkeypatch.setattr(streams, "STEP", (np.uint64(1), np.uint64(1)))
+    draws = Draws(ARM, VARY, 50, 3, "random")
+    assert np.array_equal(draws.uniform(0, 50)[40], np.random.default_rng([3, 40]).random(6))
 
 
 @pytest.mark.parametrize("sampling", ["sobol", "latin-hypercube"])
 def test_other_samplings_do_not_depend_on_chunks(sampling):
-    from torsor.ensembles.draws import Draws
 
     draws = Draws(ARM, VARY, 32, 3, sampling)
     whole = draws.uniform(0, 32)

@@ -38,7 +38,7 @@ ORDER = {
     "compiler": "store frames members tape packing abi trace counts derivatives loop_derivatives request language "
     "loops",
     "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf codegen gufunc pointwise "
-    "cuda c99 cpu gpu",
+    "cuda cuda_members c99 cpu gpu",
 }
 
 MODULES = sorted(".".join(path.relative_to(SOURCE).with_suffix("").parts) for path in SOURCE.rglob("*.py"))

@@ -298,9 +298,18 @@ def test_a_batch_that_cannot_be_rolled_out_is_refused():
         ts.rollout(ts.ModelBatch(ARM, friction=np.eye(6)), q, v, steps=1, dt=DT)
     with pytest.raises(ts.ArgumentError, match="batch"):
         ts.rollout(ts.ModelBatch(ARM, mass=np.tile(ARM.mass, (3, 1))), np.zeros((2, 6)), v, steps=1, dt=DT)
-    large = ts.ModelBatch(ROPE, mass=np.tile(ROPE.mass, (2, 1)))
-    with pytest.raises(ts.ArgumentError, match="up to 24 freedoms"):
-        ts.rollout(large, np.zeros(30), np.zeros(30), steps=1, dt=DT)
+
+
+@pytest.mark.parametrize("integrator", ["implicit", "rk4"])
+def test_a_batch_of_large_machines_takes_loops(integrator):
+    masses = ROPE.mass * np.array([[1.0], [2.0]])
+    q, v, tau = (x[0] for x in start(ROPE))
+    servo = ts.JointFeedback(5.0, [[0.1] * ROPE.nv, [0.2] * ROPE.nv])
+    options = {"steps": 4, "dt": DT, "tau": tau, "integrator": integrator}
+    found = ts.rollout(ts.ModelBatch(ROPE, mass=masses), q, v, feedback=servo, **options)
+    for k, kd in enumerate((0.1, 0.2)):
+        one = ts.rollout(replace(ROPE, mass=masses[k]), q, v, feedback=ts.JointFeedback(5.0, kd), **options)
+        assert max(difference(found.q[k], one.q), difference(found.v[k], one.v)) < ROUNDING
 
 
 def test_what_a_rollout_cannot_do_is_said():

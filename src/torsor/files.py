@@ -29,7 +29,7 @@ def check_writable(path: Any) -> None:
     raise ArgumentError(f"{path}: cannot be written ({reason})")
 
 
-def write_whole(path: Any, content: bytes, error: type[TorsorError] = ArgumentError) -> Path:
+def write_whole(path: Any, content: bytes | memoryview, error: type[TorsorError] = ArgumentError) -> Path:
     """Write a temporary file and rename it, so that a failure leaves the old file, and nothing new."""
     path = file_path("path", path)
     try:
@@ -42,7 +42,7 @@ def write_whole(path: Any, content: bytes, error: type[TorsorError] = ArgumentEr
     return path
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace(path: Path, content: bytes | memoryview) -> None:
     aside = path.with_name(f".torsor-{os.getpid()}-{threading.get_ident()}.part")
     try:
         with open(aside, "wb") as file:

@@ -94,22 +94,23 @@ class Kernel:
         staged = staged or (False,) * len(self.arrays)
         return "\n".join((prelude(self.bits, self.trig), self.state(), self._entry(launch, staged)))
 
-    def state(self, name: str = "state") -> str:
+    def state(self, name: str = "state", inline: bool = True) -> str:
         """The function `state`: the algorithm on one state."""
         w = Writer(self.bits)
         if isinstance(self.code, LoopCode):
             Loops(w, self.code, Memory(w, self.code, self.inputs, self.shape)).write()
         else:
             w.run(self.code, lambda entry: element(entry, self.shape, self.inputs))
-        return self.function(name, w, self.looped)
+        return self.function(name, w, self.looped, inline)
 
-    def function(self, name: str, w: Writer, looped: bool) -> str:
+    def function(self, name: str, w: Writer, looped: bool, inline: bool = True) -> str:
         """A function of the kernel's arrays and, for loops, of the model data and scratch memory."""
         parameters = [f"const A{k} {array(x)}" for k, (x, _) in enumerate(self.arrays)]
         types = ", ".join(f"class A{k}" for k in range(len(parameters)))
         if looped:
             parameters += ["const Tree tree", *(f"const Strided {name}" for name in SCRATCH)]
-        head = f"template <{types}>\n__device__ __forceinline__ void {name}({', '.join(parameters)})"
+        how = "__forceinline__" if inline else "__noinline__"
+        head = f"template <{types}>\n__device__ {how} void {name}({', '.join(parameters)})"
         return f"{head} {{\n" + "\n".join(w.lines) + "\n}\n"
 
     def loop_text(self, threads: int) -> tuple[list[str], list[str]]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from torsor.ensembles import streams
 from torsor.errors import ArgumentError
 from torsor.model.check import SHAPES
 from torsor.model.model import Model
@@ -23,6 +24,7 @@ from torsor.validate import chosen, parameter, real_array, shown
 Array = NDArray[Any]
 
 SAMPLING = ("random", "sobol", "latin-hypercube")
+FEW = 32  # members that are drawn one by one
 TINY = 2.0**-54  # u stays away from 0, where a normal distribution has no value
 
 
@@ -196,7 +198,7 @@ class Draws:
         if not self.width:
             return np.zeros((end - first, 0))
         if self.sampling == "random":
-            u = np.array([np.random.default_rng([self.seed, k]).random(self.width) for k in range(first, end)])
+            u = self._random(first, end)
         elif self.sampling == "sobol":
             from scipy.stats.qmc import Sobol
 
@@ -207,6 +209,16 @@ class Draws:
         else:
             u = self._hypercube[first:end]
         return np.clip(u, TINY, 1 - TINY)
+
+    def _random(self, first: int, end: int) -> Array:
+        """Every member's own numbers; many at once, unless this NumPy seeds or draws in another way."""
+        own = np.random.default_rng([self.seed, first]).random(self.width)
+        if end - first > FEW:
+            together = streams.uniform(self.seed, first, end, self.width)
+            if np.array_equal(together[0], own):
+                return together
+        others = (np.random.default_rng([self.seed, k]).random(self.width) for k in range(first + 1, end))
+        return np.array([own, *others])
 
     @property
     def _hypercube(self) -> Array:

@@ -7,7 +7,7 @@ Prince 1980, as in `torsor.simulate`) have a step size per lane; a lane whose me
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ REASONS = {
     0: "not yet", OK: "ok", DIVERGED: "diverged: its state is not finite", STUCK: "its step became too small",
     IMPOSSIBLE: "no such machine can exist",
 }  # fmt: skip
-SMALLEST = 1e-12  # step, relative to the duration
+FIRST_STEP, SMALLEST = 1e-3, 1e-12  # steps, relative to the duration
 SAFETY, SHRINK, GROW = 0.9, 0.2, 5.0
 EXPONENT = 0.2  # of the error, for a method whose error estimate has order 5
 # The last term of the continuous extension (Hairer, Norsett & Wanner, Solving ODEs I, II.6), by stage.
@@ -60,9 +60,8 @@ class Engine:
 
     def __init__(self, batch: ModelBatch, law: Law, steps: Steps) -> None:
         self.steps, self.nq, self.width = steps, batch.model.nq, batch.model.nq + batch.model.nv
-        found, move = members(batch), embedded if steps.adaptive else partial(step, steps.method)
-        key = "ensemble", law.key, steps.method
-        self.kernel = found.store.once(key, lambda: member_kernel(found, law, move))
+        found, key = members(batch), ("ensemble", law.key, steps.method)
+        self.kernel = found.store.once(key, lambda: member_kernel(found, law, moving(steps)))
 
     def moved(self, y: Array, h: Array, given: Sequence[Array], out: Array | None = None) -> Array:
         """One step of the states y (members, nq + nv)."""
@@ -96,6 +95,11 @@ class Engine:
                 y, new = new, y
             done = end
             out[:, k] = y
+
+
+def moving(steps: Steps) -> Callable[..., Any]:
+    """The step of a method, over any scalar."""
+    return embedded if steps.adaptive else partial(step, steps.method)
 
 
 def embedded(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> list[list[Scalar]]:
@@ -141,7 +145,7 @@ class _Lanes:
         end = float(steps.times[-1])
         self._store_start()
         while len(self.member):
-            h = np.minimum(np.where(self.fresh, end * 1e-3, self.h), end - self.t)
+            h = np.minimum(np.where(self.fresh, FIRST_STEP * end, self.h), end - self.t)
             result = self.engine.moved(self.y, h[:, None], self.own)
             new, k1, k7, extension, error = np.moveaxis(result, -2, 0)
             scale = steps.atol + steps.rtol * np.maximum(np.abs(self.y), np.abs(new))

@@ -39,10 +39,12 @@ Array = NDArray[Any]
 Record = Callable[[Array, Array, Array], Array]  # t (times,), q, v (members, times, ...) -> (members, ...)
 
 METHODS = ("dopri5", *INTEGRATORS)
+DEVICES = ("cpu", "cuda")
 OWN = ("q", "v", "energy")  # quantities that can be recorded by name
 CHUNK_SECONDS = 1.0  # work of a chunk: scheduling a task takes a few milliseconds
 SMALLEST_CHUNK, LARGEST_CHUNK = 64, 4096
 TRIED = 64  # members that are moved to find the size of a chunk
+ON_DEVICE, CHUNK_BYTES = 2**16, 2**30  # members that fill a GPU; the most memory of their states
 IN_FLIGHT = 4  # tasks per worker that wait
 
 
@@ -57,6 +59,7 @@ class Plan:
     record: Mapping[str, Record | None]  # None: a quantity of OWN
     seed: int
     n: int
+    device: str = "cpu"
 
     @property
     def servo(self) -> bool:
@@ -78,12 +81,19 @@ class Plan:
         given["gain"] = np.broadcast_to(law.values, (count, law.values.shape[-1]))
         given["tau"] = np.broadcast_to(law.constant, (count, model.nv))
         numbers = [np.broadcast_to(x, (count, *x.shape[len(batch.shape) :])) for x in members(batch).inputs.values()]
-        found, status = Engine(batch, law, self.steps).run(given, numbers)
+        found, status = self._engine(batch, law).run(given, numbers)
         status[impossible] = IMPOSSIBLE
         q, v = found[..., : model.nq], found[..., model.nq :]
         result = {name: self._recorded(name, how, batch, q, v) for name, how in self.record.items()}
         result |= {f"vary/{quantity.key}": values for quantity, values in drawn.items()}
         return result | {"status": status}
+
+    def _engine(self, batch: ModelBatch, law: Law) -> Any:
+        if self.device == "cpu":
+            return Engine(batch, law, self.steps)
+        from torsor.ensembles.device import DeviceEngine
+
+        return DeviceEngine(batch, law, self.steps)
 
     def _law(self, batch: ModelBatch, given: Mapping[str, Array]) -> Law:
         """What acts at the joints: a servo, and the springs and dampers of the members."""
@@ -123,6 +133,7 @@ class Plan:
             "draws": self.draws.described(), "seed": self.seed, "n": self.n, "sampling": self.draws.sampling,
             "steps": [self.steps.method, self.steps.dt, self.steps.rtol, self.steps.atol, self.steps.times.tolist()],
             "states": {name: np.asarray(x).tolist() for name, x in self.states.items()}, "record": list(self.record),
+            **({} if self.device == "cpu" else {"device": self.device}),
         }  # fmt: skip
         text = json.dumps(words, sort_keys=True) + toml.write(self.model)
         given = [x for x in self.draws.varied.values() if isinstance(x, np.ndarray)]
@@ -145,7 +156,7 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
              duration: float | None = None, times: ArrayLike | None = None, seed: int = 0, sampling: str = "random",
              method: str = "dopri5", dt: float = 1e-3, rtol: float = 1e-6, atol: float = 1e-9,
              record: Sequence[str] | Mapping[str, Record | None] = ("q", "v"), executor: Executor | None = None,
-             chunk: int | None = None, shard: tuple[int, int] = (0, 1),
+             chunk: int | None = None, shard: tuple[int, int] = (0, 1), device: str = "cpu",
              progress: Callable[[int, int], Any] | None = None, **states: ArrayLike) -> Study:  # fmt: skip
     """The motions of n members that differ in what `vary` says, moved side by side and stored in a Zarr folder.
 
@@ -166,6 +177,8 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
     record     what is stored: "q", "v", "energy", or name -> function of t, q (members, times, nq), v
     executor   any `concurrent.futures.Executor`: a process pool, Dask's `client.get_executor()`, MPI, ...; None: here
     shard      (i, N): do only every N-th chunk, beginning with i; N jobs of an array fill one store together
+    device     "cpu" or "cuda", where every thread moves a member (needs CuPy); what is drawn is the same, and states
+               agree to rounding, or to rtol if the two choose other steps
     states     q0, v0, kp, kd, q_ref, the same for all members
 
     Member k draws from `default_rng([seed, k])`.  A store that is there already is continued if it belongs to the same
@@ -183,7 +196,8 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
     for name in states:
         if name not in ("q0", "v0", *SERVO):
             raise TypeError(f"ensemble() got an unexpected keyword argument {name!r}")
-    plan = Plan(model, Draws(model, vary, n, seed, sampling), steps, states, _records(record), seed, n)
+    plan = Plan(model, Draws(model, vary, n, seed, sampling), steps, states, _records(record), seed, n,
+                chosen("device", device, DEVICES))  # fmt: skip
     study = Study._made(plan, zarr.at(store), chunk)
     return study.resume(executor, shard=shard, progress=progress)
 
@@ -402,7 +416,10 @@ class Study:
 
 
 def _chunk_size(plan: Plan) -> int:
-    """Members per chunk: about a second of work."""
+    """Members per chunk: about a second of work; on a GPU, as many as fill it."""
+    if plan.device != "cpu":
+        states = len(plan.steps.times) * (plan.model.nq + plan.model.nv) * 8
+        return min(ON_DEVICE, max(SMALLEST_CHUNK, CHUNK_BYTES // states))
     count = min(TRIED, plan.n)
     plan.chunk(0, count)  # compiles
     begin = time.perf_counter()

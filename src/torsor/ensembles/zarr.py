@@ -94,11 +94,12 @@ class Group:
     def put(self, name: str, chunk: int, values: Array) -> bytes:
         """Write a chunk; the last one is filled up.  Returns its digest."""
         variable = self.variables[name]
-        block = np.zeros((variable.chunk, *variable.shape), np.dtype(variable.dtype).newbyteorder("<"))
-        block[: len(values)] = values
+        block = np.ascontiguousarray(values, np.dtype(variable.dtype).newbyteorder("<"))
+        if len(block) < variable.chunk:
+            block = np.concatenate([block, np.zeros((variable.chunk - len(block), *variable.shape), block.dtype)])
         file = self._file(name, chunk)
         _folder(file.parent)
-        content = block.tobytes()
+        content = block.reshape(-1).view(np.uint8).data
         _write(file, content)
         return blake2b(content, digest_size=DIGEST).digest()
 
@@ -148,7 +149,7 @@ def _folder(path: Path) -> None:
         raise StoreError(f"{path}: cannot be made ({reason.strerror})") from None
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes | memoryview) -> None:
     write_whole(path, content, StoreError)
 
 

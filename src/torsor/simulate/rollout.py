@@ -29,7 +29,7 @@ from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model, require_model
 from torsor.model.regular import require_uncoupled
-from torsor.outputs import place_of
+from torsor.outputs import numbered, place_of
 from torsor.reference import base_of, scatter
 from torsor.sweeps import run
 
@@ -40,7 +40,7 @@ Array = NDArray[Any]
 Scalars = Sequence[Scalar]
 
 GPU_UNROLL_FREEDOMS = 12  # a step of RK4 is four times the forward dynamics, all unrolled
-MOST_FREEDOMS_OF_MEMBERS = 24  # of a ModelBatch, whose step is straight-line code
+MOST_FREEDOMS_OF_MEMBERS = 24  # of a ModelBatch, for its step to be straight-line code
 CHUNK = 1024  # states that a thread moves through all steps before it takes the next ones: they stay in its cache
 
 
@@ -467,7 +467,13 @@ def traced_step(model: Model, integrator: str, law: Law) -> Callable[..., list[S
 
 
 def stages(model: Model, integrator: str, law: Law) -> tuple[list[Code], Code]:
-    """The step cut where it needs accelerations: the code of (q, v, tau) at each such stage, and of the end.
+    """The step of an integrator, cut where it needs accelerations."""
+    return cut(model, law, partial(step, integrator))
+
+
+def cut(model: Model, law: Law, move: Callable[..., Any]) -> tuple[list[Code], Code]:
+    """`move(plant, q, v, h)` cut where it needs accelerations: the code of (q, v, tau) at each such stage, and of the
+    end.
 
     Stage s may read the accelerations found by earlier ones, as inputs ("a<r>", i); its outputs are ("out", k).
     """
@@ -481,8 +487,8 @@ def stages(model: Model, integrator: str, law: Law) -> tuple[list[Code], Code]:
     q, v, tau, gain, h = (
         [tape.input((name, i)) for i in range(shape[0])] for name, shape in step_inputs(model, law).items()
     )
-    end = step(integrator, Plant(model, law, gain, tau, accelerate), q, v, h[0])
-    return [Code.of(tape, x) for x in asked], Code.of(tape, {("out", k): x for k, x in enumerate(end)})
+    end = move(Plant(model, law, gain, tau, accelerate), q, v, h[0])
+    return [Code.of(tape, x) for x in asked], Code.of(tape, {("out", *index): x for index, x in numbered(end)})
 
 
 def step_inputs(model: Model, law: Law) -> dict[str, tuple[int, ...]]:
@@ -563,10 +569,7 @@ def member_kernel(found: Members, law: Law, move: Callable[..., Any], dtype: str
 
     model = found.frames.model
     if model.nv > MOST_FREEDOMS_OF_MEMBERS:
-        raise ArgumentError(
-            f"members of a batch move side by side if they have up to {MOST_FREEDOMS_OF_MEMBERS} freedoms, not "
-            f"{model.nv}: move them one by one"
-        )
+        return _looped_members(found, law, move, dtype)
 
     def member_step(q: Scalars, v: Scalars, tau: Scalars, gain: Scalars, h: Scalars, *numbers: Any) -> Any:
         own = dict(zip(found.inputs, numbers))
@@ -579,6 +582,35 @@ def member_kernel(found: Members, law: Law, move: Callable[..., Any], dtype: str
 
     inputs = step_inputs(model, law) | {name: place_of(name).shape(model) for name in found.inputs}
     return compile_pointwise(member_step, inputs, dtype)
+
+
+def _looped_members(found: Members, law: Law, move: Callable[..., Any], dtype: str) -> Callable[..., Any]:
+    """`member_kernel` of a large model: the step on columns of numbers, around the loop kernel for accelerations."""
+    from torsor.backends.cpu import compile_request
+
+    model, names = found.frames.model, tuple(found.inputs)
+
+    def program(options: tuple[str, ...]) -> Any:
+        request = Request(articulated.forward_dynamics, model, options=(*options, *names), dtype=dtype, unroll=NEVER,
+                          members=found)  # fmt: skip
+        return found.store.once(("members", options, dtype), lambda: compile_request(request))
+
+    def member_step(q: Array, v: Array, tau: Array, gain: Array, h: Array, *others: Array, out: Any = None) -> Array:
+        numbers, (out, *_) = others[: len(names)], (*others[len(names) :], out)
+
+        def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None) -> Scalars:
+            given: list[Any] = [q, v, tau, *([] if added is None else [added])]
+            columns = [np.stack(np.broadcast_arrays(*x, *given[0])[: len(x)], axis=-1) for x in given]
+            return list(program(() if added is None else ("added_inertia",))(*columns, *numbers).T)
+
+        plant = Plant(model, law, list(gain.T), list(tau.T), accelerate)
+        entries: dict[Any, Any] = dict(numbered(move(plant, list(q.T), list(v.T), h[..., 0])))
+        result = np.empty((len(q), *(k + 1 for k in max(entries))), dtype) if out is None else out
+        for index, x in entries.items():
+            result[:, *index] = x
+        return result
+
+    return member_step
 
 
 def flattened(model: Model, given: Mapping[str, Any], law: Law,
