@@ -263,7 +263,8 @@ def test_csv_holds_every_bit(tmp_path):
     run = simulate(zoo.point_chain(2), [0.4, 0.3], duration=0.5)
     run.to_csv(tmp_path / "run.csv")
     with open(tmp_path / "run.csv", encoding="utf-8") as file:
-        comment, (names, *rows) = file.readline(), csv.reader(file)
+        *lines, comment = file
+    names, *rows = csv.reader(lines)
     told = json.loads(comment.removeprefix("# "))
     assert told["torsor"] == torsor.__version__
     assert told["method"] == "auto"

@@ -97,9 +97,9 @@ def test_kept_quantities_are_those_of_the_whole_run(tmp_path):
     np.testing.assert_allclose(turned, pose[:, :3, :3], atol=1e-14)  # rounding of entries <= 1
     kept.to_csv(tmp_path / "kept.csv")
     lines = (tmp_path / "kept.csv").read_text().splitlines()
-    assert json.loads(lines[0][2:])["keep"] == list(NAMES)
-    assert lines[1].split(",") == ["t", *kept.columns]
-    np.testing.assert_array_equal(np.loadtxt(lines[2:], delimiter=","), np.column_stack([kept.t, kept.values]))
+    assert json.loads(lines[-1][2:])["keep"] == list(NAMES)
+    assert lines[0].split(",") == ["t", *kept.columns]
+    np.testing.assert_array_equal(np.loadtxt(lines[1:], delimiter=","), np.column_stack([kept.t, kept.values]))
 
 
 @pytest.mark.parametrize("thinned", [{"every": 3}, {"dt": 0.013}, {}], ids=["every", "dt", "all"])

@@ -58,7 +58,7 @@ class Series:
     # ---- files ----
 
     def to_csv(self, path: str | Path) -> None:
-        """A comment, a line of column names, then one line per row, with every number to its last bit."""
+        """A line of column names, one line per row, with every number to its last bit, and a comment (#) at the end."""
         tables.write_csv(path, ["t", *self.columns], np.column_stack([self.t, self.values]), self.about)
 
     def to_parquet(self, path: str | Path) -> None:

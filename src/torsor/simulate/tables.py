@@ -17,11 +17,14 @@ from torsor.files import made, short, write_whole
 
 
 def write_csv(path: str | Path, columns: Sequence[str], table: NDArray[Any], about: dict[str, Any]) -> None:
-    """A comment on how it was made, a line of names, then one line per row, with every number to its last bit."""
+    """A line of names, one line per row, with every number to its last bit, and a comment: how it was made.
+
+    The comment is the last line, so that programs find names in the first one.
+    """
     text = io.StringIO()
-    text.write(f"# {json.dumps(made() | short(about))}\n")
     csv.writer(text, lineterminator="\n").writerow(columns)  # names may hold commas
     np.savetxt(text, table, fmt="%.17g", delimiter=",")
+    text.write(f"# {json.dumps(made() | short(about))}\n")
     write_whole(path, text.getvalue().encode("utf-8"))
 
 

@@ -148,7 +148,7 @@ class Trajectory:
         return np.column_stack([self.t, self.q, self.v, self.a, self.tau, self.kinetic_energy, self.potential_energy])
 
     def to_csv(self, path: str | Path) -> None:
-        """A comment (#), a line of column names, then one line per row, with every number to its last bit."""
+        """A line of column names, one line per row, with every number to its last bit, and a comment (#) at the end."""
         tables.write_csv(path, self.columns, self.table, self.about)
 
     def to_parquet(self, path: str | Path) -> None:
