@@ -1,6 +1,7 @@
 """Trajectory files: crash-safe, checksummed, resumable to the last bit."""
 
 import csv
+import json
 import os
 import random
 import resource
@@ -262,7 +263,11 @@ def test_csv_holds_every_bit(tmp_path):
     run = simulate(zoo.point_chain(2), [0.4, 0.3], duration=0.5)
     run.to_csv(tmp_path / "run.csv")
     with open(tmp_path / "run.csv", encoding="utf-8") as file:
-        names, *rows = csv.reader(file)
+        *lines, comment = file
+    names, *rows = csv.reader(lines)
+    told = json.loads(comment.removeprefix("# "))
+    assert told["torsor"] == torsor.__version__
+    assert told["method"] == "auto"
     assert names == run.columns
     assert names[:3] == ["t", "q.link1", "q.link2"]
     np.testing.assert_array_equal(np.array(rows, dtype=float), run.table)

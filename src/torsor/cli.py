@@ -45,6 +45,7 @@ from torsor.simulate import (
     Constant,
     Cycloid,
     Friction,
+    Series,
     Simulation,
     Table,
     Trajectory,
@@ -186,8 +187,12 @@ def _simulate_parser(commands: Any) -> None:
     how.add_argument("--rtol", type=float, default=1e-6, help="relative tolerance (default %(default)s)")
     how.add_argument("--atol", type=float, default=1e-9, help="absolute tolerance (default %(default)s)")
     how.add_argument("--step", type=float, metavar="SECONDS", help="step of the fixed-step methods")
-    how.add_argument("--dt", type=float, metavar="SECONDS", help="time between rows (default: a row every step)")
     results = p.add_argument_group("the results")
+    results.add_argument("--dt", type=float, metavar="SECONDS", help="time between rows (default: a row every step)")
+    results.add_argument("--every", type=int, default=1, metavar="N", help="a row every N steps")
+    results.add_argument(
+        "--keep", metavar="NAMES", help="only these quantities, for example q.link3,pose.link7,energy (default: all)"
+    )
     results.add_argument("--record", type=Path, metavar="FILE", help="write rows while running; safe against crashes")
     results.add_argument("--resume", type=Path, metavar="FILE", help="go on with an interrupted recorded run")
     results.add_argument("--plot", type=Path, metavar="FILE", help="positions and energies, as .png, .pdf or .svg")
@@ -248,15 +253,16 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
     q0 = numbers("--q0", options.q0 or STARTS.get(options.model), model.nq)
     simulation = Simulation(
         model, q0, numbers("--v0", options.v0, model.nv), forces=_forces(problem, model),
-        method=options.method, rtol=options.rtol, atol=options.atol, step=options.step, dt=options.dt, gravity=not
-        options.no_gravity, dynamics=options.dynamics, record=options.record, about={"problem": problem},
+        method=options.method, rtol=options.rtol, atol=options.atol, step=options.step, dt=options.dt,
+        every=options.every, keep=None if options.keep is None else options.keep.split(","),
+        gravity=not options.no_gravity, dynamics=options.dynamics, record=options.record, about={"problem": problem},
     )  # fmt: skip
     return simulation, options.duration
 
 
 def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
     usual = parser().parse_args(["simulate"])
-    others = ("duration", "method", "rtol", "atol", "step", "dt", "record")
+    others = ("duration", "method", "rtol", "atol", "step", "dt", "every", "keep", "record")
     given = [x for x in (*PROBLEM[1:], *others) if getattr(options, x) != getattr(usual, x)]
     if given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in dict.fromkeys(given))
@@ -321,7 +327,7 @@ def _header_lines(path: str) -> int:
     return 0
 
 
-def _run(simulation: Simulation, until: float, quiet: bool) -> Trajectory:
+def _run(simulation: Simulation, until: float, quiet: bool) -> Any:
     """Run with a bar on stderr."""
     with _bar("{task.completed:.3g} of {task.total:g} s", quiet) as bar:
         task = bar.add_task(escape(simulation.model.name), total=until)
@@ -346,7 +352,7 @@ def _interrupted(simulation: Simulation) -> int:
     return INTERRUPTED
 
 
-def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> None:
+def _summary(trajectory: Trajectory | Series, simulation: Simulation, seconds: float) -> None:
     stepper = simulation.stepper
     switched = f", switched {simulation.about['switched']}" if "switched" in simulation.about else ""
     out.print(
@@ -354,11 +360,17 @@ def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> 
         f"{stepper.evaluations} evaluations of the right-hand side ({simulation.about['method']}{switched})"
     )
     table = RichTable("", "first", "last", "least", "greatest", box=None, pad_edge=False)
-    for name, x in zip(names_of(trajectory.model, "coordinates")[:MOST_BRANCHES], trajectory.q.T):
-        table.add_row(f"q {escape(name)}", *(f"{value:.6g}" for value in (x[0], x[-1], x.min(), x.max())))
-    energy = trajectory.energy
-    table.add_row("energy, J", *(f"{value:.9g}" for value in (energy[0], energy[-1], energy.min(), energy.max())))
+    for name, x, digits in _told(trajectory):
+        table.add_row(escape(name), *(f"{value:.{digits}g}" for value in (x[0], x[-1], x.min(), x.max())))
     out.print(table)
+
+
+def _told(run: Trajectory | Series) -> list[tuple[str, Any, int]]:
+    """What a summary tells of a run: name, values and digits."""
+    if isinstance(run, Series):
+        return [(name, x, 9) for name, x in zip(run.columns[:MOST_BRANCHES], run.values.T)]
+    names = [f"q {name}" for name in names_of(run.model, "coordinates")[:MOST_BRANCHES]]
+    return [*((name, x, 6) for name, x in zip(names, run.q.T)), ("energy, J", run.energy, 9)]
 
 
 # ---- info ----
@@ -533,9 +545,10 @@ def view(options: argparse.Namespace) -> int:
 
     name = str(options.trajectory)
     if options.trajectory.suffix.lower() in (*FORMATS, *ROBOTS) or not options.trajectory.suffix:
-        trajectory = at_rest(find_model(name, options.base))
+        trajectory: Trajectory | Series = at_rest(find_model(name, options.base))
     else:
-        trajectory = Trajectory.load(options.trajectory)
+        kind = Series if "columns" in read(options.trajectory).header else Trajectory
+        trajectory = kind.load(options.trajectory)
     page = trajectory.view(options.out)
     out.print(f"-> {escape(str(page))}", style="green")
     return 0

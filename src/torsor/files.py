@@ -5,11 +5,29 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from torsor.errors import ArgumentError, TorsorError
 from torsor.validate import file_path
+
+FEW = 100  # numbers of a list in the comments of a file
+
+
+def made() -> dict[str, str]:
+    """Which torsor wrote a file, and when."""
+    from torsor import __version__  # known once torsor itself has been imported
+
+    return {"torsor": __version__, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def short(about: dict[str, Any]) -> dict[str, Any]:
+    """How something was made, without lists that are long."""
+    return {
+        key: short(x) if isinstance(x, dict) else f"{len(x)} numbers" if isinstance(x, list) and len(x) > FEW else x
+        for key, x in about.items()
+    }
 
 
 def check_writable(path: Any) -> None:

@@ -6,7 +6,7 @@ motion       the right-hand side
 integrators  the methods by name: runge_kutta, adams (made of stages, which may be fused), implicit (in O(n)), radau;
              structure (fixed step)
 hermite      dense output;  coordinates: dq/dt = N(q) v
-trajectory   the result;  recording: its files
+trajectory   the result;  series: the result if only some quantities are kept;  recording, tables: their files
 """
 
 from torsor.simulate.forces import (
@@ -23,11 +23,12 @@ from torsor.simulate.forces import (
 from torsor.simulate.integrators import METHODS
 from torsor.simulate.recording import RecordingError
 from torsor.simulate.references import Cycloid
+from torsor.simulate.series import Series
 from torsor.simulate.simulation import Simulation, simulate
 from torsor.simulate.stepper import StiffnessWarning
 from torsor.simulate.trajectory import Trajectory
 
 __all__ = [
     "METHODS", "PD", "ComputedTorque", "Constant", "Cycloid", "External", "Friction", "Limits",
-    "RecordingError", "Simulation", "Spring", "StiffnessWarning", "Table", "Trajectory", "pull", "simulate",
+    "RecordingError", "Series", "Simulation", "Spring", "StiffnessWarning", "Table", "Trajectory", "pull", "simulate",
 ]  # fmt: skip

@@ -8,22 +8,28 @@ lies between, and quintics overshoot.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor.errors import ArgumentError
 from torsor.simulate.coordinates import Coordinates
 from torsor.simulate.hermite import interpolate
-from torsor.simulate.stepper import Stepper
+from torsor.simulate.stepper import Memory, Stepper
 
 Array = NDArray[Any]
 
-MOST_BYTES = 2**28  # kept of one run; longer ones are interpolated between their rows
+MOST_BYTES = 2**28  # kept of one run; what follows is interpolated between its rows
+STEPS, NUMBERS = "dense steps", "dense numbers"  # in files
 
 
 class Dense:
-    """The steps of a run so far: times[k] to times[k + 1], each with its extension, if it is kept."""
+    """The steps of a run so far: times[k] to times[k + 1], each with its extension, if it is kept.
+
+    Of a very long run only the first steps are kept.
+    """
 
     def __init__(self, coordinates: Coordinates, t: float) -> None:
         self.coordinates = coordinates
@@ -31,37 +37,38 @@ class Dense:
         # (2, nq + 2 nv): rows at the ends; (p + 1, nq + nv): values at points; None: not kept
         self.pieces: list[Array | None] = []
         self.room = MOST_BYTES
+        self._saved = 0  # pieces that are in the file
 
     def add(self, stepper: Stepper) -> None:
         """The last step of an integrator."""
         if self.room < 0:
             return
-        if stepper.t_old > self.times[-1]:
-            self.times.append(stepper.t_old)
-            self.pieces.append(None)
         if stepper.points is None:
             piece = np.stack([stepper.row_old, stepper.row])
         else:
             nodes = stepper.t_old + (stepper.t - stepper.t_old) * lobatto(stepper.points)
             piece = np.hstack(stepper.between(nodes))
-        self.times.append(stepper.t)
+        self._append(stepper.t_old, stepper.t, piece)
+
+    def _append(self, begin: float, end: float, piece: Array) -> None:
+        if begin > self.times[-1]:
+            self.times.append(begin)
+            self.pieces.append(None)
+        self.times.append(end)
         self.pieces.append(piece)
         self.room -= piece.nbytes
-        if self.room < 0:
-            self.pieces.clear()
 
     def end(self, t: float) -> None:
         """The last step ended at t, an event within it."""
-        if self.room < 0:
-            return
         begin, piece = self.times[-2], self.pieces[-1]
-        assert piece is not None
+        if piece is None or not begin < t < self.times[-1]:
+            return
         nodes = begin + (t - begin) * lobatto(max(6, len(piece)))
         self.times[-1], self.pieces[-1] = t, np.hstack(self._within(len(self.pieces) - 1, piece, nodes))
 
     def fill(self, t: Array, q: Array, v: Array) -> None:
         """Replace the q, v at times (m,) for which the extension of a step is kept."""
-        if self.room < 0 or not self.pieces or not len(t):
+        if not self.pieces or not len(t):
             return
         step = np.searchsorted(self.times, t, "right") - 1
         step[(step == len(self.pieces)) & (t == self.times[-1])] -= 1
@@ -69,6 +76,34 @@ class Dense:
             if (piece := self.pieces[k]) is not None:
                 own = step == k
                 q[own], v[own] = self._within(k, piece, t[own])
+
+    # ---- in files: beside the memory of the integrator, chunk by chunk ----
+
+    def unsaved(self) -> Memory:
+        """The steps since the last call of this function, as arrays."""
+        first, self._saved = self._saved, len(self.pieces)
+        return self.saved(first)
+
+    def saved(self, first: int = 0) -> Memory:
+        """The steps from one on, as arrays: begin, end and shape of each; their numbers."""
+        kept = [(k, piece) for k, piece in enumerate(self.pieces[first:], first) if piece is not None]
+        steps = np.array([(self.times[k], self.times[k + 1], *piece.shape) for k, piece in kept]).reshape(-1, 4)
+        return {STEPS: steps, NUMBERS: np.concatenate([np.empty(0), *(piece.ravel() for _, piece in kept)])}
+
+    @classmethod
+    def restored(cls, coordinates: Coordinates, t: float, memories: Iterable[Memory]) -> Dense:
+        """The steps of the chunks of a file, whose first row is at t."""
+        dense, nq, nv = cls(coordinates, t), coordinates.nq, coordinates.nv
+        for memory in memories:
+            steps, numbers = memory.get(STEPS, np.empty((0, 4))), memory.get(NUMBERS, np.empty(0))
+            for begin, end, *shape in steps.tolist():
+                count, width = map(int, shape)
+                if not dense.times[-1] <= begin < end or width not in (nq + nv, nq + 2 * nv) or count < 2:
+                    raise ArgumentError("its dense output does not fit the model")
+                piece, numbers = np.split(numbers, [count * width])
+                dense._append(begin, end, piece.reshape(count, width))
+        dense._saved = len(dense.pieces)
+        return dense
 
     def _within(self, k: int, piece: Array, t: Array) -> tuple[Array, Array]:
         begin, end = self.times[k], self.times[k + 1]

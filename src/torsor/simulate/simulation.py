@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import ceil, inf
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +23,9 @@ from torsor.simulate.forces import Force
 from torsor.simulate.implicit import Dirk
 from torsor.simulate.integrators import AUTOMATIC, METHODS, method_named
 from torsor.simulate.motion import Motion
+from torsor.simulate.quantities import Quantities
 from torsor.simulate.recording import Memory, Recorder, RecordingError, read
+from torsor.simulate.series import Series
 from torsor.simulate.stepper import Settings, Stepper, StiffnessWarning, no_step
 from torsor.simulate.trajectory import Trajectory, header
 from torsor.validate import (
@@ -43,8 +45,10 @@ Event = Callable[[float, Array, Array], float]
 Progress = Callable[[float], None]
 
 CHUNK = 256  # rows between two syncs to the disk
-# the options of a Simulation that its file holds
+MOST_BYTES = 2**25  # of the rows between two syncs
+# the options of a Simulation that its file holds; LATER: files of older versions do not
 OWN = ("q0", "v0", "method", "rtol", "atol", "step", "max_step", "dt", "t0", "chunk", "dynamics")
+LATER = ("every", "keep", "dense")
 SHORTEST = 1e-18  # the shortest step, relative to the rest of its run
 MOST_STEPS = 1e12  # of a run: two months of the quickest steps
 PATIENCE = 64  # steps between two reports of progress
@@ -60,7 +64,8 @@ class Simulation:
                implicit-euler, euler, verlet, variational (fixed step; the last three keep the structure of mechanics)
     rtol, atol tolerances of the adaptive methods, for all or for each degree of freedom
     step       the step of the fixed-step methods
-    dt         record rows at t0, t0 + dt, ... by dense output; None records every step
+    dt         record rows at t0, t0 + dt, ... by dense output; None records every step, or every `every`-th
+    keep       names of quantities (see `quantities.py`): only these are recorded, and the result is a `Series`
     gravity    False switches it off;  armature: rotor inertias added to the diagonal of M
     dynamics   the method of `forward_dynamics` that computes accelerations, for example "udut" (adaptive methods only)
     record     a file to which rows are written during the run, `chunk` rows at a time
@@ -75,13 +80,16 @@ class Simulation:
         atol: ArrayLike = 1e-9, step: float | None = None, max_step: float = inf, dt: float | None = None,
         t0: float = 0.0, gravity: bool = True, armature: ArrayLike = 0.0, dynamics: str = "auto",
         record: str | Path | None = None, chunk: int = CHUNK, about: dict[str, Any] | None = None,
-        dense: bool | None = None,
+        dense: bool | None = None, every: int = 1, keep: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         require_model(model)
         self.model = _changed(model, flag("gravity", gravity), armature)
         self.forces = force_list(forces)
         self.dt = None if dt is None else number("dt", dt, above=0)
         self.t0, self.chunk = number("t0", t0), integer("chunk", chunk, least=1)
+        self.every = integer("every", every, least=1)
+        if self.dt is not None and self.every > 1:
+            raise ArgumentError("rows are dt apart, or every so many steps apart: leave out dt or every")
         self.record = None if record is None else file_path("record", record)
         self.settings = Settings(rtol, atol, step, max_step)
         stepper, self.method = method_named(method), method
@@ -97,7 +105,8 @@ class Simulation:
         self.about = {
             "method": method, **_plain(self.settings), "dt": self.dt, "t0": self.t0, "chunk": self.chunk,
             "q0": q.tolist(), "v0": v.tolist(), "dynamics": self.motion.dynamics,
-            "forces": [_name(force) for force in self.forces],
+            "forces": [_name(force) for force in self.forces], "every": self.every, "dense": dense,
+            "keep": None if keep is None else list(keep),
         }  # fmt: skip
         self.about |= _own_words(about, self.about)
         self._recorder: Recorder | None = None
@@ -105,11 +114,14 @@ class Simulation:
         self._rows: list[Array] = []
         self._kept: list[Array] = []  # finished chunks of a run that is not recorded
         self._next = 0  # the next row is at t0 + next dt
+        self._steps = 0
         self._started = False
         self._at_event = False  # the last run ended at a zero of its stop(t, q, v)
         self._told_stiff = False
-        keep = method != "dop853" if dense is None else flag("dense", dense)
-        self._dense = Dense(self.motion.coordinates, self.t0) if keep else None
+        self._keep = None if keep is None else Quantities(self.model, keep)
+        between = method != "dop853" if dense is None else flag("dense", dense)
+        self._dense = Dense(self.motion.coordinates, self.t0) if between and keep is None else None
+        self._chunk = min(self.chunk, max(1, MOST_BYTES // self.stepper.row.nbytes))
 
     # ---- running ----
 
@@ -162,9 +174,10 @@ class Simulation:
         self.stepper = method(self.motion, self.t, self.q, self.v, self.settings)
         self.stepper.evaluations += evaluations
 
-    def run(self, until: float, *, stop: Event | None = None, progress: Progress | None = None) -> Trajectory:
+    def run(self, until: float, *, stop: Event | None = None, progress: Progress | None = None) -> Any:
         """Continue to the time `until`, or to the first zero of stop(t, q, v); return the whole trajectory.
 
+        It is a `Trajectory`, or a `Series` of the quantities that are kept.
         An interruption (Ctrl-C, an error in a force) leaves a recorded run at its last chunk, ready to be
         resumed.
         """
@@ -226,7 +239,8 @@ class Simulation:
         """Create the file, then add the first row."""
         if self.record is not None:
             expected = self._expected_bytes(until)
-            self._recorder = Recorder.create(self.record, header(self.model, self.about), expected)
+            columns = None if self._keep is None else self._keep.columns
+            self._recorder = Recorder.create(self.record, header(self.model, self.about, columns), expected)
         self._begin()
 
     def _begin(self) -> None:
@@ -236,25 +250,28 @@ class Simulation:
     def _expected_bytes(self, until: float | None) -> int:
         """A lower bound on the bytes that the rows of a run take."""
         step = self.settings.max_step if self.stepper.adaptive else self.settings.step
-        spacing = self.dt or step
+        spacing = self.dt or (step and step * self.every)
         if until is None or spacing is None or spacing == inf:
             return 0
         rows = (until - self.t0) / spacing
-        return 8 * (1 + self.model.nq + 3 * self.model.nv) * (ceil(rows) if rows < inf else sys.maxsize)
+        width = 1 + (self.model.nq + 3 * self.model.nv if self._keep is None else len(self._keep.columns))
+        return 8 * width * (ceil(rows) if rows < inf else sys.maxsize)
 
     def _collect(self) -> None:
         """Take the rows of the last step, and write a chunk when it is full."""
-        if self._dense is not None and (self.dt is not None or self.stepper.points is not None):
+        all_rows = self.dt is None and self.every == 1
+        if self._dense is not None and not (all_rows and self.stepper.points is None):
             self._dense.add(self.stepper)
+        self._steps += 1
         self._gather(None)
-        if len(self._rows) >= self.chunk:
+        if len(self._rows) >= self._chunk:
             self._flush()
 
     def _gather(self, end: float | None) -> None:
         """The rows of the last step, up to `end` if the run stops there."""
         if self.dt is not None:
             self._sample(self.t if end is None else end)
-        elif end is None:
+        elif end is None and self._steps % self.every == 0:
             self._times.append(self.t)
             self._rows.append(self.stepper.row.copy())
         if end is not None and not (self._times and self._times[-1] >= end):
@@ -302,21 +319,30 @@ class Simulation:
         """Write, or keep, the collected rows and the memory from which the integrator continues."""
         if not self._rows:
             return
-        memory = self.stepper.memory() | {"next": np.array([self._next])}
+        memory = self.stepper.memory() | {"next": np.array([self._next]), "steps": np.array([self._steps])}
         if self.method == "auto":
             memory["switched"] = np.array([float("switched" in self.about)])
-        rows, nq, nv = np.array(self._rows), self.model.nq, self.model.nv
-        tau = self.motion.torques(np.array(self._times), rows[:, :nq], rows[:, nq : nq + nv])
-        chunk = np.column_stack([self._times, rows, tau])
+        chunk = self._chosen(np.array(self._times), np.array(self._rows))
         if self._recorder is None:
             self._kept.append(chunk)
         else:
-            self._recorder.append(chunk, memory)
+            self._recorder.append(chunk, memory | ({} if self._dense is None else self._dense.unsaved()))
         self._times, self._rows = [], []
 
-    def _finish(self) -> Trajectory:
+    def _chosen(self, t: Array, rows: Array) -> Array:
+        """The rows of a chunk: t, q, v, a, tau, or t and the quantities that are kept."""
+        nq, nv = self.model.nq, self.model.nv
+        tau = self.motion.torques(t, rows[:, :nq], rows[:, nq : nq + nv])
+        whole = np.column_stack([t, rows, tau])
+        if self._keep is None:
+            return whole
+        return np.column_stack([t, self._keep(Trajectory.from_rows(self.model, whole, {}))])
+
+    def _finish(self) -> Trajectory | Series:
         self._flush()
         rows = np.concatenate(self._kept) if self._recorder is None else read(self._recorder.path).rows
+        if self._keep is not None:
+            return Series(self.model, rows[:, 0], rows[:, 1:], self._keep.columns, self.about)
         return replace(Trajectory.from_rows(self.model, rows, self.about), dense=self._dense)
 
     # ---- resuming ----
@@ -345,7 +371,8 @@ class Simulation:
         options = {key: about[key] for key in OWN}
         options["max_step"] = inf if options["max_step"] is None else options["max_step"]
         options["armature"] = about.get("armature", 0.0)  # files of older versions; the model holds it now
-        rest = {key: value for key, value in about.items() if key not in (*OWN, "forces", "armature")}
+        options |= {key: about[key] for key in LATER if key in about}
+        rest = {key: value for key, value in about.items() if key not in (*OWN, *LATER, "forces", "armature")}
         try:
             simulation = cls(recorded, forces=forces, record=path, about=rest, **options)
         except ArgumentError as error:
@@ -355,22 +382,26 @@ class Simulation:
                 f"{path} was recorded with the forces {about['forces'] or 'none'}; "
                 f"{simulation.about['forces'] or 'none'} were given"
             )
-        simulation._recall(path, found.chunks[-1].memory if found.chunks else None)
+        simulation._recall(path, [chunk.memory for chunk in found.chunks])
         simulation._recorder = Recorder.reopen(found)
         return simulation
 
-    def _recall(self, path: str | Path, memory: Memory | None) -> None:
+    def _recall(self, path: str | Path, memories: Sequence[Memory]) -> None:
         """Load the state of a recorded run; it starts from the beginning if it holds no rows yet."""
         self._begin()
-        if memory is None:
+        if not memories:
             return
+        memory = memories[-1]
         try:
             if not all(np.isfinite(x).all() for x in memory.values()):
                 raise ValueError("a number is not finite")
             if self.method == "auto" and memory["switched"][0]:
                 self._meet_stiffness()
             self.stepper.recall(memory)
-        except (KeyError, IndexError, ValueError, TypeError, OverflowError) as error:
+            self._steps = int(memory["steps"][0]) if "steps" in memory else 0
+            if self._dense is not None:
+                self._dense = Dense.restored(self.motion.coordinates, self.t0, memories)
+        except (KeyError, IndexError, ValueError, TypeError, OverflowError, ArgumentError) as error:
             raise RecordingError(
                 f"{path} cannot be resumed: the memory of the integrator after its last row does not fit ({error})"
             ) from None
@@ -378,10 +409,24 @@ class Simulation:
         self._next = 1 if self.dt is None else self._last_row(self.t) + 1
 
 
+@overload
+def simulate(
+    model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, duration: float = 10.0, *,
+    keep: None = None, **options: Any,
+) -> Trajectory: ...  # fmt: skip
+
+
+@overload
+def simulate(
+    model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, duration: float = 10.0, *,
+    keep: Sequence[str], **options: Any,
+) -> Series: ...  # fmt: skip
+
+
 def simulate(
     model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, duration: float = 10.0, *,
     stop: Event | None = None, progress: Progress | None = None, **options: Any,
-) -> Trajectory:  # fmt: skip
+) -> Any:  # fmt: skip
     """The motion of a model from (q0, v0) for `duration` seconds; the options are those of `Simulation`.
 
     stop(t, q, v): end at its first zero;  progress(t): called now and then.

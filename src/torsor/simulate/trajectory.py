@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics
 from torsor.errors import ArgumentError
-from torsor.files import write_whole
+from torsor.files import made, write_whole
 from torsor.formats import toml
 from torsor.model.model import Model, require_model
-from torsor.simulate import recording
+from torsor.simulate import recording, tables
 from torsor.simulate.coordinates import Coordinates, names_of
 from torsor.simulate.dense import Dense
 from torsor.simulate.hermite import interpolate
@@ -150,42 +148,31 @@ class Trajectory:
         return np.column_stack([self.t, self.q, self.v, self.a, self.tau, self.kinetic_energy, self.potential_energy])
 
     def to_csv(self, path: str | Path) -> None:
-        """A line of column names, then one line per row, with every number to its last bit."""
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow(self.columns)  # names may hold commas
-        np.savetxt(text, self.table, fmt="%.17g", delimiter=",")
-        write_whole(path, text.getvalue().encode("utf-8"))
+        """A line of column names, one line per row, with every number to its last bit, and a comment (#) at the end."""
+        tables.write_csv(path, self.columns, self.table, self.about)
 
     def to_parquet(self, path: str | Path) -> None:
         """One column per quantity; needs pyarrow."""
-        try:
-            import pyarrow
-            from pyarrow import parquet
-        except ImportError:
-            raise ArgumentError("Parquet files need pyarrow: pip install 'torsor[parquet]'") from None
-        content = pyarrow.BufferOutputStream()
-        parquet.write_table(pyarrow.table([*map(pyarrow.array, self.table.T)], names=self.columns), content)
-        write_whole(path, content.getvalue().to_pybytes())
+        tables.write_parquet(path, self.columns, self.table, self.about)
 
     def save(self, path: str | Path) -> None:
         """A trajectory file, checksummed; replaces the file only when it is complete."""
         rows = np.column_stack([self.t, self.q, self.v, self.a, self.tau])
-        content = recording.beginning(header(self.model, self.about)) + recording.chunk(rows, {})
+        dense = {} if self.dense is None else self.dense.saved()
+        content = recording.beginning(header(self.model, self.about)) + recording.chunk(rows, dense)
         write_whole(path, content, recording.RecordingError)
 
     @classmethod
     def load(cls, path: str | Path, *, damaged: bool = False) -> Trajectory:
         """The rows of a trajectory file; damaged=True accepts a damaged file and takes the rows before the damage."""
-        found = recording.read(path)
-        if found.damage and not damaged:
-            raise recording.RecordingError(
-                f"{path} is damaged: {found.damage}. The {len(found.rows)} rows before are well: load with "
-                "damaged=True, or resume the run, which computes the rest again."
-            )
-        model = toml.read(found.header["model"], str(path))
+        found = sound(path, damaged)
+        if "columns" in found.header:
+            raise recording.RecordingError(f"{path} holds chosen quantities, not whole rows: load it with Series.load")
+        model, rows = toml.read(found.header["model"], str(path)), found.rows
         try:
-            return cls.from_rows(model, found.rows, found.header["about"])
-        except ArgumentError as error:
+            run, memories = cls.from_rows(model, rows, found.header["about"]), [chunk.memory for chunk in found.chunks]
+            return replace(run, dense=Dense.restored(Coordinates(model), run.t[0], memories)) if len(rows) else run
+        except (ArgumentError, ValueError) as error:
             raise recording.RecordingError(f"{path}: {error}") from None
 
     @classmethod
@@ -212,10 +199,22 @@ class Trajectory:
         return show(self, path)
 
 
-def header(model: Model, about: dict[str, Any]) -> dict[str, Any]:
-    """The header of a trajectory file: the model, how the motion was made, and by which torsor, when."""
-    from torsor import __version__  # known once torsor itself has been imported
+def header(model: Model, about: dict[str, Any], columns: Sequence[str] | None = None) -> dict[str, Any]:
+    """The header of a trajectory file: the model, how the motion was made, and by which torsor, when.
 
-    width = 1 + model.nq + 3 * model.nv
-    made = {"torsor": __version__, "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    return {"model": toml.write(model), "model_key": model.key, "width": width, "about": about, **made}
+    `columns` are those of chosen quantities; without them, rows are whole.
+    """
+    width = 1 + (model.nq + 3 * model.nv if columns is None else len(columns))
+    chosen = {} if columns is None else {"columns": [*columns]}
+    return {"model": toml.write(model), "model_key": model.key, "width": width, "about": about, **made(), **chosen}
+
+
+def sound(path: str | Path, damaged: bool) -> recording.Recording:
+    """The content of a file, which must not be damaged unless that is allowed."""
+    found = recording.read(path)
+    if found.damage and not damaged:
+        raise recording.RecordingError(
+            f"{path} is damaged: {found.damage}. The {len(found.rows)} rows before are well: load with "
+            "damaged=True, or resume the run, which computes the rest again."
+        )
+    return found

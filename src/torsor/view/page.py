@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from torsor import dynamics
 from torsor.errors import ArgumentError
-from torsor.files import write_whole
+from torsor.files import made, short, write_whole
 from torsor.lie import matrix_to_quaternion
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
@@ -78,6 +78,8 @@ def page(trajectory: Trajectory) -> str:
     data = json.dumps(scene(trajectory), separators=(",", ":")).replace("<", "\\u003c")
     parts = {
         "__TITLE__": escape(trajectory.model.name),
+        "__GENERATOR__": f"torsor {made()['torsor']}",
+        "__ABOUT__": escape(json.dumps(made() | short(trajectory.about))),
         "__DATA__": data,
         "__THREE__": _resource("three.min.js"),
         "__PLAYER__": _resource("player.js"),

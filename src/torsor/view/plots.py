@@ -24,6 +24,7 @@ from torsor.simulate.coordinates import names_of, units_of
 from torsor.validate import file_path
 
 if TYPE_CHECKING:
+    from torsor.simulate.series import Series
     from torsor.simulate.trajectory import Trajectory
 
 Array = NDArray[Any]
@@ -54,6 +55,21 @@ def plot_trajectory(trajectory: Trajectory, path: str | Path | None = None) -> F
         else:
             draw_panels(axes, {"": (t, q)}, names, units)
         _energies(below, trajectory.model, t, q, v)
+        return save(figure, path)
+
+
+def plot_series(series: Series, path: str | Path | None = None) -> Figure:
+    """Every quantity over time; many share one panel."""
+    if len(series.columns) <= MOST_PANELS:
+        names = series.columns
+        return small_multiples({"": (series.t, series.values)}, names, [""] * len(names), series.model.name, path)
+    with rc_context(STYLE):  # type: ignore[arg-type]
+        figure = Figure(figsize=(7.0, 4.0), layout="constrained")
+        FigureCanvasAgg(figure)
+        _crowd(ax := figure.subplots(), series.t, series.values, [""])
+        ax.set_title(f"{series.columns[0]} ... {series.columns[-1]}", loc="left")
+        ax.set_xlabel("time, s")
+        figure.suptitle(series.model.name, fontsize=10)
         return save(figure, path)
 
 

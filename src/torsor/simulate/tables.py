@@ -1,0 +1,41 @@
+"""Tables of named columns as files for other programs: CSV and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.errors import ArgumentError
+from torsor.files import made, short, write_whole
+
+
+def write_csv(path: str | Path, columns: Sequence[str], table: NDArray[Any], about: dict[str, Any]) -> None:
+    """A line of names, one line per row, with every number to its last bit, and a comment: how it was made.
+
+    The comment is the last line, so that programs find names in the first one.
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(columns)  # names may hold commas
+    np.savetxt(text, table, fmt="%.17g", delimiter=",")
+    text.write(f"# {json.dumps(made() | short(about))}\n")
+    write_whole(path, text.getvalue().encode("utf-8"))
+
+
+def write_parquet(path: str | Path, columns: Sequence[str], table: NDArray[Any], about: dict[str, Any]) -> None:
+    """One column per quantity, and how it was made as metadata; needs pyarrow."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ArgumentError("Parquet files need pyarrow: pip install 'torsor[parquet]'") from None
+    content = pyarrow.BufferOutputStream()
+    found = pyarrow.table([*map(pyarrow.array, table.T)], names=[*columns])
+    parquet.write_table(found.replace_schema_metadata({"torsor": json.dumps(made() | about)}), content)
+    write_whole(path, content.getvalue().to_pybytes())
