@@ -162,12 +162,6 @@ def test_linear_forces_are_part_of_the_compiled_right_hand_side():
     motion.accelerate(0.0, q, v, a)
     expected = ts.forward_dynamics(model, q, v, motion.torque(0.0, q, v))
     assert np.abs(a - expected).max() < 1e-11 * np.abs(expected).max()
-    for curved in (
-        Friction(coulomb=0.1),
-        Limits(model, -1.0, 1.0),
-        PD(model, Cycloid(np.zeros(5), np.ones(5), 1.0), 1.0, 1.0),
-    ):
-        assert Motion(model, [curved]).program is None
 
 
 def test_armature_is_inertia_about_the_joint():

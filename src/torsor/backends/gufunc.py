@@ -67,3 +67,11 @@ def gufunc(address: int, data: int, signature: str, dtype: str, name: str, doc: 
     ctypes.pythonapi.Py_IncRef(owner)
     field.object = id(owner.value)
     return ufunc
+
+
+def entry_of(ufunc: Any) -> tuple[int, int]:
+    """The addresses of a gufunc's inner loop and of its data, valid while the gufunc lives."""
+    field = _UFunc.from_address(id(ufunc) + object.__basicsize__)
+    places = (ctypes.cast(x, ctypes.POINTER(ctypes.c_void_p))[0] for x in (field.functions, field.data))
+    address, data = (place or 0 for place in places)
+    return address, data

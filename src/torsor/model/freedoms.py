@@ -2,7 +2,7 @@
 
     damping     viscous friction: -damping v               armature   inertia of a rotor, adds to M_kk
     friction    dry friction: -friction sign(v)            effort     the largest |tau| of its drive
-    stiffness   of a spring that pulls the joint to rest   speed      the largest |v|
+    stiffness   of a spring that pulls the joint to rest   speed      the |v| up to which its drive pushes
     rest        the displacement from the neutral configuration at which the spring is slack: the coordinate itself,
                 or a rotation vector (a twist) where the coordinates hold a quaternion
     lower, upper   limits of the coordinate; infinite where a joint has no coordinate that is the integral of v

@@ -2,6 +2,7 @@
 
 simulation   Simulation and simulate: the entry points
 forces       forces on the joints;  references: motions to follow
+laws         what acts at one freedom, over any scalar;  joint_forces: all forces together
 motion       the right-hand side
 integrators  the methods by name: runge_kutta, adams (made of stages, which may be fused), implicit (in O(n)), radau;
              structure (fixed step)
@@ -13,6 +14,7 @@ from torsor.simulate.forces import (
     PD,
     ComputedTorque,
     Constant,
+    Drive,
     External,
     Friction,
     Limits,
@@ -29,6 +31,6 @@ from torsor.simulate.stepper import StiffnessWarning
 from torsor.simulate.trajectory import Trajectory
 
 __all__ = [
-    "METHODS", "PD", "ComputedTorque", "Constant", "Cycloid", "External", "Friction", "Limits",
+    "METHODS", "PD", "ComputedTorque", "Constant", "Cycloid", "Drive", "External", "Friction", "Limits",
     "RecordingError", "Series", "Simulation", "Spring", "StiffnessWarning", "Table", "Trajectory", "pull", "simulate",
 ]  # fmt: skip

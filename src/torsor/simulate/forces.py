@@ -6,8 +6,10 @@ A force may also have a method gains(t, q, v) -> (stiffness, damping): how much 
 joint's own position and velocity, -d tau_k/dq_k and -d tau_k/dv_k, numbers or (nv,). Implicit methods use them
 (`implicit.py`). They need not be exact, and a force without them is not wrong, only slower where it is stiff.
 
-A force that is tau = c - K q - D v at every joint, with numbers that never change, says so by a method linear() ->
-(c, K, D), or None. If all forces of a motion are such, they become part of the compiled right-hand side (`motion.py`).
+A force that is data says so, and becomes part of the compiled right-hand side (`joint_forces.py`): what a joint does by
+itself has a method parts() -> parts of `laws.py`, or None. The command of a drive, `drive = True`, keeps to the effort
+and the speed of the model. It may have methods servo() -> (kp, kd), or None, and command(t), with
+tau = command(t) - kp q - kd v; `steady` says whether that command never changes.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +26,8 @@ from torsor import dynamics
 from torsor.errors import ArgumentError
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model, require_model
+from torsor.simulate import laws
+from torsor.simulate.laws import CREEP
 from torsor.simulate.references import Reference
 from torsor.validate import chosen, function, number, parameter, real_array
 
@@ -31,14 +35,15 @@ Array = NDArray[Any]
 Force = Callable[[float, Array, Array], Array]
 Parameter = float | Array  # for all degrees of freedom, or (nv,)
 Gains = tuple[Parameter, Parameter]  # stiffness, damping
-Linear = tuple[Parameter, Parameter, Parameter]  # c, K, D
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant tau."""
+    """A constant tau of the drives."""
 
     tau: ArrayLike
+    drive: ClassVar = True
+    steady: ClassVar = True
 
     def __post_init__(self) -> None:
         parameter("tau", self.tau)
@@ -46,16 +51,22 @@ class Constant:
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         return np.asarray(self.tau, dtype=np.float64)
 
-    def linear(self) -> Linear:
-        return np.asarray(self.tau, dtype=np.float64), 0.0, 0.0
+    def servo(self) -> Gains:
+        return 0.0, 0.0
+
+    def command(self, t: float) -> Array:
+        return np.asarray(self.tau, dtype=np.float64)
 
 
 class Table:
-    """Torques tau (m, nv) given at times t (m,); before and after the table, its first and last values hold.
+    """Torques tau (m, nv) of the drives at times t (m,); before and after the table, its first and last values hold.
 
     Between the times: "linear" (straight lines), "previous" (each value until the next one: a digital
     controller) or "cubic" (a twice continuously differentiable spline).
     """
+
+    drive = True
+    steady = False
 
     def __init__(self, t: ArrayLike, tau: ArrayLike, between: str = "linear") -> None:
         self.t, self.tau = real_array("t", t), real_array("tau", tau)
@@ -70,7 +81,13 @@ class Table:
         self.between, self._at = between, ways[between]
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
+        return self.command(t)
+
+    def command(self, t: float) -> Array:
         return self._at(min(max(t, self.t[0]), self.t[-1]))
+
+    def servo(self) -> Gains:
+        return 0.0, 0.0
 
     def _linear(self, t: float) -> Array:
         k = min(max(int(self.t.searchsorted(t, "right")) - 1, 0), len(self.t) - 2)
@@ -110,6 +127,7 @@ class PD:
     reference: Any
     kp: Parameter
     kd: Parameter
+    drive: ClassVar = True
 
     def __post_init__(self) -> None:
         _check(self, "kp", "kd")
@@ -121,10 +139,16 @@ class PD:
     def gains(self, t: float, q: Array, v: Array) -> Gains:
         return self.kp, self.kd
 
-    def linear(self) -> Linear | None:
-        if not isinstance(self.reference, Hold):
-            return None
-        return self.kp * self.reference.q, self.kp, self.kd
+    @property
+    def steady(self) -> bool:
+        return isinstance(self.reference, Hold)
+
+    def servo(self) -> Gains | None:
+        return None if _is_curved(self.model, self.kp) else (self.kp, self.kd)
+
+    def command(self, t: float) -> Array:
+        q_d, v_d, _ = self.reference(t)
+        return self.kp * _coordinates(self.model, q_d) + self.kd * v_d
 
 
 @dataclass(frozen=True)
@@ -135,6 +159,7 @@ class ComputedTorque:
     reference: Reference
     kp: Parameter = 100.0
     kd: Parameter = 20.0
+    drive: ClassVar = True
 
     def __post_init__(self) -> None:
         _check(self, "kp", "kd")
@@ -146,37 +171,51 @@ class ComputedTorque:
 
 
 @dataclass(frozen=True)
+class Drive:
+    """Any force as a command of the drives: it keeps to the effort and the speed of the model."""
+
+    force: Force
+    drive: ClassVar = True
+
+    def __post_init__(self) -> None:
+        function("force", self.force)
+
+    def __call__(self, t: float, q: Array, v: Array) -> Array:
+        return self.force(t, q, v)
+
+    def gains(self, t: float, q: Array, v: Array) -> Gains:
+        known = getattr(self.force, "gains", None)
+        return (0.0, 0.0) if known is None else known(t, q, v)
+
+
+@dataclass(frozen=True)
 class Friction:
-    """tau = -viscous v - coulomb tanh(v / creep): dry friction's jump at rest is smoothed over speeds of `creep`."""
+    """tau = -viscous v - coulomb v / sqrt(v^2 + creep^2): dry friction, its jump smoothed over speeds of `creep`."""
 
     viscous: Parameter = 0.0
     coulomb: Parameter = 0.0
-    creep: float = 1e-3
+    creep: float = CREEP
 
     def __post_init__(self) -> None:
         _check(self, "viscous", "coulomb")
         number("creep", self.creep, above=0)
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
+        return self._action(v).tau
+
+    def gains(self, t: float, q: Array, v: Array) -> Gains:
+        return 0.0, self._action(v).damping
+
+    def _action(self, v: Array) -> Any:
         try:
-            if self._only_viscous:
-                return -self.viscous * v
-            return -self.viscous * v - self.coulomb * np.tanh(v / self.creep)
+            return laws.spring(0.0, v, 0.0, 0.0, self.viscous).and_(laws.friction(0.0, v, self.coulomb, self.creep))
         except ValueError:
             sizes = f"{np.shape(self.viscous)} and {np.shape(self.coulomb)}"
             raise ArgumentError(f"viscous and coulomb have shapes {sizes}; the model has {len(v)} freedoms") from None
 
-    def gains(self, t: float, q: Array, v: Array) -> Gains:
-        if self._only_viscous:
-            return 0.0, self.viscous
-        return 0.0, self.viscous + self.coulomb / self.creep * (1 - np.tanh(v / self.creep) ** 2)
-
-    def linear(self) -> Linear | None:
-        return (0.0, 0.0, self.viscous) if self._only_viscous else None
-
-    @property
-    def _only_viscous(self) -> bool:
-        return isinstance(self.coulomb, float) and self.coulomb == 0
+    def parts(self) -> list[laws.Part]:
+        parts = [laws.Part("spring", (0.0, 0.0, self.viscous))]
+        return parts + [laws.Part("friction", (self.coulomb, self.creep))] if np.any(self.coulomb) else parts
 
 
 @dataclass(frozen=True)
@@ -201,9 +240,12 @@ class Spring:
     def gains(self, t: float, q: Array, v: Array) -> Gains:
         return self.stiffness, self.damping
 
-    def linear(self) -> Linear:
+    def parts(self) -> list[laws.Part] | None:
+        if _is_curved(self.model, self.stiffness):
+            return None
         rest = self.model.neutral() if self.rest is None else np.asarray(self.rest)
-        return self.stiffness * rest, self.stiffness, self.damping
+        pull = self.stiffness * _coordinates(self.model, rest)
+        return [laws.Part("spring", (pull, self.stiffness, self.damping))]
 
 
 @dataclass(frozen=True)
@@ -239,21 +281,17 @@ class Limits:
             object.__setattr__(self, key, value)
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
-        up, down = self._pushes(q, v)
-        return up - down
+        return self._action(q, v).tau
 
     def gains(self, t: float, q: Array, v: Array) -> Gains:
-        up, down = self._pushes(q, v)
-        pushing = (up > 0) | (down > 0)
-        return self.stiffness * pushing, self.damping * pushing
+        return self._action(q, v)[1:]
 
-    def _pushes(self, q: Array, v: Array) -> tuple[Array, Array]:
-        """The torques of the lower and the upper stops, neither of them negative."""
-        x = q[self._coordinate]
-        below, above = np.maximum(self.lower - x, 0), np.maximum(x - self.upper, 0)
-        push_up = np.where(below > 0, np.maximum(self.stiffness * below - self.damping * v, 0), 0)
-        push_down = np.where(above > 0, np.maximum(self.stiffness * above + self.damping * v, 0), 0)
-        return push_up, push_down
+    def _action(self, q: Array, v: Array) -> Any:
+        return laws.stops(q[self._coordinate], v, *self.parts()[0].numbers)
+
+    def parts(self) -> list[laws.Part]:
+        bounds = laws.finite(np.asarray(self.lower)), laws.finite(np.asarray(self.upper))
+        return [laws.Part("stops", (*bounds, self.stiffness, self.damping))]
 
 
 class External:
@@ -338,6 +376,17 @@ def _motion(model: Model, reference: Any) -> Reference:
 def _model(model: Any) -> Model:
     require_model(model)
     return model
+
+
+def _is_curved(model: Model, stiffness: Parameter) -> bool:
+    """Whether there is stiffness at a freedom whose position is not a coordinate: one of a quaternion."""
+    return bool(np.any((limited_coordinates(model) < 0) & (np.asarray(stiffness) != 0)))
+
+
+def _coordinates(model: Model, q: ArrayLike) -> Array:
+    """The coordinate of every freedom; at the freedoms of a quaternion, any number."""
+    q = np.asarray(q)
+    return q if model.nq == model.nv else q[limited_coordinates(model)]
 
 
 def _difference(model: Model, q: Array, goal: ArrayLike) -> Array:

@@ -1,8 +1,9 @@
 """All stages of an explicit step in one call of machine code.
 
-Where the right-hand side is one compiled program (forces are constant or linear) and dq/dt = v, one NumPy call per sum
-would cost more than the dynamics themselves. This code does the same sums as `Stages.one_by_one`, as a loop around the
-program's own machine code. It serves every model and every tableau.
+Where the right-hand side is one compiled program (forces are data) and dq/dt = v, one NumPy call per sum would cost
+more than the dynamics themselves. This code does the same sums as `Stages.one_by_one`, as a loop around the program's
+own machine code and, where torques change with the state, that of the law of the joints. It serves every model and
+every tableau.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor.backends.gufunc import entry_of
+
 if TYPE_CHECKING:
     from torsor.backends.cpu import Program
+    from torsor.simulate.joint_forces import JointForces
 
 Array = NDArray[Any]
 
 # The words that the code reads: addresses of arrays, and sizes.
-SIZES = ("s", "m", "n", "first", "estimates", "width")
-WORDS = ("rhs", "data", "args", "dims", "steps", "P", "Y", "A", "rtol", "atol", "squares", *SIZES)
+SIZES = ("s", "m", "n", "first", "estimates", "width", "law_width")
+LAW = ("law", "law_data", "law_args", "law_dims", "law_steps")
+WORDS = ("rhs", "data", "args", "dims", "steps", "P", "Y", "A", "rtol", "atol", "squares", *LAW, *SIZES)
 
 
 class FusedStages:
@@ -30,29 +35,44 @@ class FusedStages:
     """
 
     def __init__(
-        self, program: Program, given: list[Array], P: Array, Y: Array, A: Array, rtol: Array, atol: Array, first: int
+        self, program: Program, given: list[Array], P: Array, Y: Array, A: Array, rtol: Array, atol: Array, first: int,
+        law: JointForces | None,
     ) -> None:  # fmt: skip
+        """`law`: what gives the torques, the first array of `given`, at every stage."""
         s, m = Y.shape
         n = m // 2
-        rhs, data = program.entry
         given = [np.ascontiguousarray(x) for x in given]
         others = [x.ctypes.data for x in given]
-        rows = [[y, y + 8 * n, *others, k + 8 * n] for y, k in zip(_rows(Y), _rows(P[1:]))]
-        count = len(rows[0])
-        # as NumPy passes them: one state; the strides of the states, then of the numbers, of all inputs and out
-        arrays = {"args": np.array(rows), "dims": np.array([1, n]), "steps": np.array([0] * count + [8] * count)}
+        places = list(zip(_rows(Y), _rows(P[1:])))
+        arrays = _call("", [[y, y + 8 * n, *others, k + 8 * n] for y, k in places], [1, n], [0, 8])
         arrays |= {"P": P, "Y": Y, "A": A, "rtol": rtol, "atol": atol, "squares": np.empty(len(A) - s)}
-        values = {name: array.ctypes.data for name, array in arrays.items()}
-        values |= {"rhs": rhs, "data": data, "s": s, "m": m, "n": n, "first": first, "estimates": len(A) - s}
-        values["width"] = 8 * count
+        self.changing, self.commands = law is not None and not law.is_steady, np.zeros((s, n))
+        addresses = dict(zip(("rhs", "data"), program.entry)) | dict.fromkeys(LAW, 0) | {"law_width": 0}
+        if law is not None:  # as a function of freedoms, not of states
+            self.command = law.command
+            self.commands[:] = law.command(0.0) if law.is_steady else 0.0
+            numbers = [x.ctypes.data for x in law.numbers]
+            rows = [[y, y + 8 * n, c, *numbers, others[0]] for (y, _), c in zip(places, _rows(self.commands))]
+            arrays |= _call("law_", rows, [n], [8])
+            addresses |= dict(zip(("law", "law_data"), entry_of(law.kernel))) | {"law_width": 8 * len(rows[0])}
+        values = addresses | {name: array.ctypes.data for name, array in arrays.items()}
+        values |= {"s": s, "m": m, "n": n, "first": first, "estimates": len(A) - s}
+        values["width"] = 8 * len(arrays["args"][0])
         self._words = np.array([values[name] for name in WORDS], dtype=np.int64)
-        self._alive = (program, given, arrays)
+        self._alive = (program, given, arrays, law)
         self._squares = arrays["squares"]
-        (self._call, _), self._at = _function(), self._words.ctypes.data
+        (self._call, _), self._at = _function(law is not None), self._words.ctypes.data
 
     def __call__(self, h: float) -> list[float]:
         self._call(self._at, h)
         return self._squares.tolist()
+
+
+def _call(name: str, rows: list[list[int]], dims: list[int], strides: list[int]) -> dict[str, Array]:
+    """The arguments of a function as NumPy passes them, a row of addresses per stage; `strides`: of every array, first
+    those of its states, then those of its numbers."""
+    steps = [stride for stride in strides for _ in rows[0]]
+    return {f"{name}args": np.array(rows), f"{name}dims": np.array(dims), f"{name}steps": np.array(steps)}
 
 
 def _rows(x: Array) -> list[int]:
@@ -61,17 +81,17 @@ def _rows(x: Array) -> list[int]:
 
 
 @cache
-def _function() -> tuple[Any, Any]:
+def _function(with_law: bool) -> tuple[Any, Any]:
     """(the function, the code that must live as long as it does)"""
     from torsor.backends import codegen  # imported late, so that `import torsor` stays quick
 
     host = codegen.host()
-    code = _ir(host.fma, host.x86)
+    code = _ir(host.fma, host.x86, with_law)
     loaded = codegen.load(codegen.name_of(code), lambda: code)
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_double)(loaded.address), loaded
 
 
-def _ir(fma: bool, x86: bool) -> str:
+def _ir(fma: bool, x86: bool, with_law: bool) -> str:
     """void kernel(words, h): all stages, then the errors."""
     from torsor.backends.llvm import Target, Writer
 
@@ -104,8 +124,10 @@ def _ir(fma: bool, x86: bool) -> str:
         with w.loop("velocity", 0) as d:  # k_i = (v_i, a_i)
             w.store(w.load(at("Y", y, n, d.i)), at("P", k, d.i))
             d.count_to(w, n)
-        args = w.address(words["args"], w.i64("mul", stage.i, words["width"]))
-        w.do(f"call void {words['rhs']}(ptr {args}, ptr {words['dims']}, ptr {words['steps']}, ptr {words['data']})")
+        for code, name in ((("law", "law_"),) if with_law else ()) + (("rhs", ""),):
+            args = w.address(words[f"{name}args"], w.i64("mul", stage.i, words[f"{name}width"]))
+            rest = ", ".join(f"ptr {words[f'{name}{x}']}" for x in ("dims", "steps", "data"))
+            w.do(f"call void {words[code]}(ptr {args}, {rest})")
     last = w.i64("mul", w.i64("sub", s, 1), m)
     with w.loop("estimate", 0) as estimate:  # the sum of (h sum_j E_j k_j / (atol + rtol max(|y|, |y_new|)))^2
         with w.loop("error", 0, [w.const(0.0)]) as c:

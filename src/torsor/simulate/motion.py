@@ -22,7 +22,8 @@ from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, NOT_COMPILED, SEGMEN
 from torsor.errors import SingularError, TorsorError
 from torsor.model.model import Model
 from torsor.simulate.coordinates import Coordinates
-from torsor.simulate.forces import Constant, Force, own_forces
+from torsor.simulate.forces import Force, own_forces
+from torsor.simulate.joint_forces import JointForces
 from torsor.sweeps import Algorithm
 from torsor.validate import chosen
 
@@ -40,8 +41,9 @@ DYNAMICS = ("auto", *METHODS["forward_dynamics"], *NOT_COMPILED)
 class Motion:
     """The equations of motion of a model under forces.
 
-    accelerate(t, q, v, out) writes the accelerations into out;  torque(t, q, v) is the sum of the forces.
-    `dynamics` is the method of `forward_dynamics` that computes them.
+    accelerate(t, q, v, out) writes the accelerations into out.  torque(t, q, v) is the sum of the forces, and torques
+    that of many states;  gains(t, q, v) are the stiffness and the damping of all forces that know theirs.  `dynamics`
+    is the method of `forward_dynamics` that computes the accelerations.
     """
 
     accelerate: Accelerate
@@ -49,70 +51,45 @@ class Motion:
     def __init__(self, model: Model, forces: Sequence[Force] = (), dynamics: str = "auto") -> None:
         self.model, self.coordinates, self.forces = model, Coordinates(model), (*own_forces(model), *forces)
         self.dynamics = chosen("dynamics", dynamics, DYNAMICS)
-        self.steady = all(isinstance(force, Constant) for force in self.forces)
-        self._constant = self._sum(0.0, model.neutral(), np.zeros(model.nv)) if self.steady else np.zeros(0)
+        self.joints = JointForces(model, self.forces)
+        self.torque, self.torques, self.gains = self.joints.torque, self.joints.torques, self.joints.gains
         self.accelerate = self._choose()
-
-    def torque(self, t: float, q: Array, v: Array) -> Array:
-        """The sum of all forces, (nv,)."""
-        return self._constant if self.steady else self._sum(t, q, v)
-
-    def torques(self, t: Array, q: Array, v: Array) -> Array:
-        """The sum of all forces at many states, (m, nv)."""
-        if self.steady:
-            return np.broadcast_to(self._constant, v.shape)
-        return np.array([self._sum(*state) for state in zip(t, q, v)])
-
-    def _sum(self, t: float, q: Array, v: Array) -> Array:
-        tau = np.zeros(self.model.nv)
-        for force in self.forces:
-            tau += force(t, q, v)
-        return tau
 
     @property
     def program(self) -> Program | None:
-        """The compiled right-hand side, if it is only a program of q, v and `given`."""
-        if not self.coordinates.flat:
+        """The compiled right-hand side, if it is only a program of q, v and `given`, and `law` of the joints."""
+        if not self.coordinates.flat or not self.joints.is_data:
             return None
-        if self.steady:
+        if self._linear is None:
             return self._program
-        return None if self._linear is None else compiled_with(self.model, articulated.forward_dynamics, LINEAR)
+        return compiled_with(self.model, articulated.forward_dynamics, LINEAR)
 
     @property
     def given(self) -> list[Array]:
-        """The inputs of `program` after q and v: constant torques, then stiffness and damping if forces have them."""
-        return [self._constant] if self._linear is None else [*self._linear]
+        """The inputs of `program` after q and v: torques, then stiffness and damping if forces are linear."""
+        constant = self.joints.constant
+        return [*self._linear] if self._linear else [np.zeros(self.model.nv) if constant is None else constant]
+
+    @property
+    def law(self) -> JointForces | None:
+        """The forces that give the first of `given` at every evaluation, if it changes."""
+        return None if self._linear or self.joints.constant is not None else self.joints
 
     @cached_property
     def _linear(self) -> tuple[Array, ...] | None:
         """(c, K, D) if the sum of all forces is c - K q - D v, and not constant."""
         plain = self.coordinates.flat and self.dynamics == "auto" and not self.model.couplings
-        if self.steady or not plain:
-            return None
-        found = [getattr(force, "linear", lambda: None)() for force in self.forces]
-        if any(law is None for law in found):
-            return None
-        return tuple(np.array(sum(x, start=np.zeros(self.model.nv))) for x in zip(*found))
+        return self.joints.linear if plain else None
 
     def _choose(self) -> Accelerate:
         """The cheapest form of the right-hand side."""
-        program, tau = self._forward, self._constant
-        if self.steady:
-            return lambda t, q, v, out: program(q, v, tau, out)
-        if (law := self.program) is not None:
-            given = self.given
-            return lambda t, q, v, out: law(q, v, *given, out)
-        return lambda t, q, v, out: program(q, v, self._sum(t, q, v), out)
-
-    def gains(self, t: float, q: Array, v: Array) -> tuple[Array, Array]:
-        """The stiffness and the damping of all forces that know theirs, (nv,) each (see `forces.py`)."""
-        stiffness, damping = np.zeros((2, self.model.nv))
-        for force in self.forces:
-            if (known := getattr(force, "gains", None)) is not None:
-                of_force = known(t, q, v)
-                stiffness += of_force[0]
-                damping += of_force[1]
-        return stiffness, damping
+        program, given = self.program, self.given
+        if program is not None and self.law is None:
+            return lambda t, q, v, out: program(q, v, *given, out)
+        forward, torque = self._forward, self.torque
+        if (constant := self.joints.constant) is not None:
+            return lambda t, q, v, out: forward(q, v, constant, out)
+        return lambda t, q, v, out: forward(q, v, torque(t, q, v), out)
 
     def implicit(self, q: Array, v: Array, tau: Array, added: Array) -> Array:
         """(M(q) + diag(added))^-1 (tau - bias(q, v)), in one sweep; a long chain goes by segments."""

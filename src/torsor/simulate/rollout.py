@@ -23,14 +23,26 @@ from torsor.compiler.store import store
 from torsor.compiler.tape import Code, Tape
 from torsor.dynamics.calls import gpu_array
 from torsor.errors import ArgumentError
-from torsor.linalg import Scalar, Vec, maximum, sqrt
-from torsor.model.batch import ModelBatch, machine_of
-from torsor.model.freedoms import limited_coordinates
+from torsor.linalg import Scalar, Vec, maximum
+from torsor.model.batch import VARIABLE, ModelBatch, machine_of
+from torsor.model.freedoms import USUAL, limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model, require_model
 from torsor.model.regular import require_uncoupled
 from torsor.outputs import numbered, place_of
 from torsor.reference import base_of, scatter
+from torsor.simulate.laws import (
+    CREEP,
+    FAR,
+    KINDS,
+    STOP_DAMPING,
+    STOP_STIFFNESS,
+    Action,
+    action,
+    finite,
+    kernel,
+    most,
+)
 from torsor.sweeps import run
 
 if TYPE_CHECKING:
@@ -126,7 +138,7 @@ class Policy:
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": lambda x: maximum(x, 0.0),
-    "softsign": lambda x: x / (abs(x) + 1.0),
+    "softsign": lambda x: x / (maximum(x, -x) + 1.0),  # abs has no slope on a tape
 }
 
 
@@ -137,75 +149,109 @@ Feedback = LinearFeedback | JointFeedback | Policy
 
 @dataclass(frozen=True)
 class Law:
-    """Torques in the form that a kernel takes: tau (..., nv) - K (q, v), K sparse; tau includes the references.
+    """Torques in the form that a kernel takes.
 
-    Dry friction and stops are those of the model: -friction v / sqrt(v^2 + creep^2), and the springs of `Limits`.
+    The command of the drives is tau (..., nv) - K (q, v), K sparse, and that of a policy; tau includes the references.
+    The parts (`laws.py`) limit the drives, and add what the joints do by themselves.
     """
 
     gains: Array  # (k, 2): row, column of the entries of K
-    values: Array  # (..., k), never empty
+    parts: tuple[tuple[str, tuple[int, ...]], ...]  # a kind of `laws.KINDS`, and the freedoms where it acts
+    values: Array  # (..., m): the entries of K, then the numbers of the parts; never empty
     constant: Array  # (..., nv)
-    friction: Array  # (nv,)
-    lower: Array  # (nv,)
-    upper: Array  # (nv,)
     policy: Policy | None = None  # adds torques of its own
 
     @property
     def key(self) -> bytes:
         """What the code of a step depends on."""
-        arrays = (self.gains, self.friction, self.lower, self.upper)
-        return b"|".join([*(x.tobytes() for x in arrays), self.policy.key if self.policy else b""])
+        return b"|".join([self.gains.tobytes(), repr(self.parts).encode(), self.policy.key if self.policy else b""])
 
     @property
     def smooth(self) -> bool:
-        """Whether the law is linear: no friction, no stops, no policy."""
-        return not (
-            self.policy or self.friction.any() or np.isfinite(self.lower).any() or np.isfinite(self.upper).any()
-        )
+        """Whether the law is linear: no friction, no stops, no limits of drives, no policy."""
+        return not (self.policy or self.parts)
 
 
 def law_of(model: Model, feedback: Feedback | None,
            own: Mapping[str, Array] | None = None) -> Law:  # fmt: skip
-    """The law of a feedback and of the model's own springs, dampers, friction and stops.
+    """The law of a feedback and of the model's own springs, dampers, friction, stops and limits of its drives.
 
-    `own`: stiffness, damping and rest (..., nv), where trajectories differ in them.
+    `own`: those of its quantities (..., nv) in which trajectories differ.
     """
-    parts = [
-        _own(model, own or {}),
-        _linear(model, feedback) if isinstance(feedback, LinearFeedback) else _servos(model, feedback),
-    ]
+    given = {name: np.asarray((own or {}).get(name, getattr(model, name))) for name in VARIABLE}
+    given = {name: most(x) if name in ("effort", "speed") else finite(x) for name, x in given.items()}
+    limited = bool((given["effort"] < FAR).any() or (given["speed"] < FAR).any())
+    # a drive without limits adds to springs and dampers: they are entries of the same K
+    linear = [_linear(model, feedback) if isinstance(feedback, LinearFeedback) else _servos(model, feedback)]
+    linear = linear if limited else [_own(model, given), *linear]
     width = model.nq + model.nv
-    places, where = np.unique(np.concatenate([rows * width + columns for rows, columns, _, _ in parts]),
+    places, where = np.unique(np.concatenate([rows * width + columns for rows, columns, _, _ in linear]),
                               return_inverse=True)  # fmt: skip
-    batch = np.broadcast_shapes(*(values.shape[:-1] for _, _, values, _ in parts))
-    total = np.zeros((*batch, max(1, len(places))))
-    ends = np.cumsum([0, *(len(rows) for rows, _, _, _ in parts)])
-    for first, end, (_, _, values, _) in zip(ends[:-1], ends[1:], parts):
+    parts = list(_parts(model, given, limited))
+    shapes = [x.shape[:-1] for x in (*(values for _, _, values, _ in linear), *(x for _, _, own in parts for x in own))]
+    try:
+        batch = np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ArgumentError(f"the batch axes of members and gains do not go together: {sorted(set(shapes))}") from None
+    total = np.zeros((*batch, len(places)))
+    ends = np.cumsum([0, *(len(rows) for rows, _, _, _ in linear)])
+    for first, end, (_, _, values, _) in zip(ends[:-1], ends[1:], linear):
         total[..., where[first:end]] += values
-    constant = sum((x for _, _, _, x in parts), np.zeros(model.nv))
+    numbers = [np.broadcast_to(x, (*batch, x.shape[-1])) for _, _, own in parts for x in own]
+    values = np.concatenate([total, *numbers], axis=-1)
+    constant = sum((x for _, _, _, x in linear), np.zeros(model.nv))
     gains = np.stack([places // width, places % width], axis=1)
     policy = feedback.checked(model) if isinstance(feedback, Policy) else None
-    return Law(gains, total, constant, model.friction, model.lower, model.upper, policy)
+    structure = tuple((kind, tuple(freedoms.tolist())) for kind, freedoms, _ in parts)
+    return Law(gains, structure, values if values.shape[-1] else np.zeros((*batch, 1)), constant, policy)
 
 
-Part = tuple[Array, Array, Array, Array]  # rows, columns, values (..., k), constant (..., nv)
+def _parts(model: Model, given: Mapping[str, Array], limited: bool) -> Iterator[tuple[str, Array, list[Array]]]:
+    """Kind, freedoms and numbers (..., m) of what is not linear; with limits of drives, springs and dampers, too."""
+
+    def where(*names: str) -> Array:
+        used = [given[name] != finite(np.array(USUAL[name])) for name in names]
+        return np.flatnonzero(np.any([x.reshape(-1, model.nv).any(axis=0) for x in used], axis=0))
+
+    for kind, names, more in (
+        ("spring", ("rest", "stiffness", "damping"), ()),
+        ("friction", ("friction",), (CREEP,)),
+        ("stops", ("lower", "upper"), (STOP_STIFFNESS, STOP_DAMPING)),
+        ("effort", ("effort",), ()),
+        ("speed", ("speed",), ()),
+    ):
+        freedoms = where(*names)
+        if not len(freedoms) or (kind == "spring" and not limited):
+            continue
+        numbers = [given[name] for name in names]
+        if kind == "spring":
+            _refuse_curved_springs(model, given["stiffness"])
+            numbers[0] = given["stiffness"] * given["rest"]
+        yield kind, freedoms, [x[..., freedoms] for x in numbers] + [np.full(len(freedoms), x) for x in more]
 
 
-def _own(model: Model, own: Mapping[str, Array]) -> Part:
+Linear = tuple[Array, Array, Array, Array]  # rows, columns, values (..., k), constant (..., nv)
+
+
+def _own(model: Model, given: Mapping[str, Array]) -> Linear:
     """The springs and dampers of the model."""
-    given = [own.get(name, getattr(model, name)) for name in ("stiffness", "damping", "rest")]
-    stiffness, damping, rest = np.broadcast_arrays(*given)
+    stiffness, damping, rest = np.broadcast_arrays(*(given[name] for name in ("stiffness", "damping", "rest")))
     stiff, damped = (x.reshape(-1, model.nv).any(axis=0) for x in (stiffness, damping))
+    _refuse_curved_springs(model, stiffness)
     column = limited_coordinates(model)
-    for k in np.flatnonzero(stiff & (column < 0))[:1]:
-        body = int(np.searchsorted(model.v_start, k, side="right")) - 1
-        raise ArgumentError(f"a rollout knows no springs on quaternions: joint {model.names[body]!r} has one")
     springs, dampers = np.flatnonzero(stiff), np.flatnonzero(damped)
     rows, columns = np.concatenate([springs, dampers]), np.concatenate([column[springs], model.nq + dampers])
     return rows, columns, np.concatenate([stiffness[..., springs], damping[..., dampers]], axis=-1), stiffness * rest
 
 
-def _servos(model: Model, feedback: JointFeedback | Policy | None) -> Part:
+def _refuse_curved_springs(model: Model, stiffness: Array) -> None:
+    stiff = stiffness.reshape(-1, model.nv).any(axis=0)
+    for k in np.flatnonzero(stiff & (limited_coordinates(model) < 0))[:1]:
+        body = int(np.searchsorted(model.v_start, k, side="right")) - 1
+        raise ArgumentError(f"a rollout knows no springs on quaternions: joint {model.names[body]!r} has one")
+
+
+def _servos(model: Model, feedback: JointFeedback | Policy | None) -> Linear:
     if not isinstance(feedback, JointFeedback):
         return np.zeros(0, int), np.zeros(0, int), np.zeros(0), np.zeros(model.nv)
     if model.nq != model.nv:
@@ -226,7 +272,7 @@ def _servos(model: Model, feedback: JointFeedback | Policy | None) -> Part:
     return rows, columns, np.concatenate([kp, kd], axis=-1), kp * q_ref + kd * v_ref
 
 
-def _linear(model: Model, feedback: LinearFeedback) -> Part:
+def _linear(model: Model, feedback: LinearFeedback) -> Linear:
     parts = _gain(model, "Kq", feedback.Kq, model.nq), _gain(model, "Kv", feedback.Kv, model.nv)
     batch = np.broadcast_shapes(*(x.shape[:-2] for x in parts))
     K = np.concatenate([np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in parts], axis=-1)
@@ -253,10 +299,6 @@ def _gain(model: Model, name: str, K: ArrayLike, columns: int) -> Array:
 
 # One step, over any scalar -----------------------------------------------------------------------------------
 
-# Friction is smoothed over speeds of CREEP; stops are springs and dampers, as those of `forces.Limits`.
-CREEP, STOP_STIFFNESS, STOP_DAMPING = 1e-3, 1e4, 1e2
-NOTHING = 1e-30  # x / (x + NOTHING) is 1 where x > 0 and 0 where x = 0
-
 
 class Plant:
     """What an integrator sees of a model under a law: accelerations, rates of coordinates, and sums of lists.
@@ -269,58 +311,43 @@ class Plant:
         self.rows: list[list[tuple[int, Scalar]]] = [[] for _ in range(model.nv)]
         for (row, column), value in zip(law.gains.tolist(), gain):
             self.rows[row].append((column, value))
+        self.kinds: list[list[str]] = [[] for _ in range(model.nv)]
+        self.numbers: list[list[Scalar]] = [[] for _ in range(model.nv)]
+        at = len(law.gains)
+        for kind, freedoms in law.parts:
+            count, m = len(KINDS[kind][1]), len(freedoms)
+            for j, i in enumerate(freedoms):
+                self.kinds[i].append(kind)
+                self.numbers[i] += [gain[at + k * m + j] for k in range(count)]
+            at += count * m
 
     def free(self, q: Scalars, v: Scalars) -> Scalars:
         """The accelerations under the law."""
         return self.accelerate(q, v, self.torques(q, v), None)
 
     def torques(self, q: Scalars, v: Scalars) -> list[Scalar]:
-        x, torques = [*q, *v], list(self.tau)
-        for i, row in enumerate(self.rows):
+        return [x.tau for x in self.actions(q, v)]
+
+    def actions(self, q: Scalars, v: Scalars) -> list[Action]:
+        """The torque at every joint, and how much it falls with its own position and velocity."""
+        column, drives = limited_coordinates(self.model).tolist(), self._drives(q, v)
+        found = enumerate(zip(self.kinds, drives, v, self.numbers))
+        return [action(kinds, u, q[column[i]], x, iter(numbers)) for i, (kinds, u, x, numbers) in found]
+
+    def _drives(self, q: Scalars, v: Scalars) -> list[Action]:
+        """The commands of the drives."""
+        x, column, nq = [*q, *v], limited_coordinates(self.model).tolist(), self.model.nq
+        commands = []
+        for i, (tau, row) in enumerate(zip(self.tau, self.rows)):
+            K: Scalar = 0.0
+            D: Scalar = 0.0
             for k, value in row:
-                torques[i] = torques[i] - value * x[k]
-        for i, rub, up, down in self._own(q, v):
-            torques[i] = torques[i] - rub[0] + up[0] - down[0]
+                tau = tau - value * x[k]
+                K, D = K + value if k == column[i] else K, D + value if k == nq + i else D
+            commands.append(Action(tau, K, D))
         if self.law.policy:
-            torques = [a + b for a, b in zip(torques, self.law.policy(x))]
-        return torques
-
-    def gains(self, q: Scalars, v: Scalars) -> tuple[list[Scalar], list[Scalar]]:
-        """How much the torque at every joint falls with its own position and velocity."""
-        column, nq = limited_coordinates(self.model).tolist(), self.model.nq
-        K: list[Scalar] = [0.0] * self.model.nv
-        D: list[Scalar] = [0.0] * self.model.nv
-        for i, row in enumerate(self.rows):
-            for k, value in row:
-                if k == column[i]:
-                    K[i] = K[i] + value
-                elif k == nq + i:
-                    D[i] = D[i] + value
-        for i, rub, up, down in self._own(q, v):
-            K[i], D[i] = K[i] + up[1] + down[1], D[i] + rub[1] + up[2] + down[2]
-        return K, D
-
-    def _own(self, q: Scalars, v: Scalars) -> Iterator[tuple[int, Scalars, Scalars, Scalars]]:
-        """Of every freedom with friction or stops: (torque, slope) of its friction, (torque, K, D) of its stops."""
-        law = self.law
-        bounded = np.isfinite(law.lower) | np.isfinite(law.upper)
-        column = limited_coordinates(self.model)
-        for i in np.flatnonzero((law.friction > 0) | bounded).tolist():
-            root = sqrt(v[i] * v[i] + CREEP**2)
-            friction = float(law.friction[i])
-            rub = friction * v[i] / root, friction * CREEP**2 / (root * root * root)
-            x = q[column[i]] if bounded[i] else 0.0
-            up = self._stop(float(law.lower[i]) - x, v[i]) if np.isfinite(law.lower[i]) else (0.0, 0.0, 0.0)
-            down = self._stop(x - float(law.upper[i]), -v[i]) if np.isfinite(law.upper[i]) else (0.0, 0.0, 0.0)
-            yield i, rub, up, down
-
-    @staticmethod
-    def _stop(depth: Scalar, away: Scalar) -> Scalars:
-        """(push, K, D) of a stop that the joint has passed by `depth` and from which it moves with `away`."""
-        depth = maximum(depth, 0.0)
-        push = maximum(depth * STOP_STIFFNESS - away * STOP_DAMPING, 0.0) * _is_positive(depth)
-        pushes = _is_positive(push)
-        return push, pushes * STOP_STIFFNESS, pushes * STOP_DAMPING
+            return [u.and_(Action(tau)) for u, tau in zip(commands, self.law.policy(x))]
+        return commands
 
     def moved(self, x: Scalars, rate: Scalars, h: Scalar) -> list[Scalar]:
         return [a + b * h for a, b in zip(x, rate)]
@@ -335,10 +362,6 @@ class Plant:
         """q with every quaternion at unit length."""
         parts = _by_joint(q, self.model.q_start)
         return [x for code, own in zip(self.model.joint, parts) for x in JOINTS[code].normalised(own)]
-
-
-def _is_positive(x: Scalar) -> Scalar:
-    return x / (x + NOTHING)
 
 
 def _by_joint(x: Scalars, start: Array) -> list[Vec]:
@@ -356,9 +379,9 @@ def implicit(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> tuple[Scalars, 
 
     K and D are the stiffness and damping of all that acts at the joints: stable for any of them.
     """
-    K, D = plant.gains(q, v)
-    added = [(d + k * h) * h for k, d in zip(K, D)]
-    tau = [t - k * h * x for t, k, x in zip(plant.torques(q, v), K, v)]
+    actions = plant.actions(q, v)
+    added = [(damping + stiffness * h) * h for _, stiffness, damping in actions]
+    tau = [tau - stiffness * h * x for (tau, stiffness, _), x in zip(actions, v)]
     v = plant.moved(v, plant.accelerate(q, v, tau, added), h)
     return plant.moved(q, plant.rate(q, v), h), v
 
@@ -433,9 +456,6 @@ class Task(NamedTuple):
         model, varied = machine_of(machine), machine.varied if isinstance(machine, ModelBatch) else {}
         require_model(model)
         require_uncoupled(model, "a rollout")
-        for name in ("friction", "lower", "upper"):
-            if name in varied and (varied[name] != getattr(model, name)).any():
-                raise ArgumentError(f"{name} must be the same for all members of a rollout: it is part of its code")
         validate.chosen("integrator", integrator, INTEGRATORS)
         steps, every = validate.integer("steps", steps, least=1), validate.integer("every", every, least=1)
         if every > steps:
@@ -444,8 +464,7 @@ class Task(NamedTuple):
         if not isinstance(feedback, Feedback | None):
             shown = validate.shown(feedback)
             raise ArgumentError(f"feedback must be a LinearFeedback, a JointFeedback or a Policy, not {shown}")
-        own: dict[str, Array] = {name: x for name, x in varied.items() if name in ("stiffness", "damping", "rest")}
-        return cls(steps, dt, tau, table, law_of(model, feedback, own), every, integrator)
+        return cls(steps, dt, tau, table, law_of(model, feedback, varied), every, integrator)
 
 
 def traced_step(model: Model, integrator: str, law: Law) -> Callable[..., list[Scalar]]:
@@ -698,6 +717,27 @@ def _repeated(program: Callable[..., Any], model: Model, like: Array, gain: Arra
     return move
 
 
+class JointPlant(Plant):
+    """A plant of columns of numbers whose law has gains on the diagonal only: all joints at once, by a kernel."""
+
+    def __init__(self, model: Model, law: Law, gain: Array, tau: Array, accelerate: Callable[..., Scalars]) -> None:
+        self.model, self.accelerate, self.u = model, accelerate, tau
+        self.coordinate, at = limited_coordinates(model), len(law.gains)
+        kinds = (*["servo"] * bool(at), *(kind for kind, _ in law.parts))
+        self.kernel = kernel(kinds, True, tau.dtype.name)
+        self.given = [*diagonals(model, law, gain, len(tau))] if at else []
+        for kind, freedoms in law.parts:
+            for usual in KINDS[kind][1].values():
+                row = np.full((*gain.shape[:-1], model.nv), usual, gain.dtype)
+                row[..., list(freedoms)] = gain[..., at : at + len(freedoms)]
+                self.given.append(row)
+                at += len(freedoms)
+
+    def actions(self, q: Scalars, v: Scalars) -> list[Action]:
+        x, rates = (np.stack(np.broadcast_arrays(*x), axis=-1) for x in ([q[k] for k in self.coordinate], v))
+        return [Action(*column) for column in np.moveaxis(self.kernel(x, rates, self.u, *self.given), 0, -1)]
+
+
 def _looped_mover(model: Model, integrator: str, law: Law, dtype: str) -> Mover:
     """The step on columns of numbers, one per coordinate, around the compiled forward dynamics."""
     from torsor.backends.cpu import compile_program
@@ -709,12 +749,15 @@ def _looped_mover(model: Model, integrator: str, law: Law, dtype: str) -> Mover:
         columns = [np.stack(np.broadcast_arrays(*x), axis=-1) for x in given]
         return list(program(*columns).T)
 
-    def mover(x: Array, gain: Array, h: Array) -> Move:
-        gains = list(gain.T)
+    at_once = law.parts and not law.policy and _is_diagonal(model, law)
 
+    def mover(x: Array, gain: Array, h: Array) -> Move:
         def move(x: Array, torques: Array, steps: int) -> None:
+            if at_once:
+                plant: Plant = JointPlant(model, law, gain, torques, accelerate)
+            else:
+                plant = Plant(model, law, list(gain.T), list(torques.T), accelerate)
             for _ in range(steps):
-                plant = Plant(model, law, gains, list(torques.T), accelerate)
                 x.T[:] = step(integrator, plant, list(x[:, : model.nq].T), list(x[:, model.nq :].T), h[0])
 
         return move
@@ -724,7 +767,16 @@ def _looped_mover(model: Model, integrator: str, law: Law, dtype: str) -> Mover:
 
 def _is_diagonal(model: Model, law: Law) -> bool:
     """Whether every gain is of a joint's torque for its own position or velocity."""
-    return bool((law.gains[:, 1] % model.nv == law.gains[:, 0]).all())
+    own = np.stack([limited_coordinates(model), model.nq + np.arange(model.nv)], axis=1)[law.gains[:, 0]]
+    return bool((law.gains[:, 1:] == own).any(axis=1).all())
+
+
+def diagonals(model: Model, law: Law, gain: Array, count: int) -> Array:
+    """The stiffness and the damping (2, count, nv) of a law with gains on the diagonal only."""
+    K, D = found = np.zeros((2, count, model.nv), gain.dtype)
+    for diagonal, own in ((K, law.gains[:, 1] < model.nq), (D, law.gains[:, 1] >= model.nq)):
+        diagonal[:, law.gains[own, 0]] = gain[..., : len(law.gains)][..., own]
+    return found
 
 
 def _marching_mover(model: Model, integrator: str, law: Law, dtype: str) -> Mover:
@@ -736,9 +788,7 @@ def _marching_mover(model: Model, integrator: str, law: Law, dtype: str) -> Move
     program = compile_program(articulated.forward_dynamics, model, options=options)
 
     def mover(x: Array, gain: Array, h: Array) -> Move:
-        K, D = np.zeros((2, len(x), model.nv))
-        for diagonal, own in ((K, law.gains[:, 1] < model.nq), (D, law.gains[:, 1] >= model.nq)):
-            diagonal[:, law.gains[own, 0]] = gain[..., : len(law.gains)][..., own]
+        K, D = diagonals(model, law, gain, len(x))
         step = float(h[0])
         if not options:
             return March(program, x, K, D, None, step)

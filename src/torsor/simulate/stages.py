@@ -37,12 +37,16 @@ class Stages:
         rows = enumerate(zip(self._with_y, self.Y, self.P[1:]))
         self._each = [(w[: 1 + i], self.P[: 1 + i], y, y[:nq], y[nq:], k[:nq], k[nq:]) for i, (w, y, k) in rows]
         self.fused = motion.program and FusedStages(
-            motion.program, motion.given, self.P, self.Y, self.weights, scale.rtol, scale.atol, first
+            motion.program, motion.given, self.P, self.Y, self.weights, scale.rtol, scale.atol, first, motion.law
         )
 
     def __call__(self, t: float, h: float) -> list[float]:
         """Run a step of length h; per error estimate, return the sum of squares relative to the tolerances."""
-        return self.fused(h) if self.fused else self.one_by_one(t, h)
+        if not self.fused:
+            return self.one_by_one(t, h)
+        if self.fused.changing:
+            self.fused.commands[self.first :] = [self.fused.command(t + c * h) for c in self.c[self.first :]]
+        return self.fused(h)
 
     def one_by_one(self, t: float, h: float) -> list[float]:
         np.multiply(self.weights, h, self._with_y[:, 1:])

@@ -1,0 +1,140 @@
+"""The sum of all forces at the joints: those that are data in one kernel, all others called one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.model.freedoms import limited_coordinates
+from torsor.model.model import Model
+from torsor.simulate.forces import Force
+from torsor.simulate.laws import FAR, Part, kernel, most
+
+Array = NDArray[Any]
+
+
+class JointForces:
+    """tau(t, q, v) = law(x, v, u(t, q, v)) + other forces, with the law of `laws.py` at every joint.
+
+    kinds, numbers   of the law: kinds of its parts, and all their numbers, (nv,) each
+    commanded        forces that give the command u as a function of time
+    drives, others   forces that are functions of the state: as commands of the drives, and beside them
+    """
+
+    def __init__(self, model: Model, forces: Sequence[Force]) -> None:
+        self.model = model
+        self.commanded: list[Any] = []
+        self.drives: list[Force] = []
+        self.others: list[Force] = []
+        parts: list[Part] = []
+        servo, spring = np.zeros((2, model.nv)), np.zeros((3, model.nv))
+        for force in forces:
+            if getattr(force, "drive", False):
+                if (gains := getattr(force, "servo", lambda: None)()) is None:
+                    self.drives.append(force)
+                    continue
+                self.commanded.append(force)
+                for total, gain in zip(servo, gains):
+                    total += gain
+                continue
+            if (own := getattr(force, "parts", lambda: None)()) is None:
+                self.others.append(force)
+                continue
+            parts += [part for part in own if part.kind != "spring"]
+            for numbers in (part.numbers for part in own if part.kind == "spring"):
+                for total, number in zip(spring, numbers):
+                    total += number
+        limits = [(kind, most(getattr(model, kind))) for kind in ("effort", "speed")]
+        limits = [(kind, x) for kind, x in limits if (x < FAR).any()]
+        if limits:
+            parts += [Part("servo", tuple(servo))] if servo.any() else []
+            parts += [Part(kind, (x,)) for kind, x in limits]
+        else:  # a drive without limits adds to springs and dampers
+            spring[1:] += servo
+        parts = [Part("spring", tuple(spring)), *parts] if spring.any() else parts
+        self.kinds = tuple(part.kind for part in parts)
+        self.numbers = [np.array(np.broadcast_to(x, model.nv), float) for part in parts for x in part.numbers]
+        column = limited_coordinates(model)
+        self._coordinate = None if np.array_equal(column, np.arange(model.nq)) else column
+        self._fixed = self.command(0.0) if self.is_steady else None
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the commands that are data never change."""
+        return all(force.steady for force in self.commanded)
+
+    @property
+    def is_data(self) -> bool:
+        """Whether no force has to be called with the state, and coordinates and freedoms are the same."""
+        return not self.drives and not self.others and self._coordinate is None
+
+    @property
+    def constant(self) -> Array | None:
+        """The torques, if they never change."""
+        return self._fixed if self.is_data and not self.kinds else None
+
+    @property
+    def linear(self) -> tuple[Array, ...] | None:
+        """(c, K, D) if tau = c - K q - D v with numbers that never change."""
+        if not self.is_data or self._fixed is None or self.kinds != ("spring",):
+            return None
+        pull, stiffness, damping = self.numbers
+        return self._fixed + pull, stiffness, damping
+
+    def command(self, t: float) -> Array:
+        """Those commands of the drives that are data."""
+        u = np.zeros(self.model.nv)
+        for force in self.commanded:
+            u += force.command(t)
+        return u
+
+    def torque(self, t: float, q: Array, v: Array) -> Array:
+        u = self._drive(t, q, v)
+        tau = self.kernel(*self._state(q, v), u, *self.numbers) if self.kinds else u
+        for force in self.others:
+            tau = tau + force(t, q, v)
+        return tau
+
+    def torques(self, t: Array, q: Array, v: Array) -> Array:
+        """The torques of many states, (m, nv)."""
+        if self.drives or self.others:
+            return np.array([self.torque(*state) for state in zip(t, q, v)])
+        u = np.array([self.command(x) for x in t]) if self._fixed is None else np.broadcast_to(self._fixed, v.shape)
+        return self.kernel(*self._state(q, v), u, *self.numbers) if self.kinds else u
+
+    def gains(self, t: float, q: Array, v: Array) -> tuple[Array, Array]:
+        """The stiffness and the damping of all forces that know theirs, (nv,) each (see `forces.py`)."""
+        if self.kinds:
+            found = self._slopes(*self._state(q, v), self._drive(t, q, v), *self.numbers)
+            stiffness, damping = found[..., 1].copy(), found[..., 2].copy()
+        else:
+            stiffness, damping = np.zeros((2, self.model.nv))
+        for force in (*self.drives, *self.others):
+            if (known := getattr(force, "gains", None)) is not None:
+                of_force = known(t, q, v)
+                stiffness += of_force[0]
+                damping += of_force[1]
+        return stiffness, damping
+
+    def _drive(self, t: float, q: Array, v: Array) -> Array:
+        u = self.command(t) if self._fixed is None else self._fixed
+        for force in self.drives:
+            u = u + force(t, q, v)
+        return u
+
+    def _state(self, q: Array, v: Array) -> tuple[Array, Array]:
+        """The coordinate of every freedom, and its velocity."""
+        return (q if self._coordinate is None else q[..., self._coordinate]), v
+
+    @cached_property
+    def kernel(self) -> Any:
+        """The law as a ufunc of x, v, u and its numbers."""
+        return kernel(self.kinds, slopes=False)
+
+    @cached_property
+    def _slopes(self) -> Any:
+        return kernel(self.kinds, slopes=True)

@@ -1,0 +1,154 @@
+"""What acts at one freedom of a joint, over any scalar: springs, friction, stops, and a drive with its limits.
+
+    tau = drive(u, x, v) + sum of what the joint does by itself (x, v)
+
+x is the coordinate of the freedom, v its velocity and u the command to its drive. The same few functions are written
+out in the step of a rollout and are part of the compiled right-hand side of a simulation. They also give the slopes of
+the torque, which implicit methods need. All their numbers are data and may differ from trajectory to trajectory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.linalg import Scalar, maximum, sqrt
+
+Array = NDArray[Any]
+
+CREEP = 1e-3  # speeds over which dry friction is smoothed
+STOP_STIFFNESS, STOP_DAMPING = 1e4, 1e2  # of the stops of a model
+DROOP = 0.05  # the last part of a drive's speed over which its torque falls to zero
+NOTHING = 1e-30  # x / (x + NOTHING) is 1 where x > 0 and 0 where x = 0
+FAR = 1e30  # in place of infinite limits: differences of it are numbers, in single precision, too
+
+
+class Action(NamedTuple):
+    """A torque, and how much it falls with the position and the velocity of its freedom."""
+
+    tau: Scalar
+    stiffness: Scalar = 0.0
+    damping: Scalar = 0.0
+
+    def and_(self, other: Action) -> Action:
+        """Both together."""
+        return Action(*(a + b for a, b in zip(self, other)))
+
+
+def spring(x: Scalar, v: Scalar, pull: Scalar, stiffness: Scalar, damping: Scalar) -> Action:
+    """pull - stiffness x - damping v"""
+    return Action(pull - stiffness * x - damping * v, stiffness, damping)
+
+
+def friction(x: Scalar, v: Scalar, size: Scalar, creep: Scalar) -> Action:
+    """-size v / sqrt(v^2 + creep^2): dry friction, whose jump at rest is smoothed over speeds of `creep`"""
+    root = sqrt(v * v + creep * creep)
+    return Action(-(size * v / root), 0.0, size * (creep * creep) / (root * root * root))
+
+
+def stops(x: Scalar, v: Scalar, lower: Scalar, upper: Scalar, stiffness: Scalar, damping: Scalar) -> Action:
+    """A spring and a damper while x is outside [lower, upper]; the damper never pulls the joint back to its stop."""
+    up, down = _stop(lower - x, v, stiffness, damping), _stop(x - upper, -v, stiffness, damping)
+    return Action(up.tau - down.tau, up.stiffness + down.stiffness, up.damping + down.damping)
+
+
+def _stop(depth: Scalar, away: Scalar, stiffness: Scalar, damping: Scalar) -> Action:
+    """The push of a stop that the joint has passed by `depth` and from which it moves with `away`."""
+    depth = maximum(depth, 0.0)
+    push = maximum(depth * stiffness - away * damping, 0.0) * _is_positive(depth)
+    pushes = _is_positive(push)
+    return Action(push, pushes * stiffness, pushes * damping)
+
+
+def servo(u: Action, x: Scalar, v: Scalar, kp: Scalar, kd: Scalar) -> Action:
+    """u - kp x - kd v"""
+    return u.and_(spring(x, v, 0.0, kp, kd))
+
+
+def effort(u: Action, x: Scalar, v: Scalar, most: Scalar) -> Action:
+    """u, but not beyond -most ... most"""
+    tau = maximum(-maximum(-u.tau, -most), -most)
+    free = 1.0 - _is_positive(maximum(u.tau - tau, tau - u.tau))
+    return Action(tau, u.stiffness * free, u.damping * free)
+
+
+def speed(u: Action, x: Scalar, v: Scalar, most: Scalar) -> Action:
+    """u, but not beyond the speed of the drive: close to it, torque along the motion falls to zero; it may brake."""
+    band = most * DROOP + NOTHING
+    total = Action(0.0)
+    for sign in (1.0, -1.0):
+        push = maximum(u.tau * sign, 0.0)
+        share = maximum(-maximum((v * sign - most) / band, -1.0), 0.0)
+        falls = _is_positive(share) * _is_positive(1.0 - share)
+        slopes = [slope * share * _is_positive(push) for slope in u[1:]]
+        total = total.and_(Action(push * share * sign, slopes[0], slopes[1] + push * falls / band))
+    return total
+
+
+def _is_positive(x: Scalar) -> Scalar:
+    """1 where x > 0, and 0 where x = 0; its slope is zero, as that of an absolute value is (`derivatives.FLAT`)."""
+    size: Any = abs(cast("Any", x))
+    return size / (size + NOTHING)
+
+
+# What a joint does by itself, and what happens to the command of its drive, in this order; with the names of their
+# numbers, and the numbers with which they do nothing.
+OWN: dict[str, tuple[Callable[..., Action], dict[str, float]]] = {
+    "spring": (spring, {"pull": 0.0, "stiffness": 0.0, "damping": 0.0}),
+    "friction": (friction, {"size": 0.0, "creep": CREEP}),
+    "stops": (stops, {"lower": -FAR, "upper": FAR, "stiffness": STOP_STIFFNESS, "damping": STOP_DAMPING}),
+}
+DRIVE: dict[str, tuple[Callable[..., Action], dict[str, float]]] = {
+    "servo": (servo, {"kp": 0.0, "kd": 0.0}),
+    "effort": (effort, {"most": FAR}),
+    "speed": (speed, {"most": FAR}),
+}
+KINDS = OWN | DRIVE
+
+
+class Part(NamedTuple):
+    """One of `KINDS`, with its numbers: one for all freedoms, or (nv,)."""
+
+    kind: str
+    numbers: tuple[Any, ...]
+
+
+def action(kinds: Sequence[str], u: Action, x: Scalar, v: Scalar, numbers: Iterator[Scalar]) -> Action:
+    """All parts at a freedom together."""
+    total = None
+    for kind in kinds:
+        function, names = KINDS[kind]
+        own = [next(numbers) for _ in names]
+        if kind in DRIVE:
+            u = function(u, x, v, *own)
+        else:
+            part = function(x, v, *own)
+            total = part if total is None else total.and_(part)
+    return u if total is None else u.and_(total)
+
+
+@cache
+def kernel(kinds: tuple[str, ...], slopes: bool, dtype: str = "float64") -> Any:
+    """A ufunc of x, v, u and all numbers of the parts: tau, or (tau, stiffness, damping); the lanes are freedoms."""
+    from torsor.backends.pointwise import compile_pointwise  # imported late, so that `import torsor` stays quick
+
+    def joint_law(x: Scalar, v: Scalar, u: Scalar, *numbers: Scalar) -> Any:
+        found = action(kinds, Action(u), x, v, iter(numbers))
+        return list(found) if slopes else found.tau
+
+    names = [f"{kind}{k}_{name}" for k, kind in enumerate(kinds) for name in KINDS[kind][1]]
+    return compile_pointwise(joint_law, dict.fromkeys(("x", "v", "u", *names), ()), dtype)
+
+
+def finite(x: Array) -> Array:
+    """Limits as numbers that a kernel can compute with."""
+    return np.clip(x, -FAR, FAR)
+
+
+def most(x: Array) -> Array:
+    """Limits of drives for a kernel; 0 is no limit, because many programs write it for a limit they do not know."""
+    return np.where(x > 0, finite(x), FAR)

@@ -1,0 +1,238 @@
+"""What acts at the joints: laws against their definitions, their slopes, and the same in every engine."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import torsor as ts
+from torsor import zoo
+from torsor.simulate import PD, Constant, Cycloid, Drive, Friction, Limits, Simulation, Table, laws, simulate
+from torsor.simulate.motion import Motion
+from torsor.simulate.rollout import Rollout
+
+TIGHT = {"rtol": 1e-10, "atol": 1e-12}
+ROUNDING = 1e-11  # twenty steps of 1 ms, in float64
+SLOPE = 1e-5  # relative: differences of torques that jump by up to 1e4 per radian
+CREEP = 1e-3
+RNG = np.random.default_rng
+ALL = ("spring", "friction", "stops", "servo", "effort", "speed")
+
+
+def cart(**numbers):
+    """One kilogram on a rail, without weight."""
+    return ts.Model.chain("prismatic", mass=1.0, inertia=(1, 1, 1), gravity=(0, 0, 0), **numbers)
+
+
+def by_hand(model, q, v, u):
+    """Everything that a model has, written once more with NumPy."""
+    tau = np.clip(u, -model.effort, model.effort)
+    with np.errstate(invalid="ignore"):
+        room = np.where(np.isinf(model.speed), np.inf, (model.speed - v * np.sign(tau)) / (0.05 * model.speed))
+    tau = tau * np.clip(room, 0, 1)
+    tau = tau + model.stiffness * (model.rest - q) - model.damping * v - model.friction * v / np.hypot(v, CREEP)
+    for depth, away, sign in ((model.lower - q, v, 1), (q - model.upper, -v, -1)):
+        tau = tau + sign * np.where(depth > 0, np.maximum(1e4 * depth - 1e2 * away, 0), 0)
+    return tau
+
+
+def busy(model, seed=0):
+    """The model with something of everything at its joints."""
+    rng, n = RNG(seed), model.nv
+    some = np.arange(n) % 2 == 0
+    return replace(model, stiffness=rng.uniform(1, 9, n), rest=rng.normal(size=n), damping=rng.uniform(0, 1, n),
+                   friction=0.3 * some, lower=np.where(some, -0.8, -np.inf), upper=0.7, effort=np.where(some, 3.0, 5.0),
+                   speed=np.where(some, np.inf, 1.5))  # fmt: skip
+
+
+@pytest.mark.parametrize("kinds", [(kind,) for kind in ALL] + [ALL], ids=[*ALL, "all"])
+def test_slopes_are_those_of_the_torque(kinds):
+    """-d tau/dx and -d tau/dv by differences; for stops, pushes that neither begin nor end in between."""
+    rng, h = RNG(1), 1e-7
+    x, v, u = rng.normal(size=(3, 500))
+    u = 5 * u
+    own = {"spring": (0.3, 2.0, 0.7), "friction": (0.4, 0.1), "stops": (-0.5, 0.4, 1e4, 10.0), "servo": (9.0, 2.0),
+           "effort": (3.0,), "speed": (1.2,)}  # fmt: skip
+    numbers = [y for kind in kinds for y in own[kind]]
+    law, torque = laws.kernel(kinds, slopes=True), laws.kernel(kinds, slopes=False)
+    tau, K, D = law(x, v, u, *numbers).T
+    np.testing.assert_allclose(tau, torque(x, v, u, *numbers), rtol=1e-13, atol=1e-14)
+    sides = [[torque(x + i * dx, v + i * dv, u, *numbers) for i in (1, -1)] for dx, dv in ((h, 0), (0, h))]
+    for slope, (more, less) in zip((K, D), sides):
+        one, other = (less - tau) / h, (tau - more) / h
+        smooth = np.abs(one - other) < 1e-3 * (1 + np.abs(one))  # no corner there
+        assert smooth.mean() > 0.95
+        assert np.abs(slope - (one + other) / 2)[smooth].max() < SLOPE * (1 + np.abs(slope).max())
+
+
+def test_limits_that_are_infinite_do_nothing_in_either_precision():
+    for dtype in ("float64", "float32"):
+        law = laws.kernel(("stops", "effort", "speed"), True, dtype)
+        x, v, u = (1e6 * RNG(0).normal(size=(3, 20))).astype(dtype)
+        numbers = [np.full(20, y, dtype) for y in (-laws.FAR, laws.FAR, 1e4, 1e2, laws.FAR, laws.FAR)]
+        np.testing.assert_array_equal(law(x, v, u, *numbers), np.stack([u, 0 * u, 0 * u], axis=1))
+
+
+def test_a_drive_gives_no_more_than_its_effort():
+    """Far from its goal a strong servo moves the cart by effort / mass."""
+    strong = cart(effort=2.0)
+    run = simulate(strong, duration=1.0, forces=PD(strong, [100.0], 1e4, 10.0), **TIGHT)
+    assert run.q[-1, 0] == pytest.approx(0.5 * 2.0, abs=1e-9)
+    np.testing.assert_allclose(run.tau, 2.0, atol=1e-12)
+    both = simulate(strong, duration=1.0, forces=[Constant([5.0]), Drive(lambda t, q, v: np.array([-4.0]))], **TIGHT)
+    assert both.v[-1, 0] == pytest.approx(1.0, abs=1e-9)  # the limit is that of the sum
+    unknown = simulate(cart(effort=0.0, speed=0.0), duration=1.0, forces=Constant([5.0]), **TIGHT)
+    assert unknown.v[-1, 0] == pytest.approx(5.0, abs=1e-9)  # nobody said what they are
+    beside = simulate(strong, duration=1.0, forces=[Constant([5.0]), lambda t, q, v: np.array([-4.0])], **TIGHT)
+    assert beside.v[-1, 0] == pytest.approx(-2.0, abs=1e-9)  # what is not a drive has no limit
+
+
+def test_a_drive_pushes_up_to_its_speed_and_brakes_beyond_it():
+    """Close to its speed s, v' = F (s - v) / (0.05 s): the rest decays with that rate."""
+    quick = cart(speed=2.0)
+    run = simulate(quick, duration=3.0, forces=Constant([1.0]), **TIGHT)
+    assert run.v.max() <= 2.0
+    late = run.t > 1.95  # from v = 1.9 at t = 1.9 on
+    expected = 2.0 - 0.1 * np.exp(-(run.t[late] - 1.9) / 0.1)
+    np.testing.assert_allclose(run.v[late, 0], expected, atol=1e-7)
+    braked = simulate(quick, v0=[5.0], duration=1.0, forces=Constant([-1.0]), **TIGHT)
+    assert braked.v[-1, 0] == pytest.approx(4.0, abs=1e-9)
+    coasting = simulate(quick, v0=[5.0], duration=1.0, forces=Constant([1.0]), **TIGHT)
+    np.testing.assert_array_equal(coasting.v, 5.0)
+
+
+@pytest.mark.parametrize("method", ["dopri5", "dop853", "abm", "esdirk4", "radau"])
+def test_forces_that_are_data_move_a_model_as_functions_do(method):
+    model, bare = busy(zoo.random_chain(4, 1)), zoo.random_chain(4, 1)
+    goal = Cycloid(np.zeros(4), np.full(4, 0.5), 0.3)
+    table = Table([0.0, 0.1, 0.3], RNG(2).normal(size=(3, 4)), "cubic")
+    forces = [PD(model, goal, 30.0, 3.0), table]
+    assert Motion(model, forces).program is not None
+
+    def torque(t, q, v):
+        return by_hand(model, q, v, sum(force(t, q, v) for force in forces))
+
+    inside = simulate(model, duration=0.3, forces=forces, method=method, rtol=1e-8, atol=1e-10)
+    outside = simulate(bare, duration=0.3, forces=torque, method="radau", rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(inside.q[-1], outside.q[-1], atol=2e-6)
+    expected = np.array([torque(*state) for state in zip(inside.t, inside.q, inside.v)])
+    np.testing.assert_allclose(inside.tau, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_laws_beside_quaternions():
+    """Joints of a tree with a free body: the limits of some freedoms, and no word about the others."""
+    tree = zoo.random_tree(7, 1)
+    flat = ts.model.freedoms.limited_coordinates(tree) >= 0
+    model = replace(tree, friction=0.2, lower=np.where(flat, -0.3, -np.inf), effort=2.0, damping=0.1,
+                    stiffness=np.where(flat, 3.0, 0))  # fmt: skip
+    rng = RNG(3)
+    q, v, u = tree.random_configuration(rng), *rng.normal(size=(2, tree.nv))
+    found = Motion(model, [Constant(3 * u)]).torque(0.0, q, v)
+    x = np.where(flat, q[ts.model.freedoms.limited_coordinates(tree)], 0.0)
+    np.testing.assert_allclose(found, by_hand(model, x, v, 3 * u), atol=1e-11)
+
+
+@pytest.mark.parametrize("method", ["auto", "trbdf2", "esdirk4", "implicit-euler", "verlet"])
+def test_a_resumed_run_has_the_same_bits(tmp_path, method):
+    model = busy(zoo.random_chain(3, 1))
+    force = PD(model, Cycloid(np.zeros(3), np.ones(3), 0.2), 1e3, 30.0)
+    options = dict(forces=force, method=method, step=1e-3, rtol=1e-4, atol=1e-6)
+    whole = Simulation(model, **options).run(0.2)
+    part = Simulation(model, record=tmp_path / "run.traj", chunk=5, **options)
+    steps = len(whole.t) // 2
+    for _ in range(steps):
+        part.step(0.2)
+    again = Simulation.resume(tmp_path / "run.traj", forces=force).run(0.2)
+    np.testing.assert_array_equal(again.q, whole.q)
+    np.testing.assert_array_equal(again.v, whole.v)
+
+
+# Rollouts ----------------------------------------------------------------------------------------------------
+
+
+def steps_by_hand(model, bare, q, v, command, integrator, steps, dt):
+    """The steps of a rollout by the public forward dynamics; slopes by differences."""
+    h, path = 1e-7, []
+    for t in range(steps):
+        if integrator == "rk4":
+
+            def f(y, t=t):
+                q, v = np.split(y, 2)
+                return np.concatenate([v, ts.forward_dynamics(bare, q, v, by_hand(model, q, v, command(t, q, v)))])
+
+            y = np.concatenate([q, v])
+            k1 = f(y)
+            k2 = f(y + dt / 2 * k1)
+            k3 = f(y + dt / 2 * k2)
+            q, v = np.split(y + dt / 6 * (k1 + 2 * k2 + 2 * k3 + f(y + dt * k3)), 2)
+        else:
+            tau, added = by_hand(model, q, v, command(t, q, v)), None
+            if integrator == "implicit":
+                K, D = (
+                    (by_hand(model, q - a, v - b, command(t, q - a, v - b)) -
+                     by_hand(model, q + a, v + b, command(t, q + a, v + b))) / (2 * h)
+                    for a, b in ((h, 0.0), (0.0, h))
+                )  # fmt: skip
+                tau, added = tau - dt * K * v, dt * D + dt**2 * K
+            v = v + dt * ts.forward_dynamics(bare, q, v, tau, added_inertia=added)
+            q = q + dt * v
+        path.append(np.concatenate([q, v]))
+    return np.array(path)
+
+
+@pytest.mark.parametrize("integrator", ["semi-implicit", "implicit", "rk4"])
+@pytest.mark.parametrize("n", [4, 13], ids=["unrolled", "loops"])
+def test_members_of_a_rollout_have_joints_of_their_own(integrator, n):
+    """Springs, friction, stops, effort and speed of every trajectory, against the definitions and one by one."""
+    bare = zoo.random_chain(n, 1)
+    machines = [replace(busy(bare, seed), effort=2.0 + seed, lower=-0.5 - 0.1 * seed) for seed in range(3)]
+    names = ("stiffness", "rest", "damping", "friction", "lower", "upper", "effort", "speed")
+    batch = ts.ModelBatch(bare, **{name: np.array([getattr(m, name) for m in machines]) for name in names})
+    rng, dt, steps = RNG(4), 1e-3, 4
+    q, v, tau = rng.normal(size=(3, 3, n))
+    servo = ts.JointFeedback(rng.uniform(1, 20, (3, n)), rng.uniform(0, 2, (3, n)), rng.normal(size=(3, n)))
+    options = dict(steps=steps, dt=dt, tau=tau, integrator=integrator)
+    if n < 5:
+        found = ts.rollout(batch, q, v, feedback=servo, **options)
+    else:  # a batch of many joints takes long to compile: only the machines themselves
+        own = [ts.JointFeedback(servo.kp[k], servo.kd[k], servo.q_ref[k]) for k in range(3)]
+        each = [ts.rollout(m, q[k], v[k], feedback=own[k], **options | {"tau": tau[k]}) for k, m in enumerate(machines)]
+        found = Rollout(*(np.array(x) for x in zip(*each)))
+    exact = 1e-5 if integrator == "implicit" else 1e-10  # slopes by differences
+    for k, machine in enumerate(machines):
+
+        def command(t, q, v, k=k):
+            return tau[k] + servo.kp[k] * (servo.q_ref[k] - q) - servo.kd[k] * v
+
+        expected = steps_by_hand(machine, bare, q[k], v[k], command, integrator, steps, dt)
+        got = np.concatenate([found.q[k], found.v[k]], axis=-1)
+        assert np.abs(got - expected).max() < exact * np.abs(expected).max()
+        if n > 5:
+            continue
+        own = ts.JointFeedback(servo.kp[k], servo.kd[k], servo.q_ref[k])
+        alone = ts.rollout(machine, q[k], v[k], feedback=own, **options | dict(tau=tau[k]))
+        np.testing.assert_allclose(found.q[k], alone.q, atol=ROUNDING)
+        np.testing.assert_allclose(found.v[k], alone.v, atol=100 * ROUNDING)
+
+
+def test_rollouts_and_simulations_agree():
+    """Two engines, one law: rk4 at short steps is the motion of dop853."""
+    model = busy(zoo.random_chain(3, 1))
+    force = Constant([2.0, -4.0, 1.0])
+    q0 = np.full(3, 0.1)
+    run = simulate(model, q0, duration=0.1, forces=force, method="dop853", **TIGHT)
+    path = ts.rollout(model, q0, np.zeros(3), steps=2000, dt=0.1 / 2000, tau=force.tau, every=2000, integrator="rk4")
+    np.testing.assert_allclose(path.q[-1], run.q[-1], atol=1e-8)
+
+
+def test_forces_of_the_simulation_are_checked():
+    arm = zoo.planar3()
+    with pytest.raises(ts.ArgumentError, match="force"):
+        Drive(3.0)
+    with pytest.raises(ts.ArgumentError, match="viscous and coulomb have shapes"):
+        simulate(arm, forces=Friction(np.ones(2)))
+    with pytest.raises(ts.ArgumentError, match="creep"):
+        Friction(creep=0.0)
+    with pytest.raises(ts.ModelError, match="effort"):
+        replace(arm, effort=-1.0)
+    assert Motion(arm, [Limits(arm, -1.0, 1.0), Friction(coulomb=1.0)]).program is not None
