@@ -215,7 +215,7 @@ class Friction:
 
     def parts(self) -> list[laws.Part]:
         parts = [laws.Part("spring", (0.0, 0.0, self.viscous))]
-        return parts + [laws.Part("friction", (self.coulomb, self.creep))] if np.any(self.coulomb) else parts
+        return [*parts, laws.Part("friction", (self.coulomb, self.creep))] if np.any(self.coulomb) else parts
 
 
 @dataclass(frozen=True)
