@@ -9,9 +9,9 @@ from torsor.parallel.device import source
 from torsor.parallel.solver import schedule
 
 
-@pytest.fixture(scope="module")
-def plan():
-    return schedule(zoo.random_chain(300, seed=1), lanes_apart=False)
+@pytest.fixture(scope="module", params=[False, True], ids=["forward dynamics", "vjp"])
+def plan(request):
+    return schedule(zoo.random_chain(300, seed=1), lanes_apart=False, vjp=request.param)
 
 
 def test_every_operation_is_a_kernel_with_all_its_operands(plan):

@@ -220,9 +220,7 @@ def test_one_long_chain_on_a_gpu_goes_by_levels_only_if_they_keep_their_digits(l
     model, algorithm = with_masses(zoo.general_arm(20, 1), np.full(20, 1.0 + lost)), articulated.forward_dynamics
 
     class Levels:
-        inputs = ("q", "v", "tau")
-
-        def __init__(self, model, function):
+        def __init__(self, model, function, vjp):
             self.model = model
 
         def __call__(self, *state):

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torsor.algorithms import articulated
+from torsor.algorithms.derivative import Derivative
 from torsor.backends import cache
 from torsor.backends.cuda import REGISTERS, Kernel, Launch, RolloutKernel
 from torsor.backends.cuda_prelude import OPTIONS, TRIGONOMETRY
@@ -70,9 +71,16 @@ def on_device(x: Any) -> bool:
 
 def is_long_chain(algorithm: Algorithm, model: Model, first: Any) -> bool:
     """Whether a chain is so long that, for one state, each link should get a thread (CuPy, float64)."""
-    known = algorithm.name in ("forward_dynamics", "mass_solve", "log_det")
+    known = in_levels(algorithm)[0] in ("forward_dynamics", "mass_solve", "log_det")
     long = known and model.is_chain and model.n >= LONG_CHAIN and not model.has_degenerate_bodies
     return long and first.ndim == 1 and kind_of(first) == "cupy" and str(first.dtype) == "float64"
+
+
+def in_levels(algorithm: Algorithm) -> tuple[str, bool]:
+    """The function that levels compute, and whether its vjp is wanted."""
+    if isinstance(algorithm, Derivative) and algorithm.mode == "vjp" and algorithm.wrt == algorithm.primal.inputs:
+        return algorithm.primal.name, True
+    return algorithm.name, False
 
 
 def kind_of(x: Any) -> str:

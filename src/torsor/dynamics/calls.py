@@ -156,17 +156,22 @@ def _long_chain(algorithm: Algorithm, model: Model) -> Any:
 
     To find out, one state is computed by levels and by the sweeps on the host, which are quicker for one state.
     """
-    from torsor.backends.gpu import cupy
+    from torsor.backends.gpu import cupy, in_levels
     from torsor.parallel.device import DeviceChain
 
-    def tried() -> DeviceChain | None:
-        chain, rng = DeviceChain(model, algorithm.name), np.random.default_rng(0)
+    def tried() -> Callable[..., Any] | None:
+        function, vjp = in_levels(algorithm)
+        chain, rng = DeviceChain(model, function, vjp=vjp), np.random.default_rng(0)
         state = {"q": model.random_configuration(rng)}
-        state |= {name: rng.normal(size=model.nv) for name in chain.inputs[1:]}
+        state |= {name: rng.normal(size=core_shape(model, name)) for name in algorithm.inputs[1:]}
         if "v" in state:
             state["v"] *= 0.0  # velocities add up along a chain, so velocity forces would hide the others
-        found, sweeps = cupy().asnumpy(chain(*state.values())), call(algorithm, model, *state.values())
-        return chain if agree(found, sweeps, LEVELS) else None
+        found, sweeps = chain(*state.values()), call(algorithm, model, *state.values())
+        pairs = zip(found, sweeps) if vjp else [(found, sweeps)]
+        if not all(agree(cupy().asnumpy(a), b, LEVELS) for a, b in pairs):
+            return None
+        output = algorithm.output
+        return (lambda *args: output.results(*chain(*args))) if isinstance(output, Several) else chain
 
     return store(model).once(("levels on the device", algorithm), tried)
 

@@ -16,8 +16,10 @@ from torsor.backends.cuda_prelude import OPTIONS, prelude
 from torsor.backends.gpu import cupy
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
+from torsor.parallel.adjoint import cotangent
+from torsor.parallel.chain import RUN
 from torsor.parallel.schedule import Operand, Operation, Schedule, Task
-from torsor.parallel.solver import INPUTS, OUTPUTS, schedule
+from torsor.parallel.solver import INPUTS, OUTPUTS, results_of, schedule
 
 THREADS = 64  # per block: levels near the top of the tree have few lanes, and a lane needs many registers
 
@@ -82,6 +84,8 @@ class DeviceEngine:
             self.graph = stream.end_capture()
 
     def _all(self) -> None:
+        for name in self.schedule.cleared:
+            self.buffers[name].data.memset_async(0, self.buffers[name].nbytes)
         for kernel, lanes, arguments in self._launches:
             kernel((-(-lanes // THREADS),), (THREADS,), arguments)
 
@@ -108,33 +112,41 @@ class DeviceEngine:
         """All levels in order, on the current stream."""
         self.graph.launch(cupy().cuda.get_current_stream())
 
-    def run(self, inputs: Mapping[str, Any], output: str) -> Any:
-        """A copy of a buffer after a run on these inputs; the call does not wait for the device."""
+    def run(self, inputs: Mapping[str, Any], outputs: Sequence[str]) -> list[Any]:
+        """Copies of buffers after a run on these inputs; the call does not wait for the device."""
         self.fill(inputs)
         self.launch()
-        return self.buffers[output].copy()
+        return [self.buffers[name].copy() for name in outputs]
 
 
 class DeviceChain:
     """Forward dynamics ("forward_dynamics"), M^-1 b ("mass_solve") or log det M ("log_det") of one long chain, on the
-    device, in float64.
+    device, in float64; with `vjp`, the cotangents of their inputs, for one more argument.
 
     >>> fd = DeviceChain(model)                      # doctest: +SKIP
     >>> qdd = fd(q, v, tau)                          # doctest: +SKIP   CuPy arrays in and out
     """
 
-    def __init__(self, model: Model, function: str = "forward_dynamics", *, options: Sequence[str] = ()) -> None:
+    def __init__(self, model: Model, function: str = "forward_dynamics", *, options: Sequence[str] = (),
+                 vjp: bool = False, run: int = RUN) -> None:  # fmt: skip
         if function not in INPUTS:
             raise ArgumentError(f"unknown function {function!r}; on the device there are: {', '.join(INPUTS)}")
-        self.model, self.inputs, self.output = model, (*INPUTS[function], *options), OUTPUTS[function]
-        self.engine = DeviceEngine(schedule(model, function, options=options, lanes_apart=False))
+        self.model, self.inputs = model, (*INPUTS[function], *options)
+        if vjp:
+            self.inputs += (cotangent(OUTPUTS[function]),)
+        self.outputs, self.vjp = results_of(function, vjp), vjp
+        plan = schedule(model, function, options=options, lanes_apart=False, vjp=vjp, run=run)
+        self.sizes = [plan.sizes[name] for name in self.inputs]
+        self.engine = DeviceEngine(plan)
 
     def __call__(self, *args: Any) -> Any:
         cp = cupy()
         arrays = [cp.asarray(x, dtype=cp.float64) for x in args]
-        for name, x in zip(self.inputs, arrays, strict=True):
-            size = self.model.nq if name == "q" else self.model.nv
-            if x.shape != (size,):
-                raise ArgumentError(f"{name} has shape {x.shape}; {self.model!r} needs ({size},)")
-        result = self.engine.run(dict(zip(self.inputs, arrays)), self.output)
-        return result.reshape(()) if self.output == "log_det" else result
+        for name, x, size in zip(self.inputs, arrays, self.sizes, strict=True):
+            shape = () if name == cotangent("log_det") else (size,)
+            if x.shape != shape:
+                raise ArgumentError(f"{name} has shape {x.shape}; {self.model!r} needs {shape}")
+        results = self.engine.run(dict(zip(self.inputs, arrays)), self.outputs)
+        if self.vjp:
+            return results
+        return results[0].reshape(()) if self.outputs == ("log_det",) else results[0]

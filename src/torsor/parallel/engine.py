@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -31,15 +31,17 @@ class Engine:
         self._levels = [[self._calls(task) for task in level.tasks] for level in schedule.levels]
         self._lock = threading.Lock()
 
-    def run(self, inputs: Mapping[str, Array], output: str) -> Array:
-        """Fill the buffers of the inputs, do all levels in order, and return a copy of a buffer."""
+    def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
+        """Fill the buffers of the inputs, do all levels in order, and return copies of buffers."""
         with self._lock:
             for name, values in inputs.items():
                 self.buffers[name][: values.size] = values.ravel()
+            for name in self.schedule.cleared:
+                self.buffers[name].fill(0.0)
             for level in self._levels:
                 for calls in level:
                     _together(calls)
-            return self.buffers[output].copy()
+            return [self.buffers[name].copy() for name in outputs]
 
     def _calls(self, task: Task) -> list[Callable[[], Any]]:
         """The task, cut into one piece per thread."""

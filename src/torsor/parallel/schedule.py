@@ -119,11 +119,15 @@ class Level:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Levels in order; `sizes` of all buffers, and `contents` of those that hold something from the start."""
+    """Levels in order; `sizes` of all buffers, and `contents` of those that hold something from the start.
+
+    The buffers `cleared` are set to zero before each run.
+    """
 
     levels: tuple[Level, ...]
     sizes: Mapping[str, int]
     contents: Mapping[str, Array]
+    cleared: tuple[str, ...] = ()
 
     @property
     def depth(self) -> int:

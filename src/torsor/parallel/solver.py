@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torsor.compiler.frames import Framed, Kind, reframe
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.model import Model
+from torsor.parallel.adjoint import BY_FREEDOM, adjoint, along_freedoms_of, cotangent
 from torsor.parallel.branches import main_chain, tree_schedule
 from torsor.parallel.chain import RUN, Plan, runs_of
 from torsor.parallel.determinant import determinant_schedule
@@ -30,35 +31,53 @@ OUTPUTS = {"forward_dynamics": "qdd", "mass_solve": "qdd", "log_det": "log_det"}
 
 
 def schedule(model: Model, function: str = "forward_dynamics", *, options: Sequence[str] = (),
-             lanes_apart: bool = True, run: int = RUN) -> Schedule:  # fmt: skip
+             lanes_apart: bool = True, run: int = RUN, vjp: bool = False) -> Schedule:  # fmt: skip
     """The levels that compute a function of a model: "forward_dynamics", "mass_solve" or, of a chain, "log_det".
 
     lanes_apart   memory for the vectors of a processor; False: for the threads of a GPU
     run           bodies that one operation condenses: 1 is plain block elimination of the constraint forces
+    vjp           with the levels of the adjoint; of a chain
     """
     check_inertias(model, "constraint-force")
     inputs = (*INPUTS[function], *options)
     plan = Plan(_framed(model), inputs, lanes_apart, run)
-    return determinant_schedule(plan) if function == "log_det" else tree_schedule(plan)
+    levels = determinant_schedule(plan) if function == "log_det" else tree_schedule(plan)
+    if not vjp:
+        return levels
+    if not model.is_chain:
+        raise ArgumentError(f"{model!r} branches; derivatives in levels are for chains")
+    return along_freedoms_of(model, adjoint(levels, OUTPUTS[function], INPUTS[function], lanes_apart))
+
+
+def results_of(function: str, vjp: bool) -> tuple[str, ...]:
+    """The buffers that hold the results: with `vjp`, one for each input."""
+    if not vjp:
+        return (OUTPUTS[function],)
+    return (BY_FREEDOM, *(cotangent(name) for name in INPUTS[function][1:]))
 
 
 class Solver:
     """A function of one model: its schedule, and an engine to run it on one state after the other."""
 
     def __init__(self, model: Model, function: str = "forward_dynamics", *, options: Sequence[str] = (),
-                 threads: int = 1, run: int = RUN) -> None:  # fmt: skip
-        self.schedule = schedule(model, function, options=options, run=run)
-        self.output = OUTPUTS[function]
+                 threads: int = 1, run: int = RUN, vjp: bool = False) -> None:  # fmt: skip
+        self.schedule = schedule(model, function, options=options, run=run, vjp=vjp)
+        self.outputs, self.vjp = results_of(function, vjp), vjp
         self.engine = Engine(self.schedule, threads)
 
-    def __call__(self, inputs: Mapping[str, Array]) -> Array:
-        """The accelerations (..., nv), or log det M (..., 1), for inputs with the same batch axes."""
+    def __call__(self, inputs: Mapping[str, Array]) -> Any:
+        """The accelerations (..., nv), or log det M (..., 1), for inputs with the same batch axes.
+
+        With `vjp`, from a further input "~qdd" or "~log_det": a list of the cotangents of q, v and tau, (..., nv) each.
+        """
         cores = {name: 2 if name == "external" else 1 for name in inputs}
         batch = next(x.shape[: x.ndim - cores[name]] for name, x in inputs.items())
-        result = np.empty((*batch, self.schedule.sizes[self.output]))
+        results = [np.empty((*batch, self.schedule.sizes[name])) for name in self.outputs]
         for index in np.ndindex(*batch):
-            result[index] = self.engine.run({name: x[index] for name, x in inputs.items()}, self.output)
-        return result
+            found = self.engine.run({name: x[index] for name, x in inputs.items()}, self.outputs)
+            for result, x in zip(results, found):
+                result[index] = x
+        return results if self.vjp else results[0]
 
 
 def check_inertias(model: Model, method: str) -> None:
