@@ -8,6 +8,7 @@ import pytest
 from peers.robot_files import PinocchioFile, random_state
 
 import torsor as ts
+from torsor.dynamics import couplings as dense
 from torsor.dynamics.couplings import coupled, coupling_matrix
 from torsor.errors import ArgumentError
 from torsor.model.extras import Coupling, Extras
@@ -88,11 +89,13 @@ def test_what_knows_no_couplings_says_so():
     model = gears()
     state = [0.0, 0.2], [0.0, 0.0], [1.0, 0.0]
     for refused in (
-        lambda: ts.compile(model, ts.forward_dynamics),
         lambda: ts.compile(model, ts.constraint_forces),
         lambda: ts.constraint_forces(model, *state),
-        lambda: ts.rollout(model, *np.array(state[:2]), steps=2, dt=0.1),
+        lambda: ts.log_det_gradient(model, state[0]),
+        lambda: ts.mass_factor(model, state[0]).log_det,
+        lambda: ts.operational_space(model, state[0], [1]).inertia,
         lambda: ts.forward_dynamics(model, *state, method="articulated"),
+        lambda: ts.mass_solve(model, *state[:2], method="fixman"),
         lambda: ts.simulate(model, [0.0, 0.2], duration=0.1, method="verlet", step=0.01),
     ):
         with pytest.raises(ArgumentError, match="coupled joints"):
@@ -116,6 +119,141 @@ def test_external_wrenches_and_single_precision():
     np.testing.assert_allclose(pushed, ts.forward_dynamics(model, [0.0, 0], [0.0, 0], [0.0, 2.0]))
     single = ts.forward_dynamics(model, *np.array([[0, 0], [0, 0], [1, 0]], dtype=np.float32))
     assert single.dtype == np.float32
+
+
+def hand(free=False):
+    """A branching machine with revolute and prismatic joints, three of which follow others; perhaps on a free base."""
+    joints = ["free" if free else "prismatic", "revolute", "revolute", "prismatic", "revolute", "prismatic", "revolute"]
+    like = ts.zoo.random_tree(7, 1, joints=("revolute",))
+    links = {key: getattr(like, key) for key in ("R", "p", "axis", "mass", "com", "inertia")}
+    couplings = (Coupling(3, 1, -2.0, 0.1), Coupling(5, 1, 0.5), Coupling(2, 6))
+    return replace(ts.Model.tree(like.parent, joints, armature=0.1, **links), extras=Extras(couplings=couplings))
+
+
+def obeying_state(model, rng, size=()):
+    G = coupling_matrix(model)
+    q = coupled(model, model.random_configuration(rng, size=size))
+    return q, rng.normal(size=(*size, G.shape[1])) @ G.T, rng.normal(size=(*size, model.nv))
+
+
+def projection(model, q):
+    G, M = coupling_matrix(model), ts.mass_matrix(model, q)
+    return G @ np.linalg.inv(G.T @ M @ G) @ G.T
+
+
+@pytest.mark.parametrize("free", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["fixed", "free"])
+def test_everything_that_inverts_M_obeys_the_couplings(free):
+    """P = G (G' M G)^-1 G' stands for M^-1; the oracle is dense, of the functions of the tree."""
+    model, rng = hand(free), np.random.default_rng(2)
+    for size in ((), (3,), (2, 0)):
+        q, v, tau = obeying_state(model, rng, size)
+        P, bias = projection(model, q), ts.bias_forces(model, q, v)
+        qdd = np.einsum("...ij,...j", P, tau - bias)
+        for found, exact in (
+            (ts.forward_dynamics(model, q, v, tau), qdd),
+            (ts.compile(model, ts.forward_dynamics)(q, v, tau), qdd),
+            (dense.coupled_accelerations(model, q, v, tau), qdd),
+            (ts.mass_solve(model, q, tau), np.einsum("...ij,...j", P, tau)),
+            (ts.inverse_mass_matrix(model, q), P),
+            (dense.coupled_inverse(model, q), P),
+        ):
+            np.testing.assert_allclose(found, exact, atol=ROUNDING * max(1, np.abs(exact).max(initial=0)))
+        G = coupling_matrix(model)
+        log_det = np.linalg.slogdet(G.T @ ts.mass_matrix(model, q) @ G)[1]
+        np.testing.assert_allclose(ts.log_det_mass_matrix(model, q), log_det, rtol=1e-12)
+        np.testing.assert_allclose(dense.coupled_log_det(model, q), log_det, rtol=1e-12)
+        # inverse dynamics is that of the tree; its torques cause these accelerations
+        again = ts.forward_dynamics(model, q, v, ts.inverse_dynamics(model, q, v, qdd))
+        np.testing.assert_allclose(again, qdd, atol=ROUNDING * max(1, np.abs(qdd).max(initial=0)))
+
+
+def test_added_inertia_external_wrenches_and_long_doubles():
+    model, rng = hand(), np.random.default_rng(3)
+    q, v, tau = obeying_state(model, rng)
+    added, wrench, G = rng.uniform(0, 1, model.nv), rng.normal(size=(model.n, 6)), coupling_matrix(model)
+    M = ts.mass_matrix(model, q) + np.diag(added)
+    b = tau - ts.bias_forces(model, q, v, external=wrench)
+    exact = G @ np.linalg.solve(G.T @ M @ G, G.T @ b)
+    found = ts.forward_dynamics(model, q, v, tau, external=wrench, added_inertia=added)
+    np.testing.assert_allclose(found, exact, atol=ROUNDING)
+    np.testing.assert_allclose(ts.mass_solve(model, q, b, added_inertia=added), exact, atol=ROUNDING)
+    long = ts.forward_dynamics(model, *(x.astype(np.longdouble) for x in (q, v, tau)))
+    assert long.dtype == np.longdouble
+    np.testing.assert_allclose(ts.forward_dynamics(model, q, v, tau), long.astype(float), atol=ROUNDING)
+
+
+def test_derivatives_are_those_of_differences():
+    """Every derivative, against central differences of the dense projection."""
+    model, rng = hand(), np.random.default_rng(4)
+    q, v, tau = obeying_state(model, rng)
+    step, unit = 1e-6, np.eye(model.nv)
+    rows = [(q + s * step * unit, v, tau) for s in (1, -1)], [(q, v + s * step * unit, tau) for s in (1, -1)]
+    dq, dv = ((dense.coupled_accelerations(model, *up) - dense.coupled_accelerations(model, *down)).T / (2 * step)
+              for up, down in rows)  # fmt: skip
+    D = ts.forward_dynamics_derivatives(model, q, v, tau)
+    scale = max(1, np.abs(dq).max())
+    for found, exact in ((D.dq, dq), (D.dv, dv), (D.dtau, projection(model, q))):
+        np.testing.assert_allclose(found, exact, atol=1e-7 * scale)
+    x = rng.normal(size=model.nv)
+    pulled = ts.vjp(ts.forward_dynamics)(model, q, v, tau, x)
+    for found, exact in zip(pulled, (D.dq, D.dv, D.dtau)):
+        np.testing.assert_allclose(found, x @ exact, atol=ROUNDING * scale)
+    pushed = ts.jvp(ts.forward_dynamics)(model, q, v, tau, x, 2 * x, 3 * x)
+    np.testing.assert_allclose(pushed, D.dq @ x + 2 * D.dv @ x + 3 * D.dtau @ x, atol=10 * ROUNDING * scale)
+
+
+@pytest.mark.parametrize("integrator", ["semi-implicit", "rk4", "implicit"])
+def test_rollouts_stay_on_the_couplings(integrator):
+    model = replace(pendulums(), damping=0.1)
+    q = coupled(model, np.array([[1.0, 0.0], [0.3, 0.0]]))
+    path = ts.rollout(model, q, 0 * q, steps=400, dt=1e-3, every=100, integrator=integrator)
+    np.testing.assert_allclose(path.q[..., 1], -0.5 * path.q[..., 0] + 0.3, atol=1e-12)
+    run = ts.simulate(model, q[0], duration=0.4, dt=0.1, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(path.q[0], run.q[1:], atol=1e-8 if integrator == "rk4" else 3e-3)
+    with pytest.raises(ArgumentError, match="'link2' follows 'link1'"):
+        ts.rollout(model, q + np.array([0, 1e-3]), 0 * q, steps=2, dt=0.1)
+
+
+def test_rollout_gradients_and_batches_of_models():
+    model = pendulums()
+    q = coupled(model, np.array([[0.7, 0.0]]))
+    options = dict(steps=20, dt=1e-2, every=20)
+    seed = (np.ones((1, 1, 2)), np.zeros((1, 1, 2)))
+    slope = ts.rollout_vjp(model, q, 0 * q, seed, tau=np.zeros((1, 2)), **options).tau
+    ends = [ts.rollout(model, q, 0 * q, tau=np.array([[s * 1e-5, 0.0]]), **options).q.sum() for s in (1, -1)]
+    np.testing.assert_allclose(slope[0, 0], (ends[0] - ends[1]) / 2e-5, rtol=1e-6)
+    heavy = ts.ModelBatch(model, mass=np.stack([model.mass, 2 * model.mass]))
+    v, tau = np.array([0.2, -0.1]), np.array([0.3, 0.4])
+    alone = [ts.forward_dynamics(heavy[k], q[0], v, tau) for k in range(2)]
+    np.testing.assert_allclose(ts.forward_dynamics(heavy, q[0], v, tau), alone, atol=ROUNDING)
+
+
+def test_large_machines_are_projected_densely(monkeypatch):
+    model, rng = hand(), np.random.default_rng(5)
+    q, v, tau = obeying_state(model, rng, (2,))
+    small = ts.forward_dynamics(model, q, v, tau), ts.inverse_mass_matrix(model, q), ts.log_det_mass_matrix(model, q)
+    monkeypatch.setattr("torsor.dynamics.functions.MOST_COUPLED", 1)
+    other = replace(model, name="other")
+    large = ts.forward_dynamics(other, q, v, tau, added_inertia=np.zeros(model.nv)), ts.inverse_mass_matrix(other, q)
+    for found, exact in zip((*large, ts.log_det_mass_matrix(other, q)), small):
+        np.testing.assert_allclose(found, exact, atol=ROUNDING * max(1, np.abs(exact).max()))
+
+
+def test_a_coupled_machine_that_moves_nothing_is_refused():
+    """Points on their own axes.  One beyond the other has a distance from the first axis, so that M is regular."""
+    for distance in (1.0, 0.0):
+        points = ts.Model.chain("revolute", p=[(0, 0, 0), (distance, 0, 0)], mass=1, n=2, allow_degenerate=True)
+        model = replace(points, extras=Extras(couplings=(Coupling(1, 0),)))
+        if distance:
+            assert ts.forward_dynamics(model, [0.0, 0], [0.0, 0], [1.0, 0]).tolist() == [1.0, 1.0]
+        else:
+            with pytest.raises(ts.SingularError):
+                ts.forward_dynamics(model, [0.0, 0], [0.0, 0], [1.0, 0])
+
+
+def test_a_coupled_program_is_written_in_c(tmp_path):
+    ts.export(gears(), ts.forward_dynamics, tmp_path / "gears")
+    assert any(tmp_path.rglob("*.c"))
 
 
 @pytest.mark.parametrize(

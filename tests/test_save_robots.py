@@ -78,7 +78,8 @@ def _quiet():
 def test_mjcf_comes_back(tmp_path):
     model = ts.load(ROBOTS / "features.xml", repair="quiet")
     path = tmp_path / "again.xml"
-    with pytest.warns(ModelWarning, match="does not say: mesh wedge"):  # given by its vertices, not by a file
+    # the mesh is given by its vertices, not by a file
+    with pytest.warns(ModelWarning, match=r"does not say: couplings as such.*; mesh wedge"):
         ts.save(model, path)
     again = ts.load(path, repair="quiet")
     # MuJoCo keeps inertias by their principal axes, and the bodies of this file at their joints
@@ -87,6 +88,7 @@ def test_mjcf_comes_back(tmp_path):
     np.testing.assert_allclose(again.inertia, model.inertia, atol=1e-15)
     np.testing.assert_allclose(again.keyframes["up"], model.keyframes["up"])
     assert again.actuators == model.actuators
+    assert again.couplings == model.couplings
     same_frames(model, again)
 
 

@@ -30,6 +30,7 @@ from torsor.dynamics import (
     potential_energy,
     torque_regressor,
 )
+from torsor.dynamics.couplings import coupled, coupling_matrix
 from torsor.dynamics.derivatives import jvp, vjp
 from torsor.dynamics.factor import mass_factor, sample_velocities
 from torsor.dynamics.frames import frame_poses
@@ -65,9 +66,10 @@ __all__ = [
     "ModelError", "ModelWarning", "Normal", "Policy", "Rollout", "RolloutGradient", "Sensitivities", "Simulation",
     "SingularError", "StoreError", "Study", "TorsorError", "Trajectory", "Uniform", "actuator_forces",
     "base_parameters", "bias_forces", "body_poses", "body_twists", "center_of_mass", "compile", "constraint_forces",
-    "coriolis_matrix", "ensemble", "export", "fixman_force", "forward_dynamics", "forward_dynamics_derivatives",
-    "frame_poses", "from_mujoco", "from_pinocchio", "gravity_forces", "identify", "inertial_parameters",
-    "inverse_dynamics", "inverse_dynamics_derivatives", "inverse_kinematics", "inverse_mass_matrix", "jacobian",
+    "coriolis_matrix", "coupled", "coupling_matrix", "ensemble", "export", "fixman_force", "forward_dynamics",
+    "forward_dynamics_derivatives", "frame_poses", "from_mujoco", "from_pinocchio", "gravity_forces",
+    "identify", "inertial_parameters", "inverse_dynamics", "inverse_dynamics_derivatives", "inverse_kinematics",
+    "inverse_mass_matrix", "jacobian",
     "jacobian_dot", "jvp", "kinetic_energy", "lie", "linearize", "load", "log_det_gradient", "log_det_mass_matrix",
     "mass_factor", "mass_matrix", "mass_solve", "method_for", "momentum", "operational_space", "potential_energy",
     "rollout", "rollout_vjp", "sample_velocities", "save", "sensitivities", "simulate", "symbolic", "to_mujoco",

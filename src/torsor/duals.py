@@ -169,7 +169,9 @@ class _Evaluation:
         for name in changes.keys() - {"gravity"}:
             rows = PARAMETERS[name].parts(model, _shaped(changes[name], PARAMETERS[name].shape(model)))
             bodies = [_CHANGED[name](link, row) for link, row in zip(bodies, rows)]
-        return plain(run(algorithm, bodies, model.parent.tolist(), base_of(gravity, inputs), here, self.frame))
+        return plain(
+            run(algorithm, bodies, model.parent.tolist(), base_of(gravity, inputs), here, self.frame, model.couplings)
+        )
 
 
 def _heavier(link: Link, more: Vec) -> Link:

@@ -27,7 +27,7 @@ def evaluate(algorithm: Algorithm, model: Model, inputs: Mapping[str, Sequence[S
     parent = model.parent.tolist()
     here = scatter(model, inputs)
     base = base_of([number(g) for g in model.gravity.tolist()], inputs)
-    return plain(run(algorithm, links(model, number), parent, base, here, frame))
+    return plain(run(algorithm, links(model, number), parent, base, here, frame, model.couplings))
 
 
 def base_of(gravity: Sequence[Scalar], inputs: Mapping[str, Sequence[Scalar]] = MappingProxyType({})) -> Here:

@@ -27,6 +27,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from torsor.linalg import Mat, Scalar, Vec
+from torsor.model.extras import Coupling
 from torsor.model.links import Link
 from torsor.model.names import Frame
 from torsor.outputs import Output, matrices_of
@@ -99,6 +100,7 @@ class Algorithm:
     then       the result as a function of (that output, the walk); for a matrix in straight-line code only
     inverts    the mass matrix must be regular
     torques_only   the outputs are joint torques and accelerations only: mass may be regrouped
+    couples    the result obeys couplings of joints
     """
 
     name: str
@@ -109,6 +111,7 @@ class Algorithm:
     then: Callable[[Any, Any], Any] | None = None
     inverts: bool = False
     torques_only: bool = False
+    couples: bool = False
 
     @property
     def has_loops(self) -> bool:
@@ -152,6 +155,7 @@ class Walk:
     frame: Frame | None = None  # where a path starts
     stage: Columns | None = None
     arrived: dict[str, Any] = field(default_factory=dict)  # values handed to the base by the last inward pass
+    couplings: Sequence[Coupling] = ()
 
     @cached_property
     def first(self) -> list[int]:
@@ -211,9 +215,9 @@ class Walk:
 
 
 def run(algorithm: Algorithm, links: Sequence[Link], parent: Sequence[int], base: Here, here: Sequence[Here],
-        frame: Frame | None = None) -> Any:  # fmt: skip
+        frame: Frame | None = None, couplings: Sequence[Coupling] = ()) -> Any:  # fmt: skip
     """Interpret an algorithm on the scalars that `links` and `here` hold, and return its output."""
-    walk = Walk(links, parent, base, here, frame, algorithm.columns)
+    walk = Walk(links, parent, base, here, frame, algorithm.columns, couplings=couplings)
     for stage in algorithm.passes:
         if isinstance(stage, Sweep):
             walk.sweep(stage)

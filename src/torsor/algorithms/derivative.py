@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torsor.algorithms import articulated, ploen_park_forward, udut, walker_orin
+from torsor.algorithms import articulated, coupled, ploen_park_forward, udut, walker_orin
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
 from torsor.outputs import COTANGENT, PARAMETERS, Cotangent, Output, Path, Several, place_of
@@ -32,6 +32,8 @@ SOLVERS: dict[Algorithm, Algorithm] = {
     udut.forward_dynamics: udut.mass_solve,
     udut.mass_solve: udut.mass_solve,
     ploen_park_forward.forward_dynamics: articulated.mass_solve,
+    coupled.forward_dynamics: coupled.mass_solve,
+    coupled.mass_solve: coupled.mass_solve,
 }
 
 
@@ -83,7 +85,7 @@ def derivative(primal: Algorithm, mode: str, wrt: tuple[str, ...]) -> Derivative
         inputs, output = (*primal.inputs, *(f"d{name}" for name in wrt)), primal.output
     return Derivative(
         f"{primal.name}_{mode}", inputs, (), output, primal.options, primal.then, primal.inverts, primal.torques_only,
-        primal=primal, mode=mode, wrt=wrt,
+        primal.couples, primal=primal, mode=mode, wrt=wrt,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ tree, there are fewer operations for machines of a few joints.  That needs all o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torsor.algorithms import composite
@@ -57,27 +57,40 @@ def weigh(link, here, children):
     return dict(beyond=beyond.carried(f)), dict(F=tuple(beyond.inertia() @ s for s in S.columns))
 
 
-def accelerations(walk: Walk) -> None:
+def accelerations(solve: Callable[[Mat, Walk], list[Scalar]]) -> Whole:
     """qdd of every joint, for the passes that follow."""
-    M = Symmetric("M").collect(replace(walk, stage=Columns(composite.unit_acceleration, composite.rise)))
-    qdd = solve_along_branches(M, walk)
-    for here, first, end in zip(walk.here, walk.first, walk.first[1:]):
-        here.qdd = Vec.of(qdd[first:end])
+
+    def run(walk: Walk) -> None:
+        M = Symmetric("M").collect(replace(walk, stage=Columns(composite.unit_acceleration, composite.rise)))
+        qdd = solve(M, walk)
+        for here, first, end in zip(walk.here, walk.first, walk.first[1:]):
+            here.qdd = Vec.of(qdd[first:end])
+
+    return Whole(run)
 
 
-def respond(row: Sequence[Scalar], walk: Walk) -> list[Scalar]:
+def response(inverse_of: Callable[[Mat, Walk], Mat]) -> Callable[[Sequence[Scalar], Walk], list[Scalar]]:
     """From (d tau/dq, d tau/dv, M) to (-M^-1 d tau/dq, -M^-1 d tau/dv, M^-1)."""
-    n = walk.first[-1]
-    rows = [row[k : k + n] for k in range(0, len(row), n)]
-    by_q, by_v, M = (Mat.of(rows[k : k + n]) for k in (0, n, 2 * n))
+
+    def respond(row: Sequence[Scalar], walk: Walk) -> list[Scalar]:
+        n = walk.first[-1]
+        rows = [row[k : k + n] for k in range(0, len(row), n)]
+        by_q, by_v, M = (Mat.of(rows[k : k + n]) for k in (0, n, 2 * n))
+        inverse = inverse_of(M, walk)
+        return [x for A in (-inverse @ by_q, -inverse @ by_v, inverse) for line in A for x in line]
+
+    return respond
+
+
+def inverse_along_branches(M: Mat, walk: Walk) -> Mat:
+    """M^-1"""
     above = dof_parents(walk.parent, [link.joint.nv for link in walk.links])
-    inverse = branch_inverse(*branch_factor(M, above), above)
-    return [x for A in (-inverse @ by_q, -inverse @ by_v, inverse) for line in A for x in line]
+    return branch_inverse(*branch_factor(M, above), above)
 
 
 composite_derivatives = Algorithm(
     "forward_dynamics_derivatives", ("q", "v", "tau"),
-    (motion, remaining, weigh, Whole(accelerations), *inverse_dynamics_derivatives.passes),
+    (motion, remaining, weigh, accelerations(solve_along_branches), *inverse_dynamics_derivatives.passes),
     Several(dq=TwoTriangles("by_q", "row_q"), dv=TwoTriangles("by_v", "row_v"), dtau=Symmetric("by_qdd")),
-    options=("external",), inverts=True, torques_only=True, then=respond,
+    options=("external",), inverts=True, torques_only=True, then=response(inverse_along_branches),
 )  # fmt: skip

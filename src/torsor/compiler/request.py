@@ -87,7 +87,7 @@ class Request:
         self.inputs, self.dtype = (*algorithm.inputs, *options), np.dtype(dtype).name
         if self.dtype not in ("float64", "float32"):
             raise ArgumentError(f"programs compute in float64 or float32, not {self.dtype}")
-        if "tau" in self.inputs:
+        if (algorithm.inverts or "tau" in self.inputs) and not algorithm.couples:
             require_uncoupled(model, f"the compiled {algorithm.name}")
         if not algorithm.has_loops and unroll is NEVER:
             raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")

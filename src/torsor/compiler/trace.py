@@ -102,7 +102,7 @@ def outputs_on(algorithm: Algorithm, framed: Framed, given: Mapping[str, Any], f
     gravity = given.get("gravities", model.gravity.tolist()) if gravity is None else gravity
     base = base_of([g + x for g, x in zip(gravity, given.get("gravity", (0.0,) * 3))], given)
     links = [framed.link(i, _own_numbers(given, i), **changes[i]) for i in range(model.n)]
-    result = plain(run(algorithm, links, model.parent.tolist(), base, scatter(model, arrays), frame))
+    result = plain(run(algorithm, links, model.parent.tolist(), base, scatter(model, arrays), frame, model.couplings))
     return {("out", *index): x for index, x in numbered(result)}
 
 

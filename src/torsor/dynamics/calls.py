@@ -14,14 +14,14 @@ from numpy import ndarray
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import duals, reference, validate
-from torsor.algorithms import articulated, composite
+from torsor.algorithms import articulated, composite, coupled
 from torsor.algorithms.derivative import Derivative
 from torsor.compiler.members import Members, members
 from torsor.compiler.request import Request
 from torsor.compiler.store import NAME as STORE
 from torsor.compiler.store import store
 from torsor.dynamics.accuracy import LEVELS, agree
-from torsor.dynamics.methods import METHODS, automatic
+from torsor.dynamics.methods import COUPLED, METHODS, automatic
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.model import Model
@@ -199,7 +199,8 @@ def automatic_algorithm(model: Model, function: Callable[..., Any]) -> Algorithm
     """The algorithm of method="auto", decided once per model; for a batch, the one that is accurate for all."""
     require_models(model)
     if isinstance(model, ModelBatch):
-        return next(iter(METHODS[function.__name__].values()))
+        coupled = model.model.couplings and COUPLED.get(function.__name__)
+        return coupled or next(iter(METHODS[function.__name__].values()))
     return store(model).once(("auto", function), lambda: automatic(model, function))
 
 
@@ -251,7 +252,8 @@ def _is_scalar(x: Any) -> bool:
 
 def refuse_singular_at(algorithm: Algorithm, model: Model, q: Array) -> None:
     """Raise if M(q) is singular to rounding."""
-    programs = (program_for(a, model, (), "d", None) for a in (articulated.pivots, composite.diagonal))
+    known = (coupled.pivots, coupled.diagonal) if algorithm.couples else (articulated.pivots, composite.diagonal)
+    programs = (program_for(a, model, (), "d", None) for a in known)
     refuse_singular(algorithm, model, *(np.asarray(program(q.astype(np.float64))) for program in programs))
 
 

@@ -1,8 +1,7 @@
-"""Machines whose joints follow others: q = ratio q_leader + offset.
+"""Machines whose joints follow others, q = ratio q_leader + offset: states that obey, and large machines.
 
-With v = G v_free, a coupled machine obeys G' (M G a_free + bias - tau) = 0.  It is exact: the forces that hold the
-couplings do no work.  `forward_dynamics` and `simulate` let couplings act; all other functions are those of the tree,
-whose joints are all free.
+`algorithms/coupled.py` has the equations, and the code of machines of up to `MOST_COUPLED` freedoms.  The functions
+here do the same with dense matrices, for machines of any size.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torsor.algorithms import composite, newton_euler
 from torsor.dynamics.calls import batch_axes, call, call_with, checked
 from torsor.errors import ArgumentError, SingularError
-from torsor.model.model import Model
+from torsor.model.model import Model, require_model
 
 Array = NDArray[Any]
 
@@ -30,7 +29,11 @@ def free_freedoms(model: Model) -> Array:
 
 
 def coupling_matrix(model: Model) -> Array:
-    """G (nv, k) with v = G v[free_freedoms]."""
+    """G (nv, k) with v = G y, y the velocities of the k freedoms that follow no other (`model.couplings`).
+
+    G^T M G, G^T bias and G^T tau are those of a machine with these freedoms only.
+    """
+    require_model(model)
     free = free_freedoms(model)
     G = np.zeros((model.nv, len(free)))
     G[free, np.arange(len(free))] = 1.0
@@ -40,24 +43,27 @@ def coupling_matrix(model: Model) -> Array:
     return G
 
 
-def coupled(model: Model, q: Array) -> Array:
-    """q (..., nq) with the coordinates of followers set to what their leaders say."""
-    q = np.array(q)
+def coupled(model: Model, q: ArrayLike) -> Array:
+    """q (..., nq) with the coordinates of joints that follow others (`model.couplings`) set to what these say."""
+    require_model(model)
+    q = np.array(checked(model, "q", q))
     for follower, leader, ratio, offset in model.couplings:
         q[..., model.q_start[follower]] = ratio * q[..., model.q_start[leader]] + offset
     return q
 
 
 def obeying(model: Model, name: str, x: Array, offset: bool) -> None:
-    """Raise, naming the joint, unless q (or v, whose couplings have no offset) obeys the couplings."""
+    """Raise, naming the joint, unless all q (or v, whose couplings have no offset), (..., nq), obey the couplings."""
     starts = model.q_start if offset else model.v_start
     for coupling in model.couplings:
-        wanted = coupling.ratio * x[starts[coupling.leader]] + coupling.offset * offset
-        if abs(x[starts[coupling.follower]] - wanted) > OBEYED * max(1.0, abs(wanted)):
+        wanted = np.ravel(coupling.ratio * x[..., starts[coupling.leader]] + coupling.offset * offset)
+        given = np.ravel(x[..., starts[coupling.follower]])
+        precision = max(OBEYED, 10 * float(np.finfo(given.dtype).eps))
+        for k in np.flatnonzero(np.abs(given - wanted) > precision * np.maximum(1.0, np.abs(wanted)))[:1]:
             follower, leader = (model.joint_names[i] for i in coupling[:2])
             raise ArgumentError(
-                f"{name}: joint {follower!r} follows {leader!r}, so it must be {wanted:g}, not "
-                f"{x[starts[coupling.follower]]:g}: torsor.dynamics.couplings.coupled(model, q) makes it so"
+                f"{name}: joint {follower!r} follows {leader!r}, so it must be {wanted[k]:g}, not {given[k]:g}: "
+                "ts.coupled(model, q) makes it so"
             )
 
 
@@ -73,12 +79,30 @@ def coupled_accelerations(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLi
     return coupled_solve(model, arrays["q"], arrays["tau"] - bias, added_inertia)
 
 
-def coupled_solve(model: Model, q: Array, b: Array, added_inertia: ArrayLike | None = None) -> Array:
+def coupled_solve(model: Model, q: ArrayLike, b: ArrayLike, added_inertia: ArrayLike | None = None) -> Array:
     """G (G' (M + diag(added)) G)^-1 G' b"""
-    G, M = coupling_matrix(model).astype(b.dtype), call(composite.mass_matrix, model, q)
-    if added_inertia is not None:
-        M = M + np.asarray(added_inertia)[..., None] * np.eye(model.nv)
+    b = checked(model, "b", b)
+    G, A = _reduced(model, q, added_inertia)
     try:
-        return np.linalg.solve(G.T @ M @ G, (b @ G)[..., None])[..., 0] @ G.T
+        return np.linalg.solve(A, (b @ G)[..., None])[..., 0] @ G.T
     except np.linalg.LinAlgError:
         raise SingularError("the mass matrix of the coupled machine is singular: a joint moves no mass") from None
+
+
+def coupled_inverse(model: Model, q: ArrayLike) -> Array:
+    """G (G' M G)^-1 G', (..., nv, nv)"""
+    return coupled_solve(model, np.asarray(q)[..., None, :], np.eye(model.nv))
+
+
+def coupled_log_det(model: Model, q: ArrayLike) -> Array:
+    """log det (G' M G)"""
+    return np.linalg.slogdet(_reduced(model, q)[1])[1]
+
+
+def _reduced(model: Model, q: ArrayLike, added_inertia: ArrayLike | None = None) -> tuple[Array, Array]:
+    """G, and G' (M + diag(added)) G"""
+    M = call(composite.mass_matrix, model, q)
+    G = coupling_matrix(model).astype(M.dtype)
+    if added_inertia is not None:
+        M = M + np.asarray(added_inertia)[..., None] * np.eye(model.nv)
+    return G, G.T @ M @ G

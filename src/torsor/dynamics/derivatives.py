@@ -14,6 +14,7 @@ from torsor.algorithms.derivative import Derivative, derivative, takes_frame
 from torsor.compiler.store import store
 from torsor.dynamics.calls import call, call_carefully
 from torsor.dynamics.functions import ALGORITHMS, algorithm_for
+from torsor.dynamics.methods import MOST_COUPLED
 from torsor.errors import ArgumentError
 from torsor.model.batch import machine_of, require_models
 from torsor.model.model import Model
@@ -103,9 +104,10 @@ class Differentiated:
             primal = algorithm_for(model, self.function, method, specialised)
         result = derivative(primal, self.mode, primal.inputs if self.wrt is None else self.wrt)
         nv = machine_of(model).nv
-        if not result.has_loops and (nv > MOST_FREEDOMS or specialised is False):
+        most = MOST_COUPLED if result.couples else MOST_FREEDOMS
+        if not result.has_loops and (nv > most or specialised is False):
             raise ArgumentError(
-                f"{self.__name__} exists as straight-line code only, for at most {MOST_FREEDOMS} freedoms, not "
+                f"{self.__name__} exists as straight-line code only, for at most {most} freedoms, not "
                 f"{nv}; differentiate a product instead: M x is inverse_dynamics, M^-1 x is mass_solve, and J v "
                 "is among the body_twists"
             )

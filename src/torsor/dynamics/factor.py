@@ -17,6 +17,7 @@ from torsor.dynamics.calls import call
 from torsor.dynamics.functions import log_det_mass_matrix
 from torsor.errors import ArgumentError
 from torsor.model.model import Model, require_model
+from torsor.model.regular import require_uncoupled
 from torsor.validate import array, batch, generator, number
 
 Array = NDArray[Any]
@@ -63,6 +64,7 @@ class MassFactor:
 def mass_factor(model: Model, q: ArrayLike) -> MassFactor:
     """The square factor W of M(q) = W W^T: see `MassFactor`."""
     require_model(model)
+    require_uncoupled(model, "the square factor of M")
     return MassFactor(model, array("q", q))
 
 

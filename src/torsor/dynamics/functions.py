@@ -44,7 +44,7 @@ from torsor.dynamics.calls import (
     on_frame,
     refuse_singular_at,
 )
-from torsor.dynamics.couplings import coupled_accelerations
+from torsor.dynamics.couplings import coupled_accelerations, coupled_inverse, coupled_log_det, coupled_solve
 from torsor.dynamics.frames import referred, referred_rate
 from torsor.dynamics.jacobians import (
     forward_dynamics_derivatives,
@@ -52,7 +52,17 @@ from torsor.dynamics.jacobians import (
     refuse_large,
     torque_regressor,
 )
-from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM, choose, named
+from torsor.dynamics.methods import (
+    COUPLED,
+    METHODS,
+    MOST_COUPLED,
+    MOST_FREEDOMS,
+    NOT_COMPILED,
+    SEGMENTS_FROM,
+    choose,
+    most_freedoms,
+    named,
+)
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.batch import ModelBatch, machine_of
 from torsor.model.conditioning import pivot_ratio
@@ -97,17 +107,17 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
                     return result
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
-    if getattr(model, "couplings", ()):
-        if method != "auto":
-            raise ArgumentError(f"method {method!r} knows no coupled joints: leave out method=, or the couplings")
+    coupled = _couples(model, method)
+    if coupled and model.nv > MOST_COUPLED:
         return coupled_accelerations(model, q, v, tau, external=external, added_inertia=added_inertia)
     if method == "auto":
         if _in_segments(model, q, v, tau):
             method = "segments"
         elif external is added_inertia is None:
             return call(forward_dynamics, model, q, v, tau)
-        elif added_inertia is None:
-            return call_with(automatic_algorithm(model, forward_dynamics), model, q, v, tau, external=external)
+        elif coupled or added_inertia is None:
+            algorithm = automatic_algorithm(model, forward_dynamics)
+            return call_with(algorithm, model, q, v, tau, external=external, added_inertia=added_inertia)
         else:
             method = "articulated"
     if method in NOT_COMPILED:
@@ -169,6 +179,8 @@ def inverse_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
     method: "articulated" (articulated inertias, column by column), "product" (articulated inertias, as U^T D^-1 U, for
     short paths to the base), "fixman" (relaxed constraints) or "auto": the quicker of the first two.
     """
+    if _couples(model, method) and model.nv > MOST_COUPLED:
+        return coupled_inverse(model, q)
     if method == "auto":
         return call(automatic_algorithm(model, inverse_mass_matrix), model, q)
     if method == "fixman":
@@ -186,14 +198,24 @@ def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, added_inertia: Array
     floating, their constraints eliminated), "constraint-force" (the same in O(log n) depth) or
     "auto": the fewest operations of the first three.
     """
-    if method == "auto" and added_inertia is None:
-        return call(automatic_algorithm(model, mass_solve), model, q, b)
+    if (coupled := _couples(model, method)) and model.nv > MOST_COUPLED:
+        return coupled_solve(model, q, b, added_inertia)
+    if method == "auto" and (coupled or added_inertia is None):
+        return call_with(automatic_algorithm(model, mass_solve), model, q, b, added_inertia=added_inertia)
     if method in NOT_COMPILED:
         _require_one(method, model)
     if added_inertia is not None and method in ("auto", "articulated"):
         return call_with(articulated.mass_solve, model, q, b, added_inertia=added_inertia)
     _refuse_added_inertia(method, added_inertia)
     return _compared(method, mass_solve, _mass_solve_by(method, model, q, b), model, q, b)
+
+
+def _couples(model: Any, method: str) -> bool:
+    """Whether joints follow others, which only method="auto" obeys."""
+    coupled = bool(getattr(model, "couplings", ()))
+    if coupled and method != "auto":
+        raise ArgumentError(f"method {method!r} knows no coupled joints: leave out method=, or use model.uncoupled()")
+    return coupled
 
 
 def _refuse_added_inertia(method: str, added_inertia: ArrayLike | None) -> None:
@@ -237,6 +259,8 @@ def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
         _require_one(method, model)
         result = call(_fixman(model).log_det, model, q)
         return _compared(method, log_det_mass_matrix, result, model, q)
+    if _couples(model, method):
+        return call(COUPLED["log_det_mass_matrix"], model, q) if model.nv <= MOST_COUPLED else coupled_log_det(model, q)
     return call(articulated.log_det, model, q)
 
 
@@ -419,10 +443,9 @@ def algorithm_for(model: Model, function: Callable[..., Any], method: str, speci
         algorithm = named(function, method)
     elif function.__name__ in METHODS:
         chosen = automatic_algorithm(model, function)
-        algorithm = chosen if chosen.has_loops or specialised is not False else algorithm
-    nv = machine_of(model).nv
-    if not algorithm.has_loops and nv > MOST_FREEDOMS:
-        raise ArgumentError(f"method {method!r} is compiled for {MOST_FREEDOMS} freedoms at most, not {nv}")
+        algorithm = chosen if chosen.has_loops or chosen.couples or specialised is not False else algorithm
+    if (nv := machine_of(model).nv) > (most := most_freedoms(algorithm)):
+        raise ArgumentError(f"method {method!r} is compiled for {most} freedoms at most, not {nv}")
     if isinstance(algorithm.output, Several):
         refuse_large(model, function)
     return algorithm

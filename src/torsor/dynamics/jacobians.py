@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torsor.algorithms import inverse_derivatives, regressor
 from torsor.dynamics.accuracy import COMPARED, refuse_disagreement
 from torsor.dynamics.calls import automatic_algorithm, call, call_with
-from torsor.dynamics.methods import MOST_FREEDOMS, named
+from torsor.dynamics.methods import most_freedoms, named
 from torsor.errors import ArgumentError
 from torsor.model.batch import machine_of, require_models
 from torsor.model.conditioning import pivot_ratio
@@ -76,8 +76,8 @@ def forward_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, tau: 
         algorithm = automatic_algorithm(model, forward_dynamics_derivatives)
     else:
         algorithm = named(forward_dynamics_derivatives, method)
-    if not algorithm.has_loops and (nv := machine_of(model).nv) > MOST_FREEDOMS:
-        raise ArgumentError(f"method {method!r} is compiled for {MOST_FREEDOMS} freedoms at most, not {nv}")
+    if (nv := machine_of(model).nv) > (most := most_freedoms(algorithm)):
+        raise ArgumentError(f"method {method!r} is compiled for {most} freedoms at most, not {nv}")
     result = ForwardDerivatives(*call_with(algorithm, model, q, v, tau, external=external))
     if method == "composite" and pivot_ratio(model) > COMPARED and isinstance(result.dq, np.ndarray):
         sweeps = forward_dynamics_derivatives(model, q, v, tau, external=external, method="articulated")

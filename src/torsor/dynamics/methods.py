@@ -8,12 +8,14 @@ accurate as the articulated sweeps on this machine are considered (`torsor.model
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from torsor.algorithms import (
     articulated,
+    coupled,
     forward_derivatives,
     newton_euler,
     ploen_park,
@@ -59,6 +61,15 @@ METHODS: dict[str, dict[str, Algorithm]] = {
         "ploen-park": ploen_park.inverse_dynamics,
     },
 }
+# by function: the algorithm for machines whose joints follow others; straight-line code, up to so many freedoms
+COUPLED: dict[str, Algorithm] = {
+    "forward_dynamics": coupled.forward_dynamics,
+    "mass_solve": coupled.mass_solve,
+    "inverse_mass_matrix": coupled.inverse_mass_matrix,
+    "log_det_mass_matrix": coupled.log_det,
+    "forward_dynamics_derivatives": coupled.forward_dynamics_derivatives,
+}
+MOST_COUPLED = 40
 # Methods of forward dynamics and M^-1 b that are called state by state, and have no program.
 NOT_COMPILED = ("fixman", "segments", "constraint-force")
 # The methods that method="auto" counts and chooses from; the others have never had the fewest operations.
@@ -100,6 +111,8 @@ def method_for(model: Model, function: Callable[..., Any]) -> Choice:
 def _choice(model: Model, function: Callable[..., Any], counted: dict[str, Algorithm]) -> Choice:
     """`counted`: the methods whose operations are counted."""
     methods = _methods(function)
+    if model.couplings and function.__name__ in COUPLED:
+        return Choice("coupled", {}, "coupled: joints follow others, so the mass matrix is projected")
     if methods is METHODS["inverse_mass_matrix"]:
         longest = _longest_way(model)
         best = "product" if longest <= SHORT_WAY else "articulated"
@@ -128,6 +141,8 @@ def _choice(model: Model, function: Callable[..., Any], counted: dict[str, Algor
 def automatic(model: Model, function: Callable[..., Any]) -> Algorithm:
     """The algorithm of `method_for`.  Counting takes some 20 ms, so the answer is kept on disk beside the kernels."""
     methods = _methods(function)
+    if model.couplings and function.__name__ in COUPLED:
+        return COUPLED[function.__name__]
     if methods in (METHODS["inverse_mass_matrix"], METHODS["forward_dynamics_derivatives"]):
         return methods[method_for(model, function).method]
     if _settled(model, function):
@@ -176,6 +191,11 @@ def _count(algorithm: Algorithm, model: Model) -> Operations:
     from torsor.compiler.tape import Operations
 
     return Operations.of(unrolled(algorithm, model, algorithm.inputs))
+
+
+def most_freedoms(algorithm: Algorithm) -> float:
+    """The largest number of freedoms for which an algorithm is compiled."""
+    return inf if algorithm.has_loops else MOST_COUPLED if algorithm.couples else MOST_FREEDOMS
 
 
 def named(function: Callable[..., Any], method: str, *others: str) -> Algorithm:

@@ -3,7 +3,7 @@
 MuJoCo knows defaults, classes, includes, masses from geoms and meshes; none of it is done again here.  q is MuJoCo's
 qpos, joint by joint in the same order: a `ref` is folded into the placement of its joint.  The configuration that the
 file draws is the keyframe "qpos0", if it is not the neutral one.  Contacts, constraints, tendons and fluids are not
-modelled, and each is noted.
+modelled, and each is noted; only a linear equality of two joints is, as a coupling.
 
 Where a joint does not sit at the origin of its body, the body of the Model sits at the joint and is called like it; the
 name of MuJoCo's body is then a frame, as are the names of sites.
@@ -310,11 +310,9 @@ class _Reader:
     # ---- what is not modelled ----
 
     def _notes(self) -> None:
-        m, note, mj = self.m, self.result.note, self.mujoco
+        m, note = self.m, self.result.note
         for i in range(m.neq):
-            kind = mj.mjtEq(int(m.eq_type[i])).name.removeprefix("mjEQ_").lower()
-            ends = [self._object(int(m.eq_objtype[i]), int(x), kind) for x in (m.eq_obj1id[i], m.eq_obj2id[i])]
-            note("ignored", f"equality {m.equality(i).name or i}", f"{kind} of {' and '.join(e for e in ends if e)}")
+            self._equality(i)
         for i in range(m.ntendon):
             note("ignored", f"tendon {m.tendon(i).name or i!r}", "its springs, damping, limits and armature")
         for i in np.flatnonzero(m.body_gravcomp).tolist():
@@ -330,6 +328,38 @@ class _Reader:
         if m.nmocap:
             note("read", "mocap bodies", f"{m.nmocap} of them, fixed to the base")
         note("read", "contacts", f"{m.ngeom} geoms, which touch nothing here")
+
+    def _equality(self, i: int) -> None:
+        """A linear equality of two joints is a coupling; every other constraint is named and left out."""
+        m, mj = self.m, self.mujoco
+        kind = mj.mjtEq(int(m.eq_type[i])).name.removeprefix("mjEQ_").lower()
+        ends = [self._object(int(m.eq_objtype[i]), int(x), kind) for x in (m.eq_obj1id[i], m.eq_obj2id[i])]
+        where, words = f"equality {m.equality(i).name or i}", f"{kind} of {' and '.join(e for e in ends if e)}"
+        if self._disabled("EQUALITY") or not m.eq_active0[i]:
+            self.result.note("read", where, f"{words}: it is not active")
+        elif kind == "joint" and m.eq_obj2id[i] >= 0 and not m.eq_data[i, 2:5].any() and self._couple(i):
+            self.result.note("read", where, f"{words}: one follows the other exactly; MuJoCo lets it give a little")
+        else:
+            self.result.note("ignored", where, words)
+
+    def _couple(self, i: int) -> bool:
+        """Let one of two joints follow the other: q1 - ref1 = c0 + c1 (q2 - ref2); False if both follow others."""
+        m, mimics = self.m, self.result.mimics
+        (first, second), (c0, c1) = (int(m.eq_obj1id[i]), int(m.eq_obj2id[i])), map(float, m.eq_data[i, :2])
+        refs = [float(m.qpos0[m.jnt_qposadr[j]]) for j in (first, second)]
+        offset = refs[0] + c0 - c1 * refs[1]
+        ways = [(first, second, c1, offset)] + ([(second, first, 1 / c1, -offset / c1)] if c1 else [])
+        for follower, leader, ratio, shift in ways:
+            name, other = self.joints[follower], self.joints[leader]
+            if name not in mimics and name != self._first_leader(other):
+                mimics[name] = other, ratio, shift
+                return True
+        return False
+
+    def _first_leader(self, joint: str) -> str:
+        while joint in self.result.mimics:
+            joint = self.result.mimics[joint][0]
+        return joint
 
     def _object(self, objtype: int, i: int, kind: str) -> str:
         if i < 0:

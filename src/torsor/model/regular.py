@@ -33,8 +33,8 @@ def require_uncoupled(model: Model, what: str) -> None:
     for coupling in model.couplings[:1]:
         follower, leader = (model.joint_names[i] for i in coupling[:2])
         raise ArgumentError(
-            f"{what} knows no coupled joints, and {follower!r} follows {leader!r}: "
-            "use forward_dynamics or simulate, or model.uncoupled()"
+            f"{what} knows no coupled joints, and {follower!r} follows {leader!r}: use model.uncoupled(), whose "
+            "joints are all free, or a function that obeys couplings (docs/robots.md)"
         )
 
 

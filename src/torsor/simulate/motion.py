@@ -18,7 +18,7 @@ from torsor.algorithms import articulated
 from torsor.compiler.request import PATIENT
 from torsor.compiler.store import store
 from torsor.dynamics.couplings import coupled_accelerations, coupled_solve
-from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM
+from torsor.dynamics.methods import METHODS, MOST_COUPLED, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM
 from torsor.errors import SingularError, TorsorError
 from torsor.model.model import Model
 from torsor.simulate.coordinates import Coordinates
@@ -121,7 +121,7 @@ class Motion:
     def _program(self) -> Program | None:
         """The compiled forward dynamics, if its method is compiled for this model."""
         large = self.dynamics == "composite" and self.model.nv > MOST_FREEDOMS
-        if self.dynamics in NOT_COMPILED or large or self.model.couplings:
+        if self.dynamics in NOT_COMPILED or large or (self.model.couplings and self.model.nv > MOST_COUPLED):
             return None
         return compiled(self.model, dynamics.forward_dynamics, self.dynamics)
 

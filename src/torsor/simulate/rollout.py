@@ -22,13 +22,14 @@ from torsor.compiler.request import NEVER, QUICK, Request
 from torsor.compiler.store import store
 from torsor.compiler.tape import Code, Tape
 from torsor.dynamics.calls import gpu_array
+from torsor.dynamics.couplings import obeying
+from torsor.dynamics.methods import COUPLED, MOST_COUPLED
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar, Vec, maximum
 from torsor.model.batch import VARIABLE, ModelBatch, machine_of
 from torsor.model.freedoms import USUAL, limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model, require_model
-from torsor.model.regular import require_uncoupled
 from torsor.outputs import numbered, place_of
 from torsor.reference import base_of, scatter
 from torsor.simulate.laws import (
@@ -43,7 +44,7 @@ from torsor.simulate.laws import (
     kernel,
     most,
 )
-from torsor.sweeps import run
+from torsor.sweeps import Algorithm, run
 
 if TYPE_CHECKING:
     from torsor.backends.cuda import RolloutKernel
@@ -455,7 +456,6 @@ class Task(NamedTuple):
            feedback: Feedback | None, every: int, integrator: str) -> Task:  # fmt: skip
         model, varied = machine_of(machine), machine.varied if isinstance(machine, ModelBatch) else {}
         require_model(model)
-        require_uncoupled(model, "a rollout")
         validate.chosen("integrator", integrator, INTEGRATORS)
         steps, every = validate.integer("steps", steps, least=1), validate.integer("every", every, least=1)
         if every > steps:
@@ -477,7 +477,7 @@ def traced_step(model: Model, integrator: str, law: Law) -> Callable[..., list[S
 
     def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None) -> Scalars:
         given = {"q": q, "v": v, "tau": tau} | ({} if added is None else {"added_inertia": added})
-        return run(articulated.forward_dynamics, links, parent, base, scatter(model, given))
+        return run(dynamics_of(model), links, parent, base, scatter(model, given), couplings=model.couplings)
 
     def rollout_step(q: Scalars, v: Scalars, tau: Scalars, gain: Scalars, h: Scalars) -> list[Scalar]:
         return step(integrator, Plant(model, law, gain, tau, accelerate), q, v, h[0])
@@ -512,6 +512,13 @@ def cut(model: Model, law: Law, move: Callable[..., Any]) -> tuple[list[Code], C
 
 def step_inputs(model: Model, law: Law) -> dict[str, tuple[int, ...]]:
     return {"q": (model.nq,), "v": (model.nv,), "tau": (model.nv,), "gain": law.values.shape[-1:], "h": (1,)}
+
+
+def dynamics_of(model: Model) -> Algorithm:
+    """The algorithm of the accelerations in a step: sweeps, or the projected equations of coupled joints."""
+    if model.couplings and model.nv > MOST_COUPLED:
+        raise ArgumentError(f"joints that follow others are moved for {MOST_COUPLED} freedoms at most, not {model.nv}")
+    return COUPLED["forward_dynamics"] if model.couplings else articulated.forward_dynamics
 
 
 def options_of(integrator: str) -> tuple[str, ...]:
@@ -595,7 +602,7 @@ def member_kernel(found: Members, law: Law, move: Callable[..., Any], dtype: str
 
         def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None) -> Scalars:
             given = {"q": q, "v": v, "tau": tau, **own} | ({} if added is None else {"added_inertia": added})
-            return list(outputs_on(articulated.forward_dynamics, found.frames, given).values())
+            return list(outputs_on(dynamics_of(model), found.frames, given).values())
 
         return move(Plant(model, law, gain, tau, accelerate), q, v, h[0])
 
@@ -637,6 +644,8 @@ def flattened(model: Model, given: Mapping[str, Any], law: Law,
     """The arrays that are given, and those of a law that differ from trajectory to trajectory, with one batch axis; the
     batch axes, and the number type."""
     arrays = {name: _checked(model, name, x, steps) for name, x in given.items() if x is not None}
+    obeying(model, "q", arrays["q"], offset=True)
+    obeying(model, "v", arrays["v"], offset=False)
     dtype = np.float32 if all(x.dtype == np.float32 for x in arrays.values()) else np.float64
     arrays |= {name: x for name, x in (("gain", law.values), ("constant", law.constant)) if x.ndim > 1}
     try:
@@ -742,7 +751,7 @@ def _looped_mover(model: Model, integrator: str, law: Law, dtype: str) -> Mover:
     """The step on columns of numbers, one per coordinate, around the compiled forward dynamics."""
     from torsor.backends.cpu import compile_program
 
-    program = compile_program(articulated.forward_dynamics, model, dtype=dtype, options=options_of(integrator))
+    program = compile_program(dynamics_of(model), model, dtype=dtype, options=options_of(integrator))
 
     def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None) -> Scalars:
         given: list[Any] = [q, v, tau, *([] if added is None else [added])]
@@ -785,7 +794,7 @@ def _marching_mover(model: Model, integrator: str, law: Law, dtype: str) -> Move
     from torsor.simulate.march import March
 
     options = options_of(integrator)
-    program = compile_program(articulated.forward_dynamics, model, options=options)
+    program = compile_program(dynamics_of(model), model, options=options)
 
     def mover(x: Array, gain: Array, h: Array) -> Move:
         K, D = diagonals(model, law, gain, len(x))
@@ -809,7 +818,7 @@ def gpu_kernel(model: Model, integrator: str, law: Law, *, dtype: str, trig: str
     inputs = step_inputs(model, law)
     shape, bits = (model.nq + model.nv,), 64 if dtype == "float64" else 32
     sizes = tuple((name, s[0]) for name, s in inputs.items())
-    if specialised or (specialised is None and model.nv <= GPU_UNROLL_FREEDOMS):
+    if specialised or model.couplings or (specialised is None and model.nv <= GPU_UNROLL_FREEDOMS):
         code = trace(traced_step(model, integrator, law), inputs)
         return RolloutKernel(Kernel(code, sizes, shape, bits, trig), (), None, tabulated)
     request = Request(articulated.forward_dynamics, model, options=options_of(integrator), dtype=dtype, unroll=NEVER)
