@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -21,7 +22,7 @@ from torsor import ArgumentError, zoo
 from torsor.backends import gpu
 from torsor.cli import main
 from torsor.compiler import members
-from torsor.ensembles import streams
+from torsor.ensembles import places, streams
 from torsor.ensembles.draws import Draws
 from torsor.ensembles.engine import DIVERGED, IMPOSSIBLE, OK, Steps
 from torsor.ensembles.study import Plan, Study
@@ -292,8 +293,6 @@ def test_a_process_pool(tmp_path):
 
 
 def test_a_full_disk_leaves_a_store_that_goes_on(tmp_path, monkeypatch):
-    from torsor.ensembles import zarr
-
     path, written = tmp_path / "runs.zarr", []
 
     def full(file, content, error):
@@ -302,12 +301,54 @@ def test_a_full_disk_leaves_a_store_that_goes_on(tmp_path, monkeypatch):
             raise error(f"{file}: cannot be written (No space left on device)")
         return original(file, content, error)
 
-    original = zarr.write_whole
-    monkeypatch.setattr(zarr, "write_whole", full)
+    original = places.write_whole
+    monkeypatch.setattr(places, "write_whole", full)
     with pytest.raises(ts.StoreError, match="No space left"):
         study(path)
     monkeypatch.undo()
     assert study(path).progress == 1
+
+
+def test_a_store_behind_a_url(tmp_path):
+    """In memory, by fsspec; a folder by its URL is written as a folder."""
+    zarr = pytest.importorskip("zarr")
+    found = study("memory://runs.zarr", shard=(0, 2))
+    assert 0 < found.progress < 1
+    again = study("memory://runs.zarr")
+    whole = study(tmp_path / "runs.zarr")
+    assert np.array_equal(again["q"], whole["q"])
+    assert np.array_equal(zarr.open_group("memory://runs.zarr", mode="r")["q"][:], whole["q"])
+    assert (again.path, ts.Study("memory://runs.zarr").progress) == ("memory://runs.zarr", 1)
+    files = again.group.place.files
+    files.pipe_file("/runs.zarr/q/c/1/0/0", b"cut off")
+    assert again.missing() == [1]
+    assert study("memory://runs.zarr").missing() == []
+    with pytest.raises(ts.StoreError, match="another study"):
+        study("memory://runs.zarr", seed=1)
+    with pytest.raises(ArgumentError, match="need chunk="):
+        study("memory://other.zarr", shard=(0, 2), chunk=None)
+    for address in ("nowhere://runs.zarr", "memory:///nothing.zarr"):
+        with pytest.raises(ts.StoreError, match="cannot be"):
+            ts.Study(address)
+    assert isinstance(places.at(f"file://{tmp_path}/x.zarr"), places.Folder)
+    monitored = places.Remote(SimpleNamespace(pipe_file=lambda *_: 1 / 0, cat_file=lambda *_: 1 / 0), "r", "s3://r")
+    for act in (lambda: monitored.read("a"), lambda: monitored.write("a", b"")):
+        with pytest.raises(ts.StoreError, match="s3://r/a: cannot be"):
+            act()
+
+
+def test_jobs_that_begin_together_make_one_store(tmp_path):
+    """Each would have chosen another size of chunks; one wins, and what it made is what all of them fill."""
+    path = tmp_path / "runs.zarr"
+    plan = study(tmp_path / "whole.zarr").plan
+    makers = [threading.Thread(target=Study._made, args=(plan, path, chunk, (0, 1))) for chunk in (8, 16, 20, 40)]
+    [maker.start() for maker in makers]
+    [maker.join() for maker in makers]
+    assert [x.name for x in tmp_path.glob(".*")] == []
+    assert np.array_equal(study(path)["q"], study(tmp_path / "whole.zarr")["q"])
+    (tmp_path / "full" / "other").mkdir(parents=True)
+    with pytest.raises(ts.StoreError, match="cannot be made"):
+        study(tmp_path / "full")
 
 
 SCRIPT = """
@@ -373,7 +414,6 @@ def test_dask_finishes_when_a_worker_is_killed(tmp_path):
         ({"record": "p"}, "unknown quantity to record 'p'"),
         ({"sampling": "grid"}, "unknown sampling 'grid'"),
         ({"shard": (2, 2)}, "shard 2/2"),
-        ({"store": "s3://bucket/runs.zarr"}, "stores are folders"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )

@@ -23,10 +23,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics
 from torsor.compiler.members import members
-from torsor.ensembles import zarr
+from torsor.ensembles import places, zarr
 from torsor.ensembles.draws import JOINTS, SERVO, Draws, Quantity, fields_of, states_of
 from torsor.ensembles.engine import IMPOSSIBLE, OK, REASONS, Engine, Steps
-from torsor.ensembles.zarr import Group, StoreError, Variable
+from torsor.ensembles.places import StoreError
+from torsor.ensembles.zarr import Group, Variable
 from torsor.errors import ArgumentError, ModelError
 from torsor.formats import toml
 from torsor.model.batch import ModelBatch
@@ -198,7 +199,7 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
             raise TypeError(f"ensemble() got an unexpected keyword argument {name!r}")
     plan = Plan(model, Draws(model, vary, n, seed, sampling), steps, states, _records(record), seed, n,
                 chosen("device", device, DEVICES))  # fmt: skip
-    study = Study._made(plan, zarr.at(store), chunk)
+    study = Study._made(plan, store, chunk, shard)
     return study.resume(executor, shard=shard, progress=progress)
 
 
@@ -223,7 +224,7 @@ def _records(record: Sequence[str] | Mapping[str, Record | None]) -> dict[str, R
 
 def run_chunk(plan: Plan, path: str, index: int) -> int:
     """The work of a task: one chunk, written into the store.  Returns how many of its members failed."""
-    group = Group(Path(path))
+    group = Group(places.at(path))
     size = group.variables["status"].chunk
     result = plan.chunk(index * size, min(plan.n, (index + 1) * size))
     status = result.pop("status")
@@ -247,19 +248,21 @@ class Study:
     """
 
     def __init__(self, path: str | Path, plan: Plan | None = None) -> None:
-        self.path, self.plan = zarr.at(path), plan
-        self.group = Group(self.path)
+        self.plan, self.group = plan, Group(places.at(path))
         if self.group.attributes.get("kind") != "torsor ensemble":
             raise StoreError(f"{path} is not a store of an ensemble")
 
     @classmethod
-    def _made(cls, plan: Plan, path: Path, chunk: int | None) -> Study:
+    def _made(cls, plan: Plan, path: str | Path, chunk: int | None, shard: tuple[int, int]) -> Study:
         """The store of a plan: a new one, or the one that is there, if it is of the same study."""
-        if (path / "zarr.json").exists():
+        place = places.at(path)
+        if place.read("zarr.json") is not None:
             study = cls(path, plan)
             if study.group.attributes["key"] != plan.key:
                 raise StoreError(f"{path} belongs to another study: choose another store, or delete it")
             return study
+        if isinstance(place, places.Remote) and chunk is None and shard[1] > 1:
+            raise ArgumentError("several shards that make one store behind a URL need chunk=, the same for all")
         rows = plan.chunk(0, min(1, plan.n))
         size = integer("chunk", chunk, least=1) if chunk is not None else _chunk_size(plan)
         size = min(size, plan.n)
@@ -272,11 +275,15 @@ class Study:
         variables.append(Variable("digest", chunks, 1, (count, zarr.DIGEST), "uint8", ("chunk", "array", "byte")))
         times = plan.steps.times
         variables.append(Variable("t", len(times), len(times), (), "float64", ("time",)))
-        group = Group.create(path, variables, _about(plan))
-        group.put("t", 0, times)
-        return cls(path, plan)
+        Group.create(place, variables, _about(plan)).put("t", 0, times)
+        return cls._made(plan, path, chunk, shard)
 
     # -- what is there
+
+    @property
+    def path(self) -> str:
+        """Where the store is."""
+        return self.group.place.address
 
     @property
     def n(self) -> int:
@@ -352,9 +359,9 @@ class Study:
         plan = self._planned()
         if executor is None:
             for chunk in todo:
-                yield run_chunk(plan, str(self.path), chunk)
+                yield run_chunk(plan, self.path, chunk)
             return
-        path, waiting, left = str(self.path.absolute()), set[Future[int]](), list(reversed(todo))
+        path, waiting, left = self.path, set[Future[int]](), list(reversed(todo))
         most = IN_FLIGHT * (getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
         while left or waiting:
             while left and len(waiting) < most:
