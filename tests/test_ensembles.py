@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from torsor import ArgumentError, zoo
 from torsor.backends import gpu
 from torsor.cli import main
 from torsor.compiler import members
-from torsor.ensembles import places, streams
+from torsor.ensembles import RayExecutor, places, streams
 from torsor.ensembles.draws import Draws
 from torsor.ensembles.engine import DIVERGED, IMPOSSIBLE, OK, Steps
 from torsor.ensembles.study import Plan, Study
@@ -393,6 +393,100 @@ def test_dask_finishes_when_a_worker_is_killed(tmp_path):
     assert killed
     assert found.progress == 1
     assert np.array_equal(found["q"], study(tmp_path / "alone.zarr", n=2000, chunk=500)["q"])
+
+
+CLUSTER = """
+import time, distributed
+if __name__ == "__main__":
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+    with distributed.LocalCluster(**options) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_lost_scheduler_is_told_and_the_study_goes_on(tmp_path):
+    """The cluster's own process is killed; what was done stays, and the rest is done by another."""
+    distributed = pytest.importorskip("distributed")
+    cluster = subprocess.Popen([sys.executable, "-c", CLUSTER], stdout=subprocess.PIPE, text=True)
+    client = distributed.Client(cluster.stdout.readline().strip(), timeout=20)
+    killed = []
+
+    def kill(done, total):
+        if done == 3:
+            killed.append(cluster.kill())
+
+    path = tmp_path / "runs.zarr"
+    with pytest.raises(ts.StoreError, match="lost its workers or its scheduler"):
+        study(path, n=2000, chunk=50, executor=client.get_executor(), progress=kill)
+    client.close(timeout=1)
+    cluster.wait()
+    assert killed
+    assert 0 < ts.Study(path).progress < 1
+    assert np.array_equal(study(path, n=2000, chunk=50)["q"], study(tmp_path / "alone.zarr", n=2000, chunk=500)["q"])
+
+
+def test_a_broken_pool_is_told(tmp_path):
+    class Broken(Executor):
+        def submit(self, *args, **kwargs):
+            raise BrokenExecutor("a process died")
+
+    with pytest.raises(ts.StoreError, match=r"a process died.*call ensemble"):
+        study(tmp_path / "runs.zarr", executor=Broken())
+    assert study(tmp_path / "runs.zarr").progress == 1
+
+
+def test_ray_through_its_adapter(tmp_path, monkeypatch):
+    """A stand-in with what the adapter uses of Ray: `remote`, the future of a reference, resources."""
+
+    def remote(**options):
+        assert options == {"num_cpus": 1, "max_retries": 5}
+        return lambda fn: SimpleNamespace(remote=lambda *args: SimpleNamespace(future=lambda: pool.submit(fn, *args)))
+
+    calls = []
+    stand_in = SimpleNamespace(
+        is_initialized=lambda: bool(calls), init=lambda *args, **more: calls.append(args), remote=remote,
+        cluster_resources=lambda: {"CPU": 2.0}, shutdown=calls.clear,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "ray", stand_in)
+    with ThreadPoolExecutor(2) as pool:
+        with RayExecutor("auto", max_retries=5) as executor:
+            found = study(tmp_path / "runs.zarr", executor=executor)
+            assert calls == [("auto",)]
+        assert not calls
+    assert np.array_equal(found["q"], study(tmp_path / "alone.zarr")["q"])
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ArgumentError, match="needs Ray"):
+        RayExecutor()
+
+
+def _ray():
+    pytest.importorskip("ray")
+    return RayExecutor()
+
+
+def _executorlib():
+    return pytest.importorskip("executorlib").SingleNodeExecutor(max_workers=2)
+
+
+def _parsl():
+    concurrent = pytest.importorskip("parsl.concurrent")
+    from parsl.configs.htex_local import config
+
+    return concurrent.ParslPoolExecutor(config)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("engine", [_ray, _executorlib, _parsl], ids=lambda x: x.__name__[1:])
+def test_other_engines(tmp_path, monkeypatch, engine):
+    """Where they are installed; torsor needs none of them."""
+    monkeypatch.chdir(tmp_path)  # some write logs
+    with engine() as executor:
+        found = study(tmp_path / "runs.zarr", executor=executor)
+    assert np.array_equal(found["q"], study(tmp_path / "alone.zarr")["q"])
 
 
 # ---- arguments, pictures, the command ----

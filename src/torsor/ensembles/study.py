@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -47,6 +47,7 @@ SMALLEST_CHUNK, LARGEST_CHUNK = 64, 4096
 TRIED = 64  # members that are moved to find the size of a chunk
 ON_DEVICE, CHUNK_BYTES = 2**16, 2**30  # members that fill a GPU; the most memory of their states
 IN_FLIGHT = 4  # tasks per worker that wait
+UNKNOWN = 64  # workers, of an executor that does not tell
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,13 +363,19 @@ class Study:
                 yield run_chunk(plan, self.path, chunk)
             return
         path, waiting, left = self.path, set[Future[int]](), list(reversed(todo))
-        most = IN_FLIGHT * (getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
-        while left or waiting:
-            while left and len(waiting) < most:
-                waiting.add(executor.submit(run_chunk, plan, path, left.pop()))
-            finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in finished:
-                yield future.result()
+        most = IN_FLIGHT * _workers(executor)
+        try:
+            while left or waiting:
+                while left and len(waiting) < most:
+                    waiting.add(executor.submit(run_chunk, plan, path, left.pop()))
+                finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    yield future.result()
+        except (BrokenExecutor, CancelledError) as error:
+            raise StoreError(
+                f"the executor lost its workers or its scheduler ({type(error).__name__}: {error}); what is done is in "
+                f"{path}: call ensemble() again to go on"
+            ) from error
 
     # -- looking at it
 
@@ -420,6 +427,13 @@ class Study:
 
     def __repr__(self) -> str:
         return f"<study of {self.n} members in {self.path}: {self.progress:.0%} done, {len(self.failed)} failed>"
+
+
+def _workers(executor: Executor) -> int:
+    """How many tasks an executor does at once, as far as it tells."""
+    client = getattr(executor, "_client", None)  # Dask's, whose cluster may grow
+    known = sum(client.nthreads().values()) if client else getattr(executor, "_max_workers", None)
+    return known or max(UNKNOWN, os.cpu_count() or 1)
 
 
 def _chunk_size(plan: Plan) -> int:
