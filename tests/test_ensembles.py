@@ -25,6 +25,7 @@ from torsor.compiler import members
 from torsor.ensembles import RayExecutor, places, streams
 from torsor.ensembles.draws import Draws
 from torsor.ensembles.engine import DIVERGED, IMPOSSIBLE, OK, Steps
+from torsor.ensembles.records import records
 from torsor.ensembles.study import Plan, Study
 
 ARM = zoo.general_arm(3, 1)
@@ -95,7 +96,9 @@ def test_any_machine_can_be_drawn():
 
 def _plan(model, vary, n, device="cpu", states=None, **options) -> Plan:
     steps = Steps(**{"times": np.linspace(0.05, 0.1, 3)} | options)
-    return Plan(model, Draws(model, vary, n, 0, "random"), steps, states or {}, {"q": None, "v": None}, 0, n, device)
+    return Plan(
+        model, Draws(model, vary, n, 0, "random"), steps, states or {}, records(model, ("q", "v")), 0, n, device
+    )
 
 
 # Loops and straight-line code are in other frames: some hundred roundings per step, that twenty steps amplify.
@@ -231,6 +234,30 @@ def test_what_is_recorded(tmp_path):
     assert found["peak"].shape == (40, 3)
     assert np.ptp(found["energy"], axis=1).max() < 1e-6 * np.abs(found["energy"]).max()
     assert "v" not in found.group.variables
+
+
+def test_frames_summaries_and_thinning(tmp_path):
+    """Poses are those of the member's own machine; summaries see all times, the rest every fourth."""
+    tip = ARM.names[-1]
+    vary = VARY | {f"{ARM.names[1]}.p": ts.Normal(mean=1, std=0.2, relative=True)}
+    names = ("q", f"{tip}.pose", f"{tip}.position", f"{tip}.position.max", "v.min", "v.mean", "v.std", "energy.last")
+    found = study(tmp_path / "runs.zarr", vary, 9, record=names, every=4)
+    full = study(tmp_path / "full.zarr", vary, 9, record=("q", "v", "energy", f"{tip}.position"))
+    assert found["q"].shape == (9, 25, 3)
+    assert np.array_equal(found["q"], full["q"][:, 3::4])
+    assert np.array_equal(found.times, full.times[3::4])
+    motion = found.member(5)
+    assert motion.q.shape == (100, 3)
+    poses = ts.frame_poses(motion.model, motion.q, tip)
+    assert np.abs(found[f"{tip}.pose"][5] - poses[3::4]).max() < 1e-14
+    assert np.array_equal(found[f"{tip}.position"], found[f"{tip}.pose"][..., :3, 3])
+    assert np.array_equal(found[f"{tip}.position.max"], full[f"{tip}.position"].max(axis=1))
+    for name in ("min", "mean", "std"):
+        assert np.array_equal(found[f"v.{name}"], getattr(full["v"], name)(axis=1))
+    assert np.array_equal(found["energy.last"], full["energy"][:, -1])
+    assert found.open()[f"{tip}.pose"].dims == ("member", "time", "row", "column")
+    with pytest.raises(ts.StoreError, match="another study"):
+        study(tmp_path / "runs.zarr", vary, 9, record=names)
 
 
 # ---- the store ----
@@ -506,6 +533,10 @@ def test_other_engines(tmp_path, monkeypatch, engine):
         ({"method": "euler"}, "unknown method 'euler'"),
         ({"method": "rk4", "dt": 0.003}, "multiples of dt"),
         ({"record": "p"}, "unknown quantity to record 'p'"),
+        ({"record": "pose"}, "unknown quantity to record 'pose'"),
+        ({"record": "nobody.pose"}, "no body or frame named 'nobody'"),
+        ({"record": {"t": lambda t, q, v: q}}, "this name is taken"),
+        ({"every": 101}, "every = 101 exceeds"),
         ({"sampling": "grid"}, "unknown sampling 'grid'"),
         ({"shard": (2, 2)}, "shard 2/2"),
     ],
