@@ -5,8 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from types import SimpleNamespace
@@ -21,9 +22,10 @@ from torsor import ArgumentError, zoo
 from torsor.backends import gpu
 from torsor.cli import main
 from torsor.compiler import members
-from torsor.ensembles import streams
+from torsor.ensembles import RayExecutor, places, streams
 from torsor.ensembles.draws import Draws
 from torsor.ensembles.engine import DIVERGED, IMPOSSIBLE, OK, Steps
+from torsor.ensembles.records import records
 from torsor.ensembles.study import Plan, Study
 
 ARM = zoo.general_arm(3, 1)
@@ -94,7 +96,9 @@ def test_any_machine_can_be_drawn():
 
 def _plan(model, vary, n, device="cpu", states=None, **options) -> Plan:
     steps = Steps(**{"times": np.linspace(0.05, 0.1, 3)} | options)
-    return Plan(model, Draws(model, vary, n, 0, "random"), steps, states or {}, {"q": None, "v": None}, 0, n, device)
+    return Plan(
+        model, Draws(model, vary, n, 0, "random"), steps, states or {}, records(model, ("q", "v")), 0, n, device
+    )
 
 
 # Loops and straight-line code are in other frames: some hundred roundings per step, that twenty steps amplify.
@@ -232,6 +236,30 @@ def test_what_is_recorded(tmp_path):
     assert "v" not in found.group.variables
 
 
+def test_frames_summaries_and_thinning(tmp_path):
+    """Poses are those of the member's own machine; summaries see all times, the rest every fourth."""
+    tip = ARM.names[-1]
+    vary = VARY | {f"{ARM.names[1]}.p": ts.Normal(mean=1, std=0.2, relative=True)}
+    names = ("q", f"{tip}.pose", f"{tip}.position", f"{tip}.position.max", "v.min", "v.mean", "v.std", "energy.last")
+    found = study(tmp_path / "runs.zarr", vary, 9, record=names, every=4)
+    full = study(tmp_path / "full.zarr", vary, 9, record=("q", "v", "energy", f"{tip}.position"))
+    assert found["q"].shape == (9, 25, 3)
+    assert np.array_equal(found["q"], full["q"][:, 3::4])
+    assert np.array_equal(found.times, full.times[3::4])
+    motion = found.member(5)
+    assert motion.q.shape == (100, 3)
+    poses = ts.frame_poses(motion.model, motion.q, tip)
+    assert np.abs(found[f"{tip}.pose"][5] - poses[3::4]).max() < 1e-14
+    assert np.array_equal(found[f"{tip}.position"], found[f"{tip}.pose"][..., :3, 3])
+    assert np.array_equal(found[f"{tip}.position.max"], full[f"{tip}.position"].max(axis=1))
+    for name in ("min", "mean", "std"):
+        assert np.array_equal(found[f"v.{name}"], getattr(full["v"], name)(axis=1))
+    assert np.array_equal(found["energy.last"], full["energy"][:, -1])
+    assert found.open()[f"{tip}.pose"].dims == ("member", "time", "row", "column")
+    with pytest.raises(ts.StoreError, match="another study"):
+        study(tmp_path / "runs.zarr", vary, 9, record=names)
+
+
 # ---- the store ----
 
 
@@ -292,8 +320,6 @@ def test_a_process_pool(tmp_path):
 
 
 def test_a_full_disk_leaves_a_store_that_goes_on(tmp_path, monkeypatch):
-    from torsor.ensembles import zarr
-
     path, written = tmp_path / "runs.zarr", []
 
     def full(file, content, error):
@@ -302,12 +328,54 @@ def test_a_full_disk_leaves_a_store_that_goes_on(tmp_path, monkeypatch):
             raise error(f"{file}: cannot be written (No space left on device)")
         return original(file, content, error)
 
-    original = zarr.write_whole
-    monkeypatch.setattr(zarr, "write_whole", full)
+    original = places.write_whole
+    monkeypatch.setattr(places, "write_whole", full)
     with pytest.raises(ts.StoreError, match="No space left"):
         study(path)
     monkeypatch.undo()
     assert study(path).progress == 1
+
+
+def test_a_store_behind_a_url(tmp_path):
+    """In memory, by fsspec; a folder by its URL is written as a folder."""
+    zarr = pytest.importorskip("zarr")
+    found = study("memory://runs.zarr", shard=(0, 2))
+    assert 0 < found.progress < 1
+    again = study("memory://runs.zarr")
+    whole = study(tmp_path / "runs.zarr")
+    assert np.array_equal(again["q"], whole["q"])
+    assert np.array_equal(zarr.open_group("memory://runs.zarr", mode="r")["q"][:], whole["q"])
+    assert (again.path, ts.Study("memory://runs.zarr").progress) == ("memory://runs.zarr", 1)
+    files = again.group.place.files
+    files.pipe_file("/runs.zarr/q/c/1/0/0", b"cut off")
+    assert again.missing() == [1]
+    assert study("memory://runs.zarr").missing() == []
+    with pytest.raises(ts.StoreError, match="another study"):
+        study("memory://runs.zarr", seed=1)
+    with pytest.raises(ArgumentError, match="need chunk="):
+        study("memory://other.zarr", shard=(0, 2), chunk=None)
+    for address in ("nowhere://runs.zarr", "memory:///nothing.zarr"):
+        with pytest.raises(ts.StoreError, match="cannot be"):
+            ts.Study(address)
+    assert isinstance(places.at(f"file://{tmp_path}/x.zarr"), places.Folder)
+    monitored = places.Remote(SimpleNamespace(pipe_file=lambda *_: 1 / 0, cat_file=lambda *_: 1 / 0), "r", "s3://r")
+    for act in (lambda: monitored.read("a"), lambda: monitored.write("a", b"")):
+        with pytest.raises(ts.StoreError, match="s3://r/a: cannot be"):
+            act()
+
+
+def test_jobs_that_begin_together_make_one_store(tmp_path):
+    """Each would have chosen another size of chunks; one wins, and what it made is what all of them fill."""
+    path = tmp_path / "runs.zarr"
+    plan = study(tmp_path / "whole.zarr").plan
+    makers = [threading.Thread(target=Study._made, args=(plan, path, chunk, (0, 1))) for chunk in (8, 16, 20, 40)]
+    [maker.start() for maker in makers]
+    [maker.join() for maker in makers]
+    assert [x.name for x in tmp_path.glob(".*")] == []
+    assert np.array_equal(study(path)["q"], study(tmp_path / "whole.zarr")["q"])
+    (tmp_path / "full" / "other").mkdir(parents=True)
+    with pytest.raises(ts.StoreError, match="cannot be made"):
+        study(tmp_path / "full")
 
 
 SCRIPT = """
@@ -354,6 +422,100 @@ def test_dask_finishes_when_a_worker_is_killed(tmp_path):
     assert np.array_equal(found["q"], study(tmp_path / "alone.zarr", n=2000, chunk=500)["q"])
 
 
+CLUSTER = """
+import time, distributed
+if __name__ == "__main__":
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+    with distributed.LocalCluster(**options) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_lost_scheduler_is_told_and_the_study_goes_on(tmp_path):
+    """The cluster's own process is killed; what was done stays, and the rest is done by another."""
+    distributed = pytest.importorskip("distributed")
+    cluster = subprocess.Popen([sys.executable, "-c", CLUSTER], stdout=subprocess.PIPE, text=True)
+    client = distributed.Client(cluster.stdout.readline().strip(), timeout=20)
+    killed = []
+
+    def kill(done, total):
+        if done == 3:
+            killed.append(cluster.kill())
+
+    path = tmp_path / "runs.zarr"
+    with pytest.raises(ts.StoreError, match="lost its workers or its scheduler"):
+        study(path, n=2000, chunk=50, executor=client.get_executor(), progress=kill)
+    client.close(timeout=1)
+    cluster.wait()
+    assert killed
+    assert 0 < ts.Study(path).progress < 1
+    assert np.array_equal(study(path, n=2000, chunk=50)["q"], study(tmp_path / "alone.zarr", n=2000, chunk=500)["q"])
+
+
+def test_a_broken_pool_is_told(tmp_path):
+    class Broken(Executor):
+        def submit(self, *args, **kwargs):
+            raise BrokenExecutor("a process died")
+
+    with pytest.raises(ts.StoreError, match=r"a process died.*call ensemble"):
+        study(tmp_path / "runs.zarr", executor=Broken())
+    assert study(tmp_path / "runs.zarr").progress == 1
+
+
+def test_ray_through_its_adapter(tmp_path, monkeypatch):
+    """A stand-in with what the adapter uses of Ray: `remote`, the future of a reference, resources."""
+
+    def remote(**options):
+        assert options == {"num_cpus": 1, "max_retries": 5}
+        return lambda fn: SimpleNamespace(remote=lambda *args: SimpleNamespace(future=lambda: pool.submit(fn, *args)))
+
+    calls = []
+    stand_in = SimpleNamespace(
+        is_initialized=lambda: bool(calls), init=lambda *args, **more: calls.append(args), remote=remote,
+        cluster_resources=lambda: {"CPU": 2.0}, shutdown=calls.clear,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "ray", stand_in)
+    with ThreadPoolExecutor(2) as pool:
+        with RayExecutor("auto", max_retries=5) as executor:
+            found = study(tmp_path / "runs.zarr", executor=executor)
+            assert calls == [("auto",)]
+        assert not calls
+    assert np.array_equal(found["q"], study(tmp_path / "alone.zarr")["q"])
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ArgumentError, match="needs Ray"):
+        RayExecutor()
+
+
+def _ray():
+    pytest.importorskip("ray")
+    return RayExecutor()
+
+
+def _executorlib():
+    return pytest.importorskip("executorlib").SingleNodeExecutor(max_workers=2)
+
+
+def _parsl():
+    concurrent = pytest.importorskip("parsl.concurrent")
+    from parsl.configs.htex_local import config
+
+    return concurrent.ParslPoolExecutor(config)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("engine", [_ray, _executorlib, _parsl], ids=lambda x: x.__name__[1:])
+def test_other_engines(tmp_path, monkeypatch, engine):
+    """Where they are installed; torsor needs none of them."""
+    monkeypatch.chdir(tmp_path)  # some write logs
+    with engine() as executor:
+        found = study(tmp_path / "runs.zarr", executor=executor)
+    assert np.array_equal(found["q"], study(tmp_path / "alone.zarr")["q"])
+
+
 # ---- arguments, pictures, the command ----
 
 
@@ -371,9 +533,12 @@ def test_dask_finishes_when_a_worker_is_killed(tmp_path):
         ({"method": "euler"}, "unknown method 'euler'"),
         ({"method": "rk4", "dt": 0.003}, "multiples of dt"),
         ({"record": "p"}, "unknown quantity to record 'p'"),
+        ({"record": "pose"}, "unknown quantity to record 'pose'"),
+        ({"record": "nobody.pose"}, "no body or frame named 'nobody'"),
+        ({"record": {"t": lambda t, q, v: q}}, "this name is taken"),
+        ({"every": 101}, "every = 101 exceeds"),
         ({"sampling": "grid"}, "unknown sampling 'grid'"),
         ({"shard": (2, 2)}, "shard 2/2"),
-        ({"store": "s3://bucket/runs.zarr"}, "stores are folders"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )

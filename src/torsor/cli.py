@@ -437,7 +437,7 @@ def _extras(model: Model) -> None:
 def _sweep_parser(commands: Any) -> None:
     command = _add(commands, "sweep", sweep, "move many members of a machine, drawn as a study file says, into a store")
     command.add_argument("study", type=Path, metavar="STUDY.toml", help="what varies, how often, and for how long")
-    command.add_argument("--store", type=Path, required=True, metavar="RUNS.zarr", help="the folder of the results")
+    command.add_argument("--store", required=True, metavar="RUNS.zarr", help="the folder of the results, or a URL")
     command.add_argument("--resume", action="store_true", help="go on with a store that is there")
     where = command.add_mutually_exclusive_group()
     where.add_argument("--workers", type=int, metavar="N", help="processes on this machine (default: this one)")
@@ -447,10 +447,10 @@ def _sweep_parser(commands: Any) -> None:
 
 
 def sweep(options: argparse.Namespace) -> int:
-    from torsor.ensembles import files
+    from torsor.ensembles import files, places
 
     asked = files.read(options.study, find_model)
-    if (options.store / "zarr.json").exists() and not (options.resume or options.shard):
+    if places.at(options.store).read("zarr.json") is not None and not (options.resume or options.shard):
         raise ArgumentError(f"{options.store} is there already: --resume goes on with it")
     found = re.fullmatch(r"(\d+)/(\d+)", options.shard or "0/1")
     if not found:
@@ -464,11 +464,11 @@ def sweep(options: argparse.Namespace) -> int:
         )  # fmt: skip
     failed, done = study.failed, int((study.status > 0).sum())
     if options.json:
-        words = {"store": str(options.store), "members": study.n, "done": done, "failed": failed,
+        words = {"store": options.store, "members": study.n, "done": done, "failed": failed,
                  "seconds": round(time.perf_counter() - begin, 3)}  # fmt: skip
         print(json.dumps(words))
     else:
-        out.print(f"{done} of {study.n} members done, {len(failed)} failed -> {escape(str(options.store))}")
+        out.print(f"{done} of {study.n} members done, {len(failed)} failed -> {escape(options.store)}")
         for reason, count in Counter(failed.values()).items():
             first = [str(k) for k, why in failed.items() if why == reason][:MOST_WORDS]
             out.print(f"[yellow]{count}[/] {reason}: members {', '.join(first)}{' ...' * (count > len(first))}")

@@ -7,7 +7,8 @@ duration = 1.0                        # or times = [0.1, 0.2, ...]
 method = "dopri5"                     # rtol, atol; or "rk4", "semi-implicit", "implicit" with dt
 sampling = "random"                   # "sobol", "latin-hypercube"
 device = "cpu"                        # "cuda"
-record = ["q", "v", "energy"]
+record = ["q", "v.max", "hand.pose"]   # see records.py
+every = 1                             # thinning: of the times
 
 [vary]                                # normal: mean, std; uniform: low, high; lognormal: median, sigma
 "*.density" = { normal = [1.0, 0.1] }
@@ -34,8 +35,8 @@ from torsor.validate import shown
 DISTRIBUTIONS: dict[str, type[Distribution]] = {"normal": Normal, "uniform": Uniform, "lognormal": LogNormal}
 KEYS = {
     "model": str, "n": int, "seed": int, "duration": (int, float), "times": list, "method": str, "dt": (int, float),
-    "rtol": (int, float), "atol": (int, float), "sampling": str, "record": list, "chunk": int, "device": str,
-    "vary": dict, "states": dict,
+    "rtol": (int, float), "atol": (int, float), "sampling": str, "record": list, "every": int, "chunk": int,
+    "device": str, "vary": dict, "states": dict,
 }  # fmt: skip
 
 

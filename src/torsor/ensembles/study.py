@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,29 +23,29 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics
 from torsor.compiler.members import members
-from torsor.ensembles import zarr
+from torsor.ensembles import places, zarr
 from torsor.ensembles.draws import JOINTS, SERVO, Draws, Quantity, fields_of, states_of
 from torsor.ensembles.engine import IMPOSSIBLE, OK, REASONS, Engine, Steps
-from torsor.ensembles.zarr import Group, StoreError, Variable
+from torsor.ensembles.places import StoreError
+from torsor.ensembles.records import Function, Record, records
+from torsor.ensembles.zarr import Group, Variable
 from torsor.errors import ArgumentError, ModelError
 from torsor.formats import toml
 from torsor.model.batch import ModelBatch
 from torsor.model.model import Model, require_model
 from torsor.simulate.rollout import INTEGRATORS, JointFeedback, Law, Plant, law_of
 from torsor.simulate.trajectory import Trajectory
-from torsor.validate import chosen, function, integer, number, real_array, shown
+from torsor.validate import chosen, integer, number, real_array, shown
 
 Array = NDArray[Any]
-Record = Callable[[Array, Array, Array], Array]  # t (times,), q, v (members, times, ...) -> (members, ...)
-
 METHODS = ("dopri5", *INTEGRATORS)
 DEVICES = ("cpu", "cuda")
-OWN = ("q", "v", "energy")  # quantities that can be recorded by name
 CHUNK_SECONDS = 1.0  # work of a chunk: scheduling a task takes a few milliseconds
 SMALLEST_CHUNK, LARGEST_CHUNK = 64, 4096
 TRIED = 64  # members that are moved to find the size of a chunk
 ON_DEVICE, CHUNK_BYTES = 2**16, 2**30  # members that fill a GPU; the most memory of their states
 IN_FLIGHT = 4  # tasks per worker that wait
+UNKNOWN = 64  # workers, of an executor that does not tell
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +56,11 @@ class Plan:
     draws: Draws
     steps: Steps
     states: Mapping[str, ArrayLike]  # q0, v0, and kp, kd, q_ref of a servo
-    record: Mapping[str, Record | None]  # None: a quantity of OWN
+    record: tuple[Record, ...]
     seed: int
     n: int
     device: str = "cpu"
+    every: int = 1  # of the times, for quantities over time
 
     @property
     def servo(self) -> bool:
@@ -84,7 +85,7 @@ class Plan:
         found, status = self._engine(batch, law).run(given, numbers)
         status[impossible] = IMPOSSIBLE
         q, v = found[..., : model.nq], found[..., model.nq :]
-        result = {name: self._recorded(name, how, batch, q, v) for name, how in self.record.items()}
+        result = {x.name: x.values(batch, self.steps.times, q, v, self.every) for x in self.record}
         result |= {f"vary/{quantity.key}": values for quantity, values in drawn.items()}
         return result | {"status": status}
 
@@ -115,24 +116,15 @@ class Plan:
                     bad[k] = True
         return bad
 
-    def _recorded(self, name: str, how: Record | None, batch: ModelBatch, q: Array, v: Array) -> Array:
-        if how is not None:
-            with np.errstate(all="ignore"):
-                result = np.asarray(how(self.steps.times, q, v), float)
-            if result.shape[:1] != q.shape[:1]:
-                raise ArgumentError(
-                    f"record[{name!r}] gives shape {result.shape}; its first axis is that of the members"
-                )
-            return result
-        return {"q": lambda: q, "v": lambda: v, "energy": lambda: _energy(batch, q, v)}[name]()
-
     @cached_property
     def key(self) -> str:
         """A hash of everything that determines the results."""
         words = {
             "draws": self.draws.described(), "seed": self.seed, "n": self.n, "sampling": self.draws.sampling,
             "steps": [self.steps.method, self.steps.dt, self.steps.rtol, self.steps.atol, self.steps.times.tolist()],
-            "states": {name: np.asarray(x).tolist() for name, x in self.states.items()}, "record": list(self.record),
+            "states": {name: np.asarray(x).tolist() for name, x in self.states.items()},
+            "record": [x.name for x in self.record],
+            **({} if self.every == 1 else {"every": self.every}),
             **({} if self.device == "cpu" else {"device": self.device}),
         }  # fmt: skip
         text = json.dumps(words, sort_keys=True) + toml.write(self.model)
@@ -140,24 +132,13 @@ class Plan:
         return hashlib.blake2b(text.encode() + b"".join(x.tobytes() for x in given), digest_size=16).hexdigest()
 
 
-def _energy(batch: ModelBatch, q: Array, v: Array) -> Array:
-    """Kinetic and potential energy, NaN where the state is not finite."""
-    sound: Any = np.isfinite(q).all(-1) & np.isfinite(v).all(-1)
-    q = np.where(sound[..., None], q, batch.model.neutral())
-    v = np.where(sound[..., None], v, 0.0)
-    machines: Any = batch
-    if batch.shape:
-        machines = ModelBatch(batch.model, **{name: x[:, None] for name, x in batch.varied.items()})
-    total = dynamics.kinetic_energy(machines, q, v) + dynamics.potential_energy(machines, q)
-    return np.where(sound, total, np.nan)
-
-
 def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: int, store: str | Path,
              duration: float | None = None, times: ArrayLike | None = None, seed: int = 0, sampling: str = "random",
              method: str = "dopri5", dt: float = 1e-3, rtol: float = 1e-6, atol: float = 1e-9,
-             record: Sequence[str] | Mapping[str, Record | None] = ("q", "v"), executor: Executor | None = None,
-             chunk: int | None = None, shard: tuple[int, int] = (0, 1), device: str = "cpu",
-             progress: Callable[[int, int], Any] | None = None, **states: ArrayLike) -> Study:  # fmt: skip
+             record: Sequence[str] | Mapping[str, Function | None] = ("q", "v"), every: int = 1,
+             executor: Executor | None = None, chunk: int | None = None, shard: tuple[int, int] = (0, 1),
+             device: str = "cpu", progress: Callable[[int, int], Any] | None = None,
+             **states: ArrayLike) -> Study:  # fmt: skip
     """The motions of n members that differ in what `vary` says, moved side by side and stored in a Zarr folder.
 
         study = ts.ensemble(
@@ -174,7 +155,9 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
     duration   with 100 stored times, or `times` themselves
     method     "dopri5" (adaptive, to rtol and atol, a step size per member), or "rk4", "semi-implicit", "implicit" with
                steps of dt
-    record     what is stored: "q", "v", "energy", or name -> function of t, q (members, times, nq), v
+    record     what is stored: "q", "v", "energy", "FRAME.pose", "FRAME.position"; only a summary of it over time with
+               .last, .min, .max, .mean or .std; or name -> function of t, q (members, times, nq), v
+    every      store quantities over time at every k-th time only; summaries and functions see all times
     executor   any `concurrent.futures.Executor`: a process pool, Dask's `client.get_executor()`, MPI, ...; None: here
     shard      (i, N): do only every N-th chunk, beginning with i; N jobs of an array fill one store together
     device     "cpu" or "cuda", where every thread moves a member (needs CuPy); what is drawn is the same, and states
@@ -196,9 +179,11 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
     for name in states:
         if name not in ("q0", "v0", *SERVO):
             raise TypeError(f"ensemble() got an unexpected keyword argument {name!r}")
-    plan = Plan(model, Draws(model, vary, n, seed, sampling), steps, states, _records(record), seed, n,
-                chosen("device", device, DEVICES))  # fmt: skip
-    study = Study._made(plan, zarr.at(store), chunk)
+    plan = Plan(model, Draws(model, vary, n, seed, sampling), steps, states, records(model, record), seed, n,
+                chosen("device", device, DEVICES), integer("every", every, least=1))  # fmt: skip
+    if plan.every > len(stored):
+        raise ArgumentError(f"every = {every} exceeds the number of times, {len(stored)}")
+    study = Study._made(plan, store, chunk, shard)
     return study.resume(executor, shard=shard, progress=progress)
 
 
@@ -209,21 +194,9 @@ def _times(times: ArrayLike) -> Array:
     return found
 
 
-def _records(record: Sequence[str] | Mapping[str, Record | None]) -> dict[str, Record | None]:
-    named = record if isinstance(record, Mapping) else dict.fromkeys([record] if isinstance(record, str) else record)
-    for name, how in named.items():
-        if how is None:
-            chosen("quantity to record", name, OWN)
-        elif name in OWN or "/" in name or name == "status":
-            raise ArgumentError(f"record[{name!r}]: this name is taken")
-        else:
-            function(f"record[{name!r}]", how)
-    return dict(named)
-
-
 def run_chunk(plan: Plan, path: str, index: int) -> int:
     """The work of a task: one chunk, written into the store.  Returns how many of its members failed."""
-    group = Group(Path(path))
+    group = Group(places.at(path))
     size = group.variables["status"].chunk
     result = plan.chunk(index * size, min(plan.n, (index + 1) * size))
     status = result.pop("status")
@@ -247,36 +220,42 @@ class Study:
     """
 
     def __init__(self, path: str | Path, plan: Plan | None = None) -> None:
-        self.path, self.plan = zarr.at(path), plan
-        self.group = Group(self.path)
+        self.plan, self.group = plan, Group(places.at(path))
         if self.group.attributes.get("kind") != "torsor ensemble":
             raise StoreError(f"{path} is not a store of an ensemble")
 
     @classmethod
-    def _made(cls, plan: Plan, path: Path, chunk: int | None) -> Study:
+    def _made(cls, plan: Plan, path: str | Path, chunk: int | None, shard: tuple[int, int]) -> Study:
         """The store of a plan: a new one, or the one that is there, if it is of the same study."""
-        if (path / "zarr.json").exists():
+        place = places.at(path)
+        if place.read("zarr.json") is not None:
             study = cls(path, plan)
             if study.group.attributes["key"] != plan.key:
                 raise StoreError(f"{path} belongs to another study: choose another store, or delete it")
             return study
+        if isinstance(place, places.Remote) and chunk is None and shard[1] > 1:
+            raise ArgumentError("several shards that make one store behind a URL need chunk=, the same for all")
         rows = plan.chunk(0, min(1, plan.n))
         size = integer("chunk", chunk, least=1) if chunk is not None else _chunk_size(plan)
         size = min(size, plan.n)
-        axes = {"q": ("time", "coordinate"), "v": ("time", "freedom"), "energy": ("time",)}
-        variables = []
+        axes, variables = {x.name: x.axes for x in plan.record}, []
         for name, values in rows.items():
-            own = axes.get(name) or tuple(f"{name.replace('/', '_')}_{k}" for k in range(values.ndim - 1))
+            own = axes.get(name)
+            own = tuple(f"{name.replace('/', '_')}_{k}" for k in range(values.ndim - 1)) if own is None else own
             variables.append(Variable(name, plan.n, size, values.shape[1:], values.dtype.name, ("member", *own)))
         chunks, count = -(-plan.n // size), len(variables) - 1
         variables.append(Variable("digest", chunks, 1, (count, zarr.DIGEST), "uint8", ("chunk", "array", "byte")))
-        times = plan.steps.times
+        times = plan.steps.times[plan.every - 1 :: plan.every]
         variables.append(Variable("t", len(times), len(times), (), "float64", ("time",)))
-        group = Group.create(path, variables, _about(plan))
-        group.put("t", 0, times)
-        return cls(path, plan)
+        Group.create(place, variables, _about(plan)).put("t", 0, times)
+        return cls._made(plan, path, chunk, shard)
 
     # -- what is there
+
+    @property
+    def path(self) -> str:
+        """Where the store is."""
+        return self.group.place.address
 
     @property
     def n(self) -> int:
@@ -352,16 +331,22 @@ class Study:
         plan = self._planned()
         if executor is None:
             for chunk in todo:
-                yield run_chunk(plan, str(self.path), chunk)
+                yield run_chunk(plan, self.path, chunk)
             return
-        path, waiting, left = str(self.path.absolute()), set[Future[int]](), list(reversed(todo))
-        most = IN_FLIGHT * (getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
-        while left or waiting:
-            while left and len(waiting) < most:
-                waiting.add(executor.submit(run_chunk, plan, path, left.pop()))
-            finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for future in finished:
-                yield future.result()
+        path, waiting, left = self.path, set[Future[int]](), list(reversed(todo))
+        most = IN_FLIGHT * _workers(executor)
+        try:
+            while left or waiting:
+                while left and len(waiting) < most:
+                    waiting.add(executor.submit(run_chunk, plan, path, left.pop()))
+                finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    yield future.result()
+        except (BrokenExecutor, CancelledError) as error:
+            raise StoreError(
+                f"the executor lost its workers or its scheduler ({type(error).__name__}: {error}); what is done is in "
+                f"{path}: call ensemble() again to go on"
+            ) from error
 
     # -- looking at it
 
@@ -374,7 +359,7 @@ class Study:
         k = integer("member", k, least=0)
         if k >= self.n:
             raise ArgumentError(f"member {k} is out of range: there are {self.n}")
-        plan = replace(self._planned(), record={"q": None, "v": None})
+        plan = replace(self._planned(), record=records(self._planned().model, ("q", "v")), every=1)
         drawn = plan.draws.members(k, k + 1)
         result = plan.chunk(k, k + 1)
         if result["status"][0] != OK:
@@ -413,6 +398,13 @@ class Study:
 
     def __repr__(self) -> str:
         return f"<study of {self.n} members in {self.path}: {self.progress:.0%} done, {len(self.failed)} failed>"
+
+
+def _workers(executor: Executor) -> int:
+    """How many tasks an executor does at once, as far as it tells."""
+    client = getattr(executor, "_client", None)  # Dask's, whose cluster may grow
+    known = sum(client.nthreads().values()) if client else getattr(executor, "_max_workers", None)
+    return known or max(UNKNOWN, os.cpu_count() or 1)
 
 
 def _chunk_size(plan: Plan) -> int:

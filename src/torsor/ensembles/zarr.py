@@ -1,7 +1,7 @@
-"""A Zarr v3 group on disk, written with JSON and NumPy alone; zarr, xarray and others read it, without torsor.
+"""A Zarr v3 group, written with JSON and NumPy alone; zarr, xarray and others read it, without torsor.
 
-Every array has chunks along its first axis only.  A chunk is one file: written aside, synced and renamed, so that it is
-there completely or not at all, and so that several processes can write different chunks without locks.
+Every array has chunks along its first axis only.  A chunk is one file, which is there completely or not at all
+(`places.py`), so that several processes can write different chunks without locks.
 """
 
 from __future__ import annotations
@@ -10,21 +10,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.errors import ArgumentError, TorsorError
-from torsor.files import read_whole, write_whole
+from torsor.ensembles.places import Place, StoreError
 
 Array = NDArray[Any]
 DIGEST = 16  # bytes
-
-
-class StoreError(TorsorError):
-    """A store that cannot be read or written, or that belongs to another study."""
 
 
 @dataclass(frozen=True)
@@ -59,37 +53,36 @@ class Variable:
 
 
 class Group:
-    """A folder that holds arrays and attributes."""
+    """Arrays and attributes in one place."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        found = self._json(path / "zarr.json")
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        found = self._json("zarr.json")
         self.attributes: dict[str, Any] = found.get("attributes", {})
         names = self.attributes.get("arrays", [])
-        self.variables = {name: Variable.read(name, self._json(path / name / "zarr.json")) for name in names}
+        self.variables = {name: Variable.read(name, self._json(f"{name}/zarr.json")) for name in names}
 
     @classmethod
-    def create(cls, path: Path, variables: Sequence[Variable], attributes: Mapping[str, Any]) -> Group:
-        """A new group; its own metadata are written last, so that a group is there completely or not at all."""
-        for variable in variables:
-            _folder(path / variable.name)
-            _write(path / variable.name / "zarr.json", json.dumps(variable.metadata()).encode())
-        for inner in sorted({Path(variable.name).parent for variable in variables} - {Path(".")}):
-            _write(path / inner / "zarr.json", _group({}))
-        _write(path / "zarr.json", _group(dict(attributes) | {"arrays": [variable.name for variable in variables]}))
-        return cls(path)
+    def create(cls, place: Place, variables: Sequence[Variable], attributes: Mapping[str, Any]) -> Group:
+        """A new group, or the one that another process made meanwhile; its own metadata are written last."""
+        files = {f"{variable.name}/zarr.json": json.dumps(variable.metadata()).encode() for variable in variables}
+        for inner in sorted({variable.name.rpartition("/")[0] for variable in variables} - {""}):
+            files[f"{inner}/zarr.json"] = _group({})
+        files["zarr.json"] = _group(dict(attributes) | {"arrays": [variable.name for variable in variables]})
+        place.create(files)
+        return cls(place)
 
-    @staticmethod
-    def _json(path: Path) -> Any:
-        content = read_whole(path, StoreError)
+    def _json(self, name: str) -> Any:
+        content = self.place.read(name)
+        if content is None:
+            raise StoreError(f"{self.place.address}/{name}: cannot be read (it is not there)")
         try:
             return json.loads(content)
         except ValueError:
-            raise StoreError(f"{path} is not JSON: the store is damaged") from None
+            raise StoreError(f"{self.place.address}/{name} is not JSON: the store is damaged") from None
 
-    def _file(self, name: str, chunk: int) -> Path:
-        zeros = ["0"] * len(self.variables[name].shape)
-        return self.path.joinpath(name, "c", str(chunk), *zeros)
+    def _file(self, name: str, chunk: int) -> str:
+        return "/".join([name, "c", str(chunk), *["0"] * len(self.variables[name].shape)])
 
     def put(self, name: str, chunk: int, values: Array) -> bytes:
         """Write a chunk; the last one is filled up.  Returns its digest."""
@@ -97,34 +90,24 @@ class Group:
         block = np.ascontiguousarray(values, np.dtype(variable.dtype).newbyteorder("<"))
         if len(block) < variable.chunk:
             block = np.concatenate([block, np.zeros((variable.chunk - len(block), *variable.shape), block.dtype)])
-        file = self._file(name, chunk)
-        _folder(file.parent)
         content = block.reshape(-1).view(np.uint8).data
-        _write(file, content)
+        self.place.write(self._file(name, chunk), content)
         return blake2b(content, digest_size=DIGEST).digest()
 
     def get(self, name: str, chunk: int) -> Array | None:
         """A chunk, or None if it is not there, or not whole."""
-        variable = self.variables[name]
-        try:
-            content = self._file(name, chunk).read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as reason:
-            raise StoreError(f"{self._file(name, chunk)}: cannot be read ({reason.strerror})") from None
+        variable, content = self.variables[name], self.place.read(self._file(name, chunk))
         shape = (variable.chunk, *variable.shape)
         kind = np.dtype(variable.dtype).newbyteorder("<")
-        if len(content) != kind.itemsize * int(np.prod(shape)):
+        if content is None or len(content) != kind.itemsize * int(np.prod(shape)):
             return None
         rows = min(variable.chunk, variable.rows - chunk * variable.chunk)
         return np.frombuffer(content, kind).reshape(shape)[:rows]
 
     def digest(self, name: str, chunk: int) -> bytes:
         """That of a chunk as it is now; nothing if it is not there."""
-        try:
-            return blake2b(self._file(name, chunk).read_bytes(), digest_size=DIGEST).digest()
-        except OSError:
-            return b""
+        content = self.place.read(self._file(name, chunk))
+        return b"" if content is None else blake2b(content, digest_size=DIGEST).digest()
 
     def whole(self, name: str) -> Array:
         """The array; what is not there is zero, or NaN."""
@@ -140,22 +123,3 @@ class Group:
 
 def _group(attributes: Mapping[str, Any]) -> bytes:
     return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}, indent=1).encode()
-
-
-def _folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as reason:
-        raise StoreError(f"{path}: cannot be made ({reason.strerror})") from None
-
-
-def _write(path: Path, content: bytes | memoryview) -> None:
-    write_whole(path, content, StoreError)
-
-
-def at(path: Any) -> Path:
-    """The folder of a store on this machine."""
-    found = Path(path)
-    if "://" in str(path):
-        raise ArgumentError(f"{path}: stores are folders; copy a finished one to an object store (docs/ensembles.md)")
-    return found
