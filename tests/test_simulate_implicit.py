@@ -195,9 +195,16 @@ def test_dense_matrices_are_for_small_machines():
 def test_gmres_solves_what_a_dense_solver_does():
     rng = np.random.default_rng(0)
     A, b = np.eye(40) + 0.1 * rng.normal(size=(40, 40)), rng.normal(size=40)
-    x = gmres(lambda w: A @ w, b, 40, 1e-12)
-    assert np.abs(A @ x - b).max() < 1e-9
-    assert np.array_equal(gmres(lambda w: A @ w, 0 * b, 40, 1e-12), 0 * b)
+    space = gmres(lambda w: A @ w, b, 40, 1e-12)
+    assert np.abs(A @ space.solve(b) - b).max() < 1e-9
+    c = rng.normal(size=40)
+    assert np.abs(A @ space.solve(c) - c).max() < 1e-9  # the whole space: every right-hand side
+    few, low = rng.normal(size=(2, 40, 3))
+    A = np.eye(40) + few @ low.T
+    space = gmres(lambda w: A @ w, few @ rng.normal(size=3), 10, 1e-12)
+    assert space.H.shape == (3, 3)  # invariant
+    c = few @ rng.normal(size=3)
+    assert np.abs(A @ space.solve(c) - c).max() < 1e-9
 
 
 # ---- forces and their gains ----

@@ -15,7 +15,8 @@ which is the mass matrix of a machine with heavier rotors: one articulated sweep
 is one forward dynamics with R added to the pivots. It is exact at once where M is constant and the forces are linear,
 however stiff they are, and converges quickly if h resolves the rest of the motion. Where the rest is stiff, too (a
 tense rope, forces whose gains are not known), the same sweep becomes the preconditioner of Newton's method with GMRES,
-and the derivative along a vector is a difference of two sweeps. No matrix is formed anywhere.
+and the derivative along a vector is a difference of two sweeps. The Krylov space of one solve serves the later stages
+and steps of the same length, too, one sweep per iteration, as long as they converge. No matrix is formed anywhere.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ SAFETY, SHRINK, GROW = 0.9, 0.2, 5.0
 SETTLED = 0.03  # the error of a stage's equations, relative to that allowed for the step
 ITERATIONS = 8  # per stage; beyond, Krylov vectors or a shorter step are cheaper
 SLOW = 0.5  # a rate of convergence at which Krylov vectors are cheaper
-VECTORS, KRYLOV_ROUNDS, FORCING = 30, 4, 0.1  # GMRES: vectors per solve, solves per stage, the residual it leaves
+VECTORS, KRYLOV_ROUNDS, FORCING = 30, 4, 1e-3  # GMRES: vectors per solve, solves per stage, the residual it leaves
+NEWTON_ROUNDS = 10  # per stage, those with a Krylov space of before among them
+STEADY = 1.2  # a step that could grow less than this keeps its length, and so the Krylov space
 CURVED_ROUNDS = 4  # rounds for q = q* + g N(q) v where N depends on q
 
 
@@ -107,6 +110,7 @@ class Dirk(Stepper):
         self.h = min(self.scale.first_step(motion, t, self.row, self.order - 1), settings.max_step)
         self.evaluations += 1
         self.rate_of_convergence = 1.0  # of the last stage
+        self.space: Krylov | None = None  # of the last solve by GMRES
         self.rates = np.empty((len(self.tableau.A), self.nq + self.nv))
 
     def step(self, t_end: float) -> None:
@@ -124,6 +128,7 @@ class Dirk(Stepper):
             if h < shortest:
                 raise no_step(self.t)
         grow = min(GROW, max(SHRINK, SAFETY * max(error, 1e-10) ** power))
+        grow = 1.0 if self.space is not None and 1 <= grow < STEADY else grow
         proposal = h_now * (min(1.0, grow) if rejected else grow)
         # a step cut short at t_end says nothing against the step that was planned
         self.h = max(h, proposal) if clipped and not rejected else proposal
@@ -158,6 +163,7 @@ class Dirk(Stepper):
         return y[:, : self.nq], y[:, self.nq :]
 
     def memory(self) -> Memory:
+        self.space = None  # a resumed run does not have it, either
         return super().memory() | {"h": np.array([self.h, self.rate_of_convergence])}
 
     def recall(self, memory: Memory) -> None:
@@ -198,7 +204,11 @@ class _Stage:
         """Find a, starting from the last stage's; False if the iteration does not settle."""
         nq = self.stepper.nq
         self.t, self.q_start, self.v_start = t, y[:nq], y[nq:]
-        self.unit = self.scale(y, y)
+        self.unit = self.scale(y, y).copy()
+        if self._space() is not None:
+            self._place(self.a)
+            self._added()
+            return self._by_krylov()
         last, rate = 0.0, self.stepper.rate_of_convergence
         for k in range(ITERATIONS):
             self._place(self.a)
@@ -260,6 +270,11 @@ class _Stage:
 
     # ---- Newton's method with GMRES ----
 
+    def _space(self) -> Krylov | None:
+        """The Krylov space of the last solve, if it was for steps of this length."""
+        space = self.stepper.space
+        return space if space is not None and space.g == self.g else None
+
     def _by_krylov(self) -> bool:
         """Newton's method for G(a) = a - swept(a) = 0, R fixed; each evaluation of G is one sweep."""
 
@@ -268,22 +283,33 @@ class _Stage:
             self._place(a)
             return a - self._swept(added)
 
-        a, added = self.a, self.added
+        a, added, solves, space = self.a, self.added, 0, self._space()
         G = residual(a)
         size = self._size(G)
-        for _ in range(KRYLOV_ROUNDS):
+        for _ in range(NEWTON_ROUNDS):
             if not size < np.inf:
-                return False
-            step = gmres(partial(self._along, residual, a, G), -G, VECTORS, FORCING)
-            a = a + step
-            G, before = residual(a), size
-            size = self._size(G)
-            if size <= SETTLED or (size <= 10 * SETTLED and self._size(step) <= SETTLED):
-                self.stepper.rate_of_convergence = 1.0
-                self.a = a
+                break
+            if size <= SETTLED:
                 return True
-            if size > 2 * before:
-                return False
+            fresh = space is None
+            if space is None:
+                if solves == KRYLOV_ROUNDS:
+                    break
+                solves += 1
+                space = self.stepper.space = gmres(partial(self._along, residual, a, G), -G, VECTORS, FORCING, self.g)
+            new = a + space.solve(-G)
+            G_new = residual(new)
+            before, size_new = size, self._size(G_new)
+            if size_new <= SETTLED or (size_new <= 10 * SETTLED and self._size(new - a) <= SETTLED):
+                self.stepper.rate_of_convergence = 1.0
+                return True
+            if fresh and not size_new <= 2 * before:
+                break
+            if not size_new <= SLOW * before:
+                space = None
+            if fresh or size_new < before:
+                a, G, size = new, G_new, size_new
+        self.stepper.space = None
         return False
 
     def _along(self, residual: Callable[[Array], Array], a: Array, G: Array, w: Array) -> Array:
@@ -308,30 +334,51 @@ def _square(x: Array) -> float:
     return float(np.einsum("i,i", x, x))
 
 
-def gmres(product: Callable[[Array], Array], b: Array, vectors: int, tolerance: float) -> Array:
-    """x with |b - A x| <= tolerance |b|, or as close as this many Krylov vectors allow; product(w) = A w.
+@dataclass(frozen=True)
+class Krylov:
+    """A on a space of orthonormal rows: A basis[k] = sum_j H_jk basis[j]; beyond that space, A is taken for 1."""
+
+    basis: Array  # (k + 1, n), or (k, n) if the space is invariant
+    H: Array  # (k + 1, k), or (k, k)
+    g: float  # what A belongs to
+
+    def solve(self, b: Array) -> Array:
+        """x with A x close to b"""
+        inside = np.einsum("ki,i->k", self.basis, b)
+        y = np.linalg.lstsq(self.H, inside, rcond=None)[0]
+        left = b - np.einsum("k,ki->i", inside, self.basis)
+        return left + np.einsum("k,ki->i", y, self.basis[: len(y)])
+
+
+def gmres(product: Callable[[Array], Array], b: Array, vectors: int, tolerance: float, g: float = 0.0) -> Krylov:
+    """The Krylov space in which |b - A x| <= tolerance |b|, or of this many vectors; product(w) = A w.
 
     Y. Saad, M. H. Schultz, GMRES, SIAM J. Sci. Stat. Comput. 7, 1986.
     """
     size = sqrt(_square(b))
-    if size == 0:
-        return np.zeros_like(b)
+    if len(b) <= vectors:  # the whole space, once for many right-hand sides
+        vectors, tolerance = len(b), 0.0
     basis, H = [b / size], np.zeros((vectors + 1, vectors))
-    target = np.zeros(vectors + 1)
-    target[0] = size
     for k in range(vectors):
-        w = product(basis[k])
-        for i, u in enumerate(basis):
-            H[i, k] = np.einsum("i,i", u, w)
-            w = w - H[i, k] * u
+        w = before = product(basis[k])
+        for _ in range(2):  # twice is enough to be orthogonal
+            for i, u in enumerate(basis):
+                part = float(np.einsum("i,i", u, w))
+                H[i, k] += part
+                w = w - part * u
         H[k + 1, k] = sqrt(_square(w))
-        small, rhs = H[: k + 2, : k + 1], target[: k + 2]
-        y = np.linalg.lstsq(small, rhs, rcond=None)[0]
-        left = rhs - small @ y
-        if sqrt(_square(left)) <= tolerance * size or not H[k + 1, k] > 0:
-            break
+        if not H[k + 1, k] > INVARIANT * sqrt(_square(before)):
+            return Krylov(np.array(basis), H[: k + 1, : k + 1], g)
         basis.append(w / H[k + 1, k])
-    return sum((yi * u for yi, u in zip(y, basis)), np.zeros_like(b))
+        small, target = H[: k + 2, : k + 1], np.zeros(k + 2)
+        target[0] = size
+        left = target - small @ np.linalg.lstsq(small, target, rcond=None)[0]
+        if sqrt(_square(left)) <= tolerance * size:
+            break
+    return Krylov(np.array(basis), small, g)
+
+
+INVARIANT = 1e-7  # what is left of a product outside of its space: the error of differences
 
 
 class ImplicitEuler(FixedStep):
