@@ -95,8 +95,11 @@ def run(kernel: Kernel, arrays, framed=None, frame=None, staged=False):
     return out
 
 
-def run_rollout(kernel: RolloutKernel, arrays, gain, dt, steps, every, framed=None):
-    """(trajectories, stored, numbers) of a rollout from arrays q, v, tau and, if there is one, a table."""
+def run_rollout(kernel: RolloutKernel, arrays, gain, dt, steps, every, framed=None, numbers=()):
+    """(trajectories, stored, numbers) of a rollout from arrays q, v, tau and, if there is one, a table.
+
+    numbers: further inputs of a step, one row per trajectory
+    """
     dtype = np.dtype(f"float{kernel.bits}")
     q, v, tau, *table = (np.ascontiguousarray(x, dtype) for x in arrays)
     count, blocks = len(q), -(-len(q) // THREADS)
@@ -112,14 +115,12 @@ def run_rollout(kernel: RolloutKernel, arrays, gain, dt, steps, every, framed=No
         np.int32(steps),
         np.int32(every),
     ]
+    numbers = [np.ascontiguousarray(x, dtype) for x in numbers]
+    values += [y for x in numbers for y in (x, np.prod(x.shape[1:], dtype=int), 1)]
     if kernel.dynamics:
-        values += _tree(
-            kernel.dynamics,
-            framed,
-            [*(x.shape[1:] for x in (q, v, tau, v)), *[v.shape[1:]] * (len(kernel.dynamics.inputs) - 3)],
-            None,
-            blocks,
-        )
+        added = [v.shape[1:]] * (len(kernel.dynamics.inputs) - 3 - len(numbers))
+        shapes = [*(x.shape[1:] for x in (q, v, tau)), *added, *(x.shape[1:] for x in numbers), v.shape[1:]]
+        values += _tree(kernel.dynamics, framed, shapes, None, blocks)
     launch(kernel.source(Launch(THREADS)), blocks, values)
     return out.transpose(2, 0, 1)
 

@@ -88,16 +88,18 @@ def run(kernel: Kernel, arrays, framed=None, frame=None):
 
 
 def run_step(kernel: RolloutKernel, arrays, framed=None):
-    """(q, v) after one step, from arrays q, v, tau, gain and h (states, ...)."""
+    """(q, v) after one step, from arrays q, v, tau, gain, h and further numbers (states, ...)."""
     dtype = np.dtype(f"float{kernel.bits}")
     count = len(arrays[0])
     out = np.full((count, *kernel.step.shape), np.nan, dtype)
-    views = [Lanes(np.asarray(x, dtype)) for x in (*arrays, out)]
+    views = [Lanes(np.asarray(x, dtype).reshape(count, -1)) for x in (*arrays, out)]
     views[-1].numbers = out
     names = _functions(kernel.bits, count)
     if kernel.dynamics:
         q, v, tau = (x.shape[1:] for x in arrays[:3])
-        views += _tree(kernel.dynamics, framed, [q, v, tau, *[v] * (len(kernel.dynamics.inputs) - 2)], None, count)
+        numbers = [x.shape[1:] for x in arrays[5:]]
+        added = [v] * (len(kernel.dynamics.inputs) - 3 - len(numbers))
+        views += _tree(kernel.dynamics, framed, [q, v, tau, *added, *numbers, v], None, count)
         _define(kernel.dynamics.state(), "state", names)
     _define(kernel.advance(), "advance", names)
     with np.errstate(invalid="ignore"):

@@ -20,7 +20,8 @@ from torsor.compiler import members
 from torsor.compiler.frames import framed
 from torsor.dynamics import ALGORITHMS, calls
 from torsor.outputs import Path
-from torsor.simulate.rollout import gpu_kernel, law_of
+from torsor.simulate.feedback import law_of
+from torsor.simulate.rollout import gpu_kernel
 
 # Multiply-adds are rounded once on one side and twice on the other; M^-1 of a random tree loses three digits.
 ROUNDING = 1e-11
@@ -215,7 +216,7 @@ def test_rollout_on_the_device(cupy):
     law = law_of(model, None)
     kernel = gpu_kernel(model, "rk4", law, dtype="float64")
     given = {"q": q.reshape(2, 3, 6), "v": v[0], "tau": tau[0], "table": None}
-    got = gpu.run_rollout(model, kernel, {}, given, law.values, law.constant, 4, 1e-3, 2)
+    got = gpu.run_rollout(model, kernel, {}, given, law, 4, 1e-3, 2)
     assert [x.shape for x in got] == [(2, 3, 2, 6)] * 2
     if cuda_host.compiler():
         host = (np.array(x) for x in (given["q"], given["v"]))

@@ -7,7 +7,7 @@ import pytest
 
 import torsor as ts
 from torsor import zoo
-from torsor.simulate import Friction
+from torsor.simulate import PD, ComputedTorque, Cycloid, Friction
 from torsor.simulate import gradients as gradients_module
 
 # Differences of fourth order with steps of 1e-3 to 1e-4: truncation and rounding both leave ten digits.
@@ -52,6 +52,54 @@ def test_rollout_vjp_is_the_gradient(case):
     expected = differences(loss, 1e-4)
     pairs = ((found.q, dq), (found.v, dv), (found.tau, dtau), (found.table, dtable))
     assert abs(sum((x * y).sum() for x, y in pairs) - expected) <= TOLERANCE * abs(expected)
+
+
+FORCES = ["spring", "friction", "stops", "effort", "speed", "motion", "computed", "relu", "softsign", "wrenches"]
+
+
+def forced(name):
+    """An arm with something at its joints, and the options of its rollouts."""
+    model, rng, some = MODELS["arm"], np.random.default_rng(4), np.array([1.0, 0.0, 2.0])
+    joints = {
+        "spring": {"stiffness": some, "damping": 0.3, "rest": 0.2}, "friction": {"friction": some},
+        "stops": {"lower": -0.5, "upper": 0.4}, "effort": {"effort": 0.5 + some, "stiffness": 1.0},
+        "speed": {"speed": 0.8},
+    }  # fmt: skip
+    layers = [(rng.normal(size=(5, 6)), rng.normal(size=5)), (rng.normal(size=(3, 5)), rng.normal(size=3))]
+    goal = Cycloid(np.zeros(3), np.ones(3), 0.1)
+    options = {
+        "motion": {"feedback": PD(model, goal, 9.0, 1.0)},
+        "computed": {"feedback": ComputedTorque(replace(model, mass=1.1 * model.mass), goal, 50.0, 9.0)},
+        "relu": {"feedback": ts.Policy(layers)}, "softsign": {"feedback": ts.Policy(layers, "softsign")},
+        "wrenches": {"external": rng.normal(size=(3, 6))},
+    }  # fmt: skip
+    return replace(model, **joints.get(name, {})), options.get(name, {})
+
+
+@pytest.mark.parametrize("integrator", ["semi-implicit", "implicit"])
+@pytest.mark.parametrize("name", FORCES)
+def test_gradients_go_through_every_force(name, integrator):
+    """No corner of a force lies within the differences of these states; in single precision, gradients are finite."""
+    model, options = forced(name)
+    options |= {"steps": 6, "dt": 1e-3, "integrator": integrator}
+    rng = np.random.default_rng(1)
+    q, v, dq, dv, dtau = rng.normal(size=(5, 4, 3))
+    tau = None if name == "computed" else 2 * rng.normal(size=(4, 3))
+    gq, gv = rng.normal(size=(2, 4, 6, 3))
+    found = ts.rollout_vjp(model, q, v, (gq, gv), tau=tau, **options)
+
+    def loss(h):
+        torques = None if tau is None else tau + h * dtau
+        moved = ts.rollout(model, q + h * dq, v + h * dv, tau=torques, **options)
+        return (moved.q * gq).sum(axis=(1, 2)) + (moved.v * gv).sum(axis=(1, 2))
+
+    pairs = [(found.q, dq), (found.v, dv)] + ([] if tau is None else [(found.tau, dtau)])
+    along, expected = sum((x * y).sum(axis=1) for x, y in pairs), differences(loss, 1e-6)
+    assert np.abs(along - expected).max() <= 1e-7 * np.abs(expected).max()  # rounding of a step of 1e-6
+    single = {key: x.astype(np.float32) if isinstance(x, np.ndarray) else x for key, x in options.items()}
+    args = [None if x is None else x.astype(np.float32) for x in (q, v, tau)]
+    rough = ts.rollout_vjp(model, *args[:2], (gq, gv), tau=args[2], **single)
+    assert np.abs(rough.q - found.q).max() <= 1e-3 * np.abs(found.q).max()
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 10, 50])

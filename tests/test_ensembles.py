@@ -27,6 +27,7 @@ from torsor.ensembles.draws import Draws
 from torsor.ensembles.engine import DIVERGED, IMPOSSIBLE, OK, Steps
 from torsor.ensembles.records import records
 from torsor.ensembles.study import Plan, Study
+from torsor.simulate import Drive
 
 ARM = zoo.general_arm(3, 1)
 VARY = {"*.density": ts.Normal(mean=1.0, std=0.1), "v0": ts.Uniform(low=-0.5, high=0.5)}
@@ -51,9 +52,10 @@ def test_a_member_alone_gives_the_bits_in_the_store(tmp_path, method):
 
 
 def test_members_move_as_simulations_do(tmp_path):
-    """The same equations by another integrator, to tight tolerances: damping, springs and servos included."""
+    """The same equations by another integrator, to tight tolerances: joints and servos included."""
     model = replace(ARM, damping=0.1, stiffness=[0.0, 2.0, 0.0], rest=[0.0, 0.3, 0.0])
     vary = VARY | {"*.damping": ts.Uniform(low=0.1, high=0.5), "kp": ts.Uniform(low=1.0, high=5.0)}
+    vary |= {"*.friction": ts.Uniform(low=0.0, high=0.2), "*.effort": ts.Uniform(low=0.5, high=2.0)}
     found = study(tmp_path / "runs.zarr", vary, 6, model, rtol=1e-9, atol=1e-12, kd=0.2, q_ref=0.5)
     for k in range(6):
         motion, kp = found.member(k), found["kp"][k]
@@ -62,7 +64,7 @@ def test_members_move_as_simulations_do(tmp_path):
             return kp * (0.5 - q) - 0.2 * v
 
         options = {"method": "dop853", "rtol": 1e-11, "atol": 1e-13, "dt": 0.2}
-        one = ts.simulate(motion.model, v0=found["v0"][k], duration=0.2, forces=servo, **options)
+        one = ts.simulate(motion.model, v0=found["v0"][k], duration=0.2, forces=Drive(servo), **options)
         assert np.abs(one.q[-1] - found["q"][k, -1]).max() < 1e-7
         assert np.abs(motion.a[-1] - one.a[-1]).max() < 1e-5 * np.abs(one.a[-1]).max()
 

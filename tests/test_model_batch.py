@@ -157,6 +157,20 @@ def test_other_backends_write_it(unroll):
     assert [place_of(name).shape(TREE) for name in found.inputs] == [x.shape[1:] for x in found.inputs.values()]
 
 
+def test_members_that_differ_in_their_joints_keep_their_frames():
+    """Only gravity is an input, which has the axes of the members; the dynamics know nothing of joints."""
+    arm = zoo.panda()
+    batch = ModelBatch(arm, damping=np.ones((2, 7)), effort=np.full((2, 7), 9.0))
+    assert list(members(batch).inputs) == ["gravities"]
+    q, v, tau = np.random.default_rng(0).normal(size=(3, 7))
+    found = ts.forward_dynamics(batch, q, v, tau)
+    assert found.shape == (2, 7)
+    assert np.abs(found - ts.forward_dynamics(arm, q, v, tau)).max() < ROUNDING * np.abs(found).max()
+    for name, value in (("damping", -1.0), ("lower", 9.0), ("effort", np.nan)):
+        with pytest.raises(ts.ModelError, match=f"link1 of member 0.*{name}"):
+            ModelBatch(replace(arm, upper=1.0), **{name: np.full((2, 7), value)})
+
+
 def test_empty_batches():
     arm = zoo.panda()
     nobody = ModelBatch(arm, mass=np.empty((0, arm.n)))

@@ -13,7 +13,8 @@ import torsor as ts
 from torsor import zoo
 from torsor.compiler.frames import framed
 from torsor.simulate import Limits
-from torsor.simulate.rollout import gpu_kernel, law_of, step_inputs
+from torsor.simulate.feedback import law_of
+from torsor.simulate.rollout import gpu_kernel, step_inputs
 
 ROUNDING = 1e-11  # twenty steps of 1 ms, in float64
 DT, STEPS, EVERY = 1e-3, 20, 5

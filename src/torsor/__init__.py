@@ -54,8 +54,9 @@ if TYPE_CHECKING:
     from torsor.dynamics.linear import linearize
     from torsor.ensembles import LogNormal, Normal, StoreError, Study, Uniform, ensemble
     from torsor.formats.states import from_mujoco, from_pinocchio, to_mujoco, to_pinocchio
+    from torsor.simulate.feedback import JointFeedback, LinearFeedback, Policy
     from torsor.simulate.gradients import RolloutGradient, rollout_vjp
-    from torsor.simulate.rollout import JointFeedback, LinearFeedback, Policy, Rollout, rollout
+    from torsor.simulate.rollout import Rollout, rollout
     from torsor.simulate.sensitivities import Sensitivities, sensitivities
     from torsor.theory import symbolic
 
@@ -85,7 +86,8 @@ LATER = {
         ("base_parameters", "identify", "inertial_parameters", "with_inertial_parameters"), "dynamics.identification"
     ),
     **dict.fromkeys(("LogNormal", "Normal", "StoreError", "Study", "Uniform", "ensemble"), "ensembles"),
-    **dict.fromkeys(("JointFeedback", "LinearFeedback", "Policy", "Rollout", "rollout"), "simulate.rollout"),
+    **dict.fromkeys(("JointFeedback", "LinearFeedback", "Policy"), "simulate.feedback"),
+    **dict.fromkeys(("Rollout", "rollout"), "simulate.rollout"),
     **dict.fromkeys(("RolloutGradient", "rollout_vjp"), "simulate.gradients"),
     **dict.fromkeys(("Sensitivities", "sensitivities"), "simulate.sensitivities"),
     **dict.fromkeys(("from_mujoco", "from_pinocchio", "to_mujoco", "to_pinocchio"), "formats.states"),

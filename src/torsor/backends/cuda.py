@@ -176,7 +176,7 @@ class Kernel:
 class RolloutKernel:
     """Many steps of an integrator: a loop over time around `advance`, one step of one state.
 
-    step      the kernel whose text is `advance`: q, v, tau, gain, h -> the next (q, v)
+    step      the kernel whose text is `advance`: q, v, tau, gain, h, and numbers of every trajectory -> the next (q, v)
     stages    if the accelerations are not part of that text: the code of (q, v, tau) at each evaluation
     dynamics  the loop kernel that computes the accelerations in that case
     """
@@ -190,6 +190,11 @@ class RolloutKernel:
     def bits(self) -> int:
         return self.step.bits
 
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The inputs of a step that are numbers of a trajectory: all after q, v, tau, gain and h."""
+        return tuple(name for name, _ in self.step.inputs[5:])
+
     def source(self, launch: Launch | None = None) -> str:
         launch = launch or Launch()
         parts = [prelude(self.bits, self.step.trig), self.dynamics.state() if self.dynamics else "", self.advance()]
@@ -201,16 +206,20 @@ class RolloutKernel:
             return self.step.state("advance")
         assert isinstance(self.step.code, Code)
         w = Writer(self.bits)
-        sizes = dict(self.step.inputs)
-        nq, nv = sizes["q"], sizes["v"]
-        parts = [f"at + {k}" if k else "at" for k in (0, *(nq + k * nv for k in range(len(self.dynamics.inputs) - 1)))]
-        w.do(f"T at[{nq + (len(parts) - 1) * nv}];")
+        sizes, places, end = dict(self.step.inputs), [], 0
+        nv = sizes["v"]
+        for name, size in self.dynamics.inputs:  # what a stage computes, or numbers of the trajectory
+            if name in self.numbers:
+                places.append(array(name))
+            else:
+                places.append(f"Row{{at + {end}}}" if end else "Row{at}")
+                end += size
+        w.do(f"T at[{end}];")
         for k, code in enumerate(self.stages):
             w.do(f"T {array(f'a{k}')}[{nv}];")
             for name, x in w.emit(code, element).items():
                 w.do(f"at[{name[1]}] = {x};")
-            places = ", ".join(f"Row{{{x}}}" for x in (*parts, array(f"a{k}")))
-            w.do(f"state({places}, tree, {', '.join(SCRATCH)});")
+            w.do(f"state({', '.join(places)}, Row{{{array(f'a{k}')}}}, tree, {', '.join(SCRATCH)});")
         w.run(self.step.code, element)
         return self.step.function("advance", w, looped=True)
 
@@ -218,17 +227,16 @@ class RolloutKernel:
         """The kernel.  States x = (q, v) are stored with trajectories side by side: out[stored][number][trajectory]."""
         sizes, threads = dict(self.step.inputs), launch.threads
         nq, nv = sizes["q"], sizes["v"]
-        parameters = [
-            f"const T* __restrict__ {name}, const long long {name}_step, const long long {name}_stride"
-            for name in ("q", "v", "tau")
-        ]
+        strided = "const T* __restrict__ {name}, const long long {name}_step, const long long {name}_stride"
+        parameters = [strided.format(name=name) for name in ("q", "v", "tau")]
         if self.tabulated:
-            parameters.append("const T* __restrict__ table, const long long table_step, const long long table_stride")
-            parameters.append("const long long table_time")
+            parameters += [strided.format(name="table"), "const long long table_time"]
         parameters.append("const T* __restrict__ gain, const long long gain_step")
         parameters.append("const T* __restrict__ h, T* __restrict__ out")
         parameters.append("const long long count, const int steps, const int every")
-        arrays = f"Row{{x}}, Row{{x + {nq}}}, Row{{u}}, Table<T>{{gain + b * gain_step}}, Table<T>{{h}}, Row{{y}}"
+        own = "".join(f"Read{{{name} + b * {name}_step, {name}_stride}}, " for name in self.numbers)
+        parameters += [strided.format(name=name) for name in self.numbers]
+        arrays = f"Row{{x}}, Row{{x + {nq}}}, Row{{u}}, Table<T>{{gain + b * gain_step}}, Table<T>{{h}}, {own}Row{{y}}"
         before, head = [], f"long long b = (long long)blockIdx.x * {threads} + threadIdx.x"
         if self.dynamics:
             loop, scratch = self.dynamics.loop_text(threads)

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torsor.algorithms import articulated
 from torsor.algorithms.derivative import Derivative
 from torsor.backends import cache
 from torsor.backends.cuda import REGISTERS, Kernel, Launch, RolloutKernel
@@ -26,13 +25,14 @@ from torsor.backends.cuda_prelude import OPTIONS, TRIGONOMETRY
 from torsor.compiler.abi import tree_data
 from torsor.compiler.members import Members
 from torsor.compiler.packing import Packing
-from torsor.compiler.request import NEVER, ON_GPU, Request
+from torsor.compiler.request import ON_GPU, Request
 from torsor.compiler.store import store
 from torsor.compiler.tape import Operations
 from torsor.compiler.trace import LoopCode
 from torsor.errors import ArgumentError, DeviceError
 from torsor.model.model import Model
 from torsor.model.names import Frame
+from torsor.outputs import place_of
 from torsor.sweeps import Algorithm
 
 LONG_CHAIN = 1024  # from this many links on, each link of a chain is worth a thread
@@ -445,42 +445,49 @@ def call(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple
 # Rollouts ----------------------------------------------------------------------------------------------------
 
 
-def run_rollout(model: Model, kernel: RolloutKernel, modules: dict[Any, Any], arrays: Mapping[str, Any], gain: Any,
-                constant: Any, steps: int, dt: float, every: int) -> tuple[Any, Any]:  # fmt: skip
-    """The stored q and v of `torsor.simulate.rollout`; `modules` keeps the compiled kernel and the model's tables."""
+def run_rollout(model: Model, kernel: RolloutKernel, modules: dict[Any, Any], arrays: Mapping[str, Any], law: Any,
+                steps: int, dt: float, every: int) -> tuple[Any, Any]:  # fmt: skip
+    """The stored q and v of `torsor.simulate.rollout`; `modules` keeps the compiled kernel and the model's tables.
+
+    arrays   q, v, tau, table, and the numbers of every trajectory;  law: gives `values` and `constant`
+    """
     cp = cupy()
-    kind, like = kind_of(arrays["q"]), arrays["q"]
+    kind, like, gain = kind_of(arrays["q"]), arrays["q"], law.values
     dtype, launch = f"float{kernel.bits}", Launch()
     with _stream(kind):
-        given = {name: x for name, x in arrays.items() if x is not None and name != "tau"}
-        tau = cp.asarray(constant, dtype)
+        tau = cp.asarray(law.constant, dtype)
         if arrays["tau"] is not None:
             tau = tau + (_as_cupy(arrays["tau"], kind) if on_device(arrays["tau"]) else cp.asarray(arrays["tau"]))
-        given = {"q": given["q"], "v": given["v"], "tau": tau} | given
-        cores: list[tuple[int, ...]] = [(model.nq,), (model.nv,), (model.nv,), *[(steps, model.nv)] * kernel.tabulated]
+        given = {"q": arrays["q"], "v": arrays["v"], "tau": tau}
+        cores: list[tuple[int, ...]] = [(model.nq,), (model.nv,), (model.nv,)]
+        if kernel.tabulated:
+            given["table"] = arrays["table"]
+            cores.append((steps, model.nv))
+        given |= {name: arrays[name] for name in kernel.numbers}
+        cores += [place_of(name).shape(model) for name in kernel.numbers]
         if gain.ndim > 1:  # gains for every trajectory: their batch axes count, and each has its own row
             given["gain"] = cp.asarray(gain, dtype)
             cores.append(gain.shape[-1:])
         views, batch = views_of(model, given, cores, dtype)
+        seen = dict(zip(given, views))
         gain = np.broadcast_to(gain, (*batch, gain.shape[-1])).reshape(-1, gain.shape[-1]) if gain.ndim > 1 else gain
         count, width = prod(batch), model.nq + model.nv
         out = _empty(kind, like, (steps // every, width, count), dtype)
-        arguments: list[Any] = []
-        for view in views[: 3 + kernel.tabulated]:
-            arguments += [view.array, np.int64(view.step), np.int64(view.stride)]
-        if kernel.tabulated:
-            arguments.append(np.int64(views[3].stride * model.nv))
+
+        def passed(*names: str) -> list[Any]:
+            return [x for name in names for x in (seen[name].array, *map(np.int64, seen[name][1:3]))]
+
+        arguments = passed("q", "v", "tau", *["table"] * kernel.tabulated)
+        arguments += [np.int64(seen["table"].stride * model.nv)] if kernel.tabulated else []
         arguments += [cp.asarray(gain, dtype), np.int64(gain.shape[-1] if gain.ndim > 1 else 0)]
         arguments += [cp.asarray([dt], dtype), _as_cupy(out, kind), np.int64(count)]
-        arguments += [np.int32(steps), np.int32(every)]
+        arguments += [np.int32(steps), np.int32(every), *passed(*kernel.numbers)]
         if "kernel" not in modules:
             modules["kernel"] = build(kernel.source(launch))
         blocks = -(-count // launch.threads)
         if kernel.dynamics:
             if "tree" not in modules:
-                options = [name for name, _ in kernel.dynamics.inputs[3:]]
-                request = Request(articulated.forward_dynamics, model, options=options, dtype=dtype, unroll=NEVER)
-                modules["tree"] = tree_arguments(kernel.dynamics, request)
+                modules["tree"] = tree_arguments(kernel.dynamics, modules["request"])
             blocks, scratch = scratch_for(kernel.dynamics, model, blocks, launch, modules["kernel"])
             arguments += [*modules["tree"], scratch]
         if count:

@@ -18,7 +18,6 @@ from torsor.compiler.request import ON_GPU, Request
 from torsor.ensembles import engine
 from torsor.ensembles.engine import Steps, moving
 from torsor.model.batch import ModelBatch
-from torsor.outputs import place_of
 from torsor.simulate.rollout import Law, cut, options_of, step_inputs
 
 Array = NDArray[Any]
@@ -90,11 +89,11 @@ class DeviceEngine:
 
 def kernel_of(found: Members, law: Law, steps: Steps, inline: bool = False) -> tuple[Request, MembersKernel]:
     """The request of the forward dynamics, and the kernel around it."""
-    model, numbers = found.frames.model, tuple(found.inputs)
+    model = found.frames.model
     codes, end = cut(model, law, moving(steps))
-    options = (*options_of(steps.method), *numbers)
+    options = options_of(steps.method, law, found)
     request = Request(articulated.forward_dynamics, model, options=options, unroll=ON_GPU, members=found)
-    inputs = step_inputs(model, law) | {name: place_of(name).shape(model) for name in numbers}
+    inputs = step_inputs(model, law, found)
     width = model.nq + model.nv
     shape = (5, width) if steps.adaptive else (width,)
     step = Kernel(end, tuple((name, prod(x)) for name, x in inputs.items()), shape, 64)

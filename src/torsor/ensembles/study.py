@@ -33,7 +33,8 @@ from torsor.errors import ArgumentError, ModelError
 from torsor.formats import toml
 from torsor.model.batch import ModelBatch
 from torsor.model.model import Model, require_model
-from torsor.simulate.rollout import INTEGRATORS, JointFeedback, Law, Plant, law_of
+from torsor.simulate.feedback import JointFeedback, Law, law_of
+from torsor.simulate.rollout import INTEGRATORS, Plant
 from torsor.simulate.trajectory import Trajectory
 from torsor.validate import chosen, integer, number, real_array, shown
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torsor.errors import ArgumentError, ModelError
 from torsor.model.builder import Numbers
 from torsor.model.check import BLOCK, SHAPES, body_label, check_inertias
-from torsor.model.freedoms import USUAL
+from torsor.model.freedoms import USUAL, faults, unusual
 from torsor.model.model import Model, require_model
 from torsor.model.names import NumberedNames
 from torsor.validate import real_array, shown
@@ -65,7 +65,9 @@ class ModelBatch:
         """Raise unless every member could exist."""
         for k in np.argwhere(~np.isfinite(self.varied.get("gravity", np.zeros(3)).reshape(-1, 3)))[:1, 0]:
             raise ModelError(f"gravity of member {k} holds a NaN or an infinity")
-        if not self.same_placements or not (mass := self._rows("mass")).all():
+        joints = {name: x for name, x in self.varied.items() if name in USUAL}
+        impossible = any(bad.any() for _, bad, _ in faults(self.model, joints))
+        if impossible or not self.same_placements or not (mass := self._rows("mass")).all():
             self.forest  # noqa: B018  checked as it is made
             return
         rows = mass, self._rows("com"), self._rows("inertia")
@@ -81,8 +83,8 @@ class ModelBatch:
 
     @property
     def same_placements(self) -> bool:
-        """Whether the members differ in their inertias and in gravity at most."""
-        return set(self.varied) <= {*INERTIAL, "gravity"}
+        """Whether the members differ in their inertias, in gravity and in what their joints do, at most."""
+        return set(self.varied) <= {*INERTIAL, "gravity", *USUAL}
 
     @classmethod
     def of(cls, models: Sequence[Model]) -> ModelBatch:
@@ -128,11 +130,11 @@ class ModelBatch:
         if not size:
             return model
         fields: dict[str, Any] = {name: self._rows(name) for name in SHAPES}
-        fields |= {name: x.ravel() for name, x in self.varied.items() if name in USUAL}
+        fields |= {name: self._rows(name) for name in {*self.varied, *unusual(model)} & {*USUAL}}
         parent = np.where(model.parent < 0, -1, model.parent + n * np.arange(size)[:, None])
         return Model(
-            parent=parent.ravel(), joint=np.tile(model.joint, size), armature=np.tile(model.armature, size),
-            names=self._names, allow_degenerate=model.allow_degenerate, **fields,
+            parent=parent.ravel(), joint=np.tile(model.joint, size), names=self._names,
+            allow_degenerate=model.allow_degenerate, **fields,
         )  # fmt: skip
 
     @property

@@ -15,7 +15,7 @@ these act.  The functions of the dynamics know the armature only: their tau is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -128,19 +128,24 @@ def reordered(given: Mapping[str, Any], joint: Array, order: Array) -> dict[str,
 
 def check_freedoms(model: Model) -> None:
     """Raise a ModelError naming the body of a number that cannot be."""
-    given = unusual(model)
+    for key, bad, why in faults(model, unusual(model)):
+        _refuse(model, key, bad, why)
+
+
+def faults(model: Model, given: Mapping[str, Array]) -> Iterator[tuple[str, Array, str]]:
+    """Of quantities (..., nv): the name, which numbers cannot be, and why; the model gives those that are not given."""
     for key, x in given.items():
         infinite = np.isinf(USUAL[key])
         bad = np.isnan(x) if infinite else ~np.isfinite(x)
-        _refuse(model, key, bad, "it must be a number" if infinite else "it must be finite")
+        yield key, bad, "it must be a number" if infinite else "it must be finite"
         if key not in ("rest", "lower", "upper"):
-            _refuse(model, key, x < 0, "it must not be negative")
+            yield key, x < 0, "it must not be negative"
     if "lower" in given or "upper" in given:
-        _refuse(model, "lower", model.lower > model.upper, "it exceeds upper")
+        lower, upper = (given.get(key, getattr(model, key)) for key in ("lower", "upper"))
+        yield "lower", lower > upper, "it exceeds upper"
         if not LIMITABLE[model.joint].all():
-            limited = np.isfinite(model.lower) | np.isfinite(model.upper)
-            _refuse(model, "lower", limited & (limited_coordinates(model) < 0),
-                    "no coordinate of this joint is the integral of its velocity, so limits mean nothing")  # fmt: skip
+            limited, why = np.isfinite(lower) | np.isfinite(upper), "no coordinate of this joint is the integral of its"
+            yield "lower", limited & (limited_coordinates(model) < 0), f"{why} velocity, so limits mean nothing"
 
 
 def limited_coordinates(model: Model) -> Array:

@@ -20,17 +20,18 @@ from torsor.compiler.store import store
 from torsor.compiler.tape import Code
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar
-from torsor.model.model import Model
+from torsor.model.model import Model, require_model
 from torsor.outputs import COORDINATES, FREEDOMS
 from torsor.simulate.rollout import (
     CHUNK,
+    Feedback,
     Law,
-    LinearFeedback,
     Task,
     flattened,
     gain_of,
     held,
     mover,
+    numbers_in,
     stages,
     step_inputs,
     traced_step,
@@ -38,7 +39,7 @@ from torsor.simulate.rollout import (
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
-# pull(q, v, tau, gain, h, q~', v~') -> (q~, v~, tau~) in one row, for the states before a step
+# pull(q, v, tau, gain, h, wrenches if there are any, q~', v~') -> (q~, v~, tau~) in one row, for states before a step
 Pull = Callable[..., Array]
 
 
@@ -52,7 +53,7 @@ class RolloutGradient(NamedTuple):
 
 
 def rollout_vjp(model: Model, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps: int, dt: float, tau: Any = None,
-                table: Any = None, feedback: LinearFeedback | None = None, every: int = 1,
+                table: Any = None, feedback: Feedback | None = None, external: Any = None, every: int = 1,
                 integrator: str = "semi-implicit") -> RolloutGradient:  # fmt: skip
     """The gradient of a sum over the states of a rollout, by one sweep backwards in time.
 
@@ -62,12 +63,14 @@ def rollout_vjp(model: Model, q: Any, v: Any, cotangent: tuple[Any, Any], *, ste
     cotangent   of the states that the rollout stores: those of q and of v, (..., stored, nv) both; those of q are along
                 the directions of v, as everywhere (see `vjp`), and so is the cotangent of the first q that is returned
 
-    All other arguments are those of `rollout`.  Memory grows with the root of `steps`.
+    All other arguments are those of `rollout`.  Memory grows with the root of `steps`.  With a `ComputedTorque` the
+    gradient of tau is that of the accelerations it commands.
     """
-    task = Task.of(model, steps, dt, tau, table, feedback, every, integrator)
-    if any(hasattr(x, "__dlpack_device__") and not isinstance(x, np.ndarray) for x in (q, v, tau, table)):
+    require_model(model)
+    task = Task.of(model, steps, dt, tau, table, feedback, every, integrator, external)
+    if any(hasattr(x, "__dlpack_device__") and not isinstance(x, np.ndarray) for x in (q, v, tau, table, external)):
         raise ArgumentError("rollout_vjp runs on the CPU: give it NumPy arrays")
-    flat, batch, dtype = flattened(model, {"q": q, "v": v, "tau": tau, "table": table}, task.law, task.steps)
+    flat, batch, dtype = flattened(model, task.inputs(q, v), task.law, task.steps)
     stored = task.steps // task.every
     gq, gv = (
         _cotangent(name, x, batch, (stored, model.nv), dtype) for name, x in zip("qv", _pair(cotangent))
@@ -115,31 +118,33 @@ class _Backwards:
     def run(self, flat: Mapping[str, Array], gq: Array, gv: Array, result: RolloutGradient) -> None:
         """Fill the result for a few trajectories; gq, gv: the cotangents of their stored states."""
         nv, steps, every = self.model.nv, self.task.steps, self.task.every
-        torques, gain = held(self.model, self.task.law, flat), gain_of(self.task.law, flat)
+        law = self.task.law
+        torques, given = held(self.model, law, flat), (gain_of(law, flat), self.h, *numbers_in(flat, law))
         apart = isqrt(steps - 1) + 1
         first = np.concatenate([flat["q"], flat["v"]], axis=1)
         kept = [first]  # the states before the steps 0, apart, 2 apart, ...
         for start in range(0, steps - apart, apart):
-            kept.append(self._forward(kept[-1], torques, gain, start, start + apart)[-1])
+            kept.append(self._forward(kept[-1], torques, given, start, start + apart)[-1])
         q, v = np.zeros_like(gq[:, 0]), np.zeros_like(gv[:, 0])
         for start in reversed(range(0, steps, apart)):
             end = min(start + apart, steps)
-            states = self._forward(kept.pop(), torques, gain, start, end - 1)
+            states = self._forward(kept.pop(), torques, given, start, end - 1)
             for t in reversed(range(start, end)):
                 if (t + 1) % every == 0:
                     q, v = q + gq[:, t // every], v + gv[:, t // every]
                 x = states[t - start]
-                row = self.pull(x[:, : self.model.nq], x[:, self.model.nq :], torques(t), gain, self.h, q, v)
+                row = self.pull(x[:, : self.model.nq], x[:, self.model.nq :], torques(t), *given, q, v)
                 q, v, tau = row[:, :nv], row[:, nv : 2 * nv], row[:, 2 * nv :]
                 result.tau[:] += tau
                 if result.table is not None:
                     result.table[:, t] = tau
         result.q[:], result.v[:] = q, v
 
-    def _forward(self, x: Array, torques: Callable[[int], Array], gain: Array, start: int, end: int) -> list[Array]:
+    def _forward(self, x: Array, torques: Callable[[int], Array], given: Sequence[Array], start: int,
+                 end: int) -> list[Array]:  # fmt: skip
         """The states before the steps start, ..., end."""
         states, x = [x], x.copy()
-        move = self.mover(x, gain, self.h)
+        move = self.mover(x, *given)
         for t in range(start, end):
             move(x, torques(t), 1)
             states.append(x.copy())
@@ -152,9 +157,10 @@ class _Backwards:
 def puller(model: Model, integrator: str, law: Law, dtype: str) -> Pull:
     """The adjoint of a step of many states, kept with the model."""
     make = _unrolled_puller if model.nv <= QUICK.freedoms else _looped_puller
-    if make is _looped_puller and (integrator == "implicit" or not law.smooth):
+    if make is _looped_puller and (integrator == "implicit" or law.wrenches or not law.smooth):
         raise ArgumentError(
-            f"gradients of implicit steps, friction and stops are for up to {QUICK.freedoms} freedoms, not {model.nv}"
+            "gradients of implicit steps, friction, stops, limits of drives, policies, computed torques and wrenches "
+            f"are for up to {QUICK.freedoms} freedoms, not {model.nv}"
         )
     key = "rollout adjoint", integrator, law.key, dtype
     return store(model).once(key, lambda: make(model, integrator, law, dtype))

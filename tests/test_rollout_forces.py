@@ -1,0 +1,216 @@
+"""Rollouts under every force: wrenches, motions to follow, computed torques and joints, on the CPU and as CUDA text."""
+
+from dataclasses import replace
+
+import cuda_host
+import cuda_reader
+import fake_cupy
+import numpy as np
+import pytest
+from machines import difference
+from test_joint_laws import busy
+
+import torsor as ts
+from torsor import zoo
+from torsor.backends import gpu
+from torsor.compiler.frames import framed
+from torsor.compiler.members import members
+from torsor.simulate import PD, ComputedTorque, Cycloid, External
+from torsor.simulate import rollout as rollouts
+from torsor.simulate.feedback import law_of
+from torsor.simulate.rollout import gpu_kernel, own_numbers
+
+ROUNDING = 1e-11  # twenty steps of 1 ms, in float64
+DT, STEPS = 1e-3, 5
+INTEGRATORS = ["semi-implicit", "implicit", "rk4"]
+RNG = np.random.default_rng
+ARM, LONG = zoo.random_chain(4, 1), zoo.random_chain(14, 2)
+TREE = zoo.random_tree(5, 3)
+
+
+def start(model, count=3, seed=0):
+    rng = RNG(seed)
+    return model.random_configuration(rng, count), rng.normal(size=(count, model.nv))
+
+
+def one_by_one(path, model, q, v, torque, integrator, gains=(0.0, 0.0)):
+    """A rollout takes the steps of its definition, by the public forward dynamics; for joints with dq/dt = v."""
+
+    def f(t, y):
+        q, v = np.split(y, 2)
+        return np.concatenate([v, ts.forward_dynamics(model, q, v, torque(t, q, v))])
+
+    for t in range(STEPS):
+        if integrator == "rk4":
+            y = np.concatenate([q, v])
+            k1 = f(t, y)
+            k2 = f(t, y + DT / 2 * k1)
+            k3 = f(t, y + DT / 2 * k2)
+            q, v = np.split(y + DT / 6 * (k1 + 2 * k2 + 2 * k3 + f(t, y + DT * k3)), 2)
+        else:
+            K, D = gains if integrator == "implicit" else (0.0, 0.0)
+            added = np.broadcast_to(DT * D + DT**2 * K, v.shape)
+            v = v + DT * ts.forward_dynamics(model, q, v, torque(t, q, v) - DT * K * v, added_inertia=added)
+            q = q + DT * v
+        assert difference(path.q[t], q) < ROUNDING
+        assert difference(path.v[t], v) < ROUNDING
+
+
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("model", [ARM, LONG], ids=["unrolled", "loops"])
+def test_wrenches_on_the_bodies(model, integrator):
+    q, v = start(model)
+    wrenches = RNG(1).normal(size=(3, model.n, 6))
+    path = ts.rollout(model, q, v, steps=STEPS, dt=DT, external=wrenches, integrator=integrator)
+    for k in range(3):
+        one_by_one(ts.Rollout(path.q[k], path.v[k]), model, q[k], v[k], External(model, wrenches[k]), integrator)
+    alone = ts.rollout(model, q, v, steps=STEPS, dt=DT, external=wrenches[0], integrator=integrator)
+    assert difference(alone.q[0], path.q[0]) < ROUNDING
+
+
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("model", [ARM, LONG], ids=["unrolled", "loops"])
+def test_a_servo_follows_a_motion(model, integrator):
+    goal = Cycloid(np.zeros(model.nv), np.ones(model.nv), 0.01)
+    law = PD(model, goal, np.linspace(1, 20, model.nv), 2.0)
+    table = RNG(2).normal(size=(STEPS, model.nv))
+    q, v = start(model)
+    path = ts.rollout(model, q[0], v[0], steps=STEPS, dt=DT, feedback=law, table=table, integrator=integrator)
+
+    def torque(t, q, v):
+        q_d, v_d, _ = goal(DT * t)  # held over the step
+        return law.kp * (q_d - q) + law.kd * (v_d - v) + table[t]
+
+    one_by_one(path, model, q[0], v[0], torque, integrator, (law.kp, law.kd))
+    hold = ts.rollout(model, q[0], v[0], steps=STEPS, dt=DT, feedback=PD(model, goal(1.0)[0], law.kp, law.kd))
+    servo = ts.JointFeedback(law.kp, np.full(model.nv, law.kd), goal(1.0)[0])
+    np.testing.assert_array_equal(hold.q, ts.rollout(model, q[0], v[0], steps=STEPS, dt=DT, feedback=servo).q)
+
+
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("model", [ARM, LONG], ids=["unrolled", "loops"])
+def test_computed_torques_use_a_model_of_their_own(model, integrator):
+    """Of a wrong model, and cut off at the effort of the drives."""
+    believed = replace(model, mass=1.2 * model.mass)
+    goal = Cycloid(np.zeros(model.nv), np.ones(model.nv), 0.01)
+    law = ComputedTorque(believed, goal, 80.0, np.linspace(1, 9, model.nv))
+    q, v = start(model)
+    effort = np.median(np.abs(law(0.0, q[0], v[0])))
+    machine = replace(model, effort=effort, damping=0.1)
+    path = ts.rollout(machine, q[0], v[0], steps=STEPS, dt=DT, feedback=law, integrator=integrator)
+
+    def torque(t, q, v):
+        return np.clip(law(DT * t, q, v), -effort, effort) - 0.1 * v
+
+    one_by_one(path, model, q[0], v[0], torque, integrator, (0.0, 0.1))
+    with pytest.raises(ts.ArgumentError, match="leave out tau and table"):
+        ts.rollout(model, q, v, steps=1, dt=DT, feedback=law, tau=np.zeros(model.nv))
+
+
+def test_computed_torques_follow_their_motion():
+    goal = Cycloid(np.zeros(4), np.linspace(0.5, 1, 4), 0.5)
+    law = ComputedTorque(ARM, goal, 400.0, 40.0)
+    path = ts.rollout(ARM, np.zeros(4), np.zeros(4), steps=500, dt=1e-3, feedback=law, integrator="rk4")
+    wanted = np.array([goal(1e-3 * (k + 1))[0] for k in range(500)])
+    assert np.abs(path.q - wanted).max() < 5e-3  # references are held over a step
+
+
+def test_batches_of_many_joints_are_those_of_each():
+    rng = RNG(4)
+    batch = ts.ModelBatch(zoo.random_chain(26, 1), mass=rng.uniform(1, 2, (3, 26)), damping=rng.uniform(0, 1, (3, 26)))
+    q, v = start(batch.model)
+    for integrator in INTEGRATORS:
+        found = ts.rollout(batch, q, v, steps=2, dt=DT, integrator=integrator)
+        for k in range(3):
+            alone = ts.rollout(batch[k], q[k], v[k], steps=2, dt=DT, integrator=integrator)
+            assert difference(found.v[k], alone.v) < ROUNDING
+
+
+# The CUDA text -----------------------------------------------------------------------------------------------
+
+
+def varied(model, count):
+    """Models that differ in masses, lengths, gravity, and what their joints do."""
+    rng = RNG(5)
+    factor = rng.uniform(0.8, 1.2, (count, model.n))
+    masses = {"mass": model.mass * factor, "p": model.p * factor[..., None], "gravity": rng.normal(size=(count, 3))}
+    names = {"friction": 0.0, "damping": 0.0, "effort": 1.0, "speed": 0.5}
+    joints = {name: rng.uniform(least, least + 1, (count, model.nv)) for name, least in names.items()}
+    return ts.ModelBatch(model, **masses, **joints)
+
+
+def cases(model):
+    """Name, machine, options of a rollout."""
+    count = 3
+    goal = Cycloid(np.zeros(model.nv), np.ones(model.nv), 0.01) if model.nq == model.nv else None
+    yield "members", varied(model, count), {}
+    yield "wrenches", model, {"external": RNG(6).normal(size=(count, model.n, 6))}
+    if goal:
+        yield "joints", busy(model), {"feedback": ts.JointFeedback(9.0, 1.0)}
+        yield "computed", model, {"feedback": ComputedTorque(model, goal, 80.0, 9.0)}
+
+
+@pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "staged"])
+@pytest.mark.parametrize("integrator", ["semi-implicit", "implicit"])
+@pytest.mark.parametrize(("model", "case"), [(ARM, k) for k in range(4)] + [(TREE, 0), (TREE, 1)])
+def test_cuda_text_takes_the_same_step(model, case, integrator, specialised):
+    _, machine, options = list(cases(model))[case]
+    found = members(machine) if isinstance(machine, ts.ModelBatch) else None
+    structure = machine.model if found else machine
+    q, v = start(structure)
+    given = machine.varied if found else {}
+    law = law_of(structure, options.get("feedback"), given, wrenches="external" in options)
+    kernel = gpu_kernel(structure, integrator, law, dtype="float64", specialised=specialised, found=found)
+    task = rollouts.Task.of(machine, 1, DT, None, None, options.get("feedback"), 1, integrator, options.get("external"))
+    command = np.broadcast_to(law.constant, v.shape) + (0.0 if task.table is None else task.table[0])
+    numbers = {"external": options.get("external"), **(found.inputs if found else {})}
+    arrays = [q, v, command, np.broadcast_to(law.values, (3, law.values.shape[-1])), np.full((3, 1), DT)]
+    arrays += [numbers[name] for name in own_numbers(law, found)]
+    got = cuda_reader.run_step(kernel, arrays, found.frames if found else framed(structure))
+    expected = ts.rollout(machine, q, v, steps=1, dt=DT, integrator=integrator, **options)
+    assert difference(got, np.concatenate([expected.q[:, 0], expected.v[:, 0]], axis=1)) < ROUNDING
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """A stand-in for CuPy whose arrays are NumPy's; kernels run on the host where a C++ compiler is there."""
+    module = fake_cupy.Cupy()
+    monkeypatch.setattr(gpu, "cupy", lambda: module)
+    monkeypatch.setattr(rollouts, "gpu_array", gpu.on_device)
+    return module
+
+
+@pytest.mark.skipif(not cuda_host.compiler(), reason="needs a C++ compiler")
+@pytest.mark.parametrize("model", [zoo.random_chain(3, 7), zoo.random_chain(13, 8)], ids=["unrolled", "staged"])
+def test_whole_rollouts_on_a_device_are_those_of_the_cpu(cupy, model):
+    count = 66 if model.nv < 5 else 3
+    batch, (q, v) = varied(model, count), start(model, count)
+    options = dict(steps=4, dt=DT, every=2, integrator="implicit")
+    wrenches = RNG(6).normal(size=(model.n, 6))
+    expected = ts.rollout(batch, q, v, external=wrenches, **options)
+    q, v, wrenches = (fake_cupy.on_device(x) for x in (q, v, wrenches))
+    got = ts.rollout(batch, q, v, external=wrenches, **options)
+    assert max(difference(np.asarray(a), b) for a, b in zip(got, expected)) < ROUNDING
+
+
+# Refusals ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"external": np.zeros((4, 5))}, "external is"),
+        ({"external": np.full((4, 6), np.nan)}, "external holds"),
+        ({"external": np.zeros((2, 4, 6)), "q": np.zeros((3, 4))}, "batch axes"),
+        ({"feedback": PD(LONG, np.zeros(14), 1.0, 1.0)}, "made for"),
+        ({"feedback": PD(ARM, lambda t: (np.zeros(3),) * 3, 1.0, 1.0)}, "reference"),
+        ({"feedback": "servo"}, "feedback must be"),
+    ],
+)
+def test_arguments_that_are_wrong_are_named(options, words):
+    given = {"q": np.zeros(4)} | options
+    with pytest.raises(ts.ArgumentError, match=words):
+        ts.rollout(ARM, given.pop("q"), np.zeros(4), steps=2, dt=DT, **given)
+    q, v = start(TREE)
+    with pytest.raises(ts.ArgumentError, match="quaternions"):
+        ts.rollout(TREE, q, v, steps=1, dt=DT, feedback=PD(TREE, TREE.neutral(), 1.0, 1.0))
