@@ -1,6 +1,7 @@
 """The log-depth schedule as CUDA C: what can be said of it without a GPU."""
 
 import re
+from math import prod
 
 import pytest
 
@@ -21,11 +22,12 @@ def test_every_operation_is_a_kernel_with_all_its_operands(plan):
         head = re.search(rf"task_{k}\((.*?)\) {{", text, re.S)
         assert head
         parameters = head.group(1).split(",")
-        axes = sum(len(shape) for shape in operation.inputs.values()) + len(operation.shape)
+        operands = [*operation.inputs.values(), operation.written, *operation.adds.values()]
         # pointer, places, base and step of every operand, a stride an axis, and the number of lanes
-        assert len(parameters) == 4 * (len(operation.inputs) + 1) + axes + 1
+        assert len(parameters) == 4 * len(operands) + sum(map(len, operands)) + 1
         body = text[head.end() : text.find('extern "C"', head.end()) % len(text)]
-        assert len(re.findall(r"^  out\[", body, re.M)) == len(operation.code.outputs)
+        results = len(re.findall(r"^  out\[.*? = ", body, re.M)), len(re.findall(r"^  sum_\w+\[.*? \+= ", body, re.M))
+        assert results == (prod(operation.written), sum(map(prod, operation.adds.values())))
 
 
 def test_neighbouring_lanes_read_neighbouring_numbers(plan):

@@ -43,14 +43,17 @@ def all_places(operand, shape):
 
 @pytest.mark.parametrize(("name", "vjp"), [("tree", False), ("arm", False), ("arm", True)])
 @pytest.mark.parametrize("function", ["forward_dynamics", "mass_solve"])
-def test_operations_of_a_level_are_independent(name, vjp, function, request):
+@pytest.mark.parametrize("lanes_apart", [True, False])
+def test_operations_of_a_level_are_independent(name, vjp, function, lanes_apart, request):
     """Nothing is written twice in a level, and nothing that is written is read by another lane."""
-    for level in schedule(request.getfixturevalue(name), function, vjp=vjp).levels:
+    for level in schedule(request.getfixturevalue(name), function, vjp=vjp, lanes_apart=lanes_apart).levels:
         writers = {}
         for t, task in enumerate(level.tasks):
-            for lane, row in enumerate(all_places(task.write, task.operation.shape)):
-                for place in row.tolist():
-                    assert writers.setdefault((task.write.buffer, place), (t, lane)) == (t, lane)
+            shapes = task.operation.written, *task.operation.adds.values()
+            for operand, shape in zip((task.write, *task.adds), shapes, strict=True):
+                for lane, row in enumerate(all_places(operand, shape)):
+                    for place in row.tolist():
+                        assert writers.setdefault((operand.buffer, place), (t, lane)) == (t, lane)
         for t, task in enumerate(level.tasks):
             for operand, shape in zip(task.reads, task.operation.inputs.values()):
                 for lane, row in enumerate(all_places(operand, shape)):

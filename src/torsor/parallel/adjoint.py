@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,11 +37,15 @@ def adjoint(plan: Schedule, output: str, wrt: Sequence[str], lanes_apart: bool) 
     sizes = dict(plan.sizes) | {cotangent(name): plan.sizes[name] for name in sorted(active)}
     levels: list[Level] = []
     for level in reversed(plan.levels):
+        tasks = [task for task in level.tasks if task.write.buffer in active]
         pulls: list[Task] = []
         sums: Sums = {}
-        for task in level.tasks:
-            if task.write.buffer in active:
-                _pull(task, active, f"pulled{len(pulls)}", lanes_apart, pulls, sums, sizes)
+        for task, wanted in zip(tasks, _wanted(tasks, active)):
+            pull, others = _pull(task, wanted, f"pulled{len(pulls)}", lanes_apart)
+            pulls.append(pull)
+            sizes[pull.write.buffer] = max(sizes.get(pull.write.buffer, 0), prod(pull.operation.written) * task.lanes)
+            for operand, add in others.items():
+                sums.setdefault((task.operation.name, operand), []).append(add)
         levels += [Level(f"adjoint of {level.name}", tuple(pulls))] if pulls else []
         levels += [Level(f"add to {operand} of {name}", tuple(tasks)) for (name, operand), tasks in sums.items()]
     cleared = tuple(cotangent(name) for name in sorted(active - {output}))
@@ -60,35 +64,61 @@ def _active(plan: Schedule, wrt: Iterable[str]) -> set[str]:
     return active
 
 
-def _pull(task: Task, active: set[str], name: str, lanes_apart: bool, pulls: list[Task],
-          sums: Sums, sizes: dict[str, int]) -> None:  # fmt: skip
-    """Add the adjoint of a task: the cotangents of its operands into the buffer `name`, and from there to their places.
+class Wanted(NamedTuple):
+    """An operand whose cotangent is wanted."""
+
+    name: str
+    shape: tuple[int, ...]
+    place: Operand  # of the cotangent
+    alone: bool  # no other operand of the level has a cotangent there
+
+
+def _wanted(tasks: Sequence[Task], active: set[str]) -> list[list[Wanted]]:
+    """For each task of a level, the operands whose cotangents are wanted."""
+    extents: dict[str, list[tuple[int, int]]] = {}
+    for task in tasks:
+        for shape, place in zip(task.operation.inputs.values(), task.reads):
+            extents.setdefault(place.buffer, []).append(place.extent(shape))
+
+    def alone(place: Operand, shape: tuple[int, ...]) -> bool:
+        low, high = place.extent(shape)
+        return sum(a <= high and low <= b for a, b in extents[place.buffer]) == 1  # itself
+
+    return [
+        [
+            Wanted(name, shape, replace(place, buffer=cotangent(place.buffer)), alone(place, shape))
+            for (name, shape), place in zip(task.operation.inputs.items(), task.reads)
+            if place.buffer in active
+        ]
+        for task in tasks
+    ]
+
+
+def _pull(task: Task, wanted: Sequence[Wanted], buffer: str, lanes_apart: bool) -> tuple[Task, dict[str, Task]]:
+    """The adjoint of a task, and the additions that are tasks of later levels, by the name of the operand.
 
     Lanes may share what they read (the reaction between two runs is read by both), but only as different operands.  So
-    each operand is a task of its own.
+    the cotangents of an operand are added at once if it is alone with its places; else they are left in the buffer.
     """
-    shapes = task.operation.inputs
-    wanted = [(x, y) for x, y in zip(shapes, task.reads) if y.buffer in active]
-    operation = pulled(task.operation, tuple(x for x, _ in wanted))
-    rows = sum(prod(shapes[x]) for x, _ in wanted)
-    columns = Columns(name, rows, *((1, rows) if lanes_apart else (task.lanes, 1)))
-    sizes[name] = max(sizes.get(name, 0), rows * task.lanes)
+    here, later = [x for x in wanted if x.alone], [x for x in wanted if not x.alone]
+    operation = pulled(task.operation, tuple(x.name for x in later), tuple(x.name for x in here))
+    rows = sum(prod(x.shape) for x in later)
+    columns = Columns(buffer, rows, *((1, max(rows, 1)) if lanes_apart else (task.lanes, 1)))
+    lanes = range(task.lanes)
     reads = (*task.reads, replace(task.write, buffer=cotangent(task.write.buffer)))
-    pulls.append(Task(operation, reads, columns.at(range(task.lanes))))
-    row = 0
-    for operand, place in wanted:
-        shape = shapes[operand]
-        steps = tuple(columns.down * prod(shape[k + 1 :]) for k in range(len(shape)))
-        there = replace(place, buffer=cotangent(place.buffer))
-        here = columns.at(range(task.lanes), row=row, each=steps)
-        sums.setdefault((task.operation.name, operand), []).append(Task(added(shape), (there, here), there))
-        row += prod(shape)
+    pull = Task(operation, reads, columns.at(lanes), tuple(x.place for x in here))
+    sums, row = {}, 0
+    for x in later:
+        steps = tuple(columns.down * prod(x.shape[k + 1 :]) for k in range(len(x.shape)))
+        sums[x.name] = Task(added(x.shape), (x.place, columns.at(lanes, row=row, each=steps)), x.place)
+        row += prod(x.shape)
+    return pull, sums
 
 
 @functools.cache
-def pulled(operation: Operation, wanted: tuple[str, ...]) -> Operation:
+def pulled(operation: Operation, written: tuple[str, ...], adds: tuple[str, ...]) -> Operation:
     """The adjoint of an operation: the cotangents of the operands named, one behind the other."""
-    names = [(x, *index) for x in wanted for index in np.ndindex(*operation.inputs[x])]
+    names = [(x, *index) for x in (*written, *adds) for index in np.ndindex(*operation.inputs[x])]
 
     def pull(*given: Any) -> list[Scalar]:
         values: dict[Any, Any] = {
@@ -100,7 +130,10 @@ def pulled(operation: Operation, wanted: tuple[str, ...]) -> Operation:
         found = again.pull(seeds, set(names))
         return list(scalars(tape, (found.get(name, tape.const(0.0)) for name in names)))
 
-    return Operation(f"adjoint of {operation.name}", pull, {**operation.inputs, "cotangent": operation.shape})
+    return Operation(
+        f"adjoint of {operation.name}", pull, {**operation.inputs, "cotangent": operation.shape},
+        {x: operation.inputs[x] for x in adds},
+    )  # fmt: skip
 
 
 @functools.cache

@@ -30,23 +30,31 @@ def source(operations: Sequence[Operation], threads: int = THREADS) -> str:
 
 
 def _kernel(number: int, operation: Operation, threads: int) -> str:
-    """One thread per lane: it reads its operands in place, computes and writes its result."""
-    ranks = [*((array(name), len(shape)) for name, shape in operation.inputs.items()), ("out", len(operation.shape))]
+    """One thread per lane: it reads its operands in place, computes and writes or adds its result."""
+    results = {"out": operation.written} | {f"sum_{name}": shape for name, shape in operation.adds.items()}
+    shapes = {array(name): shape for name, shape in operation.inputs.items()} | results
     parameters, places = [], []
-    for name, rank in ranks:
-        kind = "T" if name == "out" else "const T"
+    for name, rank in ((name, len(shape)) for name, shape in shapes.items()):
+        kind = "T" if name in results else "const T"
         strides = [f"const long long {name}_s{k}" for k in range(rank)]
         where = [f"const long long {name}_base", f"const long long {name}_step", *strides]
         parameters.append(", ".join([f"{kind}* {name}, const long long* {name}_index", *where]))
         places.append(f"  {name} += {name}_index ? {name}_index[lane] : {name}_base + lane * {name}_step;")
 
+    # of a flat result: what each entry is an entry of
+    parts = [(name, *index) for name, shape in results.items() for index in np.ndindex(*shape)]
+
     def entry(name: Any) -> str:
         first, indices = array(name[0]), name[1:]
+        if operation.adds and first == "out":
+            first, *indices = parts[indices[0]]
         terms = [f"{i} * {first}_s{k}" for k, i in enumerate(indices) if i] or ["0"]
         return f"{first}[{' + '.join(terms)}]"
 
     w = Writer(64)
-    w.run(operation.code, entry)
+    for name, x in w.emit(operation.code, entry).items():
+        place = entry(name)
+        w.do(f"{place} {'+=' if place.startswith('sum_') else '='} {x};")
     body = "\n".join([*places, *w.lines])
     return f"""\
 // {operation.name}: {operation.work} operations
@@ -90,7 +98,7 @@ class DeviceEngine:
             kernel((-(-lanes // THREADS),), (THREADS,), arguments)
 
     def _arguments(self, task: Task) -> tuple[Any, ...]:
-        operands = [*task.reads, task.write]
+        operands = [*task.reads, task.write, *task.adds]
         return (*(x for operand in operands for x in self._operand(operand)), np.int64(task.lanes))
 
     def _operand(self, operand: Operand) -> list[Any]:

@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,8 @@ class Engine:
     def _call(self, task: Task, lanes: slice) -> Callable[[], Any]:
         ufunc, shapes = task.operation.ufunc, tuple(task.operation.inputs.values())
         reads = [self._reader(x, shape, lanes) for x, shape in zip(task.reads, shapes)]
+        if task.adds:
+            return self._adding(task, lanes, reads)
         base = task.write.base[lanes]
         if isinstance(base, range):
             out = self._view(task.write, base, task.operation.shape)
@@ -64,6 +67,24 @@ class Engine:
             buffer[index] = ufunc(*(r if isinstance(r, np.ndarray) else r() for r in reads))
 
         return scatter
+
+    def _adding(self, task: Task, lanes: slice, reads: list[Any]) -> Callable[[], Any]:
+        """A call that writes the first entries of its result and adds the others to what is in their places."""
+        operation = task.operation
+        ends = np.cumsum([prod(operation.written), *map(prod, operation.adds.values())]).tolist()
+        indices = [
+            _index(operand, np.asarray(operand.base)[lanes], shape)
+            for operand, shape in zip((task.write, *task.adds), (operation.written, *operation.adds.values()))
+        ]
+
+        def add() -> None:
+            result = operation.ufunc(*(r if isinstance(r, np.ndarray) else r() for r in reads))
+            first, *others = np.split(result, ends[:-1], axis=1)
+            self.buffers[task.write.buffer][indices[0]] = first
+            for operand, index, part in zip(task.adds, indices[1:], others):
+                self.buffers[operand.buffer][index] += part.reshape(index.shape)
+
+        return add
 
     def _reader(self, operand: Operand, shape: tuple[int, ...], lanes: slice) -> Array | Callable[[], Array]:
         """A view of the buffer if the lanes are evenly spaced, else a function that collects them."""

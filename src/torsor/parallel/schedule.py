@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,14 @@ Places = range | Array
 
 
 class Operation:
-    """A pure function of nested lists of scalars; it is traced, counted and compiled on first use."""
+    """A pure function of nested lists of scalars; it is traced, counted and compiled on first use.
 
-    def __init__(self, name: str, function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]]) -> None:
-        self.name, self.function, self.inputs = name, function, dict(inputs)
+    adds: parts of a flat result that are added to what is in their places, by name; they are the last entries.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]],
+                 adds: Mapping[str, tuple[int, ...]] | None = None) -> None:  # fmt: skip
+        self.name, self.function, self.inputs, self.adds = name, function, dict(inputs), dict(adds or {})
 
     @cached_property
     def code(self) -> Code:
@@ -45,6 +50,11 @@ class Operation:
     def shape(self) -> tuple[int, ...]:
         indices = np.array([name[1:] for name in self.code.outputs])
         return tuple(int(k) + 1 for k in indices.max(axis=0))
+
+    @cached_property
+    def written(self) -> tuple[int, ...]:
+        """The shape of the part of the result that is not added."""
+        return (self.shape[0] - sum(map(prod, self.adds.values())),) if self.adds else self.shape
 
     @cached_property
     def ufunc(self) -> Any:
@@ -80,12 +90,18 @@ class Operand:
     base: Places
     strides: tuple[int, ...]
 
+    def extent(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """The first and the last place of an array of this shape in any lane."""
+        low, high = (int(min(self.base)), int(max(self.base))) if len(self.base) else (0, -1)
+        return low, high + sum((n - 1) * step for n, step in zip(shape, self.strides))
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
     operation: Operation
     reads: tuple[Operand, ...]  # in the order of the operation's inputs
     write: Operand
+    adds: tuple[Operand, ...] = ()  # in the order of the operation's adds; no two lanes share a place
 
     @property
     def lanes(self) -> int:
