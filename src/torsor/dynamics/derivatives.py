@@ -132,7 +132,7 @@ class Differentiated:
             primal = algorithm_for(model, self.function, method, specialised)
         result = derivative(primal, self.mode, primal.inputs if self.wrt is None else self.wrt)
         has_others = not result.has_loops and not result.couples and self.function in ALGORITHMS
-        if method == "auto" and has_others and _is_large(model):
+        if method == "auto" and has_others and (_is_large(model) or specialised is False):
             return derivative(ALGORITHMS[self.function], self.mode, result.wrt)  # one that loops differentiate, if any
         return result
 
