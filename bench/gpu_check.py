@@ -1,9 +1,11 @@
 """Every public function on a GPU: random trees of every joint type, loops and straight line, both precisions.
 
-    python bench/gpu_check.py [--only TEXT] [--out FOLDER]    needs CuPy; PyTorch and JAX are used where they are there
+    python bench/gpu_check.py [--only TEXT ...] [--out FOLDER]    needs CuPy; uses PyTorch and JAX where they are there
 
 The oracle is the reference engine, which runs the same equations number by number on the host and shares no compiled
-code with the GPU.  Writes gpu_check.json: the error of every case, relative to its largest number.
+code with the GPU.  Writes gpu_check.json: the error of every case, relative to its largest number.  With --only, the
+cases whose names contain all of these texts; their rows replace those of a report that is there.  Derivatives in parts:
+--only "vjp(" looped;  --only "jvp(" looped;  --only "vjp(" unrolled;  --only "jvp(" unrolled;  --only links.
 """
 
 from __future__ import annotations
@@ -182,6 +184,12 @@ def plain_calls(cp: Any) -> Iterator[Job]:
         lambda: cp.asnumpy(ts.forward_dynamics(rope, *map(cp.asarray, (q, v, tau)))),
         lambda: np.array(reference.evaluate(algorithm, rope, {"q": q.tolist(), "v": v.tolist(), "tau": tau.tolist()})),
     )
+    pull, weight = ts.vjp(ts.forward_dynamics), rng.normal(size=rope.nv)  # against the sweeps' adjoint, on the host
+    yield Job(
+        "vjp of ts.forward_dynamics, one chain of 3000 links",
+        lambda: np.stack([cp.asnumpy(x) for x in pull(rope, *map(cp.asarray, (q, v, tau, weight)))]),
+        lambda: np.stack(pull(rope, q, v, tau, weight)),
+    )
 
 
 def derivatives(cp: Any) -> Iterator[Job]:
@@ -191,8 +199,9 @@ def derivatives(cp: Any) -> Iterator[Job]:
         for function in DIFFERENTIABLE:
             algorithm = ALGORITHMS[function]
             dense, path = algorithm.columns is not None, isinstance(algorithm.output, PathOutput)
-            for specialised in (True, False)[: 2 - dense] if model.nv < 10 else (False,)[: 1 - dense]:
-                for derived in (ts.vjp(function), ts.jvp(function)):
+            for specialised in (True, False) if model.nv < 10 else (False,):
+                # no program returns along the climbs of a matrix
+                for derived in (ts.vjp(function), ts.jvp(function))[dense and not specialised :]:
                     options = {"specialised": specialised} | ({"body": model.n - 1} if path else {})
                     how = "unrolled" if specialised else "looped"
                     both = _along(cp, model, derived, algorithm, options)
@@ -291,22 +300,26 @@ class Job(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
-    parser.add_argument("--only", default="", help="cases whose names contain this")
+    parser.add_argument("--only", nargs="+", default=[], help="cases whose names contain all of these")
     options = parser.parse_args()
     import cupy as cp
 
     models = {name: make() for name, make in MODELS.items()}
     with ThreadPoolExecutor(WORKERS) as pool:
-        rows = list(pool.map(lambda case: run(case, models, cp), [x for x in cases() if options.only in x.label]))
-        rows += pool.map(Job.run, [job for job in plain_calls(cp) if options.only in job.label])
+        wanted = [x for x in (*cases(), *plain_calls(cp)) if all(text in x.label for text in options.only)]
+        rows = list(pool.map(lambda x: x.run() if isinstance(x, Job) else run(x, models, cp), wanted))
+    folder = Path(options.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "gpu_check.json"
+    if options.only and file.exists():
+        done = {row["case"] for row in rows}
+        rows += [row for row in json.loads(file.read_text())["rows"] if row["case"] not in done]
     properties = cp.cuda.runtime.getDeviceProperties(0)
     report = {
         "device": properties["name"].decode(), "cupy": cp.__version__, "cases": len(rows),
         "failed": [row for row in rows if not row["ok"]], "rows": rows,
     }  # fmt: skip
-    folder = Path(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "gpu_check.json").write_text(json.dumps(report, indent=1) + "\n")
+    file.write_text(json.dumps(report, indent=1) + "\n")
     worst = max((row["error"] for row in rows if "error" in row and "float32" not in row["case"]), default=0.0)
     print(f"{report['device']}: {len(rows)} cases, {len(report['failed'])} failed, worst float64 error {worst:.1e}")
     for row in report["failed"]:

@@ -102,6 +102,48 @@ def test_gradients_go_through_every_force(name, integrator):
     assert np.abs(rough.q - found.q).max() <= 1e-3 * np.abs(found.q).max()
 
 
+@pytest.mark.parametrize(("name", "integrator"), [
+    ("arm", "semi-implicit"),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (("arm", "rk4"), ("tree in loops", "semi-implicit"))),
+])  # fmt: skip
+def test_gradients_by_the_model(name, integrator):
+    """By gravity, masses and lengths, for every trajectory of a batch."""
+    model, rng = MODELS[name], np.random.default_rng(5)
+    q, (v, tau) = model.random_configuration(rng, (2, 2)), rng.normal(size=(2, 2, 2, model.nv))
+    gq, gv = rng.normal(size=(2, 2, 2, 3, model.nv))
+    options = {"steps": 7, "dt": 1e-2, "every": 2, "integrator": integrator}
+    wrt = ("gravity", "inertia", "placement")
+    found = ts.rollout_vjp(model, q, v, (gq, gv), tau=tau, wrt=wrt, **options)
+    plain = ts.rollout_vjp(model, q, v, (gq, gv), tau=tau, **options)
+    assert [x.shape for x in found.model.values()] == [(2, 2, 3), (2, 2, model.n, 10), (2, 2, model.n, 6)]
+    assert plain.model == {}
+    for x, y in zip(found[:3], plain[:3]):
+        assert np.abs(x - y).max() <= 1e-12 * np.abs(y).max()
+    base = ts.rollout(model, q, v, tau=tau, **options)
+
+    def loss(changed):
+        moved = ts.rollout(changed, q, v, tau=tau, **options)
+        return ((model.difference(base.q, moved.q) * gq) + (moved.v - base.v) * gv).sum(axis=(-1, -2))
+
+    down = np.array([0.3, -0.2, 1.0])
+    turned = differences(lambda h: loss(replace(model, gravity=model.gravity + h * down)), 1e-3)
+    assert np.abs(found.model["gravity"] @ down - turned).max() <= TOLERANCE * np.abs(turned).max()
+    # twice the mass at the same place: m, m c and I about the origin double
+    heavier = differences(
+        lambda h: loss(replace(model, mass=model.mass * (1 + h), inertia=model.inertia * (1 + h))), 1e-3
+    )
+    along = (found.model["inertia"] * ts.inertial_parameters(model)).sum(axis=(-1, -2))
+    assert np.abs(along - heavier).max() <= 1e3 * TOLERANCE * np.abs(heavier).max()
+    shift = np.zeros((model.n, 6))
+    shift[:, 3:] = np.random.default_rng(6).normal(size=(model.n, 3))
+
+    def moved(h):
+        return replace(model, p=model.p + h * np.einsum("nij,nj->ni", model.R, shift[:, 3:]))
+
+    longer = differences(lambda h: loss(moved(h)), 1e-3)
+    assert np.abs((found.model["placement"] * shift).sum(axis=(-1, -2)) - longer).max() <= 1e-8 * np.abs(longer).max()
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3, 10, 50])
 def test_checkpoints_change_no_bit_and_few_states_are_kept(steps, monkeypatch):
     model = MODELS["arm"]
@@ -142,6 +184,9 @@ def test_a_gradient_finds_the_torques_that_reach_a_state():
     ({"cotangent": (np.ones((4, 3)), np.ones((5, 3)))}, r"the cotangent of q has shape \(4, 3\); it must be \(5, 3\)"),
     ({"cotangent": (np.ones((5, 3)), np.full((5, 3), np.nan))}, "the cotangent of v"),
     ({"integrator": "leapfrog"}, "integrator"),
+    ({"wrt": "mass"}, "wrt"),
+    ({"wrt": ("gravity", "gravity")}, "twice"),
+    ({"wrt": "gravity", "integrator": "implicit"}, "not by the model"),
     ({"steps": 0}, "steps"),
 ])  # fmt: skip
 def test_bad_arguments_of_a_gradient_are_refused_by_name(wrong, message):

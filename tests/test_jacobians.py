@@ -414,6 +414,25 @@ def test_bad_arguments_are_named():
             call()
 
 
+@pytest.mark.parametrize("function", [ts.torque_regressor, *DERIVATIVES], ids=lambda f: f.__name__)
+def test_a_refusal_names_the_product_that_there_is(function):
+    for mode in (ts.vjp, ts.jvp):
+        with pytest.raises(ts.ArgumentError, match=r"derivative itself: .*ts\.jvp\(ts\.(inverse|forward)_dynamics"):
+            mode(function)
+
+
+def test_the_product_with_the_derivative_of_the_regressor():
+    """Y x differentiated again, against differences of Y."""
+    model = zoo.random_tree(4, 1)
+    q, v, qdd = state_of(model)
+    x, weight = np.random.default_rng(1).normal(size=(model.n, 10)), np.random.default_rng(2).normal(size=model.nv)
+    dq, h = np.random.default_rng(3).normal(size=model.nv), 1e-5
+    found = ts.vjp(ts.jvp(ts.inverse_dynamics, wrt="inertia"), wrt="q")(model, q, v, qdd, x, weight).q @ dq
+    up, down = (ts.torque_regressor(model, model.integrate(q, s * dq), v, qdd) for s in (h, -h))
+    expected = weight @ (up - down) @ x.ravel() / (2 * h)
+    assert abs(found - expected) <= 1e-7 * abs(expected)
+
+
 def test_a_singular_machine_is_named():
     model = ts.Model.chain(axis=[0, 0, 1], mass=1.0, com=[0, 0, 0.5], inertia=[0.0] * 3, n=1, allow_degenerate=True)
     with pytest.raises(ts.SingularError, match="moves no mass"):

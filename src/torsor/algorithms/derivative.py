@@ -18,7 +18,18 @@ import numpy as np
 from torsor.algorithms import articulated, coupled, ploen_park_forward, udut, walker_orin
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
-from torsor.outputs import COTANGENT, PARAMETERS, Cotangent, Output, Path, Several, place_of
+from torsor.outputs import (
+    COTANGENT,
+    PARAMETERS,
+    Cotangent,
+    Gram,
+    Output,
+    Path,
+    Response,
+    Several,
+    matrices_of,
+    place_of,
+)
 from torsor.reference import evaluate
 from torsor.sweeps import Algorithm, Columns
 
@@ -47,11 +58,13 @@ class Derivative(Algorithm):
 
     @property
     def has_loops(self) -> bool:
-        return self.primal.has_loops and self.primal.columns is None
+        """A jvp follows climbs; a vjp would have to return along them.  Products of columns have no tangents."""
+        products = any(isinstance(matrix, Gram | Response) for matrix in matrices_of(self.output))
+        return self.primal.has_loops and (self.primal.columns is None or (self.mode == "jvp" and not products))
 
     @property
     def columns(self) -> Columns | None:
-        return None
+        return self.primal.columns if self.mode == "jvp" else None
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from torsor.compiler.derivatives import (
 )
 from torsor.compiler.frames import Kind
 from torsor.compiler.tape import Code, Expr, Node, Tape, operands
-from torsor.compiler.trace import LoopCode, LoopPass, looped, prune
+from torsor.compiler.trace import CLIMB, LoopCode, LoopColumns, LoopPass, looped, prune
 from torsor.linalg import Vec
 from torsor.model.joints import Joint, joint_named
 from torsor.outputs import Several, is_parameter, place_of
@@ -66,8 +66,16 @@ def _at_zero(code: LoopCode) -> LoopCode:
         again = Replay(c, tape, lambda name: tape.const(0.0) if is_parameter(name[0]) else None)
         return finished(tape, again.outputs)
 
-    passes = (replace(p, start=at_zero(p.start), codes=tuple(map(at_zero, p.codes))) for p in code.passes)
-    return prune(replace(code, passes=tuple(passes), finish=code.finish and at_zero(code.finish)))
+    def of_pass(p: LoopPass) -> LoopPass:
+        return replace(p, start=at_zero(p.start), codes=tuple(map(at_zero, p.codes)))
+
+    climbs = code.columns
+    if climbs:
+        starts = {key: at_zero(c) for key, c in climbs.starts.items()}
+        spread = climbs.outward and of_pass(climbs.outward)
+        climbs = replace(climbs, starts=starts, codes=tuple(map(at_zero, climbs.codes)), outward=spread)
+    finish = code.finish and at_zero(code.finish)
+    return prune(replace(code, passes=tuple(map(of_pass, code.passes)), columns=climbs, finish=finish))
 
 
 def _without_idle(code: LoopCode) -> LoopCode:
@@ -125,20 +133,29 @@ class _Activity:
 
     def __init__(self, code: LoopCode, wrt: Collection[str]) -> None:
         self.wrt = wrt
-        self.near: dict[int, set[int]] = {}
+        self.near: dict[Any, set[int]] = {}
         self.kept: list[set[Any]] = [set() for _ in code.kinds]
         for p in code.passes:
-            near = self.near[p.stage] = {name[1] for name in self._outputs(p.start, set())}
-            while True:
-                outputs = [self._outputs(c, self.inputs(c, kind, p.stage)) for kind, c in enumerate(p.codes)]
-                more = {name[1] for names in outputs for name in names if name[0] == "hand"}
-                if more <= near:
-                    break
-                near |= more
-            for kept, names in zip(self.kept, outputs):
-                kept |= {name for name in names if name[0] == "kept"}
+            self._follow(p.stage, [name[1] for name in self._outputs(p.start, set())], enumerate(p.codes))
+        if climbs := code.columns:
+            self._follow(CLIMB, (), [*((kind, c) for (kind, _), c in climbs.starts.items()), *enumerate(climbs.codes)])
+            if spread := climbs.outward:
+                start = [name[1] for name in self._outputs(spread.start, set())]
+                self._follow(spread.stage, start, enumerate(spread.codes))
 
-    def inputs(self, code: Code, kind: int, stage: int) -> set[Any]:
+    def _follow(self, stage: Any, start: Iterable[int], codes: Iterable[tuple[int, Code]]) -> None:
+        """Find what the steps (kind, code) of a pass hand on and keep, from what it starts with."""
+        near, steps = self.near.setdefault(stage, set(start)), list(codes)
+        while True:
+            outputs = [(kind, self._outputs(c, self.inputs(c, kind, stage))) for kind, c in steps]
+            more = {name[1] for _, names in outputs for name in names if name[0] == "hand"}
+            if more <= near:
+                break
+            near |= more
+        for kind, names in outputs:
+            self.kept[kind] |= {name for name in names if name[0] == "kept"}
+
+    def inputs(self, code: Code, kind: int, stage: Any) -> set[Any]:
         """The active inputs of a step."""
         near, kept = self.near[stage], self.kept[kind]
         return {
@@ -175,12 +192,26 @@ class _Forward:
             finish = finished(tape, {name: tangent for name, (_, tangent) in outputs.items()})
         return prune(LoopCode(
             self.derivative, (*primal.inputs, *self.derivative.own_inputs), primal.kinds,
-            tuple(map(self._pass, primal.passes)), None, finish,
+            tuple(map(self._pass, primal.passes)), primal.columns and self._columns(primal.columns), finish,
         ))  # fmt: skip
 
-    def _width(self, stage: int) -> int:
+    def _width(self, stage: Any) -> int:
         """Where the tangents begin among the scalars handed on."""
-        return next(1 + max(p.live, default=-1) for p in self.primal.passes if p.stage == stage)
+        climbs = self.primal.columns
+        if climbs and stage == CLIMB:
+            return 1 + max(climbs.live, default=-1)
+        passes = [*self.primal.passes, *([climbs.outward] if climbs and climbs.outward else [])]
+        return next(1 + max(p.live, default=-1) for p in passes if p.stage == stage)
+
+    def _columns(self, c: LoopColumns) -> LoopColumns:
+        width = self._width(CLIMB)
+        return replace(
+            c, starts={(kind, k): self._step(code, kind, CLIMB) for (kind, k), code in c.starts.items()},
+            codes=tuple(self._step(code, kind, CLIMB) for kind, code in enumerate(c.codes)),
+            live=(*c.live, *(width + k for k in c.live)),
+            rest=(*c.rest, *((first, f"d{what}", *more) for first, what, *more in c.rest)),
+            outward=c.outward and self._pass(c.outward),
+        )  # fmt: skip
 
     def _pass(self, p: LoopPass) -> LoopPass:
         width, tape, start = self._width(p.stage), Tape(), Outputs()
@@ -202,7 +233,7 @@ class _Forward:
         zero = tape.const(0.0)
         return {name: (again.at[i], tangents.get(i, zero)) for name, i in code.outputs.items()}
 
-    def _step(self, code: Code, kind: int, stage: int) -> Code:
+    def _step(self, code: Code, kind: int, stage: Any) -> Code:
         tape, width = Tape(), self._width(stage)
         joint = joint_named(self.primal.kinds[kind].joint)
         again = Replay(code, tape)
@@ -226,8 +257,8 @@ class _Forward:
             match name:
                 case ("hand", k):
                     outputs |= {name: x, ("hand", width + k): dx}
-                case ("kept", what, k, _):
-                    outputs |= {name: x, ("kept", f"d{what}", k, stage): dx}
+                case ("kept", what, k, kept):
+                    outputs |= {name: x, ("kept", f"d{what}", k, kept): dx}
                 case _:
                     outputs[name] = dx
         return finished(tape, outputs)

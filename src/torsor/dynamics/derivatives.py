@@ -14,6 +14,7 @@ from torsor.algorithms.derivative import Derivative, derivative, takes_frame
 from torsor.compiler.store import store
 from torsor.dynamics.calls import call, call_carefully
 from torsor.dynamics.functions import ALGORITHMS, algorithm_for
+from torsor.dynamics.matrix_gradients import by_products, sum_over_columns
 from torsor.dynamics.methods import MOST_COUPLED
 from torsor.errors import ArgumentError
 from torsor.model.batch import machine_of, require_models
@@ -24,8 +25,14 @@ from torsor.validate import shown
 
 # Dense Jacobians and regressors are derivatives themselves.
 DIFFERENTIABLE = [f for f, algorithm in ALGORITHMS.items() if not isinstance(algorithm.output, Several | Parameters)]
-# Derivatives of matrices exist as straight-line code only, and it is long.
+# The vjp of a matrix is straight-line code up to this many freedoms; the code is long.
 MOST_FREEDOMS = 24
+# How to get products with the derivatives of what is a derivative itself.
+INSTEAD = {
+    "inverse_dynamics_derivatives": "ts.vjp(ts.jvp(ts.inverse_dynamics)) is the product of second derivatives",
+    "forward_dynamics_derivatives": "ts.vjp(ts.jvp(ts.forward_dynamics)) is the product of second derivatives",
+    "torque_regressor": 'Y x is ts.jvp(ts.inverse_dynamics, "inertia"), which ts.vjp differentiates',
+}
 
 
 def vjp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) -> Differentiated:
@@ -79,15 +86,18 @@ class Differentiated:
                  external: ArrayLike | None = None, base_velocity: ArrayLike | None = None,
                  base_acceleration: ArrayLike | None = None) -> Any:  # fmt: skip
         require_models(model)
-        algorithm = store(model).once(("derivative", self, method), lambda: self.algorithm(model, method))
-        if external is base_velocity is base_acceleration is body is None and self.plain(algorithm, len(args)):
+        algorithm, by_columns = store(model).once(("derivative", self, method), lambda: self._called(model, method))
+        plain = external is base_velocity is base_acceleration is body is None
+        if plain and not by_columns and self.plain(algorithm, len(args)):
             return call(algorithm, model, *args)
         arrays, body = self._arranged(algorithm, args, body)
         options = {"external": external, "base_velocity": base_velocity, "base_acceleration": base_acceleration}
         given = {name: x for name, x in options.items() if x is not None}
         self.check_options(algorithm, tuple(given))
+        frame = None if body is None else machine_of(model).frame(body)
+        if by_columns:
+            return sum_over_columns(algorithm, model, arrays, frame)
         if given or body is not None:
-            frame = None if body is None else machine_of(model).frame(body)
             return call_carefully(algorithm, model, arrays, frame, **given)
         return call(algorithm, model, *arrays)
 
@@ -97,20 +107,33 @@ class Differentiated:
         return count == len(algorithm.inputs) and not takes_frame(algorithm) and not self.needed(algorithm)
 
     def algorithm(self, model: Model, method: str = "auto", specialised: bool | None = None) -> Derivative:
-        """The algorithm for a model."""
+        """The algorithm that is compiled for a model."""
+        result = self._made(model, method, specialised)
+        nv, most = machine_of(model).nv, MOST_COUPLED if result.couples else MOST_FREEDOMS
+        if not result.has_loops and (nv > most or specialised is False):
+            how = "; call it without compile, or" if by_products(result) else ";"
+            raise ArgumentError(
+                f"{self.__name__} is compiled as straight-line code only, for at most {most} freedoms, not "
+                f"{nv}{how} differentiate a product instead: M x is inverse_dynamics, M^-1 x is "
+                "mass_solve, and J v is among the body_twists"
+            )
+        return result
+
+    def _called(self, model: Model, method: str) -> tuple[Derivative, bool]:
+        """The algorithm of a call, and whether it is a sum over the columns of a large matrix."""
+        result = self._made(model, method, None)
+        by_columns = _is_large(model) and not result.has_loops and by_products(result)
+        return (result, True) if by_columns else (self.algorithm(model, method), False)
+
+    def _made(self, model: Model, method: str, specialised: bool | None) -> Derivative:
         if isinstance(self.function, Differentiated):
-            primal: Algorithm = self.function.algorithm(model, method, specialised)
+            primal: Algorithm = self.function._made(model, method, specialised)
         else:
             primal = algorithm_for(model, self.function, method, specialised)
         result = derivative(primal, self.mode, primal.inputs if self.wrt is None else self.wrt)
-        nv = machine_of(model).nv
-        most = MOST_COUPLED if result.couples else MOST_FREEDOMS
-        if not result.has_loops and (nv > most or specialised is False):
-            raise ArgumentError(
-                f"{self.__name__} exists as straight-line code only, for at most {most} freedoms, not "
-                f"{nv}; differentiate a product instead: M x is inverse_dynamics, M^-1 x is mass_solve, and J v "
-                "is among the body_twists"
-            )
+        has_others = not result.has_loops and not result.couples and self.function in ALGORITHMS
+        if method == "auto" and has_others and (_is_large(model) or specialised is False):
+            return derivative(ALGORITHMS[self.function], self.mode, result.wrt)  # one that loops differentiate, if any
         return result
 
     def check_options(self, algorithm: Derivative, given: tuple[str, ...]) -> None:
@@ -151,6 +174,11 @@ class Differentiated:
         return self if wrt is None else replace(self, wrt=_names(wrt))
 
 
+def _is_large(model: Model) -> bool:
+    """Whether a matrix has too many freedoms for straight-line code of its vjp."""
+    return machine_of(model).nv > MOST_FREEDOMS
+
+
 def _known(function: Callable[..., Any], again: str = "") -> Callable[..., Any]:
     """The function, if it has a derivative; `again`: the mode of a derivative that may be differentiated again."""
     if isinstance(function, Differentiated):
@@ -162,7 +190,7 @@ def _known(function: Callable[..., Any], again: str = "") -> Callable[..., Any]:
     if any(function is known for known in DIFFERENTIABLE):
         return function
     if any(function is known for known in ALGORITHMS):
-        raise ArgumentError(f"{function.__name__} is a derivative itself; for second derivatives: vjp(jvp(f))")
+        raise ArgumentError(f"{function.__name__} is a derivative itself: {INSTEAD[function.__name__]}")
     known = ", ".join(f.__name__ for f in DIFFERENTIABLE)
     raise ArgumentError(f"{shown(function)} has no derivative; these have: {known}")
 

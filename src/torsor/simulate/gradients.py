@@ -6,8 +6,8 @@ step.  Of T steps, about sqrt(T) states are kept on the way forward; between two
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from math import isqrt
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isqrt, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from torsor.compiler.tape import Code
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar
 from torsor.model.model import Model, require_model
-from torsor.outputs import COORDINATES, FREEDOMS
+from torsor.outputs import COORDINATES, FREEDOMS, PARAMETERS
 from torsor.simulate.rollout import (
     CHUNK,
     Feedback,
@@ -39,22 +39,27 @@ from torsor.simulate.rollout import (
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
-# pull(q, v, tau, gain, h, wrenches if there are any, q~', v~') -> (q~, v~, tau~) in one row, for states before a step
+# pull(q, v, tau, gain, h, wrenches if there are any, q~', v~') -> (q~, v~, tau~, parameters~) in one row, for states
+# before a step
 Pull = Callable[..., Array]
 
 
 class RolloutGradient(NamedTuple):
-    """The cotangents of the arguments of a rollout: q, v, tau (..., nv), and table (..., steps, nv) if there is one."""
+    """The cotangents of the arguments of a rollout: q, v, tau (..., nv), and table (..., steps, nv) if there is one.
+
+    model: by name, those of the model's numbers that `wrt` names, for each trajectory.
+    """
 
     q: Any
     v: Any
     tau: Any
     table: Any
+    model: dict[str, Any]
 
 
 def rollout_vjp(model: Model, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps: int, dt: float, tau: Any = None,
                 table: Any = None, feedback: Feedback | None = None, external: Any = None, every: int = 1,
-                integrator: str = "semi-implicit") -> RolloutGradient:  # fmt: skip
+                integrator: str = "semi-implicit", wrt: str | Iterable[str] = ()) -> RolloutGradient:  # fmt: skip
     """The gradient of a sum over the states of a rollout, by one sweep backwards in time.
 
         states = ts.rollout(model, q, v, steps=T, dt=dt, table=torques)
@@ -63,10 +68,13 @@ def rollout_vjp(model: Model, q: Any, v: Any, cotangent: tuple[Any, Any], *, ste
     cotangent   of the states that the rollout stores: those of q and of v, (..., stored, nv) both; those of q are along
                 the directions of v, as everywhere (see `vjp`), and so is the cotangent of the first q that is returned
 
+    wrt         numbers of the model: "inertia", "placement", "gravity" (see `vjp`); their cotangents are in `.model`
+
     All other arguments are those of `rollout`.  Memory grows with the root of `steps`.  With a `ComputedTorque` the
     gradient of tau is that of the accelerations it commands.
     """
     require_model(model)
+    wrt = _parameters(wrt)
     task = Task.of(model, steps, dt, tau, table, feedback, every, integrator, external)
     if any(hasattr(x, "__dlpack_device__") and not isinstance(x, np.ndarray) for x in (q, v, tau, table, external)):
         raise ArgumentError("rollout_vjp runs on the CPU: give it NumPy arrays")
@@ -79,18 +87,34 @@ def rollout_vjp(model: Model, q: Any, v: Any, cotangent: tuple[Any, Any], *, ste
     result = RolloutGradient(
         np.empty((count, nv), dtype), np.empty((count, nv), dtype), np.zeros((count, nv), dtype),
         np.empty((count, task.steps, nv), dtype) if table is not None else None,
+        {name: np.zeros((count, *PARAMETERS[name].shape(model)), dtype) for name in wrt},
     )  # fmt: skip
-    back = _Backwards(model, task, np.dtype(dtype).name)
+    back = _Backwards(model, task, np.dtype(dtype).name, wrt)
 
     def chunk(first: int) -> None:
         part = slice(first, first + CHUNK)
-        own = RolloutGradient(*(None if x is None else x[part] for x in result))
+        own = _each(result, lambda x: x[part])
         back.run({name: x[part] for name, x in flat.items()}, gq[part], gv[part], own)
 
     from torsor.backends.cpu import pool
 
     list(pool().map(chunk, range(0, count, CHUNK)))
-    return RolloutGradient(*(None if x is None else x.reshape(*batch, *x.shape[1:]) for x in result))
+    return _each(result, lambda x: x.reshape(*batch, *x.shape[1:]))
+
+
+def _each(gradient: RolloutGradient, change: Callable[[Array], Array]) -> RolloutGradient:
+    """Every array of a gradient changed in the same way."""
+    q, v, tau, table = (None if x is None else change(x) for x in gradient[:4])
+    return RolloutGradient(q, v, tau, table, {name: change(x) for name, x in gradient.model.items()})
+
+
+def _parameters(wrt: str | Iterable[str]) -> tuple[str, ...]:
+    names = (wrt,) if isinstance(wrt, str) else tuple(wrt) if isinstance(wrt, Iterable) else (wrt,)
+    for name in names:
+        validate.chosen("wrt", name, tuple(PARAMETERS))
+    if len(set(names)) < len(names):
+        raise ArgumentError(f"wrt names something twice: {', '.join(names)}")
+    return names
 
 
 def _pair(cotangent: Any) -> tuple[Any, Any]:
@@ -109,10 +133,10 @@ def _cotangent(name: str, x: Any, batch: tuple[int, ...], core: tuple[int, ...],
 class _Backwards:
     """The steps of a rollout, there and back."""
 
-    def __init__(self, model: Model, task: Task, dtype: str) -> None:
+    def __init__(self, model: Model, task: Task, dtype: str, wrt: tuple[str, ...]) -> None:
         self.model, self.task, self.dtype = model, task, dtype
         self.mover = mover(model, task.integrator, task.law, dtype)
-        self.pull = puller(model, task.integrator, task.law, dtype)
+        self.pull = puller(model, task.integrator, task.law, dtype, wrt)
         self.h = np.array([task.dt], dtype)
 
     def run(self, flat: Mapping[str, Array], gq: Array, gv: Array, result: RolloutGradient) -> None:
@@ -134,8 +158,13 @@ class _Backwards:
                     q, v = q + gq[:, t // every], v + gv[:, t // every]
                 x = states[t - start]
                 row = self.pull(x[:, : self.model.nq], x[:, self.model.nq :], torques(t), *given, q, v)
-                q, v, tau = row[:, :nv], row[:, nv : 2 * nv], row[:, 2 * nv :]
+                q, v, tau = row[:, :nv], row[:, nv : 2 * nv], row[:, 2 * nv : 3 * nv]
                 result.tau[:] += tau
+                place = 3 * nv
+                for total in result.model.values():
+                    size = prod(total.shape[1:])
+                    total += row[:, place : place + size].reshape(total.shape)
+                    place += size
                 if result.table is not None:
                     result.table[:, t] = tau
         result.q[:], result.v[:] = q, v
@@ -154,16 +183,19 @@ class _Backwards:
 # The adjoint of a step -------------------------------------------------------------------------------------------
 
 
-def puller(model: Model, integrator: str, law: Law, dtype: str) -> Pull:
+def puller(model: Model, integrator: str, law: Law, dtype: str, wrt: tuple[str, ...] = ()) -> Pull:
     """The adjoint of a step of many states, kept with the model."""
-    make = _unrolled_puller if model.nv <= QUICK.freedoms else _looped_puller
-    if make is _looped_puller and (integrator == "implicit" or law.wrenches or not law.smooth):
+    unrolled = model.nv <= QUICK.freedoms and not wrt
+    if not unrolled and (integrator == "implicit" or law.wrenches or not law.smooth):
+        most = "by arguments, not by the model" if wrt else f"for up to {QUICK.freedoms} freedoms, not {model.nv}"
         raise ArgumentError(
             "gradients of implicit steps, friction, stops, limits of drives, policies, computed torques and wrenches "
-            f"are for up to {QUICK.freedoms} freedoms, not {model.nv}"
+            f"are {most}"
         )
-    key = "rollout adjoint", integrator, law.key, dtype
-    return store(model).once(key, lambda: make(model, integrator, law, dtype))
+    key = "rollout adjoint", integrator, law.key, dtype, wrt
+    if unrolled:
+        return store(model).once(key, lambda: _unrolled_puller(model, integrator, law, dtype))
+    return store(model).once(key, lambda: _looped_puller(model, integrator, law, dtype, wrt))
 
 
 def adjoint(model: Model, code: Code, names: Sequence[str], *cotangents: Scalars) -> dict[str, list[Scalar]]:
@@ -200,15 +232,16 @@ def _unrolled_puller(model: Model, integrator: str, law: Law, dtype: str) -> Pul
     return compile_pointwise(rollout_step_adjoint, inputs | {"gq": (model.nv,), "gv": (model.nv,)}, dtype)
 
 
-def _looped_puller(model: Model, integrator: str, law: Law, dtype: str) -> Pull:
-    """Around the loop kernels of forward dynamics and its vjp; the other operations of a step run column by column."""
+def _looped_puller(model: Model, integrator: str, law: Law, dtype: str, wrt: tuple[str, ...]) -> Pull:
+    """Around the programs of forward dynamics and its vjp; the other operations of a step run column by column."""
     from torsor.backends.pointwise import trace
 
     codes, end = stages(model, integrator, law)
     inputs = step_inputs(model, law)
     nq, nv = model.nq, model.nv
     accelerate = dynamics.compile(model, dynamics.forward_dynamics, dtype=dtype)
-    differentiate = dynamics.compile(model, dynamics.vjp(dynamics.forward_dynamics), dtype=dtype)
+    by = ("q", "v", "tau", *wrt)
+    differentiate = dynamics.compile(model, dynamics.vjp(dynamics.forward_dynamics, wrt=by), dtype=dtype)
 
     def of_stage(s: int, code: Code, seeds: int) -> tuple[list[str], Code]:
         """The cotangents of (q, v, tau) and of the accelerations of earlier stages, from those of a stage's outputs."""
@@ -240,7 +273,10 @@ def _looped_puller(model: Model, integrator: str, law: Law, dtype: str) -> Pull:
 
         add(*end_adjoint, gq, gv)
         for s in reversed(range(len(codes))):
-            add(*stage_adjoints[s], *differentiate(*asked[s], np.ascontiguousarray(total[f"a{s}"])))
-        return np.concatenate([total[name] for name in ("q", "v", "tau")], axis=1)
+            found = differentiate(*asked[s], np.ascontiguousarray(total[f"a{s}"]))
+            add(*stage_adjoints[s], *found[:3])
+            for name, x in zip(wrt, found[3:]):
+                total[name] = total.get(name, 0.0) + x.reshape(len(q), -1)
+        return np.concatenate([total[name] for name in by], axis=1)
 
     return pull
