@@ -377,7 +377,7 @@ def test_a_file_beyond_the_size_limit_is_refused(tmp_path, monkeypatch):
         ts.load(two_links(tmp_path))
 
 
-def test_a_name_of_robot_descriptions(monkeypatch):
+def test_a_name_of_robot_descriptions(monkeypatch, tmp_path):
     import sys
     from types import ModuleType
 
@@ -392,6 +392,10 @@ def test_a_name_of_robot_descriptions(monkeypatch):
         ts.load("robot_descriptions:none_description")
     with pytest.raises(ArgumentError, match="not the name of a module"):
         ts.load("robot_descriptions:../x")
+    (tmp_path / "far_description.py").write_text("raise RuntimeError('no network')")
+    package.__path__ = [str(tmp_path)]
+    with pytest.raises(ArgumentError, match="cannot fetch it: no network"):
+        ts.load("robot_descriptions:far_description")
 
 
 def test_the_command_takes_robot_files(capsys):
