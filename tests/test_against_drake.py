@@ -43,7 +43,7 @@ def robot(tmp_path_factory):
 
 
 def test_order_of_joints(robot):
-    """Depth first, siblings as in the file; torsor keeps the order of the file.  A root that hangs on nothing floats."""
+    """Depth first, siblings as in the file; torsor keeps the order of the file.  A root on nothing floats."""
     model, plant, _ = robot
     starts = {plant.get_joint(i).name(): plant.get_joint(i).position_start() for i in plant.GetJointIndices()}
     assert sorted(starts, key=starts.get) == ["root", "jz", "jm", "jp", "ja", "jb"]
