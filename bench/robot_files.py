@@ -50,7 +50,7 @@ def tried(paths: list[Path], bases: tuple[Any, ...], peer_of: Any, agreement: fl
             continue
         counts = found.setdefault(package(path), Counter())
         counts["files"] += 1
-        counts["peer loads"] += peers[0] is not None
+        counts["peer loads"] += int(peers[0] is not None)
         try:
             models = [ts.load(path, base=base) for base in bases]
         except TorsorError as error:
@@ -64,7 +64,7 @@ def tried(paths: list[Path], bases: tuple[Any, ...], peer_of: Any, agreement: fl
             continue
         counts["compared"] += 1
         worst = max(max(robots.differences(model, peer).values()) for model, peer in zip(models, peers))
-        counts["agree"] += worst <= agreement
+        counts["agree"] += int(worst <= agreement)
         if worst > agreement:
             rest[short(path)] = f"differs by {worst:.1e}"
     real = [counts for name, counts in found.items() if not name.startswith(TEST_DATA)]
