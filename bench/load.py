@@ -12,12 +12,14 @@ import pinocchio as pin
 from harness import Claim, Contender, Report, Row, progress, race
 
 import torsor as ts
+from torsor.model.extras import Extras
 
 HERE = Path(__file__).parent.parent / "tests" / "robots" / "features.urdf"
 ROBOTS = {"Panda": "robots/panda_description/urdf/panda.urdf", "Talos": "talos_data/robots/talos_full_v2.urdf",
           "G1": "g1_description/urdf/g1_29dof_rev_1_0.urdf"}  # fmt: skip
 FEWEST = 1 / 3  # of Pinocchio's speed: torsor also reads limits, shapes, colours, and checks every number
 TARGETS, WITHIN = 10_000, 1e-6
+FEW, STEPS, RESTARTS = 100, 50, 20  # targets, steps and starts of pink
 
 
 def measure(rounds: int) -> Report:
@@ -73,6 +75,44 @@ def inverse_kinematics(report: Report, rounds: int) -> None:
     report.claims.append(Claim("inverse kinematics: seconds for all", min(times), at_most=1.0))
     report.claims.append(Claim(f"inverse kinematics: share solved within {WITHIN:g}", within.mean(), at_least=0.99))
     peer_kinematics(report, model, targets)
+    pink_kinematics(report, model, targets)
+
+
+def pink_kinematics(report: Report, model: ts.Model, targets: np.ndarray) -> None:
+    """The same targets, a few of them, by pink (steps by a quadratic program), started again at random if stuck."""
+    try:
+        import pink
+    except ImportError:
+        return
+    from tempfile import TemporaryDirectory
+    from time import perf_counter
+
+    with TemporaryDirectory() as folder:
+        joints = Extras(joint_names=tuple(f"joint{i}" for i in range(1, 8)))  # for pink, links must be called otherwise
+        ts.save(model.with_extras(joints), f"{folder}/arm.urdf")
+        robot = pin.buildModelFromUrdf(f"{folder}/arm.urdf")
+    task = pink.FrameTask(model.names[6], position_cost=1.0, orientation_cost=1.0)
+    rng, few, answers = np.random.default_rng(1), targets[:FEW], []
+    begin = perf_counter()
+    for T in few:
+        task.set_target(pin.SE3(T))
+        for _ in range(RESTARTS):
+            arm = pink.Configuration(robot, robot.createData(), rng.uniform(-2.5, 2.5, 7))
+            for _ in range(STEPS):
+                if np.abs(task.compute_error(arm)).max() < WITHIN / 10:
+                    break
+                try:
+                    arm.integrate_inplace(pink.solve_ik(arm, [task], 1.0, solver="quadprog", damping=1e-8), 1.0)
+                except pink.exceptions.PinkError:  # beyond a limit
+                    break
+            if np.abs(task.compute_error(arm)).max() < WITHIN / 10:
+                break
+        answers.append(arm.q)
+    seconds = (perf_counter() - begin) * TARGETS / FEW
+    within = np.abs(ts.frame_poses(model, np.array(answers), 6) - few).max(axis=(1, 2)) <= WITHIN
+    case = f"{TARGETS} poses of a seven-joint arm"
+    report.rows.append(Row(case, f"pink, {TARGETS // FEW} x {FEW}", "all", seconds, seconds))
+    report.claims.append(Claim(f"pink: share solved within {WITHIN:g}", within.mean()))
 
 
 def peer_kinematics(report: Report, model: ts.Model, targets: np.ndarray) -> None:

@@ -247,3 +247,12 @@ def test_other_equalities_are_named(tmp_path, element, words):
         assert len(ts.load(path).couplings) == 2
     path.write_text(GEARED % element.replace("/>", ' active="false"/>'))
     assert any("not active" in str(note) for note in ts.load(path, repair="quiet").notes)
+
+
+def test_geoms_that_only_collide_are_not_drawn(tmp_path):
+    """Where the body has others to be seen; a colour of its own, or a body without such geoms, shows a geom."""
+    seen = '<geom size="0.2" contype="0" conaffinity="0" rgba="1 0 0 1"/>'
+    world = f"""<body name="a"><joint/><geom size="0.1"/><geom size="0.15" rgba="0 1 0 1"/>{seen}</body>
+        <body name="b"><joint/><geom size="0.3"/></body>"""
+    model = ts.load(write(tmp_path, world))
+    assert [visual.size for visual in model.visuals] == [(0.15,), (0.2,), (0.3,)]

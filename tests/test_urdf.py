@@ -377,7 +377,23 @@ def test_a_file_beyond_the_size_limit_is_refused(tmp_path, monkeypatch):
         ts.load(two_links(tmp_path))
 
 
-def test_a_name_of_robot_descriptions(monkeypatch):
+def test_relative_meshes_are_found_in_folders_above(tmp_path):
+    """Beside the file first; never outside the folders that a file may name."""
+    for folder in ("robot/urdf", "robot/meshes", "robot/urdf/meshes"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    path = tmp_path / "robot" / "urdf" / "two.urdf"
+    mesh = '<visual><geometry><mesh filename="meshes/{}.stl"/></geometry></visual>'
+    links = f'<link name="a">{mesh.format("one")}{mesh.format("two")}</link>' + LINK.format("b")
+    path.write_text(
+        f'<robot name="r">{links}<joint name="j" type="continuous"><parent link="a"/><child link="b"/></joint></robot>'
+    )
+    for name in ("robot/meshes/one", "robot/meshes/two", "robot/urdf/meshes/two"):
+        (tmp_path / f"{name}.stl").write_bytes(b"")
+    found = [visual.file for visual in ts.load(path, repair="quiet").visuals]
+    assert found == [str(tmp_path / "robot/meshes/one.stl"), str(tmp_path / "robot/urdf/meshes/two.stl")]
+
+
+def test_a_name_of_robot_descriptions(monkeypatch, tmp_path):
     import sys
     from types import ModuleType
 
@@ -392,6 +408,10 @@ def test_a_name_of_robot_descriptions(monkeypatch):
         ts.load("robot_descriptions:none_description")
     with pytest.raises(ArgumentError, match="not the name of a module"):
         ts.load("robot_descriptions:../x")
+    (tmp_path / "far_description.py").write_text("raise RuntimeError('no network')")
+    package.__path__ = [str(tmp_path)]
+    with pytest.raises(ArgumentError, match="cannot fetch it: no network"):
+        ts.load("robot_descriptions:far_description")
 
 
 def test_the_command_takes_robot_files(capsys):

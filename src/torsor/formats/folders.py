@@ -33,6 +33,7 @@ class Folders:
         named = [file_path("folders", folder) for folder in (*given, *(x for x in ros if x), *ament)]
         self.roots = list(dict.fromkeys([*map(os.path.abspath, named), *above]))
         self._starts = tuple(f"{root}{os.sep}" for root in self.roots)
+        self._beside = list(dict.fromkeys([self.home, *self.roots]))  # what relative paths may start from
         self._packages: dict[str, list[str]] = {}
         self.missing: dict[str, None] = {}  # in the order in which they were missed
 
@@ -42,10 +43,10 @@ class Folders:
             name, _, rest = unquote(uri.partition("://")[2]).partition("/")
             places = self._package(name)
         else:
-            rest, places = unquote(uri[7:]) if uri.startswith("file://") else uri, [self.home]
+            rest, places = unquote(uri[7:]) if uri.startswith("file://") else uri, self._beside
         for i, place in enumerate(places):
             if found := self.inside(os.path.join(place, rest)):
-                if i:  # the next file is looked for there first
+                if i and places is not self._beside:  # the next file of the package is looked for there first
                     places.insert(0, places.pop(i))
                 return found
         self.missing[uri] = None

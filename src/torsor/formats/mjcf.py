@@ -34,6 +34,7 @@ JOINTS = {FREE: "free", BALL: "spherical", SLIDE: "prismatic", HINGE: "revolute"
 MOST_INCLUDES = 500
 VISIBLE_GROUPS = 3  # MuJoCo's viewer hides the others, which are for collisions
 GEOMS = {2: "sphere", 3: "capsule", 4: "ellipsoid", 5: "cylinder", 6: "box", 7: "mesh"}
+PLAIN = (0.5, 0.5, 0.5, 1.0)  # the colour of a geom that is given none
 ROOT_JOINT = "root_joint"
 # The attributes that name files, and those that name folders of files.
 FILES, DIRECTORIES = ("file",), ("meshdir", "texturedir", "assetdir")
@@ -239,7 +240,7 @@ class _Reader:
     def _geom(self, i: int) -> None:
         m, kind = self.m, int(self.m.geom_type[i])
         rgba = m.mat_rgba[m.geom_matid[i]] if m.geom_matid[i] >= 0 else m.geom_rgba[i]
-        if kind not in GEOMS or m.geom_group[i] >= VISIBLE_GROUPS or rgba[3] == 0:
+        if kind not in GEOMS or m.geom_group[i] >= VISIBLE_GROUPS or rgba[3] == 0 or self._only_collides(i):
             return
         R, p, size, words = _rotation(m.geom_quat[i]), np.array(m.geom_pos[i]), m.geom_size[i].tolist(), {}
         shape = GEOMS[kind]
@@ -256,6 +257,13 @@ class _Reader:
         color = tuple(float(min(max(x, 0.0), 1.0)) for x in rgba)
         host = self._host(int(m.geom_bodyid[i]))
         self.result.visuals.append((host, dict(shape=shape, size=sizes, R=R, p=p, color=color, **words)))
+
+    def _only_collides(self, i: int) -> bool:
+        """Whether a geom is there to touch others only: it has no colour, and its body has geoms that touch nothing."""
+        m = self.m
+        seen_only = (m.geom_contype == 0) & (m.geom_conaffinity == 0)
+        plain = m.geom_matid[i] < 0 and (m.geom_rgba[i] == PLAIN).all()
+        return plain and not seen_only[i] and bool((seen_only & (m.geom_bodyid == m.geom_bodyid[i])).any())
 
     def _mesh_file(self, mesh: int) -> str:
         """The file of a mesh, if it is found; else its name."""

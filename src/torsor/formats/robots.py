@@ -17,7 +17,7 @@ from torsor.formats.robot import POLICIES, Robot, build
 from torsor.formats.xacro import expand
 from torsor.formats.xml import Document
 from torsor.model import Model
-from torsor.validate import chosen, file_path
+from torsor.validate import brief, chosen, file_path
 
 BASES = ("fixed", "free")
 PREFIX = "robot_descriptions:"
@@ -73,6 +73,9 @@ def load_description(which: Any, options: dict[str, Any]) -> Model:
             which = import_module(f"robot_descriptions.{name}")
         except ImportError as error:
             raise ArgumentError(f"{which}: {error}; pip install robot_descriptions") from None
+        except Exception as error:  # the package clones a repository when its module is imported
+            reason = " ".join(str(error).split())
+            raise ArgumentError(f"{which}: robot_descriptions cannot fetch it: {brief(reason)}") from None
     for key in ("URDF_PATH", "MJCF_PATH", "XACRO_PATH", "SDF_PATH"):
         if path := getattr(which, key, None):
             places = [getattr(which, key) for key in ("PACKAGE_PATH", "REPOSITORY_PATH") if hasattr(which, key)]

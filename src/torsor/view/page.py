@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 FRAMES_PER_SECOND = 60
-EYE = 2.6  # distance of the eye, in radii of the scene
+EYE = 2.9  # distance of the eye, in radii of the scene
 MOST_POSES = 400_000  # bodies times frames: about 15 MB of page
 MOST_BODIES, MOST_SHAPED = 300, 1000  # drawn one by one, without and with shapes of their own; more are one tube
 THICK = 250  # radii of such a tube in the reach of the machine: two pixels at first sight
@@ -101,7 +101,8 @@ def scene(trajectory: Trajectory) -> dict[str, Any]:
     packed = np.stack([*np.moveaxis(poses[..., :3, 3], -1, 0), x, y, z, w], axis=-1)
     traces = np.stack([poses[:, i, :3, 3] + poses[:, i, :3, :3] @ p for i, p in tips.items()], axis=1)
     drawn, missing, corners = shapes(model)
-    center, spread, floor = _stage(poses[..., :3, 3], reach, _up(model))
+    pillars = np.zeros((len(t), min(1, len(_pillars(model))), 3))  # they stand on the origin
+    center, spread, floor = _stage(np.concatenate([poses[..., :3, 3], traces, pillars], axis=1), reach, _up(model))
     if corners:
         points = np.concatenate([_seen(poses[0], body, points) for body, points in corners.items()])
         low, high = points.min(axis=0), points.max(axis=0)
@@ -128,11 +129,16 @@ def _around(model: Model, t: Array, traces: Array, stage: tuple[Array, float, fl
     (center, spread, floor), reach, up = stage, _reach(model), _up(model)
     eye = center + EYE * spread * (_across(up) + 0.45 * up)
     return {
-        "base": [model.p[i].tolist() for i in np.flatnonzero((model.parent < 0) & model.p.any(axis=1))],
+        "base": _pillars(model).tolist(),
         "times": t.tolist(), "traces": floats(traces), "reach": reach, "radius": _radius(model, reach),
         "up": up.tolist(), "floor": floor, "center": center.tolist(), "eye": eye.tolist(),
         "subtitle": f"{model.n} bodies, {model.nv} degrees of freedom, {t[-1] - t[0]:g} s",
     }  # fmt: skip
+
+
+def _pillars(model: Model) -> Array:
+    """Where the first joints are, if not at the origin."""
+    return model.p[(model.parent < 0) & model.p.any(axis=1)]
 
 
 def _seen(poses: Array, body: int, points: Array) -> Array:
