@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import dynamics
+from torsor import dynamics, logs
 from torsor.compiler.members import members
 from torsor.ensembles import places, zarr
 from torsor.ensembles.draws import JOINTS, SERVO, Draws, Quantity, fields_of, states_of
@@ -30,6 +30,7 @@ from torsor.ensembles.places import StoreError
 from torsor.ensembles.records import Function, Record, records
 from torsor.ensembles.zarr import Group, Variable
 from torsor.errors import ArgumentError, ModelError
+from torsor.files import made
 from torsor.formats import toml
 from torsor.model.batch import ModelBatch
 from torsor.model.model import Model, require_model
@@ -317,10 +318,14 @@ class Study:
         todo = [chunk for chunk in self.missing() if chunk % of == which]
         total = self.group.variables["digest"].rows
         done = total - len(todo)
-        for _ in self._run(todo, executor):
+        about = {"store": self.path, "chunks": total}
+        logs.event("study begins", members=self.n, seed=self._planned().seed, missing=len(todo), **about)
+        for failed in self._run(todo, executor):
             done += 1
+            logs.event("chunk done", done=done, failed=failed, **about)
             if progress:
                 progress(done, total)
+        logs.event("study ends", done=done, **about)
         return self
 
     def _planned(self) -> Plan:
@@ -422,11 +427,9 @@ def _chunk_size(plan: Plan) -> int:
 
 
 def _about(plan: Plan) -> dict[str, Any]:
-    from torsor import __version__
-
-    return {
-        "kind": "torsor ensemble", "torsor": __version__, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "key": plan.key, "seed": plan.seed, "sampling": plan.draws.sampling, "vary": plan.draws.described(),
-        "method": plan.steps.method, "dt": plan.steps.dt, "rtol": plan.steps.rtol, "atol": plan.steps.atol,
-        "status": {str(code): words for code, words in REASONS.items()}, "model": toml.write(plan.model),
+    return made() | {
+        "kind": "torsor ensemble", "key": plan.key, "seed": plan.seed, "sampling": plan.draws.sampling,
+        "vary": plan.draws.described(), "method": plan.steps.method, "dt": plan.steps.dt, "rtol": plan.steps.rtol,
+        "atol": plan.steps.atol, "device": plan.device, "model": toml.write(plan.model),
+        "status": {str(code): words for code, words in REASONS.items()},
     }  # fmt: skip
