@@ -1,5 +1,7 @@
 """The command `torsor`: what it prints, what it writes, and the codes it exits with."""
 
+import json
+import logging
 import os
 import signal
 import subprocess
@@ -107,6 +109,25 @@ def test_what_is_wrong_is_said_on_stderr_with_code_1(words, reason, capsys, tmp_
     complaint = capsys.readouterr().err
     assert reason in complaint.replace("\n", " ")
     assert "Traceback" not in complaint
+
+
+def test_the_outcome_as_json_and_events_as_json_lines(tmp_path, capsys):
+    log, record = tmp_path / "log", tmp_path / "run.torsor"
+    words = ["simulate", "panda", "--duration", "0.1", "--json", "--log", str(log), "--record", str(record)]
+    assert main(words) == 0
+    told = json.loads(capsys.readouterr().out)
+    run = Trajectory.load(record)
+    assert (told["model"], told["rows"], told["t"]) == (run.model.name, len(run), 0.1)
+    assert told["values"]["energy, J"]["last"] == run.energy[-1]
+    assert told["files"] == {"record": str(record)}
+    assert {"torsor", "numpy", "python", "date"} <= told.keys()
+    assert main(["simulate", "nobody", "--log", str(log)]) == 1
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    begun, failed = ["command begins", "simulation begins", "simulation ends", "command ends"], "command fails"
+    assert [line["event"] for line in lines] == [*begun, "command begins", failed]
+    assert lines[2]["evaluations"] == told["evaluations"]
+    assert "nobody" in lines[-1]["reason"]
+    assert logging.getLogger("torsor").level == logging.NOTSET
 
 
 def test_an_unknown_option_is_code_2(capsys):

@@ -578,10 +578,15 @@ v0 = { uniform = [-0.1, 0.1] }
 def test_the_command(tmp_path, capsys):
     file, runs = tmp_path / "study.toml", tmp_path / "runs.zarr"
     file.write_text(STUDY)
-    command = ["sweep", str(file), "--store", str(runs)]
-    assert main([*command, "--json"]) == 0
+    command, log = ["sweep", str(file), "--store", str(runs)], tmp_path / "log"
+    assert main([*command, "--json", "--log", str(log)]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["members"], told["done"], told["failed"]) == (6, 6, {})
+    assert (told["members"], told["done"], told["failed"], told["seed"]) == (6, 6, {}, 0)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    expected = ["command begins", "study begins", "chunk done", "study ends", "command ends"]
+    assert [line["event"] for line in lines] == expected
+    assert (lines[0]["torsor"], lines[1]["members"], lines[2]["failed"]) == (ts.__version__, 6, 0)
+    assert ts.Study(runs).group.attributes["numpy"] == np.__version__
     assert main(command) == 1
     assert "--resume" in capsys.readouterr().err
     assert main([*command, "--resume"]) == 0

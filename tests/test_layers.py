@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "torsor"
 
 # A layer is a module or a package of torsor; what stands on one line may import each other.
 LAYERS = [
-    {"errors"},
+    {"errors", "logs"},
     {"validate", "linalg"},
     {"files", "lie", "spatial"},
     {"model"},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import re
 import subprocess
@@ -33,9 +34,10 @@ import torsor
 from torsor import zoo
 from torsor.dynamics import ALGORITHMS
 from torsor.errors import ArgumentError, ModelWarning, TorsorError
-from torsor.files import check_writable
+from torsor.files import check_writable, made, short
 from torsor.formats import load
 from torsor.formats.robots import BASES, PREFIX
+from torsor.logs import LOGGER, JsonLines, event, failure
 from torsor.model import Model
 from torsor.model.freedoms import unusual
 from torsor.model.joints import JOINTS
@@ -73,7 +75,8 @@ out, err = Console(highlight=False), Console(stderr=True, highlight=False)
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(_with_negative_lists(sys.argv[1:] if arguments is None else arguments))
     try:
-        return options.run(options)
+        with _logged(getattr(options, "log", None)):
+            return options.run(options)
     except TorsorError as error:
         err.print(f"[bold red]torsor:[/] {escape(str(error))}", soft_wrap=True)
         return FAILED
@@ -86,6 +89,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         err.print("[yellow]interrupted[/]")
         return INTERRUPTED
+
+
+@contextmanager
+def _logged(path: Path | None) -> Iterator[None]:
+    """Append what torsor does to a file, as JSON lines; an error is told there, too."""
+    if path is None:
+        yield
+        return
+    handler, before = logging.FileHandler(path), LOGGER.level
+    handler.setFormatter(JsonLines())
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.INFO)
+    try:
+        event("command begins", **made())
+        yield
+        event("command ends")
+    except BaseException as error:
+        failure("command fails", reason=f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(before)
+        handler.close()
 
 
 # ---- the command line ----
@@ -206,6 +232,8 @@ def _simulate_parser(commands: Any) -> None:
         help="play in the browser, or write the page to a file",
     )
     results.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
+    results.add_argument("--json", action="store_true", help="print the outcome as JSON, and no bar")
+    results.add_argument("--log", type=Path, metavar="FILE", help="append events to a file, as JSON lines")
 
 
 # ---- simulate ----
@@ -218,10 +246,12 @@ def simulate(options: argparse.Namespace) -> int:
     simulation, duration = _resumed(options) if options.resume else _fresh(options)
     began = time.perf_counter()
     try:
-        trajectory = _run(simulation, simulation.t0 + duration, options.quiet)
+        trajectory = _run(simulation, simulation.t0 + duration, options.quiet or options.json)
     except KeyboardInterrupt:
         return _interrupted(simulation)
-    if not options.quiet:
+    if options.json:
+        print(json.dumps(_outcome(trajectory, simulation, time.perf_counter() - began, options)))
+    elif not options.quiet:
         _summary(trajectory, simulation, time.perf_counter() - began)
     if options.plot:
         trajectory.plot(options.plot)
@@ -235,7 +265,7 @@ def simulate(options: argparse.Namespace) -> int:
         simulation.record,
         options.view if options.view != Path() else None,
     ):
-        if path and not options.quiet:
+        if path and not (options.quiet or options.json):
             out.print(f"-> {escape(str(path))}", style="green")
     return 0
 
@@ -365,6 +395,20 @@ def _summary(trajectory: Trajectory | Series, simulation: Simulation, seconds: f
     out.print(table)
 
 
+def _outcome(trajectory: Trajectory | Series, simulation: Simulation, seconds: float,
+             options: argparse.Namespace) -> dict[str, Any]:  # fmt: skip
+    """What `simulate --json` prints: how the run was made, what it cost, where it is, and the ends of its columns."""
+    values = {name: {"first": float(x[0]), "last": float(x[-1]), "least": float(x.min()), "greatest": float(x.max())}
+              for name, x, _ in _told(trajectory)}  # fmt: skip
+    files = {key: str(path) for key, path in (("record", simulation.record), ("csv", options.csv),
+                                              ("plot", options.plot)) if path}  # fmt: skip
+    return {
+        "model": trajectory.model.name, "t": float(trajectory.t[-1]), "rows": len(trajectory),
+        "seconds": round(seconds, 6), "evaluations": simulation.stepper.evaluations, "values": values, "files": files,
+        "about": short(simulation.about), **made(),
+    }  # fmt: skip
+
+
 def _told(run: Trajectory | Series) -> list[tuple[str, Any, int]]:
     """What a summary tells of a run: name, values and digits."""
     if isinstance(run, Series):
@@ -444,6 +488,7 @@ def _sweep_parser(commands: Any) -> None:
     where.add_argument("--dask", metavar="ADDRESS", help="the scheduler of a Dask cluster")
     where.add_argument("--shard", metavar="I/N", help="only this part of the work: one job of an array of N, I from 0")
     command.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    command.add_argument("--log", type=Path, metavar="FILE", help="append events to a file, as JSON lines")
 
 
 def sweep(options: argparse.Namespace) -> int:
@@ -465,7 +510,7 @@ def sweep(options: argparse.Namespace) -> int:
     failed, done = study.failed, int((study.status > 0).sum())
     if options.json:
         words = {"store": options.store, "members": study.n, "done": done, "failed": failed,
-                 "seconds": round(time.perf_counter() - begin, 3)}  # fmt: skip
+                 "seconds": round(time.perf_counter() - begin, 3), "seed": asked.get("seed", 0), **made()}  # fmt: skip
         print(json.dumps(words))
     else:
         out.print(f"{done} of {study.n} members done, {len(failed)} failed -> {escape(options.store)}")

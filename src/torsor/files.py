@@ -7,7 +7,10 @@ import threading
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from platform import python_version
 from typing import Any
+
+import numpy as np
 
 from torsor.errors import ArgumentError, TorsorError
 from torsor.validate import file_path
@@ -16,10 +19,11 @@ FEW = 100  # numbers of a list in the comments of a file
 
 
 def made() -> dict[str, str]:
-    """Which torsor wrote a file, and when."""
+    """Which torsor wrote a file, on which Python and NumPy, and when."""
     from torsor import __version__  # known once torsor itself has been imported
 
-    return {"torsor": __version__, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    versions = {"torsor": __version__, "python": python_version(), "numpy": np.__version__}
+    return versions | {"date": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 def short(about: dict[str, Any]) -> dict[str, Any]:

@@ -21,15 +21,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import dynamics
+from torsor import dynamics, logs
 from torsor.compiler.members import members
 from torsor.ensembles import places, zarr
 from torsor.ensembles.draws import JOINTS, SERVO, Draws, Quantity, fields_of, states_of
 from torsor.ensembles.engine import IMPOSSIBLE, OK, REASONS, Engine, Steps
+from torsor.ensembles.exchange import Exchange
 from torsor.ensembles.places import StoreError
 from torsor.ensembles.records import Function, Record, records
 from torsor.ensembles.zarr import Group, Variable
 from torsor.errors import ArgumentError, ModelError
+from torsor.files import made
 from torsor.formats import toml
 from torsor.model.batch import ModelBatch
 from torsor.model.model import Model, require_model
@@ -62,6 +64,7 @@ class Plan:
     n: int
     device: str = "cpu"
     every: int = 1  # of the times, for quantities over time
+    exchange: Exchange | None = None
 
     @property
     def servo(self) -> bool:
@@ -69,6 +72,12 @@ class Plan:
 
     def chunk(self, first: int, end: int) -> dict[str, Array]:
         """The members first ... end - 1: everything that is stored of them."""
+        ladder = self.exchange.size if self.exchange else 1  # members that must be moved together
+        begin, whole = first // ladder * ladder, -(-end // ladder) * ladder
+        return {name: x[first - begin : end - begin] for name, x in self._ladders(begin, whole).items()}
+
+    def _ladders(self, first: int, end: int) -> dict[str, Array]:
+        """`chunk`, for whole ladders."""
         drawn = self.draws.members(first, end)
         model, count = self.model, end - first
         impossible = self._impossible(drawn, count)
@@ -83,19 +92,27 @@ class Plan:
         given["gain"] = np.broadcast_to(law.values, (count, law.values.shape[-1]))
         given["tau"] = np.broadcast_to(law.constant, (count, model.nv))
         numbers = [np.broadcast_to(x, (count, *x.shape[len(batch.shape) :])) for x in members(batch).inputs.values()]
-        found, status = self._engine(batch, law).run(given, numbers)
+        found, status = self._moved(batch, law, given, numbers, first)
         status[impossible] = IMPOSSIBLE
         q, v = found[..., : model.nq], found[..., model.nq :]
         result = {x.name: x.values(batch, self.steps.times, q, v, self.every) for x in self.record}
         result |= {f"vary/{quantity.key}": values for quantity, values in drawn.items()}
         return result | {"status": status}
 
-    def _engine(self, batch: ModelBatch, law: Law) -> Any:
-        if self.device == "cpu":
-            return Engine(batch, law, self.steps)
-        from torsor.ensembles.device import DeviceEngine
+    def _moved(self, batch: ModelBatch, law: Law, given: Mapping[str, Array], numbers: Sequence[Array],
+               first: int) -> tuple[Array, Array]:  # fmt: skip
+        """The states (members, times, nq + nv), and what became of each member."""
 
-        return DeviceEngine(batch, law, self.steps)
+        def move(steps: Steps, given: Mapping[str, Array]) -> tuple[Array, Array]:
+            if self.device == "cpu":
+                return Engine(batch, law, steps).run(given, numbers)
+            from torsor.ensembles.device import DeviceEngine
+
+            return DeviceEngine(batch, law, steps).run(given, numbers)
+
+        if self.exchange is None:
+            return move(self.steps, given)
+        return self.exchange.run(move, self.steps, batch, given, (self.seed, first // self.exchange.size))
 
     def _law(self, batch: ModelBatch, given: Mapping[str, Array]) -> Law:
         """What acts at the joints: a servo, and the springs and dampers of the members."""
@@ -126,6 +143,7 @@ class Plan:
             "states": {name: np.asarray(x).tolist() for name, x in self.states.items()},
             "record": [x.name for x in self.record],
             **({} if self.every == 1 else {"every": self.every}),
+            **({"exchange": self.exchange.described()} if self.exchange else {}),
             **({} if self.device == "cpu" else {"device": self.device}),
         }  # fmt: skip
         text = json.dumps(words, sort_keys=True) + toml.write(self.model)
@@ -138,7 +156,8 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
              method: str = "dopri5", dt: float = 1e-3, rtol: float = 1e-6, atol: float = 1e-9,
              record: Sequence[str] | Mapping[str, Function | None] = ("q", "v"), every: int = 1,
              executor: Executor | None = None, chunk: int | None = None, shard: tuple[int, int] = (0, 1),
-             device: str = "cpu", progress: Callable[[int, int], Any] | None = None,
+             device: str = "cpu", exchange: Exchange | None = None,
+             progress: Callable[[int, int], Any] | None = None,
              **states: ArrayLike) -> Study:  # fmt: skip
     """The motions of n members that differ in what `vary` says, moved side by side and stored in a Zarr folder.
 
@@ -163,6 +182,7 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
     shard      (i, N): do only every N-th chunk, beginning with i; N jobs of an array fill one store together
     device     "cpu" or "cuda", where every thread moves a member (needs CuPy); what is drawn is the same, and states
                agree to rounding, or to rtol if the two choose other steps
+    exchange   an `Exchange`: members exchange their states at intervals (parallel tempering and others)
     states     q0, v0, kp, kd, q_ref, the same for all members
 
     Member k draws from `default_rng([seed, k])`.  A store that is there already is continued if it belongs to the same
@@ -182,6 +202,11 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
             raise TypeError(f"ensemble() got an unexpected keyword argument {name!r}")
     plan = Plan(model, Draws(model, vary, n, seed, sampling), steps, states, records(model, record), seed, n,
                 chosen("device", device, DEVICES), integer("every", every, least=1))  # fmt: skip
+    if exchange is not None:
+        if not isinstance(exchange, Exchange):
+            raise ArgumentError(f"exchange must be an Exchange, not {shown(exchange)}")
+        exchange.check(n, steps)
+        plan = replace(plan, exchange=exchange)
     if plan.every > len(stored):
         raise ArgumentError(f"every = {every} exceeds the number of times, {len(stored)}")
     study = Study._made(plan, store, chunk, shard)
@@ -238,7 +263,8 @@ class Study:
             raise ArgumentError("several shards that make one store behind a URL need chunk=, the same for all")
         rows = plan.chunk(0, min(1, plan.n))
         size = integer("chunk", chunk, least=1) if chunk is not None else _chunk_size(plan)
-        size = min(size, plan.n)
+        ladder = plan.exchange.size if plan.exchange else 1
+        size = min(-(-size // ladder) * ladder, plan.n)
         axes, variables = {x.name: x.axes for x in plan.record}, []
         for name, values in rows.items():
             own = axes.get(name)
@@ -317,10 +343,14 @@ class Study:
         todo = [chunk for chunk in self.missing() if chunk % of == which]
         total = self.group.variables["digest"].rows
         done = total - len(todo)
-        for _ in self._run(todo, executor):
+        about = {"store": self.path, "chunks": total}
+        logs.event("study begins", members=self.n, seed=self._planned().seed, missing=len(todo), **about)
+        for failed in self._run(todo, executor):
             done += 1
+            logs.event("chunk done", done=done, failed=failed, **about)
             if progress:
                 progress(done, total)
+        logs.event("study ends", done=done, **about)
         return self
 
     def _planned(self) -> Plan:
@@ -422,11 +452,9 @@ def _chunk_size(plan: Plan) -> int:
 
 
 def _about(plan: Plan) -> dict[str, Any]:
-    from torsor import __version__
-
-    return {
-        "kind": "torsor ensemble", "torsor": __version__, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "key": plan.key, "seed": plan.seed, "sampling": plan.draws.sampling, "vary": plan.draws.described(),
-        "method": plan.steps.method, "dt": plan.steps.dt, "rtol": plan.steps.rtol, "atol": plan.steps.atol,
-        "status": {str(code): words for code, words in REASONS.items()}, "model": toml.write(plan.model),
+    return made() | {
+        "kind": "torsor ensemble", "key": plan.key, "seed": plan.seed, "sampling": plan.draws.sampling,
+        "vary": plan.draws.described(), "method": plan.steps.method, "dt": plan.steps.dt, "rtol": plan.steps.rtol,
+        "atol": plan.steps.atol, "device": plan.device, "model": toml.write(plan.model),
+        "status": {str(code): words for code, words in REASONS.items()},
     }  # fmt: skip

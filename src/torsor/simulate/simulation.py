@@ -14,6 +14,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from torsor import logs
 from torsor.dynamics.couplings import coupled, obeying
 from torsor.errors import ArgumentError, ModelError
 from torsor.formats import toml
@@ -191,8 +192,11 @@ class Simulation:
         self._check_work(until)
         if not self._started:
             self._start(until)
+        about = {"model": self.model.name, "method": self.about["method"], "record": self.record}
+        logs.event("simulation begins", t=self.t, until=until, **about)
         with np.errstate(all="ignore"):  # integrators check their results once per step
             self._advance(until, stop, progress)
+        logs.event("simulation ends", t=self.t, evaluations=self.stepper.evaluations, **about)
         return self._finish()
 
     def _check_work(self, until: float) -> None:
