@@ -599,3 +599,50 @@ def test_the_command(tmp_path, capsys):
         file.write_text(text)
         assert main([*command, "--resume"]) == 1
         assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize("method", ["dopri5", "semi-implicit"])
+def test_members_stop_by_themselves(tmp_path, method):
+    """Where simulations of each with the same event end: to rounding, or to a step of dt."""
+    height = float(ts.body_poses(ARM, np.zeros(3))[-1, 2, 3]) - 0.01
+    stops = [ts.Stop(v=0, below=-0.6, above=0.6), ts.Stop(frame=ARM.n - 1, below=height)]
+    options = {"method": method, "dt": 1e-3, "rtol": 1e-9, "atol": 1e-12, "stop": stops, "duration": 0.2, "n": 6}
+    found = study(tmp_path / "runs.zarr", **options)
+    assert found.failed == {}
+    assert len(found.stopped) > 0
+    assert set(found.stopped.values()) <= {1, 2}
+    for k in range(6):
+        machine = found.member(k).model
+
+        def inside(t, q, v, machine=machine):
+            return min(0.6 - abs(v[0]), ts.body_poses(machine, q)[-1, 2, 3] - height)
+
+        one = ts.simulate(machine, v0=found["v0"][k], duration=0.2, stop=inside, rtol=1e-10, atol=1e-12, dt=0.2)
+        if k not in found.stopped:
+            assert np.isnan(found["stop_time"][k])
+            assert one.t[-1] == 0.2
+            continue
+        exact = 1e-8 if method == "dopri5" else 2e-3
+        assert abs(found["stop_time"][k] - one.t[-1]) < exact
+        assert np.abs(found["q"][k, -1] - one.q[-1]).max() < 10 * exact
+        late = found.times > found["stop_time"][k]
+        assert (found["q"][k, late] == found["q"][k, -1]).all()
+        assert (
+            found["q"][k, ~late].tolist()
+            == study(tmp_path / f"{k}.zarr", **options | {"stop": None})["q"][k, ~late].tolist()
+        )
+    with pytest.raises(ArgumentError, match="CPU only"):
+        study(tmp_path / "gpu.zarr", device="cuda", stop=stops)
+    with pytest.raises(ArgumentError, match="has 3 of them"):
+        study(tmp_path / "none.zarr", stop=ts.Stop(q=7, below=0.0))
+
+
+def test_members_that_start_outside_stop_at_once(tmp_path):
+    starts = {"q0": np.array([[0.5, 0, 0], [0.0, 0, 0]])}
+    for method in ("dopri5", "rk4"):
+        options = {"n": 2, "stop": ts.Stop(q=0, above=0.4), "method": method, "duration": 0.1}
+        found = study(tmp_path / method, starts, **options)
+        assert found.stopped == {0: 1}
+        assert found["stop_time"][0] == 0
+        assert (found["q"][0] == [0.5, 0, 0]).all()
+        assert (found["v"][0] == 0).all()

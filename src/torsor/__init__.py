@@ -56,8 +56,9 @@ if TYPE_CHECKING:
     from torsor.formats.states import from_mujoco, from_pinocchio, to_mujoco, to_pinocchio
     from torsor.simulate.feedback import JointFeedback, LinearFeedback, Policy
     from torsor.simulate.gradients import RolloutGradient, rollout_vjp
-    from torsor.simulate.rollout import Rollout, rollout
+    from torsor.simulate.rollout import Rollout, StoppedRollout, rollout
     from torsor.simulate.sensitivities import Sensitivities, sensitivities
+    from torsor.simulate.stops import Stop
     from torsor.theory import symbolic
 
 __version__ = "0.1.0"
@@ -65,16 +66,16 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError", "DeviceError", "JointFeedback", "LinearFeedback", "LogNormal", "Model", "ModelBatch",
     "ModelError", "ModelWarning", "Normal", "Policy", "Rollout", "RolloutGradient", "Sensitivities", "Simulation",
-    "SingularError", "StoreError", "Study", "TorsorError", "Trajectory", "Uniform", "actuator_forces",
-    "base_parameters", "bias_forces", "body_poses", "body_twists", "center_of_mass", "compile", "constraint_forces",
-    "coriolis_matrix", "coupled", "coupling_matrix", "ensemble", "export", "fixman_force", "forward_dynamics",
-    "forward_dynamics_derivatives", "frame_poses", "from_mujoco", "from_pinocchio", "gravity_forces",
-    "identify", "inertial_parameters", "inverse_dynamics", "inverse_dynamics_derivatives", "inverse_kinematics",
-    "inverse_mass_matrix", "jacobian",
-    "jacobian_dot", "jvp", "kinetic_energy", "lie", "linearize", "load", "log_det_gradient", "log_det_mass_matrix",
-    "mass_factor", "mass_matrix", "mass_solve", "method_for", "momentum", "operational_space", "potential_energy",
-    "rollout", "rollout_vjp", "sample_velocities", "save", "sensitivities", "simulate", "symbolic", "to_mujoco",
-    "to_pinocchio", "torque_regressor", "vjp", "with_inertial_parameters", "zoo",
+    "SingularError", "Stop", "StoppedRollout", "StoreError", "Study", "TorsorError", "Trajectory", "Uniform",
+    "actuator_forces", "base_parameters", "bias_forces", "body_poses", "body_twists", "center_of_mass", "compile",
+    "constraint_forces", "coriolis_matrix", "coupled", "coupling_matrix", "ensemble", "export", "fixman_force",
+    "forward_dynamics", "forward_dynamics_derivatives", "frame_poses", "from_mujoco", "from_pinocchio",
+    "gravity_forces", "identify", "inertial_parameters", "inverse_dynamics", "inverse_dynamics_derivatives",
+    "inverse_kinematics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "jvp", "kinetic_energy", "lie",
+    "linearize", "load", "log_det_gradient", "log_det_mass_matrix", "mass_factor", "mass_matrix", "mass_solve",
+    "method_for", "momentum", "operational_space", "potential_energy", "rollout", "rollout_vjp",
+    "sample_velocities", "save", "sensitivities", "simulate", "symbolic", "to_mujoco", "to_pinocchio",
+    "torque_regressor", "vjp", "with_inertial_parameters", "zoo",
 ]  # fmt: skip
 
 
@@ -87,7 +88,7 @@ LATER = {
     ),
     **dict.fromkeys(("LogNormal", "Normal", "StoreError", "Study", "Uniform", "ensemble"), "ensembles"),
     **dict.fromkeys(("JointFeedback", "LinearFeedback", "Policy"), "simulate.feedback"),
-    **dict.fromkeys(("Rollout", "rollout"), "simulate.rollout"),
+    **dict.fromkeys(("Rollout", "StoppedRollout", "rollout"), "simulate.rollout"), "Stop": "simulate.stops",
     **dict.fromkeys(("RolloutGradient", "rollout_vjp"), "simulate.gradients"),
     **dict.fromkeys(("Sensitivities", "sensitivities"), "simulate.sensitivities"),
     **dict.fromkeys(("from_mujoco", "from_pinocchio", "to_mujoco", "to_pinocchio"), "formats.states"),

@@ -11,7 +11,7 @@ of a block copies its rows in order into shared memory, and each thread reads it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -27,6 +27,7 @@ REGISTERS = 65536  # per multiprocessor
 # the model data that a loop kernel reads (`torsor.compiler.abi`), and its scratch memory
 TREE_WORDS = ("n", "nv", "flags", "start", "second", "products")
 TREE_TABLES = ("index", "columns", "entries", "product")
+RESET = ("reset_q", "reset_v")  # states from which a trajectory that stops goes on
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,8 @@ class RolloutKernel:
     stages: tuple[Code, ...]
     dynamics: Kernel | None
     tabulated: bool  # whether there is a table of torques
+    ends: Kernel | None = None  # q, v, numbers of members -> how far each stop condition is exceeded
+    reset: bool = False  # whether trajectories that stop go on from another state
 
     @property
     def bits(self) -> int:
@@ -198,6 +201,7 @@ class RolloutKernel:
     def source(self, launch: Launch | None = None) -> str:
         launch = launch or Launch()
         parts = [prelude(self.bits, self.step.trig), self.dynamics.state() if self.dynamics else "", self.advance()]
+        parts += [self.ends.state("outside")] if self.ends else []
         return "\n".join((*parts, self._entry(launch)))
 
     def advance(self) -> str:
@@ -234,9 +238,13 @@ class RolloutKernel:
         parameters.append("const T* __restrict__ gain, const long long gain_step")
         parameters.append("const T* __restrict__ h, T* __restrict__ out")
         parameters.append("const long long count, const int steps, const int every")
-        own = "".join(f"Read{{{name} + b * {name}_step, {name}_stride}}, " for name in self.numbers)
+        reads = {name: f"Read{{{name} + b * {name}_step, {name}_stride}}" for name in self.numbers}
         parameters += [strided.format(name=name) for name in self.numbers]
+        own = "".join(f"{x}, " for x in reads.values())
         arrays = f"Row{{x}}, Row{{x + {nq}}}, Row{{u}}, Table<T>{{gain + b * gain_step}}, Table<T>{{h}}, {own}Row{{y}}"
+        ends = self._ends(nq, nv, reads)
+        parameters += ["int* __restrict__ why, int* __restrict__ when"] if ends else []
+        parameters += [strided.format(name=name) for name in RESET] if self.reset else []
         before, head = [], f"long long b = (long long)blockIdx.x * {threads} + threadIdx.x"
         if self.dynamics:
             loop, scratch = self.dynamics.loop_text(threads)
@@ -254,20 +262,42 @@ class RolloutKernel:
             f"  {for_k.format(nv)} held[k] = tau[b * tau_step + k * tau_stride];",
             "  int left = every;",
             "  T* to = out + b;",
+            *["  int reason = 0, first = -1, t = -1, *because = why + b;", "  bool frozen = false;"][: 2 * bool(ends)],
+            *ends,
             "#pragma unroll 1",
-            "  for (int t = 0; t < steps; ++t) {",
+            f"  for ({'' if ends else 'int '}t = 0; t < steps; ++t) {{",
             f"    {for_k.format(nv)} u[k] = held[k]{add};",
-            f"    advance({arrays});",
-            f"    {for_k.format(nq + nv)} x[k] = y[k];",
+            f"    {'if (!frozen) ' * bool(ends)}advance({arrays});",
+            f"    {'if (!frozen) ' * bool(ends)}{for_k.format(nq + nv)} x[k] = y[k];",
+            *(f"  {line}" for line in ends),
             "    if (--left) continue;",
             "    left = every;",
             f"    {for_k.format(nq + nv)} to[k * count] = x[k];",
             f"    to += {nq + nv} * count;",
+            *(["    *because = reason;", "    because += count;", *["    reason = 0;"] * self.reset] if ends else []),
             "  }",
+            *["  when[b] = first;"] * bool(ends),
             "}",
         ]
         body = "\n".join(line if line.startswith("#") else f"  {line}" for line in lines)
         return f'extern "C" __global__ void {launch.bounds}\nkernel({", ".join(parameters)}) {{\n{body}\n}}\n'
+
+    def _ends(self, nq: int, nv: int, reads: Mapping[str, str]) -> list[str]:
+        """After step t: look whether a trajectory stops, and freeze it or set it back."""
+        if self.ends is None:
+            return []
+        count, own = self.ends.shape[0], "".join(f"{reads[name]}, " for name, _ in self.ends.inputs[2:])
+        lines = [f"  T gone[{count}];", f"  outside(Row{{x}}, Row{{x + {nq}}}, {own}Row{{gone}});"]
+        lines.append("  bool stops = false;")
+        lines.append(f"  for (int k = {count - 1}; k >= 0; --k) if (gone[k] > 0) {{ stops = true; reason = k + 1; }}")
+        lines.append("  if (stops && first < 0) first = t + 1;")
+        if self.reset:
+            for name, start, size in zip(RESET, (0, nq), (nq, nv)):
+                to = f"x[{start} + k] = {name}[b * {name}_step + k * {name}_stride]"
+                lines.append(f"  if (stops) for (int k = 0; k < {size}; ++k) {to};")
+        else:
+            lines.append("  if (stops) frozen = true;")
+        return ["  if (!frozen) {", *(f"  {line}" for line in lines), "  }"]
 
 
 def _pitch(size: int, bits: int) -> int:

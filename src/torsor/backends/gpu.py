@@ -20,7 +20,7 @@ import numpy as np
 
 from torsor.algorithms.derivative import Derivative
 from torsor.backends import cache
-from torsor.backends.cuda import REGISTERS, Kernel, Launch, RolloutKernel
+from torsor.backends.cuda import REGISTERS, RESET, Kernel, Launch, RolloutKernel
 from torsor.backends.cuda_prelude import OPTIONS, TRIGONOMETRY
 from torsor.compiler.abi import tree_data
 from torsor.compiler.members import Members
@@ -116,6 +116,15 @@ def _empty(kind: str, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
         return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
     return cupy().empty(shape, dtype)
+
+
+def _given_back(kind: str, x: Any) -> Any:
+    """An array of CuPy in the caller's library."""
+    if kind == "torch":
+        import torch
+
+        return torch.from_dlpack(x)
+    return _as_jax(x) if kind == "jax" else x
 
 
 def _as_jax(x: Any) -> Any:
@@ -446,8 +455,10 @@ def call(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple
 
 
 def run_rollout(model: Model, kernel: RolloutKernel, modules: dict[Any, Any], arrays: Mapping[str, Any], law: Any,
-                steps: int, dt: float, every: int) -> tuple[Any, Any]:  # fmt: skip
-    """The stored q and v of `torsor.simulate.rollout`; `modules` keeps the compiled kernel and the model's tables.
+                steps: int, dt: float, every: int) -> tuple[Any, ...]:  # fmt: skip
+    """The stored q and v of `torsor.simulate.rollout`, and with stop conditions time and reason.
+
+    `modules` keeps the compiled kernel and the model's tables.
 
     arrays   q, v, tau, table, and the numbers of every trajectory;  law: gives `values` and `constant`
     """
@@ -463,8 +474,9 @@ def run_rollout(model: Model, kernel: RolloutKernel, modules: dict[Any, Any], ar
         if kernel.tabulated:
             given["table"] = arrays["table"]
             cores.append((steps, model.nv))
-        given |= {name: arrays[name] for name in kernel.numbers}
-        cores += [place_of(name).shape(model) for name in kernel.numbers]
+        others = (*kernel.numbers, *(RESET if kernel.reset else ()))
+        given |= {name: arrays[name] for name in others}
+        cores += [place_of(name.removeprefix("reset_")).shape(model) for name in others]
         if gain.ndim > 1:  # gains for every trajectory: their batch axes count, and each has its own row
             given["gain"] = cp.asarray(gain, dtype)
             cores.append(gain.shape[-1:])
@@ -482,6 +494,8 @@ def run_rollout(model: Model, kernel: RolloutKernel, modules: dict[Any, Any], ar
         arguments += [cp.asarray(gain, dtype), np.int64(gain.shape[-1] if gain.ndim > 1 else 0)]
         arguments += [cp.asarray([dt], dtype), _as_cupy(out, kind), np.int64(count)]
         arguments += [np.int32(steps), np.int32(every), *passed(*kernel.numbers)]
+        why, when = cp.empty((steps // every, count), "int32"), cp.empty(count, "int32")
+        arguments += ([why, when] if kernel.ends else []) + passed(*(RESET if kernel.reset else ()))
         if "kernel" not in modules:
             modules["kernel"] = build(kernel.source(launch))
         blocks = -(-count // launch.threads)
@@ -492,7 +506,13 @@ def run_rollout(model: Model, kernel: RolloutKernel, modules: dict[Any, Any], ar
             arguments += [*modules["tree"], scratch]
         if count:
             modules["kernel"]((blocks,), (launch.threads,), tuple(arguments))
-        return tuple(_rows(kind, part, batch) for part in (out[:, : model.nq], out[:, model.nq :]))
+        states = tuple(_rows(kind, part, batch) for part in (out[:, : model.nq], out[:, model.nq :]))
+        if not kernel.ends:
+            return states
+        time = when.astype("float64") * dt
+        time[when < 0] = np.nan
+        reason = cp.ascontiguousarray(why.T).reshape(*batch, steps // every)
+        return (*states, _given_back(kind, time.reshape(batch)), _given_back(kind, reason))
 
 
 def _rows(kind: str, x: Any, batch: tuple[int, ...]) -> Any:

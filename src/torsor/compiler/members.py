@@ -84,7 +84,7 @@ def _members(batch: ModelBatch) -> Members:
         if not keep_digits(frames, *fields):
             return _reframed(batch, inputs)
         inputs = {"inertias": short_inertias(frames, *fields)} | inputs
-    if not inputs:  # members that differ only in their joints: an input that has their axes
+    if not inputs and batch.shape:  # members that differ only in their joints: an input that has their axes
         inputs = {"gravities": np.broadcast_to(model.gravity, (*batch.shape, 3))}
     return Members(frames, inputs)
 

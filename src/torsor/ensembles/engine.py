@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,15 @@ from torsor.linalg import Scalar
 from torsor.model.batch import ModelBatch
 from torsor.simulate.rollout import Law, Plant, member_kernel, step
 from torsor.simulate.runge_kutta import DormandPrince
+from torsor.simulate.stops import Stop, Watch, watching
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
 
 LANES = 1024  # members that are moved together: their states stay in the cache
 OK, DIVERGED, STUCK, IMPOSSIBLE = 1, 2, 3, 4
+STOPPED = 10  # and more: by which stop condition
+HALVINGS = 50  # of a step, to find where a member stops
 REASONS = {
     0: "not yet", OK: "ok", DIVERGED: "diverged: its state is not finite", STUCK: "its step became too small",
     IMPOSSIBLE: "no such machine can exist",
@@ -49,6 +52,7 @@ class Steps:
     dt: float = 1e-3
     rtol: float = 1e-6
     atol: float = 1e-9
+    stops: tuple[Stop, ...] = ()  # conditions under which a member stays where it is
 
     @property
     def adaptive(self) -> bool:
@@ -62,39 +66,54 @@ class Engine:
         self.steps, self.nq, self.width = steps, batch.model.nq, batch.model.nq + batch.model.nv
         found, key = members(batch), ("ensemble", law.key, steps.method)
         self.kernel = found.store.once(key, lambda: member_kernel(found, law, moving(steps)))
+        self.outside = watching(batch.model, steps.stops, found, "float64") if steps.stops else None
 
     def moved(self, y: Array, h: Array, given: Sequence[Array], out: Array | None = None) -> Array:
         """One step of the states y (members, nq + nv)."""
         tau, gain, *numbers = given
         return self.kernel(y[:, : self.nq], y[:, self.nq :], tau, gain, h, *numbers, out=out)
 
-    def run(self, states: Mapping[str, Array], numbers: Sequence[Array]) -> tuple[Array, Array]:
-        """The states (members, times, nq + nv) at the times, and what became of each member."""
+    def run(self, states: Mapping[str, Array], numbers: Sequence[Array]) -> tuple[Array, Array, Array]:
+        """The states (members, times, nq + nv) at the times, what became of each member, and when it stopped."""
         y = np.concatenate([states["q0"], states["v0"]], axis=1)
         given = [states["tau"], states["gain"], *numbers]
         out = np.full((len(y), len(self.steps.times), self.width), np.nan)
-        status = np.full(len(y), OK, np.int8)
+        status, when = np.full(len(y), OK, np.int8), np.full(len(y), np.nan)
         with np.errstate(all="ignore"):
             if self.steps.adaptive:
-                _Lanes(self, y, given, out, status).run()
+                _Lanes(self, y, given, out, status, when).run()
             else:
                 for first in range(0, len(y), LANES):
                     part = slice(first, first + LANES)
-                    self._fixed(y[part], [x[part] for x in given], out[part])
+                    self._fixed(y[part], [x[part] for x in given], out[part], status[part], when[part])
         status[(status == OK) & ~np.isfinite(out).all(axis=(1, 2))] = DIVERGED
-        return out, status
+        return out, status, when
 
-    def _fixed(self, y: Array, given: Sequence[Array], out: Array) -> None:
+    def gone(self, y: Array, given: Sequence[Array]) -> Array:
+        """(members, stops): how far each state is beyond each stop condition."""
+        assert self.outside is not None
+        return self.outside(y[:, : self.nq], y[:, self.nq :], *given[2:])
+
+    def _fixed(self, y: Array, given: Sequence[Array], out: Array, status: Array, when: Array) -> None:
         dt, times = self.steps.dt, self.steps.times
         ends = np.rint(times / dt).astype(int)
         y, new, h = y.copy(), np.empty_like(y), np.array([dt])
+        watch = Watch(self.outside, given[2:], len(y), None) if self.outside else None
+        if watch:
+            watch.look(y, self.nq, 0)
         done = 0
         for k, end in enumerate(ends):
-            for _ in range(end - done):
+            for count in range(done + 1, end + 1):
                 self.moved(y, h, given, new)
                 y, new = new, y
+                if watch:
+                    y[watch.frozen] = new[watch.frozen]
+                    watch.look(y, self.nq, count)
             done = end
             out[:, k] = y
+        if watch:
+            status[watch.frozen] = STOPPED - 1 + watch.reason[watch.frozen]
+            when[watch.frozen] = watch.first[watch.frozen] * dt
 
 
 def moving(steps: Steps) -> Callable[..., Any]:
@@ -127,11 +146,34 @@ def embedded(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> list[list[Scala
     return [[*plant.normalised(new[:n]), *new[n:]], k[0], k[-1], combined(EXTENSION, k), combined(E, k)]
 
 
+class _Step(NamedTuple):
+    """A step of every lane: from y to new in the time h, with what `embedded` gives."""
+
+    y: Array
+    h: Array
+    new: Array
+    k1: Array
+    k7: Array
+    extension: Array
+
+    def between(self, lanes: Array, share: Array) -> Array:
+        """The states of some lanes after a part of the step: its continuous extension (Hairer & al., II.6)."""
+        y0, end, s = self.y[lanes], self.new[lanes], share[:, None]
+        change = end - y0
+        bend = self.k1[lanes] - change
+        tail = change - self.k7[lanes] - bend
+        value = y0 + s * (change + (1 - s) * (bend + s * (tail + (1 - s) * self.extension[lanes])))
+        at_end = share >= 1
+        value[at_end] = end[at_end]
+        return value
+
+
 class _Lanes:
     """Adaptive steps: a lane holds a member until it has arrived, and then takes the next one."""
 
-    def __init__(self, engine: Engine, y: Array, given: Sequence[Array], out: Array, status: Array) -> None:
-        self.engine, self.start, self.given, self.out, self.status = engine, y, given, out, status
+    def __init__(self, engine: Engine, y: Array, given: Sequence[Array], out: Array, status: Array,
+                 when: Array) -> None:  # fmt: skip
+        self.engine, self.start, self.given, self.out, self.status, self.when = engine, y, given, out, status, when
         count = min(LANES, len(y))
         self.member = np.arange(count)  # in each lane
         self.next = count
@@ -153,14 +195,46 @@ class _Lanes:
             accepted = size <= 1
             factor = np.where(size > 0, SAFETY * size**-EXPONENT, GROW)
             factor = np.where(np.isfinite(size), np.clip(factor, SHRINK, GROW), SHRINK)
-            self._store(accepted, h, new, k1, k7, extension)
+            step = _Step(self.y, h, new, k1, k7, extension)
+            share = self._stopping(accepted, step)
+            self._store(accepted, step, self.t + np.where(np.isnan(share), h, share * h))
+            stopped = self._stop(step, share)
             self.y[accepted] = new[accepted]
             self.t[accepted] += h[accepted]
             self.h, self.fresh = h * factor, np.zeros(len(h), bool)
             stuck = ~accepted & (self.h < SMALLEST * end)
             self.status[self.member[stuck]] = np.where(np.isfinite(size[stuck]), STUCK, DIVERGED)
             arrived = accepted & (self.row >= len(steps.times))
-            self._refill(stuck | arrived)
+            self._refill(stuck | arrived | stopped)
+
+    def _stopping(self, accepted: Array, step: _Step) -> Array:
+        """The part of its step after which each lane stops, found by halving; NaN for lanes that go on."""
+        share = np.full(len(accepted), np.nan)
+        if not self.engine.steps.stops:
+            return share
+        at_once = (self.engine.gone(self.y, self.own) > 0).any(axis=1) & self.fresh
+        lanes = np.flatnonzero(accepted & ~at_once & (self.engine.gone(step.new, self.own) > 0).any(axis=1))
+        low, high = np.zeros(len(lanes)), np.ones(len(lanes))
+        own = [x[lanes] for x in self.own]
+        for _ in range(HALVINGS if len(lanes) else 0):
+            middle = (low + high) / 2
+            beyond = (self.engine.gone(step.between(lanes, middle), own) > 0).any(axis=1)
+            low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
+        share[lanes] = high
+        share[at_once] = 0.0
+        return share
+
+    def _stop(self, step: _Step, share: Array) -> Array:
+        """Which lanes stop; their members stay where they are."""
+        lanes = np.flatnonzero(~np.isnan(share))
+        if len(lanes):
+            end = step.between(lanes, share[lanes])
+            for lane, y in zip(lanes, end):
+                self.out[self.member[lane], self.row[lane] :] = y
+            reason = (self.engine.gone(end, [x[lanes] for x in self.own]) > 0).argmax(axis=1)
+            self.status[self.member[lanes]] = STOPPED + reason
+            self.when[self.member[lanes]] = self.t[lanes] + share[lanes] * step.h[lanes]
+        return ~np.isnan(share)
 
     def _store_start(self) -> None:
         """The states at time 0, where that is asked for."""
@@ -170,10 +244,9 @@ class _Lanes:
         self.row[:] = count
         self.first_row = count
 
-    def _store(self, accepted: Array, h: Array, y1: Array, k1: Array, k7: Array, extension: Array) -> None:
-        """The continuous extension of accepted steps, at all times that they pass (Hairer, Norsett & Wanner, II.6)."""
+    def _store(self, accepted: Array, step: _Step, t1: Array) -> None:
+        """The continuous extension of accepted steps, at all times that they pass up to t1."""
         times = self.engine.steps.times
-        t1 = self.t + h
         lanes = np.flatnonzero(accepted)
         while len(lanes):
             rows = self.row[lanes]
@@ -183,15 +256,7 @@ class _Lanes:
             lanes, rows = lanes[inside], rows[inside]
             if not len(lanes):
                 break
-            s = ((times[rows] - self.t[lanes]) / h[lanes])[:, None]
-            y0, end = self.y[lanes], y1[lanes]
-            change = end - y0
-            bend = k1[lanes] - change
-            tail = change - k7[lanes] - bend
-            value = y0 + s * (change + (1 - s) * (bend + s * (tail + (1 - s) * extension[lanes])))
-            at_end = s[:, 0] >= 1
-            value[at_end] = end[at_end]
-            self.out[self.member[lanes], rows] = value
+            self.out[self.member[lanes], rows] = step.between(lanes, (times[rows] - self.t[lanes]) / step.h[lanes])
             self.row[lanes] += 1
 
     def _refill(self, free: Array) -> None:

@@ -22,7 +22,7 @@ from torsor.model.model import Model
 from torsor.validate import function, integer, number, real_array
 
 Array = NDArray[Any]
-Move = Callable[[Steps, Mapping[str, Array]], tuple[Array, Array]]  # (states, status) at the times of the steps
+Move = Callable[[Steps, Mapping[str, Array]], tuple[Array, ...]]  # (states, status) at the times of the steps
 Rule = Callable[["Replicas"], tuple[Array, Array]]
 
 EXCHANGE = 0x45584348  # keeps these streams apart from those of the members

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.ensembles.engine import OK
 from torsor.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def fans(study: Study, quantity: str = "q", path: str | Path | None = None) -> A
     """The median of a quantity over time, and where 50 % and 90 % of the members are."""
     from matplotlib.figure import Figure
 
-    values = study[quantity][study.status == OK]
+    values = study[quantity][study.has_motion]
     if values.ndim < 2 or values.shape[1] != len(study.times):
         raise ArgumentError(f"{quantity!r} has no values over time")
     if not len(values):
@@ -54,7 +53,7 @@ def shares(study: Study, quantity: Array | None = None) -> dict[str, Array]:
     The quantity is expanded in cubic polynomials of the rank of one drawn number at a time: first-order Sobol indices,
     for draws that are independent.
     """
-    done = study.status == OK
+    done = study.has_motion
     y = study["q"][:, -1, 0] if quantity is None else np.asarray(quantity, float)
     if y.shape != (study.n,):
         raise ArgumentError(f"the quantity must be one number per member, ({study.n},), not {y.shape}")

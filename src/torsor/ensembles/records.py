@@ -33,7 +33,7 @@ REDUCTIONS: dict[str, Callable[[Array], Array]] = {
     "last": lambda x: x[:, -1], "min": lambda x: x.min(axis=1), "max": lambda x: x.max(axis=1),
     "mean": lambda x: x.mean(axis=1), "std": lambda x: x.std(axis=1),
 }  # fmt: skip
-TAKEN = (*AXES, "status", "digest", "t")  # names of other arrays in a store
+TAKEN = (*AXES, "status", "digest", "t", "stop_time")  # names of other arrays in a store
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from torsor import dynamics, logs
 from torsor.compiler.members import members
 from torsor.ensembles import places, zarr
 from torsor.ensembles.draws import JOINTS, SERVO, Draws, Quantity, fields_of, states_of
-from torsor.ensembles.engine import IMPOSSIBLE, OK, REASONS, Engine, Steps
+from torsor.ensembles.engine import IMPOSSIBLE, OK, REASONS, STOPPED, Engine, Steps
 from torsor.ensembles.exchange import Exchange
 from torsor.ensembles.places import StoreError
 from torsor.ensembles.records import Function, Record, records
@@ -37,6 +37,7 @@ from torsor.model.batch import ModelBatch
 from torsor.model.model import Model, require_model
 from torsor.simulate.feedback import JointFeedback, Law, law_of
 from torsor.simulate.rollout import INTEGRATORS, Plant
+from torsor.simulate.stops import Stop, stops_of
 from torsor.simulate.trajectory import Trajectory
 from torsor.validate import chosen, integer, number, real_array, shown
 
@@ -47,6 +48,7 @@ CHUNK_SECONDS = 1.0  # work of a chunk: scheduling a task takes a few millisecon
 SMALLEST_CHUNK, LARGEST_CHUNK = 64, 4096
 TRIED = 64  # members that are moved to find the size of a chunk
 ON_DEVICE, CHUNK_BYTES = 2**16, 2**30  # members that fill a GPU; the most memory of their states
+STOP_TIME = "stop_time"  # the name in a store of the times at which members stopped
 IN_FLIGHT = 4  # tasks per worker that wait
 UNKNOWN = 64  # workers, of an executor that does not tell
 
@@ -92,18 +94,19 @@ class Plan:
         given["gain"] = np.broadcast_to(law.values, (count, law.values.shape[-1]))
         given["tau"] = np.broadcast_to(law.constant, (count, model.nv))
         numbers = [np.broadcast_to(x, (count, *x.shape[len(batch.shape) :])) for x in members(batch).inputs.values()]
-        found, status = self._moved(batch, law, given, numbers, first)
+        found, status, *when = self._moved(batch, law, given, numbers, first)
         status[impossible] = IMPOSSIBLE
         q, v = found[..., : model.nq], found[..., model.nq :]
         result = {x.name: x.values(batch, self.steps.times, q, v, self.every) for x in self.record}
         result |= {f"vary/{quantity.key}": values for quantity, values in drawn.items()}
+        result |= {STOP_TIME: when[0]} if self.steps.stops else {}
         return result | {"status": status}
 
     def _moved(self, batch: ModelBatch, law: Law, given: Mapping[str, Array], numbers: Sequence[Array],
-               first: int) -> tuple[Array, Array]:  # fmt: skip
-        """The states (members, times, nq + nv), and what became of each member."""
+               first: int) -> tuple[Array, ...]:  # fmt: skip
+        """The states (members, times, nq + nv), what became of each member, and when it stopped if it may stop."""
 
-        def move(steps: Steps, given: Mapping[str, Array]) -> tuple[Array, Array]:
+        def move(steps: Steps, given: Mapping[str, Array]) -> tuple[Array, ...]:
             if self.device == "cpu":
                 return Engine(batch, law, steps).run(given, numbers)
             from torsor.ensembles.device import DeviceEngine
@@ -144,6 +147,7 @@ class Plan:
             "record": [x.name for x in self.record],
             **({} if self.every == 1 else {"every": self.every}),
             **({"exchange": self.exchange.described()} if self.exchange else {}),
+            **({"stops": repr(self.steps.stops)} if self.steps.stops else {}),
             **({} if self.device == "cpu" else {"device": self.device}),
         }  # fmt: skip
         text = json.dumps(words, sort_keys=True) + toml.write(self.model)
@@ -156,9 +160,8 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
              method: str = "dopri5", dt: float = 1e-3, rtol: float = 1e-6, atol: float = 1e-9,
              record: Sequence[str] | Mapping[str, Function | None] = ("q", "v"), every: int = 1,
              executor: Executor | None = None, chunk: int | None = None, shard: tuple[int, int] = (0, 1),
-             device: str = "cpu", exchange: Exchange | None = None,
-             progress: Callable[[int, int], Any] | None = None,
-             **states: ArrayLike) -> Study:  # fmt: skip
+             device: str = "cpu", exchange: Exchange | None = None, stop: Stop | Sequence[Stop] | None = None,
+             progress: Callable[[int, int], Any] | None = None, **states: ArrayLike) -> Study:  # fmt: skip
     """The motions of n members that differ in what `vary` says, moved side by side and stored in a Zarr folder.
 
         study = ts.ensemble(
@@ -183,6 +186,8 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
     device     "cpu" or "cuda", where every thread moves a member (needs CuPy); what is drawn is the same, and states
                agree to rounding, or to rtol if the two choose other steps
     exchange   an `Exchange`: members exchange their states at intervals (parallel tempering and others)
+    stop       a `Stop`, or several: a member that leaves their bounds stays where it is (on the CPU); `Study.stopped`
+               says which did, and "stop_time" in the store when: to rounding, or to a step of dt
     states     q0, v0, kp, kd, q_ref, the same for all members
 
     Member k draws from `default_rng([seed, k])`.  A store that is there already is continued if it belongs to the same
@@ -194,7 +199,7 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
         raise ArgumentError("give duration= or times=")
     stored = np.linspace(0, number("duration", duration, above=0), 101)[1:] if times is None else _times(times)
     steps = Steps(stored, chosen("method", method, METHODS), number("dt", dt, above=0), number("rtol", rtol, above=0),
-                  number("atol", atol, least=0))  # fmt: skip
+                  number("atol", atol, least=0), () if stop is None else stops_of(stop, model))  # fmt: skip
     if not steps.adaptive and not np.allclose(np.rint(stored / dt) * dt, stored, rtol=1e-9, atol=0):
         raise ArgumentError(f"the stored times must be multiples of dt = {dt}")
     for name in states:
@@ -202,15 +207,24 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
             raise TypeError(f"ensemble() got an unexpected keyword argument {name!r}")
     plan = Plan(model, Draws(model, vary, n, seed, sampling), steps, states, records(model, record), seed, n,
                 chosen("device", device, DEVICES), integer("every", every, least=1))  # fmt: skip
+    if steps.stops and device != "cpu":
+        raise ArgumentError(f"members stop on the CPU only: leave out stop, or device = {device!r}")
     if exchange is not None:
         if not isinstance(exchange, Exchange):
             raise ArgumentError(f"exchange must be an Exchange, not {shown(exchange)}")
+        if steps.stops:
+            raise ArgumentError("members that stop cannot exchange their states: leave out stop or exchange")
         exchange.check(n, steps)
         plan = replace(plan, exchange=exchange)
     if plan.every > len(stored):
         raise ArgumentError(f"every = {every} exceeds the number of times, {len(stored)}")
     study = Study._made(plan, store, chunk, shard)
     return study.resume(executor, shard=shard, progress=progress)
+
+
+def _has_failed(status: Array) -> Array:
+    """Which members have no motion."""
+    return (status > OK) & (status < STOPPED)
 
 
 def _times(times: ArrayLike) -> Array:
@@ -229,7 +243,7 @@ def run_chunk(plan: Plan, path: str, index: int) -> int:
     digests = [group.put(name, index, result[name]) for name in _numbers(group)]
     group.put("digest", index, np.frombuffer(b"".join(digests), np.uint8).reshape(1, len(digests), zarr.DIGEST))
     group.put("status", index, status)  # last: it says that the rest is there
-    return int((status != OK).sum())
+    return int(_has_failed(status).sum())
 
 
 def _numbers(group: Group) -> list[str]:
@@ -307,7 +321,19 @@ class Study:
     def failed(self) -> dict[int, str]:
         """The members that failed, and why."""
         status = self.status
-        return {int(k): REASONS[int(status[k])] for k in np.flatnonzero(status > OK)}
+        return {int(k): REASONS[int(status[k])] for k in np.flatnonzero(_has_failed(status))}
+
+    @property
+    def has_motion(self) -> Array:
+        """(n,): which members have arrived at their last time, or stopped before."""
+        status = self.status
+        return (status > 0) & ~_has_failed(status)
+
+    @property
+    def stopped(self) -> dict[int, int]:
+        """The members that stopped, and by which stop condition, 1 for the first; see "stop_time" in the store."""
+        status = self.status
+        return {int(k): int(status[k]) - STOPPED + 1 for k in np.flatnonzero(status >= STOPPED)}
 
     def __getitem__(self, name: str) -> Array:
         """A stored quantity of all members; a quantity that was drawn is found under its name in `vary`."""
@@ -393,7 +419,7 @@ class Study:
         plan = replace(self._planned(), record=records(self._planned().model, ("q", "v")), every=1)
         drawn = plan.draws.members(k, k + 1)
         result = plan.chunk(k, k + 1)
-        if result["status"][0] != OK:
+        if _has_failed(result["status"])[0]:
             raise ArgumentError(f"member {k} has no motion: {REASONS[int(result['status'][0])]}")
         batch = ModelBatch(plan.model, **fields_of(plan.model, drawn))
         machine: Any = batch[0] if batch.shape else plan.model

@@ -36,6 +36,7 @@ from torsor.model.model import Model, require_model
 from torsor.outputs import numbered, place_of
 from torsor.simulate.feedback import Feedback, Law, followed, law_of
 from torsor.simulate.laws import KINDS, Action, action, kernel
+from torsor.simulate.stops import Stop, Watch, outside, stop_inputs, stops_key, stops_of, watching
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
@@ -54,6 +55,21 @@ class Rollout(NamedTuple):
 
     q: Any
     v: Any
+
+
+class StoppedRollout(NamedTuple):
+    """A rollout with stop conditions.
+
+    q, v     the states after every k-th step; a trajectory that has stopped stays where it is
+    time     (...) of the first stop of each trajectory, NaN if there is none
+    reason   (..., stored) which of the stops it was, 1 for the first; 0 for none.  Where trajectories begin again: the
+             last one since the state stored before
+    """
+
+    q: Any
+    v: Any
+    time: Any
+    reason: Any
 
 
 # One step, over any scalar -----------------------------------------------------------------------------------
@@ -187,8 +203,9 @@ def step(integrator: str, plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> li
 
 
 def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, dt: float, tau: Any = None, table: Any = None,
-            feedback: Feedback | None = None, external: Any = None, every: int = 1,
-            integrator: str = "semi-implicit") -> Rollout:  # fmt: skip
+            feedback: Feedback | None = None, external: Any = None, every: int = 1, integrator: str = "semi-implicit",
+            stop: Stop | Sequence[Stop] | None = None,
+            reset: tuple[Any, Any] | None = None) -> Rollout | StoppedRollout:  # fmt: skip
     """Trajectories from the states q (..., nq), v (..., nv): `steps` steps of length dt, every k-th state kept.
 
     tau         (..., nv) constant torques
@@ -201,6 +218,10 @@ def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, dt: float,
     integrator  "semi-implicit" (Euler, one evaluation per step), "implicit" (Euler, one evaluation; stable for springs,
                 dampers, stops and gains of any size) or "rk4" (four evaluations)
 
+    stop        a `Stop`, or several: a trajectory stops after the first step that leaves their bounds, and stays there;
+                the result is then a `StoppedRollout`
+    reset       (q, v), states from which trajectories that stop go on instead, (..., nq) and (..., nv)
+
     Damping, friction, springs and stops of the model act, too; tau, table and feedback keep to the effort and the speed
     of its drives.  A `ModelBatch` in place of the model gives every trajectory a machine of its own; its batch axes
     broadcast with those of the states.
@@ -208,7 +229,7 @@ def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, dt: float,
     NumPy arrays run on the CPU's lanes and threads; CuPy, PyTorch and JAX arrays run on their GPU, where a trajectory
     never leaves its thread.  A trajectory that diverges ends in inf or nan and does not affect the others.
     """
-    task = Task.of(model, steps, dt, tau, table, feedback, every, integrator, external)
+    task = Task.of(model, steps, dt, tau, table, feedback, every, integrator, external).ending(model, stop, reset)
     return (_on_gpu if gpu_array(q) else _on_cpu)(model, q, v, task)
 
 
@@ -223,6 +244,8 @@ class Task(NamedTuple):
     every: int
     integrator: str
     external: Any = None
+    stops: tuple[Stop, ...] = ()
+    reset: tuple[Any, Any] | None = None
 
     @classmethod
     def of(cls, machine: Model | ModelBatch, steps: int, dt: float, tau: Any, table: Any, feedback: Feedback | None,
@@ -249,9 +272,21 @@ class Task(NamedTuple):
             table = rows if table is None else rows + _checked(model, "table", table, steps)
         return cls(steps, dt, tau, table, law, every, integrator, external)
 
+    def ending(self, machine: Model | ModelBatch, stop: Any, reset: Any) -> Task:
+        """The same with stop conditions."""
+        if stop is None:
+            if reset is not None:
+                raise ArgumentError("reset is for trajectories that stop: give stop, too")
+            return self
+        if reset is not None and (not isinstance(reset, tuple | list) or len(reset) != 2):
+            raise ArgumentError(f"reset must be a pair of states (q, v), not {validate.shown(reset)}")
+        again = None if reset is None else (reset[0], reset[1])
+        return self._replace(stops=stops_of(stop, machine_of(machine)), reset=again)
+
     def inputs(self, q: Any, v: Any) -> dict[str, Any]:
         """All arrays of states."""
-        return {"q": q, "v": v, "tau": self.tau, "table": self.table, "external": self.external}
+        again = dict(zip(RESET, self.reset or (None, None)))
+        return {"q": q, "v": v, "tau": self.tau, "table": self.table, "external": self.external, **again}
 
 
 def traced_step(model: Model, integrator: str, law: Law, found: Members | None = None) -> Callable[..., list[Scalar]]:
@@ -301,6 +336,7 @@ def cut(model: Model, law: Law, move: Callable[..., Any]) -> tuple[list[Code], C
 
 
 STATE = ("q", "v", "tau", "gain", "h")  # the first inputs of a step
+RESET = ("reset_q", "reset_v")
 
 
 def dynamics_of(model: Model) -> Algorithm:
@@ -329,7 +365,7 @@ def options_of(integrator: str, law: Law, found: Members | None = None) -> tuple
 # On the CPU --------------------------------------------------------------------------------------------------
 
 
-def _on_cpu(machine: Model | ModelBatch, q: ArrayLike, v: ArrayLike, task: Task) -> Rollout:
+def _on_cpu(machine: Model | ModelBatch, q: ArrayLike, v: ArrayLike, task: Task) -> Rollout | StoppedRollout:
     from torsor.backends.cpu import pool
 
     model, found = machine_of(machine), _members(machine)
@@ -339,25 +375,50 @@ def _on_cpu(machine: Model | ModelBatch, q: ArrayLike, v: ArrayLike, task: Task)
     count, width = len(flat["q"]), model.nq + model.nv
     validate.check_memory("steps", count * (steps // every) * width * 8)
     stored = np.empty((count, steps // every, width), dtype)
+    reason, first_stop = np.zeros((count, steps // every), np.int8), np.full(count, -1)
     h = np.array([task.dt], dtype)
 
     def chunk(first: int) -> None:
-        part = {name: x[first : first + CHUNK] for name, x in flat.items()}
+        rows = slice(first, first + CHUNK)
+        part = {name: x[rows] for name, x in flat.items()}
         x = np.concatenate([part["q"], part["v"]], axis=1)
-        torques, move, t = held(model, law, part), moving(x, gain_of(law, part), h, *numbers_in(part, law, found)), 0
+        move = moving(x, gain_of(law, part), h, *numbers_in(part, law, found))
+        watch = _watch(model, found, task, part) if task.stops else None
+        if watch:
+            watch.look(x, model.nq, 0)
+        torques, t = held(model, law, part), 0
         while t < steps:
-            for_now = 1 if "table" in flat else every - t % every  # steps under the same torques
+            still = x[watch.frozen] if watch else None
+            for_now = 1 if watch or "table" in flat else every - t % every  # steps under the same torques
             move(x, torques(t), min(for_now, steps - t))
             t += for_now
+            if watch:
+                x[watch.frozen] = still
+                watch.look(x, model.nq, t)
             if t <= steps and t % every == 0:
-                stored[first : first + CHUNK, t // every - 1] = x
+                stored[rows, t // every - 1] = x
+                reason[rows, t // every - 1] = watch.told() if watch else 0
+        if watch:
+            first_stop[rows] = watch.first
 
     if count <= CHUNK:
         chunk(0)
     else:
         list(pool().map(chunk, range(0, count, CHUNK)))
     stored = stored.reshape(*batch, steps // every, width)
-    return Rollout(stored[..., : model.nq], stored[..., model.nq :])
+    states = stored[..., : model.nq], stored[..., model.nq :]
+    if not task.stops:
+        return Rollout(*states)
+    time = np.where(first_stop < 0, np.nan, first_stop * task.dt)
+    return StoppedRollout(*states, time.reshape(batch), reason.reshape(*batch, steps // every))
+
+
+def _watch(model: Model, found: Members | None, task: Task, part: Mapping[str, Array]) -> Watch:
+    """What looks whether some trajectories stop."""
+    program = watching(model, task.stops, found, part["q"].dtype.name)
+    numbers = [part[name] for name in (found.inputs if found else ())]
+    reset = None if task.reset is None else np.concatenate([part[name] for name in RESET], axis=1)
+    return Watch(program, numbers, len(part["q"]), reset)
 
 
 def _members(machine: Model | ModelBatch) -> Members | None:
@@ -379,12 +440,12 @@ def flattened(model: Model, given: Mapping[str, Any], law: Law, steps: int,
     """The arrays that are given, and those of a law or of members that differ from trajectory to trajectory, with one
     batch axis; the batch axes, and the number type."""
     arrays = {name: _checked(model, name, x, steps) for name, x in given.items() if x is not None}
-    obeying(model, "q", arrays["q"], offset=True)
-    obeying(model, "v", arrays["v"], offset=False)
+    for name in {"q", "v", *RESET} & arrays.keys():
+        obeying(model, name, arrays[name], offset=name.endswith("q"))
     dtype = np.float32 if all(x.dtype == np.float32 for x in arrays.values()) else np.float64
     arrays |= {name: x for name, x in (("gain", law.values), ("constant", law.constant)) if x.ndim > 1}
     arrays |= found.inputs if found else {}
-    core = {name: 2 if name == "table" else 1 if name == "gain" else place_of(name).rank for name in arrays}
+    core = {name: 1 if name == "gain" else len(_core(model, name, steps)) for name in arrays}
     try:
         batch = np.broadcast_shapes(*(x.shape[: x.ndim - core[name]] for name, x in arrays.items()))
     except ValueError:
@@ -415,16 +476,22 @@ def held(model: Model, law: Law, flat: Mapping[str, Array]) -> Callable[[int], A
     return lambda t: constant + flat["table"][:, t] if "table" in flat else constant
 
 
+def _core(model: Model, name: str, steps: int) -> tuple[int, ...]:
+    """The shape of an array for one trajectory."""
+    if name == "table":
+        return steps, model.nv
+    return place_of(name.removeprefix("reset_")).shape(model)
+
+
 def _checked(model: Model, name: str, x: Any, steps: int) -> Array:
-    array = validate.array(name, x)
-    core = (steps, model.nv) if name == "table" else place_of(name).shape(model)
+    array, core = validate.array(name, x), _core(model, name, steps)
     if array.dtype.kind not in "fiub" or array.shape[array.ndim - len(core) :] != core or array.ndim < len(core):
         wanted = ", ".join(map(str, core))
         raise ArgumentError(f"{name} is {array.dtype} {array.shape}; {model!r} needs real numbers (..., {wanted})")
     if not np.isfinite(array).all():
         raise ArgumentError(f"{name} holds numbers that are not finite")
-    if name == "q":
-        model.check_quaternions(array)
+    if name in ("q", "reset_q"):
+        model.check_quaternions(array, name)
     return array
 
 
@@ -558,20 +625,27 @@ def _marching_mover(model: Model, integrator: str, law: Law, dtype: str, found: 
 
 
 def gpu_kernel(model: Model, integrator: str, law: Law, *, dtype: str, trig: str = "accurate", tabulated: bool = False,
-               specialised: bool | None = None, found: Members | None = None) -> RolloutKernel:  # fmt: skip
+               specialised: bool | None = None, found: Members | None = None, stops: tuple[Stop, ...] = (),
+               reset: bool = False) -> RolloutKernel:  # fmt: skip
     """The kernel of a rollout: its step unrolled, or cut into stages around the loop kernel of a large model."""
     from torsor.backends.cuda import Kernel, RolloutKernel
     from torsor.backends.pointwise import trace
+
+    ends = None
+    if stops:
+        own = stop_inputs(model, found)
+        flat = tuple((name, prod(s)) for name, s in own.items())
+        ends = Kernel(trace(outside(model, stops, found), own), flat, (len(stops),), 64 if dtype == "float64" else 32)
 
     inputs = step_inputs(model, law, found)
     shape, bits = (model.nq + model.nv,), 64 if dtype == "float64" else 32
     sizes = tuple((name, prod(s)) for name, s in inputs.items())
     if specialised or model.couplings or (specialised is None and model.nv <= GPU_UNROLL_FREEDOMS):
         code = trace(traced_step(model, integrator, law, found), inputs)
-        return RolloutKernel(Kernel(code, sizes, shape, bits, trig), (), None, tabulated)
+        return RolloutKernel(Kernel(code, sizes, shape, bits, trig), (), None, tabulated, ends, reset)
     dynamics = Kernel.of(dynamics_request(model, integrator, law, dtype, found), trig)
     codes, end = stages(model, integrator, law)
-    return RolloutKernel(Kernel(end, sizes, shape, bits, trig), tuple(codes), dynamics, tabulated)
+    return RolloutKernel(Kernel(end, sizes, shape, bits, trig), tuple(codes), dynamics, tabulated, ends, reset)
 
 
 def dynamics_request(model: Model, integrator: str, law: Law, dtype: str, found: Members | None = None) -> Request:
@@ -580,21 +654,25 @@ def dynamics_request(model: Model, integrator: str, law: Law, dtype: str, found:
     return Request(articulated.forward_dynamics, model, options=options, dtype=dtype, unroll=NEVER, members=found)
 
 
-def _on_gpu(machine: Model | ModelBatch, q: Any, v: Any, task: Task) -> Rollout:
+def _on_gpu(machine: Model | ModelBatch, q: Any, v: Any, task: Task) -> Rollout | StoppedRollout:
     from torsor.backends.gpu import columns, precision, run_rollout
 
     model, found, law, integrator = machine_of(machine), _members(machine), task.law, task.integrator
     arrays = task.inputs(q, v)
     dtype = precision(arrays.values())
-    key = "cuda rollout", integrator, law.key, dtype, task.table is not None
+    reset = task.reset is not None
+    key = "cuda rollout", integrator, law.key, dtype, task.table is not None, stops_key(model, task.stops), reset
 
     def make() -> tuple[RolloutKernel, dict[str, Any]]:
-        tabulated, request = task.table is not None, dynamics_request(model, integrator, law, dtype, found)
-        return gpu_kernel(model, integrator, law, dtype=dtype, tabulated=tabulated, found=found), {"request": request}
+        tabulated = task.table is not None
+        kernel = gpu_kernel(model, integrator, law, dtype=dtype, tabulated=tabulated, found=found, stops=task.stops,
+                            reset=reset)  # fmt: skip
+        return kernel, {"request": kernel.dynamics and dynamics_request(model, integrator, law, dtype, found)}
 
     kernel, modules = (found.store if found else store(model)).once(key, make)
     if isinstance(machine, ModelBatch) and found:
         arrays |= store(machine).once(("rollout on the device", dtype), lambda: {
             name: columns(x, x.ndim - len(machine.shape), dtype) for name, x in found.inputs.items()
         })  # fmt: skip
-    return Rollout(*run_rollout(model, kernel, modules, arrays, law, task.steps, task.dt, task.every))
+    result = run_rollout(model, kernel, modules, arrays, law, task.steps, task.dt, task.every)
+    return StoppedRollout(*result) if task.stops else Rollout(*result)

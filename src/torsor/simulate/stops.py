@@ -1,0 +1,150 @@
+"""Stop conditions: a trajectory ends, or begins again, where a coordinate, a velocity or a frame leaves its bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.algorithms.kinematics import body_poses
+from torsor.compiler.frames import framed
+from torsor.compiler.members import Members
+from torsor.compiler.store import store
+from torsor.compiler.trace import outputs_on
+from torsor.errors import ArgumentError
+from torsor.linalg import Scalar, maximum
+from torsor.model.model import Model
+from torsor.outputs import place_of
+from torsor.validate import chosen, integer, number, shown
+
+Array = NDArray[Any]
+Scalars = Sequence[Scalar]
+
+AXES = ("x", "y", "z")
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Stop when a quantity is below or above these bounds.
+
+    q, v    the number of a coordinate or of a freedom, or
+    frame   a frame, body or joint by name (a body also by number): where its origin is along `axis` of the base
+
+        ts.Stop(frame="hand", below=0.0)        # it touches the floor
+        ts.Stop(q=3, below=-2.0, above=2.0)
+    """
+
+    q: int | None = None
+    v: int | None = None
+    frame: str | int | None = None
+    axis: str = "z"
+    below: float | None = None
+    above: float | None = None
+
+    def checked(self, model: Model) -> Stop:
+        """Raise unless it means something for a model."""
+        given = [name for name in ("q", "v", "frame") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ArgumentError(f"a Stop needs one of q, v and frame, not {' and '.join(given) or 'none'}")
+        for name, size in (("q", model.nq), ("v", model.nv)):
+            if name in given and integer(f"{name} of a Stop", getattr(self, name), least=0) >= size:
+                raise ArgumentError(f"{name} = {getattr(self, name)} of a Stop: {model!r} has {size} of them")
+        if "frame" in given and model.frame(self.frame).body < 0:
+            raise ArgumentError(f"frame = {shown(self.frame)} of a Stop is on the base, which does not move")
+        chosen("axis", self.axis, AXES)
+        bounds = [(name, getattr(self, name)) for name in ("below", "above")]
+        found = [number(f"{name} of a Stop", x) for name, x in bounds if x is not None]
+        if not found or found != sorted(found):
+            raise ArgumentError(f"a Stop needs below or above, and below <= above, not {self.below} and {self.above}")
+        return self
+
+    def excess(self, q: Scalars, v: Scalars, poses: Callable[[], Any], model: Model) -> Scalar:
+        """How far the quantity is out of its bounds, over any scalar; `poses()` are those of all bodies."""
+        if self.frame is not None:
+            body, _, p = model.frame(self.frame)
+            row, T = AXES.index(self.axis), poses()
+            x = T["out", body, row, 3]
+            for k, offset in enumerate(p.tolist()):
+                x = x + T["out", body, row, k] * offset
+        else:
+            x = q[self.q] if self.q is not None else v[self.v or 0]
+        sides = [] if self.below is None else [self.below - x]
+        sides += [] if self.above is None else [x - self.above]
+        return sides[0] if len(sides) == 1 else maximum(*sides)
+
+
+def stops_of(stop: Any, model: Model) -> tuple[Stop, ...]:
+    """One stop, or several, checked."""
+    several = (stop,) if isinstance(stop, Stop) else stop
+    if not isinstance(several, list | tuple) or not all(isinstance(x, Stop) for x in several) or not several:
+        raise ArgumentError(f"stop must be a Stop, or several, not {shown(stop)}")
+    return tuple(x.checked(model) for x in several)
+
+
+def stop_inputs(model: Model, found: Members | None) -> dict[str, tuple[int, ...]]:
+    """The shapes of what stops depend on."""
+    return {name: place_of(name).shape(model) for name in ("q", "v", *(found.inputs if found else ()))}
+
+
+def outside(model: Model, stops: Sequence[Stop], found: Members | None) -> Callable[..., list[Scalar]]:
+    """A function of lists, one per input of `stop_inputs`: how far each stop is exceeded."""
+
+    def excesses(q: Scalars, v: Scalars, *numbers: Any) -> list[Scalar]:
+        given = dict(zip(stop_inputs(model, found), (q, v, *numbers)))
+        frames = found.frames if found else framed(model)
+
+        def poses() -> Any:
+            return outputs_on(body_poses, frames, {name: x for name, x in given.items() if name != "v"})
+
+        return [stop.excess(q, v, poses, model) for stop in stops]
+
+    return excesses
+
+
+class Watch:
+    """What became of some trajectories that may stop.
+
+    frozen   (m,) which have stopped, and do not move any more
+    first    (m,) after how many steps each stopped first, or -1
+    reason   (m,) the number of the stop, from 1 on, since `told` was called last
+    """
+
+    def __init__(self, program: Any, numbers: Sequence[Array], count: int, reset: Array | None) -> None:
+        self.program, self.numbers, self.reset = program, numbers, reset
+        self.frozen, self.first, self.reason = np.zeros(count, bool), np.full(count, -1), np.zeros(count, np.int8)
+
+    def look(self, x: Array, nq: int, steps: int) -> None:
+        """After so many steps: find the states that are outside, and freeze them or set them back."""
+        with np.errstate(invalid="ignore"):
+            gone = self.program(x[:, :nq], x[:, nq:], *self.numbers) > 0
+        rows = np.flatnonzero(gone.any(axis=1) & ~self.frozen)
+        self.reason[rows] = 1 + gone[rows].argmax(axis=1)
+        self.first[rows] = np.where(self.first[rows] < 0, steps, self.first[rows])
+        if self.reset is None:
+            self.frozen[rows] = True
+        else:
+            x[rows] = self.reset[rows]
+
+    def told(self) -> Array:
+        """The reasons; where trajectories begin again, they are then forgotten."""
+        reason = self.reason.copy()
+        if self.reset is not None:
+            self.reason[:] = 0
+        return reason
+
+
+def watching(model: Model, stops: tuple[Stop, ...], found: Members | None, dtype: str) -> Any:
+    """`outside` as a kernel, kept with the model or the structure of a batch."""
+    from torsor.backends.pointwise import compile_pointwise
+
+    made, key = found.store if found else store(model), ("stops", stops_key(model, stops), dtype)
+    return made.once(key, lambda: compile_pointwise(outside(model, stops, found), stop_inputs(model, found), dtype))
+
+
+def stops_key(model: Model, stops: tuple[Stop, ...]) -> Any:
+    """What the code of stops depends on, beside the model."""
+    frames = (model.frame(stop.frame) for stop in stops if stop.frame is not None)
+    return stops, tuple((frame.body, frame.p.tobytes()) for frame in frames)
