@@ -22,7 +22,7 @@ from torsor.model.model import Model
 from torsor.validate import function, integer, number, real_array
 
 Array = NDArray[Any]
-Move = Callable[[Steps, Mapping[str, Array]], tuple[Array, ...]]  # (states, status) at the times of the steps
+Move = Callable[[Steps, Mapping[str, Array]], tuple[Array, ...]]  # states, status, ... at the times of the steps
 Rule = Callable[["Replicas"], tuple[Array, Array]]
 
 EXCHANGE = 0x45584348  # keeps these streams apart from those of the members
@@ -95,7 +95,7 @@ class Exchange:
             rows = np.flatnonzero((times > begin + tiny if count else times >= 0) & (times <= end + tiny))
             local = np.minimum(times[rows], end) - begin
             local = local if len(local) and local[-1] == end - begin else np.append(local, end - begin)
-            part, codes = move(replace(steps, times=local), {**given, "q0": q, "v0": v})
+            part, codes, *_ = move(replace(steps, times=local), {**given, "q0": q, "v0": v})
             out[:, rows] = part[:, : len(rows)]
             status = np.where(status == OK, codes, status)
             q, v = part[:, -1, :nq], part[:, -1, nq:]
