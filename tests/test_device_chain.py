@@ -26,8 +26,8 @@ def test_every_operation_is_a_kernel_with_all_its_operands(plan):
         # pointer, places, base and step of every operand, a stride an axis, and the number of lanes
         assert len(parameters) == 4 * len(operands) + sum(map(len, operands)) + 1
         body = text[head.end() : text.find('extern "C"', head.end()) % len(text)]
-        results = len(re.findall(r"^  out\[.*? = ", body, re.M)), len(re.findall(r"^  sum_\w+\[.*? \+= ", body, re.M))
-        assert results == (prod(operation.written), sum(map(prod, operation.adds.values())))
+        results = (len(re.findall(rf"^  {name}\[.*? = ", body, re.M)) for name in ("out", r"sum_\w+"))
+        assert tuple(results) == (prod(operation.written), sum(map(prod, operation.adds.values())))
 
 
 def test_neighbouring_lanes_read_neighbouring_numbers(plan):

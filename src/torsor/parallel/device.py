@@ -22,6 +22,7 @@ from torsor.parallel.schedule import Operand, Operation, Schedule, Task
 from torsor.parallel.solver import INPUTS, OUTPUTS, results_of, schedule
 
 THREADS = 64  # per block: levels near the top of the tree have few lanes, and a lane needs many registers
+AT_ONCE = 32  # sums that are read before any is written: a thread waits for memory once, not for each of them
 
 
 def source(operations: Sequence[Operation], threads: int = THREADS) -> str:
@@ -52,9 +53,11 @@ def _kernel(number: int, operation: Operation, threads: int) -> str:
         return f"{first}[{' + '.join(terms)}]"
 
     w = Writer(64)
-    for name, x in w.emit(operation.code, entry).items():
-        place = entry(name)
-        w.do(f"{place} {'+=' if place.startswith('sum_') else '='} {x};")
+    found = [(entry(name), x) for name, x in w.emit(operation.code, entry).items()]
+    for some in (found[k : k + AT_ONCE] for k in range(0, len(found), AT_ONCE)):
+        there = {place: w.let(place) for place, _ in some if place.startswith("sum_")}
+        for place, x in some:
+            w.do(f"{place} = {f'{there[place]} + {x}' if place in there else x};")
     body = "\n".join([*places, *w.lines])
     return f"""\
 // {operation.name}: {operation.work} operations
