@@ -465,6 +465,9 @@ ON_CUDA = {
     "jvp of poses": ts.jvp(ts.body_poses),
     "vjp of momentum": ts.vjp(ts.momentum),
     "vjp of poses by placements": ts.vjp(ts.body_poses, ("q", "placement")),
+    "jvp of M": ts.jvp(ts.mass_matrix),
+    "jvp of the inverse": ts.jvp(ts.inverse_mass_matrix),
+    "gradient of log det M": ts.log_det_gradient,
 }
 QUICK = ["vjp of forward dynamics-looped", "vjp of momentum-looped", "vjp of poses by placements-unrolled"]
 CUDA_CASES = [f"{name}-{how}" for name in ON_CUDA for how in ("unrolled", "looped")]
