@@ -96,6 +96,7 @@ def test_what_knows_no_couplings_says_so():
         lambda: ts.operational_space(model, state[0], [1]).inertia,
         lambda: ts.forward_dynamics(model, *state, method="articulated"),
         lambda: ts.mass_solve(model, *state[:2], method="fixman"),
+        lambda: ts.ensemble(model, {"*.mass": ts.Uniform(low=1, high=2)}, n=2, duration=0.1, store="none.zarr"),
         lambda: ts.simulate(model, [0.0, 0.2], duration=0.1, method="verlet", step=0.01),
     ):
         with pytest.raises(ArgumentError, match="coupled joints"):

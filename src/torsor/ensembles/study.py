@@ -33,6 +33,7 @@ from torsor.errors import ArgumentError, ModelError
 from torsor.formats import toml
 from torsor.model.batch import ModelBatch
 from torsor.model.model import Model, require_model
+from torsor.model.regular import require_uncoupled
 from torsor.simulate.feedback import JointFeedback, Law, law_of
 from torsor.simulate.rollout import INTEGRATORS, Plant
 from torsor.simulate.trajectory import Trajectory
@@ -169,6 +170,7 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
     study, and refused if not.  A member that fails is stored with its reason (`Study.failed`).
     """
     require_model(model)
+    require_uncoupled(model, "an ensemble")
     n, seed = integer("n", n, least=1), integer("seed", seed, least=0)
     if (duration is None) == (times is None):
         raise ArgumentError("give duration= or times=")
