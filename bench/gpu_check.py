@@ -25,7 +25,8 @@ import torsor as ts
 from torsor import duals, reference
 from torsor.dynamics import ALGORITHMS
 from torsor.dynamics.derivatives import DIFFERENTIABLE
-from torsor.dynamics.methods import METHODS
+from torsor.dynamics.methods import COUPLED, METHODS
+from torsor.model.extras import Coupling, Extras
 from torsor.outputs import Path as PathOutput
 
 STATES = 70  # two blocks of threads, the second one not full
@@ -44,6 +45,12 @@ MODELS: dict[str, Callable[[], ts.Model]] = {
 }
 
 
+def coupled_joints() -> ts.Model:
+    """A tree in which two joints follow others."""
+    tree = ts.zoo.random_tree(8, 2, joints=("revolute", "prismatic"))
+    return tree.with_extras(Extras(couplings=(Coupling(3, 0, -2.0, 0.1), Coupling(5, 1, 0.5))))
+
+
 class Case(NamedTuple):
     model: str
     function: str
@@ -60,6 +67,9 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
+    for function in COUPLED:
+        for dtype in TOLERANCE:
+            yield Case(coupled_joints.__name__, function, dtype, True)
     for model in MODELS:
         for function, algorithm in ALGORITHMS.items():
             for dtype in TOLERANCE:
@@ -304,7 +314,7 @@ def main() -> None:
     options = parser.parse_args()
     import cupy as cp
 
-    models = {name: make() for name, make in MODELS.items()}
+    models = {name: make() for name, make in (MODELS | {coupled_joints.__name__: coupled_joints}).items()}
     with ThreadPoolExecutor(WORKERS) as pool:
         wanted = [x for x in (*cases(), *plain_calls(cp)) if all(text in x.label for text in options.only)]
         rows = list(pool.map(lambda x: x.run() if isinstance(x, Job) else run(x, models, cp), wanted))

@@ -96,6 +96,7 @@ def test_what_knows_no_couplings_says_so():
         lambda: ts.operational_space(model, state[0], [1]).inertia,
         lambda: ts.forward_dynamics(model, *state, method="articulated"),
         lambda: ts.mass_solve(model, *state[:2], method="fixman"),
+        lambda: ts.ensemble(model, {"*.mass": ts.Uniform(low=1, high=2)}, n=2, duration=0.1, store="none.zarr"),
         lambda: ts.simulate(model, [0.0, 0.2], duration=0.1, method="verlet", step=0.01),
     ):
         with pytest.raises(ArgumentError, match="coupled joints"):
@@ -232,7 +233,7 @@ def test_large_machines_are_projected_densely(monkeypatch):
     model, rng = hand(), np.random.default_rng(5)
     q, v, tau = obeying_state(model, rng, (2,))
     small = ts.forward_dynamics(model, q, v, tau), ts.inverse_mass_matrix(model, q), ts.log_det_mass_matrix(model, q)
-    monkeypatch.setattr("torsor.dynamics.functions.MOST_COUPLED", 1)
+    monkeypatch.setattr("torsor.dynamics.functions.MOST_FREEDOMS", 1)
     other = replace(model, name="other")
     large = ts.forward_dynamics(other, q, v, tau, added_inertia=np.zeros(model.nv)), ts.inverse_mass_matrix(other, q)
     for found, exact in zip((*large, ts.log_det_mass_matrix(other, q)), small):

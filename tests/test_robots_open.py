@@ -24,7 +24,7 @@ pytestmark = pytest.mark.robots
 AGREEMENT = 1e-10
 # Accelerations are compared where M, scaled to a unit diagonal, is better conditioned than this; its digits are lost.
 CONDITION = 1e6
-MOST_FREEDOMS = 300  # compared; dense matrices beyond take minutes
+MOST_FREEDOMS = 2000  # compared; dense matrices beyond take minutes
 
 
 def files(*suffixes):

@@ -1,7 +1,7 @@
 """Machines whose joints follow others, q = ratio q_leader + offset: states that obey, and large machines.
 
-`algorithms/coupled.py` has the equations, and the code of machines of up to `MOST_COUPLED` freedoms.  The functions
-here do the same with dense matrices, for machines of any size.
+`algorithms/coupled.py` has the equations, and the code of programs, of up to `MOST_COUPLED` freedoms.  The functions
+here do the same with dense matrices, for machines of any size: a call for many freedoms does not wait for code.
 """
 
 from __future__ import annotations

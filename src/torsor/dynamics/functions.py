@@ -55,7 +55,6 @@ from torsor.dynamics.jacobians import (
 from torsor.dynamics.methods import (
     COUPLED,
     METHODS,
-    MOST_COUPLED,
     MOST_FREEDOMS,
     NOT_COMPILED,
     SEGMENTS_FROM,
@@ -108,7 +107,7 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
     coupled = _couples(model, method)
-    if coupled and model.nv > MOST_COUPLED:
+    if coupled and model.nv > MOST_FREEDOMS:
         return coupled_accelerations(model, q, v, tau, external=external, added_inertia=added_inertia)
     if method == "auto":
         if _in_segments(model, q, v, tau):
@@ -179,7 +178,7 @@ def inverse_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
     method: "articulated" (articulated inertias, column by column), "product" (articulated inertias, as U^T D^-1 U, for
     short paths to the base), "fixman" (relaxed constraints) or "auto": the quicker of the first two.
     """
-    if _couples(model, method) and model.nv > MOST_COUPLED:
+    if _couples(model, method) and model.nv > MOST_FREEDOMS:
         return coupled_inverse(model, q)
     if method == "auto":
         return call(automatic_algorithm(model, inverse_mass_matrix), model, q)
@@ -198,7 +197,7 @@ def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, added_inertia: Array
     floating, their constraints eliminated), "constraint-force" (the same in O(log n) depth) or
     "auto": the fewest operations of the first three.
     """
-    if (coupled := _couples(model, method)) and model.nv > MOST_COUPLED:
+    if (coupled := _couples(model, method)) and model.nv > MOST_FREEDOMS:
         return coupled_solve(model, q, b, added_inertia)
     if method == "auto" and (coupled or added_inertia is None):
         return call_with(automatic_algorithm(model, mass_solve), model, q, b, added_inertia=added_inertia)
@@ -259,9 +258,10 @@ def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
         _require_one(method, model)
         result = call(_fixman(model).log_det, model, q)
         return _compared(method, log_det_mass_matrix, result, model, q)
-    if _couples(model, method):
-        return call(COUPLED["log_det_mass_matrix"], model, q) if model.nv <= MOST_COUPLED else coupled_log_det(model, q)
-    return call(articulated.log_det, model, q)
+    coupled = _couples(model, method)
+    if coupled and model.nv > MOST_FREEDOMS:
+        return coupled_log_det(model, q)
+    return call(COUPLED["log_det_mass_matrix"] if coupled else articulated.log_det, model, q)
 
 
 def log_det_gradient(model: Model, q: ArrayLike) -> Array:

@@ -35,6 +35,7 @@ from torsor.files import made
 from torsor.formats import toml
 from torsor.model.batch import ModelBatch
 from torsor.model.model import Model, require_model
+from torsor.model.regular import require_uncoupled
 from torsor.simulate.feedback import JointFeedback, Law, law_of
 from torsor.simulate.rollout import INTEGRATORS, Plant
 from torsor.simulate.stops import Stop, stops_of
@@ -194,6 +195,7 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
     study, and refused if not.  A member that fails is stored with its reason (`Study.failed`).
     """
     require_model(model)
+    require_uncoupled(model, "an ensemble")
     n, seed = integer("n", n, least=1), integer("seed", seed, least=0)
     if (duration is None) == (times is None):
         raise ArgumentError("give duration= or times=")

@@ -370,8 +370,10 @@ class _Reader:
         return joint
 
     def _object(self, objtype: int, i: int, kind: str) -> str:
+        if kind in ("tendon", "flex"):
+            return repr(getattr(self.m, kind)(i).name or i) if i >= 0 else ""
         if i < 0:
-            return "the world"
+            return "" if kind == "joint" else "the world"
         if kind == "joint":
             return repr(self.joints[i])
         if objtype == int(self.mujoco.mjtObj.mjOBJ_BODY):

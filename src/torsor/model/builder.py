@@ -253,8 +253,8 @@ def _lumped(links: Arrays, host: Array, R: Array, p: Array, fixed: Array) -> Arr
     part = np.flatnonzero(fixed & heavy & (host >= 0))  # a body fixed to the base never moves
     if not part.size:
         return {}
-    whole, slot = np.unique(host[part], return_inverse=True)
-    slot = np.append(slot, np.arange(len(whole)))  # the body itself is a part too
+    whole = np.flatnonzero(np.bincount(host[part]))
+    slot = np.append(np.searchsorted(whole, host[part]), np.arange(len(whole)))  # the body itself is a part too
     m = np.append(mass[part], mass[whole])
     c = np.concatenate([p[part] + np.einsum("nij,nj->ni", R[part], com[part]), com[whole]])
     I = np.concatenate([R[part] @ inertia[part] @ R[part].swapaxes(1, 2), inertia[whole]])

@@ -34,6 +34,8 @@ INERTIA_TOLERANCE = 1e-9
 # Bodies checked at a time: the data in use stays in the processor's cache.
 BLOCK = 8192
 
+HAS_PITCH = np.array([joint.has_pitch for joint in JOINTS])
+
 # A body's row in each array of a Model.
 SHAPES: dict[str, tuple[int, ...]] = {
     "axis": (3,),
@@ -133,7 +135,7 @@ def _check_joints(joint: Array, axis: Array, pitch: Array, label: Label) -> None
         raise ModelError(f"{label(i)} has joint code {joint[i]}; codes run from 0 to {len(JOINTS) - 1}")
     for i in _first(np.abs(np.linalg.norm(axis, axis=1) - 1) > AXIS_TOLERANCE):
         raise ModelError(f"{label(i)}: axis {axis[i].tolist()} is not a unit vector")
-    for i in _first((pitch != 0) & ~np.array([j.has_pitch for j in JOINTS])[joint]):
+    for i in _first((pitch != 0) & ~HAS_PITCH[joint]):
         kind = JOINTS[joint[i]].name
         raise ModelError(f"{label(i)}: a {kind} joint has no pitch; make it helical or drop pitch = {pitch[i]}")
 

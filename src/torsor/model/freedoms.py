@@ -65,7 +65,7 @@ def filled(model: Model, key: str) -> Array:
         return _repeated(usual, model.nv)
     if value.shape not in ((), (1,), (model.nv,)):
         raise ArgumentError(f"{key} must be one number, or {model.nv} for {model!r}, not {value.shape}")
-    value = np.broadcast_to(value, (model.nv,)).astype(np.float64, order="C")
+    value = value.copy() if value.shape == (model.nv,) else np.full(model.nv, value.item())
     value.flags.writeable = False
     return value
 
