@@ -569,6 +569,8 @@ def test_other_engines(tmp_path, monkeypatch, engine):
         ({"record": {"t": lambda t, q, v: q}}, "this name is taken"),
         ({"every": 101}, "every = 101 exceeds"),
         ({"sampling": "grid"}, "unknown sampling 'grid'"),
+        ({"sampling": "saltelli"}, r"needs n = N \* 8 members, N a power of 2, for example 16, not 4"),
+        ({"sampling": "saltelli", "vary": {"v0": np.zeros((4, 3))}}, "needs a distribution for everything"),
         ({"shard": (2, 2)}, "shard 2/2"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
@@ -591,6 +593,25 @@ def test_fans_and_shares(tmp_path):
     figure = found.plot(path=tmp_path / "fans.png")
     assert len(figure.axes) == 3
     assert (tmp_path / "fans.png").stat().st_size > 1000
+
+
+ISHIGAMI = {"v0": ts.Uniform(low=-np.pi, high=np.pi)}
+
+
+def test_sobol_indices_are_those_of_a_known_function(tmp_path):
+    """Ishigami's function of what was drawn; its indices are known (Saltelli & al. 2008, a = 7, b = 0.1)."""
+    draws = Draws(ARM, ISHIGAMI, 5 * 1024, 0, "saltelli")
+    assert np.array_equal(np.concatenate([draws.uniform(0, 3000), draws.uniform(3000, 5120)]), draws.uniform(0, 5120))
+    options = {"duration": None, "times": [0.001], "record": "q.last", "method": "semi-implicit", "chunk": 5120}
+    found = study(tmp_path / "runs.zarr", ISHIGAMI, 5 * 1024, sampling="saltelli", **options)
+    a, b, c = found["v0"].T
+    first, total = found.sobol_indices(np.sin(a) + 7 * np.sin(b) ** 2 + 0.1 * c**4 * np.sin(a))["v0"]
+    assert np.abs(first - [0.3139, 0.4424, 0]).max() < 0.02
+    assert np.abs(total - [0.5576, 0.4424, 0.2437]).max() < 0.02
+    with pytest.raises(ArgumentError, match="one number per member"):
+        found.sobol_indices(a[:5])
+    with pytest.raises(ArgumentError, match="sampling='saltelli'"):
+        study(tmp_path / "other.zarr", n=2).sobol_indices()
 
 
 STUDY = """
