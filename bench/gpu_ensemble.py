@@ -17,6 +17,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from torsor.algorithms import articulated
 from torsor.backends.gpu import columns, compile_cuda
 from torsor.compiler.members import members
 from torsor.compiler.request import ON_GPU, Request
-from torsor.ensembles.device import DeviceEngine, kernel_of
+from torsor.ensembles.device import DeviceEngine
 from torsor.ensembles.engine import Engine, Steps, moving
 from torsor.simulate.rollout import Law, Plant, law_of
 
@@ -104,7 +105,7 @@ SOME, SHORT = 1, 10  # members that are moved on the host, too; rows of fixed st
 # Fixed steps differ by rounding, which a falling arm amplifies.  Adaptive ones may choose other steps.
 NEAR = {"rk4": 1e-9, "dopri5": 1e-5}
 MOVED = 2**17  # members per launch
-STORED = 2**16
+STORED, THREADS = 2**17, 8  # members that are stored; threads of the host that draw and write
 
 
 class Plain:
@@ -177,32 +178,30 @@ def falls(cp: Any, folder: Path) -> list[dict[str, Any]]:
         some = {key: x[:SOME] for key, x in states.items()}
         compared = steps if steps.adaptive else replace(steps, times=steps.times[:SHORT])
         expected, _ = Plain(batch, law, compared).run(some, [np.arange(SOME)[:, None]])
-        for inline in (False, True):
-            engine = DeviceEngine(batch, law, steps)
-            engine.request, engine.kernel = kernel_of(found, law, steps, inline)
-            engine.made = {}
-            given, how = engine.on_device(states, numbers), "inline" if inline else "function"
-            begin = time.time()
-            out, status = engine.moved(given)
-            error = float(np.abs(cp.asnumpy(out[:SOME, : expected.shape[1]]) - expected).max())
-            built = time.time() - begin
-            rate = MOVED / median_ms(cp, lambda engine=engine, given=given: engine.moved(given), 5, 1) * 1e3
-            function = engine.made["kernel"]
-            row[how] = {
-                "members_per_second": rate, "seconds_to_build": built, "registers": function.num_regs,
-                "spilled": function.local_size_bytes, "error": error,
-                "ok": bool(error < NEAR[steps.method] and (cp.asnumpy(status) == 1).all()),
-            }  # fmt: skip
-            print(name, how, row[how], flush=True)
+        engine = DeviceEngine(batch, law, steps)
+        given, begin = engine.on_device(states, numbers), time.time()
+        out, status = engine.moved(given)
+        error = float(np.abs(cp.asnumpy(out[:SOME, : expected.shape[1]]) - expected).max())
+        built = time.time() - begin
+        rate = MOVED / median_ms(cp, lambda engine=engine, given=given: engine.moved(given), 5, 1) * 1e3
+        function = engine.made["kernel"]
+        row |= {
+            "moved, members per second": rate, "seconds_to_build": built, "registers": function.num_regs,
+            "spilled": function.local_size_bytes, "error": error,
+            "ok": bool(error < NEAR[steps.method] and (cp.asnumpy(status) == 1).all()),
+        }  # fmt: skip
         options: dict[str, Any] = {"method": steps.method, "duration": 1.0, "device": "cuda"}
         vary = {"*.density": ts.Uniform(low=0.9, high=1.1)}
-        for record in (("q", "v"), {"last": lambda t, q, v: q[:, -1]}):
-            path = folder / f"{steps.method}.zarr"
-            begin = time.time()
-            ts.ensemble(model, vary, n=STORED, store=path, chunk=STORED // 4, record=record, **options)
-            kept = "all states" if len(record) == 2 else "the last state"
-            row[f"drawn, moved and stored ({kept}), members per second"] = STORED / (time.time() - begin)
-            shutil.rmtree(path)
+        for kept, record in {"all states": ("q", "v"), "the last q": "q.last"}.items():
+            for threads in (1, THREADS):
+                path = folder / f"{steps.method}.zarr"
+                begin = time.time()
+                with ThreadPoolExecutor(threads) as pool:
+                    ts.ensemble(model, vary, n=STORED, store=path, chunk=STORED // 16, record=record, executor=pool,
+                                **options)  # fmt: skip
+                how = f"drawn, moved and stored ({kept}) by {threads} threads, members per second"
+                row[how] = STORED / (time.time() - begin)
+                shutil.rmtree(path)
         print(row, flush=True)
         rows.append(row)
         cp.get_default_memory_pool().free_all_blocks()

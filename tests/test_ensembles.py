@@ -257,6 +257,9 @@ def test_frames_summaries_and_thinning(tmp_path):
     for name in ("min", "mean", "std"):
         assert np.array_equal(found[f"v.{name}"], getattr(full["v"], name)(axis=1))
     assert np.array_equal(found["energy.last"], full["energy"][:, -1])
+    last = study(tmp_path / "last.zarr", vary, 9, record=("v.last", "energy.last"))  # moved without the times before
+    assert np.array_equal(last["v.last"], full["v"][:, -1])
+    assert np.array_equal(last["energy.last"], full["energy"][:, -1])
     assert found.open()[f"{tip}.pose"].dims == ("member", "time", "row", "column")
     with pytest.raises(ts.StoreError, match="another study"):
         study(tmp_path / "runs.zarr", vary, 9, record=names)
@@ -411,17 +414,43 @@ def test_dask_finishes_when_a_worker_is_killed(tmp_path):
     distributed = pytest.importorskip("distributed")
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
     with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
-        victims = list(client.run(os.getpid).values())
-        killed = []
+        victims, killed, runs = list(client.run(os.getpid).values()), [], tmp_path / "runs"
+
+        def counted(fn, plan, path, chunk):
+            with open(runs, "a") as file:
+                file.write(f"{chunk}\n")
+            return fn(plan, path, chunk)
+
+        class Counting(Executor):
+            inner = client.get_executor()
+
+            def submit(self, *args):
+                return self.inner.submit(counted, *args)
 
         def kill(done, total):
             if not killed:
                 killed.append(os.kill(victims[0], signal.SIGKILL))
 
-        found = study(tmp_path / "runs.zarr", n=2000, chunk=50, executor=client.get_executor(), progress=kill)
+        found = study(tmp_path / "runs.zarr", n=2000, chunk=50, executor=Counting(), progress=kill)
     assert killed
     assert found.progress == 1
+    begun = [int(line) for line in runs.read_text().split()]
+    assert set(begun) == set(range(40))
+    assert len(begun) <= 41, "more than the chunk of the killed worker was repeated"
     assert np.array_equal(found["q"], study(tmp_path / "alone.zarr", n=2000, chunk=500)["q"])
+
+
+@pytest.mark.slow
+def test_two_shards_at_once(tmp_path):
+    """Two processes begin together, each with a size of chunks of its own choice."""
+    path = tmp_path / "runs.zarr"
+    script = SCRIPT.replace("chunk=40)", "shard=(int(sys.argv[2]), 2))")
+    jobs = [subprocess.Popen([sys.executable, "-c", script, str(path), str(k)]) for k in range(2)]
+    assert [job.wait() for job in jobs] == [0, 0]
+    found = ts.Study(path)
+    assert found.progress == 1
+    assert found.missing() == []
+    assert np.array_equal(found["q"], study(tmp_path / "alone.zarr", n=4000, chunk=4000)["q"])
 
 
 CLUSTER = """
@@ -540,6 +569,8 @@ def test_other_engines(tmp_path, monkeypatch, engine):
         ({"record": {"t": lambda t, q, v: q}}, "this name is taken"),
         ({"every": 101}, "every = 101 exceeds"),
         ({"sampling": "grid"}, "unknown sampling 'grid'"),
+        ({"sampling": "saltelli"}, r"needs n = N \* 8 members, N a power of 2, for example 16, not 4"),
+        ({"sampling": "saltelli", "vary": {"v0": np.zeros((4, 3))}}, "needs a distribution for everything"),
         ({"shard": (2, 2)}, "shard 2/2"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
@@ -562,6 +593,25 @@ def test_fans_and_shares(tmp_path):
     figure = found.plot(path=tmp_path / "fans.png")
     assert len(figure.axes) == 3
     assert (tmp_path / "fans.png").stat().st_size > 1000
+
+
+ISHIGAMI = {"v0": ts.Uniform(low=-np.pi, high=np.pi)}
+
+
+def test_sobol_indices_are_those_of_a_known_function(tmp_path):
+    """Ishigami's function of what was drawn; its indices are known (Saltelli & al. 2008, a = 7, b = 0.1)."""
+    draws = Draws(ARM, ISHIGAMI, 5 * 1024, 0, "saltelli")
+    assert np.array_equal(np.concatenate([draws.uniform(0, 3000), draws.uniform(3000, 5120)]), draws.uniform(0, 5120))
+    options = {"duration": None, "times": [0.001], "record": "q.last", "method": "semi-implicit", "chunk": 5120}
+    found = study(tmp_path / "runs.zarr", ISHIGAMI, 5 * 1024, sampling="saltelli", **options)
+    a, b, c = found["v0"].T
+    first, total = found.sobol_indices(np.sin(a) + 7 * np.sin(b) ** 2 + 0.1 * c**4 * np.sin(a))["v0"]
+    assert np.abs(first - [0.3139, 0.4424, 0]).max() < 0.02
+    assert np.abs(total - [0.5576, 0.4424, 0.2437]).max() < 0.02
+    with pytest.raises(ArgumentError, match="one number per member"):
+        found.sobol_indices(a[:5])
+    with pytest.raises(ArgumentError, match="sampling='saltelli'"):
+        study(tmp_path / "other.zarr", n=2).sobol_indices()
 
 
 STUDY = """

@@ -29,14 +29,12 @@ class MembersKernel:
               are the new state (q, v) and, for adaptive steps, those of `torsor.ensembles.engine.embedded`
     dynamics  the kernel of the forward dynamics, straight line or loops; its last inputs are the numbers of a member
     codes     what `status` says of a member that arrived, diverged, or had too small a step
-    inline    whether the dynamics are written out at every stage; else they are one function of the device
     """
 
     stages: tuple[Code, ...]
     step: Kernel
     dynamics: Kernel
     codes: tuple[int, int, int]
-    inline: bool = False
 
     @property
     def adaptive(self) -> bool:
@@ -48,7 +46,7 @@ class MembersKernel:
         return tuple(name for name, _ in self.step.inputs if name != "h")
 
     def source(self, launch: Launch | None = None) -> str:
-        dynamics = self.dynamics.state(inline=self.inline)
+        dynamics = self.dynamics.state(inline=False)  # written out at every stage, it took 1.7 times as long
         return "\n".join((prelude(64, "accurate"), dynamics, self.advance(), self._entry(launch or Launch())))
 
     def advance(self) -> str:

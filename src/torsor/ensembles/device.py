@@ -87,7 +87,7 @@ class DeviceEngine:
         return min(blocks, resident * gpu.cupy().cuda.Device().attributes["MultiProcessorCount"]), []
 
 
-def kernel_of(found: Members, law: Law, steps: Steps, inline: bool = False) -> tuple[Request, MembersKernel]:
+def kernel_of(found: Members, law: Law, steps: Steps) -> tuple[Request, MembersKernel]:
     """The request of the forward dynamics, and the kernel around it."""
     model = found.frames.model
     codes, end = cut(model, law, moving(steps))
@@ -97,6 +97,4 @@ def kernel_of(found: Members, law: Law, steps: Steps, inline: bool = False) -> t
     width = model.nq + model.nv
     shape = (5, width) if steps.adaptive else (width,)
     step = Kernel(end, tuple((name, prod(x)) for name, x in inputs.items()), shape, 64)
-    return request, MembersKernel(
-        tuple(codes), step, Kernel.of(request), (engine.OK, engine.DIVERGED, engine.STUCK), inline
-    )
+    return request, MembersKernel(tuple(codes), step, Kernel.of(request), (engine.OK, engine.DIVERGED, engine.STUCK))

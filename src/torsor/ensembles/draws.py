@@ -24,7 +24,7 @@ from torsor.validate import chosen, parameter, real_array, shown
 
 Array = NDArray[Any]
 
-SAMPLING = ("random", "sobol", "latin-hypercube")
+SAMPLING = ("random", "sobol", "latin-hypercube", "saltelli")
 FEW = 32  # members that are drawn one by one
 TINY = 2.0**-54  # u stays away from 0, where a normal distribution has no value
 
@@ -164,6 +164,8 @@ class Draws:
             self.varied[quantity] = value
         if self.function and sampling != "random":
             raise ArgumentError("a function draws by itself: leave sampling at 'random'")
+        if sampling == "saltelli":
+            self._check_design()
 
     @staticmethod
     def _check(key: str, quantity: Quantity, distribution: Distribution) -> None:
@@ -173,6 +175,19 @@ class Draws:
             shape = ()
         if shape != quantity.shape:
             raise ArgumentError(f"vary[{key!r}]: the parameters of {distribution} do not fit shape {quantity.shape}")
+
+    def _check_design(self) -> None:
+        """Raise unless the members are those of Saltelli's design: N (d + 2), N a power of two."""
+        blocks = self.width + 2
+        rows = self.n // blocks
+        if not all(isinstance(x, Distribution) for x in self.varied.values()) or not self.varied:
+            raise ArgumentError("sampling 'saltelli' needs a distribution for everything that varies")
+        if rows * blocks != self.n or rows < 2 or rows & (rows - 1):
+            near = 2 ** max(1, round(np.log2(max(self.n / blocks, 1))))
+            raise ArgumentError(
+                f"sampling 'saltelli' of {self.width} numbers needs n = N * {blocks} members, N a power of 2, for "
+                f"example {near * blocks}, not {self.n}"
+            )
 
     @property
     def width(self) -> int:
@@ -207,6 +222,8 @@ class Draws:
             with warnings.catch_warnings():  # it warns of pieces of a sequence
                 warnings.simplefilter("ignore")
                 u = (sequence.fast_forward(first) if first else sequence).random(end - first)
+        elif self.sampling == "saltelli":
+            u = self._design(first, end)
         else:
             u = self._hypercube[first:end]
         return np.clip(u, TINY, 1 - TINY)
@@ -228,6 +245,21 @@ class Draws:
         if "cube" not in self.__dict__:
             self.__dict__["cube"] = LatinHypercube(self.width, rng=np.random.default_rng(self.seed)).random(self.n)
         return self.__dict__["cube"]
+
+    def _design(self, first: int, end: int) -> Array:
+        """Rows of A, of B, and of A with one column of B after the other: what first and total Sobol indices need.
+
+        A. Saltelli & al., Variance based sensitivity analysis of model output, Comput. Phys. Commun. 181, 2010.
+        """
+        from scipy.stats.qmc import Sobol
+
+        d = self.width
+        if "rows" not in self.__dict__:
+            self.__dict__["rows"] = Sobol(2 * d, rng=np.random.default_rng(self.seed)).random(self.n // (d + 2))
+        A, B = np.split(self.__dict__["rows"], 2, axis=1)
+        block, row = np.divmod(np.arange(first, end), len(A))
+        from_B = (block == 1)[:, None] | (block[:, None] - 2 == np.arange(d))
+        return np.where(from_B, B[row], A[row])
 
     def _by_function(self, first: int, end: int) -> dict[Quantity, Array]:
         assert self.function

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,3 +72,30 @@ def shares(study: Study, quantity: Array | None = None) -> dict[str, Array]:
             share.append(float(fit @ fit) / total if total else 0.0)
         found[name.removeprefix("vary/")] = np.array(share)
     return found
+
+
+class Indices(NamedTuple):
+    """Sobol indices of a drawn quantity: which share of the variance it explains alone, and with all others."""
+
+    first: Array
+    total: Array
+
+
+def sobol(study: Study, quantity: Array | None = None) -> dict[str, Indices]:
+    """The indices of every drawn quantity, by SciPy; of a study with sampling="saltelli"."""
+    from scipy.stats import sobol_indices
+
+    if study.group.attributes["sampling"] != "saltelli":
+        raise ArgumentError("Sobol indices need a study with sampling='saltelli'; sensitivities() takes any")
+    y = study["q"][:, -1, 0] if quantity is None else np.asarray(quantity, float)
+    if y.shape != (study.n,):
+        raise ArgumentError(f"the quantity must be one number per member, ({study.n},), not {y.shape}")
+    if not np.isfinite(y).all():
+        raise ArgumentError(f"Sobol indices need all members: {int((~np.isfinite(y)).sum())} have no finite value")
+    shapes = {name: study.group.variables[name].shape for name in study.group.variables if name.startswith("vary/")}
+    sizes = [int(np.prod(shape)) for shape in shapes.values()]
+    rows = y.reshape(sum(sizes) + 2, -1)
+    found = sobol_indices(func={"f_A": rows[:1], "f_B": rows[1:2], "f_AB": rows[2:, None]}, n=rows.shape[1])
+    ends = np.cumsum(sizes)[:-1]
+    parts = zip(shapes, np.split(np.ravel(found.first_order), ends), np.split(np.ravel(found.total_order), ends))
+    return {name.removeprefix("vary/"): Indices(first, total) for name, first, total in parts}

@@ -114,9 +114,12 @@ class Plan:
 
             return DeviceEngine(batch, law, steps).run(given, numbers)
 
+        steps = self.steps
+        if all(x.reduction == "last" for x in self.record):  # steps do not depend on the times inside them
+            steps = replace(steps, times=steps.times[-1:])
         if self.exchange is None:
-            return move(self.steps, given)
-        return self.exchange.run(move, self.steps, batch, given, (self.seed, first // self.exchange.size))
+            return move(steps, given)
+        return self.exchange.run(move, steps, batch, given, (self.seed, first // self.exchange.size))
 
     def _law(self, batch: ModelBatch, given: Mapping[str, Array]) -> Law:
         """What acts at the joints: a servo, and the springs and dampers of the members."""
@@ -175,7 +178,7 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
     vary       name -> distribution or array (n, ...), or a function f(rng) -> {name: value}.  Names: q0, v0, gravity,
                kp, kd, q_ref (of a servo at every joint), or BODY.FIELD, with * for all bodies: `link3.mass`,
                `*.damping`; density is a factor of mass and inertia
-    sampling   "random", "sobol" or "latin-hypercube"
+    sampling   "random", "sobol", "latin-hypercube", or "saltelli", for `Study.sobol_indices`
     duration   with 100 stored times, or `times` themselves
     method     "dopri5" (adaptive, to rtol and atol, a step size per member), or "rk4", "semi-implicit", "implicit" with
                steps of dt
@@ -454,6 +457,15 @@ class Study:
         from torsor.ensembles.plots import shares
 
         return shares(self, quantity)
+
+    def sobol_indices(self, quantity: Array | None = None) -> dict[str, Any]:
+        """(first, total) Sobol indices of each drawn quantity for one number per member; default: the last q[0].
+
+        Needs sampling="saltelli".
+        """
+        from torsor.ensembles.plots import sobol
+
+        return sobol(self, quantity)
 
     def __repr__(self) -> str:
         return f"<study of {self.n} members in {self.path}: {self.progress:.0%} done, {len(self.failed)} failed>"
