@@ -8,7 +8,7 @@ from scipy.integrate import solve_ivp
 
 import torsor as ts
 from torsor import zoo
-from torsor.errors import ArgumentError
+from torsor.errors import ArgumentError, SingularError
 from torsor.simulate import PD, Friction, Limits, Simulation, Spring, StiffnessWarning, implicit, simulate
 from torsor.simulate.forces import own_forces
 from torsor.simulate.implicit import Esdirk4, TrBdf2, gmres
@@ -390,3 +390,30 @@ def test_symplectic_methods_need_no_matrix():
     assert tracemalloc.get_traced_memory()[1] < 100e6
     tracemalloc.stop()
     assert np.isfinite(run.q).all()
+
+
+@pytest.mark.parametrize("method", ["variational", "verlet"])
+def test_springs_that_shake_a_structure_preserving_method_are_reported_with_the_remedy(method):
+    """A falling cable without damping, at steps of two periods of its quickest springs: energy grows from nothing."""
+    L = 0.05
+    model = ts.Model.chain("revolute", n=200, axis=(0, 1, 0), p=(L, 0, 0), mass=0.1 * L, com=(L / 2, 0, 0),
+                           inertia=(1e-6, 1e-6, 1e-6), stiffness=2 / L)  # fmt: skip
+    with pytest.raises(SingularError, match=r"quickest springs.*esdirk4"):
+        simulate(model, duration=1.0, method=method, step=2e-3)
+    period = (
+        2
+        * np.pi
+        / np.sqrt(np.linalg.eigvals(ts.inverse_mass_matrix(model, model.neutral()) * model.stiffness).real.max())
+    )
+    run = simulate(model, duration=0.1, method=method, step=period / 4)
+    energy = run.energy + run.elastic_energy
+    assert np.abs(energy - energy[0]).max() < 1e-4 * run.kinetic_energy.max()
+
+
+def test_energy_that_springs_cannot_give_is_reported():
+    """As if it had begun with less energy than it had."""
+    simulation = Simulation(zoo.rope(3), np.full(6, 0.3), forces=Spring(zoo.rope(3), 1.0), method="verlet", step=1e-3)
+    simulation.run(0.05)
+    simulation.stepper._first -= 1.0
+    with pytest.raises(SingularError, match=r"has gained 1 J by t = 0\.0.*Take smaller steps"):
+        simulation.run(0.2)

@@ -9,14 +9,16 @@ momentum.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import sqrt
+from math import inf, pi, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from torsor import dynamics
 from torsor.algorithms import discrete_mechanics as mechanics
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.regular import require_uncoupled
+from torsor.simulate.forces import Friction, Spring
 from torsor.simulate.motion import Motion
 from torsor.simulate.stepper import Array, FixedStep, Memory, Settings
 from torsor.sweeps import Algorithm
@@ -27,6 +29,11 @@ if TYPE_CHECKING:
 # Implicit equations are iterated until only rounding changes the solution.
 SETTLED, NEARLY = 4 * np.finfo(np.float64).eps, 1e-11
 CLOSE, PATIENCE, ITERATIONS = 1e-7, 4, 100
+HALF = sqrt(np.finfo(np.float64).eps)  # half of the digits
+# Passive forces cannot add energy: it is compared every so many steps, and may exceed that at the beginning by a share
+# of the largest kinetic energy, by the order of the method.
+CHECKED, GAIN = 16, {1: 0.5, 2: 0.1}
+POWERS = 30  # iterations for the quickest spring
 
 
 class Symplectic(FixedStep):
@@ -52,6 +59,10 @@ class Symplectic(FixedStep):
         self._begin, self._end = (self._compiled(algorithm, driven) for algorithm in (begin, end))
         self._leave, self._arrive = (self._compiled(algorithm) for algorithm in (mechanics.leave, mechanics.arrive))
         self.p = motion.momenta(self.q, self.v)
+        damping = motion.gains(t, self.q, self.v)[1]
+        self._passive = all(isinstance(force, Spring | Friction) for force in motion.forces) and (damping >= 0).all()
+        kinetic, potential = self._energy()
+        self._first, self._largest = kinetic + potential, kinetic
 
     def _compiled(self, algorithm: Algorithm, options: Sequence[str] = ()) -> Program:
         from torsor.backends.cpu import compile_program  # imported late, so that `import torsor` stays quick
@@ -82,7 +93,7 @@ class Symplectic(FixedStep):
         """The velocity of a step, by an iteration (q, x, p, h) -> a better x."""
         q, p, hs = self.q, self.p, np.full(self.nv, h)
         if not self.motion.forces:
-            return fixed_point(lambda x: iteration(q, x, p, hs), x, t)
+            return self._settled(lambda x: iteration(q, x, p, hs), x, t)
 
         def better(x: Array) -> Array:
             self.evaluations += 1
@@ -90,7 +101,13 @@ class Symplectic(FixedStep):
             stiffness, damping = self.motion.gains(*middle)
             return iteration(q, x, p + h / 2 * self.motion.torque(*middle), hs, h / 2 * damping + h**2 / 4 * stiffness)
 
-        return fixed_point(better, x, t)
+        return self._settled(better, x, t)
+
+    def _settled(self, update: Callable[[Array], Array], x: Array, t: float) -> Array:
+        found = fixed_point(update, x)
+        if found is None:
+            raise SingularError(f"the implicit step at t = {t:.6g} does not settle. {self._remedy()}")
+        return found
 
     def _impulse(self, t: float, h: float, x: Array) -> Array | float:
         """h/2 tau, at the middle of a step"""
@@ -103,12 +120,52 @@ class Symplectic(FixedStep):
         self.v[:] = self.motion.solve(self.q, self.p)
         self.a[:] = self.acceleration(t, self.q, self.v)
 
+        if self._passive and self.motion.forces and self.count % CHECKED == CHECKED - 1:
+            self._check_energy(t)
+
+    def _energy(self) -> tuple[float, float]:
+        """The kinetic energy, and the potential of gravity and of springs."""
+        model, elastic = self.motion.model, 0.0
+        for force in self.motion.forces:
+            if isinstance(force, Spring):
+                tau = force(0.0, self.q, np.zeros(self.nv))
+                stiffness = np.broadcast_to(force.stiffness, self.nv)
+                elastic += float((tau**2 / np.where(stiffness > 0, stiffness, 1.0)).sum()) / 2
+        still = float(dynamics.potential_energy(model, self.q))
+        return float(dynamics.kinetic_energy(model, self.q, self.v)), still + elastic
+
+    def _check_energy(self, t: float) -> None:
+        """Raise if the machine has more energy than springs and dampers can give it."""
+        kinetic, potential = self._energy()
+        self._largest = max(self._largest, kinetic)
+        if kinetic + potential - self._first > GAIN[self.order] * self._largest:
+            raise SingularError(
+                f"the machine has gained {kinetic + potential - self._first:.3g} J by t = {t:.6g}: the step of "
+                f"{self.h:g} s is too long. {self._remedy()}"
+            )
+
+    def _remedy(self) -> str:
+        """What to do about a step that is too long, for springs or for the motion."""
+        stiffness = self.motion.gains(self.t, self.q, self.v)[0]
+        x = np.ones(self.nv)
+        for _ in range(POWERS if stiffness.any() else 0):  # the largest eigenvalue of M^-1 K
+            x = self.motion.solve(self.q, stiffness * x / sqrt(x.dot(x)))
+        period = 2 * pi / sqrt(sqrt(x.dot(x))) if stiffness.any() else inf
+        if self.h < period / 4:
+            return "Take smaller steps"
+        return (
+            f"The quickest springs swing in {period:.2g} s: take steps of a quarter of that, or use esdirk4 or trbdf2, "
+            "which damp what they do not resolve"
+        )
+
     def memory(self) -> Memory:
-        return super().memory() | {"p": self.p}
+        return super().memory() | {"p": self.p, "energy": np.array([self._first, self._largest])}
 
     def recall(self, memory: Memory) -> None:
         super().recall(memory)
         self.p = memory["p"].copy()
+        if "energy" in memory:
+            self._first, self._largest = memory["energy"].tolist()
 
 
 class SemiImplicitEuler(Symplectic):
@@ -147,8 +204,10 @@ class Variational(Symplectic):
         self.finish(self.t + h)
 
 
-def fixed_point(update: Callable[[Array], Array], x: Array, t: float) -> Array:
-    """The fixed point x = update(x): where x changes by rounding only, or is close and comes no closer."""
+def fixed_point(update: Callable[[Array], Array], x: Array) -> Array | None:
+    """The fixed point x = update(x), if the iteration settles: where x changes by rounding only, or is close and comes
+    no closer.
+    """
     last, best, idle = 0.0, np.inf, 0
     for _ in range(ITERATIONS):
         x, before = update(x), x
@@ -159,7 +218,7 @@ def fixed_point(update: Callable[[Array], Array], x: Array, t: float) -> Array:
             return x
         # the velocities of long chains round off more: their changes end at a size of their own
         idle = 0 if change < best / 2 else idle + 1
-        if idle >= PATIENCE and change <= CLOSE:
+        if idle >= PATIENCE and change <= max(CLOSE, HALF * sqrt(len(x))):
             return x
         last, best = change, min(best, change)
-    raise SingularError(f"the implicit step at t = {t:.6g} does not settle: take smaller steps")
+    return None
