@@ -15,6 +15,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from torsor.dynamics.derivatives import DIFFERENTIABLE
 from torsor.dynamics.methods import COUPLED, METHODS
 from torsor.model.extras import Coupling, Extras
 from torsor.outputs import Path as PathOutput
+from torsor.simulate import PD, ComputedTorque, Cycloid
 
 STATES = 70  # two blocks of threads, the second one not full
 CHECKED = (0, 31, 64, 69)
@@ -35,6 +37,7 @@ CHECKED = (0, 31, 64, 69)
 TOLERANCE = {"float64": 1e-9, "float32": 5e-2}
 WORKERS = 16  # kernels compiled at once
 STEP = 1e-6  # of differences, whose error is its square
+ROLLED, ROLLED_STEP = 3, 1e-4  # steps of rollouts
 DIFFERENCE = 1e-7  # relative: random trees are curved, and y^T J dx may cancel
 
 MODELS: dict[str, Callable[[], ts.Model]] = {
@@ -172,19 +175,7 @@ def plain_calls(cp: Any) -> Iterator[Job]:
             partial(one_by_one, batch, algorithm, given),
         )
     yield from derivatives(cp)
-    for integrator in ("semi-implicit", "rk4"):
-        for name in ("bushy tree", "general 6R"):
-            some = MODELS[name]()
-            given = arguments(some, ("q", "v", "tau"), "float64")
-            q, v, tau = given.values()
-            yield Job(
-                f"ts.rollout, {integrator}, {name}",
-                lambda s=some, x=(q, v, tau), i=integrator: cp.asnumpy(
-                    ts.rollout(s, cp.asarray(x[0]), cp.asarray(x[1]), tau=cp.asarray(x[2]), steps=3, dt=1e-4,
-                               integrator=i).q),
-                lambda s=some, x=(q, v, tau), i=integrator: _rolled(s, *x, i),
-                tolerance=1e-9,
-            )  # fmt: skip
+    yield from rollouts(cp)
     rope = ts.zoo.rope(3000)
     rng = np.random.default_rng(0)
     q, v, tau = rope.random_configuration(rng), np.zeros(rope.nv), rng.normal(size=rope.nv)
@@ -263,27 +254,98 @@ def _called(function: Any, model: ts.Model, arrays: list[Any], body: tuple[int, 
     return on_host(function(model, *arrays, *body), back)[list(CHECKED)]
 
 
-def _rolled(model: ts.Model, q: np.ndarray, v: np.ndarray, tau: np.ndarray, integrator: str) -> np.ndarray:
-    """The same steps on plain arrays, the accelerations by the reference engine."""
+def rollouts(cp: Any) -> Iterator[Job]:
+    """Rollouts under every force, of models and batches of them, against the reference engine; and stop conditions."""
+    arms = {"general 6R": MODELS["general 6R"](), "chain of 14 turns": ts.zoo.random_chain(14, 3)}
+    for name, model in (*arms.items(), ("bushy tree", MODELS["bushy tree"]())):
+        q, v, tau = arguments(model, ("q", "v", "tau"), "float64").values()
+        for what, machine, options in forces(model):
+            given = {} if isinstance(options.get("feedback"), ComputedTorque) else {"tau": tau}
+            for integrator in ("semi-implicit", "implicit", "rk4"):
+                label = f"ts.rollout, {what}, {integrator}, {name}"
+                yield Job(label, *_both(cp, machine, q, v, {**options, **given, "integrator": integrator}))
+        if model.nq == model.nv:
+            yield from stopped(cp, name, model, q, v)
+
+
+def forces(model: ts.Model) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """What acts, the machine, and the options of its rollouts."""
+    rng, nv = np.random.default_rng(2), model.nv
+    yield "torques", model, {"table": rng.normal(size=(STATES, ROLLED, nv))}
+    yield "wrenches", model, {"external": rng.normal(size=(STATES, model.n, 6))}
+    numbers = {"friction": 0.0, "damping": 0.0, "effort": 0.5, "speed": 0.5}
+    joints = {name: rng.uniform(least, least + 1, (STATES, nv)) for name, least in numbers.items()}
+    yield "a batch of models", ts.ModelBatch(model, **varied(model).varied, **joints), {}
+    if model.nq != nv:
+        return
+    busy = replace(model, stiffness=2.0, rest=0.1, friction=0.3, lower=-0.5, upper=0.5, effort=1.0, speed=0.9)
+    yield "joints", busy, {"feedback": ts.JointFeedback(*rng.uniform(1, 9, (2, STATES, nv)))}
+    goal = Cycloid(np.zeros(nv), np.ones(nv), 1e-3)
+    yield "a servo on its way", model, {"feedback": PD(model, goal, 9.0, 1.0)}
+    if nv <= 12:
+        yield "computed torques", model, {"feedback": ComputedTorque(replace(model, mass=1.1 * model.mass), goal)}
+    layers = [(rng.normal(size=(5, 2 * nv)), rng.normal(size=5)), (rng.normal(size=(nv, 5)), rng.normal(size=nv))]
+    yield "a policy", model, {"feedback": ts.Policy(layers, "softsign")}
+
+
+def _both(cp: Any, machine: Any, q: np.ndarray, v: np.ndarray, options: dict[str, Any]) -> tuple[Callable, Callable]:
+    """A rollout on the device, and the same steps with accelerations by the reference engine."""
+
+    def there() -> np.ndarray:
+        arrays = {name: cp.asarray(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
+        path = ts.rollout(machine, cp.asarray(q), cp.asarray(v), steps=ROLLED, dt=ROLLED_STEP, **arrays)
+        return np.concatenate([cp.asnumpy(path.q), cp.asnumpy(path.v)], axis=-1)[list(CHECKED)]
+
+    return there, lambda: np.array([_rolled(machine, q, v, k, options) for k in CHECKED])
+
+
+def _rolled(machine: Any, q: np.ndarray, v: np.ndarray, k: int, options: dict[str, Any]) -> np.ndarray:
+    """The states of trajectory k."""
     from torsor.simulate import rollout as steps
 
-    stored = np.empty((STATES, 3, model.nq))
+    batch = isinstance(machine, ts.ModelBatch)
+    model = machine[k] if batch else machine
+    names = ("tau", "table", "feedback", "external")
+    tau, table, feedback, external = (options.get(name) for name in names)
+    task = steps.Task.of(
+        machine, ROLLED, ROLLED_STEP, tau, table, feedback, 1, options["integrator"], external
+    )  # fmt: skip
+    law = task.law
+    values, constant = (x[k] if x.ndim > 1 else x for x in (law.values, law.constant))
+    more = {} if external is None else {"external": external[k].tolist()}
+    rows = np.zeros((ROLLED, model.nv)) if task.table is None else task.table[k] if task.table.ndim > 2 else task.table
     algorithm = ALGORITHMS[ts.forward_dynamics]
-    law = steps.law_of(model, None)
 
     def accelerate(q: Any, v: Any, tau: Any, added: Any) -> Any:
-        return reference.evaluate(algorithm, model, {"q": list(q), "v": list(v), "tau": list(tau)})
+        given = {"q": list(q), "v": list(v), "tau": list(tau), **more}
+        return reference.evaluate(algorithm, model, given | ({} if added is None else {"added_inertia": list(added)}))
 
-    for k in range(STATES):
-        if k not in CHECKED:
-            stored[k] = np.nan
-            continue
-        x = [*q[k].tolist(), *v[k].tolist()]
-        for t in range(3):
-            plant = steps.Plant(model, law, law.values.tolist(), tau[k].tolist(), accelerate)
-            x = steps.step(integrator, plant, x[: model.nq], x[model.nq :], 1e-4)
-            stored[k, t] = x[: model.nq]
-    return stored
+    x, path = [*q[k].tolist(), *v[k].tolist()], []
+    for t in range(ROLLED):
+        command = (constant + rows[t] + (0.0 if tau is None else tau[k])).tolist()
+        plant = steps.Plant(model, law, values.tolist(), command, accelerate)
+        x = steps.step(options["integrator"], plant, x[: model.nq], x[model.nq :], ROLLED_STEP)
+        path.append(x)
+    return np.array(path)
+
+
+def stopped(cp: Any, name: str, model: ts.Model, q: np.ndarray, v: np.ndarray) -> Iterator[Job]:
+    """Where trajectories stop, against the CPU."""
+    height = float(np.median(ts.body_poses(model, q)[:, -1, 2, 3]))
+    stops = [ts.Stop(v=0, below=-1.0, above=1.0), ts.Stop(frame=model.n - 1, below=height)]
+    for what, again in (("frozen", {}), ("reset", {"reset": (q[0], v[0])})):
+        options = {"stop": stops, "steps": 20, "dt": 1e-3, "every": 5}
+        there = {"reset": tuple(map(cp.asarray, again["reset"]))} if again else {}
+
+        def flat(path: Any, back: Callable[[Any], np.ndarray]) -> np.ndarray:
+            parts = [np.nan_to_num(back(x).astype(float), nan=-1.0).reshape(STATES, -1) for x in path]
+            return np.concatenate(parts, axis=1)
+
+        yield Job(
+            f"ts.rollout, stop, {what}, {name}",
+            lambda o=options, r=there: flat(ts.rollout(model, cp.asarray(q), cp.asarray(v), **o, **r), cp.asnumpy),
+            lambda o=options, r=again: flat(ts.rollout(model, q, v, **o, **r), np.asarray),
+        )
 
 
 class Job(NamedTuple):
