@@ -145,7 +145,7 @@ def test_few_numbers_of_a_long_chain_take_a_small_file(tmp_path):
 @pytest.mark.parametrize(
     ("keep", "words"),
     [(["nothing"], "no quantity"), (["q.nobody"], "nobody"), (["q.arm", "q"], "twice"), ("q", "list of names"),
-     (["pose.nobody"], "nobody"), ([3], "no quantity"), (["q.", "q"], "twice"), ([["q"]], "no quantity")],
+     (["pose.nobody"], "nobody"), ([3], "list of names"), (["q.", "q"], "twice"), ([["q"]], "list of names")],
 )  # fmt: skip
 def test_what_cannot_be_kept_is_named(keep, words):
     with pytest.raises(ArgumentError, match=words):

@@ -111,12 +111,14 @@ def number(name: str, x: Any, *, above: float = -inf, least: float = -inf, infin
     raise ArgumentError(f"{name} must be {wanted}, not {value:g}")
 
 
-def integer(name: str, x: Any, least: int | None = None) -> int:
-    """x as an integer, not less than `least`."""
+def integer(name: str, x: Any, least: int | None = None, most: int | None = None) -> int:
+    """x as an integer, from `least` to `most`."""
     if isinstance(x, bool) or not isinstance(x, int | np.integer):
         raise ArgumentError(f"{name} must be an integer, not {shown(x)}")
     if least is not None and x < least:
         raise ArgumentError(f"{name} must be at least {least}, not {shown(x)}")
+    if most is not None and x > most:
+        raise ArgumentError(f"{name} must be at most {most}, not {shown(x)}")
     return int(x)
 
 

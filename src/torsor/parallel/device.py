@@ -22,7 +22,7 @@ from torsor.parallel.schedule import Operand, Operation, Schedule, Task
 from torsor.parallel.solver import INPUTS, OUTPUTS, results_of, schedule
 
 THREADS = 64  # per block: levels near the top of the tree have few lanes, and a lane needs many registers
-AT_ONCE = 32  # sums that are read before any is written: a thread waits for memory once, not for each of them
+AT_ONCE = 16  # sums that are read before any is written: a thread waits for memory once, not for each of them
 
 
 def source(operations: Sequence[Operation], threads: int = THREADS) -> str:

@@ -198,7 +198,8 @@ class Friction:
 
     def __post_init__(self) -> None:
         _check(self, "viscous", "coulomb")
-        number("creep", self.creep, above=0)
+        if not 1e-100 <= number("creep", self.creep, above=0) <= 1e100:  # its square must be a number
+            raise ArgumentError(f"creep must be from 1e-100 to 1e100, not {self.creep!r}")
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         return self._action(v).tau

@@ -8,7 +8,7 @@ kinetic_energy  potential_energy  elastic_energy  energy  power        as in `Tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,8 @@ POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
 class Quantities:
     """The columns that names ask for, and their values along rows."""
 
-    def __init__(self, model: Model, names: Iterable[str]) -> None:
-        if isinstance(names, str) or not isinstance(names, Iterable):
+    def __init__(self, model: Model, names: Collection[str]) -> None:
+        if not isinstance(names, list | tuple | set) or not all(isinstance(name, str) for name in names):
             raise ArgumentError(f"keep must be a list of names of quantities, not {shown(names)}")
         self.names = tuple(names)
         found = [_quantity(model, name) for name in self.names]
@@ -52,7 +52,7 @@ def _quantity(model: Model, name: str) -> tuple[list[str], Quantity]:
     """The names of the columns of a quantity, and how they follow from rows."""
     if name in SCALARS:
         return [name], lambda rows: getattr(rows, name)[:, None]
-    kind, _, of = name.partition(".") if isinstance(name, str) else ("", "", "")
+    kind, _, of = name.partition(".")
     if kind == "pose" and of:
         model.frame(of)
         return [f"{name}.{x}" for x in POSE], lambda rows: _poses(rows, of)

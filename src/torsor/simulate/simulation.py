@@ -88,7 +88,7 @@ class Simulation:
         self.forces = force_list(forces)
         self.dt = None if dt is None else number("dt", dt, above=0)
         self.t0, self.chunk = number("t0", t0), integer("chunk", chunk, least=1)
-        self.every = integer("every", every, least=1)
+        self.every = integer("every", every, least=1, most=2**53)
         if self.dt is not None and self.every > 1:
             raise ArgumentError("rows are dt apart, or every so many steps apart: leave out dt or every")
         self.record = None if record is None else file_path("record", record)
@@ -103,11 +103,12 @@ class Simulation:
         with np.errstate(all="ignore"):  # values that are not finite are refused by name
             self.motion.coordinates.normalise(q)
             self.stepper = stepper(self.motion, self.t0, q, v, self.settings)
+        self._keep = None if keep is None else Quantities(self.model, keep)
         self.about = {
             "method": method, **_plain(self.settings), "dt": self.dt, "t0": self.t0, "chunk": self.chunk,
             "q0": q.tolist(), "v0": v.tolist(), "dynamics": self.motion.dynamics,
             "forces": [_name(force) for force in self.forces], "every": self.every, "dense": dense,
-            "keep": None if keep is None else list(keep),
+            "keep": None if self._keep is None else list(self._keep.names),
         }  # fmt: skip
         self.about |= _own_words(about, self.about)
         self._recorder: Recorder | None = None
@@ -119,7 +120,6 @@ class Simulation:
         self._started = False
         self._at_event = False  # the last run ended at a zero of its stop(t, q, v)
         self._told_stiff = False
-        self._keep = None if keep is None else Quantities(self.model, keep)
         between = method != "dop853" if dense is None else flag("dense", dense)
         self._dense = Dense(self.motion.coordinates, self.t0) if between and keep is None else None
         self._chunk = min(self.chunk, max(1, MOST_BYTES // self.stepper.row.nbytes))
