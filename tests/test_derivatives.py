@@ -18,6 +18,7 @@ from peers.pinocchio_peer import PinocchioPeer
 
 import torsor as ts
 from torsor import duals, lie, reference, zoo
+from torsor.algorithms import products
 from torsor.algorithms.derivative import SOLVERS, derivative, takes_frame
 from torsor.backends.cpu import compile_program
 from torsor.compiler.frames import framed
@@ -188,6 +189,22 @@ def test_vjp_of_large_matrices_is_a_sum_over_columns(function, monkeypatch):
         ts.vjp(function)(model, *args, cotangent[..., 1:])
     with pytest.raises(ts.ArgumentError, match="call it without compile"):
         ts.compile(model, ts.vjp(function), **({"body": 1} if takes_frame(ALGORITHMS[function]) else {}))
+
+
+@pytest.mark.parametrize("armature", [0.0, 0.3])
+def test_products_are_those_of_the_matrices(armature):
+    """M x, C x and dJ/dt x, from sweeps of their own."""
+    model, rng = replace(TREE, armature=armature), np.random.default_rng(4)
+    q, v, x = model.random_configuration(rng), *rng.normal(size=(2, model.nv))
+
+    def of(algorithm, *inputs, frame=None):
+        return np.array(reference.evaluate(algorithm, model, dict(zip(algorithm.inputs, inputs)), frame=frame))
+
+    M, C, rate = (ALGORITHMS[f] for f in (ts.mass_matrix, ts.coriolis_matrix, ts.jacobian_dot))
+    assert difference(of(products.mass_product, q, x), of(M, q) @ x) <= TOLERANCE
+    assert difference(of(products.coriolis_product, q, v, x), of(C, q, v) @ x) <= TOLERANCE
+    rates = [of(rate, q, v, frame=model.frame(body)) @ x for body in range(model.n)]
+    assert difference(of(products.twist_rates, q, v, x), rates) <= TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["general arm", slow_unless(False, "floating tree"), slow_unless(False, "humanoid")])
