@@ -102,17 +102,21 @@ class Report:
         return path
 
 
-def race(case: str, contenders: Sequence[Contender], *, unit: str, per: int = 1, rounds: int = ROUNDS) -> list[Row]:
-    """Time the contenders against the first of them, the peer.  `per` units of work are done by one call."""
+def race(case: str, contenders: Sequence[Contender], *, unit: str, per: int = 1, rounds: int = ROUNDS,
+         clock: Callable[[], float] = time.perf_counter) -> list[Row]:  # fmt: skip
+    """Time the contenders against the first of them, the peer.  `per` units of work are done by one call.
+
+    `clock`: time.thread_time for work of one thread, which a busy machine interrupts.
+    """
     peer = contenders[0]
     expected = _first_answer(peer)
     differences = [_difference(c, expected) for c in contenders]  # also the warm-up
-    repeats = [_repeats(c) for c in contenders]
+    repeats = [_repeats(c, clock) for c in contenders]
     times: list[list[float]] = [[] for _ in contenders]
     for r in range(rounds):
         progress(f"{case}: round {r + 1} of {rounds}")
         for c, repeat, kept in zip(contenders, repeats, times):
-            kept.append(_sample(c, repeat, start=r) / per)
+            kept.append(_sample(c, repeat, r, clock) / per)
     progress("")
     return [
         Row(
@@ -131,19 +135,19 @@ def race(case: str, contenders: Sequence[Contender], *, unit: str, per: int = 1,
     ]
 
 
-def _sample(contender: Contender, repeat: int, start: int) -> float:
+def _sample(contender: Contender, repeat: int, start: int, clock: Callable[[], float]) -> float:
     """Seconds a call, over `repeat` calls whose states all differ from those of the sample before."""
     function, sets = contender.function, contender.arguments
     first = start * repeat % len(sets)
     turn = list(islice(cycle(sets), first, first + repeat))
-    begin = time.perf_counter()
+    begin = clock()
     for arguments in turn:
         function(*arguments)
-    return (time.perf_counter() - begin) / repeat
+    return (clock() - begin) / repeat
 
 
-def _repeats(contender: Contender) -> int:
-    return max(1, round(SAMPLE / min(_sample(contender, 1, start) for start in range(3))))
+def _repeats(contender: Contender, clock: Callable[[], float]) -> int:
+    return max(1, round(SAMPLE / min(_sample(contender, 1, start, clock) for start in range(3))))
 
 
 def _first_answer(contender: Contender) -> np.ndarray | None:

@@ -6,6 +6,7 @@ Robots are looked for in the folder that TORSOR_ROBOTS names; without one, the f
 import os
 import warnings
 from pathlib import Path
+from time import thread_time
 
 import numpy as np
 import pinocchio as pin
@@ -30,7 +31,7 @@ def measure(rounds: int) -> Report:
             Contender("pin.buildModelFromUrdf", pin.buildModelFromUrdf, [(str(path),)], answer=total_mass_of_pinocchio),
             Contender("torsor.load", ts.load, [(path,)], answer=total_mass, target=FEWEST if name in ROBOTS else None),
         ]
-        report.rows += race(f"load {name}", contenders, unit="file", rounds=rounds)
+        report.rows += race(f"load {name}", contenders, unit="file", rounds=rounds, clock=thread_time)
     inverse_kinematics(report, rounds)
     return report
 

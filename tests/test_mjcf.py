@@ -205,7 +205,7 @@ GEARED = """<mujoco><worldbody>
   <equality>
     <joint joint1="b" joint2="a" polycoef="0.1 -0.5 0 0 0"/><joint joint1="b" joint2="c" polycoef="0 2 0 0 0"/>
     <joint joint1="c" joint2="a" polycoef="0.05 -0.25 0 0 0"/>%s
-  </equality></mujoco>"""
+  </equality><tendon><fixed name="rope"><joint joint="a" coef="1"/></fixed></tendon></mujoco>"""
 
 
 def test_linear_equalities_of_joints_are_couplings(tmp_path):
@@ -237,7 +237,8 @@ def test_linear_equalities_of_joints_are_couplings(tmp_path):
         ('<joint joint1="d" joint2="a" polycoef="0 1 2 0 0"/>', "joint of 'd' and 'a'"),
         ('<joint joint1="d" polycoef="0.1 0 0 0 0"/>', "joint of 'd'"),
         ('<connect body1="d" anchor="0 0 0"/>', "connect of 'd'"),
-        ('<weld body1="d"/>', "weld of 'd'"),
+        ('<weld body1="d"/>', "weld of 'd' and 'world'"),
+        ('<tendon tendon1="rope"/>', "tendon of 'rope'"),
     ],
 )
 def test_other_equalities_are_named(tmp_path, element, words):
@@ -256,3 +257,9 @@ def test_geoms_that_only_collide_are_not_drawn(tmp_path):
         <body name="b"><joint/><geom size="0.3"/></body>"""
     model = ts.load(write(tmp_path, world))
     assert [visual.size for visual in model.visuals] == [(0.15,), (0.2,), (0.3,)]
+
+
+def test_a_flex_is_named(tmp_path):
+    more = '<flexcomp name="soft" type="grid" count="3 3 1" spacing=".1 .1 .1" radius=".01" dim="2" mass="1">'
+    with pytest.warns(ModelWarning, match="flex of 'soft'"):
+        ts.load(write(tmp_path, more + '<edge equality="true"/></flexcomp>'))

@@ -370,12 +370,14 @@ class _Reader:
         return joint
 
     def _object(self, objtype: int, i: int, kind: str) -> str:
-        if kind in ("tendon", "flex"):
-            return repr(getattr(self.m, kind)(i).name or i) if i >= 0 else ""
+        word = next((word for word in ("joint", "tendon", "flex") if kind.startswith(word)), "")
         if i < 0:
-            return "" if kind == "joint" else "the world"
-        if kind == "joint":
+            return "" if word else "the world"
+        if word == "joint":
             return repr(self.joints[i])
+        if word:
+            kind_of = getattr(self.mujoco.mjtObj, f"mjOBJ_{word.upper()}")
+            return repr(self.mujoco.mj_id2name(self.m, kind_of, i) or i)
         if objtype == int(self.mujoco.mjtObj.mjOBJ_BODY):
             return repr(self.bodies[i])
         return f"{self.mujoco.mjtObj(objtype).name.removeprefix('mjOBJ_').lower()} {i}"
