@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -333,6 +334,18 @@ def test_shards_fill_one_store_together(tmp_path):
     second = study(path, shard=(1, 2))
     assert second.progress == 1
     assert np.array_equal(second["q"], study(tmp_path / "whole.zarr")["q"])
+
+
+@pytest.mark.parametrize("sampling", ["random", "sobol", "latin-hypercube", "saltelli"])
+def test_a_task_carries_what_its_members_need(sampling):
+    """Not the arrays and sequences of a million members."""
+    n = 8 * 2**17
+    vary = dict(VARY) if sampling == "saltelli" else VARY | {"q0": np.random.default_rng(0).normal(size=(n, 3))}
+    draws = Draws(ARM, vary, n, 1, sampling)
+    whole, part = draws.members(5000, 5040), draws.part(5000, 5040)
+    assert len(pickle.dumps(part)) < 20_000
+    assert all(np.array_equal(x, whole[q]) for q, x in part.members(5000, 5040).items())
+    assert all(np.array_equal(x, whole[q][7:9]) for q, x in part.members(5007, 5009).items())
 
 
 def test_a_process_pool(tmp_path):

@@ -394,11 +394,13 @@ class Study:
                 yield run_chunk(plan, self.path, chunk)
             return
         path, waiting, left = self.path, set[Future[int]](), list(reversed(todo))
-        most = IN_FLIGHT * _workers(executor)
+        most, size = IN_FLIGHT * _workers(executor), self.group.variables["status"].chunk
         try:
             while left or waiting:
                 while left and len(waiting) < most:
-                    waiting.add(executor.submit(run_chunk, plan, path, left.pop()))
+                    chunk = left.pop()
+                    part = replace(plan, draws=plan.draws.part(chunk * size, min(plan.n, (chunk + 1) * size)))
+                    waiting.add(executor.submit(run_chunk, part, path, chunk))
                 finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in finished:
                     yield future.result()
