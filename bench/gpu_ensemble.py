@@ -32,7 +32,7 @@ from torsor.backends.gpu import columns, compile_cuda
 from torsor.compiler.members import members
 from torsor.compiler.request import ON_GPU, Request
 from torsor.ensembles.device import DeviceEngine
-from torsor.ensembles.engine import Engine, Steps, moving
+from torsor.ensembles.engine import STOPPED, Engine, Steps, moving
 from torsor.simulate.rollout import Law, Plant, law_of
 
 CHECKED = 64
@@ -135,7 +135,7 @@ class Plain:
         plant = Plant(model, self.law, gain.tolist(), tau.tolist(), accelerate)
         return self.step(plant, y[: self.nq], y[self.nq :], h)
 
-    run, _fixed = Engine.run, Engine._fixed
+    run, _fixed, outside = Engine.run, Engine._fixed, None
 
 
 def falling(batch: ts.ModelBatch, law: Law) -> dict[str, np.ndarray]:
@@ -159,11 +159,31 @@ def checks() -> list[dict[str, Any]]:
             steps = Steps(np.array([0.0, 0.002, 0.005])[method != "dopri5" :], method, 1e-3)
             got, status = DeviceEngine(batch, law, steps).run(states, numbers)
             some = {key: x[:SOME] for key, x in states.items()}
-            expected, _ = Plain(batch, law, steps).run(some, [np.arange(SOME)[:, None]])
+            expected, *_ = Plain(batch, law, steps).run(some, [np.arange(SOME)[:, None]])
             error = float(np.abs(got[:SOME] - expected).max() / np.abs(expected).max())
             ok = bool((status == 1).all() and np.isfinite(got).all() and error < NEAR.get(method, 1e-9))
             rows.append({"case": f"{name}, {method}", "error": error, "ok": ok})
             print(rows[-1], flush=True)
+    return rows
+
+
+def stops() -> list[dict[str, Any]]:
+    """Members that stop where a velocity passes a bound: they are at it, stay there, and moved as others before."""
+    model, rows = ts.zoo.panda(), []
+    batch, law = batch_of(model, "inertias and lengths", 100), law_of(model, None)
+    states, numbers = falling(batch, law), list(members(batch).inputs.values())
+    for method, near in (("dopri5", 1e-9), ("rk4", 0.1)):
+        steps = Steps(np.linspace(0.01, 0.2, 20), method, 1e-3)
+        free, _ = DeviceEngine(batch, law, steps).run(states, numbers)
+        bound = 0.9 * np.abs(free[:, -1, 8]).min()
+        watched = replace(steps, stops=(ts.Stop(v=1, below=-bound, above=bound),))
+        got, status, when = DeviceEngine(batch, law, watched).run(states, numbers)
+        before = steps.times < when[:, None]
+        error = float(np.abs(np.abs(got[:, -1, 8]) - bound).max() / bound)
+        stays = np.where(before[..., None], free, got[:, -1:])
+        ok = bool((got == stays).all() and (status == STOPPED).all() and error < near)
+        rows.append({"case": f"stops, {method}", "error": error, "ok": ok})
+        print(rows[-1], flush=True)
     return rows
 
 
@@ -177,7 +197,7 @@ def falls(cp: Any, folder: Path) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"case": name, "members": MOVED}
         some = {key: x[:SOME] for key, x in states.items()}
         compared = steps if steps.adaptive else replace(steps, times=steps.times[:SHORT])
-        expected, _ = Plain(batch, law, compared).run(some, [np.arange(SOME)[:, None]])
+        expected, *_ = Plain(batch, law, compared).run(some, [np.arange(SOME)[:, None]])
         engine = DeviceEngine(batch, law, steps)
         given, begin = engine.on_device(states, numbers), time.time()
         out, status = engine.moved(given)
@@ -225,7 +245,7 @@ def main() -> None:
     if not options.ensembles:
         report["forward_dynamics"] = [row for case in CASES for row in forward_dynamics(cp, *case)]
     if not options.quick:
-        report["checks"] = checks()
+        report["checks"] = [*checks(), *stops()]
         with tempfile.TemporaryDirectory() as stores:
             report["falls"] = falls(cp, Path(stores))
     file.write_text(json.dumps(report, indent=1) + "\n")

@@ -150,6 +150,7 @@ class Draws:
     def __init__(self, model: Model, vary: Mapping[str, Any] | Callable[[np.random.Generator], Mapping[str, Any]],
                  n: int, seed: int, sampling: str) -> None:  # fmt: skip
         self.model, self.n, self.seed = model, n, seed
+        self.first = 0  # the member to which the first row of every array belongs
         self.sampling = chosen("sampling", sampling, SAMPLING)
         self.function = vary if callable(vary) else None
         self.varied: dict[Quantity, Any] = {}
@@ -194,6 +195,19 @@ class Draws:
         """How many uniform numbers a member draws."""
         return sum(q.size for q, value in self.varied.items() if isinstance(value, Distribution))
 
+    def part(self, first: int, end: int) -> Draws:
+        """The same, for some members only: it holds no array of all members, so it travels quickly."""
+        some = object.__new__(Draws)
+        some.__dict__ |= {name: x for name, x in self.__dict__.items() if name not in ("cube", "rows")}
+        some.first = first
+        some.varied = {
+            q: x if isinstance(x, Distribution) else x[first - self.first : end - self.first]
+            for q, x in self.varied.items()
+        }
+        if self.sampling != "random":  # a worker would make the whole sequence
+            some.__dict__["part"] = self.uniform(first, end)
+        return some
+
     def members(self, first: int, end: int) -> dict[Quantity, Array]:
         """The values (end - first, ...) of some members."""
         if self.function:
@@ -206,13 +220,17 @@ class Draws:
                 at += quantity.size
                 found[quantity] = x * quantity.nominal(self.model) if value.relative else x
             else:
-                found[quantity] = np.array(np.broadcast_to(value[first:end], (end - first, *quantity.shape)))
+                found[quantity] = np.array(
+                    np.broadcast_to(value[first - self.first : end - self.first], (end - first, *quantity.shape))
+                )
         return found
 
     def uniform(self, first: int, end: int) -> Array:
         """Numbers in (0, 1), (end - first, width)."""
         if not self.width:
             return np.zeros((end - first, 0))
+        if "part" in self.__dict__:
+            return self.__dict__["part"][first - self.first : end - self.first]
         if self.sampling == "random":
             u = self._random(first, end)
         elif self.sampling == "sobol":

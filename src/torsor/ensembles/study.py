@@ -190,7 +190,7 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
     device     "cpu" or "cuda", where every thread moves a member (needs CuPy); what is drawn is the same, and states
                agree to rounding, or to rtol if the two choose other steps
     exchange   an `Exchange`: members exchange their states at intervals (parallel tempering and others)
-    stop       a `Stop`, or several: a member that leaves their bounds stays where it is (on the CPU); `Study.stopped`
+    stop       a `Stop`, or several: a member that leaves their bounds stays where it is; `Study.stopped`
                says which did, and "stop_time" in the store when: to rounding, or to a step of dt
     states     q0, v0, kp, kd, q_ref, the same for all members
 
@@ -212,8 +212,6 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
             raise TypeError(f"ensemble() got an unexpected keyword argument {name!r}")
     plan = Plan(model, Draws(model, vary, n, seed, sampling), steps, states, records(model, record), seed, n,
                 chosen("device", device, DEVICES), integer("every", every, least=1))  # fmt: skip
-    if steps.stops and device != "cpu":
-        raise ArgumentError(f"members stop on the CPU only: leave out stop, or device = {device!r}")
     if exchange is not None:
         if not isinstance(exchange, Exchange):
             raise ArgumentError(f"exchange must be an Exchange, not {shown(exchange)}")
@@ -396,11 +394,13 @@ class Study:
                 yield run_chunk(plan, self.path, chunk)
             return
         path, waiting, left = self.path, set[Future[int]](), list(reversed(todo))
-        most = IN_FLIGHT * _workers(executor)
+        most, size = IN_FLIGHT * _workers(executor), self.group.variables["status"].chunk
         try:
             while left or waiting:
                 while left and len(waiting) < most:
-                    waiting.add(executor.submit(run_chunk, plan, path, left.pop()))
+                    chunk = left.pop()
+                    part = replace(plan, draws=plan.draws.part(chunk * size, min(plan.n, (chunk + 1) * size)))
+                    waiting.add(executor.submit(run_chunk, part, path, chunk))
                 finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in finished:
                     yield future.result()
