@@ -14,7 +14,7 @@ from stiff import cable
 
 from torsor.simulate import Simulation
 
-LINKS, STEPS, STEP = 10_000, 1_000, 2e-4
+LINKS, STEPS, STEP = 10_000, 1_000, 1e-4
 EVERY = 10  # steps between two energies
 START = 0.3  # rad, from the vertical
 BENDING = 1e-3  # N m^2

@@ -8,7 +8,9 @@ import json
 import re
 import shutil
 import subprocess
+import warnings
 import zlib
+from html import unescape
 from html.parser import HTMLParser
 
 import numpy as np
@@ -223,3 +225,25 @@ def test_plots_of_very_many_coordinates_are_thinned(tmp_path):
     figure = plot_trajectory(run, tmp_path / "rope.png")
     assert len(figure.axes[0].lines) == 300
     assert "300 of 6000" in figure.axes[0].get_title(loc="left")
+
+
+def test_every_file_says_which_torsor_wrote_it(tmp_path):
+    """Models, plots and the page: in comments and metadata."""
+    run = simulate(zoo.point_chain(2), [0.4, 0.3], duration=0.1)
+    name = f"torsor {ts.__version__}"
+    for suffix in (".png", ".pdf", ".svg"):
+        run.plot(tmp_path / f"plot{suffix}")
+        assert name.encode() in (tmp_path / f"plot{suffix}").read_bytes()
+    page = run.view(tmp_path / "page.html").read_text()
+    assert f'<meta name="generator" content="{name}">' in page
+    about = json.loads(unescape(re.search(r'<meta name="description" content="(.*?)">', page)[1]))
+    assert about["method"] == "auto"
+    assert about["torsor"] == ts.__version__
+    for suffix, begin, end in ((".toml", "# ", ""), (".urdf", "<!-- ", " -->"), (".xml", "<!-- ", " -->")):
+        path = tmp_path / f"arm{suffix}"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ts.ModelWarning)  # what a format does not say
+            ts.save(zoo.panda(), path)
+        last = path.read_text().splitlines()[-1]
+        assert json.loads(last.removeprefix(begin).removesuffix(end))["torsor"] == ts.__version__
+        assert ts.load(path).n == zoo.panda().n

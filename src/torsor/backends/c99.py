@@ -23,6 +23,7 @@ from torsor.compiler.abi import loop_data, tree_data
 from torsor.compiler.language import Int
 from torsor.compiler.loops import Body, Loops
 from torsor.compiler.trace import LoopCode
+from torsor.files import made
 from torsor.model.joints import FORCE_UNITS, JOINTS
 from torsor.model.model import Model
 from torsor.outputs import COTANGENT, PLACES
@@ -338,7 +339,7 @@ class CFunction:
         how = "loops over its bodies" if isinstance(request.code, LoopCode) else "straight-line code"
         lines = [
             f"{self.name}: {request.algorithm.name} of the model {quoted(model.name)}, {self.number}, {how}.",
-            f"{MARK}. Generated: change the model and export again instead of editing.",
+            f"{MARK} {made()['torsor']}. Generated: change the model and export again instead of editing.",
             "",
             f"Operations, worst case: {counts or 'none'} (a multiply-add counts as one mul and one add).",
             f"Memory: {self.table_bytes} bytes of constant tables; {self.workspace_bytes} bytes of workspace; "

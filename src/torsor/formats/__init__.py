@@ -10,6 +10,7 @@ checked like any other: a damaged or hostile file raises a ModelError.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torsor.errors import ArgumentError, ModelError, ModelWarning
-from torsor.files import read_whole, write_whole
+from torsor.files import made, read_whole, write_whole
 from torsor.formats import binary, toml
 from torsor.model import Model
 from torsor.model.model import require_model
@@ -72,15 +73,18 @@ def save(model: Model, path: str | Path) -> None:
     """Write a model to a file, from which `load` makes an equal one if it is .toml or .torsor.
 
     .urdf and .xml (MJCF) say less: a ModelWarning lists what is lost, and a ModelError names a joint that the format
-    does not have.  Rotations come back to rounding there, all other numbers exactly.
+    does not have.  Rotations come back to rounding there, all other numbers exactly.  A comment at the end of the text
+    says which torsor wrote it, and when.
     """
     require_model(model)
     suffix = file_path("path", path).suffix.lower()
+    words = json.dumps(made())
     if suffix not in WRITERS:
-        write_whole(path, _format(path).encode(model))
+        comment = f"# {words}\n".encode() if suffix == ".toml" else b""
+        write_whole(path, _format(path).encode(model) + comment)
         return
     content, losses = import_module(f"torsor.formats.{WRITERS[suffix]}").encode(model)
-    write_whole(path, content)
+    write_whole(path, content + f"<!-- {words} -->\n".encode())
     if losses:
         warnings.warn(f"{path} does not say: {'; '.join(losses)}", ModelWarning, stacklevel=2)
 

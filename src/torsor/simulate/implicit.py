@@ -139,7 +139,11 @@ class Dirk(Stepper):
         y, tableau, nq = self.row[: self.nq + self.nv], self.tableau, self.nq
         self.rates[0] = self.rate(y, self.a)
         stage = _Stage(self, tableau.gamma * h, self.a.copy())
-        for i, (weights, c) in enumerate(zip(tableau.A[1:], tableau.A.sum(axis=1)[1:]), start=1):
+        times = tableau.A.sum(axis=1)
+        for i, (weights, c) in enumerate(zip(tableau.A[1:], times[1:]), start=1):
+            if i > 1 and times[i - 1] > times[i - 2]:  # a first guess: the straight line through the last two stages
+                slope = (self.rates[i - 1, nq:] - self.rates[i - 2, nq:]) / (times[i - 1] - times[i - 2])
+                stage.a = self.rates[i - 1, nq:] + (c - times[i - 1]) * slope
             if not stage.solve(self.t + c * h, _combined(y, h * weights[:i], self.rates)):
                 return np.inf
             self.rates[i, :nq], self.rates[i, nq:] = stage.q_rate, stage.a

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Implicit equations are iterated until only rounding changes the solution.
 SETTLED, NEARLY = 4 * np.finfo(np.float64).eps, 1e-11
 CLOSE, PATIENCE, ITERATIONS = 1e-7, 4, 100
-HALF = sqrt(np.finfo(np.float64).eps)  # half of the digits
+CLOSE_PER_FREEDOM, FAR = 1e-9, 1e-5  # rounding in long chains; at most
 # Passive forces cannot add energy: it is compared every so many steps, and may exceed that at the beginning by a share
 # of the largest kinetic energy, by the order of the method.
 CHECKED, GAIN = 16, {1: 0.5, 2: 0.1}
@@ -218,7 +218,7 @@ def fixed_point(update: Callable[[Array], Array], x: Array) -> Array | None:
             return x
         # the velocities of long chains round off more: their changes end at a size of their own
         idle = 0 if change < best / 2 else idle + 1
-        if idle >= PATIENCE and change <= max(CLOSE, HALF * sqrt(len(x))):
+        if idle >= PATIENCE and change <= max(CLOSE, min(CLOSE_PER_FREEDOM * len(x), FAR)):
             return x
         last, best = change, min(best, change)
     return None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from torsor import dynamics
 from torsor.errors import ArgumentError
-from torsor.files import write_whole
+from torsor.files import made, write_whole
 from torsor.model.joints import FORCE_UNITS
 from torsor.model.model import Model
 from torsor.simulate.coordinates import names_of, units_of
@@ -121,11 +121,18 @@ def save(figure: Figure, path: str | Path | None) -> Figure:
         path, content = file_path("path", path), io.BytesIO()
         path = path if path.suffix else Path(f"{path}.png")
         try:
-            figure.savefig(content, format=path.suffix[1:])
+            figure.savefig(content, format=path.suffix[1:], metadata=_metadata(path.suffix[1:].lower()))
         except (ValueError, OSError) as error:
             raise ArgumentError(f"{path}: the plot cannot be written: {error}") from None
         write_whole(path, content.getvalue())
     return figure
+
+
+def _metadata(kind: str) -> dict[str, str] | None:
+    """Which torsor drew a figure, in the words of its format; Matplotlib adds the date to .pdf and .svg itself."""
+    name = f"torsor {made()['torsor']}"
+    known = {"png": {"Software": name, "Creation Time": made()["date"]}, "pdf": {"Creator": name}}
+    return (known | {"svg": known["pdf"]}).get(kind)
 
 
 def _grid(panels: int, name: str) -> tuple[Figure, list[Axes], Axes]:
