@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import mujoco
 import numpy as np
 import pytest
 
@@ -90,6 +91,43 @@ def test_a_drive_gives_no_more_than_its_effort():
     assert unknown.v[-1, 0] == pytest.approx(5.0, abs=1e-9)  # nobody said what they are
     beside = simulate(strong, duration=1.0, forces=[Constant([5.0]), lambda t, q, v: np.array([-4.0])], **TIGHT)
     assert beside.v[-1, 0] == pytest.approx(-2.0, abs=1e-9)  # what is not a drive has no limit
+
+
+TWO_LINKS = """
+<mujoco>
+  <option timestep="1e-4" integrator="RK4"/>
+  <worldbody>
+    <body>
+      <joint name="a" axis="0 1 0" actuatorfrcrange="-6 6" armature="0.01" damping="0.1"/>
+      <geom type="capsule" fromto="0 0 0 0.4 0 0" size="0.03" mass="1"/>
+      <body pos="0.4 0 0">
+        <joint name="b" axis="0 1 0" actuatorfrcrange="-2 2" armature="0.01" damping="0.1"/>
+        <geom type="capsule" fromto="0 0 0 0.3 0 0" size="0.03" mass="0.5"/>
+      </body>
+    </body>
+  </worldbody>
+  <actuator><position joint="a" kp="60" kv="3"/><position joint="b" kp="40" kv="2"/></actuator>
+</mujoco>"""
+
+
+def test_effort_is_that_of_mujoco(tmp_path):
+    """Two links held by servos that are too weak for most of the way: the same steps of the same method."""
+    peer = mujoco.MjModel.from_xml_string(TWO_LINKS)
+    data, goal = mujoco.MjData(peer), [0.8, -0.5]
+    data.ctrl[:] = goal
+    for _ in range(1000):
+        mujoco.mj_step(peer, data)
+    (tmp_path / "two.xml").write_text(TWO_LINKS)
+    model, kp, kd = ts.load(tmp_path / "two.xml"), np.array([60.0, 40.0]), np.array([3.0, 2.0])
+    servo = ts.JointFeedback(kp, kd, goal)
+    path = ts.rollout(
+        model, np.zeros(2), np.zeros(2), steps=1000, dt=1e-4, every=1000, feedback=servo, integrator="rk4"
+    )
+    np.testing.assert_allclose(path.q[-1], data.qpos, atol=1e-13)
+    np.testing.assert_allclose(path.v[-1], data.qvel, atol=1e-12)
+    run = simulate(model, duration=0.1, forces=PD(model, goal, kp, kd), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(run.q[-1], data.qpos, atol=1e-6)  # fixed steps pass over the corners of a law
+    assert (np.abs(kp * (goal - run.q) - kd * run.v) > model.effort).mean() > 0.3  # it is cut off
 
 
 def test_a_drive_pushes_up_to_its_speed_and_brakes_beyond_it():
