@@ -76,8 +76,14 @@ def forced(name):
     return replace(model, **joints.get(name, {})), options.get(name, {})
 
 
-@pytest.mark.parametrize("integrator", ["semi-implicit", "implicit"])
-@pytest.mark.parametrize("name", FORCES)
+QUICK_FORCES = [("stops", "implicit"), ("effort", "implicit"), ("softsign", "semi-implicit"), ("motion", "implicit")]
+ALL_FORCES = [(name, integrator) for name in FORCES for integrator in ("semi-implicit", "implicit")]
+
+
+@pytest.mark.parametrize(
+    ("name", "integrator"),
+    [x if x in QUICK_FORCES else pytest.param(*x, marks=pytest.mark.slow) for x in ALL_FORCES],
+)
 def test_gradients_go_through_every_force(name, integrator):
     """No corner of a force lies within the differences of these states; in single precision, gradients are finite."""
     model, options = forced(name)

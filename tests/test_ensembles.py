@@ -681,7 +681,7 @@ def test_the_command(tmp_path, capsys):
         assert message in capsys.readouterr().err.replace("\n", " ")
 
 
-@pytest.mark.parametrize("method", ["dopri5", "semi-implicit"])
+@pytest.mark.parametrize("method", ["dopri5", pytest.param("semi-implicit", marks=pytest.mark.slow)])
 def test_members_stop_by_themselves(tmp_path, method):
     """Where simulations of each with the same event end: to rounding, or to a step of dt."""
     height = float(ts.body_poses(ARM, np.zeros(3))[-1, 2, 3]) - 0.01

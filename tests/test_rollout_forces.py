@@ -8,7 +8,7 @@ import fake_cupy
 import numpy as np
 import pytest
 from machines import difference
-from test_joint_laws import busy
+from test_joint_laws import busy, slow
 
 import torsor as ts
 from torsor import zoo
@@ -23,6 +23,7 @@ from torsor.simulate.rollout import gpu_kernel, own_numbers
 ROUNDING = 1e-11  # twenty steps of 1 ms, in float64
 DT, STEPS = 1e-3, 5
 INTEGRATORS = ["semi-implicit", "implicit", "rk4"]
+FEW = ["implicit", *slow("semi-implicit", "rk4")]
 RNG = np.random.default_rng
 ARM, LONG = zoo.random_chain(4, 1), zoo.random_chain(14, 2)
 TREE = zoo.random_tree(5, 3)
@@ -56,7 +57,7 @@ def one_by_one(path, model, q, v, torque, integrator, gains=(0.0, 0.0)):
         assert difference(path.v[t], v) < ROUNDING
 
 
-@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("integrator", FEW)
 @pytest.mark.parametrize("model", [ARM, LONG], ids=["unrolled", "loops"])
 def test_wrenches_on_the_bodies(model, integrator):
     q, v = start(model)
@@ -68,7 +69,7 @@ def test_wrenches_on_the_bodies(model, integrator):
     assert difference(alone.q[0], path.q[0]) < ROUNDING
 
 
-@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("integrator", FEW)
 @pytest.mark.parametrize("model", [ARM, LONG], ids=["unrolled", "loops"])
 def test_a_servo_follows_a_motion(model, integrator):
     goal = Cycloid(np.zeros(model.nv), np.ones(model.nv), 0.01)
@@ -87,7 +88,7 @@ def test_a_servo_follows_a_motion(model, integrator):
     np.testing.assert_array_equal(hold.q, ts.rollout(model, q[0], v[0], steps=STEPS, dt=DT, feedback=servo).q)
 
 
-@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("integrator", FEW)
 @pytest.mark.parametrize("model", [ARM, LONG], ids=["unrolled", "loops"])
 def test_computed_torques_use_a_model_of_their_own(model, integrator):
     """Of a wrong model, and cut off at the effort of the drives."""
@@ -151,7 +152,7 @@ def cases(model):
 
 
 @pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "staged"])
-@pytest.mark.parametrize("integrator", ["semi-implicit", "implicit"])
+@pytest.mark.parametrize("integrator", ["implicit", *slow("semi-implicit")])
 @pytest.mark.parametrize(("model", "case"), [(ARM, k) for k in range(4)] + [(TREE, 0), (TREE, 1)])
 def test_cuda_text_takes_the_same_step(model, case, integrator, specialised):
     _, machine, options = list(cases(model))[case]
@@ -180,6 +181,7 @@ def cupy(monkeypatch):
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not cuda_host.compiler(), reason="needs a C++ compiler")
 @pytest.mark.parametrize("model", [zoo.random_chain(3, 7), zoo.random_chain(13, 8)], ids=["unrolled", "staged"])
 def test_whole_rollouts_on_a_device_are_those_of_the_cpu(cupy, model):

@@ -16,6 +16,10 @@ DT, STEPS, EVERY = 1e-2, 40, 4
 OPTIONS = {"steps": STEPS, "dt": DT}
 
 
+def slow_pairs(*pairs):
+    return [pytest.param(*pair, marks=pytest.mark.slow) for pair in pairs]
+
+
 def ball(count=5):
     """A mass that falls from several heights."""
     fall = ts.Model.chain("prismatic", mass=1.0, inertia=(1, 1, 1), axis=(0, 0, 1), gravity=(0, 0, -9.81))
@@ -123,9 +127,8 @@ def test_batch_axes_and_number_types(shape, dtype):
 
 
 @pytest.mark.skipif(not cuda_host.compiler(), reason="needs a C++ compiler")
-@pytest.mark.parametrize("again", [False, True], ids=["frozen", "reset"])
-@pytest.mark.parametrize("n", [3, 13], ids=["unrolled", "staged"])
-def test_devices_stop_where_the_cpu_does(monkeypatch, again, n):
+@pytest.mark.parametrize(("n", "again"), [(3, True), *slow_pairs((3, False), (13, False), (13, True))])
+def test_devices_stop_where_the_cpu_does(monkeypatch, n, again):
     module = fake_cupy.Cupy()
     monkeypatch.setattr(gpu, "cupy", lambda: module)
     monkeypatch.setattr(rollouts, "gpu_array", gpu.on_device)

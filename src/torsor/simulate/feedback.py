@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import validate
+from torsor.compiler.store import store
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar, maximum
 from torsor.model.batch import VARIABLE
@@ -148,9 +149,8 @@ def law_of(model: Model, feedback: Feedback | None, own: Mapping[str, Array] | N
         _own_model(model, feedback)
         goal = feedback.reference.q if isinstance(feedback.reference, Hold) else 0.0
         feedback = JointFeedback(feedback.kp, feedback.kd, goal)
-    given = {name: np.asarray((own or {}).get(name, getattr(model, name))) for name in VARIABLE}
-    given = {name: most(x) if name in ("effort", "speed") else finite(x) for name, x in given.items()}
-    limited = bool((given["effort"] < FAR).any() or (given["speed"] < FAR).any())
+    made = _anew if own else store(model).once  # quantities of the model alone are kept with it
+    given, limited = made("quantities of joints", lambda: _quantities(model, own or {}))
     apart = limited or computed is not None
     # a drive without limits adds to springs and dampers: they are entries of the same K
     linear = [_linear(model, feedback) if isinstance(feedback, LinearFeedback) else _servos(model, feedback)]
@@ -158,7 +158,7 @@ def law_of(model: Model, feedback: Feedback | None, own: Mapping[str, Array] | N
     width = model.nq + model.nv
     places, where = np.unique(np.concatenate([rows * width + columns for rows, columns, _, _ in linear]),
                               return_inverse=True)  # fmt: skip
-    parts = list(_parts(model, given, apart))
+    parts = made(("parts of a law", apart), lambda: list(_parts(model, given, apart)))
     shapes = [x.shape[:-1] for x in (*(values for _, _, values, _ in linear), *(x for _, _, own in parts for x in own))]
     try:
         batch = np.broadcast_shapes(*shapes)
@@ -176,6 +176,17 @@ def law_of(model: Model, feedback: Feedback | None, own: Mapping[str, Array] | N
     structure = tuple((kind, tuple(freedoms.tolist())) for kind, freedoms, _ in parts)
     values = values if values.shape[-1] else np.zeros((*batch, 1))
     return Law(gains, structure, values, constant, policy, computed, wrenches)
+
+
+def _anew(key: Any, make: Callable[[], Any]) -> Any:
+    return make()
+
+
+def _quantities(model: Model, own: Mapping[str, Array]) -> tuple[dict[str, Array], bool]:
+    """What the joints do, (..., nv) each, with finite limits; and whether drives have limits."""
+    given = {name: np.asarray(own.get(name, getattr(model, name))) for name in VARIABLE}
+    given = {name: most(x) if name in ("effort", "speed") else finite(x) for name, x in given.items()}
+    return given, bool((given["effort"] < FAR).any() or (given["speed"] < FAR).any())
 
 
 def _own_model(model: Model, feedback: PD | ComputedTorque) -> Model:

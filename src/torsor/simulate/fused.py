@@ -44,7 +44,8 @@ class FusedStages:
         given = [np.ascontiguousarray(x) for x in given]
         others = [x.ctypes.data for x in given]
         places = list(zip(_rows(Y), _rows(P[1:])))
-        arrays = _call("", [[y, y + 8 * n, *others, k + 8 * n] for y, k in places], [1, n], [0, 8])
+        strides = [8, 8, *(x for array in given for x in array.strides), 8]
+        arrays = _call("", [[y, y + 8 * n, *others, k + 8 * n] for y, k in places], [1, n], 0, strides)
         arrays |= {"P": P, "Y": Y, "A": A, "rtol": rtol, "atol": atol, "squares": np.empty(len(A) - s)}
         self.changing, self.commands = law is not None and not law.is_steady, np.zeros((s, n))
         addresses = dict(zip(("rhs", "data"), program.entry)) | dict.fromkeys(LAW, 0) | {"law_width": 0}
@@ -53,7 +54,7 @@ class FusedStages:
             self.commands[:] = law.command(0.0) if law.is_steady else 0.0
             numbers = [x.ctypes.data for x in law.numbers]
             rows = [[y, y + 8 * n, c, *numbers, others[0]] for (y, _), c in zip(places, _rows(self.commands))]
-            arrays |= _call("law_", rows, [n], [8])
+            arrays |= _call("law_", rows, [n], 8, [])
             addresses |= dict(zip(("law", "law_data"), entry_of(law.kernel))) | {"law_width": 8 * len(rows[0])}
         values = addresses | {name: array.ctypes.data for name, array in arrays.items()}
         values |= {"s": s, "m": m, "n": n, "first": first, "estimates": len(A) - s}
@@ -68,10 +69,10 @@ class FusedStages:
         return self._squares.tolist()
 
 
-def _call(name: str, rows: list[list[int]], dims: list[int], strides: list[int]) -> dict[str, Array]:
-    """The arguments of a function as NumPy passes them, a row of addresses per stage; `strides`: of every array, first
-    those of its states, then those of its numbers."""
-    steps = [stride for stride in strides for _ in rows[0]]
+def _call(name: str, rows: list[list[int]], dims: list[int], apart: int, strides: list[int]) -> dict[str, Array]:
+    """The arguments of a function as NumPy passes them, a row of addresses per stage; `apart`: the bytes from state to
+    state, in every array; `strides`: those between the numbers of a state, along all axes of all arrays."""
+    steps = [*[apart] * len(rows[0]), *strides]
     return {f"{name}args": np.array(rows), f"{name}dims": np.array(dims), f"{name}steps": np.array(steps)}
 
 

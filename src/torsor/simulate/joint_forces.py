@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
-from torsor.simulate.forces import Force
+from torsor.simulate.forces import External, Force
 from torsor.simulate.laws import FAR, Part, kernel, most
 
 Array = NDArray[Any]
@@ -22,12 +22,14 @@ class JointForces:
 
     kinds, numbers   of the law: kinds of its parts, and all their numbers, (nv,) each
     commanded        forces that give the command u as a function of time
+    pushes           constant wrenches on the bodies, `External`; `wrenches` (n, 6) is their sum, or None
     drives, others   forces that are functions of the state: as commands of the drives, and beside them
     """
 
     def __init__(self, model: Model, forces: Sequence[Force]) -> None:
         self.model = model
         self.commanded: list[Any] = []
+        self.pushes: list[Any] = []
         self.drives: list[Force] = []
         self.others: list[Force] = []
         parts: list[Part] = []
@@ -40,6 +42,9 @@ class JointForces:
                 self.commanded.append(force)
                 for total, gain in zip(servo, gains):
                     total += gain
+                continue
+            if isinstance(force, External) and not callable(force.wrenches):
+                self.pushes.append(force)
                 continue
             if (own := getattr(force, "parts", lambda: None)()) is None:
                 self.others.append(force)
@@ -58,6 +63,7 @@ class JointForces:
         parts = [Part("spring", tuple(spring)), *parts] if spring.any() else parts
         self.kinds = tuple(part.kind for part in parts)
         self.numbers = [np.array(np.broadcast_to(x, model.nv), float) for part in parts for x in part.numbers]
+        self.wrenches = np.sum([force.wrenches for force in self.pushes], axis=0) if self.pushes else None
         column = limited_coordinates(model)
         self._coordinate = None if np.array_equal(column, np.arange(model.nq)) else column
         self._fixed = self.command(0.0) if self.is_steady else None
@@ -74,12 +80,12 @@ class JointForces:
 
     @property
     def constant(self) -> Array | None:
-        """The torques, if they never change."""
+        """The torques, if they never change; what wrenches do at the joints is not among them."""
         return self._fixed if self.is_data and not self.kinds else None
 
     @property
     def linear(self) -> tuple[Array, ...] | None:
-        """(c, K, D) if tau = c - K q - D v with numbers that never change."""
+        """(c, K, D) if tau = c - K q - D v with numbers that never change, beside wrenches."""
         if not self.is_data or self._fixed is None or self.kinds != ("spring",):
             return None
         pull, stiffness, damping = self.numbers
@@ -95,7 +101,7 @@ class JointForces:
     def torque(self, t: float, q: Array, v: Array) -> Array:
         u = self._drive(t, q, v)
         tau = self.kernel(*self._state(q, v), u, *self.numbers) if self.kinds else u
-        for force in self.others:
+        for force in (*self.pushes, *self.others):
             tau = tau + force(t, q, v)
         return tau
 
@@ -104,7 +110,10 @@ class JointForces:
         if self.drives or self.others:
             return np.array([self.torque(*state) for state in zip(t, q, v)])
         u = np.array([self.command(x) for x in t]) if self._fixed is None else np.broadcast_to(self._fixed, v.shape)
-        return self.kernel(*self._state(q, v), u, *self.numbers) if self.kinds else u
+        tau = self.kernel(*self._state(q, v), u, *self.numbers) if self.kinds else u
+        for force in self.pushes:
+            tau = tau + force(0.0, q, v)
+        return tau
 
     def gains(self, t: float, q: Array, v: Array) -> tuple[Array, Array]:
         """The stiffness and the damping of all forces that know theirs, (nv,) each (see `forces.py`)."""

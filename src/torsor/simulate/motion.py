@@ -60,15 +60,18 @@ class Motion:
         """The compiled right-hand side, if it is only a program of q, v and `given`, and `law` of the joints."""
         if not self.coordinates.flat or not self.joints.is_data:
             return None
-        if self._linear is None:
+        options = (*PUSHED[: self.joints.wrenches is not None], *(() if self._linear is None else LINEAR))
+        if not options or self._program is None:
             return self._program
-        return compiled_with(self.model, articulated.forward_dynamics, LINEAR)
+        plain = self.dynamics == "auto" and not self.model.couplings
+        return compiled_with(self.model, articulated.forward_dynamics, options) if plain else None
 
     @property
     def given(self) -> list[Array]:
-        """The inputs of `program` after q and v: torques, then stiffness and damping if forces are linear."""
-        constant = self.joints.constant
-        return [*self._linear] if self._linear else [np.zeros(self.model.nv) if constant is None else constant]
+        """The inputs of `program` after q and v: torques, wrenches if any, and stiffness and damping if linear."""
+        constant, pushes = self.joints.constant, [] if self.joints.wrenches is None else [self.joints.wrenches]
+        c, *gains = self._linear or (np.zeros(self.model.nv) if constant is None else constant,)
+        return [c, *pushes, *gains]
 
     @property
     def law(self) -> JointForces | None:
@@ -87,7 +90,7 @@ class Motion:
         if program is not None and self.law is None:
             return lambda t, q, v, out: program(q, v, *given, out)
         forward, torque = self._forward, self.torque
-        if (constant := self.joints.constant) is not None:
+        if (constant := self.joints.constant) is not None and not self.joints.pushes:
             return lambda t, q, v, out: forward(q, v, constant, out)
         return lambda t, q, v, out: forward(q, v, torque(t, q, v), out)
 
@@ -154,8 +157,8 @@ class Motion:
         return out
 
 
-# options of the forward dynamics: what implicit methods add to the diagonal of M, and forces that are linear
-ADDED, LINEAR = ("added_inertia",), ("stiffness", "damping")
+# options of the forward dynamics: wrenches, what implicit methods add to the diagonal of M, and forces that are linear
+PUSHED, ADDED, LINEAR = ("external",), ("added_inertia",), ("stiffness", "damping")
 
 
 def compiled_with(model: Model, algorithm: Algorithm, options: tuple[str, ...]) -> Program:

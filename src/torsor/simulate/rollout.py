@@ -501,10 +501,10 @@ Mover = Callable[..., Move]  # from states, gains, [h] and the numbers of `own_n
 
 def mover(model: Model, integrator: str, law: Law, dtype: str, found: Members | None = None) -> Mover:
     """How many states take steps, kept with the model, or with the structure of a batch."""
-    marches = model.nq == model.nv and law.smooth and not own_numbers(law, found) and _is_diagonal(model, law)
+    marches = model.nq == model.nv and law.smooth and not own_numbers(law, found)
     if model.nv <= (MOST_FREEDOMS_OF_MEMBERS if found else QUICK.freedoms):
         make = _unrolled_mover
-    elif marches and integrator != "rk4" and dtype == "float64":
+    elif marches and integrator != "rk4" and dtype == "float64" and _is_diagonal(model, law):
         make = _marching_mover
     else:
         make = _looped_mover

@@ -1,0 +1,67 @@
+"""What acts at the joints: forces that are data against the same forces as functions, and their cost in a rollout."""
+
+from dataclasses import replace
+
+import numpy as np
+from harness import Contender, Report, race
+
+import torsor as ts
+from torsor.simulate import PD, Cycloid, Friction, Limits, simulate
+
+COUNT, STEPS = 1024, 100  # trajectories and steps of a rollout
+BUSY = {"friction": 0.3, "damping": 0.1, "lower": -1.0, "upper": 1.0}
+
+
+def measure(rounds: int) -> Report:
+    report = Report("forces", "Forces at the joints of a seven-joint arm")
+    arm = replace(ts.zoo.panda(), lower=-np.inf, upper=np.inf, effort=np.inf, speed=np.inf)
+    for case, contenders in (*_simulations(arm).items(), *_rollouts(arm).items()):
+        report.rows += race(case, contenders, unit="per run", rounds=min(rounds, 5))
+    return report
+
+
+def _simulations(arm: ts.Model) -> dict[str, list[Contender]]:
+    """0.1 s of motion: forces in Python, and in the compiled right-hand side."""
+    passive = [Friction(0.1, 0.3), Limits(arm, -1.0, 1.0)]
+    servo = PD(arm, Cycloid(np.zeros(7), np.ones(7), 0.1), 100.0, 10.0)
+    sets = {"friction, stops and dampers": passive, "and a servo on its way": [*passive, servo]}
+
+    def run(forces, method):
+        return simulate(arm, duration=0.1, forces=forces, method=method, rtol=1e-6).q[-1]
+
+    cases = {}
+    for method in ("dopri5", "esdirk4"):
+        for name, forces in sets.items():
+            opaque = [lambda t, q, v, f=f: f(t, q, v) for f in forces]
+            for function, force in zip(opaque, forces):
+                function.gains = force.gains  # implicit methods know them in both
+            cases[f"{method}: {name}"] = [
+                Contender("functions", run, [(opaque, method)], tolerance=1e-3),
+                Contender("data", run, [(forces, method)], tolerance=1e-3),
+            ]
+    return cases
+
+
+def _rollouts(arm: ts.Model) -> dict[str, list[Contender]]:
+    rng = np.random.default_rng(0)
+    q, v = rng.normal(size=(2, COUNT, 7))
+    damping, friction = rng.uniform(0, 1, (2, COUNT, 7))
+    wrenches = rng.normal(size=(COUNT, 7, 6))
+
+    def run(model, options):
+        return ts.rollout(model, q, v, steps=STEPS, dt=1e-4, every=STEPS, **options).q
+
+    machines = {
+        "no forces": (arm, {}),
+        "friction, stops and dampers": (replace(arm, **BUSY), {}),
+        "and drives with limits": (
+            replace(arm, **BUSY, effort=20.0, speed=2.0),
+            {"feedback": ts.JointFeedback(9.0, 1.0)},
+        ),
+        "wrenches": (arm, {"external": wrenches}),
+        "stop conditions": (arm, {"stop": ts.Stop(q=0, above=9.0)}),
+        "dampers and friction of every member": (ts.ModelBatch(arm, damping=damping, friction=friction), {}),
+        "masses of every member": (ts.ModelBatch(arm, mass=arm.mass * rng.uniform(0.9, 1.1, (COUNT, 7))), {}),
+    }
+    contenders = [Contender(name, run, [given], answer=None) for name, given in machines.items()]
+    return {f"rollout of {COUNT} trajectories, {STEPS} steps": contenders}
