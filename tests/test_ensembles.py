@@ -399,6 +399,31 @@ def test_a_store_behind_a_url(tmp_path):
             act()
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_store_in_an_object_store(tmp_path, monkeypatch):
+    """Moto's S3 on this machine, where moto and s3fs are installed; two processes write."""
+    s3fs, moto = pytest.importorskip("s3fs"), pytest.importorskip("moto.server")
+    server = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "b"), ("DEFAULT_REGION", "us-east-1"),
+                        ("ENDPOINT_URL", f"http://{host}:{port}")):  # fmt: skip
+        monkeypatch.setenv(f"AWS_{name}", value)
+    files = s3fs.S3FileSystem()
+    files.mkdir("bucket")
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        found = study("s3://bucket/runs.zarr", executor=pool)
+    whole = study(tmp_path / "runs.zarr")["q"]
+    assert np.array_equal(found["q"], whole)
+    files.pipe_file("bucket/runs.zarr/q/c/2/0/0", b"cut off")
+    assert ts.Study("s3://bucket/runs.zarr").missing() == [2]
+    assert np.array_equal(study("s3://bucket/runs.zarr")["q"], whole)
+    with pytest.raises(ts.StoreError, match="cannot be read"):
+        ts.Study("s3://another/runs.zarr")
+    server.stop()
+
+
 def test_jobs_that_begin_together_make_one_store(tmp_path):
     """Each would have chosen another size of chunks; one wins, and what it made is what all of them fill."""
     path = tmp_path / "runs.zarr"
