@@ -202,7 +202,7 @@ class _Stage:
     def __init__(self, stepper: Dirk, g: float, a: Array) -> None:
         self.stepper, self.motion, self.scale = stepper, stepper.motion, stepper.scale
         self.g, self.a = g, a
-        self.unit = np.empty(0)
+        self.unit = self.stiffness = self.damping = np.empty(0)
 
     def solve(self, t: float, y: Array) -> bool:
         """Find a, starting from the last stage's; False if the iteration does not settle."""
@@ -245,7 +245,9 @@ class _Stage:
     def _added(self) -> Array:
         """R = g D + g^2 K at (q, v); kept, for it filters the error as well."""
         stiffness, damping = self.motion.gains(self.t, self.q, self.v)
-        self.stiffness, self.added = stiffness, self.g * damping + self.g**2 * stiffness
+        if stiffness is not self.stiffness or damping is not self.damping:
+            self.stiffness, self.damping = stiffness, damping
+            self.added = self.g * damping + self.g**2 * stiffness
         return self.added
 
     def _swept(self, added: Array) -> Array:
@@ -327,10 +329,11 @@ NUDGE = sqrt(np.finfo(np.float64).eps)
 
 def _combined(x: Array, weights: Array, rows: Array) -> Array:
     """x + sum_j weights_j rows_j"""
+    out, part = x.copy(), np.empty_like(x)
     for weight, row in zip(weights.tolist(), rows):
         if weight:
-            x = x + weight * row
-    return x
+            out += np.multiply(row, weight, part)
+    return out
 
 
 def _square(x: Array) -> float:

@@ -116,7 +116,12 @@ class JointForces:
         return tau
 
     def gains(self, t: float, q: Array, v: Array) -> tuple[Array, Array]:
-        """The stiffness and the damping of all forces that know theirs, (nv,) each (see `forces.py`)."""
+        """The stiffness and the damping of all forces that know theirs, (nv,) each (see `forces.py`).
+
+        Those that never change are the same arrays at every call.
+        """
+        if self.kinds == ("spring",) and not self.drives and not self.others:
+            return self.numbers[1], self.numbers[2]
         if self.kinds:
             found = self._slopes(*self._state(q, v), self._drive(t, q, v), *self.numbers)
             stiffness, damping = found[..., 1].copy(), found[..., 2].copy()

@@ -37,6 +37,8 @@ class Quantities:
         if not isinstance(names, list | tuple | set) or not all(isinstance(name, str) for name in names):
             raise ArgumentError(f"keep must be a list of names of quantities, not {shown(names)}")
         self.names = tuple(names)
+        if not self.names:
+            raise ArgumentError("keep names no quantity: leave it out, and all rows are kept")
         found = [_quantity(model, name) for name in self.names]
         self.columns = [column for columns, _ in found for column in columns]
         if twice := sorted({x for x in self.columns if self.columns.count(x) > 1} if len(found) > 1 else ()):
