@@ -180,7 +180,7 @@ def law_of(model: Model, feedback: Feedback | None, own: Mapping[str, Array] | N
 # The parts of a law that are in a model: the names of their numbers there, and numbers that are the same for all.
 PARTS: dict[str, tuple[tuple[str, ...], tuple[float, ...]]] = {
     "spring": (("rest", "stiffness", "damping"), ()),
-    "friction": (("friction",), (CREEP,)),
+    "held friction": (("friction",), (CREEP,)),
     "stops": (("lower", "upper"), (STOP_STIFFNESS, STOP_DAMPING)),
     "effort": (("effort",), ()),
     "speed": (("speed",), ()),
