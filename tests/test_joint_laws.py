@@ -233,6 +233,8 @@ def steps_by_hand(model, bare, q, v, command, integrator, steps, dt):
                      by_hand(model, q + a, v + b, command(t, q + a, v + b))) / (2 * h)
                     for a, b in ((h, 0.0), (0.0, h))
                 )  # fmt: skip
+                sliding = np.hypot(v, CREEP)  # friction counts with -tau / v, not with its slope
+                D = D + model.friction * (1 / sliding - CREEP**2 / sliding**3)
                 tau, added = tau - dt * K * v, dt * D + dt**2 * K
             v = v + dt * ts.forward_dynamics(bare, q, v, tau, added_inertia=added)
             q = q + dt * v
@@ -273,6 +275,16 @@ def test_members_of_a_rollout_have_joints_of_their_own(integrator, n):
         alone = ts.rollout(machine, q[k], v[k], feedback=own, **options | dict(tau=tau[k]))
         np.testing.assert_allclose(found.q[k], alone.q, atol=ROUNDING)
         np.testing.assert_allclose(found.v[k], alone.v, atol=100 * ROUNDING)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3, 1e9])
+def test_implicit_steps_stop_at_rest_under_any_friction(size):
+    """A light cart never turns round: v' = v / (1 + h F / (m |v|)), where explicit steps would chatter for ever."""
+    light = ts.Model.chain("prismatic", mass=0.01, inertia=(1, 1, 1), gravity=(0, 0, 0), friction=size)
+    v = ts.rollout(light, [0.0], [0.05], steps=50, dt=1e-3, integrator="implicit").v[:, 0]
+    assert v[0] == pytest.approx(0.05 / (1 + 1e-3 * size / (0.01 * np.hypot(0.05, CREEP))))
+    assert (np.diff(v) <= 0).all()
+    assert 0 <= v[-1] < 1e-6
 
 
 def test_rollouts_and_simulations_agree():

@@ -191,7 +191,7 @@ def test_friction_and_stops_of_the_model(model, integrator):
         path, x = [], (q, v)
         for _ in range(3):
             K, D = (np.broadcast_to(x, model.nv) for x in stops.gains(0.0, *x))
-            D = D + 0.3 * creep**2 / np.sqrt(x[1] ** 2 + creep**2) ** 3
+            D = D + 0.3 / np.sqrt(x[1] ** 2 + creep**2)  # -tau / v
             last = by_hand(model, *x, torque, integrator, steps=1, gains=(K, D))[0]
             path.append(last)
             x = last[: model.nq], last[model.nq :]

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import validate
-from torsor.compiler.store import store
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar, maximum
 from torsor.model.batch import VARIABLE
-from torsor.model.freedoms import USUAL, limited_coordinates
+from torsor.model.freedoms import USUAL, limited_coordinates, unusual
 from torsor.model.model import Model
 from torsor.simulate.forces import PD, ComputedTorque, Hold
 from torsor.simulate.laws import CREEP, FAR, STOP_DAMPING, STOP_STIFFNESS, finite, most
@@ -149,16 +148,16 @@ def law_of(model: Model, feedback: Feedback | None, own: Mapping[str, Array] | N
         _own_model(model, feedback)
         goal = feedback.reference.q if isinstance(feedback.reference, Hold) else 0.0
         feedback = JointFeedback(feedback.kp, feedback.kd, goal)
-    made = _anew if own else store(model).once  # quantities of the model alone are kept with it
-    given, limited = made("quantities of joints", lambda: _quantities(model, own or {}))
+    given = _quantities(model, own or {})
+    limited = any((given[name] < FAR).any() for name in ("effort", "speed") if name in given)
     apart = limited or computed is not None
     # a drive without limits adds to springs and dampers: they are entries of the same K
     linear = [_linear(model, feedback) if isinstance(feedback, LinearFeedback) else _servos(model, feedback)]
-    linear = linear if apart else [_own(model, given), *linear]
+    linear = linear if apart or "stiffness" not in given else [_own(model, given), *linear]
     width = model.nq + model.nv
     places, where = np.unique(np.concatenate([rows * width + columns for rows, columns, _, _ in linear]),
                               return_inverse=True)  # fmt: skip
-    parts = made(("parts of a law", apart), lambda: list(_parts(model, given, apart)))
+    parts = list(_parts(model, given, apart))
     shapes = [x.shape[:-1] for x in (*(values for _, _, values, _ in linear), *(x for _, _, own in parts for x in own))]
     try:
         batch = np.broadcast_shapes(*shapes)
@@ -178,15 +177,23 @@ def law_of(model: Model, feedback: Feedback | None, own: Mapping[str, Array] | N
     return Law(gains, structure, values, constant, policy, computed, wrenches)
 
 
-def _anew(key: Any, make: Callable[[], Any]) -> Any:
-    return make()
+# The parts of a law that are in a model: the names of their numbers there, and numbers that are the same for all.
+PARTS: dict[str, tuple[tuple[str, ...], tuple[float, ...]]] = {
+    "spring": (("rest", "stiffness", "damping"), ()),
+    "held friction": (("friction",), (CREEP,)),
+    "stops": (("lower", "upper"), (STOP_STIFFNESS, STOP_DAMPING)),
+    "effort": (("effort",), ()),
+    "speed": (("speed",), ()),
+}
 
 
-def _quantities(model: Model, own: Mapping[str, Array]) -> tuple[dict[str, Array], bool]:
-    """What the joints do, (..., nv) each, with finite limits; and whether drives have limits."""
-    given = {name: np.asarray(own.get(name, getattr(model, name))) for name in VARIABLE}
-    given = {name: most(x) if name in ("effort", "speed") else finite(x) for name, x in given.items()}
-    return given, bool((given["effort"] < FAR).any() or (given["speed"] < FAR).any())
+def _quantities(model: Model, own: Mapping[str, Array]) -> dict[str, Array]:
+    """What the joints do, (..., nv) each, with finite limits; what they all do not is left out."""
+    given = {name: x for name, x in (unusual(model) | dict(own)).items() if name in VARIABLE}
+    for names, _ in PARTS.values():
+        if given.keys() & {*names}:
+            given |= {name: given.get(name, getattr(model, name)) for name in names}
+    return {name: most(x) if name in ("effort", "speed") else finite(np.asarray(x)) for name, x in given.items()}
 
 
 def _own_model(model: Model, feedback: PD | ComputedTorque) -> Model:
@@ -216,14 +223,8 @@ def _parts(model: Model, given: Mapping[str, Array], apart: bool) -> Iterator[tu
         used = [given[name] != finite(np.array(USUAL[name])) for name in names]
         return np.flatnonzero(np.any([x.reshape(-1, model.nv).any(axis=0) for x in used], axis=0))
 
-    for kind, names, more in (
-        ("spring", ("rest", "stiffness", "damping"), ()),
-        ("friction", ("friction",), (CREEP,)),
-        ("stops", ("lower", "upper"), (STOP_STIFFNESS, STOP_DAMPING)),
-        ("effort", ("effort",), ()),
-        ("speed", ("speed",), ()),
-    ):
-        freedoms = where(*names)
+    for kind, (names, more) in PARTS.items():
+        freedoms = where(*names) if names[0] in given else np.zeros(0, int)
         if not len(freedoms) or (kind == "spring" and not apart):
             continue
         numbers = [given[name] for name in names]

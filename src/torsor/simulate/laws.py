@@ -50,6 +50,13 @@ def friction(x: Scalar, v: Scalar, size: Scalar, creep: Scalar) -> Action:
     return Action(-(size * v / root), 0.0, size * (creep * creep) / (root * root * root))
 
 
+def held_friction(x: Scalar, v: Scalar, size: Scalar, creep: Scalar) -> Action:
+    """`friction` with the damping -tau / v in place of its slope: a linearly implicit step then stops at rest, however
+    strong the friction is, where the slope, which is small while the joint slides, would let it overshoot."""
+    damping = size / sqrt(v * v + creep * creep)
+    return Action(-(damping * v), 0.0, damping)
+
+
 def stops(x: Scalar, v: Scalar, lower: Scalar, upper: Scalar, stiffness: Scalar, damping: Scalar) -> Action:
     """A spring and a damper while x is outside [lower, upper]; the damper never pulls the joint back to its stop."""
     up, down = _stop(lower - x, v, stiffness, damping), _stop(x - upper, -v, stiffness, damping)
@@ -100,6 +107,7 @@ def _is_positive(x: Scalar) -> Scalar:
 OWN: dict[str, tuple[Callable[..., Action], dict[str, float]]] = {
     "spring": (spring, {"pull": 0.0, "stiffness": 0.0, "damping": 0.0}),
     "friction": (friction, {"size": 0.0, "creep": CREEP}),
+    "held friction": (held_friction, {"size": 0.0, "creep": CREEP}),
     "stops": (stops, {"lower": -FAR, "upper": FAR, "stiffness": STOP_STIFFNESS, "damping": STOP_DAMPING}),
 }
 DRIVE: dict[str, tuple[Callable[..., Action], dict[str, float]]] = {
