@@ -175,6 +175,7 @@ def plain_calls(cp: Any) -> Iterator[Job]:
             partial(one_by_one, batch, algorithm, given),
         )
     yield from derivatives(cp)
+    yield from large_matrices(cp, libraries)
     yield from rollouts(cp)
     rope = ts.zoo.rope(3000)
     rng = np.random.default_rng(0)
@@ -199,14 +200,41 @@ def derivatives(cp: Any) -> Iterator[Job]:
         model = MODELS[name]()
         for function in DIFFERENTIABLE:
             algorithm = ALGORITHMS[function]
-            dense, path = algorithm.columns is not None, isinstance(algorithm.output, PathOutput)
+            path = isinstance(algorithm.output, PathOutput)
             for specialised in (True, False) if model.nv < 10 else (False,):
-                # no program returns along the climbs of a matrix
-                for derived in (ts.vjp(function), ts.jvp(function))[dense and not specialised :]:
+                for derived in (ts.vjp(function), ts.jvp(function)):
                     options = {"specialised": specialised} | ({"body": model.n - 1} if path else {})
                     how = "unrolled" if specialised else "looped"
                     both = _along(cp, model, derived, algorithm, options)
                     yield Job(f"{derived.__name__}, {name}, {how}", *both, tolerance=DIFFERENCE)
+
+
+def large_matrices(cp: Any, libraries: dict[str, Any]) -> Iterator[Job]:
+    """The vjp of matrices above 24 freedoms, called with arrays of every library, against the host's."""
+    model, rng = ts.zoo.humanoid(), np.random.default_rng(0)
+    try:
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+        libraries = libraries | {"JAX": (jax.numpy.asarray, np.asarray)}
+    except ImportError:
+        pass
+    for function in (ts.mass_matrix, ts.inverse_mass_matrix, ts.coriolis_matrix, ts.jacobian, ts.jacobian_dot):
+        algorithm, pull = ALGORITHMS[function], ts.vjp(function)
+        rows, body = (6, {"body": model.n - 1}) if isinstance(algorithm.output, PathOutput) else (model.nv, {})
+        given = arguments(model, algorithm.inputs, "float64") | {"y": rng.normal(size=(STATES, rows, model.nv))}
+        for machine, name in ((model, "humanoid"), (varied(model), "a batch of humanoids")):
+            for library, (there, back) in libraries.items():
+                run_on = partial(_pulled, partial(pull, machine, **body), list(given.values()))
+                yield Job(
+                    f"{pull.__name__}, {name}, {library}",
+                    partial(run_on, there, back),
+                    partial(run_on, np.asarray, np.asarray),
+                )
+
+
+def _pulled(function: Any, arrays: list[np.ndarray], there: Any, back: Any) -> np.ndarray:
+    return on_host(function(*map(there, arrays)), back)
 
 
 def _along(

@@ -49,6 +49,8 @@ class Cupy(SimpleNamespace):
             empty=lambda shape, dtype=float: np.full(shape, np.nan if np.dtype(dtype).kind == "f" else 99, dtype).view(
                 Array
             ),
+            zeros=lambda shape, dtype=float: np.zeros(shape, dtype).view(Array),
+            eye=lambda n, dtype=float: np.eye(n, dtype=dtype).view(Array),
             broadcast_to=lambda x, shape: np.broadcast_to(x, shape, subok=True),
             ascontiguousarray=lambda x: np.ascontiguousarray(x).view(Array),
             get_default_memory_pool=lambda: SimpleNamespace(free_bytes=lambda: 0),

@@ -83,6 +83,13 @@ def in_levels(algorithm: Algorithm) -> tuple[str, bool]:
     return algorithm.name, False
 
 
+def _first_on_device(arrays: Iterable[Any], name: str = "this function") -> Any:
+    for x in arrays:
+        if on_device(x):
+            return x
+    raise ArgumentError(f"{name} is compiled for the GPU: give it CuPy, PyTorch or JAX arrays there")
+
+
 def kind_of(x: Any) -> str:
     """The library an array belongs to."""
     root = type(x).__module__.partition(".")[0]
@@ -179,13 +186,7 @@ def views_of(model: Model, given: Mapping[str, Any], cores: Sequence[tuple[int, 
     An argument is copied, on the device, only if its type differs or its axes cannot be merged.
     """
     cp = cupy()
-    arrays = []
-    for (name, x), core in zip(given.items(), cores):
-        array = _as_cupy(x, kind_of(x)) if on_device(x) else cp.asarray(x)
-        if array.shape[array.ndim - len(core) :] != core or array.ndim < len(core) or array.dtype.kind not in "fiub":
-            wanted = ", ".join(map(str, core))
-            raise ArgumentError(f"{name} is {array.dtype} {array.shape}; {model!r} needs real numbers (..., {wanted})")
-        arrays.append(array if array.dtype == dtype else array.astype(dtype))
+    arrays = _in_shape(model, given, cores, dtype)
     batches = {x.shape[: x.ndim - len(core)] for x, core in zip(arrays, cores)}
     try:
         batch = np.broadcast_shapes(*batches) if len(batches) > 1 else batches.pop()
@@ -200,6 +201,28 @@ def views_of(model: Model, given: Mapping[str, Any], cores: Sequence[tuple[int, 
         assert view
         views.append(view)
     return views, batch
+
+
+def _in_shape(model: Model, given: Mapping[str, Any], cores: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]:
+    """Arguments by name as CuPy arrays of real numbers of the right shape."""
+    cp = cupy()
+    arrays = []
+    for (name, x), core in zip(given.items(), cores):
+        array = _as_cupy(x, kind_of(x)) if on_device(x) else cp.asarray(x)
+        if array.shape[array.ndim - len(core) :] != core or array.ndim < len(core) or array.dtype.kind not in "fiub":
+            wanted = ", ".join(map(str, core))
+            raise ArgumentError(f"{name} is {array.dtype} {array.shape}; {model!r} needs real numbers (..., {wanted})")
+        arrays.append(array if array.dtype == dtype else array.astype(dtype))
+    return arrays
+
+
+def in_cupy(function: Callable[..., Any], model: Model, given: Mapping[str, Any], dtype: str) -> Any:
+    """Run a function of CuPy arrays, on the caller's stream; its named results are arrays of the caller's library."""
+    kind = kind_of(_first_on_device(given.values()))
+    cores = [place_of(name).shape(model) for name in given]
+    with _stream(kind):
+        found = function(*_in_shape(model, given, cores, dtype))
+        return type(found)(*(_given_back(kind, cupy().ascontiguousarray(x)) for x in found))
 
 
 def precision(arrays: Iterable[Any]) -> str:
@@ -283,6 +306,10 @@ class CudaProgram:
         how = "unrolled" if self.specialised else "looped"
         return f"<{self.name} of {self.model!r}: {self.dtype} on CUDA, {self.trig} trigonometry, {how}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle or a copy holds the request and compiles it again."""
+        return compile_cuda, (self.request, self.trig)
+
     @property
     def name(self) -> str:
         return self.request.algorithm.name
@@ -312,9 +339,7 @@ class CudaProgram:
         return makers[stage]()
 
     def __call__(self, *args: Any, out: Any = None) -> Any:
-        like = next((x for x in args if on_device(x)), None)
-        if like is None:
-            raise ArgumentError(f"{self.name} is compiled for the GPU: give it CuPy, PyTorch or JAX arrays there")
+        like = _first_on_device(args, self.name)
         kind = kind_of(like)
         with _stream(kind) as stream:
             views, batch = self._views(args)

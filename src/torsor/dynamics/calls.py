@@ -228,6 +228,18 @@ def core_shape(model: Model, name: str) -> tuple[int, ...]:
 
 def checked(model: Model, name: str, x: ArrayLike) -> Array:
     """An argument as an array of real, finite numbers of the right shape."""
+    array = shaped(model, name, x)
+    name = COTANGENT if name.startswith(COTANGENT) else name
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        where = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
+        raise ArgumentError(f"{name}{where} is {array[tuple(where)]}; every number must be finite")
+    if name == "q" and array.dtype.kind != "O":
+        model.check_quaternions(array)
+    return array if array.dtype.kind in "fO" else array.astype(np.float64)
+
+
+def shaped(model: Model, name: str, x: ArrayLike) -> Array:
+    """An argument as an array of real numbers of the right shape."""
     core = core_shape(model, name)
     name = COTANGENT if name.startswith(COTANGENT) else name
     array = validate.array(name, x)
@@ -237,12 +249,7 @@ def checked(model: Model, name: str, x: ArrayLike) -> Array:
     if array.ndim < len(core) or array.shape[array.ndim - len(core) :] != core:
         wanted = ", ".join(map(str, core))
         raise ArgumentError(f"{name} has shape {array.shape}; {model!r} needs (..., {wanted})")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        where = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
-        raise ArgumentError(f"{name}{where} is {array[tuple(where)]}; every number must be finite")
-    if name == "q" and array.dtype.kind != "O":
-        model.check_quaternions(array)
-    return array if array.dtype.kind in "fO" else array.astype(np.float64)
+    return array
 
 
 def _is_scalar(x: Any) -> bool:

@@ -27,6 +27,8 @@ from torsor.validate import shown
 DIFFERENTIABLE = [f for f, algorithm in ALGORITHMS.items() if not isinstance(algorithm.output, Several | Parameters)]
 # The vjp of a matrix is straight-line code up to this many freedoms; the code is long.
 MOST_FREEDOMS = 24
+# Functions that are products: M x without gravity and velocity, M^-1 x, and J v of every body.
+PRODUCTS = ("inverse_dynamics", "mass_solve", "body_twists")
 # How to get products with the derivatives of what is a derivative itself.
 INSTEAD = {
     "inverse_dynamics_derivatives": "ts.vjp(ts.jvp(ts.inverse_dynamics)) is the product of second derivatives",
@@ -86,7 +88,7 @@ class Differentiated:
                  external: ArrayLike | None = None, base_velocity: ArrayLike | None = None,
                  base_acceleration: ArrayLike | None = None) -> Any:  # fmt: skip
         require_models(model)
-        algorithm, by_columns = store(model).once(("derivative", self, method), lambda: self._called(model, method))
+        algorithm, by_columns = store(model).once(("derivative", self, method), lambda: self.algorithm(model, method))
         plain = external is base_velocity is base_acceleration is body is None
         if plain and not by_columns and self.plain(algorithm, len(args)):
             return call(algorithm, model, *args)
@@ -106,24 +108,19 @@ class Differentiated:
         """Whether so many arguments are the arrays of the algorithm, and it needs nothing else."""
         return count == len(algorithm.inputs) and not takes_frame(algorithm) and not self.needed(algorithm)
 
-    def algorithm(self, model: Model, method: str = "auto", specialised: bool | None = None) -> Derivative:
-        """The algorithm that is compiled for a model."""
+    def algorithm(self, model: Model, method: str = "auto", specialised: bool | None = None) -> tuple[Derivative, bool]:
+        """The algorithm for a model, and whether it is computed as a sum over the columns of a matrix."""
         result = self._made(model, method, specialised)
         nv, most = machine_of(model).nv, MOST_COUPLED if result.couples else MOST_FREEDOMS
-        if not result.has_loops and (nv > most or specialised is False):
-            how = "; call it without compile, or" if by_products(result) else ";"
-            raise ArgumentError(
-                f"{self.__name__} is compiled as straight-line code only, for at most {most} freedoms, not "
-                f"{nv}{how} differentiate a product instead: M x is inverse_dynamics, M^-1 x is "
-                "mass_solve, and J v is among the body_twists"
-            )
-        return result
-
-    def _called(self, model: Model, method: str) -> tuple[Derivative, bool]:
-        """The algorithm of a call, and whether it is a sum over the columns of a large matrix."""
-        result = self._made(model, method, None)
-        by_columns = _is_large(model) and not result.has_loops and by_products(result)
-        return (result, True) if by_columns else (self.algorithm(model, method), False)
+        if result.has_loops or (nv <= most and specialised is not False):
+            return result, False
+        if by_products(result):
+            return result, True
+        M, inverse, J = (self.__name__.replace(self.root.__name__, f) for f in PRODUCTS)
+        raise ArgumentError(
+            f"{self.__name__} is compiled as straight-line code only, for at most {most} freedoms, not {nv}; "
+            f"differentiate a product instead: {M} of M x, {inverse} of M^-1 x, {J} of J v"
+        )
 
     def _made(self, model: Model, method: str, specialised: bool | None) -> Derivative:
         if isinstance(self.function, Differentiated):

@@ -29,7 +29,7 @@ from torsor.algorithms import (
     regressor,
 )
 from torsor.algorithms import derivative as derivatives
-from torsor.algorithms.derivative import takes_frame
+from torsor.algorithms.derivative import Derivative, takes_frame
 from torsor.compiler.request import ON_GPU, PATIENT, Request, unrolling
 from torsor.compiler.store import NAME as STORE
 from torsor.compiler.store import store
@@ -52,6 +52,7 @@ from torsor.dynamics.jacobians import (
     refuse_large,
     torque_regressor,
 )
+from torsor.dynamics.matrix_gradients import MatrixGradient, of_product
 from torsor.dynamics.methods import (
     COUPLED,
     METHODS,
@@ -66,6 +67,7 @@ from torsor.errors import ArgumentError, SingularError
 from torsor.model.batch import ModelBatch, machine_of
 from torsor.model.conditioning import pivot_ratio
 from torsor.model.model import Model, require_model
+from torsor.model.names import Frame
 from torsor.model.regular import require_no_armature
 from torsor.outputs import Several
 from torsor.sweeps import Algorithm
@@ -386,7 +388,8 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
     trig         cuda, float32: "accurate" (2 ulp) or "fast" (absolute error 5e-7 for angles up to pi)
     wrt          for `vjp` and `jvp` of a function: by what to differentiate, if they do not say it themselves
 
-    A program does not check its numbers: NaN in one state gives NaN in that state.
+    The vjp of a matrix of more than 24 freedoms, or in loops, is a `MatrixGradient`: a program of its product with a
+    vector, summed over the columns.  A program does not check its numbers: NaN in one state gives NaN in that state.
     """
     from torsor.dynamics.derivatives import Differentiated  # it calls functions of this module
 
@@ -401,9 +404,10 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
     validate.word("trig", trig)
     options: tuple[str, ...] = ("external",) if external else ()
     algorithm: Algorithm
+    by_columns = False
     if isinstance(function, Differentiated):
         function = function.by(wrt)
-        algorithm = function.algorithm(model, method, specialised)
+        algorithm, by_columns = function.algorithm(model, method, specialised)
         options += tuple(
             name for name in algorithm.options if name in function.needed(algorithm) and name not in options
         )
@@ -415,20 +419,26 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
         raise ArgumentError(f"{algorithm.name} takes no external wrenches")
     if (body is None) == takes_frame(algorithm):
         raise ArgumentError(f"{algorithm.name} needs body=" if body is None else f"{algorithm.name} takes no body=")
-    common: dict[str, Any] = dict(
-        options=options, dtype=dtype, frame=None if body is None else model.frame(body)
-    )  # fmt: skip
-    if target == "cuda":
-        from torsor.backends.gpu import compile_cuda
+    frame = None if body is None else model.frame(body)
 
-        if lanes is not None or threads != 1:
-            raise ArgumentError('lanes and threads are for target="cpu"; a GPU takes one thread per state')
-        return compile_cuda(Request(algorithm, model, **common, unroll=unrolling(specialised, ON_GPU)), trig)
-    from torsor.backends.cpu import compile_request
+    def program(algorithm: Algorithm, frame: Frame | None) -> Any:
+        unroll = unrolling(specialised, PATIENT if target == "cpu" else ON_GPU)
+        request = Request(algorithm, model, options=options, dtype=dtype, frame=frame, unroll=unroll)
+        if target == "cuda":
+            from torsor.backends.gpu import compile_cuda
 
-    if trig != "accurate":
-        raise ArgumentError('fast trigonometry is for target="cuda"')
-    return compile_request(Request(algorithm, model, **common, unroll=unrolling(specialised, PATIENT)), lanes, threads)
+            if lanes is not None or threads != 1:
+                raise ArgumentError('lanes and threads are for target="cpu"; a GPU takes one thread per state')
+            return compile_cuda(request, trig)
+        from torsor.backends.cpu import compile_request
+
+        if trig != "accurate":
+            raise ArgumentError('fast trigonometry is for target="cuda"')
+        return compile_request(request, lanes, threads)
+
+    if isinstance(algorithm, Derivative) and by_columns:
+        return MatrixGradient(algorithm.name, algorithm.inputs, frame, target, program(of_product(algorithm), None))
+    return program(algorithm, frame)
 
 
 def algorithm_for(model: Model, function: Callable[..., Any], method: str, specialised: bool | None) -> Algorithm:

@@ -1,12 +1,16 @@
 """The vjp of matrix functions in loops: a matrix A is its products A e_j with all unit vectors.
 
 The cotangent of column j is that of the product A e_j, so the vjp of A is the sum of nv vjps of the product, each in
-O(n).  They are the states of one batch.
+O(n).  They are the states of one batch: the unit vectors are one more batch axis, behind those of the caller.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,12 +18,17 @@ from numpy.typing import ArrayLike, NDArray
 from torsor import lie
 from torsor.algorithms import articulated, composite, coriolis, kinematics, products
 from torsor.algorithms.derivative import Derivative, derivative
-from torsor.dynamics.calls import call, checked, gpu_array
+from torsor.compiler.store import store
+from torsor.dynamics.calls import batch_axes, call, checked, gpu_array, shaped
 from torsor.errors import ArgumentError
+from torsor.model.batch import ModelBatch, machine_of
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import PerBody, place_of
+from torsor.outputs import place_of
 from torsor.sweeps import Algorithm
+
+if TYPE_CHECKING:
+    from torsor.compiler.tape import Operations
 
 Array = NDArray[Any]
 
@@ -32,6 +41,8 @@ PRODUCTS: dict[Algorithm, Algorithm] = {
     kinematics.jacobian: kinematics.body_twists,
     kinematics.jacobian_dot: products.twist_rates,
 }
+# So many columns at once: the cotangents of the twists of all bodies are 6 n numbers per column.
+AT_ONCE = 128
 
 
 def by_products(vjp: Derivative) -> bool:
@@ -39,30 +50,115 @@ def by_products(vjp: Derivative) -> bool:
     return vjp.mode == "vjp" and vjp.primal in PRODUCTS
 
 
+def of_product(vjp: Derivative) -> Derivative:
+    """The vjp of the product, with respect to the same."""
+    return derivative(PRODUCTS[vjp.primal], "vjp", vjp.wrt)
+
+
 def sum_over_columns(vjp: Derivative, model: Model, args: tuple[ArrayLike, ...], frame: Frame | None) -> Any:
     """The vjp of a matrix, of any number of freedoms."""
-    if not isinstance(model, Model):
-        raise ArgumentError(
-            f"{vjp.name} of so many freedoms takes one model, not {model!r}; take its members one by one"
-        )
+    machine, columns = machine_of(model), _with_columns(model)
+    given = dict(zip(vjp.inputs, args, strict=True))
+
+    def run(*arrays: Any) -> Any:
+        return call(of_product(vjp), columns, *arrays)
+
     if any(map(gpu_array, args)):
-        raise ArgumentError(f"{vjp.name} of a machine with {model.nv} freedoms is computed on the CPU only")
-    product = PRODUCTS[vjp.primal]
-    *state, cotangent = (checked(model, name, x) for name, x in zip(vjp.inputs, args, strict=True))
-    columns = np.swapaxes(cotangent, -1, -2)
-    if isinstance(product.output, PerBody):
-        columns = _on_the_body(model, columns, frame)
-    unit = np.eye(model.nv, dtype=columns.dtype)
-    found: Any = call(derivative(product, "vjp", vjp.wrt), model, *(x[..., None, :] for x in state), unit, columns)
-    return type(found)(*(x.sum(axis=-1 - place_of(f"d{name}").rank) for name, x in found._asdict().items()))
+        from torsor.backends import gpu
+
+        return _on_the_gpu(run, machine, given, gpu.precision(args), frame)
+    arrays = {name: checked(machine, name, x) for name, x in given.items()}
+    batch_axes(machine, arrays)
+    return _summed(run, machine, tuple(arrays.values()), frame, np)
 
 
-def _on_the_body(model: Model, twists: Array, frame: Frame | None) -> Array:
+@dataclass(frozen=True, eq=False)
+class MatrixGradient:
+    """What `compile` returns for the vjp of a large matrix A: call it like any program, without the model.
+
+    product      the program of the vjp of A x; a call runs it with x = e_1 ... e_nv, one batch axis more
+    target       "cpu", or "cuda": it takes CuPy, PyTorch or JAX arrays on the GPU
+    operations   those of all products, for one state; the sums over the columns are not counted
+    source       the code of the product
+
+    Batch axes broadcast, and inputs are cast.  There is no `out=`: the results are sums of what the product gives.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    frame: Frame | None
+    target: str
+    product: Any  # a Program or a CudaProgram
+
+    def __repr__(self) -> str:
+        return f"<{self.name} of {self.model!r}: the sum over {self.model.nv} columns of {self.product!r}>"
+
+    @property
+    def model(self) -> Model:
+        return self.product.model
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.product.dtype
+
+    @property
+    def specialised(self) -> bool:
+        return self.product.specialised
+
+    @property
+    def operations(self) -> Operations:
+        each = self.product.operations
+        return type(each)(*(self.model.nv * count for count in each))
+
+    def source(self, stage: str = "tape") -> str:
+        return self.product.source(stage)
+
+    def __call__(self, *args: Any) -> Any:
+        if len(args) != len(self.inputs):
+            raise ArgumentError(f"{self.name} takes {', '.join(self.inputs)}, not {len(args)} arrays")
+        given = dict(zip(self.inputs, args))
+        if self.target == "cuda":
+            return _on_the_gpu(self.product, self.model, given, self.dtype.name, self.frame)
+        arrays = (shaped(self.model, name, x) for name, x in given.items())
+        rows = tuple(x.astype(self.dtype, copy=False, casting="same_kind") for x in arrays)
+        return _summed(self.product, self.model, rows, self.frame, np)
+
+
+def _with_columns(model: Model) -> Model:
+    """A batch of models with one more axis, which is that of the columns; a model as it is."""
+    if not isinstance(model, ModelBatch):
+        return model
+    axes = len(model.shape)
+    wide: dict[str, Any] = {name: np.expand_dims(x, axes) for name, x in model.varied.items()}
+    return store(model).once("with columns", lambda: ModelBatch(model.model, **wide))
+
+
+def _on_the_gpu(run: Callable[..., Any], model: Model, given: dict[str, Any], dtype: str, frame: Frame | None) -> Any:
+    from torsor.backends import gpu
+
+    return gpu.in_cupy(lambda *arrays: _summed(run, model, arrays, frame, gpu.cupy()), model, given, dtype)
+
+
+def _summed(run: Callable[..., Any], model: Model, arrays: tuple[Any, ...], frame: Frame | None, xp: Any) -> Any:
+    """The sum of the vjps of all products; `xp`: the library of the arrays, NumPy or CuPy."""
+    *state, cotangent = arrays
+    columns, units = cotangent.swapaxes(-1, -2), xp.eye(model.nv, dtype=cotangent.dtype)
+
+    def pulled(some: slice) -> Any:
+        cotangents = columns[..., some, :] if frame is None else _on_the_body(model, columns[..., some, :], frame, xp)
+        found = run(*(x[..., None, :] for x in state), units[some], cotangents)
+        return type(found)(*(x.sum(axis=-1 - place_of(f"d{name}").rank) for name, x in found._asdict().items()))
+
+    parts = [pulled(slice(k, k + AT_ONCE)) for k in range(0, max(1, model.nv), AT_ONCE)]
+    return type(parts[0])(*(functools.reduce(operator.add, sums) for sums in zip(*parts)))
+
+
+def _on_the_body(model: Model, twists: Any, frame: Frame, xp: Any) -> Any:
     """The cotangents (..., n, 6) of the twists of all bodies, from those of a frame on one of them."""
-    assert frame is not None
     placement: Any = np.eye(4)
     placement[:3, :3], placement[:3, 3] = frame.R, frame.p
-    result = np.zeros((*twists.shape[:-1], model.n, 6), twists.dtype)
-    if frame.body >= 0:
-        result[..., frame.body, :] = twists @ np.asarray(lie.Ad(lie.inverse(placement)))
+    # The base does not move; a cotangent that is not finite shows even there.
+    change = np.asarray(lie.Ad(lie.inverse(placement))) * (frame.body >= 0)
+    result = xp.zeros((*twists.shape[:-1], model.n, 6), twists.dtype)
+    result[..., max(frame.body, 0), :] = twists @ xp.asarray(change)
     return result
