@@ -15,6 +15,7 @@ import torsor as ts
 from torsor import lie, zoo
 from torsor.algorithms.derivative import takes_frame
 from torsor.backends import gpu
+from torsor.backends.cpu import Program
 from torsor.compiler import members
 from torsor.dynamics import ALGORITHMS, calls, matrix_gradients
 from torsor.model.joints import JOINTS
@@ -139,6 +140,28 @@ def test_small_matrices_in_loops():
     looped = program(model, ts.mass_matrix)
     assert not looped.specialised
     assert worst(looped(*args), ts.vjp(ts.mass_matrix)(model, *args)) <= ROUNDING
+
+
+@pytest.mark.parametrize("function", [slow_unless(f is ts.jacobian, f) for f in FUNCTIONS], **NAMES)
+def test_few_entries_are_straight_line_code(function):
+    """Of a humanoid's 36 columns few rows are computed: no product is needed."""
+    model = zoo.humanoid()
+    *state, cotangent = arrays_of(arguments(model, function, (2,)))
+    line, columns = (program(model, function, specialised=how) for how in (None, False))
+    assert isinstance(line, Program)
+    assert line.specialised
+    assert worst(line(*state, cotangent), columns(*state, cotangent)) <= ROUNDING
+
+
+@pytest.mark.slow
+def test_straight_line_code_of_any_matrix_where_it_is_wanted():
+    *state, cotangent = arrays_of(arguments(CHAIN, ts.mass_matrix, (2,)))
+    wanted = program(CHAIN, ts.mass_matrix, specialised=True)
+    assert isinstance(wanted, Program)
+    assert (
+        worst(wanted(*state, cotangent), program(CHAIN, ts.mass_matrix, specialised=None)(*state, cotangent))
+        <= ROUNDING
+    )
 
 
 def test_programs_say_what_they_are():

@@ -14,7 +14,7 @@ from torsor.algorithms.derivative import Derivative, derivative, takes_frame
 from torsor.compiler.store import store
 from torsor.dynamics.calls import call, call_carefully
 from torsor.dynamics.functions import ALGORITHMS, algorithm_for
-from torsor.dynamics.matrix_gradients import by_products, sum_over_columns
+from torsor.dynamics.matrix_gradients import by_products, is_short, sum_over_columns
 from torsor.dynamics.methods import MOST_COUPLED
 from torsor.errors import ArgumentError
 from torsor.model.batch import machine_of, require_models
@@ -108,18 +108,23 @@ class Differentiated:
         """Whether so many arguments are the arrays of the algorithm, and it needs nothing else."""
         return count == len(algorithm.inputs) and not takes_frame(algorithm) and not self.needed(algorithm)
 
-    def algorithm(self, model: Model, method: str = "auto", specialised: bool | None = None) -> tuple[Derivative, bool]:
-        """The algorithm for a model, and whether it is computed as a sum over the columns of a matrix."""
+    def algorithm(self, model: Model, method: str = "auto", specialised: bool | None = None, *,
+                  patient: bool = False) -> tuple[Derivative, bool]:  # fmt: skip
+        """The algorithm for a model, and whether it is computed as a sum over the columns of a matrix.
+
+        `patient`: the caller waits for straight-line code of some 30,000 operations.
+        """
         result = self._made(model, method, specialised)
         nv, most = machine_of(model).nv, MOST_COUPLED if result.couples else MOST_FREEDOMS
-        if result.has_loops or (nv <= most and specialised is not False):
+        straight = nv <= most or specialised or (patient and by_products(result) and is_short(result, model))
+        if result.has_loops or (straight and specialised is not False):
             return result, False
         if by_products(result):
             return result, True
         M, inverse, J = (self.__name__.replace(self.root.__name__, f) for f in PRODUCTS)
         raise ArgumentError(
-            f"{self.__name__} is compiled as straight-line code only, for at most {most} freedoms, not {nv}; "
-            f"differentiate a product instead: {M} of M x, {inverse} of M^-1 x, {J} of J v"
+            f"{self.__name__} is compiled as straight-line code only, for at most {most} freedoms, not {nv} "
+            f"unless specialised=True; differentiate a product instead: {M} of M x, {inverse} of M^-1 x, {J} of J v"
         )
 
     def _made(self, model: Model, method: str, specialised: bool | None) -> Derivative:
@@ -129,7 +134,7 @@ class Differentiated:
             primal = algorithm_for(model, self.function, method, specialised)
         result = derivative(primal, self.mode, primal.inputs if self.wrt is None else self.wrt)
         has_others = not result.has_loops and not result.couples and self.function in ALGORITHMS
-        if method == "auto" and has_others and (_is_large(model) or specialised is False):
+        if method == "auto" and has_others and not by_products(result) and (_is_large(model) or specialised is False):
             return derivative(ALGORITHMS[self.function], self.mode, result.wrt)  # one that loops differentiate, if any
         return result
 

@@ -15,7 +15,6 @@ from torsor.backends import c99
 from torsor.backends.cpu import Program
 from torsor.dynamics.derivatives import Differentiated
 from torsor.dynamics.functions import ALGORITHMS, compile
-from torsor.dynamics.matrix_gradients import MatrixGradient
 from torsor.errors import ArgumentError
 from torsor.files import write_whole
 from torsor.model.model import Model, require_model
@@ -61,15 +60,15 @@ def c_files(model: Model, function: Callable[..., Any], *, dtype: str, external:
     validate.word("method", method)
     if specialised is not None:
         validate.flag("specialised", specialised)
-    name = c99.identifier(model.name, function.__name__) if name is None else _c_name(name)
-    program: Program | MatrixGradient = compile(
-        model, function, dtype=dtype, external=external, body=body, method=method, specialised=specialised
-    )
-    if isinstance(program, MatrixGradient):
+    if isinstance(function, Differentiated) and function.algorithm(model, method, specialised, patient=True)[1]:
         raise ArgumentError(
             f"{function.__name__} of {model!r} is a sum over the columns of a matrix and not one function in C; "
             "export the vjp of a product: inverse_dynamics is M x, mass_solve M^-1 x, and body_twists J v"
         )
+    name = c99.identifier(model.name, function.__name__) if name is None else _c_name(name)
+    program: Program = compile(
+        model, function, dtype=dtype, external=external, body=body, method=method, specialised=specialised
+    )
     text = c99.CFunction.of(program.request, name)
     states = random_states(program, STATES)
     return {

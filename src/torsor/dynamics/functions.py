@@ -388,8 +388,8 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
     trig         cuda, float32: "accurate" (2 ulp) or "fast" (absolute error 5e-7 for angles up to pi)
     wrt          for `vjp` and `jvp` of a function: by what to differentiate, if they do not say it themselves
 
-    The vjp of a matrix of more than 24 freedoms, or in loops, is a `MatrixGradient`: a program of its product with a
-    vector, summed over the columns.  A program does not check its numbers: NaN in one state gives NaN in that state.
+    The vjp of a large matrix, and any in loops, is a `MatrixGradient`: a program of the product with a vector, summed
+    over the columns.  A program does not check its numbers: NaN in one state gives NaN in that state.
     """
     from torsor.dynamics.derivatives import Differentiated  # it calls functions of this module
 
@@ -407,7 +407,7 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
     by_columns = False
     if isinstance(function, Differentiated):
         function = function.by(wrt)
-        algorithm, by_columns = function.algorithm(model, method, specialised)
+        algorithm, by_columns = function.algorithm(model, method, specialised, patient=True)
         options += tuple(
             name for name in algorithm.options if name in function.needed(algorithm) and name not in options
         )

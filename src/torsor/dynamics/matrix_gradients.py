@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import lie
 from torsor.algorithms import articulated, composite, coriolis, kinematics, products
-from torsor.algorithms.derivative import Derivative, derivative
+from torsor.algorithms.derivative import Derivative, derivative, takes_frame
 from torsor.compiler.store import store
 from torsor.dynamics.calls import batch_axes, call, checked, gpu_array, shaped
 from torsor.errors import ArgumentError
@@ -41,6 +41,8 @@ PRODUCTS: dict[Algorithm, Algorithm] = {
     kinematics.jacobian: kinematics.body_twists,
     kinematics.jacobian_dot: products.twist_rates,
 }
+# Straight-line code of the vjp is 8 to 60 times faster than the sum, and is compiled in 7 s for so many entries of A.
+MOST_ENTRIES = 360
 # So many columns at once: the cotangents of the twists of all bodies are 6 n numbers per column.
 AT_ONCE = 128
 
@@ -48,6 +50,19 @@ AT_ONCE = 128
 def by_products(vjp: Derivative) -> bool:
     """Whether the vjp of a matrix can be computed this way."""
     return vjp.mode == "vjp" and vjp.primal in PRODUCTS
+
+
+def is_short(vjp: Derivative, model: Model) -> bool:
+    """Whether the matrix has few entries: those between a freedom and the freedoms on its path to the base, or 6 nv."""
+    if model.nv > MOST_ENTRIES:
+        return False
+    if takes_frame(vjp):
+        return 6 * model.nv <= MOST_ENTRIES
+    own = np.diff(model.v_start)
+    path = own.copy()
+    for i, parent in enumerate(model.parent):
+        path[i] += path[parent] if parent >= 0 else 0
+    return bool(own @ path <= MOST_ENTRIES)
 
 
 def of_product(vjp: Derivative) -> Derivative:
