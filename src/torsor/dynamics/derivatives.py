@@ -112,7 +112,7 @@ class Differentiated:
                   patient: bool = False) -> tuple[Derivative, bool]:  # fmt: skip
         """The algorithm for a model, and whether it is computed as a sum over the columns of a matrix.
 
-        `patient`: the caller waits for straight-line code of some 30,000 operations.
+        `patient`: the caller waits for straight-line code of up to 70,000 operations.
         """
         result = self._made(model, method, specialised)
         nv, most = machine_of(model).nv, MOST_COUPLED if result.couples else MOST_FREEDOMS
