@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.ensembles.places import Place, StoreError
+from torsor.errors import ArgumentError
 
 Array = NDArray[Any]
 DIGEST = 16  # bytes
@@ -88,6 +89,10 @@ class Group:
         """Write a chunk; the last one is filled up.  Returns its digest."""
         variable = self.variables[name]
         block = np.ascontiguousarray(values, np.dtype(variable.dtype).newbyteorder("<"))
+        if block.shape[1:] != variable.shape:
+            raise ArgumentError(
+                f"{name!r} has shape {block.shape[1:]} for some members and {variable.shape} for others"
+            )
         if len(block) < variable.chunk:
             block = np.concatenate([block, np.zeros((variable.chunk - len(block), *variable.shape), block.dtype)])
         content = block.reshape(-1).view(np.uint8).data
