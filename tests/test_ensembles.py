@@ -327,6 +327,31 @@ def test_a_store_of_another_study_is_refused(tmp_path):
         ts.Study(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("q/zarr.json", lambda x: x.replace("float64", "Float64")),
+        ("q/zarr.json", lambda x: x.replace("chunk_shape", "chunk")),
+        ("q/zarr.json", lambda x: x.replace('"shape": [2', '"shape": [-2')),
+        ("status/zarr.json", lambda x: "[]"),
+        ("zarr.json", lambda x: "[]"),
+        ("zarr.json", lambda x: x.replace('"attributes"', '"attribute"')),
+        ("zarr.json", lambda x: x.replace('"status",', "")),
+        ("zarr.json", lambda x: x.replace('"key"', '"clef"')),
+        ("zarr.json", lambda x: x.replace('"arrays": [', '"arrays": [3, ')),
+    ],
+    ids=["type", "chunk", "shape", "array", "group", "attributes", "status", "key", "names"],
+)
+def test_metadata_that_are_damaged_are_told(tmp_path, file, change):
+    study(tmp_path / "runs.zarr", n=2)
+    damaged = tmp_path / "runs.zarr" / file
+    before = damaged.read_text()
+    damaged.write_text(change(before))
+    assert damaged.read_text() != before
+    with pytest.raises(ts.StoreError, match="store"):
+        study(tmp_path / "runs.zarr", n=2)
+
+
 def test_a_store_made_with_other_functions_is_refused(tmp_path):
     def slow(rng):
         return {"v0": 1.0}

@@ -289,6 +289,8 @@ class Study:
         self.plan, self.group = plan, Group(places.at(path))
         if self.group.attributes.get("kind") != "torsor ensemble":
             raise StoreError(f"{path} is not a store of an ensemble")
+        if missing := {"status", "digest", "t"} - self.group.variables.keys():
+            raise StoreError(f"{path}: the store is damaged, it does not name the arrays {', '.join(sorted(missing))}")
 
     @classmethod
     def _made(cls, plan: Plan, path: str | Path, chunk: int | None, shard: tuple[int, int]) -> Study:
@@ -296,7 +298,7 @@ class Study:
         place = places.at(path)
         if place.read("zarr.json") is not None:
             study = cls(path, plan)
-            if study.group.attributes["key"] != plan.key:
+            if study.group.attributes.get("key") != plan.key:
                 raise StoreError(f"{path} belongs to another study: choose another store, or delete it")
             return study
         if isinstance(place, places.Remote) and chunk is None and shard[1] > 1:
