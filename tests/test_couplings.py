@@ -112,6 +112,16 @@ def test_a_coupled_model_shares_no_programs_with_a_free_one():
     np.testing.assert_array_equal(ts.forward_dynamics(model.uncoupled(), *state), free)
 
 
+@pytest.mark.parametrize("ratio", [-3.0, 2.0])
+def test_batches_of_other_couplings_share_no_programs(ratio):
+    machines = ts.ModelBatch(gears(ratio, 0.0), mass=np.array([[1.0, 1.0], [2.0, 2.0]]))
+    state, exact = (np.zeros(2), np.zeros(2)), (1.0 + 2.0 * ratio) / (2.0 + 0.5 * ratio**2)
+    found = ts.forward_dynamics(machines, *state, [1.0, 2.0])
+    np.testing.assert_allclose(found[:, 0], exact, rtol=1e-14)
+    after = ts.rollout(machines, *state, tau=np.array([1.0, 2.0]), steps=1, dt=1.0).v[:, 0, 0]
+    np.testing.assert_allclose(after, exact, rtol=1e-14)
+
+
 def test_external_wrenches_and_single_precision():
     model = gears(offset=0.0)
     wrench = np.zeros((2, 6))

@@ -327,6 +327,48 @@ def test_a_store_of_another_study_is_refused(tmp_path):
         ts.Study(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("q/zarr.json", lambda x: x.replace("float64", "Float64")),
+        ("q/zarr.json", lambda x: x.replace("chunk_shape", "chunk")),
+        ("q/zarr.json", lambda x: x.replace('"shape": [2', '"shape": [-2')),
+        ("status/zarr.json", lambda x: "[]"),
+        ("zarr.json", lambda x: "[]"),
+        ("zarr.json", lambda x: x.replace('"attributes"', '"attribute"')),
+        ("zarr.json", lambda x: x.replace('"status",', "")),
+        ("zarr.json", lambda x: x.replace('"key"', '"clef"')),
+        ("zarr.json", lambda x: x.replace('"arrays": [', '"arrays": [3, ')),
+    ],
+    ids=["type", "chunk", "shape", "array", "group", "attributes", "status", "key", "names"],
+)
+def test_metadata_that_are_damaged_are_told(tmp_path, file, change):
+    study(tmp_path / "runs.zarr", n=2)
+    damaged = tmp_path / "runs.zarr" / file
+    before = damaged.read_text()
+    damaged.write_text(change(before))
+    assert damaged.read_text() != before
+    with pytest.raises(ts.StoreError, match="store"):
+        study(tmp_path / "runs.zarr", n=2)
+
+
+def test_a_store_made_with_other_functions_is_refused(tmp_path):
+    def slow(rng):
+        return {"v0": 1.0}
+
+    def quick(rng):
+        return {"v0": 2.0}
+
+    quick.__qualname__ = slow.__qualname__  # as if it had been edited
+    study(tmp_path / "drawn.zarr", slow, n=2)
+    study(tmp_path / "shown.zarr", n=2, record={"end": lambda t, q, v: q[:, -1]})
+    assert study(tmp_path / "drawn.zarr", slow, n=2).progress == 1
+    with pytest.raises(ts.StoreError, match="another study"):
+        study(tmp_path / "drawn.zarr", quick, n=2)
+    with pytest.raises(ts.StoreError, match="another study"):
+        study(tmp_path / "shown.zarr", n=2, record={"end": lambda t, q, v: v[:, -1]})
+
+
 def test_shards_fill_one_store_together(tmp_path):
     path = tmp_path / "runs.zarr"
     first = study(path, shard=(0, 2))
@@ -627,6 +669,17 @@ def test_other_engines(tmp_path, monkeypatch, engine):
         ({"sampling": "saltelli"}, r"needs n = N \* 8 members, N a power of 2, for example 16, not 4"),
         ({"sampling": "saltelli", "vary": {"v0": np.zeros((4, 3))}}, "needs a distribution for everything"),
         ({"shard": (2, 2)}, "shard 2/2"),
+        ({"shard": 2}, "shard must be a pair"),
+        ({"vary": {"v0": np.zeros((4, 2))}}, r"vary\['v0'\] has shape \(4, 2\)"),
+        ({"vary": None}, "vary must be a dict"),
+        ({"record": None}, "record must be names"),
+        ({"record": {"vary": lambda t, q, v: q}}, "this name is taken"),
+        ({"record": {"zarr.json": lambda t, q, v: q}}, "this name is taken"),
+        ({"record": {"a\0": lambda t, q, v: q}}, "this name is taken"),
+        ({"record": {"v0": lambda t, q, v: q}}, "taken by what varies"),
+        ({"record": {"a": lambda t, q, v: ["x"] * len(q)}}, r"record\['a'\]"),
+        ({"record": {"a": lambda t, q, v: np.ones((len(q), len(q)))}}, "'a' has shape"),
+        ({"stop": [ts.Stop(q=0, below=0.0)] * 101}, "there are 101 stops"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
@@ -636,6 +689,8 @@ def test_wrong_arguments_are_refused_by_name(tmp_path, change, message):
         ts.ensemble(**asked)
     with pytest.raises(ArgumentError, match="std must not be negative"):
         ts.Normal(std=-1)
+    with pytest.raises(ArgumentError, match="do not go together"):
+        ts.Uniform(low=[0, 0], high=[1, 1, 1])
 
 
 def test_fans_and_shares(tmp_path):

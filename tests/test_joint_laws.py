@@ -8,7 +8,20 @@ import pytest
 
 import torsor as ts
 from torsor import zoo
-from torsor.simulate import PD, Constant, Cycloid, Drive, External, Friction, Limits, Simulation, Table, laws, simulate
+from torsor.simulate import (
+    PD,
+    Constant,
+    Cycloid,
+    Drive,
+    External,
+    Friction,
+    Limits,
+    Simulation,
+    Spring,
+    Table,
+    laws,
+    simulate,
+)
 from torsor.simulate.motion import Motion
 from torsor.simulate.rollout import Rollout
 
@@ -308,3 +321,16 @@ def test_forces_of_the_simulation_are_checked():
     with pytest.raises(ts.ModelError, match="effort"):
         replace(arm, effort=-1.0)
     assert Motion(arm, [Limits(arm, -1.0, 1.0), Friction(coulomb=1.0)]).program is not None
+
+
+def test_wrenches_on_the_bodies_of_another_model_are_felt_at_its_joints():
+    """The machine and the recorded torques agree, as they do for a force that is called."""
+    arm, other = zoo.general_arm(3, 1), zoo.general_arm(3, 2)
+    push = External(other, np.ones((3, 6)))
+    found, called = (simulate(arm, duration=0.1, forces=force, **TIGHT) for force in (push, lambda *x: push(*x)))
+    np.testing.assert_allclose(found.q[-1], called.q[-1], rtol=0, atol=ROUNDING)
+
+
+def test_a_spring_of_another_machine_is_refused():
+    with pytest.raises(ts.ArgumentError, match="was made for Model"):
+        simulate(zoo.general_arm(3), duration=0.1, forces=Spring(zoo.general_arm(4), 1.0))

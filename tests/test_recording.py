@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,14 @@ def test_wrong_model_on_resume_is_named(tmp_path):
     with pytest.raises(ModelError, match=r"point_chain.*stanford"):
         Simulation.resume(path, model=zoo.stanford())
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["damping", "effort"])
+def test_another_joint_on_resume_is_named(tmp_path, name):
+    path, model = tmp_path / "run.traj", zoo.point_chain(1)
+    simulate(model, duration=0.5, record=path)
+    with pytest.raises(ModelError, match=f"another {name}"):
+        Simulation.resume(path, model=replace(model, **{name: 2.0}))
 
 
 def test_other_forces_on_resume_are_named(tmp_path):

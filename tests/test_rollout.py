@@ -293,6 +293,17 @@ def test_policies_that_do_not_fit_are_refused(policy, words):
         ts.rollout(ARM, np.zeros(6), np.zeros(6), steps=1, dt=DT, feedback=policy)
 
 
+@pytest.mark.parametrize(
+    "shapes",
+    [{"Kq": (2, 6, 6), "Kv": (3, 6, 6)}, {"Kq": (2, 6, 6), "q_ref": (3, 6)}, {"q_ref": (3, 6), "v_ref": (2, 6)}],
+    ids=["gains", "reference", "references"],
+)
+def test_gains_whose_batch_axes_do_not_go_together_are_refused(shapes):
+    given = {"Kq": np.ones(6), "Kv": np.ones(6)} | {name: np.ones(shape) for name, shape in shapes.items()}
+    with pytest.raises(ts.ArgumentError, match="batch axes do not go together: Kq"):
+        ts.rollout(ARM, np.zeros(6), np.zeros(6), steps=1, dt=DT, feedback=ts.LinearFeedback(**given))
+
+
 def test_a_batch_that_cannot_be_rolled_out_is_refused():
     v = np.zeros(6)
     with pytest.raises(ts.ArgumentError, match="batch"):

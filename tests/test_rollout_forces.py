@@ -216,3 +216,17 @@ def test_arguments_that_are_wrong_are_named(options, words):
     q, v = start(TREE)
     with pytest.raises(ts.ArgumentError, match="quaternions"):
         ts.rollout(TREE, q, v, steps=1, dt=DT, feedback=PD(TREE, TREE.neutral(), 1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("motion", "words"),
+    [
+        ((np.zeros(4), np.zeros(4)), "q, v and a"),
+        ((np.zeros(3), np.zeros(4), np.zeros(4)), "q of the reference"),
+        (3, "q, v"),
+    ],
+    ids=["two", "short", "number"],
+)
+def test_motions_that_do_not_fit_are_refused(motion, words):
+    with pytest.raises(ts.ArgumentError, match=words):
+        ts.rollout(ARM, np.zeros(4), np.zeros(4), steps=2, dt=DT, feedback=PD(ARM, lambda t: motion, 1.0, 1.0))

@@ -202,3 +202,15 @@ def test_a_stiff_servo_looks_right_from_a_file(tmp_path):
     q = Trajectory.load(tmp_path / "run.traj").at(np.linspace(0, 0.5, 500))[0]
     assert q.max() < 0.31
     assert q.min() > -0.01
+
+
+def test_the_columns_of_a_joint_are_not_those_of_a_joint_whose_name_goes_on():
+    b = Model.builder()
+    b.add("arm", joint="spherical", mass=1.0, inertia=(1, 1, 1))
+    b.add("arm.hand", parent="arm", joint="universal", p=(0, 0, -1), mass=1.0, inertia=(1, 1, 1))
+    run = simulate(b.build(), duration=0.01, keep=["q", "pose.arm", "pose.arm.hand"])
+    assert run["q"].shape[1] == 6
+    assert run["q.arm"].shape[1] == 4
+    assert run["q.arm.hand"].shape[1] == 2
+    assert run["pose.arm"].shape[1] == run["pose.arm.hand"].shape[1] == 7
+    assert run["pose"].shape[1] == 14

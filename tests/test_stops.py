@@ -166,11 +166,19 @@ def test_devices_stop_where_the_cpu_does(monkeypatch, n, again):
         ({"reset": (np.zeros(3), np.zeros(3))}, "give stop"),
         ({"stop": ts.Stop(q=0, below=0.0), "reset": 3}, "pair"),
         ({"stop": ts.Stop(q=0, below=0.0), "reset": (np.zeros(2), np.zeros(3))}, "reset_q"),
+        ({"stop": ts.Stop(q=0, below=0.0), "reset": (np.zeros(3), None)}, "pair"),
+        ({"stop": [ts.Stop(q=0, below=0.0)] * 101}, "there are 101 stops"),
     ],
-    ids=range(14),
+    ids=range(16),
 )
 def test_stops_that_mean_nothing_are_refused_by_name(options, words):
     with pytest.raises(ts.ArgumentError, match=words):
         ts.rollout(ARM, np.zeros(3), np.zeros(3), **OPTIONS, **options)
     with pytest.raises(ts.ArgumentError, match="on the base"):
         ts.rollout(TREE, TREE.neutral(), np.zeros(TREE.nv), stop=ts.Stop(frame="hand", below=0.0), **OPTIONS)
+
+
+def test_bounds_may_be_arrays_of_one_number():
+    model, z, v = ball()
+    plain, given = (ts.rollout(model, z, v, stop=ts.Stop(q=0, below=x), **OPTIONS) for x in (0.5, np.array(0.5)))
+    np.testing.assert_array_equal(plain.time, given.time)

@@ -48,6 +48,8 @@ class Members:
         """A hash of the structure and of the numbers that do not differ: the key of compiled programs."""
         model, digest = self.frames.model, blake2b(digest_size=16)
         digest.update(repr((self.frames.kinds, tuple(self.inputs))).encode())
+        if model.couplings:
+            digest.update(repr(model.couplings).encode())
         for array in (model.parent, self.frames.kind, *([] if "gravities" in self.inputs else [model.gravity])):
             digest.update(array.tobytes())
         given = {name for key in GIVEN if key in self.inputs for name in GIVEN[key]}

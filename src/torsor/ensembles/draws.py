@@ -66,6 +66,8 @@ class Uniform(Distribution):
 
     def __post_init__(self) -> None:
         _numbers(self, "low", "high")
+        if not _go_together(np.shape(self.low), np.shape(self.high)):
+            raise ArgumentError(f"Uniform: low {np.shape(self.low)} and high {np.shape(self.high)} do not go together")
         if (np.asarray(self.low) > np.asarray(self.high)).any():
             raise ArgumentError(f"Uniform: low = {shown(self.low)} exceeds high = {shown(self.high)}")
 
@@ -87,6 +89,15 @@ class LogNormal(Distribution):
         from scipy.special import ndtri
 
         return np.asarray(self.median) * np.exp(np.asarray(self.sigma) * ndtri(u))
+
+
+def _go_together(*shapes: tuple[int, ...]) -> bool:
+    """Whether arrays of these shapes broadcast."""
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        return False
+    return True
 
 
 def _numbers(distribution: Distribution, *names: str, positive: str = "") -> None:
@@ -154,11 +165,15 @@ class Draws:
         self.sampling = chosen("sampling", sampling, SAMPLING)
         self.function = vary if callable(vary) else None
         self.varied: dict[Quantity, Any] = {}
+        if not callable(vary) and not isinstance(vary, Mapping):
+            raise ArgumentError(f"vary must be a dict of names, or a function that gives one, not {shown(vary)}")
         for key, value in {} if callable(vary) else vary.items():
             quantity = Quantity.named(key, model)
             if not isinstance(value, Distribution):
                 value = real_array(f"vary[{key!r}]", value)
-                if value.shape[:1] != (n,) or np.broadcast_shapes(value.shape[1:], quantity.shape) != quantity.shape:
+                own = value.shape[1:]
+                fits = _go_together(own, quantity.shape) and np.broadcast_shapes(own, quantity.shape) == quantity.shape
+                if value.shape[:1] != (n,) or not fits:
                     raise ArgumentError(f"vary[{key!r}] has shape {value.shape}; {(n, *quantity.shape)} is needed")
             else:
                 self._check(key, quantity, value)

@@ -20,7 +20,7 @@ from torsor.dynamics.frames import frame_poses
 from torsor.errors import ArgumentError
 from torsor.model.batch import ModelBatch
 from torsor.model.model import Model
-from torsor.validate import function, shown
+from torsor.validate import function, real_array, shown
 
 Array = NDArray[Any]
 Function = Callable[[Array, Array, Array], Array]
@@ -33,7 +33,7 @@ REDUCTIONS: dict[str, Callable[[Array], Array]] = {
     "last": lambda x: x[:, -1], "min": lambda x: x.min(axis=1), "max": lambda x: x.max(axis=1),
     "mean": lambda x: x.mean(axis=1), "std": lambda x: x.std(axis=1),
 }  # fmt: skip
-TAKEN = (*AXES, "status", "digest", "t", "stop_time")  # names of other arrays in a store
+TAKEN = (*AXES, "status", "digest", "t", "stop_time", "vary", "zarr.json")  # other names in a store
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Record:
         """(members, ...) from the states of the members at the times t."""
         if self.function:
             with np.errstate(all="ignore"):
-                result = np.asarray(self.function(t, q, v), float)
+                result = real_array(f"record[{self.name!r}]", self.function(t, q, v), finite=False).astype(float)
             if result.shape[:1] != q.shape[:1]:
                 raise ArgumentError(
                     f"record[{self.name!r}] gives shape {result.shape}; its first axis is that of the members"
@@ -86,12 +86,14 @@ class Record:
 
 def records(model: Model, asked: str | Sequence[str] | Mapping[str, Function | None]) -> tuple[Record, ...]:
     """What the user asked for, checked."""
+    if not isinstance(asked, str | Sequence | Mapping):
+        raise ArgumentError(f"record must be names of quantities, or functions by name, not {shown(asked)}")
     named = asked if isinstance(asked, Mapping) else dict.fromkeys([asked] if isinstance(asked, str) else asked)
     return tuple(_named(model, name) if how is None else _own(name, how) for name, how in named.items())
 
 
 def _own(name: str, how: Function) -> Record:
-    if not isinstance(name, str) or not name or name in TAKEN or "/" in name or name.startswith("."):
+    if not isinstance(name, str) or not name or name in TAKEN or {"/", "\0"} & {*name} or name.startswith("."):
         raise ArgumentError(f"record[{shown(name)}]: this name is taken")
     function(f"record[{name!r}]", how)
     return Record(name, function=how)

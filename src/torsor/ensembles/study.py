@@ -8,6 +8,7 @@ status is there and its digests fit; everything else is done again.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import time
@@ -144,11 +145,13 @@ class Plan:
     @cached_property
     def key(self) -> str:
         """A hash of everything that determines the results."""
+        functions = [_text(f) for f in (self.draws.function, *(x.function for x in self.record)) if f]
         words = {
             "draws": self.draws.described(), "seed": self.seed, "n": self.n, "sampling": self.draws.sampling,
             "steps": [self.steps.method, self.steps.dt, self.steps.rtol, self.steps.atol, self.steps.times.tolist()],
             "states": {name: np.asarray(x).tolist() for name, x in self.states.items()},
             "record": [x.name for x in self.record],
+            **({"functions": functions} if functions else {}),
             **({} if self.every == 1 else {"every": self.every}),
             **({"exchange": self.exchange.described()} if self.exchange else {}),
             **({"stops": repr(self.steps.stops)} if self.steps.stops else {}),
@@ -219,10 +222,30 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
             raise ArgumentError("members that stop cannot exchange their states: leave out stop or exchange")
         exchange.check(n, steps)
         plan = replace(plan, exchange=exchange)
+    if clashes := {x.name for x in plan.record if x.function} & {x.key for x in plan.draws.quantities()}:
+        raise ArgumentError(f"record[{min(clashes)!r}]: this name is taken by what varies")
     if plan.every > len(stored):
         raise ArgumentError(f"every = {every} exceeds the number of times, {len(stored)}")
-    study = Study._made(plan, store, chunk, shard)
+    study = Study._made(plan, store, chunk, _shard(shard))
     return study.resume(executor, shard=shard, progress=progress)
+
+
+def _text(function: Callable[..., Any]) -> str:
+    """The source of a function, if it can be read; the name of others."""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _shard(shard: Any) -> tuple[int, int]:
+    """Which of how many jobs."""
+    if not isinstance(shard, tuple | list) or len(shard) != 2:
+        raise ArgumentError(f"shard must be a pair of numbers (i, N), not {shown(shard)}")
+    which, of = integer("shard", shard[0], least=0), integer("shard", shard[1], least=1)
+    if which >= of:
+        raise ArgumentError(f"shard {which}/{of}: the first number must be below the second")
+    return which, of
 
 
 def _has_failed(status: Array) -> Array:
@@ -266,6 +289,8 @@ class Study:
         self.plan, self.group = plan, Group(places.at(path))
         if self.group.attributes.get("kind") != "torsor ensemble":
             raise StoreError(f"{path} is not a store of an ensemble")
+        if missing := {"status", "digest", "t"} - self.group.variables.keys():
+            raise StoreError(f"{path}: the store is damaged, it does not name the arrays {', '.join(sorted(missing))}")
 
     @classmethod
     def _made(cls, plan: Plan, path: str | Path, chunk: int | None, shard: tuple[int, int]) -> Study:
@@ -273,7 +298,7 @@ class Study:
         place = places.at(path)
         if place.read("zarr.json") is not None:
             study = cls(path, plan)
-            if study.group.attributes["key"] != plan.key:
+            if study.group.attributes.get("key") != plan.key:
                 raise StoreError(f"{path} belongs to another study: choose another store, or delete it")
             return study
         if isinstance(place, places.Remote) and chunk is None and shard[1] > 1:
@@ -366,9 +391,7 @@ class Study:
             raise ArgumentError(
                 "a store that was opened by its path has no plan: call ensemble() again, with its arguments"
             )
-        which, of = integer("shard", shard[0], least=0), integer("shard", shard[1], least=1)
-        if which >= of:
-            raise ArgumentError(f"shard {which}/{of}: the first number must be below the second")
+        which, of = _shard(shard)
         todo = [chunk for chunk in self.missing() if chunk % of == which]
         total = self.group.variables["digest"].rows
         done = total - len(todo)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.ensembles.places import Place, StoreError
+from torsor.errors import ArgumentError
 
 Array = NDArray[Any]
 DIGEST = 16  # bytes
@@ -49,7 +50,10 @@ class Variable:
     def read(cls, name: str, metadata: Mapping[str, Any]) -> Variable:
         rows, *shape = metadata["shape"]
         chunk = metadata["chunk_grid"]["configuration"]["chunk_shape"][0]
-        return cls(name, rows, chunk, tuple(shape), metadata["data_type"], tuple(metadata["dimension_names"]))
+        kind = np.dtype(metadata["data_type"]).name
+        if not all(type(k) is int and k >= 0 for k in (rows, chunk, *shape)) or not chunk:
+            raise ValueError("these are no sizes")
+        return cls(name, rows, chunk, tuple(shape), kind, tuple(metadata["dimension_names"]))
 
 
 class Group:
@@ -58,9 +62,10 @@ class Group:
     def __init__(self, place: Place) -> None:
         self.place = place
         found = self._json("zarr.json")
-        self.attributes: dict[str, Any] = found.get("attributes", {})
+        given = found.get("attributes") if isinstance(found, dict) else None
+        self.attributes: dict[str, Any] = given if isinstance(given, dict) else {}
         names = self.attributes.get("arrays", [])
-        self.variables = {name: Variable.read(name, self._json(f"{name}/zarr.json")) for name in names}
+        self.variables = {name: self._variable(name) for name in names}
 
     @classmethod
     def create(cls, place: Place, variables: Sequence[Variable], attributes: Mapping[str, Any]) -> Group:
@@ -71,6 +76,14 @@ class Group:
         files["zarr.json"] = _group(dict(attributes) | {"arrays": [variable.name for variable in variables]})
         place.create(files)
         return cls(place)
+
+    def _variable(self, name: str) -> Variable:
+        try:
+            return Variable.read(name, self._json(f"{name}/zarr.json"))
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+            raise StoreError(
+                f"{self.place.address}/{name}/zarr.json describes no array: the store is damaged"
+            ) from None
 
     def _json(self, name: str) -> Any:
         content = self.place.read(name)
@@ -88,6 +101,10 @@ class Group:
         """Write a chunk; the last one is filled up.  Returns its digest."""
         variable = self.variables[name]
         block = np.ascontiguousarray(values, np.dtype(variable.dtype).newbyteorder("<"))
+        if block.shape[1:] != variable.shape:
+            raise ArgumentError(
+                f"{name!r} has shape {block.shape[1:]} for some members and {variable.shape} for others"
+            )
         if len(block) < variable.chunk:
             block = np.concatenate([block, np.zeros((variable.chunk - len(block), *variable.shape), block.dtype)])
         content = block.reshape(-1).view(np.uint8).data

@@ -211,9 +211,17 @@ def followed(feedback: Feedback | None, steps: int, dt: float) -> Array | None:
         return None
     rows = []
     for t in dt * np.arange(steps):
-        q, v, a = feedback.reference(t)
+        q, v, a = _sample(feedback, t)
         rows.append(feedback.kp * q + feedback.kd * v + (a if isinstance(feedback, ComputedTorque) else 0.0))
     return validate.real_array("what the reference gives", rows, (steps, feedback.model.nv))
+
+
+def _sample(feedback: PD | ComputedTorque, t: float) -> list[Array]:
+    """q, v and a of a motion to follow."""
+    found, sizes = feedback.reference(t), ((), (feedback.model.nv,))
+    if not isinstance(found, tuple | list) or len(found) != 3:
+        raise ArgumentError(f"the reference of a feedback must give q, v and a, not {validate.shown(found)}")
+    return [validate.real_array(f"{name} of the reference", x, *sizes) for name, x in zip("qva", found)]
 
 
 def _parts(model: Model, given: Mapping[str, Array], apart: bool) -> Iterator[tuple[str, Array, list[Array]]]:
@@ -278,6 +286,12 @@ def _servos(model: Model, feedback: Any) -> Linear:
 
 def _linear(model: Model, feedback: LinearFeedback) -> Linear:
     parts = _gain(model, "Kq", feedback.Kq, model.nq), _gain(model, "Kv", feedback.Kv, model.nv)
+    axes = {name: np.shape(getattr(feedback, name)) for name in ("Kq", "Kv", "q_ref", "v_ref")}
+    try:
+        np.broadcast_shapes(*(x.shape[:-2] for x in parts), *(axes[name][:-1] for name in ("q_ref", "v_ref")))
+    except ValueError:
+        shapes = ", ".join(f"{name} {shape}" for name, shape in axes.items())
+        raise ArgumentError(f"the batch axes do not go together: {shapes}") from None
     batch = np.broadcast_shapes(*(x.shape[:-2] for x in parts))
     K = np.concatenate([np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in parts], axis=-1)
     references = []

@@ -392,4 +392,7 @@ def _coordinates(model: Model, q: ArrayLike) -> Array:
 
 def _difference(model: Model, q: Array, goal: ArrayLike) -> Array:
     """goal [-] q; where no joint has a quaternion, plain subtraction, which is faster."""
-    return np.asarray(goal) - q if model.nq == model.nv else model.difference(q, goal)
+    try:
+        return np.asarray(goal) - q if model.nq == model.nv else model.difference(q, goal)
+    except ValueError:
+        raise ArgumentError(f"a force was made for {model!r}; the state has {len(q)} coordinates") from None

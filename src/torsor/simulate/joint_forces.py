@@ -43,7 +43,7 @@ class JointForces:
                 for total, gain in zip(servo, gains):
                     total += gain
                 continue
-            if isinstance(force, External) and not callable(force.wrenches):
+            if isinstance(force, External) and not callable(force.wrenches) and _same_places(force.weightless, model):
                 self.pushes.append(force)
                 continue
             if (own := getattr(force, "parts", lambda: None)()) is None:
@@ -152,3 +152,9 @@ class JointForces:
     @cached_property
     def _slopes(self) -> Any:
         return kernel(self.kinds, slopes=True)
+
+
+def _same_places(model: Model, other: Model) -> bool:
+    """Whether wrenches on the bodies of two models are felt at their joints in the same way."""
+    names = "parent", "joint", "R", "p", "axis", "pitch"
+    return all(np.array_equal(getattr(model, name), getattr(other, name)) for name in names)

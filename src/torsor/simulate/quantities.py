@@ -50,6 +50,14 @@ class Quantities:
         return np.hstack([np.empty((len(rows), 0)), *(value(rows) for value in self._values)])
 
 
+def columns_of(model: Model, name: str) -> list[str]:
+    """The columns of a quantity; none if there is no such quantity."""
+    try:
+        return _quantity(model, name)[0]
+    except ArgumentError:
+        return []
+
+
 def _quantity(model: Model, name: str) -> tuple[list[str], Quantity]:
     """The names of the columns of a quantity, and how they follow from rows."""
     if name in SCALARS:

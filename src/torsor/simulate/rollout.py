@@ -278,7 +278,8 @@ class Task(NamedTuple):
             if reset is not None:
                 raise ArgumentError("reset is for trajectories that stop: give stop, too")
             return self
-        if reset is not None and (not isinstance(reset, tuple | list) or len(reset) != 2):
+        is_pair = isinstance(reset, tuple | list) and len(reset) == 2 and not any(x is None for x in reset)
+        if reset is not None and not is_pair:
             raise ArgumentError(f"reset must be a pair of states (q, v), not {validate.shown(reset)}")
         again = None if reset is None else (reset[0], reset[1])
         return self._replace(stops=stops_of(stop, machine_of(machine)), reset=again)

@@ -16,6 +16,7 @@ from torsor.formats import toml
 from torsor.model.model import Model, require_model
 from torsor.simulate import recording, tables
 from torsor.simulate.coordinates import names_of
+from torsor.simulate.quantities import columns_of
 from torsor.simulate.trajectory import Trajectory, header, sound
 from torsor.validate import real_array, shown
 
@@ -50,6 +51,9 @@ class Series:
         if name in self.columns:
             return self.values[:, self.columns.index(name)]
         own = [i for i, column in enumerate(self.columns) if isinstance(name, str) and column.startswith(f"{name}.")]
+        if len(own) > 1:  # of joints "arm" and "arm.hand", the columns of "arm" only
+            exact = {*columns_of(self.model, name)}
+            own = [i for i in own if self.columns[i] in exact] if exact else own
         if not own:
             few = ", ".join(self.columns[:6]) + (", ..." if len(self.columns) > 6 else "")
             raise ArgumentError(f"{shown(name)} was not kept; there are {few}")

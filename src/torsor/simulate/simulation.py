@@ -18,6 +18,7 @@ from torsor import logs
 from torsor.dynamics.couplings import coupled, obeying
 from torsor.errors import ArgumentError, ModelError
 from torsor.formats import toml
+from torsor.model.freedoms import USUAL
 from torsor.model.model import Model, require_model
 from torsor.simulate.dense import Dense
 from torsor.simulate.forces import Force
@@ -369,6 +370,9 @@ class Simulation:
                 f"{path} was recorded with {recorded!r}, not with the given {model!r}: they differ in structure, "
                 "mass or geometry"
             )
+        for name in USUAL if model is not None else ():
+            if not np.array_equal(getattr(model, name), getattr(recorded, name)):
+                raise ModelError(f"{path} was recorded with {recorded!r}; the given model has another {name}")
         about = found.header["about"]
         if missing := [key for key in (*OWN, "forces") if key not in about]:
             raise RecordingError(f"{path} cannot be resumed: its header lacks {', '.join(missing)}")

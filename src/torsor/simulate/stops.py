@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ Array = NDArray[Any]
 Scalars = Sequence[Scalar]
 
 AXES = ("x", "y", "z")
+MOST_STOPS = 100  # their numbers are bytes, in which an ensemble keeps other words, too
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Stop:
     above: float | None = None
 
     def checked(self, model: Model) -> Stop:
-        """Raise unless it means something for a model."""
+        """The same with plain numbers; raise unless it means something for a model."""
         given = [name for name in ("q", "v", "frame") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ArgumentError(f"a Stop needs one of q, v and frame, not {' and '.join(given) or 'none'}")
@@ -56,10 +57,10 @@ class Stop:
             raise ArgumentError(f"frame = {shown(self.frame)} of a Stop is on the base, which does not move")
         chosen("axis", self.axis, AXES)
         bounds = [(name, getattr(self, name)) for name in ("below", "above")]
-        found = [number(f"{name} of a Stop", x) for name, x in bounds if x is not None]
-        if not found or found != sorted(found):
+        found: dict[str, Any] = {name: number(f"{name} of a Stop", x) for name, x in bounds if x is not None}
+        if not found or [*found.values()] != sorted(found.values()):
             raise ArgumentError(f"a Stop needs below or above, and below <= above, not {self.below} and {self.above}")
-        return self
+        return replace(self, **found)
 
     def excess(self, q: Scalars, v: Scalars, poses: Callable[[], Any], model: Model) -> Scalar:
         """How far the quantity is out of its bounds, over any scalar; `poses()` are those of all bodies."""
@@ -81,6 +82,8 @@ def stops_of(stop: Any, model: Model) -> tuple[Stop, ...]:
     several = (stop,) if isinstance(stop, Stop) else stop
     if not isinstance(several, list | tuple) or not all(isinstance(x, Stop) for x in several) or not several:
         raise ArgumentError(f"stop must be a Stop, or several, not {shown(stop)}")
+    if len(several) > MOST_STOPS:
+        raise ArgumentError(f"there are {len(several)} stops; {MOST_STOPS} can be told apart")
     return tuple(x.checked(model) for x in several)
 
 
