@@ -7,11 +7,12 @@ import pytest
 
 import torsor as ts
 from torsor import zoo
-from torsor.simulate import PD, ComputedTorque, Cycloid, Friction
+from torsor.simulate import PD, ComputedTorque, Cycloid, Drive, Friction, simulate
 from torsor.simulate import gradients as gradients_module
 
 # Differences of fourth order with steps of 1e-3 to 1e-4: truncation and rounding both leave ten digits.
 TOLERANCE = 1e-9
+KINKS = 1e-4  # differences of motions whose torques have kinks, at the limits of drives
 
 MODELS = {
     "arm": zoo.general_arm(3),
@@ -245,6 +246,39 @@ def test_the_flow_of_a_machine_preserves_volume():
     flow = np.hstack([found.dq[-1], found.dv[-1]])
     masses = [np.linalg.det(ts.mass_matrix(model, x)) for x in found.q]
     assert abs(np.linalg.det(flow) * masses[1] / masses[0] - 1.0) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "joints",
+    [{"damping": 0.1, "friction": 0.3, "stiffness": 1.0, "rest": 0.2}, {"effort": 1.0, "damping": 0.1}, {"speed": 4.0}],
+    ids=["own", "effort", "speed"],
+)
+@pytest.mark.parametrize("drive", ["data", "function"])
+def test_sensitivities_are_those_of_the_motion_that_simulate_finds(joints, drive):
+    """What the joints do by themselves, and the limits of their drives, act there, too."""
+    model = replace(MODELS["arm"], **joints)
+    servo = PD(model, np.full(3, 0.5), 4.0, 0.3)
+    force = servo if drive == "data" else Drive(lambda t, q, v: servo(t, q, v))
+    q, v, dq, dv = np.random.default_rng(3).normal(size=(4, 3)) / 2
+    found = ts.sensitivities(model, q, v, [0.0, 0.2], forces=force, dq=dq, dv=dv)
+
+    def end(h):
+        options = {"forces": force, "rtol": 1e-12, "atol": 1e-13, "method": "dop853"}
+        run = simulate(model, q + h * dq, v + h * dv, 0.2, **options)
+        return np.concatenate([run.q[-1], run.v[-1]])
+
+    np.testing.assert_allclose(np.concatenate([found.q[-1], found.v[-1]]), end(0), atol=1e-8)
+    slope = (end(1e-5) - end(-1e-5)) / 2e-5
+    np.testing.assert_allclose(np.concatenate([found.dq[-1], found.dv[-1]]), slope, atol=KINKS)
+
+
+def test_sensitivities_of_a_motion_that_meets_a_stop_are_refused():
+    """The damper of a stop pushes at once: changes jump there."""
+    model = replace(MODELS["arm"], lower=-0.1, upper=0.1)
+    still = ts.sensitivities(model, np.zeros(3), np.zeros(3), [0.0, 1e-3], dv=np.eye(3))
+    assert np.isfinite(still.dv).all()
+    with pytest.raises(ts.SingularError, match="meets its stop"):
+        ts.sensitivities(model, np.zeros(3), np.full(3, 1.0), [0.0, 0.5], dv=np.eye(3))
 
 
 @pytest.mark.parametrize(("wrong", "message"), [

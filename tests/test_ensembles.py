@@ -31,6 +31,7 @@ from torsor.ensembles.study import Plan, Study
 from torsor.simulate import Drive
 
 ARM = zoo.general_arm(3, 1)
+FLOOR = ARM.with_frames({"floor": (None, np.eye(3), np.zeros(3))})
 VARY = {"*.density": ts.Normal(mean=1.0, std=0.1), "v0": ts.Uniform(low=-0.5, high=0.5)}
 
 
@@ -350,6 +351,15 @@ def test_metadata_that_are_damaged_are_told(tmp_path, file, change):
     assert damaged.read_text() != before
     with pytest.raises(ts.StoreError, match="store"):
         study(tmp_path / "runs.zarr", n=2)
+
+
+@pytest.mark.parametrize("first", ["*.mass", "*.density"])
+def test_density_is_a_factor_of_the_mass_that_was_drawn(tmp_path, first):
+    vary = {"*.mass": ts.Uniform(low=5, high=5), "*.density": ts.Uniform(low=2, high=2)}
+    ordered = {first: vary[first]} | vary
+    machine = study(tmp_path / "runs.zarr", ordered, n=1).member(0).model
+    np.testing.assert_allclose(machine.mass, 10.0)
+    np.testing.assert_allclose(machine.inertia, 2 * ARM.inertia)
 
 
 def test_a_store_made_with_other_functions_is_refused(tmp_path):
@@ -672,6 +682,10 @@ def test_other_engines(tmp_path, monkeypatch, engine):
         ({"shard": 2}, "shard must be a pair"),
         ({"vary": {"v0": np.zeros((4, 2))}}, r"vary\['v0'\] has shape \(4, 2\)"),
         ({"vary": None}, "vary must be a dict"),
+        ({"vary": {"floor.mass": ts.Normal()}, "model": FLOOR}, "'floor' is on the base"),
+        ({"vary": {"link1.mass": ts.Normal(), "*.mass": ts.Normal()}}, r"would be replaced by vary\['\*.mass'\]"),
+        ({"executor": 3}, "submit of the executor"),
+        ({"progress": 3}, "progress must be a function"),
         ({"record": None}, "record must be names"),
         ({"record": {"vary": lambda t, q, v: q}}, "this name is taken"),
         ({"record": {"zarr.json": lambda t, q, v: q}}, "this name is taken"),

@@ -139,3 +139,8 @@ def test_wrong_exchanges_are_refused(make, message):
 def test_rules_that_do_not_fit_are_refused(tmp_path, rule, message):
     with pytest.raises(ArgumentError, match=message):
         study(tmp_path / "runs.zarr", rule, n=8, times=[5.0])
+
+
+def test_springs_whose_energy_is_left_out_are_refused(tmp_path):
+    with pytest.raises(ArgumentError, match="the joints have springs"):
+        study(tmp_path / "runs.zarr", Tempering(TEMPERATURES), n=4, times=[4.0])

@@ -334,3 +334,10 @@ def test_wrenches_on_the_bodies_of_another_model_are_felt_at_its_joints():
 def test_a_spring_of_another_machine_is_refused():
     with pytest.raises(ts.ArgumentError, match="was made for Model"):
         simulate(zoo.general_arm(3), duration=0.1, forces=Spring(zoo.general_arm(4), 1.0))
+
+
+@pytest.mark.parametrize("motion", [(np.zeros(3),) * 2, (np.zeros(2), np.zeros(3), np.zeros(3))], ids=["two", "short"])
+def test_a_motion_that_does_not_fit_is_refused(motion):
+    arm = zoo.general_arm(3)
+    with pytest.raises(ts.ArgumentError, match=r"must give q, v and a|what it follows"):
+        simulate(arm, duration=0.1, forces=PD(arm, lambda t: motion, 1.0, 1.0))

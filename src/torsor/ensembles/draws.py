@@ -137,6 +137,8 @@ class Quantity:
                 f"{', '.join(known)}"
             )
         bodies = np.arange(model.n) if body == "*" else np.array([model.frame(body).body])
+        if bodies.min() < 0:
+            raise ArgumentError(f"vary[{shown(key)}]: {body!r} is on the base, of which nothing varies")
         if name in JOINTS:
             freedoms = [np.arange(model.v_start[i], model.v_start[i + 1]) for i in bodies.tolist()]
             rows = np.concatenate(freedoms)
@@ -178,10 +180,20 @@ class Draws:
             else:
                 self._check(key, quantity, value)
             self.varied[quantity] = value
+        self._check_overlaps()
         if self.function and sampling != "random":
             raise ArgumentError("a function draws by itself: leave sampling at 'random'")
         if sampling == "saltelli":
             self._check_design()
+
+    def _check_overlaps(self) -> None:
+        """Raise if all that is drawn for a quantity is replaced by another one that comes later."""
+        for last, later in enumerate(self.varied):
+            for earlier in list(self.varied)[:last]:
+                if earlier.field == later.field != "density" and {*earlier.rows.tolist()} <= {*later.rows.tolist()}:
+                    raise ArgumentError(
+                        f"vary[{earlier.key!r}] would be replaced by vary[{later.key!r}]: give it later"
+                    )
 
     @staticmethod
     def _check(key: str, quantity: Quantity, distribution: Distribution) -> None:
@@ -331,7 +343,7 @@ class Draws:
 def fields_of(model: Model, drawn: Mapping[Quantity, Array]) -> dict[str, Array]:
     """The fields of a `ModelBatch`, from what some members drew; states and gains are left out."""
     fields: dict[str, Array] = {}
-    for quantity, values in drawn.items():
+    for quantity, values in sorted(drawn.items(), key=lambda x: x[0].field == "density"):  # a factor of what is drawn
         if quantity.field in (*STATES, *SERVO):
             continue
         if quantity.field == "density":

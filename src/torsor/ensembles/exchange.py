@@ -135,7 +135,7 @@ class Tempering:
     temperature.  Under this the positions of member i have a density proportional to sqrt(det M) exp(-U / T_i).
 
     temperatures   (size,) of the members of a ladder, in units of energy (k_B T)
-    potential      U(machines, q) -> (ladders, size); default: that of gravity
+    potential      U(machines, q) -> (ladders, size); default: that of gravity, for machines without springs
 
     R. H. Swendsen, J.-S. Wang, Replica Monte Carlo simulation of spin-glasses, Phys. Rev. Lett. 57, 1986.
     Y. Sugita, Y. Okamoto, Replica-exchange molecular dynamics method for protein folding, Chem. Phys. Lett. 314, 1999.
@@ -158,6 +158,8 @@ class Tempering:
         T, q = np.asarray(self.temperatures, float), replicas.q
         if len(T) != q.shape[1]:
             raise ArgumentError(f"there are {len(T)} temperatures for ladders of {q.shape[1]} members")
+        if self.potential is dynamics.potential_energy and _has_springs(replicas.machines):
+            raise ArgumentError("the joints have springs: give Tempering a potential that holds their energy, too")
         U = np.asarray(self.potential(replicas.machines, _finite(replicas.machines, q)), float)
         U = np.where(np.isfinite(q).all(axis=-1), U, np.nan)
         low = np.arange(replicas.count % 2, len(T) - 1, 2)
@@ -175,6 +177,11 @@ class Tempering:
         upper = np.linalg.cholesky(M).swapaxes(-1, -2)  # M = U^T U: U^-1 z has the covariance M^-1
         v = np.sqrt(T)[:, None] * np.linalg.solve(upper, z[..., None])[..., 0]
         return np.where(np.isfinite(q).all(axis=-1, keepdims=True), v, np.nan)
+
+
+def _has_springs(machines: Any) -> bool:
+    varied, model = (machines.varied, machines.model) if isinstance(machines, ModelBatch) else ({}, machines)
+    return bool(np.any(varied.get("stiffness", model.stiffness)))
 
 
 def _finite(machines: Any, q: Array) -> Array:

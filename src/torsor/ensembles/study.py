@@ -41,7 +41,7 @@ from torsor.simulate.feedback import JointFeedback, Law, law_of
 from torsor.simulate.rollout import INTEGRATORS, Plant
 from torsor.simulate.stops import Stop, stops_of
 from torsor.simulate.trajectory import Trajectory
-from torsor.validate import chosen, integer, number, real_array, shown
+from torsor.validate import chosen, function, integer, number, real_array, shown
 
 Array = NDArray[Any]
 METHODS = ("dopri5", *INTEGRATORS)
@@ -230,12 +230,12 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
     return study.resume(executor, shard=shard, progress=progress)
 
 
-def _text(function: Callable[..., Any]) -> str:
+def _text(how: Callable[..., Any]) -> str:
     """The source of a function, if it can be read; the name of others."""
     try:
-        return inspect.getsource(function)
+        return inspect.getsource(how)
     except (OSError, TypeError):
-        return getattr(function, "__qualname__", type(function).__qualname__)
+        return getattr(how, "__qualname__", type(how).__qualname__)
 
 
 def _shard(shard: Any) -> tuple[int, int]:
@@ -392,6 +392,10 @@ class Study:
                 "a store that was opened by its path has no plan: call ensemble() again, with its arguments"
             )
         which, of = _shard(shard)
+        if progress is not None:
+            function("progress", progress)
+        if executor is not None:
+            function("submit of the executor", getattr(executor, "submit", None))
         todo = [chunk for chunk in self.missing() if chunk % of == which]
         total = self.group.variables["digest"].rows
         done = total - len(todo)

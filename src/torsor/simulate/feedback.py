@@ -15,7 +15,7 @@ from torsor.linalg import Scalar, maximum
 from torsor.model.batch import VARIABLE
 from torsor.model.freedoms import USUAL, limited_coordinates, unusual
 from torsor.model.model import Model
-from torsor.simulate.forces import PD, ComputedTorque, Hold
+from torsor.simulate.forces import PD, ComputedTorque, Hold, followed_at
 from torsor.simulate.laws import CREEP, FAR, STOP_DAMPING, STOP_STIFFNESS, finite, most
 
 Array = NDArray[Any]
@@ -218,9 +218,7 @@ def followed(feedback: Feedback | None, steps: int, dt: float) -> Array | None:
 
 def _sample(feedback: PD | ComputedTorque, t: float) -> list[Array]:
     """q, v and a of a motion to follow."""
-    found, sizes = feedback.reference(t), ((), (feedback.model.nv,))
-    if not isinstance(found, tuple | list) or len(found) != 3:
-        raise ArgumentError(f"the reference of a feedback must give q, v and a, not {validate.shown(found)}")
+    found, sizes = followed_at(feedback.reference, t), ((), (feedback.model.nv,))
     return [validate.real_array(f"{name} of the reference", x, *sizes) for name, x in zip("qva", found)]
 
 

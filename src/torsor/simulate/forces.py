@@ -29,7 +29,7 @@ from torsor.model.model import Model, require_model
 from torsor.simulate import laws
 from torsor.simulate.laws import CREEP
 from torsor.simulate.references import Reference
-from torsor.validate import chosen, function, number, parameter, real_array
+from torsor.validate import chosen, function, number, parameter, real_array, shown
 
 Array = NDArray[Any]
 Force = Callable[[float, Array, Array], Array]
@@ -133,7 +133,7 @@ class PD:
         _check(self, "kp", "kd")
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
-        q_d, v_d, _ = self.reference(t)
+        q_d, v_d, _ = followed_at(self.reference, t)
         return self.kp * _difference(self.model, q, q_d) + self.kd * (v_d - v)
 
     def gains(self, t: float, q: Array, v: Array) -> Gains:
@@ -147,7 +147,7 @@ class PD:
         return None if _is_curved(self.model, self.kp) else (self.kp, self.kd)
 
     def command(self, t: float) -> Array:
-        q_d, v_d, _ = self.reference(t)
+        q_d, v_d, _ = followed_at(self.reference, t)
         return self.kp * _coordinates(self.model, q_d) + self.kd * v_d
 
 
@@ -165,7 +165,7 @@ class ComputedTorque:
         _check(self, "kp", "kd")
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
-        q_d, v_d, a_d = self.reference(t)
+        q_d, v_d, a_d = followed_at(self.reference, t)
         a = a_d + self.kd * (v_d - v) + self.kp * _difference(self.model, q, q_d)
         return dynamics.inverse_dynamics(self.model, q, v, a)
 
@@ -339,6 +339,14 @@ class Hold:
         return self.q, self.still, self.still
 
 
+def followed_at(reference: Reference, t: float) -> tuple[Array, Array, Array]:
+    """q, v and a of a motion to follow."""
+    found = reference(t)
+    if not isinstance(found, tuple | list) or len(found) != 3:
+        raise ArgumentError(f"the reference of a feedback must give q, v and a, not {shown(found)}")
+    return found[0], found[1], found[2]
+
+
 def own_forces(model: Model) -> tuple[Force, ...]:
     """What the joints of a model do by themselves: its dampers, friction, springs and stops."""
     forces: list[Force] = []
@@ -395,4 +403,5 @@ def _difference(model: Model, q: Array, goal: ArrayLike) -> Array:
     try:
         return np.asarray(goal) - q if model.nq == model.nv else model.difference(q, goal)
     except ValueError:
-        raise ArgumentError(f"a force was made for {model!r}; the state has {len(q)} coordinates") from None
+        sizes = f"the state has {len(q)} coordinates, and what it follows or rests at {np.shape(goal)}"
+        raise ArgumentError(f"a force was made for {model!r}; {sizes}") from None

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
 from torsor.simulate.forces import External, Force
-from torsor.simulate.laws import FAR, Part, kernel, most
+from torsor.simulate.laws import FAR, KINDS, Part, kernel, most
 
 Array = NDArray[Any]
+
+STEP = 1e-6  # of differences, relative to the commands
 
 
 class JointForces:
@@ -91,6 +93,13 @@ class JointForces:
         pull, stiffness, damping = self.numbers
         return self._fixed + pull, stiffness, damping
 
+    @property
+    def bounds(self) -> list[tuple[Array, Array]]:
+        """(lower, upper) of all stops."""
+        numbers = iter(self.numbers)
+        own = [(kind, [next(numbers) for _ in KINDS[kind][1]]) for kind in self.kinds]
+        return [(x[0], x[1]) for kind, x in own if kind == "stops"]
+
     def command(self, t: float) -> Array:
         """Those commands of the drives that are data."""
         u = np.zeros(self.model.nv)
@@ -133,6 +142,20 @@ class JointForces:
                 stiffness += of_force[0]
                 damping += of_force[1]
         return stiffness, damping
+
+    def changes(self, t: float, q: Array, v: Array, dq: Array, dv: Array, du: Array) -> Array:
+        """How the torques of the law change (k, nv) with the coordinates (k, nq), the velocities and the commands that
+        are functions of the state."""
+        if not self.kinds:
+            return du
+        state, u = self._state(q, v), self._drive(t, q, v)
+        slopes, along = self._slopes(*state, u, *self.numbers), self._state(dq, dv)
+        change = -(slopes[..., 1] * along[0] + slopes[..., 2] * along[1])
+        if size := np.abs(du).max(initial=0):  # the law is made of straight lines in u: any short step will do
+            h = STEP * max(1.0, np.abs(u).max()) / size
+            up, down = (self.kernel(*state, u + s * du, *self.numbers) for s in (h, -h))
+            change = change + (up - down) / (2 * h)
+        return change
 
     def _drive(self, t: float, q: Array, v: Array) -> Array:
         u = self.command(t) if self._fixed is None else self._fixed

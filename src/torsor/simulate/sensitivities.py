@@ -10,7 +10,7 @@ which are integrated together with the motion.  da is the jvp of forward dynamic
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +20,13 @@ from torsor import dynamics
 from torsor.compiler.derivatives import Replay, scalars
 from torsor.errors import ArgumentError, SingularError
 from torsor.linalg import Scalar, Vec
+from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import Joint
 from torsor.model.model import Model, require_model
 from torsor.outputs import PARAMETERS, place_of
 from torsor.simulate.coordinates import Coordinates
-from torsor.simulate.forces import Force
+from torsor.simulate.forces import Force, own_forces
+from torsor.simulate.joint_forces import JointForces
 from torsor.simulate.simulation import force_list, start_of
 from torsor.validate import chosen, number, real_array, shown
 
@@ -54,9 +56,12 @@ def sensitivities(model: Model, q0: ArrayLike | None, v0: ArrayLike | None, t: A
         ts.sensitivities(model, q0, v0, np.linspace(0, 1, 11), dv=np.eye(model.nv))
 
     t           (m,) increasing; the motion starts at t[0]
-    forces      as `simulate` takes them; they are differentiated by differences, to ten digits
+    forces      as `simulate` takes them; those that are functions are differentiated by differences, to ten digits
     dq, dv      (..., nv) changes of q0 (along the directions of v) and of v0;  dtau: of constant torques
     dinertia, dplacement, dgravity    changes of the model: see `vjp`
+
+    The joints' own springs, dampers, friction and limits of drives act, too.  A motion that meets a stop is refused,
+    because its changes jump there.
 
     The leading axes of all tangents broadcast: each is a direction, and zero where it is not given.  The method is
     DOP853 (Hairer, Norsett & Wanner 1993) from SciPy, with error control of the changes, too.
@@ -98,7 +103,8 @@ class _Flow:
     """A motion and its changes as one system of differential equations."""
 
     def __init__(self, model: Model, forces: Sequence[Force], tangents: Mapping[str, Array]) -> None:
-        self.model, self.forces, self.coordinates = model, forces, Coordinates(model)
+        self.model, self.coordinates = model, Coordinates(model)
+        self.law = JointForces(model, (*own_forces(model), *forces))
         self.batch = tangents["dq"].shape[:-1]
         cores = {name: place_of(name).shape(model) for name in tangents}
         self.tangents = {name: x.reshape(-1, *cores[name]) for name, x in tangents.items()}
@@ -113,7 +119,13 @@ class _Flow:
         nq, nv = self.model.nq, self.model.nv
         moved = self._rates(q, np.zeros(nv), np.zeros((len(self.tangents["dq"]), nq)), self.tangents["dq"])
         start = np.concatenate([q, v, moved.ravel(), self.tangents["dv"].ravel()])
-        found = solve_ivp(self.rate, (t[0], t[-1]), start, "DOP853", t, rtol=rtol, atol=atol)
+        found = solve_ivp(self.rate, (t[0], t[-1]), start, "DOP853", t, rtol=rtol, atol=atol, events=self._stops())
+        if found.status == 1:
+            reached = min(x[0] for x in found.t_events or () if len(x))
+            raise SingularError(
+                f"the motion cannot be followed beyond t = {reached:g}: a joint meets its stop, whose damper begins to "
+                "push at once, so that changes jump there"
+            )
         if not found.success or not np.isfinite(found.y).all():
             raise SingularError(f"the motion cannot be followed beyond t = {found.t[-1]:g}: {found.message}")
         states = [self._parts(y) for y in found.y.T]
@@ -122,6 +134,18 @@ class _Flow:
         self.coordinates.normalise(q)
         shape = (len(t), *self.batch, nv)
         return Sensitivities(t, q, v, np.reshape(dq, shape), dv.reshape(shape))
+
+    def _stops(self) -> list[Callable[[float, Array], float]]:
+        """For each set of stops of the law, how far the nearest one is; the motion ends where one is met."""
+        events: list[Any] = []
+        for lower, upper in self.law.bounds:
+            events.append(partial(self._room, lower, upper))
+            events[-1].terminal, events[-1].direction = True, -1
+        return events
+
+    def _room(self, lower: Array, upper: Array, t: float, y: Array) -> float:
+        x = y[limited_coordinates(self.model)]
+        return float(np.minimum(x - lower, upper - x).min())
 
     def _parts(self, y: Array) -> tuple[Array, Array, Array, Array]:
         nq, nv, k = self.model.nq, self.model.nv, len(self.tangents["dq"])
@@ -146,19 +170,23 @@ class _Flow:
         return out
 
     def _forces(self, t: float, q: Array, v: Array, Q: Array, V: Array) -> tuple[Array, Array]:
-        """The torques, and their changes along (Q, V) by differences."""
+        """The torques, and their changes along (Q, V): by the slopes of the law, and by differences of other forces."""
+        law = self.law
+        beside = self._differences((*law.pushes, *law.others), t, q, v, Q, V)
+        return law.torque(t, q, v), beside + law.changes(t, q, v, Q, V, self._differences(law.drives, t, q, v, Q, V))
 
+    def _differences(self, forces: Sequence[Force], t: float, q: Array, v: Array, Q: Array, V: Array) -> Array:
         def torque(q: Array, v: Array) -> Array:
-            return sum((force(t, q, v) for force in self.forces), start=np.zeros(self.model.nv))
+            return sum((force(t, q, v) for force in forces), start=np.zeros(self.model.nv))
 
         changes = np.zeros_like(V)
         for k, (dq, dv) in enumerate(zip(Q, V)):
             size = max(np.abs(dq).max(initial=0), np.abs(dv).max(initial=0))
-            if self.forces and size:
+            if forces and size:
                 h = FORCE_STEP / size
                 near, far = (torque(q + s * dq, v + s * dv) - torque(q - s * dq, v - s * dv) for s in (h, 2 * h))
                 changes[k] = (8 * near - far) / (12 * h)
-        return torque(q, v), changes
+        return changes
 
 
 @cache
