@@ -9,7 +9,7 @@ from peers.pinocchio_peer import PinocchioPeer
 
 import torsor as ts
 from torsor import zoo
-from torsor.dynamics.identification import _pseudo_inertia
+from torsor.dynamics.identification import SOLVERS, _pseudo_inertia
 from torsor.model.joints import JOINTS
 
 ROUNDING = 1e-12
@@ -117,11 +117,12 @@ def test_printed_numbers_of_base_parameters():
 # Identification ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("true", [zoo.planar3(), zoo.general_arm(3, 1), zoo.puma560()], ids=["planar", "3R", "PUMA"])
-def test_exact_torques_give_the_true_base_parameters(true):
+def test_exact_torques_give_the_true_base_parameters(true, solver):
     q, v, qdd = motion(true, 300)
     tau = ts.inverse_dynamics(true, q, v, qdd)
-    found = ts.identify(disturbed(true), q, v, qdd, tau)
+    found = ts.identify(disturbed(true), q, v, qdd, tau, solver=solver)
     expected = found.base.combinations @ ts.inertial_parameters(true).ravel()
     assert found.converged
     assert difference(found.values, expected) < RECOVERED
@@ -130,33 +131,36 @@ def test_exact_torques_give_the_true_base_parameters(true):
     assert difference(ts.inverse_dynamics(found.model, *other), ts.inverse_dynamics(true, *other)) < RECOVERED
 
 
-def test_noise_is_met_by_errors_of_its_size_and_bodies_that_can_exist():
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_noise_is_met_by_errors_of_its_size_and_bodies_that_can_exist(solver):
     true, rng = zoo.puma560(), np.random.default_rng(5)
     q, v, qdd = motion(true, 400)
     tau = ts.inverse_dynamics(true, q, v, qdd)
     noise = 0.02 * np.sqrt(np.mean(tau**2, axis=0))
-    found = ts.identify(disturbed(true), q, v, qdd, tau + noise * rng.normal(size=tau.shape))
+    found = ts.identify(disturbed(true), q, v, qdd, tau + noise * rng.normal(size=tau.shape), solver=solver)
     expected = found.base.combinations @ ts.inertial_parameters(true).ravel()
     assert np.mean(((found.values - expected) / found.deviations) ** 2) < DEVIATIONS
     assert np.allclose(found.residual, noise, rtol=0.15)
     assert (np.linalg.eigvalsh(_pseudo_inertia(found.parameters)) > 0).all()
 
 
-def test_heavy_noise_where_least_squares_would_give_negative_masses():
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_heavy_noise_where_least_squares_would_give_negative_masses(solver):
     true, rng = zoo.planar3(), np.random.default_rng(2)
     q, v, qdd = motion(true, 12)
     tau = ts.inverse_dynamics(true, q, v, qdd)
     tau = tau + 3.0 * np.std(tau) * rng.normal(size=tau.shape)
-    found = ts.identify(disturbed(true), q, v, qdd, tau, noise=3.0 * np.std(tau))
+    found = ts.identify(disturbed(true), q, v, qdd, tau, noise=3.0 * np.std(tau), solver=solver)
     assert (found.model.mass > 0).all()
     assert (np.linalg.eigvalsh(_pseudo_inertia(found.parameters)) > 0).all()
 
 
-def test_what_the_motion_does_not_excite_is_said():
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_what_the_motion_does_not_excite_is_said(solver):
     true = zoo.planar3()
     q, v, qdd = motion(true, 50)
     v[:], qdd[:] = 0.0, 0.0  # at rest only gravity acts, and it knows no rotational inertia
-    found = ts.identify(disturbed(true), q, v, qdd, ts.inverse_dynamics(true, q, v, qdd))
+    found = ts.identify(disturbed(true), q, v, qdd, ts.inverse_dynamics(true, q, v, qdd), solver=solver)
     unknown = [name for name, deviation in zip(found.base.names, found.deviations) if np.isinf(deviation)]
     assert unknown == [name for name in found.base.names if "Jzz" in name]
     assert difference(found.parameters[:, 9], ts.inertial_parameters(disturbed(true))[:, 9]) < 0.5  # near the guess
@@ -171,6 +175,7 @@ def test_bad_arguments_of_identify_are_named():
         lambda: ts.identify(model, q, v, qdd, qdd, spread=0.0): "spread must be greater than 0",
         lambda: ts.identify(model, q, v, qdd, qdd, noise=[1.0, 2.0]): "noise",
         lambda: ts.identify(zoo.point_chain(3), *np.ones((4, 5, 3))): "no mass or no extent",
+        lambda: ts.identify(model, q, v, qdd, qdd, solver="cvx"): "solver",
         lambda: ts.identify("planar", q, v, qdd, qdd): "must be a torsor.Model",
     }.items():
         with pytest.raises(ts.ArgumentError, match=message):

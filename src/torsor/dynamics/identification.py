@@ -144,7 +144,7 @@ class Identification:
 
 
 def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: ArrayLike, *,
-             noise: ArrayLike | None = None, spread: float = 1.0) -> Identification:  # fmt: skip
+             noise: ArrayLike | None = None, spread: float = 1.0, solver: str = "scipy") -> Identification:  # fmt: skip
     """The inertial parameters that explain recorded torques best, among those of bodies that can exist.
 
     q (..., nq), v, qdd, tau (..., nv) are samples of a motion, filtered as the user sees fit; tau is without friction.
@@ -155,9 +155,12 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
     spread   how far the parameters may be from the first guess where the motion says nothing: a standard deviation of
              theta (see above), 1.0 for a factor of about e
 
-    Minimised is the sum of squares of (tau - Y pi) / noise and theta / spread, by scipy.optimize.least_squares.
+    solver   "scipy" minimises the sum of squares of (tau - Y pi) / noise and theta / spread over theta, by
+             scipy.optimize.least_squares; "clarabel" (the extra `conic`) solves a semidefinite program in the
+             pseudo-inertias themselves, also where the best body is one that can hardly exist
     """
     require_model(model)
+    fit = SOLVERS[validate.chosen("solver", solver, SOLVERS)]
     spread = validate.number("spread", spread, above=0.0)
     arrays = {name: checked(model, name, x) for name, x in (("q", q), ("v", v), ("qdd", qdd), ("tau", tau))}
     batch = batch_axes(model, arrays)
@@ -177,7 +180,7 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
     else:
         deviation = np.maximum(np.broadcast_to(validate.parameter("noise", noise, model.nv), model.nv), finest)
     R = _condensed(model, samples, 1.0 / deviation)
-    found, converged = _fitted(R, factors, spread)
+    found, converged = fit(R, factors, spread)
     parameters = found.reshape(model.n, INERTIAL)
     base = base_parameters(model)
     return Identification(
@@ -311,3 +314,50 @@ def _fitted(R: Array, L: Array, spread: float) -> tuple[Array, bool]:
                               ftol=1e-14, gtol=1e-14, max_nfev=ITERATIONS)  # fmt: skip
         theta = found.x
     return _changed(theta.reshape(n, INERTIAL), L)[0].ravel(), bool(found.success)
+
+
+# Entries of a symmetric matrix of four rows, column by column, and their weights: the form that Clarabel reads.
+CORNER = [(i, j) for j in range(4) for i in range(j + 1)]
+HALVED = np.array([1.0 if i == j else np.sqrt(0.5) for i, j in CORNER])
+THINNEST = 1e-6  # the least eigenvalue of X: bodies stay this far from ones that cannot exist
+
+
+def _by_cones(R: Array, L: Array, spread: float) -> tuple[Array, bool]:
+    """The parameters pi (10 n,) that minimise |R (pi, -1)|^2 + sum_bodies |X - 1|^2 / (2 spread)^2 with X positive
+    definite, P = L X L^T: a quadratic function on cones of matrices, solved by Clarabel (Goulart & Chen 2024).
+
+    To first order X - 1 is theta and its transpose, so both solvers stay equally close to the first model.
+    """
+    try:
+        import clarabel
+    except ImportError:
+        raise ArgumentError('solver = "clarabel" needs the package clarabel: pip install torsor[conic]') from None
+    from scipy import sparse
+
+    n = len(L)
+    units = np.zeros((INERTIAL, 4, 4))
+    for k, (i, j) in enumerate(CORNER):
+        units[k, i, j] = units[k, j, i] = HALVED[k]
+    T = _from_pseudo_inertia(L[:, None] @ units @ L[:, None].swapaxes(-1, -2))  # (n, x, pi)
+    W = np.einsum("rnp,nxp->rnx", R[:, :-1].reshape(-1, n, INERTIAL), T).reshape(len(R), -1)
+    size, (m, count) = max(float(np.linalg.norm(W, 2)), 1.0), W.shape
+    stay = 1.0 / (2 * spread * size) ** 2
+    one = np.tile(np.array([float(i == j) for i, j in CORNER]), n)
+    # variables: x, the entries of all X, and y = (W x - r) / size; minimised is |y|^2 + stay |x - 1|^2
+    A = sparse.csc_array(np.block([[W / size, -np.eye(m)], [-np.eye(count), np.zeros((count, m))]]))
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
+    program = clarabel.DefaultSolver(
+        sparse.diags_array(np.repeat([stay, 1.0], [count, m]), format="csc"),
+        np.concatenate([-stay * one, np.zeros(m)]), A, np.concatenate([R[:, -1] / size, -THINNEST * one]),
+        [clarabel.ZeroConeT(m), *[clarabel.PSDTriangleConeT(4)] * n], settings,
+    )  # fmt: skip
+    result = program.solve()
+    x = np.array(result.x)[:count].reshape(n, INERTIAL)
+    if not np.isfinite(x).all():
+        raise ArgumentError(f"clarabel finds no parameters: {result.status}")
+    return np.einsum("nx,nxp->np", x, T).ravel(), str(result.status) in ("Solved", "AlmostSolved")
+
+
+SOLVERS = {"scipy": _fitted, "clarabel": _by_cones}
