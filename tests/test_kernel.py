@@ -23,7 +23,7 @@ from torsor.backends.elementary import TRIG_LIMIT
 from torsor.backends.llvm import Target
 from torsor.backends.llvm_arrays import loop_kernel
 from torsor.backends.pointwise import compile_pointwise, trace
-from torsor.compiler.frames import reframe, regroup
+from torsor.compiler.frames import LARGE, framed, reframe, regroup
 from torsor.compiler.request import ALWAYS, NEVER
 from torsor.compiler.tape import Code, Operations, Tape
 from torsor.compiler.trace import looped, unroll
@@ -84,6 +84,51 @@ def test_loops_compute_what_the_reference_does(function, tree, states):
     for k in (0, 20):
         error = np.abs(result[k] - reference_of(program, tree, states, body, k)).max()
         assert error < SAME_STEPS * np.abs(result).max()  # of all states: an energy may be near zero
+
+
+@pytest.fixture(scope="module")
+def square():
+    """A large machine full of zeros and right angles, with a branch; two of its bodies are askew."""
+    rng = np.random.default_rng(6)
+    n, axes = LARGE + 5, np.array([(0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0), (0.0, -1.0, 0.0)])
+    axis, p = axes[np.arange(n) % 4], np.where(np.arange(n)[:, None] % 3, (0.3, 0.0, 0.0), (0.0, 0.0, 0.2))
+    com, parent = np.where(np.arange(n)[:, None] % 2, (0.1, 0.0, 0.0), 0.0), np.arange(-1, n - 1)
+    axis[[7, 30]], com[7], parent[30] = rng.normal(size=(2, 3)), (0.1, 0.2, -0.1), 4
+    axis /= np.linalg.norm(axis, axis=1)[:, None]
+    joint = np.array(["revolute", "revolute", "prismatic", "revolute", "helical"])[np.arange(n) % 5]
+    joint[[0, 20]] = "free", "spherical"
+    pitch = np.where(joint == "helical", 0.1, 0.0)
+    return ts.Model.tree(parent, joint=joint, axis=axis, p=p, mass=1.0, com=com, inertia=(0.1, 0.2, 0.2), pitch=pitch)
+
+
+@pytest.mark.parametrize("name", ["forward_dynamics", "inverse_dynamics", "mass_matrix", "body_poses", "jacobian"])
+def test_loops_of_large_machines_leave_out_their_zeros(name, square):
+    function, rng = getattr(ts, name), np.random.default_rng(8)
+    states = {"q": square.random_configuration(rng, size=9)} | {
+        name: rng.normal(size=(9, square.nv)) for name in ("v", "tau", "qdd")}  # fmt: skip
+    body = body_of(function, square)
+    program = ts.compile(square, function, specialised=False, body=body)
+    result = program(*arguments(program, states))
+    assert relative(result[4], reference_of(program, square, states, body, 4)) < SAME_STEPS
+    assert relative(program(*(x[:1] for x in arguments(program, states))), result[:1]) == 0
+    assert max(len(kind.known) for kind in program.operations_per_joint) > 20
+
+
+def test_kinds_of_large_machines(square):
+    """Patterns of zeros that many bodies share are kinds; the rest know only what all of them have."""
+    frames = framed(square)
+    for k, kind in enumerate(frames.kinds):
+        for name, value in kind.known:
+            assert (frames.numbers[name][frames.kind == k] == value).all()
+    assert len(set(frames.kinds)) == len(frames.kinds) == len(np.unique(frames.kind))
+    assert not any(kind.known for kind in framed(zoo.panda()).kinds)
+    assert max(len(kind.known) for kind in framed(zoo.random_chain(LARGE + 1, 3)).kinds) < 9  # where no zeros are
+    # a batch of other inertias computes with them, not with the zeros of its first model
+    batch = ts.ModelBatch(square, com=square.com + 0.01 * np.arange(2)[:, None, None])
+    q = square.random_configuration(np.random.default_rng(1))
+    tau = ts.inverse_dynamics(batch, q, np.ones(square.nv), np.ones(square.nv))
+    one = dataclasses.replace(square, com=square.com + 0.01)
+    assert relative(tau[1], ts.inverse_dynamics(one, q, np.ones(square.nv), np.ones(square.nv))) < SAME_STEPS
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)

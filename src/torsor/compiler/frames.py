@@ -65,9 +65,11 @@ class Kind(NamedTuple):
     joint: str
     form: str  # the axes of its screws, y stands for a pure shift: "xz", "yxz", "zxz" or "zyxz"
     rotors: bool = False  # whether its joint has an armature
+    known: tuple[tuple[str, float], ...] = ()  # the zeros and right angles that its bodies share (`structured`)
 
     def __str__(self) -> str:
-        return f"{self.joint} ({self.form}{', rotors' if self.rotors else ''})"
+        known = f", {len(self.known)} numbers known" if self.known else ""
+        return f"{self.joint} ({self.form}{', rotors' if self.rotors else ''}{known})"
 
 
 @dataclass(frozen=True)
@@ -215,8 +217,8 @@ def _about_axes(S: Mat) -> Mat:
 
 
 def framed(model: Model) -> Framed:
-    """`reframe`, once per model."""
-    return store(model).once("frames", lambda: reframe(model))
+    """The model in its short frames, once per model; the structure of a large one is part of its kinds."""
+    return store(model).once("frames", lambda: structured(divided(reframe(model))))
 
 
 def straight_line_frames(model: Model) -> Framed:
@@ -269,6 +271,55 @@ def reframe(model: Model) -> Framed:
     for k, kind in named.items():
         place[k] = kinds.index(kind)
     return Framed(model, kinds, place[pair], numbers)
+
+
+# The code of loops leaves out products with zeros and with cosines of right angles, if all bodies of a kind have them
+# in the same places: a chain with right angles takes 0.6 times the operations.  But loops for general numbers serve
+# more machines, so only machines too large for straight-line code (`request.PATIENT`) have kinds of their own.
+LARGE = 40
+RARE = 1 / 5  # of the bodies: a pattern rarer than this is no kind of its own
+ANGLES = ("cg", "sg", "ca", "sa", "ct", "st", *(f"Q{i}{j}" for i in range(3) for j in range(3)))
+DIVIDING = [
+    (name, 0.0) for name in ("cg", "sg", "s", "b", "ca", "sa", "a", "st", "d0", "hx", "hy", "hz", "Sxy", "Sxz", "Syz")
+]
+DIVIDING += [(name, value) for name in ("cg", "sg", "ca", "sa") for value in (1.0, -1.0)]
+
+
+def divided(framed: Framed) -> Framed:
+    """Kinds of their own for bodies of a large machine with zeros in the same places."""
+    if framed.model.n <= LARGE:
+        return framed
+    bits = sum((framed.numbers[name] == value).astype(np.int64) << k for k, (name, value) in enumerate(DIVIDING))
+    shift = len(DIVIDING)
+    found, place, count = np.unique(
+        framed.kind.astype(np.int64) << shift | bits, return_inverse=True, return_counts=True
+    )
+    frequent = found[count >= RARE * framed.model.n].tolist()
+    groups = []
+    for pattern in found.tolist():  # a body may have more zeros than its kind
+        less = [x for x in frequent if x >> shift == pattern >> shift and not x & ~pattern]
+        groups.append(max(less, key=int.bit_count, default=pattern >> shift << shift))
+    patterns, kind = np.unique(groups, return_inverse=True)
+    return replace(framed, kinds=tuple(framed.kinds[k] for k in patterns >> shift), kind=kind[place].astype(np.int32))
+
+
+def structured(framed: Framed) -> Framed:
+    """Tell the kinds of a large machine which zeros, and ones among cosines, all their bodies have."""
+    if framed.model.n <= LARGE:
+        return framed
+    present, kind = np.unique(framed.kind, return_inverse=True)
+    order = np.argsort(kind, kind="stable")
+    starts = np.searchsorted(kind[order], np.arange(len(present)))
+    known: list[list[tuple[str, float]]] = [[] for _ in present]
+    for name, x in framed.numbers.items():
+        least, most = (op.reduceat(x[order], starts).tolist() for op in (np.minimum, np.maximum))
+        for numbers, low, high in zip(known, least, most):
+            if low == high and (low == 0 or (name in ANGLES and abs(low) == 1)):
+                numbers.append((name, low + 0.0))  # not -0.0
+    named = [framed.kinds[k]._replace(known=tuple(numbers)) for k, numbers in zip(present, known)]
+    kinds = tuple(sorted(set(named)))
+    place = np.array([kinds.index(kind) for kind in named], np.int32)
+    return replace(framed, kinds=kinds, kind=place[kind])
 
 
 def absorbed_children(model: Model) -> Array:

@@ -336,7 +336,7 @@ class _Tracer:
             name: Vec.of(tape.input((name, k)) for k in range(place_of(name).numbers))
             for name in self.inputs if is_parameter(name) and place_of(name).per
         }  # fmt: skip
-        link = FramedLink.changed(self.kinds[kind], NumberSymbols(tape, self.inputs), **changes)
+        link = FramedLink.changed(self.kinds[kind], NumberSymbols(tape, self.kinds[kind], self.inputs), **changes)
         here = Here()
         for name in self.inputs:
             place = place_of(name)
@@ -381,8 +381,8 @@ class _Stored:
 class NumberSymbols(dict):
     """A body's constants as symbols, made when asked for; those that differ from state to state are inputs."""
 
-    def __init__(self, tape: Tape, inputs: Sequence[str] = ()) -> None:
-        super().__init__()
+    def __init__(self, tape: Tape, kind: Kind, inputs: Sequence[str] = ()) -> None:
+        super().__init__(kind.known)
         self.tape = tape
         self.given = {name: (key, k) for key in GIVEN if key in inputs for k, name in enumerate(GIVEN[key])}
 

@@ -42,7 +42,7 @@ def is_loaded(kind: Kind, inputs: Sequence[str]) -> bool:
 def bodies(kind: Kind, names: Sequence[str], numbers: Sequence[Sequence[Scalar]],
            given: Mapping[str, Sequence[Sequence[Scalar]]]) -> tuple[list[FramedLink], list[Here]]:  # fmt: skip
     """The links of a run and the known values at each, from rows of numbers."""
-    links = [FramedLink.of(kind, _Table(zip(names, row))) for row in numbers]
+    links = [FramedLink.of(kind, _Table([*kind.known, *zip(names, row)])) for row in numbers]
     here = [Here() for _ in links]
     for name, rows in given.items():
         for h, row in zip(here, rows):
@@ -61,7 +61,7 @@ class _Table(dict):
 def constants_of(kind: Kind, external: bool) -> tuple[str, ...]:
     """The names of the constants that are used for bodies of a kind."""
     tape = Tape()
-    link = FramedLink.of(kind, NumberSymbols(tape))
+    link = FramedLink.of(kind, NumberSymbols(tape, kind))
     scalars = leaves((link.M, link.exp(Vec.of([tape.input("q")] * link.joint.nq)), link.inertia, link.second_moment))
     scalars += [*link.armature, *([link.pitch] if link.joint.has_pitch else [])]
     scalars += leaves(link.body_frame()) if external else []

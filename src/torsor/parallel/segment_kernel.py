@@ -171,7 +171,7 @@ class Steps:
         tape = Tape()
         joint = joint_named(kind.joint)
         q, tau = (Vec.of(tape.input((name, k)) for k in range(n)) for name, n in (("q", joint.nq), ("tau", joint.nv)))
-        handle = sg.first_joint(FramedLink.of(kind, NumberSymbols(tape)), q, tau, loaded)
+        handle = sg.first_joint(FramedLink.of(kind, NumberSymbols(tape, kind)), q, tau, loaded)
         code = Code.of(tape, {("handle", k): x for k, x in enumerate(leaves(handle))})
         return code, rebuild(handle, (None if isinstance(x, Expr) else x for x in leaves(handle)))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.compiler.frames import Framed, Kind, reframe
+from torsor.compiler.frames import Framed, Kind, reframe, structured
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.model import Model
 from torsor.parallel.adjoint import BY_FREEDOM, adjoint, along_freedoms_of, cotangent
@@ -104,7 +104,8 @@ def _framed(model: Model) -> Framed:
     """The model in its short frames, or with its placements alike where that leaves fewer runs of equal bodies."""
     short = reframe(model)
     even = alike(short, 1)
-    return even if len(runs_of(even.kind, RUN)) < FEWER_RUNS * len(runs_of(short.kind, RUN)) else short
+    fewer = len(runs_of(even.kind, RUN)) < FEWER_RUNS * len(runs_of(short.kind, RUN))
+    return structured(even if fewer else short)
 
 
 def alike(framed: Framed, first: int) -> Framed:
