@@ -7,7 +7,7 @@ import pytest
 
 import torsor as ts
 from torsor import zoo
-from torsor.simulate import PD, ComputedTorque, Cycloid, Drive, Friction, simulate
+from torsor.simulate import PD, ComputedTorque, Cycloid, Drive, Friction, pull, simulate
 from torsor.simulate import gradients as gradients_module
 
 # Differences of fourth order with steps of 1e-3 to 1e-4: truncation and rounding both leave ten digits.
@@ -55,7 +55,8 @@ def test_rollout_vjp_is_the_gradient(case):
     assert abs(sum((x * y).sum() for x, y in pairs) - expected) <= TOLERANCE * abs(expected)
 
 
-FORCES = ["spring", "friction", "stops", "effort", "speed", "motion", "computed", "relu", "softsign", "wrenches"]
+FORCES = ["spring", "friction", "stops", "effort", "speed", "motion", "computed", "relu", "softsign", "wrenches",
+          "pulls"]  # fmt: skip
 
 
 def forced(name):
@@ -73,6 +74,7 @@ def forced(name):
         "computed": {"feedback": ComputedTorque(replace(model, mass=1.1 * model.mass), goal, 50.0, 9.0)},
         "relu": {"feedback": ts.Policy(layers)}, "softsign": {"feedback": ts.Policy(layers, "softsign")},
         "wrenches": {"external": rng.normal(size=(3, 6))},
+        "pulls": {"pulls": pull(model, model.names[2], *rng.normal(size=(2, 3))), "gravity": False},
     }  # fmt: skip
     return replace(model, **joints.get(name, {})), options.get(name, {})
 

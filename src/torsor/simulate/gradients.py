@@ -20,8 +20,10 @@ from torsor.compiler.store import store
 from torsor.compiler.tape import Code
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar
+from torsor.model.batch import machine_of
 from torsor.model.model import Model, require_model
 from torsor.outputs import COORDINATES, FREEDOMS, PARAMETERS
+from torsor.simulate.forces import Pull
 from torsor.simulate.rollout import (
     CHUNK,
     Feedback,
@@ -35,13 +37,14 @@ from torsor.simulate.rollout import (
     stages,
     step_inputs,
     traced_step,
+    with_gravity,
 )
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
-# pull(q, v, tau, gain, h, wrenches if there are any, q~', v~') -> (q~, v~, tau~, parameters~) in one row, for states
-# before a step
-Pull = Callable[..., Array]
+# pull(q, v, tau, gain, h, wrenches and pulls if there are any, q~', v~') -> (q~, v~, tau~, parameters~) in one row, for
+# states before a step
+Pullback = Callable[..., Array]
 
 
 class RolloutGradient(NamedTuple):
@@ -58,7 +61,8 @@ class RolloutGradient(NamedTuple):
 
 
 def rollout_vjp(model: Model, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps: int, dt: float, tau: Any = None,
-                table: Any = None, feedback: Feedback | None = None, external: Any = None, every: int = 1,
+                table: Any = None, feedback: Feedback | None = None, external: Any = None,
+                pulls: Pull | Sequence[Pull] | None = None, gravity: bool = True, every: int = 1,
                 integrator: str = "semi-implicit", wrt: str | Iterable[str] = ()) -> RolloutGradient:  # fmt: skip
     """The gradient of a sum over the states of a rollout, by one sweep backwards in time.
 
@@ -75,7 +79,8 @@ def rollout_vjp(model: Model, q: Any, v: Any, cotangent: tuple[Any, Any], *, ste
     """
     require_model(model)
     wrt = _parameters(wrt)
-    task = Task.of(model, steps, dt, tau, table, feedback, every, integrator, external)
+    model = machine_of(with_gravity(model, gravity))
+    task = Task.of(model, steps, dt, tau, table, feedback, every, integrator).loaded(model, external, pulls)
     if any(hasattr(x, "__dlpack_device__") and not isinstance(x, np.ndarray) for x in (q, v, tau, table, external)):
         raise ArgumentError("rollout_vjp runs on the CPU: give it NumPy arrays")
     flat, batch, dtype = flattened(model, task.inputs(q, v), task.law, task.steps)
@@ -183,10 +188,10 @@ class _Backwards:
 # The adjoint of a step -------------------------------------------------------------------------------------------
 
 
-def puller(model: Model, integrator: str, law: Law, dtype: str, wrt: tuple[str, ...] = ()) -> Pull:
+def puller(model: Model, integrator: str, law: Law, dtype: str, wrt: tuple[str, ...] = ()) -> Pullback:
     """The adjoint of a step of many states, kept with the model."""
     unrolled = model.nv <= QUICK.freedoms and not wrt
-    if not unrolled and (integrator == "implicit" or law.wrenches or not law.smooth):
+    if not unrolled and (integrator == "implicit" or law.loads or not law.smooth):
         most = "by arguments, not by the model" if wrt else f"for up to {QUICK.freedoms} freedoms, not {model.nv}"
         raise ArgumentError(
             "gradients of implicit steps, friction, stops, limits of drives, policies, computed torques and wrenches "
@@ -219,7 +224,7 @@ def adjoint(model: Model, code: Code, names: Sequence[str], *cotangents: Scalars
     return result
 
 
-def _unrolled_puller(model: Model, integrator: str, law: Law, dtype: str) -> Pull:
+def _unrolled_puller(model: Model, integrator: str, law: Law, dtype: str) -> Pullback:
     from torsor.backends.pointwise import compile_pointwise, trace
 
     inputs = step_inputs(model, law)
@@ -232,7 +237,7 @@ def _unrolled_puller(model: Model, integrator: str, law: Law, dtype: str) -> Pul
     return compile_pointwise(rollout_step_adjoint, inputs | {"gq": (model.nv,), "gv": (model.nv,)}, dtype)
 
 
-def _looped_puller(model: Model, integrator: str, law: Law, dtype: str, wrt: tuple[str, ...]) -> Pull:
+def _looped_puller(model: Model, integrator: str, law: Law, dtype: str, wrt: tuple[str, ...]) -> Pullback:
     """Around the programs of forward dynamics and its vjp; the other operations of a step run column by column."""
     from torsor.backends.pointwise import trace
 
