@@ -21,6 +21,8 @@ def turn_pulls(link, here, parent):
     """R_i = R_{i-1} R_{i-1,i};   w_i = (axial(R_i^T sum F p^T), R_i^T sum F) joins the wrenches on the body"""
     f, S = link.placed(here)
     R = Mat.of(f.unturn(row) for row in parent.R)
+    if here.pulls is None:
+        return dict(R=R), dict(E=f.factors[-1], S=S)
     to_body = link.body_pose(Rigid(R, Vec.zero())).R.T
     force, *rows = (Vec.of(here.pulls[k : k + 3]) for k in range(0, 12, 3))
     w = Spatial(axial(to_body @ Mat.of(rows)), to_body @ force)
@@ -28,7 +30,7 @@ def turn_pulls(link, here, parent):
 
 
 def _pulled(algorithm: Algorithm) -> Algorithm:
-    """The same algorithm with `pulls` (n, 12) as an option, which must be given."""
+    """The same algorithm with `pulls` (n, 12) as an option."""
     passes, options = (turn_pulls, *algorithm.passes), (*algorithm.options, "pulls")
     return replace(algorithm, name=f"{algorithm.name}_pulled", passes=passes, options=options)
 

@@ -81,8 +81,11 @@ class StoppedRollout(NamedTuple):
 class Plant:
     """What an integrator sees of a model under a law: accelerations, rates of coordinates, and sums of lists.
 
-    accelerate(q, v, tau, added) are the accelerations with `added` on the diagonal of M (None: M alone).
+    accelerate(q, v, tau, added) are the accelerations with `added` on the diagonal of M (None: M alone); inverse(q, v,
+    a) the torques that `law.computed` needs for accelerations, by default written out.
     """
+
+    inverse: Callable[..., Scalars] | None = None
 
     def __init__(self, model: Model, law: Law, gain: Scalars, tau: Scalars, accelerate: Callable[..., Scalars]) -> None:
         self.model, self.law, self.tau, self.accelerate = model, law, tau, accelerate
@@ -124,8 +127,8 @@ class Plant:
                 K, D = K + value if k == column[i] else K, D + value if k == nq + i else D
             commands.append(Action(tau, K, D))
         if self.law.computed is not None:
-            found = inverse_dynamics_of(self.law.computed, q, v, [x.tau for x in commands])
-            return [Action(tau) for tau in found]
+            inverse = self.inverse or partial(inverse_dynamics_of, self.law.computed)
+            return [Action(tau) for tau in inverse(q, v, [x.tau for x in commands])]
         if self.law.policy:
             return [u.and_(Action(tau)) for u, tau in zip(commands, self.law.policy(x))]
         return commands
@@ -342,27 +345,29 @@ def stepping(model: Model, law: Law, move: Callable[..., Any], found: Members | 
     return rollout_step
 
 
-def stages(model: Model, integrator: str, law: Law) -> tuple[list[Code], Code]:
+def stages(model: Model, integrator: str, law: Law, inverse: bool = False) -> tuple[list[Code], Code]:
     """The step of an integrator, cut where it needs accelerations."""
-    return cut(model, law, partial(step, integrator))
+    return cut(model, law, partial(step, integrator), inverse)
 
 
-def cut(model: Model, law: Law, move: Callable[..., Any]) -> tuple[list[Code], Code]:
+def cut(model: Model, law: Law, move: Callable[..., Any], inverse: bool = False) -> tuple[list[Code], Code]:
     """`move(plant, q, v, h)` cut where it needs accelerations: the code of (q, v, tau) at each such stage, and of the
-    end.
+    end; with `inverse` also where it needs computed torques: stages of (q, v, a) before the others.
 
-    Stage s may read the accelerations found by earlier ones, as inputs ("a<r>", i); its outputs are ("out", k).
+    Stage s may read what earlier ones found, as inputs ("a<r>", i); its outputs are ("out", k).
     """
     tape = Tape()
     asked: list[dict[Any, Any]] = []
 
-    def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None) -> Scalars:
+    def ask(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None = None) -> Scalars:
         asked.append({("out", k): x for k, x in enumerate([*q, *v, *tau, *(added or ())])})
         return [tape.input((f"a{len(asked) - 1}", i)) for i in range(model.nv)]
 
     inputs = step_inputs(model, law)
     q, v, tau, gain, h = ([tape.input((name, i)) for i in range(inputs[name][0])] for name in STATE)
-    end = move(Plant(model, law, gain, tau, accelerate), q, v, h[0])
+    plant = Plant(model, law, gain, tau, ask)
+    plant.inverse = ask if inverse else None
+    end = move(plant, q, v, h[0])
     return [Code.of(tape, x) for x in asked], Code.of(tape, {("out", *index): x for index, x in numbered(end)})
 
 
