@@ -24,12 +24,13 @@ import numpy as np
 
 import torsor as ts
 from torsor import duals, reference
+from torsor.algorithms import pulls as pulled
 from torsor.dynamics import ALGORITHMS
 from torsor.dynamics.derivatives import DIFFERENTIABLE
 from torsor.dynamics.methods import COUPLED, METHODS
 from torsor.model.extras import Coupling, Extras
 from torsor.outputs import Path as PathOutput
-from torsor.simulate import PD, ComputedTorque, Cycloid
+from torsor.simulate import PD, ComputedTorque, Cycloid, pull
 
 STATES = 70  # two blocks of threads, the second one not full
 CHECKED = (0, 31, 64, 69)
@@ -301,6 +302,8 @@ def forces(model: ts.Model) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     rng, nv = np.random.default_rng(2), model.nv
     yield "torques", model, {"table": rng.normal(size=(STATES, ROLLED, nv))}
     yield "wrenches", model, {"external": rng.normal(size=(STATES, model.n, 6))}
+    points = rng.normal(size=(2, STATES, 3))
+    yield "pulls, without gravity", model, {"pulls": pull(model, model.names[-1], *points), "gravity": False}
     numbers = {"friction": 0.0, "damping": 0.0, "effort": 0.5, "speed": 0.5}
     joints = {name: rng.uniform(least, least + 1, (STATES, nv)) for name, least in numbers.items()}
     yield "a batch of models", ts.ModelBatch(model, **varied(model).varied, **joints), {}
@@ -333,16 +336,17 @@ def _rolled(machine: Any, q: np.ndarray, v: np.ndarray, k: int, options: dict[st
 
     batch = isinstance(machine, ts.ModelBatch)
     model = machine[k] if batch else machine
-    names = ("tau", "table", "feedback", "external")
-    tau, table, feedback, external = (options.get(name) for name in names)
-    task = steps.Task.of(
-        machine, ROLLED, ROLLED_STEP, tau, table, feedback, 1, options["integrator"], external
-    )  # fmt: skip
+    names = ("tau", "table", "feedback", "external", "pulls")
+    tau, table, feedback, external, pulls = (options.get(name) for name in names)
+    model = replace(model, gravity=model.gravity * options.get("gravity", True))
+    task = steps.Task.of(machine, ROLLED, ROLLED_STEP, tau, table, feedback, 1, options["integrator"])
+    task = task.loaded(machine, external, pulls)
     law = task.law
     values, constant = (x[k] if x.ndim > 1 else x for x in (law.values, law.constant))
     more = {} if external is None else {"external": external[k].tolist()}
+    more |= {} if law.pulls is None else {"pulls": law.pulls[k].tolist()}
     rows = np.zeros((ROLLED, model.nv)) if task.table is None else task.table[k] if task.table.ndim > 2 else task.table
-    algorithm = ALGORITHMS[ts.forward_dynamics]
+    algorithm = ALGORITHMS[ts.forward_dynamics] if law.pulls is None else pulled.forward_dynamics
 
     def accelerate(q: Any, v: Any, tau: Any, added: Any) -> Any:
         given = {"q": list(q), "v": list(v), "tau": list(tau), **more}

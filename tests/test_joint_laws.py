@@ -10,6 +10,7 @@ import torsor as ts
 from torsor import zoo
 from torsor.simulate import (
     PD,
+    ComputedTorque,
     Constant,
     Cycloid,
     Drive,
@@ -20,6 +21,7 @@ from torsor.simulate import (
     Spring,
     Table,
     laws,
+    pull,
     simulate,
 )
 from torsor.simulate.motion import Motion
@@ -27,6 +29,7 @@ from torsor.simulate.rollout import Rollout
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-12}
 ROUNDING = 1e-11  # twenty steps of 1 ms, in float64
+SAME_SUMS = 1e-12  # relative: the same sums in another order
 SLOPE = 1e-5  # relative: differences of torques that jump by up to 1e4 per radian
 CREEP = 1e-3
 RNG = np.random.default_rng
@@ -190,6 +193,63 @@ def test_constant_wrenches_are_part_of_the_right_hand_side(joints):
         np.testing.assert_allclose(one.tau[-1], other.tau[-1], atol=1e-6)
     run = simulate(model, duration=0.1, forces=inside, dynamics="composite", **TIGHT)
     np.testing.assert_allclose(run.q[-1], simulate(model, duration=0.1, forces=outside, **TIGHT).q[-1], atol=1e-8)
+
+
+def with_python(forces):
+    """The same forces as functions."""
+    own = [lambda t, q, v, force=force: force(t, q, v) for force in forces]
+    return [Drive(function) if getattr(force, "drive", False) else function for force, function in zip(forces, own)]
+
+
+def controlled(joints):
+    """A machine under computed torques, of a wrong model and of two models, and under pulls."""
+    model = replace(zoo.random_chain(4, 1), **joints)
+    goal = Cycloid(np.zeros(4), np.linspace(0.3, 0.6, 4), 0.3)
+    wrong = ComputedTorque(replace(model, mass=1.2 * model.mass), goal, 80.0, np.linspace(8, 12, 4))
+    pulls = [pull(model, name, [3.0, -2.0, 5.0], [0.1, 0.2, -0.3]) for name in (model.names[1], model.names[3])]
+    push = External(model, RNG(7).normal(size=(4, 6)))
+    return model, {
+        "computed": [wrong], "held": [ComputedTorque(model, np.full(4, 0.2))], "pulls": pulls,
+        "all": [wrong, *pulls, push, Constant(np.ones(4)), ComputedTorque(model, np.ones(4), 3.0, 2.0)],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ["computed", "held", "pulls", "all"])
+@pytest.mark.parametrize(
+    "joints",
+    [{}, {"stiffness": 3.0, "damping": 0.2}, {"friction": 0.2, "effort": 4.0}],
+    ids=["bare", "springs", "busy"],
+)
+def test_computed_torques_and_pulls_are_part_of_the_right_hand_side(joints, case):
+    """The stages of a step are those that the forces as functions give, and no function is called in them."""
+    model, sets = controlled(joints)
+    forces = sets[case]
+    inside, outside = (Simulation(model, np.full(4, 0.1), np.full(4, 0.5), forces=f, method="dopri5")
+                       for f in (forces, with_python(forces)))  # fmt: skip
+    one, other = inside.stepper.stages, outside.stepper.stages
+    assert one.fused
+    assert not other.fused
+    for stages in (one, other):
+        stages.P[0] = inside.stepper.row[:8]
+        stages(0.01, 0.02)
+    np.testing.assert_allclose(one.P, other.P, rtol=0, atol=SAME_SUMS * np.abs(other.P).max())
+    t, q, v = np.linspace(0, 0.4, 5), *RNG(3).normal(size=(2, 5, 4))
+    many, single = (Motion(model, f).torques(t, q, v) for f in (forces, with_python(forces)))
+    np.testing.assert_allclose(many, single, rtol=0, atol=SAME_SUMS * np.abs(single).max())
+
+
+@pytest.mark.parametrize("method", ["dop853", "esdirk4", *slow("auto", "trbdf2", "abm", "radau")])
+def test_computed_torques_and_pulls_move_a_model_as_functions_do(method):
+    model, sets = controlled({"damping": 0.1})
+    one, other = (simulate(model, duration=0.3, forces=f, method=method, rtol=1e-8, atol=1e-10)
+                  for f in (sets["all"], with_python(sets["all"])))  # fmt: skip
+    np.testing.assert_allclose(one.q[-1], other.q[-1], atol=1e-6)
+
+
+def test_a_cycloid_gives_many_rows_with_the_same_bits():
+    goal, times = Cycloid(np.zeros(3), np.linspace(1, 2, 3), 0.7), np.linspace(-0.1, 0.9, 11)
+    for rows, ones in zip(goal.rows(times), zip(*map(goal, times))):
+        np.testing.assert_array_equal(rows, np.array(ones))
 
 
 def test_laws_beside_quaternions():

@@ -15,9 +15,8 @@ from torsor import zoo
 from torsor.backends import gpu
 from torsor.compiler.frames import framed
 from torsor.compiler.members import members
-from torsor.simulate import PD, ComputedTorque, Cycloid, External
+from torsor.simulate import PD, ComputedTorque, Cycloid, External, pull
 from torsor.simulate import rollout as rollouts
-from torsor.simulate.feedback import law_of
 from torsor.simulate.rollout import gpu_kernel, own_numbers
 
 ROUNDING = 1e-11  # twenty steps of 1 ms, in float64
@@ -67,6 +66,45 @@ def test_wrenches_on_the_bodies(model, integrator):
         one_by_one(ts.Rollout(path.q[k], path.v[k]), model, q[k], v[k], External(model, wrenches[k]), integrator)
     alone = ts.rollout(model, q, v, steps=STEPS, dt=DT, external=wrenches[0], integrator=integrator)
     assert difference(alone.q[0], path.q[0]) < ROUNDING
+
+
+@pytest.mark.parametrize("integrator", FEW)
+@pytest.mark.parametrize("model", [ARM, LONG], ids=["unrolled", "loops"])
+def test_pulls_on_points_of_the_bodies(model, integrator):
+    """Of every trajectory, and the same for all; with wrenches, without gravity, and in single precision."""
+    q, v = start(model)
+    force, at = RNG(1).normal(size=(2, 3, 3))
+    given = dict(steps=STEPS, dt=DT, integrator=integrator)
+    body = model.names[2]
+    pulls = [pull(model, body, force, at), pull(model, model.names[-1], force[0])]
+    wrenches = RNG(2).normal(size=(model.n, 6))
+    path = ts.rollout(model, q, v, pulls=pulls, external=wrenches, gravity=False, **given)
+    bare = replace(model, gravity=np.zeros(3))
+    for k in range(3):
+        forces = pull(model, body, force[k], at[k]), pulls[1], External(model, wrenches)
+        own = ts.Rollout(path.q[k], path.v[k])
+        one_by_one(own, bare, q[k], v[k], lambda *state, forces=forces: sum(f(*state) for f in forces), integrator)
+    alone = ts.rollout(model, q, v, pulls=[pull(model, body, force[0], at[0]), pulls[1]], **given)
+    batch = ts.rollout(model, q, v, pulls=pulls, **given)
+    np.testing.assert_array_equal(alone.q[0], batch.q[0])
+    single = ts.rollout(model, *(x.astype(np.float32) for x in (q, v)), pulls=pulls, **given)
+    assert single.q.dtype == np.float32
+    assert difference(single.q, batch.q) < 1e-5
+
+
+def test_gravity_is_switched_off():
+    q, v = start(ARM)
+    given = dict(steps=STEPS, dt=DT)
+    bare = replace(ARM, gravity=np.zeros(3))
+    np.testing.assert_array_equal(ts.rollout(ARM, q, v, gravity=False, **given).q, ts.rollout(bare, q, v, **given).q)
+    for varied in ({"gravity": RNG(1).normal(size=(3, 3))}, {"mass": ARM.mass * RNG(1).uniform(1, 2, (3, 4))}):
+        batch = ts.ModelBatch(ARM, **varied)
+        found = ts.rollout(batch, q, v, gravity=False, **given)
+        for k in range(3):
+            expected = ts.rollout(replace(batch[k], gravity=np.zeros(3)), q[k], v[k], **given)
+            assert difference(found.v[k], expected.v) < ROUNDING
+    with pytest.raises(ts.ArgumentError, match="gravity"):
+        ts.rollout(ARM, q, v, gravity=9.81, **given)
 
 
 @pytest.mark.parametrize("integrator", FEW)
@@ -146,6 +184,11 @@ def cases(model):
     goal = Cycloid(np.zeros(model.nv), np.ones(model.nv), 0.01) if model.nq == model.nv else None
     yield "members", varied(model, count), {}
     yield "wrenches", model, {"external": RNG(6).normal(size=(count, model.n, 6))}
+    yield (
+        "pulls",
+        model,
+        {"pulls": [pull(model, *x) for x in zip(model.names, *RNG(7).normal(size=(2, model.n, 3, 3)))]},
+    )
     if goal:
         yield "joints", busy(model), {"feedback": ts.JointFeedback(9.0, 1.0)}
         yield "computed", model, {"feedback": ComputedTorque(model, goal, 80.0, 9.0)}
@@ -153,18 +196,18 @@ def cases(model):
 
 @pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "staged"])
 @pytest.mark.parametrize("integrator", ["implicit", *slow("semi-implicit")])
-@pytest.mark.parametrize(("model", "case"), [(ARM, k) for k in range(4)] + [(TREE, 0), (TREE, 1)])
+@pytest.mark.parametrize(("model", "case"), [(ARM, k) for k in range(5)] + [(TREE, k) for k in range(3)])
 def test_cuda_text_takes_the_same_step(model, case, integrator, specialised):
     _, machine, options = list(cases(model))[case]
     found = members(machine) if isinstance(machine, ts.ModelBatch) else None
     structure = machine.model if found else machine
     q, v = start(structure)
-    given = machine.varied if found else {}
-    law = law_of(structure, options.get("feedback"), given, wrenches="external" in options)
+    task = rollouts.Task.of(machine, 1, DT, None, None, options.get("feedback"), 1, integrator)
+    task = task.loaded(machine, options.get("external"), options.get("pulls"))
+    law = task.law
     kernel = gpu_kernel(structure, integrator, law, dtype="float64", specialised=specialised, found=found)
-    task = rollouts.Task.of(machine, 1, DT, None, None, options.get("feedback"), 1, integrator, options.get("external"))
     command = np.broadcast_to(law.constant, v.shape) + (0.0 if task.table is None else task.table[0])
-    numbers = {"external": options.get("external"), **(found.inputs if found else {})}
+    numbers = {"external": task.external, "pulls": law.pulls, **(found.inputs if found else {})}
     arrays = [q, v, command, np.broadcast_to(law.values, (3, law.values.shape[-1])), np.full((3, 1), DT)]
     arrays += [numbers[name] for name in own_numbers(law, found)]
     got = cuda_reader.run_step(kernel, arrays, found.frames if found else framed(structure))
@@ -189,6 +232,7 @@ def test_whole_rollouts_on_a_device_are_those_of_the_cpu(cupy, model):
     batch, (q, v) = varied(model, count), start(model, count)
     options = dict(steps=4, dt=DT, every=2, integrator="implicit")
     wrenches = RNG(6).normal(size=(model.n, 6))
+    options["pulls"] = [pull(model, "link2", [1.0, 2.0, 3.0]), pull(model, "link3", RNG(7).normal(size=(count, 3)))]
     expected = ts.rollout(batch, q, v, external=wrenches, **options)
     q, v, wrenches = (fake_cupy.on_device(x) for x in (q, v, wrenches))
     got = ts.rollout(batch, q, v, external=wrenches, **options)
@@ -207,6 +251,10 @@ def test_whole_rollouts_on_a_device_are_those_of_the_cpu(cupy, model):
         ({"feedback": PD(LONG, np.zeros(14), 1.0, 1.0)}, "made for"),
         ({"feedback": PD(ARM, lambda t: (np.zeros(3),) * 3, 1.0, 1.0)}, "reference"),
         ({"feedback": "servo"}, "feedback must be"),
+        ({"pulls": np.zeros((4, 6))}, "pulls must be made by pull"),
+        ({"pulls": pull(LONG, LONG.names[0], [1, 2, 3])}, "was made for"),
+        ({"pulls": [pull(ARM, "link1", np.ones((k, 3))) for k in (2, 3)]}, "axes of the pull on 'link1'"),
+        ({"pulls": pull(ARM, "link1", np.ones((2, 3))), "q": np.zeros((3, 4))}, "batch axes"),
     ],
 )
 def test_arguments_that_are_wrong_are_named(options, words):

@@ -201,6 +201,23 @@ def test_external_wrenches_are_those_of_forward_dynamics():
     np.testing.assert_allclose(ts.forward_dynamics(tree, q, v, felt), expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_pulls_are_wrenches_turned_into_the_frames_of_the_bodies(seed):
+    """On every body of a tree with joints of every type, several on one body, and many states at once."""
+    tree, rng = zoo.random_tree(12, seed), np.random.default_rng(seed)
+    q, v = tree.random_configuration(rng, 4), rng.normal(size=(4, tree.nv))
+    where = [*tree.names, tree.names[3]]
+    force, at = rng.normal(size=(2, len(where), 3))
+    felt = sum(pull(tree, *given)(0.0, q, v) for given in zip(where, force, at))
+    poses, wrenches = ts.body_poses(tree, q), np.zeros((4, tree.n, 6))
+    for name, F, p in zip(where, force, at):
+        i = tree.names.index(name)
+        f = F @ poses[:, i, :3, :3]
+        wrenches[:, i] += np.concatenate([np.cross(p, f), f], axis=-1)
+    expected = -ts.bias_forces(replace(tree, gravity=np.zeros(3)), q, 0 * v, external=wrenches)
+    np.testing.assert_allclose(felt, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
 def test_pull_is_the_gradient_of_its_work():
     arm = zoo.puma_saha()
     force, point = np.array([1.0, -2.0, 3.0]), np.array([0.1, 0.0, 0.2])

@@ -88,6 +88,7 @@ def _flat(values: Sequence[Any]) -> Iterator[Scalar]:
 
 COORDINATES, FREEDOMS = Place(("nq",)), Place(("nv",))
 BODIES, BASE = Place(("n", 6), Spatial.of), Place((6,), Spatial.of)
+PULLS = Place(("n", 12))  # sum F and sum F p^T of the forces on each body: see `algorithms.pulls`
 
 # Numbers of the model by which a function can be differentiated.  As inputs, they are changes of them, and zero.
 PARAMETERS = {
@@ -99,7 +100,7 @@ PARAMETERS = {
 MEMBERS = {"inertias": Place(("n", 10)), "placements": Place(("n", 23)), "gravities": Place((3,))}
 
 # a wrench on each body, and the motion of the base; everything else is one number per freedom
-PLACES = {"q": COORDINATES, "external": BODIES, "base_velocity": BASE, "base_acceleration": BASE}
+PLACES = {"q": COORDINATES, "external": BODIES, "pulls": PULLS, "base_velocity": BASE, "base_acceleration": BASE}
 PLACES |= PARAMETERS | MEMBERS
 COTANGENT = "cotangent"
 

@@ -39,8 +39,8 @@ Step = Callable[[Link, Any, Any], tuple[dict[str, Any], dict[str, Any]]]
 class Here(SimpleNamespace):
     """The known values at one body, or at the base.  An optional value that is missing reads as None."""
 
-    OPTIONAL = frozenset(("v", "tau", "qdd", "b", "external", "base_velocity", "base_acceleration", "E", "W", "phi",
-                          "side", "added_inertia", "stiffness", "damping"))  # fmt: skip
+    OPTIONAL = frozenset(("v", "tau", "qdd", "b", "external", "pulls", "base_velocity", "base_acceleration", "E", "W",
+                          "phi", "side", "added_inertia", "stiffness", "damping"))  # fmt: skip
 
     def __getattr__(self, name: str) -> Any:
         if name in self.OPTIONAL:

@@ -31,12 +31,15 @@ def spin(w: Vec, dw: Vec) -> Mat:
     )
 
 
+def axial(P: Mat) -> Vec:
+    """vee(P - P^T); for P = F p^T, this is p x F."""
+    return Vec(P[2][1] - P[1][2], P[0][2] - P[2][0], P[1][0] - P[0][1])
+
+
 def wrench(link, a: Vec, Omega: Mat) -> Spatial:
     """The wrench that gives the body its acceleration."""
     h = link.first_moment
-    P = Omega @ link.second_moment
-    twist = Vec(P[2][1] - P[1][2], P[0][2] - P[2][0], P[1][0] - P[0][1])
-    return Spatial(cross(h, a) + twist, a * link.mass + Omega @ h)
+    return Spatial(cross(h, a) + axial(Omega @ link.second_moment), a * link.mass + Omega @ h)
 
 
 def base_motion(base) -> dict:

@@ -15,7 +15,7 @@ from torsor.linalg import Scalar, maximum
 from torsor.model.batch import VARIABLE
 from torsor.model.freedoms import USUAL, limited_coordinates, unusual
 from torsor.model.model import Model
-from torsor.simulate.forces import PD, ComputedTorque, Hold, followed_at
+from torsor.simulate.forces import PD, ComputedTorque, Hold, Pull, followed_at
 from torsor.simulate.laws import CREEP, FAR, STOP_DAMPING, STOP_STIFFNESS, finite, most
 
 Array = NDArray[Any]
@@ -121,12 +121,18 @@ class Law:
     policy: Policy | None = None  # adds torques of its own
     computed: Model | None = None  # the command is accelerations: this model's inverse dynamics gives the torques
     wrenches: bool = False  # there are wrenches on the bodies, one more input of a step
+    pulls: Array | None = None  # (..., n, 12): forces in the base's axes, one more input (`algorithms.pulls`)
 
     @property
     def key(self) -> bytes:
         """What the code of a step depends on."""
-        names = repr((self.parts, self.wrenches, self.computed and self.computed.key)).encode()
+        names = repr((self.parts, self.loads, self.computed and self.computed.key)).encode()
         return b"|".join([self.gains.tobytes(), names, self.policy.key if self.policy else b""])
+
+    @property
+    def loads(self) -> tuple[str, ...]:
+        """The options of the forward dynamics for what acts on the bodies."""
+        return (*["external"] * self.wrenches, *["pulls"] * (self.pulls is not None))
 
     @property
     def smooth(self) -> bool:
@@ -134,14 +140,11 @@ class Law:
         return not (self.policy or self.parts or self.computed)
 
 
-def law_of(model: Model, feedback: Feedback | None, own: Mapping[str, Array] | None = None,
-           wrenches: bool = False) -> Law:  # fmt: skip
+def law_of(model: Model, feedback: Feedback | None, own: Mapping[str, Array] | None = None) -> Law:
     """The law of a feedback and of the model's own springs, dampers, friction, stops and limits of its drives.
 
-    own        those of its quantities (..., nv) in which trajectories differ
-    wrenches   whether there are wrenches on the bodies
-
-    What a feedback follows in time is not part of the law (see `followed`).
+    `own` are those of its quantities (..., nv) in which trajectories differ.  What a feedback follows in time is not
+    part of the law (see `followed`), nor is what acts on the bodies.
     """
     computed = _own_model(model, feedback) if isinstance(feedback, ComputedTorque) else None
     if isinstance(feedback, PD | ComputedTorque):
@@ -174,7 +177,23 @@ def law_of(model: Model, feedback: Feedback | None, own: Mapping[str, Array] | N
     policy = feedback.checked(model) if isinstance(feedback, Policy) else None
     structure = tuple((kind, tuple(freedoms.tolist())) for kind, freedoms, _ in parts)
     values = values if values.shape[-1] else np.zeros((*batch, 1))
-    return Law(gains, structure, values, constant, policy, computed, wrenches)
+    return Law(gains, structure, values, constant, policy, computed)
+
+
+def pulls_on(model: Model, pulls: Pull | Sequence[Pull] | None) -> Array | None:
+    """The sum of all pulls, (..., n, 12)."""
+    given = pulls if isinstance(pulls, list | tuple) else [] if pulls is None else [pulls]
+    total: Any = None
+    for each in given:
+        if not isinstance(each, Pull):
+            raise ArgumentError(f"pulls must be made by pull(model, body, force, at), not be {validate.shown(each)}")
+        if not all(np.array_equal(getattr(each.model, name), getattr(model, name)) for name in ("parent", "joint")):
+            raise ArgumentError(f"the pull on {each.body!r} was made for {each.model!r}, not for {model!r}")
+        try:
+            total = each.pulls if total is None else total + each.pulls
+        except ValueError:
+            raise ArgumentError(f"the axes of the pull on {each.body!r} do not go with those before it") from None
+    return total
 
 
 # The parts of a law that are in a model: the names of their numbers there, and numbers that are the same for all.

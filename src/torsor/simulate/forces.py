@@ -9,12 +9,13 @@ joint's own position and velocity, -d tau_k/dq_k and -d tau_k/dv_k, numbers or (
 A force that is data says so, and becomes part of the compiled right-hand side (`joint_forces.py`): what a joint does by
 itself has a method parts() -> parts of `laws.py`, or None. The command of a drive, `drive = True`, keeps to the effort
 and the speed of the model. It may have methods servo() -> (kp, kd), or None, and command(t), with
-tau = command(t) - kp q - kd v; `steady` says whether that command never changes.
+tau = command(t) - kp q - kd v; `steady` says whether that command never changes. commands(times) -> (m, nv) gives many
+at once, if there is such a method.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -23,6 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics
+from torsor.algorithms.pulls import bias_forces
+from torsor.dynamics.calls import program_for
 from torsor.errors import ArgumentError
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model, require_model
@@ -147,7 +150,13 @@ class PD:
         return None if _is_curved(self.model, self.kp) else (self.kp, self.kd)
 
     def command(self, t: float) -> Array:
-        q_d, v_d, _ = followed_at(self.reference, t)
+        return self._demand(*followed_at(self.reference, t))
+
+    def commands(self, t: Sequence[float] | Array) -> Array:
+        """Those at many times, (m, nv)."""
+        return _many(self, t)
+
+    def _demand(self, q_d: Array, v_d: Array, a_d: Array) -> Array:
         return self.kp * _coordinates(self.model, q_d) + self.kd * v_d
 
 
@@ -168,6 +177,33 @@ class ComputedTorque:
         q_d, v_d, a_d = followed_at(self.reference, t)
         a = a_d + self.kd * (v_d - v) + self.kp * _difference(self.model, q, q_d)
         return dynamics.inverse_dynamics(self.model, q, v, a)
+
+    @property
+    def steady(self) -> bool:
+        return isinstance(self.reference, Hold)
+
+    def is_data(self, model: Model) -> bool:
+        """Whether the torques are those of `program` at the accelerations command(t) - kp q - kd v."""
+        return self.model.nq == self.model.nv == model.nv and not _is_curved(self.model, 1.0)
+
+    def torques(self, t: Array, q: Array, v: Array) -> Array:
+        """Those of many states, (m, nv), if they are data."""
+        return self.program(q, v, self.commands(t) - self.kp * q - self.kd * v)
+
+    def command(self, t: float) -> Array:
+        return self._demand(*followed_at(self.reference, t))
+
+    def commands(self, t: Sequence[float] | Array) -> Array:
+        """Those at many times, (m, nv)."""
+        return _many(self, t)
+
+    def _demand(self, q_d: Array, v_d: Array, a_d: Array) -> Array:
+        return a_d + self.kd * v_d + self.kp * _coordinates(self.model, q_d)
+
+    @cached_property
+    def program(self) -> Any:
+        """The compiled inverse dynamics."""
+        return dynamics.compile(self.model, dynamics.inverse_dynamics)
 
 
 @dataclass(frozen=True)
@@ -311,21 +347,62 @@ class External:
         return -dynamics.bias_forces(self.weightless, q, np.zeros_like(v), external=w)
 
 
-def pull(model: Model, body: str, force: ArrayLike, at: ArrayLike = (0.0, 0.0, 0.0)) -> External:
-    """A constant force, given in the base's axes, on a point of a body, given in the body's frame."""
-    frame, force = _model(model).frame(body), real_array("force", force, (3,))
-    if frame.body < 0:
-        raise ArgumentError(f"{body!r} is on the base, which no force moves")
-    point = frame.p + frame.R @ real_array("at", at, (3,))
+@dataclass(frozen=True)
+class Pull:
+    """A constant force, given in the base's axes, on a point of a body or frame, given in its frame.
 
-    def wrenches(t: float, q: Array, v: Array) -> Array:
-        w = np.zeros((model.n, 6))
-        R = dynamics.body_poses(model, q)[frame.body, :3, :3]
-        w[frame.body, 3:] = R.T @ force
-        w[frame.body, :3] = np.cross(point, w[frame.body, 3:])
-        return w
+    In a rollout, `force` and `at` may have leading axes, one force and point per trajectory.
+    """
 
-    return External(model, wrenches)
+    model: Model
+    body: str
+    force: ArrayLike
+    at: ArrayLike = (0.0, 0.0, 0.0)
+    pulls: Any = field(init=False, repr=False, compare=False)  # (..., n, 12): see `algorithms.pulls`
+
+    def __post_init__(self) -> None:
+        frame = _model(self.model).frame(self.body)
+        if frame.body < 0:
+            raise ArgumentError(f"{self.body!r} is on the base, which no force moves")
+        force, at = (_points(name, getattr(self, name)) for name in ("force", "at"))
+        point = frame.p + at @ frame.R.T
+        try:
+            moments = force[..., :, None] * point[..., None, :]
+        except ValueError:
+            raise ArgumentError(f"force {force.shape} and at {at.shape} do not go together") from None
+        batch = moments.shape[:-2]
+        pulls = np.zeros((*batch, self.model.n, 12))
+        pulls[..., frame.body, :3], pulls[..., frame.body, 3:] = force, moments.reshape(*batch, 9)
+        object.__setattr__(self, "pulls", pulls)
+
+    def __call__(self, t: float, q: Array, v: Array) -> Array:
+        """Minus the bias of the weightless machine at rest."""
+        return -self._bias(q, np.zeros_like(v), self.load)
+
+    @property
+    def load(self) -> Array:
+        """(n, 12), the same for all states."""
+        if self.pulls.ndim > 2:
+            raise ArgumentError(f"force and at of a pull must be (3,) here, without axes {self.pulls.shape[:-2]}")
+        return self.pulls
+
+    @cached_property
+    def weightless(self) -> Model:
+        return replace(self.model, gravity=np.zeros(3))
+
+    @cached_property
+    def _bias(self) -> Callable[..., Array]:
+        return program_for(bias_forces, self.weightless, ("pulls",), "d", None)
+
+
+pull = Pull  # as an action: pull(model, "hand", force)
+
+
+def _points(name: str, x: ArrayLike) -> Array:
+    array = real_array(name, x)
+    if array.shape[-1:] != (3,):
+        raise ArgumentError(f"{name} has shape {array.shape}; (..., 3) is needed")
+    return array
 
 
 @dataclass(frozen=True)
@@ -345,6 +422,12 @@ def followed_at(reference: Reference, t: float) -> tuple[Array, Array, Array]:
     if not isinstance(found, tuple | list) or len(found) != 3:
         raise ArgumentError(f"the reference of a feedback must give q, v and a, not {shown(found)}")
     return found[0], found[1], found[2]
+
+
+def _many(force: PD | ComputedTorque, t: Sequence[float] | Array) -> Array:
+    """The commands of a force at many times; a motion may give its rows at once."""
+    rows = getattr(force.reference, "rows", None)
+    return np.array([force.command(x) for x in t]) if rows is None else force._demand(*rows(t))
 
 
 def own_forces(model: Model) -> tuple[Force, ...]:
@@ -395,7 +478,7 @@ def _is_curved(model: Model, stiffness: Parameter) -> bool:
 def _coordinates(model: Model, q: ArrayLike) -> Array:
     """The coordinate of every freedom; at the freedoms of a quaternion, any number."""
     q = np.asarray(q)
-    return q if model.nq == model.nv else q[limited_coordinates(model)]
+    return q if model.nq == model.nv else q[..., limited_coordinates(model)]
 
 
 def _difference(model: Model, q: Array, goal: ArrayLike) -> Array:

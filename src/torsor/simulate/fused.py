@@ -1,21 +1,24 @@
 """All stages of an explicit step in one call of machine code.
 
-Where the right-hand side is one compiled program (forces are data) and dq/dt = v, one NumPy call per sum would cost
-more than the dynamics themselves. This code does the same sums as `Stages.one_by_one`, as a loop around the program's
-own machine code and, where torques change with the state, that of the law of the joints. It serves every model and
-every tableau.
+Where the right-hand side is compiled (forces are data) and dq/dt = v, one NumPy call per sum would cost more than the
+dynamics themselves. This code does the same sums as `Stages.one_by_one`, as a loop around the machine code of the
+right-hand side: a list of calls per stage, which are computed torques, the law of the joints and the forward dynamics.
+It serves every model, every list and every tableau.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torsor.backends.gufunc import entry_of
+from torsor.linalg import Scalar
+from torsor.simulate.laws import kernel
 
 if TYPE_CHECKING:
     from torsor.backends.cpu import Program
@@ -23,10 +26,36 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-# The words that the code reads: addresses of arrays, and sizes.
-SIZES = ("s", "m", "n", "first", "estimates", "width", "law_width")
-LAW = ("law", "law_data", "law_args", "law_dims", "law_steps")
-WORDS = ("rhs", "data", "args", "dims", "steps", "P", "Y", "A", "rtol", "atol", "squares", *LAW, *SIZES)
+# The words that the code reads: addresses of arrays, and sizes; then those of every call.
+SIZES = ("s", "m", "n", "first", "estimates", "count")
+WORDS = ("calls", "P", "Y", "A", "rtol", "atol", "squares", *SIZES)
+CALL = ("function", "data", "args", "dims", "steps", "width")
+
+
+class Call(NamedTuple):
+    """A function of machine code, with its arguments as NumPy passes them: a row of addresses per stage."""
+
+    owner: Any  # of the code
+    entry: tuple[int, int]  # the function, and its data
+    args: Array  # (s, arrays)
+    dims: Array
+    steps: Array  # bytes: in every array from state to state, then between the numbers of a state, along all axes
+
+    @classmethod
+    def of_freedoms(cls, kernel: Any, rows: Sequence[Sequence[int]], n: int) -> Call:
+        """A law of one freedom, at n of them."""
+        return cls(kernel, entry_of(kernel), np.array(rows), np.array([n]), np.full(len(rows[0]), 8))
+
+    @classmethod
+    def of_state(cls, program: Program, rows: Sequence[Sequence[int]], n: int, given: Sequence[Array] = ()) -> Call:
+        """A program of n coordinates and n velocities; `given`: those of its arrays that are not rows of n numbers."""
+        strides = [8, 8, *(x for array in given for x in array.strides), 8]
+        return cls(program, program.entry, np.array(rows), np.array([1, n]), np.array([0] * len(rows[0]) + strides))
+
+    @property
+    def words(self) -> list[int]:
+        arrays = (x.ctypes.data for x in (self.args, self.dims, self.steps))
+        return [*self.entry, *arrays, 8 * self.args.shape[1]]
 
 
 class FusedStages:
@@ -42,38 +71,64 @@ class FusedStages:
         s, m = Y.shape
         n = m // 2
         given = [np.ascontiguousarray(x) for x in given]
-        others = [x.ctypes.data for x in given]
-        places = list(zip(_rows(Y), _rows(P[1:])))
-        strides = [8, 8, *(x for array in given for x in array.strides), 8]
-        arrays = _call("", [[y, y + 8 * n, *others, k + 8 * n] for y, k in places], [1, n], 0, strides)
-        arrays |= {"P": P, "Y": Y, "A": A, "rtol": rtol, "atol": atol, "squares": np.empty(len(A) - s)}
-        self.changing, self.commands = law is not None and not law.is_steady, np.zeros((s, n))
-        addresses = dict(zip(("rhs", "data"), program.entry)) | dict.fromkeys(LAW, 0) | {"law_width": 0}
-        if law is not None:  # as a function of freedoms, not of states
-            self.command = law.command
-            self.commands[:] = law.command(0.0) if law.is_steady else 0.0
-            numbers = [x.ctypes.data for x in law.numbers]
-            rows = [[y, y + 8 * n, c, *numbers, others[0]] for (y, _), c in zip(places, _rows(self.commands))]
-            arrays |= _call("law_", rows, [n], 8, [])
-            addresses |= dict(zip(("law", "law_data"), entry_of(law.kernel))) | {"law_width": 8 * len(rows[0])}
-        values = addresses | {name: array.ctypes.data for name, array in arrays.items()}
-        values |= {"s": s, "m": m, "n": n, "first": first, "estimates": len(A) - s}
-        values["width"] = 8 * len(arrays["args"][0])
+        others, states = [x.ctypes.data for x in given], [[y, y + 8 * n] for y in _rows(Y)]
+        self.first, self._changing = first, []
+        calls, room, commands = [], None, None
+        if law is not None:
+            commands = np.zeros((len(law.commands), s, n))
+            for rows, (steady, at) in zip(commands, law.commands):
+                rows[:] = at([0.0]) if steady else 0.0
+                self._changing += [] if steady else [(rows[first:], at)]
+            room = np.empty((len(law.computed), 5, n))
+            calls = list(_torques(law, states, commands, room, others[0]))
+        rows = [[*state, *others, k + 8 * n] for state, k in zip(states, _rows(P[1:]))]
+        calls.append(Call.of_state(program, rows, n, given))
+        table = np.array([call.words for call in calls], dtype=np.int64)
+        arrays = {"calls": table, "P": P, "Y": Y, "A": A, "rtol": rtol, "atol": atol, "squares": np.empty(len(A) - s)}
+        values = {name: array.ctypes.data for name, array in arrays.items()}
+        values |= {"s": s, "m": m, "n": n, "first": first, "estimates": len(A) - s, "count": len(calls)}
         self._words = np.array([values[name] for name in WORDS], dtype=np.int64)
-        self._alive = (program, given, arrays, law)
+        self._alive = (calls, given, arrays, law, commands, room)
         self._squares = arrays["squares"]
-        (self._call, _), self._at = _function(law is not None), self._words.ctypes.data
+        (self._call, _), self._at = _function(), self._words.ctypes.data
+
+    def follow(self, t: float, h: float, c: Sequence[float]) -> None:
+        """Evaluate what changes in time, at the times t + c h of the stages."""
+        for rows, at in self._changing:
+            rows[:] = at([t + x * h for x in c[self.first :]])
 
     def __call__(self, h: float) -> list[float]:
         self._call(self._at, h)
         return self._squares.tolist()
 
 
-def _call(name: str, rows: list[list[int]], dims: list[int], apart: int, strides: list[int]) -> dict[str, Array]:
-    """The arguments of a function as NumPy passes them, a row of addresses per stage; `apart`: the bytes from state to
-    state, in every array; `strides`: those between the numbers of a state, along all axes of all arrays."""
-    steps = [*[apart] * len(rows[0]), *strides]
-    return {f"{name}args": np.array(rows), f"{name}dims": np.array(dims), f"{name}steps": np.array(steps)}
+def _torques(law: JointForces, states: list[list[int]], commands: Array, room: Array, out: int) -> Iterator[Call]:
+    """The law of the joints, after the computed torques that add to its command.
+
+    commands   of the drives, and the accelerations that each computed torque demands, (s, n) each
+    room       (computed torques, 5, n): kp, kd, accelerations, torques, and the command with these torques
+    """
+    n, (u, *demands) = room.shape[-1], map(_rows, commands)
+    for force, demand, own in zip(law.computed, demands, room):
+        own[0], own[1] = force.kp, force.kd
+        kp, kd, a, tau, total = _rows(own)
+        servo = kernel(("servo",), slopes=False)
+        yield Call.of_freedoms(servo, [[*state, w, kp, kd, a] for state, w in zip(states, demand)], n)
+        yield Call.of_state(force.program, [[*state, a, tau] for state in states], n, [own[2]])
+        yield Call.of_freedoms(_sum(), [[x, tau, total] for x in u], n)
+        u = [total] * len(u)
+    numbers = [x.ctypes.data for x in law.numbers]
+    yield Call.of_freedoms(law.kernel, [[*state, x, *numbers, out] for state, x in zip(states, u)], n)
+
+
+@cache
+def _sum() -> Any:
+    from torsor.backends.pointwise import compile_pointwise  # imported late, so that `import torsor` stays quick
+
+    def sum_of_two(a: Scalar, b: Scalar) -> Scalar:
+        return a + b
+
+    return compile_pointwise(sum_of_two, {"a": (), "b": ()})
 
 
 def _rows(x: Array) -> list[int]:
@@ -82,17 +137,17 @@ def _rows(x: Array) -> list[int]:
 
 
 @cache
-def _function(with_law: bool) -> tuple[Any, Any]:
+def _function() -> tuple[Any, Any]:
     """(the function, the code that must live as long as it does)"""
     from torsor.backends import codegen  # imported late, so that `import torsor` stays quick
 
     host = codegen.host()
-    code = _ir(host.fma, host.x86, with_law)
+    code = _ir(host.fma, host.x86)
     loaded = codegen.load(codegen.name_of(code), lambda: code)
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_double)(loaded.address), loaded
 
 
-def _ir(fma: bool, x86: bool, with_law: bool) -> str:
+def _ir(fma: bool, x86: bool) -> str:
     """void kernel(words, h): all stages, then the errors."""
     from torsor.backends.llvm import Target, Writer
 
@@ -125,10 +180,13 @@ def _ir(fma: bool, x86: bool, with_law: bool) -> str:
         with w.loop("velocity", 0) as d:  # k_i = (v_i, a_i)
             w.store(w.load(at("Y", y, n, d.i)), at("P", k, d.i))
             d.count_to(w, n)
-        for code, name in ((("law", "law_"),) if with_law else ()) + (("rhs", ""),):
-            args = w.address(words[f"{name}args"], w.i64("mul", stage.i, words[f"{name}width"]))
-            rest = ", ".join(f"ptr {words[f'{name}{x}']}" for x in ("dims", "steps", "data"))
-            w.do(f"call void {words[code]}(ptr {args}, {rest})")
+        with w.loop("call", 0) as call:
+            own = at("calls", w.i64("mul", call.i, len(CALL)))
+            found = {name: (w.load_i64 if name == "width" else w.load_ptr)(own, k) for k, name in enumerate(CALL)}
+            args = w.address(found["args"], w.i64("mul", stage.i, found["width"]))
+            rest = ", ".join(f"ptr {found[name]}" for name in ("dims", "steps", "data"))
+            w.do(f"call void {found['function']}(ptr {args}, {rest})")
+            call.count_to(w, words["count"])
     last = w.i64("mul", w.i64("sub", s, 1), m)
     with w.loop("estimate", 0) as estimate:  # the sum of (h sum_j E_j k_j / (atol + rtol max(|y|, |y_new|)))^2
         with w.loop("error", 0, [w.const(0.0)]) as c:

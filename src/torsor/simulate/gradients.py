@@ -13,35 +13,43 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor import dynamics, validate
+from torsor import validate
+from torsor.algorithms import newton_euler
+from torsor.algorithms.derivative import derivative
 from torsor.compiler.derivatives import Replay, along_freedoms, by_joint, of_coordinates, scalars, summed
 from torsor.compiler.request import QUICK
 from torsor.compiler.store import store
 from torsor.compiler.tape import Code
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar
+from torsor.model.batch import machine_of
 from torsor.model.model import Model, require_model
 from torsor.outputs import COORDINATES, FREEDOMS, PARAMETERS
+from torsor.simulate.forces import Pull
 from torsor.simulate.rollout import (
     CHUNK,
     Feedback,
     Law,
     Task,
+    dynamics_of,
     flattened,
     gain_of,
     held,
     mover,
     numbers_in,
+    options_of,
     stages,
     step_inputs,
     traced_step,
+    with_gravity,
 )
+from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
-# pull(q, v, tau, gain, h, wrenches if there are any, q~', v~') -> (q~, v~, tau~, parameters~) in one row, for states
-# before a step
-Pull = Callable[..., Array]
+# pull(q, v, tau, gain, h, wrenches and pulls if there are any, q~', v~') -> (q~, v~, tau~, parameters~) in one row, for
+# states before a step
+Pullback = Callable[..., Array]
 
 
 class RolloutGradient(NamedTuple):
@@ -58,7 +66,8 @@ class RolloutGradient(NamedTuple):
 
 
 def rollout_vjp(model: Model, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps: int, dt: float, tau: Any = None,
-                table: Any = None, feedback: Feedback | None = None, external: Any = None, every: int = 1,
+                table: Any = None, feedback: Feedback | None = None, external: Any = None,
+                pulls: Pull | Sequence[Pull] | None = None, gravity: bool = True, every: int = 1,
                 integrator: str = "semi-implicit", wrt: str | Iterable[str] = ()) -> RolloutGradient:  # fmt: skip
     """The gradient of a sum over the states of a rollout, by one sweep backwards in time.
 
@@ -75,7 +84,8 @@ def rollout_vjp(model: Model, q: Any, v: Any, cotangent: tuple[Any, Any], *, ste
     """
     require_model(model)
     wrt = _parameters(wrt)
-    task = Task.of(model, steps, dt, tau, table, feedback, every, integrator, external)
+    model = machine_of(with_gravity(model, gravity))
+    task = Task.of(model, steps, dt, tau, table, feedback, every, integrator).loaded(model, external, pulls)
     if any(hasattr(x, "__dlpack_device__") and not isinstance(x, np.ndarray) for x in (q, v, tau, table, external)):
         raise ArgumentError("rollout_vjp runs on the CPU: give it NumPy arrays")
     flat, batch, dtype = flattened(model, task.inputs(q, v), task.law, task.steps)
@@ -183,15 +193,9 @@ class _Backwards:
 # The adjoint of a step -------------------------------------------------------------------------------------------
 
 
-def puller(model: Model, integrator: str, law: Law, dtype: str, wrt: tuple[str, ...] = ()) -> Pull:
+def puller(model: Model, integrator: str, law: Law, dtype: str, wrt: tuple[str, ...] = ()) -> Pullback:
     """The adjoint of a step of many states, kept with the model."""
     unrolled = model.nv <= QUICK.freedoms and not wrt
-    if not unrolled and (integrator == "implicit" or law.wrenches or not law.smooth):
-        most = "by arguments, not by the model" if wrt else f"for up to {QUICK.freedoms} freedoms, not {model.nv}"
-        raise ArgumentError(
-            "gradients of implicit steps, friction, stops, limits of drives, policies, computed torques and wrenches "
-            f"are {most}"
-        )
     key = "rollout adjoint", integrator, law.key, dtype, wrt
     if unrolled:
         return store(model).once(key, lambda: _unrolled_puller(model, integrator, law, dtype))
@@ -219,7 +223,7 @@ def adjoint(model: Model, code: Code, names: Sequence[str], *cotangents: Scalars
     return result
 
 
-def _unrolled_puller(model: Model, integrator: str, law: Law, dtype: str) -> Pull:
+def _unrolled_puller(model: Model, integrator: str, law: Law, dtype: str) -> Pullback:
     from torsor.backends.pointwise import compile_pointwise, trace
 
     inputs = step_inputs(model, law)
@@ -232,19 +236,37 @@ def _unrolled_puller(model: Model, integrator: str, law: Law, dtype: str) -> Pul
     return compile_pointwise(rollout_step_adjoint, inputs | {"gq": (model.nv,), "gv": (model.nv,)}, dtype)
 
 
-def _looped_puller(model: Model, integrator: str, law: Law, dtype: str, wrt: tuple[str, ...]) -> Pull:
+class _Found(NamedTuple):
+    """What a stage asks for: a program of (q, v, tau, ...), and its vjp, which takes the cotangent after tau."""
+
+    program: Any
+    vjp: Any
+
+    @classmethod
+    def of(
+        cls, algorithm: Algorithm, model: Model, options: tuple[str, ...], dtype: str, by: tuple[str, ...]
+    ) -> _Found:
+        from torsor.backends.cpu import compile_program
+
+        differentiated = derivative(algorithm, "vjp", by)
+        return cls(*(compile_program(x, model, options=options, dtype=dtype) for x in (algorithm, differentiated)))
+
+
+def _looped_puller(model: Model, integrator: str, law: Law, dtype: str, wrt: tuple[str, ...]) -> Pullback:
     """Around the programs of forward dynamics and its vjp; the other operations of a step run column by column."""
     from torsor.backends.pointwise import trace
 
-    codes, end = stages(model, integrator, law)
-    inputs = step_inputs(model, law)
-    nq, nv = model.nq, model.nv
-    accelerate = dynamics.compile(model, dynamics.forward_dynamics, dtype=dtype)
-    by = ("q", "v", "tau", *wrt)
-    differentiate = dynamics.compile(model, dynamics.vjp(dynamics.forward_dynamics, wrt=by), dtype=dtype)
+    codes, end = stages(model, integrator, law, inverse=True)
+    inputs, options = step_inputs(model, law), options_of(integrator, law)
+    nq, nv, own = model.nq, model.nv, ("added_inertia",) * (integrator == "implicit")
+    forward = _Found.of(dynamics_of(model, law), model, options, dtype, ("q", "v", "tau", *own, *wrt))
+    kinds = [forward]
+    if law.computed:
+        kinds.insert(0, _Found.of(newton_euler.inverse_dynamics, law.computed, (), dtype, ("q", "v", "qdd")))
+    asks = kinds * (len(codes) // len(kinds))
 
     def of_stage(s: int, code: Code, seeds: int) -> tuple[list[str], Code]:
-        """The cotangents of (q, v, tau) and of the accelerations of earlier stages, from those of a stage's outputs."""
+        """The cotangents of (q, v, tau) and of what earlier stages found, from those of a stage's outputs."""
         names = ["q", "v", "tau", *(f"a{r}" for r in range(s))]
         shapes = inputs | {f"a{r}": (nv,) for r in range(s)} | {f"g{k}": (nv,) for k in range(seeds)}
 
@@ -253,30 +275,34 @@ def _looped_puller(model: Model, integrator: str, law: Law, dtype: str, wrt: tup
 
         return names, trace(flat, shapes)
 
-    stage_adjoints = [of_stage(s, code, 3) for s, code in enumerate(codes)]
+    counts = [3 + len(own) * (kind is forward) for kind in asks]
+    stage_adjoints = [of_stage(s, code, count) for s, (code, count) in enumerate(zip(codes, counts))]
     end_adjoint = of_stage(len(codes), end, 2)
 
-    def pull(q: Array, v: Array, tau: Array, gain: Array, h: Array, gq: Array, gv: Array) -> Array:
+    def pull(q: Array, v: Array, tau: Array, gain: Array, h: Array, *others: Array) -> Array:
+        *loads, gq, gv = others
         columns = {"q": q.T, "v": v.T, "tau": tau.T, "gain": gain.T, "h": h}
         asked = []
-        for s, code in enumerate(codes):
-            x = np.stack(np.broadcast_arrays(*code.evaluate(columns).values()), axis=-1)
-            asked.append((x[:, :nq], x[:, nq : nq + nv], x[:, nq + nv :]))
-            columns[f"a{s}"] = accelerate(*asked[-1]).T
+        for s, (code, kind) in enumerate(zip(codes, asks)):
+            x = np.stack(np.broadcast_arrays(*code.evaluate(columns).values(), q[:, 0])[:-1], axis=-1, dtype=dtype)
+            parts = np.split(x, range(nq, x.shape[1], nv), axis=1)
+            asked.append((parts[:3], [*parts[3:], *(loads if kind is forward else ())]))
+            columns[f"a{s}"] = kind.program(*parts, *(loads if kind is forward else ())).T
         total: dict[str, Array] = {}
 
         def add(names: Sequence[str], code: Code, *seeds: Array) -> None:
             found = code.evaluate(columns | {f"g{k}": x.T for k, x in enumerate(seeds)})
             rows = [np.broadcast_to(x, len(q)) for x in found.values()]
             for k, name in enumerate(names):
-                total[name] = total.get(name, 0.0) + np.stack(rows[k * nv : (k + 1) * nv], axis=-1)
+                total[name] = total.get(name, 0.0) + np.stack(rows[k * nv : (k + 1) * nv], axis=-1, dtype=dtype)
 
         add(*end_adjoint, gq, gv)
         for s in reversed(range(len(codes))):
-            found = differentiate(*asked[s], np.ascontiguousarray(total[f"a{s}"]))
-            add(*stage_adjoints[s], *found[:3])
-            for name, x in zip(wrt, found[3:]):
+            state, more = asked[s]
+            found = asks[s].vjp(*state, np.ascontiguousarray(total[f"a{s}"]), *more)
+            add(*stage_adjoints[s], *found[: counts[s]])
+            for name, x in zip(wrt, found[counts[s] :]):
                 total[name] = total.get(name, 0.0) + x.reshape(len(q), -1)
-        return np.concatenate([total[name] for name in by], axis=1)
+        return np.concatenate([total[name] for name in ("q", "v", "tau", *wrt)], axis=1)
 
     return pull

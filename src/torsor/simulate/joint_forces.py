@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
-from torsor.simulate.forces import External, Force
+from torsor.simulate.forces import ComputedTorque, External, Force, Pull
 from torsor.simulate.laws import FAR, KINDS, Part, kernel, most
 
 Array = NDArray[Any]
@@ -24,8 +24,10 @@ class JointForces:
 
     kinds, numbers   of the law: kinds of its parts, and all their numbers, (nv,) each
     commanded        forces that give the command u as a function of time
-    pushes           constant wrenches on the bodies, `External`; `wrenches` (n, 6) is their sum, or None
+    pushes           constant forces on the bodies, `External` and `Pull`; `loads` are their sums, by the name of the
+                     option of the forward dynamics that takes them
     drives, others   forces that are functions of the state: as commands of the drives, and beside them
+    computed         those drives that are data: computed torques
     """
 
     def __init__(self, model: Model, forces: Sequence[Force]) -> None:
@@ -45,7 +47,7 @@ class JointForces:
                 for total, gain in zip(servo, gains):
                     total += gain
                 continue
-            if isinstance(force, External) and not callable(force.wrenches) and _same_places(force.weightless, model):
+            if _is_push(force) and _same_places(force.weightless, model):
                 self.pushes.append(force)
                 continue
             if (own := getattr(force, "parts", lambda: None)()) is None:
@@ -65,30 +67,32 @@ class JointForces:
         parts = [Part("spring", tuple(spring)), *parts] if spring.any() else parts
         self.kinds = tuple(part.kind for part in parts)
         self.numbers = [np.array(np.broadcast_to(x, model.nv), float) for part in parts for x in part.numbers]
-        self.wrenches = np.sum([force.wrenches for force in self.pushes], axis=0) if self.pushes else None
+        self.loads = _loads(self.pushes)
+        self.computed = [force for force in self.drives if isinstance(force, ComputedTorque) and force.is_data(model)]
         column = limited_coordinates(model)
         self._coordinate = None if np.array_equal(column, np.arange(model.nq)) else column
-        self._fixed = self.command(0.0) if self.is_steady else None
+        self._fixed = self.command(0.0) if all(force.steady for force in self.commanded) else None
 
     @property
-    def is_steady(self) -> bool:
-        """Whether the commands that are data never change."""
-        return all(force.steady for force in self.commanded)
+    def commands(self) -> list[tuple[bool, Callable[[Sequence[float]], Array]]]:
+        """Whether it never changes, and its function of many times: for the command of the drives, and for the
+        accelerations that each computed torque demands."""
+        return [(self._fixed is not None, self._commands), *((force.steady, force.commands) for force in self.computed)]
 
     @property
     def is_data(self) -> bool:
         """Whether no force has to be called with the state, and coordinates and freedoms are the same."""
-        return not self.drives and not self.others and self._coordinate is None
+        return len(self.computed) == len(self.drives) and not self.others and self._coordinate is None
 
     @property
     def constant(self) -> Array | None:
         """The torques, if they never change; what wrenches do at the joints is not among them."""
-        return self._fixed if self.is_data and not self.kinds else None
+        return self._fixed if self.is_data and not self.kinds and not self.drives else None
 
     @property
     def linear(self) -> tuple[Array, ...] | None:
         """(c, K, D) if tau = c - K q - D v with numbers that never change, beside wrenches."""
-        if not self.is_data or self._fixed is None or self.kinds != ("spring",):
+        if not self.is_data or self.drives or self._fixed is None or self.kinds != ("spring",):
             return None
         pull, stiffness, damping = self.numbers
         return self._fixed + pull, stiffness, damping
@@ -107,6 +111,14 @@ class JointForces:
             u += force.command(t)
         return u
 
+    def _commands(self, t: Sequence[float] | Array) -> Array:
+        """`command` at many times, (m, nv)."""
+        u = np.zeros((len(t), self.model.nv))
+        for force in self.commanded:
+            many = getattr(force, "commands", None)
+            u += [force.command(x) for x in t] if many is None else many(t)
+        return u
+
     def torque(self, t: float, q: Array, v: Array) -> Array:
         u = self._drive(t, q, v)
         tau = self.kernel(*self._state(q, v), u, *self.numbers) if self.kinds else u
@@ -116,9 +128,11 @@ class JointForces:
 
     def torques(self, t: Array, q: Array, v: Array) -> Array:
         """The torques of many states, (m, nv)."""
-        if self.drives or self.others:
+        if len(self.computed) < len(self.drives) or self.others:
             return np.array([self.torque(*state) for state in zip(t, q, v)])
-        u = np.array([self.command(x) for x in t]) if self._fixed is None else np.broadcast_to(self._fixed, v.shape)
+        u = self._commands(t) if self._fixed is None else np.broadcast_to(self._fixed, v.shape)
+        for force in self.computed:
+            u = u + force.torques(t, q, v)
         tau = self.kernel(*self._state(q, v), u, *self.numbers) if self.kinds else u
         for force in self.pushes:
             tau = tau + force(0.0, q, v)
@@ -175,6 +189,20 @@ class JointForces:
     @cached_property
     def _slopes(self) -> Any:
         return kernel(self.kinds, slopes=True)
+
+
+def _is_push(force: Any) -> TypeGuard[External | Pull]:
+    """Whether a force is a constant force on the bodies."""
+    return isinstance(force, Pull) or (isinstance(force, External) and not callable(force.wrenches))
+
+
+def _loads(pushes: Sequence[Any]) -> dict[str, Array]:
+    """The sum of the wrenches (n, 6) and that of the pulls (n, 12), of those that there are."""
+    found: dict[str, Any] = {}
+    for force in pushes:
+        name, load = ("pulls", force.load) if isinstance(force, Pull) else ("external", force.wrenches)
+        found[name] = found.get(name, 0.0) + load
+    return {name: found[name] for name in ("external", "pulls") if name in found}
 
 
 def _same_places(model: Model, other: Model) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor import dynamics
-from torsor.algorithms import articulated
+from torsor.algorithms import articulated, pulls
 from torsor.compiler.request import PATIENT
 from torsor.compiler.store import store
 from torsor.dynamics.couplings import coupled_accelerations, coupled_solve
@@ -60,18 +60,19 @@ class Motion:
         """The compiled right-hand side, if it is only a program of q, v and `given`, and `law` of the joints."""
         if not self.coordinates.flat or not self.joints.is_data:
             return None
-        options = (*PUSHED[: self.joints.wrenches is not None], *(() if self._linear is None else LINEAR))
+        options = (*self.joints.loads, *(() if self._linear is None else LINEAR))
         if not options or self._program is None:
             return self._program
         plain = self.dynamics == "auto" and not self.model.couplings
-        return compiled_with(self.model, articulated.forward_dynamics, options) if plain else None
+        algorithm = pulls.forward_dynamics if "pulls" in options else articulated.forward_dynamics
+        return compiled_with(self.model, algorithm, options) if plain else None
 
     @property
     def given(self) -> list[Array]:
-        """The inputs of `program` after q and v: torques, wrenches if any, and stiffness and damping if linear."""
-        constant, pushes = self.joints.constant, [] if self.joints.wrenches is None else [self.joints.wrenches]
+        """The inputs of `program` after q and v: torques, loads on the bodies, and stiffness and damping if linear."""
+        constant = self.joints.constant
         c, *gains = self._linear or (np.zeros(self.model.nv) if constant is None else constant,)
-        return [c, *pushes, *gains]
+        return [c, *self.joints.loads.values(), *gains]
 
     @property
     def law(self) -> JointForces | None:
@@ -157,8 +158,8 @@ class Motion:
         return out
 
 
-# options of the forward dynamics: wrenches, what implicit methods add to the diagonal of M, and forces that are linear
-PUSHED, ADDED, LINEAR = ("external",), ("added_inertia",), ("stiffness", "damping")
+# options of the forward dynamics: what implicit methods add to the diagonal of M, and forces that are linear
+ADDED, LINEAR = ("added_inertia",), ("stiffness", "damping")
 
 
 def compiled_with(model: Model, algorithm: Algorithm, options: tuple[str, ...]) -> Program:

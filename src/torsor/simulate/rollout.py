@@ -8,6 +8,7 @@ Models too large to unroll take the same step around a loop kernel for the accel
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import validate
 from torsor.algorithms import articulated
+from torsor.algorithms import pulls as pulled
 from torsor.algorithms.newton_euler import inverse_dynamics
 from torsor.compiler.frames import straight_line_frames
 from torsor.compiler.members import Members, members
@@ -29,12 +31,13 @@ from torsor.dynamics.couplings import obeying
 from torsor.dynamics.methods import COUPLED, MOST_COUPLED
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar, Vec
-from torsor.model.batch import ModelBatch, machine_of
+from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model, require_model
 from torsor.outputs import numbered, place_of
-from torsor.simulate.feedback import Feedback, Law, followed, law_of
+from torsor.simulate.feedback import Feedback, Law, followed, law_of, pulls_on
+from torsor.simulate.forces import Pull
 from torsor.simulate.laws import KINDS, Action, action, kernel
 from torsor.simulate.stops import Stop, Watch, outside, stop_inputs, stops_key, stops_of, watching
 from torsor.sweeps import Algorithm
@@ -78,8 +81,11 @@ class StoppedRollout(NamedTuple):
 class Plant:
     """What an integrator sees of a model under a law: accelerations, rates of coordinates, and sums of lists.
 
-    accelerate(q, v, tau, added) are the accelerations with `added` on the diagonal of M (None: M alone).
+    accelerate(q, v, tau, added) are the accelerations with `added` on the diagonal of M (None: M alone); inverse(q, v,
+    a) the torques that `law.computed` needs for accelerations, by default written out.
     """
+
+    inverse: Callable[..., Scalars] | None = None
 
     def __init__(self, model: Model, law: Law, gain: Scalars, tau: Scalars, accelerate: Callable[..., Scalars]) -> None:
         self.model, self.law, self.tau, self.accelerate = model, law, tau, accelerate
@@ -121,8 +127,8 @@ class Plant:
                 K, D = K + value if k == column[i] else K, D + value if k == nq + i else D
             commands.append(Action(tau, K, D))
         if self.law.computed is not None:
-            found = inverse_dynamics_of(self.law.computed, q, v, [x.tau for x in commands])
-            return [Action(tau) for tau in found]
+            inverse = self.inverse or partial(inverse_dynamics_of, self.law.computed)
+            return [Action(tau) for tau in inverse(q, v, [x.tau for x in commands])]
         if self.law.policy:
             return [u.and_(Action(tau)) for u, tau in zip(commands, self.law.policy(x))]
         return commands
@@ -203,7 +209,8 @@ def step(integrator: str, plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> li
 
 
 def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, dt: float, tau: Any = None, table: Any = None,
-            feedback: Feedback | None = None, external: Any = None, every: int = 1, integrator: str = "semi-implicit",
+            feedback: Feedback | None = None, external: Any = None, pulls: Pull | Sequence[Pull] | None = None,
+            gravity: bool = True, every: int = 1, integrator: str = "semi-implicit",
             stop: Stop | Sequence[Stop] | None = None,
             reset: tuple[Any, Any] | None = None) -> Rollout | StoppedRollout:  # fmt: skip
     """Trajectories from the states q (..., nq), v (..., nv): `steps` steps of length dt, every k-th state kept.
@@ -214,6 +221,8 @@ def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, dt: float,
                 added to both and evaluated wherever the integrator evaluates accelerations; gains and references may
                 differ from trajectory to trajectory; a motion to follow is sampled at the beginning of every step
     external    (..., n, 6) constant wrenches (moment, force) on the bodies, in their frames
+    pulls       constant forces in the base's axes, made by `torsor.simulate.pull`: one, or several
+    gravity     False switches it off
     every       keep the state after each `every`-th step: steps // every states per trajectory
     integrator  "semi-implicit" (Euler, one evaluation per step), "implicit" (Euler, one evaluation; stable for springs,
                 dampers, stops and gains of any size) or "rk4" (four evaluations)
@@ -229,8 +238,27 @@ def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, dt: float,
     NumPy arrays run on the CPU's lanes and threads; CuPy, PyTorch and JAX arrays run on their GPU, where a trajectory
     never leaves its thread.  A trajectory that diverges ends in inf or nan and does not affect the others.
     """
-    task = Task.of(model, steps, dt, tau, table, feedback, every, integrator, external).ending(model, stop, reset)
+    model = with_gravity(model, gravity)
+    task = Task.of(model, steps, dt, tau, table, feedback, every, integrator)
+    task = task.loaded(model, external, pulls).ending(model, stop, reset)
     return (_on_gpu if gpu_array(q) else _on_cpu)(model, q, v, task)
+
+
+def with_gravity(machine: Model | ModelBatch, gravity: bool) -> Model | ModelBatch:
+    """The machine, or the same without gravity, which is kept with it."""
+    if validate.flag("gravity", gravity):
+        return machine
+    require_models(machine)
+    model, varied = machine_of(machine), machine.varied if isinstance(machine, ModelBatch) else {}
+    if not model.gravity.any() and "gravity" not in varied:
+        return machine
+
+    def make() -> Model | ModelBatch:
+        bare: Any = replace(model, gravity=np.zeros(3))
+        changed: Any = {name: np.zeros_like(x) if name == "gravity" else x for name, x in varied.items()}
+        return ModelBatch(bare, **changed) if isinstance(machine, ModelBatch) else bare
+
+    return store(machine).once("weightless", make)
 
 
 class Task(NamedTuple):
@@ -249,7 +277,7 @@ class Task(NamedTuple):
 
     @classmethod
     def of(cls, machine: Model | ModelBatch, steps: int, dt: float, tau: Any, table: Any, feedback: Feedback | None,
-           every: int, integrator: str, external: Any = None) -> Task:  # fmt: skip
+           every: int, integrator: str) -> Task:  # fmt: skip
         model, varied = machine_of(machine), machine.varied if isinstance(machine, ModelBatch) else {}
         require_model(model)
         validate.chosen("integrator", integrator, INTEGRATORS)
@@ -262,7 +290,7 @@ class Task(NamedTuple):
             raise ArgumentError(
                 f"feedback must be a LinearFeedback, JointFeedback, Policy, PD or ComputedTorque, not {shown}"
             )
-        law = law_of(model, feedback, varied, wrenches=external is not None)
+        law = law_of(model, feedback, varied)
         if law.computed and not (tau is table is None):
             raise ArgumentError("ComputedTorque gives all torques of the drives: leave out tau and table")
         rows = followed(feedback, steps, dt)
@@ -270,7 +298,12 @@ class Task(NamedTuple):
             raise ArgumentError("a feedback that follows a motion needs a table on the host, or none")
         if rows is not None:
             table = rows if table is None else rows + _checked(model, "table", table, steps)
-        return cls(steps, dt, tau, table, law, every, integrator, external)
+        return cls(steps, dt, tau, table, law, every, integrator)
+
+    def loaded(self, machine: Model | ModelBatch, external: Any, pulls: Any = None) -> Task:
+        """The same with wrenches and pulls on the bodies."""
+        law = replace(self.law, wrenches=external is not None, pulls=pulls_on(machine_of(machine), pulls))
+        return self._replace(external=external, law=law)
 
     def ending(self, machine: Model | ModelBatch, stop: Any, reset: Any) -> Task:
         """The same with stop conditions."""
@@ -305,34 +338,36 @@ def stepping(model: Model, law: Law, move: Callable[..., Any], found: Members | 
 
         def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None) -> Scalars:
             given = {"q": q, "v": v, "tau": tau, **own} | ({} if added is None else {"added_inertia": added})
-            return list(outputs_on(dynamics_of(model), frames, given).values())
+            return list(outputs_on(dynamics_of(model, law), frames, given).values())
 
         return move(Plant(model, law, gain, tau, accelerate), q, v, h[0])
 
     return rollout_step
 
 
-def stages(model: Model, integrator: str, law: Law) -> tuple[list[Code], Code]:
+def stages(model: Model, integrator: str, law: Law, inverse: bool = False) -> tuple[list[Code], Code]:
     """The step of an integrator, cut where it needs accelerations."""
-    return cut(model, law, partial(step, integrator))
+    return cut(model, law, partial(step, integrator), inverse)
 
 
-def cut(model: Model, law: Law, move: Callable[..., Any]) -> tuple[list[Code], Code]:
+def cut(model: Model, law: Law, move: Callable[..., Any], inverse: bool = False) -> tuple[list[Code], Code]:
     """`move(plant, q, v, h)` cut where it needs accelerations: the code of (q, v, tau) at each such stage, and of the
-    end.
+    end; with `inverse` also where it needs computed torques: stages of (q, v, a) before the others.
 
-    Stage s may read the accelerations found by earlier ones, as inputs ("a<r>", i); its outputs are ("out", k).
+    Stage s may read what earlier ones found, as inputs ("a<r>", i); its outputs are ("out", k).
     """
     tape = Tape()
     asked: list[dict[Any, Any]] = []
 
-    def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None) -> Scalars:
+    def ask(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None = None) -> Scalars:
         asked.append({("out", k): x for k, x in enumerate([*q, *v, *tau, *(added or ())])})
         return [tape.input((f"a{len(asked) - 1}", i)) for i in range(model.nv)]
 
     inputs = step_inputs(model, law)
     q, v, tau, gain, h = ([tape.input((name, i)) for i in range(inputs[name][0])] for name in STATE)
-    end = move(Plant(model, law, gain, tau, accelerate), q, v, h[0])
+    plant = Plant(model, law, gain, tau, ask)
+    plant.inverse = ask if inverse else None
+    end = move(plant, q, v, h[0])
     return [Code.of(tape, x) for x in asked], Code.of(tape, {("out", *index): x for index, x in numbered(end)})
 
 
@@ -340,10 +375,12 @@ STATE = ("q", "v", "tau", "gain", "h")  # the first inputs of a step
 RESET = ("reset_q", "reset_v")
 
 
-def dynamics_of(model: Model) -> Algorithm:
+def dynamics_of(model: Model, law: Law) -> Algorithm:
     """The algorithm of the accelerations in a step: sweeps, or the projected equations of coupled joints."""
     if model.couplings and model.nv > MOST_COUPLED:
         raise ArgumentError(f"joints that follow others are moved for {MOST_COUPLED} freedoms at most, not {model.nv}")
+    if law.pulls is not None:
+        return pulled.forward_dynamics_coupled if model.couplings else pulled.forward_dynamics
     return COUPLED["forward_dynamics"] if model.couplings else articulated.forward_dynamics
 
 
@@ -354,8 +391,8 @@ def step_inputs(model: Model, law: Law, found: Members | None = None) -> dict[st
 
 
 def own_numbers(law: Law, found: Members | None) -> tuple[str, ...]:
-    """What else a trajectory has of its own: wrenches, and the numbers in which members differ."""
-    return (*["external"] * law.wrenches, *(found.inputs if found else ()))
+    """What else a trajectory has of its own: what acts on its bodies, and the numbers in which members differ."""
+    return (*law.loads, *(found.inputs if found else ()))
 
 
 def options_of(integrator: str, law: Law, found: Members | None = None) -> tuple[str, ...]:
@@ -445,6 +482,7 @@ def flattened(model: Model, given: Mapping[str, Any], law: Law, steps: int,
         obeying(model, name, arrays[name], offset=name.endswith("q"))
     dtype = np.float32 if all(x.dtype == np.float32 for x in arrays.values()) else np.float64
     arrays |= {name: x for name, x in (("gain", law.values), ("constant", law.constant)) if x.ndim > 1}
+    arrays |= {"pulls": law.pulls} if law.pulls is not None and law.pulls.ndim > 2 else {}
     arrays |= found.inputs if found else {}
     core = {name: 1 if name == "gain" else len(_core(model, name, steps)) for name in arrays}
     try:
@@ -460,8 +498,9 @@ def flattened(model: Model, given: Mapping[str, Any], law: Law, steps: int,
 
 
 def numbers_in(flat: Mapping[str, Array], law: Law, found: Members | None = None) -> list[Array]:
-    """The last inputs of a step."""
-    return [flat[name] for name in own_numbers(law, found)]
+    """The last inputs of a step; pulls that are the same for all trajectories have no axis for them."""
+    same = {} if law.pulls is None else {"pulls": law.pulls.astype(flat["q"].dtype)}
+    return [flat[name] if name in flat else same[name] for name in own_numbers(law, found)]
 
 
 def gain_of(law: Law, flat: Mapping[str, Array]) -> Array:
@@ -574,7 +613,7 @@ def looped_step(model: Model, law: Law, move: Callable[..., Any], dtype: str,
             given: list[Any] = [q, v, tau, *([] if added is None else [added])]
             columns = [np.stack(np.broadcast_arrays(*x, *given[0])[: len(x)], axis=-1) for x in given]
             options = (*["added_inertia"] * (added is not None), *names)
-            program = program_for(dynamics_of(model), model, options, np.dtype(dtype).char, None, found)
+            program = program_for(dynamics_of(model, law), model, options, np.dtype(dtype).char, None, found)
             return list(program.ufunc(*columns, *numbers).T)  # on one thread, as above
 
         if at_once:
@@ -610,7 +649,7 @@ def _marching_mover(model: Model, integrator: str, law: Law, dtype: str, found: 
     from torsor.simulate.march import March
 
     options = options_of(integrator, law)
-    program = compile_program(dynamics_of(model), model, options=options)
+    program = compile_program(dynamics_of(model, law), model, options=options)
 
     def mover(x: Array, gain: Array, h: Array) -> Move:
         K, D = diagonals(model, law, gain, len(x))
@@ -652,7 +691,7 @@ def gpu_kernel(model: Model, integrator: str, law: Law, *, dtype: str, trig: str
 def dynamics_request(model: Model, integrator: str, law: Law, dtype: str, found: Members | None = None) -> Request:
     """The loops of the forward dynamics that a step needs."""
     options = options_of(integrator, law, found)
-    return Request(articulated.forward_dynamics, model, options=options, dtype=dtype, unroll=NEVER, members=found)
+    return Request(dynamics_of(model, law), model, options=options, dtype=dtype, unroll=NEVER, members=found)
 
 
 def _on_gpu(machine: Model | ModelBatch, q: Any, v: Any, task: Task) -> Rollout | StoppedRollout:
@@ -662,6 +701,8 @@ def _on_gpu(machine: Model | ModelBatch, q: Any, v: Any, task: Task) -> Rollout 
     arrays = task.inputs(q, v)
     dtype = precision(arrays.values())
     reset = task.reset is not None
+    if law.pulls is not None:
+        arrays["pulls"] = columns(law.pulls, 2, dtype)
     key = "cuda rollout", integrator, law.key, dtype, task.table is not None, stops_key(model, task.stops), reset
 
     def make() -> tuple[RolloutKernel, dict[str, Any]]:

@@ -44,8 +44,7 @@ class Stages:
         """Run a step of length h; per error estimate, return the sum of squares relative to the tolerances."""
         if not self.fused:
             return self.one_by_one(t, h)
-        if self.fused.changing:
-            self.fused.commands[self.first :] = [self.fused.command(t + c * h) for c in self.c[self.first :]]
+        self.fused.follow(t, h, self.c)
         return self.fused(h)
 
     def one_by_one(self, t: float, h: float) -> list[float]:

@@ -1,0 +1,40 @@
+"""Forces that keep their direction in the base's axes and act on points of the bodies, in dynamics by sweeps.
+
+A force F in the base's axes on the point p of a body whose axes are R is the wrench (p x R^T F, R^T F) in its frame.
+All forces on a body are twelve numbers, sum F and the rows of sum F p^T, which do not change with the state. One more
+outward pass turns them into the frames of the bodies; there they are external wrenches like any others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torsor.algorithms import articulated, coupled, newton_euler
+from torsor.algorithms.newton_euler import axial
+from torsor.linalg import Mat, Vec
+from torsor.spatial import Rigid, Spatial
+from torsor.sweeps import Algorithm, outward
+
+
+@outward(start=lambda base: dict(R=Mat.identity()))
+def turn_pulls(link, here, parent):
+    """R_i = R_{i-1} R_{i-1,i};   w_i = (axial(R_i^T sum F p^T), R_i^T sum F) joins the wrenches on the body"""
+    f, S = link.placed(here)
+    R = Mat.of(f.unturn(row) for row in parent.R)
+    if here.pulls is None:
+        return dict(R=R), dict(E=f.factors[-1], S=S)
+    to_body = link.body_pose(Rigid(R, Vec.zero())).R.T
+    force, *rows = (Vec.of(here.pulls[k : k + 3]) for k in range(0, 12, 3))
+    w = Spatial(axial(to_body @ Mat.of(rows)), to_body @ force)
+    return dict(R=R), dict(E=f.factors[-1], S=S, external=w if here.external is None else here.external + w)
+
+
+def _pulled(algorithm: Algorithm) -> Algorithm:
+    """The same algorithm with `pulls` (n, 12) as an option."""
+    passes, options = (turn_pulls, *algorithm.passes), (*algorithm.options, "pulls")
+    return replace(algorithm, name=f"{algorithm.name}_pulled", passes=passes, options=options)
+
+
+forward_dynamics = _pulled(articulated.forward_dynamics)
+forward_dynamics_coupled = _pulled(coupled.forward_dynamics)
+bias_forces = _pulled(newton_euler.bias_forces)
