@@ -125,6 +125,7 @@ def test_the_outcome_as_json_and_events_as_json_lines(tmp_path, capsys):
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     begun, failed = ["command begins", "simulation begins", "simulation ends", "command ends"], "command fails"
     assert [line["event"] for line in lines] == [*begun, "command begins", failed]
+    assert lines[0]["arguments"] == words
     assert lines[2]["evaluations"] == told["evaluations"]
     assert "nobody" in lines[-1]["reason"]
     assert logging.getLogger("torsor").level == logging.NOTSET

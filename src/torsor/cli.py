@@ -73,9 +73,10 @@ out, err = Console(highlight=False), Console(stderr=True, highlight=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(_with_negative_lists(sys.argv[1:] if arguments is None else arguments))
+    words = [*(sys.argv[1:] if arguments is None else arguments)]
+    options = parser().parse_args(_with_negative_lists(words))
     try:
-        with _logged(getattr(options, "log", None)):
+        with _logged(getattr(options, "log", None), words):
             return options.run(options)
     except TorsorError as error:
         err.print(f"[bold red]torsor:[/] {escape(str(error))}", soft_wrap=True)
@@ -92,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _logged(path: Path | None) -> Iterator[None]:
+def _logged(path: Path | None, words: Sequence[str]) -> Iterator[None]:
     """Append what torsor does to a file, as JSON lines; an error is told there, too."""
     if path is None:
         yield
@@ -102,7 +103,7 @@ def _logged(path: Path | None) -> Iterator[None]:
     LOGGER.addHandler(handler)
     LOGGER.setLevel(logging.INFO)
     try:
-        event("command begins", **made())
+        event("command begins", arguments=words, **made())
         yield
         event("command ends")
     except BaseException as error:
