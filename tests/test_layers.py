@@ -29,7 +29,7 @@ LAYERS = [
     {"view"},
     {"theory"},
     {"bench"},
-    {"cli"},
+    {"cli", "__main__"},
 ]
 # Methods that users look for on an object, imported when they are called: what they need knows that object.
 METHODS = {

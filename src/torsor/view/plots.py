@@ -122,14 +122,25 @@ def save(figure: Figure, path: str | Path | None, about: dict[str, Any] | None =
     Its metadata say which torsor drew it, when, and from a run with which options.
     """
     if path is not None:
-        path, content = file_path("path", path), io.BytesIO()
-        path = path if path.suffix else Path(f"{path}.png")
+        path, content = picture(path), io.BytesIO()
+        kind = path.suffix[1:].lower() or "png"
         try:
-            figure.savefig(content, format=path.suffix[1:], **_metadata(path.suffix[1:].lower(), signature(about)))
+            figure.savefig(content, format=kind, **_metadata(kind, signature(about)))
         except (ValueError, OSError) as error:
             raise ArgumentError(f"{path}: the plot cannot be written: {error}") from None
         write_whole(path, content.getvalue())
     return figure
+
+
+def picture(path: Any) -> Path:
+    """The path of a picture: .png if it has no suffix, and refused if Matplotlib writes no such files."""
+    path = file_path("path", path)
+    if not path.suffix and (path.is_file() or not path.exists()):  # a pipe keeps its name
+        path = Path(f"{path}.png")
+    known = FigureCanvasAgg.get_supported_filetypes()
+    if path.suffix and path.suffix[1:].lower() not in known:
+        raise ArgumentError(f"{path}: the plot cannot be written as {path.suffix}; choose one of {', '.join(known)}")
+    return path
 
 
 def _metadata(kind: str, words: str) -> dict[str, Any]:
