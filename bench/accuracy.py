@@ -3,7 +3,6 @@
 python bench/accuracy.py        writes bench/results/accuracy.json, for the table of docs/accuracy.md
 """
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))
 
+from harness import write  # noqa: E402
 from stress import family  # noqa: E402
 
 import torsor as ts  # noqa: E402
@@ -83,7 +83,7 @@ def main() -> None:
         rows.append({"family": name, "errors": worst(make())})
         print(name, rows[-1]["errors"], flush=True)
     path = ROOT / "bench" / "results" / "accuracy.json"
-    path.write_text(json.dumps({"name": "accuracy", "rows": rows}, indent=1) + "\n")
+    write(path, {"name": "accuracy", "rows": rows})
 
 
 if __name__ == "__main__":

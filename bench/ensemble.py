@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import json
 import os
 import shutil
 import sys
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import machine, versions
+from harness import RESULTS, machine, write
 
 import torsor as ts
 from torsor.backends import cache
@@ -228,10 +227,10 @@ def main() -> None:
     peaks = {count: memory(count) for count in (1000, 10_000, 100_000)}
     print(f"peak memory, MB: {peaks}")
     report = {
-        "machine": machine(), "versions": versions(), "members": MEMBERS, "members_per_core_second": rates,
+        "machine": machine(), "members": MEMBERS, "members_per_core_second": rates,
         "microseconds_per_parameter_set": each, "new_model": new, "forward_dynamics": rows, "peak_MB": peaks,
     }  # fmt: skip
-    (Path(__file__).parent / "results" / "ensemble.json").write_text(json.dumps(report, indent=1) + "\n")
+    write(RESULTS / "ensemble.json", report)
 
 
 if __name__ == "__main__":

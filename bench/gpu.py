@@ -11,7 +11,6 @@ and its arithmetic instructions over the rate of a kernel that does nothing else
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import write
 
 import torsor as ts
 from torsor.backends.cuda import Launch
@@ -562,7 +562,7 @@ def main() -> None:
         report.facts["JAX vmap of 6x6"] = repr(error)[:400]
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "gpu.json").write_text(json.dumps(asdict(report), indent=1) + "\n")
+    write(folder / "gpu.json", asdict(report))
     print(table(report))
 
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from harness import write
 
 import torsor as ts
 
@@ -90,9 +91,8 @@ def measure(folder: Path, out: Path) -> None:
             })  # fmt: skip
             print(json.dumps(rows[-1]), flush=True)
     device_name = cp.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    versions = {"cupy": cp.__version__, "torsor": ts.__version__}
-    report = {"device": device_name, "versions": versions, "targets_ms": TARGETS, "rows": rows}
-    (out / "gpu_chain.json").write_text(json.dumps(report, indent=1))
+    report = {"device": device_name, "cupy": cp.__version__, "targets_ms": TARGETS, "rows": rows}
+    write(out / "gpu_chain.json", report)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from gpu_chain import SIZES, STATES, chain, states
+from harness import write
 
 import torsor as ts
 from torsor.parallel.chain import RUN
@@ -65,7 +66,7 @@ def measure(folder: Path, out: Path, runs: list[int]) -> None:
     else:
         print("ts.vjp of CuPy arrays was not checked: it tries the levels once against the CPU, which needs llvmlite")
     name = cp.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    (out / "gpu_chain_vjp.json").write_text(json.dumps({"device": name, "rows": rows}, indent=1))
+    write(out / "gpu_chain_vjp.json", {"device": name, "rows": rows})
 
 
 def _error(found: np.ndarray, expected: np.ndarray) -> float:

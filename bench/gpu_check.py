@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from harness import write
 
 import torsor as ts
 from torsor import duals, reference
@@ -423,7 +424,7 @@ def main() -> None:
         "device": properties["name"].decode(), "cupy": cp.__version__, "cases": len(rows),
         "failed": [row for row in rows if not row["ok"]], "rows": rows,
     }  # fmt: skip
-    file.write_text(json.dumps(report, indent=1) + "\n")
+    write(file, report)
     worst = max((row["error"] for row in rows if "error" in row and "float32" not in row["case"]), default=0.0)
     print(f"{report['device']}: {len(rows)} cases, {len(report['failed'])} failed, worst float64 error {worst:.1e}")
     for row in report["failed"]:

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from gpu import median_ms, warm_up
+from harness import write
 
 import torsor as ts
 from torsor import reference
@@ -248,7 +249,7 @@ def main() -> None:
         report["checks"] = [*checks(), *stops()]
         with tempfile.TemporaryDirectory() as stores:
             report["falls"] = falls(cp, Path(stores))
-    file.write_text(json.dumps(report, indent=1) + "\n")
+    write(file, report)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import write
 
 import torsor as ts
 from torsor.parallel.solver import Solver
@@ -100,7 +101,7 @@ def on_device(out: dict[str, Any]) -> None:
     from torsor.parallel.device import DeviceChain
 
     out["device"] = cp.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    out["versions"] = {"cupy": cp.__version__, "torsor": ts.__version__}
+    out["cupy"] = cp.__version__
     model = cable(LONG)
     chains = [DeviceChain(model, name, options=("added_inertia",)) for name in ("forward_dynamics", "mass_solve")]
     rng = np.random.default_rng(0)
@@ -157,7 +158,7 @@ def main() -> None:
     out: dict[str, Any] = {"name": "gpu_stiff"}
     (on_host if host else on_device)(out)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "gpu_stiff.json").write_text(json.dumps(out, indent=1) + "\n")
+    write(folder / "gpu_stiff.json", out)
     print(json.dumps(out, indent=1))
 
 

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from importlib import metadata
 from itertools import cycle, islice
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import torsor as ts
+from torsor.files import made
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("numpy", "llvmlite", "casadi", "pin", "mujoco", "dynibo", "drake")
@@ -92,14 +92,19 @@ class Report:
         record = {
             "name": self.name,
             "title": self.title,
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": machine(),
-            "versions": versions(),
             "rows": [asdict(row) for row in self.rows],
             "claims": [asdict(claim) for claim in self.claims],
         }
-        path.write_text(json.dumps(record, indent=1) + "\n")
-        return path
+        return write(path, record)
+
+
+def write(path: Path, record: dict[str, Any]) -> Path:
+    """Write what was measured, and with which torsor and packages, when, and with which options."""
+    options = [Path(x).name if Path(x).is_absolute() else x for x in sys.argv[1:]]
+    maker = {"date": made()["date"], "versions": versions(), "options": options}
+    path.write_text(json.dumps(record | maker, indent=1) + "\n")
+    return path
 
 
 def race(case: str, contenders: Sequence[Contender], *, unit: str, per: int = 1, rounds: int = ROUNDS,

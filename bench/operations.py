@@ -5,7 +5,6 @@ joints, the PUMA and the Stanford arm, without the bias (phi given, as in the ta
 terminal, written to results/operations.json and drawn to docs/figures/operations.png.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
@@ -13,7 +12,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from harness import RESULTS, versions
+from harness import RESULTS, write
 from plot import FIGURES
 
 from torsor import Model, zoo
@@ -143,8 +142,8 @@ def figure(record: dict) -> plt.Figure:
 def main() -> None:
     rows = list(counts())
     print(tables(rows))
-    record = {"name": "operations", "versions": versions(), "rows": [asdict(r) for r in rows]}
-    (RESULTS / "operations.json").write_text(json.dumps(record, indent=1) + "\n")
+    record = {"name": "operations", "rows": [asdict(r) for r in rows]}
+    write(RESULTS / "operations.json", record)
     figure(record).savefig(FIGURES / "operations.png", dpi=150, bbox_inches="tight")
 
 

@@ -6,7 +6,6 @@ The first folder below TORSOR_ROBOTS is the package; a file counts once, whateve
 compares.
 """
 
-import json
 import os
 import re
 import sys
@@ -19,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))
 
 import test_robots_open as robots  # noqa: E402
+from harness import write  # noqa: E402
 
 import torsor as ts  # noqa: E402
 from torsor.errors import TorsorError  # noqa: E402
@@ -82,7 +82,7 @@ def short(path: Path) -> str:
 
 if __name__ == "__main__":
     result = measured()
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    write(RESULT, result)
     for kind, counts in result.items():
         print(kind, counts["all but test data"])
         for path, why in counts["rest"].items():

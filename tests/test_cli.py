@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 import torsor
 from torsor import zoo
 from torsor.cli import FAILED, INTERRUPTED, main
+from torsor.files import write_whole
 from torsor.simulate import Trajectory, simulate
 
 SOURCE = str(Path(torsor.__file__).parent.parent)
@@ -125,6 +127,7 @@ def test_the_outcome_as_json_and_events_as_json_lines(tmp_path, capsys):
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     begun, failed = ["command begins", "simulation begins", "simulation ends", "command ends"], "command fails"
     assert [line["event"] for line in lines] == [*begun, "command begins", failed]
+    assert lines[0]["arguments"] == words
     assert lines[2]["evaluations"] == told["evaluations"]
     assert "nobody" in lines[-1]["reason"]
     assert logging.getLogger("torsor").level == logging.NOTSET
@@ -231,6 +234,14 @@ def test_lists_may_begin_with_a_minus_sign(tmp_path):
         (["--plot", "nowhere/run.png"], "there is no folder"),
         (["--csv", "."], "it is a folder"),
         (["--record", "nowhere/run.traj"], "there is no folder"),
+        (["--view", "."], "it is a folder"),
+        (["--log", "nowhere/log"], "there is no folder"),
+        (["--plot", "run.xyz"], "choose one of eps,"),
+        (["--csv", "run", "--view", "./run"], "run is named twice, as --csv and as --view"),
+        (["--csv", "run", "--record", "run"], "run is named twice, as --csv and as --record"),
+        (["--csv", "table.csv", "--torque", "table.csv"], "table.csv is named twice, as --csv and as --torque"),
+        (["--keep", "q.link1,energy", "--view", "run.html"], "a motion needs all 3 coordinates"),
+        (["--q0", "-inf,0,0"], "q0 must be 3 finite numbers"),
     ],
 )
 def test_wrong_options_are_named_before_the_run(words, reason, capsys, tmp_path, monkeypatch):
@@ -245,6 +256,9 @@ def test_a_resumed_run_takes_no_other_options(tmp_path, capsys):
     assert main(["simulate", "planar3", "--duration", "0.1", "--record", str(record), "--quiet"]) == 0
     assert main(["simulate", "--resume", str(record), "--method", "verlet", "--dt", "0.1"]) == FAILED
     assert "leave out --method, --dt" in " ".join(capsys.readouterr().err.split())
+    usual = ["--dur", "10", "--method=auto", "--dynamics", "auto", "--every", "1"]  # also where they are the defaults
+    assert main(["simulate", "--resume", str(record), *usual]) == FAILED
+    assert "leave out --duration, --method, --dynamics, --every" in " ".join(capsys.readouterr().err.split())
     assert main(["simulate", "--resume", str(record)]) == 0
     assert "run[red].traj" in "".join(capsys.readouterr().out.split())
 
@@ -259,11 +273,43 @@ def test_a_full_disk_and_a_closed_pipe_are_no_tracebacks():
     done = subprocess.run([*words, "--quiet", "--csv", "/dev/full"], capture_output=True, text=True, check=False)
     assert done.returncode == FAILED
     assert "No space left" in done.stderr
+    done = subprocess.run(
+        [*words, "--log", "/dev/full", "--plot", "/dev/full"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == FAILED
+    assert "planar3: 0.1 s" in done.stdout
+    assert done.stderr.count("No space left") == 2  # and no traceback of `logging`
+    assert len(done.stderr.splitlines()) == 2
     pipe = subprocess.Popen([*words, "--quiet", "--csv", "/dev/stdout"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     pipe.stdout.close()
     assert b"Traceback" not in pipe.stderr.read()
     pipe.stderr.close()
     assert pipe.wait() == FAILED
+
+
+def test_what_cannot_be_written_keeps_nothing_else_from_being_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("torsor.view.plots.write_whole", lambda path, _: write_whole(tmp_path, b""))  # a folder
+    words = ["--duration", "0.1", "--plot", str(tmp_path / "a"), "--csv", str(tmp_path / "a.csv"), "--json"]
+    assert main(["simulate", "planar3", *words]) == FAILED
+    said = capsys.readouterr()
+    assert "cannot be written" in said.err
+    assert json.loads(said.out)["files"] == {"csv": str(tmp_path / "a.csv")}
+    assert (tmp_path / "a.csv").exists()
+
+
+def test_names_are_shown_as_they_are_on_any_terminal(capsys, monkeypatch):
+    """Colons are no emoji, and letters that the terminal does not have are no tracebacks."""
+    assert main(["info", "rope:-1"]) == FAILED
+    assert capsys.readouterr().err.startswith("torsor: rope:-1: only rope")
+    plain = TextIOWrapper(BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stderr", plain)
+    assert main(["info", "\u00fc\udcff.toml"]) == FAILED
+    assert b"no model file \\xfc\\udcff.toml" in plain.buffer.getvalue()
+
+
+def test_names_of_benchmarks_are_not_ignored(capsys):
+    assert main(["bench", "nosuch", "--short"]) == FAILED
+    assert "nosuch" in capsys.readouterr().err
 
 
 def test_info_of_a_very_long_machine(capsys):

@@ -760,7 +760,13 @@ def test_the_command(tmp_path, capsys):
     expected = ["command begins", "study begins", "chunk done", "study ends", "command ends"]
     assert [line["event"] for line in lines] == expected
     assert (lines[0]["torsor"], lines[1]["members"], lines[2]["failed"]) == (ts.__version__, 6, 0)
-    assert ts.Study(runs).group.attributes["numpy"] == np.__version__
+    attributes = ts.Study(runs).group.attributes
+    assert attributes["numpy"] == np.__version__
+    assert (attributes["options"]["n"], attributes["options"]["record"]) == (6, ["q", "energy"])
+    ts.Study(runs).plot(path=tmp_path / "fans.svg")
+    assert attributes["key"] in (tmp_path / "fans.svg").read_text()
+    with pytest.raises(ts.ArgumentError, match="cannot be written"):
+        ts.Study(runs).plot(path=tmp_path / "nowhere" / "fans.svg")
     assert main(command) == 1
     assert "--resume" in capsys.readouterr().err
     assert main([*command, "--resume"]) == 0

@@ -29,10 +29,13 @@ LAYERS = [
     {"view"},
     {"theory"},
     {"bench"},
-    {"cli"},
+    {"cli", "__main__"},
 ]
 # Methods that users look for on an object, imported when they are called: what they need knows that object.
-METHODS = {("model.model", "formats"), ("simulate.series", "view"), ("simulate.trajectory", "view")}
+METHODS = {
+    ("model.model", "formats"), ("simulate.series", "view"), ("simulate.trajectory", "view"),
+    ("ensembles.plots", "view"),
+}  # fmt: skip
 # Within compiler and backends nothing goes in circles: each module imports only from those named before it.
 ORDER = {
     "compiler": "store frames members tape packing abi trace counts derivatives loop_derivatives request language "

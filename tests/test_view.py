@@ -10,14 +10,19 @@ import shutil
 import subprocess
 import warnings
 import zlib
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import torsor as ts
 from torsor import zoo
+from torsor.files import made
+from torsor.formats import binary
 from torsor.lie import quaternion_to_matrix
 from torsor.simulate import simulate
 from torsor.view import page as view_page
@@ -227,23 +232,60 @@ def test_plots_of_very_many_coordinates_are_thinned(tmp_path):
     assert "300 of 6000" in figure.axes[0].get_title(loc="left")
 
 
-def test_every_file_says_which_torsor_wrote_it(tmp_path):
-    """Models, plots and the page: in comments and metadata."""
-    run = simulate(zoo.point_chain(2), [0.4, 0.3], duration=0.1)
-    name = f"torsor {ts.__version__}"
-    for suffix in (".png", ".pdf", ".svg"):
+def test_every_file_says_who_wrote_it_when_and_with_which_options(tmp_path):
+    """Plots, pages, models, C files and tables: in comments and metadata."""
+    run = simulate(zoo.point_chain(2), [0.4, 0.3], duration=0.1, rtol=1e-5)
+    for suffix in (".png", ".pdf", ".svg", ".jpg"):
         run.plot(tmp_path / f"plot{suffix}")
-        assert name.encode() in (tmp_path / f"plot{suffix}").read_bytes()
+        content = (tmp_path / f"plot{suffix}").read_bytes()
+        assert f"torsor {ts.__version__}".encode() in content
+        assert b"1e-05" in content
+        assert made()["date"][:10].encode() in content
+    with Image.open(tmp_path / "plot.png") as picture:
+        assert signed(picture.info["Description"])["rtol"] == 1e-5
     page = run.view(tmp_path / "page.html").read_text()
-    assert f'<meta name="generator" content="{name}">' in page
-    about = json.loads(unescape(re.search(r'<meta name="description" content="(.*?)">', page)[1]))
-    assert about["method"] == "auto"
-    assert about["torsor"] == ts.__version__
+    assert f'<meta name="generator" content="torsor {ts.__version__}">' in page
+    about = signed(unescape(re.search(r'<meta name="description" content="(.*?)">', page)[1]))
+    assert (about["method"], about["rtol"]) == ("auto", 1e-5)
+    run.to_csv(tmp_path / "run.csv")
+    assert signed(last_line(tmp_path / "run.csv", "# ", ""))["rtol"] == 1e-5
     for suffix, begin, end in ((".toml", "# ", ""), (".urdf", "<!-- ", " -->"), (".xml", "<!-- ", " -->")):
         path = tmp_path / f"arm{suffix}"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ts.ModelWarning)  # what a format does not say
             ts.save(zoo.panda(), path)
-        last = path.read_text().splitlines()[-1]
-        assert json.loads(last.removeprefix(begin).removesuffix(end))["torsor"] == ts.__version__
+        signed(last_line(path, begin, end))
         assert ts.load(path).n == zoo.panda().n
+    arm = replace(zoo.point_chain(2), name="a */ b /* c ??/")  # hostile in comments of C
+    for path in ts.export(arm, ts.forward_dynamics, tmp_path / "c", name="fall"):
+        about = signed(last_line(path, "/* ", " */"))
+        assert about["key"] == arm.key
+        assert (about["dtype"], about["external"], about["method"], about["seed"]) == ("float64", False, "auto", 0)
+
+
+def last_line(path, begin, end):
+    """The last line of a text, which is a comment."""
+    last = path.read_text().splitlines()[-1]
+    assert last.startswith(begin)
+    assert last.endswith(end)
+    return last.removeprefix(begin).removesuffix(end)
+
+
+def signed(words):
+    """What a file says of its making."""
+    found = json.loads(words)
+    assert found["torsor"] == ts.__version__
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(found["date"])) < timedelta(minutes=5)
+    return found
+
+
+def test_a_binary_model_says_who_wrote_it_and_is_the_same_model(tmp_path):
+    """A file without these words, as earlier versions wrote it, gives the same model; its key knows nothing of them."""
+    arm, path = zoo.panda(), tmp_path / "arm.torsor"
+    ts.save(arm, path)
+    content = path.read_bytes()
+    start = len(binary.MAGIC) + binary.LENGTH
+    size = int.from_bytes(content[len(binary.MAGIC) : start], "little")
+    assert signed(json.dumps(json.loads(content[start : start + size])["made"]))
+    assert binary.decode(binary.encode(arm), "old") == ts.load(path) == arm
+    assert ts.load(path).key == arm.key

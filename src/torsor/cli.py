@@ -17,7 +17,8 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from itertools import groupby
 from math import pi
 from pathlib import Path
@@ -55,6 +56,7 @@ from torsor.simulate import (
 from torsor.simulate.coordinates import names_of
 from torsor.simulate.forces import Force
 from torsor.simulate.motion import DYNAMICS
+from torsor.simulate.quantities import columns_of
 from torsor.simulate.recording import read
 from torsor.validate import chosen, integer, number
 
@@ -65,44 +67,55 @@ MOST_FREEDOMS_OF_A_MATRIX = 3000  # whose n^2 entries are counted
 
 # The options, as typed, that a run needs again when it is resumed.
 PROBLEM = ("model", "base", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity")
+# Those that the recording itself knows.
+INTEGRATION = ("method", "dynamics", "rtol", "atol", "step", "dt", "every", "keep", "record")
 
 # Where the free falls of the zoo begin, if not in the neutral configuration (Saha 2001, Table II).
 STARTS = {"stanford": "0,90deg,0,0,0,0"}
 
-out, err = Console(highlight=False), Console(stderr=True, highlight=False)
+out, err = (Console(stderr=stderr, highlight=False, emoji=False) for stderr in (False, True))  # rope:-1: is no thumb
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(_with_negative_lists(sys.argv[1:] if arguments is None else arguments))
+    words = [*(sys.argv[1:] if arguments is None else arguments)]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal that cannot show a letter is shown its code
+            stream.reconfigure(errors="backslashreplace")
+    options = parser().parse_args(_with_negative_lists(words))
+    options.words = words
     try:
-        with _logged(getattr(options, "log", None)):
+        with _logged(getattr(options, "log", None), words):
             return options.run(options)
     except TorsorError as error:
-        err.print(f"[bold red]torsor:[/] {escape(str(error))}", soft_wrap=True)
-        return FAILED
+        return _refused(error)
     except BrokenPipeError:  # the reader of our output has had enough; the interpreter must not write to it any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except OSError as error:
-        err.print(f"[bold red]torsor:[/] {escape(str(error))}", soft_wrap=True)
-        return FAILED
+        return _refused(error if error.filename else f"the output cannot be written ({error.strerror or error})")
     except KeyboardInterrupt:
         err.print("[yellow]interrupted[/]")
         return INTERRUPTED
 
 
+def _refused(reason: object) -> int:
+    err.print(f"[bold red]torsor:[/] {escape(str(reason))}", soft_wrap=True)
+    return FAILED
+
+
 @contextmanager
-def _logged(path: Path | None) -> Iterator[None]:
+def _logged(path: Path | None, words: Sequence[str]) -> Iterator[None]:
     """Append what torsor does to a file, as JSON lines; an error is told there, too."""
     if path is None:
         yield
         return
-    handler, before = logging.FileHandler(path), LOGGER.level
+    check_writable(path)
+    handler, before = LogFile(path), LOGGER.level
     handler.setFormatter(JsonLines())
     LOGGER.addHandler(handler)
     LOGGER.setLevel(logging.INFO)
     try:
-        event("command begins", **made())
+        event("command begins", arguments=words, **made())
         yield
         event("command ends")
     except BaseException as error:
@@ -111,19 +124,32 @@ def _logged(path: Path | None) -> Iterator[None]:
     finally:
         LOGGER.removeHandler(handler)
         LOGGER.setLevel(before)
-        handler.close()
+        with suppress(OSError):
+            handler.close()
+    if handler.reason:
+        raise ArgumentError(f"{path}: the log is not complete ({handler.reason})")
+
+
+class LogFile(logging.FileHandler):
+    """A log that cannot be written, as on a full disk, ends no run: `reason` says why, for the end."""
+
+    reason: BaseException | None = None
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        self.reason = self.reason or sys.exc_info()[1]
 
 
 # ---- the command line ----
 
 LISTS = ("--q0", "--v0", "--torque", "--track")
+BROWSER = "the browser"  # instead of a path
 
 
 def _with_negative_lists(arguments: Sequence[str]) -> list[str]:
     """The arguments, with a list that begins with a minus sign tied to its option: argparse takes it for an option."""
     tied: list[str] = []
     for word in arguments:
-        if tied and tied[-1] in LISTS and re.match(r"-[0-9.]", word):
+        if tied and tied[-1] in LISTS and re.match(r"-([0-9.]|inf|nan)", word):
             tied[-1] += f"={word}"
         else:
             tied.append(word)
@@ -182,7 +208,7 @@ def _export_parser(commands: Any) -> None:
     p.add_argument("--name", metavar="NAME", help="of the function in C (default: model and function)")
 
 
-def _simulate_parser(commands: Any) -> None:
+def _simulate_parser(commands: Any) -> argparse.ArgumentParser:
     p = _add(commands, "simulate", simulate, "run a model: free fall, torques or a tracked motion")
     p.epilog = "Lists are numbers with commas; 90deg is an angle. Try: torsor simulate stanford --plot stanford.png"
     p.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
@@ -227,47 +253,76 @@ def _simulate_parser(commands: Any) -> None:
         "--view",
         type=Path,
         nargs="?",
-        const=Path(),
+        const=BROWSER,
         metavar="PAGE.html",
         help="play in the browser, or write the page to a file",
     )
     results.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
     results.add_argument("--json", action="store_true", help="print the outcome as JSON, and no bar")
     results.add_argument("--log", type=Path, metavar="FILE", help="append events to a file, as JSON lines")
+    return p
 
 
 # ---- simulate ----
 
 
 def simulate(options: argparse.Namespace) -> int:
-    for path in (options.plot, options.csv, options.view if options.view != Path() else None):
-        if path is not None:
-            check_writable(path)
+    _check_outputs(options)
     simulation, duration = _resumed(options) if options.resume else _fresh(options)
-    began = time.perf_counter()
+    if options.view is not None and (kept := simulation.about["keep"]) is not None:
+        columns = [column for name in kept for column in columns_of(simulation.model, name)]
+        Series(simulation.model, np.empty(0), np.empty((0, len(columns))), columns).motion()  # refused now, if at all
+    began, quiet = time.perf_counter(), options.quiet or options.json
     try:
-        trajectory = _run(simulation, simulation.t0 + duration, options.quiet or options.json)
+        trajectory = _run(simulation, simulation.t0 + duration, quiet)
     except KeyboardInterrupt:
         return _interrupted(simulation)
+    seconds, failed = time.perf_counter() - began, 0
+    for key, write in {"plot": trajectory.plot, "csv": trajectory.to_csv, "view": trajectory.view}.items():
+        try:
+            if (path := getattr(options, key)) is not None:
+                write(None if path is BROWSER else path)
+        except TorsorError as error:  # the others are still written
+            failed = _refused(error)
+            setattr(options, key, None)
     if options.json:
-        print(json.dumps(_outcome(trajectory, simulation, time.perf_counter() - began, options)))
+        print(json.dumps(_outcome(trajectory, simulation, seconds, options)))
     elif not options.quiet:
-        _summary(trajectory, simulation, time.perf_counter() - began)
-    if options.plot:
-        trajectory.plot(options.plot)
-    if options.csv:
-        trajectory.to_csv(options.csv)
-    if options.view is not None:
-        trajectory.view(None if options.view == Path() else options.view)
-    for path in (
-        options.plot,
-        options.csv,
-        simulation.record,
-        options.view if options.view != Path() else None,
-    ):
-        if path and not (options.quiet or options.json):
+        _summary(trajectory, simulation, seconds)
+        for path in _files(options, simulation).values():
             out.print(f"-> {escape(str(path))}", style="green")
-    return 0
+    return failed
+
+
+def _files(options: argparse.Namespace, simulation: Simulation) -> dict[str, Any]:
+    """The files that a run writes."""
+    named = {"record": simulation.record, "plot": options.plot, "csv": options.csv, "view": options.view}
+    return {key: path for key, path in named.items() if path not in (None, BROWSER)}
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Before a run: every output can be written, and none replaces another, or what the run reads."""
+    if options.plot is not None:
+        from torsor.view.plots import picture
+
+        options.plot = picture(options.plot)
+    written = {key: path for key in ("plot", "csv", "view") if (path := getattr(options, key)) not in (None, BROWSER)}
+    for path in written.values():
+        check_writable(path)
+    others = {"record": options.record, "resume": options.resume, "log": options.log}
+    named = written | {key: path for key, path in others.items() if path is not None}
+    read = {"MODEL": options.model, "torque": options.torque}
+    named |= {key: Path(path) for key, path in read.items() if path and Path(path).suffix}
+    seen: dict[str, str] = {}
+    for key, path in named.items():
+        if path.exists() and not path.is_file():
+            continue  # a pipe or a terminal takes several
+        if (first := seen.setdefault(os.path.realpath(path), key)) != key:
+            raise ArgumentError(f"{path} is named twice, as {_option(first)} and as {_option(key)}")
+
+
+def _option(key: str) -> str:
+    return key if key.isupper() else f"--{key.replace('_', '-')}"
 
 
 def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
@@ -291,12 +346,13 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
 
 
 def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
-    usual = parser().parse_args(["simulate"])
-    others = ("duration", "method", "rtol", "atol", "step", "dt", "every", "keep", "record")
-    given = [x for x in (*PROBLEM[1:], *others) if getattr(options, x) != getattr(usual, x)]
-    if given:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in dict.fromkeys(given))
-        raise ArgumentError(f"a resumed run goes on as it was recorded: leave out {names}")
+    unset = object()
+    top = argparse.ArgumentParser()
+    simulate_parser = _simulate_parser(top.add_subparsers())
+    simulate_parser.set_defaults(**dict.fromkeys((*PROBLEM[1:], *INTEGRATION), unset))
+    given = vars(top.parse_args(_with_negative_lists(options.words)))
+    if names := [_option(key) for key in (*PROBLEM[1:], *INTEGRATION) if given[key] is not unset]:
+        raise ArgumentError(f"a resumed run goes on as it was recorded: leave out {', '.join(names)}")
     problem = read(options.resume).header["about"].get("problem")
     if not isinstance(problem, dict) or not all(_typed(problem.get(key), key) for key in PROBLEM):
         raise ArgumentError(f"{options.resume} was not recorded by this command: resume it with Simulation.resume")
@@ -400,8 +456,7 @@ def _outcome(trajectory: Trajectory | Series, simulation: Simulation, seconds: f
     """What `simulate --json` prints: how the run was made, what it cost, where it is, and the ends of its columns."""
     values = {name: {"first": float(x[0]), "last": float(x[-1]), "least": float(x.min()), "greatest": float(x.max())}
               for name, x, _ in _told(trajectory)}  # fmt: skip
-    files = {key: str(path) for key, path in (("record", simulation.record), ("csv", options.csv),
-                                              ("plot", options.plot)) if path}  # fmt: skip
+    files = {key: str(path) for key, path in _files(options, simulation).items()}
     return {
         "model": trajectory.model.name, "t": float(trajectory.t[-1]), "rows": len(trajectory),
         "seconds": round(seconds, 6), "evaluations": simulation.stepper.evaluations, "values": values, "files": files,
@@ -550,6 +605,7 @@ def papers(options: argparse.Namespace) -> int:
     colours = {rows.AGREES: "green", rows.MISPRINT: "cyan", rows.CONFLICTS: "yellow", rows.OURS: "dim"}
     columns = "place", "quantity", "printed", "computed", "difference", "verdict"
     failed, counted = 0, Counter[str]()
+    figures = registry.draw(options.figures, options.names) if options.figures else ()
     for paper, found in groupby(registry.reproduce(options.names), key=lambda pair: pair[0]):
         table = RichTable(*columns, title=paper, title_justify="left")
         for _, row in found:
@@ -561,7 +617,7 @@ def papers(options: argparse.Namespace) -> int:
         out.print(table)
     counts = "; ".join(f"{count} {verdict}" for verdict, count in counted.items())
     out.print(f"{counts}; {failed} no longer hold", soft_wrap=True)
-    for path in registry.draw(options.figures, options.names) if options.figures else ():
+    for path in figures:
         out.print(f"-> {escape(str(path))}", style="green")
     return FAILED if failed else 0
 
@@ -571,6 +627,8 @@ def bench(options: argparse.Namespace) -> int:
     script = Path(torsor.__file__).parents[2] / "bench" / "run.py"
     if script.is_file() and not options.short:
         return subprocess.run([sys.executable, str(script), *options.names], check=False).returncode
+    if options.names:
+        raise ArgumentError(f"{' '.join(options.names)}: benchmarks are named in a checkout of torsor, without --short")
     from torsor.bench import forward_dynamics_times, installed_peers
 
     integer("--states", options.states, least=1)

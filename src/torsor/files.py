@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from contextlib import suppress
@@ -32,6 +33,12 @@ def short(about: dict[str, Any]) -> dict[str, Any]:
         key: short(x) if isinstance(x, dict) else f"{len(x)} numbers" if isinstance(x, list) and len(x) > FEW else x
         for key, x in about.items()
     }
+
+
+def signature(about: dict[str, Any] | None = None) -> str:
+    """One line of JSON for the comments or metadata of a file: which torsor wrote it, when, and with which options."""
+    maker = made()
+    return json.dumps(maker | short(about or {}) | maker, default=str)
 
 
 def check_writable(path: Any) -> None:

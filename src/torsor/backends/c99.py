@@ -69,7 +69,12 @@ def quoted(text: str) -> str:
     """A name in a form safe for comments: one line of ASCII without comment delimiters or trigraphs."""
     text = text if len(text) <= 80 else f"{text[:77]}..."
     text = "".join(x if x.isprintable() else " " for x in text).encode("ascii", "backslashreplace").decode()
-    return '"' + re.sub(r"\*(?=/)|/(?=\*)|\?(?=\?)", r"\g<0> ", text) + '"'
+    return f'"{harmless(text)}"'
+
+
+def harmless(text: str) -> str:
+    """A text that neither ends nor begins a comment, and is no trigraph."""
+    return re.sub(r"\*(?=/)|/(?=\*)|\?(?=\?)", r"\g<0> ", text)
 
 
 def comment(lines: Sequence[str]) -> str:

@@ -16,11 +16,11 @@ from torsor.backends.cpu import Program
 from torsor.dynamics.derivatives import Differentiated
 from torsor.dynamics.functions import ALGORITHMS, compile
 from torsor.errors import ArgumentError
-from torsor.files import write_whole
+from torsor.files import signature, write_whole
 from torsor.model.model import Model, require_model
 from torsor.outputs import COORDINATES, place_of
 
-STATES = 5  # test vectors
+STATES, SEED = 5, 0  # of the test vectors
 
 
 def export(model: Model, function: Callable[..., Any], folder: str | Path, *, dtype: str = "float64",
@@ -31,7 +31,8 @@ def export(model: Model, function: Callable[..., Any], folder: str | Path, *, dt
         ts.export(arm, ts.forward_dynamics, "arm_c")
 
     writes NAME.h and NAME.c (the function: no allocation, no global state, no library but libm), NAME_vectors.h (inputs
-    and expected outputs), example.c (runs the function on them) and README.txt (how to compile it).
+    and expected outputs), example.c (runs the function on them) and README.txt (how to compile it).  The last
+    line of each says which torsor wrote it, when, and with which options.
 
     folder       created if it does not exist; only files that torsor wrote before are replaced
     dtype        "float64" (double) or "float32" (float)
@@ -71,13 +72,17 @@ def c_files(model: Model, function: Callable[..., Any], *, dtype: str, external:
     )
     text = c99.CFunction.of(program.request, name)
     states = random_states(program, STATES)
-    return {
+    files = {
         f"{name}.h": text.header(),
         f"{name}.c": text.source(),
         f"{name}_vectors.h": c99.vectors(text, states, np.asarray(program.rows(*states))),
         "example.c": c99.example(text),
         "README.txt": c99.readme(text),
     }
+    about = dict(model=model.name, key=model.key, function=function.__name__, dtype=dtype, external=external, body=body,
+                 method=method, specialised=specialised, seed=SEED)  # fmt: skip
+    last = f"/* {c99.harmless(signature(about))} */\n"
+    return {file: content + last for file, content in files.items()}
 
 
 def _c_name(name: Any) -> str:
@@ -90,7 +95,7 @@ def _c_name(name: Any) -> str:
     return name
 
 
-def random_states(program: Program, count: int, seed: int = 0) -> list[NDArray[Any]]:
+def random_states(program: Program, count: int, seed: int = SEED) -> list[NDArray[Any]]:
     """Inputs (count, ...) of a program, the same every time."""
     rng, model = np.random.default_rng(seed), program.model
     result = []

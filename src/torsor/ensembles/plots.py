@@ -23,6 +23,8 @@ def fans(study: Study, quantity: str = "q", path: str | Path | None = None) -> A
     """The median of a quantity over time, and where 50 % and 90 % of the members are."""
     from matplotlib.figure import Figure
 
+    from torsor.view.plots import save
+
     values = study[quantity][study.has_motion]
     if values.ndim < 2 or values.shape[1] != len(study.times):
         raise ArgumentError(f"{quantity!r} has no values over time")
@@ -42,9 +44,8 @@ def fans(study: Study, quantity: str = "q", path: str | Path | None = None) -> A
     axes.set_xlabel("t, s")
     figure.axes[0].legend(frameon=False, ncols=3, fontsize="small")
     figure.suptitle(f"{len(values)} members")
-    if path is not None:
-        figure.savefig(path)
-    return figure
+    told = {key: x for key, x in study.group.attributes.items() if key not in ("model", "status")}
+    return save(figure, path, {"study": told})
 
 
 def shares(study: Study, quantity: Array | None = None) -> dict[str, Array]:

@@ -32,7 +32,7 @@ from torsor.ensembles.places import StoreError
 from torsor.ensembles.records import Function, Record, records
 from torsor.ensembles.zarr import Group, Variable
 from torsor.errors import ArgumentError, ModelError
-from torsor.files import made
+from torsor.files import made, short
 from torsor.formats import toml
 from torsor.model.batch import ModelBatch
 from torsor.model.model import Model, require_model
@@ -142,11 +142,11 @@ class Plan:
                     bad[k] = True
         return bad
 
-    @cached_property
-    def key(self) -> str:
-        """A hash of everything that determines the results."""
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything that determines the results, but the model and the values of arrays, as words and numbers."""
         functions = [_text(f) for f in (self.draws.function, *(x.function for x in self.record)) if f]
-        words = {
+        return {
             "draws": self.draws.described(), "seed": self.seed, "n": self.n, "sampling": self.draws.sampling,
             "steps": [self.steps.method, self.steps.dt, self.steps.rtol, self.steps.atol, self.steps.times.tolist()],
             "states": {name: np.asarray(x).tolist() for name, x in self.states.items()},
@@ -157,7 +157,11 @@ class Plan:
             **({"stops": repr(self.steps.stops)} if self.steps.stops else {}),
             **({} if self.device == "cpu" else {"device": self.device}),
         }  # fmt: skip
-        text = json.dumps(words, sort_keys=True) + toml.write(self.model)
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of everything that determines the results."""
+        text = json.dumps(self.options, sort_keys=True) + toml.write(self.model)
         given = [x for x in self.draws.varied.values() if isinstance(x, np.ndarray)]
         return hashlib.blake2b(text.encode() + b"".join(x.tobytes() for x in given), digest_size=16).hexdigest()
 
@@ -522,6 +526,6 @@ def _about(plan: Plan) -> dict[str, Any]:
     return made() | {
         "kind": "torsor ensemble", "key": plan.key, "seed": plan.seed, "sampling": plan.draws.sampling,
         "vary": plan.draws.described(), "method": plan.steps.method, "dt": plan.steps.dt, "rtol": plan.steps.rtol,
-        "atol": plan.steps.atol, "device": plan.device, "model": toml.write(plan.model),
+        "atol": plan.steps.atol, "device": plan.device, "model": toml.write(plan.model), "options": short(plan.options),
         "status": {str(code): words for code, words in REASONS.items()},
     }  # fmt: skip

@@ -10,7 +10,6 @@ checked like any other: a damaged or hostile file raises a ModelError.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torsor.errors import ArgumentError, ModelError, ModelWarning
-from torsor.files import made, read_whole, write_whole
+from torsor.files import read_whole, signature, write_whole
 from torsor.formats import binary, toml
 from torsor.model import Model
 from torsor.model.model import require_model
@@ -31,8 +30,8 @@ class Format(Protocol):
     def decode(self, content: bytes, path: str) -> Model:
         """The model in the content of a file; `path` is its name in messages."""
 
-    def encode(self, model: Model) -> bytes:
-        """The content of the file of a model."""
+    def encode(self, model: Model, signature: str = "") -> bytes:
+        """The content of the file of a model; `signature` is a line of JSON that says who wrote it."""
 
 
 FORMATS: dict[str, Format] = {".toml": toml, ".torsor": binary}
@@ -73,18 +72,16 @@ def save(model: Model, path: str | Path) -> None:
     """Write a model to a file, from which `load` makes an equal one if it is .toml or .torsor.
 
     .urdf and .xml (MJCF) say less: a ModelWarning lists what is lost, and a ModelError names a joint that the format
-    does not have.  Rotations come back to rounding there, all other numbers exactly.  A comment at the end of the text
-    says which torsor wrote it, and when.
+    does not have.  Rotations come back to rounding there, all other numbers exactly.  A comment at the end of the text,
+    or the word "made" of a .torsor file, says which torsor wrote it, and when.
     """
     require_model(model)
     suffix = file_path("path", path).suffix.lower()
-    words = json.dumps(made())
     if suffix not in WRITERS:
-        comment = f"# {words}\n".encode() if suffix == ".toml" else b""
-        write_whole(path, _format(path).encode(model) + comment)
+        write_whole(path, _format(path).encode(model, signature()))
         return
     content, losses = import_module(f"torsor.formats.{WRITERS[suffix]}").encode(model)
-    write_whole(path, content + f"<!-- {words} -->\n".encode())
+    write_whole(path, content + f"<!-- {signature()} -->\n".encode())
     if losses:
         warnings.warn(f"{path} does not say: {'; '.join(losses)}", ModelWarning, stacklevel=2)
 

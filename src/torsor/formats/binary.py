@@ -1,14 +1,14 @@
 """The binary form of a model, for many bodies: its arrays, unchanged, and a checksum.
 
     file     = MAGIC, length of the words (8 bytes), words, columns, blake2b of all before (16 bytes)
-    words    = JSON {"name", "allow_degenerate", "names", "frames", "rows", "extras"}, UTF-8
+    words    = JSON {"made", "name", "allow_degenerate", "names", "frames", "rows", "extras"}, UTF-8
     columns  = parent, joint, axis, pitch, R, p, mass, com, inertia, gravity, then body, R, p of the frames, then what
                is known of the freedoms, damping and so on; little-endian, row by row
 
 "rows" gives the number of rows of each column: the number of bodies, or 1 where all bodies have the same row.
 What is known of the freedoms has one row per freedom, 1, or none for the usual values.
 `parent` always has all its rows, so a file of s bytes never describes more than s/8 bodies. "names" is null for link1,
-link2, ...; "frames" are the names of the frames.
+link2, ...; "frames" are the names of the frames. "made" says which torsor wrote the file, and when; it may be missing.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ FREEDOMS: dict[str, tuple[str, tuple[int, ...]]] = dict.fromkeys(USUAL, ("<f8", 
 COLUMNS = [*BODIES.values(), *GRAVITY.values(), *FRAMES.values(), *FREEDOMS.values()]
 
 
-def encode(model: Model) -> bytes:
-    """The content of the file of a model."""
+def encode(model: Model, signature: str = "") -> bytes:
+    """The content of the file of a model; `signature` is the JSON of "made"."""
     frames, known = list(model.frames.values()), unusual(model)
     columns: list[Any] = [
         model.parent,
@@ -53,7 +53,7 @@ def encode(model: Model) -> bytes:
         *([getattr(frame, key) for frame in frames] for key in FRAMES),
         *(compact(known[key]) if key in known else [] for key in FREEDOMS),
     ]
-    words = {
+    words = ({"made": json.loads(signature)} if signature else {}) | {
         "name": model.name,
         "allow_degenerate": bool(model.allow_degenerate),
         "names": None if isinstance(model.names, NumberedNames) else list(model.names),
@@ -111,7 +111,7 @@ def _words(text: bytes) -> dict[str, Any]:
         words = json.loads(text)
     except (ValueError, RecursionError):
         raise ModelError("its words are not JSON") from None
-    if not isinstance(words, dict) or words.keys() != WORDS.keys():
+    if not isinstance(words, dict) or words.keys() - {"made"} != WORDS.keys():
         raise ModelError(f"its words must be {', '.join(WORDS)}")
     for key, kind in WORDS.items():
         if not isinstance(words[key], kind):

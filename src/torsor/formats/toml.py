@@ -111,9 +111,9 @@ def decode(content: bytes, path: str) -> Model:
     return read(text, path)
 
 
-def encode(model: Model) -> bytes:
-    """The content of the file of a model."""
-    return write(model).encode("utf-8")
+def encode(model: Model, signature: str = "") -> bytes:
+    """The content of the file of a model; a comment at the end says who wrote it."""
+    return (write(model) + (f"# {signature}\n" if signature else "")).encode("utf-8")
 
 
 def read(text: str, path: str) -> Model:

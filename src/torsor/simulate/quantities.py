@@ -8,6 +8,7 @@ kinetic_energy  potential_energy  elastic_energy  energy  power        as in `Tr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -41,7 +42,7 @@ class Quantities:
             raise ArgumentError("keep names no quantity: leave it out, and all rows are kept")
         found = [_quantity(model, name) for name in self.names]
         self.columns = [column for columns, _ in found for column in columns]
-        if twice := sorted({x for x in self.columns if self.columns.count(x) > 1} if len(found) > 1 else ()):
+        if twice := sorted(x for x, count in Counter(self.columns).items() if count > 1 < len(found)):
             raise ArgumentError(f"keep asks twice for {', '.join(twice[:3])}")
         self._values = [value for _, value in found]
 

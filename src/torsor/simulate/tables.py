@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.errors import ArgumentError
-from torsor.files import made, short, write_whole
+from torsor.files import signature, write_whole
 
 
 def write_csv(path: str | Path, columns: Sequence[str], table: NDArray[Any], about: dict[str, Any]) -> None:
@@ -24,7 +23,7 @@ def write_csv(path: str | Path, columns: Sequence[str], table: NDArray[Any], abo
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(columns)  # names may hold commas
     np.savetxt(text, table, fmt="%.17g", delimiter=",")
-    text.write(f"# {json.dumps(made() | short(about))}\n")
+    text.write(f"# {signature(about)}\n")
     write_whole(path, text.getvalue().encode("utf-8"))
 
 
@@ -37,5 +36,5 @@ def write_parquet(path: str | Path, columns: Sequence[str], table: NDArray[Any],
         raise ArgumentError("Parquet files need pyarrow: pip install 'torsor[parquet]'") from None
     content = pyarrow.BufferOutputStream()
     found = pyarrow.table([*map(pyarrow.array, table.T)], names=[*columns])
-    parquet.write_table(found.replace_schema_metadata({"torsor": json.dumps(made() | about)}), content)
+    parquet.write_table(found.replace_schema_metadata({"torsor": signature(about)}), content)
     write_whole(path, content.getvalue().to_pybytes())

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from torsor import dynamics
 from torsor.errors import ArgumentError
-from torsor.files import made, short, write_whole
+from torsor.files import made, signature, write_whole
 from torsor.lie import matrix_to_quaternion
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
@@ -79,7 +79,7 @@ def page(trajectory: Trajectory) -> str:
     parts = {
         "__TITLE__": escape(trajectory.model.name),
         "__GENERATOR__": f"torsor {made()['torsor']}",
-        "__ABOUT__": escape(json.dumps(made() | short(trajectory.about))),
+        "__ABOUT__": escape(signature(trajectory.about)),
         "__DATA__": data,
         "__THREE__": _resource("three.min.js"),
         "__PLAYER__": _resource("player.js"),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from torsor import dynamics
 from torsor.errors import ArgumentError
-from torsor.files import made, write_whole
+from torsor.files import made, signature, write_whole
 from torsor.model.joints import FORCE_UNITS
 from torsor.model.model import Model
 from torsor.simulate.coordinates import names_of, units_of
@@ -38,6 +38,7 @@ STYLE = {
     0.5, "savefig.dpi": 200, "mathtext.fontset": "cm",
 }  # fmt: skip
 MOST_PANELS = 12
+SOFTWARE, DESCRIPTION = 0x0131, 0x010E  # tags of Exif
 SMOOTH = 1000  # points of a curve
 MOST_NUMBERS = 5_000_000  # of all curves together: with very many coordinates, fewer points
 MOST_CURVES = 300  # in one panel; of more coordinates, evenly chosen ones
@@ -55,14 +56,14 @@ def plot_trajectory(trajectory: Trajectory, path: str | Path | None = None) -> F
         else:
             draw_panels(axes, {"": (t, q)}, names, units)
         _energies(below, trajectory.model, t, q, v)
-        return save(figure, path)
+        return save(figure, path, trajectory.about)
 
 
 def plot_series(series: Series, path: str | Path | None = None) -> Figure:
     """Every quantity over time; many share one panel."""
     if len(series.columns) <= MOST_PANELS:
-        names = series.columns
-        return small_multiples({"": (series.t, series.values)}, names, [""] * len(names), series.model.name, path)
+        names, lines = series.columns, {"": (series.t, series.values)}
+        return small_multiples(lines, names, [""] * len(names), series.model.name, path, series.about)
     with rc_context(STYLE):  # type: ignore[arg-type]
         figure = Figure(figsize=(7.0, 4.0), layout="constrained")
         FigureCanvasAgg(figure)
@@ -70,7 +71,7 @@ def plot_series(series: Series, path: str | Path | None = None) -> Figure:
         ax.set_title(f"{series.columns[0]} ... {series.columns[-1]}", loc="left")
         ax.set_xlabel("time, s")
         figure.suptitle(series.model.name, fontsize=10)
-        return save(figure, path)
+        return save(figure, path, series.about)
 
 
 def draw_panels(axes: Sequence[Axes], series: dict[str, tuple[Array, Array]], names: Sequence[str],
@@ -87,8 +88,8 @@ def draw_panels(axes: Sequence[Axes], series: dict[str, tuple[Array, Array]], na
 
 
 def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str], units: Sequence[str],
-title: str,
-                    path: str | Path | None = None) -> Figure:  # fmt: skip
+                    title: str, path: str | Path | None = None,
+                    about: dict[str, Any] | None = None) -> Figure:  # fmt: skip
     """A figure with one panel per column of the series."""
     with rc_context(STYLE):  # type: ignore[arg-type]
         columns = min(3, len(names))
@@ -102,7 +103,7 @@ title: str,
         for ax in axes[-1]:
             ax.set_xlabel("time, s")
         figure.suptitle(title, fontsize=9)
-        return save(figure, path)
+        return save(figure, path, about)
 
 
 def coordinate_units(model: Model) -> list[str]:
@@ -115,24 +116,50 @@ def force_units(model: Model) -> list[str]:
     return [FORCE_UNITS[unit] for unit in units_of(model, "velocities")]
 
 
-def save(figure: Figure, path: str | Path | None) -> Figure:
-    """Write a figure to a file; the suffix selects the format: .png, .pdf, .svg."""
+def save(figure: Figure, path: str | Path | None, about: dict[str, Any] | None = None) -> Figure:
+    """Write a figure to a file; the suffix selects the format: .png, .pdf, .svg, and what else Matplotlib writes.
+
+    Its metadata say which torsor drew it, when, and from a run with which options.
+    """
     if path is not None:
-        path, content = file_path("path", path), io.BytesIO()
-        path = path if path.suffix else Path(f"{path}.png")
+        path, content = picture(path), io.BytesIO()
+        kind = path.suffix[1:].lower() or "png"
         try:
-            figure.savefig(content, format=path.suffix[1:], metadata=_metadata(path.suffix[1:].lower()))
+            figure.savefig(content, format=kind, **_metadata(kind, signature(about)))
         except (ValueError, OSError) as error:
             raise ArgumentError(f"{path}: the plot cannot be written: {error}") from None
         write_whole(path, content.getvalue())
     return figure
 
 
-def _metadata(kind: str) -> dict[str, str] | None:
-    """Which torsor drew a figure, in the words of its format; Matplotlib adds the date to .pdf and .svg itself."""
+def picture(path: Any) -> Path:
+    """The path of a picture: .png if it has no suffix, and refused if Matplotlib writes no such files."""
+    path = file_path("path", path)
+    if not path.suffix and (path.is_file() or not path.exists()):  # a pipe keeps its name
+        path = Path(f"{path}.png")
+    known = FigureCanvasAgg.get_supported_filetypes()
+    if path.suffix and path.suffix[1:].lower() not in known:
+        raise ArgumentError(f"{path}: the plot cannot be written as {path.suffix}; choose one of {', '.join(known)}")
+    return path
+
+
+def _metadata(kind: str, words: str) -> dict[str, Any]:
+    """The arguments of `savefig` by which a format keeps words; Matplotlib adds the date to .pdf and .svg itself."""
     name = f"torsor {made()['torsor']}"
-    known = {"png": {"Software": name, "Creation Time": made()["date"]}, "pdf": {"Creator": name}}
-    return (known | {"svg": known["pdf"]}).get(kind)
+    if kind in ("jpg", "jpeg", "tif", "tiff", "webp"):
+        from PIL.Image import Exif
+
+        exif = Exif()
+        exif[SOFTWARE], exif[DESCRIPTION] = name, words
+        return {"pil_kwargs": {"exif": exif}}
+    known = {
+        "png": {"Software": name, "Creation Time": made()["date"], "Description": words},
+        "pdf": {"Creator": name, "Subject": words},
+        "svg": {"Creator": name, "Description": words},
+        "ps": {"Creator": f"{name} {words}"},
+        "eps": {"Creator": f"{name} {words}"},
+    }
+    return {"metadata": known[kind]} if kind in known else {}
 
 
 def _grid(panels: int, name: str) -> tuple[Figure, list[Axes], Axes]:

@@ -31,14 +31,16 @@ def reproduce(names: Sequence[str] = ()) -> Iterator[tuple[str, Row]]:
 
 
 def draw(folder: str | Path, names: Sequence[str] = ()) -> Iterator[Path]:
-    """Draw the figures of the papers into a folder, with their numbers as tables beside them; yield their paths."""
+    """Draw the figures of the papers into a folder, with their numbers as tables beside them; yield their paths.
+
+    The folder is made at once, the figures as they are asked for.
+    """
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArgumentError(f"{folder}: no folder for figures can be made ({error.strerror})") from None
-    for paper in _chosen(names).values():
-        yield from paper.figures(folder)
+    return (path for paper in _chosen(names).values() for path in paper.figures(folder))
 
 
 def _chosen(names: Sequence[str]) -> dict[str, ModuleType]:

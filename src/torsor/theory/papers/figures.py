@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from torsor.files import write_whole
+from torsor.simulate.tables import write_csv
 from torsor.view.plots import BLUE, GREEN, GREY, ORANGE, STYLE, save
 
 COLOURS = (GREY, ORANGE, BLUE, GREEN)
@@ -28,17 +28,13 @@ def panels(path: Path, columns: int = 1, size: tuple[float, float] = (5.0, 3.5))
     with rc_context(STYLE):  # type: ignore[arg-type]
         figure = Figure(figsize=size, layout="constrained")
         yield list(figure.subplots(1, columns, squeeze=False).flat)
-        save(figure, path)
+        save(figure, path, {"figure": path.stem})
 
 
 def write_data(figure: Path, columns: Mapping[str, ArrayLike]) -> None:
     """Write the numbers of a figure beside it, as a table with one column per name."""
     table = np.column_stack([np.asarray(x, dtype=np.float64) for x in columns.values()])
-    lines = [
-        ",".join(name.replace(",", "") for name in columns),
-        *(",".join(f"{x:.10g}" for x in row) for row in table),
-    ]
-    write_whole(figure.with_suffix(".csv"), "\n".join([*lines, ""]).encode("utf-8"))
+    write_csv(figure.with_suffix(".csv"), [*columns], table, {"figure": figure.stem})
 
 
 def series_data(figure: Path, t: NDArray[Any], series: Mapping[str, NDArray[Any]], labels: list[str]) -> None:

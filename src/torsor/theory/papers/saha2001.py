@@ -126,7 +126,8 @@ def figures(folder: Path) -> Iterator[Path]:
     curves = {"RKF": forced("stanford").q, "desired": wanted("stanford")}
     tips = {key: dynamics.body_poses(model, q)[:, -1, :3, 3] for key, q in curves.items()}
     labels, heading = ["$X_1$", "$Y_1$", "$Z_1$"], "End effector of the Stanford arm, forced motion (Fig. 7)"
-    small_multiples({key: (TIMES, x) for key, x in tips.items()}, labels, ["m"] * 3, heading, path)
+    series = {key: (TIMES, x) for key, x in tips.items()}
+    small_multiples(series, labels, ["m"] * 3, heading, path, {"figure": path.stem})
     series_data(path, TIMES, tips, ["X1", "Y1", "Z1"])
     yield path
 
@@ -145,7 +146,7 @@ def _figures_of(name: str, folder: Path) -> Iterator[Path]:
         for axes in figure.axes if until else ():
             axes.axvline(until, color=GREY, lw=0.8, ls=":")
         with rc_context(STYLE):  # type: ignore[arg-type]
-            save(figure, path)
+            save(figure, path, {"figure": path.stem})
         series_data(path, TIMES, series, labels)
         return path
 
