@@ -82,7 +82,7 @@ def forced(name, n=3):
 QUICK_FORCES = [("stops", "implicit", 3), ("effort", "implicit", 3), ("softsign", "semi-implicit", 3),
                 ("motion", "implicit", 3), ("computed", "implicit", 14), ("pulls", "semi-implicit", 14)]  # fmt: skip
 ALL_FORCES = [(name, way, n) for name in FORCES for way in ("semi-implicit", "implicit") for n in (3, 14)]
-ALL_FORCES += [("computed", "rk4", 14), ("pulls", "rk4", 14)]
+ALL_FORCES += [("computed", "rk4", 14), ("pulls", "rk4", 14), ("speed", "implicit", 100)]
 
 
 @pytest.mark.parametrize(

@@ -28,16 +28,17 @@ def trace(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]]) -
 def compile_pointwise(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]],
                       dtype: str = "float64") -> Any:  # fmt: skip
     """A gufunc with the core dimensions of `inputs` and of the function's result; batch axes broadcast."""
-    code = trace(function, inputs)
+    return compile_code(trace(function, inputs), inputs, dtype, function.__name__, function.__doc__ or "")
+
+
+def compile_code(code: Code, inputs: Mapping[str, tuple[int, ...]], dtype: str, name: str, doc: str = "") -> Any:
+    """The same from the tape of the function."""
     host = codegen.host()
     bits = 64 if dtype == "float64" else 32
     target = Target(host.lanes(bits), bits, host.fma, host.x86)
     shape = shape_of(code)
-    name = codegen.name_of(f"pointwise|{code}|{dict(inputs)}|{target}")
-    loaded = codegen.load(name, lambda: unrolled_kernel(code, inputs, shape, target))
+    key = codegen.name_of(f"pointwise|{code}|{dict(inputs)}|{target}")
+    loaded = codegen.load(key, lambda: unrolled_kernel(code, inputs, shape, target))
     shapes = [*inputs.values(), shape]
     data = unrolled_data(shapes, bits)
-    return gufunc(
-        loaded.address, data.words.ctypes.data, signature(shapes), dtype, function.__name__, function.__doc__ or "",
-        (loaded, data),
-    )  # fmt: skip
+    return gufunc(loaded.address, data.words.ctypes.data, signature(shapes), dtype, name, doc, (loaded, data))

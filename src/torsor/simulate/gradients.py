@@ -7,6 +7,7 @@ step.  Of T steps, about sqrt(T) states are kept on the way forward; between two
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import isqrt, prod
 from typing import Any, NamedTuple
 
@@ -14,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor import validate
-from torsor.algorithms import newton_euler
 from torsor.algorithms.derivative import derivative
 from torsor.compiler.derivatives import Replay, along_freedoms, by_joint, of_coordinates, scalars, summed
 from torsor.compiler.request import QUICK
@@ -31,19 +31,17 @@ from torsor.simulate.rollout import (
     Feedback,
     Law,
     Task,
-    dynamics_of,
     flattened,
     gain_of,
     held,
     mover,
     numbers_in,
-    options_of,
-    stages,
+    step,
     step_inputs,
     traced_step,
     with_gravity,
 )
-from torsor.sweeps import Algorithm
+from torsor.simulate.staged import Ask, Stage, compiled_stage, stages_of
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
@@ -199,7 +197,7 @@ def puller(model: Model, integrator: str, law: Law, dtype: str, wrt: tuple[str, 
     key = "rollout adjoint", integrator, law.key, dtype, wrt
     if unrolled:
         return store(model).once(key, lambda: _unrolled_puller(model, integrator, law, dtype))
-    return store(model).once(key, lambda: _looped_puller(model, integrator, law, dtype, wrt))
+    return store(model).once(key, lambda: _staged_puller(model, integrator, law, dtype, wrt))
 
 
 def adjoint(model: Model, code: Code, names: Sequence[str], *cotangents: Scalars) -> dict[str, list[Scalar]]:
@@ -236,73 +234,59 @@ def _unrolled_puller(model: Model, integrator: str, law: Law, dtype: str) -> Pul
     return compile_pointwise(rollout_step_adjoint, inputs | {"gq": (model.nv,), "gv": (model.nv,)}, dtype)
 
 
-class _Found(NamedTuple):
-    """What a stage asks for: a program of (q, v, tau, ...), and its vjp, which takes the cotangent after tau."""
+def _staged_puller(model: Model, integrator: str, law: Law, dtype: str, wrt: tuple[str, ...]) -> Pullback:
+    """Around the programs of forward and inverse dynamics and their vjps, the stages of a step and their adjoints."""
+    from torsor.backends.cpu import compile_program
 
-    program: Any
-    vjp: Any
+    steps = stages_of(model, law, partial(step, integrator))
+    asks, nv = [stage.ask for stage in steps if stage.ask], model.nv
 
-    @classmethod
-    def of(
-        cls, algorithm: Algorithm, model: Model, options: tuple[str, ...], dtype: str, by: tuple[str, ...]
-    ) -> _Found:
-        from torsor.backends.cpu import compile_program
+    def programs(ask: Ask) -> tuple[Any, Any]:
+        more = (*(name for name in ask.options if name == "added_inertia"), *(wrt if ask.is_forward else ()))
+        vjp = derivative(ask.algorithm, "vjp", (*ask.algorithm.inputs, *more))
+        found = (compile_program(x, ask.model, options=ask.options, dtype=dtype) for x in (ask.algorithm, vjp))
+        return next(found), next(found)
 
-        differentiated = derivative(algorithm, "vjp", by)
-        return cls(*(compile_program(x, model, options=options, dtype=dtype) for x in (algorithm, differentiated)))
-
-
-def _looped_puller(model: Model, integrator: str, law: Law, dtype: str, wrt: tuple[str, ...]) -> Pullback:
-    """Around the programs of forward dynamics and its vjp; the other operations of a step run column by column."""
-    from torsor.backends.pointwise import trace
-
-    codes, end = stages(model, integrator, law, inverse=True)
-    inputs, options = step_inputs(model, law), options_of(integrator, law)
-    nq, nv, own = model.nq, model.nv, ("added_inertia",) * (integrator == "implicit")
-    forward = _Found.of(dynamics_of(model, law), model, options, dtype, ("q", "v", "tau", *own, *wrt))
-    kinds = [forward]
-    if law.computed:
-        kinds.insert(0, _Found.of(newton_euler.inverse_dynamics, law.computed, (), dtype, ("q", "v", "qdd")))
-    asks = kinds * (len(codes) // len(kinds))
-
-    def of_stage(s: int, code: Code, seeds: int) -> tuple[list[str], Code]:
-        """The cotangents of (q, v, tau) and of what earlier stages found, from those of a stage's outputs."""
-        names = ["q", "v", "tau", *(f"a{r}" for r in range(s))]
-        shapes = inputs | {f"a{r}": (nv,) for r in range(s)} | {f"g{k}": (nv,) for k in range(seeds)}
-
-        def flat(*given: Scalars) -> list[Scalar]:
-            return [x for values in adjoint(model, code, names, *given[-seeds:]).values() for x in values]
-
-        return names, trace(flat, shapes)
-
-    counts = [3 + len(own) * (kind is forward) for kind in asks]
-    stage_adjoints = [of_stage(s, code, count) for s, (code, count) in enumerate(zip(codes, counts))]
-    end_adjoint = of_stage(len(codes), end, 2)
+    made = {ask: programs(ask) for ask in asks}
+    forward = [compiled_stage(stage.code, stage.inputs, dtype) for stage in steps[:-1]]
+    backward = [_stage_adjoint(model, stage, len(stage.parts) or 2, dtype) for stage in steps]
 
     def pull(q: Array, v: Array, tau: Array, gain: Array, h: Array, *others: Array) -> Array:
         *loads, gq, gv = others
-        columns = {"q": q.T, "v": v.T, "tau": tau.T, "gain": gain.T, "h": h}
-        asked = []
-        for s, (code, kind) in enumerate(zip(codes, asks)):
-            x = np.stack(np.broadcast_arrays(*code.evaluate(columns).values(), q[:, 0])[:-1], axis=-1, dtype=dtype)
-            parts = np.split(x, range(nq, x.shape[1], nv), axis=1)
-            asked.append((parts[:3], [*parts[3:], *(loads if kind is forward else ())]))
-            columns[f"a{s}"] = kind.program(*parts, *(loads if kind is forward else ())).T
-        total: dict[str, Array] = {}
+        given, asked = [q, v, tau, gain, h], []
+        for stage, ask, function in zip(steps, asks, forward):
+            x = function(*given)
+            parts = [x[:, part] for part in stage.parts]
+            asked.append((parts[:3], [*parts[3:], *(loads if ask.is_forward else ())]))
+            given.append(made[ask][0](*parts[:3], *asked[-1][1]))
+        total: dict[str, Any] = dict.fromkeys(("q", "v", "tau", *wrt), 0.0)
 
-        def add(names: Sequence[str], code: Code, *seeds: Array) -> None:
-            found = code.evaluate(columns | {f"g{k}": x.T for k, x in enumerate(seeds)})
-            rows = [np.broadcast_to(x, len(q)) for x in found.values()]
+        def add(s: int, *seeds: Array) -> None:
+            names, function = backward[s]
+            row = function(*given[: 5 + s], *seeds)
             for k, name in enumerate(names):
-                total[name] = total.get(name, 0.0) + np.stack(rows[k * nv : (k + 1) * nv], axis=-1, dtype=dtype)
+                total[name] = total.get(name, 0.0) + row[:, k * nv : (k + 1) * nv]
 
-        add(*end_adjoint, gq, gv)
-        for s in reversed(range(len(codes))):
-            state, more = asked[s]
-            found = asks[s].vjp(*state, np.ascontiguousarray(total[f"a{s}"]), *more)
-            add(*stage_adjoints[s], *found[: counts[s]])
-            for name, x in zip(wrt, found[counts[s] :]):
-                total[name] = total.get(name, 0.0) + x.reshape(len(q), -1)
+        add(len(asks), gq, gv)
+        for s in reversed(range(len(asks))):
+            (state, more), stage = asked[s], steps[s]
+            found = made[asks[s]][1](*state, total[f"a{s}"], *more)
+            add(s, *found[: len(stage.parts)])
+            for name, x in zip(wrt, found[len(stage.parts) :]):
+                total[name] = total[name] + x.reshape(len(q), -1)
         return np.concatenate([total[name] for name in ("q", "v", "tau", *wrt)], axis=1)
 
     return pull
+
+
+def _stage_adjoint(model: Model, stage: Stage, seeds: int, dtype: str) -> tuple[list[str], Callable[..., Array]]:
+    """The cotangents of (q, v, tau) and of what earlier stages found, in one row, from those of a stage's outputs."""
+    from torsor.backends.pointwise import trace
+
+    names = [name for name in stage.inputs if name not in ("gain", "h")]
+    inputs = stage.inputs | {f"g{k}": (model.nv,) for k in range(seeds)}
+
+    def flat(*given: Scalars) -> list[Scalar]:
+        return [x for values in adjoint(model, stage.code, names, *given[-seeds:]).values() for x in values]
+
+    return names, compiled_stage(trace(flat, inputs), inputs, dtype)

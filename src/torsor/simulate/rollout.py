@@ -22,7 +22,7 @@ from torsor.algorithms import pulls as pulled
 from torsor.algorithms.newton_euler import inverse_dynamics
 from torsor.compiler.frames import straight_line_frames
 from torsor.compiler.members import Members, members
-from torsor.compiler.request import NEVER, QUICK, Request
+from torsor.compiler.request import NEVER, ON_GPU, QUICK, Request
 from torsor.compiler.store import store
 from torsor.compiler.tape import Code, Tape
 from torsor.compiler.trace import outputs_on
@@ -547,7 +547,7 @@ def mover(model: Model, integrator: str, law: Law, dtype: str, found: Members | 
     elif marches and integrator != "rk4" and dtype == "float64" and _is_diagonal(model, law):
         make = _marching_mover
     else:
-        make = _looped_mover
+        make = _staged_mover if model.nv <= ON_GPU.freedoms else _looped_mover
     key = "rollout", integrator, law.key, dtype
     return (found.store if found else store(model)).once(key, lambda: make(model, integrator, law, dtype, found))
 
@@ -594,6 +594,12 @@ class JointPlant(Plant):
     def actions(self, q: Scalars, v: Scalars) -> list[Action]:
         x, rates = (np.stack(np.broadcast_arrays(*x), axis=-1) for x in ([q[k] for k in self.coordinate], v))
         return [Action(*column) for column in np.moveaxis(self.kernel(x, rates, self.u, *self.given), 0, -1)]
+
+
+def _staged_mover(model: Model, integrator: str, law: Law, dtype: str, found: Members | None = None) -> Mover:
+    from torsor.simulate.staged import staged_step
+
+    return partial(_repeated, staged_step(model, law, partial(step, integrator), dtype, found), model)
 
 
 def _looped_mover(model: Model, integrator: str, law: Law, dtype: str, found: Members | None = None) -> Mover:
