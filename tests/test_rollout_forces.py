@@ -15,7 +15,7 @@ from torsor import zoo
 from torsor.backends import gpu
 from torsor.compiler.frames import framed
 from torsor.compiler.members import members
-from torsor.simulate import PD, ComputedTorque, Cycloid, External, pull
+from torsor.simulate import PD, ComputedTorque, Cycloid, External, march, pull
 from torsor.simulate import rollout as rollouts
 from torsor.simulate.rollout import gpu_kernel, own_numbers
 
@@ -163,6 +163,23 @@ def test_batches_of_many_joints_are_those_of_each():
         for k in range(3):
             alone = ts.rollout(batch[k], q[k], v[k], steps=2, dt=DT, integrator=integrator)
             assert difference(found.v[k], alone.v) < ROUNDING
+
+
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("dtype", ["float64", *slow("float32")])
+def test_freedoms_as_lanes_are_those_of_whole_states(integrator, dtype, monkeypatch):
+    """Joints each by itself, all at once, against the stages of the whole machine, column by column."""
+    model, rng = busy(LONG), RNG(8)
+    q, v, external = (x.astype(dtype) for x in (*start(model, 5), rng.normal(size=(5, model.n, 6))))
+    servo = ts.JointFeedback(kp=rng.uniform(1, 9, (5, model.nv)), kd=rng.uniform(0, 1, model.nv), q_ref=0.2)
+    options = dict(steps=20, dt=DT, every=5, feedback=servo, external=external, integrator=integrator)
+    lanes = ts.rollout(model, q, v, **options)
+    asked = []
+    monkeypatch.setattr(march, "marches", lambda model, law: bool(asked.append(law)))
+    states = ts.rollout(replace(model, name="again"), q, v, **options)
+    assert asked
+    assert lanes.q.dtype == dtype
+    assert difference(lanes.v, states.v) < (ROUNDING if dtype == "float64" else 2e-3)
 
 
 # The CUDA text -----------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from torsor.simulate.laws import kernel
 
 if TYPE_CHECKING:
     from torsor.backends.cpu import Program
+    from torsor.backends.llvm import Writer
     from torsor.simulate.joint_forces import JointForces
 
 Array = NDArray[Any]
@@ -136,6 +137,17 @@ def _rows(x: Array) -> list[int]:
     return [x.ctypes.data + k * x.strides[0] for k in range(len(x))]
 
 
+def write_calls(w: Writer, calls: str, count: str, stage: int | str = 0) -> None:
+    """Write the calls of a table, one after the other, with the arguments of a stage."""
+    with w.loop("call", 0) as call:
+        own = w.address(calls, w.i64("mul", call.i, 8 * len(CALL)))
+        found = {name: (w.load_i64 if name == "width" else w.load_ptr)(own, k) for k, name in enumerate(CALL)}
+        args = w.address(found["args"], w.i64("mul", stage, found["width"]))
+        rest = ", ".join(f"ptr {found[name]}" for name in ("dims", "steps", "data"))
+        w.do(f"call void {found['function']}(ptr {args}, {rest})")
+        call.count_to(w, count)
+
+
 @cache
 def _function() -> tuple[Any, Any]:
     """(the function, the code that must live as long as it does)"""
@@ -180,13 +192,7 @@ def _ir(fma: bool, x86: bool) -> str:
         with w.loop("velocity", 0) as d:  # k_i = (v_i, a_i)
             w.store(w.load(at("Y", y, n, d.i)), at("P", k, d.i))
             d.count_to(w, n)
-        with w.loop("call", 0) as call:
-            own = at("calls", w.i64("mul", call.i, len(CALL)))
-            found = {name: (w.load_i64 if name == "width" else w.load_ptr)(own, k) for k, name in enumerate(CALL)}
-            args = w.address(found["args"], w.i64("mul", stage.i, found["width"]))
-            rest = ", ".join(f"ptr {found[name]}" for name in ("dims", "steps", "data"))
-            w.do(f"call void {found['function']}(ptr {args}, {rest})")
-            call.count_to(w, words["count"])
+        write_calls(w, words["calls"], words["count"], stage.i)
     last = w.i64("mul", w.i64("sub", s, 1), m)
     with w.loop("estimate", 0) as estimate:  # the sum of (h sum_j E_j k_j / (atol + rtol max(|y|, |y_new|)))^2
         with w.loop("error", 0, [w.const(0.0)]) as c:

@@ -1,56 +1,132 @@
-"""Many steps of many states in one call of machine code, for forces that are linear at every joint.
+"""Many steps of many states in one call of machine code, for joints that act each by itself.
 
-    tau = c - K q - E v,     a = accelerations (with inertias added to the pivots),     v <- v + h a,     q <- q + h v
-
-with E = D for the semi-implicit Euler method and E = D + h K for the linearly implicit one. As in `fused.py`, the code
-is a loop around the machine code of the compiled forward dynamics, and serves every model without quaternions.
+Without quaternions, and with gains on the diagonal only, what a step does between two evaluations of the accelerations
+is the same for every freedom. So the step of a machine with one freedom, cut into stages (`staged.py`), serves all
+freedoms of all states: they are the lanes of its code. A step is then a list of calls: a stage, the compiled forward
+dynamics, the next stage, and so on. As in `fused.py`, the code is a loop around these calls.
 """
 
 from __future__ import annotations
 
 import ctypes
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from torsor.backends.cpu import Program
+from torsor.backends.gufunc import entry_of
+from torsor.compiler.members import Members
+from torsor.dynamics.calls import program_for
+from torsor.model.freedoms import limited_coordinates
+from torsor.model.model import Model
+from torsor.outputs import place_of
+from torsor.simulate.feedback import Law
+from torsor.simulate.fused import Call, write_calls
+from torsor.simulate.laws import KINDS
+from torsor.simulate.rollout import dynamics_of, options_of, own_numbers, step
+from torsor.simulate.staged import compiled_stage, stages_of
 
 Array = NDArray[Any]
 
-# The words that the code reads: addresses of arrays, and how many numbers each array has.
-ARRAYS = ("rhs", "data", "args", "dims", "steps", "q", "v", "tau", "a", "c", "K", "E")
-WORDS = (*ARRAYS, "size")
+
+def marches(model: Model, law: Law) -> bool:
+    """Whether every joint acts by itself: on its own coordinate, with gains for its own position and velocity."""
+    own = np.stack([limited_coordinates(model), model.nq + np.arange(model.nv)], axis=1)[law.gains[:, 0]]
+    diagonal = (law.gains[:, 1:] == own).any(axis=1).all()
+    return bool(model.nq == model.nv and not law.policy and not law.computed and diagonal)
+
+
+def marching(
+    model: Model, integrator: str, law: Law, dtype: str, found: Members | None = None
+) -> Callable[..., March]:  # fmt: skip
+    """How states take steps: a function of an array of such states, their gains, [h] and the numbers of a step."""
+    one = Model.chain("revolute", n=1, mass=1.0, inertia=(1.0, 1.0, 1.0))
+    places = [(0, 0), (0, 1)] if len(law.gains) else []
+    count = len(places) + sum(len(KINDS[kind][1]) for kind, _ in law.parts)
+    parts = tuple((kind, (0,)) for kind, _ in law.parts)
+    alone = Law(np.array(places, int).reshape(-1, 2), parts, np.zeros(max(count, 1)), np.zeros(1))
+    *asking, last = stages_of(one, alone, partial(step, integrator))
+    stages = [(compiled_stage(x.code, x.inputs, dtype), len(x.parts)) for x in asking]
+    end = compiled_stage(last.code, last.inputs, dtype)
+    options = options_of(integrator, law, found)
+    program = program_for(dynamics_of(model, law), model, options, np.dtype(dtype).char, None, found)
+    shapes = [place_of(name).shape(model) for name in own_numbers(law, found)]
+
+    def march(x: Array, gain: Array, h: Array, *numbers: Array) -> March:
+        own = [np.broadcast_to(np.ascontiguousarray(y), (len(x), *shape)) for y, shape in zip(numbers, shapes)]
+        return March(stages, end, program, gains_by_freedom(model, law, gain, len(x)), h, own)
+
+    return march
+
+
+def gains_by_freedom(model: Model, law: Law, gain: Array, m: int) -> Array:
+    """The gains of every freedom, then the numbers of its parts: (k, m, nv), never empty."""
+    K, D = np.zeros((2, m, model.nv), gain.dtype)
+    at = len(law.gains)
+    for diagonal, own in ((K, law.gains[:, 1] < model.nq), (D, law.gains[:, 1] >= model.nq)):
+        diagonal[:, law.gains[own, 0]] = gain[..., :at][..., own]
+    rows = [K, D] if at else []
+    for kind, freedoms in law.parts:
+        for usual in KINDS[kind][1].values():
+            row = np.full((m, model.nv), usual, gain.dtype)
+            row[:, list(freedoms)] = gain[..., at : at + len(freedoms)]
+            rows.append(row)
+            at += len(freedoms)
+    return np.stack(rows or [K])
 
 
 class March:
-    """(x, torques, steps): moves the states x = (q, v), (m, 2 n), in place under the torques c (m, n)."""
+    """(x, torques, steps): moves the states x = (q, v), (m, 2 n), in place under the torques (m, n)."""
 
-    def __init__(self, program: Program, x: Array, K: Array, E: Array, added: Array | None, h: float) -> None:
-        """K, E and added: (m, n)."""
-        m, n = K.shape
-        self.q, self.v, tau, a, self.c = np.empty((5, m, n))
-        inputs = [self.q, self.v, tau, *([] if added is None else [np.ascontiguousarray(added)])]
-        rhs, data = program.entry
-        count = len(inputs) + 1
-        # as NumPy passes them: m states; the strides of the states, then of the numbers, of all inputs and of out
-        arrays = {
-            "args": np.array([array.ctypes.data for array in (*inputs, a)]), "dims": np.array([m, *[n] * count]),
-            "steps": np.array([8 * n] * count + [8] * count), "q": self.q, "v": self.v, "tau": tau, "a": a,
-            "c": self.c, "K": np.ascontiguousarray(K), "E": np.ascontiguousarray(E),
-        }  # fmt: skip
-        values = {name: array.ctypes.data for name, array in arrays.items()} | {"rhs": rhs, "data": data, "size": m * n}
-        self._words = np.array([values[name] for name in WORDS], dtype=np.int64)
-        self._alive, self._h = (program, inputs, arrays), h
+    def __init__(
+        self, stages: Sequence[tuple[Any, int]], end: Any, program: Any, gain: Array, h: Array, numbers: Sequence[Array]
+    ) -> None:
+        """`stages` of one freedom, and how many numbers each gives;  gain (k, m, n);  `numbers`: the last inputs of the
+        program."""
+        shape = gain.shape[1:]
+
+        def room(*more: int) -> Array:
+            return np.empty((*more, *shape), gain.dtype)
+
+        self.state, self.torques = room(2), room()
+        known, given = [*self.state, self.torques, gain, h], []
+        calls = []
+        for stage, count in stages:
+            asked, a = room(count), room()
+            calls += [_of_freedoms(stage, known, asked), _of_states(program, [*asked, *numbers, a])]
+            known.append(a)
+            given.append(asked)
+        calls.append(_of_freedoms(end, known, self.state))
+        self._table = np.array([call.words for call in calls], dtype=np.int64)
+        self._alive = calls, known, given, numbers
         self._call, _ = _function()
 
     def __call__(self, x: Array, torques: Array, steps: int) -> None:
-        n = self.q.shape[1]
-        self.q[:], self.v[:], self.c[:] = x[:, :n], x[:, n:], torques
-        self._call(self._words.ctypes.data, self._h, steps)
-        x[:, :n], x[:, n:] = self.q, self.v
+        q, v = self.state
+        n = q.shape[1]
+        q[:], v[:], self.torques[:] = x[:, :n], x[:, n:], torques
+        self._call(self._table.ctypes.data, len(self._table), steps)
+        x[:, :n], x[:, n:] = q, v
+
+
+def _of_freedoms(kernel: Any, known: Sequence[Array], out: Array) -> Call:
+    """A stage, whose lanes are all freedoms: those of arrays (m, n), or (k, m, n) with k numbers per freedom."""
+    size, arrays = out.itemsize, [*known, out]
+    lanes = [0 if x.ndim == 1 else size for x in arrays]  # h is the same for all
+    steps = [*lanes, *(x.strides[0] for x in arrays)]
+    return Call(kernel, entry_of(kernel), np.array([_places(arrays)]), np.array([out[0].size]), np.array(steps))
+
+
+def _of_states(program: Any, arrays: Sequence[Array]) -> Call:
+    """The program of m states; its result is the last of the arrays."""
+    steps = [*(x.strides[0] for x in arrays), *(y for x in arrays for y in x.strides[1:])]
+    return Call(program, program.entry, np.array([_places(arrays)]), np.array(arrays[0].shape), np.array(steps))
+
+
+def _places(arrays: Sequence[Array]) -> list[int]:
+    return [x.ctypes.data for x in arrays]
 
 
 @cache
@@ -61,36 +137,17 @@ def _function() -> tuple[Any, Any]:
     host = codegen.host()
     code = _ir(host.fma, host.x86)
     loaded = codegen.load(codegen.name_of(code), lambda: code)
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_double, ctypes.c_int64)(loaded.address), loaded
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(loaded.address), loaded
 
 
 def _ir(fma: bool, x86: bool) -> str:
-    """void kernel(words, h, count): `count` steps."""
+    """void kernel(calls, count, steps): all calls, one after the other, `steps` times."""
     from torsor.backends.llvm import Target, Writer
 
     w = Writer(Target(1, 64, fma, x86))
-    words = {name: (w.load_i64 if name == "size" else w.load_ptr)("%words", k) for k, name in enumerate(WORDS)}
-
-    def at(array: str, k: str) -> str:
-        return w.address(words[array], w.i64("mul", k, 8))
-
-    def times(a: str, b: str) -> str:
-        return w.operation("mul", a, b)
-
-    with w.loop("step", "0") as step:
-        with w.loop("torque", "0") as d:  # products and sums are rounded one by one, as NumPy does
-            held = w.operation("sub", w.load(at("c", d.i)), times(w.load(at("K", d.i)), w.load(at("q", d.i))))
-            tau = w.operation("sub", held, times(w.load(at("E", d.i)), w.load(at("v", d.i))))
-            w.store(tau, at("tau", d.i))
-            d.count_to(w, words["size"])
-        w.do(f"call void {words['rhs']}(ptr {words['args']}, ptr {words['dims']}, ptr {words['steps']}, "
-             f"ptr {words['data']})")  # fmt: skip
-        with w.loop("move", "0") as d:
-            v = w.operation("add", w.load(at("v", d.i)), times("%h", w.load(at("a", d.i))))
-            w.store(v, at("v", d.i))
-            w.store(w.operation("add", w.load(at("q", d.i)), times("%h", v)), at("q", d.i))
-            d.count_to(w, words["size"])
-        step.count_to(w, "%count")
+    with w.loop("step", 0) as step:
+        write_calls(w, "%calls", "%count")
+        step.count_to(w, "%steps")
     body = "\n".join(w.lines)
-    head = f"{w.declarations}\ndefine void @kernel(ptr %words, double %h, i64 %count) nounwind {{"
+    head = f"{w.declarations}\ndefine void @kernel(ptr %calls, i64 %count, i64 %steps) nounwind {{"
     return f"{head}\nentry:\n{body}\n  ret void\n}}\n"

@@ -38,7 +38,7 @@ from torsor.model.model import Model, require_model
 from torsor.outputs import numbered, place_of
 from torsor.simulate.feedback import Feedback, Law, followed, law_of, pulls_on
 from torsor.simulate.forces import Pull
-from torsor.simulate.laws import KINDS, Action, action, kernel
+from torsor.simulate.laws import KINDS, Action, action
 from torsor.simulate.stops import Stop, Watch, outside, stop_inputs, stops_key, stops_of, watching
 from torsor.sweeps import Algorithm
 
@@ -541,15 +541,19 @@ Mover = Callable[..., Move]  # from states, gains, [h] and the numbers of `own_n
 
 def mover(model: Model, integrator: str, law: Law, dtype: str, found: Members | None = None) -> Mover:
     """How many states take steps, kept with the model, or with the structure of a batch."""
-    marches = model.nq == model.nv and law.smooth and not own_numbers(law, found)
-    if model.nv <= (MOST_FREEDOMS_OF_MEMBERS if found else QUICK.freedoms):
-        make = _unrolled_mover
-    elif marches and integrator != "rk4" and dtype == "float64" and _is_diagonal(model, law):
-        make = _marching_mover
-    else:
-        make = _staged_mover if model.nv <= ON_GPU.freedoms else _looped_mover
+
+    def make() -> Mover:
+        from torsor.simulate.march import marches, marching
+
+        if model.nv <= (MOST_FREEDOMS_OF_MEMBERS if found else QUICK.freedoms):
+            return _unrolled_mover(model, integrator, law, dtype, found)
+        if marches(model, law):
+            return marching(model, integrator, law, dtype, found)
+        cut_up = _staged_mover if model.nv <= ON_GPU.freedoms else _looped_mover
+        return cut_up(model, integrator, law, dtype, found)
+
     key = "rollout", integrator, law.key, dtype
-    return (found.store if found else store(model)).once(key, lambda: make(model, integrator, law, dtype, found))
+    return (found.store if found else store(model)).once(key, make)
 
 
 def _unrolled_mover(model: Model, integrator: str, law: Law, dtype: str, found: Members | None = None) -> Mover:
@@ -575,27 +579,6 @@ def _repeated(program: Callable[..., Any], model: Model, like: Array, gain: Arra
     return move
 
 
-class JointPlant(Plant):
-    """A plant of columns of numbers whose law has gains on the diagonal only: all joints at once, by a kernel."""
-
-    def __init__(self, model: Model, law: Law, gain: Array, tau: Array, accelerate: Callable[..., Scalars]) -> None:
-        self.model, self.accelerate, self.u = model, accelerate, tau
-        self.coordinate, at = limited_coordinates(model), len(law.gains)
-        kinds = (*["servo"] * bool(at), *(kind for kind, _ in law.parts))
-        self.kernel = kernel(kinds, True, tau.dtype.name)
-        self.given = [*diagonals(model, law, gain, len(tau))] if at else []
-        for kind, freedoms in law.parts:
-            for usual in KINDS[kind][1].values():
-                row = np.full((*gain.shape[:-1], model.nv), usual, gain.dtype)
-                row[..., list(freedoms)] = gain[..., at : at + len(freedoms)]
-                self.given.append(row)
-                at += len(freedoms)
-
-    def actions(self, q: Scalars, v: Scalars) -> list[Action]:
-        x, rates = (np.stack(np.broadcast_arrays(*x), axis=-1) for x in ([q[k] for k in self.coordinate], v))
-        return [Action(*column) for column in np.moveaxis(self.kernel(x, rates, self.u, *self.given), 0, -1)]
-
-
 def _staged_mover(model: Model, integrator: str, law: Law, dtype: str, found: Members | None = None) -> Mover:
     from torsor.simulate.staged import staged_step
 
@@ -610,7 +593,6 @@ def looped_step(model: Model, law: Law, move: Callable[..., Any], dtype: str,
                 found: Members | None = None) -> Callable[..., Any]:  # fmt: skip
     """`move(plant, q, v, h)` on columns of numbers, one per coordinate, around the loop kernel for accelerations."""
     names = own_numbers(law, found)
-    at_once = law.parts and not law.policy and not law.computed and _is_diagonal(model, law)
 
     def member_step(q: Array, v: Array, tau: Array, gain: Array, h: Array, *others: Array, out: Any = None) -> Array:
         numbers, (out, *_) = others[: len(names)], (*others[len(names) :], out)
@@ -622,10 +604,7 @@ def looped_step(model: Model, law: Law, move: Callable[..., Any], dtype: str,
             program = program_for(dynamics_of(model, law), model, options, np.dtype(dtype).char, None, found)
             return list(program.ufunc(*columns, *numbers).T)  # on one thread, as above
 
-        if at_once:
-            plant: Plant = JointPlant(model, law, gain, tau, accelerate)
-        else:
-            plant = Plant(model, law, list(gain.T), list(tau.T), accelerate)
+        plant = Plant(model, law, list(gain.T), list(tau.T), accelerate)
         entries: dict[Any, Any] = dict(numbered(move(plant, list(q.T), list(v.T), h[..., 0])))
         result = np.empty((len(q), *(k + 1 for k in max(entries))), dtype) if out is None else out
         for index, x in entries.items():
@@ -633,38 +612,6 @@ def looped_step(model: Model, law: Law, move: Callable[..., Any], dtype: str,
         return result
 
     return member_step
-
-
-def _is_diagonal(model: Model, law: Law) -> bool:
-    """Whether every gain is of a joint's torque for its own position or velocity."""
-    own = np.stack([limited_coordinates(model), model.nq + np.arange(model.nv)], axis=1)[law.gains[:, 0]]
-    return bool((law.gains[:, 1:] == own).any(axis=1).all())
-
-
-def diagonals(model: Model, law: Law, gain: Array, count: int) -> Array:
-    """The stiffness and the damping (2, count, nv) of a law with gains on the diagonal only."""
-    K, D = found = np.zeros((2, count, model.nv), gain.dtype)
-    for diagonal, own in ((K, law.gains[:, 1] < model.nq), (D, law.gains[:, 1] >= model.nq)):
-        diagonal[:, law.gains[own, 0]] = gain[..., : len(law.gains)][..., own]
-    return found
-
-
-def _marching_mover(model: Model, integrator: str, law: Law, dtype: str, found: Members | None = None) -> Mover:
-    """All steps in one call of machine code, for gains on the diagonal and any number of joints (`march.py`)."""
-    from torsor.backends.cpu import compile_program
-    from torsor.simulate.march import March
-
-    options = options_of(integrator, law)
-    program = compile_program(dynamics_of(model, law), model, options=options)
-
-    def mover(x: Array, gain: Array, h: Array) -> Move:
-        K, D = diagonals(model, law, gain, len(x))
-        step = float(h[0])
-        if not options:
-            return March(program, x, K, D, None, step)
-        return March(program, x, K, D + K * step, (D + K * step) * step, step)
-
-    return mover
 
 
 # On the GPU --------------------------------------------------------------------------------------------------
