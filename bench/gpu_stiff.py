@@ -1,18 +1,20 @@
-"""Stiff motion on a GPU: the cable of `stiff.py` falls by TR-BDF2 in O(log n) levels; implicit rollouts, checked.
+"""Stiff motion on a GPU: `ts.simulate` with CuPy arrays against the same run on the host, and the fall of a long cable.
 
     python bench/gpu_stiff.py OUT              where the GPU is; needs CuPy
-    python bench/gpu_stiff.py OUT --host       the same levels on the host, for 2000 links: no GPU is needed
+    python bench/gpu_stiff.py OUT --quick      the checks, without the long cables
 
-Writes OUT/gpu_stiff.json.
+Writes OUT/gpu_stiff.json after every part. A case that fails is reported there and does not stop the others.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Callable
-from math import sqrt
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,105 +22,152 @@ import numpy as np
 from harness import write
 
 import torsor as ts
-from torsor.parallel.solver import Solver
-from torsor.simulate.implicit import TrBdf2
+from torsor.simulate import PD, Constant, Drive, External, Friction, Limits, Simulation, Spring, Table, recording
 
 LENGTH, MASS, BENDING, DAMPING = 100.0, 1.2, 20.0, 0.2  # as in stiff.py, which needs MuJoCo
 RTOL = 1e-2
-SETTLED, SAFETY = 0.03, 0.9
-LONG, TARGET = 100_000, 1.5  # links, seconds
-Solve = Callable[..., Any]
+LONG, LONGER, TARGET = 100_000, 1_000_000, 1.5  # links, links, seconds for the first
+SHORT = 1200  # links of the cables that are checked: enough to go by levels
+SAME = 1e-6  # of the size of q and v: rounding, and what adaptive steps make of it
+METHODS = ("trbdf2", "esdirk4", "implicit-euler", "dopri5", "rkf45", "dop853", "auto")
+ABM = 1e-3  # the first steps of abm are as long as differences of rounding errors allow
 
 
-def cable(n: int) -> ts.Model:
+def cable(n: int, **options: Any) -> ts.Model:
     L = LENGTH / n
     axis = np.where(np.arange(n)[:, None] % 2, (0.0, 0.0, 1.0), (0.0, 1.0, 0.0))
     p = np.where(np.arange(n)[:, None] > 0, (L, 0.0, 0.0), 0.0)
     inertia = MASS * L * np.array([5e-5, L * L / 12 + 2.5e-5, L * L / 12 + 2.5e-5])
-    return ts.Model.chain("revolute", axis=axis, p=p, mass=MASS * L, com=(L / 2, 0, 0), inertia=inertia,
-                          stiffness=BENDING / L, damping=DAMPING / L)  # fmt: skip
+    springs = dict(stiffness=BENDING / L, damping=DAMPING / L) | options
+    return ts.Model.chain("revolute", axis=axis, p=p, mass=MASS * L, com=(L / 2, 0, 0), inertia=inertia, **springs)
 
 
-def fall(model: ts.Model, xp: Any, accelerate: Solve, solve: Solve) -> dict[str, Any]:
-    """One second from horizontal, with the equations of `torsor.simulate.implicit` on arrays of xp.
-
-    accelerate(q, v, tau, added) and solve(q, b, added) invert M + diag(added).
-    """
-    n, tableau = model.nv, TrBdf2.tableau
-    K, D = xp.asarray(model.stiffness.copy()), xp.asarray(model.damping.copy())
-    q, v = xp.zeros(n), xp.zeros(n)
-    a = xp.asarray(ts.forward_dynamics(model, np.zeros(n), np.zeros(n), np.zeros(n)))
-    t, h, sweeps, lost, steps = 0.0, 1e-6, 0, 0.0, 0
-    loss = 0.0
-    while t < 1.0:
-        h = min(h, 1.0 - t)
-        g = tableau.gamma * h
-        added = g * D + g * g * K
-        rates, new = [(v, a)], a
-        for row in tableau.A[1:]:
-            q0 = q + sum(h * w * f[0] for w, f in zip(row.tolist(), rates))
-            v0 = v + sum(h * w * f[1] for w, f in zip(row.tolist(), rates))
-            for _ in range(4):
-                vs = v0 + g * new
-                qs = q0 + g * vs
-                better = accelerate(qs, vs, added * new - K * qs - D * vs, added)
-                size = norm(xp, g * g * (better - new), g * (better - new), qs, vs, n)
-                new, sweeps = better, sweeps + 1
-                if size <= SETTLED:
-                    break
-            vs = v0 + g * new
-            qs = q0 + g * vs
-            rates.append((vs, new))
-        eq, ev = (h * sum(w * f[k] for w, f in zip(tableau.E.tolist(), rates)) for k in (0, 1))
-        ev = ev - solve(qs, added * ev + g * K * eq, added)
-        sweeps += 1
-        error = norm(xp, eq + g * ev, ev, qs, vs, n)
-        if error < 1:
-            before, loss = loss, float(D @ (vs * vs))
-            lost += h * (before + loss) / 2
-            q, v, a, t, steps = qs, vs, new, t + h, steps + 1
-        h *= min(5.0, max(0.2, SAFETY * max(error, 1e-10) ** (-1 / 3)))
-    return {"q": q, "v": v, "steps": steps, "sweeps": sweeps, "dissipated": lost}
+# The long cables -------------------------------------------------------------------------------------------------
 
 
-def norm(xp: Any, dq: Any, dv: Any, q: Any, v: Any, n: int) -> float:
-    q, v = dq / (RTOL / n + RTOL * xp.abs(q)), dv / (RTOL / n + RTOL * xp.abs(v))
-    return sqrt(float(q @ q + v @ v) / (2 * n))
-
-
-def balance(model: ts.Model, end: dict[str, Any], host: Callable[[Any], np.ndarray]) -> dict[str, float]:
-    """Where the tip is, and the share of the released energy that is missing."""
-    q, v = host(end["q"]), host(end["v"])
-    released = ts.potential_energy(model, np.zeros(model.nq)) - ts.potential_energy(model, q)
-    kept = ts.kinetic_energy(model, q, v) + float(model.stiffness @ q**2) / 2
-    tip = ts.body_poses(model, q)[-1, :3, 3]
-    return {"missing energy": float(abs(released - kept - end["dissipated"]) / released), "tip": tip.tolist()}
-
-
-def on_device(out: dict[str, Any]) -> None:
-    import cupy as cp
-
-    from torsor.parallel.device import DeviceChain
-
-    out["device"] = cp.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    out["cupy"] = cp.__version__
-    model = cable(LONG)
-    chains = [DeviceChain(model, name, options=("added_inertia",)) for name in ("forward_dynamics", "mass_solve")]
-    rng = np.random.default_rng(0)
-    q, tau, added = 1e-4 * rng.normal(size=LONG), rng.normal(size=LONG), 10 ** rng.uniform(-2, 3, LONG)
-    found = cp.asnumpy(chains[0](*map(cp.asarray, (q, 0 * q, tau, added))))
-    exact = ts.forward_dynamics(model, q, 0 * q, tau, added_inertia=added)
-    out["error of one solve"] = float(np.abs(found - exact).max() / np.abs(exact).max())
-    fall(cable(2000), cp, *[DeviceChain(cable(2000), name, options=("added_inertia",)) for name in
-                            ("forward_dynamics", "mass_solve")])  # fmt: skip
-    begin = time.perf_counter()
-    end = fall(model, cp, *chains)
-    cp.cuda.get_current_stream().synchronize()
+def fall(model: ts.Model, xp: Any) -> dict[str, Any]:
+    """One second from horizontal, with states that are arrays of xp: NumPy or CuPy."""
+    n, damping = model.nv, xp.asarray(model.damping)
+    options: dict[str, Any] = dict(method="trbdf2", rtol=RTOL, atol=RTOL / n, dt=1.0, dense=False)
+    prepared = time.perf_counter()
+    Simulation(model, xp.zeros(n), **options).step()
+    begin, times, losses = time.perf_counter(), [0.0], [0.0]
+    simulation = Simulation(model, xp.zeros(n), **options)
+    while simulation.t < 1.0:
+        times.append(simulation.step(1.0))
+        losses.append(float(damping @ simulation.v**2))
     seconds = time.perf_counter() - begin
-    out["fall"] = {"links": LONG, "seconds": seconds, "target": TARGET, "met": seconds <= TARGET, "steps": end["steps"],
-                   "sweeps": end["sweeps"], **balance(model, end, cp.asnumpy)}  # fmt: skip
-    out["rollouts"] = {name: rollouts(cp, *case) for name, case in ROLLOUTS.items()}
+    q, v = (np.asarray(x if xp is np else x.get()) for x in (simulation.q, simulation.v))
+    released = ts.potential_energy(model, np.zeros(n)) - ts.potential_energy(model, q)
+    kept = ts.kinetic_energy(model, q, v) + float(model.stiffness @ q**2) / 2
+    missing = float(abs(released - kept - np.trapezoid(losses, times)) / released)
+    return {
+        "links": n, "seconds": seconds, "seconds to prepare": begin - prepared, "steps": len(times) - 1,
+        "sweeps": simulation.stepper.evaluations, "missing energy": missing,
+        "tip": ts.body_poses(model, q)[-1, :3, 3].tolist(),
+    }  # fmt: skip
 
+
+def long_cables(cp: Any) -> dict[str, Any]:
+    model = cable(LONG)
+    fall(cable(2000), cp)  # compiles the kernels
+    there, here = fall(model, cp), fall(model, np)
+    apart = float(np.linalg.norm(np.subtract(there["tip"], here["tip"]))) / LENGTH
+    begin = time.perf_counter()
+    run = ts.simulate(model, cp.zeros(LONG), duration=1.0, method="trbdf2", rtol=RTOL, atol=RTOL / LONG, dt=0.1)
+    whole = time.perf_counter() - begin
+    return {
+        "fall": there | {"target": TARGET, "met": there["seconds"] <= TARGET}, "fall on the host": here,
+        "tips apart / length": apart, "simulate with 11 rows and dense output: seconds": whole,
+        "rows": list(run.q.shape), "fall of a million": fall(cable(LONGER), cp),
+    }  # fmt: skip
+
+
+# CPU = GPU -------------------------------------------------------------------------------------------------------
+
+
+def pulled(t: float, q: Any, v: Any) -> Any:
+    """Any function of arrays, wherever they are."""
+    return 0.1 * np.sin(q) * (1 + t) - 0.3 * v
+
+
+def forces_of(model: ts.Model) -> dict[str, Any]:
+    n, rng = model.nv, np.random.default_rng(2)
+    up, some = np.zeros((model.n, 6)), 1e-3 * rng.normal(size=(3, n))
+    up[-1, 5] = 1.0
+    forces = {
+        "none": (), "constant": Constant(some[0]), "table": Table([0.0, 0.03, 1.0], some),
+        "servo": PD(model, np.full(n, 1e-3), 30.0, 3.0),
+        "followed": PD(model, lambda t: (np.full(n, 1e-3 * t), np.full(n, 1e-3), np.zeros(n)), 30.0, 3.0),
+        "friction": Friction(0.1, 2.0), "stops": Limits(model, -2e-4, 2e-4, 30.0, 3.0), "wrenches": External(model, up),
+        "springs": Spring(model, 20.0, damping=2.0), "function": pulled, "driven function": Drive(pulled),
+    }  # fmt: skip
+    return forces | {"all": [x for x in forces.values() if x != ()]}
+
+
+def difference(cp: Any, model: ts.Model, q: Any, v: Any, **options: Any) -> float:
+    """How far a run on the device is from that of the host, of the size of q and v."""
+    rows: dict[str, Any] = {"dt": 0.01} | options
+    here, there = (ts.simulate(model, xp.asarray(q), xp.asarray(v), **rows) for xp in (np, cp))
+    pairs = [(getattr(here, name), getattr(there, name)) for name in ("q", "v")]
+    assert all(type(y) is np.ndarray for _, y in pairs)
+    return float(max(np.abs(x - y).max() / max(np.abs(x).max(), 1e-3) for x, y in pairs))
+
+
+def cases(cp: Any) -> dict[str, tuple[Callable[[], float], float]]:
+    """name: (what measures a difference, how large it may be)"""
+    found: dict[str, tuple[Callable[[], float], float]] = {}
+    plain, rng = cable(SHORT, stiffness=0.0, damping=0.0), np.random.default_rng(1)
+    q, v = 1e-4 * rng.normal(size=(2, SHORT))
+    stiff, arm = cable(SHORT), ts.zoo.puma560()
+
+    def add(name: str, model: ts.Model, q: Any, v: Any, same: float = SAME, **options: Any) -> None:
+        usual: dict[str, Any] = {"duration": 0.03, "rtol": 1e-4, "atol": 1e-6, "step": 1e-3}
+        found[name] = lambda: difference(cp, model, q, v, **usual | options), same
+
+    for method in METHODS:
+        add(f"cable, {method}", stiff if method not in ("dopri5", "rkf45", "dop853") else plain, q, v, method=method)
+        add(f"arm, {method}", arm, np.full(6, 0.3), np.full(6, 0.5), method=method)
+    add("cable, abm", plain, q, v, ABM, method="abm")
+    for name, forces in forces_of(plain).items():
+        add(f"cable, {name}", plain, q, v, forces=forces, method="trbdf2")
+    for name in ("constant", "servo", "wrenches", "function"):
+        add(f"cable, {name}, dopri5", plain, q, v, forces=forces_of(plain)[name], method="dopri5", duration=0.01)
+    some = np.where(np.arange(SHORT) % 3, 1e-9, 0.0)
+    add("almost no springs", plain, q, v, forces=Spring(plain, some), method="implicit-euler")
+    limited = replace(stiff, effort=np.full(SHORT, 5.0), speed=np.full(SHORT, 2.0))
+    add("limited drives", limited, q, v, forces=PD(limited, np.full(SHORT, 1e-3), 30.0, 3.0), method="trbdf2")
+    for n in (40, SHORT):
+        balls = ts.zoo.random_chain(n, 5, joints=("spherical", "revolute", "universal"))
+        balls = replace(balls, damping=np.full(balls.nv, 5.0), stiffness=np.full(balls.nv, 0.0))
+        start, rate = balls.random_configuration(rng), 0.01 * rng.normal(size=balls.nv)
+        for method in ("trbdf2", "dopri5"):
+            add(f"{n} joints with quaternions, {method}", balls, start, rate, method=method, duration=2e-3, dt=1e-3)
+    found["a resumed run"] = (lambda: resumed(cp, stiff, q)), 0.0
+    found["an event"] = (lambda: event(cp, arm)), 1e-9
+    return found
+
+
+def resumed(cp: Any, model: ts.Model, q: Any) -> float:
+    """A run that lost its last chunk, resumed, against the whole run: the same bits."""
+    options: dict[str, Any] = dict(duration=0.05, method="trbdf2", rtol=1e-4, chunk=4)
+    whole = ts.simulate(model, cp.asarray(q), **options)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.traj"
+        ts.simulate(model, cp.asarray(q), record=path, **options)
+        path.write_bytes(path.read_bytes()[: recording.read(path).end - 10])
+        again = Simulation.resume(path)
+        assert again.on_gpu
+        return float(np.abs(again.run(0.05).q - whole.q).max())
+
+
+def event(cp: Any, arm: ts.Model) -> float:
+    """How far the joint is from where the run is to stop."""
+    start = cp.asarray(np.zeros(6))
+    return abs(float(ts.simulate(arm, start, duration=2.0, rtol=1e-8, stop=lambda t, q, v: q[1] - 0.2).q[-1, 1]) - 0.2)
+
+
+# Rollouts --------------------------------------------------------------------------------------------------------
 
 ROLLOUTS = {
     "arm, servos of every trajectory": (lambda: ts.zoo.puma560(), "implicit", 50.0),
@@ -138,28 +187,48 @@ def rollouts(cp: Any, make: Callable[[], ts.Model], integrator: str, gain: float
     return float(max(np.abs(cp.asnumpy(y) - x).max() / np.abs(x).max() for x, y in zip(here, there)))
 
 
-def on_host(out: dict[str, Any]) -> None:
-    """The same schedule by the engine of the host."""
-    model = cable(2000)
-    inputs = {"forward_dynamics": ("q", "v", "tau", "added_inertia"), "mass_solve": ("q", "b", "added_inertia")}
+# -----------------------------------------------------------------------------------------------------------------
 
-    def solver(name: str) -> Solve:
-        run = Solver(model, name, options=("added_inertia",))
-        return lambda *arrays: run(dict(zip(inputs[name], arrays)))
 
-    begin = time.perf_counter()
-    end = fall(model, np, solver("forward_dynamics"), solver("mass_solve"))
-    out["fall"] = {"links": 2000, "seconds": time.perf_counter() - begin, "steps": end["steps"],
-                   "sweeps": end["sweeps"], **balance(model, end, np.asarray)}  # fmt: skip
+def attempt(out: dict[str, Any], name: str, measure: Callable[[], Any]) -> Any:
+    """What is measured, or None; an error is kept, and printed."""
+    try:
+        return measure()
+    except Exception as error:
+        out["failed"][name] = f"{type(error).__name__}: {error}"
+        print(name, traceback.format_exc()[-1500:], flush=True)
+        return None
 
 
 def main() -> None:
-    folder, host = Path(sys.argv[1]), "--host" in sys.argv[2:]
-    out: dict[str, Any] = {"name": "gpu_stiff"}
-    (on_host if host else on_device)(out)
+    import cupy as cp
+
+    folder, quick = Path(sys.argv[1]), "--quick" in sys.argv[2:]
     folder.mkdir(parents=True, exist_ok=True)
-    write(folder / "gpu_stiff.json", out)
+    out: dict[str, Any] = {
+        "name": "gpu_stiff", "device": cp.cuda.runtime.getDeviceProperties(0)["name"].decode(),
+        "cupy": cp.__version__, "failed": {}, "differences": {},
+    }  # fmt: skip
+
+    def save() -> None:
+        write(folder / "gpu_stiff.json", out)
+
+    save()
+    if not quick:
+        out |= attempt(out, "long cables", lambda: long_cables(cp)) or {}
+        save()
+    for name, (measure, most) in cases(cp).items():
+        begin, found = time.perf_counter(), attempt(out, name, measure)
+        print(f"{name}: {found} in {time.perf_counter() - begin:.1f} s", flush=True)
+        if found is not None:
+            out["differences"][name] = found
+            if not found <= most:
+                out["failed"][name] = f"{found:.3g} apart, more than {most:g}"
+        save()
+    out["rollouts"] = {name: attempt(out, name, lambda c=case: rollouts(cp, *c)) for name, case in ROLLOUTS.items()}
+    save()
     print(json.dumps(out, indent=1))
+    sys.exit(bool(out["failed"]))
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def test_a_vjp_on_a_gpu_goes_by_levels_if_they_keep_their_digits(lost, monkeypat
     monkeypatch.setattr(Operation, "ufunc", property(interpreted))
 
     class Levels:
-        def __init__(self, model, function, vjp):
+        def __init__(self, model, function, options, vjp):
             self.solver = Solver(model, function, vjp=vjp, run=2)
 
         def __call__(self, *state):
@@ -125,7 +125,7 @@ def test_a_vjp_on_a_gpu_goes_by_levels_if_they_keep_their_digits(lost, monkeypat
     monkeypatch.setattr("torsor.parallel.device.DeviceChain", Levels)
     monkeypatch.setattr("torsor.backends.gpu.cupy", lambda: SimpleNamespace(asnumpy=np.asarray))
     model, fd = zoo.random_chain(6, 4 + (lost > 0)), articulated.forward_dynamics
-    chain = calls._long_chain(derivative(fd, "vjp", fd.inputs), model)
+    chain = calls.levels(derivative(fd, "vjp", fd.inputs), model)
     if lost:
         assert chain is None
         return

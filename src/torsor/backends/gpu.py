@@ -28,7 +28,7 @@ from torsor.compiler.packing import Packing
 from torsor.compiler.request import ON_GPU, Request
 from torsor.compiler.store import store
 from torsor.compiler.tape import Operations
-from torsor.compiler.trace import LoopCode
+from torsor.compiler.trace import LoopCode, shape_of
 from torsor.errors import ArgumentError, DeviceError
 from torsor.model.model import Model
 from torsor.model.names import Frame
@@ -474,6 +474,42 @@ def call(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple
 
     made = members.store if members else store(model)
     return made.once(("cuda", algorithm, frame, dtype, options), make)(*args)
+
+
+class Pointwise:
+    """A function of a few scalars on CuPy arrays, as `backends/pointwise.py` has it for the host; a lane is a thread.
+
+    inputs   the shape of each argument in one lane; batch axes broadcast
+    """
+
+    def __init__(self, function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]]) -> None:
+        from torsor.backends.pointwise import trace
+
+        code = trace(function, inputs)
+        sizes = tuple((name, prod(shape)) for name, shape in inputs.items())
+        self.kernel, self.cores = Kernel(code, sizes, shape_of(code), 64), tuple(inputs.values())
+        self._function: Any = None
+
+    def __call__(self, *arrays: Any) -> Any:
+        cp = cupy()
+        batch = np.broadcast_shapes(*(x.shape[: x.ndim - len(core)] for x, core in zip(arrays, self.cores)))
+        whole = (cp.ascontiguousarray(cp.broadcast_to(x, batch + core)) for x, core in zip(arrays, self.cores))
+        out = cp.empty((*batch, *self.kernel.shape))
+        sizes, one = (np.int64(size) for _, size in self.kernel.arrays), np.int64(1)
+        arguments = [y for x, size in zip((*whole, out), sizes) for y in (x, size, one)]
+        launch, count = Launch(), prod(batch)
+        if count:
+            if self._function is None:
+                self._function = build(self.kernel.source(launch))
+            self._function((-(-count // launch.threads),), (launch.threads,), (*arguments, np.int64(count)))
+        return out
+
+
+def host_array(x: Any) -> Any:
+    """An array on the device as a NumPy array."""
+    kind = kind_of(x)
+    with _stream(kind):
+        return cupy().asnumpy(_as_cupy(x, kind))
 
 
 # Rollouts ----------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: t
         from torsor.backends import gpu
 
         if not given and frame is None and gpu.is_long_chain(algorithm, model, args[0]):
-            chain = _long_chain(algorithm, model)
+            chain = levels(algorithm, model)
             if chain is not None:
                 return chain(*args)
         return gpu.call(algorithm, model, (*args, *given.values()), tuple(given), frame)
@@ -151,7 +151,7 @@ def gpu_array(x: Any) -> bool:
     return gpu.on_device(x)
 
 
-def _long_chain(algorithm: Algorithm, model: Model) -> Any:
+def levels(algorithm: Algorithm, model: Model, options: tuple[str, ...] = ()) -> Any:
     """One state of one long chain on a GPU: by levels, all links at once.  None where that would cost digits.
 
     To find out, one state is computed by levels and by the sweeps on the host, which are quicker for one state.
@@ -161,19 +161,24 @@ def _long_chain(algorithm: Algorithm, model: Model) -> Any:
 
     def tried() -> Callable[..., Any] | None:
         function, vjp = in_levels(algorithm)
-        chain, rng = DeviceChain(model, function, vjp=vjp), np.random.default_rng(0)
+        chain, rng = DeviceChain(model, function, options=options, vjp=vjp), np.random.default_rng(0)
         state = {"q": model.random_configuration(rng)}
         state |= {name: rng.normal(size=core_shape(model, name)) for name in algorithm.inputs[1:]}
         if "v" in state:
             state["v"] *= 0.0  # velocities add up along a chain, so velocity forces would hide the others
-        found, sweeps = chain(*state.values()), call(algorithm, model, *state.values())
+        given = {name: rng.normal(size=core_shape(model, name)) for name in options}
+        if "added_inertia" in given:  # as large as the inertias that are there
+            pivots = np.asarray(program_for(articulated.pivots, model, (), "d", None)(state["q"]))
+            given["added_inertia"] = (0.1 + given["added_inertia"] ** 2) * pivots
+        found = chain(*state.values(), *(x.ravel() for x in given.values()))
+        sweeps = call_with(algorithm, model, *state.values(), **given)
         pairs = zip(found, sweeps) if vjp else [(found, sweeps)]
         if not all(agree(cupy().asnumpy(a), b, LEVELS) for a, b in pairs):
             return None
         output = algorithm.output
         return (lambda *args: output.results(*chain(*args))) if isinstance(output, Several) else chain
 
-    return store(model).once(("levels on the device", algorithm), tried)
+    return store(model).once(("levels on the device", algorithm, options), tried)
 
 
 def program_for(algorithm: Algorithm, model: Model, options: tuple[str, ...], number: str,

@@ -87,7 +87,7 @@ class Adams(Staged):
 
     def _renew(self, weights: Array) -> None:
         """The differences from the new time on."""
-        self.phi[:] = weights.dot(self.stages.P[1:])
+        self.phi[:] = self.motion.place(weights).dot(self.stages.P[1:])
         self.known = min(self.known + 1, HIGHEST)
         self.phi[self.known :] = 0
         self.times[1:] = self.times[:-1]
@@ -103,7 +103,7 @@ class Adams(Staged):
         if not 1 <= k <= known <= HIGHEST:
             raise ValueError(f"orders {k}, {known}")
         self.k, self.known = k, known
-        self.times[:], self.phi[:] = memory["times"], memory["phi"]
+        self.times[:], self.phi[:] = memory["times"], self.motion.place(memory["phi"])
 
 
 # ---- the tableau, compiled: as calls of NumPy it would cost far more than the dynamics ----

@@ -61,13 +61,24 @@ class Coordinates:
     def _mapped(self, name: str, plain: Array, *arrays: Array) -> Array:
         """A method of the joints, compiled for those that are not flat; `plain` is the result for those that are."""
         inputs, output = MAPS[name]
-        out = np.empty((*arrays[0].shape[:-1], self.nq if output == "q" else self.nv))
+        out = np.empty_like(arrays[0], shape=(*arrays[0].shape[:-1], self.nq if output == "q" else self.nv))
         out[..., self._plain["qv".index(output)]] = plain
         for joint, q_columns, v_columns in self._curved:
             columns = {"q": q_columns, "v": v_columns}
             given = (x[..., columns[space]] for space, x in zip(inputs, arrays))
-            out[..., columns[output]] = _compiled(joint, name)(*given)
+            out[..., columns[output]] = self._compiled(joint, name)(*given)
         return out
+
+    def _compiled(self, joint: Joint, name: str) -> Callable[..., Array]:
+        return _compiled(joint, name)
+
+    def of_velocity(self, x: Array) -> Array:
+        """For each coordinate, that entry of a vector (nv,) which bounds its error."""
+        return x if self.flat else x[self.velocity_of]
+
+    def weighted(self, weights: Array, values: Array) -> Array:
+        """sum_k weights (m, k) values (k, m or 1, n), with an entry of the result per time m"""
+        return np.einsum("mk,kmi->mi", weights, values)
 
     def lengths(self, q: Array) -> Array:
         """The lengths of the quaternions in q, (..., number of them)."""
@@ -85,9 +96,15 @@ def _compiled(joint: Joint, name: str) -> Callable[..., Array]:
     """A method of a joint as a function of arrays."""
     from torsor.backends.pointwise import compile_pointwise  # imported late, so that `import torsor` stays quick
 
+    return compile_pointwise(*joint_map(joint, name))
+
+
+def joint_map(joint: Joint, name: str) -> tuple[Callable[..., list[Any]], dict[str, tuple[int, ...]]]:
+    """A method of a joint as a function of lists of scalars, and the shapes of its arguments."""
     method, spaces = getattr(joint, name), MAPS[name][0]
-    inputs = {f"x{k}": (joint.nq if space == "q" else joint.nv,) for k, space in enumerate(spaces)}
-    return compile_pointwise(lambda *vectors: list(method(*(Vec(*x) for x in vectors))), inputs)
+    sizes = {"q": (joint.nq,), "v": (joint.nv,)}
+    inputs: dict[str, tuple[int, ...]] = {f"x{k}": sizes[space] for k, space in enumerate(spaces)}
+    return lambda *vectors: list(method(*(Vec(*x) for x in vectors))), inputs
 
 
 def names_of(model: Model, what: str) -> list[str]:

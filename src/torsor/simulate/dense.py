@@ -44,10 +44,10 @@ class Dense:
         if self.room < 0:
             return
         if stepper.points is None:
-            piece = np.stack([stepper.row_old, stepper.row])
+            piece = stepper.motion.fetch(np.stack([stepper.row_old, stepper.row]))
         else:
             nodes = stepper.t_old + (stepper.t - stepper.t_old) * lobatto(stepper.points)
-            piece = np.hstack(stepper.between(nodes))
+            piece = stepper.motion.fetch(np.hstack(stepper.between(nodes)))
         self._append(stepper.t_old, stepper.t, piece)
 
     def _append(self, begin: float, end: float, piece: Array) -> None:

@@ -444,6 +444,16 @@ def own_forces(model: Model) -> tuple[Force, ...]:
     return tuple(forces)
 
 
+def name_of(force: Force) -> str:
+    return getattr(force, "__qualname__", type(force).__qualname__)
+
+
+def is_data(force: Force) -> bool:
+    """Whether a force is one of torsor's or, by its methods, data; all others are functions of the state."""
+    own = type(force).__module__.startswith("torsor.") and not isinstance(force, Drive)
+    return own or hasattr(force, "servo") or hasattr(force, "parts")
+
+
 def _check(force: Any, *parameters: str) -> None:
     """Check the model and the reference of a force, if it has them, and convert these parameters to arrays."""
     model = getattr(force, "model", None)

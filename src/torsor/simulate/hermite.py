@@ -36,7 +36,7 @@ def interpolate(coordinates: Coordinates, t0: Any, row0: Array, t1: Any, row1: A
     powers = s ** np.arange(6)
     basis = powers @ QUINTIC.T * scale
     slope = (powers[:, :5] * np.arange(1, 6)) @ QUINTIC[:, 1:].T * scale / h
-    q, rate = (np.einsum("mk,kmi->mi", weights, data) for weights in (basis, slope))
+    q, rate = (coordinates.weighted(weights, data) for weights in (basis, slope))
     v = coordinates.velocity(q, rate)
     coordinates.normalise(q)
     return q, v

@@ -111,7 +111,7 @@ class Dirk(Stepper):
         self.evaluations += 1
         self.rate_of_convergence = 1.0  # of the last stage
         self.space: Krylov | None = None  # of the last solve by GMRES
-        self.rates = np.empty((len(self.tableau.A), self.nq + self.nv))
+        self.rates = np.empty_like(self.row, shape=(len(self.tableau.A), self.nq + self.nv))
 
     def step(self, t_end: float) -> None:
         t, h, rejected = self.t, min(self.h, self.settings.max_step), False
@@ -162,7 +162,8 @@ class Dirk(Stepper):
         h = self.t - self.t_old
         theta = (t - self.t_old)[:, None] / h
         powers = theta ** np.arange(1, len(self.tableau.dense) + 1)
-        y = self.row_old[: self.nq + self.nv] + h * powers @ (self.tableau.dense @ self.rates)
+        place = self.motion.place
+        y = self.row_old[: self.nq + self.nv] + place(h * powers) @ (place(self.tableau.dense) @ self.rates)
         self.motion.coordinates.normalise(y[:, : self.nq])
         return y[:, : self.nq], y[:, self.nq :]
 
@@ -259,7 +260,7 @@ class _Stage:
     def _size(self, change: Array) -> float:
         """The norm of a change of a: of the change of (q, v), relative to the errors allowed."""
         nq, n = self.stepper.nq, len(self.unit)
-        q = self.g**2 * change[self.motion.coordinates.velocity_of] / self.unit[:nq]
+        q = self.g**2 * self.motion.coordinates.of_velocity(change) / self.unit[:nq]
         v = self.g * change / self.unit[nq:]
         return sqrt((_square(q) + _square(v)) / n)
 
@@ -352,9 +353,9 @@ class Krylov:
     def solve(self, b: Array) -> Array:
         """x with A x close to b"""
         inside = np.einsum("ki,i->k", self.basis, b)
-        y = np.linalg.lstsq(self.H, inside, rcond=None)[0]
+        y = np.linalg.lstsq(self.H, np.array(inside.tolist()), rcond=None)[0]
         left = b - np.einsum("k,ki->i", inside, self.basis)
-        return left + np.einsum("k,ki->i", y, self.basis[: len(y)])
+        return left + np.einsum("k,ki->i", np.asarray(y, like=b), self.basis[: len(y)])
 
 
 def gmres(product: Callable[[Array], Array], b: Array, vectors: int, tolerance: float, g: float = 0.0) -> Krylov:
@@ -375,14 +376,14 @@ def gmres(product: Callable[[Array], Array], b: Array, vectors: int, tolerance: 
                 w = w - part * u
         H[k + 1, k] = sqrt(_square(w))
         if not H[k + 1, k] > INVARIANT * sqrt(_square(before)):
-            return Krylov(np.array(basis), H[: k + 1, : k + 1], g)
+            return Krylov(np.stack(basis), H[: k + 1, : k + 1], g)
         basis.append(w / H[k + 1, k])
         small, target = H[: k + 2, : k + 1], np.zeros(k + 2)
         target[0] = size
         left = target - small @ np.linalg.lstsq(small, target, rcond=None)[0]
         if sqrt(_square(left)) <= tolerance * size:
             break
-    return Krylov(np.array(basis), small, g)
+    return Krylov(np.stack(basis), small, g)
 
 
 INVARIANT = 1e-7  # what is left of a product outside of its space: the error of differences
@@ -407,7 +408,7 @@ class ImplicitEuler(FixedStep):
 
     def between(self, t: Array) -> tuple[Array, Array]:
         """Straight lines, as accurate as the method."""
-        s = (t - self.t_old)[:, None]
+        s = self.motion.place((t - self.t_old)[:, None])
         old = self.row_old[self.nq : self.nq + self.nv]
         q = np.broadcast_to(self.row_old[: self.nq], (len(t), self.nq))
         return self.motion.coordinates.move(q, s * self.v), old + s * self.a

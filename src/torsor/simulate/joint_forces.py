@@ -149,7 +149,7 @@ class JointForces:
             found = self._slopes(*self._state(q, v), self._drive(t, q, v), *self.numbers)
             stiffness, damping = found[..., 1].copy(), found[..., 2].copy()
         else:
-            stiffness, damping = np.zeros((2, self.model.nv))
+            stiffness, damping = np.zeros_like(v, shape=(2, self.model.nv))
         for force in (*self.drives, *self.others):
             if (known := getattr(force, "gains", None)) is not None:
                 of_force = known(t, q, v)

@@ -144,12 +144,18 @@ def kernel(kinds: tuple[str, ...], slopes: bool, dtype: str = "float64") -> Any:
     """A ufunc of x, v, u and all numbers of the parts: tau, or (tau, stiffness, damping); the lanes are freedoms."""
     from torsor.backends.pointwise import compile_pointwise  # imported late, so that `import torsor` stays quick
 
+    return compile_pointwise(*joint_law(kinds, slopes), dtype)
+
+
+def joint_law(kinds: tuple[str, ...], slopes: bool) -> tuple[Callable[..., Any], dict[str, tuple[()]]]:
+    """A function of the scalars x, v, u and all numbers of the parts, and their names with their shapes."""
+
     def joint_law(x: Scalar, v: Scalar, u: Scalar, *numbers: Scalar) -> Any:
         found = action(kinds, Action(u), x, v, iter(numbers))
         return list(found) if slopes else found.tau
 
-    names = [f"{kind}{k}_{name}" for k, kind in enumerate(kinds) for name in KINDS[kind][1]]
-    return compile_pointwise(joint_law, dict.fromkeys(("x", "v", "u", *names), ()), dtype)
+    names = [f"{kind}{k}_{name}".replace(" ", "_") for k, kind in enumerate(kinds) for name in KINDS[kind][1]]
+    return joint_law, dict.fromkeys(("x", "v", "u", *names), ())
 
 
 def finite(x: Array) -> Array:

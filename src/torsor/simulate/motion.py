@@ -56,6 +56,20 @@ class Motion:
         self.accelerate = self._choose()
 
     @property
+    def coordinates_on_host(self) -> Coordinates:
+        return self.coordinates
+
+    @staticmethod
+    def place(x: Array) -> Array:
+        """Numbers of the host as an array where the states are: here, on the host."""
+        return x
+
+    @staticmethod
+    def fetch(x: Array) -> Array:
+        """A copy on the host of numbers that belong to states."""
+        return x.copy()
+
+    @property
     def program(self) -> Program | None:
         """The compiled right-hand side, if it is only a program of q, v and `given`, and `law` of the joints."""
         if not self.coordinates.flat or not self.joints.is_data:
@@ -149,7 +163,7 @@ class Motion:
 
     def checked(self, t: float, q: Array, v: Array) -> Array:
         """The accelerations at a state, which must be finite."""
-        out = np.empty(self.model.nv)
+        out = np.empty_like(v)
         self.accelerate(t, q, v, out)
         if not np.isfinite(out).all():
             k = int(np.flatnonzero(~np.isfinite(out))[0])

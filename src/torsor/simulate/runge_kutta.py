@@ -161,12 +161,12 @@ class DormandPrince853(ExplicitPair):
     def between(self, t: Array) -> tuple[Array, Array]:
         """Dense output by the polynomial of order 7 (Hairer & al., II.6)."""
         m, h = self.nq + self.nv, self.t - self.t_old
-        y0, y1 = self.row_old[:m], self.row[:m]
+        y0, y1, place = self.row_old[:m], self.row[:m], self.motion.place
         K = self._all_stages(y0, h)
         change = y1 - y0
-        F = [change, h * K[0] - change, 2 * change - h * (K[0] + K[len(self.A) - 1]), *(h * self.tableau.D @ K)]
-        s = ((t - self.t_old) / h)[:, None]
-        y = np.zeros((len(t), m))
+        F = [change, h * K[0] - change, 2 * change - h * (K[0] + K[len(self.A) - 1]), *(place(h * self.tableau.D) @ K)]
+        s = place(((t - self.t_old) / h)[:, None])
+        y = np.zeros_like(y0, shape=(len(t), m))
         for i, f in enumerate(reversed(F)):
             y = (y + f) * (1 - s if i % 2 else s)
         y += y0
@@ -177,6 +177,6 @@ class DormandPrince853(ExplicitPair):
         """The rates of the last step and of the three additional stages of its dense output."""
         rates = [self.rate(y0, self.row_old[len(y0) :]), *self.stages.P[2:]]
         for c, weights in zip(self.tableau.C_EXTRA, self.tableau.A_EXTRA):
-            y = y0 + h * (weights[: len(rates)] @ np.array(rates))
+            y = y0 + h * (self.motion.place(weights[: len(rates)]) @ np.stack(rates))
             rates.append(self.rate(y, self.acceleration(self.t_old + c * h, y[: self.nq], y[self.nq :])))
-        return np.array(rates)
+        return np.stack(rates)

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import logs
+from torsor.dynamics.calls import gpu_array
 from torsor.dynamics.couplings import coupled, obeying
 from torsor.errors import ArgumentError, ModelError
 from torsor.formats import toml
 from torsor.model.freedoms import USUAL
 from torsor.model.model import Model, require_model
 from torsor.simulate.dense import Dense
-from torsor.simulate.forces import Force
+from torsor.simulate.forces import Force, is_data, name_of
 from torsor.simulate.implicit import Dirk
 from torsor.simulate.integrators import AUTOMATIC, METHODS, method_named
 from torsor.simulate.motion import Motion
@@ -95,20 +96,20 @@ class Simulation:
         self.record = None if record is None else file_path("record", record)
         self.settings = Settings(rtol, atol, step, max_step)
         stepper, self.method = method_named(method), method
-        q, v = start_of(self.model, q0, v0)
-        for force in self.forces:
-            real_array(f"what the force {_name(force)} gives", force(self.t0, q, v), (self.model.nv,), finite=False)
-        self.motion = Motion(self.model, self.forces, dynamics)
+        self.on_gpu = gpu_array(q0) or gpu_array(v0)
+        q, v = start_of(self.model, *map(_on_host, (q0, v0)))
+        self.motion = self._motion(dynamics, q, v)
         if dynamics != "auto" and (not stepper.adaptive or issubclass(stepper, Dirk)):
             raise ArgumentError(f"method {method!r} has sweeps of its own: leave dynamics at 'auto', not {dynamics!r}")
         with np.errstate(all="ignore"):  # values that are not finite are refused by name
-            self.motion.coordinates.normalise(q)
-            self.stepper = stepper(self.motion, self.t0, q, v, self.settings)
+            self.motion.coordinates_on_host.normalise(q)
+            self.stepper = stepper(self.motion, self.t0, self.motion.place(q), self.motion.place(v), self.settings)
         self._keep = None if keep is None else Quantities(self.model, keep)
         self.about = {
             "method": method, **_plain(self.settings), "dt": self.dt, "t0": self.t0, "chunk": self.chunk,
             "q0": q.tolist(), "v0": v.tolist(), "dynamics": self.motion.dynamics,
-            "forces": [_name(force) for force in self.forces], "every": self.every, "dense": dense,
+            "forces": [name_of(force) for force in self.forces], "every": self.every, "dense": dense,
+            "on_gpu": self.on_gpu,
             "keep": None if self._keep is None else list(self._keep.names),
         }  # fmt: skip
         self.about |= _own_words(about, self.about)
@@ -122,8 +123,22 @@ class Simulation:
         self._at_event = False  # the last run ended at a zero of its stop(t, q, v)
         self._told_stiff = False
         between = method != "dop853" if dense is None else flag("dense", dense)
-        self._dense = Dense(self.motion.coordinates, self.t0) if between and keep is None else None
+        self._dense = Dense(self.motion.coordinates_on_host, self.t0) if between and keep is None else None
         self._chunk = min(self.chunk, max(1, MOST_BYTES // self.stepper.row.nbytes))
+
+    def _motion(self, dynamics: str, q: Array, v: Array) -> Motion:
+        """The equations of motion, where the state is; the forces are called once, to see what they give."""
+        for force in self.forces:
+            if not self.on_gpu or is_data(force):
+                what = f"what the force {name_of(force)} gives"
+                real_array(what, force(self.t0, q, v), (self.model.nv,), finite=False)
+        if not self.on_gpu:
+            return Motion(self.model, self.forces, dynamics)
+        from torsor.simulate.device import DeviceMotion  # imported late: few need it
+
+        motion = DeviceMotion(self.model, self.forces, dynamics, self.method)
+        motion.check_forces(self.t0, q, v)
+        return motion
 
     # ---- running ----
 
@@ -249,7 +264,7 @@ class Simulation:
         self._begin()
 
     def _begin(self) -> None:
-        self._times, self._rows, self._next = [self.stepper.t], [self.stepper.row.copy()], 1
+        self._times, self._rows, self._next = [self.stepper.t], [self.motion.fetch(self.stepper.row)], 1
         self._started = True
 
     def _expected_bytes(self, until: float | None) -> int:
@@ -278,7 +293,7 @@ class Simulation:
             self._sample(self.t if end is None else end)
         elif end is None and self._steps % self.every == 0:
             self._times.append(self.t)
-            self._rows.append(self.stepper.row.copy())
+            self._rows.append(self.motion.fetch(self.stepper.row))
         if end is not None and not (self._times and self._times[-1] >= end):
             self._add(np.array([end]))
 
@@ -305,7 +320,7 @@ class Simulation:
         q, v = self.stepper.between(times)
         for t, q_t, v_t in zip(times.tolist(), q, v):
             self._times.append(t)
-            self._rows.append(np.concatenate([q_t, v_t, self.motion.checked(t, q_t, v_t)]))
+            self._rows.append(self.motion.fetch(np.concatenate([q_t, v_t, self.motion.checked(t, q_t, v_t)])))
 
     def _crossing(self, stop: Event) -> float:
         """The time on the last step at which stop(t, q, v) vanishes."""
@@ -331,6 +346,7 @@ class Simulation:
         if self._recorder is None:
             self._kept.append(chunk)
         else:
+            memory = {name: x if isinstance(x, np.ndarray) else self.motion.fetch(x) for name, x in memory.items()}
             self._recorder.append(chunk, memory | ({} if self._dense is None else self._dense.unsaved()))
         self._times, self._rows = [], []
 
@@ -380,7 +396,12 @@ class Simulation:
         options["max_step"] = inf if options["max_step"] is None else options["max_step"]
         options["armature"] = about.get("armature", 0.0)  # files of older versions; the model holds it now
         options |= {key: about[key] for key in LATER if key in about}
-        rest = {key: value for key, value in about.items() if key not in (*OWN, *LATER, "forces", "armature")}
+        if about.get("on_gpu"):
+            from torsor.backends.gpu import cupy  # imported late: few need it
+
+            options["q0"] = cupy().asarray(options["q0"])
+        own = (*OWN, *LATER, "forces", "armature", "on_gpu")
+        rest = {key: value for key, value in about.items() if key not in own}
         try:
             simulation = cls(recorded, forces=forces, record=path, about=rest, **options)
         except ArgumentError as error:
@@ -408,7 +429,7 @@ class Simulation:
             self.stepper.recall(memory)
             self._steps = int(memory["steps"][0]) if "steps" in memory else 0
             if self._dense is not None:
-                self._dense = Dense.restored(self.motion.coordinates, self.t0, memories)
+                self._dense = Dense.restored(self.motion.coordinates_on_host, self.t0, memories)
         except (KeyError, IndexError, ValueError, TypeError, OverflowError, ArgumentError) as error:
             raise RecordingError(
                 f"{path} cannot be resumed: the memory of the integrator after its last row does not fit ({error})"
@@ -464,6 +485,15 @@ def start_of(model: Model, q0: ArrayLike | None, v0: ArrayLike | None) -> tuple[
     return q, v
 
 
+def _on_host(x: Any) -> Any:
+    """A state as NumPy has it, also if it is on a GPU."""
+    if not gpu_array(x):
+        return x
+    from torsor.backends.gpu import host_array  # imported late: few need it
+
+    return host_array(x)
+
+
 def _state(name: str, x: ArrayLike, size: int) -> Array:
     state = real_array(name, x, finite=False)
     if state.shape != (size,) or not np.isfinite(state).all():
@@ -505,7 +535,3 @@ def _plain(settings: Settings) -> dict[str, Any]:
     rtol, atol = (np.asarray(x).tolist() for x in (settings.rtol, settings.atol))
     max_step = None if settings.max_step == inf else settings.max_step
     return {"rtol": rtol, "atol": atol, "step": settings.step, "max_step": max_step}
-
-
-def _name(force: Force) -> str:
-    return getattr(force, "__qualname__", type(force).__qualname__)

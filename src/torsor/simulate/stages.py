@@ -30,9 +30,10 @@ class Stages:
         nq, m = motion.model.nq, motion.model.nq + motion.model.nv
         self.motion, self.scale, self.first = motion, scale, first
         self.weights, self.c = np.zeros((s + r, s)), [0.0] * s
-        self.P, self.Y, self._errors = np.zeros((1 + s, m)), np.zeros((s, m)), np.empty((r, m))
-        self._with_y = np.ones((s + r, 1 + s))
-        self._with_y[s:, 0] = 0.0  # the errors are of the step, not of y
+        self.P, self.Y, self._errors = (motion.place(np.zeros((k, m))) for k in (1 + s, s, r))
+        self._scaled = np.ones((s + r, 1 + s))
+        self._scaled[s:, 0] = 0.0  # the errors are of the step, not of y
+        self._with_y = motion.place(self._scaled)
         # the views that the loop uses, made once and not in every step
         rows = enumerate(zip(self._with_y, self.Y, self.P[1:]))
         self._each = [(w[: 1 + i], self.P[: 1 + i], y, y[:nq], y[nq:], k[:nq], k[nq:]) for i, (w, y, k) in rows]
@@ -48,7 +49,9 @@ class Stages:
         return self.fused(h)
 
     def one_by_one(self, t: float, h: float) -> list[float]:
-        np.multiply(self.weights, h, self._with_y[:, 1:])
+        np.multiply(self.weights, h, self._scaled[:, 1:])
+        if self._with_y is not self._scaled:  # on a GPU
+            self._with_y[...] = self.motion.place(self._scaled)
         accelerate, rate = self.motion.accelerate, self.motion.coordinates.rate
         for c, (weights, P, y, q, v, dq, a) in zip(self.c[self.first :], self._each[self.first :]):
             weights.dot(P, y)
@@ -56,7 +59,7 @@ class Stages:
             dq[:] = rate(q, v)
         self._with_y[len(self.Y) :].dot(self.P, self._errors)
         self._errors /= self.scale(self.P[0], self.Y[-1])
-        return [error.dot(error) for error in self._errors]
+        return [float(error.dot(error)) for error in self._errors]
 
 
 class Staged(Stepper):

@@ -84,12 +84,12 @@ class Stepper:
     def recall(self, memory: Memory) -> None:
         """Restore the integrator from its memory."""
         self.t = self.t_old = float(memory["t"][0])
-        self.row[:] = self.row_old[:] = memory["row"]
+        self.row[:] = self.row_old[:] = self.motion.place(memory["row"])
 
     def acceleration(self, t: float, q: Array, v: Array) -> Array:
         """a(t, q, v), finite or not."""
         self.evaluations += 1
-        a = np.empty(self.nv)
+        a = np.empty_like(v)
         self.motion.accelerate(t, q, v, a)
         return a
 
@@ -150,7 +150,8 @@ class ErrorScale:
     """The errors allowed per step, atol + rtol |y|, and the norm of errors: root mean square, 1 at the limit."""
 
     def __init__(self, motion: Motion, settings: Settings) -> None:
-        self.rtol, self.atol = (_spread(motion, name, getattr(settings, name)) for name in ("rtol", "atol"))
+        spread = (_spread(motion, name, getattr(settings, name)) for name in ("rtol", "atol"))
+        self.rtol, self.atol = map(motion.place, spread)
         self._scale, self._other = np.empty_like(self.rtol), np.empty_like(self.rtol)
 
     def __call__(self, y: Array, y_new: Array) -> Array:

@@ -1,0 +1,231 @@
+"""Simulations whose states are on a GPU, with a stand-in for CuPy: they are those of the host."""
+
+from dataclasses import replace
+from functools import partial
+
+import cuda_host
+import numpy as np
+import pytest
+import strict_cupy
+
+from torsor import ArgumentError, SingularError, simulate, zoo
+from torsor.model.extras import Coupling, Extras
+from torsor.simulate import (
+    PD,
+    ComputedTorque,
+    Constant,
+    Drive,
+    External,
+    Friction,
+    Limits,
+    Simulation,
+    Spring,
+    Table,
+    pull,
+    recording,
+)
+
+ROUNDING = 1e-9  # of levels with something added to their pivots, times what a motion makes of it
+UNSTEADY = (
+    1e-6  # the same where friction and stops begin to act, and adaptive steps end, at a point that rounding moves
+)
+slow = partial(pytest.param, marks=pytest.mark.slow)
+needs_compiler = pytest.mark.skipif(not cuda_host.compiler(), reason="kernels run on the host through a C++ compiler")
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    monkeypatch.setattr("torsor.backends.gpu.LONG_CHAIN", 6)  # so that short chains go by levels
+    return strict_cupy.install(monkeypatch)
+
+
+def both(model, cupy, q0, v0, **options):
+    """The trajectory of the host, and that of the device."""
+    return simulate(model, q0, v0, **options), simulate(model, cupy.asarray(q0), cupy.asarray(v0), **options)
+
+
+def assert_same(host, device, tolerance=ROUNDING):
+    np.testing.assert_allclose(device.t, host.t, rtol=0, atol=tolerance)
+    for name in ("q", "v", "a", "tau"):
+        mine, other = getattr(device, name), getattr(host, name)
+        assert type(mine) is np.ndarray
+        np.testing.assert_allclose(mine, other, rtol=0, atol=tolerance * max(1.0, np.abs(other).max()), err_msg=name)
+
+
+CHAIN = zoo.random_chain(8, 3)
+Q, V = 0.3 * np.random.default_rng(1).normal(size=(2, 8))
+UP = np.array([0, 0, 0, 0, 0, 1.0])
+# The first steps of abm are as long as differences of rounding errors allow: it is the same only to its tolerance.
+TOLERANCE = {"abm": 1e-3}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "method", ["trbdf2", "dopri5", *map(slow, ("esdirk4", "implicit-euler", "rkf45", "dop853", "abm", "auto"))]
+)
+def test_every_method_on_a_chain_with_springs(method, cupy):
+    options = {"step": 0.02} if method == "implicit-euler" else {"rtol": 1e-4}
+    forces = Spring(CHAIN, 20.0, damping=2.0)
+    found = both(CHAIN, cupy, Q, V, duration=0.2, dt=0.05, forces=forces, method=method, **options)
+    assert_same(*found, TOLERANCE.get(method, ROUNDING))
+
+
+def pulled(t, q, v):
+    """Any function of arrays, wherever they are."""
+    return np.sin(q) * (1 + t) - 0.3 * v
+
+
+def table():
+    return Table([0.0, 0.03, 1.0], np.random.default_rng(2).normal(size=(3, 8)))
+
+
+FORCES = {
+    "none": lambda: (),
+    "constant": lambda: Constant(np.arange(8.0)),
+    "table": table,
+    "servo": lambda: PD(CHAIN, np.ones(8), 30.0, 3.0),
+    "followed": lambda: PD(CHAIN, lambda t: (np.full(8, t), np.ones(8), np.zeros(8)), 30.0, 3.0),
+    "friction": lambda: Friction(0.1, 0.5, creep=0.1),
+    "stops": lambda: Limits(CHAIN, -0.1, 0.1),
+    "wrenches": lambda: External(CHAIN, np.tile(UP, (8, 1))),
+    "a function": lambda: pulled,
+    "all": lambda: [table(), PD(CHAIN, np.ones(8), 30.0, 3.0), Friction(0.1, 2.0), Limits(CHAIN, -0.1, 0.1),
+                    External(CHAIN, np.tile(UP, (8, 1))), pulled, Drive(pulled)],
+}  # fmt: skip
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["esdirk4", "dopri5"])
+@pytest.mark.parametrize("name", FORCES)
+def test_every_force(name, method, cupy):
+    found = both(CHAIN, cupy, Q, V, duration=0.02, forces=FORCES[name](), method=method, rtol=1e-4, atol=1e-4)
+    assert_same(*found, UNSTEADY)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["trbdf2", "implicit-euler", "dopri5"])
+def test_drives_keep_to_their_limits(method, cupy):
+    model = replace(CHAIN, effort=np.full(8, 5.0), speed=np.full(8, 2.0), damping=np.full(8, 0.5))
+    options = dict(forces=PD(model, np.ones(8), 300.0, 30.0), method=method, rtol=1e-4, step=1e-3)
+    assert_same(*both(model, cupy, Q, V, duration=0.03, **options), UNSTEADY)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["trbdf2", "dopri5", "implicit-euler"])
+def test_joints_with_quaternions(method, cupy):
+    rng = np.random.default_rng(4)
+    model = zoo.random_chain(7, 5, joints=("spherical", "revolute", "free", "universal", "planar"))
+    model = replace(model, damping=rng.uniform(0.5, 1.0, model.nv))
+    q0, v0 = model.random_configuration(rng), 0.3 * rng.normal(size=model.nv)
+    assert_same(*both(model, cupy, q0, v0, duration=0.05, dt=0.01, method=method, rtol=1e-4, step=1e-3))
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["trbdf2", "dopri5"])
+def test_short_machines_and_trees_by_one_thread(method, cupy, monkeypatch):
+    monkeypatch.setattr("torsor.backends.gpu.LONG_CHAIN", 100)
+    model = zoo.random_tree(5, 2, joints=("revolute", "prismatic"))
+    forces = [Spring(model, 20.0, damping=2.0), External(model, np.tile(UP, (5, 1)))]
+    q0, v0 = 0.3 * np.random.default_rng(3).normal(size=(2, model.nv))
+    assert_same(*both(model, cupy, q0, v0, duration=0.05, forces=forces, method=method, rtol=1e-4))
+
+
+@needs_compiler
+@pytest.mark.parametrize("gains", [0.0, 1e-12, 1e-5], ids=["nothing", "almost nothing", "at some joints"])
+def test_little_added_to_the_pivots_costs_no_digits(gains, cupy):
+    """Levels divide by it: what is too small is raised, and a second solve removes the difference."""
+    spring = np.where(np.arange(8) % 3, gains, 0.0)
+    found = both(CHAIN, cupy, Q, V, duration=0.1, step=0.01, method="implicit-euler", forces=Spring(CHAIN, spring))
+    assert_same(*found)
+
+
+def test_newton_with_krylov_vectors(cupy):
+    """A stiff function of the state that knows no gains."""
+
+    def stiff(t, q, v):
+        return -2000.0 * q - 20.0 * v
+
+    assert_same(*both(CHAIN, cupy, Q, V, duration=0.02, forces=stiff, method="trbdf2", rtol=1e-4, atol=1e-5), 1e-7)
+
+
+@needs_compiler
+def test_few_numbers_are_waited_for(cupy):
+    model = replace(CHAIN, stiffness=np.full(8, 30.0), damping=np.full(8, 3.0))
+    run = Simulation(model, cupy.asarray(Q), method="trbdf2", rtol=1e-3, dense=False, keep=["q.link8"], dt=10.0)
+    run.step()
+    strict_cupy.WAITS.clear()
+    before = run.stepper.evaluations
+    for _ in range(10):
+        run.step()
+    sweeps = run.stepper.evaluations - before
+    assert strict_cupy.WAITS["numbers"] <= 3 * sweeps + 20  # two norms and one test per sweep
+    assert strict_cupy.WAITS["copies"] == 0
+
+
+def test_the_state_of_a_simulation_stays_on_the_device(cupy):
+    run = Simulation(CHAIN, v0=cupy.asarray(V), rtol=1e-4)
+    run.step()
+    assert {type(x) for x in (run.q, run.v)} == {strict_cupy.Array}
+    assert run.about["on_gpu"]
+
+
+def test_events_and_chosen_quantities(cupy):
+    options = dict(duration=1.0, method="dopri5", rtol=1e-6, dt=0.01, keep=["q", "energy"])
+    host, device = both(CHAIN, cupy, Q, V, stop=lambda t, q, v: q[0] - 0.15, **options)
+    assert host.t[-1] < 1.0
+    np.testing.assert_allclose(device.t, host.t, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(device.values, host.values, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(device["q"][-1, 0], 0.15, atol=1e-9)
+
+
+@needs_compiler
+@pytest.mark.parametrize("method", ["trbdf2", *map(slow, ("dopri5", "abm", "implicit-euler", "auto"))])
+def test_a_recorded_run_resumes_on_the_device(method, cupy, tmp_path):
+    path, options = tmp_path / "run.traj", dict(method=method, rtol=1e-4, step=0.01, chunk=4)
+    forces = Spring(CHAIN, 20.0, damping=2.0)
+    whole = simulate(CHAIN, cupy.asarray(Q), V, 0.3, forces=forces, **options)
+    simulate(CHAIN, cupy.asarray(Q), V, 0.3, forces=forces, record=path, **options)
+    found = recording.read(path)
+    path.write_bytes(path.read_bytes()[: found.end - 10])  # the last chunk is cut off
+    resumed = Simulation.resume(path, model=CHAIN, forces=forces)
+    assert resumed.on_gpu
+    run = resumed.run(0.3)
+    for name in ("t", "q", "v", "a", "tau"):
+        np.testing.assert_array_equal(getattr(run, name), getattr(whole, name))
+    times = np.linspace(0, 0.3, 20)
+    np.testing.assert_array_equal(run.at(times)[0], whole.at(times)[0])
+
+
+REFUSED = {
+    "radau": (dict(method="radau"), "on the host only"),
+    "verlet": (dict(method="verlet", step=0.1), "on the host only"),
+    "dynamics": (dict(dynamics="udut"), "dynamics must be 'auto'"),
+    "computed torque": (dict(forces=ComputedTorque(CHAIN, lambda t: (Q, V, V))), "ComputedTorque runs on the host"),
+    "pull": (dict(forces=pull(CHAIN, "link8", (0, 0, 1.0))), "Pull runs on the host"),
+    "a force of the host": (dict(forces=lambda t, q, v: np.zeros(8)), "must be a CuPy array of 8 numbers"),
+    "a short force": (dict(forces=lambda t, q, v: v[:3]), "must be a CuPy array of 8 numbers"),
+    "a wrong size": (dict(v0=np.zeros(3)), "v0 must be 8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_run_on_a_device_is_named(name, cupy):
+    options, words = REFUSED[name]
+    with pytest.raises(ArgumentError, match=words):
+        Simulation(CHAIN, cupy.asarray(Q), **options)
+
+
+def test_a_chain_that_is_too_uneven_is_refused(cupy, monkeypatch):
+    monkeypatch.setattr("torsor.dynamics.calls.agree", lambda *args: False)
+    with pytest.raises(SingularError, match="too uneven"):
+        simulate(zoo.random_chain(9, 8), cupy.asarray(np.zeros(9)), duration=0.1)
+
+
+def test_joints_that_follow_others_are_refused(cupy):
+    model = replace(CHAIN, extras=Extras(couplings=(Coupling(1, 0, 1.0, 0.0),)))
+    with pytest.raises(ArgumentError, match="follow others"):
+        Simulation(model, cupy.asarray(np.zeros(8)))
