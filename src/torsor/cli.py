@@ -93,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except OSError as error:
         return _refused(error if error.filename else f"the output cannot be written ({error.strerror or error})")
+    except MemoryError as error:
+        return _refused(f"there is not enough memory ({error or 'for this model'})")
     except KeyboardInterrupt:
         err.print("[yellow]interrupted[/]")
         return INTERRUPTED

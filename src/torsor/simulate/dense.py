@@ -66,16 +66,19 @@ class Dense:
         nodes = begin + (t - begin) * lobatto(max(6, len(piece)))
         self.times[-1], self.pieces[-1] = t, np.hstack(self._within(len(self.pieces) - 1, piece, nodes))
 
-    def fill(self, t: Array, q: Array, v: Array) -> None:
-        """Replace the q, v at times (m,) for which the extension of a step is kept."""
+    def fill(self, t: Array, q: Array, v: Array) -> Array:
+        """Write the q, v at times (m,) for which the extension of a step is kept; whether it is, (m,)."""
+        known = np.zeros(len(t), bool)
         if not self.pieces or not len(t):
-            return
+            return known
         step = np.searchsorted(self.times, t, "right") - 1
         step[(step == len(self.pieces)) & (t == self.times[-1])] -= 1
         for k in np.unique(step[(step >= 0) & (step < len(self.pieces))]).tolist():
             if (piece := self.pieces[k]) is not None:
                 own = step == k
                 q[own], v[own] = self._within(k, piece, t[own])
+                known |= own
+        return known
 
     # ---- in files: beside the memory of the integrator, chunk by chunk ----
 

@@ -24,6 +24,8 @@ from torsor.validate import array, integer, real_array, shown
 
 Array = NDArray[Any]
 
+MOST_NUMBERS = 2**23  # coordinates that are interpolated at a time
+
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
@@ -123,12 +125,14 @@ class Trajectory:
         if times.size and not (times.min() >= self.t[0] and times.max() <= self.t[-1]):
             raise ArgumentError(f"times must lie in [{self.t[0]:g}, {self.t[-1]:g}], where the trajectory is known")
         flat = times.ravel()
-        k = self.t.searchsorted(flat, "right") - 1
-        after = np.minimum(k + 1, len(self) - 1)  # the last row is a step of its own, of zero length
-        before, behind = (np.hstack([self.q[i], self.v[i], self.a[i]]) for i in (k, after))
-        q, v = interpolate(Coordinates(self.model), self.t[k], before, self.t[after], behind, flat)
-        if self.dense is not None:
-            self.dense.fill(flat, q, v)
+        q, v = np.empty((len(flat), self.model.nq)), np.empty((len(flat), self.model.nv))
+        known = np.zeros(len(flat), bool) if self.dense is None else self.dense.fill(flat, q, v)
+        rest = np.flatnonzero(~known)
+        for own in np.array_split(rest, 1 + rest.size * self.model.nq // MOST_NUMBERS):
+            k = self.t.searchsorted(flat[own], "right") - 1
+            after = np.minimum(k + 1, len(self) - 1)  # the last row is a step of its own, of zero length
+            before, behind = (np.hstack([self.q[i], self.v[i], self.a[i]]) for i in (k, after))
+            q[own], v[own] = interpolate(Coordinates(self.model), self.t[k], before, self.t[after], behind, flat[own])
         return q.reshape(*times.shape, self.model.nq), v.reshape(*times.shape, self.model.nv)
 
     # ---- files ----
