@@ -124,13 +124,45 @@ def test_a_run_of_chosen_quantities_resumes_to_the_same_bits(method, thinned, tm
     np.testing.assert_array_equal(Series.load(tmp_path / "saved.traj").values, whole.values)
 
 
-def test_every_third_step_is_every_third_row():
+def test_every_third_step_is_every_third_row_and_the_last_state():
     model = zoo.point_chain(2)
     whole, third = (simulate(model, [0.4, 0.3], duration=1.0, every=every) for every in (1, 3))
-    np.testing.assert_array_equal(third.t, whole.t[::3])
-    np.testing.assert_array_equal(third.q, whole.q[::3])
-    t = np.linspace(0.0, third.t[-1], 50)
+    assert (len(whole) - 1) % 3
+    rows = [*range(0, len(whole), 3), len(whole) - 1]
+    for name in ("t", "q", "v", "a", "tau"):
+        np.testing.assert_array_equal(getattr(third, name), getattr(whole, name)[rows])
+    t = np.linspace(0.0, 1.0, 50)
     np.testing.assert_allclose(third.at(t)[0], whole.at(t)[0], rtol=1e-14)  # the same quintics, summed in another order
+
+
+@pytest.mark.parametrize("keep", [None, ["q", "energy"]], ids=["rows", "quantities"])
+@pytest.mark.parametrize("recorded", [False, True], ids=["memory", "file"])
+def test_the_last_state_is_a_row_until_the_run_goes_on(recorded, keep, tmp_path):
+    """Runs to 0.05, 0.07 and 0.24, every tenth step: what was last is no row of a longer run."""
+    path, model = tmp_path / "run.traj", zoo.point_chain(2)
+    options = dict(method="implicit-euler", step=0.01, every=10, keep=keep, record=path if recorded else None)
+    run, load = Simulation(model, [0.4, 0.3], **options), Series.load if keep else Trajectory.load
+    fine = simulate(model, [0.4, 0.3], duration=0.24, **options | {"every": 1, "record": None})
+    for until, times in ((0.05, [0, 5]), (0.05, [0, 5]), (0.07, [0, 7]), (0.1, [0, 10]), (0.24, [0, 10, 20, 24])):
+        found = run.run(until)
+        for rows in (found, load(path)) if recorded else (found,):
+            np.testing.assert_allclose(rows.t, fine.t[times], rtol=1e-14)  # 0.07 is not 7 times 0.01
+            if not keep:
+                np.testing.assert_allclose(rows.q, fine.q[times], rtol=1e-12)
+                np.testing.assert_allclose(rows.at(0.04)[0], fine.at(0.04)[0], rtol=1e-12)
+        if recorded:
+            run = Simulation.resume(path)
+            np.testing.assert_array_equal(Simulation.resume(path).run(until).t, rows.t)
+
+
+def test_an_event_is_the_last_row_once():
+    run = Simulation(zoo.point_chain(2), [0.4, 0.3], every=4)
+    found = run.run(5.0, stop=lambda t, q, v: q[0])
+    assert found.t[-1] == run.t < 5.0
+    assert (np.diff(found.t) > 0).all()
+    longer = run.run(run.t + 0.5)
+    np.testing.assert_array_equal(longer.t[: len(found)], found.t)  # an event is a row for good
+    assert longer.t[-1] == run.t
 
 
 def test_few_numbers_of_a_long_chain_take_a_small_file(tmp_path):

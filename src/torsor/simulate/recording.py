@@ -4,7 +4,8 @@
     frame   = kind (4 bytes), length (8), blake2b of kind and length (8), blake2b of the payload (16), payload
     chunk   = JSON {"rows": [m, width], "memory": {name: shape, ...}} and a newline, then the numbers, float64
 
-A chunk holds rows (t, q, v, a, tau) and the memory from which the integrator continues after them. It is
+A chunk holds rows (t, q, v, a, tau) and the memory from which the integrator continues after them. A chunk whose memory
+names `LAST` holds only the last state of a run that keeps fewer rows; it counts as long as no chunk follows. A chunk is
 written with one call and synced to the disk. A frame cut off by a crash is shorter than its length field says, and is
 dropped. A complete frame that fails its checksum is damaged, and this is reported.
 """
@@ -34,6 +35,7 @@ Memory = dict[str, Array]
 
 MAGIC = b"torsor trajectory 1\n"
 HEADER, CHUNK = b"HEAD", b"ROWS"
+LAST = "last"
 PREFIX = 4 + 8 + 8 + 16  # bytes of a frame before its payload
 NUMBER = np.dtype("<f8")
 MOST_NUMBERS = 2**31  # along an axis: more is damage
@@ -64,7 +66,8 @@ class Recording:
     @property
     def rows(self) -> Array:
         width = self.header["width"]
-        return np.concatenate([np.empty((0, width)), *(chunk.rows for chunk in self.chunks)])
+        rows = [chunk.rows for chunk in self.chunks[:-1] if LAST not in chunk.memory]
+        return np.concatenate([np.empty((0, width)), *rows, *(chunk.rows for chunk in self.chunks[-1:])])
 
 
 def read(path: str | Path) -> Recording:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from math import ceil, inf
+from dataclasses import dataclass, fields, replace
+from math import inf
 from pathlib import Path
 from typing import Any, overload
 
@@ -21,22 +21,19 @@ from torsor.errors import ArgumentError, ModelError
 from torsor.formats import toml
 from torsor.model.freedoms import USUAL
 from torsor.model.model import Model, require_model
-from torsor.simulate.dense import Dense
 from torsor.simulate.forces import Force, is_data, name_of
 from torsor.simulate.implicit import Dirk
 from torsor.simulate.integrators import AUTOMATIC, METHODS, method_named
 from torsor.simulate.motion import Motion
-from torsor.simulate.quantities import Quantities
-from torsor.simulate.recording import Memory, Recorder, RecordingError, read
+from torsor.simulate.recording import Recorder, Recording, RecordingError, read
+from torsor.simulate.rows import Keeping, Rows
 from torsor.simulate.series import Series
 from torsor.simulate.stepper import Settings, Stepper, StiffnessWarning, no_step
 from torsor.simulate.trajectory import Trajectory, header
 from torsor.validate import (
     check_memory,
-    file_path,
     flag,
     function,
-    integer,
     number,
     parameter,
     real_array,
@@ -47,27 +44,53 @@ Array = NDArray[Any]
 Event = Callable[[float, Array, Array], float]
 Progress = Callable[[float], None]
 
-CHUNK = 256  # rows between two syncs to the disk
-MOST_BYTES = 2**25  # of the rows between two syncs
 # the options of a Simulation that its file holds; LATER: files of older versions do not
 OWN = ("q0", "v0", "method", "rtol", "atol", "step", "max_step", "dt", "t0", "chunk", "dynamics")
 LATER = ("every", "keep", "dense")
+SWITCHED = "switched"  # in the memory of a chunk: whether method="auto" has changed to its second method
 SHORTEST = 1e-18  # the shortest step, relative to the rest of its run
 MOST_STEPS = 1e12  # of a run: two months of the quickest steps
 PATIENCE = 64  # steps between two reports of progress
 
 
+@dataclass(frozen=True)
+class Acting:
+    """What acts on a model.
+
+    forces     callables (t, q, v) -> tau, one or several (see `forces.py`); without forces: free fall
+    gravity    False switches it off
+    armature   rotor inertias added to the diagonal of M
+    dynamics   the method of `forward_dynamics` that computes accelerations
+    """
+
+    forces: Force | Sequence[Force] = ()
+    gravity: bool = True
+    armature: ArrayLike = 0.0
+    dynamics: str = "auto"
+
+    def on(self, model: Model) -> Model:
+        """The model without gravity, or with larger rotors, if that was asked for."""
+        if not flag("gravity", self.gravity):
+            model = replace(model, gravity=np.zeros(3))
+        added = parameter("armature", self.armature, model.nv)
+        if not (added >= 0).all():
+            raise ArgumentError(f"armature must be inertias >= 0, not {added}")
+        return replace(model, armature=model.armature + added) if added.any() else model
+
+
 class Simulation:
     """A motion being computed.
 
-    q0, v0     where it starts (default: the neutral configuration, at rest), at the time t0
+    q0, v0     where it starts (default: the neutral configuration, at rest), at the time t0. If they are on a GPU, the
+               state stays there (docs/gpu.md); the result is on the host in any case
     forces     callables (t, q, v) -> tau, one or several (see `forces.py`); without forces: free fall
     method     auto: dopri5, and esdirk4 from where the motion is stiff. Or by name: dopri5, rkf45, dop853, abm
                (explicit), trbdf2, esdirk4 (implicit, O(n)), radau (implicit, dense), all with adaptive steps;
                implicit-euler, euler, verlet, variational (fixed step; the last three keep the structure of mechanics)
     rtol, atol tolerances of the adaptive methods, for all or for each degree of freedom
-    step       the step of the fixed-step methods
-    dt         record rows at t0, t0 + dt, ... by dense output; None records every step, or every `every`-th
+    step       the step of the fixed-step methods;  max_step: the longest of the adaptive methods
+    dt         record rows at t0, t0 + dt, ... by dense output; None records every step
+    every      record every so-manieth step, and the last one: as the last row, until the run goes on
     keep       names of quantities (see `quantities.py`): only these are recorded, and the result is a `Series`
     gravity    False switches it off;  armature: rotor inertias added to the diagonal of M
     dynamics   the method of `forward_dynamics` that computes accelerations, for example "udut" (adaptive methods only)
@@ -75,27 +98,19 @@ class Simulation:
     about      words and numbers to store in that file
     dense      keep the continuous extension of every step, for `Trajectory.at` and plots; by default, of methods for
                which that takes no evaluations (not dop853)
+
+    Most keywords are the fields of three small objects: `Acting` (what acts on the model), `Settings` (how finely to
+    integrate) and `Keeping` (which rows to keep).
     """
 
     def __init__(
-        self, model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, *,
-        forces: Force | Sequence[Force] = (), method: str = "auto", rtol: ArrayLike = 1e-6,
-        atol: ArrayLike = 1e-9, step: float | None = None, max_step: float = inf, dt: float | None = None,
-        t0: float = 0.0, gravity: bool = True, armature: ArrayLike = 0.0, dynamics: str = "auto",
-        record: str | Path | None = None, chunk: int = CHUNK, about: dict[str, Any] | None = None,
-        dense: bool | None = None, every: int = 1, keep: Sequence[str] | None = None,
+        self, model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, *, method: str = "auto",
+        t0: float = 0.0, about: dict[str, Any] | None = None, **options: Any,
     ) -> None:  # fmt: skip
+        acting, self.settings, self.keeping = _composed(options)
         require_model(model)
-        self.model = _changed(model, flag("gravity", gravity), armature)
-        self.forces = force_list(forces)
-        self.dt = None if dt is None else number("dt", dt, above=0)
-        self.t0, self.chunk = number("t0", t0), integer("chunk", chunk, least=1)
-        self.every = integer("every", every, least=1, most=2**53)
-        if self.dt is not None and self.every > 1:
-            raise ArgumentError("rows are dt apart, or every so many steps apart: leave out dt or every")
-        self.record = None if record is None else file_path("record", record)
-        self.settings = Settings(rtol, atol, step, max_step)
-        stepper, self.method = method_named(method), method
+        self.model, self.forces, self.t0 = acting.on(model), force_list(acting.forces), number("t0", t0)
+        self.method, stepper, dynamics = method, method_named(method), acting.dynamics
         self.on_gpu = gpu_array(q0) or gpu_array(v0)
         q, v = start_of(self.model, *map(_on_host, (q0, v0)))
         self.motion = self._motion(dynamics, q, v)
@@ -104,27 +119,24 @@ class Simulation:
         with np.errstate(all="ignore"):  # values that are not finite are refused by name
             self.motion.coordinates_on_host.normalise(q)
             self.stepper = stepper(self.motion, self.t0, self.motion.place(q), self.motion.place(v), self.settings)
-        self._keep = None if keep is None else Quantities(self.model, keep)
-        self.about = {
-            "method": method, **_plain(self.settings), "dt": self.dt, "t0": self.t0, "chunk": self.chunk,
-            "q0": q.tolist(), "v0": v.tolist(), "dynamics": self.motion.dynamics,
-            "forces": [name_of(force) for force in self.forces], "every": self.every, "dense": dense,
-            "on_gpu": self.on_gpu,
-            "keep": None if self._keep is None else list(self._keep.names),
-        }  # fmt: skip
+        dense = method != "dop853" if self.keeping.dense is None else self.keeping.dense
+        self.rows = Rows(self.keeping, self.motion, self.t0, dense)
+        self.rows.marks |= {SWITCHED: np.zeros(1)} if method == "auto" else {}
+        self.about = self._told(q, v)
         self.about |= _own_words(about, self.about)
-        self._recorder: Recorder | None = None
-        self._times: list[float] = []
-        self._rows: list[Array] = []
-        self._kept: list[Array] = []  # finished chunks of a run that is not recorded
-        self._next = 0  # the next row is at t0 + next dt
-        self._steps = 0
         self._started = False
         self._at_event = False  # the last run ended at a zero of its stop(t, q, v)
         self._told_stiff = False
-        between = method != "dop853" if dense is None else flag("dense", dense)
-        self._dense = Dense(self.motion.coordinates_on_host, self.t0) if between and keep is None else None
-        self._chunk = min(self.chunk, max(1, MOST_BYTES // self.stepper.row.nbytes))
+
+    def _told(self, q: Array, v: Array) -> dict[str, Any]:
+        """The options, as JSON values: with them, and with the model and the forces, a file can be resumed."""
+        kept = self.rows.quantities
+        return {
+            "method": self.method, **_plain(self.settings), "dt": self.keeping.dt, "t0": self.t0,
+            "chunk": self.keeping.chunk, "q0": q.tolist(), "v0": v.tolist(), "dynamics": self.motion.dynamics,
+            "forces": [name_of(force) for force in self.forces], "every": self.keeping.every,
+            "dense": self.keeping.dense, "on_gpu": self.on_gpu, "keep": None if kept is None else list(kept.names),
+        }  # fmt: skip
 
     def _motion(self, dynamics: str, q: Array, v: Array) -> Motion:
         """The equations of motion, where the state is; the forces are called once, to see what they give."""
@@ -141,6 +153,11 @@ class Simulation:
         return motion
 
     # ---- running ----
+
+    @property
+    def record(self) -> Path | None:
+        """The file to which the run is recorded."""
+        return None if self.keeping.record is None else Path(self.keeping.record)
 
     @property
     def t(self) -> float:
@@ -161,7 +178,7 @@ class Simulation:
             self._start()
         with np.errstate(all="ignore"):
             self._step(until)
-            self._collect()
+            self.rows.collect(self.stepper)
         return self.stepper.t
 
     def _step(self, until: float) -> None:
@@ -177,18 +194,19 @@ class Simulation:
         """Change to an implicit method, if the method is ours to choose; else say that it would help."""
         self._told_stiff = True
         if self.method == "auto" and self.motion.dynamics == "auto":
+            self.rows.marks[SWITCHED] = np.ones(1)
             self.about["switched"] = f"to {AUTOMATIC[1]} at t = {self.t:.6g}, where the motion is stiff"
-            self._change_method(METHODS[AUTOMATIC[1]])
+            self._go_on(METHODS[AUTOMATIC[1]], self.t, self.q, self.v)
             return
         warnings.warn(
             f"the motion is stiff at t = {self.t:.6g}: {self.method} takes steps of {self.stepper.h:.2g} s to stay "
             f"stable; method='auto' or '{AUTOMATIC[1]}' takes longer ones", StiffnessWarning, stacklevel=2,
         )  # fmt: skip
 
-    def _change_method(self, method: type[Stepper]) -> None:
-        """Go on from here with another method."""
+    def _go_on(self, method: type[Stepper], t: float, q: Array, v: Array) -> None:
+        """Go on from a state by this method."""
         evaluations = self.stepper.evaluations
-        self.stepper = method(self.motion, self.t, self.q, self.v, self.settings)
+        self.stepper = method(self.motion, t, q, v, self.settings)
         self.stepper.evaluations += evaluations
 
     def run(self, until: float, *, stop: Event | None = None, progress: Progress | None = None) -> Any:
@@ -217,7 +235,7 @@ class Simulation:
 
     def _check_work(self, until: float) -> None:
         """Raise if the run would not end, or its rows would not fit into memory."""
-        longest = self.settings.max_step if self.stepper.adaptive else self.settings.step
+        longest = self._longest
         assert longest is not None
         if (until - self.t) / longest > MOST_STEPS:
             name = "max_step" if self.stepper.adaptive else "step"
@@ -226,7 +244,8 @@ class Simulation:
                 f"until = {until:g}"
             )
         if self.record is None:
-            check_memory(f"a run to until = {until:g}, with rows so close to each other,", self._expected_bytes(until))
+            expected = self.rows.expected_bytes(until, longest)
+            check_memory(f"a run to until = {until:g}, with rows so close to each other,", expected)
 
     def _advance(self, until: float, stop: Event | None, progress: Progress | None) -> None:
         steps, value = 0, None if stop is None or self._at_event else stop(self.t, self.stepper.q, self.stepper.v)
@@ -238,89 +257,35 @@ class Simulation:
                 if before is not None and (before * value < 0 or value == 0):
                     self._halt(self._crossing(stop))
                     break
-            self._collect()
+            self.rows.collect(self.stepper)
             steps += 1
             if progress is not None and steps % PATIENCE == 0:
                 progress(self.t)
 
     def _halt(self, t: float) -> None:
         """End at the time t within the last step: return there, so that a later run continues from the event."""
-        if self._dense is not None:
-            self._dense.add(self.stepper)
-            self._dense.end(t)
+        self.rows.end_within(self.stepper, t)
         q, v = (x[0] for x in self.stepper.between(np.array([t])))
-        self._gather(t)
-        evaluations = self.stepper.evaluations
-        self.stepper = type(self.stepper)(self.motion, t, q, v, self.settings)
-        self.stepper.evaluations += evaluations
+        self._go_on(type(self.stepper), t, q, v)
         self._at_event = True
 
     def _start(self, until: float | None = None) -> None:
-        """Create the file, then add the first row."""
+        """Create the file, then take the first row."""
         if self.record is not None:
-            expected = self._expected_bytes(until)
-            columns = None if self._keep is None else self._keep.columns
-            self._recorder = Recorder.create(self.record, header(self.model, self.about, columns), expected)
+            expected = self.rows.expected_bytes(until, self._longest)
+            self.rows.recorder = Recorder.create(
+                self.record, header(self.model, self.about, self.rows.columns), expected
+            )
         self._begin()
 
     def _begin(self) -> None:
-        self._times, self._rows, self._next = [self.stepper.t], [self.motion.fetch(self.stepper.row)], 1
+        self.rows.begin(self.stepper)
         self._started = True
 
-    def _expected_bytes(self, until: float | None) -> int:
-        """A lower bound on the bytes that the rows of a run take."""
-        step = self.settings.max_step if self.stepper.adaptive else self.settings.step
-        spacing = self.dt or (step and step * self.every)
-        if until is None or spacing is None or spacing == inf:
-            return 0
-        rows = (until - self.t0) / spacing
-        width = 1 + (self.model.nq + 3 * self.model.nv if self._keep is None else len(self._keep.columns))
-        return 8 * width * (ceil(rows) if rows < inf else sys.maxsize)
-
-    def _collect(self) -> None:
-        """Take the rows of the last step, and write a chunk when it is full."""
-        all_rows = self.dt is None and self.every == 1
-        if self._dense is not None and not (all_rows and self.stepper.points is None):
-            self._dense.add(self.stepper)
-        self._steps += 1
-        self._gather(None)
-        if len(self._rows) >= self._chunk:
-            self._flush()
-
-    def _gather(self, end: float | None) -> None:
-        """The rows of the last step, up to `end` if the run stops there."""
-        if self.dt is not None:
-            self._sample(self.t if end is None else end)
-        elif end is None and self._steps % self.every == 0:
-            self._times.append(self.t)
-            self._rows.append(self.motion.fetch(self.stepper.row))
-        if end is not None and not (self._times and self._times[-1] >= end):
-            self._add(np.array([end]))
-
-    def _sample(self, end: float) -> None:
-        """Rows at t0 + k dt by dense output."""
-        assert self.dt is not None
-        last = self._last_row(end)
-        check_memory(f"dt = {self.dt:g}", 8 * (last - self._next) * len(self.stepper.row))
-        if last >= self._next:
-            self._add(np.minimum(self.t0 + self.dt * np.arange(self._next, last + 1), end))
-            self._next = last + 1
-
-    def _last_row(self, end: float) -> int:
-        """The k of the last row t0 + k dt of a step to `end`."""
-        assert self.dt is not None
-        # a row that rounding puts just behind the end of its step still belongs to it
-        rows = np.floor((end - self.t0) / self.dt * (1 + 4e-16) + 1e-9)
-        if not abs(rows) < 2**53:
-            raise ArgumentError(f"dt = {self.dt:g} is too short to tell its rows apart at t = {end:g}")
-        return int(rows)
-
-    def _add(self, times: Array) -> None:
-        """Rows at times within the last step."""
-        q, v = self.stepper.between(times)
-        for t, q_t, v_t in zip(times.tolist(), q, v):
-            self._times.append(t)
-            self._rows.append(self.motion.fetch(np.concatenate([q_t, v_t, self.motion.checked(t, q_t, v_t)])))
+    @property
+    def _longest(self) -> float | None:
+        """The longest step."""
+        return self.settings.max_step if self.stepper.adaptive else self.settings.step
 
     def _crossing(self, stop: Event) -> float:
         """The time on the last step at which stop(t, q, v) vanishes."""
@@ -335,36 +300,11 @@ class Simulation:
             return b
         return float(brentq(value, a, b, xtol=1e-14 * max(1.0, abs(b)), rtol=1e-14))
 
-    def _flush(self) -> None:
-        """Write, or keep, the collected rows and the memory from which the integrator continues."""
-        if not self._rows:
-            return
-        memory = self.stepper.memory() | {"next": np.array([self._next]), "steps": np.array([self._steps])}
-        if self.method == "auto":
-            memory["switched"] = np.array([float("switched" in self.about)])
-        chunk = self._chosen(np.array(self._times), np.array(self._rows))
-        if self._recorder is None:
-            self._kept.append(chunk)
-        else:
-            memory = {name: x if isinstance(x, np.ndarray) else self.motion.fetch(x) for name, x in memory.items()}
-            self._recorder.append(chunk, memory | ({} if self._dense is None else self._dense.unsaved()))
-        self._times, self._rows = [], []
-
-    def _chosen(self, t: Array, rows: Array) -> Array:
-        """The rows of a chunk: t, q, v, a, tau, or t and the quantities that are kept."""
-        nq, nv = self.model.nq, self.model.nv
-        tau = self.motion.torques(t, rows[:, :nq], rows[:, nq : nq + nv])
-        whole = np.column_stack([t, rows, tau])
-        if self._keep is None:
-            return whole
-        return np.column_stack([t, self._keep(Trajectory.from_rows(self.model, whole, {}))])
-
     def _finish(self) -> Trajectory | Series:
-        self._flush()
-        rows = np.concatenate(self._kept) if self._recorder is None else read(self._recorder.path).rows
-        if self._keep is not None:
-            return Series(self.model, rows[:, 0], rows[:, 1:], self._keep.columns, self.about)
-        return replace(Trajectory.from_rows(self.model, rows, self.about), dense=self._dense)
+        rows = self.rows.all(self.stepper)
+        if self.rows.columns is not None:
+            return Series(self.model, rows[:, 0], rows[:, 1:], self.rows.columns, self.about)
+        return replace(Trajectory.from_rows(self.model, rows, self.about), dense=self.rows.dense)
 
     # ---- resuming ----
 
@@ -411,31 +351,29 @@ class Simulation:
                 f"{path} was recorded with the forces {about['forces'] or 'none'}; "
                 f"{simulation.about['forces'] or 'none'} were given"
             )
-        simulation._recall(path, [chunk.memory for chunk in found.chunks])
-        simulation._recorder = Recorder.reopen(found)
+        simulation._recall(found)
+        simulation.rows.recorder = Recorder.reopen(found)
         return simulation
 
-    def _recall(self, path: str | Path, memories: Sequence[Memory]) -> None:
+    def _recall(self, found: Recording) -> None:
         """Load the state of a recorded run; it starts from the beginning if it holds no rows yet."""
         self._begin()
-        if not memories:
+        if not found.chunks:
             return
-        memory = memories[-1]
+        memories = [chunk.memory for chunk in found.chunks]
+        memory, last_row = memories[-1], float(found.chunks[-1].rows[-1, 0])
         try:
             if not all(np.isfinite(x).all() for x in memory.values()):
                 raise ValueError("a number is not finite")
-            if self.method == "auto" and memory["switched"][0]:
+            if self.method == "auto" and memory[SWITCHED][0]:
                 self._meet_stiffness()
             self.stepper.recall(memory)
-            self._steps = int(memory["steps"][0]) if "steps" in memory else 0
-            if self._dense is not None:
-                self._dense = Dense.restored(self.motion.coordinates_on_host, self.t0, memories)
+            self.rows.recall(self.t, last_row, memories)
         except (KeyError, IndexError, ValueError, TypeError, OverflowError, ArgumentError) as error:
             raise RecordingError(
-                f"{path} cannot be resumed: the memory of the integrator after its last row does not fit ({error})"
+                f"{found.path} cannot be resumed: the memory of the integrator after its last row does not fit "
+                f"({error})"
             ) from None
-        self._times, self._rows = [], []
-        self._next = 1 if self.dt is None else self._last_row(self.t) + 1
 
 
 @overload
@@ -465,14 +403,25 @@ def simulate(
     return simulation.run(simulation.t0 + duration, stop=stop, progress=progress)
 
 
-def _changed(model: Model, gravity: bool, armature: ArrayLike) -> Model:
-    """The model without gravity, or with larger rotors, if that was asked for."""
-    if not gravity:
-        model = replace(model, gravity=np.zeros(3))
-    added = parameter("armature", armature, model.nv)
-    if not (added >= 0).all():
-        raise ArgumentError(f"armature must be inertias >= 0, not {added}")
-    return replace(model, armature=model.armature + added) if added.any() else model
+COMPOSED = (Acting, Settings, Keeping)
+
+
+def _composed(options: dict[str, Any]) -> list[Any]:
+    """What a simulation is composed of, from those options that are the fields of each."""
+    known = {field.name: kind for kind in COMPOSED for field in fields(kind)}
+    if unknown := [name for name in options if name not in known]:
+        raise TypeError(f"Simulation got an unexpected keyword argument {unknown[0]!r}")
+    return [kind(**{name: x for name, x in options.items() if known[name] is kind}) for kind in COMPOSED]
+
+
+def _signature() -> inspect.Signature:
+    """All keywords, for help() and notebooks."""
+    _, *own, _ = inspect.signature(Simulation.__init__).parameters.values()  # without self and **options
+    parts = [x for kind in COMPOSED for x in inspect.signature(kind).parameters.values()]
+    return inspect.Signature([*own, *(x.replace(kind=x.KEYWORD_ONLY) for x in parts)])
+
+
+Simulation.__signature__ = _signature()  # type: ignore[attr-defined]
 
 
 def start_of(model: Model, q0: ArrayLike | None, v0: ArrayLike | None) -> tuple[Array, Array]:
