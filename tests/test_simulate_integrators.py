@@ -146,16 +146,6 @@ def test_abm_of_predictor_order_k_converges_with_order_k_plus_one(k, pendulum):
     assert np.log(errors[0] / errors[1]) / np.log(4) == pytest.approx(k + 1, abs=2 * ORDER_SLACK)
 
 
-def test_radau_converges_with_order_five_at_equal_steps(pendulum):
-    """The tolerance is wide enough for every step to be max_step; Newton's iteration is better than it must be."""
-    q0, v0 = start_of(pendulum)
-    exact = precise(pendulum, q0, v0, 2.0)
-    options = {"method": "radau", "rtol": 1e-2, "atol": 1e-2}
-    coarse, fine = (errors_at(pendulum, q0, v0, 2.0, exact, max_step=h, **options) for h in (0.025, 0.0125))
-    assert len(simulate(pendulum, q0, v0, 2.0, max_step=0.025, **options)) <= 80 + 2
-    assert np.log2(coarse / fine) == pytest.approx(5, abs=ORDER_SLACK)
-
-
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_error_follows_the_tolerance(name, pendulum):
     q0, v0 = start_of(pendulum)

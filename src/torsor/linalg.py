@@ -116,7 +116,7 @@ def is_literal(x: Scalar, value: float) -> bool:
     return isinstance(x, float | int) and x == value
 
 
-# Derivatives -------------------------------------------------------------------------------------------
+# Scalars made of two others -------------------------------------------------------------------------------------------
 
 
 class Dual:
@@ -153,6 +153,37 @@ class Dual:
 
 def _dual(x: Any) -> Dual:
     return x if isinstance(x, Dual) else Dual(x)
+
+
+class Complex:
+    """re + i im, of scalars of any type.  A real factor or summand that is no plain number stands on the right."""
+
+    def __init__(self, re: Scalar, im: Scalar = 0.0) -> None:
+        self.re, self.im = re, im
+
+    def __add__(self, other: Any) -> Complex:
+        y = _complex(other)
+        return Complex(self.re + y.re, self.im + y.im)
+
+    def __mul__(self, other: Any) -> Complex:
+        y = _complex(other)
+        return Complex(self.re * y.re - self.im * y.im, self.re * y.im + self.im * y.re)
+
+    def __neg__(self) -> Complex:
+        return Complex(-self.re, -self.im)
+
+    def __sub__(self, other: Any) -> Complex:
+        return self + -_complex(other)
+
+    def __truediv__(self, other: Complex) -> Complex:
+        scale = 1.0 / (other.re * other.re + other.im * other.im)
+        return self * Complex(other.re * scale, -other.im * scale)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def _complex(x: Any) -> Complex:
+    return x if isinstance(x, Complex) else Complex(x)
 
 
 def derivative(function: Callable[[Vec], Iterable[Scalar]], x: Vec, k: int) -> Vec:

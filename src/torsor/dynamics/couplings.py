@@ -82,7 +82,7 @@ def coupled_accelerations(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLi
 def coupled_solve(model: Model, q: ArrayLike, b: ArrayLike, added_inertia: ArrayLike | None = None) -> Array:
     """G (G' (M + diag(added)) G)^-1 G' b"""
     b = checked(model, "b", b)
-    G, A = _reduced(model, q, added_inertia)
+    G, A = reduced(model, q, added_inertia)
     try:
         return np.linalg.solve(A, (b @ G)[..., None])[..., 0] @ G.T
     except np.linalg.LinAlgError:
@@ -96,10 +96,10 @@ def coupled_inverse(model: Model, q: ArrayLike) -> Array:
 
 def coupled_log_det(model: Model, q: ArrayLike) -> Array:
     """log det (G' M G)"""
-    return np.linalg.slogdet(_reduced(model, q)[1])[1]
+    return np.linalg.slogdet(reduced(model, q)[1])[1]
 
 
-def _reduced(model: Model, q: ArrayLike, added_inertia: ArrayLike | None = None) -> tuple[Array, Array]:
+def reduced(model: Model, q: ArrayLike, added_inertia: ArrayLike | None = None) -> tuple[Array, Array]:
     """G, and G' (M + diag(added)) G"""
     M = call(composite.mass_matrix, model, q)
     G = coupling_matrix(model).astype(M.dtype)

@@ -4,7 +4,7 @@ simulation   Simulation and simulate: the entry points
 forces       forces on the joints;  references: motions to follow
 laws         what acts at one freedom, over any scalar;  joint_forces: all forces together
 motion       the right-hand side
-integrators  the methods by name: runge_kutta, adams (made of stages, which may be fused), implicit (in O(n)), radau;
+integrators  the methods by name: runge_kutta, adams (made of stages, which may be fused), implicit and radau (in O(n));
              structure (fixed step)
 hermite      dense output;  coordinates: dq/dt = N(q) v
 trajectory   the result;  series: the result if only some quantities are kept;  recording, tables: their files

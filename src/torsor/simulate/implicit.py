@@ -15,8 +15,10 @@ which is the mass matrix of a machine with heavier rotors: one articulated sweep
 is one forward dynamics with R added to the pivots. It is exact at once where M is constant and the forces are linear,
 however stiff they are, and converges quickly if h resolves the rest of the motion. Where the rest is stiff, too (a
 tense rope, forces whose gains are not known), the same sweep becomes the preconditioner of Newton's method with GMRES,
-and the derivative along a vector is a difference of two sweeps. The Krylov space of one solve serves the later stages
-and steps of the same length, too, one sweep per iteration, as long as they converge. No matrix is formed anywhere.
+and the derivative along a vector is a difference of two sweeps: GMRES needs three digits, and exact products
+(`tangent.py`, as `radau` uses them) take two sweeps each, 1.0 to 1.7 times the time in all. The Krylov space of one
+solve serves the later stages and steps of the same length, too, one sweep per iteration, as long as they converge. No
+matrix is formed anywhere.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from torsor.simulate.stepper import (
     no_step,
     shortest_step,
 )
+from torsor.simulate.tangent import NUDGE
 
 SAFETY, SHRINK, GROW = 0.9, 0.2, 5.0
 SETTLED = 0.03  # the error of a stage's equations, relative to that allowed for the step
@@ -99,23 +102,34 @@ def _esdirk4() -> Tableau:
     return Tableau(A, A[-1] - other, dense, order=4, power=4)
 
 
-class Dirk(Stepper):
-    """A diagonally implicit method with adaptive steps on the vector space of (q, v)."""
+class Implicit(Stepper):
+    """An implicit method with adaptive steps, whose length follows from an error estimate of O(h^power)."""
 
-    tableau: Tableau
+    power: int
+    rejected = False  # whether a longer step from here was tried before
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         super().__init__(motion, t, q, v, settings)
         self.scale = ErrorScale(motion, settings)
         self.h = min(self.scale.first_step(motion, t, self.row, self.order - 1), settings.max_step)
         self.evaluations += 1
-        self.rate_of_convergence = 1.0  # of the last stage
-        self.space: Krylov | None = None  # of the last solve by GMRES
-        self.rates = np.empty_like(self.row, shape=(len(self.tableau.A), self.nq + self.nv))
+
+    @property
+    def steady(self) -> bool:
+        """Whether steps of the same length are cheaper."""
+        return False
+
+    def _try(self, h: float) -> float:
+        """All stages of a step; returns the norm of its error, infinite if a stage has no solution."""
+        raise NotImplementedError
+
+    def _take(self, t: float) -> None:
+        """The step that was tried last is taken, to t."""
+        raise NotImplementedError
 
     def step(self, t_end: float) -> None:
-        t, h, rejected = self.t, min(self.h, self.settings.max_step), False
-        shortest, power = shortest_step(t), -1 / self.tableau.power
+        t, h, self.rejected = self.t, min(self.h, self.settings.max_step), False
+        shortest, power = shortest_step(t), -1 / self.power
         while True:
             clipped = t + h >= t_end
             h_now = t_end - t if clipped else h
@@ -124,18 +138,37 @@ class Dirk(Stepper):
                 break
             # equations that do not settle give no error estimate
             h = h_now * (max(SHRINK, SAFETY * error**power) if error < np.inf else SHRINK)
-            rejected = True
+            self.rejected = True
             if h < shortest:
                 raise no_step(self.t)
         grow = min(GROW, max(SHRINK, SAFETY * max(error, 1e-10) ** power))
-        grow = 1.0 if self.space is not None and 1 <= grow < STEADY else grow
-        proposal = h_now * (min(1.0, grow) if rejected else grow)
+        grow = 1.0 if self.steady and 1 <= grow < STEADY else grow
+        proposal = h_now * (min(1.0, grow) if self.rejected else grow)
         # a step cut short at t_end says nothing against the step that was planned
-        self.h = max(h, proposal) if clipped and not rejected else proposal
+        self.h = max(h, proposal) if clipped and not self.rejected else proposal
         self._take(t_end if clipped else t + h_now)
 
+
+class Dirk(Implicit):
+    """A diagonally implicit method on the vector space of (q, v)."""
+
+    tableau: Tableau
+
+    def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
+        super().__init__(motion, t, q, v, settings)
+        self.rate_of_convergence = 1.0  # of the last stage
+        self.space: Krylov | None = None  # of the last solve by GMRES
+        self.rates = np.empty_like(self.row, shape=(len(self.tableau.A), self.nq + self.nv))
+
+    @property
+    def power(self) -> int:  # type: ignore[override]
+        return self.tableau.power
+
+    @property
+    def steady(self) -> bool:
+        return self.space is not None
+
     def _try(self, h: float) -> float:
-        """All stages of a step; returns the norm of its error, infinite if a stage has no solution."""
         y, tableau, nq = self.row[: self.nq + self.nv], self.tableau, self.nq
         self.rates[0] = self.rate(y, self.a)
         stage = _Stage(self, tableau.gamma * h, self.a.copy())
@@ -325,9 +358,6 @@ class _Stage:
         return (residual(a + nudge * w) - G) / nudge
 
 
-NUDGE = sqrt(np.finfo(np.float64).eps)
-
-
 def _combined(x: Array, weights: Array, rows: Array) -> Array:
     """x + sum_j weights_j rows_j"""
     out, part = x.copy(), np.empty_like(x)
@@ -339,7 +369,7 @@ def _combined(x: Array, weights: Array, rows: Array) -> Array:
 
 def _square(x: Array) -> float:
     """x . x, without BLAS: its threads take longer than the sum, and their number would change the last bits."""
-    return float(np.einsum("i,i", x, x))
+    return float(np.einsum("i,i", x.conj(), x).real)
 
 
 @dataclass(frozen=True)
@@ -352,7 +382,7 @@ class Krylov:
 
     def solve(self, b: Array) -> Array:
         """x with A x close to b"""
-        inside = np.einsum("ki,i->k", self.basis, b)
+        inside = np.einsum("ki,i->k", self.basis.conj(), b)
         y = np.linalg.lstsq(self.H, np.array(inside.tolist()), rcond=None)[0]
         left = b - np.einsum("k,ki->i", inside, self.basis)
         return left + np.einsum("k,ki->i", np.asarray(y, like=b), self.basis[: len(y)])
@@ -366,12 +396,12 @@ def gmres(product: Callable[[Array], Array], b: Array, vectors: int, tolerance: 
     size = sqrt(_square(b))
     if len(b) <= vectors:  # the whole space, once for many right-hand sides
         vectors, tolerance = len(b), 0.0
-    basis, H = [b / size], np.zeros((vectors + 1, vectors))
+    basis, H = [b / size], np.zeros((vectors + 1, vectors), b.dtype)
     for k in range(vectors):
         w = before = product(basis[k])
         for _ in range(2):  # twice is enough to be orthogonal
             for i, u in enumerate(basis):
-                part = float(np.einsum("i,i", u, w))
+                part = np.einsum("i,i", u.conj(), w)
                 H[i, k] += part
                 w = w - part * u
         H[k + 1, k] = sqrt(_square(w))
@@ -386,7 +416,7 @@ def gmres(product: Callable[[Array], Array], b: Array, vectors: int, tolerance: 
     return Krylov(np.stack(basis), small, g)
 
 
-INVARIANT = 1e-7  # what is left of a product outside of its space: the error of differences
+INVARIANT = 1e-7  # what is left of a product outside of its space, if it is a difference
 
 
 class ImplicitEuler(FixedStep):

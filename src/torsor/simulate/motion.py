@@ -104,7 +104,7 @@ class Motion:
         program, given = self.program, self.given
         if program is not None and self.law is None:
             return lambda t, q, v, out: program(q, v, *given, out)
-        forward, torque = self._forward, self.torque
+        forward, torque = self.forward, self.torque
         if (constant := self.joints.constant) is not None and not self.joints.pushes:
             return lambda t, q, v, out: forward(q, v, constant, out)
         return lambda t, q, v, out: forward(q, v, torque(t, q, v), out)
@@ -121,7 +121,7 @@ class Motion:
         return compiled_with(self.model, articulated.forward_dynamics, ADDED)(q, v, tau, added)
 
     def implicit_solve(self, q: Array, b: Array, added: Array) -> Array:
-        """(M(q) + diag(added))^-1 b"""
+        """(M(q) + diag(added))^-1 b, in one sweep, at any length: it takes as long as a forward dynamics by segments"""
         if self.model.couplings:
             return coupled_solve(self.model, q, b, added)
         return compiled_with(self.model, articulated.mass_solve, ADDED)(q, b, added)
@@ -133,7 +133,7 @@ class Motion:
 
     def accelerations(self, t: float, q: Array, v: Array) -> Array:
         """The accelerations of many states at one time, (m, nv)."""
-        return self._forward(q, v, self.torques(np.full(len(q), t), q, v))
+        return self.forward(q, v, self.torques(np.full(len(q), t), q, v))
 
     @cached_property
     def _program(self) -> Program | None:
@@ -144,7 +144,7 @@ class Motion:
         return compiled(self.model, dynamics.forward_dynamics, self.dynamics)
 
     @property
-    def _forward(self) -> Callable[..., Array]:
+    def forward(self) -> Callable[..., Array]:
         """(q, v, tau) -> accelerations, written into a fourth argument if there is one."""
         return self._by_call if self._program is None else self._program
 
@@ -176,14 +176,14 @@ class Motion:
 ADDED, LINEAR = ("added_inertia",), ("stiffness", "damping")
 
 
-def compiled_with(model: Model, algorithm: Algorithm, options: tuple[str, ...]) -> Program:
+def compiled_with(model: Model, algorithm: Algorithm, options: tuple[str, ...], lanes: int | None = None) -> Program:
     """The program of an algorithm that takes these options, made once per model."""
     from torsor.backends.cpu import compile_program  # imported late, so that `import torsor` stays quick
 
     def make() -> Program:
-        return compile_program(algorithm, model, options=options, unroll=PATIENT)
+        return compile_program(algorithm, model, options=options, unroll=PATIENT, lanes=lanes)
 
-    return store(model).once(("program with", options, algorithm), make)
+    return store(model).once(("program with", options, algorithm, lanes), make)
 
 
 def compiled(model: Model, function: Callable[..., Array], method: str = "auto") -> Program:

@@ -212,6 +212,6 @@ def no_first_step(t: float) -> SingularError:
 def no_step(t: float) -> SingularError:
     """The error where no step is small enough."""
     return SingularError(
-        f"the step shrinks to nothing at t = {t:.9g}: the motion is singular there, or stiff (use method='esdirk4', or "
-        "'radau' where the machine is small)"
+        f"the step shrinks to nothing at t = {t:.9g}: the motion is singular there, or stiff (use method='esdirk4' "
+        "or 'radau')"
     )

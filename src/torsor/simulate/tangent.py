@@ -1,0 +1,74 @@
+"""How the forces on a machine change near a state: what Newton's method needs to solve implicit equations.
+
+Near a state (q, v) with the accelerations a,
+
+    M da + C(dq, dv) = 0,      C(dq, dv) = d(M(q) a + bias(q, v) - tau(t, q, v))  at constant a,
+
+which is exact for the dynamics (the jvp of inverse dynamics) and for forces that are data at the joints. Forces that
+are functions are differentiated by differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.algorithms.derivative import derivative
+from torsor.algorithms.newton_euler import inverse_dynamics
+from torsor.simulate.forces import Force
+from torsor.simulate.motion import Motion, compiled_with
+
+Array = NDArray[Any]
+
+PUSH = derivative(inverse_dynamics, "jvp", ("q", "v"))
+NUDGE = sqrt(np.finfo(np.float64).eps)  # of differences, relative to the larger of 1 and |(q, v)|
+LANES = 4  # states side by side in a long chain: four cost as much as one
+
+
+class Tangent:
+    """C of a motion at a state."""
+
+    def __init__(self, motion: Motion, t: float, q: Array, v: Array, a: Array) -> None:
+        self.motion, self.t, self.q, self.v, self.a = motion, t, q, v, a
+        self.size = max(1.0, np.abs(q).max(initial=0), np.abs(v).max(initial=0))
+
+    @property
+    def push(self) -> Any:
+        """(q, v, a, dq, dv) -> the change of M a + bias"""
+        return compiled_with(self.motion.model, PUSH, (), LANES)
+
+    def __call__(self, dq: Array, dv: Array) -> Array:
+        """C along each row of dq, dv (k, nv), both along the directions of v."""
+        return in_lanes(self.push, self.q, self.v, self.a, dq, dv) - self.torques(dq, dv)
+
+    def torques(self, dq: Array, dv: Array) -> Array:
+        """How the torques change."""
+        law, coordinates, q = self.motion.joints, self.motion.coordinates, self.q
+        moved = coordinates.rate(np.broadcast_to(q, (len(dq), len(q))), dq)
+        du, beside = (self._differences(forces, moved, dv) for forces in (law.drives, (*law.pushes, *law.others)))
+        return beside + law.changes(self.t, q, self.v, moved, dv, du)
+
+    def _differences(self, forces: Sequence[Force], dq: Array, dv: Array) -> Array:
+        changes = np.zeros_like(dv)
+        for force in forces:
+            here = force(self.t, self.q, self.v)
+            for change, along, faster in zip(changes, dq, dv):
+                if largest := max(np.abs(along).max(initial=0), np.abs(faster).max(initial=0)):
+                    h = NUDGE * self.size / largest
+                    change += (force(self.t, self.q + h * along, self.v + h * faster) - here) / h
+        return changes
+
+
+def in_lanes(program: Any, *arrays: Array) -> Array:
+    """A program of several states; in loops, the last one is repeated until they fill its lanes, for what is left over
+    goes singly."""
+    count = max(len(x) for x in arrays if x.ndim == 2)
+    outline = getattr(program, "outline", None)
+    if outline is None or outline.layout is None or count == 1 or count % LANES == 0:
+        return program(*arrays)
+    rows = np.minimum(np.arange(-(-count // LANES) * LANES), count - 1)
+    return program(*(x[rows] if x.ndim == 2 else x for x in arrays))[:count]

@@ -1,0 +1,172 @@
+"""Radau IIA in O(n): its order by matrices and by sweeps, the sweep with complex pivots, the changes of the forces."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_simulate_implicit import arm, cable, spinning
+
+import torsor as ts
+from torsor import zoo
+from torsor.algorithms import articulated, complex_pivots
+from torsor.backends.cpu import compile_program
+from torsor.compiler.request import ALWAYS, NEVER
+from torsor.model.extras import Coupling, Extras
+from torsor.model.joints import JOINTS
+from torsor.reference import evaluate
+from torsor.simulate import PD, Friction, Limits, Simulation, Spring, pull, radau, simulate
+from torsor.simulate.motion import Motion
+from torsor.simulate.tangent import LANES, Tangent, in_lanes
+
+ORDER_SLACK = 0.35
+ROUNDING = 1e-12  # of a solve, relative, for the masses and lengths drawn here
+DIFFERENCE = 1e-6  # of central differences with steps of 1e-5, and of the one-sided ones of functions, relative
+
+by_matrices_and_sweeps = pytest.mark.parametrize("small", [40, 0], ids=["matrices", "sweeps"])
+
+
+def coupling(stiffness, damping):
+    """A spring between two joints, as a plain function: no gains are known."""
+
+    def force(t, q, v):
+        stretch = stiffness * (q[1] - q[2]) + damping * (v[1] - v[2])
+        return np.array([0.0, -stretch, stretch, *np.zeros(len(v) - 3)])
+
+    return force
+
+
+# ---- the parts ----
+
+
+def complex_systems(model):
+    """(q, b, r) of three systems M + r, real and complex"""
+    rng, nv = np.random.default_rng(1), model.nv
+    b = rng.normal(size=(3, nv)) + 1j * rng.normal(size=(3, nv))
+    r = np.array([1.0, np.exp(-0.8j), 1e3 * np.exp(-1.7j)])[:, None] * rng.uniform(0, 2, size=(3, nv))
+    return model.random_configuration(rng=1), b, r
+
+
+def assert_solved(model, q, b, r, x):
+    M = ts.mass_matrix(model, q)
+    exact = np.array([np.linalg.solve(M + np.diag(added), own) for added, own in zip(r, b)])
+    assert np.abs(x - exact).max() < ROUNDING * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("joint", [joint.name for joint in JOINTS])
+def test_a_sweep_with_complex_pivots_solves_what_a_dense_solver_does(joint):
+    """For every type of joint, with armature, on plain numbers."""
+    model = zoo.random_tree(4, 2, joints=(joint, "revolute"))
+    model = replace(model, armature=np.where(np.arange(model.nv) % 2, 0.1, 0.0))
+    q, b, r = complex_systems(model)
+    x = []
+    for own, added in zip(b, r):
+        numbers = q, own.real, own.imag, added.real, added.imag
+        inputs = dict(zip(complex_pivots.mass_solve.inputs, (y.tolist() for y in numbers)))
+        re, im = np.split(np.array(evaluate(complex_pivots.mass_solve, model, inputs)), 2)
+        x.append(re + 1j * im)
+    assert_solved(model, q, b, r, np.array(x))
+
+
+@pytest.mark.parametrize("unroll", [NEVER, ALWAYS], ids=["loops", "straight line"])
+def test_compiled_it_solves_several_systems_side_by_side(unroll):
+    model = arm(armature=0.1)
+    q, b, r = complex_systems(model)
+    found = compile_program(complex_pivots.mass_solve, model, unroll=unroll)(q, b.real, b.imag, r.real, r.imag)
+    assert_solved(model, q, b, r, found.re + 1j * found.im)
+
+
+def forces_of(model):
+    return {
+        "none": [],
+        "data": [Spring(model, 3.0, None, 0.5), Friction(0.2, 0.3, creep=0.5), PD(model, model.neutral(), 5.0, 1.0)],
+        "stops": [Limits(model, -0.1, 0.1, 50.0, 3.0)] if model.nq == model.nv else [],
+        "a function": [lambda t, q, v: np.sin(q[: len(v)] + t) - v**3, pull(model, model.names[-1], (1.0, 2.0, 3.0))],
+    }
+
+
+@pytest.mark.parametrize("name", ["none", "data", "stops", "a function"])
+@pytest.mark.parametrize("machine", [arm, spinning], ids=lambda f: f.__name__)
+def test_the_changes_of_the_forces_are_their_derivatives(machine, name):
+    model = machine()
+    motion, rng, t, step = Motion(model, forces_of(model)[name]), np.random.default_rng(0), 0.3, 1e-5
+    q, (v, a), (dq, dv) = (
+        model.random_configuration(rng=2),
+        rng.normal(size=(2, model.nv)),
+        rng.normal(size=(2, 3, model.nv)),
+    )
+
+    def unbalanced(s, dq, dv):
+        moved, faster = model.integrate(q, s * dq), v + s * dv
+        return ts.inverse_dynamics(model, moved, faster, a) - motion.torque(t, moved, faster)
+
+    exact = np.array([(unbalanced(step, *x) - unbalanced(-step, *x)) / (2 * step) for x in zip(dq, dv)])
+    assert np.abs(Tangent(motion, t, q, v, a)(dq, dv) - exact).max() < DIFFERENCE * np.abs(exact).max()
+
+
+def test_lanes_that_are_filled_change_no_bit():
+    model = zoo.rope(30)
+    program = compile_program(articulated.forward_dynamics, model, lanes=LANES, unroll=NEVER)
+    q, v, tau = np.random.default_rng(0).normal(size=(3, 5, model.nv))
+    for count in (1, 2, 3, 4, 5):
+        given = q[:count], v[:count], tau[:count]
+        assert np.array_equal(in_lanes(program, *given), np.array([program(*one) for one in zip(*given)]))
+
+
+# ---- the method ----
+
+
+@pytest.mark.parametrize(
+    ("machine", "small"),
+    [(arm, 40), (spinning, 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(arm, 0), (spinning, 40)])],
+    ids=["arm, matrices", "spinning, sweeps", "arm, sweeps", "spinning, matrices"],
+)
+def test_errors_fall_with_order_five_at_equal_steps(machine, small, monkeypatch):
+    monkeypatch.setattr(radau, "SMALL", small)
+    model = machine(stiffness=3.0, damping=0.3)
+    v0 = np.linspace(0.5, -0.5, model.nv)
+    exact = simulate(model, None, v0, 0.8, method="dop853", rtol=1e-13, atol=1e-13)
+    errors, middle = [], []
+    for h in (0.08, 0.04):
+        simulation = Simulation(model, None, v0, method="radau", rtol=10.0, atol=10.0, max_step=h)
+        simulation.stepper.h, simulation.stepper.tolerance = h, 1e-12  # solve the equations of the stages exactly
+        run = simulation.run(0.8)
+        errors.append(np.abs(run.v[-1] - exact.v[-1]).max())
+        times = np.linspace(0.2, 0.6, 23)
+        middle.append(np.abs(run.at(times)[1] - exact.at(times)[1]).max())
+    assert np.log2(errors[0] / errors[1]) == pytest.approx(5, abs=ORDER_SLACK)
+    assert np.log2(middle[0] / middle[1]) > 4 - ORDER_SLACK  # the error of a cubic is O(h^4)
+
+
+@by_matrices_and_sweeps
+@pytest.mark.parametrize("stiffness", [1e4, 1e8])
+def test_stiffness_that_no_force_declares(stiffness, small, monkeypatch):
+    """By sweeps, GMRES has to find it."""
+    force, model = coupling(stiffness, 1e-2 * stiffness), arm()
+    exact = simulate(model, duration=0.2, forces=force, method="esdirk4", rtol=1e-9, atol=1e-11)
+    monkeypatch.setattr(radau, "SMALL", small)
+    simulation = Simulation(model, forces=force, method="radau", rtol=1e-5, atol=1e-7)
+    run = simulation.run(0.2)
+    assert np.abs(run.q[-1] - exact.q[-1]).max() < 1e-6
+    assert simulation.stepper.evaluations < 3000
+
+
+def test_a_long_chain_goes_by_sweeps_and_needs_few_steps():
+    """The same motion as by the method with stages in turn; no matrix of the chain is formed."""
+    model = cable(300)
+    exact = simulate(model, duration=0.2, method="esdirk4", rtol=1e-7, atol=1e-9, dt=0.1)
+    simulation = Simulation(model, method="radau", rtol=1e-4, atol=1e-6, dt=0.1)
+    run = simulation.run(0.2)
+    assert isinstance(simulation.stepper.newton, radau.Swept | None)
+    assert np.abs(run.q[-1] - exact.q[-1]).max() < 1e-6
+    assert simulation.stepper.evaluations < 700
+
+
+@by_matrices_and_sweeps
+def test_joints_that_follow_others_keep_following(small, monkeypatch):
+    monkeypatch.setattr(radau, "SMALL", small)
+    model = arm(4, stiffness=1e4, damping=1e2)
+    model = replace(model, extras=Extras(couplings=(Coupling(3, 0, -2.0),)))
+    exact = simulate(model, duration=0.2, method="dop853", rtol=1e-10, atol=1e-12)
+    run = simulate(model, duration=0.2, method="radau", rtol=1e-7, atol=1e-9)
+    assert np.abs(run.q[-1] - exact.q[-1]).max() < 1e-7
+    assert np.abs(run.q[:, 3] + 2.0 * run.q[:, 0]).max() < 1e-12
