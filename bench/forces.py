@@ -6,7 +6,7 @@ import numpy as np
 from harness import Contender, Report, race
 
 import torsor as ts
-from torsor.simulate import PD, Cycloid, Friction, Limits, simulate
+from torsor.simulate import PD, ComputedTorque, Cycloid, Friction, Limits, pull, simulate
 
 COUNT, STEPS = 1024, 100  # trajectories and steps of a rollout
 BUSY = {"friction": 0.3, "damping": 0.1, "lower": -1.0, "upper": 1.0}
@@ -21,23 +21,30 @@ def measure(rounds: int) -> Report:
 
 
 def _simulations(arm: ts.Model) -> dict[str, list[Contender]]:
-    """0.1 s of motion: forces in Python, and in the compiled right-hand side."""
+    """0.1 s of motion, or 2 s where it is smooth: forces in Python, and in the compiled right-hand side."""
     passive = [Friction(0.1, 0.3), Limits(arm, -1.0, 1.0)]
     servo = PD(arm, Cycloid(np.zeros(7), np.ones(7), 0.1), 100.0, 10.0)
-    sets = {"friction, stops and dampers": passive, "and a servo on its way": [*passive, servo]}
+    tracking = ComputedTorque(arm, Cycloid(np.zeros(7), np.ones(7), 2.0), 400.0, 40.0)
+    sets = {
+        "friction, stops and dampers": (passive, 0.1),
+        "and a servo on its way": ([*passive, servo], 0.1),
+        "computed torques": ([tracking], 2.0),
+        "a pull": ([pull(arm, "link7", [0.0, 0.0, -20.0])], 2.0),
+    }
 
-    def run(forces, method):
-        return simulate(arm, duration=0.1, forces=forces, method=method, rtol=1e-6).q[-1]
+    def run(forces, duration, method):
+        return simulate(arm, duration=duration, forces=forces, method=method, rtol=1e-6).q[-1]
 
     cases = {}
     for method in ("dopri5", "esdirk4"):
-        for name, forces in sets.items():
+        for name, (forces, duration) in sets.items():
             opaque = [lambda t, q, v, f=f: f(t, q, v) for f in forces]
             for function, force in zip(opaque, forces):
-                function.gains = force.gains  # implicit methods know them in both
+                if hasattr(force, "gains"):  # implicit methods know them in both
+                    function.gains = force.gains
             cases[f"{method}: {name}"] = [
-                Contender("functions", run, [(opaque, method)], tolerance=1e-3),
-                Contender("data", run, [(forces, method)], tolerance=1e-3),
+                Contender("functions", run, [(opaque, duration, method)], tolerance=1e-3),
+                Contender("data", run, [(forces, duration, method)], tolerance=1e-3),
             ]
     return cases
 
@@ -59,6 +66,8 @@ def _rollouts(arm: ts.Model) -> dict[str, list[Contender]]:
             {"feedback": ts.JointFeedback(9.0, 1.0)},
         ),
         "wrenches": (arm, {"external": wrenches}),
+        "a pull": (arm, {"pulls": pull(arm, "link7", wrenches[:, 6, 3:])}),
+        "computed torques": (arm, {"feedback": ComputedTorque(arm, np.ones(7))}),
         "stop conditions": (arm, {"stop": ts.Stop(q=0, above=9.0)}),
         "dampers and friction of every member": (ts.ModelBatch(arm, damping=damping, friction=friction), {}),
         "masses of every member": (ts.ModelBatch(arm, mass=arm.mass * rng.uniform(0.9, 1.1, (COUNT, 7))), {}),

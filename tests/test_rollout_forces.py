@@ -95,8 +95,10 @@ def test_pulls_on_points_of_the_bodies(model, integrator):
 def test_gravity_is_switched_off():
     q, v = start(ARM)
     given = dict(steps=STEPS, dt=DT)
-    bare = replace(ARM, gravity=np.zeros(3))
-    np.testing.assert_array_equal(ts.rollout(ARM, q, v, gravity=False, **given).q, ts.rollout(bare, q, v, **given).q)
+    for arm in (ARM, replace(ARM, damping=1.0)):
+        bare = replace(arm, gravity=np.zeros(3))
+        off = ts.rollout(arm, q, v, gravity=False, **given)
+        np.testing.assert_array_equal(off.q, ts.rollout(bare, q, v, **given).q)
     for varied in ({"gravity": RNG(1).normal(size=(3, 3))}, {"mass": ARM.mass * RNG(1).uniform(1, 2, (3, 4))}):
         batch = ts.ModelBatch(ARM, **varied)
         found = ts.rollout(batch, q, v, gravity=False, **given)
@@ -152,6 +154,27 @@ def test_computed_torques_follow_their_motion():
     path = ts.rollout(ARM, np.zeros(4), np.zeros(4), steps=500, dt=1e-3, feedback=law, integrator="rk4")
     wanted = np.array([goal(1e-3 * (k + 1))[0] for k in range(500)])
     assert np.abs(path.q - wanted).max() < 5e-3  # references are held over a step
+
+
+def test_a_law_is_kept_only_as_long_as_its_numbers():
+    """Gains that change in place act, and so do other feedbacks, models and batches with the same structure."""
+    q, v = start(ARM)
+    kp, given = np.full(4, 5.0), dict(steps=2, dt=DT)
+    for feedback in (ts.JointFeedback(kp, 1.0), PD(ARM, np.ones(4), kp, 1.0), ts.LinearFeedback(kp, kp)):
+        kp[:] = 5.0
+        before = ts.rollout(ARM, q, v, feedback=feedback, **given)
+        again = ts.rollout(ARM, q, v, feedback=feedback, **given)
+        np.testing.assert_array_equal(before.q, again.q)
+        kp[:] = 50.0
+        changed = ts.rollout(ARM, q, v, feedback=feedback, **given)
+        fresh = ts.rollout(replace(ARM, gravity=ARM.gravity.copy()), q, v, feedback=replace(feedback), **given)
+        np.testing.assert_array_equal(changed.q, fresh.q)
+        assert np.abs(changed.q - before.q).max() > 1e-6
+    free = ts.rollout(ARM, q, v, **given)
+    damped = ts.rollout(replace(ARM, damping=1.0), q, v, **given)
+    assert np.abs(free.q - damped.q).max() > 1e-6
+    batch = ts.ModelBatch(ARM, damping=np.ones((3, 4)))
+    np.testing.assert_allclose(ts.rollout(batch, q, v, **given).q, damped.q, atol=ROUNDING)
 
 
 def test_batches_of_many_joints_are_those_of_each():

@@ -18,6 +18,7 @@ from torsor.simulate import (
     External,
     Friction,
     Limits,
+    Simulation,
     Spring,
     Table,
     pull,
@@ -111,6 +112,32 @@ def test_computed_torque_forgets_a_wrong_start():
     error = run.q - np.array([law(t)[0] for t in run.t])
     expected = 0.1 * (1 + w * run.t) * np.exp(-w * run.t)
     np.testing.assert_allclose(error, np.tile(expected[:, None], 6), atol=CLOSE)
+
+
+@pytest.mark.parametrize(("method", "most"), [("esdirk4", 3000), ("trbdf2", 5000)])
+def test_stiff_computed_torques_take_few_evaluations(method, most):
+    """Their stiffness M kp and damping M kd are part of Newton's matrix: one sweep or two per stage (kp = 1e6)."""
+    arm, w = zoo.puma_saha(), 1e3
+    law = Cycloid(np.zeros(6), np.linspace(0.5, 1.5, 6), 1.0)
+    control = ComputedTorque(arm, law, kp=w**2, kd=2 * w)
+    run = Simulation(arm, np.full(6, 0.05), forces=control, method=method, rtol=1e-6, atol=1e-8)
+    path = run.run(1.0)
+    assert run.stepper.evaluations < most
+    assert np.abs(path.q[-1] - law(1.0)[0]).max() < 1e-8
+    early = path.t < 5 / w
+    error = path.q[early] - np.array([law(t)[0] for t in path.t[early]])
+    expected = 0.05 * (1 + w * path.t[early]) * np.exp(-w * path.t[early])
+    np.testing.assert_allclose(error, np.tile(expected[:, None], 6), atol=1e-5)
+
+
+@pytest.mark.parametrize("effort", [np.inf, 50.0])
+def test_stiff_computed_torques_beside_stiff_joints(effort):
+    """With dampers, a wrong model, and drives that are cut off, as an explicit method with short steps finds it."""
+    arm = replace(zoo.puma_saha(), damping=20.0, stiffness=100.0, effort=effort)
+    control = ComputedTorque(replace(arm, mass=1.2 * arm.mass), np.full(6, 0.3), 1e4, 200.0)
+    one, other = (simulate(arm, duration=0.1, forces=control, method=method, rtol=1e-8, atol=1e-10)
+                  for method in ("esdirk4", "dop853"))  # fmt: skip
+    np.testing.assert_allclose(one.q[-1], other.q[-1], atol=1e-6)
 
 
 def test_pd_settles_where_it_balances_gravity():

@@ -81,6 +81,12 @@ class ModelBatch:
         may = self.model.allow_degenerate or not self._rows("mass").all()
         return may and self.forest.has_degenerate_bodies
 
+    @cached_property
+    def weightless(self) -> ModelBatch:
+        """The same without gravity."""
+        varied: Any = {name: np.zeros_like(x) if name == "gravity" else x for name, x in self.varied.items()}
+        return ModelBatch(self.model.weightless, **varied)
+
     @property
     def same_placements(self) -> bool:
         """Whether the members differ in their inertias, in gravity and in what their joints do, at most."""

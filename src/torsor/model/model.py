@@ -211,6 +211,11 @@ class Model:
         return digest.hexdigest()
 
     @cached_property
+    def weightless(self) -> Model:
+        """The same without gravity."""
+        return replace(self, gravity=np.zeros(3))
+
+    @cached_property
     def has_degenerate_bodies(self) -> bool:
         """Is there a body without mass or with a singular inertia?  Only then can the mass matrix be singular."""
         moments = np.linalg.eigvalsh(self.inertia)

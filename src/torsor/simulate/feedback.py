@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torsor import validate
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar, maximum
-from torsor.model.batch import VARIABLE
+from torsor.model.batch import VARIABLE, ModelBatch, machine_of
 from torsor.model.freedoms import USUAL, limited_coordinates, unusual
 from torsor.model.model import Model
 from torsor.simulate.forces import PD, ComputedTorque, Hold, Pull, followed_at
@@ -123,7 +124,7 @@ class Law:
     wrenches: bool = False  # there are wrenches on the bodies, one more input of a step
     pulls: Array | None = None  # (..., n, 12): forces in the base's axes, one more input (`algorithms.pulls`)
 
-    @property
+    @cached_property
     def key(self) -> bytes:
         """What the code of a step depends on."""
         names = repr((self.parts, self.loads, self.computed and self.computed.key)).encode()
@@ -138,6 +139,36 @@ class Law:
     def smooth(self) -> bool:
         """Whether the law is linear: no friction, no stops, no limits of drives, no policy, no computed torques."""
         return not (self.policy or self.parts or self.computed)
+
+
+def kept_law(machine: Model | ModelBatch, feedback: Feedback | None) -> Law:
+    """`law_of` a machine; the last one is kept with it, for as long as its feedback has the same numbers.
+
+    It is not in the store: models that differ in what their joints do share one.
+    """
+    now = _content(feedback)
+    before, law = vars(machine).get(KEPT, (None, None))
+    if law is None or before != now:
+        varied = machine.varied if isinstance(machine, ModelBatch) else {}
+        law = law_of(machine_of(machine), feedback, varied)
+        vars(machine)[KEPT] = now, law
+    return law
+
+
+KEPT = "last law"  # the attribute of a machine
+
+
+def _content(x: Any) -> Any:
+    """All numbers that a law depends on, as something that can be compared; a motion to follow is not part of it."""
+    if isinstance(x, np.ndarray):
+        return x.shape, x.dtype.str, x.tobytes()
+    if isinstance(x, Model):
+        return x.key
+    if is_dataclass(x):
+        return type(x), *(_content(getattr(x, field.name)) for field in fields(x))
+    if isinstance(x, list | tuple):
+        return tuple(map(_content, x))
+    return x if isinstance(x, int | float | str | None) else type(x) if callable(x) else object()
 
 
 def law_of(model: Model, feedback: Feedback | None, own: Mapping[str, Array] | None = None) -> Law:

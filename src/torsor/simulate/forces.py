@@ -16,7 +16,7 @@ at once, if there is such a method.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -339,7 +339,7 @@ class External:
     """
 
     def __init__(self, model: Model, wrenches: ArrayLike | Callable[[float, Array, Array], Array]) -> None:
-        self.weightless = replace(_model(model), gravity=np.zeros(3))
+        self.weightless = _model(model).weightless
         self.wrenches = wrenches if callable(wrenches) else real_array("wrenches", wrenches, (model.n, 6))
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
@@ -386,9 +386,9 @@ class Pull:
             raise ArgumentError(f"force and at of a pull must be (3,) here, without axes {self.pulls.shape[:-2]}")
         return self.pulls
 
-    @cached_property
+    @property
     def weightless(self) -> Model:
-        return replace(self.model, gravity=np.zeros(3))
+        return self.model.weightless
 
     @cached_property
     def _bias(self) -> Callable[..., Array]:

@@ -19,6 +19,11 @@ and the derivative along a vector is a difference of two sweeps: GMRES needs thr
 (`tangent.py`, as `radau` uses them) take two sweeps each, 1.0 to 1.7 times the time in all. The Krylov space of one
 solve serves the later stages and steps of the same length, too, one sweep per iteration, as long as they converge. No
 matrix is formed anywhere.
+
+The stiffness and the damping of computed torques are M kp and M kd. Newton's matrix is then M (1 + S) + R with a
+diagonal S = g kd + g^2 kp, and one sweep still solves with it:
+
+    a <- (1 + S)^-1 ((M + R')^-1 (tau - bias + R' a) + S a),     R' = R (1 + S)^-1.
 """
 
 from __future__ import annotations
@@ -237,6 +242,8 @@ class _Stage:
         self.stepper, self.motion, self.scale = stepper, stepper.motion, stepper.scale
         self.g, self.a = g, a
         self.unit = self.stiffness = self.damping = np.empty(0)
+        self.tracking = stepper.motion.joints.tracking
+        self.S = None if self.tracking is None else g * self.tracking[1] + g**2 * self.tracking[0]
 
     def solve(self, t: float, y: Array) -> bool:
         """Find a, starting from the last stage's; False if the iteration does not settle."""
@@ -277,18 +284,20 @@ class _Stage:
             self.q = self.q_start + self.g * self.q_rate
 
     def _added(self) -> Array:
-        """R = g D + g^2 K at (q, v); kept, for it filters the error as well."""
+        """R = g D + g^2 K at (q, v), over 1 + S; kept, for it filters the error as well."""
         stiffness, damping = self.motion.gains(self.t, self.q, self.v)
         if stiffness is not self.stiffness or damping is not self.damping:
             self.stiffness, self.damping = stiffness, damping
             self.added = self.g * damping + self.g**2 * stiffness
+            self.added = self.added if self.S is None else self.added / (1 + self.S)
         return self.added
 
     def _swept(self, added: Array) -> Array:
-        """(M + R)^-1 (tau - bias + R a) at (q, v)"""
+        """(M + R)^-1 (tau - bias + R a) at (q, v), and with computed torques a part of a"""
         self.stepper.evaluations += 1
         tau = self.motion.torque(self.t, self.q, self.v) + added * self.a
-        return self.motion.implicit(self.q, self.v, tau, added)
+        a = self.motion.implicit(self.q, self.v, tau, added)
+        return a if self.S is None else (a + self.S * self.a) / (1 + self.S)
 
     def _size(self, change: Array) -> float:
         """The norm of a change of a: of the change of (q, v), relative to the errors allowed."""
@@ -301,11 +310,18 @@ class _Stage:
         """An error estimate through (1 - g J)^-1, J the Jacobian with K and D: right where the motion is stiff, too.
 
         ev = rv - (M + R)^-1 (R rv + g K rq),    eq = rq + g N ev
+
+        With computed torques, e = g kp rq:  ev = (1 + S)^-1 (rv - e - (M + R')^-1 (R' (rv - e) + g K rq)).
         """
         nq, coordinates = self.stepper.nq, self.motion.coordinates
         rq, rv = coordinates.velocity(self.q, error[:nq]), error[nq:]
         self.stepper.evaluations += 1
-        ev = rv - self.motion.implicit_solve(self.q, self.added * rv + self.g * self.stiffness * rq, self.added)
+        if self.S is None or self.tracking is None:
+            ev = rv - self.motion.implicit_solve(self.q, self.added * rv + self.g * self.stiffness * rq, self.added)
+        else:
+            e = self.g * self.tracking[0] * rq
+            b = self.added * (rv - e) + self.g * self.stiffness * rq
+            ev = (rv - e - self.motion.implicit_solve(self.q, b, self.added)) / (1 + self.S)
         return np.concatenate([error[:nq] + self.g * coordinates.rate(self.q, ev), ev])
 
     # ---- Newton's method with GMRES ----

@@ -157,6 +157,16 @@ class JointForces:
                 damping += of_force[1]
         return stiffness, damping
 
+    @cached_property
+    def tracking(self) -> tuple[Array, Array] | None:
+        """(kp, kd) of all computed torques together: M(q) kp and M(q) kd are their stiffness and damping."""
+        own = [force for force in self.drives if isinstance(force, ComputedTorque)]
+        total = np.zeros((2, self.model.nv))
+        for force in own:
+            total[0] += force.kp
+            total[1] += force.kd
+        return (total[0], total[1]) if own else None
+
     def changes(self, t: float, q: Array, v: Array, dq: Array, dv: Array, du: Array) -> Array:
         """How the torques of the law change (k, nv) with the coordinates (k, nq), the velocities and the commands that
         are functions of the state."""

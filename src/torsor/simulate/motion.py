@@ -6,7 +6,6 @@ M(q) a = tau(t, q, v) - bias(q, v),    tau the sum of all forces, those of the m
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -157,8 +156,8 @@ class Motion:
     @cached_property
     def momenta(self) -> Solve:
         """(q, v) -> M(q) v, in one sweep: the torques that accelerate the weightless machine by v"""
-        weightless, still = replace(self.model, gravity=np.zeros(3)), np.zeros(self.model.nv)
-        program = compiled(weightless, dynamics.inverse_dynamics)
+        still = np.zeros(self.model.nv)
+        program = compiled(self.model.weightless, dynamics.inverse_dynamics)
         return lambda q, v: program(q, still, v)
 
     def checked(self, t: float, q: Array, v: Array) -> Array:

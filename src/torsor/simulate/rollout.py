@@ -36,7 +36,7 @@ from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model, require_model
 from torsor.outputs import numbered, place_of
-from torsor.simulate.feedback import Feedback, Law, followed, law_of, pulls_on
+from torsor.simulate.feedback import Feedback, Law, followed, kept_law, pulls_on
 from torsor.simulate.forces import Pull
 from torsor.simulate.laws import KINDS, Action, action
 from torsor.simulate.stops import Stop, Watch, outside, stop_inputs, stops_key, stops_of, watching
@@ -245,20 +245,11 @@ def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, dt: float,
 
 
 def with_gravity(machine: Model | ModelBatch, gravity: bool) -> Model | ModelBatch:
-    """The machine, or the same without gravity, which is kept with it."""
+    """The machine, or the same without gravity."""
     if validate.flag("gravity", gravity):
         return machine
     require_models(machine)
-    model, varied = machine_of(machine), machine.varied if isinstance(machine, ModelBatch) else {}
-    if not model.gravity.any() and "gravity" not in varied:
-        return machine
-
-    def make() -> Model | ModelBatch:
-        bare: Any = replace(model, gravity=np.zeros(3))
-        changed: Any = {name: np.zeros_like(x) if name == "gravity" else x for name, x in varied.items()}
-        return ModelBatch(bare, **changed) if isinstance(machine, ModelBatch) else bare
-
-    return store(machine).once("weightless", make)
+    return machine.weightless
 
 
 class Task(NamedTuple):
@@ -278,7 +269,7 @@ class Task(NamedTuple):
     @classmethod
     def of(cls, machine: Model | ModelBatch, steps: int, dt: float, tau: Any, table: Any, feedback: Feedback | None,
            every: int, integrator: str) -> Task:  # fmt: skip
-        model, varied = machine_of(machine), machine.varied if isinstance(machine, ModelBatch) else {}
+        model = machine_of(machine)
         require_model(model)
         validate.chosen("integrator", integrator, INTEGRATORS)
         steps, every = validate.integer("steps", steps, least=1), validate.integer("every", every, least=1)
@@ -290,7 +281,7 @@ class Task(NamedTuple):
             raise ArgumentError(
                 f"feedback must be a LinearFeedback, JointFeedback, Policy, PD or ComputedTorque, not {shown}"
             )
-        law = law_of(model, feedback, varied)
+        law = kept_law(machine, feedback)
         if law.computed and not (tau is table is None):
             raise ArgumentError("ComputedTorque gives all torques of the drives: leave out tau and table")
         rows = followed(feedback, steps, dt)
@@ -302,6 +293,8 @@ class Task(NamedTuple):
 
     def loaded(self, machine: Model | ModelBatch, external: Any, pulls: Any = None) -> Task:
         """The same with wrenches and pulls on the bodies."""
+        if external is pulls is None:
+            return self
         law = replace(self.law, wrenches=external is not None, pulls=pulls_on(machine_of(machine), pulls))
         return self._replace(external=external, law=law)
 
