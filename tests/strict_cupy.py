@@ -42,7 +42,22 @@ class Array(NDArrayOperatorsMixin):
     def __getattr__(self, name):
         if name in ("shape", "ndim", "dtype", "size", "nbytes", "strides", "flags"):
             return getattr(self.inner, name)
-        if name in ("copy", "dot", "all", "any", "sum", "max", "min", "ravel", "reshape", "astype", "transpose"):
+        if name in ("real", "imag"):
+            return Array(getattr(self.inner, name))
+        if name in (
+            "copy",
+            "conj",
+            "dot",
+            "all",
+            "any",
+            "sum",
+            "max",
+            "min",
+            "ravel",
+            "reshape",
+            "astype",
+            "transpose",
+        ):
             return lambda *args, **options: outside(getattr(self.inner, name)(*inside(args), **inside(options)))
         raise AttributeError(f"CuPy's arrays have no {name}")
 

@@ -375,7 +375,7 @@ def test_bad_configurations_are_refused(call, message):
 
 
 def build_long_chain(n):
-    """Processor time (s; a wall clock shows what else runs) and peak of allocated memory (bytes) of building n links with placements of their own."""
+    """Time of the processor (s) and peak of allocated memory (bytes) of building n links with places of their own."""
     p = np.tile([0.1, 0.0, 0.0], (n, 1))
     start = time.process_time()
     model = Model.chain(axis=(0, 1, 0), p=p, mass=1.0, com=(0.05, 0, 0), inertia=(0.1, 0.2, 0.2))
