@@ -14,7 +14,7 @@ import numpy as np
 
 from torsor.backends.elementary import COS, HALF_PI, ROUND, SIN
 from torsor.compiler.abi import INDEX_WORDS
-from torsor.compiler.language import Int, Language, Loop
+from torsor.compiler.language import Int, Language, Loop, TurnOf
 from torsor.compiler.loops import Body
 from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode
@@ -137,8 +137,8 @@ class Writer(Language):
     def operation(self, op: str, *operands: str) -> str:
         return self.let(OPERATIONS[op].format(*operands))
 
-    def emit(self, code: Code, value_of: Callable[[Any], str]) -> dict[Any, str]:
-        return super().emit(code, lambda name: self.let(value_of(name)))
+    def emit(self, code: Code, value_of: Callable[[Any], str], turn_of: TurnOf | None = None) -> dict[Any, str]:
+        return super().emit(code, lambda name: self.let(value_of(name)), turn_of)
 
     def run(self, code: Code, place_of: Callable[[Any], str]) -> None:
         """Write a tape from memory to memory; `place_of` says where its inputs and outputs are."""
@@ -299,6 +299,9 @@ class Memory:
 
     def base(self, k: int) -> str:
         return f"tree.base[{k}]"
+
+    def turn(self, place: Int) -> tuple[str, str] | None:
+        return None
 
     def column(self, freedom: Int) -> Int:
         return f"tree.columns[{freedom}]"

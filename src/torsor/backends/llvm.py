@@ -76,6 +76,7 @@ class Writer(Language):
         self._declarations: dict[str, None] = {}
         self.far_room = 0  # bytes of stack for angles beyond the range of our own sine
         self.turnings: set[str] = set()  # functions of `llvm_entry.turning` that are called
+        self.called: set[str] = set()  # other functions of `llvm_entry` that are called
 
     # -- plain instructions
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from torsor.backends.llvm import Target, Writer
-from torsor.backends.llvm_entry import kernel_module, rows_to_vectors, vectors_to_rows
+from torsor.backends.llvm_entry import ALL_TURNS, kernel_module, rows_to_vectors, turns_room, vectors_to_rows
 from torsor.compiler.abi import (
     BASE,
     BODIES,
@@ -32,7 +32,7 @@ from torsor.compiler.abi import (
     SIZES,
     WORDS,
 )  # fmt: skip
-from torsor.compiler.language import Int
+from torsor.compiler.language import TURNS, Int
 from torsor.compiler.loops import Body, Loops
 from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode
@@ -247,7 +247,18 @@ def unrolled_kernel(code: Code, inputs: Mapping[str, tuple[int, ...]], output: t
 
 def loop_kernel(code: LoopCode, target: Target) -> str:
     ranks = {name: place_of(name).rank for name in code.inputs}
-    return kernel_module(target, len(ranks), lambda w: Loops(w, code, Memory(w, code, ranks)).write(), flush=True)
+    wide = target.lanes if turns_of_state(code) else 1
+
+    def body(w: Writer) -> None:
+        Loops(w, code, Memory(w, code, ranks, wide)).write()
+
+    return kernel_module(target, len(ranks), body, flush=True)
+
+
+def turns_of_state(code: LoopCode) -> bool:
+    """Whether the code takes sines of coordinates."""
+    angles = [x.nodes[node.a] for x in code.all_codes for node in x.nodes if node.op in TURNS]
+    return any(angle.op == "in" and angle.a[0] == "q" for angle in angles)
 
 
 class Rows:
@@ -287,6 +298,10 @@ class Tables:
         w = self.w
         return w.op(f"sext i32 {w.op(f'load i32, ptr {w.address(row, 4 * k)}, align 4')} to i64")
 
+    def turn(self, place: Int) -> tuple[str, str] | None:
+        """The sine and the cosine of an entry of q, if they are known."""
+        return None
+
     def number(self, body: Body, kind: int, name: str) -> str:
         """A constant of a body."""
         w = self.w
@@ -298,17 +313,33 @@ class Tables:
 
 
 class Memory(Tables):
-    """The memory of a loop kernel."""
+    """The memory of a loop kernel.
 
-    def __init__(self, w: Writer, code: LoopCode, ranks: Mapping[str, int]) -> None:
+    A kernel for one state finds the sines and cosines of all its coordinates first, `wide` of them at a time.
+    """
+
+    def __init__(self, w: Writer, code: LoopCode, ranks: Mapping[str, int], wide: int) -> None:
         super().__init__(w, code.layout.numbers)
         packed = Packed(w.load_i64("%data", PLACES), w.load_ptr("%data", ENTRIES)) if code.packing else None
         self.arrays = Arrays(w, ranks, code.rank, WORDS, packed)
         self.n, self.nv, self.flags, self.start = (w.load_i64("%data", k) for k in (BODIES, FREEDOMS, FLAGS, FROM))
         self.table, self.index, self._base = (w.load_ptr("%data", k) for k in (NUMBERS, INDEX, BASE))
-        self.kept = Rows(w, self.arrays.end, code.layout.kept)
-        after = w.address(self.arrays.end, w.i64("mul", self.n, self.kept.row_bytes))
+        end, self.turns = self.arrays.end, ""
+        if w.target.lanes < wide:
+            (place, (stride,), (count,)), self.turns = self.arrays.places["q"], end
+            w.do(f"call void @{ALL_TURNS}(ptr {place}, i64 {stride}, i64 {count}, ptr {end})")
+            w.called.add(ALL_TURNS)
+            self.cosines, _, end = turns_room(w, end, count)
+        self.kept = Rows(w, end, code.layout.kept)
+        after = w.address(end, w.i64("mul", self.n, self.kept.row_bytes))
         self.handed = Rows(w, after, code.layout.handed, first=-1)
+
+    def turn(self, place: Int) -> tuple[str, str] | None:
+        if not self.turns:
+            return None
+        w = self.w
+        offset = w.i64("mul", place, w.target.size)
+        return w.load(w.address(self.turns, offset)), w.load(w.address(self.cosines, offset))
 
     def base(self, k: int) -> str:
         """A number of the base."""

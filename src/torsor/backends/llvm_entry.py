@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from torsor.backends.elementary import far_sincos
 from torsor.backends.llvm import Target, Writer
+from torsor.compiler.abi import TURNS_MARGIN
 
 # A kernel restores the floating-point flags, so NumPy does not warn; torsor reports errors itself, with the joint's
 # name.  Loops flush subnormals to zero, because these mean nothing here and cost three times as much.
@@ -61,7 +62,8 @@ def kernel_module(vector: Target, inputs: int, body: Callable[[Writer], None], f
         writer = Writer(target)
         body(writer)
         blocks.append(Function(f"block_{target.lanes}", BLOCK, writer))
-    return module_of(blocks, vector, inputs, flush)
+    turns = [all_turns(vector)] if any(ALL_TURNS in block.body.called for block in blocks) else []
+    return module_of([*turns, *blocks], vector, inputs, flush)
 
 
 def module_of(functions: Sequence[Function], vector: Target, inputs: int, flush: bool) -> str:
@@ -265,6 +267,42 @@ keep:
   ret void
 }}
 """
+
+
+ALL_TURNS = "all_turns"
+
+
+def all_turns(target: Target) -> Function:
+    """A function that finds the sines and cosines of all angles of one state, as many at a time as there are lanes."""
+    T, w, size = target, Writer(target), target.size
+    cosines, angles, _ = turns_room(w, "%room", "%count")
+
+    def find() -> None:
+        with w.loop("copy", "0") as one:
+            x = w.op(f"load {T.scalar}, ptr {w.address('%angles', w.i64('mul', one.i, '%stride'))}, align {size}")
+            w.do(f"store {T.scalar} {x}, ptr {w.address(angles, w.i64('mul', one.i, size))}, align {size}")
+            one.count_to(w, "%count")
+        after = w.address(angles, w.i64("mul", "%count", size))
+        w.do(f"store {T.vector} zeroinitializer, ptr {after}, align {size}")
+        with w.loop("turn", "0") as some:
+            offset = w.i64("mul", some.i, size)
+            [(s, c)] = w.sincos([w.op(f"load {T.vector}, ptr {w.address(angles, offset)}, align {size}")])
+            for x, place in ((s, "%room"), (c, cosines)):
+                w.do(f"store {T.vector} {x}, ptr {w.address(place, offset)}, align {size}")
+            some.next = w.i64("add", some.i, T.lanes)
+            some.again = w.compare("<", some.next, "%count")
+
+    w.unless(w.compare("==", "%count", 0), find)
+    return Function(ALL_TURNS, "ptr noalias readonly %angles, i64 %stride, i64 %count, ptr noalias %room", w)
+
+
+def turns_room(w: Writer, room: str, count: str) -> list[str]:
+    """Where the cosines begin in the room for sines, cosines and angles of a state, where the angles, and its end."""
+    bytes_each = w.i64("mul", w.i64("add", count, TURNS_MARGIN), w.target.size)
+    places = [room]
+    for _ in range(3):
+        places.append(w.address(places[-1], bytes_each))
+    return places[1:]
 
 
 def turning(target: Target, direction: str) -> str:

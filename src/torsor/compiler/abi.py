@@ -43,6 +43,8 @@ CHAINED, BRANCHES, FIRST = 1, 2, 4  # parent is the body before | exchanges valu
 # flags of the model
 IS_TREE, BASE_BRANCHES = 1, 2
 INDEX_WORDS = 8
+# scratch memory behind the sines of one state, behind their cosines and behind the angles: the longest vector
+TURNS_MARGIN = 16
 
 
 class Layout(NamedTuple):
@@ -128,7 +130,7 @@ def loop_data(layout: Layout, framed: Framed, shapes: Sequence[tuple[int, ...]],
     words = np.zeros(WORDS + len(sizes), np.int64)
     words[WORDS:] = sizes
     buffers = sum(math.prod(shape) for shape in shapes[:-1]) + (packing.count if packing else math.prod(shapes[-1]))
-    words[SCRATCH] = (layout.scratch(model) + buffers) * bits // 8
+    words[SCRATCH] = (layout.scratch(model) + buffers + 3 * (model.nq + TURNS_MARGIN)) * bits // 8
     words[RUNTIME] = runtime().ctypes.data
     words[BODIES], words[FREEDOMS] = model.n, model.nv
     words[FLAGS] = (0 if model.is_chain else IS_TREE) | (BASE_BRANCHES if (far_parents < 0).any() else 0)

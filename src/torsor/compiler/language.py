@@ -17,6 +17,7 @@ from torsor.compiler.tape import Code, Node, needed, operands
 
 Int = str | int  # an integer of the code being written, or a known integer
 TURNS = ("sin", "cos")
+TurnOf = Callable[[Any], tuple[str, str] | None]  # from an input to its sine and cosine, if these are known
 
 
 @dataclass
@@ -91,8 +92,9 @@ class Language(ABC):
 
     # -- tapes
 
-    def emit(self, code: Code, value_of: Callable[[Any], str]) -> dict[Any, str]:
-        """Write a tape; `value_of` names its inputs.  Returns its outputs.
+    def emit(self, code: Code, value_of: Callable[[Any], str], turn_of: TurnOf | None = None) -> dict[Any, str]:
+        """Write a tape; `value_of` names its inputs, `turn_of` the sine and cosine of inputs that have been computed.
+        Returns its outputs.
 
         Sines and cosines are written first, all together.  If angles depend on other sines, they are written in waves.
         """
@@ -119,8 +121,11 @@ class Language(ABC):
                     values[i] = one(i)
 
         for angles in waves(nodes):
+            if turn_of:
+                turns |= {i: turn for i in angles if nodes[i].op == "in" and (turn := turn_of(nodes[i].a))}
+                angles = [i for i in angles if i not in turns]
             write(sorted(needed(nodes, angles)))
-            turns.update(zip(angles, self.sincos([values[a] for a in angles])))
+            turns.update(zip(angles, self.sincos([values[a] for a in angles]) if angles else ()))
         write(range(len(nodes)))
         return {name: values[i] for name, i in code.outputs.items()}
 

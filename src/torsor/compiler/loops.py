@@ -80,6 +80,7 @@ class LoopMemory(Protocol):
     def body(self, i: Int) -> Body: ...
     def number(self, body: Body, kind: int, name: str) -> str: ...
     def base(self, k: int) -> str: ...
+    def turn(self, place: Int) -> tuple[str, str] | None: ...  # sine and cosine of an entry of q, if they are known
     def column(self, freedom: Int) -> Int: ...
     def products(self, place: Int, words: int) -> list[Int]: ...
 
@@ -143,6 +144,14 @@ class Loops:
 
         return read
 
+    def _emit(self, code: Code, body: Body, near: dict[Any, str], kind: int) -> dict[Any, str]:
+        """Write a step at a body; returns its outputs."""
+
+        def turn(name: Any) -> tuple[str, str] | None:
+            return self.memory.turn(self.w.index("add", body.q, name[1])) if name[0] == "q" else None
+
+        return self.w.emit(code, self.reader(body, near, kind), turn)
+
     def _put(self, body: Body, values: dict[Any, str]) -> None:
         """Store the values that a step keeps, and its part of the output."""
         for name, x in values.items():
@@ -174,7 +183,7 @@ class Loops:
         """Run the code of the case (case, kind, code) that the selector names; returns the values handed on."""
 
         def run(kind: int, code: Code) -> list[str]:
-            values = self.w.emit(code, self.reader(body, near, kind))
+            values = self._emit(code, body, near, kind)
             self._put(body, values)
             return [values["hand", k] for k in live]
 
@@ -189,11 +198,11 @@ class Loops:
         unread = [near.get(("near", k)) or w.const(0.0) for k in c.live]
 
         def run(kind: int, code: Code) -> list[str]:
-            read, (own, handing) = self.reader(body, near, kind), c.parts(code)
-            self._put(body, w.emit(own, read))
+            own, handing = c.parts(code)
+            self._put(body, self._emit(own, body, near, kind))
 
             def handed() -> list[str]:
-                values = w.emit(handing, read)
+                values = self._emit(handing, body, near, kind)
                 return [values["hand", k] for k in c.live]
 
             return w.when(last, unread, handed)
