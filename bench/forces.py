@@ -15,7 +15,7 @@ BUSY = {"friction": 0.3, "damping": 0.1, "lower": -1.0, "upper": 1.0}
 def measure(rounds: int) -> Report:
     report = Report("forces", "Forces at the joints of a seven-joint arm")
     arm = replace(ts.zoo.panda(), lower=-np.inf, upper=np.inf, effort=np.inf, speed=np.inf)
-    for case, contenders in (*_simulations(arm).items(), *_rollouts(arm).items()):
+    for case, contenders in (*_simulations(arm).items(), *_rollouts(arm).items(), *_gradients().items()):
         report.rows += race(case, contenders, unit="per run", rounds=min(rounds, 5))
     return report
 
@@ -74,3 +74,26 @@ def _rollouts(arm: ts.Model) -> dict[str, list[Contender]]:
     }
     contenders = [Contender(name, run, [given], answer=None) for name, given in machines.items()]
     return {f"rollout of {COUNT} trajectories, {STEPS} steps": contenders}
+
+
+def _gradients() -> dict[str, list[Contender]]:
+    """Rollouts of a humanoid with friction, straight-line code being too long for it, and their gradients."""
+    humanoid = ts.zoo.humanoid()
+    driven = np.arange(humanoid.nv) >= 6  # the first six freedoms are those of the base
+    humanoid = replace(humanoid, friction=0.2 * driven, damping=0.5 * driven)
+    options = {"steps": 20, "dt": 1e-4, "every": 20}
+    cases = {}
+    for count in (1, 256):
+        rng = np.random.default_rng(0)
+        q, v = humanoid.random_configuration(rng, count), rng.normal(size=(count, humanoid.nv))
+        ones = np.ones((count, 1, humanoid.nv))
+        cases[f"a humanoid with friction, {count} trajectories, 20 steps"] = [
+            Contender("rollout", lambda q, v: ts.rollout(humanoid, q, v, **options).q, [(q, v)], answer=None),
+            Contender(
+                "rollout_vjp",
+                lambda q, v, ones: ts.rollout_vjp(humanoid, q, v, (ones, ones), **options).q,
+                [(q, v, ones)],
+                answer=None,
+            ),
+        ]
+    return cases

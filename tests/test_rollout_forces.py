@@ -148,6 +148,40 @@ def test_computed_torques_use_a_model_of_their_own(model, integrator):
         ts.rollout(model, q, v, steps=1, dt=DT, feedback=law, tau=np.zeros(model.nv))
 
 
+@pytest.mark.parametrize("model", [ARM, LONG], ids=["unrolled", "staged"])
+def test_implicit_steps_know_the_stiffness_of_computed_torques(model):
+    """(M + h (D + M_c kd) + h^2 (K + M_c kp)) a = tau - bias - h (K + M_c kp) v, by dense matrices; M_c = M."""
+    rng = RNG(3)
+    machine = replace(model, damping=0.3, stiffness=2.0)
+    kp, kd = rng.uniform(1e4, 1e6, model.nv), rng.uniform(1e2, 1e3, model.nv)
+    law = ComputedTorque(model, np.ones(model.nv), kp, kd)
+    q, v = start(model)
+    path = ts.rollout(machine, q[0], v[0], steps=1, dt=DT, feedback=law, integrator="implicit")
+    M = ts.mass_matrix(model, q[0])
+    K, D = 2.0 * np.eye(model.nv) + M * kp, 0.3 * np.eye(model.nv) + M * kd
+    tau = law(0.0, q[0], v[0]) - 2.0 * q[0] - 0.3 * v[0]
+    a = np.linalg.solve(M + DT * D + DT**2 * K, tau - ts.bias_forces(model, q[0], v[0]) - DT * K @ v[0])
+    assert difference(path.v[0], v[0] + DT * a) < 1e-9  # the dense matrix has a condition of its own
+
+
+@pytest.mark.parametrize("kp", [1e2, 1e8])
+def test_implicit_steps_hold_computed_torques_of_any_stiffness(kp):
+    """The error obeys implicit Euler's e'' + kd e' + kp e = 0 whatever M is; a drive that is cut off pushes fully."""
+    goal, h = np.full(4, 0.5), 1e-2
+    law = ComputedTorque(ARM, goal, kp, 2 * np.sqrt(kp))
+    path = ts.rollout(ARM, np.zeros(4), np.zeros(4), steps=100, dt=h, feedback=law, integrator="implicit")
+    e, rate = 0.5, 0.0
+    for k in range(100):
+        rate = (rate - h * kp * e) / (1 + 2 * h * np.sqrt(kp) + h * h * kp)
+        e = e + h * rate
+        np.testing.assert_allclose(goal - path.q[k], e, atol=1e-9)
+    weak = replace(ARM, effort=1.0)
+    q, v = start(ARM)
+    found, plain = (ts.rollout(weak, q, v, steps=1, dt=1e-3, feedback=ComputedTorque(ARM, q[0] + 9.0, 1e6, 1.0),
+                               integrator=integrator) for integrator in ("implicit", "semi-implicit"))  # fmt: skip
+    assert difference(found.v, plain.v) < ROUNDING
+
+
 def test_computed_torques_follow_their_motion():
     goal = Cycloid(np.zeros(4), np.linspace(0.5, 1, 4), 0.5)
     law = ComputedTorque(ARM, goal, 400.0, 40.0)

@@ -130,6 +130,15 @@ def test_stiff_computed_torques_take_few_evaluations(method, most):
     np.testing.assert_allclose(error, np.tile(expected[:, None], 6), atol=1e-5)
 
 
+def test_implicit_euler_takes_the_steps_of_a_rollout_under_computed_torques():
+    arm = replace(zoo.puma_saha(), damping=2.0)
+    control = ComputedTorque(zoo.puma_saha(), np.full(6, 0.3), 1e8, 2e4)
+    run = simulate(arm, duration=0.1, forces=control, method="implicit-euler", step=1e-2)
+    path = ts.rollout(arm, np.zeros(6), np.zeros(6), steps=10, dt=1e-2, feedback=control, integrator="implicit")
+    np.testing.assert_allclose(run.q[-1], path.q[-1], atol=1e-9)
+    np.testing.assert_allclose(run.q[-1], 0.3, atol=1e-3)
+
+
 @pytest.mark.parametrize("effort", [np.inf, 50.0])
 def test_stiff_computed_torques_beside_stiff_joints(effort):
     """With dampers, a wrong model, and drives that are cut off, as an explicit method with short steps finds it."""

@@ -26,16 +26,19 @@ from torsor.model.batch import machine_of
 from torsor.model.model import Model, require_model
 from torsor.outputs import COORDINATES, FREEDOMS, PARAMETERS
 from torsor.simulate.forces import Pull
+from torsor.simulate.march import gains_by_freedom, marches, one_freedom
 from torsor.simulate.rollout import (
     CHUNK,
     Feedback,
     Law,
     Task,
+    dynamics_of,
     flattened,
     gain_of,
     held,
     mover,
     numbers_in,
+    options_of,
     step,
     step_inputs,
     traced_step,
@@ -234,59 +237,106 @@ def _unrolled_puller(model: Model, integrator: str, law: Law, dtype: str) -> Pul
     return compile_pointwise(rollout_step_adjoint, inputs | {"gq": (model.nv,), "gv": (model.nv,)}, dtype)
 
 
-def _staged_puller(model: Model, integrator: str, law: Law, dtype: str, wrt: tuple[str, ...]) -> Pullback:
-    """Around the programs of forward and inverse dynamics and their vjps, the stages of a step and their adjoints."""
-    from torsor.backends.cpu import compile_program
+class _Part(NamedTuple):
+    """A stage of a step (`staged.py`), and its adjoint; `given`: q, v, tau, gain, h, and what was asked for before.
 
-    steps = stages_of(model, law, partial(step, integrator))
-    asks, nv = [stage.ask for stage in steps if stage.ask], model.nv
+    forward(given)            what is asked for with: q, v, tau, ...
+    backward(given, seeds)    by name, the cotangents of `given`, from those of the outputs
+    """
 
-    def programs(ask: Ask) -> tuple[Any, Any]:
-        more = (*(name for name in ask.options if name == "added_inertia"), *(wrt if ask.is_forward else ()))
-        vjp = derivative(ask.algorithm, "vjp", (*ask.algorithm.inputs, *more))
-        found = (compile_program(x, ask.model, options=ask.options, dtype=dtype) for x in (ask.algorithm, vjp))
-        return next(found), next(found)
+    forward: Callable[[list[Array]], list[Array]]
+    backward: Callable[[list[Array], Sequence[Array]], dict[str, Array]]
+    ask: Ask | None
 
-    made = {ask: programs(ask) for ask in asks}
-    forward = [compiled_stage(stage.code, stage.inputs, dtype) for stage in steps[:-1]]
-    backward = [_stage_adjoint(model, stage, len(stage.parts) or 2, dtype) for stage in steps]
+    @classmethod
+    def by_rows(cls, model: Model, stage: Stage, dtype: str) -> _Part:
+        """All freedoms of a state in one row."""
+        (function, names, reverse), nv = _both_ways(model, stage, dtype), model.nv
 
-    def pull(q: Array, v: Array, tau: Array, gain: Array, h: Array, *others: Array) -> Array:
-        *loads, gq, gv = others
-        given, asked = [q, v, tau, gain, h], []
-        for stage, ask, function in zip(steps, asks, forward):
+        def forward(given: list[Array]) -> list[Array]:
             x = function(*given)
-            parts = [x[:, part] for part in stage.parts]
-            asked.append((parts[:3], [*parts[3:], *(loads if ask.is_forward else ())]))
-            given.append(made[ask][0](*parts[:3], *asked[-1][1]))
-        total: dict[str, Any] = dict.fromkeys(("q", "v", "tau", *wrt), 0.0)
+            return [x[:, part] for part in stage.parts]
 
-        def add(s: int, *seeds: Array) -> None:
-            names, function = backward[s]
-            row = function(*given[: 5 + s], *seeds)
-            for k, name in enumerate(names):
-                total[name] = total.get(name, 0.0) + row[:, k * nv : (k + 1) * nv]
+        def backward(given: list[Array], seeds: Sequence[Array]) -> dict[str, Array]:
+            row = reverse(*given, *seeds)
+            return {name: row[:, k * nv : (k + 1) * nv] for k, name in enumerate(names)}
 
-        add(len(asks), gq, gv)
-        for s in reversed(range(len(asks))):
-            (state, more), stage = asked[s], steps[s]
-            found = made[asks[s]][1](*state, total[f"a{s}"], *more)
-            add(s, *found[: len(stage.parts)])
-            for name, x in zip(wrt, found[len(stage.parts) :]):
-                total[name] = total[name] + x.reshape(len(q), -1)
-        return np.concatenate([total[name] for name in ("q", "v", "tau", *wrt)], axis=1)
+        return cls(forward, backward, stage.ask)
 
-    return pull
+    @classmethod
+    def by_freedoms(cls, one: Model, stage: Stage, ask: Ask, dtype: str) -> _Part:
+        """The stage of a machine with one freedom, at every freedom of every state (see `march.py`); its gain is that
+        of every freedom, (m, nv, k)."""
+        function, names, reverse = _both_ways(one, stage, dtype)
+
+        def lanes(given: Sequence[Array]) -> list[Array]:
+            return [x if k in (3, 4) else x[..., None] for k, x in enumerate(given)]
+
+        def forward(given: list[Array]) -> list[Array]:
+            return list(np.moveaxis(function(*lanes(given)), -1, 0))
+
+        def backward(given: list[Array], seeds: Sequence[Array]) -> dict[str, Array]:
+            return dict(zip(names, np.moveaxis(reverse(*lanes([*given, *seeds])), -1, 0)))
+
+        return cls(forward, backward, stage.ask and ask)
 
 
-def _stage_adjoint(model: Model, stage: Stage, seeds: int, dtype: str) -> tuple[list[str], Callable[..., Array]]:
-    """The cotangents of (q, v, tau) and of what earlier stages found, in one row, from those of a stage's outputs."""
+def _both_ways(model: Model, stage: Stage, dtype: str) -> tuple[Any, list[str], Any]:
+    """A stage, and the cotangents of (q, v, tau) and of what earlier stages found, in one row, with their names."""
     from torsor.backends.pointwise import trace
 
+    seeds = len(stage.parts) or 2
     names = [name for name in stage.inputs if name not in ("gain", "h")]
     inputs = stage.inputs | {f"g{k}": (model.nv,) for k in range(seeds)}
 
     def flat(*given: Scalars) -> list[Scalar]:
         return [x for values in adjoint(model, stage.code, names, *given[-seeds:]).values() for x in values]
 
-    return names, compiled_stage(trace(flat, inputs), inputs, dtype)
+    return compiled_stage(stage.code, stage.inputs, dtype), names, compiled_stage(trace(flat, inputs), inputs, dtype)
+
+
+def _parts(model: Model, integrator: str, law: Law, dtype: str) -> list[_Part]:
+    """All stages of a step; the last one asks for nothing."""
+    move = partial(step, integrator)
+    if not marches(model, law):
+        return [_Part.by_rows(model, stage, dtype) for stage in stages_of(model, law, move)]
+    one, alone = one_freedom(law)
+    ask = Ask(dynamics_of(model, law), model, options_of(integrator, law))
+    return [_Part.by_freedoms(one, stage, ask, dtype) for stage in stages_of(one, alone, move)]
+
+
+def _staged_puller(model: Model, integrator: str, law: Law, dtype: str, wrt: tuple[str, ...]) -> Pullback:
+    """Around the programs of forward and inverse dynamics and their vjps, the stages of a step and their adjoints."""
+    from torsor.backends.cpu import compile_program
+
+    by_freedoms = marches(model, law)
+    *parts, end = _parts(model, integrator, law, dtype)
+    asks = [part.ask for part in parts if part.ask]
+
+    def programs(ask: Ask) -> tuple[Any, Any]:
+        own = ("added_inertia",) * ("added_inertia" in ask.options)
+        vjp = derivative(ask.algorithm, "vjp", (*ask.algorithm.inputs, *own, *(wrt if ask.is_forward else ())))
+        found = (compile_program(x, ask.model, options=ask.options, dtype=dtype) for x in (ask.algorithm, vjp))
+        return next(found), next(found)
+
+    made = {ask: programs(ask) for ask in asks}
+
+    def pull(q: Array, v: Array, tau: Array, gain: Array, h: Array, *others: Array) -> Array:
+        *loads, gq, gv = others
+        gain = np.moveaxis(gains_by_freedom(model, law, gain, len(q)), 0, -1) if by_freedoms else gain
+        given, asked = [q, v, tau, gain, h], []
+        for part, ask in zip(parts, asks):
+            x = part.forward(given)
+            asked.append((x, loads if ask.is_forward else []))
+            given.append(made[ask][0](*x, *asked[-1][1]))
+        total: dict[str, Any] = dict.fromkeys(wrt, 0.0) | end.backward(given, [gq, gv])
+        for s in reversed(range(len(parts))):
+            x, more = asked[s]
+            found = made[asks[s]][1](*x[:3], np.ascontiguousarray(total[f"a{s}"]), *x[3:], *more)
+            for name, y in parts[s].backward(given[: 5 + s], found[: len(x)]).items():
+                total[name] = total[name] + y
+            for name, y in zip(wrt, found[len(x) :]):
+                total[name] = total[name] + y.reshape(len(q), -1)
+        return np.concatenate([total[name] for name in ("q", "v", "tau", *wrt)], axis=1)
+
+    return pull

@@ -439,6 +439,8 @@ class ImplicitEuler(FixedStep):
     """The linearly implicit Euler method, order 1: one sweep per step, for forces at the joints of any stiffness.
 
     (M + h D + h^2 K) a = tau - bias - h K v,     v <- v + h a,     q <- q [+] h v
+
+    Computed torques add M kp to K and M kd to D, as in an implicit step of a rollout.
     """
 
     order, points = 1, 2
@@ -448,7 +450,12 @@ class ImplicitEuler(FixedStep):
         added = h * damping + h**2 * stiffness
         tau = self.motion.torque(self.t + h, self.q, self.v) - h * stiffness * self.v
         self.evaluations += 1
-        self.a[:] = self.motion.implicit(self.q, self.v, tau, added)
+        if (tracking := self.motion.joints.tracking_now(self.t + h, self.q, self.v)) is None:
+            self.a[:] = self.motion.implicit(self.q, self.v, tau, added)
+        else:
+            S, z = h * tracking[1] + h**2 * tracking[0], h * tracking[0] * self.v
+            added = added / (1 + S)
+            self.a[:] = (self.motion.implicit(self.q, self.v, tau + added * z, added) - z) / (1 + S)
         self.v[:] += h * self.a
         self.q[:] = self.motion.coordinates.move(self.q, h * self.v)
 

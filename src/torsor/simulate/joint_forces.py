@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
 from torsor.simulate.forces import ComputedTorque, External, Force, Pull
-from torsor.simulate.laws import FAR, KINDS, Part, kernel, most
+from torsor.simulate.laws import FAR, KINDS, Part, kernel, most, passing
 
 Array = NDArray[Any]
 
@@ -166,6 +166,15 @@ class JointForces:
             total[0] += force.kp
             total[1] += force.kd
         return (total[0], total[1]) if own else None
+
+    def tracking_now(self, t: float, q: Array, v: Array) -> tuple[Array, Array] | None:
+        """`tracking`, and zero while the limits of any drive cut a torque off."""
+        if self.tracking is None:
+            return None
+        x, rate = self._state(q, v)
+        share: Any = passing(self.kinds, self._drive(t, q, v), x, rate, iter(self.numbers))
+        passed = np.prod(share)
+        return self.tracking[0] * passed, self.tracking[1] * passed
 
     def changes(self, t: float, q: Array, v: Array, dq: Array, dv: Array, du: Array) -> Array:
         """How the torques of the law change (k, nv) with the coordinates (k, nq), the velocities and the commands that

@@ -139,6 +139,16 @@ def action(kinds: Sequence[str], u: Action, x: Scalar, v: Scalar, numbers: Itera
     return u if total is None else u.and_(total)
 
 
+def passing(kinds: Sequence[str], u: Scalar, x: Scalar, v: Scalar, numbers: Iterator[Scalar]) -> Scalar:
+    """How much of a change of the command passes the limits of the drive: all of it, 1, within them."""
+    found = Action(u, 1.0)
+    for kind in kinds:
+        function, names = KINDS[kind]
+        own = [next(numbers) for _ in names]
+        found = function(found, x, v, *own) if kind in DRIVE else found
+    return found.stiffness
+
+
 @cache
 def kernel(kinds: tuple[str, ...], slopes: bool, dtype: str = "float64") -> Any:
     """A ufunc of x, v, u and all numbers of the parts: tau, or (tau, stiffness, damping); the lanes are freedoms."""

@@ -42,12 +42,7 @@ def marching(
     model: Model, integrator: str, law: Law, dtype: str, found: Members | None = None
 ) -> Callable[..., March]:  # fmt: skip
     """How states take steps: a function of an array of such states, their gains, [h] and the numbers of a step."""
-    one = Model.chain("revolute", n=1, mass=1.0, inertia=(1.0, 1.0, 1.0))
-    places = [(0, 0), (0, 1)] if len(law.gains) else []
-    count = len(places) + sum(len(KINDS[kind][1]) for kind, _ in law.parts)
-    parts = tuple((kind, (0,)) for kind, _ in law.parts)
-    alone = Law(np.array(places, int).reshape(-1, 2), parts, np.zeros(max(count, 1)), np.zeros(1))
-    *asking, last = stages_of(one, alone, partial(step, integrator))
+    *asking, last = stages_of(*one_freedom(law), partial(step, integrator))
     stages = [(compiled_stage(x.code, x.inputs, dtype), len(x.parts)) for x in asking]
     end = compiled_stage(last.code, last.inputs, dtype)
     options = options_of(integrator, law, found)
@@ -59,6 +54,15 @@ def marching(
         return March(stages, end, program, gains_by_freedom(model, law, gain, len(x)), h, own)
 
     return march
+
+
+def one_freedom(law: Law) -> tuple[Model, Law]:
+    """A machine of one freedom, and the law at every freedom of a machine that marches."""
+    one = Model.chain("revolute", n=1, mass=1.0, inertia=(1.0, 1.0, 1.0))
+    places = [(0, 0), (0, 1)] if len(law.gains) else []
+    count = len(places) + sum(len(KINDS[kind][1]) for kind, _ in law.parts)
+    parts = tuple((kind, (0,)) for kind, _ in law.parts)
+    return one, Law(np.array(places, int).reshape(-1, 2), parts, np.zeros(max(count, 1)), np.zeros(1))
 
 
 def gains_by_freedom(model: Model, law: Law, gain: Array, m: int) -> Array:

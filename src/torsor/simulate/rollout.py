@@ -38,7 +38,7 @@ from torsor.model.model import Model, require_model
 from torsor.outputs import numbered, place_of
 from torsor.simulate.feedback import Feedback, Law, followed, kept_law, pulls_on
 from torsor.simulate.forces import Pull
-from torsor.simulate.laws import KINDS, Action, action
+from torsor.simulate.laws import DRIVE, KINDS, Action, action, passing
 from torsor.simulate.stops import Stop, Watch, outside, stop_inputs, stops_key, stops_of, watching
 from torsor.sweeps import Algorithm
 
@@ -107,15 +107,25 @@ class Plant:
         return self.accelerate(q, v, self.torques(q, v), None)
 
     def torques(self, q: Scalars, v: Scalars) -> list[Scalar]:
-        return [x.tau for x in self.actions(q, v)]
+        return [x.tau for x in self.actions(q, v, self.drives(q, v))]
 
-    def actions(self, q: Scalars, v: Scalars) -> list[Action]:
+    def actions(self, q: Scalars, v: Scalars, drives: Sequence[Action]) -> list[Action]:
         """The torque at every joint, and how much it falls with its own position and velocity."""
-        column, drives = limited_coordinates(self.model).tolist(), self._drives(q, v)
+        column = limited_coordinates(self.model).tolist()
         found = enumerate(zip(self.kinds, drives, v, self.numbers))
         return [action(kinds, u, q[column[i]], x, iter(numbers)) for i, (kinds, u, x, numbers) in found]
 
-    def _drives(self, q: Scalars, v: Scalars) -> list[Action]:
+    def tracking(self, q: Scalars, v: Scalars, drives: Sequence[Action]) -> list[tuple[Scalar, Scalar]]:
+        """(kp, kd) of the computed torques at every freedom; zero while the limits of any drive cut a torque off."""
+        passed: Scalar = 1.0
+        for x, rate, u, kinds, numbers in zip(q, v, drives, self.kinds, self.numbers):
+            if any(kind in DRIVE for kind in kinds):
+                passed = passed * passing(kinds, u.tau, x, rate, iter(numbers))
+        nq = self.model.nq
+        gains = (dict(row) for row in self.rows)
+        return [(gain.get(i, 0.0) * passed, gain.get(nq + i, 0.0) * passed) for i, gain in enumerate(gains)]
+
+    def drives(self, q: Scalars, v: Scalars) -> list[Action]:
         """The commands of the drives."""
         x, column, nq = [*q, *v], limited_coordinates(self.model).tolist(), self.model.nq
         commands = []
@@ -171,12 +181,25 @@ def semi_implicit(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> tuple[Scal
 def implicit(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> tuple[Scalars, Scalars]:
     """(M + h D + h^2 K) a = tau - bias - h K v,   v' = v + h a,   q' = q + h N(q) v'   (linearly implicit Euler)
 
-    K and D are the stiffness and damping of all that acts at the joints: stable for any of them.
+    K and D are the stiffness and damping of all that acts at the joints: stable for any of them.  Those of computed
+    torques are M kp and M kd; with S = h kd + h^2 kp and z = h kp v, the matrix is M (1 + S) + R and (`implicit.py`)
+
+        a = (1 + S)^-1 ((M + R')^-1 (tau - bias - h K v + R' z) - z),     R' = (h D + h^2 K) (1 + S)^-1.
     """
-    actions = plant.actions(q, v)
+    drives = plant.drives(q, v)
+    actions = plant.actions(q, v, drives)
     added = [(damping + stiffness * h) * h for _, stiffness, damping in actions]
     tau = [tau - stiffness * h * x for (tau, stiffness, _), x in zip(actions, v)]
-    v = plant.moved(v, plant.accelerate(q, v, tau, added), h)
+    if plant.law.computed is None:
+        a = plant.accelerate(q, v, tau, added)
+    else:
+        gains = plant.tracking(q, v, drives)
+        share = [1.0 / (1.0 + (kd + kp * h) * h) for kp, kd in gains]
+        z = [kp * h * x for (kp, _), x in zip(gains, v)]
+        added = [x * y for x, y in zip(added, share)]
+        tau = [x + y * e for x, y, e in zip(tau, added, z)]
+        a = [(x - e) * y for x, e, y in zip(plant.accelerate(q, v, tau, added), z, share)]
+    v = plant.moved(v, a, h)
     return plant.moved(q, plant.rate(q, v), h), v
 
 
