@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,8 @@ def cases(cp: Any) -> dict[str, tuple[Callable[[], float], float]]:
             add(f"{n} joints with quaternions, {method}", balls, start, rate, method=method, duration=2e-3, dt=1e-3)
     found["a resumed run"] = (lambda: resumed(cp, stiff, q)), 0.0
     found["an event"] = (lambda: event(cp, arm)), 1e-9
+    if find_spec("torch"):
+        found["a tensor of PyTorch"] = (lambda: tensor(arm)), SAME
     return found
 
 
@@ -165,6 +168,16 @@ def event(cp: Any, arm: ts.Model) -> float:
     """How far the joint is from where the run is to stop."""
     start = cp.asarray(np.zeros(6))
     return abs(float(ts.simulate(arm, start, duration=2.0, rtol=1e-8, stop=lambda t, q, v: q[1] - 0.2).q[-1, 1]) - 0.2)
+
+
+def tensor(arm: ts.Model) -> float:
+    """A run from a state of PyTorch, against the host's."""
+    import torch
+
+    q = torch.full((6,), 0.3, dtype=torch.float64, device="cuda")
+    here, there = (ts.simulate(arm, x, duration=0.1, rtol=1e-6, dt=0.01) for x in (np.full(6, 0.3), q))
+    assert type(there.q) is np.ndarray
+    return float(np.abs(here.q - there.q).max())
 
 
 # Rollouts --------------------------------------------------------------------------------------------------------

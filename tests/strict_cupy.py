@@ -85,6 +85,9 @@ class Array(NDArrayOperatorsMixin):
         WAITS["numbers"] += 1
         return kind(self.inner)
 
+    def item(self):
+        return self._number(lambda x: x.item())
+
     def __float__(self):
         return self._number(float)
 

@@ -225,6 +225,11 @@ def test_a_chain_that_is_too_uneven_is_refused(cupy, monkeypatch):
         simulate(zoo.random_chain(9, 8), cupy.asarray(np.zeros(9)), duration=0.1)
 
 
+def test_bodies_without_extent_are_named(cupy):
+    with pytest.raises(SingularError, match=r"on a GPU, .* 'link1' is .* or simulate with NumPy arrays"):
+        simulate(zoo.point_chain(8), cupy.asarray(np.zeros(8)), duration=0.1)
+
+
 def test_joints_that_follow_others_are_refused(cupy):
     model = replace(CHAIN, extras=Extras(couplings=(Coupling(1, 0, 1.0, 0.0),)))
     with pytest.raises(ArgumentError, match="follow others"):

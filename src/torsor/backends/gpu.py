@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import pairwise
+from itertools import pairwise, repeat
 from math import prod
 from typing import Any, NamedTuple
 
@@ -185,7 +185,6 @@ def views_of(model: Model, given: Mapping[str, Any], cores: Sequence[tuple[int, 
 
     An argument is copied, on the device, only if its type differs or its axes cannot be merged.
     """
-    cp = cupy()
     arrays = _in_shape(model, given, cores, dtype)
     batches = {x.shape[: x.ndim - len(core)] for x, core in zip(arrays, cores)}
     try:
@@ -193,14 +192,17 @@ def views_of(model: Model, given: Mapping[str, Any], cores: Sequence[tuple[int, 
     except ValueError:
         shapes = ", ".join(f"{name} {x.shape}" for name, x in zip(given, arrays))
         raise ArgumentError(f"the batch axes do not go together: {shapes}") from None
-    views = []
-    for x, core in zip(arrays, cores):
-        view = view_of(x, batch, core)
-        if view is None:
-            view = view_of(cp.ascontiguousarray(cp.broadcast_to(x, batch + core)), batch, core)
-        assert view
-        views.append(view)
-    return views, batch
+    return [_view_or_copy(x, batch, core) for x, core in zip(arrays, cores)], batch
+
+
+def _view_or_copy(x: Any, batch: tuple[int, ...], core: tuple[int, ...]) -> View:
+    """An array as a kernel sees it, where it lies if possible."""
+    view = view_of(x, batch, core)
+    if view is None:
+        cp = cupy()
+        view = view_of(cp.ascontiguousarray(cp.broadcast_to(x, batch + core)), batch, core)
+    assert view
+    return view
 
 
 def _in_shape(model: Model, given: Mapping[str, Any], cores: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]:
@@ -487,20 +489,23 @@ class Pointwise:
 
         code = trace(function, inputs)
         sizes = tuple((name, prod(shape)) for name, shape in inputs.items())
-        self.kernel, self.cores = Kernel(code, sizes, shape_of(code), 64), tuple(inputs.values())
+        self.cores, self.shape = tuple(inputs.values()), shape_of(code)
+        self.kernel = Kernel(code, sizes, self.shape, 64)
         self._function: Any = None
 
     def __call__(self, *arrays: Any) -> Any:
         cp = cupy()
         batch = np.broadcast_shapes(*(x.shape[: x.ndim - len(core)] for x, core in zip(arrays, self.cores)))
-        whole = (cp.ascontiguousarray(cp.broadcast_to(x, batch + core)) for x, core in zip(arrays, self.cores))
-        out = cp.empty((*batch, *self.kernel.shape))
-        sizes, one = (np.int64(size) for _, size in self.kernel.arrays), np.int64(1)
-        arguments = [y for x, size in zip((*whole, out), sizes) for y in (x, size, one)]
+        views, out = (
+            [_view_or_copy(*x) for x in zip(arrays, repeat(batch), self.cores)],
+            cp.empty((*batch, *self.shape)),
+        )
+        views.append(View(out, prod(self.shape), 1, prod(self.shape)))
         launch, count = Launch(), prod(batch)
         if count:
             if self._function is None:
                 self._function = build(self.kernel.source(launch))
+            arguments = [y for x in views for y in (x.array, np.int64(x.step), np.int64(x.stride))]
             self._function((-(-count // launch.threads),), (launch.threads,), (*arguments, np.int64(count)))
         return out
 

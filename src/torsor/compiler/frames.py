@@ -218,7 +218,12 @@ def _about_axes(S: Mat) -> Mat:
 
 def framed(model: Model) -> Framed:
     """The model in its short frames, once per model; the structure of a large one is part of its kinds."""
-    return store(model).once("frames", lambda: structured(divided(reframe(model))))
+    return store(model).once("frames", lambda: structured(divided(short_frames(model))))
+
+
+def short_frames(model: Model) -> Framed:
+    """The model in its short frames, once per model: a million bodies take seconds."""
+    return store(model).once("short frames", lambda: reframe(model))
 
 
 def straight_line_frames(model: Model) -> Framed:

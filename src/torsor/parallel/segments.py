@@ -17,7 +17,7 @@ from torsor.backends import cache, codegen
 from torsor.backends.gufunc import gufunc, signature
 from torsor.backends.llvm import Target
 from torsor.compiler.abi import INDEX_WORDS, Layout, runtime
-from torsor.compiler.frames import Framed, framed, reframe, structured
+from torsor.compiler.frames import Framed, framed, short_frames, structured
 from torsor.errors import ArgumentError, TorsorError
 from torsor.model.model import Model
 from torsor.outputs import place_of
@@ -113,7 +113,7 @@ def serving(model: Model) -> Segments | None:
 def _framed(model: Model, lanes: int) -> tuple[Framed, tuple[Part, Part]]:
     """The model in its short frames, or with its placements alike if only that makes the segments alike."""
     if model.is_chain:
-        for frames in (framed(model), structured(alike(reframe(model), HEAD))):
+        for frames in (framed(model), structured(alike(short_frames(model), HEAD))):
             parts = cut(frames.kind, lanes)
             if parts:
                 return frames, parts

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.compiler.frames import Framed, Kind, reframe, structured
+from torsor.compiler.frames import Framed, Kind, short_frames, structured
+from torsor.compiler.store import store
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.model import Model
 from torsor.parallel.adjoint import BY_FREEDOM, adjoint, along_freedoms_of, cotangent
@@ -38,9 +39,8 @@ def schedule(model: Model, function: str = "forward_dynamics", *, options: Seque
     run           bodies that one operation condenses: 1 is plain block elimination of the constraint forces
     vjp           with the levels of the adjoint; of a chain
     """
-    check_inertias(model, "constraint-force")
     inputs = (*INPUTS[function], *options)
-    plan = Plan(_framed(model), inputs, lanes_apart, run)
+    plan = Plan(store(model).once("frames of levels", lambda: _framed(model)), inputs, lanes_apart, run)
     levels = determinant_schedule(plan) if function == "log_det" else tree_schedule(plan)
     if not vjp:
         return levels
@@ -102,7 +102,8 @@ def check_inertias(model: Model, method: str) -> None:
 
 def _framed(model: Model) -> Framed:
     """The model in its short frames, or with its placements alike where that leaves fewer runs of equal bodies."""
-    short = reframe(model)
+    check_inertias(model, "constraint-force")
+    short = short_frames(model)
     even = alike(short, 1)
     fewer = len(runs_of(even.kind, RUN)) < FEWER_RUNS * len(runs_of(short.kind, RUN))
     return structured(even if fewer else short)

@@ -123,6 +123,8 @@ class DeviceMotion(Motion):
         self._on_host, self.coordinates = self.coordinates, DeviceCoordinates(model)
         self.acting = DeviceForces(model, self.forces)
         self.torque, self.gains, self.torques = self.acting.torque, self.acting.gains, self._torques
+        self._asked: Array | None = None  # the last that was added to the pivots, and whether that is little
+        self._is_little = False
 
     def check_forces(self, t: float, q: Array, v: Array) -> None:
         """Functions of the state must give nv numbers, on the device."""
@@ -171,7 +173,9 @@ class DeviceMotion(Motion):
         solve = self._solver(algorithm, True)
         if not self._is_long:
             return solve(*state, tau, *pushes, added)
-        if not (added < self._least).any():
+        if self._asked is not added:  # an implicit step asks again and again about the same array
+            self._asked, self._is_little = added, bool((added < self._least).any())
+        if not self._is_little:
             return solve(*state, tau, *pushes, added)
         if not added.any():
             return self._solver(algorithm)(*state, tau, *pushes)
@@ -198,7 +202,10 @@ class DeviceMotion(Motion):
         options = (*loads, *ADDED[:added])
         if not self._is_long:
             return lambda *args: gpu.call(algorithm, self.model, args, options, None)
-        chain = levels(algorithm, self.model, options)
+        try:
+            chain = levels(algorithm, self.model, options)
+        except (ArgumentError, SingularError) as error:
+            raise type(error)(f"on a GPU, {error}; or simulate with NumPy arrays") from None
         if chain is None:
             raise SingularError(
                 f"{self.model!r} is too uneven for the levels of a GPU, which would lose digits: simulate it with "

@@ -385,7 +385,8 @@ def _combined(x: Array, weights: Array, rows: Array) -> Array:
 
 def _square(x: Array) -> float:
     """x . x, without BLAS: its threads take longer than the sum, and their number would change the last bits."""
-    return float(np.einsum("i,i", x.conj(), x).real)
+    square = np.einsum("i,i", x.conj(), x) if isinstance(x, np.ndarray) else x.dot(x)  # on a GPU, BLAS is quicker
+    return float(square.real)
 
 
 @dataclass(frozen=True)
@@ -417,7 +418,7 @@ def gmres(product: Callable[[Array], Array], b: Array, vectors: int, tolerance: 
         w = before = product(basis[k])
         for _ in range(2):  # twice is enough to be orthogonal
             for i, u in enumerate(basis):
-                part = np.einsum("i,i", u.conj(), w)
+                part = np.einsum("i,i", u.conj(), w).item()
                 H[i, k] += part
                 w = w - part * u
         H[k + 1, k] = sqrt(_square(w))
