@@ -263,6 +263,16 @@ def test_a_resumed_run_takes_no_other_options(tmp_path, capsys):
     assert "run[red].traj" in "".join(capsys.readouterr().out.split())
 
 
+def test_a_motion_without_gravity_is_tracked_and_resumed(tmp_path):
+    """The computed torques do not carry a weight that is not there, neither at first nor when the run goes on."""
+    record = tmp_path / "run.traj"
+    words = ["simulate", "planar3", "--track", "1,-1,0.5", "--no-gravity", "--duration", "0.5", "--quiet"]
+    assert main([*words, "--record", str(record)]) == 0
+    run = Trajectory.load(record)
+    np.testing.assert_allclose(run.q[-1], [1, -1, 0.5], atol=1e-6)
+    assert main(["simulate", "--resume", str(record), "--quiet"]) == 0
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_and_a_closed_pipe_are_no_tracebacks():
     words = [sys.executable, "-m", "torsor.cli", "simulate", "planar3", "--duration", "0.1"]

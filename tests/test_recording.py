@@ -20,7 +20,23 @@ import torsor
 from torsor import zoo
 from torsor.errors import ArgumentError, ModelError
 from torsor.model import Model
-from torsor.simulate import METHODS, Constant, RecordingError, Simulation, Trajectory, simulate
+from torsor.simulate import (
+    METHODS,
+    PD,
+    ComputedTorque,
+    Constant,
+    Cycloid,
+    External,
+    Friction,
+    Limits,
+    RecordingError,
+    Simulation,
+    Spring,
+    Table,
+    Trajectory,
+    pull,
+    simulate,
+)
 from torsor.simulate.recording import PREFIX
 
 SOURCE = str(Path(torsor.__file__).parent.parent)
@@ -290,3 +306,30 @@ def test_parquet_holds_every_bit(tmp_path):
     table = parquet.read_table(tmp_path / "run.parquet")
     assert table.column_names == run.columns
     np.testing.assert_array_equal(table["v.link2"].to_numpy(), run.v[:, 1])
+
+
+def forces_of(arm, factor):
+    """One of each force that is made of numbers."""
+    rest, reach = np.full(7, 0.1), Cycloid(np.full(7, 0.1), np.full(7, 0.2), factor)
+    return {
+        "tau of Constant": Constant(factor * rest), "kp of PD": PD(arm, rest, factor, 1.0),
+        "reference of ComputedTorque": ComputedTorque(arm, reach), "viscous of Friction": Friction(0.1 * factor),
+        "stiffness of Spring": Spring(arm, factor), "upper of Limits": Limits(arm, -3.0, 3.0 * factor),
+        "tau of Table": Table(np.arange(50.0), np.full((50, 7), factor)),
+        "wrenches of External": External(arm, np.full((7, 6), factor)),
+        "force of Pull": pull(arm, "link7", (int(factor), 0, 0)),
+    }  # fmt: skip
+
+
+def test_a_resumed_run_has_forces_of_the_same_numbers(tmp_path):
+    """Their names alone would let a run go on under other forces, without a word."""
+    arm = zoo.panda()
+    one, same, other = (forces_of(arm, factor) for factor in (1.0, 1.0, 2.0))
+    path = tmp_path / "run.traj"
+    Simulation(arm, forces=[*one.values()], record=path).run(0.01)
+    Simulation.resume(path, forces=[*same.values()]).run(0.02)
+    for name in one:
+        with pytest.raises(ArgumentError, match=f"another {name}"):
+            Simulation.resume(path, forces=[*(one | {name: other[name]}).values()])
+    told = Trajectory.load(path).about["force_options"]
+    assert (told[1]["kp"], told[1]["reference"]["q"], told[8]["body"]) == (1.0, [0.1] * 7, "link7")

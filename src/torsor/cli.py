@@ -336,13 +336,14 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
     if options.record is not None:
         check_writable(options.record)
     model = find_model(options.model, options.base)
+    model = model.weightless if options.no_gravity else model  # for the forces, too: they need not carry its weight
     problem = {key: getattr(options, key) for key in PROBLEM}
     q0 = numbers("--q0", options.q0 or STARTS.get(options.model), model.nq)
     simulation = Simulation(
         model, q0, numbers("--v0", options.v0, model.nv), forces=_forces(problem, model),
         method=options.method, rtol=options.rtol, atol=options.atol, step=options.step, dt=options.dt,
         every=options.every, keep=None if options.keep is None else options.keep.split(","),
-        gravity=not options.no_gravity, dynamics=options.dynamics, record=options.record, about={"problem": problem},
+        dynamics=options.dynamics, record=options.record, about={"problem": problem},
     )  # fmt: skip
     return simulation, options.duration
 
@@ -359,10 +360,7 @@ def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
     if not isinstance(problem, dict) or not all(_typed(problem.get(key), key) for key in PROBLEM):
         raise ArgumentError(f"{options.resume} was not recorded by this command: resume it with Simulation.resume")
     model = find_model(options.model or problem["model"], problem.get("base"))
-    if problem["no_gravity"]:
-        from dataclasses import replace
-
-        model = replace(model, gravity=np.zeros(3))
+    model = model.weightless if problem["no_gravity"] else model
     simulation = Simulation.resume(options.resume, model=model, forces=_forces(problem, model))
     return simulation, problem["duration"]
 

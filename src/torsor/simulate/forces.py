@@ -16,8 +16,9 @@ at once, if there is such a method.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from torsor import dynamics
 from torsor.algorithms.pulls import bias_forces
 from torsor.dynamics.calls import program_for
 from torsor.errors import ArgumentError
+from torsor.files import FEW
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model, require_model
 from torsor.simulate import laws
@@ -70,6 +72,7 @@ class Table:
 
     drive = True
     steady = False
+    options = ("t", "tau", "between")
 
     def __init__(self, t: ArrayLike, tau: ArrayLike, between: str = "linear") -> None:
         self.t, self.tau = real_array("t", t), real_array("tau", tau)
@@ -338,6 +341,8 @@ class External:
     `wrenches` is (n, 6), or a callable (t, q, v) -> (n, 6).
     """
 
+    options = ("weightless", "wrenches")
+
     def __init__(self, model: Model, wrenches: ArrayLike | Callable[[float, Array, Array], Array]) -> None:
         self.weightless = _model(model).weightless
         self.wrenches = wrenches if callable(wrenches) else real_array("wrenches", wrenches, (model.n, 6))
@@ -446,6 +451,24 @@ def own_forces(model: Model) -> tuple[Force, ...]:
 
 def name_of(force: Force) -> str:
     return getattr(force, "__qualname__", type(force).__qualname__)
+
+
+def described(x: Any) -> Any:
+    """A force, a motion or a number as JSON values, for the headers of files; code that is not torsor's by its name."""
+    if x is None or isinstance(x, bool | str):
+        return x
+    if isinstance(x, Model):
+        return x.key
+    if isinstance(x, int | float | np.generic | np.ndarray | list | tuple):
+        numbers = np.asarray(x, float)
+        return numbers.tolist() if numbers.size <= FEW else f"{numbers.shape}, blake2b {_digest(numbers)}"
+    own = type(x).__module__.startswith("torsor.")
+    names = [part.name for part in fields(x) if part.init] if is_dataclass(x) else getattr(x, "options", ())
+    return {"name": name_of(x)} | ({name: described(getattr(x, name)) for name in names} if own else {})
+
+
+def _digest(numbers: Array) -> str:
+    return blake2b(np.ascontiguousarray(numbers).tobytes(), digest_size=16).hexdigest()
 
 
 def is_data(force: Force) -> bool:

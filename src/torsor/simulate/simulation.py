@@ -21,7 +21,7 @@ from torsor.errors import ArgumentError, ModelError
 from torsor.formats import toml
 from torsor.model.freedoms import USUAL
 from torsor.model.model import Model, require_model
-from torsor.simulate.forces import Force, is_data, name_of
+from torsor.simulate.forces import Force, described, is_data, name_of
 from torsor.simulate.implicit import Dirk
 from torsor.simulate.integrators import AUTOMATIC, METHODS, method_named
 from torsor.simulate.motion import Motion
@@ -47,6 +47,7 @@ Progress = Callable[[float], None]
 # the options of a Simulation that its file holds; LATER: files of older versions do not
 OWN = ("q0", "v0", "method", "rtol", "atol", "step", "max_step", "dt", "t0", "chunk", "dynamics")
 LATER = ("every", "keep", "dense")
+FORCE_OPTIONS = "force_options"  # in its file, too: what the forces are made of
 SWITCHED = "switched"  # in the memory of a chunk: whether method="auto" has changed to its second method
 SHORTEST = 1e-18  # the shortest step, relative to the rest of its run
 MOST_STEPS = 1e12  # of a run: two months of the quickest steps
@@ -134,7 +135,8 @@ class Simulation:
         return {
             "method": self.method, **_plain(self.settings), "dt": self.keeping.dt, "t0": self.t0,
             "chunk": self.keeping.chunk, "q0": q.tolist(), "v0": v.tolist(), "dynamics": self.motion.dynamics,
-            "forces": [name_of(force) for force in self.forces], "every": self.keeping.every,
+            "forces": [name_of(force) for force in self.forces],
+            FORCE_OPTIONS: [described(force) for force in self.forces], "every": self.keeping.every,
             "dense": self.keeping.dense, "on_gpu": self.on_gpu, "keep": None if kept is None else list(kept.names),
         }  # fmt: skip
 
@@ -340,7 +342,7 @@ class Simulation:
             from torsor.backends.gpu import cupy  # imported late: few need it
 
             options["q0"] = cupy().asarray(options["q0"])
-        own = (*OWN, *LATER, "forces", "armature", "on_gpu")
+        own = (*OWN, *LATER, "forces", FORCE_OPTIONS, "armature", "on_gpu")
         rest = {key: value for key, value in about.items() if key not in own}
         try:
             simulation = cls(recorded, forces=forces, record=path, about=rest, **options)
@@ -351,6 +353,7 @@ class Simulation:
                 f"{path} was recorded with the forces {about['forces'] or 'none'}; "
                 f"{simulation.about['forces'] or 'none'} were given"
             )
+        _check_forces(path, simulation.about[FORCE_OPTIONS], about.get(FORCE_OPTIONS))
         simulation._recall(found)
         simulation.rows.recorder = Recorder.reopen(found)
         return simulation
@@ -462,6 +465,14 @@ def force_list(forces: Any) -> tuple[Force, ...]:
 def _event(stop: Event) -> Event:
     """stop(t, q, v), whose values must be numbers."""
     return lambda t, q, v: number("what stop(t, q, v) gives", stop(t, q, v), infinite=True)
+
+
+def _check_forces(path: str | Path, given: list[dict[str, Any]], recorded: Any) -> None:
+    """Whether the forces of a resumed run are made of the same numbers; files of older versions do not say."""
+    for force, before in zip(given, recorded if isinstance(recorded, list) else ()):
+        for key, x in force.items() if isinstance(before, dict) else ():
+            if json.dumps(x) != json.dumps(before.get(key)):
+                raise ArgumentError(f"{path} was recorded with another {key} of {force['name']} than is given now")
 
 
 def _own_words(about: Any, taken: dict[str, Any]) -> dict[str, Any]:
