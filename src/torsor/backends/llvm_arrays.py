@@ -51,6 +51,14 @@ class Packed(NamedTuple):
     entries: str  # pointer to the place of every entry, int32
 
 
+class Columns(NamedTuple):
+    """Where the columns of an array are, vectors of states: in its buffer, or in place if the states are neighbours."""
+
+    in_place: str
+    first: str
+    apart: str  # the bytes from one to the next
+
+
 class Arrays:
     """The arrays of a call, seen from a block of states.
 
@@ -63,11 +71,12 @@ class Arrays:
     """
 
     def __init__(self, w: Writer, inputs: Mapping[str, int], output_rank: int, sizes_at: int,
-                 packed: Packed | None = None, columns: Mapping[str, int] | None = None) -> None:  # fmt: skip
+                 packed: Packed | None = None, columns: Mapping[str, int] | None = None,
+                 in_place: bool = False) -> None:  # fmt: skip
         """`sizes_at`: the word of `data` where the sizes of all axes of all arrays begin.
 
         `columns`: how many numbers an array has per state, where this is known; a few numbers are transposed in
-        registers and never go through a buffer.
+        registers and never go through a buffer.  `in_place`: see `Columns`.
         """
         self.w, self.packed = w, packed
         self.turned = w.target.lanes > 1
@@ -92,12 +101,23 @@ class Arrays:
         few = {name: n for name, n in (columns or {}).items() if w.target.lanes >= FEWEST <= n <= FEW}
         self.vectors: dict[str, list[str]] = {}  # columns that never go through a buffer
         self.results = [""] * few.pop("out", 0)  # the same for the output
+        self.columns: dict[str, Columns] = {}
         if self.turned:
+            if in_place and not packed:
+                self.columns = {name: self._columns(name) for name, rank in ranks.items() if rank <= 1}
             for name in inputs:
                 if name not in few:
                     self._copy("turn_in", name)
         if few:
             self._turn_few(few)
+
+    def _columns(self, name: str) -> Columns:
+        w, T = self.w, self.w.target
+        pointer, strides, _ = self.places[name]
+        in_place = w.op(f"icmp eq i64 {self.lane_steps[name]}, {T.size}")
+        first = w.op(f"select i1 {in_place}, ptr {pointer}, ptr {self.buffers[name]}")
+        apart = w.op(f"select i1 {in_place}, i64 {[*strides, '0'][0]}, i64 {T.lanes * T.size}")
+        return Columns(in_place, first, apart)
 
     def _turn_few(self, few: Mapping[str, int]) -> None:
         """Transpose rows of contiguous numbers in registers, and others through the buffer."""
@@ -113,8 +133,8 @@ class Arrays:
         w.start(slow)
         for name in few:
             self._copy("turn_in", name)
-        width = w.target.lanes * w.target.size
-        copied = {name: [w.load(w.address(self.buffers[name], k * width)) for k in range(n)] for name, n in few.items()}
+        copied = {name: [w.load(self._address(name, [k])) for k in range(n)] for name, n in few.items()}
+        slow = w.block
         w.jump(done)
         w.start(done)
         for name in few:
@@ -139,7 +159,7 @@ class Arrays:
         w.jump(done)
         w.start(slow)
         for k, x in enumerate(self.results):
-            w.store(x, w.address(self.buffers["out"], k * w.target.lanes * w.target.size))
+            w.store(x, self._address("out", [k]))
         self._copy("turn_out", "out")
         w.jump(done)
         w.start(done)
@@ -151,6 +171,13 @@ class Arrays:
         return count
 
     def _copy(self, direction: str, name: str, *entries: str) -> None:
+        """Copy an array to its buffer or back, unless its columns are vectors already."""
+        if name in self.columns:
+            self.w.unless(self.columns[name].in_place, lambda: self._copy_all(direction, name))
+        else:
+            self._copy_all(direction, name, *entries)
+
+    def _copy_all(self, direction: str, name: str, *entries: str) -> None:
         w, T = self.w, self.w.target
         pointer, strides, sizes = self.places[name]
         contiguous = self._contiguous(name)
@@ -182,6 +209,8 @@ class Arrays:
                     pointer = self.w.address(pointer, self.w.i64("mul", stride, index))
             return pointer
         flat: Int = indices[0] if indices else 0
+        if name in self.columns:
+            return self.w.address(self.columns[name].first, self.w.i64("mul", self.columns[name].apart, flat))
         for index, size in zip(indices[1:], sizes[1:]):
             flat = self.w.i64("add", self.w.i64("mul", flat, size), index)
         width = self.w.target.lanes * self.w.target.size
@@ -218,8 +247,12 @@ class Arrays:
 # Straight-line code --------------------------------------------------------------------------------------------
 
 
-def unrolled_kernel(code: Code, inputs: Mapping[str, tuple[int, ...]], output: tuple[int, ...], target: Target) -> str:
-    """`inputs`, `output`: the shapes; inputs of the code are (name, indices...), outputs ("out", indices...)."""
+def unrolled_kernel(code: Code, inputs: Mapping[str, tuple[int, ...]], output: tuple[int, ...], target: Target,
+                    in_place: bool = False) -> str:  # fmt: skip
+    """`inputs`, `output`: the shapes; inputs of the code are (name, indices...), outputs ("out", indices...).
+
+    `in_place`: for arrays whose states are often neighbours.
+    """
     ranks = {name: len(shape) for name, shape in inputs.items()}
     rows = {name: shape[0] for name, shape in {**inputs, "out": output}.items() if len(shape) == 1}
 
@@ -229,7 +262,7 @@ def unrolled_kernel(code: Code, inputs: Mapping[str, tuple[int, ...]], output: t
     def body(w: Writer) -> None:
         several = w.target.lanes > 1 and len(places) < len(entries) > FEW
         packed = Packed(str(len(places)), w.constants("entries", entries)) if several else None
-        arrays = Arrays(w, ranks, len(output), SIZES, packed, rows)
+        arrays = Arrays(w, ranks, len(output), SIZES, packed, rows, in_place)
         values = w.emit(code, lambda name: arrays.get(*name))
         if packed:
             for node, name in {node: name for name, node in code.outputs.items()}.items():

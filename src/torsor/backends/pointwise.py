@@ -38,7 +38,7 @@ def compile_code(code: Code, inputs: Mapping[str, tuple[int, ...]], dtype: str, 
     target = Target(host.lanes(bits), bits, host.fma, host.x86)
     shape = shape_of(code)
     key = codegen.name_of(f"pointwise|{code}|{dict(inputs)}|{target}")
-    loaded = codegen.load(key, lambda: unrolled_kernel(code, inputs, shape, target))
+    loaded = codegen.load(key, lambda: unrolled_kernel(code, inputs, shape, target, in_place=True))
     shapes = [*inputs.values(), shape]
     data = unrolled_data(shapes, bits)
     return gufunc(loaded.address, data.words.ctypes.data, signature(shapes), dtype, name, doc, (loaded, data))

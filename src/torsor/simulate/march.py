@@ -95,7 +95,9 @@ class March:
             return np.empty((*more, *shape), gain.dtype)
 
         self.state, self.torques = room(2), room()
-        known, given = [*self.state, self.torques, gain, h], []
+        every = room()
+        every[:] = h
+        known, given = [*self.state, self.torques, gain, every], []
         calls = []
         for stage, count in stages:
             asked, a = room(count), room()
@@ -117,9 +119,8 @@ class March:
 
 def _of_freedoms(kernel: Any, known: Sequence[Array], out: Array) -> Call:
     """A stage, whose lanes are all freedoms: those of arrays (m, n), or (k, m, n) with k numbers per freedom."""
-    size, arrays = out.itemsize, [*known, out]
-    lanes = [0 if x.ndim == 1 else size for x in arrays]  # h is the same for all
-    steps = [*lanes, *(x.strides[0] for x in arrays)]
+    arrays = [*known, out]
+    steps = [*[out.itemsize] * len(arrays), *(x.strides[0] for x in arrays)]
     return Call(kernel, entry_of(kernel), np.array([_places(arrays)]), np.array([out[0].size]), np.array(steps))
 
 
