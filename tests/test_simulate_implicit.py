@@ -9,7 +9,18 @@ from scipy.integrate import solve_ivp
 import torsor as ts
 from torsor import zoo
 from torsor.errors import ArgumentError, SingularError
-from torsor.simulate import METHODS, PD, Friction, Limits, Simulation, Spring, StiffnessWarning, implicit, simulate
+from torsor.simulate import (
+    METHODS,
+    PD,
+    Constant,
+    Friction,
+    Limits,
+    Simulation,
+    Spring,
+    StiffnessWarning,
+    implicit,
+    simulate,
+)
 from torsor.simulate.forces import own_forces
 from torsor.simulate.implicit import Esdirk4, TrBdf2, gmres
 from torsor.simulate.motion import Motion
@@ -342,7 +353,7 @@ def test_a_resumed_run_switches_where_the_uninterrupted_one_does(tmp_path):
 # ---- resuming, and structure ----
 
 
-@pytest.mark.parametrize("method", [*ADAPTIVE, "radau", "implicit-euler", "verlet"])
+@pytest.mark.parametrize("method", [*ADAPTIVE, "radau", "implicit-euler", "verlet", "midpoint"])
 def test_resumed_runs_have_the_same_bits(method, tmp_path):
     model = spinning(stiffness=100.0, damping=1.0)
     options = dict(method=method, chunk=5, rtol=1e-4, atol=1e-6, **({} if METHODS[method].adaptive else {"step": 0.01}))
@@ -355,7 +366,7 @@ def test_resumed_runs_have_the_same_bits(method, tmp_path):
     assert np.array_equal(full.run(0.5).table, again.table)
 
 
-@pytest.mark.parametrize("method", ["euler", "verlet", "variational"])
+@pytest.mark.parametrize("method", ["euler", "verlet", "variational", "midpoint"])
 def test_symplectic_methods_keep_the_energy_of_stiff_springs(method):
     """At a step of 20 radians of the springs: an explicit method would have failed at 2."""
     model = replace(zoo.random_chain(20, 3), stiffness=1e6, gravity=np.zeros(3))
@@ -403,6 +414,66 @@ def test_springs_that_shake_a_structure_preserving_method_are_reported_with_the_
     run = simulate(model, duration=0.1, method=method, step=period / 4)
     energy = run.energy + run.elastic_energy
     assert np.abs(energy - energy[0]).max() < 1e-4 * run.kinetic_energy.max()
+
+
+def test_the_midpoint_rule_keeps_the_energy_of_springs_that_it_does_not_resolve():
+    """The same cable, at four periods of its quickest springs; the tip comes where shorter steps bring it."""
+    L = 0.05
+    model = ts.Model.chain("revolute", n=200, axis=(0, 1, 0), p=(L, 0, 0), mass=0.1 * L, com=(L / 2, 0, 0),
+                           inertia=(1e-6, 1e-6, 1e-6), stiffness=2 / L)  # fmt: skip
+    tips = []
+    for step in (2e-3, 1e-3):
+        run = simulate(model, duration=0.3, method="midpoint", step=step)
+        energy = run.energy + run.elastic_energy
+        assert np.abs(energy - energy[0]).max() < 1e-11 * run.kinetic_energy.max()
+        tips.append(ts.body_poses(model, run.q[-1])[-1, :3, 3])
+    assert np.linalg.norm(tips[0] - tips[1]) < 1e-4
+
+
+def multipliers(model, method, h, speed):
+    """The sizes of the eigenvalues of one step, as a map of (q, p), of a machine that turns."""
+    n, step = model.nv, 1e-6
+    q, v = np.linspace(-0.02, 0.02, n), speed * np.eye(n)[0]
+    start = np.concatenate([q, Motion(model).momenta(q, v)])
+
+    def moved(z):
+        simulation = Simulation(model, z[:n], ts.mass_solve(model, z[:n], z[n:]), method=method, step=h)
+        simulation.step()
+        return np.concatenate([simulation.q, simulation.stepper.p])
+
+    J = [(moved(start + step * e) - moved(start - step * e)) / (2 * step) for e in np.eye(2 * n)]
+    return np.abs(np.linalg.eigvals(np.array(J)))
+
+
+@pytest.mark.slow
+def test_why_unresolved_springs_shake_two_steps_and_not_the_midpoint_rule():
+    """Multipliers next to 1 part when the machine turns; those next to -1 do not."""
+    L = 0.25
+    model = ts.Model.chain("revolute", n=8, axis=(0, 1, 0), p=(L, 0, 0), mass=0.1 * L, com=(L / 2, 0, 0),
+                           inertia=(1e-6, 1e-6, 1e-6), stiffness=2e3 / L)  # fmt: skip
+    assert multipliers(model, "verlet", 5e-3, 0.0).max() == pytest.approx(1, abs=1e-4)
+    assert multipliers(model, "verlet", 5e-3, 40.0).max() > 1.1
+    # the dampers that keep the energy change them a little
+    assert multipliers(model, "midpoint", 5e-3, 40.0).max() == pytest.approx(1, abs=3e-3)
+
+
+def test_the_midpoint_rule_balances_the_work_of_other_forces():
+    """What dampers take and a motor gives is what the energy changes by, at the middle of every step."""
+    model, h = arm(stiffness=1e4, damping=3.0), 5e-3
+    motor = Constant(np.array([0.3, -0.2, 0.1, 0.2]))
+    run = simulate(model, duration=0.5, forces=motor, method="midpoint", step=h)
+    x = np.diff(run.q, axis=0) / h
+    work = h * (x * (motor.tau - 3.0 * x)).sum(axis=1)
+    change = np.diff(run.energy + run.elastic_energy)
+    assert np.abs(change - work).max() < 1e-10 * run.kinetic_energy.max()
+
+
+def test_a_step_that_does_not_settle_is_taken_in_halves():
+    """Links that turn by more than a radian per step."""
+    model = replace(zoo.point_chain(3), stiffness=1e3)
+    run = simulate(model, [0.4, 0.3, 0.2], [40.0, -80.0, 60.0], 0.5, method="midpoint", step=0.05)
+    energy = run.energy + run.elastic_energy
+    assert np.abs(energy - energy[0]).max() < 1e-6 * energy[0]
 
 
 def test_energy_that_springs_cannot_give_is_reported():

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.linalg import expm
 from test_simulate_implicit import arm, cable, spinning
 
 import torsor as ts
@@ -170,3 +171,68 @@ def test_joints_that_follow_others_keep_following(small, monkeypatch):
     run = simulate(model, duration=0.2, method="radau", rtol=1e-7, atol=1e-9)
     assert np.abs(run.q[-1] - exact.q[-1]).max() < 1e-7
     assert np.abs(run.q[:, 3] + 2.0 * run.q[:, 0]).max() < 1e-12
+
+
+# ---- a set of stiff machines ----
+
+EVERY = pytest.mark.parametrize("method", ["trbdf2", "esdirk4", "radau"])
+TOLERANCE = {"trbdf2": 1e-4, "esdirk4": 1e-6, "radau": 1e-6}  # relative
+# Errors of steps add up, and a method of order 2 makes its step error the tolerance.
+GLOBAL = 100
+MOST = {"trbdf2": 3000, "esdirk4": 3000, "radau": 3000}  # evaluations
+
+
+def stiff_run(method, model, q0, v0, duration):
+    tolerance = TOLERANCE[method]
+    simulation = Simulation(model, q0, v0, method=method, rtol=tolerance, atol=1e-2 * tolerance)
+    run = simulation.run(duration)
+    assert simulation.stepper.evaluations < MOST[method]
+    return run
+
+
+@EVERY
+def test_a_pendulum_on_a_spring_of_1e8_is_a_rigid_one(method):
+    """A mass on a stiff spring in a tube that turns: against the pendulum without the spring."""
+    b = ts.Model.builder("spring pendulum")
+    b.add("tube", joint="revolute", axis=(0, 1, 0), mass=0.1, com=(0.2, 0, 0), inertia=(1e-3, 1e-3, 1e-3))
+    b.add("ball", parent="tube", joint="prismatic", axis=(1, 0, 0), p=(1, 0, 0), mass=1.0, inertia=(1e-3, 1e-3, 1e-3))
+    model = b.build()
+    springs = replace(model, stiffness=[0.0, 1e8], damping=[0.0, 1e4])
+    rigid = replace(model, armature=[0.0, 1e12])  # the ball hardly moves in the tube
+    exact = simulate(rigid, [0.3, 0.0], None, 2.0, method="dop853", rtol=1e-12, atol=1e-12)
+    run = stiff_run(method, springs, [0.3, 0.0], None, 2.0)
+    assert abs(run.q[-1, 0] - exact.q[-1, 0]) < GLOBAL * TOLERANCE[method]
+    stretch = (9.81 * np.sin(run.q[-1, 0]) + run.v[-1, 0] ** 2) / 1e8  # the weight and the centrifugal force
+    assert run.q[-1, 1] == pytest.approx(stretch, rel=1e-2)
+
+
+@EVERY
+def test_damped_carts_with_rates_of_many_sizes(method):
+    """As in Robertson's reaction, rates from 0.04 to 3e7 per second; M is constant, and expm knows the motion."""
+    model = ts.Model.chain("prismatic", n=3, axis=(1, 0, 0), mass=1.0, inertia=(1, 1, 1), gravity=(0, 0, 0))
+    damping, rates = np.array([1e2, 1e4, 3e7]), np.array([0.04, 1e2, 3e3])
+    model = replace(model, stiffness=rates * damping, damping=damping)
+    q0, M = np.array([1.0, -0.5, 0.2]), ts.mass_matrix(model, np.zeros(3))
+    A = np.block([[np.zeros((3, 3)), np.eye(3)], [-np.linalg.solve(M, np.diag(x)) for x in (rates * damping, damping)]])
+    exact = expm(2.0 * A) @ np.concatenate([q0, np.zeros(3)])
+    run = stiff_run(method, model, q0, None, 2.0)
+    assert np.abs(run.q[-1] - exact[:3]).max() < GLOBAL * TOLERANCE[method]
+
+
+@EVERY
+def test_a_governor_comes_to_rest_at_its_speed(method):
+    """A shaft with two balls on arms with stiff springs and dampers: they swing out; the angular momentum stays."""
+    b = ts.Model.builder("governor")
+    b.add("shaft", joint="revolute", axis=(0, 0, 1), mass=1.0, inertia=(0.02, 0.02, 0.02))
+    for name, side in (("left", -1.0), ("right", 1.0)):
+        b.add(name, parent="shaft", joint="revolute", axis=(0, -side, 0), p=(0.05 * side, 0, 0), mass=0.5,
+              com=(0.1 * side, 0, -0.3), inertia=(1e-3, 1e-3, 1e-3))  # fmt: skip
+    model = replace(b.build(), stiffness=[0.0, 1e3, 1e5], damping=[0.0, 1e3, 1e5])
+    v0 = np.array([20.0, 0.0, 0.0])
+    run = stiff_run(method, model, None, v0, 10.0)
+    spin = [(ts.mass_matrix(model, q) @ v)[0] for q, v in ((run.q[0], run.v[0]), (run.q[-1], run.v[-1]))]
+    assert spin[1] == pytest.approx(spin[0], rel=GLOBAL * TOLERANCE[method])
+    q, v = run.q[-1], run.v[-1] * [1, 0, 0]
+    pull = ts.bias_forces(model, q, v)[1:] + model.stiffness[1:] * q[1:]
+    assert np.abs(run.v[-1, 1:]).max() < 1e-3
+    assert np.abs(pull).max() < 1e-2 * np.abs(model.stiffness[1:] * q[1:]).min()

@@ -233,7 +233,7 @@ def _simulate_parser(commands: Any) -> argparse.ArgumentParser:
         "--method",
         choices=("auto", *METHODS),
         default="auto",
-        help="(default %(default)s; implicit-euler, euler, verlet, variational need --step)",
+        help="(default %(default)s; implicit-euler, euler, verlet, variational, midpoint need --step)",
     )
     how.add_argument(
         "--dynamics", choices=DYNAMICS, default="auto", help="what computes accelerations (default %(default)s)"

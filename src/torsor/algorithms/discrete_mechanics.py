@@ -25,6 +25,13 @@ p + (h/2) tau, and p_new then grows by (h/2) tau, too (J. E. Marsden, M. West, D
 integrators, Acta Numerica 2001, 3.2). Springs and dampers make tau depend on v. With R = h/2 D + h^2/4 K, the iteration
 v_new = (M + R)^-1 (right-hand side + R v) is exact for them at once, however stiff they are: `begin_driven` and
 `end_driven`, with R as the input `added_inertia`.
+
+The midpoint rule takes L at the middle q^ = q [+] y, y = (h/2) v. With f = (h/2) (F(q^, v) + tau),
+
+    M(q^) v = Ad_{exp y}^T p + f,      p_new = Ad_{exp y}^T (Ad_{exp y}^T p + 2 f).
+
+`middle` is v_new = M^-1 (the right-hand side at v), and `rebound` is p_new; their q is q^, their h is
+h/2, and their `impulse` is (h/2) tau.
 """
 
 from __future__ import annotations
@@ -85,6 +92,14 @@ def land(link, here, parent):
     return {}, dict(carried=link.joint.carried(here.v * here.h[0], here.p) + here.F * here.h[0])
 
 
+@outward(start=lambda base: {})
+def balance(link, here, parent):
+    """p carried to the middle of the step, with half of the impulse; and with all of it, carried to the end."""
+    y = here.v * here.h[0]
+    p, f = link.joint.carried(y, here.p), here.F * here.h[0] + here.impulse
+    return {}, dict(tau=_with_added(here, p + f), carried=link.joint.carried(y, p + f + f))
+
+
 @outward(start=accelerate.start)
 def renew(link, here, parent):
     """M^-1 tau becomes the velocity from here on."""
@@ -96,8 +111,8 @@ INPUTS = ("q", "v", "p", "h")  # h: the step, repeated once per freedom
 ROUNDS = 3  # rounds of the iteration per call: two calls settle most steps
 
 
-def _algorithm(name: str, passes: tuple[Sweep, ...], output: str) -> Algorithm:
-    return Algorithm(name, INPUTS, passes, PerFreedom(output), options=("added_inertia",), torques_only=True,
+def _algorithm(name: str, passes: tuple[Sweep, ...], output: str, *more: str) -> Algorithm:
+    return Algorithm(name, (*INPUTS, *more), passes, PerFreedom(output), options=("added_inertia",), torques_only=True,
                      inverts=output == "v")  # fmt: skip
 
 
@@ -106,4 +121,6 @@ leave = _algorithm("leave", (body_velocities, gather, kick), "carried")
 end = _algorithm("end", (drift, articulate, renew) * ROUNDS, "v")
 begin_driven = _algorithm("begin_driven", (body_velocities, gather, kick, articulate, renew), "v")
 end_driven = _algorithm("end_driven", (drift, articulate, renew), "v")
+middle = _algorithm("middle", (body_velocities, gather, balance, articulate, renew), "v", "impulse")
+rebound = _algorithm("rebound", (body_velocities, gather, balance), "carried", "impulse")
 arrive = _algorithm("arrive", (body_velocities, gather, land), "carried")  # q here is the new one

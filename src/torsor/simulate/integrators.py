@@ -10,7 +10,7 @@ from torsor.simulate.implicit import Esdirk4, ImplicitEuler, TrBdf2
 from torsor.simulate.radau import RadauIIA
 from torsor.simulate.runge_kutta import DormandPrince, DormandPrince853, Fehlberg45
 from torsor.simulate.stepper import Stepper
-from torsor.simulate.structure import SemiImplicitEuler, StoermerVerlet, Variational
+from torsor.simulate.structure import EnergyMidpoint, SemiImplicitEuler, StoermerVerlet, Variational
 from torsor.validate import chosen
 
 METHODS: dict[str, type[Stepper]] = {
@@ -25,6 +25,7 @@ METHODS: dict[str, type[Stepper]] = {
     "euler": SemiImplicitEuler,
     "verlet": StoermerVerlet,
     "variational": Variational,
+    "midpoint": EnergyMidpoint,
 }
 
 

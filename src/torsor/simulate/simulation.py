@@ -87,7 +87,7 @@ class Simulation:
     forces     callables (t, q, v) -> tau, one or several (see `forces.py`); without forces: free fall
     method     auto: dopri5, and esdirk4 from where the motion is stiff. Or by name: dopri5, rkf45, dop853, abm
                (explicit), trbdf2, esdirk4, radau (implicit, O(n)), all with adaptive steps;
-               implicit-euler, euler, verlet, variational (fixed step; the last three keep the structure of mechanics)
+               implicit-euler; euler, verlet, variational, midpoint, which keep the structure of mechanics (fixed step)
     rtol, atol tolerances of the adaptive methods, for all or for each degree of freedom
     step       the step of the fixed-step methods;  max_step: the longest of the adaptive methods
     dt         record rows at t0, t0 + dt, ... by dense output; None records every step
