@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import strict_cupy
 
-from torsor import ArgumentError, SingularError, simulate, zoo
+from torsor import ArgumentError, DeviceError, SingularError, simulate, zoo
 from torsor.model.extras import Coupling, Extras
 from torsor.simulate import (
     PD,
@@ -198,6 +198,17 @@ def test_a_recorded_run_resumes_on_the_device(method, cupy, tmp_path):
         np.testing.assert_array_equal(getattr(run, name), getattr(whole, name))
     times = np.linspace(0, 0.3, 20)
     np.testing.assert_array_equal(run.at(times)[0], whole.at(times)[0])
+
+
+def test_a_run_of_a_gpu_is_not_resumed_without_one(cupy, tmp_path, monkeypatch):
+    simulate(CHAIN, cupy.asarray(Q), duration=0.01, record=tmp_path / "run.traj")
+
+    def none():
+        raise DeviceError("no CUDA GPU was found")
+
+    monkeypatch.setattr("torsor.backends.gpu.cupy", none)
+    with pytest.raises(DeviceError, match="recorded on a GPU, and is resumed on one: no CUDA GPU"):
+        Simulation.resume(tmp_path / "run.traj")
 
 
 REFUSED = {
