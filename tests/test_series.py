@@ -1,7 +1,9 @@
 """What a run keeps: chosen quantities, every so many steps, and the continuous extension of steps in files."""
 
+import inspect
 import json
 import random
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -12,6 +14,9 @@ from torsor.cli import main
 from torsor.errors import ArgumentError
 from torsor.model import Model
 from torsor.simulate import METHODS, PD, RecordingError, Series, Simulation, Trajectory, simulate
+from torsor.simulate.rows import Keeping
+from torsor.simulate.simulation import Acting, Options
+from torsor.simulate.stepper import Settings
 
 SPRINGS = 2000.0  # N m/rad, far stiffer than what dt resolves
 
@@ -246,3 +251,11 @@ def test_the_columns_of_a_joint_are_not_those_of_a_joint_whose_name_goes_on():
     assert run["q.arm.hand"].shape[1] == 2
     assert run["pose.arm"].shape[1] == run["pose.arm.hand"].shape[1] == 7
     assert run["pose"].shape[1] == 14
+
+
+def test_the_keywords_of_a_simulation_are_the_fields_of_its_parts():
+    parts = [field.name for kind in (Acting, Settings, Keeping) for field in fields(kind)]
+    assert list(Options.__annotations__) == parts
+    assert list(inspect.signature(Simulation).parameters) == ["model", "q0", "v0", "method", "t0", "about", *parts]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'rtoll'"):
+        simulate(machine(), rtoll=1e-3)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import strict_cupy
 
-from torsor import ArgumentError, SingularError, simulate, zoo
+from torsor import ArgumentError, DeviceError, SingularError, simulate, zoo
+from torsor.model import Model
 from torsor.model.extras import Coupling, Extras
 from torsor.simulate import (
     PD,
@@ -24,6 +25,8 @@ from torsor.simulate import (
     pull,
     recording,
 )
+from torsor.simulate.device import DeviceMotion
+from torsor.simulate.motion import Motion
 
 ROUNDING = 1e-9  # of levels with something added to their pivots, times what a motion makes of it
 UNSTEADY = (
@@ -37,6 +40,10 @@ needs_compiler = pytest.mark.skipif(not cuda_host.compiler(), reason="kernels ru
 def cupy(monkeypatch):
     monkeypatch.setattr("torsor.backends.gpu.LONG_CHAIN", 6)  # so that short chains go by levels
     return strict_cupy.install(monkeypatch)
+
+
+def difference(x, y):
+    return np.linalg.norm(x - y) / np.linalg.norm(y)
 
 
 def both(model, cupy, q0, v0, **options):
@@ -143,6 +150,20 @@ def test_little_added_to_the_pivots_costs_no_digits(gains, cupy):
     assert_same(*found)
 
 
+@pytest.mark.parametrize("bend", [0.0, 0.7], ids=["straight", "bent"])
+def test_one_solve_with_little_added_to_pivots_that_depend_on_the_configuration(bend, cupy):
+    """Thin links that turn about themselves: bent, a joint carries ten thousand times as much as straight."""
+    rng, axis = np.random.default_rng(3), np.where(np.arange(8)[:, None] % 2, (1.0, 0, 0), (0, 1.0, 0))
+    model = Model.chain("revolute", axis=axis, p=(0.5, 0, 0), mass=1.0, com=(0.25, 0, 0), inertia=(1e-5, 2e-2, 2e-2))
+    host, device = Motion(model), DeviceMotion(model, (), "auto", "trbdf2")
+    q, v, tau = bend + 1e-3 * rng.normal(size=8), *rng.normal(size=(2, 8))
+    for added in (np.zeros(8), np.where(np.arange(8) % 3, 1e-3, 0.0), 10 ** rng.uniform(-14, 2, 8), np.full(8, 1e-15)):
+        found = device.implicit(*map(cupy.asarray, (q, v, tau, added))).get()
+        solved = device.implicit_solve(*map(cupy.asarray, (q, tau, added))).get()
+        assert difference(found, host.implicit(q, v, tau, added)) < LITTLE_ADDED
+        assert difference(solved, host.implicit_solve(q, tau, added)) < LITTLE_ADDED
+
+
 def test_newton_with_krylov_vectors(cupy):
     """A stiff function of the state that knows no gains."""
 
@@ -198,6 +219,17 @@ def test_a_recorded_run_resumes_on_the_device(method, cupy, tmp_path):
         np.testing.assert_array_equal(getattr(run, name), getattr(whole, name))
     times = np.linspace(0, 0.3, 20)
     np.testing.assert_array_equal(run.at(times)[0], whole.at(times)[0])
+
+
+def test_a_run_of_a_gpu_is_not_resumed_without_one(cupy, tmp_path, monkeypatch):
+    simulate(CHAIN, cupy.asarray(Q), duration=0.01, record=tmp_path / "run.traj")
+
+    def none():
+        raise DeviceError("no CUDA GPU was found")
+
+    monkeypatch.setattr("torsor.backends.gpu.cupy", none)
+    with pytest.raises(DeviceError, match="recorded on a GPU, and is resumed on one: no CUDA GPU"):
+        Simulation.resume(tmp_path / "run.traj")
 
 
 REFUSED = {

@@ -495,7 +495,8 @@ class Pointwise:
 
     def __call__(self, *arrays: Any) -> Any:
         cp = cupy()
-        batch = np.broadcast_shapes(*(x.shape[: x.ndim - len(core)] for x, core in zip(arrays, self.cores)))
+        batches = {x.shape[: x.ndim - len(core)] for x, core in zip(arrays, self.cores)}
+        batch = np.broadcast_shapes(*batches) if len(batches) > 1 else batches.pop()
         views, out = (
             [_view_or_copy(*x) for x in zip(arrays, repeat(batch), self.cores)],
             cp.empty((*batch, *self.shape)),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from math import inf
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torsor import logs
 from torsor.dynamics.calls import gpu_array
 from torsor.dynamics.couplings import coupled, obeying
-from torsor.errors import ArgumentError, ModelError
+from torsor.errors import ArgumentError, DeviceError, ModelError
 from torsor.formats import toml
 from torsor.model.freedoms import USUAL
 from torsor.model.model import Model, require_model
@@ -79,6 +79,25 @@ class Acting:
         return replace(model, armature=model.armature + added) if added.any() else model
 
 
+class Options(TypedDict, total=False):
+    """The fields of `Acting`, `Settings` and `Keeping`, for editors and type checkers."""
+
+    forces: Force | Sequence[Force]
+    gravity: bool
+    armature: ArrayLike
+    dynamics: str
+    rtol: ArrayLike
+    atol: ArrayLike
+    step: float | None
+    max_step: float
+    dt: float | None
+    every: int
+    keep: Sequence[str] | None
+    record: str | Path | None
+    chunk: int
+    dense: bool | None
+
+
 class Simulation:
     """A motion being computed.
 
@@ -106,7 +125,7 @@ class Simulation:
 
     def __init__(
         self, model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, *, method: str = "auto",
-        t0: float = 0.0, about: dict[str, Any] | None = None, **options: Any,
+        t0: float = 0.0, about: dict[str, Any] | None = None, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         acting, self.settings, self.keeping = _composed(options)
         require_model(model)
@@ -322,29 +341,18 @@ class Simulation:
         found = read(path)
         recorded = toml.read(found.header["model"], str(path))
         if model is not None:
-            require_model(model)
-        if model is not None and model.key != found.header["model_key"]:
-            raise ModelError(
-                f"{path} was recorded with {recorded!r}, not with the given {model!r}: they differ in structure, "
-                "mass or geometry"
-            )
-        for name in USUAL if model is not None else ():
-            if not np.array_equal(getattr(model, name), getattr(recorded, name)):
-                raise ModelError(f"{path} was recorded with {recorded!r}; the given model has another {name}")
+            _require_recorded(model, recorded, found)
         about = found.header["about"]
         if missing := [key for key in (*OWN, "forces") if key not in about]:
             raise RecordingError(f"{path} cannot be resumed: its header lacks {', '.join(missing)}")
-        options = {key: about[key] for key in OWN}
+        options = {key: about[key] for key in (*OWN, *LATER) if key in about}
         options["max_step"] = inf if options["max_step"] is None else options["max_step"]
         options["armature"] = about.get("armature", 0.0)  # files of older versions; the model holds it now
-        options |= {key: about[key] for key in LATER if key in about}
-        if about.get("on_gpu"):
-            from torsor.backends.gpu import cupy  # imported late: few need it
-
-            options["q0"] = cupy().asarray(options["q0"])
-        own = (*OWN, *LATER, "forces", FORCE_OPTIONS, "armature", "on_gpu")
+        own = (*options, "forces", FORCE_OPTIONS, "on_gpu")
         rest = {key: value for key, value in about.items() if key not in own}
         try:
+            if about.get("on_gpu"):
+                options["q0"] = _on_gpu(options["q0"], path)
             simulation = cls(recorded, forces=forces, record=path, about=rest, **options)
         except ArgumentError as error:
             raise RecordingError(f"{path} cannot be resumed: {error}") from None
@@ -364,14 +372,14 @@ class Simulation:
         if not found.chunks:
             return
         memories = [chunk.memory for chunk in found.chunks]
-        memory, last_row = memories[-1], float(found.chunks[-1].rows[-1, 0])
+        memory = memories[-1]
         try:
             if not all(np.isfinite(x).all() for x in memory.values()):
                 raise ValueError("a number is not finite")
             if self.method == "auto" and memory[SWITCHED][0]:
                 self._meet_stiffness()
             self.stepper.recall(memory)
-            self.rows.recall(self.t, last_row, memories)
+            self.rows.recall(self.t, float(found.chunks[-1].rows[-1, 0]), memories)
         except (KeyError, IndexError, ValueError, TypeError, OverflowError, ArgumentError) as error:
             raise RecordingError(
                 f"{found.path} cannot be resumed: the memory of the integrator after its last row does not fit "
@@ -409,7 +417,7 @@ def simulate(
 COMPOSED = (Acting, Settings, Keeping)
 
 
-def _composed(options: dict[str, Any]) -> list[Any]:
+def _composed(options: Any) -> list[Any]:
     """What a simulation is composed of, from those options that are the fields of each."""
     known = {field.name: kind for kind in COMPOSED for field in fields(kind)}
     if unknown := [name for name in options if name not in known]:
@@ -444,6 +452,29 @@ def _on_host(x: Any) -> Any:
     from torsor.backends.gpu import host_array  # imported late: few need it
 
     return host_array(x)
+
+
+def _require_recorded(model: Model, recorded: Model, found: Recording) -> None:
+    """Raise if a model is not the recorded one."""
+    require_model(model)
+    if model.key != found.header["model_key"]:
+        raise ModelError(
+            f"{found.path} was recorded with {recorded!r}, not with the given {model!r}: they differ in structure, "
+            "mass or geometry"
+        )
+    for name in USUAL:
+        if not np.array_equal(getattr(model, name), getattr(recorded, name)):
+            raise ModelError(f"{found.path} was recorded with {recorded!r}; the given model has another {name}")
+
+
+def _on_gpu(x: Any, path: str | Path) -> Any:
+    """The first state of a file that was recorded on a GPU."""
+    from torsor.backends.gpu import cupy  # imported late: few need it
+
+    try:
+        return cupy().asarray(real_array("q0", x))
+    except DeviceError as error:
+        raise DeviceError(f"{path} was recorded on a GPU, and is resumed on one: {error}") from None
 
 
 def _state(name: str, x: ArrayLike, size: int) -> Array:
