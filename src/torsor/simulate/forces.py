@@ -6,6 +6,9 @@ A force may also have a method gains(t, q, v) -> (stiffness, damping): how much 
 joint's own position and velocity, -d tau_k/dq_k and -d tau_k/dv_k, numbers or (nv,). Implicit methods use them
 (`implicit.py`). They need not be exact, and a force without them is not wrong, only slower where it is stiff.
 
+A force may know how it changes: changes(t, q, v, dq, dv) -> (k, nv), along k changes of the state, or None. Where it
+does not, differences stand in for it (`tangent.py`, `sensitivities.py`).
+
 A force that is data says so, and becomes part of the compiled right-hand side (`joint_forces.py`): what a joint does by
 itself has a method parts() -> parts of `laws.py`, or None. The command of a drive, `drive = True`, keeps to the effort
 and the speed of the model. It may have methods servo() -> (kp, kd), or None, and command(t), with
@@ -25,6 +28,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics
+from torsor.algorithms import newton_euler
+from torsor.algorithms.derivative import derivative
 from torsor.algorithms.pulls import bias_forces
 from torsor.dynamics.calls import program_for
 from torsor.errors import ArgumentError
@@ -40,6 +45,10 @@ Array = NDArray[Any]
 Force = Callable[[float, Array, Array], Array]
 Parameter = float | Array  # for all degrees of freedom, or (nv,)
 Gains = tuple[Parameter, Parameter]  # stiffness, damping
+
+# how computed torques, wrenches and pulls change
+DEMANDED = derivative(newton_euler.inverse_dynamics, "jvp", ("q", "v", "qdd"))
+PUSHED, PULLED = (derivative(algorithm, "jvp", ("q",)) for algorithm in (newton_euler.bias_forces, bias_forces))
 
 
 @dataclass(frozen=True)
@@ -187,7 +196,7 @@ class ComputedTorque:
 
     def is_data(self, model: Model) -> bool:
         """Whether the torques are those of `program` at the accelerations command(t) - kp q - kd v."""
-        return self.model.nq == self.model.nv == model.nv and not _is_curved(self.model, 1.0)
+        return self.model.nv == model.nv and _is_flat(self.model)
 
     def torques(self, t: Array, q: Array, v: Array) -> Array:
         """Those of many states, (m, nv), if they are data."""
@@ -207,6 +216,12 @@ class ComputedTorque:
     def program(self) -> Any:
         """The compiled inverse dynamics."""
         return dynamics.compile(self.model, dynamics.inverse_dynamics)
+
+    def changes(self, t: float, q: Array, v: Array, dq: Array, dv: Array) -> Array | None:
+        if not self.is_data(self.model):
+            return None
+        a, da = self.command(t) - self.kp * q - self.kd * v, -self.kp * dq - self.kd * dv
+        return program_for(DEMANDED, self.model, (), "d", None).ufunc(q, v, a, dq, dv, da)
 
 
 @dataclass(frozen=True)
@@ -351,6 +366,12 @@ class External:
         w = self.wrenches(t, q, v) if callable(self.wrenches) else self.wrenches
         return -dynamics.bias_forces(self.weightless, q, np.zeros_like(v), external=w)
 
+    def changes(self, t: float, q: Array, v: Array, dq: Array, dv: Array) -> Array | None:
+        if callable(self.wrenches) or not _is_flat(self.weightless):
+            return None
+        push = program_for(PUSHED, self.weightless, ("external",), "d", None)
+        return -push.ufunc(q, np.zeros_like(v), dq, self.wrenches)
+
 
 @dataclass(frozen=True)
 class Pull:
@@ -383,6 +404,11 @@ class Pull:
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         """Minus the bias of the weightless machine at rest."""
         return -self._bias(q, np.zeros_like(v), self.load)
+
+    def changes(self, t: float, q: Array, v: Array, dq: Array, dv: Array) -> Array | None:
+        if not _is_flat(self.model):
+            return None
+        return -program_for(PULLED, self.weightless, ("pulls",), "d", None).ufunc(q, np.zeros_like(v), dq, self.load)
 
     @property
     def load(self) -> Array:
@@ -433,6 +459,12 @@ def _many(force: PD | ComputedTorque, t: Sequence[float] | Array) -> Array:
     """The commands of a force at many times; a motion may give its rows at once."""
     rows = getattr(force.reference, "rows", None)
     return np.array([force.command(x) for x in t]) if rows is None else force._demand(*rows(t))
+
+
+def known_changes(force: Force, t: float, q: Array, v: Array, dq: Array, dv: Array) -> Array | None:
+    """How the torques of a force change along each row of dq (k, nq) and dv (k, nv), if it knows."""
+    changes = getattr(force, "changes", None)
+    return None if changes is None else changes(t, q, v, dq, dv)
 
 
 def own_forces(model: Model) -> tuple[Force, ...]:
@@ -506,6 +538,11 @@ def _model(model: Any) -> Model:
 def _is_curved(model: Model, stiffness: Parameter) -> bool:
     """Whether there is stiffness at a freedom whose position is not a coordinate: one of a quaternion."""
     return bool(np.any((limited_coordinates(model) < 0) & (np.asarray(stiffness) != 0)))
+
+
+def _is_flat(model: Model) -> bool:
+    """Whether dq/dt = v at every joint."""
+    return np.array_equal(limited_coordinates(model), np.arange(model.nq))
 
 
 def _coordinates(model: Model, q: ArrayLike) -> Array:
