@@ -396,8 +396,39 @@ def test_a_spring_of_another_machine_is_refused():
         simulate(zoo.general_arm(3), duration=0.1, forces=Spring(zoo.general_arm(4), 1.0))
 
 
-@pytest.mark.parametrize("motion", [(np.zeros(3),) * 2, (np.zeros(2), np.zeros(3), np.zeros(3))], ids=["two", "short"])
-def test_a_motion_that_does_not_fit_is_refused(motion):
+@pytest.mark.parametrize("motion", [
+    (np.zeros(3),) * 2, (np.zeros(2), np.zeros(3), np.zeros(3)), (np.zeros(3), np.zeros(2), np.zeros(3)),
+], ids=["two", "short", "slow"])  # fmt: skip
+@pytest.mark.parametrize("force", [PD, ComputedTorque])
+def test_a_motion_that_does_not_fit_is_refused(force, motion):
+    """From the beginning, and from some time on."""
     arm = zoo.general_arm(3)
-    with pytest.raises(ts.ArgumentError, match=r"must give q, v and a|what it follows"):
-        simulate(arm, duration=0.1, forces=PD(arm, lambda t: motion, 1.0, 1.0))
+    for begin in (0.0, 0.05):
+        reference = lambda t, begin=begin: motion if t >= begin else (np.zeros(3),) * 3  # noqa: E731
+        with pytest.raises(ts.ArgumentError, match=r"must give q, v and a|what it follows"):
+            simulate(arm, duration=0.1, forces=force(arm, reference, 1.0, 1.0))
+    with pytest.raises(ts.ArgumentError, match="was made for"):
+        simulate(zoo.general_arm(4), duration=0.1, forces=force(arm, np.zeros(3), 1.0, 1.0))
+
+
+def test_motions_of_one_number_are_those_of_all_freedoms():
+    arm = zoo.general_arm(3)
+    for reference in (lambda t: (t, 1.0, 0.0), Cycloid(0.0, 1.0, 0.1)):
+        whole = lambda t, one=reference: tuple(np.full(3, x) for x in one(t))  # noqa: E731
+        one, all_ = (simulate(arm, duration=0.1, forces=ComputedTorque(arm, r)) for r in (reference, whole))
+        np.testing.assert_array_equal(one.q, all_.q)
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({"body": "nobody"}, "nobody"),
+    ({"force": [1.0, 2.0]}, "force has shape"),
+    ({"at": [np.nan] * 3}, "at must be finite"),
+    ({"force": [1e300] * 3, "at": [1e300] * 3}, "overflows"),
+    ({"force": np.ones((2, 3)), "at": np.ones((3, 3))}, "do not go together"),
+])  # fmt: skip
+def test_pulls_that_cannot_be_are_refused_by_name(given, words):
+    arm = zoo.general_arm(3)
+    with pytest.raises(ts.ArgumentError, match=words):
+        pull(**{"model": arm, "body": "link1", "force": [1.0, 2.0, 3.0]} | given)
+    with pytest.raises(ts.ArgumentError, match="without axes"):
+        simulate(arm, duration=0.1, forces=pull(arm, "link1", np.ones((2, 3))))

@@ -149,7 +149,11 @@ class PD:
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         q_d, v_d, _ = followed_at(self.reference, t)
-        return self.kp * _difference(self.model, q, q_d) + self.kd * (v_d - v)
+        error = _difference(self.model, q, q_d)
+        try:
+            return self.kp * error + self.kd * (v_d - v)
+        except ValueError:
+            raise _unfit(self.model) from None
 
     def gains(self, t: float, q: Array, v: Array) -> Gains:
         return self.kp, self.kd
@@ -187,8 +191,11 @@ class ComputedTorque:
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         q_d, v_d, a_d = followed_at(self.reference, t)
-        a = a_d + self.kd * (v_d - v) + self.kp * _difference(self.model, q, q_d)
-        return dynamics.inverse_dynamics(self.model, q, v, a)
+        error = _difference(self.model, q, q_d)
+        try:
+            return dynamics.inverse_dynamics(self.model, q, v, a_d + self.kd * (v_d - v) + self.kp * error)
+        except ValueError:
+            raise _unfit(self.model) from None
 
     @property
     def steady(self) -> bool:
@@ -393,9 +400,12 @@ class Pull:
         force, at = (_points(name, getattr(self, name)) for name in ("force", "at"))
         point = frame.p + at @ frame.R.T
         try:
-            moments = force[..., :, None] * point[..., None, :]
+            with np.errstate(over="ignore"):
+                moments = force[..., :, None] * point[..., None, :]
         except ValueError:
             raise ArgumentError(f"force {force.shape} and at {at.shape} do not go together") from None
+        if not np.isfinite(moments).all():
+            raise ArgumentError(f"force and at of the pull on {self.body!r} are too large: their product overflows")
         batch = moments.shape[:-2]
         pulls = np.zeros((*batch, self.model.n, 12))
         pulls[..., frame.body, :3], pulls[..., frame.body, 3:] = force, moments.reshape(*batch, 9)
@@ -457,8 +467,16 @@ def followed_at(reference: Reference, t: float) -> tuple[Array, Array, Array]:
 
 def _many(force: PD | ComputedTorque, t: Sequence[float] | Array) -> Array:
     """The commands of a force at many times; a motion may give its rows at once."""
-    rows = getattr(force.reference, "rows", None)
-    return np.array([force.command(x) for x in t]) if rows is None else force._demand(*rows(t))
+    if (rows := getattr(force.reference, "rows", None)) is not None:
+        return force._demand(*rows(t))
+    try:
+        return np.array([np.broadcast_to(force.command(x), force.model.nv) for x in t])
+    except ValueError:
+        raise _unfit(force.model) from None
+
+
+def _unfit(model: Model) -> ArgumentError:
+    return ArgumentError(f"the reference of a feedback must give q, v and a of {model!r}, and the state be one of it")
 
 
 def known_changes(force: Force, t: float, q: Array, v: Array, dq: Array, dv: Array) -> Array | None:
