@@ -89,7 +89,7 @@ class Table:
             raise ArgumentError(f"a table needs t (m,) and tau (m, nv), m > 1, not {self.t.shape}, {self.tau.shape}")
         if not (np.diff(self.t) > 0).all():
             raise ArgumentError("the times of a table must increase")
-        ways: dict[str, Callable[[float], Array]] = {
+        ways: dict[str, Callable[[Any], Array]] = {
             "linear": self._linear, "previous": self._previous, "cubic": self._cubic,
         }  # fmt: skip
         chosen("between", between, ways)
@@ -101,22 +101,26 @@ class Table:
     def command(self, t: float) -> Array:
         return self._at(min(max(t, self.t[0]), self.t[-1]))
 
+    def commands(self, t: Sequence[float] | Array) -> Array:
+        """Those at many times, (m, nv)."""
+        return self._at(np.clip(t, self.t[0], self.t[-1]))
+
     def servo(self) -> Gains:
         return 0.0, 0.0
 
-    def _linear(self, t: float) -> Array:
-        k = min(max(int(self.t.searchsorted(t, "right")) - 1, 0), len(self.t) - 2)
-        s = (t - self.t[k]) / (self.t[k + 1] - self.t[k])
+    def _linear(self, t: Any) -> Array:
+        k = np.minimum(np.maximum(self.t.searchsorted(t, "right") - 1, 0), len(self.t) - 2)
+        s = ((t - self.t[k]) / (self.t[k + 1] - self.t[k]))[..., None]
         return (1 - s) * self.tau[k] + s * self.tau[k + 1]
 
-    def _previous(self, t: float) -> Array:
-        return self.tau[int(self.t.searchsorted(t, "right")) - 1]
+    def _previous(self, t: Any) -> Array:
+        return self.tau[self.t.searchsorted(t, "right") - 1]
 
-    def _cubic(self, t: float) -> Array:
+    def _cubic(self, t: Any) -> Array:
         return self._spline(t)
 
     @cached_property
-    def _spline(self) -> Callable[[float], Array]:
+    def _spline(self) -> Callable[[Any], Array]:
         from scipy.interpolate import CubicSpline  # imported late, because SciPy is slow to load
 
         return CubicSpline(self.t, self.tau)
@@ -360,24 +364,47 @@ class External:
     """Wrenches (moment, force) on bodies, in their frames at their origins, felt at the joints.
 
     tau = sum J_i^T w_i, by one sweep: minus the bias of the weightless machine at rest under these wrenches.
-    `wrenches` is (n, 6), or a callable (t, q, v) -> (n, 6).
+    `wrenches` is (n, 6); (m, n, 6) at times t (m,), as in a `Table`; or a callable (t, q, v) -> (n, 6).
     """
 
-    options = ("weightless", "wrenches")
-
-    def __init__(self, model: Model, wrenches: ArrayLike | Callable[[float, Array, Array], Array]) -> None:
+    def __init__(
+        self, model: Model, wrenches: ArrayLike | Callable[[float, Array, Array], Array], t: ArrayLike | None = None,
+        between: str = "linear",
+    ) -> None:  # fmt: skip
         self.weightless = _model(model).weightless
-        self.wrenches = wrenches if callable(wrenches) else real_array("wrenches", wrenches, (model.n, 6))
+        self.wrenches: Any = wrenches
+        self.table: Table | None = None
+        if t is not None:
+            rows = real_array("wrenches", wrenches)
+            if rows.ndim != 3 or rows.shape[1:] != (model.n, 6):
+                raise ArgumentError(f"wrenches at times t must have shape (m, {model.n}, 6), not {rows.shape}")
+            self.table = Table(t, rows.reshape(len(rows), -1), between)
+        elif not callable(wrenches):
+            self.wrenches = real_array("wrenches", wrenches, (model.n, 6))
+
+    @property
+    def is_data(self) -> bool:
+        return not callable(self.wrenches)
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
-        w = self.wrenches(t, q, v) if callable(self.wrenches) else self.wrenches
+        w = self.wrenches(t, q, v) if callable(self.wrenches) else self.at([t])[0]
         return -dynamics.bias_forces(self.weightless, q, np.zeros_like(v), external=w)
 
+    def torques(self, t: Array, q: Array, v: Array) -> Array:
+        """Those of many states, (m, nv), if the wrenches are data."""
+        w = self.wrenches if self.table is None else self.at(t)
+        return -dynamics.bias_forces(self.weightless, q, np.zeros_like(v), external=w)
+
+    def at(self, t: Sequence[float] | Array) -> Array:
+        """The wrenches at many times, (m, n, 6), if they are data."""
+        shape = len(t), self.weightless.n, 6
+        return np.broadcast_to(self.wrenches if self.table is None else self.table.commands(t).reshape(shape), shape)
+
     def changes(self, t: float, q: Array, v: Array, dq: Array, dv: Array) -> Array | None:
-        if callable(self.wrenches) or not _is_flat(self.weightless):
+        if not self.is_data or not _is_flat(self.weightless):
             return None
         push = program_for(PUSHED, self.weightless, ("external",), "d", None)
-        return -push.ufunc(q, np.zeros_like(v), dq, self.wrenches)
+        return -push.ufunc(q, np.zeros_like(v), dq, self.at([t])[0])
 
 
 @dataclass(frozen=True)
@@ -414,6 +441,10 @@ class Pull:
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         """Minus the bias of the weightless machine at rest."""
         return -self._bias(q, np.zeros_like(v), self.load)
+
+    def torques(self, t: Array, q: Array, v: Array) -> Array:
+        """Those of many states, (m, nv)."""
+        return self(0.0, q, v)
 
     def changes(self, t: float, q: Array, v: Array, dq: Array, dv: Array) -> Array | None:
         if not _is_flat(self.model):
