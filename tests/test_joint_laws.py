@@ -208,13 +208,15 @@ def controlled(joints):
     wrong = ComputedTorque(replace(model, mass=1.2 * model.mass), goal, 80.0, np.linspace(8, 12, 4))
     pulls = [pull(model, name, [3.0, -2.0, 5.0], [0.1, 0.2, -0.3]) for name in (model.names[1], model.names[3])]
     push = External(model, RNG(7).normal(size=(4, 6)))
+    waves = [External(model, RNG(k).normal(size=(3, 4, 6)), [0.0, 0.015, 0.3], between)
+             for k, between in enumerate(("linear", "previous", "cubic"))]  # fmt: skip
     return model, {
-        "computed": [wrong], "held": [ComputedTorque(model, np.full(4, 0.2))], "pulls": pulls,
-        "all": [wrong, *pulls, push, Constant(np.ones(4)), ComputedTorque(model, np.ones(4), 3.0, 2.0)],
+        "computed": [wrong], "held": [ComputedTorque(model, np.full(4, 0.2))], "pulls": pulls, "waves": waves,
+        "all": [wrong, *pulls, push, waves[0], Constant(np.ones(4)), ComputedTorque(model, np.ones(4), 3.0, 2.0)],
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", ["computed", "held", "pulls", "all"])
+@pytest.mark.parametrize("case", ["computed", "held", "pulls", "waves", "all"])
 @pytest.mark.parametrize(
     "joints",
     [{}, {"stiffness": 3.0, "damping": 0.2}, {"friction": 0.2, "effort": 4.0}],
@@ -244,6 +246,26 @@ def test_computed_torques_and_pulls_move_a_model_as_functions_do(method):
     one, other = (simulate(model, duration=0.3, forces=f, method=method, rtol=1e-8, atol=1e-10)
                   for f in (sets["all"], with_python(sets["all"])))  # fmt: skip
     np.testing.assert_allclose(one.q[-1], other.q[-1], atol=1e-6)
+
+
+def test_tables_of_wrenches_are_wrenches_at_every_time():
+    model, wrenches = zoo.random_chain(4, 1), RNG(1).normal(size=(3, 4, 6))
+    table, (q, v) = External(model, wrenches, [0.0, 0.2, 0.5]), RNG(2).normal(size=(2, 4))
+    for t, expected in ((-1.0, wrenches[0]), (0.1, (wrenches[0] + wrenches[1]) / 2), (0.5, wrenches[2])):
+        np.testing.assert_allclose(table(t, q, v), External(model, expected)(t, q, v), atol=1e-12)
+    run = simulate(model, duration=0.1, forces=table, **TIGHT)
+    called = External(model, lambda t, q, v: wrenches[0] + t / 0.2 * (wrenches[1] - wrenches[0]))
+    np.testing.assert_allclose(run.q[-1], simulate(model, duration=0.1, forces=called, **TIGHT).q[-1], atol=1e-9)
+    for wrong in ({"t": [0.0, 1.0]}, {"t": [0.0, 2.0, 1.0]}, {"wrenches": wrenches[:, :3]}, {"between": "lines"}):
+        with pytest.raises(ts.ArgumentError, match=r"table|increase|shape|between"):
+            External(**{"model": model, "wrenches": wrenches, "t": [0.0, 0.2, 0.5]} | wrong)
+
+
+def test_a_table_gives_many_rows_with_the_same_bits():
+    times = np.linspace(-0.1, 0.9, 23)
+    for between in ("linear", "previous", "cubic"):
+        table = Table([0.0, 0.3, 0.8], RNG(1).normal(size=(3, 4)), between)
+        np.testing.assert_array_equal(table.commands(times), [table.command(t) for t in times])
 
 
 def test_a_cycloid_gives_many_rows_with_the_same_bits():
@@ -396,8 +418,39 @@ def test_a_spring_of_another_machine_is_refused():
         simulate(zoo.general_arm(3), duration=0.1, forces=Spring(zoo.general_arm(4), 1.0))
 
 
-@pytest.mark.parametrize("motion", [(np.zeros(3),) * 2, (np.zeros(2), np.zeros(3), np.zeros(3))], ids=["two", "short"])
-def test_a_motion_that_does_not_fit_is_refused(motion):
+@pytest.mark.parametrize("motion", [
+    (np.zeros(3),) * 2, (np.zeros(2), np.zeros(3), np.zeros(3)), (np.zeros(3), np.zeros(2), np.zeros(3)),
+], ids=["two", "short", "slow"])  # fmt: skip
+@pytest.mark.parametrize("force", [PD, ComputedTorque])
+def test_a_motion_that_does_not_fit_is_refused(force, motion):
+    """From the beginning, and from some time on."""
     arm = zoo.general_arm(3)
-    with pytest.raises(ts.ArgumentError, match=r"must give q, v and a|what it follows"):
-        simulate(arm, duration=0.1, forces=PD(arm, lambda t: motion, 1.0, 1.0))
+    for begin in (0.0, 0.05):
+        reference = lambda t, begin=begin: motion if t >= begin else (np.zeros(3),) * 3  # noqa: E731
+        with pytest.raises(ts.ArgumentError, match=r"must give q, v and a|what it follows"):
+            simulate(arm, duration=0.1, forces=force(arm, reference, 1.0, 1.0))
+    with pytest.raises(ts.ArgumentError, match="was made for"):
+        simulate(zoo.general_arm(4), duration=0.1, forces=force(arm, np.zeros(3), 1.0, 1.0))
+
+
+def test_motions_of_one_number_are_those_of_all_freedoms():
+    arm = zoo.general_arm(3)
+    for reference in (lambda t: (t, 1.0, 0.0), Cycloid(0.0, 1.0, 0.1)):
+        whole = lambda t, one=reference: tuple(np.full(3, x) for x in one(t))  # noqa: E731
+        one, all_ = (simulate(arm, duration=0.1, forces=ComputedTorque(arm, r)) for r in (reference, whole))
+        np.testing.assert_array_equal(one.q, all_.q)
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({"body": "nobody"}, "nobody"),
+    ({"force": [1.0, 2.0]}, "force has shape"),
+    ({"at": [np.nan] * 3}, "at must be finite"),
+    ({"force": [1e300] * 3, "at": [1e300] * 3}, "overflows"),
+    ({"force": np.ones((2, 3)), "at": np.ones((3, 3))}, "do not go together"),
+])  # fmt: skip
+def test_pulls_that_cannot_be_are_refused_by_name(given, words):
+    arm = zoo.general_arm(3)
+    with pytest.raises(ts.ArgumentError, match=words):
+        pull(**{"model": arm, "body": "link1", "force": [1.0, 2.0, 3.0]} | given)
+    with pytest.raises(ts.ArgumentError, match="without axes"):
+        simulate(arm, duration=0.1, forces=pull(arm, "link1", np.ones((2, 3))))

@@ -269,6 +269,32 @@ def test_pull_is_the_gradient_of_its_work():
     np.testing.assert_allclose(felt, gradient, atol=1e-8)
 
 
+@pytest.mark.parametrize("n", [4, 14], ids=["straight-line", "loops"])
+def test_forces_that_are_data_know_how_they_change(n):
+    """Against differences of fourth order of the forces themselves; where q is no vector, they know nothing."""
+    arm, rng = zoo.random_chain(n, 1), np.random.default_rng(0)
+    goal = Cycloid(np.zeros(n), np.ones(n), 1.0)
+    q, v = rng.normal(size=(2, n))
+    dq, dv = rng.normal(size=(2, 3, n))
+    for force in (
+        ComputedTorque(arm, goal, rng.uniform(1, 50, n), 3.0),
+        External(arm, rng.normal(size=(n, 6))),
+        pull(arm, arm.names[2], [1.0, 2.0, 3.0], [0.1, 0.2, 0.3]),
+    ):
+
+        def near(s, k, force=force):
+            return force(0.3, q + s * dq[k], v + s * dv[k])
+
+        h = 1e-3
+        expected = [(8 * (near(h, k) - near(-h, k)) - near(2 * h, k) + near(-2 * h, k)) / (12 * h) for k in range(3)]
+        found = force.changes(0.3, q, v, dq, dv)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+    tree = zoo.random_tree(5, 1, joints=["free", "spherical"])
+    for force in (External(tree, np.zeros((5, 6))), pull(tree, tree.names[0], [1, 2, 3]),
+                  ComputedTorque(tree, tree.neutral())):  # fmt: skip
+        assert force.changes(0.0, tree.neutral(), *np.zeros((3, tree.nv))) is None
+
+
 def test_gravity_switch():
     run = simulate(zoo.puma_saha(), duration=1.0, gravity=False)
     np.testing.assert_array_equal(run.q, 0)

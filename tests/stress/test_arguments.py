@@ -177,6 +177,9 @@ CALLS = {
     "Spring": (of_force(Spring), {"model": ARM, "stiffness": 1.0, "rest": [0, 0], "damping": 1.0}, ""),
     "Limits": (of_force(Limits), {"model": ARM, "lower": -1.0, "upper": 1.0, "stiffness": 1.0, "damping": 1.0}, ""),
     "External": (of_force(External), {"model": ARM, "wrenches": np.zeros((2, 6))}, ""),
+    "External, table": (
+        of_force(External), {"model": ARM, "wrenches": np.zeros((2, 2, 6)), "t": [0, 1], "between": "linear"}, ""
+    ),
     "pull": (of_force(pull), {"model": ARM, "body": "link1", "force": [1, 1, 1], "at": [0, 0, 0]}, ""),
     "Cycloid": (lambda **options: Cycloid(**options)(0.5), {"q0": [0, 0], "q1": [1, 1], "T": 1.0}, ""),
     "sample_velocities": (ts.sample_velocities, {"model": ARM, "q": np.zeros(2), "rng": 0, "kT": 1.0, "size": ()}, ""),

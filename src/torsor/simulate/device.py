@@ -78,7 +78,7 @@ class DeviceForces(JointForces):
 
     def __init__(self, model: Model, forces: Sequence[Force]) -> None:
         super().__init__(model, forces)
-        for force in (*self.called, *(force for force in self.pushes if isinstance(force, Pull))):
+        for force in (*self.called, *self.waves, *(force for force in self.pushes if isinstance(force, Pull))):
             inner: Any = force.force if isinstance(force, Drive) else force
             if type(inner).__module__.startswith("torsor."):
                 raise ArgumentError(

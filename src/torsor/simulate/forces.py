@@ -6,6 +6,9 @@ A force may also have a method gains(t, q, v) -> (stiffness, damping): how much 
 joint's own position and velocity, -d tau_k/dq_k and -d tau_k/dv_k, numbers or (nv,). Implicit methods use them
 (`implicit.py`). They need not be exact, and a force without them is not wrong, only slower where it is stiff.
 
+A force may know how it changes: changes(t, q, v, dq, dv) -> (k, nv), along k changes of the state, or None. Where it
+does not, differences stand in for it (`tangent.py`, `sensitivities.py`).
+
 A force that is data says so, and becomes part of the compiled right-hand side (`joint_forces.py`): what a joint does by
 itself has a method parts() -> parts of `laws.py`, or None. The command of a drive, `drive = True`, keeps to the effort
 and the speed of the model. It may have methods servo() -> (kp, kd), or None, and command(t), with
@@ -25,6 +28,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics
+from torsor.algorithms import newton_euler
+from torsor.algorithms.derivative import derivative
 from torsor.algorithms.pulls import bias_forces
 from torsor.dynamics.calls import program_for
 from torsor.errors import ArgumentError
@@ -40,6 +45,10 @@ Array = NDArray[Any]
 Force = Callable[[float, Array, Array], Array]
 Parameter = float | Array  # for all degrees of freedom, or (nv,)
 Gains = tuple[Parameter, Parameter]  # stiffness, damping
+
+# how computed torques, wrenches and pulls change
+DEMANDED = derivative(newton_euler.inverse_dynamics, "jvp", ("q", "v", "qdd"))
+PUSHED, PULLED = (derivative(algorithm, "jvp", ("q",)) for algorithm in (newton_euler.bias_forces, bias_forces))
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,7 @@ class Table:
             raise ArgumentError(f"a table needs t (m,) and tau (m, nv), m > 1, not {self.t.shape}, {self.tau.shape}")
         if not (np.diff(self.t) > 0).all():
             raise ArgumentError("the times of a table must increase")
-        ways: dict[str, Callable[[float], Array]] = {
+        ways: dict[str, Callable[[Any], Array]] = {
             "linear": self._linear, "previous": self._previous, "cubic": self._cubic,
         }  # fmt: skip
         chosen("between", between, ways)
@@ -92,22 +101,26 @@ class Table:
     def command(self, t: float) -> Array:
         return self._at(min(max(t, self.t[0]), self.t[-1]))
 
+    def commands(self, t: Sequence[float] | Array) -> Array:
+        """Those at many times, (m, nv)."""
+        return self._at(np.clip(t, self.t[0], self.t[-1]))
+
     def servo(self) -> Gains:
         return 0.0, 0.0
 
-    def _linear(self, t: float) -> Array:
-        k = min(max(int(self.t.searchsorted(t, "right")) - 1, 0), len(self.t) - 2)
-        s = (t - self.t[k]) / (self.t[k + 1] - self.t[k])
+    def _linear(self, t: Any) -> Array:
+        k = np.minimum(np.maximum(self.t.searchsorted(t, "right") - 1, 0), len(self.t) - 2)
+        s = ((t - self.t[k]) / (self.t[k + 1] - self.t[k]))[..., None]
         return (1 - s) * self.tau[k] + s * self.tau[k + 1]
 
-    def _previous(self, t: float) -> Array:
-        return self.tau[int(self.t.searchsorted(t, "right")) - 1]
+    def _previous(self, t: Any) -> Array:
+        return self.tau[self.t.searchsorted(t, "right") - 1]
 
-    def _cubic(self, t: float) -> Array:
+    def _cubic(self, t: Any) -> Array:
         return self._spline(t)
 
     @cached_property
-    def _spline(self) -> Callable[[float], Array]:
+    def _spline(self) -> Callable[[Any], Array]:
         from scipy.interpolate import CubicSpline  # imported late, because SciPy is slow to load
 
         return CubicSpline(self.t, self.tau)
@@ -140,7 +153,11 @@ class PD:
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         q_d, v_d, _ = followed_at(self.reference, t)
-        return self.kp * _difference(self.model, q, q_d) + self.kd * (v_d - v)
+        error = _difference(self.model, q, q_d)
+        try:
+            return self.kp * error + self.kd * (v_d - v)
+        except ValueError:
+            raise _unfit(self.model) from None
 
     def gains(self, t: float, q: Array, v: Array) -> Gains:
         return self.kp, self.kd
@@ -178,8 +195,11 @@ class ComputedTorque:
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         q_d, v_d, a_d = followed_at(self.reference, t)
-        a = a_d + self.kd * (v_d - v) + self.kp * _difference(self.model, q, q_d)
-        return dynamics.inverse_dynamics(self.model, q, v, a)
+        error = _difference(self.model, q, q_d)
+        try:
+            return dynamics.inverse_dynamics(self.model, q, v, a_d + self.kd * (v_d - v) + self.kp * error)
+        except ValueError:
+            raise _unfit(self.model) from None
 
     @property
     def steady(self) -> bool:
@@ -187,7 +207,7 @@ class ComputedTorque:
 
     def is_data(self, model: Model) -> bool:
         """Whether the torques are those of `program` at the accelerations command(t) - kp q - kd v."""
-        return self.model.nq == self.model.nv == model.nv and not _is_curved(self.model, 1.0)
+        return self.model.nv == model.nv and _is_flat(self.model)
 
     def torques(self, t: Array, q: Array, v: Array) -> Array:
         """Those of many states, (m, nv), if they are data."""
@@ -207,6 +227,12 @@ class ComputedTorque:
     def program(self) -> Any:
         """The compiled inverse dynamics."""
         return dynamics.compile(self.model, dynamics.inverse_dynamics)
+
+    def changes(self, t: float, q: Array, v: Array, dq: Array, dv: Array) -> Array | None:
+        if not self.is_data(self.model):
+            return None
+        a, da = self.command(t) - self.kp * q - self.kd * v, -self.kp * dq - self.kd * dv
+        return program_for(DEMANDED, self.model, (), "d", None).ufunc(q, v, a, dq, dv, da)
 
 
 @dataclass(frozen=True)
@@ -338,18 +364,47 @@ class External:
     """Wrenches (moment, force) on bodies, in their frames at their origins, felt at the joints.
 
     tau = sum J_i^T w_i, by one sweep: minus the bias of the weightless machine at rest under these wrenches.
-    `wrenches` is (n, 6), or a callable (t, q, v) -> (n, 6).
+    `wrenches` is (n, 6); (m, n, 6) at times t (m,), as in a `Table`; or a callable (t, q, v) -> (n, 6).
     """
 
-    options = ("weightless", "wrenches")
-
-    def __init__(self, model: Model, wrenches: ArrayLike | Callable[[float, Array, Array], Array]) -> None:
+    def __init__(
+        self, model: Model, wrenches: ArrayLike | Callable[[float, Array, Array], Array], t: ArrayLike | None = None,
+        between: str = "linear",
+    ) -> None:  # fmt: skip
         self.weightless = _model(model).weightless
-        self.wrenches = wrenches if callable(wrenches) else real_array("wrenches", wrenches, (model.n, 6))
+        self.wrenches: Any = wrenches
+        self.table: Table | None = None
+        if t is not None:
+            rows = real_array("wrenches", wrenches)
+            if rows.ndim != 3 or rows.shape[1:] != (model.n, 6):
+                raise ArgumentError(f"wrenches at times t must have shape (m, {model.n}, 6), not {rows.shape}")
+            self.table = Table(t, rows.reshape(len(rows), -1), between)
+        elif not callable(wrenches):
+            self.wrenches = real_array("wrenches", wrenches, (model.n, 6))
+
+    @property
+    def is_data(self) -> bool:
+        return not callable(self.wrenches)
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
-        w = self.wrenches(t, q, v) if callable(self.wrenches) else self.wrenches
+        w = self.wrenches(t, q, v) if callable(self.wrenches) else self.at([t])[0]
         return -dynamics.bias_forces(self.weightless, q, np.zeros_like(v), external=w)
+
+    def torques(self, t: Array, q: Array, v: Array) -> Array:
+        """Those of many states, (m, nv), if the wrenches are data."""
+        w = self.wrenches if self.table is None else self.at(t)
+        return -dynamics.bias_forces(self.weightless, q, np.zeros_like(v), external=w)
+
+    def at(self, t: Sequence[float] | Array) -> Array:
+        """The wrenches at many times, (m, n, 6), if they are data."""
+        shape = len(t), self.weightless.n, 6
+        return np.broadcast_to(self.wrenches if self.table is None else self.table.commands(t).reshape(shape), shape)
+
+    def changes(self, t: float, q: Array, v: Array, dq: Array, dv: Array) -> Array | None:
+        if not self.is_data or not _is_flat(self.weightless):
+            return None
+        push = program_for(PUSHED, self.weightless, ("external",), "d", None)
+        return -push.ufunc(q, np.zeros_like(v), dq, self.at([t])[0])
 
 
 @dataclass(frozen=True)
@@ -372,9 +427,12 @@ class Pull:
         force, at = (_points(name, getattr(self, name)) for name in ("force", "at"))
         point = frame.p + at @ frame.R.T
         try:
-            moments = force[..., :, None] * point[..., None, :]
+            with np.errstate(over="ignore"):
+                moments = force[..., :, None] * point[..., None, :]
         except ValueError:
             raise ArgumentError(f"force {force.shape} and at {at.shape} do not go together") from None
+        if not np.isfinite(moments).all():
+            raise ArgumentError(f"force and at of the pull on {self.body!r} are too large: their product overflows")
         batch = moments.shape[:-2]
         pulls = np.zeros((*batch, self.model.n, 12))
         pulls[..., frame.body, :3], pulls[..., frame.body, 3:] = force, moments.reshape(*batch, 9)
@@ -383,6 +441,15 @@ class Pull:
     def __call__(self, t: float, q: Array, v: Array) -> Array:
         """Minus the bias of the weightless machine at rest."""
         return -self._bias(q, np.zeros_like(v), self.load)
+
+    def torques(self, t: Array, q: Array, v: Array) -> Array:
+        """Those of many states, (m, nv)."""
+        return self(0.0, q, v)
+
+    def changes(self, t: float, q: Array, v: Array, dq: Array, dv: Array) -> Array | None:
+        if not _is_flat(self.model):
+            return None
+        return -program_for(PULLED, self.weightless, ("pulls",), "d", None).ufunc(q, np.zeros_like(v), dq, self.load)
 
     @property
     def load(self) -> Array:
@@ -431,8 +498,22 @@ def followed_at(reference: Reference, t: float) -> tuple[Array, Array, Array]:
 
 def _many(force: PD | ComputedTorque, t: Sequence[float] | Array) -> Array:
     """The commands of a force at many times; a motion may give its rows at once."""
-    rows = getattr(force.reference, "rows", None)
-    return np.array([force.command(x) for x in t]) if rows is None else force._demand(*rows(t))
+    if (rows := getattr(force.reference, "rows", None)) is not None:
+        return force._demand(*rows(t))
+    try:
+        return np.array([np.broadcast_to(force.command(x), force.model.nv) for x in t])
+    except ValueError:
+        raise _unfit(force.model) from None
+
+
+def _unfit(model: Model) -> ArgumentError:
+    return ArgumentError(f"the reference of a feedback must give q, v and a of {model!r}, and the state be one of it")
+
+
+def known_changes(force: Force, t: float, q: Array, v: Array, dq: Array, dv: Array) -> Array | None:
+    """How the torques of a force change along each row of dq (k, nq) and dv (k, nv), if it knows."""
+    changes = getattr(force, "changes", None)
+    return None if changes is None else changes(t, q, v, dq, dv)
 
 
 def own_forces(model: Model) -> tuple[Force, ...]:
@@ -506,6 +587,11 @@ def _model(model: Any) -> Model:
 def _is_curved(model: Model, stiffness: Parameter) -> bool:
     """Whether there is stiffness at a freedom whose position is not a coordinate: one of a quaternion."""
     return bool(np.any((limited_coordinates(model) < 0) & (np.asarray(stiffness) != 0)))
+
+
+def _is_flat(model: Model) -> bool:
+    """Whether dq/dt = v at every joint."""
+    return np.array_equal(limited_coordinates(model), np.arange(model.nq))
 
 
 def _coordinates(model: Model, q: ArrayLike) -> Array:

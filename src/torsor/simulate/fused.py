@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torsor.backends.cpu import Program
     from torsor.backends.llvm import Writer
     from torsor.simulate.joint_forces import JointForces
+    from torsor.simulate.motion import Motion
 
 Array = NDArray[Any]
 
@@ -65,31 +66,34 @@ class FusedStages:
     """
 
     def __init__(
-        self, program: Program, given: list[Array], P: Array, Y: Array, A: Array, rtol: Array, atol: Array, first: int,
-        law: JointForces | None,
-    ) -> None:  # fmt: skip
-        """`law`: what gives the torques, the first array of `given`, at every stage."""
+        self, motion: Motion, program: Program, P: Array, Y: Array, A: Array, rtol: Array, atol: Array, first: int
+    ) -> None:
+        """`program`: that of the motion, whose law gives the torques, the first of its inputs, at every stage."""
         s, m = Y.shape
-        n = m // 2
-        given = [np.ascontiguousarray(x) for x in given]
-        others, states = [x.ctypes.data for x in given], [[y, y + 8 * n] for y in _rows(Y)]
-        self.first, self._changing = first, []
-        calls, room, commands = [], None, None
+        n, law = m // 2, motion.law
+        given = [np.ascontiguousarray(x) for x in motion.given]
+        others, states = [[x.ctypes.data] * s for x in given], [[y, y + 8 * n] for y in _rows(Y)]
+        self.first, self._changing = first, list[tuple[Array, Any]]()
+        calls, room, commands, wrenches = [], None, None, None
+        if motion.joints.waves:  # the wrenches follow the torques, with a row per stage
+            wrenches = np.empty((s, *given[1].shape))
+            others[1] = _rows(wrenches)
+            self._changing.append((wrenches[first:], motion.joints.wrenches_at))
         if law is not None:
             commands = np.zeros((len(law.commands), s, n))
             for rows, (steady, at) in zip(commands, law.commands):
                 rows[:] = at([0.0]) if steady else 0.0
                 self._changing += [] if steady else [(rows[first:], at)]
             room = np.empty((len(law.computed), 5, n))
-            calls = list(_torques(law, states, commands, room, others[0]))
-        rows = [[*state, *others, k + 8 * n] for state, k in zip(states, _rows(P[1:]))]
+            calls = list(_torques(law, states, commands, room, others[0][0]))
+        rows = [[*state, *own, k + 8 * n] for state, own, k in zip(states, zip(*others), _rows(P[1:]))]
         calls.append(Call.of_state(program, rows, n, given))
         table = np.array([call.words for call in calls], dtype=np.int64)
         arrays = {"calls": table, "P": P, "Y": Y, "A": A, "rtol": rtol, "atol": atol, "squares": np.empty(len(A) - s)}
         values = {name: array.ctypes.data for name, array in arrays.items()}
         values |= {"s": s, "m": m, "n": n, "first": first, "estimates": len(A) - s, "count": len(calls)}
         self._words = np.array([values[name] for name in WORDS], dtype=np.int64)
-        self._alive = (calls, given, arrays, law, commands, room)
+        self._alive = (calls, given, arrays, law, commands, room, wrenches)
         self._squares = arrays["squares"]
         (self._call, _), self._at = _function(), self._words.ctypes.data
 

@@ -24,8 +24,9 @@ class JointForces:
 
     kinds, numbers   of the law: kinds of its parts, and all their numbers, (nv,) each
     commanded        forces that give the command u as a function of time
-    pushes           constant forces on the bodies, `External` and `Pull`; `loads` are their sums, by the name of the
-                     option of the forward dynamics that takes them
+    pushes           forces on the bodies that are data, `External` and `Pull`; `loads` are the sums of those that never
+                     change, by the name of the option of the forward dynamics that takes them
+    waves            those pushes that change in time
     drives, others   forces that are functions of the state: as commands of the drives, and beside them
     computed         those drives that are data: computed torques
     """
@@ -67,6 +68,7 @@ class JointForces:
         parts = [Part("spring", tuple(spring)), *parts] if spring.any() else parts
         self.kinds = tuple(part.kind for part in parts)
         self.numbers = [np.array(np.broadcast_to(x, model.nv), float) for part in parts for x in part.numbers]
+        self.waves = [force for force in self.pushes if isinstance(force, External) and force.table]
         self.loads = _loads(self.pushes)
         self.computed = [force for force in self.drives if isinstance(force, ComputedTorque) and force.is_data(model)]
         column = limited_coordinates(model)
@@ -135,8 +137,12 @@ class JointForces:
             u = u + force.torques(t, q, v)
         tau = self.kernel(*self._state(q, v), u, *self.numbers) if self.kinds else u
         for force in self.pushes:
-            tau = tau + force(0.0, q, v)
+            tau = tau + force.torques(t, q, v)
         return tau
+
+    def wrenches_at(self, t: Sequence[float]) -> Array:
+        """All wrenches at many times, (m, n, 6)."""
+        return sum((force.at(t) for force in self.waves), self.loads["external"])
 
     def gains(self, t: float, q: Array, v: Array) -> tuple[Array, Array]:
         """The stiffness and the damping of all forces that know theirs, (nv,) each (see `forces.py`).
@@ -211,15 +217,16 @@ class JointForces:
 
 
 def _is_push(force: Any) -> TypeGuard[External | Pull]:
-    """Whether a force is a constant force on the bodies."""
-    return isinstance(force, Pull) or (isinstance(force, External) and not callable(force.wrenches))
+    """Whether a force is a force on the bodies that is data."""
+    return isinstance(force, Pull) or (isinstance(force, External) and force.is_data)
 
 
 def _loads(pushes: Sequence[Any]) -> dict[str, Array]:
-    """The sum of the wrenches (n, 6) and that of the pulls (n, 12), of those that there are."""
+    """The sum of the wrenches (n, 6) and that of the pulls (n, 12), of those that there are; tables count as zero."""
     found: dict[str, Any] = {}
     for force in pushes:
         name, load = ("pulls", force.load) if isinstance(force, Pull) else ("external", force.wrenches)
+        load = np.zeros_like(force.at([0.0])[0]) if name == "external" and force.table else load
         found[name] = found.get(name, 0.0) + load
     return {name: found[name] for name in ("external", "pulls") if name in found}
 

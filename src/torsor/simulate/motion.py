@@ -101,7 +101,7 @@ class Motion:
     def _choose(self) -> Accelerate:
         """The cheapest form of the right-hand side."""
         program, given = self.program, self.given
-        if program is not None and self.law is None:
+        if program is not None and self.law is None and not self.joints.waves:
             return lambda t, q, v, out: program(q, v, *given, out)
         forward, torque = self.forward, self.torque
         if (constant := self.joints.constant) is not None and not self.joints.pushes:

@@ -25,7 +25,7 @@ from torsor.model.joints import Joint
 from torsor.model.model import Model, require_model
 from torsor.outputs import PARAMETERS, place_of
 from torsor.simulate.coordinates import Coordinates
-from torsor.simulate.forces import Force, own_forces
+from torsor.simulate.forces import Force, known_changes, own_forces
 from torsor.simulate.joint_forces import JointForces
 from torsor.simulate.simulation import force_list, start_of
 from torsor.validate import chosen, number, real_array, shown
@@ -180,12 +180,15 @@ class _Flow:
             return sum((force(t, q, v) for force in forces), start=np.zeros(self.model.nv))
 
         changes = np.zeros_like(V)
+        known = [known_changes(force, t, q, v, Q, V) for force in forces]
+        forces = [force for force, own in zip(forces, known) if own is None]
+        changes += sum((own for own in known if own is not None), np.zeros_like(V))
         for k, (dq, dv) in enumerate(zip(Q, V)):
             size = max(np.abs(dq).max(initial=0), np.abs(dv).max(initial=0))
             if forces and size:
                 h = FORCE_STEP / size
                 near, far = (torque(q + s * dq, v + s * dv) - torque(q - s * dq, v - s * dv) for s in (h, 2 * h))
-                changes[k] = (8 * near - far) / (12 * h)
+                changes[k] += (8 * near - far) / (12 * h)
         return changes
 
 

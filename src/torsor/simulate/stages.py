@@ -37,8 +37,8 @@ class Stages:
         # the views that the loop uses, made once and not in every step
         rows = enumerate(zip(self._with_y, self.Y, self.P[1:]))
         self._each = [(w[: 1 + i], self.P[: 1 + i], y, y[:nq], y[nq:], k[:nq], k[nq:]) for i, (w, y, k) in rows]
-        self.fused = motion.program and FusedStages(
-            motion.program, motion.given, self.P, self.Y, self.weights, scale.rtol, scale.atol, first, motion.law
+        self.fused = (program := motion.program) and FusedStages(
+            motion, program, self.P, self.Y, self.weights, scale.rtol, scale.atol, first
         )
 
     def __call__(self, t: float, h: float) -> list[float]:

@@ -4,8 +4,8 @@ Near a state (q, v) with the accelerations a,
 
     M da + C(dq, dv) = 0,      C(dq, dv) = d(M(q) a + bias(q, v) - tau(t, q, v))  at constant a,
 
-which is exact for the dynamics (the jvp of inverse dynamics) and for forces that are data at the joints. Forces that
-are functions are differentiated by differences.
+which is exact for the dynamics (the jvp of inverse dynamics) and for forces that are data. Forces that are functions
+are differentiated by differences.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from torsor.algorithms.derivative import derivative
 from torsor.algorithms.newton_euler import inverse_dynamics
-from torsor.simulate.forces import Force
+from torsor.simulate.forces import Force, known_changes
 from torsor.simulate.motion import Motion, compiled_with
 
 Array = NDArray[Any]
@@ -55,6 +55,9 @@ class Tangent:
     def _differences(self, forces: Sequence[Force], dq: Array, dv: Array) -> Array:
         changes = np.zeros_like(dv)
         for force in forces:
+            if (known := known_changes(force, self.t, self.q, self.v, dq, dv)) is not None:
+                changes += known
+                continue
             here = force(self.t, self.q, self.v)
             for change, along, faster in zip(changes, dq, dv):
                 if largest := max(np.abs(along).max(initial=0), np.abs(faster).max(initial=0)):
