@@ -18,7 +18,7 @@ from torsor.simulate import PD, Simulation
 LENGTH, MASS = 100.0, 1.2  # m, kg/m
 BENDING, DAMPING = 20.0, 0.2  # N m^2 and N m^2 s: a wire rope of 14 mm
 # links: how many times faster torsor is meant to be, and steps per call
-PEER_SIZES = {50: (10.0, 1000), 100: (12.0, 500), 500: (150.0, 50), 1000: (600.0, 20)}
+PEER_SIZES = {50: (10.0, 2000), 100: (12.0, 500), 500: (150.0, 50), 1000: (600.0, 20)}
 PEER_BENDING, PEER_DAMPING = 0.05, 0.5  # MuJoCo's springs are explicit: soft enough for it to stay stable
 STEP = 1e-3
 GROWTH = (1_000, 10_000, 100_000, 1_000_000)
