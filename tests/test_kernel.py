@@ -30,6 +30,7 @@ from torsor.compiler.trace import looped, unroll
 from torsor.duals import evaluate
 from torsor.dynamics import ALGORITHMS
 from torsor.linalg import cos, log, sin
+from torsor.model.joints import JOINTS
 from torsor.outputs import AtBase, PerBody, PerFreedom, Several
 from torsor.sweeps import Algorithm, outward
 
@@ -112,6 +113,19 @@ def test_loops_of_large_machines_leave_out_their_zeros(name, square):
     assert relative(result[4], reference_of(program, square, states, body, 4)) < SAME_STEPS
     assert relative(program(*(x[:1] for x in arguments(program, states))), result[:1]) == 0
     assert max(len(kind.known) for kind in program.operations_per_joint) > 20
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_one_state_has_the_bits_of_a_batch(tree, states, dtype):
+    """Loops for one state find all sines first; some angles are beyond the range of our own sine."""
+    program = ts.compile(tree, ts.forward_dynamics, specialised=False, dtype=dtype)
+    q, v, tau = arguments(program, states, dtype)
+    turning = int(tree.q_start[[JOINTS[code].name == "revolute" for code in tree.joint].index(True)])
+    q[:8, turning] = np.geomspace(1e3, 1e17, 8)
+    batch = program(q, v, tau)
+    for k in range(len(q)):
+        assert (program(q[k], v[k], tau[k]) == batch[k]).all()
+        assert (program(q[k][::-1].copy()[::-1], v[k], tau[k]) == batch[k]).all()  # strides of any kind
 
 
 def test_kinds_of_large_machines(square):

@@ -276,23 +276,18 @@ def all_turns(target: Target) -> Function:
     """A function that finds the sines and cosines of all angles of one state, as many at a time as there are lanes."""
     T, w, size = target, Writer(target), target.size
     cosines, angles, _ = turns_room(w, "%room", "%count")
-
-    def find() -> None:
-        with w.loop("copy", "0") as one:
-            x = w.op(f"load {T.scalar}, ptr {w.address('%angles', w.i64('mul', one.i, '%stride'))}, align {size}")
-            w.do(f"store {T.scalar} {x}, ptr {w.address(angles, w.i64('mul', one.i, size))}, align {size}")
-            one.count_to(w, "%count")
-        after = w.address(angles, w.i64("mul", "%count", size))
-        w.do(f"store {T.vector} zeroinitializer, ptr {after}, align {size}")
-        with w.loop("turn", "0") as some:
-            offset = w.i64("mul", some.i, size)
-            [(s, c)] = w.sincos([w.op(f"load {T.vector}, ptr {w.address(angles, offset)}, align {size}")])
-            for x, place in ((s, "%room"), (c, cosines)):
-                w.do(f"store {T.vector} {x}, ptr {w.address(place, offset)}, align {size}")
-            some.next = w.i64("add", some.i, T.lanes)
-            some.again = w.compare("<", some.next, "%count")
-
-    w.unless(w.compare("==", "%count", 0), find)
+    with w.loop("copy", "0") as one:
+        x = w.op(f"load {T.scalar}, ptr {w.address('%angles', w.i64('mul', one.i, '%stride'))}, align {size}")
+        w.do(f"store {T.scalar} {x}, ptr {w.address(angles, w.i64('mul', one.i, size))}, align {size}")
+        one.count_to(w, "%count")
+    w.store(w.const(0.0), w.address(angles, w.i64("mul", "%count", size)))
+    with w.loop("turn", "0") as some:
+        offset = w.i64("mul", some.i, size)
+        [(s, c)] = w.sincos([w.load(w.address(angles, offset))])
+        w.store(s, w.address("%room", offset))
+        w.store(c, w.address(cosines, offset))
+        some.next = w.i64("add", some.i, T.lanes)
+        some.again = w.compare("<", some.next, "%count")
     return Function(ALL_TURNS, "ptr noalias readonly %angles, i64 %stride, i64 %count, ptr noalias %room", w)
 
 
