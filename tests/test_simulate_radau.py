@@ -23,7 +23,7 @@ ORDER_SLACK = 0.35
 ROUNDING = 1e-12  # of a solve, relative, for the masses and lengths drawn here
 DIFFERENCE = 1e-6  # of central differences with steps of 1e-5, and of the one-sided ones of functions, relative
 
-by_matrices_and_sweeps = pytest.mark.parametrize("small", [40, 0], ids=["matrices", "sweeps"])
+by_matrices_and_sweeps = pytest.mark.parametrize("small", [30, 0], ids=["matrices", "sweeps"])
 
 
 def coupling(stiffness, damping):
@@ -118,7 +118,7 @@ def test_lanes_that_are_filled_change_no_bit():
 
 @pytest.mark.parametrize(
     ("machine", "small"),
-    [(arm, 40), (spinning, 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(arm, 0), (spinning, 40)])],
+    [(arm, 30), (spinning, 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in [(arm, 0), (spinning, 30)])],
     ids=["arm, matrices", "spinning, sweeps", "arm, sweeps", "spinning, matrices"],
 )
 def test_errors_fall_with_order_five_at_equal_steps(machine, small, monkeypatch):

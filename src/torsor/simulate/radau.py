@@ -40,7 +40,7 @@ from torsor.simulate.motion import ADDED, Motion, compiled_with
 from torsor.simulate.stepper import Array, Memory, Settings
 from torsor.simulate.tangent import LANES, Tangent, in_lanes
 
-SMALL = 40  # freedoms up to which matrices are formed
+SMALL = 30  # freedoms up to which matrices are formed; beyond, BLAS may start threads that take longer than the work
 ITERATIONS = 7  # of Newton's method per step
 QUICK, GOOD = 2, 1e-3  # iterations, or a rate of convergence, with which the matrices serve another step
 

@@ -279,6 +279,8 @@ class EnergyMidpoint(Symplectic):
                 break
             if damping != before[0]:
                 taking = (excess - before[1]) / (before[0] - damping)
+                if not taking:
+                    break
             before = damping, excess
             damping += excess / taking
         if taken is None or least > max(CLOSE * kinetic, ROUNDED * size):
@@ -305,7 +307,7 @@ class EnergyMidpoint(Symplectic):
         """q and p after a step, and the energy that belongs there."""
         q, tau = self._middle_of(t, h, x, damping)
         p = self._rebound(q, x, self.p, np.full(self.nv, h / 2), h / 2 * tau)
-        others, still = self.motion.torque(t + h / 2, q, x), np.zeros(self.nv)
+        others, still = tau + damping * self.dampers * x, np.zeros(self.nv)
         for spring in self.springs:
             others = others - spring(0.0, q, still)
         return self.motion.coordinates.move(self.q, h * x), p, self.energy + h * float(x.dot(others))
