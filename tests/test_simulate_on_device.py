@@ -30,9 +30,7 @@ from torsor.simulate.motion import Motion
 
 ROUNDING = 1e-9  # of levels with something added to their pivots, times what a motion makes of it
 LITTLE_ADDED = 1e-8  # the digits that levels keep where little is added to the pivots
-UNSTEADY = (
-    1e-6  # the same where friction and stops begin to act, and adaptive steps end, at a point that rounding moves
-)
+UNSTEADY = 1e-6  # where friction and stops begin to act, and adaptive steps end, at a point that rounding moves
 slow = partial(pytest.param, marks=pytest.mark.slow)
 needs_compiler = pytest.mark.skipif(not cuda_host.compiler(), reason="kernels run on the host through a C++ compiler")
 
