@@ -333,3 +333,17 @@ def test_a_resumed_run_has_forces_of_the_same_numbers(tmp_path):
             Simulation.resume(path, forces=[*(one | {name: other[name]}).values()])
     told = Trajectory.load(path).about["force_options"]
     assert (told[1]["kp"], told[1]["reference"]["q"], told[8]["body"]) == (1.0, [0.1] * 7, "link7")
+
+
+def test_a_run_that_recorded_no_row_yet_starts_from_the_same_bits(tmp_path):
+    """Also where a quaternion that is normalised twice differs in its last bit."""
+    model = zoo.random_tree(5, 85)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        path = tmp_path / "run.traj"
+        q = model.integrate(model.neutral(), rng.normal(size=model.nv))
+        whole = Simulation(model, q, record=path).run(0.02).q
+        content = path.read_bytes()
+        path.write_bytes(content[: content.index(b"ROWS")])
+        np.testing.assert_array_equal(Simulation.resume(path).run(0.02).q, whole)
+        path.unlink()

@@ -133,6 +133,7 @@ class Simulation:
         self.method, stepper, dynamics = method, method_named(method), acting.dynamics
         self.on_gpu = gpu_array(q0) or gpu_array(v0)
         q, v = start_of(self.model, *map(_on_host, (q0, v0)))
+        given = q.copy()  # a file holds these: a quaternion that is normalised twice may differ in its last bit
         self.motion = self._motion(dynamics, q, v)
         if dynamics != "auto" and (not stepper.adaptive or issubclass(stepper, Dirk)):
             raise ArgumentError(f"method {method!r} has sweeps of its own: leave dynamics at 'auto', not {dynamics!r}")
@@ -142,7 +143,7 @@ class Simulation:
         dense = method != "dop853" if self.keeping.dense is None else self.keeping.dense
         self.rows = Rows(self.keeping, self.motion, self.t0, dense)
         self.rows.marks |= {SWITCHED: np.zeros(1)} if method == "auto" else {}
-        self.about = self._told(q, v)
+        self.about = self._told(given, v)
         self.about |= _own_words(about, self.about)
         self._started = False
         self._at_event = False  # the last run ended at a zero of its stop(t, q, v)
