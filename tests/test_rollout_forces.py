@@ -1,5 +1,6 @@
 """Rollouts under every force: wrenches, motions to follow, computed torques and joints, on the CPU and as CUDA text."""
 
+import gc
 from dataclasses import replace
 
 import cuda_host
@@ -15,8 +16,9 @@ from torsor import zoo
 from torsor.backends import gpu
 from torsor.compiler.frames import framed
 from torsor.compiler.members import members
-from torsor.simulate import PD, ComputedTorque, Cycloid, External, march, pull
+from torsor.simulate import PD, ComputedTorque, Cycloid, External, Simulation, fused, march, pull
 from torsor.simulate import rollout as rollouts
+from torsor.simulate.feedback import law_of
 from torsor.simulate.rollout import gpu_kernel, own_numbers
 
 ROUNDING = 1e-11  # twenty steps of 1 ms, in float64
@@ -238,6 +240,19 @@ def test_freedoms_as_lanes_are_those_of_whole_states(integrator, dtype, monkeypa
     assert asked
     assert lanes.q.dtype == dtype
     assert difference(lanes.v, states.v) < (ROUNDING if dtype == "float64" else 2e-3)
+
+
+def test_steps_own_their_machine_code():
+    """Threads that meet while it is made have code of their own, which nothing else keeps alive."""
+    law, x = law_of(LONG, None), np.zeros((2, 28))
+    move = march.marching(LONG, "implicit", law, "float64")(x, law.values, np.array([DT]))
+    simulation = Simulation(ARM)
+    march._function.cache_clear()
+    fused._function.cache_clear()
+    gc.collect()
+    move(x, np.zeros((2, 14)), 3)
+    simulation.step(0.1)
+    assert np.isfinite(x).all() and np.isfinite(simulation.q).all()
 
 
 # The CUDA text -----------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ class FusedStages:
         self._words = np.array([values[name] for name in WORDS], dtype=np.int64)
         self._alive = (calls, given, arrays, law, commands, room, wrenches)
         self._squares = arrays["squares"]
-        (self._call, _), self._at = _function(), self._words.ctypes.data
+        (self._call, self._code), self._at = _function(), self._words.ctypes.data
 
     def follow(self, t: float, h: float, c: Sequence[float]) -> None:
         """Evaluate what changes in time, at the times t + c h of the stages."""

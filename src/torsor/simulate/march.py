@@ -107,7 +107,7 @@ class March:
         calls.append(_of_freedoms(end, known, self.state))
         self._table = np.array([call.words for call in calls], dtype=np.int64)
         self._alive = calls, known, given, numbers
-        self._call, _ = _function()
+        self._call, self._code = _function()
 
     def __call__(self, x: Array, torques: Array, steps: int) -> None:
         q, v = self.state
