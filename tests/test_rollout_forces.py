@@ -252,7 +252,8 @@ def test_steps_own_their_machine_code():
     gc.collect()
     move(x, np.zeros((2, 14)), 3)
     simulation.step(0.1)
-    assert np.isfinite(x).all() and np.isfinite(simulation.q).all()
+    assert np.isfinite(x).all()
+    assert np.isfinite(simulation.q).all()
 
 
 # The CUDA text -----------------------------------------------------------------------------------------------
