@@ -2,7 +2,7 @@
 
 A wire of 100 m hangs by one end and swings, without damping: nothing but the method changes its energy.  The symplectic
 methods take a thin wire and steps that resolve it.  The midpoint rule takes a steel cable, the quickest springs of
-which swing hundreds of times in one of its steps.
+which swing dozens of times in one of its steps.
 """
 
 from __future__ import annotations
