@@ -160,6 +160,19 @@ def test_the_last_state_is_a_row_until_the_run_goes_on(recorded, keep, tmp_path)
             np.testing.assert_array_equal(Simulation.resume(path).run(until).t, rows.t)
 
 
+@pytest.mark.parametrize("method", ["trbdf2", "dopri5", "verlet"])
+def test_a_run_that_ends_between_its_rows_resumes_from_its_end(method, tmp_path):
+    path, options = tmp_path / "run.traj", dict(method=method, step=0.01, dt=0.05, chunk=1)
+    run = Simulation(zoo.point_chain(2), [0.4, 0.3], **options)
+    recorded = Simulation(zoo.point_chain(2), [0.4, 0.3], record=path, **options)
+    for until in (0.03, 0.12, 0.12, 0.14, 0.21):
+        whole = run.run(until)
+        np.testing.assert_array_equal(recorded.run(until).q, whole.q)
+        recorded = Simulation.resume(path)
+        assert recorded.t == until
+        np.testing.assert_array_equal(recorded.q, run.q)
+
+
 def test_an_event_is_the_last_row_once():
     run = Simulation(zoo.point_chain(2), [0.4, 0.3], every=4)
     found = run.run(5.0, stop=lambda t, q, v: q[0])

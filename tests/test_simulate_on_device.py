@@ -12,6 +12,7 @@ from torsor import ArgumentError, DeviceError, SingularError, simulate, zoo
 from torsor.model import Model
 from torsor.model.extras import Coupling, Extras
 from torsor.simulate import (
+    METHODS,
     PD,
     ComputedTorque,
     Constant,
@@ -25,6 +26,7 @@ from torsor.simulate import (
     pull,
     recording,
 )
+from torsor.simulate.device import METHODS as ON_DEVICE
 from torsor.simulate.device import DeviceMotion
 from torsor.simulate.motion import Motion
 
@@ -232,8 +234,7 @@ def test_a_run_of_a_gpu_is_not_resumed_without_one(cupy, tmp_path, monkeypatch):
 
 
 REFUSED = {
-    "radau": (dict(method="radau"), "on the host only"),
-    "verlet": (dict(method="verlet", step=0.1), "on the host only"),
+    **{method: (dict(method=method, step=0.1), "on the host only") for method in METHODS if method not in ON_DEVICE},
     "dynamics": (dict(dynamics="udut"), "dynamics must be 'auto'"),
     "computed torque": (dict(forces=ComputedTorque(CHAIN, lambda t: (Q, V, V))), "ComputedTorque runs on the host"),
     "pull": (dict(forces=pull(CHAIN, "link8", (0, 0, 1.0))), "Pull runs on the host"),

@@ -28,8 +28,8 @@ from torsor.simulate.motion import ADDED, Motion, compiled_with
 from torsor.sweeps import Algorithm
 from torsor.validate import shown
 
-# Methods that factor dense matrices, or need sweeps that are not cut into levels.
-ON_HOST = ("radau", "euler", "verlet", "variational")
+# The others need sweeps that are not cut into levels: complex pivots, momenta, discrete mechanics.
+METHODS = ("auto", "dopri5", "rkf45", "dop853", "abm", "trbdf2", "esdirk4", "implicit-euler")
 # Levels divide by what is added to the pivots, and lose as many digits as it is smaller than they are. So they add at
 # least this share of a pivot, the largest in some configurations; further solves remove the difference. Ten digits are
 # then left, eight where a chain is curled up.
@@ -115,8 +115,10 @@ class DeviceMotion(Motion):
     program = None
 
     def __init__(self, model: Model, forces: Sequence[Force], dynamics: str, method: str) -> None:
-        if method in ON_HOST:
-            raise ArgumentError(f"method {method!r} runs on the host only: give NumPy arrays, or choose another method")
+        if method not in METHODS:
+            raise ArgumentError(
+                f"method {method!r} runs on the host only: give NumPy arrays, or choose one of {', '.join(METHODS)}"
+            )
         if dynamics != "auto":
             raise ArgumentError(f"on a GPU, dynamics must be 'auto', not {dynamics!r}: the length of the chain decides")
         if model.couplings:

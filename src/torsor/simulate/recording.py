@@ -5,9 +5,10 @@
     chunk   = JSON {"rows": [m, width], "memory": {name: shape, ...}} and a newline, then the numbers, float64
 
 A chunk holds rows (t, q, v, a, tau) and the memory from which the integrator continues after them. A chunk whose memory
-names `LAST` holds only the last state of a run that keeps fewer rows; it counts as long as no chunk follows. A chunk is
-written with one call and synced to the disk. A frame cut off by a crash is shorter than its length field says, and is
-dropped. A complete frame that fails its checksum is damaged, and this is reported.
+names `LAST` holds only the last state of a run that keeps fewer rows; it counts as long as no chunk follows. A chunk
+without rows holds the state in which a run ended between two rows. A chunk is written with one call and synced to the
+disk. A frame cut off by a crash is shorter than its length field says, and is dropped. A complete frame that fails its
+checksum is damaged, and this is reported.
 """
 
 from __future__ import annotations

@@ -72,6 +72,7 @@ class Rows:
         self.recorder: Recorder | None = None
         self.steps = 0
         self.marks: Memory = {}
+        self._finished_steps = 0  # those before the last chunk
         self._next = 0  # the next row is at t0 + next dt
         self._times: list[float] = []
         self._rows: list[Array] = []
@@ -174,12 +175,16 @@ class Rows:
         if self.keeping.dt is None and self._latest < stepper.t:
             row = self.motion.fetch(stepper.row)
             last.append(self._finished(stepper, [stepper.t], [row], {LAST: np.ones(1)}))
+        elif self._finished_steps < self.steps:  # no rows, but a state to resume from
+            self._finished(stepper, [], [], {})
         return np.concatenate([*self._chunks, *last]) if self.recorder is None else read(self.recorder.path).rows
 
     def _finished(self, stepper: Stepper, times: list[float], rows: list[Array], own: Memory) -> Array:
         """A chunk of rows t, q, v, a, tau, or t and the quantities that are kept; it is written, if there is a file."""
         memory = stepper.memory() | {"next": np.array([self._next]), "steps": np.array([self.steps])}
-        model, t, states = self.motion.model, np.array(times), np.array(rows)
+        self._finished_steps = self.steps
+        model, t = self.motion.model, np.array(times)
+        states = np.array(rows).reshape(len(t), model.nq + 2 * model.nv)
         tau = self.motion.torques(t, states[:, : model.nq], states[:, model.nq : model.nq + model.nv])
         chunk = np.column_stack([t, states, tau])
         if self.quantities is not None:
@@ -195,5 +200,5 @@ class Rows:
         self.steps = int(memories[-1]["steps"][0]) if "steps" in memories[-1] else 0
         if self.dense is not None:
             self.dense = Dense.restored(self.motion.coordinates_on_host, self.t0, memories)
-        self._times, self._rows, self._latest = [], [], last_row
+        self._times, self._rows, self._latest, self._finished_steps = [], [], last_row, self.steps
         self._next = 1 if self.keeping.dt is None else self._last_sample(t) + 1

@@ -380,7 +380,8 @@ class Simulation:
             if self.method == "auto" and memory[SWITCHED][0]:
                 self._meet_stiffness()
             self.stepper.recall(memory)
-            self.rows.recall(self.t, float(found.chunks[-1].rows[-1, 0]), memories)
+            last_row = max(chunk.rows[-1, 0] for chunk in found.chunks if len(chunk.rows))
+            self.rows.recall(self.t, float(last_row), memories)
         except (KeyError, IndexError, ValueError, TypeError, OverflowError, ArgumentError) as error:
             raise RecordingError(
                 f"{found.path} cannot be resumed: the memory of the integrator after its last row does not fit "
