@@ -13,7 +13,7 @@ BUSY = {"friction": 0.3, "damping": 0.1, "lower": -1.0, "upper": 1.0}
 
 
 def measure(rounds: int) -> Report:
-    report = Report("forces", "Forces at the joints of a seven-joint arm")
+    report = Report("forces", "Forces on a seven-joint arm and a humanoid")
     arm = replace(ts.zoo.panda(), lower=-np.inf, upper=np.inf, effort=np.inf, speed=np.inf)
     for case, contenders in (*_simulations(arm).items(), *_rollouts(arm).items(), *_gradients().items()):
         report.rows += race(case, contenders, unit="per run", rounds=min(rounds, 5))
@@ -22,31 +22,39 @@ def measure(rounds: int) -> Report:
 
 def _simulations(arm: ts.Model) -> dict[str, list[Contender]]:
     """0.1 s of motion, or 2 s where it is smooth: forces in Python, and in the compiled right-hand side."""
+    humanoid, driven = _humanoid()
     passive = [Friction(0.1, 0.3), Limits(arm, -1.0, 1.0)]
     servo = PD(arm, Cycloid(np.zeros(7), np.ones(7), 0.1), 100.0, 10.0)
     tracking = ComputedTorque(arm, Cycloid(np.zeros(7), np.ones(7), 2.0), 400.0, 40.0)
     sets = {
-        "friction, stops and dampers": (passive, 0.1),
-        "and a servo on its way": ([*passive, servo], 0.1),
-        "computed torques": ([tracking], 2.0),
-        "a pull": ([pull(arm, "link7", [0.0, 0.0, -20.0])], 2.0),
+        "friction, stops and dampers": (arm, passive, 0.1),
+        "and a servo on its way": (arm, [*passive, servo], 0.1),
+        "computed torques": (arm, [tracking], 2.0),
+        "a pull": (arm, [pull(arm, "link7", [0.0, 0.0, -20.0])], 2.0),
+        "dampers and friction of a humanoid": (humanoid, [Friction(0.5 * driven, 0.2 * driven)], 0.02),
     }
 
-    def run(forces, duration, method):
-        return simulate(arm, duration=duration, forces=forces, method=method, rtol=1e-6).q[-1]
+    def run(model, forces, duration, method):
+        return simulate(model, duration=duration, forces=forces, method=method, rtol=1e-6).q[-1]
 
     cases = {}
     for method in ("dopri5", "esdirk4"):
-        for name, (forces, duration) in sets.items():
+        for name, (model, forces, duration) in sets.items():
             opaque = [lambda t, q, v, f=f: f(t, q, v) for f in forces]
             for function, force in zip(opaque, forces):
                 if hasattr(force, "gains"):  # implicit methods know them in both
                     function.gains = force.gains
             cases[f"{method}: {name}"] = [
-                Contender("functions", run, [(opaque, duration, method)], tolerance=1e-3),
-                Contender("data", run, [(forces, duration, method)], tolerance=1e-3),
+                Contender("functions", run, [(model, opaque, duration, method)], tolerance=1e-3),
+                Contender("data", run, [(model, forces, duration, method)], tolerance=1e-3),
             ]
     return cases
+
+
+def _humanoid() -> tuple[ts.Model, np.ndarray]:
+    """A humanoid, and which of its freedoms have joints: the first six are those of its base."""
+    humanoid = ts.zoo.humanoid()
+    return humanoid, np.arange(humanoid.nv) >= 6
 
 
 def _rollouts(arm: ts.Model) -> dict[str, list[Contender]]:
@@ -78,8 +86,7 @@ def _rollouts(arm: ts.Model) -> dict[str, list[Contender]]:
 
 def _gradients() -> dict[str, list[Contender]]:
     """Rollouts of a humanoid with friction, straight-line code being too long for it, and their gradients."""
-    humanoid = ts.zoo.humanoid()
-    driven = np.arange(humanoid.nv) >= 6  # the first six freedoms are those of the base
+    humanoid, driven = _humanoid()
     humanoid = replace(humanoid, friction=0.2 * driven, damping=0.5 * driven)
     options = {"steps": 20, "dt": 1e-4, "every": 20}
     cases = {}

@@ -240,6 +240,29 @@ def test_computed_torques_and_pulls_are_part_of_the_right_hand_side(joints, case
     np.testing.assert_allclose(many, single, rtol=0, atol=SAME_SUMS * np.abs(single).max())
 
 
+@pytest.mark.parametrize("seed", [1, 2, *slow(3, 4, 5)])
+def test_machines_with_quaternions_have_a_compiled_right_hand_side(seed):
+    """Stages of trees with joints of every type, under all that their joints do, a table, wrenches and pulls."""
+    tree = zoo.random_tree(8, seed)
+    flat = ts.model.freedoms.limited_coordinates(tree) >= 0
+    model = replace(tree, friction=0.2, lower=np.where(flat, -0.3, -np.inf), effort=2.0, speed=1.5, damping=0.1,
+                    stiffness=np.where(flat, 3.0, 0))  # fmt: skip
+    rng = RNG(seed)
+    forces = [Table([0.0, 0.5], rng.normal(size=(2, tree.nv))), External(tree, rng.normal(size=(tree.n, 6))),
+              pull(tree, tree.names[3], [1.0, 2.0, 3.0])]  # fmt: skip
+    q, v = tree.random_configuration(rng), rng.normal(size=tree.nv)
+    for given in (forces, []):
+        stages = Simulation(model, q, v, forces=given, method="dopri5").stepper.stages
+        stages.P[0] = np.concatenate([q, v])
+        assert stages.fused
+        found = stages(0.01, 0.002)
+        P, Y = stages.P.copy(), stages.Y.copy()
+        expected = stages.one_by_one(0.01, 0.002)
+        np.testing.assert_allclose(P, stages.P, rtol=0, atol=10 * SAME_SUMS * np.abs(P).max())
+        np.testing.assert_allclose(Y, stages.Y, rtol=0, atol=10 * SAME_SUMS * np.abs(Y).max())
+        np.testing.assert_allclose(found, expected, rtol=1e-5)  # sums of small differences
+
+
 @pytest.mark.parametrize("method", ["dop853", "esdirk4", *slow("auto", "trbdf2", "abm", "radau")])
 def test_computed_torques_and_pulls_move_a_model_as_functions_do(method):
     model, sets = controlled({"damping": 0.1})

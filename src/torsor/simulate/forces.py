@@ -367,6 +367,8 @@ class External:
     `wrenches` is (n, 6); (m, n, 6) at times t (m,), as in a `Table`; or a callable (t, q, v) -> (n, 6).
     """
 
+    options = ("weightless", "wrenches", "table")
+
     def __init__(
         self, model: Model, wrenches: ArrayLike | Callable[[float, Array, Array], Array], t: ArrayLike | None = None,
         between: str = "linear",
@@ -378,7 +380,7 @@ class External:
             rows = real_array("wrenches", wrenches)
             if rows.ndim != 3 or rows.shape[1:] != (model.n, 6):
                 raise ArgumentError(f"wrenches at times t must have shape (m, {model.n}, 6), not {rows.shape}")
-            self.table = Table(t, rows.reshape(len(rows), -1), between)
+            self.wrenches, self.table = rows, Table(t, rows.reshape(len(rows), -1), between)
         elif not callable(wrenches):
             self.wrenches = real_array("wrenches", wrenches, (model.n, 6))
 

@@ -1,9 +1,9 @@
 """All stages of an explicit step in one call of machine code.
 
-Where the right-hand side is compiled (forces are data) and dq/dt = v, one NumPy call per sum would cost more than the
-dynamics themselves. This code does the same sums as `Stages.one_by_one`, as a loop around the machine code of the
-right-hand side: a list of calls per stage, which are computed torques, the law of the joints and the forward dynamics.
-It serves every model, every list and every tableau.
+Where the right-hand side is compiled (forces are data), one NumPy call per sum would cost more than the dynamics
+themselves. This code does the same sums as `Stages.one_by_one`, as a loop around the machine code of the right-hand
+side: a list of calls per stage, which are the rates of coordinates, computed torques, the law of the joints and the
+forward dynamics. It serves every model, every list and every tableau.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torsor.backends.gufunc import entry_of
-from torsor.linalg import Scalar
+from torsor.compiler.store import store
+from torsor.linalg import Scalar, Vec
+from torsor.model.freedoms import limited_coordinates
+from torsor.model.joints import JOINTS
+from torsor.model.model import Model
 from torsor.simulate.laws import kernel
 
 if TYPE_CHECKING:
@@ -49,10 +54,12 @@ class Call(NamedTuple):
         return cls(kernel, entry_of(kernel), np.array(rows), np.array([n]), np.full(len(rows[0]), 8))
 
     @classmethod
-    def of_state(cls, program: Program, rows: Sequence[Sequence[int]], n: int, given: Sequence[Array] = ()) -> Call:
-        """A program of n coordinates and n velocities; `given`: those of its arrays that are not rows of n numbers."""
-        strides = [8, 8, *(x for array in given for x in array.strides), 8]
-        return cls(program, program.entry, np.array(rows), np.array([1, n]), np.array([0] * len(rows[0]) + strides))
+    def of_state(cls, program: Any, rows: Sequence[Sequence[int]], n: int, given: Sequence[Array] = ()) -> Call:
+        """A program or kernel of a state; `given`: its arrays but the first, the second and the last."""
+        ends = [8] * min(len(rows[0]) - 1, 2)
+        steps = [*[0] * len(rows[0]), *ends, *(x for array in given for x in array.strides), 8]
+        entry = program.entry if hasattr(program, "entry") else entry_of(program)
+        return cls(program, entry, np.array(rows), np.array([1, n]), np.array(steps))
 
     @property
     def words(self) -> list[int]:
@@ -70,30 +77,45 @@ class FusedStages:
     ) -> None:
         """`program`: that of the motion, whose law gives the torques, the first of its inputs, at every stage."""
         s, m = Y.shape
-        n, law = m // 2, motion.law
+        nq, n, law = motion.model.nq, motion.model.nv, motion.law
         given = [np.ascontiguousarray(x) for x in motion.given]
-        others, states = [[x.ctypes.data] * s for x in given], [[y, y + 8 * n] for y in _rows(Y)]
+        others, states = [[x.ctypes.data] * s for x in given], [[y, y + 8 * nq] for y in _rows(Y)]
+        rates: list[int] = _rows(P[1:])
         self.first, self._changing = first, list[tuple[Array, Any]]()
-        calls, room, commands, wrenches = [], None, None, None
+        calls, room, commands, wrenches, x = [], None, None, None, np.empty(n)
+        at_freedoms = states
+        if not motion.coordinates.flat:
+            rate, coordinate = rates_of(motion.model)
+            calls = [Call.of_state(rate, [[*state, k] for state, k in zip(states, rates)], n)]
+            calls += [Call.of_state(coordinate, [[q, x.ctypes.data] for q, _ in states], n)]
+            at_freedoms = [[x.ctypes.data, v] for _, v in states]
         if motion.joints.waves:  # the wrenches follow the torques, with a row per stage
             wrenches = np.empty((s, *given[1].shape))
             others[1] = _rows(wrenches)
             self._changing.append((wrenches[first:], motion.joints.wrenches_at))
         if law is not None:
             commands = np.zeros((len(law.commands), s, n))
-            for rows, (steady, at) in zip(commands, law.commands):
-                rows[:] = at([0.0]) if steady else 0.0
-                self._changing += [] if steady else [(rows[first:], at)]
+            for command, (steady, at) in zip(commands, law.commands):
+                command[:] = at([0.0]) if steady else 0.0
+                self._changing += [] if steady else [(command[first:], at)]
             room = np.empty((len(law.computed), 5, n))
-            calls = list(_torques(law, states, commands, room, others[0][0]))
-        rows = [[*state, *own, k + 8 * n] for state, own, k in zip(states, zip(*others), _rows(P[1:]))]
+            calls += _torques(law, at_freedoms, commands, room, others[0][0])
+        rows = [[*state, *own, k + 8 * nq] for state, own, k in zip(states, zip(*others), rates)]
         calls.append(Call.of_state(program, rows, n, given))
         table = np.array([call.words for call in calls], dtype=np.int64)
         arrays = {"calls": table, "P": P, "Y": Y, "A": A, "rtol": rtol, "atol": atol, "squares": np.empty(len(A) - s)}
         values = {name: array.ctypes.data for name, array in arrays.items()}
-        values |= {"s": s, "m": m, "n": n, "first": first, "estimates": len(A) - s, "count": len(calls)}
+        # where dq/dt is not v, the first call overwrites what is copied
+        values |= {
+            "s": s,
+            "m": m,
+            "n": n if motion.coordinates.flat else 0,
+            "first": first,
+            "estimates": len(A) - s,
+            "count": len(calls),
+        }
         self._words = np.array([values[name] for name in WORDS], dtype=np.int64)
-        self._alive = (calls, given, arrays, law, commands, room, wrenches)
+        self._alive = (calls, given, arrays, law, commands, room, wrenches, x)
         self._squares = arrays["squares"]
         (self._call, self._code), self._at = _function(), self._words.ctypes.data
 
@@ -124,6 +146,27 @@ def _torques(law: JointForces, states: list[list[int]], commands: Array, room: A
         u = [total] * len(u)
     numbers = [x.ctypes.data for x in law.numbers]
     yield Call.of_freedoms(law.kernel, [[*state, x, *numbers, out] for state, x in zip(states, u)], n)
+
+
+MOST_COORDINATES = 128  # of a machine with quaternions: its rates are straight-line code
+
+
+def rates_of(model: Model) -> tuple[Any, Any]:
+    """Kernels of a machine with quaternions: q, v -> dq/dt, and q -> the coordinate of every freedom."""
+    from torsor.backends.pointwise import compile_pointwise
+
+    def coordinate_rates(q: Sequence[Scalar], v: Sequence[Scalar]) -> list[Scalar]:
+        starts = zip(model.joint, pairwise(model.q_start.tolist()), pairwise(model.v_start.tolist()))
+        return [x for code, (a, b), (c, d) in starts for x in JOINTS[code].rate(Vec.of(q[a:b]), Vec.of(v[c:d]))]
+
+    def freedom_coordinates(q: Sequence[Scalar]) -> list[Scalar]:
+        return [q[k] for k in limited_coordinates(model).tolist()]
+
+    def make() -> tuple[Any, Any]:
+        q, v = (model.nq,), (model.nv,)
+        return compile_pointwise(coordinate_rates, {"q": q, "v": v}), compile_pointwise(freedom_coordinates, {"q": q})
+
+    return store(model).once("coordinate rates", make)
 
 
 @cache

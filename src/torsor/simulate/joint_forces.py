@@ -83,8 +83,8 @@ class JointForces:
 
     @property
     def is_data(self) -> bool:
-        """Whether no force has to be called with the state, and coordinates and freedoms are the same."""
-        return len(self.computed) == len(self.drives) and not self.others and self._coordinate is None
+        """Whether no force has to be called with the state."""
+        return len(self.computed) == len(self.drives) and not self.others
 
     @property
     def constant(self) -> Array | None:

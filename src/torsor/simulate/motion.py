@@ -22,6 +22,7 @@ from torsor.errors import SingularError, TorsorError
 from torsor.model.model import Model
 from torsor.simulate.coordinates import Coordinates
 from torsor.simulate.forces import Force, own_forces
+from torsor.simulate.fused import MOST_COORDINATES
 from torsor.simulate.joint_forces import JointForces
 from torsor.sweeps import Algorithm
 from torsor.validate import chosen
@@ -71,7 +72,7 @@ class Motion:
     @property
     def program(self) -> Program | None:
         """The compiled right-hand side, if it is only a program of q, v and `given`, and `law` of the joints."""
-        if not self.coordinates.flat or not self.joints.is_data:
+        if not self.joints.is_data or not (self.coordinates.flat or self.model.nq <= MOST_COORDINATES):
             return None
         options = (*self.joints.loads, *(() if self._linear is None else LINEAR))
         if not options or self._program is None:
