@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 # Implicit equations are iterated until only rounding changes the solution.
 SETTLED, NEARLY = 4 * np.finfo(np.float64).eps, 1e-11
-CLOSE, PATIENCE, ITERATIONS = 1e-7, 4, 100
+CLOSE, PATIENCE, HOPELESS, ITERATIONS = 1e-7, 4, 16, 100
 CLOSE_PER_FREEDOM, FAR = 1e-9, 1e-5  # rounding in long chains; at most
 # Passive forces cannot add energy: it is compared every so many steps, and may exceed that at the beginning by a share
 # of the largest kinetic energy, by the order of the method.
 CHECKED, GAIN = 16, {1: 0.5, 2: 0.1}
 POWERS = 30  # iterations for the quickest spring
-HALVINGS = 12  # of a step whose equations do not settle
+HALVINGS = 10  # of a step whose equations do not settle
 # for a step to keep the energy: rounds, and errors that are rounding, at best and in long chains
 ENERGY_ROUNDS, EXACT, ROUNDED = 4, 1e-14, 1e-12
 
@@ -338,5 +338,7 @@ def fixed_point(update: Callable[[Array], Array], x: Array) -> Array | None:
         idle = 0 if change < best / 2 else idle + 1
         if idle >= PATIENCE and change <= max(CLOSE, min(CLOSE_PER_FREEDOM * len(x), FAR)):
             return x
+        if idle >= HOPELESS:
+            return None
         last, best = change, min(best, change)
     return None
