@@ -229,7 +229,7 @@ def test_lists_may_begin_with_a_minus_sign(tmp_path):
         (["--viscous", "-1"], "--viscous must be at least 0"),
         (["--coulomb", "nan"], "--coulomb"),
         (["--duration", "inf"], "--duration"),
-        (["--step", "-1"], "step"),
+        (["--method", "euler", "--step", "-1"], "step must be greater than 0"),
         (["--csv", "nowhere/run.csv"], "there is no folder"),
         (["--plot", "nowhere/run.png"], "there is no folder"),
         (["--csv", "."], "it is a folder"),
@@ -242,6 +242,7 @@ def test_lists_may_begin_with_a_minus_sign(tmp_path):
         (["--csv", "table.csv", "--torque", "table.csv"], "table.csv is named twice, as --csv and as --torque"),
         (["--keep", "q.link1,energy", "--view", "run.html"], "a motion needs all 3 coordinates"),
         (["--q0", "-inf,0,0"], "q0 must be 3 finite numbers"),
+        (["--step", "1e-3"], "finds its own steps"),
     ],
 )
 def test_wrong_options_are_named_before_the_run(words, reason, capsys, tmp_path, monkeypatch):

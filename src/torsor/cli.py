@@ -55,6 +55,7 @@ from torsor.simulate import (
 )
 from torsor.simulate.coordinates import names_of
 from torsor.simulate.forces import Force
+from torsor.simulate.integrators import method_named
 from torsor.simulate.motion import DYNAMICS
 from torsor.simulate.quantities import columns_of
 from torsor.simulate.recording import read
@@ -333,6 +334,8 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
     number("--duration", options.duration, above=0)
     for name in ("viscous", "coulomb"):
         number(f"--{name}", getattr(options, name), least=0)
+    if options.step is not None and method_named(options.method).adaptive:
+        raise ArgumentError(f"--method {options.method} finds its own steps: leave out --step")
     if options.record is not None:
         check_writable(options.record)
     model = find_model(options.model, options.base)
