@@ -6,7 +6,7 @@ import numpy as np
 from harness import Contender, Report, race
 
 import torsor as ts
-from torsor.simulate import PD, ComputedTorque, Cycloid, Friction, Limits, pull, simulate
+from torsor.simulate import PD, ComputedTorque, Cycloid, Friction, Limits, Pull, simulate
 
 COUNT, STEPS = 1024, 100  # trajectories and steps of a rollout
 BUSY = {"friction": 0.3, "damping": 0.1, "lower": -1.0, "upper": 1.0}
@@ -30,7 +30,7 @@ def _simulations(arm: ts.Model) -> dict[str, list[Contender]]:
         "friction, stops and dampers": (arm, passive, 0.1),
         "and a servo on its way": (arm, [*passive, servo], 0.1),
         "computed torques": (arm, [tracking], 2.0),
-        "a pull": (arm, [pull(arm, "link7", [0.0, 0.0, -20.0])], 2.0),
+        "a pull": (arm, [Pull(arm, "link7", [0.0, 0.0, -20.0])], 2.0),
         "dampers and friction of a humanoid": (humanoid, [Friction(0.5 * driven, 0.2 * driven)], 0.02),
     }
 
@@ -74,7 +74,7 @@ def _rollouts(arm: ts.Model) -> dict[str, list[Contender]]:
             {"feedback": ts.JointFeedback(9.0, 1.0)},
         ),
         "wrenches": (arm, {"external": wrenches}),
-        "a pull": (arm, {"pulls": pull(arm, "link7", wrenches[:, 6, 3:])}),
+        "a pull": (arm, {"pulls": Pull(arm, "link7", wrenches[:, 6, 3:])}),
         "computed torques": (arm, {"feedback": ComputedTorque(arm, np.ones(7))}),
         "stop conditions": (arm, {"stop": ts.Stop(q=0, above=9.0)}),
         "dampers and friction of every member": (ts.ModelBatch(arm, damping=damping, friction=friction), {}),

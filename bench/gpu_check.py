@@ -31,7 +31,7 @@ from torsor.dynamics.derivatives import DIFFERENTIABLE
 from torsor.dynamics.methods import COUPLED, METHODS
 from torsor.model.extras import Coupling, Extras
 from torsor.outputs import Path as PathOutput
-from torsor.simulate import PD, ComputedTorque, Cycloid, pull
+from torsor.simulate import PD, ComputedTorque, Cycloid, Pull
 
 STATES = 70  # two blocks of threads, the second one not full
 CHECKED = (0, 31, 64, 69)
@@ -200,11 +200,11 @@ def plain_calls(cp: Any) -> Iterator[Job]:
         lambda: cp.asnumpy(ts.forward_dynamics(rope, *map(cp.asarray, (q, v, tau)))),
         lambda: np.array(reference.evaluate(algorithm, rope, {"q": q.tolist(), "v": v.tolist(), "tau": tau.tolist()})),
     )
-    pull, weight = ts.vjp(ts.forward_dynamics), rng.normal(size=rope.nv)  # against the sweeps' adjoint, on the host
+    pulled, weight = ts.vjp(ts.forward_dynamics), rng.normal(size=rope.nv)  # against the sweeps' adjoint, on the host
     yield Job(
         "vjp of ts.forward_dynamics, one chain of 3000 links",
-        lambda: np.stack([cp.asnumpy(x) for x in pull(rope, *map(cp.asarray, (q, v, tau, weight)))]),
-        lambda: np.stack(pull(rope, q, v, tau, weight)),
+        lambda: np.stack([cp.asnumpy(x) for x in pulled(rope, *map(cp.asarray, (q, v, tau, weight)))]),
+        lambda: np.stack(pulled(rope, q, v, tau, weight)),
     )
 
 
@@ -316,7 +316,7 @@ def forces(model: ts.Model) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     yield "torques", model, {"table": rng.normal(size=(STATES, ROLLED, nv))}
     yield "wrenches", model, {"external": rng.normal(size=(STATES, model.n, 6))}
     points = rng.normal(size=(2, STATES, 3))
-    yield "pulls, without gravity", model, {"pulls": pull(model, model.names[-1], *points), "gravity": False}
+    yield "pulls, without gravity", model, {"pulls": Pull(model, model.names[-1], *points), "gravity": False}
     numbers = {"friction": 0.0, "damping": 0.0, "effort": 0.5, "speed": 0.5}
     joints = {name: rng.uniform(least, least + 1, (STATES, nv)) for name, least in numbers.items()}
     yield "a batch of models", ts.ModelBatch(model, **varied(model).varied, **joints), {}

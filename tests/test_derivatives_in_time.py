@@ -7,8 +7,8 @@ import pytest
 
 import torsor as ts
 from torsor import zoo
-from torsor.simulate import PD, ComputedTorque, Cycloid, Drive, Friction, pull, simulate
-from torsor.simulate import gradients as gradients_module
+from torsor.simulate import PD, ComputedTorque, Cycloid, Drive, Friction, Pull, simulate
+from torsor.simulate import rollout_gradients as gradients_module
 
 # Differences of fourth order with steps of 1e-3 to 1e-4: truncation and rounding both leave ten digits.
 TOLERANCE = 1e-9
@@ -74,7 +74,7 @@ def forced(name, n=3):
         "computed": {"feedback": ComputedTorque(replace(model, mass=1.1 * model.mass), goal, 50.0, 9.0)},
         "relu": {"feedback": ts.Policy(layers)}, "softsign": {"feedback": ts.Policy(layers, "softsign")},
         "wrenches": {"external": rng.normal(size=(n, 6))},
-        "pulls": {"pulls": pull(model, model.names[2], *rng.normal(size=(2, 3))), "gravity": False},
+        "pulls": {"pulls": Pull(model, model.names[2], *rng.normal(size=(2, 3))), "gravity": False},
     }  # fmt: skip
     return replace(model, **joints.get(name, {})), options.get(name, {})
 

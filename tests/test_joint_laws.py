@@ -17,11 +17,11 @@ from torsor.simulate import (
     External,
     Friction,
     Limits,
+    Pull,
     Simulation,
     Spring,
     Table,
     laws,
-    pull,
     simulate,
 )
 from torsor.simulate.motion import Motion
@@ -206,7 +206,7 @@ def controlled(joints):
     model = replace(zoo.random_chain(4, 1), **joints)
     goal = Cycloid(np.zeros(4), np.linspace(0.3, 0.6, 4), 0.3)
     wrong = ComputedTorque(replace(model, mass=1.2 * model.mass), goal, 80.0, np.linspace(8, 12, 4))
-    pulls = [pull(model, name, [3.0, -2.0, 5.0], [0.1, 0.2, -0.3]) for name in (model.names[1], model.names[3])]
+    pulls = [Pull(model, name, [3.0, -2.0, 5.0], [0.1, 0.2, -0.3]) for name in (model.names[1], model.names[3])]
     push = External(model, RNG(7).normal(size=(4, 6)))
     waves = [External(model, RNG(k).normal(size=(3, 4, 6)), [0.0, 0.015, 0.3], between)
              for k, between in enumerate(("linear", "previous", "cubic"))]  # fmt: skip
@@ -249,7 +249,7 @@ def test_machines_with_quaternions_have_a_compiled_right_hand_side(seed):
                     stiffness=np.where(flat, 3.0, 0))  # fmt: skip
     rng = RNG(seed)
     forces = [Table([0.0, 0.5], rng.normal(size=(2, tree.nv))), External(tree, rng.normal(size=(tree.n, 6))),
-              pull(tree, tree.names[3], [1.0, 2.0, 3.0])]  # fmt: skip
+              Pull(tree, tree.names[3], [1.0, 2.0, 3.0])]  # fmt: skip
     q, v = tree.random_configuration(rng), rng.normal(size=tree.nv)
     for given in (forces, []):
         stages = Simulation(model, q, v, forces=given, method="dopri5").stepper.stages
@@ -474,6 +474,6 @@ def test_motions_of_one_number_are_those_of_all_freedoms():
 def test_pulls_that_cannot_be_are_refused_by_name(given, words):
     arm = zoo.general_arm(3)
     with pytest.raises(ts.ArgumentError, match=words):
-        pull(**{"model": arm, "body": "link1", "force": [1.0, 2.0, 3.0]} | given)
+        Pull(**{"model": arm, "body": "link1", "force": [1.0, 2.0, 3.0]} | given)
     with pytest.raises(ts.ArgumentError, match="without axes"):
-        simulate(arm, duration=0.1, forces=pull(arm, "link1", np.ones((2, 3))))
+        simulate(arm, duration=0.1, forces=Pull(arm, "link1", np.ones((2, 3))))

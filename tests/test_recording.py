@@ -29,12 +29,12 @@ from torsor.simulate import (
     External,
     Friction,
     Limits,
+    Pull,
     RecordingError,
     Simulation,
     Spring,
     Table,
     Trajectory,
-    pull,
     simulate,
 )
 from torsor.simulate.recording import PREFIX
@@ -317,7 +317,7 @@ def forces_of(arm, factor):
         "stiffness of Spring": Spring(arm, factor), "upper of Limits": Limits(arm, -3.0, 3.0 * factor),
         "tau of Table": Table(np.arange(50.0), np.full((50, 7), factor)),
         "wrenches of External": External(arm, np.full((7, 6), factor)),
-        "force of Pull": pull(arm, "link7", (int(factor), 0, 0)),
+        "force of Pull": Pull(arm, "link7", (int(factor), 0, 0)),
     }  # fmt: skip
 
 

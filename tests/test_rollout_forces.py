@@ -16,8 +16,9 @@ from torsor import zoo
 from torsor.backends import gpu
 from torsor.compiler.frames import framed
 from torsor.compiler.members import members
-from torsor.simulate import PD, ComputedTorque, Cycloid, External, Simulation, fused, march, pull
+from torsor.simulate import PD, ComputedTorque, Cycloid, External, Pull, Simulation, fused
 from torsor.simulate import rollout as rollouts
+from torsor.simulate import rollout_march as march
 from torsor.simulate.feedback import law_of
 from torsor.simulate.rollout import gpu_kernel, own_numbers
 
@@ -78,15 +79,15 @@ def test_pulls_on_points_of_the_bodies(model, integrator):
     force, at = RNG(1).normal(size=(2, 3, 3))
     given = dict(steps=STEPS, dt=DT, integrator=integrator)
     body = model.names[2]
-    pulls = [pull(model, body, force, at), pull(model, model.names[-1], force[0])]
+    pulls = [Pull(model, body, force, at), Pull(model, model.names[-1], force[0])]
     wrenches = RNG(2).normal(size=(model.n, 6))
     path = ts.rollout(model, q, v, pulls=pulls, external=wrenches, gravity=False, **given)
     bare = replace(model, gravity=np.zeros(3))
     for k in range(3):
-        forces = pull(model, body, force[k], at[k]), pulls[1], External(model, wrenches)
+        forces = Pull(model, body, force[k], at[k]), pulls[1], External(model, wrenches)
         own = ts.Rollout(path.q[k], path.v[k])
         one_by_one(own, bare, q[k], v[k], lambda *state, forces=forces: sum(f(*state) for f in forces), integrator)
-    alone = ts.rollout(model, q, v, pulls=[pull(model, body, force[0], at[0]), pulls[1]], **given)
+    alone = ts.rollout(model, q, v, pulls=[Pull(model, body, force[0], at[0]), pulls[1]], **given)
     batch = ts.rollout(model, q, v, pulls=pulls, **given)
     np.testing.assert_array_equal(alone.q[0], batch.q[0])
     single = ts.rollout(model, *(x.astype(np.float32) for x in (q, v)), pulls=pulls, **given)
@@ -278,7 +279,7 @@ def cases(model):
     yield (
         "pulls",
         model,
-        {"pulls": [pull(model, *x) for x in zip(model.names, *RNG(7).normal(size=(2, model.n, 3, 3)))]},
+        {"pulls": [Pull(model, *x) for x in zip(model.names, *RNG(7).normal(size=(2, model.n, 3, 3)))]},
     )
     if goal:
         yield "joints", busy(model), {"feedback": ts.JointFeedback(9.0, 1.0)}
@@ -323,7 +324,7 @@ def test_whole_rollouts_on_a_device_are_those_of_the_cpu(cupy, model):
     batch, (q, v) = varied(model, count), start(model, count)
     options = dict(steps=4, dt=DT, every=2, integrator="implicit")
     wrenches = RNG(6).normal(size=(model.n, 6))
-    options["pulls"] = [pull(model, "link2", [1.0, 2.0, 3.0]), pull(model, "link3", RNG(7).normal(size=(count, 3)))]
+    options["pulls"] = [Pull(model, "link2", [1.0, 2.0, 3.0]), Pull(model, "link3", RNG(7).normal(size=(count, 3)))]
     expected = ts.rollout(batch, q, v, external=wrenches, **options)
     q, v, wrenches = (fake_cupy.on_device(x) for x in (q, v, wrenches))
     got = ts.rollout(batch, q, v, external=wrenches, **options)
@@ -343,9 +344,9 @@ def test_whole_rollouts_on_a_device_are_those_of_the_cpu(cupy, model):
         ({"feedback": PD(ARM, lambda t: (np.zeros(3),) * 3, 1.0, 1.0)}, "reference"),
         ({"feedback": "servo"}, "feedback must be"),
         ({"pulls": np.zeros((4, 6))}, "pulls must be made by pull"),
-        ({"pulls": pull(LONG, LONG.names[0], [1, 2, 3])}, "was made for"),
-        ({"pulls": [pull(ARM, "link1", np.ones((k, 3))) for k in (2, 3)]}, "axes of the pull on 'link1'"),
-        ({"pulls": pull(ARM, "link1", np.ones((2, 3))), "q": np.zeros((3, 4))}, "batch axes"),
+        ({"pulls": Pull(LONG, LONG.names[0], [1, 2, 3])}, "was made for"),
+        ({"pulls": [Pull(ARM, "link1", np.ones((k, 3))) for k in (2, 3)]}, "axes of the pull on 'link1'"),
+        ({"pulls": Pull(ARM, "link1", np.ones((2, 3))), "q": np.zeros((3, 4))}, "batch axes"),
     ],
 )
 def test_arguments_that_are_wrong_are_named(options, words):

@@ -18,10 +18,10 @@ from torsor.simulate import (
     External,
     Friction,
     Limits,
+    Pull,
     Simulation,
     Spring,
     Table,
-    pull,
     simulate,
 )
 from torsor.simulate.motion import Motion
@@ -244,7 +244,7 @@ def test_pulls_are_wrenches_turned_into_the_frames_of_the_bodies(seed):
     q, v = tree.random_configuration(rng, 4), rng.normal(size=(4, tree.nv))
     where = [*tree.names, tree.names[3]]
     force, at = rng.normal(size=(2, len(where), 3))
-    felt = sum(pull(tree, *given)(0.0, q, v) for given in zip(where, force, at))
+    felt = sum(Pull(tree, *given)(0.0, q, v) for given in zip(where, force, at))
     poses, wrenches = ts.body_poses(tree, q), np.zeros((4, tree.n, 6))
     for name, F, p in zip(where, force, at):
         i = tree.names.index(name)
@@ -258,7 +258,7 @@ def test_pull_is_the_gradient_of_its_work():
     arm = zoo.puma_saha()
     force, point = np.array([1.0, -2.0, 3.0]), np.array([0.1, 0.0, 0.2])
     q = np.linspace(0.1, 0.6, 6)
-    felt = pull(arm, "link6", force, point)(0.0, q, np.zeros(6))
+    felt = Pull(arm, "link6", force, point)(0.0, q, np.zeros(6))
 
     def work(q):
         pose = ts.body_poses(arm, q)[-1]
@@ -279,7 +279,7 @@ def test_forces_that_are_data_know_how_they_change(n):
     for force in (
         ComputedTorque(arm, goal, rng.uniform(1, 50, n), 3.0),
         External(arm, rng.normal(size=(n, 6))),
-        pull(arm, arm.names[2], [1.0, 2.0, 3.0], [0.1, 0.2, 0.3]),
+        Pull(arm, arm.names[2], [1.0, 2.0, 3.0], [0.1, 0.2, 0.3]),
     ):
 
         def near(s, k, force=force):
@@ -290,7 +290,7 @@ def test_forces_that_are_data_know_how_they_change(n):
         found = force.changes(0.3, q, v, dq, dv)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
     tree = zoo.random_tree(5, 1, joints=["free", "spherical"])
-    for force in (External(tree, np.zeros((5, 6))), pull(tree, tree.names[0], [1, 2, 3]),
+    for force in (External(tree, np.zeros((5, 6))), Pull(tree, tree.names[0], [1, 2, 3]),
                   ComputedTorque(tree, tree.neutral())):  # fmt: skip
         assert force.changes(0.0, tree.neutral(), *np.zeros((3, tree.nv))) is None
 

@@ -20,10 +20,10 @@ from torsor.simulate import (
     External,
     Friction,
     Limits,
+    Pull,
     Simulation,
     Spring,
     Table,
-    pull,
     recording,
 )
 from torsor.simulate.device import METHODS as ON_DEVICE
@@ -237,7 +237,7 @@ REFUSED = {
     **{method: (dict(method=method, step=0.1), "on the host only") for method in METHODS if method not in ON_DEVICE},
     "dynamics": (dict(dynamics="udut"), "dynamics must be 'auto'"),
     "computed torque": (dict(forces=ComputedTorque(CHAIN, lambda t: (Q, V, V))), "ComputedTorque runs on the host"),
-    "pull": (dict(forces=pull(CHAIN, "link8", (0, 0, 1.0))), "Pull runs on the host"),
+    "pull": (dict(forces=Pull(CHAIN, "link8", (0, 0, 1.0))), "Pull runs on the host"),
     "a force of the host": (dict(forces=lambda t, q, v: np.zeros(8)), "must be a CuPy array of 8 numbers"),
     "a short force": (dict(forces=lambda t, q, v: v[:3]), "must be a CuPy array of 8 numbers"),
     "a wrong size": (dict(v0=np.zeros(3)), "v0 must be 8"),

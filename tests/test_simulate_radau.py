@@ -15,7 +15,7 @@ from torsor.compiler.request import ALWAYS, NEVER
 from torsor.model.extras import Coupling, Extras
 from torsor.model.joints import JOINTS
 from torsor.reference import evaluate
-from torsor.simulate import PD, Friction, Limits, Simulation, Spring, pull, radau, simulate
+from torsor.simulate import PD, Friction, Limits, Pull, Simulation, Spring, radau, simulate
 from torsor.simulate.motion import Motion
 from torsor.simulate.tangent import LANES, Tangent, in_lanes
 
@@ -81,7 +81,7 @@ def forces_of(model):
         "none": [],
         "data": [Spring(model, 3.0, None, 0.5), Friction(0.2, 0.3, creep=0.5), PD(model, model.neutral(), 5.0, 1.0)],
         "stops": [Limits(model, -0.1, 0.1, 50.0, 3.0)] if model.nq == model.nv else [],
-        "a function": [lambda t, q, v: np.sin(q[: len(v)] + t) - v**3, pull(model, model.names[-1], (1.0, 2.0, 3.0))],
+        "a function": [lambda t, q, v: np.sin(q[: len(v)] + t) - v**3, Pull(model, model.names[-1], (1.0, 2.0, 3.0))],
     }
 
 

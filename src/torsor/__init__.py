@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from torsor.ensembles import LogNormal, Normal, StoreError, Study, Uniform, ensemble
     from torsor.formats.states import from_mujoco, from_pinocchio, to_mujoco, to_pinocchio
     from torsor.simulate.feedback import JointFeedback, LinearFeedback, Policy
-    from torsor.simulate.gradients import RolloutGradient, rollout_vjp
     from torsor.simulate.rollout import Rollout, StoppedRollout, rollout
+    from torsor.simulate.rollout_gradients import RolloutGradient, rollout_vjp
     from torsor.simulate.sensitivities import Sensitivities, sensitivities
     from torsor.simulate.stops import Stop
     from torsor.theory import symbolic
@@ -89,7 +89,7 @@ LATER = {
     **dict.fromkeys(("LogNormal", "Normal", "StoreError", "Study", "Uniform", "ensemble"), "ensembles"),
     **dict.fromkeys(("JointFeedback", "LinearFeedback", "Policy"), "simulate.feedback"),
     **dict.fromkeys(("Rollout", "StoppedRollout", "rollout"), "simulate.rollout"), "Stop": "simulate.stops",
-    **dict.fromkeys(("RolloutGradient", "rollout_vjp"), "simulate.gradients"),
+    **dict.fromkeys(("RolloutGradient", "rollout_vjp"), "simulate.rollout_gradients"),
     **dict.fromkeys(("Sensitivities", "sensitivities"), "simulate.sensitivities"),
     **dict.fromkeys(("from_mujoco", "from_pinocchio", "to_mujoco", "to_pinocchio"), "formats.states"),
 }  # fmt: skip

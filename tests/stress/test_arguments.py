@@ -20,9 +20,9 @@ from torsor.simulate import (
     External,
     Friction,
     Limits,
+    Pull,
     Spring,
     Table,
-    pull,
     simulate,
 )
 
@@ -180,7 +180,7 @@ CALLS = {
     "External, table": (
         of_force(External), {"model": ARM, "wrenches": np.zeros((2, 2, 6)), "t": [0, 1], "between": "linear"}, ""
     ),
-    "pull": (of_force(pull), {"model": ARM, "body": "link1", "force": [1, 1, 1], "at": [0, 0, 0]}, ""),
+    "pull": (of_force(Pull), {"model": ARM, "body": "link1", "force": [1, 1, 1], "at": [0, 0, 0]}, ""),
     "Cycloid": (lambda **options: Cycloid(**options)(0.5), {"q0": [0, 0], "q1": [1, 1], "T": 1.0}, ""),
     "sample_velocities": (ts.sample_velocities, {"model": ARM, "q": np.zeros(2), "rng": 0, "kT": 1.0, "size": ()}, ""),
     "mass_factor": (lambda model, q: ts.mass_factor(model, q).apply(Q7), {"model": PANDA, "q": Q7}, ""),

@@ -18,9 +18,9 @@ from torsor.simulate.forces import (
     External,
     Friction,
     Limits,
+    Pull,
     Spring,
     Table,
-    pull,
 )
 from torsor.simulate.integrators import METHODS
 from torsor.simulate.recording import RecordingError
@@ -31,6 +31,22 @@ from torsor.simulate.stepper import StiffnessWarning
 from torsor.simulate.trajectory import Trajectory
 
 __all__ = [
-    "METHODS", "PD", "ComputedTorque", "Constant", "Cycloid", "Drive", "External", "Friction", "Limits",
-    "RecordingError", "Series", "Simulation", "Spring", "StiffnessWarning", "Table", "Trajectory", "pull", "simulate",
+    "METHODS",
+    "PD",
+    "ComputedTorque",
+    "Constant",
+    "Cycloid",
+    "Drive",
+    "External",
+    "Friction",
+    "Limits",
+    "Pull",
+    "RecordingError",
+    "Series",
+    "Simulation",
+    "Spring",
+    "StiffnessWarning",
+    "Table",
+    "Trajectory",
+    "simulate",
 ]  # fmt: skip

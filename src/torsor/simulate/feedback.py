@@ -217,7 +217,7 @@ def pulls_on(model: Model, pulls: Pull | Sequence[Pull] | None) -> Array | None:
     total: Any = None
     for each in given:
         if not isinstance(each, Pull):
-            raise ArgumentError(f"pulls must be made by pull(model, body, force, at), not be {validate.shown(each)}")
+            raise ArgumentError(f"pulls must be made by Pull(model, body, force, at), not be {validate.shown(each)}")
         if not all(np.array_equal(getattr(each.model, name), getattr(model, name)) for name in ("parent", "joint")):
             raise ArgumentError(f"the pull on {each.body!r} was made for {each.model!r}, not for {model!r}")
         try:

@@ -469,9 +469,6 @@ class Pull:
         return program_for(bias_forces, self.weightless, ("pulls",), "d", None)
 
 
-pull = Pull  # as an action: pull(model, "hand", force)
-
-
 def _points(name: str, x: ArrayLike) -> Array:
     array = real_array(name, x)
     if array.shape[-1:] != (3,):

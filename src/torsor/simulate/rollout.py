@@ -244,7 +244,7 @@ def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, dt: float,
                 added to both and evaluated wherever the integrator evaluates accelerations; gains and references may
                 differ from trajectory to trajectory; a motion to follow is sampled at the beginning of every step
     external    (..., n, 6) constant wrenches (moment, force) on the bodies, in their frames
-    pulls       constant forces in the base's axes, made by `torsor.simulate.pull`: one, or several
+    pulls       constant forces in the base's axes, made by `torsor.simulate.Pull`: one, or several
     gravity     False switches it off
     every       keep the state after each `every`-th step: steps // every states per trajectory
     integrator  "semi-implicit" (Euler, one evaluation per step), "implicit" (Euler, one evaluation; stable for springs,
@@ -559,7 +559,7 @@ def mover(model: Model, integrator: str, law: Law, dtype: str, found: Members | 
     """How many states take steps, kept with the model, or with the structure of a batch."""
 
     def make() -> Mover:
-        from torsor.simulate.march import marches, marching
+        from torsor.simulate.rollout_march import marches, marching
 
         if model.nv <= (MOST_FREEDOMS_OF_MEMBERS if found else QUICK.freedoms):
             return _unrolled_mover(model, integrator, law, dtype, found)
@@ -596,7 +596,7 @@ def _repeated(program: Callable[..., Any], model: Model, like: Array, gain: Arra
 
 
 def _staged_mover(model: Model, integrator: str, law: Law, dtype: str, found: Members | None = None) -> Mover:
-    from torsor.simulate.staged import staged_step
+    from torsor.simulate.rollout_stages import staged_step
 
     return partial(_repeated, staged_step(model, law, partial(step, integrator), dtype, found), model)
 

@@ -1,9 +1,9 @@
 """Many steps of many states in one call of machine code, for joints that act each by itself.
 
 Without quaternions, and with gains on the diagonal only, what a step does between two evaluations of the accelerations
-is the same for every freedom. So the step of a machine with one freedom, cut into stages (`staged.py`), serves all
-freedoms of all states: they are the lanes of its code. A step is then a list of calls: a stage, the compiled forward
-dynamics, the next stage, and so on. As in `fused.py`, the code is a loop around these calls.
+is the same for every freedom. So the step of a machine with one freedom, cut into stages (`rollout_stages.py`), serves
+all freedoms of all states: they are the lanes of its code. A step is then a list of calls: a stage, the compiled
+forward dynamics, the next stage, and so on. As in `fused.py`, the code is a loop around these calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torsor.simulate.feedback import Law
 from torsor.simulate.fused import Call, write_calls
 from torsor.simulate.laws import KINDS
 from torsor.simulate.rollout import dynamics_of, options_of, own_numbers, step
-from torsor.simulate.staged import compiled_stage, stages_of
+from torsor.simulate.rollout_stages import compiled_stage, stages_of
 
 Array = NDArray[Any]
 

@@ -26,7 +26,6 @@ from torsor.model.batch import machine_of
 from torsor.model.model import Model, require_model
 from torsor.outputs import COORDINATES, FREEDOMS, PARAMETERS
 from torsor.simulate.forces import Pull
-from torsor.simulate.march import gains_by_freedom, marches, one_freedom
 from torsor.simulate.rollout import (
     CHUNK,
     Feedback,
@@ -44,7 +43,8 @@ from torsor.simulate.rollout import (
     traced_step,
     with_gravity,
 )
-from torsor.simulate.staged import Ask, Stage, compiled_stage, stages_of
+from torsor.simulate.rollout_march import gains_by_freedom, marches, one_freedom
+from torsor.simulate.rollout_stages import Ask, Stage, compiled_stage, stages_of
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
@@ -238,7 +238,9 @@ def _unrolled_puller(model: Model, integrator: str, law: Law, dtype: str) -> Pul
 
 
 class _Part(NamedTuple):
-    """A stage of a step (`staged.py`), and its adjoint; `given`: q, v, tau, gain, h, and what was asked for before.
+    """A stage of a step (`rollout_stages.py`), and its adjoint.
+
+    `given`: q, v, tau, gain, h, and what was asked for before.
 
     forward(given)            what is asked for with: q, v, tau, ...
     backward(given, seeds)    by name, the cotangents of `given`, from those of the outputs
@@ -265,8 +267,10 @@ class _Part(NamedTuple):
 
     @classmethod
     def by_freedoms(cls, one: Model, stage: Stage, ask: Ask, dtype: str) -> _Part:
-        """The stage of a machine with one freedom, at every freedom of every state (see `march.py`); its gain is that
-        of every freedom, (m, nv, k)."""
+        """The stage of a machine with one freedom, at every freedom of every state (see `rollout_march.py`).
+
+        Its gain is that of every freedom, (m, nv, k).
+        """
         function, names, reverse = _both_ways(one, stage, dtype)
 
         def lanes(given: Sequence[Array]) -> list[Array]:
