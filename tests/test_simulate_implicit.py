@@ -483,3 +483,13 @@ def test_energy_that_springs_cannot_give_is_reported():
     simulation.stepper._first -= 1.0
     with pytest.raises(SingularError, match=r"has gained 1 J by t = 0\.0.*Take smaller steps"):
         simulation.run(0.2)
+
+
+@pytest.mark.parametrize("method", ["euler", "verlet", "variational", "midpoint"])
+def test_dampers_that_a_step_does_not_resolve_are_told(method):
+    """Structure-preserving methods do not damp what they do not resolve: its velocities change their sign each step."""
+    link = dict(axis=(0, 1, 0), p=(0.1, 0, 0), mass=0.1, com=(0.05, 0, 0), inertia=(1e-6, 1e-4, 1e-4))
+    rope = ts.Model.chain("revolute", n=5, **link, damping=10.0, friction=1.0)
+    with pytest.warns(StiffnessWarning, match=r"steps of 0.001 s do not resolve them.*esdirk4"):
+        Simulation(rope, method=method, step=1e-3)
+    Simulation(replace(rope, damping=np.full(5, 1e-3)), method=method, step=1e-3)  # resolved, and friction is no damper

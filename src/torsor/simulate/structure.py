@@ -11,6 +11,7 @@ docs/simulation.md shows what a million steps of each do to energy and momentum.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf, pi, sqrt
@@ -24,7 +25,7 @@ from torsor.errors import ArgumentError, SingularError
 from torsor.model.regular import require_uncoupled
 from torsor.simulate.forces import Friction, Spring
 from torsor.simulate.motion import Motion
-from torsor.simulate.stepper import Array, FixedStep, Memory, Settings
+from torsor.simulate.stepper import Array, FixedStep, Memory, Settings, StiffnessWarning
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Symplectic(FixedStep):
     solved by iteration. Forces act at the middle of each step.
     """
 
+    parts = 1  # of a step, one after the other
+
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         require_uncoupled(motion.model, "a structure-preserving method")
         if motion.model.armature[motion.coordinates.curved_freedoms].any():
@@ -65,6 +68,28 @@ class Symplectic(FixedStep):
         self._passive = all(isinstance(force, Spring | Friction) for force in motion.forces) and (damping >= 0).all()
         kinetic, potential = self._energy()
         self._first, self._largest = kinetic + potential, kinetic
+        self._warn_of_dampers()
+
+    def _warn_of_dampers(self) -> None:
+        """Forces at the middle of a step do not damp what it does not resolve: such velocities only change their sign.
+
+        Dry friction is left out: its slope is steep only at rest, where velocities are small.
+        """
+        moving = np.ones(self.nv)
+        rate = self._quickest(self.motion.gains(self.t, self.q, moving)[1])
+        if self.h * rate > 2 * self.parts:
+            warnings.warn(
+                f"the quickest dampers act in {1 / rate:.2g} s, and steps of {self.h:g} s do not resolve them: some "
+                f"velocities will alternate. Take steps of {2 * self.parts / rate:.2g} s, or use esdirk4, trbdf2 or "
+                "implicit-euler", StiffnessWarning, stacklevel=2,
+            )  # fmt: skip
+
+    def _quickest(self, gain: Array) -> float:
+        """The largest eigenvalue of M^-1 diag(gain)."""
+        x = np.ones(self.nv)
+        for _ in range(POWERS if gain.any() else 0):
+            x = self.motion.solve(self.q, gain * x / sqrt(x.dot(x)))
+        return sqrt(x.dot(x)) if gain.any() else 0.0
 
     def _compile(self) -> None:
         """The programs of a step."""
@@ -167,11 +192,8 @@ class Symplectic(FixedStep):
 
     def _remedy(self) -> str:
         """What to do about a step that is too long, for springs or for the motion."""
-        stiffness = self.motion.gains(self.t, self.q, self.v)[0]
-        x = np.ones(self.nv)
-        for _ in range(POWERS if stiffness.any() else 0):  # the largest eigenvalue of M^-1 K
-            x = self.motion.solve(self.q, stiffness * x / sqrt(x.dot(x)))
-        period = 2 * pi / sqrt(sqrt(x.dot(x))) if stiffness.any() else inf
+        square = self._quickest(self.motion.gains(self.t, self.q, self.v)[0])
+        period = 2 * pi / sqrt(square) if square else inf
         if self.h < period / 4:
             return "Take smaller steps"
         return (
@@ -206,7 +228,7 @@ class SemiImplicitEuler(Symplectic):
 class StoermerVerlet(Symplectic):
     """Drift - kick - drift, order 2: half a step to its end, half a step from there."""
 
-    order = 2
+    order, parts = 2, 2
 
     def advance(self, h: float) -> None:
         x = self.to_end(self.t, h / 2, self.v)
@@ -217,7 +239,7 @@ class StoermerVerlet(Symplectic):
 class Variational(Symplectic):
     """Kick - drift - kick, order 2: half a step from its beginning, half a step to its end."""
 
-    order = 2
+    order, parts = 2, 2
 
     def advance(self, h: float) -> None:
         x = self.from_beginning(self.t, h / 2, self.guess(self.v, h / 2))
