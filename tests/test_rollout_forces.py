@@ -343,7 +343,7 @@ def test_whole_rollouts_on_a_device_are_those_of_the_cpu(cupy, model):
         ({"feedback": PD(LONG, np.zeros(14), 1.0, 1.0)}, "made for"),
         ({"feedback": PD(ARM, lambda t: (np.zeros(3),) * 3, 1.0, 1.0)}, "reference"),
         ({"feedback": "servo"}, "feedback must be"),
-        ({"pulls": np.zeros((4, 6))}, "pulls must be made by pull"),
+        ({"pulls": np.zeros((4, 6))}, "pulls must be made by Pull"),
         ({"pulls": Pull(LONG, LONG.names[0], [1, 2, 3])}, "was made for"),
         ({"pulls": [Pull(ARM, "link1", np.ones((k, 3))) for k in (2, 3)]}, "axes of the pull on 'link1'"),
         ({"pulls": Pull(ARM, "link1", np.ones((2, 3))), "q": np.zeros((3, 4))}, "batch axes"),

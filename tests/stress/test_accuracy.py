@@ -220,7 +220,7 @@ def test_one_long_chain_on_a_gpu_goes_by_levels_only_if_they_keep_their_digits(l
     model, algorithm = with_masses(zoo.general_arm(20, 1), np.full(20, 1.0 + lost)), articulated.forward_dynamics
 
     class Levels:
-        def __init__(self, model, function, vjp):
+        def __init__(self, model, function, options, vjp):
             self.model = model
 
         def __call__(self, *state):
@@ -228,7 +228,7 @@ def test_one_long_chain_on_a_gpu_goes_by_levels_only_if_they_keep_their_digits(l
 
     monkeypatch.setattr("torsor.parallel.device.DeviceChain", Levels)
     monkeypatch.setattr("torsor.backends.gpu.cupy", lambda: SimpleNamespace(asnumpy=np.asarray))
-    assert (calls._long_chain(algorithm, model) is None) == (lost > 0)
+    assert (calls.levels(algorithm, model) is None) == (lost > 0)
 
 
 # Arguments and singular machines above twelve freedoms ------------------------------------------------------------

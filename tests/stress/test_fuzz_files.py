@@ -350,7 +350,7 @@ def test_what_cannot_be_saved_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "arm.toml"
     save_model(tmp_path)
     before = path.read_bytes()
-    monkeypatch.setattr(toml, "encode", lambda model: (_ for _ in ()).throw(ModelError("no")))
+    monkeypatch.setattr(toml, "encode", lambda *args: (_ for _ in ()).throw(ModelError("no")))
     with pytest.raises(ModelError):
         Model.chain(mass=1.0, inertia=(1, 1, 1)).save(path)
     assert path.read_bytes() == before
