@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics, logs
+from torsor.backends.cpu import cores
 from torsor.compiler.members import members
 from torsor.ensembles import places, zarr
 from torsor.ensembles.draws import JOINTS, SERVO, Draws, Quantity, fields_of, states_of
@@ -506,7 +506,7 @@ def _workers(executor: Executor) -> int:
     """How many tasks an executor does at once, as far as it tells."""
     client = getattr(executor, "_client", None)  # Dask's, whose cluster may grow
     known = sum(client.nthreads().values()) if client else getattr(executor, "_max_workers", None)
-    return known or max(UNKNOWN, os.cpu_count() or 1)
+    return known or max(UNKNOWN, cores())
 
 
 def _chunk_size(plan: Plan) -> int:
