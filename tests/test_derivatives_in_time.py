@@ -19,7 +19,7 @@ MODELS = {
     "floating tree": zoo.random_tree(3, 1, joints=["spherical", "revolute", "free"]),
     "tree in loops": zoo.random_tree(6, 2, joints=["spherical", "universal", "free"]),
 }
-FAST = ["arm-semi-implicit", "floating tree-semi-implicit", "tree in loops-rk4"]
+FAST = ["arm-semi-implicit", "floating tree-semi-implicit", "tree in loops-semi-implicit"]
 CASES = [f"{model}-{integrator}" for model in MODELS for integrator in ("semi-implicit", "rk4")]
 
 
