@@ -29,6 +29,7 @@ from torsor.simulate.rollout import dynamics_of, options_of, own_numbers, step
 from torsor.simulate.rollout_stages import compiled_stage, stages_of
 
 Array = NDArray[Any]
+UNINTERRUPTED = 2_000_000  # freedoms and steps of one call, a tenth of a second: Ctrl-C waits for it
 
 
 def marches(model: Model, law: Law) -> bool:
@@ -113,7 +114,9 @@ class March:
         q, v = self.state
         n = q.shape[1]
         q[:], v[:], self.torques[:] = x[:, :n], x[:, n:], torques
-        self._call(self._table.ctypes.data, len(self._table), steps)
+        at_once = max(1, UNINTERRUPTED // q.size)
+        for done in range(0, steps, at_once):
+            self._call(self._table.ctypes.data, len(self._table), min(at_once, steps - done))
         x[:, :n], x[:, n:] = q, v
 
 
