@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def bars(record: dict) -> plt.Figure:
-    """A panel a case, a bar a contender, its length the time; a mark where the time would meet the target."""
+    """A panel per case, a bar per contender, its length the time; a mark where the time would meet the target."""
     cases = by_case(record["rows"])
     heights = [len(rows) + 1 for rows in cases.values()]
     figure, panels = plt.subplots(
@@ -64,7 +64,7 @@ def draw_bars(panel: Axes, rows: list[dict]) -> None:
 
 
 def growth(record: dict) -> plt.Figure:
-    """Cost a joint over the length of the chain."""
+    """Cost per joint over the length of the chain."""
     figure, panel = plt.subplots(figsize=(7, 4), layout="constrained")
     contenders = dict.fromkeys(row["contender"] for row in record["rows"])
     for name in contenders:
@@ -72,7 +72,7 @@ def growth(record: dict) -> plt.Figure:
         lengths = [int(row["case"].split("=")[1]) for row in rows]
         panel.loglog(lengths, [row["min"] * 1e9 for row in rows], "o-", label=name)
     panel.set_xlabel("links")
-    panel.set_ylabel("ns a joint")
+    panel.set_ylabel("ns per joint")
     panel.grid(which="both", alpha=0.2)
     panel.legend()
     panel.set_title(f"{record['title']}\n{caption(record)}", fontsize=9)
