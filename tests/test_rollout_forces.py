@@ -243,6 +243,15 @@ def test_freedoms_as_lanes_are_those_of_whole_states(integrator, dtype, monkeypa
     assert difference(lanes.v, states.v) < (ROUNDING if dtype == "float64" else 2e-3)
 
 
+@pytest.mark.parametrize("integrator", INTEGRATORS)
+def test_no_trajectories_at_all(integrator):
+    for model in (ARM, LONG):
+        for shape in ((0,), (2, 0)):
+            path = ts.rollout(model, np.zeros((*shape, model.nq)), np.zeros((*shape, model.nv)), steps=4, dt=DT, every=2,
+                              integrator=integrator)  # fmt: skip
+            assert path.q.shape == (*shape, 2, model.nq)
+
+
 def test_steps_own_their_machine_code():
     """Threads that meet while it is made have code of their own, which nothing else keeps alive."""
     law, x = law_of(LONG, None), np.zeros((2, 28))

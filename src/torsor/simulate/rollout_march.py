@@ -114,7 +114,7 @@ class March:
         q, v = self.state
         n = q.shape[1]
         q[:], v[:], self.torques[:] = x[:, :n], x[:, n:], torques
-        at_once = max(1, UNINTERRUPTED // q.size)
+        at_once = max(1, UNINTERRUPTED // max(1, q.size))
         for done in range(0, steps, at_once):
             self._call(self._table.ctypes.data, len(self._table), min(at_once, steps - done))
         x[:, :n], x[:, n:] = q, v
