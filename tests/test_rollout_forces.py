@@ -247,8 +247,8 @@ def test_freedoms_as_lanes_are_those_of_whole_states(integrator, dtype, monkeypa
 def test_no_trajectories_at_all(integrator):
     for model in (ARM, LONG):
         for shape in ((0,), (2, 0)):
-            path = ts.rollout(model, np.zeros((*shape, model.nq)), np.zeros((*shape, model.nv)), steps=4, dt=DT, every=2,
-                              integrator=integrator)  # fmt: skip
+            q, v = np.zeros((*shape, model.nq)), np.zeros((*shape, model.nv))
+            path = ts.rollout(model, q, v, steps=4, dt=DT, every=2, integrator=integrator)
             assert path.q.shape == (*shape, 2, model.nq)
 
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import pairwise, repeat
+from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -498,8 +498,8 @@ class Pointwise:
         batches = {x.shape[: x.ndim - len(core)] for x, core in zip(arrays, self.cores)}
         batch = np.broadcast_shapes(*batches) if len(batches) > 1 else batches.pop()
         views, out = (
-            [_view_or_copy(*x) for x in zip(arrays, repeat(batch), self.cores)],
-            cp.empty((*batch, *self.shape)),
+            [_view_or_copy(x, batch, core) for x, core in zip(arrays, self.cores)],
+            cp.empty(batch + self.shape),
         )
         views.append(View(out, prod(self.shape), 1, prod(self.shape)))
         launch, count = Launch(), prod(batch)

@@ -20,6 +20,7 @@ from torsor.compiler.frames import (
     framed,
     keep_digits,
     reframe,
+    short_frames,
     short_inertias,
 )
 from torsor.compiler.store import Store, store
@@ -81,7 +82,7 @@ def _members(batch: ModelBatch) -> Members:
         return _reframed(batch, inputs)
     frames = framed(model)
     if any(name in batch.varied for name in INERTIAL):
-        frames = reframe(model)  # whose kinds know no inertias
+        frames = short_frames(model)  # whose kinds know no inertias
         own = {name: getattr(model, name) for name in INERTIAL}
         fields = [np.broadcast_to(batch.varied.get(name, x), batch.shape + x.shape) for name, x in own.items()]
         if not keep_digits(frames, *fields):

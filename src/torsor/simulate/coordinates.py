@@ -7,14 +7,15 @@ therefore normalise only once per step, to remove rounding and truncation errors
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.linalg import Vec
+from torsor.linalg import Scalar, Vec
 from torsor.model.joints import JOINTS, Joint
 from torsor.model.model import Model
 
@@ -89,6 +90,17 @@ class Coordinates:
         lengths = self.lengths(q)
         q[..., self.quaternion] /= lengths[..., None]
         return lengths
+
+
+def by_joint(x: Sequence[Scalar], start: Array) -> list[Vec]:
+    """The scalars of every joint; `start`: where each begins."""
+    return [Vec.of(x[i:j]) for i, j in pairwise(start.tolist())]
+
+
+def rates(model: Model, q: Sequence[Scalar], v: Sequence[Scalar]) -> list[Scalar]:
+    """dq/dt = N(q) v, joint by joint, over any scalars."""
+    parts = zip(model.joint, by_joint(q, model.q_start), by_joint(v, model.v_start))
+    return [x for code, own_q, own_v in parts for x in JOINTS[code].rate(own_q, own_v)]
 
 
 @cache

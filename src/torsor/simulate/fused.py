@@ -9,9 +9,8 @@ forward dynamics. It serves every model, every list and every tableau.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,10 +18,10 @@ from numpy.typing import NDArray
 
 from torsor.backends.gufunc import entry_of
 from torsor.compiler.store import store
-from torsor.linalg import Scalar, Vec
+from torsor.linalg import Scalar
 from torsor.model.freedoms import limited_coordinates
-from torsor.model.joints import JOINTS
 from torsor.model.model import Model
+from torsor.simulate.coordinates import rates
 from torsor.simulate.laws import kernel
 
 if TYPE_CHECKING:
@@ -156,8 +155,7 @@ def rates_of(model: Model) -> tuple[Any, Any]:
     from torsor.backends.pointwise import compile_pointwise
 
     def coordinate_rates(q: Sequence[Scalar], v: Sequence[Scalar]) -> list[Scalar]:
-        starts = zip(model.joint, pairwise(model.q_start.tolist()), pairwise(model.v_start.tolist()))
-        return [x for code, (a, b), (c, d) in starts for x in JOINTS[code].rate(Vec.of(q[a:b]), Vec.of(v[c:d]))]
+        return rates(model, q, v)
 
     def freedom_coordinates(q: Sequence[Scalar]) -> list[Scalar]:
         return [q[k] for k in limited_coordinates(model).tolist()]
@@ -195,22 +193,30 @@ def write_calls(w: Writer, calls: str, count: str, stage: int | str = 0) -> None
         call.count_to(w, count)
 
 
-@cache
-def _function() -> tuple[Any, Any]:
-    """(the function, the code that must live as long as it does)"""
+TYPES = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "double": ctypes.c_double}
+
+
+def function_of(write: Callable[[Writer], None], **parameters: str) -> tuple[Any, Any]:
+    """(a function whose body `write` writes, the code that must live as long as it does); LLVM's types by name."""
     from torsor.backends import codegen  # imported late, so that `import torsor` stays quick
-
-    host = codegen.host()
-    code = _ir(host.fma, host.x86)
-    loaded = codegen.load(codegen.name_of(code), lambda: code)
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_double)(loaded.address), loaded
-
-
-def _ir(fma: bool, x86: bool) -> str:
-    """void kernel(words, h): all stages, then the errors."""
     from torsor.backends.llvm import Target, Writer
 
-    w = Writer(Target(1, 64, fma, x86))
+    host = codegen.host()
+    w = Writer(Target(1, 64, host.fma, host.x86))
+    write(w)
+    head = f"define void @kernel({', '.join(f'{kind} %{name}' for name, kind in parameters.items())}) nounwind"
+    code = "\n".join([w.declarations, f"{head} {{", "entry:", *w.lines, "  ret void", "}", ""])
+    loaded = codegen.load(codegen.name_of(code), lambda: code)
+    return ctypes.CFUNCTYPE(None, *(TYPES[kind] for kind in parameters.values()))(loaded.address), loaded
+
+
+@cache
+def _function() -> tuple[Any, Any]:
+    return function_of(_write, words="ptr", h="double")
+
+
+def _write(w: Writer) -> None:
+    """All stages, then the errors."""
     words = {name: (w.load_i64 if name in SIZES else w.load_ptr)("%words", k) for k, name in enumerate(WORDS)}
     s, m, n = words["s"], words["m"], words["n"]
 
@@ -251,5 +257,3 @@ def _ir(fma: bool, x86: bool) -> str:
             c.count_to(w, m)
         w.store(c.carry[0], at("squares", estimate.i))
         estimate.count_to(w, words["estimates"])
-    body = "\n".join(w.lines)
-    return f"{w.declarations}\ndefine void @kernel(ptr %words, double %h) nounwind {{\nentry:\n{body}\n  ret void\n}}\n"

@@ -30,12 +30,13 @@ from torsor.dynamics.calls import gpu_array, program_for
 from torsor.dynamics.couplings import obeying
 from torsor.dynamics.methods import COUPLED, MOST_COUPLED
 from torsor.errors import ArgumentError
-from torsor.linalg import Scalar, Vec
+from torsor.linalg import Scalar
 from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model, require_model
 from torsor.outputs import numbered, place_of
+from torsor.simulate.coordinates import by_joint, rates
 from torsor.simulate.feedback import Feedback, Law, followed, kept_law, pulls_on
 from torsor.simulate.forces import Pull
 from torsor.simulate.laws import DRIVE, KINDS, Action, action, passing
@@ -147,14 +148,12 @@ class Plant:
         return [a + b * h for a, b in zip(x, rate)]
 
     def rate(self, q: Scalars, v: Scalars) -> list[Scalar]:
-        """dq/dt = N(q) v, joint by joint."""
-        model = self.model
-        parts = zip(_by_joint(q, model.q_start), _by_joint(v, model.v_start))
-        return [x for code, (own_q, own_v) in zip(model.joint, parts) for x in JOINTS[code].rate(own_q, own_v)]
+        """dq/dt = N(q) v"""
+        return rates(self.model, q, v)
 
     def normalised(self, q: Scalars) -> list[Scalar]:
         """q with every quaternion at unit length."""
-        parts = _by_joint(q, self.model.q_start)
+        parts = by_joint(q, self.model.q_start)
         return [x for code, own in zip(self.model.joint, parts) for x in JOINTS[code].normalised(own)]
 
 
@@ -166,10 +165,6 @@ def inverse_dynamics_of(model: Model, q: Scalars, v: Scalars, a: Scalars) -> Sca
     columns = [np.stack(np.broadcast_arrays(*x), axis=-1) for x in given]
     program = program_for(inverse_dynamics, model, (), np.result_type(*columns).char, None)
     return list(program.ufunc(*columns).T)  # on one thread: chunks of states are spread over threads already
-
-
-def _by_joint(x: Scalars, start: Array) -> list[Vec]:
-    return [Vec.of(x[i:j]) for i, j in zip(start[:-1].tolist(), start[1:].tolist())]
 
 
 def semi_implicit(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> tuple[Scalars, Scalars]:

@@ -8,10 +8,9 @@ forward dynamics, the next stage, and so on. As in `fused.py`, the code is a loo
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +22,13 @@ from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
 from torsor.outputs import place_of
 from torsor.simulate.feedback import Law
-from torsor.simulate.fused import Call, write_calls
+from torsor.simulate.fused import Call, function_of, write_calls
 from torsor.simulate.laws import KINDS
 from torsor.simulate.rollout import dynamics_of, options_of, own_numbers, step
 from torsor.simulate.rollout_stages import compiled_stage, stages_of
+
+if TYPE_CHECKING:
+    from torsor.backends.llvm import Writer
 
 Array = NDArray[Any]
 UNINTERRUPTED = 2_000_000  # freedoms and steps of one call, a tenth of a second: Ctrl-C waits for it
@@ -139,23 +141,11 @@ def _places(arrays: Sequence[Array]) -> list[int]:
 
 @cache
 def _function() -> tuple[Any, Any]:
-    """(the function, the code that must live as long as it does)"""
-    from torsor.backends import codegen  # imported late, so that `import torsor` stays quick
-
-    host = codegen.host()
-    code = _ir(host.fma, host.x86)
-    loaded = codegen.load(codegen.name_of(code), lambda: code)
-    return ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(loaded.address), loaded
+    return function_of(_write, calls="ptr", count="i64", steps="i64")
 
 
-def _ir(fma: bool, x86: bool) -> str:
-    """void kernel(calls, count, steps): all calls, one after the other, `steps` times."""
-    from torsor.backends.llvm import Target, Writer
-
-    w = Writer(Target(1, 64, fma, x86))
+def _write(w: Writer) -> None:
+    """All calls, one after the other, `steps` times."""
     with w.loop("step", 0) as step:
         write_calls(w, "%calls", "%count")
         step.count_to(w, "%steps")
-    body = "\n".join(w.lines)
-    head = f"{w.declarations}\ndefine void @kernel(ptr %calls, i64 %count, i64 %steps) nounwind {{"
-    return f"{head}\nentry:\n{body}\n  ret void\n}}\n"

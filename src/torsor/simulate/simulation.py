@@ -72,7 +72,7 @@ class Acting:
     def on(self, model: Model) -> Model:
         """The model without gravity, or with larger rotors, if that was asked for."""
         if not flag("gravity", self.gravity):
-            model = replace(model, gravity=np.zeros(3))
+            model = model.weightless
         added = parameter("armature", self.armature, model.nv)
         if not (added >= 0).all():
             raise ArgumentError(f"armature must be inertias >= 0, not {added}")
