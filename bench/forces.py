@@ -6,7 +6,7 @@ import numpy as np
 from harness import Contender, Report, race
 
 import torsor as ts
-from torsor.simulate import PD, ComputedTorque, Cycloid, Friction, Limits, Pull, simulate
+from torsor.motion import PD, ComputedTorque, Cycloid, Friction, Limits, Pull, simulate
 
 COUNT, STEPS = 1024, 100  # trajectories and steps of a rollout
 BUSY = {"friction": 0.3, "damping": 0.1, "lower": -1.0, "upper": 1.0}

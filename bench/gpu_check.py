@@ -30,8 +30,8 @@ from torsor.dynamics import ALGORITHMS
 from torsor.dynamics.derivatives import DIFFERENTIABLE
 from torsor.dynamics.methods import COUPLED, METHODS
 from torsor.model.extras import Coupling, Extras
+from torsor.motion import PD, ComputedTorque, Cycloid, Pull
 from torsor.outputs import Path as PathOutput
-from torsor.simulate import PD, ComputedTorque, Cycloid, Pull
 
 STATES = 70  # two blocks of threads, the second one not full
 CHECKED = (0, 31, 64, 69)
@@ -345,7 +345,7 @@ def _both(cp: Any, machine: Any, q: np.ndarray, v: np.ndarray, options: dict[str
 
 def _rolled(machine: Any, q: np.ndarray, v: np.ndarray, k: int, options: dict[str, Any]) -> np.ndarray:
     """The states of trajectory k."""
-    from torsor.simulate import rollout as steps
+    from torsor.motion import rollout as steps
 
     batch = isinstance(machine, ts.ModelBatch)
     model = machine[k] if batch else machine

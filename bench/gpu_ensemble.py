@@ -34,8 +34,8 @@ from torsor.compiler.members import members
 from torsor.compiler.request import ON_GPU, Request
 from torsor.ensembles.device import DeviceEngine
 from torsor.ensembles.engine import STOPPED, Engine, Steps, moving
-from torsor.simulate.feedback import law_of
-from torsor.simulate.rollout import Law, Plant
+from torsor.motion.feedback import law_of
+from torsor.motion.rollout import Law, Plant
 
 CHECKED = 64
 TOLERANCE = {"float64": 1e-10, "float32": 2e-3}  # relative, of the worst state; single precision loses digits with M

@@ -23,7 +23,7 @@ import numpy as np
 from harness import write
 
 import torsor as ts
-from torsor.simulate import PD, Constant, Drive, External, Friction, Limits, Simulation, Spring, Table, recording
+from torsor.motion import PD, Constant, Drive, External, Friction, Limits, Simulation, Spring, Table, recording
 
 LENGTH, MASS, BENDING, DAMPING = 100.0, 1.2, 20.0, 0.2  # as in stiff.py, which needs MuJoCo
 RTOL = 1e-2

@@ -16,7 +16,7 @@ from harness import Claim, Report, progress
 from stiff import cable
 
 import torsor as ts
-from torsor.simulate import Simulation
+from torsor.motion import Simulation
 
 RTOL, TIGHT = 1e-6, 1e-9
 # stiffness (N/m), damping (N s/m): the error that radau may make, and the evaluations that it may take

@@ -15,7 +15,7 @@ import numpy as np
 from harness import Claim, Report, progress
 from stiff import BENDING, cable
 
-from torsor.simulate import Simulation
+from torsor.motion import Simulation
 
 LINKS = 10_000
 START = 0.3  # rad, from the vertical

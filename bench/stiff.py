@@ -13,7 +13,7 @@ import numpy as np
 from harness import Claim, Contender, Report, Row, progress, race
 
 import torsor as ts
-from torsor.simulate import PD, Simulation
+from torsor.motion import PD, Simulation
 
 LENGTH, MASS = 100.0, 1.2  # m, kg/m
 BENDING, DAMPING = 20.0, 0.2  # N m^2 and N m^2 s: a wire rope of 14 mm

@@ -6,7 +6,7 @@ python examples/02_free_fall.py
 import numpy as np
 
 import torsor as ts
-from torsor.simulate import simulate
+from torsor.motion import simulate
 
 arm = ts.zoo.stanford()
 start = [0, np.pi / 2, 0, 0, 0, 0]  # the second joint at 90 degrees, as in the paper

@@ -6,7 +6,7 @@ python examples/03_tracking.py
 import numpy as np
 
 import torsor as ts
-from torsor.simulate import ComputedTorque, Cycloid, Friction, Table, simulate
+from torsor.motion import ComputedTorque, Cycloid, Friction, Table, simulate
 
 arm = ts.zoo.puma_saha()
 path = Cycloid(np.zeros(6), np.full(6, np.pi), T=10.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import torsor as ts
-from torsor.simulate import Simulation
+from torsor.motion import Simulation
 
 chain = ts.zoo.point_chain(2)
 file = Path("double_pendulum.traj")

@@ -17,7 +17,7 @@ import torsor
 from torsor import zoo
 from torsor.cli import FAILED, INTERRUPTED, main
 from torsor.files import write_whole
-from torsor.simulate import Trajectory, simulate
+from torsor.motion import Trajectory, simulate
 
 SOURCE = str(Path(torsor.__file__).parent.parent)
 PNG = b"\x89PNG"

@@ -12,7 +12,7 @@ from torsor.dynamics import couplings as dense
 from torsor.dynamics.couplings import coupled, coupling_matrix
 from torsor.errors import ArgumentError
 from torsor.model.extras import Coupling, Extras
-from torsor.simulate import METHODS
+from torsor.motion import METHODS
 
 FEATURES = Path(__file__).parent / "robots" / "features.urdf"
 ROUNDING = 1e-11

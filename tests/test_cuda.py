@@ -19,9 +19,9 @@ from torsor.backends.cuda import Launch
 from torsor.compiler import members
 from torsor.compiler.frames import framed
 from torsor.dynamics import ALGORITHMS, calls
+from torsor.motion.feedback import law_of
+from torsor.motion.rollout import gpu_kernel
 from torsor.outputs import Path
-from torsor.simulate.feedback import law_of
-from torsor.simulate.rollout import gpu_kernel
 
 # Multiply-adds are rounded once on one side and twice on the other; M^-1 of a random tree loses three digits.
 ROUNDING = 1e-11

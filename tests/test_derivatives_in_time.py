@@ -7,8 +7,8 @@ import pytest
 
 import torsor as ts
 from torsor import zoo
-from torsor.simulate import PD, ComputedTorque, Cycloid, Drive, Friction, Pull, simulate
-from torsor.simulate import rollout_gradients as gradients_module
+from torsor.motion import PD, ComputedTorque, Cycloid, Drive, Friction, Pull, simulate
+from torsor.motion import rollout_gradients as gradients_module
 
 # Differences of fourth order with steps of 1e-3 to 1e-4: truncation and rounding both leave ten digits.
 TOLERANCE = 1e-9

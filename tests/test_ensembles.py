@@ -28,7 +28,7 @@ from torsor.ensembles.draws import Draws
 from torsor.ensembles.engine import DIVERGED, IMPOSSIBLE, OK, STOPPED, Steps
 from torsor.ensembles.records import records
 from torsor.ensembles.study import Plan, Study
-from torsor.simulate import Drive
+from torsor.motion import Drive
 
 ARM = zoo.general_arm(3, 1)
 FLOOR = ARM.with_frames({"floor": (None, np.eye(3), np.zeros(3))})

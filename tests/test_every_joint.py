@@ -9,8 +9,8 @@ from torsor import zoo
 from torsor.dynamics import ALGORITHMS
 from torsor.dynamics.methods import METHODS
 from torsor.model.joints import JOINTS
+from torsor.motion import METHODS as INTEGRATORS
 from torsor.outputs import Path
-from torsor.simulate import METHODS as INTEGRATORS
 
 ROUNDING = 1e-9  # six bodies in a row on joints of one type are badly conditioned
 FREE_JOINTS = 3  # bodies in a row on free joints

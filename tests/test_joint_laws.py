@@ -8,7 +8,7 @@ import pytest
 
 import torsor as ts
 from torsor import zoo
-from torsor.simulate import (
+from torsor.motion import (
     PD,
     ComputedTorque,
     Constant,
@@ -24,8 +24,8 @@ from torsor.simulate import (
     laws,
     simulate,
 )
-from torsor.simulate.motion import Motion
-from torsor.simulate.rollout import Rollout
+from torsor.motion.motion import Motion
+from torsor.motion.rollout import Rollout
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-12}
 ROUNDING = 1e-11  # twenty steps of 1 ms, in float64

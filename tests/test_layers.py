@@ -24,7 +24,7 @@ LAYERS = [
     {"dynamics"},
     {"formats"},
     {"zoo"},
-    {"simulate"},
+    {"motion"},
     {"ensembles"},
     {"view"},
     {"theory"},
@@ -33,7 +33,7 @@ LAYERS = [
 ]
 # Methods that users look for on an object, imported when they are called: what they need knows that object.
 METHODS = {
-    ("model.model", "formats"), ("simulate.series", "view"), ("simulate.trajectory", "view"),
+    ("model.model", "formats"), ("motion.series", "view"), ("motion.trajectory", "view"),
     ("ensembles.plots", "view"),
 }  # fmt: skip
 # Within compiler and backends nothing goes in circles: each module imports only from those named before it.

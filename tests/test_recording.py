@@ -20,7 +20,7 @@ import torsor
 from torsor import zoo
 from torsor.errors import ArgumentError, ModelError
 from torsor.model import Model
-from torsor.simulate import (
+from torsor.motion import (
     METHODS,
     PD,
     ComputedTorque,
@@ -37,7 +37,7 @@ from torsor.simulate import (
     Trajectory,
     simulate,
 )
-from torsor.simulate.recording import PREFIX
+from torsor.motion.recording import PREFIX
 
 SOURCE = str(Path(torsor.__file__).parent.parent)
 FIELDS = ("t", "q", "v", "a", "tau")
@@ -101,7 +101,7 @@ def test_a_file_cut_at_any_byte_opens_with_its_whole_chunks(tmp_path):
 RUN = """
     import sys
     from torsor import zoo
-    from torsor.simulate import simulate
+    from torsor.motion import simulate
     simulate(zoo.point_chain(2), [0.4, 0.3], duration=40.0, dt=0.002, chunk=32, record=sys.argv[1])
 """
 

@@ -12,9 +12,9 @@ from machines import difference
 import torsor as ts
 from torsor import zoo
 from torsor.compiler.frames import framed
-from torsor.simulate import Limits
-from torsor.simulate.feedback import law_of
-from torsor.simulate.rollout import gpu_kernel, step_inputs
+from torsor.motion import Limits
+from torsor.motion.feedback import law_of
+from torsor.motion.rollout import gpu_kernel, step_inputs
 
 ROUNDING = 1e-11  # twenty steps of 1 ms, in float64
 DT, STEPS, EVERY = 1e-3, 20, 5
@@ -88,7 +88,7 @@ def test_rollout_takes_the_steps_of_its_definition(integrator):
 @pytest.mark.parametrize("integrator", INTEGRATORS)
 def test_large_models_take_the_same_steps(integrator):
     """The step around a loop kernel is the step with the dynamics written out in it, in stages and column by column."""
-    from torsor.simulate.rollout import _looped_mover, _staged_mover, _unrolled_mover
+    from torsor.motion.rollout import _looped_mover, _staged_mover, _unrolled_mover
 
     q, v, tau = start(ARM)
     law = law_of(ARM, small_feedback(ARM))

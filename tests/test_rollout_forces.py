@@ -16,11 +16,11 @@ from torsor import zoo
 from torsor.backends import gpu
 from torsor.compiler.frames import framed
 from torsor.compiler.members import members
-from torsor.simulate import PD, ComputedTorque, Cycloid, External, Pull, Simulation, fused
-from torsor.simulate import rollout as rollouts
-from torsor.simulate import rollout_march as march
-from torsor.simulate.feedback import law_of
-from torsor.simulate.rollout import gpu_kernel, own_numbers
+from torsor.motion import PD, ComputedTorque, Cycloid, External, Pull, Simulation, fused
+from torsor.motion import rollout as rollouts
+from torsor.motion import rollout_march as march
+from torsor.motion.feedback import law_of
+from torsor.motion.rollout import gpu_kernel, own_numbers
 
 ROUNDING = 1e-11  # twenty steps of 1 ms, in float64
 DT, STEPS = 1e-3, 5

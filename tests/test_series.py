@@ -13,10 +13,10 @@ from torsor import zoo
 from torsor.cli import main
 from torsor.errors import ArgumentError
 from torsor.model import Model
-from torsor.simulate import METHODS, PD, RecordingError, Series, Simulation, Trajectory, simulate
-from torsor.simulate.rows import Keeping
-from torsor.simulate.simulation import Acting, Options
-from torsor.simulate.stepper import Settings
+from torsor.motion import METHODS, PD, RecordingError, Series, Simulation, Trajectory, simulate
+from torsor.motion.rows import Keeping
+from torsor.motion.simulation import Acting, Options
+from torsor.motion.stepper import Settings
 
 SPRINGS = 2000.0  # N m/rad, far stiffer than what dt resolves
 

@@ -9,7 +9,7 @@ import torsor as ts
 from torsor import zoo
 from torsor.lie import quaternion_to_matrix
 from torsor.model import Model
-from torsor.simulate import Simulation, simulate
+from torsor.motion import Simulation, simulate
 from torsor.theory.papers import saha2001
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-13}

@@ -7,7 +7,7 @@ import torsor as ts
 from torsor import zoo
 from torsor.cli import main
 from torsor.dynamics.methods import METHODS
-from torsor.simulate.motion import DYNAMICS
+from torsor.motion.motion import DYNAMICS
 
 START = [0, np.pi / 2, 0, 0, 0, 0]
 # A run of 1 s multiplies the differences of rounding (1e-15 per evaluation) by a few powers of ten at most.

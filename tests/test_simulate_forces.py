@@ -10,7 +10,7 @@ import torsor as ts
 from torsor import zoo
 from torsor.errors import ArgumentError
 from torsor.model import Model
-from torsor.simulate import (
+from torsor.motion import (
     PD,
     ComputedTorque,
     Constant,
@@ -24,7 +24,7 @@ from torsor.simulate import (
     Table,
     simulate,
 )
-from torsor.simulate.motion import Motion
+from torsor.motion.motion import Motion
 
 TIGHT = {"rtol": 1e-11, "atol": 1e-12}
 CLOSE = 1e-8

@@ -9,7 +9,7 @@ from scipy.integrate import solve_ivp
 import torsor as ts
 from torsor import zoo
 from torsor.errors import ArgumentError, SingularError
-from torsor.simulate import (
+from torsor.motion import (
     METHODS,
     PD,
     Constant,
@@ -21,9 +21,9 @@ from torsor.simulate import (
     implicit,
     simulate,
 )
-from torsor.simulate.forces import own_forces
-from torsor.simulate.implicit import Esdirk4, TrBdf2, gmres
-from torsor.simulate.motion import Motion
+from torsor.motion.forces import own_forces
+from torsor.motion.implicit import Esdirk4, TrBdf2, gmres
+from torsor.motion.motion import Motion
 
 ORDER_SLACK = 0.2
 ADAPTIVE = {"trbdf2": TrBdf2, "esdirk4": Esdirk4}

@@ -10,12 +10,12 @@ from scipy.integrate import DOP853, RK45
 from torsor import momentum, zoo
 from torsor.errors import ArgumentError, SingularError
 from torsor.model import Model
-from torsor.simulate import METHODS, Constant, Friction, Simulation, Spring, StiffnessWarning, simulate
-from torsor.simulate.adams import HIGHEST, Adams
-from torsor.simulate.coordinates import Coordinates
-from torsor.simulate.motion import Motion
-from torsor.simulate.stepper import Settings
-from torsor.simulate.structure import Symplectic
+from torsor.motion import METHODS, Constant, Friction, Simulation, Spring, StiffnessWarning, simulate
+from torsor.motion.adams import HIGHEST, Adams
+from torsor.motion.coordinates import Coordinates
+from torsor.motion.motion import Motion
+from torsor.motion.stepper import Settings
+from torsor.motion.structure import Symplectic
 
 ADAPTIVE = [name for name, method in METHODS.items() if method.adaptive]
 FIXED = [name for name, method in METHODS.items() if not method.adaptive]

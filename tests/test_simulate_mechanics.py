@@ -12,9 +12,9 @@ from torsor.compiler.request import ALWAYS, NEVER
 from torsor.errors import SingularError
 from torsor.linalg import Vec
 from torsor.model.joints import JOINTS, joint_named
+from torsor.motion import simulate
+from torsor.motion.coordinates import Coordinates
 from torsor.outputs import PerFreedom
-from torsor.simulate import simulate
-from torsor.simulate.coordinates import Coordinates
 from torsor.sweeps import Algorithm
 
 DIFFERENCES = 1e-7  # central differences over 1e-5

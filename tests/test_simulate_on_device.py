@@ -11,7 +11,7 @@ import strict_cupy
 from torsor import ArgumentError, DeviceError, SingularError, simulate, zoo
 from torsor.model import Model
 from torsor.model.extras import Coupling, Extras
-from torsor.simulate import (
+from torsor.motion import (
     METHODS,
     PD,
     ComputedTorque,
@@ -26,9 +26,9 @@ from torsor.simulate import (
     Table,
     recording,
 )
-from torsor.simulate.device import METHODS as ON_DEVICE
-from torsor.simulate.device import DeviceMotion
-from torsor.simulate.motion import Motion
+from torsor.motion.device import METHODS as ON_DEVICE
+from torsor.motion.device import DeviceMotion
+from torsor.motion.motion import Motion
 
 ROUNDING = 1e-9  # of levels with something added to their pivots, times what a motion makes of it
 LITTLE_ADDED = 1e-8  # the digits that levels keep where little is added to the pivots

@@ -14,10 +14,10 @@ from torsor.backends.cpu import compile_program
 from torsor.compiler.request import ALWAYS, NEVER
 from torsor.model.extras import Coupling, Extras
 from torsor.model.joints import JOINTS
+from torsor.motion import PD, Friction, Limits, Pull, Simulation, Spring, radau, simulate
+from torsor.motion.motion import Motion
+from torsor.motion.tangent import LANES, Tangent, in_lanes
 from torsor.reference import evaluate
-from torsor.simulate import PD, Friction, Limits, Pull, Simulation, Spring, radau, simulate
-from torsor.simulate.motion import Motion
-from torsor.simulate.tangent import LANES, Tangent, in_lanes
 
 ORDER_SLACK = 0.35
 ROUNDING = 1e-12  # of a solve, relative, for the masses and lengths drawn here

@@ -8,7 +8,7 @@ import pytest
 import torsor as ts
 from torsor import zoo
 from torsor.backends import gpu
-from torsor.simulate import rollout as rollouts
+from torsor.motion import rollout as rollouts
 
 ARM = zoo.random_chain(3, 1)
 TREE = zoo.random_tree(5, 3).with_frames({"hand": (None, np.eye(3), np.zeros(3))})

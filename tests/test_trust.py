@@ -14,7 +14,7 @@ import torsor as ts
 from torsor import Model, Simulation, Trajectory, cli, zoo
 from torsor.backends import cache
 from torsor.errors import ArgumentError, ModelError, SingularError, TorsorError
-from torsor.simulate import Constant, Friction, RecordingError, Spring, recording, simulate
+from torsor.motion import Constant, Friction, RecordingError, Spring, recording, simulate
 from torsor.validate import number
 from torsor.view.page import page
 

@@ -24,7 +24,7 @@ from torsor import zoo
 from torsor.files import made
 from torsor.formats import binary
 from torsor.lie import quaternion_to_matrix
-from torsor.simulate import simulate
+from torsor.motion import simulate
 from torsor.view import page as view_page
 from torsor.view import tube as view_tube
 from torsor.view.plots import coordinate_units, plot_trajectory

@@ -39,7 +39,7 @@ from torsor.dynamics.task_space import operational_space
 from torsor.errors import ArgumentError, DeviceError, ModelError, ModelWarning, SingularError, TorsorError
 from torsor.formats import load, save
 from torsor.model import Model, ModelBatch
-from torsor.simulate import Simulation, Trajectory, simulate
+from torsor.motion import Simulation, Trajectory, simulate
 
 if TYPE_CHECKING:
     from torsor.dynamics.actuators import actuator_forces
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from torsor.dynamics.linear import linearize
     from torsor.ensembles import LogNormal, Normal, StoreError, Study, Uniform, ensemble
     from torsor.formats.states import from_mujoco, from_pinocchio, to_mujoco, to_pinocchio
-    from torsor.simulate.feedback import JointFeedback, LinearFeedback, Policy
-    from torsor.simulate.rollout import Rollout, StoppedRollout, rollout
-    from torsor.simulate.rollout_gradients import RolloutGradient, rollout_vjp
-    from torsor.simulate.sensitivities import Sensitivities, sensitivities
-    from torsor.simulate.stops import Stop
+    from torsor.motion.feedback import JointFeedback, LinearFeedback, Policy
+    from torsor.motion.rollout import Rollout, StoppedRollout, rollout
+    from torsor.motion.rollout_gradients import RolloutGradient, rollout_vjp
+    from torsor.motion.sensitivities import Sensitivities, sensitivities
+    from torsor.motion.stops import Stop
     from torsor.theory import symbolic
 
 __version__ = "0.1.0"

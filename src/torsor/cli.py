@@ -42,7 +42,7 @@ from torsor.logs import LOGGER, JsonLines, event, failure
 from torsor.model import Model
 from torsor.model.freedoms import unusual
 from torsor.model.joints import JOINTS
-from torsor.simulate import (
+from torsor.motion import (
     METHODS,
     ComputedTorque,
     Constant,
@@ -53,12 +53,12 @@ from torsor.simulate import (
     Table,
     Trajectory,
 )
-from torsor.simulate.coordinates import names_of
-from torsor.simulate.forces import Force
-from torsor.simulate.integrators import method_named
-from torsor.simulate.motion import DYNAMICS
-from torsor.simulate.quantities import columns_of
-from torsor.simulate.recording import read
+from torsor.motion.coordinates import names_of
+from torsor.motion.forces import Force
+from torsor.motion.integrators import method_named
+from torsor.motion.motion import DYNAMICS
+from torsor.motion.quantities import columns_of
+from torsor.motion.recording import read
 from torsor.validate import chosen, integer, number
 
 FAILED, INTERRUPTED = 1, 130

@@ -12,7 +12,7 @@ from torsor.errors import TorsorError
 from torsor.model.builder import assemble
 from torsor.model.dh import dh_fields
 from torsor.model.freedoms import USUAL
-from torsor.simulate import (
+from torsor.motion import (
     PD,
     ComputedTorque,
     Constant,

@@ -23,7 +23,7 @@ from torsor import Simulation, Trajectory, load, zoo
 from torsor.errors import ModelError, TorsorError
 from torsor.formats import binary, toml
 from torsor.model import Model
-from torsor.simulate import recording, simulate
+from torsor.motion import recording, simulate
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 SECONDS = 20  # for one input; one takes about a millisecond

@@ -1,6 +1,6 @@
 """(M + diag(r))^-1 b with complex r and b, by articulated bodies: the sweeps of `articulated` with complex pivots.
 
-Implicit Runge-Kutta methods with coupled stages need them (`simulate/radau.py`).  A system of nv real equations per
+Implicit Runge-Kutta methods with coupled stages need them (`motion/radau.py`).  A system of nv real equations per
 stage falls apart into systems M + g D + g^2 K with complex g, one for each eigenvalue of the method.
 
 M, and so every pose and every S, is real.  The inertias and forces that the joints pass on are complex.  They are

@@ -26,7 +26,7 @@ SETTINGS = ("end", "first", "rtol", "atol", "smallest", "safety", "shrink", "gro
 class MembersKernel:
     """Steps of an integrator for members whose numbers differ.
 
-    stages    the code of (q, v, tau) wherever a step needs accelerations (`torsor.simulate.rollout.cut`)
+    stages    the code of (q, v, tau) wherever a step needs accelerations (`torsor.motion.rollout.cut`)
     step      the kernel of what a step gives; its inputs are q, v, tau, gain, h and the numbers of a member.  Its rows
               are the new state (q, v) and, for adaptive steps, those of `torsor.ensembles.engine.embedded`
     dynamics  the kernel of the forward dynamics, straight line or loops; its last inputs are the numbers of a member

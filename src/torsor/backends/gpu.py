@@ -523,7 +523,7 @@ def host_array(x: Any) -> Any:
 
 def run_rollout(model: Model, kernel: RolloutKernel, modules: dict[Any, Any], arrays: Mapping[str, Any], law: Any,
                 steps: int, dt: float, every: int) -> tuple[Any, ...]:  # fmt: skip
-    """The stored q and v of `torsor.simulate.rollout`, and with stop conditions time and reason.
+    """The stored q and v of `torsor.motion.rollout`, and with stop conditions time and reason.
 
     `modules` keeps the compiled kernel and the model's tables.
 

@@ -19,8 +19,8 @@ from torsor.compiler.request import ON_GPU, Request
 from torsor.ensembles import engine
 from torsor.ensembles.engine import Steps, moving
 from torsor.model.batch import ModelBatch
-from torsor.simulate.rollout import Law, cut, options_of, step_inputs
-from torsor.simulate.stops import outside, stop_inputs, stops_key
+from torsor.motion.rollout import Law, cut, options_of, step_inputs
+from torsor.motion.stops import outside, stop_inputs, stops_key
 
 Array = NDArray[Any]
 

@@ -1,8 +1,8 @@
 """Members side by side: every lane of a vector moves a member of its own, with a step of its own.
 
-A step of the integrator is one kernel, traced from the same steps as a rollout (`torsor.simulate.rollout`).  The
+A step of the integrator is one kernel, traced from the same steps as a rollout (`torsor.motion.rollout`).  The
 numbers in which the members differ are inputs of it.  Fixed steps move all members together.  Adaptive steps (Dormand &
-Prince 1980, as in `torsor.simulate`) have a step size per lane; a lane whose member has arrived takes the next member.
+Prince 1980, as in `torsor.motion`) have a step size per lane; a lane whose member has arrived takes the next member.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torsor.compiler.members import members
 from torsor.linalg import Scalar
 from torsor.model.batch import ModelBatch
-from torsor.simulate.rollout import Law, Plant, member_kernel, step
-from torsor.simulate.runge_kutta import DormandPrince
-from torsor.simulate.stops import Stop, Watch, watching
+from torsor.motion.rollout import Law, Plant, member_kernel, step
+from torsor.motion.runge_kutta import DormandPrince
+from torsor.motion.stops import Stop, Watch, watching
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]

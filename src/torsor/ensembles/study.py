@@ -37,10 +37,10 @@ from torsor.formats import toml
 from torsor.model.batch import ModelBatch
 from torsor.model.model import Model, require_model
 from torsor.model.regular import require_uncoupled
-from torsor.simulate.feedback import JointFeedback, Law, law_of
-from torsor.simulate.rollout import INTEGRATORS, Plant
-from torsor.simulate.stops import Stop, stops_of
-from torsor.simulate.trajectory import Trajectory
+from torsor.motion.feedback import JointFeedback, Law, law_of
+from torsor.motion.rollout import INTEGRATORS, Plant
+from torsor.motion.stops import Stop, stops_of
+from torsor.motion.trajectory import Trajectory
 from torsor.validate import chosen, function, integer, number, real_array, shown
 
 Array = NDArray[Any]

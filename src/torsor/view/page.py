@@ -28,7 +28,7 @@ from torsor.view.shapes import shapes
 from torsor.view.tube import floats, frame_times, tube
 
 if TYPE_CHECKING:
-    from torsor.simulate.trajectory import Trajectory
+    from torsor.motion.trajectory import Trajectory
 
 Array = NDArray[Any]
 
@@ -56,7 +56,7 @@ def write(trajectory: Trajectory, path: str | Path) -> Path:
 
 def at_rest(model: Model, q: Array | None = None) -> Trajectory:
     """A trajectory of one row: the model as its file shows it, or at q."""
-    from torsor.simulate.trajectory import Trajectory
+    from torsor.motion.trajectory import Trajectory
 
     row, still = (shown_configuration(model) if q is None else q)[None], np.zeros((1, model.nv))
     return Trajectory(model, np.zeros(1), row, still, still, still)

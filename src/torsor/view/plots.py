@@ -20,12 +20,12 @@ from torsor.errors import ArgumentError
 from torsor.files import made, signature, write_whole
 from torsor.model.joints import FORCE_UNITS
 from torsor.model.model import Model
-from torsor.simulate.coordinates import names_of, units_of
+from torsor.motion.coordinates import names_of, units_of
 from torsor.validate import file_path
 
 if TYPE_CHECKING:
-    from torsor.simulate.series import Series
-    from torsor.simulate.trajectory import Trajectory
+    from torsor.motion.series import Series
+    from torsor.motion.trajectory import Trajectory
 
 Array = NDArray[Any]
 

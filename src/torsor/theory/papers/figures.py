@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from torsor.simulate.tables import write_csv
+from torsor.motion.tables import write_csv
 from torsor.view.plots import BLUE, GREEN, GREY, ORANGE, STYLE, save
 
 COLOURS = (GREY, ORANGE, BLUE, GREEN)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torsor import dynamics, zoo
 from torsor.errors import ModelError
 from torsor.model import Model
-from torsor.simulate import Cycloid, Table, Trajectory, simulate
+from torsor.motion import Cycloid, Table, Trajectory, simulate
 from torsor.theory.papers import saha_algorithm, saha_planar, saha_steps
 from torsor.theory.papers.figures import series_data
 from torsor.theory.papers.rows import AGREES, CONFLICTS, MISPRINT, OURS, Row, misprint, ours

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor import dynamics, zoo
-from torsor.simulate import Cycloid, simulate
+from torsor.motion import Cycloid, simulate
 from torsor.theory.papers.rows import AGREES, Row, identity
 
 Array = NDArray[Any]

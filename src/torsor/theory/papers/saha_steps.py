@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics, zoo
 from torsor.model import Model
-from torsor.simulate import Simulation
+from torsor.motion import Simulation
 from torsor.theory.papers.figures import COLOURS, panels, write_data
 from torsor.theory.papers.rows import AGREES, CONFLICTS, Row
 

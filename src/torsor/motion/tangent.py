@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from torsor.algorithms.derivative import derivative
 from torsor.algorithms.newton_euler import inverse_dynamics
-from torsor.simulate.forces import Force, known_changes
-from torsor.simulate.motion import Motion, compiled_with
+from torsor.motion.forces import Force, known_changes
+from torsor.motion.motion import Motion, compiled_with
 
 Array = NDArray[Any]
 

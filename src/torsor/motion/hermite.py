@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.simulate.coordinates import Coordinates
+from torsor.motion.coordinates import Coordinates
 
 Array = NDArray[Any]
 

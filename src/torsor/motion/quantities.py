@@ -19,8 +19,8 @@ from torsor.dynamics.frames import frame_poses
 from torsor.errors import ArgumentError
 from torsor.lie import matrix_to_quaternion
 from torsor.model.model import Model
-from torsor.simulate.coordinates import names_of
-from torsor.simulate.trajectory import Trajectory
+from torsor.motion.coordinates import names_of
+from torsor.motion.trajectory import Trajectory
 from torsor.validate import shown
 
 Array = NDArray[Any]

@@ -16,8 +16,8 @@ from torsor.linalg import Scalar, maximum
 from torsor.model.batch import VARIABLE, ModelBatch, machine_of
 from torsor.model.freedoms import USUAL, limited_coordinates, unusual
 from torsor.model.model import Model
-from torsor.simulate.forces import PD, ComputedTorque, Hold, Pull, followed_at
-from torsor.simulate.laws import CREEP, FAR, STOP_DAMPING, STOP_STIFFNESS, finite, most
+from torsor.motion.forces import PD, ComputedTorque, Hold, Pull, followed_at
+from torsor.motion.laws import CREEP, FAR, STOP_DAMPING, STOP_STIFFNESS, finite, most
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]

@@ -20,10 +20,10 @@ from torsor.dynamics.couplings import coupled_accelerations, coupled_solve
 from torsor.dynamics.methods import METHODS, MOST_COUPLED, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM
 from torsor.errors import SingularError, TorsorError
 from torsor.model.model import Model
-from torsor.simulate.coordinates import Coordinates
-from torsor.simulate.forces import Force, own_forces
-from torsor.simulate.fused import MOST_COORDINATES
-from torsor.simulate.joint_forces import JointForces
+from torsor.motion.coordinates import Coordinates
+from torsor.motion.forces import Force, own_forces
+from torsor.motion.fused import MOST_COORDINATES
+from torsor.motion.joint_forces import JointForces
 from torsor.sweeps import Algorithm
 from torsor.validate import chosen
 

@@ -34,11 +34,11 @@ from torsor import dynamics
 from torsor.algorithms import complex_pivots
 from torsor.algorithms.articulated import forward_dynamics
 from torsor.dynamics.couplings import coupling_matrix, reduced
-from torsor.simulate.dense import lagrange
-from torsor.simulate.implicit import FORCING, VECTORS, Implicit, Krylov, gmres
-from torsor.simulate.motion import ADDED, Motion, compiled_with
-from torsor.simulate.stepper import Array, Memory, Settings
-from torsor.simulate.tangent import LANES, Tangent, in_lanes
+from torsor.motion.dense import lagrange
+from torsor.motion.implicit import FORCING, VECTORS, Implicit, Krylov, gmres
+from torsor.motion.motion import ADDED, Motion, compiled_with
+from torsor.motion.stepper import Array, Memory, Settings
+from torsor.motion.tangent import LANES, Tangent, in_lanes
 
 SMALL = 30  # freedoms up to which matrices are formed; beyond, BLAS may start threads that take longer than the work
 ITERATIONS = 7  # of Newton's method per step

@@ -21,15 +21,15 @@ from torsor.errors import ArgumentError, DeviceError, ModelError
 from torsor.formats import toml
 from torsor.model.freedoms import USUAL
 from torsor.model.model import Model, require_model
-from torsor.simulate.forces import Force, described, is_data, name_of
-from torsor.simulate.implicit import Dirk
-from torsor.simulate.integrators import AUTOMATIC, METHODS, method_named
-from torsor.simulate.motion import Motion
-from torsor.simulate.recording import Recorder, Recording, RecordingError, read
-from torsor.simulate.rows import Keeping, Rows
-from torsor.simulate.series import Series
-from torsor.simulate.stepper import Settings, Stepper, StiffnessWarning, no_step
-from torsor.simulate.trajectory import Trajectory, header
+from torsor.motion.forces import Force, described, is_data, name_of
+from torsor.motion.implicit import Dirk
+from torsor.motion.integrators import AUTOMATIC, METHODS, method_named
+from torsor.motion.motion import Motion
+from torsor.motion.recording import Recorder, Recording, RecordingError, read
+from torsor.motion.rows import Keeping, Rows
+from torsor.motion.series import Series
+from torsor.motion.stepper import Settings, Stepper, StiffnessWarning, no_step
+from torsor.motion.trajectory import Trajectory, header
 from torsor.validate import (
     check_memory,
     flag,
@@ -168,7 +168,7 @@ class Simulation:
                 real_array(what, force(self.t0, q, v), (self.model.nv,), finite=False)
         if not self.on_gpu:
             return Motion(self.model, self.forces, dynamics)
-        from torsor.simulate.device import DeviceMotion  # imported late: few need it
+        from torsor.motion.device import DeviceMotion  # imported late: few need it
 
         motion = DeviceMotion(self.model, self.forces, dynamics, self.method)
         motion.check_forces(self.t0, q, v)

@@ -19,7 +19,7 @@ from torsor.compiler.members import Members
 from torsor.compiler.tape import Code
 from torsor.dynamics.calls import program_for
 from torsor.model.model import Model
-from torsor.simulate.rollout import STATE, Law, cut, dynamics_of, own_numbers, step_inputs
+from torsor.motion.rollout import STATE, Law, cut, dynamics_of, own_numbers, step_inputs
 from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]

@@ -20,11 +20,11 @@ from torsor.dynamics.calls import levels
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.joints import Joint
 from torsor.model.model import Model
-from torsor.simulate.coordinates import Array, Coordinates, joint_map
-from torsor.simulate.forces import Drive, Force, Pull, name_of
-from torsor.simulate.joint_forces import JointForces
-from torsor.simulate.laws import joint_law
-from torsor.simulate.motion import ADDED, Motion, compiled_with
+from torsor.motion.coordinates import Array, Coordinates, joint_map
+from torsor.motion.forces import Drive, Force, Pull, name_of
+from torsor.motion.joint_forces import JointForces
+from torsor.motion.laws import joint_law
+from torsor.motion.motion import ADDED, Motion, compiled_with
 from torsor.sweeps import Algorithm
 from torsor.validate import shown
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.errors import ArgumentError
-from torsor.simulate.coordinates import Coordinates
-from torsor.simulate.hermite import interpolate
-from torsor.simulate.stepper import Memory, Stepper
+from torsor.motion.coordinates import Coordinates
+from torsor.motion.hermite import interpolate
+from torsor.motion.stepper import Memory, Stepper
 
 Array = NDArray[Any]
 

@@ -24,9 +24,8 @@ from torsor.errors import ArgumentError
 from torsor.linalg import Scalar
 from torsor.model.batch import machine_of
 from torsor.model.model import Model, require_model
-from torsor.outputs import COORDINATES, FREEDOMS, PARAMETERS
-from torsor.simulate.forces import Pull
-from torsor.simulate.rollout import (
+from torsor.motion.forces import Pull
+from torsor.motion.rollout import (
     CHUNK,
     Feedback,
     Law,
@@ -43,8 +42,9 @@ from torsor.simulate.rollout import (
     traced_step,
     with_gravity,
 )
-from torsor.simulate.rollout_march import gains_by_freedom, marches, one_freedom
-from torsor.simulate.rollout_stages import Ask, Stage, compiled_stage, stages_of
+from torsor.motion.rollout_march import gains_by_freedom, marches, one_freedom
+from torsor.motion.rollout_stages import Ask, Stage, compiled_stage, stages_of
+from torsor.outputs import COORDINATES, FREEDOMS, PARAMETERS
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]

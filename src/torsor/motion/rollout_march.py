@@ -20,12 +20,12 @@ from torsor.compiler.members import Members
 from torsor.dynamics.calls import program_for
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
+from torsor.motion.feedback import Law
+from torsor.motion.fused import Call, function_of, write_calls
+from torsor.motion.laws import KINDS
+from torsor.motion.rollout import dynamics_of, options_of, own_numbers, step
+from torsor.motion.rollout_stages import compiled_stage, stages_of
 from torsor.outputs import place_of
-from torsor.simulate.feedback import Law
-from torsor.simulate.fused import Call, function_of, write_calls
-from torsor.simulate.laws import KINDS
-from torsor.simulate.rollout import dynamics_of, options_of, own_numbers, step
-from torsor.simulate.rollout_stages import compiled_stage, stages_of
 
 if TYPE_CHECKING:
     from torsor.backends.llvm import Writer

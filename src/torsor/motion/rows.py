@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from torsor.errors import ArgumentError
-from torsor.simulate.dense import Dense
-from torsor.simulate.motion import Motion
-from torsor.simulate.quantities import Quantities
-from torsor.simulate.recording import LAST, Memory, Recorder, read
-from torsor.simulate.stepper import Array, Stepper
-from torsor.simulate.trajectory import Trajectory
+from torsor.motion.dense import Dense
+from torsor.motion.motion import Motion
+from torsor.motion.quantities import Quantities
+from torsor.motion.recording import LAST, Memory, Recorder, read
+from torsor.motion.stepper import Array, Stepper
+from torsor.motion.trajectory import Trajectory
 from torsor.validate import check_memory, file_path, flag, integer, number
 
 CHUNK = 256  # rows between two syncs to the disk

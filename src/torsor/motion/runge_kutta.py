@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from torsor.simulate.motion import Motion
-from torsor.simulate.stages import Staged
-from torsor.simulate.stepper import Array, Memory, Settings, no_step, shortest_step
+from torsor.motion.motion import Motion
+from torsor.motion.stages import Staged
+from torsor.motion.stepper import Array, Memory, Settings, no_step, shortest_step
 
 SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0
 # A motion is stiff after this many suspicious steps without so many others between them; the first is looked for in

@@ -16,10 +16,10 @@ from torsor.errors import ArgumentError
 from torsor.files import made, write_whole
 from torsor.formats import toml
 from torsor.model.model import Model, require_model
-from torsor.simulate import recording, tables
-from torsor.simulate.coordinates import Coordinates, names_of
-from torsor.simulate.dense import Dense
-from torsor.simulate.hermite import interpolate
+from torsor.motion import recording, tables
+from torsor.motion.coordinates import Coordinates, names_of
+from torsor.motion.dense import Dense
+from torsor.motion.hermite import interpolate
 from torsor.validate import array, integer, real_array, shown
 
 Array = NDArray[Any]

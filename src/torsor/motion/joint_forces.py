@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
-from torsor.simulate.forces import ComputedTorque, External, Force, Pull
-from torsor.simulate.laws import FAR, KINDS, Part, kernel, most, passing
+from torsor.motion.forces import ComputedTorque, External, Force, Pull
+from torsor.motion.laws import FAR, KINDS, Part, kernel, most, passing
 
 Array = NDArray[Any]
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from torsor.simulate.fused import FusedStages
-from torsor.simulate.motion import Motion
-from torsor.simulate.stepper import Array, ErrorScale, Memory, Settings, Stepper
+from torsor.motion.fused import FusedStages
+from torsor.motion.motion import Motion
+from torsor.motion.stepper import Array, ErrorScale, Memory, Settings, Stepper
 
 
 class Stages:

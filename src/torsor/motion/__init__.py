@@ -10,7 +10,7 @@ hermite      dense output;  coordinates: dq/dt = N(q) v
 trajectory   the result;  series: the result if only some quantities are kept;  recording, tables: their files
 """
 
-from torsor.simulate.forces import (
+from torsor.motion.forces import (
     PD,
     ComputedTorque,
     Constant,
@@ -22,13 +22,13 @@ from torsor.simulate.forces import (
     Spring,
     Table,
 )
-from torsor.simulate.integrators import METHODS
-from torsor.simulate.recording import RecordingError
-from torsor.simulate.references import Cycloid
-from torsor.simulate.series import Series
-from torsor.simulate.simulation import Simulation, simulate
-from torsor.simulate.stepper import StiffnessWarning
-from torsor.simulate.trajectory import Trajectory
+from torsor.motion.integrators import METHODS
+from torsor.motion.recording import RecordingError
+from torsor.motion.references import Cycloid
+from torsor.motion.series import Series
+from torsor.motion.simulation import Simulation, simulate
+from torsor.motion.stepper import StiffnessWarning
+from torsor.motion.trajectory import Trajectory
 
 __all__ = [
     "METHODS",

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from torsor.linalg import Scalar
-from torsor.simulate.motion import Motion
-from torsor.simulate.stages import Staged
-from torsor.simulate.stepper import Array, Memory, Settings, no_step, shortest_step
+from torsor.motion.motion import Motion
+from torsor.motion.stages import Staged
+from torsor.motion.stepper import Array, Memory, Settings, no_step, shortest_step
 
 HIGHEST = 8  # order of the predictor
 SAFETY, SHRINK, GROW = 0.8, 0.5, 2.0

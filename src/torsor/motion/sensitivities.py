@@ -23,11 +23,11 @@ from torsor.linalg import Scalar, Vec
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import Joint
 from torsor.model.model import Model, require_model
+from torsor.motion.coordinates import Coordinates
+from torsor.motion.forces import Force, known_changes, own_forces
+from torsor.motion.joint_forces import JointForces
+from torsor.motion.simulation import force_list, start_of
 from torsor.outputs import PARAMETERS, place_of
-from torsor.simulate.coordinates import Coordinates
-from torsor.simulate.forces import Force, known_changes, own_forces
-from torsor.simulate.joint_forces import JointForces
-from torsor.simulate.simulation import force_list, start_of
 from torsor.validate import chosen, number, real_array, shown
 
 Array = NDArray[Any]

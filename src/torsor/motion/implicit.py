@@ -35,8 +35,8 @@ from math import sqrt
 
 import numpy as np
 
-from torsor.simulate.motion import Motion
-from torsor.simulate.stepper import (
+from torsor.motion.motion import Motion
+from torsor.motion.stepper import (
     Array,
     ErrorScale,
     FixedStep,
@@ -46,7 +46,7 @@ from torsor.simulate.stepper import (
     no_step,
     shortest_step,
 )
-from torsor.simulate.tangent import NUDGE
+from torsor.motion.tangent import NUDGE
 
 SAFETY, SHRINK, GROW = 0.9, 0.2, 5.0
 SETTLED = 0.03  # the error of a stage's equations, relative to that allowed for the step

@@ -14,10 +14,10 @@ from torsor.errors import ArgumentError
 from torsor.files import write_whole
 from torsor.formats import toml
 from torsor.model.model import Model, require_model
-from torsor.simulate import recording, tables
-from torsor.simulate.coordinates import names_of
-from torsor.simulate.quantities import columns_of
-from torsor.simulate.trajectory import Trajectory, header, sound
+from torsor.motion import recording, tables
+from torsor.motion.coordinates import names_of
+from torsor.motion.quantities import columns_of
+from torsor.motion.trajectory import Trajectory, header, sound
 from torsor.validate import real_array, shown
 
 Array = NDArray[Any]

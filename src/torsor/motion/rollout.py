@@ -35,12 +35,12 @@ from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model, require_model
+from torsor.motion.coordinates import by_joint, rates
+from torsor.motion.feedback import Feedback, Law, followed, kept_law, pulls_on
+from torsor.motion.forces import Pull
+from torsor.motion.laws import DRIVE, KINDS, Action, action, passing
+from torsor.motion.stops import Stop, Watch, outside, stop_inputs, stops_key, stops_of, watching
 from torsor.outputs import numbered, place_of
-from torsor.simulate.coordinates import by_joint, rates
-from torsor.simulate.feedback import Feedback, Law, followed, kept_law, pulls_on
-from torsor.simulate.forces import Pull
-from torsor.simulate.laws import DRIVE, KINDS, Action, action, passing
-from torsor.simulate.stops import Stop, Watch, outside, stop_inputs, stops_key, stops_of, watching
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
@@ -235,11 +235,11 @@ def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, dt: float,
 
     tau         (..., nv) constant torques
     table       (..., steps, nv) torques held over each step
-    feedback    a `LinearFeedback`, `JointFeedback` or `Policy`, or a `PD` or `ComputedTorque` of `torsor.simulate`,
+    feedback    a `LinearFeedback`, `JointFeedback` or `Policy`, or a `PD` or `ComputedTorque` of `torsor.motion`,
                 added to both and evaluated wherever the integrator evaluates accelerations; gains and references may
                 differ from trajectory to trajectory; a motion to follow is sampled at the beginning of every step
     external    (..., n, 6) constant wrenches (moment, force) on the bodies, in their frames
-    pulls       constant forces in the base's axes, made by `torsor.simulate.Pull`: one, or several
+    pulls       constant forces in the base's axes, made by `torsor.motion.Pull`: one, or several
     gravity     False switches it off
     every       keep the state after each `every`-th step: steps // every states per trajectory
     integrator  "semi-implicit" (Euler, one evaluation per step), "implicit" (Euler, one evaluation; stable for springs,
@@ -554,7 +554,7 @@ def mover(model: Model, integrator: str, law: Law, dtype: str, found: Members | 
     """How many states take steps, kept with the model, or with the structure of a batch."""
 
     def make() -> Mover:
-        from torsor.simulate.rollout_march import marches, marching
+        from torsor.motion.rollout_march import marches, marching
 
         if model.nv <= (MOST_FREEDOMS_OF_MEMBERS if found else QUICK.freedoms):
             return _unrolled_mover(model, integrator, law, dtype, found)
@@ -591,7 +591,7 @@ def _repeated(program: Callable[..., Any], model: Model, like: Array, gain: Arra
 
 
 def _staged_mover(model: Model, integrator: str, law: Law, dtype: str, found: Members | None = None) -> Mover:
-    from torsor.simulate.rollout_stages import staged_step
+    from torsor.motion.rollout_stages import staged_step
 
     return partial(_repeated, staged_step(model, law, partial(step, integrator), dtype, found), model)
 

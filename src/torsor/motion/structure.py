@@ -23,9 +23,9 @@ from torsor import dynamics
 from torsor.algorithms import discrete_mechanics as mechanics
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.regular import require_uncoupled
-from torsor.simulate.forces import Friction, Spring
-from torsor.simulate.motion import Motion
-from torsor.simulate.stepper import Array, FixedStep, Memory, Settings, StiffnessWarning
+from torsor.motion.forces import Friction, Spring
+from torsor.motion.motion import Motion
+from torsor.motion.stepper import Array, FixedStep, Memory, Settings, StiffnessWarning
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ method="auto" starts with the first method of `AUTOMATIC` and goes on with the s
 
 from __future__ import annotations
 
-from torsor.simulate.adams import Adams
-from torsor.simulate.implicit import Esdirk4, ImplicitEuler, TrBdf2
-from torsor.simulate.radau import RadauIIA
-from torsor.simulate.runge_kutta import DormandPrince, DormandPrince853, Fehlberg45
-from torsor.simulate.stepper import Stepper
-from torsor.simulate.structure import EnergyMidpoint, SemiImplicitEuler, StoermerVerlet, Variational
+from torsor.motion.adams import Adams
+from torsor.motion.implicit import Esdirk4, ImplicitEuler, TrBdf2
+from torsor.motion.radau import RadauIIA
+from torsor.motion.runge_kutta import DormandPrince, DormandPrince853, Fehlberg45
+from torsor.motion.stepper import Stepper
+from torsor.motion.structure import EnergyMidpoint, SemiImplicitEuler, StoermerVerlet, Variational
 from torsor.validate import chosen
 
 METHODS: dict[str, type[Stepper]] = {

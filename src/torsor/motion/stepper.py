@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.errors import ArgumentError, SingularError
-from torsor.simulate.hermite import interpolate
-from torsor.simulate.motion import Motion
+from torsor.motion.hermite import interpolate
+from torsor.motion.motion import Motion
 from torsor.validate import number, parameter
 
 Array = NDArray[Any]

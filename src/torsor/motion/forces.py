@@ -36,9 +36,9 @@ from torsor.errors import ArgumentError
 from torsor.files import FEW
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model, require_model
-from torsor.simulate import laws
-from torsor.simulate.laws import CREEP
-from torsor.simulate.references import Reference
+from torsor.motion import laws
+from torsor.motion.laws import CREEP
+from torsor.motion.references import Reference
 from torsor.validate import chosen, function, number, parameter, real_array, shown
 
 Array = NDArray[Any]

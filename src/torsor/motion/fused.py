@@ -21,14 +21,14 @@ from torsor.compiler.store import store
 from torsor.linalg import Scalar
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
-from torsor.simulate.coordinates import rates
-from torsor.simulate.laws import kernel
+from torsor.motion.coordinates import rates
+from torsor.motion.laws import kernel
 
 if TYPE_CHECKING:
     from torsor.backends.cpu import Program
     from torsor.backends.llvm import Writer
-    from torsor.simulate.joint_forces import JointForces
-    from torsor.simulate.motion import Motion
+    from torsor.motion.joint_forces import JointForces
+    from torsor.motion.motion import Motion
 
 Array = NDArray[Any]
 
