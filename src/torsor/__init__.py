@@ -39,7 +39,8 @@ from torsor.dynamics.task_space import operational_space
 from torsor.errors import ArgumentError, DeviceError, ModelError, ModelWarning, SingularError, TorsorError
 from torsor.formats import load, save
 from torsor.model import Model, ModelBatch
-from torsor.motion import Simulation, Trajectory, simulate
+from torsor.motion.simulation import Simulation, simulate
+from torsor.motion.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from torsor.dynamics.actuators import actuator_forces
@@ -54,9 +55,8 @@ if TYPE_CHECKING:
     from torsor.dynamics.linear import linearize
     from torsor.ensembles import LogNormal, Normal, StoreError, Study, Uniform, ensemble
     from torsor.formats.states import from_mujoco, from_pinocchio, to_mujoco, to_pinocchio
-    from torsor.motion.feedback import JointFeedback, LinearFeedback, Policy
-    from torsor.motion.rollout import Rollout, StoppedRollout, rollout
-    from torsor.motion.rollout_gradients import RolloutGradient, rollout_vjp
+    from torsor.motion.rollout import rollout
+    from torsor.motion.gradients import step_derivatives
     from torsor.motion.sensitivities import Sensitivities, sensitivities
     from torsor.motion.stops import Stop
     from torsor.theory import symbolic
@@ -64,16 +64,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "ArgumentError", "DeviceError", "JointFeedback", "LinearFeedback", "LogNormal", "Model", "ModelBatch",
-    "ModelError", "ModelWarning", "Normal", "Policy", "Rollout", "RolloutGradient", "Sensitivities", "Simulation",
-    "SingularError", "Stop", "StoppedRollout", "StoreError", "Study", "TorsorError", "Trajectory", "Uniform",
+    "ArgumentError", "DeviceError", "Feedback", "LogNormal", "Model", "ModelBatch",
+    "ModelError", "ModelWarning", "Normal", "Policy", "Sensitivities", "Simulation",
+    "SingularError", "Stop", "StoreError", "Study", "TorsorError", "Trajectory", "Uniform",
     "actuator_forces", "base_parameters", "bias_forces", "body_poses", "body_twists", "center_of_mass", "compile",
     "constraint_forces", "coriolis_matrix", "coupled", "coupling_matrix", "ensemble", "export", "fixman_force",
     "forward_dynamics", "forward_dynamics_derivatives", "frame_poses", "from_mujoco", "from_pinocchio",
     "gravity_forces", "identify", "inertial_parameters", "inverse_dynamics", "inverse_dynamics_derivatives",
     "inverse_kinematics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "jvp", "kinetic_energy", "lie",
     "linearize", "load", "log_det_gradient", "log_det_mass_matrix", "mass_factor", "mass_matrix", "mass_solve",
-    "method_for", "momentum", "operational_space", "potential_energy", "rollout", "rollout_vjp",
+    "method_for", "momentum", "operational_space", "potential_energy", "rollout", "step_derivatives",
     "sample_velocities", "save", "sensitivities", "simulate", "symbolic", "to_mujoco", "to_pinocchio",
     "torque_regressor", "vjp", "with_inertial_parameters", "zoo",
 ]  # fmt: skip
@@ -87,10 +87,13 @@ LATER = {
         ("base_parameters", "identify", "inertial_parameters", "with_inertial_parameters"), "dynamics.identification"
     ),
     **dict.fromkeys(("LogNormal", "Normal", "StoreError", "Study", "Uniform", "ensemble"), "ensembles"),
-    **dict.fromkeys(("JointFeedback", "LinearFeedback", "Policy"), "simulate.feedback"),
-    **dict.fromkeys(("Rollout", "StoppedRollout", "rollout"), "simulate.rollout"), "Stop": "simulate.stops",
-    **dict.fromkeys(("RolloutGradient", "rollout_vjp"), "simulate.rollout_gradients"),
-    **dict.fromkeys(("Sensitivities", "sensitivities"), "simulate.sensitivities"),
+    **dict.fromkeys(
+        ("PD", "ComputedTorque", "Constant", "External", "Feedback", "Friction", "Function", "Limits", "Policy", "Pull",
+         "Spring", "Table"), "motion.forces"
+    ), "Cycloid": "motion.references",
+    "rollout": "motion.rollout", "Stop": "motion.stops",
+    "step_derivatives": "motion.gradients",
+    **dict.fromkeys(("Sensitivities", "sensitivities"), "motion.sensitivities"),
     **dict.fromkeys(("from_mujoco", "from_pinocchio", "to_mujoco", "to_pinocchio"), "formats.states"),
 }  # fmt: skip
 

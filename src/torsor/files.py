@@ -7,6 +7,7 @@ import os
 import threading
 from contextlib import suppress
 from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -25,6 +26,11 @@ def made() -> dict[str, str]:
 
     versions = {"torsor": __version__, "python": python_version(), "numpy": np.__version__}
     return versions | {"date": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def digest(numbers: Any) -> str:
+    """A short hash of an array."""
+    return blake2b(np.ascontiguousarray(numbers).tobytes(), digest_size=16).hexdigest()
 
 
 def short(about: dict[str, Any]) -> dict[str, Any]:

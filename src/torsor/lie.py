@@ -25,7 +25,9 @@ from typing import Any
 import numpy as np
 
 from torsor.errors import ArgumentError
-from torsor.linalg import Mat, Scalar, Vec, _is_casadi, atan2, cos, cross, dot, down_scale, epsilon, sin, sqrt, where
+from torsor.linalg import (
+    Mat, Scalar, Vec, _is_casadi, atan2, cos, cross, dot, down_scale, epsilon, maximum, sin, sqrt, where,
+)  # fmt: skip
 
 # The border: arrays in, the same kind of array out -------------------------------------------------------
 
@@ -223,6 +225,29 @@ def straight_exp_quaternion(w: Vec) -> Vec:
     """`exp_quaternion`, in straight-line code."""
     angle = sqrt(dot(w, w) + TINY)
     return Vec(cos(angle * 0.5), *(w * (sin(angle * 0.5) / angle)))
+
+
+# atan(t) = t sum_k ARC[k] t^(2k) to 1e-5 for 0 <= t <= 1 (Abramowitz & Stegun 4.4.49).
+ARC = (0.999866, -0.3302995, 0.180141, -0.085133, 0.0208351)
+
+
+def straight_log_quaternion(q: Vec) -> tuple[Vec, Scalar]:
+    """`log_quaternion` w of a unit quaternion, in straight-line code; and c, with dexp_w^-1 = 1 + [w]/2 + c [w]^2.
+
+    A polynomial gives half the angle to five digits, one sine and cosine of it the other ten.
+    """
+    v = Vec(*q[1:])
+    size, cosine = sqrt(dot(v, v) + TINY), maximum(q[0], -q[0])
+    front: Any = abs(maximum(q[0], 0.0))  # whose slope is zero on a tape
+    t = size / (cosine + 1.0)
+    arc: Scalar = ARC[-1]
+    for coefficient in ARC[-2::-1]:
+        arc = arc * (t * t) + coefficient
+    close = arc * t * 2.0
+    left = size * cos(close) - cosine * sin(close)
+    half = close + left + left * left * left * (1 / 6)
+    sign = front / (front + TINY) * 2.0 - 1.0
+    return v * (half * 2.0 / size * sign), (1.0 - half * cosine / size) / (half * half * 4.0)
 
 
 def stumpff(x: Scalar) -> list[Scalar]:

@@ -132,7 +132,7 @@ def add(a: Any, b: Any) -> Any:
     """The sum of two handed-on values, entry by entry."""
     if isinstance(a, dict):
         return {k: add(a[k], b[k]) for k in a}
-    if isinstance(a, tuple) and not hasattr(a, "__add__"):
+    if type(a) is tuple:  # not a Vec, which adds up itself
         return tuple(add(x, y) for x, y in zip(a, b))
     return a + b
 

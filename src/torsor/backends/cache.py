@@ -141,5 +141,5 @@ def _contents(*folders: str) -> str:
 
 # Computed when torsor is imported (which imports this first).  The sources at that moment are the ones that run, even
 # if others are installed over them later.
-SOURCES = _contents("", "algorithms", "backends", "compiler", "dynamics", "model", "parallel")
+SOURCES = _contents("", "algorithms", "backends", "compiler", "dynamics", "model", "motion", "parallel")
 WRITERS = _contents("backends", "compiler")  # the sources that determine the code of a tape

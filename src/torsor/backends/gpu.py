@@ -20,7 +20,7 @@ import numpy as np
 
 from torsor.algorithms.derivative import Derivative
 from torsor.backends import cache
-from torsor.backends.cuda import REGISTERS, RESET, Kernel, Launch, RolloutKernel
+from torsor.backends.cuda import REGISTERS, Kernel, Launch
 from torsor.backends.cuda_prelude import OPTIONS, TRIGONOMETRY
 from torsor.compiler.abi import tree_data
 from torsor.compiler.members import Members
@@ -96,7 +96,7 @@ def kind_of(x: Any) -> str:
     return {"torch": "torch", "jax": "jax", "jaxlib": "jax"}.get(root, "cupy")
 
 
-def _stream(kind: str) -> Any:
+def stream(kind: str) -> Any:
     """The caller's stream."""
     cp = cupy()
     if kind == "torch":
@@ -106,7 +106,7 @@ def _stream(kind: str) -> Any:
     return cp.cuda.get_current_stream()
 
 
-def _as_cupy(x: Any, kind: str) -> Any:
+def as_cupy(x: Any, kind: str) -> Any:
     """The same memory as a CuPy array; JAX makes our stream wait until the numbers are there."""
     cp = cupy()
     if kind == "torch":
@@ -116,7 +116,7 @@ def _as_cupy(x: Any, kind: str) -> Any:
     return x if isinstance(x, cp.ndarray) else cp.asarray(x)
 
 
-def _empty(kind: str, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
+def empty(kind: str, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     """A new array for the result, from the allocator of the caller's library."""
     if kind == "torch":
         import torch
@@ -125,7 +125,7 @@ def _empty(kind: str, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     return cupy().empty(shape, dtype)
 
 
-def _given_back(kind: str, x: Any) -> Any:
+def given_back(kind: str, x: Any) -> Any:
     """An array of CuPy in the caller's library."""
     if kind == "torch":
         import torch
@@ -210,7 +210,7 @@ def _in_shape(model: Model, given: Mapping[str, Any], cores: Sequence[tuple[int,
     cp = cupy()
     arrays = []
     for (name, x), core in zip(given.items(), cores):
-        array = _as_cupy(x, kind_of(x)) if on_device(x) else cp.asarray(x)
+        array = as_cupy(x, kind_of(x)) if on_device(x) else cp.asarray(x)
         if array.shape[array.ndim - len(core) :] != core or array.ndim < len(core) or array.dtype.kind not in "fiub":
             wanted = ", ".join(map(str, core))
             raise ArgumentError(f"{name} is {array.dtype} {array.shape}; {model!r} needs real numbers (..., {wanted})")
@@ -222,9 +222,9 @@ def in_cupy(function: Callable[..., Any], model: Model, given: Mapping[str, Any]
     """Run a function of CuPy arrays, on the caller's stream; its named results are arrays of the caller's library."""
     kind = kind_of(_first_on_device(given.values()))
     cores = [place_of(name).shape(model) for name in given]
-    with _stream(kind):
+    with stream(kind):
         found = function(*_in_shape(model, given, cores, dtype))
-        return type(found)(*(_given_back(kind, cupy().ascontiguousarray(x)) for x in found))
+        return type(found)(*(given_back(kind, cupy().ascontiguousarray(x)) for x in found))
 
 
 def precision(arrays: Iterable[Any]) -> str:
@@ -343,13 +343,13 @@ class CudaProgram:
     def __call__(self, *args: Any, out: Any = None) -> Any:
         like = _first_on_device(args, self.name)
         kind = kind_of(like)
-        with _stream(kind) as stream:
+        with stream(kind) as stream:
             views, batch = self._views(args)
             if out is None:
-                result = _empty(kind, like, (*batch, *self.kernel.shape), self.dtype.name)
+                result = empty(kind, like, (*batch, *self.kernel.shape), self.dtype.name)
             else:
                 result = out
-            target = _as_cupy(result, kind)
+            target = as_cupy(result, kind)
             self._check_out(target, batch)
             view = view_of(target, batch, self.kernel.shape)
             if view is None:
@@ -403,7 +403,7 @@ class CudaProgram:
         """Time every launch on these arrays, keep the fastest, and remember it here and in torsor's cache folder."""
         cp = cupy()
         kind = kind_of(args[0])
-        with _stream(kind) as stream:
+        with stream(kind) as stream:
             views, batch = self._views(args)
             out = cp.empty((*batch, *self.kernel.shape), self.dtype)
             result = view_of(out, batch, self.kernel.shape)
@@ -514,75 +514,11 @@ class Pointwise:
 def host_array(x: Any) -> Any:
     """An array on the device as a NumPy array."""
     kind = kind_of(x)
-    with _stream(kind):
-        return cupy().asnumpy(_as_cupy(x, kind))
+    with stream(kind):
+        return cupy().asnumpy(as_cupy(x, kind))
 
 
-# Rollouts ----------------------------------------------------------------------------------------------------
-
-
-def run_rollout(model: Model, kernel: RolloutKernel, modules: dict[Any, Any], arrays: Mapping[str, Any], law: Any,
-                steps: int, dt: float, every: int) -> tuple[Any, ...]:  # fmt: skip
-    """The stored q and v of `torsor.motion.rollout`, and with stop conditions time and reason.
-
-    `modules` keeps the compiled kernel and the model's tables.
-
-    arrays   q, v, tau, table, and the numbers of every trajectory;  law: gives `values` and `constant`
-    """
-    cp = cupy()
-    kind, like, gain = kind_of(arrays["q"]), arrays["q"], law.values
-    dtype, launch = f"float{kernel.bits}", Launch()
-    with _stream(kind):
-        tau = cp.asarray(law.constant, dtype)
-        if arrays["tau"] is not None:
-            tau = tau + (_as_cupy(arrays["tau"], kind) if on_device(arrays["tau"]) else cp.asarray(arrays["tau"]))
-        given = {"q": arrays["q"], "v": arrays["v"], "tau": tau}
-        cores: list[tuple[int, ...]] = [(model.nq,), (model.nv,), (model.nv,)]
-        if kernel.tabulated:
-            given["table"] = arrays["table"]
-            cores.append((steps, model.nv))
-        others = (*kernel.numbers, *(RESET if kernel.reset else ()))
-        given |= {name: arrays[name] for name in others}
-        cores += [place_of(name.removeprefix("reset_")).shape(model) for name in others]
-        if gain.ndim > 1:  # gains for every trajectory: their batch axes count, and each has its own row
-            given["gain"] = cp.asarray(gain, dtype)
-            cores.append(gain.shape[-1:])
-        views, batch = views_of(model, given, cores, dtype)
-        seen = dict(zip(given, views))
-        gain = np.broadcast_to(gain, (*batch, gain.shape[-1])).reshape(-1, gain.shape[-1]) if gain.ndim > 1 else gain
-        count, width = prod(batch), model.nq + model.nv
-        out = _empty(kind, like, (steps // every, width, count), dtype)
-
-        def passed(*names: str) -> list[Any]:
-            return [x for name in names for x in (seen[name].array, *map(np.int64, seen[name][1:3]))]
-
-        arguments = passed("q", "v", "tau", *["table"] * kernel.tabulated)
-        arguments += [np.int64(seen["table"].stride * model.nv)] if kernel.tabulated else []
-        arguments += [cp.asarray(gain, dtype), np.int64(gain.shape[-1] if gain.ndim > 1 else 0)]
-        arguments += [cp.asarray([dt], dtype), _as_cupy(out, kind), np.int64(count)]
-        arguments += [np.int32(steps), np.int32(every), *passed(*kernel.numbers)]
-        why, when = cp.empty((steps // every, count), "int32"), cp.empty(count, "int32")
-        arguments += ([why, when] if kernel.ends else []) + passed(*(RESET if kernel.reset else ()))
-        if "kernel" not in modules:
-            modules["kernel"] = build(kernel.source(launch))
-        blocks = -(-count // launch.threads)
-        if kernel.dynamics:
-            if "tree" not in modules:
-                modules["tree"] = tree_arguments(kernel.dynamics, modules["request"])
-            blocks, scratch = scratch_for(kernel.dynamics, model, blocks, launch, modules["kernel"])
-            arguments += [*modules["tree"], scratch]
-        if count:
-            modules["kernel"]((blocks,), (launch.threads,), tuple(arguments))
-        states = tuple(_rows(kind, part, batch) for part in (out[:, : model.nq], out[:, model.nq :]))
-        if not kernel.ends:
-            return states
-        time = when.astype("float64") * dt
-        time[when < 0] = np.nan
-        reason = cp.ascontiguousarray(why.T).reshape(*batch, steps // every)
-        return (*states, _given_back(kind, time.reshape(batch)), _given_back(kind, reason))
-
-
-def _rows(kind: str, x: Any, batch: tuple[int, ...]) -> Any:
+def rows(kind: str, x: Any, batch: tuple[int, ...]) -> Any:
     """(stored, n, count) seen as (*batch, stored, n), in the caller's library."""
     x = x.reshape(*x.shape[:2], *batch) if kind != "torch" else x.unflatten(2, batch) if batch else x[..., 0]
     order = (*range(2, x.ndim), 0, 1)

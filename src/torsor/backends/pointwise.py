@@ -5,10 +5,12 @@ For work without a recurrence, the lanes of a vector are whatever the batch axis
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
-from torsor.backends import codegen
+from torsor.backends import cache, codegen
 from torsor.backends.gufunc import gufunc, signature
 from torsor.backends.llvm import Target
 from torsor.backends.llvm_arrays import unrolled_kernel
@@ -25,20 +27,33 @@ def trace(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]]) -
     return Code.of(tape, {("out", *index): x for index, x in numbered(function(*arguments))})
 
 
-def compile_pointwise(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]],
-                      dtype: str = "float64") -> Any:  # fmt: skip
-    """A gufunc with the core dimensions of `inputs` and of the function's result; batch axes broadcast."""
-    return compile_code(trace(function, inputs), inputs, dtype, function.__name__, function.__doc__ or "")
+def compile_pointwise(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]], dtype: str = "float64",
+                      key: Any = None) -> Any:  # fmt: skip
+    """A gufunc with the core dimensions of `inputs` and of the function's result; batch axes broadcast.
+
+    `key`: all that determines the function, beside torsor's sources. With it, the function is traced only if its code is
+    not on disk.
+    """
+    traced = lru_cache(1)(lambda: trace(function, inputs))
+    return _kernel(traced, inputs, dtype, function.__name__, function.__doc__ or "", key)
 
 
 def compile_code(code: Code, inputs: Mapping[str, tuple[int, ...]], dtype: str, name: str, doc: str = "") -> Any:
     """The same from the tape of the function."""
-    host = codegen.host()
-    bits = 64 if dtype == "float64" else 32
+    return _kernel(lambda: code, inputs, dtype, name, doc)
+
+
+def _kernel(code: Callable[[], Code], inputs: Mapping[str, tuple[int, ...]], dtype: str, name: str, doc: str,
+            key: Any = None) -> Any:  # fmt: skip
+    host, bits = codegen.host(), 64 if dtype == "float64" else 32
     target = Target(host.lanes(bits), bits, host.fma, host.x86)
-    shape = shape_of(code)
-    key = codegen.name_of(f"pointwise|{code}|{dict(inputs)}|{target}")
-    loaded = codegen.load(key, lambda: unrolled_kernel(code, inputs, shape, target, in_place=True))
-    shapes = [*inputs.values(), shape]
+
+    def outline() -> str:
+        return json.dumps([codegen.name_of(f"pointwise|{code()}|{dict(inputs)}|{target}"), shape_of(code())])
+
+    known = "pointwise", key, dict(inputs), target, host, codegen.level(), cache.SOURCES
+    kernel, shape = json.loads(outline() if key is None else cache.remembered(repr(known), outline))
+    loaded = codegen.load(kernel, lambda: unrolled_kernel(code(), inputs, tuple(shape), target, in_place=True))
+    shapes = [*inputs.values(), tuple(shape)]
     data = unrolled_data(shapes, bits)
     return gufunc(loaded.address, data.words.ctypes.data, signature(shapes), dtype, name, doc, (loaded, data))

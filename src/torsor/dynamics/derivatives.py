@@ -54,6 +54,8 @@ def vjp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) ->
     The cotangent has the shape of the function's result.  Cotangents of q have nv numbers: they belong to changes of q
     along the directions of v, q = model.integrate(q, dx).  All other arguments are those of the function.
     """
+    if (own := getattr(function, "vjp", None)) is not None:  # a function that brings its own, as a rollout does
+        return own(wrt)
     return Differentiated(_known(function, "jvp"), "vjp", _names(wrt))
 
 

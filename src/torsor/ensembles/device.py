@@ -9,45 +9,53 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.algorithms import articulated
 from torsor.backends import gpu
 from torsor.backends.cuda import REGISTERS, Kernel, Launch
-from torsor.backends.cuda_members import MembersKernel
 from torsor.backends.pointwise import trace
 from torsor.compiler.members import Members, members
 from torsor.compiler.request import ON_GPU, Request
 from torsor.ensembles import engine
-from torsor.ensembles.engine import Steps, moving
+from torsor.ensembles.engine import CONTROL, Timing, step_of
+from torsor.errors import ArgumentError
 from torsor.model.batch import ModelBatch
-from torsor.motion.rollout import Law, cut, options_of, step_inputs
+from torsor.motion.cuda_loops import MembersKernel
+from torsor.motion.law import Law
+from torsor.motion.lowering import Step, cut
 from torsor.motion.stops import outside, stop_inputs, stops_key
 
 Array = NDArray[Any]
 
 
-class DeviceEngine:
-    """The kernel that moves the members of one structure under one law, on a GPU; see `engine.Engine`."""
+class GpuEngine:
+    """The kernel that moves the members of one structure under one law, on a GPU; see `engine.LaneEngine`."""
 
-    def __init__(self, batch: ModelBatch, law: Law, steps: Steps) -> None:
-        self.steps, self.model = steps, batch.model
+    def __init__(self, batch: ModelBatch, law: Law, timing: Timing) -> None:
+        self.batch, self.law, self.timing, self.model = batch, law, timing, batch.model
+        self.step = step_of(batch, law, timing)
+        if law.called or law.changes or law.schedule is not None or law.waves:
+            raise ArgumentError("members on a GPU take forces that are data and do not change in time: use device='cpu'")
         found = members(batch)
-        key = "ensemble on the device", law.key, steps.method, stops_key(batch.model, steps.stops)
+        key = "ensemble on the device", law.key, timing.method, stops_key(batch.model, timing.stops)
         self.made: dict[str, Any]
-        self.request, self.kernel, self.made = found.store.once(key, lambda: (*kernel_of(found, law, steps), {}))
+        self.request, self.kernel, self.made = found.store.once(key, lambda: (*kernel_of(self.step, timing), {}))
 
-    def run(self, states: Mapping[str, Array], numbers: Sequence[Array]) -> tuple[Array, ...]:
+    def run(self, q0: Array, v0: Array) -> tuple[Array, ...]:
         """The states (members, times, nq + nv) at the times, what became of each member, and when it stopped, if it may
         stop."""
-        return tuple(map(gpu.cupy().asnumpy, self.moved(self.on_device(states, numbers))))
+        return tuple(map(gpu.cupy().asnumpy, self.moved(self.on_device(q0, v0))))
 
-    def on_device(self, states: Mapping[str, Array], numbers: Sequence[Array]) -> list[Any]:
+    def on_device(self, q0: Array, v0: Array) -> list[Any]:
         """The arrays of members that the kernel reads."""
-        given = (*(states[name] for name in ("q0", "v0", "tau", "gain")), *numbers)
-        return [gpu.columns(x, x.ndim - 1, "float64") for x in given]
+        law, count = self.law, len(q0)
+        constant = law.constant.reshape(*law.constant.shape[:-2], -1)
+        own = {**(law.loads or {}), **members(self.batch).inputs}
+        given = [(constant, 1), (law.values, 1), *((own[name], len(self.step.inputs[name])) for name in self.step.numbers)]
+        wide = [np.broadcast_to(x, (count, *x.shape[x.ndim - core :])) for x, core in given]
+        return [gpu.columns(x, x.ndim - 1, "float64") for x in (q0, v0, *wide)]
 
     def moved(self, given: Sequence[Any]) -> tuple[Any, ...]:
         """What `run` gives, as arrays on the device."""
-        cp, launch, count, stored = gpu.cupy(), Launch(), len(given[0]), len(self.steps.times)
+        cp, launch, count, stored = gpu.cupy(), Launch(), len(given[0]), len(self.timing.times)
         out = cp.empty((count, stored, self.model.nq + self.model.nv), "float64")
         status = cp.empty(count, "int8")
         if "kernel" not in self.made:
@@ -55,19 +63,19 @@ class DeviceEngine:
         blocks, tree = self._grid(count, launch)
         next_member = cp.asarray(np.array([blocks * launch.threads], "uint64"))
         arguments = [*given, *map(cp.asarray, self._settings()), np.int32(stored), out, status, next_member]
-        when = [cp.empty(count, "float64")] if self.steps.stops else []
+        when = [cp.empty(count, "float64")] if self.timing.stops else []
         self.made["kernel"]((blocks,), (launch.threads,), (*arguments, np.int64(count), *when, *tree))
         return out, status, *when
 
     def _settings(self) -> tuple[Array, Array, Array]:
         """The numbers of `SETTINGS`, the times, and after how many steps of dt they are."""
-        steps = self.steps
-        end = float(steps.times[-1])
-        first = engine.FIRST_STEP * end if steps.adaptive else steps.dt
-        settings = [end, first, steps.rtol, steps.atol, engine.SMALLEST * end, engine.SAFETY, engine.SHRINK]
-        settings += [engine.GROW, engine.EXPONENT, engine.HALVINGS]
-        ends = np.zeros(1) if steps.adaptive else np.rint(steps.times / steps.dt)
-        return np.array(settings), np.array(steps.times), ends.astype(np.int32)
+        timing = self.timing
+        end = float(timing.times[-1])
+        first = engine.FIRST_STEP * end if timing.adaptive else timing.step
+        settings = [end, first, timing.rtol, timing.atol, engine.SMALLEST * end, CONTROL.safety, CONTROL.shrink]
+        settings += [CONTROL.grow, 1 / CONTROL.power, engine.HALVINGS]
+        ends = np.zeros(1) if timing.adaptive else np.rint(timing.times / timing.step)
+        return np.array(settings), np.array(timing.times), ends.astype(np.int32)
 
     def _grid(self, count: int, launch: Launch) -> tuple[int, list[Any]]:
         """How many blocks are resident at once, and what loops need beside the arrays."""
@@ -81,27 +89,25 @@ class DeviceEngine:
         return min(blocks, resident * gpu.cupy().cuda.Device().attributes["MultiProcessorCount"]), []
 
 
-def kernel_of(found: Members, law: Law, steps: Steps) -> tuple[Request, MembersKernel]:
+def kernel_of(step: Step, timing: Timing) -> tuple[Request, MembersKernel]:
     """The request of the forward dynamics, and the kernel around it."""
-    model = found.frames.model
-    codes, end = cut(model, law, moving(steps))
-    options = options_of(steps.method, law, found)
-    request = Request(articulated.forward_dynamics, model, options=options, unroll=ON_GPU, members=found)
-    inputs = step_inputs(model, law, found)
+    assert step.members is not None
+    model, (*pieces, end) = step.model, cut(step, inverse=False)
+    request = Request(step.algorithm, model, options=step.options, unroll=ON_GPU, members=step.members)
     width = model.nq + model.nv
-    shape = (5, width) if steps.adaptive else (width,)
-    step = Kernel(end, _sizes(inputs), shape, 64)
-    codes_of = engine.OK, engine.DIVERGED, engine.STUCK, engine.STOPPED
-    return request, MembersKernel(tuple(codes), step, Kernel.of(request), codes_of, _stops(found, steps))
+    last = Kernel(end.code, _sizes(step.inputs), (5, width) if timing.adaptive else (width,), 64)
+    codes = engine.OK, engine.DIVERGED, engine.STUCK, engine.STOPPED
+    stages = tuple(piece.code for piece in pieces)
+    return request, MembersKernel(stages, last, Kernel.of(request), codes, _stops(step.members, timing))
 
 
-def _stops(found: Members, steps: Steps) -> Kernel | None:
+def _stops(found: Members, timing: Timing) -> Kernel | None:
     """The kernel of the stop conditions."""
-    if not steps.stops:
+    if not timing.stops:
         return None
     model = found.frames.model
     inputs = stop_inputs(model, found)
-    return Kernel(trace(outside(model, steps.stops, found), inputs), _sizes(inputs), (len(steps.stops),), 64)
+    return Kernel(trace(outside(model, timing.stops, found), inputs), _sizes(inputs), (len(timing.stops),), 64)
 
 
 def _sizes(inputs: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, int], ...]:

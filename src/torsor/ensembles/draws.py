@@ -8,8 +8,8 @@ hypercube gives u instead.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from torsor.model.model import Model
 from torsor.validate import chosen, parameter, real_array, shown
 
 Array = NDArray[Any]
+Forces = Sequence[Any]
 
 SAMPLING = ("random", "sobol", "latin-hypercube", "saltelli")
 FEW = 32  # members that are drawn one by one
@@ -111,7 +112,6 @@ def _numbers(distribution: Distribution, *names: str, positive: str = "") -> Non
 
 STATES = ("q0", "v0")
 JOINTS = tuple(VARIABLE)  # quantities of the freedoms
-SERVO = ("kp", "kd", "q_ref")
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,15 +119,18 @@ class Quantity:
     """Entries of an array that differ: `field`, and the bodies or entries along its first axis."""
 
     key: str  # as the user named it
-    field: str  # q0, v0, a field of the model, density, or kp, kd, q_ref
+    field: str  # q0, v0, a field of the model, density, or FORCE.PARAMETER
     rows: Array  # along the first axis
     shape: tuple[int, ...]  # of the values: (rows, ...)
 
     @classmethod
-    def named(cls, key: str, model: Model) -> Quantity:
-        """q0, v0, gravity, kp, kd, q_ref, or BODY.FIELD with * for all bodies; e.g. `link3.mass`, `*.damping`."""
+    def named(cls, key: str, model: Model, forces: Forces = ()) -> Quantity:
+        """q0, v0, gravity, FORCE.PARAMETER, or BODY.FIELD with * for all bodies: `link3.mass`, `*.damping`, `PD.kp`."""
         body, _, name = key.rpartition(".") if isinstance(key, str) else ("", "", "")
-        whole = {"q0": model.nq, "v0": model.nv, "gravity": 3, **dict.fromkeys(SERVO, model.nv)}
+        whole = {"q0": model.nq, "v0": model.nv, "gravity": 3}
+        if (force := _force_named(forces, body)) is not None and hasattr(force, name):
+            size = model.nq if name in ("reference", "rest") else model.nv
+            return cls(key, key, np.arange(size), (size,))
         if not body and name in whole:
             return cls(key, name, np.arange(whole[name]), (whole[name],))
         known = ("density", *SHAPES, *JOINTS)
@@ -149,20 +152,44 @@ class Quantity:
     def size(self) -> int:
         return int(np.prod(self.shape))
 
-    def nominal(self, model: Model) -> Array:
-        """The model's own values."""
+    @property
+    def of_force(self) -> bool:
+        """Whether it is a parameter of a force."""
+        return "." in self.field
+
+    def nominal(self, model: Model, forces: Forces = ()) -> Array:
+        """The model's own values, or those of a force."""
         if self.field == "density":
             return np.ones(self.shape)
-        own = {"q0": model.neutral(), "v0": np.zeros(model.nv), **dict.fromkeys(SERVO, np.zeros(model.nv))}
+        if self.of_force:
+            body, _, name = self.field.rpartition(".")
+            return np.broadcast_to(np.asarray(getattr(_force_named(forces, body), name), float), self.shape)
+        own = {"q0": model.neutral(), "v0": np.zeros(model.nv)}
         return np.asarray(own.get(self.field, getattr(model, self.field, None)))[self.rows]
+
+
+def _force_named(forces: Forces, name: str) -> Any:
+    """The only force of that class, if there is one."""
+    found = [force for force in forces if type(force).__name__ == name]
+    return found[0] if len(found) == 1 else None
+
+
+def forces_of(forces: Forces, drawn: Mapping[Quantity, Array]) -> list[Any]:
+    """The forces with the parameters that some members drew."""
+    changed: dict[int, dict[str, Array]] = {}
+    for quantity, values in drawn.items():
+        if quantity.of_force:
+            name, _, parameter = quantity.field.rpartition(".")
+            changed.setdefault(id(_force_named(forces, name)), {})[parameter] = values
+    return [replace(force, **changed[id(force)]) if id(force) in changed else force for force in forces]
 
 
 class Draws:
     """What the members of a study draw: `vary` maps names of quantities to distributions or arrays (n, ...)."""
 
     def __init__(self, model: Model, vary: Mapping[str, Any] | Callable[[np.random.Generator], Mapping[str, Any]],
-                 n: int, seed: int, sampling: str) -> None:  # fmt: skip
-        self.model, self.n, self.seed = model, n, seed
+                 n: int, seed: int, sampling: str, forces: Forces = ()) -> None:  # fmt: skip
+        self.model, self.n, self.seed, self.forces = model, n, seed, forces
         self.first = 0  # the member to which the first row of every array belongs
         self.sampling = chosen("sampling", sampling, SAMPLING)
         self.function = vary if callable(vary) else None
@@ -170,7 +197,7 @@ class Draws:
         if not callable(vary) and not isinstance(vary, Mapping):
             raise ArgumentError(f"vary must be a dict of names, or a function that gives one, not {shown(vary)}")
         for key, value in {} if callable(vary) else vary.items():
-            quantity = Quantity.named(key, model)
+            quantity = Quantity.named(key, model, forces)
             if not isinstance(value, Distribution):
                 value = real_array(f"vary[{key!r}]", value)
                 own = value.shape[1:]
@@ -245,7 +272,7 @@ class Draws:
             if isinstance(value, Distribution):
                 x = value.value(u[:, at : at + quantity.size].reshape(-1, *quantity.shape))
                 at += quantity.size
-                found[quantity] = x * quantity.nominal(self.model) if value.relative else x
+                found[quantity] = x * quantity.nominal(self.model, self.forces) if value.relative else x
             else:
                 found[quantity] = np.array(
                     np.broadcast_to(value[first - self.first : end - self.first], (end - first, *quantity.shape))
@@ -316,7 +343,7 @@ class Draws:
             rows.append(dict(drawn))
         found = {}
         for key in rows[0]:
-            quantity = Quantity.named(key, self.model)
+            quantity = Quantity.named(key, self.model, self.forces)
             try:
                 values = [np.broadcast_to(real_array(f"vary[{key!r}]", row[key]), quantity.shape) for row in rows]
             except (KeyError, ValueError):
@@ -341,10 +368,10 @@ class Draws:
 
 
 def fields_of(model: Model, drawn: Mapping[Quantity, Array]) -> dict[str, Array]:
-    """The fields of a `ModelBatch`, from what some members drew; states and gains are left out."""
+    """The fields of a `ModelBatch`, from what some members drew; states and parameters of forces are left out."""
     fields: dict[str, Array] = {}
     for quantity, values in sorted(drawn.items(), key=lambda x: x[0].field == "density"):  # a factor of what is drawn
-        if quantity.field in (*STATES, *SERVO):
+        if quantity.field in STATES or quantity.of_force:
             continue
         if quantity.field == "density":
             for name in ("mass", "inertia"):
@@ -362,8 +389,8 @@ def _copies(model: Model, name: str, fields: dict[str, Array], count: int) -> Ar
 
 
 def states_of(model: Model, drawn: Mapping[Quantity, Array], size: int, **usual: ArrayLike) -> dict[str, Array]:
-    """q0, v0 and the gains of a servo, (size, ...)."""
-    widths = {"q0": model.nq, "v0": model.nv, **dict.fromkeys(SERVO, model.nv)}
+    """q0 and v0, (size, ...)."""
+    widths = {"q0": model.nq, "v0": model.nv}
     found = {name: np.tile(np.broadcast_to(parameter(name, usual[name], width), (width,)), (size, 1))
              for name, width in widths.items() if name in usual}  # fmt: skip
     for quantity, values in drawn.items():

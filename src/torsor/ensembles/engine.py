@@ -1,26 +1,30 @@
 """Members side by side: every lane of a vector moves a member of its own, with a step of its own.
 
-A step of the integrator is one kernel, traced from the same steps as a rollout (`torsor.motion.rollout`).  The
-numbers in which the members differ are inputs of it.  Fixed steps move all members together.  Adaptive steps (Dormand &
-Prince 1980, as in `torsor.motion`) have a step size per lane; a lane whose member has arrived takes the next member.
+Fixed steps are those of a rollout (`torsor.motion.driver`), to the same bits. Adaptive steps (Dormand & Prince 1980, as
+in `torsor.motion`) are one kernel, traced from `embedded`, with a step size per lane; a lane whose member has arrived
+takes the next member.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torsor.compiler.members import members
+from torsor.errors import ArgumentError
 from torsor.linalg import Scalar
 from torsor.model.batch import ModelBatch
-from torsor.motion.rollout import Law, Plant, member_kernel, step
+from torsor.motion.driver import Fixed, States, advance, watch_of
+from torsor.motion.law import Law
+from torsor.motion.lowering import Step, lowered
+from torsor.motion.plant import Plant
 from torsor.motion.runge_kutta import DormandPrince
-from torsor.motion.stops import Stop, Watch, watching
+from torsor.motion.steps import METHODS
+from torsor.motion.stops import Stop, watching
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
@@ -29,13 +33,14 @@ LANES = 1024  # members that are moved together: their states stay in the cache
 OK, DIVERGED, STUCK, IMPOSSIBLE = 1, 2, 3, 4
 STOPPED = 10  # and more: by which stop condition
 HALVINGS = 50  # of a step, to find where a member stops
+LOOKS = 4  # parts of a step, at whose ends stop conditions are looked at
 REASONS = {
     0: "not yet", OK: "ok", DIVERGED: "diverged: its state is not finite", STUCK: "its step became too small",
     IMPOSSIBLE: "no such machine can exist",
 }  # fmt: skip
 FIRST_STEP, SMALLEST = 1e-3, 1e-12  # steps, relative to the duration
-SAFETY, SHRINK, GROW = 0.9, 0.2, 5.0
-EXPONENT = 0.2  # of the error, for a method whose error estimate has order 5
+CONTROL = DormandPrince.control
+TIMES = tuple(DormandPrince.A.sum(axis=1).tolist())
 # The last term of the continuous extension (Hairer, Norsett & Wanner, Solving ODEs I, II.6), by stage.
 EXTENSION = (
     -12715105075 / 11282082432, 0.0, 87487479700 / 32700410799, -10690763975 / 1880347072,
@@ -44,12 +49,12 @@ EXTENSION = (
 
 
 @dataclass(frozen=True)
-class Steps:
-    """How members are moved in time: `method` with steps of dt, or adaptively ("dopri5") to tolerances."""
+class Timing:
+    """How members are moved in time: `method` with steps of a length, or adaptively ("dopri5") to tolerances."""
 
     times: Array  # at which states are stored, the first not before 0
     method: str = "dopri5"
-    dt: float = 1e-3
+    step: float = 1e-3
     rtol: float = 1e-6
     atol: float = 1e-9
     stops: tuple[Stop, ...] = ()  # conditions under which a member stays where it is
@@ -59,66 +64,77 @@ class Steps:
         return self.method == "dopri5"
 
 
-class Engine:
-    """The kernel that moves the members of one structure under one law."""
+def step_of(batch: ModelBatch, law: Law, timing: Timing) -> Step:
+    """The step of the members of a batch."""
+    if not timing.adaptive:
+        return Fixed(batch, law, METHODS[timing.method], timing.method, timing.step).step
+    if law.called or law.schedule is not None or law.waves:
+        raise ArgumentError(
+            "members with a step size of their own take forces that are data, and no gains or wrenches that change in "
+            f"time: choose one of the methods {', '.join(METHODS)}"
+        )
+    return Step(embedded, "dopri5", law, len(TIMES) if law.changes else 1, members=members(batch))
 
-    def __init__(self, batch: ModelBatch, law: Law, steps: Steps) -> None:
-        self.steps, self.nq, self.width = steps, batch.model.nq, batch.model.nq + batch.model.nv
-        found, key = members(batch), ("ensemble", law.key, steps.method)
-        self.kernel = found.store.once(key, lambda: member_kernel(found, law, moving(steps)))
-        self.outside = watching(batch.model, steps.stops, found, "float64") if steps.stops else None
 
-    def moved(self, y: Array, h: Array, given: Sequence[Array], out: Array | None = None) -> Array:
-        """One step of the states y (members, nq + nv)."""
-        tau, gain, *numbers = given
-        return self.kernel(y[:, : self.nq], y[:, self.nq :], tau, gain, h, *numbers, out=out)
+class LaneEngine:
+    """Moves the members of one structure under one law."""
 
-    def run(self, states: Mapping[str, Array], numbers: Sequence[Array]) -> tuple[Array, Array, Array]:
+    def __init__(self, batch: ModelBatch, law: Law, timing: Timing) -> None:
+        self.batch, self.law, self.timing = batch, law, timing
+        self.nq, self.width = batch.model.nq, batch.model.nq + batch.model.nv
+        self.step = lowered(step_of(batch, law, timing))
+        self.outside = watching(batch.model, timing.stops, members(batch), "float64") if timing.stops else None
+
+    def commands(self, t: Array, h: Array, constant: Array) -> Array:
+        """The commands of every lane at the times of its step, (m, width)."""
+        if not self.law.changes:
+            return constant
+        found = self.law.commands_at((t[:, None] + h[:, None] * np.array(TIMES)).ravel())
+        return found.reshape(len(t), -1)
+
+    def run(self, q0: Array, v0: Array) -> tuple[Array, Array, Array]:
         """The states (members, times, nq + nv) at the times, what became of each member, and when it stopped."""
-        y = np.concatenate([states["q0"], states["v0"]], axis=1)
-        given = [states["tau"], states["gain"], *numbers]
-        out = np.full((len(y), len(self.steps.times), self.width), np.nan)
-        status, when = np.full(len(y), OK, np.int8), np.full(len(y), np.nan)
+        out = np.full((len(q0), len(self.timing.times), self.width), np.nan)
+        status, when = np.full(len(q0), OK, np.int8), np.full(len(q0), np.nan)
         with np.errstate(all="ignore"):
-            if self.steps.adaptive:
-                _Lanes(self, y, given, out, status, when).run()
-            else:
-                for first in range(0, len(y), LANES):
-                    part = slice(first, first + LANES)
-                    self._fixed(y[part], [x[part] for x in given], out[part], status[part], when[part])
+            (self._adaptive if self.timing.adaptive else self._fixed)(q0, v0, out, status, when)
         status[(status == OK) & ~np.isfinite(out).all(axis=(1, 2))] = DIVERGED
         return out, status, when
+
+    def _fixed(self, q0: Array, v0: Array, out: Array, status: Array, when: Array) -> None:
+        timing = self.timing
+        setup = Fixed(self.batch, self.law, METHODS[timing.method], timing.method, timing.step)
+        ends = np.rint(timing.times / timing.step).astype(int).tolist()
+        states = States(setup, {"q": q0, "v": v0}, ends[-1])
+        for first in range(0, len(q0), LANES):
+            rows = slice(first, first + LANES)
+            part = states.part(rows)
+            x = np.concatenate([part["q"], part["v"]], axis=1)
+            watch = watch_of(setup, timing.stops, part, None) if timing.stops else None
+
+            def store(k: int, x: Array, rows: slice = rows) -> None:
+                out[rows, k] = x
+
+            advance(states, part, x, ends, store, watch)
+            if watch:
+                status[rows][watch.frozen] = STOPPED - 1 + watch.reason[watch.frozen]
+                when[rows][watch.frozen] = watch.first[watch.frozen] * timing.step
+
+    def _adaptive(self, q0: Array, v0: Array, out: Array, status: Array, when: Array) -> None:
+        count, law = len(q0), self.law
+        constant = np.broadcast_to(law.constant.reshape(*law.constant.shape[:-2], -1), (count, law.constant[0].size
+                                   if law.constant.ndim > 2 else law.constant.size))  # fmt: skip
+        gain = np.broadcast_to(law.values, (count, law.values.shape[-1]))
+        numbers = {name: x for name, x in (law.loads or {}).items()} | dict(members(self.batch).inputs)
+        shape = self.step.step.inputs
+        given = [constant, gain, *(np.broadcast_to(numbers[name], (count, *shape[name])) for name in self.step.step.numbers)]
+        _Lanes(self, np.concatenate([q0, v0], axis=1), given, out, status, when).run()
 
     def gone(self, y: Array, given: Sequence[Array]) -> Array:
         """(members, stops): how far each state is beyond each stop condition."""
         assert self.outside is not None
-        return self.outside(y[:, : self.nq], y[:, self.nq :], *given[2:])
-
-    def _fixed(self, y: Array, given: Sequence[Array], out: Array, status: Array, when: Array) -> None:
-        dt, times = self.steps.dt, self.steps.times
-        ends = np.rint(times / dt).astype(int)
-        y, new, h = y.copy(), np.empty_like(y), np.array([dt])
-        watch = Watch(self.outside, given[2:], len(y), None) if self.outside else None
-        if watch:
-            watch.look(y, self.nq, 0)
-        done = 0
-        for k, end in enumerate(ends):
-            for count in range(done + 1, end + 1):
-                self.moved(y, h, given, new)
-                y, new = new, y
-                if watch:
-                    y[watch.frozen] = new[watch.frozen]
-                    watch.look(y, self.nq, count)
-            done = end
-            out[:, k] = y
-        if watch:
-            status[watch.frozen] = STOPPED - 1 + watch.reason[watch.frozen]
-            when[watch.frozen] = watch.first[watch.frozen] * dt
-
-
-def moving(steps: Steps) -> Callable[..., Any]:
-    """The step of a method, over any scalar."""
-    return embedded if steps.adaptive else partial(step, steps.method)
+        loads = len(self.law.load_names)
+        return self.outside(y[:, : self.nq], y[:, self.nq :], *given[2 + loads :])
 
 
 def embedded(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> list[list[Scalar]]:
@@ -127,8 +143,8 @@ def embedded(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> list[list[Scala
     n, A, (E,) = len(q), DormandPrince.A, DormandPrince.E
     y: list[Scalar] = [*q, *v]
 
-    def slope(y: Scalars) -> list[Scalar]:
-        return [x * h for x in (*plant.rate(y[:n], y[n:]), *plant.free(y[:n], y[n:]))]
+    def slope(y: Scalars, at: int) -> list[Scalar]:
+        return [x * h for x in (*plant.rate(y[:n], y[n:]), *plant.free(y[:n], y[n:], at))]
 
     def combined(weights: Sequence[float], k: Sequence[Scalars]) -> list[Scalar]:
         sums: list[Scalar] = []
@@ -139,14 +155,14 @@ def embedded(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> list[list[Scala
             sums.append(total)
         return sums
 
-    k = [slope(y)]
-    for row in A[1:]:  # the last stage is at the new state
+    k = [slope(y, 0)]
+    for at, row in enumerate(A[1:], 1):  # the last stage is at the new state
         new = [a + b for a, b in zip(y, combined(row, k))]
-        k.append(slope(new))
+        k.append(slope(new, at))
     return [[*plant.normalised(new[:n]), *new[n:]], k[0], k[-1], combined(EXTENSION, k), combined(E, k)]
 
 
-class _Step(NamedTuple):
+class LaneStep(NamedTuple):
     """A step of every lane: from y to new in the time h, with what `embedded` gives."""
 
     y: Array
@@ -171,7 +187,7 @@ class _Step(NamedTuple):
 class _Lanes:
     """Adaptive steps: a lane holds a member until it has arrived, and then takes the next one."""
 
-    def __init__(self, engine: Engine, y: Array, given: Sequence[Array], out: Array, status: Array,
+    def __init__(self, engine: LaneEngine, y: Array, given: Sequence[Array], out: Array, status: Array,
                  when: Array) -> None:  # fmt: skip
         self.engine, self.start, self.given, self.out, self.status, self.when = engine, y, given, out, status, when
         count = min(LANES, len(y))
@@ -183,48 +199,61 @@ class _Lanes:
         self.fresh = np.ones(count, bool)  # has no step size yet
 
     def run(self) -> None:
-        steps = self.engine.steps
-        end = float(steps.times[-1])
+        timing, nq = self.engine.timing, self.engine.nq
+        end = float(timing.times[-1])
         self._store_start()
         while len(self.member):
             h = np.minimum(np.where(self.fresh, FIRST_STEP * end, self.h), end - self.t)
-            result = self.engine.moved(self.y, h[:, None], self.own)
+            constant, gain, *numbers = self.own
+            tau = self.engine.commands(self.t, h, constant)
+            result = self.engine.step(self.y[:, :nq], self.y[:, nq:], tau, gain, h[:, None], *numbers)
             new, k1, k7, extension, error = np.moveaxis(result, -2, 0)
-            scale = steps.atol + steps.rtol * np.maximum(np.abs(self.y), np.abs(new))
+            scale = timing.atol + timing.rtol * np.maximum(np.abs(self.y), np.abs(new))
             size = np.sqrt(np.mean((error / scale) ** 2, axis=-1))
             accepted = size <= 1
-            factor = np.where(size > 0, SAFETY * size**-EXPONENT, GROW)
-            factor = np.where(np.isfinite(size), np.clip(factor, SHRINK, GROW), SHRINK)
-            step = _Step(self.y, h, new, k1, k7, extension)
+            step = LaneStep(self.y, h, new, k1, k7, extension)
             share = self._stopping(accepted, step)
             self._store(accepted, step, self.t + np.where(np.isnan(share), h, share * h))
             stopped = self._stop(step, share)
             self.y[accepted] = new[accepted]
             self.t[accepted] += h[accepted]
-            self.h, self.fresh = h * factor, np.zeros(len(h), bool)
+            self.h, self.fresh = h * CONTROL.factors(size), np.zeros(len(h), bool)
             stuck = ~accepted & (self.h < SMALLEST * end)
             self.status[self.member[stuck]] = np.where(np.isfinite(size[stuck]), STUCK, DIVERGED)
-            arrived = accepted & (self.row >= len(steps.times))
+            arrived = accepted & (self.row >= len(timing.times))
             self._refill(stuck | arrived | stopped)
 
-    def _stopping(self, accepted: Array, step: _Step) -> Array:
-        """The part of its step after which each lane stops, found by halving; NaN for lanes that go on."""
+    def _stopping(self, accepted: Array, step: LaneStep) -> Array:
+        """The part of its step after which each lane stops, found by halving; NaN for lanes that go on.
+
+        Conditions are looked at after every LOOKS-th part of a step: what begins and ends between two is missed.
+        """
         share = np.full(len(accepted), np.nan)
-        if not self.engine.steps.stops:
+        if not self.engine.timing.stops:
             return share
         at_once = (self.engine.gone(self.y, self.own) > 0).any(axis=1) & self.fresh
-        lanes = np.flatnonzero(accepted & ~at_once & (self.engine.gone(step.new, self.own) > 0).any(axis=1))
-        low, high = np.zeros(len(lanes)), np.ones(len(lanes))
+        open_ = accepted & ~at_once
+        for part in np.arange(1, LOOKS + 1) / LOOKS:
+            lanes = np.flatnonzero(open_)
+            if not len(lanes):
+                break
+            there = step.between(lanes, np.full(len(lanes), part))
+            beyond = (self.engine.gone(there, [x[lanes] for x in self.own]) > 0).any(axis=1)
+            share[lanes[beyond]] = self._halved(step, lanes[beyond], part - 1 / LOOKS, part)
+            open_[lanes[beyond]] = False
+        share[at_once] = 0.0
+        return share
+
+    def _halved(self, step: LaneStep, lanes: Array, begin: float, end: float) -> Array:
+        low, high = np.full(len(lanes), begin), np.full(len(lanes), end)
         own = [x[lanes] for x in self.own]
         for _ in range(HALVINGS if len(lanes) else 0):
             middle = (low + high) / 2
             beyond = (self.engine.gone(step.between(lanes, middle), own) > 0).any(axis=1)
             low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
-        share[lanes] = high
-        share[at_once] = 0.0
-        return share
+        return high
 
-    def _stop(self, step: _Step, share: Array) -> Array:
+    def _stop(self, step: LaneStep, share: Array) -> Array:
         """Which lanes stop; their members stay where they are."""
         lanes = np.flatnonzero(~np.isnan(share))
         if len(lanes):
@@ -238,15 +267,15 @@ class _Lanes:
 
     def _store_start(self) -> None:
         """The states at time 0, where that is asked for."""
-        at_start = self.engine.steps.times <= 0
+        at_start = self.engine.timing.times <= 0
         count = int(at_start.sum())
         self.out[:, :count] = self.start[:, None]
         self.row[:] = count
         self.first_row = count
 
-    def _store(self, accepted: Array, step: _Step, t1: Array) -> None:
+    def _store(self, accepted: Array, step: LaneStep, t1: Array) -> None:
         """The continuous extension of accepted steps, at all times that they pass up to t1."""
-        times = self.engine.steps.times
+        times = self.engine.timing.times
         lanes = np.flatnonzero(accepted)
         while len(lanes):
             rows = self.row[lanes]
@@ -281,3 +310,8 @@ class _Lanes:
             for name in ("member", "y", "t", "row", "h", "fresh"):
                 setattr(self, name, getattr(self, name)[keep])
             self.own = [x[keep] for x in self.own]
+
+
+def members_of(given: Mapping[str, Any]) -> int:
+    """How many members there are."""
+    return len(next(iter(given.values())))

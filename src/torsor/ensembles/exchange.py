@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics
-from torsor.ensembles.engine import OK, Steps
+from torsor.ensembles.engine import OK, Timing
 from torsor.errors import ArgumentError
 from torsor.model.batch import ModelBatch
 from torsor.model.model import Model
 from torsor.validate import function, integer, number, real_array
 
 Array = NDArray[Any]
-Move = Callable[[Steps, Mapping[str, Array]], tuple[Array, ...]]  # states, status, ... at the times of the steps
+Move = Callable[[Timing, Array, Array], tuple[Array, ...]]  # states, status, ... at the times of the steps
 Rule = Callable[["Replicas"], tuple[Array, Array]]
 
 EXCHANGE = 0x45584348  # keeps these streams apart from those of the members
@@ -75,18 +75,18 @@ class Exchange:
         name = getattr(self.rule, "__qualname__", type(self.rule).__qualname__)
         return [self.interval, self.size, name, told() if told else None]
 
-    def check(self, n: int, steps: Steps) -> None:
+    def check(self, n: int, timing: Timing) -> None:
         """Raise if the exchanges do not fit a study."""
         if n % self.size:
             raise ArgumentError(f"n = {n} members are not ladders of {self.size}")
-        if not steps.adaptive and abs(np.rint(self.interval / steps.dt) * steps.dt / self.interval - 1) > 1e-9:
-            raise ArgumentError(f"the interval of exchanges, {self.interval}, must be a multiple of dt = {steps.dt}")
+        if not timing.adaptive and abs(np.rint(self.interval / timing.step) * timing.step / self.interval - 1) > 1e-9:
+            raise ArgumentError(f"the interval of exchanges, {self.interval}, must be a multiple of step = {timing.step}")
 
-    def run(self, move: Move, steps: Steps, machines: ModelBatch, given: Mapping[str, Array],
+    def run(self, move: Move, timing: Timing, machines: ModelBatch, q: Array, v: Array,
             streams: tuple[int, int]) -> tuple[Array, Array]:  # fmt: skip
-        """The states (members, times, nq + nv) and what became of each member; `move(steps, given)` moves all of them
+        """The states (members, times, nq + nv) and what became of each member; `move(timing, given)` moves all of them
         from one exchange to the next.  `streams`: the seed, and the number of the first ladder."""
-        times, (q, v), nq = steps.times, (given["q0"], given["v0"]), given["q0"].shape[1]
+        times, nq = timing.times, q.shape[1]
         out = np.full((len(q), len(times), nq + v.shape[1]), np.nan)
         status, begin, count = np.full(len(q), OK, np.int8), 0.0, 0
         tiny = 1e-9 * min(self.interval, float(times[-1]))
@@ -95,7 +95,7 @@ class Exchange:
             rows = np.flatnonzero((times > begin + tiny if count else times >= 0) & (times <= end + tiny))
             local = np.minimum(times[rows], end) - begin
             local = local if len(local) and local[-1] == end - begin else np.append(local, end - begin)
-            part, codes, *_ = move(replace(steps, times=local), {**given, "q0": q, "v0": v})
+            part, codes, *_ = move(replace(timing, times=local), q, v)
             out[:, rows] = part[:, : len(rows)]
             status = np.where(status == OK, codes, status)
             q, v = part[:, -1, :nq], part[:, -1, nq:]

@@ -23,10 +23,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics, logs
 from torsor.backends.cpu import cores
-from torsor.compiler.members import members
 from torsor.ensembles import places, zarr
-from torsor.ensembles.draws import JOINTS, SERVO, Draws, Quantity, fields_of, states_of
-from torsor.ensembles.engine import IMPOSSIBLE, OK, REASONS, STOPPED, Engine, Steps
+from torsor.ensembles.draws import Draws, Quantity, fields_of, forces_of, states_of
+from torsor.ensembles.engine import IMPOSSIBLE, OK, REASONS, STOPPED, LaneEngine, Timing
 from torsor.ensembles.exchange import Exchange
 from torsor.ensembles.places import StoreError
 from torsor.ensembles.records import Function, Record, records
@@ -37,14 +36,17 @@ from torsor.formats import toml
 from torsor.model.batch import ModelBatch
 from torsor.model.model import Model, require_model
 from torsor.model.regular import require_uncoupled
-from torsor.motion.feedback import JointFeedback, Law, law_of
-from torsor.motion.rollout import INTEGRATORS, Plant
+from torsor.motion import steps
+from torsor.motion.forces import described
+from torsor.motion.law import Law, collect, force_list
+from torsor.motion.motion import Motion
 from torsor.motion.stops import Stop, stops_of
 from torsor.motion.trajectory import Trajectory
 from torsor.validate import chosen, function, integer, number, real_array, shown
 
 Array = NDArray[Any]
-METHODS = ("dopri5", *INTEGRATORS)
+METHODS = ("dopri5", *steps.METHODS)
+OLD = {"dt": "step", "record": "keep", "kp": "forces=[ts.PD(...)]", "kd": "forces=[ts.PD(...)]", "q_ref": "forces=[ts.PD(...)]"}
 DEVICES = ("cpu", "cuda")
 CHUNK_SECONDS = 1.0  # work of a chunk: scheduling a task takes a few milliseconds
 SMALLEST_CHUNK, LARGEST_CHUNK = 64, 4096
@@ -61,18 +63,15 @@ class Plan:
 
     model: Model
     draws: Draws
-    steps: Steps
-    states: Mapping[str, ArrayLike]  # q0, v0, and kp, kd, q_ref of a servo
+    timing: Timing
+    states: Mapping[str, ArrayLike]  # q0, v0
     record: tuple[Record, ...]
     seed: int
     n: int
     device: str = "cpu"
     every: int = 1  # of the times, for quantities over time
     exchange: Exchange | None = None
-
-    @property
-    def servo(self) -> bool:
-        return any(name in self.states for name in SERVO) or any(q.field in SERVO for q in self.draws.quantities())
+    forces: tuple[Any, ...] = ()
 
     def chunk(self, first: int, end: int) -> dict[str, Array]:
         """The members first ... end - 1: everything that is stored of them."""
@@ -89,44 +88,34 @@ class Plan:
         if impossible.any():  # the model itself moves in their place
             for quantity, values in drawn.items():
                 taken[quantity] = values.copy()
-                taken[quantity][impossible] = quantity.nominal(model)
+                taken[quantity][impossible] = quantity.nominal(model, self.forces)
         batch = ModelBatch(model, **fields_of(model, taken))
         given = states_of(model, taken, count, **{"q0": model.neutral(), "v0": np.zeros(model.nv), **self.states})
-        law = self._law(batch, given)
-        given["gain"] = np.broadcast_to(law.values, (count, law.values.shape[-1]))
-        given["tau"] = np.broadcast_to(law.constant, (count, model.nv))
-        numbers = [np.broadcast_to(x, (count, *x.shape[len(batch.shape) :])) for x in members(batch).inputs.values()]
-        found, status, *when = self._moved(batch, law, given, numbers, first)
+        law = collect(batch, forces_of(self.forces, taken))
+        found, status, *when = self._moved(batch, law, given["q0"], given["v0"], first)
         status[impossible] = IMPOSSIBLE
         q, v = found[..., : model.nq], found[..., model.nq :]
-        result = {x.name: x.values(batch, self.steps.times, q, v, self.every) for x in self.record}
+        result = {x.name: x.values(batch, self.timing.times, q, v, self.every) for x in self.record}
         result |= {f"vary/{quantity.key}": values for quantity, values in drawn.items()}
-        result |= {STOP_TIME: when[0]} if self.steps.stops else {}
+        result |= {STOP_TIME: when[0]} if self.timing.stops else {}
         return result | {"status": status}
 
-    def _moved(self, batch: ModelBatch, law: Law, given: Mapping[str, Array], numbers: Sequence[Array],
-               first: int) -> tuple[Array, ...]:  # fmt: skip
+    def _moved(self, batch: ModelBatch, law: Law, q0: Array, v0: Array, first: int) -> tuple[Array, ...]:
         """The states (members, times, nq + nv), what became of each member, and when it stopped if it may stop."""
 
-        def move(steps: Steps, given: Mapping[str, Array]) -> tuple[Array, ...]:
+        def move(timing: Timing, q0: Array, v0: Array) -> tuple[Array, ...]:
             if self.device == "cpu":
-                return Engine(batch, law, steps).run(given, numbers)
-            from torsor.ensembles.device import DeviceEngine
+                return LaneEngine(batch, law, timing).run(q0, v0)
+            from torsor.ensembles.device import GpuEngine  # CuPy is slow to load, and few have it
 
-            return DeviceEngine(batch, law, steps).run(given, numbers)
+            return GpuEngine(batch, law, timing).run(q0, v0)
 
-        steps = self.steps
+        timing = self.timing
         if all(x.reduction == "last" for x in self.record):  # steps do not depend on the times inside them
-            steps = replace(steps, times=steps.times[-1:])
+            timing = replace(timing, times=timing.times[-1:])
         if self.exchange is None:
-            return move(steps, given)
-        return self.exchange.run(move, steps, batch, given, (self.seed, first // self.exchange.size))
-
-    def _law(self, batch: ModelBatch, given: Mapping[str, Array]) -> Law:
-        """What acts at the joints: a servo, and the springs and dampers of the members."""
-        zero = np.zeros(self.model.nv)
-        servo = JointFeedback(*(given.get(name, zero) for name in SERVO)) if self.servo else None
-        return law_of(self.model, servo, {name: x for name, x in batch.varied.items() if name in JOINTS})
+            return move(timing, q0, v0)
+        return self.exchange.run(move, timing, batch, q0, v0, (self.seed, first // self.exchange.size))
 
     def _impossible(self, drawn: Mapping[Quantity, Array], count: int) -> Array:
         """Which members could not exist."""
@@ -148,13 +137,14 @@ class Plan:
         functions = [_text(f) for f in (self.draws.function, *(x.function for x in self.record)) if f]
         return {
             "draws": self.draws.described(), "seed": self.seed, "n": self.n, "sampling": self.draws.sampling,
-            "steps": [self.steps.method, self.steps.dt, self.steps.rtol, self.steps.atol, self.steps.times.tolist()],
+            "steps": [self.timing.method, self.timing.step, self.timing.rtol, self.timing.atol, self.timing.times.tolist()],
+            "forces": [described(force) for force in self.forces],
             "states": {name: np.asarray(x).tolist() for name, x in self.states.items()},
             "record": [x.name for x in self.record],
             **({"functions": functions} if functions else {}),
             **({} if self.every == 1 else {"every": self.every}),
             **({"exchange": self.exchange.described()} if self.exchange else {}),
-            **({"stops": repr(self.steps.stops)} if self.steps.stops else {}),
+            **({"stops": repr(self.timing.stops)} if self.timing.stops else {}),
             **({} if self.device == "cpu" else {"device": self.device}),
         }  # fmt: skip
 
@@ -168,11 +158,12 @@ class Plan:
 
 def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: int, store: str | Path,
              duration: float | None = None, times: ArrayLike | None = None, seed: int = 0, sampling: str = "random",
-             method: str = "dopri5", dt: float = 1e-3, rtol: float = 1e-6, atol: float = 1e-9,
-             record: Sequence[str] | Mapping[str, Function | None] = ("q", "v"), every: int = 1,
+             method: str = "dopri5", step: float = 1e-3, rtol: float = 1e-6, atol: float = 1e-9, forces: Any = (),
+             keep: Sequence[str] | Mapping[str, Function | None] = ("q", "v"), every: int = 1,
              executor: Executor | None = None, chunk: int | None = None, shard: tuple[int, int] = (0, 1),
              device: str = "cpu", exchange: Exchange | None = None, stop: Stop | Sequence[Stop] | None = None,
-             progress: Callable[[int, int], Any] | None = None, **states: ArrayLike) -> Study:  # fmt: skip
+             progress: Callable[[int, int], Any] | None = None, q0: ArrayLike | None = None,
+             v0: ArrayLike | None = None, **old: Any) -> Study:  # fmt: skip
     """The motions of n members that differ in what `vary` says, moved side by side and stored in a Zarr folder.
 
         study = ts.ensemble(
@@ -183,51 +174,56 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
         study.member(17)             # its Trajectory, computed alone, to the same bits
 
     vary       name -> distribution or array (n, ...), or a function f(rng) -> {name: value}.  Names: q0, v0, gravity,
-               kp, kd, q_ref (of a servo at every joint), or BODY.FIELD, with * for all bodies: `link3.mass`,
-               `*.damping`; density is a factor of mass and inertia
+               BODY.FIELD, with * for all bodies: `link3.mass`, `*.damping`; density is a factor of mass and inertia; or
+               FORCE.PARAMETER: `PD.kp`, `Friction.coulomb`
+    forces     as in `simulate`, the same for all members but for parameters that vary
     sampling   "random", "sobol", "latin-hypercube", or "saltelli", for `Study.sobol_indices`
     duration   with 100 stored times, or `times` themselves
-    method     "dopri5" (adaptive, to rtol and atol, a step size per member), or "rk4", "semi-implicit", "implicit" with
-               steps of dt
-    record     what is stored: "q", "v", "energy", "FRAME.pose", "FRAME.position"; only a summary of it over time with
-               .last, .min, .max, .mean or .std; or name -> function of t, q (members, times, nq), v
-    every      store quantities over time at every k-th time only; summaries and functions see all times
+    method     "dopri5" (adaptive, to rtol and atol, a step size per member), or "rk4", "semi-implicit", "implicit-euler"
+               with steps of length `step`, as in rollouts
+    keep       what is stored: names of quantities (`torsor.motion.quantities`), for example "q", "energy", "pose.hand";
+               only a summary of it over time with :last, :min, :max, :mean or :std ("q:last"); or name -> function of
+               t, q (members, times, nq), v
+    every      store quantities over time at every k-th of the times only; summaries and functions see all times
     executor   any `concurrent.futures.Executor`: a process pool, Dask's `client.get_executor()`, MPI, ...; None: here
     shard      (i, N): do only every N-th chunk, beginning with i; N jobs of an array fill one store together
     device     "cpu" or "cuda", where every thread moves a member (needs CuPy); what is drawn is the same, and states
                agree to rounding, or to rtol if the two choose other steps
     exchange   an `Exchange`: members exchange their states at intervals (parallel tempering and others)
     stop       a `Stop`, or several: a member that leaves their bounds stays where it is; `Study.stopped`
-               says which did, and "stop_time" in the store when: to rounding, or to a step of dt
-    states     q0, v0, kp, kd, q_ref, the same for all members
+               says which did, and "stop_time" in the store when: to rounding, or to a step
+    q0, v0     where all members start
 
     Member k draws from `default_rng([seed, k])`.  A store that is there already is continued if it belongs to the same
     study, and refused if not.  A member that fails is stored with its reason (`Study.failed`).
     """
+    for name in old:
+        hint = f": it is called {OLD[name]} now" if name in OLD else ""
+        raise TypeError(f"ensemble got an unexpected keyword argument {name!r}{hint}")
     require_model(model)
     require_uncoupled(model, "an ensemble")
     n, seed = integer("n", n, least=1), integer("seed", seed, least=0)
     if (duration is None) == (times is None):
         raise ArgumentError("give duration= or times=")
     stored = np.linspace(0, number("duration", duration, above=0), 101)[1:] if times is None else _times(times)
-    steps = Steps(stored, chosen("method", method, METHODS), number("dt", dt, above=0), number("rtol", rtol, above=0),
-                  number("atol", atol, least=0), () if stop is None else stops_of(stop, model))  # fmt: skip
-    if not steps.adaptive and not np.allclose(np.rint(stored / dt) * dt, stored, rtol=1e-9, atol=0):
-        raise ArgumentError(f"the stored times must be multiples of dt = {dt}")
-    for name in states:
-        if name not in ("q0", "v0", *SERVO):
-            raise TypeError(f"ensemble() got an unexpected keyword argument {name!r}")
-    plan = Plan(model, Draws(model, vary, n, seed, sampling), steps, states, records(model, record), seed, n,
-                chosen("device", device, DEVICES), integer("every", every, least=1))  # fmt: skip
+    timing = Timing(stored, chosen("method", method, METHODS), number("step", step, above=0),
+                    number("rtol", rtol, above=0), number("atol", atol, least=0),
+                    () if stop is None else stops_of(stop, model))  # fmt: skip
+    if not timing.adaptive and not np.allclose(np.rint(stored / step) * step, stored, rtol=1e-9, atol=0):
+        raise ArgumentError(f"the stored times must be multiples of step = {step}")
+    acting = force_list(forces)
+    states = {name: x for name, x in (("q0", q0), ("v0", v0)) if x is not None}
+    plan = Plan(model, Draws(model, vary, n, seed, sampling, acting), timing, states, records(model, keep), seed, n,
+                chosen("device", device, DEVICES), integer("every", every, least=1), forces=acting)  # fmt: skip
     if exchange is not None:
         if not isinstance(exchange, Exchange):
             raise ArgumentError(f"exchange must be an Exchange, not {shown(exchange)}")
-        if steps.stops:
+        if timing.stops:
             raise ArgumentError("members that stop cannot exchange their states: leave out stop or exchange")
-        exchange.check(n, steps)
+        exchange.check(n, timing)
         plan = replace(plan, exchange=exchange)
     if clashes := {x.name for x in plan.record if x.function} & {x.key for x in plan.draws.quantities()}:
-        raise ArgumentError(f"record[{min(clashes)!r}]: this name is taken by what varies")
+        raise ArgumentError(f"keep[{min(clashes)!r}]: this name is taken by what varies")
     if plan.every > len(stored):
         raise ArgumentError(f"every = {every} exceeds the number of times, {len(stored)}")
     study = Study._made(plan, store, chunk, _shard(shard))
@@ -318,7 +314,7 @@ class Study:
             variables.append(Variable(name, plan.n, size, values.shape[1:], values.dtype.name, ("member", *own)))
         chunks, count = -(-plan.n // size), len(variables) - 1
         variables.append(Variable("digest", chunks, 1, (count, zarr.DIGEST), "uint8", ("chunk", "array", "byte")))
-        times = plan.steps.times[plan.every - 1 :: plan.every]
+        times = plan.timing.times[plan.every - 1 :: plan.every]
         variables.append(Variable("t", len(times), len(times), (), "float64", ("time",)))
         Group.create(place, variables, _about(plan)).put("t", 0, times)
         return cls._made(plan, path, chunk, shard)
@@ -370,7 +366,7 @@ class Study:
     def __getitem__(self, name: str) -> Array:
         """A stored quantity of all members; a quantity that was drawn is found under its name in `vary`."""
         known = self.group.variables
-        found = name if name in known else f"vary/{name}"
+        found = name.replace(":", ".") if name.replace(":", ".") in known else f"vary/{name}"
         if found not in known:
             raise ArgumentError(f"{shown(name)} is not in the store; these are: {', '.join(_numbers(self.group))}")
         return self.group.whole(found)
@@ -459,13 +455,11 @@ class Study:
             raise ArgumentError(f"member {k} has no motion: {REASONS[int(result['status'][0])]}")
         batch = ModelBatch(plan.model, **fields_of(plan.model, drawn))
         machine: Any = batch[0] if batch.shape else plan.model
-        law = plan._law(batch, states_of(plan.model, drawn, 1, **plan.states))
-        q, v = result["q"][0], result["v"][0]
-        gain, constant = np.atleast_2d(law.values)[0], np.atleast_2d(law.constant)[0]
-        plant: Any = Plant(machine, law, gain.tolist(), constant.tolist(), lambda *_: ())
-        tau = np.stack([np.broadcast_to(x, len(q)) for x in plant.torques(list(q.T), list(v.T))], axis=-1)
+        forces = forces_of(plan.forces, {quantity: x[0] for quantity, x in drawn.items()})
+        t, q, v = plan.timing.times, result["q"][0], result["v"][0]
+        tau = Motion(machine, forces).torques(t, q, v)
         a = dynamics.forward_dynamics(machine, q, v, tau)
-        return Trajectory(machine, plan.steps.times, q, v, a, tau, {"member": k, "seed": plan.seed})
+        return Trajectory(machine, t, q, v, a, tau, {"member": k, "seed": plan.seed})
 
     def open(self) -> Any:
         """Everything in the store as an xarray Dataset (needs xarray)."""
@@ -512,7 +506,7 @@ def _workers(executor: Executor) -> int:
 def _chunk_size(plan: Plan) -> int:
     """Members per chunk: about a second of work; on a GPU, as many as fill it."""
     if plan.device != "cpu":
-        states = len(plan.steps.times) * (plan.model.nq + plan.model.nv) * 8
+        states = len(plan.timing.times) * (plan.model.nq + plan.model.nv) * 8
         return min(ON_DEVICE, max(SMALLEST_CHUNK, CHUNK_BYTES // states))
     count = min(TRIED, plan.n)
     plan.chunk(0, count)  # compiles
@@ -525,7 +519,7 @@ def _chunk_size(plan: Plan) -> int:
 def _about(plan: Plan) -> dict[str, Any]:
     return made() | {
         "kind": "torsor ensemble", "key": plan.key, "seed": plan.seed, "sampling": plan.draws.sampling,
-        "vary": plan.draws.described(), "method": plan.steps.method, "dt": plan.steps.dt, "rtol": plan.steps.rtol,
-        "atol": plan.steps.atol, "device": plan.device, "model": toml.write(plan.model), "options": short(plan.options),
+        "vary": plan.draws.described(), "method": plan.timing.method, "step": plan.timing.step, "rtol": plan.timing.rtol,
+        "atol": plan.timing.atol, "device": plan.device, "model": toml.write(plan.model), "options": short(plan.options),
         "status": {str(code): words for code, words in REASONS.items()},
     }  # fmt: skip

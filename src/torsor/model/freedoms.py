@@ -6,6 +6,7 @@
     rest        the displacement from the neutral configuration at which the spring is slack: the coordinate itself,
                 or a rotation vector (a twist) where the coordinates hold a quaternion
     lower, upper   limits of the coordinate; infinite where a joint has no coordinate that is the integral of v
+    stop_stiffness, stop_damping   of the stops at these limits; 0: from the inertia that the joint feels (`motion.law`)
 
 The rotors of a free joint resist accelerations in its parent's axes, as a mass without weight does (`Free.rotor_bias`).
 
@@ -35,7 +36,7 @@ Array = NDArray[Any]
 # The usual value of each quantity: that of a freedom of which nothing is said.
 USUAL = {
     "damping": 0.0, "friction": 0.0, "stiffness": 0.0, "rest": 0.0, "armature": 0.0,
-    "lower": -inf, "upper": inf, "effort": inf, "speed": inf,
+    "lower": -inf, "upper": inf, "stop_stiffness": 0.0, "stop_damping": 0.0, "effort": inf, "speed": inf,
 }  # fmt: skip
 
 
@@ -54,6 +55,8 @@ class Freedoms(TypedDict, total=False):
     armature: ArrayLike
     lower: ArrayLike
     upper: ArrayLike
+    stop_stiffness: ArrayLike
+    stop_damping: ArrayLike
     effort: ArrayLike
     speed: ArrayLike
 

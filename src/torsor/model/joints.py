@@ -110,6 +110,21 @@ class Joint:
         """For each velocity, the coordinate that limits of it are limits of; -1 where there is none."""
         return tuple(range(self.nv)) if self.flat else (-1,) * self.nv
 
+    def stepped(self, q: Vec, v: Vec, a: Vec, h: Scalar) -> tuple[Vec, Vec]:
+        """(q, v) after a step of length h with the acceleration a, the velocity first: q + h N(q) (v + h a)."""
+        v = v + a * h
+        return q + self.rate(q, v) * h, v
+
+    # ---- springs ----
+
+    def spring(self, q: Vec, rest: Vec, stiffness: Vec) -> tuple[Vec, Vec]:
+        """The torques -d/dv of sum_k stiffness_k e_k^2 / 2, e = `elongation`, and how much each falls with its freedom."""
+        return Vec.of(k * (r - x) for k, r, x in zip(stiffness, rest, q)), stiffness
+
+    def elongation(self, q: Array, rest: Array) -> Array:
+        """How far springs at the freedoms are stretched, (..., nv)."""
+        return q - rest
+
     # ---- the Lie group of the joint: moving along the velocity y for unit time ----
 
     def retract(self, q: Vec, y: Vec) -> Vec:
@@ -388,6 +403,17 @@ class Spherical(Joint):
         step = lie.quaternion_product(conjugate, lie.unit_quaternion(q1))
         return lie.log_quaternion(lie.unit_quaternion(step))
 
+    def spring(self, q: Vec, rest: Vec, stiffness: Vec) -> tuple[Vec, Vec]:
+        """-dexp_e^-T (stiffness e), e the rotation vector from `rest` to q"""
+        w, x, y, z = rest
+        e, c = lie.straight_log_quaternion(lie.unit_quaternion(lie.quaternion_product(Vec(w, -x, -y, -z), q)))
+        pull = Vec.of(k * x for k, x in zip(stiffness, e))
+        turned = cross(e, pull)
+        return turned * 0.5 - pull - cross(e, turned) * c, stiffness
+
+    def elongation(self, q: Array, rest: Array) -> Array:
+        return self.difference(np.broadcast_to(rest, q.shape), q)
+
     def random(self, rng: np.random.Generator, size: int) -> Array:
         q = rng.normal(size=(size, 4))
         return q / np.linalg.norm(q, axis=-1, keepdims=True)
@@ -480,6 +506,28 @@ class Free(Joint):
     def difference(self, q0: Array, q1: Array) -> Array:
         T0, T1 = (_transform(q) for q in (q0, q1))
         return lie.log_se3(lie.compose(lie.inverse(T0), T1))
+
+    def stepped(self, q: Vec, v: Vec, a: Vec, h: Scalar) -> tuple[Vec, Vec]:
+        """The linear velocity turns with the body: R v changes by h R (a + omega x v).
+
+        As a vector in the body's axes alone, v + h a would grow with every turn.
+        """
+        turn, (omega, linear), (alpha, bend) = Vec(*q[3:]), Spatial.of(v), Spatial.of(a)
+        turned, omega_new = SPHERICAL.stepped(turn, omega, alpha, h)
+        moving = lie.quaternion_to_matrix(turn) @ (linear + (bend + cross(omega, linear)) * h)
+        after = Vec(*(Vec(*q[:3]) + moving * h), *turned)
+        return after, Vec(*omega_new, *(lie.quaternion_to_matrix(turned).T @ moving))
+
+    def spring(self, q: Vec, rest: Vec, stiffness: Vec) -> tuple[Vec, Vec]:
+        """As at a ball joint, and springs along the axes of the parent, seen from the body."""
+        R = lie.quaternion_to_matrix(Vec(*q[3:]))
+        moment, turning = SPHERICAL.spring(Vec(*q[3:]), Vec(*rest[3:]), Vec(*stiffness[:3]))
+        pull = Vec.of(k * (r - x) for k, r, x in zip(stiffness[3:], rest[:3], q[:3]))
+        slopes = (dot(Vec.of(x * x for x in column), Vec(*stiffness[3:])) for column in R.T)
+        return Vec(*moment, *(R.T @ pull)), Vec(*turning, *slopes)
+
+    def elongation(self, q: Array, rest: Array) -> Array:
+        return np.concatenate([SPHERICAL.elongation(q[..., 3:], rest[..., 3:]), q[..., :3] - rest[..., :3]], axis=-1)
 
     def random(self, rng: np.random.Generator, size: int) -> Array:
         return np.concatenate([rng.uniform(-1, 1, (size, 3)), SPHERICAL.random(rng, size)], axis=-1)

@@ -72,6 +72,8 @@ class Model:
     armature: Array = field(default_factory=lambda: np.array(0.0))
     lower: Array = field(default_factory=lambda: np.array(-np.inf))
     upper: Array = field(default_factory=lambda: np.array(np.inf))
+    stop_stiffness: Array = field(default_factory=lambda: np.array(0.0))
+    stop_damping: Array = field(default_factory=lambda: np.array(0.0))
     effort: Array = field(default_factory=lambda: np.array(np.inf))
     speed: Array = field(default_factory=lambda: np.array(np.inf))
     extras: Extras = NO_EXTRAS  # names of joints, couplings, actuators, shapes, notes: see extras.py
@@ -220,6 +222,10 @@ class Model:
         """Is there a body without mass or with a singular inertia?  Only then can the mass matrix be singular."""
         moments = np.linalg.eigvalsh(self.inertia)
         return bool((self.mass == 0).any() or (moments[:, 0] <= 1e-12 * moments[:, 2]).any())
+
+    def body_of_freedom(self, k: int) -> str:
+        """The name of the body whose joint has the k-th freedom."""
+        return self.names[int(np.searchsorted(self.v_start, k, side="right")) - 1]
 
     def frame(self, name: str | int | None) -> Frame:
         """The frame of that name: a named one, that of a body (by name or number), or the base's (None)."""

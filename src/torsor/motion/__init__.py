@@ -1,52 +1,11 @@
-"""Simulation: integrators, forces, trajectories, recording.
+"""Motion in time: forces, steps, drivers, results.
 
-simulation   Simulation and simulate: the entry points
-forces       forces on the joints;  references: motions to follow
-laws         what acts at one freedom, over any scalar;  joint_forces: all forces together
-motion       the right-hand side
-integrators  the methods by name: runge_kutta, adams (made of stages, which may be fused), implicit and radau (in O(n));
-             structure (fixed step)
-hermite      dense output;  coordinates: dq/dt = N(q) v
-trajectory   the result;  series: the result if only some quantities are kept;  recording, tables: their files
+forces, law   what acts on a machine, as data, and all of it together;  laws: at one freedom, over any scalar;
+              references: motions to follow
+plant, steps  what a step sees, and the steps of fixed length, over any scalar;  lowering: their kernels
+driver        many states by fixed steps: rollout (and its gradients), ensembles
+motion        the equations of one motion;  simulation, simulate: the driver of one motion
+integrators   its methods by name: runge_kutta, adams (made of stages, which may be fused), implicit and radau (in O(n)),
+              structure (fixed step), fixed (those of steps)
+trajectory    the result;  quantities: by name;  recording, tables: files;  events, stops: where a motion ends
 """
-
-from torsor.motion.forces import (
-    PD,
-    ComputedTorque,
-    Constant,
-    Drive,
-    External,
-    Friction,
-    Limits,
-    Pull,
-    Spring,
-    Table,
-)
-from torsor.motion.integrators import METHODS
-from torsor.motion.recording import RecordingError
-from torsor.motion.references import Cycloid
-from torsor.motion.series import Series
-from torsor.motion.simulation import Simulation, simulate
-from torsor.motion.stepper import StiffnessWarning
-from torsor.motion.trajectory import Trajectory
-
-__all__ = [
-    "METHODS",
-    "PD",
-    "ComputedTorque",
-    "Constant",
-    "Cycloid",
-    "Drive",
-    "External",
-    "Friction",
-    "Limits",
-    "Pull",
-    "RecordingError",
-    "Series",
-    "Simulation",
-    "Spring",
-    "StiffnessWarning",
-    "Table",
-    "Trajectory",
-    "simulate",
-]  # fmt: skip

@@ -26,15 +26,14 @@ import numpy as np
 from torsor.linalg import Scalar
 from torsor.motion.motion import Motion
 from torsor.motion.stages import Staged
-from torsor.motion.stepper import Array, Memory, Settings, no_step, shortest_step
+from torsor.motion.stepper import Array, Control, Memory, Settings
 
 HIGHEST = 8  # order of the predictor
-SAFETY, SHRINK, GROW = 0.8, 0.5, 2.0
 GAUSS = tuple(zip(*np.polynomial.legendre.leggauss(HIGHEST // 2 + 1)))  # exact for products of HIGHEST factors
 
 
 class Adams(Staged):
-    order = HIGHEST + 1
+    order, control = HIGHEST + 1, Control(1, safety=0.8, shrink=0.5, grow=2.0)
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         super().__init__(motion, t, q, v, settings, HIGHEST + 2, 3, first=HIGHEST, order=1)
@@ -47,35 +46,24 @@ class Adams(Staged):
         """(HIGHEST, m), zeros where nothing is known yet."""
         return self.stages.P[1 : 1 + HIGHEST]
 
-    def step(self, t_end: float) -> None:
-        h = min(self.h, self.settings.max_step)
-        while True:
-            clipped = self.t + h >= t_end
-            h_now = t_end - self.t if clipped else h
-            allowed = self._try(h_now, t_end if clipped else self.t + h_now)
-            if allowed >= 1:
-                break
-            h = h_now * max(SHRINK, min(SAFETY, allowed))
-            if h < shortest_step(self.t):
-                raise no_step(self.t)
-        proposal = h_now * min(GROW, max(SHRINK, SAFETY * allowed))
-        self.h = max(h, proposal) if clipped else proposal
-
-    def _try(self, h: float, t: float) -> float:
-        """Try a step of length h to t; return the factor by which it could be longer. It is taken if that is >= 1."""
+    def _try(self, h: float) -> float:
+        """The error of the present order, as a power of which the next step grows (`_allowed`)."""
         k = self.k
-        rows = self._tableau(h, self.times - self.t)
-        self.stages.weights[HIGHEST:] = rows[ATTEMPT + k]
+        self._rows = self._tableau(h, self.times - self.t)
+        self.stages.weights[HIGHEST:] = self._rows[ATTEMPT + k]
         self.stages.c[HIGHEST:] = h, h
         squares = self.attempt(self.t, 1.0)  # the weights already contain h
         orders = range(max(1, k - 1), min(k + 1, self.known, HIGHEST) + 1)
-        allowed = {order: self._allowed(order, squares[order - k + 1]) for order in orders}
-        if not allowed[k] >= 1:
-            return allowed[k] if allowed[k] == allowed[k] else 0.0  # a NaN is an error beyond all bounds
-        self.k = self._choose(allowed)
+        self._longer = {order: self._allowed(order, squares[order - k + 1]) for order in orders}
+        return 1 / self._longer[k] if self._longer[k] == self._longer[k] else np.inf  # a NaN is beyond all bounds
+
+    def _take(self, t: float, h: float) -> None:
+        self.k = self._choose(self._longer)
         self.take(t)
-        self._renew(rows[RENEW])
-        return allowed[self.k]
+        self._renew(self._rows[RENEW])
+
+    def growth(self, error: float) -> float:
+        return self.control.factor(1 / self._longer[self.k])
 
     def _allowed(self, order: int, square: float) -> float:
         """The factor from the sum of the squares of the error, relative to its tolerance."""

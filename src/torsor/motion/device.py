@@ -1,4 +1,4 @@
-"""Motion on an NVIDIA GPU: the same integrators, with states that stay on the device.
+"""One motion on an NVIDIA GPU: the same integrators, with states that stay on the device.
 
 A state is a CuPy array there. NumPy's functions hand such arrays on to CuPy's, so the steppers are those of the host.
 What differs is here: the right-hand side, what acts at the joints, and the maps of curved joints. A long chain is
@@ -7,7 +7,7 @@ solved by levels (`parallel/device.py`), all links at once; a short machine by t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, cached_property
 from math import sqrt
 from typing import Any
@@ -16,20 +16,21 @@ import numpy as np
 
 from torsor.algorithms import articulated
 from torsor.backends import gpu
+from torsor.compiler.store import store
 from torsor.dynamics.calls import levels
 from torsor.errors import ArgumentError, SingularError
+from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import Joint
 from torsor.model.model import Model
 from torsor.motion.coordinates import Array, Coordinates, joint_map
-from torsor.motion.forces import Drive, Force, Pull, name_of
-from torsor.motion.joint_forces import JointForces
-from torsor.motion.laws import joint_law
-from torsor.motion.motion import ADDED, Motion, compiled_with
+from torsor.motion.law import Law
+from torsor.motion.lowering import Step, gains_by_freedom
+from torsor.motion.motion import ADDED, Acting, Motion, acting, compiled_with
 from torsor.sweeps import Algorithm
 from torsor.validate import shown
 
 # The others need sweeps that are not cut into levels: complex pivots, momenta, discrete mechanics.
-METHODS = ("auto", "dopri5", "rkf45", "dop853", "abm", "trbdf2", "esdirk4", "implicit-euler")
+METHODS = ("auto", "dopri5", "rkf45", "dop853", "abm", "trbdf2", "esdirk4")
 # Levels divide by what is added to the pivots, and lose as many digits as it is smaller than they are. So they add at
 # least this share of a pivot, the largest in some configurations; further solves remove the difference. Ten digits are
 # then left, eight where a chain is curled up.
@@ -68,53 +69,51 @@ def _map_on_device(joint: Joint, name: str) -> Callable[..., Array]:
     return gpu.Pointwise(*joint_map(joint, name))
 
 
-@cache
-def _law_on_device(kinds: tuple[str, ...], slopes: bool) -> Callable[..., Array]:
-    return gpu.Pointwise(*joint_law(kinds, slopes))
+class DeviceActing(Acting):
+    """`Acting` on states on the device: data at joints that act each by themselves, and functions of CuPy arrays."""
+
+    def __init__(self, law: Law) -> None:
+        local = law.is_diagonal and not law.waves and "pulls" not in law.load_names
+        if not local or any(term.batched for term in law.called):
+            raise ArgumentError(
+                "on a GPU, forces are springs, friction, stops, PD, tables and constant wrenches, at joints without "
+                "quaternions, and your own functions of CuPy arrays. Or simulate with NumPy arrays"
+            )
+        self.law, self.place = law, gpu.cupy().asarray
+        one = Step(acting, "acting", law).one_freedom
+        step = one._replace(law=_without_functions(one.law))
+        key = "acting on the device", law.key
+        self._kernel = store(law.model).once(key, lambda: gpu.Pointwise(step.whole, step.inputs))
+        self._gain = self.place(np.moveaxis(gains_by_freedom(law, law.values, 1), 0, -1)[0])
+        self.commands = self._constant if not law.changes else self._at
+        self._h = self.place(np.ones(1))
+        self._column = self.place(limited_coordinates(law.model))
+
+    def loads(self, t: float) -> list[Array]:
+        return [self.place(x) for x in super().loads(t)]
+
+    def __call__(self, t: float, q: Array, v: Array) -> Array:
+        u = self.place(self.commands(t))
+        for term in self.law.called:
+            u = u + term.torque(t, q, v) if term.drive else u
+        found = self._kernel(q[self._column][:, None], v[:, None], u[:, None], self._gain, self._h)[..., 0].T
+        for term in self.law.called:
+            if not term.drive:
+                found[0] += term.torque(t, q, v)
+            if term.slopes is not None:
+                for k, x in enumerate(term.slopes(t, q, v)):
+                    found[1 + k] += x
+        return found
 
 
-class DeviceForces(JointForces):
-    """`JointForces` of arrays on the device. The dynamics take constant wrenches themselves: `wrenches` (n, 6)."""
-
-    def __init__(self, model: Model, forces: Sequence[Force]) -> None:
-        super().__init__(model, forces)
-        for force in (*self.called, *self.waves, *(force for force in self.pushes if isinstance(force, Pull))):
-            inner: Any = force.force if isinstance(force, Drive) else force
-            if type(inner).__module__.startswith("torsor."):
-                raise ArgumentError(
-                    f"{type(inner).__name__} runs on the host here: on a GPU, forces are springs, friction, stops, PD, "
-                    "tables and constant wrenches, at joints without quaternions, and your own functions of CuPy "
-                    "arrays. Or simulate with NumPy arrays"
-                )
-        place = gpu.cupy().asarray
-        self.numbers = [place(x) for x in self.numbers]
-        self._coordinate = None if self._coordinate is None else place(self._coordinate)
-        self.wrenches = [place(x) for x in self.loads.values()]
-        self.pushes = []
-
-    @property
-    def called(self) -> list[Force]:
-        """The functions of the state."""
-        return [*self.drives, *self.others]
-
-    def command(self, t: float) -> Array:
-        return gpu.cupy().asarray(super().command(t))
-
-    @cached_property
-    def kernel(self) -> Any:
-        return _law_on_device(self.kinds, False)
-
-    @cached_property
-    def _slopes(self) -> Any:
-        return _law_on_device(self.kinds, True)
+def _without_functions(law: Law) -> Law:
+    return Law(law.model, law.gains, law.parts, law.curved, law.values, law.constant)
 
 
 class DeviceMotion(Motion):
     """`Motion` whose states are CuPy arrays."""
 
-    program = None
-
-    def __init__(self, model: Model, forces: Sequence[Force], dynamics: str, method: str) -> None:
+    def __init__(self, model: Model, forces: Any, dynamics: str, method: str) -> None:
         if method not in METHODS:
             raise ArgumentError(
                 f"method {method!r} runs on the host only: give NumPy arrays, or choose one of {', '.join(METHODS)}"
@@ -124,25 +123,31 @@ class DeviceMotion(Motion):
         if model.couplings:
             raise ArgumentError(f"{model!r} has joints that follow others: simulate it with NumPy arrays")
         super().__init__(model, forces)
-        self._on_host, self.coordinates = self.coordinates, DeviceCoordinates(model)
-        self.acting = DeviceForces(model, self.forces)
-        self.torque, self.gains, self.torques = self.acting.torque, self.acting.gains, self._torques
+        self.on_host = self.acting
+        self._coordinates_on_host, self.coordinates = self.coordinates, DeviceCoordinates(model)
+        self.acting = DeviceActing(self.law)
+        self.accelerate = self._accelerate
         self._asked: Array | None = None  # the last that was added to the pivots, and whether that is little
         self._is_little = False
 
     def check_forces(self, t: float, q: Array, v: Array) -> None:
         """Functions of the state must give nv numbers, on the device."""
-        for force in self.acting.called:
-            found = force(t, self.place(q), self.place(v))
+        for term in self.law.called:
+            found = term.torque(t, self.place(q), self.place(v))
             if not gpu.on_device(found) or found.shape != (self.model.nv,):
+                name = getattr(term.torque, "__qualname__", type(term.torque).__qualname__)
                 raise ArgumentError(
-                    f"what the force {name_of(force)} gives must be a CuPy array of {self.model.nv} numbers, as v is, "
-                    f"not {shown(found)}"
+                    f"what the force {name} gives must be a CuPy array of {self.model.nv} numbers, as v is, not "
+                    f"{shown(found)}"
                 )
 
     @property
+    def is_free(self) -> bool:
+        return False
+
+    @property
     def coordinates_on_host(self) -> Coordinates:
-        return self._on_host
+        return self._coordinates_on_host
 
     @staticmethod
     def place(x: Array) -> Array:
@@ -152,21 +157,20 @@ class DeviceMotion(Motion):
     def fetch(x: Array) -> Array:
         return gpu.cupy().asnumpy(x)
 
-    def _choose(self) -> Callable[[float, Array, Array, Array], Any]:
+    def _choose(self) -> Any:
         return self._accelerate
 
     def _accelerate(self, t: float, q: Array, v: Array, out: Array) -> None:
         out[:] = self._solver(articulated.forward_dynamics)(q, v, self.torque(t, q, v), *self._wrenches)
 
-    def _torques(self, t: Array, q: Array, v: Array) -> Array:
+    def torques(self, t: Array, q: Array, v: Array) -> Array:
         """The torques of many states, from and to the host."""
-        joints = self.joints
-        if not joints.drives and not joints.others:
-            return joints.torques(t, q, v)
+        if self.law.is_data:
+            return self.on_host.many(t, q, v)[:, 0] + self._felt(t, q, v)
         own = [self.fetch(self.torque(*state)) for state in zip(t.tolist(), self.place(q), self.place(v))]
-        return np.array(own) + sum(force(0.0, q, v) for force in joints.pushes)
+        return np.array(own).reshape(v.shape) + self._felt(t, q, v)
 
-    def implicit(self, q: Array, v: Array, tau: Array, added: Array) -> Array:
+    def implicit(self, t: float, q: Array, v: Array, tau: Array, added: Array) -> Array:
         return self._raised(articulated.forward_dynamics, (q, v), tau, added, self._wrenches)
 
     def implicit_solve(self, q: Array, b: Array, added: Array) -> Array:
@@ -198,9 +202,9 @@ class DeviceMotion(Motion):
     def _is_long(self) -> bool:
         return self.model.n >= gpu.LONG_CHAIN
 
-    @property
+    @cached_property
     def _wrenches(self) -> tuple[Array, ...]:
-        return tuple(x.ravel() if self._is_long else x for x in self.acting.wrenches)
+        return tuple(x.ravel() if self._is_long else x for x in self.acting.loads(0.0))
 
     @cached_property
     def _least(self) -> Array:
@@ -210,7 +214,7 @@ class DeviceMotion(Motion):
 
     def _solver(self, algorithm: Algorithm, added: bool = False) -> Callable[..., Array]:
         """(q, v, tau) or (q, b), wrenches if any, and what is added to the pivots -> accelerations."""
-        loads = self.acting.loads if algorithm is articulated.forward_dynamics else ()
+        loads = self.law.load_names if algorithm is articulated.forward_dynamics else ()
         options = (*loads, *ADDED[:added])
         if not self._is_long:
             return lambda *args: gpu.call(algorithm, self.model, args, options, None)

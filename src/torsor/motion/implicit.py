@@ -37,24 +37,20 @@ import numpy as np
 
 from torsor.motion.motion import Motion
 from torsor.motion.stepper import (
+    Adaptive,
     Array,
+    Control,
     ErrorScale,
-    FixedStep,
     Memory,
     Settings,
-    Stepper,
-    no_step,
-    shortest_step,
 )
 from torsor.motion.tangent import NUDGE
 
-SAFETY, SHRINK, GROW = 0.9, 0.2, 5.0
 SETTLED = 0.03  # the error of a stage's equations, relative to that allowed for the step
 ITERATIONS = 8  # per stage; beyond, Krylov vectors or a shorter step are cheaper
 SLOW = 0.5  # a rate of convergence at which Krylov vectors are cheaper
 VECTORS, KRYLOV_ROUNDS, FORCING = 30, 4, 1e-3  # GMRES: vectors per solve, solves per stage, the residual it leaves
 NEWTON_ROUNDS = 10  # per stage, those with a Krylov space of before among them
-STEADY = 1.2  # a step that could grow less than this keeps its length, and so the Krylov space
 CURVED_ROUNDS = 4  # rounds for q = q* + g N(q) v where N depends on q
 
 
@@ -63,7 +59,7 @@ class Tableau:
     """An explicit first stage, then stages with one gamma; the last stage is the new state.
 
     A      (s, s)   weights of the rates            order  of the method
-    E      (s,)     weights of the error estimate   power  the estimate is O(h^power)
+    E      (s,)     weights of the error estimate
     dense  (p, s)   weights of the rates in y(theta) = y + h sum_k theta^(k+1) sum_i dense_ki f_i
     """
 
@@ -71,7 +67,6 @@ class Tableau:
     E: Array
     dense: Array
     order: int
-    power: int
 
     @property
     def gamma(self) -> float:
@@ -85,7 +80,7 @@ def _tr_bdf2() -> Tableau:
     other = np.array([(1 - w) / 3, (3 * w + 1) / 3, d / 3])
     c = 2 * d
     middle, last = np.array([[1.0], [-1.0]]) / (c - c * c), np.array([[-c], [1.0]]) / (1 - c)  # Lagrange's parabolas
-    return Tableau(A, A[-1] - other, middle * A[1] + last * A[2], order=2, power=3)
+    return Tableau(A, A[-1] - other, middle * A[1] + last * A[2], order=2)
 
 
 def _esdirk4() -> Tableau:
@@ -104,54 +99,17 @@ def _esdirk4() -> Tableau:
         [6818779379841 / 7100303317025, 0, 2173542590792 / 12501825683035, -31592104683404 / 5083833661969,
          61146701046299 / 7138195549469, -17219254887155 / 4939391667607],
     ])  # fmt: skip
-    return Tableau(A, A[-1] - other, dense, order=4, power=4)
+    return Tableau(A, A[-1] - other, dense, order=4)
 
 
-class Implicit(Stepper):
-    """An implicit method with adaptive steps, whose length follows from an error estimate of O(h^power)."""
-
-    power: int
-    rejected = False  # whether a longer step from here was tried before
+class Implicit(Adaptive):
+    """An implicit method with adaptive steps."""
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         super().__init__(motion, t, q, v, settings)
         self.scale = ErrorScale(motion, settings)
         self.h = min(self.scale.first_step(motion, t, self.row, self.order - 1), settings.max_step)
         self.evaluations += 1
-
-    @property
-    def steady(self) -> bool:
-        """Whether steps of the same length are cheaper."""
-        return False
-
-    def _try(self, h: float) -> float:
-        """All stages of a step; returns the norm of its error, infinite if a stage has no solution."""
-        raise NotImplementedError
-
-    def _take(self, t: float) -> None:
-        """The step that was tried last is taken, to t."""
-        raise NotImplementedError
-
-    def step(self, t_end: float) -> None:
-        t, h, self.rejected = self.t, min(self.h, self.settings.max_step), False
-        shortest, power = shortest_step(t), -1 / self.power
-        while True:
-            clipped = t + h >= t_end
-            h_now = t_end - t if clipped else h
-            error = self._try(h_now)
-            if error < 1:
-                break
-            # equations that do not settle give no error estimate
-            h = h_now * (max(SHRINK, SAFETY * error**power) if error < np.inf else SHRINK)
-            self.rejected = True
-            if h < shortest:
-                raise no_step(self.t)
-        grow = min(GROW, max(SHRINK, SAFETY * max(error, 1e-10) ** power))
-        grow = 1.0 if self.steady and 1 <= grow < STEADY else grow
-        proposal = h_now * (min(1.0, grow) if self.rejected else grow)
-        # a step cut short at t_end says nothing against the step that was planned
-        self.h = max(h, proposal) if clipped and not self.rejected else proposal
-        self._take(t_end if clipped else t + h_now)
 
 
 class Dirk(Implicit):
@@ -166,10 +124,6 @@ class Dirk(Implicit):
         self.rates = np.empty_like(self.row, shape=(len(self.tableau.A), self.nq + self.nv))
 
     @property
-    def power(self) -> int:  # type: ignore[override]
-        return self.tableau.power
-
-    @property
     def steady(self) -> bool:
         return self.space is not None
 
@@ -182,7 +136,7 @@ class Dirk(Implicit):
             if i > 1 and times[i - 1] > times[i - 2]:  # a first guess: the straight line through the last two stages
                 slope = (self.rates[i - 1, nq:] - self.rates[i - 2, nq:]) / (times[i - 1] - times[i - 2])
                 stage.a = self.rates[i - 1, nq:] + (c - times[i - 1]) * slope
-            if not stage.solve(self.t + c * h, _combined(y, h * weights[:i], self.rates)):
+            if not stage.solve(self.before_jump(self.t + c * h), _combined(y, h * weights[:i], self.rates)):
                 return np.inf
             self.rates[i, :nq], self.rates[i, nq:] = stage.q_rate, stage.a
         self._new = stage.q, stage.v, stage.a
@@ -190,7 +144,7 @@ class Dirk(Implicit):
         error /= self.scale(y, np.concatenate([stage.q, stage.v]))
         return sqrt(_square(error) / len(error))
 
-    def _take(self, t: float) -> None:
+    def _take(self, t: float, h: float) -> None:
         self.row, self.row_old = self.row_old, self.row
         self.q[:], self.v[:], self.a[:] = self._new
         self.motion.coordinates.normalise(self.q)
@@ -221,7 +175,7 @@ class TrBdf2(Dirk):
     """
 
     tableau = _tr_bdf2()
-    order, points = 2, 3
+    order, points, control = 2, 3, Control(3)
 
 
 class Esdirk4(Dirk):
@@ -232,7 +186,7 @@ class Esdirk4(Dirk):
     """
 
     tableau = _esdirk4()
-    order, points = 4, 4
+    order, points, control = 4, 4, Control(4)
 
 
 class _Stage:
@@ -242,7 +196,7 @@ class _Stage:
         self.stepper, self.motion, self.scale = stepper, stepper.motion, stepper.scale
         self.g, self.a = g, a
         self.unit = self.stiffness = self.damping = np.empty(0)
-        self.tracking = stepper.motion.joints.tracking
+        self.tracking = stepper.motion.tracking
         self.S = None if self.tracking is None else g * self.tracking[1] + g**2 * self.tracking[0]
 
     def solve(self, t: float, y: Array) -> bool:
@@ -285,7 +239,7 @@ class _Stage:
 
     def _added(self) -> Array:
         """R = g D + g^2 K at (q, v), over 1 + S; kept, for it filters the error as well."""
-        stiffness, damping = self.motion.gains(self.t, self.q, self.v)
+        stiffness, damping = self.motion.slopes(self.t, self.q, self.v)
         if stiffness is not self.stiffness or damping is not self.damping:
             self.stiffness, self.damping = stiffness, damping
             self.added = self.g * damping + self.g**2 * stiffness
@@ -296,7 +250,7 @@ class _Stage:
         """(M + R)^-1 (tau - bias + R a) at (q, v), and with computed torques a part of a"""
         self.stepper.evaluations += 1
         tau = self.motion.torque(self.t, self.q, self.v) + added * self.a
-        a = self.motion.implicit(self.q, self.v, tau, added)
+        a = self.motion.implicit(self.t, self.q, self.v, tau, added)
         return a if self.S is None else (a + self.S * self.a) / (1 + self.S)
 
     def _size(self, change: Array) -> float:
@@ -434,35 +388,3 @@ def gmres(product: Callable[[Array], Array], b: Array, vectors: int, tolerance: 
 
 
 INVARIANT = 1e-7  # what is left of a product outside of its space, if it is a difference
-
-
-class ImplicitEuler(FixedStep):
-    """The linearly implicit Euler method, order 1: one sweep per step, for forces at the joints of any stiffness.
-
-    (M + h D + h^2 K) a = tau - bias - h K v,     v <- v + h a,     q <- q [+] h v
-
-    Computed torques add M kp to K and M kd to D, as in an implicit step of a rollout.
-    """
-
-    order, points = 1, 2
-
-    def advance(self, h: float) -> None:
-        stiffness, damping = self.motion.gains(self.t, self.q, self.v)
-        added = h * damping + h**2 * stiffness
-        tau = self.motion.torque(self.t + h, self.q, self.v) - h * stiffness * self.v
-        self.evaluations += 1
-        if (tracking := self.motion.joints.tracking_now(self.t + h, self.q, self.v)) is None:
-            self.a[:] = self.motion.implicit(self.q, self.v, tau, added)
-        else:
-            S, z = h * tracking[1] + h**2 * tracking[0], h * tracking[0] * self.v
-            added = added / (1 + S)
-            self.a[:] = (self.motion.implicit(self.q, self.v, tau + added * z, added) - z) / (1 + S)
-        self.v[:] += h * self.a
-        self.q[:] = self.motion.coordinates.move(self.q, h * self.v)
-
-    def between(self, t: Array) -> tuple[Array, Array]:
-        """Straight lines, as accurate as the method."""
-        s = self.motion.place((t - self.t_old)[:, None])
-        old = self.row_old[self.nq : self.nq + self.nv]
-        q = np.broadcast_to(self.row_old[: self.nq], (len(t), self.nq))
-        return self.motion.coordinates.move(q, s * self.v), old + s * self.a

@@ -21,7 +21,7 @@ from torsor.linalg import Scalar, maximum, sqrt
 Array = NDArray[Any]
 
 CREEP = 1e-3  # speeds over which dry friction is smoothed
-STOP_STIFFNESS, STOP_DAMPING = 1e4, 1e2  # of the stops of a model
+CUSHION = 1e-3  # the depth (rad or m) over which the damper of a stop sets in
 DROOP = 0.05  # the last part of a drive's speed over which its torque falls to zero
 NOTHING = 1e-30  # x / (x + NOTHING) is 1 where x > 0 and 0 where x = 0
 FAR = 1e30  # in place of infinite limits: differences of it are numbers, in single precision, too
@@ -45,20 +45,20 @@ def spring(x: Scalar, v: Scalar, pull: Scalar, stiffness: Scalar, damping: Scala
 
 
 def friction(x: Scalar, v: Scalar, size: Scalar, creep: Scalar) -> Action:
-    """-size v / sqrt(v^2 + creep^2): dry friction, whose jump at rest is smoothed over speeds of `creep`"""
-    root = sqrt(v * v + creep * creep)
-    return Action(-(size * v / root), 0.0, size * (creep * creep) / (root * root * root))
+    """-size v / sqrt(v^2 + creep^2): dry friction, whose jump at rest is smoothed over speeds of `creep`.
 
-
-def held_friction(x: Scalar, v: Scalar, size: Scalar, creep: Scalar) -> Action:
-    """`friction` with the damping -tau / v in place of its slope: a linearly implicit step then stops at rest, however
-    strong the friction is, where the slope, which is small while the joint slides, would let it overshoot."""
+    Its damping is the secant -tau / v, not the slope. A linearly implicit step then comes to rest under friction of any
+    size, where the slope, which is small while the joint slides, would let it overshoot.
+    """
     damping = size / sqrt(v * v + creep * creep)
     return Action(-(damping * v), 0.0, damping)
 
 
 def stops(x: Scalar, v: Scalar, lower: Scalar, upper: Scalar, stiffness: Scalar, damping: Scalar) -> Action:
-    """A spring and a damper while x is outside [lower, upper]; the damper never pulls the joint back to its stop."""
+    """A spring and a damper while x is outside [lower, upper]; they never pull the joint back to its stop.
+
+    The damper sets in over a depth of `CUSHION`, so that the torque is continuous, and bounded by the spring's.
+    """
     up, down = _stop(lower - x, v, stiffness, damping), _stop(x - upper, -v, stiffness, damping)
     return Action(up.tau - down.tau, up.stiffness + down.stiffness, up.damping + down.damping)
 
@@ -66,7 +66,8 @@ def stops(x: Scalar, v: Scalar, lower: Scalar, upper: Scalar, stiffness: Scalar,
 def _stop(depth: Scalar, away: Scalar, stiffness: Scalar, damping: Scalar) -> Action:
     """The push of a stop that the joint has passed by `depth` and from which it moves with `away`."""
     depth = maximum(depth, 0.0)
-    push = maximum(depth * stiffness - away * damping, 0.0) * _is_positive(depth)
+    damping = damping * -maximum(depth * (-1.0 / CUSHION), -1.0)
+    push = maximum(depth * stiffness - away * damping, 0.0)
     pushes = _is_positive(push)
     return Action(push, pushes * stiffness, pushes * damping)
 
@@ -107,8 +108,7 @@ def _is_positive(x: Scalar) -> Scalar:
 OWN: dict[str, tuple[Callable[..., Action], dict[str, float]]] = {
     "spring": (spring, {"pull": 0.0, "stiffness": 0.0, "damping": 0.0}),
     "friction": (friction, {"size": 0.0, "creep": CREEP}),
-    "held friction": (held_friction, {"size": 0.0, "creep": CREEP}),
-    "stops": (stops, {"lower": -FAR, "upper": FAR, "stiffness": STOP_STIFFNESS, "damping": STOP_DAMPING}),
+    "stops": (stops, {"lower": -FAR, "upper": FAR, "stiffness": 0.0, "damping": 0.0}),
 }
 DRIVE: dict[str, tuple[Callable[..., Action], dict[str, float]]] = {
     "servo": (servo, {"kp": 0.0, "kd": 0.0}),

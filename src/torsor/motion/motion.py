@@ -1,4 +1,4 @@
-"""The right-hand side: accelerations from a state, through the compiled forward dynamics.
+"""The equations of motion of one state: accelerations from compiled forward dynamics under a law.
 
 M(q) a = tau(t, q, v) - bias(q, v),    tau the sum of all forces, those of the model's own joints included
 """
@@ -14,16 +14,18 @@ from numpy.typing import NDArray
 
 from torsor import dynamics
 from torsor.algorithms import articulated, pulls
+from torsor.algorithms.derivative import derivative
 from torsor.compiler.request import PATIENT
 from torsor.compiler.store import store
 from torsor.dynamics.couplings import coupled_accelerations, coupled_solve
 from torsor.dynamics.methods import METHODS, MOST_COUPLED, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM
-from torsor.errors import SingularError, TorsorError
+from torsor.errors import ArgumentError, SingularError, TorsorError
+from torsor.linalg import Scalar
 from torsor.model.model import Model
 from torsor.motion.coordinates import Coordinates
-from torsor.motion.forces import Force, own_forces
-from torsor.motion.fused import MOST_COORDINATES
-from torsor.motion.joint_forces import JointForces
+from torsor.motion.law import Law, collect
+from torsor.motion.lowering import Run, Step, gains_by_freedom, lowered, tangent_of
+from torsor.motion.plant import Plant
 from torsor.sweeps import Algorithm
 from torsor.validate import chosen
 
@@ -36,23 +38,82 @@ Solve = Callable[[Array, Array], Array]
 
 # The methods of `forward_dynamics` that a motion can be computed by.
 DYNAMICS = ("auto", *METHODS["forward_dynamics"], *NOT_COMPILED)
+TORQUE, STIFFNESS, DAMPING, PASSED = range(4)  # rows of `acting`
+
+
+def acting(plant: Plant, q: Sequence[Scalar], v: Sequence[Scalar], h: Scalar) -> list[list[Scalar]]:
+    """The torques, their stiffness and damping at the joints, and the share of a command that its drive passes."""
+    actions, drives = plant.actions(q, v)
+    passed: list[Scalar] = [1.0] * len(v)
+    if plant.tracking is not None:
+        passed = [share for share, _ in plant.tracked_gains(q, v, drives)]
+    return [*map(list, zip(*actions)), passed]
+
+
+def torques_under(plant: Plant, q: Sequence[Scalar], v: Sequence[Scalar], h: Scalar) -> list[Scalar]:
+    """The torques under the law."""
+    return [x.tau for x in plant.actions(q, v)[0]]
+
+
+class Acting:
+    """A law at states: what `acting` gives, (4, m, nv)."""
+
+    def __init__(self, law: Law) -> None:
+        self.law, self.step = law, lowered(Step(acting, "acting", law, 1, implicit=True))
+        self.is_one_kernel = not self.step.programs and law.is_data
+        self._gain = law.values
+        if self.step.by_freedoms:
+            self._gain = np.moveaxis(gains_by_freedom(law, law.values, 1), 0, -1)[0]
+        self.commands = self._constant if not law.changes else self._at
+        self._h = np.ones(1)
+
+    def _constant(self, t: float) -> Array:
+        return self.law.constant.reshape(-1)
+
+    def _at(self, t: float) -> Array:
+        return self.law.commands_at(np.array([t]))[0]
+
+    def loads(self, t: float) -> list[Array]:
+        return [self.law.loads_at(t)[name] for name in self.law.load_names]
+
+    def __call__(self, t: float, q: Array, v: Array) -> Array:
+        """At one state, (4, nv)."""
+        u = self.commands(t)
+        if not self.is_one_kernel:
+            run = Run(self.step, 1, self.law.values, self._h, self.loads(t), (0.0,), self.law.called)
+            run.t = t
+            return run.once(np.concatenate([q, v])[None], u[None])[0]
+        kernel = self.step.kernel if self.step.step.written_out else self.step.pieces[-1][0]
+        if self.step.by_freedoms:
+            return kernel(q[:, None], v[:, None], u[:, None], self._gain, self._h)[..., 0].T
+        loads = self.loads(t) if self.step.step.written_out else ()
+        return kernel(q, v, u, self._gain, self._h, *loads)
+
+    def many(self, t: Array, q: Array, v: Array) -> Array:
+        """At many states, (m, 4, nv)."""
+        if not len(q):
+            return np.zeros((0, 4, self.law.model.nv))
+        if self.law.called:
+            return np.array([self(*state) for state in zip(t.tolist(), q, v)])
+        run = Run(self.step, len(q), self.law.values, self._h, self.loads(0.0))
+        return run.once(np.concatenate([q, v], axis=1), self.law.commands_at(t))
 
 
 class Motion:
     """The equations of motion of a model under forces.
 
-    accelerate(t, q, v, out) writes the accelerations into out.  torque(t, q, v) is the sum of the forces, and torques
-    that of many states;  gains(t, q, v) are the stiffness and the damping of all forces that know theirs.  `dynamics`
-    is the method of `forward_dynamics` that computes the accelerations.
+    accelerate(t, q, v, out) writes the accelerations into out. torque(t, q, v) is the sum of the forces at the joints and
+    slopes(t, q, v) their stiffness and damping; `dynamics` is the method of `forward_dynamics`.
     """
 
-    accelerate: Accelerate
-
-    def __init__(self, model: Model, forces: Sequence[Force] = (), dynamics: str = "auto") -> None:
-        self.model, self.coordinates, self.forces = model, Coordinates(model), (*own_forces(model), *forces)
+    def __init__(self, model: Model, forces: Any = (), dynamics: str = "auto") -> None:
+        self.model, self.coordinates = model, Coordinates(model)
         self.dynamics = chosen("dynamics", dynamics, DYNAMICS)
-        self.joints = JointForces(model, self.forces)
-        self.torque, self.torques, self.gains = self.joints.torque, self.joints.torques, self.joints.gains
+        self.law = collect(model, forces)
+        if self.law.batch or (self.law.schedule is not None):
+            what = "gains that change in time" if self.law.schedule is not None else f"batch axes {self.law.batch}"
+            raise ArgumentError(f"a force has {what}: that is for rollouts, not for one motion")
+        self.acting = Acting(self.law)
         self.accelerate = self._choose()
 
     @property
@@ -69,56 +130,136 @@ class Motion:
         """A copy on the host of numbers that belong to states."""
         return x.copy()
 
-    @property
-    def program(self) -> Program | None:
-        """The compiled right-hand side, if it is only a program of q, v and `given`, and `law` of the joints."""
-        if not self.joints.is_data or not (self.coordinates.flat or self.model.nq <= MOST_COORDINATES):
-            return None
-        options = (*self.joints.loads, *(() if self._linear is None else LINEAR))
-        if not options or self._program is None:
-            return self._program
-        plain = self.dynamics == "auto" and not self.model.couplings
-        algorithm = pulls.forward_dynamics if "pulls" in options else articulated.forward_dynamics
-        return compiled_with(self.model, algorithm, options) if plain else None
+    # ---- forces ----
 
     @property
-    def given(self) -> list[Array]:
-        """The inputs of `program` after q and v: torques, loads on the bodies, and stiffness and damping if linear."""
-        constant = self.joints.constant
-        c, *gains = self._linear or (np.zeros(self.model.nv) if constant is None else constant,)
-        return [c, *self.joints.loads.values(), *gains]
+    def is_free(self) -> bool:
+        """Whether nothing acts at the joints but constant torques."""
+        law = self.law
+        return law.is_data and not (len(law.gains) or law.parts or law.curved or law.tracked or law.policy or law.changes)
 
     @property
-    def law(self) -> JointForces | None:
-        """The forces that give the first of `given` at every evaluation, if it changes."""
-        return None if self._linear or self.joints.constant is not None else self.joints
+    def is_idle(self) -> bool:
+        """Whether nothing acts at all."""
+        return self.is_free and not self.law.load_names and not self.law.constant.any()
+
+    def torque(self, t: float, q: Array, v: Array) -> Array:
+        """The torques at the joints; what acts on the bodies is not among them."""
+        return self.law.constant[0] if self.is_free else self.acting(t, q, v)[TORQUE]
+
+    def slopes(self, t: float, q: Array, v: Array) -> tuple[Array, Array]:
+        """The stiffness and the damping of all forces at the joints."""
+        found = self.acting(t, q, v)
+        return found[STIFFNESS], found[DAMPING]
+
+    def torques(self, t: Array, q: Array, v: Array) -> Array:
+        """The sum of all forces of many states, (m, nv), as they are felt at the joints."""
+        return self.acting.many(t, q, v)[:, TORQUE] + self._felt(t, q, v)
+
+    def felt(self, t: float, q: Array, v: Array) -> Array:
+        """The sum of all forces at one state, (nv,), as they are felt at the joints."""
+        return self.torque(t, q, v) + np.reshape(self._felt(np.array([t]), q[None], v[None]), -1)
+
+    def _felt(self, t: Array, q: Array, v: Array) -> Any:
+        """What acts on the bodies, as it is felt at the joints: minus the bias of the weightless machine at rest."""
+        names = self.law.load_names
+        if not names:
+            return 0.0
+        program = compiled_with(self.model.weightless, pulls.bias_forces, names)
+        rows = [[self.law.loads_at(x)[name] for x in t.tolist()] for name in names]
+        return -program(q, np.zeros_like(v), *map(np.array, rows))
+
+    def changes(self, t: float, q: Array, v: Array, dq: Array, dv: Array) -> Array:
+        """How `felt` changes along each row of dq, dv (k, nv), both along the directions of v.
+
+        Exact for forces that are data; functions are differentiated by differences of fourth order.
+        """
+        moved = self.coordinates.rate(np.broadcast_to(q, (len(dq), len(q))), dq)
+        if (kernel := self._tangent) is None:
+            changes = self._differences(t, q, v, moved, dv)
+        else:
+            given = [q, v, self.acting.commands(t), self.acting._gain, np.ones(1), moved, dv]
+            if self.acting.step.by_freedoms:
+                given = [x if k in (3, 4) else x[..., None] for k, x in enumerate(given)]
+            changes = kernel(*given).reshape(dv.shape)
+        if names := self.law.load_names:
+            push = compiled_with(self.model.weightless, FELT, names)
+            changes = changes - push(q, np.zeros_like(v), dq, *self.acting.loads(t))
+        return changes
 
     @cached_property
-    def _linear(self) -> tuple[Array, ...] | None:
-        """(c, K, D) if the sum of all forces is c - K q - D v, and not constant."""
-        plain = self.coordinates.flat and self.dynamics == "auto" and not self.model.couplings
-        return self.joints.linear if plain else None
+    def _tangent(self) -> Any:
+        """The kernel of the change of the torques, if the law is one piece of code."""
+        return tangent_of(lowered(Step(torques_under, "torques", self.law))) if self.acting.is_one_kernel else None
+
+    def _differences(self, t: float, q: Array, v: Array, dq: Array, dv: Array) -> Array:
+        changes = np.zeros_like(dv)
+        for change, along, faster in zip(changes, dq, dv):
+            size = max(np.abs(along).max(initial=0), np.abs(faster).max(initial=0))
+            if size:
+                h = NUDGE * max(1.0, np.abs(q).max(initial=0), np.abs(v).max(initial=0)) / size
+                near, far = (
+                    self.torque(t, q + s * along, v + s * faster) - self.torque(t, q - s * along, v - s * faster)
+                    for s in (h, 2 * h)
+                )
+                change += (8 * near - far) / (12 * h)
+        return changes
+
+    @cached_property
+    def tracking(self) -> tuple[Array, Array] | None:
+        """(kp, kd) of computed torques: M(q) kp and M(q) kd are their stiffness and damping."""
+        if self.law.tracked is None:
+            return None
+        at, nv = len(self.law.gains), self.model.nv
+        return self.law.values[at : at + nv], self.law.values[at + nv : at + 2 * nv]
+
+    # ---- accelerations ----
+
+    @cached_property
+    def program(self) -> Program | None:
+        """The compiled forward dynamics (q, v, tau, loads ...), if its method is compiled for this model."""
+        names = self.law.load_names
+        large = self.dynamics == "composite" and self.model.nv > MOST_FREEDOMS
+        if self.dynamics in NOT_COMPILED or large or (self.model.couplings and self.model.nv > MOST_COUPLED):
+            return None
+        if not names:
+            return compiled(self.model, dynamics.forward_dynamics, self.dynamics)
+        if self.dynamics != "auto":
+            raise ArgumentError(f"forces on bodies act with dynamics='auto', not {self.dynamics!r}")
+        return compiled_with(self.model, self.acting.step.step.algorithm, names)
 
     def _choose(self) -> Accelerate:
         """The cheapest form of the right-hand side."""
-        program, given = self.program, self.given
-        if program is not None and self.law is None and not self.joints.waves:
-            return lambda t, q, v, out: program(q, v, *given, out)
-        forward, torque = self.forward, self.torque
-        if (constant := self.joints.constant) is not None and not self.joints.pushes:
-            return lambda t, q, v, out: forward(q, v, constant, out)
-        return lambda t, q, v, out: forward(q, v, torque(t, q, v), out)
+        program, law = self.program, self.law
+        if program is None:
+            return lambda t, q, v, out: np.copyto(out, self._by_call(t, q, v))
+        if law.waves:
+            return lambda t, q, v, out: program(q, v, self.torque(t, q, v), *self.acting.loads(t), out)
+        loads = self.acting.loads(0.0)
+        if self.is_free:
+            constant = law.constant[0]
+            return lambda t, q, v, out: program(q, v, constant, *loads, out)
+        return lambda t, q, v, out: program(q, v, self.acting(t, q, v)[TORQUE], *loads, out)
 
-    def implicit(self, q: Array, v: Array, tau: Array, added: Array) -> Array:
+    def _by_call(self, t: float, q: Array, v: Array) -> Array:
+        tau, loads = self.torque(t, q, v), self.law.loads_at(t)
+        return dynamics.forward_dynamics(self.model, q, v, tau, method=self.dynamics, external=loads.get("external"))
+
+    def implicit(self, t: float, q: Array, v: Array, tau: Array, added: Array) -> Array:
         """(M(q) + diag(added))^-1 (tau - bias(q, v)), in one sweep; a long chain goes by segments."""
-        if self.model.couplings:
-            return coupled_accelerations(self.model, q, v, tau, added_inertia=added)
-        if self.model.n >= SEGMENTS_FROM:
+        loads = self.law.loads_at(t)
+        if self.model.couplings and (self.model.nv > MOST_COUPLED or "pulls" not in loads):
+            return coupled_accelerations(self.model, q, v, tau, external=loads.get("external"), added_inertia=added)
+        if self.model.n >= SEGMENTS_FROM and "pulls" not in loads:
             try:
-                return dynamics.forward_dynamics(self.model, q, v, tau, added_inertia=added)
+                return dynamics.forward_dynamics(
+                    self.model, q, v, tau, external=loads.get("external"), added_inertia=added
+                )
             except TorsorError:  # numbers that are not finite: the method takes a shorter step
                 return np.full(self.model.nv, np.nan)
-        return compiled_with(self.model, articulated.forward_dynamics, ADDED)(q, v, tau, added)
+        names = self.law.load_names
+        program = compiled_with(self.model, self.acting.step.step.algorithm, (*ADDED, *names))
+        return program(q, v, tau, added, *(loads[name] for name in names))
 
     def implicit_solve(self, q: Array, b: Array, added: Array) -> Array:
         """(M(q) + diag(added))^-1 b, in one sweep, at any length: it takes as long as a forward dynamics by segments"""
@@ -130,29 +271,6 @@ class Motion:
     def solve(self) -> Solve:
         """(q, p) -> M(q)^-1 p"""
         return compiled(self.model, dynamics.mass_solve)
-
-    def accelerations(self, t: float, q: Array, v: Array) -> Array:
-        """The accelerations of many states at one time, (m, nv)."""
-        return self.forward(q, v, self.torques(np.full(len(q), t), q, v))
-
-    @cached_property
-    def _program(self) -> Program | None:
-        """The compiled forward dynamics, if its method is compiled for this model."""
-        large = self.dynamics == "composite" and self.model.nv > MOST_FREEDOMS
-        if self.dynamics in NOT_COMPILED or large or (self.model.couplings and self.model.nv > MOST_COUPLED):
-            return None
-        return compiled(self.model, dynamics.forward_dynamics, self.dynamics)
-
-    @property
-    def forward(self) -> Callable[..., Array]:
-        """(q, v, tau) -> accelerations, written into a fourth argument if there is one."""
-        return self._by_call if self._program is None else self._program
-
-    def _by_call(self, q: Array, v: Array, tau: Array, out: Array | None = None) -> Array:
-        result = dynamics.forward_dynamics(self.model, q, v, tau, method=self.dynamics)
-        if out is not None:
-            out[:] = result
-        return result
 
     @cached_property
     def momenta(self) -> Solve:
@@ -167,18 +285,22 @@ class Motion:
         self.accelerate(t, q, v, out)
         if not np.isfinite(out).all():
             k = int(np.flatnonzero(~np.isfinite(out))[0])
-            body = self.model.names[int(np.searchsorted(self.model.v_start, k, "right")) - 1]
-            raise SingularError(f"the acceleration of {body!r} at t = {t:g} is {out[k]}: check its mass and the forces")
+            raise SingularError(
+                f"the acceleration of {self.model.body_of_freedom(k)!r} at t = {t:g} is {out[k]}: check its mass and the "
+                "forces"
+            )
         return out
 
 
-# options of the forward dynamics: what implicit methods add to the diagonal of M, and forces that are linear
-ADDED, LINEAR = ("added_inertia",), ("stiffness", "damping")
+# how what acts on the bodies is felt at the joints changes with q
+FELT = derivative(pulls.bias_forces, "jvp", ("q",))
+NUDGE = 1e-3  # of differences of fourth order, relative to the larger of 1 and |(q, v)|
+ADDED = ("added_inertia",)  # the option of the forward dynamics that implicit methods need
 
 
 def compiled_with(model: Model, algorithm: Algorithm, options: tuple[str, ...], lanes: int | None = None) -> Program:
     """The program of an algorithm that takes these options, made once per model."""
-    from torsor.backends.cpu import compile_program  # imported late, so that `import torsor` stays quick
+    from torsor.backends.cpu import compile_program
 
     def make() -> Program:
         return compile_program(algorithm, model, options=options, unroll=PATIENT, lanes=lanes)
@@ -190,3 +312,4 @@ def compiled(model: Model, function: Callable[..., Array], method: str = "auto")
     """The program of a function, made once per model."""
     key = ("program", function, method)
     return store(model).once(key, lambda: dynamics.compile(model, function, method=method))
+

@@ -27,17 +27,18 @@ from __future__ import annotations
 
 from functools import partial
 from math import sqrt
+from typing import Any
 
 import numpy as np
 
 from torsor import dynamics
 from torsor.algorithms import complex_pivots
 from torsor.algorithms.articulated import forward_dynamics
-from torsor.dynamics.couplings import coupling_matrix, reduced
+from torsor.dynamics.couplings import coupled_accelerations, coupling_matrix, reduced
 from torsor.motion.dense import lagrange
 from torsor.motion.implicit import FORCING, VECTORS, Implicit, Krylov, gmres
 from torsor.motion.motion import ADDED, Motion, compiled_with
-from torsor.motion.stepper import Array, Memory, Settings
+from torsor.motion.stepper import Array, Control, Memory, Settings
 from torsor.motion.tangent import LANES, Tangent, in_lanes
 
 SMALL = 30  # freedoms up to which matrices are formed; beyond, BLAS may start threads that take longer than the work
@@ -59,15 +60,18 @@ ERROR = np.array([-13 - 7 * _root, -13 + 7 * _root, -1]) / 3
 class RadauIIA(Implicit):
     """Collocation at Radau's points, with adaptive steps on the vector space of (q, v)."""
 
-    order, points, power = 5, 4, 4
+    order, points, control = 5, 4, Control(4)
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         super().__init__(motion, t, q, v, settings)
         plain = not motion.model.couplings
-        self._forward = compiled_with(motion.model, forward_dynamics, ADDED, LANES) if plain else motion.implicit
+        self._forward: Any = compiled_with(motion.model, forward_dynamics, ADDED, LANES) if plain else self._coupled
         rtol = float(self.scale.rtol.min())
         self.tolerance = max(10 * np.finfo(np.float64).eps / rtol, min(0.03, sqrt(rtol)))  # of the stages
         self._forget()
+
+    def _coupled(self, q: Array, v: Array, tau: Array, added: Array) -> Array:
+        return coupled_accelerations(self.motion.model, q, v, tau, added_inertia=added)
 
     def _forget(self) -> None:
         """Leave behind what the last steps tell about the next one, but for its length."""
@@ -142,7 +146,7 @@ class RadauIIA(Implicit):
         """G, (3, nv)"""
         Q, V = self._place(h, a)
         self.evaluations += 3
-        tau = self.motion.torques(self.t + h * NODES, Q, V) + added * a
+        tau = self.motion.torques(np.minimum(self.t + h * NODES, self.before_jump(np.inf)), Q, V) + added * a
         return a - in_lanes(self._forward, Q, V, tau, added)
 
     def _error(self, newton: Dense | Swept, h: float) -> float:
@@ -158,12 +162,12 @@ class RadauIIA(Implicit):
             error = newton.filtered(self.rate(moved, self.acceleration(self.t, *np.split(moved, [self.nq]))) + tail)
         return size(error)
 
-    def _take(self, t: float) -> None:
+    def _take(self, t: float, h: float) -> None:
         self.h_old, self.stages, self.path = t - self.t, self._new, DENSE @ self.Z
         np.copyto(self.row_old, self.row)
         self.row[: self.nq + self.nv] += self.Z[-1]
         self.motion.coordinates.normalise(self.q)
-        self.motion.accelerate(t, self.q, self.v, self.a)
+        self.motion.accelerate(self.before_jump(t), self.q, self.v, self.a)
         self.evaluations += 1
         self.t_old, self.t = self.t, t
         if not self._serves:
@@ -192,7 +196,7 @@ class _Systems:
         self.stepper, self.motion, self.h = stepper, stepper.motion, 0.0
         self.q, self.v, self.a = stepper.q.copy(), stepper.v.copy(), stepper.a.copy()
         self.tangent = Tangent(stepper.motion, stepper.t, self.q, self.v, self.a)
-        self.stiffness, self.damping = self.motion.gains(stepper.t, self.q, self.v)
+        self.stiffness, self.damping = self.motion.slopes(stepper.t, self.q, self.v)
 
     def prepare(self, h: float) -> None:
         """For steps of length h."""

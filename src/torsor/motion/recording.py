@@ -92,6 +92,17 @@ def read(path: str | Path) -> Recording:
     return Recording(path, header, chunks, end, damage)
 
 
+def sound(path: str | Path, damaged: bool) -> Recording:
+    """The content of a file, which must not be damaged unless that is allowed."""
+    found = read(path)
+    if found.damage and not damaged:
+        raise RecordingError(
+            f"{path} is damaged: {found.damage}. The {len(found.rows)} rows before are well: load with "
+            "damaged=True, or resume the run, which computes the rest again."
+        )
+    return found
+
+
 class Recorder:
     """A file to which chunks are appended. It is open only while a chunk is written."""
 

@@ -30,14 +30,14 @@ class Keeping:
 
     dt       rows at t0, t0 + dt, ...; None: every step, or every `every`-th and the last
     keep     names of quantities (see `quantities.py`), instead of whole rows
-    record   a file to which rows are written during the run, `chunk` rows at a time
-    dense    the continuous extension of every step; None: if that takes no evaluations
+    file     to which rows are written during the run, `chunk` rows at a time
+    dense    the continuous extension of every step; None: on, except for dop853
     """
 
     dt: float | None = None
     every: int = 1
     keep: Sequence[str] | None = None
-    record: str | Path | None = None
+    file: str | Path | None = None
     chunk: int = CHUNK
     dense: bool | None = None
 
@@ -45,14 +45,14 @@ class Keeping:
         checked: dict[str, Any] = {
             "dt": None if self.dt is None else number("dt", self.dt, above=0),
             "every": integer("every", self.every, least=1, most=2**53),
-            "record": None if self.record is None else file_path("record", self.record),
+            "file": None if self.file is None else file_path("file", self.file),
             "chunk": integer("chunk", self.chunk, least=1),
             "dense": None if self.dense is None else flag("dense", self.dense),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if self.dt is not None and self.every > 1:
-            raise ArgumentError("rows are dt apart, or every so many steps apart: leave out dt or every")
+            raise ArgumentError("rows are dt apart, or `every` steps apart: leave out dt or every")
 
 
 class Rows:
@@ -168,7 +168,7 @@ class Rows:
     def all(self, stepper: Stepper) -> Array:
         """All rows so far.
 
-        If rows are `every` so many steps apart, the last state is one more, which counts until the run goes on.
+        If rows are `every` steps apart, the last state is one more row until the run goes on.
         """
         self.flush(stepper)
         last = []

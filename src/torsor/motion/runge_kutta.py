@@ -9,11 +9,10 @@ import numpy as np
 
 from torsor.motion.motion import Motion
 from torsor.motion.stages import Staged
-from torsor.motion.stepper import Array, Memory, Settings, no_step, shortest_step
+from torsor.motion.stepper import Array, Control, Memory, Settings
 
-SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0
-# A motion is stiff after this many suspicious steps without so many others between them; the first is looked for in
-# every so-manieth step only.
+# A motion is stiff after STIFF_STEPS suspicious steps with fewer than CALM_STEPS others between two of them; the first
+# one is looked for in every SELDOM-th step only.
 STIFF_STEPS, CALM_STEPS, SELDOM = 15, 6, 8
 
 
@@ -32,28 +31,10 @@ class ExplicitPair(Staged):
         self.stages.c = self.A.sum(axis=1).tolist()
         self.steps, self.suspect, self.calm = 0, 0, 0
 
-    def step(self, t_end: float) -> None:
-        t, h = self.t, min(self.h, self.settings.max_step)
-        shortest = shortest_step(t)
-        rejected = False
-        while True:
-            clipped = t + h >= t_end
-            h_now = t_end - t if clipped else h
-            error = self._try(t, h_now)
-            if error < 1:
-                break
-            # a state that is not finite gives no error estimate: shrink by the largest factor allowed
-            h = h_now * (max(SHRINK, SAFETY * error ** (-1 / self.order)) if error < np.inf else SHRINK)
-            rejected = True
-            if h < shortest:
-                raise no_step(self.t)
-        grow = GROW if error == 0 else min(GROW, max(SHRINK, SAFETY * error ** (-1 / self.order)))
-        proposal = h_now * (min(1.0, grow) if rejected else grow)
-        # a step cut short at t_end says nothing against the step that was planned
-        self.h = max(h, proposal) if clipped and not rejected else proposal
-        self.take(t_end if clipped else t + h_now)
+    def _take(self, t: float, h: float) -> None:
+        self.take(t)
         self.stages.P[1] = self.stages.P[-1]
-        self._watch(h_now)
+        self._watch(h)
 
     @property
     def stiff(self) -> bool:
@@ -75,9 +56,8 @@ class ExplicitPair(Staged):
             self.calm += 1
             self.suspect = self.suspect if self.calm < CALM_STEPS else 0
 
-    def _try(self, t: float, h: float) -> float:
-        """Run all stages of a step; return the norm of its error."""
-        error = self._norm(self.attempt(t, h))
+    def _try(self, h: float) -> float:
+        error = self._norm(self.attempt(self.t, h))
         return error if error == error else np.inf  # NaN counts as an infinite error
 
     def _norm(self, squares: list[float]) -> float:
@@ -106,7 +86,7 @@ class Fehlberg45(ExplicitPair):
     E. Fehlberg, Low-order classical Runge-Kutta formulas with stepsize control, NASA TR R-315, 1969.
     """
 
-    order, beside, stable = 5, 4, 3.0
+    order, beside, stable, control = 5, 4, 3.0, Control(5, grow=10.0)
     A = _tableau(
         [1 / 4],
         [3 / 32, 9 / 32],
@@ -124,7 +104,7 @@ class DormandPrince(ExplicitPair):
     J. R. Dormand, P. J. Prince, A family of embedded Runge-Kutta formulae, J. Comput. Appl. Math. 6, 1980.
     """
 
-    order, beside, stable = 5, -2, 3.25
+    order, beside, stable, control = 5, -2, 3.25, Control(5, grow=10.0)
     A = _tableau(
         [1 / 5],
         [3 / 40, 9 / 40],
@@ -142,7 +122,7 @@ class DormandPrince853(ExplicitPair):
     E. Hairer, S. P. Norsett, G. Wanner, Solving Ordinary Differential Equations I, 2nd ed., 1993, II.5 and II.6.
     """
 
-    order, beside, stable = 8, -2, 6.1
+    order, beside, stable, control = 8, -2, 6.1, Control(8, grow=10.0)
     points = 8
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:

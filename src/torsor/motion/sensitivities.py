@@ -10,7 +10,7 @@ which are integrated together with the motion.  da is the jvp of forward dynamic
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,19 +20,14 @@ from torsor import dynamics
 from torsor.compiler.derivatives import Replay, scalars
 from torsor.errors import ArgumentError, SingularError
 from torsor.linalg import Scalar, Vec
-from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import Joint
 from torsor.model.model import Model, require_model
-from torsor.motion.coordinates import Coordinates
-from torsor.motion.forces import Force, known_changes, own_forces
-from torsor.motion.joint_forces import JointForces
-from torsor.motion.simulation import force_list, start_of
+from torsor.motion.motion import Motion
+from torsor.motion.simulation import start_of
 from torsor.outputs import PARAMETERS, place_of
 from torsor.validate import chosen, number, real_array, shown
 
 Array = NDArray[Any]
-# Forces are functions that cannot be differentiated: differences of fourth order, with the step of the least error.
-FORCE_STEP = 1e-3
 
 
 class Sensitivities(NamedTuple):
@@ -49,7 +44,7 @@ class Sensitivities(NamedTuple):
 
 
 def sensitivities(model: Model, q0: ArrayLike | None, v0: ArrayLike | None, t: ArrayLike, *,
-                  forces: Force | Sequence[Force] = (), rtol: float = 1e-9, atol: float = 1e-12,
+                  forces: Any = (), rtol: float = 1e-9, atol: float = 1e-12,
                   **tangents: ArrayLike) -> Sensitivities:  # fmt: skip
     """The motion from (q0, v0) at the times t, and its changes along tangents of the start, the torques and the model.
 
@@ -60,8 +55,7 @@ def sensitivities(model: Model, q0: ArrayLike | None, v0: ArrayLike | None, t: A
     dq, dv      (..., nv) changes of q0 (along the directions of v) and of v0;  dtau: of constant torques
     dinertia, dplacement, dgravity    changes of the model: see `vjp`
 
-    The joints' own springs, dampers, friction and limits of drives act, too.  A motion that meets a stop is refused,
-    because its changes jump there.
+    The joints' own springs, dampers, friction, stops and limits of drives act, too.
 
     The leading axes of all tangents broadcast: each is a direction, and zero where it is not given.  The method is
     DOP853 (Hairer, Norsett & Wanner 1993) from SciPy, with error control of the changes, too.
@@ -71,7 +65,7 @@ def sensitivities(model: Model, q0: ArrayLike | None, v0: ArrayLike | None, t: A
     if times.ndim != 1 or len(times) < 2 or not (np.diff(times) > 0).all():
         raise ArgumentError(f"t must be two or more increasing times, not {shown(t)}")
     q, v = start_of(model, q0, v0)
-    flow = _Flow(model, force_list(forces), _tangents(model, tangents))
+    flow = _Flow(model, forces, _tangents(model, tangents))
     return flow.run(times, q, v, number("rtol", rtol, above=0), number("atol", atol, above=0))
 
 
@@ -102,9 +96,9 @@ def _tangents(model: Model, tangents: Mapping[str, ArrayLike]) -> dict[str, Arra
 class _Flow:
     """A motion and its changes as one system of differential equations."""
 
-    def __init__(self, model: Model, forces: Sequence[Force], tangents: Mapping[str, Array]) -> None:
-        self.model, self.coordinates = model, Coordinates(model)
-        self.law = JointForces(model, (*own_forces(model), *forces))
+    def __init__(self, model: Model, forces: Any, tangents: Mapping[str, Array]) -> None:
+        self.model, self.motion = model, Motion(model, forces)
+        self.coordinates = self.motion.coordinates
         self.batch = tangents["dq"].shape[:-1]
         cores = {name: place_of(name).shape(model) for name in tangents}
         self.tangents = {name: x.reshape(-1, *cores[name]) for name, x in tangents.items()}
@@ -119,13 +113,7 @@ class _Flow:
         nq, nv = self.model.nq, self.model.nv
         moved = self._rates(q, np.zeros(nv), np.zeros((len(self.tangents["dq"]), nq)), self.tangents["dq"])
         start = np.concatenate([q, v, moved.ravel(), self.tangents["dv"].ravel()])
-        found = solve_ivp(self.rate, (t[0], t[-1]), start, "DOP853", t, rtol=rtol, atol=atol, events=self._stops())
-        if found.status == 1:
-            reached = min(x[0] for x in found.t_events or () if len(x))
-            raise SingularError(
-                f"the motion cannot be followed beyond t = {reached:g}: a joint meets its stop, whose damper begins to "
-                "push at once, so that changes jump there"
-            )
+        found = solve_ivp(self.rate, (t[0], t[-1]), start, "DOP853", t, rtol=rtol, atol=atol)
         if not found.success or not np.isfinite(found.y).all():
             raise SingularError(f"the motion cannot be followed beyond t = {found.t[-1]:g}: {found.message}")
         states = [self._parts(y) for y in found.y.T]
@@ -134,18 +122,6 @@ class _Flow:
         self.coordinates.normalise(q)
         shape = (len(t), *self.batch, nv)
         return Sensitivities(t, q, v, np.reshape(dq, shape), dv.reshape(shape))
-
-    def _stops(self) -> list[Callable[[float, Array], float]]:
-        """For each set of stops of the law, how far the nearest one is; the motion ends where one is met."""
-        events: list[Any] = []
-        for lower, upper in self.law.bounds:
-            events.append(partial(self._room, lower, upper))
-            events[-1].terminal, events[-1].direction = True, -1
-        return events
-
-    def _room(self, lower: Array, upper: Array, t: float, y: Array) -> float:
-        x = y[limited_coordinates(self.model)]
-        return float(np.minimum(x - lower, upper - x).min())
 
     def _parts(self, y: Array) -> tuple[Array, Array, Array, Array]:
         nq, nv, k = self.model.nq, self.model.nv, len(self.tangents["dq"])
@@ -156,7 +132,7 @@ class _Flow:
         """d(q, v, dq, dv)/dt, dq being a change of the coordinates themselves."""
         q, v, Q, V = self._parts(y)
         along = self.coordinates.velocity(np.broadcast_to(q, Q.shape), Q)
-        tau, dtau = self._forces(t, q, v, Q, V)
+        tau, dtau = self.motion.felt(t, q, v), self.motion.changes(t, q, v, along, V)
         a = self.accelerate(q, v, tau)
         dA = self.push(q, v, tau, along, V, dtau + self.tangents["dtau"], *self.parameters)
         return np.concatenate([self.coordinates.rate(q, v), a, self._rates(q, v, Q, V).ravel(), dA.ravel()])
@@ -168,28 +144,6 @@ class _Flow:
             given = (q[q_columns], v[v_columns], Q[:, q_columns], V[:, v_columns])
             out[:, q_columns] = given[-1] if joint.flat else _rate_tangent(joint)(*given)
         return out
-
-    def _forces(self, t: float, q: Array, v: Array, Q: Array, V: Array) -> tuple[Array, Array]:
-        """The torques, and their changes along (Q, V): by the slopes of the law, and by differences of other forces."""
-        law = self.law
-        beside = self._differences((*law.pushes, *law.others), t, q, v, Q, V)
-        return law.torque(t, q, v), beside + law.changes(t, q, v, Q, V, self._differences(law.drives, t, q, v, Q, V))
-
-    def _differences(self, forces: Sequence[Force], t: float, q: Array, v: Array, Q: Array, V: Array) -> Array:
-        def torque(q: Array, v: Array) -> Array:
-            return sum((force(t, q, v) for force in forces), start=np.zeros(self.model.nv))
-
-        changes = np.zeros_like(V)
-        known = [known_changes(force, t, q, v, Q, V) for force in forces]
-        forces = [force for force, own in zip(forces, known) if own is None]
-        changes += sum((own for own in known if own is not None), np.zeros_like(V))
-        for k, (dq, dv) in enumerate(zip(Q, V)):
-            size = max(np.abs(dq).max(initial=0), np.abs(dv).max(initial=0))
-            if forces and size:
-                h = FORCE_STEP / size
-                near, far = (torque(q + s * dq, v + s * dv) - torque(q - s * dq, v - s * dv) for s in (h, 2 * h))
-                changes[k] += (8 * near - far) / (12 * h)
-        return changes
 
 
 @cache

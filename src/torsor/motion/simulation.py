@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from math import inf
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,31 +17,25 @@ from numpy.typing import ArrayLike, NDArray
 from torsor import logs
 from torsor.dynamics.calls import gpu_array
 from torsor.dynamics.couplings import coupled, obeying
-from torsor.errors import ArgumentError, DeviceError, ModelError
+from torsor.errors import ArgumentError, DeviceError, ModelError, TorsorError
 from torsor.formats import toml
 from torsor.model.freedoms import USUAL
 from torsor.model.model import Model, require_model
-from torsor.motion.forces import Force, described, is_data, name_of
+from torsor.motion.events import Event, event_of, first_zero
+from torsor.motion.forces import described, name_of
 from torsor.motion.implicit import Dirk
 from torsor.motion.integrators import AUTOMATIC, METHODS, method_named
+from torsor.motion.law import force_list
 from torsor.motion.motion import Motion
+from torsor.motion.progress import shown_progress
 from torsor.motion.recording import Recorder, Recording, RecordingError, read
 from torsor.motion.rows import Keeping, Rows
-from torsor.motion.series import Series
 from torsor.motion.stepper import Settings, Stepper, StiffnessWarning, no_step
+from torsor.motion.stiffness import Watchman
 from torsor.motion.trajectory import Trajectory, header
-from torsor.validate import (
-    check_memory,
-    flag,
-    function,
-    number,
-    parameter,
-    real_array,
-    shown,
-)
+from torsor.validate import check_memory, flag, function, number, parameter, real_array, shown
 
 Array = NDArray[Any]
-Event = Callable[[float, Array, Array], float]
 Progress = Callable[[float], None]
 
 # the options of a Simulation that its file holds; LATER: files of older versions do not
@@ -52,19 +46,20 @@ SWITCHED = "switched"  # in the memory of a chunk: whether method="auto" has cha
 SHORTEST = 1e-18  # the shortest step, relative to the rest of its run
 MOST_STEPS = 1e12  # of a run: two months of the quickest steps
 PATIENCE = 64  # steps between two reports of progress
+RENAMED = {"record": "file"}  # keywords of torsor 0.1
 
 
 @dataclass(frozen=True)
-class Acting:
+class Problem:
     """What acts on a model.
 
-    forces     callables (t, q, v) -> tau, one or several (see `forces.py`); without forces: free fall
+    forces     one or several (see `forces.py`); without forces: free fall
     gravity    False switches it off
     armature   rotor inertias added to the diagonal of M
     dynamics   the method of `forward_dynamics` that computes accelerations
     """
 
-    forces: Force | Sequence[Force] = ()
+    forces: Any = ()
     gravity: bool = True
     armature: ArrayLike = 0.0
     dynamics: str = "auto"
@@ -79,58 +74,36 @@ class Acting:
         return replace(model, armature=model.armature + added) if added.any() else model
 
 
-class Options(TypedDict, total=False):
-    """The fields of `Acting`, `Settings` and `Keeping`, for editors and type checkers."""
-
-    forces: Force | Sequence[Force]
-    gravity: bool
-    armature: ArrayLike
-    dynamics: str
-    rtol: ArrayLike
-    atol: ArrayLike
-    step: float | None
-    max_step: float
-    dt: float | None
-    every: int
-    keep: Sequence[str] | None
-    record: str | Path | None
-    chunk: int
-    dense: bool | None
-
-
 class Simulation:
     """A motion being computed.
 
     q0, v0     where it starts (default: the neutral configuration, at rest), at the time t0. If they are on a GPU, the
                state stays there (docs/gpu.md); the result is on the host in any case
-    forces     callables (t, q, v) -> tau, one or several (see `forces.py`); without forces: free fall
-    method     auto: dopri5, and esdirk4 from where the motion is stiff. Or by name: dopri5, rkf45, dop853, abm
-               (explicit), trbdf2, esdirk4, radau (implicit, O(n)), all with adaptive steps;
-               implicit-euler; euler, verlet, variational, midpoint, which keep the structure of mechanics (fixed step)
+    method     auto: dopri5, and esdirk4 where the motion is stiff. Or by name: dopri5, rkf45, dop853, abm (explicit),
+               trbdf2, esdirk4, radau (implicit, O(n)), all with adaptive steps; semi-implicit, implicit-euler, rk4, as
+               in rollouts (fixed step); symplectic-euler, verlet, variational, midpoint, which keep the structure of
+               mechanics (fixed step)
+    forces     one or several (see `forces.py`); without forces: free fall
+    gravity    False switches it off;  armature: rotor inertias added to the diagonal of M
+    dynamics   the method of `forward_dynamics` that computes accelerations, for example "udut" (adaptive methods only)
     rtol, atol tolerances of the adaptive methods, for all or for each degree of freedom
     step       the step of the fixed-step methods;  max_step: the longest of the adaptive methods
     dt         record rows at t0, t0 + dt, ... by dense output; None records every step
-    every      record every so-manieth step, and the last one: as the last row, until the run goes on
-    keep       names of quantities (see `quantities.py`): only these are recorded, and the result is a `Series`
-    gravity    False switches it off;  armature: rotor inertias added to the diagonal of M
-    dynamics   the method of `forward_dynamics` that computes accelerations, for example "udut" (adaptive methods only)
-    record     a file to which rows are written during the run, `chunk` rows at a time
+    every      record every k-th step, and the last one: as the last row, until the run goes on
+    keep       names of quantities (see `quantities.py`): only these are recorded
+    file       to which rows are written during the run, `chunk` rows at a time
     about      words and numbers to store in that file
-    dense      keep the continuous extension of every step, for `Trajectory.at` and plots; by default, of methods for
-               which that takes no evaluations (not dop853)
-
-    Most keywords are the fields of three small objects: `Acting` (what acts on the model), `Settings` (how finely to
-    integrate) and `Keeping` (which rows to keep).
+    dense      keep the continuous extension of every step, for `Trajectory.at` and plots; by default, except for dop853
     """
 
     def __init__(
         self, model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, *, method: str = "auto",
-        t0: float = 0.0, about: dict[str, Any] | None = None, **options: Unpack[Options],
+        t0: float = 0.0, about: dict[str, Any] | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        acting, self.settings, self.keeping = _composed(options)
+        problem, self.settings, self.keeping = _composed(options)
         require_model(model)
-        self.model, self.forces, self.t0 = acting.on(model), force_list(acting.forces), number("t0", t0)
-        self.method, stepper, dynamics = method, method_named(method), acting.dynamics
+        self.model, self.forces, self.t0 = problem.on(model), force_list(problem.forces), number("t0", t0)
+        self.method, stepper, dynamics = method, method_named(method), problem.dynamics
         self.on_gpu = gpu_array(q0) or gpu_array(v0)
         q, v = start_of(self.model, *map(_on_host, (q0, v0)))
         given = q.copy()  # a file holds these: a quaternion that is normalised twice may differ in its last bit
@@ -143,13 +116,13 @@ class Simulation:
         dense = method != "dop853" if self.keeping.dense is None else self.keeping.dense
         self.rows = Rows(self.keeping, self.motion, self.t0, dense)
         self.rows.marks |= {SWITCHED: np.zeros(1)} if method == "auto" else {}
-        self.about = self._told(given, v)
+        self.about = self._description(given, v)
         self.about |= _own_words(about, self.about)
+        self.watchman = Watchman(self.motion, self.settings, self.t0)
         self._started = False
         self._at_event = False  # the last run ended at a zero of its stop(t, q, v)
-        self._told_stiff = False
 
-    def _told(self, q: Array, v: Array) -> dict[str, Any]:
+    def _description(self, q: Array, v: Array) -> dict[str, Any]:
         """The options, as JSON values: with them, and with the model and the forces, a file can be resumed."""
         kept = self.rows.quantities
         return {
@@ -162,13 +135,11 @@ class Simulation:
 
     def _motion(self, dynamics: str, q: Array, v: Array) -> Motion:
         """The equations of motion, where the state is; the forces are called once, to see what they give."""
-        for force in self.forces:
-            if not self.on_gpu or is_data(force):
-                what = f"what the force {name_of(force)} gives"
-                real_array(what, force(self.t0, q, v), (self.model.nv,), finite=False)
         if not self.on_gpu:
-            return Motion(self.model, self.forces, dynamics)
-        from torsor.motion.device import DeviceMotion  # imported late: few need it
+            motion = Motion(self.model, self.forces, dynamics)
+            motion.torque(self.t0, q, v)
+            return motion
+        from torsor.motion.device import DeviceMotion  # CuPy is slow to load, and few have it
 
         motion = DeviceMotion(self.model, self.forces, dynamics, self.method)
         motion.check_forces(self.t0, q, v)
@@ -177,9 +148,9 @@ class Simulation:
     # ---- running ----
 
     @property
-    def record(self) -> Path | None:
+    def file(self) -> Path | None:
         """The file to which the run is recorded."""
-        return None if self.keeping.record is None else Path(self.keeping.record)
+        return None if self.keeping.file is None else Path(self.keeping.file)
 
     @property
     def t(self) -> float:
@@ -205,25 +176,35 @@ class Simulation:
 
     def _step(self, until: float) -> None:
         """One step, which must make progress: a run of steps negligible next to t, or to the rest, would never end."""
-        if self.stepper.stiff and not self._told_stiff:
-            self._meet_stiffness()
-        before = self.t
-        self.stepper.step(until)
+        self._meet_stiffness(until)
+        before, end, jumps = self.t, until, False
+        if self.stepper.adaptive and len(knots := self.motion.law.knots):
+            k = int(np.searchsorted(knots, before * (1 + 1e-15), "right"))
+            if k < len(knots) and knots[k] < until:
+                end, jumps = float(knots[k]), True
+        self.stepper.jump = end if jumps else inf
+        self.stepper.step(end)
+        if jumps and self.t == end:
+            self.stepper.restart()
         if not self.t > before or (self.t - before < SHORTEST * (until - before) < inf):
-            raise no_step(before)
+            raise no_step(before, self.watchman.blamed(self.stepper))
 
-    def _meet_stiffness(self) -> None:
+    def _meet_stiffness(self, until: float) -> None:
         """Change to an implicit method, if the method is ours to choose; else say that it would help."""
-        self._told_stiff = True
-        if self.method == "auto" and self.motion.dynamics == "auto":
-            self.rows.marks[SWITCHED] = np.ones(1)
-            self.about["switched"] = f"to {AUTOMATIC[1]} at t = {self.t:.6g}, where the motion is stiff"
-            self._go_on(METHODS[AUTOMATIC[1]], self.t, self.q, self.v)
+        if (found := self.watchman.look(self.stepper, until)) is None:
             return
-        warnings.warn(
-            f"the motion is stiff at t = {self.t:.6g}: {self.method} takes steps of {self.stepper.h:.2g} s to stay "
-            f"stable; method='auto' or '{AUTOMATIC[1]}' takes longer ones", StiffnessWarning, stacklevel=2,
-        )  # fmt: skip
+        if self.method == "auto" and self.motion.dynamics == "auto" and type(self.stepper) is METHODS[AUTOMATIC[0]]:
+            self._switch()
+            return
+        implicit = "" if issubclass(type(self.stepper), Dirk) else (
+            f"; method='auto' or '{AUTOMATIC[1]}' takes longer ones"
+        )
+        warnings.warn(f"{found}{implicit}", StiffnessWarning, stacklevel=2)
+
+    def _switch(self) -> None:
+        self.rows.marks[SWITCHED] = np.ones(1)
+        self.about["switched"] = f"to {AUTOMATIC[1]} at t = {self.t:.6g}, where the motion is stiff"
+        self._go_on(METHODS[AUTOMATIC[1]], self.t, self.q, self.v)
 
     def _go_on(self, method: type[Stepper], t: float, q: Array, v: Array) -> None:
         """Go on from a state by this method."""
@@ -231,27 +212,33 @@ class Simulation:
         self.stepper = method(self.motion, t, q, v, self.settings)
         self.stepper.evaluations += evaluations
 
-    def run(self, until: float, *, stop: Event | None = None, progress: Progress | None = None) -> Any:
+    def run(self, until: float, *, stop: Any = None, progress: Progress | bool | None = None) -> Trajectory:
         """Continue to the time `until`, or to the first zero of stop(t, q, v); return the whole trajectory.
 
-        It is a `Trajectory`, or a `Series` of the quantities that are kept.
-        An interruption (Ctrl-C, an error in a force) leaves a recorded run at its last chunk, ready to be
-        resumed.
+        stop       a function of t, q, v, a `Stop`, or several of these: the run ends where the first of them says so.
+                   It is looked for within every step, at `events.POINTS` points of its dense output: what begins and
+                   ends between two of them is missed
+        progress   True shows a bar; or a function of t, called now and then
+
+        An interruption (Ctrl-C, an error in a force) leaves a recorded run at its last chunk, ready to be resumed. An
+        error of torsor has the rows so far as `error.partial`.
         """
         until = number("until", until)
         if not until > self.t - 1e-12:
             raise ArgumentError(f"the simulation is at t = {self.t:g} already; until = {until:g} lies before")
-        if stop is not None:
-            stop = _event(function("stop", stop))
-        if progress is not None:
-            function("progress", progress)
+        event = None if stop is None else event_of(stop, self.model)
         self._check_work(until)
         if not self._started:
             self._start(until)
-        about = {"model": self.model.name, "method": self.about["method"], "record": self.record}
+        about = {"model": self.model.name, "method": self.about["method"], "file": self.file}
         logs.event("simulation begins", t=self.t, until=until, **about)
-        with np.errstate(all="ignore"):  # integrators check their results once per step
-            self._advance(until, stop, progress)
+        try:
+            with np.errstate(all="ignore"), shown_progress(progress, self.t, until) as report:
+                self._advance(until, event, report)  # integrators check their results once per step
+        except TorsorError as error:
+            if not isinstance(error, RecordingError):
+                error.partial = self._finish()  # type: ignore[attr-defined]
+            raise
         logs.event("simulation ends", t=self.t, evaluations=self.stepper.evaluations, **about)
         return self._finish()
 
@@ -265,19 +252,22 @@ class Simulation:
                 f"{name} = {longest:g} is too short: it takes more than {MOST_STEPS:g} steps from t = {self.t:g} to "
                 f"until = {until:g}"
             )
-        if self.record is None:
+        if self.file is None:
             expected = self.rows.expected_bytes(until, longest)
             check_memory(f"a run to until = {until:g}, with rows so close to each other,", expected)
 
-    def _advance(self, until: float, stop: Event | None, progress: Progress | None) -> None:
-        steps, value = 0, None if stop is None or self._at_event else stop(self.t, self.stepper.q, self.stepper.v)
+    def _advance(self, until: float, event: Event | None, progress: Progress | None) -> None:
+        steps, value = 0, None if event is None or self._at_event else event(self.t, self.stepper.q, self.stepper.v)
         self._at_event = False
+        if value is not None and value > 0 and getattr(event, "bounds", False):  # it starts out of its bounds
+            self._at_event = True
+            return
         while self.t < until:
             self._step(until)
-            if stop is not None:
-                before, value = value, stop(self.t, self.stepper.q, self.stepper.v)
-                if before is not None and (before * value < 0 or value == 0):
-                    self._halt(self._crossing(stop))
+            if event is not None:
+                t, value = first_zero(event, self.stepper, value)
+                if t is not None:
+                    self._halt(t)
                     break
             self.rows.collect(self.stepper)
             steps += 1
@@ -293,10 +283,10 @@ class Simulation:
 
     def _start(self, until: float | None = None) -> None:
         """Create the file, then take the first row."""
-        if self.record is not None:
+        if self.file is not None:
             expected = self.rows.expected_bytes(until, self._longest)
             self.rows.recorder = Recorder.create(
-                self.record, header(self.model, self.about, self.rows.columns), expected
+                self.file, header(self.model, self.about, self.rows.columns), expected
             )
         self._begin()
 
@@ -309,30 +299,17 @@ class Simulation:
         """The longest step."""
         return self.settings.max_step if self.stepper.adaptive else self.settings.step
 
-    def _crossing(self, stop: Event) -> float:
-        """The time on the last step at which stop(t, q, v) vanishes."""
-        from scipy.optimize import brentq  # imported late, because SciPy is slow to load
-
-        def value(t: float) -> float:
-            q, v = self.stepper.between(np.array([t]))
-            return stop(t, q[0], v[0])
-
-        a, b = self.stepper.t_old, self.stepper.t
-        if value(a) * value(b) >= 0:
-            return b
-        return float(brentq(value, a, b, xtol=1e-14 * max(1.0, abs(b)), rtol=1e-14))
-
-    def _finish(self) -> Trajectory | Series:
+    def _finish(self) -> Trajectory:
         rows = self.rows.all(self.stepper)
         if self.rows.columns is not None:
-            return Series(self.model, rows[:, 0], rows[:, 1:], self.rows.columns, self.about)
+            return Trajectory.kept(self.model, rows[:, 0], rows[:, 1:], self.rows.columns, self.about)
         return replace(Trajectory.from_rows(self.model, rows, self.about), dense=self.rows.dense)
 
     # ---- resuming ----
 
     @classmethod
     def resume(
-        cls, path: str | Path, *, model: Model | None = None, forces: Force | Sequence[Force] = ()
+        cls, path: str | Path, *, model: Model | None = None, forces: Any = ()
     ) -> Simulation:
         """Continue a recorded run after its last complete chunk, with the same bits as without the interruption.
 
@@ -354,7 +331,7 @@ class Simulation:
         try:
             if about.get("on_gpu"):
                 options["q0"] = _on_gpu(options["q0"], path)
-            simulation = cls(recorded, forces=forces, record=path, about=rest, **options)
+            simulation = cls(recorded, forces=forces, file=path, about=rest, **options)
         except ArgumentError as error:
             raise RecordingError(f"{path} cannot be resumed: {error}") from None
         if simulation.about["forces"] != about["forces"]:
@@ -378,7 +355,7 @@ class Simulation:
             if not all(np.isfinite(x).all() for x in memory.values()):
                 raise ValueError("a number is not finite")
             if self.method == "auto" and memory[SWITCHED][0]:
-                self._meet_stiffness()
+                self._switch()
             self.stepper.recall(memory)
             last_row = max(chunk.rows[-1, 0] for chunk in found.chunks if len(chunk.rows))
             self.rows.recall(self.t, float(last_row), memories)
@@ -389,41 +366,29 @@ class Simulation:
             ) from None
 
 
-@overload
 def simulate(
     model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, duration: float = 10.0, *,
-    keep: None = None, **options: Any,
-) -> Trajectory: ...  # fmt: skip
-
-
-@overload
-def simulate(
-    model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, duration: float = 10.0, *,
-    keep: Sequence[str], **options: Any,
-) -> Series: ...  # fmt: skip
-
-
-def simulate(
-    model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, duration: float = 10.0, *,
-    stop: Event | None = None, progress: Progress | None = None, **options: Any,
-) -> Any:  # fmt: skip
+    stop: Any = None, progress: Progress | bool | None = None, **options: Any,
+) -> Trajectory:  # fmt: skip
     """The motion of a model from (q0, v0) for `duration` seconds; the options are those of `Simulation`.
 
-    stop(t, q, v): end at its first zero;  progress(t): called now and then.
+    stop       a function (t, q, v), a `Stop`, or several: end where the first of them says so
+    progress   True shows a bar; or a function of t, called now and then
     """
     duration = number("duration", duration, above=0)
     simulation = Simulation(model, q0, v0, **options)
     return simulation.run(simulation.t0 + duration, stop=stop, progress=progress)
 
 
-COMPOSED = (Acting, Settings, Keeping)
+COMPOSED = (Problem, Settings, Keeping)
 
 
 def _composed(options: Any) -> list[Any]:
     """What a simulation is composed of, from those options that are the fields of each."""
     known = {field.name: kind for kind in COMPOSED for field in fields(kind)}
     if unknown := [name for name in options if name not in known]:
-        raise TypeError(f"Simulation got an unexpected keyword argument {unknown[0]!r}")
+        hint = f": it is called {RENAMED[unknown[0]]!r} now" if unknown[0] in RENAMED else ""
+        raise TypeError(f"Simulation got an unexpected keyword argument {unknown[0]!r}{hint}")
     return [kind(**{name: x for name, x in options.items() if known[name] is kind}) for kind in COMPOSED]
 
 
@@ -435,6 +400,10 @@ def _signature() -> inspect.Signature:
 
 
 Simulation.__signature__ = _signature()  # type: ignore[attr-defined]
+simulate.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
+    *list(inspect.signature(simulate).parameters.values())[:-1],
+    *(x for x in _signature().parameters.values() if x.kind is x.KEYWORD_ONLY),
+])  # fmt: skip
 
 
 def start_of(model: Model, q0: ArrayLike | None, v0: ArrayLike | None) -> tuple[Array, Array]:
@@ -484,20 +453,6 @@ def _state(name: str, x: ArrayLike, size: int) -> Array:
     if state.shape != (size,) or not np.isfinite(state).all():
         raise ArgumentError(f"{name} must be {size} finite numbers, not an array of shape {state.shape}: {shown(x)}")
     return state.copy()
-
-
-def force_list(forces: Any) -> tuple[Force, ...]:
-    """One force, or several, each of them a function."""
-    if callable(forces):
-        return (forces,)
-    if not isinstance(forces, Iterable) or getattr(forces, "shape", None) == ():
-        raise ArgumentError(f"forces must be functions (t, q, v) -> tau, not {shown(forces)}")
-    return tuple(function(f"forces[{i}]", force) for i, force in enumerate(forces))
-
-
-def _event(stop: Event) -> Event:
-    """stop(t, q, v), whose values must be numbers."""
-    return lambda t, q, v: number("what stop(t, q, v) gives", stop(t, q, v), infinite=True)
 
 
 def _check_forces(path: str | Path, given: list[dict[str, Any]], recorded: Any) -> None:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from torsor.motion.fused import FusedStages
+from torsor.motion.fused import FusedStages, can_fuse
 from torsor.motion.motion import Motion
-from torsor.motion.stepper import Array, ErrorScale, Memory, Settings, Stepper
+from torsor.motion.stepper import Adaptive, Array, ErrorScale, Memory, Settings
 
 
 class Stages:
@@ -34,18 +34,19 @@ class Stages:
         self._scaled = np.ones((s + r, 1 + s))
         self._scaled[s:, 0] = 0.0  # the errors are of the step, not of y
         self._with_y = motion.place(self._scaled)
+        self.before = np.inf  # the last time at which forces are read
         # the views that the loop uses, made once and not in every step
         rows = enumerate(zip(self._with_y, self.Y, self.P[1:]))
         self._each = [(w[: 1 + i], self.P[: 1 + i], y, y[:nq], y[nq:], k[:nq], k[nq:]) for i, (w, y, k) in rows]
-        self.fused = (program := motion.program) and FusedStages(
-            motion, program, self.P, self.Y, self.weights, scale.rtol, scale.atol, first
-        )
+        self.fused = FusedStages(motion, self.P, self.Y, self.weights, scale.rtol, scale.atol, first) if (
+            can_fuse(motion)
+        ) else None
 
     def __call__(self, t: float, h: float) -> list[float]:
         """Run a step of length h; per error estimate, return the sum of squares relative to the tolerances."""
         if not self.fused:
             return self.one_by_one(t, h)
-        self.fused.follow(t, h, self.c)
+        self.fused.follow(t, h, self.c, self.before)
         return self.fused(h)
 
     def one_by_one(self, t: float, h: float) -> list[float]:
@@ -55,14 +56,14 @@ class Stages:
         accelerate, rate = self.motion.accelerate, self.motion.coordinates.rate
         for c, (weights, P, y, q, v, dq, a) in zip(self.c[self.first :], self._each[self.first :]):
             weights.dot(P, y)
-            accelerate(t + c * h, q, v, a)
+            accelerate(min(t + c * h, self.before), q, v, a)
             dq[:] = rate(q, v)
         self._with_y[len(self.Y) :].dot(self.P, self._errors)
         self._errors /= self.scale(self.P[0], self.Y[-1])
         return [float(error.dot(error)) for error in self._errors]
 
 
-class Staged(Stepper):
+class Staged(Adaptive):
     """A method whose steps are s stages, with r estimates of the error; stages before `first` are given, and `order` is
     the order of its first step.
     """
@@ -81,6 +82,7 @@ class Staged(Stepper):
         """Run all stages of a step from the current row."""
         self.stages.P[0] = self.row[: self.nq + self.nv]
         self.evaluations += len(self.stages.Y) - self.stages.first
+        self.stages.before = self.before_jump(np.inf)
         return self.stages(t, h)
 
     def take(self, t: float) -> None:
@@ -92,6 +94,10 @@ class Staged(Stepper):
         self.row, self.row_old = self.row_old, self.row
         self.row[: len(y)], self.row[len(y) :] = y, rate[self.nq :]
         self.t_old, self.t = self.t, t
+
+    def restart(self) -> None:
+        super().restart()
+        self.stages.P[1] = self.rate(self.row[: self.nq + self.nv], self.a)
 
     def memory(self) -> Memory:
         return super().memory() | {"h": np.array([self.h])}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,7 @@ from torsor.validate import number, parameter
 
 Array = NDArray[Any]
 Memory = dict[str, Array]
+STEADY = 1.2  # a step that could grow less than this keeps its length, if that is cheaper
 
 
 class StiffnessWarning(UserWarning):
@@ -50,6 +51,7 @@ class Stepper:
     order: ClassVar[int]
     points: ClassVar[int | None] = None  # that determine `between`; None: it is the quintic of the rows at both ends
 
+    jump: float = float("inf")  # when commands jump next: those of a step that ends there are those before it
     t: float
     t_old: float
     row: Array
@@ -67,6 +69,15 @@ class Stepper:
     def step(self, t_end: float) -> None:
         """Take one step, not beyond t_end."""
         raise NotImplementedError
+
+    def restart(self) -> None:
+        """Begin anew at the last row, where forces have jumped."""
+        self.motion.accelerate(self.t, self.q, self.v, self.a)
+        self.evaluations += 1
+
+    def before_jump(self, t: float) -> float:
+        """A time of a step, not beyond the next jump."""
+        return t if t < self.jump else float(np.nextafter(self.jump, -np.inf))
 
     @property
     def stiff(self) -> bool:
@@ -90,7 +101,7 @@ class Stepper:
         """a(t, q, v), finite or not."""
         self.evaluations += 1
         a = np.empty_like(v)
-        self.motion.accelerate(t, q, v, a)
+        self.motion.accelerate(self.before_jump(t), q, v, a)
         return a
 
     def rate(self, y: Array, a: Array) -> Array:
@@ -108,6 +119,70 @@ class Stepper:
     @property
     def a(self) -> Array:
         return self.row[self.nq + self.nv :]
+
+
+class Control(NamedTuple):
+    """How long the next step is: the last one times a factor that follows from its error, which is O(h^power)."""
+
+    power: float
+    safety: float = 0.9
+    shrink: float = 0.2
+    grow: float = 5.0
+
+    def factor(self, error: float) -> float:
+        """From the norm of the error, 1 at the limit; a step without a finite state has none."""
+        if not error < np.inf:
+            return self.shrink
+        return min(self.grow, max(self.shrink, self.safety * max(error, 1e-10) ** (-1 / self.power)))
+
+    def factors(self, error: Array) -> Array:
+        """The same of many errors."""
+        factor = np.clip(self.safety * np.maximum(error, 1e-10) ** (-1 / self.power), self.shrink, self.grow)
+        return np.where(np.isfinite(error), factor, self.shrink)
+
+
+class Adaptive(Stepper):
+    """Steps whose length follows from an estimate of their error."""
+
+    control: ClassVar[Control]
+    rejected = False  # whether a longer step from here was tried before
+
+    @property
+    def steady(self) -> bool:
+        """Whether steps of the same length are cheaper."""
+        return False
+
+    def _try(self, h: float) -> float:
+        """Compute a step; return the norm of its error, infinite if there is none."""
+        raise NotImplementedError
+
+    def _take(self, t: float, h: float) -> None:
+        """Take the step that was tried last, of length h, to t."""
+        raise NotImplementedError
+
+    def step(self, t_end: float) -> None:
+        t, h, self.rejected = self.t, min(self.h, self.settings.max_step), False
+        shortest = shortest_step(t)
+        while True:
+            clipped = t + h >= t_end
+            h_now = t_end - t if clipped else h
+            error = self._try(h_now)
+            if error < 1:
+                break
+            h = h_now * min(self.control.safety, self.control.factor(error))
+            self.rejected = True
+            if h < shortest:
+                raise no_step(self.t)
+        self._take(t_end if clipped else t + h_now, h_now)
+        grow = self.growth(error)
+        grow = 1.0 if self.steady and 1 <= grow < STEADY else grow
+        proposal = h_now * (min(1.0, grow) if self.rejected else grow)
+        # a step cut short at t_end says nothing against the step that was planned
+        self.h = max(h, proposal) if clipped and not self.rejected else proposal
+
+    def growth(self, error: float) -> float:
+        """The factor of the next step, after one with this error was taken."""
+        return self.control.factor(error)
 
 
 class FixedStep(Stepper):
@@ -209,9 +284,10 @@ def no_first_step(t: float) -> SingularError:
     )
 
 
-def no_step(t: float) -> SingularError:
+def no_step(t: float, blamed: str = "") -> SingularError:
     """The error where no step is small enough."""
+    joint = f" ({blamed} moves quickest)" if blamed else ""
     return SingularError(
-        f"the step shrinks to nothing at t = {t:.9g}: the motion is singular there, or stiff (use method='esdirk4' "
+        f"the step shrinks to nothing at t = {t:.9g}{joint}: the motion is singular there, or stiff (use method='esdirk4' "
         "or 'radau')"
     )

@@ -112,7 +112,7 @@ class Watch:
 
     frozen   (m,) which have stopped, and do not move any more
     first    (m,) after how many steps each stopped first, or -1
-    reason   (m,) the number of the stop, from 1 on, since `told` was called last
+    reason   (m,) the number of the stop, from 1 on, since `reasons` was called last
     """
 
     def __init__(self, program: Any, numbers: Sequence[Array], count: int, reset: Array | None) -> None:
@@ -131,8 +131,8 @@ class Watch:
         else:
             x[rows] = self.reset[rows]
 
-    def told(self) -> Array:
-        """The reasons; where trajectories begin again, they are then forgotten."""
+    def reasons(self) -> Array:
+        """The reasons; where trajectories begin again, they are reset."""
         reason = self.reason.copy()
         if self.reset is not None:
             self.reason[:] = 0

@@ -23,7 +23,11 @@ from torsor import dynamics
 from torsor.algorithms import discrete_mechanics as mechanics
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.regular import require_uncoupled
-from torsor.motion.forces import Friction, Spring
+from torsor.linalg import Vec
+from torsor.model.freedoms import limited_coordinates
+from torsor.model.joints import JOINTS
+from torsor.motion.law import Law
+from torsor.motion.laws import KINDS
 from torsor.motion.motion import Motion
 from torsor.motion.stepper import Array, FixedStep, Memory, Settings, StiffnessWarning
 from torsor.sweeps import Algorithm
@@ -44,6 +48,56 @@ HALVINGS = 10  # of a step whose equations do not settle
 ENERGY_ROUNDS, EXACT, ROUNDED = 4, 1e-14, 1e-12
 
 
+class Springs:
+    """The springs of a law, and its constant torques: forces with a potential, c - K x at every freedom."""
+
+    def __init__(self, law: Law) -> None:
+        model, nv = law.model, law.model.nv
+        self.model, self.column = model, limited_coordinates(model)
+        self.stiffness, self.pull = np.zeros(nv), np.zeros(nv)
+        limited = {kind for kind, _ in law.parts} & {"effort", "speed"}
+        numbers, at = law.values, len(law.gains) + (2 * nv if law.tracked else 0)
+        own = law.gains[:, 1] == self.column[law.gains[:, 0]]
+        if not limited and not law.tracked:
+            self.stiffness[law.gains[own, 0]] = numbers[: len(law.gains)][own]
+            self.pull = np.where(self.column >= 0, law.constant[0], 0.0)
+        for kind, freedoms in law.parts:
+            count = len(KINDS[kind][1])
+            if kind == "spring":
+                pull, stiffness, _ = numbers[at : at + count * len(freedoms)].reshape(count, -1)
+                self.stiffness[list(freedoms)] += stiffness
+                self.pull[list(freedoms)] += pull
+            at += count * len(freedoms)
+        self.curved = []
+        for body in law.curved:
+            joint = JOINTS[model.joint[body]]
+            rest, stiffness = np.split(numbers[at : at + joint.nq + joint.nv], [joint.nq])
+            self.curved.append((joint, body, rest, stiffness))
+            at += joint.nq + joint.nv
+        dampers = law.gains[:, 1] == model.nq + law.gains[:, 0]
+        plain = law.is_data and not (limited or law.tracked or law.policy or law.changes or law.load_names)
+        others = {kind for kind, _ in law.parts} - {"spring", "friction"}
+        loaded = bool(np.any(law.constant[0][self.column < 0]) or others or not (own | dampers).all())
+        # whether all other forces take energy away
+        self.are_all = plain and not loaded and bool((numbers[: len(law.gains)] >= 0).all())
+
+    def energy(self, q: Array) -> float:
+        x = q[self.column]
+        total = float((self.stiffness * x * x / 2 - self.pull * x).sum())
+        for joint, body, rest, stiffness in self.curved:
+            stretch = joint.elongation(q[self.model.q_start[body] : self.model.q_start[body + 1]], rest)
+            total += float((stiffness * stretch**2).sum()) / 2
+        return total
+
+    def torques(self, q: Array) -> Array:
+        tau = self.pull - self.stiffness * q[self.column]
+        for joint, body, rest, stiffness in self.curved:
+            own = Vec.of(q[self.model.q_start[body] : self.model.q_start[body + 1]].tolist())
+            found, _ = joint.spring(own, Vec.of(rest.tolist()), Vec.of(stiffness.tolist()))
+            tau[self.model.v_start[body] : self.model.v_start[body + 1]] += np.array(list(found))
+        return tau
+
+
 class Symplectic(FixedStep):
     """The base of methods made of variational steps: they carry the momenta p = M v, on the Lie groups of the joints.
 
@@ -62,10 +116,10 @@ class Symplectic(FixedStep):
                 "joints, or choose another method"
             )
         super().__init__(motion, t, q, v, settings)
+        self.driven = not motion.is_idle
+        self.springs = Springs(motion.law)
         self._compile()
         self.p = motion.momenta(self.q, self.v)
-        damping = motion.gains(t, self.q, self.v)[1]
-        self._passive = all(isinstance(force, Spring | Friction) for force in motion.forces) and (damping >= 0).all()
         kinetic, potential = self._energy()
         self._first, self._largest = kinetic + potential, kinetic
         self._warn_of_dampers()
@@ -76,7 +130,7 @@ class Symplectic(FixedStep):
         Dry friction is left out: its slope is steep only at rest, where velocities are small.
         """
         moving = np.ones(self.nv)
-        rate = self._quickest(self.motion.gains(self.t, self.q, moving)[1])
+        rate = self._quickest(self.motion.slopes(self.t, self.q, moving)[1])
         if self.h * rate > 2 * self.parts:
             warnings.warn(
                 f"the quickest dampers act in {1 / rate:.2g} s, and steps of {self.h:g} s do not resolve them: some "
@@ -94,15 +148,15 @@ class Symplectic(FixedStep):
     def _compile(self) -> None:
         """The programs of a step."""
         begin, end = mechanics.begin, mechanics.end
-        if self.motion.forces:
+        if self.driven:
             begin, end = mechanics.begin_driven, mechanics.end_driven
-        self._begin, self._end = (self._compiled(algorithm, self.driven) for algorithm in (begin, end))
+        self._begin, self._end = (self._compiled(algorithm, self.options) for algorithm in (begin, end))
         self._leave, self._arrive = (self._compiled(algorithm) for algorithm in (mechanics.leave, mechanics.arrive))
 
     @property
-    def driven(self) -> tuple[str, ...]:
+    def options(self) -> tuple[str, ...]:
         """The options of an iteration: the stiffness and the damping of forces."""
-        return ("added_inertia",) if self.motion.forces else ()
+        return ("added_inertia",) if self.driven else ()
 
     def _compiled(self, algorithm: Algorithm, options: Sequence[str] = ()) -> Program:
         from torsor.backends.cpu import compile_program  # imported late, so that `import torsor` stays quick
@@ -127,19 +181,19 @@ class Symplectic(FixedStep):
 
     def guess(self, x: Array, h: float) -> Array:
         """A velocity after the time h; stiff forces say nothing about it, so under forces it is that before."""
-        return x if self.motion.forces else x + h * self.a
+        return x if self.driven else x + h * self.a
 
     def _velocity(self, iteration: Program, t: float, h: float, x: Array) -> Array:
         """The velocity of a step, by an iteration (q, x, p, h) -> a better x."""
         q, p, hs = self.q, self.p, np.full(self.nv, h)
-        if not self.motion.forces:
+        if not self.driven:
             return self._settled(lambda x: iteration(q, x, p, hs), x, t)
 
         def better(x: Array) -> Array:
             self.evaluations += 1
             middle = t + h / 2, self.motion.coordinates.move(q, h / 2 * x), x
-            stiffness, damping = self.motion.gains(*middle)
-            return iteration(q, x, p + h / 2 * self.motion.torque(*middle), hs, h / 2 * damping + h**2 / 4 * stiffness)
+            stiffness, damping = self.motion.slopes(*middle)
+            return iteration(q, x, p + h / 2 * self.motion.felt(*middle), hs, h / 2 * damping + h**2 / 4 * stiffness)
 
         return self._settled(better, x, t)
 
@@ -151,16 +205,16 @@ class Symplectic(FixedStep):
 
     def _impulse(self, t: float, h: float, x: Array) -> Array | float:
         """h/2 tau, at the middle of a step"""
-        if not self.motion.forces:
+        if not self.driven:
             return 0.0
-        return h / 2 * self.motion.torque(t + h / 2, self.motion.coordinates.move(self.q, h / 2 * x), x)
+        return h / 2 * self.motion.felt(t + h / 2, self.motion.coordinates.move(self.q, h / 2 * x), x)
 
     def finish(self, t: float) -> None:
         """v and a from q and p."""
         self.v[:] = self.motion.solve(self.q, self.p)
         self.a[:] = self.acceleration(t, self.q, self.v)
 
-        if self._passive and self.motion.forces and self.count % CHECKED == CHECKED - 1:
+        if self.springs.are_all and self.driven and self.count % CHECKED == CHECKED - 1:
             self._check_energy(t)
 
     def _energy(self) -> tuple[float, float]:
@@ -169,16 +223,7 @@ class Symplectic(FixedStep):
 
     def _potential(self, q: Array) -> float:
         """The potential of gravity and of springs."""
-        still = np.zeros(self.nv)
-        total = float(dynamics.potential_energy(self.motion.model, q))
-        for force in self.springs:
-            tau, stiffness = force(0.0, q, still), np.broadcast_to(force.stiffness, self.nv)
-            total += float((tau**2 / np.where(stiffness > 0, stiffness, 1.0)).sum()) / 2
-        return total
-
-    @property
-    def springs(self) -> list[Spring]:
-        return [force for force in self.motion.forces if isinstance(force, Spring)]
+        return float(dynamics.potential_energy(self.motion.model, q)) + self.springs.energy(q)
 
     def _check_energy(self, t: float) -> None:
         """Raise if the machine has more energy than springs and dampers can give it."""
@@ -192,7 +237,7 @@ class Symplectic(FixedStep):
 
     def _remedy(self) -> str:
         """What to do about a step that is too long, for springs or for the motion."""
-        square = self._quickest(self.motion.gains(self.t, self.q, self.v)[0])
+        square = self._quickest(self.motion.slopes(self.t, self.q, self.v)[0])
         period = 2 * pi / sqrt(square) if square else inf
         if self.h < period / 4:
             return "Take smaller steps"
@@ -211,7 +256,7 @@ class Symplectic(FixedStep):
             self._first, self._largest = memory["energy"].tolist()
 
 
-class SemiImplicitEuler(Symplectic):
+class SymplecticEuler(Symplectic):
     """The symplectic Euler method, order 1: a kick, p <- p + h dL/dq(q, x), then a drift, q <- q [+] h x.
 
     Where M is constant this is v <- v + h a, q <- q [+] h v, the usual method of games and of robot simulators. Where M
@@ -266,7 +311,7 @@ class EnergyMidpoint(Symplectic):
                 self.dampers[freedoms] = 0.0
 
     def _compile(self) -> None:
-        self._middle = self._compiled(mechanics.middle, self.driven)
+        self._middle = self._compiled(mechanics.middle, self.options)
         self._rebound = self._compiled(mechanics.rebound)
 
     def advance(self, h: float) -> None:
@@ -313,15 +358,15 @@ class EnergyMidpoint(Symplectic):
     def _middle_of(self, t: float, h: float, x: Array, damping: float) -> tuple[Array, Array]:
         """q and the torques at the middle of a step."""
         q = self.motion.coordinates.move(self.q, h / 2 * x)
-        return q, self.motion.torque(t + h / 2, q, x) - damping * self.dampers * x
+        return q, self.motion.felt(t + h / 2, q, x) - damping * self.dampers * x
 
     def _better(self, t: float, h: float, damping: float, x: Array) -> Array:
         """The iteration for the velocity of a step."""
         q, tau = self._middle_of(t, h, x, damping)
         self.evaluations += 1
         given = [q, x, self.p, np.full(self.nv, h / 2), h / 2 * tau]
-        if self.motion.forces:
-            stiffness, slope = self.motion.gains(t + h / 2, q, x)
+        if self.driven:
+            stiffness, slope = self.motion.slopes(t + h / 2, q, x)
             given.append(h / 2 * slope + h**2 / 4 * stiffness)
         return self._middle(*given)
 
@@ -329,9 +374,7 @@ class EnergyMidpoint(Symplectic):
         """q and p after a step, and the energy that belongs there."""
         q, tau = self._middle_of(t, h, x, damping)
         p = self._rebound(q, x, self.p, np.full(self.nv, h / 2), h / 2 * tau)
-        others, still = tau + damping * self.dampers * x, np.zeros(self.nv)
-        for spring in self.springs:
-            others = others - spring(0.0, q, still)
+        others = tau + damping * self.dampers * x - self.springs.torques(q)
         return self.motion.coordinates.move(self.q, h * x), p, self.energy + h * float(x.dot(others))
 
     def memory(self) -> Memory:

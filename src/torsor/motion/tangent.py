@@ -10,7 +10,6 @@ are differentiated by differences.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import sqrt
 from typing import Any
 
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 
 from torsor.algorithms.derivative import derivative
 from torsor.algorithms.newton_euler import inverse_dynamics
-from torsor.motion.forces import Force, known_changes
 from torsor.motion.motion import Motion, compiled_with
 
 Array = NDArray[Any]
@@ -34,7 +32,6 @@ class Tangent:
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, a: Array) -> None:
         self.motion, self.t, self.q, self.v, self.a = motion, t, q, v, a
-        self.size = max(1.0, np.abs(q).max(initial=0), np.abs(v).max(initial=0))
 
     @property
     def push(self) -> Any:
@@ -47,23 +44,7 @@ class Tangent:
 
     def torques(self, dq: Array, dv: Array) -> Array:
         """How the torques change."""
-        law, coordinates, q = self.motion.joints, self.motion.coordinates, self.q
-        moved = coordinates.rate(np.broadcast_to(q, (len(dq), len(q))), dq)
-        du, beside = (self._differences(forces, moved, dv) for forces in (law.drives, (*law.pushes, *law.others)))
-        return beside + law.changes(self.t, q, self.v, moved, dv, du)
-
-    def _differences(self, forces: Sequence[Force], dq: Array, dv: Array) -> Array:
-        changes = np.zeros_like(dv)
-        for force in forces:
-            if (known := known_changes(force, self.t, self.q, self.v, dq, dv)) is not None:
-                changes += known
-                continue
-            here = force(self.t, self.q, self.v)
-            for change, along, faster in zip(changes, dq, dv):
-                if largest := max(np.abs(along).max(initial=0), np.abs(faster).max(initial=0)):
-                    h = NUDGE * self.size / largest
-                    change += (force(self.t, self.q + h * along, self.v + h * faster) - here) / h
-        return changes
+        return self.motion.changes(self.t, self.q, self.v, dq, dv)
 
 
 def in_lanes(program: Any, *arrays: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Trajectory: the result of a simulation: rows (t, q, v, a, tau), and quantities derived from them on demand."""
+"""Trajectory: the result of simulations and rollouts: times, states, and the quantities derived from them on demand."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from torsor import dynamics
 from torsor.errors import ArgumentError
 from torsor.files import made, write_whole
 from torsor.formats import toml
+from torsor.model.batch import ModelBatch, machine_of
 from torsor.model.model import Model, require_model
 from torsor.motion import recording, tables
 from torsor.motion.coordinates import Coordinates, names_of
 from torsor.motion.dense import Dense
 from torsor.motion.hermite import interpolate
+from torsor.motion.quantities import ROWS, SCALARS, columns_of, quantity
 from torsor.validate import array, integer, real_array, shown
 
 Array = NDArray[Any]
@@ -27,57 +29,133 @@ Array = NDArray[Any]
 MOST_NUMBERS = 2**23  # coordinates that are interpolated at a time
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trajectory:
-    """A motion of a model: one row per time.
+    """A motion of a model: one row per time. `about` says how it was made.
 
     t (m,)   q (m, nq)   v (m, nv)   a (m, nv) accelerations   tau (m, nv) the sum of all forces on the joints
-    `about` says how it was made.
+
+    trajectory["pose.hand"] is any quantity by name (see `quantities.py`). A run that keeps chosen quantities only has
+    these as `values` (m, k), named by `columns`; q, v, a and tau are None unless they are among them.
+
+    A rollout has batch axes before m: q (..., m, nq), v (..., m, nv), and no a and tau. If its trajectories may stop,
+    `stop_time` (...) says when each stopped first, NaN if it did not, and `stop_reason` (..., m) by which of the stops,
+    1 for the first, 0 for none; where trajectories begin again, by the last one since the row before. `machines` is then
+    the `ModelBatch` that moved, if there was one.
     """
 
     model: Model
-    t: Array = field(repr=False)
-    q: Array = field(repr=False)
-    v: Array = field(repr=False)
-    a: Array = field(repr=False)
-    tau: Array = field(repr=False)
-    about: dict[str, Any] = field(default_factory=dict, repr=False)
-    dense: Dense | None = field(default=None, repr=False)  # what lies between the rows, if the run kept it
+    t: Array
+    q: Any = None
+    v: Any = None
+    a: Any = None
+    tau: Any = None
+    about: dict[str, Any] = field(default_factory=dict)
+    dense: Dense | None = None  # what lies between the rows, if the run kept it
+    columns: Sequence[str] | None = None
+    values: Any = None
+    stop_time: Any = None
+    stop_reason: Any = None
+    batch: ModelBatch | None = None
 
     def __post_init__(self) -> None:
         require_model(self.model)
         if not isinstance(self.about, dict):
             raise ArgumentError(f"about must be a dictionary, not {shown(self.about)}")
+        if self.batch is not None or (self.q is not None and np.ndim(self.q) != 2) or self.is_on_device:
+            return
         rows, nq, nv = len(np.atleast_1d(array("t", self.t))), self.model.nq, self.model.nv
         shapes = {"t": (rows,), "q": (rows, nq), "v": (rows, nv), "a": (rows, nv), "tau": (rows, nv)}
+        if self.columns is not None:
+            shapes["values"] = rows, len(self.columns)
         for key, shape in shapes.items():
-            object.__setattr__(self, key, real_array(key, getattr(self, key), shape))
+            if (x := getattr(self, key)) is not None:
+                object.__setattr__(self, key, real_array(key, x, shape))
         if (np.diff(self.t) < 0).any():
             raise ArgumentError("t, the times of the rows, must not decrease")
+
+    @classmethod
+    def of_states(cls, machine: Model | ModelBatch, t: Array, q: Any, v: Any, about: dict[str, Any],
+                  **stopped: Any) -> Trajectory:  # fmt: skip
+        """The trajectories of a rollout."""
+        batch = machine if isinstance(machine, ModelBatch) else None
+        return cls(machine_of(machine), t, q, v, about=about, batch=batch, **stopped)
+
+    @classmethod
+    def kept(cls, model: Model, t: Array, values: Array, columns: Sequence[str], about: dict[str, Any]) -> Trajectory:
+        """Chosen quantities; those of q, v, a, tau that are complete are known."""
+        place = {name: k for k, name in enumerate(columns)}
+        whole = {name: [place.get(column) for column in columns_of(model, name)] for name in ROWS}
+        known = {name: values[:, at] for name, at in whole.items() if None not in at}
+        return cls(model, t, **known, about=about, columns=list(columns), values=values)
+
+    def __repr__(self) -> str:
+        shape = "" if self.q is None or self.is_on_device or np.ndim(self.q) < 3 else f"{np.shape(self.q)[:-2]} of "
+        span = f", {self.t[0]:g} to {self.t[-1]:g} s" if len(self) else ""
+        return f"Trajectory({shape}{self.model.name}, {len(self)} rows{span})"
 
     def __len__(self) -> int:
         return len(self.t)
 
+    @property
+    def is_on_device(self) -> bool:
+        return self.q is not None and not isinstance(self.q, np.ndarray | list | tuple)
+
+    @property
+    def machines(self) -> Any:
+        """The model, or the batch of models with an axis for the rows."""
+        if self.batch is None or not self.batch.shape:
+            return self.model
+        places = {name: len(self.batch.shape) for name in self.batch.varied}
+        rows: Any = {name: np.expand_dims(x, places[name]) for name, x in self.batch.varied.items()}
+        return ModelBatch(self.model, **rows)
+
     # ---- derived from the rows ----
+
+    def __getitem__(self, name: str) -> Array:
+        """A quantity by name: one column (..., m), or several (..., m, k)."""
+        if self.columns is None:
+            if not isinstance(name, str):
+                raise ArgumentError(f"a quantity has a name, not {shown(name)}")
+            found, values = quantity(self.model, name), None
+            values = found.values(self)
+            return values[..., 0] if len(found.columns) == 1 else values
+        if name in self.columns:
+            return self.values[:, list(self.columns).index(name)]
+        own = [i for i, column in enumerate(self.columns) if isinstance(name, str) and column.startswith(f"{name}.")]
+        if len(own) > 1:  # of joints "arm" and "arm.hand", the columns of "arm" only
+            exact = {*columns_of(self.model, name)}
+            own = [i for i in own if self.columns[i] in exact] if exact else own
+        if not own:
+            few = ", ".join(self.columns[:6]) + (", ..." if len(self.columns) > 6 else "")
+            raise ArgumentError(f"{shown(name)} was not kept; there are {few}")
+        return self.values[:, own]
+
+    def _scalar(self, name: str) -> Array:
+        if self.columns is not None and name in self.columns:
+            return self[name]
+        self._need("q", *(["v"] if name in ("kinetic_energy", "energy", "power") else []))
+        return SCALARS[name](self)
+
+    def _need(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) is None:
+                raise ArgumentError(f"this run did not keep all of {name}: add {name!r} to keep, or leave out keep")
 
     @cached_property
     def kinetic_energy(self) -> Array:
         """T (m,)."""
-        return dynamics.kinetic_energy(self.model, self.q, self.v)
+        return self._scalar("kinetic_energy")
 
     @cached_property
     def potential_energy(self) -> Array:
         """The potential of gravity, (m,)."""
-        return dynamics.potential_energy(self.model, self.q)
+        return self._scalar("potential_energy")
 
     @cached_property
     def elastic_energy(self) -> Array:
-        """The potential of the springs in the model's joints, stiffness (rest [-] q)^2 / 2, (m,)."""
-        if not self.model.stiffness.any():
-            return np.zeros(len(self))
-        rest = self.model.integrate(self.model.neutral(), self.model.rest)
-        stretch = self.model.difference(self.q, np.broadcast_to(rest, self.q.shape))
-        return (self.model.stiffness * stretch**2).sum(axis=1) / 2
+        """The potential of the springs in the model's joints, (m,)."""
+        return self._scalar("elastic_energy")
 
     @property
     def energy(self) -> Array:
@@ -87,16 +165,19 @@ class Trajectory:
     @cached_property
     def power(self) -> Array:
         """tau . v (m,), the rate at which the forces on the joints do work."""
-        return (self.tau * self.v).sum(axis=1)
+        self._need("tau")
+        return self._scalar("power")
 
     @cached_property
     def poses(self) -> Array:
         """The pose of every body in the base frame, (m, n, 4, 4)."""
-        return dynamics.body_poses(self.model, self.q)
+        self._need("q")
+        return dynamics.body_poses(self.machines, self.q)
 
     @cached_property
     def drift(self) -> Array:
         """The deviation of each quaternion from unit length, (m, number of them): a tree has no other constraint."""
+        self._need("q")
         return Coordinates(self.model).lengths(self.q) - 1
 
     def path(self, body: str | int = -1) -> Array:
@@ -106,11 +187,7 @@ class Trajectory:
             if not -n <= body < n:
                 raise ArgumentError(f"body {body} is out of range: there are bodies 0 to {n - 1}; or give a name")
             body = self.model.names[body]
-        frame = self.model.frame(body)
-        if frame.body < 0:
-            return np.tile(frame.p, (len(self), 1))
-        poses = self.poses[:, frame.body]
-        return poses[:, :3, 3] + poses[:, :3, :3] @ frame.p
+        return self[f"position.{body}"]
 
     def at(self, t: ArrayLike) -> tuple[Array, Array]:
         """q, v at any times within the trajectory.
@@ -119,6 +196,7 @@ class Trajectory:
         very long ones, are interpolated by quintics through their rows (see `hermite.py`): rows of a stiff motion must
         then be close to each other.
         """
+        self._need("q", "v", "a")
         times = real_array("t", t)
         if not len(self):
             raise ArgumentError("the trajectory has no rows: there is no time at which it is known")
@@ -138,41 +216,49 @@ class Trajectory:
     # ---- files ----
 
     @property
-    def columns(self) -> list[str]:
+    def names(self) -> list[str]:
         """The names of the columns of `table`."""
-        q, v = (names_of(self.model, what) for what in ("coordinates", "velocities"))
-        letters = [
-            (f"{letter}.{name}") for letter, names in (("q", q), ("v", v), ("a", v), ("tau", v)) for name in names
-        ]
-        return ["t", *letters, "kinetic_energy", "potential_energy"]
+        if self.columns is not None:
+            return ["t", *self.columns]
+        of = {name: names_of(self.model, "coordinates" if name == "q" else "velocities") for name in ROWS}
+        return ["t", *(f"{kind}.{x}" for kind in ROWS for x in of[kind]), "kinetic_energy", "potential_energy"]
 
     @property
     def table(self) -> Array:
-        """All rows with their energies, (m, columns)."""
+        """All rows with their energies, or the chosen quantities, (m, columns)."""
+        if self.columns is not None:
+            return np.column_stack([self.t, self.values])
+        self._need_rows("a table")
         return np.column_stack([self.t, self.q, self.v, self.a, self.tau, self.kinetic_energy, self.potential_energy])
+
+    def _need_rows(self, what: str) -> None:
+        if self.a is None or np.ndim(self.q) != 2:
+            raise ArgumentError(f"{what} needs one trajectory with rows of q, v, a and tau, as `simulate` gives it")
 
     def to_csv(self, path: str | Path) -> None:
         """A line of column names, one line per row, with every number to its last bit, and a comment (#) at the end."""
-        tables.write_csv(path, self.columns, self.table, self.about)
+        tables.write_csv(path, self.names, self.table, self.about)
 
     def to_parquet(self, path: str | Path) -> None:
         """One column per quantity; needs pyarrow."""
-        tables.write_parquet(path, self.columns, self.table, self.about)
+        tables.write_parquet(path, self.names, self.table, self.about)
 
     def save(self, path: str | Path) -> None:
         """A trajectory file, checksummed; replaces the file only when it is complete."""
-        rows = np.column_stack([self.t, self.q, self.v, self.a, self.tau])
-        dense = {} if self.dense is None else self.dense.saved()
-        content = recording.beginning(header(self.model, self.about)) + recording.chunk(rows, dense)
+        rows, dense = self.table, {} if self.dense is None else self.dense.saved()
+        rows = rows if self.columns is not None else rows[:, :-2]
+        content = recording.beginning(header(self.model, self.about, self.columns)) + recording.chunk(rows, dense)
         write_whole(path, content, recording.RecordingError)
 
     @classmethod
     def load(cls, path: str | Path, *, damaged: bool = False) -> Trajectory:
         """The rows of a trajectory file; damaged=True accepts a damaged file and takes the rows before the damage."""
-        found = sound(path, damaged)
-        if "columns" in found.header:
-            raise recording.RecordingError(f"{path} holds chosen quantities, not whole rows: load it with Series.load")
-        model, rows = toml.read(found.header["model"], str(path)), found.rows
+        found = recording.sound(path, damaged)
+        model, rows, columns = toml.read(found.header["model"], str(path)), found.rows, found.header.get("columns")
+        if columns is not None:
+            if not isinstance(columns, list) or len(columns) != found.header["width"] - 1:
+                raise recording.RecordingError(f"{path} is damaged: it has not as many names as columns")
+            return cls.kept(model, rows[:, 0], rows[:, 1:], columns, found.header["about"])
         try:
             run, memories = cls.from_rows(model, rows, found.header["about"]), [chunk.memory for chunk in found.chunks]
             return replace(run, dense=Dense.restored(Coordinates(model), run.t[0], memories)) if len(rows) else run
@@ -191,7 +277,7 @@ class Trajectory:
     # ---- pictures ----
 
     def plot(self, path: str | Path | None = None) -> Any:
-        """Positions of the joints and energies over time; a matplotlib Figure, written to `path` if given."""
+        """Positions of the joints and energies, or chosen quantities, over time; a matplotlib Figure, also in a file."""
         from torsor.view.plots import plot_trajectory
 
         return plot_trajectory(self, path)
@@ -200,7 +286,19 @@ class Trajectory:
         """A page that plays the motion in 3-D: written to `path`, or opened in the browser."""
         from torsor.view.page import show
 
-        return show(self, path)
+        self._need("q")
+        return show(self if self.v is not None and self.a is not None else self.motion(), path)
+
+    def motion(self) -> Trajectory:
+        """The configurations as whole rows; velocities are those of straight lines from row to row."""
+        self._need("q")
+        q, v = self.q, np.zeros((len(self), self.model.nv))
+        if len(self) > 1:
+            v[1:] = self.model.difference(q[:-1], q[1:]) / np.maximum(np.diff(self.t), 1e-300)[:, None]
+            v[0] = v[1]
+            v[1:-1] = (v[1:-1] + v[2:]) / 2
+        still = np.zeros_like(v)
+        return Trajectory(self.model, self.t, q, v, still, still, self.about)
 
 
 def header(model: Model, about: dict[str, Any], columns: Sequence[str] | None = None) -> dict[str, Any]:
@@ -211,14 +309,3 @@ def header(model: Model, about: dict[str, Any], columns: Sequence[str] | None = 
     width = 1 + (model.nq + 3 * model.nv if columns is None else len(columns))
     chosen = {} if columns is None else {"columns": [*columns]}
     return {"model": toml.write(model), "model_key": model.key, "width": width, "about": about, **made(), **chosen}
-
-
-def sound(path: str | Path, damaged: bool) -> recording.Recording:
-    """The content of a file, which must not be damaged unless that is allowed."""
-    found = recording.read(path)
-    if found.damage and not damaged:
-        raise recording.RecordingError(
-            f"{path} is damaged: {found.damage}. The {len(found.rows)} rows before are well: load with "
-            "damaged=True, or resume the run, which computes the rest again."
-        )
-    return found

@@ -1,13 +1,14 @@
-"""CUDA kernels that move the members of an ensemble: a thread takes a member through all its steps, then the next one.
+"""CUDA kernels with a loop over time around `advance`, one step of one state: for rollouts, and for members of ensembles.
 
-Adaptive steps have a step size per thread.  Which thread takes a member does not change what becomes of it, so results
-do not depend on the order in which threads arrive.
-
-The arrays of members lie number by number, members side by side.  The states that are stored lie member by member.
+A thread takes a trajectory through all its steps. Of an ensemble it then takes the next member; adaptive steps have a
+step size per thread. Which thread takes a member does not change what becomes of it, so results do not depend on the
+order in which threads arrive. The arrays of members lie number by number, members side by side; the states that are
+stored lie member by member.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,16 +18,144 @@ from torsor.backends.cuda import Kernel, Launch
 from torsor.backends.cuda_prelude import prelude
 from torsor.compiler.tape import Code
 
+RESET = ("reset_q", "reset_v")  # states from which a trajectory that stops goes on
 # The numbers that the kernel reads: the last time, the first step (or all of them), tolerances, how steps change, and
 # how often one is halved to find where a member stops.
 SETTINGS = ("end", "first", "rtol", "atol", "smallest", "safety", "shrink", "grow", "exponent", "halvings")
+
+
+def staged(step: Kernel, stages: Sequence[Code], dynamics: Kernel) -> str:
+    """The function `advance` of a step that is cut into stages around the kernel of its accelerations."""
+    assert isinstance(step.code, Code)
+    w, sizes, places, end = Writer(step.bits), dict(step.inputs), [], 0
+    own = [name for name, _ in step.inputs[5:]]
+    for name, size in dynamics.inputs:  # what a stage computes, or numbers of the state
+        if name in own:
+            places.append(array(name))
+        else:
+            places.append(f"Row{{at + {end}}}" if end else "Row{at}")
+            end += size
+    scratch = ["tree", *SCRATCH] if dynamics.looped else []
+    w.do(f"T at[{end}];")
+    for k, code in enumerate(stages):
+        found = array(f"a{k}")
+        w.do(f"T {found}[{sizes['v']}];")
+        for name, x in w.emit(code, element).items():
+            w.do(f"at[{name[1]}] = {x};")
+        w.do(f"state({', '.join([*places, f'Row{{{found}}}', *scratch])});")
+    w.run(step.code, lambda entry: element(entry, step.shape, step.inputs) if len(step.shape) > 1 else element(entry))
+    return step.function("advance", w, looped=dynamics.looped)
+
+
+@dataclass(frozen=True)
+class RolloutKernel:
+    """Many steps of an integrator: a loop over time around `advance`, one step of one state.
+
+    step      the kernel whose text is `advance`: q, v, tau, gain, h, and numbers of every trajectory -> the next (q, v)
+    stages    if the accelerations are not part of that text: the code of (q, v, tau) at each evaluation
+    dynamics  the loop kernel that computes the accelerations in that case
+    """
+
+    step: Kernel  # its code is a Code
+    stages: tuple[Code, ...]
+    dynamics: Kernel | None
+    ends: Kernel | None = None  # q, v, numbers of members -> how far each stop condition is exceeded
+    reset: bool = False  # whether trajectories that stop go on from another state
+
+    @property
+    def bits(self) -> int:
+        return self.step.bits
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The inputs of a step that are numbers of a trajectory: all after q, v, tau, gain and h."""
+        return tuple(name for name, _ in self.step.inputs[5:])
+
+    def source(self, launch: Launch | None = None) -> str:
+        launch = launch or Launch()
+        parts = [prelude(self.bits, self.step.trig), self.dynamics.state() if self.dynamics else "", self.advance()]
+        parts += [self.ends.state("outside")] if self.ends else []
+        return "\n".join((*parts, self._entry(launch)))
+
+    def advance(self) -> str:
+        """The function `advance`: one step of one state."""
+        return self.step.state("advance") if self.dynamics is None else staged(self.step, self.stages, self.dynamics)
+
+    def _entry(self, launch: Launch) -> str:
+        """The kernel.  States x = (q, v) are stored with trajectories side by side: out[stored][number][trajectory]."""
+        sizes, threads = dict(self.step.inputs), launch.threads
+        nq, nv = sizes["q"], sizes["v"]
+        strided, width = "const T* __restrict__ {name}, const long long {name}_step, const long long {name}_stride", sizes["tau"]
+        parameters = [strided.format(name=name) for name in ("q", "v", "tau")]
+        parameters.append("const long long tau_time")  # from the commands of a step to those of the next; 0: the same
+        parameters.append("const T* __restrict__ gain, const long long gain_step")
+        parameters.append("const T* __restrict__ h, T* __restrict__ out")
+        parameters.append("const long long count, const int steps, const int every")
+        reads = {name: f"Read{{{name} + b * {name}_step, {name}_stride}}" for name in self.numbers}
+        parameters += [strided.format(name=name) for name in self.numbers]
+        own = "".join(f"{x}, " for x in reads.values())
+        arrays = f"Row{{x}}, Row{{x + {nq}}}, Row{{u}}, Table<T>{{gain + b * gain_step}}, Table<T>{{h}}, {own}Row{{y}}"
+        ends = self._ends(nq, nv, reads)
+        parameters += ["int* __restrict__ why, int* __restrict__ when"] if ends else []
+        parameters += [strided.format(name=name) for name in RESET] if self.reset else []
+        before, head = [], f"long long b = (long long)blockIdx.x * {threads} + threadIdx.x"
+        if self.dynamics:
+            loop, scratch = self.dynamics.loop_text(threads)
+            parameters += loop
+            before += scratch
+            arrays += f", tree, {', '.join(SCRATCH)}"
+        for_k = "for (int k = 0; k < {0}; ++k)"
+        lines = [
+            *before,
+            f"for ({head}; b < count; b += {'all' if self.dynamics else 'count'}) {{",
+            f"  T x[{nq + nv}], y[{nq + nv}], u[{width}];",
+            f"  {for_k.format(nq)} x[k] = q[b * q_step + k * q_stride];",
+            f"  {for_k.format(nv)} x[{nq} + k] = v[b * v_step + k * v_stride];",
+            "  int left = every;",
+            "  T* to = out + b;",
+            *["  int reason = 0, first = -1, t = -1, *because = why + b;", "  bool frozen = false;"][: 2 * bool(ends)],
+            *ends,
+            "#pragma unroll 1",
+            f"  for ({'' if ends else 'int '}t = 0; t < steps; ++t) {{",
+            f"    {for_k.format(width)} u[k] = tau[b * tau_step + t * tau_time + k * tau_stride];",
+            f"    {'if (!frozen) ' * bool(ends)}advance({arrays});",
+            f"    {'if (!frozen) ' * bool(ends)}{for_k.format(nq + nv)} x[k] = y[k];",
+            *(f"  {line}" for line in ends),
+            "    if (--left) continue;",
+            "    left = every;",
+            f"    {for_k.format(nq + nv)} to[k * count] = x[k];",
+            f"    to += {nq + nv} * count;",
+            *(["    *because = reason;", "    because += count;", *["    reason = 0;"] * self.reset] if ends else []),
+            "  }",
+            *["  when[b] = first;"] * bool(ends),
+            "}",
+        ]
+        body = "\n".join(line if line.startswith("#") else f"  {line}" for line in lines)
+        return f'extern "C" __global__ void {launch.bounds}\nkernel({", ".join(parameters)}) {{\n{body}\n}}\n'
+
+    def _ends(self, nq: int, nv: int, reads: Mapping[str, str]) -> list[str]:
+        """After step t: look whether a trajectory stops, and freeze it or set it back."""
+        if self.ends is None:
+            return []
+        count, own = self.ends.shape[0], "".join(f"{reads[name]}, " for name, _ in self.ends.inputs[2:])
+        lines = [f"  T gone[{count}];", f"  outside(Row{{x}}, Row{{x + {nq}}}, {own}Row{{gone}});"]
+        lines.append("  bool stops = false;")
+        lines.append(f"  for (int k = {count - 1}; k >= 0; --k) if (gone[k] > 0) {{ stops = true; reason = k + 1; }}")
+        lines.append("  if (stops && first < 0) first = t + 1;")
+        if self.reset:
+            for name, start, size in zip(RESET, (0, nq), (nq, nv)):
+                to = f"x[{start} + k] = {name}[b * {name}_step + k * {name}_stride]"
+                lines.append(f"  if (stops) for (int k = 0; k < {size}; ++k) {to};")
+        else:
+            lines.append("  if (stops) frozen = true;")
+        return ["  if (!frozen) {", *(f"  {line}" for line in lines), "  }"]
 
 
 @dataclass(frozen=True)
 class MembersKernel:
     """Steps of an integrator for members whose numbers differ.
 
-    stages    the code of (q, v, tau) wherever a step needs accelerations (`torsor.motion.rollout.cut`)
+    stages    the code of (q, v, tau) wherever a step needs accelerations (`lowering.cut`)
     step      the kernel of what a step gives; its inputs are q, v, tau, gain, h and the numbers of a member.  Its rows
               are the new state (q, v) and, for adaptive steps, those of `torsor.ensembles.engine.embedded`
     dynamics  the kernel of the forward dynamics, straight line or loops; its last inputs are the numbers of a member
@@ -58,23 +187,7 @@ class MembersKernel:
 
     def advance(self) -> str:
         """The function `advance`: one step of one member."""
-        assert isinstance(self.step.code, Code)
-        w, sizes = Writer(64), dict(self.step.inputs)
-        nq, nv = sizes["q"], sizes["v"]
-        states = [name for name, _ in self.dynamics.inputs if name not in sizes or name in ("q", "v", "tau")]
-        starts = [0, *(nq + k * nv for k in range(len(states)))]
-        places = {name: f"Row{{at + {start}}}" for name, start in zip(states, starts)}
-        scratch = ["tree", *SCRATCH] if self.dynamics.looped else []
-        w.do(f"T at[{starts[-1]}];")
-        for k, code in enumerate(self.stages):
-            own = array(f"a{k}")
-            w.do(f"T {own}[{nv}];")
-            for name, x in w.emit(code, element).items():
-                w.do(f"at[{name[1]}] = {x};")
-            arrays = [places.get(name, array(name)) for name, _ in self.dynamics.inputs]
-            w.do(f"state({', '.join([*arrays, f'Row{{{own}}}', *scratch])});")
-        w.run(self.step.code, lambda entry: element(entry, self.step.shape, self.step.inputs))
-        return self.step.function("advance", w, looped=self.dynamics.looped)
+        return staged(self.step, self.stages, self.dynamics)
 
     def _entry(self, launch: Launch) -> str:
         """The kernel."""

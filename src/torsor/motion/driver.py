@@ -1,0 +1,161 @@
+"""The driver of fixed steps: states that differ, moved together, stored after some steps, stopped where they leave bounds.
+
+Rollouts and ensembles of fixed steps are this driver around a `lowering.Run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.compiler.members import Members, members
+from torsor.errors import ArgumentError
+from torsor.model.batch import ModelBatch, machine_of
+from torsor.model.model import Model
+from torsor.motion.law import Law
+from torsor.motion.lowering import Lowered, Run, Step, lowered
+from torsor.motion.steps import Method
+from torsor.motion.stops import Stop, Watch, watching
+from torsor.outputs import place_of
+
+Array = NDArray[Any]
+# Where commands jump at the beginning or at the end of a step, they are read so much inside of it, in steps.
+INSIDE = 1e-9
+
+
+class Fixed(NamedTuple):
+    """Fixed steps of a method under a law.
+
+    length   of a step;  count: of steps
+    """
+
+    machine: Model | ModelBatch
+    law: Law
+    method: Method
+    name: str  # of the method
+    length: float
+
+    @property
+    def model(self) -> Model:
+        return machine_of(self.machine)
+
+    @property
+    def members(self) -> Members | None:
+        return members(self.machine) if isinstance(self.machine, ModelBatch) else None
+
+    @property
+    def step(self) -> Step:
+        slots = len(self.method.times) if self.law.changes else 1
+        return Step(self.method, self.name, self.law, slots, self.method.implicit, self.members)
+
+    def kernels(self, dtype: Any) -> Lowered:
+        return lowered(self.step, np.dtype(dtype).name)
+
+    def commands(self, first: int, count: int, t0: float = 0.0) -> Array:
+        """The commands of steps, (..., 1 or count, width)."""
+        law = self.law
+        if not law.changes:
+            return law.constant.reshape(*law.constant.shape[:-2], 1, -1)
+        found = law.commands_at(self.sample_times(first, count, t0))
+        return found.reshape(*found.shape[:-2], count, -1)
+
+    def sample_times(self, first: int, count: int, t0: float = 0.0) -> Array:
+        """The times at which steps read commands, one step after the other."""
+        times = np.array(self.method.times)
+        inside = np.clip(times, INSIDE, 1 - INSIDE) if len(self.law.knots) else times
+        return (t0 + self.length * (np.arange(first, first + count)[:, None] + inside)).ravel()
+
+    def values(self, first: int, count: int, t0: float = 0.0) -> Array:
+        """The numbers of the law in steps, (..., 1 or count, k)."""
+        if self.law.schedule is None:
+            return self.law.values[..., None, :]
+        return self.law.values_at(t0 + self.length * (np.arange(first, first + count) + INSIDE))
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether steps must be taken one by one, because more than commands changes."""
+        return self.law.schedule is not None or bool(self.law.waves)
+
+
+class States:
+    """The arrays of many states, with one batch axis; what is the same for all has an axis of length one."""
+
+    def __init__(self, setup: Fixed, given: Mapping[str, Array], steps: int) -> None:
+        """`given`: q, v, and others that belong to places, (..., size) each."""
+        model, law, found = setup.model, setup.law, setup.members
+        self.setup, self.steps = setup, steps
+        cores = {name: len(place_of(name.removeprefix("reset_")).shape(model)) for name in given}
+        own = {"commands": setup.commands(0, steps), "values": setup.values(0, steps), **(law.loads or {})}
+        own |= dict(found.inputs) if found else {}
+        ranks = cores | {name: 2 if name in ("commands", "values") else len(place_of(name).shape(model)) for name in own}
+        arrays = {**given, **own}
+        shapes = {name: x.shape[: x.ndim - ranks[name]] for name, x in arrays.items()}
+        try:
+            self.batch = np.broadcast_shapes(*shapes.values())
+        except ValueError:
+            shown = ", ".join(f"{name} {x.shape}" for name, x in arrays.items() if shapes[name])
+            raise ArgumentError(f"the batch axes do not go together: {shown}") from None
+        self.dtype = np.float32 if all(x.dtype == np.float32 for x in given.values()) else np.float64
+        self.arrays = {name: self._flat(x, shapes[name], name in given) for name, x in arrays.items()}
+        self.count = len(self.arrays["q"])
+
+    def _flat(self, x: Array, batch: tuple[int, ...], each: bool) -> Array:
+        core = x.shape[len(batch) :]
+        wide = np.broadcast_to(x, (*self.batch, *core)) if each or np.prod(batch) != 1 else x
+        return wide.reshape(-1, *core).astype(self.dtype, copy=False)
+
+    def part(self, rows: slice) -> dict[str, Array]:
+        """The arrays of some states."""
+        return {name: x if len(x) == 1 < self.count else x[rows] for name, x in self.arrays.items()}
+
+    def run(self, part: Mapping[str, Array]) -> Run:
+        """Their steps."""
+        setup, m = self.setup, len(part["q"])
+        gain = np.ascontiguousarray(np.broadcast_to(part["values"][:, 0], (m, part["values"].shape[-1])))
+        kernels = setup.kernels(self.dtype)
+        numbers = [part[name] for name in setup.step.numbers]
+        if setup.law.waves:
+            numbers[0] = np.array(np.broadcast_to(numbers[0], (m, setup.model.n, 6)))
+        return Run(kernels, m, gain, np.array([setup.length]), numbers, setup.method.times, setup.law.called)
+
+
+def advance(states: States, part: Mapping[str, Array], x: Array, ends: Sequence[int],
+            store: Callable[[int, Array], None], watch: Watch | None = None) -> None:  # fmt: skip
+    """Move the states x in place; store(k, x) after ends[k] steps; one step at a time where some may stop."""
+    setup, nq, run, t = states.setup, states.setup.model.nq, states.run(part), 0
+    commands = np.moveaxis(part["commands"], -2, 0)
+    values = np.moveaxis(part["values"], -2, 0)
+    if watch:
+        watch.look(x, nq, 0)
+    for k, end in enumerate(ends):
+        while t < end:
+            count = 1 if watch or setup.in_turn else end - t
+            still = x[watch.frozen] if watch else None
+            if setup.law.schedule is not None:
+                run.gain[...] = values[t]
+            for wave in setup.law.waves:
+                w = wave.at(np.array([(t + INSIDE) * setup.length]))[..., 0, :].reshape(-1, setup.model.n, 6)
+                run.numbers[0][...] = w + part["external"]
+            run(x, commands[t : t + count] if len(commands) > 1 else commands, count, t * setup.length)
+            t += count
+            if watch:
+                x[watch.frozen] = still
+                watch.look(x, nq, t)
+        store(k, x)
+
+
+def watch_of(setup: Fixed, stops: tuple[Stop, ...], part: Mapping[str, Array], reset: Array | None) -> Watch:
+    """What looks whether some states stop."""
+    program = watching(setup.model, stops, setup.members, part["q"].dtype.name)
+    m = len(part["q"])
+    numbers = [np.broadcast_to(part[name], (m, *part[name].shape[1:])) for name in _inputs(setup.members)]
+    return Watch(program, numbers, m, reset)
+
+
+def _inputs(found: Members | None) -> Iterable[str]:
+    return found.inputs if found else ()
+
+

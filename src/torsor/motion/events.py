@@ -1,0 +1,86 @@
+"""Where a motion ends: functions of the state, and `Stop` conditions, looked for within every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.dynamics import body_poses
+from torsor.errors import ArgumentError
+from torsor.model.model import Model
+from torsor.motion.stepper import Stepper
+from torsor.motion.stops import Stop, stops_of
+from torsor.validate import number, shown
+
+Array = NDArray[Any]
+Event = Callable[[float, Array, Array], float]
+
+POINTS = 8  # of a step, at which events are looked for
+HALVINGS = 60  # of the part of a step in which an event lies: to rounding
+
+
+def event_of(stop: Any, model: Model) -> Event:
+    """The conditions of `run` as one function of t, q, v, whose first zero ends the run."""
+    if callable(stop) and not isinstance(stop, Stop):
+        return lambda t, q, v: number("what stop(t, q, v) gives", stop(t, q, v), infinite=True)
+    several = stop if isinstance(stop, list | tuple) else [stop]
+    functions = [x for x in several if callable(x) and not isinstance(x, Stop)]
+    if functions:
+        raise ArgumentError(f"stop must be one function of t, q, v, or Stop conditions, not {shown(stop)}")
+    stops = stops_of(stop, model)
+
+    def excess(t: float, q: Array, v: Array) -> float:
+        """How far the state is out of bounds: negative within all of them."""
+
+        def poses() -> Any:
+            return _Entries(body_poses(model, q))
+
+        return max(float(x.excess(q, v, poses, model)) for x in stops)
+
+    excess.bounds = True  # type: ignore[attr-defined]
+    return excess
+
+
+class _Entries:
+    """The entries of poses under the names that they have on a tape."""
+
+    def __init__(self, poses: Array) -> None:
+        self.poses = poses
+
+    def __getitem__(self, name: tuple[Any, ...]) -> float:
+        return float(self.poses[name[1:]])
+
+
+def first_zero(event: Event, stepper: Stepper, before: float | None) -> tuple[float | None, float]:
+    """The time of the first zero of an event within the last step, or None; and its value at the end of the step."""
+
+    def value(t: float) -> float:
+        q, v = stepper.between(np.array([t]))
+        return event(t, q[0], v[0])
+
+    begin, end = stepper.t_old, stepper.t
+    last = event(end, stepper.q, stepper.v)
+    times = np.linspace(begin, end, POINTS + 1)
+    a, fa = begin, before
+    for b in times[1:].tolist():
+        fb = last if b == end else value(b)
+        if fa is not None and (fb == 0 or (fa < 0) != (fb < 0)) and fa != 0:
+            return (b if fb == 0 else _halved(value, a, fa, b)), last
+        a, fa = b, fb
+    return None, last
+
+
+def _halved(value: Callable[[float], float], a: float, fa: float, b: float) -> float:
+    """Where a function changes its sign between a and b: just beyond it."""
+    for _ in range(HALVINGS):
+        middle = (a + b) / 2
+        if not a < middle < b:
+            break
+        f = value(middle)
+        if f == 0:
+            return middle
+        a, b = (middle, b) if (f < 0) == (fa < 0) else (a, middle)
+    return b

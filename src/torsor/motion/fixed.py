@@ -1,0 +1,60 @@
+"""The methods of `steps.py` for one motion: the same kernels as in rollouts, to the same bits."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from torsor.motion.driver import INSIDE, Fixed
+from torsor.motion.lowering import Run
+from torsor.motion.motion import Motion
+from torsor.motion.stepper import Array, FixedStep, Settings
+from torsor.motion.steps import METHODS
+
+
+class Stepped(FixedStep):
+    """A method of fixed steps by name."""
+
+    name: ClassVar[str]
+
+    def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
+        super().__init__(motion, t, q, v, settings)
+        self.order = METHODS[self.name].order
+        self.points = 2 if self.order == 1 else None
+        self._runs: dict[float, tuple[Fixed, Run]] = {}
+
+    def _run(self, h: float) -> tuple[Fixed, Run]:
+        """The steps of a length; only the last one before the end of a run has another."""
+        if h not in self._runs:
+            setup = Fixed(self.motion.model, self.motion.law, METHODS[self.name], self.name, h)
+            loads = [np.array(x)[None] for x in self.motion.acting.loads(self.t)]
+            law, times = self.motion.law, setup.method.times
+            run = Run(setup.kernels("float64"), 1, law.values[None], np.array([h]), loads, times, law.called)
+            self._runs = {h: (setup, run)} if h == self.h else self._runs | {h: (setup, run)}
+        return self._runs[h]
+
+    def advance(self, h: float) -> None:
+        h = self.h if abs(h - self.h) <= 1e-9 * self.h else h
+        setup, run = self._run(h)
+        x = self.row[None, : self.nq + self.nv]
+        for load, now in zip(run.numbers, self.motion.acting.loads(self.t + INSIDE * h) if self.motion.law.waves else ()):
+            load[...] = now
+        run(x, setup.commands(0, 1, self.t)[:, None], 1, self.t)
+        self.evaluations += len(setup.method.times)
+        self.motion.accelerate(self.t + h, self.q, self.v, self.a)
+
+    def between(self, t: Array) -> tuple[Array, Array]:
+        """Straight lines, as accurate as a method of first order; else the quintic of the rows at both ends."""
+        if self.order > 1:
+            return super().between(t)
+        s = self.motion.place((t - self.t_old)[:, None])
+        share = s / (self.t - self.t_old)
+        old = self.row_old[self.nq : self.nq + self.nv]
+        q = np.broadcast_to(self.row_old[: self.nq], (len(t), self.nq))
+        return self.motion.coordinates.move(q, s * self.v), old + share * (self.v - old)
+
+
+def stepped(name: str) -> type[Stepped]:
+    """The integrator of a method of fixed steps."""
+    return type("".join(word.title() for word in name.split("-")), (Stepped,), {"name": name})

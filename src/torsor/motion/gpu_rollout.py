@@ -1,0 +1,129 @@
+"""Rollouts on a GPU: a state never leaves its thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from torsor.backends import gpu
+from torsor.backends.cuda import Kernel, Launch
+from torsor.backends.pointwise import trace
+from torsor.compiler.request import NEVER, Request
+from torsor.compiler.store import store
+from torsor.errors import ArgumentError
+from torsor.motion.cuda_loops import RESET, RolloutKernel
+from torsor.motion.driver import Fixed
+from torsor.motion.lowering import Step, cut
+from torsor.motion.stops import Stop, outside, stop_inputs, stops_key
+from torsor.motion.trajectory import Trajectory
+from torsor.outputs import place_of
+
+UNROLLED_FREEDOMS = 12  # a step of RK4 is four times the forward dynamics, all unrolled
+
+
+def kernel_of(step: Step, *, dtype: str, trig: str = "accurate", specialised: bool | None = None,
+              stops: tuple[Stop, ...] = (), reset: bool = False) -> RolloutKernel:  # fmt: skip
+    """The kernel of a rollout: its step unrolled, or cut into stages around the loop kernel of a large model."""
+    model, found, bits = step.model, step.members, 64 if dtype == "float64" else 32
+    ends = None
+    if stops:
+        own = stop_inputs(model, found)
+        ends = Kernel(trace(outside(model, stops, found), own), _sizes(own), (len(stops),), bits)
+    inputs, shape = step.inputs, (model.nq + model.nv,)
+    if specialised or model.couplings or (specialised is None and model.nv <= UNROLLED_FREEDOMS):
+        return RolloutKernel(Kernel(trace(step.whole, inputs), _sizes(inputs), shape, bits, trig), (), None, ends, reset)
+    *pieces, end = cut(step, inverse=False)
+    dynamics = Kernel.of(dynamics_request(step, dtype), trig)
+    last = Kernel(end.code, _sizes(inputs), shape, bits, trig)
+    return RolloutKernel(last, tuple(piece.code for piece in pieces), dynamics, ends, reset)
+
+
+def dynamics_request(step: Step, dtype: str) -> Request:
+    """The loops of the forward dynamics that a step needs."""
+    return Request(step.algorithm, step.model, options=step.options, dtype=dtype, unroll=NEVER, members=step.members)
+
+
+def _sizes(inputs: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, int], ...]:
+    return tuple((name, prod(shape)) for name, shape in inputs.items())
+
+
+def rollout_on_gpu(setup: Fixed, q: Any, v: Any, steps: int, every: int, stops: tuple[Stop, ...],
+                   reset: Mapping[str, Any]) -> Trajectory:  # fmt: skip
+    """`rollout` of states on a GPU."""
+    law, step, model = setup.law, setup.step, setup.model
+    if law.called or setup.in_turn:
+        what = "functions" if law.called else "gains or wrenches that change in time"
+        raise ArgumentError(f"rollouts on a GPU take forces that are data, not {what}: give NumPy arrays")
+    arrays = {"q": q, "v": v, **reset}
+    dtype = gpu.precision(arrays.values())
+    key = "cuda rollout", step.key, law.key, step.slots, dtype, stops_key(model, stops), bool(reset)
+
+    def make() -> tuple[RolloutKernel, dict[str, Any]]:
+        kernel = kernel_of(step, dtype=dtype, stops=stops, reset=bool(reset))
+        return kernel, {"request": kernel.dynamics and dynamics_request(step, dtype)}
+
+    kernel, modules = (step.members.store if step.members else store(model)).once(key, make)
+    own = {**(law.loads or {}), **(step.members.inputs if step.members else {})}
+    arrays |= {name: gpu.columns(own[name], len(step.inputs[name]), dtype) for name in step.numbers}
+    found = run(setup, kernel, modules, arrays, steps, every)
+    t = setup.length * every * np.arange(1, steps // every + 1)
+    names = ("stop_time", "stop_reason") if stops else ()
+    about = {"method": setup.name, "step": setup.length, "every": every}
+    return Trajectory.of_states(setup.machine, t, *found[:2], about, **dict(zip(names, found[2:])))
+
+
+def run(setup: Fixed, kernel: RolloutKernel, modules: dict[str, Any], arrays: Mapping[str, Any], steps: int,
+        every: int) -> tuple[Any, ...]:  # fmt: skip
+    """The stored q and v, and with stop conditions time and reason.
+
+    `modules` keeps the compiled kernel and the model's tables;  arrays: q, v, and the numbers of every trajectory
+    """
+    cp, model, law = gpu.cupy(), setup.model, setup.law
+    kind, like, gain = gpu.kind_of(arrays["q"]), arrays["q"], law.values
+    dtype, launch = f"float{kernel.bits}", Launch()
+    with gpu.stream(kind):
+        commands = setup.commands(0, steps)  # (..., 1 or steps, width)
+        changing, width = commands.shape[-2] > 1, commands.shape[-1]
+        given = {"q": arrays["q"], "v": arrays["v"], "tau": cp.asarray(commands.reshape(*commands.shape[:-2], -1), dtype)}
+        cores: list[tuple[int, ...]] = [(model.nq,), (model.nv,), (commands.shape[-2] * width,)]
+        others = (*kernel.numbers, *(RESET if kernel.reset else ()))
+        given |= {name: arrays[name] for name in others}
+        cores += [place_of(name.removeprefix("reset_")).shape(model) for name in others]
+        if gain.ndim > 1:  # gains for every trajectory: their batch axes count, and each has its own row
+            given["gain"] = cp.asarray(gain, dtype)
+            cores.append(gain.shape[-1:])
+        views, batch = gpu.views_of(model, given, cores, dtype)
+        seen = dict(zip(given, views))
+        gain = np.broadcast_to(gain, (*batch, gain.shape[-1])).reshape(-1, gain.shape[-1]) if gain.ndim > 1 else gain
+        count, stored = prod(batch), model.nq + model.nv
+        out = gpu.empty(kind, like, (steps // every, stored, count), dtype)
+
+        def passed(*names: str) -> list[Any]:
+            return [x for name in names for x in (seen[name].array, *map(np.int64, seen[name][1:3]))]
+
+        arguments = [*passed("q", "v", "tau"), np.int64(seen["tau"].stride * width if changing else 0)]
+        arguments += [cp.asarray(gain, dtype), np.int64(gain.shape[-1] if gain.ndim > 1 else 0)]
+        arguments += [cp.asarray([setup.length], dtype), gpu.as_cupy(out, kind), np.int64(count)]
+        arguments += [np.int32(steps), np.int32(every), *passed(*kernel.numbers)]
+        why, when = cp.empty((steps // every, count), "int32"), cp.empty(count, "int32")
+        arguments += ([why, when] if kernel.ends else []) + passed(*(RESET if kernel.reset else ()))
+        if "kernel" not in modules:
+            modules["kernel"] = gpu.build(kernel.source(launch))
+        blocks = -(-count // launch.threads)
+        if kernel.dynamics:
+            if "tree" not in modules:
+                modules["tree"] = gpu.tree_arguments(kernel.dynamics, modules["request"])
+            blocks, scratch = gpu.scratch_for(kernel.dynamics, model, blocks, launch, modules["kernel"])
+            arguments += [*modules["tree"], scratch]
+        if count:
+            modules["kernel"]((blocks,), (launch.threads,), tuple(arguments))
+        states = tuple(gpu.rows(kind, part, batch) for part in (out[:, : model.nq], out[:, model.nq :]))
+        if not kernel.ends:
+            return states
+        time = when.astype("float64") * setup.length
+        time[when < 0] = np.nan
+        reason = cp.ascontiguousarray(why.T).reshape(*batch, steps // every)
+        return (*states, gpu.given_back(kind, time.reshape(batch)), gpu.given_back(kind, reason))

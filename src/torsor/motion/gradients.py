@@ -1,0 +1,461 @@
+"""Gradients of rollouts: the steps backwards, from the cotangents of the stored states to those of the start.
+
+The adjoint of a step is made from the tape of that step (`torsor.compiler.derivatives`). It needs the state before the
+step. Of T steps, about sqrt(T) states are kept on the way forward; between two of them, the states are computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isqrt, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor import validate
+from torsor.algorithms.derivative import derivative
+from torsor.backends.cpu import pool
+from torsor.backends.pointwise import trace
+from torsor.compiler.derivatives import Replay, along_freedoms, by_joint, of_coordinates, scalars, summed
+from torsor.compiler.store import store
+from torsor.compiler.tape import Code
+from torsor.dynamics.calls import gpu_array, program_for
+from torsor.errors import ArgumentError
+from torsor.linalg import Scalar
+from torsor.model.model import Model, require_model
+from torsor.motion.driver import Fixed, States
+from torsor.motion.forces import ACTIVATIONS, Table, sampled
+from torsor.motion.law import collect, force_list
+from torsor.motion.laws import KINDS
+from torsor.motion.lowering import STATE, Ask, Piece, Step, compiled_piece, cut, gains_by_freedom
+from torsor.motion.rollout import CHUNK, checked_states, settings
+from torsor.motion.steps import METHODS
+from torsor.outputs import COORDINATES, FREEDOMS, PARAMETERS
+
+Array = NDArray[Any]
+Scalars = Sequence[Scalar]
+NUDGE = 0.7310585786  # of a parameter: no number that would make one zero
+TINY = 1e-300  # in place of parameters that are zero: their gradient is asked for, so they are part of the law
+
+
+@dataclass(frozen=True)
+class RolloutGradient:
+    """The cotangents of what a rollout depends on: q, v (..., nv), and tau (..., steps, nv), torques of the drives in
+    every step; and by name, as gradient["inertia"], those that `wrt` names, for each trajectory."""
+
+    q: Any
+    v: Any
+    tau: Any
+    others: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.others[name]
+
+
+def rollout_vjp(model: Any, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps: int, step: float,
+                method: str = "semi-implicit", forces: Any = (), gravity: bool = True, every: int = 1,
+                wrt: str | Iterable[str] = ()) -> RolloutGradient:  # fmt: skip
+    """`ts.vjp(ts.rollout, wrt)`: the gradient of a sum over the states of a rollout, by one sweep backwards in time.
+
+        states = ts.rollout(model, q, v, steps=T, step=h, forces=forces)
+        gradient = ts.vjp(ts.rollout, "PD.kp")(model, q, v, (dL_dq, dL_dv), steps=T, step=h, forces=forces)
+        gradient.q, gradient.tau, gradient["PD.kp"]
+
+    cotangent   of the states that the rollout stores: those of q and of v, (..., stored, nv) both; those of q are along
+                the directions of v, as everywhere (see `vjp`), and so is the cotangent of the first q that is returned
+    wrt         numbers of the model: "inertia", "placement", "gravity" (see `vjp`); and parameters of forces, by the name
+                of their class: "PD.kp", "Spring.stiffness", "Friction.coulomb", "Feedback.K", "Constant.tau", "Table.tau",
+                "Policy.layers" (a list of (W, b))
+
+    All other arguments are those of `rollout`. Memory grows with the root of `steps`.
+    """
+    names = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    if len(set(names)) < len(names):
+        raise ArgumentError(f"wrt names something twice: {', '.join(names)}")
+    acting = _complete(force_list(forces), names)
+    setup, steps, every = settings(model, steps, step, method, acting, gravity, every)
+    if gpu_array(q) or gpu_array(v):
+        raise ArgumentError("the gradient of a rollout runs on the CPU: give it NumPy arrays")
+    if setup.law.called:
+        raise ArgumentError("a rollout under functions has no gradient: give forces that are data")
+    states = States(setup, checked_states(setup.model, {"q": q, "v": v}), steps)
+    back = _Backwards(setup, states, steps, every, names)
+    kept, nv = steps // every, setup.model.nv
+    gq, gv = (_cotangent(name, x, states, (kept, nv)) for name, x in zip("qv", _pair(cotangent)))
+
+    def chunk(first: int) -> None:
+        rows = slice(first, first + CHUNK)
+        back.run(rows, gq[rows], gv[rows])
+
+    list(pool().map(chunk, range(0, states.count, CHUNK)))
+    return back.result(acting)
+
+
+def _complete(forces: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """The forces, with TINY for those parameters that are zero and whose gradients are asked for."""
+    found = list(forces)
+    for name in names:
+        kind, _, parameter = name.rpartition(".")
+        if not kind:
+            validate.chosen("wrt", name, PARAMETERS)
+            continue
+        k = _place(found, kind, parameter)
+        if parameter != "layers":
+            x = np.array(getattr(found[k], parameter), float)
+            found[k] = replace(found[k], **{parameter: np.where(x == 0, TINY, x)})
+    return found
+
+
+def _place(forces: Sequence[Any], kind: str, parameter: str) -> int:
+    places = [k for k, force in enumerate(forces) if type(force).__name__ == kind and hasattr(force, parameter)]
+    if len(places) != 1:
+        there = ", ".join(type(force).__name__ for force in forces) or "none"
+        raise ArgumentError(f"wrt names {kind}.{parameter}: that needs one force {kind} with it; the forces are {there}")
+    return places[0]
+
+
+def _pair(cotangent: Any) -> tuple[Any, Any]:
+    if not isinstance(cotangent, tuple | list) or len(cotangent) != 2:
+        raise ArgumentError(f"cotangent must be a pair: of q and of v, not {validate.shown(cotangent)}")
+    return cotangent[0], cotangent[1]
+
+
+def _cotangent(name: str, x: Any, states: States, core: tuple[int, ...]) -> Array:
+    array = validate.real_array(f"the cotangent of {name}", x)
+    if array.shape != (*states.batch, *core):
+        wanted = (*states.batch, *core)
+        raise ArgumentError(f"the cotangent of {name} has shape {array.shape}; it must be {wanted}")
+    return array.reshape(-1, *core).astype(states.dtype, copy=False)
+
+
+class _Backwards:
+    """The steps of a rollout, there and back, and what they add up to."""
+
+    def __init__(self, setup: Fixed, states: States, steps: int, every: int, names: Sequence[str]) -> None:
+        self.setup, self.states, self.steps, self.every, model = setup, states, steps, every, setup.model
+        self.names = names
+        self.of_model = tuple(name for name in names if name in PARAMETERS)
+        self.by_network = "Policy.layers" in names
+        count, dtype, nv = states.count, states.dtype, model.nv
+        self.step = setup.step
+        if self.by_network:  # the torques of a network are told apart wherever it is evaluated
+            self.step = self.step._replace(slots=len(setup.method.times))
+        self.pull = pullback(self.step, np.dtype(dtype).name, self.of_model, self.by_network)
+        self.q, self.v = np.empty((2, count, nv), dtype)
+        self.slots = self.step.slots
+        self.tau = np.zeros((count, steps, self.slots, setup.law.rows, nv), dtype)
+        self.gain = np.zeros((count, setup.law.values.shape[-1]), dtype)
+        self.model = {name: np.zeros((count, *PARAMETERS[name].shape(model)), dtype) for name in self.of_model}
+        policy = setup.law.policy
+        self.layers = [[np.zeros((count, *np.shape(x))) for x in layer] for layer in policy.layers] if (
+            self.by_network and policy
+        ) else []  # fmt: skip
+
+    def run(self, rows: slice, gq: Array, gv: Array) -> None:
+        """Some trajectories; gq, gv: the cotangents of their stored states."""
+        setup, steps, nq = self.setup, self.steps, self.setup.model.nq
+        part = self.states.part(rows)
+        m, numbers = len(part["q"]), [part[name] for name in setup.step.numbers]
+        commands, values = (np.moveaxis(part[name], -2, 0) for name in ("commands", "values"))
+
+        def at(x: Array, t: int) -> Array:
+            now = x[t if len(x) > 1 else 0]
+            return np.broadcast_to(now, (m, now.shape[-1]))
+
+        apart = isqrt(steps - 1) + 1
+        run = self.states.run(part)
+        kept = [np.concatenate([part["q"], part["v"]], axis=1)]  # the states before the steps 0, apart, 2 apart, ...
+        for start in range(0, steps - apart, apart):
+            kept.append(self._forward(run, kept[-1], commands, values, start, start + apart)[-1])
+        q, v = np.zeros_like(gq[:, 0]), np.zeros_like(gv[:, 0])
+        for start in reversed(range(0, steps, apart)):
+            end = min(start + apart, steps)
+            states = self._forward(run, kept.pop(), commands, values, start, end - 1)
+            for t in reversed(range(start, end)):
+                if (t + 1) % self.every == 0:
+                    q, v = q + gq[:, t // self.every], v + gv[:, t // self.every]
+                x = states[t - start]
+                h = np.array([setup.length], self.states.dtype)
+                tau = np.tile(at(commands, t), (1, self.slots // setup.step.slots))
+                found = self.pull(x[:, :nq], x[:, nq:], tau, at(values, t), h, *numbers, q, v)
+                q, v = found["q"], found["v"]
+                tau = found["tau"].reshape(m, self.slots, setup.law.rows, -1)
+                self.tau[rows, t] = tau
+                self.gain[rows] += found["gain"]
+                for name, total in self.model.items():
+                    total[rows] += found[name].reshape(m, *total.shape[1:])
+                if self.layers:
+                    self._by_layers(rows, found["states"], tau[:, :, 0])
+        self.q[rows], self.v[rows] = q, v
+
+    def _forward(self, run: Any, x: Array, commands: Array, values: Array, start: int, end: int) -> list[Array]:
+        """The states before the steps start, ..., end."""
+        states, x = [x], x.copy()
+        for t in range(start, end):
+            if self.setup.law.schedule is not None:
+                run.gain[...] = values[t]
+            run(x, commands[t : t + 1] if len(commands) > 1 else commands, 1, t * self.setup.length)
+            states.append(x.copy())
+        return states
+
+    def _by_layers(self, rows: slice, states: Sequence[tuple[Array, Array]], tau: Array) -> None:
+        """What the cotangents of a network's torques say of its weights, wherever it was evaluated."""
+        policy = self.setup.law.policy
+        assert policy is not None
+        for k, (q, v) in enumerate(states):
+            inputs, x = [], np.concatenate([q, v], axis=1)
+            for i, (W, b) in enumerate(policy.layers):
+                x = ACTIVATIONS[policy.activation](x) if i else x
+                inputs.append(x)
+                x = x @ np.asarray(W).T + np.asarray(b)
+            seed = tau[:, k]
+            for i in reversed(range(len(policy.layers))):
+                W = np.asarray(policy.layers[i][0])
+                self.layers[i][0][rows] += seed[:, :, None] * inputs[i][:, None, :]
+                self.layers[i][1][rows] += seed
+                seed = (seed @ W) * SLOPES[policy.activation](inputs[i])
+
+    # ---- from the numbers of the law to the parameters of forces ----
+
+    def result(self, forces: Sequence[Any]) -> RolloutGradient:
+        batch = self.states.batch
+        others = {name: x.reshape(*batch, *x.shape[1:]) for name, x in self.model.items()}
+        for name in self.names:
+            if name not in PARAMETERS:
+                others[name] = self._of_force(forces, *name.rsplit(".", 1))
+        q, v, tau = self.q, self.v, self.tau[:, :, :, 0].sum(axis=2)
+        return RolloutGradient(*(x.reshape(*batch, *x.shape[1:]) for x in (q, v, tau)), others)
+
+    def _of_force(self, forces: Sequence[Any], kind: str, parameter: str) -> Any:
+        k, batch = _place(forces, kind, parameter), self.states.batch
+        if parameter == "layers":
+            return [tuple(x.reshape(*batch, *x.shape[1:]) for x in layer) for layer in self.layers]
+        if isinstance(forces[k], Table) and parameter == "tau":
+            return self._of_table(forces[k]).reshape(*batch, -1, self.setup.model.nv)
+        x = np.array(getattr(forces[k], parameter), float)
+        core = x.shape[-2:] if parameter == "K" else x.shape[-1:] if x.ndim else ()
+        found = np.zeros((self.states.count, prod(core)))
+        constant = self.tau.sum(axis=(1, 2))  # what never changes acts in every step
+        for entry in range(prod(core)):  # the law is at most quadratic in its parameters: central differences are exact
+            nudge = np.zeros(core)
+            nudge.reshape(-1)[entry] = step = NUDGE * max(1.0, float(np.abs(x).max()))
+            up, down = (
+                collect(self.setup.machine, [*forces[:k], replace(forces[k], **{parameter: x + s * nudge}),
+                                             *forces[k + 1 :]]) for s in (1, -1)
+            )  # fmt: skip
+            for now, before, seed in ((up.values, down.values, self.gain), (up.constant, down.constant, constant)):
+                slope = (now - before) / (2 * step)
+                slope = np.broadcast_to(slope, (*batch, *slope.shape[-(seed.ndim - 1) :])).reshape(seed.shape)
+                found[:, entry] += (slope * seed).reshape(len(seed), -1).sum(axis=1)
+        return found.reshape(*batch, *core)
+
+    def _of_table(self, table: Table) -> Array:
+        """The adjoint of reading a table at the times of all steps."""
+        t, times = np.asarray(table.t), self.setup.sample_times(0, self.steps)
+        weights = sampled(t, np.eye(len(t)), table.between)(times)  # (times, knots)
+        seed = self.tau[:, :, :, 0].reshape(self.states.count, len(times), -1)
+        return np.einsum("tk,btv->bkv", weights, seed)
+
+
+SLOPES: dict[str, Callable[[Array], Array]] = {  # of activations, by their values
+    "relu": lambda y: (y > 0).astype(float),
+    "softsign": lambda y: (1 - np.abs(y)) ** 2,
+}
+
+
+# ---- the adjoint of a step ----
+
+# (q, v, tau, gain, h, numbers of the state, q~', v~') -> the cotangents by name, for states before a step
+Pullback = Callable[..., dict[str, Any]]
+
+
+def pullback(step: Step, dtype: str, wrt: tuple[str, ...] = (), with_states: bool = False) -> Pullback:
+    """The adjoint of a step of many states, kept with the model or the structure of a batch."""
+    made = step.members.store if step.members else store(step.model)
+    key = "adjoint", step.key, step.law.key, step.slots, dtype, wrt, with_states
+    whole = step.written_out and not wrt and not with_states
+    return made.once(key, lambda: _whole_pullback(step, dtype) if whole else _pieces_pullback(step, dtype, wrt))
+
+
+def adjoint(step: Step, code: Code, names: Sequence[str], *cotangents: Scalars) -> dict[str, list[Scalar]]:
+    """The cotangents of some inputs of a code whose outputs begin with (q, v, ...); those of q are along v.
+
+    `cotangents`: scalars of a tape, those of q (nv numbers), of v, ...; on that tape, the code is replayed.
+    """
+    model = step.model
+    tape = next(x.tape for x in cotangents[0] if hasattr(x, "tape"))
+    again = Replay(code, tape)
+    outputs = list(code.outputs.values())
+    q = scalars(tape, (again.at[i] for i in outputs[: model.nq]))
+    given = [*by_joint(model, of_coordinates, q, FREEDOMS, cotangents[0]), *(x for g in cotangents[1:] for x in g)]
+    seeds = summed(tape, ((i, tape.node_of(g)) for i, g in zip(outputs, given)))
+    sizes = {name: step.inputs[name][0] if name in STATE else model.nv for name in names}
+    found = again.pull(seeds, {(name, k) for name in names for k in range(sizes[name])})
+    zero = tape.const(0.0)
+    result = {name: list(scalars(tape, (found.get((name, k), zero) for k in range(sizes[name])))) for name in names}
+    if "q" in result:
+        start = [tape.input(("q", k)) for k in range(model.nq)]
+        result["q"] = by_joint(model, along_freedoms, start, COORDINATES, result["q"])
+    return result
+
+
+class Reverse(NamedTuple):
+    """A kernel of cotangents in one row, and their names and sizes."""
+
+    kernel: Any
+    sizes: dict[str, int]
+
+    def __call__(self, *given: Array) -> dict[str, Array]:
+        row, at, found = self.kernel(*given), 0, {}
+        for name, size in self.sizes.items():
+            found[name] = row[..., at : at + size]
+            at += size
+        return found
+
+
+def _reverse(step: Step, code: Code, inputs: Mapping[str, tuple[int, ...]], seeds: int, dtype: str) -> Reverse:
+    names = [name for name in inputs if name != "h" and (name in STATE or name[0] == "a" and name[1:].isdigit())]
+    wide = dict(inputs) | {f"g{k}": (step.model.nv,) for k in range(seeds)}
+    sizes: dict[str, int] = {}
+
+    def flat(*given: Scalars) -> list[Scalar]:
+        found = adjoint(step, code, names, *given[-seeds:])
+        sizes.update({name: len(x) for name, x in found.items()})
+        return [x for values in found.values() for x in values]
+
+    return Reverse(compiled_piece(trace(flat, wide), wide, dtype), sizes)
+
+
+def _whole_pullback(step: Step, dtype: str) -> Pullback:
+    inputs = step.inputs
+    return _reverse(step, trace(step.whole, inputs), inputs, 2, dtype)
+
+
+def _pieces_pullback(step: Step, dtype: str, wrt: tuple[str, ...]) -> Pullback:
+    """Around the programs of forward and inverse dynamics and their vjps, the pieces of a step and their adjoints."""
+    by_freedoms, law, nv = step.law.is_local, step.law, step.model.nv
+    alone = step.one_freedom if by_freedoms else step
+    pieces: list[Piece] = cut(alone)
+    forward = [compiled_piece(x.code, x.inputs, dtype) for x in pieces]
+    backward = [_reverse(alone, x.code, x.inputs, len(x.parts) or 2, dtype) for x in pieces]
+    asks = [x.ask._replace(model=step.model, options=step.options) if by_freedoms else x.ask for x in pieces if x.ask]
+    made = {ask: _both_ways(step, ask, wrt, dtype) for ask in asks}
+
+    def lanes(given: Sequence[Array]) -> list[Array]:
+        """Operands of the pieces: rows, or all freedoms side by side."""
+        return [x if k in (2, 3, 4) else x[..., None] for k, x in enumerate(given)] if by_freedoms else list(given)
+
+    def joined(found: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: x[..., 0] if x.shape[-1] == 1 else x for name, x in found.items()} if by_freedoms else dict(found)
+
+    def pull(q: Array, v: Array, tau: Array, gain: Array, h: Array, *others: Array) -> dict[str, Any]:
+        *numbers, gq, gv = others
+        if by_freedoms:
+            gain = np.moveaxis(gains_by_freedom(law, gain, len(q)), 0, -1)
+            tau = np.moveaxis(tau.reshape(len(q), -1, nv), 1, -1)
+        given: list[Array] = [q, v, tau, gain, h]
+        asked = []
+        for kernel, piece, ask in zip(forward, pieces, asks):
+            rows = kernel(*lanes(given))
+            x = list(np.moveaxis(rows, -1, 0)) if by_freedoms else [rows[:, part] for part in piece.parts]
+            asked.append((x, numbers if ask.is_forward else []))
+            given.append(made[ask][0](*x, *asked[-1][1]))
+        seeds = [x[..., None] for x in (gq, gv)] if by_freedoms else [gq, gv]
+        total: dict[str, Any] = joined(backward[-1](*lanes(given), *seeds))
+        for s in reversed(range(len(asks))):
+            x, more = asked[s]
+            found = made[asks[s]][1](*x[:3], np.ascontiguousarray(total[f"a{s}"]), *x[3:], *more)
+            seeds = [y[..., None] for y in found[: len(x)]] if by_freedoms else list(found[: len(x)])
+            for name, y in joined(backward[s](*lanes(given[: 5 + s]), *seeds)).items():
+                total[name] = total.get(name, 0.0) + y
+            for name, y in zip(wrt if asks[s].is_forward else (), found[len(x) :]):
+                total[name] = total.get(name, 0.0) + y.reshape(len(q), -1)
+        total["states"] = [(x[0], x[1]) for ask, (x, _) in zip(asks, asked) if ask.is_forward]
+        if by_freedoms:
+            total["gain"] = _gathered(step, total["gain"])
+            wide = total["tau"] if total["tau"].ndim == 3 else total["tau"][..., None]
+            total["tau"] = np.moveaxis(wide, -1, 1).reshape(len(q), -1)
+        return total
+
+    return pull
+
+
+def _gathered(step: Step, gain: Array) -> Array:
+    """The cotangents of the numbers of a law, (m, k), from those of every freedom, (m, nv, kinds)."""
+    law = step.law
+    gain = gain if gain.ndim == 3 else gain[..., None]
+    columns, at = [], 2 if len(law.gains) else 0
+    for row, column in law.gains.tolist():
+        columns.append(gain[:, row, int(column >= step.model.nq)])
+    for kind, freedoms in law.parts:
+        for _ in KINDS[kind][1]:
+            columns += [gain[:, i, at] for i in freedoms]
+            at += 1
+    return np.stack(columns, axis=-1) if columns else np.zeros((len(gain), 1))
+
+
+def _both_ways(step: Step, ask: Ask, wrt: tuple[str, ...], dtype: str) -> tuple[Any, Any]:
+    """The program that a piece asks for, and its vjp."""
+    algorithm = step.algorithm if ask.is_forward else ask.algorithm
+    assert algorithm is not None
+    own, members = ("added_inertia",) * ("added_inertia" in ask.options), step.members if ask.is_forward else None
+    vjp = derivative(algorithm, "vjp", (*algorithm.inputs, *own, *(wrt if ask.is_forward else ())))
+    number = np.dtype(dtype).char
+    programs = [program_for(x, ask.model, ask.options, number, None, members) for x in (algorithm, vjp)]
+    return programs[0], programs[1]
+
+
+# ---- Jacobians of a step ----
+
+
+class StepDerivatives(NamedTuple):
+    """A step, and its Jacobians: x' = (q', v'), dx (..., 2 nv, 2 nv) by (q, v) along the directions of v, dtau (..., 2 nv,
+    nv) by torques of the drives held over the step."""
+
+    q: Array
+    v: Array
+    dx: Array
+    dtau: Array
+
+
+def step_derivatives(model: Model, q: Any, v: Any, tau: Any = 0.0, step: float = 1e-2, method: str = "rk4",
+                     forces: Any = ()) -> StepDerivatives:  # fmt: skip
+    """One step from the states q (..., nq), v (..., nv) under torques tau (..., nv), and its Jacobians.
+
+    x_{k+1} + dx' = step(x_k + dx, tau + dtau): what iLQR and model-predictive control need. Changes of q are along the
+    directions of v. `forces` act, too, at the time 0.
+    """
+    require_model(model)
+    validate.chosen("method", method, METHODS)
+    setup, _, _ = settings(model, 1, step, method, force_list(forces), True, 1)
+    if setup.law.called:
+        raise ArgumentError("a step under functions has no derivative: give forces that are data")
+    torque = validate.real_array("tau", tau)
+    if torque.shape[-1:] not in ((), (model.nv,)):
+        raise ArgumentError(f"tau has shape {torque.shape}; {model!r} needs (..., {model.nv})")
+    states = States(setup, checked_states(model, {"q": q, "v": v}), 1)
+    batch = np.broadcast_shapes(states.batch, torque.shape[:-1])
+    nq, nv, m = model.nq, model.nv, prod(batch)
+    x = np.concatenate([np.broadcast_to(x, (*batch, n)).reshape(m, n) for x, n in ((q, nq), (v, nv))], axis=1)
+    commands = np.array(np.broadcast_to(setup.commands(0, 1)[..., 0, :], (*batch, setup.step.inputs["tau"][0])))
+    commands = commands.reshape(m, setup.step.slots, -1)
+    commands[..., :nv] += np.broadcast_to(torque, (*batch, nv)).reshape(m, 1, nv)
+    commands = commands.reshape(m, -1)
+    gain = np.broadcast_to(setup.values(0, 1)[..., 0, :], (*batch, setup.law.values.shape[-1])).reshape(m, -1)
+    numbers = [np.broadcast_to(states.arrays[name], (m, *states.arrays[name].shape[1:])) for name in setup.step.numbers]
+    h = np.array([setup.length])
+    new = x.copy()
+    kernels = setup.kernels("float64")
+    new[:] = kernels(x[:, :nq], x[:, nq:], commands, gain, h, *numbers)
+    rows = np.repeat(np.arange(m), 2 * nv)
+    seeds = np.tile(np.eye(2 * nv), (m, 1))
+    given = [y[rows] for y in (x[:, :nq], x[:, nq:], commands, gain)]
+    pull = pullback(setup.step, "float64")
+    found = pull(*given, h, *(y[rows] for y in numbers), seeds[:, :nv], seeds[:, nv:])
+    dx = np.concatenate([found["q"], found["v"]], axis=-1).reshape(*batch, 2 * nv, 2 * nv)
+    by_tau = found["tau"].reshape(len(rows), setup.step.slots, -1)[..., :nv].sum(axis=1)
+    q_new, v_new = (y.reshape(*batch, -1) for y in np.split(new, [nq], axis=1))
+    return StepDerivatives(q_new, v_new, dx, by_tau.reshape(*batch, 2 * nv, nv))
+

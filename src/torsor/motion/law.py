@@ -1,0 +1,500 @@
+"""The law: everything that acts on a machine, collected from its forces into one form for every engine.
+
+    tau = drive(u, x, v) + springs, friction, stops (x, v),        u = command(t) - K (q, v) + ...
+
+A force says what it adds as a few terms (`Servo`, `Part`, `Command`, ...). `collect` adds up the terms of all forces and
+of the model's own joints. The result is data: kernels of rollouts, ensembles and simulations, on the CPU and on GPUs,
+are traced from it (`plant.py`), and read its numbers. Only `Called` holds functions, which are called in every stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.algorithms import articulated
+from torsor.compiler.store import store
+from torsor.dynamics.calls import program_for
+from torsor.errors import ArgumentError
+from torsor.model.batch import VARIABLE, ModelBatch, machine_of
+from torsor.model.freedoms import limited_coordinates, unusual
+from torsor.model.model import Model
+from torsor.motion.laws import CREEP, FAR, KINDS, finite, most
+from torsor.validate import shown
+
+if TYPE_CHECKING:
+    from torsor.motion.forces import Policy
+
+Array = NDArray[Any]
+At = Callable[[Array], Array]  # times (m,) -> (..., m, width)
+
+# The stops of a joint are a spring and a damper that would bring the inertia it feels to rest in this time (s), without
+# overshoot. A joint that hits a stop leaves it with 0.14 of its speed (exp(-2)); below CUSHION / STOP_TIME, with more.
+STOP_TIME = 0.02
+
+
+class Force(Protocol):
+    """Data that acts on a machine."""
+
+    def terms(self, model: Model) -> Iterable[Term]:
+        """What it adds to the law of a model."""
+
+
+# ---- terms: what forces are made of ----
+
+
+class Schedule(NamedTuple):
+    """Numbers that change in time: at(times (m,)) -> (..., m, width). At its knots they jump or bend."""
+
+    at: At
+    knots: Array = np.empty(0)
+
+
+class Command(NamedTuple):
+    """Torques of the drives: (..., nv), or a schedule of them."""
+
+    tau: Array | Schedule
+
+
+class Servo(NamedTuple):
+    """-kp q - kd v at every joint, (..., nv) each, as a command of the drives; the joints have no quaternions."""
+
+    kp: Array
+    kd: Array
+
+
+class Linear(NamedTuple):
+    """-K (q, v) as a command of the drives: K (..., nv, nq + nv), or a schedule of it, flattened."""
+
+    K: Array | Schedule
+
+
+class Part(NamedTuple):
+    """One of `laws.OWN` at every freedom, with its numbers: one for all freedoms, or (..., nv)."""
+
+    kind: str
+    numbers: tuple[Any, ...]
+
+
+class CurvedSpring(NamedTuple):
+    """Springs at joints with quaternions: the configuration (nq,) at which they are slack, and stiffnesses (..., nv)."""
+
+    rest: Array
+    stiffness: Array
+
+
+class Track(NamedTuple):
+    """The torques of a model for the accelerations demand(t) - kp q - kd v, as a command of the drives."""
+
+    model: Model
+    kp: Array
+    kd: Array
+    demand: Array | Schedule
+
+
+class Load(NamedTuple):
+    """What acts on the bodies: `name` is the option of the forward dynamics that takes it."""
+
+    name: str  # "external" (..., n, 6), or "pulls" (..., n, 12)
+    numbers: Array | Schedule
+
+
+class Network(NamedTuple):
+    """A small neural network as a command of the drives."""
+
+    policy: Policy
+
+
+class Called(NamedTuple):
+    """A function of the state.
+
+    torque   (t, q, v) -> (..., nv); with many states, q (m, nq), v (m, nv), if `batched`
+    slopes   (t, q, v) -> (stiffness, damping) at the joints, or None
+    drive    whether it is a command of the drives, which keep to their effort and speed
+    needs_v  whether it depends on v
+    """
+
+    torque: Callable[..., Any]
+    slopes: Callable[..., Any] | None = None
+    drive: bool = False
+    needs_v: bool = True
+    batched: bool = False
+
+
+Term = Command | Servo | Linear | Part | CurvedSpring | Track | Load | Network | Called
+
+
+# ---- the law ----
+
+
+@dataclass(frozen=True, eq=False)
+class Law:
+    """Everything that acts on a model, in the form that kernels take.
+
+    gains      (k, 2) row and column of the entries of K
+    parts      a kind of `laws.KINDS`, and the freedoms where it acts
+    curved     bodies whose joints have springs although their coordinates hold a quaternion
+    values     (..., m): the entries of K, kp and kd of the tracked motion, the numbers of the parts and of the curved
+               springs; never empty
+    constant   (..., rows, nv): the command of the drives, and with `tracked` the accelerations that are demanded
+    commands   what is added to the command in time;  demands: to the accelerations
+    schedule   of the entries of K, if they change in time
+    loads      what acts on the bodies and never changes, by name;  waves: wrenches that change in time
+    """
+
+    model: Model
+    gains: Array
+    parts: tuple[tuple[str, tuple[int, ...]], ...]
+    curved: tuple[int, ...]
+    values: Array
+    constant: Array
+    commands: tuple[Schedule, ...] = ()
+    demands: tuple[Schedule, ...] = ()
+    schedule: Schedule | None = None
+    tracked: Model | None = None
+    policy: Policy | None = None
+    loads: Mapping[str, Array] | None = None
+    waves: tuple[Schedule, ...] = ()
+    called: tuple[Called, ...] = ()
+
+    @cached_property
+    def key(self) -> bytes:
+        """What the code of a step depends on, beside the model."""
+        rest = [self.gains.tobytes(), self.policy.key if self.policy else b""]
+        names = self.parts, self.curved, self.load_names, self.tracked and self.tracked.key, bool(self.called)
+        return b"|".join([repr(names).encode(), *rest])
+
+    @property
+    def load_names(self) -> tuple[str, ...]:
+        """The options of the forward dynamics for what acts on the bodies."""
+        return tuple(name for name in ("external", "pulls") if self.loads and name in self.loads)
+
+    @property
+    def rows(self) -> int:
+        """Of the command."""
+        return 1 if self.tracked is None else 2
+
+    @property
+    def changes(self) -> bool:
+        """Whether commands change in time."""
+        return bool(self.commands or self.demands)
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The axes of trajectories that differ."""
+        shapes = [self.values.shape[:-1], self.constant.shape[:-2]]
+        shapes += [x.shape[:-2] for x in (self.loads or {}).values()]
+        return broadcast("forces", *shapes)
+
+    @property
+    def is_data(self) -> bool:
+        """Whether no function has to be called with the state."""
+        return not self.called
+
+    @property
+    def is_diagonal(self) -> bool:
+        """Whether every freedom acts by itself: with gains for its own position and velocity."""
+        model = self.model
+        own = np.stack([limited_coordinates(model), model.nq + np.arange(model.nv)], axis=1)[self.gains[:, 0]]
+        return bool((self.gains[:, 1:] == own).any(axis=1).all()) and not (self.policy or self.tracked or self.curved)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether every freedom acts and moves by itself."""
+        return self.model.nq == self.model.nv and self.is_diagonal
+
+    @cached_property
+    def knots(self) -> Array:
+        """The times at which something jumps or bends: a step ends there."""
+        found = (*self.commands, *self.demands, *self.waves, *(() if self.schedule is None else (self.schedule,)))
+        return np.unique(np.concatenate([np.empty(0), *(x.knots for x in found)]))
+
+    def commands_at(self, times: Array) -> Array:
+        """All commands at many times, (..., m, rows * nv)."""
+        nv, total = self.model.nv, self.constant[..., None, :, :]
+        for row, schedules in enumerate((self.commands, self.demands)):
+            for schedule in schedules:
+                x = schedule.at(times)
+                wide = broadcast("forces", total.shape[:-2], x.shape[:-1])
+                total = np.array(np.broadcast_to(total, (*wide, *total.shape[-2:])))
+                total[..., row, :] += x
+        total = np.broadcast_to(total, (*total.shape[:-3], len(times), *total.shape[-2:]))
+        return total.reshape(*total.shape[:-2], self.rows * nv)
+
+    def values_at(self, times: Array) -> Array:
+        """`values` at many times, (..., m, k), if the entries of K change in time."""
+        assert self.schedule is not None
+        K = self.schedule.at(times)
+        entries = K.reshape(*K.shape[:-1], self.model.nv, -1)[..., self.gains[:, 0], self.gains[:, 1]]
+        batch = broadcast("forces", K.shape[:-2], self.values.shape[:-1])
+        total = np.array(np.broadcast_to(self.values[..., None, :], (*batch, len(times), self.values.shape[-1])))
+        total[..., : len(self.gains)] += entries
+        return total
+
+    def loads_at(self, t: float) -> Mapping[str, Array]:
+        """What acts on the bodies at a time."""
+        loads = dict(self.loads or {})
+        for wave in self.waves:
+            loads["external"] = loads["external"] + wave.at(np.array([t]))[..., 0, :].reshape(self.model.n, 6)
+        return loads
+
+
+def broadcast(what: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes to which all broadcast."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ArgumentError(f"the batch axes of {what} do not go together: {sorted(set(shapes))}") from None
+
+
+# ---- collecting ----
+
+
+def collect(machine: Model | ModelBatch, forces: Any = (), own: bool = True) -> Law:
+    """The law of forces on a model or a batch; `own`: with what the joints do by themselves.
+
+    The last law is kept with the machine for as long as its forces have the same numbers.
+    """
+    given = force_list(forces)
+    if not own:
+        return _collected(machine_of(machine), [*_terms(machine_of(machine), given)], {})
+    key = content(given)
+    before, law = vars(machine).get(KEPT, (None, None))
+    if law is None or before != key:
+        varied = machine.varied if isinstance(machine, ModelBatch) else {}
+        model = machine_of(machine)
+        law = _collected(model, [*_own_terms(model, varied), *_terms(model, given)], varied)
+        vars(machine)[KEPT] = key, law
+    return law
+
+
+KEPT = "last law"  # the attribute of a machine
+
+
+def force_list(forces: Any) -> tuple[Any, ...]:
+    """One force, or several: each is a force of torsor or a function (t, q, v) -> tau."""
+    several = (forces,) if callable(forces) or hasattr(forces, "terms") else forces
+    if not isinstance(several, Iterable) or isinstance(several, str | bytes) or getattr(several, "shape", None) == ():
+        raise ArgumentError(f"forces must be forces or functions (t, q, v) -> tau, not {shown(forces)}")
+    found = tuple(several)
+    for k, force in enumerate(found):
+        if not callable(force) and not hasattr(force, "terms"):
+            raise ArgumentError(f"forces[{k}] must be a force or a function (t, q, v) -> tau, not {shown(force)}")
+    return found
+
+
+def content(x: Any) -> Any:
+    """All numbers that a law depends on, as something that can be compared."""
+    if isinstance(x, np.ndarray):
+        return x.shape, x.dtype.str, x.tobytes()
+    if isinstance(x, Model):
+        return x.key
+    if hasattr(x, "terms"):
+        return type(x), *(content(value) for value in vars(x).values())
+    if isinstance(x, list | tuple):
+        return tuple(map(content, x))
+    return x if isinstance(x, int | float | str | None) else _Same(x)
+
+
+class _Same(NamedTuple):
+    """A function, compared by identity, and alive as long as it is compared."""
+
+    x: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.x is other.x
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _terms(model: Model, forces: Sequence[Any]) -> Iterable[Term]:
+    for force in forces:
+        yield from force.terms(model) if hasattr(force, "terms") else (Called(force),)
+
+
+def _own_terms(model: Model, varied: Mapping[str, Array]) -> Iterable[Term]:
+    """What the joints do by themselves: springs, dampers, friction and stops, and those in which members differ."""
+    given = {name: x for name, x in (unusual(model) | dict(varied)).items() if name in VARIABLE}
+
+    def numbers(*names: str) -> list[Array]:
+        return [np.asarray(given.get(name, getattr(model, name))) for name in names]
+
+    if given.keys() & {"stiffness", "damping"}:
+        stiffness, damping, rest = numbers("stiffness", "damping", "rest")
+        yield from spring_terms(model, stiffness, damping, model.integrate(model.neutral(), model.rest), rest)
+    if "friction" in given:
+        yield Part("friction", (given["friction"], CREEP))
+    if given.keys() & {"lower", "upper"}:
+        yield stop_part(model, *numbers("lower", "upper", "stop_stiffness", "stop_damping"))
+
+
+def spring_terms(model: Model, stiffness: Any, damping: Any, slack: Array, rest: Any = None) -> Iterable[Term]:
+    """Springs that are slack at a configuration, and dampers; `rest`: the same per freedom, where it differs."""
+    stiffness, column = np.broadcast_to(stiffness, (*np.shape(stiffness)[:-1], model.nv)), limited_coordinates(model)
+    curved = (column < 0) & (np.reshape(stiffness, (-1, model.nv)) != 0).any(axis=0)
+    if curved.any():
+        yield CurvedSpring(slack, np.where(column < 0, stiffness, 0.0))
+    flat = np.where(column < 0, 0.0, stiffness)
+    rest = np.where(column < 0, 0.0, slack[..., column]) if rest is None else np.where(column < 0, 0.0, rest)
+    yield Part("spring", (flat * rest, flat, damping))
+
+
+def stop_part(model: Model, lower: Any, upper: Any, stiffness: Any, damping: Any) -> Part:
+    """Stops; where their stiffness or damping is 0, it follows from `STOP_TIME` and the inertia that the joint feels."""
+    inertia = felt_inertia(model) if (np.equal(stiffness, 0) | np.equal(damping, 0)).any() else np.zeros(model.nv)
+    stiffness = np.where(np.equal(stiffness, 0), inertia / STOP_TIME**2, stiffness)
+    damping = np.where(np.equal(damping, 0), 2 * inertia / STOP_TIME, damping)
+    return Part("stops", (finite(np.asarray(lower)), finite(np.asarray(upper)), stiffness, damping))
+
+
+def felt_inertia(model: Model) -> Array:
+    """(nv,) the articulated inertia at each freedom in the neutral configuration: all joints beyond it are free."""
+    make = lambda: program_for(articulated.pivots, model, (), "d", None)(model.neutral())  # noqa: E731
+    return store(model).once("felt inertia", make)
+
+
+class _Sums:
+    """What terms add up to, while they are collected."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.command: Any = np.zeros(model.nv)
+        self.entries: list[tuple[Array, Array, Array]] = []  # row, column (k,) and value (..., k) of entries of K
+        self.springs: Any = np.zeros((3, model.nv))  # (..., 3, nv): pull, stiffness, damping
+        self.parts: list[Part] = []
+        self.commands: list[Schedule] = []
+        self.schedule: Schedule | None = None
+        self.curved: list[CurvedSpring] = []
+        self.track: Track | None = None
+        self.policy: Policy | None = None
+        self.loads: dict[str, Array] = {}
+        self.waves: list[Schedule] = []
+        self.called: list[Called] = []
+
+    def add(self, term: Term) -> None:
+        match term:
+            case Command(Schedule() as schedule):
+                self.commands.append(schedule)
+            case Command(tau):
+                self.command = self.command + tau
+            case Servo(kp, kd):
+                self.add_diagonal(kp, kd)
+            case Linear(Schedule() as schedule):
+                self.schedule = self._only("a Feedback whose gains change in time", self.schedule, schedule)
+                self.add_matrix(np.ones((self.model.nv, self.model.nq + self.model.nv)), 0.0)
+            case Linear(K):
+                self.add_matrix(K, 1.0)
+            case Part("spring", numbers):
+                self.springs = self.springs + _stacked(self.model, numbers)
+            case Part():
+                self.parts.append(term)
+            case CurvedSpring():
+                self.curved.append(term)
+            case Track():
+                self.track = self._only("ComputedTorque", self.track, term)
+            case Load(name, Schedule() as schedule):
+                self.waves.append(schedule)
+                self.loads.setdefault(name, np.zeros((self.model.n, 6)))
+            case Load(name, numbers):
+                self.loads[name] = self.loads[name] + numbers if name in self.loads else numbers
+            case Network(policy):
+                self.policy = self._only("a Policy", self.policy, policy)
+            case Called():
+                self.called.append(term)
+
+    @staticmethod
+    def _only(what: str, before: Any, now: Any) -> Any:
+        if before is not None:
+            raise ArgumentError(f"forces hold {what} twice: one is possible")
+        return now
+
+    def add_diagonal(self, stiffness: Any, damping: Any) -> None:
+        """Entries of K for the position and the velocity of every freedom."""
+        freedoms, column = np.arange(self.model.nv), limited_coordinates(self.model)
+        for gain, columns in ((stiffness, column), (damping, self.model.nq + freedoms)):
+            gain = np.broadcast_to(gain, (*np.shape(gain)[:-1], self.model.nv))
+            at = np.flatnonzero((gain != 0).reshape(-1, self.model.nv).any(axis=0) & (columns >= 0))
+            self.entries.append((at, columns[at], gain[..., at]))
+
+    def add_matrix(self, K: Array, factor: float) -> None:
+        rows, columns = np.nonzero((K != 0).reshape(-1, *K.shape[-2:]).any(axis=0))
+        self.entries.append((rows, columns, factor * K[..., rows, columns]))
+
+    def gains(self) -> tuple[Array, Array]:
+        """(k, 2) row and column of the entries of K, and their sums (..., k)."""
+        width = self.model.nq + self.model.nv
+        places = [rows * width + columns for rows, columns, _ in self.entries]
+        found, where = np.unique(np.concatenate([np.zeros(0, int), *places]), return_inverse=True)
+        batch = broadcast("forces", *(x.shape[:-1] for _, _, x in self.entries))
+        total, at = np.zeros((*batch, len(found))), 0
+        for _, _, x in self.entries:
+            total[..., where[at : at + x.shape[-1]]] += x
+            at += x.shape[-1]
+        return np.stack([found // width, found % width], axis=1), total
+
+
+def _stacked(model: Model, numbers: Sequence[Any]) -> Array:
+    """Numbers of a part, (..., count, nv)."""
+    batch = broadcast("forces", *(np.shape(x)[:-1] for x in numbers))
+    return np.stack([np.broadcast_to(x, (*batch, model.nv)) for x in numbers], axis=-2).astype(float)
+
+
+def _collected(model: Model, terms: Sequence[Term], varied: Mapping[str, Array]) -> Law:
+    sums = _Sums(model)
+    for term in terms:
+        sums.add(term)
+    limits = {name: most(np.asarray(varied.get(name, getattr(model, name)))) for name in ("effort", "speed")}
+    parts = [*sums.parts, *(Part(name, (x,)) for name, x in limits.items() if (x < FAR).any())]
+    springs = tuple(np.moveaxis(sums.springs, -2, 0))
+    if sums.track is None and not any(part.kind in limits for part in parts):  # a drive without limits adds to springs
+        sums.command = sums.command + springs[0]
+        sums.add_diagonal(*springs[1:])
+    else:
+        parts.insert(0, Part("spring", springs))
+    gains, entries = sums.gains()
+    acting = [(part.kind, _stacked(model, part.numbers)) for part in parts]
+    structure = [(kind, x, _where(kind, x)) for kind, x in acting]
+    bodies, curved = _curved_numbers(model, sums.curved)
+    track, rows = sums.track, [sums.command]
+    numbers = [entries, *(x[..., at].reshape(*x.shape[:-2], -1) for _, x, at in structure), *curved]
+    if track is not None:
+        numbers[1:1] = [np.broadcast_to(x, (*np.shape(x)[:-1], model.nv)) for x in (track.kp, track.kd)]
+        rows.append(np.zeros(model.nv) + (0.0 if isinstance(track.demand, Schedule) else track.demand))
+    batch = broadcast("forces and members", *(x.shape[:-1] for x in numbers))
+    values = np.concatenate([np.broadcast_to(x, (*batch, x.shape[-1])) for x in numbers], axis=-1)
+    return Law(
+        model=model, gains=gains, parts=tuple((kind, tuple(at.tolist())) for kind, _, at in structure if len(at)),
+        curved=bodies, values=values if values.shape[-1] else np.zeros((*batch, 1)),
+        constant=np.stack(np.broadcast_arrays(*rows), axis=-2), commands=tuple(sums.commands),
+        demands=(track.demand,) if track is not None and isinstance(track.demand, Schedule) else (),
+        schedule=sums.schedule, tracked=track and track.model, policy=sums.policy, loads=sums.loads or None,
+        waves=tuple(sums.waves), called=tuple(sums.called),
+    )  # fmt: skip
+
+
+def _where(kind: str, numbers: Array) -> Array:
+    """The freedoms at which a part does something."""
+    idle = np.array([*KINDS[kind][1].values()])
+    named = {"spring": (1, 2), "friction": (0,), "stops": (0, 1)}.get(kind, (0,))
+    used = [numbers[..., k, :] != idle[k] for k in named]
+    return np.flatnonzero(np.any([x.reshape(-1, x.shape[-1]).any(axis=0) for x in used], axis=0))
+
+
+def _curved_numbers(model: Model, springs: Sequence[CurvedSpring]) -> tuple[tuple[int, ...], list[Array]]:
+    """The bodies with springs at quaternions, and their numbers: the rest and the stiffness of each in turn."""
+    bodies: list[int] = []
+    numbers: list[Array] = []
+    for spring in springs:
+        stiffness = np.asarray(spring.stiffness)
+        for body in range(model.n):
+            v = slice(model.v_start[body], model.v_start[body + 1])
+            if np.any(own := stiffness[..., v]):
+                rest = spring.rest[model.q_start[body] : model.q_start[body + 1]]
+                bodies.append(body)
+                numbers.append(np.concatenate([np.broadcast_to(rest, (*own.shape[:-1], len(rest))), own], axis=-1))
+    return tuple(bodies), numbers

@@ -1,0 +1,143 @@
+"""The plant: what a step sees of a machine under a law, over any scalar.
+
+A step is a pure function of a plant, a state and a length (`steps.py`). What the scalars are decides what comes out:
+columns of numbers, the tape of a kernel, its adjoint, the text of a GPU kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from torsor.algorithms.newton_euler import inverse_dynamics
+from torsor.compiler.frames import straight_line_frames
+from torsor.compiler.trace import outputs_on
+from torsor.linalg import Scalar, Vec
+from torsor.model.freedoms import limited_coordinates
+from torsor.model.joints import JOINTS
+from torsor.model.model import Model
+from torsor.motion.law import Law
+from torsor.motion.laws import DRIVE, KINDS, Action, action, passing
+
+Scalars = Sequence[Scalar]
+# what a plant asks for: accelerations from (q, v, tau, added inertia or None), torques from (q, v, accelerations), and
+# what functions give at (q, v) and a time: torques of the drives, other torques, stiffness, damping
+Accelerate = Callable[[Scalars, Scalars, Scalars, Scalars | None], Scalars]
+Inverse = Callable[[Model, Scalars, Scalars, Scalars], Scalars]
+Functions = Callable[[Scalars, Scalars, int], Sequence[Scalars]]
+
+
+def inverse_on_tape(model: Model, q: Scalars, v: Scalars, a: Scalars) -> Scalars:
+    """The torques of a model for accelerations, over any scalars."""
+    return list(outputs_on(inverse_dynamics, straight_line_frames(model), {"q": q, "v": v, "qdd": a}).values())
+
+
+class Plant:
+    """A machine under a law.
+
+    values     of the law;  commands: rows (rows * nv,) at the times of `steps.Method.times`, one after the other
+    accelerate, inverse, functions    how what it asks for is found
+    """
+
+    def __init__(self, law: Law, values: Scalars, commands: Scalars, accelerate: Accelerate,
+                 inverse: Inverse = inverse_on_tape, functions: Functions | None = None) -> None:  # fmt: skip
+        self.law, self.model, self.accelerate, self.inverse = law, law.model, accelerate, inverse
+        self.functions, nv = functions, law.model.nv
+        self.commands = [commands[k : k + nv] for k in range(0, len(commands), nv)]
+        self.gains: list[list[tuple[int, Scalar]]] = [[] for _ in range(nv)]
+        numbers = iter(values)
+        for (row, column), value in zip(law.gains.tolist(), numbers):
+            self.gains[row].append((column, value))
+        self.tracking = [[next(numbers) for _ in range(nv)] for _ in range(2)] if law.tracked else None
+        self.kinds: list[list[str]] = [[] for _ in range(nv)]
+        self.numbers: list[list[Scalar]] = [[] for _ in range(nv)]
+        for kind, freedoms in law.parts:
+            for row in range(len(KINDS[kind][1])):
+                for i in freedoms:
+                    self.kinds[i] += [kind] if row == 0 else []
+                    self.numbers[i].append(next(numbers))
+        self.springs: list[tuple[int, Vec, Vec]] = []
+        for body in law.curved:
+            joint = JOINTS[law.model.joint[body]]
+            rest = Vec.of([next(numbers) for _ in range(joint.nq)])
+            self.springs.append((body, rest, Vec.of([next(numbers) for _ in range(joint.nv)])))
+
+    # ---- what acts ----
+
+    def free(self, q: Scalars, v: Scalars, at: int = 0) -> Scalars:
+        """The accelerations under the law, with the commands at the k-th time of a step."""
+        return self.accelerate(q, v, [x.tau for x in self.actions(q, v, at)[0]], None)
+
+    def actions(self, q: Scalars, v: Scalars, at: int = 0) -> tuple[list[Action], list[Action]]:
+        """The torque at every freedom with how much it falls with its own position and velocity; and the commands of
+        the drives before their limits."""
+        column = limited_coordinates(self.model).tolist()
+        called = self.functions(q, v, at) if self.functions else None
+        drives = self._drives(q, v, at)
+        if called:
+            drives = [u.and_(Action(tau)) for u, tau in zip(drives, called[0])]
+        total = []
+        for i, (u, own) in enumerate(zip(drives, self.numbers)):
+            total.append(action(self.kinds[i], u, q[column[i]], v[i], iter(own)))
+        if called:
+            total = [x.and_(Action(*more)) for x, *more in zip(total, *called[1:])]
+        for body, rest, stiffness in self.springs:
+            first, joint = int(self.model.v_start[body]), JOINTS[self.model.joint[body]]
+            own_q = Vec.of(q[self.model.q_start[body] : self.model.q_start[body + 1]])
+            for k, (tau, slope) in enumerate(zip(*joint.spring(own_q, rest, stiffness)), first):
+                total[k] = total[k].and_(Action(tau, slope))
+        return total, drives
+
+    def _drives(self, q: Scalars, v: Scalars, at: int) -> list[Action]:
+        """The commands of the drives that are data."""
+        x, column, nq = [*q, *v], limited_coordinates(self.model).tolist(), self.model.nq
+        rows = self.commands[at * self.law.rows :][: self.law.rows] or self.commands[: self.law.rows]
+        commands = []
+        for i, (tau, row) in enumerate(zip(rows[0], self.gains)):
+            K: Scalar = 0.0
+            D: Scalar = 0.0
+            for k, value in row:
+                tau = tau - value * x[k]
+                K, D = K + value if k == column[i] else K, D + value if k == nq + i else D
+            commands.append(Action(tau, K, D))
+        if self.law.tracked is not None and self.tracking is not None:
+            wanted = [a - kp * y - kd * z for a, kp, kd, y, z in zip(rows[1], *self.tracking, q, v)]
+            torques = self.inverse(self.law.tracked, q, v, wanted)
+            commands = [u.and_(Action(tau)) for u, tau in zip(commands, torques)]
+        if self.law.policy:
+            commands = [u.and_(Action(tau)) for u, tau in zip(commands, self.law.policy(x))]
+        return commands
+
+    def tracked_gains(self, q: Scalars, v: Scalars, drives: Sequence[Action]) -> list[tuple[Scalar, Scalar]]:
+        """(kp, kd) of the computed torques at every freedom; zero while the limits of any drive cut a torque off."""
+        assert self.tracking is not None
+        passed: Scalar = 1.0
+        for x, rate, u, kinds, numbers in zip(q, v, drives, self.kinds, self.numbers):
+            if any(kind in DRIVE for kind in kinds):
+                passed = passed * passing(kinds, u.tau, x, rate, iter(numbers))
+        return [(kp * passed, kd * passed) for kp, kd in zip(*self.tracking)]
+
+    # ---- how states move ----
+
+    def moved(self, x: Scalars, rate: Scalars, h: Scalar) -> list[Scalar]:
+        return [a + b * h for a, b in zip(x, rate)]
+
+    def stepped(self, q: Scalars, v: Scalars, a: Scalars, h: Scalar) -> tuple[list[Scalar], list[Scalar]]:
+        """(q, v) after a step in which velocities change first (`Joint.stepped`)."""
+        found = [JOINTS[code].stepped(*own, h) for code, *own in self._joints(q, v, a)]
+        return [x for own, _ in found for x in own], [x for _, own in found for x in own]
+
+    def rate(self, q: Scalars, v: Scalars) -> list[Scalar]:
+        """dq/dt = N(q) v"""
+        return [x for code, *own in self._joints(q, v) for x in JOINTS[code].rate(*own)]
+
+    def normalised(self, q: Scalars) -> list[Scalar]:
+        """q with every quaternion at unit length."""
+        return [x for code, own in self._joints(q) for x in JOINTS[code].normalised(own)]
+
+    def _joints(self, q: Scalars, *others: Scalars) -> Any:
+        """(code, its part of q, of v, ...) of every joint."""
+        starts = self.model.q_start, *(self.model.v_start for _ in others)
+        parts = ([Vec.of(x[i:j]) for i, j in pairwise(start.tolist())] for x, start in zip((q, *others), starts))
+        return zip(self.model.joint, *parts)

@@ -1,0 +1,25 @@
+"""A bar that shows how far a run has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torsor.validate import function
+
+
+@contextmanager
+def shown_progress(progress: Any, begin: float, until: float) -> Iterator[Callable[[float], None] | None]:
+    """How a run reports its time: by a bar if `progress` is True, by the caller's function, or not at all."""
+    if progress is None or progress is False:
+        yield None
+    elif progress is not True:
+        yield function("progress", progress)
+    else:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # slow to load
+
+        columns = TextColumn("{task.fields[t]:.4g} s"), BarColumn(), TimeRemainingColumn()
+        with Progress(*columns, transient=True) as bar:
+            task = bar.add_task("", total=until - begin, t=begin)
+            yield lambda t: bar.update(task, completed=t - begin, t=t)
