@@ -194,7 +194,7 @@ def test_papers_agree_and_are_drawn(tmp_path, capsys):
 
 
 def test_a_paper_that_differs_fails_the_command(capsys, monkeypatch):
-    from torsor.theory.papers import featherstone1999
+    from torsor.papers import featherstone1999
 
     monkeypatch.setattr(featherstone1999, "EXPONENTS", (6, 8))
     monkeypatch.setattr(featherstone1999, "WHOLE_LEVELS", -1.0)

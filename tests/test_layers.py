@@ -27,7 +27,7 @@ LAYERS = [
     {"motion"},
     {"ensembles"},
     {"view"},
-    {"theory"},
+    {"papers"},
     {"bench"},
     {"cli", "__main__"},
 ]

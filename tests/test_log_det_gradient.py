@@ -12,8 +12,8 @@ from torsor import zoo
 from torsor.algorithms import articulated
 from torsor.algorithms.derivative import log_det_gradient
 from torsor.backends.cpu import compile_program
+from torsor.dynamics.fixman.points import relax_spatial
 from torsor.model.joints import JOINTS
-from torsor.theory.fixman.points import relax_spatial
 
 # float64 against differences with 50 digits, which are exact to 1e-20
 ROUNDING = 1e-11

@@ -16,12 +16,12 @@ from scipy.linalg import block_diag, expm
 
 import torsor as ts
 from torsor import zoo
+from torsor.dynamics import closed_forms
+from torsor.dynamics.fixman.points import relax_planar
+from torsor.dynamics.fixman.rigid import relax
 from torsor.model import JOINTS
-from torsor.theory import study
-from torsor.theory.fixman.brownian import brownian
-from torsor.theory.fixman.points import relax_planar
-from torsor.theory.fixman.rigid import relax
-from torsor.theory.papers import PAPERS, featherstone1999, lee2005, lee2007, rows
+from torsor.motion.brownian import brownian
+from torsor.papers import PAPERS, featherstone1999, lee2005, lee2007, rows, saha_udut
 from torsor.zoo.lee2007 import dh_columns
 
 ROUNDING = 1e-11  # relative: dense algebra on machines of condition up to 1e4
@@ -146,9 +146,9 @@ def test_torques_on_a_moving_base_are_lagranges(joints):
     bias = ts.bias_forces(model, q, v, **base)
     assert difference(ts.mass_matrix(model, q) @ qdd + bias, expected) < DIFFERENCED
     assert difference(ts.mass_solve(model, q, expected - bias), qdd) < 1e4 * DIFFERENCED
-    moved = study.com_frames(model)
+    moved = closed_forms.com_frames(model)
     for Q in (None, moved):
-        assert difference(study.operators(model, q, v, Q=Q, **base).tau(qdd), expected) < DIFFERENCED
+        assert difference(closed_forms.operators(model, q, v, Q=Q, **base).tau(qdd), expected) < DIFFERENCED
 
 
 def test_a_moving_base_takes_batches_and_refuses_other_shapes():
@@ -167,7 +167,7 @@ def test_a_moving_base_takes_batches_and_refuses_other_shapes():
     with pytest.raises(ts.ArgumentError, match=r"base_velocity.*inf|base_velocity\[0\]"):
         ts.body_twists(model, q[0], v[0], base_velocity=np.full(6, np.inf))
     with pytest.raises(ts.ArgumentError, match="base_velocity must have shape"):
-        study.operators(model, q[0], base_velocity=np.zeros(3))
+        closed_forms.operators(model, q[0], base_velocity=np.zeros(3))
 
 
 def test_derivatives_by_the_motion_of_the_base():
@@ -273,7 +273,7 @@ def test_U_and_D_are_those_of_an_elimination_of_link_jacobians(name):
         D[k] = L[k, k]
         U[:k, k] = L[:k, k] / D[k]
         L = L - np.outer(L[:, k], L[k]) / D[k]
-    found = study.decompose(study.denoc(model, q))
+    found = saha_udut.decompose(saha_udut.denoc(model, q))
     assert difference(found.U, U) < ROUNDING
     assert difference(found.D, D) < ROUNDING
     b = np.arange(1.0, 7.0)

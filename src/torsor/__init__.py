@@ -42,6 +42,7 @@ from torsor.model import Model, ModelBatch
 from torsor.motion import Simulation, Trajectory, simulate
 
 if TYPE_CHECKING:
+    from torsor.dynamics import symbolic
     from torsor.dynamics.actuators import actuator_forces
     from torsor.dynamics.exports import export
     from torsor.dynamics.identification import (
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from torsor.motion.rollout_gradients import RolloutGradient, rollout_vjp
     from torsor.motion.sensitivities import Sensitivities, sensitivities
     from torsor.motion.stops import Stop
-    from torsor.theory import symbolic
 
 __version__ = "0.1.0"
 
@@ -87,10 +87,10 @@ LATER = {
         ("base_parameters", "identify", "inertial_parameters", "with_inertial_parameters"), "dynamics.identification"
     ),
     **dict.fromkeys(("LogNormal", "Normal", "StoreError", "Study", "Uniform", "ensemble"), "ensembles"),
-    **dict.fromkeys(("JointFeedback", "LinearFeedback", "Policy"), "simulate.feedback"),
-    **dict.fromkeys(("Rollout", "StoppedRollout", "rollout"), "simulate.rollout"), "Stop": "simulate.stops",
-    **dict.fromkeys(("RolloutGradient", "rollout_vjp"), "simulate.rollout_gradients"),
-    **dict.fromkeys(("Sensitivities", "sensitivities"), "simulate.sensitivities"),
+    **dict.fromkeys(("JointFeedback", "LinearFeedback", "Policy"), "motion.feedback"),
+    **dict.fromkeys(("Rollout", "StoppedRollout", "rollout"), "motion.rollout"), "Stop": "motion.stops",
+    **dict.fromkeys(("RolloutGradient", "rollout_vjp"), "motion.rollout_gradients"),
+    **dict.fromkeys(("Sensitivities", "sensitivities"), "motion.sensitivities"),
     **dict.fromkeys(("from_mujoco", "from_pinocchio", "to_mujoco", "to_pinocchio"), "formats.states"),
 }  # fmt: skip
 
@@ -100,7 +100,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name == "symbolic":
-        return importlib.import_module("torsor.theory.symbolic")
+        return importlib.import_module("torsor.dynamics.symbolic")
     if name in LATER:
         return getattr(importlib.import_module(f"torsor.{LATER[name]}"), name)
     raise AttributeError(f"module 'torsor' has no attribute {name!r}")

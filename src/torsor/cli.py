@@ -602,8 +602,8 @@ def _executor(options: argparse.Namespace) -> Iterator[Any]:
 
 
 def papers(options: argparse.Namespace) -> int:
-    from torsor.theory import papers as registry
-    from torsor.theory.papers import rows
+    from torsor import papers as registry
+    from torsor.papers import rows
 
     colours = {rows.AGREES: "green", rows.MISPRINT: "cyan", rows.CONFLICTS: "yellow", rows.OURS: "dim"}
     columns = "place", "quantity", "printed", "computed", "difference", "verdict"

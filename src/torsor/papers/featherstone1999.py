@@ -13,12 +13,12 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from torsor import dynamics, lie, zoo
+from torsor.dynamics.closed_forms import block_diagonal
 from torsor.model.model import Model
+from torsor.papers.change_of_basis import MAPPINGS, DualBases, change_of_basis, in_new_bases
+from torsor.papers.figures import panels, write_data
+from torsor.papers.rows import AGREES, IDENTITY, OURS, Row, identity, relative
 from torsor.parallel.solver import schedule
-from torsor.theory.change_of_basis import MAPPINGS, DualBases, change_of_basis, in_new_bases
-from torsor.theory.papers.figures import panels, write_data
-from torsor.theory.papers.rows import AGREES, IDENTITY, OURS, Row, identity, relative
-from torsor.theory.study.blocks import block_diagonal
 from torsor.view.plots import BLUE, GREY, ORANGE
 
 Array = NDArray[Any]

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from torsor.dynamics.fixman.solve import Relaxed
 from torsor.errors import ArgumentError, SingularError
-from torsor.theory.fixman.solve import Relaxed
 
 Array = NDArray[Any]
 

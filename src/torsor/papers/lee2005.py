@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torsor import dynamics, zoo
 from torsor.algorithms import fixman
 from torsor.backends.cpu import compile_program
-from torsor.theory.fixman.brownian import brownian
-from torsor.theory.fixman.points import PLANAR, planar_positions, relax_planar
-from torsor.theory.papers.figures import COLOURS, exponent, panels, shortest, time_against_n, write_data
-from torsor.theory.papers.rows import AGREES, OURS, Row, identity, misprint
+from torsor.dynamics.fixman.points import PLANAR, planar_positions, relax_planar
+from torsor.motion.brownian import brownian
+from torsor.papers.figures import COLOURS, exponent, panels, shortest, time_against_n, write_data
+from torsor.papers.rows import AGREES, OURS, Row, identity, misprint
 
 Array = NDArray[Any]
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torsor import dynamics, lie, zoo
 from torsor.algorithms import fixman
 from torsor.backends.cpu import compile_program
-from torsor.theory.fixman import parameters
-from torsor.theory.fixman.points import planar_derivatives
-from torsor.theory.fixman.rigid import relax, relax_dh
-from torsor.theory.fixman.solve import Relaxed
-from torsor.theory.papers.figures import exponent, time_against_n
-from torsor.theory.papers.rows import AGREES, MISPRINT, OURS, Row, identity, misprint, ours, relative, table
+from torsor.dynamics.fixman import parameters
+from torsor.dynamics.fixman.points import planar_derivatives
+from torsor.dynamics.fixman.rigid import relax, relax_dh
+from torsor.dynamics.fixman.solve import Relaxed
+from torsor.papers.figures import exponent, time_against_n
+from torsor.papers.rows import AGREES, MISPRINT, OURS, Row, identity, misprint, ours, relative, table
 from torsor.zoo.lee2007 import dh_columns, hold_bodies
 
 Array = NDArray[Any]
