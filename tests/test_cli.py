@@ -82,7 +82,7 @@ def test_torque_track_and_tables(tmp_path):
 
 
 def test_a_model_file_and_a_family(tmp_path):
-    zoo.planar3().save(tmp_path / "arm.toml")
+    torsor.save(zoo.planar3(), tmp_path / "arm.toml")
     assert main(["simulate", str(tmp_path / "arm.toml"), "--duration", "0.1", "--quiet"]) == 0
     assert main(["simulate", "rope:5", "--duration", "0.1", "--q0", ",".join(["0.1"] * 10), "--quiet"]) == 0
 

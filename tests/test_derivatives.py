@@ -23,7 +23,8 @@ from torsor.algorithms.derivative import SOLVERS, derivative, takes_frame
 from torsor.backends.cpu import compile_program
 from torsor.compiler.frames import framed
 from torsor.compiler.request import ALWAYS, NEVER, Request
-from torsor.dynamics import ALGORITHMS, derivatives
+from torsor.dynamics import derivatives
+from torsor.dynamics.functions import ALGORITHMS
 from torsor.dynamics.methods import METHODS
 from torsor.linalg import Vec
 from torsor.model.joints import JOINTS

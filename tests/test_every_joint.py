@@ -6,7 +6,7 @@ from machines import ARRAY_FUNCTIONS, difference
 
 import torsor as ts
 from torsor import zoo
-from torsor.dynamics import ALGORITHMS
+from torsor.dynamics.functions import ALGORITHMS
 from torsor.dynamics.methods import METHODS
 from torsor.model.joints import JOINTS
 from torsor.motion import METHODS as INTEGRATORS

@@ -37,7 +37,7 @@ def test_without_a_word_everything_is_usual():
 @pytest.mark.parametrize("suffix", ["toml", "torsor"])
 def test_files_bring_back_every_number(model, suffix, tmp_path):
     given = drawn(model)
-    given.save(tmp_path / f"model.{suffix}")
+    ts.save(given, tmp_path / f"model.{suffix}")
     read = ts.load(tmp_path / f"model.{suffix}")
     assert read == given
     assert all(np.array_equal(getattr(read, key), getattr(given, key)) for key in USUAL)
@@ -104,7 +104,7 @@ def test_the_builder_names_the_body():
 def test_unusual_joints_are_described(tmp_path, capsys):
     from torsor.cli import main
 
-    Model.chain(n=2, lower=[-1, -np.inf], damping=[0, 0.5], **SOLID).save(tmp_path / "arm.toml")
+    ts.save(Model.chain(n=2, lower=[-1, -np.inf], damping=[0, 0.5], **SOLID), tmp_path / "arm.toml")
     assert main(["info", str(tmp_path / "arm.toml")]) == 0
     shown = capsys.readouterr().out
     assert "lower -1" in shown

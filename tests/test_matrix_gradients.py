@@ -17,7 +17,8 @@ from torsor.algorithms.derivative import takes_frame
 from torsor.backends import gpu
 from torsor.backends.cpu import Program
 from torsor.compiler import members
-from torsor.dynamics import ALGORITHMS, calls, matrix_gradients
+from torsor.dynamics import calls, matrix_gradients
+from torsor.dynamics.functions import ALGORITHMS
 from torsor.model.joints import JOINTS
 from torsor.model.names import Frame
 

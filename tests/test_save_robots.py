@@ -59,7 +59,7 @@ def test_zoo_machines_go_to_pinocchio_and_back(tmp_path, name):
     peer = pin.buildModelFromUrdf(str(path))
     assert peer.nv == model.nv
     q = model.random_configuration(0)
-    M = pin.crba(peer, peer.createData(), ts.to_pinocchio(again, peer, q))
+    M = pin.crba(peer, peer.createData(), ts.formats.to_pinocchio(again, peer, q))
     order = np.concatenate([np.arange(peer.joints[k].idx_v, peer.joints[k].idx_v + peer.joints[k].nv)
                             for k in map(peer.getJointId, again.joint_names)])  # fmt: skip
     M = np.triu(M) + np.triu(M, 1).T

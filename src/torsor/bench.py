@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor import dynamics
+from torsor.dynamics import functions as dynamics
 from torsor.errors import TorsorError
 from torsor.model import Model
 from torsor.model.joints import JOINTS

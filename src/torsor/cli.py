@@ -33,7 +33,7 @@ from rich.tree import Tree
 
 import torsor
 from torsor import zoo
-from torsor.dynamics import ALGORITHMS
+from torsor.dynamics.functions import ALGORITHMS
 from torsor.errors import ArgumentError, ModelWarning, TorsorError
 from torsor.files import check_writable, made, short
 from torsor.formats import load
@@ -42,17 +42,7 @@ from torsor.logs import LOGGER, JsonLines, event, failure
 from torsor.model import Model
 from torsor.model.freedoms import unusual
 from torsor.model.joints import JOINTS
-from torsor.motion import (
-    METHODS,
-    ComputedTorque,
-    Constant,
-    Cycloid,
-    Friction,
-    Series,
-    Simulation,
-    Table,
-    Trajectory,
-)
+from torsor.motion import METHODS, ComputedTorque, Constant, Cycloid, Friction, Series, Simulation, Table, Trajectory
 from torsor.motion.coordinates import names_of
 from torsor.motion.forces import Force
 from torsor.motion.integrators import method_named
@@ -494,7 +484,7 @@ def info(options: argparse.Namespace) -> int:
         table.add_row(function.__name__, *numbers, how)
     out.print(table)
     for asked in (torsor.forward_dynamics, torsor.mass_solve, torsor.inverse_dynamics):
-        choice = torsor.method_for(model.uncoupled(), asked)
+        choice = torsor.explain(model.uncoupled(), asked)
         out.print(f"{asked.__name__}, method auto: {choice.why}", soft_wrap=True)
     return 0
 

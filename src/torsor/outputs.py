@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import Joint
 from torsor.model.model import Model
+from torsor.model.parameters import INERTIAL
 from torsor.spatial import Rigid, Spatial
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Keep = Mapping[str, Any]
-INERTIAL = 10  # inertial parameters per body
 
 # Inputs --------------------------------------------------------------------------------------------------------
 

@@ -201,7 +201,7 @@ class Compiler:
         """The outline: remembered from an earlier run, or found by tracing."""
         if self.request.home is None:
             return self._traced()
-        key = "outline", *self.request.key, self.lanes, codegen.host(), codegen.level(), cache.SOURCES
+        key = "outline", *self.request.key, self.lanes, codegen.host(), codegen.level(), cache.sources()
         return Outline.from_json(cache.remembered(repr(key), lambda: self._traced().to_json()))
 
     def _traced(self) -> Outline:

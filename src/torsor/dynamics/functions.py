@@ -92,7 +92,7 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     "constraint-force" (O(log n) deep, Featherstone & Fijany: one very long chain on a GPU) or "auto".
 
     "auto" considers those of the first four methods that are as accurate as "articulated" on this model, and takes the
-    one with the fewest operations (see `method_for`).  For one state of a chain of 2000 bodies or more it takes
+    one with the fewest operations (see `explain`).  For one state of a chain of 2000 bodies or more it takes
     "segments" if the joints and masses allow.  If a named method loses half of the digits, a `SingularError` says so
     (docs/accuracy.md).
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import dynamics
+from torsor.dynamics import functions as dynamics
 from torsor.ensembles.engine import OK, Steps
 from torsor.errors import ArgumentError
 from torsor.model.batch import ModelBatch

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor import dynamics
+from torsor.dynamics import functions as dynamics
 from torsor.dynamics.frames import frame_poses
 from torsor.errors import ArgumentError
 from torsor.model.batch import ModelBatch

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Unpack
 
@@ -30,6 +29,7 @@ from torsor.model.extras import NO_EXTRAS, Actuator, Coupling, Extras, Note, Vis
 from torsor.model.freedoms import USUAL, check_freedoms, filled
 from torsor.model.joints import JOINTS, Joint
 from torsor.model.names import Frame, NumberedNames, word_list
+from torsor.model.parameters import coupling_matrix, inertial_parameters, with_inertial_parameters
 from torsor.validate import array, generator, integer_array, real_array, shown
 from torsor.validate import batch as batch_shape
 
@@ -152,15 +152,6 @@ class Model:
         """
         return cls(**dh_fields(**table))
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to a file, .toml (text) or .torsor (binary, for very many bodies).
-
-        `torsor.load` reads back an equal model, bit for bit.  .urdf and .xml (MJCF) say less: see `torsor.save`.
-        """
-        from torsor.formats import save
-
-        save(self, path)
-
     # ---- derived from the arrays ----
 
     @property
@@ -220,6 +211,14 @@ class Model:
         """Is there a body without mass or with a singular inertia?  Only then can the mass matrix be singular."""
         moments = np.linalg.eigvalsh(self.inertia)
         return bool((self.mass == 0).any() or (moments[:, 0] <= 1e-12 * moments[:, 2]).any())
+
+    def inertial_parameters(self) -> Array:
+        """pi (n, 10): m, h = m c (x, y, z), J about the frame's origin (xx, xy, xz, yy, yz, zz) of every body."""
+        return inertial_parameters(self)
+
+    def with_inertial_parameters(self, parameters: ArrayLike) -> Model:
+        """This model with other inertial parameters, (n, 10) in the order of `inertial_parameters`."""
+        return with_inertial_parameters(self, parameters)
 
     def frame(self, name: str | int | None) -> Frame:
         """The frame of that name: a named one, that of a body (by name or number), or the base's (None)."""
@@ -288,6 +287,20 @@ class Model:
     def couplings(self) -> tuple[Coupling, ...]:
         """Joints that follow others."""
         return self.extras.couplings
+
+    def coupled(self, q: ArrayLike) -> Array:
+        """q (..., nq) with the coordinates of joints that follow others (`couplings`) set to what these say."""
+        q = self._configuration("q", q).copy()
+        for follower, leader, ratio, offset in self.couplings:
+            q[..., self.q_start[follower]] = ratio * q[..., self.q_start[leader]] + offset
+        return q
+
+    def coupling_matrix(self) -> Array:
+        """G (nv, k) with v = G y, y the velocities of the k freedoms that follow no other (`couplings`).
+
+        G^T M G, G^T bias and G^T tau are those of a machine with these freedoms only.
+        """
+        return coupling_matrix(self)
 
     def uncoupled(self) -> Model:
         """This model with all its joints free."""

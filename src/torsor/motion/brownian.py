@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import dynamics
+from torsor.dynamics import functions as dynamics
 from torsor.dynamics.factor import mass_factor
 from torsor.errors import ArgumentError
 from torsor.model.model import Model, require_model

@@ -27,10 +27,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import dynamics
 from torsor.algorithms import newton_euler
 from torsor.algorithms.derivative import derivative
 from torsor.algorithms.pulls import bias_forces
+from torsor.dynamics import functions as dynamics
 from torsor.dynamics.calls import program_for
 from torsor.errors import ArgumentError
 from torsor.files import FEW

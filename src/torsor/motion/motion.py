@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor import dynamics
 from torsor.algorithms import articulated, pulls
 from torsor.compiler.request import PATIENT
 from torsor.compiler.store import store
+from torsor.dynamics import functions as dynamics
 from torsor.dynamics.couplings import coupled_accelerations, coupled_solve
 from torsor.dynamics.methods import METHODS, MOST_COUPLED, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM
 from torsor.errors import SingularError, TorsorError

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import dynamics
 from torsor.compiler.derivatives import Replay, scalars
+from torsor.dynamics import functions as dynamics
+from torsor.dynamics.derivatives import jvp
 from torsor.errors import ArgumentError, SingularError
 from torsor.linalg import Scalar, Vec
 from torsor.model.freedoms import limited_coordinates
@@ -111,7 +112,7 @@ class _Flow:
         self.parameters = [x for name, x in self.tangents.items() if name not in ("dq", "dv", "dtau")]
         wrt = [name[1:] for name in self.tangents]
         self.accelerate = dynamics.compile(model, dynamics.forward_dynamics)
-        self.push = dynamics.compile(model, dynamics.jvp(dynamics.forward_dynamics), wrt=wrt)
+        self.push = dynamics.compile(model, jvp(dynamics.forward_dynamics), wrt=wrt)
 
     def run(self, t: Array, q: Array, v: Array, rtol: float, atol: float) -> Sensitivities:
         from scipy.integrate import solve_ivp  # imported late, because SciPy is slow to load

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import logs
 from torsor.dynamics.calls import gpu_array
-from torsor.dynamics.couplings import coupled, obeying
+from torsor.dynamics.couplings import obeying
 from torsor.errors import ArgumentError, DeviceError, ModelError
 from torsor.formats import toml
 from torsor.model.freedoms import USUAL
@@ -439,7 +439,7 @@ Simulation.__signature__ = _signature()  # type: ignore[attr-defined]
 
 def start_of(model: Model, q0: ArrayLike | None, v0: ArrayLike | None) -> tuple[Array, Array]:
     """The first state; by default the neutral configuration, at rest."""
-    q = _state("q0", coupled(model, model.neutral()) if q0 is None else q0, model.nq)
+    q = _state("q0", model.coupled(model.neutral()) if q0 is None else q0, model.nq)
     v = _state("v0", np.zeros(model.nv) if v0 is None else v0, model.nv)
     model.check_quaternions(q, "q0")
     obeying(model, "q0", q, offset=True)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torsor import dynamics
 from torsor.algorithms import discrete_mechanics as mechanics
+from torsor.dynamics import functions as dynamics
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.regular import require_uncoupled
 from torsor.motion.forces import Friction, Spring

@@ -12,7 +12,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from torsor import dynamics, lie, zoo
+from torsor import lie, zoo
+from torsor.dynamics import functions as dynamics
 from torsor.dynamics.closed_forms import block_diagonal
 from torsor.model.model import Model
 from torsor.papers.change_of_basis import MAPPINGS, DualBases, change_of_basis, in_new_bases

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor import dynamics, zoo
+from torsor import zoo
 from torsor.algorithms import fixman
 from torsor.backends.cpu import compile_program
+from torsor.dynamics import functions as dynamics
 from torsor.dynamics.fixman.points import PLANAR, planar_positions, relax_planar
 from torsor.motion.brownian import brownian
 from torsor.papers.figures import COLOURS, exponent, panels, shortest, time_against_n, write_data

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor import dynamics, lie, zoo
+from torsor import lie, zoo
 from torsor.algorithms import fixman
 from torsor.backends.cpu import compile_program
+from torsor.dynamics import functions as dynamics
 from torsor.dynamics.fixman import parameters
 from torsor.dynamics.fixman.points import planar_derivatives
 from torsor.dynamics.fixman.rigid import relax, relax_dh

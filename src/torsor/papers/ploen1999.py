@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor import dynamics, lie, reference, zoo
+from torsor import lie, reference, zoo
 from torsor.algorithms import articulated, composite, kinematics, newton_euler, ploen_park, ploen_park_forward
 from torsor.dynamics import closed_forms
+from torsor.dynamics import functions as dynamics
 from torsor.dynamics.closed_forms import block_diagonal
 from torsor.errors import ArgumentError
 from torsor.model import Model

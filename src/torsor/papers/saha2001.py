@@ -37,10 +37,11 @@ from matplotlib import rc_context
 from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import solve_ivp
 
-from torsor import dynamics, zoo
+from torsor import zoo
 from torsor.algorithms import articulated
 from torsor.compiler.request import unrolled
 from torsor.compiler.tape import Operations
+from torsor.dynamics import functions as dynamics
 from torsor.dynamics.closed_forms import Operators
 from torsor.errors import ModelError
 from torsor.model import Model

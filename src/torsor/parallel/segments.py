@@ -80,7 +80,7 @@ class Segments:
         head, block = (tuple(frames.kinds[k] for k in np.unique(_kind(frames, part))) for part in self.parts)
         first = frames.kinds[frames.kind[self.parts[1].first]]
         wanted = kernel.SegmentKernel(head, block, first, inputs, target)
-        known = cache.remembered(repr((wanted, host, cache.SOURCES)), lambda: wanted.outline().to_json())
+        known = cache.remembered(repr((wanted, host, cache.sources())), lambda: wanted.outline().to_json())
         outline = kernel.SegmentOutline.from_json(known)
         words, owned = _data(frames, self.parts, outline, inputs)
         loaded = codegen.load(outline.name, lambda: wanted.ir)

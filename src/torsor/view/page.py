@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor import dynamics
+from torsor.dynamics import functions as dynamics
 from torsor.errors import ArgumentError
 from torsor.files import made, signature, write_whole
 from torsor.lie import matrix_to_quaternion
