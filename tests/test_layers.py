@@ -16,9 +16,11 @@ LAYERS = [
     {"validate", "linalg"},
     {"files", "lie", "spatial"},
     {"model"},
+    {"inputs"},
     {"outputs", "sweeps"},
-    {"algorithms", "reference", "duals"},
+    {"algorithms", "reference"},
     {"compiler"},
+    {"duals"},
     {"backends"},
     {"parallel"},
     {"dynamics"},
@@ -38,8 +40,8 @@ METHODS = {
 }  # fmt: skip
 # Within compiler and backends nothing goes in circles: each module imports only from those named before it.
 ORDER = {
-    "compiler": "store frames members tape packing abi trace counts derivatives loop_derivatives request language "
-    "loops",
+    "compiler": "store frames members tape packing abi trace counts derivative tape_derivatives loop_derivatives "
+    "request language loops",
     "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf codegen gufunc pointwise "
     "cuda cuda_members c99 cpu gpu",
 }

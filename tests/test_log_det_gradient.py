@@ -10,8 +10,8 @@ from scipy.integrate import quad
 import torsor as ts
 from torsor import zoo
 from torsor.algorithms import articulated
-from torsor.algorithms.derivative import log_det_gradient
 from torsor.backends.cpu import compile_program
+from torsor.compiler.derivative import log_det_gradient
 from torsor.dynamics.fixman.points import relax_spatial
 from torsor.model.joints import JOINTS
 

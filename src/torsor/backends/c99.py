@@ -24,9 +24,9 @@ from torsor.compiler.language import Int
 from torsor.compiler.loops import Body, Loops
 from torsor.compiler.trace import LoopCode
 from torsor.files import made
+from torsor.inputs import COTANGENT, PLACES
 from torsor.model.joints import FORCE_UNITS, JOINTS
 from torsor.model.model import Model
-from torsor.outputs import COTANGENT, PLACES
 
 if TYPE_CHECKING:
     from torsor.compiler.request import Request

@@ -18,7 +18,7 @@ from torsor.compiler.language import Int, Language, Loop, TurnOf
 from torsor.compiler.loops import Body
 from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode
-from torsor.outputs import place_of
+from torsor.inputs import place_of
 
 # the scratch memory of loops: what bodies keep, what they hand on, the places of a matrix
 SCRATCH = ("work", "hands", "packed")

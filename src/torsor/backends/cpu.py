@@ -24,9 +24,9 @@ from torsor.compiler.abi import Layout, loop_data, unrolled_data
 from torsor.compiler.frames import Kind
 from torsor.compiler.request import QUICK, Request, Unrolling
 from torsor.errors import ArgumentError
+from torsor.inputs import place_of
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import place_of
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:

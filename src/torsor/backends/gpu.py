@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torsor.algorithms.derivative import Derivative
 from torsor.backends import cache
 from torsor.backends.cuda import REGISTERS, RESET, Kernel, Launch, RolloutKernel
 from torsor.backends.cuda_prelude import OPTIONS, TRIGONOMETRY
 from torsor.compiler.abi import tree_data
+from torsor.compiler.derivative import Derivative
 from torsor.compiler.members import Members
 from torsor.compiler.packing import Packing
 from torsor.compiler.request import ON_GPU, Request
@@ -30,9 +30,9 @@ from torsor.compiler.store import store
 from torsor.compiler.tape import Operations
 from torsor.compiler.trace import LoopCode, shape_of
 from torsor.errors import ArgumentError, DeviceError
+from torsor.inputs import place_of
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import place_of
 from torsor.sweeps import Algorithm
 
 LONG_CHAIN = 1024  # from this many links on, each link of a chain is worth a thread

@@ -36,7 +36,7 @@ from torsor.compiler.language import TURNS, Int
 from torsor.compiler.loops import Body, Loops
 from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode
-from torsor.outputs import place_of
+from torsor.inputs import place_of
 
 # In straight-line code, rows of this many numbers (a few vectors) are transposed in registers.
 FEWEST, FEW = 4, 16

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torsor.algorithms.derivative import Derivative, derivative, root_of
+from torsor.compiler.derivative import Derivative, derivative, root_of
 from torsor.compiler.frames import Framed, Kind, framed, straight_line_frames
 from torsor.compiler.members import Members
 from torsor.errors import ArgumentError
+from torsor.inputs import MEMBERS, place_of
 from torsor.model.model import Model
 from torsor.model.names import Frame
 from torsor.model.regular import require_uncoupled
-from torsor.outputs import MEMBERS, Several, matrices_of, place_of
+from torsor.outputs import Several, matrices_of
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], frame:
 
 def _straight_line(algorithm: Algorithm, frames: Framed, inputs: tuple[str, ...], frame: Frame | None) -> Code:
     if isinstance(algorithm, Derivative):
-        from torsor.compiler.derivatives import unrolled_derivative
+        from torsor.compiler.tape_derivatives import unrolled_derivative
 
         return unrolled_derivative(algorithm, frames, inputs, frame)
     from torsor.compiler.trace import unroll

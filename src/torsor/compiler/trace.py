@@ -26,23 +26,11 @@ import numpy as np
 from torsor.compiler.abi import Layout
 from torsor.compiler.frames import GIVEN, Framed, FramedLink, Kind
 from torsor.compiler.tape import Code, Expr, Operations, Tape
+from torsor.inputs import BASE, MEMBERS, PLACES, is_parameter, place_of
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import joint_named
 from torsor.model.names import Frame
-from torsor.outputs import (
-    BASE,
-    MEMBERS,
-    PLACES,
-    AtBase,
-    Path,
-    Several,
-    is_parameter,
-    matrices_of,
-    numbered,
-    parts_of,
-    place_of,
-    plain,
-)
+from torsor.outputs import AtBase, Path, Several, matrices_of, numbered, parts_of, plain
 from torsor.reference import base_of, scatter
 from torsor.spatial import Inertia, Rigid
 from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, Walk, run

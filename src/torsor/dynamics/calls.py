@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import duals, reference, validate
 from torsor.algorithms import articulated, composite, coupled
-from torsor.algorithms.derivative import Derivative
+from torsor.compiler.derivative import Derivative
 from torsor.compiler.members import Members, members
 from torsor.compiler.request import Request
 from torsor.compiler.store import NAME as STORE
@@ -23,10 +23,11 @@ from torsor.compiler.store import store
 from torsor.dynamics.accuracy import LEVELS, agree
 from torsor.dynamics.methods import COUPLED, METHODS, automatic
 from torsor.errors import ArgumentError, SingularError
+from torsor.inputs import COTANGENT, place_of
 from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import COTANGENT, Several, place_of
+from torsor.outputs import Several
 from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]

@@ -17,8 +17,8 @@ from torsor.dynamics.derivatives import Differentiated
 from torsor.dynamics.functions import ALGORITHMS, compile
 from torsor.errors import ArgumentError
 from torsor.files import signature, write_whole
+from torsor.inputs import COORDINATES, place_of
 from torsor.model.model import Model, require_model
-from torsor.outputs import COORDINATES, place_of
 
 STATES, SEED = 5, 0  # of the test vectors
 

@@ -28,8 +28,8 @@ from torsor.algorithms import (
     newton_euler,
     regressor,
 )
-from torsor.algorithms import derivative as derivatives
-from torsor.algorithms.derivative import Derivative, takes_frame
+from torsor.compiler import derivative as derivatives
+from torsor.compiler.derivative import Derivative, takes_frame
 from torsor.compiler.request import ON_GPU, PATIENT, Request, unrolling
 from torsor.compiler.store import NAME as STORE
 from torsor.compiler.store import store

@@ -17,14 +17,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import lie
 from torsor.algorithms import articulated, composite, coriolis, kinematics, products
-from torsor.algorithms.derivative import Derivative, derivative, takes_frame
+from torsor.compiler.derivative import Derivative, derivative, takes_frame
 from torsor.compiler.store import store
 from torsor.dynamics.calls import batch_axes, call, checked, gpu_array, shaped
 from torsor.errors import ArgumentError
+from torsor.inputs import place_of
 from torsor.model.batch import ModelBatch, machine_of
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import place_of
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.algorithms import newton_euler
-from torsor.algorithms.derivative import derivative
 from torsor.algorithms.pulls import bias_forces
+from torsor.compiler.derivative import derivative
 from torsor.dynamics import functions as dynamics
 from torsor.dynamics.calls import program_for
 from torsor.errors import ArgumentError

@@ -30,6 +30,7 @@ from torsor.dynamics.calls import gpu_array, program_for
 from torsor.dynamics.couplings import obeying
 from torsor.dynamics.methods import COUPLED, MOST_COUPLED
 from torsor.errors import ArgumentError
+from torsor.inputs import place_of
 from torsor.linalg import Scalar
 from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.freedoms import limited_coordinates
@@ -40,7 +41,7 @@ from torsor.motion.feedback import Feedback, Law, followed, kept_law, pulls_on
 from torsor.motion.forces import Pull
 from torsor.motion.laws import DRIVE, KINDS, Action, action, passing
 from torsor.motion.stops import Stop, Watch, outside, stop_inputs, stops_key, stops_of, watching
-from torsor.outputs import numbered, place_of
+from torsor.outputs import numbered
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:

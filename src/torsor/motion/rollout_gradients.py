@@ -1,6 +1,6 @@
 """Gradients of rollouts: the steps backwards, from the cotangents of the stored states to those of the start.
 
-The adjoint of a step is made from the tape of that step (`torsor.compiler.derivatives`).  It needs the state before the
+The adjoint of a step is made from the tape of it (`compiler/tape_derivatives.py`).  It needs the state before the
 step.  Of T steps, about sqrt(T) states are kept on the way forward; between two of them, the states are computed again.
 """
 
@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor import validate
-from torsor.algorithms.derivative import derivative
-from torsor.compiler.derivatives import Replay, along_freedoms, by_joint, of_coordinates, scalars, summed
+from torsor.compiler.derivative import derivative
 from torsor.compiler.request import QUICK
 from torsor.compiler.store import store
 from torsor.compiler.tape import Code
+from torsor.compiler.tape_derivatives import Replay, along_freedoms, by_joint, of_coordinates, scalars, summed
 from torsor.errors import ArgumentError
+from torsor.inputs import COORDINATES, FREEDOMS, PARAMETERS
 from torsor.linalg import Scalar
 from torsor.model.batch import machine_of
 from torsor.model.model import Model, require_model
@@ -44,7 +45,6 @@ from torsor.motion.rollout import (
 )
 from torsor.motion.rollout_march import gains_by_freedom, marches, one_freedom
 from torsor.motion.rollout_stages import Ask, Stage, compiled_stage, stages_of
-from torsor.outputs import COORDINATES, FREEDOMS, PARAMETERS
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]

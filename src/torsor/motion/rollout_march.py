@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torsor.backends.gufunc import entry_of
 from torsor.compiler.members import Members
 from torsor.dynamics.calls import program_for
+from torsor.inputs import place_of
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
 from torsor.motion.feedback import Law
@@ -25,7 +26,6 @@ from torsor.motion.fused import Call, function_of, write_calls
 from torsor.motion.laws import KINDS
 from torsor.motion.rollout import dynamics_of, options_of, own_numbers, step
 from torsor.motion.rollout_stages import compiled_stage, stages_of
-from torsor.outputs import place_of
 
 if TYPE_CHECKING:
     from torsor.backends.llvm import Writer

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor.compiler.derivatives import Replay, scalars
+from torsor.compiler.tape_derivatives import Replay, scalars
 from torsor.dynamics import functions as dynamics
 from torsor.dynamics.derivatives import jvp
 from torsor.errors import ArgumentError, SingularError
+from torsor.inputs import PARAMETERS, place_of
 from torsor.linalg import Scalar, Vec
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import Joint
@@ -28,7 +29,6 @@ from torsor.motion.coordinates import Coordinates
 from torsor.motion.forces import Force, known_changes, own_forces
 from torsor.motion.joint_forces import JointForces
 from torsor.motion.simulation import force_list, start_of
-from torsor.outputs import PARAMETERS, place_of
 from torsor.validate import chosen, number, real_array, shown
 
 Array = NDArray[Any]

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.algorithms.derivative import derivative
 from torsor.algorithms.newton_euler import inverse_dynamics
+from torsor.compiler.derivative import derivative
 from torsor.motion.forces import Force, known_changes
 from torsor.motion.motion import Motion, compiled_with
 

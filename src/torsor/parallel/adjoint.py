@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torsor.compiler.derivatives import Replay, along_freedoms, scalars, summed
+from torsor.compiler.tape_derivatives import Replay, along_freedoms, scalars, summed
 from torsor.linalg import Scalar, Vec
 from torsor.model.joints import JOINTS, Joint
 from torsor.model.model import Model

@@ -36,9 +36,9 @@ from torsor.compiler.frames import FramedLink, Kind
 from torsor.compiler.loops import Body, Loops, cases, named
 from torsor.compiler.tape import Code, Expr, Tape
 from torsor.compiler.trace import LoopCode, LoopPass, NumberSymbols, leaves, looped, rebuild
+from torsor.inputs import place_of
 from torsor.linalg import Vec
 from torsor.model.joints import joint_named
-from torsor.outputs import place_of
 from torsor.parallel.operations import is_loaded
 from torsor.spatial import Spatial
 

@@ -19,8 +19,8 @@ from torsor.backends.llvm import Target
 from torsor.compiler.abi import INDEX_WORDS, Layout, runtime
 from torsor.compiler.frames import Framed, framed, short_frames, structured
 from torsor.errors import ArgumentError, TorsorError
+from torsor.inputs import place_of
 from torsor.model.model import Model
-from torsor.outputs import place_of
 from torsor.parallel import segment_kernel as kernel
 from torsor.parallel.solver import alike, check_inertias
 

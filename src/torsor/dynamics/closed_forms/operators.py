@@ -27,9 +27,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import lie
 from torsor.dynamics.closed_forms.frames import ReframedLink, checked_frames, reframed_links
+from torsor.inputs import COORDINATES, FREEDOMS
 from torsor.linalg import Vec
 from torsor.model.model import Model
-from torsor.outputs import COORDINATES, FREEDOMS
 from torsor.spatial import Rigid, Spatial, Subspace
 from torsor.validate import real_array
 
