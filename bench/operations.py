@@ -17,7 +17,7 @@ from plot import FIGURES
 
 from torsor import Model, zoo
 from torsor.algorithms import articulated, udut, walker_orin
-from torsor.compiler.request import unrolled
+from torsor.compiler.lowering import unrolled
 from torsor.compiler.tape import Operations
 from torsor.papers import saha2001, saha_udut
 from torsor.sweeps import Algorithm

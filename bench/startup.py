@@ -26,8 +26,18 @@ import time
 import numpy as np, torsor as ts
 model = ts.zoo.puma_lee()
 q, v, tau = np.random.default_rng(0).normal(size=(3, 6))
+ts.forward_dynamics  # a name is imported when it is first used
 start = time.perf_counter()
 ts.forward_dynamics(model, q, v, tau)
+print(time.perf_counter() - start)
+"""
+
+IMPORT_AND_CALL = """
+import time
+import numpy as np
+start = time.perf_counter()
+import torsor as ts
+ts.forward_dynamics(ts.zoo.puma_lee(), *np.ones((3, 6)))
 print(time.perf_counter() - start)
 """
 
@@ -58,6 +68,9 @@ def _runs() -> dict[str, Callable[[], float]]:
     def warm_call() -> float:
         return python(FIRST_CALL, cache=warm.name)
 
+    def import_and_call() -> float:
+        return python(IMPORT_AND_CALL, cache=warm.name)
+
     python(FIRST_CALL, cache=warm.name)  # fills it
     return {
         "import torsor after numpy": lambda: python(IMPORT.format(package="torsor", before=", numpy")),
@@ -65,6 +78,7 @@ def _runs() -> dict[str, Callable[[], float]]:
         "import pinocchio": lambda: python(IMPORT.format(package="pinocchio", before="")),
         "first call, cold cache": cold_call,
         "first call, warm cache": warm_call,
+        "import after numpy, a model and its first call, warm cache": import_and_call,
     }
 
 

@@ -6,7 +6,7 @@ from machines import difference
 
 import torsor as ts
 from torsor import zoo
-from torsor.compiler.request import unrolled
+from torsor.compiler.lowering import unrolled
 from torsor.compiler.tape import Operations
 from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, SETTLED, automatic, explain
 from torsor.model.conditioning import EVEN, pivot_ratio

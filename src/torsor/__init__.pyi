@@ -18,7 +18,6 @@ from torsor.dynamics.functions import bias_forces as bias_forces
 from torsor.dynamics.functions import body_poses as body_poses
 from torsor.dynamics.functions import body_twists as body_twists
 from torsor.dynamics.functions import center_of_mass as center_of_mass
-from torsor.dynamics.functions import compile as compile
 from torsor.dynamics.functions import constraint_forces as constraint_forces
 from torsor.dynamics.functions import coriolis_matrix as coriolis_matrix
 from torsor.dynamics.functions import fixman_force as fixman_force
@@ -43,6 +42,7 @@ from torsor.dynamics.identification import identify as identify
 from torsor.dynamics.inverse_kinematics import inverse_kinematics as inverse_kinematics
 from torsor.dynamics.linear import linearize as linearize
 from torsor.dynamics.methods import explain as explain
+from torsor.dynamics.programs import compile as compile
 from torsor.dynamics.task_space import operational_space as operational_space
 from torsor.ensembles import LogNormal as LogNormal
 from torsor.ensembles import Normal as Normal

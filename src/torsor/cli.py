@@ -17,10 +17,12 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from itertools import groupby
 from math import pi
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +35,11 @@ from rich.tree import Tree
 
 import torsor
 from torsor import zoo
+from torsor.backends import cache as store
 from torsor.dynamics.functions import ALGORITHMS
 from torsor.errors import ArgumentError, ModelWarning, TorsorError
 from torsor.files import check_writable, made, short
-from torsor.formats import load
+from torsor.formats import FORMATS, ROBOTS, load
 from torsor.formats.robots import BASES, PREFIX
 from torsor.logs import LOGGER, JsonLines, event, failure
 from torsor.model import Model
@@ -579,9 +582,6 @@ def _executor(options: argparse.Namespace) -> Iterator[Any]:
         with Client(options.dask) as client:
             yield client.get_executor()
     elif options.workers:
-        from concurrent.futures import ProcessPoolExecutor
-        from multiprocessing import get_context
-
         with ProcessPoolExecutor(integer("--workers", options.workers, least=1), get_context("spawn")) as pool:
             yield pool
     else:
@@ -592,9 +592,9 @@ def _executor(options: argparse.Namespace) -> Iterator[Any]:
 
 
 def papers(options: argparse.Namespace) -> int:
-    from torsor import papers as registry
-    from torsor.papers import rows
+    from torsor import papers as registry  # imports Matplotlib
 
+    rows = registry.rows
     colours = {rows.AGREES: "green", rows.MISPRINT: "cyan", rows.CONFLICTS: "yellow", rows.OURS: "dim"}
     columns = "place", "quantity", "printed", "computed", "difference", "verdict"
     failed, counted = 0, Counter[str]()
@@ -636,7 +636,6 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def view(options: argparse.Namespace) -> int:
-    from torsor.formats import FORMATS, ROBOTS
     from torsor.view.page import at_rest
 
     name = str(options.trajectory)
@@ -668,8 +667,6 @@ def export(options: argparse.Namespace) -> int:
 
 
 def cache(options: argparse.Namespace) -> int:
-    from torsor.backends import cache as store
-
     if options.clear:
         out.print(f"{store.trim(0)} files deleted")
         return 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -21,6 +22,7 @@ import numpy as np
 from torsor.backends import cache
 from torsor.backends.cuda import REGISTERS, RESET, Kernel, Launch, RolloutKernel
 from torsor.backends.cuda_prelude import OPTIONS, TRIGONOMETRY
+from torsor.backends.pointwise import trace
 from torsor.compiler.abi import tree_data
 from torsor.compiler.derivative import Derivative
 from torsor.compiler.members import Members
@@ -96,13 +98,16 @@ def kind_of(x: Any) -> str:
     return {"torch": "torch", "jax": "jax", "jaxlib": "jax"}.get(root, "cupy")
 
 
+def _torch() -> Any:
+    """PyTorch, which the caller's arrays have imported."""
+    return sys.modules["torch"]
+
+
 def _stream(kind: str) -> Any:
     """The caller's stream."""
     cp = cupy()
     if kind == "torch":
-        import torch
-
-        return cp.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
+        return cp.cuda.ExternalStream(_torch().cuda.current_stream().cuda_stream)
     return cp.cuda.get_current_stream()
 
 
@@ -119,18 +124,14 @@ def _as_cupy(x: Any, kind: str) -> Any:
 def _empty(kind: str, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     """A new array for the result, from the allocator of the caller's library."""
     if kind == "torch":
-        import torch
-
-        return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
+        return _torch().empty(shape, dtype=getattr(_torch(), dtype), device=like.device)
     return cupy().empty(shape, dtype)
 
 
 def _given_back(kind: str, x: Any) -> Any:
     """An array of CuPy in the caller's library."""
     if kind == "torch":
-        import torch
-
-        return torch.from_dlpack(x)
+        return _torch().from_dlpack(x)
     return _as_jax(x) if kind == "jax" else x
 
 
@@ -485,8 +486,6 @@ class Pointwise:
     """
 
     def __init__(self, function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]]) -> None:
-        from torsor.backends.pointwise import trace
-
         code = trace(function, inputs)
         sizes = tuple((name, prod(shape)) for name, shape in inputs.items())
         self.cores, self.shape = tuple(inputs.values()), shape_of(code)

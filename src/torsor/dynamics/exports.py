@@ -14,7 +14,8 @@ from torsor import validate
 from torsor.backends import c99
 from torsor.backends.cpu import Program
 from torsor.dynamics.derivatives import Differentiated
-from torsor.dynamics.functions import ALGORITHMS, compile
+from torsor.dynamics.functions import ALGORITHMS
+from torsor.dynamics.programs import compile
 from torsor.errors import ArgumentError
 from torsor.files import signature, write_whole
 from torsor.inputs import COORDINATES, place_of

@@ -23,6 +23,8 @@ from torsor.algorithms import (
     udut,
     walker_orin,
 )
+from torsor.backends.cache import remembered, sources
+from torsor.compiler.request import ALWAYS, Request
 from torsor.errors import ArgumentError
 from torsor.model.conditioning import EVEN, pivot_ratio
 from torsor.model.joints import joint_code
@@ -135,8 +137,6 @@ def automatic(model: Model, function: Callable[..., Any]) -> Algorithm:
         return methods[explain(model, function).method]
     if _settled(model, function):
         return next(iter(methods.values()))
-    from torsor.backends.cache import remembered, sources
-
     key = f"{sources()}|{model.key}|{function.__name__}"
     candidates = {method: algorithm for method, algorithm in methods.items() if method in CANDIDATES}
     return methods[remembered(key, lambda: _choice(model, function, candidates).method)]
@@ -175,10 +175,7 @@ def _methods(function: Callable[..., Any]) -> dict[str, Algorithm]:
 
 def _count(algorithm: Algorithm, model: Model) -> Operations:
     """The operations of the code for this model."""
-    from torsor.compiler.request import unrolled
-    from torsor.compiler.tape import Operations
-
-    return Operations.of(unrolled(algorithm, model, algorithm.inputs))
+    return Request(algorithm, model, unroll=ALWAYS).operations
 
 
 def most_freedoms(algorithm: Algorithm) -> float:

@@ -287,7 +287,8 @@ class Builder:
         model = arm.build()
     """
 
-    def __init__(self, name: str = "model", *, gravity: ArrayLike = GRAVITY, allow_degenerate: bool = False):
+    def __init__(self, model: type[Model], name: str, *, gravity: ArrayLike, allow_degenerate: bool) -> None:
+        self._model = model
         self._words: dict[str, Any] = {"name": name, "gravity": gravity, "allow_degenerate": allow_degenerate}
         self._bodies: dict[str, dict[str, Any]] = {}
         self._freedoms: list[dict[str, Array]] = []
@@ -337,14 +338,12 @@ class Builder:
 
     def build(self) -> Model:
         """The model; bodies stay in the order in which they were added if each came after its parent."""
-        from torsor.model.model import Model
-
         if not self._bodies:
             raise ModelError("a model needs at least one body: add one before build()")
         bodies = self._bodies.values()
         rows: dict[str, Any] = {key: [body[key] for body in bodies] for key in ("joint", *SHAPES)}
         rows |= columns(rows["joint"], self._freedoms)
-        model = Model(**assemble(self._parents(), names=tuple(self._bodies), **rows, **self._words))
+        model = self._model(**assemble(self._parents(), names=tuple(self._bodies), **rows, **self._words))
         return model.with_frames(self._frames) if self._frames else model
 
     def _new(self, kind: str, name: str) -> str:

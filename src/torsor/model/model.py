@@ -133,7 +133,7 @@ class Model:
     @classmethod
     def builder(cls, name: str = "model", *, gravity: ArrayLike = GRAVITY, allow_degenerate: bool = False) -> Builder:
         """An empty `Builder`: `.add(...)` bodies one by one, `.frame(...)`, then `.build()`."""
-        return Builder(name, gravity=gravity, allow_degenerate=allow_degenerate)
+        return Builder(cls, name, gravity=gravity, allow_degenerate=allow_degenerate)
 
     @classmethod
     def from_dh(cls, **table: Unpack[DHTable]) -> Model:

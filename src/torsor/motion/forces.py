@@ -31,6 +31,7 @@ from torsor.algorithms import newton_euler
 from torsor.algorithms.pulls import bias_forces
 from torsor.compiler.derivative import derivative
 from torsor.dynamics import functions as dynamics
+from torsor.dynamics import programs
 from torsor.dynamics.calls import program_for
 from torsor.errors import ArgumentError
 from torsor.files import FEW
@@ -226,7 +227,7 @@ class ComputedTorque:
     @cached_property
     def program(self) -> Any:
         """The compiled inverse dynamics."""
-        return dynamics.compile(self.model, dynamics.inverse_dynamics)
+        return programs.compile(self.model, dynamics.inverse_dynamics)
 
     def changes(self, t: float, q: Array, v: Array, dq: Array, dv: Array) -> Array | None:
         if not self.is_data(self.model):

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor.compiler.tape_derivatives import Replay, scalars
 from torsor.dynamics import functions as dynamics
+from torsor.dynamics import programs
 from torsor.dynamics.derivatives import jvp
 from torsor.errors import ArgumentError, SingularError
 from torsor.inputs import PARAMETERS, place_of
@@ -111,8 +112,8 @@ class _Flow:
         self.tangents = {name: x.reshape(-1, *cores[name]) for name, x in tangents.items()}
         self.parameters = [x for name, x in self.tangents.items() if name not in ("dq", "dv", "dtau")]
         wrt = [name[1:] for name in self.tangents]
-        self.accelerate = dynamics.compile(model, dynamics.forward_dynamics)
-        self.push = dynamics.compile(model, jvp(dynamics.forward_dynamics), wrt=wrt)
+        self.accelerate = programs.compile(model, dynamics.forward_dynamics)
+        self.push = programs.compile(model, jvp(dynamics.forward_dynamics), wrt=wrt)
 
     def run(self, t: Array, q: Array, v: Array, rtol: float, atol: float) -> Sensitivities:
         from scipy.integrate import solve_ivp  # imported late, because SciPy is slow to load

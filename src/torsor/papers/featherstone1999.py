@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from torsor import lie, zoo
 from torsor.dynamics import functions as dynamics
+from torsor.dynamics import programs
 from torsor.dynamics.closed_forms import block_diagonal
 from torsor.model.model import Model
 from torsor.papers.change_of_basis import MAPPINGS, DualBases, change_of_basis, in_new_bases
@@ -159,7 +160,7 @@ def depth(exponent: int) -> Depth:
 def sweep_operations() -> float:
     """Operations per link of the O(n) sweeps for M^-1 b."""
     model = zoo.general_arm(1000)
-    program = dynamics.compile(model, dynamics.mass_solve, method="articulated", specialised=False)
+    program = programs.compile(model, dynamics.mass_solve, method="articulated", specialised=False)
     return sum(program.operations) / model.n
 
 

@@ -15,6 +15,7 @@ from torsor import zoo
 from torsor.algorithms import fixman
 from torsor.backends.cpu import compile_program
 from torsor.dynamics import functions as dynamics
+from torsor.dynamics import programs
 from torsor.dynamics.fixman.points import PLANAR, planar_positions, relax_planar
 from torsor.motion.brownian import brownian
 from torsor.papers.figures import COLOURS, exponent, panels, shortest, time_against_n, write_data
@@ -210,7 +211,7 @@ def _cosine_derivatives(chain: Chain) -> Array:
 def dense_solve(n: int) -> Callable[[], Array]:
     """M^-1 b by the inverse of M; the model and its program are made beforehand."""
     chain, b = Chain.random(n), np.ones(n)
-    mass_matrix = dynamics.compile(zoo.point_chain(n, mass=chain.mass, length=chain.L), dynamics.mass_matrix)
+    mass_matrix = programs.compile(zoo.point_chain(n, mass=chain.mass, length=chain.L), dynamics.mass_matrix)
     return lambda: np.linalg.inv(mass_matrix(chain.theta)) @ b
 
 

@@ -16,6 +16,7 @@ from torsor import lie, zoo
 from torsor.algorithms import fixman
 from torsor.backends.cpu import compile_program
 from torsor.dynamics import functions as dynamics
+from torsor.dynamics import programs
 from torsor.dynamics.fixman import parameters
 from torsor.dynamics.fixman.points import planar_derivatives
 from torsor.dynamics.fixman.rigid import relax, relax_dh
@@ -260,7 +261,7 @@ def dense_solve(n: int) -> Callable[[], Array]:
     """M^-1 b of the polypeptide of n torsions by the inverse of M, as the paper's dashed line."""
     model = zoo.polypeptide(n)
     q, b = model.random_configuration(n), np.ones(n)
-    mass_matrix = dynamics.compile(model, dynamics.mass_matrix)
+    mass_matrix = programs.compile(model, dynamics.mass_matrix)
     return lambda: np.linalg.inv(mass_matrix(q)) @ b
 
 
@@ -282,7 +283,7 @@ def compiled_solve(n: int) -> Callable[[], Array]:
 def articulated_solve(n: int) -> Callable[[], Array]:
     model = zoo.polypeptide(n)
     q, b = model.random_configuration(n), np.ones(n)
-    program = dynamics.compile(model, dynamics.mass_solve, method="articulated", specialised=False)
+    program = programs.compile(model, dynamics.mass_solve, method="articulated", specialised=False)
     return lambda: program(q, b)
 
 

@@ -39,7 +39,7 @@ from scipy.integrate import solve_ivp
 
 from torsor import zoo
 from torsor.algorithms import articulated
-from torsor.compiler.request import unrolled
+from torsor.compiler.lowering import unrolled
 from torsor.compiler.tape import Operations
 from torsor.dynamics import functions as dynamics
 from torsor.dynamics.closed_forms import Operators
