@@ -125,14 +125,14 @@ class Rest(NamedTuple):
         return Rest(self.I, self.F + self.I @ A0)
 
 
-class Pull(NamedTuple):
+class TipWrench(NamedTuple):
     """f = Y a + f0, the wrench at the tip of a segment whose base accelerates by a."""
 
     Y: tuple[Spatial, ...]  # columns
     f0: Spatial
 
 
-def absorb(segment: TwoHandles, handle: FirstJoint, rest: Rest) -> tuple[Rest, Pull]:
+def absorb(segment: TwoHandles, handle: FirstJoint, rest: Rest) -> tuple[Rest, TipWrench]:
     """Combine a segment and the rest, which is attached to it by the handle.  The reaction lambda of that joint solves
 
         (N + H^T C H) lambda = H^T (P^T a + b - C T) + N G^T F,          N = (G^T I G)^-1,
@@ -156,7 +156,7 @@ def absorb(segment: TwoHandles, handle: FirstJoint, rest: Rest) -> tuple[Rest, P
     f0 = combine(H, x) + T
     lifted = [Spatial.of(column) for column in zip(*X)]
     whole = Rest(segment.I.minus_outer([-u for u in PH], lifted), segment.p + combine(segment.P, f0.coordinates))
-    return whole, Pull(tuple(combine(H, row) for row in X), f0)
+    return whole, TipWrench(tuple(combine(H, row) for row in X), f0)
 
 
 def sound(pivot: Scalar, diagonal: Scalar) -> Scalar:
@@ -169,7 +169,7 @@ def sound(pivot: Scalar, diagonal: Scalar) -> Scalar:
     return least + root * root
 
 
-def tip_acceleration(segment: TwoHandles, pull: Pull, a: Spatial) -> Spatial:
+def tip_acceleration(segment: TwoHandles, pull: TipWrench, a: Spatial) -> Spatial:
     """A_tip = P^T a - C f + b"""
     f = combine(pull.Y, a.coordinates) + pull.f0
     return Spatial.of(pair(column, a) for column in segment.P) - segment.C @ f + segment.b

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from torsor.backends.c_language import SCRATCH, Writer, array, element
+from torsor.backends.c_language import SCRATCH, CWriter, array, element
 from torsor.backends.cuda import Kernel, Launch
 from torsor.backends.cuda_prelude import prelude
 from torsor.compiler.tape import Code
@@ -59,7 +59,7 @@ class MembersKernel:
     def advance(self) -> str:
         """The function `advance`: one step of one member."""
         assert isinstance(self.step.code, Code)
-        w, sizes = Writer(64), dict(self.step.inputs)
+        w, sizes = CWriter(64), dict(self.step.inputs)
         nq, nv = sizes["q"], sizes["v"]
         states = [name for name, _ in self.dynamics.inputs if name not in sizes or name in ("q", "v", "tau")]
         starts = [0, *(nq + k * nv for k in range(len(states)))]

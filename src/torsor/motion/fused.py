@@ -26,7 +26,7 @@ from torsor.motion.laws import kernel
 
 if TYPE_CHECKING:
     from torsor.backends.cpu import Program
-    from torsor.backends.llvm import Writer
+    from torsor.backends.llvm import LLVMWriter
     from torsor.motion.joint_forces import JointForces
     from torsor.motion.motion import Motion
 
@@ -182,7 +182,7 @@ def _rows(x: Array) -> list[int]:
     return [x.ctypes.data + k * x.strides[0] for k in range(len(x))]
 
 
-def write_calls(w: Writer, calls: str, count: str, stage: int | str = 0) -> None:
+def write_calls(w: LLVMWriter, calls: str, count: str, stage: int | str = 0) -> None:
     """Write the calls of a table, one after the other, with the arguments of a stage."""
     with w.loop("call", 0) as call:
         own = w.address(calls, w.i64("mul", call.i, 8 * len(CALL)))
@@ -196,13 +196,13 @@ def write_calls(w: Writer, calls: str, count: str, stage: int | str = 0) -> None
 TYPES = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "double": ctypes.c_double}
 
 
-def function_of(write: Callable[[Writer], None], **parameters: str) -> tuple[Any, Any]:
+def function_of(write: Callable[[LLVMWriter], None], **parameters: str) -> tuple[Any, Any]:
     """(a function whose body `write` writes, the code that must live as long as it does); LLVM's types by name."""
     from torsor.backends import codegen  # imported late, so that `import torsor` stays quick
-    from torsor.backends.llvm import Target, Writer
+    from torsor.backends.llvm import LLVMWriter, Target
 
     host = codegen.host()
-    w = Writer(Target(1, 64, host.fma, host.x86))
+    w = LLVMWriter(Target(1, 64, host.fma, host.x86))
     write(w)
     head = f"define void @kernel({', '.join(f'{kind} %{name}' for name, kind in parameters.items())}) nounwind"
     code = "\n".join([w.declarations, f"{head} {{", "entry:", *w.lines, "  ret void", "}", ""])
@@ -215,7 +215,7 @@ def _function() -> tuple[Any, Any]:
     return function_of(_write, words="ptr", h="double")
 
 
-def _write(w: Writer) -> None:
+def _write(w: LLVMWriter) -> None:
     """All stages, then the errors."""
     words = {name: (w.load_i64 if name in SIZES else w.load_ptr)("%words", k) for k, name in enumerate(WORDS)}
     s, m, n = words["s"], words["m"], words["n"]

@@ -28,7 +28,7 @@ from torsor.motion.rollout import dynamics_of, options_of, own_numbers, step
 from torsor.motion.rollout_stages import compiled_stage, stages_of
 
 if TYPE_CHECKING:
-    from torsor.backends.llvm import Writer
+    from torsor.backends.llvm import LLVMWriter
 
 Array = NDArray[Any]
 UNINTERRUPTED = 2_000_000  # freedoms and steps of one call, a tenth of a second: Ctrl-C waits for it
@@ -144,7 +144,7 @@ def _function() -> tuple[Any, Any]:
     return function_of(_write, calls="ptr", count="i64", steps="i64")
 
 
-def _write(w: Writer) -> None:
+def _write(w: LLVMWriter) -> None:
     """All calls, one after the other, `steps` times."""
     with w.loop("step", 0) as step:
         write_calls(w, "%calls", "%count")

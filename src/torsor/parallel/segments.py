@@ -38,7 +38,7 @@ CACHE_LINE = 64  # bytes
 KIND, FIRST_Q, FIRST_V, PLACE = 0, 2, 3, 6
 
 
-class Part(NamedTuple):
+class ChainPart(NamedTuple):
     """Some of the bodies of a chain, as blocks of `lanes` segments of `length` bodies."""
 
     first: int  # body
@@ -51,7 +51,7 @@ class Part(NamedTuple):
         return self.first + self.blocks * self.lanes * self.length
 
 
-def cut(kind: Array, lanes: int) -> tuple[Part, Part] | None:
+def cut(kind: Array, lanes: int) -> tuple[ChainPart, ChainPart] | None:
     """Cut a chain of bodies of these kinds into a head, which is one segment, and segments that are alike, if possible.
 
     Every length that the kinds allow is tried; the cheapest is taken.
@@ -65,7 +65,7 @@ def cut(kind: Array, lanes: int) -> tuple[Part, Part] | None:
     heads = n - blocks * lanes * lengths
     best = int(np.argmin(HEAD_COST * heads + SEGMENT_COST * blocks * lanes))
     head, length, count = (int(x[best]) for x in (heads, lengths, blocks))
-    return Part(0, head, 1, 1), Part(head, length, count, lanes)
+    return ChainPart(0, head, 1, 1), ChainPart(head, length, count, lanes)
 
 
 class Segments:
@@ -110,7 +110,7 @@ def serving(model: Model) -> Segments | None:
         return segments if np.isfinite(segments({"q": q, "v": still, "tau": still})).all() else None
 
 
-def _framed(model: Model, lanes: int) -> tuple[Framed, tuple[Part, Part]]:
+def _framed(model: Model, lanes: int) -> tuple[Framed, tuple[ChainPart, ChainPart]]:
     """The model in its short frames, or with its placements alike if only that makes the segments alike."""
     if model.is_chain:
         for frames in (framed(model), structured(alike(short_frames(model), HEAD))):
@@ -123,7 +123,7 @@ def _framed(model: Model, lanes: int) -> tuple[Framed, tuple[Part, Part]]:
     )
 
 
-def _kind(frames: Framed, part: Part) -> Array:
+def _kind(frames: Framed, part: ChainPart) -> Array:
     """The kinds of the bodies of any segment."""
     return frames.kind[part.first : part.first + part.length]
 
@@ -131,7 +131,7 @@ def _kind(frames: Framed, part: Part) -> Array:
 # The model as data -----------------------------------------------------------------------------------------------
 
 
-def _data(frames: Framed, parts: tuple[Part, Part], outline: kernel.SegmentOutline,
+def _data(frames: Framed, parts: tuple[ChainPart, ChainPart], outline: kernel.SegmentOutline,
           inputs: Sequence[str]) -> tuple[Array, tuple[Any, ...]]:  # fmt: skip
     """The words of `torsor.parallel.segment_kernel`, and what they point to."""
     model, block = frames.model, parts[1]
@@ -157,7 +157,7 @@ class _Told(NamedTuple):
     scratch: int  # bytes that a block needs while it is worked on
 
 
-def _part(frames: Framed, part: Part, layout: Layout, arrays: Mapping[str, Array]) -> _Told:
+def _part(frames: Framed, part: ChainPart, layout: Layout, arrays: Mapping[str, Array]) -> _Told:
     model, m, lanes = frames.model, part.length, part.lanes
     _, kind = np.unique(_kind(frames, part), return_inverse=True)
     rows = np.concatenate([[0], np.cumsum(np.array([len(names) for names in layout.numbers])[kind])])
