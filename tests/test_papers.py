@@ -6,6 +6,7 @@ plain NumPy, on machines whose masses and lengths all differ.
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -396,7 +397,8 @@ def test_brownian_chains_visit_angles_with_their_weight(corrected):
     weight = np.ones_like(grid) if corrected else np.sqrt(np.linalg.det(M))
     expected = (weight * np.cos(grid)).sum() / weight.sum(), (weight * np.cos(2 * grid)).sum() / weight.sum()
     start = np.concatenate([np.zeros((8000, 2)), np.random.default_rng(1).uniform(-np.pi, np.pi, (8000, 2))], axis=1)
-    run = brownian(model, start, steps=200, dt=0.004, corrected=corrected, every=200, rng=0)
+    forces = partial(ts.fixman_force, model) if corrected else None
+    run = brownian(model, start, steps=200, dt=0.004, forces=forces, every=200, rng=0)
     assert run.shape == (1, 8000, 4)
     theta = run[-1, :, -1]
     error = 5 * 0.71 / 8000**0.5  # five standard errors; the time step adds less
@@ -408,9 +410,12 @@ def test_brownian_chains_visit_angles_with_their_weight(corrected):
 
 def test_brownian_dynamics_takes_forces_and_refuses_what_it_cannot_do():
     model = zoo.point_chain(2)
-    spring = brownian(
-        model, np.zeros((500, 2)), steps=300, dt=0.01, kT=0.05, forces=lambda q: -q, corrected=True, rng=2
-    )
+    kT = 0.05
+
+    def forces(q):
+        return ts.fixman_force(model, q, kT=kT) - q
+
+    spring = brownian(model, np.zeros((500, 2)), steps=300, dt=0.01, kT=kT, forces=forces, rng=2)
     assert abs(np.mean(spring[-100:] ** 2) - 0.05) < 0.01  # <q^2> = kT / k
     with pytest.raises(ts.ArgumentError, match="quaternions"):
         brownian(zoo.humanoid(), zoo.humanoid().neutral(), steps=1, dt=0.1)

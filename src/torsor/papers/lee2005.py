@@ -4,7 +4,7 @@ planar chain of point masses, with masses and lengths that differ. The paper pri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -265,7 +265,9 @@ def _times() -> Iterator[Row]:
 def bend(corrected: bool) -> Array:
     """theta_2 of many chains of two equal masses after Brownian dynamics, within a turn."""
     start = np.random.default_rng(1).uniform(-np.pi, np.pi, (REPLICAS, 2))
-    run = brownian(zoo.point_chain(2), start, steps=STEPS, dt=TIME_STEP, corrected=corrected, every=STEPS, rng=0)
+    model = zoo.point_chain(2)
+    forces = partial(dynamics.fixman_force, model) if corrected else None
+    run = brownian(model, start, steps=STEPS, dt=TIME_STEP, forces=forces, every=STEPS, rng=0)
     return np.angle(np.exp(1j * run[-1, :, 1]))
 
 
