@@ -135,7 +135,7 @@ def figure(record: dict) -> plt.Figure:
         panel.grid(alpha=0.2)
         panel.legend(fontsize=7)
     panels[0].set_ylabel("multiplications and additions")
-    figure.suptitle("Forward dynamics: operations a state (Saha 2001, Table I)", fontsize=10)
+    figure.suptitle("Forward dynamics: operations per state (Saha 2001, Table I)", fontsize=10)
     return figure
 
 

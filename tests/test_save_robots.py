@@ -11,7 +11,7 @@ import pytest
 import torsor as ts
 from torsor import zoo
 from torsor.errors import ModelError, ModelWarning
-from torsor.model.freedoms import USUAL
+from torsor.model.freedoms import DEFAULTS
 
 ROBOTS = Path(__file__).parent / "robots"
 # Rotations are written as three angles or a quaternion: a few roundings.
@@ -20,7 +20,7 @@ ROUNDING = 1e-13
 
 def same(model, again, ignored=()):
     assert again.joint_names == model.joint_names
-    for key in ("parent", "joint", "mass", "com", "inertia", "p", *USUAL):
+    for key in ("parent", "joint", "mass", "com", "inertia", "p", *DEFAULTS):
         if key not in ignored:
             np.testing.assert_array_equal(getattr(again, key), getattr(model, key), err_msg=key)
     np.testing.assert_allclose(again.R, model.R, atol=ROUNDING)

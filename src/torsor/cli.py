@@ -43,7 +43,7 @@ from torsor.formats import FORMATS, ROBOTS, load
 from torsor.formats.robots import BASES, PREFIX
 from torsor.logs import LOGGER, JsonLines, event, failure
 from torsor.model import Model
-from torsor.model.freedoms import unusual
+from torsor.model.freedoms import nondefault
 from torsor.model.joints import JOINTS
 from torsor.motion import METHODS, ComputedTorque, Constant, Cycloid, Friction, Series, Simulation, Table, Trajectory
 from torsor.motion.coordinates import names_of
@@ -67,7 +67,7 @@ INTEGRATION = ("method", "dynamics", "rtol", "atol", "step", "dt", "every", "kee
 # Where the free falls of the zoo begin, if not in the neutral configuration (Saha 2001, Table II).
 STARTS = {"stanford": "0,90deg,0,0,0,0"}
 
-out, err = (Console(stderr=stderr, highlight=False, emoji=False) for stderr in (False, True))  # rope:-1: is no thumb
+out, err = (Console(stderr=stderr, highlight=False, emoji=False) for stderr in (False, True))  # rope:-1: is no emoji
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -101,7 +101,7 @@ def _refused(reason: object) -> int:
 
 @contextmanager
 def _logged(path: Path | None, words: Sequence[str]) -> Iterator[None]:
-    """Append what torsor does to a file, as JSON lines; an error is told there, too."""
+    """Append what torsor does to a file, as JSON lines; errors as well."""
     if path is None:
         yield
         return
@@ -332,7 +332,7 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
     if options.record is not None:
         check_writable(options.record)
     model = find_model(options.model, options.base)
-    model = model.weightless if options.no_gravity else model  # for the forces, too: they need not carry its weight
+    model = model.weightless if options.no_gravity else model  # forces need not carry its weight either
     problem = {key: getattr(options, key) for key in PROBLEM}
     q0 = numbers("--q0", options.q0 or STARTS.get(options.model), model.nq)
     simulation = Simulation(
@@ -499,8 +499,8 @@ def _tree(model: Model) -> Tree:
     shown = model.n if model.n <= MOST_BRANCHES else FEW_BRANCHES
     for i in range(shown):
         words = f"{escape(model.names[i])}  [cyan]{JOINTS[model.joint[i]].name}[/]  {model.mass[i]:g} kg"
-        told = (f"{key} {' '.join(f'{x:.4g}' for x in values)}" for key, values in unusual(model, i).items())
-        words += f"  [dim]{', '.join(told)}[/]"
+        limits = (f"{key} {' '.join(f'{x:.4g}' for x in values)}" for key, values in nondefault(model, i).items())
+        words += f"  [dim]{', '.join(limits)}[/]"
         branches[i] = branches[int(model.parent[i])].add(words)
     if model.n > shown:
         root.add(f"[dim]... and {model.n - shown} more[/]")

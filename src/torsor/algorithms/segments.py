@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torsor.algorithms.articulated import eliminate, lift
-from torsor.algorithms.constraint_force import Turn, combine, held
+from torsor.algorithms.constraint_force import Turn, combine, unknown_wrenches
 from torsor.algorithms.newton_euler import motion
 from torsor.linalg import Mat, Scalar, Vec, factor, solve, sqrt
 from torsor.model.links import Link
@@ -103,7 +103,7 @@ class FirstJoint(NamedTuple):
 
 def first_joint(link: Link, q: Vec, tau: Vec, loaded: bool) -> FirstJoint:
     """The handle at the first body of a segment; it may transmit any wrench if rotors turn with it (`loaded`)."""
-    f, R = link.pose(q), held(link, q, loaded)
+    f, R = link.pose(q), unknown_wrenches(link, q, loaded)
     if loaded:
         return FirstJoint(R, R, Spatial.zero())
     T = f.Ad_inv_dual(link.S(q).dual() @ tau)
@@ -143,15 +143,15 @@ def absorb(segment: TwoHandles, handle: FirstJoint, rest: Rest) -> tuple[Rest, T
     """
     H, G, T = handle
     felt = [rest.I @ g for g in G]
-    held = factor(Mat.symmetric(lambda i, j: pair(felt[i], G[j]), len(G)))
-    N = [solve(held, Vec.unit(k, len(G))) for k in range(len(G))]
+    inertia = factor(Mat.symmetric(lambda i, j: pair(felt[i], G[j]), len(G)))
+    N = [solve(inertia, Vec.unit(k, len(G))) for k in range(len(G))]
     CH = [segment.C @ h for h in H]
     yielding = Mat.symmetric(lambda i, j: N[i][j] + pair(CH[i], H[j]), len(H))
     L, pivots = factor(yielding)
     pivot = L, [sound(d, yielding[k][k]) for k, d in enumerate(pivots)]
     PH = [combine(segment.P, h.coordinates) for h in H]
     X = [solve(pivot, row) for row in zip(*(column.coordinates for column in PH))]  # lambda = X^T a + x
-    free, pushed = segment.b - segment.C @ T, solve(held, [pair(rest.F, g) for g in G])
+    free, pushed = segment.b - segment.C @ T, solve(inertia, [pair(rest.F, g) for g in G])
     x = solve(pivot, [pair(h, free) + y for h, y in zip(H, pushed)])
     f0 = combine(H, x) + T
     lifted = [Spatial.of(column) for column in zip(*X)]

@@ -1,7 +1,7 @@
 """The prelude of CUDA kernels: numbers, their functions, and arrays.
 
-Multiply-adds are formed as on the CPU, and the compiler is told to form no others.  So results equal the CPU's bit for
-bit, except for logarithms and angles beyond `TRIG_LIMIT`.
+Multiply-adds are formed as on the CPU; an option keeps the compiler from forming others.  So results equal the CPU's
+bit for bit, except for logarithms and angles beyond `TRIG_LIMIT`.
 """
 
 from __future__ import annotations

@@ -457,7 +457,7 @@ def _implied(p: LoopPass) -> dict[int, Code]:
 
 
 def _from_handed(code: Code, k: int, handed: Sequence[int]) -> Code | None:
-    """What a step hands on as number k, from earlier operations that it hands on, too; None if that is not possible."""
+    """What a step hands on as number k, from earlier operations that it also hands on; None if that is not possible."""
     end, tape = code.outputs["hand", k], Tape()
     known = {code.outputs["hand", j]: j for j in reversed(handed) if code.outputs["hand", j] < end}
 

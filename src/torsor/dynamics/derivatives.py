@@ -70,7 +70,7 @@ def jvp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) ->
 
 @dataclass(frozen=True)
 class Differentiated:
-    """What `vjp` and `jvp` return: a function of a model and arrays, which `compile` and `export` take, too."""
+    """What `vjp` and `jvp` return: a function of a model and arrays, which `compile` and `export` also take."""
 
     function: Callable[..., Any]
     mode: str

@@ -27,7 +27,7 @@ DEFAULTS = {"dtype": "float64", "external": False, "body": None, "method": "auto
 
 
 class ProgramOptions(TypedDict, total=False):
-    """The options of `compile` that `export` takes, too."""
+    """The options of `compile` that `export` takes as well."""
 
     dtype: str
     external: bool

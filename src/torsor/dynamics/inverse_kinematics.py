@@ -201,9 +201,9 @@ class _Problem:
         J *= self.weight[:, None, None]
         push = np.einsum("ikm,im->km", J, e)  # steepest descent, freedom by freedom
         at, lower, upper = q.T[self.coordinate], self.lower[self.coordinate, None], self.upper[self.coordinate, None]
-        held = self.limited & (((at <= lower) & (push < 0)) | ((at >= upper) & (push > 0)))
-        if held.any():
-            J *= ~held
+        blocked = self.limited & (((at <= lower) & (push < 0)) | ((at >= upper) & (push > 0)))
+        if blocked.any():
+            J *= ~blocked
         y = _solved(J, e, DAMPING * (e**2).sum(axis=0) + LEAST_DAMPING)
         step = np.einsum("ikm,im->km", J, y)
         if self.flat and self.simple:

@@ -26,7 +26,7 @@ from torsor.model.builder import AXIAL, GRAVITY, Builder, Links, as_row, assembl
 from torsor.model.check import check_model, checked_frames, placements
 from torsor.model.dh import DHTable, dh_fields
 from torsor.model.extras import NO_EXTRAS, Actuator, Coupling, Extras, Note, Visual, check_extras
-from torsor.model.freedoms import USUAL, check_freedoms, filled
+from torsor.model.freedoms import DEFAULTS, check_freedoms, filled
 from torsor.model.joints import JOINTS, Joint
 from torsor.model.names import Frame, NumberedNames, word_list
 from torsor.model.parameters import coupling_matrix, inertial_parameters, with_inertial_parameters
@@ -89,7 +89,7 @@ class Model:
         transposed = self.inertia.swapaxes(1, 2)
         if not np.array_equal(self.inertia, transposed):
             self._set("inertia", _frozen((self.inertia + transposed) / 2))
-        for key in USUAL:
+        for key in DEFAULTS:
             self._set(key, filled(self, key))
         check_freedoms(self)
         check_extras(self)
@@ -425,7 +425,7 @@ class Model:
             same_words
             and self.key == other.key
             and self.names == other.names
-            and all(np.array_equal(getattr(self, key), getattr(other, key)) for key in USUAL)
+            and all(np.array_equal(getattr(self, key), getattr(other, key)) for key in DEFAULTS)
             and dict(self.frames) == dict(other.frames)
             and self.extras == other.extras
         )

@@ -14,7 +14,7 @@ from torsor import validate
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar, maximum
 from torsor.model.batch import VARIABLE, ModelBatch, machine_of
-from torsor.model.freedoms import USUAL, limited_coordinates, unusual
+from torsor.model.freedoms import DEFAULTS, limited_coordinates, nondefault
 from torsor.model.model import Model
 from torsor.motion.forces import PD, ComputedTorque, Hold, Pull, followed_at
 from torsor.motion.laws import CREEP, FAR, STOP_DAMPING, STOP_STIFFNESS, finite, most
@@ -239,7 +239,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[float, ...]]] = {
 
 def _quantities(model: Model, own: Mapping[str, Array]) -> dict[str, Array]:
     """What the joints do, (..., nv) each, with finite limits; what they all do not is left out."""
-    given = {name: x for name, x in (unusual(model) | dict(own)).items() if name in VARIABLE}
+    given = {name: x for name, x in (nondefault(model) | dict(own)).items() if name in VARIABLE}
     for names, _ in PARTS.values():
         if given.keys() & {*names}:
             given |= {name: given.get(name, getattr(model, name)) for name in names}
@@ -276,7 +276,7 @@ def _parts(model: Model, given: Mapping[str, Array], apart: bool) -> Iterator[tu
     """Kind, freedoms and numbers (..., m) of what is not linear; apart from the drives, springs and dampers, too."""
 
     def where(*names: str) -> Array:
-        used = [given[name] != finite(np.array(USUAL[name])) for name in names]
+        used = [given[name] != finite(np.array(DEFAULTS[name])) for name in names]
         return np.flatnonzero(np.any([x.reshape(-1, model.nv).any(axis=0) for x in used], axis=0))
 
     for kind, (names, more) in PARTS.items():

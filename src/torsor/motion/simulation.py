@@ -19,7 +19,7 @@ from torsor.dynamics.calls import gpu_array
 from torsor.dynamics.couplings import obeying
 from torsor.errors import ArgumentError, DeviceError, ModelError
 from torsor.formats import toml
-from torsor.model.freedoms import USUAL
+from torsor.model.freedoms import DEFAULTS
 from torsor.model.model import Model, require_model
 from torsor.motion.forces import Force, described, is_data, name_of
 from torsor.motion.implicit import Dirk
@@ -464,7 +464,7 @@ def _require_recorded(model: Model, recorded: Model, found: Recording) -> None:
             f"{found.path} was recorded with {recorded!r}, not with the given {model!r}: they differ in structure, "
             "mass or geometry"
         )
-    for name in USUAL:
+    for name in DEFAULTS:
         if not np.array_equal(getattr(model, name), getattr(recorded, name)):
             raise ModelError(f"{found.path} was recorded with {recorded!r}; the given model has another {name}")
 

@@ -120,10 +120,10 @@ def _change_of_basis(g: Global, b: DualBases, rng: np.random.Generator) -> Itera
     v = rng.normal(size=(n,))
     u = inverse @ (v + b.constraint_force(v))
     alpha, beta, gamma = X_U @ u, X_V @ v, X_V @ b.constraint_force(v)
-    free, held = (np.linalg.solve(block, force) for block, force in (
+    free, immobile = (np.linalg.solve(block, force) for block, force in (
         (blocks[:r, :r], beta[:r] + gamma[:r]), (blocks[r:, r:], beta[r:] + gamma[r:])))  # fmt: skip
     yield identity("Eq. 4", "alpha_1 = (S1' M S1)^-1 (beta_1 + gamma_1)", free, alpha[:r])
-    size = float(max(np.abs(held).max(), np.abs(alpha[r:]).max()) / np.abs(alpha[:r]).max())
+    size = float(max(np.abs(immobile).max(), np.abs(alpha[r:]).max()) / np.abs(alpha[:r]).max())
     yield Row("Eq. 5", "alpha_2 = 0: immobilised", "0", f"{size:.0e}", f"{size:.0e}", AGREES, size <= IDENTITY)
     yield identity("Eq. 6", "alpha_1 = (S1' M S1)^-1 beta_1", np.linalg.solve(blocks[:r, :r], beta[:r]), alpha[:r])
     yield identity("Eq. 7", "u = S1 (S1' M S1)^-1 S1' v", b.active @ v, u)

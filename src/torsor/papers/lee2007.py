@@ -244,10 +244,10 @@ def _not_printed() -> Iterator[Row]:
     dense = np.linalg.solve(dynamics.mass_matrix(model, np.zeros(7)), b)
     yield Row("4.3, the chain of the text", "M^-1 b by relaxed constraints, rods C'=O and N-H", "-", "equal",
               f"{relative(braced, dense):.0e}", OURS, relative(braced, dense) < 1e-11)  # fmt: skip
-    held = five_soft()
+    five = five_soft()
     chain = zoo.polypeptide()
     stiff = hold_bodies(chain, np.isin(np.arange(7), (2, 5)), np.radians(120.0), name="five soft")
-    M = np.linalg.inv(held.inverse())
+    M = np.linalg.inv(five.inverse())
     apart = relative(M, dynamics.mass_matrix(stiff, np.zeros(5)))
     words = f"diag M  {'  '.join(f'{x:.4g}' for x in np.diag(M))}"
     yield Row("4.3, beta_3 = beta_6 = 180 deg", "five soft variables", "announced, not printed", words,

@@ -1,8 +1,8 @@
 """S. R. Ploen, F. C. Park, Coordinate-invariant algorithms for robot dynamics, 1999: every numbered result.
 
 The paper prints equations, not numbers; each is evaluated, with the corrections listed in docs/papers.md, on a
-tree of twelve bodies with every type of joint (Table I: a chain), on a base that moves. What a printed form without
-its correction gives is evaluated, too.
+tree of twelve bodies with every type of joint (Table I: a chain), on a base that moves. The printed forms without
+their corrections are evaluated as well.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class SpatialOperators(NamedTuple):
 def spatial_operators(o: closed_forms.Operators) -> SpatialOperators:
     """phi(k+1, k) moves a force from link k to link k+1; P, D, G as in a Kalman filter run from the tip."""
     if not o.model.is_chain:
-        raise ArgumentError(f"{o.model!r} branches; Table I is about chains, each body hung on the one before it")
+        raise ArgumentError(f"{o.model!r} branches; Table I is about chains, each body attached to the one before it")
     require_no_armature(o.model, "Table I")
     n = o.n
     outer = list(reversed(range(n)))  # link k of the algebra is body outer[k]

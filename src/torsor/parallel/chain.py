@@ -151,8 +151,8 @@ class RunTree:
         starts = runs_of(kind, run)
         self.runs = len(starts) - 1
         present = [plan.framed.kinds[k] for k in np.unique(kind)]
-        held = (6 if is_loaded(k, plan.inputs) else 6 - joint_named(k.joint).nv for k in present)
-        self.size = max(1, *held)
+        sizes = (6 if is_loaded(k, plan.inputs) else 6 - joint_named(k.joint).nv for k in present)
+        self.size = max(1, *sizes)
         self.groups = self._groups(main, kind, starts)
         self.tree = tree_operations(self.size)
         # one place more than there are runs, for the angular velocity after the last run

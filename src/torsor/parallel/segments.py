@@ -136,20 +136,20 @@ def _data(frames: Framed, parts: tuple[ChainPart, ChainPart], outline: kernel.Se
     """The words of `torsor.parallel.segment_kernel`, and what they point to."""
     model, block = frames.model, parts[1]
     arrays = {name: place_of(name).starts(model) for name in (*inputs, "qdd")}
-    told = [_part(frames, part, layout, arrays) for part, layout in zip(parts, (outline.head, outline.block))]
+    data = [_part(frames, part, layout, arrays) for part, layout in zip(parts, (outline.head, outline.block))]
     base = np.array([0.0, 0.0, 0.0, *-model.gravity])  # at rest in gravity g = accelerating by -g without gravity
     words = np.zeros(kernel.WORDS + 2 * len(arrays), np.int64)
     words[kernel.RUNTIME] = runtime().ctypes.data
     words[kernel.BLOCKS], words[kernel.BASE] = block.blocks, base.ctypes.data
-    words[kernel.HEAD], words[kernel.BLOCK] = (x.words.ctypes.data for x in told)
-    words[kernel.RECORDS] = -(-max(x.scratch for x in told) // CACHE_LINE) * CACHE_LINE
+    words[kernel.HEAD], words[kernel.BLOCK] = (x.words.ctypes.data for x in data)
+    words[kernel.RECORDS] = -(-max(x.scratch for x in data) // CACHE_LINE) * CACHE_LINE
     words[kernel.SCRATCH] = words[kernel.RECORDS] + (block.blocks + 1) * block.lanes * outline.record * 8
     bounds = np.array([start[[block.first, block.first + block.length]] for start in arrays.values()])
     words[kernel.WORDS :: 2], words[kernel.WORDS + 1 :: 2] = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
-    return words, (told, base)
+    return words, (data, base)
 
 
-class _Told(NamedTuple):
+class _PartData(NamedTuple):
     """The data of one part that the kernel receives."""
 
     words: Array
@@ -157,7 +157,7 @@ class _Told(NamedTuple):
     scratch: int  # bytes that a block needs while it is worked on
 
 
-def _part(frames: Framed, part: ChainPart, layout: Layout, arrays: Mapping[str, Array]) -> _Told:
+def _part(frames: Framed, part: ChainPart, layout: Layout, arrays: Mapping[str, Array]) -> _PartData:
     model, m, lanes = frames.model, part.length, part.lanes
     _, kind = np.unique(_kind(frames, part), return_inverse=True)
     rows = np.concatenate([[0], np.cumsum(np.array([len(names) for names in layout.numbers])[kind])])
@@ -173,9 +173,9 @@ def _part(frames: Framed, part: ChainPart, layout: Layout, arrays: Mapping[str, 
     index[:, FIRST_Q], index[:, FIRST_V] = (x[segment] - x[part.first] for x in (model.q_start, model.v_start))
     sizes = {name: int(start[part.first + m] - start[part.first]) for name, start in arrays.items()}
     axes = [n for name, size in sizes.items() for n in ((size, 6) if name == "external" else (size,))]
-    held = layout.kept * m + sum(size * (6 if name == "external" else 1) for name, size in sizes.items())
+    numbers_per_lane = layout.kept * m + sum(size * (6 if name == "external" else 1) for name, size in sizes.items())
     words = np.array([m, table.ctypes.data, index.ctypes.data, 8 * rows[-1], *axes], np.int64)
-    return _Told(words, (table, index), 8 * lanes * held)
+    return _PartData(words, (table, index), 8 * lanes * numbers_per_lane)
 
 
 def _lined_up(*shape: int) -> Array:

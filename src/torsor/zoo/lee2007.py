@@ -130,7 +130,7 @@ def polypeptide_planar(n: int = 7) -> Model:
 def hold_bodies(model: Model, bodies: NDArray[np.bool_], angle: float, **words: Any) -> Model:
     """The model with the revolute joints of some bodies (a mask) held at an angle; these bodies become frames."""
     turned = model.R @ exp_so3(model.axis * angle)
-    joints = ["fixed" if held else JOINTS[code].name for held, code in zip(bodies, model.joint)]
+    joints = ["fixed" if fixed else JOINTS[code].name for fixed, code in zip(bodies, model.joint)]
     return Model.tree(
         model.parent,
         joints,

@@ -190,7 +190,7 @@ def _together(*xs: ArrayLike) -> list[Array]:
     except ValueError:
         raise ArgumentError(f"coordinates do not go together: {', '.join(str(x.shape) for x in arrays)}") from None
     if together[0].ndim == 0:
-        raise ArgumentError("coordinates are arrays (..., n), one entry a bond")
+        raise ArgumentError("coordinates are arrays (..., n), one entry per bond")
     return [x if x.dtype.kind in "fc" else x.astype(np.float64) for x in together]
 
 
