@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -215,48 +215,30 @@ TABLE_I = (
 )
 
 
-class SpatialOperators(NamedTuple):
-    """The spatial operators of a chain, links numbered from the tip (1) to the base (n), as their authors do.
+def spatial_operators(o: closed_forms.Operators) -> tuple[Array, ...]:
+    """(phi, P, D, G, K, E_psi, psi) of a chain, links numbered from the tip (1) to the base (n), as their authors do.
 
-    They are built from their own recursions, link by link, not from the Lie-group operators.
+    E_phi(k+1, k) moves a force from link k to link k+1; P, D, G as in a Kalman filter run from the tip, link by link.
     """
-
-    phi: Array  # (6n, 6n)
-    P: Array  # (6n, 6n)
-    D: Array  # (nv, nv)
-    G: Array  # (6n, nv)
-    K: Array  # (6n, nv)
-    E_psi: Array  # (6n, 6n)
-    psi: Array  # (6n, 6n)
-
-
-def spatial_operators(o: closed_forms.Operators) -> SpatialOperators:
-    """phi(k+1, k) moves a force from link k to link k+1; P, D, G as in a Kalman filter run from the tip."""
     if not o.model.is_chain:
         raise ArgumentError(f"{o.model!r} branches; Table I is about chains, each body attached to the one before it")
     require_no_armature(o.model, "Table I")
-    n = o.n
-    outer = list(reversed(range(n)))  # link k of the algebra is body outer[k]
-    phi, psi = np.eye(6 * n), np.eye(6 * n)
+    outer = list(reversed(range(o.n)))  # link k of the algebra is body outer[k]
+    one, E_phi, P_plus = np.eye(6 * o.n), np.zeros((6 * o.n, 6 * o.n)), np.zeros((6, 6))
     P, D, G = [], [], []
-    K, E_psi, P_plus = np.zeros((6 * n, o.model.nv)), np.zeros((6 * n, 6 * n)), np.zeros((6, 6))
-    ends = np.cumsum([0, *(o.S_blocks[i].shape[1] for i in outer)])
     for k, i in enumerate(outer):
         H = o.S_blocks[i].T
-        below = o.Ad_inv[outer[k - 1]].T if k else np.zeros((6, 6))
-        P.append(below @ P_plus @ below.T + o.J_blocks[i])
+        up = o.Ad_inv[outer[k - 1]].T if k else np.zeros((6, 6))
+        E_phi[6 * k : 6 * k + 6, 6 * max(k - 1, 0) : 6 * max(k, 1)] = up
+        P.append(up @ P_plus @ up.T + o.J_blocks[i])
         D.append(H @ P[k] @ H.T)
         G.append(P[k] @ H.T @ np.linalg.inv(D[k]))
         free = np.eye(6) - G[k] @ H
         P_plus = free @ P[k] @ free.T  # the form of the Riccati equation that stays symmetric under rounding
-        if k + 1 < n:
-            up = o.Ad_inv[i].T  # phi(k+1, k)
-            K[_six(k + 1), ends[k] : ends[k + 1]] = up @ G[k]
-            E_psi[_six(k + 1), _six(k)] = up @ free
-            phi[_six(k + 1), : 6 * (k + 1)] = up @ phi[_six(k), : 6 * (k + 1)]
-            psi[_six(k + 1), : 6 * (k + 1)] = up @ free @ psi[_six(k), : 6 * (k + 1)]
-    all_P, all_D, all_G = (block_diagonal(tuple(x)) for x in (P, D, G))
-    return SpatialOperators(phi, all_P, all_D, all_G, K, E_psi, psi)
+    gains, H = block_diagonal(G), block_diagonal([o.S_blocks[i].T for i in outer])
+    E_psi = E_phi @ (one - gains @ H)
+    phi, psi = (np.linalg.inv(one - E) for E in (E_phi, E_psi))
+    return phi, block_diagonal(P), block_diagonal(D), gains, E_phi @ gains, E_psi, psi
 
 
 def correspondence(f: closed_forms.Factorization) -> dict[tuple[str, str], tuple[Array, Array]]:
@@ -270,11 +252,6 @@ def correspondence(f: closed_forms.Factorization) -> dict[tuple[str, str], tuple
         (f.Phi.T, bodies, freedoms), (f.Pi, bodies, freedoms), (f.X.T, bodies, bodies), (f.Y, bodies, bodies),
     )  # fmt: skip
     return {names: (A[np.ix_(top, left)], B) for names, (A, top, left), B in zip(TABLE_I, ours, spatial_operators(o))}
-
-
-def _six(i: int) -> slice:
-    """The rows of body i."""
-    return slice(6 * i, 6 * i + 6)
 
 
 def figures(folder: Path) -> Iterator[Path]:

@@ -26,9 +26,11 @@ a heavy tip, nearly straight. In the free falls of section 4 it does not happen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,17 +108,11 @@ def _decomposition() -> Iterator[Row]:
 
 
 def _composite(o: Operators) -> Array:
-    """Eq. 6 for a chain, entry by entry."""
-    n = o.n
-    bodies = o.J_blocks.copy()
-    for i in reversed(range(n - 1)):
-        bodies[i] += o.Ad_inv[i + 1].T @ bodies[i + 1] @ o.Ad_inv[i + 1]
-    M = np.zeros((n, n))
-    for i in range(n):
-        moved = o.S_blocks[i].T @ bodies[i]
-        for j in reversed(range(i + 1)):
-            M[i, j] = M[j, i] = (moved @ o.S_blocks[j])[0, 0]
-            moved = moved @ o.Ad_inv[j]
+    """Eq. 6 for a chain: M~_i are the diagonal blocks of G' J G, B_ij those of G below the diagonal."""
+    carried, p, M = o.G.T @ o.J @ o.G, [S[:, 0] for S in o.S_blocks], np.zeros((o.n, o.n))
+    for i, j in zip(*np.tril_indices(o.n)):
+        own, other = slice(6 * i, 6 * i + 6), slice(6 * j, 6 * j + 6)
+        M[i, j] = M[j, i] = p[i] @ carried[own, own] @ o.G[own, other] @ p[j]
     return M
 
 
@@ -142,9 +138,15 @@ def _three_steps() -> Iterator[Row]:
 class Cost(NamedTuple):
     """M and A as polynomials of n, the highest power first; and the printed M and A for n = 6 and n = 10."""
 
-    multiplications: tuple[Fraction | int, ...]
-    additions: tuple[Fraction | int, ...]
+    multiplications: tuple[Fraction, ...]
+    additions: tuple[Fraction, ...]
     printed: dict[int, tuple[int, int]]
+
+    @classmethod
+    def of(cls, M: Sequence[str | int], A: Sequence[str | int], printed: Mapping[str, Sequence[int]]) -> Cost:
+        """From a row of the table, with fractions as "1/6"."""
+        counts = {int(n): (count[0], count[1]) for n, count in printed.items()}
+        return cls(tuple(map(Fraction, M)), tuple(map(Fraction, A)), counts)
 
     def at(self, n: int) -> tuple[int, int]:
         """(M, A) of the formulas."""
@@ -152,25 +154,12 @@ class Cost(NamedTuple):
         return int(values[0]), int(values[1])
 
 
-SIXTH = Fraction(1, 6)
-TABLE_I = {
-    "Saha": Cost((191, -284), (187, -325), {6: (862, 797), 10: (1626, 1545)}),
-    "Featherstone": Cost((199, -198), (174, -173), {6: (996, 871), 10: (1792, 1567)}),
-    "Valasek": Cost((226, -343), (206, -345), {6: (1013, 891), 10: (1917, 1715)}),
-    "Brandl et al.": Cost((250, -222), (220, -198), {6: (1278, 1122), 10: (2278, 2002)}),
-    "Walker & Orin": Cost((SIXTH, Fraction(23, 2), Fraction(115, 3), -47), (SIXTH, 7, Fraction(233, 6), -46),
-                          {6: (633, 480), 10: (1653, 1209)}),
-}  # fmt: skip
+PRINTED = tomllib.loads((files(__package__) / "saha2001.toml").read_text(encoding="utf-8"))
+TABLE_I = {author: Cost.of(**row) for author, row in PRINTED["Table I"].items()}
 # The costs in braces of section 3: for each step M and A, each as (a, b) for a n + b.
-ITEMS = {
-    "A1": ((4, 0), (2, 0)), "A2": ((0, 0), (3, -3)), "A3(a)": ((0, 16), (0, 17)), "A3(b)": ((86, -179), (101, -215)),
-    "A4(a)": ((0, 2), (0, 0)), "A4(b)": ((12, -36), (12, -36)), "A5": ((2, 0), (2, 0)), "A6": ((6, -7), (0, 0)),
-    "A7(a)": ((0, 15), (0, 8)), "A7(b)": ((21, -42), (21, -42)), "A8(a)": ((0, 5), (0, 0)),
-    "A8(b)": ((6, -12), (6, -12)), "A9": ((22, -26), (14, -18)), "A10(b)": ((2, -2), (3, -3)), "B": ((1, 0), (0, 0)),
-    "C1(b)": ((6, -6), (6, -6)), "C2(a)": ((0, 12), (0, 2)), "C2(b)": ((18, -18), (11, -11)), "C3": ((6, -6), (6, -6)),
-}  # fmt: skip
+ITEMS = PRINTED["items"]
 # What the code of `saha_udut` costs, exactly, from n = 3 on: (a, b) for a n + b; n of the M are reciprocals.
-COUNTED = Cost((193, -309), (187, -329), {})
+COUNTED = Cost.of((193, -309), (187, -329), {})
 
 
 def _costs() -> Iterator[Row]:
@@ -279,16 +268,12 @@ def _words(found: dict[str, StepCounts]) -> str:
 
 def _figure_of_steps(path: Path) -> Path:
     """Steps over the tolerance, by method."""
-    counts: dict[str, NDArray[Any]] = {
-        method: np.array([sum(near_straight(method, x)) for x in TOLERANCES]) for method in ACCELERATIONS
-    }
+    counts = {method: np.array([sum(near_straight(method, x)) for x in TOLERANCES]) for method in ACCELERATIONS}
     with panels(path) as (axes,):
         for (method, count), colour in zip(counts.items(), (COLOURS[2], COLOURS[3], COLOURS[1])):
             axes.loglog(TOLERANCES, count, "o-", color=colour, label=method)
         axes.invert_xaxis()
-        axes.set(
-            title="Steps tried, arm with a heavy tip, nearly straight", xlabel="relative tolerance", ylabel="steps"
-        )
+        axes.set(title="Steps tried, arm with a heavy tip, nearly straight", xlabel="tolerance", ylabel="steps")
         axes.legend(title="accelerations by")
     write_data(path, {"tolerance": TOLERANCES, **counts})
     return path
@@ -360,18 +345,12 @@ def _data() -> Iterator[Row]:
     yield misprint("Eq. 18", law, general, printed, Cycloid(start, goal, T)(T)[0], goal)
     model = zoo.puma_saha()
     try:
-        Model.from_dh(convention="standard", n=6, mass=model.mass, inertia=PRINTED_MOMENTS)
+        Model.from_dh(convention="standard", n=6, mass=model.mass, inertia=PRINTED["moments"])
         refused = ""
     except ModelError as error:
         refused = str(error)
     yield Row("Table II(ii)", "moments of inertia, PUMA, kg m^2", "I_yy = -1.612, ...", "1.612, ...: absolute values",
               "no body has negative ones: refused by name", MISPRINT, "link1" in refused)  # fmt: skip
-
-
-PRINTED_MOMENTS = (
-    (1.612, -1.612, 0.5091), (0.4898, 8.0783, 8.2672), (3.3768, 3.3768, -0.3009), (0.181, -0.1273, 0.181),
-    (0.0735, 0.1273, -0.0735), (0.0071, 0.0071, 0.0141),
-)  # fmt: skip
 
 
 def _free_falls() -> Iterator[Row]:
@@ -434,9 +413,7 @@ def _figures_of(name: str, folder: Path) -> Iterator[Path]:
     labels, units = [f"joint {k + 1}" for k in range(model.nv)], coordinate_units(model)
     run = forced(name)
 
-    def draw(
-        number: int, what: str, series: dict[str, Array], units: list[str], heading: str, until: float = 0
-    ) -> Path:
+    def draw(number: int, what: str, series: dict[str, Array], units: list[str], heading: str, until=0.0) -> Path:
         path = folder / f"saha2001_fig{number}_{name}_{what}.png"
         figure = small_multiples({key: (TIMES, x) for key, x in series.items()}, labels, units, heading)
         for axes in figure.axes if until else ():
