@@ -157,5 +157,5 @@ def install(monkeypatch):
     stand_in = Cupy()
     monkeypatch.setattr("torsor.backends.gpu.cupy", lambda: stand_in)
     monkeypatch.setattr("torsor.parallel.device.cupy", lambda: stand_in)
-    monkeypatch.setattr("torsor.parallel.device.DeviceEngine", DeviceEngine)
+    monkeypatch.setattr("torsor.parallel.device.DeviceScheduleRunner", DeviceEngine)
     return stand_in
