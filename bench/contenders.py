@@ -152,7 +152,7 @@ def has_drake() -> bool:
 
 
 def in_peer(peer: Translation, state: State, function: str) -> tuple[np.ndarray, ...]:
-    """(x, w, force) or (x, w, dw/dt) of the peer, a state a row."""
+    """(x, w, force) or (x, w, dw/dt) of the peer, one state per row."""
     q, v, u = state
     x = np.array([peer.configuration(q_k) for q_k in q])
     T = np.array([peer.velocity_map(q_k) for q_k in q])

@@ -12,8 +12,8 @@ import torsor as ts
 from torsor import lie
 from torsor.algorithms import fixman
 from torsor.backends.cpu import compile_program
-from torsor.theory.fixman.points import planar_positions, relax_planar
-from torsor.theory.fixman.rigid import relax
+from torsor.dynamics.fixman.points import planar_positions, relax_planar
+from torsor.dynamics.fixman.rigid import relax
 
 PRINTED = (50, 100, 200, 400)  # the papers' figures end at 400
 DENSE = 2_000  # links at most, where M is formed

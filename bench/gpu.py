@@ -1,4 +1,4 @@
-"""Dynamics on an NVIDIA GPU: states a second, checked against float64 results computed on a CPU.
+"""Dynamics on an NVIDIA GPU: states per second, checked against float64 results computed on a CPU.
 
     python bench/gpu.py [--quick] [--out FOLDER]        needs CuPy; JAX and PyTorch are used where they are there
     python bench/gpu.py --references                    writes bench/gpu_reference.npz, on any machine with torsor
@@ -57,7 +57,7 @@ class Case:
     dtype: str = "float32"
     trig: str = "accurate"
     specialised: bool | None = None
-    target: float = 0.0  # billion states a second that are wanted
+    target: float = 0.0  # billion states per second that are wanted
     count: int = 2**22
 
     @property
@@ -112,7 +112,7 @@ class RolloutCase:
     dtype: str
     count: int
     steps: int = 20
-    target: float = 0.0  # billion steps a second
+    target: float = 0.0  # billion steps per second
 
     @property
     def key(self) -> str:

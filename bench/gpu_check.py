@@ -26,8 +26,8 @@ from harness import write
 import torsor as ts
 from torsor import duals, reference
 from torsor.algorithms import pulls as pulled
-from torsor.dynamics import ALGORITHMS
 from torsor.dynamics.derivatives import DIFFERENTIABLE
+from torsor.dynamics.functions import ALGORITHMS
 from torsor.dynamics.methods import COUPLED, METHODS
 from torsor.model.extras import Coupling, Extras
 from torsor.motion import PD, ComputedTorque, Cycloid, Pull

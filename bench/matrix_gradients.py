@@ -13,11 +13,11 @@ from contenders import states
 from harness import Claim, Contender, Report, race
 
 import torsor as ts
-from torsor.algorithms.derivative import takes_frame
 from torsor.backends.cpu import compile_request
+from torsor.compiler.derivative import takes_frame
 from torsor.compiler.request import PATIENT, Request
-from torsor.dynamics import ALGORITHMS
 from torsor.dynamics.derivatives import Differentiated
+from torsor.dynamics.functions import ALGORITHMS
 from torsor.dynamics.matrix_gradients import MatrixGradient, of_product
 
 STATES, SETS = 1024, 3

@@ -17,10 +17,10 @@ from plot import FIGURES
 
 from torsor import Model, zoo
 from torsor.algorithms import articulated, udut, walker_orin
-from torsor.compiler.request import unrolled
+from torsor.compiler.lowering import unrolled
 from torsor.compiler.tape import Operations
+from torsor.papers import saha2001, saha_udut
 from torsor.sweeps import Algorithm
-from torsor.theory.papers import saha_algorithm
 
 LENGTHS = range(1, 21)
 TABLE_LENGTHS = (6, 10)
@@ -42,7 +42,7 @@ COLOURS = {"UDU^T": "#2a9d8f", "articulated": "#1b6ca8", "composite": "#d1495b"}
 
 def printed(author: str, n: int) -> tuple[int, int]:
     """(M, A) by the formulas of Table I."""
-    return saha_algorithm.TABLE_I[author].at(n)
+    return saha2001.TABLE_I[author].at(n)
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Count:
 
 def counts() -> Iterator[Count]:
     for n in LENGTHS:
-        model = saha_algorithm.model_of(saha_algorithm.general_links(n))
-        letter = saha_algorithm.operations(n)
+        model = saha_udut.model_of(saha_udut.general_links(n))
+        letter = saha_udut.operations(n)
         yield Count("general", n, TO_THE_LETTER, False, *_pair(letter), *printed("Saha", n))
         for bias, algorithms in ((False, SOLVES), (True, DYNAMICS)):
             for name, algorithm in algorithms.items():
@@ -135,7 +135,7 @@ def figure(record: dict) -> plt.Figure:
         panel.grid(alpha=0.2)
         panel.legend(fontsize=7)
     panels[0].set_ylabel("multiplications and additions")
-    figure.suptitle("Forward dynamics: operations a state (Saha 2001, Table I)", fontsize=10)
+    figure.suptitle("Forward dynamics: operations per state (Saha 2001, Table I)", fontsize=10)
     return figure
 
 

@@ -84,7 +84,7 @@ def gpu() -> list[str]:
 
 
 def rollouts() -> list[str]:
-    head = ["rollout", "billion steps a second", "wanted", "error after 20 steps"]
+    head = ["rollout", "billion steps per second", "wanted", "error after 20 steps"]
     facts = {name: x for name, x in read("gpu")["facts"].items() if name.startswith("rollout, ")}
 
     def line(name: str, x: dict) -> list[str]:

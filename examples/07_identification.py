@@ -25,7 +25,7 @@ tau = ts.inverse_dynamics(arm, q, v, qdd)
 tau = tau + 0.02 * tau.std(axis=0) * rng.normal(size=tau.shape)
 
 found = ts.identify(guess, q, v, qdd, tau)
-true = found.base.combinations @ ts.inertial_parameters(arm).ravel()
+true = found.base.combinations @ arm.inertial_parameters().ravel()
 print(f"{arm.n * 10} parameters, of which {len(found.base.names)} combinations have an effect on the torques:")
 for k in np.argsort(found.deviations / np.abs(found.values))[:8]:
     name = found.base.names[k] if len(found.base.names[k]) < 60 else found.base.names[k][:57] + "..."

@@ -1,6 +1,6 @@
 """Runs the CUDA C that torsor writes without a GPU or a compiler: read line by line, as Python over NumPy lanes.
 
-Only the small language of `torsor.backends.c_language.Writer` is understood: one statement a line, loops and branches
+Only the small language of `torsor.backends.c_language.CWriter` is understood: one statement a line, loops and branches
 that all states take alike.
 """
 

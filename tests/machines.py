@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import Model, duals, lie, zoo
-from torsor.dynamics import ALGORITHMS
+from torsor.dynamics.functions import ALGORITHMS
 from torsor.model.joints import JOINTS, joint_code
 from torsor.outputs import Several
 from torsor.sweeps import Algorithm

@@ -10,7 +10,7 @@ import fake_cupy
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from torsor.parallel.engine import Engine
+from torsor.parallel.engine import ScheduleRunner
 
 WAITS = Counter()  # how often the host waited for the device, and why
 
@@ -146,7 +146,7 @@ class DeviceEngine:
     """The levels of a chain on arrays of the device, by the engine of the host."""
 
     def __init__(self, plan):
-        self.engine = Engine(plan)
+        self.engine = ScheduleRunner(plan)
 
     def run(self, inputs, outputs):
         return [Array(x) for x in self.engine.run({name: inside(x) for name, x in inputs.items()}, outputs)]
@@ -157,5 +157,5 @@ def install(monkeypatch):
     stand_in = Cupy()
     monkeypatch.setattr("torsor.backends.gpu.cupy", lambda: stand_in)
     monkeypatch.setattr("torsor.parallel.device.cupy", lambda: stand_in)
-    monkeypatch.setattr("torsor.parallel.device.DeviceEngine", DeviceEngine)
+    monkeypatch.setattr("torsor.parallel.device.DeviceScheduleRunner", DeviceEngine)
     return stand_in

@@ -18,8 +18,8 @@ import torsor as ts
 from torsor import cli, zoo
 from torsor.backends import codegen
 from torsor.backends.c99 import CFunction, identifier, quoted
-from torsor.dynamics import ALGORITHMS
 from torsor.dynamics.exports import random_states
+from torsor.dynamics.functions import ALGORITHMS
 from torsor.model.joints import JOINTS
 from torsor.outputs import Path as PathOutput
 

@@ -10,8 +10,8 @@ from machines import difference
 import torsor as ts
 from torsor import zoo
 from torsor.algorithms import articulated
-from torsor.algorithms.derivative import derivative
 from torsor.backends.gpu import in_levels
+from torsor.compiler.derivative import derivative
 from torsor.dynamics import calls
 from torsor.model.joints import JOINTS
 from torsor.parallel.schedule import Operation

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torsor as ts
-from torsor.theory.change_of_basis import MAPPINGS, change_of_basis, in_new_bases
+from torsor.papers.change_of_basis import MAPPINGS, change_of_basis, in_new_bases
 
 ROUNDING = 1e-9  # dense algebra on random matrices of condition up to 1e4
 

@@ -82,7 +82,7 @@ def test_torque_track_and_tables(tmp_path):
 
 
 def test_a_model_file_and_a_family(tmp_path):
-    zoo.planar3().save(tmp_path / "arm.toml")
+    torsor.save(zoo.planar3(), tmp_path / "arm.toml")
     assert main(["simulate", str(tmp_path / "arm.toml"), "--duration", "0.1", "--quiet"]) == 0
     assert main(["simulate", "rope:5", "--duration", "0.1", "--q0", ",".join(["0.1"] * 10), "--quiet"]) == 0
 
@@ -194,7 +194,7 @@ def test_papers_agree_and_are_drawn(tmp_path, capsys):
 
 
 def test_a_paper_that_differs_fails_the_command(capsys, monkeypatch):
-    from torsor.theory.papers import featherstone1999
+    from torsor.papers import featherstone1999
 
     monkeypatch.setattr(featherstone1999, "EXPONENTS", (6, 8))
     monkeypatch.setattr(featherstone1999, "WHOLE_LEVELS", -1.0)

@@ -9,7 +9,6 @@ from peers.robot_files import PinocchioFile, random_state
 
 import torsor as ts
 from torsor.dynamics import couplings as dense
-from torsor.dynamics.couplings import coupled, coupling_matrix
 from torsor.errors import ArgumentError
 from torsor.model.extras import Coupling, Extras
 from torsor.motion import METHODS
@@ -41,7 +40,7 @@ def test_accelerations_are_those_of_the_projected_equations_of_pinocchio():
         state[joint] = ratio * state[leader][0] + offset, ratio * state[leader][1]
     M, bias, _ = peer.terms(state, model.joint_names)
     q, v = (np.concatenate([state[name][k] for name in model.joint_names]) for k in (0, 1))
-    np.testing.assert_allclose(q, coupled(model, q), atol=1e-15)
+    np.testing.assert_allclose(q, model.coupled(q), atol=1e-15)
     tau = rng.normal(size=model.nv)
     kept = [k for k, name in enumerate(model.joint_names) if name not in ("grip2", "curl2")]
     free = np.concatenate([np.arange(model.v_start[k], model.v_start[k + 1]) for k in kept])
@@ -50,7 +49,7 @@ def test_accelerations_are_those_of_the_projected_equations_of_pinocchio():
     at = dict(zip(model.joint_names, model.v_start))
     grip = free.tolist().index(at["grip"])
     G[at["grip2"], grip], G[at["curl2"], grip] = -1, -0.5
-    np.testing.assert_array_equal(coupling_matrix(model), G)
+    np.testing.assert_array_equal(model.coupling_matrix(), G)
     exact = G @ np.linalg.solve(G.T @ M @ G, G.T @ (tau - bias))
     qdd = ts.forward_dynamics(model, q, v, tau)
     np.testing.assert_allclose(qdd, exact, atol=ROUNDING * np.abs(exact).max())
@@ -69,7 +68,7 @@ def pendulums():
 @pytest.mark.parametrize("method", [name for name, kind in METHODS.items() if kind.adaptive])
 def test_a_simulation_stays_on_its_couplings_and_keeps_its_energy(method):
     model = pendulums()
-    run = ts.simulate(model, coupled(model, np.array([1.0, 0])), duration=1.0, method=method, rtol=1e-8, atol=1e-10)
+    run = ts.simulate(model, model.coupled(np.array([1.0, 0])), duration=1.0, method=method, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(run.q[:, 1], -0.5 * run.q[:, 0] + 0.3, atol=1e-10)
     np.testing.assert_allclose(run.v[:, 1], -0.5 * run.v[:, 0], atol=1e-9)
     np.testing.assert_allclose(run.energy, run.energy[0], atol=1e-4)
@@ -142,13 +141,13 @@ def hand(free=False):
 
 
 def obeying_state(model, rng, size=()):
-    G = coupling_matrix(model)
-    q = coupled(model, model.random_configuration(rng, size=size))
+    G = model.coupling_matrix()
+    q = model.coupled(model.random_configuration(rng, size=size))
     return q, rng.normal(size=(*size, G.shape[1])) @ G.T, rng.normal(size=(*size, model.nv))
 
 
 def projection(model, q):
-    G, M = coupling_matrix(model), ts.mass_matrix(model, q)
+    G, M = model.coupling_matrix(), ts.mass_matrix(model, q)
     return G @ np.linalg.inv(G.T @ M @ G) @ G.T
 
 
@@ -169,7 +168,7 @@ def test_everything_that_inverts_M_obeys_the_couplings(free):
             (dense.coupled_inverse(model, q), P),
         ):
             np.testing.assert_allclose(found, exact, atol=ROUNDING * max(1, np.abs(exact).max(initial=0)))
-        G = coupling_matrix(model)
+        G = model.coupling_matrix()
         log_det = np.linalg.slogdet(G.T @ ts.mass_matrix(model, q) @ G)[1]
         np.testing.assert_allclose(ts.log_det_mass_matrix(model, q), log_det, rtol=1e-12)
         np.testing.assert_allclose(dense.coupled_log_det(model, q), log_det, rtol=1e-12)
@@ -181,7 +180,7 @@ def test_everything_that_inverts_M_obeys_the_couplings(free):
 def test_added_inertia_external_wrenches_and_long_doubles():
     model, rng = hand(), np.random.default_rng(3)
     q, v, tau = obeying_state(model, rng)
-    added, wrench, G = rng.uniform(0, 1, model.nv), rng.normal(size=(model.n, 6)), coupling_matrix(model)
+    added, wrench, G = rng.uniform(0, 1, model.nv), rng.normal(size=(model.n, 6)), model.coupling_matrix()
     M = ts.mass_matrix(model, q) + np.diag(added)
     b = tau - ts.bias_forces(model, q, v, external=wrench)
     exact = G @ np.linalg.solve(G.T @ M @ G, G.T @ b)
@@ -216,7 +215,7 @@ def test_derivatives_are_those_of_differences():
 @pytest.mark.parametrize("integrator", ["semi-implicit", "rk4", "implicit"])
 def test_rollouts_stay_on_the_couplings(integrator):
     model = replace(pendulums(), damping=0.1)
-    q = coupled(model, np.array([[1.0, 0.0], [0.3, 0.0]]))
+    q = model.coupled(np.array([[1.0, 0.0], [0.3, 0.0]]))
     path = ts.rollout(model, q, 0 * q, steps=400, dt=1e-3, every=100, integrator=integrator)
     np.testing.assert_allclose(path.q[..., 1], -0.5 * path.q[..., 0] + 0.3, atol=1e-12)
     run = ts.simulate(model, q[0], duration=0.4, dt=0.1, rtol=1e-9, atol=1e-11)
@@ -227,7 +226,7 @@ def test_rollouts_stay_on_the_couplings(integrator):
 
 def test_rollout_gradients_and_batches_of_models():
     model = pendulums()
-    q = coupled(model, np.array([[0.7, 0.0]]))
+    q = model.coupled(np.array([[0.7, 0.0]]))
     options = dict(steps=20, dt=1e-2, every=20)
     seed = (np.ones((1, 1, 2)), np.zeros((1, 1, 2)))
     slope = ts.rollout_vjp(model, q, 0 * q, seed, tau=np.zeros((1, 2)), **options).tau

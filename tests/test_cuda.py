@@ -18,7 +18,8 @@ from torsor.backends import gpu
 from torsor.backends.cuda import Launch
 from torsor.compiler import members
 from torsor.compiler.frames import framed
-from torsor.dynamics import ALGORITHMS, calls
+from torsor.dynamics import calls
+from torsor.dynamics.functions import ALGORITHMS
 from torsor.motion.feedback import law_of
 from torsor.motion.rollout import gpu_kernel
 from torsor.outputs import Path

@@ -19,15 +19,16 @@ from peers.pinocchio_peer import PinocchioPeer
 import torsor as ts
 from torsor import duals, lie, reference, zoo
 from torsor.algorithms import products
-from torsor.algorithms.derivative import SOLVERS, derivative, takes_frame
 from torsor.backends.cpu import compile_program
+from torsor.compiler.derivative import SOLVERS, derivative, takes_frame
 from torsor.compiler.frames import framed
 from torsor.compiler.request import ALWAYS, NEVER, Request
-from torsor.dynamics import ALGORITHMS, derivatives
+from torsor.dynamics import derivatives
+from torsor.dynamics.functions import ALGORITHMS
 from torsor.dynamics.methods import METHODS
+from torsor.inputs import PARAMETERS, place_of
 from torsor.linalg import Vec
 from torsor.model.joints import JOINTS
-from torsor.outputs import PARAMETERS, place_of
 
 DIGITS, STEP = 60, mpmath.mpf("1e-20")  # central differences of 60 digits: an error of 1e-40
 TOLERANCE = 1e-12  # rounding, times the condition of M where it is inverted (1e3 for these trees)

@@ -137,7 +137,7 @@ def test_gradients_by_the_model_go_through_forces(name):
     heavy = differences(
         lambda h: loss(replace(model, mass=model.mass * (1 + h), inertia=model.inertia * (1 + h))), 1e-4
     )
-    along = (found.model["inertia"] * ts.inertial_parameters(model)).sum(axis=(-1, -2))
+    along = (found.model["inertia"] * model.inertial_parameters()).sum(axis=(-1, -2))
     assert np.abs(along - heavy).max() <= 1e-6 * np.abs(heavy).max()
 
 
@@ -171,7 +171,7 @@ def test_gradients_by_the_model(name, integrator):
     heavier = differences(
         lambda h: loss(replace(model, mass=model.mass * (1 + h), inertia=model.inertia * (1 + h))), 1e-3
     )
-    along = (found.model["inertia"] * ts.inertial_parameters(model)).sum(axis=(-1, -2))
+    along = (found.model["inertia"] * model.inertial_parameters()).sum(axis=(-1, -2))
     assert np.abs(along - heavier).max() <= 1e3 * TOLERANCE * np.abs(heavier).max()
     shift = np.zeros((model.n, 6))
     shift[:, 3:] = np.random.default_rng(6).normal(size=(model.n, 3))

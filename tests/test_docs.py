@@ -21,7 +21,7 @@ def test_tables_are_those_of_the_results(page):
 
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "bench/README.md")]
 PAGES += sorted((ROOT / "docs").glob("*.md"))
-FOLDERS = "algorithms|backends|compiler|dynamics|formats|kernel|model|parallel|simulate|theory|view|zoo"
+FOLDERS = "algorithms|backends|compiler|dynamics|formats|kernel|model|parallel|motion|papers|view|zoo"
 FOLDERS += "|bench|docs|tests|examples"
 
 

@@ -13,7 +13,7 @@ import torsor as ts
 from torsor import zoo
 from torsor.algorithms import articulated, composite, fixman
 from torsor.backends.cpu import compile_program
-from torsor.theory.fixman.rigid import relax
+from torsor.dynamics.fixman.rigid import relax
 
 # Rounding times the condition of single bodies' inertias (inverted here, unlike in the articulated sweeps).
 ROUNDING = 1e-11

@@ -8,10 +8,10 @@ from machines import difference
 
 import torsor as ts
 from torsor import lie, zoo
-from torsor.theory.fixman import parameters
-from torsor.theory.fixman.parameters import ALPHA, BETA, GAMMA, NAMES, A
-from torsor.theory.fixman.rigid import relax_dh
-from torsor.theory.papers import lee2007
+from torsor.dynamics.fixman import parameters
+from torsor.dynamics.fixman.parameters import ALPHA, BETA, GAMMA, NAMES, A
+from torsor.dynamics.fixman.rigid import relax_dh
+from torsor.papers import lee2007
 from torsor.zoo.lee2007 import hold_bodies
 
 ROUNDING = 1e-12

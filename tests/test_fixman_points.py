@@ -6,7 +6,7 @@ from machines import difference
 
 import torsor as ts
 from torsor import zoo
-from torsor.theory.fixman.points import (
+from torsor.dynamics.fixman.points import (
     PLANAR,
     SPATIAL,
     planar_derivatives,

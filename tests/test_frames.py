@@ -10,7 +10,6 @@ import pytest
 
 import torsor as ts
 from torsor import zoo
-from torsor.dynamics.couplings import coupled, coupling_matrix
 from torsor.errors import ArgumentError
 
 ROBOTS = Path(__file__).parent / "robots"
@@ -60,7 +59,7 @@ def test_jacobians_are_those_of_pinocchio(features, state, reference, theirs):
     q, v = state
     peer = pin.buildModelFromUrdf(str(ROBOTS / "features.urdf"))
     data = peer.createData()
-    pq, pv = ts.to_pinocchio(features, peer, q, v)
+    pq, pv = ts.formats.to_pinocchio(features, peer, q, v)
     frame = peer.getFrameId("palm")
     kind = getattr(pin.ReferenceFrame, theirs)
     J = pin.computeFrameJacobian(peer, data, pq, frame, kind)
@@ -161,14 +160,14 @@ def test_positions_and_weights_leave_the_rest_free():
 def test_limits_and_couplings_hold(features):
     palm = features.with_frames({"fingertip": ("tip2", np.eye(3), [0.03, 0, 0])})
     rng = np.random.default_rng(2)
-    q = coupled(palm, palm.random_configuration(rng, 40))
+    q = palm.coupled(palm.random_configuration(rng, 40))
     iq, _ = palm.order(["elbow", "extend", "turn", "grip"])
     q[:, iq] = rng.uniform([-1.5, 0, -3, 0], [2.5, 0.3, 3, 1], (40, 4))
-    q = coupled(palm, q)
+    q = palm.coupled(q)
     targets = ts.frame_poses(palm, q, "fingertip")[:, :3, 3]
     found = ts.inverse_kinematics(palm, "fingertip", targets)
     assert found.solved.all()
-    np.testing.assert_allclose(found.q, coupled(palm, found.q))
+    np.testing.assert_allclose(found.q, palm.coupled(found.q))
     assert (found.q[:, iq] >= [-1.5, 0, -3, 0]).all()
     assert (found.q[:, iq] <= [2.5, 0.3, 3, 1]).all()
     untouched, _ = palm.order(["string", "floor"])  # they do not move the fingertip
@@ -213,11 +212,11 @@ def test_arguments_of_inverse_kinematics(arguments, options, message):
 
 
 def test_the_coupling_matrix_gives_velocities(features):
-    G = coupling_matrix(features)
+    G = features.coupling_matrix()
     q = features.random_configuration(0)
     dv = G @ np.random.default_rng(0).normal(size=G.shape[1]) * 1e-3
-    moved = features.integrate(coupled(features, q), dv)
-    np.testing.assert_allclose(moved, coupled(features, moved), atol=ROUNDING)
+    moved = features.integrate(features.coupled(q), dv)
+    np.testing.assert_allclose(moved, features.coupled(moved), atol=ROUNDING)
 
 
 # ---- states of other engines ----
@@ -231,11 +230,11 @@ def test_states_go_to_pinocchio_and_back(base):
     data = peer.createData()
     rng = np.random.default_rng(0)
     q, v = model.random_configuration(rng, 5), rng.normal(size=(5, model.nv))
-    pq, pv = ts.to_pinocchio(model, peer, q, v)
-    back = ts.from_pinocchio(model, peer, pq, pv)
+    pq, pv = ts.formats.to_pinocchio(model, peer, q, v)
+    back = ts.formats.from_pinocchio(model, peer, pq, pv)
     np.testing.assert_allclose(ts.body_poses(model, back[0]), ts.body_poses(model, q), atol=ROUNDING)
     np.testing.assert_allclose(back[1], v, atol=ROUNDING)
-    np.testing.assert_array_equal(ts.from_pinocchio(model, peer, pq), back[0])
+    np.testing.assert_array_equal(ts.formats.from_pinocchio(model, peer, pq), back[0])
     energy = pin.computeKineticEnergy(peer, data, pq[2], pv[2])
     np.testing.assert_allclose(ts.kinetic_energy(replace(model, armature=0.0), q[2], v[2]), energy, rtol=ROUNDING)
 
@@ -246,8 +245,8 @@ def test_states_go_to_mujoco_and_back():
     data = mujoco.MjData(peer)
     rng = np.random.default_rng(0)
     q, v = model.random_configuration(rng), rng.normal(size=model.nv)
-    data.qpos, data.qvel = ts.to_mujoco(model, peer, q, v)
-    back = ts.from_mujoco(model, peer, data.qpos, data.qvel)
+    data.qpos, data.qvel = ts.formats.to_mujoco(model, peer, q, v)
+    back = ts.formats.from_mujoco(model, peer, data.qpos, data.qvel)
     np.testing.assert_allclose(back[0], q, atol=ROUNDING)
     np.testing.assert_allclose(back[1], v, atol=ROUNDING)
     mujoco.mj_forward(peer, data)
@@ -270,9 +269,9 @@ def test_order_by_joint_and_body_names(features):
 def test_unlike_robots_are_refused(features):
     peer = pin.buildSampleModelManipulator()
     with pytest.raises(ArgumentError, match="Pinocchio's model has no joint 'pan'"):
-        ts.from_pinocchio(features, peer, pin.neutral(peer))
+        ts.formats.from_pinocchio(features, peer, pin.neutral(peer))
     other = mujoco.MjModel.from_xml_string(
         "<mujoco><worldbody><body><joint name='a'/><geom size='1'/></body></worldbody></mujoco>"
     )
     with pytest.raises(ArgumentError, match="MuJoCo's model has no joint 'pan'"):
-        ts.from_mujoco(features, other, [0.0])
+        ts.formats.from_mujoco(features, other, [0.0])

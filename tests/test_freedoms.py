@@ -8,7 +8,7 @@ import pytest
 
 import torsor as ts
 from torsor import ArgumentError, Model, ModelError
-from torsor.model.freedoms import USUAL, unusual
+from torsor.model.freedoms import DEFAULTS, nondefault
 from torsor.model.joints import JOINTS
 
 SOLID = {"mass": 1.0, "inertia": (1.0, 1.0, 1.0)}
@@ -17,7 +17,7 @@ SOLID = {"mass": 1.0, "inertia": (1.0, 1.0, 1.0)}
 def drawn(model: Model, seed: int = 0) -> Model:
     """The model with random numbers for everything."""
     rng = np.random.default_rng(seed)
-    numbers = {key: rng.uniform(size=model.nv) for key in USUAL}
+    numbers = {key: rng.uniform(size=model.nv) for key in DEFAULTS}
     free = np.concatenate([np.array(JOINTS[code].limited) < 0 for code in model.joint])
     numbers["lower"] = np.where(free, -np.inf, -numbers["lower"])
     numbers["upper"] = np.where(free, np.inf, numbers["upper"])
@@ -28,7 +28,7 @@ EVERY_JOINT = Model.chain([joint.name for joint in JOINTS], **SOLID)
 
 
 def test_without_a_word_everything_is_usual():
-    assert unusual(EVERY_JOINT) == {}
+    assert nondefault(EVERY_JOINT) == {}
     assert EVERY_JOINT.damping.shape == EVERY_JOINT.upper.shape == (EVERY_JOINT.nv,)
     assert not EVERY_JOINT.damping.flags.writeable
 
@@ -37,10 +37,10 @@ def test_without_a_word_everything_is_usual():
 @pytest.mark.parametrize("suffix", ["toml", "torsor"])
 def test_files_bring_back_every_number(model, suffix, tmp_path):
     given = drawn(model)
-    given.save(tmp_path / f"model.{suffix}")
+    ts.save(given, tmp_path / f"model.{suffix}")
     read = ts.load(tmp_path / f"model.{suffix}")
     assert read == given
-    assert all(np.array_equal(getattr(read, key), getattr(given, key)) for key in USUAL)
+    assert all(np.array_equal(getattr(read, key), getattr(given, key)) for key in DEFAULTS)
     assert pickle.loads(pickle.dumps(given)) == given != model
 
 
@@ -104,7 +104,7 @@ def test_the_builder_names_the_body():
 def test_unusual_joints_are_described(tmp_path, capsys):
     from torsor.cli import main
 
-    Model.chain(n=2, lower=[-1, -np.inf], damping=[0, 0.5], **SOLID).save(tmp_path / "arm.toml")
+    ts.save(Model.chain(n=2, lower=[-1, -np.inf], damping=[0, 0.5], **SOLID), tmp_path / "arm.toml")
     assert main(["info", str(tmp_path / "arm.toml")]) == 0
     shown = capsys.readouterr().out
     assert "lower -1" in shown

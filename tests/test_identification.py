@@ -42,7 +42,7 @@ def test_torques_are_the_regressor_times_the_parameters(joint):
     states = motion(model, 4)
     Y = ts.torque_regressor(model, *states)
     assert Y.shape == (4, model.nv, 10 * model.n)
-    assert difference(Y @ ts.inertial_parameters(model).ravel(), ts.inverse_dynamics(model, *states)) < ROUNDING
+    assert difference(Y @ model.inertial_parameters().ravel(), ts.inverse_dynamics(model, *states)) < ROUNDING
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -52,7 +52,7 @@ def test_on_every_machine_in_loops_and_unrolled(name):
     tau = ts.inverse_dynamics(model, *states)
     for specialised in (True, False) if model.nv < 20 else (False,):
         Y = ts.compile(model, ts.torque_regressor, specialised=specialised)(*states)
-        assert difference(Y @ ts.inertial_parameters(model).ravel(), tau) < ROUNDING
+        assert difference(Y @ model.inertial_parameters().ravel(), tau) < ROUNDING
 
 
 @pytest.mark.parametrize(
@@ -74,20 +74,20 @@ def test_masses_do_not_matter_to_the_regressor():
 
 def test_parameters_there_and_back():
     model = zoo.random_tree(6, 2)
-    pi = ts.inertial_parameters(model)
-    back = ts.with_inertial_parameters(model, pi)
+    pi = model.inertial_parameters()
+    back = model.with_inertial_parameters(pi)
     for a, b in ((back.mass, model.mass), (back.com, model.com), (back.inertia, model.inertia)):
         assert difference(a, b) < ROUNDING
-    assert ts.with_inertial_parameters(model, pi.ravel()) == back
+    assert model.with_inertial_parameters(pi.ravel()) == back
     pi[1, 0] = -1.0
     with pytest.raises(ts.ModelError, match=r"link2.*mass of -1"):
-        ts.with_inertial_parameters(model, pi)
+        model.with_inertial_parameters(pi)
     with pytest.raises(ts.ArgumentError, match="parameters must have shape"):
-        ts.with_inertial_parameters(model, pi[:3])
+        model.with_inertial_parameters(pi[:3])
 
 
 def test_the_pseudo_inertia_of_a_body_that_exists_is_positive():
-    P = _pseudo_inertia(ts.inertial_parameters(zoo.humanoid()))
+    P = _pseudo_inertia(zoo.humanoid().inertial_parameters())
     assert (np.linalg.eigvalsh(P) > 0).all()
 
 
@@ -99,7 +99,7 @@ def test_base_parameters_explain_all_torques_and_are_independent(model):
     base = ts.base_parameters(model)
     states = motion(model, 300, seed=8)
     Y = ts.torque_regressor(model, *states)
-    pi = ts.inertial_parameters(model).ravel()
+    pi = model.inertial_parameters().ravel()
     assert difference(Y[..., base.columns] @ (base.combinations @ pi), ts.inverse_dynamics(model, *states)) < 1e-10
     W = Y[..., base.columns].reshape(-1, len(base.columns))
     assert np.linalg.matrix_rank(W / np.linalg.norm(W, axis=0), tol=1e-6) == len(base.names)
@@ -123,7 +123,7 @@ def test_exact_torques_give_the_true_base_parameters(true, solver):
     q, v, qdd = motion(true, 300)
     tau = ts.inverse_dynamics(true, q, v, qdd)
     found = ts.identify(disturbed(true), q, v, qdd, tau, solver=solver)
-    expected = found.base.combinations @ ts.inertial_parameters(true).ravel()
+    expected = found.base.combinations @ true.inertial_parameters().ravel()
     assert found.converged
     assert difference(found.values, expected) < RECOVERED
     assert found.residual.max() < 1e-6 * np.abs(tau).max()
@@ -138,7 +138,7 @@ def test_noise_is_met_by_errors_of_its_size_and_bodies_that_can_exist(solver):
     tau = ts.inverse_dynamics(true, q, v, qdd)
     noise = 0.02 * np.sqrt(np.mean(tau**2, axis=0))
     found = ts.identify(disturbed(true), q, v, qdd, tau + noise * rng.normal(size=tau.shape), solver=solver)
-    expected = found.base.combinations @ ts.inertial_parameters(true).ravel()
+    expected = found.base.combinations @ true.inertial_parameters().ravel()
     assert np.mean(((found.values - expected) / found.deviations) ** 2) < DEVIATIONS
     assert np.allclose(found.residual, noise, rtol=0.15)
     assert (np.linalg.eigvalsh(_pseudo_inertia(found.parameters)) > 0).all()
@@ -163,7 +163,7 @@ def test_what_the_motion_does_not_excite_is_said(solver):
     found = ts.identify(disturbed(true), q, v, qdd, ts.inverse_dynamics(true, q, v, qdd), solver=solver)
     unknown = [name for name, deviation in zip(found.base.names, found.deviations) if np.isinf(deviation)]
     assert unknown == [name for name in found.base.names if "Jzz" in name]
-    assert difference(found.parameters[:, 9], ts.inertial_parameters(disturbed(true))[:, 9]) < 0.5  # near the guess
+    assert difference(found.parameters[:, 9], disturbed(true).inertial_parameters()[:, 9]) < 0.5  # near the guess
 
 
 def test_bad_arguments_of_identify_are_named():

@@ -304,7 +304,7 @@ def test_rotors_are_in_M_and_in_the_response():
         assert difference(inverse.M @ forward.dq, -inverse.dq) < CONDITION
         assert difference(forward.dtau, ts.inverse_mass_matrix(model, q)) < CONDITION
     Y = ts.torque_regressor(model, q, v, qdd)
-    torque = Y @ ts.inertial_parameters(model).ravel() + model.armature * qdd
+    torque = Y @ model.inertial_parameters().ravel() + model.armature * qdd
     assert difference(torque, ts.inverse_dynamics(model, q, v, qdd)) < ROUNDING
 
 

@@ -17,7 +17,7 @@ from machines import ARRAY_FUNCTIONS
 import torsor as ts
 from torsor import zoo
 from torsor.algorithms import articulated, composite, constraint_force, discrete_mechanics, energy, newton_euler
-from torsor.backends import codegen
+from torsor.backends import cache, codegen
 from torsor.backends.cpu import compile_program, compile_request
 from torsor.backends.elementary import TRIG_LIMIT
 from torsor.backends.llvm import Target
@@ -28,7 +28,7 @@ from torsor.compiler.request import ALWAYS, NEVER
 from torsor.compiler.tape import Code, Operations, Tape
 from torsor.compiler.trace import looped, unroll
 from torsor.duals import evaluate
-from torsor.dynamics import ALGORITHMS
+from torsor.dynamics.functions import ALGORITHMS
 from torsor.linalg import cos, log, sin
 from torsor.model.joints import JOINTS
 from torsor.outputs import AtBase, PerBody, PerFreedom, Several
@@ -519,6 +519,22 @@ def test_without_a_cache_or_a_writable_one_it_only_starts_slower(tmp_path):
     assert in_a_new_process(blocked / "cache") == expected
     assert in_a_new_process("", XDG_CACHE_HOME=str(tmp_path / "xdg")) == expected
     assert any((tmp_path / "xdg" / "torsor").iterdir())
+
+
+def test_nothing_is_kept_once_sources_were_written_after_the_import(tmp_path, monkeypatch):
+    """Modules are imported when they are used, so what they make may then come from other sources than the hash."""
+    monkeypatch.setenv("TORSOR_CACHE", str(tmp_path))
+    before = cache.sources()
+    cache.write("0" * 40, b"kept")
+    changed = {name: (0, *state[1:]) for name, state in cache._IMPORTED.items()}
+    monkeypatch.setattr(cache, "_IMPORTED", changed)
+    cache.sources.cache_clear()
+    try:
+        assert cache.sources() != before
+        cache.write("1" * 40, b"not kept")
+    finally:
+        cache.sources.cache_clear()
+    assert [path.name for _, _, path in cache.entries()] == ["0" * 40]
 
 
 def test_processes_may_share_a_cold_cache(tmp_path):

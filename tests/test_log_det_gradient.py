@@ -10,10 +10,10 @@ from scipy.integrate import quad
 import torsor as ts
 from torsor import zoo
 from torsor.algorithms import articulated
-from torsor.algorithms.derivative import log_det_gradient
 from torsor.backends.cpu import compile_program
+from torsor.compiler.derivative import log_det_gradient
+from torsor.dynamics.fixman.points import relax_spatial
 from torsor.model.joints import JOINTS
-from torsor.theory.fixman.points import relax_spatial
 
 # float64 against differences with 50 digits, which are exact to 1e-20
 ROUNDING = 1e-11

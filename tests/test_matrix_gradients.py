@@ -13,11 +13,12 @@ from test_derivatives import DUALITY, SINGLE, TOLERANCE, exact_tangent, public_a
 
 import torsor as ts
 from torsor import lie, zoo
-from torsor.algorithms.derivative import takes_frame
 from torsor.backends import gpu
 from torsor.backends.cpu import Program
 from torsor.compiler import members
-from torsor.dynamics import ALGORITHMS, calls, matrix_gradients
+from torsor.compiler.derivative import takes_frame
+from torsor.dynamics import calls, matrix_gradients
+from torsor.dynamics.functions import ALGORITHMS
 from torsor.model.joints import JOINTS
 from torsor.model.names import Frame
 

@@ -6,9 +6,9 @@ from machines import difference
 
 import torsor as ts
 from torsor import zoo
-from torsor.compiler.request import unrolled
+from torsor.compiler.lowering import unrolled
 from torsor.compiler.tape import Operations
-from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, SETTLED, automatic, method_for
+from torsor.dynamics.methods import METHODS, MOST_FREEDOMS, SETTLED, automatic, explain
 from torsor.model.conditioning import EVEN, pivot_ratio
 
 IDENTITY = 1e-12
@@ -25,7 +25,7 @@ def count(algorithm, model):
 )
 def test_the_choice_has_the_fewest_operations(model, function):
     """Of the methods that keep their digits on this model."""
-    choice = method_for(model, function)
+    choice = explain(model, function)
     methods = METHODS[function.__name__]
     counts = {name: count(algorithm, model) for name, algorithm in methods.items()}
     accurate = counts if pivot_ratio(model) <= EVEN else {"articulated": counts["articulated"]}
@@ -36,7 +36,7 @@ def test_the_choice_has_the_fewest_operations(model, function):
 
 
 def test_short_chains_go_through_the_mass_matrix_and_long_ones_do_not():
-    chosen = [method_for(zoo.general_arm(n), ts.forward_dynamics).method for n in (3, 8)]
+    chosen = [explain(zoo.general_arm(n), ts.forward_dynamics).method for n in (3, 8)]
     assert chosen == ["composite", "articulated"]
 
 
@@ -57,7 +57,7 @@ def test_revolute_chains_need_no_counting_where_it_is_skipped(function, seed):
     n = SETTLED[function.__name__]
     for model in (zoo.general_arm(n, seed), industrial_arm(n, seed)):
         assert automatic(model, function) is METHODS[function.__name__]["articulated"]
-        assert method_for(model, function).method == "articulated"
+        assert explain(model, function).method == "articulated"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -67,13 +67,13 @@ def test_the_automatic_choice_is_the_one_told(seed, tmp_path, monkeypatch):
     model = industrial_arm(5, seed)
     assert pivot_ratio(model) <= EVEN
     for function in (*FUNCTIONS, *FUNCTIONS):
-        told = METHODS[function.__name__][method_for(model, function).method]
+        told = METHODS[function.__name__][explain(model, function).method]
         assert automatic(model, function) is told
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_large_machines_use_sweeps():
-    choice = method_for(zoo.humanoid(), ts.forward_dynamics)
+    choice = explain(zoo.humanoid(), ts.forward_dynamics)
     assert choice.method == "articulated"
     assert not choice.operations
 
@@ -106,7 +106,7 @@ def test_every_inverse_is_the_same(model, specialised):
 def test_the_inverse_is_a_product_while_ways_to_the_base_are_short():
     """With fewer operations, then; a chain of hundreds goes column by column."""
     for model in (zoo.puma_saha(), zoo.humanoid(), zoo.random_chain(300)):
-        choice = method_for(model, ts.inverse_mass_matrix)
+        choice = explain(model, ts.inverse_mass_matrix)
         assert choice.method == ("product" if model.nv < 100 else "articulated")
         programs = {m: ts.compile(model, ts.inverse_mass_matrix, method=m) for m in METHODS["inverse_mass_matrix"]}
         counts = {method: sum(program.operations) for method, program in programs.items()}
@@ -118,7 +118,7 @@ def test_programs_take_the_same_choice():
     q, v, tau = np.random.default_rng(0).normal(size=(3, 3))
     program = ts.compile(model, ts.forward_dynamics)
     assert np.array_equal(program(q, v, tau), ts.forward_dynamics(model, q, v, tau))
-    assert program.operations == method_for(model, ts.forward_dynamics).operations["composite"]
+    assert program.operations == explain(model, ts.forward_dynamics).operations["composite"]
     assert ts.compile(model, ts.forward_dynamics, method="udut").name == "forward_dynamics_udut"
     assert not ts.compile(model, ts.forward_dynamics, specialised=False).specialised
 
@@ -130,7 +130,7 @@ def test_programs_take_the_same_choice():
         (lambda: ts.compile(zoo.humanoid(), ts.forward_dynamics, method="composite"), str(MOST_FREEDOMS)),
         (lambda: ts.compile(zoo.humanoid(), ts.mass_matrix, method="udut"), "unknown method"),
         (lambda: ts.forward_dynamics(zoo.planar3(), *np.zeros((3, 3)), method="newton"), "unknown method 'newton'"),
-        (lambda: method_for(zoo.planar3(), ts.mass_matrix), "one method only"),
+        (lambda: explain(zoo.planar3(), ts.mass_matrix), "one method only"),
     ],
 )
 def test_methods_that_are_not_there_are_refused(call, words):

@@ -88,7 +88,7 @@ def test_torques_of_actuators_are_those_of_mujoco(features):
     rng = np.random.default_rng(7)
     for _ in range(5):
         q, v = features.random_configuration(rng), 3 * rng.normal(size=features.nv)
-        data.qpos, data.qvel = ts.to_mujoco(features, peer, q, v)
+        data.qpos, data.qvel = ts.formats.to_mujoco(features, peer, q, v)
         data.ctrl[:2], data.ctrl[2] = 2 * rng.normal(size=2), 0.0
         mujoco.mj_forward(peer, data)
         expected = data.qfrc_actuator[: features.nv]
@@ -218,8 +218,8 @@ def test_linear_equalities_of_joints_are_couplings(tmp_path):
     assert len(model.couplings) == 2
     theirs = mujoco.MjModel.from_xml_path(str(path))
     data, rng = mujoco.MjData(theirs), np.random.default_rng(0)
-    q = ts.coupled(model, rng.normal(size=4))
-    v, tau = ts.coupling_matrix(model) @ rng.normal(size=2), rng.normal(size=4)
+    q = model.coupled(rng.normal(size=4))
+    v, tau = model.coupling_matrix() @ rng.normal(size=2), rng.normal(size=4)
     data.qpos[:], data.qvel[:] = q, v
     mujoco.mj_forward(theirs, data)
     J = data.efc_J.reshape(-1, 4)[:3]

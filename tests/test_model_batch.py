@@ -14,7 +14,7 @@ from torsor.backends.cuda import Kernel
 from torsor.compiler.members import members
 from torsor.compiler.request import ALWAYS, NEVER, Request
 from torsor.dynamics.functions import ALGORITHMS
-from torsor.outputs import place_of
+from torsor.inputs import place_of
 
 # Both compute in double precision, in different frames: a few hundred roundings of numbers of the result's size.
 ROUNDING = 2e-12

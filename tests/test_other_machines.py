@@ -18,7 +18,7 @@ from torsor.backends.llvm import Target
 from torsor.backends.llvm_arrays import loop_kernel, unrolled_kernel
 from torsor.compiler.abi import unrolled_data
 from torsor.compiler.request import ALWAYS, NEVER, Request
-from torsor.dynamics import ALGORITHMS
+from torsor.dynamics.functions import ALGORITHMS
 from torsor.outputs import Path
 
 ARM = codegen.Host("aarch64-unknown-linux-gnu", "generic", "+neon")

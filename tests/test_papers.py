@@ -6,6 +6,7 @@ plain NumPy, on machines whose masses and lengths all differ.
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,12 @@ from scipy.linalg import block_diag, expm
 
 import torsor as ts
 from torsor import zoo
+from torsor.dynamics import closed_forms
+from torsor.dynamics.fixman.points import relax_planar
+from torsor.dynamics.fixman.rigid import relax
 from torsor.model import JOINTS
-from torsor.theory import study
-from torsor.theory.fixman.brownian import brownian
-from torsor.theory.fixman.points import relax_planar
-from torsor.theory.fixman.rigid import relax
-from torsor.theory.papers import PAPERS, featherstone1999, lee2005, lee2007, rows
+from torsor.motion.brownian import brownian
+from torsor.papers import PAPERS, featherstone1999, lee2005, lee2007, rows, saha_udut
 from torsor.zoo.lee2007 import dh_columns
 
 ROUNDING = 1e-11  # relative: dense algebra on machines of condition up to 1e4
@@ -146,9 +147,9 @@ def test_torques_on_a_moving_base_are_lagranges(joints):
     bias = ts.bias_forces(model, q, v, **base)
     assert difference(ts.mass_matrix(model, q) @ qdd + bias, expected) < DIFFERENCED
     assert difference(ts.mass_solve(model, q, expected - bias), qdd) < 1e4 * DIFFERENCED
-    moved = study.com_frames(model)
+    moved = closed_forms.com_frames(model)
     for Q in (None, moved):
-        assert difference(study.operators(model, q, v, Q=Q, **base).tau(qdd), expected) < DIFFERENCED
+        assert difference(closed_forms.operators(model, q, v, Q=Q, **base).tau(qdd), expected) < DIFFERENCED
 
 
 def test_a_moving_base_takes_batches_and_refuses_other_shapes():
@@ -167,7 +168,7 @@ def test_a_moving_base_takes_batches_and_refuses_other_shapes():
     with pytest.raises(ts.ArgumentError, match=r"base_velocity.*inf|base_velocity\[0\]"):
         ts.body_twists(model, q[0], v[0], base_velocity=np.full(6, np.inf))
     with pytest.raises(ts.ArgumentError, match="base_velocity must have shape"):
-        study.operators(model, q[0], base_velocity=np.zeros(3))
+        closed_forms.operators(model, q[0], base_velocity=np.zeros(3))
 
 
 def test_derivatives_by_the_motion_of_the_base():
@@ -273,7 +274,7 @@ def test_U_and_D_are_those_of_an_elimination_of_link_jacobians(name):
         D[k] = L[k, k]
         U[:k, k] = L[:k, k] / D[k]
         L = L - np.outer(L[:, k], L[k]) / D[k]
-    found = study.decompose(study.denoc(model, q))
+    found = saha_udut.decompose(saha_udut.denoc(model, q))
     assert difference(found.U, U) < ROUNDING
     assert difference(found.D, D) < ROUNDING
     b = np.arange(1.0, 7.0)
@@ -396,7 +397,8 @@ def test_brownian_chains_visit_angles_with_their_weight(corrected):
     weight = np.ones_like(grid) if corrected else np.sqrt(np.linalg.det(M))
     expected = (weight * np.cos(grid)).sum() / weight.sum(), (weight * np.cos(2 * grid)).sum() / weight.sum()
     start = np.concatenate([np.zeros((8000, 2)), np.random.default_rng(1).uniform(-np.pi, np.pi, (8000, 2))], axis=1)
-    run = brownian(model, start, steps=200, dt=0.004, corrected=corrected, every=200, rng=0)
+    forces = partial(ts.fixman_force, model) if corrected else None
+    run = brownian(model, start, steps=200, dt=0.004, forces=forces, every=200, rng=0)
     assert run.shape == (1, 8000, 4)
     theta = run[-1, :, -1]
     error = 5 * 0.71 / 8000**0.5  # five standard errors; the time step adds less
@@ -408,9 +410,12 @@ def test_brownian_chains_visit_angles_with_their_weight(corrected):
 
 def test_brownian_dynamics_takes_forces_and_refuses_what_it_cannot_do():
     model = zoo.point_chain(2)
-    spring = brownian(
-        model, np.zeros((500, 2)), steps=300, dt=0.01, kT=0.05, forces=lambda q: -q, corrected=True, rng=2
-    )
+    kT = 0.05
+
+    def forces(q):
+        return ts.fixman_force(model, q, kT=kT) - q
+
+    spring = brownian(model, np.zeros((500, 2)), steps=300, dt=0.01, kT=kT, forces=forces, rng=2)
     assert abs(np.mean(spring[-100:] ** 2) - 0.05) < 0.01  # <q^2> = kT / k
     with pytest.raises(ts.ArgumentError, match="quaternions"):
         brownian(zoo.humanoid(), zoo.humanoid().neutral(), steps=1, dt=0.1)

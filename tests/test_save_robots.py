@@ -11,7 +11,7 @@ import pytest
 import torsor as ts
 from torsor import zoo
 from torsor.errors import ModelError, ModelWarning
-from torsor.model.freedoms import USUAL
+from torsor.model.freedoms import DEFAULTS
 
 ROBOTS = Path(__file__).parent / "robots"
 # Rotations are written as three angles or a quaternion: a few roundings.
@@ -20,7 +20,7 @@ ROUNDING = 1e-13
 
 def same(model, again, ignored=()):
     assert again.joint_names == model.joint_names
-    for key in ("parent", "joint", "mass", "com", "inertia", "p", *USUAL):
+    for key in ("parent", "joint", "mass", "com", "inertia", "p", *DEFAULTS):
         if key not in ignored:
             np.testing.assert_array_equal(getattr(again, key), getattr(model, key), err_msg=key)
     np.testing.assert_allclose(again.R, model.R, atol=ROUNDING)
@@ -59,7 +59,7 @@ def test_zoo_machines_go_to_pinocchio_and_back(tmp_path, name):
     peer = pin.buildModelFromUrdf(str(path))
     assert peer.nv == model.nv
     q = model.random_configuration(0)
-    M = pin.crba(peer, peer.createData(), ts.to_pinocchio(again, peer, q))
+    M = pin.crba(peer, peer.createData(), ts.formats.to_pinocchio(again, peer, q))
     order = np.concatenate([np.arange(peer.joints[k].idx_v, peer.joints[k].idx_v + peer.joints[k].nv)
                             for k in map(peer.getJointId, again.joint_names)])  # fmt: skip
     M = np.triu(M) + np.triu(M, 1).T

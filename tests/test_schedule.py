@@ -10,7 +10,7 @@ import torsor as ts
 from torsor import zoo
 from torsor.parallel.branches import main_chain
 from torsor.parallel.chain import RUN, runs_of
-from torsor.parallel.engine import Engine
+from torsor.parallel.engine import ScheduleRunner
 from torsor.parallel.schedule import places
 from torsor.parallel.solver import Solver, schedule
 
@@ -85,7 +85,7 @@ def test_the_schedule_is_all_an_engine_needs(name, request):
 def test_lanes_side_by_side_give_the_same(arm):
     """The layout for threads that read together."""
     inputs = state(arm)
-    apart, beside = (Engine(schedule(arm, lanes_apart=x)).run(inputs, ["qdd"])[0] for x in (True, False))
+    apart, beside = (ScheduleRunner(schedule(arm, lanes_apart=x)).run(inputs, ["qdd"])[0] for x in (True, False))
     assert np.array_equal(apart, beside)
 
 

@@ -10,7 +10,7 @@ from torsor import zoo
 from torsor.lie import quaternion_to_matrix
 from torsor.model import Model
 from torsor.motion import Simulation, simulate
-from torsor.theory.papers import saha2001
+from torsor.papers import saha2001
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-13}
 # A run at TIGHT leaves a global error of a few hundred tolerances.

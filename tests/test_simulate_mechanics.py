@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 from machines import MACHINES, difference
 
-from torsor import Model, dynamics, lie, reference, zoo
+from torsor import Model, lie, reference, zoo
 from torsor.algorithms import discrete_mechanics as mechanics
 from torsor.backends.cpu import compile_program
 from torsor.compiler.request import ALWAYS, NEVER
+from torsor.dynamics import functions as dynamics
 from torsor.errors import SingularError
 from torsor.linalg import Vec
 from torsor.model.joints import JOINTS, joint_named

@@ -229,7 +229,7 @@ def test_a_symmetric_matrix_computes_each_entry_once():
 
 
 def test_an_array_is_a_scalar_to_a_vector():
-    """One number a state: the vector of a batch is three arrays, whichever side the factor is on."""
+    """One number per state: the vector of a batch is three arrays, whichever side the factor is on."""
     factor_of_two = np.full(4, 2.0)
     v = Vec(np.ones(4), 0.0, 1.0)
     for product in (v * factor_of_two, factor_of_two * v):

@@ -143,7 +143,9 @@ def test_names_of_numpy_are_names():
 def test_half_a_surrogate_pair_is_no_name_and_leaves_no_file(where, tmp_path):
     names = {"body": "a", "frame": "f", "model": "m"} | {where: "\ud800"}
     with pytest.raises(ModelError, match="surrogate"):
-        Model.builder(names["model"]).add(names["body"], **BALL).frame(names["frame"]).build().save(tmp_path / "m.toml")
+        ts.save(
+            Model.builder(names["model"]).add(names["body"], **BALL).frame(names["frame"]).build(), tmp_path / "m.toml"
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -437,7 +439,7 @@ def test_the_command_line_refuses_in_words(arguments, tmp_path, monkeypatch):
 
 def test_names_are_not_taken_for_markup(tmp_path, monkeypatch, capsys):
     path = tmp_path / "m.toml"
-    Model.builder("[/b] [red]").add("[/x]", **BALL).build().save(path)
+    ts.save(Model.builder("[/b] [red]").add("[/x]", **BALL).build(), path)
     assert cli.main(["info", str(path)]) == 0
     assert cli.main(["simulate", str(path), "--duration", "0.01"]) == 0
     assert "[/b] [red]" in capsys.readouterr().out

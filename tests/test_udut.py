@@ -9,9 +9,7 @@ import torsor as ts
 from torsor import zoo
 from torsor.backends.pointwise import trace
 from torsor.compiler.tape import Operations
-from torsor.theory import study
-from torsor.theory.papers import saha_algorithm
-from torsor.theory.study import saha
+from torsor.papers import saha2001, saha_udut
 
 MACHINES = {
     "tree": lambda: zoo.random_tree(30, 1),
@@ -26,7 +24,7 @@ ELIMINATED = 1e-10  # elimination on the entries of M itself, whose condition re
 @pytest.fixture(params=MACHINES, scope="module")
 def denoc(request):
     model = MACHINES[request.param]()
-    return study.denoc(model, model.random_configuration(6))
+    return saha_udut.denoc(model, model.random_configuration(6))
 
 
 def test_denoc_blocks(denoc):
@@ -53,7 +51,7 @@ def test_mass_matrix_from_denoc_matrices(denoc):
 
 
 def test_decomposition_of_the_mass_matrix(denoc):
-    u = study.decompose(denoc)
+    u = saha_udut.decompose(denoc)
     assert difference(u.U @ np.diag(u.D) @ u.U.T, oracle.mass_matrix(denoc.model, denoc.q)) < IDENTITY
     assert np.array_equal(u.U, np.triu(u.U))
     assert np.all(np.diag(u.U) == 1)
@@ -61,15 +59,15 @@ def test_decomposition_of_the_mass_matrix(denoc):
 
 
 def test_recursive_elimination_is_that_of_the_matrix(denoc):
-    u = study.decompose(denoc)
-    U, D = study.reverse_elimination(oracle.mass_matrix(denoc.model, denoc.q))
+    u = saha_udut.decompose(denoc)
+    U, D = saha_udut.reverse_elimination(oracle.mass_matrix(denoc.model, denoc.q))
     assert difference(u.U, U) < ELIMINATED
     assert difference(u.D, D) < ELIMINATED
 
 
 def test_entries_between_branches_are_zero():
     model = zoo.random_tree(30, 1)
-    u = study.decompose(study.denoc(model, model.random_configuration(6)))
+    u = saha_udut.decompose(saha_udut.denoc(model, model.random_configuration(6)))
     body = np.repeat(np.arange(model.n), np.diff(model.v_start))
     above = [[a in ways(model, b) for b in body] for a in body]
     assert not u.U[~np.array(above)].any()
@@ -85,7 +83,7 @@ def ways(model, body):
 
 
 def test_analytic_inverse(denoc):
-    u = study.decompose(denoc)
+    u = saha_udut.decompose(denoc)
     M, one = oracle.mass_matrix(denoc.model, denoc.q), np.eye(denoc.model.nv)
     assert np.abs(u.U_inverse @ u.U - one).max() < IDENTITY * np.abs(u.U).max() * np.abs(u.U_inverse).max()
     assert np.abs(u.M_inverse @ M - one).max() < IDENTITY * np.abs(M).max() * np.abs(u.M_inverse).max()
@@ -94,7 +92,7 @@ def test_analytic_inverse(denoc):
 def test_pivots_are_those_of_the_compiled_sweeps():
     model = zoo.general_arm(6, 5)
     q = model.random_configuration(0)
-    D = study.decompose(study.denoc(model, q)).D
+    D = saha_udut.decompose(saha_udut.denoc(model, q)).D
     assert difference(np.log(D).sum(), ts.log_det_mass_matrix(model, q)) < IDENTITY
 
 
@@ -102,7 +100,7 @@ def test_elementary_matrices_annihilate_column_after_column():
     A = np.random.default_rng(0).normal(size=(6, 6))
     M = A @ A.T
     previous = M
-    for k, (E, L) in zip(range(5, 0, -1), study.elementary(M)):
+    for k, (E, L) in zip(range(5, 0, -1), saha_udut.elementary(M)):
         assert np.abs(L[:k, k:]).max() < IDENTITY * np.abs(M).max()
         assert difference(np.linalg.inv(E), 2 * np.eye(6) - E) < IDENTITY  # Eq. 8
         assert difference(L, E @ previous) < IDENTITY
@@ -127,10 +125,10 @@ def test_method_udut_agrees_with_articulated_bodies(name):
 @pytest.mark.parametrize("prismatic", [(), (2,), (0, 3)], ids=["revolute", "one prismatic", "two prismatic"])
 def test_three_steps_solve_for_the_accelerations(prismatic):
     rng = np.random.default_rng(0)
-    links = saha_algorithm.general_links(5, prismatic)
+    links = saha_udut.general_links(5, prismatic)
     q, phi = rng.normal(size=(2, 5))
-    found = saha.forward_dynamics(links, q.tolist(), phi.tolist())
-    assert difference(found, ts.mass_solve(saha_algorithm.model_of(links), q, phi)) < IDENTITY
+    found = saha_udut.forward_dynamics(links, q.tolist(), phi.tolist())
+    assert difference(found, ts.mass_solve(saha_udut.model_of(links), q, phi)) < IDENTITY
 
 
 @pytest.mark.parametrize("n", range(2, 41))
@@ -140,13 +138,13 @@ def test_three_steps_cost_exactly(n):
     His items sum to 192n - 284 M, with six quotients per joint where a reciprocal is shared here, and 187n - 325 A.
     Of two joints the last is also the one next to the base, and the savings at both ends overlap.
     """
-    count = saha_algorithm.operations(n)
-    assert (count.mul + count.div, count.add) == (saha_algorithm.COUNTED.at(n) if n > 2 else (90, 68))
+    count = saha_udut.operations(n)
+    assert (count.mul + count.div, count.add) == (saha2001.COUNTED.at(n) if n > 2 else (90, 68))
     assert count.div == n
 
 
 def test_items_of_section_3_sum_to_192_n():
-    M, A = (np.array([item[k] for item in saha_algorithm.ITEMS.values()]).sum(axis=0) for k in range(2))
+    M, A = (np.array([item[k] for item in saha2001.ITEMS.values()]).sum(axis=0) for k in range(2))
     assert M.tolist() == [192, -284]
     assert A.tolist() == [187, -325]
 
@@ -154,7 +152,7 @@ def test_items_of_section_3_sum_to_192_n():
 def test_formulas_of_table_I_give_its_numbers_but_for_one():
     wrong = [
         (author, n)
-        for author, cost in saha_algorithm.TABLE_I.items()
+        for author, cost in saha2001.TABLE_I.items()
         for n, printed in cost.printed.items()
         if cost.at(n) != printed
     ]
@@ -162,6 +160,8 @@ def test_formulas_of_table_I_give_its_numbers_but_for_one():
 
 
 def test_turns_cost_what_the_paper_says():
-    link = saha_algorithm.general_links(1)[0]
-    vector = Operations.of(trace(lambda q, x: saha.Turn(link, q[0]).out(saha.Vec.of(x)), {"q": (1,), "x": (3,)}))
+    link = saha_udut.general_links(1)[0]
+    vector = Operations.of(
+        trace(lambda q, x: saha_udut.Rotation(link, q[0]).out(saha_udut.Vec.of(x)), {"q": (1,), "x": (3,)})
+    )
     assert (vector.mul, vector.add) == (8, 4)

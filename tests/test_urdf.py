@@ -127,7 +127,7 @@ def test_what_is_not_read_is_noted(features):
 @pytest.mark.parametrize("suffix", [".toml", ".torsor"])
 def test_everything_comes_back_from_a_file(features, tmp_path, suffix):
     path = tmp_path / f"features{suffix}"
-    features.save(path)
+    ts.save(features, path)
     again = ts.load(path)
     assert again == features
     assert again.extras == features.extras

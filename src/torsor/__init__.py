@@ -1,109 +1,44 @@
-"""torsor: the dynamics of articulated chains, from a six-joint arm to a rope of a million links."""
+"""torsor: the dynamics of articulated chains, from a six-joint arm to a rope of a million links.
 
-from typing import TYPE_CHECKING, Any
+The public names are listed in `__init__.pyi`, one per line, with the module that defines each.  A module is imported
+when one of its names is first used (SPEC 1 of Scientific Python): `import torsor` itself takes a few milliseconds.
+"""
 
-import torsor.backends.cache  # first, as it reads the sources  # noqa: F401
-from torsor import lie, zoo
-from torsor.dynamics import (
-    bias_forces,
-    body_poses,
-    body_twists,
-    center_of_mass,
-    compile,
-    constraint_forces,
-    coriolis_matrix,
-    fixman_force,
-    forward_dynamics,
-    forward_dynamics_derivatives,
-    gravity_forces,
-    inverse_dynamics,
-    inverse_dynamics_derivatives,
-    inverse_mass_matrix,
-    jacobian,
-    jacobian_dot,
-    kinetic_energy,
-    log_det_gradient,
-    log_det_mass_matrix,
-    mass_matrix,
-    mass_solve,
-    momentum,
-    potential_energy,
-    torque_regressor,
-)
-from torsor.dynamics.couplings import coupled, coupling_matrix
-from torsor.dynamics.derivatives import jvp, vjp
-from torsor.dynamics.factor import mass_factor, sample_velocities
-from torsor.dynamics.frames import frame_poses
-from torsor.dynamics.methods import method_for
-from torsor.dynamics.task_space import operational_space
-from torsor.errors import ArgumentError, DeviceError, ModelError, ModelWarning, SingularError, TorsorError
-from torsor.formats import load, save
-from torsor.model import Model, ModelBatch
-from torsor.motion.simulation import Simulation, simulate
-from torsor.motion.trajectory import Trajectory
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from torsor.dynamics.actuators import actuator_forces
-    from torsor.dynamics.exports import export
-    from torsor.dynamics.identification import (
-        base_parameters,
-        identify,
-        inertial_parameters,
-        with_inertial_parameters,
-    )
-    from torsor.dynamics.inverse_kinematics import inverse_kinematics
-    from torsor.dynamics.linear import linearize
-    from torsor.ensembles import LogNormal, Normal, StoreError, Study, Uniform, ensemble
-    from torsor.formats.states import from_mujoco, from_pinocchio, to_mujoco, to_pinocchio
-    from torsor.motion.rollout import rollout
-    from torsor.motion.gradients import step_derivatives
-    from torsor.motion.sensitivities import Sensitivities, sensitivities
-    from torsor.motion.stops import Stop
-    from torsor.theory import symbolic
+import torsor.backends.cache  # first: it notes which sources are there  # noqa: F401
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "ArgumentError", "DeviceError", "Feedback", "LogNormal", "Model", "ModelBatch",
-    "ModelError", "ModelWarning", "Normal", "Policy", "Sensitivities", "Simulation",
-    "SingularError", "Stop", "StoreError", "Study", "TorsorError", "Trajectory", "Uniform",
-    "actuator_forces", "base_parameters", "bias_forces", "body_poses", "body_twists", "center_of_mass", "compile",
-    "constraint_forces", "coriolis_matrix", "coupled", "coupling_matrix", "ensemble", "export", "fixman_force",
-    "forward_dynamics", "forward_dynamics_derivatives", "frame_poses", "from_mujoco", "from_pinocchio",
-    "gravity_forces", "identify", "inertial_parameters", "inverse_dynamics", "inverse_dynamics_derivatives",
-    "inverse_kinematics", "inverse_mass_matrix", "jacobian", "jacobian_dot", "jvp", "kinetic_energy", "lie",
-    "linearize", "load", "log_det_gradient", "log_det_mass_matrix", "mass_factor", "mass_matrix", "mass_solve",
-    "method_for", "momentum", "operational_space", "potential_energy", "rollout", "step_derivatives",
-    "sample_velocities", "save", "sensitivities", "simulate", "symbolic", "to_mujoco", "to_pinocchio",
-    "torque_regressor", "vjp", "with_inertial_parameters", "zoo",
-]  # fmt: skip
+_LIST = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+_MODULES = {name: module for module, name in re.findall(r"^from (\S+) import (\S+) as \2$", _LIST, re.MULTILINE)}
+__all__ = sorted(_MODULES)
 
-
-# What few programs need, and where it is.
-LATER = {
-    "actuator_forces": "dynamics.actuators",
-    "export": "dynamics.exports", "inverse_kinematics": "dynamics.inverse_kinematics", "linearize": "dynamics.linear",
-    **dict.fromkeys(
-        ("base_parameters", "identify", "inertial_parameters", "with_inertial_parameters"), "dynamics.identification"
-    ),
-    **dict.fromkeys(("LogNormal", "Normal", "StoreError", "Study", "Uniform", "ensemble"), "ensembles"),
-    **dict.fromkeys(
-        ("PD", "ComputedTorque", "Constant", "External", "Feedback", "Friction", "Function", "Limits", "Policy", "Pull",
-         "Spring", "Table"), "motion.forces"
-    ), "Cycloid": "motion.references",
-    "rollout": "motion.rollout", "Stop": "motion.stops",
-    "step_derivatives": "motion.gradients",
-    **dict.fromkeys(("Sensitivities", "sensitivities"), "motion.sensitivities"),
-    **dict.fromkeys(("from_mujoco", "from_pinocchio", "to_mujoco", "to_pinocchio"), "formats.states"),
+# Names of earlier versions, and what is used in their place.
+_RENAMED = {
+    "coupled": "model.coupled(q)", "coupling_matrix": "model.coupling_matrix()", "method_for": "torsor.explain",
+    "rollout_vjp": "torsor.vjp(torsor.rollout)", "LinearFeedback": "torsor.Feedback", "JointFeedback": "torsor.PD",
+    "Rollout": "torsor.Trajectory", "StoppedRollout": "torsor.Trajectory", "Drive": "torsor.Function(f, drive=True)",
+    "inertial_parameters": "model.inertial_parameters()",
+    "with_inertial_parameters": "model.with_inertial_parameters(parameters)",
+    **{name: f"torsor.formats.{name}" for name in ("from_mujoco", "from_pinocchio", "to_mujoco", "to_pinocchio")},
 }  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported when it is first asked for."""
-    import importlib
+    """A public name, imported now and kept."""
+    if name in _RENAMED:
+        raise AttributeError(f"torsor.{name} is now {_RENAMED[name]}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'torsor' has no attribute {name!r}")
+    module = _MODULES[name]
+    found = import_module(module)
+    value = getattr(found, name) if name in vars(found) else import_module(f"{module}.{name}")
+    return globals().setdefault(name, value)
 
-    if name == "symbolic":
-        return importlib.import_module("torsor.theory.symbolic")
-    if name in LATER:
-        return getattr(importlib.import_module(f"torsor.{LATER[name]}"), name)
-    raise AttributeError(f"module 'torsor' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor import dynamics
+from torsor.dynamics import functions as dynamics
+from torsor.dynamics import programs
 from torsor.errors import TorsorError
 from torsor.model import Model
 from torsor.model.joints import JOINTS
@@ -32,7 +33,7 @@ def forward_dynamics_times(model: Model, states: int) -> list[float]:
     """Seconds per state, in calls of `states` states: torsor, then each installed peer, on one core."""
     rng = np.random.default_rng(0)
     q, v, tau = (rng.normal(size=(states, model.nv)) for _ in range(3))
-    program, out = dynamics.compile(model, dynamics.forward_dynamics), np.empty((states, model.nv))
+    program, out = programs.compile(model, dynamics.forward_dynamics), np.empty((states, model.nv))
     peers = [prepare(model, q, v, tau) for prepare in installed_peers().values()]
     calls = [lambda: program(q, v, tau, out=out), *peers]
     answers = [np.asarray(call()) for call in calls]

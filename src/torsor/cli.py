@@ -17,10 +17,12 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from itertools import groupby
 from math import pi
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -33,26 +35,17 @@ from rich.tree import Tree
 
 import torsor
 from torsor import zoo
-from torsor.dynamics import ALGORITHMS
+from torsor.backends import cache as store
+from torsor.dynamics.functions import ALGORITHMS
 from torsor.errors import ArgumentError, ModelWarning, TorsorError
 from torsor.files import check_writable, made, short
-from torsor.formats import load
+from torsor.formats import FORMATS, ROBOTS, load
 from torsor.formats.robots import BASES, PREFIX
 from torsor.logs import LOGGER, JsonLines, event, failure
 from torsor.model import Model
-from torsor.model.freedoms import unusual
+from torsor.model.freedoms import nondefault
 from torsor.model.joints import JOINTS
-from torsor.motion import (
-    METHODS,
-    ComputedTorque,
-    Constant,
-    Cycloid,
-    Friction,
-    Series,
-    Simulation,
-    Table,
-    Trajectory,
-)
+from torsor.motion import METHODS, ComputedTorque, Constant, Cycloid, Friction, Series, Simulation, Table, Trajectory
 from torsor.motion.coordinates import names_of
 from torsor.motion.forces import Force
 from torsor.motion.integrators import method_named
@@ -74,7 +67,7 @@ INTEGRATION = ("method", "dynamics", "rtol", "atol", "step", "dt", "every", "kee
 # Where the free falls of the zoo begin, if not in the neutral configuration (Saha 2001, Table II).
 STARTS = {"stanford": "0,90deg,0,0,0,0"}
 
-out, err = (Console(stderr=stderr, highlight=False, emoji=False) for stderr in (False, True))  # rope:-1: is no thumb
+out, err = (Console(stderr=stderr, highlight=False, emoji=False) for stderr in (False, True))  # rope:-1: is no emoji
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,7 +101,7 @@ def _refused(reason: object) -> int:
 
 @contextmanager
 def _logged(path: Path | None, words: Sequence[str]) -> Iterator[None]:
-    """Append what torsor does to a file, as JSON lines; an error is told there, too."""
+    """Append what torsor does to a file, as JSON lines; errors as well."""
     if path is None:
         yield
         return
@@ -339,7 +332,7 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
     if options.record is not None:
         check_writable(options.record)
     model = find_model(options.model, options.base)
-    model = model.weightless if options.no_gravity else model  # for the forces, too: they need not carry its weight
+    model = model.weightless if options.no_gravity else model  # forces need not carry its weight either
     problem = {key: getattr(options, key) for key in PROBLEM}
     q0 = numbers("--q0", options.q0 or STARTS.get(options.model), model.nq)
     simulation = Simulation(
@@ -494,7 +487,7 @@ def info(options: argparse.Namespace) -> int:
         table.add_row(function.__name__, *numbers, how)
     out.print(table)
     for asked in (torsor.forward_dynamics, torsor.mass_solve, torsor.inverse_dynamics):
-        choice = torsor.method_for(model.uncoupled(), asked)
+        choice = torsor.explain(model.uncoupled(), asked)
         out.print(f"{asked.__name__}, method auto: {choice.why}", soft_wrap=True)
     return 0
 
@@ -506,8 +499,8 @@ def _tree(model: Model) -> Tree:
     shown = model.n if model.n <= MOST_BRANCHES else FEW_BRANCHES
     for i in range(shown):
         words = f"{escape(model.names[i])}  [cyan]{JOINTS[model.joint[i]].name}[/]  {model.mass[i]:g} kg"
-        told = (f"{key} {' '.join(f'{x:.4g}' for x in values)}" for key, values in unusual(model, i).items())
-        words += f"  [dim]{', '.join(told)}[/]"
+        limits = (f"{key} {' '.join(f'{x:.4g}' for x in values)}" for key, values in nondefault(model, i).items())
+        words += f"  [dim]{', '.join(limits)}[/]"
         branches[i] = branches[int(model.parent[i])].add(words)
     if model.n > shown:
         root.add(f"[dim]... and {model.n - shown} more[/]")
@@ -589,9 +582,6 @@ def _executor(options: argparse.Namespace) -> Iterator[Any]:
         with Client(options.dask) as client:
             yield client.get_executor()
     elif options.workers:
-        from concurrent.futures import ProcessPoolExecutor
-        from multiprocessing import get_context
-
         with ProcessPoolExecutor(integer("--workers", options.workers, least=1), get_context("spawn")) as pool:
             yield pool
     else:
@@ -602,9 +592,9 @@ def _executor(options: argparse.Namespace) -> Iterator[Any]:
 
 
 def papers(options: argparse.Namespace) -> int:
-    from torsor.theory import papers as registry
-    from torsor.theory.papers import rows
+    from torsor import papers as registry  # imports Matplotlib
 
+    rows = registry.rows
     colours = {rows.AGREES: "green", rows.MISPRINT: "cyan", rows.CONFLICTS: "yellow", rows.OURS: "dim"}
     columns = "place", "quantity", "printed", "computed", "difference", "verdict"
     failed, counted = 0, Counter[str]()
@@ -646,7 +636,6 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def view(options: argparse.Namespace) -> int:
-    from torsor.formats import FORMATS, ROBOTS
     from torsor.view.page import at_rest
 
     name = str(options.trajectory)
@@ -678,8 +667,6 @@ def export(options: argparse.Namespace) -> int:
 
 
 def cache(options: argparse.Namespace) -> int:
-    from torsor.backends import cache as store
-
     if options.clear:
         out.print(f"{store.trim(0)} files deleted")
         return 0

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 
 from torsor import linalg
-from torsor.algorithms.derivative import Derivative
+from torsor.compiler.derivative import Derivative
+from torsor.inputs import COORDINATES, FREEDOMS, PARAMETERS, is_parameter, place_of
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import JOINTS
 from torsor.model.links import Link, links
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import COORDINATES, FREEDOMS, PARAMETERS, is_parameter, place_of, plain
+from torsor.outputs import plain
 from torsor.reference import base_of, scatter
 from torsor.spatial import Inertia, Spatial, small_motion
 from torsor.sweeps import Algorithm, run

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from torsor import __version__
 from torsor.errors import ArgumentError, TorsorError
 from torsor.validate import file_path
 
@@ -22,8 +23,6 @@ FEW = 100  # numbers of a list in the comments of a file
 
 def made() -> dict[str, str]:
     """Which torsor wrote a file, on which Python and NumPy, and when."""
-    from torsor import __version__  # known once torsor itself has been imported
-
     versions = {"torsor": __version__, "python": python_version(), "numpy": np.__version__}
     return versions | {"date": datetime.now(UTC).isoformat(timespec="seconds")}
 

@@ -26,7 +26,20 @@ import numpy as np
 
 from torsor.errors import ArgumentError
 from torsor.linalg import (
-    Mat, Scalar, Vec, _is_casadi, atan2, cos, cross, dot, down_scale, epsilon, maximum, sin, sqrt, where,
+    Mat,
+    Scalar,
+    Vec,
+    _is_casadi,
+    atan2,
+    cos,
+    cross,
+    dot,
+    down_scale,
+    epsilon,
+    maximum,
+    sin,
+    sqrt,
+    where,
 )  # fmt: skip
 
 # The border: arrays in, the same kind of array out -------------------------------------------------------
@@ -153,9 +166,7 @@ def rotation_of(q: Vec) -> Mat:
     wx, wy, wz = w * x2, w * y2, w * z2
     xx, xy, xz, yy, yz, zz = x * x2, x * y2, x * z2, y * y2, y * z2, z * z2
     return Mat(
-        (1.0 - (yy + zz), xy - wz, xz + wy),
-        (xy + wz, 1.0 - (xx + zz), yz - wx),
-        (xz - wy, yz + wx, 1.0 - (xx + yy)),
+        (1.0 - (yy + zz), xy - wz, xz + wy), (xy + wz, 1.0 - (xx + zz), yz - wx), (xz - wy, yz + wx, 1.0 - (xx + yy))
     )
 
 

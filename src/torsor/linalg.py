@@ -119,40 +119,40 @@ def is_literal(x: Scalar, value: float) -> bool:
 # Scalars made of two others -------------------------------------------------------------------------------------------
 
 
-class Dual:
+class DualScalar:
     """x + eps dx with eps^2 = 0: a scalar that carries its derivative, for sums, products, sines and cosines."""
 
     def __init__(self, x: Scalar, dx: Scalar = 0.0) -> None:
         self.x, self.dx = x, dx
 
-    def __add__(self, other: Any) -> Dual:
+    def __add__(self, other: Any) -> DualScalar:
         y = _dual(other)
-        return Dual(self.x + y.x, self.dx + y.dx)
+        return DualScalar(self.x + y.x, self.dx + y.dx)
 
-    def __mul__(self, other: Any) -> Dual:
+    def __mul__(self, other: Any) -> DualScalar:
         y = _dual(other)
-        return Dual(self.x * y.x, self.x * y.dx + self.dx * y.x)
+        return DualScalar(self.x * y.x, self.x * y.dx + self.dx * y.x)
 
-    def __neg__(self) -> Dual:
-        return Dual(-self.x, -self.dx)
+    def __neg__(self) -> DualScalar:
+        return DualScalar(-self.x, -self.dx)
 
-    def __sub__(self, other: Any) -> Dual:
+    def __sub__(self, other: Any) -> DualScalar:
         return self + -_dual(other)
 
-    def __rsub__(self, other: Any) -> Dual:
+    def __rsub__(self, other: Any) -> DualScalar:
         return -self + other
 
     __radd__, __rmul__ = __add__, __mul__
 
-    def sin(self) -> Dual:
-        return Dual(sin(self.x), cos(self.x) * self.dx)
+    def sin(self) -> DualScalar:
+        return DualScalar(sin(self.x), cos(self.x) * self.dx)
 
-    def cos(self) -> Dual:
-        return Dual(cos(self.x), -sin(self.x) * self.dx)
+    def cos(self) -> DualScalar:
+        return DualScalar(cos(self.x), -sin(self.x) * self.dx)
 
 
-def _dual(x: Any) -> Dual:
-    return x if isinstance(x, Dual) else Dual(x)
+def _dual(x: Any) -> DualScalar:
+    return x if isinstance(x, DualScalar) else DualScalar(x)
 
 
 class Complex:
@@ -188,7 +188,7 @@ def _complex(x: Any) -> Complex:
 
 def derivative(function: Callable[[Vec], Iterable[Scalar]], x: Vec, k: int) -> Vec:
     """d function / d x_k."""
-    moved: Any = (Dual(xi, float(i == k)) for i, xi in enumerate(x))
+    moved: Any = (DualScalar(xi, float(i == k)) for i, xi in enumerate(x))
     return Vec.of(_dual(y).dx for y in function(Vec.of(moved)))
 
 

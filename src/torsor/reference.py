@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from torsor.inputs import BASE, PLACES, place_of
 from torsor.linalg import Scalar, Vec
 from torsor.model.links import links
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import BASE, PLACES, place_of, plain
+from torsor.outputs import plain
 from torsor.sweeps import Algorithm, Here, run
 
 

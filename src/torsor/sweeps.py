@@ -94,7 +94,7 @@ def inward(start: Callable[[Any], dict[str, Any]]) -> Callable[[Step], Sweep]:
 class Algorithm:
     """Passes and their output.
 
-    inputs     the names of the arrays it takes: q, v, tau, ... (`torsor.outputs.PLACES`); `options` are optional
+    inputs     the names of the arrays it takes: q, v, tau, ... (`torsor.inputs.PLACES`); `options` are optional
     passes     `Sweep`s, perhaps followed by one `Columns`; in straight-line code, `Whole` passes between them
     output     the type of the output (`torsor.outputs`)
     then       the result as a function of (that output, the walk); for a matrix in straight-line code only

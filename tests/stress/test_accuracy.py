@@ -26,7 +26,7 @@ from torsor.algorithms import articulated, composite
 from torsor.compiler.frames import framed, straight_line_frames
 from torsor.dynamics import calls
 from torsor.dynamics.accuracy import AGREEMENT
-from torsor.dynamics.methods import METHODS, method_for
+from torsor.dynamics.methods import METHODS, explain
 from torsor.model.conditioning import EVEN, REGROUPED, pivot_ratio, pivot_ratios
 from torsor.parallel.segments import Segments, serving
 
@@ -187,7 +187,7 @@ def loops_of(algorithm, model):
 
 def test_a_stiff_arm_goes_by_sweeps_and_says_why():
     model = stiff_arm(3, 11, axes="parallel")
-    choice = method_for(model, ts.forward_dynamics)
+    choice = explain(model, ts.forward_dynamics)
     assert choice.method == "articulated"
     assert "digits" in choice.why
     assert (

@@ -9,9 +9,8 @@ import pytest
 import torsor as ts
 from torsor import Model, Simulation, Trajectory, zoo
 from torsor.errors import TorsorError
-from torsor.model.builder import assemble
-from torsor.model.dh import dh_fields
-from torsor.model.freedoms import USUAL
+from torsor.model.builder import Links
+from torsor.model.dh import DHTable
 from torsor.motion import (
     PD,
     ComputedTorque,
@@ -124,10 +123,9 @@ def run(method, **fixed):
 
 # what is called, with arguments that are sound; each of them is made hostile in turn
 CALLS = {
-    "Model.chain": (Model.chain, BALL | words(*inspect.signature(assemble).parameters, *USUAL) | BALL,
-                    "parent freedoms repair"),
+    "Model.chain": (Model.chain, BALL | words("joint", *Links.__annotations__) | BALL, ""),
     "Model.tree": (Model.tree, {"parent": [-1, 0], "joint": "revolute", "names": ["a", "b"]} | BALL, ""),
-    "Model.from_dh": (Model.from_dh, words(*inspect.signature(dh_fields).parameters) | BALL, "words"),
+    "Model.from_dh": (Model.from_dh, words(*DHTable.__annotations__) | BALL, ""),
     "Model": (lambda **options: replace(CHAIN, **options), words(*(field.name for field in fields(Model))), ""),
     "Builder": (lambda **options: Model.builder(**options).add("a", **BALL).build(),
                 words("name", "gravity", "allow_degenerate"), ""),
@@ -146,7 +144,7 @@ CALLS = {
     "zoo.general_arm": (zoo.general_arm, {"n": 3, "seed": 0}, ""),
     "zoo.polypeptide_faithful": (zoo.polypeptide_faithful, {"n": 3}, ""),
     "load": (ts.load, {"path": "a.toml"}, ""),
-    "Model.save": (CHAIN.save, {"path": "a.toml"}, ""),
+    "save": (lambda path: ts.save(CHAIN, path), {"path": "a.toml"}, ""),
     "Trajectory.load": (Trajectory.load, {"path": "a.traj"}, ""),
     "Simulation.resume": (Simulation.resume, {"path": "a.traj"}, ""),
     "simulate": (simulate, {"model": ARM, "q0": None, "v0": None, "stop": None, "progress": None, "duration": 0.05},

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import torsor as ts
 from torsor import Simulation, Trajectory, load, zoo
 from torsor.errors import ModelError, TorsorError
 from torsor.formats import binary, toml
@@ -307,11 +308,11 @@ def test_a_small_file_never_takes_much_memory(name, tmp_path):
 
 
 def save_model(folder):
-    zoo.panda().save(folder / "arm.toml")
+    ts.save(zoo.panda(), folder / "arm.toml")
 
 
 def save_binary(folder):
-    zoo.panda().save(folder / "arm.torsor")
+    ts.save(zoo.panda(), folder / "arm.torsor")
 
 
 def run_of_two_links():
@@ -352,7 +353,7 @@ def test_what_cannot_be_saved_leaves_the_old_file(tmp_path, monkeypatch):
     before = path.read_bytes()
     monkeypatch.setattr(toml, "encode", lambda *args: (_ for _ in ()).throw(ModelError("no")))
     with pytest.raises(ModelError):
-        Model.chain(mass=1.0, inertia=(1, 1, 1)).save(path)
+        ts.save(Model.chain(mass=1.0, inertia=(1, 1, 1)), path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["arm.toml"]
 

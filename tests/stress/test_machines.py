@@ -14,7 +14,7 @@ from machines import ARRAY_FUNCTIONS
 
 import torsor as ts
 from torsor import zoo
-from torsor.dynamics import ALGORITHMS
+from torsor.dynamics.functions import ALGORITHMS
 from torsor.model.joints import JOINTS
 from torsor.outputs import Path
 

@@ -132,7 +132,7 @@ def test_the_least_recently_used_files_of_the_cache_go(tmp_path, monkeypatch):
 
 GUARDED = """
     import ctypes, mmap, sys, numpy as np, torsor as ts
-    from torsor.dynamics import ALGORITHMS
+    from torsor.dynamics.functions import ALGORITHMS
     libc, page = ctypes.CDLL(None), mmap.PAGESIZE
     alive = []
 

@@ -13,7 +13,7 @@ from machines import ARRAY_FUNCTIONS
 import torsor as ts
 from torsor import zoo
 from torsor.backends import codegen
-from torsor.dynamics import ALGORITHMS
+from torsor.dynamics.functions import ALGORITHMS
 from torsor.outputs import Path
 
 ROUNDING = 1e-13  # a few joints; a thousand rounding units

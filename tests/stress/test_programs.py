@@ -1,4 +1,4 @@
-"""Hostile arguments of `compile`, `rollout` and `method_for`: refused by name, whatever they are."""
+"""Hostile arguments of `compile`, `rollout` and `explain`: refused by name, whatever they are."""
 
 import numpy as np
 import pytest
@@ -52,9 +52,9 @@ def test_more_than_the_memory_is_refused_before_it_is_taken():
 
 
 @pytest.mark.parametrize("call", [
-    lambda x: ts.compile(x, ts.forward_dynamics), lambda x: ts.compile(ARM, x), lambda x: ts.method_for(ARM, x),
-    lambda x: ts.method_for(x, ts.forward_dynamics), lambda x: ts.rollout(x, ZERO, ZERO, steps=1, dt=0.1),
-], ids=["model", "function", "method_for function", "method_for model", "rollout model"])  # fmt: skip
+    lambda x: ts.compile(x, ts.forward_dynamics), lambda x: ts.compile(ARM, x), lambda x: ts.explain(ARM, x),
+    lambda x: ts.explain(x, ts.forward_dynamics), lambda x: ts.rollout(x, ZERO, ZERO, steps=1, dt=0.1),
+], ids=["model", "function", "explain function", "explain model", "rollout model"])  # fmt: skip
 def test_what_is_no_model_and_no_function(call):
     for value in HOSTILE:
         with pytest.raises(ts.ArgumentError):

@@ -32,7 +32,7 @@ def rise(link, here, below):
 
 
 def unit_acceleration(link, here, k):
-    """F = I^c_j S_j: the wrench of a unit acceleration of freedom k; its rotor resists, too."""
+    """F = I^c_j S_j: the wrench of a unit acceleration of freedom k; its rotor resists as well."""
     hand, keep = rise(link, here, SimpleNamespace(F=here.F[k]))
     return hand, dict(M=keep["M"].replace(k, keep["M"][k] + link.armature[k]))
 

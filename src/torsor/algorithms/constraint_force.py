@@ -47,13 +47,13 @@ class Handle(NamedTuple):
 
 def handle(link: Link, here: Any, size: int, loaded: bool) -> Handle:
     f, S = link.placed(here)
-    R = [f.Ad_inv_dual(r) for r in held(link, here.q, loaded)]
+    R = [f.Ad_inv_dual(r) for r in unknown_wrenches(link, here.q, loaded)]
     padding = [Spatial.zero()] * (size - len(R))
     torques = [Spatial.zero()] * len(S.columns) if loaded else [f.Ad_inv_dual(t) for t in S.dual().columns]
     return Handle((*R, *padding), tuple(torques))
 
 
-def held(link: Link, q: Vec, loaded: bool) -> tuple[Spatial, ...]:
+def unknown_wrenches(link: Link, q: Vec, loaded: bool) -> tuple[Spatial, ...]:
     """R: the wrenches through a joint that are not known in advance."""
     return tuple(map(Spatial.unit, range(6))) if loaded else link.reactions(q)
 
@@ -167,7 +167,7 @@ def condense_run(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip:
     """
     A0 = _bias(links, here, w)
     I, F, columns = Inertia.zero(), load, list(tip)
-    mobility = [[0.0] * size for _ in range(size)]  # of the tip, the joint before the run held still
+    mobility = [[0.0] * size for _ in range(size)]  # of the tip, the joint before the run at rest
     c2 = [pair(r, A0) for r in tip]
     bodies: list[dict[str, Any]] = []
     pivots: list[Scalar] = []
@@ -190,7 +190,7 @@ def condense_run(links: Sequence[Link], here: Sequence[Any], w: Vec | None, tip:
         if len(bodies) < len(links):
             I, F = f.carry(I), f.Ad_inv_dual(F)
             columns = [f.Ad_inv_dual(column) for column in columns]
-    R = held(links[0], here[0].q, loaded)
+    R = unknown_wrenches(links[0], here[0].q, loaded)
     felt = [I @ r for r in R]
     A = factor(Mat.symmetric(lambda i, j: pair(felt[i], R[j]), len(R)))
     segment = _mobilities(R, A, columns, F, mobility, c2, size)
@@ -226,7 +226,7 @@ def _mobilities(R: Sequence[Spatial], A: tuple, columns: Sequence[Spatial], F: S
         return Vec(*x, *[0.0] * (size - len(R)))
 
     inverse = [padded(solve(A, Vec.unit(k, len(R)))) for k in range(len(R))]
-    inverse += [Vec.unit(k, size) for k in range(len(R), size)]  # a direction not held: lambda = 0 there
+    inverse += [Vec.unit(k, size) for k in range(len(R), size)]  # a direction without constraint: lambda = 0 there
     C12 = [solve(A, p) for p in P]
     c1 = -solve(A, [pair(r, F) for r in R])
     return Segment(

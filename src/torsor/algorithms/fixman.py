@@ -51,7 +51,7 @@ def as_inertia(A: Sequence[Sequence[Scalar]]) -> Inertia:
 # The sweeps --------------------------------------------------------------------------------------------
 
 
-class Held(NamedTuple):
+class EliminatedJoint(NamedTuple):
     """A body with the hard variables of its joint eliminated."""
 
     A: tuple[Spatial, ...]
@@ -71,8 +71,8 @@ class Held(NamedTuple):
         return (Subspace(self.B) @ l) - own, Subspace(self.G).T(y)
 
 
-def eliminate_hard(S: Subspace, B: Subspace, I: Inertia) -> tuple[Inertia, Held]:
-    """(N, Held): N = B^T (B Phi B^T)^-1 B is the inertia the parent feels, Phi = I^-1."""
+def eliminate_hard(S: Subspace, B: Subspace, I: Inertia) -> tuple[Inertia, EliminatedJoint]:
+    """(N, the joint): N = B^T (B Phi B^T)^-1 B is the inertia the parent feels, Phi = I^-1."""
     A = S.dual()
     J = factor(dense(I))
     Z = [Spatial.of(solve(J, b.coordinates)) for b in B.columns]  # Phi B^T
@@ -81,10 +81,10 @@ def eliminate_hard(S: Subspace, B: Subspace, I: Inertia) -> tuple[Inertia, Held]
     solved = [solve(H, row) for row in rows]
     N = [[dot(row, y) for y in solved] for row in rows]
     G = tuple(a - B @ solve(H, Vec.of(pair(a, z) for z in Z)) for a in A.columns)
-    return as_inertia(N), Held(A.columns, B.columns, J, H, G)
+    return as_inertia(N), EliminatedJoint(A.columns, B.columns, J, H, G)
 
 
-def eliminate_braced(S: Subspace, B: Subspace, I: Inertia) -> tuple[Inertia, Held]:
+def eliminate_braced(S: Subspace, B: Subspace, I: Inertia) -> tuple[Inertia, EliminatedJoint]:
     """`eliminate_hard` for a body that is a rod, a point or massless, whose inertia I has no inverse.
 
     An inertia W in the hard directions of the joint changes nothing, because they never move: I + B^T W B takes the
@@ -96,29 +96,29 @@ def eliminate_braced(S: Subspace, B: Subspace, I: Inertia) -> tuple[Inertia, Hel
     W = [[pair(b, k) for k in columns] for b in B.columns]
     rows = [Vec.of(b.coordinates[i] for b in B.columns) for i in range(6)]  # of B^T
     braced = [[dot(row, Vec.of(dot(w, other) for w in W)) for other in rows] for row in rows]
-    N, held = eliminate_hard(S, B, I + as_inertia(braced))
-    return N + as_inertia([[-x for x in row] for row in braced]), held
+    N, joint = eliminate_hard(S, B, I + as_inertia(braced))
+    return N + as_inertia([[-x for x in row] for row in braced]), joint
 
 
-def sweeps(eliminate: Callable[[Subspace, Subspace, Inertia], tuple[Inertia, Held]]) -> tuple[Sweep, Sweep]:
+def sweeps(eliminate: Callable[[Subspace, Subspace, Inertia], tuple[Inertia, EliminatedJoint]]) -> tuple[Sweep, Sweep]:
     """The two inward sweeps, by one way to eliminate hard variables."""
 
     @inward(start=lambda base: dict(I=Inertia.zero()))
     def relax(link, here, children):
         """Phi_i^-1 = J_i + sum X^T N X; eliminate the hard variables of joint i."""
         f, S = link.placed(here)
-        N, held = eliminate(S, Subspace(link.reactions(here.q)), children.I + link.inertia)
-        pivots = Vec.of((*held.J[1], *held.H[1], *factor(S.gram())[1]))
-        keep = dict(E=f.factors[-1], S=S, held=held, G=held.G, pivots=pivots)
+        N, joint = eliminate(S, Subspace(link.reactions(here.q)), children.I + link.inertia)
+        pivots = Vec.of((*joint.J[1], *joint.H[1], *factor(S.gram())[1]))
+        keep = dict(E=f.factors[-1], S=S, eliminated=joint, G=joint.G, pivots=pivots)
         return dict(I=f.carry(N)), keep
 
     @inward(start=lambda base: dict(I=Inertia.zero(), F=Spatial.zero()))
     def relax_and_push(link, here, children):
         """`relax`, and the forces along with the inertias."""
         f, S = link.placed(here)
-        N, held = eliminate(S, Subspace(link.reactions(here.q)), children.I + link.inertia)
-        F, x = held.push(children.F, here.b)
-        return dict(I=f.carry(N), F=f.Ad_inv_dual(F)), dict(E=f.factors[-1], S=S, G=held.G, x=x)
+        N, joint = eliminate(S, Subspace(link.reactions(here.q)), children.I + link.inertia)
+        F, x = joint.push(children.F, here.b)
+        return dict(I=f.carry(N), F=f.Ad_inv_dual(F)), dict(E=f.factors[-1], S=S, G=joint.G, x=x)
 
     return relax, relax_and_push
 
@@ -134,7 +134,7 @@ def soft_accelerations(link, here, parent):
 
 def push_on(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Vec]]:
     """The joint's share of a force, after `relax`, and the force it passes on."""
-    F, x = here.held.push(F, b)
+    F, x = here.eliminated.push(F, b)
     return F, dict(x=x)
 
 
@@ -146,7 +146,7 @@ class Method(NamedTuple):
     inverse_mass_matrix: Algorithm
 
 
-def method(name: str, eliminate: Callable[[Subspace, Subspace, Inertia], tuple[Inertia, Held]]) -> Method:
+def method(name: str, eliminate: Callable[[Subspace, Subspace, Inertia], tuple[Inertia, EliminatedJoint]]) -> Method:
     relax, relax_and_push = sweeps(eliminate)
     columns = unit_torques(push_on, soft_accelerations)
     return Method(

@@ -25,9 +25,7 @@ def spin(w: Vec, dw: Vec) -> Mat:
     x, y, z = w
     xx, yy, zz, xy, xz, yz = x * x, y * y, z * z, x * y, x * z, y * z
     return Mat(
-        (-(yy + zz), xy - dw[2], xz + dw[1]),
-        (xy + dw[2], -(xx + zz), yz - dw[0]),
-        (xz - dw[1], yz + dw[0], -(xx + yy)),
+        (-(yy + zz), xy - dw[2], xz + dw[1]), (xy + dw[2], -(xx + zz), yz - dw[0]), (xz - dw[1], yz + dw[0], -(xx + yy))
     )
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torsor.algorithms.articulated import eliminate, lift
-from torsor.algorithms.constraint_force import Turn, combine, held
+from torsor.algorithms.constraint_force import Turn, combine, unknown_wrenches
 from torsor.algorithms.newton_euler import motion
 from torsor.linalg import Mat, Scalar, Vec, factor, solve, sqrt
 from torsor.model.links import Link
@@ -103,7 +103,7 @@ class FirstJoint(NamedTuple):
 
 def first_joint(link: Link, q: Vec, tau: Vec, loaded: bool) -> FirstJoint:
     """The handle at the first body of a segment; it may transmit any wrench if rotors turn with it (`loaded`)."""
-    f, R = link.pose(q), held(link, q, loaded)
+    f, R = link.pose(q), unknown_wrenches(link, q, loaded)
     if loaded:
         return FirstJoint(R, R, Spatial.zero())
     T = f.Ad_inv_dual(link.S(q).dual() @ tau)
@@ -125,14 +125,14 @@ class Rest(NamedTuple):
         return Rest(self.I, self.F + self.I @ A0)
 
 
-class Pull(NamedTuple):
+class TipWrench(NamedTuple):
     """f = Y a + f0, the wrench at the tip of a segment whose base accelerates by a."""
 
     Y: tuple[Spatial, ...]  # columns
     f0: Spatial
 
 
-def absorb(segment: TwoHandles, handle: FirstJoint, rest: Rest) -> tuple[Rest, Pull]:
+def absorb(segment: TwoHandles, handle: FirstJoint, rest: Rest) -> tuple[Rest, TipWrench]:
     """Combine a segment and the rest, which is attached to it by the handle.  The reaction lambda of that joint solves
 
         (N + H^T C H) lambda = H^T (P^T a + b - C T) + N G^T F,          N = (G^T I G)^-1,
@@ -143,20 +143,20 @@ def absorb(segment: TwoHandles, handle: FirstJoint, rest: Rest) -> tuple[Rest, P
     """
     H, G, T = handle
     felt = [rest.I @ g for g in G]
-    held = factor(Mat.symmetric(lambda i, j: pair(felt[i], G[j]), len(G)))
-    N = [solve(held, Vec.unit(k, len(G))) for k in range(len(G))]
+    inertia = factor(Mat.symmetric(lambda i, j: pair(felt[i], G[j]), len(G)))
+    N = [solve(inertia, Vec.unit(k, len(G))) for k in range(len(G))]
     CH = [segment.C @ h for h in H]
     yielding = Mat.symmetric(lambda i, j: N[i][j] + pair(CH[i], H[j]), len(H))
     L, pivots = factor(yielding)
     pivot = L, [sound(d, yielding[k][k]) for k, d in enumerate(pivots)]
     PH = [combine(segment.P, h.coordinates) for h in H]
     X = [solve(pivot, row) for row in zip(*(column.coordinates for column in PH))]  # lambda = X^T a + x
-    free, pushed = segment.b - segment.C @ T, solve(held, [pair(rest.F, g) for g in G])
+    free, pushed = segment.b - segment.C @ T, solve(inertia, [pair(rest.F, g) for g in G])
     x = solve(pivot, [pair(h, free) + y for h, y in zip(H, pushed)])
     f0 = combine(H, x) + T
     lifted = [Spatial.of(column) for column in zip(*X)]
     whole = Rest(segment.I.minus_outer([-u for u in PH], lifted), segment.p + combine(segment.P, f0.coordinates))
-    return whole, Pull(tuple(combine(H, row) for row in X), f0)
+    return whole, TipWrench(tuple(combine(H, row) for row in X), f0)
 
 
 def sound(pivot: Scalar, diagonal: Scalar) -> Scalar:
@@ -169,7 +169,7 @@ def sound(pivot: Scalar, diagonal: Scalar) -> Scalar:
     return least + root * root
 
 
-def tip_acceleration(segment: TwoHandles, pull: Pull, a: Spatial) -> Spatial:
+def tip_acceleration(segment: TwoHandles, pull: TipWrench, a: Spatial) -> Spatial:
     """A_tip = P^T a - C f + b"""
     f = combine(pull.Y, a.coordinates) + pull.f0
     return Spatial.of(pair(column, a) for column in segment.P) - segment.C @ f + segment.b

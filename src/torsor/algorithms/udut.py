@@ -10,7 +10,7 @@ forms the matrix.  With phi = tau - C qd - gravity, the torques left over for ac
 The same elimination serves joints of several freedoms (m^_i is then a small matrix) and trees, where entries
 of U between branches are zero and no sum runs over them.  Saha refers everything to mass centres; here bodies keep
 their own frames, which changes no entry of U and D (Ploen & Park 1999, section II.C) and saves operations.
-His exact formulas, for a Denavit-Hartenberg arm, are in `torsor.theory.study.saha`.
+His exact formulas, for a Denavit-Hartenberg arm, are in `torsor.papers.saha_udut`.
 """
 
 from __future__ import annotations

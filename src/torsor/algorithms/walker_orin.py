@@ -7,14 +7,7 @@ entries between branches.  Straight-line code only: a sweep does not pass on as 
 
 from __future__ import annotations
 
-from torsor.algorithms.composite import (
-    branch_factor,
-    branch_solve,
-    compose,
-    dof_parents,
-    rise,
-    unit_acceleration,
-)
+from torsor.algorithms.composite import branch_factor, branch_solve, compose, dof_parents, rise, unit_acceleration
 from torsor.algorithms.newton_euler import motion
 from torsor.algorithms.udut import remaining
 from torsor.linalg import Mat, Scalar

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.backends.c_language import SCRATCH, Memory, Writer, array, element, horner, turn_statements
+from torsor.backends.c_language import SCRATCH, CMemory, CWriter, array, element, horner, turn_statements
 from torsor.backends.elementary import EXPONENT, LN2, LOG, TRIG_LIMIT
 from torsor.compiler.abi import loop_data, tree_data
 from torsor.compiler.language import Int
 from torsor.compiler.loops import Body, Loops
 from torsor.compiler.trace import LoopCode
 from torsor.files import made
+from torsor.inputs import COTANGENT, PLACES
 from torsor.model.joints import FORCE_UNITS, JOINTS
 from torsor.model.model import Model
-from torsor.outputs import COTANGENT, PLACES
 
 if TYPE_CHECKING:
     from torsor.compiler.request import Request
@@ -50,7 +50,7 @@ MATH = frozenset((
 ))  # fmt: skip
 
 
-class CWriter(Writer):
+class C99Writer(CWriter):
     """The statements of a C99 function."""
 
     turn = "turn({x}, &{s}, &{c});"
@@ -87,7 +87,7 @@ def comment(lines: Sequence[str]) -> str:
 @functools.cache
 def functions(bits: int) -> Mapping[str, str]:
     """Definitions that a source may need before its function; each uses only those before it."""
-    w, f = Writer(bits), "" if bits == 64 else "f"
+    w, f = CWriter(bits), "" if bits == 64 else "f"
     mantissa, half_root, one = (52, 0x3FE6A09E667F3BCD, 0x3FF) if bits == 64 else (23, 0x3F3504F3, 0x7F)
     exponent, (high, low) = f"UINT{bits}_C(0x{EXPONENT[bits]:X})", LN2[bits]
     infinity, nan = w.const(float("inf")), w.const(float("nan"))
@@ -178,7 +178,7 @@ CONTRACTION = """\
 # Loops over the bodies of one model ----------------------------------------------------------------------------
 
 
-class StaticTables(Memory):
+class StaticTables(CMemory):
     """The memory of loops over one model: its tables are constants beside the code, its words literals in the text.
 
     If a column of the index is the same for all bodies, that number replaces it, and no branches on it are written.
@@ -186,7 +186,7 @@ class StaticTables(Memory):
 
     entries = "entries"
 
-    def __init__(self, w: Writer, request: Request, code: LoopCode, inputs: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, w: CWriter, request: Request, code: LoopCode, inputs: Sequence[tuple[str, int]]) -> None:
         super().__init__(w, code, inputs, request.shape)
         self.w = w
         shapes = [*request.input_shapes, request.shape]
@@ -257,7 +257,7 @@ class CFunction:
     @functools.cached_property
     def _written(self) -> tuple[str, dict[str, NDArray[Any]]]:
         """The statements, and the tables that they read."""
-        request, w = self.request, CWriter(self.bits)
+        request, w = self.request, C99Writer(self.bits)
         tables: dict[str, NDArray[Any]] = {}
         if isinstance(request.code, LoopCode):
             memory = StaticTables(w, request, request.code, self.inputs)
@@ -321,7 +321,7 @@ class CFunction:
 
     def _definition(self) -> str:
         body, tables = self._written
-        w = Writer(self.bits)
+        w = CWriter(self.bits)
         parameters = [f"const T *{array(name)}" for name, _ in self.inputs] + ["T *out"]
         first = [f"(void){array(name)};" for name, _ in self.inputs if not _uses(body, array(name))]
         if self.workspace:
@@ -418,7 +418,7 @@ def _uses(body: str, name: str) -> bool:
     return re.search(rf"\b{name}\b", body) is not None
 
 
-def _table(w: Writer, name: str, x: NDArray[Any]) -> str:
+def _table(w: CWriter, name: str, x: NDArray[Any]) -> str:
     """A constant array, with few enough entries per line to keep lines short."""
     words = [w.const(y) if x.dtype.kind == "f" else str(y) for y in x.ravel().tolist()]
     per_line = 6 if x.dtype.kind == "f" else 20

@@ -18,7 +18,7 @@ from torsor.compiler.language import Int, Language, Loop, TurnOf
 from torsor.compiler.loops import Body
 from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode
-from torsor.outputs import place_of
+from torsor.inputs import place_of
 
 # the scratch memory of loops: what bodies keep, what they hand on, the places of a matrix
 SCRATCH = ("work", "hands", "packed")
@@ -30,7 +30,7 @@ OPERATIONS = {
 }  # fmt: skip
 
 
-class Writer(Language):
+class CWriter(Language):
     """The statements of a function being written."""
 
     turn = "turn({x}, {s}, {c});"
@@ -190,7 +190,7 @@ def array(name: str) -> str:
 # Functions -----------------------------------------------------------------------------------------------------
 
 
-def horner(w: Writer, coefficients: Sequence[float]) -> str:
+def horner(w: CWriter, coefficients: Sequence[float]) -> str:
     """A polynomial in z."""
     text = w.const(coefficients[-1])
     for a in coefficients[-2::-1]:
@@ -203,7 +203,7 @@ def turn_statements(bits: int, quadrant: str) -> str:
 
     `quadrant` declares the integer of that name: the low bits of `shifted`.
     """
-    w = Writer(bits)
+    w = CWriter(bits)
     part, magic = [w.const(x) for x in HALF_PI[bits]], w.const(ROUND[bits])
     return f"""\
   const T shifted = FMA(x, {w.const(0.6366197723675814)}, {magic});
@@ -221,10 +221,10 @@ def turn_statements(bits: int, quadrant: str) -> str:
 # Loops over bodies ---------------------------------------------------------------------------------------------
 
 
-class Rows:
+class CRows:
     """Scratch memory: rows of numbers."""
 
-    def __init__(self, w: Writer, name: str, length: int, first: int = 0) -> None:
+    def __init__(self, w: CWriter, name: str, length: int, first: int = 0) -> None:
         """`first`: the number of the first row."""
         self.w, self.name, self.length, self.first = w, name, length, first
 
@@ -239,10 +239,10 @@ class Rows:
         self.w.do(f"{self._place(row, k)} = {x};")
 
 
-class Arrays:
+class CArrays:
     """The arrays of a call, seen from one state."""
 
-    def __init__(self, w: Writer, inputs: Sequence[tuple[str, int]], shape: tuple[int, ...], entries: str) -> None:
+    def __init__(self, w: CWriter, inputs: Sequence[tuple[str, int]], shape: tuple[int, ...], entries: str) -> None:
         """`inputs`: the name of each, and how many numbers it has per state.  `entries`: for a packed matrix, the table
         of the places of its entries."""
         self.w, self.shape, self.entries = w, shape, entries
@@ -270,7 +270,7 @@ class Arrays:
                 entry.count_to(self.w, prod(self.shape))
 
 
-class Memory:
+class CMemory:
     """The memory of the loops: scratch memory `work` and `hands`, and the tables of `tree`."""
 
     n: Int = "tree.n"
@@ -282,10 +282,10 @@ class Memory:
     first_entry: Int = "tree.entries[0]"
     entries = "tree.entries"
 
-    def __init__(self, w: Writer, code: LoopCode, inputs: Sequence[tuple[str, int]], shape: tuple[int, ...]) -> None:
+    def __init__(self, w: CWriter, code: LoopCode, inputs: Sequence[tuple[str, int]], shape: tuple[int, ...]) -> None:
         self.w, self.numbers = w, code.layout.numbers
-        self.arrays = Arrays(w, inputs, shape, self.entries if code.packing else "")
-        self.kept, self.handed = Rows(w, "work", code.layout.kept), Rows(w, "hands", code.layout.handed, -1)
+        self.arrays = CArrays(w, inputs, shape, self.entries if code.packing else "")
+        self.kept, self.handed = CRows(w, "work", code.layout.kept), CRows(w, "hands", code.layout.handed, -1)
 
     def body(self, i: Int) -> Body:
         """The index row of a body.  Each word is read once: a compiler would read it again after every store."""

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent
@@ -77,7 +78,7 @@ def read(name: str) -> bytes | None:
 def write(name: str, content: bytes) -> None:
     """Write a temporary file and rename it, so that no reader ever sees half a file."""
     where = folder()
-    if where is None:
+    if where is None or not unchanged():
         return
     with contextlib.suppress(OSError):  # a cache that cannot be written only slows the next start
         where.mkdir(mode=0o700, parents=True, exist_ok=True)  # its content will be executed
@@ -133,13 +134,38 @@ def remembered(key: str, find: Callable[[], str]) -> str:
 # Answers and code are valid while the sources they came from are unchanged ---------------------------------------
 
 
-def _contents(*folders: str) -> str:
-    """A hash of the sources in these folders of the package."""
-    files = [f for folder in folders for f in sorted((PACKAGE / folder).glob("*.py"))]
-    return name_of([(f.name, f.read_bytes()) for f in files] or os.urandom(20))  # no sources: a new hash each time
+def _state_of_files() -> dict[str, tuple[int, ...]]:
+    """The files that answers and code depend on, and what changes if one of them is written."""
+    found = {}
+    for folder in ("", "algorithms", "backends", "compiler", "dynamics", "model", "motion", "parallel"):
+        with contextlib.suppress(OSError), os.scandir(PACKAGE / folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".py"):
+                    at = entry.stat()
+                    found[f"{folder}/{entry.name}"] = at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns
+    return dict(sorted(found.items()))
 
 
-# Computed when torsor is imported (which imports this first).  The sources at that moment are the ones that run, even
-# if others are installed over them later.
-SOURCES = _contents("", "algorithms", "backends", "compiler", "dynamics", "model", "motion", "parallel")
-WRITERS = _contents("backends", "compiler")  # the sources that determine the code of a tape
+# Taken when torsor is imported, which imports this first.  Modules are imported later, as their names are used: what is
+# made is kept on disk only as long as all sources are still those of that moment.
+_IMPORTED = _state_of_files()
+
+
+def unchanged() -> bool:
+    """Are the sources those that were there when torsor was imported?  Others may be installed over them."""
+    return bool(_IMPORTED) and _state_of_files() == _IMPORTED
+
+
+@lru_cache(maxsize=2)
+def sources(*folders: str) -> str:
+    """A hash of the sources in these folders of the package (none: all); without sources a new one in every process."""
+    digest = hashlib.blake2b(digest_size=20)
+    for name in _IMPORTED:
+        if not folders or name.partition("/")[0] in folders:
+            digest.update(name.encode() + b"\0" + (PACKAGE / name.lstrip("/")).read_bytes())
+    return digest.hexdigest() if unchanged() else os.urandom(20).hex()
+
+
+def writers() -> str:
+    """A hash of the sources that determine the code of a tape."""
+    return sources("backends", "compiler")

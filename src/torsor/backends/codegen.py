@@ -142,7 +142,7 @@ class Loaded:
 
 def name_of(key: str) -> str:
     """The name under which a kernel is kept; it depends on the processor, LLVM, its level and torsor's sources."""
-    return cache.name_of(key, (host(), level()), cache.WRITERS)
+    return cache.name_of(key, (host(), level()), cache.writers())
 
 
 def load(name: str, write_ir: Callable[[], str]) -> Loaded:

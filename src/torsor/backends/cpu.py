@@ -24,13 +24,12 @@ from torsor.compiler.abi import Layout, loop_data, unrolled_data
 from torsor.compiler.frames import Kind
 from torsor.compiler.request import QUICK, Request, Unrolling
 from torsor.errors import ArgumentError
+from torsor.inputs import place_of
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import place_of
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
-    from torsor.backends.llvm import Target
     from torsor.compiler.tape import Operations
 
 # A batch of fewer states than this is not worth spreading over threads.
@@ -109,26 +108,13 @@ class Program(functools.partial):
         return self.request.operations_formula
 
     def source(self, stage: str = "tape") -> str:
-        made = Compiler(self.request, self.lanes)
-        makers: dict[str, Callable[[], str]] = {
-            "tape": lambda: str(self.request.code), "llvm": made.ir, "asm": lambda: codegen.assembly(made.ir()),
-            "cuda": lambda: _cuda_source(self.request), "c": lambda: _c_source(self.request),
-        }  # fmt: skip
-        if stage not in makers:
-            raise ArgumentError(f"unknown stage {stage!r}; choose one of: {', '.join(makers)}")
-        return makers[stage]()
+        return _cpu_code().source(self.request, self.lanes, stage)
 
 
-def _cuda_source(request: Request) -> str:
-    from torsor.backends.cuda import Kernel
+def _cpu_code() -> Any:
+    from torsor.backends import cpu_code  # a program that is found on disk needs none of it
 
-    return Kernel.of(request).source()
-
-
-def _c_source(request: Request) -> str:
-    from torsor.backends.c99 import CFunction
-
-    return CFunction.of(request).text()
+    return cpu_code
 
 
 class Outline(NamedTuple):
@@ -167,21 +153,21 @@ def compile_request(request: Request, lanes: int | None = None, threads: int = 1
     validate.integer("threads", threads, least=1)
     if lanes is not None and validate.integer("lanes", lanes) not in (1, 2, 4, 8, 16):
         raise ArgumentError(f"lanes must be 1, 2, 4, 8 or 16, not {lanes}")
-    made = Compiler(request, lanes or codegen.host().lanes(request.bits))
-    outline = made.outline()
+    lanes = lanes or codegen.host().lanes(request.bits)
+    outline = outline_of(request, lanes)
     shapes = [*request.input_shapes, outline.shape]
     if outline.layout is None:
         data = unrolled_data(shapes, request.bits)
     else:
         data = loop_data(outline.layout, request.frames, shapes, request.bits, request.frame)
-    loaded = _loaded(outline.kernel, made)
+    loaded = _loaded(outline.kernel, request, lanes)
     entry = loaded.address, data.words.ctypes.data
     ufunc = gufunc(*entry, signature(shapes), request.dtype, request.algorithm.name, "", (loaded, data))
     function: Any = ufunc
     if threads > 1:
         function = Threaded(ufunc, request.inputs, outline.shape, request.dtype, threads)
     program = Program(request.split(function))
-    program.request, program.lanes, program.threads, program.outline = request, made.lanes, threads, outline
+    program.request, program.lanes, program.threads, program.outline = request, lanes, threads, outline
     program.rows, program.ufunc, program.entry, program.signature = function, ufunc, entry, signature(shapes)
     return program
 
@@ -191,53 +177,26 @@ def _compile_again(request: Request, lanes: int, threads: int) -> Program:
     return compile_request(request, min(lanes, codegen.host().lanes(request.bits)), threads)
 
 
-class Compiler:
-    """Writes a request as LLVM IR, for `lanes` states side by side."""
+def outline_of(request: Request, lanes: int) -> Outline:
+    """The outline: remembered from an earlier run, or found by tracing."""
 
-    def __init__(self, request: Request, lanes: int) -> None:
-        self.request, self.lanes = request, lanes
+    def traced() -> Outline:
+        return Outline(*_cpu_code().outline(request, lanes))
 
-    def outline(self) -> Outline:
-        """The outline: remembered from an earlier run, or found by tracing."""
-        if self.request.home is None:
-            return self._traced()
-        key = "outline", *self.request.key, self.lanes, codegen.host(), codegen.level(), cache.SOURCES
-        return Outline.from_json(cache.remembered(repr(key), lambda: self._traced().to_json()))
-
-    def _traced(self) -> Outline:
-        """A kernel is named by everything that determines its text; models of the same kinds share one loop kernel."""
-        from torsor.compiler.trace import LoopCode
-
-        request, code = self.request, self.request.code
-        layout = code.layout if isinstance(code, LoopCode) else None
-        name = codegen.name_of(f"{code}|{request.inputs}|{layout or request.input_shapes}|{self.target}")
-        return Outline(name, request.shape, layout)
-
-    @property
-    def target(self) -> Target:
-        from torsor.backends.llvm import Target
-
-        host = codegen.host()
-        return Target(self.lanes, self.request.bits, host.fma, host.x86)
-
-    def ir(self) -> str:
-        from torsor.backends.llvm_arrays import loop_kernel, unrolled_kernel
-        from torsor.compiler.trace import LoopCode
-
-        request, code = self.request, self.request.code
-        if isinstance(code, LoopCode):
-            return loop_kernel(code, self.target)
-        return unrolled_kernel(code, dict(zip(request.inputs, request.input_shapes)), request.shape, self.target)
+    if request.home is None:
+        return traced()
+    key = "outline", *request.key, lanes, codegen.host(), codegen.level(), cache.sources()
+    return Outline.from_json(cache.remembered(repr(key), lambda: traced().to_json()))
 
 
 _machine_code: weakref.WeakValueDictionary[str, codegen.Loaded] = weakref.WeakValueDictionary()
 
 
-def _loaded(name: str, made: Compiler) -> codegen.Loaded:
+def _loaded(name: str, request: Request, lanes: int) -> codegen.Loaded:
     """Machine code, shared by all programs of the same code: all models of the same kinds share a loop kernel."""
     loaded = _machine_code.get(name)
     if loaded is None:
-        loaded = _machine_code[name] = codegen.load(name, made.ir)
+        loaded = _machine_code[name] = codegen.load(name, lambda: _cpu_code().ir(request, lanes))
     return loaded
 
 

@@ -11,11 +11,11 @@ of a block copies its rows in order into shared memory, and each thread reads it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from torsor.backends.c_language import SCRATCH, Memory, Writer, array, element
+from torsor.backends.c_language import SCRATCH, CMemory, CWriter, array, element
 from torsor.backends.cuda_prelude import prelude
 from torsor.compiler.loops import Loops
 from torsor.compiler.request import Request
@@ -96,14 +96,14 @@ class Kernel:
 
     def state(self, name: str = "state", inline: bool = True) -> str:
         """The function `state`: the algorithm on one state."""
-        w = Writer(self.bits)
+        w = CWriter(self.bits)
         if isinstance(self.code, LoopCode):
-            Loops(w, self.code, Memory(w, self.code, self.inputs, self.shape)).write()
+            Loops(w, self.code, CMemory(w, self.code, self.inputs, self.shape)).write()
         else:
             w.run(self.code, lambda entry: element(entry, self.shape, self.inputs))
         return self.function(name, w, self.looped, inline)
 
-    def function(self, name: str, w: Writer, looped: bool, inline: bool = True) -> str:
+    def function(self, name: str, w: CWriter, looped: bool, inline: bool = True) -> str:
         """A function of the kernel's arrays and, for loops, of the model data and scratch memory."""
         parameters = [f"const A{k} {array(x)}" for k, (x, _) in enumerate(self.arrays)]
         types = ", ".join(f"class A{k}" for k in range(len(parameters)))

@@ -1,12 +1,12 @@
 """The prelude of CUDA kernels: numbers, their functions, and arrays.
 
-Multiply-adds are formed as on the CPU, and the compiler is told to form no others.  So results equal the CPU's bit for
-bit, except for logarithms and angles beyond `TRIG_LIMIT`.
+Multiply-adds are formed as on the CPU; an option keeps the compiler from forming others.  So results equal the CPU's
+bit for bit, except for logarithms and angles beyond `TRIG_LIMIT`.
 """
 
 from __future__ import annotations
 
-from torsor.backends.c_language import Writer, turn_statements
+from torsor.backends.c_language import CWriter, turn_statements
 from torsor.backends.elementary import EXPONENT, HALF_PI, ROUND, TRIG_LIMIT
 
 TRIGONOMETRY = ("accurate", "fast")
@@ -16,7 +16,7 @@ OPTIONS = ("--std=c++17", "-fmad=false", "-prec-div=true", "-prec-sqrt=true")
 
 def prelude(bits: int, trig: str) -> str:
     """Numbers, their functions, and arrays: one long text, to be read as the CUDA C that it is."""
-    w = Writer(bits)
+    w = CWriter(bits)
     number = {64: "double", 32: "float"}[bits]
     suffix = "" if bits == 64 else "f"
     reciprocal = "1.0 / x" if bits == 64 else "__frcp_rn(x)" if trig == "accurate" else "__fdividef(1.0f, x)"

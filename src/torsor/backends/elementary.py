@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torsor.backends.llvm import Target, Writer
+    from torsor.backends.llvm import LLVMWriter, Target
 
 # sin and cos on [-pi/4, pi/4]: odd and even minimax polynomials, in powers of r^2 (fdlibm's for double,
 # Cephes' for single), and pi/2 in three parts (Cody & Waite) for the reduction.
@@ -35,7 +35,7 @@ ROUND = {64: 6755399441055744.0, 32: 12582912.0}  # 1.5 * 2^52, 1.5 * 2^23: addi
 TRIG_LIMIT = {64: 1e9, 32: 1e4}
 
 
-def sincos(w: Writer, angles: Sequence[str]) -> list[tuple[str, str]]:
+def sincos(w: LLVMWriter, angles: Sequence[str]) -> list[tuple[str, str]]:
     """(sin, cos) of every angle: by our own code, or by the C library for angles beyond its range.
 
     The choice is made separately for each lane of each angle, so a state gives the same bits beside any neighbours.
@@ -66,7 +66,7 @@ def sincos(w: Writer, angles: Sequence[str]) -> list[tuple[str, str]]:
     ]
 
 
-def _sincos(w: Writer, x: str) -> tuple[str, str]:
+def _sincos(w: LLVMWriter, x: str) -> tuple[str, str]:
     """Cody & Waite's reduction to [-pi/4, pi/4], one polynomial each, and the quadrant from the low bits."""
     T, const = w.target, w.target.const
     shifted = w.fma(x, const(0.6366197723675814), const(ROUND[T.bits]))
@@ -86,14 +86,14 @@ def _sincos(w: Writer, x: str) -> tuple[str, str]:
     return _signed(w, s, quadrant), _signed(w, c, w.integer("add", quadrant, T.integer(1)))
 
 
-def _horner(w: Writer, coefficients: Sequence[float], z: str) -> str:
+def _horner(w: LLVMWriter, coefficients: Sequence[float], z: str) -> str:
     p = w.target.const(coefficients[-1])
     for a in coefficients[-2::-1]:
         p = w.fma(p, z, w.target.const(a))
     return p
 
 
-def _signed(w: Writer, x: str, quadrant: str) -> str:
+def _signed(w: LLVMWriter, x: str, quadrant: str) -> str:
     """x with its sign changed in the third and fourth quadrants: bit 1 moved onto the sign bit."""
     T = w.target
     sign = w.integer("shl", w.integer("and", quadrant, T.integer(2)), T.integer(T.bits - 2))
@@ -101,7 +101,7 @@ def _signed(w: Writer, x: str, quadrant: str) -> str:
     return w.op(f"bitcast {T.ints} {bits} to {T.vector}")
 
 
-def _library_sincos(w: Writer, angles: Sequence[str]) -> list[tuple[str, str]]:
+def _library_sincos(w: LLVMWriter, angles: Sequence[str]) -> list[tuple[str, str]]:
     T = w.target
     count = len(angles) * T.lanes
     room = "%far_angles"
@@ -118,7 +118,7 @@ def _library_sincos(w: Writer, angles: Sequence[str]) -> list[tuple[str, str]]:
 EXPONENT = {64: 0x7FF0000000000000, 32: 0x7F800000}  # the bits of a number that hold its exponent
 
 
-def down_scale(w: Writer, x: str) -> str:
+def down_scale(w: LLVMWriter, x: str) -> str:
     """2^-k with x 2^-k in [2, 4): infinity's exponent bits minus those of x, used as exponent bits."""
     T = w.target
     exponent = w.integer("and", w.op(f"bitcast {T.vector} {x} to {T.ints}"), T.integer(EXPONENT[T.bits]))
@@ -126,7 +126,7 @@ def down_scale(w: Writer, x: str) -> str:
     return w.op(f"bitcast {T.ints} {power} to {T.vector}")
 
 
-def log(w: Writer, x: str) -> str:
+def log(w: LLVMWriter, x: str) -> str:
     """log x = k log 2 + log(1 + f), sqrt(1/2) <= 1 + f < sqrt(2); with s = f / (2 + f) an even series in s.
 
     Subnormal numbers do not occur: they would be pivots of a joint that moves no mass.

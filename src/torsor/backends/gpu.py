@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -18,11 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torsor.algorithms.derivative import Derivative
 from torsor.backends import cache
 from torsor.backends.cuda import REGISTERS, Kernel, Launch
 from torsor.backends.cuda_prelude import OPTIONS, TRIGONOMETRY
+from torsor.backends.pointwise import trace
 from torsor.compiler.abi import tree_data
+from torsor.compiler.derivative import Derivative
 from torsor.compiler.members import Members
 from torsor.compiler.packing import Packing
 from torsor.compiler.request import ON_GPU, Request
@@ -30,9 +32,9 @@ from torsor.compiler.store import store
 from torsor.compiler.tape import Operations
 from torsor.compiler.trace import LoopCode, shape_of
 from torsor.errors import ArgumentError, DeviceError
+from torsor.inputs import place_of
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import place_of
 from torsor.sweeps import Algorithm
 
 LONG_CHAIN = 1024  # from this many links on, each link of a chain is worth a thread
@@ -96,13 +98,16 @@ def kind_of(x: Any) -> str:
     return {"torch": "torch", "jax": "jax", "jaxlib": "jax"}.get(root, "cupy")
 
 
+def _torch() -> Any:
+    """PyTorch, which the caller's arrays have imported."""
+    return sys.modules["torch"]
+
+
 def stream(kind: str) -> Any:
     """The caller's stream."""
     cp = cupy()
     if kind == "torch":
-        import torch
-
-        return cp.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
+        return cp.cuda.ExternalStream(_torch().cuda.current_stream().cuda_stream)
     return cp.cuda.get_current_stream()
 
 
@@ -119,18 +124,14 @@ def as_cupy(x: Any, kind: str) -> Any:
 def empty(kind: str, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     """A new array for the result, from the allocator of the caller's library."""
     if kind == "torch":
-        import torch
-
-        return torch.empty(shape, dtype=getattr(torch, dtype), device=like.device)
+        return _torch().empty(shape, dtype=getattr(_torch(), dtype), device=like.device)
     return cupy().empty(shape, dtype)
 
 
 def given_back(kind: str, x: Any) -> Any:
     """An array of CuPy in the caller's library."""
     if kind == "torch":
-        import torch
-
-        return torch.from_dlpack(x)
+        return _torch().from_dlpack(x)
     return _as_jax(x) if kind == "jax" else x
 
 
@@ -343,7 +344,7 @@ class CudaProgram:
     def __call__(self, *args: Any, out: Any = None) -> Any:
         like = _first_on_device(args, self.name)
         kind = kind_of(like)
-        with stream(kind) as stream:
+        with stream(kind) as current:
             views, batch = self._views(args)
             if out is None:
                 result = empty(kind, like, (*batch, *self.kernel.shape), self.dtype.name)
@@ -403,7 +404,7 @@ class CudaProgram:
         """Time every launch on these arrays, keep the fastest, and remember it here and in torsor's cache folder."""
         cp = cupy()
         kind = kind_of(args[0])
-        with stream(kind) as stream:
+        with stream(kind) as current:
             views, batch = self._views(args)
             out = cp.empty((*batch, *self.kernel.shape), self.dtype)
             result = view_of(out, batch, self.kernel.shape)
@@ -485,8 +486,6 @@ class Pointwise:
     """
 
     def __init__(self, function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]]) -> None:
-        from torsor.backends.pointwise import trace
-
         code = trace(function, inputs)
         sizes = tuple((name, prod(shape)) for name, shape in inputs.items())
         self.cores, self.shape = tuple(inputs.values()), shape_of(code)

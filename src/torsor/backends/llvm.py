@@ -63,7 +63,7 @@ class Target:
         return self.splat(f"i{self.bits}", str(x))
 
 
-class Writer(Language):
+class LLVMWriter(Language):
     """A function body being written: instructions on vectors of states, labels, loops."""
 
     def __init__(self, target: Target) -> None:

@@ -3,8 +3,8 @@
 `unrolled_kernel` is straight-line code for one model.  `loop_kernel` loops over the bodies of any model whose kinds it
 knows (`loops.py`); the model is data (see `abi.py`).  Scratch memory:
 
-    work     the transposed arrays (see `Arrays`), the values kept at every body, then (trees only) the values handed
-             on by the base and by every body
+    work     the transposed arrays (see `LLVMArrays`), the values kept at every body, then (trees only) the values
+             handed on by the base and by every body
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from torsor.backends.llvm import Target, Writer
+from torsor.backends.llvm import LLVMWriter, Target
 from torsor.backends.llvm_entry import ALL_TURNS, kernel_module, rows_to_vectors, turns_room, vectors_to_rows
 from torsor.compiler.abi import (
     BASE,
@@ -36,7 +36,7 @@ from torsor.compiler.language import TURNS, Int
 from torsor.compiler.loops import Body, Loops
 from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode
-from torsor.outputs import place_of
+from torsor.inputs import place_of
 
 # In straight-line code, rows of this many numbers (a few vectors) are transposed in registers.
 FEWEST, FEW = 4, 16
@@ -51,7 +51,7 @@ class Packed(NamedTuple):
     entries: str  # pointer to the place of every entry, int32
 
 
-class Columns(NamedTuple):
+class ArrayColumns(NamedTuple):
     """Where the columns of an array are, vectors of states: in its buffer, or in place if the states are neighbours."""
 
     in_place: str
@@ -59,7 +59,7 @@ class Columns(NamedTuple):
     apart: str  # the bytes from one to the next
 
 
-class Arrays:
+class LLVMArrays:
     """The arrays of a call, seen from a block of states.
 
     A single state reads and writes the arrays in place.  A block of states first copies its part of every input to
@@ -70,13 +70,13 @@ class Arrays:
     so that they are computed and stored once.
     """
 
-    def __init__(self, w: Writer, inputs: Mapping[str, int], output_rank: int, sizes_at: int,
+    def __init__(self, w: LLVMWriter, inputs: Mapping[str, int], output_rank: int, sizes_at: int,
                  packed: Packed | None = None, columns: Mapping[str, int] | None = None,
                  in_place: bool = False) -> None:  # fmt: skip
         """`sizes_at`: the word of `data` where the sizes of all axes of all arrays begin.
 
         `columns`: how many numbers an array has per state, where this is known; a few numbers are transposed in
-        registers and never go through a buffer.  `in_place`: see `Columns`.
+        registers and never go through a buffer.  `in_place`: see `ArrayColumns`.
         """
         self.w, self.packed = w, packed
         self.turned = w.target.lanes > 1
@@ -101,7 +101,7 @@ class Arrays:
         few = {name: n for name, n in (columns or {}).items() if w.target.lanes >= FEWEST <= n <= FEW}
         self.vectors: dict[str, list[str]] = {}  # columns that never go through a buffer
         self.results = [""] * few.pop("out", 0)  # the same for the output
-        self.columns: dict[str, Columns] = {}
+        self.columns: dict[str, ArrayColumns] = {}
         if self.turned:
             if in_place and not packed:
                 self.columns = {name: self._columns(name) for name, rank in ranks.items() if rank <= 1}
@@ -111,13 +111,13 @@ class Arrays:
         if few:
             self._turn_few(few)
 
-    def _columns(self, name: str) -> Columns:
+    def _columns(self, name: str) -> ArrayColumns:
         w, T = self.w, self.w.target
         pointer, strides, _ = self.places[name]
         in_place = w.op(f"icmp eq i64 {self.lane_steps[name]}, {T.size}")
         first = w.op(f"select i1 {in_place}, ptr {pointer}, ptr {self.buffers[name]}")
         apart = w.op(f"select i1 {in_place}, i64 {[*strides, '0'][0]}, i64 {T.lanes * T.size}")
-        return Columns(in_place, first, apart)
+        return ArrayColumns(in_place, first, apart)
 
     def _turn_few(self, few: Mapping[str, int]) -> None:
         """Transpose rows of contiguous numbers in registers, and others through the buffer."""
@@ -259,10 +259,10 @@ def unrolled_kernel(code: Code, inputs: Mapping[str, tuple[int, ...]], output: t
     places = {node: k for k, node in enumerate(dict.fromkeys(code.outputs.values()))}
     entries = [places[code.outputs[name]] for name in sorted(code.outputs)]
 
-    def body(w: Writer) -> None:
+    def body(w: LLVMWriter) -> None:
         several = w.target.lanes > 1 and len(places) < len(entries) > FEW
         packed = Packed(str(len(places)), w.constants("entries", entries)) if several else None
-        arrays = Arrays(w, ranks, len(output), SIZES, packed, rows, in_place)
+        arrays = LLVMArrays(w, ranks, len(output), SIZES, packed, rows, in_place)
         values = w.emit(code, lambda name: arrays.get(*name))
         if packed:
             for node, name in {node: name for name, node in code.outputs.items()}.items():
@@ -282,8 +282,8 @@ def loop_kernel(code: LoopCode, target: Target) -> str:
     ranks = {name: place_of(name).rank for name in code.inputs}
     wide = target.lanes if turns_of_state(code) else 1
 
-    def body(w: Writer) -> None:
-        Loops(w, code, Memory(w, code, ranks, wide)).write()
+    def body(w: LLVMWriter) -> None:
+        Loops(w, code, LLVMMemory(w, code, ranks, wide)).write()
 
     return kernel_module(target, len(ranks), body, flush=True)
 
@@ -294,10 +294,10 @@ def turns_of_state(code: LoopCode) -> bool:
     return any(angle.op == "in" and angle.a[0] == "q" for angle in angles)
 
 
-class Rows:
+class LLVMRows:
     """Scratch memory: rows of vectors."""
 
-    def __init__(self, w: Writer, start: str, length: int, first: int = 0) -> None:
+    def __init__(self, w: LLVMWriter, start: str, length: int, first: int = 0) -> None:
         """`first`: the number of the first row."""
         self.w, self.start, self.first = w, start, first
         self.width = w.target.lanes * w.target.size
@@ -317,7 +317,7 @@ class Rows:
 class Tables:
     """The model data of a kernel, behind the pointer `data`."""
 
-    def __init__(self, w: Writer, numbers: Sequence[Sequence[str]]) -> None:
+    def __init__(self, w: LLVMWriter, numbers: Sequence[Sequence[str]]) -> None:
         """`numbers`: for each kind of body, the constants that its code reads."""
         self.w, self.names = w, numbers
 
@@ -345,16 +345,16 @@ class Tables:
     table: str
 
 
-class Memory(Tables):
+class LLVMMemory(Tables):
     """The memory of a loop kernel.
 
     A kernel for one state finds the sines and cosines of all its coordinates first, `wide` of them at a time.
     """
 
-    def __init__(self, w: Writer, code: LoopCode, ranks: Mapping[str, int], wide: int) -> None:
+    def __init__(self, w: LLVMWriter, code: LoopCode, ranks: Mapping[str, int], wide: int) -> None:
         super().__init__(w, code.layout.numbers)
         packed = Packed(w.load_i64("%data", PLACES), w.load_ptr("%data", ENTRIES)) if code.packing else None
-        self.arrays = Arrays(w, ranks, code.rank, WORDS, packed)
+        self.arrays = LLVMArrays(w, ranks, code.rank, WORDS, packed)
         self.n, self.nv, self.flags, self.start = (w.load_i64("%data", k) for k in (BODIES, FREEDOMS, FLAGS, FROM))
         self.table, self.index, self._base = (w.load_ptr("%data", k) for k in (NUMBERS, INDEX, BASE))
         end, self.turns = self.arrays.end, ""
@@ -363,9 +363,9 @@ class Memory(Tables):
             w.do(f"call void @{ALL_TURNS}(ptr {place}, i64 {stride}, i64 {count}, ptr {end})")
             w.called.add(ALL_TURNS)
             self.cosines, _, end = turns_room(w, end, count)
-        self.kept = Rows(w, end, code.layout.kept)
+        self.kept = LLVMRows(w, end, code.layout.kept)
         after = w.address(end, w.i64("mul", self.n, self.kept.row_bytes))
-        self.handed = Rows(w, after, code.layout.handed, first=-1)
+        self.handed = LLVMRows(w, after, code.layout.handed, first=-1)
 
     def turn(self, place: Int) -> tuple[str, str] | None:
         if not self.turns:

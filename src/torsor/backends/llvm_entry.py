@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from torsor.backends.elementary import far_sincos
-from torsor.backends.llvm import Target, Writer
+from torsor.backends.llvm import LLVMWriter, Target
 from torsor.compiler.abi import TURNS_MARGIN
 
 # A kernel restores the floating-point flags, so NumPy does not warn; torsor reports errors itself, with the joint's
@@ -40,7 +40,7 @@ class Function(NamedTuple):
 
     name: str
     parameters: str
-    body: Writer
+    body: LLVMWriter
 
     def __str__(self) -> str:
         w = self.body
@@ -52,14 +52,14 @@ class Function(NamedTuple):
         )
 
 
-def kernel_module(vector: Target, inputs: int, body: Callable[[Writer], None], flush: bool) -> str:
+def kernel_module(vector: Target, inputs: int, body: Callable[[LLVMWriter], None], flush: bool) -> str:
     """The module of a kernel with this many inputs; `body` writes the work on one block of states.
 
     That work is written twice: for a vector of states and for a single state.
     """
     blocks = []
     for target in [vector] if vector.lanes == 1 else [vector, replace(vector, lanes=1)]:
-        writer = Writer(target)
+        writer = LLVMWriter(target)
         body(writer)
         blocks.append(Function(f"block_{target.lanes}", BLOCK, writer))
     turns = [all_turns(vector)] if any(ALL_TURNS in block.body.called for block in blocks) else []
@@ -274,7 +274,7 @@ ALL_TURNS = "all_turns"
 
 def all_turns(target: Target) -> Function:
     """A function that finds the sines and cosines of all angles of one state, as many at a time as there are lanes."""
-    T, w, size = target, Writer(target), target.size
+    T, w, size = target, LLVMWriter(target), target.size
     cosines, angles, _ = turns_room(w, "%room", "%count")
     with w.loop("copy", "0") as one:
         x = w.op(f"load {T.scalar}, ptr {w.address('%angles', w.i64('mul', one.i, '%stride'))}, align {size}")
@@ -291,7 +291,7 @@ def all_turns(target: Target) -> Function:
     return Function(ALL_TURNS, "ptr noalias readonly %angles, i64 %stride, i64 %count, ptr noalias %room", w)
 
 
-def turns_room(w: Writer, room: str, count: str) -> list[str]:
+def turns_room(w: LLVMWriter, room: str, count: str) -> list[str]:
     """Where the cosines begin in the room for sines, cosines and angles of a state, where the angles, and its end."""
     bytes_each = w.i64("mul", w.i64("add", count, TURNS_MARGIN), w.target.size)
     places = [room]
@@ -311,7 +311,7 @@ def turning(target: Target, direction: str) -> str:
     Squares of as many columns as there are states, or of four columns, are transposed by shuffles; the last square
     overlaps the one before.
     """
-    T, w, size = target, Writer(target), target.size
+    T, w, size = target, LLVMWriter(target), target.size
     into, packed = direction == "turn_in", direction == "unpack"
 
     def vector_of(column: str) -> str:
@@ -356,7 +356,7 @@ def turning(target: Target, direction: str) -> str:
     )
 
 
-def _turn_squares(w: Writer, width: int, columns: str, into: bool, vector_of: Callable[[str], str]) -> None:
+def _turn_squares(w: LLVMWriter, width: int, columns: str, into: bool, vector_of: Callable[[str], str]) -> None:
     """Transpose all columns, `width` at a time."""
     T, size = w.target, w.target.size
     last = w.i64("sub", columns, width)
@@ -399,7 +399,7 @@ def _turn_squares(w: Writer, width: int, columns: str, into: bool, vector_of: Ca
     w.do("ret void")
 
 
-def rows_to_vectors(w: Writer, array: str, step: str, columns: int) -> list[str]:
+def rows_to_vectors(w: LLVMWriter, array: str, step: str, columns: int) -> list[str]:
     """A vector of states for every column of rows of contiguous numbers; there are at least four columns."""
     offsets, width = _offsets(w, step), _width(w.target, columns)
     vectors = [""] * columns
@@ -408,7 +408,7 @@ def rows_to_vectors(w: Writer, array: str, step: str, columns: int) -> list[str]
     return vectors
 
 
-def vectors_to_rows(w: Writer, vectors: Sequence[str], array: str, step: str) -> None:
+def vectors_to_rows(w: LLVMWriter, vectors: Sequence[str], array: str, step: str) -> None:
     """The inverse of `rows_to_vectors`."""
     offsets, width = _offsets(w, step), _width(w.target, len(vectors))
     for first in (*range(0, len(vectors) - width, width), len(vectors) - width):
@@ -419,12 +419,12 @@ def _width(T: Target, columns: int) -> int:
     return T.lanes if columns >= T.lanes else 4
 
 
-def _offsets(w: Writer, step: str) -> list[str]:
+def _offsets(w: LLVMWriter, step: str) -> list[str]:
     """The distance in bytes from the first row of a block to each row."""
     return [w.i64("mul", step, lane) for lane in range(w.target.lanes)]
 
 
-def _read_square(w: Writer, width: int, rows: str, offsets: Sequence[str]) -> list[str]:
+def _read_square(w: LLVMWriter, width: int, rows: str, offsets: Sequence[str]) -> list[str]:
     """Read `width` columns as vectors."""
     T = w.target
     part = f"<{width} x {T.scalar}>"
@@ -432,7 +432,7 @@ def _read_square(w: Writer, width: int, rows: str, offsets: Sequence[str]) -> li
     return _transposed(w, [_join(w, loaded[k::width], width) for k in range(width)])
 
 
-def _write_square(w: Writer, vectors: Sequence[str], rows: str, offsets: Sequence[str], how: str = "",
+def _write_square(w: LLVMWriter, vectors: Sequence[str], rows: str, offsets: Sequence[str], how: str = "",
                   only: str = "") -> None:  # fmt: skip
     """Write vectors as columns of the rows.  `how`: alignment and metadata of the store; `only`: a mask of columns."""
     T, width = w.target, len(vectors)
@@ -448,7 +448,7 @@ def _write_square(w: Writer, vectors: Sequence[str], rows: str, offsets: Sequenc
                 w.do(f"store {part} {y}, ptr {place}, align {how or T.size}")
 
 
-def _lanes_where(w: Writer, relation: str, x: str) -> str:
+def _lanes_where(w: LLVMWriter, relation: str, x: str) -> str:
     """A mask of the lanes whose number is in that relation to x."""
     n = w.target.lanes
     first = w.op(f"insertelement <{n} x i64> poison, i64 {x}, i64 0")
@@ -461,14 +461,14 @@ def streams(T: Target) -> bool:
     return T.x86 and T.lanes * T.size == 64
 
 
-def _shuffle(w: Writer, a: str, b: str, picks: Sequence[int], lanes: int) -> str:
+def _shuffle(w: LLVMWriter, a: str, b: str, picks: Sequence[int], lanes: int) -> str:
     """Entries picked from two vectors of `lanes` numbers; the second's are numbered from `lanes` on."""
     vector = f"<{lanes} x {w.target.scalar}>"
     mask = ", ".join(f"i32 {k}" for k in picks)
     return w.op(f"shufflevector {vector} {a}, {vector} {b}, <{len(picks)} x i32> <{mask}>")
 
 
-def _join(w: Writer, parts: Sequence[str], lanes: int) -> str:
+def _join(w: LLVMWriter, parts: Sequence[str], lanes: int) -> str:
     """Vectors of `lanes` numbers each, concatenated."""
     if len(parts) == 1:
         return parts[0]
@@ -476,7 +476,7 @@ def _join(w: Writer, parts: Sequence[str], lanes: int) -> str:
     return _join(w, pairs, 2 * lanes)
 
 
-def _transposed(w: Writer, x: Sequence[str]) -> list[str]:
+def _transposed(w: LLVMWriter, x: Sequence[str]) -> list[str]:
     """n vectors, transposed in every group of n lanes.  The operation is its own inverse.
 
     Pairs of vectors exchange single numbers, then pairs of numbers, then groups of four, and so on.

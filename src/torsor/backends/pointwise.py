@@ -51,7 +51,7 @@ def _kernel(code: Callable[[], Code], inputs: Mapping[str, tuple[int, ...]], dty
     def outline() -> str:
         return json.dumps([codegen.name_of(f"pointwise|{code()}|{dict(inputs)}|{target}"), shape_of(code())])
 
-    known = "pointwise", key, dict(inputs), target, host, codegen.level(), cache.SOURCES
+    known = "pointwise", key, dict(inputs), target, host, codegen.level(), cache.sources()
     kernel, shape = json.loads(outline() if key is None else cache.remembered(repr(known), outline))
     loaded = codegen.load(kernel, lambda: unrolled_kernel(code(), inputs, tuple(shape), target, in_place=True))
     shapes = [*inputs.values(), tuple(shape)]

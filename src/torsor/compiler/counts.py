@@ -59,7 +59,7 @@ def _by_kind(frames: Framed, *counts: NDArray[np.int64]) -> list[list[int]]:
 
 
 def _climbed(columns: LoopColumns, code: Code, times: int, on_base: int) -> Operations:
-    """A step of a climb, taken so many times, some of them at a body on the base."""
+    """The operations of a step of a climb: taken `times` times, `on_base` of them at a body on the base."""
     if not columns.hands_much:
         return Operations.of(code) * times
     own, handing = columns.parts(code)

@@ -124,7 +124,7 @@ class FramedLink(Link):
     @classmethod
     def changed(cls, kind: Kind, numbers: dict[str, Scalar], *, inertia: Vec | None = None,
                 placement: Vec | None = None) -> FramedLink:  # fmt: skip
-        """A link whose model is changed by `torsor.outputs.PARAMETERS`: by what derivatives are taken."""
+        """A link whose model is changed by `torsor.inputs.PARAMETERS`: by what derivatives are taken."""
         link = cls.of(kind, numbers if inertia is None else ChainMap(_added(numbers, inertia), numbers))
         if placement is not None:
             object.__setattr__(link, "M", Product((link.M, link._moved(Spatial.of(placement)))))

@@ -20,8 +20,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torsor.algorithms.derivative import Derivative
-from torsor.compiler.derivatives import (
+from torsor.compiler.derivative import Derivative
+from torsor.compiler.frames import Kind
+from torsor.compiler.tape import Code, Expr, Node, Tape, operands
+from torsor.compiler.tape_derivatives import (
     Replay,
     active_nodes,
     along_coordinates,
@@ -30,12 +32,11 @@ from torsor.compiler.derivatives import (
     scalars,
     summed,
 )
-from torsor.compiler.frames import Kind
-from torsor.compiler.tape import Code, Expr, Node, Tape, operands
 from torsor.compiler.trace import CLIMB, LoopCode, LoopColumns, LoopPass, looped, prune
+from torsor.inputs import is_parameter, place_of
 from torsor.linalg import Vec
 from torsor.model.joints import Joint, joint_named
-from torsor.outputs import Several, is_parameter, place_of
+from torsor.outputs import Several
 from torsor.sweeps import Algorithm
 
 Outputs = dict[Any, int]
@@ -456,7 +457,7 @@ def _implied(p: LoopPass) -> dict[int, Code]:
 
 
 def _from_handed(code: Code, k: int, handed: Sequence[int]) -> Code | None:
-    """What a step hands on as number k, from earlier operations that it hands on, too; None if that is not possible."""
+    """What a step hands on as number k, from earlier operations that it also hands on; None if that is not possible."""
     end, tape = code.outputs["hand", k], Tape()
     known = {code.outputs["hand", j]: j for j in reversed(handed) if code.outputs["hand", j] < end}
 

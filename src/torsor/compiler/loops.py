@@ -17,7 +17,8 @@ from torsor.compiler.language import Int, Language, Loop
 from torsor.compiler.packing import HEADER, TILE, TOGETHER
 from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode, LoopColumns, LoopPass
-from torsor.outputs import MEMBERS, At, Matrix, Several, matrices_of, place_of
+from torsor.inputs import MEMBERS, place_of
+from torsor.outputs import At, Matrix, Several, matrices_of
 
 
 @dataclass

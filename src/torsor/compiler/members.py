@@ -38,7 +38,7 @@ class Members:
     """The members of a batch.
 
     frames   the first member in its short frames; its kinds are general enough for all members
-    inputs   the numbers that differ, (*shape, n, 10), (*shape, n, 23) and (*shape, 3): `torsor.outputs.MEMBERS`
+    inputs   the numbers that differ, (*shape, n, 10), (*shape, n, 23) and (*shape, 3): `torsor.inputs.MEMBERS`
     """
 
     frames: Framed

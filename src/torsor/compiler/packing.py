@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
-from torsor.outputs import INERTIAL
+from torsor.model.parameters import INERTIAL
 
 Array = NDArray[Any]
 

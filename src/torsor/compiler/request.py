@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torsor.algorithms.derivative import Derivative, derivative, root_of
-from torsor.compiler.frames import Framed, Kind, framed, straight_line_frames
+from torsor.compiler.derivative import Derivative, derivative
+from torsor.compiler.frames import Framed, Kind, framed
 from torsor.compiler.members import Members
 from torsor.errors import ArgumentError
+from torsor.inputs import place_of
 from torsor.model.model import Model
 from torsor.model.names import Frame
 from torsor.model.regular import require_uncoupled
-from torsor.outputs import MEMBERS, Several, matrices_of, place_of
+from torsor.outputs import Several, matrices_of
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
@@ -121,35 +122,44 @@ class Request:
     def key(self) -> tuple[Any, ...]:
         """What determines the code, as far as this is known without tracing."""
         model = self.model
-        if self._may_unroll:
+        if self.may_unroll:
             key = self.members.key if self.members else model.key
             return self.home, key, self.frame and self.frame.key, self.unroll, self.inputs, self.dtype
         return self.home, self.frames.kinds, model.n, model.nv, self.inputs, self.dtype
 
-    # ---- the code ----
+    # ---- the code, and what it costs ----
 
     @property
-    def _may_unroll(self) -> bool:
+    def may_unroll(self) -> bool:
         return not self.algorithm.has_loops or self.model.nv <= self.unroll.freedoms
+
+    @property
+    def _lowering(self) -> Any:
+        from torsor.compiler import lowering  # a program that is found on disk needs none of it
+
+        return lowering
 
     @functools.cached_property
     def code(self) -> Code | LoopCode:
         """The intermediate code, traced on first access."""
-        if self._unrolls:
-            return self._straight(self.algorithm, self.inputs)
-        return _loops(self.algorithm, self.inputs, self._kinds)
+        return self._lowering.code_of(self)
 
     @property
-    def _unrolls(self) -> bool:
-        """Whether the code is unrolled: it has few operations.  Derivatives are unrolled where the primal is."""
-        from torsor.compiler.tape import Operations
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the output, for one state."""
+        return self._lowering.output_shape(self)
 
-        if not self._may_unroll or not self.algorithm.has_loops:
-            return self._may_unroll
-        root = root_of(self.algorithm)
-        options = (name for name in self.inputs[len(self.algorithm.inputs) :] if name in (*root.options, *MEMBERS))
-        code = self._straight(root, (*root.inputs, *options))
-        return sum(Operations.of(code)) <= self.unroll.operations
+    @property
+    def operations(self) -> Operations:
+        return self._lowering.operations(self)
+
+    @property
+    def operations_per_joint(self) -> dict[Kind, Operations]:
+        return self._lowering.operations_per_joint(self)
+
+    @property
+    def operations_formula(self) -> str:
+        return self._lowering.operations_formula(self)
 
     @property
     def input_shapes(self) -> list[tuple[int, ...]]:
@@ -162,22 +172,13 @@ class Request:
         return tuple((name, math.prod(shape)) for name, shape in zip(self.inputs, self.input_shapes))
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the output, for one state."""
-        from torsor.compiler.trace import LoopCode, shape_of
-
-        if isinstance(self.code, LoopCode):
-            return self.algorithm.output.shape(self.model, self.code.entry)
-        return shape_of(self.code)
-
-    @property
     def parts(self) -> dict[str, tuple[int, ...]]:
         """Of several outputs, the name and the shape of each; they are parts of one row of numbers."""
         output = self.algorithm.output
         if not isinstance(output, Several):
             return {}
         known = isinstance(self.algorithm, Derivative) or matrices_of(output)  # their shapes need no tracing
-        return output.shapes(self.model, {} if known else self._looped.entry)
+        return output.shapes(self.model, {} if known else self._lowering.loops_of(self).entry)
 
     def split(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Turn a function that returns one row of numbers into one that returns the algorithm's outputs by name."""
@@ -186,73 +187,3 @@ class Request:
             return function
         split = output.splitter(self.parts)
         return lambda *args, **more: split(function(*args, **more))
-
-    @property
-    def _looped(self) -> LoopCode:
-        from torsor.compiler.trace import LoopCode
-
-        code = self.__dict__.get("code")
-        return code if isinstance(code, LoopCode) else _loops(self.algorithm, self.inputs, self._kinds)
-
-    @property
-    def _kinds(self) -> tuple[Kind, ...]:
-        return self.frames.kinds
-
-    def _straight(self, algorithm: Algorithm, inputs: tuple[str, ...]) -> Code:
-        if self.members:
-            return _straight_line(algorithm, self.frames, inputs, self.frame)
-        return unrolled(algorithm, self.model, inputs, self.frame)
-
-    # ---- what it costs ----
-
-    @property
-    def operations(self) -> Operations:
-        from torsor.compiler.counts import operations_of
-
-        return operations_of(self.code, self.frames, self.frame)
-
-    @property
-    def operations_per_joint(self) -> dict[Kind, Operations]:
-        from torsor.compiler.trace import LoopCode
-
-        code = self.code
-        return {kind: code.operations(k) for k, kind in enumerate(code.kinds)} if isinstance(code, LoopCode) else {}
-
-    @property
-    def operations_formula(self) -> str:
-        from torsor.compiler.tape import Operations
-
-        total, n = self.operations, self.model.n
-        per_joint = list(self.operations_per_joint.values())
-        each = per_joint[int(np.bincount(self.frames.kind).argmax())] if per_joint else Operations()
-        counts = zip(Operations._fields, each, total)
-        return ", ".join(f"{name} {f'{a} n {b - a * n:+d}' if a else b}" for name, a, b in counts if b)
-
-
-@functools.lru_cache(maxsize=4)
-def unrolled(algorithm: Algorithm, model: Model, inputs: tuple[str, ...], frame: Frame | None = None) -> Code:
-    """The straight-line code of an algorithm for one model; cached briefly, because choosing a method reads it too."""
-    moved = isinstance(algorithm, Derivative) and "placement" in algorithm.parameters
-    may_regroup = algorithm.torques_only and not moved
-    return _straight_line(algorithm, straight_line_frames(model) if may_regroup else framed(model), inputs, frame)
-
-
-def _straight_line(algorithm: Algorithm, frames: Framed, inputs: tuple[str, ...], frame: Frame | None) -> Code:
-    if isinstance(algorithm, Derivative):
-        from torsor.compiler.derivatives import unrolled_derivative
-
-        return unrolled_derivative(algorithm, frames, inputs, frame)
-    from torsor.compiler.trace import unroll
-
-    return unroll(algorithm, frames, inputs, frame)
-
-
-@functools.lru_cache(maxsize=256)
-def _loops(algorithm: Algorithm, inputs: tuple[str, ...], kinds: tuple[Kind, ...]) -> LoopCode:
-    if isinstance(algorithm, Derivative):
-        from torsor.compiler.loop_derivatives import looped_derivative
-
-        return looped_derivative(algorithm, inputs, kinds)
-    from torsor.compiler.trace import looped
-
-    return looped(algorithm, inputs, kinds)

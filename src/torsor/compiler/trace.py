@@ -26,23 +26,11 @@ import numpy as np
 from torsor.compiler.abi import Layout
 from torsor.compiler.frames import GIVEN, Framed, FramedLink, Kind
 from torsor.compiler.tape import Code, Expr, Operations, Tape
+from torsor.inputs import BASE, MEMBERS, PLACES, is_parameter, place_of
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import joint_named
 from torsor.model.names import Frame
-from torsor.outputs import (
-    BASE,
-    MEMBERS,
-    PLACES,
-    AtBase,
-    Path,
-    Several,
-    is_parameter,
-    matrices_of,
-    numbered,
-    parts_of,
-    place_of,
-    plain,
-)
+from torsor.outputs import AtBase, Path, Several, matrices_of, numbered, parts_of, plain
 from torsor.reference import base_of, scatter
 from torsor.spatial import Inertia, Rigid
 from torsor.sweeps import Algorithm, Columns, Here, Step, Sweep, Walk, run
@@ -465,7 +453,7 @@ def _finish(tracer: _Tracer, like: Any) -> Code:
 # Pruning ---------------------------------------------------------------------------------------------------------
 
 
-class _Step(NamedTuple):
+class _PassCode(NamedTuple):
     """A code, the pass or climb it belongs to, and which outputs of the algorithm it writes."""
 
     code: Code
@@ -505,17 +493,17 @@ def prune(code: LoopCode, circles: bool = False) -> LoopCode:
     }  # fmt: skip
     climbs = code.columns
 
-    def steps_of(p: LoopPass, writes: Callable[[Any], bool] | None) -> list[_Step]:
+    def steps_of(p: LoopPass, writes: Callable[[Any], bool] | None) -> list[_PassCode]:
         own = [writes or partial(_gives, giver, p.stage, kind) for kind in range(len(p.codes))]
-        return [_Step(p.start, p.stage, _never), *(_Step(c, p.stage, w) for c, w in zip(p.codes, own))]
+        return [_PassCode(p.start, p.stage, _never), *(_PassCode(c, p.stage, w) for c, w in zip(p.codes, own))]
 
     passes = [(p, steps_of(p, _never if climbs else None)) for p in code.passes]
-    columns: list[_Step] = []
+    columns: list[_PassCode] = []
     if climbs:
         writes = _never if climbs.outward else _always
-        columns = [_Step(c, CLIMB, writes) for c in (*climbs.starts.values(), *climbs.codes)]
+        columns = [_PassCode(c, CLIMB, writes) for c in (*climbs.starts.values(), *climbs.codes)]
     spread = steps_of(climbs.outward, _always) if climbs and climbs.outward else []
-    finish = [_Step(code.finish, None, _always)] if code.finish else []
+    finish = [_PassCode(code.finish, None, _always)] if code.finish else []
     every = [*(step for _, steps in passes for step in steps), *columns, *spread, *finish]
     read: set[Any] = set()
     if circles:
@@ -527,7 +515,7 @@ def prune(code: LoopCode, circles: bool = False) -> LoopCode:
     def live(stage: Any) -> tuple[int, ...]:
         return tuple(sorted(name[1] for name in read if name[0] == "near" and name[2] == stage))
 
-    def pruned(p: LoopPass, steps: Sequence[_Step]) -> LoopPass:
+    def pruned(p: LoopPass, steps: Sequence[_PassCode]) -> LoopPass:
         start, *codes = (step.pruned(read) for step in steps)
         return replace(p, start=start, codes=tuple(codes), live=live(p.stage))
 

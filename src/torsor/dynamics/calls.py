@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import duals, reference, validate
 from torsor.algorithms import articulated, composite, coupled
-from torsor.algorithms.derivative import Derivative
+from torsor.backends.cpu import compile_request, cores
+from torsor.compiler.derivative import Derivative
 from torsor.compiler.members import Members, members
 from torsor.compiler.request import Request
 from torsor.compiler.store import NAME as STORE
@@ -23,10 +24,11 @@ from torsor.compiler.store import store
 from torsor.dynamics.accuracy import LEVELS, agree
 from torsor.dynamics.methods import COUPLED, METHODS, automatic
 from torsor.errors import ArgumentError, SingularError
+from torsor.inputs import COTANGENT, place_of
 from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import COTANGENT, Several, place_of
+from torsor.outputs import Several
 from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
@@ -70,8 +72,7 @@ def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: t
                            tuple(given), frame)  # fmt: skip
     names = (*algorithm.inputs, *given)
     if gpu_array(args[0]):
-        from torsor.backends import gpu
-
+        gpu = gpu_backend()
         if not given and frame is None and gpu.is_long_chain(algorithm, model, args[0]):
             chain = levels(algorithm, model)
             if chain is not None:
@@ -107,8 +108,7 @@ def _call_batch(what: Any, algorithm: Algorithm, batch: ModelBatch, state: dict[
     model, found, made = batch.model, members(batch), store(batch)
     options = (*options, *found.inputs)
     if any(map(gpu_array, state.values())):
-        from torsor.backends import gpu
-
+        gpu = gpu_backend()
         number_type, axes = gpu.precision(state.values()), len(batch.shape)
         numbers = made.once(("on the device", number_type), lambda: [
             gpu.columns(x, x.ndim - axes, number_type) for x in found.inputs.values()
@@ -146,9 +146,13 @@ def gpu_array(x: Any) -> bool:
     """Whether an array is on a GPU."""
     if isinstance(x, np.ndarray) or not hasattr(x, "__dlpack_device__"):
         return False
-    from torsor.backends import gpu
+    return gpu_backend().on_device(x)
 
-    return gpu.on_device(x)
+
+def gpu_backend() -> Any:
+    from torsor.backends import gpu  # few programs use one
+
+    return gpu
 
 
 def levels(algorithm: Algorithm, model: Model, options: tuple[str, ...] = ()) -> Any:
@@ -156,11 +160,12 @@ def levels(algorithm: Algorithm, model: Model, options: tuple[str, ...] = ()) ->
 
     To find out, one state is computed by levels and by the sweeps on the host, which are quicker for one state.
     """
-    from torsor.backends.gpu import cupy, in_levels
-    from torsor.parallel.device import DeviceChain
+    from torsor.parallel.device import DeviceChain  # few programs solve one long chain on a GPU
+
+    gpu = gpu_backend()
 
     def tried() -> Callable[..., Any] | None:
-        function, vjp = in_levels(algorithm)
+        function, vjp = gpu.in_levels(algorithm)
         chain, rng = DeviceChain(model, function, options=options, vjp=vjp), np.random.default_rng(0)
         state = {"q": model.random_configuration(rng)}
         state |= {name: rng.normal(size=core_shape(model, name)) for name in algorithm.inputs[1:]}
@@ -173,7 +178,7 @@ def levels(algorithm: Algorithm, model: Model, options: tuple[str, ...] = ()) ->
         found = chain(*state.values(), *(x.ravel() for x in given.values()))
         sweeps = call_with(algorithm, model, *state.values(), **given)
         pairs = zip(found, sweeps) if vjp else [(found, sweeps)]
-        if not all(agree(cupy().asnumpy(a), b, LEVELS) for a, b in pairs):
+        if not all(agree(gpu.cupy().asnumpy(a), b, LEVELS) for a, b in pairs):
             return None
         output = algorithm.output
         return (lambda *args: output.results(*chain(*args))) if isinstance(output, Several) else chain
@@ -186,8 +191,6 @@ def program_for(algorithm: Algorithm, model: Model, options: tuple[str, ...], nu
     """The program for these arguments, kept with the model, or with the structure of a batch."""
 
     def make() -> Any:
-        from torsor.backends.cpu import compile_request, cores
-
         dtype = "float64" if number == "d" else "float32"
         request = Request(algorithm, model, options=options, dtype=dtype, frame=frame, members=members)
         return compile_request(request, threads=cores())

@@ -14,42 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from torsor.algorithms import composite, newton_euler
 from torsor.dynamics.calls import batch_axes, call, call_with, checked
 from torsor.errors import ArgumentError, SingularError
-from torsor.model.model import Model, require_model
+from torsor.model.model import Model
 
 Array = NDArray[Any]
 
 # A start obeys its couplings if it does to within this: numbers typed with ten digits do.
 OBEYED = 1e-9
-
-
-def free_freedoms(model: Model) -> Array:
-    """The freedoms that follow no other."""
-    followers = [int(model.v_start[coupling.follower]) for coupling in model.couplings]
-    return np.setdiff1d(np.arange(model.nv), np.array(followers, dtype=int))
-
-
-def coupling_matrix(model: Model) -> Array:
-    """G (nv, k) with v = G y, y the velocities of the k freedoms that follow no other (`model.couplings`).
-
-    G^T M G, G^T bias and G^T tau are those of a machine with these freedoms only.
-    """
-    require_model(model)
-    free = free_freedoms(model)
-    G = np.zeros((model.nv, len(free)))
-    G[free, np.arange(len(free))] = 1.0
-    column = {int(k): i for i, k in enumerate(free)}
-    for follower, leader, ratio, _ in model.couplings:
-        G[model.v_start[follower], column[int(model.v_start[leader])]] = ratio
-    return G
-
-
-def coupled(model: Model, q: ArrayLike) -> Array:
-    """q (..., nq) with the coordinates of joints that follow others (`model.couplings`) set to what these say."""
-    require_model(model)
-    q = np.array(checked(model, "q", q))
-    for follower, leader, ratio, offset in model.couplings:
-        q[..., model.q_start[follower]] = ratio * q[..., model.q_start[leader]] + offset
-    return q
 
 
 def obeying(model: Model, name: str, x: Array, offset: bool) -> None:
@@ -63,7 +33,7 @@ def obeying(model: Model, name: str, x: Array, offset: bool) -> None:
             follower, leader = (model.joint_names[i] for i in coupling[:2])
             raise ArgumentError(
                 f"{name}: joint {follower!r} follows {leader!r}, so it must be {wanted[k]:g}, not {given[k]:g}: "
-                "ts.coupled(model, q) makes it so"
+                "model.coupled(q) makes it so"
             )
 
 
@@ -102,7 +72,7 @@ def coupled_log_det(model: Model, q: ArrayLike) -> Array:
 def reduced(model: Model, q: ArrayLike, added_inertia: ArrayLike | None = None) -> tuple[Array, Array]:
     """G, and G' (M + diag(added)) G"""
     M = call(composite.mass_matrix, model, q)
-    G = coupling_matrix(model).astype(M.dtype)
+    G = model.coupling_matrix().astype(M.dtype)
     if added_inertia is not None:
         M = M + np.asarray(added_inertia)[..., None] * np.eye(model.nv)
     return G, G.T @ M @ G

@@ -10,16 +10,17 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from torsor.algorithms.derivative import Derivative, derivative, takes_frame
+from torsor.compiler.derivative import Derivative, derivative, takes_frame
 from torsor.compiler.store import store
 from torsor.dynamics.calls import call, call_carefully
 from torsor.dynamics.functions import ALGORITHMS, algorithm_for
 from torsor.dynamics.matrix_gradients import by_products, is_short, sum_over_columns
 from torsor.dynamics.methods import MOST_COUPLED
 from torsor.errors import ArgumentError
+from torsor.inputs import COTANGENT, PARAMETERS
 from torsor.model.batch import machine_of, require_models
 from torsor.model.model import Model
-from torsor.outputs import COTANGENT, PARAMETERS, Parameters, Several
+from torsor.outputs import Parameters, Several
 from torsor.sweeps import Algorithm
 from torsor.validate import shown
 
@@ -71,7 +72,7 @@ def jvp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) ->
 
 @dataclass(frozen=True)
 class Differentiated:
-    """What `vjp` and `jvp` return: a function of a model and arrays, which `compile` and `export` take, too."""
+    """What `vjp` and `jvp` return: a function of a model and arrays, which `compile` and `export` also take."""
 
     function: Callable[..., Any]
     mode: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +14,31 @@ from torsor import validate
 from torsor.backends import c99
 from torsor.backends.cpu import Program
 from torsor.dynamics.derivatives import Differentiated
-from torsor.dynamics.functions import ALGORITHMS, compile
+from torsor.dynamics.functions import ALGORITHMS
+from torsor.dynamics.matrix_gradients import MatrixGradient
+from torsor.dynamics.programs import compile
 from torsor.errors import ArgumentError
 from torsor.files import signature, write_whole
+from torsor.inputs import COORDINATES, place_of
 from torsor.model.model import Model, require_model
-from torsor.outputs import COORDINATES, place_of
 
 STATES, SEED = 5, 0  # of the test vectors
+DEFAULTS = {"dtype": "float64", "external": False, "body": None, "method": "auto", "specialised": None}
 
 
-def export(model: Model, function: Callable[..., Any], folder: str | Path, *, dtype: str = "float64",
-           external: bool = False, body: int | str | None = None, method: str = "auto",
-           specialised: bool | None = None, name: str | None = None) -> list[Path]:  # fmt: skip
-    """Write a function of this module for one model as C99, for controllers without Python.
+class ProgramOptions(TypedDict, total=False):
+    """The options of `compile` that `export` takes as well."""
+
+    dtype: str
+    external: bool
+    body: int | str | None
+    method: str
+    specialised: bool | None
+
+
+def export(model: Model, function: Callable[..., Any], folder: str | Path, *, name: str | None = None,
+           **options: Unpack[ProgramOptions]) -> list[Path]:  # fmt: skip
+    """Write a function of torsor for one model as C99, for controllers without Python.
 
         ts.export(arm, ts.forward_dynamics, "arm_c")
 
@@ -35,41 +47,39 @@ def export(model: Model, function: Callable[..., Any], folder: str | Path, *, dt
     line of each says which torsor wrote it, when, and with which options.
 
     folder       created if it does not exist; only files that torsor wrote before are replaced
+    name         the name of the function in C; None: derived from the names of the model and the function
+
+    Options, as of `compile`:
+
     dtype        "float64" (double) or "float32" (float)
     external     whether the function takes external wrenches, as its last input
     body         for a Jacobian: the body, by number or name, or a named frame
-    method       as `compile` takes it
+    method       a method of the function
     specialised  straight-line code (True), loops over the bodies (False), or by size (None)
-    name         the name of the function in C; None: derived from the names of the model and the function
 
     Returns the paths of the files.
     """
-    files = c_files(model, function, dtype=dtype, external=external, body=body, method=method,
-                    specialised=specialised, name=name)  # fmt: skip
-    return write_all(validate.file_path("folder", folder), files)
+    return write_all(validate.file_path("folder", folder), c_files(model, function, name, **options))
 
 
-def c_files(model: Model, function: Callable[..., Any], *, dtype: str, external: bool, body: int | str | None,
-            method: str, specialised: bool | None, name: str | None) -> dict[str, str]:  # fmt: skip
+def c_files(model: Model, function: Callable[..., Any], name: str | None = None,
+            **options: Unpack[ProgramOptions]) -> dict[str, str]:  # fmt: skip
     """The text of each file."""
     require_model(model)
     if not isinstance(function, Differentiated) and not any(function is known for known in ALGORITHMS):
         known = ", ".join(f.__name__ for f in ALGORITHMS)
         raise ArgumentError(f"{validate.shown(function)} cannot be exported; these can: {known}, and their vjp and jvp")
-    validate.chosen("dtype", dtype, ("float64", "float32"))
-    validate.flag("external", external)
-    validate.word("method", method)
-    if specialised is not None:
-        validate.flag("specialised", specialised)
-    if isinstance(function, Differentiated) and function.algorithm(model, method, specialised, patient=True)[1]:
+    for unknown in options.keys() - ProgramOptions.__annotations__.keys():
+        raise ArgumentError(
+            f"export has no option {unknown!r}; it has name, {', '.join(ProgramOptions.__annotations__)}"
+        )
+    program = compile(model, function, **options)
+    if isinstance(program, MatrixGradient):
         raise ArgumentError(
             f"{function.__name__} of {model!r} is a sum over the columns of a matrix and not one function in C; "
             "export the vjp of a product: inverse_dynamics is M x, mass_solve M^-1 x, and body_twists J v"
         )
     name = c99.identifier(model.name, function.__name__) if name is None else _c_name(name)
-    program: Program = compile(
-        model, function, dtype=dtype, external=external, body=body, method=method, specialised=specialised
-    )
     text = c99.CFunction.of(program.request, name)
     states = random_states(program, STATES)
     files = {
@@ -79,8 +89,7 @@ def c_files(model: Model, function: Callable[..., Any], *, dtype: str, external:
         "example.c": c99.example(text),
         "README.txt": c99.readme(text),
     }
-    about = dict(model=model.name, key=model.key, function=function.__name__, dtype=dtype, external=external, body=body,
-                 method=method, specialised=specialised, seed=SEED)  # fmt: skip
+    about = dict(model=model.name, key=model.key, function=function.__name__, **(DEFAULTS | options), seed=SEED)
     last = f"/* {c99.harmless(signature(about))} */\n"
     return {file: content + last for file, content in files.items()}
 

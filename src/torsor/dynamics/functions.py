@@ -6,7 +6,7 @@ its frame, at its origin.        Spatial vectors are angular first, in the body'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any
 
@@ -28,9 +28,7 @@ from torsor.algorithms import (
     newton_euler,
     regressor,
 )
-from torsor.algorithms import derivative as derivatives
-from torsor.algorithms.derivative import Derivative, takes_frame
-from torsor.compiler.request import ON_GPU, PATIENT, Request, unrolling
+from torsor.compiler import derivative as derivatives
 from torsor.compiler.store import NAME as STORE
 from torsor.compiler.store import store
 from torsor.dynamics.accuracy import AGREEMENT, COMPARED, refuse_disagreement
@@ -52,7 +50,6 @@ from torsor.dynamics.jacobians import (
     refuse_large,
     torque_regressor,
 )
-from torsor.dynamics.matrix_gradients import MatrixGradient, of_product
 from torsor.dynamics.methods import (
     COUPLED,
     METHODS,
@@ -67,7 +64,6 @@ from torsor.errors import ArgumentError, SingularError
 from torsor.model.batch import ModelBatch, machine_of
 from torsor.model.conditioning import pivot_ratio
 from torsor.model.model import Model, require_model
-from torsor.model.names import Frame
 from torsor.model.regular import require_no_armature
 from torsor.outputs import Several
 from torsor.sweeps import Algorithm
@@ -92,7 +88,7 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     "constraint-force" (O(log n) deep, Featherstone & Fijany: one very long chain on a GPU) or "auto".
 
     "auto" considers those of the first four methods that are as accurate as "articulated" on this model, and takes the
-    one with the fewest operations (see `method_for`).  For one state of a chain of 2000 bodies or more it takes
+    one with the fewest operations (see `explain`).  For one state of a chain of 2000 bodies or more it takes
     "segments" if the joints and masses allow.  If a named method loses half of the digits, a `SingularError` says so
     (docs/accuracy.md).
 
@@ -366,81 +362,6 @@ ALGORITHMS: dict[Callable[..., Any], Algorithm] = {
 }
 
 
-def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", dtype: str = "float64",
-            external: bool = False, body: int | str | None = None, method: str = "auto",
-            specialised: bool | None = None, lanes: int | None = None, threads: int = 1,
-            trig: str = "accurate", wrt: str | Iterable[str] | None = None) -> Any:  # fmt: skip
-    """A `Program`: a function of this module compiled for one model, to be called without the model.
-
-        fd = ts.compile(model, ts.forward_dynamics)
-        qdd = fd(q, v, tau)
-
-    target       "cpu", or "cuda": a `CudaProgram`, which takes CuPy, PyTorch or JAX arrays on the GPU
-    dtype        "float64" or "float32"
-    external     whether the program takes external wrenches, as its last argument
-    body         for a Jacobian: the body, by number or name, or a named frame
-    method       a method of the function; "fixman", "segments" and "constraint-force" are not compiled, and loops have
-                 no "composite"
-    specialised  unrolled over this model (True), loops over its bodies (False), whichever is faster (None); a function
-                 called without `compile` switches to loops sooner, so that its caller does not wait
-    lanes        states computed side by side; None: as many as the machine's vectors hold (cpu)
-    threads      how many threads a large batch is spread over (cpu)
-    trig         cuda, float32: "accurate" (2 ulp) or "fast" (absolute error 5e-7 for angles up to pi)
-    wrt          for `vjp` and `jvp` of a function: by what to differentiate, if they do not say it themselves
-
-    The vjp of a large matrix, and any in loops, is a `MatrixGradient`: a program of the product with a vector, summed
-    over the columns.  A program does not check its numbers: NaN in one state gives NaN in that state.
-    """
-    from torsor.dynamics.derivatives import Differentiated  # it calls functions of this module
-
-    require_model(model)
-    validate.chosen("target", target, ("cpu", "cuda"))
-    dtype = dtype.name if isinstance(dtype, np.dtype) else getattr(dtype, "__name__", dtype)
-    validate.chosen("dtype", dtype, ("float64", "float32"))
-    validate.flag("external", external)
-    if specialised is not None:
-        validate.flag("specialised", specialised)
-    validate.word("method", method)
-    validate.word("trig", trig)
-    options: tuple[str, ...] = ("external",) if external else ()
-    algorithm: Algorithm
-    by_columns = False
-    if isinstance(function, Differentiated):
-        function = function.by(wrt)
-        algorithm, by_columns = function.algorithm(model, method, specialised, patient=True)
-        options += tuple(
-            name for name in algorithm.options if name in function.needed(algorithm) and name not in options
-        )
-    elif wrt is not None:
-        raise ArgumentError(f"wrt is for vjp and jvp: compile ts.vjp({getattr(function, '__name__', 'function')})")
-    else:
-        algorithm = algorithm_for(model, function, method, specialised)
-    if external and "external" not in algorithm.options:
-        raise ArgumentError(f"{algorithm.name} takes no external wrenches")
-    if (body is None) == takes_frame(algorithm):
-        raise ArgumentError(f"{algorithm.name} needs body=" if body is None else f"{algorithm.name} takes no body=")
-    frame = None if body is None else model.frame(body)
-
-    def program(algorithm: Algorithm, frame: Frame | None) -> Any:
-        unroll = unrolling(specialised, PATIENT if target == "cpu" else ON_GPU)
-        request = Request(algorithm, model, options=options, dtype=dtype, frame=frame, unroll=unroll)
-        if target == "cuda":
-            from torsor.backends.gpu import compile_cuda
-
-            if lanes is not None or threads != 1:
-                raise ArgumentError('lanes and threads are for target="cpu"; a GPU takes one thread per state')
-            return compile_cuda(request, trig)
-        from torsor.backends.cpu import compile_request
-
-        if trig != "accurate":
-            raise ArgumentError('fast trigonometry is for target="cuda"')
-        return compile_request(request, lanes, threads)
-
-    if isinstance(algorithm, Derivative) and by_columns:
-        return MatrixGradient(algorithm.name, algorithm.inputs, frame, target, program(of_product(algorithm), None))
-    return program(algorithm, frame)
-
-
 def algorithm_for(model: Model, function: Callable[..., Any], method: str, specialised: bool | None) -> Algorithm:
     """The algorithm that is compiled for a function."""
     if not any(function is known for known in ALGORITHMS):
@@ -474,10 +395,8 @@ def _in_segments(model: Model, *state: ArrayLike) -> bool:
     one = all(x.ndim == 1 and x.dtype.kind in "fiub" for x in arrays)
     if not one or np.result_type(*arrays).char != "d":
         return False
-    from torsor.parallel.segments import serving
-
     made = store(model)
-    segments = made.once(("segments of auto",), lambda: serving(model))
+    segments = made.once(("segments of auto",), lambda: _parallel()[0].serving(model))
     return segments is not None and made.once(("segments", forward_dynamics, INPUTS), lambda: segments) is not None
 
 
@@ -572,10 +491,13 @@ def _compared(method: str, function: Callable[..., Array], result: Array, model:
 
 def _parts(method: str, function: Callable[..., Array], model: Model, given: Sequence[str]) -> Any:
     options = [name for name in ("external", "added_inertia") if name in given]
+    segments, solver = _parallel()
     if method == "segments":
-        from torsor.parallel.segments import Segments
+        return segments.Segments(model, options=options)
+    return solver.Solver(model, function.__name__, options=options)
 
-        return Segments(model, options=options)
-    from torsor.parallel.solver import Solver
 
-    return Solver(model, function.__name__, options=options)
+def _parallel() -> Any:
+    from torsor.parallel import segments, solver  # few programs solve one long chain
+
+    return segments, solver

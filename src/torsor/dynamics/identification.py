@@ -1,4 +1,4 @@
-"""Inertial parameters: reading and changing them, which of them torques reveal, and their identification from motion.
+"""Inertial parameters: which of them torques reveal, and their identification from motion.
 
 pi has ten numbers per body, in its frame and about the frame's origin: m, h = m c, J (`algorithms/regressor.py`).  A
 body that can exist has a positive definite pseudo-inertia (Wensing, Kim & Slotine 2018)
@@ -24,14 +24,13 @@ from torsor import validate
 from torsor.algorithms import newton_euler
 from torsor.dynamics.calls import batch_axes, call, checked
 from torsor.dynamics.jacobians import torque_regressor
-from torsor.errors import ArgumentError, ModelError
+from torsor.errors import ArgumentError
 from torsor.model.model import Model, require_model
-from torsor.outputs import INERTIAL
+from torsor.model.parameters import COLUMNS, INERTIAL, ROWS
 
 Array = NDArray[Any]
 
 LABELS = ("m", "hx", "hy", "hz", "Jxx", "Jxy", "Jxz", "Jyy", "Jyz", "Jzz")
-ROWS, COLUMNS = np.triu_indices(3)  # of the six entries of J
 # A column of the regressor depends on others if less than this part of it is left; rounding leaves some 1e-13.
 DEPENDENT = 1e-8
 # A torque is not taken to be measured better than this part of its root mean square.
@@ -39,33 +38,6 @@ FINEST = 1e-7
 STATES_AT_ONCE = 1024  # rows of the regressor are made and condensed in pieces, to save memory
 ITERATIONS = 1000
 ROUNDS = 4  # of least squares, each weighed by the residuals of the one before: the noise of every torque
-
-
-# Parameters --------------------------------------------------------------------------------------------------
-
-
-def inertial_parameters(model: Model) -> Array:
-    """pi (n, 10) of a model: m, h = m c (x, y, z), J about the frame's origin (xx, xy, xz, yy, yz, zz)."""
-    require_model(model)
-    m, c = model.mass, model.com
-    J = model.inertia + m[:, None, None] * (
-        np.einsum("ni,ni->n", c, c)[:, None, None] * np.eye(3) - c[:, :, None] * c[:, None, :]
-    )
-    return np.column_stack([m, m[:, None] * c, J[:, ROWS, COLUMNS]])
-
-
-def with_inertial_parameters(model: Model, parameters: ArrayLike) -> Model:
-    """The model with other inertial parameters (n, 10); see `inertial_parameters`."""
-    require_model(model)
-    pi = validate.real_array("parameters", parameters, (model.n, INERTIAL), (model.n * INERTIAL,))
-    pi = pi.reshape(model.n, INERTIAL)
-    m, h, J = pi[:, 0], pi[:, 1:4], np.zeros((model.n, 3, 3))
-    J[:, ROWS, COLUMNS] = J[:, COLUMNS, ROWS] = pi[:, 4:]
-    if (odd := np.flatnonzero((m <= 0) & pi.any(axis=1))).size:
-        raise ModelError(f"body {model.names[odd[0]]!r}: a mass of {m[odd[0]]:g} with other parameters cannot exist")
-    c = h / np.where(m > 0, m, 1.0)[:, None]
-    shift = np.einsum("ni,ni->n", c, h)[:, None, None] * np.eye(3) - c[:, :, None] * h[:, None, :]
-    return replace(model, mass=m, com=c, inertia=J - shift)
 
 
 # Base parameters ---------------------------------------------------------------------------------------------
@@ -134,7 +106,7 @@ class Identification:
 
     model: Model  # the model with the parameters found
     parameters: (
-        Array  # (n, 10), see `inertial_parameters`; where the motion says nothing, near those of the first model
+        Array  # (n, 10), see `Model.inertial_parameters`; where the motion says nothing, near those of the first model
     )
     base: BaseParameters  # which combinations can be known at all
     values: Array  # (r,) of these combinations, of the model found
@@ -184,7 +156,7 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
     parameters = found.reshape(model.n, INERTIAL)
     base = base_parameters(model)
     return Identification(
-        with_inertial_parameters(model, parameters), parameters, base, base.combinations @ parameters.ravel(),
+        model.with_inertial_parameters(parameters), parameters, base, base.combinations @ parameters.ravel(),
         _deviations(R, base), _residual(model, samples, parameters.ravel()), converged,
     )  # fmt: skip
 
@@ -264,7 +236,7 @@ def _from_pseudo_inertia(P: Array) -> Array:
 
 def _factors(model: Model) -> Array:
     """L (n, 4, 4) with P_0 = L L^T."""
-    P = _pseudo_inertia(inertial_parameters(model))
+    P = _pseudo_inertia(model.inertial_parameters())
     for i, body in enumerate(P):
         scale = np.sqrt(np.abs(np.diag(body)))
         if scale.min() == 0 or np.linalg.eigvalsh(body / np.outer(scale, scale)).min() < 1e-14:

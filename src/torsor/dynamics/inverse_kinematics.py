@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor.algorithms import kinematics
 from torsor.dynamics.calls import program_for
-from torsor.dynamics.couplings import coupled, coupling_matrix, free_freedoms
 from torsor.errors import ArgumentError
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model, require_model
+from torsor.model.parameters import free_freedoms
 from torsor.sweeps import way_to_base
 from torsor.validate import array, flag, generator, integer, number, real_array
 
@@ -131,7 +131,7 @@ class _Problem:
         self.jacobian = program_for(kinematics.jacobian, model, (), "d", self.frame)
         way = list(way_to_base(model.parent.tolist(), self.frame.body))
         moving = np.concatenate([np.arange(model.v_start[i], model.v_start[i + 1]) for i in way])
-        G, free = coupling_matrix(model), free_freedoms(model)
+        G, free = model.coupling_matrix(), free_freedoms(model)
         used = G[moving].any(axis=0)  # the freedoms that move the frame, themselves or by followers
         self.G, self.free = G[:, used], free[used]
         self.simple = bool((self.G.sum(axis=0) == 1).all() and (np.count_nonzero(self.G, axis=0) == 1).all())
@@ -154,14 +154,14 @@ class _Problem:
                 raise ArgumentError(f"q0 must have shape ({model.nq},) or {(*batch, model.nq)}, not {q.shape}")
             model.check_quaternions(q, "q0")
         q = np.broadcast_to(q.reshape(-1, model.nq), (m, model.nq))
-        return self.clipped(coupled(model, q))
+        return self.clipped(model.coupled(q))
 
     def random(self, rng: np.random.Generator, start: Array) -> Array:
         """Random configurations within the limits; what does not move the frame stays where it started."""
         q = self.model.random_configuration(rng, len(start))
         both = np.isfinite(self.lower) & np.isfinite(self.upper)
         q[:, both] = rng.uniform(self.lower[both], self.upper[both], (len(q), int(both.sum())))
-        return self.clipped(coupled(self.model, np.where(self.moves, q, start)))
+        return self.clipped(self.model.coupled(np.where(self.moves, q, start)))
 
     def clipped(self, q: Array) -> Array:
         return np.clip(q, self.lower, self.upper)
@@ -201,9 +201,9 @@ class _Problem:
         J *= self.weight[:, None, None]
         push = np.einsum("ikm,im->km", J, e)  # steepest descent, freedom by freedom
         at, lower, upper = q.T[self.coordinate], self.lower[self.coordinate, None], self.upper[self.coordinate, None]
-        held = self.limited & (((at <= lower) & (push < 0)) | ((at >= upper) & (push > 0)))
-        if held.any():
-            J *= ~held
+        blocked = self.limited & (((at <= lower) & (push < 0)) | ((at >= upper) & (push > 0)))
+        if blocked.any():
+            J *= ~blocked
         y = _solved(J, e, DAMPING * (e**2).sum(axis=0) + LEAST_DAMPING)
         step = np.einsum("ikm,im->km", J, y)
         if self.flat and self.simple:
@@ -211,7 +211,7 @@ class _Problem:
             q[:, self.coordinate] = np.clip(at + step, lower, upper).T
             return q
         q = self.model.integrate(q, step.T @ self.G.T)
-        return self.clipped(coupled(self.model, q))
+        return self.clipped(self.model.coupled(q))
 
 
 def _rows_last(x: Array) -> Array:

@@ -91,8 +91,8 @@ def torque_regressor(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike) -
 
     pi holds ten numbers per body, in the order of the model's bodies: the mass m, the first moment h = m c (x, y, z),
     and the rotational inertia J (xx, xy, xz, yy, yz, zz) about the origin of the body's frame, all in that frame
-    (`ts.inertial_parameters`).  Y depends on the joints and placements only, not on masses.  Rotors are not among pi:
-    where the model has an armature, tau = Y pi + armature qdd.
+    (`Model.inertial_parameters`).  Y depends on the joints and placements only, not on masses.  Rotors are not among
+    pi: where the model has an armature, tau = Y pi + armature qdd.
     """
     return call(regressor.torque_regressor, model, q, v, qdd)
 

@@ -64,8 +64,8 @@ def _held(A: Array, B: Array, dt: float) -> Linearization:
     n, m = B.shape[-2:]
     whole = np.zeros((*A.shape[:-2], n + m, n + m))
     whole[..., :n, :n], whole[..., :n, n:] = A, B
-    held = expm(whole * dt).astype(A.dtype) if whole.size else whole.astype(A.dtype)
-    return Linearization(held[..., :n, :n], held[..., :n, n:])
+    discrete = expm(whole * dt).astype(A.dtype) if whole.size else whole.astype(A.dtype)
+    return Linearization(discrete[..., :n, :n], discrete[..., :n, n:])
 
 
 def _turning(model: Model, v: Array) -> Array:

@@ -17,14 +17,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import lie
 from torsor.algorithms import articulated, composite, coriolis, kinematics, products
-from torsor.algorithms.derivative import Derivative, derivative, takes_frame
+from torsor.compiler.derivative import Derivative, derivative, takes_frame
 from torsor.compiler.store import store
-from torsor.dynamics.calls import batch_axes, call, checked, gpu_array, shaped
+from torsor.dynamics.calls import batch_axes, call, checked, gpu_array, gpu_backend, shaped
 from torsor.errors import ArgumentError
+from torsor.inputs import place_of
 from torsor.model.batch import ModelBatch, machine_of
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import place_of
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
@@ -81,9 +81,7 @@ def sum_over_columns(vjp: Derivative, model: Model, args: tuple[ArrayLike, ...],
         return call(of_product(vjp), columns, *arrays)
 
     if any(map(gpu_array, args)):
-        from torsor.backends import gpu
-
-        return _on_the_gpu(run, machine, given, gpu.precision(args), frame)
+        return _on_the_gpu(run, machine, given, gpu_backend().precision(args), frame)
     arrays = {name: checked(machine, name, x) for name, x in given.items()}
     batch_axes(machine, arrays)
     return _summed(run, machine, tuple(arrays.values()), frame, np)
@@ -151,8 +149,7 @@ def _with_columns(model: Model) -> Model:
 
 
 def _on_the_gpu(run: Callable[..., Any], model: Model, given: dict[str, Any], dtype: str, frame: Frame | None) -> Any:
-    from torsor.backends import gpu
-
+    gpu = gpu_backend()
     return gpu.in_cupy(lambda *arrays: _summed(run, model, arrays, frame, gpu.cupy()), model, given, dtype)
 
 

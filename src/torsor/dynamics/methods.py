@@ -23,6 +23,8 @@ from torsor.algorithms import (
     udut,
     walker_orin,
 )
+from torsor.backends.cache import remembered, sources
+from torsor.compiler.request import ALWAYS, Request
 from torsor.errors import ArgumentError
 from torsor.model.conditioning import EVEN, pivot_ratio
 from torsor.model.joints import joint_code
@@ -40,26 +42,14 @@ METHODS: dict[str, dict[str, Algorithm]] = {
         "udut": udut.forward_dynamics,
         "ploen-park": ploen_park_forward.forward_dynamics,
     },
-    "mass_solve": {
-        "articulated": articulated.mass_solve,
-        "composite": walker_orin.mass_solve,
-        "udut": udut.mass_solve,
-    },
-    "inverse_mass_matrix": {
-        "articulated": articulated.inverse_mass_matrix,
-        "product": articulated.inverse_by_product,
-    },
-    "log_det_mass_matrix": {
-        "articulated": articulated.log_det,
-    },
+    "mass_solve": {"articulated": articulated.mass_solve, "composite": walker_orin.mass_solve, "udut": udut.mass_solve},
+    "inverse_mass_matrix": {"articulated": articulated.inverse_mass_matrix, "product": articulated.inverse_by_product},
+    "log_det_mass_matrix": {"articulated": articulated.log_det},
     "forward_dynamics_derivatives": {
         "articulated": forward_derivatives.forward_dynamics_derivatives,
         "composite": forward_derivatives.composite_derivatives,
     },
-    "inverse_dynamics": {
-        "newton-euler": newton_euler.inverse_dynamics,
-        "ploen-park": ploen_park.inverse_dynamics,
-    },
+    "inverse_dynamics": {"newton-euler": newton_euler.inverse_dynamics, "ploen-park": ploen_park.inverse_dynamics},
 }
 # by function: the algorithm for machines whose joints follow others; straight-line code, up to so many freedoms
 COUPLED: dict[str, Algorithm] = {
@@ -99,10 +89,10 @@ class Choice(NamedTuple):
     why: str
 
 
-def method_for(model: Model, function: Callable[..., Any]) -> Choice:
+def explain(model: Model, function: Callable[..., Any]) -> Choice:
     """What method="auto" does for a function on this model: the method, the operations of every method, a sentence.
 
-    ts.method_for(model, ts.forward_dynamics).why
+    ts.explain(model, ts.forward_dynamics).why
     """
     require_model(model)
     return _choice(model, function, _methods(function))
@@ -139,17 +129,15 @@ def _choice(model: Model, function: Callable[..., Any], counted: dict[str, Algor
 
 
 def automatic(model: Model, function: Callable[..., Any]) -> Algorithm:
-    """The algorithm of `method_for`.  Counting takes some 20 ms, so the answer is kept on disk beside the kernels."""
+    """The algorithm of `explain`.  Counting takes some 20 ms, so the answer is kept on disk beside the kernels."""
     methods = _methods(function)
     if model.couplings and function.__name__ in COUPLED:
         return COUPLED[function.__name__]
     if methods in (METHODS["inverse_mass_matrix"], METHODS["forward_dynamics_derivatives"]):
-        return methods[method_for(model, function).method]
+        return methods[explain(model, function).method]
     if _settled(model, function):
         return next(iter(methods.values()))
-    from torsor.backends.cache import SOURCES, remembered
-
-    key = f"{SOURCES}|{model.key}|{function.__name__}"
+    key = f"{sources()}|{model.key}|{function.__name__}"
     candidates = {method: algorithm for method, algorithm in methods.items() if method in CANDIDATES}
     return methods[remembered(key, lambda: _choice(model, function, candidates).method)]
 
@@ -187,10 +175,7 @@ def _methods(function: Callable[..., Any]) -> dict[str, Algorithm]:
 
 def _count(algorithm: Algorithm, model: Model) -> Operations:
     """The operations of the code for this model."""
-    from torsor.compiler.request import unrolled
-    from torsor.compiler.tape import Operations
-
-    return Operations.of(unrolled(algorithm, model, algorithm.inputs))
+    return Request(algorithm, model, unroll=ALWAYS).operations
 
 
 def most_freedoms(algorithm: Algorithm) -> float:

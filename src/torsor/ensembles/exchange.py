@@ -7,14 +7,14 @@ chunks or workers, and a study with exchanges is resumed like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import dynamics
+from torsor.dynamics import functions as dynamics
 from torsor.ensembles.engine import OK, Timing
 from torsor.errors import ArgumentError
 from torsor.model.batch import ModelBatch

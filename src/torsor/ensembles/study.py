@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import dynamics, logs
+from torsor import logs
 from torsor.backends.cpu import cores
+from torsor.dynamics import functions as dynamics
 from torsor.ensembles import places, zarr
 from torsor.ensembles.draws import Draws, Quantity, fields_of, forces_of, states_of
 from torsor.ensembles.engine import IMPOSSIBLE, OK, REASONS, STOPPED, LaneEngine, Timing

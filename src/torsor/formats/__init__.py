@@ -19,9 +19,12 @@ from typing import Any, Protocol
 from torsor.errors import ArgumentError, ModelError, ModelWarning
 from torsor.files import read_whole, signature, write_whole
 from torsor.formats import binary, toml
+from torsor.formats.states import from_mujoco, from_pinocchio, to_mujoco, to_pinocchio
 from torsor.model import Model
 from torsor.model.model import require_model
 from torsor.validate import file_path
+
+__all__ = ["FORMATS", "ROBOTS", "from_mujoco", "from_pinocchio", "load", "save", "to_mujoco", "to_pinocchio"]
 
 
 class Format(Protocol):

@@ -24,7 +24,7 @@ from torsor.errors import ModelError, TorsorError
 from torsor.model import Frame, Model
 from torsor.model.check import SHAPES
 from torsor.model.extras import Extras
-from torsor.model.freedoms import USUAL, unusual
+from torsor.model.freedoms import DEFAULTS, nondefault
 from torsor.model.names import NumberedNames
 from torsor.validate import brief, shown
 
@@ -39,13 +39,13 @@ BODIES: dict[str, tuple[str, tuple[int, ...]]] = {
 }  # fmt: skip
 GRAVITY = {"gravity": ("<f8", (3,))}
 FRAMES: dict[str, tuple[str, tuple[int, ...]]] = {"body": ("<i8", ()), "R": ("<f8", (3, 3)), "p": ("<f8", (3,))}
-FREEDOMS: dict[str, tuple[str, tuple[int, ...]]] = dict.fromkeys(USUAL, ("<f8", ()))
+FREEDOMS: dict[str, tuple[str, tuple[int, ...]]] = dict.fromkeys(DEFAULTS, ("<f8", ()))
 COLUMNS = [*BODIES.values(), *GRAVITY.values(), *FRAMES.values(), *FREEDOMS.values()]
 
 
 def encode(model: Model, signature: str = "") -> bytes:
     """The content of the file of a model; `signature` is the JSON of "made"."""
-    frames, known = list(model.frames.values()), unusual(model)
+    frames, known = list(model.frames.values()), nondefault(model)
     columns: list[Any] = [
         model.parent,
         *(compact(getattr(model, key)) for key in BODIES if key != "parent"),

@@ -21,7 +21,7 @@ from torsor.model import Model
 from torsor.model.builder import GRAVITY, assemble
 from torsor.model.check import INERTIA_TOLERANCE
 from torsor.model.extras import Actuator, Coupling, Extras, Note, Visual
-from torsor.model.freedoms import USUAL
+from torsor.model.freedoms import DEFAULTS
 from torsor.model.joints import JOINTS, joint_named
 from torsor.model.names import Frame
 
@@ -151,7 +151,7 @@ def _freedoms(robot: Robot, parts: list[Part]) -> dict[str, Any]:
     present = {key for _, freedoms in moving for key in freedoms}
     return {
         key: np.array([x for nv, given in moving for x in _each(given.get(key, usual), nv)])
-        for key, usual in USUAL.items() if key in present
+        for key, usual in DEFAULTS.items() if key in present
     }  # fmt: skip
 
 

@@ -62,7 +62,7 @@ from torsor.model import JOINTS, Model
 from torsor.model.builder import as_row, as_rows
 from torsor.model.check import SHAPES
 from torsor.model.extras import Extras
-from torsor.model.freedoms import USUAL, unusual
+from torsor.model.freedoms import DEFAULTS, nondefault
 from torsor.model.names import Frame, NumberedNames
 from torsor.validate import brief, encodable, shown
 
@@ -74,7 +74,7 @@ NUMBERS = (int, float, list)
 MODEL_KEYS = {"name": str, "gravity": list, "allow_degenerate": bool} | {
     "body": list, "bodies": dict, "dh": dict, "frame": list, "frames": dict, "extras": dict
 }  # fmt: skip
-BODY_KEYS = {"name": str, "parent": str, "joint": str} | dict.fromkeys((*SHAPES, *USUAL), NUMBERS)
+BODY_KEYS = {"name": str, "parent": str, "joint": str} | dict.fromkeys((*SHAPES, *DEFAULTS), NUMBERS)
 FRAME_KEYS = {"name": str, "body": str, "R": list, "p": list}
 DH_KEYS = {"convention": str, "degrees": bool, "link": list}
 # A link's numbers in a DH table, with the shape of each; those left out are zero.
@@ -91,7 +91,7 @@ LINK_SHAPES = {
 LINK_KEYS = {"name": str, "variable": str} | dict.fromkeys(LINK_SHAPES, NUMBERS)
 # Columns are arrays, or strings with one line for each row.
 COLUMN = (str, *NUMBERS)
-COLUMNS_KEYS = {"names": (str, list), "parent": COLUMN, "joint": COLUMN} | dict.fromkeys((*SHAPES, *USUAL), COLUMN)
+COLUMNS_KEYS = {"names": (str, list), "parent": COLUMN, "joint": COLUMN} | dict.fromkeys((*SHAPES, *DEFAULTS), COLUMN)
 FRAMES_KEYS = {"names": (str, list), "body": (str, list), "R": COLUMN, "p": COLUMN}
 QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*\"""")
 PUNCTUATION = re.compile(r"[,=\[\]{}]")
@@ -185,7 +185,7 @@ def _columns(table: Table, words: Table) -> Model:
     _check_keys("[bodies]", table, COLUMNS_KEYS)
     if "parent" not in table:
         raise ModelError("[bodies] needs the column parent, one number for each body")
-    shapes = SHAPES | dict.fromkeys(USUAL, ())
+    shapes = SHAPES | dict.fromkeys(DEFAULTS, ())
     columns = {key: _column(key, table[key], shape) for key, shape in shapes.items() if key in table}
     parent, joint = table["parent"], table.get("joint", "revolute")
     if isinstance(parent, str):
@@ -318,7 +318,7 @@ def _body_columns(model: Model) -> list[str]:
     inertia = model.inertia.reshape(-1, 9)
     if inertia.tobytes() == model.inertia.swapaxes(1, 2).tobytes():
         arrays["inertia"] = inertia[:, UPPER]
-    arrays |= unusual(model)
+    arrays |= nondefault(model)
     return lines + [f"{key} = {_lines(compact(x))}" for key, x in arrays.items()]
 
 
@@ -365,7 +365,7 @@ def _body(model: Model, i: int) -> list[str]:
     symmetric = inertia.tobytes() == inertia.T.tobytes()  # bytes: -0.0 is not 0.0
     tensor = inertia.ravel()[UPPER] if symmetric else inertia
     row |= {"mass": model.mass[i], "com": model.com[i], "inertia": tensor}
-    row |= {key: values if len(values) > 1 else values[0] for key, values in unusual(model, i).items()}
+    row |= {key: values if len(values) > 1 else values[0] for key, values in nondefault(model, i).items()}
     return [f"{key} = {_value(value)}" for key, value in row.items()]
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torsor.errors import ArgumentError, ModelError
 from torsor.model.builder import Numbers
 from torsor.model.check import BLOCK, SHAPES, body_label, check_inertias
-from torsor.model.freedoms import USUAL, faults, unusual
+from torsor.model.freedoms import DEFAULTS, faults, nondefault
 from torsor.model.model import Model, require_model
 from torsor.model.names import NumberedNames
 from torsor.validate import real_array, shown
@@ -22,7 +22,7 @@ from torsor.validate import real_array, shown
 Array = NDArray[Any]
 
 INERTIAL = ("mass", "com", "inertia")
-VARIABLE = [name for name in USUAL if name != "armature"]  # the dynamics read the armature from the model
+VARIABLE = [name for name in DEFAULTS if name != "armature"]  # the dynamics read the armature from the model
 
 
 class ModelBatch:
@@ -56,8 +56,8 @@ class ModelBatch:
         try:
             self.shape = np.broadcast_shapes(*(axes for _, axes in given.values()))
         except ValueError:
-            told = ", ".join(f"{name} {axes}" for name, (_, axes) in given.items())
-            raise ArgumentError(f"the batch axes of the members do not go together: {told}") from None
+            axes_given = ", ".join(f"{name} {axes}" for name, (_, axes) in given.items())
+            raise ArgumentError(f"the batch axes of the members do not go together: {axes_given}") from None
         self.varied = {name: np.broadcast_to(x, self.shape + shapes[name]) for name, (x, _) in given.items()}
         self._check()
 
@@ -65,7 +65,7 @@ class ModelBatch:
         """Raise unless every member could exist."""
         for k in np.argwhere(~np.isfinite(self.varied.get("gravity", np.zeros(3)).reshape(-1, 3)))[:1, 0]:
             raise ModelError(f"gravity of member {k} holds a NaN or an infinity")
-        joints = {name: x for name, x in self.varied.items() if name in USUAL}
+        joints = {name: x for name, x in self.varied.items() if name in DEFAULTS}
         impossible = any(bad.any() for _, bad, _ in faults(self.model, joints))
         if impossible or not self.same_placements or not (mass := self._rows("mass")).all():
             self.forest  # noqa: B018  checked as it is made
@@ -90,7 +90,7 @@ class ModelBatch:
     @property
     def same_placements(self) -> bool:
         """Whether the members differ in their inertias, in gravity and in what their joints do, at most."""
-        return set(self.varied) <= {*INERTIAL, "gravity", *USUAL}
+        return set(self.varied) <= {*INERTIAL, "gravity", *DEFAULTS}
 
     @classmethod
     def of(cls, models: Sequence[Model]) -> ModelBatch:
@@ -136,7 +136,7 @@ class ModelBatch:
         if not size:
             return model
         fields: dict[str, Any] = {name: self._rows(name) for name in SHAPES}
-        fields |= {name: self._rows(name) for name in {*self.varied, *unusual(model)} & {*USUAL}}
+        fields |= {name: self._rows(name) for name in {*self.varied, *nondefault(model)} & {*DEFAULTS}}
         parent = np.where(model.parent < 0, -1, model.parent + n * np.arange(size)[:, None])
         return Model(
             parent=parent.ravel(), joint=np.tile(model.joint, size), names=self._names,

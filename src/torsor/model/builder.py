@@ -34,8 +34,8 @@ AXIAL[: len(JOINTS)] = [j.axial for j in JOINTS]
 UNIT_NORM = 4 * np.finfo(np.float64).eps
 
 
-class Numbers(Freedoms, total=False):
-    """The arguments that are numbers of a machine: `Model.tree` takes one set of them, `ModelBatch` one per member."""
+class BodyNumbers(Freedoms, total=False):
+    """The arguments that are numbers of bodies and their joints."""
 
     axis: ArrayLike
     pitch: ArrayLike
@@ -44,6 +44,18 @@ class Numbers(Freedoms, total=False):
     mass: ArrayLike
     com: ArrayLike
     inertia: ArrayLike
+
+
+# What a body has that is not given.
+PLAIN: dict[str, Any] = {
+    "axis": (0.0, 0.0, 1.0), "pitch": 0.0, "R": IDENTITY, "p": (0.0, 0.0, 0.0), "mass": 0.0, "com": (0.0, 0.0, 0.0),
+    "inertia": (0.0, 0.0, 0.0),
+}  # fmt: skip
+
+
+class Numbers(BodyNumbers, total=False):
+    """The arguments that are numbers of a machine: `Model.tree` takes one set of them, `ModelBatch` one per member."""
+
     gravity: ArrayLike
 
 
@@ -57,53 +69,40 @@ class Links(Numbers, total=False):
 
 
 def assemble(
-    parent: ArrayLike | None,
-    joint: str | Sequence[str] | Array,
-    *,
-    n: int | None = None,
-    axis: ArrayLike = (0.0, 0.0, 1.0),
-    pitch: ArrayLike = 0.0,
-    R: ArrayLike = IDENTITY,
-    p: ArrayLike = (0.0, 0.0, 0.0),
-    mass: ArrayLike = 0.0,
-    com: ArrayLike = (0.0, 0.0, 0.0),
-    inertia: ArrayLike = (0.0, 0.0, 0.0),
-    gravity: ArrayLike = GRAVITY,
-    names: Sequence[str] | None = None,
-    name: str = "model",
-    allow_degenerate: bool = False,
-    repair: Callable[[Arrays, Sequence[str]], Arrays] | None = None,
-    **freedoms: Unpack[Freedoms],
-) -> dict[str, Any]:
+    parent: ArrayLike | None, joint: str | Sequence[str] | Array, *,
+    repair: Callable[[Arrays, Sequence[str]], Arrays] | None = None, **links: Unpack[Links],
+) -> dict[str, Any]:  # fmt: skip
     """The fields of the Model that these arguments describe; parent=None is a chain.
 
     `repair` may change the bodies, once fixed ones are merged.
     """
-    given = {"axis": axis, "pitch": pitch, "R": R, "p": p, "mass": mass, "com": com, "inertia": inertia}
-    rows = {key: as_rows(key, x, SHAPES[key]) for key, x in given.items()} | {"joint": _codes(joint)}
+    given: dict[str, Any] = {"n": None, "names": None, "name": "model", "allow_degenerate": False, "gravity": GRAVITY}
+    given |= links
+    n, names = given.pop("n"), word_list(given.pop("names"))
+    words = {key: given.pop(key) for key in ("name", "allow_degenerate", "gravity")}
+    rows = {key: as_rows(key, given.pop(key, plain), SHAPES[key]) for key, plain in PLAIN.items()}
+    rows["joint"] = _codes(joint)
     if parent is not None:
         rows["parent"] = _parents(parent)
-    names = word_list(names)
     n = count_bodies(n, rows, names)
     rows.setdefault("parent", np.arange(-1, n - 1))
-    links = {key: x if len(x) == n else np.broadcast_to(x, (n, *x.shape[1:])) for key, x in rows.items()}
+    bodies = {key: x if len(x) == n else np.broadcast_to(x, (n, *x.shape[1:])) for key, x in rows.items()}
     names = names or NumberedNames(n)
 
     check_names(names, ())
-    check_parents(links["parent"], names)
-    joints, links["place"] = links["joint"], np.arange(n)  # to find a body's freedoms where it is in the end
-    links, names = _sorted(links, names)
-    links["axis"] = _unit_axes(links["axis"], links["joint"], names)
+    check_parents(bodies["parent"], names)
+    joints, bodies["place"] = bodies["joint"], np.arange(n)  # to find a body's freedoms where it is in the end
+    bodies, names = _sorted(bodies, names)
+    bodies["axis"] = _unit_axes(bodies["axis"], bodies["joint"], names)
     frames: dict[str, Frame] = {}
-    if (links["joint"] == FIXED).any():
+    if (bodies["joint"] == FIXED).any():
         if repair is None:
-            check_bodies(links | {"joint": np.where(links["joint"] == FIXED, 0, links["joint"])}, names, True)
-        links, names, frames = _merge_fixed(links, names)
+            check_bodies(bodies | {"joint": np.where(bodies["joint"] == FIXED, 0, bodies["joint"])}, names, True)
+        bodies, names, frames = _merge_fixed(bodies, names)
     if repair is not None:
-        links = repair(links, names)
-    words = {"names": names, "frames": frames, "name": name, "allow_degenerate": allow_degenerate}
-    words |= reordered(freedoms, joints, links.pop("place"))
-    return {**links, "gravity": gravity, **words}
+        bodies = repair(bodies, names)
+    freedoms = reordered(given, joints, bodies.pop("place"))  # what is left
+    return {**bodies, **words, "names": names, "frames": frames, **freedoms}
 
 
 # ---- reading the arguments ----
@@ -287,33 +286,22 @@ class Builder:
         model = arm.build()
     """
 
-    def __init__(self, name: str = "model", *, gravity: ArrayLike = GRAVITY, allow_degenerate: bool = False):
+    def __init__(self, model: type[Model], name: str, *, gravity: ArrayLike, allow_degenerate: bool) -> None:
+        self._model = model
         self._words: dict[str, Any] = {"name": name, "gravity": gravity, "allow_degenerate": allow_degenerate}
         self._bodies: dict[str, dict[str, Any]] = {}
         self._freedoms: list[dict[str, Array]] = []
         self._frames: dict[str, tuple[str | None, Array, Array]] = {}
 
     def add(
-        self,
-        name: str,
-        parent: str | None = None,
-        joint: str = "revolute",
-        *,
-        axis: ArrayLike = (0.0, 0.0, 1.0),
-        pitch: float = 0.0,
-        R: ArrayLike = IDENTITY,
-        p: ArrayLike = (0.0, 0.0, 0.0),
-        mass: float = 0.0,
-        com: ArrayLike = (0.0, 0.0, 0.0),
-        inertia: ArrayLike = (0.0, 0.0, 0.0),
-        **freedoms: Unpack[Freedoms],
+        self, name: str, parent: str | None = None, joint: str = "revolute", **numbers: Unpack[BodyNumbers]
     ) -> Builder:
         """Add a body to `parent` (None: the base); the other arguments are those of `Model.tree`, for one body."""
         label = self._new("body", name)
         if not isinstance(parent, str | None):
             raise ArgumentError(f"{label}: parent must be the name of a body, None for the base, not {shown(parent)}")
-        given = {"axis": axis, "pitch": pitch, "R": R, "p": p, "mass": mass, "com": com, "inertia": inertia}
-        row = {key: as_row(label, key, x, SHAPES[key]) for key, x in given.items()}
+        given: dict[str, Any] = {**numbers}
+        row = {key: as_row(label, key, given.pop(key, plain), SHAPES[key]) for key, plain in PLAIN.items()}
         if not isinstance(joint, str):
             raise ArgumentError(f"{label}: joint must be the name of a joint type, not {shown(joint)}")
         if joint != "fixed":
@@ -322,7 +310,7 @@ class Builder:
             except ModelError as error:
                 raise ModelError(f"{label}: {error}") from None
         self._bodies[name] = {"parent": parent, "joint": joint, **row}
-        self._freedoms.append(one_body(label, joint, freedoms))
+        self._freedoms.append(one_body(label, joint, given))
         return self
 
     def frame(
@@ -337,14 +325,12 @@ class Builder:
 
     def build(self) -> Model:
         """The model; bodies stay in the order in which they were added if each came after its parent."""
-        from torsor.model.model import Model
-
         if not self._bodies:
             raise ModelError("a model needs at least one body: add one before build()")
         bodies = self._bodies.values()
         rows: dict[str, Any] = {key: [body[key] for body in bodies] for key in ("joint", *SHAPES)}
         rows |= columns(rows["joint"], self._freedoms)
-        model = Model(**assemble(self._parents(), names=tuple(self._bodies), **rows, **self._words))
+        model = self._model(**assemble(self._parents(), names=tuple(self._bodies), **rows, **self._words))
         return model.with_frames(self._frames) if self._frames else model
 
     def _new(self, kind: str, name: str) -> str:

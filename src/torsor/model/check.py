@@ -56,7 +56,7 @@ def check_model(model: Model) -> None:
     if model.parent.ndim != 1 or len(model.parent) == 0:
         raise ModelError("a model needs at least one body that moves: parent has shape (n,) with n >= 1")
     if len(model.names) != model.n:
-        raise ModelError(f"{len(model.names)} names were given for {model.n} bodies: give one name a body")
+        raise ModelError(f"{len(model.names)} names were given for {model.n} bodies: give one name per body")
     check_parents(model.parent, model.names)
     check_order(model.parent, model.names)
     links = {key: getattr(model, key) for key in ("joint", *SHAPES)}

@@ -58,32 +58,20 @@ class DHTable(Freedoms, total=False):
 
 
 def dh_fields(
-    *,
-    a: ArrayLike = 0.0,
-    alpha: ArrayLike = 0.0,
-    d: ArrayLike = 0.0,
-    theta: ArrayLike = 0.0,
-    variable: str | Sequence[str] = "theta",
-    convention: str = "craig",
-    degrees: bool = False,
-    mass: ArrayLike = 0.0,
-    com: ArrayLike | None = None,
-    r: ArrayLike | None = None,
-    inertia: ArrayLike = (0.0, 0.0, 0.0),
-    n: int | None = None,
-    **words: Any,
-) -> dict[str, Any]:
+    *, variable: str | Sequence[str] = "theta", convention: str = "craig", degrees: bool = False,
+    com: ArrayLike | None = None, r: ArrayLike | None = None, n: int | None = None, **table: Any,
+) -> dict[str, Any]:  # fmt: skip
     """The fields of the Model of a DH table; see `Model.from_dh`."""
     chosen("DH convention", convention, ("craig", "standard"))
-    table = {"a": a, "alpha": alpha, "d": d, "theta": theta, "mass": mass}
-    rows = {key: as_rows(key, x, ()) for key, x in table.items()}
+    rows = {key: as_rows(key, table.pop(key, 0.0), ()) for key in ("a", "alpha", "d", "theta", "mass")}
+    inertia = table.pop("inertia", (0.0, 0.0, 0.0))
     rows |= {"com": _mass_centre(com, r), "inertia": as_rows("inertia", inertia, (3, 3))}
     for key, x in rows.items():
         for i in np.argwhere(~np.isfinite(x))[:1, 0]:
             raise ArgumentError(f"{key} of DH row {i} holds a NaN or an infinity; every number must be finite")
     rows["variable"] = _moves(variable)
-    words["names"] = word_list(words.get("names"))
-    n = count_bodies(n, rows, words["names"])
+    table["names"] = word_list(table.get("names"))
+    n = count_bodies(n, rows, table["names"])
     rows = {key: np.broadcast_to(x, (n, *x.shape[1:])) for key, x in rows.items()}
     turns, along = rows["variable"].T
 
@@ -96,17 +84,9 @@ def dh_fields(
     R, p = _compose(_shifted(B), A)
 
     fields = assemble(
-        None,
-        np.where(turns, "revolute", "prismatic"),
-        n=n,
-        axis=np.eye(3)[along],
-        R=R,
-        p=p,
-        mass=rows["mass"],
-        com=_apply(B, rows["com"]),
-        inertia=turned_tensor(B[0], rows["inertia"]),
-        **words,
-    )
+        None, np.where(turns, "revolute", "prismatic"), n=n, axis=np.eye(3)[along], R=R, p=p, mass=rows["mass"],
+        com=_apply(B, rows["com"]), inertia=turned_tensor(B[0], rows["inertia"]), **table,
+    )  # fmt: skip
     fields["frames"] = _dh_frames(B, fields["names"])
     return fields
 

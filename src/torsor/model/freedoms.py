@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-# The usual value of each quantity: that of a freedom of which nothing is said.
-USUAL = {
+# The default of each quantity.
+DEFAULTS = {
     "damping": 0.0, "friction": 0.0, "stiffness": 0.0, "rest": 0.0, "armature": 0.0,
     "lower": -inf, "upper": inf, "stop_stiffness": 0.0, "stop_damping": 0.0, "effort": inf, "speed": inf,
 }  # fmt: skip
@@ -62,10 +62,10 @@ class Freedoms(TypedDict, total=False):
 
 
 def filled(model: Model, key: str) -> Array:
-    """The quantity of a model as (nv,), read-only; usual values take no memory, and fit any number of freedoms."""
-    value, usual = real_array(key, getattr(model, key), finite=False), USUAL[key]
-    if value.item() == usual if value.ndim == 0 else (value == usual).all():
-        return _repeated(usual, model.nv)
+    """The quantity of a model as (nv,), read-only; defaults take no memory, and fit any number of freedoms."""
+    value, default = real_array(key, getattr(model, key), finite=False), DEFAULTS[key]
+    if value.item() == default if value.ndim == 0 else (value == default).all():
+        return _repeated(default, model.nv)
     if value.shape not in ((), (1,), (model.nv,)):
         raise ArgumentError(f"{key} must be one number, or {model.nv} for {model!r}, not {value.shape}")
     value = value.copy() if value.shape == (model.nv,) else np.full(model.nv, value.item())
@@ -74,17 +74,17 @@ def filled(model: Model, key: str) -> Array:
 
 
 @lru_cache(64)
-def _repeated(usual: float, nv: int) -> Array:
-    return np.broadcast_to(usual, (nv,))
+def _repeated(default: float, nv: int) -> Array:
+    return np.broadcast_to(default, (nv,))
 
 
-def unusual(model: Model, body: int | None = None) -> dict[str, Array]:
-    """The quantities that are not usual, of a model or of one body of it."""
+def nondefault(model: Model, body: int | None = None) -> dict[str, Array]:
+    """The quantities that differ from their defaults, of a model or of one body of it."""
     own = slice(None) if body is None else slice(model.v_start[body], model.v_start[body + 1])
     found = {}
-    for key, usual in USUAL.items():
+    for key, default in DEFAULTS.items():
         x = getattr(model, key)
-        if x is not _repeated(usual, model.nv) and (x[own] != usual).any():
+        if x is not _repeated(default, model.nv) and (x[own] != default).any():
             found[key] = x[own]
     return found
 
@@ -105,8 +105,8 @@ def columns(joints: Sequence[str], rows: Sequence[Mapping[str, Array]]) -> dict[
     """The quantities of bodies given one by one: one array for all, for each quantity that some body has."""
     moving = [(joint_named(joint).nv, row) for joint, row in zip(joints, rows) if joint != "fixed"]
     return {
-        key: np.concatenate([row.get(key, np.full(nv, usual)) for nv, row in moving])
-        for key, usual in USUAL.items()
+        key: np.concatenate([row.get(key, np.full(nv, default)) for nv, row in moving])
+        for key, default in DEFAULTS.items()
         if any(key in row for row in rows)
     }
 
@@ -131,14 +131,14 @@ def reordered(given: Mapping[str, Any], joint: Array, order: Array) -> dict[str,
 
 def check_freedoms(model: Model) -> None:
     """Raise a ModelError naming the body of a number that cannot be."""
-    for key, bad, why in faults(model, unusual(model)):
+    for key, bad, why in faults(model, nondefault(model)):
         _refuse(model, key, bad, why)
 
 
 def faults(model: Model, given: Mapping[str, Array]) -> Iterator[tuple[str, Array, str]]:
     """Of quantities (..., nv): the name, which numbers cannot be, and why; the model gives those that are not given."""
     for key, x in given.items():
-        infinite = np.isinf(USUAL[key])
+        infinite = np.isinf(DEFAULTS[key])
         bad = np.isnan(x) if infinite else ~np.isfinite(x)
         yield key, bad, "it must be a number" if infinite else "it must be finite"
         if key not in ("rest", "lower", "upper"):
@@ -168,6 +168,6 @@ def _refuse(model: Model, key: str, bad: Array, why: str) -> None:
 
 def _known(given: Mapping[str, Any]) -> Mapping[str, Any]:
     for key in given:
-        if key not in USUAL:
+        if key not in DEFAULTS:
             raise TypeError(f"unexpected keyword argument {key!r}")
     return given

@@ -142,7 +142,7 @@ class Joint:
     # ---- arrays ----
 
     def integrate(self, q: Array, dv: Array) -> Array:
-        """q moved by the velocity dv held for unit time."""
+        """q moved by the constant velocity dv for unit time."""
         return q + dv
 
     def difference(self, q0: Array, q1: Array) -> Array:
@@ -199,12 +199,12 @@ class Axial(Joint):
 
     def reactions(self, q: Vec, axis: Vec, pitch: Scalar) -> tuple[Spatial, ...]:
         x, y = across(axis)
-        held = (Spatial(x, ZERO), Spatial(y, ZERO), Spatial(ZERO, x), Spatial(ZERO, y))
+        wrenches = (Spatial(x, ZERO), Spatial(y, ZERO), Spatial(ZERO, x), Spatial(ZERO, y))
         if self.nv == 2:
-            return held
+            return wrenches
         ((turn, shift),) = self.screws(pitch)
         size = 1.0 if is_literal(turn * shift, 0.0) else 1.0 / sqrt(turn * turn + shift * shift)
-        return (*held, Spatial(axis * (-shift * size), axis * (turn * size)))
+        return (*wrenches, Spatial(axis * (-shift * size), axis * (turn * size)))
 
 
 def across(z: Vec) -> tuple[Vec, Vec]:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Unpack
 
@@ -27,9 +26,10 @@ from torsor.model.builder import AXIAL, GRAVITY, Builder, Links, as_row, assembl
 from torsor.model.check import check_model, checked_frames, placements
 from torsor.model.dh import DHTable, dh_fields
 from torsor.model.extras import NO_EXTRAS, Actuator, Coupling, Extras, Note, Visual, check_extras
-from torsor.model.freedoms import USUAL, check_freedoms, filled
+from torsor.model.freedoms import DEFAULTS, check_freedoms, filled
 from torsor.model.joints import JOINTS, Joint
 from torsor.model.names import Frame, NumberedNames, word_list
+from torsor.model.parameters import coupling_matrix, inertial_parameters, with_inertial_parameters
 from torsor.validate import array, generator, integer_array, real_array, shown
 from torsor.validate import batch as batch_shape
 
@@ -91,7 +91,7 @@ class Model:
         transposed = self.inertia.swapaxes(1, 2)
         if not np.array_equal(self.inertia, transposed):
             self._set("inertia", _frozen((self.inertia + transposed) / 2))
-        for key in USUAL:
+        for key in DEFAULTS:
             self._set(key, filled(self, key))
         check_freedoms(self)
         check_extras(self)
@@ -135,7 +135,7 @@ class Model:
     @classmethod
     def builder(cls, name: str = "model", *, gravity: ArrayLike = GRAVITY, allow_degenerate: bool = False) -> Builder:
         """An empty `Builder`: `.add(...)` bodies one by one, `.frame(...)`, then `.build()`."""
-        return Builder(name, gravity=gravity, allow_degenerate=allow_degenerate)
+        return Builder(cls, name, gravity=gravity, allow_degenerate=allow_degenerate)
 
     @classmethod
     def from_dh(cls, **table: Unpack[DHTable]) -> Model:
@@ -153,15 +153,6 @@ class Model:
         frame, it is kept as the frame "<link>/dh".
         """
         return cls(**dh_fields(**table))
-
-    def save(self, path: str | Path) -> None:
-        """Write the model to a file, .toml (text) or .torsor (binary, for very many bodies).
-
-        `torsor.load` reads back an equal model, bit for bit.  .urdf and .xml (MJCF) say less: see `torsor.save`.
-        """
-        from torsor.formats import save
-
-        save(self, path)
 
     # ---- derived from the arrays ----
 
@@ -226,6 +217,14 @@ class Model:
     def body_of_freedom(self, k: int) -> str:
         """The name of the body whose joint has the k-th freedom."""
         return self.names[int(np.searchsorted(self.v_start, k, side="right")) - 1]
+
+    def inertial_parameters(self) -> Array:
+        """pi (n, 10): m, h = m c (x, y, z), J about the frame's origin (xx, xy, xz, yy, yz, zz) of every body."""
+        return inertial_parameters(self)
+
+    def with_inertial_parameters(self, parameters: ArrayLike) -> Model:
+        """This model with other inertial parameters, (n, 10) in the order of `inertial_parameters`."""
+        return with_inertial_parameters(self, parameters)
 
     def frame(self, name: str | int | None) -> Frame:
         """The frame of that name: a named one, that of a body (by name or number), or the base's (None)."""
@@ -294,6 +293,20 @@ class Model:
     def couplings(self) -> tuple[Coupling, ...]:
         """Joints that follow others."""
         return self.extras.couplings
+
+    def coupled(self, q: ArrayLike) -> Array:
+        """q (..., nq) with the coordinates of joints that follow others (`couplings`) set to what these say."""
+        q = self._configuration("q", q).copy()
+        for follower, leader, ratio, offset in self.couplings:
+            q[..., self.q_start[follower]] = ratio * q[..., self.q_start[leader]] + offset
+        return q
+
+    def coupling_matrix(self) -> Array:
+        """G (nv, k) with v = G y, y the velocities of the k freedoms that follow no other (`couplings`).
+
+        G^T M G, G^T bias and G^T tau are those of a machine with these freedoms only.
+        """
+        return coupling_matrix(self)
 
     def uncoupled(self) -> Model:
         """This model with all its joints free."""
@@ -418,7 +431,7 @@ class Model:
             same_words
             and self.key == other.key
             and self.names == other.names
-            and all(np.array_equal(getattr(self, key), getattr(other, key)) for key in USUAL)
+            and all(np.array_equal(getattr(self, key), getattr(other, key)) for key in DEFAULTS)
             and dict(self.frames) == dict(other.frames)
             and self.extras == other.extras
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from torsor.backends.c_language import SCRATCH, Writer, array, element
+from torsor.backends.c_language import SCRATCH, CWriter, array, element
 from torsor.backends.cuda import Kernel, Launch
 from torsor.backends.cuda_prelude import prelude
 from torsor.compiler.tape import Code
@@ -27,7 +27,7 @@ SETTINGS = ("end", "first", "rtol", "atol", "smallest", "safety", "shrink", "gro
 def staged(step: Kernel, stages: Sequence[Code], dynamics: Kernel) -> str:
     """The function `advance` of a step that is cut into stages around the kernel of its accelerations."""
     assert isinstance(step.code, Code)
-    w, sizes, places, end = Writer(step.bits), dict(step.inputs), [], 0
+    w, sizes, places, end = CWriter(step.bits), dict(step.inputs), [], 0
     own = [name for name, _ in step.inputs[5:]]
     for name, size in dynamics.inputs:  # what a stage computes, or numbers of the state
         if name in own:

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from torsor.compiler.members import Members, members
 from torsor.errors import ArgumentError
+from torsor.inputs import place_of
 from torsor.model.batch import ModelBatch, machine_of
 from torsor.model.model import Model
 from torsor.motion.law import Law
 from torsor.motion.lowering import Lowered, Run, Step, lowered
 from torsor.motion.steps import Method
 from torsor.motion.stops import Stop, Watch, watching
-from torsor.outputs import place_of
 
 Array = NDArray[Any]
 # Where commands jump at the beginning or at the end of a step, they are read so much inside of it, in steps.

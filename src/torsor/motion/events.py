@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.dynamics import body_poses
+from torsor.dynamics.functions import body_poses
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
 from torsor.motion.stepper import Stepper

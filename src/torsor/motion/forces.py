@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import dynamics
+from torsor.dynamics import functions as dynamics
 from torsor.errors import ArgumentError
 from torsor.files import FEW, digest
 from torsor.linalg import Scalar, maximum
@@ -31,7 +30,6 @@ from torsor.model.model import Model
 from torsor.motion.law import (
     Called,
     Command,
-    CurvedSpring,
     Linear,
     Load,
     Network,

@@ -25,7 +25,7 @@ from torsor.motion.motion import torques_under
 
 if TYPE_CHECKING:
     from torsor.backends.cpu import Program
-    from torsor.backends.llvm import Writer
+    from torsor.backends.llvm import LLVMWriter
     from torsor.motion.motion import Motion
 
 Array = NDArray[Any]
@@ -129,7 +129,7 @@ def _function() -> tuple[Any, Any]:
     return function_of(_write, words="ptr", h="double")
 
 
-def _write(w: Writer) -> None:
+def _write(w: LLVMWriter) -> None:
     """All stages, then the errors."""
     words = {name: (w.load_i64 if name in SIZES else w.load_ptr)("%words", k) for k, name in enumerate(WORDS)}
     s, m, n = words["s"], words["m"], words["n"]

@@ -14,12 +14,12 @@ from torsor.backends.pointwise import trace
 from torsor.compiler.request import NEVER, Request
 from torsor.compiler.store import store
 from torsor.errors import ArgumentError
+from torsor.inputs import place_of
 from torsor.motion.cuda_loops import RESET, RolloutKernel
 from torsor.motion.driver import Fixed
 from torsor.motion.lowering import Step, cut
 from torsor.motion.stops import Stop, outside, stop_inputs, stops_key
 from torsor.motion.trajectory import Trajectory
-from torsor.outputs import place_of
 
 UNROLLED_FREEDOMS = 12  # a step of RK4 is four times the forward dynamics, all unrolled
 

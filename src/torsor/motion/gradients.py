@@ -1,6 +1,6 @@
 """Gradients of rollouts: the steps backwards, from the cotangents of the stored states to those of the start.
 
-The adjoint of a step is made from the tape of that step (`torsor.compiler.derivatives`). It needs the state before the
+The adjoint of a step is made from the tape of that step (`torsor.compiler.tape_derivatives`). It needs the state before the
 step. Of T steps, about sqrt(T) states are kept on the way forward; between two of them, the states are computed again.
 """
 
@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor import validate
-from torsor.algorithms.derivative import derivative
 from torsor.backends.cpu import pool
 from torsor.backends.pointwise import trace
-from torsor.compiler.derivatives import Replay, along_freedoms, by_joint, of_coordinates, scalars, summed
+from torsor.compiler.derivative import derivative
 from torsor.compiler.store import store
 from torsor.compiler.tape import Code
+from torsor.compiler.tape_derivatives import Replay, along_freedoms, by_joint, of_coordinates, scalars, summed
 from torsor.dynamics.calls import gpu_array, program_for
 from torsor.errors import ArgumentError
+from torsor.inputs import COORDINATES, FREEDOMS, PARAMETERS
 from torsor.linalg import Scalar
 from torsor.model.model import Model, require_model
 from torsor.motion.driver import Fixed, States
@@ -32,7 +33,6 @@ from torsor.motion.laws import KINDS
 from torsor.motion.lowering import STATE, Ask, Piece, Step, compiled_piece, cut, gains_by_freedom
 from torsor.motion.rollout import CHUNK, checked_states, settings
 from torsor.motion.steps import METHODS
-from torsor.outputs import COORDINATES, FREEDOMS, PARAMETERS
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
@@ -316,7 +316,7 @@ class Reverse(NamedTuple):
 
 
 def _reverse(step: Step, code: Code, inputs: Mapping[str, tuple[int, ...]], seeds: int, dtype: str) -> Reverse:
-    names = [name for name in inputs if name != "h" and (name in STATE or name[0] == "a" and name[1:].isdigit())]
+    names = [name for name in inputs if name != "h" and (name in STATE or (name[0] == "a" and name[1:].isdigit()))]
     wide = dict(inputs) | {f"g{k}": (step.model.nv,) for k in range(seeds)}
     sizes: dict[str, int] = {}
 

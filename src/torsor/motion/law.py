@@ -22,7 +22,7 @@ from torsor.compiler.store import store
 from torsor.dynamics.calls import program_for
 from torsor.errors import ArgumentError
 from torsor.model.batch import VARIABLE, ModelBatch, machine_of
-from torsor.model.freedoms import limited_coordinates, unusual
+from torsor.model.freedoms import limited_coordinates, nondefault
 from torsor.model.model import Model
 from torsor.motion.laws import CREEP, FAR, KINDS, finite, most
 from torsor.validate import shown
@@ -319,7 +319,7 @@ def _terms(model: Model, forces: Sequence[Any]) -> Iterable[Term]:
 
 def _own_terms(model: Model, varied: Mapping[str, Array]) -> Iterable[Term]:
     """What the joints do by themselves: springs, dampers, friction and stops, and those in which members differ."""
-    given = {name: x for name, x in (unusual(model) | dict(varied)).items() if name in VARIABLE}
+    given = {name: x for name, x in (nondefault(model) | dict(varied)).items() if name in VARIABLE}
 
     def numbers(*names: str) -> list[Array]:
         return [np.asarray(given.get(name, getattr(model, name))) for name in names]

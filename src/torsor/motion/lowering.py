@@ -24,26 +24,27 @@ from torsor.algorithms import articulated, pulls
 from torsor.algorithms.newton_euler import inverse_dynamics
 from torsor.backends import codegen, pointwise
 from torsor.backends.gufunc import entry_of
-from torsor.compiler.derivatives import Replay, scalars
 from torsor.compiler.frames import straight_line_frames
 from torsor.compiler.members import Members
 from torsor.compiler.request import QUICK
 from torsor.compiler.store import store
 from torsor.compiler.tape import Code, Tape
+from torsor.compiler.tape_derivatives import Replay, scalars
 from torsor.compiler.trace import outputs_on
 from torsor.dynamics.calls import program_for
 from torsor.dynamics.methods import COUPLED, MOST_COUPLED
 from torsor.errors import ArgumentError
+from torsor.inputs import place_of
 from torsor.linalg import Scalar
 from torsor.model.model import Model
 from torsor.motion.law import Called, Law
 from torsor.motion.laws import KINDS
 from torsor.motion.plant import Plant
-from torsor.outputs import numbered, place_of
+from torsor.outputs import numbered
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
-    from torsor.backends.llvm import Writer
+    from torsor.backends.llvm import LLVMWriter
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
@@ -557,12 +558,12 @@ class Loop:
 TYPES = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "double": ctypes.c_double}
 
 
-def function_of(write: Callable[[Writer], None], **parameters: str) -> tuple[Any, Any]:
+def function_of(write: Callable[[LLVMWriter], None], **parameters: str) -> tuple[Any, Any]:
     """(a function whose body `write` writes, the code that must live as long as it does); LLVM's types by name."""
-    from torsor.backends.llvm import Target, Writer  # slow to load, and needed only where the code is not on disk
+    from torsor.backends.llvm import LLVMWriter, Target  # slow to load, and needed only where the code is not on disk
 
     host = codegen.host()
-    w = Writer(Target(1, 64, host.fma, host.x86))
+    w = LLVMWriter(Target(1, 64, host.fma, host.x86))
     write(w)
     head = f"define void @kernel({', '.join(f'{kind} %{name}' for name, kind in parameters.items())}) nounwind"
     code = "\n".join([w.declarations, f"{head} {{", "entry:", *w.lines, "  ret void", "}", ""])
@@ -577,7 +578,7 @@ def _function() -> tuple[Any, Any]:
     return function_of(_write, **{name: parameters.get(name, "ptr") for name in names})
 
 
-def _write(w: Writer) -> None:
+def _write(w: LLVMWriter) -> None:
     """For every step: all calls of its half of the table; then every place moves on by the stride."""
     with w.loop("step", 0) as step:
         half = w.i64("mul", w.i64("and", step.i, 1), "%turns")
@@ -592,7 +593,7 @@ def _write(w: Writer) -> None:
 WORDS = ("function", "data", "args", "dims", "steps")
 
 
-def write_calls(w: Writer, calls: str, count: str) -> None:
+def write_calls(w: LLVMWriter, calls: str, count: str) -> None:
     """Write the calls of a table, one after the other."""
     with w.loop("call", 0) as call:
         own = w.address(calls, w.i64("mul", call.i, 8 * len(WORDS)))

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor import dynamics
 from torsor.algorithms import articulated, pulls
-from torsor.algorithms.derivative import derivative
+from torsor.compiler.derivative import derivative
 from torsor.compiler.request import PATIENT
 from torsor.compiler.store import store
+from torsor.dynamics import functions as dynamics
+from torsor.dynamics import programs
 from torsor.dynamics.couplings import coupled_accelerations, coupled_solve
 from torsor.dynamics.methods import METHODS, MOST_COUPLED, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM
 from torsor.errors import ArgumentError, SingularError, TorsorError
@@ -311,5 +312,5 @@ def compiled_with(model: Model, algorithm: Algorithm, options: tuple[str, ...], 
 def compiled(model: Model, function: Callable[..., Array], method: str = "auto") -> Program:
     """The program of a function, made once per model."""
     key = ("program", function, method)
-    return store(model).once(key, lambda: dynamics.compile(model, function, method=method))
+    return store(model).once(key, lambda: programs.compile(model, function, method=method))
 

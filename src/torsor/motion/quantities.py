@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor import dynamics
+from torsor.dynamics import functions as dynamics
 from torsor.dynamics.frames import frame_poses
 from torsor.errors import ArgumentError
 from torsor.lie import matrix_to_quaternion

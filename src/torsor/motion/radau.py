@@ -31,10 +31,10 @@ from typing import Any
 
 import numpy as np
 
-from torsor import dynamics
 from torsor.algorithms import complex_pivots
 from torsor.algorithms.articulated import forward_dynamics
-from torsor.dynamics.couplings import coupled_accelerations, coupling_matrix, reduced
+from torsor.dynamics import functions as dynamics
+from torsor.dynamics.couplings import coupled_accelerations, reduced
 from torsor.motion.dense import lagrange
 from torsor.motion.implicit import FORCING, VECTORS, Implicit, Krylov, gmres
 from torsor.motion.motion import ADDED, Motion, compiled_with
@@ -250,7 +250,7 @@ class Dense(_Systems):
         unit, zero = np.eye(n), np.zeros((n, n))
         pulls = self.tangent.torques(np.vstack([unit, zero]), np.vstack([zero, unit]))
         self.M, self.Cq, self.Cv = found.M, found.dq - pulls[:n].T, found.dv - pulls[n:].T
-        self.G = coupling_matrix(model) if model.couplings else None
+        self.G = model.coupling_matrix() if model.couplings else None
         stepper.evaluations += n
 
     def factor(self) -> None:

@@ -14,6 +14,7 @@ from torsor.backends.cpu import pool
 from torsor.dynamics.calls import gpu_array
 from torsor.dynamics.couplings import obeying
 from torsor.errors import ArgumentError
+from torsor.inputs import place_of
 from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.model import Model
 from torsor.motion.driver import Fixed, States, advance, watch_of
@@ -21,7 +22,6 @@ from torsor.motion.law import collect
 from torsor.motion.steps import METHODS
 from torsor.motion.stops import Stop, stops_of
 from torsor.motion.trajectory import Trajectory
-from torsor.outputs import place_of
 
 Array = NDArray[Any]
 

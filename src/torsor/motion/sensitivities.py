@@ -16,15 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import dynamics
-from torsor.compiler.derivatives import Replay, scalars
+from torsor.compiler.tape_derivatives import Replay, scalars
+from torsor.dynamics import functions as dynamics
+from torsor.dynamics import programs
+from torsor.dynamics.derivatives import jvp
 from torsor.errors import ArgumentError, SingularError
+from torsor.inputs import PARAMETERS, place_of
 from torsor.linalg import Scalar, Vec
 from torsor.model.joints import Joint
 from torsor.model.model import Model, require_model
 from torsor.motion.motion import Motion
 from torsor.motion.simulation import start_of
-from torsor.outputs import PARAMETERS, place_of
 from torsor.validate import chosen, number, real_array, shown
 
 Array = NDArray[Any]
@@ -104,8 +106,8 @@ class _Flow:
         self.tangents = {name: x.reshape(-1, *cores[name]) for name, x in tangents.items()}
         self.parameters = [x for name, x in self.tangents.items() if name not in ("dq", "dv", "dtau")]
         wrt = [name[1:] for name in self.tangents]
-        self.accelerate = dynamics.compile(model, dynamics.forward_dynamics)
-        self.push = dynamics.compile(model, dynamics.jvp(dynamics.forward_dynamics), wrt=wrt)
+        self.accelerate = programs.compile(model, dynamics.forward_dynamics)
+        self.push = programs.compile(model, jvp(dynamics.forward_dynamics), wrt=wrt)
 
     def run(self, t: Array, q: Array, v: Array, rtol: float, atol: float) -> Sensitivities:
         from scipy.integrate import solve_ivp  # imported late, because SciPy is slow to load

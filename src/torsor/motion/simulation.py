@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from math import inf
 from pathlib import Path
@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import logs
 from torsor.dynamics.calls import gpu_array
-from torsor.dynamics.couplings import coupled, obeying
+from torsor.dynamics.couplings import obeying
 from torsor.errors import ArgumentError, DeviceError, ModelError, TorsorError
 from torsor.formats import toml
-from torsor.model.freedoms import USUAL
+from torsor.model.freedoms import DEFAULTS
 from torsor.model.model import Model, require_model
 from torsor.motion.events import Event, event_of, first_zero
 from torsor.motion.forces import described, name_of
@@ -33,7 +33,7 @@ from torsor.motion.rows import Keeping, Rows
 from torsor.motion.stepper import Settings, Stepper, StiffnessWarning, no_step
 from torsor.motion.stiffness import Watchman
 from torsor.motion.trajectory import Trajectory, header
-from torsor.validate import check_memory, flag, function, number, parameter, real_array, shown
+from torsor.validate import check_memory, flag, number, parameter, real_array, shown
 
 Array = NDArray[Any]
 Progress = Callable[[float], None]
@@ -408,7 +408,7 @@ simulate.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
 
 def start_of(model: Model, q0: ArrayLike | None, v0: ArrayLike | None) -> tuple[Array, Array]:
     """The first state; by default the neutral configuration, at rest."""
-    q = _state("q0", coupled(model, model.neutral()) if q0 is None else q0, model.nq)
+    q = _state("q0", model.coupled(model.neutral()) if q0 is None else q0, model.nq)
     v = _state("v0", np.zeros(model.nv) if v0 is None else v0, model.nv)
     model.check_quaternions(q, "q0")
     obeying(model, "q0", q, offset=True)
@@ -433,7 +433,7 @@ def _require_recorded(model: Model, recorded: Model, found: Recording) -> None:
             f"{found.path} was recorded with {recorded!r}, not with the given {model!r}: they differ in structure, "
             "mass or geometry"
         )
-    for name in USUAL:
+    for name in DEFAULTS:
         if not np.array_equal(getattr(model, name), getattr(recorded, name)):
             raise ModelError(f"{found.path} was recorded with {recorded!r}; the given model has another {name}")
 

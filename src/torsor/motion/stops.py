@@ -15,9 +15,9 @@ from torsor.compiler.members import Members
 from torsor.compiler.store import store
 from torsor.compiler.trace import outputs_on
 from torsor.errors import ArgumentError
+from torsor.inputs import place_of
 from torsor.linalg import Scalar, maximum
 from torsor.model.model import Model
-from torsor.outputs import place_of
 from torsor.validate import chosen, integer, number, shown
 
 Array = NDArray[Any]

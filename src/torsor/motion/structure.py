@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torsor import dynamics
 from torsor.algorithms import discrete_mechanics as mechanics
+from torsor.dynamics import functions as dynamics
 from torsor.errors import ArgumentError, SingularError
-from torsor.model.regular import require_uncoupled
 from torsor.linalg import Vec
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
+from torsor.model.regular import require_uncoupled
 from torsor.motion.law import Law
 from torsor.motion.laws import KINDS
 from torsor.motion.motion import Motion

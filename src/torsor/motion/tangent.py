@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.algorithms.derivative import derivative
 from torsor.algorithms.newton_euler import inverse_dynamics
+from torsor.compiler.derivative import derivative
 from torsor.motion.motion import Motion, compiled_with
 
 Array = NDArray[Any]

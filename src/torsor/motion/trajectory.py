@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import dynamics
+from torsor.dynamics import functions as dynamics
 from torsor.errors import ArgumentError
 from torsor.files import made, write_whole
 from torsor.formats import toml

@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torsor.compiler.derivatives import Replay, along_freedoms, scalars, summed
+from torsor.compiler.tape_derivatives import Replay, along_freedoms, scalars, summed
 from torsor.linalg import Scalar, Vec
 from torsor.model.joints import JOINTS, Joint
 from torsor.model.model import Model
 from torsor.outputs import numbered
-from torsor.parallel.chain import Columns
-from torsor.parallel.schedule import Level, Operand, Operation, Schedule, Task, places
+from torsor.parallel.chain import LaneColumns
+from torsor.parallel.schedule import LaneTask, Level, Operand, Operation, Schedule, places
 
 BY_FREEDOM = "cotangent of q, by freedom"
 # by operation and operand: the runs of a chain read different places
-Sums = dict[tuple[str, str], list[Task]]
+Sums = dict[tuple[str, str], list[LaneTask]]
 
 
 def adjoint(plan: Schedule, output: str, wrt: Sequence[str], lanes_apart: bool) -> Schedule:
@@ -38,7 +38,7 @@ def adjoint(plan: Schedule, output: str, wrt: Sequence[str], lanes_apart: bool) 
     levels: list[Level] = []
     for level in reversed(plan.levels):
         tasks = [task for task in level.tasks if task.write.buffer in active]
-        pulls: list[Task] = []
+        pulls: list[LaneTask] = []
         sums: Sums = {}
         for task, wanted in zip(tasks, _wanted(tasks, active)):
             pull, others = _pull(task, wanted, f"pulled{len(pulls)}", lanes_apart)
@@ -73,7 +73,7 @@ class Wanted(NamedTuple):
     alone: bool  # no other operand of the level has a cotangent there
 
 
-def _wanted(tasks: Sequence[Task], active: set[str]) -> list[list[Wanted]]:
+def _wanted(tasks: Sequence[LaneTask], active: set[str]) -> list[list[Wanted]]:
     """For each task of a level, the operands whose cotangents are wanted."""
     extents: dict[str, list[tuple[int, int]]] = {}
     for task in tasks:
@@ -94,7 +94,9 @@ def _wanted(tasks: Sequence[Task], active: set[str]) -> list[list[Wanted]]:
     ]
 
 
-def _pull(task: Task, wanted: Sequence[Wanted], buffer: str, lanes_apart: bool) -> tuple[Task, dict[str, Task]]:
+def _pull(
+    task: LaneTask, wanted: Sequence[Wanted], buffer: str, lanes_apart: bool
+) -> tuple[LaneTask, dict[str, LaneTask]]:
     """The adjoint of a task, and the additions that are tasks of later levels, by the name of the operand.
 
     Lanes may share what they read (the reaction between two runs is read by both), but only as different operands.  So
@@ -103,14 +105,14 @@ def _pull(task: Task, wanted: Sequence[Wanted], buffer: str, lanes_apart: bool) 
     here, later = [x for x in wanted if x.alone], [x for x in wanted if not x.alone]
     operation = pulled(task.operation, tuple(x.name for x in later), tuple(x.name for x in here))
     rows = sum(prod(x.shape) for x in later)
-    columns = Columns(buffer, rows, *((1, max(rows, 1)) if lanes_apart else (task.lanes, 1)))
+    columns = LaneColumns(buffer, rows, *((1, max(rows, 1)) if lanes_apart else (task.lanes, 1)))
     lanes = range(task.lanes)
     reads = (*task.reads, replace(task.write, buffer=cotangent(task.write.buffer)))
-    pull = Task(operation, reads, columns.at(lanes), tuple(x.place for x in here))
+    pull = LaneTask(operation, reads, columns.at(lanes), tuple(x.place for x in here))
     sums, row = {}, 0
     for x in later:
         steps = tuple(columns.down * prod(x.shape[k + 1 :]) for k in range(len(x.shape)))
-        sums[x.name] = Task(added(x.shape), (x.place, columns.at(lanes, row=row, each=steps)), x.place)
+        sums[x.name] = LaneTask(added(x.shape), (x.place, columns.at(lanes, row=row, each=steps)), x.place)
         row += prod(x.shape)
     return pull, sums
 
@@ -151,7 +153,7 @@ def along_freedoms_of(model: Model, plan: Schedule) -> Schedule:
         bodies = np.flatnonzero(model.joint == code)
         q, v = places(model.q_start[bodies]), places(model.v_start[bodies])
         reads = Operand("q", q, (1,)), Operand(cotangent("q"), q, (1,))
-        tasks.append(Task(along_freedoms_at(JOINTS[code]), reads, Operand(BY_FREEDOM, v, (1,))))
+        tasks.append(LaneTask(along_freedoms_at(JOINTS[code]), reads, Operand(BY_FREEDOM, v, (1,))))
     sizes = {**plan.sizes, BY_FREEDOM: model.nv}
     return replace(plan, levels=(*plan.levels, Level("along freedoms", tuple(tasks))), sizes=sizes)
 

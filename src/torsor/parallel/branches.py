@@ -22,7 +22,7 @@ from torsor.compiler.trace import leaves
 from torsor.linalg import Scalar, Vec
 from torsor.model.joints import joint_named
 from torsor.model.model import Model
-from torsor.parallel.chain import ChainPlan, Plan
+from torsor.parallel.chain import ChainPlan, ScheduleBuilder
 from torsor.parallel.operations import SIDE, bodies, constants_of, input_shapes, is_loaded, side_load
 from torsor.parallel.schedule import Operation, Schedule, places
 from torsor.spatial import Spatial
@@ -110,7 +110,7 @@ def sum_of(count: int) -> Operation:
 class SidePlan:
     """The levels of everything off the main chain."""
 
-    def __init__(self, plan: Plan, main: Array) -> None:
+    def __init__(self, plan: ScheduleBuilder, main: Array) -> None:
         self.plan, model = plan, plan.framed.model
         self.parent = model.parent
         on_main = np.zeros(model.n + 1, bool)
@@ -205,7 +205,7 @@ class SidePlan:
         plan.level("side joints", write)
 
 
-def tree_schedule(plan: Plan) -> Schedule:
+def tree_schedule(plan: ScheduleBuilder) -> Schedule:
     """The schedule of any tree."""
     main = main_chain(plan.framed.model)
     side = SidePlan(plan, main) if len(main) < plan.framed.model.n else None

@@ -25,7 +25,7 @@ from torsor.algorithms.constraint_force import Joined, Segment
 from torsor.compiler.frames import Framed, Kind
 from torsor.model.joints import joint_named
 from torsor.parallel.operations import RADIX, TURN, RunOperations, is_loaded, run_operations, tree_operations
-from torsor.parallel.schedule import Level, Operand, Operation, Schedule, Task, places
+from torsor.parallel.schedule import LaneTask, Level, Operand, Operation, Schedule, places
 
 Array = NDArray[Any]
 
@@ -34,7 +34,7 @@ RUN = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class RunGroup:
     """All runs of the same kind and length: their places among the runs, and the first body of each."""
 
     operations: Any
@@ -45,7 +45,7 @@ class Group:
 
 
 @dataclass
-class Plan:
+class ScheduleBuilder:
     """A schedule under construction: buffers are added, and levels in order.
 
     lanes_apart: True if the numbers of one lane are adjacent in memory (the vectors of a processor then touch few cache
@@ -65,12 +65,12 @@ class Plan:
         self.sizes = {name: {"q": model.nq, "external": 6 * model.n}.get(name, model.nv) for name in self.inputs}
         self.sizes["qdd"] = model.nv
 
-    def level(self, name: str, tasks: Sequence[Task]) -> None:
+    def level(self, name: str, tasks: Sequence[LaneTask]) -> None:
         if tasks:
             self.levels.append(Level(name, tuple(tasks)))
 
-    def task(self, operation: Operation, reads: Sequence[Operand], write: Operand) -> Task:
-        return Task(operation, tuple(reads), write)
+    def task(self, operation: Operation, reads: Sequence[Operand], write: Operand) -> LaneTask:
+        return LaneTask(operation, tuple(reads), write)
 
     def schedule(self) -> Schedule:
         return Schedule(tuple(self.levels), self.sizes, self.contents)
@@ -86,11 +86,11 @@ class Plan:
         columns = self.columns(name, len(values), lanes, values)
         return columns.at(range(lanes), each=(len(names) * columns.down, columns.down))
 
-    def columns(self, name: str, rows: int, count: int, values: Array | float = 0.0) -> Columns:
+    def columns(self, name: str, rows: int, count: int, values: Array | float = 0.0) -> LaneColumns:
         """A buffer of columns that holds `values` (rows, count) from the start."""
         table = np.broadcast_to(values, (rows, count))
         self.table(name, table.T if self.lanes_apart else table)
-        return Columns(name, rows, *((1, rows) if self.lanes_apart else (count, 1)))
+        return LaneColumns(name, rows, *((1, rows) if self.lanes_apart else (count, 1)))
 
     def result(self, first: Array) -> Operand:
         """The joint accelerations of runs that begin at these bodies."""
@@ -107,7 +107,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Columns:
+class LaneColumns:
     """A buffer of columns of numbers, one per lane: `down` and `across` are the strides to the next row and column."""
 
     name: str
@@ -145,14 +145,14 @@ def runs_of(kind: Array, length: int) -> Array:
 class RunTree:
     """A chain, whose bodies are `main` in order, cut into runs; runs are then grouped by four until one is left."""
 
-    def __init__(self, plan: Plan, main: Array, run: int) -> None:
+    def __init__(self, plan: ScheduleBuilder, main: Array, run: int) -> None:
         self.plan = plan
         kind = plan.framed.kind[main]
         starts = runs_of(kind, run)
         self.runs = len(starts) - 1
         present = [plan.framed.kinds[k] for k in np.unique(kind)]
-        held = (6 if is_loaded(k, plan.inputs) else 6 - joint_named(k.joint).nv for k in present)
-        self.size = max(1, *held)
+        sizes = (6 if is_loaded(k, plan.inputs) else 6 - joint_named(k.joint).nv for k in present)
+        self.size = max(1, *sizes)
         self.groups = self._groups(main, kind, starts)
         self.tree = tree_operations(self.size)
         # one place more than there are runs, for the angular velocity after the last run
@@ -166,22 +166,22 @@ class RunTree:
         """The operations on runs of `length` bodies of a kind."""
         raise NotImplementedError
 
-    def _groups(self, main: Array, kind: Array, starts: Array) -> list[Group]:
+    def _groups(self, main: Array, kind: Array, starts: Array) -> list[RunGroup]:
         kinds, lengths = self.plan.framed.kinds, np.diff(starts)
         groups = []
         for k, length in np.unique(np.stack([kind[starts[:-1]], lengths]), axis=1).T.tolist():
             runs = np.flatnonzero((kind[starts[:-1]] == k) & (lengths == length))
             nv = joint_named(kinds[k].joint).nv
-            groups.append(Group(self.operations(kinds[k], length), length, nv, runs, main[starts[runs]]))
+            groups.append(RunGroup(self.operations(kinds[k], length), length, nv, runs, main[starts[runs]]))
         return groups
 
-    def _numbers(self, g: Group, operation: str, length: int | None = None) -> Operand:
+    def _numbers(self, g: RunGroup, operation: str, length: int | None = None) -> Operand:
         """The constants of the bodies of all runs of a group, or of the first `length` of each."""
         names = getattr(g.operations, operation).names
         bodies = g.first[:, None] + np.arange(length or g.length)
         return self.plan.constants(f"{operation} numbers {self.groups.index(g)}", names, bodies)
 
-    def _segments(self, rows: Sequence[int]) -> list[Columns]:
+    def _segments(self, rows: Sequence[int]) -> list[LaneColumns]:
         """One buffer of segments per level; places without a run keep these contents."""
         result = []
         for level, (width, count) in enumerate(zip(self.widths, rows)):
@@ -194,15 +194,15 @@ class RunTree:
         """The first child of every node above a level."""
         return range(0, self.widths[level], RADIX)
 
-    def _parts(self, columns: Columns, level: int) -> Operand:
+    def _parts(self, columns: LaneColumns, level: int) -> Operand:
         """The children of every node, one after the other."""
         return columns.at(self._nodes(level), each=(columns.across, columns.down))
 
-    def _beside(self, columns: Columns) -> tuple[int, int]:
+    def _beside(self, columns: LaneColumns) -> tuple[int, int]:
         """The strides of numbers down the rows, for one child after the other."""
         return columns.down, columns.across
 
-    def _up(self, name: str, operation: Operation, columns: list[Columns], level: int) -> None:
+    def _up(self, name: str, operation: Operation, columns: list[LaneColumns], level: int) -> None:
         """From the children on a level to their nodes on the next."""
         write = columns[level + 1].at(range(self.counts[level + 1]))
         self.plan.level(name, [self.plan.task(operation, [self._parts(columns[level], level)], write)])
@@ -214,7 +214,7 @@ class ChainPlan(RunTree):
     side: what the side branches of every body add to it; its runs are then single bodies.
     """
 
-    def __init__(self, plan: Plan, main: Array, side: Columns | None = None) -> None:
+    def __init__(self, plan: ScheduleBuilder, main: Array, side: LaneColumns | None = None) -> None:
         self.side = side
         super().__init__(plan, main, 1 if side else plan.run)
         self._buffers()

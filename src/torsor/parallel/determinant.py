@@ -7,7 +7,7 @@ import numpy as np
 from torsor.algorithms.constraint_force import Segment
 from torsor.compiler.frames import Kind
 from torsor.errors import ArgumentError
-from torsor.parallel.chain import Plan, RunTree
+from torsor.parallel.chain import RunTree, ScheduleBuilder
 from torsor.parallel.operations import RunDeterminant, run_determinant
 from torsor.parallel.schedule import Operand, Schedule, places
 
@@ -41,7 +41,7 @@ class DeterminantPlan(RunTree):
         plan.level("total", [total])
 
 
-def determinant_schedule(plan: Plan) -> Schedule:
+def determinant_schedule(plan: ScheduleBuilder) -> Schedule:
     model = plan.framed.model
     if not model.is_chain:
         raise ArgumentError(f"{model!r} branches; log det M in levels is for chains")

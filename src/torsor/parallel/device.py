@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from torsor.backends.c_language import Writer, array
+from torsor.backends.c_language import CWriter, array
 from torsor.backends.cuda import Launch
 from torsor.backends.cuda_prelude import OPTIONS, prelude
 from torsor.backends.gpu import cupy
@@ -18,7 +18,7 @@ from torsor.errors import ArgumentError
 from torsor.model.model import Model
 from torsor.parallel.adjoint import cotangent
 from torsor.parallel.chain import RUN
-from torsor.parallel.schedule import Operand, Operation, Schedule, Task
+from torsor.parallel.schedule import LaneTask, Operand, Operation, Schedule
 from torsor.parallel.solver import INPUTS, OUTPUTS, results_of, schedule
 
 THREADS = 64  # per block: levels near the top of the tree have few lanes, and a lane needs many registers
@@ -52,7 +52,7 @@ def _kernel(number: int, operation: Operation, threads: int) -> str:
         terms = [f"{i} * {first}_s{k}" for k, i in enumerate(indices) if i] or ["0"]
         return f"{first}[{' + '.join(terms)}]"
 
-    w = Writer(64)
+    w = CWriter(64)
     found = [(entry(name), x) for name, x in w.emit(operation.code, entry).items()]
     for some in (found[k : k + AT_ONCE] for k in range(0, len(found), AT_ONCE)):
         there = {place: w.let(place) for place, _ in some if place.startswith("sum_")}
@@ -70,7 +70,7 @@ task_{number}({", ".join(parameters)}, const long long lanes) {{
 """
 
 
-class DeviceEngine:
+class DeviceScheduleRunner:
     """Memory on the device for one schedule, and all its launches recorded as one graph."""
 
     def __init__(self, plan: Schedule) -> None:
@@ -100,7 +100,7 @@ class DeviceEngine:
         for kernel, lanes, arguments in self._launches:
             kernel((-(-lanes // THREADS),), (THREADS,), arguments)
 
-    def _arguments(self, task: Task) -> tuple[Any, ...]:
+    def _arguments(self, task: LaneTask) -> tuple[Any, ...]:
         operands = [*task.reads, task.write, *task.adds]
         return (*(x for operand in operands for x in self._operand(operand)), np.int64(task.lanes))
 
@@ -148,7 +148,7 @@ class DeviceChain:
         self.outputs, self.vjp = results_of(function, vjp), vjp
         plan = schedule(model, function, options=options, lanes_apart=False, vjp=vjp, run=run)
         self.sizes = [plan.sizes[name] for name in self.inputs]
-        self.engine = DeviceEngine(plan)
+        self.engine = DeviceScheduleRunner(plan)
 
     def __call__(self, *args: Any) -> Any:
         cp = cupy()

@@ -14,14 +14,14 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from torsor.backends.cpu import pool
-from torsor.parallel.schedule import Operand, Schedule, Task
+from torsor.parallel.schedule import LaneTask, Operand, Schedule
 
 Array = NDArray[Any]
 # Fewer lanes than this are not worth waking another thread for.
 THREAD_LANES = 512
 
 
-class Engine:
+class ScheduleRunner:
     """Memory for one schedule, and its calls, prepared once: running the schedule is a loop over the calls."""
 
     def __init__(self, schedule: Schedule, threads: int = 1) -> None:
@@ -44,13 +44,13 @@ class Engine:
                     _together(calls)
             return [self.buffers[name].copy() for name in outputs]
 
-    def _calls(self, task: Task) -> list[Callable[[], Any]]:
+    def _calls(self, task: LaneTask) -> list[Callable[[], Any]]:
         """The task, cut into one piece per thread."""
         pieces = min(self.threads, max(1, task.lanes // THREAD_LANES))
         edges = [task.lanes * k // pieces for k in range(pieces + 1)]
         return [self._call(task, slice(a, b)) for a, b in pairwise(edges)]
 
-    def _call(self, task: Task, lanes: slice) -> Callable[[], Any]:
+    def _call(self, task: LaneTask, lanes: slice) -> Callable[[], Any]:
         ufunc, shapes = task.operation.ufunc, tuple(task.operation.inputs.values())
         reads = [self._reader(x, shape, lanes) for x, shape in zip(task.reads, shapes)]
         if task.adds:
@@ -68,7 +68,7 @@ class Engine:
 
         return scatter
 
-    def _adding(self, task: Task, lanes: slice, reads: list[Any]) -> Callable[[], Any]:
+    def _adding(self, task: LaneTask, lanes: slice, reads: list[Any]) -> Callable[[], Any]:
         """A call that writes the first entries of its result and adds the others to what is in their places."""
         operation = task.operation
         ends = np.cumsum([prod(operation.written), *map(prod, operation.adds.values())]).tolist()

@@ -16,9 +16,9 @@ from torsor.backends.pointwise import trace
 from torsor.compiler.frames import FramedLink, Kind
 from torsor.compiler.tape import Expr, Tape
 from torsor.compiler.trace import NumberSymbols, leaves, rebuild
+from torsor.inputs import place_of
 from torsor.linalg import Mat, Scalar, Vec, factor
 from torsor.model.joints import joint_named
-from torsor.outputs import place_of
 from torsor.parallel.schedule import Operation
 from torsor.spatial import Inertia, Spatial
 from torsor.sweeps import Here

@@ -1,7 +1,7 @@
 """A schedule: work cut into levels, all operations of a level independent of each other.  Plain data.
 
     Operation   a pure function of a few numbers, written over any scalar
-    Task        one operation on many lanes, and where each lane reads and writes
+    LaneTask        one operation on many lanes, and where each lane reads and writes
     Level       tasks that may all run at once
     Schedule    levels in order, the buffers they work on, and the initial contents of these
 
@@ -97,7 +97,7 @@ class Operand:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class LaneTask:
     operation: Operation
     reads: tuple[Operand, ...]  # in the order of the operation's inputs
     write: Operand
@@ -111,7 +111,7 @@ class Task:
 @dataclass(frozen=True, eq=False)
 class Level:
     name: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[LaneTask, ...]
 
     @property
     def lanes(self) -> int:

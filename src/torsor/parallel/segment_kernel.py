@@ -28,17 +28,17 @@ from torsor.algorithms.articulated import forward_dynamics
 from torsor.algorithms.constraint_force import Turn, standing
 from torsor.backends import codegen
 from torsor.backends import llvm_entry as entry
-from torsor.backends.llvm import Target, Writer
-from torsor.backends.llvm_arrays import Arrays, Rows, Tables
+from torsor.backends.llvm import LLVMWriter, Target
+from torsor.backends.llvm_arrays import LLVMArrays, LLVMRows, Tables
 from torsor.backends.llvm_entry import Function, module_of
 from torsor.compiler.abi import Layout
 from torsor.compiler.frames import FramedLink, Kind
 from torsor.compiler.loops import Body, Loops, cases, named
 from torsor.compiler.tape import Code, Expr, Tape
 from torsor.compiler.trace import LoopCode, LoopPass, NumberSymbols, leaves, looped, rebuild
+from torsor.inputs import place_of
 from torsor.linalg import Vec
 from torsor.model.joints import joint_named
-from torsor.outputs import place_of
 from torsor.parallel.operations import is_loaded
 from torsor.spatial import Spatial
 
@@ -79,8 +79,8 @@ class SegmentKernel:
         return Sweeps.of(self.head, self.inputs), Sweeps.of(self.block, self.inputs)
 
     @cached_property
-    def steps(self) -> Steps:
-        return Steps(self.first, self.inputs)
+    def steps(self) -> SegmentSteps:
+        return SegmentSteps(self.first, self.inputs)
 
     def outline(self) -> SegmentOutline:
         head, block = self.sweeps
@@ -147,7 +147,7 @@ TURN, VECTOR, SPATIAL, REST, SEGMENT = map(
 )
 
 
-class Steps:
+class SegmentSteps:
     """The tapes of the steps from segment to segment, and the places of a record that they read and write."""
 
     def __init__(self, first: Kind, inputs: Sequence[str]) -> None:
@@ -179,7 +179,7 @@ class Steps:
 class _Record:
     """The record of one segment, or of as many segments side by side as the code has lanes."""
 
-    def __init__(self, w: Writer, steps: Steps, width: int, segment: str, records: str = "%records") -> None:
+    def __init__(self, w: LLVMWriter, steps: SegmentSteps, width: int, segment: str, records: str = "%records") -> None:
         """`width`: how many records lie side by side."""
         self.w, self.places, self.row = w, steps.places, width * w.target.size
         block, lane = w.i64("udiv", segment, width), w.i64("urem", segment, width)
@@ -205,13 +205,13 @@ class _Record:
         return self.w.address(self.start, self.places[name, k] * self.row)
 
 
-def _chain_function(name: str, code: Code, handed: str, steps: Steps, one: Target, width: int,
+def _chain_function(name: str, code: Code, handed: str, steps: SegmentSteps, one: Target, width: int,
                     outward: bool = True) -> Function:  # fmt: skip
     """A sweep over the segments %first to %last; the value passed on is read from %hand and finally stored there.
 
     The handle is that of the segment beyond.
     """
-    w = Writer(one)
+    w = LLVMWriter(one)
     hands = [x for x in code.outputs if x[0] == handed]
     cells = [w.address("%hand", k * one.size) for k in range(len(hands))]
     start, end = ("%first", "%last") if outward else ("%last", "%first")
@@ -235,10 +235,10 @@ def _chain_function(name: str, code: Code, handed: str, steps: Steps, one: Targe
 class _Memory(Tables):
     """The memory of segments, one per lane: constants differ from lane to lane."""
 
-    def __init__(self, w: Writer, code: LoopCode, layout: Layout) -> None:
+    def __init__(self, w: LLVMWriter, code: LoopCode, layout: Layout) -> None:
         super().__init__(w, layout.numbers)
-        self.arrays = Arrays(w, {name: place_of(name).rank for name in code.inputs}, 1, PART_WORDS)
-        self.kept = Rows(w, self.arrays.end, layout.kept)
+        self.arrays = LLVMArrays(w, {name: place_of(name).rank for name in code.inputs}, 1, PART_WORDS)
+        self.kept = LLVMRows(w, self.arrays.end, layout.kept)
         self.n, size = (w.load_i64("%data", k) for k in (BODIES, NUMBER_BYTES))
         self.index = w.load_ptr("%data", INDEX)
         self.table = w.address(w.load_ptr("%data", NUMBERS), w.i64("mul", "%first", size))
@@ -259,9 +259,9 @@ class _Memory(Tables):
 class _SegmentWriter(Loops):
     """Loops over the bodies of a segment."""
 
-    w: Writer
+    w: LLVMWriter
 
-    def __init__(self, w: Writer, code: LoopCode, layout: Layout, steps: Steps, width: int) -> None:
+    def __init__(self, w: LLVMWriter, code: LoopCode, layout: Layout, steps: SegmentSteps, width: int) -> None:
         self.segment = _Memory(w, code, layout)
         super().__init__(w, code, self.segment)  # type: ignore[arg-type]  # no trees, no matrices
         self.arrays, self.steps = self.segment.arrays, steps
@@ -299,9 +299,9 @@ class _SegmentWriter(Loops):
 SEGMENTS = f"{entry.BLOCK}, ptr %records, i64 %segment"
 
 
-def _condense_function(sweeps: Sweeps, steps: Steps, target: Target, width: int) -> Function:
+def _condense_function(sweeps: Sweeps, steps: SegmentSteps, target: Target, width: int) -> Function:
     """The records of W segments; they depend on other segments only through the angular velocity before them."""
-    w = Writer(target)
+    w = LLVMWriter(target)
     s = _SegmentWriter(w, sweeps.condense, sweeps.layout, steps, width)
     turns, motion, condense = sweeps.condense.passes
     s.record.put_all("turn", s.along(turns, s.start(lambda: Turn.none())))
@@ -314,9 +314,9 @@ def _condense_function(sweeps: Sweeps, steps: Steps, target: Target, width: int)
     return Function(f"condense_{target.lanes}", f"{SEGMENTS}, ptr noalias %spin", w)
 
 
-def _release_function(sweeps: Sweeps, steps: Steps, target: Target, width: int) -> Function:
+def _release_function(sweeps: Sweeps, steps: SegmentSteps, target: Target, width: int) -> Function:
     """The joint accelerations of W segments: independent chains, each with a known base and a known load."""
-    w = Writer(target)
+    w = LLVMWriter(target)
     s = _SegmentWriter(w, sweeps.release, sweeps.layout, steps, width)
     motion, articulate, accelerate = sweeps.release.passes
     A0, rest = (SPATIAL, s.motion(motion)), (REST, s.record.get_all("rest", REST))
@@ -329,9 +329,9 @@ def _release_function(sweeps: Sweeps, steps: Steps, target: Target, width: int) 
 # The whole chain -------------------------------------------------------------------------------------------------
 
 
-def _state_function(inputs: Sequence[str], steps: Steps, one: Target, width: int) -> Function:
+def _state_function(inputs: Sequence[str], steps: SegmentSteps, one: Target, width: int) -> Function:
     """One state: condense all parts, go along the chain of segments and back, release all parts."""
-    w = Writer(one)
+    w = LLVMWriter(one)
     head, block, base = (w.load_ptr("%data", k) for k in (HEAD, BLOCK, BASE))
     blocks, records = w.load_i64("%data", BLOCKS), w.address("%work", w.load_i64("%data", RECORDS))
     last = w.i64("add", w.i64("mul", blocks, width), width - 1)
@@ -358,7 +358,7 @@ def _state_function(inputs: Sequence[str], steps: Steps, one: Target, width: int
     return Function("block_1", entry.BLOCK, w)
 
 
-def _cells(w: Writer, values: Sequence[str]) -> str:
+def _cells(w: LLVMWriter, values: Sequence[str]) -> str:
     """A few numbers in memory."""
     cells = w.op(f"alloca [{len(values)} x {w.target.scalar}], align 8")
     for k, x in enumerate(values):
@@ -366,7 +366,7 @@ def _cells(w: Writer, values: Sequence[str]) -> str:
     return cells
 
 
-def _views(w: Writer, ranks: Sequence[int]) -> tuple[str, str]:
+def _views(w: LLVMWriter, ranks: Sequence[int]) -> tuple[str, str]:
     """(args, steps) of one state, for the head and for the blocks; in blocks, segments take the role of states."""
     count = len(ranks)
     whole, cut = (w.op(f"alloca [{count} x ptr], align 8") for _ in range(2))

@@ -19,8 +19,8 @@ from torsor.backends.llvm import Target
 from torsor.compiler.abi import INDEX_WORDS, Layout, runtime
 from torsor.compiler.frames import Framed, framed, short_frames, structured
 from torsor.errors import ArgumentError, TorsorError
+from torsor.inputs import place_of
 from torsor.model.model import Model
-from torsor.outputs import place_of
 from torsor.parallel import segment_kernel as kernel
 from torsor.parallel.solver import alike, check_inertias
 
@@ -38,7 +38,7 @@ CACHE_LINE = 64  # bytes
 KIND, FIRST_Q, FIRST_V, PLACE = 0, 2, 3, 6
 
 
-class Part(NamedTuple):
+class ChainPart(NamedTuple):
     """Some of the bodies of a chain, as blocks of `lanes` segments of `length` bodies."""
 
     first: int  # body
@@ -51,7 +51,7 @@ class Part(NamedTuple):
         return self.first + self.blocks * self.lanes * self.length
 
 
-def cut(kind: Array, lanes: int) -> tuple[Part, Part] | None:
+def cut(kind: Array, lanes: int) -> tuple[ChainPart, ChainPart] | None:
     """Cut a chain of bodies of these kinds into a head, which is one segment, and segments that are alike, if possible.
 
     Every length that the kinds allow is tried; the cheapest is taken.
@@ -65,7 +65,7 @@ def cut(kind: Array, lanes: int) -> tuple[Part, Part] | None:
     heads = n - blocks * lanes * lengths
     best = int(np.argmin(HEAD_COST * heads + SEGMENT_COST * blocks * lanes))
     head, length, count = (int(x[best]) for x in (heads, lengths, blocks))
-    return Part(0, head, 1, 1), Part(head, length, count, lanes)
+    return ChainPart(0, head, 1, 1), ChainPart(head, length, count, lanes)
 
 
 class Segments:
@@ -80,7 +80,7 @@ class Segments:
         head, block = (tuple(frames.kinds[k] for k in np.unique(_kind(frames, part))) for part in self.parts)
         first = frames.kinds[frames.kind[self.parts[1].first]]
         wanted = kernel.SegmentKernel(head, block, first, inputs, target)
-        known = cache.remembered(repr((wanted, host, cache.SOURCES)), lambda: wanted.outline().to_json())
+        known = cache.remembered(repr((wanted, host, cache.sources())), lambda: wanted.outline().to_json())
         outline = kernel.SegmentOutline.from_json(known)
         words, owned = _data(frames, self.parts, outline, inputs)
         loaded = codegen.load(outline.name, lambda: wanted.ir)
@@ -110,7 +110,7 @@ def serving(model: Model) -> Segments | None:
         return segments if np.isfinite(segments({"q": q, "v": still, "tau": still})).all() else None
 
 
-def _framed(model: Model, lanes: int) -> tuple[Framed, tuple[Part, Part]]:
+def _framed(model: Model, lanes: int) -> tuple[Framed, tuple[ChainPart, ChainPart]]:
     """The model in its short frames, or with its placements alike if only that makes the segments alike."""
     if model.is_chain:
         for frames in (framed(model), structured(alike(short_frames(model), HEAD))):
@@ -123,7 +123,7 @@ def _framed(model: Model, lanes: int) -> tuple[Framed, tuple[Part, Part]]:
     )
 
 
-def _kind(frames: Framed, part: Part) -> Array:
+def _kind(frames: Framed, part: ChainPart) -> Array:
     """The kinds of the bodies of any segment."""
     return frames.kind[part.first : part.first + part.length]
 
@@ -131,25 +131,25 @@ def _kind(frames: Framed, part: Part) -> Array:
 # The model as data -----------------------------------------------------------------------------------------------
 
 
-def _data(frames: Framed, parts: tuple[Part, Part], outline: kernel.SegmentOutline,
+def _data(frames: Framed, parts: tuple[ChainPart, ChainPart], outline: kernel.SegmentOutline,
           inputs: Sequence[str]) -> tuple[Array, tuple[Any, ...]]:  # fmt: skip
     """The words of `torsor.parallel.segment_kernel`, and what they point to."""
     model, block = frames.model, parts[1]
     arrays = {name: place_of(name).starts(model) for name in (*inputs, "qdd")}
-    told = [_part(frames, part, layout, arrays) for part, layout in zip(parts, (outline.head, outline.block))]
+    data = [_part(frames, part, layout, arrays) for part, layout in zip(parts, (outline.head, outline.block))]
     base = np.array([0.0, 0.0, 0.0, *-model.gravity])  # at rest in gravity g = accelerating by -g without gravity
     words = np.zeros(kernel.WORDS + 2 * len(arrays), np.int64)
     words[kernel.RUNTIME] = runtime().ctypes.data
     words[kernel.BLOCKS], words[kernel.BASE] = block.blocks, base.ctypes.data
-    words[kernel.HEAD], words[kernel.BLOCK] = (x.words.ctypes.data for x in told)
-    words[kernel.RECORDS] = -(-max(x.scratch for x in told) // CACHE_LINE) * CACHE_LINE
+    words[kernel.HEAD], words[kernel.BLOCK] = (x.words.ctypes.data for x in data)
+    words[kernel.RECORDS] = -(-max(x.scratch for x in data) // CACHE_LINE) * CACHE_LINE
     words[kernel.SCRATCH] = words[kernel.RECORDS] + (block.blocks + 1) * block.lanes * outline.record * 8
     bounds = np.array([start[[block.first, block.first + block.length]] for start in arrays.values()])
     words[kernel.WORDS :: 2], words[kernel.WORDS + 1 :: 2] = bounds[:, 0], bounds[:, 1] - bounds[:, 0]
-    return words, (told, base)
+    return words, (data, base)
 
 
-class _Told(NamedTuple):
+class _PartData(NamedTuple):
     """The data of one part that the kernel receives."""
 
     words: Array
@@ -157,7 +157,7 @@ class _Told(NamedTuple):
     scratch: int  # bytes that a block needs while it is worked on
 
 
-def _part(frames: Framed, part: Part, layout: Layout, arrays: Mapping[str, Array]) -> _Told:
+def _part(frames: Framed, part: ChainPart, layout: Layout, arrays: Mapping[str, Array]) -> _PartData:
     model, m, lanes = frames.model, part.length, part.lanes
     _, kind = np.unique(_kind(frames, part), return_inverse=True)
     rows = np.concatenate([[0], np.cumsum(np.array([len(names) for names in layout.numbers])[kind])])
@@ -173,9 +173,9 @@ def _part(frames: Framed, part: Part, layout: Layout, arrays: Mapping[str, Array
     index[:, FIRST_Q], index[:, FIRST_V] = (x[segment] - x[part.first] for x in (model.q_start, model.v_start))
     sizes = {name: int(start[part.first + m] - start[part.first]) for name, start in arrays.items()}
     axes = [n for name, size in sizes.items() for n in ((size, 6) if name == "external" else (size,))]
-    held = layout.kept * m + sum(size * (6 if name == "external" else 1) for name, size in sizes.items())
+    numbers_per_lane = layout.kept * m + sum(size * (6 if name == "external" else 1) for name, size in sizes.items())
     words = np.array([m, table.ctypes.data, index.ctypes.data, 8 * rows[-1], *axes], np.int64)
-    return _Told(words, (table, index), 8 * lanes * held)
+    return _PartData(words, (table, index), 8 * lanes * numbers_per_lane)
 
 
 def _lined_up(*shape: int) -> Array:

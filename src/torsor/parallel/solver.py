@@ -15,9 +15,9 @@ from torsor.errors import ArgumentError, SingularError
 from torsor.model.model import Model
 from torsor.parallel.adjoint import BY_FREEDOM, adjoint, along_freedoms_of, cotangent
 from torsor.parallel.branches import main_chain, tree_schedule
-from torsor.parallel.chain import RUN, Plan, runs_of
+from torsor.parallel.chain import RUN, ScheduleBuilder, runs_of
 from torsor.parallel.determinant import determinant_schedule
-from torsor.parallel.engine import Engine
+from torsor.parallel.engine import ScheduleRunner
 from torsor.parallel.schedule import Schedule
 
 Array = NDArray[Any]
@@ -40,7 +40,7 @@ def schedule(model: Model, function: str = "forward_dynamics", *, options: Seque
     vjp           with the levels of the adjoint; of a chain
     """
     inputs = (*INPUTS[function], *options)
-    plan = Plan(store(model).once("frames of levels", lambda: _framed(model)), inputs, lanes_apart, run)
+    plan = ScheduleBuilder(store(model).once("frames of levels", lambda: _framed(model)), inputs, lanes_apart, run)
     levels = determinant_schedule(plan) if function == "log_det" else tree_schedule(plan)
     if not vjp:
         return levels
@@ -63,7 +63,7 @@ class Solver:
                  threads: int = 1, run: int = RUN, vjp: bool = False) -> None:  # fmt: skip
         self.schedule = schedule(model, function, options=options, run=run, vjp=vjp)
         self.outputs, self.vjp = results_of(function, vjp), vjp
-        self.engine = Engine(self.schedule, threads)
+        self.engine = ScheduleRunner(self.schedule, threads)
 
     def __call__(self, inputs: Mapping[str, Array]) -> Any:
         """The accelerations (..., nv), or log det M (..., 1), for inputs with the same batch axes.

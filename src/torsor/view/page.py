@@ -12,23 +12,21 @@ import webbrowser
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor import dynamics
+from torsor.dynamics import functions as dynamics
 from torsor.errors import ArgumentError
 from torsor.files import made, signature, write_whole
 from torsor.lie import matrix_to_quaternion
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
+from torsor.motion.trajectory import Trajectory
 from torsor.view.shapes import shapes
 from torsor.view.tube import floats, frame_times, tube
-
-if TYPE_CHECKING:
-    from torsor.motion.trajectory import Trajectory
 
 Array = NDArray[Any]
 
@@ -56,8 +54,6 @@ def write(trajectory: Trajectory, path: str | Path) -> Path:
 
 def at_rest(model: Model, q: Array | None = None) -> Trajectory:
     """A trajectory of one row: the model as its file shows it, or at q."""
-    from torsor.motion.trajectory import Trajectory
-
     row, still = (shown_configuration(model) if q is None else q)[None], np.zeros((1, model.nv))
     return Trajectory(model, np.zeros(1), row, still, still, still)
 

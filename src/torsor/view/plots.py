@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from torsor import dynamics
+from torsor.dynamics import functions as dynamics
 from torsor.errors import ArgumentError
 from torsor.files import made, signature, write_whole
 from torsor.model.joints import FORCE_UNITS

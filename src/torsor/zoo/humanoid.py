@@ -12,7 +12,7 @@ from torsor.model.model import Model
 X, Y, Z = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
 
 
-class Part(NamedTuple):
+class Box(NamedTuple):
     """A box attached to the part before it: x is forward, y to the left, z up."""
 
     name: str
@@ -23,31 +23,31 @@ class Part(NamedTuple):
     com: tuple[float, float, float]
 
 
-PELVIS = Part("pelvis", Z, (0.0, 0.0, 0.0), 9.0, (0.18, 0.28, 0.16), (0.0, 0.0, 0.02))
+PELVIS = Box("pelvis", Z, (0.0, 0.0, 0.0), 9.0, (0.18, 0.28, 0.16), (0.0, 0.0, 0.02))
 TORSO = (
-    Part("waist", Z, (0.0, 0.0, 0.10), 2.0, (0.12, 0.16, 0.08), (0.0, 0.0, 0.03)),
-    Part("chest", Y, (0.0, 0.0, 0.07), 16.0, (0.20, 0.32, 0.36), (0.01, 0.0, 0.19)),
+    Box("waist", Z, (0.0, 0.0, 0.10), 2.0, (0.12, 0.16, 0.08), (0.0, 0.0, 0.03)),
+    Box("chest", Y, (0.0, 0.0, 0.07), 16.0, (0.20, 0.32, 0.36), (0.01, 0.0, 0.19)),
 )
 NECK = (
-    Part("neck", Z, (0.0, 0.0, 0.40), 0.8, (0.07, 0.07, 0.08), (0.0, 0.0, 0.03)),
-    Part("head", Y, (0.0, 0.0, 0.07), 4.0, (0.18, 0.15, 0.22), (0.02, 0.0, 0.10)),
+    Box("neck", Z, (0.0, 0.0, 0.40), 0.8, (0.07, 0.07, 0.08), (0.0, 0.0, 0.03)),
+    Box("head", Y, (0.0, 0.0, 0.07), 4.0, (0.18, 0.15, 0.22), (0.02, 0.0, 0.10)),
 )
 LEFT_ARM = (
-    Part("shoulder_pitch", Y, (0.0, 0.19, 0.34), 1.0, (0.08, 0.08, 0.08), (0.0, 0.02, 0.0)),
-    Part("shoulder_roll", X, (0.0, 0.04, 0.0), 0.8, (0.08, 0.08, 0.08), (0.0, 0.01, -0.02)),
-    Part("upper_arm", Z, (0.0, 0.0, -0.06), 1.6, (0.08, 0.08, 0.24), (0.0, 0.0, -0.11)),
-    Part("elbow", Y, (0.0, 0.0, -0.24), 0.6, (0.07, 0.07, 0.07), (0.0, 0.0, -0.02)),
-    Part("forearm", Z, (0.0, 0.0, -0.05), 0.9, (0.06, 0.06, 0.20), (0.0, 0.0, -0.09)),
-    Part("wrist", X, (0.0, 0.0, -0.20), 0.2, (0.05, 0.05, 0.05), (0.0, 0.0, -0.01)),
-    Part("hand", Y, (0.0, 0.0, -0.03), 0.4, (0.03, 0.08, 0.16), (0.0, 0.0, -0.08)),
+    Box("shoulder_pitch", Y, (0.0, 0.19, 0.34), 1.0, (0.08, 0.08, 0.08), (0.0, 0.02, 0.0)),
+    Box("shoulder_roll", X, (0.0, 0.04, 0.0), 0.8, (0.08, 0.08, 0.08), (0.0, 0.01, -0.02)),
+    Box("upper_arm", Z, (0.0, 0.0, -0.06), 1.6, (0.08, 0.08, 0.24), (0.0, 0.0, -0.11)),
+    Box("elbow", Y, (0.0, 0.0, -0.24), 0.6, (0.07, 0.07, 0.07), (0.0, 0.0, -0.02)),
+    Box("forearm", Z, (0.0, 0.0, -0.05), 0.9, (0.06, 0.06, 0.20), (0.0, 0.0, -0.09)),
+    Box("wrist", X, (0.0, 0.0, -0.20), 0.2, (0.05, 0.05, 0.05), (0.0, 0.0, -0.01)),
+    Box("hand", Y, (0.0, 0.0, -0.03), 0.4, (0.03, 0.08, 0.16), (0.0, 0.0, -0.08)),
 )
 LEFT_LEG = (
-    Part("hip_yaw", Z, (0.0, 0.09, -0.06), 1.2, (0.10, 0.10, 0.08), (0.0, 0.0, -0.03)),
-    Part("hip_roll", X, (0.0, 0.0, -0.06), 1.2, (0.10, 0.10, 0.08), (-0.01, 0.0, 0.0)),
-    Part("thigh", Y, (0.0, 0.01, 0.0), 6.0, (0.13, 0.12, 0.38), (0.01, 0.0, -0.18)),
-    Part("shin", Y, (0.0, 0.0, -0.40), 3.0, (0.10, 0.09, 0.36), (0.01, 0.0, -0.17)),
-    Part("ankle", Y, (0.0, 0.0, -0.40), 0.4, (0.06, 0.06, 0.05), (0.0, 0.0, 0.0)),
-    Part("foot", X, (0.0, 0.0, 0.0), 0.9, (0.24, 0.09, 0.05), (0.04, 0.0, -0.05)),
+    Box("hip_yaw", Z, (0.0, 0.09, -0.06), 1.2, (0.10, 0.10, 0.08), (0.0, 0.0, -0.03)),
+    Box("hip_roll", X, (0.0, 0.0, -0.06), 1.2, (0.10, 0.10, 0.08), (-0.01, 0.0, 0.0)),
+    Box("thigh", Y, (0.0, 0.01, 0.0), 6.0, (0.13, 0.12, 0.38), (0.01, 0.0, -0.18)),
+    Box("shin", Y, (0.0, 0.0, -0.40), 3.0, (0.10, 0.09, 0.36), (0.01, 0.0, -0.17)),
+    Box("ankle", Y, (0.0, 0.0, -0.40), 0.4, (0.06, 0.06, 0.05), (0.0, 0.0, 0.0)),
+    Box("foot", X, (0.0, 0.0, 0.0), 0.9, (0.24, 0.09, 0.05), (0.04, 0.0, -0.05)),
 )
 
 
@@ -65,14 +65,14 @@ def humanoid() -> Model:
     return builder.build()
 
 
-def _hang(builder: Builder, limb: tuple[Part, ...], parent: str, prefix: str = "", mirror: float = 1.0) -> None:
+def _hang(builder: Builder, limb: tuple[Box, ...], parent: str, prefix: str = "", mirror: float = 1.0) -> None:
     for part in limb:
         part = part._replace(name=prefix + part.name)
         _add(builder, part, parent, mirror=mirror)
         parent = part.name
 
 
-def _add(builder: Builder, part: Part, parent: str | None, *, joint: str = "revolute", mirror: float = 1.0) -> None:
+def _add(builder: Builder, part: Box, parent: str | None, *, joint: str = "revolute", mirror: float = 1.0) -> None:
     """A solid box, I = m/12 diag(b^2 + c^2, a^2 + c^2, a^2 + b^2); mirror = -1 reflects it in y = 0."""
     square = np.square(part.size)
     builder.add(

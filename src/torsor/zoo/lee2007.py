@@ -80,7 +80,7 @@ AMIDE_HYDROGEN = np.array([-0.033, -0.0591, 0.0]) * (N + H) / H
 ORIGIN = np.zeros(3)
 
 
-class Body(NamedTuple):
+class MassProperties(NamedTuple):
     mass: float
     com: Array
     inertia: Array
@@ -130,7 +130,7 @@ def polypeptide_planar(n: int = 7) -> Model:
 def hold_bodies(model: Model, bodies: NDArray[np.bool_], angle: float, **words: Any) -> Model:
     """The model with the revolute joints of some bodies (a mask) held at an angle; these bodies become frames."""
     turned = model.R @ exp_so3(model.axis * angle)
-    joints = ["fixed" if held else JOINTS[code].name for held, code in zip(bodies, model.joint)]
+    joints = ["fixed" if fixed else JOINTS[code].name for fixed, code in zip(bodies, model.joint)]
     return Model.tree(
         model.parent,
         joints,
@@ -147,9 +147,9 @@ def hold_bodies(model: Model, bodies: NDArray[np.bool_], angle: float, **words: 
     )
 
 
-def _body(*points: tuple[float, Any]) -> Body:
+def _body(*points: tuple[float, Any]) -> MassProperties:
     """Mass, mass centre and inertia sum m (|d|^2 1 - d d') of point masses."""
     m, r = np.array([mass for mass, _ in points]), np.array([place for _, place in points])
     com = m @ r / m.sum()
     d = r - com
-    return Body(m.sum(), com, m @ np.square(d).sum(axis=1) * np.eye(3) - (m * d.T) @ d)
+    return MassProperties(m.sum(), com, m @ np.square(d).sum(axis=1) * np.eye(3) - (m * d.T) @ d)

@@ -3,12 +3,13 @@
     V = G (S v + P_0 V_0)        dV = G (S dv + ad_Sv Gamma V + ad_Sv P_0 V_0 + P_0 dV_0)        dV_0 = (0, -g) + ...
     F = G^T (J dV + ad*_V J V + P_t^T F_t)        tau = S^T F
 
-    M = S^T G^T J G S        C v = S^T G^T (J G ad_Sv Gamma + ad*_V J) G S v
+    M = S^T G^T J G S + R    C v = S^T G^T (J G ad_Sv Gamma + ad*_V J) G S v + B(v, v)
     phi = S^T G^T J G P_0 dV_0        J_t = P_t G S
 
 Gamma has the block Ad_{f^-1} of every body at (body, parent), so it is nilpotent on a tree too, and
-G = (1 - Gamma)^-1 = 1 + Gamma + Gamma^2 + ... sums along the outward paths.  Dense matrices are for study; `G_apply`
-and `GT_apply` apply the same operators without them, in O(n), with one sweep each.
+G = (1 - Gamma)^-1 = 1 + Gamma + Gamma^2 + ... sums along the outward paths.  `G_apply` and `GT_apply` apply
+the same operators without dense matrices, in O(n), with one sweep each.  R is the armature of the model, which the
+paper leaves out, and B(v, v) the torques that the rotors of free joints need at constant velocity.
 
 Misprints corrected: the blocks of G are Ad of f^-1; ad_Sv = diag(-ad_{S_i v_i}) without a star; where S
 depends on q (universal, planar joints), dS/dt v is added to -ad_{S v} Gamma V.
@@ -25,11 +26,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import lie
+from torsor.dynamics.closed_forms.frames import ReframedLink, checked_frames, reframed_links
+from torsor.inputs import COORDINATES, FREEDOMS
 from torsor.linalg import Vec
 from torsor.model.model import Model
-from torsor.outputs import COORDINATES, FREEDOMS
 from torsor.spatial import Rigid, Spatial, Subspace
-from torsor.theory.study.frames import ReframedLink, checked_frames, reframed_links
 from torsor.validate import real_array
 
 Array = NDArray[Any]
@@ -47,6 +48,7 @@ class Operators:
     S_blocks: tuple[Array, ...]  # (6, nv of the joint) each
     S_rate_blocks: tuple[Array, ...]
     J_blocks: Array  # (n, 6, 6)
+    rotor_bias: Array  # (nv,): B(v, v)
     V_0: Array  # (6,): the twist of the base, in its frame
     base_acceleration: Array  # (6,): its derivative, without gravity
 
@@ -101,7 +103,7 @@ class Operators:
     @cached_property
     def ad_Sv(self) -> Array:
         """diag(-ad_{S_i v_i}), (6n, 6n)."""
-        return block_diagonal(tuple(-lie.ad(S @ v) for S, v in zip(self.S_blocks, self._joint(self.v))))
+        return block_diagonal(tuple(-lie.ad(S @ v) for S, v in zip(self.S_blocks, self.by_joint(self.v))))
 
     @cached_property
     def ad_V(self) -> Array:
@@ -138,20 +140,20 @@ class Operators:
         return self.GT_apply(own if F_t is None else own + self.P_t(body).T @ np.asarray(F_t))
 
     def tau(self, qdd: ArrayLike, F_t: ArrayLike | None = None, body: int | str = -1) -> Array:
-        """S^T F, (nv,)                                                                      (Eqs 9 and 30)"""
-        return self.S.T @ self.F(qdd, F_t, body)
+        """S^T F + R dv + B(v, v), (nv,)                                                     (Eqs 9 and 30)"""
+        return self.S.T @ self.F(qdd, F_t, body) + self.model.armature * np.asarray(qdd) + self.rotor_bias
 
     @cached_property
     def M(self) -> Array:
-        """S^T G^T J G S                                                                         (Eq. 11)"""
+        """S^T G^T J G S + R                                                                     (Eq. 11)"""
         GS = self.G @ self.S
-        return GS.T @ self.J @ GS
+        return GS.T @ self.J @ GS + np.diag(self.model.armature)
 
     @cached_property
     def C(self) -> Array:
         """The velocity terms of the torques, (nv,)                                              (Eq. 12)"""
         own = self.J @ self.G @ self.velocity_acceleration + self.ad_V @ self.J @ self.V
-        return self.S.T @ self.G.T @ own
+        return self.S.T @ self.G.T @ own + self.rotor_bias
 
     @cached_property
     def phi(self) -> Array:
@@ -181,10 +183,11 @@ class Operators:
         return y.ravel()
 
     def M_apply(self, x: ArrayLike) -> Array:
-        """M x = S^T G^T J G S x, factor by factor."""
-        twists = self.G_apply(np.concatenate([S @ xi for S, xi in zip(self.S_blocks, self._joint(x))]))
+        """M x = S^T G^T J G S x + R x, factor by factor."""
+        twists = self.G_apply(np.concatenate([S @ xi for S, xi in zip(self.S_blocks, self.by_joint(x))]))
         wrenches = self.GT_apply(np.einsum("nij,nj->ni", self.J_blocks, twists.reshape(-1, 6)))
-        return np.concatenate([S.T @ F for S, F in zip(self.S_blocks, wrenches.reshape(-1, 6))])
+        torques = [S.T @ F for S, F in zip(self.S_blocks, wrenches.reshape(-1, 6))]
+        return np.concatenate(torques) + self.model.armature * np.asarray(x)
 
     # -- helpers
 
@@ -192,8 +195,8 @@ class Operators:
     def n(self) -> int:
         return self.model.n
 
-    def _joint(self, x: ArrayLike) -> list[Array]:
-        """A vector of nv numbers, cut into those of each joint."""
+    def by_joint(self, x: ArrayLike) -> list[Array]:
+        """A vector of nv numbers, split into those of each joint."""
         return np.split(np.asarray(x), self.model.v_start[1:-1])
 
     def _place(self, body: int | str) -> tuple[int, Array]:
@@ -224,7 +227,9 @@ def operators(model: Model, q: ArrayLike, v: ArrayLike | None = None, *,
         Ad_inv=np.array([lie.Ad(lie.inverse(_pose(link, x))) for link, x in zip(links, coordinates)]),
         S_blocks=tuple(_columns(link.S(x)) for link, x in zip(links, coordinates)),
         S_rate_blocks=tuple(_columns(link.S_rate(x, y)) for link, x, y in zip(links, coordinates, rates)),
-        J_blocks=np.array([_matrix(link) for link in links]), V_0=base[0], base_acceleration=base[1],
+        J_blocks=np.array([_matrix(link) for link in links]),
+        rotor_bias=np.concatenate([np.asarray(link.rotor_bias(y, y), float) for link, y in zip(links, rates)]),
+        V_0=base[0], base_acceleration=base[1],
     )  # fmt: skip
 
 

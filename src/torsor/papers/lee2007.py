@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor import dynamics, lie, zoo
+from torsor import lie, zoo
 from torsor.algorithms import fixman
 from torsor.backends.cpu import compile_program
-from torsor.theory.fixman import parameters
-from torsor.theory.fixman.points import planar_derivatives
-from torsor.theory.fixman.rigid import relax, relax_dh
-from torsor.theory.fixman.solve import Relaxed
-from torsor.theory.papers.figures import exponent, time_against_n
-from torsor.theory.papers.rows import AGREES, MISPRINT, OURS, Row, identity, misprint, ours, relative, table
+from torsor.dynamics import functions as dynamics
+from torsor.dynamics import programs
+from torsor.dynamics.fixman import parameters
+from torsor.dynamics.fixman.points import planar_derivatives
+from torsor.dynamics.fixman.rigid import relax, relax_dh
+from torsor.dynamics.fixman.solve import Relaxed
+from torsor.model import Model
+from torsor.papers.figures import exponent, time_against_n
+from torsor.papers.rows import AGREES, MISPRINT, OURS, Row, identity, misprint, ours, relative, table
 from torsor.zoo.lee2007 import dh_columns, hold_bodies
 
 Array = NDArray[Any]
@@ -126,9 +130,8 @@ def _soft_and_hard() -> Iterator[Row]:
     M = dynamics.mass_matrix(chain, chain.neutral())
     H11, H12, H22 = free.dense()
     b = np.arange(1.0, 8.0)
-    yield identity(
-        "Eqs 1, 6", "M^-1 = H11 - H12 H22^-1 H12'", H11 - H12 @ np.linalg.solve(H22, H12.T), np.linalg.inv(M)
-    )
+    schur = H11 - H12 @ np.linalg.solve(H22, H12.T)
+    yield identity("Eqs 1, 6", "M^-1 = H11 - H12 H22^-1 H12'", schur, np.linalg.inv(M))
     yield identity("Eqs 5, 7", "x = M^-1 b, steps I-V", free.solve(b), np.linalg.solve(M, b))
     H = np.block([[H11, H12], [H12.T, H22]])
     yield identity("Eqs 2-4, 8", "G H = 1, G11 = M", np.linalg.inv(H)[:7, :7], M, 1e-9)
@@ -208,9 +211,8 @@ def _misprints(printed: dict[str, Any]) -> Iterator[Row]:
         corrected = np.degrees(data["x"][k, parameters.GAMMA])
         data["x"][k, parameters.GAMMA] = np.radians(angle)
         wrong = np.linalg.inv(relax_dh(soft="beta", **data).inverse())
-        yield misprint(
-            "Table II", f"gamma_{k + 1} = {angle}", f"gamma_{k + 1} = {corrected:.1f}", wrong, right, M, within
-        )
+        printed_form, form = (f"gamma_{k + 1} = {x:.1f}" for x in (angle, corrected))
+        yield misprint("Table II", printed_form, form, wrong, right, M, within)
     data = dh_table("polypeptide")
     data["mass"][[0, 3, 6]] = 12.0107 * 2 + 4 * 1.00794
     wrong = np.linalg.inv(relax_dh(soft="beta", **data).inverse())
@@ -242,10 +244,10 @@ def _not_printed() -> Iterator[Row]:
     dense = np.linalg.solve(dynamics.mass_matrix(model, np.zeros(7)), b)
     yield Row("4.3, the chain of the text", "M^-1 b by relaxed constraints, rods C'=O and N-H", "-", "equal",
               f"{relative(braced, dense):.0e}", OURS, relative(braced, dense) < 1e-11)  # fmt: skip
-    held = five_soft()
+    five = five_soft()
     chain = zoo.polypeptide()
     stiff = hold_bodies(chain, np.isin(np.arange(7), (2, 5)), np.radians(120.0), name="five soft")
-    M = np.linalg.inv(held.inverse())
+    M = np.linalg.inv(five.inverse())
     apart = relative(M, dynamics.mass_matrix(stiff, np.zeros(5)))
     words = f"diag M  {'  '.join(f'{x:.4g}' for x in np.diag(M))}"
     yield Row("4.3, beta_3 = beta_6 = 180 deg", "five soft variables", "announced, not printed", words,
@@ -255,34 +257,34 @@ def _not_printed() -> Iterator[Row]:
 # Figure 3 ----------------------------------------------------------------------------------------------------
 
 
-def dense_solve(n: int) -> Callable[[], Array]:
-    """M^-1 b of the polypeptide of n torsions by the inverse of M, as the paper's dashed line."""
+def case(n: int) -> tuple[Model, Array, Array]:
+    """The polypeptide of n torsions in a state, and b."""
     model = zoo.polypeptide(n)
-    q, b = model.random_configuration(n), np.ones(n)
-    mass_matrix = dynamics.compile(model, dynamics.mass_matrix)
+    return model, model.random_configuration(n), np.ones(n)
+
+
+def dense_solve(n: int) -> Callable[[], Array]:
+    """M^-1 b by the inverse of M, as the paper's dashed line."""
+    model, q, b = case(n)
+    mass_matrix = programs.compile(model, dynamics.mass_matrix)
     return lambda: np.linalg.inv(mass_matrix(q)) @ b
 
 
 def relaxed_solve(n: int) -> Callable[[], Array]:
     """The same by the blocks of H, as the paper's solid line."""
-    model = zoo.polypeptide(n)
-    q, b = model.random_configuration(n), np.ones(n)
+    model, q, b = case(n)
     return lambda: relax(model, q).solve(b)
 
 
 def compiled_solve(n: int) -> Callable[[], Array]:
     """The same with the hard variables eliminated in compiled sweeps."""
-    model = zoo.polypeptide(n)
-    q, b = model.random_configuration(n), np.ones(n)
-    program = compile_program(fixman.mass_solve, model)
-    return lambda: program(q, b)
+    model, *state = case(n)
+    return partial(compile_program(fixman.mass_solve, model), *state)
 
 
 def articulated_solve(n: int) -> Callable[[], Array]:
-    model = zoo.polypeptide(n)
-    q, b = model.random_configuration(n), np.ones(n)
-    program = dynamics.compile(model, dynamics.mass_solve, method="articulated", specialised=False)
-    return lambda: program(q, b)
+    model, *state = case(n)
+    return partial(programs.compile(model, dynamics.mass_solve, method="articulated", specialised=False), *state)
 
 
 def _growth() -> Iterator[Row]:

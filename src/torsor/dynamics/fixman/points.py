@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from torsor.dynamics.fixman.solve import Relaxed
 from torsor.errors import ArgumentError, SingularError
-from torsor.theory.fixman.solve import Relaxed
 
 Array = NDArray[Any]
 
@@ -190,7 +190,7 @@ def _together(*xs: ArrayLike) -> list[Array]:
     except ValueError:
         raise ArgumentError(f"coordinates do not go together: {', '.join(str(x.shape) for x in arrays)}") from None
     if together[0].ndim == 0:
-        raise ArgumentError("coordinates are arrays (..., n), one entry a bond")
+        raise ArgumentError("coordinates are arrays (..., n), one entry per bond")
     return [x if x.dtype.kind in "fc" else x.astype(np.float64) for x in together]
 
 

@@ -12,13 +12,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from torsor import dynamics, lie, zoo
+from torsor import zoo
+from torsor.dynamics import functions as dynamics
+from torsor.dynamics import programs
+from torsor.dynamics.closed_forms import block_diagonal, operators
 from torsor.model.model import Model
+from torsor.papers.change_of_basis import MAPPINGS, DualBases, change_of_basis, in_new_bases
+from torsor.papers.figures import panels, write_data
+from torsor.papers.rows import AGREES, IDENTITY, OURS, Row, identity, relative
 from torsor.parallel.solver import schedule
-from torsor.theory.change_of_basis import MAPPINGS, DualBases, change_of_basis, in_new_bases
-from torsor.theory.papers.figures import panels, write_data
-from torsor.theory.papers.rows import AGREES, IDENTITY, OURS, Row, identity, relative
-from torsor.theory.study.blocks import block_diagonal
 from torsor.view.plots import BLUE, GREY, ORANGE
 
 Array = NDArray[Any]
@@ -38,25 +40,9 @@ class Global(NamedTuple):
 
 
 def global_matrices(model: Model, q: Array) -> Global:
-    n = model.n
-    I, P = np.zeros((2, 6 * n, 6 * n))
-    poses = dynamics.body_poses(model, q)
-    for i, p in enumerate(model.parent.tolist()):
-        rows = slice(6 * i, 6 * i + 6)
-        c = lie.hat(model.com[i])
-        m = model.mass[i]
-        I[rows, rows] = np.block([[model.inertia[i] - m * c @ c, m * c], [-m * c, m * np.eye(3)]])
-        P[rows, rows] = np.eye(6)
-        if p >= 0:
-            P[rows, 6 * p : 6 * p + 6] = -lie.Ad(lie.inverse(poses[i]) @ poses[p])
-    H = P @ np.concatenate([dynamics.jacobian(model, q, i) for i in range(n)])
-    blocks = []
-    for i in range(n):
-        rows, columns = slice(6 * i, 6 * i + 6), slice(*model.v_start[i : i + 2])
-        perp = np.linalg.svd(H[rows, columns])[0][:, columns.stop - columns.start :]
-        blocks.append(np.zeros((6 * n, perp.shape[1])))
-        blocks[-1][rows] = perp
-    return Global(I, P, H, np.concatenate(blocks, axis=1))
+    o = operators(model, q)
+    perp = [np.linalg.svd(S)[0][:, S.shape[1] :] for S in o.S_blocks]
+    return Global(o.J, np.eye(6 * o.n) - o.Gamma, o.S, block_diagonal(perp))
 
 
 def bases(g: Global) -> DualBases:
@@ -118,10 +104,10 @@ def _change_of_basis(g: Global, b: DualBases, rng: np.random.Generator) -> Itera
     v = rng.normal(size=(n,))
     u = inverse @ (v + b.constraint_force(v))
     alpha, beta, gamma = X_U @ u, X_V @ v, X_V @ b.constraint_force(v)
-    free, held = (np.linalg.solve(block, force) for block, force in (
+    free, immobile = (np.linalg.solve(block, force) for block, force in (
         (blocks[:r, :r], beta[:r] + gamma[:r]), (blocks[r:, r:], beta[r:] + gamma[r:])))  # fmt: skip
     yield identity("Eq. 4", "alpha_1 = (S1' M S1)^-1 (beta_1 + gamma_1)", free, alpha[:r])
-    size = float(max(np.abs(held).max(), np.abs(alpha[r:]).max()) / np.abs(alpha[:r]).max())
+    size = float(max(np.abs(immobile).max(), np.abs(alpha[r:]).max()) / np.abs(alpha[:r]).max())
     yield Row("Eq. 5", "alpha_2 = 0: immobilised", "0", f"{size:.0e}", f"{size:.0e}", AGREES, size <= IDENTITY)
     yield identity("Eq. 6", "alpha_1 = (S1' M S1)^-1 beta_1", np.linalg.solve(blocks[:r, :r], beta[:r]), alpha[:r])
     yield identity("Eq. 7", "u = S1 (S1' M S1)^-1 S1' v", b.active @ v, u)
@@ -158,7 +144,7 @@ def depth(exponent: int) -> Depth:
 def sweep_operations() -> float:
     """Operations per link of the O(n) sweeps for M^-1 b."""
     model = zoo.general_arm(1000)
-    program = dynamics.compile(model, dynamics.mass_solve, method="articulated", specialised=False)
+    program = programs.compile(model, dynamics.mass_solve, method="articulated", specialised=False)
     return sum(program.operations) / model.n
 
 
@@ -176,9 +162,8 @@ def _depth_rows() -> Iterator[Row]:
     yield Row("abstract", "operations on the longest path", "-", words, "", OURS, grows_evenly)
     work = np.array([x.work / x.n for x in measured])
     words, ratio = f"{work[-1]:.0f} to {work[0]:.0f}", f"{work[-1] / sweep_operations():.1f} times the sweeps'"
-    yield Row(
-        "section 4", f"operations per link, {lengths}", "O(1)", words, ratio, AGREES, bool((np.diff(work) <= 0).all())
-    )
+    falls = bool((np.diff(work) <= 0).all())
+    yield Row("section 4", f"operations per link, {lengths}", "O(1)", words, ratio, AGREES, falls)
 
 
 # Figures -----------------------------------------------------------------------------------------------------
@@ -215,9 +200,7 @@ def _figure_1(path: Path) -> Path:
         for k in range(2):
             _arrow(right, tip, d[:, k], BLUE, f"$d_{k + 1}$")
             _arrow(right, tip, e[:, k], ORANGE, f"$e_{k + 1}$")
-        right.set_title(
-            "(b) reciprocal pair at the tip of an arm:\nmotions $d_i$ by joint $i$, forces $e_j$ on joint $j$ only"
-        )
+        right.set_title("(b) reciprocal pair at the tip:\nmotions $d_i$ by joint $i$, forces $e_j$ on joint $j$ only")
         for axes, corners in ((left, np.array([[-0.3, -0.3], [1.3, 1.3]])),
                               (right, np.vstack([places, (tip[:, None] + d).T, (tip[:, None] + e).T]))):  # fmt: skip
             axes.set_aspect("equal")
@@ -232,13 +215,7 @@ def _arrow(axes: Axes, start: Array, along: Array, colour: str, name: str) -> No
     look = {"arrowstyle": "-|>", "color": colour, "lw": 1.5, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", end, begin, arrowprops=look)
     away = tuple(9 * along / np.linalg.norm(along))
-    words: dict[str, Any] = {
-        "textcoords": "offset points",
-        "ha": "center",
-        "va": "center",
-        "color": colour,
-        "fontsize": 10,
-    }
+    words: dict[str, Any] = dict(textcoords="offset points", ha="center", va="center", color=colour, fontsize=10)
     axes.annotate(name, end, xytext=away, **words)
 
 

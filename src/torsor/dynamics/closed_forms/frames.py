@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor import dynamics, lie, reference
+from torsor import lie, reference
+from torsor.compiler.frames import reframe
+from torsor.dynamics.functions import body_poses
 from torsor.errors import ArgumentError
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import Joint
@@ -52,8 +54,6 @@ def dh_frames(model: Model) -> Array:
 
     The compiler works in these frames; a body whose joint has no axis keeps its own frame.
     """
-    from torsor.compiler.frames import reframe
-
     x = reframe(model).numbers
     T = joint_frames(model)
     T[:, :3, :3] = np.stack([np.stack([x[f"Q{i}{j}"] for j in range(3)], axis=-1) for i in range(3)], axis=-2)
@@ -64,7 +64,7 @@ def dh_frames(model: Model) -> Array:
 def inertial_com_frames(model: Model, q: ArrayLike) -> Array:
     """At the mass centres and parallel to the base: the frames of the DeNOC matrices (Saha 2001)."""
     Q = com_frames(model)
-    R = dynamics.body_poses(model, q)[:, :3, :3]
+    R = body_poses(model, q)[:, :3, :3]
     Q[:, :3, :3] = R
     Q[:, :3, 3] = -np.einsum("nij,nj->ni", R, model.com)
     return Q
@@ -76,7 +76,7 @@ def checked_frames(model: Model, Q: ArrayLike | None) -> Array:
         return joint_frames(model)
     Q = np.asarray(Q, dtype=np.float64)
     if Q.shape != (model.n, 4, 4):
-        raise ArgumentError(f"Q has shape {Q.shape}; {model!r} needs one pose a body, ({model.n}, 4, 4)")
+        raise ArgumentError(f"Q has shape {Q.shape}; {model!r} needs one pose per body, ({model.n}, 4, 4)")
     R = Q[:, :3, :3]
     off = np.abs(R @ R.swapaxes(1, 2) - np.eye(3)).max(axis=(1, 2)) > 1e-9
     off |= (np.linalg.det(R) < 0) | (Q[:, 3] != (0, 0, 0, 1)).any(axis=1)

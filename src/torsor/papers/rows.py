@@ -60,15 +60,8 @@ def misprint(place: str, printed: str, corrected: str, as_printed: ArrayLike, as
     """A printed form that does not hold and the form that does; both are evaluated against what is expected."""
     wrong, right = relative(as_printed, expected), relative(as_corrected, expected)
     difference = f"{wrong:.0e} as printed, {right:.0e} corrected"
-    return Row(
-        place,
-        "as printed, and corrected",
-        printed,
-        corrected,
-        difference,
-        MISPRINT,
-        right <= within and not wrong <= WRONG,
-    )
+    holds = right <= within and not wrong <= WRONG
+    return Row(place, "as printed, and corrected", printed, corrected, difference, MISPRINT, holds)
 
 
 def ours(place: str, quantity: str, computed: ArrayLike, independent: ArrayLike, within: ArrayLike) -> Row:

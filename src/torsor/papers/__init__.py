@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 from torsor.errors import ArgumentError
-from torsor.theory.papers import featherstone1999, lee2005, lee2007, ploen1999, saha2001
-from torsor.theory.papers.rows import Row
+from torsor.papers import featherstone1999, lee2005, lee2007, ploen1999, saha2001
+from torsor.papers.rows import Row
 
 PAPERS: dict[str, ModuleType] = {
     "Featherstone & Fijany 1999": featherstone1999,

@@ -1,8 +1,8 @@
 """S. R. Ploen, F. C. Park, Coordinate-invariant algorithms for robot dynamics, 1999: every numbered result.
 
 The paper prints equations, not numbers; each is evaluated, with the corrections listed in docs/papers.md, on a
-tree of twelve bodies with every type of joint (Table I: a chain), on a base that moves. What a printed form without
-its correction gives is evaluated, too.
+tree of twelve bodies with every type of joint (Table I: a chain), on a base that moves. The printed forms without
+their corrections are evaluated as well.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor import dynamics, lie, reference, zoo
+from torsor import lie, reference, zoo
 from torsor.algorithms import articulated, composite, kinematics, newton_euler, ploen_park, ploen_park_forward
+from torsor.dynamics import closed_forms
+from torsor.dynamics import functions as dynamics
+from torsor.dynamics.closed_forms import block_diagonal
+from torsor.errors import ArgumentError
 from torsor.model import Model
+from torsor.model.regular import require_no_armature
+from torsor.papers.rows import Row, identity, misprint
 from torsor.sweeps import Algorithm
-from torsor.theory import study
-from torsor.theory.papers.rows import Row, identity, misprint
-from torsor.theory.study.blocks import block_diagonal
 
 Array = NDArray[Any]
 
@@ -69,8 +72,8 @@ def rows() -> Iterator[Row]:
     yield from _transformations(case)
     yield from _forward_dynamics(case, rng)
     chain = Case.of(zoo.random_chain(8, 3, joints=None), rng)
-    operators = study.operators(chain.model, chain.q)
-    for (ours, theirs), (a, b) in study.correspondence(study.Factorization(operators)).items():
+    operators = closed_forms.operators(chain.model, chain.q)
+    for (ours, theirs), (a, b) in correspondence(closed_forms.Factorization(operators)).items():
         yield identity("Table I", f"{ours.split(' = ')[0]} is {theirs}", a, b)
     yield from _misprints(Case.of(zoo.random_chain(6, 5), rng))
 
@@ -80,24 +83,24 @@ def _recursions(case: Case) -> Iterator[Row]:
     found = case.evaluated(ploen_park.inverse_dynamics, v=case.v, qdd=case.qdd, **case.base)
     yield identity("Eqs 1-5", "recursive inverse dynamics, moving base", found, case.torques)
     twists = case.evaluated(kinematics.body_twists, v=case.v, base_velocity=case.V_0)
-    o = study.operators(case.model, case.q, case.v, base_velocity=case.V_0)
+    o = closed_forms.operators(case.model, case.q, case.v, base_velocity=case.V_0)
     yield identity("Eq. 2", "V_i = Ad V_{i-1} + S_i dq_i is G S dq + G P_0 V_0", twists.ravel(), o.V)
     state = {name: x.tolist() for name, x in ({"q": case.q, "v": case.v, "qdd": case.qdd} | case.base).items()}
-    again = study.evaluate(ploen_park.inverse_dynamics, case.model, case.Q, state)
+    again = closed_forms.evaluate(ploen_park.inverse_dynamics, case.model, case.Q, state)
     yield identity("Eqs 34-38", "the same recursion, any frames Q", np.array(again), case.torques)
 
 
 def _closed_forms(case: Case, Q: Array | None) -> Iterator[Row]:
     """Eqs 6-14 with Propositions 1 and 2, or, in other frames, Eqs 18-21 and 27-30 with 42 and 43."""
     equations, frames = (PLAIN, "") if Q is None else (REFRAMED, ", any frames Q")
-    o = study.operators(case.model, case.q, case.v, Q=Q, **case.base)
+    o = closed_forms.operators(case.model, case.q, case.v, Q=Q, **case.base)
     M = case.evaluated(composite.mass_matrix)
     external = np.zeros((case.model.n, 6))
     tip = np.arange(1.0, 7.0)
     external[-1] = -tip
     pushed = case.evaluated(newton_euler.inverse_dynamics, v=case.v, qdd=case.qdd, external=external, **case.base)
     yield identity(equations["F"], f"tau = S' F, with V_0, dV_0 and F_{{n+1}}{frames}", o.tau(case.qdd, tip), pushed)
-    still = study.operators(case.model, case.q, case.v, Q=Q)
+    still = closed_forms.operators(case.model, case.q, case.v, Q=Q)
     bias, gravity = case.evaluated(newton_euler.bias_forces, v=case.v), case.evaluated(newton_euler.gravity_forces)
     whole = still.M @ case.qdd + still.C + still.phi + still.J_t().T @ tip
     yield identity(equations["motion"], f"M ddq + C + phi + J_t' f_t = tau{frames}", whole, still.tau(case.qdd, tip))
@@ -105,7 +108,7 @@ def _closed_forms(case: Case, Q: Array | None) -> Iterator[Row]:
     yield identity(equations["C"], f"velocity and gravity terms{frames}", still.C + still.phi, bias)
     yield identity(equations["phi"], f"phi = S'G'JG P_0 dV_0{frames}", still.phi, gravity)
     yield identity(equations["J_t"], f"J_t = P_t G S{frames}", still.J_t(), case.evaluated(kinematics.jacobian))
-    f = study.Factorization(still)
+    f = closed_forms.Factorization(still)
     if Q is None:
         X = f.J_hat - still.Gamma.T @ (f.J_hat - f.J_hat @ still.S @ f.Phi) @ still.Gamma
         yield identity("Eqs 40, 41", "J = J^ - Gamma' (J^ - J^ S Omega^-1 S' J^) Gamma", X, still.J)
@@ -126,7 +129,7 @@ REFRAMED = {
 
 def _transformations(case: Case) -> Iterator[Row]:
     """Eqs 15-17, 22-26 and 31-33: every operator and every vector in other frames."""
-    old, new = (study.operators(case.model, case.q, case.v, Q=Q, **case.base) for Q in (None, case.Q))
+    old, new = (closed_forms.operators(case.model, case.q, case.v, Q=Q, **case.base) for Q in (None, case.Q))
     Q, back = block_diagonal(tuple(lie.Ad(case.Q))), block_diagonal(tuple(lie.Ad(lie.inverse(case.Q))))
     yield identity("Eq. 15", "A = Q S", new.S, Q @ old.S)
     yield identity("Eq. 16", "L = Q G Q^-1", new.G, Q @ old.G @ back)
@@ -155,8 +158,8 @@ def _forward_dynamics(case: Case, rng: np.random.Generator) -> Iterator[Row]:
 
 def _misprints(case: Case) -> Iterator[Row]:
     """Printed forms that do not hold, on a chain of six revolute joints."""
-    o = study.operators(case.model, case.q, case.v, **case.base)
-    still = study.operators(case.model, case.q, case.v)
+    o = closed_forms.operators(case.model, case.q, case.v, **case.base)
+    still = closed_forms.operators(case.model, case.q, case.v)
     gravity = case.evaluated(newton_euler.gravity_forces)
     yield misprint("after Eq. 5", "dV_0 = (0, g)", "dV_0 = (0, -g)", -still.phi, still.phi, gravity)
     forward = [[lie.Ad(lie.inverse(_between(still, i, j))) if i > j else np.eye(6) * (i == j)
@@ -169,7 +172,7 @@ def _misprints(case: Case) -> Iterator[Row]:
     wrong = o.G @ (o.S @ case.qdd + star @ (o.Gamma @ o.V + o.P_0 @ o.V_0) + o.P_0 @ o.dV_0)
     yield misprint("Eq. 7", "-ad*_{S dq} on the diagonal", "-ad_{S dq}", o.J @ wrong, o.J @ o.dV(case.qdd),
                    _wrenches(case))  # fmt: skip
-    J_hat = study.Factorization(still).J_hat
+    J_hat = closed_forms.Factorization(still).J_hat
     blocks = [J_hat[6 * i : 6 * i + 6, 6 * i : 6 * i + 6] for i in range(still.n)]
     last, S = blocks[-1], still.S_blocks[-1]
     less = last - last @ S @ S.T @ last / (S.T @ last @ S)
@@ -180,7 +183,7 @@ def _misprints(case: Case) -> Iterator[Row]:
                    own + Ad.T @ less @ Ad, own + Ad_inv.T @ less @ Ad_inv, blocks[-2])  # fmt: skip
 
 
-def _between(o: study.Operators, i: int, j: int) -> Array:
+def _between(o: closed_forms.Operators, i: int, j: int) -> Array:
     """f_{j,i}, the pose of body i seen from body j on a chain."""
     poses = dynamics.body_poses(o.model, o.q)
     return lie.inverse(poses[j]) @ poses[i]
@@ -192,11 +195,63 @@ def _wrenches(case: Case) -> Array:
 
     def twists(t: float) -> Array:
         q, v = case.q + t * case.v + t * t / 2 * case.qdd, case.v + t * case.qdd
-        return study.operators(case.model, q, v, base_velocity=case.V_0 + t * case.dV_0).V
+        return closed_forms.operators(case.model, q, v, base_velocity=case.V_0 + t * case.dV_0).V
 
     rate = (8 * (twists(h) - twists(-h)) - (twists(2 * h) - twists(-2 * h))) / (12 * h)
-    still = study.operators(case.model, case.q)
+    still = closed_forms.operators(case.model, case.q)
     return still.J @ (rate + still.G @ still.P_0 @ still.dV_0)
+
+
+# Table I: the spatial operator algebra ----------------------------------------------------------------------
+
+TABLE_I = (
+    ("G^T = (1 - Gamma^T)^-1", "phi = (1 - E_phi)^-1"),
+    ("J^ = X^T J^ X + J", "P = E_psi P E_psi* + M"),
+    ("Omega = S^T J^ S", "D = H P H*"),
+    ("Phi^T = J^ S Omega^-1", "G = P H* D^-1"),
+    ("Pi = Gamma^T Phi^T", "K = E_phi G"),
+    ("X^T = Gamma^T (1 - Phi^T S^T)", "E_psi = E_phi (1 - G H)"),
+    ("Y = (1 - X^T)^-1", "psi = (1 - E_psi)^-1"),
+)
+
+
+def spatial_operators(o: closed_forms.Operators) -> tuple[Array, ...]:
+    """(phi, P, D, G, K, E_psi, psi) of a chain, links numbered from the tip (1) to the base (n), as their authors do.
+
+    E_phi(k+1, k) moves a force from link k to link k+1; P, D, G as in a Kalman filter run from the tip, link by link.
+    """
+    if not o.model.is_chain:
+        raise ArgumentError(f"{o.model!r} branches; Table I is about chains, each body attached to the one before it")
+    require_no_armature(o.model, "Table I")
+    outer = list(reversed(range(o.n)))  # link k of the algebra is body outer[k]
+    one, E_phi, P_plus = np.eye(6 * o.n), np.zeros((6 * o.n, 6 * o.n)), np.zeros((6, 6))
+    P, D, G = [], [], []
+    for k, i in enumerate(outer):
+        H = o.S_blocks[i].T
+        up = o.Ad_inv[outer[k - 1]].T if k else np.zeros((6, 6))
+        E_phi[6 * k : 6 * k + 6, 6 * max(k - 1, 0) : 6 * max(k, 1)] = up
+        P.append(up @ P_plus @ up.T + o.J_blocks[i])
+        D.append(H @ P[k] @ H.T)
+        G.append(P[k] @ H.T @ np.linalg.inv(D[k]))
+        free = np.eye(6) - G[k] @ H
+        P_plus = free @ P[k] @ free.T  # the form of the Riccati equation that stays symmetric under rounding
+    gains, H = block_diagonal(G), block_diagonal([o.S_blocks[i].T for i in outer])
+    E_psi = E_phi @ (one - gains @ H)
+    phi, psi = (np.linalg.inv(one - E) for E in (E_phi, E_psi))
+    return phi, block_diagonal(P), block_diagonal(D), gains, E_phi @ gains, E_psi, psi
+
+
+def correspondence(f: closed_forms.Factorization) -> dict[tuple[str, str], tuple[Array, Array]]:
+    """Table I in numbers: (ours, theirs) -> both matrices, ours renumbered from the tip to the base."""
+    o = f.operators
+    bodies = np.concatenate([np.arange(6) + 6 * i for i in reversed(range(o.n))])
+    starts = o.model.v_start
+    freedoms = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in reversed(range(o.n))])
+    ours = (
+        (o.G.T, bodies, bodies), (f.X.T @ f.J_hat @ f.X + o.J, bodies, bodies), (f.Omega, freedoms, freedoms),
+        (f.Phi.T, bodies, freedoms), (f.Pi, bodies, freedoms), (f.X.T, bodies, bodies), (f.Y, bodies, bodies),
+    )  # fmt: skip
+    return {names: (A[np.ix_(top, left)], B) for names, (A, top, left), B in zip(TABLE_I, ours, spatial_operators(o))}
 
 
 def figures(folder: Path) -> Iterator[Path]:

@@ -1,6 +1,7 @@
 """The closed forms as explicit matrices: block operators, changes of frames, square factorizations, Table I."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ from machines import difference
 import torsor as ts
 from torsor import lie, reference, zoo
 from torsor.algorithms import articulated, composite, kinematics, newton_euler, ploen_park, square_factor
-from torsor.theory import study
-from torsor.theory.study.blocks import block_diagonal
+from torsor.dynamics import closed_forms
+from torsor.dynamics.closed_forms import block_diagonal
+from torsor.dynamics.fixman.rigid import relax
+from torsor.papers import ploen1999, saha_udut
 
 MACHINES = {
     "tree": lambda: zoo.random_tree(30, 1),
@@ -22,11 +25,12 @@ MACHINES = {
 }
 FRAMES = {
     "joint frames": lambda model, q: None,
-    "mass centres": lambda model, q: study.com_frames(model),
-    "Denavit-Hartenberg": lambda model, q: study.dh_frames(model),
-    "inertial": study.inertial_com_frames,
+    "mass centres": lambda model, q: closed_forms.com_frames(model),
+    "Denavit-Hartenberg": lambda model, q: closed_forms.dh_frames(model),
+    "inertial": closed_forms.inertial_com_frames,
     "any": lambda model, q: lie.exp_se3(np.random.default_rng(2).normal(size=(model.n, 6))),
 }
+SOLVED = 1e-9  # M^-1 M of machines whose condition reaches 1e5
 IDENTITY = 1e-12  # sums of some thousand products of order one
 
 
@@ -42,7 +46,7 @@ def case(request):
 @pytest.fixture(params=FRAMES)
 def operators(case, request):
     model, q, v = case
-    return study.operators(model, q, v, Q=FRAMES[request.param](model, q))
+    return closed_forms.operators(model, q, v, Q=FRAMES[request.param](model, q))
 
 
 def evaluated(algorithm, model, **inputs):
@@ -111,7 +115,7 @@ def test_operators_transform_as_tensors(case):
     """A = Q S, L = Q G Q^-1, D = Q^-T J Q^-1 and the others                                  (Eqs 15-26)"""
     model, q, v = case
     poses = FRAMES["any"](model, q)
-    old, new = study.operators(model, q, v), study.operators(model, q, v, Q=poses)
+    old, new = closed_forms.operators(model, q, v), closed_forms.operators(model, q, v, Q=poses)
     Q = block_diagonal(lie.Ad(poses))
     inverse = block_diagonal(lie.Ad(lie.inverse(poses)))
     pairs = {
@@ -126,7 +130,9 @@ def test_operators_transform_as_tensors(case):
 
 def test_inertias_at_mass_centres_are_block_diagonal(case):
     model, q, _ = case
-    for D, m, I in zip(study.operators(model, q, Q=study.com_frames(model)).J_blocks, model.mass, model.inertia):
+    for D, m, I in zip(
+        closed_forms.operators(model, q, Q=closed_forms.com_frames(model)).J_blocks, model.mass, model.inertia
+    ):
         expected = np.zeros((6, 6))
         expected[:3, :3], expected[3:, 3:] = I, m * np.eye(3)
         assert np.abs(D - expected).max() < IDENTITY * max(m, np.abs(I).max())
@@ -134,7 +140,7 @@ def test_inertias_at_mass_centres_are_block_diagonal(case):
 
 def test_denavit_hartenberg_frames_have_the_axis_on_z():
     model = zoo.general_arm(6, 5)
-    o = study.operators(model, np.ones(6), Q=study.dh_frames(model))
+    o = closed_forms.operators(model, np.ones(6), Q=closed_forms.dh_frames(model))
     assert np.abs(o.S - np.kron(np.eye(6), [[0], [0], [1], [0], [0], [0]])).max() < IDENTITY
 
 
@@ -151,7 +157,7 @@ def test_the_recursions_keep_their_form_in_any_frames(frames, algorithm):
     q = model.random_configuration(rng)
     inputs = {"q": q.tolist()} | {name: rng.normal(size=model.nv).tolist() for name in algorithm.inputs[1:]}
     expected = np.array(reference.evaluate(algorithm, model, inputs))
-    found = np.array(study.evaluate(algorithm, model, FRAMES[frames](model, q), inputs))
+    found = np.array(closed_forms.evaluate(algorithm, model, FRAMES[frames](model, q), inputs))
     assert difference(found, expected) < IDENTITY
 
 
@@ -161,7 +167,41 @@ def test_the_recursions_keep_their_form_in_any_frames(frames, algorithm):
 )
 def test_frames_that_are_no_poses_are_refused(Q, words):
     with pytest.raises(ts.ArgumentError, match=words):
-        study.operators(zoo.puma_saha(), np.zeros(6), Q=Q)
+        closed_forms.operators(zoo.puma_saha(), np.zeros(6), Q=Q)
+
+
+# Rotors --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["tree", "humanoid"])
+def with_rotors(request):
+    """(model, q, v, qdd) of a machine with an armature at every joint, free ones included."""
+    model, rng = MACHINES[request.param](), np.random.default_rng(4)
+    model = replace(model, armature=rng.uniform(0.1, 2.0, model.nv))
+    return model, model.random_configuration(rng), *rng.normal(size=(2, model.nv))
+
+
+def test_operators_and_factors_contain_the_armature(with_rotors):
+    model, q, v, qdd = with_rotors
+    o = closed_forms.operators(model, q, v)
+    M = ts.mass_matrix(model, q)
+    factors, decomposed = closed_forms.Factorization(o), saha_udut.decompose(saha_udut.denoc(model, q))
+    assert difference(o.M, M) < IDENTITY
+    assert difference(o.M_apply(v), M @ v) < IDENTITY
+    assert difference(o.C + o.phi, ts.bias_forces(model, q, v)) < IDENTITY
+    assert difference(o.tau(qdd), ts.inverse_dynamics(model, q, v, qdd)) < IDENTITY
+    assert difference(factors.M, M) < IDENTITY
+    assert difference(decomposed.U @ np.diag(decomposed.D) @ decomposed.U.T, M) < IDENTITY
+    assert np.abs(factors.M_inverse @ M - np.eye(model.nv)).max() < SOLVED
+    assert np.abs(decomposed.M_inverse @ M - np.eye(model.nv)).max() < SOLVED
+
+
+def test_relaxation_and_table_I_refuse_an_armature_by_name():
+    model = replace(zoo.general_arm(4), armature=[0.0, 0.0, 0.5, 0.0])
+    with pytest.raises(ts.ArgumentError, match=f"relax, .* joint '{model.names[2]}' has an armature of 0.5"):
+        relax(model, np.zeros(4))
+    with pytest.raises(ts.ArgumentError, match="Table I knows no rotors"):
+        ploen1999.correspondence(closed_forms.Factorization(closed_forms.operators(model, np.zeros(4))))
 
 
 # Square factorizations -----------------------------------------------------------------------------------------
@@ -169,13 +209,13 @@ def test_frames_that_are_no_poses_are_refused(Q, words):
 
 def test_square_factorization_of_the_mass_matrix(operators):
     """M = [1 + S^T G^T Pi] Omega [1 + S^T G^T Pi]^T                       (Proposition 1, Eq. 42)"""
-    f = study.Factorization(operators)
+    f = closed_forms.Factorization(operators)
     assert difference(f.M, oracle.mass_matrix(operators.model, operators.q)) < IDENTITY
 
 
 def test_square_factorization_of_the_inverse(operators):
     """M^-1 = [1 - S^T Y Pi]^T Omega^-1 [1 - S^T Y Pi]                     (Proposition 2, Eq. 43)"""
-    f = study.Factorization(operators)
+    f = closed_forms.Factorization(operators)
     one = np.eye(operators.model.nv)
     assert np.abs(f.K_inverse @ f.K - one).max() < IDENTITY * np.abs(f.K_inverse).max() * np.abs(f.K).max()
     M, inverse = operators.M, f.M_inverse
@@ -184,7 +224,7 @@ def test_square_factorization_of_the_inverse(operators):
 
 def test_articulated_inertias_satisfy_the_matrix_equation(operators):
     """J = J^ - Gamma^T J^ Gamma + Gamma^T J^ S (S^T J^ S)^-1 S^T J^ Gamma                       (Eq. 41)"""
-    f, o = study.Factorization(operators), operators
+    f, o = closed_forms.Factorization(operators), operators
     G = o.Gamma.T @ f.J_hat
     assert difference(f.J_hat - G @ o.Gamma + G @ o.S @ f.Phi @ o.Gamma, o.J, f.J_hat) < IDENTITY
 
@@ -192,7 +232,7 @@ def test_articulated_inertias_satisfy_the_matrix_equation(operators):
 def test_the_explicit_factor_is_the_one_that_is_compiled():
     model = zoo.general_arm(6, 5)
     q = model.random_configuration(0)
-    f = study.Factorization(study.operators(model, q))
+    f = closed_forms.Factorization(closed_forms.operators(model, q))
     assert difference(f.K @ np.sqrt(f.Omega), ts.mass_factor(model, q).matrix()) < IDENTITY
 
 
@@ -200,8 +240,8 @@ def test_the_explicit_factor_is_the_one_that_is_compiled():
 def test_spatial_operator_algebra(machine):
     model = MACHINES[machine]()
     q = model.random_configuration(6)
-    table = study.correspondence(study.Factorization(study.operators(model, q)))
-    assert len(table) == len(study.TABLE_I) == 7
+    table = ploen1999.correspondence(closed_forms.Factorization(closed_forms.operators(model, q)))
+    assert len(table) == len(ploen1999.TABLE_I) == 7
     for names, (ours, theirs) in table.items():
         assert difference(ours, theirs) < IDENTITY, names
 
@@ -209,7 +249,7 @@ def test_spatial_operator_algebra(machine):
 def test_table_I_is_about_chains():
     model = zoo.random_tree(9, 2, branching=0.7)
     with pytest.raises(ts.ArgumentError, match="branches"):
-        study.correspondence(study.Factorization(study.operators(model, model.neutral())))
+        ploen1999.correspondence(closed_forms.Factorization(closed_forms.operators(model, model.neutral())))
 
 
 def test_code_of_the_page_on_closed_forms_runs(capsys):

@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Relaxed:
-    """A floating chain of n links, and which of its coordinates are soft (they move) or hard (they are held)."""
+    """A floating chain of n links, and which of its coordinates are soft (they move) or hard (they are fixed)."""
 
     H: Array  # (..., n, w + 1, d, d): H[..., i, k] = H_{i,i-k}, rows of link i, columns of link i - k; zero for k > i
     soft: Array  # (n, d) bool
@@ -61,8 +61,8 @@ class Relaxed:
         if batch[len(batch) - len(self.batch) :] != self.batch:
             raise ArgumentError(f"the batch axes {b.shape[:-1]} of b do not fit the chain's {self.batch}")
         y = self.times(_spread(b, self.soft, batch))
-        held = _spread(self._solve_hard(y[..., ~self.soft]), ~self.soft, batch)
-        return (y - self.times(held))[..., self.soft]
+        reaction = _spread(self._solve_hard(y[..., ~self.soft]), ~self.soft, batch)
+        return (y - self.times(reaction))[..., self.soft]
 
     def inverse(self) -> Array:
         """M^-1 (..., f, f): f times the work of `solve`."""

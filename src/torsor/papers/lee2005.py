@@ -4,20 +4,22 @@ planar chain of point masses, with masses and lengths that differ. The paper pri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor import dynamics, zoo
+from torsor import zoo
 from torsor.algorithms import fixman
 from torsor.backends.cpu import compile_program
-from torsor.theory.fixman.brownian import brownian
-from torsor.theory.fixman.points import PLANAR, planar_positions, relax_planar
-from torsor.theory.papers.figures import COLOURS, exponent, panels, shortest, time_against_n, write_data
-from torsor.theory.papers.rows import AGREES, OURS, Row, identity, misprint
+from torsor.dynamics import functions as dynamics
+from torsor.dynamics import programs
+from torsor.dynamics.fixman.points import PLANAR, planar_positions, relax_planar
+from torsor.motion.brownian import brownian
+from torsor.papers.figures import COLOURS, exponent, panels, shortest, time_against_n, write_data
+from torsor.papers.rows import AGREES, OURS, Row, identity, misprint
 
 Array = NDArray[Any]
 
@@ -28,6 +30,12 @@ SMALL, LARGE = 3, 200
 REPLICAS, STEPS, TIME_STEP = 20_000, 200, 0.01
 # Five standard errors of a mean over REPLICAS, and the error of the time step, which is about 0.6 of it.
 SAMPLED = 5 * 0.35 / REPLICAS**0.5 + 0.6 * TIME_STEP
+
+
+def complex_step(f: Callable[[Array], Array], x: Array) -> Array:
+    """The Jacobian of an analytic function, without differences."""
+    h = 1e-30
+    return np.stack([f(x + 1j * h * unit).imag / h for unit in np.eye(len(x))], axis=-1)
 
 
 class Chain(NamedTuple):
@@ -42,14 +50,9 @@ class Chain(NamedTuple):
 
     @property
     def jacobian(self) -> Array:
-        """d x / d (theta, L), (2n, 2n), by a complex step through Eq. 14."""
-        n, h = len(self.mass), 1e-30
-        columns = []
-        for k in range(2 * n):
-            step = np.zeros(2 * n, complex)
-            step[k] = 1j * h
-            columns.append(planar_positions(self.theta + step[:n], self.L + step[n:]).imag.ravel() / h)
-        return np.stack(columns, axis=-1)
+        """d x / d (theta, L), (2n, 2n), through Eq. 14."""
+        n = len(self.mass)
+        return complex_step(lambda y: planar_positions(y[:n], y[n:]).ravel(), np.append(self.theta, self.L))
 
     @property
     def G(self) -> Array:
@@ -93,9 +96,8 @@ def _free(chain: Chain) -> Iterator[Row]:
     yield identity("Eq. 8", "log det M by relaxed lengths", free.log_det(), np.linalg.slogdet(G[:n, :n])[1])
     larger = np.block([[G[:n, :n], np.zeros((n, n))], [G[n:, :n], np.eye(n)]])
     solved = np.linalg.solve(larger, np.concatenate([b, np.zeros(n)]))
-    product = np.block(
-        [[np.eye(n), -H[:n, n:] @ np.linalg.inv(H[n:, n:])], [np.zeros((n, n)), np.linalg.inv(H[n:, n:])]]
-    )
+    inverse = np.linalg.inv(H[n:, n:])
+    product = np.block([[np.eye(n), -H[:n, n:] @ inverse], [np.zeros((n, n)), inverse]])
     yield identity("Eqs 10, 11", "the larger system", product @ H @ np.concatenate([b, np.zeros(n)]), solved)
     yield identity("Eqs 12, 13", "c - f by banded factors", free.solve(b), solved[:n])
     x = planar_positions(chain.theta, chain.L)
@@ -189,18 +191,14 @@ def _equation_21(chain: Chain) -> Iterator[Row]:
 
 
 def _cosine_derivatives(chain: Chain) -> Array:
-    """d/dx_j of (x_i - x_{i-1}).(x_{i-1} - x_{i-2}) / (L_i L_{i-1}) with L constant, by a complex step     (Eq. 20)"""
-    n, h = len(chain.mass), 1e-30
-    x = planar_positions(chain.theta, chain.L).astype(complex)
-    L = np.append(1.0, chain.L)
-    result = np.zeros((n, n, 2))
-    for j in range(n):
-        for axis in range(2):
-            moved = x.copy()
-            moved[j, axis] += 1j * h
-            d = np.diff(np.vstack([[-1.0, 0.0], np.zeros(2), moved]), axis=0)
-            result[:, j, axis] = ((d[1:] * d[:-1]).sum(axis=1) / (L[1:] * L[:-1])).imag / h
-    return result
+    """d/dx_j of (x_i - x_{i-1}).(x_{i-1} - x_{i-2}) / (L_i L_{i-1}) with L constant                        (Eq. 20)"""
+    n, L = len(chain.mass), np.append(1.0, chain.L)
+
+    def cosines(x: Array) -> Array:
+        d = np.diff(np.vstack([[-1.0, 0.0], np.zeros(2), x.reshape(n, 2)]), axis=0)
+        return (d[1:] * d[:-1]).sum(axis=1) / (L[1:] * L[:-1])
+
+    return complex_step(cosines, planar_positions(chain.theta, chain.L).ravel()).reshape(n, n, 2)
 
 
 # Times: Figure 2 ---------------------------------------------------------------------------------------------
@@ -209,7 +207,7 @@ def _cosine_derivatives(chain: Chain) -> Array:
 def dense_solve(n: int) -> Callable[[], Array]:
     """M^-1 b by the inverse of M; the model and its program are made beforehand."""
     chain, b = Chain.random(n), np.ones(n)
-    mass_matrix = dynamics.compile(zoo.point_chain(n, mass=chain.mass, length=chain.L), dynamics.mass_matrix)
+    mass_matrix = programs.compile(zoo.point_chain(n, mass=chain.mass, length=chain.L), dynamics.mass_matrix)
     return lambda: np.linalg.inv(mass_matrix(chain.theta)) @ b
 
 
@@ -230,30 +228,15 @@ def _times() -> Iterator[Row]:
     p = exponent(relaxed_solve, LONG)
     what = f"time of M^-1 b ~ n^p, blocks of H, n = {LONG[0]} ... {LONG[-1]}"
     yield Row("Fig. 2", what, "O(n)", f"p = {p:.2f}", f"{p - 1:+.2f}", AGREES, 0.4 < p < 1.6)
-    for n, said, direct_wins in (
-        (SMALL, "direct inversion is faster", True),
-        (LARGE, "the new method is faster", False),
-    ):
+    claims = (SMALL, "direct inversion is faster", True), (LARGE, "the new method is faster", False)
+    for n, said, direct_wins in claims:
         direct, relaxed = shortest([dense_solve(n), relaxed_solve(n)])
         words = f"direct {1e3 * direct:.3f} ms, blocks of H {1e3 * relaxed:.3f} ms"
-        yield Row(
-            "III, Fig. 2",
-            f"N = {n}",
-            said,
-            words,
-            f"{relaxed / direct:.2g} times",
-            AGREES,
-            (direct < relaxed) == direct_wins,
-        )
+        holds, ratio = (direct < relaxed) == direct_wins, f"{relaxed / direct:.2g} times"
+        yield Row("III, Fig. 2", f"N = {n}", said, words, ratio, AGREES, holds)
     small, large = 1e3 * shortest([compiled_solve(n) for n in (SMALL, LARGE)])
-    yield Row(
-        "Fig. 2",
-        f"relaxed constraints, compiled, N = {SMALL} and {LARGE}",
-        "-",
-        f"{small:.4f} and {large:.3f} ms",
-        "",
-        OURS,
-    )
+    what = f"relaxed constraints, compiled, N = {SMALL} and {LARGE}"
+    yield Row("Fig. 2", what, "-", f"{small:.4f} and {large:.3f} ms", "", OURS)
 
 
 # Brownian dynamics -------------------------------------------------------------------------------------------
@@ -263,7 +246,9 @@ def _times() -> Iterator[Row]:
 def bend(corrected: bool) -> Array:
     """theta_2 of many chains of two equal masses after Brownian dynamics, within a turn."""
     start = np.random.default_rng(1).uniform(-np.pi, np.pi, (REPLICAS, 2))
-    run = brownian(zoo.point_chain(2), start, steps=STEPS, dt=TIME_STEP, corrected=corrected, every=STEPS, rng=0)
+    model = zoo.point_chain(2)
+    forces = partial(dynamics.fixman_force, model) if corrected else None
+    run = brownian(model, start, steps=STEPS, dt=TIME_STEP, forces=forces, every=STEPS, rng=0)
     return np.angle(np.exp(1j * run[-1, :, 1]))
 
 
@@ -286,11 +271,8 @@ def _brownian_rows() -> Iterator[Row]:
 
 def figures(folder: Path) -> Iterator[Path]:
     """Figure 2: times of M^-1 b on this machine; and the angles of Brownian chains."""
-    solvers = {
-        "inverse of M": dense_solve,
-        "blocks of H and LAPACK": relaxed_solve,
-        "relaxed, compiled": compiled_solve,
-    }
+    named = "inverse of M", "blocks of H and LAPACK", "relaxed, compiled"
+    solvers = dict(zip(named, (dense_solve, relaxed_solve, compiled_solve)))
     yield time_against_n(folder / "lee2005_fig2_times.png", "Planar chain of n point masses (Fig. 2)", solvers)
     path = folder / "lee2005_brownian.png"
     edges = np.linspace(-np.pi, np.pi, 25)

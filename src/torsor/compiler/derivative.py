@@ -4,8 +4,9 @@
     vjp   the cotangents of the inputs, for a given cotangent of the output      x~ = J^T y~
     gradient   of a number: the vjp by one input, for the cotangent 1
 
-Neither is written by hand: `torsor.compiler.derivatives` transforms the intermediate code of the algorithm.  Here is
-what they take and return.  Tangents and cotangents of q are along the directions of v: dq = N(q) dx (`Joint.tangent`).
+None is written by hand: `tape_derivatives` and `loop_derivatives` transform the intermediate code of the algorithm.
+This file says what they take and return.  Tangents and cotangents of q are along the directions of v: dq = N(q) dx
+(`Joint.tangent`).
 """
 
 from __future__ import annotations
@@ -17,19 +18,9 @@ import numpy as np
 
 from torsor.algorithms import articulated, coupled, ploen_park_forward, udut, walker_orin
 from torsor.errors import ArgumentError
+from torsor.inputs import COTANGENT, PARAMETERS, place_of
 from torsor.model.model import Model
-from torsor.outputs import (
-    COTANGENT,
-    PARAMETERS,
-    Cotangent,
-    Gram,
-    Output,
-    Path,
-    Response,
-    Several,
-    matrices_of,
-    place_of,
-)
+from torsor.outputs import Cotangent, Gram, Output, Path, Response, Several, matrices_of
 from torsor.reference import evaluate
 from torsor.sweeps import Algorithm, Columns
 

@@ -19,15 +19,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.backends.pointwise import compile_pointwise
+from torsor.dynamics.fixman import parameters
+from torsor.dynamics.fixman.solve import Relaxed
 from torsor.errors import ArgumentError
 from torsor.linalg import Mat, Vec, factor, sqrt
 from torsor.model.joints import JOINTS
 from torsor.model.links import Link
 from torsor.model.model import Model
-from torsor.model.regular import check_regular, inverse_inertia
+from torsor.model.regular import check_regular, inverse_inertia, require_no_armature
 from torsor.spatial import Inertia, Rigid
-from torsor.theory.fixman import parameters
-from torsor.theory.fixman.solve import Relaxed
 
 Array = NDArray[Any]
 Partition = str | Sequence[str | Sequence[str]]
@@ -95,6 +95,7 @@ def _chain(model: Model) -> _Chain:
     """
     if not model.is_chain:
         raise ArgumentError(f"{model!r} branches; mass_solve(..., method='fixman') takes any tree")
+    require_no_armature(model, "relax, which lets every body float on its own,")
     check_regular(model.names, model.mass, model.inertia)
     A = _axes_on_z(model.axis)
     before = np.concatenate([np.eye(3)[None], A[:-1]]).swapaxes(1, 2)

@@ -13,16 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from torsor.algorithms.derivative import SOLVERS, Derivative
 from torsor.algorithms.newton_euler import inverse_dynamics
+from torsor.compiler.derivative import SOLVERS, Derivative
 from torsor.compiler.frames import Framed
 from torsor.compiler.tape import Code, Expr, Node, Tape, operands
 from torsor.compiler.trace import outputs_on, showing_all, symbols, unroll
+from torsor.inputs import COORDINATES, FREEDOMS, MEMBERS, Place, is_parameter, place_of
 from torsor.linalg import Scalar, Vec, dot
 from torsor.model.joints import JOINTS, Joint
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.outputs import COORDINATES, FREEDOMS, MEMBERS, Place, is_parameter, numbered, place_of
+from torsor.outputs import numbered
 from torsor.sweeps import Algorithm
 
 Seeds = Mapping[int, int]  # by node of a code: a node of the tape
