@@ -45,13 +45,15 @@ from torsor.logs import LOGGER, JsonLines, event, failure
 from torsor.model import Model
 from torsor.model.freedoms import nondefault
 from torsor.model.joints import JOINTS
-from torsor.motion import METHODS, ComputedTorque, Constant, Cycloid, Friction, Series, Simulation, Table, Trajectory
 from torsor.motion.coordinates import names_of
-from torsor.motion.forces import Force
-from torsor.motion.integrators import method_named
+from torsor.motion.forces import ComputedTorque, Constant, Friction, Table
+from torsor.motion.integrators import METHODS, method_named
 from torsor.motion.motion import DYNAMICS
 from torsor.motion.quantities import columns_of
 from torsor.motion.recording import read
+from torsor.motion.references import Cycloid
+from torsor.motion.simulation import Simulation
+from torsor.motion.trajectory import Trajectory
 from torsor.validate import chosen, integer, number
 
 FAILED, INTERRUPTED = 1, 130
@@ -62,7 +64,7 @@ MOST_FREEDOMS_OF_A_MATRIX = 3000  # whose n^2 entries are counted
 # The options, as typed, that a run needs again when it is resumed.
 PROBLEM = ("model", "base", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity")
 # Those that the recording itself knows.
-INTEGRATION = ("method", "dynamics", "rtol", "atol", "step", "dt", "every", "keep", "record")
+INTEGRATION = ("method", "dynamics", "rtol", "atol", "step", "dt", "every", "keep", "file")
 
 # Where the free falls of the zoo begin, if not in the neutral configuration (Saha 2001, Table II).
 STARTS = {"stanford": "0,90deg,0,0,0,0"}
@@ -169,7 +171,7 @@ def parser() -> argparse.ArgumentParser:
     bench_parser.add_argument("--states", type=int, default=4096, help="states per call (default %(default)s)")
     view_parser = _add(commands, "view", view, "play a recorded trajectory, or look at a model, in the browser")
     view_parser.add_argument(
-        "trajectory", type=Path, metavar="FILE", help="a file made with --record or .save(), or a model"
+        "trajectory", type=Path, metavar="FILE", help="a file made with --file or .save(), or a model"
     )
     view_parser.add_argument("--base", choices=BASES, help=BASE_HELP)
     view_parser.add_argument("--out", type=Path, metavar="PAGE.html", help="write the page here instead of opening it")
@@ -227,7 +229,7 @@ def _simulate_parser(commands: Any) -> argparse.ArgumentParser:
         "--method",
         choices=("auto", *METHODS),
         default="auto",
-        help="(default %(default)s; implicit-euler, euler, verlet, variational, midpoint need --step)",
+        help="(default %(default)s; those of fixed steps need --step)",
     )
     how.add_argument(
         "--dynamics", choices=DYNAMICS, default="auto", help="what computes accelerations (default %(default)s)"
@@ -241,7 +243,7 @@ def _simulate_parser(commands: Any) -> argparse.ArgumentParser:
     results.add_argument(
         "--keep", metavar="NAMES", help="only these quantities, for example q.link3,pose.link7,energy (default: all)"
     )
-    results.add_argument("--record", type=Path, metavar="FILE", help="write rows while running; safe against crashes")
+    results.add_argument("--file", type=Path, metavar="FILE", help="write rows while running; safe against crashes")
     results.add_argument("--resume", type=Path, metavar="FILE", help="go on with an interrupted recorded run")
     results.add_argument("--plot", type=Path, metavar="FILE", help="positions and energies, as .png, .pdf or .svg")
     results.add_argument("--csv", type=Path, metavar="FILE", help="all rows as text")
@@ -267,7 +269,7 @@ def simulate(options: argparse.Namespace) -> int:
     simulation, duration = _resumed(options) if options.resume else _fresh(options)
     if options.view is not None and (kept := simulation.about["keep"]) is not None:
         columns = [column for name in kept for column in columns_of(simulation.model, name)]
-        Series(simulation.model, np.empty(0), np.empty((0, len(columns))), columns).motion()  # refused now, if at all
+        Trajectory.kept(simulation.model, np.empty(0), np.empty((0, len(columns))), columns, {}).motion()  # or refused
     began, quiet = time.perf_counter(), options.quiet or options.json
     try:
         trajectory = _run(simulation, simulation.t0 + duration, quiet)
@@ -292,7 +294,7 @@ def simulate(options: argparse.Namespace) -> int:
 
 def _files(options: argparse.Namespace, simulation: Simulation) -> dict[str, Any]:
     """The files that a run writes."""
-    named = {"record": simulation.record, "plot": options.plot, "csv": options.csv, "view": options.view}
+    named = {"file": simulation.file, "plot": options.plot, "csv": options.csv, "view": options.view}
     return {key: path for key, path in named.items() if path not in (None, BROWSER)}
 
 
@@ -305,7 +307,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
     written = {key: path for key in ("plot", "csv", "view") if (path := getattr(options, key)) not in (None, BROWSER)}
     for path in written.values():
         check_writable(path)
-    others = {"record": options.record, "resume": options.resume, "log": options.log}
+    others = {"file": options.file, "resume": options.resume, "log": options.log}
     named = written | {key: path for key, path in others.items() if path is not None}
     read = {"MODEL": options.model, "torque": options.torque}
     named |= {key: Path(path) for key, path in read.items() if path and Path(path).suffix}
@@ -329,8 +331,8 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
         number(f"--{name}", getattr(options, name), least=0)
     if options.step is not None and method_named(options.method).adaptive:
         raise ArgumentError(f"--method {options.method} finds its own steps: leave out --step")
-    if options.record is not None:
-        check_writable(options.record)
+    if options.file is not None:
+        check_writable(options.file)
     model = find_model(options.model, options.base)
     model = model.weightless if options.no_gravity else model  # forces need not carry its weight either
     problem = {key: getattr(options, key) for key in PROBLEM}
@@ -339,7 +341,7 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
         model, q0, numbers("--v0", options.v0, model.nv), forces=_forces(problem, model),
         method=options.method, rtol=options.rtol, atol=options.atol, step=options.step, dt=options.dt,
         every=options.every, keep=None if options.keep is None else options.keep.split(","),
-        dynamics=options.dynamics, record=options.record, about={"problem": problem},
+        dynamics=options.dynamics, file=options.file, about={"problem": problem},
     )  # fmt: skip
     return simulation, options.duration
 
@@ -368,9 +370,9 @@ def _typed(value: Any, key: str) -> bool:
     return isinstance(value, float if key in ("duration", "viscous", "coulomb") else str | None)
 
 
-def _forces(problem: dict[str, Any], model: Model) -> list[Force]:
+def _forces(problem: dict[str, Any], model: Model) -> list[Any]:
     """The forces that the command line asks for."""
-    forces: list[Force] = []
+    forces: list[Any] = []
     torque = problem["torque"]
     if torque and torque.endswith(".csv"):
         forces.append(_table(torque, model))
@@ -382,7 +384,7 @@ def _forces(problem: dict[str, Any], model: Model) -> list[Force]:
         start = numbers("--q0", problem["q0"] or STARTS.get(problem["model"]), model.nq)
         start = model.neutral() if start is None else start
         goal = numbers("--track", problem["track"], model.nq)
-        forces.append(ComputedTorque(model, Cycloid(start, goal, problem["duration"])))
+        forces.append(ComputedTorque(Cycloid(start, goal, problem["duration"])))
     if problem["viscous"] or problem["coulomb"]:
         forces.append(Friction(problem["viscous"], problem["coulomb"]))
     return forces
@@ -426,15 +428,15 @@ def _bar(done: str, quiet: bool = False) -> Progress:
 
 def _interrupted(simulation: Simulation) -> int:
     words = f"[yellow]interrupted[/] at t = {simulation.t:.4g} s; "
-    if simulation.record is None:
-        err.print(words + "nothing was recorded (use --record FILE to be able to go on)")
+    if simulation.file is None:
+        err.print(words + "nothing was recorded (use --file FILE to be able to go on)")
     else:
-        record = escape(str(simulation.record))
-        err.print(words + f"go on with:  torsor simulate --resume {record}", soft_wrap=True)
+        file = escape(str(simulation.file))
+        err.print(words + f"go on with:  torsor simulate --resume {file}", soft_wrap=True)
     return INTERRUPTED
 
 
-def _summary(trajectory: Trajectory | Series, simulation: Simulation, seconds: float) -> None:
+def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> None:
     stepper = simulation.stepper
     switched = f", switched {simulation.about['switched']}" if "switched" in simulation.about else ""
     out.print(
@@ -442,16 +444,16 @@ def _summary(trajectory: Trajectory | Series, simulation: Simulation, seconds: f
         f"{stepper.evaluations} evaluations of the right-hand side ({simulation.about['method']}{switched})"
     )
     table = RichTable("", "first", "last", "least", "greatest", box=None, pad_edge=False)
-    for name, x, digits in _told(trajectory):
+    for name, x, digits in _columns_of_summary(trajectory):
         table.add_row(escape(name), *(f"{value:.{digits}g}" for value in (x[0], x[-1], x.min(), x.max())))
     out.print(table)
 
 
-def _outcome(trajectory: Trajectory | Series, simulation: Simulation, seconds: float,
+def _outcome(trajectory: Trajectory, simulation: Simulation, seconds: float,
              options: argparse.Namespace) -> dict[str, Any]:  # fmt: skip
     """What `simulate --json` prints: how the run was made, what it cost, where it is, and the ends of its columns."""
     values = {name: {"first": float(x[0]), "last": float(x[-1]), "least": float(x.min()), "greatest": float(x.max())}
-              for name, x, _ in _told(trajectory)}  # fmt: skip
+              for name, x, _ in _columns_of_summary(trajectory)}  # fmt: skip
     files = {key: str(path) for key, path in _files(options, simulation).items()}
     return {
         "model": trajectory.model.name, "t": float(trajectory.t[-1]), "rows": len(trajectory),
@@ -460,9 +462,9 @@ def _outcome(trajectory: Trajectory | Series, simulation: Simulation, seconds: f
     }  # fmt: skip
 
 
-def _told(run: Trajectory | Series) -> list[tuple[str, Any, int]]:
+def _columns_of_summary(run: Trajectory) -> list[tuple[str, Any, int]]:
     """What a summary tells of a run: name, values and digits."""
-    if isinstance(run, Series):
+    if run.columns is not None:
         return [(name, x, 9) for name, x in zip(run.columns[:MOST_BRANCHES], run.values.T)]
     names = [f"q {name}" for name in names_of(run.model, "coordinates")[:MOST_BRANCHES]]
     return [*((name, x, 6) for name, x in zip(names, run.q.T)), ("energy, J", run.energy, 9)]
@@ -640,10 +642,9 @@ def view(options: argparse.Namespace) -> int:
 
     name = str(options.trajectory)
     if options.trajectory.suffix.lower() in (*FORMATS, *ROBOTS) or not options.trajectory.suffix:
-        trajectory: Trajectory | Series = at_rest(find_model(name, options.base))
+        trajectory: Trajectory = at_rest(find_model(name, options.base))
     else:
-        kind = Series if "columns" in read(options.trajectory).header else Trajectory
-        trajectory = kind.load(options.trajectory)
+        trajectory = Trajectory.load(options.trajectory)
     page = trajectory.view(options.out)
     out.print(f"-> {escape(str(page))}", style="green")
     return 0

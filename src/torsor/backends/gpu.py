@@ -355,7 +355,7 @@ class CudaProgram:
             view = view_of(target, batch, self.kernel.shape)
             if view is None:
                 raise ArgumentError(f"out has strides {target.strides}; give a contiguous array")
-            self._run([*views, view], prod(batch), self.launch, stream)
+            self._run([*views, view], prod(batch), self.launch, current)
         result = _as_jax(result) if kind == "jax" and out is None else result
         return self.request.split(lambda: result)()
 
@@ -412,7 +412,7 @@ class CudaProgram:
             times: dict[Launch, float] = {}
             for launch in launches:
                 try:
-                    times[launch] = _time(lambda: self._run([*views, result], prod(batch), launch, stream), cp)  # noqa: B023
+                    times[launch] = _time(lambda: self._run([*views, result], prod(batch), launch, current), cp)  # noqa: B023
                 except cp.cuda.driver.CUDADriverError:
                     continue  # more than this GPU can launch
         self.launch = min(times, key=lambda launch: times[launch])

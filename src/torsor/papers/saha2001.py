@@ -47,7 +47,10 @@ from torsor.dynamics import functions as dynamics
 from torsor.dynamics.closed_forms import Operators
 from torsor.errors import ModelError
 from torsor.model import Model
-from torsor.motion import Cycloid, Simulation, Table, Trajectory, simulate
+from torsor.motion.forces import Table
+from torsor.motion.references import Cycloid
+from torsor.motion.simulation import Simulation, simulate
+from torsor.motion.trajectory import Trajectory
 from torsor.papers import saha_udut as saha
 from torsor.papers.figures import COLOURS, panels, series_data, write_data
 from torsor.papers.rows import AGREES, CONFLICTS, MISPRINT, OURS, Row, identity, misprint, ours

@@ -24,7 +24,6 @@ from torsor.motion.coordinates import names_of, units_of
 from torsor.validate import file_path
 
 if TYPE_CHECKING:
-    from torsor.motion.series import Series
     from torsor.motion.trajectory import Trajectory
 
 Array = NDArray[Any]
@@ -46,6 +45,8 @@ MOST_CURVES = 300  # in one panel; of more coordinates, evenly chosen ones
 
 def plot_trajectory(trajectory: Trajectory, path: str | Path | None = None) -> Figure:
     """Positions and energies over time; many joints share one panel."""
+    if trajectory.columns is not None:
+        return _plot_quantities(trajectory, path)
     with rc_context(STYLE):  # type: ignore[arg-type]
         names, units = names_of(trajectory.model, "coordinates"), coordinate_units(trajectory.model)
         panels = len(names) if len(names) <= MOST_PANELS else 1
@@ -59,7 +60,7 @@ def plot_trajectory(trajectory: Trajectory, path: str | Path | None = None) -> F
         return save(figure, path, trajectory.about)
 
 
-def plot_series(series: Series, path: str | Path | None = None) -> Figure:
+def _plot_quantities(series: Trajectory, path: str | Path | None = None) -> Figure:
     """Every quantity over time; many share one panel."""
     if len(series.columns) <= MOST_PANELS:
         names, lines = series.columns, {"": (series.t, series.values)}
