@@ -118,7 +118,8 @@ class Joint:
     # ---- springs ----
 
     def spring(self, q: Vec, rest: Vec, stiffness: Vec) -> tuple[Vec, Vec]:
-        """The torques -d/dv of sum_k stiffness_k e_k^2 / 2, e = `elongation`, and how much each falls with its freedom."""
+        """Minus the gradient of sum_k stiffness_k e_k^2 / 2, e = `elongation`, and how much each torque falls with its
+        freedom."""
         return Vec.of(k * (r - x) for k, r, x in zip(stiffness, rest, q)), stiffness
 
     def elongation(self, q: Array, rest: Array) -> Array:
