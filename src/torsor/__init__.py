@@ -87,10 +87,10 @@ LATER = {
         ("base_parameters", "identify", "inertial_parameters", "with_inertial_parameters"), "dynamics.identification"
     ),
     **dict.fromkeys(("LogNormal", "Normal", "StoreError", "Study", "Uniform", "ensemble"), "ensembles"),
-    **dict.fromkeys(("JointFeedback", "LinearFeedback", "Policy"), "simulate.feedback"),
-    **dict.fromkeys(("Rollout", "StoppedRollout", "rollout"), "simulate.rollout"), "Stop": "simulate.stops",
-    **dict.fromkeys(("RolloutGradient", "rollout_vjp"), "simulate.rollout_gradients"),
-    **dict.fromkeys(("Sensitivities", "sensitivities"), "simulate.sensitivities"),
+    **dict.fromkeys(("JointFeedback", "LinearFeedback", "Policy"), "motion.feedback"),
+    **dict.fromkeys(("Rollout", "StoppedRollout", "rollout"), "motion.rollout"), "Stop": "motion.stops",
+    **dict.fromkeys(("RolloutGradient", "rollout_vjp"), "motion.rollout_gradients"),
+    **dict.fromkeys(("Sensitivities", "sensitivities"), "motion.sensitivities"),
     **dict.fromkeys(("from_mujoco", "from_pinocchio", "to_mujoco", "to_pinocchio"), "formats.states"),
 }  # fmt: skip
 
