@@ -41,6 +41,7 @@ from torsor.dynamics.calls import (
     call_with,
     checked,
     core_shape,
+    near_lock,
     on_frame,
     refuse_singular_at,
 )
@@ -485,7 +486,7 @@ def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
     """`_by_parts` with a fast path first, as in `call`: checking every number would take half as long again."""
     arrays = {name: x for name, x in given.items() if x is not None}
     q: Any = arrays["q"]
-    if type(q) is ndarray and q.dtype.char == "d":
+    if type(q) is ndarray and q.dtype.char == "d" and not len(model.locking_coordinates):
         try:
             with np.errstate(invalid="ignore"):  # a state that loses digits
                 result = store(model).found(("segments", forward_dynamics, tuple(arrays)))(arrays)
@@ -507,6 +508,8 @@ def _by_parts(method: str, function: Callable[..., Array], model: Model, **given
     key = method, function, tuple(arrays)
     by_parts = store(model).once(key, lambda: _parts(method, function, model, [*arrays]))
     states = {name: np.broadcast_to(x, batch + core_shape(model, name)) for name, x in arrays.items()}
+    if near_lock(model, arrays["q"]):
+        refuse_singular_at(articulated.forward_dynamics, model, arrays["q"])
     with np.errstate(invalid="ignore"):
         result = by_parts(states)
     lost = ~np.isfinite(result).all(axis=-1)
@@ -547,7 +550,7 @@ def _by_dense_factor(model: Model, q: ArrayLike, b: ArrayLike) -> Array:
     """M^-1 b by LAPACK."""
     arrays = {"q": checked(model, "q", q), "b": checked(model, "b", b)}
     batch_axes(model, arrays)
-    if model.has_degenerate_bodies:
+    if model.has_degenerate_bodies or near_lock(model, arrays["q"]):
         refuse_singular_at(articulated.mass_solve, model, arrays["q"])
     return np.linalg.solve(mass_matrix(model, arrays["q"]), arrays["b"][..., None])[..., 0]
 

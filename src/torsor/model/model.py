@@ -341,6 +341,12 @@ class Model:
             groups.append((joint, q_columns, v_columns))
         return tuple(groups)
 
+    @cached_property
+    def locking_coordinates(self) -> Array:
+        """The coordinates at whose right angles M is singular, because two axes of a joint coincide."""
+        columns = [q_columns[:, joint.locking].ravel() for joint, q_columns, _ in self.joint_groups if joint.locking]
+        return np.concatenate(columns) if columns else np.zeros(0, int)
+
     def neutral(self) -> Array:
         """The configuration (nq,) with every joint at rest in its placement: zeros, and unit quaternions."""
         q = np.empty(self.nq)
