@@ -40,8 +40,8 @@ METHODS = {
 ORDER = {
     "compiler": "store frames members tape packing abi trace counts derivatives loop_derivatives request language "
     "loops",
-    "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf codegen gufunc pointwise "
-    "cuda cuda_members c99 cpu gpu",
+    "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf cpuid codegen gufunc "
+    "pointwise cuda cuda_members c99 cpu gpu",
 }
 
 MODULES = sorted(".".join(path.relative_to(SOURCE).with_suffix("").parts) for path in SOURCE.rglob("*.py"))
