@@ -17,14 +17,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import dynamics
+from torsor.algorithms import articulated, pulls
+from torsor.algorithms.derivative import derivative
 from torsor.compiler.derivatives import Replay, scalars
+from torsor.dynamics.calls import near_lock, program_for, refuse_singular_at
 from torsor.errors import ArgumentError, SingularError
 from torsor.linalg import Scalar, Vec
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import Joint
 from torsor.model.model import Model, require_model
 from torsor.motion.coordinates import Coordinates
-from torsor.motion.forces import Force, known_changes, own_forces
+from torsor.motion.forces import External, Force, Pull, known_changes, own_forces
 from torsor.motion.joint_forces import JointForces
 from torsor.motion.simulation import force_list, start_of
 from torsor.outputs import PARAMETERS, place_of
@@ -33,6 +36,10 @@ from torsor.validate import chosen, number, real_array, shown
 Array = NDArray[Any]
 # Forces are functions that cannot be differentiated: differences of fourth order, with the step of the least error.
 FORCE_STEP = 1e-3
+# How the torques of wrenches and of pulls change with the placements, which are their arms.
+MOVED = derivative(pulls.bias_forces, "jvp", ("placement",))
+# A motion that gets no further than this part of its time in so many evaluations would take 1e9 of them, or for ever.
+LEAST_PROGRESS, EVALUATIONS = 1e-5, 12_000
 
 
 class Sensitivities(NamedTuple):
@@ -61,7 +68,7 @@ def sensitivities(model: Model, q0: ArrayLike | None, v0: ArrayLike | None, t: A
     dinertia, dplacement, dgravity    changes of the model: see `vjp`
 
     The joints' own springs, dampers, friction and limits of drives act, too.  A motion that meets a stop is refused,
-    because its changes jump there.
+    because its changes jump there, and so is one that meets a state in which M is singular.
 
     The leading axes of all tangents broadcast: each is a direction, and zero where it is not given.  The method is
     DOP853 (Hairer, Norsett & Wanner 1993) from SciPy, with error control of the changes, too.
@@ -109,6 +116,7 @@ class _Flow:
         cores = {name: place_of(name).shape(model) for name in tangents}
         self.tangents = {name: x.reshape(-1, *cores[name]) for name, x in tangents.items()}
         self.parameters = [x for name, x in self.tangents.items() if name not in ("dq", "dv", "dtau")]
+        self.loads = [force for force in forces if isinstance(force, External | Pull) and "dplacement" in tangents]
         wrt = [name[1:] for name in self.tangents]
         self.accelerate = dynamics.compile(model, dynamics.forward_dynamics)
         self.push = dynamics.compile(model, dynamics.jvp(dynamics.forward_dynamics), wrt=wrt)
@@ -119,6 +127,7 @@ class _Flow:
         nq, nv = self.model.nq, self.model.nv
         moved = self._rates(q, np.zeros(nv), np.zeros((len(self.tangents["dq"]), nq)), self.tangents["dq"])
         start = np.concatenate([q, v, moved.ravel(), self.tangents["dv"].ravel()])
+        self.evaluations, self.least, self.before = 0, LEAST_PROGRESS * (t[-1] - t[0]), t[0] - 1.0
         found = solve_ivp(self.rate, (t[0], t[-1]), start, "DOP853", t, rtol=rtol, atol=atol, events=self._stops())
         if found.status == 1:
             reached = min(x[0] for x in found.t_events or () if len(x))
@@ -158,8 +167,42 @@ class _Flow:
         along = self.coordinates.velocity(np.broadcast_to(q, Q.shape), Q)
         tau, dtau = self._forces(t, q, v, Q, V)
         a = self.accelerate(q, v, tau)
-        dA = self.push(q, v, tau, along, V, dtau + self.tangents["dtau"], *self.parameters)
-        return np.concatenate([self.coordinates.rate(q, v), a, self._rates(q, v, Q, V).ravel(), dA.ravel()])
+        dA = self.push(q, v, tau, along, V, dtau + self.tangents["dtau"] + self._moved(t, q, v), *self.parameters)
+        result = np.concatenate([self.coordinates.rate(q, v), a, self._rates(q, v, Q, V).ravel(), dA.ravel()])
+        self._check(t, q, result)
+        return result
+
+    def _check(self, t: float, q: Array, rate: Array) -> None:
+        """Raise where the motion cannot go on: SciPy takes ever shorter steps there, without an end."""
+        why = self._obstacle(t, q, rate)
+        if why:
+            raise SingularError(f"the motion cannot be followed beyond t = {t:g}: {why}")
+
+    def _obstacle(self, t: float, q: Array, rate: Array) -> str:
+        try:
+            if self.model.has_degenerate_bodies or near_lock(self.model, q):
+                refuse_singular_at(articulated.forward_dynamics, self.model, q)
+        except SingularError as error:
+            return str(error)
+        if not np.isfinite(rate).all():
+            return "its rates are not finite"
+        self.evaluations += 1
+        if self.evaluations % EVALUATIONS:
+            return ""
+        before, self.before = self.before, t
+        return "" if t > before + self.least else "steps become ever shorter; M is nearly singular, or forces are stiff"
+
+    def _moved(self, t: float, q: Array, v: Array) -> Array:
+        """How the torques of wrenches and pulls change because placements do."""
+        change = np.zeros(self.model.nv)
+        for force in self.loads:
+            if isinstance(force, Pull):
+                name, load = "pulls", force.load
+            else:
+                name, load = "external", force.wrenches(t, q, v) if callable(force.wrenches) else force.at([t])[0]
+            program = program_for(MOVED, force.weightless, (name,), "d", None)
+            change = change - program(q, np.zeros_like(v), self.tangents["dplacement"], np.asarray(load, float))
+        return change
 
     def _rates(self, q: Array, v: Array, Q: Array, V: Array) -> Array:
         """d(N(q) v) along (Q, V)."""
