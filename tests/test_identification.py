@@ -193,7 +193,10 @@ def test_torques_of_another_size_are_refused(solver):
 def test_torques_of_the_wrong_sign_are_refused():
     model = zoo.general_arm(3, 0)
     q, v, qdd = np.random.default_rng(0).normal(size=(3, 50, 3))
-    with pytest.raises(ts.ArgumentError, match=r"bodies that can hardly exist: body 'link.*Check signs and units"):
+    with pytest.raises(
+        ts.ArgumentError,
+        match=r"bodies that can hardly exist explain these torques best: body 'link.*Check signs and units",
+    ):
         ts.identify(model, q, v, qdd, -ts.inverse_dynamics(model, q, v, qdd))
 
 

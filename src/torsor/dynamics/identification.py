@@ -192,7 +192,7 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
         explained = with_inertial_parameters(model, parameters)
     except ModelError as error:
         raise ArgumentError(
-            f"these torques are explained best by bodies that can hardly exist: {error}. Check signs and units, or take "
+            f"bodies that can hardly exist explain these torques best: {error}. Check signs and units, or take "
             'solver="clarabel"'
         ) from None
     return Identification(
