@@ -489,10 +489,10 @@ def _state(name: str, x: ArrayLike, size: int) -> Array:
 def force_list(forces: Any) -> tuple[Force, ...]:
     """One force, or several, each of them a function."""
     if callable(forces):
-        return (forces,)
+        return (function("forces", forces, ("t", "q", "v")),)
     if not isinstance(forces, Iterable) or getattr(forces, "shape", None) == ():
         raise ArgumentError(f"forces must be functions (t, q, v) -> tau, not {shown(forces)}")
-    return tuple(function(f"forces[{i}]", force) for i, force in enumerate(forces))
+    return tuple(function(f"forces[{i}]", force, ("t", "q", "v")) for i, force in enumerate(forces))
 
 
 def _event(stop: Event) -> Event:
