@@ -149,6 +149,41 @@ def test_an_empty_batch_gives_an_empty_answer(function):
     assert empty.dtype == np.float64
 
 
+class Functional:
+    """An array as it is inside torch.func.vmap: it has a shape, but no numbers, and every look at them raises."""
+
+    shape, ndim, dtype = (7,), 1, np.dtype(float)
+
+    def __init__(self, device):
+        self.device = device
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
+
+    __dlpack__ = detach = __array__
+
+    def __dlpack_device__(self):
+        if self.device is None:
+            raise RuntimeError("unsupported inside vmap")
+        return self.device, 0
+
+
+@pytest.mark.parametrize("device", [None, 1], ids=["no device", "cpu"])
+def test_arrays_without_numbers_are_refused_by_name(device):
+    x, zero, batch = Functional(device), np.zeros(7), ts.ModelBatch(ARM, mass=ARM.mass[None])
+    for refused, name in {
+        lambda: ts.forward_dynamics(ARM, x, zero, zero): "q",
+        lambda: ts.forward_dynamics(ARM, zero, zero, x): "tau",
+        lambda: ts.forward_dynamics(batch, x, zero, zero): "q",
+        lambda: ts.vjp(ts.mass_matrix)(ARM, x, np.eye(7)): "q",
+        lambda: ts.simulate(ARM, x, duration=0.1): "q0",
+        lambda: ts.rollout(ARM, x, zero, steps=1, dt=0.1): "q",
+        lambda: ts.Model.chain(mass=x): "mass",
+    }.items():
+        with pytest.raises(ts.ArgumentError, match=f"^{name} must be an array.*call them outside vmap, jit and grad"):
+            refused()
+
+
 LAYOUTS = {
     "Fortran order": np.asfortranarray,
     "every second of": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],

@@ -116,7 +116,8 @@ class Model:
         pitch      advance of a helical joint, metres per radian
         R, p       (3, 3), (3,) placement of the joint in the parent's frame (default: at its origin)
         mass, com  the body's mass and the place of its mass centre in its frame
-        inertia    about the com, in the body's axes: principal moments (3,) or a tensor (3, 3)
+        inertia    about the com, in the body's axes: principal moments (3,) or a tensor (3, 3). A 3x3 array is one
+                   tensor for all bodies; for three bodies it is refused if its rows look like their principal moments.
         gravity    (3,) the gravitational acceleration in the base frame
         names      one per body (default link1, link2, ...);  name: that of the model
         n          the number of bodies, if no other argument determines it

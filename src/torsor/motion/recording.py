@@ -146,10 +146,12 @@ class Recorder:
                 self._check_end(file)
                 try:
                     self._write_behind(file, data)
-                    self._end = self._end + len(data)
-                finally:  # also after an interrupt in between: this run may go on
+                    self._end += len(data)
+                except OSError:
                     with suppress(OSError):
                         file.truncate(self._end)
+                    raise
+                finally:  # also after an interrupt: this run may go on, and then writes the same again
                     self._size = os.fstat(file.fileno()).st_size
         except Locked:
             raise RecordingError(f"{self.path}: another run is writing to it; nothing was written") from None
