@@ -6,7 +6,7 @@ its frame, at its origin.        Spatial vectors are angular first, in the body'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -75,6 +75,7 @@ from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
 INPUTS = ("q", "v", "tau")  # of forward dynamics without external wrenches
+State = tuple[ArrayLike, ArrayLike, ArrayLike]
 
 
 # Dynamics --------------------------------------------------------------------------------------------------
@@ -109,35 +110,44 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
                     return result
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
-    coupled = _couples(model, method)
+    options = {"external": external, "added_inertia": added_inertia}
+    if method != "auto":
+        _couples(model, method)
+        return _forward_by(method, model, (q, v, tau), options)
+    return _forward_by_choice(model, (q, v, tau), options)
+
+
+def _forward_by_choice(model: Model, state: State, options: Mapping[str, Any]) -> Array:
+    """`forward_dynamics` by method="auto"."""
+    coupled = _couples(model, "auto")
     if coupled and model.nv > MOST_FREEDOMS:
-        return coupled_accelerations(model, q, v, tau, external=external, added_inertia=added_inertia)
-    if method == "auto":
-        if _in_segments(model, q, v, tau):
-            method = "segments"
-        elif external is added_inertia is None:
-            return call(forward_dynamics, model, q, v, tau)
-        elif coupled or added_inertia is None:
-            algorithm = automatic_algorithm(model, forward_dynamics)
-            return call_with(algorithm, model, q, v, tau, external=external, added_inertia=added_inertia)
-        else:
-            method = "articulated"
+        return coupled_accelerations(model, *state, **options)
+    if _in_segments(model, *state):
+        return _forward_by("segments", model, state, options)
+    if all(x is None for x in options.values()):
+        return call(forward_dynamics, model, *state)
+    if coupled or options["added_inertia"] is None:
+        return call_with(automatic_algorithm(model, forward_dynamics), model, *state, **options)
+    return _forward_by("articulated", model, state, options)
+
+
+def _forward_by(method: str, model: Model, state: State, options: Mapping[str, Any]) -> Array:
+    """`forward_dynamics` by a named method."""
     if method in NOT_COMPILED:
         _require_one(method, model)
-    options = dict(external=external, added_inertia=added_inertia)
     if method == "segments":
-        return _by_segments(model, q=q, v=v, tau=tau, **options)
+        return _by_segments(model, **dict(zip(INPUTS, state)), **options)
     if method == "constraint-force":
-        result = _by_parts(method, forward_dynamics, model, q=q, v=v, tau=tau, **options)
+        result = _by_parts(method, forward_dynamics, model, **dict(zip(INPUTS, state)), **options)
     elif method == "fixman" or (method == "composite" and _is_large(model)):
-        _refuse_added_inertia(method, added_inertia)
-        result = _after_bias(method, model, q, v, tau, external)
+        _refuse_added_inertia(method, options["added_inertia"])
+        result = _after_bias(method, model, *state, options["external"])
     else:
         algorithm = named(forward_dynamics, method, "fixman", "constraint-force", "segments")
         if "added_inertia" not in algorithm.options:
-            _refuse_added_inertia(method, added_inertia)
-        result = call_with(algorithm, model, q, v, tau, **options)
-    return _compared(method, forward_dynamics, result, model, q, v, tau, **options)
+            _refuse_added_inertia(method, options["added_inertia"])
+        result = call_with(algorithm, model, *state, **options)
+    return _compared(method, forward_dynamics, result, model, *state, **options)
 
 
 def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *, external: ArrayLike | None = None,
