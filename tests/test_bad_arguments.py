@@ -1,5 +1,7 @@
 """Malformed calls are refused by name; odd but good ones are answered like ordinary ones."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from machines import difference
@@ -238,6 +240,15 @@ def test_extended_precision_in_extended_precision_out(function):
     result = call(function, converted(arrays, lambda x: x[:1].astype(np.longdouble)))
     assert result.dtype == np.longdouble
     assert difference(result, call(function, arrays)[:1]) <= 1e-11
+
+
+def test_results_that_a_precision_cannot_hold_are_refused():
+    heavy = replace(ARM, mass=1e6 * ARM.mass, inertia=1e6 * ARM.inertia)
+    with pytest.raises(ts.SingularError, match="mass_matrix overflows"):
+        ts.mass_matrix(heavy, Q.astype(np.float16))
+    largest = np.finfo(np.longdouble).max / 10
+    with pytest.raises(ts.SingularError, match="kinetic_energy overflows"):
+        ts.kinetic_energy(ARM, Q, np.full(7, largest))
 
 
 def test_mixed_precisions_give_the_wider_one():

@@ -96,7 +96,7 @@ def _remember(what: Any, algorithm: Algorithm, model: Model, number: str, progra
 
 
 def _finished(algorithm: Algorithm, result: Array, split: Any) -> Array:
-    if not np.isfinite(result).all():
+    if result.dtype.kind == "f" and not np.isfinite(result).all():  # not symbols
         raise SingularError(f"{algorithm.name} overflows; the arguments are too large")
     return split(result) if split else result
 
@@ -334,6 +334,7 @@ def refuse_singular(algorithm: Algorithm, model: Model, q: Array, pivots: Array,
     )
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused
 def _reference(algorithm: Algorithm, model: Model, arrays: dict[str, Array], frame: Frame | None) -> Array:
     """One state after the other through the reference engine: for longdouble, mpmath and symbols."""
     dtype = np.result_type(*arrays.values())
@@ -352,4 +353,5 @@ def _reference(algorithm: Algorithm, model: Model, arrays: dict[str, Array], fra
     core = np.asarray(results[0], dtype=object).shape
     result = np.array(results, dtype=dtype)[: prod(batch)].reshape(batch + core)
     output = algorithm.output
-    return output.split(result, output.shapes(model, {})) if isinstance(output, Several) else result
+    split = (lambda row: output.split(row, output.shapes(model, {}))) if isinstance(output, Several) else None
+    return _finished(algorithm, result, split)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Unpack
@@ -39,6 +40,7 @@ Array = NDArray[Any]
 _PHYSICS = ("parent", "joint", "axis", "pitch", "R", "p", "mass", "com", "inertia", "gravity")
 _DTYPE = {"parent": np.int64, "joint": np.uint8}
 NQ, NV = (np.array([getattr(joint, key) for joint in JOINTS]) for key in ("nq", "nv"))
+MOST_NAMES = 20  # in a message
 _DERIVED = ("q_start", "v_start", "joint_groups", "_index")  # of the arrays alone, computed when needed and kept
 
 
@@ -240,7 +242,9 @@ class Model:
             body = self._index(name)
         except (KeyError, ValueError):
             if name not in self.joint_names:
-                raise ArgumentError(f"{self!r} has no body or frame named {name!r}") from None
+                known = [*self.frames, *islice(self.names, MOST_NAMES + 1)]
+                words = ", ".join(known[:MOST_NAMES]) + ", ..." * (len(known) > MOST_NAMES)
+                raise ArgumentError(f"{self!r} has no body or frame named {name!r}; it has {words}") from None
             body = self.joint_names.index(name)
         return Frame(body, np.eye(3), np.zeros(3))
 
