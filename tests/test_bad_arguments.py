@@ -31,10 +31,25 @@ def inverse(q=Q, v=V, qdd=TAU, **options):
     return lambda: ts.inverse_dynamics(ARM, q, v, qdd, **options)
 
 
+class Raising:
+    """Seven numbers that cannot be read."""
+
+    def __len__(self):
+        return 7
+
+    def __getitem__(self, k):
+        raise ZeroDivisionError("broken")
+
+
 # (what is wrong, the call, the error's class, what its message must say)
 BAD = [
     ("q too short", forward(q=Q[:6]), ts.ArgumentError, r"q has shape \(6,\).*\(\.\.\., 7\)"),
     ("q too long", forward(q=np.zeros(8)), ts.ArgumentError, r"q has shape \(8,\)"),
+    ("q of integers beyond doubles", forward(q=[10**400] * 7), ts.ArgumentError, "q holds an integer that is too"),
+    ("v one integer beyond doubles", forward(v=10**400), ts.ArgumentError, r"v holds an integer|v has shape \(\)"),
+    ("v that raises", lambda: ts.momentum(ARM, Q, Raising()), ts.ArgumentError, "v must be an array.*broken"),
+    ("v masked", lambda: ts.momentum(ARM, Q, np.ma.masked_array(V, [True] * 7)), ts.ArgumentError, "masked"),
+    ("wrt an array", lambda: ts.vjp(ts.mass_matrix, np.array("q")), ts.ArgumentError, "wrt must be one or more names"),
     ("q empty", lambda: ts.mass_matrix(ARM, []), ts.ArgumentError, r"q has shape \(0,\)"),
     ("q a scalar", lambda: ts.mass_matrix(ARM, 0.0), ts.ArgumentError, r"q has shape \(\)"),
     ("q as a column", lambda: ts.mass_matrix(ARM, Q[:, None]), ts.ArgumentError, r"q has shape \(7, 1\)"),

@@ -47,7 +47,7 @@ def call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike)
             finite = isfinite(sum(result.tolist())) if few and result.ndim == 1 else np.isfinite(result).all()
             if finite and type(result) is ndarray:
                 return split(result) if split else result
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except Exception:  # whatever an argument raises; it is explained below
             pass
     return call_carefully(what, model, args)
 
@@ -209,6 +209,7 @@ def program_for(algorithm: Algorithm, model: Model, options: tuple[str, ...], nu
     return made.once(("call", algorithm, frame, number, options), make)
 
 
+LARGEST = int(np.finfo(np.float64).max)
 # A pivot this much smaller than its diagonal entry is rounding error: sixteen digits less a few for the reduction.
 SINGULAR_PIVOT = 1e-12
 # The cosine of a joint's angle below which its pivots are looked at: they fall with its square.
@@ -266,6 +267,8 @@ def shaped(model: Model, name: str, x: ArrayLike) -> Array:
     numeric = array.dtype.kind in "fiub" or (array.dtype.kind == "O" and all(map(_is_scalar, array.flat)))
     if not numeric:
         raise ArgumentError(f"{name} has dtype {array.dtype}; real numbers are needed")
+    if array.dtype.kind == "O" and any(isinstance(y, int) and abs(y) > LARGEST for y in array.flat):
+        raise ArgumentError(f"{name} holds an integer that is too large for a double")
     if array.ndim < len(core) or array.shape[array.ndim - len(core) :] != core:
         wanted = ", ".join(map(str, core))
         raise ArgumentError(f"{name} has shape {array.shape}; {model!r} needs (..., {wanted})")

@@ -200,7 +200,8 @@ def _known(function: Callable[..., Any], again: str = "") -> Callable[..., Any]:
 def _names(wrt: str | Iterable[str] | None) -> tuple[str, ...] | None:
     if wrt is None:
         return None
-    names = (wrt,) if isinstance(wrt, str) else tuple(wrt) if isinstance(wrt, Iterable) else (wrt,)
+    given: Any = (wrt,) if isinstance(wrt, str) or getattr(wrt, "shape", None) == () else wrt
+    names = tuple(given) if isinstance(given, Iterable) else (given,)
     if not names or not all(isinstance(name, str) for name in names):
         raise ArgumentError(
             f"wrt must be one or more names of arguments or of {', '.join(PARAMETERS)}, not {shown(wrt)}"

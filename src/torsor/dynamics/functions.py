@@ -108,7 +108,7 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
                 result = model.__dict__[STORE].quick[state.dtype.char](q, v, tau)
                 if isfinite(sum(result.tolist())) and type(result) is ndarray:
                     return result
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except Exception:  # explained below
             pass
     options = {"external": external, "added_inertia": added_inertia}
     if method != "auto":
@@ -502,7 +502,7 @@ def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
                 result = store(model).found(("segments", forward_dynamics, tuple(arrays)))(arrays)
             if np.isfinite(result).all():
                 return result
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except Exception:  # explained below
             pass
     return _by_parts("segments", forward_dynamics, model, **given)
 
