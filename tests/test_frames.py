@@ -309,7 +309,7 @@ def test_order_by_joint_and_body_names(features):
     assert features.order([])[0].size == 0
     with pytest.raises(ArgumentError, match="has no joint named 'x'"):
         features.order(["x"])
-    with pytest.raises(ArgumentError, match="not the string"):
+    with pytest.raises(ArgumentError, match="list of names of joints, not 'pan'"):
         features.order("pan")
 
 

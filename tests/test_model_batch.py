@@ -245,6 +245,9 @@ def test_what_cannot_be_is_refused_by_name():
         ModelBatch.of([arm, zoo.puma560()])
     with pytest.raises(ArgumentError, match="at least one"):
         ModelBatch.of([])
+    for models in (3, np.zeros(2), arm):
+        with pytest.raises(ArgumentError, match="must be a list of models"):
+            ModelBatch.of(models)
     batch = ModelBatch(arm, mass=np.abs(mass))
     q = np.zeros(7)
     with pytest.raises(ArgumentError, match="batch axes do not go together"):

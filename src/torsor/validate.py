@@ -130,7 +130,7 @@ def batch(name: str, size: Any, width: int) -> tuple[int, ...]:
     """The shape that `size` asks for, of rows of `width` numbers: an integer, or a tuple or list of integers."""
     axes = size if isinstance(size, tuple | list) else (size,)
     shape = tuple(integer(name, axis, least=0) for axis in axes)
-    check_memory(name, 8 * prod(shape) * width)
+    check_memory(name, 8 * prod(max(axis, 1) for axis in shape) * width)  # NumPy counts like this, too
     return shape
 
 

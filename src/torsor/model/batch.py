@@ -102,6 +102,8 @@ class ModelBatch:
         All their numbers may differ.  Joints, names, frames, couplings and other extras must be equal; the batch has
         the name and the notes of the first model.
         """
+        if not isinstance(models, Sequence):
+            raise ArgumentError(f"models must be a list of models, not {shown(models)}")
         if not models:
             raise ArgumentError("a batch needs at least one model")
         for k, model in enumerate(models):

@@ -322,13 +322,18 @@ class Model:
         """Where the coordinates and the velocities of joints are: q[..., iq] and v[..., iv] are those of the joints, or
         bodies, with these names, one joint after the other.  q[..., iq] = x puts them back.
         """
-        if isinstance(names, str):
-            raise ArgumentError(f"names must be a list of names of joints, not the string {names!r}")
+        try:
+            given = [] if isinstance(names, str) else [str(name) for name in names if isinstance(name, str)]
+            sound = len(given) == len(names)
+        except Exception:  # no list at all
+            sound = False
+        if not sound:
+            raise ArgumentError(f"names must be a list of names of joints, not {shown(names)}")
         joints = {name: i for i, name in enumerate(self.names)} | {name: i for i, name in enumerate(self.joint_names)}
-        for name in names:
+        for name in given:
             if name not in joints:
                 raise ArgumentError(f"{self!r} has no joint named {shown(name)}")
-        bodies = [joints[name] for name in names]
+        bodies = [joints[name] for name in given]
         starts = self.q_start, self.v_start
         q, v = (np.concatenate([np.arange(at[i], at[i + 1]) for i in bodies] or [np.arange(0)]) for at in starts)
         return q, v
