@@ -171,6 +171,18 @@ def test_rotors_of_a_batch_are_those_of_its_members(function, joints, bodies):
         assert np.array_equal(function(batch[k : k + 1], *(x[k : k + 1] for x in given.values()))[0], found[k])
 
 
+@pytest.mark.parametrize(
+    "function", [ts.forward_dynamics, ts.mass_solve, ts.inverse_mass_matrix, ts.log_det_mass_matrix]
+)
+def test_joints_follow_others_in_every_member(function):
+    arm = replace(zoo.general_arm(5, 2), extras=Extras(couplings=(Coupling(3, 1, 0.7, 0.1),)))
+    batch, given = varied(arm, VARIED["everything"], 3), state(function, arm, 3)
+    found = function(batch, *given.values())
+    for k in range(3):
+        wanted = function(batch[k], *(x[k] for x in given.values()))
+        assert np.abs(found[k] - wanted).max() <= ROUNDING * np.abs(wanted).max()
+
+
 def test_one_program_serves_all_batches_of_a_structure():
     """Other numbers, and even another base model, need no other program."""
     a, b = (ModelBatch.of([zoo.general_arm(5, seed), zoo.general_arm(5, seed + 1)]) for seed in (0, 10))

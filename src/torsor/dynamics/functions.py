@@ -271,9 +271,9 @@ def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
         _require_one(method, model)
         result = call(_fixman(model).log_det, model, q)
         return _compared(method, log_det_mass_matrix, result, model, q)
-    coupled = _couples(model, method)
-    if coupled and model.nv > MOST_FREEDOMS:
+    if _couples(model, method) and model.nv > MOST_FREEDOMS:
         return coupled_log_det(model, q)
+    coupled = getattr(machine_of(model), "couplings", ())
     return call(COUPLED["log_det_mass_matrix"] if coupled else articulated.log_det, model, q)
 
 
