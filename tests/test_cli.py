@@ -133,10 +133,12 @@ def test_the_outcome_as_json_and_events_as_json_lines(tmp_path, capsys):
     assert logging.getLogger("torsor").level == logging.NOTSET
 
 
-def test_an_unknown_option_is_code_2(capsys):
+@pytest.mark.parametrize("words", [["--nonsense"], ["--v0=--"], ["--keep=--"]])
+def test_an_unknown_option_is_code_2(capsys, words):
     with pytest.raises(SystemExit) as stop:
-        main(["simulate", "stanford", "--nonsense"])
+        main(["simulate", "stanford", *words])
     assert stop.value.code == 2
+    assert words[0].split("=")[0] in capsys.readouterr().err
 
 
 def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(tmp_path, capsys):

@@ -84,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):  # a terminal that cannot show a letter is shown its code
             stream.reconfigure(errors="backslashreplace")
     options = parser().parse_args(_with_negative_lists(words))
+    for key in [key for key, value in vars(options).items() if value == [] and key != "names"]:
+        parser().error(f"argument {_option(key)}: -- is no value")  # argparse makes an empty list of it
     options.words = words
     try:
         with _logged(getattr(options, "log", None), words):
