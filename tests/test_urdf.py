@@ -13,7 +13,7 @@ from peers.robot_files import PinocchioFile, physical, random_state
 
 import torsor as ts
 from torsor.errors import ArgumentError, ModelError, ModelWarning
-from torsor.formats.robot import nearest_possible
+from torsor.formats.repair import nearest_possible
 
 FEATURES = Path(__file__).parent / "robots" / "features.urdf"
 # Both sides round differently; sums of a few hundred terms of order one.
@@ -373,7 +373,7 @@ def test_large_files_take_bounded_time(tmp_path, case):
 
 def test_a_file_beyond_the_size_limit_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("torsor.formats.xml.MOST_BYTES", 100)
-    with pytest.raises(ModelError, match="bytes; torsor reads robot files of at most 100"):
+    with pytest.raises(ModelError, match=r"too large; at most 0\.0001 MB are read"):
         ts.load(two_links(tmp_path))
 
 

@@ -27,6 +27,8 @@ from torsor.validate import file_path
 class Format(Protocol):
     """The interface of a format."""
 
+    MAGIC: bytes  # the first bytes of its files
+
     def decode(self, content: bytes, path: str) -> Model:
         """The model in the content of a file; `path` is its name in messages."""
 
@@ -65,7 +67,7 @@ def load(path: Any, *, base: str | None = None, repair: str = "warn", folders: S
     form = _format(path)
     if base is not None or repair != "warn" or folders or xacro:
         raise ArgumentError(f"{path}: base, repair, folders and xacro are for robot files, {', '.join(ROBOTS)}")
-    return form.decode(read_whole(path, ModelError), str(path))
+    return form.decode(read_whole(path, ModelError, magic=form.MAGIC, kind="torsor model file"), str(path))
 
 
 def save(model: Model, path: str | Path) -> None:
@@ -80,7 +82,7 @@ def save(model: Model, path: str | Path) -> None:
     if suffix not in WRITERS:
         write_whole(path, _format(path).encode(model, signature()))
         return
-    content, losses = import_module(f"torsor.formats.{WRITERS[suffix]}").encode(model)
+    content, losses = import_module(f"torsor.formats.{WRITERS[suffix]}").encode(model, path)
     write_whole(path, content + f"<!-- {signature()} -->\n".encode())
     if losses:
         warnings.warn(f"{path} does not say: {'; '.join(losses)}", ModelWarning, stacklevel=2)

@@ -1,27 +1,31 @@
-"""XML of robot files, read without trust: no DTD, no entity, bounded size; errors name file, line and element.
+"""XML of robot files, read without trust: UTF-8, no DTD, no entity, bounded size; errors name file, line and element.
 
 The parser is expat without namespaces, so a prefix that was never declared is part of a name and no error.
-Three more faults of real files are forgiven: declarations that expat refuses (`<?xml version="0.0"?>`), comments that
-contain "--", and text after the end of the first element (with a remark).
+Three more faults of real files are forgiven: declarations that expat refuses (`<?xml version="0.0"?>`, another encoding
+than that of the text), comments that contain "--", and text after the end of the first element (with a remark).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from functools import cached_property
 from math import isfinite
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from torsor.errors import ModelError
+from torsor.files import read_whole
 from torsor.validate import shown
 
 MOST_BYTES = 64 * 2**20  # of one file; the largest robot known to us has 2 MB
 MOST_ELEMENTS = 2_000_000
 DECLARATION = re.compile(r"\s*<\?xml.*?\?>", re.DOTALL)
-ENCODING = re.compile(rb"""<\?xml[^>]*?encoding\s*=\s*["']([\w.-]+)["']""")
 FIRST = re.compile(r"<([A-Za-z_][\w.:-]*)")
 OPTENV = re.compile(r"\$\(optenv \w+ ([^()]*)\)")
-COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+OPTENV_REMARK = "$(optenv NAME default) stands for its default"
+ENDS = {"<!--": "-->", "<![CDATA[": "]]>", "<?": "?>"}  # what is no tag, by its first letters
+QUOTE_OR_END = re.compile("[\"'>]")
 
 
 class Document:
@@ -29,13 +33,11 @@ class Document:
 
     def __init__(self, content: bytes, path: str):
         self.path = path
-        if len(content) > MOST_BYTES:
-            raise ModelError(f"{path}: {len(content)} bytes; torsor reads robot files of at most {MOST_BYTES}")
         self.text = _text(content, path)
         self.remarks: list[str] = []
         if "$(optenv" in self.text:  # left over from launch files; no variable of the environment is read
             self.text = OPTENV.sub(r"\1", self.text)
-            self.remarks.append("$(optenv NAME default) stands for its default")
+            self.remarks.append(OPTENV_REMARK)
         try:
             self.root = self._parse()
         except expat.ExpatError as error:
@@ -46,9 +48,14 @@ class Document:
                 reason = expat.ErrorString(error.code)
                 raise ModelError(f"{path}:{error.lineno}: not well-formed XML: {reason}") from None
 
+    @classmethod
+    def read(cls, path: str) -> Document:
+        """The document in a file."""
+        return cls(read_whole(path, ModelError, most=MOST_BYTES), path)
+
     def _forgive(self) -> None:
         """Take out comments, which may hold "--", and what follows the end of the first element."""
-        self.text = COMMENT.sub(_blank, self.text)
+        self.text = "".join(_without_comments(self.text))
         if first := FIRST.search(self.text):
             end = f"</{first[1]}>"
             start, _, rest = self.text.partition(end)
@@ -78,13 +85,17 @@ class Document:
         return ModelError(f"{self.where(element)}: {label(element)}: {message}")
 
     def where(self, element: Element) -> str:
-        """File and line of an element. Lines are not kept while reading: a second pass counts up to the element."""
-        wanted = next(i for i, other in enumerate(self.root.iter()) if other is element)
+        """File and line of an element."""
+        return f"{self.path}:{self._lines[element]}"
+
+    @cached_property
+    def _lines(self) -> dict[Element, int]:
+        """The line of each element: not kept while reading, but counted by a second pass when one is asked for."""
         lines: list[int] = []
         parser = expat.ParserCreate()
         parser.StartElementHandler = lambda *_: lines.append(parser.CurrentLineNumber)
         parser.Parse(self.text, True)
-        return f"{self.path}:{lines[wanted]}"
+        return dict(zip(self.root.iter(), lines))
 
     # ---- values ----
 
@@ -161,20 +172,41 @@ def label(element: Element) -> str:
 
 
 def _text(content: bytes, path: str) -> str:
-    """The text of a file, without its declaration; line numbers stay."""
-    found = ENCODING.search(content[:400])
-    encoding = found[1].decode("ascii") if found else "utf-8-sig"
+    """The text of a file, without its declaration; line numbers stay.
+
+    It is UTF-8 whatever its declaration says: that is how MuJoCo reads it, and both must see the same.
+    """
     try:
-        text = content.decode("utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding)
-    except (UnicodeDecodeError, LookupError) as error:
-        raise ModelError(f"{path}: it cannot be decoded as {encoding}: {error}") from None
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path}: it is not UTF-8 text ({error}); convert it, as by iconv -t UTF-8") from None
     if declaration := DECLARATION.match(text):
-        text = _blank(declaration) + text[declaration.end() :]
+        text = "\n" * declaration[0].count("\n") + text[declaration.end() :]
     if text.count("<") > 2 * MOST_ELEMENTS:
         raise ModelError(f"{path}: more than {MOST_ELEMENTS} elements")
     return text
 
 
-def _blank(found: re.Match[str]) -> str:
-    """As many line ends as the text that is taken out."""
-    return "\n" * found[0].count("\n")
+def _without_comments(text: str) -> Iterator[str]:
+    """Pieces of the text; comments become line ends.  Text that looks like a comment inside a tag is none."""
+    at = 0
+    while (start := text.find("<", at)) >= 0:
+        yield text[at:start]
+        kind = next((opening for opening in ENDS if text.startswith(opening, start)), "")
+        at = _after(text, start + len(kind), ENDS[kind]) if kind else _after_tag(text, start + 1)
+        yield "\n" * text.count("\n", start, at) if kind == "<!--" else text[start:at]
+    yield text[at:]
+
+
+def _after(text: str, at: int, end: str) -> int:
+    found = text.find(end, at)
+    return len(text) if found < 0 else found + len(end)
+
+
+def _after_tag(text: str, at: int) -> int:
+    """The place after the > of a tag; a > between quotes does not end it."""
+    while found := QUOTE_OR_END.search(text, at):
+        if found[0] == ">":
+            return found.end()
+        at = _after(text, found.end(), found[0])
+    return len(text)

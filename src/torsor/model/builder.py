@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -72,12 +72,12 @@ def assemble(
     names: Sequence[str] | None = None,
     name: str = "model",
     allow_degenerate: bool = False,
-    repair: Callable[[Arrays, Sequence[str]], Arrays] | None = None,
+    checked: bool = True,
     **freedoms: Unpack[Freedoms],
 ) -> dict[str, Any]:
     """The fields of the Model that these arguments describe; parent=None is a chain.
 
-    `repair` may change the bodies, once fixed ones are merged.
+    `checked=False` lets fixed bodies be merged that could not exist alone.
     """
     given = {"axis": axis, "pitch": pitch, "R": R, "p": p, "mass": mass, "com": com, "inertia": inertia}
     rows = {key: as_rows(key, x, SHAPES[key]) for key, x in given.items()} | {"joint": _codes(joint)}
@@ -96,11 +96,9 @@ def assemble(
     links["axis"] = _unit_axes(links["axis"], links["joint"], names)
     frames: dict[str, Frame] = {}
     if (links["joint"] == FIXED).any():
-        if repair is None:
+        if checked:
             check_bodies(links | {"joint": np.where(links["joint"] == FIXED, 0, links["joint"])}, names, True)
         links, names, frames = _merge_fixed(links, names)
-    if repair is not None:
-        links = repair(links, names)
     words = {"names": names, "frames": frames, "name": name, "allow_degenerate": allow_degenerate}
     words |= reordered(freedoms, joints, links.pop("place"))
     return {**links, "gravity": gravity, **words}
