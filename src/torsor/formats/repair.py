@@ -29,7 +29,7 @@ ONE = np.eye(3)
 # gyration (m): a Model needs it, and no entry of M that others have feels it.
 SPECK, RADIUS = 1e-12, 0.1
 ALONE = 1.0  # kg taken for the mass that moves, of a robot without any
-LEAST = 0.01  # the radius of gyration (m) that a link has at least, seen by the rotors on it
+POINT = 1e-3  # the radius of gyration (m) below which a link is a point, on which nothing is modelled
 # A joint moves nothing if its articulated inertia is below IDLE, relative to the link it hangs on; its rotor has ROTOR.
 IDLE, ROTOR = 1e-9, 1e-2
 FLAT = 1e-12  # of the trace: how far a repaired inertia is within what can be, so that other engines take it
@@ -116,7 +116,7 @@ def with_rotors(model: Model, notes: list[Note]) -> Model:
     if not ((model.mass <= IDLE * model.mass.max()) | (moments[:, 0] <= IDLE * moments[:, 2])).any():
         return model
     scale, hosts = _hosts(model)
-    safe = replace(model, armature=model.armature + IDLE / 10 * scale)  # no division by zero
+    safe = replace(model, armature=model.armature + 1e-6 * IDLE * scale)  # no division by zero
     states = safe.neutral(), safe.random_configuration(0)
     least = np.min([evaluate(pivots, safe, {"q": q.tolist()}) for q in states], axis=0)
     armature = np.array(model.armature)
@@ -133,16 +133,16 @@ def with_rotors(model: Model, notes: list[Note]) -> Model:
 
 
 def _hosts(model: Model) -> tuple[Array, list[str]]:
-    """For each freedom the mass or mean moment of inertia of the nearest body above that has mass, and whose it is."""
-    heavy = model.mass > IDLE * model.mass.max() if model.mass.max() > SPECK * ALONE else np.zeros(model.n, dtype=bool)
-    mean = float(model.mass[heavy].mean()) if heavy.any() else ALONE
-    body = model.mass, np.maximum(np.trace(model.inertia, axis1=1, axis2=2) / 3, model.mass * LEAST**2)
+    """For each freedom the mass or mean moment of inertia of the nearest body above that has any, and whose it is."""
+    mass, moment = model.mass, np.trace(model.inertia, axis1=1, axis2=2) / 3
+    massive = mass > max(IDLE * mass.max(), SPECK * ALONE)
+    mean, heavy = float(mass[massive].mean()) if massive.any() else ALONE, massive & (moment > mass * POINT**2)
     found: list[tuple[float, float, str]] = []
     scale: list[float] = []
     for i, above in enumerate(model.parent.tolist()):
         usual = (mean, mean * RADIUS**2, f"a ball of {mean:.3g} kg")
         if above >= 0:
-            usual = (body[0][above], body[1][above], repr(model.names[above])) if heavy[above] else found[above]
+            usual = (mass[above], moment[above], repr(model.names[above])) if heavy[above] else found[above]
         found.append(usual)
         scale += [usual[0] if unit == METRE else usual[1] for _, unit in JOINTS[model.joint[i]].velocities]
     return np.array(scale), [words for _, _, words in found]

@@ -29,7 +29,7 @@ from torsor.model.dh import DHTable, dh_fields
 from torsor.model.extras import NO_EXTRAS, Actuator, Coupling, Extras, Note, Visual, check_extras
 from torsor.model.freedoms import USUAL, check_freedoms, filled
 from torsor.model.joints import JOINTS, Joint
-from torsor.model.names import Frame, NumberedNames, word_list
+from torsor.model.names import Frame, NumberedNames, nearest_names, word_list
 from torsor.validate import array, generator, integer_array, real_array, shown
 from torsor.validate import batch as batch_shape
 
@@ -239,7 +239,8 @@ class Model:
             body = self._index(name)
         except (KeyError, ValueError):
             if name not in self.joint_names:
-                raise ArgumentError(f"{self!r} has no body or frame named {name!r}") from None
+                known = nearest_names(name, self.frames, self.names)
+                raise ArgumentError(f"{self!r} has no body or frame named {name!r}; it has {known}") from None
             body = self.joint_names.index(name)
         return Frame(body, np.eye(3), np.zeros(3))
 
