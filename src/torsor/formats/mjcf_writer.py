@@ -94,7 +94,7 @@ def _body(bodies: dict[int, Element], draft: Draft, i: int, carried: set[int]) -
     element = SubElement(bodies[int(model.parent[way[-1]])], "body", {"name": draft.names[i]} | place)
     for k, R, p in reversed(seen):
         for joint in draft.joints[k]:
-            _joint(element, joint, R, p)
+            _joint(element, draft, joint, R, p)
     _inertial(element, model, i)
     return element
 
@@ -134,22 +134,23 @@ def _place(R: Any, p: Any) -> dict[str, str]:
     return place
 
 
-def _range(lower: float, upper: float) -> str:
-    """The limits of something; MuJoCo's largest number stands for none."""
-    return numbers(np.clip((lower, upper), -MOST, MOST))
+def _range(draft: Draft, name: str, key: str, lower: float, upper: float) -> dict[str, str]:
+    """The limits of something; MuJoCo's largest number stands for none, but so do limits that are equal."""
+    if lower < upper:
+        return {key: numbers(np.clip((lower, upper), -MOST, MOST))} if isfinite(lower) or isfinite(upper) else {}
+    draft.losses.append(f"{key} of {name!r}, {lower:g} to {upper:g}, which MuJoCo takes for none")
+    return {}
 
 
-def _joint(body: Element, joint: Primitive, R: Array, p: Array) -> None:
+def _joint(body: Element, draft: Draft, joint: Primitive, R: Array, p: Array) -> None:
     """A joint of the body whose frame is at (R, p), seen from the joint."""
     values = joint.values
     words = {"name": joint.name, "type": TYPES[joint.kind]}
     words |= {word: number(values[key]) for key, word in FIELDS.items() if key in values}
     if joint.kind in ("revolute", "prismatic"):
         words["axis"] = numbers(R.T @ joint.axis)
-    if "lower" in values or "upper" in values:
-        words["range"] = _range(values.get("lower", -inf), values.get("upper", inf))
-    if "effort" in values:
-        words["actuatorfrcrange"] = _range(-values["effort"], values["effort"])
+    words |= _range(draft, joint.name, "range", values.get("lower", -inf), values.get("upper", inf))
+    words |= _range(draft, joint.name, "actuatorfrcrange", -values.get("effort", inf), values.get("effort", inf))
     if p.any():
         words["pos"] = numbers(-R.T @ p)
     SubElement(body, "joint", words)
@@ -220,6 +221,5 @@ def _actuators(root: Element, draft: Draft) -> None:
         if any(actuator.bias):
             words |= {"biastype": "affine", "biasprm": numbers(actuator.bias)}
         for key, limits in (("ctrlrange", actuator.control), ("forcerange", actuator.effort)):
-            if any(map(isfinite, limits)):
-                words[key] = _range(*limits)
+            words |= _range(draft, name, key, *limits)
         SubElement(section, "general", words)

@@ -31,7 +31,7 @@ SHAPES = {"box": 3, "sphere": 1, "cylinder": 2, "capsule": 2, "ellipsoid": 3, "m
 class Note(NamedTuple):
     """One remark on a file.
 
-    kind   "repair": numbers were changed;  "ignored": torsor does not model this;  "read": how something was understood;
+    kind   "repair": numbers were changed;  "ignored": torsor does not model this;  "read": how something was understood
            "invented": the file gave no masses at all
     where  the element of the file
     """

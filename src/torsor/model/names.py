@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from torsor.errors import ArgumentError
 from torsor.validate import shown
-
 
 SEARCHED, SHOWN = 500, 8  # names that are looked through for a message, and names in it
 
@@ -50,7 +48,7 @@ def word_list(names: Any) -> Sequence[str]:
 def nearest_names(name: str, frames: Collection[str], bodies: Sequence[str]) -> str:
     """Some of the names there are, in messages: those that begin alike first."""
     some = [*list(frames)[:SEARCHED], *bodies[:SEARCHED]]
-    first = sorted(some, key=lambda other: -len(commonprefix([name, other])))[:SHOWN]
+    first = sorted(some, key=lambda other: other[:3] != name[:3])[:SHOWN]
     more = len(frames) + len(bodies) - len(first)
     return ", ".join(map(repr, first)) + (f" and {more} more" if more else "")
 
