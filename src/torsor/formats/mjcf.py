@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torsor.errors import ArgumentError, ModelError
 from torsor.formats.folders import Folders
 from torsor.formats.robot import ONE, ROOT_JOINT, Robot, RobotLink, color, unused
-from torsor.formats.xml import OPTENV_REMARK, Document
+from torsor.formats.xml import LATIN_REMARK, OPTENV_REMARK, Document
 from torsor.lie import log_quaternion, quaternion_to_matrix, rodrigues
 from torsor.linalg import Vec
 
@@ -63,11 +63,11 @@ def read(document: Document, folders: Folders, base: str | None) -> Robot:
 
 def _check_paths(document: Document, folders: Folders) -> None:
     """Refuse all that MuJoCo would open outside the folders that a robot file may name, also by way of its includes."""
-    if OPTENV_REMARK in document.remarks:
-        raise document.error(None, "MuJoCo does not know $(optenv NAME default); write the default instead")
     documents = _included(document, folders)
     named = {e.get(key, "") for each in documents for e in each.root.iter("compiler") for key in DIRECTORIES}
     for each in documents:
+        for remark in {OPTENV_REMARK, LATIN_REMARK}.intersection(each.remarks):
+            raise each.error(None, f"MuJoCo reads UTF-8 without $(optenv): change the file ({remark})")
         for element in each.root.iter():
             for key, name in element.items():
                 choices = _choices(each, folders, name, named if key.startswith(FILE) else ())

@@ -43,7 +43,7 @@ def repair_bodies(fields: dict[str, Any], notes: list[Note]) -> None:
         raise ModelError(f"link {names[i]!r}: mass {mass[i]:g} is negative")
     _check_finite(mass, inertia, names)
     com[mass == 0] = 0.0
-    if not mass.any():
+    if not mass.any() and not inertia.any():
         words = "no link that moves has a mass: it weighs nothing, and all inertias are invented"
         notes.append(Note("invented", f"{len(mass)} links", words))
     speck = SPECK * (float(mass.sum()) or ALONE)

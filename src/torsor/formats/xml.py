@@ -1,8 +1,9 @@
-"""XML of robot files, read without trust: UTF-8, no DTD, no entity, bounded size; errors name file, line and element.
+"""XML of robot files, read without trust: no DTD, no entity, bounded size; errors name file, line and element.
 
 The parser is expat without namespaces, so a prefix that was never declared is part of a name and no error.
-Three more faults of real files are forgiven: declarations that expat refuses (`<?xml version="0.0"?>`, another encoding
-than that of the text), comments that contain "--", and text after the end of the first element (with a remark).
+The text is UTF-8, whatever the declaration says, as for MuJoCo.  Faults of real files are forgiven: declarations that
+expat refuses (`<?xml version="0.0"?>`), comments that contain "--", and, with a remark, Latin-1 and text after the end
+of the first element.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ MOST_ELEMENTS = 2_000_000
 DECLARATION = re.compile(r"\s*<\?xml.*?\?>", re.DOTALL)
 FIRST = re.compile(r"<([A-Za-z_][\w.:-]*)")
 OPTENV = re.compile(r"\$\(optenv \w+ ([^()]*)\)")
+LATIN_REMARK = "its text is not UTF-8, and is read as Latin-1"
 OPTENV_REMARK = "$(optenv NAME default) stands for its default"
 ENDS = {"<!--": "-->", "<![CDATA[": "]]>", "<?": "?>"}  # what is no tag, by its first letters
 QUOTE_OR_END = re.compile("[\"'>]")
@@ -33,8 +35,8 @@ class Document:
 
     def __init__(self, content: bytes, path: str):
         self.path = path
-        self.text = _text(content, path)
         self.remarks: list[str] = []
+        self.text = _text(content, path, self.remarks)
         if "$(optenv" in self.text:  # left over from launch files; no variable of the environment is read
             self.text = OPTENV.sub(r"\1", self.text)
             self.remarks.append(OPTENV_REMARK)
@@ -171,15 +173,13 @@ def label(element: Element) -> str:
     return f"<{element.tag} name={shown(name)}>" if name is not None else f"<{element.tag}>"
 
 
-def _text(content: bytes, path: str) -> str:
-    """The text of a file, without its declaration; line numbers stay.
-
-    It is UTF-8 whatever its declaration says: that is how MuJoCo reads it, and both must see the same.
-    """
+def _text(content: bytes, path: str, remarks: list[str]) -> str:
+    """The text of a file, without its declaration; line numbers stay."""
     try:
         text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ModelError(f"{path}: it is not UTF-8 text ({error}); convert it, as by iconv -t UTF-8") from None
+    except UnicodeDecodeError:
+        text = content.decode("latin-1")
+        remarks.append(LATIN_REMARK)
     if declaration := DECLARATION.match(text):
         text = "\n" * declaration[0].count("\n") + text[declaration.end() :]
     if text.count("<") > 2 * MOST_ELEMENTS:
