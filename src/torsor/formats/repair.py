@@ -26,17 +26,19 @@ Array = NDArray[Any]
 
 ONE = np.eye(3)
 # A link without mass that carries none becomes a ball of this share of the mass that moves, with this radius of
-# gyration (m): a Model needs it, and no entry of M that others have feels it.
-SPECK, RADIUS = 1e-12, 0.1
-ALONE = 1.0  # kg taken for the mass that moves, of a robot without any
+# gyration (m): a Model needs it, and neither M nor the bias feels it.
+SPECK, EXTENT = 1e-14, 0.3
+WEIGHTLESS = 1e-13  # kg taken for the mass that moves, of a robot without any
+# What a joint hangs on if no link above it has mass: a ball of the mean mass, or of so many kg if there is none at all.
+ALONE, RADIUS = 1.0, 0.1
 POINT = 1e-3  # the radius of gyration (m) below which a link is a point, on which nothing is modelled
 # A joint moves nothing if its articulated inertia is below IDLE, relative to the link it hangs on; its rotor has ROTOR.
 IDLE, ROTOR = 1e-9, 1e-2
 FLAT = 1e-12  # of the trace: how far a repaired inertia is within what can be, so that other engines take it
 
 
-def repair_bodies(fields: dict[str, Any], notes: list[Note]) -> None:
-    """Change the bodies among the fields of a Model as little as possible, so that they can exist."""
+def repair_bodies(fields: dict[str, Any], notes: list[Note]) -> Array:
+    """Change the bodies among the fields of a Model as little as possible, so that they can exist; who has mass."""
     names, parent = fields["names"], fields["parent"]
     mass, com, inertia = (np.array(fields[key]) for key in ("mass", "com", "inertia"))
     for i in np.flatnonzero(mass < 0)[:1]:
@@ -46,7 +48,7 @@ def repair_bodies(fields: dict[str, Any], notes: list[Note]) -> None:
     if not mass.any() and not inertia.any():
         words = "no link that moves has a mass: it weighs nothing, and all inertias are invented"
         notes.append(Note("invented", f"{len(mass)} links", words))
-    speck = SPECK * (float(mass.sum()) or ALONE)
+    own, speck = mass > IDLE * mass.max(), SPECK * (float(mass.sum()) or WEIGHTLESS)
     spread = inertia.any(axis=(1, 2))
     for i in np.flatnonzero((mass == 0) & spread):
         mass[i] = speck
@@ -57,10 +59,11 @@ def repair_bodies(fields: dict[str, Any], notes: list[Note]) -> None:
         notes.append(Note("repair", f"link {names[i]!r}", words))
         inertia[i] = possible
     for i in _carrying_none(parent, mass):
-        mass[i], inertia[i] = speck, speck * RADIUS**2 * ONE
+        mass[i], inertia[i] = speck, speck * EXTENT**2 * ONE
     moments = np.linalg.eigvalsh(inertia)
     thin = (mass > 0) & (moments[:, 0] <= 2 * INERTIA_TOLERANCE * moments.sum(axis=1))
     fields |= {"mass": mass, "com": com, "inertia": inertia, "allow_degenerate": bool(thin.any())}
+    return own
 
 
 def note_fixed(links: Sequence[Any], notes: list[Note]) -> None:
@@ -107,15 +110,15 @@ def _carrying_none(parent: Array, mass: Array) -> Array:
     return np.flatnonzero(~carries)
 
 
-def with_rotors(model: Model, notes: list[Note]) -> Model:
+def with_rotors(model: Model, massive: Array, notes: list[Note]) -> Model:
     """The model with a rotor on every joint that moves nothing, in its neutral configuration or in another one.
 
-    Only bodies that are light, points or rods can make a joint move nothing; other models are not looked at.
+    Only bodies that are not `massive`, points or rods can make a joint move nothing; other models are not looked at.
     """
     moments = np.linalg.eigvalsh(model.inertia)
-    if not ((model.mass <= IDLE * model.mass.max()) | (moments[:, 0] <= IDLE * moments[:, 2])).any():
+    if not (~massive | (moments[:, 0] <= IDLE * moments[:, 2])).any():
         return model
-    scale, hosts = _hosts(model)
+    scale, hosts = _hosts(model, massive)
     safe = replace(model, armature=model.armature + 1e-6 * IDLE * scale)  # no division by zero
     states = safe.neutral(), safe.random_configuration(0)
     least = np.min([evaluate(pivots, safe, {"q": q.tolist()}) for q in states], axis=0)
@@ -132,10 +135,9 @@ def with_rotors(model: Model, notes: list[Note]) -> Model:
     return replace(model, armature=armature) if (armature != model.armature).any() else model
 
 
-def _hosts(model: Model) -> tuple[Array, list[str]]:
+def _hosts(model: Model, massive: Array) -> tuple[Array, list[str]]:
     """For each freedom the mass or mean moment of inertia of the nearest body above that has any, and whose it is."""
     mass, moment = model.mass, np.trace(model.inertia, axis1=1, axis2=2) / 3
-    massive = mass > max(IDLE * mass.max(), SPECK * ALONE)
     mean, heavy = float(mass[massive].mean()) if massive.any() else ALONE, massive & (moment > mass * POINT**2)
     found: list[tuple[float, float, str]] = []
     scale: list[float] = []

@@ -94,9 +94,9 @@ def build(robot: Robot, repair: str) -> Model:
             names=tuple(link.name for link in links), name=robot.name, gravity=robot.gravity, checked=False,
             **_freedoms(robot, links),
         )  # fmt: skip
-        repair_bodies(fields, robot.notes)
+        massive = repair_bodies(fields, robot.notes)
         fields["frames"] |= _aliases(robot, fields["names"], fields["frames"])
-        model = with_rotors(Model(**fields), robot.notes)
+        model = with_rotors(Model(**fields), massive, robot.notes)
         extras = _extras(robot, model, {link.name: link.joint_name for link in links})
         model = model.with_extras(extras, checked=True)  # made of checked numbers
     except ModelError as error:
