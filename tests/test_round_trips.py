@@ -318,3 +318,39 @@ def test_repaired_inertias_are_taken_by_mujoco(tmp_path):
             ts.save(model, tmp_path / f"good{suffix}")
             assert mujoco.MjModel.from_xml_path(str(tmp_path / f"good{suffix}")).nv == 1
         assert pin.buildModelFromUrdf(str(tmp_path / "good.urdf")).nv == 1
+
+
+def test_bodies_without_mass_keep_their_place_in_mjcf(tmp_path):
+    """Their joints become joints of the body they carry, where that comes in the depth-first order; six at most."""
+    builder = ts.Model.builder("m")
+    builder.add("light", mass=0.0, damping=1.0)
+    builder.add("b", mass=1, inertia=(1, 1, 1), damping=2.0)
+    builder.add("c", "light", "prismatic", axis=(1, 0, 0), mass=1, inertia=(1, 1, 1), damping=3.0)
+    model = replace(builder.build(), extras=Extras(keyframes={"k": (1.0, 2.0, 3.0)}))
+    assert "the order of the joints" in saved(model, tmp_path / "m.xml")
+    again = ts.load(tmp_path / "m.xml")
+    assert list(again.joint_names) == ["light", "c", "b"]
+    assert again.damping.tolist() == [1, 3, 2]
+    assert again.keyframes["k"].tolist() == [1, 3, 2]
+    builder = ts.Model.builder("seven")
+    for k, kind in enumerate(["universal", "planar", "universal"]):
+        builder.add(f"b{k}", f"b{k - 1}" if k else None, kind, mass=float(k == 2), inertia=(k == 2) * np.ones(3))
+    with pytest.raises(ModelError, match="MuJoCo takes no body without mass or extent: give 'b0' some"):
+        ts.save(builder.build(), tmp_path / "s.xml")
+
+
+def test_a_frame_called_world_is_a_frame(tmp_path):
+    builder = ts.Model.builder("m").add("a", mass=1, inertia=(1, 1, 1))
+    for host in (None, "a"):
+        model = builder.build().with_frames({"world": (host, np.eye(3), (1, 2, 3)), "f": (None, np.eye(3), (0, 0, 1))})
+        for suffix in (".urdf", ".xml"):
+            ts.save(model, tmp_path / f"m{suffix}")
+            again = ts.load(tmp_path / f"m{suffix}")
+            for name in ("world", "f"):
+                ours, theirs = (ts.frame_poses(machine, [0.3], name) for machine in (model, again))
+                np.testing.assert_array_equal(theirs, ours)
+
+
+def test_urdfdom_takes_springs_without_damping(tmp_path):
+    ts.save(ts.Model.chain(mass=1, inertia=(1, 1, 1), stiffness=2.0), tmp_path / "m.urdf")
+    assert pin.buildModelFromUrdf(str(tmp_path / "m.urdf")).nv == 1

@@ -126,6 +126,8 @@ class _MujocoReader:
         self.result = Robot(name or Path(document.path).stem, document.path)
         m = self.m
         self.bodies = [m.body(i).name or f"body{i}" for i in range(m.nbody)]
+        # the world, a link if something sits on it, gives way to a site of its name
+        self.bodies[0] = unused(self.bodies[0], {*self.bodies[1:], *(m.site(i).name for i in range(m.nsite))}, "/body")
         self.taken = set(self.bodies)
         self.joints = self._joint_names()
         self.has_world = False

@@ -39,8 +39,8 @@ def encode(model: Model, path: str | Path) -> tuple[bytes, list[str]]:
     SubElement(root, "compiler", angle="radian", autolimits="true", balanceinertia="false")
     SubElement(root, "option", gravity=numbers(model.gravity))
     meshes = _assets(root, draft)
-    bodies = {-1: SubElement(root, "worldbody")}
-    for i in range(model.n):
+    bodies, order = {-1: SubElement(root, "worldbody")}, _depth_first(model)
+    for i in order:
         if i not in carried:
             bodies[i] = _body(bodies, draft, i, carried)
     for visual in model.visuals:
@@ -58,7 +58,6 @@ def encode(model: Model, path: str | Path) -> tuple[bytes, list[str]]:
         for follower, leader, ratio, offset in model.couplings:
             names = {"joint1": model.joint_names[follower], "joint2": model.joint_names[leader]}
             SubElement(equality, "joint", names | {"polycoef": numbers((offset, ratio, 0, 0, 0))})
-    order = _depth_first(model)
     if order != list(range(model.n)):
         draft.losses.append("the order of the joints: MuJoCo's is depth first")
     keys = SubElement(root, "keyframe") if model.keyframes else None
@@ -73,10 +72,11 @@ def _carried(model: Model) -> set[int]:
     turned = np.abs(model.R - np.eye(3)).max(axis=(1, 2)) > 0
     child = np.full(model.n + 1, -1)
     child[model.parent] = np.arange(model.n)
-    found = set()
-    for i in np.flatnonzero((model.mass == 0) & (model.children_count == 1)).tolist():
+    found, freedoms = set(), np.diff(model.v_start)  # of each body of MuJoCo, which has at most six
+    for i in np.flatnonzero((model.mass == 0) & (model.children_count == 1))[::-1].tolist():
         kinds = [JOINTS[model.joint[k]].name for k in (i, child[i])]
-        if "free" not in kinds and not (kinds[0] == "spherical" and turned[child[i]]):
+        freedoms[i] += freedoms[child[i]]
+        if "free" not in kinds and not (kinds[0] == "spherical" and turned[child[i]]) and freedoms[i] <= 6:
             found.add(i)
     return found
 

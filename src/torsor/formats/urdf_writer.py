@@ -147,7 +147,7 @@ def _joint(root: Element, joint: Primitive, parent: str, child: str, R: Any, p: 
         if kind != "continuous" or any(x < HUGE for x in limits.values()):
             SubElement(element, "limit", {word: number(x) for word, x in limits.items()})
     if dynamics := {word: number(values[key]) for word, key in DYNAMICS.items() if key in values}:
-        SubElement(element, "dynamics", dynamics)
+        SubElement(element, "dynamics", {"damping": "0.0", "friction": "0.0"} | dynamics)  # urdfdom demands one of both
     if "armature" in values:
         SubElement(element, "drake:rotor_inertia", value=number(values["armature"]))
     return element
