@@ -37,6 +37,7 @@ class Folders:
         self._starts = tuple(f"{os.path.realpath(root)}{os.sep}" for root in self.roots)
         self._beside = list(dict.fromkeys([self.home, *self.roots]))  # what relative paths may start from
         self._packages: dict[str, list[str]] = {}
+        self._real: dict[str, str] = {}  # folder -> what it leads to
         self.missing: dict[str, None] = {}  # in the order in which they were missed
 
     def find(self, uri: str) -> str:
@@ -65,11 +66,15 @@ class Folders:
     def bounds(self, path: str) -> str:
         """The path, normalised, if what it leads to lies in one of the folders; else ""."""
         place = os.path.normpath(path.replace("\\", "/"))
+        folder, name = os.path.split(place)
         try:
-            real = f"{os.path.realpath(place)}{os.sep}"
+            if folder not in self._real:
+                self._real[folder] = os.path.realpath(folder)
+            real = os.path.realpath(place) if os.path.islink(place) else os.path.join(self._real[folder], name)
         except ValueError:  # a NUL
             return ""
-        return place if real.startswith(self._starts) or place.startswith(self._packaged) else ""
+        inside = f"{real}{os.sep}".startswith(self._starts) or place.startswith(self._packaged)
+        return place if inside else ""
 
     def inside(self, path: str) -> str:
         """The path, normalised, if it is a file in one of the folders; else ""."""

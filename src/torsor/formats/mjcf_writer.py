@@ -164,6 +164,7 @@ def _inertial(body: Element, model: Model, i: int) -> None:
     moments = np.diag(I).copy()
     if (np.diag(moments) != I).any():
         moments, axes = np.linalg.eigh(I)
+        moments = np.maximum(moments, SMALLEST)  # of a long rod, the least may be lost in rounding
         words = _place(axes * np.sign(np.linalg.det(axes)), model.com[i])
     largest = moments.argmax()
     moments[largest] = min(moments[largest], moments[largest - 1] + moments[largest - 2])
@@ -199,9 +200,10 @@ def _geom(body: Element, visual: Visual, meshes: dict[tuple[str, tuple[float, ..
     else:
         half = {"box": 0.5, "cylinder": (1.0, 0.5), "capsule": (1.0, 0.5)}.get(visual.shape, 1.0)
         words["size"] = numbers(np.array(visual.size) * half)
-    if all(visual.size):
+    sized = all(visual.size) if visual.shape == "mesh" else min(visual.size) > 0
+    if sized:
         SubElement(body, "geom", words)
-    return all(visual.size)
+    return sized
 
 
 def _actuators(root: Element, draft: Draft) -> None:

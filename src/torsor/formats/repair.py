@@ -78,9 +78,7 @@ def note_fixed(links: Sequence[Any], notes: list[Note]) -> None:
 
 def _check_finite(mass: Array, inertia: Array, names: Sequence[str]) -> None:
     """Refuse numbers so large that sums of them overflow."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        finite = np.isfinite(inertia.sum(axis=(1, 2)) * 4) & np.isfinite(mass.sum() * 4)
-    for i in np.flatnonzero(~finite)[:1]:
+    for i in np.flatnonzero(~np.isfinite(np.abs(inertia).sum(axis=(1, 2)) * 4 + mass * len(mass)))[:1]:
         raise ModelError(f"link {names[i]!r}: its mass or inertia is too large to compute with")
 
 

@@ -98,7 +98,7 @@ def build(robot: Robot, repair: str) -> Model:
         fields["frames"] |= _aliases(robot, fields["names"], fields["frames"])
         model = with_rotors(Model(**fields), massive, robot.notes)
         extras = _extras(robot, model, {link.name: link.joint_name for link in links})
-        model = model.with_extras(extras, checked=True)  # made of checked numbers
+        model = model.with_extras(extras)
     except ModelError as error:
         raise ModelError(f"{robot.path}: {error}") from None
     _report(robot, repair)
@@ -248,9 +248,8 @@ def tensor(moments: Sequence[float], R: Array | None = None) -> Array:
     I = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
     if R is None:
         return I
-    with np.errstate(over="ignore", invalid="ignore"):
-        I = R @ I @ R.T
-        return (I + I.T) / 2
+    I = R @ I @ R.T
+    return (I + I.T) / 2
 
 
 def color(rgba: Sequence[float]) -> tuple[float, ...]:

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from torsor.errors import ArgumentError
 from torsor.formats import mjcf, sdf, urdf
 from torsor.formats.folders import Folders
@@ -27,6 +29,7 @@ READERS: dict[str, Callable[[Document, Folders, str | None], Robot]] = {
 }
 
 
+@np.errstate(all="ignore")  # what overflows is refused by name
 def load(path: str | Path, *, base: str | None = None, repair: str = "warn", folders: Sequence[str | Path] = (),
          xacro: bool | Mapping[str, Any] = False) -> Model:  # fmt: skip
     """The model of a robot file; see `torsor.load`."""

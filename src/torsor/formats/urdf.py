@@ -200,7 +200,7 @@ def _dynamics(document: Document, joint: Element) -> dict[str, float]:
     rotor, gear = joint.find("drake:rotor_inertia"), joint.find("drake:gear_ratio")
     if rotor is not None:
         ratio = 1.0 if gear is None else document.number(gear, "value", 1.0)
-        found["armature"] = ratio**2 * document.number(rotor, "value", 0.0)
+        found["armature"] = ratio * ratio * document.number(rotor, "value", 0.0)
     return {key: value for key, value in found.items() if value}
 
 

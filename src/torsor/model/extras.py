@@ -6,7 +6,7 @@ Bodies are given by number; -1 is the base.  Of all this only the couplings act 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -165,8 +165,6 @@ def _check_records(model: Model, extras: Extras) -> None:
         raise ModelError(f"joint_names must be one name for each of {model.n} bodies, not {shown(names)}")
     if len(set(names)) < len(names):
         raise ModelError("two joints have the same name")
-    if not encodable("".join(_words(extras.plain()))):
-        raise ModelError("a word of the extras holds a lone surrogate, which is no character")
     _check_couplings(model)
     for name, q in extras.keyframes.items():
         if not isinstance(name, str) or len(q) != model.nq or not np.isfinite(q).all():
@@ -175,15 +173,9 @@ def _check_records(model: Model, extras: Extras) -> None:
         for record in getattr(extras, key):
             if not fits(model, record):
                 raise ModelError(f"{shown(record)}: words or numbers of it do not fit {model!r}")
-
-
-def _words(x: Any) -> Iterator[str]:
-    """All strings in lists and dictionaries."""
-    if isinstance(x, str):
-        yield x
-    elif isinstance(x, Mapping | list | tuple):
-        for item in (*x, *x.values()) if isinstance(x, Mapping) else x:
-            yield from _words(item)
+    words = [*names, *extras.keyframes, *(x.name for x in extras.actuators), *(x.file for x in extras.visuals)]
+    if not encodable("".join([*words, *(word for note in extras.notes for word in note)])):
+        raise ModelError("a word of the extras holds a lone surrogate, which is no character")
 
 
 def _fits_actuator(model: Model, actuator: Actuator) -> bool:

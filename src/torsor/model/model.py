@@ -271,13 +271,12 @@ class Model:
 
     # ---- what a file says beyond the dynamics: see extras.py ----
 
-    def with_extras(self, extras: Extras, *, checked: bool = False) -> Model:
-        """This model with other extras, which are checked unless they were; all else is shared."""
+    def with_extras(self, extras: Extras) -> Model:
+        """This model with other extras; all else is shared."""
         other = object.__new__(Model)
         other.__dict__.update({f.name: getattr(self, f.name) for f in fields(self)}, extras=extras)
         other.__dict__.update({key: self.__dict__[key] for key in _DERIVED if key in self.__dict__})
-        if not checked:
-            check_extras(other)
+        check_extras(other)
         return other
 
     @property
