@@ -52,9 +52,7 @@ class _SdfReader:
     def __init__(self, document: Document, folders: Folders, model: Element):
         self.document, self.folders, self.model = document, folders, model
         self.result = Robot(model.get("name") or Path(document.path).stem, document.path)
-        self.links = self._named("link")
-        self.joints = self._named("joint")
-        self.frames = self._named("frame")
+        self.links, self.joints, self.frames = (document.named(model, tag) for tag in ("link", "joint", "frame"))
         for name in self.frames.keys() & (self.links.keys() | self.joints.keys()):
             self.result.note("ignored", f"frame {name!r}", "a link or joint is called so")
             del self.frames[name]
@@ -65,15 +63,6 @@ class _SdfReader:
         self.roots: dict[str, str] = {}  # links that hang on others -> one nearer the root of their tree
         self._poses: dict[str, Pose | None] = {MODEL_FRAME: (ONE, np.zeros(3))}
         self._hosts: dict[str, str] = {}  # frame -> what it is attached to in the end
-
-    def _named(self, tag: str) -> dict[str, Element]:
-        found: dict[str, Element] = {}
-        for element in self.model.iterfind(tag):
-            name = self.document.word(element, "name")
-            if name in found:
-                raise self.document.error(element, f"there are two {tag}s of this name")
-            found[name] = element
-        return found
 
     def robot(self, base: str | None) -> Robot:
         robot = self.result

@@ -41,8 +41,8 @@ def read(document: Document, folders: Folders, base: str | None) -> Robot:
     robot = Robot(root.get("name") or Path(document.path).stem, document.path)
     if not root.get("name"):
         robot.note("read", "<robot>", f"it has no name; it is called {robot.name!r}")
-    links = _named(document, "link")
-    joints = _named(document, "joint")
+    links = document.named(root, "link")
+    joints = document.named(root, "joint")
     if not links:
         hint = "; expand xacro files with xacro=True" if any(":" in e.tag for e in root.iter()) else ""
         raise document.error(root, f"it has no <link>{hint}")
@@ -57,17 +57,6 @@ def read(document: Document, folders: Folders, base: str | None) -> Robot:
     _actuators(document, robot, joints)
     _leftovers(document, robot)
     return robot
-
-
-def _named(document: Document, tag: str) -> dict[str, Element]:
-    """The elements of one kind, by name; no two may share one."""
-    found: dict[str, Element] = {}
-    for element in document.root.iterfind(tag):
-        name = document.word(element, "name")
-        if name in found:
-            raise document.error(element, f"there are two {tag}s of this name")
-        found[name] = element
-    return found
 
 
 def _link(document: Document, joint: Element, tag: str) -> str:
@@ -101,7 +90,7 @@ def inertial(document: Document, link: Element, robot: Robot) -> dict[str, Any]:
     if inertia is None:
         robot.note("read", f"link {link.get('name')!r}", "its <inertial> has no <inertia>: it is a point mass")
         return {"mass": mass, "com": place.get("p", ZERO3)}
-    I = tensor(document.each(inertia, MOMENTS, 0.0), place.get("R"))
+    I = tensor([document.number(inertia, key, 0.0) for key in MOMENTS], place.get("R"))
     return {"mass": mass, "com": place.get("p", ZERO3), "inertia": I}
 
 

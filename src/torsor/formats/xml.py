@@ -115,56 +115,40 @@ class Document:
             raise self.error(element, f"it needs {key}=")
         return found
 
+    def named(self, parent: Element, tag: str) -> dict[str, Element]:
+        """The children of one kind, by name; no two may share one."""
+        found: dict[str, Element] = {}
+        for element in parent.iterfind(tag):
+            name = self.word(element, "name")
+            if name in found:
+                raise self.error(element, f"there are two {tag}s of this name")
+            found[name] = element
+        return found
+
     def number(self, element: Element, key: str, default: float | None = None, *, infinite: bool = False) -> float:
         """An attribute that is one number."""
-        text = element.get(key)
-        try:
-            if isfinite(value := float(text or "")) and "_" not in text:  # type: ignore[operator]
-                return value
-        except ValueError:
-            pass
-        if text is None or not text.strip():
-            if default is None:
-                raise self.error(element, f"it needs {key}=")
-            return default
-        return self.parsed(element, f"{key}=", text, infinite=infinite)
-
-    def each(self, element: Element, keys: tuple[str, ...], default: float | None = None) -> list[float]:
-        """Several attributes, one number each."""
-        texts = [element.get(key, "") for key in keys]
-        try:
-            values = [float(text) for text in texts]
-            if isfinite(sum(values)) and "_" not in "".join(texts):
-                return values
-        except ValueError:
-            pass
-        return [self.number(element, key, default) for key in keys]
+        text = element.get(key, "").strip()
+        if not text and default is None:
+            raise self.error(element, f"it needs {key}=")
+        return default if not text else self.parsed(element, f"{key}=", text, infinite=infinite)  # type: ignore[return-value]
 
     def numbers(self, element: Element, key: str, count: int, default: tuple[float, ...]) -> list[float]:
         """An attribute that is `count` numbers, separated by blanks."""
-        text = element.get(key)
-        if text is None or not text.strip():
-            return list(default)
-        words = text.split()
-        if len(words) != count:
-            raise self.error(element, f"{key}={shown(text)} must be {count} numbers, not {len(words)}")
-        try:
-            values = [float(word) for word in words]
-            if isfinite(sum(values)) and "_" not in text:
-                return values
-        except ValueError:
-            pass
-        return [self.parsed(element, f"{key}=", word) for word in words]  # says which is wrong
+        words = element.get(key, "").split()
+        if words and len(words) != count:
+            raise self.error(element, f"{key}={shown(element.get(key))} must be {count} numbers, not {len(words)}")
+        return [self.parsed(element, f"{key}=", word) for word in words] or list(default)
 
     def parsed(self, element: Element, what: str, word: str, *, infinite: bool = False) -> float:
         """A word as a number; `what` names it in messages."""
         try:
             value = float(word)
+            if "_" not in word and (isfinite(value) or (infinite and value == value)):
+                return value
         except ValueError:
-            raise self.error(element, f"{what}{shown(word)} is not a number") from None
-        if "_" in word or not (isfinite(value) or (infinite and value == value)):
-            raise self.error(element, f"{what}{shown(word)} is not a {'' if infinite else 'finite '}number")
-        return value
+            pass
+        finite = "finite " if word.strip("+-").lower() in ("inf", "infinity", "nan") and not infinite else ""
+        raise self.error(element, f"{what}{shown(word)} is not a {finite}number")
 
 
 def label(element: Element) -> str:
