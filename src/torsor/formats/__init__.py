@@ -73,9 +73,10 @@ def load(path: Any, *, base: str | None = None, repair: str = "warn", folders: S
 def save(model: Model, path: str | Path) -> None:
     """Write a model to a file, from which `load` makes an equal one if it is .toml or .torsor.
 
-    .urdf and .xml (MJCF) say less: a ModelWarning lists what is lost, and a ModelError names a joint that the format
-    does not have.  Rotations come back to rounding there, all other numbers exactly.  A comment at the end of the text,
-    or the word "made" of a .torsor file, says which torsor wrote it, and when.
+    .urdf and .xml (MJCF) say less: a ModelWarning lists what is lost, by field and joint.  A joint that the format does
+    not have becomes several, or a ModelError names it.  Rotations, and inertias in MJCF, come back to rounding there,
+    all other numbers exactly.  A comment at the end of the text, or the word "made" of a .torsor file, says which
+    torsor wrote it, and when.
     """
     require_model(model)
     suffix = file_path("path", path).suffix.lower()
@@ -85,7 +86,7 @@ def save(model: Model, path: str | Path) -> None:
     content, losses = import_module(f"torsor.formats.{WRITERS[suffix]}").encode(model, path)
     write_whole(path, content + f"<!-- {signature()} -->\n".encode())
     if losses:
-        warnings.warn(f"{path} does not say: {'; '.join(losses)}", ModelWarning, stacklevel=2)
+        warnings.warn(f"{path} does not say: {'; '.join(dict.fromkeys(losses))}", ModelWarning, stacklevel=2)
 
 
 def _format(path: str | Path) -> Format:

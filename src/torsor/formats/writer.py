@@ -62,7 +62,6 @@ class Draft:
         self.folder, self.folders = os.path.dirname(os.path.abspath(path)), Folders(path)
         self.losses: list[str] = []
         self._lost: dict[str, list[str]] = {}
-        self._outside: set[str] = set()
         for i in range(model.n):
             if (kind := JOINTS[model.joint[i]].name) not in PRIMITIVES:
                 raise ModelError(f"{form} has no {kind} joint, which {model.names[i]!r} hangs on; save as .toml")
@@ -110,9 +109,8 @@ class Draft:
         """The file of a mesh as seen from the folder of the robot file; what is no absolute path stays as it is."""
         if not os.path.isabs(file):
             return file
-        home = os.path.dirname(file)
-        if not self.folders.bounds(file) and home not in self._outside:
-            self._outside.add(home)
+        if not self.folders.bounds(file):
+            home = os.path.dirname(file)
             self.losses.append(f"where meshes of {home} are to be found: load it with folders=[{home!r}]")
         common = os.path.commonpath([file, self.folder])
         return file if common == os.path.dirname(common) else os.path.relpath(file, self.folder).replace(os.sep, "/")
