@@ -235,6 +235,14 @@ def test_huge_and_tiny_masses_and_inertias_load_or_are_refused(tmp_path, size, s
             assert np.isfinite(model.inertia).all()
 
 
+def test_a_screw_without_pitch_is_refused(tmp_path):
+    screw = (
+        HINGE.format("a", "b").replace("revolute", "screw").replace("<axis>", "<thread_pitch>0</thread_pitch><axis>")
+    )
+    with pytest.raises(ModelError, match="its <thread_pitch> is zero"):
+        load(tmp_path / "s.sdf", SDF.format(LINK.format("a") + LINK.format("b") + screw.format("a", "b")))
+
+
 @pytest.mark.parametrize("records", [
     {"actuators": [{"name": "a", "gear": [[0]]}]}, {"actuators": [{"name": "a", "gear": [[0.5, 1.0]]}]},
     {"actuators": [{"name": 3, "gear": [[0, 1.0]]}]}, {"actuators": [{"name": "a", "gear": 3}]},

@@ -279,6 +279,15 @@ def test_chains_of_virtual_links_can_be_simulated(tmp_path):
     np.testing.assert_allclose(M[1:, 1:], np.diag(model.armature[1:]), atol=UNFELT)
 
 
+def test_a_link_of_almost_no_mass_moves_nothing_either(tmp_path):
+    tiny = LINK.format("b").replace('"1"', '"1e-13"')
+    second = HINGE.replace('"hinge"', '"second"').replace('link="b"', 'link="c"').replace('link="a"', 'link="b"')
+    lines = LINK.format("a"), LINK.format("b"), tiny.replace('"b"', '"c"'), HINGE.format(LIMIT), second.format(LIMIT)
+    model = ts.load(write(tmp_path, *lines), repair="quiet")
+    assert model.mass.tolist() == [1, 1e-13]
+    assert pivots_of(model)[1] > SANE * pivots_of(model)[0]
+
+
 def test_joints_on_one_axis_without_mass_between_them(tmp_path):
     """M is singular though every joint carries mass: the first of the two gets the rotor."""
     second = HINGE.replace('"hinge"', '"second"').replace('link="b"', 'link="c"').replace('link="a"', 'link="b"')

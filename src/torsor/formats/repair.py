@@ -38,7 +38,10 @@ FLAT = 1e-12  # of the trace: how far a repaired inertia is within what can be, 
 
 
 def repair_bodies(fields: dict[str, Any], notes: list[Note]) -> Array:
-    """Change the bodies among the fields of a Model as little as possible, so that they can exist; who has mass."""
+    """Change the bodies among the fields of a Model as little as possible, so that they can exist.
+
+    Which of them have a mass or an inertia of their own is returned.
+    """
     names, parent = fields["names"], fields["parent"]
     mass, com, inertia = (np.array(fields[key]) for key in ("mass", "com", "inertia"))
     for i in np.flatnonzero(mass < 0)[:1]:
@@ -48,8 +51,9 @@ def repair_bodies(fields: dict[str, Any], notes: list[Note]) -> Array:
     if not mass.any() and not inertia.any():
         words = "no link that moves has a mass: it weighs nothing, and all inertias are invented"
         notes.append(Note("invented", f"{len(mass)} links", words))
-    own, speck = mass > IDLE * mass.max(), SPECK * (float(mass.sum()) or WEIGHTLESS)
+    speck = SPECK * (float(mass.sum()) or WEIGHTLESS)
     spread = inertia.any(axis=(1, 2))
+    massive = (mass > IDLE * mass.max()) | spread
     for i in np.flatnonzero((mass == 0) & spread):
         mass[i] = speck
         notes.append(Note("repair", f"link {names[i]!r}", f"it has an inertia but no mass: mass 0 -> {speck:.3g} kg"))
@@ -58,12 +62,12 @@ def repair_bodies(fields: dict[str, Any], notes: list[Note]) -> Array:
         words = f"no body has principal moments of inertia {_moments(inertia[i])}: -> {_moments(possible)} kg m^2"
         notes.append(Note("repair", f"link {names[i]!r}", words))
         inertia[i] = possible
-    for i in _carrying_none(parent, mass):
+    for i in np.flatnonzero(~_carrying(parent, mass > 0)):
         mass[i], inertia[i] = speck, speck * EXTENT**2 * ONE
     moments = np.linalg.eigvalsh(inertia)
     thin = (mass > 0) & (moments[:, 0] <= 2 * INERTIA_TOLERANCE * moments.sum(axis=1))
     fields |= {"mass": mass, "com": com, "inertia": inertia, "allow_degenerate": bool(thin.any())}
-    return own
+    return massive
 
 
 def note_fixed(links: Sequence[Any], notes: list[Note]) -> None:
@@ -99,31 +103,35 @@ def _moments(I: Array) -> str:
     return "(" + ", ".join(f"{x:.6g}" for x in np.linalg.eigvalsh(I)) + ")"
 
 
-def _carrying_none(parent: Array, mass: Array) -> Array:
-    """Bodies without mass that carry none."""
-    carries = mass > 0
-    for i in range(len(mass) - 1, -1, -1):
+def _carrying(parent: Array, massive: Array) -> Array:
+    """Which bodies are massive, or carry one that is."""
+    carries = massive.copy()
+    for i in range(len(massive) - 1, -1, -1):
         if carries[i] and parent[i] >= 0:
             carries[parent[i]] = True
-    return np.flatnonzero(~carries)
+    return carries
 
 
 def with_rotors(model: Model, massive: Array, notes: list[Note]) -> Model:
     """The model with a rotor on every joint that moves nothing, in its neutral configuration or in another one.
 
-    Only bodies that are not `massive`, points or rods can make a joint move nothing; other models are not looked at.
+    A joint that carries nothing `massive` moves nothing.  Of the others, only points, rods and bodies of little mass
+    can make one move nothing: articulated inertias are computed only if there are any.
     """
-    moments = np.linalg.eigvalsh(model.inertia)
-    if not (~massive | (moments[:, 0] <= IDLE * moments[:, 2])).any():
+    carries, moments = _carrying(model.parent, massive), np.linalg.eigvalsh(model.inertia)
+    thin = carries & (~_heavy(model) | (moments[:, 0] <= IDLE * moments[:, 2]))
+    if carries.all() and not thin.any():
         return model
     scale, hosts = _hosts(model, massive)
-    safe = replace(model, armature=model.armature + 1e-6 * IDLE * scale)  # no division by zero
-    states = safe.neutral(), safe.random_configuration(0)
-    least = np.min([evaluate(pivots, safe, {"q": q.tolist()}) for q in states], axis=0)
+    least = np.full(model.nv, np.inf)
+    if thin.any():
+        safe = replace(model, armature=model.armature + 1e-6 * IDLE * scale)  # no division by zero
+        states = safe.neutral(), safe.random_configuration(0)
+        least = np.min([evaluate(pivots, safe, {"q": q.tolist()}) for q in states], axis=0)
     armature = np.array(model.armature)
     for i in range(model.n):
         own = slice(*model.v_start[i : i + 2].tolist())
-        if (least[own] > IDLE * scale[own]).all():
+        if carries[i] and (least[own] > IDLE * scale[own]).all():
             continue
         armature[own] += ROTOR * scale[own]
         units = ["kg" if unit == METRE else "kg m^2" for _, unit in JOINTS[model.joint[i]].velocities]
@@ -133,10 +141,15 @@ def with_rotors(model: Model, massive: Array, notes: list[Note]) -> Model:
     return replace(model, armature=armature) if (armature != model.armature).any() else model
 
 
+def _heavy(model: Model) -> Array:
+    return model.mass > IDLE * model.mass.max()
+
+
 def _hosts(model: Model, massive: Array) -> tuple[Array, list[str]]:
     """For each freedom the mass or mean moment of inertia of the nearest body above that has any, and whose it is."""
     mass, moment = model.mass, np.trace(model.inertia, axis1=1, axis2=2) / 3
-    mean, heavy = float(mass[massive].mean()) if massive.any() else ALONE, massive & (moment > mass * POINT**2)
+    mean = float(mass[massive].mean()) if massive.any() else ALONE
+    heavy = massive & _heavy(model) & (moment > mass * POINT**2)
     found: list[tuple[float, float, str]] = []
     scale: list[float] = []
     for i, above in enumerate(model.parent.tolist()):

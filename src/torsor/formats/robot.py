@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import cos, sin
 from typing import Any
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from torsor.errors import ModelError, ModelWarning
 from torsor.formats.repair import note_fixed, repair_bodies, with_rotors
+from torsor.formats.xml import Document
 from torsor.model import Model
 from torsor.model.builder import GRAVITY, assemble
 from torsor.model.extras import Actuator, Coupling, Extras, Note, Visual
@@ -74,6 +75,14 @@ class Robot:
 
     def note(self, kind: str, where: str, text: str) -> None:
         self.notes.append(Note(kind, where, text))
+
+    def draw(self, link: str, visuals: Iterable[Element], read: Callable[[Element], dict[str, Any]]) -> None:
+        """Add the shapes of a link; one that cannot be read does not stop the robot."""
+        for visual in visuals:
+            try:
+                self.visuals.append((link, read(visual)))
+            except ModelError as error:
+                self.note("read", f"link {link!r}", f"a <visual> is left out: {error}")
 
 
 def build(robot: Robot, repair: str) -> Model:
@@ -257,17 +266,14 @@ def color(rgba: Sequence[float]) -> tuple[float, ...]:
     return tuple(min(max(float(x), 0.0), 1.0) for x in (*rgba, 1.0)[:4])
 
 
-def shape(geometry: Element, numbers: Callable[[Element, str, int], Sequence[float]],
-          mesh: Callable[[Element], tuple[str, Sequence[float]]]) -> dict[str, Any] | None:  # fmt: skip
-    """Shape, size and file of a <geometry>; None if there is none that can be drawn.
-
-    `numbers` reads so many numbers by their word, `mesh` the file and the scale of a mesh.
-    """
-    for element in geometry:
+def shape(document: Document, visual: Element, numbers: Callable[[Element, str, int], Sequence[float]],
+          mesh: Callable[[Element], tuple[str, Sequence[float]]]) -> dict[str, Any]:  # fmt: skip
+    """Shape, size and file of a <visual>; `numbers` reads so many numbers by their word, `mesh` file and scale."""
+    for element in document.need(visual, "geometry"):
         if element.tag in SIZES:
             found = [x for word, count in SIZES[element.tag].items() for x in numbers(element, word, count)]
             return {"shape": element.tag, "size": tuple(found)}
         if element.tag == "mesh":
             file, scale = mesh(element)
             return {"shape": "mesh", "size": tuple(scale), "file": file}
-    return None
+    raise document.error(visual, f"it has none of the shapes {', '.join((*SIZES, 'mesh'))}")

@@ -17,7 +17,6 @@ from xml.etree.ElementTree import Element
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.errors import ModelError
 from torsor.formats.folders import Folders
 from torsor.formats.robot import ONE, ROOT_JOINT, WORLD, Robot, RobotLink, color, rotation, shape, tensor, unused
 from torsor.formats.xml import Document
@@ -79,7 +78,7 @@ class _SdfReader:
         for name in self.frames:
             self._frame(name, taken)
         for name, link in self.links.items():
-            self._visuals(name, link)
+            robot.draw(name, link.iterfind("visual"), self._visual)
         self.folders.note_missing(robot.note)
         for element in self.model:
             if element.tag not in READ:
@@ -270,7 +269,10 @@ class _SdfReader:
         """Metres per radian. The older <thread_pitch> is in radians per metre, of the opposite sense."""
         if joint.find("screw_thread_pitch") is not None or joint.find("thread_pitch") is None:
             return self._number(joint, "screw_thread_pitch", 1.0) / (2 * pi)
-        return -1.0 / self._number(joint, "thread_pitch", 1.0)
+        pitch = self._number(joint, "thread_pitch", 1.0)
+        if pitch == 0:
+            raise self.document.error(joint, "its <thread_pitch> is zero")
+        return -1.0 / pitch
 
     # ---- frames and shapes ----
 
@@ -284,20 +286,7 @@ class _SdfReader:
         if name not in taken:
             self.result.links.append(RobotLink(name, host, R=R, p=p))
 
-    def _visuals(self, name: str, link: Element) -> None:
-        for visual in link.iterfind("visual"):
-            try:
-                R, p = self._placement(visual)
-                words = self._shape(visual) | {"R": R, "p": p}
-                paint = visual.find("material/diffuse")
-                if paint is not None and (count := len((paint.text or "").split())) in (3, 4):
-                    words["color"] = color(self._numbers(paint, count))
-            except ModelError as error:
-                self.result.note("read", f"link {name!r}", f"a <visual> is left out: {error}")
-                continue
-            self.result.visuals.append((name, words))
-
-    def _shape(self, visual: Element) -> dict[str, Any]:
+    def _visual(self, visual: Element) -> dict[str, Any]:
         def sizes(element: Element, word: str, count: int) -> list[float]:
             if count == 1:
                 return [self._number(element, word, 1.0)]
@@ -307,7 +296,7 @@ class _SdfReader:
             uri, scale = self._text(element, "uri", ""), element.find("scale")
             return self.folders.find(uri) or uri, [1.0] * 3 if scale is None else self._numbers(scale, 3)
 
-        found = shape(self.document.need(visual, "geometry"), sizes, mesh)
-        if found is None:
-            raise self.document.error(visual, "it has no box, sphere, cylinder, capsule, ellipsoid or mesh")
-        return found
+        words = shape(self.document, visual, sizes, mesh) | dict(zip("Rp", self._placement(visual)))
+        paint = visual.find("material/diffuse")
+        count = 0 if paint is None else len((paint.text or "").split())
+        return words | ({"color": color(self._numbers(paint, count))} if count in (3, 4) else {})  # type: ignore[arg-type]

@@ -218,28 +218,6 @@ def _visuals(document: Document, robot: Robot, links: dict[str, Element], folder
         if own is not None and name and name not in colors:
             with suppress(ModelError):  # reported where it is used
                 colors[name] = _color(document, own)
-    for name, link in links.items():
-        for visual in link.iterfind("visual"):
-            try:
-                words = _shape(document, visual, folders) | placement(document, visual)
-                paint = visual.find("material")
-                if paint is not None:
-                    own = paint.find("color")
-                    rgba = colors.get(paint.get("name", "")) if own is None else _color(document, own)
-                    words |= {} if rgba is None else {"color": rgba}
-            except ModelError as error:  # a shape that cannot be drawn does not stop the robot
-                robot.note("read", f"link {name!r}", f"a <visual> is left out: {error}")
-                continue
-            robot.visuals.append((name, words))
-    folders.note_missing(robot.note)
-
-
-def _color(document: Document, element: Element) -> tuple[float, ...]:
-    return color(document.numbers(element, "rgba", 4, (0.7, 0.72, 0.75, 1.0)))
-
-
-def _shape(document: Document, visual: Element, folders: Folders) -> dict[str, Any]:
-    """Shape, size and file of a <visual>."""
 
     def sizes(element: Element, word: str, count: int) -> list[float]:
         return document.numbers(element, word, count, ZERO3) if count > 1 else [document.number(element, word)]
@@ -248,10 +226,20 @@ def _shape(document: Document, visual: Element, folders: Folders) -> dict[str, A
         uri = document.word(element, "filename")
         return folders.find(uri) or uri, document.numbers(element, "scale", 3, (1.0, 1.0, 1.0))
 
-    found = shape(document.need(visual, "geometry"), sizes, mesh)
-    if found is None:
-        raise document.error(visual, "it has no box, sphere, cylinder, capsule or mesh")
-    return found
+    def visual(element: Element) -> dict[str, Any]:
+        paint, own = element.find("material"), element.find("material/color")
+        named = None if paint is None else colors.get(paint.get("name", ""))
+        rgba = named if own is None else _color(document, own)
+        words = shape(document, element, sizes, mesh) | placement(document, element)
+        return words if rgba is None else words | {"color": rgba}
+
+    for name, link in links.items():
+        robot.draw(name, link.iterfind("visual"), visual)
+    folders.note_missing(robot.note)
+
+
+def _color(document: Document, element: Element) -> tuple[float, ...]:
+    return color(document.numbers(element, "rgba", 4, (0.7, 0.72, 0.75, 1.0)))
 
 
 def _actuators(document: Document, robot: Robot, joints: dict[str, Element]) -> None:
