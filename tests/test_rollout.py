@@ -153,6 +153,35 @@ def test_energy_is_kept_and_batch_axes_broadcast():
     assert difference(energy[..., 0], energy[..., 1]) < 1e-6
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (2, 1)], ids=str)
+def test_a_trajectory_that_diverges_ends_in_no_number(shape):
+    """It says so by what it holds, alone and beside others, which it does not change."""
+    q, v = np.zeros((*shape, 6)), np.full((*shape, 6), 1e200)
+    found = ts.rollout(ARM, q, v, steps=4, step=1.0)
+    assert not np.isfinite(found.q[..., -1, :]).any()
+    calm = ts.rollout(ARM, np.zeros(6), np.ones(6), steps=4, step=H)
+    both = ts.rollout(ARM, np.zeros((2, 6)), np.stack([np.ones(6), np.full(6, 1e200)]), steps=4, step=H)
+    np.testing.assert_array_equal(both.q[0], calm.q)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_state_alone_has_the_bits_it_has_in_a_batch(method, dtype):
+    """In straight-line code, in loops, with joints as lanes and with quaternions."""
+    for model, count in ((ARM, 21), (TREE, 5), (ROPE, 5), (zoo.random_tree(14, 2), 3)):
+        q, v, tau = (x.astype(dtype) for x in start(model, count))
+        options = {"steps": 3, "step": H, "method": method}
+        flat = model.nq == model.nv
+        forces = [ts.Friction(0.1, 0.2)] + [ts.PD(0.1, 3.0, 0.2)] * flat
+        batch = ts.rollout(model, q, v, forces=[*forces, ts.Constant(tau)], **options)
+        assert batch.q.dtype == batch.v.dtype == dtype
+        for k in (0, count - 1):
+            alone = ts.rollout(model, q[k], v[k], forces=[*forces, ts.Constant(tau[k])], **options)
+            assert alone.q.dtype == dtype
+            np.testing.assert_array_equal(alone.q, batch.q[k])
+            np.testing.assert_array_equal(alone.v, batch.v[k])
+
+
 def test_single_precision_stays_single():
     q, v, tau = (x.astype(np.float32) for x in start(ARM))
     result = ts.rollout(ARM, q, v, steps=5, step=H, forces=ts.Constant(tau))
