@@ -9,7 +9,8 @@ traced from it (`plant.py`), and read its numbers. Only `Called` holds functions
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -252,6 +253,17 @@ def broadcast(what: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         raise ArgumentError(f"the batch axes of {what} do not go together: {sorted(set(shapes))}") from None
 
 
+@contextmanager
+def broadcasting(what: str) -> Iterator[None]:
+    """Say whose batch axes do not go together where NumPy says that they do not."""
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(error, ArgumentError) or "broadcast" not in str(error):
+            raise
+        raise ArgumentError(f"the batch axes of {what} do not go together: {error}") from None
+
+
 # ---- collecting ----
 
 
@@ -315,7 +327,9 @@ class _Same:
 
 def _terms(model: Model, forces: Sequence[Any]) -> Iterable[Term]:
     for force in forces:
-        yield from force.terms(model) if hasattr(force, "terms") else (Called(force),)
+        with broadcasting(type(force).__name__):
+            terms = [*force.terms(model)] if hasattr(force, "terms") else [Called(force)]
+        yield from terms
 
 
 def _own_terms(model: Model, varied: Mapping[str, Array]) -> Iterable[Term]:
@@ -448,8 +462,9 @@ def _stacked(model: Model, numbers: Sequence[Any]) -> Array:
 
 def _collected(model: Model, terms: Sequence[Term], varied: Mapping[str, Array]) -> Law:
     sums = _Sums(model)
-    for term in terms:
-        sums.add(term)
+    with broadcasting("forces"):
+        for term in terms:
+            sums.add(term)
     limits = {name: most(np.asarray(varied.get(name, getattr(model, name)))) for name in ("effort", "speed")}
     parts = [*sums.parts, *(Part(name, (x,)) for name, x in limits.items() if (x < FAR).any())]
     springs = tuple(np.moveaxis(sums.springs, -2, 0))

@@ -459,6 +459,8 @@ class Run:
 
     def __call__(self, x: Array, tau: Array, steps: int, t: float = 0.0) -> None:
         """Move the states x (m, nq + nv) in place; commands tau (1 or steps, m or 1, width)."""
+        if not self.m:  # NumPy calls machine code only for what is there, and so do we
+            return
         memory, rows = self.memory, self.memory.commands(tau)
         memory.enter(x)
         if self._loop:

@@ -62,7 +62,7 @@ class Trajectory:
         require_model(self.model)
         if not isinstance(self.about, dict):
             raise ArgumentError(f"about must be a dictionary, not {shown(self.about)}")
-        if self.batch is not None or (self.q is not None and np.ndim(self.q) != 2) or self.is_on_device:
+        if self.a is None and self.columns is None:  # states of a rollout, which may diverge, in their own precision
             return
         rows, nq, nv = len(np.atleast_1d(array("t", self.t))), self.model.nq, self.model.nv
         shapes = {"t": (rows,), "q": (rows, nq), "v": (rows, nv), "a": (rows, nv), "tau": (rows, nv)}
