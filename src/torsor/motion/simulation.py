@@ -23,7 +23,7 @@ from torsor.model.freedoms import DEFAULTS
 from torsor.model.model import Model, require_model
 from torsor.motion.events import Event, event_of, first_zero
 from torsor.motion.forces import described, name_of
-from torsor.motion.implicit import Dirk
+from torsor.motion.implicit import Dirk, Implicit
 from torsor.motion.integrators import AUTOMATIC, METHODS, method_named
 from torsor.motion.law import force_list
 from torsor.motion.motion import Motion
@@ -179,7 +179,7 @@ class Simulation:
         self._meet_stiffness(until)
         before, end, jumps = self.t, until, False
         if self.stepper.adaptive and len(knots := self.motion.law.knots):
-            k = int(np.searchsorted(knots, before * (1 + 1e-15), "right"))
+            k = int(np.searchsorted(knots, before + 1e-15 * abs(before), "right"))
             if k < len(knots) and knots[k] < until:
                 end, jumps = float(knots[k]), True
         self.stepper.jump = end if jumps else inf
@@ -196,7 +196,7 @@ class Simulation:
         if self.method == "auto" and self.motion.dynamics == "auto" and type(self.stepper) is METHODS[AUTOMATIC[0]]:
             self._switch()
             return
-        implicit = "" if issubclass(type(self.stepper), Dirk) else (
+        implicit = "" if issubclass(type(self.stepper), Implicit) else (
             f"; method='auto' or '{AUTOMATIC[1]}' takes longer ones"
         )
         warnings.warn(f"{found}{implicit}", StiffnessWarning, stacklevel=2)
