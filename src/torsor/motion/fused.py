@@ -39,7 +39,8 @@ MOST_COORDINATES = 128  # of a machine with quaternions: its rates are straight-
 def can_fuse(motion: Motion) -> bool:
     """Whether the right-hand side is machine code alone."""
     small = motion.coordinates.flat or motion.model.nq <= MOST_COORDINATES
-    return motion.law.is_data and small and motion.program is not None
+    loaded = motion.dynamics != "auto" and motion.law.load_names  # only felt at the joints
+    return motion.law.is_data and small and motion.program is not None and not loaded
 
 
 class FusedStages:
