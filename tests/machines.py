@@ -146,7 +146,11 @@ def difference(a: ArrayLike, b: ArrayLike, scale: ArrayLike = 0.0) -> float:
     return float(error / largest) if largest else float(error)
 
 
+def torques_of(model: Model, force: Any) -> Callable[[float, Array, Array], Array]:
+    """The torques of a force, as they are felt at the joints, without what the joints do by themselves."""
+    return Motion(replace(model, **{name: x for name, x in DEFAULTS.items() if name != "armature"}), force).felt
+
+
 def torque_of(model: Model, force: Any, t: float, q: Array, v: Array) -> Array:
-    """The torques of a force at a state, as they are felt at the joints, without what the joints do by themselves."""
-    bare = replace(model, **{name: x for name, x in DEFAULTS.items() if name != "armature"})
-    return Motion(bare, force).felt(t, np.asarray(q, float), np.asarray(v, float))
+    """The same at one state."""
+    return torques_of(model, force)(t, q, v)
