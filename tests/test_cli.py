@@ -132,10 +132,12 @@ def test_the_outcome_as_json_and_events_as_json_lines(tmp_path, capsys):
     assert logging.getLogger("torsor").level == logging.NOTSET
 
 
-def test_an_unknown_option_is_code_2(capsys):
+@pytest.mark.parametrize("words", [["--nonsense"], ["--v0=--"], ["--keep=--"]])
+def test_an_unknown_option_is_code_2(capsys, words):
     with pytest.raises(SystemExit) as stop:
-        main(["simulate", "stanford", "--nonsense"])
+        main(["simulate", "stanford", *words])
     assert stop.value.code == 2
+    assert words[0].split("=")[0] in capsys.readouterr().err
 
 
 def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(tmp_path, capsys):
@@ -248,6 +250,30 @@ def test_wrong_options_are_named_before_the_run(words, reason, capsys, tmp_path,
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torsor.Simulation, "run", lambda *_, **__: pytest.fail("it ran"))
     assert main(["simulate", "planar3", *words]) == FAILED
+    assert reason in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "t,tau1,tau2,tau3\n"])
+def test_a_table_of_torques_without_rows_is_refused(tmp_path, capsys, content):
+    (tmp_path / "empty.csv").write_text(content)
+    assert main(["simulate", "planar3", "--duration", "0.1", "--torque", str(tmp_path / "empty.csv")]) == FAILED
+    assert "empty.csv holds no rows; a table of torques has" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--dask", "local"], "--dask local: no scheduler of Dask there, such as tcp://host:8786"),
+        (["--dask", ""], "--dask : no scheduler of Dask there"),
+        (["--workers", "0"], "--workers must be at least 1, not 0"),
+    ],
+)
+def test_workers_that_are_not_there_are_refused(tmp_path, capsys, words, reason):
+    if "--dask" in words:
+        pytest.importorskip("distributed")
+    study = tmp_path / "study.toml"
+    study.write_text('model = "planar3"\nn = 2\nduration = 0.01\n[vary]\nv0 = {normal = [0, 1]}\n')
+    assert main(["sweep", str(study), "--store", str(tmp_path / "runs.zarr"), *words]) == FAILED
     assert reason in " ".join(capsys.readouterr().err.split())
 
 

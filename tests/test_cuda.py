@@ -231,7 +231,7 @@ def test_numbers_of_a_batch_of_models_lie_on_the_device_once(cupy, monkeypatch, 
     members._structure.cache_clear()  # programs of another stand-in
     model = zoo.puma_saha()
     factor = np.random.default_rng(0).uniform(0.9, 1.1, (*shape, model.n))
-    batch = ts.ModelBatch(model, mass=model.mass * factor, gravity=np.random.default_rng(1).normal(size=(*shape, 3)))
+    batch = ts.ModelBatch(model, mass=model.mass * factor, armature=np.tile(factor[..., :1], 6))
     q, v, tau = (x.reshape(2, 3, 6) for x in arguments(model, ts.forward_dynamics, 6))
     for _ in range(2):
         got = ts.forward_dynamics(batch, *(fake_cupy.on_device(x) for x in (q, v, tau)))

@@ -7,7 +7,7 @@ import pytest
 
 import torsor as ts
 from torsor import zoo
-from torsor.motion import PD, ComputedTorque, Cycloid, Drive, Friction, Pull, simulate
+from torsor.motion import PD, ComputedTorque, Cycloid, Drive, External, Friction, Pull, simulate
 from torsor.motion import rollout_gradients as gradients_module
 
 # Differences of fourth order with steps of 1e-3 to 1e-4: truncation and rounding both leave ten digits.
@@ -301,6 +301,52 @@ def test_sensitivities_are_those_of_the_motion_that_simulate_finds(joints, drive
     np.testing.assert_allclose(np.concatenate([found.q[-1], found.v[-1]]), end(0), atol=1e-8)
     slope = (end(1e-5) - end(-1e-5)) / 2e-5
     np.testing.assert_allclose(np.concatenate([found.dq[-1], found.dv[-1]]), slope, atol=KINKS)
+
+
+@pytest.mark.parametrize("kind", ["pull", "wrenches", "table of wrenches", "function"])
+@pytest.mark.parametrize("name", ["arm", "floating tree"])
+def test_forces_on_bodies_change_with_the_placements_that_are_their_arms(name, kind):
+    model, rng = MODELS[name], np.random.default_rng(5)
+    q, v, t = model.random_configuration(rng), 0.3 * rng.normal(size=model.nv), np.array([0.0, 0.3])
+    xi, wrenches = 0.3 * rng.normal(size=(model.n, 6)), rng.normal(size=(2, model.n, 6))
+
+    def force(model):
+        return {
+            "pull": lambda: Pull(model, model.names[-1], (1.0, 2.0, 3.0), (0.1, 0.2, 0.0)),
+            "wrenches": lambda: External(model, wrenches[0]),
+            "table of wrenches": lambda: External(model, wrenches, [0.0, 1.0]),
+            "function": lambda: External(model, lambda t, q, v: wrenches[0] * (1 + t)),
+        }[kind]()
+
+    def end(h):
+        g = ts.lie.exp_se3(h * xi)
+        R, p = model.R @ g[:, :3, :3], model.p + np.einsum("nij,nj->ni", model.R, g[:, :3, 3])
+        moved = replace(model, R=R, p=p)
+        run = ts.sensitivities(moved, q, v, t, forces=force(moved), rtol=1e-12, dv=np.zeros(model.nv))
+        return np.concatenate([model.difference(found.q[-1], run.q[-1]), run.v[-1]])
+
+    found = ts.sensitivities(model, q, v, t, forces=force(model), dplacement=xi)
+    expected = differences(end, 1e-3)
+    error = np.abs(np.concatenate([found.dq[-1], found.dv[-1]]) - expected).max()
+    assert error <= TOLERANCE * np.abs(expected).max()
+
+
+GIMBAL = ts.Model.chain("gimbal", mass=1.0, com=(0.1, 0.0, 0.0), inertia=(0.1, 0.12, 0.13), gravity=(0, 0, 0))
+NEEDLE = ts.Model.chain(n=2, mass=1.0, com=(0, 0, 0.5), allow_degenerate=True)  # points on the axes of their joints
+
+
+@pytest.mark.parametrize(
+    ("model", "q", "v", "why"),
+    [
+        (GIMBAL, [0.0, np.pi / 2, 0.0], [1.0, 1.0, 1.0], "beyond t = 0: .*joint 'link1' locks"),
+        (NEEDLE, [0.0, 0.0], [1.0, 1.0], "beyond t = 0: .*joint 'link2' moves no mass"),
+        (GIMBAL, [0.0, 1.0, 0.0], [0.0, 1.0, 0.0], "beyond t = 0.5707.*(locks|steps become ever shorter)"),
+    ],
+    ids=["starts locked", "starts without mass", "comes to its lock"],
+)
+def test_a_motion_that_meets_a_singular_state_ends_there(model, q, v, why):
+    with pytest.raises(ts.SingularError, match=why):
+        ts.sensitivities(model, q, v, [0.0, 1.0], dv=np.eye(model.nv))
 
 
 def test_sensitivities_of_a_motion_that_meets_a_stop_are_refused():

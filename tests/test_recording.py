@@ -1,6 +1,7 @@
 """Trajectory files: crash-safe, checksummed, resumable to the last bit."""
 
 import csv
+import errno
 import json
 import os
 import random
@@ -106,10 +107,10 @@ RUN = """
 """
 
 
-def start(script, *arguments):
+def start(script, *arguments, **pipes):
     environment = os.environ | {"PYTHONPATH": SOURCE}
     command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **pipes)
 
 
 def test_kill_9_at_twenty_random_moments_loses_nothing(tmp_path):
@@ -174,6 +175,84 @@ def test_resume_goes_on_beyond_the_old_end(tmp_path):
     longer = Simulation.resume(path).run(2.0)
     assert longer.t[-1] == 2.0
     assert (np.diff(longer.t) > 0).all()
+
+
+# ---- two runs, one file ----
+
+STEPS = {"method": "verlet", "step": 1 / 64, "chunk": 8}  # ends of runs are steps of longer ones
+
+
+def test_of_two_resumes_the_later_one_is_refused_and_loses_nothing(tmp_path):
+    path = tmp_path / "run.traj"
+    whole = simulate(zoo.point_chain(2), [0.4, 0.3], duration=4.0, **STEPS)
+    simulate(zoo.point_chain(2), [0.4, 0.3], duration=1.0, record=path, **STEPS)
+    path.write_bytes(path.read_bytes()[:-7])  # cut off while it was written
+    first, second = Simulation.resume(path), Simulation.resume(path)
+    first.run(2.0)
+    content = path.read_bytes()
+    with pytest.raises(RecordingError, match=r"another run has changed it \(\d+ bytes instead of \d+\); nothing was"):
+        second.run(3.0)
+    assert path.read_bytes() == content
+    first.run(3.0)
+    assert_same_bits(Simulation.resume(path).run(4.0), whole)
+    assert_same_bits(Trajectory.load(path), whole)
+
+
+LOCK = """
+    import sys, time
+    from torsor.files import locked
+    with open(sys.argv[1], "r+b") as file, locked(file):
+        print("locked", flush=True)
+        time.sleep(600)
+"""
+
+
+def test_a_file_that_another_process_writes_to_is_refused_until_that_process_is_gone(tmp_path):
+    path = tmp_path / "run.traj"
+    whole = simulate(zoo.point_chain(1), [0.5], duration=2.0, **STEPS)
+    simulate(zoo.point_chain(1), [0.5], duration=1.0, record=path, **STEPS)
+    content, run = path.read_bytes(), Simulation.resume(path)
+    holder = start(LOCK, path, stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(RecordingError, match="another run is writing to it; nothing was written"):
+            run.run(2.0)
+        assert path.read_bytes() == content
+    finally:
+        holder.kill()  # with -9: it cannot unlock anything
+        holder.communicate()
+    assert_same_bits(Simulation.resume(path).run(2.0), whole)
+
+
+def test_where_files_have_no_locks_runs_are_recorded_all_the_same(tmp_path, monkeypatch):
+    def unknown(file, how):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", unknown)
+    run = simulate(zoo.point_chain(1), [0.5], duration=1.0, record=tmp_path / "run.traj")
+    assert_same_bits(Trajectory.load(tmp_path / "run.traj"), run)
+
+
+def test_a_write_that_is_interrupted_leaves_a_run_that_goes_on(tmp_path, monkeypatch):
+    path = tmp_path / "run.traj"
+    whole = simulate(zoo.point_chain(1), [0.5], duration=2.0, chunk=8)
+    run = Simulation(zoo.point_chain(1), [0.5], chunk=8, record=path)
+
+    calls = []
+
+    def interrupted(handle):
+        calls.append(handle)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.run(2.0)
+    content = path.read_bytes()
+    assert_same_bits(Simulation.resume(path).run(2.0), whole)
+    path.write_bytes(content)
+    assert_same_bits(run.run(2.0), whole)
+    assert_same_bits(Trajectory.load(path), whole)
 
 
 # ---- refusals ----

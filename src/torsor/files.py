@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 from platform import python_version
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from torsor.errors import ArgumentError, TorsorError
 from torsor.validate import file_path
 
 FEW = 100  # numbers of a list in the comments of a file
+BEYOND = 2**40  # where Windows locks a byte: others may read what is before it
 
 
 def made() -> dict[str, str]:
@@ -87,6 +90,42 @@ def _replace(path: Path, content: bytes | memoryview) -> None:
     finally:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
+
+
+class Locked(Exception):
+    """Another process holds the lock of a file."""
+
+
+@contextmanager
+def locked(file: IO[bytes]) -> Iterator[None]:
+    """Hold the lock of an open file, or raise `Locked`; the system frees it when the process ends, however it ends.
+
+    Where the system or the file system knows no locks, nothing is locked.
+    """
+    release = _lock(file)
+    try:
+        yield
+    finally:
+        release()
+
+
+def _lock(file: IO[bytes]) -> Callable[[], Any]:
+    """Lock a file, and return what unlocks it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(BEYOND)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            return lambda: (file.seek(BEYOND), msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1))
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return lambda: fcntl.flock(file, fcntl.LOCK_UN)
+    except (BlockingIOError, PermissionError):
+        raise Locked from None
+    except (ImportError, OSError):
+        return lambda: None
 
 
 def read_whole(path: Any, error: type[TorsorError] = ArgumentError, *, magic: bytes = b"", kind: str = "") -> bytes:

@@ -63,6 +63,10 @@ class Timing:
     def adaptive(self) -> bool:
         return self.method == "dopri5"
 
+    def described(self) -> dict[str, Any]:
+        """The method and its numbers."""
+        return {name: getattr(self, name) for name in ("method", "step", "rtol", "atol")}
+
 
 def step_of(batch: ModelBatch, law: Law, timing: Timing) -> Step:
     """The step of the members of a batch."""
@@ -125,9 +129,13 @@ class LaneEngine:
         constant = np.broadcast_to(law.constant.reshape(*law.constant.shape[:-2], -1), (count, law.constant[0].size
                                    if law.constant.ndim > 2 else law.constant.size))  # fmt: skip
         gain = np.broadcast_to(law.values, (count, law.values.shape[-1]))
-        numbers = {name: x for name, x in (law.loads or {}).items()} | dict(members(self.batch).inputs)
+        numbers = {**(law.loads or {}), **members(self.batch).inputs}
         shape = self.step.step.inputs
-        given = [constant, gain, *(np.broadcast_to(numbers[name], (count, *shape[name])) for name in self.step.step.numbers)]
+        given = [
+            constant,
+            gain,
+            *(np.broadcast_to(numbers[name], (count, *shape[name])) for name in self.step.step.numbers),
+        ]
         _Lanes(self, np.concatenate([q0, v0], axis=1), given, out, status, when).run()
 
     def gone(self, y: Array, given: Sequence[Array]) -> Array:

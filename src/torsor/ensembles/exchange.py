@@ -80,7 +80,9 @@ class Exchange:
         if n % self.size:
             raise ArgumentError(f"n = {n} members are not ladders of {self.size}")
         if not timing.adaptive and abs(np.rint(self.interval / timing.step) * timing.step / self.interval - 1) > 1e-9:
-            raise ArgumentError(f"the interval of exchanges, {self.interval}, must be a multiple of step = {timing.step}")
+            raise ArgumentError(
+                f"the interval of exchanges, {self.interval}, must be a multiple of step = {timing.step}"
+            )
 
     def run(self, move: Move, timing: Timing, machines: ModelBatch, q: Array, v: Array,
             streams: tuple[int, int]) -> tuple[Array, Array]:  # fmt: skip

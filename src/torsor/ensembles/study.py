@@ -47,7 +47,13 @@ from torsor.validate import chosen, function, integer, number, real_array, shown
 
 Array = NDArray[Any]
 METHODS = ("dopri5", *steps.METHODS)
-OLD = {"dt": "step", "record": "keep", "kp": "forces=[ts.PD(...)]", "kd": "forces=[ts.PD(...)]", "q_ref": "forces=[ts.PD(...)]"}
+OLD = {
+    "dt": "step",
+    "record": "keep",
+    "kp": "forces=[ts.PD(...)]",
+    "kd": "forces=[ts.PD(...)]",
+    "q_ref": "forces=[ts.PD(...)]",
+}
 DEVICES = ("cpu", "cuda")
 CHUNK_SECONDS = 1.0  # work of a chunk: scheduling a task takes a few milliseconds
 SMALLEST_CHUNK, LARGEST_CHUNK = 64, 4096
@@ -138,7 +144,7 @@ class Plan:
         functions = [_text(f) for f in (self.draws.function, *(x.function for x in self.record)) if f]
         return {
             "draws": self.draws.described(), "seed": self.seed, "n": self.n, "sampling": self.draws.sampling,
-            "steps": [self.timing.method, self.timing.step, self.timing.rtol, self.timing.atol, self.timing.times.tolist()],
+            "steps": [*self.timing.described().values(), self.timing.times.tolist()],
             "forces": [described(force) for force in self.forces],
             "states": {name: np.asarray(x).tolist() for name, x in self.states.items()},
             "record": [x.name for x in self.record],
@@ -180,8 +186,8 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
     forces     as in `simulate`, the same for all members but for parameters that vary
     sampling   "random", "sobol", "latin-hypercube", or "saltelli", for `Study.sobol_indices`
     duration   with 100 stored times, or `times` themselves
-    method     "dopri5" (adaptive, to rtol and atol, a step size per member), or "rk4", "semi-implicit", "implicit-euler"
-               with steps of length `step`, as in rollouts
+    method     "dopri5" (adaptive, to rtol and atol, a step size per member), or one of rollouts, with steps of length
+               `step`: "rk4", "semi-implicit", "implicit-euler"
     keep       what is stored: names of quantities (`torsor.motion.quantities`), for example "q", "energy", "pose.hand";
                only a summary of it over time with :last, :min, :max, :mean or :std ("q:last"); or name -> function of
                t, q (members, times, nq), v
@@ -520,7 +526,7 @@ def _chunk_size(plan: Plan) -> int:
 def _about(plan: Plan) -> dict[str, Any]:
     return made() | {
         "kind": "torsor ensemble", "key": plan.key, "seed": plan.seed, "sampling": plan.draws.sampling,
-        "vary": plan.draws.described(), "method": plan.timing.method, "step": plan.timing.step, "rtol": plan.timing.rtol,
-        "atol": plan.timing.atol, "device": plan.device, "model": toml.write(plan.model), "options": short(plan.options),
+        "vary": plan.draws.described(), **plan.timing.described(),
+        "device": plan.device, "model": toml.write(plan.model), "options": short(plan.options),
         "status": {str(code): words for code, words in REASONS.items()},
     }  # fmt: skip

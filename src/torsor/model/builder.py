@@ -78,6 +78,7 @@ def assemble(
     """
     given: dict[str, Any] = {"n": None, "names": None, "name": "model", "allow_degenerate": False, "gravity": GRAVITY}
     given |= links
+    inertia = given.get("inertia", PLAIN["inertia"])
     n, names = given.pop("n"), word_list(given.pop("names"))
     words = {key: given.pop(key) for key in ("name", "allow_degenerate", "gravity")}
     rows = {key: as_rows(key, given.pop(key, plain), SHAPES[key]) for key, plain in PLAIN.items()}
@@ -85,6 +86,7 @@ def assemble(
     if parent is not None:
         rows["parent"] = _parents(parent)
     n = count_bodies(n, rows, names)
+    refuse_ambiguous_inertia(inertia, n)
     rows.setdefault("parent", np.arange(-1, n - 1))
     bodies = {key: x if len(x) == n else np.broadcast_to(x, (n, *x.shape[1:])) for key, x in rows.items()}
     names = names or NumberedNames(n)
@@ -119,6 +121,19 @@ def as_rows(key: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
     if x.shape[1:] == shape and x.ndim == len(shape) + 1:
         return x
     raise ArgumentError(f"{key} must have shape {shape} or {_per_body(shape)}, not {x.shape}")
+
+
+def refuse_ambiguous_inertia(inertia: ArrayLike, n: int) -> None:
+    """Raise for a 3x3 array, which is one tensor for all bodies, if its rows can be the principal moments of three.
+
+    It is no tensor then: those have |I_xy| <= I_zz / 2, so that no tensor's rows all obey the triangle inequality.
+    """
+    x = real_array("inertia", inertia, finite=False)
+    if n == 3 and x.shape == (3, 3) and (x > 0).all() and (2 * x.max(axis=1) <= x.sum(axis=1)).all():
+        raise ArgumentError(
+            "inertia of shape (3, 3) is one tensor for all bodies, but its rows look like the principal moments of "
+            "three: give three tensors, [np.diag(row) for row in inertia]"
+        )
 
 
 def _per_body(shape: tuple[int, ...]) -> str:

@@ -38,7 +38,7 @@ def word_list(names: Any) -> Sequence[str]:
         raise ArgumentError(f"names must be one string for each body, not the string {shown(names)}")
     try:
         words = tuple(names)
-    except TypeError:
+    except Exception:  # whatever it raises when it is read
         raise ArgumentError(f"names must be one string for each body, not {shown(names)}") from None
     return tuple(str(word) if isinstance(word, str) else word for word in words)  # NumPy has its own string type
 

@@ -1,4 +1,4 @@
-"""The driver of fixed steps: states that differ, moved together, stored after some steps, stopped where they leave bounds.
+"""The driver of fixed steps: many states, moved together, stored after some steps, stopped where they leave bounds.
 
 Rollouts and ensembles of fixed steps are this driver around a `lowering.Run`.
 """
@@ -49,7 +49,7 @@ class Fixed(NamedTuple):
     @property
     def step(self) -> Step:
         slots = len(self.method.times) if self.law.changes else 1
-        return Step(self.method, self.name, self.law, slots, self.method.implicit, self.members)
+        return Step(self.method.__call__, self.name, self.law, slots, self.method.implicit, self.members)
 
     def kernels(self, dtype: Any) -> Lowered:
         return lowered(self.step, np.dtype(dtype).name)
@@ -90,7 +90,9 @@ class States:
         cores = {name: len(place_of(name.removeprefix("reset_")).shape(model)) for name in given}
         own = {"commands": setup.commands(0, steps), "values": setup.values(0, steps), **(law.loads or {})}
         own |= dict(found.inputs) if found else {}
-        ranks = cores | {name: 2 if name in ("commands", "values") else len(place_of(name).shape(model)) for name in own}
+        ranks = cores | {
+            name: 2 if name in ("commands", "values") else len(place_of(name).shape(model)) for name in own
+        }
         arrays = {**given, **own}
         shapes = {name: x.shape[: x.ndim - ranks[name]] for name, x in arrays.items()}
         try:
@@ -157,5 +159,3 @@ def watch_of(setup: Fixed, stops: tuple[Stop, ...], part: Mapping[str, Array], r
 
 def _inputs(found: Members | None) -> Iterable[str]:
     return found.inputs if found else ()
-
-

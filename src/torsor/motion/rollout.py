@@ -29,8 +29,9 @@ CHUNK = 1024  # states that a thread moves through all steps before it takes the
 RESET = ("reset_q", "reset_v")
 # keywords of torsor 0.1, and what they are called now
 OLD = {
-    "dt": "step=", "integrator": "method=", "tau": "forces=[ts.Constant(tau)]", "table": "forces=[ts.Table(t, tau, 'previous')]",
-    "feedback": "forces=[...]", "external": "forces=[ts.External(wrenches)]", "pulls": "forces=[ts.Pull(...)]",
+    "dt": "step=", "integrator": "method=", "tau": "forces=[ts.Constant(tau)]",
+    "table": "forces=[ts.Table(t, tau, 'previous')]", "feedback": "forces=[...]",
+    "external": "forces=[ts.External(wrenches)]", "pulls": "forces=[ts.Pull(...)]",
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from torsor.dynamics.calls import gpu_array
 from torsor.dynamics.couplings import obeying
 from torsor.errors import ArgumentError, DeviceError, ModelError, TorsorError
 from torsor.formats import toml
-from torsor.model.freedoms import DEFAULTS
+from torsor.model.freedoms import DEFAULTS, limited_coordinates
 from torsor.model.model import Model, require_model
 from torsor.motion.events import Event, event_of, first_zero
 from torsor.motion.forces import described, name_of
@@ -78,8 +78,8 @@ class Problem:
 class Simulation:
     """A motion being computed.
 
-    q0, v0     where it starts (default: the neutral configuration, at rest), at the time t0. If they are on a GPU, the
-               state stays there (docs/gpu.md); the result is on the host in any case
+    q0, v0     where it starts at the time t0 (default: at rest in the neutral configuration, or the closest one within
+               the limits). If they are on a GPU, the state stays there (docs/gpu.md); the result is on the host
     method     auto: dopri5, and esdirk4 where the motion is stiff. Or by name: dopri5, rkf45, dop853, abm (explicit),
                trbdf2, esdirk4, radau (implicit, O(n)), all with adaptive steps; semi-implicit, implicit-euler, rk4, as
                in rollouts (fixed step); symplectic-euler, verlet, variational, midpoint, which keep the structure of
@@ -197,8 +197,8 @@ class Simulation:
         if self.method == "auto" and self.motion.dynamics == "auto" and type(self.stepper) is METHODS[AUTOMATIC[0]]:
             self._switch()
             return
-        implicit = "" if issubclass(type(self.stepper), Implicit) else (
-            f"; method='auto' or '{AUTOMATIC[1]}' takes longer ones"
+        implicit = (
+            "" if issubclass(type(self.stepper), Implicit) else (f"; method='auto' or '{AUTOMATIC[1]}' takes longer ones")
         )
         warnings.warn(f"{found}{implicit}", StiffnessWarning, stacklevel=2)
 
@@ -286,9 +286,7 @@ class Simulation:
         """Create the file, then take the first row."""
         if self.file is not None:
             expected = self.rows.expected_bytes(until, self._longest)
-            self.rows.recorder = Recorder.create(
-                self.file, header(self.model, self.about, self.rows.columns), expected
-            )
+            self.rows.recorder = Recorder.create(self.file, header(self.model, self.about, self.rows.columns), expected)
         self._begin()
 
     def _begin(self) -> None:
@@ -309,9 +307,7 @@ class Simulation:
     # ---- resuming ----
 
     @classmethod
-    def resume(
-        cls, path: str | Path, *, model: Model | None = None, forces: Any = ()
-    ) -> Simulation:
+    def resume(cls, path: str | Path, *, model: Model | None = None, forces: Any = ()) -> Simulation:
         """Continue a recorded run after its last complete chunk, with the same bits as without the interruption.
 
         Forces are code and are not in the file: give the same ones again. A model may be given to check
@@ -418,13 +414,21 @@ simulate.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
 
 
 def start_of(model: Model, q0: ArrayLike | None, v0: ArrayLike | None) -> tuple[Array, Array]:
-    """The first state; by default the neutral configuration, at rest."""
-    q = _state("q0", model.coupled(model.neutral()) if q0 is None else q0, model.nq)
+    """The first state; by default the neutral configuration, or the closest one within the joints' limits, at rest."""
+    q = _state("q0", within_limits(model) if q0 is None else q0, model.nq)
     v = _state("v0", np.zeros(model.nv) if v0 is None else v0, model.nv)
     model.check_quaternions(q, "q0")
     obeying(model, "q0", q, offset=True)
     obeying(model, "v0", v, offset=False)
     return q, v
+
+
+def within_limits(model: Model) -> Array:
+    """The neutral configuration, with every joint within its limits, and followers where their leaders put them."""
+    q, column = model.neutral(), limited_coordinates(model)
+    limited = column >= 0
+    q[column[limited]] = np.clip(q[column[limited]], model.lower[limited], model.upper[limited])
+    return model.coupled(q)
 
 
 def _on_host(x: Any) -> Any:

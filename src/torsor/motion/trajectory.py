@@ -40,7 +40,7 @@ class Trajectory:
 
     A rollout has batch axes before m: q (..., m, nq), v (..., m, nv), and no a and tau. If its trajectories may stop,
     `stop_time` (...) says when each stopped first, NaN if it did not, and `stop_reason` (..., m) by which of the stops,
-    1 for the first, 0 for none; where trajectories begin again, by the last one since the row before. `machines` is then
+    1 for the first, 0 for none; where trajectories begin again, by the last one since the row before. `batch` is then
     the `ModelBatch` that moved, if there was one.
     """
 
@@ -86,7 +86,7 @@ class Trajectory:
         """Chosen quantities; those of q, v, a, tau that are complete are known."""
         place = {name: k for k, name in enumerate(columns)}
         whole = {name: [place.get(column) for column in columns_of(model, name)] for name in ROWS}
-        known = {name: values[:, at] for name, at in whole.items() if None not in at}
+        known: dict[str, Any] = {name: values[:, np.array(at)] for name, at in whole.items() if None not in at}
         return cls(model, t, **known, about=about, columns=list(columns), values=values)
 
     def __repr__(self) -> str:
@@ -277,7 +277,7 @@ class Trajectory:
     # ---- pictures ----
 
     def plot(self, path: str | Path | None = None) -> Any:
-        """Positions of the joints and energies, or chosen quantities, over time; a matplotlib Figure, also in a file."""
+        """Positions and energies, or chosen quantities, over time; a matplotlib Figure, written to `path` if given."""
         from torsor.view.plots import plot_trajectory
 
         return plot_trajectory(self, path)
