@@ -473,9 +473,11 @@ def followed(reference: Reference, times: Array) -> tuple[Array, Array, Array]:
     if (rows := getattr(reference, "rows", None)) is not None:
         return rows(times)
     found = [reference(t) for t in times.tolist()]
-    for x in found[:1]:
+    for x in found:
         if not isinstance(x, tuple | list) or len(x) != 3:
             raise ArgumentError(f"a reference must give q, v and a, not {shown(x)}")
+        if (shapes := [*map(np.shape, x)]) != (first := [*map(np.shape, found[0])]):
+            raise ArgumentError(f"a reference gives q, v and a of shapes {first} at first, and then {shapes}")
     q, v, a = (real_array(f"{name} of the reference", [x[k] for x in found]) for k, name in enumerate("qva"))
     return q, v, a
 
