@@ -256,7 +256,7 @@ class Rows:
 
     def values(self, gain: Array) -> Array:
         """The numbers of the law as an operand, (m, k)."""
-        return np.broadcast_to(gain, (self.m, gain.shape[-1]))
+        return _wide(gain, (self.m, gain.shape[-1]))
 
     def commands(self, tau: Array) -> Array:
         """Commands (steps, m, width) as they lie in memory."""
@@ -321,6 +321,11 @@ def gains_by_freedom(law: Law, gain: Array, m: int) -> Array:
     return np.stack(rows or [K])
 
 
+def _wide(x: Array, shape: tuple[int, ...]) -> Array:
+    """x for all states; an array that has their shape stays as it is, so that its owner may change its numbers."""
+    return x if x.shape == shape else np.broadcast_to(x, shape)
+
+
 # ---- what runs ----
 
 
@@ -378,7 +383,7 @@ class Run:
         self.tau = self.memory.room(wide)
         self.gain = self.memory.values(gain)
         shapes = [place_of(name).shape(step.step.model) for name in step.step.numbers]
-        self.numbers = [np.broadcast_to(np.ascontiguousarray(x), (m, *shape)) for x, shape in zip(numbers, shapes)]
+        self.numbers = [_wide(np.ascontiguousarray(x), (m, *shape)) for x, shape in zip(numbers, shapes)]
         self.t = 0.0
         self.calls = [self._calls(k) for k in ((0,) if step.by_freedoms else (0, 1))]
 
@@ -424,7 +429,9 @@ class Run:
     @cached_property
     def _loop(self) -> Loop | None:
         """The loop over time in machine code, if all calls are."""
-        return Loop(self.calls, self.tau) if all(call.is_machine_code for calls in self.calls for call in calls) else None
+        return (
+            Loop(self.calls, self.tau) if all(call.is_machine_code for calls in self.calls for call in calls) else None
+        )
 
     def once(self, x: Array, tau: Array) -> Array:
         """What a step gives, (m, ...), which need not be a state."""
@@ -598,5 +605,7 @@ def write_calls(w: LLVMWriter, calls: str, count: str) -> None:
     with w.loop("call", 0) as call:
         own = w.address(calls, w.i64("mul", call.i, 8 * len(WORDS)))
         found = {name: w.load_ptr(own, k) for k, name in enumerate(WORDS)}
-        w.do(f"call void {found['function']}({', '.join(f'ptr {found[x]}' for x in ('args', 'dims', 'steps', 'data'))})")
+        w.do(
+            f"call void {found['function']}({', '.join(f'ptr {found[x]}' for x in ('args', 'dims', 'steps', 'data'))})"
+        )
         call.count_to(w, count)
