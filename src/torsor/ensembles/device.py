@@ -33,7 +33,9 @@ class GpuEngine:
         self.batch, self.law, self.timing, self.model = batch, law, timing, batch.model
         self.step = step_of(batch, law, timing)
         if law.called or law.changes or law.schedule is not None or law.waves:
-            raise ArgumentError("members on a GPU take forces that are data and do not change in time: use device='cpu'")
+            raise ArgumentError(
+                "members on a GPU take forces that are data and do not change in time: use device='cpu'"
+            )
         found = members(batch)
         key = "ensemble on the device", law.key, timing.method, stops_key(batch.model, timing.stops)
         self.made: dict[str, Any]
@@ -49,7 +51,11 @@ class GpuEngine:
         law, count = self.law, len(q0)
         constant = law.constant.reshape(*law.constant.shape[:-2], -1)
         own = {**(law.loads or {}), **members(self.batch).inputs}
-        given = [(constant, 1), (law.values, 1), *((own[name], len(self.step.inputs[name])) for name in self.step.numbers)]
+        given = [
+            (constant, 1),
+            (law.values, 1),
+            *((own[name], len(self.step.inputs[name])) for name in self.step.numbers),
+        ]
         wide = [np.broadcast_to(x, (count, *x.shape[x.ndim - core :])) for x, core in given]
         return [gpu.columns(x, x.ndim - 1, "float64") for x in (q0, v0, *wide)]
 
@@ -68,7 +74,7 @@ class GpuEngine:
         return out, status, *when
 
     def _settings(self) -> tuple[Array, Array, Array]:
-        """The numbers of `SETTINGS`, the times, and after how many steps of dt they are."""
+        """The numbers of `SETTINGS`, the times, and after how many steps they are."""
         timing = self.timing
         end = float(timing.times[-1])
         first = engine.FIRST_STEP * end if timing.adaptive else timing.step

@@ -80,7 +80,9 @@ class Exchange:
         if n % self.size:
             raise ArgumentError(f"n = {n} members are not ladders of {self.size}")
         if not timing.adaptive and abs(np.rint(self.interval / timing.step) * timing.step / self.interval - 1) > 1e-9:
-            raise ArgumentError(f"the interval of exchanges, {self.interval}, must be a multiple of step = {timing.step}")
+            raise ArgumentError(
+                f"the interval of exchanges, {self.interval}, must be a multiple of step = {timing.step}"
+            )
 
     def run(self, move: Move, timing: Timing, machines: ModelBatch, q: Array, v: Array,
             streams: tuple[int, int]) -> tuple[Array, Array]:  # fmt: skip
@@ -95,7 +97,7 @@ class Exchange:
             rows = np.flatnonzero((times > begin + tiny if count else times >= 0) & (times <= end + tiny))
             local = np.minimum(times[rows], end) - begin
             local = local if len(local) and local[-1] == end - begin else np.append(local, end - begin)
-            part, codes, *_ = move(replace(timing, times=local), q, v)
+            part, codes, *_ = move(replace(timing, times=local, begin=begin), q, v)
             out[:, rows] = part[:, : len(rows)]
             status = np.where(status == OK, codes, status)
             q, v = part[:, -1, :nq], part[:, -1, nq:]

@@ -47,7 +47,13 @@ from torsor.validate import chosen, function, integer, number, real_array, shown
 
 Array = NDArray[Any]
 METHODS = ("dopri5", *steps.METHODS)
-OLD = {"dt": "step", "record": "keep", "kp": "forces=[ts.PD(...)]", "kd": "forces=[ts.PD(...)]", "q_ref": "forces=[ts.PD(...)]"}
+OLD = {
+    "dt": "step",
+    "record": "keep",
+    "kp": "forces=[ts.PD(...)]",
+    "kd": "forces=[ts.PD(...)]",
+    "q_ref": "forces=[ts.PD(...)]",
+}
 DEVICES = ("cpu", "cuda")
 CHUNK_SECONDS = 1.0  # work of a chunk: scheduling a task takes a few milliseconds
 SMALLEST_CHUNK, LARGEST_CHUNK = 64, 4096
