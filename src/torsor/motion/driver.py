@@ -1,4 +1,4 @@
-"""The driver of fixed steps: states that differ, moved together, stored after some steps, stopped where they leave bounds.
+"""The driver of fixed steps: states moved together, stored after some steps, stopped where they leave bounds.
 
 Rollouts and ensembles of fixed steps are this driver around a `lowering.Run`.
 """
