@@ -73,8 +73,8 @@ def step_of(batch: ModelBatch, law: Law, timing: Timing) -> Step:
     differ = any(x.at(np.zeros(1)).ndim > 2 for x in (*law.commands, *law.demands))
     if law.called or law.schedule is not None or law.waves or differ:
         raise ArgumentError(
-            "members with a step size of their own take forces that are data, no gains or wrenches that change in time, "
-            f"and the same motions to follow: choose one of the methods {', '.join(METHODS)}"
+            "members with a step size of their own take forces that are data, no gains or wrenches that change in "
+            f"time, and the same motions to follow: choose one of the methods {', '.join(METHODS)}"
         )
     return Step(embedded, "dopri5", law, len(TIMES) if law.changes else 1, members=members(batch))
 
@@ -139,7 +139,7 @@ class LaneEngine:
         constant = np.broadcast_to(law.constant.reshape(*law.constant.shape[:-2], -1), (count, law.constant[0].size
                                    if law.constant.ndim > 2 else law.constant.size))  # fmt: skip
         gain = np.broadcast_to(law.values, (count, law.values.shape[-1]))
-        numbers = {name: x for name, x in (law.loads or {}).items()} | dict(members(self.batch).inputs)
+        numbers = {**(law.loads or {}), **members(self.batch).inputs}
         shape = self.step.step.inputs
         given = [
             constant,
