@@ -299,6 +299,8 @@ def content(x: Any) -> Any:
         return type(x), *(content(value) for value in vars(x).values())
     if isinstance(x, list | tuple):
         return tuple(map(content, x))
+    if isinstance(x, np.generic):  # compared with a tuple, it would take that for an array
+        return x.item()
     return x if isinstance(x, int | float | str | None) else _Same(x)
 
 
