@@ -11,7 +11,6 @@ import fake_cupy
 import numpy as np
 import pytest
 from machines import ARRAY_FUNCTIONS, MACHINES, difference
-from torsor.motion.feedback import law_of
 
 import torsor as ts
 from torsor import duals, zoo

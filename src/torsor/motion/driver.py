@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """The driver of fixed steps: many states, moved together, stored after some steps, stopped where they leave bounds.
+=======
+"""The driver of fixed steps: states moved together, stored after some steps, stopped where they leave bounds.
+>>>>>>> tests3
 
 Rollouts and ensembles of fixed steps are this driver around a `lowering.Run`.
 """
@@ -31,7 +35,8 @@ INSIDE = 1e-9
 class Fixed(NamedTuple):
     """Fixed steps of a method under a law.
 
-    length   of a step;  count: of steps
+    length   of a step
+    begin    the time of the first one
     """
 
     machine: Model | ModelBatch
@@ -39,6 +44,7 @@ class Fixed(NamedTuple):
     method: Method
     name: str  # of the method
     length: float
+    begin: float = 0.0
 
     @property
     def model(self) -> Model:
@@ -123,7 +129,8 @@ class States:
         model, law, found = setup.model, setup.law, setup.members
         self.setup, self.steps = setup, steps
         cores = {name: len(place_of(name.removeprefix("reset_")).shape(model)) for name in given}
-        own = {"commands": setup.commands(0, steps), "values": setup.values(0, steps), **(law.loads or {})}
+        own = {"commands": setup.commands(0, steps, setup.begin), "values": setup.values(0, steps, setup.begin)}
+        own |= law.loads or {}
         own |= dict(found.inputs) if found else {}
         ranks = cores | {
             name: 2 if name in ("commands", "values") else len(place_of(name).shape(model)) for name in own
@@ -151,7 +158,7 @@ class States:
     def run(self, part: Mapping[str, Array]) -> Run:
         """Their steps."""
         setup, m = self.setup, len(part["q"])
-        gain = np.ascontiguousarray(np.broadcast_to(part["values"][:, 0], (m, part["values"].shape[-1])))
+        gain = np.array(np.broadcast_to(part["values"][:, 0], (m, part["values"].shape[-1])))
         kernels = setup.kernels(self.dtype)
         numbers = [part[name] for name in setup.step.numbers]
         if setup.law.waves:
@@ -174,9 +181,11 @@ def advance(states: States, part: Mapping[str, Array], x: Array, ends: Sequence[
             if setup.law.schedule is not None:
                 run.gain[...] = values[t]
             for wave in setup.law.waves:
-                w = wave.at(np.array([(t + INSIDE) * setup.length]))[..., 0, :].reshape(-1, setup.model.n, 6)
+                w = wave.at(np.array([setup.begin + (t + INSIDE) * setup.length]))[..., 0, :].reshape(
+                    -1, setup.model.n, 6
+                )
                 run.numbers[0][...] = w + part["external"]
-            run(x, commands[t : t + count] if len(commands) > 1 else commands, count, t * setup.length)
+            run(x, commands[t : t + count] if len(commands) > 1 else commands, count, setup.begin + t * setup.length)
             t += count
             if watch:
                 x[watch.frozen] = still

@@ -198,7 +198,9 @@ class Simulation:
             self._switch()
             return
         implicit = (
-            "" if issubclass(type(self.stepper), Implicit) else (f"; method='auto' or '{AUTOMATIC[1]}' takes longer ones")
+            ""
+            if issubclass(type(self.stepper), Implicit)
+            else (f"; method='auto' or '{AUTOMATIC[1]}' takes longer ones")
         )
         warnings.warn(f"{found}{implicit}", StiffnessWarning, stacklevel=2)
 
