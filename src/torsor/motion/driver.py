@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """The driver of fixed steps: many states, moved together, stored after some steps, stopped where they leave bounds.
-=======
-"""The driver of fixed steps: states moved together, stored after some steps, stopped where they leave bounds.
->>>>>>> tests3
 
 Rollouts and ensembles of fixed steps are this driver around a `lowering.Run`.
 """

@@ -63,11 +63,7 @@ class Trajectory:
         require_model(self.model)
         if not isinstance(self.about, dict):
             raise ArgumentError(f"about must be a dictionary, not {shown(self.about)}")
-<<<<<<< HEAD
         if self.a is None and self.columns is None:  # states of a rollout, which may diverge, in their own precision
-=======
-        if self.is_on_device:
->>>>>>> tests3
             return
         rows, nq, nv = len(np.atleast_1d(array("t", self.t))), self.model.nq, self.model.nv
         shapes = {"t": (rows,), "q": (rows, nq), "v": (rows, nv), "a": (rows, nv), "tau": (rows, nv)}
