@@ -16,6 +16,7 @@ from torsor import (
     DeviceError,
     External,
     Friction,
+    Function,
     Limits,
     Pull,
     Simulation,
@@ -101,7 +102,7 @@ FORCES = {
     "wrenches": lambda: External(np.tile(UP, (8, 1))),
     "a function": lambda: pulled,
     "all": lambda: [table(), PD(np.ones(8), 30.0, 3.0), Friction(0.1, 2.0), Limits(-0.1, 0.1),
-                    External(np.tile(UP, (8, 1))), pulled, Drive(pulled)],
+                    External(np.tile(UP, (8, 1))), pulled, Function(pulled, drive=True)],
 }  # fmt: skip
 
 
