@@ -11,6 +11,7 @@ import fake_cupy
 import numpy as np
 import pytest
 from machines import ARRAY_FUNCTIONS, MACHINES, difference
+from torsor.motion.feedback import law_of
 
 import torsor as ts
 from torsor import duals, zoo
@@ -20,7 +21,6 @@ from torsor.compiler import members
 from torsor.compiler.frames import framed
 from torsor.dynamics import calls
 from torsor.dynamics.functions import ALGORITHMS
-from torsor.motion.feedback import law_of
 from torsor.motion.rollout import gpu_kernel
 from torsor.outputs import Path
 

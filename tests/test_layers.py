@@ -41,8 +41,8 @@ ORDER = {
     "algorithms": "newton_euler composite kinematics ploen_park articulated inverse_derivatives regressor energy "
     "complex_pivots constraint_force discrete_mechanics fixman ploen_park_forward square_factor udut coriolis products "
     "segments operational_space walker_orin forward_derivatives coupled pulls",
-    "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf cpuid codegen gufunc pointwise "
-    "cuda c99 cpu_code cpu gpu",
+    "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf cpuid codegen gufunc "
+    "pointwise cuda c99 cpu_code cpu gpu",
     "compiler": "store frames members tape packing abi trace counts derivative tape_derivatives loop_derivatives "
     "lowering request language loops",
     "dynamics": "accuracy methods calls couplings frames jacobians matrix_gradients functions derivatives programs "

@@ -87,9 +87,6 @@ def _usable() -> Path | None:
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    from torsor import logs  # it loads `logging`, which a start does not need
-
-    logs.event("no cache", reason=message)
     warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
