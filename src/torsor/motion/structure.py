@@ -402,7 +402,7 @@ class EnergyMidpoint(Symplectic):
         self.evaluations += 1
         given = [q, x, self.p, np.full(self.nv, h / 2), h / 2 * tau]
         if self.driven:
-            stiffness, slope = self.motion.slopes(t + h / 2, q, x)
+            _, stiffness, slope = self.steady(t + h / 2, q, x)
             given.append(h / 2 * slope + h**2 / 4 * stiffness)
         return self._middle(*given)
 
