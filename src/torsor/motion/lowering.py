@@ -491,7 +491,10 @@ def given_by(term: Called, t: float, q: Array, v: Array) -> Array:
     """The torques (m, nv) of a function at many states; one state alone is handed over without its axis."""
     alone = len(q) == 1 and not term.batched
     try:
-        found = np.asarray(term.torque(t, q[0], v[0]) if alone else term.torque(t, q, v), dtype=float)
+        found = term.torque(t, q[0], v[0]) if alone else term.torque(t, q, v)
+        if isinstance(found, np.ma.MaskedArray):
+            raise TypeError("it gives a masked array")
+        found = np.asarray(found, dtype=float)
         return np.broadcast_to(found, v.shape if found.ndim > 1 or not alone else v.shape[1:])
     except (TypeError, ValueError) as error:
         name = getattr(term.torque, "__qualname__", type(term.torque).__qualname__)
