@@ -89,7 +89,7 @@ def test_held_torques_in_discrete_time():
     x, q, v = np.array([1e-4, 2e-4, 0, 0]), np.array([1e-4, 2e-4]), zero
     for _ in range(100):
         tau = np.array([-(K @ np.concatenate([q, v]))[0], 0.0])
-        held = ts.rollout(model, q, v, tau=tau, steps=20, dt=dt / 20, integrator="rk4")
+        held = ts.rollout(model, q, v, forces=ts.Constant(tau), steps=20, step=dt / 20, method="rk4")
         q, v, x = held.q[-1], held.v[-1], (A - B @ K) @ x
     assert np.abs(np.concatenate([q, v]) - x).max() < 1e-9  # second order in a state of 1e-4
 

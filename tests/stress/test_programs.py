@@ -11,10 +11,10 @@ HOSTILE = [None, "x", True, 2.5, -1, 0, np.nan, np.ones(2), [1], object(), {}, b
 
 COMPILE = {"lanes": "lanes", "threads": "threads", "dtype": "dtype", "target": "target", "method": "method",
            "trig": "trig", "external": "external", "specialised": "specialised", "body": "body"}  # fmt: skip
-ROLLOUT = ("steps", "dt", "every", "integrator", "feedback", "tau", "table")
+ROLLOUT = ("steps", "step", "every", "method", "forces", "stop", "reset", "gravity")
 FINE = {  # what is meant, or stands for the default
     "lanes": (None,), "specialised": (None, True), "external": (True,), "body": (None,), "threads": (),
-    "feedback": (None,), "tau": (None,), "table": (None,), "dt": (2.5,), "every": (), "steps": (),
+    "forces": (), "stop": (None,), "reset": (None,), "gravity": (True,), "step": (2.5,), "every": (), "steps": (),
 }  # fmt: skip
 
 
@@ -35,25 +35,39 @@ def test_rollout_names_what_is_wrong(name):
     for value in HOSTILE:
         if not is_fine(name, value):
             with pytest.raises(ts.ArgumentError, match=name):
-                ts.rollout(ARM, ZERO, ZERO, **{"steps": 2, "dt": 0.1} | {name: value})
+                ts.rollout(ARM, ZERO, ZERO, **{"steps": 2, "step": 0.1} | {name: value})
 
 
 def test_gains_are_named():
+    def rolled(force):
+        return ts.rollout(ARM, ZERO, ZERO, steps=2, step=0.1, forces=force())
+
     for K in ("x", np.ones(2), np.nan, None):
-        with pytest.raises(ts.ArgumentError, match="Kq"):
-            ts.rollout(ARM, ZERO, ZERO, steps=2, dt=0.1, feedback=ts.LinearFeedback(K, np.ones(3)))
-        with pytest.raises(ts.ArgumentError, match="q_ref"):
-            ts.rollout(ARM, ZERO, ZERO, steps=2, dt=0.1, feedback=ts.LinearFeedback(np.ones(3), np.ones(3), q_ref=K))
+        with pytest.raises(ts.ArgumentError, match="K"):
+            rolled(lambda K=K: ts.Feedback(K))
+        with pytest.raises(ts.ArgumentError, match="x_ref"):
+            rolled(lambda K=K: ts.Feedback(np.ones((3, 6)), x_ref=K))
+        with pytest.raises(ts.ArgumentError, match="kp"):
+            rolled(lambda K=K: ts.PD(ZERO, K, 1.0))
+        with pytest.raises(ts.ArgumentError, match="reference"):
+            rolled(lambda K=K: ts.PD(K, 1.0, 1.0))
+
+
+@pytest.mark.parametrize(("old", "new"), [("dt", "step="), ("integrator", "method="), ("tau", "Constant"),
+                                          ("table", "Table"), ("feedback", "forces="), ("pulls", "Pull")])  # fmt: skip
+def test_keywords_of_version_0_1_name_the_new_ones(old, new):
+    with pytest.raises(TypeError, match=rf"'{old}': it is called .*{new}"):
+        ts.rollout(ARM, ZERO, ZERO, **{"steps": 1, "step": 0.1, old: 1.0})
 
 
 def test_more_than_the_memory_is_refused_before_it_is_taken():
     with pytest.raises(ts.ArgumentError, match=r"steps asks for more than the .* GB"):
-        ts.rollout(ARM, ZERO, ZERO, steps=10**12, dt=0.1)
+        ts.rollout(ARM, ZERO, ZERO, steps=10**12, step=0.1)
 
 
 @pytest.mark.parametrize("call", [
     lambda x: ts.compile(x, ts.forward_dynamics), lambda x: ts.compile(ARM, x), lambda x: ts.explain(ARM, x),
-    lambda x: ts.explain(x, ts.forward_dynamics), lambda x: ts.rollout(x, ZERO, ZERO, steps=1, dt=0.1),
+    lambda x: ts.explain(x, ts.forward_dynamics), lambda x: ts.rollout(x, ZERO, ZERO, steps=1, step=0.1),
 ], ids=["model", "function", "explain function", "explain model", "rollout model"])  # fmt: skip
 def test_what_is_no_model_and_no_function(call):
     for value in HOSTILE:
@@ -64,3 +78,10 @@ def test_what_is_no_model_and_no_function(call):
 def test_dtypes_go_by_any_name():
     for dtype in ("float32", np.float32, np.dtype("f4")):
         assert ts.compile(ARM, ts.mass_matrix, dtype=dtype).dtype == np.float32
+
+
+def test_one_trajectory_that_diverges_is_given_as_it_is():
+    """And single precision stays single."""
+    end = ts.rollout(ARM, ZERO, np.full(3, 1e200), steps=3, step=1e-3)
+    assert not np.isfinite(end.v).any()
+    assert ts.rollout(ARM, np.float32(ZERO), np.float32(ZERO), steps=3, step=1e-3).q.dtype == np.float32

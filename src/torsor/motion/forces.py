@@ -26,7 +26,7 @@ from torsor.errors import ArgumentError
 from torsor.files import FEW, digest
 from torsor.linalg import Scalar, maximum
 from torsor.model.freedoms import limited_coordinates
-from torsor.model.model import Model
+from torsor.model.model import Model, require_model
 from torsor.motion.law import (
     Called,
     Command,
@@ -96,7 +96,7 @@ class Table(_Data):
         times = np.atleast_1d(real_array("t", t))
         if times.ndim != 1 or not times.size:
             raise ArgumentError(f"t must be times (m,), not {times.shape}")
-        q, v, a = followed(reference, times)
+        q, v, a = followed(function("reference", reference), times)
         return cls(times, dynamics.inverse_dynamics(model, q, v, a), between)
 
 
@@ -158,6 +158,8 @@ class ComputedTorque(_Data):
 
     def __post_init__(self) -> None:
         _set(self, reference=_reference(self.reference))
+        if self.model is not None:
+            require_model(self.model)
 
     def terms(self, model: Model) -> Iterable[Term]:
         own = self.model or model
@@ -244,6 +246,8 @@ class Policy(_Data):
     def checked(self, model: Model) -> Policy:
         """The policy with arrays for a model."""
         chosen("activation", self.activation, ACTIVATIONS)
+        if not isinstance(self.layers, list | tuple):
+            raise ArgumentError(f"layers of a policy must be a list of pairs (W, b), not {shown(self.layers)}")
         width = model.nq + model.nv
         layers: list[tuple[Array, Array]] = []
         for k, layer in enumerate(self.layers):
@@ -428,6 +432,8 @@ class Function(_Data):
 
     def __post_init__(self) -> None:
         function("torque", self.torque)
+        if self.slopes is not None:
+            function("slopes", self.slopes)
         flag("drive", self.drive)
         flag("needs_v", self.needs_v)
 

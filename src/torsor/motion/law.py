@@ -9,7 +9,8 @@ traced from it (`plant.py`), and read its numbers. Only `Called` holds functions
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -252,6 +253,17 @@ def broadcast(what: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         raise ArgumentError(f"the batch axes of {what} do not go together: {sorted(set(shapes))}") from None
 
 
+@contextmanager
+def broadcasting(what: str) -> Iterator[None]:
+    """Say whose batch axes do not go together where NumPy says that they do not."""
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(error, ArgumentError) or "broadcast" not in str(error):
+            raise
+        raise ArgumentError(f"the batch axes of {what} do not go together: {error}") from None
+
+
 # ---- collecting ----
 
 
@@ -279,7 +291,8 @@ KEPT = "last law"  # the attribute of a machine
 def force_list(forces: Any) -> tuple[Any, ...]:
     """One force, or several: each is a force of torsor or a function (t, q, v) -> tau."""
     several = (forces,) if callable(forces) or hasattr(forces, "terms") else forces
-    if not isinstance(several, Iterable) or isinstance(several, str | bytes) or getattr(several, "shape", None) == ():
+    is_list = isinstance(several, Iterable) and not isinstance(several, str | bytes | Mapping)
+    if not is_list or getattr(several, "shape", None) == ():
         raise ArgumentError(f"forces must be forces or functions (t, q, v) -> tau, not {shown(forces)}")
     found = tuple(several)
     for k, force in enumerate(found):
@@ -298,6 +311,8 @@ def content(x: Any) -> Any:
         return type(x), *(content(value) for value in vars(x).values())
     if isinstance(x, list | tuple):
         return tuple(map(content, x))
+    if isinstance(x, np.generic):  # compared with a tuple, it would take that for an array
+        return x.item()
     return x if isinstance(x, int | float | str | None) else _Same(x)
 
 
@@ -315,7 +330,9 @@ class _Same:
 
 def _terms(model: Model, forces: Sequence[Any]) -> Iterable[Term]:
     for force in forces:
-        yield from force.terms(model) if hasattr(force, "terms") else (Called(force),)
+        with broadcasting(type(force).__name__):
+            terms = [*force.terms(model)] if hasattr(force, "terms") else [Called(force)]
+        yield from terms
 
 
 def _own_terms(model: Model, varied: Mapping[str, Array]) -> Iterable[Term]:
@@ -448,8 +465,9 @@ def _stacked(model: Model, numbers: Sequence[Any]) -> Array:
 
 def _collected(model: Model, terms: Sequence[Term], varied: Mapping[str, Array]) -> Law:
     sums = _Sums(model)
-    for term in terms:
-        sums.add(term)
+    with broadcasting("forces"):
+        for term in terms:
+            sums.add(term)
     limits = {name: most(np.asarray(varied.get(name, getattr(model, name)))) for name in ("effort", "speed")}
     parts = [*sums.parts, *(Part(name, (x,)) for name, x in limits.items() if (x < FAR).any())]
     springs = tuple(np.moveaxis(sums.springs, -2, 0))

@@ -264,7 +264,7 @@ class Rows:
 
     def values(self, gain: Array) -> Array:
         """The numbers of the law as an operand, (m, k)."""
-        return np.broadcast_to(gain, (self.m, gain.shape[-1]))
+        return _wide(gain, (self.m, gain.shape[-1]))
 
     def commands(self, tau: Array) -> Array:
         """Commands (steps, m, width) as they lie in memory."""
@@ -331,6 +331,11 @@ def gains_by_freedom(law: Law, gain: Array, m: int) -> Array:
     return np.stack(rows or [K])
 
 
+def _wide(x: Array, shape: tuple[int, ...]) -> Array:
+    """x for all states; an array that has their shape stays as it is, so that its owner may change its numbers."""
+    return x if x.shape == shape else np.broadcast_to(x, shape)
+
+
 # ---- what runs ----
 
 
@@ -395,7 +400,7 @@ class Run:
         self.tau = self.memory.room(wide)
         self.gain = self.memory.values(gain)
         shapes = [place_of(name).shape(step.step.model) for name in step.step.numbers]
-        self.numbers = [np.broadcast_to(np.ascontiguousarray(x), (m, *shape)) for x, shape in zip(numbers, shapes)]
+        self.numbers = [_wide(np.ascontiguousarray(x), (m, *shape)) for x, shape in zip(numbers, shapes)]
         self.t = 0.0
         self.calls = [self._calls(k) for k in ((0,) if step.by_freedoms else (0, 1))]
 
@@ -459,6 +464,8 @@ class Run:
 
     def __call__(self, x: Array, tau: Array, steps: int, t: float = 0.0) -> None:
         """Move the states x (m, nq + nv) in place; commands tau (1 or steps, m or 1, width)."""
+        if not self.m:  # NumPy calls machine code only for what is there, and so do we
+            return
         memory, rows = self.memory, self.memory.commands(tau)
         memory.enter(x)
         if self._loop:

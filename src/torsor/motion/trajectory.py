@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.dynamics import functions as dynamics
+from torsor.dynamics.calls import gpu_array
 from torsor.errors import ArgumentError
 from torsor.files import made, write_whole
 from torsor.formats import toml
@@ -62,15 +63,17 @@ class Trajectory:
         require_model(self.model)
         if not isinstance(self.about, dict):
             raise ArgumentError(f"about must be a dictionary, not {shown(self.about)}")
-        if self.batch is not None or (self.q is not None and np.ndim(self.q) != 2) or self.is_on_device:
+        if self.a is None and self.columns is None:  # states of a rollout, which may diverge, in their own precision
             return
         rows, nq, nv = len(np.atleast_1d(array("t", self.t))), self.model.nq, self.model.nv
         shapes = {"t": (rows,), "q": (rows, nq), "v": (rows, nv), "a": (rows, nv), "tau": (rows, nv)}
         if self.columns is not None:
             shapes["values"] = rows, len(self.columns)
+        of_rollout = self.a is None and self.columns is None
         for key, shape in shapes.items():
             if (x := getattr(self, key)) is not None:
-                object.__setattr__(self, key, real_array(key, x, shape))
+                checked = _states if of_rollout and key in ("q", "v") else real_array
+                object.__setattr__(self, key, checked(key, x, shape))
         if (np.diff(self.t) < 0).any():
             raise ArgumentError("t, the times of the rows, must not decrease")
 
@@ -99,7 +102,7 @@ class Trajectory:
 
     @property
     def is_on_device(self) -> bool:
-        return self.q is not None and not isinstance(self.q, np.ndarray | list | tuple)
+        return gpu_array(self.q)
 
     @property
     def machines(self) -> Any:
@@ -299,6 +302,14 @@ class Trajectory:
             v[1:-1] = (v[1:-1] + v[2:]) / 2
         still = np.zeros_like(v)
         return Trajectory(self.model, self.t, q, v, still, still, self.about)
+
+
+def _states(name: str, x: Any, shape: tuple[int, ...]) -> Array:
+    """States of a rollout: with batch axes, of any precision, and not finite where a trajectory diverged."""
+    found = array(name, x)
+    if found.dtype.kind not in "fiu" or found.shape[-2:] != shape:
+        raise ArgumentError(f"{name} must be numbers (..., {shape[0]}, {shape[1]}), not {found.dtype} {found.shape}")
+    return found
 
 
 def header(model: Model, about: dict[str, Any], columns: Sequence[str] | None = None) -> dict[str, Any]:
