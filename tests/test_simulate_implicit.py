@@ -19,6 +19,8 @@ from torsor.motion.stepper import StiffnessWarning
 ORDER_SLACK = 0.2
 ADAPTIVE = {"trbdf2": TrBdf2, "esdirk4": Esdirk4}
 each_method = pytest.mark.parametrize("method", ADAPTIVE)
+# The first steps are as short as the quickest rate, and then grow: a warning says how short they are.
+boundary_layer = pytest.mark.filterwarnings("ignore:steps of.*more are needed:torsor.motion.stepper.StiffnessWarning")
 
 
 def arm(n=4, seed=1, **freedoms):
@@ -99,6 +101,7 @@ STIFF = {
 }
 
 
+@boundary_layer
 @pytest.mark.parametrize("case", STIFF)
 @pytest.mark.parametrize("machine", [arm, zoo.random_tree], ids=["arm", "tree"])
 def test_stiff_motion_is_that_of_a_dense_implicit_solver(case, machine):
@@ -134,6 +137,7 @@ def test_stability_has_no_bound(stiffness, method):
     assert np.abs(run.q[-1]).max() < 2 * sag + 1e-3
 
 
+@boundary_layer
 def test_a_light_wrist_under_strong_gains_takes_few_evaluations():
     """An arm with a wrist of 1e-6 kg m^2 held by the gains of its shoulder: its fastest rate is 1e8 per second."""
     model, goal = wrist()
@@ -262,6 +266,7 @@ def test_a_set_point_is_a_reference_that_stays():
 # ---- dense output ----
 
 
+@boundary_layer
 def test_between_the_rows_of_a_stiff_start():
     """Quintics through rows 0.5 s apart know nothing of what happens between them."""
     model, goal = wrist()

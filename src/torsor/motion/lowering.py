@@ -118,7 +118,8 @@ class Step(NamedTuple):
     @property
     def by_freedoms(self) -> bool:
         """Whether pieces of a machine with one freedom serve all freedoms."""
-        return not self.written_out and (self.law.is_local if self.moves else self.law.is_diagonal)
+        whole = self.moves or self.law.called  # steps and functions need whole configurations
+        return not self.written_out and (self.law.is_local if whole else self.law.is_diagonal)
 
     @property
     def whole(self) -> Callable[..., Any]:
