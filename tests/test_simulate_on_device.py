@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import strict_cupy
 
-import torsor as ts
 from torsor import (
     PD,
     ArgumentError,
@@ -17,6 +16,7 @@ from torsor import (
     DeviceError,
     External,
     Friction,
+    Function,
     Limits,
     Pull,
     Simulation,
@@ -102,7 +102,7 @@ FORCES = {
     "wrenches": lambda: External(np.tile(UP, (8, 1))),
     "a function": lambda: pulled,
     "all": lambda: [table(), PD(np.ones(8), 30.0, 3.0), Friction(0.1, 2.0), Limits(-0.1, 0.1),
-                    External(np.tile(UP, (8, 1))), pulled, ts.Function(pulled, drive=True)],
+                    External(np.tile(UP, (8, 1))), pulled, Function(pulled, drive=True)],
 }  # fmt: skip
 
 

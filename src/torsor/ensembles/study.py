@@ -141,7 +141,7 @@ class Plan:
     @property
     def options(self) -> dict[str, Any]:
         """Everything that determines the results, but the model and the values of arrays, as words and numbers."""
-        timing, given = self.timing, (self.draws.function, *(x.function for x in self.record))
+        given = self.draws.function, *(x.function for x in self.record)
         functions = [_text(f) for f in given if f]
         return {
             "draws": self.draws.described(), "seed": self.seed, "n": self.n, "sampling": self.draws.sampling,
@@ -525,7 +525,6 @@ def _chunk_size(plan: Plan) -> int:
 
 
 def _about(plan: Plan) -> dict[str, Any]:
-    timing = plan.timing
     return made() | {
         "kind": "torsor ensemble", "key": plan.key, "seed": plan.seed, "sampling": plan.draws.sampling,
         "vary": plan.draws.described(), **plan.timing.described(),

@@ -26,7 +26,7 @@ from torsor.model.batch import VARIABLE, ModelBatch, machine_of
 from torsor.model.freedoms import limited_coordinates, nondefault
 from torsor.model.model import Model
 from torsor.motion.laws import CREEP, FAR, KINDS, finite, most
-from torsor.validate import shown
+from torsor.validate import function, shown
 
 if TYPE_CHECKING:
     from torsor.motion.forces import Policy
@@ -298,6 +298,8 @@ def force_list(forces: Any) -> tuple[Any, ...]:
     for k, force in enumerate(found):
         if not callable(force) and not hasattr(force, "terms"):
             raise ArgumentError(f"forces[{k}] must be a force or a function (t, q, v) -> tau, not {shown(force)}")
+        if not hasattr(force, "terms"):
+            function(f"forces[{k}]", force, ("t", "q", "v"))
     return found
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf, pi, sqrt
 from typing import TYPE_CHECKING
@@ -28,7 +29,8 @@ from torsor.model.joints import JOINTS
 from torsor.model.regular import require_uncoupled
 from torsor.motion.law import Law
 from torsor.motion.laws import KINDS
-from torsor.motion.motion import Motion
+from torsor.motion.lowering import called
+from torsor.motion.motion import TORQUE, Acting, Motion
 from torsor.motion.stepper import Array, FixedStep, Memory, Settings, StiffnessWarning
 from torsor.sweeps import Algorithm
 
@@ -117,6 +119,9 @@ class Symplectic(FixedStep):
                 "joints, or choose another method"
             )
         super().__init__(motion, t, q, v, settings)
+        kicks = [term for term in motion.law.called if not term.needs_v and not term.drive]
+        self.kicks = tuple(kicks)  # of q alone: they act where the two parts of a step meet, once per step
+        self.steady = Acting(replace(motion.law, called=tuple(x for x in motion.law.called if x not in kicks)))
         self.driven = not motion.is_idle
         self.springs = Springs(motion.law)
         self._compile()
@@ -180,6 +185,17 @@ class Symplectic(FixedStep):
         self.p = self._arrive(self.q, x, self.p + impulse, np.full(self.nv, h)) + impulse
         return x
 
+    def _felt(self, t: float, q: Array, v: Array) -> Array:
+        """All forces but the kicks."""
+        return self.steady(t, q, v)[TORQUE] + self.motion.felt_loads(t, q, v)
+
+    def kick(self, t: float, h: float) -> None:
+        """The impulse of the forces that depend on q alone."""
+        if self.kicks:
+            found = called(self.kicks, t, self.q[None], self.v[None], False)
+            self.p = self.p + h * found[1][0]
+            self.evaluations += 1
+
     def guess(self, x: Array, h: float) -> Array:
         """A velocity after the time h; stiff forces say nothing about it, so under forces it is that before."""
         return x if self.driven else x + h * self.a
@@ -193,8 +209,8 @@ class Symplectic(FixedStep):
         def better(x: Array) -> Array:
             self.evaluations += 1
             middle = t + h / 2, self.motion.coordinates.move(q, h / 2 * x), x
-            stiffness, damping = self.motion.slopes(*middle)
-            return iteration(q, x, p + h / 2 * self.motion.felt(*middle), hs, h / 2 * damping + h**2 / 4 * stiffness)
+            stiffness, damping = self.steady(*middle)[1:]
+            return iteration(q, x, p + h / 2 * self._felt(*middle), hs, h / 2 * damping + h**2 / 4 * stiffness)
 
         return self._settled(better, x, t)
 
@@ -208,7 +224,7 @@ class Symplectic(FixedStep):
         """h/2 tau, at the middle of a step"""
         if not self.driven:
             return 0.0
-        return h / 2 * self.motion.felt(t + h / 2, self.motion.coordinates.move(self.q, h / 2 * x), x)
+        return h / 2 * self._felt(t + h / 2, self.motion.coordinates.move(self.q, h / 2 * x), x)
 
     def finish(self, t: float) -> None:
         """v and a from q and p."""
@@ -267,6 +283,7 @@ class SymplecticEuler(Symplectic):
     order = 1
 
     def advance(self, h: float) -> None:
+        self.kick(self.t, h)
         self.from_beginning(self.t, h, self.guess(self.v, h))
         self.finish(self.t + h)
 
@@ -278,6 +295,7 @@ class StoermerVerlet(Symplectic):
 
     def advance(self, h: float) -> None:
         x = self.to_end(self.t, h / 2, self.v)
+        self.kick(self.t + h / 2, h)
         self.from_beginning(self.t + h / 2, h / 2, self.guess(x, h))
         self.finish(self.t + h)
 
@@ -288,8 +306,10 @@ class Variational(Symplectic):
     order, parts = 2, 2
 
     def advance(self, h: float) -> None:
+        self.kick(self.t, h / 2)
         x = self.from_beginning(self.t, h / 2, self.guess(self.v, h / 2))
         self.to_end(self.t + h / 2, h / 2, x)
+        self.kick(self.t + h, h / 2)
         self.finish(self.t + h)
 
 
@@ -316,7 +336,9 @@ class EnergyMidpoint(Symplectic):
         self._rebound = self._compiled(mechanics.rebound)
 
     def advance(self, h: float) -> None:
+        self.kick(self.t, h / 2)
         self._divided(self.t, h, HALVINGS)
+        self.kick(self.t + h, h / 2)
         self.finish(self.t + h)
 
     def _divided(self, t: float, h: float, halvings: int) -> None:
@@ -359,7 +381,7 @@ class EnergyMidpoint(Symplectic):
     def _middle_of(self, t: float, h: float, x: Array, damping: float) -> tuple[Array, Array]:
         """q and the torques at the middle of a step."""
         q = self.motion.coordinates.move(self.q, h / 2 * x)
-        return q, self.motion.felt(t + h / 2, q, x) - damping * self.dampers * x
+        return q, self._felt(t + h / 2, q, x) - damping * self.dampers * x
 
     def _better(self, t: float, h: float, damping: float, x: Array) -> Array:
         """The iteration for the velocity of a step."""

@@ -69,11 +69,9 @@ class Trajectory:
         shapes = {"t": (rows,), "q": (rows, nq), "v": (rows, nv), "a": (rows, nv), "tau": (rows, nv)}
         if self.columns is not None:
             shapes["values"] = rows, len(self.columns)
-        of_rollout = self.a is None and self.columns is None
         for key, shape in shapes.items():
             if (x := getattr(self, key)) is not None:
-                checked = _states if of_rollout and key in ("q", "v") else real_array
-                object.__setattr__(self, key, checked(key, x, shape))
+                object.__setattr__(self, key, real_array(key, x, shape))
         if (np.diff(self.t) < 0).any():
             raise ArgumentError("t, the times of the rows, must not decrease")
 
@@ -302,14 +300,6 @@ class Trajectory:
             v[1:-1] = (v[1:-1] + v[2:]) / 2
         still = np.zeros_like(v)
         return Trajectory(self.model, self.t, q, v, still, still, self.about)
-
-
-def _states(name: str, x: Any, shape: tuple[int, ...]) -> Array:
-    """States of a rollout: with batch axes, of any precision, and not finite where a trajectory diverged."""
-    found = array(name, x)
-    if found.dtype.kind not in "fiu" or found.shape[-2:] != shape:
-        raise ArgumentError(f"{name} must be numbers (..., {shape[0]}, {shape[1]}), not {found.dtype} {found.shape}")
-    return found
 
 
 def header(model: Model, about: dict[str, Any], columns: Sequence[str] | None = None) -> dict[str, Any]:
