@@ -118,7 +118,8 @@ class Step(NamedTuple):
     @property
     def by_freedoms(self) -> bool:
         """Whether pieces of a machine with one freedom serve all freedoms."""
-        return not self.written_out and (self.law.is_local if self.moves else self.law.is_diagonal)
+        whole = self.moves or self.law.called  # steps and functions need whole configurations
+        return not self.written_out and (self.law.is_local if whole else self.law.is_diagonal)
 
     @property
     def whole(self) -> Callable[..., Any]:
@@ -499,7 +500,10 @@ def given_by(term: Called, t: float, q: Array, v: Array) -> Array:
     """The torques (m, nv) of a function at many states; one state alone is handed over without its axis."""
     alone = len(q) == 1 and not term.batched
     try:
-        found = np.asarray(term.torque(t, q[0], v[0]) if alone else term.torque(t, q, v), dtype=float)
+        found = term.torque(t, q[0], v[0]) if alone else term.torque(t, q, v)
+        if isinstance(found, np.ma.MaskedArray):
+            raise TypeError("it gives a masked array")
+        found = np.asarray(found, dtype=float)
         return np.broadcast_to(found, v.shape if found.ndim > 1 or not alone else v.shape[1:])
     except (TypeError, ValueError) as error:
         name = getattr(term.torque, "__qualname__", type(term.torque).__qualname__)

@@ -44,6 +44,7 @@ CLOSE_PER_FREEDOM, FAR = 1e-9, 1e-5  # rounding in long chains; at most
 # Passive forces cannot add energy: it is compared every so many steps, and may exceed that at the beginning by a share
 # of the largest kinetic energy, by the order of the method.
 CHECKED, GAIN = 16, {1: 0.5, 2: 0.1}
+NUDGE = 1e-3  # of velocities, for the slopes of dampers
 POWERS = 30  # iterations for the quickest spring
 HALVINGS = 10  # of a step whose equations do not settle
 # for a step to keep the energy: rounds, and errors that are rounding, at best and in long chains
@@ -135,8 +136,8 @@ class Symplectic(FixedStep):
 
         Dry friction is left out: its slope is steep only at rest, where velocities are small.
         """
-        moving = np.ones(self.nv)
-        rate = self._quickest(self.motion.slopes(self.t, self.q, moving)[1])
+        less, more = (self.motion.torque(self.t, self.q, np.full(self.nv, 1.0 + s * NUDGE)) for s in (-1, 1))
+        rate = self._quickest(np.maximum(less - more, 0.0) / (2 * NUDGE))
         if self.h * rate > 2 * self.parts:
             warnings.warn(
                 f"the quickest dampers act in {1 / rate:.2g} s, and steps of {self.h:g} s do not resolve them: some "
