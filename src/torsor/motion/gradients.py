@@ -249,7 +249,7 @@ class _Backwards:
                 slope = (now - before) / (2 * step)
                 slope = np.broadcast_to(slope, (*batch, *slope.shape[-(seed.ndim - 1) :])).reshape(seed.shape)
                 found[:, entry] += (slope * seed).reshape(len(seed), -1).sum(axis=1)
-        return found.reshape(*batch, *core)
+        return found.reshape((*batch, *core))
 
     def _of_table(self, table: Table) -> Array:
         """The adjoint of reading a table at the times of all steps."""
