@@ -80,7 +80,7 @@ class Fixed(NamedTuple):
 
     def wrenches(self, step: int) -> Array:
         """What changes in time of the wrenches on the bodies (n, 6), at the beginning of a step."""
-        times = np.array([(step + INSIDE) * self.length])
+        times = np.array([self.begin + (step + INSIDE) * self.length])
         return sum((wave.at(times)[0] for wave in self.law.waves), np.zeros(1)).reshape(self.model.n, 6)
 
     @property
