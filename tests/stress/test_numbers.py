@@ -126,7 +126,7 @@ def test_a_quaternion_of_no_length_is_refused_everywhere():
         q[quaternions(model)] = tiny
         for call in (
             lambda: ts.forward_dynamics(model, q, v, tau),
-            lambda: ts.rollout(model, q, v, steps=2, dt=0.1),
+            lambda: ts.rollout(model, q, v, steps=2, step=0.1),
             lambda: model.integrate(q, v),
             lambda: ts.simulate(model, q, v, duration=0.1),
         ):

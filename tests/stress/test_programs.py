@@ -7,14 +7,15 @@ import torsor as ts
 from torsor import zoo
 
 ARM, ZERO = zoo.planar3(), np.zeros(3)
-HOSTILE = [None, "x", True, 2.5, -1, 0, np.nan, np.ones(2), [1], object(), {}, b"y"]
+NONE: dict = {}  # no forces
+HOSTILE = [None, "x", True, 2.5, -1, 0, np.nan, np.ones(2), [1], object(), NONE, b"y"]
 
 COMPILE = {"lanes": "lanes", "threads": "threads", "dtype": "dtype", "target": "target", "method": "method",
            "trig": "trig", "external": "external", "specialised": "specialised", "body": "body"}  # fmt: skip
-ROLLOUT = ("steps", "dt", "every", "integrator", "feedback", "tau", "table")
+ROLLOUT = ("steps", "step", "every", "method", "forces", "stop")
 FINE = {  # what is meant, or stands for the default
     "lanes": (None,), "specialised": (None, True), "external": (True,), "body": (None,), "threads": (),
-    "feedback": (None,), "tau": (None,), "table": (None,), "dt": (2.5,), "every": (), "steps": (),
+    "stop": (None,), "step": (2.5,), "every": (), "steps": (), "forces": (NONE,),
 }  # fmt: skip
 
 
@@ -35,25 +36,28 @@ def test_rollout_names_what_is_wrong(name):
     for value in HOSTILE:
         if not is_fine(name, value):
             with pytest.raises(ts.ArgumentError, match=name):
-                ts.rollout(ARM, ZERO, ZERO, **{"steps": 2, "dt": 0.1} | {name: value})
+                ts.rollout(ARM, ZERO, ZERO, **{"steps": 2, "step": 0.1} | {name: value})
 
 
 def test_gains_are_named():
+    forces = {
+        "K": ts.Feedback, "x_ref": lambda x: ts.Feedback(np.ones((3, 6)), x), "kp": lambda x: ts.PD(0.0, x, 1.0),
+        "reference": lambda x: ts.PD(x, 1.0, 1.0),
+    }  # fmt: skip
     for K in ("x", np.ones(2), np.nan, None):
-        with pytest.raises(ts.ArgumentError, match="Kq"):
-            ts.rollout(ARM, ZERO, ZERO, steps=2, dt=0.1, feedback=ts.LinearFeedback(K, np.ones(3)))
-        with pytest.raises(ts.ArgumentError, match="q_ref"):
-            ts.rollout(ARM, ZERO, ZERO, steps=2, dt=0.1, feedback=ts.LinearFeedback(np.ones(3), np.ones(3), q_ref=K))
+        for name, make in forces.items():
+            with pytest.raises(ts.ArgumentError, match=name):
+                ts.rollout(ARM, ZERO, ZERO, steps=2, step=0.1, forces=make(K))
 
 
 def test_more_than_the_memory_is_refused_before_it_is_taken():
     with pytest.raises(ts.ArgumentError, match=r"steps asks for more than the .* GB"):
-        ts.rollout(ARM, ZERO, ZERO, steps=10**12, dt=0.1)
+        ts.rollout(ARM, ZERO, ZERO, steps=10**12, step=0.1)
 
 
 @pytest.mark.parametrize("call", [
     lambda x: ts.compile(x, ts.forward_dynamics), lambda x: ts.compile(ARM, x), lambda x: ts.explain(ARM, x),
-    lambda x: ts.explain(x, ts.forward_dynamics), lambda x: ts.rollout(x, ZERO, ZERO, steps=1, dt=0.1),
+    lambda x: ts.explain(x, ts.forward_dynamics), lambda x: ts.rollout(x, ZERO, ZERO, steps=1, step=0.1),
 ], ids=["model", "function", "explain function", "explain model", "rollout model"])  # fmt: skip
 def test_what_is_no_model_and_no_function(call):
     for value in HOSTILE:
