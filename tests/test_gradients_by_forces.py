@@ -200,6 +200,21 @@ def test_a_servo_on_quaternions_has_no_gradient():
         ts.vjp(ts.rollout, "PD.kp")(model, q, v, seed, forces=ts.PD(q, 1.0, 1.0), steps=1, step=H)
 
 
+@pytest.mark.parametrize("kind", SETS)
+def test_gradients_of_no_trajectories(kind):
+    model = zoo.general_arm(3)
+    q, v = np.zeros((2, 2, 0, 3))
+    forces = forces_of(model, kind)
+    found = ts.vjp(ts.rollout, SETS[kind])(
+        model, q, v, tuple(np.zeros((2, 2, 0, 4, 3))), forces=forces, steps=4, step=H
+    )
+    assert found.q.shape == (2, 0, 3)
+    assert found.tau.shape == (2, 0, 4, 3)
+    for name in SETS[kind]:
+        parts = [x for layer in found[name] for x in layer] if name == "Policy.layers" else [found[name]]
+        assert {x.shape[:2] for x in parts} == {(2, 0)}
+
+
 # Jacobians of a step -----------------------------------------------------------------------------------------------
 
 
