@@ -87,10 +87,10 @@ def _rollout(rounds: int) -> list[Claim]:
     model = ts.zoo.panda()
     q, v, tau = states(model, 1024, 1)[0]
     cotangent = np.ones((2, 1024, 1, model.nv))
-    options = dict(steps=STEPS, dt=1e-3, every=STEPS, tau=tau)
+    options = dict(steps=STEPS, step=1e-3, every=STEPS, forces=ts.Constant(tau))
     rows = race("rollout", [
         Contender("rollout", lambda: ts.rollout(model, q, v, **options), [()], answer=None),
-        Contender("vjp", lambda: ts.rollout_vjp(model, q, v, tuple(cotangent), **options), [()], answer=None),
+        Contender("vjp", lambda: ts.vjp(ts.rollout)(model, q, v, tuple(cotangent), **options), [()], answer=None),
     ], unit="per rollout", rounds=rounds)  # fmt: skip
     return [Claim(f"Panda-like 7R: gradient of {STEPS} steps / rollout", _costs(rows)["vjp"])]
 

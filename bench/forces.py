@@ -6,10 +6,12 @@ import numpy as np
 from harness import Contender, Report, race
 
 import torsor as ts
-from torsor.motion import PD, ComputedTorque, Cycloid, Friction, Limits, Pull, simulate
+from torsor import Friction
+from torsor.motion.motion import Motion
 
 COUNT, STEPS = 1024, 100  # trajectories and steps of a rollout
 BUSY = {"friction": 0.3, "damping": 0.1, "lower": -1.0, "upper": 1.0}
+BARE = {"friction": 0.0, "damping": 0.0, "stiffness": 0.0, "lower": -np.inf, "upper": np.inf}
 
 
 def measure(rounds: int) -> Report:
@@ -23,27 +25,25 @@ def measure(rounds: int) -> Report:
 def _simulations(arm: ts.Model) -> dict[str, list[Contender]]:
     """0.1 s of motion, or 2 s where it is smooth: forces in Python, and in the compiled right-hand side."""
     humanoid, driven = _humanoid()
-    passive = [Friction(0.1, 0.3), Limits(arm, -1.0, 1.0)]
-    servo = PD(arm, Cycloid(np.zeros(7), np.ones(7), 0.1), 100.0, 10.0)
-    tracking = ComputedTorque(arm, Cycloid(np.zeros(7), np.ones(7), 2.0), 400.0, 40.0)
+    passive = [Friction(0.1, 0.3), ts.Limits(-1.0, 1.0)]
+    servo = ts.PD(ts.Cycloid(np.zeros(7), np.ones(7), 0.1), 100.0, 10.0)
+    tracking = ts.ComputedTorque(ts.Cycloid(np.zeros(7), np.ones(7), 2.0), 400.0, 40.0)
     sets = {
         "friction, stops and dampers": (arm, passive, 0.1),
         "and a servo on its way": (arm, [*passive, servo], 0.1),
         "computed torques": (arm, [tracking], 2.0),
-        "a pull": (arm, [Pull(arm, "link7", [0.0, 0.0, -20.0])], 2.0),
+        "a pull": (arm, [ts.Pull("link7", [0.0, 0.0, -20.0])], 2.0),
         "dampers and friction of a humanoid": (humanoid, [Friction(0.5 * driven, 0.2 * driven)], 0.02),
     }
 
     def run(model, forces, duration, method):
-        return simulate(model, duration=duration, forces=forces, method=method, rtol=1e-6).q[-1]
+        return ts.simulate(model, duration=duration, forces=forces, method=method, rtol=1e-6).q[-1]
 
     cases = {}
     for method in ("dopri5", "esdirk4"):
         for name, (model, forces, duration) in sets.items():
-            opaque = [lambda t, q, v, f=f: f(t, q, v) for f in forces]
-            for function, force in zip(opaque, forces):
-                if hasattr(force, "gains"):  # implicit methods know them in both
-                    function.gains = force.gains
+            motions = [Motion(replace(model, **BARE), force) for force in forces]
+            opaque = [ts.Function(motion.felt, motion.slopes) for motion in motions]  # implicit methods know both
             cases[f"{method}: {name}"] = [
                 Contender("functions", run, [(model, opaque, duration, method)], tolerance=1e-3),
                 Contender("data", run, [(model, forces, duration, method)], tolerance=1e-3),
@@ -64,18 +64,18 @@ def _rollouts(arm: ts.Model) -> dict[str, list[Contender]]:
     wrenches = rng.normal(size=(COUNT, 7, 6))
 
     def run(model, options):
-        return ts.rollout(model, q, v, steps=STEPS, dt=1e-4, every=STEPS, **options).q
+        return ts.rollout(model, q, v, steps=STEPS, step=1e-4, every=STEPS, **options).q
 
     machines = {
         "no forces": (arm, {}),
         "friction, stops and dampers": (replace(arm, **BUSY), {}),
         "and drives with limits": (
             replace(arm, **BUSY, effort=20.0, speed=2.0),
-            {"feedback": ts.JointFeedback(9.0, 1.0)},
+            {"forces": ts.PD(np.zeros(7), 9.0, 1.0)},
         ),
-        "wrenches": (arm, {"external": wrenches}),
-        "a pull": (arm, {"pulls": Pull(arm, "link7", wrenches[:, 6, 3:])}),
-        "computed torques": (arm, {"feedback": ComputedTorque(arm, np.ones(7))}),
+        "wrenches": (arm, {"forces": ts.External(wrenches)}),
+        "a pull": (arm, {"forces": ts.Pull("link7", wrenches[:, 6, 3:])}),
+        "computed torques": (arm, {"forces": ts.ComputedTorque(np.ones(7))}),
         "stop conditions": (arm, {"stop": ts.Stop(q=0, above=9.0)}),
         "dampers and friction of every member": (ts.ModelBatch(arm, damping=damping, friction=friction), {}),
         "masses of every member": (ts.ModelBatch(arm, mass=arm.mass * rng.uniform(0.9, 1.1, (COUNT, 7))), {}),
@@ -88,7 +88,7 @@ def _gradients() -> dict[str, list[Contender]]:
     """Rollouts of a humanoid with friction, straight-line code being too long for it, and their gradients."""
     humanoid, driven = _humanoid()
     humanoid = replace(humanoid, friction=0.2 * driven, damping=0.5 * driven)
-    options = {"steps": 20, "dt": 1e-4, "every": 20}
+    options = {"steps": 20, "step": 1e-4, "every": 20}
     cases = {}
     for count in (1, 256):
         rng = np.random.default_rng(0)
@@ -97,8 +97,8 @@ def _gradients() -> dict[str, list[Contender]]:
         cases[f"a humanoid with friction, {count} trajectories, 20 steps"] = [
             Contender("rollout", lambda q, v: ts.rollout(humanoid, q, v, **options).q, [(q, v)], answer=None),
             Contender(
-                "rollout_vjp",
-                lambda q, v, ones: ts.rollout_vjp(humanoid, q, v, (ones, ones), **options).q,
+                "vjp(rollout)",
+                lambda q, v, ones: ts.vjp(ts.rollout)(humanoid, q, v, (ones, ones), **options).q,
                 [(q, v, ones)],
                 answer=None,
             ),

@@ -108,7 +108,7 @@ CASES = [
 @dataclass(frozen=True)
 class RolloutCase:
     model: str
-    integrator: str
+    method: str
     dtype: str
     count: int
     steps: int = 20
@@ -116,10 +116,15 @@ class RolloutCase:
 
     @property
     def key(self) -> str:
-        return f"{self.model}/rollout {self.integrator} {self.steps}"
+        return f"{self.model}/rollout {self.method} {self.steps}"
+
+    def options(self, tau: np.ndarray) -> dict[str, Any]:
+        """Of a rollout with torques for every trajectory."""
+        lengths = {"steps": self.steps, "every": self.steps, "step": STEP}
+        return {"method": self.method, "forces": ts.Constant(tau), **lengths}
 
 
-DT = 1e-3
+STEP = 1e-3
 ROLLOUTS = [
     RolloutCase("PUMA 6R", "rk4", "float32", 2**20, target=1.5),
     RolloutCase("PUMA 6R", "semi-implicit", "float32", 2**20),
@@ -191,9 +196,8 @@ def write_rollouts(results: dict[str, np.ndarray]) -> None:
     for case in ROLLOUTS:
         model = MODELS[case.model]()
         given = {k: x.astype(np.float64) for k, x in states(model, STATES, 1).items()}
-        q, v = ts.rollout(model, given["q"], given["v"], tau=given["tau"], integrator=case.integrator,
-                          steps=case.steps, every=case.steps, dt=DT)  # fmt: skip
-        results[case.key] = np.concatenate([q[:, -1], v[:, -1]], axis=-1)
+        path = ts.rollout(model, given["q"], given["v"], **case.options(given["tau"]))
+        results[case.key] = np.concatenate([path.q[:, -1], path.v[:, -1]], axis=-1)
 
 
 def inputs_of(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -346,15 +350,17 @@ def measure_rollout(cp: Any, case: RolloutCase, report: Report, reference: Any) 
     arrays = inputs(cp, Case(case.model, dtype=case.dtype, count=case.count), model, where)
     q, v, tau = (cp.ascontiguousarray(x.T).T for x in arrays)
 
-    def run() -> ts.Rollout:
-        return ts.rollout(model, q, v, tau=tau, integrator=case.integrator, steps=case.steps, every=case.steps, dt=DT)
+    options = case.options(cp.asnumpy(tau))
+
+    def run() -> ts.Trajectory:
+        return ts.rollout(model, q, v, **options)
 
     result = run()
     end = np.concatenate([cp.asnumpy(x[where, -1]) for x in (result.q, result.v)], axis=-1)
     expected = reference[case.key]
     error = float(np.abs(end - expected).max() / np.abs(expected).max())
     ms = median_ms(cp, run)
-    report.facts[f"rollout, {case.model}, {case.integrator}, {case.dtype}"] = {
+    report.facts[f"rollout, {case.model}, {case.method}, {case.dtype}"] = {
         "billion_steps_a_second": case.count * case.steps / ms / 1e6, "target": case.target, "error": error,
     }  # fmt: skip
     cp.get_default_memory_pool().free_all_blocks()
@@ -377,8 +383,8 @@ def interoperation(cp: Any, report: Report, reference: Any) -> None:
     def check_rollout(name: str, arrays: list[Any], kind: type, back: Callable[[Any], np.ndarray]) -> None:
         q, v, tau = arrays
         case = ROLLOUTS[0]
-        path = ts.rollout(model, q, v, tau=tau, steps=case.steps, every=10, dt=DT, integrator=case.integrator)
-        end = np.concatenate([back(x)[:, -1] for x in path], axis=-1)
+        path = ts.rollout(model, q, v, **case.options(back(tau)) | {"every": 10})
+        end = np.concatenate([back(x)[:, -1] for x in (path.q, path.v)], axis=-1)
         error = float(np.abs(end - reference[case.key]).max() / np.abs(reference[case.key]).max())
         report.facts[f"{name}, rollout"] = {"same kind": isinstance(path.q, kind), "error": error}
 

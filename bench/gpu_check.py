@@ -1,23 +1,26 @@
 """Every public function on a GPU: random trees of every joint type, loops and straight line, both precisions.
 
-    python bench/gpu_check.py [--only TEXT ...] [--out FOLDER]    needs CuPy; uses PyTorch and JAX where they are there
+    python bench/gpu_check.py [PART ...] [--only TEXT ...] [--out FOLDER]
 
-The oracle is the reference engine, which runs the same equations number by number on the host and shares no compiled
-code with the GPU.  Writes gpu_check.json: the error of every case, relative to its largest number.  With --only, the
-cases whose names contain all of these texts; their rows replace those of a report that is there.  Derivatives in parts:
---only "vjp(" looped;  --only "jvp(" looped;  --only "vjp(" unrolled;  --only "jvp(" unrolled;  --only links.
+needs CuPy; uses PyTorch and JAX where they are there.  The oracle of functions is the reference engine, which runs the
+same equations number by number on the host and shares no compiled code with the GPU; that of motion in time (rollouts,
+ensembles, simulations) is the CPU.  Writes gpu_check.json after every case: its error, relative to its largest number.
+Parts are named in PARTS and take less than two minutes each.  With --only, the cases whose names contain all of these
+texts.  Rows replace those of a report that is there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,12 +28,12 @@ from harness import write
 
 import torsor as ts
 from torsor import duals, reference
-from torsor.algorithms import pulls as pulled
 from torsor.dynamics.derivatives import DIFFERENTIABLE
 from torsor.dynamics.functions import ALGORITHMS
 from torsor.dynamics.methods import COUPLED, METHODS
+from torsor.model.batch import VARIABLE
 from torsor.model.extras import Coupling, Extras
-from torsor.motion import PD, ComputedTorque, Cycloid, Pull
+from torsor.model.freedoms import limited_coordinates
 from torsor.outputs import Path as PathOutput
 
 STATES = 70  # two blocks of threads, the second one not full
@@ -38,8 +41,7 @@ CHECKED = (0, 31, 64, 69)
 # The reference rounds otherwise: no multiply-adds, other frames.  Random trees lose five digits with M^-1.
 TOLERANCE = {"float64": 1e-9, "float32": 5e-2}
 WORKERS = 16  # kernels compiled at once
-STEP = 1e-6  # of differences, whose error is its square
-ROLLED, ROLLED_STEP = 3, 1e-4  # steps of rollouts
+SHIFT = 1e-6  # of differences, whose error is its square
 DIFFERENCE = 1e-7  # relative: random trees are curved, and y^T J dx may cancel
 
 
@@ -64,6 +66,27 @@ def coupled_joints() -> ts.Model:
     """A tree in which two joints follow others."""
     tree = ts.zoo.random_tree(8, 2, joints=("revolute", "prismatic"))
     return tree.with_extras(Extras(couplings=(Coupling(3, 0, -2.0, 0.1), Coupling(5, 1, 0.5))))
+
+
+class Job(NamedTuple):
+    """A case that is more than a program: what is computed, and what it should be."""
+
+    label: str
+    compute: Callable[[], Any]
+    oracle: Callable[[], Any]
+    tolerance: float = 1e-9
+
+    def run(self) -> dict[str, Any]:
+        begin, row = time.perf_counter(), {"case": self.label}
+        try:
+            exact = np.asarray(self.oracle(), dtype=float)
+            result = np.asarray(self.compute(), dtype=float)
+            known = np.isfinite(exact)
+            row["error"] = float(np.abs(result[known] - exact[known]).max() / np.abs(exact[known]).max())
+            row["ok"] = bool(row["error"] <= self.tolerance)
+        except Exception as error:
+            row |= {"ok": False, "failure": f"{type(error).__name__}: {error}"[:400]}
+        return row | {"seconds": round(time.perf_counter() - begin, 2)}
 
 
 class Case(NamedTuple):
@@ -159,9 +182,8 @@ def on_host(result: Any, back: Callable[[Any], np.ndarray]) -> np.ndarray:
     return np.concatenate([back(x).reshape(len(x), -1) for x in result], axis=1)
 
 
-def plain_calls(cp: Any) -> Iterator[Job]:
-    """The functions themselves, called with arrays of every library that is there; rollouts; one long chain."""
-    model = ts.zoo.random_tree(9, 5, branching=0.7)
+def libraries_of(cp: Any) -> dict[str, Any]:
+    """How arrays get to the device and back, by library."""
     libraries = {"CuPy": (cp.asarray, cp.asnumpy)}
     try:
         import torch
@@ -169,6 +191,12 @@ def plain_calls(cp: Any) -> Iterator[Job]:
         libraries["PyTorch"] = (lambda x: torch.as_tensor(x, device="cuda")), (lambda x: x.cpu().numpy())
     except ImportError:
         pass
+    return libraries
+
+
+def plain_calls(cp: Any) -> Iterator[Job]:
+    """The functions themselves, called with arrays of every library that is there; and with batches of models."""
+    model, libraries = ts.zoo.random_tree(9, 5, branching=0.7), libraries_of(cp)
     for library, (there, back) in libraries.items():
         for function, algorithm in ALGORITHMS.items():
             given = arguments(model, algorithm.inputs, "float64")
@@ -188,9 +216,10 @@ def plain_calls(cp: Any) -> Iterator[Job]:
             partial(_called, function, batch, [cp.asarray(x) for x in given.values()], body, cp.asnumpy),
             partial(one_by_one, batch, algorithm, given),
         )
-    yield from derivatives(cp)
-    yield from large_matrices(cp, libraries)
-    yield from rollouts(cp)
+
+
+def long_chains(cp: Any) -> Iterator[Job]:
+    """One state of one long chain, and its gradient."""
     rope = ts.zoo.rope(3000)
     rng = np.random.default_rng(0)
     q, v, tau = rope.random_configuration(rng), np.zeros(rope.nv), rng.normal(size=rope.nv)
@@ -208,24 +237,24 @@ def plain_calls(cp: Any) -> Iterator[Job]:
     )
 
 
-def derivatives(cp: Any) -> Iterator[Job]:
-    """vjp and jvp of every function along a random direction, against differences by the reference engine."""
+def derivatives(mode: str, unrolled: bool, cp: Any) -> Iterator[Job]:
+    """vjp or jvp of every function along a random direction, against differences by the reference engine."""
     for name in ("tree of every joint type", "general 6R"):
         model = MODELS[name]()
         for function in DIFFERENTIABLE:
             algorithm = ALGORITHMS[function]
             path = isinstance(algorithm.output, PathOutput)
-            for specialised in (True, False) if model.nv < 10 else (False,):
-                for derived in (ts.vjp(function), ts.jvp(function)):
-                    options = {"specialised": specialised} | ({"body": model.n - 1} if path else {})
-                    how = "unrolled" if specialised else "looped"
-                    both = _along(cp, model, derived, algorithm, options)
-                    yield Job(f"{derived.__name__}, {name}, {how}", *both, tolerance=DIFFERENCE)
+            if unrolled and model.nv >= 10:
+                continue
+            derived = getattr(ts, mode)(function)
+            options = {"specialised": unrolled} | ({"body": model.n - 1} if path else {})
+            both = _along(cp, model, derived, algorithm, options)
+            yield Job(f"{derived.__name__}, {name}, {'unrolled' if unrolled else 'looped'}", *both, DIFFERENCE)
 
 
-def large_matrices(cp: Any, libraries: dict[str, Any]) -> Iterator[Job]:
+def large_matrices(cp: Any) -> Iterator[Job]:
     """The vjp of matrices above 24 freedoms, called with arrays of every library, against the host's."""
-    model, rng = ts.zoo.humanoid(), np.random.default_rng(0)
+    model, rng, libraries = ts.zoo.humanoid(), np.random.default_rng(0), libraries_of(cp)
     try:
         import jax
 
@@ -271,7 +300,7 @@ def _along(
         return np.array(duals.evaluate(algorithm, model, lists, frame=frame, number=np.longdouble), np.longdouble)
 
     def here() -> np.ndarray:
-        slopes = np.array([(moved(k, STEP) - moved(k, -STEP)) / (2 * STEP) for k in CHECKED])
+        slopes = np.array([(moved(k, SHIFT) - moved(k, -SHIFT)) / (2 * SHIFT) for k in CHECKED])
         seed.append(np.random.default_rng(1).normal(size=slopes.shape))
         return (seed[0] * slopes).reshape(len(CHECKED), -1).sum(axis=1).astype(float)
 
@@ -296,151 +325,232 @@ def _called(function: Any, model: ts.Model, arrays: list[Any], body: tuple[int, 
     return on_host(function(model, *arrays, *body), back)[list(CHECKED)]
 
 
-def rollouts(cp: Any) -> Iterator[Job]:
-    """Rollouts under every force, of models and batches of them, against the reference engine; and stop conditions."""
-    arms = {"general 6R": MODELS["general 6R"](), "chain of 14 turns": ts.zoo.random_chain(14, 3)}
-    for name, model in (*arms.items(), ("bushy tree", MODELS["bushy tree"]())):
-        q, v, tau = arguments(model, ("q", "v", "tau"), "float64").values()
-        for what, machine, options in forces(model):
-            given = {} if isinstance(options.get("feedback"), ComputedTorque) else {"tau": tau}
-            for integrator in ("semi-implicit", "implicit", "rk4"):
-                label = f"ts.rollout, {what}, {integrator}, {name}"
-                yield Job(label, *_both(cp, machine, q, v, {**options, **given, "integrator": integrator}))
-        if model.nq == model.nv:
-            yield from stopped(cp, name, model, q, v)
+# ---- motion in time, against the CPU ----
+
+STEPS, STEP = 10, 1e-3
+MACHINES: dict[str, Callable[[], ts.Model]] = {
+    "arm": ts.zoo.panda,
+    "humanoid": ts.zoo.humanoid,
+    "20 links": lambda: ts.zoo.general_arm(20, 3),
+}
+FIXED = ("semi-implicit", "implicit-euler", "rk4")
 
 
-def forces(model: ts.Model) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """What acts, the machine, and the options of its rollouts."""
-    rng, nv = np.random.default_rng(2), model.nv
-    yield "torques", model, {"table": rng.normal(size=(STATES, ROLLED, nv))}
-    yield "wrenches", model, {"external": rng.normal(size=(STATES, model.n, 6))}
-    points = rng.normal(size=(2, STATES, 3))
-    yield "pulls, without gravity", model, {"pulls": Pull(model, model.names[-1], *points), "gravity": False}
-    numbers = {"friction": 0.0, "damping": 0.0, "effort": 0.5, "speed": 0.5}
-    joints = {name: rng.uniform(least, least + 1, (STATES, nv)) for name, least in numbers.items()}
-    yield "a batch of models", ts.ModelBatch(model, **varied(model).varied, **joints), {}
-    if model.nq != nv:
-        return
-    busy = replace(model, stiffness=2.0, rest=0.1, friction=0.3, lower=-0.5, upper=0.5, effort=1.0, speed=0.9)
-    yield "joints", busy, {"feedback": ts.JointFeedback(*rng.uniform(1, 9, (2, STATES, nv)))}
-    goal = Cycloid(np.zeros(nv), np.ones(nv), 1e-3)
-    yield "a servo on its way", model, {"feedback": PD(model, goal, 9.0, 1.0)}
-    if nv <= 12:
-        yield "computed torques", model, {"feedback": ComputedTorque(replace(model, mass=1.1 * model.mass), goal)}
-    layers = [(rng.normal(size=(5, 2 * nv)), rng.normal(size=5)), (rng.normal(size=(nv, 5)), rng.normal(size=nv))]
-    yield "a policy", model, {"feedback": ts.Policy(layers, "softsign")}
+def forces(model: ts.Model) -> Iterator[tuple[str, Any]]:
+    """Every force that is data, with numbers that differ from trajectory to trajectory where it may have them."""
+    rng, nv, nq = np.random.default_rng(2), model.nv, model.nq
+    straight = np.where(limited_coordinates(model) < 0, 0.0, 1.0)  # servos and stops need a coordinate
+
+    def some(*shape: int, size: float = 1.0) -> np.ndarray:
+        return size * rng.normal(size=shape)
+
+    goal = model.random_configuration(rng, STATES)
+    yield "nothing", ()
+    yield "constant", ts.Constant(some(STATES, nv))
+    times = STEP * np.array([0.0, 3.5, 7.0, 12.0])
+    for between in ("linear", "previous", "cubic"):
+        yield f"table, {between}", ts.Table(times, some(STATES, 4, nv), between)
+    yield "servo", ts.PD(goal, 9.0 * straight * rng.uniform(1, 2, (STATES, nv)), rng.uniform(1, 2, (STATES, nv)))
+    yield "feedback", ts.Feedback(some(STATES, nv, nq + nv), some(STATES, nq + nv), some(STATES, nv))
+    layers = [(some(5, nq + nv), some(5)), (some(nv, 5), some(nv))]
+    for activation in ("relu", "softsign"):
+        yield f"policy, {activation}", ts.Policy(layers, activation)
+    yield "friction", ts.Friction(rng.uniform(0, 1, (STATES, nv)), rng.uniform(0, 1, (STATES, nv)))
+    yield "springs", ts.Spring(rng.uniform(1, 9, (STATES, nv)), model.neutral(), rng.uniform(0, 1, (STATES, nv)))
+    bound = np.where(straight > 0, 0.3, np.inf)
+    yield "stops", ts.Limits(-bound, bound)
+    yield "wrenches", ts.External(some(STATES, model.n, 6))
+    yield "pull", ts.Pull(model.names[-1], some(STATES, 3), some(STATES, 3))
+    if nq == nv:
+        path = ts.Cycloid(np.zeros(nv), np.ones(nv), 20 * STEP)
+        yield "servo on its way", ts.PD(path, 9.0, 1.0)
+        yield "computed torques", ts.ComputedTorque(path, 100.0, 20.0, replace(model, mass=1.1 * model.mass))
 
 
-def _both(cp: Any, machine: Any, q: np.ndarray, v: np.ndarray, options: dict[str, Any]) -> tuple[Callable, Callable]:
-    """A rollout on the device, and the same steps with accelerations by the reference engine."""
+def start_of(model: ts.Model) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return model.random_configuration(rng, STATES), 0.3 * rng.normal(size=(STATES, model.nv))
+
+
+def rolled(machine: Any, q: Any, v: Any, **options: Any) -> Any:
+    """(states, numbers) of a rollout, where its states are."""
+    path = ts.rollout(machine, q, v, **{"steps": STEPS, "step": STEP, "every": 5} | options)
+    found = [x for x in (path.q, path.v, path.stop_time, path.stop_reason) if x is not None]
+    return [x if isinstance(x, np.ndarray) else x.get() for x in found]
+
+
+def flat(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.nan_to_num(x.astype(float), nan=-1.0).reshape(len(x), -1) for x in arrays], axis=1)
+
+
+def rollout_job(cp: Any, label: str, machine: Any, q: Any, v: Any, **options: Any) -> Job:
+    """A rollout on the device against the same one on the CPU."""
 
     def there() -> np.ndarray:
-        arrays = {name: cp.asarray(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
-        path = ts.rollout(machine, cp.asarray(q), cp.asarray(v), steps=ROLLED, dt=ROLLED_STEP, **arrays)
-        return np.concatenate([cp.asnumpy(path.q), cp.asnumpy(path.v)], axis=-1)[list(CHECKED)]
+        again = {"reset": tuple(map(cp.asarray, options["reset"]))} if "reset" in options else {}
+        return flat(rolled(machine, cp.asarray(q), cp.asarray(v), **options | again))
 
-    return there, lambda: np.array([_rolled(machine, q, v, k, options) for k in CHECKED])
-
-
-def _rolled(machine: Any, q: np.ndarray, v: np.ndarray, k: int, options: dict[str, Any]) -> np.ndarray:
-    """The states of trajectory k."""
-    from torsor.motion import rollout as steps
-
-    batch = isinstance(machine, ts.ModelBatch)
-    model = machine[k] if batch else machine
-    names = ("tau", "table", "feedback", "external", "pulls")
-    tau, table, feedback, external, pulls = (options.get(name) for name in names)
-    model = replace(model, gravity=model.gravity * options.get("gravity", True))
-    task = steps.Task.of(machine, ROLLED, ROLLED_STEP, tau, table, feedback, 1, options["integrator"])
-    task = task.loaded(machine, external, pulls)
-    law = task.law
-    values, constant = (x[k] if x.ndim > 1 else x for x in (law.values, law.constant))
-    more = {} if external is None else {"external": external[k].tolist()}
-    more |= {} if law.pulls is None else {"pulls": law.pulls[k].tolist()}
-    rows = np.zeros((ROLLED, model.nv)) if task.table is None else task.table[k] if task.table.ndim > 2 else task.table
-    algorithm = ALGORITHMS[ts.forward_dynamics] if law.pulls is None else pulled.forward_dynamics
-
-    def accelerate(q: Any, v: Any, tau: Any, added: Any) -> Any:
-        given = {"q": list(q), "v": list(v), "tau": list(tau), **more}
-        return reference.evaluate(algorithm, model, given | ({} if added is None else {"added_inertia": list(added)}))
-
-    x, path = [*q[k].tolist(), *v[k].tolist()], []
-    for t in range(ROLLED):
-        command = (constant + rows[t] + (0.0 if tau is None else tau[k])).tolist()
-        plant = steps.Plant(model, law, values.tolist(), command, accelerate)
-        x = steps.step(options["integrator"], plant, x[: model.nq], x[model.nq :], ROLLED_STEP)
-        path.append(x)
-    return np.array(path)
+    return Job(f"ts.rollout, {label}", there, lambda: flat(rolled(machine, q, v, **options)))
 
 
-def stopped(cp: Any, name: str, model: ts.Model, q: np.ndarray, v: np.ndarray) -> Iterator[Job]:
-    """Where trajectories stop, against the CPU."""
-    height = float(np.median(ts.body_poses(model, q)[:, -1, 2, 3]))
-    stops = [ts.Stop(v=0, below=-1.0, above=1.0), ts.Stop(frame=model.n - 1, below=height)]
-    for what, again in (("frozen", {}), ("reset", {"reset": (q[0], v[0])})):
-        options = {"stop": stops, "steps": 20, "dt": 1e-3, "every": 5}
-        there = {"reset": tuple(map(cp.asarray, again["reset"]))} if again else {}
+def rollouts(name: str, cp: Any) -> Iterator[Job]:
+    """A machine under every force that is data, by every method; its own joints and drives; weightless."""
+    model = MACHINES[name]()
+    q, v = start_of(model)
+    straight = limited_coordinates(model) >= 0
+    bound, effort = np.where(straight, 0.5, np.inf), np.where(straight, 5.0, np.inf)
+    busy = replace(model, stiffness=2.0, damping=0.1, friction=0.3, lower=-bound, upper=bound, effort=effort, speed=0.9)
+    servo = ts.PD(model.neutral(), np.where(straight, 9.0, 0.0), 1.0)
+    for method in FIXED:
+        for what, force in forces(model):
+            yield rollout_job(cp, f"{what}, {method}, {name}", model, q, v, forces=force, method=method)
+        yield rollout_job(cp, f"joints and drives, {method}, {name}", busy, q, v, forces=servo, method=method)
+        yield rollout_job(cp, f"weightless, {method}, {name}", model, q, v, gravity=False, method=method)
 
-        def flat(path: Any, back: Callable[[Any], np.ndarray]) -> np.ndarray:
-            parts = [np.nan_to_num(back(x).astype(float), nan=-1.0).reshape(STATES, -1) for x in path]
-            return np.concatenate(parts, axis=1)
 
-        yield Job(
-            f"ts.rollout, stop, {what}, {name}",
-            lambda o=options, r=there: flat(ts.rollout(model, cp.asarray(q), cp.asarray(v), **o, **r), cp.asnumpy),
-            lambda o=options, r=again: flat(ts.rollout(model, q, v, **o, **r), np.asarray),
+def stops(cp: Any) -> Iterator[Job]:
+    """Trajectories that stop, and that begin again; with a machine of their own."""
+    for name, make in MACHINES.items():
+        model = make()
+        q, v = start_of(model)
+        height = float(np.median(ts.body_poses(model, q)[:, -1, 2, 3]))
+        ends = [ts.Stop(v=model.nv - 1, below=-0.3, above=0.3), ts.Stop(frame=model.n - 1, below=height)]
+        for machine, which in ((model, name), (varied(model), f"a batch of {name}")):
+            for what, again in (("frozen", {}), ("reset", {"reset": (q[0], v[0])})):
+                options = {"stop": ends, "steps": 20, **again}
+                yield rollout_job(cp, f"stop, {what}, {which}", machine, q, v, **options)
+
+
+def batches(cp: Any) -> Iterator[Job]:
+    """Machines that differ in all that may differ."""
+    for name, make in MACHINES.items():
+        model = make()
+        q, v = start_of(model)
+        rng, straight = np.random.default_rng(3), limited_coordinates(model) >= 0
+        least = {"friction": 0.0, "damping": 0.0, "effort": 0.5, "speed": 0.5, "armature": 0.01}
+        fields = {key: rng.uniform(x, x + 1, (STATES, model.nv)) for key, x in least.items() if key in VARIABLE}
+        fields |= {"upper": np.where(straight, rng.uniform(0.1, 0.5, (STATES, model.nv)), np.inf)}
+        batch = ts.ModelBatch(model, **varied(model).varied, **fields)
+        for method in FIXED:
+            for what, force in (("", ()), (" with a pull", ts.Pull(model.names[-1], (0.0, 0.0, 5.0)))):
+                yield rollout_job(cp, f"a batch of {name}{what}, {method}", batch, q, v, forces=force, method=method)
+
+
+def ensembles(cp: Any) -> Iterator[Job]:
+    """Members on the device against members in lanes, by fixed and adaptive steps; adaptive ones agree to rtol."""
+    near = {"dopri5": 1e-6}
+    for name, make in {**MACHINES, "70 links": lambda: ts.zoo.random_chain(70, 2)}.items():
+        model = make()
+        straight = limited_coordinates(model) >= 0
+        servo = ts.PD(model.neutral(), np.where(straight, 5.0, 0.0), 1.0)
+        vary = {"*.density": ts.Uniform(low=0.8, high=1.2), "v0": ts.Uniform(low=-0.2, high=0.2)}
+        sets = {"free": (), "servo and pull": [servo, ts.Pull(model.names[-1], (0.0, 0.0, 5.0))]}
+        sets |= {"stops": ()}
+        for what, acting in sets.items():
+            for method in ("dopri5", *FIXED):
+                end = {"stop": ts.Stop(v=model.nv - 1, below=-0.1, above=0.1)} if what == "stops" else {}
+                options = {"forces": acting, "method": method, "step": STEP, "times": [0.005, 0.01], **end}
+                study = partial(_study, model, vary, options)
+                where = partial(study, "cuda"), partial(study, "cpu")
+                yield Job(f"ts.ensemble, {what}, {method}, {name}", *where, tolerance=near.get(method, 1e-9))
+
+
+def _study(model: ts.Model, vary: Any, options: dict[str, Any], device: str) -> np.ndarray:
+    with tempfile.TemporaryDirectory() as folder:
+        found = ts.ensemble(model, vary, n=STATES, store=f"{folder}/runs.zarr", device=device, chunk=STATES, **options)
+        names = ("q", "v", *(("stop_time",) if "stop" in options else ()))
+        return flat([found[name] for name in names])
+
+
+def simulations(cp: Any) -> Iterator[Job]:
+    """`ts.simulate` of states on the device: short machines by one thread, a long chain by levels."""
+    rope = replace(ts.zoo.random_chain(1100, 3), damping=0.5, stiffness=1.0)
+    for name, model in {**{key: make() for key, make in MACHINES.items()}, "1100 links": rope}.items():
+        rng = np.random.default_rng(0)
+        q = model.neutral() if name == "1100 links" else model.random_configuration(rng)
+        v, straight = 0.1 * rng.normal(size=model.nv), limited_coordinates(model) >= 0
+        servo = ts.PD(model.neutral(), np.where(straight, 5.0, 0.0), 1.0)
+        methods = (
+            ("trbdf2", "esdirk4")
+            if name == "1100 links"
+            else ("auto", "dopri5", "rkf45", "dop853", "abm", "trbdf2", "esdirk4")
         )
+        for method in methods:
+            for what, acting in (("free", ()), ("servo and friction", [servo, ts.Friction(0.1, 0.1, creep=0.1)])):
+                options = {"duration": 0.01, "rtol": 1e-6, "atol": 1e-8, "step": STEP, "dt": 0.005}
+                run = partial(ts.simulate, model, method=method, forces=acting, **options)
+                yield Job(
+                    f"ts.simulate, {what}, {method}, {name}",
+                    lambda run=run, q=q, v=v: flat([(x := run(cp.asarray(q), cp.asarray(v))).q, x.v]),
+                    lambda run=run, q=q, v=v: flat([(x := run(q, v)).q, x.v]),
+                    tolerance=1e-6,  # adaptive steps follow rounding
+                )
 
 
-class Job(NamedTuple):
-    """A case that is more than a program: what is computed, and what it should be."""
+def programs(unrolled: bool, cp: Any) -> Iterator[Case]:
+    """Programs of every function."""
+    return (case for case in cases() if case.specialised == unrolled)
 
-    label: str
-    compute: Callable[[], Any]
-    oracle: Callable[[], Any]
-    tolerance: float = 1e-9
 
-    def run(self) -> dict[str, Any]:
-        begin, row = time.perf_counter(), {"case": self.label}
-        try:
-            exact = np.asarray(self.oracle(), dtype=float)
-            result = np.asarray(self.compute(), dtype=float)
-            known = np.isfinite(exact)
-            row["error"] = float(np.abs(result[known] - exact[known]).max() / np.abs(exact[known]).max())
-            row["ok"] = bool(row["error"] <= self.tolerance)
-        except Exception as error:
-            row |= {"ok": False, "failure": f"{type(error).__name__}: {error}"[:400]}
-        return row | {"seconds": round(time.perf_counter() - begin, 2)}
+PARTS: dict[str, Callable[[Any], Iterator[Any]]] = {
+    "unrolled": partial(programs, True), "looped": partial(programs, False), "calls": plain_calls,
+    "vjp-unrolled": partial(derivatives, "vjp", True), "vjp-looped": partial(derivatives, "vjp", False),
+    "jvp-unrolled": partial(derivatives, "jvp", True), "jvp-looped": partial(derivatives, "jvp", False),
+    "matrices": large_matrices, "chains": long_chains,
+    "rollouts-arm": partial(rollouts, "arm"), "rollouts-humanoid": partial(rollouts, "humanoid"),
+    "rollouts-links": partial(rollouts, "20 links"), "stops": stops, "batches": batches, "ensembles": ensembles,
+    "simulations": simulations,
+}  # fmt: skip
+
+
+class Rows:
+    """The report, written after every row; rows of the same case are replaced."""
+
+    def __init__(self, file: Path, cp: Any) -> None:
+        self.file, self.lock, self.rows = file, Lock(), {}
+        if file.exists():
+            self.rows = {row["case"]: row for row in json.loads(file.read_text())["rows"]}
+        self.about = {"device": cp.cuda.runtime.getDeviceProperties(0)["name"].decode(), "cupy": cp.__version__}
+
+    def add(self, row: dict[str, Any]) -> None:
+        with self.lock:
+            self.rows[row["case"]] = row
+            rows = [*self.rows.values()]
+            failed = [x for x in rows if not x["ok"]]
+            write(self.file, self.about | {"cases": len(rows), "failed": failed, "rows": rows})
+            if not row["ok"]:
+                print(row, flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"some of {', '.join(PARTS)}; all if none")
     parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
     parser.add_argument("--only", nargs="+", default=[], help="cases whose names contain all of these")
     options = parser.parse_args()
+    if unknown := {*options.parts} - {*PARTS}:
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     import cupy as cp
 
     models = {name: make() for name, make in (MODELS | {coupled_joints.__name__: coupled_joints}).items()}
-    with ThreadPoolExecutor(WORKERS) as pool:
-        wanted = [x for x in (*cases(), *plain_calls(cp)) if all(text in x.label for text in options.only)]
-        rows = list(pool.map(lambda x: x.run() if isinstance(x, Job) else run(x, models, cp), wanted))
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "gpu_check.json"
-    if options.only and file.exists():
-        done = {row["case"] for row in rows}
-        rows += [row for row in json.loads(file.read_text())["rows"] if row["case"] not in done]
-    properties = cp.cuda.runtime.getDeviceProperties(0)
-    report = {
-        "device": properties["name"].decode(), "cupy": cp.__version__, "cases": len(rows),
-        "failed": [row for row in rows if not row["ok"]], "rows": rows,
-    }  # fmt: skip
-    write(file, report)
-    worst = max((row["error"] for row in rows if "error" in row and "float32" not in row["case"]), default=0.0)
-    print(f"{report['device']}: {len(rows)} cases, {len(report['failed'])} failed, worst float64 error {worst:.1e}")
-    for row in report["failed"]:
-        print(row)
+    report = Rows(folder / "gpu_check.json", cp)
+    for part in options.parts or PARTS:
+        begin = time.perf_counter()
+        wanted = [x for x in PARTS[part](cp) if all(text in x.label for text in options.only)]
+
+        def done(job: Any) -> dict[str, Any]:
+            row = {"part": part} | (job.run() if isinstance(job, Job) else run(job, models, cp))  # noqa: B023
+            report.add(row)
+            return row
+
+        with ThreadPoolExecutor(WORKERS) as pool:
+            rows = list(pool.map(done, wanted))
+        worst = max((row["error"] for row in rows if "error" in row and "float32" not in row["case"]), default=0.0)
+        failed = sum(not row["ok"] for row in rows)
+        print(f"{part}: {len(rows)} cases, {failed} failed, worst float64 error {worst:.1e}, "
+              f"{time.perf_counter() - begin:.0f} s", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

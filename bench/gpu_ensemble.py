@@ -5,8 +5,8 @@
 --quick: only forward dynamics; --ensembles: only ensembles.
 
 Every state has a model of its own.  The last 64 are checked against float64 results of the reference engine, model by
-model; outputs are poisoned with NaN before the run that is checked.  Motions are checked against the same steps on the
-host, with accelerations by the reference engine.  Writes gpu_ensemble.json.
+model; outputs are poisoned with NaN before the run that is checked.  Motions are checked against the lanes of the
+host.  Writes gpu_ensemble.json.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ from torsor.algorithms import articulated
 from torsor.backends.gpu import columns, compile_cuda
 from torsor.compiler.members import members
 from torsor.compiler.request import ON_GPU, Request
-from torsor.ensembles.device import DeviceEngine
-from torsor.ensembles.engine import STOPPED, Engine, Steps, moving
-from torsor.motion.feedback import law_of
-from torsor.motion.rollout import Law, Plant
+from torsor.ensembles.device import GpuEngine
+from torsor.ensembles.engine import STOPPED, LaneEngine, Timing
+from torsor.motion.law import Law, collect
 
 CHECKED = 64
 TOLERANCE = {"float64": 1e-10, "float32": 2e-3}  # relative, of the worst state; single precision loses digits with M
@@ -102,7 +101,7 @@ def forward_dynamics(cp: Any, name: str, what: str, dtype: str, count: int) -> l
 # Ensembles ---------------------------------------------------------------------------------------------------
 
 SECOND = np.linspace(0.01, 1, 100)
-STEPS = {"rk4, steps of 1 ms": Steps(SECOND, "rk4", 1e-3), "dopri5, rtol 1e-6": Steps(SECOND)}
+STEPS = {"rk4, steps of 1 ms": Timing(SECOND, "rk4", 1e-3), "dopri5, rtol 1e-6": Timing(SECOND)}
 SOME, SHORT = 1, 10  # members that are moved on the host, too; rows of fixed steps that are compared
 # Fixed steps differ by rounding, which a falling arm amplifies.  Adaptive ones may choose other steps.
 NEAR = {"rk4": 1e-9, "dopri5": 1e-5}
@@ -110,43 +109,16 @@ MOVED = 2**17  # members per launch
 STORED, THREADS = 2**17, 8  # members that are stored; threads of the host that draw and write
 
 
-class Plain:
-    """The steps of `torsor.ensembles.engine`, member by member, with accelerations by the reference engine."""
-
-    def __init__(self, batch: ts.ModelBatch, law: Law, steps: Steps) -> None:
-        self.batch, self.law, self.steps, self.step = batch, law, steps, moving(steps)
-        self.nq, self.width = batch.model.nq, batch.model.nq + batch.model.nv
-
-    def moved(self, y: Any, h: Any, given: Any, out: Any = None) -> Any:
-        """`given`: the torques, the gains and the number of each member."""
-        result = [
-            self._one(*row) for row in zip(y.tolist(), np.broadcast_to(h.ravel(), len(y)).tolist(), *map(list, given))
-        ]
-        if out is not None:
-            out[:] = result
-        return np.array(result)
-
-    def _one(self, y: list[float], h: float, tau: Any, gain: Any, member: Any) -> Any:
-        model: Any = self.batch[int(member[0])]
-
-        def accelerate(q: Any, v: Any, tau: Any, added: Any) -> Any:
-            return reference.evaluate(
-                articulated.forward_dynamics, model, {"q": list(q), "v": list(v), "tau": list(tau)}
-            )
-
-        plant = Plant(model, self.law, gain.tolist(), tau.tolist(), accelerate)
-        return self.step(plant, y[: self.nq], y[self.nq :], h)
-
-    run, _fixed, outside = Engine.run, Engine._fixed, None
-
-
-def falling(batch: ts.ModelBatch, law: Law) -> dict[str, np.ndarray]:
-    """The states of all members: at rest, without torques."""
+def falling(batch: ts.ModelBatch) -> tuple[Law, np.ndarray, np.ndarray]:
+    """Free fall, from rest."""
     model, count = batch.model, batch.size
-    return {
-        "q0": np.tile(model.neutral(), (count, 1)), "v0": np.zeros((count, model.nv)),
-        "tau": np.zeros((count, model.nv)), "gain": np.tile(law.values, (count, 1)),
-    }  # fmt: skip
+    return collect(batch), np.tile(model.neutral(), (count, 1)), np.zeros((count, model.nv))
+
+
+def on_host(batch: ts.ModelBatch, timing: Timing, q: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """The motion of the first members by lanes of the host."""
+    some = ts.ModelBatch(batch.model, **{name: x[:SOME] for name, x in batch.varied.items()})
+    return LaneEngine(some, collect(some), timing).run(q[:SOME], v[:SOME])[0]
 
 
 def checks() -> list[dict[str, Any]]:
@@ -155,13 +127,11 @@ def checks() -> list[dict[str, Any]]:
     machines = {"Panda-like 7R": ts.zoo.panda(), "chain of 70, loops": ts.zoo.random_chain(70, 2)}
     for name, model in machines.items():
         batch = batch_of(model, "inertias and lengths", 100)
-        law = law_of(model, None)
-        states, numbers = falling(batch, law), list(members(batch).inputs.values())
-        for method in ("dopri5", "rk4", "semi-implicit", "implicit"):
-            steps = Steps(np.array([0.0, 0.002, 0.005])[method != "dopri5" :], method, 1e-3)
-            got, status = DeviceEngine(batch, law, steps).run(states, numbers)
-            some = {key: x[:SOME] for key, x in states.items()}
-            expected, *_ = Plain(batch, law, steps).run(some, [np.arange(SOME)[:, None]])
+        law, q, v = falling(batch)
+        for method in ("dopri5", "rk4", "semi-implicit", "implicit-euler"):
+            timing = Timing(np.array([0.0, 0.002, 0.005])[method != "dopri5" :], method, 1e-3)
+            got, status = GpuEngine(batch, law, timing).run(q, v)
+            expected = on_host(batch, timing, q, v)
             error = float(np.abs(got[:SOME] - expected).max() / np.abs(expected).max())
             ok = bool((status == 1).all() and np.isfinite(got).all() and error < NEAR.get(method, 1e-9))
             rows.append({"case": f"{name}, {method}", "error": error, "ok": ok})
@@ -172,15 +142,15 @@ def checks() -> list[dict[str, Any]]:
 def stops() -> list[dict[str, Any]]:
     """Members that stop where a velocity passes a bound: they are at it, stay there, and moved as others before."""
     model, rows = ts.zoo.panda(), []
-    batch, law = batch_of(model, "inertias and lengths", 100), law_of(model, None)
-    states, numbers = falling(batch, law), list(members(batch).inputs.values())
+    batch = batch_of(model, "inertias and lengths", 100)
+    law, q, v = falling(batch)
     for method, near in (("dopri5", 1e-9), ("rk4", 0.1)):
-        steps = Steps(np.linspace(0.01, 0.2, 20), method, 1e-3)
-        free, _ = DeviceEngine(batch, law, steps).run(states, numbers)
+        timing = Timing(np.linspace(0.01, 0.2, 20), method, 1e-3)
+        free, _ = GpuEngine(batch, law, timing).run(q, v)
         bound = 0.9 * np.abs(free[:, -1, 8]).min()
-        watched = replace(steps, stops=(ts.Stop(v=1, below=-bound, above=bound),))
-        got, status, when = DeviceEngine(batch, law, watched).run(states, numbers)
-        before = steps.times < when[:, None]
+        watched = replace(timing, stops=(ts.Stop(v=1, below=-bound, above=bound),))
+        got, status, when = GpuEngine(batch, law, watched).run(q, v)
+        before = timing.times < when[:, None]
         error = float(np.abs(np.abs(got[:, -1, 8]) - bound).max() / bound)
         stays = np.where(before[..., None], free, got[:, -1:])
         ok = bool((got == stays).all() and (status == STOPPED).all() and error < near)
@@ -192,16 +162,14 @@ def stops() -> list[dict[str, Any]]:
 def falls(cp: Any, folder: Path) -> list[dict[str, Any]]:
     """Members per second of 1 s of a falling Panda-like arm: moved on the device; drawn, moved, copied and stored."""
     model, rows = ts.zoo.panda(), []
-    batch, law = batch_of(model, "inertias", MOVED), law_of(model, None)
-    found, states = members(batch), falling(batch, law)
-    numbers = list(found.inputs.values())
-    for name, steps in STEPS.items():
+    batch = batch_of(model, "inertias", MOVED)
+    law, q, v = falling(batch)
+    for name, timing in STEPS.items():
         row: dict[str, Any] = {"case": name, "members": MOVED}
-        some = {key: x[:SOME] for key, x in states.items()}
-        compared = steps if steps.adaptive else replace(steps, times=steps.times[:SHORT])
-        expected, *_ = Plain(batch, law, compared).run(some, [np.arange(SOME)[:, None]])
-        engine = DeviceEngine(batch, law, steps)
-        given, begin = engine.on_device(states, numbers), time.time()
+        compared = timing if timing.adaptive else replace(timing, times=timing.times[:SHORT])
+        expected = on_host(batch, compared, q, v)
+        engine = GpuEngine(batch, law, timing)
+        given, begin = engine.on_device(q, v), time.time()
         out, status = engine.moved(given)
         error = float(np.abs(cp.asnumpy(out[:SOME, : expected.shape[1]]) - expected).max())
         built = time.time() - begin
@@ -210,16 +178,16 @@ def falls(cp: Any, folder: Path) -> list[dict[str, Any]]:
         row |= {
             "moved, members per second": rate, "seconds_to_build": built, "registers": function.num_regs,
             "spilled": function.local_size_bytes, "error": error,
-            "ok": bool(error < NEAR[steps.method] and (cp.asnumpy(status) == 1).all()),
+            "ok": bool(error < NEAR[timing.method] and (cp.asnumpy(status) == 1).all()),
         }  # fmt: skip
-        options: dict[str, Any] = {"method": steps.method, "duration": 1.0, "device": "cuda"}
+        options: dict[str, Any] = {"method": timing.method, "duration": 1.0, "device": "cuda"}
         vary = {"*.density": ts.Uniform(low=0.9, high=1.1)}
-        for kept, record in {"all states": ("q", "v"), "the last q": "q.last"}.items():
+        for kept, keep in {"all states": ("q", "v"), "the last q": "q:last"}.items():
             for threads in (1, THREADS):
-                path = folder / f"{steps.method}.zarr"
+                path = folder / f"{timing.method}.zarr"
                 begin = time.time()
                 with ThreadPoolExecutor(threads) as pool:
-                    ts.ensemble(model, vary, n=STORED, store=path, chunk=STORED // 16, record=record, executor=pool,
+                    ts.ensemble(model, vary, n=STORED, store=path, chunk=STORED // 16, keep=keep, executor=pool,
                                 **options)  # fmt: skip
                 how = f"drawn, moved and stored ({kept}) by {threads} threads, members per second"
                 row[how] = STORED / (time.time() - begin)

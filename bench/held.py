@@ -16,7 +16,6 @@ from harness import Claim, Report, progress
 from stiff import cable
 
 import torsor as ts
-from torsor.motion import Simulation
 
 RTOL, TIGHT = 1e-6, 1e-9
 # stiffness (N/m), damping (N s/m): the error that radau may make, and the evaluations that it may take
@@ -56,7 +55,7 @@ def _compared(what: str, model: ts.Model, q0: np.ndarray, force: Force, duration
               evaluations: int) -> list[Claim]:  # fmt: skip
     def end(method: str, rtol: float) -> tuple[np.ndarray, int, float]:
         progress(f"{what}, {method}")
-        simulation = Simulation(model, q0, forces=force, method=method, rtol=rtol, atol=1e-3 * rtol, dt=duration)
+        simulation = ts.Simulation(model, q0, forces=force, method=method, rtol=rtol, atol=1e-3 * rtol, dt=duration)
         began = time.perf_counter()
         q = simulation.run(duration).q[-1]
         progress("")

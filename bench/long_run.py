@@ -15,7 +15,7 @@ import numpy as np
 from harness import Claim, Report, progress
 from stiff import BENDING, cable
 
-from torsor.motion import Simulation
+from torsor import Simulation
 
 LINKS = 10_000
 START = 0.3  # rad, from the vertical
@@ -34,7 +34,7 @@ class Swing(NamedTuple):
 
 
 SWINGS = (
-    Swing("euler", THIN, 1_000, 1e-4, 10, 1e-1),
+    Swing("symplectic-euler", THIN, 1_000, 1e-4, 10, 1e-1),
     Swing("verlet", THIN, 1_000, 1e-4, 10, 1e-3),
     Swing("variational", THIN, 1_000, 1e-4, 10, 1e-3),
     Swing("midpoint", BENDING, 4_000, 5e-3, 10, 1e-9),

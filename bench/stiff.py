@@ -13,7 +13,7 @@ import numpy as np
 from harness import Claim, Contender, Report, Row, progress, race
 
 import torsor as ts
-from torsor.motion import PD, Simulation
+from torsor import Simulation
 
 LENGTH, MASS = 100.0, 1.2  # m, kg/m
 BENDING, DAMPING = 20.0, 0.2  # N m^2 and N m^2 s: a wire rope of 14 mm
@@ -70,12 +70,12 @@ def _contenders(n: int, target: float, steps: int) -> list[Contender]:
 
     def ours(q: np.ndarray) -> np.ndarray:
         still = np.zeros(n)
-        return ts.rollout(model, q, still, steps=steps, dt=STEP, every=steps, integrator="implicit").q[0]
+        return ts.rollout(model, q, still, steps=steps, step=STEP, every=steps, method="implicit-euler").q[0]
 
     # the methods differ in how they treat the springs, by O(h): the same motion, not the same numbers
     return [
         Contender("MuJoCo implicitfast", theirs, sets),
-        Contender("torsor rollout, implicit", ours, sets, target=target, tolerance=5e-2),
+        Contender("torsor rollout, implicit-euler", ours, sets, target=target, tolerance=5e-2),
     ]
 
 
@@ -163,7 +163,7 @@ def _wrist() -> list[Claim]:
         com=((0, 0, 0.1), (0.2, 0, 0), (0.15, 0, 0), (0.01, 0, 0)),
         inertia=np.array([[0.05] * 3, [0.04] * 3, [0.02] * 3, [1e-6] * 3]),
     )  # fmt: skip
-    servo = PD(model, np.array([0.8, -0.5, 0.9, 1.2]), 1e3, 1e2)
+    servo = ts.PD(np.array([0.8, -0.5, 0.9, 1.2]), 1e3, 1e2)
     claims = []
     for method in ("auto", "esdirk4", "trbdf2"):
         simulation = Simulation(model, forces=servo, method=method)

@@ -6,12 +6,11 @@ python examples/02_free_fall.py
 import numpy as np
 
 import torsor as ts
-from torsor.motion import simulate
 
 arm = ts.zoo.stanford()
 start = [0, np.pi / 2, 0, 0, 0, 0]  # the second joint at 90 degrees, as in the paper
 
-fall = simulate(arm, start, duration=10.0, method="rkf45", rtol=1e-10, atol=1e-12)
+fall = ts.simulate(arm, start, duration=10.0, method="rkf45", rtol=1e-10, atol=1e-12)
 print(f"{len(fall)} steps; the energy stays within {np.ptp(fall.energy):.1e} J of {fall.energy[0]:.2f} J")
 
 print("\n  t, s   theta_2, rad      b_3, m")

@@ -6,20 +6,19 @@ python examples/03_tracking.py
 import numpy as np
 
 import torsor as ts
-from torsor.motion import ComputedTorque, Cycloid, Friction, Table, simulate
 
 arm = ts.zoo.puma_saha()
-path = Cycloid(np.zeros(6), np.full(6, np.pi), T=10.0)
+path = ts.Cycloid(np.zeros(6), np.full(6, np.pi), T=10.0)
 times = np.linspace(0, 10, 1001)
 goal = np.array([path(t)[0] for t in times])
 
-feedback = ComputedTorque(arm, path, kp=100, kd=20)
-table = Table.following(arm, path, times)  # inverse dynamics every 10 ms, straight lines between
+feedback = ts.ComputedTorque(path, kp=100, kd=20)
+table = ts.Table.following(arm, path, times)  # inverse dynamics every 10 ms, straight lines between
 
 runs = {
-    "torques from a table": simulate(arm, forces=table, dt=0.01),
-    "computed torque": simulate(arm, forces=feedback, dt=0.01),
-    "computed torque, with friction": simulate(arm, forces=[feedback, Friction(viscous=2.0)], dt=0.01),
+    "torques from a table": ts.simulate(arm, forces=table, dt=0.01),
+    "computed torque": ts.simulate(arm, forces=feedback, dt=0.01),
+    "computed torque, with friction": ts.simulate(arm, forces=[feedback, ts.Friction(viscous=2.0)], dt=0.01),
 }
 for name, run in runs.items():
     away = np.abs(run.q - goal).max(axis=1)

@@ -8,17 +8,16 @@ from pathlib import Path
 import numpy as np
 
 import torsor as ts
-from torsor.motion import Simulation
 
 chain = ts.zoo.point_chain(2)
 file = Path("double_pendulum.traj")
 file.unlink(missing_ok=True)
 
 # Stoermer-Verlet: fixed steps, reversible; every tenth step is recorded, a chunk of rows at a time.
-run = Simulation(chain, [-1.0, 0.3], method="verlet", step=0.005, dt=0.05, record=file, chunk=64)
+run = ts.Simulation(chain, [-1.0, 0.3], method="verlet", step=0.005, dt=0.05, file=file, chunk=64)
 run.run(40.0)
 # The process may die at any moment here: what was written stays, and the run goes on to the same bits.
-resumed = Simulation.resume(file)
+resumed = ts.Simulation.resume(file)
 motion = resumed.run(100.0)
 
 error = np.abs(motion.energy - motion.energy[0]) / motion.kinetic_energy.max()

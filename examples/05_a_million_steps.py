@@ -23,7 +23,7 @@ ship = builder.build()
 v0 = [0.5, -0.8, 1.1, 0.064, -0.092, -0.132, -0.9]  # its mass centre rests
 METHODS = {
     "dopri5, rtol 1e-6": {"method": "dopri5", "rtol": 1e-6},
-    "euler": {"method": "euler", "step": STEP},
+    "symplectic-euler": {"method": "symplectic-euler", "step": STEP},
     "verlet": {"method": "verlet", "step": STEP},
     "variational": {"method": "variational", "step": STEP},
 }

@@ -27,16 +27,13 @@ def balanced(model, driven, start):
     B = B[:, [driven]]
     R = np.eye(1)
     K = np.linalg.solve(R, B.T @ solve_continuous_are(A, B, np.diag([10.0, 10.0, 1.0, 1.0]), R))[0]
-
-    def feedback(t, q, v):
-        tau = np.zeros(model.nv)
-        tau[driven] = -K @ np.concatenate([q, v])
-        return tau
+    gains = np.zeros((model.nv, 2 * model.nv))
+    gains[driven] = K
 
     print(f"\n{model.names[0]} and {model.names[1]}, {model.names[driven]} driven")
     print("  by itself:    eigenvalues", np.round(np.sort(np.linalg.eigvals(A).real), 2))
     print("  with feedback:           ", np.round(np.sort(np.linalg.eigvals(A - np.outer(B, K)).real), 2))
-    return ts.simulate(model, start, zero, forces=feedback, duration=10.0, dt=0.01)
+    return ts.simulate(model, start, zero, forces=ts.Feedback(gains), duration=10.0, dt=0.01)
 
 
 for model, driven, start in ((cart_pole, 0, [0.0, 0.4]), (acrobot, 1, [0.05, -0.1])):

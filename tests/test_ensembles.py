@@ -8,9 +8,11 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
+from pathlib import Path
 from types import SimpleNamespace
 
 import cuda_host
@@ -19,16 +21,15 @@ import numpy as np
 import pytest
 
 import torsor as ts
-from torsor import ArgumentError, zoo
+from torsor import ArgumentError, lie, zoo
 from torsor.backends import gpu
 from torsor.cli import main
 from torsor.compiler import members
 from torsor.ensembles import RayExecutor, places, streams
 from torsor.ensembles.draws import Draws
-from torsor.ensembles.engine import DIVERGED, IMPOSSIBLE, OK, STOPPED, Steps
+from torsor.ensembles.engine import DIVERGED, IMPOSSIBLE, OK, STOPPED, Timing
 from torsor.ensembles.records import records
 from torsor.ensembles.study import Plan, Study
-from torsor.motion import Drive
 
 ARM = zoo.general_arm(3, 1)
 FLOOR = ARM.with_frames({"floor": (None, np.eye(3), np.zeros(3))})
@@ -39,7 +40,9 @@ def study(path, vary=VARY, n=40, model=ARM, **options) -> Study:
     return ts.ensemble(model, vary, n=n, store=path, **{"duration": 0.2, "chunk": 16} | options)
 
 
-@pytest.mark.parametrize("method", ["dopri5", "implicit", *(pytest.param(x, marks=pytest.mark.slow) for x in ("rk4",))])
+@pytest.mark.parametrize(
+    "method", ["dopri5", "implicit-euler", *(pytest.param(x, marks=pytest.mark.slow) for x in ("rk4",))]
+)
 def test_a_member_alone_gives_the_bits_in_the_store(tmp_path, method):
     whole = study(tmp_path / "runs.zarr", method=method)
     other = study(tmp_path / "other.zarr", method=method, chunk=7)
@@ -56,18 +59,20 @@ def test_a_member_alone_gives_the_bits_in_the_store(tmp_path, method):
 def test_members_move_as_simulations_do(tmp_path):
     """The same equations by another integrator, to tight tolerances: joints and servos included."""
     model = replace(ARM, damping=0.1, stiffness=[0.0, 2.0, 0.0], rest=[0.0, 0.3, 0.0])
-    vary = VARY | {"*.damping": ts.Uniform(low=0.1, high=0.5), "kp": ts.Uniform(low=1.0, high=5.0)}
+    vary = VARY | {"*.damping": ts.Uniform(low=0.1, high=0.5), "PD.kp": ts.Uniform(low=1.0, high=5.0)}
     vary |= {"*.friction": ts.Uniform(low=0.0, high=0.2), "*.effort": ts.Uniform(low=0.5, high=2.0)}
     vary |= {"*.armature": ts.Uniform(low=0.0, high=0.5), f"{ARM.names[1]}.armature": ts.Uniform(low=0.5, high=0.6)}
-    found = study(tmp_path / "runs.zarr", vary, 6, model, rtol=1e-9, atol=1e-12, kd=0.2, q_ref=0.5)
+    found = study(tmp_path / "runs.zarr", vary, 6, model, rtol=1e-9, atol=1e-12, forces=ts.PD(0.5, 1.0, 0.2))
     for k in range(6):
-        motion, kp = found.member(k), found["kp"][k]
+        motion, kp = found.member(k), found["PD.kp"][k]
 
         def servo(t, q, v, kp=kp):
             return kp * (0.5 - q) - 0.2 * v
 
         options = {"method": "dop853", "rtol": 1e-11, "atol": 1e-13, "dt": 0.2}
-        one = ts.simulate(motion.model, v0=found["v0"][k], duration=0.2, forces=Drive(servo), **options)
+        one = ts.simulate(
+            motion.model, v0=found["v0"][k], duration=0.2, forces=ts.Function(servo, drive=True), **options
+        )
         assert np.abs(one.q[-1] - found["q"][k, -1]).max() < 1e-7
         assert np.abs(motion.a[-1] - one.a[-1]).max() < 1e-5 * np.abs(one.a[-1]).max()
 
@@ -99,11 +104,9 @@ def test_any_machine_can_be_drawn():
     assert drawn["vary/*.density"].shape == (3, model.n)
 
 
-def _plan(model, vary, n, device="cpu", states=None, **options) -> Plan:
-    steps = Steps(**{"times": np.linspace(0.05, 0.1, 3)} | options)
-    return Plan(
-        model, Draws(model, vary, n, 0, "random"), steps, states or {}, records(model, ("q", "v")), 0, n, device
-    )
+def _plan(model, vary, n, device="cpu", forces=(), **options) -> Plan:
+    timing, draws = Timing(**{"times": np.linspace(0.05, 0.1, 3)} | options), Draws(model, vary, n, 0, "random", forces)
+    return Plan(model, draws, timing, {}, records(model, ("q", "v")), 0, n, device, forces=forces)
 
 
 # Loops and straight-line code are in other frames: some hundred roundings per step, that twenty steps amplify.
@@ -114,7 +117,7 @@ def test_large_machines_move_by_loops():
     """More freedoms than straight-line code would be written for; quaternions and servos, too."""
     model = zoo.humanoid()
     vary = {"*.density": ts.Uniform(low=0.9, high=1.1), "v0": ts.Uniform(low=-0.5, high=0.5)}
-    options = {"times": np.array([0.01, 0.02]), "dt": 1e-3, "method": "rk4"}
+    options = {"times": np.array([0.01, 0.02]), "step": 1e-3, "method": "rk4"}
     plan = _plan(model, vary, 3, **options)
     found, drawn = plan.chunk(0, 3), plan.draws.members(0, 3)
     assert (found["status"] == OK).all()
@@ -123,7 +126,7 @@ def test_large_machines_move_by_loops():
     assert density.key == "*.density"
     for k in range(3):
         one = replace(model, mass=model.mass * factors[k], inertia=model.inertia * factors[k][:, None, None])
-        alone = ts.rollout(one, model.neutral(), v0[k], steps=20, every=10, dt=1e-3, integrator="rk4")
+        alone = ts.rollout(one, model.neutral(), v0[k], steps=20, every=10, step=1e-3, method="rk4")
         assert np.abs(alone.q - found["q"][k]).max() < STEPS_APART
         assert np.abs(alone.v - found["v"][k]).max() < STEPS_APART * np.abs(alone.v).max()
     adaptive = _plan(model, vary, 3, times=options["times"], rtol=1e-9, atol=1e-12).chunk(0, 3)
@@ -144,15 +147,16 @@ def device(monkeypatch):
     members._structure.cache_clear()
 
 
-SERVOS = {"kp": ts.Uniform(low=1.0, high=5.0), "*.damping": ts.Uniform(low=0.1, high=0.5)}
+SERVOS = {"PD.kp": ts.Uniform(low=1.0, high=5.0), "*.damping": ts.Uniform(low=0.1, high=0.5)}
+SERVO = {"forces": (ts.PD(0.0, 1.0, 0.0),)}
 ON_DEVICE = {
-    "dopri5": (ARM, VARY | SERVOS, {"times": np.array([0.0, 0.03, 0.1])}),
+    "dopri5": (ARM, VARY | SERVOS, {"times": np.array([0.0, 0.03, 0.1]), **SERVO}),
     "rk4": (ARM, VARY, {"method": "rk4"}),
-    "implicit": (ARM, VARY | SERVOS, {"method": "implicit", "dt": 0.01}),
+    "implicit-euler": (ARM, VARY | SERVOS, {"method": "implicit-euler", "step": 0.01, **SERVO}),
     "quaternions": (
         zoo.random_tree(5, 3, joints=("spherical", "revolute", "prismatic")),
         {"*.density": ts.Normal(mean=1.0, std=0.1), "*.p": ts.Normal(mean=1, std=0.1, relative=True)},
-        {"method": "rk4", "dt": 0.01},
+        {"method": "rk4", "step": 0.01},
     ),
     "loops": (zoo.random_chain(70, 2), {"*.density": ts.Normal(mean=1.0, std=0.1)}, {"times": np.array([0.002])}),
 }
@@ -251,8 +255,8 @@ def test_a_member_that_fails_does_not_stop_the_others(tmp_path):
 
 
 def test_what_is_recorded(tmp_path):
-    record = {"q": None, "energy": None, "peak": lambda t, q, v: np.abs(v).max(axis=1)}
-    found = study(tmp_path / "runs.zarr", record=record, rtol=1e-9)
+    keep = {"q": None, "energy": None, "peak": lambda t, q, v: np.abs(v).max(axis=1)}
+    found = study(tmp_path / "runs.zarr", keep=keep, rtol=1e-9)
     assert found["peak"].shape == (40, 3)
     assert np.ptp(found["energy"], axis=1).max() < 1e-6 * np.abs(found["energy"]).max()
     assert "v" not in found.group.variables
@@ -262,30 +266,110 @@ def test_frames_summaries_and_thinning(tmp_path):
     """Poses are those of the member's own machine; summaries see all times, the rest every fourth."""
     tip = ARM.names[-1]
     vary = VARY | {f"{ARM.names[1]}.p": ts.Normal(mean=1, std=0.2, relative=True)}
-    names = ("q", f"{tip}.pose", f"{tip}.position", f"{tip}.position.max", "v.min", "v.mean", "v.std", "energy.last")
-    found = study(tmp_path / "runs.zarr", vary, 9, record=names, every=4)
-    full = study(tmp_path / "full.zarr", vary, 9, record=("q", "v", "energy", f"{tip}.position"))
+    names = ("q", f"pose.{tip}", f"position.{tip}", f"position.{tip}:max", "v:min", "v:mean", "v:std", "energy:last")
+    found = study(tmp_path / "runs.zarr", vary, 9, keep=names, every=4)
+    full = study(tmp_path / "full.zarr", vary, 9, keep=("q", "v", "energy", f"position.{tip}"))
     assert found["q"].shape == (9, 25, 3)
     assert np.array_equal(found["q"], full["q"][:, 3::4])
     assert np.array_equal(found.times, full.times[3::4])
     motion = found.member(5)
     assert motion.q.shape == (100, 3)
     poses = ts.frame_poses(motion.model, motion.q, tip)
-    assert np.abs(found[f"{tip}.pose"][5] - poses[3::4]).max() < 1e-14
-    assert np.array_equal(found[f"{tip}.position"], found[f"{tip}.pose"][..., :3, 3])
-    assert np.array_equal(found[f"{tip}.position.max"], full[f"{tip}.position"].max(axis=1))
+    place, turn = np.split(found[f"pose.{tip}"][5], [3], axis=-1)
+    assert np.abs(place - poses[3::4, :3, 3]).max() < 1e-14
+    assert np.abs(lie.quaternion_to_matrix(turn) - poses[3::4, :3, :3]).max() < 1e-14
+    assert np.array_equal(found[f"position.{tip}"], found[f"pose.{tip}"][..., :3])
+    assert np.array_equal(found[f"position.{tip}:max"], full[f"position.{tip}"].max(axis=1))
     for name in ("min", "mean", "std"):
-        assert np.array_equal(found[f"v.{name}"], getattr(full["v"], name)(axis=1))
-    assert np.array_equal(found["energy.last"], full["energy"][:, -1])
-    last = study(tmp_path / "last.zarr", vary, 9, record=("v.last", "energy.last"))  # moved without the times before
-    assert np.array_equal(last["v.last"], full["v"][:, -1])
-    assert np.array_equal(last["energy.last"], full["energy"][:, -1])
-    assert found.open()[f"{tip}.pose"].dims == ("member", "time", "row", "column")
+        assert np.array_equal(found[f"v:{name}"], getattr(full["v"], name)(axis=1))
+    assert np.array_equal(found["energy:last"], full["energy"][:, -1])
+    last = study(tmp_path / "last.zarr", vary, 9, keep=("v:last", "energy:last"))  # moved without the times before
+    assert np.array_equal(last["v:last"], full["v"][:, -1])
+    assert np.array_equal(last["energy:last"], full["energy"][:, -1])
+    assert found.open()[f"pose.{tip}"].dims == ("member", "time", f"pose.{tip}_entry")
     with pytest.raises(ts.StoreError, match="another study"):
-        study(tmp_path / "runs.zarr", vary, 9, record=names)
+        study(tmp_path / "runs.zarr", vary, 9, keep=names)
+
+
+# ---- forces ----
+
+TIMES = np.array([0.0, 0.05, 0.1, 0.2])
+TORQUES = np.random.default_rng(0).normal(size=(4, 3))
+
+
+def followed(t, q, v):
+    return np.sin(30 * t) - 3 * q
+
+
+FORCES = {
+    "table": ts.Table(TIMES, TORQUES),
+    "digital": ts.Table(TIMES, TORQUES, "previous"),
+    "wrenches": ts.External(np.full((3, 6), 0.5)),
+    "pull": ts.Pull("link3", (0.0, 0.0, 5.0)),
+    "springs": ts.Spring(3.0),
+    "friction": ts.Friction(0.1, 0.1, creep=0.1),
+    "computed torques": ts.ComputedTorque(np.ones(3)),
+    "feedback": ts.Feedback(np.eye(3, 6), np.ones(6)),
+    "policy": ts.Policy([(-np.eye(3, 6), np.ones(3))]),
+    "function": followed,
+}
+MIXED = {"v0": ts.Uniform(low=-0.5, high=0.5), "PD.kp": ts.Uniform(low=1.0, high=5.0)}
+
+
+@pytest.mark.parametrize("name", FORCES)
+def test_members_feel_every_force(tmp_path, name):
+    """As a simulation of each does; beside a servo whose gains differ, by adaptive and by fixed steps."""
+    servo, close = ts.PD(0.5, 1.0, 0.1), {"dopri5": 1e-7, "rk4": 1e-6}  # rk4: fourth order in steps of 1 ms
+    for method in ("rk4",) if name == "function" else close:
+        options = {"method": method, "rtol": 1e-9, "atol": 1e-12, "forces": [FORCES[name], servo]}
+        found = study(tmp_path / method, MIXED, 3, **options)
+        for k in range(3):
+            forces = [FORCES[name], replace(servo, kp=found["PD.kp"][k])]
+            one = ts.simulate(ARM, None, found["v0"][k], 0.2, forces=forces, method="dop853", rtol=1e-11, dt=0.2)
+            assert np.abs(one.q[-1] - found["q"][k, -1]).max() < close[method]
+
+
+def test_a_pulse_between_two_steps_is_not_missed(tmp_path):
+    """Adaptive steps end where a table jumps: 1 N m for 1 ms at rest, without gravity."""
+    free = replace(ARM, gravity=np.zeros(3))
+    pulse = ts.Table([0.0, 0.1, 0.101], np.outer([0.0, 1.0, 0.0], [1.0, 0.0, 0.0]), "previous")
+    found = study(tmp_path / "runs.zarr", {}, 1, free, forces=pulse)
+    one = ts.simulate(free, duration=0.2, forces=pulse, rtol=1e-9, dt=0.2)
+    assert np.abs(one.v[-1]).max() > 1e-3
+    assert np.abs(found["v"][0, -1] - one.v[-1]).max() < 1e-6
+
+
+def test_forces_that_no_lane_can_follow_are_refused(tmp_path):
+    """Where every lane has a clock of its own: functions, gains that change, motions that differ; fixed steps do it."""
+    motion = ts.PD(lambda t: (np.full(3, t), np.ones(3), np.zeros(3)), 1.0, 0.1)
+    gains = ts.Feedback(np.ones((2, 3, 6)), t=[0.0, 0.1])
+    for k, (force, vary) in enumerate(
+        ((followed, VARY), (gains, VARY), (motion, {"PD.kp": ts.Uniform(low=1, high=2)}))
+    ):
+        with pytest.raises(ArgumentError, match="choose one of the methods semi-implicit, implicit-euler, rk4"):
+            study(tmp_path / str(k), vary, 2, forces=force)
+        assert study(tmp_path / str(k), vary, 2, forces=force, method="rk4").progress == 1
 
 
 # ---- the store ----
+
+
+def test_a_store_of_version_0_1_opens(tmp_path):
+    """Its names and words are those of that version."""
+    with zipfile.ZipFile(Path(__file__).parent / "stores" / "version_0.1.zip") as packed:
+        packed.extractall(tmp_path / "runs.zarr")
+    found = ts.Study(tmp_path / "runs.zarr")
+    assert (found.n, found.progress, found.missing(), found.failed) == (3, 1, [], {})
+    assert found.stopped == {2: 1}
+    assert np.array_equal(found["v.max"], found["v"].max(axis=1))
+    assert np.array_equal(found["v:max"], found["v.max"])
+    assert found["link3.pose"].shape == (3, 2, 4, 4)
+    assert found["kp"].shape == (3, 3)
+    assert found.open()["q"].dims == ("member", "time", "coordinate")
+    assert len(found.plot().axes) == 3
+    assert len(found.sensitivities()["*.density"]) == 3
+    with pytest.raises(ts.StoreError, match="another study"):
+        study(tmp_path / "runs.zarr", n=3)
 
 
 def test_others_read_the_store(tmp_path):
@@ -372,12 +456,12 @@ def test_a_store_made_with_other_functions_is_refused(tmp_path):
 
     quick.__qualname__ = slow.__qualname__  # as if it had been edited
     study(tmp_path / "drawn.zarr", slow, n=2)
-    study(tmp_path / "shown.zarr", n=2, record={"end": lambda t, q, v: q[:, -1]})
+    study(tmp_path / "shown.zarr", n=2, keep={"end": lambda t, q, v: q[:, -1]})
     assert study(tmp_path / "drawn.zarr", slow, n=2).progress == 1
     with pytest.raises(ts.StoreError, match="another study"):
         study(tmp_path / "drawn.zarr", quick, n=2)
     with pytest.raises(ts.StoreError, match="another study"):
-        study(tmp_path / "shown.zarr", n=2, record={"end": lambda t, q, v: v[:, -1]})
+        study(tmp_path / "shown.zarr", n=2, keep={"end": lambda t, q, v: v[:, -1]})
 
 
 def test_shards_fill_one_store_together(tmp_path):
@@ -670,11 +754,15 @@ def test_other_engines(tmp_path, monkeypatch, engine):
         ({"duration": None}, "give duration= or times="),
         ({"duration": None, "times": [2, 1]}, "times must increase"),
         ({"method": "euler"}, "unknown method 'euler'"),
-        ({"method": "rk4", "dt": 0.003}, "multiples of dt"),
-        ({"record": "p"}, "unknown quantity to record 'p'"),
-        ({"record": "pose"}, "unknown quantity to record 'pose'"),
-        ({"record": "nobody.pose"}, "no body or frame named 'nobody'"),
-        ({"record": {"t": lambda t, q, v: q}}, "this name is taken"),
+        ({"forces": [3]}, r"forces\[0\] must be a force"),
+        ({"vary": {"PD.kp": ts.Normal()}}, r"vary\['PD.kp'\] is unknown"),
+        ({"keep": "tau"}, "members have q and v"),
+        ({"keep": "q:median"}, "a reduction is one of last"),
+        ({"method": "rk4", "step": 0.003}, "multiples of step"),
+        ({"keep": "p"}, "no quantity is named 'p'"),
+        ({"keep": "pose"}, "no quantity is named 'pose'"),
+        ({"keep": "pose.nobody"}, "no body or frame named 'nobody'"),
+        ({"keep": {"t": lambda t, q, v: q}}, "this name is taken"),
         ({"every": 101}, "every = 101 exceeds"),
         ({"sampling": "grid"}, "unknown sampling 'grid'"),
         ({"sampling": "saltelli"}, r"needs n = N \* 8 members, N a power of 2, for example 16, not 4"),
@@ -687,13 +775,13 @@ def test_other_engines(tmp_path, monkeypatch, engine):
         ({"vary": {"link1.mass": ts.Normal(), "*.mass": ts.Normal()}}, r"would be replaced by vary\['\*.mass'\]"),
         ({"executor": 3}, "submit of the executor"),
         ({"progress": 3}, "progress must be a function"),
-        ({"record": None}, "record must be names"),
-        ({"record": {"vary": lambda t, q, v: q}}, "this name is taken"),
-        ({"record": {"zarr.json": lambda t, q, v: q}}, "this name is taken"),
-        ({"record": {"a\0": lambda t, q, v: q}}, "this name is taken"),
-        ({"record": {"v0": lambda t, q, v: q}}, "taken by what varies"),
-        ({"record": {"a": lambda t, q, v: ["x"] * len(q)}}, r"record\['a'\]"),
-        ({"record": {"a": lambda t, q, v: np.ones((len(q), len(q)))}}, "'a' has shape"),
+        ({"keep": None}, "keep must be names"),
+        ({"keep": {"vary": lambda t, q, v: q}}, "this name is taken"),
+        ({"keep": {"zarr.json": lambda t, q, v: q}}, "this name is taken"),
+        ({"keep": {"a\0": lambda t, q, v: q}}, "this name is taken"),
+        ({"keep": {"v0": lambda t, q, v: q}}, "taken by what varies"),
+        ({"keep": {"a": lambda t, q, v: ["x"] * len(q)}}, r"keep\['a'\]"),
+        ({"keep": {"a": lambda t, q, v: np.ones((len(q), len(q)))}}, "'a' has shape"),
         ({"stop": [ts.Stop(q=0, below=0.0)] * 101}, "there are 101 stops"),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
@@ -706,6 +794,12 @@ def test_wrong_arguments_are_refused_by_name(tmp_path, change, message):
         ts.Normal(std=-1)
     with pytest.raises(ArgumentError, match="do not go together"):
         ts.Uniform(low=[0, 0], high=[1, 1, 1])
+
+
+@pytest.mark.parametrize(("old", "new"), [("dt", "step"), ("record", "keep"), ("kp", "PD"), ("q_ref", "PD")])
+def test_keywords_of_version_0_1_name_the_new_ones(tmp_path, old, new):
+    with pytest.raises(TypeError, match=rf"'{old}': it is called .*{new}"):
+        study(tmp_path / "runs.zarr", **{old: 1.0})
 
 
 def test_fans_and_shares(tmp_path):
@@ -727,7 +821,7 @@ def test_sobol_indices_are_those_of_a_known_function(tmp_path):
     """Ishigami's function of what was drawn; its indices are known (Saltelli & al. 2008, a = 7, b = 0.1)."""
     draws = Draws(ARM, ISHIGAMI, 5 * 1024, 0, "saltelli")
     assert np.array_equal(np.concatenate([draws.uniform(0, 3000), draws.uniform(3000, 5120)]), draws.uniform(0, 5120))
-    options = {"duration": None, "times": [0.001], "record": "q.last", "method": "semi-implicit", "chunk": 5120}
+    options = {"duration": None, "times": [0.001], "keep": "q:last", "method": "semi-implicit", "chunk": 5120}
     found = study(tmp_path / "runs.zarr", ISHIGAMI, 5 * 1024, sampling="saltelli", **options)
     a, b, c = found["v0"].T
     first, total = found.sobol_indices(np.sin(a) + 7 * np.sin(b) ** 2 + 0.1 * c**4 * np.sin(a))["v0"]
@@ -743,10 +837,15 @@ STUDY = """
 model = "panda"
 n = 6
 duration = 0.05
-record = ["q", "energy"]
+keep = ["q", "energy"]
 [vary]
 "*.density" = { normal = [1.0, 0.1] }
 v0 = { uniform = [-0.1, 0.1] }
+"PD.kp" = { uniform = [1.0, 2.0] }
+[forces.PD]
+reference = 0.0
+kp = 1.0
+kd = 0.1
 """
 
 
@@ -774,7 +873,11 @@ def test_the_command(tmp_path, capsys):
     for text, message in (
         (STUDY.replace("n = 6", "n = 'six'"), "n = 'six' has the wrong type"),
         (STUDY.replace("normal", "normals"), "give one of normal, uniform, lognormal"),
-        (STUDY + "colour = 3", "colour"),
+        ("colour = 3\n" + STUDY, "unknown key 'colour'"),
+        ("dt = 0.1\n" + STUDY, "unknown key 'dt'; it is called step now"),
+        (STUDY.replace("kd = 0.1", "gain = 0.1"), "[forces.PD] has reference, kp, gain; PD takes reference, kp, kd"),
+        (STUDY + "[forces.Magnet]", "unknown force 'Magnet'"),
+        (STUDY + "[states]\nkp = 3.0", "gains belong to [forces.PD]"),
         ("n = [", "study.toml"),
     ):
         file.write_text(text)
@@ -784,10 +887,10 @@ def test_the_command(tmp_path, capsys):
 
 @pytest.mark.parametrize("method", ["dopri5", pytest.param("semi-implicit", marks=pytest.mark.slow)])
 def test_members_stop_by_themselves(tmp_path, method):
-    """Where simulations of each with the same event end: to rounding, or to a step of dt."""
+    """Where simulations of each with the same event end: to rounding, or to a step."""
     height = float(ts.body_poses(ARM, np.zeros(3))[-1, 2, 3]) - 0.01
     stops = [ts.Stop(v=0, below=-0.6, above=0.6), ts.Stop(frame=ARM.n - 1, below=height)]
-    options = {"method": method, "dt": 1e-3, "rtol": 1e-9, "atol": 1e-12, "stop": stops, "duration": 0.2, "n": 6}
+    options = {"method": method, "step": 1e-3, "rtol": 1e-9, "atol": 1e-12, "stop": stops, "duration": 0.2, "n": 6}
     found = study(tmp_path / "runs.zarr", **options)
     assert found.failed == {}
     assert len(found.stopped) > 0

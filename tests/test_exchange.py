@@ -59,7 +59,7 @@ def fresh_velocities(replicas):
 
 @pytest.mark.parametrize("method", ["dopri5", "rk4"])
 def test_nothing_depends_on_chunks_or_workers(tmp_path, method):
-    options = {"n": 24, "times": [0.0, 0.5, 4.0, 5.0], "method": method, "dt": 0.01, "record": ("q", "v")}
+    options = {"n": 24, "times": [0.0, 0.5, 4.0, 5.0], "method": method, "step": 0.01, "keep": ("q", "v")}
     whole = study(tmp_path / "whole.zarr", chunk=24, **options)
     parts = study(tmp_path / "parts.zarr", chunk=7, **options)  # rounded up to whole ladders
     assert parts.group.variables["q"].chunk == 8
@@ -100,6 +100,19 @@ def test_velocities_have_the_covariance_of_their_temperature(tmp_path):
     assert np.abs(energy / [0.5, 2.0] - 1).max() < 4 * np.sqrt(2 / (3 * 400))
 
 
+@pytest.mark.parametrize("method", ["dopri5", "rk4"])
+def test_forces_see_one_clock(tmp_path, method):
+    """A table goes on from exchange to exchange: a rule that changes nothing changes nothing."""
+    table = ts.Table([0.0, 0.5, 1.0], [[0.0], [1.0], [0.0]])
+    times, options = [0.2, 0.9, 1.0], {"method": method, "step": 0.01, "forces": table, "rtol": 1e-9}
+    found, alone = (
+        ts.ensemble(PENDULUM, {}, n=4, times=times, store=tmp_path / name, **options, **more)["q"]
+        for name, more in (("a", {"exchange": Exchange(0.3, 2, lambda replicas: (replicas.q, replicas.v))}), ("b", {}))
+    )
+    assert np.abs(found - alone).max() < 1e-7
+    assert np.abs(alone[:, -1]).min() > 0.01
+
+
 def test_a_member_that_fails_is_not_exchanged(tmp_path):
     arm, v0 = ts.zoo.general_arm(3, 1), np.zeros((8, 3))
     v0[2] = 1e200
@@ -117,10 +130,10 @@ def test_a_member_that_fails_is_not_exchanged(tmp_path):
         (lambda: Exchange(1.0, 4, "swap"), "rule"),
         (lambda: Tempering((1.0, -1.0)), "positive"),
         (lambda: study("unused", n=7), "not ladders of 4"),
-        (lambda: study("unused", n=8, method="rk4", dt=0.3, times=[3.0]), "multiple of dt"),
+        (lambda: study("unused", n=8, method="rk4", step=0.3, times=[3.0]), "multiple of step"),
         (lambda: ts.ensemble(PENDULUM, {}, n=4, duration=1.0, store="unused", exchange=3), "must be an Exchange"),
     ],
-    ids=["interval", "size", "rule", "temperatures", "n", "dt", "kind"],
+    ids=["interval", "size", "rule", "temperatures", "n", "step", "kind"],
 )
 def test_wrong_exchanges_are_refused(make, message):
     with pytest.raises(ArgumentError, match=message):

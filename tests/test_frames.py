@@ -196,7 +196,7 @@ def follower_arm(ratio, offset, lower, upper, seed=0):
 def test_a_solution_keeps_every_limit_and_every_coupling(ratio, offset, lower, upper):
     """Most targets are on or beyond the limits, where clipping one joint must move the one that follows it."""
     model, rng = follower_arm(ratio, offset, lower, upper), np.random.default_rng(3)
-    q = coupled(model, rng.uniform(-1.2, 1.2, (60, 5)))
+    q = model.coupled(rng.uniform(-1.2, 1.2, (60, 5)))
     targets = ts.frame_poses(model, q, 4)[:, :3, 3]
     found = ts.inverse_kinematics(model, 4, targets, q, restarts=8)
     reachable = ((model.lower <= q) & (q <= model.upper)).all(axis=1)
@@ -204,7 +204,7 @@ def test_a_solution_keeps_every_limit_and_every_coupling(ratio, offset, lower, u
     assert found.solved.any()
     assert (model.lower <= found.q).all()
     assert (found.q <= model.upper).all()
-    np.testing.assert_allclose(found.q, coupled(model, found.q), atol=ROUNDING)
+    np.testing.assert_allclose(found.q, model.coupled(found.q), atol=ROUNDING)
     reached = ts.frame_poses(model, found.q, 4)[:, :3, 3]
     np.testing.assert_allclose(reached[found.solved], targets[found.solved], atol=2e-6)
 

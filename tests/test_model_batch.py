@@ -16,6 +16,7 @@ from torsor.compiler.request import ALWAYS, NEVER, Request
 from torsor.dynamics.functions import ALGORITHMS
 from torsor.inputs import place_of
 from torsor.model.extras import Actuator, Coupling, Extras, Visual
+from torsor.model.freedoms import DEFAULTS
 
 # Both compute in double precision, in different frames: a few hundred roundings of numbers of the result's size.
 ROUNDING = 2e-12
@@ -128,7 +129,7 @@ def test_models_one_after_the_other():
 
 def test_every_field_of_the_models_differs_as_data_or_is_refused_by_name():
     arm = replace(zoo.panda(), frames={"tool": (6, np.eye(3), np.zeros(3))}, upper=3.0)
-    quantities = ("damping", "friction", "stiffness", "rest", "armature", "lower", "upper", "effort", "speed")
+    quantities = tuple(DEFAULTS)
     other = replace(arm, **dict.fromkeys(quantities, 0.5), mass=2 * arm.mass, name="heavy", gravity=(0, 0, 1))
     batch = ModelBatch.of([arm, other])
     assert batch[0] == arm

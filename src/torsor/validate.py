@@ -136,11 +136,11 @@ def batch(name: str, size: Any, width: int) -> tuple[int, ...]:
 
 def check_memory(name: str, size: int) -> None:
     """Raise before the work if an argument asks for more bytes than the machine has."""
-    if size > (available := _memory()):
+    if size > (available := memory()):
         raise ArgumentError(f"{name} asks for more than the {available / 1e9:.3g} GB of memory of this machine")
 
 
-def _memory() -> int:
+def memory() -> int:
     """The bytes of memory of this machine; if the system does not tell, as much as it can address."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -7,23 +7,11 @@ import numpy as np
 import pytest
 
 import torsor as ts
-from torsor import Model, Simulation, Trajectory, zoo
+from torsor import Cycloid, Model, Simulation, Table, Trajectory, simulate, zoo
 from torsor.errors import TorsorError
 from torsor.model.builder import Links
 from torsor.model.dh import DHTable
-from torsor.motion import (
-    PD,
-    ComputedTorque,
-    Constant,
-    Cycloid,
-    External,
-    Friction,
-    Limits,
-    Pull,
-    Spring,
-    Table,
-    simulate,
-)
+from torsor.motion.motion import Motion
 
 NAN, INF = np.nan, np.inf
 MASKED = np.ma.masked_array([1.0, 2.0, 3.0], [False, True, False])
@@ -114,7 +102,18 @@ def bias(**changes):
 
 
 def of_force(make):
-    return lambda **options: make(**options)(*STATE)
+    """The torques of a force at a state, alone and in a batch of them."""
+
+    def torques(**options):
+        force = make(**options)
+        Motion(ARM, force).felt(*STATE)
+        ts.rollout(ARM, *STATE[1:], steps=1, step=1e-3, forces=force)
+
+    return torques
+
+
+def zero(t, q, v):
+    return 0 * v
 
 
 def run(method, **fixed):
@@ -166,19 +165,29 @@ CALLS = {
     "Trajectory.to_csv": (RUN.to_csv, {"path": "a.csv"}, ""),
     "Trajectory.to_parquet": (RUN.to_parquet, {"path": "a.parquet"}, ""),
     "Trajectory.plot": (RUN.plot, {"path": "a.png"}, ""),
-    "Constant": (of_force(Constant), {"tau": [1.0, 1.0]}, ""),
-    "Table": (of_force(Table), {"t": [0, 1], "tau": [[1, 1], [2, 2]], "between": "linear"}, ""),
+    "Constant": (of_force(ts.Constant), {"tau": [1.0, 1.0]}, ""),
+    "Table": (of_force(ts.Table), {"t": [0, 1], "tau": [[1, 1], [2, 2]], "between": "linear"}, ""),
     "Table.following": (Table.following, {"model": ARM, "reference": MOTION, "t": [0.0, 1.0]}, ""),
-    "PD": (of_force(PD), {"model": ARM, "reference": MOTION, "kp": 1.0, "kd": 1.0}, ""),
-    "ComputedTorque": (of_force(ComputedTorque), {"model": ARM, "reference": MOTION, "kp": 1.0, "kd": 1.0}, ""),
-    "Friction": (of_force(Friction), {"viscous": 1.0, "coulomb": 1.0, "creep": 1e-3}, ""),
-    "Spring": (of_force(Spring), {"model": ARM, "stiffness": 1.0, "rest": [0, 0], "damping": 1.0}, ""),
-    "Limits": (of_force(Limits), {"model": ARM, "lower": -1.0, "upper": 1.0, "stiffness": 1.0, "damping": 1.0}, ""),
-    "External": (of_force(External), {"model": ARM, "wrenches": np.zeros((2, 6))}, ""),
+    "PD": (of_force(ts.PD), {"reference": MOTION, "kp": 1.0, "kd": 1.0}, ""),
+    "ComputedTorque": (of_force(ts.ComputedTorque), {"model": ARM, "reference": MOTION, "kp": 1.0, "kd": 1.0}, ""),
+    "Friction": (of_force(ts.Friction), {"viscous": 1.0, "coulomb": 1.0, "creep": 1e-3}, ""),
+    "Spring": (of_force(ts.Spring), {"stiffness": 1.0, "rest": [0, 0], "damping": 1.0}, ""),
+    "Limits": (of_force(ts.Limits), {"lower": -1.0, "upper": 1.0, "stiffness": 1.0, "damping": 1.0}, ""),
+    "External": (of_force(ts.External), {"wrenches": np.zeros((2, 6))}, ""),
     "External, table": (
-        of_force(External), {"model": ARM, "wrenches": np.zeros((2, 2, 6)), "t": [0, 1], "between": "linear"}, ""
+        of_force(ts.External), {"wrenches": np.zeros((2, 2, 6)), "t": [0, 1], "between": "linear"}, ""
     ),
-    "pull": (of_force(Pull), {"model": ARM, "body": "link1", "force": [1, 1, 1], "at": [0, 0, 0]}, ""),
+    "pull": (of_force(ts.Pull), {"body": "link1", "force": [1, 1, 1], "at": [0, 0, 0]}, ""),
+    "Feedback": (of_force(ts.Feedback), {"K": np.ones((2, 4)), "x_ref": 0.0, "tau": 0.0}, ""),
+    "Feedback, gains in time": (
+        lambda **options: ts.rollout(ARM, *STATE[1:], steps=1, step=1e-3, forces=ts.Feedback(**options)),
+        {"K": np.ones((2, 2, 4)), "x_ref": 0.0, "tau": 0.0, "t": [0.0, 1.0]}, "",
+    ),
+    "Policy": (of_force(ts.Policy), {"layers": [(np.ones((2, 4)), np.ones(2))], "activation": "relu"}, ""),
+    "Function": (of_force(ts.Function), {"torque": zero, "slopes": None, "drive": False, "needs_v": True}, ""),
+    "forces": (lambda forces: ts.simulate(ARM, duration=0.01, forces=forces), {"forces": ()}, ""),
+    "rollout": (ts.rollout, {"model": ARM, "q": np.zeros(2), "v": np.zeros(2), "steps": 2, "step": 1e-3, "every": 1,
+                             "method": "rk4", "forces": (), "gravity": True, "stop": None, "reset": None}, ""),
     "Cycloid": (lambda **options: Cycloid(**options)(0.5), {"q0": [0, 0], "q1": [1, 1], "T": 1.0}, ""),
     "sample_velocities": (ts.sample_velocities, {"model": ARM, "q": np.zeros(2), "rng": 0, "kT": 1.0, "size": ()}, ""),
     "mass_factor": (lambda model, q: ts.mass_factor(model, q).apply(Q7), {"model": PANDA, "q": Q7}, ""),

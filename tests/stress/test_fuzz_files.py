@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 
 import torsor as ts
-from torsor import Simulation, Trajectory, load, zoo
+from torsor import Simulation, Trajectory, load, simulate, zoo
 from torsor.errors import ModelError, TorsorError
 from torsor.formats import binary, toml
 from torsor.model import Model
-from torsor.motion import recording, simulate
+from torsor.motion import recording
 
 SOURCE = str(Path(__file__).parents[2] / "src")
 SECONDS = 20  # for one input; one takes about a millisecond
@@ -327,7 +327,7 @@ WRITERS = {
     "parquet": lambda folder: run_of_two_links().to_parquet(folder / "run.parquet"),
     "page": lambda folder: run_of_two_links().view(folder / "run.html"),
     "plot": lambda folder: run_of_two_links().plot(folder / "run.png"),
-    "record": lambda folder: simulate(zoo.point_chain(2), duration=0.1, record=folder / "run.traj"),
+    "record": lambda folder: simulate(zoo.point_chain(2), duration=0.1, file=folder / "run.traj"),
 }
 
 

@@ -7,15 +7,14 @@ import torsor as ts
 from torsor import zoo
 
 ARM, ZERO = zoo.planar3(), np.zeros(3)
-NONE: dict = {}  # no forces
-HOSTILE = [None, "x", True, 2.5, -1, 0, np.nan, np.ones(2), [1], object(), NONE, b"y"]
+HOSTILE = [None, "x", True, 2.5, -1, 0, np.nan, np.ones(2), [1], object(), {}, b"y"]
 
 COMPILE = {"lanes": "lanes", "threads": "threads", "dtype": "dtype", "target": "target", "method": "method",
            "trig": "trig", "external": "external", "specialised": "specialised", "body": "body"}  # fmt: skip
-ROLLOUT = ("steps", "step", "every", "method", "forces", "stop")
+ROLLOUT = ("steps", "step", "every", "method", "forces", "stop", "reset", "gravity")
 FINE = {  # what is meant, or stands for the default
     "lanes": (None,), "specialised": (None, True), "external": (True,), "body": (None,), "threads": (),
-    "stop": (None,), "step": (2.5,), "every": (), "steps": (), "forces": (NONE,),
+    "forces": (), "stop": (None,), "reset": (None,), "gravity": (True,), "step": (2.5,), "every": (), "steps": (),
 }  # fmt: skip
 
 
@@ -40,14 +39,25 @@ def test_rollout_names_what_is_wrong(name):
 
 
 def test_gains_are_named():
-    forces = {
-        "K": ts.Feedback, "x_ref": lambda x: ts.Feedback(np.ones((3, 6)), x), "kp": lambda x: ts.PD(0.0, x, 1.0),
-        "reference": lambda x: ts.PD(x, 1.0, 1.0),
-    }  # fmt: skip
+    def rolled(force):
+        return ts.rollout(ARM, ZERO, ZERO, steps=2, step=0.1, forces=force())
+
     for K in ("x", np.ones(2), np.nan, None):
-        for name, make in forces.items():
-            with pytest.raises(ts.ArgumentError, match=name):
-                ts.rollout(ARM, ZERO, ZERO, steps=2, step=0.1, forces=make(K))
+        with pytest.raises(ts.ArgumentError, match="K"):
+            rolled(lambda K=K: ts.Feedback(K))
+        with pytest.raises(ts.ArgumentError, match="x_ref"):
+            rolled(lambda K=K: ts.Feedback(np.ones((3, 6)), x_ref=K))
+        with pytest.raises(ts.ArgumentError, match="kp"):
+            rolled(lambda K=K: ts.PD(ZERO, K, 1.0))
+        with pytest.raises(ts.ArgumentError, match="reference"):
+            rolled(lambda K=K: ts.PD(K, 1.0, 1.0))
+
+
+@pytest.mark.parametrize(("old", "new"), [("dt", "step="), ("integrator", "method="), ("tau", "Constant"),
+                                          ("table", "Table"), ("feedback", "forces="), ("pulls", "Pull")])  # fmt: skip
+def test_keywords_of_version_0_1_name_the_new_ones(old, new):
+    with pytest.raises(TypeError, match=rf"'{old}': it is called .*{new}"):
+        ts.rollout(ARM, ZERO, ZERO, **{"steps": 1, "step": 0.1, old: 1.0})
 
 
 def test_more_than_the_memory_is_refused_before_it_is_taken():
@@ -68,3 +78,10 @@ def test_what_is_no_model_and_no_function(call):
 def test_dtypes_go_by_any_name():
     for dtype in ("float32", np.float32, np.dtype("f4")):
         assert ts.compile(ARM, ts.mass_matrix, dtype=dtype).dtype == np.float32
+
+
+def test_one_trajectory_that_diverges_is_given_as_it_is():
+    """And single precision stays single."""
+    end = ts.rollout(ARM, ZERO, np.full(3, 1e200), steps=3, step=1e-3)
+    assert not np.isfinite(end.v).any()
+    assert ts.rollout(ARM, np.float32(ZERO), np.float32(ZERO), steps=3, step=1e-3).q.dtype == np.float32

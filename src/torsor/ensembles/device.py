@@ -74,7 +74,7 @@ class GpuEngine:
         return out, status, *when
 
     def _settings(self) -> tuple[Array, Array, Array]:
-        """The numbers of `SETTINGS`, the times, and after how many steps of dt they are."""
+        """The numbers of `SETTINGS`, the times, and after how many steps they are."""
         timing = self.timing
         end = float(timing.times[-1])
         first = engine.FIRST_STEP * end if timing.adaptive else timing.step

@@ -8,7 +8,7 @@ takes the next member.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from torsor.compiler.members import members
 from torsor.errors import ArgumentError
 from torsor.linalg import Scalar
 from torsor.model.batch import ModelBatch
-from torsor.motion.driver import Fixed, States, advance, watch_of
+from torsor.motion.driver import INSIDE, Fixed, States, advance, watch_of
 from torsor.motion.law import Law
 from torsor.motion.lowering import Step, lowered
 from torsor.motion.plant import Plant
@@ -39,6 +39,7 @@ REASONS = {
     IMPOSSIBLE: "no such machine can exist",
 }  # fmt: skip
 FIRST_STEP, SMALLEST = 1e-3, 1e-12  # steps, relative to the duration
+KNOT = 1e-12  # a knot that is as close as that, relative to the duration, has been reached
 CONTROL = DormandPrince.control
 TIMES = tuple(DormandPrince.A.sum(axis=1).tolist())
 # The last term of the continuous extension (Hairer, Norsett & Wanner, Solving ODEs I, II.6), by stage.
@@ -58,6 +59,7 @@ class Timing:
     rtol: float = 1e-6
     atol: float = 1e-9
     stops: tuple[Stop, ...] = ()  # conditions under which a member stays where it is
+    begin: float = 0.0  # what the clock of the forces shows at time 0
 
     @property
     def adaptive(self) -> bool:
@@ -71,13 +73,19 @@ class Timing:
 def step_of(batch: ModelBatch, law: Law, timing: Timing) -> Step:
     """The step of the members of a batch."""
     if not timing.adaptive:
-        return Fixed(batch, law, METHODS[timing.method], timing.method, timing.step).step
-    if law.called or law.schedule is not None or law.waves:
+        return fixed(batch, law, timing).step
+    differ = any(x.at(np.zeros(1)).ndim > 2 for x in (*law.commands, *law.demands))
+    if law.called or law.schedule is not None or law.waves or differ:
         raise ArgumentError(
-            "members with a step size of their own take forces that are data, and no gains or wrenches that change in "
-            f"time: choose one of the methods {', '.join(METHODS)}"
+            "members with a step size of their own take forces that are data, no gains or wrenches that change in "
+            f"time, and the same motions to follow: choose one of the methods {', '.join(METHODS)}"
         )
     return Step(embedded, "dopri5", law, len(TIMES) if law.changes else 1, members=members(batch))
+
+
+def fixed(batch: ModelBatch, law: Law, timing: Timing) -> Fixed:
+    """The fixed steps of the members of a batch."""
+    return Fixed(batch, law, METHODS[timing.method], timing.method, timing.step, timing.begin)
 
 
 class LaneEngine:
@@ -90,11 +98,18 @@ class LaneEngine:
         self.outside = watching(batch.model, timing.stops, members(batch), "float64") if timing.stops else None
 
     def commands(self, t: Array, h: Array, constant: Array) -> Array:
-        """The commands of every lane at the times of its step, (m, width)."""
+        """The commands of every lane at the times of its step, (m, width): its own, and what changes in time."""
         if not self.law.changes:
             return constant
-        found = self.law.commands_at((t[:, None] + h[:, None] * np.array(TIMES)).ravel())
-        return found.reshape(len(t), -1)
+        alike = replace(self.law, constant=np.zeros(self.law.constant.shape[-2:]))
+        times = np.clip(TIMES, INSIDE, 1 - INSIDE) if len(self.law.knots) else np.array(TIMES)
+        found = alike.commands_at((self.timing.begin + t[:, None] + h[:, None] * times).ravel())
+        return (found.reshape(len(t), len(times), -1) + constant[:, None]).reshape(len(t), -1)
+
+    def next_knot(self, t: Array) -> Array:
+        """The next time at which a command jumps or bends: steps end there."""
+        knots = np.append(self.law.knots - self.timing.begin, np.inf)
+        return knots[knots.searchsorted(t + KNOT * self.timing.times[-1], "right")]
 
     def run(self, q0: Array, v0: Array) -> tuple[Array, Array, Array]:
         """The states (members, times, nq + nv) at the times, what became of each member, and when it stopped."""
@@ -106,8 +121,7 @@ class LaneEngine:
         return out, status, when
 
     def _fixed(self, q0: Array, v0: Array, out: Array, status: Array, when: Array) -> None:
-        timing = self.timing
-        setup = Fixed(self.batch, self.law, METHODS[timing.method], timing.method, timing.step)
+        timing, setup = self.timing, fixed(self.batch, self.law, self.timing)
         ends = np.rint(timing.times / timing.step).astype(int).tolist()
         states = States(setup, {"q": q0, "v": v0}, ends[-1])
         for first in range(0, len(q0), LANES):
@@ -212,6 +226,7 @@ class _Lanes:
         self._store_start()
         while len(self.member):
             h = np.minimum(np.where(self.fresh, FIRST_STEP * end, self.h), end - self.t)
+            h = np.minimum(h, self.engine.next_knot(self.t) - self.t)
             constant, gain, *numbers = self.own
             tau = self.engine.commands(self.t, h, constant)
             result = self.engine.step(self.y[:, :nq], self.y[:, nq:], tau, gain, h[:, None], *numbers)

@@ -97,7 +97,7 @@ class Exchange:
             rows = np.flatnonzero((times > begin + tiny if count else times >= 0) & (times <= end + tiny))
             local = np.minimum(times[rows], end) - begin
             local = local if len(local) and local[-1] == end - begin else np.append(local, end - begin)
-            part, codes, *_ = move(replace(timing, times=local), q, v)
+            part, codes, *_ = move(replace(timing, times=local, begin=begin), q, v)
             out[:, rows] = part[:, : len(rows)]
             status = np.where(status == OK, codes, status)
             q, v = part[:, -1, :nq], part[:, -1, nq:]

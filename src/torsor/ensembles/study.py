@@ -141,7 +141,8 @@ class Plan:
     @property
     def options(self) -> dict[str, Any]:
         """Everything that determines the results, but the model and the values of arrays, as words and numbers."""
-        functions = [_text(f) for f in (self.draws.function, *(x.function for x in self.record)) if f]
+        given = self.draws.function, *(x.function for x in self.record)
+        functions = [_text(f) for f in given if f]
         return {
             "draws": self.draws.described(), "seed": self.seed, "n": self.n, "sampling": self.draws.sampling,
             "steps": [*self.timing.described().values(), self.timing.times.tolist()],

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -69,12 +69,11 @@ class Links(Numbers, total=False):
 
 
 def assemble(
-    parent: ArrayLike | None, joint: str | Sequence[str] | Array, *,
-    repair: Callable[[Arrays, Sequence[str]], Arrays] | None = None, **links: Unpack[Links],
+    parent: ArrayLike | None, joint: str | Sequence[str] | Array, *, checked: bool = True, **links: Unpack[Links],
 ) -> dict[str, Any]:  # fmt: skip
     """The fields of the Model that these arguments describe; parent=None is a chain.
 
-    `repair` may change the bodies, once fixed ones are merged.
+    `checked=False` lets fixed bodies be merged that could not exist alone.
     """
     given: dict[str, Any] = {"n": None, "names": None, "name": "model", "allow_degenerate": False, "gravity": GRAVITY}
     given |= links
@@ -98,11 +97,9 @@ def assemble(
     bodies["axis"] = _unit_axes(bodies["axis"], bodies["joint"], names)
     frames: dict[str, Frame] = {}
     if (bodies["joint"] == FIXED).any():
-        if repair is None:
+        if checked:
             check_bodies(bodies | {"joint": np.where(bodies["joint"] == FIXED, 0, bodies["joint"])}, names, True)
         bodies, names, frames = _merge_fixed(bodies, names)
-    if repair is not None:
-        bodies = repair(bodies, names)
     freedoms = reordered(given, joints, bodies.pop("place"))  # what is left
     return {**bodies, **words, "names": names, "frames": frames, **freedoms}
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
-from itertools import islice
 from types import MappingProxyType
 from typing import Any, Unpack
 
@@ -29,7 +28,7 @@ from torsor.model.dh import DHTable, dh_fields
 from torsor.model.extras import NO_EXTRAS, Actuator, Coupling, Extras, Note, Visual, check_extras
 from torsor.model.freedoms import DEFAULTS, check_freedoms, filled
 from torsor.model.joints import JOINTS, Joint
-from torsor.model.names import Frame, NumberedNames, word_list
+from torsor.model.names import Frame, NumberedNames, nearest_names, word_list
 from torsor.model.parameters import coupling_matrix, inertial_parameters, with_inertial_parameters
 from torsor.validate import array, generator, integer_array, real_array, shown
 from torsor.validate import batch as batch_shape
@@ -247,9 +246,8 @@ class Model:
             body = self._index(name)
         except (KeyError, ValueError):
             if name not in self.joint_names:
-                known = [*self.frames, *islice(self.names, MOST_NAMES + 1)]
-                words = ", ".join(known[:MOST_NAMES]) + ", ..." * (len(known) > MOST_NAMES)
-                raise ArgumentError(f"{self!r} has no body or frame named {name!r}; it has {words}") from None
+                known = nearest_names(name, self.frames, self.names)
+                raise ArgumentError(f"{self!r} has no body or frame named {name!r}; it has {known}") from None
             body = self.joint_names.index(name)
         return Frame(body, np.eye(3), np.zeros(3))
 
@@ -280,13 +278,12 @@ class Model:
 
     # ---- what a file says beyond the dynamics: see extras.py ----
 
-    def with_extras(self, extras: Extras, *, checked: bool = False) -> Model:
-        """This model with other extras, which are checked unless they were; all else is shared."""
+    def with_extras(self, extras: Extras) -> Model:
+        """This model with other extras; all else is shared."""
         other = object.__new__(Model)
         other.__dict__.update({f.name: getattr(self, f.name) for f in fields(self)}, extras=extras)
         other.__dict__.update({key: self.__dict__[key] for key in _DERIVED if key in self.__dict__})
-        if not checked:
-            check_extras(other)
+        check_extras(other)
         return other
 
     @property

@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor import validate
 from torsor.compiler.members import Members, members
+from torsor.dynamics.couplings import obeying
 from torsor.errors import ArgumentError
 from torsor.inputs import place_of
-from torsor.model.batch import ModelBatch, machine_of
+from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.model import Model
-from torsor.motion.law import Law
+from torsor.motion.law import Law, collect
 from torsor.motion.lowering import Lowered, Run, Step, lowered
-from torsor.motion.steps import Method
+from torsor.motion.steps import METHODS, Method
 from torsor.motion.stops import Stop, Watch, watching
 
 Array = NDArray[Any]
@@ -29,7 +31,8 @@ INSIDE = 1e-9
 class Fixed(NamedTuple):
     """Fixed steps of a method under a law.
 
-    length   of a step;  count: of steps
+    length   of a step
+    begin    the time of the first one
     """
 
     machine: Model | ModelBatch
@@ -37,6 +40,7 @@ class Fixed(NamedTuple):
     method: Method
     name: str  # of the method
     length: float
+    begin: float = 0.0
 
     @property
     def model(self) -> Model:
@@ -76,13 +80,46 @@ class Fixed(NamedTuple):
 
     def wrenches(self, step: int) -> Array:
         """What changes in time of the wrenches on the bodies (n, 6), at the beginning of a step."""
-        times = np.array([(step + INSIDE) * self.length])
+        times = np.array([self.begin + (step + INSIDE) * self.length])
         return sum((wave.at(times)[0] for wave in self.law.waves), np.zeros(1)).reshape(self.model.n, 6)
 
     @property
     def in_turn(self) -> bool:
         """Whether steps must be taken one by one, because more than commands changes."""
         return self.law.schedule is not None or bool(self.law.waves)
+
+
+CHUNK = 1024  # states that a thread moves through all steps before it takes the next ones: they stay in its cache
+
+
+def settings(machine: Any, steps: int, step: float, method: str, forces: Any, gravity: bool,
+             every: int) -> tuple[Fixed, int, int]:  # fmt: skip
+    """The arguments of a rollout, checked."""
+    require_models(machine)
+    machine = machine if validate.flag("gravity", gravity) else machine.weightless
+    validate.chosen("method", method, METHODS)
+    steps, every = validate.integer("steps", steps, least=1), validate.integer("every", every, least=1)
+    if every > steps:
+        raise ArgumentError(f"steps = {steps} and every = {every} must satisfy 1 <= every <= steps")
+    length = validate.number("step", step, above=0.0)
+    return Fixed(machine, collect(machine, forces), METHODS[method], method, length), steps, every
+
+
+def checked_states(model: Model, given: Mapping[str, Any]) -> dict[str, Array]:
+    """Arrays of states, finite and of the right shape."""
+    found = {}
+    for name, x in given.items():
+        array, core = validate.array(name, x), place_of(name.removeprefix("reset_")).shape(model)
+        if array.dtype.kind not in "fiub" or array.shape[array.ndim - len(core) :] != core or array.ndim < len(core):
+            wanted = ", ".join(map(str, core))
+            raise ArgumentError(f"{name} is {array.dtype} {array.shape}; {model!r} needs real numbers (..., {wanted})")
+        if not np.isfinite(array).all():
+            raise ArgumentError(f"{name} holds numbers that are not finite")
+        if name.endswith("q"):
+            model.check_quaternions(array, name)
+        obeying(model, name, array, offset=name.endswith("q"))
+        found[name] = array
+    return found
 
 
 class States:
@@ -93,7 +130,8 @@ class States:
         model, law, found = setup.model, setup.law, setup.members
         self.setup, self.steps = setup, steps
         cores = {name: len(place_of(name.removeprefix("reset_")).shape(model)) for name in given}
-        own = {"commands": setup.commands(0, steps), "values": setup.values(0, steps), **(law.loads or {})}
+        own = {"commands": setup.commands(0, steps, setup.begin), "values": setup.values(0, steps, setup.begin)}
+        own |= law.loads or {}
         own |= dict(found.inputs) if found else {}
         ranks = cores | {
             name: 2 if name in ("commands", "values") else len(place_of(name).shape(model)) for name in own
@@ -149,7 +187,7 @@ def advance(states: States, part: Mapping[str, Array], x: Array, ends: Sequence[
             count = 1 if watch or setup.in_turn else end - t
             still = x[watch.frozen] if watch else None
             states.prepare(run, part, t)
-            run(x, commands[t : t + count] if len(commands) > 1 else commands, count, t * setup.length)
+            run(x, commands[t : t + count] if len(commands) > 1 else commands, count, setup.begin + t * setup.length)
             t += count
             if watch:
                 x[watch.frozen] = still

@@ -26,7 +26,7 @@ from torsor.errors import ArgumentError
 from torsor.files import FEW, digest
 from torsor.linalg import Scalar, maximum
 from torsor.model.freedoms import limited_coordinates
-from torsor.model.model import Model
+from torsor.model.model import Model, require_model
 from torsor.motion.law import (
     Called,
     Command,
@@ -96,7 +96,7 @@ class Table(_Data):
         times = np.atleast_1d(real_array("t", t))
         if times.ndim != 1 or not times.size:
             raise ArgumentError(f"t must be times (m,), not {times.shape}")
-        q, v, a = followed(reference, times)
+        q, v, a = followed(function("reference", reference), times)
         return cls(times, dynamics.inverse_dynamics(model, q, v, a), between)
 
 
@@ -158,6 +158,8 @@ class ComputedTorque(_Data):
 
     def __post_init__(self) -> None:
         _set(self, reference=_reference(self.reference))
+        if self.model is not None:
+            require_model(self.model)
 
     def terms(self, model: Model) -> Iterable[Term]:
         own = self.model or model
@@ -244,6 +246,8 @@ class Policy(_Data):
     def checked(self, model: Model) -> Policy:
         """The policy with arrays for a model."""
         chosen("activation", self.activation, ACTIVATIONS)
+        if not isinstance(self.layers, list | tuple):
+            raise ArgumentError(f"layers of a policy must be a list of pairs (W, b), not {shown(self.layers)}")
         width = model.nq + model.nv
         layers: list[tuple[Array, Array]] = []
         for k, layer in enumerate(self.layers):
@@ -428,6 +432,8 @@ class Function(_Data):
 
     def __post_init__(self) -> None:
         function("torque", self.torque)
+        if self.slopes is not None:
+            function("slopes", self.slopes)
         flag("drive", self.drive)
         flag("needs_v", self.needs_v)
 
@@ -473,9 +479,11 @@ def followed(reference: Reference, times: Array) -> tuple[Array, Array, Array]:
     if (rows := getattr(reference, "rows", None)) is not None:
         return rows(times)
     found = [reference(t) for t in times.tolist()]
-    for x in found[:1]:
+    for x in found:
         if not isinstance(x, tuple | list) or len(x) != 3:
             raise ArgumentError(f"a reference must give q, v and a, not {shown(x)}")
+        if (shapes := [*map(np.shape, x)]) != (first := [*map(np.shape, found[0])]):
+            raise ArgumentError(f"a reference gives q, v and a of shapes {first} at first, and then {shapes}")
     q, v, a = (real_array(f"{name} of the reference", [x[k] for x in found]) for k, name in enumerate("qva"))
     return q, v, a
 

@@ -42,6 +42,8 @@ def can_fuse(motion: Motion) -> bool:
     small = motion.coordinates.flat or motion.model.nq <= MOST_COORDINATES
     if not (motion.law.is_data and small) or motion.program is None:
         return False
+    if motion.dynamics != "auto" and motion.law.load_names:  # felt at the joints, by another program
+        return False
     return motion.is_free or lowered(Step(torques_under, "torques", motion.law, moves=False)).is_machine_code
 
 

@@ -28,12 +28,11 @@ from torsor.linalg import Scalar
 from torsor.model.batch import machine_of, require_models
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model, require_model
-from torsor.motion.driver import Fixed, States
+from torsor.motion.driver import CHUNK, Fixed, States, checked_states, settings
 from torsor.motion.forces import ACTIVATIONS, PD, Constant, Limits, Table, sampled
 from torsor.motion.law import collect, force_list
 from torsor.motion.laws import KINDS
 from torsor.motion.lowering import STATE, Ask, Piece, Run, Step, compiled_piece, cut, gains_by_freedom
-from torsor.motion.rollout import CHUNK, checked_states, settings
 from torsor.motion.steps import METHODS
 
 Array = NDArray[Any]

@@ -36,7 +36,7 @@ RENAMED = {"euler": "symplectic-euler", "implicit": "implicit-euler"}  # of tors
 
 def method_named(name: str) -> type[Stepper]:
     """The integrator of that name; for "auto", the one to start with."""
-    if name in RENAMED:
+    if isinstance(name, str) and name in RENAMED:
         raise ArgumentError(f"method {name!r} is called {RENAMED[name]!r} now")
     chosen("method", name, ("auto", *METHODS))
     return METHODS[AUTOMATIC[0] if name == "auto" else name]

@@ -26,7 +26,7 @@ from torsor.model.batch import VARIABLE, ModelBatch, machine_of
 from torsor.model.freedoms import limited_coordinates, nondefault
 from torsor.model.model import Model
 from torsor.motion.laws import CREEP, FAR, KINDS, finite, most
-from torsor.validate import shown
+from torsor.validate import function, shown
 
 if TYPE_CHECKING:
     from torsor.motion.forces import Policy
@@ -293,12 +293,15 @@ KEPT = "last law"  # the attribute of a machine
 def force_list(forces: Any) -> tuple[Any, ...]:
     """One force, or several: each is a force of torsor or a function (t, q, v) -> tau."""
     several = (forces,) if callable(forces) or hasattr(forces, "terms") else forces
-    if not isinstance(several, Iterable) or isinstance(several, str | bytes) or getattr(several, "shape", None) == ():
+    is_list = isinstance(several, Iterable) and not isinstance(several, str | bytes | Mapping)
+    if not is_list or getattr(several, "shape", None) == ():
         raise ArgumentError(f"forces must be forces or functions (t, q, v) -> tau, not {shown(forces)}")
     found = tuple(several)
     for k, force in enumerate(found):
         if not callable(force) and not hasattr(force, "terms"):
             raise ArgumentError(f"forces[{k}] must be a force or a function (t, q, v) -> tau, not {shown(force)}")
+        if not hasattr(force, "terms"):
+            function(f"forces[{k}]", force, ("t", "q", "v"))
     return found
 
 
@@ -312,6 +315,8 @@ def content(x: Any) -> Any:
         return type(x), *(content(value) for value in vars(x).values())
     if isinstance(x, list | tuple):
         return tuple(map(content, x))
+    if isinstance(x, np.generic):  # compared with a tuple, it would take that for an array
+        return x.item()
     return x if isinstance(x, int | float | str | None) else _Same(x)
 
 

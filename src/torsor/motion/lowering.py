@@ -118,8 +118,8 @@ class Step(NamedTuple):
 
     @property
     def by_freedoms(self) -> bool:
-        """Whether pieces of a machine with one freedom serve all freedoms; functions and moves need all of q."""
-        whole = self.moves or self.law.called
+        """Whether pieces of a machine with one freedom serve all freedoms."""
+        whole = self.moves or self.law.called  # steps and functions need whole configurations
         return not self.written_out and (self.law.is_local if whole else self.law.is_diagonal)
 
     @property
@@ -506,8 +506,8 @@ def given_by(term: Called, t: float, q: Array, v: Array) -> Array:
     """The torques of a function, with the shape of v."""
     try:
         found = term.torque(t, q, v)
-        if found is None:
-            raise TypeError("it gives nothing")
+        if found is None or isinstance(found, np.ma.MaskedArray):
+            raise TypeError(f"it gives {'nothing' if found is None else 'a masked array'}")
         return np.broadcast_to(np.asarray(found, dtype=float), v.shape)
     except (TypeError, ValueError) as error:
         name = getattr(term.torque, "__qualname__", type(term.torque).__qualname__)

@@ -161,7 +161,11 @@ class Motion:
 
     def felt(self, t: float, q: Array, v: Array) -> Array:
         """The sum of all forces at one state, (nv,), as they are felt at the joints."""
-        return self.torque(t, q, v) + np.reshape(self._felt(np.array([t]), q[None], v[None]), -1)
+        return self.torque(t, q, v) + self.felt_loads(t, q, v)
+
+    def felt_loads(self, t: float, q: Array, v: Array) -> Array:
+        """What acts on the bodies at one state, as it is felt at the joints."""
+        return np.reshape(self._felt(np.array([t]), q[None], v[None]), -1)
 
     def _felt(self, t: Array, q: Array, v: Array) -> Any:
         """What acts on the bodies, as it is felt at the joints: minus the bias of the weightless machine at rest."""
@@ -226,15 +230,16 @@ class Motion:
 
     @cached_property
     def program(self) -> Program | None:
-        """The compiled forward dynamics (q, v, tau, loads ...), if its method is compiled for this model."""
+        """The compiled forward dynamics, if its method is compiled for this model.
+
+        (q, v, tau, loads ...) by default; other methods take no loads.
+        """
         names = self.law.load_names
         large = self.dynamics == "composite" and self.model.nv > MOST_FREEDOMS
         if self.dynamics in NOT_COMPILED or large or (self.model.couplings and self.model.nv > MOST_COUPLED):
             return None
-        if not names:
+        if not names or self.dynamics != "auto":
             return compiled(self.model, dynamics.forward_dynamics, self.dynamics)
-        if self.dynamics != "auto":
-            raise ArgumentError(f"forces on bodies act with dynamics='auto', not {self.dynamics!r}")
         return compiled_with(self.model, self.acting.step.step.algorithm, names)
 
     def _choose(self) -> Accelerate:
@@ -242,6 +247,8 @@ class Motion:
         program, law = self.program, self.law
         if program is None:
             return lambda t, q, v, out: np.copyto(out, self._by_call(t, q, v))
+        if law.load_names and self.dynamics != "auto":
+            return lambda t, q, v, out: program(q, v, self.felt(t, q, v), out)
         if law.waves:
             return lambda t, q, v, out: program(q, v, self.torque(t, q, v), *self.acting.loads(t), out)
         loads = self.acting.loads(0.0)
@@ -251,8 +258,7 @@ class Motion:
         return lambda t, q, v, out: program(q, v, self.acting(t, q, v)[TORQUE], *loads, out)
 
     def _by_call(self, t: float, q: Array, v: Array) -> Array:
-        tau, loads = self.torque(t, q, v), self.law.loads_at(t)
-        return dynamics.forward_dynamics(self.model, q, v, tau, method=self.dynamics, external=loads.get("external"))
+        return dynamics.forward_dynamics(self.model, q, v, self.felt(t, q, v), method=self.dynamics)
 
     def implicit(self, t: float, q: Array, v: Array, tau: Array, added: Array) -> Array:
         """(M(q) + diag(added))^-1 (tau - bias(q, v)), in one sweep; a long chain goes by segments."""

@@ -142,7 +142,7 @@ class Recorder:
     def reopen(cls, recording: Recording) -> Recorder:
         """Continue after the last complete chunk; a damaged rest is kept beside the file, as <name>.damaged."""
         if recording.damage is not None:
-            rest = read_whole(recording.path, RecordingError)[recording.end :]
+            rest = read_whole(recording.path, RecordingError, magic=MAGIC)[recording.end :]
             write_whole(f"{recording.path}.damaged", rest, RecordingError)
         return cls(recording.path, recording.end, recording.size)
 

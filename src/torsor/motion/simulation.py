@@ -23,8 +23,9 @@ from torsor.model.freedoms import DEFAULTS, limited_coordinates
 from torsor.model.model import Model, require_model
 from torsor.motion.events import Event, event_of, first_zero
 from torsor.motion.forces import described, name_of
-from torsor.motion.implicit import Dirk
+from torsor.motion.implicit import Dirk, Implicit
 from torsor.motion.integrators import AUTOMATIC, METHODS, method_named
+from torsor.motion.integrators import RENAMED as RENAMED_METHODS
 from torsor.motion.law import force_list
 from torsor.motion.motion import Motion
 from torsor.motion.progress import shown_progress
@@ -179,7 +180,7 @@ class Simulation:
         self._meet_stiffness(until)
         before, end, jumps = self.t, until, False
         if self.stepper.adaptive and len(knots := self.motion.law.knots):
-            k = int(np.searchsorted(knots, before * (1 + 1e-15), "right"))
+            k = int(np.searchsorted(knots, before + 1e-15 * abs(before), "right"))
             if k < len(knots) and knots[k] < until:
                 end, jumps = float(knots[k]), True
         self.stepper.jump = end if jumps else inf
@@ -196,10 +197,9 @@ class Simulation:
         if self.method == "auto" and self.motion.dynamics == "auto" and type(self.stepper) is METHODS[AUTOMATIC[0]]:
             self._switch()
             return
-        implicit = (
-            "" if issubclass(type(self.stepper), Dirk) else (f"; method='auto' or '{AUTOMATIC[1]}' takes longer ones")
-        )
-        warnings.warn(f"{found}{implicit}", StiffnessWarning, stacklevel=2)
+        implicit = issubclass(type(self.stepper), Implicit)
+        advice = "" if implicit else f"; method='auto' or '{AUTOMATIC[1]}' takes longer ones"
+        warnings.warn(f"{found}{advice}", StiffnessWarning, stacklevel=2)
 
     def _switch(self) -> None:
         self.rows.marks[SWITCHED] = np.ones(1)
@@ -321,6 +321,7 @@ class Simulation:
             raise RecordingError(f"{path} cannot be resumed: its header lacks {', '.join(missing)}")
         options = {key: about[key] for key in (*OWN, *LATER) if key in about}
         options["max_step"] = inf if options["max_step"] is None else options["max_step"]
+        options["method"] = RENAMED_METHODS.get(str(about["method"]), about["method"])
         options["armature"] = about.get("armature", 0.0)  # files of older versions; the model holds it now
         own = (*options, "forces", FORCE_OPTIONS, "on_gpu")
         rest = {key: value for key, value in about.items() if key not in own}
@@ -335,10 +336,19 @@ class Simulation:
                 f"{path} was recorded with the forces {about['forces'] or 'none'}; "
                 f"{simulation.about['forces'] or 'none'} were given"
             )
-        _check_forces(path, simulation.about[FORCE_OPTIONS], about.get(FORCE_OPTIONS))
+        simulation._check_forces(path, about.get(FORCE_OPTIONS))
         simulation._recall(found)
         simulation.rows.recorder = Recorder.reopen(found)
         return simulation
+
+    def _check_forces(self, path: str | Path, recorded: Any) -> None:
+        """Raise unless the forces are made of the recorded numbers; files of older versions do not hold all of them."""
+        default = {"model": self.model.key, "rest": self.model.neutral().tolist()}
+        for force, before in zip(self.about[FORCE_OPTIONS], recorded if isinstance(recorded, list) else ()):
+            for key in (key for key in force if isinstance(before, dict) and key in before):
+                given, was = (default.get(key) if x is None else x for x in (force[key], before[key]))
+                if not _same_numbers(given, was):
+                    raise ArgumentError(f"{path} was recorded with another {key} of {force['name']} than is given now")
 
     def _recall(self, found: Recording) -> None:
         """Load the state of a recorded run; it starts from the beginning if it holds no rows yet."""
@@ -459,12 +469,13 @@ def _state(name: str, x: ArrayLike, size: int) -> Array:
     return state.copy()
 
 
-def _check_forces(path: str | Path, given: list[dict[str, Any]], recorded: Any) -> None:
-    """Whether the forces of a resumed run are made of the same numbers; files of older versions do not say."""
-    for force, before in zip(given, recorded if isinstance(recorded, list) else ()):
-        for key, x in force.items() if isinstance(before, dict) else ():
-            if json.dumps(x) != json.dumps(before.get(key)):
-                raise ArgumentError(f"{path} was recorded with another {key} of {force['name']} than is given now")
+def _same_numbers(given: Any, recorded: Any) -> bool:
+    """Whether a parameter of a force is the recorded one, which older versions wrote out for every freedom."""
+    if isinstance(recorded, dict) and recorded.get("name") == "Hold":  # a configuration, in torsor 0.1
+        recorded = recorded.get("q")
+    if isinstance(given, float) and isinstance(recorded, list):
+        return all(_same_numbers(given, x) for x in recorded)
+    return json.dumps(given) == json.dumps(recorded)
 
 
 def _own_words(about: Any, taken: dict[str, Any]) -> dict[str, Any]:

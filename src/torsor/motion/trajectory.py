@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.dynamics import functions as dynamics
+from torsor.dynamics.calls import gpu_array
 from torsor.errors import ArgumentError
 from torsor.files import made, write_whole
 from torsor.formats import toml
@@ -99,7 +100,7 @@ class Trajectory:
 
     @property
     def is_on_device(self) -> bool:
-        return self.q is not None and not isinstance(self.q, np.ndarray | list | tuple)
+        return gpu_array(self.q)
 
     @property
     def machines(self) -> Any:
