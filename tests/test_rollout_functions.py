@@ -111,14 +111,16 @@ def test_functions_act_on_machines_that_differ():
     "wrong",
     [
         lambda t, q, v: np.zeros(3), lambda t, q, v: np.zeros((2, 4)), lambda t, q, v: "fast", lambda t, q, v: None,
-        lambda t, q: q, lambda t, q, v: [[1.0], [2.0, 3.0]],
+        lambda t, q, v: [[1.0], [2.0, 3.0]],
     ],
-    ids=["short", "rows", "a word", "nothing", "signature", "ragged"],
+    ids=["short", "rows", "a word", "nothing", "ragged"],
 )  # fmt: skip
 def test_functions_of_the_wrong_shape_are_named(wrong, count):
     q = np.zeros((count, 4) if count else 4)
     with pytest.raises(ts.ArgumentError, match=r"the force .*<lambda> must be a function of t, q and v that gives"):
         ts.rollout(ARM, q, q, steps=1, step=H, forces=wrong)
+    with pytest.raises(ts.ArgumentError, match=r"forces\[0\] is called as f\(t, q, v\)"):
+        ts.rollout(ARM, q, q, steps=1, step=H, forces=lambda t, q: q)
 
 
 def test_a_function_cannot_write_into_the_states():

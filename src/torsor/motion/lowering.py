@@ -56,7 +56,7 @@ MOST_FREEDOMS_OF_MEMBERS = 24  # of a ModelBatch, for its step to be straight-li
 MOST_OPERATIONS, MOST_NUMBERS = 15_000, 800
 UNINTERRUPTED = 2_000_000  # freedoms and steps of one call, a tenth of a second: Ctrl-C waits for it
 STATE = ("q", "v", "tau", "gain", "h")  # the first inputs of a step
-FOUND = 6  # rows that functions give: torque, stiffness and damping of the drives, and of others
+FOUND, OTHERS = 6, 3  # rows that functions give: torque, stiffness and damping of the drives, and from here of others
 
 
 class Step(NamedTuple):
@@ -489,17 +489,17 @@ def called(functions: Sequence[Called], t: float, q: Array, v: Array, slopes: bo
 
     `alone`: one state is handed over without its axis.
     """
-    total = np.zeros((2, FOUND // 2, *v.shape))
+    total = np.zeros((FOUND, *v.shape))
     q, v = q.view(), v.view()
     q.flags.writeable = v.flags.writeable = False
     for term in functions:
         state = (q[0], v[0]) if alone and not term.batched else (q, v)
-        torque, *falls = total[0 if term.drive else 1]
-        torque += given_by(term, t, *state)
+        first = 0 if term.drive else OTHERS
+        total[first] += given_by(term, t, *state)
         if slopes and term.slopes is not None:
-            for total_slope, x in zip(falls, term.slopes(t, *state)):
-                total_slope += x
-    return total.reshape(FOUND, *v.shape)
+            for k, x in enumerate(term.slopes(t, *state), first + 1):
+                total[k] += x
+    return total
 
 
 def given_by(term: Called, t: float, q: Array, v: Array) -> Array:
