@@ -68,7 +68,8 @@ def rollout_vjp(model: Any, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps
                 the directions of v, as everywhere (see `vjp`), and so is the cotangent of the first q that is returned
     wrt         numbers of the model: "inertia", "placement", "gravity" (see `vjp`); and parameters of forces, by the
                 name of their class: "PD.kp", "Spring.stiffness", "Friction.coulomb", "Feedback.K", "Constant.tau",
-                "Table.tau", "Policy.layers" (a list of (W, b))
+                "Table.tau", "Policy.layers" (a list of (W, b)). A servo on quaternions is a function: its kp
+                has the gradient NaN there
 
     All other arguments are those of `rollout`. Memory grows with the root of `steps`.
     """
