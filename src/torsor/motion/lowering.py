@@ -548,21 +548,25 @@ class Call:
 
     def words(self, keep: list[Any]) -> tuple[list[int], Array]:
         """Function, data, and the addresses of arguments, dimensions and steps, as NumPy passes them."""
-        arrays, (address, data) = [*self.inputs, self.out], entry_of(self.function)
-        cores = [x.count(",") + 1 if x else 0 for x in _cores(self.function.signature)]
-        batch = [x.shape[: x.ndim - core] for x, core in zip(arrays, cores)]
-        count = prod(batch[-1])
-        steps = [x.strides[len(b) - 1] if b and count > 1 else 0 for x, b in zip(arrays, batch)]
-        steps += [s for x, b in zip(arrays, batch) for s in x.strides[len(b) :]]
-        args = np.array([x.ctypes.data for x in arrays], dtype=np.int64)
-        own = args, np.array([count], dtype=np.int64), np.array(steps, dtype=np.int64)
+        arrays, ranks = [*self.inputs, self.out], _ranks(self.function.signature)
+        count = prod(self.out.shape[: self.out.ndim - ranks[-1]])
+        outer = [x.strides[x.ndim - rank - 1] if x.ndim > rank and count > 1 else 0 for x, rank in zip(arrays, ranks)]
+        inner = [step for x, rank in zip(arrays, ranks) for step in x.strides[x.ndim - rank :]]
+        own = [np.array(x, dtype=np.int64) for x in (list(map(address, arrays)), [count], outer + inner)]
         keep.append((own, arrays, self.machine))
-        return [address, data, *(x.ctypes.data for x in own)], args
+        return [*entry_of(self.function), *map(address, own)], own[0]
 
 
-def _cores(signature: str) -> list[str]:
-    """The core axes of every array of a gufunc."""
-    return [part.strip("()") for part in signature.replace("->", ",").replace("),(", ")|(").split("|")]
+def address(x: Array) -> int:
+    """Where an array lies: quicker than `x.ctypes.data`."""
+    return x.__array_interface__["data"][0]
+
+
+@cache
+def _ranks(signature: str) -> list[int]:
+    """How many core axes every array of a gufunc has."""
+    cores = signature.replace("->", ",").replace("),(", ")|(").split("|")
+    return [core.count(",") + 1 if core != "()" else 0 for core in cores]
 
 
 class Loop:
