@@ -1,7 +1,11 @@
 """The pages show the results that are there."""
 
 import importlib.util
+import os
 import re
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -36,9 +40,20 @@ def test_pages_name_only_what_is_there(page):
     assert not missing
 
 
-@pytest.mark.parametrize("page", ["ensembles.md", "jacobians.md"])
-def test_the_code_of_a_page_runs(page):
-    """Its blocks, one after the other."""
-    names: dict = {}
-    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S):
-        exec(block, names)
+RUN = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *(f"docs/{page}.md" for page in ("simulation", "ensembles", "derivatives", "jacobians")),
+]
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_the_code_of_a_page_runs(page, tmp_path):
+    """Its blocks, one after the other, in a process of its own: some add methods and forces."""
+    blocks = re.findall(r"^ *```python\n(.*?)^ *```", (ROOT / page).read_text(encoding="utf-8"), re.S | re.M)
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(textwrap.dedent(block) for block in blocks))
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "Agg"}
+    command = [sys.executable, "-W", "error", str(script)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -42,7 +42,8 @@ class Stepped(FixedStep):
             load[...] = now
         run(x, setup.commands(0, 1, self.t)[:, None], 1, self.t)
         self.evaluations += len(setup.method.times)
-        self.motion.accelerate(self.t + h, self.q, self.v, self.a)
+        if self.every_row:
+            self.motion.accelerate(self.t + h, self.q, self.v, self.a)
 
     def between(self, t: Array) -> tuple[Array, Array]:
         """Straight lines, as accurate as a method of first order; else the quintic of the rows at both ends."""

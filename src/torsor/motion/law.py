@@ -231,7 +231,9 @@ class Law:
         """`values` at many times, (..., m, k), if the entries of K change in time."""
         assert self.schedule is not None
         K = self.schedule.at(times)
-        entries = K.reshape(*K.shape[:-1], self.model.nv, -1)[..., self.gains[:, 0], self.gains[:, 1]]
+        entries = K.reshape(*K.shape[:-1], self.model.nv, self.model.nq + self.model.nv)[
+            ..., self.gains[:, 0], self.gains[:, 1]
+        ]
         batch = broadcast("forces", K.shape[:-2], self.values.shape[:-1])
         total = np.array(np.broadcast_to(self.values[..., None, :], (*batch, len(times), self.values.shape[-1])))
         total[..., : len(self.gains)] += entries
@@ -305,7 +307,7 @@ def force_list(forces: Any) -> tuple[Any, ...]:
 
 def content(x: Any) -> Any:
     """All numbers that a law depends on, as something that can be compared."""
-    if isinstance(x, np.ndarray):
+    if isinstance(x, np.ndarray | np.generic):
         return x.shape, x.dtype.str, x.tobytes()
     if isinstance(x, Model):
         return x.key

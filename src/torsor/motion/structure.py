@@ -122,6 +122,7 @@ class Symplectic(FixedStep):
         kicks = [term for term in motion.law.called if not term.needs_v and not term.drive]
         self.kicks = tuple(kicks)  # of q alone: they act where the two parts of a step meet, once per step
         self.steady = Acting(replace(motion.law, called=tuple(x for x in motion.law.called if x not in kicks)))
+        self._kicked: tuple[float, Array, Array] = (-inf, q, v)  # when and where they acted last, and their torques
         self.driven = not motion.is_idle
         self.springs = Springs(motion.law)
         self._compile()
@@ -191,10 +192,14 @@ class Symplectic(FixedStep):
 
     def kick(self, t: float, h: float) -> None:
         """The impulse of the forces that depend on q alone."""
-        if self.kicks:
-            found = called(self.kicks, t, self.q[None], self.v[None], False)
-            self.p = self.p + h * found[1][0]
+        if not self.kicks:
+            return
+        before, q, tau = self._kicked
+        if before != t or not np.array_equal(q, self.q):  # the end of a step is the beginning of the next
             self.evaluations += 1
+            tau = called(self.kicks, t, self.q[None], self.v[None], False)[1][0]
+            self._kicked = t, self.q.copy(), tau
+        self.p = self.p + h * tau
 
     def guess(self, x: Array, h: float) -> Array:
         """A velocity after the time h; stiff forces say nothing about it, so under forces it is that before."""
@@ -229,7 +234,8 @@ class Symplectic(FixedStep):
     def finish(self, t: float) -> None:
         """v and a from q and p."""
         self.v[:] = self.motion.solve(self.q, self.p)
-        self.a[:] = self.acceleration(t, self.q, self.v)
+        if self.every_row:
+            self.a[:] = self.acceleration(t, self.q, self.v)
 
         if self.springs.are_all and self.driven and self.count % CHECKED == CHECKED - 1:
             self._check_energy(t)
@@ -378,6 +384,14 @@ class EnergyMidpoint(Symplectic):
         self.x, self.q[:], self.p, self.energy = taken
         return True
 
+    def kick(self, t: float, h: float) -> None:
+        kinetic = self._kinetic() if self.kicks else 0.0
+        super().kick(t, h)
+        self.energy += self._kinetic() - kinetic if self.kicks else 0.0
+
+    def _kinetic(self) -> float:
+        return float(self.p.dot(self.motion.solve(self.q, self.p))) / 2
+
     def _middle_of(self, t: float, h: float, x: Array, damping: float) -> tuple[Array, Array]:
         """q and the torques at the middle of a step."""
         q = self.motion.coordinates.move(self.q, h / 2 * x)
@@ -389,7 +403,7 @@ class EnergyMidpoint(Symplectic):
         self.evaluations += 1
         given = [q, x, self.p, np.full(self.nv, h / 2), h / 2 * tau]
         if self.driven:
-            stiffness, slope = self.motion.slopes(t + h / 2, q, x)
+            _, stiffness, slope = self.steady(t + h / 2, q, x)
             given.append(h / 2 * slope + h**2 / 4 * stiffness)
         return self._middle(*given)
 
