@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from torsor.backends.cuda import Kernel, Launch, RolloutKernel
+from torsor.backends.cuda import Kernel, Launch
 from torsor.compiler.abi import loop_data, tree_data
+from torsor.motion.cuda_loops import RolloutKernel
 
 LANGUAGE = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-ffp-contract=off", "-w"]
 LIBRARY = ["-shared", "-fPIC", "-pthread"]
@@ -96,17 +97,17 @@ def run(kernel: Kernel, arrays, framed=None, frame=None, staged=False):
 
 
 def run_rollout(kernel: RolloutKernel, arrays, gain, dt, steps, every, framed=None, numbers=()):
-    """(trajectories, stored, numbers) of a rollout from arrays q, v, tau and, if there is one, a table.
+    """(trajectories, stored, numbers) of a rollout from arrays q, v and commands (trajectories, 1 or steps, width).
 
     numbers: further inputs of a step, one row per trajectory
     """
     dtype = np.dtype(f"float{kernel.bits}")
-    q, v, tau, *table = (np.ascontiguousarray(x, dtype) for x in arrays)
+    q, v, tau = (np.ascontiguousarray(x, dtype) for x in arrays)
     count, blocks = len(q), -(-len(q) // THREADS)
     out = np.full((steps // every, q.shape[1] + v.shape[1], count), np.nan, dtype)
-    values = [y for x in (q, v, tau, *table) for y in (x, np.prod(x.shape[1:], dtype=int), 1)]
-    values += [v.shape[1]] * bool(table)
+    values = [y for x in (q, v, tau) for y in (x, np.prod(x.shape[1:], dtype=int), 1)]
     values += [
+        tau.shape[2] if tau.shape[1] > 1 else 0,
         np.ascontiguousarray(gain, dtype),
         gain.shape[-1] if gain.ndim > 1 else 0,
         np.array([dt], dtype),
@@ -119,7 +120,7 @@ def run_rollout(kernel: RolloutKernel, arrays, gain, dt, steps, every, framed=No
     values += [y for x in numbers for y in (x, np.prod(x.shape[1:], dtype=int), 1)]
     if kernel.dynamics:
         added = [v.shape[1:]] * (len(kernel.dynamics.inputs) - 3 - len(numbers))
-        shapes = [*(x.shape[1:] for x in (q, v, tau)), *added, *(x.shape[1:] for x in numbers), v.shape[1:]]
+        shapes = [q.shape[1:], v.shape[1:], v.shape[1:], *added, *(x.shape[1:] for x in numbers), v.shape[1:]]
         values += _tree(kernel.dynamics, framed, shapes, None, blocks)
     launch(kernel.source(Launch(THREADS)), blocks, values)
     return out.transpose(2, 0, 1)

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from torsor.backends.cuda import TREE_TABLES, TREE_WORDS, Kernel, RolloutKernel
+from torsor.backends.cuda import TREE_TABLES, TREE_WORDS, Kernel
 from torsor.backends.elementary import TRIG_LIMIT
 from torsor.compiler.abi import loop_data, tree_data
 from torsor.linalg import down_scale
+from torsor.motion.cuda_loops import RolloutKernel
 
 RULES = [
     (r"while \(1\) \{", "while True:"),
@@ -96,10 +97,10 @@ def run_step(kernel: RolloutKernel, arrays, framed=None):
     views[-1].numbers = out
     names = _functions(kernel.bits, count)
     if kernel.dynamics:
-        q, v, tau = (x.shape[1:] for x in arrays[:3])
+        q, v = (x.shape[1:] for x in arrays[:2])
         numbers = [x.shape[1:] for x in arrays[5:]]
         added = [v] * (len(kernel.dynamics.inputs) - 3 - len(numbers))
-        views += _tree(kernel.dynamics, framed, [q, v, tau, *added, *numbers, v], None, count)
+        views += _tree(kernel.dynamics, framed, [q, v, v, *added, *numbers, v], None, count)
         _define(kernel.dynamics.state(), "state", names)
     _define(kernel.advance(), "advance", names)
     with np.errstate(invalid="ignore"):

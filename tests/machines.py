@@ -10,7 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import Model, duals, lie, zoo
 from torsor.dynamics.functions import ALGORITHMS
+from torsor.model.freedoms import DEFAULTS
 from torsor.model.joints import JOINTS, joint_code
+from torsor.motion.motion import Motion
 from torsor.outputs import Several
 from torsor.sweeps import Algorithm
 
@@ -142,3 +144,13 @@ def difference(a: ArrayLike, b: ArrayLike, scale: ArrayLike = 0.0) -> float:
     largest = max(np.max(np.abs(b), initial=0), np.max(np.abs(scale)))
     error = np.max(np.abs(a - b), initial=0)
     return float(error / largest) if largest else float(error)
+
+
+def torques_of(model: Model, force: Any) -> Callable[[float, Array, Array], Array]:
+    """The torques of a force, as they are felt at the joints, without what the joints do by themselves."""
+    return Motion(replace(model, **{name: x for name, x in DEFAULTS.items() if name != "armature"}), force).felt
+
+
+def torque_of(model: Model, force: Any, t: float, q: Array, v: Array) -> Array:
+    """The same at one state."""
+    return torques_of(model, force)(t, q, v)

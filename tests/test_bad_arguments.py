@@ -1,5 +1,7 @@
 """Malformed calls are refused by name; odd but good ones are answered like ordinary ones."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from machines import difference
@@ -29,10 +31,25 @@ def inverse(q=Q, v=V, qdd=TAU, **options):
     return lambda: ts.inverse_dynamics(ARM, q, v, qdd, **options)
 
 
+class Raising:
+    """Seven numbers that cannot be read."""
+
+    def __len__(self):
+        return 7
+
+    def __getitem__(self, k):
+        raise ZeroDivisionError("broken")
+
+
 # (what is wrong, the call, the error's class, what its message must say)
 BAD = [
     ("q too short", forward(q=Q[:6]), ts.ArgumentError, r"q has shape \(6,\).*\(\.\.\., 7\)"),
     ("q too long", forward(q=np.zeros(8)), ts.ArgumentError, r"q has shape \(8,\)"),
+    ("q of integers beyond doubles", forward(q=[10**400] * 7), ts.ArgumentError, "q holds an integer that is too"),
+    ("v one integer beyond doubles", forward(v=10**400), ts.ArgumentError, r"v holds an integer|v has shape \(\)"),
+    ("v that raises", lambda: ts.momentum(ARM, Q, Raising()), ts.ArgumentError, "v must be an array.*broken"),
+    ("v masked", lambda: ts.momentum(ARM, Q, np.ma.masked_array(V, [True] * 7)), ts.ArgumentError, "masked"),
+    ("wrt an array", lambda: ts.vjp(ts.mass_matrix, np.array("q")), ts.ArgumentError, "wrt must be one or more names"),
     ("q empty", lambda: ts.mass_matrix(ARM, []), ts.ArgumentError, r"q has shape \(0,\)"),
     ("q a scalar", lambda: ts.mass_matrix(ARM, 0.0), ts.ArgumentError, r"q has shape \(\)"),
     ("q as a column", lambda: ts.mass_matrix(ARM, Q[:, None]), ts.ArgumentError, r"q has shape \(7, 1\)"),
@@ -149,6 +166,41 @@ def test_an_empty_batch_gives_an_empty_answer(function):
     assert empty.dtype == np.float64
 
 
+class Functional:
+    """An array as it is inside torch.func.vmap: it has a shape, but no numbers, and every look at them raises."""
+
+    shape, ndim, dtype = (7,), 1, np.dtype(float)
+
+    def __init__(self, device):
+        self.device = device
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
+
+    __dlpack__ = detach = __array__
+
+    def __dlpack_device__(self):
+        if self.device is None:
+            raise RuntimeError("unsupported inside vmap")
+        return self.device, 0
+
+
+@pytest.mark.parametrize("device", [None, 1], ids=["no device", "cpu"])
+def test_arrays_without_numbers_are_refused_by_name(device):
+    x, zero, batch = Functional(device), np.zeros(7), ts.ModelBatch(ARM, mass=ARM.mass[None])
+    for refused, name in {
+        lambda: ts.forward_dynamics(ARM, x, zero, zero): "q",
+        lambda: ts.forward_dynamics(ARM, zero, zero, x): "tau",
+        lambda: ts.forward_dynamics(batch, x, zero, zero): "q",
+        lambda: ts.vjp(ts.mass_matrix)(ARM, x, np.eye(7)): "q",
+        lambda: ts.simulate(ARM, x, duration=0.1): "q0",
+        lambda: ts.rollout(ARM, x, zero, steps=1, dt=0.1): "q",
+        lambda: ts.Model.chain(mass=x): "mass",
+    }.items():
+        with pytest.raises(ts.ArgumentError, match=f"^{name} must be an array.*call them outside vmap, jit and grad"):
+            refused()
+
+
 LAYOUTS = {
     "Fortran order": np.asfortranarray,
     "every second of": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
@@ -203,6 +255,15 @@ def test_extended_precision_in_extended_precision_out(function):
     result = call(function, converted(arrays, lambda x: x[:1].astype(np.longdouble)))
     assert result.dtype == np.longdouble
     assert difference(result, call(function, arrays)[:1]) <= 1e-11
+
+
+def test_results_that_a_precision_cannot_hold_are_refused():
+    heavy = replace(ARM, mass=1e6 * ARM.mass, inertia=1e6 * ARM.inertia)
+    with pytest.raises(ts.SingularError, match="mass_matrix overflows"):
+        ts.mass_matrix(heavy, Q.astype(np.float16))
+    largest = np.finfo(np.longdouble).max / 10
+    with pytest.raises(ts.SingularError, match="kinetic_energy overflows"):
+        ts.kinetic_energy(ARM, Q, np.full(7, largest))
 
 
 def test_mixed_precisions_give_the_wider_one():

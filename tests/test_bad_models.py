@@ -235,6 +235,16 @@ BAD_MODELS = {
         ArgumentError,
         r"R must have shape \(3, 3\)",
     ),
+    "three bodies and three rows of moments": (
+        lambda: Model.chain(n=3, mass=1.0, inertia=[[3.0, 2.0, 2.0], [2.0, 3.0, 2.0], [2.0, 2.0, 3.0]]),
+        ArgumentError,
+        r"inertia of shape \(3, 3\) is one tensor for all bodies, but its rows look like",
+    ),
+    "the same by a DH table": (
+        lambda: Model.from_dh(a=[1.0, 1.0, 1.0], mass=1.0, inertia=np.full((3, 3), 0.1)),
+        ArgumentError,
+        r"give three tensors, \[np.diag\(row\) for row in inertia\]",
+    ),
     "words for numbers": (
         lambda: Model.chain(mass="1", inertia=(1, 1, 1)),
         ArgumentError,
@@ -291,6 +301,9 @@ GOOD_MODELS = {
         mass=1, inertia=ROTATION @ np.diag([0.0, 0.2, 0.2]) @ ROTATION.T, allow_degenerate=True
     ),
     "a rotation with twelve digits": lambda: Model.chain(R=np.round(ROTATION, 12), **BALL),
+    "three bodies of one tensor whose rows are no moments": lambda: Model.chain(
+        n=3, mass=1, inertia=ROTATION @ np.diag([0.1, 0.2, 0.25]) @ ROTATION.T
+    ),
     "a body as small as a molecule": lambda: Model.chain(mass=1e-26, inertia=(1e-46, 1e-46, 1e-46)),
 }
 

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 import torsor
-from torsor import zoo
+from torsor import Trajectory, simulate, zoo
 from torsor.cli import FAILED, INTERRUPTED, main
 from torsor.files import write_whole
-from torsor.motion import Trajectory, simulate
 
 SOURCE = str(Path(torsor.__file__).parent.parent)
 PNG = b"\x89PNG"
@@ -115,13 +114,13 @@ def test_what_is_wrong_is_said_on_stderr_with_code_1(words, reason, capsys, tmp_
 
 def test_the_outcome_as_json_and_events_as_json_lines(tmp_path, capsys):
     log, record = tmp_path / "log", tmp_path / "run.torsor"
-    words = ["simulate", "panda", "--duration", "0.1", "--json", "--log", str(log), "--record", str(record)]
+    words = ["simulate", "panda", "--duration", "0.1", "--json", "--log", str(log), "--file", str(record)]
     assert main(words) == 0
     told = json.loads(capsys.readouterr().out)
     run = Trajectory.load(record)
     assert (told["model"], told["rows"], told["t"]) == (run.model.name, len(run), 0.1)
     assert told["values"]["energy, J"]["last"] == run.energy[-1]
-    assert told["files"] == {"record": str(record)}
+    assert told["files"] == {"file": str(record)}
     assert {"torsor", "numpy", "python", "date"} <= told.keys()
     assert main(["simulate", "nobody", "--log", str(log)]) == 1
     lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -133,17 +132,19 @@ def test_the_outcome_as_json_and_events_as_json_lines(tmp_path, capsys):
     assert logging.getLogger("torsor").level == logging.NOTSET
 
 
-def test_an_unknown_option_is_code_2(capsys):
+@pytest.mark.parametrize("words", [["--nonsense"], ["--v0=--"], ["--keep=--"]])
+def test_an_unknown_option_is_code_2(capsys, words):
     with pytest.raises(SystemExit) as stop:
-        main(["simulate", "stanford", "--nonsense"])
+        main(["simulate", "stanford", *words])
     assert stop.value.code == 2
+    assert words[0].split("=")[0] in capsys.readouterr().err
 
 
 def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(tmp_path, capsys):
     """Stopped in the middle, resumed with the command it names."""
     record, whole = tmp_path / "run.traj", tmp_path / "whole.traj"
     run = ["simulate", "puma_saha", "--duration", "120", "--dt", "0.001", "--no-gravity", "--v0", "1,1,1,1,1,1",
-           "--viscous", "0.1", "--record"]  # fmt: skip
+           "--viscous", "0.1", "--file"]  # fmt: skip
     # where the tests run in the background, Ctrl-C is ignored and so it would be here
     process = command(*run, record, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     deadline = time.monotonic() + 60
@@ -165,7 +166,7 @@ def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(tmp_path, capsys):
 
 def test_resume_with_another_model_is_refused(tmp_path, capsys):
     record = tmp_path / "run.traj"
-    assert main(["simulate", "planar3", "--duration", "0.1", "--record", str(record), "--quiet"]) == 0
+    assert main(["simulate", "planar3", "--duration", "0.1", "--file", str(record), "--quiet"]) == 0
     assert main(["simulate", "stanford", "--resume", str(record)]) == FAILED
     assert "planar3" in capsys.readouterr().err
 
@@ -229,18 +230,18 @@ def test_lists_may_begin_with_a_minus_sign(tmp_path):
         (["--viscous", "-1"], "--viscous must be at least 0"),
         (["--coulomb", "nan"], "--coulomb"),
         (["--duration", "inf"], "--duration"),
-        (["--method", "euler", "--step", "-1"], "step must be greater than 0"),
+        (["--method", "symplectic-euler", "--step", "-1"], "step must be greater than 0"),
         (["--csv", "nowhere/run.csv"], "there is no folder"),
         (["--plot", "nowhere/run.png"], "there is no folder"),
         (["--csv", "."], "it is a folder"),
-        (["--record", "nowhere/run.traj"], "there is no folder"),
+        (["--file", "nowhere/run.traj"], "there is no folder"),
         (["--view", "."], "it is a folder"),
         (["--log", "nowhere/log"], "there is no folder"),
         (["--plot", "run.xyz"], "choose one of eps,"),
         (["--csv", "run", "--view", "./run"], "run is named twice, as --csv and as --view"),
-        (["--csv", "run", "--record", "run"], "run is named twice, as --csv and as --record"),
+        (["--csv", "run", "--file", "run"], "run is named twice, as --csv and as --file"),
         (["--csv", "table.csv", "--torque", "table.csv"], "table.csv is named twice, as --csv and as --torque"),
-        (["--keep", "q.link1,energy", "--view", "run.html"], "a motion needs all 3 coordinates"),
+        (["--keep", "q.link1,energy", "--view", "run.html"], "did not keep all of q: add 'q' to keep"),
         (["--q0", "-inf,0,0"], "q0 must be 3 finite numbers"),
         (["--step", "1e-3"], "finds its own steps"),
     ],
@@ -252,9 +253,33 @@ def test_wrong_options_are_named_before_the_run(words, reason, capsys, tmp_path,
     assert reason in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize("content", ["", "\n\n", "t,tau1,tau2,tau3\n"])
+def test_a_table_of_torques_without_rows_is_refused(tmp_path, capsys, content):
+    (tmp_path / "empty.csv").write_text(content)
+    assert main(["simulate", "planar3", "--duration", "0.1", "--torque", str(tmp_path / "empty.csv")]) == FAILED
+    assert "empty.csv holds no rows; a table of torques has" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--dask", "local"], "--dask local: no scheduler of Dask there, such as tcp://host:8786"),
+        (["--dask", ""], "--dask : no scheduler of Dask there"),
+        (["--workers", "0"], "--workers must be at least 1, not 0"),
+    ],
+)
+def test_workers_that_are_not_there_are_refused(tmp_path, capsys, words, reason):
+    if "--dask" in words:
+        pytest.importorskip("distributed")
+    study = tmp_path / "study.toml"
+    study.write_text('model = "planar3"\nn = 2\nduration = 0.01\n[vary]\nv0 = {normal = [0, 1]}\n')
+    assert main(["sweep", str(study), "--store", str(tmp_path / "runs.zarr"), *words]) == FAILED
+    assert reason in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_resumed_run_takes_no_other_options(tmp_path, capsys):
     record = tmp_path / "run[red].traj"
-    assert main(["simulate", "planar3", "--duration", "0.1", "--record", str(record), "--quiet"]) == 0
+    assert main(["simulate", "planar3", "--duration", "0.1", "--file", str(record), "--quiet"]) == 0
     assert main(["simulate", "--resume", str(record), "--method", "verlet", "--dt", "0.1"]) == FAILED
     assert "leave out --method, --dt" in " ".join(capsys.readouterr().err.split())
     usual = ["--dur", "10", "--method=auto", "--dynamics", "auto", "--every", "1"]  # also where they are the defaults
@@ -268,7 +293,7 @@ def test_a_motion_without_gravity_is_tracked_and_resumed(tmp_path):
     """The computed torques do not carry a weight that is not there, neither at first nor when the run goes on."""
     record = tmp_path / "run.traj"
     words = ["simulate", "planar3", "--track", "1,-1,0.5", "--no-gravity", "--duration", "0.5", "--quiet"]
-    assert main([*words, "--record", str(record)]) == 0
+    assert main([*words, "--file", str(record)]) == 0
     run = Trajectory.load(record)
     np.testing.assert_allclose(run.q[-1], [1, -1, 0.5], atol=1e-6)
     assert main(["simulate", "--resume", str(record), "--quiet"]) == 0

@@ -20,8 +20,10 @@ from torsor.compiler import members
 from torsor.compiler.frames import framed
 from torsor.dynamics import calls
 from torsor.dynamics.functions import ALGORITHMS
-from torsor.motion.feedback import law_of
-from torsor.motion.rollout import gpu_kernel
+from torsor.motion import gpu_rollout
+from torsor.motion.driver import Fixed
+from torsor.motion.law import collect
+from torsor.motion.steps import METHODS
 from torsor.outputs import Path
 
 # Multiply-adds are rounded once on one side and twice on the other; M^-1 of a random tree loses three digits.
@@ -214,15 +216,16 @@ def test_loops_get_scratch_memory_or_say_how_much_they_need(cupy, monkeypatch):
 def test_rollout_on_the_device(cupy):
     model = zoo.puma_saha()
     q, v, tau = (fake_cupy.on_device(x) for x in arguments(model, ts.forward_dynamics, 6))
-    law = law_of(model, None)
-    kernel = gpu_kernel(model, "rk4", law, dtype="float64")
-    given = {"q": q.reshape(2, 3, 6), "v": v[0], "tau": tau[0], "table": None}
-    got = gpu.run_rollout(model, kernel, {}, given, law, 4, 1e-3, 2)
+    force = ts.Constant(np.array(tau[0]))
+    setup = Fixed(model, collect(model, force), METHODS["rk4"], "rk4", 1e-3)
+    kernel = gpu_rollout.kernel_of(setup.step, dtype="float64")
+    given = {"q": q.reshape(2, 3, 6), "v": v[0]}
+    got = gpu_rollout.run(setup, kernel, {}, given, 4, 2)
     assert [x.shape for x in got] == [(2, 3, 2, 6)] * 2
     if cuda_host.compiler():
-        host = (np.array(x) for x in (given["q"], given["v"]))
-        expected = ts.rollout(model, *host, tau=np.array(tau[0]), steps=4, dt=1e-3, every=2, integrator="rk4")
-        assert max(difference(a, b) for a, b in zip(got, expected)) < ROUNDING
+        host = (np.array(x) for x in given.values())
+        expected = ts.rollout(model, *host, forces=force, steps=4, step=1e-3, every=2, method="rk4")
+        assert max(difference(got[0], expected.q), difference(got[1], expected.v)) < ROUNDING
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)], ids=str)
@@ -231,7 +234,7 @@ def test_numbers_of_a_batch_of_models_lie_on_the_device_once(cupy, monkeypatch, 
     members._structure.cache_clear()  # programs of another stand-in
     model = zoo.puma_saha()
     factor = np.random.default_rng(0).uniform(0.9, 1.1, (*shape, model.n))
-    batch = ts.ModelBatch(model, mass=model.mass * factor, gravity=np.random.default_rng(1).normal(size=(*shape, 3)))
+    batch = ts.ModelBatch(model, mass=model.mass * factor, armature=np.tile(factor[..., :1], 6))
     q, v, tau = (x.reshape(2, 3, 6) for x in arguments(model, ts.forward_dynamics, 6))
     for _ in range(2):
         got = ts.forward_dynamics(batch, *(fake_cupy.on_device(x) for x in (q, v, tau)))

@@ -61,6 +61,7 @@ def test_members_move_as_simulations_do(tmp_path):
     model = replace(ARM, damping=0.1, stiffness=[0.0, 2.0, 0.0], rest=[0.0, 0.3, 0.0])
     vary = VARY | {"*.damping": ts.Uniform(low=0.1, high=0.5), "PD.kp": ts.Uniform(low=1.0, high=5.0)}
     vary |= {"*.friction": ts.Uniform(low=0.0, high=0.2), "*.effort": ts.Uniform(low=0.5, high=2.0)}
+    vary |= {"*.armature": ts.Uniform(low=0.0, high=0.5), f"{ARM.names[1]}.armature": ts.Uniform(low=0.5, high=0.6)}
     found = study(tmp_path / "runs.zarr", vary, 6, model, rtol=1e-9, atol=1e-12, forces=ts.PD(0.5, 1.0, 0.2))
     for k in range(6):
         motion, kp = found.member(k), found["PD.kp"][k]

@@ -11,7 +11,7 @@ from torsor import zoo
 from torsor.dynamics.functions import ALGORITHMS
 from torsor.dynamics.methods import METHODS
 from torsor.model.joints import JOINTS
-from torsor.motion import METHODS as INTEGRATORS
+from torsor.motion.integrators import METHODS as INTEGRATORS
 from torsor.outputs import Path
 
 ROUNDING = 1e-9  # six bodies in a row on joints of one type are badly conditioned
@@ -91,8 +91,8 @@ def test_simulation_rollout_files_and_pictures(joint, tmp_path):
         step = 1e-3 if not INTEGRATORS[method].adaptive else None
         trajectory = ts.simulate(model, q, 0.1 * v, duration=0.01, method=method, step=step)
         assert np.abs(np.diff(trajectory.energy)).max() < 1e-2 * np.abs(trajectory.energy).max()
-    assert trajectory.table.shape[1] == len(trajectory.columns) == len(set(trajectory.columns))
-    assert np.isfinite(ts.rollout(model, q, v, steps=3, dt=1e-4, integrator="rk4").q).all()
+    assert trajectory.table.shape[1] == len(trajectory.names) == len(set(trajectory.names))
+    assert np.isfinite(ts.rollout(model, q, v, steps=3, step=1e-4, method="rk4").q).all()
     for name in ("model.toml", "motion.png", "motion.html", "motion.trajectory"):
         {
             "toml": partial(ts.save, model),

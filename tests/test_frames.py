@@ -11,6 +11,7 @@ import pytest
 import torsor as ts
 from torsor import zoo
 from torsor.errors import ArgumentError
+from torsor.model.extras import Coupling, Extras
 
 ROBOTS = Path(__file__).parent / "robots"
 ROUNDING = 1e-12
@@ -174,6 +175,48 @@ def test_limits_and_couplings_hold(features):
     np.testing.assert_array_equal(found.q[:, untouched], np.broadcast_to(palm.neutral()[untouched], (40, 10)))
 
 
+def follower_arm(ratio, offset, lower, upper, seed=0):
+    """Five joints; the fourth follows the second."""
+    model = zoo.general_arm(5, seed)
+    limits = {"lower": np.full(5, -1.0), "upper": np.full(5, 1.0)}
+    limits["lower"][3], limits["upper"][3] = lower, upper
+    return replace(model, **limits, extras=Extras(couplings=(Coupling(3, 1, ratio, offset),)))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "offset", "lower", "upper"),
+    [
+        (2.0, 0.0, -2.0, 2.0),
+        (-1.5, 0.3, -0.2, 0.9),
+        (0.7, -0.4, -np.inf, np.inf),
+        (1 / 3, 0.1, 0.0, 0.2),
+        (0.0, 0.5, 0.0, 1.0),
+    ],
+)
+def test_a_solution_keeps_every_limit_and_every_coupling(ratio, offset, lower, upper):
+    """Most targets are on or beyond the limits, where clipping one joint must move the one that follows it."""
+    model, rng = follower_arm(ratio, offset, lower, upper), np.random.default_rng(3)
+    q = model.coupled(rng.uniform(-1.2, 1.2, (60, 5)))
+    targets = ts.frame_poses(model, q, 4)[:, :3, 3]
+    found = ts.inverse_kinematics(model, 4, targets, q, restarts=8)
+    reachable = ((model.lower <= q) & (q <= model.upper)).all(axis=1)
+    assert found.solved[reachable].all()
+    assert found.solved.any()
+    assert (model.lower <= found.q).all()
+    assert (found.q <= model.upper).all()
+    np.testing.assert_allclose(found.q, model.coupled(found.q), atol=ROUNDING)
+    reached = ts.frame_poses(model, found.q, 4)[:, :3, 3]
+    np.testing.assert_allclose(reached[found.solved], targets[found.solved], atol=2e-6)
+
+
+@pytest.mark.parametrize(("ratio", "offset", "lower", "upper"), [(1.0, 5.0, -1.0, 1.0), (0.0, 2.0, -1.0, 1.0)])
+def test_limits_that_no_coupled_configuration_keeps_are_refused(ratio, offset, lower, upper):
+    model = follower_arm(ratio, offset, lower, upper)
+    with pytest.raises(ArgumentError, match="limits of joint 'link4' and those of 'link2', which it follows, exclude"):
+        ts.inverse_kinematics(model, 4, [0.3, 0.3, 0.3])
+    assert ts.inverse_kinematics(model, 4, [0.3, 0.3, 0.3], limits=False, restarts=1).q.shape == (5,)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_every_joint_type_can_be_solved_for(seed):
     """From a start near the answer, whatever the joints of the tree."""
@@ -195,6 +238,9 @@ def test_every_joint_type_can_be_solved_for(seed):
         ((6, np.zeros((2, 5))), {}, r"targets must have shape \(..., 4, 4\) or \(..., 3\)"),
         ((6, np.zeros((4, 4))), {}, "must be a rotation"),
         ((6, np.full(3, np.nan)), {}, "targets must be finite"),
+        ((6, np.eye(3)), {}, r"targets of shape \(3, 3\) are rotations: give poses"),
+        ((6, ts.lie.exp_so3(np.ones((4, 3)))), {}, r"targets of shape \(4, 3, 3\) are rotations"),
+        ((6, np.eye(4) + np.eye(4)[[3, 0, 1, 2]] * [[0], [0], [0], [1]]), {}, "last row of a pose must be 0 0 0 1"),
         ((6, np.zeros(3)), {"weights": np.zeros(6)}, "weights must not be negative, nor all zero"),
         ((6, np.zeros(3)), {"q0": np.zeros(3)}, r"q0 must have shape \(7,\)"),
         ((6, np.zeros(3)), {"tolerance": 0}, "tolerance must be greater than 0"),
@@ -262,7 +308,7 @@ def test_order_by_joint_and_body_names(features):
     assert features.order([])[0].size == 0
     with pytest.raises(ArgumentError, match="has no joint named 'x'"):
         features.order(["x"])
-    with pytest.raises(ArgumentError, match="not the string"):
+    with pytest.raises(ArgumentError, match="list of names of joints, not 'pan'"):
         features.order("pan")
 
 

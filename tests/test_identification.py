@@ -166,6 +166,40 @@ def test_what_the_motion_does_not_excite_is_said(solver):
     assert difference(found.parameters[:, 9], disturbed(true).inertial_parameters()[:, 9]) < 0.5  # near the guess
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_torques_of_another_size_are_refused(solver):
+    model = zoo.general_arm(3, 0)
+    q, v, qdd = motion(model, 20)
+    tau, still = ts.inverse_dynamics(model, q, v, qdd), 0.0 * v
+    floating = replace(model, gravity=(0.0, 0.0, 0.0))
+    for call, message in {
+        lambda o: ts.identify(model, q, v, qdd, 0 * tau, **o): "tau: 0 is not of the size of the torques",
+        lambda o: ts.identify(model, q, v, qdd, 1e200 * tau, **o): "tau: .*e.200 is not of the size",
+        lambda o: ts.identify(model, q, v, qdd, 1e-310 * tau, **o): "tau: .* is not of the size",
+        lambda o: ts.identify(model, q, v, 1e300 * qdd, tau, **o): "tau: .* is not of the size|overflows",
+        lambda o: ts.identify(model, q, v, qdd, tau, noise=-1, **o): "noise must be standard deviations, not -1",
+        lambda o: ts.identify(model, q, v, qdd, tau, noise=[1, -1, 1], **o): "noise must be standard deviations",
+        lambda o: ts.identify(model, q, v, qdd, tau, noise=1e300, **o): "noise: 1e.300 is not of the size",
+        lambda o: ts.identify(model, q, v, qdd, tau, spread=1e-300, **o): "spread must be from 1e-06 to 1e.06",
+        lambda o: ts.identify(floating, q, still, still, tau, **o): "say nothing of the bodies",
+    }.items():
+        with pytest.raises(ts.ArgumentError, match=message):
+            call({"solver": solver})
+    one = ts.identify(model, q[0], v[0], qdd[0], tau[0], solver=solver)
+    assert one.residual.max() < 1e-6 * np.abs(tau).max()
+    assert np.isinf(one.deviations).any()
+
+
+def test_torques_of_the_wrong_sign_are_refused():
+    model = zoo.general_arm(3, 0)
+    q, v, qdd = np.random.default_rng(0).normal(size=(3, 50, 3))
+    with pytest.raises(
+        ts.ArgumentError,
+        match=r"bodies that can hardly exist explain these torques best: body 'link.*Check signs and units",
+    ):
+        ts.identify(model, q, v, qdd, -ts.inverse_dynamics(model, q, v, qdd))
+
+
 def test_bad_arguments_of_identify_are_named():
     model = zoo.planar3()
     q, v, qdd = motion(model, 5)

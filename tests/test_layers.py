@@ -41,8 +41,8 @@ ORDER = {
     "algorithms": "newton_euler composite kinematics ploen_park articulated inverse_derivatives regressor energy "
     "complex_pivots constraint_force discrete_mechanics fixman ploen_park_forward square_factor udut coriolis products "
     "segments operational_space walker_orin forward_derivatives coupled pulls",
-    "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf codegen gufunc pointwise "
-    "cuda cuda_members c99 cpu_code cpu gpu",
+    "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf cpuid codegen gufunc "
+    "pointwise cuda c99 cpu_code cpu gpu",
     "compiler": "store frames members tape packing abi trace counts derivative tape_derivatives loop_derivatives "
     "lowering request language loops",
     "dynamics": "accuracy methods calls couplings frames jacobians matrix_gradients functions derivatives programs "
@@ -50,11 +50,13 @@ ORDER = {
     "dynamics.closed_forms": "frames operators factorization",
     "dynamics.fixman": "parameters solve points rigid",
     "ensembles": "engine streams places plots ray records device exchange draws zarr files study",
-    "formats": "binary folders meshes robot xml states toml xacro mjcf mjcf_writer urdf urdf_writer sdf robots",
+    "formats": "binary folders meshes xml repair robot states toml writer xacro mjcf mjcf_writer urdf urdf_writer sdf "
+    "robots",
     "model": "names joints rounding parameters check extras freedoms links builder dh model batch conditioning regular",
-    "motion": "coordinates laws recording tables references stops brownian hermite fused forces joint_forces feedback "
-    "motion rollout+rollout_march+rollout_stages device stepper tangent rollout_gradients dense stages structure "
-    "implicit trajectory adams runge_kutta radau quantities integrators rows series simulation sensitivities",
+    "motion": "brownian coordinates cuda_loops laws progress recording references stops tables hermite law quantities "
+    "forces plant lowering steps driver gradients motion device fused stepper tangent dense events fixed implicit "
+    "stages structure adams radau runge_kutta stiffness trajectory gpu_rollout rollout integrators rows simulation "
+    "sensitivities",
     "papers": "rows figures change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
     "view": "shapes tube plots page",

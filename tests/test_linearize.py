@@ -1,12 +1,15 @@
 """`linearize`, against differences of simulated motion, closed forms, and controllers that balance."""
 
+import sys
+
 import numpy as np
 import pytest
 from machines import difference, floating_tree
-from scipy.linalg import solve_continuous_are, solve_discrete_are
+from scipy.linalg import expm, solve_continuous_are, solve_discrete_are
 
 import torsor as ts
 from torsor import zoo
+from torsor.dynamics import linear
 
 STEP = 1e-5  # of time and of the change
 NEAR = 1e-4  # what differences of such steps leave: STEP^2 times third derivatives, and rounding / STEP^2
@@ -86,9 +89,54 @@ def test_held_torques_in_discrete_time():
     x, q, v = np.array([1e-4, 2e-4, 0, 0]), np.array([1e-4, 2e-4]), zero
     for _ in range(100):
         tau = np.array([-(K @ np.concatenate([q, v]))[0], 0.0])
-        held = ts.rollout(model, q, v, tau=tau, steps=20, dt=dt / 20, integrator="rk4")
+        held = ts.rollout(model, q, v, forces=ts.Constant(tau), steps=20, step=dt / 20, method="rk4")
         q, v, x = held.q[-1], held.v[-1], (A - B @ K) @ x
     assert np.abs(np.concatenate([q, v]) - x).max() < 1e-9  # second order in a state of 1e-4
+
+
+# Taylor's polynomial is exact to rounding, which every squaring of a growing matrix doubles.
+SQUARED = 1e-12
+
+
+@pytest.mark.parametrize("dt", [1e-6, 0.01, 0.3, 3.0])
+@pytest.mark.parametrize("model", [zoo.panda(), zoo.humanoid()], ids=lambda model: model.name)
+def test_the_discrete_system_is_the_exponential_of_the_continuous_one(model, dt):
+    rng = np.random.default_rng(0)
+    q, v, tau = model.random_configuration(rng, 3), *rng.normal(size=(2, 3, model.nv))
+    A, B = ts.linearize(model, q, 0.1 * v, tau)
+    found = ts.linearize(model, q, 0.1 * v, tau, dt)
+    whole = np.zeros((3, 3 * model.nv, 3 * model.nv))
+    whole[:, : 2 * model.nv] = np.concatenate([A, B], axis=-1) * dt
+    wanted = np.stack([expm(x) for x in whole])[:, : 2 * model.nv]
+    for k, x in enumerate(wanted):
+        assert difference(np.concatenate([found.A[k], found.B[k]], axis=-1), x) < SQUARED
+        alone = ts.linearize(model, q[k], 0.1 * v[k], tau[k], dt)
+        assert difference(alone.A, found.A[k]) < SQUARED
+
+
+@pytest.mark.parametrize("nv", [1, 7, 36, 80])
+def test_the_discrete_system_needs_neither_scipy_nor_threads(monkeypatch, nv):
+    """SciPy's expm let threads of BLAS wait for each other: 2 to 2000 ms for 250 matrices of 6 rows."""
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.setitem(sys.modules, "scipy.linalg", None)
+    ts.linearize(cart_pole(), [0.1, 0.2], [0.0, 0.0], [0.0, 0.0], 0.1)
+    sizes = []
+
+    class Counting(np.ndarray):
+        def __matmul__(self, other):
+            sizes.append(self.shape[-2] * self.shape[-1] * other.shape[-1])
+            return np.matmul(self.view(np.ndarray), other.view(np.ndarray)).view(Counting)
+
+    X = np.random.default_rng(0).normal(size=(2, 2 * nv, 3 * nv))
+    found = linear._product(X.view(Counting), X.view(Counting))
+    assert difference(found, X[..., : 2 * nv] @ X) < SQUARED
+    assert max(sizes) <= linear.ONE_THREAD
+
+
+def test_changes_that_no_number_holds_are_refused():
+    model, zero = cart_pole(), np.zeros(2)
+    with pytest.raises(ts.SingularError, match="changes grow beyond all numbers within dt = 1e"):
+        ts.linearize(model, zero, zero, zero, 1e6)
 
 
 def test_batches_and_single_precision():

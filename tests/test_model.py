@@ -17,6 +17,27 @@ ROUNDING = 1e-12  # sums and products of a few numbers of order one
 BALL = {"mass": 1.0, "inertia": (0.1, 0.1, 0.1)}
 
 
+def test_names_that_are_not_there_are_told_with_those_that_are():
+    with pytest.raises(ArgumentError, match=r"no body or frame named 'tool'; it has link1, link2, link3$"):
+        Model.chain(n=3, **BALL).frame("tool")
+    hand = Model.chain(n=2, **BALL).with_frames({"hand": ("link2", np.eye(3), np.zeros(3))})
+    with pytest.raises(ArgumentError, match=r"named 'tool'; it has hand, link1, link2$"):
+        hand.frame("tool")
+    with pytest.raises(ArgumentError, match=r"link19, link20, \.\.\.$"):
+        Model.chain(n=100_000, **BALL).frame("tool")
+
+
+@pytest.mark.parametrize("names", ["link1", 3, None, [["link1"]], np.zeros((2, 2)), object()])
+def test_an_order_of_something_else_than_names_is_refused(names):
+    with pytest.raises(ArgumentError, match="names must be a list of names of joints"):
+        Model.chain(n=2, **BALL).order(names)
+
+
+def test_a_size_beyond_all_memory_is_refused_even_with_an_empty_axis():
+    with pytest.raises(ArgumentError, match="size asks for more than"):
+        Model.chain(n=2, **BALL).random_configuration(0, (2**70, 0))
+
+
 def random_rotation(seed):
     return zoo.random_chain(1, seed).R[0]
 

@@ -1,7 +1,7 @@
 """Many models in one batch: every function gives what it gives for each member alone."""
 
 import inspect
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -15,6 +15,8 @@ from torsor.compiler.members import members
 from torsor.compiler.request import ALWAYS, NEVER, Request
 from torsor.dynamics.functions import ALGORITHMS
 from torsor.inputs import place_of
+from torsor.model.extras import Actuator, Coupling, Extras, Visual
+from torsor.model.freedoms import DEFAULTS
 
 # Both compute in double precision, in different frames: a few hundred roundings of numbers of the result's size.
 ROUNDING = 2e-12
@@ -22,7 +24,8 @@ SINGLE = 2e-3  # float32 has 7 digits; random trees of all joints lose three or 
 VARIED = {
     "inertias": ("mass", "com", "inertia"),
     "placements": ("R", "p"),
-    "everything": ("mass", "com", "inertia", "R", "p", "gravity", "axis"),
+    "armatures": ("armature",),
+    "everything": ("mass", "com", "inertia", "R", "p", "gravity", "axis", "armature"),
 }
 FUNCTIONS = ARRAY_FUNCTIONS
 
@@ -39,6 +42,7 @@ def varied(model: Model, names, size, seed=0) -> ModelBatch:
         "p": model.p + 0.1 * rng.normal(size=(size, n, 3)),
         "R": model.R @ ts.lie.exp_so3(0.4 * rng.normal(size=(size, n, 3))),
         "gravity": rng.normal(size=(size, 3)),
+        "armature": rng.uniform(0.1, 1.0, (size, model.nv)),
         "axis": np.where([[ts.model.JOINTS[code].axial] for code in model.joint],
                          axis / np.linalg.norm(axis, axis=-1, keepdims=True), (0.0, 0.0, 1.0)),
     }  # fmt: skip
@@ -123,6 +127,63 @@ def test_models_one_after_the_other():
     assert [np.array_equal(batch[k].p, model.p) for k, model in enumerate(models)] == [True] * 4
 
 
+def test_every_field_of_the_models_differs_as_data_or_is_refused_by_name():
+    arm = replace(zoo.panda(), frames={"tool": (6, np.eye(3), np.zeros(3))}, upper=3.0)
+    quantities = tuple(DEFAULTS)
+    other = replace(arm, **dict.fromkeys(quantities, 0.5), mass=2 * arm.mass, name="heavy", gravity=(0, 0, 1))
+    batch = ModelBatch.of([arm, other])
+    assert batch[0] == arm
+    assert replace(batch[1], name="heavy") == other
+    q, v, tau = state(ts.forward_dynamics, arm, 2).values()
+    found, wanted = ts.forward_dynamics(batch, q, v, tau), ts.forward_dynamics(other, q[1], v[1], tau[1])
+    assert np.abs(found[1] - wanted).max() <= ROUNDING * np.abs(wanted).max()
+    refused = {
+        "names": {"names": tuple("abcdefg")},
+        "frames": {"frames": {"tool": (6, np.eye(3), np.ones(3))}},
+        "allow_degenerate": {"allow_degenerate": True},
+        "couplings": {"extras": Extras(couplings=(Coupling(1, 2),))},
+        "actuators": {"extras": Extras(actuators=(Actuator("motor", ((0, 1.0),)),))},
+        "joint_names": {"extras": Extras(joint_names=tuple("abcdefg"))},
+        "keyframes": {"extras": Extras(keyframes={"home": (0.0,) * 7})},
+        "visuals": {"extras": Extras(visuals=(Visual(0, "sphere", (1.0,)),))},
+    }
+    for name, change in refused.items():
+        with pytest.raises(ModelError, match=f"^{name} of model 1 is not that of model 0"):
+            ModelBatch.of([arm, replace(arm, **change)])
+    known = {f.name for f in fields(Model)} | {f.name for f in fields(Extras)}
+    data = {"axis", "pitch", "R", "p", "mass", "com", "inertia", "gravity", *quantities}
+    assert known == data | {*refused} | {"parent", "joint", "extras", "name", "notes"}, "a field that no test knows"
+
+
+@pytest.mark.parametrize("function", [ts.forward_dynamics, ts.inverse_dynamics, ts.mass_matrix, ts.log_det_mass_matrix])
+@pytest.mark.parametrize("joints", [("revolute",), ("spherical", "revolute", "free")], ids=["axes", "balls"])
+@pytest.mark.parametrize("bodies", [4, 45], ids=["straight", "loops"])
+def test_rotors_of_a_batch_are_those_of_its_members(function, joints, bodies):
+    """Some members have none; the model has none at all, so that its own kinds know nothing of rotors."""
+    model, rng = zoo.random_tree(bodies, 3, joints=joints), np.random.default_rng(4)
+    armature = rng.uniform(0.1, 1.0, (3, model.nv))
+    armature[1] = 0.0
+    batch, given = ModelBatch(model, armature=armature), state(function, model, 3)
+    assert list(members(batch).inputs) == ["armatures"]
+    found = function(batch, *given.values())
+    for k in range(3):
+        wanted = function(replace(model, armature=armature[k]), *(x[k] for x in given.values()))
+        assert np.abs(found[k] - wanted).max() <= ROUNDING * bodies * np.abs(wanted).max()
+        assert np.array_equal(function(batch[k : k + 1], *(x[k : k + 1] for x in given.values()))[0], found[k])
+
+
+@pytest.mark.parametrize(
+    "function", [ts.forward_dynamics, ts.mass_solve, ts.inverse_mass_matrix, ts.log_det_mass_matrix]
+)
+def test_joints_follow_others_in_every_member(function):
+    arm = replace(zoo.general_arm(5, 2), extras=Extras(couplings=(Coupling(3, 1, 0.7, 0.1),)))
+    batch, given = varied(arm, VARIED["everything"], 3), state(function, arm, 3)
+    found = function(batch, *given.values())
+    for k in range(3):
+        wanted = function(batch[k], *(x[k] for x in given.values()))
+        assert np.abs(found[k] - wanted).max() <= ROUNDING * np.abs(wanted).max()
+
+
 def test_one_program_serves_all_batches_of_a_structure():
     """Other numbers, and even another base model, need no other program."""
     a, b = (ModelBatch.of([zoo.general_arm(5, seed), zoo.general_arm(5, seed + 1)]) for seed in (0, 10))
@@ -197,6 +258,9 @@ def test_what_cannot_be_is_refused_by_name():
         ModelBatch.of([arm, zoo.puma560()])
     with pytest.raises(ArgumentError, match="at least one"):
         ModelBatch.of([])
+    for models in (3, np.zeros(2), arm):
+        with pytest.raises(ArgumentError, match="must be a list of models"):
+            ModelBatch.of(models)
     batch = ModelBatch(arm, mass=np.abs(mass))
     q = np.zeros(7)
     with pytest.raises(ArgumentError, match="batch axes do not go together"):

@@ -1,6 +1,7 @@
 """Trajectory files: crash-safe, checksummed, resumable to the last bit."""
 
 import csv
+import errno
 import json
 import os
 import random
@@ -17,11 +18,7 @@ import numpy as np
 import pytest
 
 import torsor
-from torsor import zoo
-from torsor.errors import ArgumentError, ModelError
-from torsor.model import Model
-from torsor.motion import (
-    METHODS,
+from torsor import (
     PD,
     ComputedTorque,
     Constant,
@@ -30,16 +27,20 @@ from torsor.motion import (
     Friction,
     Limits,
     Pull,
-    RecordingError,
     Simulation,
     Spring,
     Table,
     Trajectory,
     simulate,
+    zoo,
 )
-from torsor.motion.recording import PREFIX
+from torsor.errors import ArgumentError, ModelError
+from torsor.model import Model
+from torsor.motion.integrators import METHODS
+from torsor.motion.recording import PREFIX, RecordingError
 
 SOURCE = str(Path(torsor.__file__).parent.parent)
+TOLERANCE = 1e-5  # of a whole run, with steps to rtol = 1e-6
 FIELDS = ("t", "q", "v", "a", "tau")
 
 
@@ -71,7 +72,7 @@ def test_a_run_cut_anywhere_and_resumed_is_the_uninterrupted_one(method, dt, mod
     v0 = np.linspace(0.5, -1.0, model.nv)
     options = options_of(method) | {"dt": dt, "max_step": 0.02}
     whole = simulate(model, None, v0, 2.0, **options)
-    simulate(model, None, v0, 2.0, record=tmp_path / "run.traj", **options)
+    simulate(model, None, v0, 2.0, file=tmp_path / "run.traj", **options)
     content = (tmp_path / "run.traj").read_bytes()
     rng = random.Random(5)
     for _ in range(3):
@@ -84,7 +85,7 @@ def test_a_run_cut_anywhere_and_resumed_is_the_uninterrupted_one(method, dt, mod
 
 
 def test_a_file_cut_at_any_byte_opens_with_its_whole_chunks(tmp_path):
-    run = simulate(zoo.point_chain(1), [0.5], duration=1.0, dt=0.05, chunk=5, record=tmp_path / "run.traj")
+    run = simulate(zoo.point_chain(1), [0.5], duration=1.0, dt=0.05, chunk=5, file=tmp_path / "run.traj")
     content = (tmp_path / "run.traj").read_bytes()
     cut = tmp_path / "cut.traj"
     rows = []
@@ -101,15 +102,15 @@ def test_a_file_cut_at_any_byte_opens_with_its_whole_chunks(tmp_path):
 RUN = """
     import sys
     from torsor import zoo
-    from torsor.motion import simulate
-    simulate(zoo.point_chain(2), [0.4, 0.3], duration=40.0, dt=0.002, chunk=32, record=sys.argv[1])
+    from torsor import simulate
+    simulate(zoo.point_chain(2), [0.4, 0.3], duration=40.0, dt=0.002, chunk=32, file=sys.argv[1])
 """
 
 
-def start(script, *arguments):
+def start(script, *arguments, **pipes):
     environment = os.environ | {"PYTHONPATH": SOURCE}
     command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **pipes)
 
 
 def test_kill_9_at_twenty_random_moments_loses_nothing(tmp_path):
@@ -143,7 +144,7 @@ def test_kill_9_at_twenty_random_moments_loses_nothing(tmp_path):
 
 def test_a_file_whose_first_chunk_never_came_resumes_from_the_start(tmp_path):
     path = tmp_path / "run.traj"
-    whole = simulate(zoo.point_chain(2), [0.4, 0.3], duration=1.0, record=path)
+    whole = simulate(zoo.point_chain(2), [0.4, 0.3], duration=1.0, file=path)
     content = path.read_bytes()
     path.write_bytes(content[: content.index(b"ROWS")])
     assert len(Trajectory.load(path)) == 0
@@ -161,7 +162,7 @@ def test_an_error_in_a_force_leaves_a_resumable_run(tmp_path):
     model, path = zoo.point_chain(2), tmp_path / "run.traj"
     options = {"forces": force, "chunk": 8}
     with pytest.raises(KeyboardInterrupt):
-        simulate(model, [0.4, 0.3], duration=1.0, record=path, **options)
+        simulate(model, [0.4, 0.3], duration=1.0, file=path, **options)
     armed[0] = False
     assert_same_bits(
         Simulation.resume(path, forces=force).run(1.0), simulate(model, [0.4, 0.3], duration=1.0, **options)
@@ -170,10 +171,88 @@ def test_an_error_in_a_force_leaves_a_resumable_run(tmp_path):
 
 def test_resume_goes_on_beyond_the_old_end(tmp_path):
     path = tmp_path / "run.traj"
-    simulate(zoo.point_chain(1), [0.5], duration=1.0, record=path)
+    simulate(zoo.point_chain(1), [0.5], duration=1.0, file=path)
     longer = Simulation.resume(path).run(2.0)
     assert longer.t[-1] == 2.0
     assert (np.diff(longer.t) > 0).all()
+
+
+# ---- two runs, one file ----
+
+STEPS = {"method": "verlet", "step": 1 / 64, "chunk": 8}  # ends of runs are steps of longer ones
+
+
+def test_of_two_resumes_the_later_one_is_refused_and_loses_nothing(tmp_path):
+    path = tmp_path / "run.traj"
+    whole = simulate(zoo.point_chain(2), [0.4, 0.3], duration=4.0, **STEPS)
+    simulate(zoo.point_chain(2), [0.4, 0.3], duration=1.0, record=path, **STEPS)
+    path.write_bytes(path.read_bytes()[:-7])  # cut off while it was written
+    first, second = Simulation.resume(path), Simulation.resume(path)
+    first.run(2.0)
+    content = path.read_bytes()
+    with pytest.raises(RecordingError, match=r"another run has changed it \(\d+ bytes instead of \d+\); nothing was"):
+        second.run(3.0)
+    assert path.read_bytes() == content
+    first.run(3.0)
+    assert_same_bits(Simulation.resume(path).run(4.0), whole)
+    assert_same_bits(Trajectory.load(path), whole)
+
+
+LOCK = """
+    import sys, time
+    from torsor.files import locked
+    with open(sys.argv[1], "r+b") as file, locked(file):
+        print("locked", flush=True)
+        time.sleep(600)
+"""
+
+
+def test_a_file_that_another_process_writes_to_is_refused_until_that_process_is_gone(tmp_path):
+    path = tmp_path / "run.traj"
+    whole = simulate(zoo.point_chain(1), [0.5], duration=2.0, **STEPS)
+    simulate(zoo.point_chain(1), [0.5], duration=1.0, record=path, **STEPS)
+    content, run = path.read_bytes(), Simulation.resume(path)
+    holder = start(LOCK, path, stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(RecordingError, match="another run is writing to it; nothing was written"):
+            run.run(2.0)
+        assert path.read_bytes() == content
+    finally:
+        holder.kill()  # with -9: it cannot unlock anything
+        holder.communicate()
+    assert_same_bits(Simulation.resume(path).run(2.0), whole)
+
+
+def test_where_files_have_no_locks_runs_are_recorded_all_the_same(tmp_path, monkeypatch):
+    def unknown(file, how):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", unknown)
+    run = simulate(zoo.point_chain(1), [0.5], duration=1.0, record=tmp_path / "run.traj")
+    assert_same_bits(Trajectory.load(tmp_path / "run.traj"), run)
+
+
+def test_a_write_that_is_interrupted_leaves_a_run_that_goes_on(tmp_path, monkeypatch):
+    path = tmp_path / "run.traj"
+    whole = simulate(zoo.point_chain(1), [0.5], duration=2.0, chunk=8)
+    run = Simulation(zoo.point_chain(1), [0.5], chunk=8, record=path)
+
+    calls = []
+
+    def interrupted(handle):
+        calls.append(handle)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.run(2.0)
+    content = path.read_bytes()
+    assert_same_bits(Simulation.resume(path).run(2.0), whole)
+    path.write_bytes(content)
+    assert_same_bits(run.run(2.0), whole)
+    assert_same_bits(Trajectory.load(path), whole)
 
 
 # ---- refusals ----
@@ -181,7 +260,7 @@ def test_resume_goes_on_beyond_the_old_end(tmp_path):
 
 def test_wrong_model_on_resume_is_named(tmp_path):
     path = tmp_path / "run.traj"
-    simulate(zoo.point_chain(2), duration=0.5, record=path)
+    simulate(zoo.point_chain(2), duration=0.5, file=path)
     before = path.read_bytes()
     with pytest.raises(ModelError, match=r"point_chain.*stanford"):
         Simulation.resume(path, model=zoo.stanford())
@@ -191,14 +270,14 @@ def test_wrong_model_on_resume_is_named(tmp_path):
 @pytest.mark.parametrize("name", ["damping", "effort"])
 def test_another_joint_on_resume_is_named(tmp_path, name):
     path, model = tmp_path / "run.traj", zoo.point_chain(1)
-    simulate(model, duration=0.5, record=path)
+    simulate(model, duration=0.5, file=path)
     with pytest.raises(ModelError, match=f"another {name}"):
         Simulation.resume(path, model=replace(model, **{name: 2.0}))
 
 
 def test_other_forces_on_resume_are_named(tmp_path):
     path = tmp_path / "run.traj"
-    simulate(zoo.point_chain(1), duration=0.5, record=path, forces=Constant([1.0]))
+    simulate(zoo.point_chain(1), duration=0.5, file=path, forces=Constant([1.0]))
     with pytest.raises(ArgumentError, match="Constant"):
         Simulation.resume(path)
 
@@ -207,18 +286,18 @@ def test_an_existing_file_is_not_overwritten(tmp_path):
     path = tmp_path / "run.traj"
     path.write_text("precious")
     with pytest.raises(RecordingError, match="exists"):
-        simulate(zoo.point_chain(1), duration=0.5, record=path)
+        simulate(zoo.point_chain(1), duration=0.5, file=path)
     assert path.read_text() == "precious"
 
 
 def test_a_folder_that_is_not_there_is_reported_before_the_work(tmp_path):
     with pytest.raises(RecordingError, match="cannot be written"):
-        simulate(zoo.point_chain(1), duration=1e9, record=tmp_path / "nowhere" / "run.traj")
+        simulate(zoo.point_chain(1), duration=1e9, file=tmp_path / "nowhere" / "run.traj")
 
 
 def test_a_run_that_cannot_fit_is_reported_before_the_work(tmp_path):
     with pytest.raises(RecordingError, match=r"MB are free"):
-        simulate(zoo.point_chain(1), duration=1e12, dt=1e-3, record=tmp_path / "run.traj")
+        simulate(zoo.point_chain(1), duration=1e12, dt=1e-3, file=tmp_path / "run.traj")
     assert not list(tmp_path.iterdir())
 
 
@@ -257,7 +336,7 @@ def test_a_full_disk_loses_nothing_already_written(tmp_path):
 @pytest.mark.parametrize("where", ["payload", "beginning"])
 def test_a_damaged_chunk_is_reported_and_computed_again(where, tmp_path):
     path = tmp_path / "run.traj"
-    whole = simulate(zoo.point_chain(2), [0.4, 0.3], duration=2.0, chunk=8, record=path)
+    whole = simulate(zoo.point_chain(2), [0.4, 0.3], duration=2.0, chunk=8, file=path)
     content = bytearray(path.read_bytes())
     third = [i for i in range(len(content)) if content[i : i + 4] == b"ROWS"][2]
     content[third + (PREFIX + 200 if where == "payload" else 5)] ^= 0x10
@@ -293,7 +372,7 @@ def test_csv_holds_every_bit(tmp_path):
     told = json.loads(comment.removeprefix("# "))
     assert told["torsor"] == torsor.__version__
     assert told["method"] == "auto"
-    assert names == run.columns
+    assert names == run.names
     assert names[:3] == ["t", "q.link1", "q.link2"]
     np.testing.assert_array_equal(np.array(rows, dtype=float), run.table)
 
@@ -304,7 +383,7 @@ def test_parquet_holds_every_bit(tmp_path):
     run = simulate(zoo.point_chain(2), [0.4, 0.3], duration=0.5)
     run.to_parquet(tmp_path / "run.parquet")
     table = parquet.read_table(tmp_path / "run.parquet")
-    assert table.column_names == run.columns
+    assert table.column_names == run.names
     np.testing.assert_array_equal(table["v.link2"].to_numpy(), run.v[:, 1])
 
 
@@ -312,12 +391,12 @@ def forces_of(arm, factor):
     """One of each force that is made of numbers."""
     rest, reach = np.full(7, 0.1), Cycloid(np.full(7, 0.1), np.full(7, 0.2), factor)
     return {
-        "tau of Constant": Constant(factor * rest), "kp of PD": PD(arm, rest, factor, 1.0),
-        "reference of ComputedTorque": ComputedTorque(arm, reach), "viscous of Friction": Friction(0.1 * factor),
-        "stiffness of Spring": Spring(arm, factor), "upper of Limits": Limits(arm, -3.0, 3.0 * factor),
+        "tau of Constant": Constant(factor * rest), "kp of PD": PD(rest, factor, 1.0),
+        "reference of ComputedTorque": ComputedTorque(reach), "viscous of Friction": Friction(0.1 * factor),
+        "stiffness of Spring": Spring(factor), "upper of Limits": Limits(-3.0, 3.0 * factor),
         "tau of Table": Table(np.arange(50.0), np.full((50, 7), factor)),
-        "wrenches of External": External(arm, np.full((7, 6), factor)),
-        "force of Pull": Pull(arm, "link7", (int(factor), 0, 0)),
+        "wrenches of External": External(np.full((7, 6), factor)),
+        "force of Pull": Pull("link7", (int(factor), 0, 0)),
     }  # fmt: skip
 
 
@@ -326,13 +405,13 @@ def test_a_resumed_run_has_forces_of_the_same_numbers(tmp_path):
     arm = zoo.panda()
     one, same, other = (forces_of(arm, factor) for factor in (1.0, 1.0, 2.0))
     path = tmp_path / "run.traj"
-    Simulation(arm, forces=[*one.values()], record=path).run(0.01)
+    Simulation(arm, forces=[*one.values()], file=path).run(0.01)
     Simulation.resume(path, forces=[*same.values()]).run(0.02)
     for name in one:
         with pytest.raises(ArgumentError, match=f"another {name}"):
             Simulation.resume(path, forces=[*(one | {name: other[name]}).values()])
     told = Trajectory.load(path).about["force_options"]
-    assert (told[1]["kp"], told[1]["reference"]["q"], told[8]["body"]) == (1.0, [0.1] * 7, "link7")
+    assert (told[1]["kp"], told[1]["reference"], told[8]["body"]) == (1.0, [0.1] * 7, "link7")
 
 
 def test_a_run_that_recorded_no_row_yet_starts_from_the_same_bits(tmp_path):
@@ -342,8 +421,58 @@ def test_a_run_that_recorded_no_row_yet_starts_from_the_same_bits(tmp_path):
     for _ in range(20):
         path = tmp_path / "run.traj"
         q = model.integrate(model.neutral(), rng.normal(size=model.nv))
-        whole = Simulation(model, q, record=path).run(0.02).q
+        whole = Simulation(model, q, file=path).run(0.02).q
         content = path.read_bytes()
         path.write_bytes(content[: content.index(b"ROWS")])
         np.testing.assert_array_equal(Simulation.resume(path).run(0.02).q, whole)
         path.unlink()
+
+
+# ---- files of torsor 0.1 ----
+
+OLD = Path(__file__).parent / "recordings"  # 0.1 s of two point masses from (0.4, 0.3), a row every 0.02 s
+
+
+def old_forces():
+    """The forces of `forces.traj`, as they are written now."""
+    rest = np.array([0.1, -0.2])
+    reach = Cycloid(rest, 2 * rest, 1.0)
+    return [Constant(rest), PD(rest, 2.0, 1.0), Friction(0.1), Spring(1.0, rest, 0.1), Limits(-3.0, 3.0, 1e4, 1e2),
+            Table([0.0, 0.05, 1.0], [[0.0, 0.1]] * 3), External(np.full((2, 6), 0.1)), Pull("link2", (0.1, 0, 0)),
+            ComputedTorque(reach), PD(reach, 1.0, 0.1)]  # fmt: skip
+
+
+OLD_RUNS = {
+    "forces": {"forces": old_forces(), "method": "dopri5"},
+    "kept": {"keep": ["q.link1", "energy", "pose.link2"]},
+    "euler": {"method": "symplectic-euler", "step": 0.02},
+    "implicit": {"method": "implicit-euler", "step": 0.02},
+}
+
+
+@pytest.mark.parametrize("name", OLD_RUNS)
+def test_recordings_of_an_older_version_open_and_go_on(name, tmp_path):
+    path, options = tmp_path / "run.traj", OLD_RUNS[name]
+    path.write_bytes((OLD / f"{name}.traj").read_bytes())
+    old = Trajectory.load(path)
+    spacing = {} if "step" in options else {"dt": 0.02}
+    whole = simulate(zoo.point_chain(2), [0.4, 0.3], duration=0.2, **spacing, **options)
+    went_on = Simulation.resume(path, forces=options.get("forces", ())).run(0.2)
+    for run in (old, went_on):  # steps of the old run ended at 0.1 s: the same within the tolerance of steps
+        for name in ("t", "values") if "keep" in options else ("t", "q", "v"):
+            mine, other = getattr(run, name), getattr(whole, name)
+            np.testing.assert_allclose(mine, other[: len(run)], rtol=0, atol=TOLERANCE * np.abs(other).max())
+    np.testing.assert_array_equal(Trajectory.load(path).table, went_on.table)
+
+
+@pytest.mark.parametrize("k", range(10))
+def test_other_forces_than_those_of_an_older_recording_are_named(k, tmp_path):
+    path, forces = tmp_path / "run.traj", old_forces()
+    path.write_bytes((OLD / "forces.traj").read_bytes())
+    field = next(name for name in ("tau", "reference", "viscous", "rest", "upper", "force", "wrenches") if
+                 hasattr(forces[k], name))  # fmt: skip
+    value = getattr(forces[k], field)
+    other = Cycloid(np.zeros(2), np.ones(2), 1.0) if callable(value) else 2 * np.asarray(value)
+    forces[k] = replace(forces[k], **{field: other})
+    with pytest.raises(ArgumentError, match=f"another {field} of {type(forces[k]).__name__}"):
+        Simulation.resume(path, forces=forces)

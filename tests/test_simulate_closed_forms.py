@@ -6,10 +6,9 @@ from scipy.integrate import solve_ivp
 from scipy.special import ellipj, ellipk
 
 import torsor as ts
-from torsor import zoo
+from torsor import Simulation, simulate, zoo
 from torsor.lie import quaternion_to_matrix
 from torsor.model import Model
-from torsor.motion import Simulation, simulate
 from torsor.papers import saha2001
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-13}

@@ -53,7 +53,7 @@ def test_rotors_slow_the_joints_by_every_compiled_method():
 def test_the_method_of_a_run_is_recorded_and_kept_when_it_is_resumed(tmp_path):
     path = tmp_path / "run.torsor"
     options = {"dynamics": "udut", "dt": 0.01}
-    simulation = ts.Simulation(zoo.stanford(), START, record=path, chunk=5, **options)
+    simulation = ts.Simulation(zoo.stanford(), START, file=path, chunk=5, **options)
     simulation.run(0.2)
     again = ts.Simulation.resume(path)
     assert again.motion.dynamics == "udut"

@@ -8,26 +8,30 @@ import numpy as np
 import pytest
 import strict_cupy
 
-from torsor import ArgumentError, DeviceError, SingularError, simulate, zoo
-from torsor.model import Model
-from torsor.model.extras import Coupling, Extras
-from torsor.motion import (
-    METHODS,
+from torsor import (
     PD,
+    ArgumentError,
     ComputedTorque,
     Constant,
-    Drive,
+    DeviceError,
     External,
     Friction,
+    Function,
     Limits,
     Pull,
     Simulation,
+    SingularError,
     Spring,
     Table,
-    recording,
+    simulate,
+    zoo,
 )
+from torsor.model import Model
+from torsor.model.extras import Coupling, Extras
+from torsor.motion import recording
 from torsor.motion.device import METHODS as ON_DEVICE
 from torsor.motion.device import DeviceMotion
+from torsor.motion.integrators import METHODS
 from torsor.motion.motion import Motion
 
 ROUNDING = 1e-9  # of levels with something added to their pivots, times what a motion makes of it
@@ -73,7 +77,7 @@ TOLERANCE = {"abm": 1e-3}
 )
 def test_every_method_on_a_chain_with_springs(method, cupy):
     options = {"step": 0.02} if method == "implicit-euler" else {"rtol": 1e-4}
-    forces = Spring(CHAIN, 20.0, damping=2.0)
+    forces = Spring(20.0, damping=2.0)
     found = both(CHAIN, cupy, Q, V, duration=0.2, dt=0.05, forces=forces, method=method, **options)
     assert_same(*found, TOLERANCE.get(method, ROUNDING))
 
@@ -91,14 +95,14 @@ FORCES = {
     "none": lambda: (),
     "constant": lambda: Constant(np.arange(8.0)),
     "table": table,
-    "servo": lambda: PD(CHAIN, np.ones(8), 30.0, 3.0),
-    "followed": lambda: PD(CHAIN, lambda t: (np.full(8, t), np.ones(8), np.zeros(8)), 30.0, 3.0),
+    "servo": lambda: PD(np.ones(8), 30.0, 3.0),
+    "followed": lambda: PD(lambda t: (np.full(8, t), np.ones(8), np.zeros(8)), 30.0, 3.0),
     "friction": lambda: Friction(0.1, 0.5, creep=0.1),
-    "stops": lambda: Limits(CHAIN, -0.1, 0.1),
-    "wrenches": lambda: External(CHAIN, np.tile(UP, (8, 1))),
+    "stops": lambda: Limits(-0.1, 0.1),
+    "wrenches": lambda: External(np.tile(UP, (8, 1))),
     "a function": lambda: pulled,
-    "all": lambda: [table(), PD(CHAIN, np.ones(8), 30.0, 3.0), Friction(0.1, 2.0), Limits(CHAIN, -0.1, 0.1),
-                    External(CHAIN, np.tile(UP, (8, 1))), pulled, Drive(pulled)],
+    "all": lambda: [table(), PD(np.ones(8), 30.0, 3.0), Friction(0.1, 2.0), Limits(-0.1, 0.1),
+                    External(np.tile(UP, (8, 1))), pulled, Function(pulled, drive=True)],
 }  # fmt: skip
 
 
@@ -116,7 +120,7 @@ def test_every_force(name, method, cupy):
 @pytest.mark.parametrize("method", ["trbdf2", "implicit-euler", "dopri5"])
 def test_drives_keep_to_their_limits(method, cupy):
     model = replace(CHAIN, effort=np.full(8, 5.0), speed=np.full(8, 2.0), damping=np.full(8, 0.5))
-    options = dict(forces=PD(model, np.ones(8), 300.0, 30.0), method=method, rtol=1e-4, step=1e-3)
+    options = dict(forces=PD(np.ones(8), 300.0, 30.0), method=method, rtol=1e-4, step=1e-3)
     assert_same(*both(model, cupy, Q, V, duration=0.03, **options), UNSTEADY)
 
 
@@ -137,7 +141,7 @@ def test_joints_with_quaternions(method, cupy):
 def test_short_machines_and_trees_by_one_thread(method, cupy, monkeypatch):
     monkeypatch.setattr("torsor.backends.gpu.LONG_CHAIN", 100)
     model = zoo.random_tree(5, 2, joints=("revolute", "prismatic"))
-    forces = [Spring(model, 20.0, damping=2.0), External(model, np.tile(UP, (5, 1)))]
+    forces = [Spring(20.0, damping=2.0), External(np.tile(UP, (5, 1)))]
     q0, v0 = 0.3 * np.random.default_rng(3).normal(size=(2, model.nv))
     assert_same(*both(model, cupy, q0, v0, duration=0.05, forces=forces, method=method, rtol=1e-4))
 
@@ -147,7 +151,7 @@ def test_short_machines_and_trees_by_one_thread(method, cupy, monkeypatch):
 def test_little_added_to_the_pivots_costs_no_digits(gains, cupy):
     """Levels divide by it: what is too small is raised, and a second solve removes the difference."""
     spring = np.where(np.arange(8) % 3, gains, 0.0)
-    found = both(CHAIN, cupy, Q, V, duration=0.1, step=0.01, method="implicit-euler", forces=Spring(CHAIN, spring))
+    found = both(CHAIN, cupy, Q, V, duration=0.1, step=0.01, method="implicit-euler", forces=Spring(spring))
     assert_same(*found)
 
 
@@ -208,9 +212,9 @@ def test_events_and_chosen_quantities(cupy):
 @pytest.mark.parametrize("method", ["trbdf2", *map(slow, ("dopri5", "abm", "implicit-euler", "auto"))])
 def test_a_recorded_run_resumes_on_the_device(method, cupy, tmp_path):
     path, options = tmp_path / "run.traj", dict(method=method, rtol=1e-4, step=0.01, chunk=4)
-    forces = Spring(CHAIN, 20.0, damping=2.0)
+    forces = Spring(20.0, damping=2.0)
     whole = simulate(CHAIN, cupy.asarray(Q), V, 0.3, forces=forces, **options)
-    simulate(CHAIN, cupy.asarray(Q), V, 0.3, forces=forces, record=path, **options)
+    simulate(CHAIN, cupy.asarray(Q), V, 0.3, forces=forces, file=path, **options)
     found = recording.read(path)
     path.write_bytes(path.read_bytes()[: found.end - 10])  # the last chunk is cut off
     resumed = Simulation.resume(path, model=CHAIN, forces=forces)
@@ -223,7 +227,7 @@ def test_a_recorded_run_resumes_on_the_device(method, cupy, tmp_path):
 
 
 def test_a_run_of_a_gpu_is_not_resumed_without_one(cupy, tmp_path, monkeypatch):
-    simulate(CHAIN, cupy.asarray(Q), duration=0.01, record=tmp_path / "run.traj")
+    simulate(CHAIN, cupy.asarray(Q), duration=0.01, file=tmp_path / "run.traj")
 
     def none():
         raise DeviceError("no CUDA GPU was found")
@@ -236,8 +240,8 @@ def test_a_run_of_a_gpu_is_not_resumed_without_one(cupy, tmp_path, monkeypatch):
 REFUSED = {
     **{method: (dict(method=method, step=0.1), "on the host only") for method in METHODS if method not in ON_DEVICE},
     "dynamics": (dict(dynamics="udut"), "dynamics must be 'auto'"),
-    "computed torque": (dict(forces=ComputedTorque(CHAIN, lambda t: (Q, V, V))), "ComputedTorque runs on the host"),
-    "pull": (dict(forces=Pull(CHAIN, "link8", (0, 0, 1.0))), "Pull runs on the host"),
+    "computed torque": (dict(forces=ComputedTorque(lambda t: (Q, V, V))), "ComputedTorque runs on the host"),
+    "pull": (dict(forces=Pull("link8", (0, 0, 1.0))), "Pull runs on the host"),
     "a force of the host": (dict(forces=lambda t, q, v: np.zeros(8)), "must be a CuPy array of 8 numbers"),
     "a short force": (dict(forces=lambda t, q, v: v[:3]), "must be a CuPy array of 8 numbers"),
     "a wrong size": (dict(v0=np.zeros(3)), "v0 must be 8"),

@@ -8,13 +8,13 @@ from scipy.linalg import expm
 from test_simulate_implicit import arm, cable, spinning
 
 import torsor as ts
-from torsor import zoo
+from torsor import PD, Friction, Limits, Pull, Simulation, Spring, simulate, zoo
 from torsor.algorithms import articulated, complex_pivots
 from torsor.backends.cpu import compile_program
 from torsor.compiler.request import ALWAYS, NEVER
 from torsor.model.extras import Coupling, Extras
 from torsor.model.joints import JOINTS
-from torsor.motion import PD, Friction, Limits, Pull, Simulation, Spring, radau, simulate
+from torsor.motion import radau
 from torsor.motion.motion import Motion
 from torsor.motion.tangent import LANES, Tangent, in_lanes
 from torsor.reference import evaluate
@@ -79,9 +79,9 @@ def test_compiled_it_solves_several_systems_side_by_side(unroll):
 def forces_of(model):
     return {
         "none": [],
-        "data": [Spring(model, 3.0, None, 0.5), Friction(0.2, 0.3, creep=0.5), PD(model, model.neutral(), 5.0, 1.0)],
-        "stops": [Limits(model, -0.1, 0.1, 50.0, 3.0)] if model.nq == model.nv else [],
-        "a function": [lambda t, q, v: np.sin(q[: len(v)] + t) - v**3, Pull(model, model.names[-1], (1.0, 2.0, 3.0))],
+        "data": [Spring(3.0, None, 0.5), Friction(0.2, 0.3, creep=0.5), PD(model.neutral(), 5.0, 1.0)],
+        "stops": [Limits(-0.1, 0.1, 50.0, 3.0)] if model.nq == model.nv else [],
+        "a function": [lambda t, q, v: np.sin(q[: len(v)] + t) - v**3, Pull(model.names[-1], (1.0, 2.0, 3.0))],
     }
 
 

@@ -12,8 +12,8 @@ from torsor.motion import rollout as rollouts
 
 ARM = zoo.random_chain(3, 1)
 TREE = zoo.random_tree(5, 3).with_frames({"hand": (None, np.eye(3), np.zeros(3))})
-DT, STEPS, EVERY = 1e-2, 40, 4
-OPTIONS = {"steps": STEPS, "dt": DT}
+H, STEPS, EVERY = 1e-2, 40, 4
+OPTIONS = {"steps": STEPS, "step": H}
 
 
 def slow_pairs(*pairs):
@@ -31,17 +31,17 @@ def test_a_mass_stops_at_the_floor():
     model, z, v = ball()
     found = ts.rollout(model, z, v, stop=ts.Stop(q=0, below=0.0), **OPTIONS)
     k = np.arange(1, STEPS + 1)
-    path = z - 9.81 * DT**2 * k * (k + 1) / 2
+    path = z - 9.81 * H**2 * k * (k + 1) / 2
     lands = np.where((path < 0).any(axis=1), (path < 0).argmax(axis=1) + 1, -1)
-    np.testing.assert_allclose(found.time, np.where(lands < 0, np.nan, lands * DT))
-    assert (found.reason[:, -1] == (lands > 0)).all()
+    np.testing.assert_allclose(found.stop_time, np.where(lands < 0, np.nan, lands * H))
+    assert (found.stop_reason[:, -1] == (lands > 0)).all()
     for i, end in enumerate(lands):
         moving = slice(None) if end < 0 else slice(0, end)
         np.testing.assert_allclose(found.q[i, moving, 0], path[i, moving], atol=1e-12)
         if end > 0:
             assert (found.q[i, end:] == found.q[i, end - 1]).all()
             assert (found.v[i, end:] == found.v[i, end - 1]).all()
-            assert (found.reason[i] == (k >= end)).all()
+            assert (found.stop_reason[i] == (k >= end)).all()
     free = ts.rollout(model, z, v, **OPTIONS)
     np.testing.assert_array_equal(found.q[lands < 0], free.q[lands < 0])
 
@@ -61,12 +61,12 @@ def test_each_trajectory_stops_by_itself(model):
     assert gone.any(axis=(1, 2)).sum() > 1
     for i in range(6):
         if not gone[i].any():
-            assert np.isnan(found.time[i])
+            assert np.isnan(found.stop_time[i])
             np.testing.assert_array_equal(found.q[i], free.q[i, EVERY - 1 :: EVERY])
             continue
         end = gone[i].any(axis=1).argmax()
-        assert found.time[i] == pytest.approx(end * DT)
-        assert found.reason[i, -1] == 1 + gone[i, end].argmax()
+        assert found.stop_time[i] == pytest.approx(end * H)
+        assert found.stop_reason[i, -1] == 1 + gone[i, end].argmax()
         np.testing.assert_allclose(found.q[i, -1], whole_q[i, end], atol=1e-12)
         np.testing.assert_allclose(found.v[i, -1], whole_v[i, end], atol=1e-12)
 
@@ -75,21 +75,21 @@ def test_trajectories_begin_again():
     """A mass falls from its height again and again, with one period."""
     model, z, v = ball(2)
     z[:, 0] = 0.3, 0.4
-    found = ts.rollout(model, z, v, stop=ts.Stop(q=0, below=0.0), reset=(z, v), steps=100, dt=DT)
+    found = ts.rollout(model, z, v, stop=ts.Stop(q=0, below=0.0), reset=(z, v), steps=100, step=H)
     for i in range(2):
-        period = round(found.time[i] / DT)
-        times = np.flatnonzero(found.reason[i]) + 1
+        period = round(found.stop_time[i] / H)
+        times = np.flatnonzero(found.stop_reason[i]) + 1
         np.testing.assert_array_equal(times, period * np.arange(1, 100 // period + 1))
         assert (found.q[i, times - 1] == z[i]).all()
         np.testing.assert_array_equal(found.q[i, period : 2 * period], found.q[i, :period])
-    thin = ts.rollout(model, z, v, stop=ts.Stop(q=0, below=0.0), reset=([0.3], v), steps=100, dt=DT, every=100)
-    assert (thin.reason == 1).all()
+    thin = ts.rollout(model, z, v, stop=ts.Stop(q=0, below=0.0), reset=([0.3], v), steps=100, step=H, every=100)
+    assert (thin.stop_reason == 1).all()
 
 
 def test_a_start_outside_is_a_stop_at_once():
     model, z, v = ball()
     found = ts.rollout(model, -z, v, stop=ts.Stop(q=0, below=0.0), **OPTIONS)
-    assert (found.time == 0).all()
+    assert (found.stop_time == 0).all()
     assert (found.q == -z[:, None]).all()
 
 
@@ -105,14 +105,14 @@ def test_frames_of_members_and_of_trees():
         for k in range(3):
             alone = ts.rollout(batch[k], q, v, **OPTIONS)
             x = ts.frame_poses(batch[k], np.concatenate([q[None], alone.q]), "tool")[:, row, 3]
-            expected = (x < bound).argmax() * DT if (x < bound).any() else np.nan
-            np.testing.assert_allclose(found.time[k], expected)
+            expected = (x < bound).argmax() * H if (x < bound).any() else np.nan
+            np.testing.assert_allclose(found.stop_time[k], expected)
     rng = np.random.default_rng(2)
     q, v = TREE.random_configuration(rng, 4), rng.normal(size=(4, TREE.nv))
     last = TREE.n - 1
     bound = np.median(ts.body_poses(TREE, q)[:, last, 2, 3])
-    found = ts.rollout(TREE, q, v, stop=ts.Stop(frame=last, above=bound), steps=1, dt=1e-9)
-    np.testing.assert_array_equal(found.reason[:, 0], ts.body_poses(TREE, q)[:, last, 2, 3] > bound)
+    found = ts.rollout(TREE, q, v, stop=ts.Stop(frame=last, above=bound), steps=1, step=1e-9)
+    np.testing.assert_array_equal(found.stop_reason[:, 0], ts.body_poses(TREE, q)[:, last, 2, 3] > bound)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3)], ids=str)
@@ -122,8 +122,8 @@ def test_batch_axes_and_number_types(shape, dtype):
     found = ts.rollout(ARM, q, v, stop=ts.Stop(q=0, above=0.1), every=EVERY, **OPTIONS)
     assert found.q.shape == (*shape, STEPS // EVERY, 3)
     assert found.q.dtype == dtype
-    assert found.time.shape == shape
-    assert found.reason.shape == (*shape, STEPS // EVERY)
+    assert found.stop_time.shape == shape
+    assert found.stop_reason.shape == (*shape, STEPS // EVERY)
 
 
 @pytest.mark.skipif(not cuda_host.compiler(), reason="needs a C++ compiler")
@@ -139,14 +139,14 @@ def test_devices_stop_where_the_cpu_does(monkeypatch, n, again):
     batch = ts.ModelBatch(model, p=model.p * rng.uniform(0.8, 1.2, (count, 1, 1)))
     height = float(np.quantile(ts.body_poses(batch, q)[:, -1, 2, 3], 0.3))
     stops = [ts.Stop(v=0, below=-4.0, above=4.0), ts.Stop(frame=n - 1, below=height)]
-    options = {"stop": stops, "steps": 12, "dt": DT, "every": 3}
+    options = {"stop": stops, "steps": 12, "step": H, "every": 3}
     again = {"reset": (q[0], v)} if again else {}
     expected = ts.rollout(batch, q, v, **options, **again)
-    assert 0 < (expected.reason[:, -1] > 0).sum() < count
+    assert 0 < (expected.stop_reason[:, -1] > 0).sum() < count
     there = {"reset": tuple(fake_cupy.on_device(x) for x in again["reset"])} if again else {}
     got = ts.rollout(batch, fake_cupy.on_device(q), fake_cupy.on_device(v), **options, **there)
-    for a, b in zip(got, expected):
-        np.testing.assert_allclose(np.asarray(a), b, atol=1e-11)
+    for name in ("q", "v", "stop_time", "stop_reason"):
+        np.testing.assert_allclose(np.asarray(getattr(got, name)), getattr(expected, name), atol=1e-11)
 
 
 @pytest.mark.parametrize(
@@ -181,4 +181,4 @@ def test_stops_that_mean_nothing_are_refused_by_name(options, words):
 def test_bounds_may_be_arrays_of_one_number():
     model, z, v = ball()
     plain, given = (ts.rollout(model, z, v, stop=ts.Stop(q=0, below=x), **OPTIONS) for x in (0.5, np.array(0.5)))
-    np.testing.assert_array_equal(plain.time, given.time)
+    np.testing.assert_array_equal(plain.stop_time, given.stop_time)

@@ -3,18 +3,22 @@
 import csv
 import dataclasses
 import json
+import os
 import subprocess
 import sys
+import zipfile
+from contextlib import nullcontext
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
 import torsor as ts
-from torsor import Model, Simulation, Trajectory, cli, zoo
-from torsor.backends import cache
+from torsor import Constant, Friction, Model, Simulation, Spring, Trajectory, cli, simulate, zoo
+from torsor.backends import cache, codegen
 from torsor.errors import ArgumentError, ModelError, SingularError, TorsorError
-from torsor.motion import Constant, Friction, RecordingError, Spring, recording, simulate
+from torsor.motion import recording
+from torsor.motion.recording import RecordingError
 from torsor.validate import number
 from torsor.view.page import page
 
@@ -72,7 +76,7 @@ def test_columns_of_the_same_name_are_all_in_a_parquet_file(tmp_path):
     model = Model.chain(["universal", "revolute"], names=["a", "a.x"], **BALL)
     run = simulate(model, duration=0.01)
     run.to_parquet(tmp_path / "run.parquet")
-    assert parquet.ParquetFile(tmp_path / "run.parquet").schema_arrow.names == run.columns
+    assert parquet.ParquetFile(tmp_path / "run.parquet").schema_arrow.names == run.names
 
 
 # ---- arrays ----
@@ -208,7 +212,7 @@ def test_task_spaces_in_single_precision_stay_so(frames):
         ({"gravity": (0, 0, -9.81)}, "gravity"),
         ({"about": {"q0": 3}}, "about.*q0"),
         ({"about": {"a": object()}}, "about"),
-        ({"record": 3}, "record"),
+        ({"file": 3}, "record"),
         ({"stop": 3}, "stop"),
         ({"stop": lambda t, q, v: np.nan}, "stop"),
         ({"progress": 3}, "progress"),
@@ -230,7 +234,7 @@ def test_a_motion_beyond_doubles_ends(method):
             simulate(ARM, v0=[speed, -speed], duration=1.0, method=method)
 
 
-@pytest.mark.parametrize("options", [{"max_step": 1e-4}, {"method": "euler", "step": 1e-4}])
+@pytest.mark.parametrize("options", [{"max_step": 1e-4}, {"method": "symplectic-euler", "step": 1e-4}])
 def test_steps_below_the_resolution_of_time_end(options):
     with pytest.raises(SingularError, match="step"):
         Simulation(ARM, t0=1e15, **options).run(1e15 + 10)
@@ -279,8 +283,8 @@ def test_a_temperature_is_one_number(kT):
         (lambda: Friction(creep=0.0), "creep"),
         (lambda: Friction(viscous=np.nan), "viscous"),
         (lambda: Friction([1.0] * 3)(0.0, np.zeros(2), np.zeros(2)), "viscous"),
-        (lambda: Spring(ARM, [1.0] * 3), "stiffness"),
-        (lambda: Spring(ARM, 1.0, rest=[0.0]), "rest"),
+        (lambda: Spring([1.0] * 3), "stiffness"),
+        (lambda: Spring(1.0, rest=[0.0]), "rest"),
     ],
 )
 def test_parameters_are_named(call, name):
@@ -299,6 +303,16 @@ def test_messages_say_what_a_number_must_be():
         number("x", np.nan, infinite=True)
 
 
+# ---- forces ----
+
+
+@pytest.mark.parametrize("force", [lambda t: 0.0, lambda: 0.0, lambda t, q, v, more: 0.0])
+def test_a_force_of_other_arguments_is_refused_before_the_run(force):
+    for forces in (force, [Friction(0.1), force]):
+        with pytest.raises(ArgumentError, match=r"forces(\[1\])? is called as f\(t, q, v\): (too many|missing)"):
+            simulate(ARM, duration=0.1, forces=forces)
+
+
 # ---- the cache ----
 
 
@@ -315,6 +329,80 @@ def test_torsor_starts_without_a_cache_that_cannot_be():
     environment = {"TORSOR_CACHE": "~nobody-of-that-name", "PYTHONPATH": source, "PATH": "/usr/bin"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[[1.]]", done.stderr
+
+
+POSIX = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have no owners here")
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """A cache with one file."""
+    monkeypatch.setenv("TORSOR_CACHE", str(tmp_path / "cache"))
+    cache._warn_once.cache_clear()
+    cache.write("name", b"content")
+    assert cache.read("name") == b"content"
+    return tmp_path / "cache"
+
+
+@POSIX
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+def test_a_cache_in_which_others_can_write_is_neither_read_nor_written(kept, mode):
+    kept.chmod(mode)
+    with pytest.warns(RuntimeWarning, match="does without its cache: others own .*cache or can write in it"):
+        assert cache.read("name") is None
+    cache.write("other", b"content")  # without another word
+    assert cache.read("name") is None
+    assert [path.name for path in kept.iterdir()] == ["name"]
+    kept.chmod(0o755)
+    assert cache.read("name") == b"content"
+
+
+@POSIX
+def test_a_file_of_the_cache_that_others_can_write_is_not_read(kept):
+    assert (kept / "name").stat().st_mode & 0o777 == 0o600
+    for mode in (0o620, 0o602):
+        (kept / "name").chmod(mode)
+        assert cache.read("name") is None
+    cache.write("name", b"new")
+    assert cache.read("name") == b"new"
+
+
+@POSIX
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("what", ["cache", "cache/name"])
+def test_what_another_user_put_into_the_cache_is_not_read(kept, what):
+    os.chown(kept.parent / what, 12345, -1)
+    with pytest.warns(RuntimeWarning, match="others own") if what == "cache" else nullcontext():
+        assert cache.read("name") is None
+
+
+def test_without_sources_there_is_no_cache(tmp_path):
+    """Installed as a zip: nothing says which torsor made what is in the cache."""
+    package, folder = cache.PACKAGE, tmp_path / "cache"
+    with zipfile.ZipFile(tmp_path / "torsor.zip", "w") as file:
+        for path in sorted(package.rglob("*")):
+            if path.is_file() and path.suffix in (".py", ".toml", ".json"):
+                file.write(path, path.relative_to(package.parent))
+    code = "import torsor as ts; print(ts.__file__, ts.mass_matrix(ts.Model.chain(mass=1, inertia=(1, 1, 1)), [0.0]))"
+    environment = os.environ | {"TORSOR_CACHE": str(folder), "PYTHONPATH": str(tmp_path / "torsor.zip")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "torsor.zip" in done.stdout, done.stderr
+    assert done.stdout.strip().endswith("[[1.]]"), done.stderr
+    assert not folder.exists()
+
+
+@pytest.mark.skipif(codegen.cpuid.processor() is None, reason="no CPUID here")
+def test_the_processor_in_the_name_of_code_is_the_one_that_answers(monkeypatch):
+    """Under an emulator /proc/cpuinfo names the processor of the machine, which may have more instructions."""
+    told = codegen.cpuid.processor()
+    assert codegen.cpuid.processor() == told
+    features = codegen.host().features.split(",")
+    ebx, registers = told[7], told[-1]  # of leaf 7; bit 5: AVX2, bit 16: AVX-512
+    assert ("+avx2" in features) == bool(ebx >> 5 & registers >> 2 & 1)
+    assert ("+avx512f" in features) == bool(ebx >> 16 & 1 and registers & 0xE0 == 0xE0)
+    one = codegen._seen_without_llvm()
+    monkeypatch.setattr(codegen.cpuid, "processor", lambda: (*told[:7], ebx & ~(1 << 16), *told[8:]))
+    assert codegen._seen_without_llvm() != one
 
 
 # ---- recordings ----
@@ -346,7 +434,7 @@ def rewritten(path, **changes):
 )
 def test_a_header_that_makes_no_sense_is_refused(changes, tmp_path):
     path = tmp_path / "run.traj"
-    simulate(ARM, duration=0.1, record=path)
+    simulate(ARM, duration=0.1, file=path)
     rewritten(path, **changes)
     before = path.read_bytes()
     if changes != {"q0": None}:  # the neutral configuration
@@ -359,7 +447,7 @@ def test_a_header_that_makes_no_sense_is_refused(changes, tmp_path):
 @pytest.mark.parametrize("damage", ["nan", "short", "gone"])
 def test_a_memory_that_does_not_fit_is_refused(method, damage, tmp_path):
     path = tmp_path / "run.traj"
-    simulate(ARM, [0.1, 0.2], duration=0.1, method=method, step=0.01, record=path)
+    simulate(ARM, [0.1, 0.2], duration=0.1, method=method, step=0.01, file=path)
     found = recording.read(path)
     memory = dict(found.chunks[-1].memory)
     if damage == "gone":

@@ -20,11 +20,10 @@ import pytest
 from PIL import Image
 
 import torsor as ts
-from torsor import zoo
+from torsor import simulate, zoo
 from torsor.files import made
 from torsor.formats import binary
 from torsor.lie import quaternion_to_matrix
-from torsor.motion import simulate
 from torsor.view import page as view_page
 from torsor.view import tube as view_tube
 from torsor.view.plots import coordinate_units, plot_trajectory

@@ -59,6 +59,7 @@ from torsor.validate import chosen, integer, number
 FAILED, INTERRUPTED = 1, 130
 MOST_BRANCHES, FEW_BRANCHES = 60, 8  # bodies shown in a tree; of a larger model, only the first few
 MOST_WORDS = 12  # names in a line
+LONGEST_WORD = 1000  # characters read of a line to see whether it begins with a number
 MOST_FREEDOMS_OF_A_MATRIX = 3000  # whose n^2 entries are counted
 
 # The options, as typed, that a run needs again when it is resumed.
@@ -78,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):  # a terminal that cannot show a letter is shown its code
             stream.reconfigure(errors="backslashreplace")
     options = parser().parse_args(_with_negative_lists(words))
+    for key in [key for key, value in vars(options).items() if value == [] and key != "names"]:
+        parser().error(f"argument {_option(key)}: -- is no value")  # argparse makes an empty list of it
     options.words = words
     try:
         with _logged(getattr(options, "log", None), words):
@@ -392,9 +395,13 @@ def _forces(problem: dict[str, Any], model: Model) -> list[Any]:
 
 def _table(path: str, model: Model) -> Table:
     try:
-        table = np.loadtxt(path, delimiter=",", ndmin=2, skiprows=_header_lines(path))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is no data
+            table = np.loadtxt(path, delimiter=",", ndmin=2, skiprows=_header_lines(path))
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{path}: no table of torques: {error}") from None
+    if not table.size:
+        raise ArgumentError(f"{path} holds no rows; a table of torques has rows t, tau1, tau2, ...")
     if table.shape[1] != 1 + model.nv:
         raise ArgumentError(f"{path} has {table.shape[1]} columns; this model needs t and {model.nv} torques")
     return Table(table[:, 0], table[:, 1:])
@@ -403,7 +410,7 @@ def _table(path: str, model: Model) -> Table:
 def _header_lines(path: str) -> int:
     """1 if the first line of a table is words."""
     with open(path, encoding="utf-8") as file:
-        first = file.readline().split(",")[0]
+        first = file.readline(LONGEST_WORD).split(",")[0]
     try:
         float(first)
     except ValueError:
@@ -576,14 +583,20 @@ def sweep(options: argparse.Namespace) -> int:
 @contextmanager
 def _executor(options: argparse.Namespace) -> Iterator[Any]:
     """Who does the work."""
-    if options.dask:
+    if options.dask is not None:
         try:
             from distributed import Client
         except ImportError:
             raise ArgumentError("--dask needs Dask: pip install 'dask[distributed]'") from None
-        with Client(options.dask) as client:
+        try:
+            client = Client(options.dask)
+        except Exception as error:  # Dask raises what its transport raises
+            raise ArgumentError(
+                f"--dask {options.dask}: no scheduler of Dask there, such as tcp://host:8786 ({error})"
+            ) from None
+        with client:
             yield client.get_executor()
-    elif options.workers:
+    elif options.workers is not None:
         with ProcessPoolExecutor(integer("--workers", options.workers, least=1), get_context("spawn")) as pool:
             yield pool
     else:

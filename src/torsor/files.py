@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import stat
+import sys
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 from platform import python_version
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from torsor import __version__
 from torsor.errors import ArgumentError, TorsorError
-from torsor.validate import file_path
+from torsor.validate import file_path, memory
 
 FEW = 100  # numbers of a list in the comments of a file
+BEYOND = 2**40  # where Windows locks a byte: others may read what is before it
+MOST_BYTES = 2**30  # of a file of text
+MOST_STREAMED, BLOCK = 64 * 2**20, 2**20  # bytes of a pipe or a device, which do not tell their size
 
 
 def made() -> dict[str, str]:
@@ -89,13 +95,72 @@ def _replace(path: Path, content: bytes | memoryview) -> None:
             aside.unlink(missing_ok=True)
 
 
-def read_whole(path: Any, error: type[TorsorError] = ArgumentError, *, magic: bytes = b"", kind: str = "") -> bytes:
-    """The content of a file, which must begin with `magic`: a file of another kind is refused before it is read."""
+class Locked(Exception):
+    """Another process holds the lock of a file."""
+
+
+@contextmanager
+def locked(file: IO[bytes]) -> Iterator[None]:
+    """Hold the lock of an open file, or raise `Locked`; the system frees it when the process ends, however it ends.
+
+    Where the system or the file system knows no locks, nothing is locked.
+    """
+    release = _lock(file)
+    try:
+        yield
+    finally:
+        release()
+
+
+def _lock(file: IO[bytes]) -> Callable[[], Any]:
+    """Lock a file, and return what unlocks it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(BEYOND)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            return lambda: (file.seek(BEYOND), msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1))
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return lambda: fcntl.flock(file, fcntl.LOCK_UN)
+    except (BlockingIOError, PermissionError):
+        raise Locked from None
+    except (ImportError, OSError):
+        return lambda: None
+
+
+def read_whole(path: Any, error: type[TorsorError] = ArgumentError, *, magic: bytes = b"", kind: str = "",
+               most: int = MOST_BYTES) -> bytes:  # fmt: skip
+    """The content of a file of at most `most` bytes, which must begin with `magic`; others are refused unread.
+
+    A file that begins with its magic may be as large as the memory.
+    """
     path = file_path("path", path)
     try:
         with open(path, "rb") as file:
             if (start := file.read(len(magic))) != magic:
-                raise error(f"{path} is not a {kind}")
-            return start + file.read()
+                raise error(f"{path}: this is not a {kind}")
+            found = os.fstat(file.fileno())
+            most = memory() if magic else most
+            if stat.S_ISREG(found.st_mode):
+                content = start + file.read() if found.st_size <= most else None
+            else:
+                content = _read_stream(file, min(most, MOST_STREAMED))
     except OSError as reason:
         raise error(f"{path}: cannot be read ({reason.strerror or reason})") from None
+    if content is None:
+        raise error(f"{path}: too large; at most {most / 1e6:.3g} MB are read")
+    return content
+
+
+def _read_stream(file: Any, most: int) -> bytes | None:
+    """What a pipe or a device delivers; None if that is more than `most` bytes."""
+    blocks, size = [], 0
+    while block := file.read(BLOCK):
+        blocks.append(block)
+        size += len(block)
+        if size > most:
+            return None
+    return b"".join(blocks)

@@ -88,7 +88,8 @@ PARAMETERS = {
     "gravity": Place((3,)),
 }
 # Numbers of the model in which the members of a batch differ: `torsor.compiler.frames.GIVEN`, and gravity.
-MEMBERS = {"inertias": Place(("n", 10)), "placements": Place(("n", 23)), "gravities": Place((3,))}
+MEMBERS = {name: Place(("n", count)) for name, count in (("inertias", 10), ("placements", 23), ("armatures", 6))}
+MEMBERS["gravities"] = Place((3,))
 
 # a wrench on each body, and the motion of the base; everything else is one number per freedom
 PLACES = {"q": COORDINATES, "external": BODIES, "pulls": PULLS, "base_velocity": BASE, "base_acceleration": BASE}

@@ -66,24 +66,26 @@ def _enter(x: Any, rank: int) -> Any:
 
 def _leave(x: Any) -> Any:
     """A result as a NumPy array or, where a scalar of it is CasADi's, a CasADi matrix."""
-    if isinstance(x, tuple) and not isinstance(x, Vec | Mat):
-        return tuple(_leave(y) for y in x)
-    flat = [x] if not isinstance(x, Vec | Mat) else list(x) if isinstance(x, Vec) else [y for r in x for y in r]
-    symbol = next((y for y in flat if _is_casadi(y)), None)
-    if symbol is not None:
+    if isinstance(x, Mat):
+        return _assembled([y for row in x for y in row], (len(x), len(x[0])))
+    if isinstance(x, Vec):
+        return _assembled(list(x), (len(x),))
+    return tuple(_leave(y) for y in x) if isinstance(x, tuple) else _assembled([x], ())
+
+
+def _assembled(scalars: list[Any], shape: tuple[int, ...]) -> Any:
+    """Scalars as one array of this shape, behind the axes that they have themselves."""
+    if any(map(_is_casadi, scalars)):
         ca = sys.modules["casadi"]
-        if isinstance(x, Mat):
-            return ca.vertcat(*(ca.horzcat(*r) for r in x))
-        return ca.vertcat(*x) if isinstance(x, Vec) else x
-    shape = (len(x), len(x[0])) if isinstance(x, Mat) else (len(x),) if isinstance(x, Vec) else ()
-    if any(hasattr(y, "context") for y in flat):
-        return np.array(flat, dtype=object).reshape(shape) if shape else x
+        if len(shape) == 2:
+            return ca.vertcat(*(ca.horzcat(*scalars[k : k + shape[1]]) for k in range(0, len(scalars), shape[1])))
+        return ca.vertcat(*scalars) if shape else scalars[0]
+    if any(hasattr(y, "context") for y in scalars):  # numbers of mpmath
+        return np.array(scalars, dtype=object).reshape(shape) if shape else scalars[0]
     # literal 0.0 and 1.0 must not widen float32 or narrow longdouble
-    dtype = np.result_type(
-        *(y.dtype for y in flat if hasattr(y, "dtype")),
-        np.float32 if any(hasattr(y, "dtype") for y in flat) else np.float64,
-    )
-    stacked = np.stack(np.broadcast_arrays(*(np.asarray(y, dtype=dtype) for y in flat)), axis=-1)
+    types = [y.dtype for y in scalars if hasattr(y, "dtype")]
+    dtype = np.result_type(*types, np.float32 if types else np.float64)
+    stacked = np.stack(np.broadcast_arrays(*(np.asarray(y, dtype=dtype) for y in scalars)), axis=-1)
     return stacked.reshape(stacked.shape[:-1] + shape)
 
 

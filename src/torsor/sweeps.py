@@ -101,6 +101,7 @@ class Algorithm:
     inverts    the mass matrix must be regular
     torques_only   the outputs are joint torques and accelerations only: mass may be regrouped
     couples    the result obeys couplings of joints
+    kinematic  no mass enters
     """
 
     name: str
@@ -112,6 +113,7 @@ class Algorithm:
     inverts: bool = False
     torques_only: bool = False
     couples: bool = False
+    kinematic: bool = False
 
     @property
     def has_loops(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import reprlib
 import sys
@@ -17,6 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from torsor.errors import ArgumentError
 
 Array = NDArray[Any]
+
+NO_VMAP = "torsor's functions take batches of states themselves: call them outside vmap, jit and grad"
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 80
@@ -49,7 +52,8 @@ def array(name: str, x: Any) -> Array:
     except ValueError:
         raise ArgumentError(f"{name} must be an array, not a ragged list") from None
     except Exception as error:  # whatever an object's own conversion raises
-        raise ArgumentError(f"{name} must be an array, not {shown(x)}: {error}") from None
+        hint = f". {NO_VMAP}" if hasattr(x, "__dlpack__") else ""
+        raise ArgumentError(f"{name} must be an array, not {shown(x)}: {error}{hint}") from None
 
 
 def real_array(name: str, x: Any, *shapes: tuple[int, ...], finite: bool = True) -> Array:
@@ -126,17 +130,17 @@ def batch(name: str, size: Any, width: int) -> tuple[int, ...]:
     """The shape that `size` asks for, of rows of `width` numbers: an integer, or a tuple or list of integers."""
     axes = size if isinstance(size, tuple | list) else (size,)
     shape = tuple(integer(name, axis, least=0) for axis in axes)
-    check_memory(name, 8 * prod(shape) * width)
+    check_memory(name, 8 * prod(max(axis, 1) for axis in shape) * width)  # NumPy counts like this, too
     return shape
 
 
 def check_memory(name: str, size: int) -> None:
     """Raise before the work if an argument asks for more bytes than the machine has."""
-    if size > (available := _memory()):
+    if size > (available := memory()):
         raise ArgumentError(f"{name} asks for more than the {available / 1e9:.3g} GB of memory of this machine")
 
 
-def _memory() -> int:
+def memory() -> int:
     """The bytes of memory of this machine; if the system does not tell, as much as it can address."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -179,10 +183,17 @@ def chosen(name: str, x: Any, known: Iterable[str]) -> str:
     return x
 
 
-def function(name: str, x: Any) -> Callable[..., Any]:
-    """x as something to call."""
+def function(name: str, x: Any, arguments: tuple[str, ...] = ()) -> Callable[..., Any]:
+    """x as something to call, with these arguments if any are named."""
     if not callable(x):
         raise ArgumentError(f"{name} must be a function, not {shown(x)}")
+    try:
+        if arguments:
+            inspect.signature(x).bind(*arguments)
+    except TypeError as error:
+        raise ArgumentError(f"{name} is called as f({', '.join(arguments)}): {error} of {shown(x)}") from None
+    except ValueError:  # a function of C that does not say what it takes
+        pass
     return x
 
 

@@ -49,6 +49,7 @@ class Engine:
 
     joints: dict
     nv: int
+    without_rotors = False  # whether its M lacks the inertias of rotors
 
     @property
     def kinds(self):
@@ -72,6 +73,8 @@ class Engine:
 
 class PinocchioFile(Engine):
     """A URDF; impossible inertias are replaced by the nearest possible ones, once fixed links are merged."""
+
+    without_rotors = True
 
     def __init__(self, path, base):
         import pinocchio as pin

@@ -164,7 +164,9 @@ mass_solve = Algorithm(
 log_det = Algorithm(
     "log_det", ("q",), (articulated_inertias, log_pivots), AtBase("log_det"), inverts=True, torques_only=True,
 )  # fmt: skip
-pivots = Algorithm("pivots", ("q",), (articulated_inertias,), PerFreedom("pivots"), torques_only=True)
+pivots = Algorithm(
+    "pivots", ("q",), (articulated_inertias,), PerFreedom("pivots"), options=("added_inertia",), torques_only=True,
+)  # fmt: skip
 inverse_mass_matrix = Algorithm(
     "inverse_mass_matrix", ("q",), (articulated_inertias, unit_torques(innovation, accelerate)), Symmetric("qdd"),
     inverts=True, torques_only=True,

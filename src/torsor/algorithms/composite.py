@@ -21,7 +21,7 @@ def compose(link, here, children):
     f, S = link.placed(here)
     I = children.I + link.inertia
     F = tuple(I @ s for s in S.columns)
-    diagonal = Vec.of(pair(Fk, s) + rotor for Fk, s, rotor in zip(F, S.columns, link.armature))
+    diagonal = Vec.of(pair(Fk, s) + rotor for Fk, s, rotor in zip(F, S.columns, link.rotors(here)))
     return dict(I=f.carry(I)), dict(E=f.factors[-1], S=S, F=F, diagonal=diagonal)
 
 
@@ -43,7 +43,8 @@ mass_matrix = Algorithm(
 )  # fmt: skip
 
 
-diagonal = Algorithm("diagonal", ("q",), (compose,), PerFreedom("diagonal"))  # M_ii, in O(n)
+# M_ii, in O(n)
+diagonal = Algorithm("diagonal", ("q",), (compose,), PerFreedom("diagonal"), options=("added_inertia",))
 
 
 def dof_parents(parent: Sequence[int], freedoms: Sequence[int]) -> list[int]:

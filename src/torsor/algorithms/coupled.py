@@ -129,5 +129,10 @@ forward_dynamics_derivatives = Algorithm(
     Several(dq=TwoTriangles("by_q", "row_q"), dv=TwoTriangles("by_v", "row_v"), dtau=Symmetric("by_qdd")),
     options=("external",), inverts=True, torques_only=True, then=response(coupled_inverse), couples=True,
 )  # fmt: skip
-pivots = Algorithm("pivots_coupled", ("q",), MATRIX, Symmetric("M"), torques_only=True, then=_pivots, couples=True)
-diagonal = Algorithm("diagonal_coupled", ("q",), MATRIX, Symmetric("M"), then=_diagonal, couples=True)
+pivots, diagonal = (
+    Algorithm(
+        f"{name}_coupled", ("q",), MATRIX, Symmetric("M"), options=("added_inertia",), torques_only=True, then=then,
+        couples=True,
+    )
+    for name, then in (("pivots", _pivots), ("diagonal", _diagonal))
+)  # fmt: skip

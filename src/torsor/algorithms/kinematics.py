@@ -44,9 +44,11 @@ def at_body(step):
     return lambda link, here, tip: step(link, here, SimpleNamespace(f=tip.after(link.body_frame()), V=Spatial.zero()))
 
 
-body_poses = Algorithm("body_poses", ("q",), (poses,), PerBody("pose"))
-body_twists = Algorithm("body_twists", ("q", "v"), (twists,), PerBody("twist"), options=("base_velocity",))
-jacobian = Algorithm("jacobian", ("q",), (Columns(at_body(jacobian_step), jacobian_step),), Path("J"))
+body_poses = Algorithm("body_poses", ("q",), (poses,), PerBody("pose"), kinematic=True)
+body_twists = Algorithm(
+    "body_twists", ("q", "v"), (twists,), PerBody("twist"), options=("base_velocity",), kinematic=True
+)
+jacobian = Algorithm("jacobian", ("q",), (Columns(at_body(jacobian_step), jacobian_step),), Path("J"), kinematic=True)
 jacobian_dot = Algorithm(
-    "jacobian_dot", ("q", "v"), (Columns(at_body(jacobian_rate_step), jacobian_rate_step),), Path("J")
+    "jacobian_dot", ("q", "v"), (Columns(at_body(jacobian_rate_step), jacobian_rate_step),), Path("J"), kinematic=True
 )

@@ -3,21 +3,28 @@
 Each is one file, whose name is a hash of what it was made from.  A checksum of the name and the content precedes the
 content, so that no file is mistaken for another.  The least recently used files are deleted when all files together
 exceed `LIMIT`.
+
+What is read is run as machine code: a folder or a file that somebody else could have written is not used.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
 import re
+import stat
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+
+from torsor import logs
 
 PACKAGE = Path(__file__).parent.parent
 CHECKSUM_BYTES = 20
@@ -58,16 +65,44 @@ def _expanded(path: Path) -> Path | None:
         return None
 
 
-def read(name: str) -> bytes | None:
-    """The content of that name, if it exists and is intact; else None."""
+def _own(status: os.stat_result) -> bool:
+    """Whether only this user and root can have written a file, or can write in a folder."""
+    if not hasattr(os, "geteuid"):  # Windows: the folders of a user are their own
+        return True
+    return status.st_uid in (os.geteuid(), 0) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _usable() -> Path | None:
+    """The folder, if there may be a cache: torsor's sources can be read, and nobody else can write in the folder."""
     where = folder()
+    if where is None or not _IMPORTED:
+        return None
+    with contextlib.suppress(OSError):  # it is not there yet, or never will be
+        if not _own(os.stat(where)):
+            _warn_once(
+                f"torsor does without its cache: others own {where} or can write in it, and what is there is run. Make "
+                "it yours (chmod go-w), or let TORSOR_CACHE name another folder, or be off"
+            )
+            return None
+    return where
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    logs.event("no cache", reason=message)
+    warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def read(name: str) -> bytes | None:
+    """The content of that name, if it exists, is intact and nobody else can have written it; else None."""
+    where = _usable()
     if where is None:
         return None
     try:
         with (where / name).open("rb") as file:
-            stored = file.read()
-            used = os.fstat(file.fileno()).st_mtime
-        if time.time() - used > USE_NOTED:
+            status = os.fstat(file.fileno())
+            stored = file.read() if _own(status) else b""
+        if time.time() - status.st_mtime > USE_NOTED:
             os.utime(where / name)
     except OSError:
         return None
@@ -77,14 +112,15 @@ def read(name: str) -> bytes | None:
 
 def write(name: str, content: bytes) -> None:
     """Write a temporary file and rename it, so that no reader ever sees half a file."""
-    where = folder()
+    where = _usable()
     if where is None or not unchanged():
         return
     with contextlib.suppress(OSError):  # a cache that cannot be written only slows the next start
         where.mkdir(mode=0o700, parents=True, exist_ok=True)  # its content will be executed
         aside = where / f"{name}.{os.getpid()}.{threading.get_ident()}"
         try:
-            aside.write_bytes(_checksum(name, content) + content)
+            with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(_checksum(name, content) + content)
             os.replace(aside, where / name)
         finally:
             aside.unlink(missing_ok=True)

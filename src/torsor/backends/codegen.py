@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torsor.backends import cache
+from torsor.backends import cache, cpuid
 from torsor.backends.elf import Image, NotLinkable, link
 from torsor.errors import ArgumentError
 
@@ -69,26 +69,27 @@ def _ask_llvm() -> str:
     return json.dumps([llvm.get_process_triple(), llvm.get_host_cpu_name(), features, version])
 
 
-# the fields of /proc/cpuinfo that distinguish processors, on x86 and on ARM
-_TELLING = (
-    "vendor_id", "cpu family", "model", "model name", "stepping", "flags",
-    "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features",
-)  # fmt: skip
+# the fields of /proc/cpuinfo that distinguish ARM processors; LLVM reads them, too
+_TELLING = ("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features")
 
 
 def _seen_without_llvm() -> str | None:
     """The processor and the llvmlite installed, or None where they cannot be determined."""
     try:
-        with open("/proc/cpuinfo") as file:
-            first = file.read(8192).split("\n\n")[0]
+        processor = cpuid.processor() or _arm_processor()
         spec = importlib.util.find_spec("llvmlite")
         origin = spec.origin if spec else None
         installed = Path(origin or "").with_name("_version.py").stat()
     except (OSError, ValueError):
         return None
-    lines = (line.partition(":") for line in first.splitlines())
-    processor = [text.strip() for name, _, text in lines if name.strip() in _TELLING]
     return repr((Host._fields, processor, origin, installed.st_size, installed.st_mtime_ns)) if processor else None
+
+
+def _arm_processor() -> list[str]:
+    with open("/proc/cpuinfo") as file:
+        first = file.read(8192).split("\n\n")[0]
+    lines = (line.partition(":") for line in first.splitlines())
+    return [text.strip() for name, _, text in lines if name.strip() in _TELLING]
 
 
 def _target_machine(target: Host) -> Any:

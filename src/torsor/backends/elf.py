@@ -77,18 +77,9 @@ def _c_library() -> Any:
 
 def link(code: bytes, entry: str = "kernel") -> Image:
     """The image of an ELF object file for x86-64."""
-    if code[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<HH", code, 16) != (_RELOCATABLE, _X86_64):
-        raise NotLinkable("not an object file for x86-64")
-    table, size, count = struct.unpack_from("<Q", code, 40)[0], *struct.unpack_from("<HH", code, 58)
-    sections = [_Section(*struct.unpack_from("<IIQQQQIIQQ", code, table + k * size)) for k in range(count)]
-    image, placed = bytearray(), {}
-    for k, section in enumerate(sections):
-        if section.flags & _IN_MEMORY and section.size:
-            if section.kind != _PROGRAM or section.flags & _WRITABLE or section.alignment > PAGE:
-                raise NotLinkable("a section that is neither code nor constants")
-            _align(image, section.alignment)
-            placed[k] = len(image)
-            image += code[section.offset : section.offset + section.size]
+    sections = _sections(code)
+    image = bytearray()
+    placed = _place(image, code, sections)
     symbols = next((_symbols(code, sections, s) for s in sections if s.kind == _SYMBOLS), [])
     imports: dict[str, int] = {}
     jumps = {name: _jump(image, imports, name) for name in dict.fromkeys(n for n, at, _ in symbols if n and not at)}
@@ -96,17 +87,41 @@ def link(code: bytes, entry: str = "kernel") -> Image:
     places = [placed[at] + value if at in placed else jumps.get(name) for name, at, value in symbols]
     for section in sections:
         if section.kind == _RELOCATIONS and section.info in placed:
-            for k in range(section.size // 24):
-                offset, info, addend = struct.unpack_from("<QQq", code, section.offset + 24 * k)
-                here, target = placed[section.info] + offset, places[info >> 32]
-                if info & 0xFFFFFFFF not in _DISTANCES or target is None:
-                    raise NotLinkable(f"relocation {info & 0xFFFFFFFF}")
-                struct.pack_into("<i", image, here, target + addend - here)
+            _relocate(image, placed[section.info], code[section.offset : section.offset + section.size], places)
     start = next((place for (name, at, _), place in zip(symbols, places) if name == entry and at), None)
     if start is None:
         raise NotLinkable(f"no function {entry}")
     _align(image, PAGE)
     return Image(bytes(image), start, imports)
+
+
+def _sections(code: bytes) -> list[_Section]:
+    if code[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<HH", code, 16) != (_RELOCATABLE, _X86_64):
+        raise NotLinkable("not an object file for x86-64")
+    table, size, count = struct.unpack_from("<Q", code, 40)[0], *struct.unpack_from("<HH", code, 58)
+    return [_Section(*struct.unpack_from("<IIQQQQIIQQ", code, table + k * size)) for k in range(count)]
+
+
+def _place(image: bytearray, code: bytes, sections: list[_Section]) -> dict[int, int]:
+    """Append the code and the constants; returns where each section begins."""
+    placed = {}
+    for k, section in enumerate(sections):
+        if section.flags & _IN_MEMORY and section.size:
+            if section.kind != _PROGRAM or section.flags & _WRITABLE or section.alignment > PAGE:
+                raise NotLinkable("a section that is neither code nor constants")
+            _align(image, section.alignment)
+            placed[k] = len(image)
+            image += code[section.offset : section.offset + section.size]
+    return placed
+
+
+def _relocate(image: bytearray, start: int, table: bytes, places: list[int | None]) -> None:
+    """Write the distances that a section at `start` has to symbols; the table has their entries (Elf64_Rela)."""
+    for offset, info, addend in struct.iter_unpack("<QQq", table[: len(table) // 24 * 24]):
+        here, target = start + offset, places[info >> 32]
+        if info & 0xFFFFFFFF not in _DISTANCES or target is None:
+            raise NotLinkable(f"relocation {info & 0xFFFFFFFF}")
+        struct.pack_into("<i", image, here, target + addend - here)
 
 
 def _align(image: bytearray, alignment: int) -> None:

@@ -36,6 +36,7 @@ from torsor.inputs import place_of
 from torsor.model.model import Model
 from torsor.model.names import Frame
 from torsor.sweeps import Algorithm
+from torsor.validate import NO_VMAP
 
 LONG_CHAIN = 1024  # from this many links on, each link of a chain is worth a thread
 SCRATCH_SHARE = 0.5  # the largest share of the free memory for the scratch memory of loops
@@ -67,8 +68,10 @@ def cupy() -> Any:
 
 def on_device(x: Any) -> bool:
     """Whether an array says that it is on a CUDA device (DLPack's code 2; 13: managed memory)."""
-    device = getattr(x, "__dlpack_device__", None)
-    return device is not None and device()[0] in (2, 13)
+    try:
+        return x.__dlpack_device__()[0] in (2, 13)
+    except Exception:  # no array, or one without numbers, as inside vmap; whoever converts it says so
+        return False
 
 
 def is_long_chain(algorithm: Algorithm, model: Model, first: Any) -> bool:
@@ -114,11 +117,14 @@ def stream(kind: str) -> Any:
 def as_cupy(x: Any, kind: str) -> Any:
     """The same memory as a CuPy array; JAX makes our stream wait until the numbers are there."""
     cp = cupy()
-    if kind == "torch":
-        return cp.asarray(x.detach())
-    if kind == "jax":
-        return cp.from_dlpack(x)
-    return x if isinstance(x, cp.ndarray) else cp.asarray(x)
+    try:
+        if kind == "torch":
+            return cp.asarray(x.detach())
+        if kind == "jax":
+            return cp.from_dlpack(x)
+        return x if isinstance(x, cp.ndarray) else cp.asarray(x)
+    except Exception as error:  # whatever a library raises for an array without numbers
+        raise ArgumentError(f"an array of {kind} has no numbers to read: {error}. {NO_VMAP}") from None
 
 
 def empty(kind: str, like: Any, shape: tuple[int, ...], dtype: str) -> Any:

@@ -31,8 +31,8 @@ def compile_pointwise(function: Callable[..., Any], inputs: Mapping[str, tuple[i
                       key: Any = None) -> Any:  # fmt: skip
     """A gufunc with the core dimensions of `inputs` and of the function's result; batch axes broadcast.
 
-    `key`: all that determines the function, beside torsor's sources. With it, the function is traced only if its code is
-    not on disk.
+    `key`: all that determines the function, beside torsor's sources. With it, the function is traced only if its code
+    is not on disk.
     """
     traced = lru_cache(1)(lambda: trace(function, inputs))
     return _kernel(traced, inputs, dtype, function.__name__, function.__doc__ or "", key)

@@ -56,6 +56,7 @@ GIVEN = {
         "cg", "sg", "s", "b", "ca", "sa", "a", "ct", "st", "d0", "pitch",
         *(f"Q{i}{j}" for i in range(3) for j in range(3)), "Q0", "Q1", "Q2",
     ),
+    "armatures": tuple(f"rotor{k}" for k in range(max(joint.nv for joint in JOINTS))),
 }  # fmt: skip
 
 

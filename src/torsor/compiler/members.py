@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -38,7 +38,7 @@ class Members:
     """The members of a batch.
 
     frames   the first member in its short frames; its kinds are general enough for all members
-    inputs   the numbers that differ, (*shape, n, 10), (*shape, n, 23) and (*shape, 3): `torsor.inputs.MEMBERS`
+    inputs   the numbers that differ, (*shape, n, 10), ... and (*shape, 3): `torsor.inputs.MEMBERS`
     """
 
     frames: Framed
@@ -76,24 +76,51 @@ def members(batch: ModelBatch) -> Members:
 
 
 def _members(batch: ModelBatch) -> Members:
-    model = batch.model
-    inputs: dict[str, Array] = {"gravities": batch.varied["gravity"]} if "gravity" in batch.varied else {}
-    if not batch.same_placements:
-        return _reframed(batch, inputs)
-    frames = framed(model)
-    if any(name in batch.varied for name in INERTIAL):
-        frames = short_frames(model)  # whose kinds know no inertias
-        own = {name: getattr(model, name) for name in INERTIAL}
-        fields = [np.broadcast_to(batch.varied.get(name, x), batch.shape + x.shape) for name, x in own.items()]
-        if not keep_digits(frames, *fields):
-            return _reframed(batch, inputs)
-        inputs = {"inertias": short_inertias(frames, *fields)} | inputs
+    varied = batch.varied
+    frames, inputs = _framed(batch)
+    if "armature" in varied:
+        frames = _with_rotors(frames)
+        inputs["armatures"] = _rows(batch.model, varied["armature"])
+    if "gravity" in varied:
+        inputs["gravities"] = varied["gravity"]
     if not inputs and batch.shape:  # members that differ only in their joints: an input that has their axes
-        inputs = {"gravities": np.broadcast_to(model.gravity, (*batch.shape, 3))}
+        inputs["gravities"] = np.broadcast_to(batch.model.gravity, (*batch.shape, 3))
     return Members(frames, inputs)
 
 
-def _reframed(batch: ModelBatch, inputs: Mapping[str, Array]) -> Members:
+def _framed(batch: ModelBatch) -> tuple[Framed, dict[str, Array]]:
+    """The frames, and the inertias and placements that differ."""
+    model, varied = batch.model, batch.varied
+    if not batch.same_placements:
+        return _reframed(batch)
+    if not any(name in varied for name in (*INERTIAL, "armature")):
+        return framed(model), {}
+    frames = short_frames(model)  # whose kinds know no inertias and no rotors
+    own = {name: getattr(model, name) for name in INERTIAL}
+    if not varied.keys() & own.keys():
+        return frames, {}
+    fields = [np.broadcast_to(varied.get(name, x), batch.shape + x.shape) for name, x in own.items()]
+    return (frames, {"inertias": short_inertias(frames, *fields)}) if keep_digits(frames, *fields) else _reframed(batch)
+
+
+def _with_rotors(frames: Framed) -> Framed:
+    """The same, with rotors at every joint: a member gives the same bits whether or not another one has some there."""
+    turning = [kind._replace(rotors=True) for kind in frames.kinds]
+    kinds = tuple(sorted(set(turning)))
+    place = np.array([kinds.index(kind) for kind in turning], np.int32)
+    return replace(frames, kinds=kinds, kind=place[frames.kind])
+
+
+def _rows(model: Model, x: Array) -> Array:
+    """Numbers of the freedoms (..., nv) as rows of the bodies (..., n, 6), filled up with zeros."""
+    freedom = np.arange(model.nv)
+    body = np.searchsorted(model.v_start, freedom, side="right") - 1
+    rows = np.zeros((*x.shape[:-1], model.n, len(GIVEN["armatures"])))
+    rows[..., body, freedom - model.v_start[body]] = x
+    return rows
+
+
+def _reframed(batch: ModelBatch) -> tuple[Framed, dict[str, Array]]:
     """Every member in its own short frames.
 
     The forms of the placements do not depend on the numbers, so that a member gives the same bits in any batch, unless
@@ -109,10 +136,10 @@ def _reframed(batch: ModelBatch, inputs: Mapping[str, Array]) -> Members:
     first = {name: x[0] for name, x in numbers.items()}
     frames = Framed(model, kinds, np.array([kinds.index(pair) for pair in pairs], np.int32), first)
     given: dict[str, Array] = {}
-    for key, names in GIVEN.items():
-        stacked = np.stack([numbers[name][: batch.size] for name in names], axis=-1)
-        given[key] = stacked.reshape(*batch.shape, model.n, len(names))
-    return Members(frames, given | dict(inputs))
+    for key in ("inertias", "placements"):
+        stacked = np.stack([numbers[name][: batch.size] for name in GIVEN[key]], axis=-1)
+        given[key] = stacked.reshape(*batch.shape, model.n, len(GIVEN[key]))
+    return frames, given
 
 
 def _general_forms(model: Model) -> Array:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torsor.compiler.derivative import Derivative, derivative
+from torsor.compiler.derivative import Derivative, derivative, root_of
 from torsor.compiler.frames import Framed, Kind, framed
 from torsor.compiler.members import Members
+from torsor.compiler.store import store
 from torsor.errors import ArgumentError
 from torsor.inputs import place_of
 from torsor.model.model import Model
 from torsor.model.names import Frame
-from torsor.model.regular import require_uncoupled
+from torsor.model.regular import require_uncoupled, warn_of_invented_masses
 from torsor.outputs import Several, matrices_of
 from torsor.sweeps import Algorithm
 
@@ -90,6 +91,8 @@ class Request:
             raise ArgumentError(f"programs compute in float64 or float32, not {self.dtype}")
         if (algorithm.inverts or "tau" in self.inputs) and not algorithm.couples:
             require_uncoupled(model, f"the compiled {algorithm.name}")
+        if not root_of(algorithm).kinematic:
+            store(model).once("masses of its own", lambda: warn_of_invented_masses(model))
         if not algorithm.has_loops and unroll is NEVER:
             raise ArgumentError(f"{algorithm.name} has no loops: leave out specialised=False or choose another method")
         if self.bits == 32:

@@ -486,31 +486,10 @@ def prune(code: LoopCode, circles: bool = False) -> LoopCode:
 
     `circles`: keep what is handed on only to compute itself; segments of a chain read it at their ends.
     """
-    # if several passes keep an output, the last one writes it
-    giver = {
-        (kind, name): p.stage
-        for p in code.passes for kind, c in enumerate(p.codes) for name in c.outputs if name[0] == "out"
-    }  # fmt: skip
-    climbs = code.columns
-
-    def steps_of(p: LoopPass, writes: Callable[[Any], bool] | None) -> list[_PassCode]:
-        own = [writes or partial(_gives, giver, p.stage, kind) for kind in range(len(p.codes))]
-        return [_PassCode(p.start, p.stage, _never), *(_PassCode(c, p.stage, w) for c, w in zip(p.codes, own))]
-
-    passes = [(p, steps_of(p, _never if climbs else None)) for p in code.passes]
-    columns: list[_PassCode] = []
-    if climbs:
-        writes = _never if climbs.outward else _always
-        columns = [_PassCode(c, CLIMB, writes) for c in (*climbs.starts.values(), *climbs.codes)]
-    spread = steps_of(climbs.outward, _always) if climbs and climbs.outward else []
+    passes, columns, outward = _steps_of_passes(code), _steps_of_climbs(code), _steps_of_outward(code)
     finish = [_PassCode(code.finish, None, _always)] if code.finish else []
-    every = [*(step for _, steps in passes for step in steps), *columns, *spread, *finish]
-    read: set[Any] = set()
-    if circles:
-        read = {("near", k, p.stage) for p in code.passes for k in p.live}
-        read |= {name for step in every for name in step.code.inputs}
-    while (now := {name for step in every for name in step.reads(read)}) != read:
-        read = now
+    read = _needed([*(step for steps in passes for step in steps), *columns, *outward, *finish],
+                   code.passes if circles else ())  # fmt: skip
 
     def live(stage: Any) -> tuple[int, ...]:
         return tuple(sorted(name[1] for name in read if name[0] == "near" and name[2] == stage))
@@ -519,14 +498,56 @@ def prune(code: LoopCode, circles: bool = False) -> LoopCode:
         start, *codes = (step.pruned(read) for step in steps)
         return replace(p, start=start, codes=tuple(codes), live=live(p.stage))
 
+    climbs = code.columns
     if climbs:
         codes = [step.pruned(read) for step in columns]
-        count = len(climbs.starts)
         climbs = replace(
-            climbs, starts=dict(zip(climbs.starts, codes)), codes=tuple(codes[count:]), live=live(CLIMB),
-            outward=pruned(climbs.outward, spread) if climbs.outward else None,
+            climbs, starts=dict(zip(climbs.starts, codes)), codes=tuple(codes[len(climbs.starts) :]), live=live(CLIMB),
+            outward=pruned(climbs.outward, outward) if climbs.outward else None,
         )  # fmt: skip
-    return replace(code, passes=tuple(pruned(p, steps) for p, steps in passes), columns=climbs)
+    return replace(code, passes=tuple(map(pruned, code.passes, passes)), columns=climbs)
+
+
+def _needed(steps: Sequence[_PassCode], circling: Sequence[LoopPass]) -> set[Any]:
+    """The names of everything that some step reads, to compute what is read in its turn or an output.
+
+    `circling`: passes of which all that is handed on counts as read.
+    """
+    read: set[Any] = {("near", k, p.stage) for p in circling for k in p.live}
+    if circling:
+        read |= {name for step in steps for name in step.code.inputs}
+    while (now := {name for step in steps for name in step.reads(read)}) != read:
+        read = now
+    return read
+
+
+def _steps_of_passes(code: LoopCode) -> list[list[_PassCode]]:
+    """The start and the kinds of every pass; if several passes keep an output, the last one writes it."""
+    giver = {
+        (kind, name): p.stage
+        for p in code.passes for kind, c in enumerate(p.codes) for name in c.outputs if name[0] == "out"
+    }  # fmt: skip
+
+    def writes(p: LoopPass, kind: int) -> Callable[[Any], bool]:
+        return _never if code.columns else partial(_gives, giver, p.stage, kind)
+
+    return [_steps_of(p, [writes(p, kind) for kind in range(len(p.codes))]) for p in code.passes]
+
+
+def _steps_of_climbs(code: LoopCode) -> list[_PassCode]:
+    if not code.columns:
+        return []
+    writes = _never if code.columns.outward else _always
+    return [_PassCode(c, CLIMB, writes) for c in (*code.columns.starts.values(), *code.columns.codes)]
+
+
+def _steps_of_outward(code: LoopCode) -> list[_PassCode]:
+    outward = code.columns and code.columns.outward
+    return _steps_of(outward, [_always] * len(outward.codes)) if outward else []
+
+
+def _steps_of(p: LoopPass, writes: Sequence[Callable[[Any], bool]]) -> list[_PassCode]:
+    return [_PassCode(p.start, p.stage, _never), *(_PassCode(c, p.stage, w) for c, w in zip(p.codes, writes))]
 
 
 def _gives(giver: Mapping[Any, int], stage: int, kind: int, name: Any) -> bool:

@@ -6,7 +6,7 @@ The fast path comes first; on any failure the arguments are validated and the er
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isfinite
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ def call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike)
             finite = isfinite(sum(result.tolist())) if few and result.ndim == 1 else np.isfinite(result).all()
             if finite and type(result) is ndarray:
                 return split(result) if split else result
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except Exception:  # whatever an argument raises; it is explained below
             pass
     return call_carefully(what, model, args)
 
@@ -67,39 +67,52 @@ def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: t
     require_models(model)
     algorithm = what if isinstance(what, Algorithm) else automatic_algorithm(model, what)
     given = {name: x for name, x in options.items() if x is not None}
+    state = dict(zip((*algorithm.inputs, *given), (*args, *given.values()), strict=True))
     if isinstance(model, ModelBatch):
-        return _call_batch(what, algorithm, model, dict(zip((*algorithm.inputs, *given), (*args, *given.values()))),
-                           tuple(given), frame)  # fmt: skip
-    names = (*algorithm.inputs, *given)
+        return _call_batch(what, algorithm, model, state, tuple(given), frame)
     if gpu_array(args[0]):
-        gpu = gpu_backend()
-        if not given and frame is None and gpu.is_long_chain(algorithm, model, args[0]):
-            chain = levels(algorithm, model)
-            if chain is not None:
-                return chain(*args)
-        return gpu.call(algorithm, model, (*args, *given.values()), tuple(given), frame)
-    arrays = [checked(model, name, x) for name, x in zip(names, (*args, *given.values()), strict=True)]
-    dtype = np.result_type(*arrays)
-    batch_axes(model, dict(zip(names, arrays)))
+        return _call_on_gpu(algorithm, model, state, tuple(given), frame)
+    arrays = {name: checked(model, name, x) for name, x in state.items()}
+    batch_axes(model, arrays)
+    dtype = np.result_type(*arrays.values())
     if dtype.char not in "df":
-        result = _reference(algorithm, model, dict(zip(names, arrays)), frame)
-        output = algorithm.output
-        return output.split(result, output.shapes(model, {})) if isinstance(output, Several) else result
+        return _reference(algorithm, model, arrays, frame)
     program = program_for(algorithm, model, tuple(given), dtype.char, frame)
     split = program.request.split(lambda row: row) if isinstance(algorithm.output, Several) else None
-    if not given and frame is None and not (algorithm.inverts and model.has_degenerate_bodies):
-        few = len(program.shape) == 1 and program.shape[0] < 64
-        made = store(model)
-        # for one state, on all cores, and how several results are split
-        made.calls[what, dtype.char] = program.ufunc, program.rows, few, split
-        if few and getattr(what, "__name__", "") == "forward_dynamics":
-            made.quick[dtype.char] = program.ufunc
-    result = program.rows(*(x.astype(dtype, copy=False) for x in arrays))
-    if algorithm.inverts and model.has_degenerate_bodies:
-        refuse_singular_at(algorithm, model, arrays[0])
-    if not np.isfinite(result).all():
+    result = program.rows(*(x.astype(dtype, copy=False) for x in arrays.values()))
+    may_be_singular = algorithm.inverts and model.has_degenerate_bodies
+    if may_be_singular or (algorithm.inverts and near_lock(model, arrays["q"])):
+        refuse_singular_at(algorithm, model, arrays["q"], arrays.get("added_inertia"))
+    if not may_be_singular and not given and frame is None:
+        _remember(what, algorithm, model, dtype.char, program, split)
+    return _finished(algorithm, result, split)
+
+
+def _remember(what: Any, algorithm: Algorithm, model: Model, number: str, program: Any, split: Any) -> None:
+    """Let `call` find a program for one state and for many, and know how several results are split."""
+    made, few = store(model), len(program.shape) == 1 and program.shape[0] < 64
+    one, many = (_unless_locked(algorithm, model, run) for run in (program.ufunc, program.rows))
+    made.calls[what, number] = one, many, few, split
+    if few and getattr(what, "__name__", "") == "forward_dynamics":
+        made.quick[number] = one
+
+
+def _finished(algorithm: Algorithm, result: Array, split: Any) -> Array:
+    if result.dtype.kind == "f" and not np.isfinite(result).all():  # not symbols
         raise SingularError(f"{algorithm.name} overflows; the arguments are too large")
     return split(result) if split else result
+
+
+def _call_on_gpu(algorithm: Algorithm, model: Model, state: dict[str, ArrayLike], options: tuple[str, ...],
+                 frame: Frame | None) -> Array:  # fmt: skip
+    from torsor.backends import gpu
+
+    args = tuple(state.values())
+    if not options and frame is None and gpu.is_long_chain(algorithm, model, args[0]):
+        chain = levels(algorithm, model)
+        if chain is not None:
+            return chain(*args)
+    return gpu.call(algorithm, model, args, options, frame)
 
 
 def _call_batch(what: Any, algorithm: Algorithm, batch: ModelBatch, state: dict[str, ArrayLike],
@@ -132,14 +145,15 @@ def _call_batch(what: Any, algorithm: Algorithm, batch: ModelBatch, state: dict[
     run = program(algorithm, options)
     split = run.request.split(lambda row: row) if isinstance(algorithm.output, Several) else None
     result = bound(*(x.astype(dtype, copy=False) for x in arrays.values()))
-    if algorithm.inverts and batch.has_degenerate_bodies:
-        tests = (program(a, tuple(found.inputs)) for a in (articulated.pivots, composite.diagonal))
-        refuse_singular(algorithm, model, *(np.asarray(test(arrays["q"].astype(dtype), *numbers)) for test in tests))
-    elif len(options) == len(found.inputs) and frame is None:
-        made.calls[what, dtype.char] = bound, bound, False, split
-    if not np.isfinite(result).all():
-        raise SingularError(f"{algorithm.name} overflows; the arguments are too large")
-    return split(result) if split else result
+    may_be_singular = algorithm.inverts and batch.has_degenerate_bodies
+    if may_be_singular or (algorithm.inverts and near_lock(model, arrays["q"])):
+        at = {name: x.astype(dtype) for name, x in arrays.items() if name in ("q", "added_inertia")}
+        tests = (program(a, (*list(at)[1:], *found.inputs)) for a in _pivots_of(algorithm))
+        refuse_singular(algorithm, model, at["q"], *(np.asarray(test(*at.values(), *numbers)) for test in tests))
+    if not may_be_singular and len(options) == len(found.inputs) and frame is None:
+        safe = _unless_locked(algorithm, model, bound)
+        made.calls[what, dtype.char] = safe, safe, False, split
+    return _finished(algorithm, result, split)
 
 
 def gpu_array(x: Any) -> bool:
@@ -199,8 +213,11 @@ def program_for(algorithm: Algorithm, model: Model, options: tuple[str, ...], nu
     return made.once(("call", algorithm, frame, number, options), make)
 
 
+LARGEST = int(np.finfo(np.float64).max)
 # A pivot this much smaller than its diagonal entry is rounding error: sixteen digits less a few for the reduction.
 SINGULAR_PIVOT = 1e-12
+# The cosine of a joint's angle below which its pivots are looked at: they fall with its square.
+NEAR_LOCK = 1e-5
 
 
 def automatic_algorithm(model: Model, function: Callable[..., Any]) -> Algorithm:
@@ -254,6 +271,8 @@ def shaped(model: Model, name: str, x: ArrayLike) -> Array:
     numeric = array.dtype.kind in "fiub" or (array.dtype.kind == "O" and all(map(_is_scalar, array.flat)))
     if not numeric:
         raise ArgumentError(f"{name} has dtype {array.dtype}; real numbers are needed")
+    if array.dtype.kind == "O" and any(isinstance(y, int) and abs(y) > LARGEST for y in array.flat):
+        raise ArgumentError(f"{name} holds an integer that is too large for a double")
     if array.ndim < len(core) or array.shape[array.ndim - len(core) :] != core:
         wanted = ", ".join(map(str, core))
         raise ArgumentError(f"{name} has shape {array.shape}; {model!r} needs (..., {wanted})")
@@ -265,30 +284,64 @@ def _is_scalar(x: Any) -> bool:
     return hasattr(x, "__add__") and hasattr(x, "__mul__") and not isinstance(x, str | bytes | list | tuple)
 
 
-def refuse_singular_at(algorithm: Algorithm, model: Model, q: Array) -> None:
-    """Raise if M(q) is singular to rounding."""
-    known = (coupled.pivots, coupled.diagonal) if algorithm.couples else (articulated.pivots, composite.diagonal)
-    programs = (program_for(a, model, (), "d", None) for a in known)
-    refuse_singular(algorithm, model, *(np.asarray(program(q.astype(np.float64))) for program in programs))
+def near_lock(model: Model, q: Array) -> bool:
+    """Whether a joint of angles about three axes is so near its lock in some state q that M may be singular there."""
+    locking = model.locking_coordinates
+    return len(locking) > 0 and bool((np.abs(np.cos(q[..., locking])) < NEAR_LOCK).any())
 
 
-def refuse_singular(algorithm: Algorithm, model: Model, pivots: Array, diagonal: Array) -> None:
+def _unless_locked(algorithm: Algorithm, model: Model, run: Callable[..., Any]) -> Callable[..., Any]:
+    """A program for `call`; it returns nothing near a lock, so that `call_carefully` decides."""
+    if not (algorithm.inverts and len(model.locking_coordinates)):
+        return run
+
+    def checked_run(q: Array, *others: Any) -> Any:
+        result = run(q, *others)
+        return None if near_lock(model, q) else result
+
+    return checked_run
+
+
+def _pivots_of(algorithm: Algorithm) -> tuple[Algorithm, Algorithm]:
+    """What gives the pivots and the diagonal of the matrix that an algorithm inverts."""
+    return (coupled.pivots, coupled.diagonal) if algorithm.couples else (articulated.pivots, composite.diagonal)
+
+
+def refuse_singular_at(algorithm: Algorithm, model: Model, q: Array, added_inertia: Array | None = None) -> None:
+    """Raise if M(q), or M(q) + diag(added_inertia), is singular to rounding."""
+    state = {name: x.astype(np.float64) for name, x in (("q", q), ("added_inertia", added_inertia)) if x is not None}
+    programs = (program_for(a, model, tuple(state)[1:], "d", None) for a in _pivots_of(algorithm))
+    refuse_singular(algorithm, model, q, *(np.asarray(program(*state.values())) for program in programs))
+
+
+def refuse_singular(algorithm: Algorithm, model: Model, q: Array, pivots: Array, diagonal: Array) -> None:
     """Raise if M is singular to rounding, naming a joint to blame.
 
-    M can be singular only if some body has no mass or no extent; all other models skip this test.  A pivot of M is
-    what remains of a diagonal entry when all joints beyond are free.  It is compared with that diagonal entry.
+    M can be singular only if some body has no mass or no extent, or where a joint locks; all other models and states
+    skip this test.  A pivot of M is what remains of a diagonal entry when all joints beyond are free.  It is compared
+    with that diagonal entry.
     """
     bad = np.argwhere(~(pivots > SINGULAR_PIVOT * np.abs(diagonal)))
-    if len(bad):
-        *state, freedom = (int(i) for i in bad[-1])
-        body = int(np.searchsorted(model.v_start, freedom, side="right")) - 1
-        where = f" in state {state}" if state else ""
-        raise SingularError(
-            f"{algorithm.name}: joint {model.names[body]!r} moves no mass{where}: its articulated inertia is singular; "
-            "give its body, or a body it carries, mass and extent about the joint"
-        )
+    if not len(bad):
+        return
+    *state, freedom = (int(i) for i in bad[-1])
+    body = int(np.searchsorted(model.v_start, freedom, side="right")) - 1
+    where = f" in state {state}" if state else ""
+    own = np.arange(model.q_start[body], model.q_start[body + 1])
+    angles = np.broadcast_to(q, (*pivots.shape[:-1], model.nq))[tuple(state)]
+    for k in np.intersect1d(own, model.locking_coordinates):
+        if abs(np.cos(angles[k])) < NEAR_LOCK:
+            raise SingularError(
+                f"{algorithm.name}: joint {model.names[body]!r} locks{where}: its angle q[{k}] = {angles[k]:.6g} is a "
+                "right angle, where its first and last axis coincide and M is singular; a spherical joint never locks"
+            )
+    raise SingularError(
+        f"{algorithm.name}: joint {model.names[body]!r} moves no mass{where}: its articulated inertia is singular; "
+        "give its body, or a body it carries, mass and extent about the joint"
+    )
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused
 def _reference(algorithm: Algorithm, model: Model, arrays: dict[str, Array], frame: Frame | None) -> Array:
     """One state after the other through the reference engine: for longdouble, mpmath and symbols."""
     dtype = np.result_type(*arrays.values())
@@ -303,6 +356,9 @@ def _reference(algorithm: Algorithm, model: Model, arrays: dict[str, Array], fra
         results.append(evaluate(algorithm, model, state, frame=frame, number=number))
     if not results:  # an empty batch: evaluate one state to learn the shape
         one = {name: np.ones(core_shape(model, name)).tolist() for name in arrays}
-        core = np.asarray(evaluate(algorithm, model, one, frame=frame), dtype=object).shape
-        return np.empty(batch + core, dtype)
-    return np.array(results, dtype=dtype).reshape(batch + np.asarray(results[0], dtype=object).shape)
+        results.append(evaluate(algorithm, model, one, frame=frame))
+    core = np.asarray(results[0], dtype=object).shape
+    result = np.array(results, dtype=dtype)[: prod(batch)].reshape(batch + core)
+    output = algorithm.output
+    split = (lambda row: output.split(row, output.shapes(model, {}))) if isinstance(output, Several) else None
+    return _finished(algorithm, result, split)

@@ -15,7 +15,7 @@ from torsor.compiler.store import store
 from torsor.dynamics.calls import call, call_carefully
 from torsor.dynamics.functions import ALGORITHMS, algorithm_for
 from torsor.dynamics.matrix_gradients import by_products, is_short, sum_over_columns
-from torsor.dynamics.methods import MOST_COUPLED
+from torsor.dynamics.methods import METHODS, MOST_COUPLED
 from torsor.errors import ArgumentError
 from torsor.inputs import COTANGENT, PARAMETERS
 from torsor.model.batch import machine_of, require_models
@@ -88,17 +88,16 @@ class Differentiated:
         return self.function.root if isinstance(self.function, Differentiated) else self.function
 
     def __call__(self, model: Model, *args: ArrayLike, method: str = "auto", body: int | str | None = None,
-                 external: ArrayLike | None = None, base_velocity: ArrayLike | None = None,
-                 base_acceleration: ArrayLike | None = None) -> Any:  # fmt: skip
+                 **options: ArrayLike | None) -> Any:  # fmt: skip
         require_models(model)
+        if method == "auto" and options.get("added_inertia") is not None and not machine_of(model).couplings:
+            method = next(iter(METHODS.get(self.root.__name__, ("auto",))))  # the one that takes it, if any does
         algorithm, by_columns = store(model).once(("derivative", self, method), lambda: self.algorithm(model, method))
-        plain = external is base_velocity is base_acceleration is body is None
-        if plain and not by_columns and self.plain(algorithm, len(args)):
+        if not options and body is None and not by_columns and self.plain(algorithm, len(args)):
             return call(algorithm, model, *args)
         arrays, body = self._arranged(algorithm, args, body)
-        options = {"external": external, "base_velocity": base_velocity, "base_acceleration": base_acceleration}
         given = {name: x for name, x in options.items() if x is not None}
-        self.check_options(algorithm, tuple(given))
+        self.check_options(algorithm, tuple(options), tuple(given))
         frame = None if body is None else machine_of(model).frame(body)
         if by_columns:
             return sum_over_columns(algorithm, model, arrays, frame)
@@ -141,11 +140,12 @@ class Differentiated:
             return derivative(ALGORITHMS[self.function], self.mode, result.wrt)  # one that loops differentiate, if any
         return result
 
-    def check_options(self, algorithm: Derivative, given: tuple[str, ...]) -> None:
-        """Options that the function does not take, and options that `wrt` needs."""
-        for name in given:
+    def check_options(self, algorithm: Derivative, named: tuple[str, ...], given: tuple[str, ...]) -> None:
+        """Refuse options that the function does not take, or that are not given and `wrt` needs."""
+        for name in named:
             if name not in algorithm.options:
-                raise ArgumentError(f"{self.__name__} takes no {name}")
+                known = ", ".join(("method", *inspect.signature(self.root).parameters.keys() & {*algorithm.options}))
+                raise ArgumentError(f"{self.__name__} takes no {name}=; the options of its derivative are: {known}")
         for name in sorted(self.needed(algorithm) - set(given)):
             raise ArgumentError(f"{self.__name__} is to be differentiated by {name}: give {name}=, perhaps zeros")
 
@@ -203,7 +203,8 @@ def _known(function: Callable[..., Any], again: str = "") -> Callable[..., Any]:
 def _names(wrt: str | Iterable[str] | None) -> tuple[str, ...] | None:
     if wrt is None:
         return None
-    names = (wrt,) if isinstance(wrt, str) else tuple(wrt) if isinstance(wrt, Iterable) else (wrt,)
+    given: Any = (wrt,) if isinstance(wrt, str) or getattr(wrt, "shape", None) == () else wrt
+    names = tuple(given) if isinstance(given, Iterable) else (given,)
     if not names or not all(isinstance(name, str) for name in names):
         raise ArgumentError(
             f"wrt must be one or more names of arguments or of {', '.join(PARAMETERS)}, not {shown(wrt)}"

@@ -6,7 +6,7 @@ its frame, at its origin.        Spatial vectors are angular first, in the body'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
@@ -39,6 +39,7 @@ from torsor.dynamics.calls import (
     call_with,
     checked,
     core_shape,
+    near_lock,
     on_frame,
     refuse_singular_at,
 )
@@ -70,6 +71,7 @@ from torsor.sweeps import Algorithm
 
 Array = NDArray[Any]
 INPUTS = ("q", "v", "tau")  # of forward dynamics without external wrenches
+State = tuple[ArrayLike, ArrayLike, ArrayLike]
 
 
 # Dynamics --------------------------------------------------------------------------------------------------
@@ -102,37 +104,46 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
                 result = model.__dict__[STORE].quick[state.dtype.char](q, v, tau)
                 if isfinite(sum(result.tolist())) and type(result) is ndarray:
                     return result
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except Exception:  # explained below
             pass
-    coupled = _couples(model, method)
+    options = {"external": external, "added_inertia": added_inertia}
+    if method != "auto":
+        _couples(model, method)
+        return _forward_by(method, model, (q, v, tau), options)
+    return _forward_by_choice(model, (q, v, tau), options)
+
+
+def _forward_by_choice(model: Model, state: State, options: Mapping[str, Any]) -> Array:
+    """`forward_dynamics` by method="auto"."""
+    coupled = _couples(model, "auto")
     if coupled and model.nv > MOST_FREEDOMS:
-        return coupled_accelerations(model, q, v, tau, external=external, added_inertia=added_inertia)
-    if method == "auto":
-        if _in_segments(model, q, v, tau):
-            method = "segments"
-        elif external is added_inertia is None:
-            return call(forward_dynamics, model, q, v, tau)
-        elif coupled or added_inertia is None:
-            algorithm = automatic_algorithm(model, forward_dynamics)
-            return call_with(algorithm, model, q, v, tau, external=external, added_inertia=added_inertia)
-        else:
-            method = "articulated"
+        return coupled_accelerations(model, *state, **options)
+    if _in_segments(model, *state):
+        return _forward_by("segments", model, state, options)
+    if all(x is None for x in options.values()):
+        return call(forward_dynamics, model, *state)
+    if coupled or options["added_inertia"] is None:
+        return call_with(automatic_algorithm(model, forward_dynamics), model, *state, **options)
+    return _forward_by("articulated", model, state, options)
+
+
+def _forward_by(method: str, model: Model, state: State, options: Mapping[str, Any]) -> Array:
+    """`forward_dynamics` by a named method."""
     if method in NOT_COMPILED:
         _require_one(method, model)
-    options = dict(external=external, added_inertia=added_inertia)
     if method == "segments":
-        return _by_segments(model, q=q, v=v, tau=tau, **options)
+        return _by_segments(model, **dict(zip(INPUTS, state)), **options)
     if method == "constraint-force":
-        result = _by_parts(method, forward_dynamics, model, q=q, v=v, tau=tau, **options)
+        result = _by_parts(method, forward_dynamics, model, **dict(zip(INPUTS, state)), **options)
     elif method == "fixman" or (method == "composite" and _is_large(model)):
-        _refuse_added_inertia(method, added_inertia)
-        result = _after_bias(method, model, q, v, tau, external)
+        _refuse_added_inertia(method, options["added_inertia"])
+        result = _after_bias(method, model, *state, options["external"])
     else:
         algorithm = named(forward_dynamics, method, "fixman", "constraint-force", "segments")
         if "added_inertia" not in algorithm.options:
-            _refuse_added_inertia(method, added_inertia)
-        result = call_with(algorithm, model, q, v, tau, **options)
-    return _compared(method, forward_dynamics, result, model, q, v, tau, **options)
+            _refuse_added_inertia(method, options["added_inertia"])
+        result = call_with(algorithm, model, *state, **options)
+    return _compared(method, forward_dynamics, result, model, *state, **options)
 
 
 def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *, external: ArrayLike | None = None,
@@ -256,9 +267,9 @@ def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
         _require_one(method, model)
         result = call(_fixman(model).log_det, model, q)
         return _compared(method, log_det_mass_matrix, result, model, q)
-    coupled = _couples(model, method)
-    if coupled and model.nv > MOST_FREEDOMS:
+    if _couples(model, method) and model.nv > MOST_FREEDOMS:
         return coupled_log_det(model, q)
+    coupled = getattr(machine_of(model), "couplings", ())
     return call(COUPLED["log_det_mass_matrix"] if coupled else articulated.log_det, model, q)
 
 
@@ -404,13 +415,13 @@ def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
     """`_by_parts` with a fast path first, as in `call`: checking every number would take half as long again."""
     arrays = {name: x for name, x in given.items() if x is not None}
     q: Any = arrays["q"]
-    if type(q) is ndarray and q.dtype.char == "d":
+    if type(q) is ndarray and q.dtype.char == "d" and not len(model.locking_coordinates):
         try:
             with np.errstate(invalid="ignore"):  # a state that loses digits
                 result = store(model).found(("segments", forward_dynamics, tuple(arrays)))(arrays)
             if np.isfinite(result).all():
                 return result
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except Exception:  # explained below
             pass
     return _by_parts("segments", forward_dynamics, model, **given)
 
@@ -426,6 +437,8 @@ def _by_parts(method: str, function: Callable[..., Array], model: Model, **given
     key = method, function, tuple(arrays)
     by_parts = store(model).once(key, lambda: _parts(method, function, model, [*arrays]))
     states = {name: np.broadcast_to(x, batch + core_shape(model, name)) for name, x in arrays.items()}
+    if near_lock(model, arrays["q"]):
+        refuse_singular_at(articulated.forward_dynamics, model, arrays["q"])
     with np.errstate(invalid="ignore"):
         result = by_parts(states)
     lost = ~np.isfinite(result).all(axis=-1)
@@ -466,7 +479,7 @@ def _by_dense_factor(model: Model, q: ArrayLike, b: ArrayLike) -> Array:
     """M^-1 b by LAPACK."""
     arrays = {"q": checked(model, "q", q), "b": checked(model, "b", b)}
     batch_axes(model, arrays)
-    if model.has_degenerate_bodies:
+    if model.has_degenerate_bodies or near_lock(model, arrays["q"]):
         refuse_singular_at(articulated.mass_solve, model, arrays["q"])
     return np.linalg.solve(mass_matrix(model, arrays["q"]), arrays["b"][..., None])[..., 0]
 

@@ -24,7 +24,7 @@ from torsor import validate
 from torsor.algorithms import newton_euler
 from torsor.dynamics.calls import batch_axes, call, checked
 from torsor.dynamics.jacobians import torque_regressor
-from torsor.errors import ArgumentError
+from torsor.errors import ArgumentError, ModelError
 from torsor.model.model import Model, require_model
 from torsor.model.parameters import COLUMNS, INERTIAL, ROWS
 
@@ -35,6 +35,9 @@ LABELS = ("m", "hx", "hy", "hz", "Jxx", "Jxy", "Jxz", "Jyy", "Jyz", "Jzz")
 DEPENDENT = 1e-8
 # A torque is not taken to be measured better than this part of its root mean square.
 FINEST = 1e-7
+# How many times the torques, or their noise, may differ from what the first model needs for the same motion: a wrong
+# unit is refused, and squares stay far from overflow.
+FARTHEST = 1e6
 STATES_AT_ONCE = 1024  # rows of the regressor are made and condensed in pieces, to save memory
 ITERATIONS = 1000
 ROUNDS = 4  # of least squares, each weighed by the residuals of the one before: the noise of every torque
@@ -125,7 +128,7 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
     noise    (nv,) or one number: the standard deviation of each torque; None: estimated from the residuals of weighted
              least squares without constraints
     spread   how far the parameters may be from the first guess where the motion says nothing: a standard deviation of
-             theta (see above), 1.0 for a factor of about e
+             theta (see above), 1.0 for a factor of about e; from 1e-6 to 1e6
 
     solver   "scipy" minimises the sum of squares of (tau - Y pi) / noise and theta / spread over theta, by
              scipy.optimize.least_squares; "clarabel" (the extra `conic`) solves a semidefinite program in the
@@ -134,6 +137,8 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
     require_model(model)
     fit = SOLVERS[validate.chosen("solver", solver, SOLVERS)]
     spread = validate.number("spread", spread, above=0.0)
+    if not 1 / FARTHEST <= spread <= FARTHEST:
+        raise ArgumentError(f"spread must be from {1 / FARTHEST:g} to {FARTHEST:g}, not {spread:g}")
     arrays = {name: checked(model, name, x) for name, x in (("q", q), ("v", v), ("qdd", qdd), ("tau", tau))}
     batch = batch_axes(model, arrays)
     samples = {name: np.broadcast_to(x, (*batch, x.shape[-1])).reshape(-1, x.shape[-1]).astype(np.float64)
@@ -142,8 +147,8 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
         raise ArgumentError("identify needs samples; q is empty")
     samples["tau"] = samples["tau"] - _of_rotors(model, samples)  # the rest moves the bodies
     factors = _factors(model)
-    torque = samples["tau"]
-    finest = FINEST * np.sqrt(np.mean(torque**2)) + np.finfo(float).tiny
+    _check_sizes(model, samples, noise)
+    finest = FINEST * np.sqrt(np.mean(samples["tau"] ** 2))
     if noise is None:
         deviation = np.ones(model.nv)
         for _ in range(ROUNDS):
@@ -155,10 +160,37 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
     found, converged = fit(R, factors, spread)
     parameters = found.reshape(model.n, INERTIAL)
     base = base_parameters(model)
+    try:
+        explained = model.with_inertial_parameters(parameters)
+    except ModelError as error:
+        raise ArgumentError(
+            f"bodies that can hardly exist explain these torques best: {error}. Check signs and units, or take "
+            'solver="clarabel"'
+        ) from None
     return Identification(
-        model.with_inertial_parameters(parameters), parameters, base, base.combinations @ parameters.ravel(),
+        explained, parameters, base, base.combinations @ parameters.ravel(),
         _deviations(R, base), _residual(model, samples, parameters.ravel()), converged,
     )  # fmt: skip
+
+
+def _check_sizes(model: Model, samples: dict[str, Array], noise: ArrayLike | None) -> None:
+    """Raise if the torques or their noise are of another size than what the first model needs for the same motion."""
+    bare = replace(model, armature=np.zeros(model.nv))
+    needed = np.abs(call(newton_euler.inverse_dynamics, bare, *(samples[name] for name in ("q", "v", "qdd")))).max()
+    if not needed:
+        raise ArgumentError("these samples say nothing of the bodies: without gravity they neither move nor accelerate")
+    sizes = {"tau": np.array(np.abs(samples["tau"]).max())}
+    if noise is not None:
+        sizes["noise"] = validate.parameter("noise", noise, model.nv)
+        if (sizes["noise"] < 0).any():
+            raise ArgumentError(f"noise must be standard deviations, not {validate.shown(noise)}")
+    for name, size in sizes.items():
+        least = needed / FARTHEST if name == "tau" else 0.0
+        for x in size[~((size >= least) & (size <= needed * FARTHEST))].ravel()[:1]:
+            raise ArgumentError(
+                f"{name}: {x:g} is not of the size of the torques that the first model needs for this motion, up to "
+                f"{needed:.3g}; check the units, or give a better first model"
+            )
 
 
 def _of_rotors(model: Model, samples: dict[str, Array]) -> Array:

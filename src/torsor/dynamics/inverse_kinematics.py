@@ -105,8 +105,15 @@ def _targets(targets: ArrayLike, weights: ArrayLike | None) -> tuple[Array, tupl
     if x.ndim >= 2 and x.shape[-2:] == (4, 4):
         batch, poses = x.shape[:-2], x.reshape(-1, 4, 4)
         R = poses[:, :3, :3]
-        if np.abs(R @ R.swapaxes(1, 2) - np.eye(3)).max(initial=0) > ORTHONORMAL or (np.linalg.det(R) < 0).any():
+        if not _are_rotations(R):
             raise ArgumentError("targets: the upper left 3x3 part of a pose must be a rotation")
+        if (poses[:, 3] != (0.0, 0.0, 0.0, 1.0)).any():
+            raise ArgumentError("targets: the last row of a pose must be 0 0 0 1, its position is the last column")
+    elif x.ndim >= 2 and x.shape[-2:] == (3, 3) and x.size and _are_rotations(x.reshape(-1, 3, 3)):
+        raise ArgumentError(
+            f"targets of shape {x.shape} are rotations: give poses (..., 4, 4), and weights=[1, 1, 1, 0, 0, 0] if the "
+            "position may be anything (for three positions, add an axis: (3, 1, 3))"
+        )
     elif x.ndim >= 1 and x.shape[-1] == 3:
         batch, usual[:3] = x.shape[:-1], 0.0
         poses = np.broadcast_to(np.eye(4), (int(np.prod(batch, dtype=int)), 4, 4)).copy()
@@ -117,6 +124,12 @@ def _targets(targets: ArrayLike, weights: ArrayLike | None) -> tuple[Array, tupl
     if (weight < 0).any() or not weight.any():
         raise ArgumentError("weights must not be negative, nor all zero")
     return poses, batch, weight
+
+
+def _are_rotations(R: Array) -> bool:
+    """Whether all matrices (m, 3, 3) are rotations, up to `ORTHONORMAL`."""
+    apart = np.abs(R @ R.swapaxes(1, 2) - np.eye(3)).max(initial=0)
+    return bool(apart <= ORTHONORMAL and (np.linalg.det(R) > 0).all())
 
 
 class _Problem:
@@ -154,17 +167,22 @@ class _Problem:
                 raise ArgumentError(f"q0 must have shape ({model.nq},) or {(*batch, model.nq)}, not {q.shape}")
             model.check_quaternions(q, "q0")
         q = np.broadcast_to(q.reshape(-1, model.nq), (m, model.nq))
-        return self.clipped(model.coupled(q))
+        return self.allowed(q)
 
     def random(self, rng: np.random.Generator, start: Array) -> Array:
         """Random configurations within the limits; what does not move the frame stays where it started."""
         q = self.model.random_configuration(rng, len(start))
         both = np.isfinite(self.lower) & np.isfinite(self.upper)
         q[:, both] = rng.uniform(self.lower[both], self.upper[both], (len(q), int(both.sum())))
-        return self.clipped(self.model.coupled(np.where(self.moves, q, start)))
+        return self.allowed(np.where(self.moves, q, start))
 
-    def clipped(self, q: Array) -> Array:
-        return np.clip(q, self.lower, self.upper)
+    def allowed(self, q: Array) -> Array:
+        """q with its leaders within the limits and its followers where these put them.
+
+        The limits of leaders imply those of followers (`_bounds`): clipping these only removes rounding errors.
+        """
+        q = self.model.coupled(np.clip(q, self.lower, self.upper))
+        return np.clip(q, self.lower, self.upper) if self.model.couplings else q
 
     def descend(self, q: Array, wanted: Array) -> tuple[Array, Array]:
         """Damped steps from q (m, nq); the configurations reached, and their errors."""
@@ -210,8 +228,7 @@ class _Problem:
             q = q.copy()
             q[:, self.coordinate] = np.clip(at + step, lower, upper).T
             return q
-        q = self.model.integrate(q, step.T @ self.G.T)
-        return self.clipped(self.model.coupled(q))
+        return self.allowed(self.model.integrate(q, step.T @ self.G.T))
 
 
 def _rows_last(x: Array) -> Array:
@@ -220,18 +237,23 @@ def _rows_last(x: Array) -> Array:
 
 
 def _bounds(model: Model) -> tuple[Array, Array]:
-    """Limits of the coordinates (nq,); those of followers are limits of their leaders."""
+    """Limits of the coordinates (nq,); those of followers limit their leaders, too."""
     lower, upper = np.full(model.nq, -np.inf), np.full(model.nq, np.inf)
     coordinate = limited_coordinates(model)
     known = coordinate >= 0
     lower[coordinate[known]], upper[coordinate[known]] = model.lower[known], model.upper[known]
     for follower, leader, ratio, offset in model.couplings:
         f, k = model.q_start[follower], model.q_start[leader]
+        ends = [lower[f] - offset, upper[f] - offset]
         if ratio:
-            ends = sorted(((lower[f] - offset) / ratio, (upper[f] - offset) / ratio))
-            if max(lower[k], ends[0]) <= min(upper[k], ends[1]):
-                lower[k], upper[k] = max(lower[k], ends[0]), min(upper[k], ends[1])
-        lower[f], upper[f] = -np.inf, np.inf
+            least, most = sorted(end / ratio for end in ends)
+            lower[k], upper[k] = max(lower[k], least), min(upper[k], most)
+        if lower[k] > upper[k] or (not ratio and not ends[0] <= 0 <= ends[1]):
+            names = (model.joint_names[i] for i in (follower, leader))
+            raise ArgumentError(
+                "the limits of joint {!r} and those of {!r}, which it follows, exclude each other: mend them, or give "
+                "limits=False".format(*names)
+            )
     return lower, upper
 
 

@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor.ensembles import streams
 from torsor.errors import ArgumentError
-from torsor.model.batch import VARIABLE
 from torsor.model.check import SHAPES
+from torsor.model.freedoms import DEFAULTS
 from torsor.model.model import Model
 from torsor.validate import chosen, parameter, real_array, shown
 
@@ -111,7 +111,7 @@ def _numbers(distribution: Distribution, *names: str, positive: str = "") -> Non
 # Quantities ------------------------------------------------------------------------------------------------------
 
 STATES = ("q0", "v0")
-JOINTS = tuple(VARIABLE)  # quantities of the freedoms
+JOINTS = tuple(DEFAULTS)  # quantities of the freedoms
 
 
 @dataclass(frozen=True, eq=False)

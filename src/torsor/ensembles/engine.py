@@ -65,6 +65,10 @@ class Timing:
     def adaptive(self) -> bool:
         return self.method == "dopri5"
 
+    def described(self) -> dict[str, Any]:
+        """The method and its numbers."""
+        return {name: getattr(self, name) for name in ("method", "step", "rtol", "atol")}
+
 
 def step_of(batch: ModelBatch, law: Law, timing: Timing) -> Step:
     """The step of the members of a batch."""

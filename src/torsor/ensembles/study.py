@@ -141,11 +141,11 @@ class Plan:
     @property
     def options(self) -> dict[str, Any]:
         """Everything that determines the results, but the model and the values of arrays, as words and numbers."""
-        timing, given = self.timing, (self.draws.function, *(x.function for x in self.record))
+        given = self.draws.function, *(x.function for x in self.record)
         functions = [_text(f) for f in given if f]
         return {
             "draws": self.draws.described(), "seed": self.seed, "n": self.n, "sampling": self.draws.sampling,
-            "steps": [timing.method, timing.step, timing.rtol, timing.atol, timing.times.tolist()],
+            "steps": [*self.timing.described().values(), self.timing.times.tolist()],
             "forces": [described(force) for force in self.forces],
             "states": {name: np.asarray(x).tolist() for name, x in self.states.items()},
             "record": [x.name for x in self.record],
@@ -187,8 +187,8 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
     forces     as in `simulate`, the same for all members but for parameters that vary
     sampling   "random", "sobol", "latin-hypercube", or "saltelli", for `Study.sobol_indices`
     duration   with 100 stored times, or `times` themselves
-    method     "dopri5" (adaptive, to rtol and atol, a step size per member), or "rk4", "semi-implicit",
-               "implicit-euler" with steps of length `step`, as in rollouts
+    method     "dopri5" (adaptive, to rtol and atol, a step size per member), or one of rollouts, with steps of length
+               `step`: "rk4", "semi-implicit", "implicit-euler"
     keep       what is stored: names of quantities (`torsor.motion.quantities`), for example "q", "energy", "pose.hand";
                only a summary of it over time with :last, :min, :max, :mean or :std ("q:last"); or name -> function of
                t, q (members, times, nq), v
@@ -525,10 +525,9 @@ def _chunk_size(plan: Plan) -> int:
 
 
 def _about(plan: Plan) -> dict[str, Any]:
-    timing = plan.timing
     return made() | {
         "kind": "torsor ensemble", "key": plan.key, "seed": plan.seed, "sampling": plan.draws.sampling,
-        "vary": plan.draws.described(), "method": timing.method, "step": timing.step, "rtol": timing.rtol,
-        "atol": timing.atol, "device": plan.device, "model": toml.write(plan.model), "options": short(plan.options),
+        "vary": plan.draws.described(), **plan.timing.described(),
+        "device": plan.device, "model": toml.write(plan.model), "options": short(plan.options),
         "status": {str(code): words for code, words in REASONS.items()},
     }  # fmt: skip

@@ -30,6 +30,8 @@ __all__ = ["FORMATS", "ROBOTS", "from_mujoco", "from_pinocchio", "load", "save",
 class Format(Protocol):
     """The interface of a format."""
 
+    MAGIC: bytes  # the first bytes of its files
+
     def decode(self, content: bytes, path: str) -> Model:
         """The model in the content of a file; `path` is its name in messages."""
 
@@ -68,25 +70,26 @@ def load(path: Any, *, base: str | None = None, repair: str = "warn", folders: S
     form = _format(path)
     if base is not None or repair != "warn" or folders or xacro:
         raise ArgumentError(f"{path}: base, repair, folders and xacro are for robot files, {', '.join(ROBOTS)}")
-    return form.decode(read_whole(path, ModelError), str(path))
+    return form.decode(read_whole(path, ModelError, magic=form.MAGIC, kind="torsor model file"), str(path))
 
 
 def save(model: Model, path: str | Path) -> None:
     """Write a model to a file, from which `load` makes an equal one if it is .toml or .torsor.
 
-    .urdf and .xml (MJCF) say less: a ModelWarning lists what is lost, and a ModelError names a joint that the format
-    does not have.  Rotations come back to rounding there, all other numbers exactly.  A comment at the end of the text,
-    or the word "made" of a .torsor file, says which torsor wrote it, and when.
+    .urdf and .xml (MJCF) say less: a ModelWarning lists what is lost, by field and joint.  A joint that the format does
+    not have becomes several, or a ModelError names it.  Rotations, and inertias in MJCF, come back to rounding there,
+    all other numbers exactly.  A comment at the end of the text, or the word "made" of a .torsor file, says which
+    torsor wrote it, and when.
     """
     require_model(model)
     suffix = file_path("path", path).suffix.lower()
     if suffix not in WRITERS:
         write_whole(path, _format(path).encode(model, signature()))
         return
-    content, losses = import_module(f"torsor.formats.{WRITERS[suffix]}").encode(model)
+    content, losses = import_module(f"torsor.formats.{WRITERS[suffix]}").encode(model, path)
     write_whole(path, content + f"<!-- {signature()} -->\n".encode())
     if losses:
-        warnings.warn(f"{path} does not say: {'; '.join(losses)}", ModelWarning, stacklevel=2)
+        warnings.warn(f"{path} does not say: {'; '.join(dict.fromkeys(losses))}", ModelWarning, stacklevel=2)
 
 
 def _format(path: str | Path) -> Format:

@@ -2,13 +2,13 @@
 
 A file may name what lies in its own folder, in folders up to `LEVELS` above it, in the folders the caller gives, and in
 the packages of ROS_PACKAGE_PATH and AMENT_PREFIX_PATH.  Everything else is out of bounds: a robot file from a stranger
-reads no other file.
+reads no other file.  A link counts as what it leads to, except in the packages, which link to their sources.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -30,11 +30,14 @@ class Folders:
             above.pop()  # never the whole disk
         ros = os.environ.get("ROS_PACKAGE_PATH", "").split(os.pathsep)
         ament = [os.path.join(x, "share") for x in os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep) if x]
-        named = [file_path("folders", folder) for folder in (*given, *(x for x in ros if x), *ament)]
-        self.roots = list(dict.fromkeys([*map(os.path.abspath, named), *above]))
-        self._starts = tuple(f"{root}{os.sep}" for root in self.roots)
+        named = [os.path.abspath(file_path("folders", folder)) for folder in given]
+        packages = [os.path.abspath(folder) for folder in (*(x for x in ros if x), *ament)]
+        self.roots = list(dict.fromkeys([*named, *packages, *above]))
+        self._packaged = tuple(f"{root}{os.sep}" for root in packages)
+        self._starts = tuple(f"{os.path.realpath(root)}{os.sep}" for root in self.roots)
         self._beside = list(dict.fromkeys([self.home, *self.roots]))  # what relative paths may start from
         self._packages: dict[str, list[str]] = {}
+        self._real: dict[str, str] = {}  # folder -> what it leads to
         self.missing: dict[str, None] = {}  # in the order in which they were missed
 
     def find(self, uri: str) -> str:
@@ -52,16 +55,31 @@ class Folders:
         self.missing[uri] = None
         return ""
 
+    def note_missing(self, note: Callable[[str, str, str], None]) -> None:
+        """Note the files that were not found."""
+        if self.missing:
+            tried = ", ".join(self.roots[:4])
+            files = ", ".join(list(self.missing)[:3]) + (" ..." if len(self.missing) > 3 else "")
+            words = f"not found: {files}; searched {tried} and above; folders= adds"
+            note("read", f"{len(self.missing)} meshes", words)
+
     def bounds(self, path: str) -> str:
-        """The path, normalised, if it lies in one of the folders; else ""."""
+        """The path, normalised, if what it leads to lies in one of the folders; else ""."""
         place = os.path.normpath(path.replace("\\", "/"))
-        return place if place.startswith(self._starts) else ""
+        folder, name = os.path.split(place)
+        try:
+            if folder not in self._real:
+                self._real[folder] = os.path.realpath(folder)
+            real = os.path.realpath(place) if os.path.islink(place) else os.path.join(self._real[folder], name)
+        except ValueError:  # a NUL
+            return ""
+        inside = f"{real}{os.sep}".startswith(self._starts) or place.startswith(self._packaged)
+        return place if inside else ""
 
     def inside(self, path: str) -> str:
         """The path, normalised, if it is a file in one of the folders; else ""."""
-        place = self.bounds(path)
         try:
-            return place if place and os.path.isfile(place) else ""
+            return self.bounds(path) if os.path.isfile(os.path.normpath(path.replace("\\", "/"))) else ""
         except ValueError:  # a NUL
             return ""
 

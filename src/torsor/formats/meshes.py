@@ -39,12 +39,12 @@ def read(path: str | Path) -> list[Mesh]:
     suffix = Path(path).suffix.lower()
     if suffix not in (".stl", ".obj", *BY_TRIMESH):
         raise ModelError(f"{path}: no mesh that torsor can draw; it reads .stl, .obj, {', '.join(BY_TRIMESH)}")
-    if Path(path).stat().st_size > MOST_BYTES:
+    if suffix in BY_TRIMESH and Path(path).stat().st_size > MOST_BYTES:
         raise ModelError(f"{path}: a mesh of more than {MOST_BYTES >> 20} MB is not drawn")
     try:
         if suffix in BY_TRIMESH:
             return _by_trimesh(path)
-        meshes = [(_stl if suffix == ".stl" else _obj)(read_whole(path, ModelError))]
+        meshes = [(_stl if suffix == ".stl" else _obj)(read_whole(path, ModelError, most=MOST_BYTES))]
     except (ValueError, IndexError, OverflowError) as error:
         raise ModelError(f"{path}: the mesh cannot be read: {error}") from None
     return [_checked(path, mesh) for mesh in meshes]

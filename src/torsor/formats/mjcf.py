@@ -12,7 +12,9 @@ name of MuJoCo's body is then a frame, as are the names of sites.
 from __future__ import annotations
 
 import os
-from math import cos, sin
+from collections.abc import Collection
+from functools import cached_property
+from math import cos, inf, sin
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.errors import ArgumentError, ModelError
-from torsor.files import read_whole
 from torsor.formats.folders import Folders
-from torsor.formats.robot import ONE, Part, Robot
-from torsor.formats.xml import Document
+from torsor.formats.robot import ONE, ROOT_JOINT, Robot, RobotLink, color, unused
+from torsor.formats.xml import LATIN_REMARK, OPTENV_REMARK, Document
 from torsor.lie import log_quaternion, quaternion_to_matrix, rodrigues
 from torsor.linalg import Vec
 
@@ -35,9 +36,9 @@ MOST_INCLUDES = 500
 VISIBLE_GROUPS = 3  # MuJoCo's viewer hides the others, which are for collisions
 GEOMS = {2: "sphere", 3: "capsule", 4: "ellipsoid", 5: "cylinder", 6: "box", 7: "mesh"}
 PLAIN = (0.5, 0.5, 0.5, 1.0)  # the colour of a geom that is given none
-ROOT_JOINT = "root_joint"
-# The attributes that name files, and those that name folders of files.
-FILES, DIRECTORIES = ("file",), ("meshdir", "texturedir", "assetdir")
+MOST = 1e10  # MuJoCo's largest number: a limit beyond it is none
+# How attributes that name files begin, those that name folders of files, and the elements whose files are parsed.
+FILE, DIRECTORIES, PARSED = "file", ("meshdir", "texturedir", "assetdir"), ("include", "model")
 
 
 def read(document: Document, folders: Folders, base: str | None) -> Robot:
@@ -54,34 +55,44 @@ def read(document: Document, folders: Folders, base: str | None) -> Robot:
         compiled = spec.compile()
     except (ValueError, RuntimeError, TypeError) as error:
         raise ModelError(f"{document.path}: MuJoCo refuses it: {' '.join(str(error).split())}") from None
-    return _Reader(mujoco, compiled, document, folders, spec).robot()
+    return _MujocoReader(mujoco, compiled, document, folders, spec).robot()
 
 
 # ---- before compiling ----
 
 
 def _check_paths(document: Document, folders: Folders) -> None:
-    """Refuse files outside the folders that a robot file may name, also by way of its includes."""
-    todo, seen = [document], {os.path.abspath(document.path)}
-    while todo:
-        current = todo.pop()
-        places = [os.path.dirname(os.path.abspath(current.path)), folders.home]
-        named = {e.get(key) for e in current.root.iter("compiler") for key in DIRECTORIES}
+    """Refuse all that MuJoCo would open outside the folders that a robot file may name, also by way of its includes."""
+    documents = _included(document, folders)
+    named = {e.get(key, "") for each in documents for e in each.root.iter("compiler") for key in DIRECTORIES}
+    for each in documents:
+        for remark in {OPTENV_REMARK, LATIN_REMARK}.intersection(each.remarks):
+            raise each.error(None, f"MuJoCo reads UTF-8 without $(optenv): change the file ({remark})")
+        for element in each.root.iter():
+            for key, name in element.items():
+                choices = _choices(each, folders, name, named if key.startswith(FILE) else ())
+                if key.startswith((FILE, *DIRECTORIES)) and not all(map(folders.bounds, choices)):
+                    raise each.error(element, f"{key}={name!r} lies outside the folders of this file; folders= adds")
+
+
+def _choices(document: Document, folders: Folders, name: str, named: Collection[str] = ()) -> list[str]:
+    """Where MuJoCo may look for a file: beside the document or the first one, in one of the folders they name."""
+    places = (os.path.dirname(os.path.abspath(document.path)), folders.home)
+    return [os.path.join(place, folder, name) for place in places for folder in {"", *named}]
+
+
+def _included(document: Document, folders: Folders) -> list[Document]:
+    """The document, and all that it makes MuJoCo parse."""
+    found, seen = [document], {os.path.abspath(document.path)}
+    for current in found:
         for element in current.root.iter():
-            for key in FILES:
-                name = element.get(key)
-                if not name or name.startswith("<"):
-                    continue
-                choices = [os.path.join(place, folder or "", name) for place in places for folder in ("", *named)]
-                if not any(folders.bounds(choice) for choice in choices):
-                    raise current.error(element, f"{key}={name!r} lies outside the folders of this file; folders= adds")
-                if element.tag == "include":
-                    found = next((c for c in map(folders.inside, choices) if c), "")
-                    if found and os.path.abspath(found) not in seen:
-                        seen.add(os.path.abspath(found))
-                        todo.append(Document(read_whole(found, ModelError), found))
+            choices = _choices(current, folders, element.get(FILE, "")) if element.tag in PARSED else ()
+            for path in {os.path.abspath(path) for path in map(folders.inside, choices) if path} - seen:
+                seen.add(path)
+                found.append(Document.read(path))
         if len(seen) > MOST_INCLUDES:
             raise ModelError(f"{document.path}: it includes more than {MOST_INCLUDES} files")
+    return found
 
 
 def _set_base(spec: Any, base: str | None) -> None:
@@ -106,7 +117,7 @@ def _set_base(spec: Any, base: str | None) -> None:
 # ---- after compiling ----
 
 
-class _Reader:
+class _MujocoReader:
     """The compiled model, and the robot that is made of it."""
 
     def __init__(self, mujoco: Any, compiled: Any, document: Document, folders: Folders, spec: Any):
@@ -115,6 +126,8 @@ class _Reader:
         self.result = Robot(name or Path(document.path).stem, document.path)
         m = self.m
         self.bodies = [m.body(i).name or f"body{i}" for i in range(m.nbody)]
+        # the world, a link if something sits on it, gives way to a site of its name
+        self.bodies[0] = unused(self.bodies[0], {*self.bodies[1:], *(m.site(i).name for i in range(m.nsite))}, "/body")
         self.taken = set(self.bodies)
         self.joints = self._joint_names()
         self.has_world = False
@@ -144,8 +157,7 @@ class _Reader:
 
     def _unused(self, name: str, suffix: str) -> str:
         """A name for a body of the Model, different from all others."""
-        while name in self.taken:
-            name += suffix
+        name = unused(name, self.taken, suffix)
         self.taken.add(name)
         return name
 
@@ -156,7 +168,7 @@ class _Reader:
     # ---- bodies ----
 
     def _body(self, i: int) -> None:
-        """A body: one part for each of its joints, the last with its mass; a fixed one if it has none."""
+        """A body: one link for each of its joints, the last with its mass; a fixed one if it has none."""
         m, name = self.m, self.bodies[i]
         parent = None if m.body_parentid[i] == 0 else self.bodies[m.body_parentid[i]]
         R, p, anchor = _rotation(m.body_quat[i]), np.array(m.body_pos[i]), np.zeros(3)
@@ -164,18 +176,18 @@ class _Reader:
         for j in range(first, first + count):
             at = np.array(m.jnt_pos[j])
             own = j == first + count - 1 and not at.any()
-            part = self._joint(j, name if own else self._unused(self.joints[j], "/joint"))
-            part.parent = parent
+            link = self._joint(j, name if own else self._unused(self.joints[j], "/joint"))
+            link.parent = parent
             if m.jnt_type[j] != FREE:  # whose qpos is the pose itself
-                part.R, part.p = self._referred(j, R, p + R @ (at - anchor))
+                link.R, link.p = self._referred(j, R, p + R @ (at - anchor))
                 anchor = at
-            self.result.parts.append(part)
-            R, p, parent = ONE, np.zeros(3), part.name
+            self.result.links.append(link)
+            R, p, parent = ONE, np.zeros(3), link.name
         if not count or anchor.any():
-            self.result.parts.append(part := Part(name, parent, R=R, p=p - R @ anchor))
+            self.result.links.append(link := RobotLink(name, parent, R=R, p=p - R @ anchor))
         turn = _rotation(m.body_iquat[i])
         inertia = (turn * m.body_inertia[i]) @ turn.T
-        part.mass, part.com, part.inertia = float(m.body_mass[i]), np.array(m.body_ipos[i]), (inertia + inertia.T) / 2
+        link.mass, link.com, link.inertia = float(m.body_mass[i]), np.array(m.body_ipos[i]), (inertia + inertia.T) / 2
 
     def _referred(self, j: int, R: Array, p: Array) -> tuple[Array, Array]:
         """The placement with qpos = ref as the pose drawn in the file: M exp(-S ref)."""
@@ -187,13 +199,13 @@ class _Reader:
             return R @ np.array(rodrigues(Vec(*m.jnt_axis[j].tolist()), cos(ref), -sin(ref))), p
         return R, p
 
-    def _joint(self, j: int, name: str) -> Part:
+    def _joint(self, j: int, name: str) -> RobotLink:
         m, kind = self.m, int(self.m.jnt_type[j])
-        part = Part(name, joint=JOINTS[kind], joint_name=self.joints[j])
+        link = RobotLink(name, joint=JOINTS[kind], joint_name=self.joints[j])
         if kind in (SLIDE, HINGE):
-            part.axis = np.array(m.jnt_axis[j])
+            link.axis = np.array(m.jnt_axis[j])
         dofs = slice(int(m.jnt_dofadr[j]), int(m.jnt_dofadr[j]) + (6, 3, 1, 1)[kind])
-        found = part.freedoms
+        found = link.freedoms
         arrays = {"damping": m.dof_damping, "friction": m.dof_frictionloss, "armature": m.dof_armature}
         for key, flag in (("damping", "DAMPER"), ("friction", "FRICTIONLOSS"), ("armature", "")):
             values = np.array(arrays[key][dofs])
@@ -203,12 +215,12 @@ class _Reader:
             self._spring(j, kind, found)
         limited = bool(m.jnt_limited[j]) and not self._disabled("LIMIT")
         if limited and kind in (SLIDE, HINGE):
-            found["lower"], found["upper"] = map(float, m.jnt_range[j])
+            found["lower"], found["upper"] = _limits(m.jnt_range[j])
         elif limited:
             self.result.note("ignored", f"joint {self.joints[j]!r}", "its limit: the angle of a ball joint")
         if m.jnt_actfrclimited[j] and kind in (SLIDE, HINGE):
             found["effort"] = float(np.abs(m.jnt_actfrcrange[j]).max())
-        return part
+        return link
 
     def _spring(self, j: int, kind: int, found: dict[str, Any]) -> None:
         m, at = self.m, int(self.m.jnt_qposadr[j])
@@ -227,7 +239,7 @@ class _Reader:
         """The link on which something sits; the world becomes a link when it is needed."""
         if body == 0 and not self.has_world:
             self.has_world = True
-            self.result.parts.append(Part(self.bodies[0]))
+            self.result.links.append(RobotLink(self.bodies[0]))
         return self.bodies[body]
 
     def _site(self, i: int) -> None:
@@ -235,7 +247,7 @@ class _Reader:
         if name:
             host = self._host(int(m.site_bodyid[i]))
             R, p = _rotation(m.site_quat[i]), np.array(m.site_pos[i])
-            self.result.parts.append(Part(self._unused(name, "/site"), host, R=R, p=p))
+            self.result.links.append(RobotLink(self._unused(name, "/site"), host, R=R, p=p))
 
     def _geom(self, i: int) -> None:
         m, kind = self.m, int(self.m.geom_type[i])
@@ -254,9 +266,8 @@ class _Reader:
             # MuJoCo moves a mesh to its mass centre and turns it to its principal axes
             turn = R @ _rotation(m.mesh_quat[mesh]).T
             R, p = turn, p - turn @ m.mesh_pos[mesh]
-        color = tuple(float(min(max(x, 0.0), 1.0)) for x in rgba)
         host = self._host(int(m.geom_bodyid[i]))
-        self.result.visuals.append((host, dict(shape=shape, size=sizes, R=R, p=p, color=color, **words)))
+        self.result.visuals.append((host, dict(shape=shape, size=sizes, R=R, p=p, color=color(rgba), **words)))
 
     def _only_collides(self, i: int) -> bool:
         """Whether a geom is there to touch others only: it has no colour, and its body has geoms that touch nothing."""
@@ -265,10 +276,15 @@ class _Reader:
         plain = m.geom_matid[i] < 0 and (m.geom_rgba[i] == PLAIN).all()
         return plain and not seen_only[i] and bool((seen_only & (m.geom_bodyid == m.geom_bodyid[i])).any())
 
+    @cached_property
+    def _mesh_files(self) -> dict[str, str]:
+        """Name of a mesh -> its file; a mesh without a name is called like its file."""
+        return {x.name or Path(x.file).stem: x.file for x in reversed(list(self.spec.meshes))}
+
     def _mesh_file(self, mesh: int) -> str:
         """The file of a mesh, if it is found; else its name."""
         name = self.m.mesh(mesh).name
-        file = next((x.file for x in self.spec.meshes if x.name == name or Path(x.file).stem == name), "") or name
+        file = self._mesh_files.get(name) or name
         folder = self.spec.meshdir or getattr(self.spec.compiler, "meshdir", "")
         home = self.folders.home
         choices = (os.path.join(home, folder, file), os.path.join(home, file))
@@ -297,7 +313,7 @@ class _Reader:
             self.result.note("ignored", f"actuator {name!r}", "its own dynamics, or a gain that depends on the state")
         for key, limited, limits in (("control", "ctrllimited", "ctrlrange"), ("effort", "forcelimited", "forcerange")):
             if getattr(m, f"actuator_{limited}")[i]:
-                words[key] = tuple(map(float, getattr(m, f"actuator_{limits}")[i]))
+                words[key] = _limits(getattr(m, f"actuator_{limits}")[i])
         self.result.actuators.append(({self.joints[joint]: gear[: (6, 3, 1, 1)[kind]]}, words))
 
     def _keyframes(self) -> None:
@@ -385,3 +401,9 @@ class _Reader:
 
 def _rotation(quaternion: Any) -> Array:
     return np.asarray(quaternion_to_matrix(np.array(quaternion)), dtype=np.float64)
+
+
+def _limits(ends: Any) -> tuple[float, float]:
+    """A lower and an upper limit; the largest numbers stand for none."""
+    lower, upper = map(float, ends)
+    return lower if lower > -MOST else -inf, upper if upper < MOST else inf

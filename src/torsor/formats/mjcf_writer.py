@@ -2,121 +2,117 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
+from xml.etree.ElementTree import Element, SubElement
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torsor.errors import ModelError
+from torsor.formats.mjcf import MOST
+from torsor.formats.robot import unused
+from torsor.formats.writer import Draft, Primitive, number, numbers, text
 from torsor.lie import matrix_to_quaternion
 from torsor.model import JOINTS, Model
+from torsor.model.extras import Visual
 
 Array = NDArray[Any]
 
-X, Y, Z = np.eye(3)
 SMALLEST = 1e-15  # mass and moment of inertia that MuJoCo takes (mjMINVAL)
-# The joints of MuJoCo that make a joint of torsor, in the order of its coordinates: type and axis (None: its own).
-PARTS: dict[str, list[tuple[str, Any]]] = {
-    "revolute": [("hinge", None)], "prismatic": [("slide", None)], "spherical": [("ball", Z)], "free": [("free", Z)],
-    "universal": [("hinge", X), ("hinge", Y)], "gimbal": [("hinge", X), ("hinge", Y), ("hinge", Z)],
-    "planar": [("slide", X), ("slide", Y), ("hinge", Z)], "cylindrical": [("hinge", None), ("slide", None)],
-}  # fmt: skip
+DEEPEST = 496  # bodies on one another: MuJoCo's parser takes no more
+TYPES = {"revolute": "hinge", "prismatic": "slide", "spherical": "ball", "free": "free"}
+# The joints of several freedoms, with the fields of which they have one number for all.
+WHOLE = {"spherical": ("damping", "friction", "armature", "stiffness"), "free": ("damping", "friction", "armature")}
+FIELDS = {"damping": "damping", "friction": "frictionloss", "armature": "armature", "stiffness": "stiffness"} | {
+    "rest": "springref"
+}
 
 
-def encode(model: Model) -> tuple[bytes, list[str]]:
+def encode(model: Model, path: str | Path) -> tuple[bytes, list[str]]:
     """The content of a file, and what it does not say."""
-    _check(model)
+    carried = _carried(model)
+    draft = Draft(model, path, "MJCF", WHOLE, ("speed",))
+    _check(model, carried)
     root = Element("mujoco", model=model.name)
     SubElement(root, "compiler", angle="radian", autolimits="true", balanceinertia="false")
-    SubElement(root, "option", gravity=_numbers(model.gravity))
-    meshes = _assets(root, model)
-    world = SubElement(root, "worldbody")
-    bodies = {-1: world}
-    carried = _carried(model)
-    for i in range(model.n):
+    SubElement(root, "option", gravity=numbers(model.gravity))
+    meshes = _assets(root, draft)
+    bodies, order = {-1: SubElement(root, "worldbody")}, _depth_first(model)
+    for i in order:
         if i not in carried:
-            bodies[i] = _body(bodies, model, i, carried)
+            bodies[i] = _body(bodies, draft, i, carried)
     for visual in model.visuals:
-        if visual.body not in carried:
-            _geom(bodies[visual.body], visual, meshes)
-    losses = _losses(model)
+        if visual.body in carried or not _geom(bodies[visual.body], visual, meshes):
+            draft.losses.append(f"a {visual.shape} on {(*model.names, 'the base')[visual.body]!r}")
     for name, (body, R, p) in model.frames.items():
         if body in carried:
-            losses.append(f"frame {name!r}, on a body without mass")
+            draft.losses.append(f"frame {name!r}, on a body without mass")
         else:
             SubElement(bodies[body], "site", _place(R, p) | {"name": name})
-    _actuators(root, model)
+    _actuators(root, draft)
     if model.couplings:
+        draft.losses.append("couplings as such: MuJoCo holds them by soft constraints")
         equality = SubElement(root, "equality")
         for follower, leader, ratio, offset in model.couplings:
             names = {"joint1": model.joint_names[follower], "joint2": model.joint_names[leader]}
-            SubElement(equality, "joint", names | {"polycoef": _numbers((offset, ratio, 0, 0, 0))})
-    if model.keyframes:
-        keys = SubElement(root, "keyframe")
-        for name, q in model.keyframes.items():
-            ordered = np.concatenate([q[model.q_start[i] : model.q_start[i + 1]] for i in _depth_first(model)])
-            SubElement(keys, "key", name=name, qpos=_numbers(ordered))
-    indent(root)
-    return tostring(root, encoding="utf-8") + b"\n", losses
+            SubElement(equality, "joint", names | {"polycoef": numbers((offset, ratio, 0, 0, 0))})
+    if order != list(range(model.n)):
+        draft.losses.append("the order of the joints: MuJoCo's is depth first")
+    keys = SubElement(root, "keyframe") if model.keyframes else None
+    for name, q in model.keyframes.items():
+        ordered = np.concatenate([q[model.q_start[i] : model.q_start[i + 1]] for i in order])
+        SubElement(keys, "key", name=name, qpos=numbers(ordered))  # type: ignore[arg-type]
+    return text(root), draft.losses
 
 
 def _carried(model: Model) -> set[int]:
     """Bodies without mass that carry one other: MuJoCo knows none, so their joints become joints of that other body."""
     turned = np.abs(model.R - np.eye(3)).max(axis=(1, 2)) > 0
-    found = set()
-    for i in np.flatnonzero((model.mass == 0) & (model.children_count == 1)).tolist():
-        (child,) = np.flatnonzero(model.parent == i).tolist()
-        kinds = [JOINTS[model.joint[k]].name for k in (i, child)]
-        if "free" not in kinds and not (kinds[0] == "spherical" and turned[child]):
+    child = np.full(model.n + 1, -1)
+    child[model.parent] = np.arange(model.n)
+    found, freedoms = set(), np.diff(model.v_start)  # of each body of MuJoCo, which has at most six
+    for i in np.flatnonzero((model.mass == 0) & (model.children_count == 1))[::-1].tolist():
+        kinds = [JOINTS[model.joint[k]].name for k in (i, child[i])]
+        freedoms[i] += freedoms[child[i]]
+        if "free" not in kinds and not (kinds[0] == "spherical" and turned[child[i]]) and freedoms[i] <= 6:
             found.add(i)
     return found
 
 
-def _body(bodies: dict[int, Element], model: Model, i: int, carried: set[int]) -> Element:
+def _body(bodies: dict[int, Element], draft: Draft, i: int, carried: set[int]) -> Element:
     """A body, with its own joints after those of the massless bodies that carry it."""
-    way = [i]
-    while int(model.parent[way[0]]) in carried:
-        way.insert(0, int(model.parent[way[0]]))
+    model, way = draft.model, [i]
+    while int(model.parent[way[-1]]) in carried:
+        way.append(int(model.parent[way[-1]]))
     R, p, seen = np.eye(3), np.zeros(3), []  # of the body, seen from each on the way, the last first
-    for k in reversed(way):
+    for k in way:
         seen.append((k, R, p))
         R, p = model.R[k] @ R, model.p[k] + model.R[k] @ p
     place = {} if JOINTS[model.joint[i]].name == "free" else _place(R, p)
-    element = SubElement(bodies[int(model.parent[way[0]])], "body", {"name": model.names[i]} | place)
+    element = SubElement(bodies[int(model.parent[way[-1]])], "body", {"name": draft.names[i]} | place)
     for k, R, p in reversed(seen):
-        _joints(element, model, k, R, p)
+        for joint in draft.joints[k]:
+            _joint(element, draft, joint, R, p)
     _inertial(element, model, i)
     return element
 
 
-def _check(model: Model) -> None:
-    carried = _carried(model)
+def _check(model: Model, carried: set[int]) -> None:
+    depth = np.zeros(model.n + 1, dtype=int)  # the last: the base
+    moments = np.linalg.eigvalsh(model.inertia)
     for i in range(model.n):
-        kind = JOINTS[model.joint[i]].name
-        if kind not in PARTS:
-            raise ModelError(f"MJCF has no {kind} joint, which {model.names[i]!r} hangs on; save as .toml")
+        depth[i] = depth[model.parent[i]] + (i not in carried)
         moved = model.p[i].any() or not np.array_equal(model.R[i], np.eye(3))
-        if kind == "free" and (model.parent[i] >= 0 or moved):
+        if JOINTS[model.joint[i]].name == "free" and (model.parent[i] >= 0 or moved):
             raise ModelError(
                 f"in MJCF a free body hangs on the world, at its origin; {model.names[i]!r} does not: save as .toml"
             )
-        least = min(model.mass[i], np.linalg.eigvalsh(model.inertia[i])[0])
-        if least < SMALLEST and i not in carried:
+        if min(model.mass[i], moments[i, 0]) < SMALLEST and i not in carried:
             raise ModelError(f"MuJoCo takes no body without mass or extent: give {model.names[i]!r} some")
-
-
-def _losses(model: Model) -> list[str]:
-    found = [f"the speed limit of {model.names[i]!r}" for i in range(model.n) if _finite(model.speed, model, i)]
-    if _depth_first(model) != list(range(model.n)):
-        found.append("the order of the joints: MuJoCo's is depth first")
-    if model.couplings:
-        found.append("couplings as such: MuJoCo holds them by soft constraints")
-    found += [f"mesh {file}" for file in {v.file for v in model.visuals if v.shape == "mesh"} if not _drawable(file)]
-    found += [f"actuator {a.name!r}, which drives several joints" for a in model.actuators if len(a.gear) != 1]
-    return found
+    for i in np.flatnonzero(depth > DEEPEST)[:1]:
+        raise ModelError(f"MuJoCo reads at most {DEEPEST} bodies on one another; {model.names[i]!r} is one more")
 
 
 def _depth_first(model: Model) -> list[int]:
@@ -131,110 +127,101 @@ def _depth_first(model: Model) -> list[int]:
     return order
 
 
-def _finite(x: Array, model: Model, i: int) -> bool:
-    return bool(np.isfinite(x[model.v_start[i] : model.v_start[i + 1]]).any())
-
-
-def _numbers(x: Any) -> str:
-    return " ".join(repr(float(value)) for value in x)
-
-
 def _place(R: Any, p: Any) -> dict[str, str]:
-    place = {"pos": _numbers(p)}
+    place = {"pos": numbers(p)}
     if not np.array_equal(R, np.eye(3)):
-        place["quat"] = _numbers(matrix_to_quaternion(np.asarray(R, dtype=np.float64)))
+        place["quat"] = numbers(matrix_to_quaternion(np.asarray(R, dtype=np.float64)))
     return place
 
 
-def _joints(body: Element, model: Model, i: int, R: Array, p: Array) -> None:
-    """The joints of body i, for an element whose frame is at (R, p) on that body."""
-    joint = JOINTS[model.joint[i]]
-    parts = PARTS[joint.name]
-    for k, (kind, axis) in enumerate(parts):
-        name = model.joint_names[i] + (f"/{joint.coordinates[k][0]}" if len(parts) > 1 else "")
-        at = int(model.v_start[i]) + (k if len(parts) > 1 else 0)
-        words = {"name": name, "type": kind}
-        if kind in ("hinge", "slide"):
-            words["axis"] = _numbers(R.T @ (model.axis[i] if axis is None else axis))
-            if isfinite(model.lower[at]) or isfinite(model.upper[at]):
-                words["range"] = _numbers(np.clip((model.lower[at], model.upper[at]), -1e10, 1e10))
-            if isfinite(model.effort[at]):
-                words["actuatorfrcrange"] = _numbers((-model.effort[at], model.effort[at]))
-            if model.stiffness[at]:
-                words |= {"stiffness": repr(float(model.stiffness[at])), "springref": repr(float(model.rest[at]))}
-        for key, word in (("damping", "damping"), ("friction", "frictionloss"), ("armature", "armature")):
-            if value := float(getattr(model, key)[at]):
-                words[word] = repr(value)
-        if p.any():
-            words["pos"] = _numbers(-R.T @ p)
-        SubElement(body, "joint", words)
+def _range(draft: Draft, name: str, key: str, lower: float, upper: float) -> dict[str, str]:
+    """The limits of something; MuJoCo's largest number stands for none, but so do limits that are equal."""
+    if lower < upper:
+        return {key: numbers(np.clip((lower, upper), -MOST, MOST))} if isfinite(lower) or isfinite(upper) else {}
+    draft.losses.append(f"{key} of {name!r}, {lower:g} to {upper:g}, which MuJoCo takes for none")
+    return {}
+
+
+def _joint(body: Element, draft: Draft, joint: Primitive, R: Array, p: Array) -> None:
+    """A joint of the body whose frame is at (R, p), seen from the joint."""
+    values = joint.values
+    words = {"name": joint.name, "type": TYPES[joint.kind]}
+    words |= {word: number(values[key]) for key, word in FIELDS.items() if key in values}
+    if joint.kind in ("revolute", "prismatic"):
+        words["axis"] = numbers(R.T @ joint.axis)
+    words |= _range(draft, joint.name, "range", values.get("lower", -inf), values.get("upper", inf))
+    words |= _range(draft, joint.name, "actuatorfrcrange", -values.get("effort", inf), values.get("effort", inf))
+    if p.any():
+        words["pos"] = numbers(-R.T @ p)
+    SubElement(body, "joint", words)
 
 
 def _inertial(body: Element, model: Model, i: int) -> None:
-    if model.mass[i] > 0:
-        I = model.inertia[i]
-        full = (I[0, 0], I[1, 1], I[2, 2], I[0, 1], I[0, 2], I[1, 2])
-        SubElement(
-            body, "inertial", pos=_numbers(model.com[i]), mass=repr(float(model.mass[i])), fullinertia=_numbers(full)
-        )
+    """Mass and principal moments; MuJoCo would find these itself, but refuse flat bodies for the rounding."""
+    if model.mass[i] == 0:
+        return
+    I, words = model.inertia[i], {}
+    moments = np.diag(I).copy()
+    if (np.diag(moments) != I).any():
+        moments, axes = np.linalg.eigh(I)
+        moments = np.maximum(moments, SMALLEST)  # of a long rod, the least may be lost in rounding
+        words = _place(axes * np.sign(np.linalg.det(axes)), model.com[i])
+    largest = moments.argmax()
+    moments[largest] = min(moments[largest], moments[largest - 1] + moments[largest - 2])
+    words |= {"pos": numbers(model.com[i]), "mass": number(model.mass[i]), "diaginertia": numbers(moments)}
+    SubElement(body, "inertial", words)
 
 
-def _assets(root: Element, model: Model) -> dict[tuple[str, tuple[float, ...]], str]:
+def _assets(root: Element, draft: Draft) -> dict[tuple[str, tuple[float, ...]], str]:
     """Names of the meshes, by file and scale."""
     names: dict[tuple[str, tuple[float, ...]], str] = {}
     asset = SubElement(root, "asset")
-    for visual in model.visuals:
+    for visual in draft.model.visuals:
         key = visual.file, visual.size
-        if visual.shape == "mesh" and key not in names and _drawable(visual.file):
+        if visual.shape != "mesh" or key in names:
+            continue
+        if visual.file.lower().endswith((".stl", ".obj")) and Path(visual.file).is_file():
             names[key] = f"mesh{len(names)}"
-            SubElement(
-                asset,
-                "mesh",
-                {"name": names[key], "file": visual.file, "scale": _numbers(visual.size), "inertia": "shell"},
-            )
+            words = {"name": names[key], "file": draft.mesh(visual.file), "scale": numbers(visual.size)}
+            SubElement(asset, "mesh", words | {"inertia": "shell"})
+        elif (loss := f"mesh {visual.file}") not in draft.losses:
+            draft.losses.append(loss)
     return names
 
 
-def _drawable(file: str) -> bool:
-    return file.lower().endswith((".stl", ".obj")) and Path(file).is_file()
-
-
-def _geom(body: Element, visual: Any, meshes: dict[tuple[str, tuple[float, ...]], str]) -> None:
-    """A shape that is only drawn: without mass, and touching nothing."""
-    if not all(visual.size):  # MuJoCo takes no shape without extent
-        return
-    words = {"type": visual.shape, "rgba": _numbers(visual.color), **_place(visual.R, visual.p)}
+def _geom(body: Element, visual: Visual, meshes: dict[tuple[str, tuple[float, ...]], str]) -> bool:
+    """A shape that is only drawn: without mass, and touching nothing.  MuJoCo takes none without extent."""
+    words = {"type": visual.shape, "rgba": numbers(visual.color), **_place(visual.R, visual.p)}
     words |= {"contype": "0", "conaffinity": "0", "group": "1", "mass": "0"}
     if visual.shape == "mesh":
         if (visual.file, visual.size) not in meshes:
-            return
+            return True  # listed already
         words["mesh"] = meshes[visual.file, visual.size]
     else:
-        half = visual.shape in ("box", "cylinder", "capsule")
-        size = np.array(visual.size) * ([0.5] * 3 if visual.shape == "box" else [1, 0.5] if half else 1.0)
-        words["size"] = _numbers(size)
-    SubElement(body, "geom", words)
+        half = {"box": 0.5, "cylinder": (1.0, 0.5), "capsule": (1.0, 0.5)}.get(visual.shape, 1.0)
+        words["size"] = numbers(np.array(visual.size) * half)
+    sized = all(visual.size) if visual.shape == "mesh" else min(visual.size) > 0
+    if sized:
+        SubElement(body, "geom", words)
+    return sized
 
 
-def _actuators(root: Element, model: Model) -> None:
-    section = SubElement(root, "actuator") if model.actuators else None
+def _actuators(root: Element, draft: Draft) -> None:
+    section = SubElement(root, "actuator") if draft.model.actuators else None
     taken: set[str] = set()
-    for actuator in model.actuators:
-        if len(actuator.gear) != 1 or section is None:
+    for actuator in draft.model.actuators:
+        ends = [(*draft.freedoms[freedom], ratio) for freedom, ratio in actuator.gear]
+        if section is None or len({joint.name for joint, _, _ in ends}) != 1 or ends[0][0].kind == "free":
+            draft.losses.append(f"actuator {actuator.name!r}, which drives a free joint or several joints")
             continue
-        ((freedom, ratio),) = actuator.gear
-        body = int(np.searchsorted(model.v_start, freedom, side="right")) - 1
-        joint = JOINTS[model.joint[body]]
-        part = f"/{joint.coordinates[freedom - model.v_start[body]][0]}" if len(PARTS[joint.name]) > 1 else ""
-        name = actuator.name
-        while name in taken:  # MuJoCo's names differ
-            name += "_"
+        gear = np.zeros(3)
+        for _, k, ratio in ends:
+            gear[k] += ratio
+        name = unused(actuator.name, taken)  # MuJoCo's names differ
         taken.add(name)
-        words = {"name": name, "joint": model.joint_names[body] + part, "gear": repr(float(ratio))}
-        words |= {"gainprm": repr(float(actuator.gain))}
+        words = {"name": name, "joint": ends[0][0].name, "gear": numbers(gear), "gainprm": number(actuator.gain)}
         if any(actuator.bias):
-            words |= {"biastype": "affine", "biasprm": _numbers(actuator.bias)}
+            words |= {"biastype": "affine", "biasprm": numbers(actuator.bias)}
         for key, limits in (("ctrlrange", actuator.control), ("forcerange", actuator.effort)):
-            if all(map(isfinite, limits)):
-                words[key] = _numbers(limits)
+            words |= _range(draft, name, key, *limits)
         SubElement(section, "general", words)

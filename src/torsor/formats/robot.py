@@ -1,44 +1,47 @@
-"""From the links and joints of a robot file to a Model: order, repairs, names, couplings.
+"""From the links and joints of a robot file to a Model: order, names, couplings, and what the readers share.
 
 The readers of URDF, MJCF and SDF collect a `Robot`; `build` makes the Model.  Whatever a file says that torsor does not
-model, and whatever had to be changed, is in `model.notes`.
+model, and whatever had to be changed (`repair.py`), is in `model.notes`.
 """
 
 from __future__ import annotations
 
 import heapq
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import cos, sin
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torsor.errors import ModelError, ModelWarning
-from torsor.linalg import Vec
+from torsor.formats.repair import note_fixed, repair_bodies, with_rotors
+from torsor.formats.xml import Document
 from torsor.model import Model
 from torsor.model.builder import GRAVITY, assemble
-from torsor.model.check import INERTIA_TOLERANCE
 from torsor.model.extras import Actuator, Coupling, Extras, Note, Visual
 from torsor.model.freedoms import DEFAULTS
-from torsor.model.joints import JOINTS, joint_named
+from torsor.model.joints import joint_named
 from torsor.model.names import Frame
 
 Array = NDArray[Any]
-Arrays = dict[str, Array]
 
 POLICIES = ("warn", "strict", "quiet")
 ONE, NOWHERE = np.eye(3), np.zeros(3)
-# The mass of what is given mass only to make M regular, relative to the mass that moves: the largest entries of M and
-# the bias do not feel it, and pivots of M still resolve it.  It is a ball of this radius of gyration (m).
-SPECK, SPECK_RADIUS = 1e-14, 0.1
-MASSLESS = 1e-13  # kg taken for the mass that moves, of a robot without any: it can be used for its kinematics
+WORLD, ROOT_JOINT = "world", "root_joint"
 MOST_WARNED = 8  # notes quoted in a warning
+# The words for the sizes of a shape, with how many numbers each stands for.
+SIZES = {
+    "box": {"size": 3}, "sphere": {"radius": 1}, "cylinder": {"radius": 1, "length": 1},
+    "capsule": {"radius": 1, "length": 1}, "ellipsoid": {"radii": 3},
+}  # fmt: skip
 
 
 @dataclass(slots=True)
-class Part:
+class RobotLink:
     """A link, with the joint on which it hangs; the joint sits at (R, p) on the parent, at the link's origin."""
 
     name: str
@@ -62,7 +65,7 @@ class Robot:
     name: str
     path: str
     gravity: Any = GRAVITY
-    parts: list[Part] = field(default_factory=list)
+    links: list[RobotLink] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)  # more names of links: of fixed joints
     mimics: dict[str, tuple[str, float, float]] = field(default_factory=dict)  # joint -> leader, ratio, offset
     actuators: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)  # joint -> gear, other fields
@@ -73,32 +76,38 @@ class Robot:
     def note(self, kind: str, where: str, text: str) -> None:
         self.notes.append(Note(kind, where, text))
 
+    def draw(self, link: str, visuals: Iterable[Element], read: Callable[[Element], dict[str, Any]]) -> None:
+        """Add the shapes of a link; one that cannot be read does not stop the robot."""
+        for visual in visuals:
+            try:
+                self.visuals.append((link, read(visual)))
+            except ModelError as error:
+                self.note("read", f"link {link!r}", f"a <visual> is left out: {error}")
+
 
 def build(robot: Robot, repair: str) -> Model:
     """The model; `repair` says what happens to numbers that cannot be: "warn", "strict" (refuse) or "quiet"."""
-    parts = _sorted(robot)
-    if not any(part.joint != "fixed" for part in parts):
+    links = _sorted(robot)
+    if not any(link.joint != "fixed" for link in links):
         raise ModelError(
-            f'{robot.path}: nothing moves: all of its {len(parts)} links are fixed; base="free" frees the root'
+            f'{robot.path}: nothing moves: all of its {len(links)} links are fixed; base="free" frees the root'
         )
-    index = {part.name: i for i, part in enumerate(parts)} | {None: -1}
+    index = {link.name: i for i, link in enumerate(links)} | {None: -1}
     rows: dict[str, Any] = {
-        key: [getattr(part, key) for part in parts] for key in ("axis", "pitch", "R", "p", "com", "inertia")
+        key: [getattr(link, key) for link in links] for key in ("axis", "pitch", "R", "p", "mass", "com", "inertia")
     }
-    mass = np.array([part.mass for part in parts])
-    rows["inertia"] = np.array(rows["inertia"])
-    _note_parts(robot, parts, rows["inertia"])
     try:
+        note_fixed(links, robot.notes)
         fields = assemble(
-            [index[part.parent] for part in parts], [part.joint for part in parts], mass=mass, **rows,
-            names=tuple(part.name for part in parts), name=robot.name, gravity=robot.gravity,
-            repair=lambda links, names: repaired(links, names, robot.notes), **_freedoms(robot, parts),
+            [index[link.parent] for link in links], [link.joint for link in links], **rows,
+            names=tuple(link.name for link in links), name=robot.name, gravity=robot.gravity, checked=False,
+            **_freedoms(robot, links),
         )  # fmt: skip
-        fields["allow_degenerate"] = _degenerate(fields["mass"], fields["inertia"])
+        massive = repair_bodies(fields, robot.notes)
         fields["frames"] |= _aliases(robot, fields["names"], fields["frames"])
-        model = Model(**fields)
-        extras = _extras(robot, model, {part.name: part.joint_name for part in parts})
-        model = model.with_extras(extras, checked=True)  # made of checked numbers
+        model = with_rotors(Model(**fields), massive, robot.notes)
+        extras = _extras(robot, model, {link.name: link.joint_name for link in links})
+        model = model.with_extras(extras)
     except ModelError as error:
         raise ModelError(f"{robot.path}: {error}") from None
     _report(robot, repair)
@@ -107,7 +116,7 @@ def build(robot: Robot, repair: str) -> Model:
 
 def _report(robot: Robot, repair: str) -> None:
     """One warning for all that was changed or left out, or a refusal."""
-    changed = [note for note in robot.notes if note.kind == "repair"]
+    changed = [note for note in robot.notes if note.kind in ("repair", "invented")]
     if changed and repair == "strict":
         raise ModelError(f'{robot.path}: {_quoted(changed)}; repair="warn" changes these numbers as little as it can')
     said = [note for note in robot.notes if note.kind != "read"]
@@ -120,34 +129,33 @@ def _quoted(notes: list[Note]) -> str:
     return "; ".join(map(str, notes[:MOST_WARNED])) + more
 
 
-def _sorted(robot: Robot) -> list[Part]:
+def _sorted(robot: Robot) -> list[RobotLink]:
     """The links in the order of the file, delayed only where a parent comes later (Kahn's algorithm, with a heap)."""
-    place = {part.name: i for i, part in enumerate(robot.parts)}
     children: dict[str | None, list[int]] = {}
-    for i, part in enumerate(robot.parts):
-        children.setdefault(part.parent, []).append(i)
+    for i, link in enumerate(robot.links):
+        children.setdefault(link.parent, []).append(i)
     ready, order = list(children.get(None, ())), []
     heapq.heapify(ready)
     while ready:
         i = heapq.heappop(ready)
-        order.append(robot.parts[i])
-        for child in children.get(robot.parts[i].name, ()):
+        order.append(robot.links[i])
+        for child in children.get(robot.links[i].name, ()):
             heapq.heappush(ready, child)
-    if len(order) < len(place):
-        placed = {part.name for part in order}
-        left = [part.name for part in robot.parts if part.name not in placed][:6]
+    if len(order) < len(robot.links):
+        placed = {link.name for link in order}
+        left = [link.name for link in robot.links if link.name not in placed][:6]
         raise ModelError(f"{robot.path}: the links {', '.join(map(repr, left))} hang on each other in a loop; cut it")
     return order
 
 
-def _freedoms(robot: Robot, parts: list[Part]) -> dict[str, Any]:
+def _freedoms(robot: Robot, links: list[RobotLink]) -> dict[str, Any]:
     """The quantities of the freedoms, one array for each that some joint has; none but bounds may be negative."""
-    for part in parts:
-        for key, value in part.freedoms.items():
+    for link in links:
+        for key, value in link.freedoms.items():
             if key not in ("rest", "lower", "upper") and _negative(value):
-                part.freedoms[key] = np.abs(value) if key in ("effort", "speed") else np.maximum(value, 0.0)
-                robot.note("repair", f"joint {part.joint_name!r}", f"{key} {value} -> {part.freedoms[key]}")
-    moving = [(joint_named(part.joint).nv, part.freedoms) for part in parts if part.joint != "fixed"]
+                link.freedoms[key] = np.abs(value) if key in ("effort", "speed") else np.maximum(value, 0.0)
+                robot.note("repair", f"joint {link.joint_name!r}", f"{key} {value} -> {link.freedoms[key]}")
+    moving = [(joint_named(link.joint).nv, link.freedoms) for link in links if link.joint != "fixed"]
     present = {key for _, freedoms in moving for key in freedoms}
     return {
         key: np.array([x for nv, given in moving for x in _each(given.get(key, usual), nv)])
@@ -223,112 +231,49 @@ def _visuals(robot: Robot, model: Model) -> tuple[Visual, ...]:
     return tuple(found)
 
 
-# ---- repairs ----
+# ---- what readers share ----
 
 
-def repaired(links: Arrays, names: Any, notes: list[Note]) -> Arrays:
-    """Bodies changed as little as possible so that they can exist and every joint moves something."""
-    links = links | {key: np.array(links[key]) for key in ("mass", "com", "inertia")}
-    mass, com, inertia = links["mass"], links["com"], links["inertia"]
-    for i in np.flatnonzero(mass < 0)[:1]:
-        raise ModelError(f"link {names[i]!r}: mass {mass[i]:g} is negative")
-    com[mass == 0] = 0.0
-    total = float(mass.sum()) or MASSLESS
-    speck = SPECK * total
-    spread = np.abs(inertia).max(axis=(1, 2)) > 0
-    for i in np.flatnonzero((mass == 0) & spread):
-        mass[i] = speck
-        notes.append(Note("repair", f"link {names[i]!r}", f"it has an inertia but no mass: mass 0 -> {speck:.3g} kg"))
-    moments = np.linalg.eigvalsh(inertia)
-    for i in np.flatnonzero(spread & _impossible(moments)):
-        fixed = nearest_possible(inertia[i])
-        words = f"no body has principal moments of inertia {_moments(inertia[i])}: -> {_moments(fixed)} kg m^2"
-        notes.append(Note("repair", f"link {names[i]!r}", words))
-        inertia[i], moments[i] = fixed, np.linalg.eigvalsh(fixed)
-    for i in _moving_nothing(links, moments, speck / 10 * SPECK_RADIUS**2):
-        before = mass[i]
-        mass[i] += speck
-        inertia[i] = inertia[i] + speck * SPECK_RADIUS**2 * ONE
-        words = f"its joint moves nothing, so M would be singular: mass {before:.3g} -> {mass[i]:.3g} kg"
-        notes.append(Note("repair", f"link {names[i]!r}", f"{words}, inertia + {speck * SPECK_RADIUS**2:.3g} kg m^2"))
-    return links
+def unused(name: str, taken: Collection[str], suffix: str = "_") -> str:
+    """The name, lengthened until nothing else is called so."""
+    while name in taken:
+        name += suffix
+    return name
 
 
-def _note_parts(robot: Robot, parts: list[Part], inertia: Array) -> None:
-    """Links that could not exist alone, even if what they are fixed to makes up for it."""
-    fixed = np.array([part.joint == "fixed" for part in parts]) & inertia.any(axis=(1, 2))
-    for i in np.flatnonzero(fixed)[_impossible(np.linalg.eigvalsh(inertia[fixed]))] if fixed.any() else ():
-        words = f"no body has principal moments of inertia {_moments(inertia[i])}; it is part of the one it is fixed to"
-        robot.note("read", f"link {parts[i].name!r}", words)
+def rotation(roll: float, pitch: float, yaw: float) -> Array:
+    """Rz(yaw) Ry(pitch) Rx(roll)."""
+    cr, sr, cp, sp, cy, sy = cos(roll), sin(roll), cos(pitch), sin(pitch), cos(yaw), sin(yaw)
+    return np.array([
+        [cy * cp, cy * sp * sr - sy * cr, cy * sp * cr + sy * sr],
+        [sy * cp, sy * sp * sr + cy * cr, sy * sp * cr - cy * sr],
+        [-sp, cp * sr, cp * cr],
+    ])  # fmt: skip
 
 
-def _impossible(moments: Array) -> Array:
-    """Where tr(I)/2 1 - I = integral of r r' dm is not positive semidefinite (see `check.py`)."""
-    trace = moments.sum(axis=1)
-    return trace / 2 - moments[:, 2] < -0.5 * INERTIA_TOLERANCE * np.abs(trace)
+def tensor(moments: Sequence[float], R: Array | None = None) -> Array:
+    """The inertia with the moments xx, xy, xz, yy, yz, zz in axes that are turned by R."""
+    xx, xy, xz, yy, yz, zz = moments
+    I = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
+    if R is None:
+        return I
+    I = R @ I @ R.T
+    return (I + I.T) / 2
 
 
-def nearest_possible(I: Array) -> Array:
-    """The inertia whose integral of r r' dm is the nearest positive semidefinite one (in the Frobenius norm)."""
-    values, axes = np.linalg.eigh(np.trace(I) / 2 * ONE - I)
-    spread = (axes * np.maximum(values, 0.0)) @ axes.T
-    return np.trace(spread) * ONE - (spread + spread.T) / 2
+def color(rgba: Sequence[float]) -> tuple[float, ...]:
+    """Red, green, blue and opacity, each from 0 to 1; opaque if only three are given."""
+    return tuple(min(max(float(x), 0.0), 1.0) for x in (*rgba, 1.0)[:4])
 
 
-def _moments(I: Array) -> str:
-    return "(" + ", ".join(f"{x:.6g}" for x in np.linalg.eigvalsh(I)) + ")"
-
-
-def _degenerate(mass: Array, inertia: Array) -> bool:
-    moments = np.linalg.eigvalsh(inertia)
-    return bool(((mass > 0) & (moments[:, 0] <= 2 * INERTIA_TOLERANCE * moments.sum(axis=1))).any())
-
-
-def _moving_nothing(links: Arrays, moments: Array, least: float) -> list[int]:
-    """Bodies without mass that carry none, and those whose joint has a freedom with M_kk <= least, all others at rest.
-
-    Only bodies that carry nothing but points, rods and massless bodies come into question.
-    """
-    parent, mass, inertia = links["parent"], links["mass"], links["inertia"]
-    thin = (mass == 0) | (moments[:, 0] <= 1e-9 * np.abs(moments).max(axis=1))
-    if not thin.any():
-        return []
-    carried: list[list[int]] = [[] for _ in mass]
-    massless = mass == 0
-    for i in range(len(mass) - 1, -1, -1):
-        if parent[i] >= 0:
-            thin[parent[i]] &= thin[i]
-            massless[parent[i]] &= massless[i]
-            carried[parent[i]].append(i)
-    found: list[int] = []
-    composite: dict[int, Array] = {}
-    for i in range(len(mass) - 1, -1, -1):
-        if not thin[i]:
-            continue
-        I = _spatial_inertia(mass[i], links["com"][i], inertia[i])
-        for k in carried[i]:
-            X = _adjoint(links["R"][k], links["p"][k])
-            I = I + X.T @ composite[k] @ X
-        joint = JOINTS[links["joint"][i]]
-        columns = joint.subspace(Vec(*joint.neutral), Vec(*links["axis"][i].tolist()), float(links["pitch"][i])).columns
-        S = np.array([column.coordinates for column in columns], dtype=np.float64)
-        if massless[i] or (np.einsum("ki,ij,kj->k", S, I, S) <= least).any():
-            found.append(i)
-            I = I + _spatial_inertia(least, NOWHERE, least * ONE)
-        composite[i] = I
-    return found[::-1]
-
-
-def _spatial_inertia(mass: float, com: Array, inertia: Array) -> Array:
-    """6x6, about the origin, angular first."""
-    c = _cross(com)
-    return np.block([[inertia + mass * c @ c.T, mass * c], [mass * c.T, mass * ONE]])
-
-
-def _adjoint(R: Array, p: Array) -> Array:
-    """The twist of a body placed at (R, p) from that of its parent: Ad of the inverse pose."""
-    return np.block([[R.T, np.zeros((3, 3))], [-R.T @ _cross(p), R.T]])
-
-
-def _cross(a: Array) -> Array:
-    return np.array([[0.0, -a[2], a[1]], [a[2], 0.0, -a[0]], [-a[1], a[0], 0.0]])
+def shape(document: Document, visual: Element, numbers: Callable[[Element, str, int], Sequence[float]],
+          mesh: Callable[[Element], tuple[str, Sequence[float]]]) -> dict[str, Any]:  # fmt: skip
+    """Shape, size and file of a <visual>; `numbers` reads so many numbers by their word, `mesh` file and scale."""
+    for element in document.need(visual, "geometry"):
+        if element.tag in SIZES:
+            found = [x for word, count in SIZES[element.tag].items() for x in numbers(element, word, count)]
+            return {"shape": element.tag, "size": tuple(found)}
+        if element.tag == "mesh":
+            file, scale = mesh(element)
+            return {"shape": "mesh", "size": tuple(scale), "file": file}
+    raise document.error(visual, f"it has none of the shapes {', '.join((*SIZES, 'mesh'))}")

@@ -9,8 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from torsor.errors import ArgumentError, ModelError
-from torsor.files import read_whole
+import numpy as np
+
+from torsor.errors import ArgumentError
 from torsor.formats import mjcf, sdf, urdf
 from torsor.formats.folders import Folders
 from torsor.formats.robot import POLICIES, Robot, build
@@ -28,6 +29,7 @@ READERS: dict[str, Callable[[Document, Folders, str | None], Robot]] = {
 }
 
 
+@np.errstate(all="ignore")  # what overflows is refused by name
 def load(path: str | Path, *, base: str | None = None, repair: str = "warn", folders: Sequence[str | Path] = (),
          xacro: bool | Mapping[str, Any] = False) -> Model:  # fmt: skip
     """The model of a robot file; see `torsor.load`."""
@@ -39,7 +41,7 @@ def load(path: str | Path, *, base: str | None = None, repair: str = "warn", fol
     if path.suffix.lower() == ".xacro":
         document = Document(expand(path, xacro, places), f"{path} (expanded)")
     else:
-        document = Document(read_whole(path, ModelError), str(path))
+        document = Document.read(str(path))
     tag = document.root.tag
     if tag not in READERS:
         raise document.error(document.root, f"this is no robot; the first element must be one of {', '.join(READERS)}")

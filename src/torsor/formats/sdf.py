@@ -17,10 +17,8 @@ from xml.etree.ElementTree import Element
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.errors import ModelError
 from torsor.formats.folders import Folders
-from torsor.formats.robot import ONE, Part, Robot
-from torsor.formats.urdf import ROOT_JOINT, WORLD, rotation
+from torsor.formats.robot import ONE, ROOT_JOINT, WORLD, Robot, RobotLink, color, rotation, shape, tensor, unused
 from torsor.formats.xml import Document
 from torsor.validate import shown
 
@@ -33,6 +31,11 @@ SEVERAL = {"ball": "spherical", "fixed": "fixed", "universal": "", "revolute2": 
 READ = {"link", "joint", "frame", "pose", "static", "plugin", "self_collide", "allow_auto_disable", "enable_wind"}
 ROUNDING = 1e-14  # of composed poses: a joint this close to the origin of its child sits there
 MODEL_AXES_BEFORE = (1, 5)  # older files give the axis in the model's frame
+TRUE = ("1", "true")
+UNLIMITED = 1e16
+LIMITS = {"effort": "effort", "speed": "velocity"}
+DYNAMICS = {"damping": "damping", "friction": "friction", "stiffness": "spring_stiffness"}
+MOMENTS = {"ixx": 1.0, "ixy": 0.0, "ixz": 0.0, "iyy": 1.0, "iyz": 0.0, "izz": 1.0}  # with what is meant if left out
 
 
 def read(document: Document, folders: Folders, base: str | None) -> Robot:
@@ -41,59 +44,57 @@ def read(document: Document, folders: Folders, base: str | None) -> Robot:
     if len(models) != 1:
         names = ", ".join(repr(m.get("name")) for m in models[:6]) or "none"
         raise document.error(document.root, f"torsor reads SDF files with one <model>; here are {len(models)}: {names}")
-    return _Reader(document, folders, models[0]).robot(base)
+    return _SdfReader(document, folders, models[0]).robot(base)
 
 
-class _Reader:
+class _SdfReader:
     def __init__(self, document: Document, folders: Folders, model: Element):
         self.document, self.folders, self.model = document, folders, model
         self.result = Robot(model.get("name") or Path(document.path).stem, document.path)
-        self.links = self._named("link")
-        self.joints = self._named("joint")
-        self.frames = self._named("frame")
+        self.links, self.joints, self.frames = (document.named(model, tag) for tag in ("link", "joint", "frame"))
+        for name in self.frames.keys() & (self.links.keys() | self.joints.keys()):
+            self.result.note("ignored", f"frame {name!r}", "a link or joint is called so")
+            del self.frames[name]
         if not self.links:
             raise document.error(model, "it has no <link>")
         version = document.root.get("version", "1.0").split(".")
         self.version = tuple(int(x) if x.isdigit() else 0 for x in (*version, "0")[:2])
         self.roots: dict[str, str] = {}  # links that hang on others -> one nearer the root of their tree
         self._poses: dict[str, Pose | None] = {MODEL_FRAME: (ONE, np.zeros(3))}
-
-    def _named(self, tag: str) -> dict[str, Element]:
-        found: dict[str, Element] = {}
-        for element in self.model.iterfind(tag):
-            name = self.document.word(element, "name")
-            if name in found:
-                raise self.document.error(element, f"there are two {tag}s of this name")
-            found[name] = element
-        return found
+        self._hosts: dict[str, str] = {}  # frame -> what it is attached to in the end
 
     def robot(self, base: str | None) -> Robot:
-        robot, document = self.result, self.document
-        gravity = document.root.find("world/gravity")
+        robot = self.result
+        gravity = self.document.root.find("world/gravity")
         if gravity is not None:
             robot.gravity = self._numbers(gravity, 3)
-        parts = {name: Part(name, **self._inertial(link)) for name, link in self.links.items()}
+        links = {name: RobotLink(name, **self._inertial(link)) for name, link in self.links.items()}
         hung: dict[str, str] = {}
-        chains = [self._joint(name, joint, parts, hung) for name, joint in self.joints.items()]
-        static = self._text(self.model, "static", "0") in ("1", "true")
-        roots = [part for name, part in parts.items() if name not in hung]
-        free = roots if base == "free" else [part for part in roots if part.name != WORLD]  # which is the base
-        for part in roots:
-            R, p = self._pose(part.name)
-            placed = self._placement(self.model)
-            part.R, part.p = placed[0] @ R, placed[1] + placed[0] @ p
-            if base == "free" or (base is None and not static and part.name != WORLD):
-                part.joint = "free"
-                part.joint_name = ROOT_JOINT if len(free) == 1 else f"{part.name}_{ROOT_JOINT}"
-        robot.parts = roots + [part for chain in chains for part in chain]
+        chains = [self._joint(name, joint, links, hung) for name, joint in self.joints.items()]
+        roots = [link for name, link in links.items() if name not in hung]
+        self._place_roots(roots, base)
+        robot.links = roots + [link for chain in chains for link in chain]
+        taken = {link.name for link in robot.links}
         for name in self.frames:
-            self._frame(name, {part.name for part in robot.parts})
+            self._frame(name, taken)
         for name, link in self.links.items():
-            self._visuals(name, link)
+            robot.draw(name, link.iterfind("visual"), self._visual)
+        self.folders.note_missing(robot.note)
         for element in self.model:
             if element.tag not in READ:
                 robot.note("ignored", f"<{element.tag}>", f"{element.get('name') or ''} is not read")
         return robot
+
+    def _place_roots(self, roots: list[RobotLink], base: str | None) -> None:
+        """Place the links that hang on nothing, and free them unless they are fixed."""
+        static = self._text(self.model, "static", "0") in TRUE
+        free = [link for link in roots if base == "free" or (base is None and not static and link.name != WORLD)]
+        R0, p0 = self._placement(self.model)
+        for link in roots:
+            R, p = self._pose(link.name)
+            link.R, link.p = R0 @ R, p0 + R0 @ p
+        for link in free:
+            link.joint, link.joint_name = "free", ROOT_JOINT if len(free) == 1 else f"{link.name}_{ROOT_JOINT}"
 
     # ---- values ----
 
@@ -127,16 +128,16 @@ class _Reader:
 
     def _pose(self, name: str) -> Pose:
         """The pose of a link, joint or frame in the model's frame."""
-        chain: list[tuple[str, Pose]] = []
+        chain: dict[str, Pose] = {}
         while name not in self._poses:
             element = self.links.get(name, self.joints.get(name, self.frames.get(name)))
             if element is None:
                 raise self.document.error(self.model, f"a pose is relative to {name!r}, which is not there")
-            if any(name == other for other, _ in chain):
+            if name in chain:
                 raise self.document.error(element, "its pose is relative to itself")
-            chain.append((name, self._placement(element)))
+            chain[name] = self._placement(element)
             name = self._origin(name, element)
-        for other, (R, p) in reversed(chain):
+        for other, (R, p) in reversed(chain.items()):
             R0, p0 = self._poses[name]  # type: ignore[misc]
             self._poses[other] = R0 @ R, p0 + R0 @ p
             name = other
@@ -164,24 +165,32 @@ class _Reader:
             self.result.note("read", f"link {link.get('name')!r}", "no <inertial>: SDF then means 1 kg and 1 kg m^2")
             return {"mass": 1.0, "inertia": ONE}
         R, p = self._placement(element)
-        tensor = element.find("inertia")
-        xx, yy, zz = (self._number(tensor, key, 1.0) for key in ("ixx", "iyy", "izz"))
-        xy, xz, yz = (self._number(tensor, key, 0.0) for key in ("ixy", "ixz", "iyz"))
-        I = R @ np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]]) @ R.T
+        inertia = element.find("inertia")
+        I = tensor([self._number(inertia, key, usual) for key, usual in MOMENTS.items()], R)
         if not np.isfinite(I).all():
             raise self.document.error(element, "its inertia must be finite")
-        return {"mass": self._number(element, "mass", 1.0), "com": p, "inertia": (I + I.T) / 2}
+        return {"mass": self._number(element, "mass", 1.0), "com": p, "inertia": I}
+
+    def _host(self, name: str) -> str:
+        """What a frame is attached to in the end: a link, a joint, the world or the model; other names stay."""
+        way: list[str] = []
+        while name in self.frames and name not in self._hosts:
+            if name in way[:1] or len(way) > len(self.frames):
+                raise self.document.error(self.frames[name], "it is attached to itself, by way of others")
+            way.append(name)
+            name = self.frames[name].get("attached_to") or self._origin(name, self.frames[name])
+        name = self._hosts.get(name, name)
+        self._hosts |= dict.fromkeys(way, name)
+        return name
 
     def _end(self, joint: Element, tag: str) -> str:
         element = self.document.need(joint, tag)
-        name = (element.text or "").strip() or self._text(element, "link_name", "")
-        while name in self.frames:
-            name = self.frames[name].get("attached_to") or self._origin(name, self.frames[name])
+        name = self._host((element.text or "").strip() or self._text(element, "link_name", ""))
         if name not in self.links and name != WORLD:
             raise self.document.error(joint, f"its {tag} {name!r} is no link of this model")
         return name
 
-    def _joint(self, name: str, joint: Element, parts: dict[str, Part], hung: dict[str, str]) -> list[Part]:
+    def _joint(self, name: str, joint: Element, parts: dict[str, RobotLink], hung: dict[str, str]) -> list[RobotLink]:
         """The parts that a joint adds, its child last."""
         kind = self.document.word(joint, "type")
         if kind not in SINGLE and kind not in SEVERAL:
@@ -201,10 +210,10 @@ class _Reader:
         R, p = self._relative(parent, at)
         away = at[0].T @ link[0], at[0].T @ (link[1] - at[1])  # the link, seen from the joint
         own = float(max(np.abs(away[0] - ONE).max(), np.abs(away[1]).max())) < ROUNDING
-        chain: list[Part] = []
+        chain: list[RobotLink] = []
         for k, axis in enumerate(axes):
             last = own and k == len(axes) - 1
-            part = parts[child] if last else Part(self._unused(name if k == 0 else f"{name}/{k}", parts))
+            part = parts[child] if last else RobotLink(unused(name if k == 0 else f"{name}/{k}", parts, "/joint"))
             part.parent, part.R, part.p, part.joint_name = host, R, p, name if k == 0 else f"{name}/{k}"
             part.joint = SINGLE.get(kind) or SEVERAL[kind] or "revolute"
             if part.joint not in ("fixed", "spherical"):
@@ -227,86 +236,67 @@ class _Reader:
         self.roots |= dict.fromkeys(way, link)
         return link
 
-    def _unused(self, name: str, parts: dict[str, Part]) -> str:
-        while name in parts:
-            name += "/joint"
-        return name
-
-    def _axis(self, joint: Element, axis: Element | None, part: Part, at: Pose) -> None:
-        """Axis, limits and dynamics of one freedom; the axis is in the joint's frame unless the file says otherwise."""
-        found = None if axis is None else axis.find("xyz")
-        direction = np.array([0.0, 0.0, 1.0]) if found is None else np.array(self._numbers(found, 3))
-        named = None if found is None else found.get("expressed_in")
-        of_model = axis is not None and self._text(axis, "use_parent_model_frame", "0") in ("1", "true")
-        if named and named != MODEL_FRAME:
-            direction = at[0].T @ self._pose(named)[0] @ direction
-        elif named or of_model or (0, 0) < self.version < MODEL_AXES_BEFORE:
-            direction = at[0].T @ direction
-        if not direction.any():
+    def _axis(self, joint: Element, axis: Element | None, link: RobotLink, at: Pose) -> None:
+        """Axis, limits and dynamics of one freedom."""
+        link.axis = self._direction(axis, at)
+        if not np.any(link.axis):
             raise self.document.error(joint, "its axis is zero")
-        part.axis = direction
-        if part.joint == "helical":
-            part.pitch = self._pitch(joint)
+        if link.joint == "helical":
+            link.pitch = self._pitch(joint)
         limit, dynamics = (None if axis is None else axis.find(tag) for tag in ("limit", "dynamics"))
-        lower, upper = self._number(limit, "lower", -inf), self._number(limit, "upper", inf)
-        if joint.get("type") != "continuous" and lower > -1e16 and upper < 1e16:
-            part.freedoms |= {"lower": lower, "upper": upper}
-        for key, tag in (("effort", "effort"), ("speed", "velocity")):
-            if 0 <= (value := self._number(limit, tag, inf)) < 1e16:  # negative: no limit
-                part.freedoms[key] = value
-        for key, tag in (("damping", "damping"), ("friction", "friction"), ("stiffness", "spring_stiffness")):
-            part.freedoms[key] = self._number(dynamics, tag, 0.0)
-        if part.freedoms["stiffness"]:
-            part.freedoms["rest"] = self._number(dynamics, "spring_reference", 0.0)
+        bounds = {"lower": self._number(limit, "lower", -inf), "upper": self._number(limit, "upper", inf)}
+        if joint.get("type") != "continuous":
+            link.freedoms |= {key: value for key, value in bounds.items() if abs(value) < UNLIMITED}
+        for key, tag in LIMITS.items():
+            if 0 <= (value := self._number(limit, tag, inf)) < UNLIMITED:  # negative: no limit
+                link.freedoms[key] = value
+        link.freedoms |= {key: self._number(dynamics, tag, 0.0) for key, tag in DYNAMICS.items()}
+        if link.freedoms["stiffness"]:
+            link.freedoms["rest"] = self._number(dynamics, "spring_reference", 0.0)
+
+    def _direction(self, axis: Element | None, at: Pose) -> Array:
+        """The direction of an axis, which is in the joint's frame unless the file says otherwise."""
+        xyz = None if axis is None else axis.find("xyz")
+        if axis is None or xyz is None:
+            return np.array([0.0, 0.0, 1.0])
+        direction, named = np.array(self._numbers(xyz, 3)), xyz.get("expressed_in")
+        if named and named != MODEL_FRAME:
+            return at[0].T @ self._pose(named)[0] @ direction
+        of_model = named or self._text(axis, "use_parent_model_frame", "0") in TRUE
+        return at[0].T @ direction if of_model or (0, 0) < self.version < MODEL_AXES_BEFORE else direction
 
     def _pitch(self, joint: Element) -> float:
         """Metres per radian. The older <thread_pitch> is in radians per metre, of the opposite sense."""
         if joint.find("screw_thread_pitch") is not None or joint.find("thread_pitch") is None:
             return self._number(joint, "screw_thread_pitch", 1.0) / (2 * pi)
-        return -1.0 / self._number(joint, "thread_pitch", 1.0)
+        pitch = self._number(joint, "thread_pitch", 1.0)
+        if pitch == 0:
+            raise self.document.error(joint, "its <thread_pitch> is zero")
+        return -1.0 / pitch
 
     # ---- frames and shapes ----
 
     def _frame(self, name: str, taken: set[str]) -> None:
         """A <frame>, as a fixed link without mass on the link it is attached to."""
-        host = self._origin(name, self.frames[name])
-        for _ in self.frames:
-            if host in self.frames:
-                host = self.frames[host].get("attached_to") or self._origin(host, self.frames[host])
+        host = self._host(name)
         if host in self.joints and host not in self.links:
             host = self._end(self.joints[host], "child")
         host = host if host in self.links else next(iter(self.links))  # the model's frame moves with its first link
         R, p = self._relative(host, self._pose(name))
         if name not in taken:
-            self.result.parts.append(Part(name, host, R=R, p=p))
+            self.result.links.append(RobotLink(name, host, R=R, p=p))
 
-    def _visuals(self, name: str, link: Element) -> None:
-        for visual in link.iterfind("visual"):
-            try:
-                R, p = self._placement(visual)
-                words = self._shape(visual) | {"R": R, "p": p}
-                color = visual.find("material/diffuse")
-                if color is not None and len((color.text or "").split()) in (3, 4):
-                    rgba = [*self._numbers(color, len((color.text or "").split())), 1.0][:4]
-                    words["color"] = tuple(min(max(x, 0.0), 1.0) for x in rgba)
-            except ModelError as error:
-                self.result.note("read", f"link {name!r}", f"a <visual> is left out: {error}")
-                continue
-            self.result.visuals.append((name, words))
+    def _visual(self, visual: Element) -> dict[str, Any]:
+        def sizes(element: Element, word: str, count: int) -> list[float]:
+            if count == 1:
+                return [self._number(element, word, 1.0)]
+            return self._numbers(self.document.need(element, word), count)
 
-    def _shape(self, visual: Element) -> dict[str, Any]:
-        for shape in self.document.need(visual, "geometry"):
-            if shape.tag == "box":
-                return {"shape": "box", "size": tuple(self._numbers(self.document.need(shape, "size"), 3))}
-            if shape.tag == "ellipsoid":
-                return {"shape": "ellipsoid", "size": tuple(self._numbers(self.document.need(shape, "radii"), 3))}
-            if shape.tag == "sphere":
-                return {"shape": "sphere", "size": (self._number(shape, "radius", 1.0),)}
-            if shape.tag in ("cylinder", "capsule"):
-                size = (self._number(shape, "radius", 1.0), self._number(shape, "length", 1.0))
-                return {"shape": shape.tag, "size": size}
-            if shape.tag == "mesh":
-                uri, scale = self._text(shape, "uri", ""), shape.find("scale")
-                scales = (1.0, 1.0, 1.0) if scale is None else tuple(self._numbers(scale, 3))
-                return {"shape": "mesh", "size": scales, "file": self.folders.find(uri) or uri}
-        raise self.document.error(visual, "it has no box, sphere, cylinder, capsule, ellipsoid or mesh")
+        def mesh(element: Element) -> tuple[str, list[float]]:
+            uri, scale = self._text(element, "uri", ""), element.find("scale")
+            return self.folders.find(uri) or uri, [1.0] * 3 if scale is None else self._numbers(scale, 3)
+
+        words = shape(self.document, visual, sizes, mesh) | dict(zip("Rp", self._placement(visual)))
+        paint = visual.find("material/diffuse")
+        count = 0 if paint is None else len((paint.text or "").split())
+        return words | ({"color": color(self._numbers(paint, count))} if count in (3, 4) else {})  # type: ignore[arg-type]

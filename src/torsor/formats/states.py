@@ -28,7 +28,7 @@ from torsor.validate import real_array
 Array = NDArray[Any]
 
 
-class Place(NamedTuple):
+class JointPlace(NamedTuple):
     """A joint in both models: its type here, and where its coordinates and velocities are."""
 
     kind: str
@@ -59,7 +59,7 @@ def to_mujoco(model: Model, theirs: Any, q: ArrayLike, v: ArrayLike | None = Non
 # ---- where the numbers are ----
 
 
-def _pinocchio_places(model: Model, theirs: Any) -> Iterator[Place]:
+def _pinocchio_places(model: Model, theirs: Any) -> Iterator[JointPlace]:
     joints = {theirs.names[i]: theirs.joints[i] for i in range(1, theirs.njoints)}
     for i, name in enumerate(model.joint_names):
         if name not in joints:
@@ -67,10 +67,10 @@ def _pinocchio_places(model: Model, theirs: Any) -> Iterator[Place]:
         joint = joints[name]
         at = slice(joint.idx_q, joint.idx_q + joint.nq), slice(joint.idx_v, joint.idx_v + joint.nv)
         kind = JOINTS[model.joint[i]].name
-        yield Place("unbounded" if (joint.nq, joint.nv) == (2, 1) else kind, _own(model, i), at)
+        yield JointPlace("unbounded" if (joint.nq, joint.nv) == (2, 1) else kind, _own(model, i), at)
 
 
-def _mujoco_places(model: Model, theirs: Any) -> Iterator[Place]:
+def _mujoco_places(model: Model, theirs: Any) -> Iterator[JointPlace]:
     widths = {0: (7, 6), 1: (4, 3), 2: (1, 1), 3: (1, 1)}
     joints = {}
     for j in range(theirs.njnt):
@@ -83,7 +83,7 @@ def _mujoco_places(model: Model, theirs: Any) -> Iterator[Place]:
         j = joints[name]
         nq, nv = widths[int(theirs.jnt_type[j])]
         q, v = int(theirs.jnt_qposadr[j]), int(theirs.jnt_dofadr[j])
-        yield Place(JOINTS[model.joint[i]].name, _own(model, i), (slice(q, q + nq), slice(v, v + nv)))
+        yield JointPlace(JOINTS[model.joint[i]].name, _own(model, i), (slice(q, q + nq), slice(v, v + nv)))
 
 
 def _own(model: Model, i: int) -> tuple[slice, slice]:
@@ -132,7 +132,7 @@ TO_MUJOCO: dict[str, Conversion] = {
 }
 
 
-def _converted(model: Model, places: Iterator[Place], sizes: tuple[int, int], conversions: dict[str, Conversion],
+def _converted(model: Model, places: Iterator[JointPlace], sizes: tuple[int, int], conversions: dict[str, Conversion],
                q: ArrayLike, v: ArrayLike | None) -> Any:  # fmt: skip
     """Every joint by its conversion; `sizes` are those of the engine."""
     require_model(model)

@@ -67,6 +67,7 @@ from torsor.model.names import Frame, NumberedNames
 from torsor.validate import brief, encodable, shown
 
 Table = dict[str, Any]
+MAGIC = b""
 UPPER = [0, 1, 2, 4, 5, 8]  # xx, xy, xz, yy, yz, zz of a tensor's nine numbers
 
 # The keys of each table, with the types of their values.
@@ -93,7 +94,7 @@ LINK_KEYS = {"name": str, "variable": str} | dict.fromkeys(LINK_SHAPES, NUMBERS)
 COLUMN = (str, *NUMBERS)
 COLUMNS_KEYS = {"names": (str, list), "parent": COLUMN, "joint": COLUMN} | dict.fromkeys((*SHAPES, *DEFAULTS), COLUMN)
 FRAMES_KEYS = {"names": (str, list), "body": (str, list), "R": COLUMN, "p": COLUMN}
-QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*\"""")
+QUOTED = re.compile(r"""'[^']*('|$)|"(?:[^"\\]|\\.)*\\?("|$)""")  # up to the end of the line, if a quote is left open
 PUNCTUATION = re.compile(r"[,=\[\]{}]")
 MOST_PARTS = 100  # of a dotted key
 PLAIN = re.compile(r"[\w./:-]+(\n[\w./:-]+)*", re.ASCII)
@@ -140,7 +141,7 @@ def _parsed(text: str) -> Table:
 
 def _check_dots(line: str) -> None:
     """Refuse keys a.b.c... of many parts: the time and memory of tomllib grow as the square of their number."""
-    parts = PUNCTUATION.split(QUOTED.sub("", line))
+    parts = PUNCTUATION.split(QUOTED.sub(lambda found: "" if found[1] or found[2] else found[0], line))
     if max(part.count(".") for part in parts) > MOST_PARTS:
         raise ModelError(f"a key has more than {MOST_PARTS} parts; no key of a model has more than two")
 

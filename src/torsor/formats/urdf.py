@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from math import copysign, cos, inf, sin
+from math import copysign, inf
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-import numpy as np
 from numpy.typing import NDArray
 
 from torsor.errors import ModelError
 from torsor.formats.folders import Folders
-from torsor.formats.robot import Part, Robot
+from torsor.formats.robot import ROOT_JOINT, WORLD, Robot, RobotLink, color, rotation, shape, tensor, unused
 from torsor.formats.xml import Document
 from torsor.validate import shown
 
@@ -31,7 +30,6 @@ JOINT_TYPES = {
 }  # fmt: skip
 MOMENTS = ("ixx", "ixy", "ixz", "iyy", "iyz", "izz")
 HUGE = 1e300
-WORLD, ROOT_JOINT = "world", "root_joint"
 READ = {"link", "joint", "material", "transmission"}
 JOINT_CHILDREN = {"origin", "parent", "child", "axis", "limit", "dynamics", "mimic", "safety_controller", "calibration"}
 X, ZERO3 = (1.0, 0.0, 0.0), (0.0, 0.0, 0.0)
@@ -43,17 +41,17 @@ def read(document: Document, folders: Folders, base: str | None) -> Robot:
     robot = Robot(root.get("name") or Path(document.path).stem, document.path)
     if not root.get("name"):
         robot.note("read", "<robot>", f"it has no name; it is called {robot.name!r}")
-    links = _named(document, "link")
-    joints = _named(document, "joint")
+    links = document.named(root, "link")
+    joints = document.named(root, "joint")
     if not links:
         hint = "; expand xacro files with xacro=True" if any(":" in e.tag for e in root.iter()) else ""
         raise document.error(root, f"it has no <link>{hint}")
-    parts = {name: Part(name, **inertial(document, link, robot)) for name, link in links.items()}
-    top = _hang(document, robot, joints, parts)
+    bodies = {name: RobotLink(name, **inertial(document, link, robot)) for name, link in links.items()}
+    top = _hang(document, robot, joints, bodies)
     if base == "free":
-        parts[top].joint, parts[top].joint_name = "free", _unused(ROOT_JOINT, joints.keys() - robot.aliases.keys())
+        bodies[top].joint, bodies[top].joint_name = "free", unused(ROOT_JOINT, joints.keys() - robot.aliases.keys())
     # the root first, then the links in the order of their joints
-    robot.parts = [parts[top]] + [parts[_link(document, j, "child")] for j in joints.values()]
+    robot.links = [bodies[top]] + [bodies[_link(document, j, "child")] for j in joints.values()]
     _mimics(document, robot, joints)
     _visuals(document, robot, links, folders)
     _actuators(document, robot, joints)
@@ -61,38 +59,11 @@ def read(document: Document, folders: Folders, base: str | None) -> Robot:
     return robot
 
 
-def _named(document: Document, tag: str) -> dict[str, Element]:
-    """The elements of one kind, by name; no two may share one."""
-    found: dict[str, Element] = {}
-    for element in document.root.iterfind(tag):
-        name = document.word(element, "name")
-        if name in found:
-            raise document.error(element, f"there are two {tag}s of this name")
-        found[name] = element
-    return found
-
-
-def _unused(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
-
-
 def _link(document: Document, joint: Element, tag: str) -> str:
     return document.word(document.need(joint, tag), "link")
 
 
 # ---- numbers ----
-
-
-def rotation(roll: float, pitch: float, yaw: float) -> Array:
-    """Rz(yaw) Ry(pitch) Rx(roll)."""
-    cr, sr, cp, sp, cy, sy = cos(roll), sin(roll), cos(pitch), sin(pitch), cos(yaw), sin(yaw)
-    return np.array([
-        [cy * cp, cy * sp * sr - sy * cr, cy * sp * cr + sy * sr],
-        [sy * cp, sy * sp * sr + cy * cr, sy * sp * cr - cy * sr],
-        [-sp, cp * sr, cp * cr],
-    ])  # fmt: skip
 
 
 def placement(document: Document, element: Element) -> dict[str, Any]:
@@ -115,68 +86,64 @@ def inertial(document: Document, link: Element, robot: Robot) -> dict[str, Any]:
         return {}
     place = placement(document, element)
     mass = document.number(document.need(element, "mass"), "value")
-    tensor = element.find("inertia")
-    if tensor is None:
+    inertia = element.find("inertia")
+    if inertia is None:
         robot.note("read", f"link {link.get('name')!r}", "its <inertial> has no <inertia>: it is a point mass")
         return {"mass": mass, "com": place.get("p", ZERO3)}
-    xx, xy, xz, yy, yz, zz = document.each(tensor, MOMENTS, 0.0)
-    I = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
-    if "R" in place:
-        I = place["R"] @ I @ place["R"].T
-        I = (I + I.T) / 2
+    I = tensor([document.number(inertia, key, 0.0) for key in MOMENTS], place.get("R"))
     return {"mass": mass, "com": place.get("p", ZERO3), "inertia": I}
 
 
 # ---- the tree ----
 
 
-def _hang(document: Document, robot: Robot, joints: dict[str, Element], parts: dict[str, Part]) -> str:
+def _hang(document: Document, robot: Robot, joints: dict[str, Element], bodies: dict[str, RobotLink]) -> str:
     """Hang every link on its parent; the name of the root link."""
     hung: dict[str, str] = {}
     for name, joint in joints.items():
         child, parent = _link(document, joint, "child"), _link(document, joint, "parent")
-        if child not in parts:
+        if child not in bodies:
             raise document.error(joint, f"its child {child!r} is no link of this robot")
         if child in hung:
             words = f"its child {child!r} hangs on joint {hung[child]!r} already: a loop, which URDF cannot describe"
             raise document.error(joint, words)
-        if parent not in parts and parent != WORLD:
+        if parent not in bodies and parent != WORLD:
             raise document.error(joint, f"its parent {parent!r} is no link of this robot")
-        if parent not in parts:
-            parts[WORLD] = Part(WORLD)
+        if parent not in bodies:
+            bodies[WORLD] = RobotLink(WORLD)
             robot.note("read", f"joint {name!r}", "its parent 'world' is no link: it is the base")
         hung[child] = name
-        _joint(document, robot, name, joint, parts[child])
-        parts[child].parent = parent
-    roots = [name for name in parts if name not in hung]
+        _joint(document, robot, name, joint, bodies[child])
+        bodies[child].parent = parent
+    roots = [name for name in bodies if name not in hung]
     if len(roots) != 1:
         found = f"{len(roots)} roots ({', '.join(map(repr, roots[:4]))})" if roots else "only links that hang in a loop"
         raise document.error(document.root, f"it has {found}; exactly one link must hang on no joint")
     return roots[0]
 
 
-def _joint(document: Document, robot: Robot, name: str, joint: Element, part: Part) -> None:
+def _joint(document: Document, robot: Robot, name: str, joint: Element, link: RobotLink) -> None:
     kind = document.word(joint, "type")
     if kind not in JOINT_TYPES:
         raise document.error(joint, f"unknown joint type {shown(kind)}; torsor knows {', '.join(JOINT_TYPES)}")
     for key, value in placement(document, joint).items():
-        setattr(part, key, value)
-    part.joint, part.joint_name = JOINT_TYPES[kind], name
+        setattr(link, key, value)
+    link.joint, link.joint_name = JOINT_TYPES[kind], name
     if kind == "fixed":
-        robot.aliases[name] = part.name
+        robot.aliases[name] = link.name
         return
     axis = joint.find("axis")
-    part.axis = X if axis is None else document.numbers(axis, "xyz", 3, X)
-    if part.joint in ("revolute", "prismatic") and not any(part.axis):
+    link.axis = X if axis is None else document.numbers(axis, "xyz", 3, X)
+    if link.joint in ("revolute", "prismatic") and not any(link.axis):
         raise document.error(joint, "its axis is zero")
-    if part.joint == "planar" and axis is not None and any(part.axis[:2]):
+    if link.joint == "planar" and axis is not None and any(link.axis[:2]):
         # Peers move a planar joint in the plane x, y whatever the axis says; so does this reader, but it says so.
         robot.note(
-            "ignored", f"joint {name!r}", f"its axis {part.axis}: a planar joint moves in the plane of its x and y"
+            "ignored", f"joint {name!r}", f"its axis {link.axis}: a planar joint moves in the plane of its x and y"
         )
-    if part.joint in ("revolute", "prismatic"):
-        part.freedoms |= _limits(document, robot, name, joint, kind)
-    part.freedoms |= _dynamics(document, joint)
+    if link.joint in ("revolute", "prismatic"):
+        link.freedoms |= _limits(document, robot, name, joint, kind)
+    link.freedoms |= _dynamics(document, joint)
     for child in joint:
         if child.tag not in JOINT_CHILDREN and not child.tag.startswith("drake:"):
             robot.note("ignored", f"joint {name!r}", f"<{child.tag}>")
@@ -222,7 +189,7 @@ def _dynamics(document: Document, joint: Element) -> dict[str, float]:
     rotor, gear = joint.find("drake:rotor_inertia"), joint.find("drake:gear_ratio")
     if rotor is not None:
         ratio = 1.0 if gear is None else document.number(gear, "value", 1.0)
-        found["armature"] = ratio**2 * document.number(rotor, "value", 0.0)
+        found["armature"] = ratio * ratio * document.number(rotor, "value", 0.0)
     return {key: value for key, value in found.items() if value}
 
 
@@ -247,49 +214,32 @@ def _mimics(document: Document, robot: Robot, joints: dict[str, Element]) -> Non
 def _visuals(document: Document, robot: Robot, links: dict[str, Element], folders: Folders) -> None:
     colors: dict[str, Any] = {}
     for material in document.root.iter("material"):
-        color, name = material.find("color"), material.get("name")
-        if color is not None and name and name not in colors:
+        own, name = material.find("color"), material.get("name")
+        if own is not None and name and name not in colors:
             with suppress(ModelError):  # reported where it is used
-                colors[name] = _color(document, color)
+                colors[name] = _color(document, own)
+
+    def sizes(element: Element, word: str, count: int) -> list[float]:
+        return document.numbers(element, word, count, ZERO3) if count > 1 else [document.number(element, word)]
+
+    def mesh(element: Element) -> tuple[str, list[float]]:
+        uri = document.word(element, "filename")
+        return folders.find(uri) or uri, document.numbers(element, "scale", 3, (1.0, 1.0, 1.0))
+
+    def visual(element: Element) -> dict[str, Any]:
+        paint, own = element.find("material"), element.find("material/color")
+        named = None if paint is None else colors.get(paint.get("name", ""))
+        rgba = named if own is None else _color(document, own)
+        words = shape(document, element, sizes, mesh) | placement(document, element)
+        return words if rgba is None else words | {"color": rgba}
+
     for name, link in links.items():
-        for visual in link.iterfind("visual"):
-            try:
-                words = _shape(document, visual, folders) | placement(document, visual)
-                paint = visual.find("material")
-                if paint is not None:
-                    color = paint.find("color")
-                    rgba = colors.get(paint.get("name", "")) if color is None else _color(document, color)
-                    words |= {} if rgba is None else {"color": rgba}
-            except ModelError as error:  # a shape that cannot be drawn does not stop the robot
-                robot.note("read", f"link {name!r}", f"a <visual> is left out: {error}")
-                continue
-            robot.visuals.append((name, words))
-    if folders.missing:
-        tried = ", ".join(str(root) for root in folders.roots[:4])
-        files = ", ".join(list(folders.missing)[:3]) + (" ..." if len(folders.missing) > 3 else "")
-        robot.note(
-            "read", f"{len(folders.missing)} meshes", f"not found: {files}; searched {tried} and above; folders= adds"
-        )
+        robot.draw(name, link.iterfind("visual"), visual)
+    folders.note_missing(robot.note)
 
 
-def _color(document: Document, color: Element) -> tuple[float, ...]:
-    return tuple(min(max(x, 0.0), 1.0) for x in document.numbers(color, "rgba", 4, (0.7, 0.72, 0.75, 1.0)))
-
-
-def _shape(document: Document, visual: Element, folders: Folders) -> dict[str, Any]:
-    """Shape, size and file of a <visual>."""
-    for shape in document.need(visual, "geometry"):
-        if shape.tag == "box":
-            return {"shape": "box", "size": tuple(document.numbers(shape, "size", 3, ZERO3))}
-        if shape.tag == "sphere":
-            return {"shape": "sphere", "size": (document.number(shape, "radius"),)}
-        if shape.tag in ("cylinder", "capsule"):
-            return {"shape": shape.tag, "size": (document.number(shape, "radius"), document.number(shape, "length"))}
-        if shape.tag == "mesh":
-            uri = document.word(shape, "filename")
-            scale = document.numbers(shape, "scale", 3, (1.0, 1.0, 1.0))
-            return {"shape": "mesh", "size": tuple(scale), "file": folders.find(uri) or uri}
-    raise document.error(visual, "it has no box, sphere, cylinder, capsule or mesh")
+def _color(document: Document, element: Element) -> tuple[float, ...]:
+    return color(document.numbers(element, "rgba", 4, (0.7, 0.72, 0.75, 1.0)))
 
 
 def _actuators(document: Document, robot: Robot, joints: dict[str, Element]) -> None:

@@ -1,68 +1,71 @@
 """A Model as URDF.  Numbers are written with all their digits; rotations become angles, and come back to rounding.
 
 What URDF cannot say is returned as a list: `torsor.formats.save` warns with it.  Springs and rotors are written as
-Drake reads them (spring_stiffness, drake:rotor_inertia).
+Drake reads them (spring_stiffness, drake:rotor_inertia).  Joints that URDF does not have become several, with links
+without mass between them.
 """
 
 from __future__ import annotations
 
-from math import atan2, hypot, isfinite
+from math import atan2, cos, isfinite, sin
+from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
+from xml.etree.ElementTree import Element, SubElement
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.errors import ModelError
-from torsor.formats.urdf import HUGE
-from torsor.model import JOINTS, Model
+from torsor.formats.robot import unused
+from torsor.formats.urdf import HUGE, MOMENTS
+from torsor.formats.writer import Draft, Primitive, number, numbers, text
+from torsor.model import Model
 from torsor.model.builder import GRAVITY
 from torsor.model.extras import Visual
 
 Array = NDArray[Any]
 
-TYPES = {
-    "revolute": "revolute",
-    "prismatic": "prismatic",
-    "spherical": "spherical",
-    "planar": "planar",
-    "free": "floating",
+ONE = np.eye(3)
+TYPES = {"revolute": "continuous", "prismatic": "prismatic", "spherical": "spherical", "planar": "planar"} | {
+    "free": "floating"
 }
+DYNAMICS = {"damping": "damping", "friction": "friction", "spring_stiffness": "stiffness", "spring_reference": "rest"}
+ALIKE = ("damping", "friction", "stiffness", "armature")  # what a joint of several freedoms has, one number for all
+LIMITS = {"effort": "effort", "velocity": "speed", "lower": "lower", "upper": "upper"}
+UPPER = np.triu_indices(3)
 DRAKE = "http://drake.mit.edu"
 
 
-def encode(model: Model) -> tuple[bytes, list[str]]:
+def encode(model: Model, path: str | Path) -> tuple[bytes, list[str]]:
     """The content of a file, and what it does not say."""
-    for i in range(model.n):
-        if (kind := JOINTS[model.joint[i]].name) not in TYPES:
-            raise ModelError(
-                f"URDF has no {kind} joint, which {model.names[i]!r} hangs on; save as .toml or .xml (MJCF)"
-            )
+    draft = Draft(model, path, "URDF", dict.fromkeys(("spherical", "planar", "free"), ALIKE))
     root = Element("robot", {"name": model.name, "xmlns:drake": DRAKE})
-    links = {-1: SubElement(root, "link", name=_root_name(model))}
+    names = {-1: _root_name(model), **dict(enumerate(draft.names))}
+    links = {i: SubElement(root, "link", name=name) for i, name in names.items()}
     for i in range(model.n):
-        links[i] = SubElement(root, "link", name=model.names[i])
         _inertial(links[i], model, i)
     for visual in model.visuals:
-        if visual.shape != "ellipsoid":
-            _visual(links[visual.body], visual)
+        if visual.shape == "ellipsoid":
+            draft.losses.append(f"an ellipsoid on {names[visual.body]!r}")
+        else:
+            _visual(links[visual.body], visual, draft)
     for i in range(model.n):
-        _joint(root, model, i, links)
+        _joints(root, draft, i, names)
     for name, (body, R, p) in model.frames.items():
-        if name != links[-1].get("name"):
+        if name != names[-1]:
             SubElement(root, "link", name=name)
-            taken = name in model.joint_names  # a frame may be called like a joint that moves, joints may not
-            joint = SubElement(root, "joint", name=f"{name}_fixed" if taken else name, type="fixed")
-            _ends(joint, links[body].get("name", ""), name, R, p)
+            # a frame may be called like a joint that moves, joints may not
+            fixed = unused(name, draft.joint_names, "_fixed")
+            draft.joint_names.add(fixed)
+            _ends(SubElement(root, "joint", name=fixed, type="fixed"), names[body], name, R, p)
     for actuator in model.actuators:
         if len(actuator.gear) == 1:
-            _transmission(root, model, actuator.name, *actuator.gear[0])
-    indent(root)
-    return b"<?xml version='1.0' encoding='utf-8'?>\n" + tostring(root, encoding="utf-8") + b"\n", _losses(model)
+            ((freedom, ratio),) = actuator.gear
+            _transmission(root, actuator.name, draft.freedoms[freedom][0].name, ratio)
+    return b"<?xml version='1.0' encoding='utf-8'?>\n" + text(root), draft.losses + _losses(model)
 
 
 def _losses(model: Model) -> list[str]:
-    """What a URDF does not say."""
+    """What a URDF does not say, whatever the joints."""
     found = []
     if model.gravity.tolist() != list(GRAVITY):
         found.append(f"gravity {model.gravity.tolist()} (readers assume {list(GRAVITY)})")
@@ -71,42 +74,31 @@ def _losses(model: Model) -> list[str]:
     for actuator in model.actuators:
         plain = len(actuator.gear) == 1 and actuator.gain == 1 and not any(actuator.bias)
         if not plain or any(map(isfinite, (*actuator.control, *actuator.effort))):
-            found.append(f"actuator {actuator.name!r}: more than one gear ratio")
-    found += [f"an ellipsoid on body {v.body}" for v in model.visuals if v.shape == "ellipsoid"]
-    if any((getattr(model, key)[np.repeat(np.diff(model.v_start) > 1, np.diff(model.v_start))] != usual).any()
-           for key, usual in (("lower", -np.inf), ("effort", np.inf), ("armature", 0), ("stiffness", 0))):  # fmt: skip
-        found.append("limits, springs and rotors of joints with several freedoms")
+            found.append(f"actuator {actuator.name!r}, but for one gear ratio")
     return found
 
 
 def _root_name(model: Model) -> str:
     """A frame that coincides with the base, if there is one; else a name that is not taken."""
     for name, (body, R, p) in model.frames.items():
-        if body < 0 and not p.any() and np.array_equal(R, np.eye(3)):
+        if body < 0 and not p.any() and np.array_equal(R, ONE):
             return name
-    name = "base"
-    while name in {*model.names, *model.frames}:
-        name += "_"
-    return name
-
-
-def _numbers(x: Any) -> str:
-    return " ".join(repr(float(value)) for value in x)
+    return unused("base", {*model.names, *model.frames})
 
 
 def angles(R: Array) -> tuple[float, float, float]:
-    """(roll, pitch, yaw) with R = Rz(yaw) Ry(pitch) Rx(roll)."""
-    across = hypot(R[0, 0], R[1, 0])
-    if across > 1e-9:
-        return atan2(R[2, 1], R[2, 2]), atan2(-R[2, 0], across), atan2(R[1, 0], R[0, 0])
-    return atan2(-R[1, 2], R[1, 1]), atan2(-R[2, 0], across), 0.0
+    """(roll, pitch, yaw) with R = Rz(yaw) Ry(pitch) Rx(roll): yaw first, the others from Rz(-yaw) R, at any pitch."""
+    yaw = atan2(R[1, 0], R[0, 0])
+    c, s = cos(yaw), sin(yaw)
+    pitch = atan2(-R[2, 0], c * R[0, 0] + s * R[1, 0])
+    return atan2(s * R[0, 2] - c * R[1, 2], c * R[1, 1] - s * R[0, 1]), pitch, yaw
 
 
 def _origin(parent: Element, R: Any, p: Any) -> None:
     R, p = np.asarray(R), np.asarray(p)
-    if p.any() or not np.array_equal(R, np.eye(3)):
-        turned = {} if np.array_equal(R, np.eye(3)) else {"rpy": _numbers(angles(R))}
-        SubElement(parent, "origin", {"xyz": _numbers(p)} | turned)
+    if p.any() or not np.array_equal(R, ONE):
+        turned = {} if np.array_equal(R, ONE) else {"rpy": numbers(angles(R))}
+        SubElement(parent, "origin", {"xyz": numbers(p)} | turned)
 
 
 def _ends(joint: Element, parent: str, child: str, R: Any, p: Any) -> None:
@@ -117,62 +109,65 @@ def _ends(joint: Element, parent: str, child: str, R: Any, p: Any) -> None:
 
 def _inertial(link: Element, model: Model, i: int) -> None:
     if model.mass[i] > 0:
-        inertial, I = SubElement(link, "inertial"), model.inertia[i]
-        _origin(inertial, np.eye(3), model.com[i])
-        SubElement(inertial, "mass", value=repr(float(model.mass[i])))
-        places = {"ixx": (0, 0), "ixy": (0, 1), "ixz": (0, 2), "iyy": (1, 1), "iyz": (1, 2), "izz": (2, 2)}
-        SubElement(inertial, "inertia", {key: repr(float(I[place])) for key, place in places.items()})
+        inertial = SubElement(link, "inertial")
+        _origin(inertial, ONE, model.com[i])
+        SubElement(inertial, "mass", value=number(model.mass[i]))
+        SubElement(inertial, "inertia", dict(zip(MOMENTS, map(number, model.inertia[i][UPPER]))))
 
 
-def _joint(root: Element, model: Model, i: int, links: dict[int, Element]) -> None:
-    kind, k = JOINTS[model.joint[i]].name, int(model.v_start[i])
-    single = kind in ("revolute", "prismatic")
-    bounded = single and (isfinite(model.lower[k]) or isfinite(model.upper[k]))
-    written = "continuous" if kind == "revolute" and not bounded else TYPES[kind]
-    joint = SubElement(root, "joint", name=model.joint_names[i], type=written)
-    _ends(joint, links[int(model.parent[i])].get("name", ""), model.names[i], model.R[i], model.p[i])
-    if single:
-        SubElement(joint, "axis", xyz=_numbers(model.axis[i]))
-        bounds = {"effort": model.effort[k], "velocity": model.speed[k]}
-        if bounded:
-            bounds |= {"lower": model.lower[k], "upper": model.upper[k]}
-        if written != "continuous" or any(map(isfinite, bounds.values())):
-            SubElement(joint, "limit", {key: repr(float(np.clip(x, -HUGE, HUGE))) for key, x in bounds.items()})
-        springs = (
-            {"spring_stiffness": model.stiffness[k], "spring_reference": model.rest[k]} if model.stiffness[k] else {}
-        )
-        found = {"damping": model.damping[k], "friction": model.friction[k]} | springs
-        if any(found.values()):
-            SubElement(joint, "dynamics", {key: repr(float(x)) for key, x in found.items()})
-        if model.armature[k]:
-            SubElement(joint, "drake:rotor_inertia", value=repr(float(model.armature[k])))
-    elif model.damping[k] or model.friction[k]:
-        SubElement(joint, "dynamics", damping=repr(float(model.damping[k])), friction=repr(float(model.friction[k])))
+def _joints(root: Element, draft: Draft, i: int, names: dict[int, str]) -> None:
+    """The joints of body i, with links without mass between them."""
+    model, joints = draft.model, draft.joints[i]
+    parent, R, p = names[int(model.parent[i])], model.R[i], model.p[i]
+    for joint in joints:
+        last = joint is joints[-1]
+        child = names[i] if last else unused(joint.name, draft.taken)
+        if not last:
+            draft.taken.add(child)
+            SubElement(root, "link", name=child)
+        element = _joint(root, joint, parent, child, R, p)
+        parent, R, p = child, ONE, np.zeros(3)
     for follower, leader, ratio, offset in model.couplings:
         if follower == i:
-            words = {"multiplier": repr(float(ratio)), "offset": repr(float(offset))}
-            SubElement(joint, "mimic", {"joint": model.joint_names[leader]} | words)
+            words = {"joint": model.joint_names[leader], "multiplier": number(ratio), "offset": number(offset)}
+            SubElement(element, "mimic", words)
 
 
-def _visual(link: Element, visual: Visual) -> None:
+def _joint(root: Element, joint: Primitive, parent: str, child: str, R: Any, p: Any) -> Element:
+    values = joint.values
+    single, bounded = joint.kind in ("revolute", "prismatic"), "lower" in values or "upper" in values
+    kind = "revolute" if joint.kind == "revolute" and bounded else TYPES[joint.kind]
+    element = SubElement(root, "joint", name=joint.name, type=kind)
+    _ends(element, parent, child, R, p)
+    if single:
+        SubElement(element, "axis", xyz=numbers(joint.axis))
+        limits = {word: values.get(key, -HUGE if key == "lower" else HUGE) for word, key in LIMITS.items()}
+        if not bounded:
+            del limits["lower"], limits["upper"]
+        if kind != "continuous" or any(x < HUGE for x in limits.values()):
+            SubElement(element, "limit", {word: number(x) for word, x in limits.items()})
+    if dynamics := {word: number(values[key]) for word, key in DYNAMICS.items() if key in values}:
+        SubElement(element, "dynamics", {"damping": "0.0", "friction": "0.0"} | dynamics)  # urdfdom demands one of both
+    if "armature" in values:
+        SubElement(element, "drake:rotor_inertia", value=number(values["armature"]))
+    return element
+
+
+def _visual(link: Element, visual: Visual, draft: Draft) -> None:
     element = SubElement(link, "visual")
     _origin(element, visual.R, visual.p)
     geometry, size = SubElement(element, "geometry"), visual.size
     if visual.shape == "box":
-        SubElement(geometry, "box", size=_numbers(size))
-    elif visual.shape == "sphere":
-        SubElement(geometry, "sphere", radius=repr(float(size[0])))
+        SubElement(geometry, "box", size=numbers(size))
     elif visual.shape == "mesh":
-        SubElement(geometry, "mesh", filename=visual.file, scale=_numbers(size))
+        SubElement(geometry, "mesh", filename=draft.mesh(visual.file), scale=numbers(size))
     else:
-        SubElement(geometry, visual.shape, radius=repr(float(size[0])), length=repr(float(size[1])))
-    material = SubElement(element, "material", name="")
-    SubElement(material, "color", rgba=_numbers(visual.color))
+        SubElement(geometry, visual.shape, dict(zip(("radius", "length"), map(number, size))))
+    SubElement(SubElement(element, "material", name=""), "color", rgba=numbers(visual.color))
 
 
-def _transmission(root: Element, model: Model, name: str, freedom: int, ratio: float) -> None:
-    body = int(np.searchsorted(model.v_start, freedom, side="right")) - 1
+def _transmission(root: Element, name: str, joint: str, ratio: float) -> None:
     transmission = SubElement(root, "transmission", name=f"{name}_transmission")
     SubElement(transmission, "type").text = "SimpleTransmission"
-    SubElement(transmission, "joint", name=model.joint_names[body])
-    SubElement(SubElement(transmission, "actuator", name=name), "mechanicalReduction").text = repr(float(ratio))
+    SubElement(transmission, "joint", name=joint)
+    SubElement(SubElement(transmission, "actuator", name=name), "mechanicalReduction").text = number(ratio)

@@ -1,27 +1,33 @@
 """XML of robot files, read without trust: no DTD, no entity, bounded size; errors name file, line and element.
 
 The parser is expat without namespaces, so a prefix that was never declared is part of a name and no error.
-Three more faults of real files are forgiven: declarations that expat refuses (`<?xml version="0.0"?>`), comments that
-contain "--", and text after the end of the first element (with a remark).
+The text is UTF-8, whatever the declaration says, as for MuJoCo.  Faults of real files are forgiven: declarations that
+expat refuses (`<?xml version="0.0"?>`), comments that contain "--", and, with a remark, Latin-1 and text after the end
+of the first element.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from functools import cached_property
 from math import isfinite
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from torsor.errors import ModelError
+from torsor.files import read_whole
 from torsor.validate import shown
 
 MOST_BYTES = 64 * 2**20  # of one file; the largest robot known to us has 2 MB
 MOST_ELEMENTS = 2_000_000
 DECLARATION = re.compile(r"\s*<\?xml.*?\?>", re.DOTALL)
-ENCODING = re.compile(rb"""<\?xml[^>]*?encoding\s*=\s*["']([\w.-]+)["']""")
 FIRST = re.compile(r"<([A-Za-z_][\w.:-]*)")
 OPTENV = re.compile(r"\$\(optenv \w+ ([^()]*)\)")
-COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+LATIN_REMARK = "its text is not UTF-8, and is read as Latin-1"
+OPTENV_REMARK = "$(optenv NAME default) stands for its default"
+ENDS = {"<!--": "-->", "<![CDATA[": "]]>", "<?": "?>"}  # what is no tag, by its first letters
+QUOTE_OR_END = re.compile("[\"'>]")
 
 
 class Document:
@@ -29,13 +35,11 @@ class Document:
 
     def __init__(self, content: bytes, path: str):
         self.path = path
-        if len(content) > MOST_BYTES:
-            raise ModelError(f"{path}: {len(content)} bytes; torsor reads robot files of at most {MOST_BYTES}")
-        self.text = _text(content, path)
         self.remarks: list[str] = []
+        self.text = _text(content, path, self.remarks)
         if "$(optenv" in self.text:  # left over from launch files; no variable of the environment is read
             self.text = OPTENV.sub(r"\1", self.text)
-            self.remarks.append("$(optenv NAME default) stands for its default")
+            self.remarks.append(OPTENV_REMARK)
         try:
             self.root = self._parse()
         except expat.ExpatError as error:
@@ -46,9 +50,14 @@ class Document:
                 reason = expat.ErrorString(error.code)
                 raise ModelError(f"{path}:{error.lineno}: not well-formed XML: {reason}") from None
 
+    @classmethod
+    def read(cls, path: str) -> Document:
+        """The document in a file."""
+        return cls(read_whole(path, ModelError, most=MOST_BYTES), path)
+
     def _forgive(self) -> None:
         """Take out comments, which may hold "--", and what follows the end of the first element."""
-        self.text = COMMENT.sub(_blank, self.text)
+        self.text = "".join(_without_comments(self.text))
         if first := FIRST.search(self.text):
             end = f"</{first[1]}>"
             start, _, rest = self.text.partition(end)
@@ -78,13 +87,17 @@ class Document:
         return ModelError(f"{self.where(element)}: {label(element)}: {message}")
 
     def where(self, element: Element) -> str:
-        """File and line of an element. Lines are not kept while reading: a second pass counts up to the element."""
-        wanted = next(i for i, other in enumerate(self.root.iter()) if other is element)
+        """File and line of an element."""
+        return f"{self.path}:{self._lines[element]}"
+
+    @cached_property
+    def _lines(self) -> dict[Element, int]:
+        """The line of each element: not kept while reading, but counted by a second pass when one is asked for."""
         lines: list[int] = []
         parser = expat.ParserCreate()
         parser.StartElementHandler = lambda *_: lines.append(parser.CurrentLineNumber)
         parser.Parse(self.text, True)
-        return f"{self.path}:{lines[wanted]}"
+        return dict(zip(self.root.iter(), lines))
 
     # ---- values ----
 
@@ -102,56 +115,40 @@ class Document:
             raise self.error(element, f"it needs {key}=")
         return found
 
+    def named(self, parent: Element, tag: str) -> dict[str, Element]:
+        """The children of one kind, by name; no two may share one."""
+        found: dict[str, Element] = {}
+        for element in parent.iterfind(tag):
+            name = self.word(element, "name")
+            if name in found:
+                raise self.error(element, f"there are two {tag}s of this name")
+            found[name] = element
+        return found
+
     def number(self, element: Element, key: str, default: float | None = None, *, infinite: bool = False) -> float:
         """An attribute that is one number."""
-        text = element.get(key)
-        try:
-            if isfinite(value := float(text or "")) and "_" not in text:  # type: ignore[operator]
-                return value
-        except ValueError:
-            pass
-        if text is None or not text.strip():
-            if default is None:
-                raise self.error(element, f"it needs {key}=")
-            return default
-        return self.parsed(element, f"{key}=", text, infinite=infinite)
-
-    def each(self, element: Element, keys: tuple[str, ...], default: float | None = None) -> list[float]:
-        """Several attributes, one number each."""
-        texts = [element.get(key, "") for key in keys]
-        try:
-            values = [float(text) for text in texts]
-            if isfinite(sum(values)) and "_" not in "".join(texts):
-                return values
-        except ValueError:
-            pass
-        return [self.number(element, key, default) for key in keys]
+        text = element.get(key, "").strip()
+        if not text and default is None:
+            raise self.error(element, f"it needs {key}=")
+        return default if not text else self.parsed(element, f"{key}=", text, infinite=infinite)  # type: ignore[return-value]
 
     def numbers(self, element: Element, key: str, count: int, default: tuple[float, ...]) -> list[float]:
         """An attribute that is `count` numbers, separated by blanks."""
-        text = element.get(key)
-        if text is None or not text.strip():
-            return list(default)
-        words = text.split()
-        if len(words) != count:
-            raise self.error(element, f"{key}={shown(text)} must be {count} numbers, not {len(words)}")
-        try:
-            values = [float(word) for word in words]
-            if isfinite(sum(values)) and "_" not in text:
-                return values
-        except ValueError:
-            pass
-        return [self.parsed(element, f"{key}=", word) for word in words]  # says which is wrong
+        words = element.get(key, "").split()
+        if words and len(words) != count:
+            raise self.error(element, f"{key}={shown(element.get(key))} must be {count} numbers, not {len(words)}")
+        return [self.parsed(element, f"{key}=", word) for word in words] or list(default)
 
     def parsed(self, element: Element, what: str, word: str, *, infinite: bool = False) -> float:
         """A word as a number; `what` names it in messages."""
         try:
             value = float(word)
+            if "_" not in word and (isfinite(value) or (infinite and value == value)):
+                return value
         except ValueError:
-            raise self.error(element, f"{what}{shown(word)} is not a number") from None
-        if "_" in word or not (isfinite(value) or (infinite and value == value)):
-            raise self.error(element, f"{what}{shown(word)} is not a {'' if infinite else 'finite '}number")
-        return value
+            pass
+        finite = "finite " if word.strip("+-").lower() in ("inf", "infinity", "nan") and not infinite else ""
+        raise self.error(element, f"{what}{shown(word)} is not a {finite}number")
 
 
 def label(element: Element) -> str:
@@ -160,21 +157,40 @@ def label(element: Element) -> str:
     return f"<{element.tag} name={shown(name)}>" if name is not None else f"<{element.tag}>"
 
 
-def _text(content: bytes, path: str) -> str:
+def _text(content: bytes, path: str, remarks: list[str]) -> str:
     """The text of a file, without its declaration; line numbers stay."""
-    found = ENCODING.search(content[:400])
-    encoding = found[1].decode("ascii") if found else "utf-8-sig"
     try:
-        text = content.decode("utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding)
-    except (UnicodeDecodeError, LookupError) as error:
-        raise ModelError(f"{path}: it cannot be decoded as {encoding}: {error}") from None
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = content.decode("latin-1")
+        remarks.append(LATIN_REMARK)
     if declaration := DECLARATION.match(text):
-        text = _blank(declaration) + text[declaration.end() :]
+        text = "\n" * declaration[0].count("\n") + text[declaration.end() :]
     if text.count("<") > 2 * MOST_ELEMENTS:
         raise ModelError(f"{path}: more than {MOST_ELEMENTS} elements")
     return text
 
 
-def _blank(found: re.Match[str]) -> str:
-    """As many line ends as the text that is taken out."""
-    return "\n" * found[0].count("\n")
+def _without_comments(text: str) -> Iterator[str]:
+    """Pieces of the text; comments become line ends.  Text that looks like a comment inside a tag is none."""
+    at = 0
+    while (start := text.find("<", at)) >= 0:
+        yield text[at:start]
+        kind = next((opening for opening in ENDS if text.startswith(opening, start)), "")
+        at = _after(text, start + len(kind), ENDS[kind]) if kind else _after_tag(text, start + 1)
+        yield "\n" * text.count("\n", start, at) if kind == "<!--" else text[start:at]
+    yield text[at:]
+
+
+def _after(text: str, at: int, end: str) -> int:
+    found = text.find(end, at)
+    return len(text) if found < 0 else found + len(end)
+
+
+def _after_tag(text: str, at: int) -> int:
+    """The place after the > of a tag; a > between quotes does not end it."""
+    while found := QUOTE_OR_END.search(text, at):
+        if found[0] == ">":
+            return found.end()
+        at = _after(text, found.end(), found[0])
+    return len(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property, partial
 from math import prod
 from typing import Any, Unpack
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torsor.errors import ArgumentError, ModelError
 from torsor.model.builder import Numbers
 from torsor.model.check import BLOCK, SHAPES, body_label, check_inertias
+from torsor.model.extras import Extras
 from torsor.model.freedoms import DEFAULTS, faults, nondefault
 from torsor.model.model import Model, require_model
 from torsor.model.names import NumberedNames
@@ -22,7 +23,8 @@ from torsor.validate import real_array, shown
 Array = NDArray[Any]
 
 INERTIAL = ("mass", "com", "inertia")
-VARIABLE = [name for name in DEFAULTS if name != "armature"]  # the dynamics read the armature from the model
+VARIABLE = [name for name in DEFAULTS if name != "armature"]  # what joints do by themselves: the armature is part of M
+LABELS = ("name", "notes")  # of a model and of its file: they may differ, and no function of a batch reads them
 
 
 class ModelBatch:
@@ -33,8 +35,9 @@ class ModelBatch:
         qdd = ts.forward_dynamics(arms, q, v, tau)            # (1000, nv); q (nq,) or (1000, nq)
 
     A field has batch axes before its own: mass (..., n), com (..., n, 3), inertia (..., n, 3, 3), R, p, axis, pitch,
-    gravity (..., 3), damping and other quantities of the freedoms (..., nv).  The batch axes of all fields and of the
-    states broadcast.  One program serves all batches of the same structure: nothing is compiled or kept per member.
+    gravity (..., 3), damping, armature and other quantities of the freedoms (..., nv).  The batch axes of all fields
+    and of the states broadcast.  One program serves all batches of the same structure: nothing is compiled or kept per
+    member.
 
     model    the model that gives everything else, and the names
     shape    the batch axes
@@ -94,16 +97,22 @@ class ModelBatch:
 
     @classmethod
     def of(cls, models: Sequence[Model]) -> ModelBatch:
-        """A batch of models of the same structure, one after the other."""
+        """A batch of models of the same structure, one after the other.
+
+        All their numbers may differ.  Joints, names, frames, couplings and other extras must be equal; the batch has
+        the name and the notes of the first model.
+        """
+        if not isinstance(models, Sequence):
+            raise ArgumentError(f"models must be a list of models, not {shown(models)}")
         if not models:
             raise ArgumentError("a batch needs at least one model")
         for k, model in enumerate(models):
             require_model(model)
-            if not all(np.array_equal(getattr(model, name), getattr(models[0], name)) for name in ("parent", "joint")):
-                raise ModelError(f"model {k} has other joints than model 0: a batch has one structure")
-        names = _field_shapes(models[0])
-        fields: dict[str, Any] = {name: np.array([getattr(model, name) for model in models]) for name in names}
-        return cls(models[0], **fields)
+            _require_structure(k, model, models[0])
+        numbers: dict[str, Any] = {
+            name: np.array([getattr(model, name) for model in models]) for name in _field_shapes(models[0])
+        }
+        return cls(models[0], **numbers)
 
     @property
     def size(self) -> int:
@@ -168,7 +177,21 @@ class _MemberNames(NumberedNames):
 def _field_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     """The shape of each field that may differ."""
     bodies = {name: (model.n, *shape) for name, shape in SHAPES.items()}
-    return bodies | {"gravity": (3,)} | dict.fromkeys(VARIABLE, (model.nv,))
+    return bodies | {"gravity": (3,)} | dict.fromkeys(DEFAULTS, (model.nv,))
+
+
+def _require_structure(k: int, model: Model, first: Model) -> None:
+    """Raise unless a model equals the first one of its batch in everything that cannot differ between members."""
+    if not all(np.array_equal(getattr(model, name), getattr(first, name)) for name in ("parent", "joint")):
+        raise ModelError(f"model {k} has other joints than model 0: a batch has one structure")
+    may_differ = {*_field_shapes(model), "parent", "joint", "extras", *LABELS}
+    for name in (f.name for f in (*fields(Model), *fields(Extras)) if f.name not in may_differ):
+        own, wanted = getattr(model, name), getattr(first, name)
+        if own != wanted:
+            raise ModelError(
+                f"{name} of model {k} is not that of model 0, and members cannot differ in it: {shown(own)}, not "
+                f"{shown(wanted)}"
+            )
 
 
 def _axes(shape: tuple[int, ...]) -> str:

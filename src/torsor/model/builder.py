@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -69,15 +69,15 @@ class Links(Numbers, total=False):
 
 
 def assemble(
-    parent: ArrayLike | None, joint: str | Sequence[str] | Array, *,
-    repair: Callable[[Arrays, Sequence[str]], Arrays] | None = None, **links: Unpack[Links],
+    parent: ArrayLike | None, joint: str | Sequence[str] | Array, *, checked: bool = True, **links: Unpack[Links],
 ) -> dict[str, Any]:  # fmt: skip
     """The fields of the Model that these arguments describe; parent=None is a chain.
 
-    `repair` may change the bodies, once fixed ones are merged.
+    `checked=False` lets fixed bodies be merged that could not exist alone.
     """
     given: dict[str, Any] = {"n": None, "names": None, "name": "model", "allow_degenerate": False, "gravity": GRAVITY}
     given |= links
+    inertia = given.get("inertia", PLAIN["inertia"])
     n, names = given.pop("n"), word_list(given.pop("names"))
     words = {key: given.pop(key) for key in ("name", "allow_degenerate", "gravity")}
     rows = {key: as_rows(key, given.pop(key, plain), SHAPES[key]) for key, plain in PLAIN.items()}
@@ -85,6 +85,7 @@ def assemble(
     if parent is not None:
         rows["parent"] = _parents(parent)
     n = count_bodies(n, rows, names)
+    refuse_ambiguous_inertia(inertia, n)
     rows.setdefault("parent", np.arange(-1, n - 1))
     bodies = {key: x if len(x) == n else np.broadcast_to(x, (n, *x.shape[1:])) for key, x in rows.items()}
     names = names or NumberedNames(n)
@@ -96,11 +97,9 @@ def assemble(
     bodies["axis"] = _unit_axes(bodies["axis"], bodies["joint"], names)
     frames: dict[str, Frame] = {}
     if (bodies["joint"] == FIXED).any():
-        if repair is None:
+        if checked:
             check_bodies(bodies | {"joint": np.where(bodies["joint"] == FIXED, 0, bodies["joint"])}, names, True)
         bodies, names, frames = _merge_fixed(bodies, names)
-    if repair is not None:
-        bodies = repair(bodies, names)
     freedoms = reordered(given, joints, bodies.pop("place"))  # what is left
     return {**bodies, **words, "names": names, "frames": frames, **freedoms}
 
@@ -119,6 +118,19 @@ def as_rows(key: str, x: ArrayLike, shape: tuple[int, ...]) -> Array:
     if x.shape[1:] == shape and x.ndim == len(shape) + 1:
         return x
     raise ArgumentError(f"{key} must have shape {shape} or {_per_body(shape)}, not {x.shape}")
+
+
+def refuse_ambiguous_inertia(inertia: ArrayLike, n: int) -> None:
+    """Raise for a 3x3 array, which is one tensor for all bodies, if its rows can be the principal moments of three.
+
+    It is no tensor then: those have |I_xy| <= I_zz / 2, so that no tensor's rows all obey the triangle inequality.
+    """
+    x = real_array("inertia", inertia, finite=False)
+    if n == 3 and x.shape == (3, 3) and (x > 0).all() and (2 * x.max(axis=1) <= x.sum(axis=1)).all():
+        raise ArgumentError(
+            "inertia of shape (3, 3) is one tensor for all bodies, but its rows look like the principal moments of "
+            "three: give three tensors, [np.diag(row) for row in inertia]"
+        )
 
 
 def _per_body(shape: tuple[int, ...]) -> str:

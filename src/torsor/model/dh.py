@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.errors import ArgumentError
-from torsor.model.builder import as_rows, assemble, count_bodies
+from torsor.model.builder import as_rows, assemble, count_bodies, refuse_ambiguous_inertia
 from torsor.model.freedoms import Freedoms
 from torsor.model.names import Frame, word_list
 from torsor.model.rounding import clean_sum, turned_tensor, turned_vector
@@ -72,6 +72,7 @@ def dh_fields(
     rows["variable"] = _moves(variable)
     table["names"] = word_list(table.get("names"))
     n = count_bodies(n, rows, table["names"])
+    refuse_ambiguous_inertia(inertia, n)
     rows = {key: np.broadcast_to(x, (n, *x.shape[1:])) for key, x in rows.items()}
     turns, along = rows["variable"].T
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from torsor.errors import ModelError
 from torsor.model.joints import JOINTS
-from torsor.validate import shown
+from torsor.validate import encodable, shown
 
 if TYPE_CHECKING:
     from torsor.model.model import Model
@@ -32,6 +32,7 @@ class Note(NamedTuple):
     """One remark on a file.
 
     kind   "repair": numbers were changed;  "ignored": torsor does not model this;  "read": how something was understood
+           "invented": the file gave no masses at all
     where  the element of the file
     """
 
@@ -168,18 +169,31 @@ def _check_records(model: Model, extras: Extras) -> None:
     for name, q in extras.keyframes.items():
         if not isinstance(name, str) or len(q) != model.nq or not np.isfinite(q).all():
             raise ModelError(f"keyframe {shown(name)} must be {model.nq} finite numbers, not {shown(q)}")
-    for actuator in extras.actuators:
-        numbers = [*actuator.gear, actuator.control, actuator.effort, actuator.bias, (actuator.gain,)]
-        if not _are_numbers(numbers) or not all(0 <= k < model.nv for k, _ in actuator.gear):
-            raise ModelError(f"actuator {shown(actuator.name)} acts on no freedom of {model!r}, or holds no numbers")
-    for visual in extras.visuals:
-        sized = SHAPES.get(visual.shape) == len(visual.size) and np.shape(visual.R) == (3, 3) and len(visual.p) == 3
-        numbers = [visual.size, *visual.R, visual.p, visual.color] if sized else []
-        if not (sized and _are_numbers(numbers) and len(visual.color) == 4 and -1 <= visual.body < model.n):
-            raise ModelError(f"{shown(visual)} is no shape on a body of {model!r}")
-    for note in extras.notes:
-        if not all(isinstance(word, str) for word in note):
-            raise ModelError(f"{shown(note)} is no note")
+    for key, fits in (("actuators", _fits_actuator), ("visuals", _fits_visual), ("notes", _fits_note)):
+        for record in getattr(extras, key):
+            if not fits(model, record):
+                raise ModelError(f"{shown(record)}: words or numbers of it do not fit {model!r}")
+    words = [*names, *extras.keyframes, *(x.name for x in extras.actuators), *(x.file for x in extras.visuals)]
+    if not encodable("".join([*words, *(word for note in extras.notes for word in note)])):
+        raise ModelError("a word of the extras holds a lone surrogate, which is no character")
+
+
+def _fits_actuator(model: Model, actuator: Actuator) -> bool:
+    rows = [*actuator.gear, actuator.control, actuator.effort, actuator.bias, (actuator.gain,)]
+    widths = [2] * len(actuator.gear) + [2, 2, 3, 1]
+    placed = isinstance(actuator.name, str) and [len(row) for row in rows] == widths and _are_numbers(rows)
+    return placed and all(isinstance(k, int) and 0 <= k < model.nv for k, _ in actuator.gear)
+
+
+def _fits_visual(model: Model, visual: Visual) -> bool:
+    rows = [visual.size, *visual.R, visual.p, visual.color]
+    widths = [SHAPES.get(visual.shape), 3, 3, 3, 3, 4]
+    placed = isinstance(visual.body, int) and -1 <= visual.body < model.n and isinstance(visual.file, str)
+    return placed and [len(row) for row in rows] == widths and _are_numbers(rows)
+
+
+def _fits_note(model: Model, note: Note) -> bool:
+    return all(isinstance(word, str) for word in note)
 
 
 def _are_numbers(rows: list[tuple[Any, ...]]) -> bool:

@@ -42,6 +42,7 @@ class Joint:
     only_turns: ClassVar[bool] = False  # the only motion is a turn about `axis`
     flat: ClassVar[bool] = True  # dq/dt = v
     quaternion: ClassVar[slice] = slice(0, 0)  # the place of the quaternion in q, if there is one
+    locking: ClassVar[tuple[int, ...]] = ()  # the angles in q at whose right angles two axes of the joint coincide
 
     def __init_subclass__(cls) -> None:
         if "coordinates" in vars(cls):
@@ -118,7 +119,8 @@ class Joint:
     # ---- springs ----
 
     def spring(self, q: Vec, rest: Vec, stiffness: Vec) -> tuple[Vec, Vec]:
-        """The torques -d/dv of sum_k stiffness_k e_k^2 / 2, e = `elongation`, and how much each falls with its freedom."""
+        """Minus the gradient of sum_k stiffness_k e_k^2 / 2, e = `elongation`, and how much each torque falls with its
+        freedom."""
         return Vec.of(k * (r - x) for k, r, x in zip(stiffness, rest, q)), stiffness
 
     def elongation(self, q: Array, rest: Array) -> Array:
@@ -293,6 +295,7 @@ class Gimbal(Joint):
 
     name = "gimbal"
     coordinates = (("x", RADIAN), ("y", RADIAN), ("z", RADIAN))
+    locking = (1,)
 
     def exp(self, q: Vec, axis: Vec, pitch: Scalar) -> Pose:
         return Product(tuple(Screw(k, cos(x), sin(x), 0.0) for k, x in enumerate(q)))

@@ -28,7 +28,7 @@ from torsor.model.dh import DHTable, dh_fields
 from torsor.model.extras import NO_EXTRAS, Actuator, Coupling, Extras, Note, Visual, check_extras
 from torsor.model.freedoms import DEFAULTS, check_freedoms, filled
 from torsor.model.joints import JOINTS, Joint
-from torsor.model.names import Frame, NumberedNames, word_list
+from torsor.model.names import Frame, NumberedNames, nearest_names, word_list
 from torsor.model.parameters import coupling_matrix, inertial_parameters, with_inertial_parameters
 from torsor.validate import array, generator, integer_array, real_array, shown
 from torsor.validate import batch as batch_shape
@@ -39,6 +39,7 @@ Array = NDArray[Any]
 _PHYSICS = ("parent", "joint", "axis", "pitch", "R", "p", "mass", "com", "inertia", "gravity")
 _DTYPE = {"parent": np.int64, "joint": np.uint8}
 NQ, NV = (np.array([getattr(joint, key) for joint in JOINTS]) for key in ("nq", "nv"))
+MOST_NAMES = 20  # in a message
 _DERIVED = ("q_start", "v_start", "joint_groups", "_index")  # of the arrays alone, computed when needed and kept
 
 
@@ -118,7 +119,8 @@ class Model:
         pitch      advance of a helical joint, metres per radian
         R, p       (3, 3), (3,) placement of the joint in the parent's frame (default: at its origin)
         mass, com  the body's mass and the place of its mass centre in its frame
-        inertia    about the com, in the body's axes: principal moments (3,) or a tensor (3, 3)
+        inertia    about the com, in the body's axes: principal moments (3,) or a tensor (3, 3). A 3x3 array is one
+                   tensor for all bodies; for three bodies it is refused if its rows look like their principal moments.
         gravity    (3,) the gravitational acceleration in the base frame
         names      one per body (default link1, link2, ...);  name: that of the model
         n          the number of bodies, if no other argument determines it
@@ -244,7 +246,8 @@ class Model:
             body = self._index(name)
         except (KeyError, ValueError):
             if name not in self.joint_names:
-                raise ArgumentError(f"{self!r} has no body or frame named {name!r}") from None
+                known = nearest_names(name, self.frames, self.names)
+                raise ArgumentError(f"{self!r} has no body or frame named {name!r}; it has {known}") from None
             body = self.joint_names.index(name)
         return Frame(body, np.eye(3), np.zeros(3))
 
@@ -275,13 +278,12 @@ class Model:
 
     # ---- what a file says beyond the dynamics: see extras.py ----
 
-    def with_extras(self, extras: Extras, *, checked: bool = False) -> Model:
-        """This model with other extras, which are checked unless they were; all else is shared."""
+    def with_extras(self, extras: Extras) -> Model:
+        """This model with other extras; all else is shared."""
         other = object.__new__(Model)
         other.__dict__.update({f.name: getattr(self, f.name) for f in fields(self)}, extras=extras)
         other.__dict__.update({key: self.__dict__[key] for key in _DERIVED if key in self.__dict__})
-        if not checked:
-            check_extras(other)
+        check_extras(other)
         return other
 
     @property
@@ -336,13 +338,18 @@ class Model:
         """Where the coordinates and the velocities of joints are: q[..., iq] and v[..., iv] are those of the joints, or
         bodies, with these names, one joint after the other.  q[..., iq] = x puts them back.
         """
-        if isinstance(names, str):
-            raise ArgumentError(f"names must be a list of names of joints, not the string {names!r}")
+        try:
+            given = [] if isinstance(names, str) else [str(name) for name in names if isinstance(name, str)]
+            sound = len(given) == len(names)
+        except Exception:  # no list at all
+            sound = False
+        if not sound:
+            raise ArgumentError(f"names must be a list of names of joints, not {shown(names)}")
         joints = {name: i for i, name in enumerate(self.names)} | {name: i for i, name in enumerate(self.joint_names)}
-        for name in names:
+        for name in given:
             if name not in joints:
                 raise ArgumentError(f"{self!r} has no joint named {shown(name)}")
-        bodies = [joints[name] for name in names]
+        bodies = [joints[name] for name in given]
         starts = self.q_start, self.v_start
         q, v = (np.concatenate([np.arange(at[i], at[i + 1]) for i in bodies] or [np.arange(0)]) for at in starts)
         return q, v
@@ -359,6 +366,12 @@ class Model:
             v_columns = self.v_start[bodies, None] + np.arange(joint.nv)
             groups.append((joint, q_columns, v_columns))
         return tuple(groups)
+
+    @cached_property
+    def locking_coordinates(self) -> Array:
+        """The coordinates at whose right angles M is singular, because two axes of a joint coincide."""
+        columns = [q_columns[:, joint.locking].ravel() for joint, q_columns, _ in self.joint_groups if joint.locking]
+        return np.concatenate(columns) if columns else np.zeros(0, int)
 
     def neutral(self) -> Array:
         """The configuration (nq,) with every joint at rest in its placement: zeros, and unit quaternions."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from torsor.errors import ArgumentError
 from torsor.validate import shown
+
+SEARCHED, SHOWN = 500, 8  # names that are looked through for a message, and names in it
 
 
 class Frame(NamedTuple):
@@ -38,9 +40,17 @@ def word_list(names: Any) -> Sequence[str]:
         raise ArgumentError(f"names must be one string for each body, not the string {shown(names)}")
     try:
         words = tuple(names)
-    except TypeError:
+    except Exception:  # whatever it raises when it is read
         raise ArgumentError(f"names must be one string for each body, not {shown(names)}") from None
     return tuple(str(word) if isinstance(word, str) else word for word in words)  # NumPy has its own string type
+
+
+def nearest_names(name: str, frames: Collection[str], bodies: Sequence[str]) -> str:
+    """Some of the names there are, in messages: those that begin alike first."""
+    some = [*list(frames)[:SEARCHED], *bodies[:SEARCHED]]
+    first = sorted(some, key=lambda other: other[:3] != name[:3])[:SHOWN]
+    more = len(frames) + len(bodies) - len(first)
+    return ", ".join(map(repr, first)) + (f" and {more} more" if more else "")
 
 
 class NumberedNames(Sequence[str]):

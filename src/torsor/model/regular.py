@@ -1,14 +1,15 @@
-"""The inverse inertia of single bodies, which the blocks of H need and rods and points do not have."""
+"""What an algorithm needs of a model: no couplings, no rotors, masses of its own, an inverse inertia of every body."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.errors import ArgumentError, SingularError
+from torsor.errors import ArgumentError, ModelWarning, SingularError
 from torsor.lie import hat
 from torsor.model.model import Model
 
@@ -36,6 +37,14 @@ def require_uncoupled(model: Model, what: str) -> None:
             f"{what} knows no coupled joints, and {follower!r} follows {leader!r}: use model.uncoupled(), whose "
             "joints are all free, or a function that obeys couplings (docs/robots.md)"
         )
+
+
+def warn_of_invented_masses(model: Model) -> None:
+    """Say aloud that a file gave no masses: forces and accelerations mean nothing then."""
+    for note in model.notes:
+        if note.kind == "invented":
+            words = "forces, accelerations and energies of it mean nothing; give its links masses"
+            warnings.warn(f"{model!r}: {note}; {words}", ModelWarning, stacklevel=6)
 
 
 def check_regular(names: Sequence[str], mass: Array, inertia: Array) -> None:

@@ -77,6 +77,12 @@ class Coordinates:
         """For each coordinate, that entry of a vector (nv,) which bounds its error."""
         return x if self.flat else x[self.velocity_of]
 
+    def gathered(self, x: Array) -> Array:
+        """For each velocity, the sum of those entries of a vector (nq,) whose errors it bounds."""
+        total = np.zeros(self.nv)
+        np.add.at(total, self.velocity_of, x)
+        return total
+
     def weighted(self, weights: Array, values: Array) -> Array:
         """sum_k weights (m, k) values (k, m or 1, n), with an entry of the result per time m"""
         return np.einsum("mk,kmi->mi", weights, values)

@@ -1,4 +1,4 @@
-"""CUDA kernels with a loop over time around `advance`, one step of one state: for rollouts, and for members of ensembles.
+"""CUDA kernels with a loop over time around `advance`, one step of one state: for rollouts and for ensembles.
 
 A thread takes a trajectory through all its steps. Of an ensemble it then takes the next member; adaptive steps have a
 step size per thread. Which thread takes a member does not change what becomes of it, so results do not depend on the
@@ -85,7 +85,10 @@ class RolloutKernel:
         """The kernel.  States x = (q, v) are stored with trajectories side by side: out[stored][number][trajectory]."""
         sizes, threads = dict(self.step.inputs), launch.threads
         nq, nv = sizes["q"], sizes["v"]
-        strided, width = "const T* __restrict__ {name}, const long long {name}_step, const long long {name}_stride", sizes["tau"]
+        strided, width = (
+            "const T* __restrict__ {name}, const long long {name}_step, const long long {name}_stride",
+            sizes["tau"],
+        )
         parameters = [strided.format(name=name) for name in ("q", "v", "tau")]
         parameters.append("const long long tau_time")  # from the commands of a step to those of the next; 0: the same
         parameters.append("const T* __restrict__ gain, const long long gain_step")

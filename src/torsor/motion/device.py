@@ -50,6 +50,9 @@ class DeviceCoordinates(Coordinates):
     def of_velocity(self, x: Array) -> Array:
         return x if self.flat else x[self._velocity_of]
 
+    def gathered(self, x: Array) -> Array:
+        return gpu.cupy().bincount(self._velocity_of, x, self.nv)
+
     def weighted(self, weights: Array, values: Array) -> Array:
         columns = gpu.cupy().asarray(weights)
         total = columns[:, :1] * values[0]

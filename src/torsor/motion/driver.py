@@ -1,4 +1,4 @@
-"""The driver of fixed steps: states moved together, stored after some steps, stopped where they leave bounds.
+"""The driver of fixed steps: many states, moved together, stored after some steps, stopped where they leave bounds.
 
 Rollouts and ensembles of fixed steps are this driver around a `lowering.Run`.
 """
@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor import validate
 from torsor.compiler.members import Members, members
+from torsor.dynamics.couplings import obeying
 from torsor.errors import ArgumentError
 from torsor.inputs import place_of
-from torsor.model.batch import ModelBatch, machine_of
+from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.model import Model
-from torsor.motion.law import Law
+from torsor.motion.law import Law, collect
 from torsor.motion.lowering import Lowered, Run, Step, lowered
-from torsor.motion.steps import Method
+from torsor.motion.steps import METHODS, Method
 from torsor.motion.stops import Stop, Watch, watching
 
 Array = NDArray[Any]
@@ -51,7 +53,7 @@ class Fixed(NamedTuple):
     @property
     def step(self) -> Step:
         slots = len(self.method.times) if self.law.changes else 1
-        return Step(self.method, self.name, self.law, slots, self.method.implicit, self.members)
+        return Step(self.method.__call__, self.name, self.law, slots, self.method.implicit, self.members)
 
     def kernels(self, dtype: Any) -> Lowered:
         return lowered(self.step, np.dtype(dtype).name)
@@ -80,6 +82,39 @@ class Fixed(NamedTuple):
     def in_turn(self) -> bool:
         """Whether steps must be taken one by one, because more than commands changes."""
         return self.law.schedule is not None or bool(self.law.waves)
+
+
+CHUNK = 1024  # states that a thread moves through all steps before it takes the next ones: they stay in its cache
+
+
+def settings(machine: Any, steps: int, step: float, method: str, forces: Any, gravity: bool,
+             every: int) -> tuple[Fixed, int, int]:  # fmt: skip
+    """The arguments of a rollout, checked."""
+    require_models(machine)
+    machine = machine if validate.flag("gravity", gravity) else machine.weightless
+    validate.chosen("method", method, METHODS)
+    steps, every = validate.integer("steps", steps, least=1), validate.integer("every", every, least=1)
+    if every > steps:
+        raise ArgumentError(f"steps = {steps} and every = {every} must satisfy 1 <= every <= steps")
+    length = validate.number("step", step, above=0.0)
+    return Fixed(machine, collect(machine, forces), METHODS[method], method, length), steps, every
+
+
+def checked_states(model: Model, given: Mapping[str, Any]) -> dict[str, Array]:
+    """Arrays of states, finite and of the right shape."""
+    found = {}
+    for name, x in given.items():
+        array, core = validate.array(name, x), place_of(name.removeprefix("reset_")).shape(model)
+        if array.dtype.kind not in "fiub" or array.shape[array.ndim - len(core) :] != core or array.ndim < len(core):
+            wanted = ", ".join(map(str, core))
+            raise ArgumentError(f"{name} is {array.dtype} {array.shape}; {model!r} needs real numbers (..., {wanted})")
+        if not np.isfinite(array).all():
+            raise ArgumentError(f"{name} holds numbers that are not finite")
+        if name.endswith("q"):
+            model.check_quaternions(array, name)
+        obeying(model, name, array, offset=name.endswith("q"))
+        found[name] = array
+    return found
 
 
 class States:

@@ -38,7 +38,8 @@ def event_of(stop: Any, model: Model) -> Event:
         def poses() -> Any:
             return _Entries(body_poses(model, q))
 
-        return max(float(x.excess(q, v, poses, model)) for x in stops)
+        given: Any = (q, v, poses, model)
+        return max(float(np.asarray(x.excess(*given))) for x in stops)
 
     excess.bounds = True  # type: ignore[attr-defined]
     return excess

@@ -20,8 +20,6 @@ class Stepped(FixedStep):
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         super().__init__(motion, t, q, v, settings)
-        self.order = METHODS[self.name].order
-        self.points = 2 if self.order == 1 else None
         self._runs: dict[float, tuple[Fixed, Run]] = {}
 
     def _run(self, h: float) -> tuple[Fixed, Run]:
@@ -38,7 +36,9 @@ class Stepped(FixedStep):
         h = self.h if abs(h - self.h) <= 1e-9 * self.h else h
         setup, run = self._run(h)
         x = self.row[None, : self.nq + self.nv]
-        for load, now in zip(run.numbers, self.motion.acting.loads(self.t + INSIDE * h) if self.motion.law.waves else ()):
+        for load, now in zip(
+            run.numbers, self.motion.acting.loads(self.t + INSIDE * h) if self.motion.law.waves else ()
+        ):
             load[...] = now
         run(x, setup.commands(0, 1, self.t)[:, None], 1, self.t)
         self.evaluations += len(setup.method.times)
@@ -57,4 +57,6 @@ class Stepped(FixedStep):
 
 def stepped(name: str) -> type[Stepped]:
     """The integrator of a method of fixed steps."""
-    return type("".join(word.title() for word in name.split("-")), (Stepped,), {"name": name})
+    order = METHODS[name].order
+    own = {"name": name, "order": order, "points": 2 if order == 1 else None}
+    return type("".join(word.title() for word in name.split("-")), (Stepped,), own)

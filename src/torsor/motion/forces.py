@@ -87,7 +87,8 @@ class Table(_Data):
         _check_table(self, "tau", 1)
 
     def terms(self, model: Model) -> Iterable[Term]:
-        return (Command(Schedule(sampled(self.t, _wide(model, self, "tau"), self.between), np.asarray(self.t))),)
+        times = np.asarray(self.t)
+        return (Command(Schedule(sampled(times, _wide(model, self, "tau"), self.between), times)),)
 
     @classmethod
     def following(cls, model: Model, reference: Reference, t: ArrayLike, between: str = "linear") -> Table:
@@ -146,8 +147,8 @@ class PD(_Data):
 class ComputedTorque(_Data):
     """tau = M(q) (a_d + kd (v_d - v) + kp (q_d - q)) + bias(q, v): the error obeys e'' + kd e' + kp e = 0.
 
-    `reference` is a motion t -> (q_d, v_d, a_d), or a configuration (nq,) to hold; `model`, if it is given, the one that
-    the controller believes in.
+    `reference` is a motion t -> (q_d, v_d, a_d), or a configuration (nq,) to hold; `model`, if it is given, the one
+    that the controller believes in.
     """
 
     reference: Any
@@ -195,8 +196,8 @@ class ComputedTorque(_Data):
 class Feedback(_Data):
     """tau = tau_ref + K (x_ref - x), x = (q, v), of the drives: a linear controller, as LQR and iLQR give it.
 
-    K (..., nv, nq + nv), x_ref (..., nq + nv), tau (..., nv). With times t (m,), each of them has an axis of m before its
-    last ones, (..., m, nv, nq + nv) and so on: the k-th holds from t[k] until t[k + 1].
+    K (..., nv, nq + nv), x_ref (..., nq + nv), tau (..., nv). With times t (m,), each of them has an axis of m before
+    its last ones, (..., m, nv, nq + nv) and so on: the k-th holds from t[k] until t[k + 1].
     """
 
     K: ArrayLike
@@ -307,8 +308,8 @@ class Friction(_Data):
 class Spring(_Data):
     """Springs at the joints, slack at the configuration `rest` (default: the neutral one), and dampers.
 
-    tau = stiffness (rest - q) - damping v. At joints with quaternions, where q - rest is a rotation vector e, it is minus
-    the gradient of sum stiffness_k e_k^2 / 2: springs conserve energy at every joint.
+    tau = stiffness (rest - q) - damping v. At joints with quaternions, where q - rest is a rotation vector e, it is
+    minus the gradient of sum stiffness_k e_k^2 / 2: springs conserve energy at every joint.
     """
 
     stiffness: ArrayLike
@@ -453,8 +454,10 @@ def sampled(t: Array, rows: Array, between: str) -> Callable[[Array], Array]:
                 from scipy.interpolate import CubicSpline  # SciPy is slow to load
 
                 spline.append(CubicSpline(t, rows, axis=-2))
-            return np.moveaxis(spline[0](np.clip(times, t[0], t[-1])), 0, -2) if rows.ndim > 2 else spline[0](
-                np.clip(times, t[0], t[-1])
+            return (
+                np.moveaxis(spline[0](np.clip(times, t[0], t[-1])), 0, -2)
+                if rows.ndim > 2
+                else spline[0](np.clip(times, t[0], t[-1]))
             )
 
         return cubic
@@ -476,9 +479,11 @@ def followed(reference: Reference, times: Array) -> tuple[Array, Array, Array]:
     if (rows := getattr(reference, "rows", None)) is not None:
         return rows(times)
     found = [reference(t) for t in times.tolist()]
-    for x in found[:1]:
+    for x in found:
         if not isinstance(x, tuple | list) or len(x) != 3:
             raise ArgumentError(f"a reference must give q, v and a, not {shown(x)}")
+        if (shapes := [*map(np.shape, x)]) != (first := [*map(np.shape, found[0])]):
+            raise ArgumentError(f"a reference gives q, v and a of shapes {first} at first, and then {shapes}")
     q, v, a = (real_array(f"{name} of the reference", [x[k] for x in found]) for k, name in enumerate("qva"))
     return q, v, a
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torsor.backends.pointwise import compile_pointwise
 from torsor.compiler.store import store
 from torsor.linalg import Scalar
+from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
 from torsor.motion.coordinates import rates
 from torsor.motion.lowering import WORDS as CALL
@@ -39,7 +40,11 @@ MOST_COORDINATES = 128  # of a machine with quaternions: its rates are straight-
 def can_fuse(motion: Motion) -> bool:
     """Whether the right-hand side is machine code alone."""
     small = motion.coordinates.flat or motion.model.nq <= MOST_COORDINATES
-    return motion.law.is_data and small and motion.program is not None
+    if not (motion.law.is_data and small) or motion.program is None:
+        return False
+    if motion.dynamics != "auto" and motion.law.load_names:  # felt at the joints, by another program
+        return False
+    return motion.is_free or lowered(Step(torques_under, "torques", motion.law, moves=False)).is_machine_code
 
 
 class FusedStages:
@@ -50,7 +55,7 @@ class FusedStages:
     def __init__(self, motion: Motion, P: Array, Y: Array, A: Array, rtol: Array, atol: Array, first: int) -> None:
         s, m = Y.shape
         self.motion, self.first = motion, first
-        self._law = lowered(Step(torques_under, "torques", motion.law))
+        self._law = lowered(Step(torques_under, "torques", motion.law, moves=False))
         width = motion.law.constant.size
         self._commands = np.array(np.broadcast_to(motion.law.constant.reshape(-1), (s, width)))
         self._wrenches = [np.array(np.broadcast_to(x, (s, *x.shape))) for x in motion.acting.loads(0.0)]
@@ -80,7 +85,11 @@ class FusedStages:
             tau = np.empty((1, nv))
             if low.by_freedoms:
                 gain = np.moveaxis(gains_by_freedom(law, law.values, 1), 0, -1)
-                given = [q[..., None], v[..., None], u[..., None], gain, np.broadcast_to(h, (1, nv, 1))]
+                x = q
+                if motion.model.nq != nv:
+                    x = np.empty((1, nv))
+                    calls.append(Call(coordinates_of(motion.model), [q], x))
+                given = [x[..., None], v[..., None], u[..., None], gain, np.broadcast_to(h, (1, nv, 1))]
                 calls.append(Call(low.pieces[-1][0], given, tau[..., None]))
             else:
                 calls += self._by_rows([q, v, u, law.values[None], h], loads, tau)
@@ -122,6 +131,17 @@ def rates_of(model: Model) -> Any:
 
     sizes, key = {"q": (model.nq,), "v": (model.nv,)}, ("coordinate rates", model.joint.tobytes())
     return store(model).once("coordinate rates", lambda: compile_pointwise(coordinate_rates, sizes, "float64", key))
+
+
+def coordinates_of(model: Model) -> Any:
+    """The kernel q -> the coordinate of every freedom, any number where there is none."""
+
+    def freedom_coordinates(q: Sequence[Scalar]) -> list[Scalar]:
+        return [q[k] for k in limited_coordinates(model).tolist()]
+
+    key = "freedom coordinates", model.joint.tobytes()
+    make = lambda: compile_pointwise(freedom_coordinates, {"q": (model.nq,)}, "float64", key)  # noqa: E731
+    return store(model).once("freedom coordinates", make)
 
 
 @cache

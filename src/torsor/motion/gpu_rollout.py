@@ -34,7 +34,9 @@ def kernel_of(step: Step, *, dtype: str, trig: str = "accurate", specialised: bo
         ends = Kernel(trace(outside(model, stops, found), own), _sizes(own), (len(stops),), bits)
     inputs, shape = step.inputs, (model.nq + model.nv,)
     if specialised or model.couplings or (specialised is None and model.nv <= UNROLLED_FREEDOMS):
-        return RolloutKernel(Kernel(trace(step.whole, inputs), _sizes(inputs), shape, bits, trig), (), None, ends, reset)
+        return RolloutKernel(
+            Kernel(trace(step.whole, inputs), _sizes(inputs), shape, bits, trig), (), None, ends, reset
+        )
     *pieces, end = cut(step, inverse=False)
     dynamics = Kernel.of(dynamics_request(step, dtype), trig)
     last = Kernel(end.code, _sizes(inputs), shape, bits, trig)
@@ -68,11 +70,11 @@ def rollout_on_gpu(setup: Fixed, q: Any, v: Any, steps: int, every: int, stops: 
     kernel, modules = (step.members.store if step.members else store(model)).once(key, make)
     own = {**(law.loads or {}), **(step.members.inputs if step.members else {})}
     arrays |= {name: gpu.columns(own[name], len(step.inputs[name]), dtype) for name in step.numbers}
-    found = run(setup, kernel, modules, arrays, steps, every)
+    q, v, *stopped = run(setup, kernel, modules, arrays, steps, every)
     t = setup.length * every * np.arange(1, steps // every + 1)
     names = ("stop_time", "stop_reason") if stops else ()
     about = {"method": setup.name, "step": setup.length, "every": every}
-    return Trajectory.of_states(setup.machine, t, *found[:2], about, **dict(zip(names, found[2:])))
+    return Trajectory.of_states(setup.machine, t, q, v, about, **dict(zip(names, stopped)))
 
 
 def run(setup: Fixed, kernel: RolloutKernel, modules: dict[str, Any], arrays: Mapping[str, Any], steps: int,
@@ -87,7 +89,11 @@ def run(setup: Fixed, kernel: RolloutKernel, modules: dict[str, Any], arrays: Ma
     with gpu.stream(kind):
         commands = setup.commands(0, steps)  # (..., 1 or steps, width)
         changing, width = commands.shape[-2] > 1, commands.shape[-1]
-        given = {"q": arrays["q"], "v": arrays["v"], "tau": cp.asarray(commands.reshape(*commands.shape[:-2], -1), dtype)}
+        given = {
+            "q": arrays["q"],
+            "v": arrays["v"],
+            "tau": cp.asarray(commands.reshape(*commands.shape[:-2], -1), dtype),
+        }
         cores: list[tuple[int, ...]] = [(model.nq,), (model.nv,), (commands.shape[-2] * width,)]
         others = (*kernel.numbers, *(RESET if kernel.reset else ()))
         given |= {name: arrays[name] for name in others}

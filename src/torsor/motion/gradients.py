@@ -1,7 +1,7 @@
 """Gradients of rollouts: the steps backwards, from the cotangents of the stored states to those of the start.
 
-The adjoint of a step is made from the tape of that step (`torsor.compiler.tape_derivatives`). It needs the state before the
-step. Of T steps, about sqrt(T) states are kept on the way forward; between two of them, the states are computed again.
+The adjoint of a step is made from the tape of that step (`compiler/tape_derivatives.py`). It needs the state before
+the step. Of T steps, about sqrt(T) states are kept on the way forward; between two of them, they are computed again.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ from torsor.errors import ArgumentError
 from torsor.inputs import COORDINATES, FREEDOMS, PARAMETERS
 from torsor.linalg import Scalar
 from torsor.model.model import Model, require_model
-from torsor.motion.driver import Fixed, States
+from torsor.motion.driver import CHUNK, Fixed, States, checked_states, settings
 from torsor.motion.forces import ACTIVATIONS, Table, sampled
 from torsor.motion.law import collect, force_list
 from torsor.motion.laws import KINDS
 from torsor.motion.lowering import STATE, Ask, Piece, Step, compiled_piece, cut, gains_by_freedom
-from torsor.motion.rollout import CHUNK, checked_states, settings
 from torsor.motion.steps import METHODS
 
 Array = NDArray[Any]
@@ -65,9 +64,9 @@ def rollout_vjp(model: Any, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps
 
     cotangent   of the states that the rollout stores: those of q and of v, (..., stored, nv) both; those of q are along
                 the directions of v, as everywhere (see `vjp`), and so is the cotangent of the first q that is returned
-    wrt         numbers of the model: "inertia", "placement", "gravity" (see `vjp`); and parameters of forces, by the name
-                of their class: "PD.kp", "Spring.stiffness", "Friction.coulomb", "Feedback.K", "Constant.tau", "Table.tau",
-                "Policy.layers" (a list of (W, b))
+    wrt         numbers of the model: "inertia", "placement", "gravity" (see `vjp`); and parameters of forces, by the
+                name of their class: "PD.kp", "Spring.stiffness", "Friction.coulomb", "Feedback.K", "Constant.tau",
+                "Table.tau", "Policy.layers" (a list of (W, b))
 
     All other arguments are those of `rollout`. Memory grows with the root of `steps`.
     """
@@ -112,7 +111,9 @@ def _place(forces: Sequence[Any], kind: str, parameter: str) -> int:
     places = [k for k, force in enumerate(forces) if type(force).__name__ == kind and hasattr(force, parameter)]
     if len(places) != 1:
         there = ", ".join(type(force).__name__ for force in forces) or "none"
-        raise ArgumentError(f"wrt names {kind}.{parameter}: that needs one force {kind} with it; the forces are {there}")
+        raise ArgumentError(
+            f"wrt names {kind}.{parameter}: that needs one force {kind} with it; the forces are {there}"
+        )
     return places[0]
 
 
@@ -226,7 +227,8 @@ class _Backwards:
             if name not in PARAMETERS:
                 others[name] = self._of_force(forces, *name.rsplit(".", 1))
         q, v, tau = self.q, self.v, self.tau[:, :, :, 0].sum(axis=2)
-        return RolloutGradient(*(x.reshape(*batch, *x.shape[1:]) for x in (q, v, tau)), others)
+        q, v, tau = (x.reshape(*batch, *x.shape[1:]) for x in (q, v, tau))
+        return RolloutGradient(q, v, tau, others)
 
     def _of_force(self, forces: Sequence[Any], kind: str, parameter: str) -> Any:
         k, batch = _place(forces, kind, parameter), self.states.batch
@@ -268,7 +270,7 @@ SLOPES: dict[str, Callable[[Array], Array]] = {  # of activations, by their valu
 # ---- the adjoint of a step ----
 
 # (q, v, tau, gain, h, numbers of the state, q~', v~') -> the cotangents by name, for states before a step
-Pullback = Callable[..., dict[str, Any]]
+Pullback = Callable[..., Any]
 
 
 def pullback(step: Step, dtype: str, wrt: tuple[str, ...] = (), with_states: bool = False) -> Pullback:
@@ -328,7 +330,7 @@ def _reverse(step: Step, code: Code, inputs: Mapping[str, tuple[int, ...]], seed
     return Reverse(compiled_piece(trace(flat, wide), wide, dtype), sizes)
 
 
-def _whole_pullback(step: Step, dtype: str) -> Pullback:
+def _whole_pullback(step: Step, dtype: str) -> Any:
     inputs = step.inputs
     return _reverse(step, trace(step.whole, inputs), inputs, 2, dtype)
 
@@ -411,8 +413,8 @@ def _both_ways(step: Step, ask: Ask, wrt: tuple[str, ...], dtype: str) -> tuple[
 
 
 class StepDerivatives(NamedTuple):
-    """A step, and its Jacobians: x' = (q', v'), dx (..., 2 nv, 2 nv) by (q, v) along the directions of v, dtau (..., 2 nv,
-    nv) by torques of the drives held over the step."""
+    """A step (q', v'), and its Jacobians: dx (..., 2 nv, 2 nv) by (q, v) along the directions of v, and dtau
+    (..., 2 nv, nv) by torques of the drives that are constant over the step."""
 
     q: Array
     v: Array
@@ -458,4 +460,3 @@ def step_derivatives(model: Model, q: Any, v: Any, tau: Any = 0.0, step: float =
     by_tau = found["tau"].reshape(len(rows), setup.step.slots, -1)[..., :nv].sum(axis=1)
     q_new, v_new = (y.reshape(*batch, -1) for y in np.split(new, [nq], axis=1))
     return StepDerivatives(q_new, v_new, dx, by_tau.reshape(*batch, 2 * nv, nv))
-

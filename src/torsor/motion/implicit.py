@@ -35,7 +35,12 @@ from math import sqrt
 
 import numpy as np
 
+from torsor.backends.pointwise import compile_pointwise
+from torsor.compiler.store import store
+from torsor.linalg import Scalar
+from torsor.motion.lowering import STATE
 from torsor.motion.motion import Motion
+from torsor.motion.plant import Plant, Scalars
 from torsor.motion.stepper import (
     Adaptive,
     Array,
@@ -51,6 +56,7 @@ ITERATIONS = 8  # per stage; beyond, Krylov vectors or a shorter step are cheape
 SLOW = 0.5  # a rate of convergence at which Krylov vectors are cheaper
 VECTORS, KRYLOV_ROUNDS, FORCING = 30, 4, 1e-3  # GMRES: vectors per solve, solves per stage, the residual it leaves
 NEWTON_ROUNDS = 10  # per stage, those with a Krylov space of before among them
+MOST_COORDINATES = 60  # of a machine with quaternions whose stages are one kernel: it takes a second to compile
 CURVED_ROUNDS = 4  # rounds for q = q* + g N(q) v where N depends on q
 
 
@@ -119,13 +125,25 @@ class Dirk(Implicit):
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
         super().__init__(motion, t, q, v, settings)
-        self.rate_of_convergence = 1.0  # of the last stage
+        self.rate_of_convergence = 1.0, 0.0  # of the last stage, and the length of that stage
         self.space: Krylov | None = None  # of the last solve by GMRES
         self.rates = np.empty_like(self.row, shape=(len(self.tableau.A), self.nq + self.nv))
+
+        short = motion.coordinates.flat or motion.model.nq <= MOST_COORDINATES
+        can_compile = type(motion) is Motion and motion.acting.is_one_kernel and short
+        self.kernel = StageKernel(motion) if can_compile else None
 
     @property
     def steady(self) -> bool:
         return self.space is not None
+
+    def expected_rate(self, g: float) -> float:
+        """The rate of convergence of a stage of this length, from that of the last one: it grows at most as g^2."""
+        rate, length = self.rate_of_convergence
+        return min(1.0, rate * max(1.0, g / length) ** 2) if length else 1.0
+
+    def remember_rate(self, rate: float, g: float) -> None:
+        self.rate_of_convergence = rate, g
 
     def _try(self, h: float) -> float:
         y, tableau, nq = self.row[: self.nq + self.nv], self.tableau, self.nq
@@ -139,7 +157,7 @@ class Dirk(Implicit):
             if not stage.solve(self.before_jump(self.t + c * h), _combined(y, h * weights[:i], self.rates)):
                 return np.inf
             self.rates[i, :nq], self.rates[i, nq:] = stage.q_rate, stage.a
-        self._new = stage.q, stage.v, stage.a
+        self._new = stage.q.copy(), stage.v.copy(), stage.a
         error = stage.damped(_combined(np.zeros_like(y), h * tableau.E, self.rates))
         error /= self.scale(y, np.concatenate([stage.q, stage.v]))
         return sqrt(_square(error) / len(error))
@@ -161,11 +179,12 @@ class Dirk(Implicit):
 
     def memory(self) -> Memory:
         self.space = None  # a resumed run does not have it, either
-        return super().memory() | {"h": np.array([self.h, self.rate_of_convergence])}
+        return super().memory() | {"h": np.array([self.h, *self.rate_of_convergence])}
 
     def recall(self, memory: Memory) -> None:
         super().recall(memory)
-        self.h, self.rate_of_convergence = map(float, memory["h"])
+        self.h, *rate = map(float, memory["h"])
+        self.rate_of_convergence = (rate[0], rate[1]) if len(rate) > 1 else (1.0, 0.0)  # files of older versions
 
 
 class TrBdf2(Dirk):
@@ -189,13 +208,63 @@ class Esdirk4(Dirk):
     order, points, control = 4, 4, Control(4)
 
 
+def place_and_act(plant: Plant, q: Scalars, v: Scalars, g: Scalar, a: Scalars) -> list[list[Scalar]]:
+    """The end of a stage of length g from (q, v) with the accelerations a: dq/dt, q, v, torques, R, stiffness."""
+    end_v = plant.moved(v, a, g)
+    rate = plant.rate(q, end_v)
+    end_q = plant.moved(q, rate, g)
+    for _ in range(0 if plant.model.nq == plant.model.nv else CURVED_ROUNDS):
+        rate = plant.rate(end_q, end_v)
+        end_q = plant.moved(q, rate, g)
+    actions, _ = plant.actions(end_q, end_v)
+    added = [(x.damping - x.excess + x.stiffness * g) * g for x in actions]
+    return [rate, end_q, end_v, [x.tau for x in actions], added, [x.stiffness for x in actions]]
+
+
+class StageKernel:
+    """`place_and_act` as one kernel, on memory of its own: NumPy's arithmetic would take longer than the sweeps."""
+
+    def __init__(self, motion: Motion) -> None:
+        acting, model = motion.acting, motion.model
+        own = acting.step.step._replace(moves=True)
+        self.acting, self.by_freedoms = acting, own.by_freedoms
+        step = own.one_freedom if self.by_freedoms else own
+        inputs = {name: step.inputs[name] for name in STATE} | {"a": (step.model.nv,)}
+
+        def stage(q: Scalars, v: Scalars, tau: Scalars, gain: Scalars, h: Scalars, a: Scalars) -> list[Scalar]:
+            plant = Plant(step.law, gain, tau, lambda *_: ())
+            return [x for part in place_and_act(plant, q, v, h[0], a) for x in part]
+
+        key = ("stage", "implicit", step.law.key, step.model.joint.tobytes())
+        kernel = lambda: compile_pointwise(stage, inputs, "float64", None if step.law.tracked else key)  # noqa: E731
+        self.kernel = store(model).once(("implicit stage", step.law.key, self.by_freedoms), kernel)
+        nq, nv, sizes = model.nq, model.nv, (model.nq, model.nq, *[model.nv] * 4)
+        self.q, self.v, self.tau, self.g = np.empty(nq), np.empty(nv), np.empty(motion.law.constant.size), np.ones(1)
+        if self.by_freedoms:
+            self.given = [self.q[:, None], self.v[:, None], self.tau[:, None], acting._gain, self.g]
+            out = np.empty((6, nv))
+            self.found: Array = np.moveaxis(out, 0, -1)
+            self.parts = list(out)
+        else:
+            self.given = [self.q, self.v, self.tau, motion.law.values, self.g]
+            self.found = np.empty(sum(sizes))
+            self.parts = np.split(self.found, np.cumsum(sizes)[:-1])
+
+    def start(self, t: float, q: Array, v: Array, g: float) -> None:
+        """From a state, for a stage that ends at t."""
+        self.q[:], self.v[:], self.tau[:], self.g[0] = q, v, self.acting.commands(t), g
+
+    def __call__(self, a: Array) -> list[Array]:
+        self.kernel(*self.given, a[:, None] if self.by_freedoms else a, self.found)
+        return self.parts
+
+
 class _Stage:
     """The equations of one implicit stage, and their solution (q, v, a)."""
 
     def __init__(self, stepper: Dirk, g: float, a: Array) -> None:
         self.stepper, self.motion, self.scale = stepper, stepper.motion, stepper.scale
         self.g, self.a = g, a
-        self.unit = self.stiffness = self.damping = np.empty(0)
         self.tracking = stepper.motion.tracking
         self.S = None if self.tracking is None else g * self.tracking[1] + g**2 * self.tracking[0]
 
@@ -203,15 +272,16 @@ class _Stage:
         """Find a, starting from the last stage's; False if the iteration does not settle."""
         nq = self.stepper.nq
         self.t, self.q_start, self.v_start = t, y[:nq], y[nq:]
-        self.unit = self.scale(y, y).copy()
+        self.weights = self._weights(self.scale(y, y))
+        if self.stepper.kernel:
+            self.stepper.kernel.start(t, self.q_start, self.v_start, self.g)
         if self._space() is not None:
             self._place(self.a)
-            self._added()
             return self._by_krylov()
-        last, rate = 0.0, self.stepper.rate_of_convergence
+        last, rate = 0.0, self.stepper.expected_rate(self.g)
         for k in range(ITERATIONS):
             self._place(self.a)
-            change = self._swept(self._added()) - self.a
+            change = self._swept(self.added) - self.a
             size = self._size(change)
             if not size < np.inf:
                 return False
@@ -221,44 +291,47 @@ class _Stage:
                 if rate > SLOW and size > SETTLED:
                     return self._by_krylov()
             if size * min(rate, 1.0) <= SETTLED * (1 - min(rate, 0.9)) or size == 0:
-                self.stepper.rate_of_convergence = min(1.0, max(rate, 1e-3))
+                self.stepper.remember_rate(min(1.0, max(rate, 1e-3)), self.g)
                 self._place(self.a)
                 return True
             last = size
         return self._by_krylov()
 
     def _place(self, a: Array) -> None:
-        """q and v at the end of the stage."""
-        rate = self.motion.coordinates.rate
-        self.v = self.v_start + self.g * a
-        self.q_rate = self.v if self.motion.coordinates.flat else rate(self.q_start, self.v)
-        self.q = self.q_start + self.g * self.q_rate
-        for _ in range(0 if self.motion.coordinates.flat else CURVED_ROUNDS):
-            self.q_rate = rate(self.q, self.v)
+        """q and v at the end of the stage, what acts there, and R = g D + g^2 K over 1 + S."""
+        if self.stepper.kernel:
+            self.q_rate, self.q, self.v, self.tau, self.added, self.stiffness = self.stepper.kernel(a)
+        else:
+            rate = self.motion.coordinates.rate
+            self.v = self.v_start + self.g * a
+            self.q_rate = self.v if self.motion.coordinates.flat else rate(self.q_start, self.v)
             self.q = self.q_start + self.g * self.q_rate
-
-    def _added(self) -> Array:
-        """R = g D + g^2 K at (q, v), over 1 + S; kept, for it filters the error as well."""
-        stiffness, damping = self.motion.slopes(self.t, self.q, self.v)
-        if stiffness is not self.stiffness or damping is not self.damping:
-            self.stiffness, self.damping = stiffness, damping
-            self.added = self.g * damping + self.g**2 * stiffness
-            self.added = self.added if self.S is None else self.added / (1 + self.S)
-        return self.added
+            for _ in range(0 if self.motion.coordinates.flat else CURVED_ROUNDS):
+                self.q_rate = rate(self.q, self.v)
+                self.q = self.q_start + self.g * self.q_rate
+            self.tau, self.stiffness, damping = self.motion.acting(self.t, self.q, self.v)
+            self.added = self.g * damping + self.g**2 * self.stiffness
+        if self.S is not None:
+            self.added = self.added / (1 + self.S)
 
     def _swept(self, added: Array) -> Array:
         """(M + R)^-1 (tau - bias + R a) at (q, v), and with computed torques a part of a"""
         self.stepper.evaluations += 1
-        tau = self.motion.torque(self.t, self.q, self.v) + added * self.a
-        a = self.motion.implicit(self.t, self.q, self.v, tau, added)
+        a = self.motion.implicit(self.t, self.q, self.v, self.tau + added * self.a, added)
         return a if self.S is None else (a + self.S * self.a) / (1 + self.S)
 
+    def _weights(self, unit: Array) -> Array:
+        """Of squares of changes of a: by how much (q, v) change, relative to the errors allowed."""
+        nq, coordinates = self.stepper.nq, self.motion.coordinates
+        of_v = (self.g / unit[nq:]) ** 2
+        of_q = (self.g**2 / unit[:nq]) ** 2
+        return of_v + (of_q if coordinates.flat else coordinates.gathered(of_q))
+
     def _size(self, change: Array) -> float:
-        """The norm of a change of a: of the change of (q, v), relative to the errors allowed."""
-        nq, n = self.stepper.nq, len(self.unit)
-        q = self.g**2 * self.motion.coordinates.of_velocity(change) / self.unit[:nq]
-        v = self.g * change / self.unit[nq:]
-        return sqrt((_square(q) + _square(v)) / n)
+        """The norm of a change of a."""
+        if isinstance(change, np.ndarray):
+            return sqrt(np.einsum("i,i,i", self.weights, change, change) / (self.stepper.nq + self.stepper.nv))
+        return sqrt(float((self.weights * change).dot(change)) / (self.stepper.nq + self.stepper.nv))  # on a GPU
 
     def damped(self, error: Array) -> Array:
         """An error estimate through (1 - g J)^-1, J the Jacobian with K and D: right where the motion is stiff, too.
@@ -311,7 +384,7 @@ class _Stage:
             G_new = residual(new)
             before, size_new = size, self._size(G_new)
             if size_new <= SETTLED or (size_new <= 10 * SETTLED and self._size(new - a) <= SETTLED):
-                self.stepper.rate_of_convergence = 1.0
+                self.stepper.remember_rate(1.0, self.g)
                 return True
             if fresh and not size_new <= 2 * before:
                 break

@@ -2,14 +2,15 @@
 
     tau = drive(u, x, v) + springs, friction, stops (x, v),        u = command(t) - K (q, v) + ...
 
-A force says what it adds as a few terms (`Servo`, `Part`, `Command`, ...). `collect` adds up the terms of all forces and
-of the model's own joints. The result is data: kernels of rollouts, ensembles and simulations, on the CPU and on GPUs,
-are traced from it (`plant.py`), and read its numbers. Only `Called` holds functions, which are called in every stage.
+A force says what it adds as a few terms (`Servo`, `Part`, `Command`, ...). `collect` adds up the terms of all forces
+and of the model's own joints. The result is data: kernels of rollouts, ensembles and simulations, on CPUs and GPUs, are
+traced from it (`plant.py`), and read its numbers. Only `Called` holds functions, which are called in every stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -82,7 +83,7 @@ class Part(NamedTuple):
 
 
 class CurvedSpring(NamedTuple):
-    """Springs at joints with quaternions: the configuration (nq,) at which they are slack, and stiffnesses (..., nv)."""
+    """Springs at joints with quaternions: the configuration (nq,) at which they are slack, stiffnesses (..., nv)."""
 
     rest: Array
     stiffness: Array
@@ -252,6 +253,17 @@ def broadcast(what: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         raise ArgumentError(f"the batch axes of {what} do not go together: {sorted(set(shapes))}") from None
 
 
+@contextmanager
+def broadcasting(what: str) -> Iterator[None]:
+    """Say whose batch axes do not go together where NumPy says that they do not."""
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(error, ArgumentError) or "broadcast" not in str(error):
+            raise
+        raise ArgumentError(f"the batch axes of {what} do not go together: {error}") from None
+
+
 # ---- collecting ----
 
 
@@ -304,10 +316,11 @@ def content(x: Any) -> Any:
     return x if isinstance(x, int | float | str | None) else _Same(x)
 
 
-class _Same(NamedTuple):
+class _Same:
     """A function, compared by identity, and alive as long as it is compared."""
 
-    x: Any
+    def __init__(self, x: Any) -> None:
+        self.x = x
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Same) and self.x is other.x
@@ -317,7 +330,9 @@ class _Same(NamedTuple):
 
 def _terms(model: Model, forces: Sequence[Any]) -> Iterable[Term]:
     for force in forces:
-        yield from force.terms(model) if hasattr(force, "terms") else (Called(force),)
+        with broadcasting(type(force).__name__):
+            terms = [*force.terms(model)] if hasattr(force, "terms") else [Called(force)]
+        yield from terms
 
 
 def _own_terms(model: Model, varied: Mapping[str, Array]) -> Iterable[Term]:
@@ -348,7 +363,7 @@ def spring_terms(model: Model, stiffness: Any, damping: Any, slack: Array, rest:
 
 
 def stop_part(model: Model, lower: Any, upper: Any, stiffness: Any, damping: Any) -> Part:
-    """Stops; where their stiffness or damping is 0, it follows from `STOP_TIME` and the inertia that the joint feels."""
+    """Stops; where stiffness or damping is 0, it follows from `STOP_TIME` and the inertia that the joint feels."""
     inertia = felt_inertia(model) if (np.equal(stiffness, 0) | np.equal(damping, 0)).any() else np.zeros(model.nv)
     stiffness = np.where(np.equal(stiffness, 0), inertia / STOP_TIME**2, stiffness)
     damping = np.where(np.equal(damping, 0), 2 * inertia / STOP_TIME, damping)
@@ -375,11 +390,12 @@ class _Sums:
         self.curved: list[CurvedSpring] = []
         self.track: Track | None = None
         self.policy: Policy | None = None
-        self.loads: dict[str, Array] = {}
+        self.loads: dict[str, Any] = {}
         self.waves: list[Schedule] = []
         self.called: list[Called] = []
 
-    def add(self, term: Term) -> None:
+    def add(self, term: Any) -> None:
+        """A term."""
         match term:
             case Command(Schedule() as schedule):
                 self.commands.append(schedule)
@@ -424,7 +440,7 @@ class _Sums:
             at = np.flatnonzero((gain != 0).reshape(-1, self.model.nv).any(axis=0) & (columns >= 0))
             self.entries.append((at, columns[at], gain[..., at]))
 
-    def add_matrix(self, K: Array, factor: float) -> None:
+    def add_matrix(self, K: Any, factor: float) -> None:
         rows, columns = np.nonzero((K != 0).reshape(-1, *K.shape[-2:]).any(axis=0))
         self.entries.append((rows, columns, factor * K[..., rows, columns]))
 
@@ -449,8 +465,9 @@ def _stacked(model: Model, numbers: Sequence[Any]) -> Array:
 
 def _collected(model: Model, terms: Sequence[Term], varied: Mapping[str, Array]) -> Law:
     sums = _Sums(model)
-    for term in terms:
-        sums.add(term)
+    with broadcasting("forces"):
+        for term in terms:
+            sums.add(term)
     limits = {name: most(np.asarray(varied.get(name, getattr(model, name)))) for name in ("effort", "speed")}
     parts = [*sums.parts, *(Part(name, (x,)) for name, x in limits.items() if (x < FAR).any())]
     springs = tuple(np.moveaxis(sums.springs, -2, 0))

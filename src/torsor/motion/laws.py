@@ -28,11 +28,15 @@ FAR = 1e30  # in place of infinite limits: differences of it are numbers, in sin
 
 
 class Action(NamedTuple):
-    """A torque, and how much it falls with the position and the velocity of its freedom."""
+    """A torque, and how much it falls with the position and the velocity of its freedom.
+
+    The damping of dry friction is a secant, which exceeds its slope by `excess`.
+    """
 
     tau: Scalar
     stiffness: Scalar = 0.0
     damping: Scalar = 0.0
+    excess: Scalar = 0.0
 
     def and_(self, other: Action) -> Action:
         """Both together."""
@@ -50,8 +54,9 @@ def friction(x: Scalar, v: Scalar, size: Scalar, creep: Scalar) -> Action:
     Its damping is the secant -tau / v, not the slope. A linearly implicit step then comes to rest under friction of any
     size, where the slope, which is small while the joint slides, would let it overshoot.
     """
-    damping = size / sqrt(v * v + creep * creep)
-    return Action(-(damping * v), 0.0, damping)
+    square = v * v + creep * creep
+    damping = size / sqrt(square)
+    return Action(-(damping * v), 0.0, damping, damping * (v * v) / square)
 
 
 def stops(x: Scalar, v: Scalar, lower: Scalar, upper: Scalar, stiffness: Scalar, damping: Scalar) -> Action:
@@ -92,7 +97,7 @@ def speed(u: Action, x: Scalar, v: Scalar, most: Scalar) -> Action:
         push = maximum(u.tau * sign, 0.0)
         share = maximum(-maximum((v * sign - most) / band, -1.0), 0.0)
         falls = _is_positive(share) * _is_positive(1.0 - share)
-        slopes = [slope * share * _is_positive(push) for slope in u[1:]]
+        slopes = [slope * share * _is_positive(push) for slope in u[1:3]]
         total = total.and_(Action(push * share * sign, slopes[0], slopes[1] + push * falls / band))
     return total
 

@@ -36,6 +36,7 @@ from torsor.dynamics.methods import COUPLED, MOST_COUPLED
 from torsor.errors import ArgumentError
 from torsor.inputs import place_of
 from torsor.linalg import Scalar
+from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
 from torsor.motion.law import Called, Law
 from torsor.motion.laws import KINDS
@@ -64,6 +65,7 @@ class Step(NamedTuple):
     law         under which it moves
     slots       at how many times it reads commands that change
     implicit    whether something is added to the pivots
+    moves       whether it moves the state; else it only reads what acts there
     """
 
     move: Move
@@ -72,6 +74,7 @@ class Step(NamedTuple):
     slots: int = 1
     implicit: bool = False
     members: Members | None = None
+    moves: bool = True
 
     @property
     def model(self) -> Model:
@@ -111,6 +114,11 @@ class Step(NamedTuple):
     def written_out(self) -> bool:
         """Whether the step is one kernel."""
         return self.law.is_data and self.model.nv <= (MOST_FREEDOMS_OF_MEMBERS if self.members else QUICK.freedoms)
+
+    @property
+    def by_freedoms(self) -> bool:
+        """Whether pieces of a machine with one freedom serve all freedoms."""
+        return not self.written_out and (self.law.is_local if self.moves else self.law.is_diagonal)
 
     @property
     def whole(self) -> Callable[..., Any]:
@@ -299,7 +307,9 @@ class Freedoms:
         return np.ascontiguousarray(np.moveaxis(wide, 2, 1), self.dtype)
 
     def enter(self, x: Array) -> None:
-        self.x[0], self.x[1] = x[:, : self.n], x[:, self.n :]
+        model = self.step.model
+        self.x[0] = x[:, : self.n] if model.nq == self.n else x[:, limited_coordinates(model)]
+        self.x[1] = x[:, model.nq :]
 
     def leave(self, x: Array, steps: int) -> None:
         x[:, : self.n], x[:, self.n :] = self.x
@@ -334,15 +344,14 @@ class Lowered:
 
     def __init__(self, step: Step, dtype: str = "float64") -> None:
         self.step, self.dtype = step, dtype
-        self.by_freedoms = not step.written_out and step.law.is_local
+        self.by_freedoms = step.by_freedoms
         pieces = [] if step.written_out else cut(step.one_freedom if self.by_freedoms else step)
         self.pieces = [(compiled_piece(x.code, x.inputs, dtype), x) for x in pieces]
         if step.written_out:
             key = "step", step.key, step.law.key, step.slots, step.members.key if step.members else step.model.key
             self.kernel = pointwise.compile_pointwise(step.whole, step.inputs, dtype, key)
-        asks = {x.ask._replace(model=step.model, options=step.options) if self.by_freedoms and x.ask.algorithm else x.ask
-                for _, x in self.pieces if x.ask}  # fmt: skip
-        self.programs = {ask: self._program(ask) for ask in asks if ask.algorithm}
+        asks = {self._whole(x.ask) for _, x in self.pieces if x.ask and x.ask.algorithm}
+        self.programs = {ask: self._program(ask) for ask in asks}
 
     def _program(self, ask: Ask) -> Any:
         assert ask.algorithm is not None
@@ -350,9 +359,17 @@ class Lowered:
         algorithm = self.step.algorithm if ask.is_forward else ask.algorithm
         return program_for(algorithm, ask.model, ask.options, np.dtype(self.dtype).char, None, own)
 
+    @property
+    def is_machine_code(self) -> bool:
+        """Whether all pieces are compiled."""
+        return self.step.written_out or all(isinstance(kernel, np.ufunc) for kernel, _ in self.pieces)
+
     def program(self, ask: Ask) -> Any:
-        wanted = ask._replace(model=self.step.model, options=self.step.options) if self.by_freedoms else ask
-        return self.programs[wanted]
+        return self.programs[self._whole(ask)]
+
+    def _whole(self, ask: Ask) -> Ask:
+        """What is asked for all freedoms by a piece of one freedom."""
+        return ask._replace(model=self.step.model, options=self.step.options) if self.by_freedoms else ask
 
     def __call__(self, q: Array, v: Array, tau: Array, gain: Array, h: Array, *numbers: Array) -> Array:
         """One step of many states, each with a length of its own, h (m, 1) or (1,)."""
@@ -447,6 +464,8 @@ class Run:
 
     def __call__(self, x: Array, tau: Array, steps: int, t: float = 0.0) -> None:
         """Move the states x (m, nq + nv) in place; commands tau (1 or steps, m or 1, width)."""
+        if not self.m:  # NumPy calls machine code only for what is there, and so do we
+            return
         memory, rows = self.memory, self.memory.commands(tau)
         memory.enter(x)
         if self._loop:

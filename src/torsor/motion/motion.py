@@ -22,6 +22,7 @@ from torsor.dynamics.couplings import coupled_accelerations, coupled_solve
 from torsor.dynamics.methods import METHODS, MOST_COUPLED, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM
 from torsor.errors import ArgumentError, SingularError, TorsorError
 from torsor.linalg import Scalar
+from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
 from torsor.motion.coordinates import Coordinates
 from torsor.motion.law import Law, collect
@@ -39,16 +40,13 @@ Solve = Callable[[Array, Array], Array]
 
 # The methods of `forward_dynamics` that a motion can be computed by.
 DYNAMICS = ("auto", *METHODS["forward_dynamics"], *NOT_COMPILED)
-TORQUE, STIFFNESS, DAMPING, PASSED = range(4)  # rows of `acting`
+TORQUE, STIFFNESS, DAMPING = range(3)  # rows of `acting`
 
 
 def acting(plant: Plant, q: Sequence[Scalar], v: Sequence[Scalar], h: Scalar) -> list[list[Scalar]]:
-    """The torques, their stiffness and damping at the joints, and the share of a command that its drive passes."""
-    actions, drives = plant.actions(q, v)
-    passed: list[Scalar] = [1.0] * len(v)
-    if plant.tracking is not None:
-        passed = [share for share, _ in plant.tracked_gains(q, v, drives)]
-    return [*map(list, zip(*actions)), passed]
+    """The torques, and how much each falls with the position and the velocity of its freedom: their slopes."""
+    actions, _ = plant.actions(q, v)
+    return [[x.tau for x in actions], [x.stiffness for x in actions], [x.damping - x.excess for x in actions]]
 
 
 def torques_under(plant: Plant, q: Sequence[Scalar], v: Sequence[Scalar], h: Scalar) -> list[Scalar]:
@@ -57,11 +55,12 @@ def torques_under(plant: Plant, q: Sequence[Scalar], v: Sequence[Scalar], h: Sca
 
 
 class Acting:
-    """A law at states: what `acting` gives, (4, m, nv)."""
+    """A law at states: what `acting` gives, (3, nv)."""
 
     def __init__(self, law: Law) -> None:
-        self.law, self.step = law, lowered(Step(acting, "acting", law, 1, implicit=True))
-        self.is_one_kernel = not self.step.programs and law.is_data
+        self.law, self.step = law, lowered(Step(acting, "acting", law, 1, implicit=True, moves=False))
+        self.is_one_kernel = not self.step.programs and law.is_data and self.step.is_machine_code
+        self._column = None if law.model.nq == law.model.nv else limited_coordinates(law.model)
         self._gain = law.values
         if self.step.by_freedoms:
             self._gain = np.moveaxis(gains_by_freedom(law, law.values, 1), 0, -1)[0]
@@ -78,7 +77,7 @@ class Acting:
         return [self.law.loads_at(t)[name] for name in self.law.load_names]
 
     def __call__(self, t: float, q: Array, v: Array) -> Array:
-        """At one state, (4, nv)."""
+        """At one state, (3, nv)."""
         u = self.commands(t)
         if not self.is_one_kernel:
             run = Run(self.step, 1, self.law.values, self._h, self.loads(t), (0.0,), self.law.called)
@@ -86,14 +85,15 @@ class Acting:
             return run.once(np.concatenate([q, v])[None], u[None])[0]
         kernel = self.step.kernel if self.step.step.written_out else self.step.pieces[-1][0]
         if self.step.by_freedoms:
-            return kernel(q[:, None], v[:, None], u[:, None], self._gain, self._h)[..., 0].T
+            x = q if self._column is None else q[self._column]
+            return kernel(x[:, None], v[:, None], u[:, None], self._gain, self._h)[..., 0].T
         loads = self.loads(t) if self.step.step.written_out else ()
         return kernel(q, v, u, self._gain, self._h, *loads)
 
     def many(self, t: Array, q: Array, v: Array) -> Array:
-        """At many states, (m, 4, nv)."""
+        """At many states, (m, 3, nv)."""
         if not len(q):
-            return np.zeros((0, 4, self.law.model.nv))
+            return np.zeros((0, 3, self.law.model.nv))
         if self.law.called:
             return np.array([self(*state) for state in zip(t.tolist(), q, v)])
         run = Run(self.step, len(q), self.law.values, self._h, self.loads(0.0))
@@ -103,8 +103,8 @@ class Acting:
 class Motion:
     """The equations of motion of a model under forces.
 
-    accelerate(t, q, v, out) writes the accelerations into out. torque(t, q, v) is the sum of the forces at the joints and
-    slopes(t, q, v) their stiffness and damping; `dynamics` is the method of `forward_dynamics`.
+    accelerate(t, q, v, out) writes the accelerations into out. torque(t, q, v) is the sum of the forces at the joints
+    and slopes(t, q, v) their stiffness and damping; `dynamics` is the method of `forward_dynamics`.
     """
 
     def __init__(self, model: Model, forces: Any = (), dynamics: str = "auto") -> None:
@@ -137,7 +137,9 @@ class Motion:
     def is_free(self) -> bool:
         """Whether nothing acts at the joints but constant torques."""
         law = self.law
-        return law.is_data and not (len(law.gains) or law.parts or law.curved or law.tracked or law.policy or law.changes)
+        return law.is_data and not (
+            len(law.gains) or law.parts or law.curved or law.tracked or law.policy or law.changes
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -181,6 +183,8 @@ class Motion:
         else:
             given = [q, v, self.acting.commands(t), self.acting._gain, np.ones(1), moved, dv]
             if self.acting.step.by_freedoms:
+                if (column := self.acting._column) is not None:
+                    given[0], given[5] = q[column], moved[:, column]
                 given = [x if k in (3, 4) else x[..., None] for k, x in enumerate(given)]
             changes = kernel(*given).reshape(dv.shape)
         if names := self.law.load_names:
@@ -191,7 +195,11 @@ class Motion:
     @cached_property
     def _tangent(self) -> Any:
         """The kernel of the change of the torques, if the law is one piece of code."""
-        return tangent_of(lowered(Step(torques_under, "torques", self.law))) if self.acting.is_one_kernel else None
+        return (
+            tangent_of(lowered(Step(torques_under, "torques", self.law, moves=False)))
+            if self.acting.is_one_kernel
+            else None
+        )
 
     def _differences(self, t: float, q: Array, v: Array, dq: Array, dv: Array) -> Array:
         changes = np.zeros_like(dv)
@@ -218,15 +226,16 @@ class Motion:
 
     @cached_property
     def program(self) -> Program | None:
-        """The compiled forward dynamics (q, v, tau, loads ...), if its method is compiled for this model."""
+        """The compiled forward dynamics, if its method is compiled for this model.
+
+        (q, v, tau, loads ...) by default; other methods take no loads.
+        """
         names = self.law.load_names
         large = self.dynamics == "composite" and self.model.nv > MOST_FREEDOMS
         if self.dynamics in NOT_COMPILED or large or (self.model.couplings and self.model.nv > MOST_COUPLED):
             return None
-        if not names:
+        if not names or self.dynamics != "auto":
             return compiled(self.model, dynamics.forward_dynamics, self.dynamics)
-        if self.dynamics != "auto":
-            raise ArgumentError(f"forces on bodies act with dynamics='auto', not {self.dynamics!r}")
         return compiled_with(self.model, self.acting.step.step.algorithm, names)
 
     def _choose(self) -> Accelerate:
@@ -234,6 +243,8 @@ class Motion:
         program, law = self.program, self.law
         if program is None:
             return lambda t, q, v, out: np.copyto(out, self._by_call(t, q, v))
+        if law.load_names and self.dynamics != "auto":
+            return lambda t, q, v, out: program(q, v, self.felt(t, q, v), out)
         if law.waves:
             return lambda t, q, v, out: program(q, v, self.torque(t, q, v), *self.acting.loads(t), out)
         loads = self.acting.loads(0.0)
@@ -243,30 +254,41 @@ class Motion:
         return lambda t, q, v, out: program(q, v, self.acting(t, q, v)[TORQUE], *loads, out)
 
     def _by_call(self, t: float, q: Array, v: Array) -> Array:
-        tau, loads = self.torque(t, q, v), self.law.loads_at(t)
-        return dynamics.forward_dynamics(self.model, q, v, tau, method=self.dynamics, external=loads.get("external"))
+        return dynamics.forward_dynamics(self.model, q, v, self.felt(t, q, v), method=self.dynamics)
 
     def implicit(self, t: float, q: Array, v: Array, tau: Array, added: Array) -> Array:
         """(M(q) + diag(added))^-1 (tau - bias(q, v)), in one sweep; a long chain goes by segments."""
+        if (program := self._implicit_program) is not None:
+            return program(q, v, tau, added, *(self.acting.loads(t) if self.law.waves else self._constant_loads))
         loads = self.law.loads_at(t)
-        if self.model.couplings and (self.model.nv > MOST_COUPLED or "pulls" not in loads):
+        if self.model.couplings:
             return coupled_accelerations(self.model, q, v, tau, external=loads.get("external"), added_inertia=added)
-        if self.model.n >= SEGMENTS_FROM and "pulls" not in loads:
-            try:
-                return dynamics.forward_dynamics(
-                    self.model, q, v, tau, external=loads.get("external"), added_inertia=added
-                )
-            except TorsorError:  # numbers that are not finite: the method takes a shorter step
-                return np.full(self.model.nv, np.nan)
-        names = self.law.load_names
-        program = compiled_with(self.model, self.acting.step.step.algorithm, (*ADDED, *names))
-        return program(q, v, tau, added, *(loads[name] for name in names))
+        try:
+            return dynamics.forward_dynamics(self.model, q, v, tau, external=loads.get("external"), added_inertia=added)
+        except TorsorError:  # numbers that are not finite: the method takes a shorter step
+            return np.full(self.model.nv, np.nan)
+
+    @cached_property
+    def _implicit_program(self) -> Program | None:
+        """The forward dynamics with something added to the pivots, if it is one program: long chains go by segments."""
+        names, model = self.law.load_names, self.model
+        if "pulls" not in names and (model.couplings or model.n >= SEGMENTS_FROM):
+            return None
+        return compiled_with(model, self.acting.step.step.algorithm, (*ADDED, *names))
+
+    @cached_property
+    def _constant_loads(self) -> list[Array]:
+        return self.acting.loads(0.0)
 
     def implicit_solve(self, q: Array, b: Array, added: Array) -> Array:
         """(M(q) + diag(added))^-1 b, in one sweep, at any length: it takes as long as a forward dynamics by segments"""
         if self.model.couplings:
             return coupled_solve(self.model, q, b, added)
-        return compiled_with(self.model, articulated.mass_solve, ADDED)(q, b, added)
+        return self._solve_program(q, b, added)
+
+    @cached_property
+    def _solve_program(self) -> Program:
+        return compiled_with(self.model, articulated.mass_solve, ADDED)
 
     @cached_property
     def solve(self) -> Solve:
@@ -287,8 +309,8 @@ class Motion:
         if not np.isfinite(out).all():
             k = int(np.flatnonzero(~np.isfinite(out))[0])
             raise SingularError(
-                f"the acceleration of {self.model.body_of_freedom(k)!r} at t = {t:g} is {out[k]}: check its mass and the "
-                "forces"
+                f"the acceleration of {self.model.body_of_freedom(k)!r} at t = {t:g} is {out[k]}: check its mass and "
+                "the forces"
             )
         return out
 
@@ -313,4 +335,3 @@ def compiled(model: Model, function: Callable[..., Array], method: str = "auto")
     """The program of a function, made once per model."""
     key = ("program", function, method)
     return store(model).once(key, lambda: programs.compile(model, function, method=method))
-

@@ -2,7 +2,8 @@
 
     q  v  a  tau                       all entries
     q.NAME  v.NAME  a.NAME  tau.NAME   those of one joint (by its body), or one entry of a joint that has several
-    pose.NAME  position.NAME           x, y, z and the quaternion w, x, y, z of a body or frame, in the base frame; x, y, z
+    pose.NAME                          x, y, z and the quaternion w, x, y, z of a body or frame, in the base frame
+    position.NAME                      x, y, z alone
     kinetic_energy  potential_energy  elastic_energy  energy  power        as in `Trajectory`
 
 A new quantity of a whole machine is one function of a trajectory in `SCALARS`, and one of a frame in `OF_FRAMES`.
@@ -87,8 +88,8 @@ def quantity(model: Model, name: str) -> Quantity:
         return Quantity([name], lambda rows: SCALARS[name](rows)[..., None])
     if kind in OF_FRAMES and of:
         model.frame(of)
-        labels, values = OF_FRAMES[kind]
-        return Quantity([f"{name}.{x}" for x in labels], lambda rows: values(frame_poses(rows.machines, rows.q, of)))
+        axes, values = OF_FRAMES[kind]
+        return Quantity([f"{name}.{x}" for x in axes], lambda rows: values(frame_poses(rows.machines, rows.q, of)))
     if kind not in ROWS:
         known = (*ROWS, *(f"{x}.NAME" for x in OF_FRAMES), *SCALARS)
         raise ArgumentError(

@@ -7,8 +7,9 @@
 A chunk holds rows (t, q, v, a, tau) and the memory from which the integrator continues after them. A chunk whose memory
 names `LAST` holds only the last state of a run that keeps fewer rows; it counts as long as no chunk follows. A chunk
 without rows holds the state in which a run ended between two rows. A chunk is written with one call and synced to the
-disk. A frame cut off by a crash is shorter than its length field says, and is dropped. A complete frame that fails its
-checksum is damaged, and this is reported.
+disk, while the file is locked and only if it still ends where this run left it: of two runs that continue one file, the
+later one is refused. A frame cut off by a crash is shorter than its length field says, and is dropped. A complete frame
+that fails its checksum is damaged, and this is reported.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torsor.errors import TorsorError
-from torsor.files import read_whole, write_whole
+from torsor.files import Locked, locked, read_whole, write_whole
 from torsor.validate import file_path
 
 Array = NDArray[Any]
@@ -62,6 +63,7 @@ class Recording:
     header: dict[str, Any]
     chunks: list[Chunk] = field(repr=False)
     end: int  # bytes before the first damage
+    size: int  # bytes of the whole file
     damage: str | None
 
     @property
@@ -89,7 +91,7 @@ def read(path: str | Path) -> Recording:
         damage = f"chunk {len(chunks)} (byte {end} of {len(content)}) {damaged}"
     if header is None:
         raise RecordingError(f"{path} holds no header: it was cut off before the first row, or is damaged")
-    return Recording(path, header, chunks, end, damage)
+    return Recording(path, header, chunks, end, len(content), damage)
 
 
 def sound(path: str | Path, damaged: bool) -> Recording:
@@ -106,8 +108,8 @@ def sound(path: str | Path, damaged: bool) -> Recording:
 class Recorder:
     """A file to which chunks are appended. It is open only while a chunk is written."""
 
-    def __init__(self, path: Path, end: int) -> None:
-        self.path, self._end = path, end
+    def __init__(self, path: Path, end: int, size: int) -> None:
+        self.path, self._end, self._size = path, end, size  # bytes of complete chunks, and of the whole file
 
     @classmethod
     def create(cls, path: str | Path, header: dict[str, Any], expected_bytes: int = 0) -> Recorder:
@@ -118,7 +120,7 @@ class Recorder:
             raise RecordingError(f"{path} exists: resume that run, or choose another name")
         try:
             free = shutil.disk_usage(path.parent).free
-            part.touch()
+            part.write_bytes(b"")
         except OSError as error:
             raise RecordingError(f"{path}: cannot be written ({error.strerror})") from None
         if expected_bytes > free:
@@ -127,7 +129,7 @@ class Recorder:
                 f"{path}: the run needs about {expected_bytes / 1e6:.0f} MB, {free / 1e6:.0f} MB are free; "
                 "record fewer rows (a larger dt) or choose another disk"
             )
-        recorder = cls(part, 0)
+        recorder = cls(part, 0, 0)
         try:
             recorder._write(start)
             recorder.path = part.rename(path)  # a file of this name always has its header
@@ -140,9 +142,9 @@ class Recorder:
     def reopen(cls, recording: Recording) -> Recorder:
         """Continue after the last complete chunk; a damaged rest is kept beside the file, as <name>.damaged."""
         if recording.damage is not None:
-            rest = read_whole(recording.path, RecordingError)[recording.end :]
+            rest = read_whole(recording.path, RecordingError, magic=MAGIC)[recording.end :]
             write_whole(f"{recording.path}.damaged", rest, RecordingError)
-        return cls(recording.path, recording.end)
+        return cls(recording.path, recording.end, recording.size)
 
     def append(self, rows: Array, memory: Memory) -> None:
         """Write rows, and the memory of the integrator after them."""
@@ -151,21 +153,41 @@ class Recorder:
     def _write(self, data: bytes) -> None:
         """Write all of it to the disk, after the last complete chunk, or nothing."""
         try:
-            with open(self.path, "r+b", buffering=0) as file:
-                file.truncate(self._end)
-                file.seek(self._end)
-                view = memoryview(data)
-                while view:
-                    view = view[file.write(view) :]
-                os.fsync(file.fileno())
+            with open(self.path, "r+b", buffering=0) as file, locked(file):
+                self._check_end(file)
+                try:
+                    self._write_behind(file, data)
+                    self._end += len(data)
+                except OSError:
+                    with suppress(OSError):
+                        file.truncate(self._end)
+                    raise
+                finally:  # also after an interrupt: this run may go on, and then writes the same again
+                    self._size = os.fstat(file.fileno()).st_size
+        except Locked:
+            raise RecordingError(f"{self.path}: another run is writing to it; nothing was written") from None
         except OSError as error:
-            with suppress(OSError):
-                os.truncate(self.path, self._end)
             raise RecordingError(
                 f"{self.path}: cannot be written any further ({error.strerror}); all rows so far are safe. "
                 "Make room and resume."
             ) from None
-        self._end += len(data)
+
+    def _check_end(self, file: IO[bytes]) -> None:
+        """Raise if another run has written to the file: what it wrote would be lost."""
+        size = os.fstat(file.fileno()).st_size
+        if size != self._size:
+            raise RecordingError(
+                f"{self.path}: another run has changed it ({size} bytes instead of {self._size}); nothing was written. "
+                "Resume it again to continue from its last row"
+            )
+
+    def _write_behind(self, file: IO[bytes], data: bytes) -> None:
+        file.truncate(self._end)
+        file.seek(self._end)
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
+        os.fsync(file.fileno())
 
 
 class _Damaged(Exception):

@@ -12,25 +12,22 @@ from numpy.typing import NDArray
 from torsor import validate
 from torsor.backends.cpu import pool
 from torsor.dynamics.calls import gpu_array
-from torsor.dynamics.couplings import obeying
 from torsor.errors import ArgumentError
-from torsor.inputs import place_of
 from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.model import Model
-from torsor.motion.driver import Fixed, States, advance, watch_of
-from torsor.motion.law import collect
-from torsor.motion.steps import METHODS
+from torsor.motion.driver import CHUNK, Fixed, States, advance, checked_states, settings, watch_of
+from torsor.motion.gradients import rollout_vjp
 from torsor.motion.stops import Stop, stops_of
 from torsor.motion.trajectory import Trajectory
 
 Array = NDArray[Any]
 
-CHUNK = 1024  # states that a thread moves through all steps before it takes the next ones: they stay in its cache
 RESET = ("reset_q", "reset_v")
 # keywords of torsor 0.1, and what they are called now
 OLD = {
-    "dt": "step=", "integrator": "method=", "tau": "forces=[ts.Constant(tau)]", "table": "forces=[ts.Table(t, tau, 'previous')]",
-    "feedback": "forces=[...]", "external": "forces=[ts.External(wrenches)]", "pulls": "forces=[ts.Pull(...)]",
+    "dt": "step=", "integrator": "method=", "tau": "forces=[ts.Constant(tau)]",
+    "table": "forces=[ts.Table(t, tau, 'previous')]", "feedback": "forces=[...]",
+    "external": "forces=[ts.External(wrenches)]", "pulls": "forces=[ts.Pull(...)]",
 }  # fmt: skip
 
 
@@ -72,27 +69,7 @@ def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, step: floa
     return _on_cpu(setup, {"q": q, "v": v, **again}, steps, every, stops)
 
 
-def vjp_of_rollout(wrt: Any = None) -> Any:
-    """What `ts.vjp(ts.rollout, wrt)` gives."""
-    from torsor.motion.gradients import rollout_vjp  # it imports this module
-
-    return partial(rollout_vjp, wrt=wrt or ())
-
-
-rollout.vjp = vjp_of_rollout  # type: ignore[attr-defined]
-
-
-def settings(machine: Any, steps: int, step: float, method: str, forces: Any, gravity: bool,
-             every: int) -> tuple[Fixed, int, int]:  # fmt: skip
-    """The arguments of a rollout, checked."""
-    require_models(machine)
-    machine = machine if validate.flag("gravity", gravity) else machine.weightless
-    validate.chosen("method", method, METHODS)
-    steps, every = validate.integer("steps", steps, least=1), validate.integer("every", every, least=1)
-    if every > steps:
-        raise ArgumentError(f"steps = {steps} and every = {every} must satisfy 1 <= every <= steps")
-    length = validate.number("step", step, above=0.0)
-    return Fixed(machine, collect(machine, forces), METHODS[method], method, length), steps, every
+rollout.vjp = lambda wrt=None: partial(rollout_vjp, wrt=wrt or ())  # type: ignore[attr-defined]
 
 
 def _reset(reset: Any, stops: tuple[Stop, ...]) -> dict[str, Any]:
@@ -103,23 +80,6 @@ def _reset(reset: Any, stops: tuple[Stop, ...]) -> dict[str, Any]:
     if not isinstance(reset, tuple | list) or len(reset) != 2 or any(x is None for x in reset):
         raise ArgumentError(f"reset must be a pair of states (q, v), not {validate.shown(reset)}")
     return dict(zip(RESET, reset))
-
-
-def checked_states(model: Model, given: Mapping[str, Any]) -> dict[str, Array]:
-    """Arrays of states, finite and of the right shape."""
-    found = {}
-    for name, x in given.items():
-        array, core = validate.array(name, x), place_of(name.removeprefix("reset_")).shape(model)
-        if array.dtype.kind not in "fiub" or array.shape[array.ndim - len(core) :] != core or array.ndim < len(core):
-            wanted = ", ".join(map(str, core))
-            raise ArgumentError(f"{name} is {array.dtype} {array.shape}; {model!r} needs real numbers (..., {wanted})")
-        if not np.isfinite(array).all():
-            raise ArgumentError(f"{name} holds numbers that are not finite")
-        if name.endswith("q"):
-            model.check_quaternions(array, name)
-        obeying(model, name, array, offset=name.endswith("q"))
-        found[name] = array
-    return found
 
 
 def _on_cpu(setup: Fixed, given: Mapping[str, Any], steps: int, every: int, stops: tuple[Stop, ...]) -> Trajectory:

@@ -16,20 +16,29 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from torsor.algorithms import articulated, pulls
+from torsor.compiler.derivative import derivative
 from torsor.compiler.tape_derivatives import Replay, scalars
 from torsor.dynamics import functions as dynamics
 from torsor.dynamics import programs
+from torsor.dynamics.calls import near_lock, program_for, refuse_singular_at
 from torsor.dynamics.derivatives import jvp
 from torsor.errors import ArgumentError, SingularError
 from torsor.inputs import PARAMETERS, place_of
 from torsor.linalg import Scalar, Vec
 from torsor.model.joints import Joint
 from torsor.model.model import Model, require_model
+from torsor.motion.forces import External
+from torsor.motion.law import force_list
 from torsor.motion.motion import Motion
 from torsor.motion.simulation import start_of
 from torsor.validate import chosen, number, real_array, shown
 
 Array = NDArray[Any]
+# How the torques of wrenches and of pulls change with the placements, which are their arms.
+MOVED = derivative(pulls.bias_forces, "jvp", ("placement",))
+# A motion that gets no further than this part of its time in so many evaluations would take 1e9 of them, or for ever.
+LEAST_PROGRESS, EVALUATIONS = 1e-5, 12_000
 
 
 class Sensitivities(NamedTuple):
@@ -57,7 +66,8 @@ def sensitivities(model: Model, q0: ArrayLike | None, v0: ArrayLike | None, t: A
     dq, dv      (..., nv) changes of q0 (along the directions of v) and of v0;  dtau: of constant torques
     dinertia, dplacement, dgravity    changes of the model: see `vjp`
 
-    The joints' own springs, dampers, friction, stops and limits of drives act, too.
+    The joints' own springs, dampers, friction, stops and limits of drives act, too.  A motion that meets a state in
+    which M is singular is refused.
 
     The leading axes of all tangents broadcast: each is a direction, and zero where it is not given.  The method is
     DOP853 (Hairer, Norsett & Wanner 1993) from SciPy, with error control of the changes, too.
@@ -105,6 +115,9 @@ class _Flow:
         cores = {name: place_of(name).shape(model) for name in tangents}
         self.tangents = {name: x.reshape(-1, *cores[name]) for name, x in tangents.items()}
         self.parameters = [x for name, x in self.tangents.items() if name not in ("dq", "dv", "dtau")]
+        functions = [x for x in force_list(forces) if isinstance(x, External) and callable(x.wrenches)]
+        if functions and "dplacement" in tangents:
+            raise ArgumentError("wrenches that are functions do not say how they change with placements: give numbers")
         wrt = [name[1:] for name in self.tangents]
         self.accelerate = programs.compile(model, dynamics.forward_dynamics)
         self.push = programs.compile(model, jvp(dynamics.forward_dynamics), wrt=wrt)
@@ -115,6 +128,7 @@ class _Flow:
         nq, nv = self.model.nq, self.model.nv
         moved = self._rates(q, np.zeros(nv), np.zeros((len(self.tangents["dq"]), nq)), self.tangents["dq"])
         start = np.concatenate([q, v, moved.ravel(), self.tangents["dv"].ravel()])
+        self.evaluations, self.least, self.before = 0, LEAST_PROGRESS * (t[-1] - t[0]), t[0] - 1.0
         found = solve_ivp(self.rate, (t[0], t[-1]), start, "DOP853", t, rtol=rtol, atol=atol)
         if not found.success or not np.isfinite(found.y).all():
             raise SingularError(f"the motion cannot be followed beyond t = {found.t[-1]:g}: {found.message}")
@@ -136,8 +150,38 @@ class _Flow:
         along = self.coordinates.velocity(np.broadcast_to(q, Q.shape), Q)
         tau, dtau = self.motion.felt(t, q, v), self.motion.changes(t, q, v, along, V)
         a = self.accelerate(q, v, tau)
-        dA = self.push(q, v, tau, along, V, dtau + self.tangents["dtau"], *self.parameters)
-        return np.concatenate([self.coordinates.rate(q, v), a, self._rates(q, v, Q, V).ravel(), dA.ravel()])
+        dA = self.push(q, v, tau, along, V, dtau + self.tangents["dtau"] + self._moved(t, q, v), *self.parameters)
+        result = np.concatenate([self.coordinates.rate(q, v), a, self._rates(q, v, Q, V).ravel(), dA.ravel()])
+        self._check(t, q, result)
+        return result
+
+    def _check(self, t: float, q: Array, rate: Array) -> None:
+        """Raise where the motion cannot go on: SciPy takes ever shorter steps there, without an end."""
+        why = self._obstacle(t, q, rate)
+        if why:
+            raise SingularError(f"the motion cannot be followed beyond t = {t:g}: {why}")
+
+    def _obstacle(self, t: float, q: Array, rate: Array) -> str:
+        try:
+            if self.model.has_degenerate_bodies or near_lock(self.model, q):
+                refuse_singular_at(articulated.forward_dynamics, self.model, q)
+        except SingularError as error:
+            return str(error)
+        if not np.isfinite(rate).all():
+            return "its rates are not finite"
+        self.evaluations += 1
+        if self.evaluations % EVALUATIONS:
+            return ""
+        before, self.before = self.before, t
+        return "" if t > before + self.least else "steps become ever shorter; M is nearly singular, or forces are stiff"
+
+    def _moved(self, t: float, q: Array, v: Array) -> Array:
+        """How the torques of wrenches and pulls change because placements do."""
+        names = self.motion.law.load_names
+        if not names or "dplacement" not in self.tangents:
+            return np.zeros(self.model.nv)
+        program = program_for(MOVED, self.model.weightless, names, "d", None)
+        return -program(q, np.zeros_like(v), self.tangents["dplacement"], *self.motion.acting.loads(t))
 
     def _rates(self, q: Array, v: Array, Q: Array, V: Array) -> Array:
         """d(N(q) v) along (Q, V)."""

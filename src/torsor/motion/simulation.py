@@ -19,12 +19,13 @@ from torsor.dynamics.calls import gpu_array
 from torsor.dynamics.couplings import obeying
 from torsor.errors import ArgumentError, DeviceError, ModelError, TorsorError
 from torsor.formats import toml
-from torsor.model.freedoms import DEFAULTS
+from torsor.model.freedoms import DEFAULTS, limited_coordinates
 from torsor.model.model import Model, require_model
 from torsor.motion.events import Event, event_of, first_zero
 from torsor.motion.forces import described, name_of
-from torsor.motion.implicit import Dirk
+from torsor.motion.implicit import Dirk, Implicit
 from torsor.motion.integrators import AUTOMATIC, METHODS, method_named
+from torsor.motion.integrators import RENAMED as RENAMED_METHODS
 from torsor.motion.law import force_list
 from torsor.motion.motion import Motion
 from torsor.motion.progress import shown_progress
@@ -77,8 +78,8 @@ class Problem:
 class Simulation:
     """A motion being computed.
 
-    q0, v0     where it starts (default: the neutral configuration, at rest), at the time t0. If they are on a GPU, the
-               state stays there (docs/gpu.md); the result is on the host in any case
+    q0, v0     where it starts at the time t0 (default: at rest in the neutral configuration, or the closest one within
+               the limits). If they are on a GPU, the state stays there (docs/gpu.md); the result is on the host
     method     auto: dopri5, and esdirk4 where the motion is stiff. Or by name: dopri5, rkf45, dop853, abm (explicit),
                trbdf2, esdirk4, radau (implicit, O(n)), all with adaptive steps; semi-implicit, implicit-euler, rk4, as
                in rollouts (fixed step); symplectic-euler, verlet, variational, midpoint, which keep the structure of
@@ -179,7 +180,7 @@ class Simulation:
         self._meet_stiffness(until)
         before, end, jumps = self.t, until, False
         if self.stepper.adaptive and len(knots := self.motion.law.knots):
-            k = int(np.searchsorted(knots, before * (1 + 1e-15), "right"))
+            k = int(np.searchsorted(knots, before + 1e-15 * abs(before), "right"))
             if k < len(knots) and knots[k] < until:
                 end, jumps = float(knots[k]), True
         self.stepper.jump = end if jumps else inf
@@ -196,8 +197,10 @@ class Simulation:
         if self.method == "auto" and self.motion.dynamics == "auto" and type(self.stepper) is METHODS[AUTOMATIC[0]]:
             self._switch()
             return
-        implicit = "" if issubclass(type(self.stepper), Dirk) else (
-            f"; method='auto' or '{AUTOMATIC[1]}' takes longer ones"
+        implicit = (
+            ""
+            if issubclass(type(self.stepper), Implicit)
+            else (f"; method='auto' or '{AUTOMATIC[1]}' takes longer ones")
         )
         warnings.warn(f"{found}{implicit}", StiffnessWarning, stacklevel=2)
 
@@ -285,9 +288,7 @@ class Simulation:
         """Create the file, then take the first row."""
         if self.file is not None:
             expected = self.rows.expected_bytes(until, self._longest)
-            self.rows.recorder = Recorder.create(
-                self.file, header(self.model, self.about, self.rows.columns), expected
-            )
+            self.rows.recorder = Recorder.create(self.file, header(self.model, self.about, self.rows.columns), expected)
         self._begin()
 
     def _begin(self) -> None:
@@ -308,9 +309,7 @@ class Simulation:
     # ---- resuming ----
 
     @classmethod
-    def resume(
-        cls, path: str | Path, *, model: Model | None = None, forces: Any = ()
-    ) -> Simulation:
+    def resume(cls, path: str | Path, *, model: Model | None = None, forces: Any = ()) -> Simulation:
         """Continue a recorded run after its last complete chunk, with the same bits as without the interruption.
 
         Forces are code and are not in the file: give the same ones again. A model may be given to check
@@ -325,6 +324,7 @@ class Simulation:
             raise RecordingError(f"{path} cannot be resumed: its header lacks {', '.join(missing)}")
         options = {key: about[key] for key in (*OWN, *LATER) if key in about}
         options["max_step"] = inf if options["max_step"] is None else options["max_step"]
+        options["method"] = RENAMED_METHODS.get(str(about["method"]), about["method"])
         options["armature"] = about.get("armature", 0.0)  # files of older versions; the model holds it now
         own = (*options, "forces", FORCE_OPTIONS, "on_gpu")
         rest = {key: value for key, value in about.items() if key not in own}
@@ -339,10 +339,19 @@ class Simulation:
                 f"{path} was recorded with the forces {about['forces'] or 'none'}; "
                 f"{simulation.about['forces'] or 'none'} were given"
             )
-        _check_forces(path, simulation.about[FORCE_OPTIONS], about.get(FORCE_OPTIONS))
+        simulation._check_forces(path, about.get(FORCE_OPTIONS))
         simulation._recall(found)
         simulation.rows.recorder = Recorder.reopen(found)
         return simulation
+
+    def _check_forces(self, path: str | Path, recorded: Any) -> None:
+        """Raise unless the forces are made of the recorded numbers; files of older versions do not hold all of them."""
+        default = {"model": self.model.key, "rest": self.model.neutral().tolist()}
+        for force, before in zip(self.about[FORCE_OPTIONS], recorded if isinstance(recorded, list) else ()):
+            for key in (key for key in force if isinstance(before, dict) and key in before):
+                given, was = (default.get(key) if x is None else x for x in (force[key], before[key]))
+                if not _same_numbers(given, was):
+                    raise ArgumentError(f"{path} was recorded with another {key} of {force['name']} than is given now")
 
     def _recall(self, found: Recording) -> None:
         """Load the state of a recorded run; it starts from the beginning if it holds no rows yet."""
@@ -407,13 +416,21 @@ simulate.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
 
 
 def start_of(model: Model, q0: ArrayLike | None, v0: ArrayLike | None) -> tuple[Array, Array]:
-    """The first state; by default the neutral configuration, at rest."""
-    q = _state("q0", model.coupled(model.neutral()) if q0 is None else q0, model.nq)
+    """The first state; by default the neutral configuration, or the closest one within the joints' limits, at rest."""
+    q = _state("q0", within_limits(model) if q0 is None else q0, model.nq)
     v = _state("v0", np.zeros(model.nv) if v0 is None else v0, model.nv)
     model.check_quaternions(q, "q0")
     obeying(model, "q0", q, offset=True)
     obeying(model, "v0", v, offset=False)
     return q, v
+
+
+def within_limits(model: Model) -> Array:
+    """The neutral configuration, with every joint within its limits, and followers where their leaders put them."""
+    q, column = model.neutral(), limited_coordinates(model)
+    limited = column >= 0
+    q[column[limited]] = np.clip(q[column[limited]], model.lower[limited], model.upper[limited])
+    return model.coupled(q)
 
 
 def _on_host(x: Any) -> Any:
@@ -455,12 +472,13 @@ def _state(name: str, x: ArrayLike, size: int) -> Array:
     return state.copy()
 
 
-def _check_forces(path: str | Path, given: list[dict[str, Any]], recorded: Any) -> None:
-    """Whether the forces of a resumed run are made of the same numbers; files of older versions do not say."""
-    for force, before in zip(given, recorded if isinstance(recorded, list) else ()):
-        for key, x in force.items() if isinstance(before, dict) else ():
-            if json.dumps(x) != json.dumps(before.get(key)):
-                raise ArgumentError(f"{path} was recorded with another {key} of {force['name']} than is given now")
+def _same_numbers(given: Any, recorded: Any) -> bool:
+    """Whether a parameter of a force is the recorded one, which older versions wrote out for every freedom."""
+    if isinstance(recorded, dict) and recorded.get("name") == "Hold":  # a configuration, in torsor 0.1
+        recorded = recorded.get("q")
+    if isinstance(given, float) and isinstance(recorded, list):
+        return all(_same_numbers(given, x) for x in recorded)
+    return json.dumps(given) == json.dumps(recorded)
 
 
 def _own_words(about: Any, taken: dict[str, Any]) -> dict[str, Any]:

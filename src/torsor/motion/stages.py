@@ -38,9 +38,11 @@ class Stages:
         # the views that the loop uses, made once and not in every step
         rows = enumerate(zip(self._with_y, self.Y, self.P[1:]))
         self._each = [(w[: 1 + i], self.P[: 1 + i], y, y[:nq], y[nq:], k[:nq], k[nq:]) for i, (w, y, k) in rows]
-        self.fused = FusedStages(motion, self.P, self.Y, self.weights, scale.rtol, scale.atol, first) if (
-            can_fuse(motion)
-        ) else None
+        self.fused = (
+            FusedStages(motion, self.P, self.Y, self.weights, scale.rtol, scale.atol, first)
+            if (can_fuse(motion))
+            else None
+        )
 
     def __call__(self, t: float, h: float) -> list[float]:
         """Run a step of length h; per error estimate, return the sum of squares relative to the tolerances."""

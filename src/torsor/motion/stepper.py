@@ -288,6 +288,6 @@ def no_step(t: float, blamed: str = "") -> SingularError:
     """The error where no step is small enough."""
     joint = f" ({blamed} moves quickest)" if blamed else ""
     return SingularError(
-        f"the step shrinks to nothing at t = {t:.9g}{joint}: the motion is singular there, or stiff (use method='esdirk4' "
-        "or 'radau')"
+        f"the step shrinks to nothing at t = {t:.9g}{joint}: the motion is singular there, or stiff (use "
+        "method='esdirk4' or 'radau')"
     )

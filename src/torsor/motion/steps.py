@@ -1,7 +1,7 @@
 """Steps in time: pure functions (plant, q, v, h) over any scalar, and the table of methods that are made of them.
 
-A new method is one function and one row of `METHODS`; it then runs in `simulate`, in rollouts and ensembles, on CPUs and
-GPUs, and its gradient is known.
+A new method is one function and one row of `METHODS`; it then runs in `simulate`, in rollouts and ensembles, on CPUs
+and GPUs, and its gradient is known.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Pair = tuple[Scalars, Scalars]
 
 
 def semi_implicit(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> Pair:
-    """v' = v + h a(q, v),   q' = q + h N(q) v'                              (first order; of games and robot simulators)"""
+    """v' = v + h a(q, v),   q' = q + h N(q) v'                          (first order; of games and robot simulators)"""
     return plant.stepped(q, v, plant.free(q, v), h)
 
 
@@ -30,8 +30,8 @@ def implicit_euler(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> Pair:
         a = (1 + S)^-1 ((M + R')^-1 (tau - bias - h K v + R' z) - z),     R' = (h D + h^2 K) (1 + S)^-1.
     """
     actions, drives = plant.actions(q, v)
-    added = [(damping + stiffness * h) * h for _, stiffness, damping in actions]
-    tau = [tau - stiffness * h * x for (tau, stiffness, _), x in zip(actions, v)]
+    added = [(x.damping + x.stiffness * h) * h for x in actions]
+    tau = [x.tau - x.stiffness * h * rate for x, rate in zip(actions, v)]
     if plant.tracking is None:
         return plant.stepped(q, v, plant.accelerate(q, v, tau, added), h)
     gains = plant.tracked_gains(q, v, drives)
@@ -46,14 +46,14 @@ def implicit_euler(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> Pair:
 def rk4(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> Pair:
     """y' = y + h/6 (k1 + 2 k2 + 2 k3 + k4) for y = (q, v)                   (Kutta 1901, fourth order)"""
 
-    def f(q: Scalars, v: Scalars, at: int) -> Pair:
+    def f(at: int, q: Scalars, v: Scalars) -> Pair:
         return plant.rate(q, v), plant.free(q, v, at)
 
     half, sixth = h * 0.5, h * (1 / 6)
-    k1 = f(q, v, 0)
-    k2 = f(*(plant.moved(x, k, half) for x, k in zip((q, v), k1)), 1)
-    k3 = f(*(plant.moved(x, k, half) for x, k in zip((q, v), k2)), 2)
-    k4 = f(*(plant.moved(x, k, h) for x, k in zip((q, v), k3)), 3)
+    k1 = f(0, q, v)
+    k2 = f(1, *(plant.moved(x, k, half) for x, k in zip((q, v), k1)))
+    k3 = f(2, *(plant.moved(x, k, half) for x, k in zip((q, v), k2)))
+    k4 = f(3, *(plant.moved(x, k, h) for x, k in zip((q, v), k3)))
     sums = ([a + d + (b + c) * 2.0 for a, b, c, d in zip(*ks)] for ks in zip(k1, k2, k3, k4))
     new = [plant.moved(x, k, sixth) for x, k in zip((q, v), sums)]
     return new[0], new[1]

@@ -20,7 +20,8 @@ FIRST_LOOK = 16  # steps before the first look; then at twice as many steps each
 TINY = 1e-6  # steps below this share of the run are worth a warning, if there are `MANY`
 MANY = 50
 NEAR = 1.0  # h times the quickest rate of the forces, from which on an explicit step may be limited by stability
-TRIAL = 6  # steps of the implicit method that are tried
+TRIAL = 8  # steps of the implicit method that are tried
+WORTHWHILE = 1000  # steps that are left: for fewer, no other method is tried
 SWEEP = 2.0  # how many times as long an evaluation of an implicit stage takes as one of an explicit one
 POWERS = 4  # iterations for the quickest rate
 
@@ -44,10 +45,11 @@ class Watchman:
             self.warned = True
             left = (until - stepper.t) / max(stepper.t - stepper.t_old, 1e-300)
             return (
-                f"steps of {stepper.t - stepper.t_old:.2g} s at t = {stepper.t:.6g}: {left:.1g} more of them are needed; "
+                f"steps of {stepper.t - stepper.t_old:.2g} s at t = {stepper.t:.6g}: {left:.1g} more are needed; "
                 f"{self.blamed(stepper)} moves quickest"
             )
-        if stepper.stiff or (self.steps >= self.next and self._costs_more(stepper)):
+        many = self.steps >= self.next and until - stepper.t > WORTHWHILE * stepper.h
+        if stepper.stiff or (many and self._costs_more(stepper)):
             self.warned = True
             return (
                 f"the motion is stiff at t = {stepper.t:.6g}: steps of {stepper.h:.2g} s keep {self.blamed(stepper)} "
@@ -58,8 +60,7 @@ class Watchman:
     def blamed(self, stepper: Stepper) -> str:
         """The joint whose forces act quickest, or whose acceleration is the largest."""
         motion = self.motion
-        q, v, a = (motion.fetch(x) for x in (stepper.q, stepper.v, stepper.a))
-        rates = np.abs(np.nan_to_num(a))
+        rates = np.abs(np.nan_to_num(motion.fetch(stepper.a)))
         if not motion.is_free:
             try:
                 stiffness, damping = (np.abs(motion.fetch(x)) for x in motion.slopes(stepper.t, stepper.q, stepper.v))
@@ -87,7 +88,7 @@ class Watchman:
         except TorsorError:
             return False
         stepper.evaluations += trial.evaluations
-        rate = SWEEP * (trial.evaluations - count) / max(trial.t - begin, 1e-300)
+        rate = SWEEP * (trial.evaluations - count) / max(trial.t - begin, trial.h, 1e-300)
         own = (self._start[1] - before) / max(stepper.t - since, 1e-300)
         return trial.t > first and rate < own
 

@@ -41,7 +41,7 @@ class Trajectory:
 
     A rollout has batch axes before m: q (..., m, nq), v (..., m, nv), and no a and tau. If its trajectories may stop,
     `stop_time` (...) says when each stopped first, NaN if it did not, and `stop_reason` (..., m) by which of the stops,
-    1 for the first, 0 for none; where trajectories begin again, by the last one since the row before. `machines` is then
+    1 for the first, 0 for none; where trajectories begin again, by the last one since the row before. `batch` is then
     the `ModelBatch` that moved, if there was one.
     """
 
@@ -63,17 +63,15 @@ class Trajectory:
         require_model(self.model)
         if not isinstance(self.about, dict):
             raise ArgumentError(f"about must be a dictionary, not {shown(self.about)}")
-        if self.is_on_device:
+        if self.a is None and self.columns is None:  # states of a rollout, which may diverge, in their own precision
             return
         rows, nq, nv = len(np.atleast_1d(array("t", self.t))), self.model.nq, self.model.nv
         shapes = {"t": (rows,), "q": (rows, nq), "v": (rows, nv), "a": (rows, nv), "tau": (rows, nv)}
         if self.columns is not None:
             shapes["values"] = rows, len(self.columns)
-        of_rollout = self.a is None and self.columns is None
         for key, shape in shapes.items():
             if (x := getattr(self, key)) is not None:
-                checked = _states if of_rollout and key in ("q", "v") else real_array
-                object.__setattr__(self, key, checked(key, x, shape))
+                object.__setattr__(self, key, real_array(key, x, shape))
         if (np.diff(self.t) < 0).any():
             raise ArgumentError("t, the times of the rows, must not decrease")
 
@@ -89,7 +87,7 @@ class Trajectory:
         """Chosen quantities; those of q, v, a, tau that are complete are known."""
         place = {name: k for k, name in enumerate(columns)}
         whole = {name: [place.get(column) for column in columns_of(model, name)] for name in ROWS}
-        known = {name: values[:, at] for name, at in whole.items() if None not in at}
+        known: dict[str, Any] = {name: values[:, np.array(at)] for name, at in whole.items() if None not in at}
         return cls(model, t, **known, about=about, columns=list(columns), values=values)
 
     def __repr__(self) -> str:
@@ -280,7 +278,7 @@ class Trajectory:
     # ---- pictures ----
 
     def plot(self, path: str | Path | None = None) -> Any:
-        """Positions of the joints and energies, or chosen quantities, over time; a matplotlib Figure, also in a file."""
+        """Positions and energies, or chosen quantities, over time; a matplotlib Figure, written to `path` if given."""
         from torsor.view.plots import plot_trajectory
 
         return plot_trajectory(self, path)
@@ -302,14 +300,6 @@ class Trajectory:
             v[1:-1] = (v[1:-1] + v[2:]) / 2
         still = np.zeros_like(v)
         return Trajectory(self.model, self.t, q, v, still, still, self.about)
-
-
-def _states(name: str, x: Any, shape: tuple[int, ...]) -> Array:
-    """States of a rollout: with batch axes, of any precision, and not finite where a trajectory diverged."""
-    found = array(name, x)
-    if found.dtype.kind not in "fiu" or found.shape[-2:] != shape:
-        raise ArgumentError(f"{name} must be numbers (..., {shape[0]}, {shape[1]}), not {found.dtype} {found.shape}")
-    return found
 
 
 def header(model: Model, about: dict[str, Any], columns: Sequence[str] | None = None) -> dict[str, Any]:

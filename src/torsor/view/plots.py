@@ -62,14 +62,15 @@ def plot_trajectory(trajectory: Trajectory, path: str | Path | None = None) -> F
 
 def _plot_quantities(series: Trajectory, path: str | Path | None = None) -> Figure:
     """Every quantity over time; many share one panel."""
-    if len(series.columns) <= MOST_PANELS:
-        names, lines = series.columns, {"": (series.t, series.values)}
+    names = series.columns or ()
+    if len(names) <= MOST_PANELS:
+        lines = {"": (series.t, series.values)}
         return small_multiples(lines, names, [""] * len(names), series.model.name, path, series.about)
     with rc_context(STYLE):  # type: ignore[arg-type]
         figure = Figure(figsize=(7.0, 4.0), layout="constrained")
         FigureCanvasAgg(figure)
         _crowd(ax := figure.subplots(), series.t, series.values, [""])
-        ax.set_title(f"{series.columns[0]} ... {series.columns[-1]}", loc="left")
+        ax.set_title(f"{names[0]} ... {names[-1]}", loc="left")
         ax.set_xlabel("time, s")
         figure.suptitle(series.model.name, fontsize=10)
         return save(figure, path, series.about)

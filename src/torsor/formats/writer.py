@@ -1,0 +1,148 @@
+"""What the writers of URDF and MJCF share: primitive joints, names, paths of meshes, and the text of an XML tree.
+
+A format has joints of one freedom, with all that is known of it, and some joints of several freedoms, for which it has
+one number at most.  Where these freedoms differ, a joint is written as several, if that is the same motion; else the
+field is left out.  `Draft` lists what is left out, by field and joint.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree.ElementTree import Element
+from xml.sax.saxutils import escape, quoteattr
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.errors import ModelError
+from torsor.formats.folders import Folders
+from torsor.formats.robot import WORLD, unused
+from torsor.model import JOINTS, Model
+from torsor.model.freedoms import DEFAULTS, nondefault
+from torsor.model.joints import joint_named
+
+Array = NDArray[Any]
+
+X, Y, Z = np.eye(3)
+# The primitive joints of which a joint is made, in the order of its coordinates: type and axis (None: its own).
+PRIMITIVES: dict[str, list[tuple[str, Any]]] = {
+    "revolute": [("revolute", None)], "prismatic": [("prismatic", None)],
+    "spherical": [("spherical", Z)], "free": [("free", Z)],
+    "universal": [("revolute", X), ("revolute", Y)],
+    "gimbal": [("revolute", X), ("revolute", Y), ("revolute", Z)],
+    "planar": [("prismatic", X), ("prismatic", Y), ("revolute", Z)],
+    "cylindrical": [("revolute", None), ("prismatic", None)],
+}  # fmt: skip
+FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # no XML has these
+
+
+class Primitive(NamedTuple):
+    """A joint of the file: `values` are the fields of its freedoms that are not usual, a number for all of them."""
+
+    name: str
+    kind: str  # revolute, prismatic, or a joint of several freedoms that the format has
+    axis: Array
+    values: dict[str, float]
+
+
+class Draft:
+    """A file in the making.
+
+    whole    the joints of several freedoms that the format has -> the fields of which it has one number for all
+    unknown  the fields that it does not have at all
+    """
+
+    def __init__(self, model: Model, path: str | Path, form: str, whole: Mapping[str, Collection[str]],
+                 unknown: Collection[str] = ()):  # fmt: skip
+        self.model, self.whole, self.unknown = model, whole, unknown
+        self.folder, self.folders = os.path.dirname(os.path.abspath(path)), Folders(path)
+        self.losses: list[str] = []
+        self._lost: dict[str, list[str]] = {}
+        for i in range(model.n):
+            if (kind := JOINTS[model.joint[i]].name) not in PRIMITIVES:
+                raise ModelError(f"{form} has no {kind} joint, which {model.names[i]!r} hangs on; save as .toml")
+        self.taken = {*model.names, *model.frames}
+        self.names = list(model.names)
+        if WORLD in self.names:
+            self.names[self.names.index(WORLD)] = name = unused(WORLD, self.taken)
+            self.losses.append(f"the name of body {WORLD!r}, which is that of the base: here {name!r}")
+        self.joint_names = set(model.joint_names)
+        self.joints = [self._primitives(i) for i in range(model.n)]
+        # where each freedom is: its joint of the file, and its place there
+        self.freedoms = [
+            (joint, k) for joints in self.joints for joint in joints for k in range(joint_named(joint.kind).nv)
+        ]
+        self.losses += [f"{key} of {', '.join(map(repr, joints))}" for key, joints in self._lost.items()]
+
+    def _primitives(self, i: int) -> list[Primitive]:
+        """The joints of the file that make the joint of body i."""
+        model, joint, name = self.model, JOINTS[self.model.joint[i]], self.model.joint_names[i]
+        known, parts = nondefault(model, i), PRIMITIVES[joint.name]
+        has = self.whole.get(joint.name, ())
+        alike = {key: float(x[0]) for key, x in known.items() if key in has and (x == x[0]).all()}
+        if "rest" in known:  # formats have no rest of several freedoms
+            alike.pop("stiffness", None)
+        if has and (len(parts) == 1 or len(alike) == len(known)):
+            self._lose(name, known.keys() - alike.keys())
+            return [Primitive(name, joint.name, Z, alike)]
+        found = []
+        for k, (kind, axis) in enumerate(parts):
+            values = {key: float(x[k]) for key, x in known.items() if x[k] != DEFAULTS[key]}
+            own = name if len(parts) == 1 else unused(f"{name}/{joint.coordinates[k][0]}", self.joint_names)
+            lost = {key for key in values if key in self.unknown or (key == "rest" and "stiffness" not in values)}
+            self._lose(own, lost)
+            values = {key: x for key, x in values.items() if key not in lost}
+            found.append(Primitive(own, kind, model.axis[i] if axis is None else axis, values))
+            self.joint_names.add(own)
+        return found
+
+    def _lose(self, joint: str, keys: Iterable[str]) -> None:
+        for key in DEFAULTS:
+            if key in keys:
+                self._lost.setdefault(key, []).append(joint)
+
+    def mesh(self, file: str) -> str:
+        """The file of a mesh as seen from the folder of the robot file; what is no absolute path stays as it is."""
+        if not os.path.isabs(file):
+            return file
+        if not self.folders.bounds(file):
+            home = os.path.dirname(file)
+            self.losses.append(f"where meshes of {home} are to be found: load it with folders=[{home!r}]")
+        common = os.path.commonpath([file, self.folder])
+        return file if common == os.path.dirname(common) else os.path.relpath(file, self.folder).replace(os.sep, "/")
+
+
+def number(x: Any) -> str:
+    """A number with all its digits."""
+    return repr(float(x))
+
+
+def numbers(x: Iterable[Any]) -> str:
+    """Numbers with all their digits."""
+    return " ".join(map(number, x))
+
+
+def text(root: Element) -> bytes:
+    """The XML of a tree, one element per line; no depth is too much."""
+    lines: list[str] = []
+    todo: list[tuple[Element, int, bool]] = [(root, 0, False)]
+    while todo:
+        element, depth, closing = todo.pop()
+        words = "".join(f" {key}={quoteattr(value)}" for key, value in element.items())
+        if closing:
+            lines.append(f"{'  ' * depth}</{element.tag}>")
+        elif len(element):
+            lines.append(f"{'  ' * depth}<{element.tag}{words}>")
+            todo += [(element, depth, True), *((child, depth + 1, False) for child in reversed(element))]
+        else:
+            end = f">{escape(element.text)}</{element.tag}>" if element.text else " />"
+            lines.append(f"{'  ' * depth}<{element.tag}{words}{end}")
+    whole = "\n".join(lines)
+    if bad := FORBIDDEN.search(whole):
+        line = whole[: bad.start()].rpartition("\n")[2].strip() + bad[0]
+        raise ModelError(f"XML has no character {bad[0]!r}, which is in {line!r}: rename it, or save as .toml")
+    return f"{whole}\n".encode()
