@@ -194,7 +194,7 @@ def test_arrays_without_numbers_are_refused_by_name(device):
         lambda: ts.forward_dynamics(batch, x, zero, zero): "q",
         lambda: ts.vjp(ts.mass_matrix)(ARM, x, np.eye(7)): "q",
         lambda: ts.simulate(ARM, x, duration=0.1): "q0",
-        lambda: ts.rollout(ARM, x, zero, steps=1, dt=0.1): "q",
+        lambda: ts.rollout(ARM, x, zero, steps=1, step=0.1): "q",
         lambda: ts.Model.chain(mass=x): "mass",
     }.items():
         with pytest.raises(ts.ArgumentError, match=f"^{name} must be an array.*call them outside vmap, jit and grad"):

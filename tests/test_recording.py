@@ -185,7 +185,7 @@ STEPS = {"method": "verlet", "step": 1 / 64, "chunk": 8}  # ends of runs are ste
 def test_of_two_resumes_the_later_one_is_refused_and_loses_nothing(tmp_path):
     path = tmp_path / "run.traj"
     whole = simulate(zoo.point_chain(2), [0.4, 0.3], duration=4.0, **STEPS)
-    simulate(zoo.point_chain(2), [0.4, 0.3], duration=1.0, record=path, **STEPS)
+    simulate(zoo.point_chain(2), [0.4, 0.3], duration=1.0, file=path, **STEPS)
     path.write_bytes(path.read_bytes()[:-7])  # cut off while it was written
     first, second = Simulation.resume(path), Simulation.resume(path)
     first.run(2.0)
@@ -210,7 +210,7 @@ LOCK = """
 def test_a_file_that_another_process_writes_to_is_refused_until_that_process_is_gone(tmp_path):
     path = tmp_path / "run.traj"
     whole = simulate(zoo.point_chain(1), [0.5], duration=2.0, **STEPS)
-    simulate(zoo.point_chain(1), [0.5], duration=1.0, record=path, **STEPS)
+    simulate(zoo.point_chain(1), [0.5], duration=1.0, file=path, **STEPS)
     content, run = path.read_bytes(), Simulation.resume(path)
     holder = start(LOCK, path, stdout=subprocess.PIPE)
     try:
@@ -229,14 +229,14 @@ def test_where_files_have_no_locks_runs_are_recorded_all_the_same(tmp_path, monk
         raise OSError(errno.ENOLCK, "no locks available")
 
     monkeypatch.setattr("fcntl.flock", unknown)
-    run = simulate(zoo.point_chain(1), [0.5], duration=1.0, record=tmp_path / "run.traj")
+    run = simulate(zoo.point_chain(1), [0.5], duration=1.0, file=tmp_path / "run.traj")
     assert_same_bits(Trajectory.load(tmp_path / "run.traj"), run)
 
 
 def test_a_write_that_is_interrupted_leaves_a_run_that_goes_on(tmp_path, monkeypatch):
     path = tmp_path / "run.traj"
     whole = simulate(zoo.point_chain(1), [0.5], duration=2.0, chunk=8)
-    run = Simulation(zoo.point_chain(1), [0.5], chunk=8, record=path)
+    run = Simulation(zoo.point_chain(1), [0.5], chunk=8, file=path)
 
     calls = []
 

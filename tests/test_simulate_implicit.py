@@ -19,6 +19,8 @@ from torsor.motion.stepper import StiffnessWarning
 ORDER_SLACK = 0.2
 ADAPTIVE = {"trbdf2": TrBdf2, "esdirk4": Esdirk4}
 each_method = pytest.mark.parametrize("method", ADAPTIVE)
+# The first steps are as short as the quickest rate, and then grow: a warning says how short they are.
+boundary_layer = pytest.mark.filterwarnings("ignore:steps of.*more are needed:torsor.motion.stepper.StiffnessWarning")
 
 
 def arm(n=4, seed=1, **freedoms):
@@ -64,7 +66,7 @@ def test_order_conditions(method):
         return held.index(False) if False in held else 4
 
     assert order(b) == t.order
-    assert min(order(b), order(b - t.E)) == t.power - 1
+    assert min(order(b), order(b - t.E)) == ADAPTIVE[method].control.power - 1
     for x in (0.3, 0.8, 1.0):
         weights = x ** np.arange(1, len(t.dense) + 1) @ t.dense
         assert order(weights, x) >= t.order - (t.order > 2)
@@ -99,6 +101,7 @@ STIFF = {
 }
 
 
+@boundary_layer
 @pytest.mark.parametrize("case", STIFF)
 @pytest.mark.parametrize("machine", [arm, zoo.random_tree], ids=["arm", "tree"])
 def test_stiff_motion_is_that_of_a_dense_implicit_solver(case, machine):
@@ -134,6 +137,7 @@ def test_stability_has_no_bound(stiffness, method):
     assert np.abs(run.q[-1]).max() < 2 * sag + 1e-3
 
 
+@boundary_layer
 def test_a_light_wrist_under_strong_gains_takes_few_evaluations():
     """An arm with a wrist of 1e-6 kg m^2 held by the gains of its shoulder: its fastest rate is 1e8 per second."""
     model, goal = wrist()
@@ -223,9 +227,6 @@ def test_gains_are_the_derivatives_of_the_torques(name):
     motion, rng, step = Motion(model, forces_of(model)[name]), np.random.default_rng(3), 1e-6
     q, v = rng.normal(size=(2, model.nv))
     force, (stiffness, damping) = motion.felt, motion.slopes(0.0, q, v)
-    if name == "friction":  # dry friction counts with -tau / v, not with its slope
-        coulomb, sliding = forces_of(model)[name].coulomb, np.hypot(v, 0.3)
-        damping = damping - coulomb / sliding + coulomb * 0.3**2 / sliding**3
     for k, e in enumerate(step * np.eye(model.nv)):
         by_q = (force(0.0, q - e, v) - force(0.0, q + e, v)) / (2 * step)
         by_v = (force(0.0, q, v - e) - force(0.0, q, v + e)) / (2 * step)
@@ -265,6 +266,7 @@ def test_a_set_point_is_a_reference_that_stays():
 # ---- dense output ----
 
 
+@boundary_layer
 def test_between_the_rows_of_a_stiff_start():
     """Quintics through rows 0.5 s apart know nothing of what happens between them."""
     model, goal = wrist()

@@ -98,7 +98,7 @@ def test_the_changes_of_the_forces_are_their_derivatives(machine, name):
 
     def unbalanced(s, dq, dv):
         moved, faster = model.integrate(q, s * dq), v + s * dv
-        return ts.inverse_dynamics(model, moved, faster, a) - motion.torque(t, moved, faster)
+        return ts.inverse_dynamics(model, moved, faster, a) - motion.felt(t, moved, faster)
 
     exact = np.array([(unbalanced(step, *x) - unbalanced(-step, *x)) / (2 * step) for x in zip(dq, dv)])
     assert np.abs(Tangent(motion, t, q, v, a)(dq, dv) - exact).max() < DIFFERENCE * np.abs(exact).max()

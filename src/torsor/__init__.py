@@ -13,7 +13,7 @@ import torsor.backends.cache  # first: it notes which sources are there  # noqa:
 
 __version__ = "0.1.0"
 
-_LIST = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+_LIST = __spec__.loader.get_data(str(Path(__file__).with_suffix(".pyi"))).decode()  # type: ignore  # from a zip, too
 _MODULES = {name: module for module, name in re.findall(r"^from (\S+) import (\S+) as \2$", _LIST, re.MULTILINE)}
 __all__ = sorted(_MODULES)
 

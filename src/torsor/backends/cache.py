@@ -24,8 +24,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from torsor import logs
-
 PACKAGE = Path(__file__).parent.parent
 CHECKSUM_BYTES = 20
 LIMIT = 256 << 20  # bytes of all files together; a kernel takes 10 to 200 KB
@@ -89,7 +87,6 @@ def _usable() -> Path | None:
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    logs.event("no cache", reason=message)
     warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 

@@ -99,7 +99,7 @@ class DeviceActing(Acting):
         u = self.place(self.commands(t))
         for term in self.law.called:
             u = u + term.torque(t, q, v) if term.drive else u
-        found = self._kernel(q[self._column][:, None], v[:, None], u[:, None], self._gain, self._h)[..., 0].T
+        found = self._kernel(q[self._column][:, None], v[:, None], u[:, None], self._gain, self._h)[..., 0].transpose()
         for term in self.law.called:
             if not term.drive:
                 found[0] += term.torque(t, q, v)
@@ -115,6 +115,8 @@ def _without_functions(law: Law) -> Law:
 
 class DeviceMotion(Motion):
     """`Motion` whose states are CuPy arrays."""
+
+    program = None  # of the host: stages are not fused
 
     def __init__(self, model: Model, forces: Any, dynamics: str, method: str) -> None:
         if method not in METHODS:

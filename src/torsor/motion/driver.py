@@ -60,11 +60,11 @@ class Fixed(NamedTuple):
 
     def commands(self, first: int, count: int, t0: float = 0.0) -> Array:
         """The commands of steps, (..., 1 or count, width)."""
-        law = self.law
+        law, width = self.law, self.step.inputs["tau"][0]
         if not law.changes:
-            return law.constant.reshape(*law.constant.shape[:-2], 1, -1)
+            return law.constant.reshape(*law.constant.shape[:-2], 1, width)
         found = law.commands_at(self.sample_times(first, count, t0))
-        return found.reshape(*found.shape[:-2], count, -1)
+        return found.reshape(*found.shape[:-2], count, width)
 
     def sample_times(self, first: int, count: int, t0: float = 0.0) -> Array:
         """The times at which steps read commands, one step after the other."""
@@ -77,6 +77,11 @@ class Fixed(NamedTuple):
         if self.law.schedule is None:
             return self.law.values[..., None, :]
         return self.law.values_at(t0 + self.length * (np.arange(first, first + count) + INSIDE))
+
+    def wrenches(self, step: int) -> Array:
+        """What changes in time of the wrenches on the bodies (n, 6), at the beginning of a step."""
+        times = np.array([self.begin + (step + INSIDE) * self.length])
+        return sum((wave.at(times)[0] for wave in self.law.waves), np.zeros(1)).reshape(self.model.n, 6)
 
     @property
     def in_turn(self) -> bool:
@@ -161,26 +166,26 @@ class States:
             numbers[0] = np.array(np.broadcast_to(numbers[0], (m, setup.model.n, 6)))
         return Run(kernels, m, gain, np.array([setup.length]), numbers, setup.method.times, setup.law.called)
 
+    def prepare(self, run: Run, part: Mapping[str, Array], step: int) -> None:
+        """Set what changes in time beside the commands for a step: gains and wrenches."""
+        if self.setup.law.schedule is not None:
+            run.gain[...] = part["values"][:, step]
+        if self.setup.law.waves:
+            run.numbers[0][...] = part["external"] + self.setup.wrenches(step)
+
 
 def advance(states: States, part: Mapping[str, Array], x: Array, ends: Sequence[int],
             store: Callable[[int, Array], None], watch: Watch | None = None) -> None:  # fmt: skip
     """Move the states x in place; store(k, x) after ends[k] steps; one step at a time where some may stop."""
     setup, nq, run, t = states.setup, states.setup.model.nq, states.run(part), 0
     commands = np.moveaxis(part["commands"], -2, 0)
-    values = np.moveaxis(part["values"], -2, 0)
     if watch:
         watch.look(x, nq, 0)
     for k, end in enumerate(ends):
         while t < end:
             count = 1 if watch or setup.in_turn else end - t
             still = x[watch.frozen] if watch else None
-            if setup.law.schedule is not None:
-                run.gain[...] = values[t]
-            for wave in setup.law.waves:
-                w = wave.at(np.array([setup.begin + (t + INSIDE) * setup.length]))[..., 0, :].reshape(
-                    -1, setup.model.n, 6
-                )
-                run.numbers[0][...] = w + part["external"]
+            states.prepare(run, part, t)
             run(x, commands[t : t + count] if len(commands) > 1 else commands, count, setup.begin + t * setup.length)
             t += count
             if watch:

@@ -42,17 +42,18 @@ class Stepped(FixedStep):
             load[...] = now
         run(x, setup.commands(0, 1, self.t)[:, None], 1, self.t)
         self.evaluations += len(setup.method.times)
-        self.motion.accelerate(self.t + h, self.q, self.v, self.a)
+        if self.every_row:
+            self.motion.accelerate(self.t + h, self.q, self.v, self.a)
 
     def between(self, t: Array) -> tuple[Array, Array]:
         """Straight lines, as accurate as a method of first order; else the quintic of the rows at both ends."""
         if self.order > 1:
             return super().between(t)
-        s = self.motion.place((t - self.t_old)[:, None])
-        share = s / (self.t - self.t_old)
-        old = self.row_old[self.nq : self.nq + self.nv]
-        q = np.broadcast_to(self.row_old[: self.nq], (len(t), self.nq))
-        return self.motion.coordinates.move(q, s * self.v), old + share * (self.v - old)
+        share = self.motion.place(((t - self.t_old) / (self.t - self.t_old))[:, None])
+        old, new = (row[: self.nq + self.nv] for row in (self.row_old, self.row))
+        y = old + share * (new - old)
+        self.motion.coordinates.normalise(y[:, : self.nq])
+        return y[:, : self.nq], y[:, self.nq :]
 
 
 def stepped(name: str) -> type[Stepped]:

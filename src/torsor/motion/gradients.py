@@ -25,17 +25,19 @@ from torsor.dynamics.calls import gpu_array, program_for
 from torsor.errors import ArgumentError
 from torsor.inputs import COORDINATES, FREEDOMS, PARAMETERS
 from torsor.linalg import Scalar
+from torsor.model.batch import machine_of, require_models
+from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model, require_model
 from torsor.motion.driver import CHUNK, Fixed, States, checked_states, settings
-from torsor.motion.forces import ACTIVATIONS, Table, sampled
+from torsor.motion.forces import ACTIVATIONS, PD, Constant, Limits, Table, sampled
 from torsor.motion.law import collect, force_list
 from torsor.motion.laws import KINDS
-from torsor.motion.lowering import STATE, Ask, Piece, Step, compiled_piece, cut, gains_by_freedom
+from torsor.motion.lowering import STATE, Ask, Piece, Run, Step, compiled_piece, cut, gains_by_freedom
 from torsor.motion.steps import METHODS
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
-NUDGE = 0.7310585786  # of a parameter: no number that would make one zero
+NUDGE = 7.310585786e-4  # of a parameter: no number that would make one zero
 TINY = 1e-300  # in place of parameters that are zero: their gradient is asked for, so they are part of the law
 
 
@@ -73,12 +75,13 @@ def rollout_vjp(model: Any, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps
     names = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     if len(set(names)) < len(names):
         raise ArgumentError(f"wrt names something twice: {', '.join(names)}")
-    acting = _complete(force_list(forces), names)
+    require_models(model)
+    acting = _complete(machine_of(model), force_list(forces), names)
     setup, steps, every = settings(model, steps, step, method, acting, gravity, every)
     if gpu_array(q) or gpu_array(v):
         raise ArgumentError("the gradient of a rollout runs on the CPU: give it NumPy arrays")
     if setup.law.called:
-        raise ArgumentError("a rollout under functions has no gradient: give forces that are data")
+        raise ArgumentError("a rollout under functions, or servos on quaternions, has no gradient: give other forces")
     states = States(setup, checked_states(setup.model, {"q": q, "v": v}), steps)
     back = _Backwards(setup, states, steps, every, names)
     kept, nv = steps // every, setup.model.nv
@@ -92,7 +95,7 @@ def rollout_vjp(model: Any, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps
     return back.result(acting)
 
 
-def _complete(forces: Sequence[Any], names: Sequence[str]) -> list[Any]:
+def _complete(model: Model, forces: Sequence[Any], names: Sequence[str]) -> list[Any]:
     """The forces, with TINY for those parameters that are zero and whose gradients are asked for."""
     found = list(forces)
     for name in names:
@@ -101,10 +104,21 @@ def _complete(forces: Sequence[Any], names: Sequence[str]) -> list[Any]:
             validate.chosen("wrt", name, PARAMETERS)
             continue
         k = _place(found, kind, parameter)
-        if parameter != "layers":
-            x = np.array(getattr(found[k], parameter), float)
-            found[k] = replace(found[k], **{parameter: np.where(x == 0, TINY, x)})
+        if parameter != "layers" and not isinstance(found[k], Limits):  # whose zeros say: as the model has it
+            try:
+                x = np.array(getattr(found[k], parameter), float)
+            except (TypeError, ValueError):
+                raise ArgumentError(f"{name} has no gradient: it holds no numbers") from None
+            absent = (x == 0) & _is_number(model, found[k], parameter)
+            found[k] = replace(found[k], **{parameter: np.where(absent, TINY, x)})
     return found
+
+
+def _is_number(model: Model, force: Any, parameter: str) -> Array:
+    """Where a parameter is a number of the law: a servo on quaternions is a function."""
+    shape = np.shape(getattr(force, parameter))
+    own = limited_coordinates(model) >= 0 if isinstance(force, PD) and parameter == "kp" and shape else True
+    return np.broadcast_to(own, shape)
 
 
 def _place(forces: Sequence[Any], kind: str, parameter: str) -> int:
@@ -147,7 +161,7 @@ class _Backwards:
         self.q, self.v = np.empty((2, count, nv), dtype)
         self.slots = self.step.slots
         self.tau = np.zeros((count, steps, self.slots, setup.law.rows, nv), dtype)
-        self.gain = np.zeros((count, setup.law.values.shape[-1]), dtype)
+        self.gain = np.zeros((count, 1 if setup.law.schedule is None else steps, setup.law.values.shape[-1]), dtype)
         self.model = {name: np.zeros((count, *PARAMETERS[name].shape(model)), dtype) for name in self.of_model}
         policy = setup.law.policy
         self.layers = [[np.zeros((count, *np.shape(x))) for x in layer] for layer in policy.layers] if (
@@ -158,7 +172,7 @@ class _Backwards:
         """Some trajectories; gq, gv: the cotangents of their stored states."""
         setup, steps, nq = self.setup, self.steps, self.setup.model.nq
         part = self.states.part(rows)
-        m, numbers = len(part["q"]), [part[name] for name in setup.step.numbers]
+        m = len(part["q"])
         commands, values = (np.moveaxis(part[name], -2, 0) for name in ("commands", "values"))
 
         def at(x: Array, t: int) -> Array:
@@ -169,34 +183,35 @@ class _Backwards:
         run = self.states.run(part)
         kept = [np.concatenate([part["q"], part["v"]], axis=1)]  # the states before the steps 0, apart, 2 apart, ...
         for start in range(0, steps - apart, apart):
-            kept.append(self._forward(run, kept[-1], commands, values, start, start + apart)[-1])
+            kept.append(self._forward(run, kept[-1], part, commands, start, start + apart)[-1])
         q, v = np.zeros_like(gq[:, 0]), np.zeros_like(gv[:, 0])
         for start in reversed(range(0, steps, apart)):
             end = min(start + apart, steps)
-            states = self._forward(run, kept.pop(), commands, values, start, end - 1)
+            states = self._forward(run, kept.pop(), part, commands, start, end - 1)
             for t in reversed(range(start, end)):
                 if (t + 1) % self.every == 0:
                     q, v = q + gq[:, t // self.every], v + gv[:, t // self.every]
                 x = states[t - start]
                 h = np.array([setup.length], self.states.dtype)
                 tau = np.tile(at(commands, t), (1, self.slots // setup.step.slots))
-                found = self.pull(x[:, :nq], x[:, nq:], tau, at(values, t), h, *numbers, q, v)
+                self.states.prepare(run, part, t)
+                found = self.pull(x[:, :nq], x[:, nq:], tau, at(values, t), h, *run.numbers, q, v)
                 q, v = found["q"], found["v"]
                 tau = found["tau"].reshape(m, self.slots, setup.law.rows, -1)
                 self.tau[rows, t] = tau
-                self.gain[rows] += found["gain"]
+                self.gain[rows, t if len(values) > 1 else 0] += found["gain"]
                 for name, total in self.model.items():
                     total[rows] += found[name].reshape(m, *total.shape[1:])
                 if self.layers:
                     self._by_layers(rows, found["states"], tau[:, :, 0])
         self.q[rows], self.v[rows] = q, v
 
-    def _forward(self, run: Any, x: Array, commands: Array, values: Array, start: int, end: int) -> list[Array]:
+    def _forward(self, run: Run, x: Array, part: Mapping[str, Array], commands: Array, start: int,
+                 end: int) -> list[Array]:  # fmt: skip
         """The states before the steps start, ..., end."""
         states, x = [x], x.copy()
         for t in range(start, end):
-            if self.setup.law.schedule is not None:
-                run.gain[...] = values[t]
+            self.states.prepare(run, part, t)
             run(x, commands[t : t + 1] if len(commands) > 1 else commands, 1, t * self.setup.length)
             states.append(x.copy())
         return states
@@ -237,21 +252,42 @@ class _Backwards:
         if isinstance(forces[k], Table) and parameter == "tau":
             return self._of_table(forces[k]).reshape(*batch, -1, self.setup.model.nv)
         x = np.array(getattr(forces[k], parameter), float)
-        core = x.shape[-2:] if parameter == "K" else x.shape[-1:] if x.ndim else ()
-        found = np.zeros((self.states.count, prod(core)))
-        constant = self.tau.sum(axis=(1, 2))  # what never changes acts in every step
-        for entry in range(prod(core)):  # the law is at most quadratic in its parameters: central differences are exact
-            nudge = np.zeros(core)
-            nudge.reshape(-1)[entry] = step = NUDGE * max(1.0, float(np.abs(x).max()))
-            up, down = (
-                collect(self.setup.machine, [*forces[:k], replace(forces[k], **{parameter: x + s * nudge}),
-                                             *forces[k + 1 :]]) for s in (1, -1)
-            )  # fmt: skip
-            for now, before, seed in ((up.values, down.values, self.gain), (up.constant, down.constant, constant)):
-                slope = (now - before) / (2 * step)
-                slope = np.broadcast_to(slope, (*batch, *slope.shape[-(seed.ndim - 1) :])).reshape(seed.shape)
-                found[:, entry] += (slope * seed).reshape(len(seed), -1).sum(axis=1)
+        rank = (2 if parameter == "K" else 1) + (getattr(forces[k], "t", None) is not None)
+        core = x.shape[max(0, x.ndim - rank) :]
+        known = np.broadcast_to(_is_number(self.setup.model, forces[k], parameter), x.shape).reshape(-1, prod(core))
+        found = np.full((self.states.count, prod(core)), np.nan)
+
+        def slopes(along: Array, step: float) -> list[Array]:
+            """How commands and numbers of the law change; central differences are exact, since it is quadratic."""
+            try:
+                up, down = (self._numbers([*forces[:k], replace(forces[k], **{parameter: x + s * along}),
+                                           *forces[k + 1 :]]) for s in (step, -step))  # fmt: skip
+            except ArgumentError as error:
+                raise ArgumentError(f"{kind}.{parameter} has no gradient: {error}") from None
+            return [(a - b) / (2 * step) for a, b in zip(up, down)]
+
+        size = NUDGE * max(1.0, float(np.abs(x).max(initial=0.0)))
+        everywhere = np.cos(np.arange(prod(core))).reshape(core) * known[0].reshape(core)
+        near, far = slopes(everywhere, size / 2), slopes(everywhere, size)
+        if not any(y.any() for y in far) or not all(map(np.allclose, near, far)):
+            raise ArgumentError(f"{kind}.{parameter} has no gradient: it is no number of the law of the joints")
+        for entry in np.flatnonzero(known[0]):
+            found[:, entry] = 0.0
+            for slope, seed in zip(
+                slopes(np.eye(1, prod(core), int(entry)).reshape(core), size), (self.tau, self.gain)
+            ):
+                wide = np.broadcast_to(slope, (*batch, *slope.shape[-(seed.ndim - 1) :]))
+                for axis in range(1, seed.ndim - 1):  # what never changes acts in every step
+                    seed = seed.sum(axis=axis, keepdims=True) if wide.shape[len(batch) + axis - 1] == 1 else seed
+                found[:, entry] += (wide.reshape(seed.shape) * seed).reshape(len(seed), -1).sum(axis=1)
         return found.reshape((*batch, *core))
+
+    def _numbers(self, forces: Sequence[Any]) -> list[Array]:
+        """Commands (..., 1 or steps, slots, rows, nv) and numbers of the law (..., 1 or steps, k) under forces."""
+        setup = self.setup._replace(law=collect(self.setup.machine, forces))
+        commands = setup.commands(0, self.steps)
+        shape = (*commands.shape[:-1], setup.step.slots, setup.law.rows, setup.model.nv)
+        return [commands.reshape(shape), setup.values(0, self.steps)]
 
     def _of_table(self, table: Table) -> Array:
         """The adjoint of reading a table at the times of all steps."""
@@ -356,7 +392,7 @@ def _pieces_pullback(step: Step, dtype: str, wrt: tuple[str, ...]) -> Pullback:
         *numbers, gq, gv = others
         if by_freedoms:
             gain = np.moveaxis(gains_by_freedom(law, gain, len(q)), 0, -1)
-            tau = np.moveaxis(tau.reshape(len(q), -1, nv), 1, -1)
+            tau = np.moveaxis(tau.reshape(len(q), tau.shape[-1] // nv, nv), 1, -1)
         given: list[Array] = [q, v, tau, gain, h]
         asked = []
         for kernel, piece, ask in zip(forward, pieces, asks):
@@ -378,7 +414,7 @@ def _pieces_pullback(step: Step, dtype: str, wrt: tuple[str, ...]) -> Pullback:
         if by_freedoms:
             total["gain"] = _gathered(step, total["gain"])
             wide = total["tau"] if total["tau"].ndim == 3 else total["tau"][..., None]
-            total["tau"] = np.moveaxis(wide, -1, 1).reshape(len(q), -1)
+            total["tau"] = np.moveaxis(wide, -1, 1).reshape(len(q), wide.shape[-1] * nv)
         return total
 
     return pull
@@ -431,32 +467,23 @@ def step_derivatives(model: Model, q: Any, v: Any, tau: Any = 0.0, step: float =
     """
     require_model(model)
     validate.chosen("method", method, METHODS)
-    setup, _, _ = settings(model, 1, step, method, force_list(forces), True, 1)
+    setup, _, _ = settings(model, 1, step, method, [*force_list(forces), Constant(tau)], True, 1)
     if setup.law.called:
         raise ArgumentError("a step under functions has no derivative: give forces that are data")
-    torque = validate.real_array("tau", tau)
-    if torque.shape[-1:] not in ((), (model.nv,)):
-        raise ArgumentError(f"tau has shape {torque.shape}; {model!r} needs (..., {model.nv})")
     states = States(setup, checked_states(model, {"q": q, "v": v}), 1)
-    batch = np.broadcast_shapes(states.batch, torque.shape[:-1])
-    nq, nv, m = model.nq, model.nv, prod(batch)
-    x = np.concatenate([np.broadcast_to(x, (*batch, n)).reshape(m, n) for x, n in ((q, nq), (v, nv))], axis=1)
-    commands = np.array(np.broadcast_to(setup.commands(0, 1)[..., 0, :], (*batch, setup.step.inputs["tau"][0])))
-    commands = commands.reshape(m, setup.step.slots, -1)
-    commands[..., :nv] += np.broadcast_to(torque, (*batch, nv)).reshape(m, 1, nv)
-    commands = commands.reshape(m, -1)
-    gain = np.broadcast_to(setup.values(0, 1)[..., 0, :], (*batch, setup.law.values.shape[-1])).reshape(m, -1)
-    numbers = [np.broadcast_to(states.arrays[name], (m, *states.arrays[name].shape[1:])) for name in setup.step.numbers]
+    part, nq, nv, m, batch = states.part(slice(None)), model.nq, model.nv, states.count, states.batch
+    x = np.concatenate([part["q"], part["v"]], axis=1)
+    commands, gain = (np.broadcast_to(part[name][:, 0], (m, part[name].shape[-1])) for name in ("commands", "values"))
+    run = states.run(part)
+    states.prepare(run, part, 0)
     h = np.array([setup.length])
-    new = x.copy()
-    kernels = setup.kernels("float64")
-    new[:] = kernels(x[:, :nq], x[:, nq:], commands, gain, h, *numbers)
+    new = setup.kernels("float64")(x[:, :nq], x[:, nq:], commands, gain, h, *run.numbers)
     rows = np.repeat(np.arange(m), 2 * nv)
     seeds = np.tile(np.eye(2 * nv), (m, 1))
     given = [y[rows] for y in (x[:, :nq], x[:, nq:], commands, gain)]
     pull = pullback(setup.step, "float64")
-    found = pull(*given, h, *(y[rows] for y in numbers), seeds[:, :nv], seeds[:, nv:])
+    found = pull(*given, h, *(y[rows] for y in run.numbers), seeds[:, :nv], seeds[:, nv:])
     dx = np.concatenate([found["q"], found["v"]], axis=-1).reshape(*batch, 2 * nv, 2 * nv)
-    by_tau = found["tau"].reshape(len(rows), setup.step.slots, -1)[..., :nv].sum(axis=1)
-    q_new, v_new = (y.reshape(*batch, -1) for y in np.split(new, [nq], axis=1))
+    by_tau = found["tau"].reshape(len(rows), setup.step.slots, setup.law.rows, nv)[:, :, 0].sum(axis=1)
+    q_new, v_new = (y.reshape(*batch, y.shape[1]) for y in np.split(new, [nq], axis=1))
     return StepDerivatives(q_new, v_new, dx, by_tau.reshape(*batch, 2 * nv, nv))

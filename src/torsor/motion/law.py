@@ -26,7 +26,7 @@ from torsor.model.batch import VARIABLE, ModelBatch, machine_of
 from torsor.model.freedoms import limited_coordinates, nondefault
 from torsor.model.model import Model
 from torsor.motion.laws import CREEP, FAR, KINDS, finite, most
-from torsor.validate import shown
+from torsor.validate import function, shown
 
 if TYPE_CHECKING:
     from torsor.motion.forces import Policy
@@ -231,7 +231,9 @@ class Law:
         """`values` at many times, (..., m, k), if the entries of K change in time."""
         assert self.schedule is not None
         K = self.schedule.at(times)
-        entries = K.reshape(*K.shape[:-1], self.model.nv, -1)[..., self.gains[:, 0], self.gains[:, 1]]
+        entries = K.reshape(*K.shape[:-1], self.model.nv, self.model.nq + self.model.nv)[
+            ..., self.gains[:, 0], self.gains[:, 1]
+        ]
         batch = broadcast("forces", K.shape[:-2], self.values.shape[:-1])
         total = np.array(np.broadcast_to(self.values[..., None, :], (*batch, len(times), self.values.shape[-1])))
         total[..., : len(self.gains)] += entries
@@ -298,12 +300,14 @@ def force_list(forces: Any) -> tuple[Any, ...]:
     for k, force in enumerate(found):
         if not callable(force) and not hasattr(force, "terms"):
             raise ArgumentError(f"forces[{k}] must be a force or a function (t, q, v) -> tau, not {shown(force)}")
+        if not hasattr(force, "terms"):
+            function(f"forces[{k}]", force, ("t", "q", "v"))
     return found
 
 
 def content(x: Any) -> Any:
     """All numbers that a law depends on, as something that can be compared."""
-    if isinstance(x, np.ndarray):
+    if isinstance(x, np.ndarray | np.generic):
         return x.shape, x.dtype.str, x.tobytes()
     if isinstance(x, Model):
         return x.key

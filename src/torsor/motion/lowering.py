@@ -118,7 +118,8 @@ class Step(NamedTuple):
     @property
     def by_freedoms(self) -> bool:
         """Whether pieces of a machine with one freedom serve all freedoms."""
-        return not self.written_out and (self.law.is_local if self.moves else self.law.is_diagonal)
+        whole = self.moves or self.law.called  # steps and functions need whole configurations
+        return not self.written_out and (self.law.is_local if whole else self.law.is_diagonal)
 
     @property
     def whole(self) -> Callable[..., Any]:
@@ -223,7 +224,7 @@ def compiled_piece(code: Code, inputs: Mapping[str, tuple[int, ...]], dtype: str
         return pointwise.compile_code(code, inputs, dtype, "piece_of_a_step")
 
     def by_columns(*rows: Array) -> Array:
-        columns = {name: x.T for name, x in zip(inputs, rows)}
+        columns = {name: np.moveaxis(x, 0, -1) for name, x in zip(inputs, rows)}
         entries = code.evaluate(columns)
         shape = tuple(k + 1 for k in max(name[1:] for name in entries))
         out = rows[len(inputs)] if len(rows) > len(inputs) else np.empty((len(rows[0]), *shape), dtype)
@@ -235,6 +236,11 @@ def compiled_piece(code: Code, inputs: Mapping[str, tuple[int, ...]], dtype: str
 
 
 # ---- memory: how the numbers of many states lie ----
+
+
+def spread(x: Array, shape: tuple[int, ...]) -> Array:
+    """x with this shape; the same array, which may be written to, if it has it."""
+    return x if x.shape == shape else np.broadcast_to(x, shape)
 
 
 class Rows:
@@ -264,7 +270,7 @@ class Rows:
 
     def values(self, gain: Array) -> Array:
         """The numbers of the law as an operand, (m, k)."""
-        return _wide(gain, (self.m, gain.shape[-1]))
+        return spread(gain, (self.m, gain.shape[-1]))
 
     def commands(self, tau: Array) -> Array:
         """Commands (steps, m, width) as they lie in memory."""
@@ -303,7 +309,8 @@ class Freedoms:
         return self.operand(gains_by_freedom(self.step.law, gain, self.m).astype(self.dtype, copy=False))
 
     def commands(self, tau: Array) -> Array:
-        wide = np.broadcast_to(tau, (len(tau), self.m, tau.shape[-1])).reshape(len(tau), self.m, -1, self.n)
+        rows = tau.shape[-1] // self.n
+        wide = np.broadcast_to(tau, (len(tau), self.m, tau.shape[-1])).reshape(len(tau), self.m, rows, self.n)
         return np.ascontiguousarray(np.moveaxis(wide, 2, 1), self.dtype)
 
     def enter(self, x: Array) -> None:
@@ -329,11 +336,6 @@ def gains_by_freedom(law: Law, gain: Array, m: int) -> Array:
             rows.append(row)
             at += len(freedoms)
     return np.stack(rows or [K])
-
-
-def _wide(x: Array, shape: tuple[int, ...]) -> Array:
-    """x for all states; an array that has their shape stays as it is, so that its owner may change its numbers."""
-    return x if x.shape == shape else np.broadcast_to(x, shape)
 
 
 # ---- what runs ----
@@ -400,7 +402,7 @@ class Run:
         self.tau = self.memory.room(wide)
         self.gain = self.memory.values(gain)
         shapes = [place_of(name).shape(step.step.model) for name in step.step.numbers]
-        self.numbers = [_wide(np.ascontiguousarray(x), (m, *shape)) for x, shape in zip(numbers, shapes)]
+        self.numbers = [spread(np.ascontiguousarray(x), (m, *shape)) for x, shape in zip(numbers, shapes)]
         self.t = 0.0
         self.calls = [self._calls(k) for k in ((0,) if step.by_freedoms else (0, 1))]
 
@@ -460,7 +462,7 @@ class Run:
         if not self.lowered.by_freedoms:
             return last.function(*last.inputs)
         columns = last.function(*last.inputs)  # (m, nv, ...)
-        return np.moveaxis(columns, 1, -1).reshape(self.m, *columns.shape[2:-1], -1)
+        return np.moveaxis(columns, 1, -1).reshape(self.m, *columns.shape[2:-1], columns.shape[1] * columns.shape[-1])
 
     def __call__(self, x: Array, tau: Array, steps: int, t: float = 0.0) -> None:
         """Move the states x (m, nq + nv) in place; commands tau (1 or steps, m or 1, width)."""
@@ -498,7 +500,10 @@ def given_by(term: Called, t: float, q: Array, v: Array) -> Array:
     """The torques (m, nv) of a function at many states; one state alone is handed over without its axis."""
     alone = len(q) == 1 and not term.batched
     try:
-        found = np.asarray(term.torque(t, q[0], v[0]) if alone else term.torque(t, q, v), dtype=float)
+        found = term.torque(t, q[0], v[0]) if alone else term.torque(t, q, v)
+        if isinstance(found, np.ma.MaskedArray):
+            raise TypeError("it gives a masked array")
+        found = np.asarray(found, dtype=float)
         return np.broadcast_to(found, v.shape if found.ndim > 1 or not alone else v.shape[1:])
     except (TypeError, ValueError) as error:
         name = getattr(term.torque, "__qualname__", type(term.torque).__qualname__)

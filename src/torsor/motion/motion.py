@@ -161,7 +161,11 @@ class Motion:
 
     def felt(self, t: float, q: Array, v: Array) -> Array:
         """The sum of all forces at one state, (nv,), as they are felt at the joints."""
-        return self.torque(t, q, v) + np.reshape(self._felt(np.array([t]), q[None], v[None]), -1)
+        return self.torque(t, q, v) + self.felt_loads(t, q, v)
+
+    def felt_loads(self, t: float, q: Array, v: Array) -> Array:
+        """What acts on the bodies at one state, as it is felt at the joints."""
+        return np.reshape(self._felt(np.array([t]), q[None], v[None]), -1)
 
     def _felt(self, t: Array, q: Array, v: Array) -> Any:
         """What acts on the bodies, as it is felt at the joints: minus the bias of the weightless machine at rest."""

@@ -16,7 +16,7 @@ from torsor.motion.dense import Dense
 from torsor.motion.motion import Motion
 from torsor.motion.quantities import Quantities
 from torsor.motion.recording import LAST, Memory, Recorder, read
-from torsor.motion.stepper import Array, Stepper
+from torsor.motion.stepper import Array, FixedStep, Stepper
 from torsor.motion.trajectory import Trajectory
 from torsor.validate import check_memory, file_path, flag, integer, number
 
@@ -98,6 +98,8 @@ class Rows:
 
     def begin(self, stepper: Stepper) -> None:
         """The first row."""
+        if isinstance(stepper, FixedStep):
+            stepper.every_row = self.dense is not None or self.keeping.dt is not None or self.keeping.every == 1
         self._times, self._rows, self._next = [], [], 1
         self._take(stepper.t, stepper.row)
 
@@ -110,6 +112,7 @@ class Rows:
         if self.keeping.dt is not None:
             self._sample(stepper, stepper.t)
         elif self.steps % self.keeping.every == 0:
+            stepper.complete()
             self._take(stepper.t, stepper.row)
         if len(self._rows) >= self._many:
             self.flush(stepper)
@@ -173,6 +176,7 @@ class Rows:
         self.flush(stepper)
         last = []
         if self.keeping.dt is None and self._latest < stepper.t:
+            stepper.complete()
             row = self.motion.fetch(stepper.row)
             last.append(self._finished(stepper, [stepper.t], [row], {LAST: np.ones(1)}))
         elif self._finished_steps < self.steps:  # no rows, but a state to resume from

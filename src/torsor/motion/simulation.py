@@ -197,12 +197,9 @@ class Simulation:
         if self.method == "auto" and self.motion.dynamics == "auto" and type(self.stepper) is METHODS[AUTOMATIC[0]]:
             self._switch()
             return
-        implicit = (
-            ""
-            if issubclass(type(self.stepper), Implicit)
-            else (f"; method='auto' or '{AUTOMATIC[1]}' takes longer ones")
-        )
-        warnings.warn(f"{found}{implicit}", StiffnessWarning, stacklevel=2)
+        implicit = issubclass(type(self.stepper), Implicit)
+        advice = "" if implicit else f"; method='auto' or '{AUTOMATIC[1]}' takes longer ones"
+        warnings.warn(f"{found}{advice}", StiffnessWarning, stacklevel=2)
 
     def _switch(self) -> None:
         self.rows.marks[SWITCHED] = np.ones(1)

@@ -70,6 +70,13 @@ class Stepper:
         """Take one step, not beyond t_end."""
         raise NotImplementedError
 
+    every_row: bool = True  # whether every row is kept; else accelerations are found by `complete` only
+
+    def complete(self) -> None:
+        """Find the acceleration of the last row, if it was left out."""
+        if not self.every_row:
+            self.motion.accelerate(self.t, self.q, self.v, self.a)
+
     def restart(self) -> None:
         """Begin anew at the last row, where forces have jumped."""
         self.motion.accelerate(self.t, self.q, self.v, self.a)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf, pi, sqrt
 from typing import TYPE_CHECKING
@@ -28,7 +29,8 @@ from torsor.model.joints import JOINTS
 from torsor.model.regular import require_uncoupled
 from torsor.motion.law import Law
 from torsor.motion.laws import KINDS
-from torsor.motion.motion import Motion
+from torsor.motion.lowering import called
+from torsor.motion.motion import TORQUE, Acting, Motion
 from torsor.motion.stepper import Array, FixedStep, Memory, Settings, StiffnessWarning
 from torsor.sweeps import Algorithm
 
@@ -42,6 +44,7 @@ CLOSE_PER_FREEDOM, FAR = 1e-9, 1e-5  # rounding in long chains; at most
 # Passive forces cannot add energy: it is compared every so many steps, and may exceed that at the beginning by a share
 # of the largest kinetic energy, by the order of the method.
 CHECKED, GAIN = 16, {1: 0.5, 2: 0.1}
+NUDGE = 1e-3  # of velocities, for the slopes of dampers
 POWERS = 30  # iterations for the quickest spring
 HALVINGS = 10  # of a step whose equations do not settle
 # for a step to keep the energy: rounds, and errors that are rounding, at best and in long chains
@@ -116,6 +119,10 @@ class Symplectic(FixedStep):
                 "joints, or choose another method"
             )
         super().__init__(motion, t, q, v, settings)
+        kicks = [term for term in motion.law.called if not term.needs_v and not term.drive]
+        self.kicks = tuple(kicks)  # of q alone: they act where the two parts of a step meet, once per step
+        self.steady = Acting(replace(motion.law, called=tuple(x for x in motion.law.called if x not in kicks)))
+        self._kicked: tuple[float, Array, Array] = (-inf, q, v)  # when and where they acted last, and their torques
         self.driven = not motion.is_idle
         self.springs = Springs(motion.law)
         self._compile()
@@ -129,8 +136,8 @@ class Symplectic(FixedStep):
 
         Dry friction is left out: its slope is steep only at rest, where velocities are small.
         """
-        moving = np.ones(self.nv)
-        rate = self._quickest(self.motion.slopes(self.t, self.q, moving)[1])
+        less, more = (self.motion.torque(self.t, self.q, np.full(self.nv, 1.0 + s * NUDGE)) for s in (-1, 1))
+        rate = self._quickest(np.maximum(less - more, 0.0) / (2 * NUDGE))
         if self.h * rate > 2 * self.parts:
             warnings.warn(
                 f"the quickest dampers act in {1 / rate:.2g} s, and steps of {self.h:g} s do not resolve them: some "
@@ -179,6 +186,21 @@ class Symplectic(FixedStep):
         self.p = self._arrive(self.q, x, self.p + impulse, np.full(self.nv, h)) + impulse
         return x
 
+    def _felt(self, t: float, q: Array, v: Array) -> Array:
+        """All forces but the kicks."""
+        return self.steady(t, q, v)[TORQUE] + self.motion.felt_loads(t, q, v)
+
+    def kick(self, t: float, h: float) -> None:
+        """The impulse of the forces that depend on q alone."""
+        if not self.kicks:
+            return
+        before, q, tau = self._kicked
+        if before != t or not np.array_equal(q, self.q):  # the end of a step is the beginning of the next
+            self.evaluations += 1
+            tau = called(self.kicks, t, self.q[None], self.v[None], False)[1][0]
+            self._kicked = t, self.q.copy(), tau
+        self.p = self.p + h * tau
+
     def guess(self, x: Array, h: float) -> Array:
         """A velocity after the time h; stiff forces say nothing about it, so under forces it is that before."""
         return x if self.driven else x + h * self.a
@@ -192,8 +214,8 @@ class Symplectic(FixedStep):
         def better(x: Array) -> Array:
             self.evaluations += 1
             middle = t + h / 2, self.motion.coordinates.move(q, h / 2 * x), x
-            stiffness, damping = self.motion.slopes(*middle)
-            return iteration(q, x, p + h / 2 * self.motion.felt(*middle), hs, h / 2 * damping + h**2 / 4 * stiffness)
+            stiffness, damping = self.steady(*middle)[1:]
+            return iteration(q, x, p + h / 2 * self._felt(*middle), hs, h / 2 * damping + h**2 / 4 * stiffness)
 
         return self._settled(better, x, t)
 
@@ -207,12 +229,13 @@ class Symplectic(FixedStep):
         """h/2 tau, at the middle of a step"""
         if not self.driven:
             return 0.0
-        return h / 2 * self.motion.felt(t + h / 2, self.motion.coordinates.move(self.q, h / 2 * x), x)
+        return h / 2 * self._felt(t + h / 2, self.motion.coordinates.move(self.q, h / 2 * x), x)
 
     def finish(self, t: float) -> None:
         """v and a from q and p."""
         self.v[:] = self.motion.solve(self.q, self.p)
-        self.a[:] = self.acceleration(t, self.q, self.v)
+        if self.every_row:
+            self.a[:] = self.acceleration(t, self.q, self.v)
 
         if self.springs.are_all and self.driven and self.count % CHECKED == CHECKED - 1:
             self._check_energy(t)
@@ -266,6 +289,7 @@ class SymplecticEuler(Symplectic):
     order = 1
 
     def advance(self, h: float) -> None:
+        self.kick(self.t, h)
         self.from_beginning(self.t, h, self.guess(self.v, h))
         self.finish(self.t + h)
 
@@ -277,6 +301,7 @@ class StoermerVerlet(Symplectic):
 
     def advance(self, h: float) -> None:
         x = self.to_end(self.t, h / 2, self.v)
+        self.kick(self.t + h / 2, h)
         self.from_beginning(self.t + h / 2, h / 2, self.guess(x, h))
         self.finish(self.t + h)
 
@@ -287,8 +312,10 @@ class Variational(Symplectic):
     order, parts = 2, 2
 
     def advance(self, h: float) -> None:
+        self.kick(self.t, h / 2)
         x = self.from_beginning(self.t, h / 2, self.guess(self.v, h / 2))
         self.to_end(self.t + h / 2, h / 2, x)
+        self.kick(self.t + h, h / 2)
         self.finish(self.t + h)
 
 
@@ -315,7 +342,9 @@ class EnergyMidpoint(Symplectic):
         self._rebound = self._compiled(mechanics.rebound)
 
     def advance(self, h: float) -> None:
+        self.kick(self.t, h / 2)
         self._divided(self.t, h, HALVINGS)
+        self.kick(self.t + h, h / 2)
         self.finish(self.t + h)
 
     def _divided(self, t: float, h: float, halvings: int) -> None:
@@ -355,10 +384,18 @@ class EnergyMidpoint(Symplectic):
         self.x, self.q[:], self.p, self.energy = taken
         return True
 
+    def kick(self, t: float, h: float) -> None:
+        kinetic = self._kinetic() if self.kicks else 0.0
+        super().kick(t, h)
+        self.energy += self._kinetic() - kinetic if self.kicks else 0.0
+
+    def _kinetic(self) -> float:
+        return float(self.p.dot(self.motion.solve(self.q, self.p))) / 2
+
     def _middle_of(self, t: float, h: float, x: Array, damping: float) -> tuple[Array, Array]:
         """q and the torques at the middle of a step."""
         q = self.motion.coordinates.move(self.q, h / 2 * x)
-        return q, self.motion.felt(t + h / 2, q, x) - damping * self.dampers * x
+        return q, self._felt(t + h / 2, q, x) - damping * self.dampers * x
 
     def _better(self, t: float, h: float, damping: float, x: Array) -> Array:
         """The iteration for the velocity of a step."""
@@ -366,7 +403,7 @@ class EnergyMidpoint(Symplectic):
         self.evaluations += 1
         given = [q, x, self.p, np.full(self.nv, h / 2), h / 2 * tau]
         if self.driven:
-            stiffness, slope = self.motion.slopes(t + h / 2, q, x)
+            _, stiffness, slope = self.steady(t + h / 2, q, x)
             given.append(h / 2 * slope + h**2 / 4 * stiffness)
         return self._middle(*given)
 

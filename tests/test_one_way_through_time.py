@@ -1,0 +1,104 @@
+"""One way through time: `simulate`, `rollout` and `ensemble` take the same steps under every force."""
+
+import numpy as np
+import pytest
+
+import torsor as ts
+from torsor import zoo
+from torsor.model.freedoms import limited_coordinates
+from torsor.motion.steps import METHODS
+
+STEP, STEPS = 2e-3, 3
+# Commands that change are read at t + c h, which is rounded in another way if the clock starts at the step; and the
+# numbers of a member are inputs of its code, those of a model may be part of it.
+ROUNDING = 1e-12
+
+MACHINES = {
+    "panda": zoo.panda,
+    "humanoid": zoo.humanoid,
+    "tree of every joint": lambda: zoo.random_tree(7, 1),
+    "arm of 20": lambda: zoo.random_chain(20, 1),
+}
+
+
+def push(t, q, v):
+    """Of one state or of many."""
+    return np.cos(3 * t) - 0.2 * v
+
+
+def bounds(model):
+    """Limits that the starts exceed, where a joint can have some."""
+    return np.where(limited_coordinates(model) < 0, np.inf, 0.1)
+
+
+def motion(model):
+    """A motion to follow: all velocities are those of a slow swing."""
+    start = model.neutral()
+
+    def reference(t):
+        swing = np.linspace(0.1, 0.3, model.nv)
+        return model.integrate(start, swing * np.sin(t)), swing * np.cos(t), -swing * np.sin(t)
+
+    return reference
+
+
+def wave(model, between):
+    rng = np.random.default_rng(4)
+    return ts.Table([0.0, 1.5 * STEP, 2.5 * STEP, 1.0], rng.normal(size=(4, model.nv)), between)
+
+
+def policy(model):
+    rng = np.random.default_rng(5)
+    width = model.nq + model.nv
+    first = rng.normal(size=(4, width)) / width, np.ones(4)
+    return ts.Policy([first, (rng.normal(size=(model.nv, 4)), np.zeros(model.nv))])
+
+
+RNG = np.random.default_rng
+FORCES = {
+    "none": lambda model: (),
+    "Constant": lambda model: ts.Constant(RNG(1).normal(size=model.nv)),
+    "Table, linear": lambda model: wave(model, "linear"),
+    "Table, previous": lambda model: wave(model, "previous"),
+    "Table, cubic": lambda model: wave(model, "cubic"),
+    "PD, hold": lambda model: ts.PD(model.neutral(), 20.0, 2.0),
+    "PD, motion": lambda model: ts.PD(motion(model), 20.0, 2.0),
+    "ComputedTorque": lambda model: ts.ComputedTorque(motion(model), 30.0, 3.0),
+    "Feedback": lambda model: ts.Feedback(RNG(2).normal(size=(model.nv, model.nq + model.nv)), 0.1),
+    "Policy": policy,
+    "Friction": lambda model: ts.Friction(0.1, 0.3, creep=0.05),
+    "Spring": lambda model: ts.Spring(RNG(3).uniform(1, 9, model.nv), damping=0.2),
+    "Limits": lambda model: ts.Limits(-bounds(model), bounds(model)),
+    "External": lambda model: ts.External(RNG(6).normal(size=(model.n, 6))),
+    "External, table": lambda model: ts.External(RNG(7).normal(size=(3, model.n, 6)), [0.0, 2 * STEP, 1.0], "previous"),
+    "Pull": lambda model: ts.Pull(model.names[-1], [1.0, -2.0, 3.0], [0.1, 0.0, 0.2]),
+    "a function": lambda model: push,
+    "several": lambda model: [push, ts.Friction(0.1), ts.PD(model.neutral(), 20.0, 2.0), wave(model, "linear")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("force", FORCES)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_simulate_rollout_and_ensemble_take_the_same_steps(machine, force, method, tmp_path):
+    """Simulations and rollouts to the bit, unless commands change in time."""
+    model, rng = MACHINES[machine](), RNG(0)
+    forces = FORCES[force](model)
+    q0, v0 = model.random_configuration(rng, 2), 0.3 * rng.normal(size=(2, model.nv))
+    q0 = model.integrate(np.tile(model.neutral(), (2, 1)), 0.3 * model.difference(np.tile(model.neutral(), (2, 1)), q0))
+    times = STEP * np.arange(1, STEPS + 1)
+    path = ts.rollout(model, q0, v0, steps=STEPS, step=STEP, method=method, forces=forces)
+    alone = [ts.simulate(model, *start, duration=times[-1], step=STEP, method=method, forces=forces)
+             for start in zip(q0, v0)]  # fmt: skip
+    study = ts.ensemble(model, {"q0": q0, "v0": v0}, n=2, times=times, step=STEP, method=method, forces=forces,
+                        store=tmp_path / "store.zarr")  # fmt: skip
+    rows = study.open()
+    assert np.isfinite(path.q).all()
+    same_bits = force not in ("PD, motion", "ComputedTorque", "several") and "able" not in force
+    for name in ("q", "v"):
+        whole = getattr(path, name)
+        single = np.array([getattr(run, name)[1:] for run in alone])
+        members = np.asarray(rows[name]).reshape(whole.shape)
+        atol = ROUNDING * np.abs(whole).max()
+        np.testing.assert_allclose(single, whole, rtol=0, atol=0.0 if same_bits else atol, err_msg=f"simulate: {name}")
+        np.testing.assert_allclose(members, whole, rtol=0, atol=atol, err_msg=f"ensemble: {name}")
