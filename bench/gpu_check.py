@@ -34,6 +34,7 @@ from torsor.dynamics.methods import COUPLED, METHODS
 from torsor.model.batch import VARIABLE
 from torsor.model.extras import Coupling, Extras
 from torsor.model.freedoms import limited_coordinates
+from torsor.motion.law import felt_inertia
 from torsor.outputs import Path as PathOutput
 
 STATES = 70  # two blocks of threads, the second one not full
@@ -338,11 +339,15 @@ FIXED = ("semi-implicit", "implicit-euler", "rk4")
 
 def forces(model: ts.Model) -> Iterator[tuple[str, Any]]:
     """Every force that is data, with numbers that differ from trajectory to trajectory where it may have them."""
-    rng, nv, nq = np.random.default_rng(2), model.nv, model.nq
+    rng, nv, nq, inertia = np.random.default_rng(2), model.nv, model.nq, felt_inertia(model)
     straight = np.where(limited_coordinates(model) < 0, 0.0, 1.0)  # servos and stops need a coordinate
 
-    def some(*shape: int, size: float = 1.0) -> np.ndarray:
-        return size * rng.normal(size=shape)
+    def some(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape)
+
+    def gains(size: float) -> np.ndarray:
+        """For every trajectory, as large as explicit steps take."""
+        return size * inertia * rng.uniform(1, 2, (STATES, nv))
 
     goal = model.random_configuration(rng, STATES)
     yield "nothing", ()
@@ -350,15 +355,15 @@ def forces(model: ts.Model) -> Iterator[tuple[str, Any]]:
     times = STEP * np.array([0.0, 3.5, 7.0, 12.0])
     for between in ("linear", "previous", "cubic"):
         yield f"table, {between}", ts.Table(times, some(STATES, 4, nv), between)
-    yield "servo", ts.PD(goal, 9.0 * straight * rng.uniform(1, 2, (STATES, nv)), rng.uniform(1, 2, (STATES, nv)))
-    yield "feedback", ts.Feedback(some(STATES, nv, nq + nv), some(STATES, nq + nv), some(STATES, nv))
-    layers = [(some(5, nq + nv), some(5)), (some(nv, 5), some(nv))]
+    yield "servo", ts.PD(goal, straight * gains(25.0), gains(5.0))
+    yield "feedback", ts.Feedback(inertia[:, None] * some(STATES, nv, nq + nv), some(STATES, nq + nv), gains(1.0))
+    layers = [(some(5, nq + nv), some(5)), (inertia[:, None] * some(nv, 5), some(nv))]
     for activation in ("relu", "softsign"):
         yield f"policy, {activation}", ts.Policy(layers, activation)
-    yield "friction", ts.Friction(rng.uniform(0, 1, (STATES, nv)), rng.uniform(0, 1, (STATES, nv)))
-    yield "springs", ts.Spring(rng.uniform(1, 9, (STATES, nv)), model.neutral(), rng.uniform(0, 1, (STATES, nv)))
+    yield "friction", ts.Friction(gains(5.0), gains(0.1))
+    yield "springs", ts.Spring(gains(25.0), model.neutral(), gains(5.0))
     bound = np.where(straight > 0, 0.3, np.inf)
-    yield "stops", ts.Limits(-bound, bound)
+    yield "stops", ts.Limits(-bound, bound, gains(25.0), gains(5.0))
     yield "wrenches", ts.External(some(STATES, model.n, 6))
     yield "pull", ts.Pull(model.names[-1], some(STATES, 3), some(STATES, 3))
     if nq == nv:
@@ -532,6 +537,7 @@ def main() -> None:
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     import cupy as cp
 
+    np.ma.MaskedArray  # noqa: B018  loaded once, not by many threads at the same time
     models = {name: make() for name, make in (MODELS | {coupled_joints.__name__: coupled_joints}).items()}
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
