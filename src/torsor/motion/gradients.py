@@ -274,17 +274,8 @@ class _Backwards:
             raise ArgumentError(f"{kind}.{parameter} has no gradient: it is no number of the law of the joints")
         for entry in np.flatnonzero(known[0]):
             found[:, entry] = 0.0
-<<<<<<< HEAD
-            along = np.eye(1, prod(core), int(entry)).reshape(core)
-            for slope, seed in zip(slopes(along, size), (self.tau, self.gain)):
-                wide = np.broadcast_to(slope, (*batch, *slope.shape[-(seed.ndim - 1) :]))
-                for axis in range(1, seed.ndim - 1):  # what never changes acts in every step
-                    seed = seed.sum(axis=axis, keepdims=True) if wide.shape[len(batch) + axis - 1] == 1 else seed
-                found[:, entry] += (wide.reshape(seed.shape) * seed).reshape(len(seed), -1).sum(axis=1)
-=======
             for slope, seed in zip(slopes(np.eye(prod(core))[entry].reshape(core), size), (self.tau, self.gain)):
                 found[:, entry] += _inner(slope, seed, batch)
->>>>>>> tests1
         return found.reshape((*batch, *core))
 
     def _numbers(self, forces: Sequence[Any]) -> list[Array]:
