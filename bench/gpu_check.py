@@ -441,11 +441,12 @@ def batches(cp: Any) -> Iterator[Job]:
                 yield rollout_job(cp, f"a batch of {name}{what}, {method}", batch, q, v, forces=force, method=method)
 
 
-def ensembles(cp: Any) -> Iterator[Job]:
+def ensembles(names: tuple[str, ...], cp: Any) -> Iterator[Job]:
     """Members on the device against members in lanes, by fixed and adaptive steps; adaptive ones agree to rtol."""
     near = {"dopri5": 1e-6}
-    for name, make in {**MACHINES, "70 links": lambda: ts.zoo.random_chain(70, 2)}.items():
-        model = make()
+    machines = {**MACHINES, "70 links": lambda: ts.zoo.random_chain(70, 2)}
+    for name in names:
+        model = machines[name]()
         straight = limited_coordinates(model) >= 0
         servo = ts.PD(model.neutral(), np.where(straight, 5.0, 0.0), 1.0)
         vary = {"*.density": ts.Uniform(low=0.8, high=1.2), "v0": ts.Uniform(low=-0.2, high=0.2)}
@@ -492,18 +493,23 @@ def simulations(cp: Any) -> Iterator[Job]:
                 )
 
 
-def programs(unrolled: bool, cp: Any) -> Iterator[Case]:
+def programs(unrolled: bool, which: Callable[[Case], bool], cp: Any) -> Iterator[Case]:
     """Programs of every function."""
-    return (case for case in cases() if case.specialised == unrolled)
+    return (case for case in cases() if case.specialised == unrolled and which(case))
 
 
+TREE = "tree of every joint type"
 PARTS: dict[str, Callable[[Any], Iterator[Any]]] = {
-    "unrolled": partial(programs, True), "looped": partial(programs, False), "calls": plain_calls,
+    "unrolled": partial(programs, True, lambda x: x.model != TREE),
+    "unrolled-tree": partial(programs, True, lambda x: x.model == TREE and x.dtype == "float64"),
+    "unrolled-tree-single": partial(programs, True, lambda x: x.model == TREE and x.dtype != "float64"),
+    "looped": partial(programs, False, lambda x: True), "calls": plain_calls,
     "vjp-unrolled": partial(derivatives, "vjp", True), "vjp-looped": partial(derivatives, "vjp", False),
     "jvp-unrolled": partial(derivatives, "jvp", True), "jvp-looped": partial(derivatives, "jvp", False),
     "matrices": large_matrices, "chains": long_chains,
     "rollouts-arm": partial(rollouts, "arm"), "rollouts-humanoid": partial(rollouts, "humanoid"),
-    "rollouts-links": partial(rollouts, "20 links"), "stops": stops, "batches": batches, "ensembles": ensembles,
+    "rollouts-links": partial(rollouts, "20 links"), "stops": stops, "batches": batches, "ensembles-arm": partial(ensembles, ("arm", "70 links")),
+    "ensembles-humanoid": partial(ensembles, ("humanoid",)), "ensembles-links": partial(ensembles, ("20 links",)),
     "simulations": simulations,
 }  # fmt: skip
 
