@@ -34,6 +34,7 @@ from torsor.dynamics.methods import COUPLED, METHODS
 from torsor.model.batch import VARIABLE
 from torsor.model.extras import Coupling, Extras
 from torsor.model.freedoms import limited_coordinates
+from torsor.motion.law import felt_inertia
 from torsor.outputs import Path as PathOutput
 
 STATES = 70  # two blocks of threads, the second one not full
@@ -338,11 +339,15 @@ FIXED = ("semi-implicit", "implicit-euler", "rk4")
 
 def forces(model: ts.Model) -> Iterator[tuple[str, Any]]:
     """Every force that is data, with numbers that differ from trajectory to trajectory where it may have them."""
-    rng, nv, nq = np.random.default_rng(2), model.nv, model.nq
+    rng, nv, nq, inertia = np.random.default_rng(2), model.nv, model.nq, felt_inertia(model)
     straight = np.where(limited_coordinates(model) < 0, 0.0, 1.0)  # servos and stops need a coordinate
 
-    def some(*shape: int, size: float = 1.0) -> np.ndarray:
-        return size * rng.normal(size=shape)
+    def some(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape)
+
+    def gains(size: float) -> np.ndarray:
+        """For every trajectory, as large as explicit steps take."""
+        return size * inertia * rng.uniform(1, 2, (STATES, nv))
 
     goal = model.random_configuration(rng, STATES)
     yield "nothing", ()
@@ -350,15 +355,15 @@ def forces(model: ts.Model) -> Iterator[tuple[str, Any]]:
     times = STEP * np.array([0.0, 3.5, 7.0, 12.0])
     for between in ("linear", "previous", "cubic"):
         yield f"table, {between}", ts.Table(times, some(STATES, 4, nv), between)
-    yield "servo", ts.PD(goal, 9.0 * straight * rng.uniform(1, 2, (STATES, nv)), rng.uniform(1, 2, (STATES, nv)))
-    yield "feedback", ts.Feedback(some(STATES, nv, nq + nv), some(STATES, nq + nv), some(STATES, nv))
-    layers = [(some(5, nq + nv), some(5)), (some(nv, 5), some(nv))]
+    yield "servo", ts.PD(goal, straight * gains(25.0), gains(5.0))
+    yield "feedback", ts.Feedback(inertia[:, None] * some(STATES, nv, nq + nv), some(STATES, nq + nv), gains(1.0))
+    layers = [(some(5, nq + nv), some(5)), (inertia[:, None] * some(nv, 5), some(nv))]
     for activation in ("relu", "softsign"):
         yield f"policy, {activation}", ts.Policy(layers, activation)
-    yield "friction", ts.Friction(rng.uniform(0, 1, (STATES, nv)), rng.uniform(0, 1, (STATES, nv)))
-    yield "springs", ts.Spring(rng.uniform(1, 9, (STATES, nv)), model.neutral(), rng.uniform(0, 1, (STATES, nv)))
+    yield "friction", ts.Friction(gains(5.0), gains(0.1))
+    yield "springs", ts.Spring(gains(25.0), model.neutral(), gains(5.0))
     bound = np.where(straight > 0, 0.3, np.inf)
-    yield "stops", ts.Limits(-bound, bound)
+    yield "stops", ts.Limits(-bound, bound, gains(25.0), gains(5.0))
     yield "wrenches", ts.External(some(STATES, model.n, 6))
     yield "pull", ts.Pull(model.names[-1], some(STATES, 3), some(STATES, 3))
     if nq == nv:
@@ -436,11 +441,12 @@ def batches(cp: Any) -> Iterator[Job]:
                 yield rollout_job(cp, f"a batch of {name}{what}, {method}", batch, q, v, forces=force, method=method)
 
 
-def ensembles(cp: Any) -> Iterator[Job]:
+def ensembles(names: tuple[str, ...], cp: Any) -> Iterator[Job]:
     """Members on the device against members in lanes, by fixed and adaptive steps; adaptive ones agree to rtol."""
     near = {"dopri5": 1e-6}
-    for name, make in {**MACHINES, "70 links": lambda: ts.zoo.random_chain(70, 2)}.items():
-        model = make()
+    machines = {**MACHINES, "70 links": lambda: ts.zoo.random_chain(70, 2)}
+    for name in names:
+        model = machines[name]()
         straight = limited_coordinates(model) >= 0
         servo = ts.PD(model.neutral(), np.where(straight, 5.0, 0.0), 1.0)
         vary = {"*.density": ts.Uniform(low=0.8, high=1.2), "v0": ts.Uniform(low=-0.2, high=0.2)}
@@ -487,18 +493,24 @@ def simulations(cp: Any) -> Iterator[Job]:
                 )
 
 
-def programs(unrolled: bool, cp: Any) -> Iterator[Case]:
+def programs(unrolled: bool, which: Callable[[Case], bool], cp: Any) -> Iterator[Case]:
     """Programs of every function."""
-    return (case for case in cases() if case.specialised == unrolled)
+    return (case for case in cases() if case.specialised == unrolled and which(case))
 
 
+TREE = "tree of every joint type"
 PARTS: dict[str, Callable[[Any], Iterator[Any]]] = {
-    "unrolled": partial(programs, True), "looped": partial(programs, False), "calls": plain_calls,
+    "unrolled": partial(programs, True, lambda x: x.model != TREE),
+    "unrolled-tree": partial(programs, True, lambda x: x.model == TREE and x.dtype == "float64"),
+    "unrolled-tree-single": partial(programs, True, lambda x: x.model == TREE and x.dtype != "float64"),
+    "looped": partial(programs, False, lambda x: True), "calls": plain_calls,
     "vjp-unrolled": partial(derivatives, "vjp", True), "vjp-looped": partial(derivatives, "vjp", False),
     "jvp-unrolled": partial(derivatives, "jvp", True), "jvp-looped": partial(derivatives, "jvp", False),
     "matrices": large_matrices, "chains": long_chains,
     "rollouts-arm": partial(rollouts, "arm"), "rollouts-humanoid": partial(rollouts, "humanoid"),
-    "rollouts-links": partial(rollouts, "20 links"), "stops": stops, "batches": batches, "ensembles": ensembles,
+    "rollouts-links": partial(rollouts, "20 links"), "stops": stops, "batches": batches,
+    "ensembles-arm": partial(ensembles, ("arm", "70 links")),
+    "ensembles-humanoid": partial(ensembles, ("humanoid",)), "ensembles-links": partial(ensembles, ("20 links",)),
     "simulations": simulations,
 }  # fmt: skip
 
@@ -532,6 +544,7 @@ def main() -> None:
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     import cupy as cp
 
+    np.ma.MaskedArray  # noqa: B018  loaded once, not by many threads at the same time
     models = {name: make() for name, make in (MODELS | {coupled_joints.__name__: coupled_joints}).items()}
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)

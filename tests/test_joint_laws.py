@@ -508,6 +508,7 @@ def test_pulls_that_cannot_be_are_refused_by_name(given, words):
 
 # ---- springs at joints with quaternions ----
 
+
 def sprung(joint, stiffness):
     """A body on springs, without weight or at a ball joint with it, that turns and wobbles."""
     gravity = (0, 0, -9.81) if joint == "spherical" else (0, 0, 0)

@@ -367,6 +367,17 @@ def test_whole_rollouts_on_a_device_are_those_of_the_cpu(cupy, model):
     assert difference(np.asarray(got.v), expected.v) < ROUNDING
 
 
+@pytest.mark.parametrize(("force", "words"), [
+    (lambda t, q, v: -v, "not functions"),
+    (ts.Feedback(np.ones((2, 4, 8)), t=[0.0, 1.0]), "gains or wrenches that change in time"),
+    (ts.External(np.ones((2, 4, 6)), [0.0, 1.0]), "gains or wrenches that change in time"),
+])  # fmt: skip
+def test_what_a_device_cannot_do_is_said(cupy, force, words):
+    q = fake_cupy.on_device(np.zeros((2, 4)))
+    with pytest.raises(ts.ArgumentError, match=words):
+        ts.rollout(ARM, q, q, steps=2, step=H, forces=force)
+
+
 # Refusals ----------------------------------------------------------------------------------------------------
 
 
@@ -403,3 +414,14 @@ def test_arguments_that_are_wrong_are_named(make, words):
 def test_motions_that_do_not_fit_are_refused(motion, words):
     with pytest.raises(ts.ArgumentError, match=words):
         ts.rollout(ARM, np.zeros(4), np.zeros(4), steps=2, step=H, forces=ts.PD(lambda t: motion, 1.0, 1.0))
+
+
+@pytest.mark.parametrize("between", ["linear", "previous", "cubic"])
+def test_tables_of_every_trajectory_are_those_of_each_alone(between):
+    arm, rng = zoo.general_arm(3, 1), np.random.default_rng(0)
+    t, torques, zero = np.array([0.0, 3.0, 7.0, 12.0]) * 1e-3, rng.normal(size=(5, 4, 3)), np.zeros((5, 3))
+    options = {"steps": 10, "step": 1e-3, "method": "rk4"}
+    together = ts.rollout(arm, zero, zero, forces=ts.Table(t, torques, between), **options)
+    for k, own in enumerate(torques):
+        alone = ts.rollout(arm, zero[k], zero[k], forces=ts.Table(t, own, between), **options)
+        assert np.array_equal(alone.q, together.q[k])

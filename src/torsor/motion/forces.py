@@ -459,11 +459,7 @@ def sampled(t: Array, rows: Array, between: str) -> Callable[[Array], Array]:
                 from scipy.interpolate import CubicSpline  # SciPy is slow to load
 
                 spline.append(CubicSpline(t, rows, axis=-2))
-            return (
-                np.moveaxis(spline[0](np.clip(times, t[0], t[-1])), 0, -2)
-                if rows.ndim > 2
-                else spline[0](np.clip(times, t[0], t[-1]))
-            )
+            return spline[0](np.clip(times, t[0], t[-1]))
 
         return cubic
 
