@@ -508,7 +508,8 @@ PARTS: dict[str, Callable[[Any], Iterator[Any]]] = {
     "jvp-unrolled": partial(derivatives, "jvp", True), "jvp-looped": partial(derivatives, "jvp", False),
     "matrices": large_matrices, "chains": long_chains,
     "rollouts-arm": partial(rollouts, "arm"), "rollouts-humanoid": partial(rollouts, "humanoid"),
-    "rollouts-links": partial(rollouts, "20 links"), "stops": stops, "batches": batches, "ensembles-arm": partial(ensembles, ("arm", "70 links")),
+    "rollouts-links": partial(rollouts, "20 links"), "stops": stops, "batches": batches,
+    "ensembles-arm": partial(ensembles, ("arm", "70 links")),
     "ensembles-humanoid": partial(ensembles, ("humanoid",)), "ensembles-links": partial(ensembles, ("20 links",)),
     "simulations": simulations,
 }  # fmt: skip
