@@ -125,6 +125,26 @@ def test_gradients_of_machines_that_differ(kind, name, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("joints", [("revolute",), ("spherical", "revolute", "free")], ids=["arm", "tree"])
+def test_gradients_by_the_model_are_those_of_every_member(joints, method):
+    model, rng = zoo.random_tree(3, 1, joints=[*joints]), np.random.default_rng(6)
+    batch = ts.ModelBatch(
+        model, mass=model.mass * rng.uniform(0.5, 2, (COUNT, 3)), damping=rng.uniform(0, 1, (COUNT, model.nv))
+    )
+    q, v = model.random_configuration(rng, COUNT), rng.normal(size=(COUNT, model.nv))
+    seed = rng.normal(size=(2, COUNT, STEPS, model.nv))
+    vjp, options = (
+        ts.vjp(ts.rollout, ("gravity", "inertia", "placement")),
+        {"steps": STEPS, "step": H, "method": method},
+    )
+    found = vjp(batch, q, v, tuple(seed), **options)
+    for k in range(COUNT):
+        alone = vjp(batch[k], q[k], v[k], tuple(seed[:, k]), **options)
+        for name in ("gravity", "inertia", "placement"):
+            np.testing.assert_allclose(found[name][k], alone[name], rtol=0, atol=1e-12 * np.abs(alone[name]).max())
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_gradients_by_parameters_of_every_trajectory(method):
     """With axes of trajectories; numbers for all freedoms; and numbers that are zero."""
     model, rng = zoo.general_arm(3), np.random.default_rng(2)
@@ -200,15 +220,32 @@ def test_a_servo_on_quaternions_has_no_gradient():
         ts.vjp(ts.rollout, "PD.kp")(model, q, v, seed, forces=ts.PD(q, 1.0, 1.0), steps=1, step=H)
 
 
+@pytest.mark.parametrize("kind", SETS)
+def test_gradients_of_no_trajectories(kind):
+    model = zoo.general_arm(3)
+    q, v = np.zeros((2, 2, 0, 3))
+    forces = forces_of(model, kind)
+    found = ts.vjp(ts.rollout, SETS[kind])(
+        model, q, v, tuple(np.zeros((2, 2, 0, 4, 3))), forces=forces, steps=4, step=H
+    )
+    assert found.q.shape == (2, 0, 3)
+    assert found.tau.shape == (2, 0, 4, 3)
+    for name in SETS[kind]:
+        parts = [x for layer in found[name] for x in layer] if name == "Policy.layers" else [found[name]]
+        assert {x.shape[:2] for x in parts} == {(2, 0)}
+
+
 # Jacobians of a step -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("forces", ["none", "joints", "gains"])
+@pytest.mark.parametrize("forces", ["none", "joints", "gains", "waves"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ["7 freedoms", "tree"])
 def test_step_derivatives_are_those_of_differences(name, method, forces):
     model, rng = MODELS[name], np.random.default_rng(3)
-    given = forces_of(model, forces) if forces != "none" else []
+    given = forces_of(model, forces) if forces in SETS else []
+    if forces == "waves":
+        given = [ts.External(rng.normal(size=(2, model.n, 6)), [-1.0, 1.0]) for _ in range(2)]
     q, v, tau = model.random_configuration(rng, 2), *rng.normal(size=(2, 2, model.nv))
     found = ts.step_derivatives(model, q, v, tau, H, method, given)
     nv, eye = model.nv, np.eye(model.nv)

@@ -9,6 +9,7 @@ from torsor.model.freedoms import limited_coordinates
 from torsor.motion.steps import METHODS
 
 STEP, STEPS = 2e-3, 3
+FAST = 100.0  # rad/s and m/s: the motions tested here are slower
 # Commands that change are read at t + c h, which is rounded in another way if the clock starts at the step; and the
 # numbers of a member are inputs of its code, those of a model may be part of it.
 ROUNDING = 1e-12
@@ -23,7 +24,7 @@ MACHINES = {
 
 def push(t, q, v):
     """Of one state or of many."""
-    return np.cos(3 * t) - 0.2 * v
+    return 0.1 * np.cos(3 * t) - 0.01 * v
 
 
 def bounds(model):
@@ -44,42 +45,49 @@ def motion(model):
 
 def wave(model, between):
     rng = np.random.default_rng(4)
-    return ts.Table([0.0, 1.5 * STEP, 2.5 * STEP, 1.0], rng.normal(size=(4, model.nv)), between)
+    return ts.Table([0.0, 1.5 * STEP, 2.5 * STEP, 1.0], 0.1 * rng.normal(size=(4, model.nv)), between)
 
 
 def policy(model):
     rng = np.random.default_rng(5)
     width = model.nq + model.nv
     first = rng.normal(size=(4, width)) / width, np.ones(4)
-    return ts.Policy([first, (rng.normal(size=(model.nv, 4)), np.zeros(model.nv))])
+    return ts.Policy([first, (0.1 * rng.normal(size=(model.nv, 4)), np.zeros(model.nv))])
 
 
 RNG = np.random.default_rng
 FORCES = {
     "none": lambda model: (),
-    "Constant": lambda model: ts.Constant(RNG(1).normal(size=model.nv)),
+    "Constant": lambda model: ts.Constant(0.1 * RNG(1).normal(size=model.nv)),
     "Table, linear": lambda model: wave(model, "linear"),
     "Table, previous": lambda model: wave(model, "previous"),
     "Table, cubic": lambda model: wave(model, "cubic"),
-    "PD, hold": lambda model: ts.PD(model.neutral(), 20.0, 2.0),
-    "PD, motion": lambda model: ts.PD(motion(model), 20.0, 2.0),
+    "PD, hold": lambda model: ts.PD(model.neutral(), 5.0, 0.02),
+    "PD, motion": lambda model: ts.PD(motion(model), 5.0, 0.02),
     "ComputedTorque": lambda model: ts.ComputedTorque(motion(model), 30.0, 3.0),
-    "Feedback": lambda model: ts.Feedback(RNG(2).normal(size=(model.nv, model.nq + model.nv)), 0.1),
+    "Feedback": lambda model: ts.Feedback(0.01 * RNG(2).normal(size=(model.nv, model.nq + model.nv)), 0.1),
     "Policy": policy,
-    "Friction": lambda model: ts.Friction(0.1, 0.3, creep=0.05),
-    "Spring": lambda model: ts.Spring(RNG(3).uniform(1, 9, model.nv), damping=0.2),
+    "Friction": lambda model: ts.Friction(0.01, 0.05, creep=2.0),
+    "Spring": lambda model: ts.Spring(RNG(3).uniform(1, 9, model.nv), damping=0.01),
     "Limits": lambda model: ts.Limits(-bounds(model), bounds(model)),
-    "External": lambda model: ts.External(RNG(6).normal(size=(model.n, 6))),
+    "External": lambda model: ts.External(0.1 * RNG(6).normal(size=(model.n, 6))),
     "External, table": lambda model: ts.External(RNG(7).normal(size=(3, model.n, 6)), [0.0, 2 * STEP, 1.0], "previous"),
-    "Pull": lambda model: ts.Pull(model.names[-1], [1.0, -2.0, 3.0], [0.1, 0.0, 0.2]),
+    "Pull": lambda model: ts.Pull(model.names[-1], [0.1, -0.2, 0.3], [0.1, 0.0, 0.2]),
     "a function": lambda model: push,
-    "several": lambda model: [push, ts.Friction(0.1), ts.PD(model.neutral(), 20.0, 2.0), wave(model, "linear")],
+    "several": lambda model: [push, ts.Friction(0.01), ts.PD(model.neutral(), 5.0, 0.02), wave(model, "linear")],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("method", METHODS)
+# Kernels of four stages take long to compile.
+CASES = [
+    pytest.param(machine, method, marks=[pytest.mark.slow] if method == "rk4" and machine != "panda" else [])
+    for machine in MACHINES
+    for method in METHODS
+]
+
+
 @pytest.mark.parametrize("force", FORCES)
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(("machine", "method"), CASES)
 def test_simulate_rollout_and_ensemble_take_the_same_steps(machine, force, method, tmp_path):
     """Simulations and rollouts to the bit, unless commands change in time."""
     model, rng = MACHINES[machine](), RNG(0)
@@ -93,7 +101,7 @@ def test_simulate_rollout_and_ensemble_take_the_same_steps(machine, force, metho
     study = ts.ensemble(model, {"q0": q0, "v0": v0}, n=2, times=times, step=STEP, method=method, forces=forces,
                         store=tmp_path / "store.zarr")  # fmt: skip
     rows = study.open()
-    assert np.isfinite(path.q).all()
+    assert np.abs(path.v).max() < FAST  # no step is unstable
     same_bits = force not in ("PD, motion", "ComputedTorque", "several") and "able" not in force
     for name in ("q", "v"):
         whole = getattr(path, name)

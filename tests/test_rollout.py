@@ -182,6 +182,56 @@ def test_a_state_alone_has_the_bits_it_has_in_a_batch(method, dtype):
             np.testing.assert_array_equal(alone.v, batch.v[k])
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_states_that_threads_share_have_the_bits_they_have_alone(method):
+    """More states than a thread moves at a time, with numbers of their own and numbers for all."""
+    count, rng = 2500, np.random.default_rng(1)
+    q, v, tau = start(ARM, count)
+    kp, table = rng.uniform(1, 9, (count, 6)), rng.normal(size=(count, 3, 6))
+    wrenches = rng.normal(size=(ARM.n, 6))
+
+    def run(rows):
+        forces = [ts.PD(0.1, kp[rows], 0.2), held(table[rows]), ts.Constant(tau[0]), ts.External(wrenches)]
+        return ts.rollout(ARM, q[rows], v[rows], steps=3, step=H, method=method, forces=forces)
+
+    whole = run(slice(None))
+    for rows in (slice(0, 3), slice(1022, 1027), slice(2047, 2049), slice(2499, 2500)):
+        np.testing.assert_array_equal(run(rows).q, whole.q[rows])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_loop_over_time_that_pauses_goes_on_where_it_was(method, monkeypatch):
+    """Ctrl-C is looked for after some steps."""
+    for model in (ARM, ROPE):
+        q, v, _ = start(model)
+        table = np.random.default_rng(2).normal(size=(7, model.nv))
+        options = {"steps": 7, "step": H, "every": 7, "method": method, "forces": held(table)}
+        expected = ts.rollout(model, q, v, **options)
+        for most in (1, 3 * 4 * model.nv):
+            monkeypatch.setattr(lowering, "UNINTERRUPTED", most)
+            np.testing.assert_array_equal(ts.rollout(model, q, v, **options).q, expected.q)
+
+
+def test_stops_and_resets_under_functions_and_gains_in_time():
+    """Trajectories that stop stay where they are, others go on as if alone, whatever acts on them."""
+    rng = np.random.default_rng(4)
+    gains = ts.Feedback(rng.normal(size=(STEPS, 6, 12)), t=H * np.arange(STEPS))
+    q, v, _ = start(ARM, 5)
+    stop = ts.Stop(v=0, below=-0.5, above=0.5)
+    for forces in (gains, lambda t, q, v: -0.1 * v * np.cos(100 * t)):
+        free = ts.rollout(ARM, q, 0.3 * v, steps=STEPS, step=H, forces=forces)
+        found = ts.rollout(ARM, q, 0.3 * v, steps=STEPS, step=H, forces=forces, stop=stop)
+        whole = np.concatenate([np.concatenate([q, 0.3 * v], axis=1)[:, None], states(free)], axis=1)
+        gone = np.abs(whole[..., 6]) > 0.5
+        assert 0 < gone.any(axis=1).sum() < 5
+        for k in range(5):
+            last = gone[k].argmax() if gone[k].any() else STEPS
+            expected = whole[k, np.minimum(np.arange(1, STEPS + 1), last)]
+            np.testing.assert_array_equal(states(found)[k], expected)
+        again = ts.rollout(ARM, q, 0.3 * v, steps=STEPS, step=H, forces=forces, stop=stop, reset=(q, 0 * v))
+        np.testing.assert_array_equal(again.stop_time, found.stop_time)
+
+
 def test_single_precision_stays_single():
     q, v, tau = (x.astype(np.float32) for x in start(ARM))
     result = ts.rollout(ARM, q, v, steps=5, step=H, forces=ts.Constant(tau))

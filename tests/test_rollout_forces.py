@@ -367,6 +367,17 @@ def test_whole_rollouts_on_a_device_are_those_of_the_cpu(cupy, model):
     assert difference(np.asarray(got.v), expected.v) < ROUNDING
 
 
+@pytest.mark.parametrize(("force", "words"), [
+    (lambda t, q, v: -v, "not functions"),
+    (ts.Feedback(np.ones((2, 4, 8)), t=[0.0, 1.0]), "gains or wrenches that change in time"),
+    (ts.External(np.ones((2, 4, 6)), [0.0, 1.0]), "gains or wrenches that change in time"),
+])  # fmt: skip
+def test_what_a_device_cannot_do_is_said(cupy, force, words):
+    q = fake_cupy.on_device(np.zeros((2, 4)))
+    with pytest.raises(ts.ArgumentError, match=words):
+        ts.rollout(ARM, q, q, steps=2, step=H, forces=force)
+
+
 # Refusals ----------------------------------------------------------------------------------------------------
 
 

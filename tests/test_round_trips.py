@@ -18,7 +18,7 @@ from torsor.formats.urdf import MOMENTS
 from torsor.formats.urdf_writer import angles
 from torsor.formats.writer import PRIMITIVES
 from torsor.model.extras import Actuator, Coupling, Extras, Visual
-from torsor.model.freedoms import USUAL
+from torsor.model.freedoms import DEFAULTS
 from torsor.model.joints import joint_named
 
 KINDS = sorted(PRIMITIVES)
@@ -103,7 +103,7 @@ def test_every_field_of_every_freedom_comes_back_or_is_named(tmp_path, kind, suf
     again = ts.load(path, repair="strict")
     body = 0 if kind == "free" else 1
     own = slice(*model.v_start[body : body + 2])
-    for key in USUAL:
+    for key in DEFAULTS:
         wanted, found = getattr(model, key).copy(), getattr(again, key)
         lost = f"{key} of " in said
         if lost and key == "speed" and suffix == ".xml":
@@ -111,7 +111,7 @@ def test_every_field_of_every_freedom_comes_back_or_is_named(tmp_path, kind, suf
         elif lost:
             assert kind in WHOLE[suffix]
             assert repr(model.joint_names[body]) in said.partition(f"{key} of ")[2].partition(";")[0]
-            wanted[own] = USUAL[key]
+            wanted[own] = DEFAULTS[key]
         np.testing.assert_array_equal(found, wanted, err_msg=key)
     compare_dynamics(model if "armature of " not in said else replace(model, armature=again.armature), again, rng)
 
@@ -127,7 +127,7 @@ def test_numbers_that_all_freedoms_share_come_back(tmp_path, kind, suffix):
     assert " of " not in said.replace("are not in the standard", "")
     again = ts.load(path)
     assert again.joint_names == (model.joint_names if suffix == ".urdf" or kind != "planar" else again.joint_names)
-    for key in USUAL:
+    for key in DEFAULTS:
         np.testing.assert_array_equal(getattr(again, key), getattr(model, key), err_msg=key)
 
 

@@ -25,6 +25,7 @@ from torsor import (
 )
 from torsor.errors import ArgumentError
 from torsor.model import Model
+from torsor.motion.integrators import METHODS
 from torsor.motion.motion import Motion
 
 TIGHT = {"rtol": 1e-11, "atol": 1e-12}
@@ -325,3 +326,152 @@ def test_a_force_that_breaks_off_is_reported_at_any_time(cart, method, t0):
 
     with pytest.raises(ts.SingularError):
         simulate(cart, [0.0], [0.0], 1.0, forces=until, method=method, t0=t0)
+
+
+# ---- forces that change in time ----
+
+PULSE = 0.5  # N s, within 0.02 s of a run of 2 s
+FELT = 1e-5  # some steps with errors of 1e-6
+ADAPTIVE = [name for name, method in METHODS.items() if method.adaptive]
+
+
+def pulse(between):
+    """Times and forces of a pulse: a triangle, or a step up and down."""
+    if between == "linear":
+        return [0.0, 1.0, 1.01, 1.02, 2.0], [0.0, 0.0, 50.0, 0.0, 0.0]
+    return [0.0, 1.0, 1.01, 2.0], [0.0, 50.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", ["table", "wrenches"])
+@pytest.mark.parametrize("between", ["linear", "previous"])
+@pytest.mark.parametrize("method", ["auto", *ADAPTIVE])
+@pytest.mark.parametrize("t0", [0.0, -1.5])
+def test_a_pulse_between_two_steps_is_felt(cart, method, between, kind, t0):
+    """Steps end at the knots of tables; a cart at rest gives no other reason to take short ones."""
+    t, force = (np.array(x) for x in pulse(between))
+    if kind == "table":
+        acting = Table(t + t0, force[:, None], between)
+    else:
+        wrenches = np.zeros((len(t), 1, 6))
+        wrenches[:, 0, 3:] = force[:, None] * cart.axis[0]
+        acting = External(wrenches, t + t0, between)
+    run = simulate(cart, duration=2.0, t0=t0, forces=acting, method=method)
+    assert run.v[-1, 0] == pytest.approx(PULSE, rel=FELT)
+    assert run.v[run.t < t0 + 1.0].max() == 0.0
+
+
+@pytest.mark.parametrize("method", ["semi-implicit", "implicit-euler", "rk4"])
+def test_a_pulse_of_whole_steps_is_felt_by_fixed_steps(cart, method):
+    """By one motion and by rollouts alike: a value holds from its time on, and until the next one."""
+    table = Table(*([x, np.array(y)[:, None]][k] for k, (x, y) in enumerate([pulse("previous")] * 2)), "previous")
+    run = simulate(cart, duration=2.0, forces=table, method=method, step=0.01)
+    path = ts.rollout(cart, [0.0], [0.0], steps=200, step=0.01, forces=table, method=method)
+    assert run.v[-1, 0] == pytest.approx(PULSE, rel=1e-12)
+    assert path.v[-1, 0] == pytest.approx(PULSE, rel=1e-12)
+
+
+# ---- forces that fail ----
+
+
+@pytest.mark.filterwarnings("ignore::torsor.motion.stepper.StiffnessWarning")
+@pytest.mark.parametrize("options", [{}, {"keep": ["q", "energy"]}, {"dt": 0.05}, {"method": "rk4", "step": 0.01}])
+def test_a_run_that_fails_half_way_has_its_rows(options):
+    arm = zoo.planar3()
+
+    def blast(t, q, v):
+        return np.full(3, np.nan if t > 0.5 else 0.0)
+
+    whole = simulate(arm, [0.3, 0.2, 0.1], duration=0.45, forces=blast, **options)
+    with pytest.raises(ts.SingularError) as caught:
+        simulate(arm, [0.3, 0.2, 0.1], duration=1.0, forces=blast, **options)
+    partial = caught.value.partial
+    assert 0.4 < partial.t[-1] <= 0.51
+    count = (partial.t < 0.4).sum()
+    assert count > 3
+    same = "values" if "keep" in options else "q"
+    np.testing.assert_allclose(getattr(partial, same)[:count], getattr(whole, same)[:count], rtol=1e-12)
+    assert np.isfinite(partial.q).all()
+
+
+def test_a_recorded_run_that_fails_has_its_rows_in_its_file_and_in_the_error(tmp_path):
+    def until(t, q, v):
+        if t > 0.5:
+            raise ArgumentError("no more")
+        return np.zeros(3)
+
+    with pytest.raises(ArgumentError, match="no more") as caught:
+        simulate(zoo.planar3(), duration=1.0, forces=until, file=tmp_path / "run.traj", chunk=4, max_step=0.02)
+    found = ts.Trajectory.load(tmp_path / "run.traj")
+    np.testing.assert_array_equal(found.q, caught.value.partial.q[: len(found)])
+    assert len(found) > 8
+
+
+@pytest.mark.parametrize("which", ["q", "v"])
+@pytest.mark.parametrize("method", ["dopri5", "esdirk4", "radau", "verlet", "rk4"])
+def test_a_force_cannot_write_into_the_state(which, method):
+    def writes(t, q, v):
+        (q if which == "q" else v)[:] = 7.0
+        return np.zeros(v.shape)
+
+    arm, options = zoo.planar3(), {"method": method, "step": 0.01 if not METHODS[method].adaptive else None}
+    with pytest.raises(ArgumentError, match="read-only"):
+        simulate(arm, duration=0.1, forces=writes, **options)
+    if method == "rk4":
+        with pytest.raises(ArgumentError, match="read-only"):
+            ts.rollout(arm, np.zeros((5, 3)), np.zeros((5, 3)), steps=2, step=0.01, method=method, forces=writes)
+
+
+@pytest.mark.parametrize("force", [lambda t, q: q, lambda: 0.0, lambda t, q, v, more: 0.0])
+def test_a_force_of_the_wrong_signature_is_named(force):
+    arm = zoo.planar3()
+    calls = (
+        lambda: simulate(arm, duration=0.1, forces=force),
+        lambda: simulate(arm, duration=0.1, forces=ts.Function(force)),
+        lambda: ts.rollout(arm, np.zeros((5, 3)), np.zeros((5, 3)), steps=2, step=0.01, forces=force),
+    )
+    for call in calls:
+        with pytest.raises(ArgumentError, match=r"\(t, q, v\)|of t, q and v"):
+            call()
+
+
+# ---- words of torsor 0.1 ----
+
+ARM = zoo.planar3()
+REST = np.zeros(3), np.zeros(3)
+
+
+def members(**options):
+    return ts.ensemble(ARM, {"v0": ts.Normal(0, 1)}, n=1, store="runs.zarr", duration=1.0, **options)
+
+
+@pytest.mark.parametrize(("call", "new"), [
+    (lambda: simulate(ARM, record="run.traj"), "'file'"),
+    (lambda: simulate(ARM, method="euler", step=0.01), "'symplectic-euler'"),
+    (lambda: simulate(ARM, method="implicit", step=0.01), "'implicit-euler'"),
+    (lambda: ts.rollout(ARM, *REST, steps=1, dt=0.01), "'step'"),
+    (lambda: ts.rollout(ARM, *REST, steps=1, step=0.01, integrator="rk4"), "method="),
+    (lambda: ts.rollout(ARM, *REST, steps=1, step=0.01, method="implicit"), "implicit-euler"),
+    (lambda: ts.rollout(ARM, *REST, steps=1, step=0.01, tau=np.ones(3)), r"ts\.Constant"),
+    (lambda: ts.rollout(ARM, *REST, steps=1, step=0.01, table=np.ones((1, 3))), r"ts\.Table"),
+    (lambda: ts.rollout(ARM, *REST, steps=1, step=0.01, feedback=None), "forces="),
+    (lambda: ts.rollout(ARM, *REST, steps=1, step=0.01, external=np.ones((3, 6))), r"ts\.External"),
+    (lambda: ts.rollout(ARM, *REST, steps=1, step=0.01, pulls=()), r"ts\.Pull"),
+    (lambda: members(dt=0.1), "step"),
+    (lambda: members(record=["q"]), "keep"),
+    (lambda: members(kp=1.0), r"ts\.PD"),
+    (lambda: members(keep=["q.last"]), "'q:last'"),
+    (lambda: PD(ARM, np.zeros(3), 1.0), "leave out the model"),
+    (lambda: Spring(ARM, 1.0), "leave out the model"),
+    (lambda: Limits(ARM, -1.0, 1.0), "leave out the model"),
+    (lambda: External(ARM, np.zeros((3, 6))), "leave out the model"),
+    (lambda: Pull(ARM, "link1", (0, 0, 1.0)), "leave out the model"),
+    (lambda: ts.rollout_vjp, r"vjp\(torsor\.rollout\)"),
+    (lambda: ts.LinearFeedback, "Feedback"),
+    (lambda: ts.JointFeedback, "PD"),
+    (lambda: ts.Drive, "Function"),
+])  # fmt: skip
+def test_words_of_the_last_version_are_answered_with_the_new_ones(call, new, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ts.TorsorError, TypeError, AttributeError), match=new):
+        call()
+    assert not list(tmp_path.iterdir())

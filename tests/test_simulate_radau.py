@@ -236,3 +236,15 @@ def test_a_governor_comes_to_rest_at_its_speed(method):
     pull = ts.bias_forces(model, q, v)[1:] + model.stiffness[1:] * q[1:]
     assert np.abs(run.v[-1, 1:]).max() < 1e-3
     assert np.abs(pull).max() < 1e-2 * np.abs(model.stiffness[1:] * q[1:]).min()
+
+
+@pytest.mark.parametrize("n", range(31, 41))
+def test_branched_trees_of_31_to_40_freedoms(n):
+    """More than matrices are formed for, and few enough for code without loops (it was a TypeError)."""
+    tree = zoo.random_tree(n, n, joints=("revolute", "prismatic"), branching=0.7)
+    assert tree.nv == n
+    model = replace(tree, stiffness=10.0, damping=1.0)
+    v0 = np.random.default_rng(n).normal(size=n)
+    exact = simulate(model, None, v0, 0.02, method="dop853", rtol=1e-10, atol=1e-12)
+    run = simulate(model, None, v0, 0.02, method="radau", rtol=1e-6, atol=1e-8)
+    assert np.abs(run.q[-1] - exact.q[-1]).max() < 1e-5 * max(1.0, np.abs(exact.q[-1]).max())

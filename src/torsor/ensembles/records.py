@@ -101,7 +101,13 @@ def _named(model: Model, name: Any) -> Record:
         raise ArgumentError(f"keep {shown(name)}: a reduction is one of {', '.join(REDUCTIONS)}, as in 'q:last'")
     if what.partition(".")[0] in NOT_STORED:
         raise ArgumentError(f"keep {shown(name)}: members have q and v, and what follows from them")
-    quantity(model, what)  # raises if there is none
+    try:
+        quantity(model, what)
+    except ArgumentError:
+        before, _, last = what.rpartition(".")
+        if last in REDUCTIONS:  # as it was written in torsor 0.1
+            raise ArgumentError(f"keep {shown(name)}: a reduction follows a colon, '{before}:{last}'") from None
+        raise
     if "/" in what:
         raise ArgumentError(f"keep {shown(name)}: a name with / cannot be a name in a store; keep a function instead")
     return Record(name.replace(":", "."), what, reduction)  # no file system minds a dot

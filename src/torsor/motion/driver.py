@@ -164,7 +164,8 @@ class States:
         numbers = [part[name] for name in setup.step.numbers]
         if setup.law.waves:
             numbers[0] = np.array(np.broadcast_to(numbers[0], (m, setup.model.n, 6)))
-        return Run(kernels, m, gain, np.array([setup.length]), numbers, setup.method.times, setup.law.called)
+        functions, alone = setup.law.called, not self.batch
+        return Run(kernels, m, gain, np.array([setup.length]), numbers, setup.method.times, functions, alone)
 
     def prepare(self, run: Run, part: Mapping[str, Array], step: int) -> None:
         """Set what changes in time beside the commands for a step: gains and wrenches."""

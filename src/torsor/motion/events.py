@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torsor.dynamics.functions import body_poses
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
+from torsor.motion.dense import lobatto
 from torsor.motion.stepper import Stepper
 from torsor.motion.stops import Stop, stops_of
 from torsor.validate import number, shown
@@ -18,7 +19,8 @@ from torsor.validate import number, shown
 Array = NDArray[Any]
 Event = Callable[[float, Array, Array], float]
 
-POINTS = 8  # of a step, at which events are looked for
+POINTS = 8  # parts of a step, between which events are looked for: a change of sign, or a turn that reaches zero
+PARABOLAS, NEAR = 12, 1e-6  # the most for a turn; and how near to each other they end, as a part of their width
 HALVINGS = 60  # of the part of a step in which an event lies: to rounding
 
 
@@ -64,14 +66,41 @@ def first_zero(event: Event, stepper: Stepper, before: float | None) -> tuple[fl
 
     begin, end = stepper.t_old, stepper.t
     last = event(end, stepper.q, stepper.v)
-    times = np.linspace(begin, end, POINTS + 1)
-    a, fa = begin, before
-    for b in times[1:].tolist():
-        fb = last if b == end else value(b)
-        if fa is not None and (fb == 0 or (fa < 0) != (fb < 0)) and fa != 0:
-            return (b if fb == 0 else _halved(value, a, fa, b)), last
-        a, fa = b, fb
+    inside = (begin + (end - begin) * lobatto(POINTS + 1)[1:-1]).tolist()
+    points = [(begin, before), *((t, value(t)) for t in inside), (end, last)]
+    for k, (b, fb) in enumerate(points[1:], 1):
+        a, fa = points[k - 1]
+        if fa is None or fb is None or fa == 0:
+            continue
+        if fb != 0 and (fa < 0) == (fb < 0):
+            if k == POINTS or (turn := _beyond(value, points[k - 1 : k + 2])) is None:
+                continue
+            b = turn
+        return (b if fb == 0 else _halved(value, a, fa, b)), last
     return None, last
+
+
+def _beyond(value: Callable[[float], float], points: Sequence[tuple[float, Any]]) -> float | None:
+    """A time of other sign near the middle of three points, if the value turns back from zero there; by parabolas."""
+    (a, fa), (b, fb), (c, fc) = points
+    if fc == 0 or (fb < 0) != (fc < 0):
+        return None  # the next two points have the zero between them
+    for _ in range(PARABOLAS):
+        if abs(fb) > min(abs(fa), abs(fc)):
+            return None
+        left, right = (b - a) * (fb - fc), (b - c) * (fb - fa)
+        t = b - ((b - a) * left - (b - c) * right) / (2 * (left - right)) if left != right else b
+        if not a < t < c or abs(t - b) < NEAR * (c - a):
+            return None
+        f = value(t)
+        if f == 0 or (f < 0) != (fb < 0):
+            return t
+        if abs(f) < abs(fb):
+            (a, fa), (c, fc) = ((a, fa), (b, fb)) if t < b else ((b, fb), (c, fc))
+            b, fb = t, f
+        else:
+            (a, fa), (c, fc) = ((t, f), (c, fc)) if t < b else ((a, fa), (t, f))
+    return None
 
 
 def _halved(value: Callable[[float], float], a: float, fa: float, b: float) -> float:

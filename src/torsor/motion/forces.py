@@ -52,6 +52,11 @@ Scalars = Sequence[Scalar]
 class _Data:
     """A force whose parameters are data."""
 
+    def __new__(cls, *given: Any, **named: Any) -> Any:
+        if given and isinstance(given[0], Model):
+            raise ArgumentError(f"{cls.__name__} binds to the model on which it acts: leave out the model")
+        return super().__new__(cls)
+
     def described(self) -> dict[str, Any]:
         """Name and parameters as JSON values, for the headers of files."""
         return {"name": type(self).__name__} | {key: _plain(x) for key, x in vars(self).items() if key[0] != "_"}
@@ -499,8 +504,6 @@ def _reference(reference: Any) -> Any:
     """A motion, or the configuration to hold as an array."""
     if callable(reference):
         return reference
-    if isinstance(reference, Model):
-        raise ArgumentError("forces bind to the model on which they act: leave out the model, give the reference first")
     if not isinstance(reference, list | tuple | np.ndarray | float | int):
         return function("reference", reference)
     return real_array("reference", reference)

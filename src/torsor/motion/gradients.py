@@ -68,7 +68,8 @@ def rollout_vjp(model: Any, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps
                 the directions of v, as everywhere (see `vjp`), and so is the cotangent of the first q that is returned
     wrt         numbers of the model: "inertia", "placement", "gravity" (see `vjp`); and parameters of forces, by the
                 name of their class: "PD.kp", "Spring.stiffness", "Friction.coulomb", "Feedback.K", "Constant.tau",
-                "Table.tau", "Policy.layers" (a list of (W, b))
+                "Table.tau", "Policy.layers" (a list of (W, b)). A servo on quaternions is a function: its kp
+                has the gradient NaN there
 
     All other arguments are those of `rollout`. Memory grows with the root of `steps`.
     """
@@ -250,7 +251,7 @@ class _Backwards:
         if parameter == "layers":
             return [tuple(x.reshape(*batch, *x.shape[1:]) for x in layer) for layer in self.layers]
         if isinstance(forces[k], Table) and parameter == "tau":
-            return self._of_table(forces[k]).reshape(*batch, -1, self.setup.model.nv)
+            return self._of_table(forces[k]).reshape(*batch, len(forces[k].t), self.setup.model.nv)
         x = np.array(getattr(forces[k], parameter), float)
         rank = (2 if parameter == "K" else 1) + (getattr(forces[k], "t", None) is not None)
         core = x.shape[max(0, x.ndim - rank) :]
@@ -273,13 +274,8 @@ class _Backwards:
             raise ArgumentError(f"{kind}.{parameter} has no gradient: it is no number of the law of the joints")
         for entry in np.flatnonzero(known[0]):
             found[:, entry] = 0.0
-            for slope, seed in zip(
-                slopes(np.eye(1, prod(core), int(entry)).reshape(core), size), (self.tau, self.gain)
-            ):
-                wide = np.broadcast_to(slope, (*batch, *slope.shape[-(seed.ndim - 1) :]))
-                for axis in range(1, seed.ndim - 1):  # what never changes acts in every step
-                    seed = seed.sum(axis=axis, keepdims=True) if wide.shape[len(batch) + axis - 1] == 1 else seed
-                found[:, entry] += (wide.reshape(seed.shape) * seed).reshape(len(seed), -1).sum(axis=1)
+            for slope, seed in zip(slopes(np.eye(prod(core))[entry].reshape(core), size), (self.tau, self.gain)):
+                found[:, entry] += _inner(slope, seed, batch)
         return found.reshape((*batch, *core))
 
     def _numbers(self, forces: Sequence[Any]) -> list[Array]:
@@ -293,8 +289,16 @@ class _Backwards:
         """The adjoint of reading a table at the times of all steps."""
         t, times = np.asarray(table.t), self.setup.sample_times(0, self.steps)
         weights = sampled(t, np.eye(len(t)), table.between)(times)  # (times, knots)
-        seed = self.tau[:, :, :, 0].reshape(self.states.count, len(times), -1)
+        seed = self.tau[:, :, :, 0].reshape(self.states.count, len(times), self.setup.model.nv)
         return np.einsum("tk,btv->bkv", weights, seed)
+
+
+def _inner(slope: Array, seed: Array, batch: tuple[int, ...]) -> Array:
+    """The sum of slope times seed, for every trajectory; what does not change in time acts in every step."""
+    wide = np.broadcast_to(slope, (*batch, *slope.shape[-(seed.ndim - 1) :]))
+    still = tuple(k for k in range(1, seed.ndim - 1) if wide.shape[len(batch) + k - 1] == 1)
+    seed = seed.sum(axis=still, keepdims=True)
+    return (wide.reshape(seed.shape) * seed).sum(axis=tuple(range(1, seed.ndim)))
 
 
 SLOPES: dict[str, Callable[[Array], Array]] = {  # of activations, by their values

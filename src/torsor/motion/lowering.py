@@ -56,6 +56,7 @@ MOST_FREEDOMS_OF_MEMBERS = 24  # of a ModelBatch, for its step to be straight-li
 MOST_OPERATIONS, MOST_NUMBERS = 15_000, 800
 UNINTERRUPTED = 2_000_000  # freedoms and steps of one call, a tenth of a second: Ctrl-C waits for it
 STATE = ("q", "v", "tau", "gain", "h")  # the first inputs of a step
+FOUND, OTHERS = 6, 3  # rows that functions give: torque, stiffness and damping of the drives, and from here of others
 
 
 class Step(NamedTuple):
@@ -200,8 +201,8 @@ def cut(step: Step, inverse: bool = True) -> list[Piece]:
         return ask(Ask(inverse_dynamics, tracked), nv, q, v, a)
 
     def functions(q: Scalars, v: Scalars, at: int) -> list[Scalars]:
-        found = ask(Ask(None, model, (), at), 4 * nv, q, v)
-        return [found[k : k + nv] for k in range(0, 4 * nv, nv)]
+        found = ask(Ask(None, model, (), at), FOUND * nv, q, v)
+        return [found[k : k + nv] for k in range(0, FOUND * nv, nv)]
 
     inputs = {name: shape for name, shape in step.inputs.items() if name in STATE}
     q, v, tau, gain, h = ([tape.input((name, i)) for i in range(shape[0])] for name, shape in inputs.items())
@@ -212,7 +213,7 @@ def cut(step: Step, inverse: bool = True) -> list[Piece]:
     for s, (outputs, what) in enumerate(pieces):
         parts = slice(nq), *(slice(k, k + nv) for k in range(nq, len(outputs), nv))
         result.append(Piece(Code.of(tape, outputs), dict(inputs), parts, what))
-        inputs[f"a{s}"] = (nv if what.algorithm else 4 * nv,)
+        inputs[f"a{s}"] = (nv if what.algorithm else FOUND * nv,)
     last = Code.of(tape, {("out", *index): x for index, x in numbered(end)})
     return [*result, Piece(last, inputs, (), None)]
 
@@ -390,12 +391,13 @@ class Run:
     """Steps of m states: the list of calls of a step, on memory of its own.
 
     gain      (k,) or (m, k) the numbers of the law;  h: the length of a step;  numbers: the last inputs of a step
-    times     of a step at which functions are called;  called: these functions
+    times     of a step at which functions are called, and these;  alone: a state alone goes to them without its axis
     """
 
     def __init__(self, step: Lowered, m: int, gain: Array, h: Array, numbers: Sequence[Array],
-                 times: Sequence[float] = (0.0,), functions: Sequence[Called] = ()) -> None:  # fmt: skip
-        self.lowered, self.m, self.times, self.functions = step, m, times, functions
+                 times: Sequence[float] = (0.0,), functions: Sequence[Called] = (),
+                 alone: bool = True) -> None:  # fmt: skip
+        self.lowered, self.m, self.times, self.functions, self.alone = step, m, times, functions, alone and m == 1
         self.h = np.broadcast_to(np.asarray(h, step.dtype), (m, 1))
         self.memory = (Freedoms if step.by_freedoms else Rows)(step.step, m, np.dtype(step.dtype))
         wide = step.step.slots * step.step.law.rows * (1 if step.by_freedoms else step.step.model.nv)
@@ -421,7 +423,7 @@ class Run:
             calls.append(Call(kernel, given[:], memory.operand(asked)))
             parts = memory.parts(asked, piece.parts)
             if piece.ask.algorithm is None:
-                found = memory.room(4 if low.by_freedoms else 4 * low.step.model.nv)
+                found = memory.room(FOUND if low.by_freedoms else FOUND * low.step.model.nv)
                 calls.append(Call(self._functions(piece.ask.at, found), parts, found))
             else:
                 found = memory.room(1 if low.by_freedoms else low.step.model.nv)
@@ -436,8 +438,7 @@ class Run:
 
         def call(q: Array, v: Array, out: Array) -> None:
             t = self.t + self.times[min(at, len(self.times) - 1)] * float(self.h[0, 0])
-            parts = called(self.functions, t, q, v, self.lowered.step.implicit)
-            for k, x in enumerate(parts):
+            for k, x in enumerate(called(self.functions, t, q, v, self.lowered.step.implicit, self.alone)):
                 if by_freedoms:
                     found[k] = x
                 else:
@@ -483,33 +484,35 @@ class Run:
         memory.leave(x, steps)
 
 
-def called(functions: Sequence[Called], t: float, q: Array, v: Array, slopes: bool) -> list[Array]:
-    """What functions give at many states (m, nq), (m, nv): torques of the drives, other torques, stiffness, damping."""
-    total = np.zeros((4, *v.shape))
+def called(functions: Sequence[Called], t: float, q: Array, v: Array, slopes: bool, alone: bool) -> Array:
+    """What functions give at many states (m, nq), (m, nv): `FOUND` rows (m, nv).
+
+    `alone`: one state is handed over without its axis.
+    """
+    total = np.zeros((FOUND, *v.shape))
     q, v = q.view(), v.view()
     q.flags.writeable = v.flags.writeable = False
     for term in functions:
-        total[0 if term.drive else 1] += given_by(term, t, q, v)
+        state = (q[0], v[0]) if alone and not term.batched else (q, v)
+        first = 0 if term.drive else OTHERS
+        total[first] += given_by(term, t, *state)
         if slopes and term.slopes is not None:
-            for k, x in enumerate(term.slopes(t, q, v) if len(q) > 1 or term.batched else term.slopes(t, q[0], v[0])):
-                total[2 + k] += x
-    return list(total)
+            for k, x in enumerate(term.slopes(t, *state), first + 1):
+                total[k] += x
+    return total
 
 
 def given_by(term: Called, t: float, q: Array, v: Array) -> Array:
-    """The torques (m, nv) of a function at many states; one state alone is handed over without its axis."""
-    alone = len(q) == 1 and not term.batched
+    """The torques of a function, with the shape of v."""
     try:
-        found = term.torque(t, q[0], v[0]) if alone else term.torque(t, q, v)
-        if isinstance(found, np.ma.MaskedArray):
-            raise TypeError("it gives a masked array")
-        found = np.asarray(found, dtype=float)
-        return np.broadcast_to(found, v.shape if found.ndim > 1 or not alone else v.shape[1:])
+        found = term.torque(t, q, v)
+        if found is None or isinstance(found, np.ma.MaskedArray):
+            raise TypeError(f"it gives {'nothing' if found is None else 'a masked array'}")
+        return np.broadcast_to(np.asarray(found, dtype=float), v.shape)
     except (TypeError, ValueError) as error:
         name = getattr(term.torque, "__qualname__", type(term.torque).__qualname__)
         raise ArgumentError(
-            f"the force {name} must be a function of t, q and v that gives {v.shape[1:] if alone else v.shape} numbers "
-            f"for q {q.shape[1:] if alone else q.shape}: {error}"
+            f"the force {name} must be a function of t, q and v that gives {v.shape} numbers for q {q.shape}: {error}"
         ) from error
 
 
@@ -545,21 +548,25 @@ class Call:
 
     def words(self, keep: list[Any]) -> tuple[list[int], Array]:
         """Function, data, and the addresses of arguments, dimensions and steps, as NumPy passes them."""
-        arrays, (address, data) = [*self.inputs, self.out], entry_of(self.function)
-        cores = [x.count(",") + 1 if x else 0 for x in _cores(self.function.signature)]
-        batch = [x.shape[: x.ndim - core] for x, core in zip(arrays, cores)]
-        count = prod(batch[-1])
-        steps = [x.strides[len(b) - 1] if b and count > 1 else 0 for x, b in zip(arrays, batch)]
-        steps += [s for x, b in zip(arrays, batch) for s in x.strides[len(b) :]]
-        args = np.array([x.ctypes.data for x in arrays], dtype=np.int64)
-        own = args, np.array([count], dtype=np.int64), np.array(steps, dtype=np.int64)
+        arrays, ranks = [*self.inputs, self.out], _ranks(self.function.signature)
+        count = prod(self.out.shape[: self.out.ndim - ranks[-1]])
+        outer = [x.strides[x.ndim - rank - 1] if x.ndim > rank and count > 1 else 0 for x, rank in zip(arrays, ranks)]
+        inner = [step for x, rank in zip(arrays, ranks) for step in x.strides[x.ndim - rank :]]
+        own = [np.array(x, dtype=np.int64) for x in (list(map(address, arrays)), [count], outer + inner)]
         keep.append((own, arrays, self.machine))
-        return [address, data, *(x.ctypes.data for x in own)], args
+        return [*entry_of(self.function), *map(address, own)], own[0]
 
 
-def _cores(signature: str) -> list[str]:
-    """The core axes of every array of a gufunc."""
-    return [part.strip("()") for part in signature.replace("->", ",").replace("),(", ")|(").split("|")]
+def address(x: Array) -> int:
+    """Where an array lies: quicker than `x.ctypes.data`."""
+    return x.__array_interface__["data"][0]
+
+
+@cache
+def _ranks(signature: str) -> list[int]:
+    """How many core axes every array of a gufunc has."""
+    cores = signature.replace("->", ",").replace("),(", ")|(").split("|")
+    return [core.count(",") + 1 if core != "()" else 0 for core in cores]
 
 
 class Loop:

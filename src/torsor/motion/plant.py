@@ -22,7 +22,7 @@ from torsor.motion.laws import DRIVE, KINDS, Action, action, passing
 
 Scalars = Sequence[Scalar]
 # what a plant asks for: accelerations from (q, v, tau, added inertia or None), torques from (q, v, accelerations), and
-# what functions give at (q, v) and a time: torques of the drives, other torques, stiffness, damping
+# what functions give at (q, v) and a time: torque, stiffness and damping of the drives, then of others
 Accelerate = Callable[[Scalars, Scalars, Scalars, Scalars | None], Scalars]
 Inverse = Callable[[Model, Scalars, Scalars, Scalars], Scalars]
 Functions = Callable[[Scalars, Scalars, int], Sequence[Scalars]]
@@ -76,12 +76,12 @@ class Plant:
         called = self.functions(q, v, at) if self.functions else None
         drives = self._drives(q, v, at)
         if called:
-            drives = [u.and_(Action(tau)) for u, tau in zip(drives, called[0])]
+            drives = [u.and_(Action(*own)) for u, *own in zip(drives, *called[:3])]
         total = []
         for i, (u, own) in enumerate(zip(drives, self.numbers)):
             total.append(action(self.kinds[i], u, q[column[i]], v[i], iter(own)))
         if called:
-            total = [x.and_(Action(*more)) for x, *more in zip(total, *called[1:])]
+            total = [x.and_(Action(*own)) for x, *own in zip(total, *called[3:])]
         for body, rest, stiffness in self.springs:
             first, joint = int(self.model.v_start[body]), JOINTS[self.model.joint[body]]
             own_q = Vec.of(q[self.model.q_start[body] : self.model.q_start[body + 1]])

@@ -216,8 +216,8 @@ class Simulation:
         """Continue to the time `until`, or to the first zero of stop(t, q, v); return the whole trajectory.
 
         stop       a function of t, q, v, a `Stop`, or several of these: the run ends where the first of them says so.
-                   It is looked for within every step, at `events.POINTS` points of its dense output: what begins and
-                   ends between two of them is missed
+                   It is looked for within every step: between `events.POINTS` points of its dense output, and where
+                   values at these points come close to zero and turn. What comes and goes between two of them is missed
         progress   True shows a bar; or a function of t, called now and then
 
         An interruption (Ctrl-C, an error in a force) leaves a recorded run at its last chunk, ready to be resumed. An

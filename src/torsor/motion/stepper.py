@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from torsor.errors import ArgumentError, SingularError
+from torsor.errors import ArgumentError, SingularError, TorsorError
 from torsor.motion.hermite import interpolate
 from torsor.motion.motion import Motion
 from torsor.validate import number, parameter
@@ -211,10 +211,14 @@ class FixedStep(Stepper):
             t = t_end
         np.copyto(self.row_old, self.row)
         self.t_old = self.t
-        self.advance(t - self.t)
+        try:
+            self.advance(t - self.t)
+            if not self.row.dot(self.row) < np.inf:  # quicker than testing every number
+                raise SingularError(f"the motion has no finite state after t = {self.t:.6g}: take smaller steps")
+        except TorsorError:
+            np.copyto(self.row, self.row_old)  # the last row is the last state that was reached
+            raise
         self.t, self.count = t, self.count + 1
-        if not self.row.dot(self.row) < np.inf:  # quicker than testing every number
-            raise SingularError(f"the motion has no finite state after t = {self.t_old:.6g}: take smaller steps")
 
     def advance(self, h: float) -> None:
         """Move row from t to t + h."""

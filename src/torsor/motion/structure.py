@@ -29,7 +29,7 @@ from torsor.model.joints import JOINTS
 from torsor.model.regular import require_uncoupled
 from torsor.motion.law import Law
 from torsor.motion.laws import KINDS
-from torsor.motion.lowering import called
+from torsor.motion.lowering import OTHERS, called
 from torsor.motion.motion import TORQUE, Acting, Motion
 from torsor.motion.stepper import Array, FixedStep, Memory, Settings, StiffnessWarning
 from torsor.sweeps import Algorithm
@@ -197,7 +197,7 @@ class Symplectic(FixedStep):
         before, q, tau = self._kicked
         if before != t or not np.array_equal(q, self.q):  # the end of a step is the beginning of the next
             self.evaluations += 1
-            tau = called(self.kicks, t, self.q[None], self.v[None], False)[1][0]
+            tau = called(self.kicks, t, self.q[None], self.v[None], slopes=False, alone=True)[OTHERS, 0]
             self._kicked = t, self.q.copy(), tau
         self.p = self.p + h * tau
 
