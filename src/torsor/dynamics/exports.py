@@ -1,4 +1,4 @@
-"""`export`: a function of one model as C99 files for a controller."""
+"""`export`: a function of one model as C99 files for a controller, or as WebAssembly."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from torsor.inputs import COORDINATES, place_of
 from torsor.model.model import Model, require_model
 
 STATES, SEED = 5, 0  # of the test vectors
+LANGUAGES = {"c": "C99", "wasm": "WebAssembly"}
 DEFAULTS = {"dtype": "float64", "external": False, "body": None, "method": "auto", "specialised": None}
 
 
@@ -37,17 +38,21 @@ class ProgramOptions(TypedDict, total=False):
 
 
 def export(model: Model, function: Callable[..., Any], folder: str | Path, *, name: str | None = None,
-           **options: Unpack[ProgramOptions]) -> list[Path]:  # fmt: skip
-    """Write a function of torsor for one model as C99, for controllers without Python.
+           language: str = "c", **options: Unpack[ProgramOptions]) -> list[Path]:  # fmt: skip
+    """Write a function of torsor for one model as C99, for controllers without Python, or as WebAssembly.
 
         ts.export(arm, ts.forward_dynamics, "arm_c")
+        ts.export(arm, ts.forward_dynamics, "arm_wasm", language="wasm")
 
-    writes NAME.h and NAME.c (the function: no allocation, no global state, no library but libm), NAME_vectors.h (inputs
-    and expected outputs), example.c (runs the function on them) and README.txt (how to compile it).  The last
-    line of each says which torsor wrote it, when, and with which options.
+    In C, it writes NAME.h and NAME.c (the function: no allocation, no global state, no library but libm),
+    NAME_vectors.h (inputs and expected outputs), example.c (runs the function on them) and README.txt (how to compile
+    it).  In WebAssembly, it writes NAME.wasm, NAME.mjs (a JavaScript module that loads it, for browsers and Node),
+    NAME_vectors.json, example.mjs and README.txt.  The last line of a text says which torsor wrote it, when, and with
+    which options.
 
     folder       created if it does not exist; only files that torsor wrote before are replaced
     name         the name of the function in C; None: derived from the names of the model and the function
+    language     "c" or "wasm"
 
     Options, as of `compile`:
 
@@ -59,19 +64,20 @@ def export(model: Model, function: Callable[..., Any], folder: str | Path, *, na
 
     Returns the paths of the files.
     """
-    return write_all(validate.file_path("folder", folder), c_files(model, function, name, **options))
+    validate.chosen("language", language, LANGUAGES)
+    return write_all(validate.file_path("folder", folder), exported_files(model, function, name, language, **options))
 
 
-def c_files(model: Model, function: Callable[..., Any], name: str | None = None,
-            **options: Unpack[ProgramOptions]) -> dict[str, str]:  # fmt: skip
-    """The text of each file."""
+def exported_files(model: Model, function: Callable[..., Any], name: str | None = None, language: str = "c",
+                   **options: Unpack[ProgramOptions]) -> dict[str, bytes]:  # fmt: skip
+    """The content of each file."""
     require_model(model)
     if not isinstance(function, Differentiated) and not any(function is known for known in ALGORITHMS):
         known = ", ".join(f.__name__ for f in ALGORITHMS)
         raise ArgumentError(f"{validate.shown(function)} cannot be exported; these can: {known}, and their vjp and jvp")
     for unknown in options.keys() - ProgramOptions.__annotations__.keys():
         raise ArgumentError(
-            f"export has no option {unknown!r}; it has name, {', '.join(ProgramOptions.__annotations__)}"
+            f"export has no option {unknown!r}; it has name, language, {', '.join(ProgramOptions.__annotations__)}"
         )
     program = compile(model, function, **options)
     if isinstance(program, MatrixGradient):
@@ -80,8 +86,14 @@ def c_files(model: Model, function: Callable[..., Any], name: str | None = None,
             "export the vjp of a product: inverse_dynamics is M x, mass_solve M^-1 x, and body_twists J v"
         )
     name = c99.identifier(model.name, function.__name__) if name is None else _c_name(name)
-    text = c99.CFunction.of(program.request, name)
     states = random_states(program, STATES)
+    about = dict(model=model.name, key=model.key, function=function.__name__, **(DEFAULTS | options), seed=SEED)
+    last = c99.harmless(signature(about))
+    return (_c_files if language == "c" else _wasm_files)(program, name, states, last)
+
+
+def _c_files(program: Program, name: str, states: list[NDArray[Any]], last: str) -> dict[str, bytes]:
+    text = c99.CFunction.of(program.request, name)
     files = {
         f"{name}.h": text.header(),
         f"{name}.c": text.source(),
@@ -89,9 +101,14 @@ def c_files(model: Model, function: Callable[..., Any], name: str | None = None,
         "example.c": c99.example(text),
         "README.txt": c99.readme(text),
     }
-    about = dict(model=model.name, key=model.key, function=function.__name__, **(DEFAULTS | options), seed=SEED)
-    last = f"/* {c99.harmless(signature(about))} */\n"
-    return {file: content + last for file, content in files.items()}
+    return {file: f"{content}/* {last} */\n".encode("ascii") for file, content in files.items()}
+
+
+def _wasm_files(program: Program, name: str, states: list[NDArray[Any]], last: str) -> dict[str, bytes]:
+    from torsor.backends.wasm_files import WasmFunction  # needs the writers of code, which few programs load
+
+    files = WasmFunction(program.request, name).files(states, np.asarray(program.rows(*states)), last)
+    return {file: x if isinstance(x, bytes) else x.encode("ascii") for file, x in files.items()}
 
 
 def _c_name(name: Any) -> str:
@@ -117,7 +134,7 @@ def random_states(program: Program, count: int, seed: int = SEED) -> list[NDArra
     return result
 
 
-def write_all(folder: Path, files: dict[str, str]) -> list[Path]:
+def write_all(folder: Path, files: dict[str, bytes]) -> list[Path]:
     """Write all files.  On failure, delete the new ones; files already replaced stay replaced."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -129,8 +146,8 @@ def write_all(folder: Path, files: dict[str, str]) -> list[Path]:
     except OSError as reason:
         raise ArgumentError(f"{folder}: cannot be written ({reason.strerror or reason})") from None
     try:
-        for path, text in zip(paths, files.values()):
-            write_whole(path, text.encode("ascii"))
+        for path, content in zip(paths, files.values()):
+            write_whole(path, content)
     except BaseException:
         for path in new:
             with suppress(OSError):
