@@ -40,7 +40,7 @@ class Stepped(FixedStep):
             run.numbers, self.motion.acting.loads(self.t + INSIDE * h) if self.motion.law.waves else ()
         ):
             load[...] = now
-        run(x, setup.commands(0, 1, self.t)[:, None], 1, self.t)
+        run(x, setup.commands(0, 1, self.t)[:, None], t=self.t)
         self.evaluations += len(setup.method.times)
         if self.every_row:
             self.motion.accelerate(self.t + h, self.q, self.v, self.a)

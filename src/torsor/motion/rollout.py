@@ -97,13 +97,7 @@ def _on_cpu(setup: Fixed, given: Mapping[str, Any], steps: int, every: int, stop
         x = np.concatenate([part["q"], part["v"]], axis=1)
         reset = np.concatenate([part[name] for name in RESET], axis=1) if RESET[0] in part else None
         watch = watch_of(setup, stops, part, reset) if stops else None
-
-        def store(k: int, x: Array) -> None:
-            stored[rows, k] = x
-            if watch:
-                reason[rows, k] = watch.reasons()
-
-        advance(states, part, x, range(every, kept * every + 1, every), store, watch)
+        advance(states, part, x, range(every, kept * every + 1, every), stored[rows], watch, reason[rows])
         if watch:
             first_stop[rows] = watch.first
 
