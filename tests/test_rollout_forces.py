@@ -286,7 +286,7 @@ def test_steps_own_their_machine_code():
     """Threads that meet while it is made have code of their own, which nothing else keeps alive."""
     law, x = collect(LONG), np.zeros((2, 28))
     step = Fixed(LONG, law, STEPS_OF["implicit-euler"], "implicit-euler", H)
-    move = lowering.Run(step.kernels("float64"), 2, law.values, np.array([H]), ())
+    move = lowering.StepRun(step.kernels("float64"), 2, law.values, np.array([H]), ())
     simulation = ts.Simulation(ARM)
     move(x, np.zeros((1, 1, 14)))
     lowering._function.cache_clear()

@@ -1,6 +1,6 @@
 """The driver of fixed steps: many states, moved together, stored after some steps, stopped where they leave bounds.
 
-Rollouts and ensembles of fixed steps are this driver around a `lowering.Run`.
+Rollouts and ensembles of fixed steps are this driver around a `lowering.StepRun`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torsor.inputs import place_of
 from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.model import Model
 from torsor.motion.law import Law, collect
-from torsor.motion.lowering import Lowered, Run, Step, lowered
+from torsor.motion.lowering import Lowered, Step, StepRun, lowered
 from torsor.motion.steps import METHODS, Method
 from torsor.motion.stops import Stop, Watch, watching
 
@@ -156,7 +156,7 @@ class States:
         """The arrays of some states."""
         return {name: x if len(x) == 1 < self.count else x[rows] for name, x in self.arrays.items()}
 
-    def run(self, part: Mapping[str, Array]) -> Run:
+    def run(self, part: Mapping[str, Array]) -> StepRun:
         """Their steps."""
         setup, m = self.setup, len(part["q"])
         gain = np.array(np.broadcast_to(part["values"][:, 0], (m, part["values"].shape[-1])))
@@ -165,9 +165,9 @@ class States:
         if setup.law.waves:
             numbers[0] = np.array(np.broadcast_to(numbers[0], (m, setup.model.n, 6)))
         functions, alone = setup.law.called, not self.batch
-        return Run(kernels, m, gain, np.array([setup.length]), numbers, setup.method.times, functions, alone)
+        return StepRun(kernels, m, gain, np.array([setup.length]), numbers, setup.method.times, functions, alone)
 
-    def move(self, run: Run, part: Mapping[str, Array], x: Array, ends: Sequence[int], out: Array | None,
+    def move(self, run: StepRun, part: Mapping[str, Array], x: Array, ends: Sequence[int], out: Array | None,
              first: int = 0) -> None:  # fmt: skip
         """Move the states x in place from the first-th step on; out[:, k] is where they are after ends[k] steps."""
         setup, commands = self.setup, np.moveaxis(part["commands"], -2, 0)
@@ -185,7 +185,7 @@ class States:
             if out is not None:
                 out[:, k] = x
 
-    def prepare(self, run: Run, part: Mapping[str, Array], step: int) -> None:
+    def prepare(self, run: StepRun, part: Mapping[str, Array], step: int) -> None:
         """Set what changes in time beside the commands for a step: gains and wrenches."""
         if self.setup.law.schedule is not None:
             run.gain[...] = part["values"][:, step]

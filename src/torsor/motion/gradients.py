@@ -32,7 +32,7 @@ from torsor.motion.driver import CHUNK, Fixed, States, checked_states, settings
 from torsor.motion.forces import ACTIVATIONS, PD, Constant, Limits, Table, sampled
 from torsor.motion.law import collect, force_list
 from torsor.motion.laws import KINDS
-from torsor.motion.lowering import STATE, Ask, Piece, Run, Step, compiled_piece, cut, gains_by_freedom
+from torsor.motion.lowering import STATE, Ask, Piece, Step, StepRun, compiled_piece, cut, gains_by_freedom
 from torsor.motion.steps import METHODS
 
 Array = NDArray[Any]
@@ -207,7 +207,7 @@ class _Backwards:
                     self._by_layers(rows, found["states"], tau[:, :, 0])
         self.q[rows], self.v[rows] = q, v
 
-    def _forward(self, run: Run, x: Array, part: Mapping[str, Array], start: int, end: int) -> Array:
+    def _forward(self, run: StepRun, x: Array, part: Mapping[str, Array], start: int, end: int) -> Array:
         """The states before the steps start, ..., end."""
         states = np.empty((end - start + 1, *x.shape), x.dtype)
         states[0] = x

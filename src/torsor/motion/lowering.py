@@ -244,7 +244,7 @@ def spread(x: Array, shape: tuple[int, ...]) -> Array:
     return x if x.shape == shape else np.broadcast_to(x, shape)
 
 
-class Rows:
+class RowMemory:
     """A row per state."""
 
     def __init__(self, step: Step, m: int, dtype: Any) -> None:
@@ -285,7 +285,7 @@ class Rows:
         return [self.states[steps % 2]]
 
 
-class Freedoms:
+class FreedomMemory:
     """A row per quantity, with all freedoms of all states side by side: (k, m, nv)."""
 
     def __init__(self, step: Step, m: int, dtype: Any) -> None:
@@ -379,7 +379,7 @@ class Lowered:
         """One step of many states, each with a length of its own, h (m, 1) or (1,)."""
         if self.step.written_out:
             return self.kernel(q, v, tau, gain, h, *numbers)
-        return Run(self, len(q), gain, h, numbers).once(np.concatenate([q, v], axis=1), tau)
+        return StepRun(self, len(q), gain, h, numbers).once(np.concatenate([q, v], axis=1), tau)
 
 
 def lowered(step: Step, dtype: str = "float64") -> Lowered:
@@ -388,7 +388,7 @@ def lowered(step: Step, dtype: str = "float64") -> Lowered:
     return made.once(("step", step.key, step.law.key, step.slots, dtype), lambda: Lowered(step, dtype))
 
 
-class Run:
+class StepRun:
     """Steps of m states: the list of calls of a step, on memory of its own.
 
     gain      (k,) or (m, k) the numbers of the law;  h: the length of a step;  numbers: the last inputs of a step
@@ -400,7 +400,7 @@ class Run:
                  alone: bool = True) -> None:  # fmt: skip
         self.lowered, self.m, self.times, self.functions, self.alone = step, m, times, functions, alone and m == 1
         self.h = np.broadcast_to(np.asarray(h, step.dtype), (m, 1))
-        self.memory = (Freedoms if step.by_freedoms else Rows)(step.step, m, np.dtype(step.dtype))
+        self.memory = (FreedomMemory if step.by_freedoms else RowMemory)(step.step, m, np.dtype(step.dtype))
         wide = step.step.slots * step.step.law.rows * (1 if step.by_freedoms else step.step.model.nv)
         self.tau = self.memory.room(wide)
         self.gain = self.memory.values(gain)
@@ -448,11 +448,11 @@ class Run:
         return call
 
     @cached_property
-    def _loop(self) -> Loop | None:
+    def _loop(self) -> TimeLoop | None:
         """The loop over time in machine code, if all calls are."""
         if not all(call.is_machine_code for calls in self.calls for call in calls):
             return None
-        return Loop(self.calls, self.tau, [self.memory.lying(k) for k in (0, 1)])
+        return TimeLoop(self.calls, self.tau, [self.memory.lying(k) for k in (0, 1)])
 
     def once(self, x: Array, tau: Array) -> Array:
         """What a step gives, (m, ...), which need not be a state."""
@@ -484,7 +484,7 @@ class Run:
         np.concatenate(memory.lying(at), axis=1, out=x)
 
     def _in_turn(self, rows: Array, at: int, every: int, count: int, out: Array | None) -> None:
-        """What `Loop` does, call by call."""
+        """What `TimeLoop` does, call by call."""
         for step in range(every * count):
             self.t = self.begin + (at + step) * float(self.h[0, 0])
             self.tau[...] = rows[step if len(rows) > 1 else 0].reshape(self.tau.shape)
@@ -598,7 +598,7 @@ def _ranks(signature: str) -> list[int]:
     return [core.count(",") + 1 if core != "()" else 0 for core in cores]
 
 
-class Loop:
+class TimeLoop:
     """All calls of a step, one after the other, for many steps, in machine code.
 
     lying   the columns of the states before the first step of a pair and before the second one
