@@ -34,7 +34,12 @@ LAYERS = [
     {"cli", "__main__"},
 ]
 # Methods that users look for on an object, imported when they are called: what they need knows that object.
-METHODS = {("motion.series", "view"), ("motion.trajectory", "view"), ("ensembles.plots", "view")}
+METHODS = {
+    ("motion.series", "view"),
+    ("motion.trajectory", "view"),
+    ("ensembles.plots", "view"),
+    ("model.model", "view"),
+}
 # Within a package nothing goes in circles: each module imports only from those named before it.  Modules joined by +
 # still import each other.
 ORDER = {
@@ -59,18 +64,17 @@ ORDER = {
     "sensitivities",
     "papers": "rows figures change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
-    "view": "shapes tube plots page",
+    "view": "limbs shapes tube controls machine plots page browser",
     "zoo": "families humanoid lee2007",
 }
 # Modules of torsor that are imported inside functions, because most programs do without them and they take long.
 LATE = {
     "backends.cpu": {"backends.cpu_code"},  # of a program that is found on disk, nothing is traced or written
     "compiler.request": {"compiler.lowering"},
-    "dynamics.exports": {"backends.wasm_files.WasmFunction"},
     "dynamics.calls": {"backends.gpu", "parallel.device.DeviceChain"},
     "dynamics.functions": {"parallel.segments", "parallel.solver"},
     "cli": {"papers", "bench.forward_dynamics_times", "bench.installed_peers", "ensembles.files", "ensembles.places",
-            "view.plots.picture", "view.page.at_rest"},
+            "view.plots.picture"},
 }  # fmt: skip
 UNLISTED = ("motion", "ensembles", "formats")  # rooms in which imports inside functions are not listed
 

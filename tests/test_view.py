@@ -58,6 +58,15 @@ class Parts(HTMLParser):
             self.scripts[-1] += data
 
 
+def inflated(script):
+    return zlib.decompress(base64.b64decode(script)).decode()
+
+
+def scene_of(page):
+    """The data of a page."""
+    return json.loads(inflated(Parts(page).scripts[0]))
+
+
 @pytest.fixture(scope="module")
 def falling():
     return simulate(zoo.stanford(), [0, np.pi / 2, 0, 0, 0, 0], duration=1.0)
@@ -67,13 +76,14 @@ def test_page_is_one_well_formed_file_that_needs_nothing_else(falling):
     parts = Parts(view_page.page(falling))
     assert parts.open == []
     assert parts.links == []
-    data, three, player = parts.scripts
+    _, three, player = parts.scripts
+    three = inflated(three)
     assert "MIT License" in three
     assert "three.js authors" in three
     assert not re.search(r"\b(fetch|import)\s*\(", player)
-    assert json.loads(data)["bodies"][2]["joint"] == "prismatic"
+    assert scene_of(view_page.page(falling))["bodies"][2]["joint"] == "prismatic"
     for name in re.findall(r'element\("(\w+)"\)', player):
-        assert name in parts.ids
+        assert name in parts.ids or f'id="{name}"' in player
     for name in re.findall(r"THREE\.(\w+)", player):
         assert f"{name}:()=>" in three, name
 
@@ -193,7 +203,8 @@ def test_very_many_bodies_are_a_tube_through_their_origins_and_tips(machine):
     assert points.shape == (31, model.n + len(tips), 3)
     half = scene["tube"]["quantum"] * (0.5 + 1e-6) + SINGLE * scene["reach"]
     assert np.abs(points[:, : model.n] - poses[..., :3, 3]).max() <= half
-    far = poses[:, tips, :3, :3] @ (2 * model.com[tips])[..., None]
+    ends = np.array([*view_page._tips(model).values()])
+    far = poses[:, tips, :3, :3] @ ends[..., None]
     assert np.abs(points[:, model.n :] - poses[:, tips][..., :3, 3] - far[..., 0]).max() <= half
     traces = np.frombuffer(base64.b64decode(scene["traces"]), "<f4").reshape(31, -1, 3)
     assert traces.shape[1] <= MOST_TRACES

@@ -42,6 +42,7 @@ from torsor.errors import ArgumentError, ModelWarning, TorsorError
 from torsor.files import check_writable, made, short
 from torsor.formats import FORMATS, ROBOTS, load
 from torsor.formats.robots import BASES, PREFIX
+from torsor.later import Later
 from torsor.logs import LOGGER, JsonLines, event, failure
 from torsor.model import Model
 from torsor.model.freedoms import nondefault
@@ -56,6 +57,8 @@ from torsor.motion.references import Cycloid
 from torsor.motion.simulation import Simulation
 from torsor.motion.trajectory import Trajectory
 from torsor.validate import chosen, integer, number
+
+pages = Later("torsor.view.page")
 
 FAILED, INTERRUPTED = 1, 130
 MOST_BRANCHES, FEW_BRANCHES = 60, 8  # bodies shown in a tree; of a larger model, only the first few
@@ -173,11 +176,19 @@ def parser() -> argparse.ArgumentParser:
     bench_parser.add_argument("names", nargs="*", metavar="NAME", help="some of the benchmarks of the checkout")
     bench_parser.add_argument("--short", action="store_true", help="only compare forward dynamics, in seconds")
     bench_parser.add_argument("--states", type=int, default=4096, help="states per call (default %(default)s)")
-    view_parser = _add(commands, "view", view, "play a recorded trajectory, or look at a model, in the browser")
+    view_parser = _add(
+        commands,
+        "view",
+        view,
+        "look at a model, let it move, or play a recorded motion, in the browser",
+    )
     view_parser.add_argument(
         "trajectory", type=Path, metavar="FILE", help="a file made with --file or .save(), or a model"
     )
     view_parser.add_argument("--base", choices=BASES, help=BASE_HELP)
+    view_parser.add_argument(
+        "--live", action="store_true", help="of a model: a page in which it moves by its own equations, under your hand"
+    )
     view_parser.add_argument("--out", type=Path, metavar="PAGE.html", help="write the page here instead of opening it")
     _sweep_parser(commands)
     _export_parser(commands)
@@ -653,16 +664,24 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def view(options: argparse.Namespace) -> int:
-    from torsor.view.page import at_rest
-
     name = str(options.trajectory)
     if options.trajectory.suffix.lower() in (*FORMATS, *ROBOTS) or not options.trajectory.suffix:
-        trajectory: Trajectory = at_rest(find_model(name, options.base))
+        model = find_model(name, options.base)
+        scene = (pages.live_scene if options.live else pages.still_scene)(model)
+    elif options.live:
+        raise ArgumentError(f"--live takes a model, and {name} is none")
     else:
-        trajectory = Trajectory.load(options.trajectory)
-    page = trajectory.view(options.out)
-    out.print(f"-> {escape(str(page))}", style="green")
+        scene = pages.recorded_scene(Trajectory.load(options.trajectory))
+    _show(scene, options.out)
     return 0
+
+
+def _show(scene: Any, path: Path | None) -> None:
+    """Write a page or open it; say where it is, and what it does not show."""
+    page = pages.show(scene, path)
+    for words in scene.data["missing"]:
+        err.print(f"[yellow]not drawn:[/] {escape(words)}", soft_wrap=True)
+    out.print(f"-> {escape(str(page))}", style="green", soft_wrap=True)
 
 
 def export(options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,16 +22,19 @@ from torsor.backends import codegen
 from torsor.backends.elementary import far_sincos
 from torsor.backends.llvm import LLVMWriter, Target
 from torsor.backends.llvm_arrays import LLVMArrays, LLVMMemory
-from torsor.backends.llvm_entry import BLOCK, Function, turning
+from torsor.backends.llvm_entry import BLOCK, EntryFunction, turning
 from torsor.compiler.abi import SIZES, KernelData, loop_data, unrolled_data
 from torsor.compiler.loops import Loops
 from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode, shape_of
 from torsor.errors import ArgumentError
 from torsor.inputs import place_of
+from torsor.later import Later
 
 if TYPE_CHECKING:
     from torsor.compiler.request import Request
+
+llvm = Later("llvmlite.binding")
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -109,6 +113,10 @@ class Block(NamedTuple):
         """The same with its axes in reverse."""
         return Block(self.at, self.shape[::-1], self.strides[::-1])
 
+    def flat(self) -> Block:
+        """All numbers in a row, of an array without gaps."""
+        return Block(self.at, (prod(self.shape),), self.strides[-1:])
+
 
 class KernelCall(NamedTuple):
     """A kernel on some arrays; those with one axis more than the kernel's have a row for each of several states."""
@@ -165,7 +173,7 @@ class Module:
         for k, kernel in enumerate(kernels):
             w = LLVMWriter(target(kernel.bits))
             kernel.write(w)
-            functions[kernel] = Function(f"kernel_{k}", BLOCK, w)
+            functions[kernel] = EntryFunction(f"kernel_{k}", BLOCK, w)
             texts.append(str(functions[kernel]))
         lines = iter(_call(functions[call.kernel].name, own, work) for call, own in zip(calls, arguments))
         for name, own_calls in self.procedures.items():
@@ -229,8 +237,6 @@ def _helpers(writers: Sequence[LLVMWriter]) -> list[str]:
 
 def _object(ir: str) -> bytes:
     """LLVM's object file."""
-    import llvmlite.binding as llvm  # slow to import, and seldom needed
-
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     machine = llvm.Target.from_triple(TRIPLE).create_target_machine(opt=codegen.level(), reloc="static")

@@ -20,7 +20,10 @@ from torsor.dynamics.programs import compile
 from torsor.errors import ArgumentError
 from torsor.files import signature, write_whole
 from torsor.inputs import COORDINATES, place_of
+from torsor.later import Later
 from torsor.model.model import Model, require_model
+
+wasm_files = Later("torsor.backends.wasm_files")
 
 STATES, SEED = 5, 0  # of the test vectors
 LANGUAGES = {"c": "C99", "wasm": "WebAssembly"}
@@ -105,9 +108,7 @@ def _c_files(program: Program, name: str, states: list[NDArray[Any]], last: str)
 
 
 def _wasm_files(program: Program, name: str, states: list[NDArray[Any]], last: str) -> dict[str, bytes]:
-    from torsor.backends.wasm_files import WasmFunction  # needs the writers of code, which few programs load
-
-    files = WasmFunction(program.request, name).files(states, np.asarray(program.rows(*states)), last)
+    files = wasm_files.WasmFunction(program.request, name).files(states, np.asarray(program.rows(*states)), last)
     return {file: x if isinstance(x, bytes) else x.encode("ascii") for file, x in files.items()}
 
 

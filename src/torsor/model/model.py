@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Unpack
 
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.errors import ArgumentError, ModelError
+from torsor.later import Later
 from torsor.model.builder import AXIAL, GRAVITY, Builder, Links, as_row, assemble
 from torsor.model.check import check_model, checked_frames, placements
 from torsor.model.dh import DHTable, dh_fields
@@ -32,6 +34,8 @@ from torsor.model.names import Frame, NumberedNames, nearest_names, word_list
 from torsor.model.parameters import coupling_matrix, inertial_parameters, with_inertial_parameters
 from torsor.validate import array, generator, integer_array, real_array, shown
 from torsor.validate import batch as batch_shape
+
+pages = Later("torsor.view.page")
 
 Array = NDArray[Any]
 
@@ -309,6 +313,22 @@ class Model:
         G^T M G, G^T bias and G^T tau are those of a machine with these freedoms only.
         """
         return coupling_matrix(self)
+
+    def view(self, path: str | Path | None = None, *, q: ArrayLike | None = None, live: bool = False,
+             forces: Any = ()) -> Path:  # fmt: skip
+        """Look at the model in a browser, and turn its joints.
+
+            arm.view()
+            arm.view("arm.html", live=True)
+
+        path     where the page is written; None: into a temporary file, which is opened in the browser
+        q        the configuration; None: that of its file
+        live     whether it moves in the page, by its own equations of motion under gravity and the user's hand
+        forces   what acts on it there; see `simulate`: data that do not change in time
+
+        Returns the path of the page.
+        """
+        return pages.show_model(self, path, q, live, forces)
 
     def uncoupled(self) -> Model:
         """This model with all its joints free."""
