@@ -58,7 +58,7 @@ from torsor.motion.simulation import Simulation
 from torsor.motion.trajectory import Trajectory
 from torsor.validate import chosen, integer, number
 
-pages = Later("torsor.view.page")
+pages, shows = Later("torsor.view.page"), Later("torsor.view.showcase")
 
 FAILED, INTERRUPTED = 1, 130
 MOST_BRANCHES, FEW_BRANCHES = 60, 8  # bodies shown in a tree; of a larger model, only the first few
@@ -67,7 +67,8 @@ LONGEST_WORD = 1000  # characters read of a line to see whether it begins with a
 MOST_FREEDOMS_OF_A_MATRIX = 3000  # whose n^2 entries are counted
 
 # The options, as typed, that a run needs again when it is resumed.
-PROBLEM = ("model", "base", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity")
+PROBLEM = ("model", "base", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity", "free")
+ASKED = ("q0", "v0", "torque", "track", "viscous", "coulomb", "no_gravity", "free")  # any of them: no showcase
 # Those that the recording itself knows.
 INTEGRATION = ("method", "dynamics", "rtol", "atol", "step", "dt", "every", "keep", "file")
 
@@ -240,6 +241,10 @@ def _simulate_parser(commands: Any) -> argparse.ArgumentParser:
     problem.add_argument("--viscous", type=float, default=0.0, help="viscous friction of every joint")
     problem.add_argument("--coulomb", type=float, default=0.0, help="dry friction of every joint")
     problem.add_argument("--no-gravity", action="store_true")
+    problem.add_argument(
+        "--free", action="store_true", help="the bare free fall (default, if nothing else is asked: with a base that "
+        "floats pinned, and with friction and stops at joints of which the file says nothing)"
+    )  # fmt: skip
     how = p.add_argument_group("the integration")
     how.add_argument(
         "--method",
@@ -295,7 +300,9 @@ def simulate(options: argparse.Namespace) -> int:
     for key, write in {"plot": trajectory.plot, "csv": trajectory.to_csv, "view": trajectory.view}.items():
         try:
             if (path := getattr(options, key)) is not None:
-                write(None if path is BROWSER else path)
+                written = write(None if path is BROWSER else path)
+                if path is BROWSER:
+                    setattr(options, key, written)
         except TorsorError as error:  # the others are still written
             failed = _refused(error)
             setattr(options, key, None)
@@ -353,6 +360,8 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
     model = model.weightless if options.no_gravity else model  # forces need not carry its weight either
     problem = {key: getattr(options, key) for key in PROBLEM}
     q0 = numbers("--q0", options.q0 or STARTS.get(options.model), model.nq)
+    if q0 is None and _is_showcase(problem):
+        q0 = shows.started(model)
     simulation = Simulation(
         model, q0, numbers("--v0", options.v0, model.nv), forces=_forces(problem, model),
         method=options.method, rtol=options.rtol, atol=options.atol, step=options.step, dt=options.dt,
@@ -371,6 +380,7 @@ def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
     if names := [_option(key) for key in (*PROBLEM[1:], *INTEGRATION) if given[key] is not unset]:
         raise ArgumentError(f"a resumed run goes on as it was recorded: leave out {', '.join(names)}")
     problem = read(options.resume).header["about"].get("problem")
+    problem = {"free": True, **problem} if isinstance(problem, dict) else None  # of runs before there were showcases
     if not isinstance(problem, dict) or not all(_typed(problem.get(key), key) for key in PROBLEM):
         raise ArgumentError(f"{options.resume} was not recorded by this command: resume it with Simulation.resume")
     model = find_model(options.model or problem["model"], problem.get("base"))
@@ -381,7 +391,7 @@ def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
 
 def _typed(value: Any, key: str) -> bool:
     """Is this a value that the command line gives to that part of a problem?"""
-    if key == "no_gravity":
+    if key in ("no_gravity", "free"):
         return isinstance(value, bool)
     return isinstance(value, float if key in ("duration", "viscous", "coulomb") else str | None)
 
@@ -403,7 +413,12 @@ def _forces(problem: dict[str, Any], model: Model) -> list[Any]:
         forces.append(ComputedTorque(Cycloid(start, goal, problem["duration"])))
     if problem["viscous"] or problem["coulomb"]:
         forces.append(Friction(problem["viscous"], problem["coulomb"]))
-    return forces
+    return shows.showcase(model).forces if _is_showcase(problem) else forces
+
+
+def _is_showcase(problem: dict[str, Any]) -> bool:
+    """Whether nothing is asked of the motion."""
+    return not any(problem.get(key) for key in ASKED)
 
 
 def _table(path: str, model: Model) -> Table:
@@ -463,6 +478,8 @@ def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> 
         f"[bold]{escape(trajectory.model.name)}[/]: {trajectory.t[-1]:g} s in {seconds:.3g} s, {len(trajectory)} rows, "
         f"{stepper.evaluations} evaluations of the right-hand side ({simulation.about['method']}{switched})"
     )
+    if _is_showcase(simulation.about.get("problem", {})) and (words := shows.showcase(trajectory.model).words):
+        out.print(f"[dim]{'; '.join(words)} (--free: the bare fall)[/]", soft_wrap=True)
     table = RichTable("", "first", "last", "least", "greatest", box=None, pad_edge=False)
     for name, x, digits in _columns_of_summary(trajectory):
         table.add_row(escape(name), *(f"{value:.{digits}g}" for value in (x[0], x[-1], x.min(), x.max())))

@@ -35,7 +35,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib import rc_context
 from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import solve_ivp
 
@@ -421,7 +420,7 @@ def _figures_of(name: str, folder: Path) -> Iterator[Path]:
         figure = small_multiples({key: (TIMES, x) for key, x in series.items()}, labels, units, heading)
         for axes in figure.axes if until else ():
             axes.axvline(until, color=GREY, lw=0.8, ls=":")
-        with rc_context(STYLE):  # type: ignore[arg-type]
+        with style():
             save(figure, path, {"figure": path.stem})
         series_data(path, TIMES, series, labels)
         return path

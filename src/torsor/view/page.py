@@ -24,7 +24,6 @@ from torsor.dynamics import functions as dynamics
 from torsor.errors import ArgumentError
 from torsor.files import made, signature, write_whole
 from torsor.lie import matrix_to_quaternion
-from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.motion.trajectory import Trajectory
@@ -33,6 +32,7 @@ from torsor.view.controls import columns, couplings, joint_sliders, limits_of, s
 from torsor.view.limbs import is_floating, limb_colours
 from torsor.view.machine import moving, poses_only
 from torsor.view.shapes import shapes
+from torsor.view.showcase import shown_configuration, started
 from torsor.view.tube import floats, frame_times, text, tube
 
 Array = NDArray[Any]
@@ -72,16 +72,6 @@ def at_rest(model: Model, q: ArrayLike | None = None) -> Trajectory:
     row = shown_configuration(model)[None] if q is None else real_array("q", q, (model.nq,))[None]
     still = np.zeros((1, model.nv))
     return Trajectory(model, np.zeros(1), row, still, still, still)
-
-
-def shown_configuration(model: Model) -> Array:
-    """The first keyframe, if the file has some; else the neutral configuration, moved into the limits."""
-    if model.keyframes:
-        return next(iter(model.keyframes.values()))
-    q, coordinate = model.neutral(), limited_coordinates(model)
-    known = coordinate >= 0
-    q[coordinate[known]] = np.clip(q[coordinate[known]], model.lower[known], model.upper[known])
-    return q
 
 
 @dataclass(frozen=True)
@@ -134,6 +124,7 @@ def still_scene(model: Model, q: ArrayLike | None = None) -> Scene:
 
 def live_scene(model: Model, forces: Any = (), q: ArrayLike | None = None) -> Scene:
     """A machine that moves by its own equations of motion."""
+    q = started(model) if q is None else q
     data = scene(at_rest(model, q))
     if not data["bodies"]:
         raise ArgumentError(f"a live page draws {MOST_BODIES} bodies at most, not the {model.n} of {model!r}")
@@ -327,7 +318,7 @@ def _radius(model: Model, reach: float) -> float:
     lengths = np.linalg.norm(model.p[1:], axis=1)
     lengths = lengths[lengths > 1e-6 * reach]
     thin = 0.15 * float(np.median(lengths)) if lengths.size else reach
-    return min(reach / 40, max(thin, reach / 1000))
+    return min(reach / 40, max(thin, reach / 300))
 
 
 def _up(model: Model) -> Array:

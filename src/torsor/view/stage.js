@@ -103,7 +103,8 @@ function makeStage(data) {
     grids.add(makeGrid(cell, colors));
   }
 
-  const margin = () => (window.innerWidth > 700 ? element("side").offsetWidth + 12 : 0); // what the panel covers
+  const covered = (id) => (window.innerWidth > 700 ? element(id).offsetWidth : 0);
+  const margin = () => covered("side") - 0.6 * covered("plots"); // what panels cover on the right, more than on the left
   function resize() {
     const { innerWidth: w, innerHeight: h } = window;
     renderer.setSize(w, h);
