@@ -324,7 +324,7 @@ def test_a_full_disk_and_a_closed_pipe_are_no_tracebacks():
 
 
 def test_what_cannot_be_written_keeps_nothing_else_from_being_written(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("torsor.view.plots.write_whole", lambda path, _: write_whole(tmp_path, b""))  # a folder
+    monkeypatch.setattr("torsor.view.style.write_whole", lambda path, _: write_whole(tmp_path, b""))  # a folder
     words = ["--duration", "0.1", "--plot", str(tmp_path / "a"), "--csv", str(tmp_path / "a.csv"), "--json"]
     assert main(["simulate", "planar3", *words]) == FAILED
     said = capsys.readouterr()

@@ -324,7 +324,7 @@ def _files(options: argparse.Namespace, simulation: Simulation) -> dict[str, Any
 def _check_outputs(options: argparse.Namespace) -> None:
     """Before a run: every output can be written, and none replaces another, or what the run reads."""
     if options.plot is not None:
-        from torsor.view.plots import picture
+        from torsor.view.style import picture
 
         options.plot = picture(options.plot)
     written = {key: path for key in ("plot", "csv", "view") if (path := getattr(options, key)) not in (None, BROWSER)}

@@ -280,9 +280,26 @@ class Trajectory:
 
     # ---- pictures ----
 
-    def plot(self, path: str | Path | None = None) -> Any:
-        """Positions and energies, or chosen quantities, over time; a matplotlib Figure, written to `path` if given."""
-        return plots.plot_trajectory(self, path)
+    def plot(self, what: Sequence[str] | str | Path | None = None, path: str | Path | None = None, *,
+             joints: Any = None, units: str = "deg", theme: str = "light") -> Any:  # fmt: skip
+        """Plot quantities over time, a panel for each unit and limb.
+
+            run.plot("run.pdf")
+            run.plot(["q", "v", "tau", "energy"], joints=["elbow", "wrist"], units="rad")
+
+        what     of "q", "v", "a", "tau" and "energy", or a path; None: ["q", "energy"]; of a run that kept chosen
+                 quantities, these
+        path     a file to write: .png, .svg, .pdf; None: none
+        joints   names or numbers of the joints that are drawn; None: all
+        units    of angles, "deg" or "rad"
+        theme    "light" or "dark" paper
+
+        Returns a matplotlib Figure.
+        """
+        if isinstance(what, str | Path):
+            what, path = None, what
+        quantities = ("q", "energy") if what is None else what
+        return plots.plot_trajectory(self, path, quantities, joints=joints, units=units, theme=theme)
 
     def view(self, path: str | Path | None = None) -> Path:
         """A page that plays the motion in 3-D: written to `path`, or opened in the browser."""

@@ -53,7 +53,8 @@ from torsor.motion.trajectory import Trajectory
 from torsor.papers import saha_udut as saha
 from torsor.papers.figures import COLOURS, panels, series_data, write_data
 from torsor.papers.rows import AGREES, CONFLICTS, MISPRINT, OURS, Row, identity, misprint, ours
-from torsor.view.plots import GREY, STYLE, coordinate_units, force_units, save, small_multiples
+from torsor.view.plots import coordinate_units, force_units, small_multiples
+from torsor.view.style import GREY, save, style
 
 Array = NDArray[Any]
 

@@ -128,7 +128,7 @@ def _chosen_bodies(model: Model, joints: Any) -> list[int]:
         if isinstance(joint, str) and joint in names:
             found.append(names.index(joint))
         elif isinstance(joint, str | int | np.integer):
-            found.append(model.frame(joint).body)
+            found.append(model.frame(joint if isinstance(joint, str) else int(joint)).body)
         else:
             raise ArgumentError(f"joints must be names or numbers of joints, not {shown(joint)}")
     if not found or min(found) < 0:
@@ -150,14 +150,18 @@ def _draw_panel(ax: Axes, panel: Panel, t: Array, x: Array, units: str, theme: s
         _crowd(ax, t, y, [curve.name for curve in panel.curves])
         return
     _draw_curves(ax, t, y, [curve.name for curve in panel.curves], theme)
-    low, high = ax.get_ylim()
     for curve, own, (colour, _) in zip(panel.curves, y, lines(theme)):
-        lower, upper = (scale * limit for limit in curve.limits)
-        near = NEAR * (upper - lower)
-        for limit, reached, end in ((lower, own.min() < lower + near, low), (upper, own.max() > upper - near, high)):
-            if np.isfinite(limit) and reached:  # a band beyond the limit
-                beyond = min(end, limit) - 0.03 * (high - low) if limit == lower else max(end, limit) + 0.03 * (high - low)
-                ax.axhspan(limit, beyond, color=colour, alpha=0.12, lw=0)
+        _draw_limits(ax, own, scale * curve.limits[0], scale * curve.limits[1], colour)
+
+
+def _draw_limits(ax: Axes, y: Array, lower: float, upper: float, colour: str) -> None:
+    """A band beyond each limit that a curve reaches or comes near to."""
+    low, high = ax.get_ylim()
+    near = NEAR * (upper - lower) if np.isfinite(upper - lower) else 0.0
+    if np.isfinite(lower) and y.min() < lower + near:
+        ax.axhspan(min(low, lower) - 0.04 * (high - low), lower, color=colour, alpha=0.12, lw=0)
+    if np.isfinite(upper) and y.max() > upper - near:
+        ax.axhspan(upper, max(high, upper) + 0.04 * (high - low), color=colour, alpha=0.12, lw=0)
 
 
 def _draw_curves(ax: Axes, t: Array, y: Array, names: Sequence[str], theme: str) -> None:

@@ -42,7 +42,9 @@ def style(theme: str = "light") -> Iterator[None]:
     """Plots that are drawn inside have torsor's style, on light or on dark paper."""
     paper, ink = INK[chosen("theme", theme, PALETTES)]
     places = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor", "axes.titlecolor")
-    colours = dict.fromkeys(places, ink) | dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), paper)
+    colours = dict.fromkeys(places, ink) | dict.fromkeys(
+        ("figure.facecolor", "axes.facecolor", "savefig.facecolor"), paper
+    )
     with rc_context(STYLE | colours | {"axes.prop_cycle": cycler(color=PALETTES[theme])}):  # type: ignore[arg-type]
         yield
 
