@@ -64,7 +64,7 @@ ORDER = {
     "sensitivities",
     "papers": "rows figures change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
-    "view": "style limbs shapes tube controls showcase machine plots page browser",
+    "view": "style limbs shapes tube controls showcase machine plots page browser movies",
     "zoo": "families humanoid lee2007",
 }
 # Modules of torsor that are imported inside functions, because most programs do without them and they take long.

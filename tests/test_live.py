@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 from test_c import tree_of_every_joint
 from test_view import scene_of
 
@@ -171,3 +172,46 @@ def test_a_live_humanoid_hangs_from_its_pin(tmp_path):
     with Browser(zoo.humanoid().view(tmp_path / "page.html", live=True)) as browser:
         browser.evaluate("torsor.setPlaying(false); torsor.reset(); torsor.step(2000)")
         assert browser.evaluate("Math.hypot(...torsor.machine.x.q.slice(0, 3))") < 0.05  # m
+
+
+@pytest.mark.browser
+def test_pictures_and_movies(tmp_path):
+    run = ts.simulate(zoo.planar3(), duration=0.3)
+    run.picture(tmp_path / "a.png", 0.1, size=(320, 200), theme="dark")
+    with Image.open(tmp_path / "a.png") as found:
+        assert found.size == (320, 200)
+        assert len(found.convert("RGB").getcolors(100_000)) > 50
+    run.movie(tmp_path / "a.gif", size=(160, 100), fps=10)
+    with Image.open(tmp_path / "a.gif") as found:
+        assert (found.size, found.n_frames) == ((160, 100), 4)
+
+
+def test_pictures_say_what_is_missing(tmp_path, monkeypatch):
+    run = ts.simulate(zoo.planar3(), duration=0.1)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("torsor.view.browser.MAC", "nowhere")
+    with pytest.raises(ts.ArgumentError, match="Chromium or Chrome"):
+        run.picture(tmp_path / "a.png")
+    with pytest.raises(ts.ArgumentError, match="ffmpeg"):
+        run.movie(tmp_path / "a.mp4")
+    with pytest.raises(ts.ArgumentError, match=r"\.mp4 or \.gif"):
+        run.movie(tmp_path / "a.avi")
+    assert not any(tmp_path.iterdir())
+
+
+def test_many_trajectories_are_one_page(tmp_path):
+    q = np.random.default_rng(0).normal(size=(50, 3)) * 0.3
+    runs = ts.rollout(zoo.planar3(), q, np.zeros((50, 3)), steps=20, step=0.01)
+    data = scene_of(runs.view(tmp_path / "page.html").read_text())
+    assert len(data["ghosts"]) == 30
+    points = np.frombuffer(base64.b64decode(data["ghosts"][-1]["points"]), "<f4").reshape(len(data["times"]), -1, 3)
+    exact = ts.body_poses(zoo.planar3(), runs.q[-1, -1])[:, :3, 3]
+    np.testing.assert_allclose(points[-1, :3], exact, atol=1e-6)
+    assert "31 of 50 trajectories" in data["subtitle"]
+
+
+def test_members_of_a_study_are_one_page(tmp_path):
+    vary = {"mass": ts.Uniform(low=0.5, high=2.0)}
+    study = ts.ensemble(zoo.planar3(), vary, n=4, duration=0.1, step=0.01, method="rk4", store=tmp_path / "a.zarr")
+    data = scene_of(study.view(tmp_path / "page.html").read_text())
+    assert len(data["ghosts"]) == 3

@@ -27,6 +27,7 @@ from torsor.motion.quantities import ROWS, SCALARS, columns_of, quantity
 from torsor.validate import array, integer, real_array, shown
 
 plots, page = Later("torsor.view.plots"), Later("torsor.view.page")
+movies = Later("torsor.view.movies")
 
 Array = NDArray[Any]
 
@@ -302,9 +303,34 @@ class Trajectory:
         return plots.plot_trajectory(self, path, quantities, joints=joints, units=units, theme=theme)
 
     def view(self, path: str | Path | None = None) -> Path:
-        """A page that plays the motion in 3-D: written to `path`, or opened in the browser."""
+        """A page that plays the motion in 3-D: written to `path`, or opened in the browser.
+
+        Of many trajectories, the first is drawn as a machine and some of the others as lines.
+        """
+        return page.show(self._scene(), path)
+
+    def picture(self, path: str | Path, t: float | None = None, *, size: tuple[int, int] = (1280, 800),
+                theme: str = "light") -> Path:  # fmt: skip
+        """Write what the page shows at time t as a .png file; needs Chromium or Chrome.
+
+        size   width and height in pixels;  theme: "light" or "dark"
+        """
+        return movies.picture(self._scene(), path, t, size, theme)
+
+    def movie(self, path: str | Path, *, fps: float | None = None, speed: float = 1.0,
+              size: tuple[int, int] = (1280, 800), theme: str = "light") -> Path:  # fmt: skip
+        """Write the motion as a .gif or an .mp4 file; needs Chromium or Chrome, and for .mp4 ffmpeg.
+
+        fps     frames per second; None: 20 in a .gif, 30 in an .mp4
+        speed   seconds of the motion per second of the movie
+        """
+        return movies.movie(self._scene(), path, fps, speed, size, theme)
+
+    def _scene(self) -> Any:
         self._need("q")
-        return page.show(self if self.v is not None and self.a is not None else self.motion(), path)
+        if np.ndim(self.q) > 2:
+            return page.scene_of_many(self)
+        return page.recorded_scene(self if self.v is not None and self.a is not None else self.motion())
 
     def motion(self) -> Trajectory:
         """The configurations as whole rows; velocities are those of straight lines from row to row."""

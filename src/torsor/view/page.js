@@ -23,6 +23,11 @@ async function openPage() {
   const isLive = Boolean(machine && data.machine.arrays.tau);
   const recorded = isLive ? null : makeRecorded(data, stage, bodies, tube);
   const app = { data, stage, bodies, machine, recorded, tube };
+  app.setBare = () => { // for pictures: without panels
+    ["side", "bar", "plots", "missing"].forEach((id) => { element(id).hidden = true; });
+    stage.resize();
+    stage.look(new THREE.Vector3(...data.center), new THREE.Vector3(...data.eye));
+  };
 
   element("subtitle").textContent = data.subtitle;
   showMissing(data.missing);

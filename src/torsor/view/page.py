@@ -11,6 +11,7 @@ import re
 import tempfile
 import webbrowser
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -40,6 +41,7 @@ Array = NDArray[Any]
 FRAMES_PER_SECOND = 60
 EYE = 3.3  # distance of the eye, in radii of the scene
 SAMPLES = 50  # configurations that say where a machine can get to
+MOST_GHOSTS = 30  # trajectories beside the first
 MOST_POSES = 400_000  # bodies times frames: about 15 MB of page
 MOST_BODIES, MOST_SHAPED = 300, 1000  # drawn one by one, without and with shapes of their own; more are one tube
 PLAYER = ("stage.js", "bodies.js", "tube.js", "machine.js", "recorded.js", "panels.js", "page.js")
@@ -110,6 +112,47 @@ def recorded_scene(run: Trajectory) -> Scene:
         found = series(run, t)
         data |= {"columns": columns(run.model), "series": found} if found else {}
     return Scene(run.model, data, run.about)
+
+
+def scene_of_many(runs: Trajectory) -> Scene:
+    """The motions of a rollout, which have one time."""
+    if runs.is_on_device:
+        raise ArgumentError("the states are on a GPU: copy them to the host before they are viewed")
+    q = np.asarray(runs.q, float)
+    batch = q.shape[:-2]
+
+    def member(k: int) -> Trajectory:
+        index = tuple(int(i) for i in np.unravel_index(k, batch))
+        machines = runs.batch
+        model: Any = runs.model if machines is None else machines[index[len(index) - len(machines.shape) :]]
+        return Trajectory(model, runs.t, q[index], about=runs.about).motion()
+
+    return scene_of_members(member, np.arange(int(np.prod(batch))))
+
+
+def scene_of_members(member: Callable[[int], Trajectory], numbers: Array) -> Scene:
+    """Many motions of one time: the first as a machine, and some of the others as lines from joint to joint."""
+    chosen = numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), 1 + MOST_GHOSTS)).astype(int)].tolist()
+    if not chosen:
+        raise ArgumentError("there is no trajectory to show")
+    found = recorded_scene(first := member(chosen[0]))
+    data, t, tips = found.data, np.array(found.data["times"]), _tips(first.model)
+    if not data["bodies"]:
+        return found
+    others = [member(k) for k in chosen[1:]]
+    points = [_skeleton(run.model, run.at(np.clip(t, run.t[0], run.t[-1]))[0], tips) for run in others]
+    above = [*first.model.parent.tolist(), *tips]
+    data["ghostLinks"] = [k for i, parent in enumerate(above) if parent >= 0 for k in (parent, i)]
+    data["ghosts"] = [{"points": floats(p), "size": p.shape[1]} for p in points]
+    data["subtitle"] += f", {len(chosen)} of {len(numbers)} trajectories"
+    return found
+
+
+def _skeleton(model: Model, q: Array, tips: dict[int, Array]) -> Array:
+    """(frames, n + tips, 3) the origins of all bodies and the far ends of the tips."""
+    poses = dynamics.body_poses(model, q)
+    ends = [poses[:, i, :3, 3] + poses[:, i, :3, :3] @ p for i, p in tips.items()]
+    return np.concatenate([poses[..., :3, 3], np.stack(ends, axis=1)], axis=1)
 
 
 def still_scene(model: Model, q: ArrayLike | None = None) -> Scene:
@@ -216,12 +259,10 @@ def _live_stage(model: Model, q: Array) -> tuple[Array, float, float]:
     some, up = np.tile(q, (SAMPLES, 1)), _up(model)
     for joint in joint_sliders(model):
         some[1:, joint["at"]] = np.random.default_rng(joint["at"]).uniform(joint["low"], joint["high"], SAMPLES - 1)
-    poses = dynamics.body_poses(model, some)
-    ends = [poses[:, i, :3, 3] + poses[:, i, :3, :3] @ p for i, p in _tips(model).items()]
-    p = np.concatenate([poses[..., :3, 3], np.stack(ends, axis=1)], axis=1)
+    p = _skeleton(model, some, _tips(model))
     root = next((i for i in range(model.n) if is_floating(model, i)), None)
     if root is not None:
-        center = poses[0, root, :3, 3]
+        center = p[0, root]
         far = float(np.linalg.norm(p - center, axis=-1).max())
         return center, 0.8 * far, float(center @ up) - 1.02 * far
     low, high = p.min(axis=(0, 1)), p.max(axis=(0, 1))
