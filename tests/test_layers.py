@@ -38,6 +38,7 @@ METHODS = {
     ("motion.series", "view"),
     ("motion.trajectory", "view"),
     ("ensembles.plots", "view"),
+    ("ensembles.study", "view"),
     ("model.model", "view"),
 }
 # Within a package nothing goes in circles: each module imports only from those named before it.  Modules joined by +
