@@ -279,7 +279,7 @@ def _live_stage(model: Model, q: Array) -> tuple[Array, float, float]:
         far = float(np.linalg.norm(p - center, axis=-1).max())
         return center, 0.8 * far, float(center @ up) - 1.02 * far
     low, high = p.min(axis=(0, 1)), p.max(axis=(0, 1))
-    return (low + high) / 2, float(np.max(high - low)) / 2, float((p @ up).min()) - 0.02 * _reach(model)
+    return (low + high) / 2, 0.6 * float(np.max(high - low)), float((p @ up).min()) - 0.02 * _reach(model)
 
 
 def _pillars(model: Model) -> Array:
