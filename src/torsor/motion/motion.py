@@ -27,8 +27,9 @@ from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
 from torsor.motion.coordinates import Coordinates
 from torsor.motion.law import Law, collect
-from torsor.motion.lowering import Step, StepRun, gains_by_freedom, lowered, tangent_of
+from torsor.motion.lowering import Step, gains_by_freedom, lowered, tangent_of
 from torsor.motion.plant import Plant
+from torsor.motion.time_loop import StepRun
 from torsor.sweeps import Algorithm
 from torsor.validate import chosen
 
