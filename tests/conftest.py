@@ -1,11 +1,13 @@
 """Fixtures and settings shared by all tests."""
 
 import os
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import settings
 from machines import MACHINES, MORE_MACHINES
 from peers import State
+from peers.installed import missing_peer
 
 # The same examples in every run: a test that fails today fails tomorrow.
 settings.register_profile("torsor", derandomize=True, deadline=None, max_examples=60, database=None)
@@ -18,6 +20,29 @@ def pytest_configure(config):
     """
     if config.getoption("-m").startswith("not slow"):
         os.environ.setdefault("TORSOR_OPTIMIZE", "0")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    """What a test needs that is not installed skips it, wherever it was asked for (`peers/installed.py`)."""
+    with _without_peers():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    with _without_peers():
+        return (yield)
+
+
+@contextmanager
+def _without_peers():
+    try:
+        yield
+    except (Exception, pytest.fail.Exception) as error:
+        if (name := missing_peer(error)) is None:
+            raise
+        pytest.skip(f"needs {name}")
 
 
 @pytest.fixture(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from peers.installed import peer
 
 import torsor
 from torsor import Trajectory, simulate, zoo
@@ -270,7 +271,7 @@ def test_a_table_of_torques_without_rows_is_refused(tmp_path, capsys, content):
 )
 def test_workers_that_are_not_there_are_refused(tmp_path, capsys, words, reason):
     if "--dask" in words:
-        pytest.importorskip("distributed")
+        assert peer("distributed").Client
     study = tmp_path / "study.toml"
     study.write_text('model = "planar3"\nn = 2\nduration = 0.01\n[vary]\nv0 = {normal = [0, 1]}\n')
     assert main(["sweep", str(study), "--store", str(tmp_path / "runs.zarr"), *words]) == FAILED
