@@ -14,6 +14,24 @@ settings.register_profile("torsor", derandomize=True, deadline=None, max_example
 settings.load_profile("torsor")
 
 
+SECONDS = 600  # for one default test, on a busy machine: the slowest take some ten seconds on a quiet one
+SECONDS_SLOW = 7200
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """A deadline for every test and a worker for every core, unless the command line says otherwise.
+
+    They are no options in pyproject.toml: without pytest-timeout or pytest-xdist these would be errors.
+    """
+    options = config.option
+    if getattr(options, "timeout", 0) is None:
+        options.timeout = SECONDS if options.markexpr.startswith("not slow") else SECONDS_SLOW
+    if getattr(options, "numprocesses", 0) is None and not hasattr(config, "workerinput"):
+        options.numprocesses = "auto"
+        options.dist = "worksteal" if options.dist == "no" else options.dist
+
+
 def pytest_configure(config):
     """The default tests compile thousands of programs once each: quickly, which changes no bit of what they compute
     (`test_every_level_of_optimisation_gives_the_same_bits`).  All other selections test what users get.

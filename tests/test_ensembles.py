@@ -4,10 +4,8 @@ import json
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import threading
-import time
 import zipfile
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
@@ -18,6 +16,7 @@ from types import SimpleNamespace
 import cuda_host
 import fake_cupy
 import numpy as np
+import processes
 import pytest
 from peers.installed import peer
 
@@ -587,11 +586,10 @@ if __name__ == "__main__":
 
 def test_a_killed_client_loses_only_the_chunk_in_flight(tmp_path):
     path = tmp_path / "runs.zarr"
-    client = subprocess.Popen([sys.executable, "-c", SCRIPT, str(path)])
-    while not (path / "status" / "c" / "3").exists() and client.poll() is None:
-        time.sleep(0.01)
-    os.kill(client.pid, signal.SIGKILL)
-    client.wait()
+    client = processes.start("-c", SCRIPT, path)
+    processes.wait_until((path / "status" / "c" / "3").exists, client)
+    client.kill()
+    client.communicate()
     left = ts.Study(path)
     assert 0 < left.progress < 1
     before = {k: left.group.get("q", k).copy() for k in range(3)}
@@ -638,8 +636,9 @@ def test_two_shards_at_once(tmp_path):
     """Two processes begin together, each with a size of chunks of its own choice."""
     path = tmp_path / "runs.zarr"
     script = SCRIPT.replace("chunk=40)", "shard=(int(sys.argv[2]), 2))")
-    jobs = [subprocess.Popen([sys.executable, "-c", script, str(path), str(k)]) for k in range(2)]
-    assert [job.wait() for job in jobs] == [0, 0]
+    jobs = [processes.start("-c", script, path, k) for k in range(2)]
+    assert [job.communicate(timeout=processes.DEADLINE)[1] for job in jobs] == ["", ""]
+    assert [job.returncode for job in jobs] == [0, 0]
     found = ts.Study(path)
     assert found.progress == 1
     assert found.missing() == []
@@ -661,7 +660,7 @@ if __name__ == "__main__":
 def test_a_lost_scheduler_is_told_and_the_study_goes_on(tmp_path):
     """The cluster's own process is killed; what was done stays, and the rest is done by another."""
     distributed = peer("distributed")
-    cluster = subprocess.Popen([sys.executable, "-c", CLUSTER], stdout=subprocess.PIPE, text=True)
+    cluster = processes.start("-c", CLUSTER, stderr=None)
     client = distributed.Client(cluster.stdout.readline().strip(), timeout=20)
     killed = []
 
@@ -673,7 +672,7 @@ def test_a_lost_scheduler_is_told_and_the_study_goes_on(tmp_path):
     with pytest.raises(ts.StoreError, match="lost its workers or its scheduler"):
         study(path, n=2000, chunk=50, executor=client.get_executor(), progress=kill)
     client.close(timeout=1)
-    cluster.wait()
+    cluster.communicate(timeout=processes.DEADLINE)
     assert killed
     assert 0 < ts.Study(path).progress < 1
     assert np.array_equal(study(path, n=2000, chunk=50)["q"], study(tmp_path / "alone.zarr", n=2000, chunk=500)["q"])
