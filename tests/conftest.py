@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 from machines import MACHINES, MORE_MACHINES
 from peers import State
-from peers.installed import missing_peer
+from peers.installed import ALL, missing_peer
 
 # The same examples in every run: a test that fails today fails tomorrow.
 settings.register_profile("torsor", derandomize=True, deadline=None, max_examples=60, database=None)
@@ -38,6 +38,13 @@ def pytest_configure(config):
     """
     if config.getoption("-m").startswith("not slow"):
         os.environ.setdefault("TORSOR_OPTIMIZE", "0")
+
+
+def pytest_sessionfinish(session):
+    """With TORSOR_SKIP=never a run in which a test was skipped has failed."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if ALL and reporter and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(wrapper=True)
