@@ -1,13 +1,11 @@
 """The pages show the results that are there."""
 
 import importlib.util
-import os
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
+import processes
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -53,7 +51,5 @@ def test_the_code_of_a_page_runs(page, tmp_path):
     blocks = re.findall(r"^ *```python\n(.*?)^ *```", (ROOT / page).read_text(encoding="utf-8"), re.S | re.M)
     script = tmp_path / "page.py"
     script.write_text("\n".join(textwrap.dedent(block) for block in blocks))
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "Agg"}
-    command = [sys.executable, "-W", "error", str(script)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = processes.run("-W", "error", script, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
