@@ -60,7 +60,7 @@ ORDER = {
     "papers": "rows figures change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
     "view": "shapes tube plots page",
-    "zoo": "families humanoid lee2007",
+    "zoo": "families humanoid lee2007 small",
 }
 # Modules of torsor that are imported inside functions, because most programs do without them and they take long.
 LATE = {
