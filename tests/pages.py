@@ -9,9 +9,9 @@
     2
     ```
 
-The Python blocks of a page run one after the other, in one namespace and an empty folder. A `text` block that follows is
-what the block prints; `...` in it stands for anything. A block that `needs` a module runs where that is installed, and
-one that needs `gpu` where CuPy finds one.
+The Python blocks of a page run one after the other, in one namespace and an empty folder. A `text` block that follows
+is what the block prints; `...` in it stands for anything. A block that `needs` a module runs where that is installed,
+and one that needs `gpu` where CuPy finds one.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ LAYERS = [
     {"cli", "__main__"},
 ]
 # Methods that users look for on an object, imported when they are called: what they need knows that object.
-METHODS = {("motion.series", "view"), ("motion.trajectory", "view"), ("ensembles.plots", "view")}
+METHODS = {("model.model", "view"), ("motion.trajectory", "view"), ("ensembles.plots", "view")}
 # Within a package nothing goes in circles: each module imports only from those named before it.  Modules joined by +
 # still import each other.
 ORDER = {
@@ -52,7 +52,8 @@ ORDER = {
     "ensembles": "engine streams places plots ray records device exchange draws zarr files study",
     "formats": "binary folders meshes xml repair robot states toml writer xacro mjcf mjcf_writer urdf urdf_writer sdf "
     "robots",
-    "model": "names joints rounding parameters check extras freedoms links builder dh model batch conditioning regular",
+    "model": "names joints rounding parameters check extras freedoms links builder dh locked model batch conditioning "
+    "regular",
     "motion": "brownian coordinates cuda_loops laws progress recording references stops tables hermite law quantities "
     "forces plant lowering steps driver gradients motion device fused stepper tangent dense events fixed implicit "
     "stages structure adams radau runge_kutta stiffness trajectory gpu_rollout rollout integrators rows simulation "
@@ -64,6 +65,7 @@ ORDER = {
 }
 # Modules of torsor that are imported inside functions, because most programs do without them and they take long.
 LATE = {
+    "model.model": {"view.page.show_model"},
     "backends.cpu": {"backends.cpu_code"},  # of a program that is found on disk, nothing is traced or written
     "compiler.request": {"compiler.lowering"},
     "dynamics.calls": {"backends.gpu", "parallel.device.DeviceChain"},

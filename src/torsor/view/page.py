@@ -25,12 +25,14 @@ from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.motion.trajectory import Trajectory
+from torsor.validate import real_array
 from torsor.view.shapes import shapes
 from torsor.view.tube import floats, frame_times, tube
 
 Array = NDArray[Any]
 
 FRAMES_PER_SECOND = 60
+POSTURES_PER_SECOND = 4
 EYE = 2.9  # distance of the eye, in radii of the scene
 MOST_POSES = 400_000  # bodies times frames: about 15 MB of page
 MOST_BODIES, MOST_SHAPED = 300, 1000  # drawn one by one, without and with shapes of their own; more are one tube
@@ -56,6 +58,17 @@ def at_rest(model: Model, q: Array | None = None) -> Trajectory:
     """A trajectory of one row: the model as its file shows it, or at q."""
     row, still = (shown_configuration(model) if q is None else q)[None], np.zeros((1, model.nv))
     return Trajectory(model, np.zeros(1), row, still, still, still)
+
+
+def show_model(model: Model, q: Any = None, path: str | Path | None = None) -> Path:
+    """The page of a model, or of several configurations of it one after the other."""
+    if q is None:
+        return show(at_rest(model), path)
+    rows = np.atleast_2d(real_array("q", q))
+    if rows.shape[1:] != (model.nq,):
+        raise ArgumentError(f"q must have shape ({model.nq},) or (m, {model.nq}) for {model!r}, not {rows.shape}")
+    model.check_quaternions(rows)
+    return show(Trajectory(model, np.arange(len(rows)) / POSTURES_PER_SECOND, rows).motion(), path)
 
 
 def shown_configuration(model: Model) -> Array:
