@@ -49,7 +49,7 @@ ORDER = {
     "linear factor task_space inverse_kinematics actuators identification exports closed_forms fixman symbolic",
     "dynamics.closed_forms": "frames operators factorization",
     "dynamics.fixman": "parameters solve points rigid",
-    "ensembles": "engine streams places plots ray records device exchange draws zarr files study",
+    "ensembles": "engine streams places plots ray records device exchange draws zarr dataset files study",
     "formats": "binary folders meshes xml repair robot states toml writer xacro mjcf mjcf_writer urdf urdf_writer sdf "
     "robots",
     "model": "names joints rounding parameters check extras freedoms links builder dh locked model batch conditioning "

@@ -25,6 +25,7 @@ from torsor import logs
 from torsor.backends.cpu import cores
 from torsor.dynamics import functions as dynamics
 from torsor.ensembles import places, zarr
+from torsor.ensembles.dataset import dataset
 from torsor.ensembles.draws import Draws, Quantity, fields_of, forces_of, states_of
 from torsor.ensembles.engine import IMPOSSIBLE, OK, REASONS, STOPPED, LaneEngine, Timing
 from torsor.ensembles.exchange import Exchange
@@ -470,14 +471,11 @@ class Study:
         return Trajectory(machine, t, q, v, a, tau, {"member": k, "seed": plan.seed})
 
     def open(self) -> Any:
-        """Everything in the store as an xarray Dataset (needs xarray)."""
-        try:
-            import xarray
-        except ImportError:
-            raise ArgumentError("open() needs xarray: pip install 'torsor[ensemble]'") from None
-        axes = {name: variable.axes for name, variable in self.group.variables.items() if name != "digest"}
-        arrays = {name: (axes[name], self.group.whole(name)) for name in axes}
-        return xarray.Dataset(arrays, coords={"time": self.times}, attrs=self.group.attributes)
+        """Open everything in the store as an xarray Dataset (needs xarray); with Dask, chunks are read when needed.
+
+        Members, times, joints and what was drawn are coordinates: `d.q.sel(coordinate="link2")`, `d["PD.kp"]`.
+        """
+        return dataset(self.group, self.plan.model if self.plan else None)
 
     def plot(self, quantity: str = "q", path: str | Path | None = None) -> Any:
         """Fans of a quantity over time: the median, and where 50 % and 90 % of the members are."""
