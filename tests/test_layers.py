@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "torsor"
 
 # A layer is a module or a package of torsor; what stands on one line may import each other.
 LAYERS = [
-    {"errors", "logs"},
+    {"errors", "logs", "later"},
     {"validate", "linalg"},
     {"files", "lie", "spatial"},
     {"model"},
@@ -34,7 +34,12 @@ LAYERS = [
     {"cli", "__main__"},
 ]
 # Methods that users look for on an object, imported when they are called: what they need knows that object.
-METHODS = {("model.model", "view"), ("motion.trajectory", "view"), ("ensembles.plots", "view")}
+METHODS = {
+    ("model.model", "view"),
+    ("motion.trajectory", "view"),
+    ("ensembles.plots", "view"),
+    ("ensembles.study", "view"),
+}
 # Within a package nothing goes in circles: each module imports only from those named before it.  Modules joined by +
 # still import each other.
 ORDER = {
@@ -60,12 +65,11 @@ ORDER = {
     "sensitivities",
     "papers": "rows figures change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
-    "view": "shapes tube plots page",
+    "view": "shapes tube plots page table",
     "zoo": "families humanoid lee2007 small",
 }
 # Modules of torsor that are imported inside functions, because most programs do without them and they take long.
 LATE = {
-    "model.model": {"view.page.show_model"},
     "backends.cpu": {"backends.cpu_code"},  # of a program that is found on disk, nothing is traced or written
     "compiler.request": {"compiler.lowering"},
     "dynamics.calls": {"backends.gpu", "parallel.device.DeviceChain"},
@@ -91,6 +95,8 @@ def names_in(nodes) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Later":
+            names |= {x.value for x in node.args[:1] if isinstance(x, ast.Constant)}
     return {name.removeprefix("torsor.") for name in names if name.startswith("torsor.")}
 
 

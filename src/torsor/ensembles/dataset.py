@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.ensembles.zarr import Group, Variable
-from torsor.errors import ArgumentError
 from torsor.formats import toml
+from torsor.later import Later
 from torsor.motion.coordinates import names_of
 
 if TYPE_CHECKING:
     from torsor.model.model import Model
 
 Array = NDArray[Any]
+xarray, dask = Later("xarray", "open() needs xarray", "torsor[ensemble]"), Later("dask.array")
 AXES = {"xyz": ["x", "y", "z"], "pose": ["x", "y", "z", "qw", "qx", "qy", "qz"]}  # names along axes of stores
 DRAWN = "vary/"
 
@@ -48,10 +49,6 @@ class Stored:
 
 def dataset(group: Group, model: Model | None) -> Any:
     """Everything in a store: stored quantities as variables, what was drawn and the names of axes as coordinates."""
-    try:
-        import xarray
-    except ImportError:
-        raise ArgumentError("open() needs xarray: pip install 'torsor[ensemble]'") from None
     if model is None:
         model = toml.read(group.attributes["model"], group.place.address)
     labels: dict[str, Any] = AXES | {
@@ -75,6 +72,4 @@ def _array(group: Group, variable: Variable) -> Any:
     """An array of Dask if that is installed; else one in memory."""
     if find_spec("dask") is None or not variable.shape:
         return group.whole(variable.name)
-    from dask.array import from_array
-
-    return from_array(Stored(group, variable), chunks=(variable.chunk, *variable.shape), asarray=False, name=False)
+    return dask.from_array(Stored(group, variable), chunks=(variable.chunk, *variable.shape), asarray=False, name=False)

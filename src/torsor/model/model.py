@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.errors import ArgumentError, ModelError
+from torsor.later import Later
 from torsor.model.builder import AXIAL, GRAVITY, Builder, Links, as_row, assemble
 from torsor.model.check import check_model, checked_frames, placements
 from torsor.model.dh import DHTable, dh_fields
@@ -35,6 +36,7 @@ from torsor.validate import array, generator, integer_array, real_array, shown
 from torsor.validate import batch as batch_shape
 
 Array = NDArray[Any]
+page, table = Later("torsor.view.page"), Later("torsor.view.table")
 
 # The fields that the dynamics depend on, in the order of the content hash.
 _PHYSICS = ("parent", "joint", "axis", "pitch", "R", "p", "mass", "com", "inertia", "gravity")
@@ -389,9 +391,10 @@ class Model:
         >>> ts.zoo.panda().view([0, 0.5, 0, -1.5, 0, 2, 0], "panda.html").name
         'panda.html'
         """
-        from torsor.view.page import show_model
+        return page.show_model(self, q, path)
 
-        return show_model(self, q, path)
+    def _repr_html_(self) -> str:
+        return table.of_model(self)
 
     def order(self, names: Sequence[str]) -> tuple[Array, Array]:
         """Where the coordinates and the velocities of joints are: q[..., iq] and v[..., iv] are those of the joints, or

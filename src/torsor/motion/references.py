@@ -13,10 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor.dynamics.inverse_kinematics import inverse_kinematics
 from torsor.errors import ArgumentError
+from torsor.later import Later
 from torsor.model.model import Model
 from torsor.validate import number, real_array
 
 Array = NDArray[Any]
+interpolate = Later("scipy.interpolate")
 Reference = Callable[[float], tuple[Array, Array, Array]]
 
 
@@ -287,9 +289,7 @@ class Spline:
 
     @cached_property
     def _spline(self) -> Any:
-        from scipy.interpolate import CubicSpline  # SciPy is slow to load
-
-        return CubicSpline(np.asarray(self.t), np.asarray(self.q), bc_type="clamped")
+        return interpolate.CubicSpline(np.asarray(self.t), np.asarray(self.q), bc_type="clamped")
 
     def __call__(self, t: float) -> tuple[Array, Array, Array]:
         q, v, a = self.rows([t])
