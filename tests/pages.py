@@ -12,6 +12,9 @@
 The Python blocks of a page run one after the other, in one namespace and an empty folder. A `text` block that follows
 is what the block prints; `...` in it stands for anything. A block that `needs` a module runs where that is installed,
 and one that needs `gpu` where CuPy finds one.
+
+Below `<!-- compared -->` stands a table of two columns of code, theirs and ours: both sides of every row give the same
+numbers. Of statements with semicolons the last one counts.
 """
 
 from __future__ import annotations
@@ -27,12 +30,15 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
     r"^(?P<indent> *)(?P<fence>```+)(?P<kind>[\w-]*)[^\n]*\n(?P<text>.*?)^(?P=indent)(?P=fence)", re.S | re.M
 )
 NEEDS = re.compile(r"^# needs (.+)$", re.M)
+AGREEMENT = 1e-9  # of numbers of order one to a hundred; peers round to some 1e-12 of them
 COMPARED = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -65,9 +71,10 @@ def is_there(need: str) -> bool:
     return find_spec(need) is not None
 
 
-def run(page: Path) -> list[tuple[Block, str]]:
+def run(page: Path, names: dict[str, object] | None = None) -> list[tuple[Block, str]]:
     """Run the Python blocks of a page in the current folder; the `text` blocks that follow one, and what it printed."""
-    names: dict[str, object] = {"__name__": "__main__"}
+    names = {} if names is None else names
+    names["__name__"] = "__main__"
     found, outputs = blocks(page), []
     for block, after in zip(found, [*found[1:], None]):
         needs = [need for line in NEEDS.findall(block.text) for need in re.split(r"[,\s]+", line.strip())]
@@ -83,11 +90,28 @@ def run(page: Path) -> list[tuple[Block, str]]:
 
 def check(page: Path) -> None:
     """Run a page; raise an AssertionError with its line if a block printed something else than the page says."""
-    checker = doctest.OutputChecker()
-    for wanted, printed in run(page):
+    checker, names = doctest.OutputChecker(), {}
+    for wanted, printed in run(page, names):
         if not checker.check_output(wanted.text, printed, COMPARED):
             difference = checker.output_difference(doctest.Example("", wanted.text), printed, COMPARED)
             raise AssertionError(f"{page.name}, line {wanted.line}: {difference}")
+    for theirs, ours in rows(page) if "ts" in names else ():
+        difference = np.abs(np.asarray(_value(theirs, names)) - np.asarray(_value(ours, names))).max()
+        assert difference < AGREEMENT, f"{page.name}: {theirs} and {ours} differ by {difference:.1e}"
+
+
+def rows(page: Path) -> list[tuple[str, str]]:
+    """The code of every row of the tables that are compared: theirs and ours."""
+    found = re.findall(r"<!-- compared -->\n((?:\|.*\n)+)", page.read_text(encoding="utf-8"))
+    cells = [re.findall(r"`([^`]+)`", line)[:2] for table in found for line in table.splitlines()[2:]]
+    assert all(len(row) == 2 for row in cells), f"{page.name}: a row of code lacks a side"
+    return [(theirs, ours) for theirs, ours in cells]
+
+
+def _value(code: str, names: dict[str, object]) -> object:
+    *first, last = ast.parse(code).body
+    exec(compile(ast.Module(first, []), code, "exec"), names)
+    return eval(compile(ast.Expression(last.value), code, "eval"), names)
 
 
 def fill(page: Path) -> None:
