@@ -1,6 +1,7 @@
 """The pages show the results that are there, name what is there, and their code runs."""
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -13,9 +14,16 @@ from pages import PAGES, ROOT
 
 from torsor import cli
 
-spec = importlib.util.spec_from_file_location("tables", ROOT / "bench" / "tables.py")
-tables = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tables)
+
+def script(path):
+    """A script of the tree as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tables, sources = script(ROOT / "bench" / "tables.py"), script(ROOT / "docs" / "sources.py")
 
 IDS = {"ids": lambda page: str(page.relative_to(ROOT))}
 # These add joints, methods, forces and quantities to torsor, which other tests must not meet.
@@ -72,3 +80,11 @@ COMMANDS = [
 def test_commands_of_the_pages_are_understood(command):
     """Every `torsor ...` line of a `sh` block, by the parser of the command."""
     cli.parser().parse_args(cli._with_negative_lists(shlex.split(command, comments=True)[1:]))
+
+
+def test_no_figure_is_older_than_its_data():
+    """`docs/sources.py` notes what each figure was drawn from."""
+    known = json.loads(sources.SOURCES.read_text())
+    assert sorted(known) == sorted(path.name for path in sources.FIGURES.glob("*.png"))
+    late = {name: known[name]["by"] for name in sources.outdated()}
+    assert not late, f"draw them again, look at them, and run  python docs/sources.py {' '.join(late)}"
