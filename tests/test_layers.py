@@ -34,7 +34,12 @@ LAYERS = [
     {"cli", "__main__"},
 ]
 # Methods that users look for on an object, imported when they are called: what they need knows that object.
-METHODS = {("motion.series", "view"), ("motion.trajectory", "view"), ("ensembles.plots", "view")}
+METHODS = {
+    ("model.model", "view"),
+    ("motion.trajectory", "view"),
+    ("ensembles.plots", "view"),
+    ("ensembles.study", "view"),
+}
 # Within a package nothing goes in circles: each module imports only from those named before it.  Modules joined by +
 # still import each other.
 ORDER = {
@@ -49,18 +54,19 @@ ORDER = {
     "linear factor task_space inverse_kinematics actuators identification exports closed_forms fixman symbolic",
     "dynamics.closed_forms": "frames operators factorization",
     "dynamics.fixman": "parameters solve points rigid",
-    "ensembles": "engine streams places plots ray records device exchange draws zarr files study",
+    "ensembles": "engine streams places plots ray records device exchange draws zarr dataset files study",
     "formats": "binary folders meshes xml repair robot states toml writer xacro mjcf mjcf_writer urdf urdf_writer sdf "
     "robots",
-    "model": "names joints rounding parameters check extras freedoms links builder dh model batch conditioning regular",
+    "model": "names joints rounding parameters check extras freedoms links builder dh locked model batch conditioning "
+    "regular",
     "motion": "brownian coordinates cuda_loops laws progress recording references stops tables hermite law quantities "
     "forces plant lowering time_loop steps driver gradients motion device fused stepper tangent dense events fixed "
     "implicit stages structure adams radau runge_kutta stiffness trajectory gpu_rollout rollout integrators rows "
     "simulation sensitivities",
     "papers": "rows figures change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
-    "view": "shapes tube plots page",
-    "zoo": "families humanoid lee2007",
+    "view": "shapes tube plots page table",
+    "zoo": "families humanoid lee2007 small",
 }
 # Modules of torsor that are imported inside functions, because most programs do without them and they take long.
 LATE = {

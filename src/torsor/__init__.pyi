@@ -74,6 +74,9 @@ from torsor.motion.forces import Spring as Spring
 from torsor.motion.forces import Table as Table
 from torsor.motion.gradients import step_derivatives as step_derivatives
 from torsor.motion.references import Cycloid as Cycloid
+from torsor.motion.references import MinimumJerk as MinimumJerk
+from torsor.motion.references import Spline as Spline
+from torsor.motion.references import Trapezoid as Trapezoid
 from torsor.motion.rollout import rollout as rollout
 from torsor.motion.sensitivities import Sensitivities as Sensitivities
 from torsor.motion.sensitivities import sensitivities as sensitivities

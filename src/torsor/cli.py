@@ -52,7 +52,7 @@ from torsor.motion.motion import DYNAMICS
 from torsor.motion.quantities import columns_of
 from torsor.motion.recording import read
 from torsor.motion.references import Cycloid
-from torsor.motion.simulation import Simulation
+from torsor.motion.simulation import Simulation, within_limits
 from torsor.motion.trajectory import Trajectory
 from torsor.validate import chosen, integer, number
 
@@ -144,6 +144,7 @@ class LogFile(logging.FileHandler):
 
 LISTS = ("--q0", "--v0", "--torque", "--track")
 BROWSER = "the browser"  # instead of a path
+LOCAL = "a local cluster"  # instead of an address
 
 
 def _with_negative_lists(arguments: Sequence[str]) -> list[str]:
@@ -211,12 +212,19 @@ def _export_parser(commands: Any) -> None:
 
 def _simulate_parser(commands: Any) -> argparse.ArgumentParser:
     p = _add(commands, "simulate", simulate, "run a model: free fall, torques or a tracked motion")
-    p.epilog = "Lists are numbers with commas; 90deg is an angle. Try: torsor simulate stanford --plot stanford.png"
+    p.epilog = (
+        "A LIST is numbers with commas, 0,90deg,0.1, or some of them by name, elbow=45deg,wrist=0.1. "
+        "Try: torsor simulate stanford --plot stanford.png"
+    )
     p.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
     p.add_argument("--base", choices=BASES, help=BASE_HELP)
     problem = p.add_argument_group("the motion")
     problem.add_argument("--duration", type=float, default=10.0, metavar="SECONDS", help="(default %(default)s)")
-    problem.add_argument("--q0", metavar="LIST", help="initial positions (default: neutral; the paper's for stanford)")
+    problem.add_argument(
+        "--q0",
+        metavar="LIST",
+        help="initial positions: numbers, NAME=NUMBER,... or a keyframe (default: neutral; the paper's for stanford)",
+    )
     problem.add_argument("--v0", metavar="LIST", help="initial velocities (default: at rest)")
     problem.add_argument(
         "--torque",
@@ -339,9 +347,9 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
     model = find_model(options.model, options.base)
     model = model.weightless if options.no_gravity else model  # forces need not carry its weight either
     problem = {key: getattr(options, key) for key in PROBLEM}
-    q0 = numbers("--q0", options.q0 or STARTS.get(options.model), model.nq)
+    q0 = state("--q0", options.q0 or STARTS.get(options.model), model)
     simulation = Simulation(
-        model, q0, numbers("--v0", options.v0, model.nv), forces=_forces(problem, model),
+        model, q0, state("--v0", options.v0, model), forces=_forces(problem, model),
         method=options.method, rtol=options.rtol, atol=options.atol, step=options.step, dt=options.dt,
         every=options.every, keep=None if options.keep is None else options.keep.split(","),
         dynamics=options.dynamics, file=options.file, about={"problem": problem},
@@ -380,13 +388,13 @@ def _forces(problem: dict[str, Any], model: Model) -> list[Any]:
     if torque and torque.endswith(".csv"):
         forces.append(_table(torque, model))
     elif torque:
-        forces.append(Constant(numbers("--torque", torque, model.nv)))
+        forces.append(Constant(state("--torque", torque, model)))
     if problem["track"]:
         if model.nq != model.nv:
             raise ArgumentError(f"--track needs joints without quaternions; {model!r} has some")
-        start = numbers("--q0", problem["q0"] or STARTS.get(problem["model"]), model.nq)
+        start = state("--q0", problem["q0"] or STARTS.get(problem["model"]), model)
         start = model.neutral() if start is None else start
-        goal = numbers("--track", problem["track"], model.nq)
+        goal = state("--track", problem["track"], model)
         forces.append(ComputedTorque(Cycloid(start, goal, problem["duration"])))
     if problem["viscous"] or problem["coulomb"]:
         forces.append(Friction(problem["viscous"], problem["coulomb"]))
@@ -545,7 +553,13 @@ def _sweep_parser(commands: Any) -> None:
     command.add_argument("--resume", action="store_true", help="go on with a store that is there")
     where = command.add_mutually_exclusive_group()
     where.add_argument("--workers", type=int, metavar="N", help="processes on this machine (default: this one)")
-    where.add_argument("--dask", metavar="ADDRESS", help="the scheduler of a Dask cluster")
+    where.add_argument(
+        "--dask",
+        nargs="?",
+        const=LOCAL,
+        metavar="ADDRESS",
+        help="the scheduler of a Dask cluster; without an address: a cluster on this machine, for this run",
+    )
     where.add_argument("--shard", metavar="I/N", help="only this part of the work: one job of an array of N, I from 0")
     command.add_argument("--json", action="store_true", help="print the outcome as JSON")
     command.add_argument("--log", type=Path, metavar="FILE", help="append events to a file, as JSON lines")
@@ -561,12 +575,10 @@ def sweep(options: argparse.Namespace) -> int:
     if not found:
         raise ArgumentError(f"--shard {options.shard}: give I/N, for example 0/8")
     begin = time.perf_counter()
-    with _executor(options) as executor, _bar("{task.completed} of {task.total} chunks") as bar:
-        task = bar.add_task(escape(options.study.stem), total=None)
-        study = torsor.ensemble(
-            **asked, store=options.store, executor=executor, shard=(int(found[1]), int(found[2])),
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )  # fmt: skip
+    try:
+        study = _swept(options, asked, (int(found[1]), int(found[2])))
+    except KeyboardInterrupt:
+        return _interrupted_sweep(options)
     failed, done = study.failed, int((study.status > 0).sum())
     if options.json:
         words = {"store": options.store, "members": study.n, "done": done, "failed": failed,
@@ -580,6 +592,28 @@ def sweep(options: argparse.Namespace) -> int:
     return FAILED if failed else 0
 
 
+def _swept(options: argparse.Namespace, asked: dict[str, Any], shard: tuple[int, int]) -> Any:
+    """The study, with a bar."""
+    with _executor(options) as executor, _bar("{task.completed} of {task.total} chunks") as bar:
+        task = bar.add_task(escape(options.study.stem), total=None)
+
+        def progress(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        return torsor.ensemble(**asked, store=options.store, executor=executor, shard=shard, progress=progress)
+
+
+def _interrupted_sweep(options: argparse.Namespace) -> int:
+    """What is done, and how to go on."""
+    words, command = "[yellow]interrupted[/]", f"torsor sweep {options.study} --store {options.store}"
+    with suppress(TorsorError):  # before there was a store
+        study = torsor.Study(options.store)
+        words += f": {int((study.status > 0).sum())} of {study.n} members are done and kept"
+        command += " --resume"
+    err.print(f"{words}; go on with:  {escape(command)}", soft_wrap=True)
+    return INTERRUPTED
+
+
 @contextmanager
 def _executor(options: argparse.Namespace) -> Iterator[Any]:
     """Who does the work."""
@@ -589,7 +623,7 @@ def _executor(options: argparse.Namespace) -> Iterator[Any]:
         except ImportError:
             raise ArgumentError("--dask needs Dask: pip install 'dask[distributed]'") from None
         try:
-            client = Client(options.dask)
+            client = Client() if options.dask is LOCAL else Client(options.dask)
         except Exception as error:  # Dask raises what its transport raises
             raise ArgumentError(
                 f"--dask {options.dask}: no scheduler of Dask there, such as tcp://host:8786 ({error})"
@@ -720,6 +754,30 @@ FAMILIES = {
     "rope": 20, "point_chain": 10, "random_chain": 6, "random_tree": 10, "general_arm": 6, "polypeptide": 7,
     "polypeptide_faithful": 7, "polypeptide_planar": 7,
 }  # fmt: skip
+
+
+def state(option: str, text: str | None, model: Model) -> Any:
+    """Positions (of --q0 and --track) or velocities and torques: a list of numbers, a keyframe, or NAME=NUMBER,...
+
+    What is not named stays where it is in the neutral configuration, or zero.
+    """
+    of_q = option in ("--q0", "--track")
+    if text is not None and of_q and text in model.keyframes:
+        return model.keyframes[text]
+    if text is None or "=" not in text:
+        return numbers(option, text, model.nq if of_q else model.nv)
+    own = names_of(model, "coordinates" if of_q else "velocities")
+    places = {name: k for k, name in enumerate(own)}
+    for body, joint in zip(model.names, model.joint_names):
+        places.setdefault(joint, places.get(body, -1))
+    values = within_limits(model) if of_q else np.zeros(model.nv)
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if places.get(name.strip(), -1) < 0:
+            known = ", ".join([*own[:MOST_WORDS], *model.keyframes][: 2 * MOST_WORDS])
+            raise ArgumentError(f"{option}: {part!r} names nothing that there is; there are {known}")
+        values[places[name.strip()]] = numbers(option, value, 1)[0]
+    return values
 
 
 def numbers(option: str, text: str | None, count: int) -> Any:
