@@ -16,6 +16,7 @@ from torsor.algorithms import fixman
 from torsor.backends.cpu import compile_program
 from torsor.dynamics import functions as dynamics
 from torsor.dynamics import programs
+from torsor.dynamics.fixman.measure import fixman_force
 from torsor.dynamics.fixman.points import PLANAR, planar_positions, relax_planar
 from torsor.motion.brownian import brownian
 from torsor.papers.figures import COLOURS, exponent, panels, shortest, time_against_n, write_data
@@ -247,7 +248,7 @@ def bend(corrected: bool) -> Array:
     """theta_2 of many chains of two equal masses after Brownian dynamics, within a turn."""
     start = np.random.default_rng(1).uniform(-np.pi, np.pi, (REPLICAS, 2))
     model = zoo.point_chain(2)
-    forces = partial(dynamics.fixman_force, model) if corrected else None
+    forces = partial(fixman_force, model) if corrected else None
     run = brownian(model, start, steps=STEPS, dt=TIME_STEP, forces=forces, every=STEPS, rng=0)
     return np.angle(np.exp(1j * run[-1, :, 1]))
 
