@@ -268,7 +268,7 @@ def test_forward_dynamics_by_equations_40_to_68_written_again(joints):
 def test_U_and_D_are_those_of_an_elimination_of_link_jacobians(name):
     model = zoo.get(name)
     q = model.random_configuration(3)
-    M = oracle.mass_matrix(model, q)
+    M = oracle.mass_matrix(model, q) + np.diag(model.armature)
     L, U, D = M.copy(), np.eye(6), np.zeros(6)
     for k in reversed(range(6)):  # from the last column backwards
         D[k] = L[k, k]
