@@ -1,5 +1,6 @@
 """The command `torsor`: what it prints, what it writes, and the codes it exits with."""
 
+import csv
 import json
 import logging
 import signal
@@ -189,15 +190,34 @@ def test_papers_agree_and_are_drawn(tmp_path, capsys):
     assert all(picture.with_suffix(".csv").read_text().count("\n") > 5 for picture in pictures)
 
 
-def test_a_paper_that_differs_fails_the_command(capsys, monkeypatch):
+@pytest.fixture
+def short_paper(monkeypatch):
+    """Two rows of one paper: one agrees, one no longer does."""
     from torsor.papers import featherstone1999
 
     monkeypatch.setattr(featherstone1999, "EXPONENTS", (6, 8))
     monkeypatch.setattr(featherstone1999, "WHOLE_LEVELS", -1.0)
+    monkeypatch.setattr(featherstone1999, "PARTS", featherstone1999.PARTS[-1:])
+
+
+def test_a_paper_that_differs_fails_the_command(capsys, short_paper):
     assert main(["papers", "Featherstone"]) == FAILED
     said = capsys.readouterr().out
-    assert "no longer" in said
     assert "1 no longer hold" in said
+    assert "operations on the longest path" in said  # not cut at 80 columns
+    assert "no longer: agrees" in said
+
+
+def test_rows_of_papers_as_data(capsys, short_paper):
+    assert main(["papers", "Featherstone", "--json"]) == FAILED
+    found = json.loads(capsys.readouterr().out)
+    assert [row["holds"] for row in found] == [False, True, True]
+    assert set(found[0]) == {
+        "paper", "place", "quantity", "printed", "computed", "difference", "verdict", "holds"
+    }  # fmt: skip
+    assert main(["papers", "Featherstone", "--csv"]) == FAILED
+    table = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["quantity"] for row in table] == [row["quantity"] for row in found]
 
 
 def test_bench_compares_with_what_is_installed(capsys):

@@ -53,7 +53,7 @@ ORDER = {
     "dynamics": "accuracy methods calls couplings frames jacobians matrix_gradients functions derivatives programs "
     "linear factor task_space inverse_kinematics actuators identification exports closed_forms fixman symbolic",
     "dynamics.closed_forms": "frames operators factorization",
-    "dynamics.fixman": "parameters solve points rigid",
+    "dynamics.fixman": "measure parameters solve points rigid",
     "ensembles": "engine streams places plots ray records device exchange draws zarr dataset files study",
     "formats": "binary folders meshes xml repair robot states toml writer xacro mjcf mjcf_writer urdf urdf_writer sdf "
     "robots",

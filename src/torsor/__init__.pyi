@@ -13,6 +13,8 @@ from torsor.dynamics.derivatives import vjp as vjp
 from torsor.dynamics.exports import export as export
 from torsor.dynamics.factor import mass_factor as mass_factor
 from torsor.dynamics.factor import sample_velocities as sample_velocities
+from torsor.dynamics.fixman.measure import fixman_force as fixman_force
+from torsor.dynamics.fixman.measure import fixman_potential as fixman_potential
 from torsor.dynamics.frames import frame_poses as frame_poses
 from torsor.dynamics.functions import bias_forces as bias_forces
 from torsor.dynamics.functions import body_poses as body_poses
@@ -20,7 +22,6 @@ from torsor.dynamics.functions import body_twists as body_twists
 from torsor.dynamics.functions import center_of_mass as center_of_mass
 from torsor.dynamics.functions import constraint_forces as constraint_forces
 from torsor.dynamics.functions import coriolis_matrix as coriolis_matrix
-from torsor.dynamics.functions import fixman_force as fixman_force
 from torsor.dynamics.functions import forward_dynamics as forward_dynamics
 from torsor.dynamics.functions import forward_dynamics_derivatives as forward_dynamics_derivatives
 from torsor.dynamics.functions import gravity_forces as gravity_forces

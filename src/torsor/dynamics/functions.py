@@ -278,15 +278,6 @@ def log_det_gradient(model: Model, q: ArrayLike) -> Array:
     return call(derivatives.log_det_gradient, model, q)
 
 
-def fixman_force(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
-    """-(kT/2) d log det M / dq, (..., nv): added to tau, it lets rigid joints sample what stiff springs would.
-
-    Constrained dynamics at temperature kT visits q with the weight sqrt(det M(q)); this force removes that
-    weight (Fixman 1974).
-    """
-    return log_det_gradient(model, q) * (-0.5 * validate.number("kT", kT, least=0.0))
-
-
 def coriolis_matrix(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
     """C(q, v), (..., nv, nv): C v + gravity is the bias and dM/dt - 2 C is skew (Christoffel symbols)."""
     return call(coriolis.coriolis_matrix, model, q, v)
