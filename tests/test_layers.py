@@ -45,6 +45,7 @@ ORDER = {
     "segments operational_space walker_orin forward_derivatives coupled pulls",
     "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf cpuid codegen gufunc "
     "pointwise cuda c99 cpu_code cpu xla gpu",
+    "bridge": "charts numbers functions rollouts",
     "compiler": "store frames members tape packing abi trace counts derivative tape_derivatives loop_derivatives "
     "lowering request language loops",
     "dynamics": "accuracy methods calls couplings frames jacobians matrix_gradients functions derivatives programs "

@@ -30,7 +30,8 @@ from jax.interpreters import ad, batching, mlir
 
 from torsor.backends import xla
 from torsor.backends.cpu import Program
-from torsor.bridge import DERIVATIVES, NO_THIRD, OPERANDS, TRANSPOSES, Bridge, Options, bridge
+from torsor.bridge.functions import DERIVATIVES, NO_THIRD, OPERANDS, TRANSPOSES, Bridge, Options, bridge
+from torsor.bridge.rollouts import RolloutBridge
 from torsor.errors import ArgumentError
 from torsor.model.model import Model, require_model
 from torsor.outputs import Several
@@ -94,6 +95,72 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
 
     call.__name__ = call.__qualname__ = function.__name__
     return jax.jit(call, inline=True)
+
+
+def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str | Iterable[str] = (),
+            **options: Any) -> Callable[..., tuple[Any, Any]]:  # fmt: skip
+    """Make a function of JAX arrays from `torsor.rollout`: many steps and their gradient as one operation.
+
+        run = torsor.jax.rollout(model, steps=200, step=1e-2, forces=[ts.PD(goal, kp=0.0, kd=1.0)], wrt="PD.kp")
+        qs, vs = run(q, v, kp)
+        jax.grad(lambda kp: ((run(q, v, kp)[0] - goal) ** 2).sum())(kp)
+
+    Parameters
+    ----------
+    model : Model
+    steps, step, forces : as for `torsor.rollout`; of its options also method, gravity and every
+    wrt : what is a further argument, in this order, after q and v: parameters of forces by the name of their class,
+        such as "PD.kp", "Table.tau" or "Policy.layers" (a list of (W, b)), and "inertia", "gravity", "placement" as
+        in `function`. What they are in `forces` and `model` gives their shapes
+
+    Returns
+    -------
+    A function that returns the stored states, q (..., stored, nq) and v (..., stored, nv). It works under jit, vmap and
+    grad; there are no forward derivatives and no second ones (`jax.lax.scan` around a `function` has both).
+    Every call goes through Python. Over networks, vmap takes turns.
+
+    Raises
+    ------
+    ArgumentError
+        If an array has another shape, or a force is a function.
+    """
+    b = RolloutBridge(model, forces, wrt, {"steps": steps, "step": step, **options})
+
+    def shapes(*xs: Any) -> Any:
+        dtype, batch = xs[0].dtype, b.batch([x.shape for x in xs])
+        return [jax.ShapeDtypeStruct((*batch, b.stored, size), dtype) for size in (model.nq, model.nv)]
+
+    @jax.custom_vjp
+    def run(*xs: Any) -> Any:
+        def forward(*xs: Any) -> Any:
+            return b.forward([np.asarray(x) for x in xs])
+
+        return tuple(jax.pure_callback(forward, shapes(*xs), *xs, vmap_method="expand_dims"))
+
+    def there(*xs: Any) -> Any:
+        found = run(*xs)
+        return found, (xs, found[0])
+
+    def back(kept: Any, cotangents: Any) -> Any:
+        xs, q = kept
+
+        def backward(*arrays: Any) -> Any:
+            *own, path, gq, gv = (np.asarray(x) for x in arrays)
+            return b.backward(own, path, (gq, gv), gq.ndim - cotangents[0].ndim)
+
+        like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in xs]
+        return tuple(jax.pure_callback(backward, like, *xs, q, *cotangents, vmap_method="expand_dims"))
+
+    run.defvjp(there, back)
+
+    def call(q: Any, v: Any, *values: Any) -> tuple[Any, Any]:
+        xs = jax.tree.leaves((q, v, values))
+        dtype = "float64" if jnp.result_type(*xs) == jnp.float64 else "float32"
+        xs = [jnp.asarray(x, dtype) for x in xs]
+        b.check([x.shape for x in xs])
+        return run(*xs)
+
+    return call
 
 
 # The primitive --------------------------------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ except ImportError as error:
 from torch.autograd import forward_ad
 
 from torsor.backends.cpu import Program
-from torsor.bridge import DERIVATIVES, NO_THIRD, OPERANDS, TRANSPOSES, Bridge, Options, bridge, pulled
+from torsor.bridge.functions import DERIVATIVES, NO_THIRD, OPERANDS, TRANSPOSES, Bridge, Options, bridge, pulled
+from torsor.bridge.rollouts import RolloutBridge
 from torsor.errors import ArgumentError
 from torsor.model.model import Model, require_model
 from torsor.outputs import Several
@@ -99,6 +100,65 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
     of_double = _entry(double)
     run.__name__ = run.__qualname__ = function.__name__
     return run
+
+
+def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str | Iterable[str] = (),
+            **options: Any) -> Callable[..., tuple[Tensor, Tensor]]:  # fmt: skip
+    """Make a function of PyTorch tensors from `torsor.rollout`: many steps and their gradient as one operation.
+
+        run = torsor.torch.rollout(model, steps=200, step=1e-2, forces=[ts.PD(goal, kp=0.0, kd=1.0)], wrt="PD.kp")
+        qs, vs = run(q, v, kp)
+        (qs - goal).square().sum().backward()                   # kp.grad
+
+    Parameters
+    ----------
+    model : Model
+    steps, step, forces : as for `torsor.rollout`; of its options also method, gravity and every
+    wrt : what is a further argument, in this order, after q and v: parameters of forces by the name of their class,
+        such as "PD.kp", "Table.tau" or "Policy.layers" (a list of (W, b)), and "inertia", "gravity", "placement" as
+        in `function`. What they are in `forces` and `model` gives their shapes
+
+    Returns
+    -------
+    A function that returns the stored states, q (..., stored, nq) and v (..., stored, nv), of tensors on the CPU.
+    Autograd differentiates it once.
+
+    Raises
+    ------
+    ArgumentError
+        If a tensor has another shape, or a force is a function.
+    """
+    b = RolloutBridge(model, forces, wrt, {"steps": steps, "step": step, **options})
+
+    def call(q: Any, v: Any, *values: Any) -> tuple[Tensor, Tensor]:
+        xs = [torch.as_tensor(x) for x in (q, v, *_leaves(values))]
+        dtype = torch.float32 if all(x.dtype is torch.float32 for x in xs) else torch.float64
+        b.check([tuple(x.shape) for x in xs])
+        for x in xs:
+            if x.device.type != "cpu":
+                raise ArgumentError("the gradient of a rollout runs on the CPU: give it tensors there, x.cpu()")
+        return _Rollout.apply(b, *(x.to(dtype) for x in xs))
+
+    return call
+
+
+def _leaves(x: Any) -> list[Any]:
+    return [leaf for part in x for leaf in _leaves(part)] if isinstance(x, list | tuple) else [x]
+
+
+class _Rollout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, b: RolloutBridge, *xs: Tensor) -> tuple[Tensor, Tensor]:
+        q, v = map(torch.from_numpy, b.forward([x.detach().numpy() for x in xs]))
+        ctx.b = b
+        ctx.save_for_backward(*xs, q)
+        return q, v
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        *xs, q, gq, gv = (x.detach().numpy() for x in (*ctx.saved_tensors, *cotangents))
+        return None, *map(torch.from_numpy, ctx.b.backward(xs, q, (gq, gv)))
 
 
 def _entry(b: Bridge) -> Callable[..., Any]:
