@@ -30,6 +30,8 @@ LAYERS = [
     {"ensembles"},
     {"view"},
     {"papers"},
+    {"bridge"},
+    {"jax", "torch"},
     {"bench"},
     {"cli", "__main__"},
 ]
@@ -47,7 +49,8 @@ ORDER = {
     "complex_pivots constraint_force discrete_mechanics fixman ploen_park_forward square_factor udut coriolis products "
     "segments operational_space walker_orin forward_derivatives coupled pulls",
     "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf cpuid codegen gufunc "
-    "pointwise cuda c99 cpu_code cpu gpu",
+    "pointwise cuda c99 cpu_code cpu xla gpu",
+    "bridge": "charts numbers functions rollouts",
     "compiler": "store frames members tape packing abi trace counts derivative tape_derivatives loop_derivatives "
     "lowering request language loops",
     "dynamics": "accuracy methods calls couplings frames jacobians matrix_gradients functions derivatives programs "

@@ -105,7 +105,7 @@ def _complete(model: Model, forces: Sequence[Any], names: Sequence[str]) -> list
         if not kind:
             validate.chosen("wrt", name, PARAMETERS)
             continue
-        k = _place(found, kind, parameter)
+        k = force_place(found, kind, parameter)
         if parameter != "layers" and not isinstance(found[k], Limits):  # whose zeros say: as the model has it
             try:
                 x = np.array(getattr(found[k], parameter), float)
@@ -123,7 +123,7 @@ def _is_number(model: Model, force: Any, parameter: str) -> Array:
     return np.broadcast_to(own, shape)
 
 
-def _place(forces: Sequence[Any], kind: str, parameter: str) -> int:
+def force_place(forces: Sequence[Any], kind: str, parameter: str) -> int:
     places = [k for k, force in enumerate(forces) if type(force).__name__ == kind and hasattr(force, parameter)]
     if len(places) != 1:
         there = ", ".join(type(force).__name__ for force in forces) or "none"
@@ -247,7 +247,7 @@ class _Backwards:
         return RolloutGradient(q, v, tau, others)
 
     def _of_force(self, forces: Sequence[Any], kind: str, parameter: str) -> Any:
-        k, batch = _place(forces, kind, parameter), self.states.batch
+        k, batch = force_place(forces, kind, parameter), self.states.batch
         if parameter == "layers":
             return [tuple(x.reshape(*batch, *x.shape[1:]) for x in layer) for layer in self.layers]
         if isinstance(forces[k], Table) and parameter == "tau":
