@@ -8,21 +8,19 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torsor import validate
 from torsor.backends import c99
-from torsor.backends.cpu import Program
+from torsor.dynamics.blocks import SEED, random_states
 from torsor.dynamics.derivatives import Differentiated
 from torsor.dynamics.functions import ALGORITHMS
 from torsor.dynamics.matrix_gradients import MatrixGradient
 from torsor.dynamics.programs import compile
 from torsor.errors import ArgumentError
 from torsor.files import signature, write_whole
-from torsor.inputs import COORDINATES, place_of
 from torsor.model.model import Model, require_model
 
-STATES, SEED = 5, 0  # of the test vectors
+STATES = 5  # of the test vectors
 DEFAULTS = {"dtype": "float64", "external": False, "body": None, "method": "auto", "specialised": None}
 
 
@@ -102,19 +100,6 @@ def _c_name(name: Any) -> str:
             f"neither a word of C or libm nor one that the files use themselves, not {validate.shown(name)}"
         )
     return name
-
-
-def random_states(program: Program, count: int, seed: int = SEED) -> list[NDArray[Any]]:
-    """Inputs (count, ...) of a program, the same every time."""
-    rng, model = np.random.default_rng(seed), program.model
-    result = []
-    for name in program.inputs:
-        place = place_of(name)
-        x = model.random_configuration(rng, count) if place is COORDINATES else rng.normal(
-            size=(count, *place.shape(model))
-        )  # fmt: skip
-        result.append(x.astype(program.dtype))
-    return result
 
 
 def write_all(folder: Path, files: dict[str, str]) -> list[Path]:
