@@ -1,6 +1,7 @@
 """`to_casadi`: values to the bit, and derivatives as CasADi finds them for the same algorithm on its symbols."""
 
 import functools
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -257,3 +258,55 @@ def test_without_casadi_the_error_says_what_to_install():
 def test_importing_torsor_imports_no_casadi():
     code = "import sys, torsor as ts; ts.forward_dynamics; assert 'casadi' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ---- exported C ----
+
+FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fPIC", "-shared")
+
+
+def library(folder, sources, name, *more):
+    """A shared library of C files; quick to compile, which changes no bit."""
+    command = ["cc", *FLAGS, *map(str, sources), *more, "-lm", "-o", str(folder / f"lib{name}.so")]
+    subprocess.run(command, check=True, cwd=folder)
+    return str(folder / f"lib{name}.so")
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler is installed")
+@pytest.mark.parametrize("function", [ts.forward_dynamics, ts.center_of_mass], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("specialised", [True, False], ids=["straight", "loops"])
+def test_the_exported_library_is_the_same_function(function, specialised, tmp_path):
+    """Value, Jacobian, gradient and Hessian to the bit, with the same sparsity; also in code that CasADi generates."""
+    arm = zoo.general_arm(3, 5)
+    files = ts.export(arm, function, tmp_path, name="own", api="casadi", specialised=specialised)
+    sources = [path for path in files if path.suffix == ".c" and path.name != "example.c"]
+    F = ca.external("own_casadi", library(tmp_path, sources, "own_casadi"))
+    G = ts.to_casadi(arm, function, specialised=specialised)
+    assert F.name_in() == G.name_in()
+    given, c = state(arm, F.name_in(), 1), np.array([1.0, -2.0, 0.5])
+    z = np.concatenate(given)
+    second = None
+    for own, python, arguments in zip((F, *derivatives(F)), (G, *derivatives(G)), (given, given, (z, c))):
+        second = own
+        for i in range(own.n_out()):
+            assert own.sparsity_out(i) == python.sparsity_out(i)
+        for x, y in zip(numbers(own, *arguments), numbers(python, *arguments)):
+            assert np.array_equal(x, y)
+    if function is ts.forward_dynamics and specialised:
+        generator = ca.CodeGenerator("generated.c")
+        generator.add(second)
+        (tmp_path / "generated.c").write_text(generator.dump())
+        command = ["cc", "-fPIC", "-shared", "generated.c", "-L.", "-lown_casadi", "-o", "libgenerated.so"]
+        subprocess.run([*command, f"-Wl,-rpath,{tmp_path}"], check=True, cwd=tmp_path)
+        again = ca.external("second", str(tmp_path / "libgenerated.so"))
+        assert np.array_equal(numbers(again, z, c)[0], numbers(second, z, c)[0])
+
+
+def test_export_refuses_what_has_no_derivatives_by_coordinates(tmp_path):
+    with pytest.raises(ArgumentError, match="has quaternions"):
+        ts.export(zoo.humanoid(), ts.forward_dynamics, tmp_path, api="casadi")
+    with pytest.raises(ArgumentError, match="is for float64"):
+        ts.export(zoo.panda(), ts.forward_dynamics, tmp_path, api="casadi", dtype="float32")
+    with pytest.raises(ArgumentError, match="unknown api"):
+        ts.export(zoo.panda(), ts.forward_dynamics, tmp_path, api="acados")
+    assert not list(tmp_path.iterdir())

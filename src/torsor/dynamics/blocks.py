@@ -61,10 +61,12 @@ def random_states(program: Program, count: int, seed: int = SEED) -> list[Array]
 class Portion(NamedTuple):
     """Numbers of a row that one program finds, for one direction after the other.
 
+    name    what they are
     first   where they begin
     along   the input that takes all unit vectors in turn, or nothing
     """
 
+    name: str
     program: Program
     first: int
     along: str | None = None
@@ -190,13 +192,13 @@ class Blocks:
 
     @cached_property
     def value(self) -> BlockTable:
-        return BlockTable((Portion(self.program, 0),), (_dense(np.arange(self.count)[:, None]),))
+        return BlockTable((Portion("value", self.program, 0),), (_dense(np.arange(self.count)[:, None]),))
 
     @cached_property
     def gradient(self) -> BlockTable:
         edges = np.cumsum([0, *self.widths])
         parts = [np.arange(a, b)[:, None] for a, b in pairwise(edges)]
-        return BlockTable((Portion(self._gradient, 0),), tuple(map(_dense, parts)))
+        return BlockTable((Portion("gradient", self._gradient, 0),), tuple(map(_dense, parts)))
 
     @cached_property
     def jacobian(self) -> BlockTable:
@@ -230,11 +232,12 @@ class Blocks:
         places = []
         whole = self._whole()
         if whole is not None:
-            parts.append(Portion(whole, first))
+            parts.append(Portion("jacobian", whole, first))
             edges = np.cumsum([first, *(prod(shape) for shape in whole.request.parts.values())])
             places += [np.arange(a, b).reshape(self.count, -1) for a, b in pairwise(edges)]
         for name, width in list(zip(self.inputs, self.widths))[len(places) :]:
-            part = Portion(self._compiled(jvp(self.function, name)), parts[-1].end if parts else first, f"d{name}")
+            start, program = parts[-1].end if parts else first, self._compiled(jvp(self.function, name))
+            part = Portion(f"jacobian_{name}", program, start, f"d{name}")
             parts.append(part)
             places.append(np.arange(part.first, part.end).reshape(width, self.count).T)
         return tuple(parts), places
@@ -251,7 +254,7 @@ class Blocks:
         parts: list[Portion] = []
         for a, name in enumerate(self.inputs):
             program = self._compiled(vjp(jvp(self.function, name), self.inputs[a:]))
-            parts.append(Portion(program, parts[-1].end if parts else 0, f"d{name}"))
+            parts.append(Portion(f"hessian_{name}", program, parts[-1].end if parts else 0, f"d{name}"))
         return tuple(parts)
 
     def _second(self, parts: tuple[Portion, ...], a: int, b: int, found: Array) -> tuple[Array, Array]:

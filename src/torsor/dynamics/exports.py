@@ -11,8 +11,9 @@ import numpy as np
 
 from torsor import validate
 from torsor.backends import c99
-from torsor.dynamics.blocks import SEED, random_states
+from torsor.dynamics.blocks import SEED, Blocks, random_states
 from torsor.dynamics.derivatives import Differentiated
+from torsor.dynamics.external import External
 from torsor.dynamics.functions import ALGORITHMS
 from torsor.dynamics.matrix_gradients import MatrixGradient
 from torsor.dynamics.programs import compile
@@ -35,7 +36,7 @@ class ProgramOptions(TypedDict, total=False):
 
 
 def export(model: Model, function: Callable[..., Any], folder: str | Path, *, name: str | None = None,
-           **options: Unpack[ProgramOptions]) -> list[Path]:  # fmt: skip
+           api: str = "c", **options: Unpack[ProgramOptions]) -> list[Path]:  # fmt: skip
     """Write a function of torsor for one model as C99, for controllers without Python.
 
         ts.export(arm, ts.forward_dynamics, "arm_c")
@@ -46,6 +47,8 @@ def export(model: Model, function: Callable[..., Any], folder: str | Path, *, na
 
     folder       created if it does not exist; only files that torsor wrote before are replaced
     name         the name of the function in C; None: derived from the names of the model and the function
+    api          "c", or "casadi": NAME_casadi.c adds the function and its derivatives as `casadi.external` and acados
+                 take them (NAME_casadi, jac_NAME_casadi, adj1_NAME_casadi, jac_adj1_NAME_casadi)
 
     Options, as of `compile`:
 
@@ -57,19 +60,20 @@ def export(model: Model, function: Callable[..., Any], folder: str | Path, *, na
 
     Returns the paths of the files.
     """
-    return write_all(validate.file_path("folder", folder), c_files(model, function, name, **options))
+    return write_all(validate.file_path("folder", folder), c_files(model, function, name, api, **options))
 
 
-def c_files(model: Model, function: Callable[..., Any], name: str | None = None,
+def c_files(model: Model, function: Callable[..., Any], name: str | None = None, api: str = "c",
             **options: Unpack[ProgramOptions]) -> dict[str, str]:  # fmt: skip
     """The text of each file."""
     require_model(model)
+    validate.chosen("api", api, ("c", "casadi"))
     if not isinstance(function, Differentiated) and not any(function is known for known in ALGORITHMS):
         known = ", ".join(f.__name__ for f in ALGORITHMS)
         raise ArgumentError(f"{validate.shown(function)} cannot be exported; these can: {known}, and their vjp and jvp")
     for unknown in options.keys() - ProgramOptions.__annotations__.keys():
         raise ArgumentError(
-            f"export has no option {unknown!r}; it has name, {', '.join(ProgramOptions.__annotations__)}"
+            f"export has no option {unknown!r}; it has name, api, {', '.join(ProgramOptions.__annotations__)}"
         )
     program = compile(model, function, **options)
     if isinstance(program, MatrixGradient):
@@ -87,9 +91,21 @@ def c_files(model: Model, function: Callable[..., Any], name: str | None = None,
         "example.c": c99.example(text),
         "README.txt": c99.readme(text),
     }
-    about = dict(model=model.name, key=model.key, function=function.__name__, **(DEFAULTS | options), seed=SEED)
+    if api == "casadi":
+        external = _external(model, function, name, options)
+        files |= external.files()
+        files["README.txt"] += external.readme()
+    about = dict(model=model.name, key=model.key, function=function.__name__, api=api, **(DEFAULTS | options), seed=SEED)
     last = f"/* {c99.harmless(signature(about))} */\n"
     return {file: content + last for file, content in files.items()}
+
+
+def _external(model: Model, function: Callable[..., Any], name: str, options: ProgramOptions) -> External:
+    if options.get("dtype", "float64") != "float64" or isinstance(function, Differentiated):
+        raise ArgumentError(
+            'api="casadi" is for float64, and for the function itself: its derivatives are exported too'
+        )
+    return External(Blocks(model, function, {key: x for key, x in options.items() if key != "dtype"}), name)
 
 
 def _c_name(name: Any) -> str:
