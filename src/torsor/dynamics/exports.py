@@ -95,7 +95,8 @@ def c_files(model: Model, function: Callable[..., Any], name: str | None = None,
         external = _external(model, function, name, options)
         files |= external.files()
         files["README.txt"] += external.readme()
-    about = dict(model=model.name, key=model.key, function=function.__name__, api=api, **(DEFAULTS | options), seed=SEED)
+    chosen = DEFAULTS | options | {"api": api}
+    about = dict(model=model.name, key=model.key, function=function.__name__, **chosen, seed=SEED)
     last = f"/* {c99.harmless(signature(about))} */\n"
     return {file: content + last for file, content in files.items()}
 
