@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "torsor"
 
 # A layer is a module or a package of torsor; what stands on one line may import each other.
 LAYERS = [
-    {"errors", "logs"},
+    {"errors", "logs", "later"},
     {"validate", "linalg"},
     {"files", "lie", "spatial"},
     {"model"},
@@ -91,6 +91,8 @@ def names_in(nodes) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Later":
+            names |= {x.value for x in node.args[:1] if isinstance(x, ast.Constant)}
     return {name.removeprefix("torsor.") for name in names if name.startswith("torsor.")}
 
 

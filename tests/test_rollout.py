@@ -205,11 +205,25 @@ def test_a_loop_over_time_that_pauses_goes_on_where_it_was(method, monkeypatch):
     for model in (ARM, ROPE):
         q, v, _ = start(model)
         table = np.random.default_rng(2).normal(size=(7, model.nv))
-        options = {"steps": 7, "step": H, "every": 7, "method": method, "forces": held(table)}
+        options = {"steps": 7, "step": H, "method": method, "forces": held(table)}
         expected = ts.rollout(model, q, v, **options)
-        for most in (1, 3 * 4 * model.nv):
+        for most in (1, 3 * 4 * model.nv, 2_000_000):
             monkeypatch.setattr(lowering, "UNINTERRUPTED", most)
-            np.testing.assert_array_equal(ts.rollout(model, q, v, **options).q, expected.q)
+            for every in (1, 2, 3, 7):
+                found = ts.rollout(model, q, v, **options, every=every)
+                np.testing.assert_array_equal(states(found), states(expected)[:, every - 1 :: every])
+
+
+def test_calls_end_where_states_are_stored():
+    """No call moves more steps than it may, and all of them together reach every end."""
+    for ends in ([1], [7], range(1, 9), range(3, 31, 3), [1, 2, 3, 10, 17, 18]):
+        for most in (1, 2, 3, 5, 100):
+            at, found = 0, []
+            for every, count in lowering.calls_until(ends, most):
+                assert every * max(count, 1) <= most
+                found += [at + every * (k + 1) for k in range(count)]
+                at += every * max(count, 1)
+            assert found == list(ends)
 
 
 def test_stops_and_resets_under_functions_and_gains_in_time():

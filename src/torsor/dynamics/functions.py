@@ -242,7 +242,7 @@ def _mass_solve_by(method: str, model: Model, q: ArrayLike, b: ArrayLike) -> Arr
     return call(named(mass_solve, method, "fixman", "constraint-force"), model, q, b)
 
 
-def _fixman(model: Model) -> fixman.Method:
+def _fixman(model: Model) -> fixman.FixmanMethod:
     """Relaxed constraints, with rods, points and massless bodies braced if there are any."""
     if not isinstance(model, Model):  # refused later, with the other arguments
         return fixman.REGULAR

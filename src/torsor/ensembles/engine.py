@@ -129,11 +129,7 @@ class LaneEngine:
             part = states.part(rows)
             x = np.concatenate([part["q"], part["v"]], axis=1)
             watch = watch_of(setup, timing.stops, part, None) if timing.stops else None
-
-            def store(k: int, x: Array, rows: slice = rows) -> None:
-                out[rows, k] = x
-
-            advance(states, part, x, ends, store, watch)
+            advance(states, part, x, ends, out[rows], watch)
             if watch:
                 status[rows][watch.frozen] = STOPPED - 1 + watch.reason[watch.frozen]
                 when[rows][watch.frozen] = watch.first[watch.frozen] * timing.step

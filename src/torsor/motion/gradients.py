@@ -32,7 +32,7 @@ from torsor.motion.driver import CHUNK, Fixed, States, checked_states, settings
 from torsor.motion.forces import ACTIVATIONS, PD, Constant, Limits, Table, sampled
 from torsor.motion.law import collect, force_list
 from torsor.motion.laws import KINDS
-from torsor.motion.lowering import STATE, Ask, Piece, Run, Step, compiled_piece, cut, gains_by_freedom
+from torsor.motion.lowering import STATE, Ask, Piece, Step, StepRun, compiled_piece, cut, gains_by_freedom
 from torsor.motion.steps import METHODS
 
 Array = NDArray[Any]
@@ -184,11 +184,11 @@ class _Backwards:
         run = self.states.run(part)
         kept = [np.concatenate([part["q"], part["v"]], axis=1)]  # the states before the steps 0, apart, 2 apart, ...
         for start in range(0, steps - apart, apart):
-            kept.append(self._forward(run, kept[-1], part, commands, start, start + apart)[-1])
+            kept.append(self._forward(run, kept[-1], part, start, start + apart)[-1])
         q, v = np.zeros_like(gq[:, 0]), np.zeros_like(gv[:, 0])
         for start in reversed(range(0, steps, apart)):
             end = min(start + apart, steps)
-            states = self._forward(run, kept.pop(), part, commands, start, end - 1)
+            states = self._forward(run, kept.pop(), part, start, end - 1)
             for t in reversed(range(start, end)):
                 if (t + 1) % self.every == 0:
                     q, v = q + gq[:, t // self.every], v + gv[:, t // self.every]
@@ -207,14 +207,13 @@ class _Backwards:
                     self._by_layers(rows, found["states"], tau[:, :, 0])
         self.q[rows], self.v[rows] = q, v
 
-    def _forward(self, run: Run, x: Array, part: Mapping[str, Array], commands: Array, start: int,
-                 end: int) -> list[Array]:  # fmt: skip
+    def _forward(self, run: StepRun, x: Array, part: Mapping[str, Array], start: int, end: int) -> Array:
         """The states before the steps start, ..., end."""
-        states, x = [x], x.copy()
-        for t in range(start, end):
-            self.states.prepare(run, part, t)
-            run(x, commands[t : t + 1] if len(commands) > 1 else commands, 1, t * self.setup.length)
-            states.append(x.copy())
+        states = np.empty((end - start + 1, *x.shape), x.dtype)
+        states[0] = x
+        if end > start:
+            out = np.moveaxis(states[1:], 0, 1)
+            self.states.move(run, part, x.copy(), range(1, end - start + 1), out, start)
         return states
 
     def _by_layers(self, rows: slice, states: Sequence[tuple[Array, Array]], tau: Array) -> None:

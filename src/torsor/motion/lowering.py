@@ -12,7 +12,7 @@ Either way a step is a list of calls on fixed memory. If all of them are machine
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -244,7 +244,7 @@ def spread(x: Array, shape: tuple[int, ...]) -> Array:
     return x if x.shape == shape else np.broadcast_to(x, shape)
 
 
-class Rows:
+class RowMemory:
     """A row per state."""
 
     def __init__(self, step: Step, m: int, dtype: Any) -> None:
@@ -280,11 +280,12 @@ class Rows:
     def enter(self, x: Array) -> None:
         self.states[0][:] = x
 
-    def leave(self, x: Array, steps: int) -> None:
-        x[:] = self.states[steps % 2]
+    def lying(self, steps: int) -> list[Array]:
+        """The columns of the states after some steps, as they lie in memory."""
+        return [self.states[steps % 2]]
 
 
-class Freedoms:
+class FreedomMemory:
     """A row per quantity, with all freedoms of all states side by side: (k, m, nv)."""
 
     def __init__(self, step: Step, m: int, dtype: Any) -> None:
@@ -319,8 +320,8 @@ class Freedoms:
         self.x[0] = x[:, : self.n] if model.nq == self.n else x[:, limited_coordinates(model)]
         self.x[1] = x[:, model.nq :]
 
-    def leave(self, x: Array, steps: int) -> None:
-        x[:, : self.n], x[:, self.n :] = self.x
+    def lying(self, steps: int) -> list[Array]:
+        return list(self.x)
 
 
 def gains_by_freedom(law: Law, gain: Array, m: int) -> Array:
@@ -378,7 +379,7 @@ class Lowered:
         """One step of many states, each with a length of its own, h (m, 1) or (1,)."""
         if self.step.written_out:
             return self.kernel(q, v, tau, gain, h, *numbers)
-        return Run(self, len(q), gain, h, numbers).once(np.concatenate([q, v], axis=1), tau)
+        return StepRun(self, len(q), gain, h, numbers).once(np.concatenate([q, v], axis=1), tau)
 
 
 def lowered(step: Step, dtype: str = "float64") -> Lowered:
@@ -387,7 +388,7 @@ def lowered(step: Step, dtype: str = "float64") -> Lowered:
     return made.once(("step", step.key, step.law.key, step.slots, dtype), lambda: Lowered(step, dtype))
 
 
-class Run:
+class StepRun:
     """Steps of m states: the list of calls of a step, on memory of its own.
 
     gain      (k,) or (m, k) the numbers of the law;  h: the length of a step;  numbers: the last inputs of a step
@@ -399,13 +400,13 @@ class Run:
                  alone: bool = True) -> None:  # fmt: skip
         self.lowered, self.m, self.times, self.functions, self.alone = step, m, times, functions, alone and m == 1
         self.h = np.broadcast_to(np.asarray(h, step.dtype), (m, 1))
-        self.memory = (Freedoms if step.by_freedoms else Rows)(step.step, m, np.dtype(step.dtype))
+        self.memory = (FreedomMemory if step.by_freedoms else RowMemory)(step.step, m, np.dtype(step.dtype))
         wide = step.step.slots * step.step.law.rows * (1 if step.by_freedoms else step.step.model.nv)
         self.tau = self.memory.room(wide)
         self.gain = self.memory.values(gain)
         shapes = [place_of(name).shape(step.step.model) for name in step.step.numbers]
         self.numbers = [spread(np.ascontiguousarray(x), (m, *shape)) for x, shape in zip(numbers, shapes)]
-        self.t = 0.0
+        self.t = self.begin = 0.0
         self.calls = [self._calls(k) for k in ((0,) if step.by_freedoms else (0, 1))]
 
     def _calls(self, k: int) -> list[Call]:
@@ -447,11 +448,11 @@ class Run:
         return call
 
     @cached_property
-    def _loop(self) -> Loop | None:
+    def _loop(self) -> TimeLoop | None:
         """The loop over time in machine code, if all calls are."""
-        return (
-            Loop(self.calls, self.tau) if all(call.is_machine_code for calls in self.calls for call in calls) else None
-        )
+        if not all(call.is_machine_code for calls in self.calls for call in calls):
+            return None
+        return TimeLoop(self.calls, self.tau, [self.memory.lying(k) for k in (0, 1)])
 
     def once(self, x: Array, tau: Array) -> Array:
         """What a step gives, (m, ...), which need not be a state."""
@@ -465,23 +466,51 @@ class Run:
         columns = last.function(*last.inputs)  # (m, nv, ...)
         return np.moveaxis(columns, 1, -1).reshape(self.m, *columns.shape[2:-1], columns.shape[1] * columns.shape[-1])
 
-    def __call__(self, x: Array, tau: Array, steps: int, t: float = 0.0) -> None:
-        """Move the states x (m, nq + nv) in place; commands tau (1 or steps, m or 1, width)."""
+    def __call__(self, x: Array, tau: Array, ends: Sequence[int] = (1,), out: Array | None = None,
+                 t: float = 0.0) -> None:  # fmt: skip
+        """Move the states x (m, nq + nv) in place, with commands tau (1 or steps, m or 1, width), until the last of
+        `ends`; out[:, k] is where they are after ends[k] steps.
+        """
         if not self.m:  # NumPy calls machine code only for what is there, and so do we
             return
-        memory, rows = self.memory, self.memory.commands(tau)
+        memory, at, k = self.memory, 0, 0
         memory.enter(x)
-        if self._loop:
-            at_once = max(1, UNINTERRUPTED // max(1, x.size) * 2)
-            for done in range(0, steps, at_once + at_once % 2):
-                self._loop(rows[done:] if len(rows) > 1 else rows, min(at_once + at_once % 2, steps - done))
-        else:
-            for k in range(steps):
-                self.t = t + k * float(self.h[0, 0])
-                self.tau[...] = rows[k if len(rows) > 1 else 0].reshape(self.tau.shape)
-                for call in self.calls[k % len(self.calls)]:
-                    call()
-        memory.leave(x, steps)
+        self.begin = t
+        for every, count in calls_until(ends, max(1, UNINTERRUPTED // x.size)):
+            stored, steps = None if out is None or not count else out[:, k : k + count], every * max(count, 1)
+            rows = memory.commands(tau[at : at + steps] if len(tau) > 1 else tau)
+            (self._loop or self._in_turn)(rows, at, every, max(count, 1), stored)
+            at, k = at + steps, k + count
+        np.concatenate(memory.lying(at), axis=1, out=x)
+
+    def _in_turn(self, rows: Array, at: int, every: int, count: int, out: Array | None) -> None:
+        """What `TimeLoop` does, call by call."""
+        for step in range(every * count):
+            self.t = self.begin + (at + step) * float(self.h[0, 0])
+            self.tau[...] = rows[step if len(rows) > 1 else 0].reshape(self.tau.shape)
+            for call in self.calls[(at + step) % len(self.calls)]:
+                call()
+            if out is not None and (step + 1) % every == 0:
+                np.concatenate(self.memory.lying(at + step + 1), axis=1, out=out[:, step // every])
+
+
+def calls_until(ends: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """The calls of machine code that move states until the last of `ends`, none of them of more than `most` steps: the
+    number of steps between two stored states, and how many of these there are; 0: none is stored yet.
+    """
+    gaps = np.diff(ends, prepend=0)
+    changes = np.flatnonzero(np.diff(gaps)) + 1
+    for alike in np.split(gaps, changes):
+        every, left = int(alike[0]), len(alike)
+        if every > most:
+            for _ in range(left):
+                yield from ((most, 0) for _ in range((every - 1) // most))
+                yield (every - 1) % most + 1, 1
+            continue
+        while left:
+            count = min(left, most // every)
+            yield every, count
+            left -= count
 
 
 def called(functions: Sequence[Called], t: float, q: Array, v: Array, slopes: bool, alone: bool) -> Array:
@@ -569,10 +598,13 @@ def _ranks(signature: str) -> list[int]:
     return [core.count(",") + 1 if core != "()" else 0 for core in cores]
 
 
-class Loop:
-    """All calls of a step, one after the other, for many steps, in machine code."""
+class TimeLoop:
+    """All calls of a step, one after the other, for many steps, in machine code.
 
-    def __init__(self, calls: Sequence[Sequence[Call]], tau: Array) -> None:
+    lying   the columns of the states before the first step of a pair and before the second one
+    """
+
+    def __init__(self, calls: Sequence[Sequence[Call]], tau: Array, lying: Sequence[Sequence[Array]]) -> None:
         self._keep: list[Any] = []
         rows, self._slots = [], []
         for call in (call for half in calls for call in half):
@@ -582,15 +614,27 @@ class Loop:
         self._table, self._count = np.array(rows, dtype=np.int64), len(calls[0])
         self._turns = 0 if len(calls) == 1 else 8 * self._table.shape[1] * self._count  # bytes to the other half
         self._places = np.array([args.ctypes.data + 8 * k for args, k in self._slots], dtype=np.int64)
+        self._parts, self.shape, at = [], (len(lying[0][0]), 1, sum(x.shape[1] for x in lying[0])), 0
+        self._aside = np.empty(self.shape, tau.dtype)  # in place of states that are not stored
+        for first, second in zip(*lying):
+            size = first.shape[1] * first.itemsize
+            self._parts.append([address(first), address(second), first.strides[0], size // WORD, at])
+            at += size
+        self._parts_table = np.array(self._parts, dtype=np.int64)
         self._call, self._code = _function()
 
-    def __call__(self, rows: Array, steps: int) -> None:
-        """`steps` steps with commands from rows (1 or steps, ...)."""
+    def __call__(self, rows: Array, at: int, every: int, count: int, out: Array | None) -> None:
+        """Steps from the at-th on, with commands from rows (1 or steps, ...); out[:, k] is what the states are after
+        `every` steps each, for k < count.
+        """
         for args, k in self._slots:
             args[k] = rows.ctypes.data
         stride = rows.strides[0] if len(rows) > 1 else 0
-        table, places = self._table.ctypes.data, self._places.ctypes.data
-        self._call(table, self._count, self._turns, places, len(self._places), stride, steps)
+        stored = np.broadcast_to(self._aside, (self.shape[0], count, self.shape[2])) if out is None else out
+        table, places, parts = address(self._table), address(self._places), address(self._parts_table)
+        between, row, _ = stored.strides
+        self._call(table, self._count, self._turns, places, len(self._places), stride, at, every, count, parts,
+                   len(self._parts), address(stored), between, row, self.shape[0])  # fmt: skip
 
 
 TYPES = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "double": ctypes.c_double}
@@ -609,23 +653,47 @@ def function_of(write: Callable[[LLVMWriter], None], **parameters: str) -> tuple
     return ctypes.CFUNCTYPE(None, *(TYPES[kind] for kind in parameters.values()))(loaded.address), loaded
 
 
+POINTERS = ("calls", "places", "parts", "out")
+WORD = 4  # bytes that are copied at once
+
+
 @cache
 def _function() -> tuple[Any, Any]:
-    parameters = dict.fromkeys(("count", "turns", "moving", "stride", "steps"), "i64")
-    names = ("calls", "count", "turns", "places", "moving", "stride", "steps")
-    return function_of(_write, **{name: parameters.get(name, "ptr") for name in names})
+    names = ("calls", "calls_count", "turns", "places", "moving", "stride", "at", "every", "count", "parts",
+             "parts_count", "out", "between", "row", "states")  # fmt: skip
+    return function_of(_write, **{name: "ptr" if name in POINTERS else "i64" for name in names})
 
 
 def _write(w: LLVMWriter) -> None:
-    """For every step: all calls of its half of the table; then every place moves on by the stride."""
-    with w.loop("step", 0) as step:
-        half = w.i64("mul", w.i64("and", step.i, 1), "%turns")
-        write_calls(w, w.address("%calls", half), "%count")
-        with w.loop("place", 0) as place:
-            own = w.load_ptr(w.address("%places", w.i64("mul", place.i, 8)), 0)
-            w.do(f"store i64 {w.i64('add', w.load_i64(own, 0), '%stride')}, ptr {own}")
-            place.count_to(w, "%moving")
-        step.count_to(w, "%steps")
+    """For every step: all calls of its half of the table; then every place moves on by the stride. After every so many
+    steps, the states are stored.
+    """
+    with w.loop("stored", 0) as stored:
+        first = w.i64("add", "%at", w.i64("mul", stored.i, "%every"))
+        with w.loop("step", 0) as step:
+            half = w.i64("mul", w.i64("and", w.i64("add", first, step.i), 1), "%turns")
+            write_calls(w, w.address("%calls", half), "%calls_count")
+            with w.loop("place", 0) as place:
+                own = w.load_ptr(w.address("%places", w.i64("mul", place.i, 8)), 0)
+                w.do(f"store i64 {w.i64('add', w.load_i64(own, 0), '%stride')}, ptr {own}")
+                place.count_to(w, "%moving")
+            step.count_to(w, "%every")
+        turn = w.i64("mul", w.i64("and", w.i64("add", first, "%every"), 1), 8)
+        with w.loop("part", 0) as part:
+            own = w.address("%parts", w.i64("mul", part.i, 40))
+            source, stride, words = w.load_ptr(w.address(own, turn), 0), w.load_i64(own, 2), w.load_i64(own, 3)
+            out = w.address("%out", w.i64("add", w.load_i64(own, 4), w.i64("mul", stored.i, "%row")))
+            with w.loop("state", 0) as state:
+                begin = w.address(source, w.i64("mul", state.i, stride))
+                end = w.address(out, w.i64("mul", state.i, "%between"))
+                with w.loop("word", 0) as word:
+                    place_of_word = w.i64("mul", word.i, WORD)
+                    x = w.op(f"load i32, ptr {w.address(begin, place_of_word)}, align {WORD}")
+                    w.do(f"store i32 {x}, ptr {w.address(end, place_of_word)}, align {WORD}")
+                    word.count_to(w, words)
+                state.count_to(w, "%states")
+            part.count_to(w, "%parts_count")
+        stored.count_to(w, "%count")
 
 
 WORDS = ("function", "data", "args", "dims", "steps")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.algorithms import articulated, pulls
+from torsor.backends.cpu import compile_program
 from torsor.compiler.derivative import derivative
 from torsor.compiler.request import PATIENT
 from torsor.compiler.store import store
@@ -26,7 +27,7 @@ from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
 from torsor.motion.coordinates import Coordinates
 from torsor.motion.law import Law, collect
-from torsor.motion.lowering import Run, Step, gains_by_freedom, lowered, tangent_of
+from torsor.motion.lowering import Step, StepRun, gains_by_freedom, lowered, tangent_of
 from torsor.motion.plant import Plant
 from torsor.sweeps import Algorithm
 from torsor.validate import chosen
@@ -80,7 +81,7 @@ class Acting:
         """At one state, (3, nv)."""
         u = self.commands(t)
         if not self.is_one_kernel:
-            run = Run(self.step, 1, self.law.values, self._h, self.loads(t), (0.0,), self.law.called)
+            run = StepRun(self.step, 1, self.law.values, self._h, self.loads(t), (0.0,), self.law.called)
             run.t = t
             return run.once(np.concatenate([q, v])[None], u[None])[0]
         kernel = self.step.kernel if self.step.step.written_out else self.step.pieces[-1][0]
@@ -96,7 +97,7 @@ class Acting:
             return np.zeros((0, 3, self.law.model.nv))
         if self.law.called:
             return np.array([self(*state) for state in zip(t.tolist(), q, v)])
-        run = Run(self.step, len(q), self.law.values, self._h, self.loads(0.0))
+        run = StepRun(self.step, len(q), self.law.values, self._h, self.loads(0.0))
         return run.once(np.concatenate([q, v], axis=1), self.law.commands_at(t))
 
 
@@ -327,7 +328,6 @@ ADDED = ("added_inertia",)  # the option of the forward dynamics that implicit m
 
 def compiled_with(model: Model, algorithm: Algorithm, options: tuple[str, ...], lanes: int | None = None) -> Program:
     """The program of an algorithm that takes these options, made once per model."""
-    from torsor.backends.cpu import compile_program
 
     def make() -> Program:
         return compile_program(algorithm, model, options=options, unroll=PATIENT, lanes=lanes)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torsor.algorithms import discrete_mechanics as mechanics
+from torsor.backends.cpu import compile_program
 from torsor.dynamics import functions as dynamics
 from torsor.errors import ArgumentError, SingularError
 from torsor.linalg import Vec
@@ -166,7 +167,6 @@ class Symplectic(FixedStep):
         return ("added_inertia",) if self.driven else ()
 
     def _compiled(self, algorithm: Algorithm, options: Sequence[str] = ()) -> Program:
-        from torsor.backends.cpu import compile_program  # imported late, so that `import torsor` stays quick
 
         return compile_program(algorithm, self.motion.model, options=options)
 
