@@ -27,6 +27,7 @@ LAYERS = [
     {"formats"},
     {"zoo"},
     {"motion"},
+    {"casadi", "gym"},
     {"ensembles"},
     {"view"},
     {"papers"},
@@ -54,7 +55,8 @@ ORDER = {
     "compiler": "store frames members tape packing abi trace counts derivative tape_derivatives loop_derivatives "
     "lowering request language loops",
     "dynamics": "accuracy methods calls couplings frames jacobians matrix_gradients functions derivatives programs "
-    "linear factor task_space inverse_kinematics actuators identification exports closed_forms fixman symbolic",
+    "linear factor task_space inverse_kinematics actuators identification blocks external exports closed_forms fixman "
+    "symbolic",
     "dynamics.closed_forms": "frames operators factorization",
     "dynamics.fixman": "measure parameters solve points rigid",
     "ensembles": "engine streams places plots ray records device exchange draws zarr dataset files study",

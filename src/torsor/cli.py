@@ -214,6 +214,7 @@ def _export_parser(commands: Any) -> None:
     p.add_argument("--external", action="store_true", help="take a wrench on each body as the last input")
     p.add_argument("--body", metavar="NAME", help="of a Jacobian: the body or the named frame")
     p.add_argument("--name", metavar="NAME", help="of the function in C (default: model and function)")
+    p.add_argument("--api", choices=("c", "casadi"), default="c", help="casadi: also as casadi.external takes it")
 
 
 def _simulate_parser(commands: Any) -> argparse.ArgumentParser:
@@ -723,7 +724,7 @@ def export(options: argparse.Namespace) -> int:
     function = known[chosen("--function", options.function, known)]
     model, dtype = find_model(options.model), "float32" if options.float else "float64"
     settings: dict[str, Any] = dict(dtype=dtype, external=options.external, body=options.body)
-    paths = torsor.export(model, function, options.out, **settings, name=options.name)
+    paths = torsor.export(model, function, options.out, **settings, name=options.name, api=options.api)
     program = torsor.compile(model, function, **settings)
     counts = ", ".join(f"{n} {name}" for name, n in program.operations._asdict().items() if n)
     how = "straight-line code" if program.specialised else "loops over the bodies"

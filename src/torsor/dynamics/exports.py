@@ -8,21 +8,20 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torsor import validate
 from torsor.backends import c99
-from torsor.backends.cpu import Program
+from torsor.dynamics.blocks import SEED, Blocks, random_states
 from torsor.dynamics.derivatives import Differentiated
+from torsor.dynamics.external import External
 from torsor.dynamics.functions import ALGORITHMS
 from torsor.dynamics.matrix_gradients import MatrixGradient
 from torsor.dynamics.programs import compile
 from torsor.errors import ArgumentError
 from torsor.files import signature, write_whole
-from torsor.inputs import COORDINATES, place_of
 from torsor.model.model import Model, require_model
 
-STATES, SEED = 5, 0  # of the test vectors
+STATES = 5  # of the test vectors
 DEFAULTS = {"dtype": "float64", "external": False, "body": None, "method": "auto", "specialised": None}
 
 
@@ -37,7 +36,7 @@ class ProgramOptions(TypedDict, total=False):
 
 
 def export(model: Model, function: Callable[..., Any], folder: str | Path, *, name: str | None = None,
-           **options: Unpack[ProgramOptions]) -> list[Path]:  # fmt: skip
+           api: str = "c", **options: Unpack[ProgramOptions]) -> list[Path]:  # fmt: skip
     """Write a function of torsor for one model as C99, for controllers without Python.
 
         ts.export(arm, ts.forward_dynamics, "arm_c")
@@ -48,6 +47,8 @@ def export(model: Model, function: Callable[..., Any], folder: str | Path, *, na
 
     folder       created if it does not exist; only files that torsor wrote before are replaced
     name         the name of the function in C; None: derived from the names of the model and the function
+    api          "c", or "casadi": NAME_casadi.c adds the function and its derivatives as `casadi.external` and acados
+                 take them (NAME_casadi, jac_NAME_casadi, adj1_NAME_casadi, jac_adj1_NAME_casadi)
 
     Options, as of `compile`:
 
@@ -59,19 +60,20 @@ def export(model: Model, function: Callable[..., Any], folder: str | Path, *, na
 
     Returns the paths of the files.
     """
-    return write_all(validate.file_path("folder", folder), c_files(model, function, name, **options))
+    return write_all(validate.file_path("folder", folder), c_files(model, function, name, api, **options))
 
 
-def c_files(model: Model, function: Callable[..., Any], name: str | None = None,
+def c_files(model: Model, function: Callable[..., Any], name: str | None = None, api: str = "c",
             **options: Unpack[ProgramOptions]) -> dict[str, str]:  # fmt: skip
     """The text of each file."""
     require_model(model)
+    validate.chosen("api", api, ("c", "casadi"))
     if not isinstance(function, Differentiated) and not any(function is known for known in ALGORITHMS):
         known = ", ".join(f.__name__ for f in ALGORITHMS)
         raise ArgumentError(f"{validate.shown(function)} cannot be exported; these can: {known}, and their vjp and jvp")
     for unknown in options.keys() - ProgramOptions.__annotations__.keys():
         raise ArgumentError(
-            f"export has no option {unknown!r}; it has name, {', '.join(ProgramOptions.__annotations__)}"
+            f"export has no option {unknown!r}; it has name, api, {', '.join(ProgramOptions.__annotations__)}"
         )
     program = compile(model, function, **options)
     if isinstance(program, MatrixGradient):
@@ -89,9 +91,22 @@ def c_files(model: Model, function: Callable[..., Any], name: str | None = None,
         "example.c": c99.example(text),
         "README.txt": c99.readme(text),
     }
-    about = dict(model=model.name, key=model.key, function=function.__name__, **(DEFAULTS | options), seed=SEED)
+    if api == "casadi":
+        external = _external(model, function, name, options)
+        files |= external.files()
+        files["README.txt"] += external.readme()
+    chosen = DEFAULTS | options | {"api": api}
+    about = dict(model=model.name, key=model.key, function=function.__name__, **chosen, seed=SEED)
     last = f"/* {c99.harmless(signature(about))} */\n"
     return {file: content + last for file, content in files.items()}
+
+
+def _external(model: Model, function: Callable[..., Any], name: str, options: ProgramOptions) -> External:
+    if options.get("dtype", "float64") != "float64" or isinstance(function, Differentiated):
+        raise ArgumentError(
+            'api="casadi" is for float64, and for the function itself: its derivatives are exported too'
+        )
+    return External(Blocks(model, function, {key: x for key, x in options.items() if key != "dtype"}), name)
 
 
 def _c_name(name: Any) -> str:
@@ -102,19 +117,6 @@ def _c_name(name: Any) -> str:
             f"neither a word of C or libm nor one that the files use themselves, not {validate.shown(name)}"
         )
     return name
-
-
-def random_states(program: Program, count: int, seed: int = SEED) -> list[NDArray[Any]]:
-    """Inputs (count, ...) of a program, the same every time."""
-    rng, model = np.random.default_rng(seed), program.model
-    result = []
-    for name in program.inputs:
-        place = place_of(name)
-        x = model.random_configuration(rng, count) if place is COORDINATES else rng.normal(
-            size=(count, *place.shape(model))
-        )  # fmt: skip
-        result.append(x.astype(program.dtype))
-    return result
 
 
 def write_all(folder: Path, files: dict[str, str]) -> list[Path]:
