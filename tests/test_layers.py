@@ -50,7 +50,7 @@ ORDER = {
     "complex_pivots constraint_force discrete_mechanics fixman ploen_park_forward square_factor udut coriolis products "
     "segments operational_space walker_orin forward_derivatives coupled pulls",
     "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf cpuid codegen gufunc "
-    "pointwise cuda c99 cpu_code cpu xla gpu",
+    "pointwise cuda c99 cpu_code cpu xla gpu wasm wasm_files",
     "bridge": "charts numbers functions rollouts",
     "compiler": "store frames members tape packing abi trace counts derivative tape_derivatives loop_derivatives "
     "lowering request language loops",
@@ -77,6 +77,7 @@ ORDER = {
 LATE = {
     "backends.cpu": {"backends.cpu_code"},  # of a program that is found on disk, nothing is traced or written
     "compiler.request": {"compiler.lowering"},
+    "dynamics.exports": {"backends.wasm_files.WasmFunction"},
     "dynamics.calls": {"backends.gpu", "parallel.device.DeviceChain"},
     "dynamics.functions": {"parallel.segments", "parallel.solver"},
     "cli": {"papers", "bench.forward_dynamics_times", "bench.installed_peers", "ensembles.files", "ensembles.places",

@@ -38,6 +38,7 @@ from rich.tree import Tree
 import torsor
 from torsor import zoo
 from torsor.backends import cache as store
+from torsor.dynamics.exports import LANGUAGES
 from torsor.dynamics.functions import ALGORITHMS
 from torsor.errors import ArgumentError, ModelWarning, TorsorError
 from torsor.files import check_writable, made, short
@@ -206,10 +207,11 @@ def _add(commands: Any, name: str, run: Callable[[argparse.Namespace], int], wor
 
 
 def _export_parser(commands: Any) -> None:
-    p = _add(commands, "export", export, "write a function of a model as C99 for a controller")
+    p = _add(commands, "export", export, "write a function of a model as C99 or WebAssembly")
     p.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     p.add_argument("--function", required=True, metavar="NAME", help="for example forward_dynamics")
     p.add_argument("-o", "--out", required=True, type=Path, metavar="DIR", help="the folder for the files")
+    p.add_argument("--language", choices=LANGUAGES, default="c", help="(default %(default)s)")
     p.add_argument("--float", action="store_true", help="compute in float instead of double")
     p.add_argument("--external", action="store_true", help="take a wrench on each body as the last input")
     p.add_argument("--body", metavar="NAME", help="of a Jacobian: the body or the named frame")
@@ -724,11 +726,14 @@ def export(options: argparse.Namespace) -> int:
     function = known[chosen("--function", options.function, known)]
     model, dtype = find_model(options.model), "float32" if options.float else "float64"
     settings: dict[str, Any] = dict(dtype=dtype, external=options.external, body=options.body)
-    paths = torsor.export(model, function, options.out, **settings, name=options.name, api=options.api)
+    paths = torsor.export(
+        model, function, options.out, **settings, name=options.name, language=options.language, api=options.api
+    )
     program = torsor.compile(model, function, **settings)
     counts = ", ".join(f"{n} {name}" for name, n in program.operations._asdict().items() if n)
     how = "straight-line code" if program.specialised else "loops over the bodies"
-    out.print(f"[bold]{function.__name__}[/] of [bold]{escape(model.name)}[/] in C99: {how}, {dtype}; {counts}")
+    what = f"[bold]{function.__name__}[/] of [bold]{escape(model.name)}[/] in {LANGUAGES[options.language]}"
+    out.print(f"{what}: {how}, {dtype}; {counts}")
     table = RichTable("file", "bytes", box=None, pad_edge=False)
     for path in paths:
         table.add_row(escape(str(path)), str(path.stat().st_size))
