@@ -40,7 +40,7 @@ METHODS = {("motion.series", "view"), ("motion.trajectory", "view"), ("ensembles
 ORDER = {
     "algorithms": "newton_euler composite kinematics ploen_park articulated inverse_derivatives regressor energy "
     "complex_pivots constraint_force discrete_mechanics fixman ploen_park_forward square_factor udut coriolis products "
-    "segments operational_space walker_orin forward_derivatives coupled pulls",
+    "segments operational_space walker_orin forward_derivatives coupled pulls rattle",
     "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf cpuid codegen gufunc "
     "pointwise cuda c99 cpu_code cpu gpu",
     "compiler": "store frames members tape packing abi trace counts derivative tape_derivatives loop_derivatives "
@@ -55,8 +55,8 @@ ORDER = {
     "model": "names joints rounding parameters check extras freedoms links builder dh model batch conditioning regular",
     "motion": "brownian coordinates cuda_loops laws progress recording references stops tables hermite law quantities "
     "forces plant lowering steps driver gradients motion device fused stepper tangent dense events fixed implicit "
-    "stages structure adams radau runge_kutta stiffness trajectory gpu_rollout rollout integrators rows simulation "
-    "sensitivities",
+    "stages structure rattle adams radau runge_kutta stiffness trajectory gpu_rollout rollout integrators rows "
+    "simulation sensitivities",
     "papers": "rows figures change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
     "view": "shapes tube plots page",
