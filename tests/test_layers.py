@@ -46,7 +46,7 @@ ORDER = {
     "compiler": "store frames members tape packing abi trace counts derivative tape_derivatives loop_derivatives "
     "lowering request language loops",
     "dynamics": "accuracy methods calls couplings frames jacobians matrix_gradients functions derivatives programs "
-    "linear factor task_space inverse_kinematics actuators identification exports closed_forms fixman symbolic",
+    "linear factor points task_space inverse_kinematics actuators identification exports closed_forms fixman symbolic",
     "dynamics.closed_forms": "frames operators factorization",
     "dynamics.fixman": "parameters solve points rigid",
     "ensembles": "engine streams places plots ray records device exchange draws zarr files study",

@@ -42,6 +42,7 @@ from torsor.dynamics.identification import identify as identify
 from torsor.dynamics.inverse_kinematics import inverse_kinematics as inverse_kinematics
 from torsor.dynamics.linear import linearize as linearize
 from torsor.dynamics.methods import explain as explain
+from torsor.dynamics.points import Points as Points
 from torsor.dynamics.programs import compile as compile
 from torsor.dynamics.task_space import operational_space as operational_space
 from torsor.ensembles import LogNormal as LogNormal
