@@ -28,6 +28,7 @@ LAYERS = [
     {"zoo"},
     {"motion"},
     {"ensembles"},
+    {"molecule"},
     {"view"},
     {"papers"},
     {"bench"},
@@ -57,6 +58,8 @@ ORDER = {
     "forces plant lowering steps driver gradients motion device fused stepper tangent dense events fixed implicit "
     "stages structure rattle adams radau runge_kutta stiffness trajectory gpu_rollout rollout integrators rows "
     "simulation sensitivities",
+    "molecule": "structure rotors forcefields prepare tree page plots output molecule mover methods results run gibbs "
+    "polymers",
     "papers": "rows figures change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
     "view": "shapes tube plots page",
@@ -71,7 +74,7 @@ LATE = {
     "cli": {"papers", "bench.forward_dynamics_times", "bench.installed_peers", "ensembles.files", "ensembles.places",
             "view.plots.picture", "view.page.at_rest"},
 }  # fmt: skip
-UNLISTED = ("motion", "ensembles", "formats")  # rooms in which imports inside functions are not listed
+UNLISTED = ("motion", "ensembles", "formats", "molecule")  # rooms in which imports inside functions are not listed
 
 MODULES = sorted(".".join(path.relative_to(SOURCE).with_suffix("").parts) for path in SOURCE.rglob("*.py"))
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

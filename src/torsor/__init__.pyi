@@ -4,6 +4,7 @@ from torsor import dynamics as dynamics
 from torsor import ensembles as ensembles
 from torsor import formats as formats
 from torsor import lie as lie
+from torsor import molecule as molecule
 from torsor import motion as motion
 from torsor import zoo as zoo
 from torsor.dynamics import symbolic as symbolic

@@ -16,17 +16,25 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.algorithms import kinematics, pulls
+from torsor.backends.cpu import Program, compile_program
 from torsor.backends.pointwise import compile_pointwise
-from torsor.dynamics.calls import program_for
+from torsor.compiler.request import NEVER
+from torsor.compiler.store import store
 from torsor.errors import ArgumentError
 from torsor.linalg import Vec, dot
 from torsor.model.model import Model, require_model
+from torsor.sweeps import Algorithm
 from torsor.validate import array, integer_array, real_array
 
 Array = NDArray[Any]
 TOGETHER = 4  # numbers summed up by one kernel: most bodies of a molecule carry one to four atoms
 CACHED = 2**16  # numbers between two kernels
 PULL = 12  # numbers: sum f, and the rows of sum f p^T
+
+
+def looped(algorithm: Algorithm, model: Model) -> Program:
+    """A program in loops, kept with the model: all trees share its machine code, so a new one waits for nothing."""
+    return store(model).once(("looped", algorithm), lambda: compile_program(algorithm, model, unroll=NEVER))
 
 
 class Points:
@@ -129,11 +137,11 @@ class Points:
 
     @cached_property
     def _poses(self) -> Any:
-        return program_for(kinematics.body_poses, self.model, (), "d", None)
+        return looped(kinematics.body_poses, self.model)
 
     @cached_property
     def _felt(self) -> Any:
-        return program_for(pulls.torques, self.model, (), "d", None)
+        return looped(pulls.torques, self.model)
 
 
 def _rows(name: str, x: ArrayLike, *core: int) -> Array:

@@ -8,24 +8,19 @@ iteration settles in three or four rounds for trees of any size.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from torsor.algorithms import rattle
-from torsor.compiler.request import NEVER
-from torsor.compiler.store import store
 from torsor.dynamics import functions as dynamics
+from torsor.dynamics.points import looped
 from torsor.errors import SingularError
 from torsor.model.model import Model
 from torsor.motion.lowering import OTHERS, called
 from torsor.motion.motion import Motion, compiled
 from torsor.motion.stepper import Array, Memory, Settings
 from torsor.motion.structure import Symplectic
-from torsor.sweeps import Algorithm
-
-if TYPE_CHECKING:
-    from torsor.backends.cpu import Program
 
 # The norm of the last correction of all freedoms together. Newton's iteration squares it: only rounding is left.
 SETTLED = 1e-7
@@ -51,13 +46,8 @@ class Drift:
     """
 
     def __init__(self, model: Model) -> None:
-        from torsor.backends.cpu import compile_program  # imported late, so that `import torsor` stays quick
-
-        def program(algorithm: Algorithm) -> Program:  # in loops: three rounds are long, and a loop serves all trees
-            return store(model).once(algorithm, lambda: compile_program(algorithm, model, unroll=NEVER))
-
         self.model = model
-        self._begin, self._continue = program(rattle.drift), lambda: program(rattle.drift_further)
+        self._begin = looped(rattle.drift, model)
         self.rounds = self.drifts = 0
 
     def __call__(self, q: Array, p: Array, x: Array, h: Array | float) -> Drifted:
@@ -77,12 +67,13 @@ class Drift:
 
     def _finish(self, given: list[Array], rows: Drifted, finite: Array) -> None:
         """More rounds for the rows that need them, in place."""
+        further = looped(rattle.drift_further, self.model)
         for _ in range(FURTHER):
             left = np.flatnonzero(finite & ~rows.settled[:, 0])
             if not len(left):
                 return
             q, p, h = (a[left] for a in given)
-            found = self._continue()(q, p, rows.x[left], h)
+            found = further(q, p, rows.x[left], h)
             self.rounds += len(left)
             rows.q[left], rows.p[left], rows.x[left] = found.q, found.p, found.x
             finite[left], rows.settled[left, 0] = np.isfinite(found.change), found.change < SETTLED**2
