@@ -4,6 +4,7 @@ from torsor import dynamics as dynamics
 from torsor import ensembles as ensembles
 from torsor import formats as formats
 from torsor import lie as lie
+from torsor import molecule as molecule
 from torsor import motion as motion
 from torsor import zoo as zoo
 from torsor.casadi import to_casadi as to_casadi
@@ -44,6 +45,7 @@ from torsor.dynamics.identification import identify as identify
 from torsor.dynamics.inverse_kinematics import inverse_kinematics as inverse_kinematics
 from torsor.dynamics.linear import linearize as linearize
 from torsor.dynamics.methods import explain as explain
+from torsor.dynamics.points import Points as Points
 from torsor.dynamics.programs import compile as compile
 from torsor.dynamics.task_space import operational_space as operational_space
 from torsor.ensembles import LogNormal as LogNormal

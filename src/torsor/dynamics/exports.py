@@ -75,8 +75,8 @@ def export(model: Model, function: Callable[..., Any], folder: str | Path, *, na
     )
 
 
-def exported_files(model: Model, function: Callable[..., Any], name: str | None = None,
-                   form: tuple[str, str] = ("c", "c"), **options: Unpack[ProgramOptions]) -> dict[str, bytes]:  # fmt: skip
+def exported_files(model: Model, function: Callable[..., Any], name: str | None, form: tuple[str, str],
+                   **options: Unpack[ProgramOptions]) -> dict[str, bytes]:  # fmt: skip
     """The content of each file, in a language and for an API."""
     require_model(model)
     language, api = form
