@@ -10,10 +10,10 @@ import time
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: matrices of two rows gain nothing by threads
 
-import numpy as np  # noqa: E402
-from harness import RESULTS, machine, write  # noqa: E402
+import numpy as np
+from harness import RESULTS, machine, write
 
-import torsor as ts  # noqa: E402
+import torsor as ts
 
 N, H, ITERATIONS, LENGTHS = 250, 0.02, 95, np.geomspace(1.0, 1e-3, 10)
 ACROBOT, B = ts.zoo.acrobot(damping=0.1), np.array([[0.0], [1.0]])  # only the second joint is driven
@@ -81,8 +81,8 @@ def main() -> None:
         seconds.append(time.process_time() - begin)
     error = float(np.abs(end - TARGET).max())
     figures = {
-        "nodes": N, "iterations": ITERATIONS, "step lengths": len(LENGTHS), "seconds of the processor, min": min(seconds),
-        "seconds of the processor, median": float(np.median(seconds)), "cost at first": costs[0],
+        "nodes": N, "iterations": ITERATIONS, "step lengths": len(LENGTHS),
+        "seconds of the processor, min": min(seconds), "seconds of the processor, median": float(np.median(seconds)), "cost at first": costs[0],
         "cost at last": costs[-1], "last state, error": error,
     }  # fmt: skip
     print("\n".join(f"{name}: {x:.4g}" for name, x in figures.items()))
