@@ -1,8 +1,12 @@
 """Machines that are not this one: without the ELF linker, without fork, and with a 64-bit ARM processor."""
 
+import json
+import os
+import re
 import shutil
 import struct
 import subprocess
+import sys
 import textwrap
 
 import numpy as np
@@ -26,8 +30,10 @@ MACHINE_AARCH64 = 183  # e_machine
 IMPORTS = {"malloc", "free", "sin", "cos"}  # of the C library
 
 
-def in_a_new_process(script: str, cache) -> str:
-    return processes.output(script, env=processes.environment(TORSOR_CACHE=str(cache)))
+def in_a_new_process(cache, *scripts: str) -> str:
+    return processes.output(
+        "\n".join(map(textwrap.dedent, scripts)), env=processes.environment(TORSOR_CACHE=str(cache))
+    )
 
 
 COMPUTE = """
@@ -41,23 +47,71 @@ COMPUTE = """
 """
 
 
-def test_llvm_loads_the_code_where_torsor_does_not_link(tmp_path):
-    """As on macOS, Windows and ARM: the same bits, from a new cache and from a warm one."""
-    without = """
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory):
+    """(a cache, what COMPUTE prints with it)"""
+    cache = tmp_path_factory.mktemp("cache")
+    return cache, in_a_new_process(cache, COMPUTE)
+
+
+WITHOUT_LINKER = """
     from torsor.backends import codegen, elf
     def link(code, entry="kernel"):
         raise elf.NotLinkable("switched off")
     codegen.link = link
-    """
-    expected = in_a_new_process(COMPUTE, tmp_path / "linked")
+"""
+
+
+def test_llvm_loads_the_code_where_torsor_does_not_link(computed, tmp_path):
+    """As on macOS, Windows and ARM: the same bits, from a new cache and from a warm one."""
     for _ in range(2):
-        assert in_a_new_process(textwrap.dedent(without) + textwrap.dedent(COMPUTE), tmp_path / "loaded") == expected
+        assert in_a_new_process(tmp_path, WITHOUT_LINKER, COMPUTE) == computed[1]
 
 
-def test_programs_work_where_there_is_no_fork(tmp_path):
-    without = "import os, random, logging\ndel os.register_at_fork\n"  # Python's own modules use it where it is
-    script = without + textwrap.dedent(COMPUTE)
-    assert in_a_new_process(script, tmp_path) == in_a_new_process(COMPUTE, tmp_path)
+# A hardened system: from here on no memory of this process becomes executable that was not so when it was mapped.
+HARDENED = """
+    import ctypes, sys
+    PR_SET_MDWE, REFUSE_EXEC_GAIN = 65, 1
+    if ctypes.CDLL(None).prctl(PR_SET_MDWE, REFUSE_EXEC_GAIN, 0, 0, 0):
+        sys.exit("no MDWE")
+"""
+FORBIDDEN = """
+    import numpy as np, torsor as ts
+    from torsor import reference
+    from torsor.dynamics.functions import ALGORITHMS
+    model, x = ts.zoo.planar3(), [0.1, 0.2, 0.3]
+    try:
+        ts.mass_matrix(model, x)
+    except ts.DeviceError as error:
+        print(error)
+    print(sum(reference.evaluate(ALGORITHMS[ts.mass_matrix], model, {"q": x}), start=[]))
+"""
+
+
+needs_mdwe = pytest.mark.skipif(
+    sys.platform != "linux" or tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (6, 3),
+    reason="needs Linux 6.3 or newer, for PR_SET_MDWE",
+)
+
+
+@needs_mdwe
+def test_a_system_that_makes_no_memory_executable_maps_the_code_as_a_file(computed):
+    assert in_a_new_process(computed[0], HARDENED, COMPUTE) == computed[1]
+
+
+@needs_mdwe
+@pytest.mark.parametrize("how", ["import os; del os.memfd_create", WITHOUT_LINKER], ids=["no file", "loaded by LLVM"])
+def test_where_no_code_may_be_run_an_error_says_what_to_do(tmp_path, how):
+    said = in_a_new_process(tmp_path, HARDENED, how, FORBIDDEN).splitlines()
+    assert "lets no program run code that it has made" in said[0]
+    assert "torsor.reference.evaluate" in said[0]
+    want = ts.mass_matrix(zoo.planar3(), [0.1, 0.2, 0.3])
+    np.testing.assert_allclose(np.array(json.loads(said[1])).reshape(3, 3), want, rtol=1e-14)
+
+
+def test_programs_work_where_there_is_no_fork(computed):
+    without = "import os, random, logging\ndel os.register_at_fork"  # Python's own modules use it where it is
+    assert in_a_new_process(computed[0], without, COMPUTE) == computed[1]
 
 
 def undefined_symbols(code: bytes) -> set[str]:
