@@ -150,21 +150,22 @@ def ir(request: Request, host: codegen.Host) -> str:
 
 
 def relocations_of_coff(code: bytes) -> tuple[int, set[int], set[str]]:
-    """(the machine, the kinds of relocations in code, the names left to others) of an object file of Windows."""
+    """(the machine, the kinds of relocations in code, the names they leave to others) of an object file of Windows."""
     machine, sections, _, table, count = struct.unpack_from("<HHIII", code)
-    kinds = set()
+    kinds, symbols = set(), set()
     for k in range(sections):
         *_, first, _, found, _, flags = struct.unpack_from("<IIIIIIHHI", code, 20 + 40 * k + 8)
         if flags & 0x20:  # IMAGE_SCN_CNT_CODE
-            kinds |= {struct.unpack_from("<IIH", code, first + 10 * j)[2] for j in range(found)}
-    names, k = set(), 0
-    while k < count:
-        name, _, section, _, _, more = struct.unpack_from("<8sIhHBB", code, table + 18 * k)
+            entries = [struct.unpack_from("<IIH", code, first + 10 * j) for j in range(found)]
+            kinds |= {kind for _, _, kind in entries}
+            symbols |= {symbol for _, symbol, _ in entries}
+    names = set()
+    for symbol in symbols:
+        name, _, section = struct.unpack_from("<8sIh", code, table + 18 * symbol)
         if section == 0:
-            long, at = struct.unpack("<II", name)
+            short, at = struct.unpack("<II", name)
             at += table + 18 * count
-            names.add((name.rstrip(b"\0") if long else code[at : code.index(b"\0", at)]).decode())
-        k += 1 + more
+            names.add((name.rstrip(b"\0") if short else code[at : code.index(b"\0", at)]).decode())
     return machine, kinds, names
 
 
