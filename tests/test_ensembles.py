@@ -385,6 +385,22 @@ def test_others_read_the_store(tmp_path):
     assert np.array_equal(found.open()["q"].values, found["q"])
 
 
+def test_a_dataset_is_lazy_and_knows_names(tmp_path):
+    pytest.importorskip("xarray")
+    dask = pytest.importorskip("dask.array")
+    made = study(tmp_path / "runs.zarr", n=20, keep=("q", "v", "pose.link3", "energy:max"), chunk=8)
+    for found in (made, ts.Study(tmp_path / "runs.zarr")):
+        opened = found.open()
+        assert isinstance(opened["q"].data, dask.Array)
+        assert opened["q"].data.chunks[0] == (8, 8, 4)
+        assert np.array_equal(opened["q"].sel(coordinate="link2").values, found["q"][..., 1])
+        assert np.array_equal(opened["q"][5:17, 3].values, found["q"][5:17, 3])
+        assert np.array_equal(opened["pose.link3"].sel({"pose.link3_entry": "qw"}).values, found["pose.link3"][..., 3])
+        assert np.array_equal(opened.coords["v0"].values, found["v0"])
+        assert opened.coords["time"].values.tolist() == found.times.tolist()
+        assert opened["energy.max"].shape == (20,)
+
+
 def test_lost_and_damaged_chunks_are_done_again(tmp_path):
     path = tmp_path / "runs.zarr"
     whole = study(path)["q"]

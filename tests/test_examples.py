@@ -1,6 +1,5 @@
 """Every example runs from the command line, says something and warns of nothing."""
 
-import re
 from pathlib import Path
 
 import processes
@@ -29,13 +28,3 @@ def test_the_first_example_recovers_its_torques(tmp_path):
     given, recovered = ([float(row[column]) for row in rows] for column in (3, 5))
     assert len(rows) == 7
     assert given == recovered
-
-
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-def test_code_of_the_readme_runs(block, tmp_path):
-    script = tmp_path / "readme.py"
-    script.write_text(block)
-    assert output_of(script, tmp_path) == ""

@@ -334,3 +334,26 @@ def solve(factored: tuple[list[list[Scalar]], list[Scalar]], b: Sequence[Scalar]
         for k in range(i + 1, n):
             x[i] = x[i] - L[k][i] * x[k]
     return Vec.of(x)
+
+
+def lu(A: Sequence[Sequence[Scalar]]) -> list[list[Scalar]]:
+    """A = L U of a general matrix close to a positive definite one, without pivoting: L below the diagonal of U."""
+    rows = [list(row) for row in A]
+    n = len(rows)
+    for j in range(n):
+        for i in range(j + 1, n):
+            share = rows[i][j] = quotient(rows[i][j], rows[j][j])
+            for k in range(j + 1, n):
+                rows[i][k] = rows[i][k] - share * rows[j][k]
+    return rows
+
+
+def lu_solve(factors: Sequence[Sequence[Scalar]], b: Sequence[Scalar]) -> Vec:
+    """A^-1 b, given `lu(A)`."""
+    n = len(factors)
+    x = list(b)
+    for i in range(n):
+        x[i] = x[i] - dot(factors[i][:i], x[:i])
+    for i in reversed(range(n)):
+        x[i] = quotient(x[i] - dot(factors[i][i + 1 :], x[i + 1 :]), factors[i][i])
+    return Vec.of(x)

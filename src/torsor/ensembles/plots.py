@@ -14,7 +14,7 @@ from torsor.later import Later
 if TYPE_CHECKING:
     from torsor.ensembles.study import Study
 
-figure, plots, stats = Later("matplotlib.figure"), Later("torsor.view.plots"), Later("scipy.stats")
+plots, stats = Later("torsor.view.plots"), Later("scipy.stats")
 
 Array = NDArray[Any]
 
@@ -31,7 +31,7 @@ def fans(study: Study, quantity: str = "q", path: str | Path | None = None) -> A
         raise ArgumentError("no member is done")
     series = values.reshape(len(values), len(study.times), -1)
     count = min(series.shape[2], MOST_PANELS)
-    drawing = figure.Figure(figsize=(7, 1.6 * count + 0.8), layout="constrained")
+    drawing = plots.Drawing(figsize=(7, 1.6 * count + 0.8), layout="constrained")
     for k in range(count):
         axes = drawing.add_subplot(count, 1, k + 1)
         for low, high, dark in BANDS:

@@ -25,6 +25,7 @@ from torsor import logs
 from torsor.backends.cpu import cores
 from torsor.dynamics import functions as dynamics
 from torsor.ensembles import places, zarr
+from torsor.ensembles.dataset import dataset
 from torsor.ensembles.draws import Draws, Varied, fields_of, forces_of, states_of
 from torsor.ensembles.engine import IMPOSSIBLE, OK, REASONS, STOPPED, LaneEngine, Timing
 from torsor.ensembles.exchange import Exchange
@@ -47,7 +48,7 @@ from torsor.motion.trajectory import Trajectory
 from torsor.validate import chosen, function, integer, number, real_array, shown
 
 on_gpu, plots = Later("torsor.ensembles.device"), Later("torsor.ensembles.plots")
-xarray = Later("xarray", "open() needs xarray", "torsor[ensemble]")
+table = Later("torsor.view.table")
 
 Array = NDArray[Any]
 METHODS = ("dopri5", *steps.METHODS)
@@ -472,10 +473,11 @@ class Study:
         return Trajectory(machine, t, q, v, a, tau, {"member": k, "seed": plan.seed})
 
     def open(self) -> Any:
-        """Everything in the store as an xarray Dataset (needs xarray)."""
-        axes = {name: variable.axes for name, variable in self.group.variables.items() if name != "digest"}
-        arrays = {name: (axes[name], self.group.whole(name)) for name in axes}
-        return xarray.Dataset(arrays, coords={"time": self.times}, attrs=self.group.attributes)
+        """Open everything in the store as an xarray Dataset (needs xarray); with Dask, chunks are read when needed.
+
+        Members, times, joints and what was drawn are coordinates: `d.q.sel(coordinate="link2")`, `d["PD.kp"]`.
+        """
+        return dataset(self.group, self.plan.model if self.plan else None)
 
     def plot(self, quantity: str = "q", path: str | Path | None = None) -> Any:
         """Fans of a quantity over time: the median, and where 50 % and 90 % of the members are."""
@@ -492,8 +494,11 @@ class Study:
         """
         return plots.sobol(self, quantity)
 
+    def _repr_html_(self) -> str:
+        return table.of_study(self)
+
     def __repr__(self) -> str:
-        return f"<study of {self.n} members in {self.path}: {self.progress:.0%} done, {len(self.failed)} failed>"
+        return f"Study({self.path}, {self.n} members, {self.progress:.0%} done, {len(self.failed)} failed)"
 
 
 def _workers(executor: Executor) -> int:

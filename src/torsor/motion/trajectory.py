@@ -289,6 +289,10 @@ class Trajectory:
         self._need("q")
         return page.show(self if self.v is not None and self.a is not None else self.motion(), path)
 
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: the page, if this is one motion of a whole machine."""
+        return page.inline(self) if self.a is not None and np.ndim(self.q) == 2 else None
+
     def motion(self) -> Trajectory:
         """The configurations as whole rows; velocities are those of straight lines from row to row."""
         self._need("q")
