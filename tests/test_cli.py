@@ -138,6 +138,7 @@ def test_an_unknown_option_is_code_2(capsys, words):
     assert words[0].split("=")[0] in capsys.readouterr().err
 
 
+@processes.posix
 def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(tmp_path, capsys):
     """Stopped in the middle, resumed with the command it names."""
     record, whole = tmp_path / "run.traj", tmp_path / "whole.traj"
