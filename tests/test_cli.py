@@ -317,7 +317,7 @@ def test_an_interrupted_sweep_says_what_is_done(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_a_sweep_starts_a_cluster_of_its_own(tmp_path, capsys):
-    pytest.importorskip("distributed")
+    assert peer("distributed").Client
     study = tmp_path / "study.toml"
     study.write_text('model = "planar3"\nn = 6\nduration = 0.01\n[vary]\nv0 = {normal = [0, 1]}\n')
     assert main(["sweep", str(study), "--store", str(tmp_path / "runs.zarr"), "--dask"]) == 0
