@@ -138,6 +138,7 @@ def test_an_unknown_option_is_code_2(capsys, words):
     assert words[0].split("=")[0] in capsys.readouterr().err
 
 
+@processes.posix
 def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(tmp_path, capsys):
     """Stopped in the middle, resumed with the command it names."""
     record, whole = tmp_path / "run.traj", tmp_path / "whole.traj"
@@ -316,7 +317,7 @@ def test_an_interrupted_sweep_says_what_is_done(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_a_sweep_starts_a_cluster_of_its_own(tmp_path, capsys):
-    pytest.importorskip("distributed")
+    assert peer("distributed").Client
     study = tmp_path / "study.toml"
     study.write_text('model = "planar3"\nn = 6\nduration = 0.01\n[vary]\nv0 = {normal = [0, 1]}\n')
     assert main(["sweep", str(study), "--store", str(tmp_path / "runs.zarr"), "--dask"]) == 0
