@@ -2,13 +2,11 @@
 
 import importlib.util
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 
 import pages
+import processes
 import pytest
 from pages import PAGES, ROOT
 
@@ -59,9 +57,7 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     if page.name not in OWN_PROCESS:
         pages.check(page)
         return
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "Agg"}
-    command = [sys.executable, "-W", "error", pages.__file__, str(page)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = processes.run("-W", "error", pages.__file__, page)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -1,26 +1,17 @@
 """Every example runs from the command line, says something and warns of nothing."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
-
-import torsor
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
-SOURCE = Path(torsor.__file__).parent.parent  # the very torsor under test, installed or not
 
 
 def output_of(example, folder):
     """What the example prints, run in an empty folder with warnings as errors."""
-    environment = os.environ | {"PYTHONPATH": str(SOURCE), "MPLBACKEND": "Agg"}
-    command = [sys.executable, "-W", "error", str(example)]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
+    done = processes.run("-W", "error", example, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stderr
     return done.stdout

@@ -11,7 +11,7 @@ from typing import Any
 
 import torsor.backends.cache  # first: it notes which sources are there  # noqa: F401
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _LIST = __spec__.loader.get_data(str(Path(__file__).with_suffix(".pyi"))).decode()  # type: ignore  # from a zip, too
 _MODULES = {name: module for module, name in re.findall(r"^from (\S+) import (\S+) as \2$", _LIST, re.MULTILINE)}

@@ -16,14 +16,16 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from io import TextIOWrapper
 from itertools import groupby
 from math import pi
 from multiprocessing import get_context
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,7 @@ from rich.tree import Tree
 import torsor
 from torsor import zoo
 from torsor.backends import cache as store
+from torsor.dynamics.exports import LANGUAGES
 from torsor.dynamics.functions import ALGORITHMS
 from torsor.errors import ArgumentError, ModelWarning, TorsorError
 from torsor.files import check_writable, made, short
@@ -60,6 +63,7 @@ FAILED, INTERRUPTED = 1, 130
 MOST_BRANCHES, FEW_BRANCHES = 60, 8  # bodies shown in a tree; of a larger model, only the first few
 MOST_WORDS = 12  # names in a line
 LONGEST_WORD = 1000  # characters read of a line to see whether it begins with a number
+UNCUT = 1000  # columns of tables that no terminal shows
 MOST_FREEDOMS_OF_A_MATRIX = 3000  # whose n^2 entries are counted
 
 # The options, as typed, that a run needs again when it is resumed.
@@ -168,6 +172,9 @@ def parser() -> argparse.ArgumentParser:
     info_parser.add_argument("--base", choices=BASES, help=BASE_HELP)
     papers_parser = _add(commands, "papers", papers, "reproduce the published tables and figures")
     papers_parser.add_argument("names", nargs="*", metavar="PAPER", help="only papers whose name contains this")
+    form = papers_parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the rows as JSON")
+    form.add_argument("--csv", action="store_true", help="the rows as a table with commas")
     papers_parser.add_argument("--figures", type=Path, metavar="DIR", help="draw the figures into this folder")
     bench_parser = _add(commands, "bench", bench, "measure this machine, against the peers that are installed")
     bench_parser.add_argument("names", nargs="*", metavar="NAME", help="some of the benchmarks of the checkout")
@@ -200,14 +207,16 @@ def _add(commands: Any, name: str, run: Callable[[argparse.Namespace], int], wor
 
 
 def _export_parser(commands: Any) -> None:
-    p = _add(commands, "export", export, "write a function of a model as C99 for a controller")
+    p = _add(commands, "export", export, "write a function of a model as C99 or WebAssembly")
     p.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     p.add_argument("--function", required=True, metavar="NAME", help="for example forward_dynamics")
     p.add_argument("-o", "--out", required=True, type=Path, metavar="DIR", help="the folder for the files")
+    p.add_argument("--language", choices=LANGUAGES, default="c", help="(default %(default)s)")
     p.add_argument("--float", action="store_true", help="compute in float instead of double")
     p.add_argument("--external", action="store_true", help="take a wrench on each body as the last input")
     p.add_argument("--body", metavar="NAME", help="of a Jacobian: the body or the named frame")
     p.add_argument("--name", metavar="NAME", help="of the function in C (default: model and function)")
+    p.add_argument("--api", choices=("c", "casadi"), default="c", help="casadi: also as casadi.external takes it")
 
 
 def _simulate_parser(commands: Any) -> argparse.ArgumentParser:
@@ -643,25 +652,40 @@ def _executor(options: argparse.Namespace) -> Iterator[Any]:
 def papers(options: argparse.Namespace) -> int:
     from torsor import papers as registry  # imports Matplotlib
 
-    rows = registry.rows
-    colours = {rows.AGREES: "green", rows.MISPRINT: "cyan", rows.CONFLICTS: "yellow", rows.OURS: "dim"}
-    columns = "place", "quantity", "printed", "computed", "difference", "verdict"
-    failed, counted = 0, Counter[str]()
     figures = registry.draw(options.figures, options.names) if options.figures else ()
-    for paper, found in groupby(registry.reproduce(options.names), key=lambda pair: pair[0]):
+    found = registry.reproduce(options.names)
+    if options.json or options.csv:
+        rows = [{"paper": paper, **asdict(row)} for paper, row in found]
+        out.file.write(json.dumps(rows, indent=1) + "\n" if options.json else registry.rows.as_csv(rows))
+        failed = sum(not row["holds"] for row in rows)
+    else:
+        failed = _print_rows(found, registry.rows)
+    for path in figures:
+        (err if options.json or options.csv else out).print(f"-> {escape(str(path))}", style="green")
+    return FAILED if failed else 0
+
+
+def _print_rows(found: Iterable[tuple[str, Any]], rows: ModuleType) -> int:
+    """Print one table per paper; the number of rows that no longer hold."""
+    colours = {
+        rows.AGREES: "green", rows.ALONE: "green", rows.MISPRINT: "cyan", rows.CONFLICTS: "yellow", rows.OURS: "dim",
+        rows.TIMED: "dim", rows.FAILED: "bold red",
+    }  # fmt: skip
+    columns = "place", "quantity", "printed", "computed", "difference", "verdict"
+    screen = out if out.is_terminal else Console(width=UNCUT, highlight=False, emoji=False)
+    failed, counted = 0, Counter[str]()
+    for paper, of_paper in groupby(found, key=lambda pair: pair[0]):
         table = RichTable(*columns, title=paper, title_justify="left")
-        for _, row in found:
+        for _, row in of_paper:
             colour, words = (colours[row.verdict], "") if row.holds else ("bold red", "no longer: ")
             cells = (row.place, row.quantity, row.printed, row.computed, row.difference)
             table.add_row(*(escape(cell) for cell in cells), f"[{colour}]{words}{row.verdict}[/]")
             counted[row.verdict] += 1
             failed += not row.holds
-        out.print(table)
+        screen.print(table)
     counts = "; ".join(f"{count} {verdict}" for verdict, count in counted.items())
     out.print(f"{counts}; {failed} no longer hold", soft_wrap=True)
-    for path in figures:
-        out.print(f"-> {escape(str(path))}", style="green")
-    return FAILED if failed else 0
+    return failed
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -702,11 +726,14 @@ def export(options: argparse.Namespace) -> int:
     function = known[chosen("--function", options.function, known)]
     model, dtype = find_model(options.model), "float32" if options.float else "float64"
     settings: dict[str, Any] = dict(dtype=dtype, external=options.external, body=options.body)
-    paths = torsor.export(model, function, options.out, **settings, name=options.name)
+    paths = torsor.export(
+        model, function, options.out, **settings, name=options.name, language=options.language, api=options.api
+    )
     program = torsor.compile(model, function, **settings)
     counts = ", ".join(f"{n} {name}" for name, n in program.operations._asdict().items() if n)
     how = "straight-line code" if program.specialised else "loops over the bodies"
-    out.print(f"[bold]{function.__name__}[/] of [bold]{escape(model.name)}[/] in C99: {how}, {dtype}; {counts}")
+    what = f"[bold]{function.__name__}[/] of [bold]{escape(model.name)}[/] in {LANGUAGES[options.language]}"
+    out.print(f"{what}: {how}, {dtype}; {counts}")
     table = RichTable("file", "bytes", box=None, pad_edge=False)
     for path in paths:
         table.add_row(escape(str(path)), str(path.stat().st_size))

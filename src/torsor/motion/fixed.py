@@ -7,10 +7,10 @@ from typing import ClassVar
 import numpy as np
 
 from torsor.motion.driver import INSIDE, Fixed
-from torsor.motion.lowering import StepRun
 from torsor.motion.motion import Motion
 from torsor.motion.stepper import Array, FixedStep, Settings
 from torsor.motion.steps import METHODS
+from torsor.motion.time_loop import StepRun
 
 
 class Stepped(FixedStep):
@@ -35,12 +35,14 @@ class Stepped(FixedStep):
     def advance(self, h: float) -> None:
         h = self.h if abs(h - self.h) <= 1e-9 * self.h else h
         setup, run = self._run(h)
-        x = self.row[None, : self.nq + self.nv]
-        for load, now in zip(
-            run.numbers, self.motion.acting.loads(self.t + INSIDE * h) if self.motion.law.waves else ()
-        ):
-            load[...] = now
-        run(x, setup.commands(0, 1, self.t)[:, None], t=self.t)
+
+        def changing(first: int, count: int) -> dict[str, Array]:
+            found = {"tau": setup.commands(0, 1, self.t)[:, None]}
+            if self.motion.law.waves:
+                found["external"] = self.motion.law.loads_at(self.t + INSIDE * h)["external"][None, None]
+            return found
+
+        run(self.row[None, : self.nq + self.nv], changing, t=self.t)
         self.evaluations += len(setup.method.times)
         if self.every_row:
             self.motion.accelerate(self.t + h, self.q, self.v, self.a)

@@ -19,6 +19,7 @@ from torsor.compiler.request import PATIENT
 from torsor.compiler.store import store
 from torsor.dynamics import functions as dynamics
 from torsor.dynamics import programs
+from torsor.dynamics.calls import automatic_algorithm, near_lock, refuse_singular_at
 from torsor.dynamics.couplings import coupled_accelerations, coupled_solve
 from torsor.dynamics.methods import METHODS, MOST_COUPLED, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM
 from torsor.errors import ArgumentError, SingularError, TorsorError
@@ -27,8 +28,9 @@ from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
 from torsor.motion.coordinates import Coordinates
 from torsor.motion.law import Law, collect
-from torsor.motion.lowering import Step, StepRun, gains_by_freedom, lowered, tangent_of
+from torsor.motion.lowering import Step, gains_by_freedom, lowered, tangent_of
 from torsor.motion.plant import Plant
+from torsor.motion.time_loop import StepRun
 from torsor.sweeps import Algorithm
 from torsor.validate import chosen
 
@@ -308,7 +310,9 @@ class Motion:
         return lambda q, v: program(q, still, v)
 
     def checked(self, t: float, q: Array, v: Array) -> Array:
-        """The accelerations at a state, which must be finite."""
+        """The accelerations at a state, which must be finite; no joint locks there."""
+        if isinstance(q, np.ndarray) and near_lock(self.model, q):
+            refuse_singular_at(automatic_algorithm(self.model, dynamics.forward_dynamics), self.model, q)
         out = np.empty_like(v)
         self.accelerate(t, q, v, out)
         if not np.isfinite(out).all():

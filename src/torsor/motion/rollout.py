@@ -17,11 +17,11 @@ from torsor.later import Later
 from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.model import Model
 from torsor.motion.driver import CHUNK, Fixed, States, advance, checked_states, settings, watch_of
-from torsor.motion.gradients import rollout_vjp
 from torsor.motion.stops import Stop, stops_of
 from torsor.motion.trajectory import Trajectory
 
 gpu_rollout = Later("torsor.motion.gpu_rollout")  # few have a GPU
+gradients = Later("torsor.motion.gradients")
 
 Array = NDArray[Any]
 
@@ -70,7 +70,7 @@ def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, step: floa
     return _on_cpu(setup, {"q": q, "v": v, **again}, steps, every, stops)
 
 
-rollout.vjp = lambda wrt=None: partial(rollout_vjp, wrt=wrt or ())  # type: ignore[attr-defined]
+rollout.vjp = lambda wrt=None: partial(gradients.rollout_vjp, wrt=wrt or ())  # type: ignore[attr-defined]
 
 
 def _reset(reset: Any, stops: tuple[Stop, ...]) -> dict[str, Any]:
