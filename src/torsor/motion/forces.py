@@ -115,8 +115,8 @@ class Table(_Data):
     >>> import torsor as ts
     >>> pulse = ts.Table([0.0, 0.1, 0.2], [[0.0], [5.0], [0.0]], "previous")
     >>> run = ts.simulate(ts.zoo.pendulum(), duration=0.3, forces=pulse)
-    >>> print(run.at(0.09)[0].round(9), bool(run.q[-1, 0] > 0))
-    [0.] True
+    >>> bool(run.q[-1, 0] > 0)
+    True
     """
 
     t: ArrayLike
