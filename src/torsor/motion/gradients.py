@@ -295,8 +295,8 @@ class _Backwards:
 
 def numbers_of(states: States, run: StepRun, part: Mapping[str, Array], t: int) -> list[Array]:
     """The last inputs of the t-th step: loads on the bodies, and the numbers of members."""
-    changing = states.changing(part, t, 1)
-    run.hold({name: run.memory.laid(name, x) for name, x in changing.items() if name == "external"})
+    if states.setup.law.waves:
+        run.hold({"external": states.changing(part, t, 1)["external"]})
     return run.numbers
 
 

@@ -83,9 +83,9 @@ class Acting:
         """At one state, (3, nv)."""
         u = self.commands(t)
         if not self.is_one_kernel:
-            run = StepRun(self.step, 1, self.law.values, self._h, self.loads(t), (0.0,), self.law.called)
+            run = StepRun(self.step, 1, self._h, self._given(t, u[None]), (0.0,), self.law.called)
             run.t = t
-            return run.once(np.concatenate([q, v])[None], u[None])[0]
+            return run.once(np.concatenate([q, v])[None])[0]
         kernel = self.step.kernel if self.step.step.written_out else self.step.pieces[-1][0]
         if self.step.by_freedoms:
             x = q if self._column is None else q[self._column]
@@ -99,8 +99,12 @@ class Acting:
             return np.zeros((0, 3, self.law.model.nv))
         if self.law.called:
             return np.array([self(*state) for state in zip(t.tolist(), q, v)])
-        run = StepRun(self.step, len(q), self.law.values, self._h, self.loads(0.0))
-        return run.once(np.concatenate([q, v], axis=1), self.law.commands_at(t))
+        run = StepRun(self.step, len(q), self._h, self._given(0.0, self.law.commands_at(t)))
+        return run.once(np.concatenate([q, v], axis=1))
+
+    def _given(self, t: float, u: Array) -> dict[str, Array]:
+        """The inputs of a step beside states and length."""
+        return {"tau": u, "gain": self.law.values, **dict(zip(self.law.load_names, self.loads(t)))}
 
 
 class Motion:
