@@ -471,10 +471,46 @@ class StepDerivatives(NamedTuple):
 
 def step_derivatives(model: Model, q: Any, v: Any, tau: Any = 0.0, step: float = 1e-2, method: str = "rk4",
                      forces: Any = ()) -> StepDerivatives:  # fmt: skip
-    """One step from the states q (..., nq), v (..., nv) under torques tau (..., nv), and its Jacobians.
+    r"""Take one step from many states, with its Jacobians: what iLQR and model-predictive control need.
 
-    x_{k+1} + dx' = step(x_k + dx, tau + dtau): what iLQR and model-predictive control need. Changes of q are along the
-    directions of v. `forces` act, too, at the time 0.
+    $$ x_{k+1} + A\,dx + B\,d\tau = \mathrm{step}(x_k + dx, \tau + d\tau) $$
+
+    Changes of q are along the directions of v. Forces act, too, at the time 0.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities, in rad/s and m/s.
+    tau : float or (..., nv) array_like, default 0
+        Torques that are held over the step, in N m and N.
+    step : float, default 0.01
+        Its length, in s.
+    method : str, default "rk4"
+        "semi-implicit", "implicit-euler" or "rk4".
+    forces : force or sequence of forces, optional
+        Forces that are data.
+
+    Returns
+    -------
+    one : StepDerivatives
+        `q`, `v`, and the Jacobians `dx` (..., 2 nv, 2 nv) and `dtau` (..., 2 nv, nv); a named tuple.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit, or a force is a function.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> one = ts.step_derivatives(ts.zoo.pendulum(), [0.0], [0.0], step=0.1, method="semi-implicit")
+    >>> print(one.dtau.round(3))
+    [[0.03]
+     [0.3 ]]
     """
     require_model(model)
     validate.chosen("method", method, METHODS)
