@@ -197,7 +197,7 @@ def short_paper(monkeypatch):
     from torsor.papers import featherstone1999
 
     monkeypatch.setattr(featherstone1999, "EXPONENTS", (6, 8))
-    monkeypatch.setattr(featherstone1999, "WHOLE_LEVELS", -1.0)
+    monkeypatch.setattr(featherstone1999, "ENDS", 4)
     monkeypatch.setattr(featherstone1999, "PARTS", featherstone1999.PARTS[-1:])
 
 
