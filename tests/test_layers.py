@@ -67,8 +67,8 @@ ORDER = {
     "regular",
     "motion": "brownian coordinates cuda_loops laws progress recording references stops tables hermite law quantities "
     "forces plant lowering time_loop steps driver gradients motion device fused stepper tangent dense events fixed "
-    "implicit stages structure rattle adams radau runge_kutta stiffness trajectory gpu_rollout rollout integrators rows "
-    "simulation sensitivities",
+    "implicit stages structure rattle adams radau runge_kutta stiffness trajectory gpu_rollout rollout integrators "
+    "rows simulation sensitivities",
     "molecule": "structure rotors forcefields prepare tree page plots output molecule mover methods results run gibbs "
     "polymers",
     "papers": "rows figures change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",

@@ -21,7 +21,7 @@ from torsor.backends import codegen
 from torsor.backends.elementary import far_sincos
 from torsor.backends.llvm import LLVMWriter, Target
 from torsor.backends.llvm_arrays import LLVMArrays, LLVMMemory
-from torsor.backends.llvm_entry import BLOCK, Function, turning
+from torsor.backends.llvm_entry import BLOCK, EntryFunction, turning
 from torsor.compiler.abi import SIZES, KernelData, loop_data, unrolled_data
 from torsor.compiler.loops import Loops
 from torsor.compiler.tape import Code
@@ -165,7 +165,7 @@ class Module:
         for k, kernel in enumerate(kernels):
             w = LLVMWriter(target(kernel.bits))
             kernel.write(w)
-            functions[kernel] = Function(f"kernel_{k}", BLOCK, w)
+            functions[kernel] = EntryFunction(f"kernel_{k}", BLOCK, w)
             texts.append(str(functions[kernel]))
         lines = iter(_call(functions[call.kernel].name, own, work) for call, own in zip(calls, arguments))
         for name, own_calls in self.procedures.items():
