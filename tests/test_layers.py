@@ -73,18 +73,17 @@ ORDER = {
     "polymers",
     "papers": "rows figures change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
-    "view": "shapes tube plots page table",
+    "view": "style limbs shapes tube controls showcase machine plots page table browser movies",
     "zoo": "families humanoid lee2007 small",
 }
 # Modules of torsor that are imported inside functions, because most programs do without them and they take long.
 LATE = {
     "backends.cpu": {"backends.cpu_code"},  # of a program that is found on disk, nothing is traced or written
     "compiler.request": {"compiler.lowering"},
-    "dynamics.exports": {"backends.wasm_files.WasmFunction"},
     "dynamics.calls": {"backends.gpu", "parallel.device.DeviceChain"},
     "dynamics.functions": {"parallel.segments", "parallel.solver"},
     "cli": {"papers", "bench.forward_dynamics_times", "bench.installed_peers", "ensembles.files", "ensembles.places",
-            "view.plots.picture", "view.page.at_rest"},
+            "view.style.picture"},
 }  # fmt: skip
 UNLISTED = ("motion", "ensembles", "formats", "molecule")  # rooms in which imports inside functions are not listed
 
