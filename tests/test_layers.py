@@ -28,8 +28,8 @@ LAYERS = [
     {"zoo"},
     {"motion"},
     {"ensembles"},
-    {"molecule"},
     {"view"},
+    {"molecule"},
     {"papers"},
     {"bench"},
     {"cli", "__main__"},
@@ -59,7 +59,7 @@ ORDER = {
     "stages structure rattle adams radau runge_kutta stiffness trajectory gpu_rollout rollout integrators rows "
     "simulation sensitivities",
     "molecule": "structure rotors forcefields prepare tree page plots output molecule mover methods results run gibbs "
-    "polymers",
+    "polymers command",
     "papers": "rows figures change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
     "view": "shapes tube plots page",
