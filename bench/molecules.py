@@ -216,7 +216,7 @@ def equipartition(tree: molecule.Torsions, start: np.ndarray) -> dict[str, float
 # Alanine dipeptide -----------------------------------------------------------------------------------------------
 
 
-def dipeptide(draws: int = 600, replicas: int = 128) -> dict[str, Any]:
+def dipeptide(draws: int = 2800, replicas: int = 128) -> dict[str, Any]:
     """phi and psi soft, against quadrature."""
     tree = (
         molecule.from_sequence("ACE-ALA-NME", solvent="vacuum")
@@ -428,6 +428,7 @@ def proteins() -> dict[str, Any]:
                 "torsions": tree.kinds,
                 "energy, kJ/mol": made.energy(),
                 **energy_error(run),
+                "S-S open by at most, nm": float(run.open_bonds().max()),
                 "read back, nm": errors,
                 "s": time.time() - begin,
             }
