@@ -1,13 +1,12 @@
 """Machines that are not this one: without the ELF linker, without fork, and with a 64-bit ARM processor."""
 
-import os
 import shutil
 import struct
 import subprocess
-import sys
 import textwrap
 
 import numpy as np
+import processes
 import pytest
 from machines import ARRAY_FUNCTIONS
 
@@ -28,11 +27,7 @@ IMPORTS = {"malloc", "free", "sin", "cos"}  # of the C library
 
 
 def in_a_new_process(script: str, cache) -> str:
-    env = os.environ | {"TORSOR_CACHE": str(cache)}
-    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(script)]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    return processes.output(script, env=processes.environment(TORSOR_CACHE=str(cache)))
 
 
 COMPUTE = """
@@ -130,8 +125,8 @@ def test_64_bit_arm_gives_the_same_bits(tmp_path):
     scratch = int(unrolled_data([*request.input_shapes, request.shape], 64).words[0])
     (tmp_path / "main.c").write_text(DRIVER.format(n=n, scratch=scratch, **tables))
     compiler = ["aarch64-linux-gnu-gcc", "-static", "main.c", "kernel.o", "-lm", "-o", "main"]
-    subprocess.run(compiler, cwd=tmp_path, check=True)
-    done = subprocess.run(["qemu-aarch64", "./main"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    result = np.array([float.fromhex(line) for line in done.stdout.split()]).reshape(n, 3)
+    subprocess.run(compiler, cwd=tmp_path, check=True, timeout=processes.DEADLINE)
+    done = subprocess.check_output(["qemu-aarch64", "./main"], cwd=tmp_path, text=True, timeout=processes.DEADLINE)
+    result = np.array([float.fromhex(line) for line in done.split()]).reshape(n, 3)
     if codegen.host().fma:
         assert np.array_equal(result, ts.compile(model, ts.forward_dynamics)(*given.values()))

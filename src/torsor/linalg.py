@@ -79,14 +79,19 @@ def maximum(x: Any, y: Any) -> Any:
     return max(x, y)
 
 
+def absolute(x: Any) -> Any:
+    """|x|; CasADi has symbols without `abs` before 3.8."""
+    return sys.modules["casadi"].fabs(x) if _is_casadi(x) else abs(x)
+
+
 def down_scale(xs: Sequence[Any]) -> Any:
     """A power of two that brings the largest of some numbers into [2, 4), so that squares neither overflow nor vanish.
 
     Scaling by it is exact, so numbers of the usual size give the same bits with and without it.
     """
-    largest = abs(xs[0])
+    largest = absolute(xs[0])
     for x in xs[1:]:
-        largest = maximum(largest, abs(x))
+        largest = maximum(largest, absolute(x))
     if isinstance(largest, float | int):
         return math.ldexp(1.0, min(1023, 2 - math.frexp(largest)[1])) if math.isfinite(largest) else 1.0
     if isinstance(largest, np.ndarray | np.generic):

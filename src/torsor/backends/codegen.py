@@ -6,7 +6,8 @@ import functools
 import importlib.util
 import json
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,12 +147,20 @@ def name_of(key: str) -> str:
     return cache.name_of(key, (host(), level()), cache.writers())
 
 
-def load(name: str, write_ir: Callable[[], str]) -> Loaded:
-    """The kernel of that name, from the cache or compiled now (`write_ir` is called only then)."""
+def load(name: str, write_ir: Callable[[], str], words: Mapping[int, int] | None = None) -> Loaded:
+    """The kernel of that name, from the cache or compiled now (`write_ir` is called only then).
+
+    `words`: constants of 64 bits that the code holds, and what takes the place of each in this process.
+    """
     code = cache.read(name)
     if code is None:
         code = _linked(object_code(write_ir(), host()))
         cache.write(name, code)
+    for word, now in (words or {}).items():
+        old, new = (struct.pack("=Q", x) for x in (word, now))
+        if code.count(old) != 1:
+            raise NotLinkable(f"the constant {word:#x} is not once in the code")
+        code = code.replace(old, new)
     return _load(code)
 
 

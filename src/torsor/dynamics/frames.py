@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.algorithms import kinematics
-from torsor.dynamics.calls import call
+from torsor.dynamics.calls import call, same_library
 from torsor.errors import ArgumentError
 from torsor.model.batch import machine_of
 from torsor.model.model import Model
@@ -24,6 +24,7 @@ Array = NDArray[Any]
 REFERENCES = ("body", "world", "world-aligned")
 
 
+@same_library
 def frame_poses(model: Model, q: ArrayLike, frames: str | int | Sequence[str | int | None] | None = None) -> Array:
     """The 4x4 poses of frames in the base frame.
 
@@ -51,6 +52,7 @@ def _placed(model: Model, poses: Array, name: str | int | None) -> Array:
     return poses[..., body, :, :] @ T
 
 
+@same_library
 def referred(model: Model, q: ArrayLike, frame: int | str, reference: str, J: Array) -> Array:
     """A Jacobian in the axes that `reference` names."""
     if chosen("reference", reference, REFERENCES) == "body":
@@ -58,6 +60,7 @@ def referred(model: Model, q: ArrayLike, frame: int | str, reference: str, J: Ar
     return _turned(frame_poses(model, q, frame), reference, J)
 
 
+@same_library
 def referred_rate(model: Model, v: ArrayLike, J: Array, rate: Array, where: tuple[ArrayLike, int | str, str]) -> Array:
     """The derivative of such a Jacobian: d/dt (Ad_T J) = Ad_T (dJ/dt + ad_V J); world-aligned, only V's spin turns it.
 

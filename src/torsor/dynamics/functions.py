@@ -41,7 +41,9 @@ from torsor.dynamics.calls import (
     core_shape,
     near_lock,
     on_frame,
+    on_host,
     refuse_singular_at,
+    same_library,
 )
 from torsor.dynamics.couplings import coupled_accelerations, coupled_inverse, coupled_log_det, coupled_solve
 from torsor.dynamics.frames import referred, referred_rate
@@ -242,7 +244,7 @@ def _mass_solve_by(method: str, model: Model, q: ArrayLike, b: ArrayLike) -> Arr
     return call(named(mass_solve, method, "fixman", "constraint-force"), model, q, b)
 
 
-def _fixman(model: Model) -> fixman.Method:
+def _fixman(model: Model) -> fixman.FixmanMethod:
     """Relaxed constraints, with rods, points and massless bodies braced if there are any."""
     if not isinstance(model, Model):  # refused later, with the other arguments
         return fixman.REGULAR
@@ -276,15 +278,6 @@ def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
 def log_det_gradient(model: Model, q: ArrayLike) -> Array:
     """d log det M / dq, (..., nv), in O(n); for a quaternion, along the axes of the body's angular velocity."""
     return call(derivatives.log_det_gradient, model, q)
-
-
-def fixman_force(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
-    """-(kT/2) d log det M / dq, (..., nv): added to tau, it lets rigid joints sample what stiff springs would.
-
-    Constrained dynamics at temperature kT visits q with the weight sqrt(det M(q)); this force removes that
-    weight (Fixman 1974).
-    """
-    return log_det_gradient(model, q) * (-0.5 * validate.number("kT", kT, least=0.0))
 
 
 def coriolis_matrix(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
@@ -426,6 +419,7 @@ def _by_segments(model: Model, **given: ArrayLike | None) -> Array:
     return _by_parts("segments", forward_dynamics, model, **given)
 
 
+@same_library
 def _by_parts(method: str, function: Callable[..., Array], model: Model, **given: ArrayLike | None) -> Array:
     """One state after the other in float64, by methods that work on segments or levels of a chain at once."""
     require_model(model)
@@ -466,6 +460,7 @@ def _is_large(model: Model) -> bool:
     return isinstance(model, Model) and model.nv > MOST_FREEDOMS
 
 
+@same_library
 def _after_bias(method: str, model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike,
                 external: ArrayLike | None) -> Array:  # fmt: skip
     """Forward dynamics as M^-1 (tau - bias)."""
@@ -475,6 +470,7 @@ def _after_bias(method: str, model: Model, q: ArrayLike, v: ArrayLike, tau: Arra
     return _mass_solve_by(method, model, q, arrays["tau"] - bias)
 
 
+@same_library
 def _by_dense_factor(model: Model, q: ArrayLike, b: ArrayLike) -> Array:
     """M^-1 b by LAPACK."""
     arrays = {"q": checked(model, "q", q), "b": checked(model, "b", b)}
@@ -491,14 +487,15 @@ def _compared(method: str, function: Callable[..., Array], result: Array, model:
     Numbers of other kinds (on a GPU, symbols, mpmath) are not compared.  Nor are methods that factor M, if the pivot
     ratio of the model is at most `COMPARED`.
     """
-    if method == "articulated" or not isinstance(result, ndarray | np.floating) or result.dtype.char not in AGREEMENT:
+    found = on_host(result)
+    if method == "articulated" or not isinstance(found, ndarray | np.floating) or found.dtype.char not in AGREEMENT:
         return result
     factors = method not in ("fixman", "constraint-force") and isinstance(model, Model)
     if factors and pivot_ratio(model) <= COMPARED:
         return result
     sweeps = function(model, *args, method="articulated", **options)
     core = {inverse_mass_matrix: 2, log_det_mass_matrix: 0}.get(function, 1)
-    refuse_disagreement(method, function.__name__, np.asarray(result), np.asarray(sweeps), core)
+    refuse_disagreement(method, function.__name__, np.asarray(found), np.asarray(sweeps), core)
     return result
 
 

@@ -25,8 +25,12 @@ from torsor.algorithms import newton_euler
 from torsor.dynamics.calls import batch_axes, call, checked
 from torsor.dynamics.jacobians import torque_regressor
 from torsor.errors import ArgumentError, ModelError
+from torsor.later import Later
 from torsor.model.model import Model, require_model
 from torsor.model.parameters import COLUMNS, INERTIAL, ROWS
+
+optimize, sparse = Later("scipy.optimize"), Later("scipy.sparse")
+clarabel = Later("clarabel", 'solver = "clarabel" needs the package clarabel', "torsor[conic]")
 
 Array = NDArray[Any]
 
@@ -298,8 +302,6 @@ def _changed(theta: Array, L: Array) -> tuple[Array, Array]:
 
 def _fitted(R: Array, L: Array, spread: float) -> tuple[Array, bool]:
     """The parameters pi (10 n,) that minimise |R (pi, -1)|^2 + |theta / spread|^2, and whether they were found."""
-    from scipy.optimize import least_squares  # imported late, because SciPy is slow to load
-
     n, theta = len(L), np.zeros(len(L) * INERTIAL)
 
     def residuals(theta: Array, weight: float) -> Array:
@@ -314,7 +316,7 @@ def _fitted(R: Array, L: Array, spread: float) -> tuple[Array, bool]:
     # Precise torques make a narrow, curved valley: it is entered with small weights, which are raised step by step.
     begin = min(1.0, 1.0 / float(np.linalg.norm(residuals(theta, 1.0))))
     for weight in np.geomspace(begin, 1.0, 1 + ceil(-log10(begin))):
-        found = least_squares(residuals, theta, slopes, args=(weight,), method="lm", x_scale="jac", xtol=1e-14,
+        found = optimize.least_squares(residuals, theta, slopes, args=(weight,), method="lm", x_scale="jac", xtol=1e-14,
                               ftol=1e-14, gtol=1e-14, max_nfev=ITERATIONS)  # fmt: skip
         theta = found.x
     return _changed(theta.reshape(n, INERTIAL), L)[0].ravel(), bool(found.success)
@@ -332,12 +334,6 @@ def _by_cones(R: Array, L: Array, spread: float) -> tuple[Array, bool]:
 
     To first order X - 1 is theta and its transpose, so both solvers stay equally close to the first model.
     """
-    try:
-        import clarabel
-    except ImportError:
-        raise ArgumentError('solver = "clarabel" needs the package clarabel: pip install torsor[conic]') from None
-    from scipy import sparse
-
     n = len(L)
     units = np.zeros((INERTIAL, 4, 4))
     for k, (i, j) in enumerate(CORNER):

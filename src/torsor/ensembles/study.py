@@ -25,7 +25,8 @@ from torsor import logs
 from torsor.backends.cpu import cores
 from torsor.dynamics import functions as dynamics
 from torsor.ensembles import places, zarr
-from torsor.ensembles.draws import Draws, Quantity, fields_of, forces_of, states_of
+from torsor.ensembles.dataset import dataset
+from torsor.ensembles.draws import Draws, Varied, fields_of, forces_of, states_of
 from torsor.ensembles.engine import IMPOSSIBLE, OK, REASONS, STOPPED, LaneEngine, Timing
 from torsor.ensembles.exchange import Exchange
 from torsor.ensembles.places import StoreError
@@ -34,6 +35,7 @@ from torsor.ensembles.zarr import Group, Variable
 from torsor.errors import ArgumentError, ModelError
 from torsor.files import made, short
 from torsor.formats import toml
+from torsor.later import Later
 from torsor.model.batch import ModelBatch
 from torsor.model.model import Model, require_model
 from torsor.model.regular import require_uncoupled
@@ -44,6 +46,9 @@ from torsor.motion.motion import Motion
 from torsor.motion.stops import Stop, stops_of
 from torsor.motion.trajectory import Trajectory
 from torsor.validate import chosen, function, integer, number, real_array, shown
+
+on_gpu, plots = Later("torsor.ensembles.device"), Later("torsor.ensembles.plots")
+table = Later("torsor.view.table")
 
 Array = NDArray[Any]
 METHODS = ("dopri5", *steps.METHODS)
@@ -113,9 +118,7 @@ class Plan:
         def move(timing: Timing, q0: Array, v0: Array) -> tuple[Array, ...]:
             if self.device == "cpu":
                 return LaneEngine(batch, law, timing).run(q0, v0)
-            from torsor.ensembles.device import GpuEngine  # CuPy is slow to load, and few have it
-
-            return GpuEngine(batch, law, timing).run(q0, v0)
+            return on_gpu.GpuEngine(batch, law, timing).run(q0, v0)
 
         timing = self.timing
         if all(x.reduction == "last" for x in self.record):  # steps do not depend on the times inside them
@@ -124,7 +127,7 @@ class Plan:
             return move(timing, q0, v0)
         return self.exchange.run(move, timing, batch, q0, v0, (self.seed, first // self.exchange.size))
 
-    def _impossible(self, drawn: Mapping[Quantity, Array], count: int) -> Array:
+    def _impossible(self, drawn: Mapping[Varied, Array], count: int) -> Array:
         """Which members could not exist."""
         bad = np.zeros(count, bool)
         fields = fields_of(self.model, drawn)
@@ -470,38 +473,32 @@ class Study:
         return Trajectory(machine, t, q, v, a, tau, {"member": k, "seed": plan.seed})
 
     def open(self) -> Any:
-        """Everything in the store as an xarray Dataset (needs xarray)."""
-        try:
-            import xarray
-        except ImportError:
-            raise ArgumentError("open() needs xarray: pip install 'torsor[ensemble]'") from None
-        axes = {name: variable.axes for name, variable in self.group.variables.items() if name != "digest"}
-        arrays = {name: (axes[name], self.group.whole(name)) for name in axes}
-        return xarray.Dataset(arrays, coords={"time": self.times}, attrs=self.group.attributes)
+        """Open everything in the store as an xarray Dataset (needs xarray); with Dask, chunks are read when needed.
+
+        Members, times, joints and what was drawn are coordinates: `d.q.sel(coordinate="link2")`, `d["PD.kp"]`.
+        """
+        return dataset(self.group, self.plan.model if self.plan else None)
 
     def plot(self, quantity: str = "q", path: str | Path | None = None) -> Any:
         """Fans of a quantity over time: the median, and where 50 % and 90 % of the members are."""
-        from torsor.ensembles.plots import fans
-
-        return fans(self, quantity, path)
+        return plots.fans(self, quantity, path)
 
     def sensitivities(self, quantity: Array | None = None) -> dict[str, Array]:
         """Which share of a number's variance each drawn quantity explains, by rank regression; default: the last q."""
-        from torsor.ensembles.plots import shares
-
-        return shares(self, quantity)
+        return plots.shares(self, quantity)
 
     def sobol_indices(self, quantity: Array | None = None) -> dict[str, Any]:
         """(first, total) Sobol indices of each drawn quantity for one number per member; default: the last q[0].
 
         Needs sampling="saltelli".
         """
-        from torsor.ensembles.plots import sobol
+        return plots.sobol(self, quantity)
 
-        return sobol(self, quantity)
+    def _repr_html_(self) -> str:
+        return table.of_study(self)
 
     def __repr__(self) -> str:
-        return f"<study of {self.n} members in {self.path}: {self.progress:.0%} done, {len(self.failed)} failed>"
+        return f"Study({self.path}, {self.n} members, {self.progress:.0%} done, {len(self.failed)} failed)"
 
 
 def _workers(executor: Executor) -> int:

@@ -22,18 +22,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.errors import ArgumentError, ModelError
+from torsor.later import Later
 from torsor.model.builder import AXIAL, GRAVITY, Builder, Links, as_row, assemble
 from torsor.model.check import check_model, checked_frames, placements
 from torsor.model.dh import DHTable, dh_fields
 from torsor.model.extras import NO_EXTRAS, Actuator, Coupling, Extras, Note, Visual, check_extras
 from torsor.model.freedoms import DEFAULTS, check_freedoms, filled
 from torsor.model.joints import JOINTS, Joint
+from torsor.model.locked import locked
 from torsor.model.names import Frame, NumberedNames, nearest_names, word_list
 from torsor.model.parameters import coupling_matrix, inertial_parameters, with_inertial_parameters
 from torsor.validate import array, generator, integer_array, real_array, shown
 from torsor.validate import batch as batch_shape
 
 Array = NDArray[Any]
+page, table = Later("torsor.view.page"), Later("torsor.view.table")
 
 # The fields that the dynamics depend on, in the order of the content hash.
 _PHYSICS = ("parent", "joint", "axis", "pitch", "R", "p", "mass", "com", "inertia", "gravity")
@@ -333,6 +336,65 @@ class Model:
     def notes(self) -> tuple[Note, ...]:
         """What was repaired, ignored or understood in a particular way when the model's file was read."""
         return self.extras.notes
+
+    def locked(self, joints: Mapping[str, ArrayLike]) -> Model:
+        """Make the model in which some joints are held: a reduced model with fewer freedoms.
+
+        The bodies of these joints merge into those they hang on, and their names stay as frames. Shapes, frames,
+        keyframes and actuators go along; joints that follow a locked one are locked, too.
+
+        Parameters
+        ----------
+        joints : mapping of str to float or (nq,) array_like
+            For every joint, by its name or that of its body, the coordinates at which it is held, in rad or m.
+
+        Returns
+        -------
+        model : Model
+            The model of the joints that are left, in the same order.
+
+        Raises
+        ------
+        ArgumentError
+            A name is not that of a joint, or the coordinates do not fit it.
+        ModelError
+            Nothing would be left that moves, or a joint that follows another is locked without it.
+
+        Examples
+        --------
+        >>> import torsor as ts
+        >>> straight = ts.zoo.double_pendulum().locked({"link2": 0.0})
+        >>> straight.nv, straight.mass.tolist()
+        (1, [2.0])
+        """
+        return locked(self, joints)
+
+    def view(self, q: ArrayLike | None = None, path: Any = None) -> Any:
+        """Show the model in the browser, or write the page that shows it.
+
+        Parameters
+        ----------
+        q : (nq,) or (m, nq) array_like, optional
+            The configuration, or several that are played one after the other, four per second. Default: the first
+            keyframe of its file, or the neutral configuration.
+        path : path-like, optional
+            Where the page is written. Default: a temporary file that is opened in the browser.
+
+        Returns
+        -------
+        path : Path
+            The page, one HTML file.
+
+        Examples
+        --------
+        >>> import torsor as ts
+        >>> ts.zoo.panda().view([0, 0.5, 0, -1.5, 0, 2, 0], "panda.html").name
+        'panda.html'
+        """
+        return page.show_model(self, q, path)
+
+    def _repr_html_(self) -> str:
+        return table.of_model(self)
 
     def order(self, names: Sequence[str]) -> tuple[Array, Array]:
         """Where the coordinates and the velocities of joints are: q[..., iq] and v[..., iv] are those of the joints, or

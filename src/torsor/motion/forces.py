@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from torsor.dynamics import functions as dynamics
 from torsor.errors import ArgumentError
 from torsor.files import FEW, digest
+from torsor.later import Later
 from torsor.linalg import Scalar, maximum
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model, require_model
@@ -44,6 +45,8 @@ from torsor.motion.law import (
 from torsor.motion.laws import CREEP
 from torsor.motion.references import Reference
 from torsor.validate import chosen, flag, function, number, real_array, shown
+
+interpolate = Later("scipy.interpolate")
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
@@ -456,9 +459,7 @@ def sampled(t: Array, rows: Array, between: str) -> Callable[[Array], Array]:
 
         def cubic(times: Array) -> Array:
             if not spline:
-                from scipy.interpolate import CubicSpline  # SciPy is slow to load
-
-                spline.append(CubicSpline(t, rows, axis=-2))
+                spline.append(interpolate.CubicSpline(t, rows, axis=-2))
             return spline[0](np.clip(times, t[0], t[-1]))
 
         return cubic

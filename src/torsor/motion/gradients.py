@@ -32,8 +32,9 @@ from torsor.motion.driver import CHUNK, Fixed, States, checked_states, settings
 from torsor.motion.forces import ACTIVATIONS, PD, Constant, Limits, Table, sampled
 from torsor.motion.law import collect, force_list
 from torsor.motion.laws import KINDS
-from torsor.motion.lowering import STATE, Ask, Piece, Run, Step, compiled_piece, cut, gains_by_freedom
+from torsor.motion.lowering import STATE, Ask, Piece, Step, compiled_piece, cut, gains_by_freedom
 from torsor.motion.steps import METHODS
+from torsor.motion.time_loop import StepRun, at_once
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
@@ -104,7 +105,7 @@ def _complete(model: Model, forces: Sequence[Any], names: Sequence[str]) -> list
         if not kind:
             validate.chosen("wrt", name, PARAMETERS)
             continue
-        k = _place(found, kind, parameter)
+        k = force_place(found, kind, parameter)
         if parameter != "layers" and not isinstance(found[k], Limits):  # whose zeros say: as the model has it
             try:
                 x = np.array(getattr(found[k], parameter), float)
@@ -122,7 +123,7 @@ def _is_number(model: Model, force: Any, parameter: str) -> Array:
     return np.broadcast_to(own, shape)
 
 
-def _place(forces: Sequence[Any], kind: str, parameter: str) -> int:
+def force_place(forces: Sequence[Any], kind: str, parameter: str) -> int:
     places = [k for k, force in enumerate(forces) if type(force).__name__ == kind and hasattr(force, parameter)]
     if len(places) != 1:
         there = ", ".join(type(force).__name__ for force in forces) or "none"
@@ -184,19 +185,19 @@ class _Backwards:
         run = self.states.run(part)
         kept = [np.concatenate([part["q"], part["v"]], axis=1)]  # the states before the steps 0, apart, 2 apart, ...
         for start in range(0, steps - apart, apart):
-            kept.append(self._forward(run, kept[-1], part, commands, start, start + apart)[-1])
+            kept.append(self._forward(run, kept[-1], part, start, start + apart)[-1])
         q, v = np.zeros_like(gq[:, 0]), np.zeros_like(gv[:, 0])
         for start in reversed(range(0, steps, apart)):
             end = min(start + apart, steps)
-            states = self._forward(run, kept.pop(), part, commands, start, end - 1)
+            states = self._forward(run, kept.pop(), part, start, end - 1)
             for t in reversed(range(start, end)):
                 if (t + 1) % self.every == 0:
                     q, v = q + gq[:, t // self.every], v + gv[:, t // self.every]
                 x = states[t - start]
                 h = np.array([setup.length], self.states.dtype)
                 tau = np.tile(at(commands, t), (1, self.slots // setup.step.slots))
-                self.states.prepare(run, part, t)
-                found = self.pull(x[:, :nq], x[:, nq:], tau, at(values, t), h, *run.numbers, q, v)
+                numbers = numbers_of(self.states, run, part, t)
+                found = self.pull(x[:, :nq], x[:, nq:], tau, at(values, t), h, *numbers, q, v)
                 q, v = found["q"], found["v"]
                 tau = found["tau"].reshape(m, self.slots, setup.law.rows, -1)
                 self.tau[rows, t] = tau
@@ -207,14 +208,13 @@ class _Backwards:
                     self._by_layers(rows, found["states"], tau[:, :, 0])
         self.q[rows], self.v[rows] = q, v
 
-    def _forward(self, run: Run, x: Array, part: Mapping[str, Array], commands: Array, start: int,
-                 end: int) -> list[Array]:  # fmt: skip
+    def _forward(self, run: StepRun, x: Array, part: Mapping[str, Array], start: int, end: int) -> Array:
         """The states before the steps start, ..., end."""
-        states, x = [x], x.copy()
-        for t in range(start, end):
-            self.states.prepare(run, part, t)
-            run(x, commands[t : t + 1] if len(commands) > 1 else commands, 1, t * self.setup.length)
-            states.append(x.copy())
+        states = np.empty((end - start + 1, *x.shape), x.dtype)
+        states[0] = x
+        if end > start:
+            out = np.moveaxis(states[1:], 0, 1)
+            self.states.move(run, part, x.copy(), range(1, end - start + 1), out, start)
         return states
 
     def _by_layers(self, rows: slice, states: Sequence[tuple[Array, Array]], tau: Array) -> None:
@@ -247,7 +247,7 @@ class _Backwards:
         return RolloutGradient(q, v, tau, others)
 
     def _of_force(self, forces: Sequence[Any], kind: str, parameter: str) -> Any:
-        k, batch = _place(forces, kind, parameter), self.states.batch
+        k, batch = force_place(forces, kind, parameter), self.states.batch
         if parameter == "layers":
             return [tuple(x.reshape(*batch, *x.shape[1:]) for x in layer) for layer in self.layers]
         if isinstance(forces[k], Table) and parameter == "tau":
@@ -291,6 +291,13 @@ class _Backwards:
         weights = sampled(t, np.eye(len(t)), table.between)(times)  # (times, knots)
         seed = self.tau[:, :, :, 0].reshape(self.states.count, len(times), self.setup.model.nv)
         return np.einsum("tk,btv->bkv", weights, seed)
+
+
+def numbers_of(states: States, run: StepRun, part: Mapping[str, Array], t: int) -> list[Array]:
+    """The last inputs of the t-th step: loads on the bodies, and the numbers of members."""
+    changing = states.changing(part, t, 1)
+    run.hold({name: run.memory.laid(name, x) for name, x in changing.items() if name == "external"})
+    return run.numbers
 
 
 def _inner(slope: Array, seed: Array, batch: tuple[int, ...]) -> Array:
@@ -479,14 +486,14 @@ def step_derivatives(model: Model, q: Any, v: Any, tau: Any = 0.0, step: float =
     x = np.concatenate([part["q"], part["v"]], axis=1)
     commands, gain = (np.broadcast_to(part[name][:, 0], (m, part[name].shape[-1])) for name in ("commands", "values"))
     run = states.run(part)
-    states.prepare(run, part, 0)
+    numbers = numbers_of(states, run, part, 0)
     h = np.array([setup.length])
-    new = setup.kernels("float64")(x[:, :nq], x[:, nq:], commands, gain, h, *run.numbers)
+    new = at_once(setup.kernels("float64"), x[:, :nq], x[:, nq:], commands, gain, h, *numbers)
     rows = np.repeat(np.arange(m), 2 * nv)
     seeds = np.tile(np.eye(2 * nv), (m, 1))
     given = [y[rows] for y in (x[:, :nq], x[:, nq:], commands, gain)]
     pull = pullback(setup.step, "float64")
-    found = pull(*given, h, *(y[rows] for y in run.numbers), seeds[:, :nv], seeds[:, nv:])
+    found = pull(*given, h, *(y[rows] for y in numbers), seeds[:, :nv], seeds[:, nv:])
     dx = np.concatenate([found["q"], found["v"]], axis=-1).reshape(*batch, 2 * nv, 2 * nv)
     by_tau = found["tau"].reshape(len(rows), setup.step.slots, setup.law.rows, nv)[:, :, 0].sum(axis=1)
     q_new, v_new = (y.reshape(*batch, y.shape[1]) for y in np.split(new, [nq], axis=1))

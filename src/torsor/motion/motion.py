@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.algorithms import articulated, pulls
+from torsor.backends.cpu import compile_program
 from torsor.compiler.derivative import derivative
 from torsor.compiler.request import PATIENT
 from torsor.compiler.store import store
 from torsor.dynamics import functions as dynamics
 from torsor.dynamics import programs
+from torsor.dynamics.calls import automatic_algorithm, near_lock, refuse_singular_at
 from torsor.dynamics.couplings import coupled_accelerations, coupled_solve
 from torsor.dynamics.methods import METHODS, MOST_COUPLED, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM
 from torsor.errors import ArgumentError, SingularError, TorsorError
@@ -26,8 +28,9 @@ from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
 from torsor.motion.coordinates import Coordinates
 from torsor.motion.law import Law, collect
-from torsor.motion.lowering import Run, Step, gains_by_freedom, lowered, tangent_of
+from torsor.motion.lowering import Step, gains_by_freedom, lowered, tangent_of
 from torsor.motion.plant import Plant
+from torsor.motion.time_loop import StepRun
 from torsor.sweeps import Algorithm
 from torsor.validate import chosen
 
@@ -80,7 +83,7 @@ class Acting:
         """At one state, (3, nv)."""
         u = self.commands(t)
         if not self.is_one_kernel:
-            run = Run(self.step, 1, self.law.values, self._h, self.loads(t), (0.0,), self.law.called)
+            run = StepRun(self.step, 1, self.law.values, self._h, self.loads(t), (0.0,), self.law.called)
             run.t = t
             return run.once(np.concatenate([q, v])[None], u[None])[0]
         kernel = self.step.kernel if self.step.step.written_out else self.step.pieces[-1][0]
@@ -96,7 +99,7 @@ class Acting:
             return np.zeros((0, 3, self.law.model.nv))
         if self.law.called:
             return np.array([self(*state) for state in zip(t.tolist(), q, v)])
-        run = Run(self.step, len(q), self.law.values, self._h, self.loads(0.0))
+        run = StepRun(self.step, len(q), self.law.values, self._h, self.loads(0.0))
         return run.once(np.concatenate([q, v], axis=1), self.law.commands_at(t))
 
 
@@ -307,7 +310,9 @@ class Motion:
         return lambda q, v: program(q, still, v)
 
     def checked(self, t: float, q: Array, v: Array) -> Array:
-        """The accelerations at a state, which must be finite."""
+        """The accelerations at a state, which must be finite; no joint locks there."""
+        if isinstance(q, np.ndarray) and near_lock(self.model, q):
+            refuse_singular_at(automatic_algorithm(self.model, dynamics.forward_dynamics), self.model, q)
         out = np.empty_like(v)
         self.accelerate(t, q, v, out)
         if not np.isfinite(out).all():
@@ -327,7 +332,6 @@ ADDED = ("added_inertia",)  # the option of the forward dynamics that implicit m
 
 def compiled_with(model: Model, algorithm: Algorithm, options: tuple[str, ...], lanes: int | None = None) -> Program:
     """The program of an algorithm that takes these options, made once per model."""
-    from torsor.backends.cpu import compile_program
 
     def make() -> Program:
         return compile_program(algorithm, model, options=options, unroll=PATIENT, lanes=lanes)

@@ -17,10 +17,11 @@ from torsor.dynamics import functions as dynamics
 from torsor.dynamics.points import looped
 from torsor.errors import SingularError
 from torsor.model.model import Model
-from torsor.motion.lowering import OTHERS, called
+from torsor.motion.lowering import OTHERS
 from torsor.motion.motion import Motion, compiled
 from torsor.motion.stepper import Array, Memory, Settings
 from torsor.motion.structure import Symplectic
+from torsor.motion.time_loop import called
 
 # The norm of the last correction of all freedoms together. Newton's iteration squares it: only rounding is left.
 SETTLED = 1e-7

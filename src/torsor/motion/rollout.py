@@ -13,12 +13,15 @@ from torsor import validate
 from torsor.backends.cpu import pool
 from torsor.dynamics.calls import gpu_array
 from torsor.errors import ArgumentError
+from torsor.later import Later
 from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.model import Model
 from torsor.motion.driver import CHUNK, Fixed, States, advance, checked_states, settings, watch_of
-from torsor.motion.gradients import rollout_vjp
 from torsor.motion.stops import Stop, stops_of
 from torsor.motion.trajectory import Trajectory
+
+gpu_rollout = Later("torsor.motion.gpu_rollout")  # few have a GPU
+gradients = Later("torsor.motion.gradients")
 
 Array = NDArray[Any]
 
@@ -63,13 +66,11 @@ def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, step: floa
     stops = () if stop is None else stops_of(stop, machine_of(model))
     again = _reset(reset, stops)
     if gpu_array(q):
-        from torsor.motion.gpu_rollout import rollout_on_gpu  # CuPy is slow to load, and few have it
-
-        return rollout_on_gpu(setup, q, v, steps, every, stops, again)
+        return gpu_rollout.rollout_on_gpu(setup, q, v, steps, every, stops, again)
     return _on_cpu(setup, {"q": q, "v": v, **again}, steps, every, stops)
 
 
-rollout.vjp = lambda wrt=None: partial(rollout_vjp, wrt=wrt or ())  # type: ignore[attr-defined]
+rollout.vjp = lambda wrt=None: partial(gradients.rollout_vjp, wrt=wrt or ())  # type: ignore[attr-defined]
 
 
 def _reset(reset: Any, stops: tuple[Stop, ...]) -> dict[str, Any]:
@@ -97,13 +98,7 @@ def _on_cpu(setup: Fixed, given: Mapping[str, Any], steps: int, every: int, stop
         x = np.concatenate([part["q"], part["v"]], axis=1)
         reset = np.concatenate([part[name] for name in RESET], axis=1) if RESET[0] in part else None
         watch = watch_of(setup, stops, part, reset) if stops else None
-
-        def store(k: int, x: Array) -> None:
-            stored[rows, k] = x
-            if watch:
-                reason[rows, k] = watch.reasons()
-
-        advance(states, part, x, range(every, kept * every + 1, every), store, watch)
+        advance(states, part, x, range(every, kept * every + 1, every), stored[rows], watch, reason[rows])
         if watch:
             first_stop[rows] = watch.first
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.algorithms import articulated, pulls
+from torsor.backends.pointwise import compile_pointwise, trace
 from torsor.compiler.derivative import derivative
 from torsor.compiler.tape_derivatives import Replay, scalars
 from torsor.dynamics import functions as dynamics
@@ -25,6 +26,7 @@ from torsor.dynamics.calls import near_lock, program_for, refuse_singular_at
 from torsor.dynamics.derivatives import jvp
 from torsor.errors import ArgumentError, SingularError
 from torsor.inputs import PARAMETERS, place_of
+from torsor.later import Later
 from torsor.linalg import Scalar, Vec
 from torsor.model.joints import Joint
 from torsor.model.model import Model, require_model
@@ -33,6 +35,8 @@ from torsor.motion.law import force_list
 from torsor.motion.motion import Motion
 from torsor.motion.simulation import start_of
 from torsor.validate import chosen, number, real_array, shown
+
+integrate = Later("scipy.integrate")
 
 Array = NDArray[Any]
 # How the torques of wrenches and of pulls change with the placements, which are their arms.
@@ -123,13 +127,11 @@ class _Flow:
         self.push = programs.compile(model, jvp(dynamics.forward_dynamics), wrt=wrt)
 
     def run(self, t: Array, q: Array, v: Array, rtol: float, atol: float) -> Sensitivities:
-        from scipy.integrate import solve_ivp  # imported late, because SciPy is slow to load
-
         nq, nv = self.model.nq, self.model.nv
         moved = self._rates(q, np.zeros(nv), np.zeros((len(self.tangents["dq"]), nq)), self.tangents["dq"])
         start = np.concatenate([q, v, moved.ravel(), self.tangents["dv"].ravel()])
         self.evaluations, self.least, self.before = 0, LEAST_PROGRESS * (t[-1] - t[0]), t[0] - 1.0
-        found = solve_ivp(self.rate, (t[0], t[-1]), start, "DOP853", t, rtol=rtol, atol=atol)
+        found = integrate.solve_ivp(self.rate, (t[0], t[-1]), start, "DOP853", t, rtol=rtol, atol=atol)
         if not found.success or not np.isfinite(found.y).all():
             raise SingularError(f"the motion cannot be followed beyond t = {found.t[-1]:g}: {found.message}")
         states = [self._parts(y) for y in found.y.T]
@@ -195,8 +197,6 @@ class _Flow:
 @cache
 def _rate_tangent(joint: Joint) -> Callable[..., Array]:
     """The tangent of `Joint.rate`, as a function of arrays q, v, dq, dv."""
-    from torsor.backends.pointwise import compile_pointwise, trace
-
     sizes = {"q": (joint.nq,), "v": (joint.nv,)}
     code = trace(lambda q, v: list(joint.rate(Vec.of(q), Vec.of(v))), sizes)
 

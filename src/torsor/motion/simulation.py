@@ -19,6 +19,7 @@ from torsor.dynamics.calls import gpu_array
 from torsor.dynamics.couplings import obeying
 from torsor.errors import ArgumentError, DeviceError, ModelError, TorsorError
 from torsor.formats import toml
+from torsor.later import Later
 from torsor.model.freedoms import DEFAULTS, limited_coordinates
 from torsor.model.model import Model, require_model
 from torsor.motion.events import Event, event_of, first_zero
@@ -35,6 +36,9 @@ from torsor.motion.stepper import Settings, Stepper, StiffnessWarning, no_step
 from torsor.motion.stiffness import Watchman
 from torsor.motion.trajectory import Trajectory, header
 from torsor.validate import check_memory, flag, number, parameter, real_array, shown
+
+# few have a GPU
+gpu, device = Later("torsor.backends.gpu"), Later("torsor.motion.device")
 
 Array = NDArray[Any]
 Progress = Callable[[float], None]
@@ -140,9 +144,7 @@ class Simulation:
             motion = Motion(self.model, self.forces, dynamics)
             motion.torque(self.t0, q, v)
             return motion
-        from torsor.motion.device import DeviceMotion  # CuPy is slow to load, and few have it
-
-        motion = DeviceMotion(self.model, self.forces, dynamics, self.method)
+        motion = device.DeviceMotion(self.model, self.forces, dynamics, self.method)
         motion.check_forces(self.t0, q, v)
         return motion
 
@@ -434,9 +436,7 @@ def _on_host(x: Any) -> Any:
     """A state as NumPy has it, also if it is on a GPU."""
     if not gpu_array(x):
         return x
-    from torsor.backends.gpu import host_array  # imported late: few need it
-
-    return host_array(x)
+    return gpu.host_array(x)
 
 
 def _require_recorded(model: Model, recorded: Model, found: Recording) -> None:
@@ -454,10 +454,8 @@ def _require_recorded(model: Model, recorded: Model, found: Recording) -> None:
 
 def _on_gpu(x: Any, path: str | Path) -> Any:
     """The first state of a file that was recorded on a GPU."""
-    from torsor.backends.gpu import cupy  # imported late: few need it
-
     try:
-        return cupy().asarray(real_array("q0", x))
+        return gpu.cupy().asarray(real_array("q0", x))
     except DeviceError as error:
         raise DeviceError(f"{path} was recorded on a GPU, and is resumed on one: {error}") from None
 

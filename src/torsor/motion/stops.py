@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.algorithms.kinematics import body_poses
+from torsor.backends.pointwise import compile_pointwise
 from torsor.compiler.frames import framed
 from torsor.compiler.members import Members
 from torsor.compiler.store import store
@@ -141,8 +142,6 @@ class Watch:
 
 def watching(model: Model, stops: tuple[Stop, ...], found: Members | None, dtype: str) -> Any:
     """`outside` as a kernel, kept with the model or the structure of a batch."""
-    from torsor.backends.pointwise import compile_pointwise
-
     made, key = found.store if found else store(model), ("stops", stops_key(model, stops), dtype)
     return made.once(key, lambda: compile_pointwise(outside(model, stops, found), stop_inputs(model, found), dtype))
 

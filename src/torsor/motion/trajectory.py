@@ -16,6 +16,7 @@ from torsor.dynamics.calls import gpu_array
 from torsor.errors import ArgumentError
 from torsor.files import made, write_whole
 from torsor.formats import toml
+from torsor.later import Later
 from torsor.model.batch import ModelBatch, machine_of
 from torsor.model.model import Model, require_model
 from torsor.motion import recording, tables
@@ -24,6 +25,8 @@ from torsor.motion.dense import Dense
 from torsor.motion.hermite import interpolate
 from torsor.motion.quantities import ROWS, SCALARS, columns_of, quantity
 from torsor.validate import array, integer, real_array, shown
+
+plots, page = Later("torsor.view.plots"), Later("torsor.view.page")
 
 Array = NDArray[Any]
 
@@ -279,16 +282,16 @@ class Trajectory:
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Positions and energies, or chosen quantities, over time; a matplotlib Figure, written to `path` if given."""
-        from torsor.view.plots import plot_trajectory
-
-        return plot_trajectory(self, path)
+        return plots.plot_trajectory(self, path)
 
     def view(self, path: str | Path | None = None) -> Path:
         """A page that plays the motion in 3-D: written to `path`, or opened in the browser."""
-        from torsor.view.page import show
-
         self._need("q")
-        return show(self if self.v is not None and self.a is not None else self.motion(), path)
+        return page.show(self if self.v is not None and self.a is not None else self.motion(), path)
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: the page, if this is one motion of a whole machine."""
+        return page.inline(self) if self.a is not None and np.ndim(self.q) == 2 else None
 
     def motion(self) -> Trajectory:
         """The configurations as whole rows; velocities are those of straight lines from row to row."""

@@ -50,39 +50,58 @@ def bases(g: Global) -> DualBases:
     return change_of_basis(g.I, np.linalg.solve(g.P, g.H))._replace(T2=g.P.T @ g.H_perp)
 
 
-def rows() -> Iterator[Row]:
-    model = zoo.random_chain(8, 1, joints=None)
+class Case(NamedTuple):
+    """A chain of every joint type at rest, without weight, under joint torques."""
+
+    model: Model
+    q: Array
+    tau: Array
+    qdd: Array
+    g: Global
+    b: DualBases
+
+
+@cache
+def case() -> Case:
+    model = zoo.random_chain(8, 1, joints=None).weightless
     rng = np.random.default_rng(0)
     q, tau = model.random_configuration(rng), rng.normal(size=model.nv)
     g = global_matrices(model, q)
-    b = bases(g)
-    yield from _change_of_basis(g, b, rng)
-    qdd = dynamics.mass_solve(model, q, tau)
-    P_inverse = np.linalg.inv(g.P)
-    a = b.S1 @ qdd
-    forces = (g.I @ a).reshape(-1, 6)
-    own = [np.linalg.solve(g.I[6 * i : 6 * i + 6, 6 * i : 6 * i + 6], f) for i, f in enumerate(forces)]
+    return Case(model, q, tau, dynamics.mass_solve(model, q, tau), g, bases(g))
+
+
+def _equations_11_to_16() -> Iterator[Row]:
+    """Section 4: the accelerations a of bodies are torsor's twists with v = qdd; f comes from the forces in joints."""
+    model, q, tau, qdd, g, b = case()
+    a = dynamics.body_twists(model, q, qdd).ravel()
+    through = dynamics.constraint_forces(model, q, np.zeros(model.nv), tau).ravel()
+    f = g.P.T @ through  # what a joint brings to its body, less what the next joint takes on
+    own = [np.linalg.solve(g.I[6 * i : 6 * i + 6, 6 * i : 6 * i + 6], part) for i, part in enumerate(f.reshape(-1, 6))]
     yield identity("Eqs 11, 12", "a_i = I_i^-1 f_i, body by body", np.concatenate(own), a)
     yield identity("Eq. 13", "P a = H qdd", g.P @ a, g.H @ qdd)
-    yield identity("Eq. 14", "tau = H' P'^-1 f, f = I a", g.H.T @ P_inverse.T @ (g.I @ a), tau)
+    yield identity("Eq. 14", "tau = H' P'^-1 f", g.H.T @ np.linalg.solve(g.P.T, f), tau)
     yield identity("Eq. 15", "qdd = (H' P'^-1 I P^-1 H)^-1 tau", np.linalg.solve(b.S1.T @ g.I @ b.S1, tau), qdd)
-    roots = rng.normal(size=(model.n, 6, 6))
+    roots = np.random.default_rng(1).normal(size=(model.n, 6, 6))
     any_map = block_diagonal(tuple(A @ A.T + np.eye(6) for A in roots))
     for words, I_X in (("the identity", np.eye(len(g.I))), ("I", g.I), ("any block-diagonal map", any_map)):
         T = g.P.T @ I_X @ g.H @ np.linalg.inv(g.H.T @ I_X @ g.H)
         yield identity("Eq. 16", f"with I_X {words}", b.solve(tau, T), qdd)
     yield _fijanys_form(b.solve(tau, g.P.T @ g.H), qdd)
+
+
+def _levels() -> Iterator[Row]:
+    model, q, tau, qdd, _, _ = case()
     every = dynamics.mass_solve(model, q, tau, method="constraint-force")
     yield identity("section 4", "in O(log n) levels, every joint type", every, qdd)
-    tree = zoo.random_tree(14, 1)
+    tree, rng = zoo.random_tree(14, 1), np.random.default_rng(2)
     q, tau = tree.random_configuration(rng), rng.normal(size=tree.nv)
     every = dynamics.mass_solve(tree, q, tau, method="constraint-force")
     yield identity("section 4", "with side branches", every, dynamics.mass_solve(tree, q, tau))
-    yield from _depth_rows()
 
 
-def _change_of_basis(g: Global, b: DualBases, rng: np.random.Generator) -> Iterator[Row]:
-    """Sections 2 and 3, on the free bodies of a chain and the constraint of its joints."""
+def _sections_2_and_3() -> Iterator[Row]:
+    """The change of basis, on the free bodies of a chain and the constraint of its joints."""
+    g, b, rng = case().g, case().b, np.random.default_rng(3)
     fresh = change_of_basis(g.I, b.S1)
     n, r = fresh.S1.shape
     inverse = np.linalg.inv(g.I)
@@ -148,7 +167,7 @@ def sweep_operations() -> float:
     return sum(program.operations) / model.n
 
 
-def _depth_rows() -> Iterator[Row]:
+def _depth() -> Iterator[Row]:
     measured = [depth(k) for k in EXPONENTS]
     levels = np.array([x.levels for x in measured])
     slope, start = np.polyfit(EXPONENTS, levels, 1)
@@ -165,6 +184,8 @@ def _depth_rows() -> Iterator[Row]:
     falls = bool((np.diff(work) <= 0).all())
     yield Row("section 4", f"operations per link, {lengths}", "O(1)", words, ratio, AGREES, falls)
 
+
+PARTS = (_sections_2_and_3, _equations_11_to_16, _levels, _depth)
 
 # Figures -----------------------------------------------------------------------------------------------------
 

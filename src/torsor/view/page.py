@@ -9,6 +9,8 @@ import json
 import re
 import tempfile
 import webbrowser
+import zlib
+from base64 import b64encode
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -25,15 +27,24 @@ from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.motion.trajectory import Trajectory
+from torsor.validate import real_array
 from torsor.view.shapes import shapes
 from torsor.view.tube import floats, frame_times, tube
 
 Array = NDArray[Any]
 
 FRAMES_PER_SECOND = 60
+POSTURES_PER_SECOND = 4
 EYE = 2.9  # distance of the eye, in radii of the scene
 MOST_POSES = 400_000  # bodies times frames: about 15 MB of page
 MOST_BODIES, MOST_SHAPED = 300, 1000  # drawn one by one, without and with shapes of their own; more are one tube
+MOST_INLINE = 5_000_000  # bytes of a page inside a notebook
+FRAME = "width: 100%; height: 420px; border: 0"
+UNPACK = """<script>(async () => {
+  const bytes = Uint8Array.from(atob("%s"), c => c.charCodeAt(0));
+  const text = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+  document.open(); document.write(text); document.close();
+})()</script>"""  # runs in the frame
 THICK = 250  # radii of such a tube in the reach of the machine: two pixels at first sight
 
 
@@ -56,6 +67,17 @@ def at_rest(model: Model, q: Array | None = None) -> Trajectory:
     """A trajectory of one row: the model as its file shows it, or at q."""
     row, still = (shown_configuration(model) if q is None else q)[None], np.zeros((1, model.nv))
     return Trajectory(model, np.zeros(1), row, still, still, still)
+
+
+def show_model(model: Model, q: Any = None, path: str | Path | None = None) -> Path:
+    """The page of a model, or of several configurations of it one after the other."""
+    if q is None:
+        return show(at_rest(model), path)
+    rows = np.atleast_2d(real_array("q", q))
+    if rows.shape[1:] != (model.nq,):
+        raise ArgumentError(f"q must have shape ({model.nq},) or (m, {model.nq}) for {model!r}, not {rows.shape}")
+    model.check_quaternions(rows)
+    return show(Trajectory(model, np.arange(len(rows)) / POSTURES_PER_SECOND, rows).motion(), path)
 
 
 def shown_configuration(model: Model) -> Array:
@@ -82,6 +104,13 @@ def page(trajectory: Trajectory) -> str:
     }
     # one pass for all placeholders: inserted text is not searched again, whatever it contains
     return re.sub("|".join(parts), lambda found: parts[found[0]], _resource("page.html"))
+
+
+def inline(trajectory: Trajectory) -> str | None:
+    """The page as notebooks show it: compressed, in a frame of its own; None if it is very large."""
+    if not len(trajectory) or len(packed := zlib.compress(page(trajectory).encode("utf-8"), 9)) > MOST_INLINE:
+        return None
+    return f'<iframe style="{FRAME}" srcdoc="{escape(UNPACK % b64encode(packed).decode())}"></iframe>'
 
 
 def scene(trajectory: Trajectory) -> dict[str, Any]:

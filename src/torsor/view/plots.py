@@ -43,6 +43,19 @@ MOST_NUMBERS = 5_000_000  # of all curves together: with very many coordinates, 
 MOST_CURVES = 300  # in one panel; of more coordinates, evenly chosen ones
 
 
+class Drawing(Figure):
+    """A figure of Matplotlib that notebooks show by themselves."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        FigureCanvasAgg(self)
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png", dpi=110)
+        return content.getvalue()
+
+
 def plot_trajectory(trajectory: Trajectory, path: str | Path | None = None) -> Figure:
     """Positions and energies over time; many joints share one panel."""
     if trajectory.columns is not None:
@@ -67,8 +80,7 @@ def _plot_quantities(series: Trajectory, path: str | Path | None = None) -> Figu
         lines = {"": (series.t, series.values)}
         return small_multiples(lines, names, [""] * len(names), series.model.name, path, series.about)
     with rc_context(STYLE):  # type: ignore[arg-type]
-        figure = Figure(figsize=(7.0, 4.0), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = Drawing(figsize=(7.0, 4.0), layout="constrained")
         _crowd(ax := figure.subplots(), series.t, series.values, [""])
         ax.set_title(f"{names[0]} ... {names[-1]}", loc="left")
         ax.set_xlabel("time, s")
@@ -96,8 +108,7 @@ def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str]
     with rc_context(STYLE):  # type: ignore[arg-type]
         columns = min(3, len(names))
         rows = ceil(len(names) / columns)
-        figure = Figure(figsize=(7.0, 0.4 + 1.65 * rows), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = Drawing(figsize=(7.0, 0.4 + 1.65 * rows), layout="constrained")
         axes = figure.subplots(rows, columns, sharex=True, squeeze=False)
         draw_panels(list(axes.flat), series, names, units)
         for ax in axes.flat[len(names) :]:
@@ -168,8 +179,7 @@ def _grid(panels: int, name: str) -> tuple[Figure, list[Axes], Axes]:
     """A figure of panels, three per row, above a wide one."""
     columns = min(3, panels)
     rows = ceil(panels / columns)
-    figure = Figure(figsize=(7.0, 2.2 + (1.5 if panels > 1 else 2.6) * rows), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = Drawing(figsize=(7.0, 2.2 + (1.5 if panels > 1 else 2.6) * rows), layout="constrained")
     figure.suptitle(name, fontsize=10)
     ratios = [1.0] * rows + [1.1 if panels > 1 else 0.6]
     grid = figure.add_gridspec(rows + 1, columns, height_ratios=ratios)

@@ -17,6 +17,7 @@ from torsor.validate import shown
 from torsor.zoo.families import general_arm, point_chain, random_chain, random_tree, rope
 from torsor.zoo.humanoid import humanoid
 from torsor.zoo.lee2007 import polypeptide, polypeptide_faithful, polypeptide_planar, puma_lee
+from torsor.zoo.small import acrobot, cart_pole, double_pendulum, pendulum
 
 
 def puma560() -> Model:
@@ -48,7 +49,8 @@ _FACTORIES: dict[str, Callable[..., Model]] = {
     factory.__name__: factory
     for factory in (
         puma560, puma_lee, polypeptide, polypeptide_faithful, polypeptide_planar, planar3, stanford, puma_saha, panda,
-        humanoid, point_chain, rope, random_tree, random_chain, general_arm,
+        humanoid, point_chain, rope, random_tree, random_chain, general_arm, pendulum, double_pendulum, cart_pole,
+        acrobot,
     )
 }  # fmt: skip
 
