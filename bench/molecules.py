@@ -271,7 +271,7 @@ def dihedral_of(tree: molecule.Torsions) -> float:
 
 
 def gibbs(draws: int = 400, replicas: int = 8) -> dict[str, Any]:
-    """Alanine dipeptide, everything flexible: the share of |psi| > 115 degrees by Gibbs sampling and by Langevin alone."""
+    """Alanine dipeptide, all flexible: the share of |psi| > 115 degrees by Gibbs sampling and by Langevin alone."""
     peptide = molecule.from_sequence("ACE-ALA-NME", solvent="vacuum").minimised(1.0)
     tree = peptide.torsions("phi psi", methyl=False, hydrogen_mass=None)
     found = {}
