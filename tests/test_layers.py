@@ -29,8 +29,8 @@ LAYERS = [
     {"motion"},
     {"casadi", "gym"},
     {"ensembles"},
-    {"molecule"},
     {"view"},
+    {"molecule"},
     {"papers"},
     {"bridge"},
     {"jax", "torch"},
@@ -69,8 +69,8 @@ ORDER = {
     "forces plant lowering time_loop steps driver gradients motion device fused stepper tangent dense events fixed "
     "implicit stages structure rattle adams radau runge_kutta stiffness trajectory gpu_rollout rollout integrators "
     "rows simulation sensitivities",
-    "molecule": "structure rotors forcefields prepare tree page plots output molecule mover methods results run gibbs "
-    "polymers",
+    "molecule": "structure rotors forcefields prepare tree page plots output molecule closures mover methods results "
+    "run gibbs polymers command",
     "papers": "rows figures change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
     "view": "style limbs shapes tube controls showcase machine plots page table browser movies",

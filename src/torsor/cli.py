@@ -49,6 +49,8 @@ from torsor.logs import LOGGER, JsonLines, event, failure
 from torsor.model import Model
 from torsor.model.freedoms import nondefault
 from torsor.model.joints import JOINTS
+from torsor.molecule.command import options_of as options_of_fold
+from torsor.molecule.command import run as run_fold
 from torsor.motion.coordinates import names_of
 from torsor.motion.forces import ComputedTorque, Constant, Friction, Table
 from torsor.motion.integrators import METHODS, method_named
@@ -199,6 +201,7 @@ def parser() -> argparse.ArgumentParser:
     )
     view_parser.add_argument("--out", type=Path, metavar="PAGE.html", help="write the page here instead of opening it")
     _sweep_parser(commands)
+    _fold_parser(commands)
     _export_parser(commands)
     cache_parser = _add(commands, "cache", cache, "the compiled code kept on disk: how much there is, and where")
     cache_parser.add_argument("--clear", action="store_true", help="delete it; torsor compiles again what it needs")
@@ -578,6 +581,18 @@ def _extras(model: Model) -> None:
     for note in model.notes[:MOST_BRANCHES]:
         style = "dim" if note.kind == "read" else "yellow"
         out.print(f"[{style}]{note.kind}  {escape(str(note))}[/]", soft_wrap=True)
+
+
+# ---- fold ----
+
+
+def _fold_parser(commands: Any) -> None:
+    command = _add(commands, "fold", fold, "move a protein, from a file or a sequence, by torsion-angle dynamics")
+    options_of_fold(command)
+
+
+def fold(options: argparse.Namespace) -> int:
+    return run_fold(options, lambda line: out.print(escape(line), soft_wrap=True), _bar)
 
 
 # ---- sweep ----
