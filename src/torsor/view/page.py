@@ -78,17 +78,24 @@ def show_model(model: Model, path: str | Path | None = None, q: ArrayLike | None
     configurations (m, nq) are shown one after the other.
     """
     if q is not None and np.ndim(q) == 2:
-        rows = real_array("q", q)
-        if rows.shape[1] != model.nq:
-            raise ArgumentError(f"q must have shape ({model.nq},) or (m, {model.nq}) for {model!r}, not {rows.shape}")
-        model.check_quaternions(rows)
-        return show(Trajectory(model, np.arange(len(rows)) / POSTURES_PER_SECOND, rows).motion(), path)
+        return show(postures(model, q), path)
     return show(live_scene(model, forces, q) if live else still_scene(model, q), path)
+
+
+def postures(model: Model, q: ArrayLike) -> Trajectory:
+    """Configurations (m, nq) as a motion from one to the next."""
+    rows = real_array("q", q)
+    if rows.shape[1] != model.nq:
+        raise ArgumentError(f"q must have shape ({model.nq},) or (m, {model.nq}) for {model!r}, not {rows.shape}")
+    model.check_quaternions(rows)
+    return Trajectory(model, np.arange(len(rows)) / POSTURES_PER_SECOND, rows).motion()
 
 
 def at_rest(model: Model, q: ArrayLike | None = None) -> Trajectory:
     """A trajectory of one row: the model as its file shows it, or at q."""
-    row = shown_configuration(model)[None] if q is None else real_array("q", q, (model.nq,))[None]
+    row = (shown_configuration(model) if q is None else real_array("q", q))[None]
+    if row.shape != (1, model.nq):
+        raise ArgumentError(f"q must have shape ({model.nq},) or (m, {model.nq}) for {model!r}, not {row.shape[1:]}")
     still = np.zeros((1, model.nv))
     return Trajectory(model, np.zeros(1), row, still, still, still)
 
