@@ -14,7 +14,7 @@ from torsor.later import Later
 if TYPE_CHECKING:
     from torsor.ensembles.study import Study
 
-figure, plots, stats = Later("matplotlib.figure"), Later("torsor.view.style"), Later("scipy.stats")
+plots, stats = Later("torsor.view.style"), Later("scipy.stats")
 
 Array = NDArray[Any]
 
@@ -40,7 +40,7 @@ def fans(study: Study, quantity: str = "q", path: str | Path | None = None) -> A
 def _fans(study: Study, quantity: str, series: Array) -> Any:
     """The panels of series (members, times, panels)."""
     count = series.shape[2]
-    drawing = figure.Figure(figsize=(5.2, 1.6 * count + 0.8), layout="constrained")
+    drawing = plots.Drawing(figsize=(5.2, 1.6 * count + 0.8), layout="constrained")
     for k in range(count):
         axes = drawing.add_subplot(count, 1, k + 1)
         for low, high, dark in BANDS:

@@ -36,17 +36,54 @@ MOST_NUMBERS = 2**23  # coordinates that are interpolated at a time
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trajectory:
-    """A motion of a model: one row per time. `about` says how it was made.
+    """Hold a motion: one row per time, and quantities derived from the rows by name.
 
-    t (m,)   q (m, nq)   v (m, nv)   a (m, nv) accelerations   tau (m, nv) the sum of all forces on the joints
+    `run["pose.hand"]` is any quantity: "q", "v.NAME", "pose.NAME", "position.NAME", "energy", ... A rollout has batch
+    axes before the rows: q (..., m, nq), v (..., m, nv), and no a and tau.
 
-    trajectory["pose.hand"] is any quantity by name (see `quantities.py`). A run that keeps chosen quantities only has
-    these as `values` (m, k), named by `columns`; q, v, a and tau are None unless they are among them.
+    Parameters
+    ----------
+    model : Model
+        The machine.
+    t : (m,) array_like
+        Times, in s.
+    q : (..., m, nq) array_like, optional
+        Configurations.
+    v : (..., m, nv) array_like, optional
+        Velocities, in rad/s and m/s.
+    a : (m, nv) array_like, optional
+        Accelerations, in rad/s^2 and m/s^2.
+    tau : (m, nv) array_like, optional
+        The sum of all forces as they are felt at the joints, in N m and N.
+    about : dict, optional
+        How it was made.
+    dense : Dense, optional
+        What lies between the rows, if the run kept it.
+    columns : sequence of str, optional
+        Names of chosen quantities; q, v, a and tau are then None unless they are among them.
+    values : (m, k) array_like, optional
+        The chosen quantities.
+    stop_time : (...) ndarray, optional
+        When each trajectory of a rollout stopped first, in s; NaN if it did not.
+    stop_reason : (..., m) ndarray, optional
+        By which of the stops, 1 for the first, 0 for none; where trajectories begin again, by the last one since the
+        row before.
+    batch : ModelBatch, optional
+        The machines that moved, if they differ.
 
-    A rollout has batch axes before m: q (..., m, nq), v (..., m, nv), and no a and tau. If its trajectories may stop,
-    `stop_time` (...) says when each stopped first, NaN if it did not, and `stop_reason` (..., m) by which of the stops,
-    1 for the first, 0 for none; where trajectories begin again, by the last one since the row before. `batch` is then
-    the `ModelBatch` that moved, if there was one.
+    Raises
+    ------
+    ArgumentError
+        The shapes do not go together, or the times decrease.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> run = ts.simulate(ts.zoo.pendulum(), [1.0], duration=1.0, dt=0.25)
+    >>> run
+    Trajectory(pendulum, 5 rows, 0 to 1 s)
+    >>> print(run["position.tip"][0].round(3))
+    [-0.841  0.    -0.54 ]
     """
 
     model: Model
@@ -104,6 +141,7 @@ class Trajectory:
 
     @property
     def is_on_device(self) -> bool:
+        """Whether the states are on a GPU."""
         return gpu_array(self.q)
 
     @property
@@ -331,6 +369,10 @@ class Trajectory:
         if np.ndim(self.q) > 2:
             return page.scene_of_many(self)
         return page.recorded_scene(self if self.v is not None and self.a is not None else self.motion())
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: the page, if this is one motion of a whole machine."""
+        return page.inline(self) if self.a is not None and np.ndim(self.q) == 2 else None
 
     def motion(self) -> Trajectory:
         """The configurations as whole rows; velocities are those of straight lines from row to row."""

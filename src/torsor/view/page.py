@@ -11,6 +11,7 @@ import re
 import tempfile
 import webbrowser
 import zlib
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
@@ -40,6 +41,14 @@ from torsor.view.tube import floats, frame_times, text, tube
 Array = NDArray[Any]
 
 FRAMES_PER_SECOND = 60
+POSTURES_PER_SECOND = 4
+MOST_INLINE = 5_000_000  # bytes of a page inside a notebook
+FRAME = "width: 100%; height: 420px; border: 0"
+UNPACK = """<script>(async () => {
+  const bytes = Uint8Array.from(atob("%s"), c => c.charCodeAt(0));
+  const text = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+  document.open(); document.write(text); document.close();
+})()</script>"""  # runs in the frame
 EYE = 3.3  # distance of the eye, in radii of the scene
 COVERED = 0.4  # of the bodies have shapes, where links between joints are not drawn
 SAMPLES = 50  # configurations that say where a machine can get to
@@ -67,13 +76,28 @@ def write(shown: Trajectory | Scene, path: str | Path) -> Path:
 
 def show_model(model: Model, path: str | Path | None = None, q: ArrayLike | None = None, live: bool = False,
                forces: Any = ()) -> Path:  # fmt: skip
-    """The page of a model: its joints can be turned, or with `live`, it moves by its own equations of motion."""
+    """The page of a model: its joints can be turned, or with `live`, it moves by its own equations of motion. Several
+    configurations (m, nq) are shown one after the other.
+    """
+    if q is not None and np.ndim(q) == 2:
+        return show(postures(model, q), path)
     return show(live_scene(model, forces, q) if live else still_scene(model, q), path)
+
+
+def postures(model: Model, q: ArrayLike) -> Trajectory:
+    """Configurations (m, nq) as a motion from one to the next."""
+    rows = real_array("q", q)
+    if rows.shape[1] != model.nq:
+        raise ArgumentError(f"q must have shape ({model.nq},) or (m, {model.nq}) for {model!r}, not {rows.shape}")
+    model.check_quaternions(rows)
+    return Trajectory(model, np.arange(len(rows)) / POSTURES_PER_SECOND, rows).motion()
 
 
 def at_rest(model: Model, q: ArrayLike | None = None) -> Trajectory:
     """A trajectory of one row: the model as its file shows it, or at q."""
-    row = shown_configuration(model)[None] if q is None else real_array("q", q, (model.nq,))[None]
+    row = (shown_configuration(model) if q is None else real_array("q", q))[None]
+    if row.shape != (1, model.nq):
+        raise ArgumentError(f"q must have shape ({model.nq},) or (m, {model.nq}) for {model!r}, not {row.shape[1:]}")
     still = np.zeros((1, model.nv))
     return Trajectory(model, np.zeros(1), row, still, still, still)
 
@@ -100,6 +124,13 @@ def page(shown: Trajectory | Scene) -> str:
     }
     # one pass for all placeholders: inserted text is not searched again, whatever it contains
     return re.sub("|".join(parts), lambda found: parts[found[0]], _resource("page.html"))
+
+
+def inline(trajectory: Trajectory) -> str | None:
+    """The page as notebooks show it: compressed, in a frame of its own; None if it is very large."""
+    if not len(trajectory) or len(packed := zlib.compress(page(trajectory).encode("utf-8"), 9)) > MOST_INLINE:
+        return None
+    return f'<iframe style="{FRAME}" srcdoc="{escape(UNPACK % b64encode(packed).decode())}"></iframe>'
 
 
 def deflated(content: str) -> str:

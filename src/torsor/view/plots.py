@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -23,7 +22,7 @@ from torsor.model.names import word_list
 from torsor.motion.coordinates import units_of
 from torsor.validate import chosen, shown
 from torsor.view.limbs import is_floating, limbs
-from torsor.view.style import BLUE, GREEN, ORANGE, lines, save, style
+from torsor.view.style import BLUE, GREEN, ORANGE, Drawing, lines, save, style
 
 if TYPE_CHECKING:
     from torsor.motion.trajectory import Trajectory
@@ -220,8 +219,7 @@ def _grid(panels: int, name: str) -> tuple[Figure, list[Axes]]:
     columns = _columns(panels)
     rows = ceil(panels / columns)
     height = 1.75 if panels > 1 else 3.0
-    figure = Figure(figsize=(5.2 if columns == 1 else 8.0, 0.4 + height * rows), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = Drawing(figsize=(5.2 if columns == 1 else 8.0, 0.4 + height * rows), layout="constrained")
     figure.suptitle(name, fontsize=10)
     axes = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
     for ax in axes[panels:]:
@@ -257,8 +255,7 @@ def _plot_quantities(series: Trajectory, path: str | Path | None = None) -> Figu
         curves = {"": (series.t, series.values)}
         return small_multiples(curves, names, [""] * len(names), series.model.name, path, series.about)
     with style():
-        figure = Figure(figsize=(7.0, 4.0), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = Drawing(figsize=(7.0, 4.0), layout="constrained")
         _crowd(ax := figure.subplots(), series.t, series.values.T, names)
         ax.set_xlabel("time, s")
         figure.suptitle(series.model.name, fontsize=10)
@@ -285,8 +282,7 @@ def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str]
     with style():
         columns = min(3, len(names))
         rows = ceil(len(names) / columns)
-        figure = Figure(figsize=(7.0, 0.4 + 1.65 * rows), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = Drawing(figsize=(7.0, 0.4 + 1.65 * rows), layout="constrained")
         axes = figure.subplots(rows, columns, sharex=True, squeeze=False)
         draw_panels(list(axes.flat), series, names, units)
         for ax in axes.flat[len(names) :]:

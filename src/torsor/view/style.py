@@ -37,6 +37,19 @@ INK = {"light": ("white", "black"), "dark": ("#12161d", "#e6eaf0")}
 SOFTWARE, DESCRIPTION = 0x0131, 0x010E  # tags of Exif
 
 
+class Drawing(Figure):
+    """A figure of Matplotlib that notebooks show by themselves."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        FigureCanvasAgg(self)
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png", dpi=110)
+        return content.getvalue()
+
+
 @contextmanager
 def style(theme: str = "light") -> Iterator[None]:
     """Plots that are drawn inside have torsor's style, on light or on dark paper."""
