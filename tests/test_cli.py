@@ -417,3 +417,19 @@ def test_info_of_a_very_long_machine(capsys):
     assert "100000 bodies" in said
     assert "and 99992 more" in said
     assert "mass_matrix" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "drifts"),
+    [
+        (["panda", "--duration", "10"], False),
+        (["panda", "--duration", "10", "--rtol", "1e-2"], True),
+        (["planar3", "--duration", "5", "--method", "rk4", "--step", "0.05"], True),
+        (["planar3", "--duration", "20", "--rtol", "1e-2", "--viscous", "0.1"], False),  # friction takes energy
+    ],
+)
+def test_energy_that_drifts_is_told(capsys, words, drifts):
+    assert main(["simulate", *words]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("nothing acts on this machine, but its energy changed by" in said) is drifts
+    assert not drifts or "take --rtol 1e-9" in said or "take a shorter --step" in said

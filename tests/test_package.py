@@ -49,7 +49,7 @@ def test_the_sdist_runs_its_own_tests(sdist, tmp_path):
         assert f"{root.name}/{name}" in names
     assert not [name for name in names if name.endswith((".pyc", ".traj.part")) or "/.venv" in name or "/.git/" in name]
     env = processes.environment() | {"PYTHONPATH": str(root / "src")}
-    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_names.py", "tests/test_layers.py"]
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_names.py", "tests/test_dh.py"]
     done = processes.run(*words, "-n", "0", cwd=root, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
 
