@@ -40,7 +40,8 @@ OPERATORS = re.compile(
 ROOMS = {
     "model": "model dh freedoms bad_models model_files toml zoo names model_batch joints conditioning urdf every_joint "
     "save_robots round_trips armature couplings",
-    "formats": "urdf mjcf sdf_and_xacro robot_features save_robots round_trips toml model_files hostile_files shapes frames",
+    "formats": "urdf mjcf sdf_and_xacro robot_features save_robots round_trips toml model_files hostile_files shapes "
+    "frames",
     "algorithms": "identities against_pinocchio high_precision articulated operational_space fixman constraint_force "
     "square_factor udut jacobians couplings",
     "dynamics": "names methods frames linearize identification jacobians identities fixman closed_forms symbolic "
