@@ -18,9 +18,9 @@ ALL = os.environ.get("TORSOR_SKIP") == "never"
 # The modules that tests can do without, and the distribution that brings each, in the extra `test` (tested).
 PEERS = {
     "casadi": "casadi", "clarabel": "clarabel", "collada": "pycollada", "dask": "distributed",
-    "distributed": "distributed", "fsspec": "fsspec", "gymnasium": "gymnasium", "hatchling": "hatchling", "jax": "jax", "mujoco": "mujoco",
-    "pinocchio": "pin", "pyarrow": "pyarrow", "sympy": "sympy", "trimesh": "trimesh", "xacro": "xacro",
-    "xarray": "xarray", "zarr": "zarr",
+    "distributed": "distributed", "fsspec": "fsspec", "gymnasium": "gymnasium", "hatchling": "hatchling", "jax": "jax",
+    "mujoco": "mujoco", "pinocchio": "pin", "pyarrow": "pyarrow", "sympy": "sympy", "trimesh": "trimesh",
+    "xacro": "xacro", "xarray": "xarray", "zarr": "zarr",
 }  # fmt: skip
 # Peers that continuous integration may be without: large, or not on PyPI for every system.
 RARE = (
