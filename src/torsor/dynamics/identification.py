@@ -212,6 +212,7 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
     parameters = found.reshape(model.n, INERTIAL)
     base = base_parameters(model)
     try:
+        _require_bodies(model, parameters, factors)
         explained = model.with_inertial_parameters(parameters)
     except ModelError as error:
         raise ArgumentError(
@@ -222,6 +223,14 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
         explained, parameters, base, base.combinations @ parameters.ravel(),
         _deviations(R, base), _residual(model, samples, parameters.ravel()), converged,
     )  # fmt: skip
+
+
+def _require_bodies(model: Model, parameters: Array, L: Array) -> None:
+    """Raise if a body is far thinner than the first guess of it: the best one lies on the border of what can exist."""
+    halves = np.linalg.solve(L, _pseudo_inertia(parameters))
+    thinnest = np.linalg.eigvalsh(np.linalg.solve(L, halves.swapaxes(-1, -2)))[:, 0]
+    for k in np.flatnonzero(thinnest < THINNEST / 2).tolist():
+        raise ModelError(f"body {model.names[k]!r} has lost all but {thinnest[k]:.1g} of its extent")
 
 
 def _check_sizes(model: Model, samples: dict[str, Array], noise: ArrayLike | None) -> None:

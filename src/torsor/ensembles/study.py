@@ -48,7 +48,7 @@ from torsor.motion.trajectory import Trajectory
 from torsor.validate import chosen, function, integer, number, real_array, shown
 
 on_gpu, plots = Later("torsor.ensembles.device"), Later("torsor.ensembles.plots")
-table = Later("torsor.view.table")
+page, table = Later("torsor.view.page"), Later("torsor.view.table")
 
 Array = NDArray[Any]
 METHODS = ("dopri5", *steps.METHODS)
@@ -553,6 +553,13 @@ class Study:
     def plot(self, quantity: str = "q", path: str | Path | None = None) -> Any:
         """Fans of a quantity over time: the median, and where 50 % and 90 % of the members are."""
         return plots.fans(self, quantity, path)
+
+    def view(self, path: str | Path | None = None) -> Path:
+        """A page that plays members in 3-D: the first as a machine, some of the others as lines.
+
+        They are computed again (see `member`). Without a path, the page is opened in the browser.
+        """
+        return page.show(page.scene_of_members(self.member, np.flatnonzero(self.has_motion)), path)
 
     def sensitivities(self, quantity: Array | None = None) -> dict[str, Array]:
         """Which share of a number's variance each drawn quantity explains, by rank regression; default: the last q."""

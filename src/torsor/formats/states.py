@@ -23,7 +23,7 @@ from torsor.errors import ArgumentError
 from torsor.lie import quaternion_to_matrix
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model, require_model
-from torsor.validate import real_array
+from torsor.validate import real_array, shown
 
 Array = NDArray[Any]
 
@@ -70,7 +70,7 @@ def from_pinocchio(model: Model, theirs: Any, q: ArrayLike, v: ArrayLike | None 
     >>> ts.formats.from_pinocchio(model, theirs, pinocchio.neutral(theirs))
     array([0., 0.])
     """
-    return _converted(model, _pinocchio_places(model, theirs), (theirs.nq, theirs.nv), FROM_PINOCCHIO, q, v)
+    return _converted(model, _pinocchio_places(model, theirs), _sizes("Pinocchio", theirs), FROM_PINOCCHIO, q, v)
 
 
 def to_pinocchio(model: Model, theirs: Any, q: ArrayLike, v: ArrayLike | None = None) -> Any:
@@ -107,7 +107,7 @@ def to_pinocchio(model: Model, theirs: Any, q: ArrayLike, v: ArrayLike | None = 
     >>> ts.formats.to_pinocchio(model, theirs, [0.0, 0.0])  # (cos, sin) of every joint without limits
     array([1., 0., 1., 0.])
     """
-    return _converted(model, _pinocchio_places(model, theirs), (theirs.nq, theirs.nv), TO_PINOCCHIO, q, v)
+    return _converted(model, _pinocchio_places(model, theirs), _sizes("Pinocchio", theirs), TO_PINOCCHIO, q, v)
 
 
 def from_mujoco(model: Model, theirs: Any, qpos: ArrayLike, qvel: ArrayLike | None = None) -> Any:
@@ -144,7 +144,7 @@ def from_mujoco(model: Model, theirs: Any, qpos: ArrayLike, qvel: ArrayLike | No
     >>> ts.formats.from_mujoco(model, theirs, theirs.qpos0)
     array([0., 0., 0., 0., 0., 0.])
     """
-    return _converted(model, _mujoco_places(model, theirs), (theirs.nq, theirs.nv), FROM_MUJOCO, qpos, qvel)
+    return _converted(model, _mujoco_places(model, theirs), _sizes("MuJoCo", theirs), FROM_MUJOCO, qpos, qvel)
 
 
 def to_mujoco(model: Model, theirs: Any, q: ArrayLike, v: ArrayLike | None = None) -> Any:
@@ -181,10 +181,18 @@ def to_mujoco(model: Model, theirs: Any, q: ArrayLike, v: ArrayLike | None = Non
     >>> ts.formats.to_mujoco(model, theirs, [0.1, 0.2, 0.3, 0.0, 0.0, 0.0])
     array([0.1, 0.2, 0.3, 0. , 0. , 0. ])
     """
-    return _converted(model, _mujoco_places(model, theirs), (theirs.nq, theirs.nv), TO_MUJOCO, q, v)
+    return _converted(model, _mujoco_places(model, theirs), _sizes("MuJoCo", theirs), TO_MUJOCO, q, v)
 
 
 # ---- where the numbers are ----
+
+
+def _sizes(engine: str, theirs: Any) -> tuple[int, int]:
+    """nq and nv of an engine's model."""
+    try:
+        return theirs.nq, theirs.nv
+    except AttributeError:
+        raise ArgumentError(f"theirs must be a model of {engine}, not {shown(theirs)}") from None
 
 
 def _pinocchio_places(model: Model, theirs: Any) -> Iterator[JointPlace]:
@@ -269,7 +277,10 @@ def _converted(model: Model, places: Iterator[JointPlace], sizes: tuple[int, int
     given, made = (sizes, own) if inward else (own, sizes)
     x = _rows("q", q, given[0])
     y = np.zeros((*x.shape[:-1], given[1])) if v is None else _rows("v", v, given[1])
-    batch = np.broadcast_shapes(x.shape[:-1], y.shape[:-1])
+    try:
+        batch = np.broadcast_shapes(x.shape[:-1], y.shape[:-1])
+    except ValueError:
+        raise ArgumentError(f"the batch axes do not go together: q {x.shape}, v {y.shape}") from None
     x, y = np.broadcast_to(x, (*batch, given[0])), np.broadcast_to(y, (*batch, given[1]))
     q_out, v_out = np.zeros((*batch, made[0])), np.zeros((*batch, made[1]))
     for kind, ours, theirs in places:

@@ -266,8 +266,7 @@ def called(functions: Sequence[Called], t: float, q: Array, v: Array, slopes: bo
         first = 0 if term.drive else OTHERS
         total[first] += given_by(term, t, *state)
         if slopes and term.slopes is not None:
-            for k, x in enumerate(term.slopes(t, *state), first + 1):
-                total[k] += x
+            total[first + 1 : first + 3] += slopes_by(term.slopes, t, *state)
     return total
 
 
@@ -279,10 +278,29 @@ def given_by(term: Called, t: float, q: Array, v: Array) -> Array:
             raise TypeError(f"it gives {'nothing' if found is None else 'a masked array'}")
         return np.broadcast_to(np.asarray(found, dtype=float), v.shape)
     except (TypeError, ValueError) as error:
-        name = getattr(term.torque, "__qualname__", type(term.torque).__qualname__)
         raise ArgumentError(
-            f"the force {name} must be a function of t, q and v that gives {v.shape} numbers for q {q.shape}: {error}"
+            f"the force {_name(term.torque)} must be a function of t, q and v that gives {v.shape} numbers for "
+            f"q {q.shape}: {error}"
         ) from error
+
+
+def slopes_by(slopes: Callable[..., Any], t: float, q: Array, v: Array) -> Array:
+    """The stiffness and the damping of a function, (2, ...), each with the shape of v."""
+    try:
+        stiffness, damping = slopes(t, q, v)
+        found = np.stack([np.broadcast_to(np.asarray(x, dtype=float), v.shape) for x in (stiffness, damping)])
+        if not np.isfinite(found).all() and np.isfinite(q).all() and np.isfinite(v).all():
+            raise ValueError("a number is not finite")
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"the slopes {_name(slopes)} must be a function of t, q and v that gives a stiffness and a damping, "
+            f"{v.shape} finite numbers each, for q {q.shape}: {error}"
+        ) from error
+    return found.reshape(2, -1, v.shape[-1])
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)
 
 
 class Call:

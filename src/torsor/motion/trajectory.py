@@ -27,6 +27,7 @@ from torsor.motion.quantities import ROWS, SCALARS, columns_of, quantity
 from torsor.validate import array, integer, real_array, shown
 
 plots, page = Later("torsor.view.plots"), Later("torsor.view.page")
+movies = Later("torsor.view.movies")
 
 Array = NDArray[Any]
 
@@ -318,14 +319,56 @@ class Trajectory:
 
     # ---- pictures ----
 
-    def plot(self, path: str | Path | None = None) -> Any:
-        """Positions and energies, or chosen quantities, over time; a matplotlib Figure, written to `path` if given."""
-        return plots.plot_trajectory(self, path)
+    def plot(self, what: Sequence[str] | str | Path | None = None, path: str | Path | None = None, *,
+             joints: Any = None, units: str = "deg", theme: str = "light") -> Any:  # fmt: skip
+        """Plot quantities over time, a panel for each unit and limb.
+
+            run.plot("run.pdf")
+            run.plot(["q", "v", "tau", "energy"], joints=["elbow", "wrist"], units="rad")
+
+        what     of "q", "v", "a", "tau" and "energy", or a path; None: ["q", "energy"]; of a run that kept chosen
+                 quantities, these
+        path     a file to write: .png, .svg, .pdf; None: none
+        joints   names or numbers of the joints that are drawn; None: all
+        units    of angles, "deg" or "rad"
+        theme    "light" or "dark" paper
+
+        Returns a matplotlib Figure.
+        """
+        if isinstance(what, str | Path):
+            what, path = None, what
+        quantities = ("q", "energy") if what is None else what
+        return plots.plot_trajectory(self, path, quantities, joints=joints, units=units, theme=theme)
 
     def view(self, path: str | Path | None = None) -> Path:
-        """A page that plays the motion in 3-D: written to `path`, or opened in the browser."""
+        """A page that plays the motion in 3-D: written to `path`, or opened in the browser.
+
+        Of many trajectories, the first is drawn as a machine and some of the others as lines.
+        """
+        return page.show(self._scene(), path)
+
+    def picture(self, path: str | Path, t: float | None = None, *, size: tuple[int, int] = (1280, 800),
+                theme: str = "light") -> Path:  # fmt: skip
+        """Write what the page shows at time t as a .png file; needs Chromium or Chrome.
+
+        size   width and height in pixels;  theme: "light" or "dark"
+        """
+        return movies.picture(self._scene(), path, t, size, theme)
+
+    def movie(self, path: str | Path, *, fps: float | None = None, speed: float = 1.0,
+              size: tuple[int, int] = (1280, 800), theme: str = "light") -> Path:  # fmt: skip
+        """Write the motion as a .gif or an .mp4 file; needs Chromium or Chrome, and for .mp4 ffmpeg.
+
+        fps     frames per second; None: 20 in a .gif, 30 in an .mp4
+        speed   seconds of the motion per second of the movie
+        """
+        return movies.movie(self._scene(), path, fps, speed, size, theme)
+
+    def _scene(self) -> Any:
         self._need("q")
-        return page.show(self if self.v is not None and self.a is not None else self.motion(), path)
+        if np.ndim(self.q) > 2:
+            return page.scene_of_many(self)
+        return page.recorded_scene(self if self.v is not None and self.a is not None else self.motion())
 
     def _repr_html_(self) -> str | None:
         """What a notebook shows: the page, if this is one motion of a whole machine."""

@@ -71,7 +71,7 @@ def point_chain(n: int, *, mass: ArrayLike = 1.0, length: ArrayLike = 1.0, free:
         p=p,
         mass=masses,
         com=com,
-        inertia=inertia,
+        inertia=inertia[..., None] * np.eye(3),
         gravity=(0.0, -9.81, 0.0),
         name="point_chain",
         allow_degenerate=True,

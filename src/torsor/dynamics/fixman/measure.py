@@ -88,7 +88,7 @@ def fixman_force(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
     """
     scale = -0.5 * validate.number("kT", kT, least=0.0)
     gradient = log_det_gradient(model, q)
-    pieces = _pieces(model)
+    pieces = pieces_of(model)
     return gradient * scale if pieces is None else (gradient - pieces.gradient(_host(model, q))) * scale
 
 
@@ -126,7 +126,7 @@ def fixman_potential(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
     """
     scale = 0.5 * validate.number("kT", kT, least=0.0)
     log_det = log_det_mass_matrix(model, q)
-    pieces = _pieces(model)
+    pieces = pieces_of(model)
     return log_det * scale if pieces is None else (log_det - pieces.log_det(_host(model, q))) * scale
 
 
@@ -155,7 +155,7 @@ class Pieces(NamedTuple):
         return np.concatenate([q, rest], axis=-1)[..., self.columns]
 
 
-def _pieces(model: Model) -> Pieces | None:
+def pieces_of(model: Model) -> Pieces | None:
     """The pieces of a model, or None if G is constant."""
     require_models(model)
     machine = machine_of(model)
