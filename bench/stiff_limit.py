@@ -6,7 +6,7 @@ Atoms move in space by Langevin dynamics (BAOAB); all that joints would hold is 
 by Brownian dynamics with and without the correction. Both see the same potential. Histograms of one angle are compared
 by chi^2 per bin: near 1 if the laws are the same. No line of the springs' program knows torsor.
 
-    gimbal     a body of four atoms on a pivot: the latitude of one of its axes
+    gimbal     a body of four atoms on a pivot: the cosines of one of its axes with those of space
     trimer     three atoms, two bonds: the cosine of the angle
     butane     four atoms, three bonds, two angles held: the torsion, without a potential of its own
 """
@@ -24,8 +24,9 @@ import torsor as ts
 from torsor.motion.brownian import brownian
 
 KT, BINS = 1.0, 12
-STIFFNESS = (30.0, 100.0, 300.0, 1000.0)
-REPLICAS, RECORDS = 3000, 16  # records far enough apart to know nothing of each other
+STIFFNESS = (30.0, 100.0, 300.0)
+REPLICAS, RECORDS = 2500, 12  # records far enough apart to know nothing of each other
+FORGET = 4  # records at the beginning, which know of the start
 SPACING = 3.0  # time between records of Langevin dynamics, friction 1 per mass
 STEP = 0.12  # times the period scale sqrt(m / k)
 
@@ -61,14 +62,14 @@ def langevin(case: Case, k: float, rng: np.random.Generator) -> np.ndarray:
     kick = np.sqrt((1 - forget**2) * KT / m)
     a = pull(case.springs, x, k) / m
     every, found = round(SPACING / dt), []
-    for step in range(every * (RECORDS + 1)):
+    for step in range(every * (RECORDS + FORGET)):
         v += 0.5 * dt * a
         x += 0.5 * dt * v
         v = forget * v + kick * rng.normal(size=x.shape)
         x += 0.5 * dt * v
         a = pull(case.springs, x, k) / m
         v += 0.5 * dt * a
-        if step >= every and (step + 1) % every == 0:
+        if step >= every * FORGET and (step + 1) % every == 0:
             found.append(case.angle(x))
     return np.array(found)
 
@@ -102,16 +103,25 @@ def rigid(case: Case, law: str, rng: np.random.Generator) -> np.ndarray:
     }  # fmt: skip
     q, every = case.first(rng, REPLICAS), 220
     run = brownian(
-        case.model, q, steps=every * (RECORDS + 3), dt=0.006, kT=KT, forces=forces[law], every=every, rng=rng
+        case.model, q, steps=every * (RECORDS + FORGET), dt=0.006, kT=KT, forces=forces[law], every=every, rng=rng
     )
-    return case.angle(case.places(run[3:]))
+    return case.angle(case.places(run[FORGET:]))
 
 
 def chi_square(found: np.ndarray, other: np.ndarray, limits: tuple[float, float]) -> float:
-    """Per bin, of two samples: records of a replica are taken as independent."""
-    a, b = (np.histogram(x, BINS, limits)[0] for x in (found, other))
-    scale = np.sqrt(a.sum() / b.sum())
-    return float(((a / scale - b * scale) ** 2 / (a + b)).sum() / (BINS - 1))
+    """Per bin, of two samples (records, replicas): the variances are those between replicas, as records of one replica
+    know of each other."""
+    (p, var_p), (r, var_r) = (_frequencies(x, limits) for x in (found, other))
+    return float(((p - r) ** 2 / (var_p + var_r)).mean())
+
+
+def _frequencies(x: np.ndarray, limits: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
+    """How often each bin is met, and the variance of that; x may have several values per sample, as a last axis."""
+    low, high = limits
+    x = x.reshape(*x.shape[:2], -1)
+    bins = np.clip(((x - low) / (high - low) * BINS).astype(int), 0, BINS - 1)
+    share = np.stack([(bins == k).mean(axis=(0, 2)) for k in range(BINS)], axis=-1)  # (replicas, bins)
+    return share.mean(axis=0), share.var(axis=0) / len(share)
 
 
 # The three cases -------------------------------------------------------------------------------------------------
@@ -151,7 +161,7 @@ def gimbal() -> Case:
         return rng.uniform(-1, 1, (n, 3))
 
     def angle(x):
-        return x[..., 2, 0] / np.linalg.norm(x[..., 2, :], axis=-1)
+        return x[..., 2, :] / np.linalg.norm(x[..., 2, :], axis=-1, keepdims=True)
 
     return Case(mass, start, pairs_of(start, pairs), angle, (-1, 1), model, places, first)
 
@@ -227,9 +237,9 @@ def main() -> None:
     for name, make in CASES.items():
         case = make()
         laws = {law: rigid(case, law, np.random.default_rng(1)) for law in ("rigid", "det M", "right")}
-        for k in STIFFNESS:
-            springs = langevin(case, k, np.random.default_rng(2))
-            row = {"case": name, "k": k, "samples": springs.size}
+        for seed, k in enumerate(STIFFNESS):
+            springs = langevin(case, k, np.random.default_rng(10 + seed))
+            row = {"case": name, "k": k, "samples": REPLICAS * RECORDS}
             row |= {law: round(chi_square(found, springs, case.limits), 2) for law, found in laws.items()}
             rows.append(row)
             print(row, flush=True)
