@@ -1,3 +1,4 @@
+# ruff: noqa: E501  the table of mutations has long lines
 """Mutations of what the papers say: does a row of `torsor papers` or a test notice each of them?
 
     python tests/mutations.py              # by hand, some hours of one core; writes tests/mutations.json

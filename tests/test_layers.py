@@ -58,7 +58,7 @@ ORDER = {
     "forces plant lowering steps driver gradients motion device fused stepper tangent dense events fixed implicit "
     "stages structure adams radau runge_kutta stiffness trajectory gpu_rollout rollout integrators rows simulation "
     "sensitivities",
-    "papers": "rows figures change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
+    "papers": "rows figures digits change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
     "view": "shapes tube plots page",
     "zoo": "families humanoid lee2007",
