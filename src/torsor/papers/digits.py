@@ -30,7 +30,7 @@ from torsor.algorithms import (
     udut,
     walker_orin,
 )
-from torsor.algorithms.fixman import Method
+from torsor.algorithms.fixman import FixmanMethod
 from torsor.later import Later
 from torsor.linalg import Vec
 from torsor.model.links import links
@@ -160,7 +160,7 @@ def _square_inverse(m: Machine) -> tuple[Exact, Exact]:
     return m.run(composite.mass_matrix) @ back, m["x"]
 
 
-def _fixmans_theorem(method: Method) -> Callable[[Machine], tuple[Exact, Exact]]:
+def _fixmans_theorem(method: FixmanMethod) -> Callable[[Machine], tuple[Exact, Exact]]:
     return lambda m: (m.run(method.log_det), m.run(articulated.log_det))
 
 
