@@ -68,6 +68,7 @@ FAILED, INTERRUPTED = 1, 130
 MOST_BRANCHES, FEW_BRANCHES = 60, 8  # bodies shown in a tree; of a larger model, only the first few
 MOST_WORDS = 12  # names in a line
 LONGEST_WORD = 1000  # characters read of a line to see whether it begins with a number
+FEWEST_DIGITS = 16  # of `torsor papers --digits`
 UNCUT = 1000  # columns of tables that no terminal shows
 MOST_FREEDOMS_OF_A_MATRIX = 3000  # whose n^2 entries are counted
 
@@ -182,6 +183,9 @@ def parser() -> argparse.ArgumentParser:
     info_parser.add_argument("--base", choices=BASES, help=BASE_HELP)
     papers_parser = _add(commands, "papers", papers, "reproduce the published tables and figures")
     papers_parser.add_argument("names", nargs="*", metavar="PAPER", help="only papers whose name contains this")
+    papers_parser.add_argument(
+        "--digits", type=int, metavar="N", help="only identities, with N digits on random machines"
+    )
     form = papers_parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the rows as JSON")
     form.add_argument("--csv", action="store_true", help="the rows as a table with commas")
@@ -717,7 +721,10 @@ def papers(options: argparse.Namespace) -> int:
     from torsor import papers as registry  # imports Matplotlib
 
     figures = registry.draw(options.figures, options.names) if options.figures else ()
-    found = registry.reproduce(options.names)
+    if options.digits is None:
+        found = registry.reproduce(options.names)
+    else:
+        found = registry.to_digits(integer("--digits", options.digits, least=FEWEST_DIGITS), options.names)
     if options.json or options.csv:
         rows = [{"paper": paper, **asdict(row)} for paper, row in found]
         out.file.write(json.dumps(rows, indent=1) + "\n" if options.json else registry.rows.as_csv(rows))
