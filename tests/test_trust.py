@@ -4,13 +4,12 @@ import csv
 import dataclasses
 import json
 import os
-import subprocess
-import sys
 import zipfile
 from contextlib import nullcontext
 from html.parser import HTMLParser
 
 import numpy as np
+import processes
 import pytest
 from machines import torque_of
 
@@ -361,10 +360,8 @@ def test_a_folder_that_cannot_be_means_no_cache(setting, monkeypatch):
 
 def test_torsor_starts_without_a_cache_that_cannot_be():
     code = "import torsor as ts; print(ts.mass_matrix(ts.zoo.point_chain(1), [0.0]))"
-    source = str(cache.PACKAGE.parent)
-    environment = {"TORSOR_CACHE": "~nobody-of-that-name", "PYTHONPATH": source, "PATH": "/usr/bin"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "[[1.]]", done.stderr
+    environment = {"TORSOR_CACHE": "~nobody-of-that-name", "PYTHONPATH": processes.SOURCE, "PATH": "/usr/bin"}
+    assert processes.output(code, env=environment).strip() == "[[1.]]"
 
 
 POSIX = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have no owners here")
@@ -421,9 +418,9 @@ def test_without_sources_there_is_no_cache(tmp_path):
                 file.write(path, path.relative_to(package.parent))
     code = "import torsor as ts; print(ts.__file__, ts.mass_matrix(ts.Model.chain(mass=1, inertia=(1, 1, 1)), [0.0]))"
     environment = os.environ | {"TORSOR_CACHE": str(folder), "PYTHONPATH": str(tmp_path / "torsor.zip")}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert "torsor.zip" in done.stdout, done.stderr
-    assert done.stdout.strip().endswith("[[1.]]"), done.stderr
+    said = processes.output(code, env=environment)
+    assert "torsor.zip" in said
+    assert said.strip().endswith("[[1.]]")
     assert not folder.exists()
 
 

@@ -138,7 +138,7 @@ def push_on(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Vec]]:
     return F, dict(x=x)
 
 
-class Method(NamedTuple):
+class FixmanMethod(NamedTuple):
     """The functions of M^-1 that relaxed constraints compute."""
 
     mass_solve: Algorithm
@@ -146,10 +146,12 @@ class Method(NamedTuple):
     inverse_mass_matrix: Algorithm
 
 
-def method(name: str, eliminate: Callable[[Subspace, Subspace, Inertia], tuple[Inertia, EliminatedJoint]]) -> Method:
+def method(
+    name: str, eliminate: Callable[[Subspace, Subspace, Inertia], tuple[Inertia, EliminatedJoint]]
+) -> FixmanMethod:
     relax, relax_and_push = sweeps(eliminate)
     columns = unit_torques(push_on, soft_accelerations)
-    return Method(
+    return FixmanMethod(
         Algorithm(
             f"mass_solve_{name}", ("q", "b"), (relax_and_push, soft_accelerations), PerFreedom("qdd"), inverts=True
         ),

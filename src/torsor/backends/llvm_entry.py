@@ -35,7 +35,7 @@ BLOCK = (
 )
 
 
-class Function(NamedTuple):
+class EntryFunction(NamedTuple):
     """A function without a result, with its finished body."""
 
     name: str
@@ -61,12 +61,12 @@ def kernel_module(vector: Target, inputs: int, body: Callable[[LLVMWriter], None
     for target in [vector] if vector.lanes == 1 else [vector, replace(vector, lanes=1)]:
         writer = LLVMWriter(target)
         body(writer)
-        blocks.append(Function(f"block_{target.lanes}", BLOCK, writer))
+        blocks.append(EntryFunction(f"block_{target.lanes}", BLOCK, writer))
     turns = [all_turns(vector)] if any(ALL_TURNS in block.body.called for block in blocks) else []
     return module_of([*turns, *blocks], vector, inputs, flush)
 
 
-def module_of(functions: Sequence[Function], vector: Target, inputs: int, flush: bool) -> str:
+def module_of(functions: Sequence[EntryFunction], vector: Target, inputs: int, flush: bool) -> str:
     """The functions, the helpers they call, and the entry.  The entry calls @block_1, and @block_W for W states."""
     writers = [f.body for f in functions]
     parts = [str(f) for f in functions]
@@ -272,7 +272,7 @@ keep:
 ALL_TURNS = "all_turns"
 
 
-def all_turns(target: Target) -> Function:
+def all_turns(target: Target) -> EntryFunction:
     """A function that finds the sines and cosines of all angles of one state, as many at a time as there are lanes."""
     T, w, size = target, LLVMWriter(target), target.size
     cosines, angles, _ = turns_room(w, "%room", "%count")
@@ -288,7 +288,7 @@ def all_turns(target: Target) -> Function:
         w.store(c, w.address(cosines, offset))
         some.next = w.i64("add", some.i, T.lanes)
         some.again = w.compare("<", some.next, "%count")
-    return Function(ALL_TURNS, "ptr noalias readonly %angles, i64 %stride, i64 %count, ptr noalias %room", w)
+    return EntryFunction(ALL_TURNS, "ptr noalias readonly %angles, i64 %stride, i64 %count, ptr noalias %room", w)
 
 
 def turns_room(w: LLVMWriter, room: str, count: str) -> list[str]:

@@ -12,12 +12,13 @@ from typing import Any
 
 from torsor.backends import cache, codegen
 from torsor.backends.gufunc import gufunc, signature
-from torsor.backends.llvm import Target
-from torsor.backends.llvm_arrays import unrolled_kernel
 from torsor.compiler.abi import unrolled_data
 from torsor.compiler.tape import Code, Tape
 from torsor.compiler.trace import shape_of, symbols
+from torsor.later import Later
 from torsor.outputs import numbered
+
+llvm, llvm_arrays = Later("torsor.backends.llvm"), Later("torsor.backends.llvm_arrays")  # if the code is not on disk
 
 
 def trace(function: Callable[..., Any], inputs: Mapping[str, tuple[int, ...]]) -> Code:
@@ -46,14 +47,17 @@ def compile_code(code: Code, inputs: Mapping[str, tuple[int, ...]], dtype: str, 
 def _kernel(code: Callable[[], Code], inputs: Mapping[str, tuple[int, ...]], dtype: str, name: str, doc: str,
             key: Any = None) -> Any:  # fmt: skip
     host, bits = codegen.host(), 64 if dtype == "float64" else 32
-    target = Target(host.lanes(bits), bits, host.fma, host.x86)
 
     def outline() -> str:
-        return json.dumps([codegen.name_of(f"pointwise|{code()}|{dict(inputs)}|{target}"), shape_of(code())])
+        return json.dumps([codegen.name_of(f"pointwise|{code()}|{dict(inputs)}|{bits}|{host}"), shape_of(code())])
 
-    known = "pointwise", key, dict(inputs), target, host, codegen.level(), cache.sources()
+    def written() -> str:
+        target = llvm.Target(host.lanes(bits), bits, host.fma, host.x86)
+        return llvm_arrays.unrolled_kernel(code(), inputs, tuple(shape), target, in_place=True)
+
+    known = "pointwise", key, dict(inputs), bits, host, codegen.level(), cache.sources()
     kernel, shape = json.loads(outline() if key is None else cache.remembered(repr(known), outline))
-    loaded = codegen.load(kernel, lambda: unrolled_kernel(code(), inputs, tuple(shape), target, in_place=True))
+    loaded = codegen.load(kernel, written)
     shapes = [*inputs.values(), tuple(shape)]
     data = unrolled_data(shapes, bits)
     return gufunc(loaded.address, data.words.ctypes.data, signature(shapes), dtype, name, doc, (loaded, data))

@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor.algorithms import composite, newton_euler
 from torsor.errors import ArgumentError
+from torsor.later import Later
 from torsor.linalg import Mat, Scalar, Vec
 from torsor.model.joints import JOINTS
 from torsor.model.links import Link, rigid_inertia
@@ -39,6 +40,8 @@ from torsor.sweeps import Algorithm, run
 
 if TYPE_CHECKING:
     import sympy
+else:
+    sympy = Later("sympy", "symbolic closed forms need SymPy", "torsor[symbolic]")
 
 Array = NDArray[Any]
 
@@ -63,7 +66,6 @@ class ClosedForm:
 
     def latex(self) -> str:
         """The three matrices as LaTeX displays; cos(q_2 + q_3) is written c_{23}."""
-        sympy = _sympy()
         parts = {"M": self.M, "C": self.C, "g": self.g}
         functions = {f for A in parts.values() for f in A.atoms(sympy.sin, sympy.cos)}
         short = {f: sympy.Symbol(_short(f, self.q)) for f in functions}
@@ -74,13 +76,36 @@ class ClosedForm:
         """(M, C, g) as numbers at one state, with the model's own parameters."""
         given = [*self.q, *self.qd, *self.parameters]
         values = [*np.asarray(q).tolist(), *np.asarray(qd).tolist(), *self.parameters.values()]
-        M, C, g = _sympy().lambdify(given, (self.M, self.C, self.g), modules="numpy")(*values)
+        M, C, g = sympy.lambdify(given, (self.M, self.C, self.g), modules="numpy")(*values)
         return np.asarray(M), np.asarray(C), np.asarray(g)[:, 0]
 
 
 def closed_form(model: Model) -> ClosedForm:
-    """The closed form of a machine whose velocities are the rates of its coordinates (no free or ball joints)."""
-    sympy = _sympy()
+    r"""Write the equations of a small machine in symbols, by SymPy.
+
+    $$ M(q)\,\ddot q + C(q, \dot q)\,\dot q + g(q) = \tau $$
+
+    Parameters
+    ----------
+    model : Model
+        Up to six freedoms, whose velocities are the rates of its coordinates (no free or ball joints).
+
+    Returns
+    -------
+    form : ClosedForm
+        `M`, `C`, `g` as SymPy matrices, `q`, `qd`, `parameters`; `latex()` and `evaluate(q, qd)`.
+
+    Raises
+    ------
+    ArgumentError
+        The machine is too large or has such joints, or SymPy is not installed.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.symbolic.closed_form(ts.zoo.pendulum()).g
+    Matrix([[-g*m_1*r_1z*sin(q1)]])
+    """
     _check(model)
     machine = _Machine(model)
     M = machine.run(composite.mass_matrix)
@@ -269,7 +294,6 @@ def _check(model: Model) -> None:
 
 def _expression(x: Scalar) -> sympy.Expr:
     """sum of  2 Re(c) monomial cos(angles) - 2 Im(c) monomial sin(angles)  over half of the angles."""
-    sympy = _sympy()
     parts: dict[Any, list[Any]] = {}
     for (angles, monomial), c in _terms(x):
         if angles and angles[0][1] < 0:
@@ -286,14 +310,12 @@ def _expression(x: Scalar) -> sympy.Expr:
 
 
 def _factored(terms: list[Any]) -> sympy.Expr:
-    sympy = _sympy()
     together = sympy.Add(*terms)
     return sympy.factor(together) if len(terms) <= FACTOR_TERMS else sympy.factor_terms(together)
 
 
 def _exact(x: float) -> sympy.Expr:
     """The fraction, or root of a fraction, that equals the number up to rounding; else the number itself."""
-    sympy = _sympy()
     for square in (1, 2, 3):
         fraction = sympy.Rational(x / square**0.5).limit_denominator(64)
         if abs(float(fraction) * square**0.5 - x) < ROUNDING * max(1.0, abs(x)):
@@ -303,7 +325,6 @@ def _exact(x: float) -> sympy.Expr:
 
 def _short(f: sympy.Expr, q: Sequence[sympy.Symbol]) -> str:
     """cos(q2 + q3) as c_{23}; a multiple or a difference of angles in full."""
-    sympy = _sympy()
     angles = sympy.Add.make_args(f.args[0])
     if any(angle not in q for angle in angles):
         return sympy.latex(f)
@@ -312,12 +333,4 @@ def _short(f: sympy.Expr, q: Sequence[sympy.Symbol]) -> str:
 
 
 def _symbol(name: str) -> sympy.Symbol:
-    return _sympy().Symbol(name, real=True)
-
-
-def _sympy() -> Any:
-    try:
-        import sympy
-    except ImportError as error:
-        raise ArgumentError("symbolic closed forms need SymPy: pip install 'torsor[symbolic]'") from error
-    return sympy
+    return sympy.Symbol(name, real=True)

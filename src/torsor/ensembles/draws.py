@@ -17,10 +17,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor.ensembles import streams
 from torsor.errors import ArgumentError
+from torsor.later import Later
 from torsor.model.check import SHAPES
 from torsor.model.freedoms import DEFAULTS
 from torsor.model.model import Model
 from torsor.validate import chosen, parameter, real_array, shown
+
+special, qmc = Later("scipy.special"), Later("scipy.stats.qmc")
 
 Array = NDArray[Any]
 Forces = Sequence[Any]
@@ -48,6 +51,29 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Normal(Distribution):
+    """A normal distribution.
+
+    Parameters
+    ----------
+    relative : bool, default False
+        The value is a factor of the model's own.
+    mean : float or array_like, default 0.0
+        The mean.
+    std : float or array_like, default 1.0
+        The standard deviation.
+
+    Raises
+    ------
+    ArgumentError
+        The standard deviation is negative.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> print(ts.Normal(mean=1.0, std=0.1).value(np.array([0.5])))
+    [1.]
+    """
+
     mean: ArrayLike = 0.0
     std: ArrayLike = 1.0
 
@@ -55,13 +81,32 @@ class Normal(Distribution):
         _numbers(self, "mean", "std", positive="std")
 
     def value(self, u: Array) -> Array:
-        from scipy.special import ndtri
-
-        return np.asarray(self.mean) + np.asarray(self.std) * ndtri(u)
+        return np.asarray(self.mean) + np.asarray(self.std) * special.ndtri(u)
 
 
 @dataclass(frozen=True)
 class Uniform(Distribution):
+    """A uniform distribution between two numbers.
+
+    Parameters
+    ----------
+    relative : bool, default False
+        The value is a factor of the model's own.
+    low, high : float or array_like, default 0.0, 1.0
+        The ends.
+
+    Raises
+    ------
+    ArgumentError
+        low exceeds high.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> print(ts.Uniform(low=2.0, high=4.0).value(np.array([0.25])))
+    [2.5]
+    """
+
     low: ArrayLike = 0.0
     high: ArrayLike = 1.0
 
@@ -78,7 +123,28 @@ class Uniform(Distribution):
 
 @dataclass(frozen=True)
 class LogNormal(Distribution):
-    """exp of a normal distribution: median times exp(sigma z)."""
+    """The exponential of a normal distribution: median times exp(sigma z).
+
+    Parameters
+    ----------
+    relative : bool, default False
+        The value is a factor of the model's own.
+    median : float or array_like, default 1.0
+        The median.
+    sigma : float or array_like, default 0.1
+        The standard deviation of the logarithm.
+
+    Raises
+    ------
+    ArgumentError
+        sigma is negative.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> print(ts.LogNormal(median=50.0, sigma=0.3).value(np.array([0.5])))
+    [50.]
+    """
 
     median: ArrayLike = 1.0
     sigma: ArrayLike = 0.1
@@ -87,9 +153,7 @@ class LogNormal(Distribution):
         _numbers(self, "median", "sigma", positive="sigma")
 
     def value(self, u: Array) -> Array:
-        from scipy.special import ndtri
-
-        return np.asarray(self.median) * np.exp(np.asarray(self.sigma) * ndtri(u))
+        return np.asarray(self.median) * np.exp(np.asarray(self.sigma) * special.ndtri(u))
 
 
 def _go_together(*shapes: tuple[int, ...]) -> bool:
@@ -115,7 +179,7 @@ JOINTS = tuple(DEFAULTS)  # quantities of the freedoms
 
 
 @dataclass(frozen=True, eq=False)
-class Quantity:
+class Varied:
     """Entries of an array that differ: `field`, and the bodies or entries along its first axis."""
 
     key: str  # as the user named it
@@ -124,7 +188,7 @@ class Quantity:
     shape: tuple[int, ...]  # of the values: (rows, ...)
 
     @classmethod
-    def named(cls, key: str, model: Model, forces: Forces = ()) -> Quantity:
+    def named(cls, key: str, model: Model, forces: Forces = ()) -> Varied:
         """q0, v0, gravity, FORCE.PARAMETER, or BODY.FIELD with * for all bodies: `link3.mass`, `*.damping`, `PD.kp`."""
         body, _, name = key.rpartition(".") if isinstance(key, str) else ("", "", "")
         whole = {"q0": model.nq, "v0": model.nv, "gravity": 3}
@@ -174,7 +238,7 @@ def _force_named(forces: Forces, name: str) -> Any:
     return found[0] if len(found) == 1 else None
 
 
-def forces_of(forces: Forces, drawn: Mapping[Quantity, Array]) -> list[Any]:
+def forces_of(forces: Forces, drawn: Mapping[Varied, Array]) -> list[Any]:
     """The forces with the parameters that some members drew."""
     changed: dict[int, dict[str, Array]] = {}
     for quantity, values in drawn.items():
@@ -193,11 +257,11 @@ class Draws:
         self.first = 0  # the member to which the first row of every array belongs
         self.sampling = chosen("sampling", sampling, SAMPLING)
         self.function = vary if callable(vary) else None
-        self.varied: dict[Quantity, Any] = {}
+        self.varied: dict[Varied, Any] = {}
         if not callable(vary) and not isinstance(vary, Mapping):
             raise ArgumentError(f"vary must be a dict of names, or a function that gives one, not {shown(vary)}")
         for key, value in {} if callable(vary) else vary.items():
-            quantity = Quantity.named(key, model, forces)
+            quantity = Varied.named(key, model, forces)
             if not isinstance(value, Distribution):
                 value = real_array(f"vary[{key!r}]", value)
                 own = value.shape[1:]
@@ -223,7 +287,7 @@ class Draws:
                     )
 
     @staticmethod
-    def _check(key: str, quantity: Quantity, distribution: Distribution) -> None:
+    def _check(key: str, quantity: Varied, distribution: Distribution) -> None:
         try:
             shape = np.broadcast_shapes(distribution.value(np.full(quantity.shape, 0.5)).shape, quantity.shape)
         except ValueError:
@@ -262,11 +326,11 @@ class Draws:
             some.__dict__["part"] = self.uniform(first, end)
         return some
 
-    def members(self, first: int, end: int) -> dict[Quantity, Array]:
+    def members(self, first: int, end: int) -> dict[Varied, Array]:
         """The values (end - first, ...) of some members."""
         if self.function:
             return self._by_function(first, end)
-        found: dict[Quantity, Array] = {}
+        found: dict[Varied, Array] = {}
         u, at = self.uniform(first, end), 0
         for quantity, value in self.varied.items():
             if isinstance(value, Distribution):
@@ -288,9 +352,7 @@ class Draws:
         if self.sampling == "random":
             u = self._random(first, end)
         elif self.sampling == "sobol":
-            from scipy.stats.qmc import Sobol
-
-            sequence = Sobol(self.width, scramble=True, rng=np.random.default_rng(self.seed))
+            sequence = qmc.Sobol(self.width, scramble=True, rng=np.random.default_rng(self.seed))
             with warnings.catch_warnings():  # it warns of pieces of a sequence
                 warnings.simplefilter("ignore")
                 u = (sequence.fast_forward(first) if first else sequence).random(end - first)
@@ -312,10 +374,8 @@ class Draws:
 
     @property
     def _hypercube(self) -> Array:
-        from scipy.stats.qmc import LatinHypercube
-
         if "cube" not in self.__dict__:
-            self.__dict__["cube"] = LatinHypercube(self.width, rng=np.random.default_rng(self.seed)).random(self.n)
+            self.__dict__["cube"] = qmc.LatinHypercube(self.width, rng=np.random.default_rng(self.seed)).random(self.n)
         return self.__dict__["cube"]
 
     def _design(self, first: int, end: int) -> Array:
@@ -323,17 +383,15 @@ class Draws:
 
         A. Saltelli & al., Variance based sensitivity analysis of model output, Comput. Phys. Commun. 181, 2010.
         """
-        from scipy.stats.qmc import Sobol
-
         d = self.width
         if "rows" not in self.__dict__:
-            self.__dict__["rows"] = Sobol(2 * d, rng=np.random.default_rng(self.seed)).random(self.n // (d + 2))
+            self.__dict__["rows"] = qmc.Sobol(2 * d, rng=np.random.default_rng(self.seed)).random(self.n // (d + 2))
         A, B = np.split(self.__dict__["rows"], 2, axis=1)
         block, row = np.divmod(np.arange(first, end), len(A))
         from_B = (block == 1)[:, None] | (block[:, None] - 2 == np.arange(d))
         return np.where(from_B, B[row], A[row])
 
-    def _by_function(self, first: int, end: int) -> dict[Quantity, Array]:
+    def _by_function(self, first: int, end: int) -> dict[Varied, Array]:
         assert self.function
         rows: list[dict[str, Any]] = []
         for k in range(first, end):
@@ -343,7 +401,7 @@ class Draws:
             rows.append(dict(drawn))
         found = {}
         for key in rows[0]:
-            quantity = Quantity.named(key, self.model, self.forces)
+            quantity = Varied.named(key, self.model, self.forces)
             try:
                 values = [np.broadcast_to(real_array(f"vary[{key!r}]", row[key]), quantity.shape) for row in rows]
             except (KeyError, ValueError):
@@ -353,7 +411,7 @@ class Draws:
             found[quantity] = np.array(values)
         return found
 
-    def quantities(self) -> Iterator[Quantity]:
+    def quantities(self) -> Iterator[Varied]:
         """What is drawn, in order."""
         if self.function:
             yield from self.members(0, 1)
@@ -367,7 +425,7 @@ class Draws:
         return {q.key: x.parameters() if isinstance(x, Distribution) else "given" for q, x in self.varied.items()}
 
 
-def fields_of(model: Model, drawn: Mapping[Quantity, Array]) -> dict[str, Array]:
+def fields_of(model: Model, drawn: Mapping[Varied, Array]) -> dict[str, Array]:
     """The fields of a `ModelBatch`, from what some members drew; states and parameters of forces are left out."""
     fields: dict[str, Array] = {}
     for quantity, values in sorted(drawn.items(), key=lambda x: x[0].field == "density"):  # a factor of what is drawn
@@ -388,7 +446,7 @@ def _copies(model: Model, name: str, fields: dict[str, Array], count: int) -> Ar
     return fields.setdefault(name, np.tile(own, (count, *[1] * own.ndim)))
 
 
-def states_of(model: Model, drawn: Mapping[Quantity, Array], size: int, **usual: ArrayLike) -> dict[str, Array]:
+def states_of(model: Model, drawn: Mapping[Varied, Array], size: int, **usual: ArrayLike) -> dict[str, Array]:
     """q0 and v0, (size, ...)."""
     widths = {"q0": model.nq, "v0": model.nv}
     found = {name: np.tile(np.broadcast_to(parameter(name, usual[name], width), (width,)), (size, 1))

@@ -25,6 +25,7 @@ from torsor.motion.plant import Plant
 from torsor.motion.runge_kutta import DormandPrince
 from torsor.motion.steps import METHODS
 from torsor.motion.stops import Stop, watching
+from torsor.motion.time_loop import at_once
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
@@ -76,7 +77,7 @@ def step_of(batch: ModelBatch, law: Law, timing: Timing) -> Step:
     if not timing.adaptive:
         return fixed(batch, law, timing).step
     differ = any(x.at(np.zeros(1)).ndim > 2 for x in (*law.commands, *law.demands))
-    if law.called or law.schedule is not None or law.waves or differ:
+    if law.called or law.more_changes or differ:
         raise ArgumentError(
             "members with a step size of their own take forces that are data, no gains or wrenches that change in "
             f"time, and the same motions to follow: choose one of the methods {', '.join(METHODS)}"
@@ -130,11 +131,7 @@ class LaneEngine:
             part = states.part(rows)
             x = np.concatenate([part["q"], part["v"]], axis=1)
             watch = watch_of(setup, timing.stops, part, None) if timing.stops else None
-
-            def store(k: int, x: Array, rows: slice = rows) -> None:
-                out[rows, k] = x
-
-            advance(states, part, x, ends, store, watch)
+            advance(states, part, x, ends, out[rows], watch)
             if watch:
                 status[rows][watch.frozen] = STOPPED - 1 + watch.reason[watch.frozen]
                 when[rows][watch.frozen] = watch.first[watch.frozen] * timing.step
@@ -230,7 +227,7 @@ class _Lanes:
             h = np.minimum(h, self.engine.next_knot(self.t) - self.t)
             constant, gain, *numbers = self.own
             tau = self.engine.commands(self.t, h, constant)
-            result = self.engine.step(self.y[:, :nq], self.y[:, nq:], tau, gain, h[:, None], *numbers)
+            result = at_once(self.engine.step, self.y[:, :nq], self.y[:, nq:], tau, gain, h[:, None], *numbers)
             new, k1, k7, extension, error = np.moveaxis(result, -2, 0)
             scale = timing.atol + timing.rtol * np.maximum(np.abs(self.y), np.abs(new))
             size = np.sqrt(np.mean((error / scale) ** 2, axis=-1))

@@ -24,7 +24,7 @@ class StoreError(TorsorError):
     """A store that cannot be read or written, or that belongs to another study."""
 
 
-class Place(Protocol):
+class StorePlace(Protocol):
     """Files by their names, with / between folders; `address` finds the place again, in another process too."""
 
     address: str
@@ -99,7 +99,7 @@ class Remote:
             self.write(name, content)
 
 
-def at(address: Any) -> Place:
+def at(address: Any) -> StorePlace:
     """The place of an address: a path, or a URL as fsspec understands it."""
     if "://" not in str(address):
         return Folder(file_path("store", address))

@@ -9,9 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.errors import ArgumentError
+from torsor.later import Later
 
 if TYPE_CHECKING:
     from torsor.ensembles.study import Study
+
+plots, stats = Later("torsor.view.style"), Later("scipy.stats")
 
 Array = NDArray[Any]
 
@@ -21,10 +24,6 @@ MOST_PANELS = 12
 
 def fans(study: Study, quantity: str = "q", path: str | Path | None = None) -> Any:
     """The median of a quantity over time, and where 50 % and 90 % of the members are."""
-    from matplotlib.figure import Figure
-
-    from torsor.view.plots import save
-
     values = study[quantity][study.has_motion]
     if values.ndim < 2 or values.shape[1] != len(study.times):
         raise ArgumentError(f"{quantity!r} has no values over time")
@@ -32,20 +31,28 @@ def fans(study: Study, quantity: str = "q", path: str | Path | None = None) -> A
         raise ArgumentError("no member is done")
     series = values.reshape(len(values), len(study.times), -1)
     count = min(series.shape[2], MOST_PANELS)
-    figure = Figure(figsize=(7, 1.6 * count + 0.8), layout="constrained")
+    with plots.style():
+        drawing = _fans(study, quantity, series[:, :, :count])
+    told = {key: x for key, x in study.group.attributes.items() if key not in ("model", "status")}
+    return plots.save(drawing, path, {"study": told})
+
+
+def _fans(study: Study, quantity: str, series: Array) -> Any:
+    """The panels of series (members, times, panels)."""
+    count = series.shape[2]
+    drawing = plots.Drawing(figsize=(5.2, 1.6 * count + 0.8), layout="constrained")
     for k in range(count):
-        axes = figure.add_subplot(count, 1, k + 1)
+        axes = drawing.add_subplot(count, 1, k + 1)
         for low, high, dark in BANDS:
             bottom, top = np.percentile(series[:, :, k], (low, high), axis=0)
             axes.fill_between(study.times, bottom, top, alpha=dark, color="C0", lw=0, label=f"{high - low} %")
         axes.plot(study.times, np.median(series[:, :, k], axis=0), color="C0", label="median")
-        axes.set_ylabel(f"{quantity}[{k}]" if series.shape[2] > 1 else quantity)
+        axes.set_ylabel(f"{quantity}[{k}]" if count > 1 else quantity)
         axes.tick_params(labelbottom=k == count - 1)
-    axes.set_xlabel("t, s")
-    figure.axes[0].legend(frameon=False, ncols=3, fontsize="small")
-    figure.suptitle(f"{len(values)} members")
-    told = {key: x for key, x in study.group.attributes.items() if key not in ("model", "status")}
-    return save(figure, path, {"study": told})
+    axes.set_xlabel("time, s")
+    drawing.axes[0].legend(frameon=False, ncols=3, fontsize="small")
+    drawing.suptitle(f"{len(series)} members")
+    return drawing
 
 
 def shares(study: Study, quantity: Array | None = None) -> dict[str, Array]:
@@ -84,8 +91,6 @@ class Indices(NamedTuple):
 
 def sobol(study: Study, quantity: Array | None = None) -> dict[str, Indices]:
     """The indices of every drawn quantity, by SciPy; of a study with sampling="saltelli"."""
-    from scipy.stats import sobol_indices
-
     if study.group.attributes["sampling"] != "saltelli":
         raise ArgumentError("Sobol indices need a study with sampling='saltelli'; sensitivities() takes any")
     y = study["q"][:, -1, 0] if quantity is None else np.asarray(quantity, float)
@@ -96,7 +101,7 @@ def sobol(study: Study, quantity: Array | None = None) -> dict[str, Indices]:
     shapes = {name: study.group.variables[name].shape for name in study.group.variables if name.startswith("vary/")}
     sizes = [int(np.prod(shape)) for shape in shapes.values()]
     rows = y.reshape(sum(sizes) + 2, -1)
-    found = sobol_indices(func={"f_A": rows[:1], "f_B": rows[1:2], "f_AB": rows[2:, None]}, n=rows.shape[1])
+    found = stats.sobol_indices(func={"f_A": rows[:1], "f_B": rows[1:2], "f_AB": rows[2:, None]}, n=rows.shape[1])
     ends = np.cumsum(sizes)[:-1]
     parts = zip(shapes, np.split(np.ravel(found.first_order), ends), np.split(np.ravel(found.total_order), ends))
     return {name.removeprefix("vary/"): Indices(first, total) for name, first, total in parts}

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from torsor.errors import ArgumentError
+from torsor.later import Later
+
+ray = Later("ray", "RayExecutor needs Ray", "ray")
 
 
 class RayExecutor(Executor):
@@ -21,10 +23,6 @@ class RayExecutor(Executor):
     """
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise ArgumentError("RayExecutor needs Ray: pip install ray") from None
         self.ray, self.owned = ray, not ray.is_initialized()
         if self.owned:
             ray.init(address, log_to_driver=False)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.ensembles.places import Place, StoreError
+from torsor.ensembles.places import StoreError, StorePlace
 from torsor.errors import ArgumentError
 
 Array = NDArray[Any]
@@ -59,7 +59,7 @@ class Variable:
 class Group:
     """Arrays and attributes in one place."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StorePlace) -> None:
         self.place = place
         found = self._json("zarr.json")
         given = found.get("attributes") if isinstance(found, dict) else None
@@ -68,7 +68,7 @@ class Group:
         self.variables = {name: self._variable(name) for name in names}
 
     @classmethod
-    def create(cls, place: Place, variables: Sequence[Variable], attributes: Mapping[str, Any]) -> Group:
+    def create(cls, place: StorePlace, variables: Sequence[Variable], attributes: Mapping[str, Any]) -> Group:
         """A new group, or the one that another process made meanwhile; its own metadata are written last."""
         files = {f"{variable.name}/zarr.json": json.dumps(variable.metadata()).encode() for variable in variables}
         for inner in sorted({variable.name.rpartition("/")[0] for variable in variables} - {""}):

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from torsor.errors import ModelError
 from torsor.files import read_whole
+from torsor.later import Later, loaded
+
+trimesh = Later("trimesh", "some meshes are drawn by trimesh", "torsor[meshes]")
 
 Array = NDArray[Any]
 
@@ -94,10 +97,7 @@ def _obj(content: bytes) -> Mesh:
 
 
 def _by_trimesh(path: str | Path) -> list[Mesh]:
-    try:
-        import trimesh
-    except ImportError:
-        raise ModelError(f"{path}: pip install 'torsor[meshes]' to draw {', '.join(BY_TRIMESH)}") from None
+    loaded(trimesh, ModelError, f"{path}: ")
     try:
         scene: Any = trimesh.load(str(path), force="scene")
         found = []

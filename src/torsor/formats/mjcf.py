@@ -21,12 +21,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.errors import ArgumentError, ModelError
+from torsor.errors import ModelError
 from torsor.formats.folders import Folders
 from torsor.formats.robot import ONE, ROOT_JOINT, Robot, RobotLink, color, unused
 from torsor.formats.xml import LATIN_REMARK, OPTENV_REMARK, Document
+from torsor.later import Later, loaded
 from torsor.lie import log_quaternion, quaternion_to_matrix, rodrigues
 from torsor.linalg import Vec
+
+mujoco = Later("mujoco", "MJCF files are compiled by MuJoCo", "torsor[mjcf]")
 
 Array = NDArray[Any]
 
@@ -43,10 +46,7 @@ FILE, DIRECTORIES, PARSED = "file", ("meshdir", "texturedir", "assetdir"), ("inc
 
 def read(document: Document, folders: Folders, base: str | None) -> Robot:
     """The robot of an MJCF file."""
-    try:
-        import mujoco
-    except ImportError:
-        raise ArgumentError(f"{document.path}: MJCF files are compiled by MuJoCo; pip install 'torsor[mjcf]'") from None
+    loaded(mujoco, where=f"{document.path}: ")
     _check_paths(document, folders)
     try:
         spec = mujoco.MjSpec.from_file(document.path)
@@ -99,8 +99,6 @@ def _set_base(spec: Any, base: str | None) -> None:
     """Free or fix the bodies that stand on the world and carry joints (all of them, if none carries any)."""
     if base is None:
         return
-    import mujoco
-
     tops = list(spec.worldbody.bodies)
     moving = [body for body in tops if body.find_all("joint")] or tops
     for body in moving:

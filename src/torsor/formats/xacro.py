@@ -9,6 +9,10 @@ from typing import Any
 
 from torsor.errors import ArgumentError, ModelError
 from torsor.formats.folders import Folders
+from torsor.later import Later, loaded
+
+NEEDED = "xacro files are expanded by xacro", "torsor[xacro]"
+xacro, substitution_args = Later("xacro", *NEEDED), Later("xacro.substitution_args", *NEEDED)
 
 
 def expand(path: Path, asked: bool | Mapping[str, Any], folders: Folders) -> bytes:
@@ -19,10 +23,7 @@ def expand(path: Path, asked: bool | Mapping[str, Any], folders: Folders) -> byt
         )
     if not (asked is True or isinstance(asked, Mapping)):
         raise ArgumentError(f"xacro must be True or a dictionary of arguments, not {asked!r}")
-    try:
-        import xacro
-    except ImportError:
-        raise ArgumentError(f"{path}: pip install 'torsor[xacro]' to expand xacro files") from None
+    loaded(xacro, where=f"{path}: ")
     arguments = {} if asked is True else {str(key): str(value) for key, value in asked.items()}
     with _packages(folders):
         try:
@@ -34,7 +35,6 @@ def expand(path: Path, asked: bool | Mapping[str, Any], folders: Folders) -> byt
 @contextmanager
 def _packages(folders: Folders) -> Iterator[None]:
     """Let $(find PACKAGE) look where meshes are looked for, instead of in an installation of ROS."""
-    from xacro import substitution_args
 
     def find(name: str) -> str:
         folder = folders.package(name)
@@ -45,9 +45,9 @@ def _packages(folders: Folders) -> Iterator[None]:
             )
         return str(folder)
 
-    kept = substitution_args._eval_find
-    substitution_args._eval_find = find
+    arguments = loaded(substitution_args)
+    kept, arguments._eval_find = arguments._eval_find, find
     try:
         yield
     finally:
-        substitution_args._eval_find = kept
+        arguments._eval_find = kept

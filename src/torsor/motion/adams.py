@@ -23,9 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from torsor.backends.pointwise import compile_pointwise
 from torsor.linalg import Scalar
 from torsor.motion.motion import Motion
-from torsor.motion.stages import Staged
+from torsor.motion.stages import Staged, StageLayout
 from torsor.motion.stepper import Array, Control, Memory, Settings
 
 HIGHEST = 8  # order of the predictor
@@ -36,7 +37,7 @@ class Adams(Staged):
     order, control = HIGHEST + 1, Control(1, safety=0.8, shrink=0.5, grow=2.0)
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
-        super().__init__(motion, t, q, v, settings, HIGHEST + 2, 3, first=HIGHEST, order=1)
+        super().__init__(motion, t, q, v, settings, StageLayout(HIGHEST + 2, 3, HIGHEST, 1))
         self._tableau = _compiled_tableau()
         self.k = self.known = 1  # order of the predictor, and the number of known rates
         self.times = np.full(HIGHEST, t)
@@ -135,6 +136,4 @@ def _integrals(h: Scalar, tau: list[Scalar]) -> list[Scalar]:
 
 @cache
 def _compiled_tableau() -> Any:
-    from torsor.backends.pointwise import compile_pointwise  # imported late, so that `import torsor` stays quick
-
     return compile_pointwise(tableau, {"h": (), "tau": (HIGHEST,)})

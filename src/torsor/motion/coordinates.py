@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor.backends.pointwise import compile_pointwise
 from torsor.linalg import Scalar, Vec
 from torsor.model.joints import JOINTS, Joint
 from torsor.model.model import Model
@@ -112,8 +113,6 @@ def rates(model: Model, q: Sequence[Scalar], v: Sequence[Scalar]) -> list[Scalar
 @cache
 def _compiled(joint: Joint, name: str) -> Callable[..., Array]:
     """A method of a joint as a function of arrays."""
-    from torsor.backends.pointwise import compile_pointwise  # imported late, so that `import torsor` stays quick
-
     return compile_pointwise(*joint_map(joint, name))
 
 

@@ -186,6 +186,11 @@ class Law:
         return bool(self.commands or self.demands)
 
     @property
+    def more_changes(self) -> bool:
+        """Whether gains or wrenches change in time, and not only commands."""
+        return self.schedule is not None or bool(self.waves)
+
+    @property
     def batch(self) -> tuple[int, ...]:
         """The axes of trajectories that differ."""
         shapes = [self.values.shape[:-1], self.constant.shape[:-2]]
@@ -315,8 +320,6 @@ def content(x: Any) -> Any:
         return type(x), *(content(value) for value in vars(x).values())
     if isinstance(x, list | tuple):
         return tuple(map(content, x))
-    if isinstance(x, np.generic):  # compared with a tuple, it would take that for an array
-        return x.item()
     return x if isinstance(x, int | float | str | None) else _Same(x)
 
 
@@ -473,9 +476,9 @@ def _collected(model: Model, terms: Sequence[Term], varied: Mapping[str, Array])
         for term in terms:
             sums.add(term)
     limits = {name: most(np.asarray(varied.get(name, getattr(model, name)))) for name in ("effort", "speed")}
-    parts = [*sums.parts, *(Part(name, (x,)) for name, x in limits.items() if (x < FAR).any())]
-    springs = tuple(np.moveaxis(sums.springs, -2, 0))
-    if sums.track is None and not any(part.kind in limits for part in parts):  # a drive without limits adds to springs
+    drives = [Part(name, (x,)) for name, x in limits.items() if (x < FAR).any()]
+    parts, springs = [*sums.parts, *drives], tuple(np.moveaxis(sums.springs, -2, 0))
+    if sums.track is None and not drives:  # a drive without limits adds to springs
         sums.command = sums.command + springs[0]
         sums.add_diagonal(*springs[1:])
     else:
@@ -489,16 +492,21 @@ def _collected(model: Model, terms: Sequence[Term], varied: Mapping[str, Array])
     if track is not None:
         numbers[1:1] = [np.broadcast_to(x, (*np.shape(x)[:-1], model.nv)) for x in (track.kp, track.kd)]
         rows.append(np.zeros(model.nv) + (0.0 if isinstance(track.demand, Schedule) else track.demand))
-    batch = broadcast("forces and members", *(x.shape[:-1] for x in numbers))
-    values = np.concatenate([np.broadcast_to(x, (*batch, x.shape[-1])) for x in numbers], axis=-1)
+    values = _joined(numbers)
     return Law(
         model=model, gains=gains, parts=tuple((kind, tuple(at.tolist())) for kind, _, at in structure if len(at)),
-        curved=bodies, values=values if values.shape[-1] else np.zeros((*batch, 1)),
+        curved=bodies, values=values if values.shape[-1] else np.zeros((*values.shape[:-1], 1)),
         constant=np.stack(np.broadcast_arrays(*rows), axis=-2), commands=tuple(sums.commands),
         demands=(track.demand,) if track is not None and isinstance(track.demand, Schedule) else (),
         schedule=sums.schedule, tracked=track and track.model, policy=sums.policy, loads=sums.loads or None,
         waves=tuple(sums.waves), called=tuple(sums.called),
     )  # fmt: skip
+
+
+def _joined(numbers: Sequence[Array]) -> Array:
+    """Numbers (..., k) one after the other."""
+    batch = broadcast("forces and members", *(x.shape[:-1] for x in numbers))
+    return np.concatenate([np.broadcast_to(x, (*batch, x.shape[-1])) for x in numbers], axis=-1)
 
 
 def _where(kind: str, numbers: Array) -> Array:

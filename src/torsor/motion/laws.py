@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor.backends.pointwise import compile_pointwise
 from torsor.linalg import Scalar, maximum, sqrt
 
 Array = NDArray[Any]
@@ -123,13 +124,6 @@ DRIVE: dict[str, tuple[Callable[..., Action], dict[str, float]]] = {
 KINDS = OWN | DRIVE
 
 
-class Part(NamedTuple):
-    """One of `KINDS`, with its numbers: one for all freedoms, or (nv,)."""
-
-    kind: str
-    numbers: tuple[Any, ...]
-
-
 def action(kinds: Sequence[str], u: Action, x: Scalar, v: Scalar, numbers: Iterator[Scalar]) -> Action:
     """All parts at a freedom together."""
     total = None
@@ -157,8 +151,6 @@ def passing(kinds: Sequence[str], u: Scalar, x: Scalar, v: Scalar, numbers: Iter
 @cache
 def kernel(kinds: tuple[str, ...], slopes: bool, dtype: str = "float64") -> Any:
     """A ufunc of x, v, u and all numbers of the parts: tau, or (tau, stiffness, damping); the lanes are freedoms."""
-    from torsor.backends.pointwise import compile_pointwise  # imported late, so that `import torsor` stays quick
-
     return compile_pointwise(*joint_law(kinds, slopes), dtype)
 
 

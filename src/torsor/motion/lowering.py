@@ -6,14 +6,12 @@ it is cut where it asks: a piece of code finds what a program is asked for, and 
 Where every freedom acts by itself, pieces of a machine with one freedom serve all freedoms of all states: these are the
 lanes of its code.
 
-Either way a step is a list of calls on fixed memory. If all of them are machine code, so is the loop over time.
+`time_loop.py` runs the result.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,8 +20,7 @@ from numpy.typing import NDArray
 
 from torsor.algorithms import articulated, pulls
 from torsor.algorithms.newton_euler import inverse_dynamics
-from torsor.backends import codegen, pointwise
-from torsor.backends.gufunc import entry_of
+from torsor.backends import pointwise
 from torsor.compiler.frames import straight_line_frames
 from torsor.compiler.members import Members
 from torsor.compiler.request import QUICK
@@ -36,16 +33,15 @@ from torsor.dynamics.methods import COUPLED, MOST_COUPLED
 from torsor.errors import ArgumentError
 from torsor.inputs import place_of
 from torsor.linalg import Scalar
-from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
-from torsor.motion.law import Called, Law
+from torsor.motion.law import Law
 from torsor.motion.laws import KINDS
 from torsor.motion.plant import Plant
 from torsor.outputs import numbered
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
-    from torsor.backends.llvm import LLVMWriter
+    pass
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
@@ -236,91 +232,7 @@ def compiled_piece(code: Code, inputs: Mapping[str, tuple[int, ...]], dtype: str
     return by_columns
 
 
-# ---- memory: how the numbers of many states lie ----
-
-
-def spread(x: Array, shape: tuple[int, ...]) -> Array:
-    """x with this shape; the same array, which may be written to, if it has it."""
-    return x if x.shape == shape else np.broadcast_to(x, shape)
-
-
-class Rows:
-    """A row per state."""
-
-    def __init__(self, step: Step, m: int, dtype: Any) -> None:
-        self.step, self.m, self.dtype, model = step, m, dtype, step.model
-        self.width = model.nq + model.nv
-        self.states = [np.empty((m, self.width), dtype) for _ in range(2)]  # before a step and after it, in turn
-
-    def room(self, count: int) -> Array:
-        return np.empty((self.m, count), self.dtype)
-
-    def operand(self, x: Array) -> Array:
-        return x
-
-    def parts(self, x: Array, parts: Sequence[slice]) -> list[Array]:
-        return [x[:, part] for part in parts]
-
-    def state(self, k: int) -> list[Array]:
-        """q and v as operands."""
-        x, nq = self.states[k], self.step.model.nq
-        return [x[:, :nq], x[:, nq:]]
-
-    def result(self, k: int) -> Array:
-        return self.states[k]
-
-    def values(self, gain: Array) -> Array:
-        """The numbers of the law as an operand, (m, k)."""
-        return spread(gain, (self.m, gain.shape[-1]))
-
-    def commands(self, tau: Array) -> Array:
-        """Commands (steps, m, width) as they lie in memory."""
-        return np.ascontiguousarray(np.broadcast_to(tau, (len(tau), self.m, tau.shape[-1])), self.dtype)
-
-    def enter(self, x: Array) -> None:
-        self.states[0][:] = x
-
-    def leave(self, x: Array, steps: int) -> None:
-        x[:] = self.states[steps % 2]
-
-
-class Freedoms:
-    """A row per quantity, with all freedoms of all states side by side: (k, m, nv)."""
-
-    def __init__(self, step: Step, m: int, dtype: Any) -> None:
-        self.step, self.m, self.dtype, self.n = step, m, dtype, step.model.nv
-        self.x = np.empty((2, m, self.n), dtype)
-
-    def room(self, count: int) -> Array:
-        return np.empty((count, self.m, self.n), self.dtype)
-
-    def operand(self, x: Array) -> Array:
-        return np.moveaxis(x, 0, -1)
-
-    def parts(self, x: Array, parts: Sequence[slice]) -> list[Array]:
-        return list(x)
-
-    def state(self, k: int) -> list[Array]:
-        return [self.operand(self.x[:1]), self.operand(self.x[1:])]
-
-    def result(self, k: int) -> Array:
-        return self.x
-
-    def values(self, gain: Array) -> Array:
-        return self.operand(gains_by_freedom(self.step.law, gain, self.m).astype(self.dtype, copy=False))
-
-    def commands(self, tau: Array) -> Array:
-        rows = tau.shape[-1] // self.n
-        wide = np.broadcast_to(tau, (len(tau), self.m, tau.shape[-1])).reshape(len(tau), self.m, rows, self.n)
-        return np.ascontiguousarray(np.moveaxis(wide, 2, 1), self.dtype)
-
-    def enter(self, x: Array) -> None:
-        model = self.step.model
-        self.x[0] = x[:, : self.n] if model.nq == self.n else x[:, limited_coordinates(model)]
-        self.x[1] = x[:, model.nq :]
-
-    def leave(self, x: Array, steps: int) -> None:
-        x[:, : self.n], x[:, self.n :] = self.x
+# ---- kernels ----
 
 
 def gains_by_freedom(law: Law, gain: Array, m: int) -> Array:
@@ -337,9 +249,6 @@ def gains_by_freedom(law: Law, gain: Array, m: int) -> Array:
             rows.append(row)
             at += len(freedoms)
     return np.stack(rows or [K])
-
-
-# ---- what runs ----
 
 
 class Lowered:
@@ -374,164 +283,11 @@ class Lowered:
         """What is asked for all freedoms by a piece of one freedom."""
         return ask._replace(model=self.step.model, options=self.step.options) if self.by_freedoms else ask
 
-    def __call__(self, q: Array, v: Array, tau: Array, gain: Array, h: Array, *numbers: Array) -> Array:
-        """One step of many states, each with a length of its own, h (m, 1) or (1,)."""
-        if self.step.written_out:
-            return self.kernel(q, v, tau, gain, h, *numbers)
-        return Run(self, len(q), gain, h, numbers).once(np.concatenate([q, v], axis=1), tau)
-
 
 def lowered(step: Step, dtype: str = "float64") -> Lowered:
     """A step as kernels, made once."""
     made = step.members.store if step.members else store(step.model)
     return made.once(("step", step.key, step.law.key, step.slots, dtype), lambda: Lowered(step, dtype))
-
-
-class Run:
-    """Steps of m states: the list of calls of a step, on memory of its own.
-
-    gain      (k,) or (m, k) the numbers of the law;  h: the length of a step;  numbers: the last inputs of a step
-    times     of a step at which functions are called, and these;  alone: a state alone goes to them without its axis
-    """
-
-    def __init__(self, step: Lowered, m: int, gain: Array, h: Array, numbers: Sequence[Array],
-                 times: Sequence[float] = (0.0,), functions: Sequence[Called] = (),
-                 alone: bool = True) -> None:  # fmt: skip
-        self.lowered, self.m, self.times, self.functions, self.alone = step, m, times, functions, alone and m == 1
-        self.h = np.broadcast_to(np.asarray(h, step.dtype), (m, 1))
-        self.memory = (Freedoms if step.by_freedoms else Rows)(step.step, m, np.dtype(step.dtype))
-        wide = step.step.slots * step.step.law.rows * (1 if step.by_freedoms else step.step.model.nv)
-        self.tau = self.memory.room(wide)
-        self.gain = self.memory.values(gain)
-        shapes = [place_of(name).shape(step.step.model) for name in step.step.numbers]
-        self.numbers = [spread(np.ascontiguousarray(x), (m, *shape)) for x, shape in zip(numbers, shapes)]
-        self.t = 0.0
-        self.calls = [self._calls(k) for k in ((0,) if step.by_freedoms else (0, 1))]
-
-    def _calls(self, k: int) -> list[Call]:
-        """From the k-th state to the other one."""
-        memory, low = self.memory, self.lowered
-        h = self.h if not low.by_freedoms else np.broadcast_to(self.h[:, None], (self.m, low.step.model.nv, 1))
-        given = [*memory.state(k), memory.operand(self.tau), self.gain, h]
-        out = memory.operand(memory.result(1 - k))
-        if low.step.written_out:
-            return [Call(low.kernel, [*given, *self.numbers], out)]
-        calls = []
-        for kernel, piece in low.pieces[:-1]:
-            assert piece.ask is not None
-            asked = memory.room(len(piece.parts) if low.by_freedoms else piece.parts[-1].stop)
-            calls.append(Call(kernel, given[:], memory.operand(asked)))
-            parts = memory.parts(asked, piece.parts)
-            if piece.ask.algorithm is None:
-                found = memory.room(FOUND if low.by_freedoms else FOUND * low.step.model.nv)
-                calls.append(Call(self._functions(piece.ask.at, found), parts, found))
-            else:
-                found = memory.room(1 if low.by_freedoms else low.step.model.nv)
-                own = self.numbers if piece.ask.is_forward else []
-                program = low.program(piece.ask)
-                calls.append(Call(program, [*parts, *own], found[0] if low.by_freedoms else found))
-            given.append(memory.operand(found))
-        return [*calls, Call(low.pieces[-1][0], given, out)]
-
-    def _functions(self, at: int, found: Array) -> Callable[..., None]:
-        nv, by_freedoms = self.lowered.step.model.nv, self.lowered.by_freedoms
-
-        def call(q: Array, v: Array, out: Array) -> None:
-            t = self.t + self.times[min(at, len(self.times) - 1)] * float(self.h[0, 0])
-            for k, x in enumerate(called(self.functions, t, q, v, self.lowered.step.implicit, self.alone)):
-                if by_freedoms:
-                    found[k] = x
-                else:
-                    found[:, k * nv : (k + 1) * nv] = x
-
-        return call
-
-    @cached_property
-    def _loop(self) -> Loop | None:
-        """The loop over time in machine code, if all calls are."""
-        return (
-            Loop(self.calls, self.tau) if all(call.is_machine_code for calls in self.calls for call in calls) else None
-        )
-
-    def once(self, x: Array, tau: Array) -> Array:
-        """What a step gives, (m, ...), which need not be a state."""
-        self.memory.enter(x)
-        self.tau[...] = self.memory.commands(tau[None])[0].reshape(self.tau.shape)
-        *calls, last = self.calls[0]
-        for call in calls:
-            call()
-        if not self.lowered.by_freedoms:
-            return last.function(*last.inputs)
-        columns = last.function(*last.inputs)  # (m, nv, ...)
-        return np.moveaxis(columns, 1, -1).reshape(self.m, *columns.shape[2:-1], columns.shape[1] * columns.shape[-1])
-
-    def __call__(self, x: Array, tau: Array, steps: int, t: float = 0.0) -> None:
-        """Move the states x (m, nq + nv) in place; commands tau (1 or steps, m or 1, width)."""
-        if not self.m:  # NumPy calls machine code only for what is there, and so do we
-            return
-        memory, rows = self.memory, self.memory.commands(tau)
-        memory.enter(x)
-        if self._loop:
-            at_once = max(1, UNINTERRUPTED // max(1, x.size) * 2)
-            for done in range(0, steps, at_once + at_once % 2):
-                self._loop(rows[done:] if len(rows) > 1 else rows, min(at_once + at_once % 2, steps - done))
-        else:
-            for k in range(steps):
-                self.t = t + k * float(self.h[0, 0])
-                self.tau[...] = rows[k if len(rows) > 1 else 0].reshape(self.tau.shape)
-                for call in self.calls[k % len(self.calls)]:
-                    call()
-        memory.leave(x, steps)
-
-
-def called(functions: Sequence[Called], t: float, q: Array, v: Array, slopes: bool, alone: bool) -> Array:
-    """What functions give at many states (m, nq), (m, nv): `FOUND` rows (m, nv).
-
-    `alone`: one state is handed over without its axis.
-    """
-    total = np.zeros((FOUND, *v.shape))
-    q, v = q.view(), v.view()
-    q.flags.writeable = v.flags.writeable = False
-    for term in functions:
-        state = (q[0], v[0]) if alone and not term.batched else (q, v)
-        first = 0 if term.drive else OTHERS
-        total[first] += given_by(term, t, *state)
-        if slopes and term.slopes is not None:
-            total[first + 1 : first + 3] += slopes_by(term.slopes, t, *state)
-    return total
-
-
-def given_by(term: Called, t: float, q: Array, v: Array) -> Array:
-    """The torques of a function, with the shape of v."""
-    try:
-        found = term.torque(t, q, v)
-        if found is None or isinstance(found, np.ma.MaskedArray):
-            raise TypeError(f"it gives {'nothing' if found is None else 'a masked array'}")
-        return np.broadcast_to(np.asarray(found, dtype=float), v.shape)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"the force {_name(term.torque)} must be a function of t, q and v that gives {v.shape} numbers for "
-            f"q {q.shape}: {error}"
-        ) from error
-
-
-def slopes_by(slopes: Callable[..., Any], t: float, q: Array, v: Array) -> Array:
-    """The stiffness and the damping of a function, (2, ...), each with the shape of v."""
-    try:
-        stiffness, damping = slopes(t, q, v)
-        found = np.stack([np.broadcast_to(np.asarray(x, dtype=float), v.shape) for x in (stiffness, damping)])
-        if not np.isfinite(found).all() and np.isfinite(q).all() and np.isfinite(v).all():
-            raise ValueError("a number is not finite")
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"the slopes {_name(slopes)} must be a function of t, q and v that gives a stiffness and a damping, "
-            f"{v.shape} finite numbers each, for q {q.shape}: {error}"
-        ) from error
-    return found.reshape(2, -1, v.shape[-1])
-
-
-def _name(function: Any) -> str:
-    return getattr(function, "__qualname__", type(function).__qualname__)
 
 
 def tangent_of(low: Lowered) -> Any:
@@ -548,113 +304,3 @@ def tangent_of(low: Lowered) -> Any:
         return list(scalars(tape, (found.get(i, zero) for i in code.outputs.values())))
 
     return pointwise.compile_pointwise(tangent, inputs | {"dq": inputs["q"], "dv": inputs["v"]}, low.dtype)
-
-
-class Call:
-    """A function of arrays with its arguments."""
-
-    def __init__(self, function: Any, inputs: Sequence[Array], out: Array) -> None:
-        self.function = getattr(function, "ufunc", function)
-        self.inputs, self.out, self.machine = list(inputs), out, function
-
-    def __call__(self) -> None:
-        self.function(*self.inputs, self.out)
-
-    @property
-    def is_machine_code(self) -> bool:
-        return isinstance(self.function, np.ufunc)
-
-    def words(self, keep: list[Any]) -> tuple[list[int], Array]:
-        """Function, data, and the addresses of arguments, dimensions and steps, as NumPy passes them."""
-        arrays, ranks = [*self.inputs, self.out], _ranks(self.function.signature)
-        count = prod(self.out.shape[: self.out.ndim - ranks[-1]])
-        outer = [x.strides[x.ndim - rank - 1] if x.ndim > rank and count > 1 else 0 for x, rank in zip(arrays, ranks)]
-        inner = [step for x, rank in zip(arrays, ranks) for step in x.strides[x.ndim - rank :]]
-        own = [np.array(x, dtype=np.int64) for x in (list(map(address, arrays)), [count], outer + inner)]
-        keep.append((own, arrays, self.machine))
-        return [*entry_of(self.function), *map(address, own)], own[0]
-
-
-def address(x: Array) -> int:
-    """Where an array lies: quicker than `x.ctypes.data`."""
-    return x.__array_interface__["data"][0]
-
-
-@cache
-def _ranks(signature: str) -> list[int]:
-    """How many core axes every array of a gufunc has."""
-    cores = signature.replace("->", ",").replace("),(", ")|(").split("|")
-    return [core.count(",") + 1 if core != "()" else 0 for core in cores]
-
-
-class Loop:
-    """All calls of a step, one after the other, for many steps, in machine code."""
-
-    def __init__(self, calls: Sequence[Sequence[Call]], tau: Array) -> None:
-        self._keep: list[Any] = []
-        rows, self._slots = [], []
-        for call in (call for half in calls for call in half):
-            words, args = call.words(self._keep)
-            rows.append(words)
-            self._slots += [(args, k) for k, x in enumerate(call.inputs) if np.may_share_memory(x, tau)]
-        self._table, self._count = np.array(rows, dtype=np.int64), len(calls[0])
-        self._turns = 0 if len(calls) == 1 else 8 * self._table.shape[1] * self._count  # bytes to the other half
-        self._places = np.array([args.ctypes.data + 8 * k for args, k in self._slots], dtype=np.int64)
-        self._call, self._code = _function()
-
-    def __call__(self, rows: Array, steps: int) -> None:
-        """`steps` steps with commands from rows (1 or steps, ...)."""
-        for args, k in self._slots:
-            args[k] = rows.ctypes.data
-        stride = rows.strides[0] if len(rows) > 1 else 0
-        table, places = self._table.ctypes.data, self._places.ctypes.data
-        self._call(table, self._count, self._turns, places, len(self._places), stride, steps)
-
-
-TYPES = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "double": ctypes.c_double}
-
-
-def function_of(write: Callable[[LLVMWriter], None], **parameters: str) -> tuple[Any, Any]:
-    """(a function whose body `write` writes, the code that must live as long as it does); LLVM's types by name."""
-    from torsor.backends.llvm import LLVMWriter, Target  # slow to load, and needed only where the code is not on disk
-
-    host = codegen.host()
-    w = LLVMWriter(Target(1, 64, host.fma, host.x86))
-    write(w)
-    head = f"define void @kernel({', '.join(f'{kind} %{name}' for name, kind in parameters.items())}) nounwind"
-    code = "\n".join([w.declarations, f"{head} {{", "entry:", *w.lines, "  ret void", "}", ""])
-    loaded = codegen.load(codegen.name_of(code), lambda: code)
-    return ctypes.CFUNCTYPE(None, *(TYPES[kind] for kind in parameters.values()))(loaded.address), loaded
-
-
-@cache
-def _function() -> tuple[Any, Any]:
-    parameters = dict.fromkeys(("count", "turns", "moving", "stride", "steps"), "i64")
-    names = ("calls", "count", "turns", "places", "moving", "stride", "steps")
-    return function_of(_write, **{name: parameters.get(name, "ptr") for name in names})
-
-
-def _write(w: LLVMWriter) -> None:
-    """For every step: all calls of its half of the table; then every place moves on by the stride."""
-    with w.loop("step", 0) as step:
-        half = w.i64("mul", w.i64("and", step.i, 1), "%turns")
-        write_calls(w, w.address("%calls", half), "%count")
-        with w.loop("place", 0) as place:
-            own = w.load_ptr(w.address("%places", w.i64("mul", place.i, 8)), 0)
-            w.do(f"store i64 {w.i64('add', w.load_i64(own, 0), '%stride')}, ptr {own}")
-            place.count_to(w, "%moving")
-        step.count_to(w, "%steps")
-
-
-WORDS = ("function", "data", "args", "dims", "steps")
-
-
-def write_calls(w: LLVMWriter, calls: str, count: str) -> None:
-    """Write the calls of a table, one after the other."""
-    with w.loop("call", 0) as call:
-        own = w.address(calls, w.i64("mul", call.i, 8 * len(WORDS)))
-        found = {name: w.load_ptr(own, k) for k, name in enumerate(WORDS)}
-        w.do(
-            f"call void {found['function']}({', '.join(f'ptr {found[x]}' for x in ('args', 'dims', 'steps', 'data'))})"
-        )
-        call.count_to(w, count)

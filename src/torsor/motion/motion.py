@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.algorithms import articulated, pulls
+from torsor.backends.cpu import compile_program
 from torsor.compiler.derivative import derivative
 from torsor.compiler.request import PATIENT
 from torsor.compiler.store import store
@@ -26,8 +27,9 @@ from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
 from torsor.motion.coordinates import Coordinates
 from torsor.motion.law import Law, collect
-from torsor.motion.lowering import Run, Step, gains_by_freedom, lowered, tangent_of
+from torsor.motion.lowering import Step, gains_by_freedom, lowered, tangent_of
 from torsor.motion.plant import Plant
+from torsor.motion.time_loop import StepRun
 from torsor.sweeps import Algorithm
 from torsor.validate import chosen
 
@@ -80,9 +82,9 @@ class Acting:
         """At one state, (3, nv)."""
         u = self.commands(t)
         if not self.is_one_kernel:
-            run = Run(self.step, 1, self.law.values, self._h, self.loads(t), (0.0,), self.law.called)
+            run = StepRun(self.step, 1, self._h, self._given(t, u[None]), (0.0,), self.law.called)
             run.t = t
-            return run.once(np.concatenate([q, v])[None], u[None])[0]
+            return run.once(np.concatenate([q, v])[None])[0]
         kernel = self.step.kernel if self.step.step.written_out else self.step.pieces[-1][0]
         if self.step.by_freedoms:
             x = q if self._column is None else q[self._column]
@@ -96,8 +98,12 @@ class Acting:
             return np.zeros((0, 3, self.law.model.nv))
         if self.law.called:
             return np.array([self(*state) for state in zip(t.tolist(), q, v)])
-        run = Run(self.step, len(q), self.law.values, self._h, self.loads(0.0))
-        return run.once(np.concatenate([q, v], axis=1), self.law.commands_at(t))
+        run = StepRun(self.step, len(q), self._h, self._given(0.0, self.law.commands_at(t)))
+        return run.once(np.concatenate([q, v], axis=1))
+
+    def _given(self, t: float, u: Array) -> dict[str, Array]:
+        """The inputs of a step beside states and length."""
+        return {"tau": u, "gain": self.law.values, **dict(zip(self.law.load_names, self.loads(t)))}
 
 
 class Motion:
@@ -347,7 +353,6 @@ ADDED = ("added_inertia",)  # the option of the forward dynamics that implicit m
 
 def compiled_with(model: Model, algorithm: Algorithm, options: tuple[str, ...], lanes: int | None = None) -> Program:
     """The program of an algorithm that takes these options, made once per model."""
-    from torsor.backends.cpu import compile_program
 
     def make() -> Program:
         return compile_program(algorithm, model, options=options, unroll=PATIENT, lanes=lanes)

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torsor.later import Later
 from torsor.validate import function
+
+rich = Later("rich.progress")
 
 
 @contextmanager
@@ -17,9 +20,7 @@ def shown_progress(progress: Any, begin: float, until: float) -> Iterator[Callab
     elif progress is not True:
         yield function("progress", progress)
     else:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # slow to load
-
-        columns = TextColumn("{task.fields[t]:.4g} s"), BarColumn(), TimeRemainingColumn()
-        with Progress(*columns, transient=True) as bar:
+        columns = rich.TextColumn("{task.fields[t]:.4g} s"), rich.BarColumn(), rich.TimeRemainingColumn()
+        with rich.Progress(*columns, transient=True) as bar:
             task = bar.add_task("", total=until - begin, t=begin)
             yield lambda t: bar.update(task, completed=t - begin, t=t)

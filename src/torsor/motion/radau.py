@@ -75,7 +75,7 @@ class RadauIIA(Implicit):
 
     def _forget(self) -> None:
         """Leave behind what the last steps tell about the next one, but for its length."""
-        self.newton: Dense | Swept | None = None
+        self.newton: Collocation | Swept | None = None
         self.exact = False  # whether K and D were not enough
         self.stages, self.h_old = np.tile(self.a, (3, 1)), 0.0
 
@@ -87,7 +87,7 @@ class RadauIIA(Implicit):
         while True:
             fresh = self.newton is None
             if self.newton is None:
-                self.newton = Dense(self) if self.nv <= SMALL else Swept(self)
+                self.newton = Collocation(self) if self.nv <= SMALL else Swept(self)
             self.newton.prepare(h)
             if (a := self._settled(self.newton, h)) is not None:
                 self._new = a
@@ -97,7 +97,7 @@ class RadauIIA(Implicit):
             if fresh:
                 return np.inf
 
-    def _settled(self, newton: Dense | Swept, h: float) -> Array | None:
+    def _settled(self, newton: Collocation | Swept, h: float) -> Array | None:
         """The accelerations of the stages, or None if Newton's method does not settle."""
         y, nq, a = self.row[: self.nq + self.nv], self.nq, self._predicted(h)
         unit = self.scale(y, y).copy()
@@ -149,7 +149,7 @@ class RadauIIA(Implicit):
         tau = self.motion.torques(np.minimum(self.t + h * NODES, self.before_jump(np.inf)), Q, V) + added * a
         return a - in_lanes(self._forward, Q, V, tau, added)
 
-    def _error(self, newton: Dense | Swept, h: float) -> float:
+    def _error(self, newton: Collocation | Swept, h: float) -> float:
         y, tail = self.row[: self.nq + self.nv], ERROR @ self.Z / h
         unit = self.scale(y, y + self.Z[-1]).copy()
 
@@ -240,7 +240,7 @@ class _Systems:
         return False
 
 
-class Dense(_Systems):
+class Collocation(_Systems):
     """By matrices, of machines with few freedoms."""
 
     def __init__(self, stepper: RadauIIA) -> None:

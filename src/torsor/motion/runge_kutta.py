@@ -7,9 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from torsor.later import Later
 from torsor.motion.motion import Motion
-from torsor.motion.stages import Staged
+from torsor.motion.stages import Staged, StageLayout
 from torsor.motion.stepper import Array, Control, Memory, Settings
+
+integrate = Later("scipy.integrate")
 
 # A motion is stiff after STIFF_STEPS suspicious steps with fewer than CALM_STEPS others between two of them; the first
 # one is looked for in every SELDOM-th step only.
@@ -26,7 +29,7 @@ class ExplicitPair(Staged):
     stable: ClassVar[float]
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
-        super().__init__(motion, t, q, v, settings, len(self.A), len(self.E), first=1, order=self.order - 1)
+        super().__init__(motion, t, q, v, settings, StageLayout(len(self.A), len(self.E), 1, self.order - 1))
         self.stages.weights[:] = np.vstack([self.A, self.E])
         self.stages.c = self.A.sum(axis=1).tolist()
         self.steps, self.suspect, self.calm = 0, 0, 0
@@ -126,9 +129,7 @@ class DormandPrince853(ExplicitPair):
     points = 8
 
     def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
-        from scipy.integrate import DOP853  # imported late, because SciPy is slow to load
-
-        self.tableau = DOP853
+        self.tableau = DOP853 = integrate.DOP853
         self.A = _tableau(*DOP853.A[1:], DOP853.B)
         self.E = np.stack([DOP853.E5, DOP853.E3])
         super().__init__(motion, t, q, v, settings)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.algorithms import articulated, pulls
+from torsor.backends.pointwise import compile_pointwise, trace
 from torsor.compiler.derivative import derivative
 from torsor.compiler.tape_derivatives import Replay, scalars
 from torsor.dynamics import functions as dynamics
@@ -25,6 +26,7 @@ from torsor.dynamics.calls import near_lock, program_for, refuse_singular_at
 from torsor.dynamics.derivatives import jvp
 from torsor.errors import ArgumentError, SingularError
 from torsor.inputs import PARAMETERS, place_of
+from torsor.later import Later
 from torsor.linalg import Scalar, Vec
 from torsor.model.joints import Joint
 from torsor.model.model import Model, require_model
@@ -34,6 +36,8 @@ from torsor.motion.motion import Motion
 from torsor.motion.simulation import start_of
 from torsor.validate import chosen, number, real_array, shown
 
+integrate = Later("scipy.integrate")
+
 Array = NDArray[Any]
 # How the torques of wrenches and of pulls change with the placements, which are their arms.
 MOVED = derivative(pulls.bias_forces, "jvp", ("placement",))
@@ -42,9 +46,24 @@ LEAST_PROGRESS, EVALUATIONS = 1e-5, 12_000
 
 
 class Sensitivities(NamedTuple):
-    """At the times t (m,): the motion q (m, nq), v (m, nv), and its changes dq, dv (m, ..., nv) along each tangent.
+    """Hold a motion and its changes along tangents, as a named tuple.
 
-    dq is along the directions of v: q(t) becomes model.integrate(q, dq).
+    Parameters
+    ----------
+    t : (m,) ndarray
+        Times, in s.
+    q : (m, nq) ndarray
+        Configurations.
+    v : (m, nv) ndarray
+        Velocities.
+    dq, dv : (m, ..., nv) ndarray
+        Changes of q and v along each tangent; q becomes model.integrate(q, dq).
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.Sensitivities._fields
+    ('t', 'q', 'v', 'dq', 'dv')
     """
 
     t: Array
@@ -57,20 +76,48 @@ class Sensitivities(NamedTuple):
 def sensitivities(model: Model, q0: ArrayLike | None, v0: ArrayLike | None, t: ArrayLike, *,
                   forces: Any = (), rtol: float = 1e-9, atol: float = 1e-12,
                   **tangents: ArrayLike) -> Sensitivities:  # fmt: skip
-    """The motion from (q0, v0) at the times t, and its changes along tangents of the start, the torques and the model.
+    """Integrate a motion with its changes along tangents of the start, the torques and the model.
 
-        ts.sensitivities(model, q0, v0, np.linspace(0, 1, 11), dv=np.eye(model.nv))
+    The joints' own springs, dampers, friction, stops and limits of drives act, too. The method is DOP853 (Hairer,
+    Norsett & Wanner 1993) from SciPy, with error control of the changes.
 
-    t           (m,) increasing; the motion starts at t[0]
-    forces      as `simulate` takes them; those that are functions are differentiated by differences, to ten digits
-    dq, dv      (..., nv) changes of q0 (along the directions of v) and of v0;  dtau: of constant torques
-    dinertia, dplacement, dgravity    changes of the model: see `vjp`
+    Parameters
+    ----------
+    model : Model
+        The machine.
+    q0 : (nq,) array_like, optional
+        Where it starts.
+    v0 : (nv,) array_like, optional
+        Its velocities there.
+    t : (m,) array_like
+        Increasing times, in s; the motion starts at t[0].
+    forces : force or sequence of forces, optional
+        As in `simulate`; those that are functions are differentiated by differences.
+    rtol, atol : float, default 1e-9, 1e-12
+        Tolerances.
+    dq, dv, dtau : (..., nv) array_like, optional
+        Tangents: changes of q0 (along the directions of v), of v0, and of constant torques.
+    dinertia : (..., n, 10) array_like, optional
+        Changes of the inertial parameters; likewise dplacement (..., n, 6) and dgravity (..., 3).
+    **tangents : (..., n) array_like
+        These; their leading axes broadcast, each is a direction.
 
-    The joints' own springs, dampers, friction, stops and limits of drives act, too.  A motion that meets a state in
-    which M is singular is refused.
+    Returns
+    -------
+    motion : Sensitivities
+        `t`, `q`, `v`, `dq` and `dv`.
 
-    The leading axes of all tangents broadcast: each is a direction, and zero where it is not given.  The method is
-    DOP853 (Hairer, Norsett & Wanner 1993) from SciPy, with error control of the changes, too.
+    Raises
+    ------
+    SingularError
+        The motion meets a state in which M is singular.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> motion = ts.sensitivities(ts.zoo.pendulum(), [0.0], [0.0], [0.0, 0.1], dv=[[1.0]])
+    >>> print(motion.dq[-1].round(3))  # how far a push of 1 rad/s carries
+    [[0.098]]
     """
     require_model(model)
     times = real_array("t", t)
@@ -123,13 +170,11 @@ class _Flow:
         self.push = programs.compile(model, jvp(dynamics.forward_dynamics), wrt=wrt)
 
     def run(self, t: Array, q: Array, v: Array, rtol: float, atol: float) -> Sensitivities:
-        from scipy.integrate import solve_ivp  # imported late, because SciPy is slow to load
-
         nq, nv = self.model.nq, self.model.nv
         moved = self._rates(q, np.zeros(nv), np.zeros((len(self.tangents["dq"]), nq)), self.tangents["dq"])
         start = np.concatenate([q, v, moved.ravel(), self.tangents["dv"].ravel()])
         self.evaluations, self.least, self.before = 0, LEAST_PROGRESS * (t[-1] - t[0]), t[0] - 1.0
-        found = solve_ivp(self.rate, (t[0], t[-1]), start, "DOP853", t, rtol=rtol, atol=atol)
+        found = integrate.solve_ivp(self.rate, (t[0], t[-1]), start, "DOP853", t, rtol=rtol, atol=atol)
         if not found.success or not np.isfinite(found.y).all():
             raise SingularError(f"the motion cannot be followed beyond t = {found.t[-1]:g}: {found.message}")
         states = [self._parts(y) for y in found.y.T]
@@ -195,8 +240,6 @@ class _Flow:
 @cache
 def _rate_tangent(joint: Joint) -> Callable[..., Array]:
     """The tangent of `Joint.rate`, as a function of arrays q, v, dq, dv."""
-    from torsor.backends.pointwise import compile_pointwise, trace
-
     sizes = {"q": (joint.nq,), "v": (joint.nv,)}
     code = trace(lambda q, v: list(joint.rate(Vec.of(q), Vec.of(v))), sizes)
 

@@ -10,11 +10,23 @@ copy. Where the right-hand side is one compiled program, all stages are one call
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from torsor.motion.fused import FusedStages, can_fuse
 from torsor.motion.motion import Motion
 from torsor.motion.stepper import Adaptive, Array, ErrorScale, Memory, Settings
+
+
+class StageLayout(NamedTuple):
+    """How many stages a step has, of which the first `given` are given, how many estimates of its error, and the order
+    of the first step."""
+
+    stages: int
+    estimates: int
+    given: int
+    order: int
 
 
 class Stages:
@@ -26,7 +38,8 @@ class Stages:
     Y (s, m)             the states y_i
     """
 
-    def __init__(self, motion: Motion, scale: ErrorScale, s: int, r: int, first: int) -> None:
+    def __init__(self, motion: Motion, scale: ErrorScale, layout: StageLayout) -> None:
+        s, r, first, _ = layout
         nq, m = motion.model.nq, motion.model.nq + motion.model.nv
         self.motion, self.scale, self.first = motion, scale, first
         self.weights, self.c = np.zeros((s + r, s)), [0.0] * s
@@ -66,18 +79,14 @@ class Stages:
 
 
 class Staged(Adaptive):
-    """A method whose steps are s stages, with r estimates of the error; stages before `first` are given, and `order` is
-    the order of its first step.
-    """
+    """A method whose steps are stages."""
 
-    def __init__(
-        self, motion: Motion, t: float, q: Array, v: Array, settings: Settings, s: int, r: int, first: int, order: int
-    ) -> None:  # fmt: skip
+    def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings, layout: StageLayout) -> None:
         super().__init__(motion, t, q, v, settings)
         self.scale = ErrorScale(motion, settings)
-        self.h = min(self.scale.first_step(motion, t, self.row, order), settings.max_step)
+        self.h = min(self.scale.first_step(motion, t, self.row, layout.order), settings.max_step)
         self.evaluations += 1
-        self.stages = Stages(motion, self.scale, s, r, first)
+        self.stages = Stages(motion, self.scale, layout)
         self.stages.P[1] = self.rate(self.row[: self.nq + self.nv], self.a)
 
     def attempt(self, t: float, h: float) -> list[float]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torsor.algorithms import discrete_mechanics as mechanics
+from torsor.backends.cpu import compile_program
 from torsor.dynamics import functions as dynamics
 from torsor.errors import ArgumentError, SingularError
 from torsor.linalg import Vec
@@ -29,9 +30,10 @@ from torsor.model.joints import JOINTS
 from torsor.model.regular import require_uncoupled
 from torsor.motion.law import Law
 from torsor.motion.laws import KINDS
-from torsor.motion.lowering import OTHERS, called
+from torsor.motion.lowering import OTHERS
 from torsor.motion.motion import TORQUE, Acting, Motion
 from torsor.motion.stepper import Array, FixedStep, Memory, Settings, StiffnessWarning
+from torsor.motion.time_loop import called
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:
@@ -166,7 +168,6 @@ class Symplectic(FixedStep):
         return ("added_inertia",) if self.driven else ()
 
     def _compiled(self, algorithm: Algorithm, options: Sequence[str] = ()) -> Program:
-        from torsor.backends.cpu import compile_program  # imported late, so that `import torsor` stays quick
 
         return compile_program(algorithm, self.motion.model, options=options)
 

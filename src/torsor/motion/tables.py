@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from torsor.errors import ArgumentError
 from torsor.files import signature, write_whole
+from torsor.later import Later
+
+NEEDED = "Parquet files need pyarrow", "torsor[parquet]"
+pyarrow, parquet = Later("pyarrow", *NEEDED), Later("pyarrow.parquet", *NEEDED)
 
 
 def write_csv(path: str | Path, columns: Sequence[str], table: NDArray[Any], about: dict[str, Any]) -> None:
@@ -29,11 +32,6 @@ def write_csv(path: str | Path, columns: Sequence[str], table: NDArray[Any], abo
 
 def write_parquet(path: str | Path, columns: Sequence[str], table: NDArray[Any], about: dict[str, Any]) -> None:
     """One column per quantity, and how it was made as metadata; needs pyarrow."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise ArgumentError("Parquet files need pyarrow: pip install 'torsor[parquet]'") from None
     content = pyarrow.BufferOutputStream()
     found = pyarrow.table([*map(pyarrow.array, table.T)], names=[*columns])
     parquet.write_table(found.replace_schema_metadata({"torsor": signature(about)}), content)

@@ -21,14 +21,14 @@ from torsor.model.joints import JOINTS, Joint
 from torsor.model.model import Model
 from torsor.outputs import numbered
 from torsor.parallel.chain import LaneColumns
-from torsor.parallel.schedule import LaneTask, Level, Operand, Operation, Schedule, places
+from torsor.parallel.schedule import LaneTask, Level, LevelSchedule, Operand, Operation, places
 
 BY_FREEDOM = "cotangent of q, by freedom"
 # by operation and operand: the runs of a chain read different places
 Sums = dict[tuple[str, str], list[LaneTask]]
 
 
-def adjoint(plan: Schedule, output: str, wrt: Sequence[str], lanes_apart: bool) -> Schedule:
+def adjoint(plan: LevelSchedule, output: str, wrt: Sequence[str], lanes_apart: bool) -> LevelSchedule:
     """A schedule that leaves J^T c in the buffers "~x", x in `wrt`, for c in the buffer "~" + `output`.
 
     J is the derivative of what the schedule leaves in `output`, by what it finds in the buffers of `wrt`.
@@ -56,7 +56,7 @@ def cotangent(buffer: str) -> str:
     return f"~{buffer}"
 
 
-def _active(plan: Schedule, wrt: Iterable[str]) -> set[str]:
+def _active(plan: LevelSchedule, wrt: Iterable[str]) -> set[str]:
     """The buffers that depend on those in `wrt`."""
     active = set(wrt)
     for level in plan.levels:
@@ -146,7 +146,7 @@ def added(shape: tuple[int, ...]) -> Operation:
     return Operation("add", add, {"x": shape, "y": shape})
 
 
-def along_freedoms_of(model: Model, plan: Schedule) -> Schedule:
+def along_freedoms_of(model: Model, plan: LevelSchedule) -> LevelSchedule:
     """With a last level that takes the cotangent of q from coordinates to freedoms (`Joint.tangent`)."""
     tasks = []
     for code in np.unique(model.joint).tolist():

@@ -24,7 +24,7 @@ from torsor.model.joints import joint_named
 from torsor.model.model import Model
 from torsor.parallel.chain import ChainPlan, ScheduleBuilder
 from torsor.parallel.operations import SIDE, bodies, constants_of, input_shapes, is_loaded, side_load
-from torsor.parallel.schedule import Operation, Schedule, places
+from torsor.parallel.schedule import LevelSchedule, Operation, places
 from torsor.spatial import Spatial
 
 Array = NDArray[Any]
@@ -205,7 +205,7 @@ class SidePlan:
         plan.level("side joints", write)
 
 
-def tree_schedule(plan: ScheduleBuilder) -> Schedule:
+def tree_schedule(plan: ScheduleBuilder) -> LevelSchedule:
     """The schedule of any tree."""
     main = main_chain(plan.framed.model)
     side = SidePlan(plan, main) if len(main) < plan.framed.model.n else None

@@ -25,7 +25,7 @@ from torsor.algorithms.constraint_force import Joined, Segment
 from torsor.compiler.frames import Framed, Kind
 from torsor.model.joints import joint_named
 from torsor.parallel.operations import RADIX, TURN, RunOperations, is_loaded, run_operations, tree_operations
-from torsor.parallel.schedule import LaneTask, Level, Operand, Operation, Schedule, places
+from torsor.parallel.schedule import LaneTask, Level, LevelSchedule, Operand, Operation, places
 
 Array = NDArray[Any]
 
@@ -72,8 +72,8 @@ class ScheduleBuilder:
     def task(self, operation: Operation, reads: Sequence[Operand], write: Operand) -> LaneTask:
         return LaneTask(operation, tuple(reads), write)
 
-    def schedule(self) -> Schedule:
-        return Schedule(tuple(self.levels), self.sizes, self.contents)
+    def schedule(self) -> LevelSchedule:
+        return LevelSchedule(tuple(self.levels), self.sizes, self.contents)
 
     def table(self, name: str, values: Array) -> None:
         """A buffer that holds `values` from the start."""

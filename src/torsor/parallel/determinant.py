@@ -9,7 +9,7 @@ from torsor.compiler.frames import Kind
 from torsor.errors import ArgumentError
 from torsor.parallel.chain import RunTree, ScheduleBuilder
 from torsor.parallel.operations import RunDeterminant, run_determinant
-from torsor.parallel.schedule import Operand, Schedule, places
+from torsor.parallel.schedule import LevelSchedule, Operand, places
 
 
 class DeterminantPlan(RunTree):
@@ -41,7 +41,7 @@ class DeterminantPlan(RunTree):
         plan.level("total", [total])
 
 
-def determinant_schedule(plan: ScheduleBuilder) -> Schedule:
+def determinant_schedule(plan: ScheduleBuilder) -> LevelSchedule:
     model = plan.framed.model
     if not model.is_chain:
         raise ArgumentError(f"{model!r} branches; log det M in levels is for chains")

@@ -18,7 +18,7 @@ from torsor.errors import ArgumentError
 from torsor.model.model import Model
 from torsor.parallel.adjoint import cotangent
 from torsor.parallel.chain import RUN
-from torsor.parallel.schedule import LaneTask, Operand, Operation, Schedule
+from torsor.parallel.schedule import LaneTask, LevelSchedule, Operand, Operation
 from torsor.parallel.solver import INPUTS, OUTPUTS, results_of, schedule
 
 THREADS = 64  # per block: levels near the top of the tree have few lanes, and a lane needs many registers
@@ -73,7 +73,7 @@ task_{number}({", ".join(parameters)}, const long long lanes) {{
 class DeviceScheduleRunner:
     """Memory on the device for one schedule, and all its launches recorded as one graph."""
 
-    def __init__(self, plan: Schedule) -> None:
+    def __init__(self, plan: LevelSchedule) -> None:
         cp = cupy()
         self.schedule = plan
         self.buffers = {name: cp.zeros(size) for name, size in plan.sizes.items()}

@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from torsor.backends.cpu import pool
-from torsor.parallel.schedule import LaneTask, Operand, Schedule
+from torsor.parallel.schedule import LaneTask, LevelSchedule, Operand
 
 Array = NDArray[Any]
 # Fewer lanes than this are not worth waking another thread for.
@@ -24,7 +24,7 @@ THREAD_LANES = 512
 class ScheduleRunner:
     """Memory for one schedule, and its calls, prepared once: running the schedule is a loop over the calls."""
 
-    def __init__(self, schedule: Schedule, threads: int = 1) -> None:
+    def __init__(self, schedule: LevelSchedule, threads: int = 1) -> None:
         self.schedule, self.threads = schedule, threads
         self.buffers = {name: np.zeros(size) for name, size in schedule.sizes.items()}
         for name, values in schedule.contents.items():

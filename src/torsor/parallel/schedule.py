@@ -3,7 +3,7 @@
     Operation   a pure function of a few numbers, written over any scalar
     LaneTask        one operation on many lanes, and where each lane reads and writes
     Level       tasks that may all run at once
-    Schedule    levels in order, the buffers they work on, and the initial contents of these
+    LevelSchedule    levels in order, the buffers they work on, and the initial contents of these
 
 A buffer is a flat row of numbers.  Lane l finds entry (i, j, ...) of an operand at
 
@@ -134,7 +134,7 @@ class Level:
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
+class LevelSchedule:
     """Levels in order; `sizes` of all buffers, and `contents` of those that hold something from the start.
 
     The buffers `cleared` are set to zero before each run.

@@ -30,7 +30,7 @@ from torsor.backends import codegen
 from torsor.backends import llvm_entry as entry
 from torsor.backends.llvm import LLVMWriter, Target
 from torsor.backends.llvm_arrays import LLVMArrays, LLVMRows, Tables
-from torsor.backends.llvm_entry import Function, module_of
+from torsor.backends.llvm_entry import EntryFunction, module_of
 from torsor.compiler.abi import Layout
 from torsor.compiler.frames import FramedLink, Kind
 from torsor.compiler.loops import Body, Loops, cases, named
@@ -206,7 +206,7 @@ class _Record:
 
 
 def _chain_function(name: str, code: Code, handed: str, steps: SegmentSteps, one: Target, width: int,
-                    outward: bool = True) -> Function:  # fmt: skip
+                    outward: bool = True) -> EntryFunction:  # fmt: skip
     """A sweep over the segments %first to %last; the value passed on is read from %hand and finally stored there.
 
     The handle is that of the segment beyond.
@@ -226,7 +226,7 @@ def _chain_function(name: str, code: Code, handed: str, steps: SegmentSteps, one
         loop.again = w.op(f"icmp ne i64 {loop.i}, {end}")
     for x, cell in zip(loop.carry, cells):
         w.store(x, cell)
-    return Function(name, "ptr noalias %records, i64 %first, i64 %last, ptr noalias %hand", w)
+    return EntryFunction(name, "ptr noalias %records, i64 %first, i64 %last, ptr noalias %hand", w)
 
 
 # Along segments --------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class _SegmentWriter(Loops):
 SEGMENTS = f"{entry.BLOCK}, ptr %records, i64 %segment"
 
 
-def _condense_function(sweeps: Sweeps, steps: SegmentSteps, target: Target, width: int) -> Function:
+def _condense_function(sweeps: Sweeps, steps: SegmentSteps, target: Target, width: int) -> EntryFunction:
     """The records of W segments; they depend on other segments only through the angular velocity before them."""
     w = LLVMWriter(target)
     s = _SegmentWriter(w, sweeps.condense, sweeps.layout, steps, width)
@@ -311,10 +311,10 @@ def _condense_function(sweeps: Sweeps, steps: SegmentSteps, target: Target, widt
     s.record.put_all("segment", s.along(condense, s.start(sg.TwoHandles.nothing, A0=A0), fetching=True))
     if target.lanes == width:  # the handle of the head is never used
         s.record.put(s.at_first(steps.handle))
-    return Function(f"condense_{target.lanes}", f"{SEGMENTS}, ptr noalias %spin", w)
+    return EntryFunction(f"condense_{target.lanes}", f"{SEGMENTS}, ptr noalias %spin", w)
 
 
-def _release_function(sweeps: Sweeps, steps: SegmentSteps, target: Target, width: int) -> Function:
+def _release_function(sweeps: Sweeps, steps: SegmentSteps, target: Target, width: int) -> EntryFunction:
     """The joint accelerations of W segments: independent chains, each with a known base and a known load."""
     w = LLVMWriter(target)
     s = _SegmentWriter(w, sweeps.release, sweeps.layout, steps, width)
@@ -323,13 +323,13 @@ def _release_function(sweeps: Sweeps, steps: SegmentSteps, target: Target, width
     s.along(articulate, s.start(lambda A0, rest: rest.at(A0), A0=A0, rest=rest), fetching=True)
     s.along(accelerate, s.record.get_all("a", SPATIAL))
     s.arrays.finish()
-    return Function(f"release_{target.lanes}", SEGMENTS, w)
+    return EntryFunction(f"release_{target.lanes}", SEGMENTS, w)
 
 
 # The whole chain -------------------------------------------------------------------------------------------------
 
 
-def _state_function(inputs: Sequence[str], steps: SegmentSteps, one: Target, width: int) -> Function:
+def _state_function(inputs: Sequence[str], steps: SegmentSteps, one: Target, width: int) -> EntryFunction:
     """One state: condense all parts, go along the chain of segments and back, release all parts."""
     w = LLVMWriter(one)
     head, block, base = (w.load_ptr("%data", k) for k in (HEAD, BLOCK, BASE))
@@ -355,7 +355,7 @@ def _state_function(inputs: Sequence[str], steps: SegmentSteps, one: Target, wid
     w.do(f"call void @absorb(ptr {records}, i64 {width - 1}, i64 {w.i64('sub', last, 1)}, ptr {rest})")
     w.do(f"call void @spread(ptr {records}, i64 {width - 1}, i64 {last}, ptr {a})")
     each("release")
-    return Function("block_1", entry.BLOCK, w)
+    return EntryFunction("block_1", entry.BLOCK, w)
 
 
 def _cells(w: LLVMWriter, values: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from torsor.parallel.branches import main_chain, tree_schedule
 from torsor.parallel.chain import RUN, ScheduleBuilder, runs_of
 from torsor.parallel.determinant import determinant_schedule
 from torsor.parallel.engine import ScheduleRunner
-from torsor.parallel.schedule import Schedule
+from torsor.parallel.schedule import LevelSchedule
 
 Array = NDArray[Any]
 
@@ -32,7 +32,7 @@ OUTPUTS = {"forward_dynamics": "qdd", "mass_solve": "qdd", "log_det": "log_det"}
 
 
 def schedule(model: Model, function: str = "forward_dynamics", *, options: Sequence[str] = (),
-             lanes_apart: bool = True, run: int = RUN, vjp: bool = False) -> Schedule:  # fmt: skip
+             lanes_apart: bool = True, run: int = RUN, vjp: bool = False) -> LevelSchedule:  # fmt: skip
     """The levels that compute a function of a model: "forward_dynamics", "mass_solve" or, of a chain, "log_det".
 
     lanes_apart   memory for the vectors of a processor; False: for the threads of a GPU
