@@ -254,7 +254,8 @@ class _Lanes:
             return share
         excess = self.engine.gone(self.y, self.own)
         at_once = (excess > 0).any(axis=1) & self.fresh
-        lanes, looks = np.flatnonzero(accepted & ~at_once), []
+        lanes = np.flatnonzero(accepted & ~at_once)
+        looks: list[Array] = []  # the last three
         for part in range(LOOKS + 1):
             there = step.between(lanes, np.full(len(lanes), part / LOOKS)) if part else self.y[lanes]
             looks = [*looks, self.engine.gone(there, [x[lanes] for x in self.own]) if part else excess[lanes]][-3:]
