@@ -43,7 +43,7 @@ def test_pages_name_only_what_is_there(page):
 RUN = [
     "README.md",
     "CONTRIBUTING.md",
-    *(f"docs/{page}.md" for page in ("simulation", "ensembles", "derivatives", "jacobians")),
+    *(f"docs/{page}.md" for page in ("simulation", "ensembles", "derivatives", "jacobians", "control")),
 ]
 
 
