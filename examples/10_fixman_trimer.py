@@ -22,18 +22,13 @@ builder.add("middle", joint="prismatic", axis=(0, 0, 1), parent="y", mass=1.0)
 builder.add("left", joint="universal", parent="middle", mass=1.0, com=(0, 0, 1))
 builder.add("right", joint="universal", parent="middle", mass=1.0, com=(0, 0, 1))
 trimer = builder.build()
-LATITUDES = [4, 6]  # of the arms, among the seven coordinates; their measure on the sphere is cos(latitude)
 
-accelerations, gradient = (ts.compile(trimer, f) for f in (ts.forward_dynamics, ts.log_det_gradient))
+accelerations = ts.compile(trimer, ts.forward_dynamics)
 
 
 def force(q, corrected):
-    """-grad kT/2 log det H22, where log det H22 = log det M less the sphere's own weight of both arms."""
-    tau = np.zeros_like(q)
-    if corrected:
-        tau -= KT / 2 * gradient(q)  # this is ts.fixman_force(trimer, q, kT=KT)
-        tau[:, LATITUDES] -= KT * np.tan(q[:, LATITUDES])
-    return tau
+    """-grad kT/2 log det H22, which is -grad kT/2 (log det M - log det G)."""
+    return ts.fixman_force(trimer, q, kT=KT) if corrected else np.zeros_like(q)
 
 
 def move(q, v, corrected):

@@ -1,27 +1,17 @@
 """Every example runs from the command line, says something and warns of nothing."""
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
-
-import torsor
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
-SOURCE = Path(torsor.__file__).parent.parent  # the very torsor under test, installed or not
 
 
 def output_of(example, folder):
     """What the example prints, run in an empty folder with warnings as errors."""
-    environment = os.environ | {"PYTHONPATH": str(SOURCE), "MPLBACKEND": "Agg"}
-    command = [sys.executable, "-W", "error", str(example)]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
+    done = processes.run("-W", "error", example, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stderr
     return done.stdout
@@ -38,13 +28,3 @@ def test_the_first_example_recovers_its_torques(tmp_path):
     given, recovered = ([float(row[column]) for row in rows] for column in (3, 5))
     assert len(rows) == 7
     assert given == recovered
-
-
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-def test_code_of_the_readme_runs(block, tmp_path):
-    script = tmp_path / "readme.py"
-    script.write_text(block)
-    assert output_of(script, tmp_path) == ""

@@ -82,11 +82,6 @@ def test_batches_and_compiled_programs(model):
     assert difference(ts.compile(model, ts.log_det_gradient)(q), gradient) <= ROUNDING
 
 
-def test_fixman_force_is_half_kT_times_the_gradient(model):
-    q = model.random_configuration(4)
-    np.testing.assert_allclose(ts.fixman_force(model, q, kT=2.5), -1.25 * ts.log_det_gradient(model, q), rtol=1e-15)
-
-
 def test_gradient_costs_a_fixed_number_of_operations_a_link():
     short, long = (sum(compile_program(log_det_gradient, zoo.random_chain(n)).operations) for n in (1_000, 100_000))
     assert abs(np.log(long / short) / np.log(100) - 1) <= 0.01

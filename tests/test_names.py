@@ -1,10 +1,9 @@
 """The public names: one list in the stub, which `__all__`, `dir` and editors read; imports when they are first used."""
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 import torsor as ts
@@ -41,5 +40,4 @@ def test_conversions_of_states_are_with_the_formats():
 
 def test_importing_torsor_imports_nothing_of_it_but_the_cache():
     code = "import sys, torsor; print(*sorted(m for m in sys.modules if m.startswith(('torsor', 'numpy', 'scipy'))))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["torsor", "torsor.backends", "torsor.backends.cache"]
+    assert processes.output(code).split() == ["torsor", "torsor.backends", "torsor.backends.cache"]

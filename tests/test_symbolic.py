@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
-import sympy
 from machines import difference
-from sympy.simplify.fu import TR8
+from peers.installed import peer
 
 import torsor as ts
 from torsor import zoo
+
+sympy = peer("sympy")
+TR8 = peer("sympy.simplify.fu").TR8
 
 IDENTITY = 1e-12
 NAMES = "m_1 m_2 m_3 r_1x r_2x r_3x I_1zz I_2zz I_3zz p_2x p_3x g q1 q2 q3 qd1 qd2 qd3"

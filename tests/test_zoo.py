@@ -1,6 +1,7 @@
 """The zoo: every machine is a sound model, and those of the papers give the papers' numbers."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import oracle
@@ -127,6 +128,16 @@ def test_puma_560_weighs_on_its_shoulder_and_elbow_as_its_links_do():
     shoulder = 17.4 * 0.068 + 4.8 * upper + wrist * (upper + elbow)
     torques = ts.gravity_forces(model, q)
     assert np.abs(torques[:3] - 9.81 * np.array([0, -shoulder, -wrist * elbow])).max() < ROUNDING
+
+
+def test_puma_560_has_the_measured_inertia_about_its_elbow():
+    """I_6 = 0.333 +- 0.016 of Armstrong et al. 1986, with I_zz = 0.066 of link 3 it would be 0.314."""
+    model = zoo.puma560()
+    assert model.armature.tolist() == [1.14, 4.71, 0.827, 0.2, 0.179, 0.193]
+    elbow = oracle.mass_matrix(replace(model, armature=np.zeros(6)), np.zeros(6))[2, 2]
+    assert abs(elbow - 0.333) < 0.004
+    difference_of_moments = model.inertia[2, 0, 0] - model.inertia[2, 1, 1]
+    assert abs(difference_of_moments - (0.066 - 0.0125)) < ROUNDING
 
 
 def test_puma_560_axes_are_at_right_angles_or_parallel():

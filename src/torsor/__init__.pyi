@@ -4,6 +4,7 @@ from torsor import dynamics as dynamics
 from torsor import ensembles as ensembles
 from torsor import formats as formats
 from torsor import lie as lie
+from torsor import molecule as molecule
 from torsor import motion as motion
 from torsor import zoo as zoo
 from torsor.casadi import to_casadi as to_casadi
@@ -14,6 +15,8 @@ from torsor.dynamics.derivatives import vjp as vjp
 from torsor.dynamics.exports import export as export
 from torsor.dynamics.factor import mass_factor as mass_factor
 from torsor.dynamics.factor import sample_velocities as sample_velocities
+from torsor.dynamics.fixman.measure import fixman_force as fixman_force
+from torsor.dynamics.fixman.measure import fixman_potential as fixman_potential
 from torsor.dynamics.frames import frame_poses as frame_poses
 from torsor.dynamics.functions import bias_forces as bias_forces
 from torsor.dynamics.functions import body_poses as body_poses
@@ -21,7 +24,6 @@ from torsor.dynamics.functions import body_twists as body_twists
 from torsor.dynamics.functions import center_of_mass as center_of_mass
 from torsor.dynamics.functions import constraint_forces as constraint_forces
 from torsor.dynamics.functions import coriolis_matrix as coriolis_matrix
-from torsor.dynamics.functions import fixman_force as fixman_force
 from torsor.dynamics.functions import forward_dynamics as forward_dynamics
 from torsor.dynamics.functions import forward_dynamics_derivatives as forward_dynamics_derivatives
 from torsor.dynamics.functions import gravity_forces as gravity_forces
@@ -43,6 +45,7 @@ from torsor.dynamics.identification import identify as identify
 from torsor.dynamics.inverse_kinematics import inverse_kinematics as inverse_kinematics
 from torsor.dynamics.linear import linearize as linearize
 from torsor.dynamics.methods import explain as explain
+from torsor.dynamics.points import Points as Points
 from torsor.dynamics.programs import compile as compile
 from torsor.dynamics.task_space import operational_space as operational_space
 from torsor.ensembles import LogNormal as LogNormal
@@ -75,6 +78,9 @@ from torsor.motion.forces import Spring as Spring
 from torsor.motion.forces import Table as Table
 from torsor.motion.gradients import step_derivatives as step_derivatives
 from torsor.motion.references import Cycloid as Cycloid
+from torsor.motion.references import MinimumJerk as MinimumJerk
+from torsor.motion.references import Spline as Spline
+from torsor.motion.references import Trapezoid as Trapezoid
 from torsor.motion.rollout import rollout as rollout
 from torsor.motion.sensitivities import Sensitivities as Sensitivities
 from torsor.motion.sensitivities import sensitivities as sensitivities

@@ -30,8 +30,8 @@ from torsor.model.check import SHAPES
 from torsor.model.model import Model
 from torsor.motion.driver import CHUNK, Fixed, States
 from torsor.motion.law import collect
-from torsor.motion.lowering import StepRun
 from torsor.motion.steps import METHODS
+from torsor.motion.time_loop import StepRun
 from torsor.zoo import panda
 
 try:
@@ -302,7 +302,7 @@ class Crowd:
             values = collect(self.machine[where]).values
             for some, run in self._runs:
                 own = (where >= some.start) & (where < some.stop)
-                run.gain[where[own] - some.start] = values[own]
+                run.held["gain"][where[own] - some.start] = values[own]
 
     def move(self, action: Array) -> None:
         """Take the steps of one action, (count, driven)."""
@@ -310,7 +310,9 @@ class Crowd:
         ends = (self.task.substeps,)
 
         def run(chunk: tuple[slice, StepRun]) -> None:
-            chunk[1](self.x[chunk[0]], self.tau[:, chunk[0]], ends)
+            steps = chunk[1]
+            steps.hold({"tau": steps.memory.laid("tau", self.tau[:, chunk[0]])})
+            steps(self.x[chunk[0]], lambda first, count: {}, ends)
 
         with np.errstate(all="ignore"):  # what diverges, ends
             if len(self._runs) == 1:

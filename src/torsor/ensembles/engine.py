@@ -25,6 +25,7 @@ from torsor.motion.plant import Plant
 from torsor.motion.runge_kutta import DormandPrince
 from torsor.motion.steps import METHODS
 from torsor.motion.stops import Stop, watching
+from torsor.motion.time_loop import at_once
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
@@ -75,7 +76,7 @@ def step_of(batch: ModelBatch, law: Law, timing: Timing) -> Step:
     if not timing.adaptive:
         return fixed(batch, law, timing).step
     differ = any(x.at(np.zeros(1)).ndim > 2 for x in (*law.commands, *law.demands))
-    if law.called or law.schedule is not None or law.waves or differ:
+    if law.called or law.more_changes or differ:
         raise ArgumentError(
             "members with a step size of their own take forces that are data, no gains or wrenches that change in "
             f"time, and the same motions to follow: choose one of the methods {', '.join(METHODS)}"
@@ -225,7 +226,7 @@ class _Lanes:
             h = np.minimum(h, self.engine.next_knot(self.t) - self.t)
             constant, gain, *numbers = self.own
             tau = self.engine.commands(self.t, h, constant)
-            result = self.engine.step(self.y[:, :nq], self.y[:, nq:], tau, gain, h[:, None], *numbers)
+            result = at_once(self.engine.step, self.y[:, :nq], self.y[:, nq:], tau, gain, h[:, None], *numbers)
             new, k1, k7, extension, error = np.moveaxis(result, -2, 0)
             scale = timing.atol + timing.rtol * np.maximum(np.abs(self.y), np.abs(new))
             size = np.sqrt(np.mean((error / scale) ** 2, axis=-1))

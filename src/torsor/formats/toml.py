@@ -88,6 +88,7 @@ LINK_SHAPES = {
     "com": (3,),
     "r": (3,),
     "inertia": (3, 3),
+    **dict.fromkeys(("damping", "friction", "stiffness", "rest", "armature"), ()),
 }
 LINK_KEYS = {"name": str, "variable": str} | dict.fromkeys(LINK_SHAPES, NUMBERS)
 # Columns are arrays, or strings with one line for each row.

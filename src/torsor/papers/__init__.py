@@ -1,7 +1,7 @@
 """The papers, reproduced: every printed result next to torsor's own, with a verdict, and every figure drawn again.
 
-To add a paper: write a module here with `rows()`, which yields `Row`s, and `figures(folder)`, which draws and yields
-paths; list it in PAPERS.
+To add a paper: write a module here with `PARTS`, functions that yield `Row`s, and `figures(folder)`, which draws and
+yields paths; list it in PAPERS.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import ModuleType
 
 from torsor.errors import ArgumentError
 from torsor.papers import featherstone1999, lee2005, lee2007, ploen1999, saha2001
-from torsor.papers.rows import Row
+from torsor.papers.rows import Row, every_row
 
 PAPERS: dict[str, ModuleType] = {
     "Featherstone & Fijany 1999": featherstone1999,
@@ -26,7 +26,7 @@ PAPERS: dict[str, ModuleType] = {
 def reproduce(names: Sequence[str] = ()) -> Iterator[tuple[str, Row]]:
     """(paper, row) for every row of the papers whose name contains one of `names`; without names, of all papers."""
     for name, paper in _chosen(names).items():
-        for row in paper.rows():
+        for row in every_row(paper.PARTS):
             yield name, row
 
 

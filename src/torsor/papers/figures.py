@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
+import scipy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.motion.tables import write_csv
-from torsor.view.plots import BLUE, GREEN, GREY, ORANGE, STYLE, save
+from torsor.view.style import BLUE, GREEN, GREY, ORANGE, save, style
 
 COLOURS = (GREY, ORANGE, BLUE, GREEN)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 400)  # the figures of Lee et al. end at 400
@@ -25,7 +26,7 @@ ROUNDS, SAMPLE = 7, 1e-3  # of a timing, and how long one lasts at least, in sec
 @contextmanager
 def panels(path: Path, columns: int = 1, size: tuple[float, float] = (5.0, 3.5)) -> Iterator[list[Axes]]:
     """The panels of a figure, side by side, in the style of torsor's plots; the figure is written at the end."""
-    with rc_context(STYLE):  # type: ignore[arg-type]
+    with style():
         figure = Figure(figsize=size, layout="constrained")
         yield list(figure.subplots(1, columns, squeeze=False).flat)
         save(figure, path, {"figure": path.stem})
@@ -66,14 +67,35 @@ def shortest(calls: Sequence[Callable[[], Any]], rounds: int = ROUNDS) -> NDArra
     The calls take turns in every round, so that a busy moment of the machine spoils none of them in all rounds.
     """
     times = np.full((rounds + 1, len(calls)), np.inf)
-    for k in range(rounds + 1):
-        for i, call in enumerate(calls):
-            count, start = 0, time.perf_counter()
-            while not count or time.perf_counter() - start < SAMPLE:
-                call()
-                count += 1
-            times[k, i] = (time.perf_counter() - start) / count
+    with one_blas_thread():
+        for k in range(rounds + 1):
+            for i, call in enumerate(calls):
+                count, start = 0, time.perf_counter()
+                while not count or time.perf_counter() - start < SAMPLE:
+                    call()
+                    count += 1
+                times[k, i] = (time.perf_counter() - start) / count
     return times[1:].min(axis=0)  # the first round compiles
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """One thread for NumPy and SciPy, as for torsor, as far as their OpenBLAS can be found beside them."""
+    counts: list[tuple[Any, int]] = []
+    for package in (np, scipy):
+        folder = Path(package.__path__[0]).parent / f"{package.__name__}.libs"
+        for path in folder.glob("*openblas*"):
+            library = ctypes.CDLL(str(path))
+            for name in ("scipy_openblas_{}_num_threads64_", "scipy_openblas_{}_num_threads"):
+                get, put = (getattr(library, name.format(verb), None) for verb in ("get", "set"))
+                if get and put:
+                    counts.append((put, get()))
+                    put(1)
+    try:
+        yield
+    finally:
+        for put, count in counts:
+            put(count)
 
 
 def exponent(solver: Callable[[int], Callable[[], Any]], sizes: Sequence[int]) -> float:

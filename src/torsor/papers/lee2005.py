@@ -4,7 +4,7 @@ planar chain of point masses, with masses and lengths that differ. The paper pri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,17 +19,18 @@ from torsor.dynamics import programs
 from torsor.dynamics.fixman.points import PLANAR, planar_positions, relax_planar
 from torsor.motion.brownian import brownian
 from torsor.papers.figures import COLOURS, exponent, panels, shortest, time_against_n, write_data
-from torsor.papers.rows import AGREES, OURS, Row, identity, misprint
+from torsor.papers.rows import AGREES, OURS, Row, identity, misprint, timed
 
 Array = NDArray[Any]
 
 # Equation 24: how far from the diagonal the blocks of H reach, below and above it.
 BANDS = {"H^{theta theta}": (2, 2), "H^{theta L}": (2, 1), "H^{L L}": (1, 1)}
+MASSES = 8
 LONG = (500, 1000, 2000, 4000)  # masses: where the growth of the time is measured
+COUNTED = (500, 1000, 2000)  # and that of operations: where the code is in loops
 SMALL, LARGE = 3, 200
-REPLICAS, STEPS, TIME_STEP = 20_000, 200, 0.01
-# Five standard errors of a mean over REPLICAS, and the error of the time step, which is about 0.6 of it.
-SAMPLED = 5 * 0.35 / REPLICAS**0.5 + 0.6 * TIME_STEP
+CONDITION = 1e-8  # relative: cond M of that chain is 1e6, and two of its solvers invert M
+REPLICAS, STEPS, RECORDS, TIME_STEP = 20_000, 600, 30, 0.005
 
 
 def complex_step(f: Callable[[Array], Array], x: Array) -> Array:
@@ -61,44 +62,37 @@ class Chain(NamedTuple):
         return J.T @ (np.repeat(self.mass, 2)[:, None] * J)
 
 
-def rows() -> Iterator[Row]:
-    chain = Chain.random(8)
-    yield from _free(chain)
-    for n in (2, 5, 20):
-        yield _inverse(f"M^-1 by relaxed lengths, {n} masses", Chain.random(n))
-    yield _inverse("the same, straight", chain._replace(theta=np.zeros(8)))
-    yield _inverse("the same, folded", chain._replace(theta=np.full(8, np.pi)))
-    yield _bonded(chain)
-    yield from _bands(chain)
-    yield from _equation_21(chain)
-    yield from _times()
-    yield from _brownian_rows()
-
-
-def _free(chain: Chain) -> Iterator[Row]:
-    """Section II: the unconstrained chain, its blocks, and Fixman's theorem."""
+def _free() -> Iterator[Row]:
+    """Section II: the unconstrained chain, its blocks, and Fixman's theorem; G from Eq. 14 by complex steps."""
+    chain = Chain.random(MASSES)
     n, G, J = len(chain.mass), chain.G, chain.jacobian
     back = np.linalg.inv(J)
-    H = back @ (1 / np.repeat(chain.mass, 2)[:, None] * back.T)
     b = np.linspace(-1, 1, n)
     model = zoo.point_chain(n, mass=chain.mass, length=chain.L)
-    free = relax_planar(*chain)
+    free, whole = relax_planar(*chain), relax_planar(*chain, soft=PLANAR)
     rest = np.zeros(n)
     tau = b + dynamics.bias_forces(model, chain.theta, rest)
     yield identity("Eqs 1, 2, 9", "qdd = G^aa^-1 (tau - C)", dynamics.forward_dynamics(model, chain.theta, rest, tau,
                    method="fixman"), np.linalg.solve(G[:n, :n], b))  # fmt: skip
-    yield identity("Eqs 3-5", "H = G^-1 = dq/dx diag(1/m) dq/dx'", H, np.linalg.inv(G))
-    full = relax_planar(*chain, soft=PLANAR).dense()[0]
     order = np.r_[np.arange(0, 2 * n, 2), np.arange(1, 2 * n, 2)]  # theta, L of one bond are neighbours there
-    yield identity("Eqs 6, 7, 22, 23", "the blocks of H, link by link", full[np.ix_(order, order)], H)
-    log_det = np.linalg.slogdet(G)[1] + np.linalg.slogdet(H[n:, n:])[1]
-    yield identity("Eq. 8", "Fixman's theorem: det G det H^bb = det G^aa", log_det, np.linalg.slogdet(G[:n, :n])[1])
-    yield identity("Eq. 8", "log det M by relaxed lengths", free.log_det(), np.linalg.slogdet(G[:n, :n])[1])
+    both = np.ix_(order, order)
+    yield identity("Eqs 3-5", "H = G^-1, all coordinates soft", whole.inverse()[both], np.linalg.inv(G))
+    H = whole.dense()[0][both]
+    expected = back @ (back.T / np.repeat(chain.mass, 2)[:, None])
+    yield identity("Eqs 6, 7, 22, 23", "the blocks of H, link by link", H, expected)
+    log_det = np.linalg.slogdet(G[:n, :n])[1]
+    yield identity("Eq. 8", "Fixman's theorem: log det H^bb = log det G^aa - log det G", free.log_det_hard(),
+                   log_det - np.linalg.slogdet(G)[1])  # fmt: skip
+    yield identity("Eq. 8", "log det M by relaxed lengths", free.log_det(), log_det)
+    swept = dynamics.log_det_mass_matrix(model, chain.theta, method="fixman")
+    yield identity("Eq. 8", "the same, method fixman", swept, log_det)
     larger = np.block([[G[:n, :n], np.zeros((n, n))], [G[n:, :n], np.eye(n)]])
     solved = np.linalg.solve(larger, np.concatenate([b, np.zeros(n)]))
-    inverse = np.linalg.inv(H[n:, n:])
-    product = np.block([[np.eye(n), -H[:n, n:] @ inverse], [np.zeros((n, n)), inverse]])
-    yield identity("Eqs 10, 11", "the larger system", product @ H @ np.concatenate([b, np.zeros(n)]), solved)
+    H11, H12, H22 = free.dense()
+    inverse = np.linalg.inv(H22)
+    product = np.block([[np.eye(n), -H12 @ inverse], [np.zeros((n, n)), inverse]])
+    right = np.concatenate([H11 @ b, H12.T @ b])
+    yield identity("Eqs 10, 11", "the larger system, by the blocks of H", product @ right, solved)
     yield identity("Eqs 12, 13", "c - f by banded factors", free.solve(b), solved[:n])
     x = planar_positions(chain.theta, chain.L)
     d = np.diff(np.vstack([np.zeros(2), x]), axis=0)
@@ -108,6 +102,20 @@ def _free(chain: Chain) -> Iterator[Row]:
         if i:
             lengths[i, i - 1] = -d[i] / chain.L[i]
     yield identity("Eqs 14-18", "dL_i/dx_k = d_i' (delta_ki - delta_k,i-1) / L_i", lengths.reshape(n, -1), back[n:])
+
+
+def _inverses() -> Iterator[Row]:
+    chain = Chain.random(MASSES)
+    for n in (2, 5, 20):
+        yield _inverse(f"M^-1 by relaxed lengths, {n} masses", Chain.random(n))
+    yield _inverse("the same, straight", chain._replace(theta=np.zeros(MASSES)))
+    yield _inverse("the same, folded", chain._replace(theta=np.full(MASSES, np.pi)))
+    yield _bonded(chain)
+    for (name, (below, above)), block in zip(BANDS.items(), relax_planar(*chain).dense()):
+        i, j = np.nonzero(block)
+        found = int((i - j).max()), int((j - i).max())
+        printed, computed = (f"{a} below and {b} above the diagonal" for a, b in ((below, above), found))
+        yield Row("Eq. 24", f"{name} reaches", printed, computed, "0", AGREES, found == (below, above))
 
 
 def _inverse(what: str, chain: Chain) -> Row:
@@ -123,14 +131,6 @@ def _bonded(chain: Chain) -> Row:
     M = dynamics.mass_matrix(model, np.concatenate([[0.3, -0.4], chain.theta]))
     return identity("Eqs 4-8", "N + 1 free masses", relax_planar(mass, chain.theta, chain.L, free=True).inverse() @ M,
                     np.eye(n + 2))  # fmt: skip
-
-
-def _bands(chain: Chain) -> Iterator[Row]:
-    for (name, (below, above)), block in zip(BANDS.items(), relax_planar(*chain).dense()):
-        i, j = np.nonzero(block)
-        found = int((i - j).max()), int((j - i).max())
-        printed, computed = (f"{a} below and {b} above the diagonal" for a, b in ((below, above), found))
-        yield Row("Eq. 24", f"{name} reaches", printed, computed, "0", AGREES, found == (below, above))
 
 
 # Equation 21 -------------------------------------------------------------------------------------------------
@@ -172,7 +172,8 @@ def _blocks(chain: Chain, angles: Array) -> Array:
     return rows_ @ (1 / np.repeat(chain.mass, 2)[:, None] * rows_.T)
 
 
-def _equation_21(chain: Chain) -> Iterator[Row]:
+def _equation_21() -> Iterator[Row]:
+    chain = Chain.random(MASSES)
     n = len(chain.mass)
     M_inverse = np.linalg.inv(chain.G[:n, :n])
     forms = {form: angle_derivatives(chain, form) for form in ("printed", "corrected", "exact")}
@@ -204,39 +205,69 @@ def _cosine_derivatives(chain: Chain) -> Array:
 # Times: Figure 2 ---------------------------------------------------------------------------------------------
 
 
-def dense_solve(n: int) -> Callable[[], Array]:
-    """M^-1 b by the inverse of M; the model and its program are made beforehand."""
+def direct(n: int) -> Callable[[], Array]:
+    """M^-1 b by the inverse of M, both by NumPy: M = J' m J with J of the absolute angles."""
+    chain, b = Chain.random(n), np.ones(n)
+    beyond = np.cumsum(chain.mass[::-1])[::-1]
+    shared = beyond[np.maximum.outer(np.arange(n), np.arange(n))] * np.outer(chain.L, chain.L)
+
+    def solve() -> Array:
+        absolute = np.cumsum(chain.theta)
+        M = shared * np.cos(absolute[:, None] - absolute)
+        M = np.cumsum(M[::-1], axis=0)[::-1]  # theta_i turns all bonds from i on
+        return np.linalg.inv(np.cumsum(M[:, ::-1], axis=1)[:, ::-1]) @ b
+
+    return solve
+
+
+def relaxed(n: int) -> Callable[[], Array]:
+    """M^-1 b by the blocks of H and banded factors, both by NumPy and LAPACK."""
+    chain, b = Chain.random(n), np.ones(n)
+    return lambda: relax_planar(*chain).solve(b)
+
+
+def compiled_direct(n: int) -> Callable[[], Array]:
+    """M^-1 b by M from compiled code, inverted; the program is made beforehand."""
     chain, b = Chain.random(n), np.ones(n)
     mass_matrix = programs.compile(zoo.point_chain(n, mass=chain.mass, length=chain.L), dynamics.mass_matrix)
     return lambda: np.linalg.inv(mass_matrix(chain.theta)) @ b
 
 
-def relaxed_solve(n: int) -> Callable[[], Array]:
-    """M^-1 b by the blocks of H and banded factors."""
-    chain, b = Chain.random(n), np.ones(n)
-    return lambda: relax_planar(*chain).solve(b)
-
-
-def compiled_solve(n: int) -> Callable[[], Array]:
+def compiled_relaxed(n: int) -> Callable[[], Array]:
     """M^-1 b with the hard variables eliminated in compiled sweeps."""
     chain, b = Chain.random(n), np.ones(n)
     program = compile_program(fixman.BRACED.mass_solve, zoo.point_chain(n, mass=chain.mass, length=chain.L))
     return lambda: program(chain.theta, b)
 
 
+SOLVERS = {
+    "direct, NumPy": direct, "relaxed, NumPy": relaxed, "direct, compiled": compiled_direct,
+    "relaxed, compiled": compiled_relaxed,
+}  # fmt: skip
+
+
+def _solvers() -> Iterator[Row]:
+    """The four programs of Figure 2 give the same, and the compiled one takes O(n) operations."""
+    expected = direct(LARGE)()
+    for name, solver in SOLVERS.items():
+        yield identity("Fig. 2", f"M^-1 b, N = {LARGE}, {name}", solver(LARGE)(), expected, CONDITION)
+    counts = [sum(compile_program(fixman.BRACED.mass_solve, zoo.point_chain(n)).operations) for n in COUNTED]
+    per_link = np.diff(counts) / np.diff(COUNTED)
+    words, same = f"{per_link[-1]:.0f} per mass", bool((per_link == per_link[0]).all())
+    what = f"operations of M^-1 b, n = {COUNTED[0]} ... {COUNTED[-1]}, compiled"
+    yield Row("Fig. 2", what, "O(n)", words, "0" if same else f"{np.ptp(per_link):.0f}", AGREES, same)
+
+
 def _times() -> Iterator[Row]:
-    p = exponent(relaxed_solve, LONG)
+    p = exponent(relaxed, LONG)
     what = f"time of M^-1 b ~ n^p, blocks of H, n = {LONG[0]} ... {LONG[-1]}"
-    yield Row("Fig. 2", what, "O(n)", f"p = {p:.2f}", f"{p - 1:+.2f}", AGREES, 0.4 < p < 1.6)
-    claims = (SMALL, "direct inversion is faster", True), (LARGE, "the new method is faster", False)
-    for n, said, direct_wins in claims:
-        direct, relaxed = shortest([dense_solve(n), relaxed_solve(n)])
-        words = f"direct {1e3 * direct:.3f} ms, blocks of H {1e3 * relaxed:.3f} ms"
-        holds, ratio = (direct < relaxed) == direct_wins, f"{relaxed / direct:.2g} times"
-        yield Row("III, Fig. 2", f"N = {n}", said, words, ratio, AGREES, holds)
-    small, large = 1e3 * shortest([compiled_solve(n) for n in (SMALL, LARGE)])
-    what = f"relaxed constraints, compiled, N = {SMALL} and {LARGE}"
-    yield Row("Fig. 2", what, "-", f"{small:.4f} and {large:.3f} ms", "", OURS)
+    yield timed("Fig. 2", what, "O(n)", f"p = {p:.2f}", f"{p - 1:+.2f}")
+    claims = (SMALL, "direct inversion is faster"), (LARGE, "the new method is faster")
+    for n, said in claims:
+        for how, pair in (("NumPy", (direct, relaxed)), ("compiled", (compiled_direct, compiled_relaxed))):
+            one, other = shortest([solver(n) for solver in pair])
+            words = f"direct {1e3 * one:.4f} ms, relaxed {1e3 * other:.4f} ms"
+            yield timed("III, Fig. 2", f"N = {n}, both {how}", said, words, f"{other / one:.2g} times")
 
 
 # Brownian dynamics -------------------------------------------------------------------------------------------
@@ -244,12 +275,10 @@ def _times() -> Iterator[Row]:
 
 @cache
 def bend(corrected: bool) -> Array:
-    """theta_2 of many chains of two equal masses after Brownian dynamics, within a turn."""
+    """theta_2 of many chains of two equal masses in Brownian dynamics, (records, replicas), within a turn."""
     start = np.random.default_rng(1).uniform(-np.pi, np.pi, (REPLICAS, 2))
-    model = zoo.point_chain(2)
-    forces = partial(dynamics.fixman_force, model) if corrected else None
-    run = brownian(model, start, steps=STEPS, dt=TIME_STEP, forces=forces, every=STEPS, rng=0)
-    return np.angle(np.exp(1j * run[-1, :, 1]))
+    run = brownian(zoo.point_chain(2), start, steps=STEPS, dt=TIME_STEP, stiff=corrected, every=STEPS // RECORDS, rng=0)
+    return np.angle(np.exp(1j * run[RECORDS // 2 :, :, 1]))
 
 
 def bend_weight(theta: Array, corrected: bool) -> Array:
@@ -258,29 +287,31 @@ def bend_weight(theta: Array, corrected: bool) -> Array:
     return weight / (2 * np.pi * weight.mean())
 
 
-def _brownian_rows() -> Iterator[Row]:
+def _brownian() -> Iterator[Row]:
     """Reference 2 of the paper: what rigid bonds do to the angles, and what Fixman's correction undoes."""
     grid = np.linspace(-np.pi, np.pi, 20_001)[:-1]
-    for corrected, name in ((False, "rigid bonds"), (True, "with Fixman's correction")):
+    for corrected, name in ((False, "rigid bonds"), (True, "stiff springs, Fixman's correction")):
         expected = float((bend_weight(grid, corrected) * np.cos(grid) ** 2).mean() * 2 * np.pi)
-        found = float((np.cos(bend(corrected)) ** 2).mean())
-        what, words = f"<cos^2 theta_2>, Brownian dynamics, {name}", f"{found:.3f} (closed form {expected:.3f})"
-        apart = found - expected
-        yield Row("refs 1, 2", what, "-", words, f"{apart:+.3f}", OURS, abs(apart) < SAMPLED)
+        means = (np.cos(bend(corrected)) ** 2).mean(axis=0)  # of the replicas, which know nothing of each other
+        within = 5 * float(means.std()) / len(means) ** 0.5 + 0.6 * TIME_STEP  # five standard errors, and that of dt
+        apart = float(means.mean()) - expected
+        what, words = f"<cos^2 theta_2>, Brownian dynamics, {name}", f"{means.mean():.4f} (closed form {expected:.4f})"
+        yield Row("refs 1, 2", what, "-", words, f"{apart:+.4f}, tolerance {within:.4f}", OURS, abs(apart) < within)
+
+
+PARTS = (_free, _inverses, _equation_21, _solvers, _times, _brownian)
 
 
 def figures(folder: Path) -> Iterator[Path]:
-    """Figure 2: times of M^-1 b on this machine; and the angles of Brownian chains."""
-    named = "inverse of M", "blocks of H and LAPACK", "relaxed, compiled"
-    solvers = dict(zip(named, (dense_solve, relaxed_solve, compiled_solve)))
-    yield time_against_n(folder / "lee2005_fig2_times.png", "Planar chain of n point masses (Fig. 2)", solvers)
+    """Figure 2: times of M^-1 b on this machine, one thread; and the angles of Brownian chains."""
+    yield time_against_n(folder / "lee2005_fig2_times.png", "Planar chain of n point masses (Fig. 2)", SOLVERS)
     path = folder / "lee2005_brownian.png"
     edges = np.linspace(-np.pi, np.pi, 25)
     middle, fine = (edges[1:] + edges[:-1]) / 2, np.linspace(-np.pi, np.pi, 200)
     columns: dict[str, Array] = {"theta_2": middle}
     with panels(path, 2, (7.0, 3.0)) as both:
         for axes, corrected, name in zip(both, (False, True), ("rigid bonds", "with Fixman's correction")):
-            counts = np.histogram(bend(corrected), edges, density=True)[0]
+            counts = np.histogram(bend(corrected).ravel(), edges, density=True)[0]
             axes.bar(middle, counts, width=0.9 * (edges[1] - edges[0]), color=COLOURS[2], alpha=0.5)
             axes.plot(fine, bend_weight(fine, corrected), color=COLOURS[1])
             axes.set(title=name, xlabel=r"$\theta_2$, rad", ylim=(0, 0.25))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -63,31 +63,23 @@ class Case:
         return self.evaluated(newton_euler.inverse_dynamics, v=self.v, qdd=self.qdd, **self.base)
 
 
-def rows() -> Iterator[Row]:
-    rng = np.random.default_rng(0)
-    case = Case.of(zoo.random_tree(12, 1), rng)
-    yield from _recursions(case)
-    yield from _closed_forms(case, None)
-    yield from _closed_forms(case, case.Q)
-    yield from _transformations(case)
-    yield from _forward_dynamics(case, rng)
-    chain = Case.of(zoo.random_chain(8, 3, joints=None), rng)
-    operators = closed_forms.operators(chain.model, chain.q)
-    for (ours, theirs), (a, b) in correspondence(closed_forms.Factorization(operators)).items():
-        yield identity("Table I", f"{ours.split(' = ')[0]} is {theirs}", a, b)
-    yield from _misprints(Case.of(zoo.random_chain(6, 5), rng))
+@cache
+def case() -> Case:
+    """A tree of every joint type on a moving base."""
+    return Case.of(zoo.random_tree(12, 1), np.random.default_rng(0))
 
 
-def _recursions(case: Case) -> Iterator[Row]:
+def _recursions() -> Iterator[Row]:
     """Eqs 1-5 and 34-38: the recursive inverse dynamics, on a base with the twist V_0 and the acceleration dV_0."""
-    found = case.evaluated(ploen_park.inverse_dynamics, v=case.v, qdd=case.qdd, **case.base)
-    yield identity("Eqs 1-5", "recursive inverse dynamics, moving base", found, case.torques)
-    twists = case.evaluated(kinematics.body_twists, v=case.v, base_velocity=case.V_0)
-    o = closed_forms.operators(case.model, case.q, case.v, base_velocity=case.V_0)
+    tree = case()
+    found = tree.evaluated(ploen_park.inverse_dynamics, v=tree.v, qdd=tree.qdd, **tree.base)
+    yield identity("Eqs 1-5", "recursive inverse dynamics, moving base", found, tree.torques)
+    twists = tree.evaluated(kinematics.body_twists, v=tree.v, base_velocity=tree.V_0)
+    o = closed_forms.operators(tree.model, tree.q, tree.v, base_velocity=tree.V_0)
     yield identity("Eq. 2", "V_i = Ad V_{i-1} + S_i dq_i is G S dq + G P_0 V_0", twists.ravel(), o.V)
-    state = {name: x.tolist() for name, x in ({"q": case.q, "v": case.v, "qdd": case.qdd} | case.base).items()}
-    again = closed_forms.evaluate(ploen_park.inverse_dynamics, case.model, case.Q, state)
-    yield identity("Eqs 34-38", "the same recursion, any frames Q", np.array(again), case.torques)
+    state = {name: x.tolist() for name, x in ({"q": tree.q, "v": tree.v, "qdd": tree.qdd} | tree.base).items()}
+    again = closed_forms.evaluate(ploen_park.inverse_dynamics, tree.model, tree.Q, state)
+    yield identity("Eqs 34-38", "the same recursion, any frames Q", np.array(again), tree.torques)
 
 
 def _closed_forms(case: Case, Q: Array | None) -> Iterator[Row]:
@@ -127,10 +119,19 @@ REFRAMED = {
 }  # fmt: skip
 
 
-def _transformations(case: Case) -> Iterator[Row]:
+def _plain() -> Iterator[Row]:
+    yield from _closed_forms(case(), None)
+
+
+def _reframed() -> Iterator[Row]:
+    yield from _closed_forms(case(), case().Q)
+
+
+def _transformations() -> Iterator[Row]:
     """Eqs 15-17, 22-26 and 31-33: every operator and every vector in other frames."""
-    old, new = (closed_forms.operators(case.model, case.q, case.v, Q=Q, **case.base) for Q in (None, case.Q))
-    Q, back = block_diagonal(tuple(lie.Ad(case.Q))), block_diagonal(tuple(lie.Ad(lie.inverse(case.Q))))
+    tree = case()
+    old, new = (closed_forms.operators(tree.model, tree.q, tree.v, Q=Q, **tree.base) for Q in (None, tree.Q))
+    Q, back = block_diagonal(tuple(lie.Ad(tree.Q))), block_diagonal(tuple(lie.Ad(lie.inverse(tree.Q))))
     yield identity("Eq. 15", "A = Q S", new.S, Q @ old.S)
     yield identity("Eq. 16", "L = Q G Q^-1", new.G, Q @ old.G @ back)
     yield identity("Eq. 17", "D = Q'^-1 J Q^-1", new.J, back.T @ old.J @ back)
@@ -140,28 +141,37 @@ def _transformations(case: Case) -> Iterator[Row]:
     yield identity("Eq. 25", "P-bar_0 = Q P_0", new.P_0, Q @ old.P_0)
     yield identity("Eq. 26", "P-bar_t' = Q'^-1 P_t'", new.P_t().T, back.T @ old.P_t().T)
     yield identity("Eqs 27, 31", "V-bar = Q V", new.V, Q @ old.V)
-    yield identity("Eqs 28, 32", "dV-bar = Q dV", new.dV(case.qdd), Q @ old.dV(case.qdd))
-    yield identity("Eqs 29, 33", "F-bar = Q'^-1 F", new.F(case.qdd), back.T @ old.F(case.qdd))
+    yield identity("Eqs 28, 32", "dV-bar = Q dV", new.dV(tree.qdd), Q @ old.dV(tree.qdd))
+    yield identity("Eqs 29, 33", "F-bar = Q'^-1 F", new.F(tree.qdd), back.T @ old.F(tree.qdd))
 
 
-def _forward_dynamics(case: Case, rng: np.random.Generator) -> Iterator[Row]:
-    external = np.zeros((case.model.n, 6))
-    external[-1] = rng.normal(size=6)
-    given = {"v": case.v, "tau": case.qdd, "external": external}
-    expected = case.evaluated(articulated.forward_dynamics, **given)
+def _forward_dynamics() -> Iterator[Row]:
+    tree = case()
+    external = np.zeros((tree.model.n, 6))
+    external[-1] = np.random.default_rng(1).normal(size=6)
+    given = {"v": tree.v, "tau": tree.qdd, "external": external}
+    expected = tree.evaluated(articulated.forward_dynamics, **given)
     yield identity("Eqs 39-41", "forward dynamics by F_i = J^_i dV_i + b_i",
-                   case.evaluated(composite.mass_matrix) @ expected
-                   + case.evaluated(newton_euler.bias_forces, v=case.v, external=external), case.qdd)  # fmt: skip
-    found = case.evaluated(ploen_park_forward.forward_dynamics, **given)
+                   tree.evaluated(composite.mass_matrix) @ expected
+                   + tree.evaluated(newton_euler.bias_forces, v=tree.v, external=external), tree.qdd)  # fmt: skip
+    found = tree.evaluated(ploen_park_forward.forward_dynamics, **given)
     yield identity("Eqs 44-68", "forward dynamics, a wrench on the tip", found, expected)
 
 
-def _misprints(case: Case) -> Iterator[Row]:
+def _table_1() -> Iterator[Row]:
+    chain = Case.of(zoo.random_chain(8, 3, joints=None), np.random.default_rng(2))
+    operators = closed_forms.operators(chain.model, chain.q)
+    for (ours, theirs), (a, b) in correspondence(closed_forms.Factorization(operators)).items():
+        yield identity("Table I", f"{ours.split(' = ')[0]} is {theirs}", a, b)
+
+
+def _misprints() -> Iterator[Row]:
     """Printed forms that do not hold, on a chain of six revolute joints."""
+    case = Case.of(zoo.random_chain(6, 5), np.random.default_rng(3))
     o = closed_forms.operators(case.model, case.q, case.v, **case.base)
     still = closed_forms.operators(case.model, case.q, case.v)
     gravity = case.evaluated(newton_euler.gravity_forces)
-    yield misprint("after Eq. 5", "dV_0 = (0, g)", "dV_0 = (0, -g)", -still.phi, still.phi, gravity)
+    yield identity("after Eq. 5", "dV_0 = (0, g), g upwards: the base accelerates against gravity", still.phi, gravity)
     forward = [[lie.Ad(lie.inverse(_between(still, i, j))) if i > j else np.eye(6) * (i == j)
                 for j in range(still.n)] for i in range(still.n)]  # fmt: skip
     backward = [[lie.Ad(_between(still, i, j)) if i > j else np.eye(6) * (i == j) for j in range(still.n)]
@@ -252,6 +262,9 @@ def correspondence(f: closed_forms.Factorization) -> dict[tuple[str, str], tuple
         (f.Phi.T, bodies, freedoms), (f.Pi, bodies, freedoms), (f.X.T, bodies, bodies), (f.Y, bodies, bodies),
     )  # fmt: skip
     return {names: (A[np.ix_(top, left)], B) for names, (A, top, left), B in zip(TABLE_I, ours, spatial_operators(o))}
+
+
+PARTS = (_recursions, _plain, _reframed, _transformations, _forward_dynamics, _table_1, _misprints)
 
 
 def figures(folder: Path) -> Iterator[Path]:

@@ -1,11 +1,15 @@
 """The rows of `torsor papers`: what a paper prints, what torsor computes, how far they are apart, and the verdict.
 
 "Printed" means printed in the paper. A row holds as long as its verdict does: numbers that agree go on agreeing, a
-misprint goes on being wrong as printed and right as corrected, a conflict stays one.
+misprint goes on being wrong as printed and right as corrected, a conflict stays one. Times are shown and not judged:
+they say as much about the moment as about the program. Numbers of operations are judged instead.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 AGREES, MISPRINT, CONFLICTS, OURS = "agrees", "misprint, corrected form", "conflicts", "not printed, ours"
+ALONE = "agrees, the paper alone"  # one printed number follows from others; torsor takes no part
+TIMED = "timed, not judged"
+FAILED = "not computed"
+VERDICTS = (AGREES, ALONE, MISPRINT, CONFLICTS, OURS, TIMED, FAILED)
 
 # Relative: dense algebra in double precision on machines of a dozen bodies.
 IDENTITY = 1e-11
@@ -31,6 +39,28 @@ class Row:
     difference: str
     verdict: str
     holds: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "holds", bool(self.holds))  # NumPy's truth values are no data
+
+
+Part = Callable[[], Iterator[Row]]  # the rows of one part of a paper, which stand on the same numbers
+
+
+def every_row(parts: Sequence[Part]) -> Iterator[Row]:
+    """The rows of all parts. If a part fails, its exception is a row, and the other parts go on."""
+    for part in parts:
+        try:
+            yield from part()
+        except Exception as error:
+            name = getattr(part, "__name__", "").strip("_").replace("_", " ")
+            words = f"{type(error).__name__}: {error}".splitlines()[0]
+            yield Row(name, "the other rows of this part", "-", words, "", FAILED, holds=False)
+
+
+def timed(place: str, quantity: str, printed: str, computed: str, difference: str = "") -> Row:
+    """A time, or what follows from times."""
+    return Row(place, quantity, printed, computed, difference, TIMED)
 
 
 def numbers(place: str, quantity: str, printed: ArrayLike, computed: ArrayLike, within: ArrayLike) -> Row:
@@ -75,6 +105,15 @@ def relative(one: ArrayLike, other: ArrayLike) -> float:
     """max |one - other| relative to the largest entry of the other."""
     a, b = _arrays(one, other)
     return float(np.abs(a - b).max() / np.abs(b).max())
+
+
+def as_csv(table: Sequence[dict[str, Any]]) -> str:
+    """A table with a header line; cells with commas or quotes are quoted."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(table[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    return text.getvalue()
 
 
 def words(x: NDArray[Any]) -> str:

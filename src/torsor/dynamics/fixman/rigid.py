@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import prod
+from math import log1p
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +22,8 @@ from torsor.backends.pointwise import compile_pointwise
 from torsor.dynamics.fixman import parameters
 from torsor.dynamics.fixman.solve import Relaxed
 from torsor.errors import ArgumentError
-from torsor.linalg import Mat, Vec, factor, sqrt
-from torsor.model.joints import JOINTS
+from torsor.linalg import Mat, Vec
+from torsor.model.joints import JOINTS, Joint
 from torsor.model.links import Link
 from torsor.model.model import Model
 from torsor.model.regular import check_regular, inverse_inertia, require_no_armature
@@ -43,10 +43,13 @@ def relax(model: Model, q: ArrayLike) -> Relaxed:
     for group in chain.groups:
         C[..., group.bodies, :, :, :] = group.derivatives(q[..., group.columns], *group.constants)
     own, parents = C[..., 0, :, :], C[..., 1, :, :]
+    log_det_H = np.broadcast_to(chain.log_det_K, q.shape[:-1])
+    if len(chain.locking):
+        log_det_H = log_det_H + 2 * np.linalg.slogdet(own[..., chain.locking, :, :])[1].sum(axis=-1)
     before = np.zeros_like(own)
     before[..., 1:, :, :] = own[..., :-1, :, :]
     H = _blocks()(own, parents, before, chain.K, chain.K_parent)
-    return Relaxed(H, chain.soft, np.broadcast_to(chain.log_det_K, q.shape[:-1]))
+    return Relaxed(H, chain.soft, log_det_H)
 
 
 def relax_dh(x: ArrayLike, soft: Partition, *, mass: ArrayLike, com: ArrayLike, inertia: ArrayLike,
@@ -84,7 +87,8 @@ class _Chain(NamedTuple):
     soft: Array
     K: Array
     K_parent: Array
-    log_det_K: float
+    log_det_K: float  # det H is that of K, of the same joints at rest and of joints whose axes may coincide
+    locking: Array
 
 
 @lru_cache(maxsize=16)
@@ -110,7 +114,14 @@ def _chain(model: Model) -> _Chain:
         groups.append(_Group(bodies, columns, constants, _derivatives(code)))
     soft = np.arange(6) < np.diff(model.v_start)[:, None]
     parents = np.concatenate([np.zeros((1, 6, 6)), K[:-1]])
-    return _Chain(tuple(groups), soft, K, parents, float(np.linalg.slogdet(K)[1].sum()))
+    locking = np.flatnonzero([bool(JOINTS[code].locking) for code in model.joint])
+    volumes = [_log_volume(JOINTS[code], pitch) for code, pitch in zip(model.joint.tolist(), model.pitch.tolist())]
+    return _Chain(tuple(groups), soft, K, parents, float(np.linalg.slogdet(K)[1].sum() - sum(volumes)), locking)
+
+
+def _log_volume(joint: Joint, pitch: float) -> float:
+    """log det (S^T S) where it does not depend on q."""
+    return 0.0 if joint.locking or not pitch else log1p(pitch * pitch)
 
 
 def _axes_on_z(z: Array) -> Array:
@@ -129,9 +140,7 @@ def _derivatives(code: int) -> Any:
     def derivatives(q, R, p, pitch):
         link = Link(joint, Rigid(Mat.of(R), Vec.of(p)), Vec.unit(2), pitch, Inertia.zero())
         f, S = link.pose(Vec.of(q)), link.S(Vec.of(q))
-        size = sqrt(prod(factor(S.gram())[1]))  # makes the determinant of all rows one
-        hard = [row * (size if k == 0 else 1.0) for k, row in enumerate(link.reactions(Vec.of(q)))]
-        rows = (*S.dual().columns, *hard)
+        rows = (*S.dual().columns, *link.reactions(Vec.of(q)))
         own = [row.coordinates for row in rows]
         parents = [(-f.Ad_inv_dual(row)).coordinates for row in rows]  # a row times Ad_{f^-1}
         return [own, parents]
