@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from torsor.molecule.structure import Array
 from torsor.validate import chosen
-from torsor.view.plots import BLUE, GREY, ORANGE, STYLE
+from torsor.view.plots import BLUE, GREY, ORANGE, STYLE, Drawing
 
 if TYPE_CHECKING:
     from torsor.molecule.results import MolecularRun
@@ -26,8 +25,7 @@ def draw(run: MolecularRun, what: str) -> Figure:
     kinds = {"overview": _overview, "ramachandran": _ramachandran, "torsions": _torsions}
     chosen("plot", what, kinds)
     with rc_context(STYLE):  # type: ignore[arg-type]
-        figure = Figure(figsize=(6.4, 4.6), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = Drawing(figsize=(6.4, 4.6), layout="constrained")
         kinds[what](figure, run)
         figure.suptitle(f"{run.torsions.molecule.name}, {run.about['method']}", fontsize=9)
     return figure

@@ -157,7 +157,7 @@ def _around(model: Model, t: Array, traces: Array, stage: tuple[Array, float, fl
         "base": _pillars(model).tolist(),
         "times": t.tolist(), "traces": floats(traces), "reach": reach, "radius": _radius(model, reach),
         "up": up.tolist(), "floor": floor, "center": center.tolist(), "eye": eye.tolist(),
-        "subtitle": f"{model.n} bodies, {model.nv} degrees of freedom, {t[-1] - t[0]:g} s",
+        "subtitle": f"{model.n} bodies, {model.nv} degrees of freedom, {t[-1] - t[0]:g} {model.units.time}",
     }  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torsor.dynamics import functions as dynamics
 from torsor.errors import ArgumentError
 from torsor.files import made, signature, write_whole
-from torsor.model.joints import FORCE_UNITS
 from torsor.model.model import Model
 from torsor.motion.coordinates import names_of, units_of
 from torsor.validate import file_path
@@ -83,7 +82,7 @@ def _plot_quantities(series: Trajectory, path: str | Path | None = None) -> Figu
         figure = Drawing(figsize=(7.0, 4.0), layout="constrained")
         _crowd(ax := figure.subplots(), series.t, series.values, [""])
         ax.set_title(f"{names[0]} ... {names[-1]}", loc="left")
-        ax.set_xlabel("time, s")
+        ax.set_xlabel(f"time, {series.model.units.time}")
         figure.suptitle(series.model.name, fontsize=10)
         return save(figure, path, series.about)
 
@@ -126,7 +125,8 @@ def coordinate_units(model: Model) -> list[str]:
 
 def force_units(model: Model) -> list[str]:
     """The unit of each entry of tau."""
-    return [FORCE_UNITS[unit] for unit in units_of(model, "velocities")]
+    words = model.units
+    return [words.force if unit == words.length else words.torque for unit in units_of(model, "velocities")]
 
 
 def save(figure: Figure, path: str | Path | None, about: dict[str, Any] | None = None) -> Figure:
@@ -213,7 +213,7 @@ def _energies(ax: Axes, model: Model, t: Array, q: Array, v: Array) -> None:
     ax.plot(t, kinetic, color=BLUE, label="kinetic")
     ax.plot(t, potential, color=ORANGE, label="potential")
     ax.plot(t, kinetic + potential, color=GREY, label="sum", linestyle="--")
-    ax.set_xlabel("time, s")
-    ax.set_ylabel("J")
+    ax.set_xlabel(f"time, {model.units.time}")
+    ax.set_ylabel(model.units.energy)
     ax.set_title("energy", loc="left")
     ax.legend(ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))  # beside the title, clear of the curves
