@@ -55,7 +55,7 @@ def atom_names(n: int) -> list[str]:
 
 
 def dh_columns(name: str) -> dict[str, Any]:
-    """The Denavit-Hartenberg table of a machine of the zoo, column by column: the arguments of `Model.from_dh`, and its extras."""
+    """The Denavit-Hartenberg table of a machine of the zoo by column: the arguments of `Model.from_dh`, and extras."""
     table = tomllib.loads((files(__package__) / f"{name}.toml").read_text(encoding="utf-8"))
     dh = table.pop("dh")
     links = dh.pop("link")
