@@ -3,7 +3,7 @@
 Machines try small policies side by side, each with masses and damping of its own, so that what is learned does not
 depend on one machine.
 
-python examples/13_train_a_policy.py        (needs Gymnasium: pip install 'torsor[gym]')
+python examples/18_train_a_policy.py        (needs Gymnasium: pip install 'torsor[gym]')
 """
 
 import time
