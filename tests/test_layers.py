@@ -63,7 +63,7 @@ ORDER = {
     "ensembles": "engine streams places plots ray records device exchange draws zarr dataset files study",
     "formats": "binary folders meshes xml repair robot states toml writer xacro mjcf mjcf_writer urdf urdf_writer sdf "
     "robots",
-    "model": "names joints rounding parameters check units extras freedoms links builder dh locked model batch "
+    "model": "names joints rounding parameters check units extras freedoms links builder dh screws locked model batch "
     "conditioning regular",
     "motion": "brownian coordinates cuda_loops laws progress recording references stops tables hermite law quantities "
     "forces plant lowering time_loop steps driver gradients motion device fused stepper tangent dense events fixed "
@@ -71,20 +71,19 @@ ORDER = {
     "rows simulation sensitivities",
     "molecule": "structure rotors forcefields prepare tree page plots output molecule closures mover methods results "
     "run gibbs polymers command",
-    "papers": "rows figures change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
+    "papers": "rows figures digits change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
-    "view": "shapes tube plots page table",
+    "view": "style limbs shapes tube controls showcase machine plots page table browser movies",
     "zoo": "families humanoid lee2007 small",
 }
 # Modules of torsor that are imported inside functions, because most programs do without them and they take long.
 LATE = {
     "backends.cpu": {"backends.cpu_code"},  # of a program that is found on disk, nothing is traced or written
     "compiler.request": {"compiler.lowering"},
-    "dynamics.exports": {"backends.wasm_files.WasmFunction"},
     "dynamics.calls": {"backends.gpu", "parallel.device.DeviceChain"},
     "dynamics.functions": {"parallel.segments", "parallel.solver"},
     "cli": {"papers", "bench.forward_dynamics_times", "bench.installed_peers", "ensembles.files", "ensembles.places",
-            "view.plots.picture", "view.page.at_rest"},
+            "view.style.picture"},
 }  # fmt: skip
 UNLISTED = ("motion", "ensembles", "formats", "molecule")  # rooms in which imports inside functions are not listed
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.animation import FuncAnimation, PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.linalg import solve_continuous_are
@@ -41,9 +42,9 @@ def frames() -> Figure:
         ax.text(*(point + offset), name, color=colour)
     for point in joints[:2]:
         ax.plot(*point, "o", color="white", markeredgecolor="black", markersize=8, zorder=3)
-    ax.text(*(joints[0] + [0.36, 0.05]), "$q_1$")
+    ax.text(*np.add(joints[0], [0.36, 0.05]), "$q_1$")
     middle = (joints[0] + joints[1]) / 2
-    ax.text(*(middle + [-0.14, 0.14]), "$f_{12} = (R, p)\\, e^{S q_2}$", rotation=np.degrees(q1), ha="center")
+    ax.text(*np.add(middle, [-0.14, 0.14]), "$f_{12} = (R, p)\\, e^{S q_2}$", rotation=np.degrees(q1), ha="center")
     ax.plot(*joints[2], "s", color=GREEN)
     ax.text(*(joints[2] + [0.06, -0.02]), 'frame "hand"', color=GREEN)
     ax.set(xlim=(-0.35, 2.1), ylim=(-0.3, 1.0), aspect="equal")
@@ -62,9 +63,9 @@ def tangent() -> Figure:
     for point, words, offset in ((q, "$q$", (-0.08, 0.05)), (moved, "model.integrate(q, v)", (0.05, 0.03))):
         ax.plot(*point, "o", color=BLUE)
         ax.text(*(point + offset), words)
-    ax.text(*(q + v + [0.03, 0.02]), "$q + N(q)\\,v$: not a rotation", color=ORANGE)
+    ax.text(*np.add(q + v, [0.03, 0.02]), "$q + N(q)\\,v$: not a rotation", color=ORANGE)
     ax.text(-0.85, 0.25, "unit quaternions,\nnq = 4 numbers", color=BLUE)
-    ax.text(*(q + [0.12, 0.32]), "velocities,\nnv = 3 numbers", color=ORANGE)
+    ax.text(*np.add(q, [0.12, 0.32]), "velocities,\nnv = 3 numbers", color=ORANGE)
     ax.set(xlim=(-1.7, 2.0), ylim=(0.0, 1.6), aspect="equal")
     ax.axis("off")
     return figure
@@ -156,10 +157,35 @@ def cart_pole() -> Figure:
     return figure
 
 
+def moving(path: Path) -> None:
+    """A hundred double pendulums that start almost alike, moved in one call."""
+    count, rate = 100, 15
+    start = np.array([2.0, 2.2]) + 1e-2 * np.linspace(-1, 1, count)[:, None]
+    run = ts.rollout(
+        ts.zoo.double_pendulum(), start, 0 * start, steps=6000, step=1 / 900, every=900 // rate, method="rk4"
+    )
+    elbow, tip = (run[f"position.{name}"][..., [0, 2]] for name in ("link2", "tip"))
+    figure, ax = plt.subplots(figsize=(3.6, 3.6))
+    figure.subplots_adjust(0, 0, 1, 1)
+    ax.set(xlim=(-2.1, 2.1), ylim=(-2.1, 2.1), aspect="equal")
+    ax.axis("off")
+    shades = plt.colormaps["viridis"](np.linspace(0, 1, count))
+    lines = [ax.plot([], [], color=shade, linewidth=0.8, antialiased=False)[0] for shade in shades]
+
+    def show(k: int) -> None:
+        for line, a, b in zip(lines, elbow[:, k], tip[:, k]):
+            line.set_data(*np.transpose([(0, 0), a, b]))
+
+    FuncAnimation(figure, show, len(run)).save(path, PillowWriter(rate), dpi=80)
+
+
 FIGURES = {f.__name__: f for f in (frames, tangent, methods, double_pendulum, cable, cart_pole)}
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or FIGURES:
+    for name in sys.argv[1:] or [*FIGURES, "moving"]:
+        if name == "moving":
+            moving(FOLDER / "moving.gif")
+            continue
         FIGURES[name]().savefig(FOLDER / f"{name}.png", dpi=150)
         print(f"{name}.png")

@@ -44,6 +44,7 @@ from torsor.errors import ArgumentError, ModelWarning, TorsorError
 from torsor.files import check_writable, made, short
 from torsor.formats import FORMATS, ROBOTS, load
 from torsor.formats.robots import BASES, PREFIX
+from torsor.later import Later
 from torsor.logs import LOGGER, JsonLines, event, failure
 from torsor.model import Model
 from torsor.model.freedoms import nondefault
@@ -61,21 +62,29 @@ from torsor.motion.simulation import Simulation, within_limits
 from torsor.motion.trajectory import Trajectory
 from torsor.validate import chosen, integer, number
 
+pages, shows = Later("torsor.view.page"), Later("torsor.view.showcase")
+
 FAILED, INTERRUPTED = 1, 130
 MOST_BRANCHES, FEW_BRANCHES = 60, 8  # bodies shown in a tree; of a larger model, only the first few
 MOST_WORDS = 12  # names in a line
 LONGEST_WORD = 1000  # characters read of a line to see whether it begins with a number
+FEWEST_DIGITS = 16  # of `torsor papers --digits`
 UNCUT = 1000  # columns of tables that no terminal shows
 MOST_FREEDOMS_OF_A_MATRIX = 3000  # whose n^2 entries are counted
 
 # The options, as typed, that a run needs again when it is resumed.
-PROBLEM = ("model", "base", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity")
+PROBLEM = ("model", "base", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity", "free")
+ASKED = ("q0", "v0", "torque", "track", "viscous", "coulomb", "no_gravity", "free")  # any of them: no showcase
 # Those that the recording itself knows.
 INTEGRATION = ("method", "dynamics", "rtol", "atol", "step", "dt", "every", "keep", "file")
 
 # Where the free falls of the zoo begin, if not in the neutral configuration (Saha 2001, Table II).
 STARTS = {"stanford": "0,90deg,0,0,0,0"}
 
+ACTING = ("damping", "friction", "stiffness", "stop_stiffness")  # what a model says acts at its joints
+# Of the greatest kinetic energy.  Errors per step of 1e-6, the default, add up to some 1e-5 in ten seconds of a falling
+# arm, and to 1e-3 in 1500.
+DRIFT = 1e-3
 out, err = (Console(stderr=stderr, highlight=False, emoji=False) for stderr in (False, True))  # rope:-1: is no emoji
 
 
@@ -174,6 +183,9 @@ def parser() -> argparse.ArgumentParser:
     info_parser.add_argument("--base", choices=BASES, help=BASE_HELP)
     papers_parser = _add(commands, "papers", papers, "reproduce the published tables and figures")
     papers_parser.add_argument("names", nargs="*", metavar="PAPER", help="only papers whose name contains this")
+    papers_parser.add_argument(
+        "--digits", type=int, metavar="N", help="only identities, with N digits on random machines"
+    )
     form = papers_parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the rows as JSON")
     form.add_argument("--csv", action="store_true", help="the rows as a table with commas")
@@ -182,11 +194,19 @@ def parser() -> argparse.ArgumentParser:
     bench_parser.add_argument("names", nargs="*", metavar="NAME", help="some of the benchmarks of the checkout")
     bench_parser.add_argument("--short", action="store_true", help="only compare forward dynamics, in seconds")
     bench_parser.add_argument("--states", type=int, default=4096, help="states per call (default %(default)s)")
-    view_parser = _add(commands, "view", view, "play a recorded trajectory, or look at a model, in the browser")
+    view_parser = _add(
+        commands,
+        "view",
+        view,
+        "look at a model, let it move, or play a recorded motion, in the browser",
+    )
     view_parser.add_argument(
         "trajectory", type=Path, metavar="FILE", help="a file made with --file or .save(), or a model"
     )
     view_parser.add_argument("--base", choices=BASES, help=BASE_HELP)
+    view_parser.add_argument(
+        "--live", action="store_true", help="of a model: a page in which it moves by its own equations, under your hand"
+    )
     view_parser.add_argument("--out", type=Path, metavar="PAGE.html", help="write the page here instead of opening it")
     _sweep_parser(commands)
     _fold_parser(commands)
@@ -247,6 +267,10 @@ def _simulate_parser(commands: Any) -> argparse.ArgumentParser:
     problem.add_argument("--viscous", type=float, default=0.0, help="viscous friction of every joint")
     problem.add_argument("--coulomb", type=float, default=0.0, help="dry friction of every joint")
     problem.add_argument("--no-gravity", action="store_true")
+    problem.add_argument(
+        "--free", action="store_true", help="the bare free fall (default, if nothing else is asked: with a base that "
+        "floats pinned, and with friction and stops at joints of which the file says nothing)"
+    )  # fmt: skip
     how = p.add_argument_group("the integration")
     how.add_argument(
         "--method",
@@ -302,7 +326,9 @@ def simulate(options: argparse.Namespace) -> int:
     for key, write in {"plot": trajectory.plot, "csv": trajectory.to_csv, "view": trajectory.view}.items():
         try:
             if (path := getattr(options, key)) is not None:
-                write(None if path is BROWSER else path)
+                written = write(None if path is BROWSER else path)
+                if path is BROWSER:
+                    setattr(options, key, written)
         except TorsorError as error:  # the others are still written
             failed = _refused(error)
             setattr(options, key, None)
@@ -324,7 +350,7 @@ def _files(options: argparse.Namespace, simulation: Simulation) -> dict[str, Any
 def _check_outputs(options: argparse.Namespace) -> None:
     """Before a run: every output can be written, and none replaces another, or what the run reads."""
     if options.plot is not None:
-        from torsor.view.plots import picture
+        from torsor.view.style import picture
 
         options.plot = picture(options.plot)
     written = {key: path for key in ("plot", "csv", "view") if (path := getattr(options, key)) not in (None, BROWSER)}
@@ -360,6 +386,8 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
     model = model.weightless if options.no_gravity else model  # forces need not carry its weight either
     problem = {key: getattr(options, key) for key in PROBLEM}
     q0 = state("--q0", options.q0 or STARTS.get(options.model), model)
+    if q0 is None and _is_showcase(problem):
+        q0 = shows.started(model)
     simulation = Simulation(
         model, q0, state("--v0", options.v0, model), forces=_forces(problem, model),
         method=options.method, rtol=options.rtol, atol=options.atol, step=options.step, dt=options.dt,
@@ -378,6 +406,7 @@ def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
     if names := [_option(key) for key in (*PROBLEM[1:], *INTEGRATION) if given[key] is not unset]:
         raise ArgumentError(f"a resumed run goes on as it was recorded: leave out {', '.join(names)}")
     problem = read(options.resume).header["about"].get("problem")
+    problem = {"free": True, **problem} if isinstance(problem, dict) else None  # of runs before there were showcases
     if not isinstance(problem, dict) or not all(_typed(problem.get(key), key) for key in PROBLEM):
         raise ArgumentError(f"{options.resume} was not recorded by this command: resume it with Simulation.resume")
     model = find_model(options.model or problem["model"], problem.get("base"))
@@ -388,7 +417,7 @@ def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
 
 def _typed(value: Any, key: str) -> bool:
     """Is this a value that the command line gives to that part of a problem?"""
-    if key == "no_gravity":
+    if key in ("no_gravity", "free"):
         return isinstance(value, bool)
     return isinstance(value, float if key in ("duration", "viscous", "coulomb") else str | None)
 
@@ -410,7 +439,12 @@ def _forces(problem: dict[str, Any], model: Model) -> list[Any]:
         forces.append(ComputedTorque(Cycloid(start, goal, problem["duration"])))
     if problem["viscous"] or problem["coulomb"]:
         forces.append(Friction(problem["viscous"], problem["coulomb"]))
-    return forces
+    return shows.showcase(model).forces if _is_showcase(problem) else forces
+
+
+def _is_showcase(problem: dict[str, Any]) -> bool:
+    """Whether nothing is asked of the motion."""
+    return not any(problem.get(key) for key in ASKED)
 
 
 def _table(path: str, model: Model) -> Table:
@@ -470,10 +504,29 @@ def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> 
         f"[bold]{escape(trajectory.model.name)}[/]: {trajectory.t[-1]:g} s in {seconds:.3g} s, {len(trajectory)} rows, "
         f"{stepper.evaluations} evaluations of the right-hand side ({simulation.about['method']}{switched})"
     )
+    if _is_showcase(simulation.about.get("problem", {})) and (words := shows.showcase(trajectory.model).words):
+        out.print(f"[dim]{'; '.join(words)} (--free: the bare fall)[/]", soft_wrap=True)
     table = RichTable("", "first", "last", "least", "greatest", box=None, pad_edge=False)
     for name, x, digits in _columns_of_summary(trajectory):
         table.add_row(escape(name), *(f"{value:.{digits}g}" for value in (x[0], x[-1], x.min(), x.max())))
     out.print(table)
+    if warning := _drift(trajectory, simulation):
+        err.print(f"[yellow]{warning}[/]", soft_wrap=True)
+
+
+def _drift(run: Trajectory, simulation: Simulation) -> str:
+    """What to say if the energy of a motion in which nothing acts has changed by more than its tolerance promises."""
+    acting = simulation.about["forces"] or any(getattr(run.model, name).any() for name in ACTING)
+    if run.columns is not None or acting:
+        return ""
+    drift, most = np.abs(run.energy - run.energy[0]).max(), run.kinetic_energy.max()
+    if drift <= DRIFT * most:
+        return ""
+    finer = "--rtol 1e-9" if simulation.stepper.adaptive else "a shorter --step"
+    return (
+        f"nothing acts on this machine, but its energy changed by {drift:.3g} J, {drift / most:.2g} of its greatest "
+        f"kinetic energy: over {run.t[-1]:g} s these steps are too coarse; take {finer}, or --method variational"
+    )
 
 
 def _outcome(trajectory: Trajectory, simulation: Simulation, seconds: float,
@@ -670,7 +723,10 @@ def papers(options: argparse.Namespace) -> int:
     from torsor import papers as registry  # imports Matplotlib
 
     figures = registry.draw(options.figures, options.names) if options.figures else ()
-    found = registry.reproduce(options.names)
+    if options.digits is None:
+        found = registry.reproduce(options.names)
+    else:
+        found = registry.to_digits(integer("--digits", options.digits, least=FEWEST_DIGITS), options.names)
     if options.json or options.csv:
         rows = [{"paper": paper, **asdict(row)} for paper, row in found]
         out.file.write(json.dumps(rows, indent=1) + "\n" if options.json else registry.rows.as_csv(rows))
@@ -726,16 +782,24 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def view(options: argparse.Namespace) -> int:
-    from torsor.view.page import at_rest
-
     name = str(options.trajectory)
     if options.trajectory.suffix.lower() in (*FORMATS, *ROBOTS) or not options.trajectory.suffix:
-        trajectory: Trajectory = at_rest(find_model(name, options.base))
+        model = find_model(name, options.base)
+        scene = (pages.live_scene if options.live else pages.still_scene)(model)
+    elif options.live:
+        raise ArgumentError(f"--live takes a model, and {name} is none")
     else:
-        trajectory = Trajectory.load(options.trajectory)
-    page = trajectory.view(options.out)
-    out.print(f"-> {escape(str(page))}", style="green")
+        scene = pages.recorded_scene(Trajectory.load(options.trajectory))
+    _show(scene, options.out)
     return 0
+
+
+def _show(scene: Any, path: Path | None) -> None:
+    """Write a page or open it; say where it is, and what it does not show."""
+    page = pages.show(scene, path)
+    for words in scene.data["missing"]:
+        err.print(f"[yellow]not drawn:[/] {escape(words)}", soft_wrap=True)
+    out.print(f"-> {escape(str(page))}", style="green", soft_wrap=True)
 
 
 def export(options: argparse.Namespace) -> int:

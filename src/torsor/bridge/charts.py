@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from torsor.inputs import place_of
 from torsor.lie import TERMS
-from torsor.model.joints import JOINTS
+from torsor.model.joints import Joint
 from torsor.model.model import Model
 
 Array = NDArray[Any]
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 def constant(x: Array, like: Any, xp: Any) -> Any:
     """A constant as an array of the framework, of the type of another one."""
-    return xp.asarray(x, dtype=like.dtype)
+    return xp.asarray(np.array(x), dtype=like.dtype)  # a copy, because PyTorch warns of read-only arrays
 
 
 class _Turning(NamedTuple):
@@ -43,7 +43,7 @@ class Charts:
 
     def __init__(self, model: Model, names: Sequence[str], xp: Any) -> None:
         self.names, self.xp, self.model = names, xp, model
-        self.joints = [_turning(model, code) for code in np.unique(model.joint) if not JOINTS[code].flat]
+        self.joints = [_turning(*group) for group in model.joint_groups if not group[0].flat]
         used = [np.concatenate([np.ravel(x) for x in places]) for places in zip(*self.joints)] if self.joints else []
         if used:
             self.flat_q = np.setdiff1d(np.arange(model.nq), np.concatenate(used[:2]))
@@ -166,14 +166,10 @@ def _conjugate(q: Any, xp: Any) -> Any:
     return xp.concatenate([q[..., :1], -q[..., 1:]], -1)
 
 
-def _turning(model: Model, code: int) -> _Turning:
-    """All joints of one type with a quaternion; what is no quaternion in their q is a position."""
-    joint = JOINTS[code]
-    bodies = np.flatnonzero(model.joint == code)
-    quaternion = np.arange(joint.nq)[joint.quaternion]
-    position = np.setdiff1d(np.arange(joint.nq), quaternion)
-    first_q, first_v = model.q_start[bodies][:, None], model.v_start[bodies][:, None]
-    return _Turning(first_q + quaternion, first_q + position, first_v + np.arange(3), first_v + np.arange(3, joint.nv))
+def _turning(joint: Joint, q: Array, v: Array) -> _Turning:
+    """All joints of one type with a quaternion, from their columns; what is no quaternion in q is a position."""
+    position = np.delete(q, joint.quaternion, axis=1)
+    return _Turning(q[:, joint.quaternion], position, v[:, :3], v[:, 3:])
 
 
 def _stumpff(x: Any) -> tuple[Any, Any, Any, Any]:

@@ -99,9 +99,10 @@ class RolloutBridge:
 
         lead   batch axes in front that every cotangent has; over all others is summed where an array lacks them
         """
-        seeds = self.charts.along(q, cotangents[0]), cotangents[1]
-        parts = self._each_network(self._backward, [*xs, *seeds])
-        batch = self.batch([x.shape for x in xs])
+        batch = np.broadcast_shapes(self.batch([x.shape for x in xs]), *(x.shape[:-2] for x in (q, *cotangents)))
+        q, gq, gv = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (q, *cotangents))
+        wide = [np.broadcast_to(x, (*batch, x.shape[-1])) for x in xs[:2]]
+        parts = self._each_network(self._backward, [*wide, *xs[2:], self.charts.along(q, gq), gv])
         found = []
         for x, g, rank in zip(xs, parts, self.ranks):
             full = np.broadcast_to(g, (*batch, *x.shape[x.ndim - rank :]))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from torsor.molecule.structure import Array
 from torsor.validate import chosen
-from torsor.view.plots import BLUE, GREY, ORANGE, STYLE, Drawing
+from torsor.view.style import BLUE, GREY, ORANGE, Drawing, style
 
 if TYPE_CHECKING:
     from torsor.molecule.results import MolecularRun
@@ -24,7 +23,7 @@ def draw(run: MolecularRun, what: str) -> Figure:
     """A figure: "overview", "ramachandran" or "torsions"."""
     kinds = {"overview": _overview, "ramachandran": _ramachandran, "torsions": _torsions}
     chosen("plot", what, kinds)
-    with rc_context(STYLE):  # type: ignore[arg-type]
+    with style():
         figure = Drawing(figsize=(6.4, 4.6), layout="constrained")
         kinds[what](figure, run)
         figure.suptitle(f"{run.torsions.molecule.name}, {run.about['method']}", fontsize=9)
