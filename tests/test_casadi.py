@@ -90,12 +90,18 @@ def pair(machine, function):
     return model, F, by_casadi(model, function, F.name_in(), options)
 
 
-FIRST = (ts.forward_dynamics, ts.inverse_dynamics, ts.body_poses, ts.mass_matrix, ts.jacobian, ts.kinetic_energy)
+FIRST = (ts.forward_dynamics, ts.inverse_dynamics, ts.body_poses)
+MORE = (ts.mass_matrix, ts.jacobian, ts.kinetic_energy)
 
 
 @pytest.mark.parametrize(
     ("machine", "function"),
-    [*(("quaternions", f) for f in FIRST), ("loops", ts.forward_dynamics), ("loops", ts.inverse_dynamics)],
+    [
+        *(("quaternions", f) for f in FIRST),
+        *(pytest.param("quaternions", f, marks=pytest.mark.slow) for f in MORE),
+        ("loops", ts.forward_dynamics),
+        pytest.param("loops", ts.inverse_dynamics, marks=pytest.mark.slow),
+    ],
     ids=lambda x: x if isinstance(x, str) else x.__name__,
 )
 def test_values_and_derivatives_are_those_of_casadi(machine, function):
