@@ -99,6 +99,14 @@ class Report:
         return write(path, record)
 
 
+def words(usage: str | None, least: int = 1) -> list[str]:
+    """The words of the command line; without enough of them the script ends and says how it is called."""
+    given = sys.argv[1:]
+    if len(given) < least or {"-h", "--help"} & {*given}:
+        sys.exit(usage)
+    return given
+
+
 def write(path: Path, record: dict[str, Any]) -> Path:
     """Write what was measured, and with which torsor and packages, when, and with which options."""
     options = [Path(x).name if Path(x).is_absolute() else x for x in sys.argv[1:]]
