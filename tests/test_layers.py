@@ -63,7 +63,7 @@ ORDER = {
     "ensembles": "engine streams places plots ray records device exchange draws zarr dataset files study",
     "formats": "binary folders meshes xml repair robot states toml writer xacro mjcf mjcf_writer urdf urdf_writer sdf "
     "robots",
-    "model": "names joints rounding parameters check extras freedoms links builder dh screws locked model batch "
+    "model": "names joints rounding parameters check units extras freedoms links builder dh screws locked model batch "
     "conditioning regular",
     "motion": "brownian coordinates cuda_loops laws progress recording references stops tables hermite law quantities "
     "forces plant lowering time_loop steps driver gradients motion device fused stepper tangent dense events fixed "

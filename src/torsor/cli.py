@@ -474,7 +474,7 @@ def _header_lines(path: str) -> int:
 
 def _run(simulation: Simulation, until: float, quiet: bool) -> Any:
     """Run with a bar on stderr."""
-    with _bar("{task.completed:.3g} of {task.total:g} s", quiet) as bar:
+    with _bar(f"{{task.completed:.3g}} of {{task.total:g}} {simulation.model.units.time}", quiet) as bar:
         task = bar.add_task(escape(simulation.model.name), total=until)
         bar.update(task, completed=simulation.t)
         return simulation.run(until, progress=lambda t: bar.update(task, completed=t))
@@ -547,7 +547,7 @@ def _columns_of_summary(run: Trajectory) -> list[tuple[str, Any, int]]:
     if run.columns is not None:
         return [(name, x, 9) for name, x in zip(run.columns[:MOST_BRANCHES], run.values.T)]
     names = [f"q {name}" for name in names_of(run.model, "coordinates")[:MOST_BRANCHES]]
-    return [*((name, x, 6) for name, x in zip(names, run.q.T)), ("energy, J", run.energy, 9)]
+    return [*((name, x, 6) for name, x in zip(names, run.q.T)), (f"energy, {run.model.units.energy}", run.energy, 9)]
 
 
 # ---- info ----
@@ -556,7 +556,7 @@ def _columns_of_summary(run: Trajectory) -> list[tuple[str, Any, int]]:
 def info(options: argparse.Namespace) -> int:
     model = find_model(options.model, options.base)
     out.print(f"[bold]{escape(model.name)}[/]  {model.n} bodies, {model.nv} degrees of freedom (nq = {model.nq}), "
-              f"mass {model.mass.sum():g} kg, gravity {model.gravity.tolist()}")  # fmt: skip
+              f"mass {model.mass.sum():g} {model.units.mass}, gravity {model.gravity.tolist()}")  # fmt: skip
     out.print(_tree(model))
     _extras(model)
     table = RichTable("one call costs", "mul", "add", "div", "sin cos", "compiled as", box=None)
@@ -580,7 +580,9 @@ def _tree(model: Model) -> Tree:
     branches = {-1: root}
     shown = model.n if model.n <= MOST_BRANCHES else FEW_BRANCHES
     for i in range(shown):
-        words = f"{escape(model.names[i])}  [cyan]{JOINTS[model.joint[i]].name}[/]  {model.mass[i]:g} kg"
+        words = (
+            f"{escape(model.names[i])}  [cyan]{JOINTS[model.joint[i]].name}[/]  {model.mass[i]:g} {model.units.mass}"
+        )
         limits = (f"{key} {' '.join(f'{x:.4g}' for x in values)}" for key, values in nondefault(model, i).items())
         words += f"  [dim]{', '.join(limits)}[/]"
         branches[i] = branches[int(model.parent[i])].add(words)

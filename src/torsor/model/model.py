@@ -34,6 +34,7 @@ from torsor.model.locked import locked
 from torsor.model.names import Frame, NumberedNames, nearest_names, word_list
 from torsor.model.parameters import coupling_matrix, inertial_parameters, with_inertial_parameters
 from torsor.model.screws import screw_fields
+from torsor.model.units import Units
 from torsor.validate import array, generator, integer_array, real_array, shown
 from torsor.validate import batch as batch_shape
 
@@ -470,6 +471,11 @@ class Model:
         return {name: i for i, name in enumerate(self.names)}.__getitem__
 
     # ---- what a file says beyond the dynamics: see extras.py ----
+
+    @property
+    def units(self) -> Units:
+        """Words for the units of its numbers; SI unless the extras say so."""
+        return Units.of(self.extras.units)
 
     def with_extras(self, extras: Extras) -> Model:
         """This model with other extras; all else is shared."""

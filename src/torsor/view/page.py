@@ -223,7 +223,7 @@ def live_scene(model: Model, forces: Any = (), q: ArrayLike | None = None) -> Sc
 
 
 def _subtitle(model: Model, seconds: float = 0.0) -> str:
-    words = [f"{model.n} bodies, {model.nv} degrees of freedom", f"{seconds:g} s" if seconds else ""]
+    words = [f"{model.n} bodies, {model.nv} degrees of freedom", f"{seconds:g} {model.units.time}" if seconds else ""]
     return ", ".join(filter(None, words))
 
 
