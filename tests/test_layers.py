@@ -55,9 +55,9 @@ ORDER = {
     "model": "names joints rounding parameters check extras freedoms links builder dh screws model batch conditioning "
     "regular",
     "motion": "brownian coordinates cuda_loops laws progress recording references stops tables hermite law quantities "
-    "forces plant lowering steps driver gradients motion device fused stepper tangent dense events fixed implicit "
-    "stages structure adams radau runge_kutta stiffness trajectory gpu_rollout rollout integrators rows simulation "
-    "sensitivities",
+    "forces moving_base plant lowering steps driver gradients motion device fused stepper tangent dense events fixed "
+    "implicit stages structure adams radau runge_kutta stiffness trajectory gpu_rollout rollout integrators rows "
+    "simulation sensitivities",
     "papers": "rows figures digits change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
     "view": "shapes tube plots page",
