@@ -1,10 +1,16 @@
-"""python bench/tables.py: write the tables of README.md and of pages in docs/ anew, from bench/results/*.json."""
+"""python bench/tables.py: write the tables of README.md and of pages in docs/ anew.
 
+They come from bench/results/*.json, and those of the command from its parser.
+"""
+
+import argparse
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from torsor import cli
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -126,10 +132,108 @@ def accuracy() -> list[str]:
     return rows(["machines", *methods], map(line, found))
 
 
+# Optimal control and environments ----------------------------------------------------------------------------------
+
+
+def control() -> list[str]:
+    """Functions and a problem in CasADi: its own derivatives against ours."""
+    found = [row for row in read("control")["rows"] if row["contender"] in ("CasADi", "torsor")]
+    cases = {row["case"]: {} for row in found if row["case"].startswith("Panda")}
+    for row in found:
+        cases.get(row["case"], {})[row["contender"]] = row
+    body = (
+        [case, *(_seconds(pair[name]["min"]) for name in ("CasADi", "torsor")), f"{pair['torsor']['ratio']:.3g}"]
+        for case, pair in cases.items()
+    )
+    return rows(["", "CasADi", "torsor", "times faster"], body)
+
+
+def environments() -> list[str]:
+    """Environment steps per CPU second."""
+    found = [row for row in read("control")["rows"] if row["unit"] == "per environment step"]
+    body = ([row["case"], row["contender"], f"{1 / row['min']:,.0f}"] for row in found)
+    return rows(["", "", "steps per CPU second"], body)
+
+
+def _seconds(t: float) -> str:
+    scale, unit = next((x for x in ((1.0, "s"), (1e-3, "ms")) if t >= x[0]), (1e-6, "us"))
+    return f"{t / scale:.3g} {unit}"
+
+
+# Results as they are, for the page of benchmarks ------------------------------------------------------------------
+
+
+def measured(name: str) -> Callable[[], list[str]]:
+    """Every contender of a result: its times, and how they compare with those of the peer."""
+
+    def table() -> list[str]:
+        found = read(name)["rows"]
+        head = ["case", "contender", "shortest", "median", "times faster than the peer (by the median)"]
+
+        def line(row: dict) -> list[str]:
+            times = [f"{_short(1e9 * row[key])} ns" for key in ("min", "median")]
+            is_peer = row["contender"] == row["peer"]
+            ratio = (
+                f"{_short(row['ratio'])} ({_short(row['ratio_median'])})" if row.get("ratio") and not is_peer else ""
+            )
+            return [row["case"], row["contender"], *times, ratio]
+
+        return rows(head, map(line, found))
+
+    return table
+
+
+def _short(x: float) -> str:
+    """Two digits at least, and no exponents."""
+    return f"{x:,.0f}" if x >= 10 else f"{x:.2g}"
+
+
+def machines() -> list[str]:
+    """When and where the results were measured."""
+
+    def line(path: Path) -> list[str]:
+        record = json.loads(path.read_text())
+        machine = record.get("machine", {})
+        return [path.stem, record.get("date", "")[:10], record.get("device") or machine.get("cpu", "")]
+
+    return rows(["result", "date", "machine"], map(line, sorted(RESULTS.glob("*.json"))))
+
+
+# The command -----------------------------------------------------------------------------------------------------
+
+
+def command(name: str) -> Callable[[], list[str]]:
+    """The arguments and options of a command."""
+
+    def table() -> list[str]:
+        found = next(x for x in cli.parser()._actions if isinstance(x, argparse._SubParsersAction)).choices[name]
+        return rows(["argument", "meaning"], (_argument(x) for x in found._actions if x.dest != "help"))
+
+    return table
+
+
+def _argument(action: argparse.Action) -> list[str]:
+    value = action.metavar or (action.dest.upper() if action.nargs != 0 else "")
+    if action.choices and not action.metavar:
+        value = ""
+    words = " ".join(str(word).replace("|", "\\|") for word in (", ".join(action.option_strings), value) if word)
+    text = re.sub("from the zoo: [^;]*", "from the zoo", action.help or "")
+    text = text.replace("%(default)s", str(action.default)).replace("|", "\\|")
+    if action.choices:
+        text += f"; one of {', '.join(map(str, action.choices))}"
+    return [f"`{words or action.dest}`", text.lstrip("; ")]
+
+
+COMMANDS = ("simulate", "info", "view", "sweep", "fold", "export", "papers", "bench", "cache")
+
 TABLES: dict[str, Callable[[], list[str]]] = {
     "speedups": speedups, "gpu": gpu, "rollouts": rollouts, "gpu_chain": gpu_chain, "accuracy": accuracy,
+    **{name: measured(name) for name in ("forward_dynamics", "other_functions", "latency", "jacobians")},
+    **{f"torsor_{name}": command(name) for name in COMMANDS}, "machines": machines,
+    "control": control, "environments": environments,
 }  # fmt: skip
-PAGES = ("README.md", "docs/gpu.md", "docs/accuracy.md")
+PAGES = ("README.md", "docs/gpu.md", "docs/accuracy.md", "docs/control.md", "docs/benchmarks.md",
+         "docs/reference/command.md")  # fmt: skip
 
 
 if __name__ == "__main__":

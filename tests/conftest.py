@@ -1,15 +1,37 @@
 """Fixtures and settings shared by all tests."""
 
 import os
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import settings
 from machines import MACHINES, MORE_MACHINES
 from peers import State
+from peers.installed import ALL, MISSING, WHOLE, missing_peer
+
+collect_ignore = [file for file, name in WHOLE.items() if name in MISSING]
 
 # The same examples in every run: a test that fails today fails tomorrow.
 settings.register_profile("torsor", derandomize=True, deadline=None, max_examples=60, database=None)
 settings.load_profile("torsor")
+
+
+SECONDS = 600  # for one default test, on a busy machine: the slowest take some ten seconds on a quiet one
+SECONDS_SLOW = 7200
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """A deadline for every test and a worker for every core, unless the command line says otherwise.
+
+    They are no options in pyproject.toml: without pytest-timeout or pytest-xdist these would be errors.
+    """
+    options = config.option
+    if getattr(options, "timeout", 0) is None:
+        options.timeout = SECONDS if options.markexpr.startswith("not slow") else SECONDS_SLOW
+    if getattr(options, "numprocesses", 0) is None and not hasattr(config, "workerinput"):
+        options.numprocesses = "auto"
+        options.dist = "worksteal" if options.dist == "no" else options.dist
 
 
 def pytest_configure(config):
@@ -18,6 +40,36 @@ def pytest_configure(config):
     """
     if config.getoption("-m").startswith("not slow"):
         os.environ.setdefault("TORSOR_OPTIMIZE", "0")
+
+
+def pytest_sessionfinish(session):
+    """With TORSOR_SKIP=never a run in which a test was skipped has failed."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if ALL and reporter and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    """What a test needs that is not installed skips it, wherever it was asked for (`peers/installed.py`)."""
+    with _without_peers():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    with _without_peers():
+        return (yield)
+
+
+@contextmanager
+def _without_peers():
+    try:
+        yield
+    except (Exception, pytest.fail.Exception) as error:
+        if (name := missing_peer(error)) is None:
+            raise
+        pytest.skip(f"needs {name}")
 
 
 @pytest.fixture(

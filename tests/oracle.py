@@ -32,13 +32,13 @@ def joint_motion(name, q, axis, pitch):
         omega = np.stack([second.T @ EYE[0], EYE[1]], axis=1)
         return turn(q[0] * EYE[0]) @ second, np.zeros(3), omega, np.zeros((3, 2))
     if name == "spherical":
-        return Rotation.from_quat(q, scalar_first=True).as_matrix(), np.zeros(3), EYE, NONE
+        return Rotation.from_quat(np.roll(q, -1)).as_matrix(), np.zeros(3), EYE, NONE
     if name == "planar":
         R = turn(q[2] * EYE[2])
         omega = np.stack([np.zeros(3), np.zeros(3), EYE[2]], axis=1)
         return R, np.array([q[0], q[1], 0.0]), omega, np.stack([R[0], R[1], np.zeros(3)], axis=1)
     assert name == "free"
-    R = Rotation.from_quat(q[3:], scalar_first=True).as_matrix()
+    R = Rotation.from_quat(np.roll(q[3:], -1)).as_matrix()
     return R, q[:3], np.hstack([EYE, NONE]), np.hstack([NONE, EYE])
 
 

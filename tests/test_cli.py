@@ -3,35 +3,32 @@
 import csv
 import json
 import logging
-import os
 import signal
-import subprocess
 import sys
-import time
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
+from peers.installed import peer
 
 import torsor
 from torsor import Trajectory, simulate, zoo
 from torsor.cli import FAILED, INTERRUPTED, main
 from torsor.files import write_whole
+from torsor.model.extras import Extras
 
-SOURCE = str(Path(torsor.__file__).parent.parent)
 PNG = b"\x89PNG"
 
 
 def command(*arguments, **options):
-    environment = os.environ | {"PYTHONPATH": SOURCE, "COLUMNS": "120"}
-    line = [sys.executable, "-W", "error", "-m", "torsor.cli", *map(str, arguments)]
-    return subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    return processes.start("-W", "error", "-m", "torsor.cli", *arguments, **options)
 
 
 def test_one_line_from_install_to_picture(tmp_path, capsys):
     picture = tmp_path / "stanford.png"
-    assert main(["simulate", "stanford", "--plot", str(picture)]) == 0
+    assert main(["simulate", "stanford", "--free", "--plot", str(picture)]) == 0
     assert picture.read_bytes().startswith(PNG)
     said = capsys.readouterr().out
     assert "471.7" in said  # b_3 after 10 s, from the paper's start
@@ -141,6 +138,7 @@ def test_an_unknown_option_is_code_2(capsys, words):
     assert words[0].split("=")[0] in capsys.readouterr().err
 
 
+@processes.posix
 def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(tmp_path, capsys):
     """Stopped in the middle, resumed with the command it names."""
     record, whole = tmp_path / "run.traj", tmp_path / "whole.traj"
@@ -148,9 +146,7 @@ def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(tmp_path, capsys):
            "--viscous", "0.1", "--file"]  # fmt: skip
     # where the tests run in the background, Ctrl-C is ignored and so it would be here
     process = command(*run, record, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (record.exists() and record.stat().st_size > 20_000):
-        time.sleep(0.001)
+    processes.wait_until(lambda: record.exists() and record.stat().st_size > 20_000, process)
     process.send_signal(signal.SIGINT)
     _, complaints = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED, complaints
@@ -291,6 +287,54 @@ def test_a_table_of_torques_without_rows_is_refused(tmp_path, capsys, content):
     assert "empty.csv holds no rows; a table of torques has" in " ".join(capsys.readouterr().err.split())
 
 
+def test_states_are_given_by_name(tmp_path, capsys):
+    model = zoo.planar3()
+    keyframe = Extras(joint_names=("shoulder", "elbow", "wrist"), keyframes={"bent": (0.1, 0.2, 0.3)})
+    torsor.save(model.with_extras(keyframe), tmp_path / "arm.toml")
+    command = ["simulate", str(tmp_path / "arm.toml"), "--duration", "0.01", "--json"]
+    for words, first in (
+        (["--q0", "elbow=45deg,link3=-1"], [0.0, np.pi / 4, -1.0]),
+        (["--q0", "bent"], [0.1, 0.2, 0.3]),
+        (["--q0", "1,2,3", "--v0", "wrist=2", "--torque", "shoulder=0.5"], [1.0, 2.0, 3.0]),
+    ):
+        assert main([*command, *words]) == 0
+        values = json.loads(capsys.readouterr().out)["values"]
+        assert [values[f"q {name}"]["first"] for name in model.names] == first
+    assert main([*command, "--q0", "knee=1"]) == FAILED
+    assert "'knee=1' names nothing that there is; there are link1" in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_interrupted_sweep_says_what_is_done(tmp_path, capsys, monkeypatch):
+    study = tmp_path / "study.toml"
+    study.write_text('model = "planar3"\nn = 6\nduration = 0.01\nchunk = 2\n[vary]\nv0 = {normal = [0, 1]}\n')
+    ensemble, done = torsor.ensemble, []
+
+    def interrupted(**options):
+        def progress(*counts):
+            done.append(counts)
+            raise KeyboardInterrupt
+
+        return ensemble(**options | {"progress": progress})
+
+    monkeypatch.setattr(torsor, "ensemble", interrupted)
+    command = ["sweep", str(study), "--store", str(tmp_path / "runs.zarr")]
+    assert main(command) == INTERRUPTED
+    words = " ".join(capsys.readouterr().err.split())
+    assert "2 of 6 members are done and kept" in words
+    assert "--resume" in words
+    monkeypatch.undo()
+    assert main([*command, "--resume"]) == 0
+
+
+@pytest.mark.slow
+def test_a_sweep_starts_a_cluster_of_its_own(tmp_path, capsys):
+    assert peer("distributed").Client
+    study = tmp_path / "study.toml"
+    study.write_text('model = "planar3"\nn = 6\nduration = 0.01\n[vary]\nv0 = {normal = [0, 1]}\n')
+    assert main(["sweep", str(study), "--store", str(tmp_path / "runs.zarr"), "--dask"]) == 0
+    assert "6 of 6 members done" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -301,7 +345,7 @@ def test_a_table_of_torques_without_rows_is_refused(tmp_path, capsys, content):
 )
 def test_workers_that_are_not_there_are_refused(tmp_path, capsys, words, reason):
     if "--dask" in words:
-        pytest.importorskip("distributed")
+        assert peer("distributed").Client
     study = tmp_path / "study.toml"
     study.write_text('model = "planar3"\nn = 2\nduration = 0.01\n[vary]\nv0 = {normal = [0, 1]}\n')
     assert main(["sweep", str(study), "--store", str(tmp_path / "runs.zarr"), *words]) == FAILED
@@ -332,30 +376,28 @@ def test_a_motion_without_gravity_is_tracked_and_resumed(tmp_path):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_and_a_closed_pipe_are_no_tracebacks():
-    words = [sys.executable, "-m", "torsor.cli", "simulate", "planar3", "--duration", "0.1"]
+    words = ["-m", "torsor.cli", "simulate", "planar3", "--duration", "0.1"]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = processes.run(*words, stdout=full)
     assert done.returncode == FAILED
     assert "Traceback" not in done.stderr
-    done = subprocess.run([*words, "--quiet", "--csv", "/dev/full"], capture_output=True, text=True, check=False)
+    done = processes.run(*words, "--quiet", "--csv", "/dev/full")
     assert done.returncode == FAILED
     assert "No space left" in done.stderr
-    done = subprocess.run(
-        [*words, "--log", "/dev/full", "--plot", "/dev/full"], capture_output=True, text=True, check=False
-    )
+    done = processes.run(*words, "--log", "/dev/full", "--plot", "/dev/full")
     assert done.returncode == FAILED
     assert "planar3: 0.1 s" in done.stdout
     assert done.stderr.count("No space left") == 2  # and no traceback of `logging`
     assert len(done.stderr.splitlines()) == 2
-    pipe = subprocess.Popen([*words, "--quiet", "--csv", "/dev/stdout"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipe = processes.start(*words, "--quiet", "--csv", "/dev/stdout")
     pipe.stdout.close()
-    assert b"Traceback" not in pipe.stderr.read()
+    assert "Traceback" not in pipe.stderr.read()
     pipe.stderr.close()
-    assert pipe.wait() == FAILED
+    assert pipe.wait(processes.DEADLINE) == FAILED
 
 
 def test_what_cannot_be_written_keeps_nothing_else_from_being_written(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("torsor.view.plots.write_whole", lambda path, _: write_whole(tmp_path, b""))  # a folder
+    monkeypatch.setattr("torsor.view.style.write_whole", lambda path, _: write_whole(tmp_path, b""))  # a folder
     words = ["--duration", "0.1", "--plot", str(tmp_path / "a"), "--csv", str(tmp_path / "a.csv"), "--json"]
     assert main(["simulate", "planar3", *words]) == FAILED
     said = capsys.readouterr()
@@ -386,3 +428,19 @@ def test_info_of_a_very_long_machine(capsys):
     assert "100000 bodies" in said
     assert "and 99992 more" in said
     assert "mass_matrix" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "drifts"),
+    [
+        (["panda", "--duration", "10"], False),
+        (["panda", "--duration", "10", "--rtol", "1e-2"], True),
+        (["planar3", "--duration", "5", "--method", "rk4", "--step", "0.05"], True),
+        (["planar3", "--duration", "20", "--rtol", "1e-2", "--viscous", "0.1"], False),  # friction takes energy
+    ],
+)
+def test_energy_that_drifts_is_told(capsys, words, drifts):
+    assert main(["simulate", *words]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("nothing acts on this machine, but its energy changed by" in said) is drifts
+    assert not drifts or "take --rtol 1e-9" in said or "take a shorter --step" in said

@@ -2,13 +2,13 @@
 C++ compiler is there; programs and their failures where CuPy is not."""
 
 import shutil
-import subprocess
 import sys
 
 import cuda_host
 import cuda_reader
 import fake_cupy
 import numpy as np
+import processes
 import pytest
 from machines import ARRAY_FUNCTIONS, MACHINES, difference
 
@@ -341,8 +341,8 @@ def test_torsor_and_its_cuda_text_need_neither_llvm_nor_scipy():
         "import torsor as ts\n"
         "print(len(ts.compile(ts.zoo.panda(), ts.forward_dynamics, target='cuda').source('cuda')))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert int(done.stdout) > 10_000
+    done = processes.output(script)
+    assert int(done) > 10_000
 
 
 def test_the_host_compiler_is_found_if_there_is_one():

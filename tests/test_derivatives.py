@@ -10,10 +10,10 @@ import cuda_host
 import cuda_reader
 import mpmath
 import numpy as np
-import pinocchio as pin
 import pytest
 from machines import ARRAY_FUNCTIONS, MACHINES, difference
 from mpmath import mp
+from peers.installed import peer
 from peers.pinocchio_peer import PinocchioPeer
 
 import torsor as ts
@@ -29,6 +29,8 @@ from torsor.dynamics.methods import METHODS
 from torsor.inputs import PARAMETERS, place_of
 from torsor.linalg import Vec
 from torsor.model.joints import JOINTS
+
+pin = peer("pinocchio")
 
 DIGITS, STEP = 60, mpmath.mpf("1e-20")  # central differences of 60 digits: an error of 1e-40
 TOLERANCE = 1e-12  # rounding, times the condition of M where it is inverted (1e3 for these trees)

@@ -1,19 +1,31 @@
-"""The pages show the results that are there."""
+"""The pages show the results that are there, name what is there, and their code runs."""
 
 import importlib.util
-import os
+import json
 import re
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
+import shlex
 
+import pages
+import processes
 import pytest
+from pages import PAGES, ROOT
 
-ROOT = Path(__file__).parent.parent
-spec = importlib.util.spec_from_file_location("tables", ROOT / "bench" / "tables.py")
-tables = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tables)
+from torsor import cli
+
+
+def script(path):
+    """A script of the tree as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tables, sources = script(ROOT / "bench" / "tables.py"), script(ROOT / "docs" / "sources.py")
+
+IDS = {"ids": lambda page: str(page.relative_to(ROOT))}
+# These add joints, methods, forces and quantities to torsor, which other tests must not meet.
+OWN_PROCESS = ("extend.md",)
 
 
 @pytest.mark.parametrize("page", tables.PAGES)
@@ -23,13 +35,11 @@ def test_tables_are_those_of_the_results(page):
     assert tables.filled(text) == text, "run  python bench/tables.py"
 
 
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "bench/README.md")]
-PAGES += sorted((ROOT / "docs").glob("*.md"))
 FOLDERS = "algorithms|backends|compiler|dynamics|formats|kernel|model|parallel|motion|papers|view|zoo"
 FOLDERS += "|bench|docs|tests|examples"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "bench" / "README.md"], **IDS)
 def test_pages_name_only_what_is_there(page):
     """Links to other pages and pictures, and source files named in code style."""
     text = page.read_text()
@@ -40,20 +50,37 @@ def test_pages_name_only_what_is_there(page):
     assert not missing
 
 
-RUN = [
-    "README.md",
-    "CONTRIBUTING.md",
-    *(f"docs/{page}.md" for page in ("simulation", "ensembles", "derivatives", "jacobians")),
+@pytest.mark.parametrize("page", [page for page in PAGES if pages.has_code(page)], **IDS)
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    """Its blocks, one after the other, in an empty folder; `pages.py` says what is compared."""
+    monkeypatch.chdir(tmp_path)
+    if page.name not in OWN_PROCESS:
+        pages.check(page)
+        return
+    done = processes.run("-W", "error", pages.__file__, page)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+COMMANDS = [
+    pytest.param(command, id=f"{page.stem}:{block.line} {command[:40]}")
+    for page in PAGES
+    for block in pages.blocks(page)
+    if block.kind == "sh"
+    for line in block.text.replace("\\\n", " ").splitlines()
+    for command in line.split("&&")
+    if command.strip().startswith("torsor ")
 ]
 
 
-@pytest.mark.parametrize("page", RUN)
-def test_the_code_of_a_page_runs(page, tmp_path):
-    """Its blocks, one after the other, in a process of its own: some add methods and forces."""
-    blocks = re.findall(r"^ *```python\n(.*?)^ *```", (ROOT / page).read_text(encoding="utf-8"), re.S | re.M)
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(textwrap.dedent(block) for block in blocks))
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "Agg"}
-    command = [sys.executable, "-W", "error", str(script)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_of_the_pages_are_understood(command):
+    """Every `torsor ...` line of a `sh` block, by the parser of the command."""
+    cli.parser().parse_args(cli._with_negative_lists(shlex.split(command, comments=True)[1:]))
+
+
+def test_no_figure_is_older_than_its_data():
+    """`docs/sources.py` notes what each figure was drawn from."""
+    known = json.loads(sources.SOURCES.read_text())
+    assert sorted(known) == sorted(path.name for path in sources.FIGURES.iterdir() if path.suffix in (".png", ".gif"))
+    late = {name: known[name]["by"] for name in sources.outdated()}
+    assert not late, f"draw them again, look at them, and run  python docs/sources.py {' '.join(late)}"

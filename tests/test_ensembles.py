@@ -4,10 +4,8 @@ import json
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import threading
-import time
 import zipfile
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
@@ -18,7 +16,10 @@ from types import SimpleNamespace
 import cuda_host
 import fake_cupy
 import numpy as np
+import processes
 import pytest
+from peers.installed import peer
+from scipy import stats
 
 import torsor as ts
 from torsor import ArgumentError, lie, zoo
@@ -374,7 +375,7 @@ def test_a_store_of_version_0_1_opens(tmp_path):
 
 def test_others_read_the_store(tmp_path):
     """zarr and xarray open it, without torsor."""
-    zarr, xarray = pytest.importorskip("zarr"), pytest.importorskip("xarray")
+    zarr, xarray = peer("zarr"), peer("xarray")
     found = study(tmp_path / "runs.zarr", n=20)
     group = zarr.open_group(str(tmp_path / "runs.zarr"), mode="r")
     assert np.array_equal(group["q"][:], found["q"])
@@ -383,6 +384,21 @@ def test_others_read_the_store(tmp_path):
     assert opened["q"].dims == ("member", "time", "coordinate")
     assert opened.attrs["seed"] == 0
     assert np.array_equal(found.open()["q"].values, found["q"])
+
+
+def test_a_dataset_is_lazy_and_knows_names(tmp_path):
+    dask = peer("dask.array")
+    made = study(tmp_path / "runs.zarr", n=20, keep=("q", "v", "pose.link3", "energy:max"), chunk=8)
+    for found in (made, ts.Study(tmp_path / "runs.zarr")):
+        opened = found.open()
+        assert isinstance(opened["q"].data, dask.Array)
+        assert opened["q"].data.chunks[0] == (8, 8, 4)
+        assert np.array_equal(opened["q"].sel(coordinate="link2").values, found["q"][..., 1])
+        assert np.array_equal(opened["q"][5:17, 3].values, found["q"][5:17, 3])
+        assert np.array_equal(opened["pose.link3"].sel({"pose.link3_entry": "qw"}).values, found["pose.link3"][..., 3])
+        assert np.array_equal(opened.coords["v0"].values, found["v0"])
+        assert opened.coords["time"].values.tolist() == found.times.tolist()
+        assert opened["energy.max"].shape == (20,)
 
 
 def test_lost_and_damaged_chunks_are_done_again(tmp_path):
@@ -510,7 +526,7 @@ def test_a_full_disk_leaves_a_store_that_goes_on(tmp_path, monkeypatch):
 
 def test_a_store_behind_a_url(tmp_path):
     """In memory, by fsspec; a folder by its URL is written as a folder."""
-    zarr = pytest.importorskip("zarr")
+    zarr = peer("zarr")
     found = study("memory://runs.zarr", shard=(0, 2))
     assert 0 < found.progress < 1
     again = study("memory://runs.zarr")
@@ -540,7 +556,7 @@ def test_a_store_behind_a_url(tmp_path):
 @pytest.mark.filterwarnings("ignore")
 def test_a_store_in_an_object_store(tmp_path, monkeypatch):
     """Moto's S3 on this machine, where moto and s3fs are installed; two processes write."""
-    s3fs, moto = pytest.importorskip("s3fs"), pytest.importorskip("moto.server")
+    s3fs, moto = peer("s3fs"), peer("moto.server")
     server = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -586,11 +602,10 @@ if __name__ == "__main__":
 
 def test_a_killed_client_loses_only_the_chunk_in_flight(tmp_path):
     path = tmp_path / "runs.zarr"
-    client = subprocess.Popen([sys.executable, "-c", SCRIPT, str(path)])
-    while not (path / "status" / "c" / "3").exists() and client.poll() is None:
-        time.sleep(0.01)
-    os.kill(client.pid, signal.SIGKILL)
-    client.wait()
+    client = processes.start("-c", SCRIPT, path)
+    processes.wait_until((path / "status" / "c" / "3").exists, client)
+    client.kill()
+    client.communicate()
     left = ts.Study(path)
     assert 0 < left.progress < 1
     before = {k: left.group.get("q", k).copy() for k in range(3)}
@@ -603,7 +618,7 @@ def test_a_killed_client_loses_only_the_chunk_in_flight(tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_dask_finishes_when_a_worker_is_killed(tmp_path):
-    distributed = pytest.importorskip("distributed")
+    distributed = peer("distributed")
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
     with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
         victims, killed, runs = list(client.run(os.getpid).values()), [], tmp_path / "runs"
@@ -637,8 +652,9 @@ def test_two_shards_at_once(tmp_path):
     """Two processes begin together, each with a size of chunks of its own choice."""
     path = tmp_path / "runs.zarr"
     script = SCRIPT.replace("chunk=40)", "shard=(int(sys.argv[2]), 2))")
-    jobs = [subprocess.Popen([sys.executable, "-c", script, str(path), str(k)]) for k in range(2)]
-    assert [job.wait() for job in jobs] == [0, 0]
+    jobs = [processes.start("-c", script, path, k) for k in range(2)]
+    assert [job.communicate(timeout=processes.DEADLINE)[1] for job in jobs] == ["", ""]
+    assert [job.returncode for job in jobs] == [0, 0]
     found = ts.Study(path)
     assert found.progress == 1
     assert found.missing() == []
@@ -659,8 +675,8 @@ if __name__ == "__main__":
 @pytest.mark.filterwarnings("ignore")
 def test_a_lost_scheduler_is_told_and_the_study_goes_on(tmp_path):
     """The cluster's own process is killed; what was done stays, and the rest is done by another."""
-    distributed = pytest.importorskip("distributed")
-    cluster = subprocess.Popen([sys.executable, "-c", CLUSTER], stdout=subprocess.PIPE, text=True)
+    distributed = peer("distributed")
+    cluster = processes.start("-c", CLUSTER, stderr=None)
     client = distributed.Client(cluster.stdout.readline().strip(), timeout=20)
     killed = []
 
@@ -672,7 +688,7 @@ def test_a_lost_scheduler_is_told_and_the_study_goes_on(tmp_path):
     with pytest.raises(ts.StoreError, match="lost its workers or its scheduler"):
         study(path, n=2000, chunk=50, executor=client.get_executor(), progress=kill)
     client.close(timeout=1)
-    cluster.wait()
+    cluster.communicate(timeout=processes.DEADLINE)
     assert killed
     assert 0 < ts.Study(path).progress < 1
     assert np.array_equal(study(path, n=2000, chunk=50)["q"], study(tmp_path / "alone.zarr", n=2000, chunk=500)["q"])
@@ -712,17 +728,12 @@ def test_ray_through_its_adapter(tmp_path, monkeypatch):
         RayExecutor()
 
 
-def _ray():
-    pytest.importorskip("ray")
-    return RayExecutor()
-
-
 def _executorlib():
-    return pytest.importorskip("executorlib").SingleNodeExecutor(max_workers=2)
+    return peer("executorlib").SingleNodeExecutor(max_workers=2)
 
 
 def _parsl():
-    concurrent = pytest.importorskip("parsl.concurrent")
+    concurrent = peer("parsl.concurrent")
     from parsl.configs.htex_local import config
 
     return concurrent.ParslPoolExecutor(config)
@@ -730,7 +741,7 @@ def _parsl():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("engine", [_ray, _executorlib, _parsl], ids=lambda x: x.__name__[1:])
+@pytest.mark.parametrize("engine", [RayExecutor, _executorlib, _parsl], ids=("ray", "executorlib", "parsl"))
 def test_other_engines(tmp_path, monkeypatch, engine):
     """Where they are installed; torsor needs none of them."""
     monkeypatch.chdir(tmp_path)  # some write logs
@@ -919,6 +930,20 @@ def test_members_stop_by_themselves(tmp_path, method):
         study(tmp_path / "none.zarr", stop=ts.Stop(q=7, below=0.0))
 
 
+@pytest.mark.parametrize("where", ["cpu", pytest.param("cuda", marks=pytest.mark.slow)])
+def test_members_above_a_level_for_a_moment_stop(device, where):
+    """A step of a ball that flies takes it far beyond the top of its way."""
+    ball, g = ts.Model.chain("prismatic", axis=(0, 0, 1), mass=1.0, inertia=(1, 1, 1)), 9.81
+    above = np.array([0.07, 0.01, 1e-3])
+    up = np.sqrt(2 * g * (1 + g * above**2 / 8))
+    options = {"times": np.array([2.0]), "stops": (ts.Stop(q=0, above=1.0),)}
+    found = _plan(ball, {"v0": up[:, None]}, 3, where, **options).chunk(0, 3)
+    assert found["status"].tolist() == [STOPPED] * 3
+    np.testing.assert_allclose(found["stop_time"], up / g - above / 2, rtol=1e-10)
+    missed = _plan(ball, {"v0": np.full((1, 1), np.sqrt(2 * g) * (1 - 1e-6))}, 1, where, **options).chunk(0, 1)
+    assert missed["status"].tolist() == [OK]
+
+
 def test_members_that_start_outside_stop_at_once(tmp_path):
     starts = {"q0": np.array([[0.5, 0, 0], [0.0, 0, 0]])}
     for method in ("dopri5", "rk4"):
@@ -928,3 +953,16 @@ def test_members_that_start_outside_stop_at_once(tmp_path):
         assert found["stop_time"][0] == 0
         assert (found["q"][0] == [0.5, 0, 0]).all()
         assert (found["v"][0] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("distribution", "theirs"),
+    [
+        (ts.Normal(mean=3.0, std=0.5), stats.norm(3.0, 0.5)),
+        (ts.Uniform(low=-1.0, high=4.0), stats.uniform(-1.0, 5.0)),
+        (ts.LogNormal(median=2.0, sigma=0.7), stats.lognorm(0.7, scale=2.0)),
+    ],
+)
+def test_distributions_are_those_of_scipy(distribution, theirs):
+    u = np.linspace(0.001, 0.999, 41)
+    np.testing.assert_allclose(distribution.value(u), theirs.ppf(u), rtol=1e-12, atol=1e-12)

@@ -1,33 +1,29 @@
 """Every example runs from the command line, says something and warns of nothing."""
 
-import os
-import re
-import subprocess
-import sys
+import importlib.util
+import json
 from pathlib import Path
 
+import processes
 import pytest
-
-import torsor
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
-SOURCE = Path(torsor.__file__).parent.parent  # the very torsor under test, installed or not
+
+spec = importlib.util.spec_from_file_location("notebooks", EXAMPLES / "notebooks.py")
+notebooks = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(notebooks)
 
 
 def output_of(example, folder):
     """What the example prints, run in an empty folder with warnings as errors."""
-    environment = os.environ | {"PYTHONPATH": str(SOURCE), "MPLBACKEND": "Agg"}
-    command = [sys.executable, "-W", "error", str(example)]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
+    done = processes.run("-W", "error", example, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not done.stderr
     return done.stdout
 
 
-@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("example", notebooks.scripts(), ids=lambda path: path.name)
 def test_example_runs(example, tmp_path):
     assert output_of(example, tmp_path).strip()
 
@@ -40,11 +36,21 @@ def test_the_first_example_recovers_its_torques(tmp_path):
     assert given == recovered
 
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("example", notebooks.scripts(), ids=lambda path: path.name)
+def test_every_example_is_a_notebook(example):
+    """Of the same code, cut into cells that are complete statements."""
+    written = notebooks.FOLDER / f"{example.stem}.ipynb"
+    assert written.read_text(encoding="utf-8") == notebooks.content(example), "run  python examples/notebooks.py"
+    for cell in json.loads(written.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            compile("".join(cell["source"]), example.name, "exec")
 
 
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-def test_code_of_the_readme_runs(block, tmp_path):
-    script = tmp_path / "readme.py"
-    script.write_text(block)
-    assert output_of(script, tmp_path) == ""
+@pytest.mark.slow
+@pytest.mark.parametrize("example", notebooks.scripts(), ids=lambda path: path.name)
+def test_notebooks_run(example, tmp_path):
+    """Cell after cell."""
+    cells = json.loads((notebooks.FOLDER / f"{example.stem}.ipynb").read_text(encoding="utf-8"))["cells"]
+    script = tmp_path / "cells.py"
+    script.write_text("\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"))
+    assert output_of(script, tmp_path).strip()

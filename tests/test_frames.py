@@ -3,15 +3,17 @@
 from dataclasses import replace
 from pathlib import Path
 
-import mujoco
 import numpy as np
-import pinocchio as pin
 import pytest
+from peers.installed import peer
 
 import torsor as ts
 from torsor import zoo
 from torsor.errors import ArgumentError
 from torsor.model.extras import Coupling, Extras
+
+mujoco = peer("mujoco")
+pin = peer("pinocchio")
 
 ROBOTS = Path(__file__).parent / "robots"
 ROUNDING = 1e-12

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-import mujoco
 import numpy as np
 import pytest
 from machines import torque_of, torques_of
+from peers.installed import peer
 
 import torsor as ts
 from torsor import (
@@ -27,6 +27,8 @@ from torsor.motion import laws
 from torsor.motion.law import STOP_TIME, collect, felt_inertia
 from torsor.motion.laws import CUSHION
 from torsor.motion.motion import Motion
+
+mujoco = peer("mujoco")
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-12}
 ROUNDING = 1e-11  # twenty steps of 1 ms, in float64

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import shutil
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import mpmath
 import numpy as np
+import processes
 import pytest
 from machines import ARRAY_FUNCTIONS
 
@@ -492,8 +492,7 @@ print(repr(ts.forward_dynamics(m, np.ones(3), np.ones(3), np.ones(3)).tolist()))
 
 
 def in_a_new_process(cache, script=SCRIPT, both=False, **environment):
-    env = os.environ | {"TORSOR_CACHE": str(cache)} | environment
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=120)
+    done = processes.run("-c", script, env=processes.environment(TORSOR_CACHE=str(cache), **environment))
     assert done.returncode == 0, done.stderr
     return done if both else done.stdout
 
@@ -596,7 +595,7 @@ def test_no_answer_outlives_its_source(when, tmp_path):
 
     def run(change="pass"):
         script = f"def after_import():\n  {change}\n" + CHANGED.format(source=str(source))
-        return in_a_new_process(tmp_path / "cache", script, PYTHONPATH="")
+        return in_a_new_process(tmp_path / "cache", script)
 
     if when == "while one runs":
         files_ = [str(path) for path in files.values()]

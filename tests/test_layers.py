@@ -27,41 +27,54 @@ LAYERS = [
     {"formats"},
     {"zoo"},
     {"motion"},
+    {"casadi", "gym"},
     {"ensembles"},
     {"view"},
+    {"molecule"},
     {"papers"},
+    {"bridge"},
+    {"jax", "torch"},
     {"bench"},
     {"cli", "__main__"},
 ]
 # Methods that users look for on an object, imported when they are called: what they need knows that object.
-METHODS = {("motion.series", "view"), ("motion.trajectory", "view"), ("ensembles.plots", "view")}
+METHODS = {
+    ("model.model", "view"),
+    ("motion.trajectory", "view"),
+    ("ensembles.plots", "view"),
+    ("ensembles.study", "view"),
+}
 # Within a package nothing goes in circles: each module imports only from those named before it.  Modules joined by +
 # still import each other.
 ORDER = {
     "algorithms": "newton_euler composite kinematics ploen_park articulated inverse_derivatives regressor energy "
     "complex_pivots constraint_force discrete_mechanics fixman ploen_park_forward square_factor udut coriolis products "
-    "segments operational_space walker_orin forward_derivatives coupled pulls",
+    "segments operational_space walker_orin forward_derivatives coupled pulls rattle",
     "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf cpuid codegen gufunc "
-    "pointwise cuda c99 cpu_code cpu gpu",
+    "pointwise cuda c99 cpu_code cpu xla gpu wasm wasm_files",
+    "bridge": "charts numbers functions rollouts",
     "compiler": "store frames members tape packing abi trace counts derivative tape_derivatives loop_derivatives "
     "lowering request language loops",
     "dynamics": "accuracy methods calls couplings frames jacobians matrix_gradients functions derivatives programs "
-    "linear factor task_space inverse_kinematics actuators identification exports closed_forms fixman symbolic",
+    "linear factor points task_space inverse_kinematics actuators identification blocks external exports closed_forms "
+    "fixman symbolic",
     "dynamics.closed_forms": "frames operators factorization",
     "dynamics.fixman": "measure parameters solve points rigid",
-    "ensembles": "engine streams places plots ray records device exchange draws zarr files study",
+    "ensembles": "engine streams places plots ray records device exchange draws zarr dataset files study",
     "formats": "binary folders meshes xml repair robot states toml writer xacro mjcf mjcf_writer urdf urdf_writer sdf "
     "robots",
-    "model": "names joints rounding parameters check extras freedoms links builder dh screws model batch conditioning "
-    "regular",
+    "model": "names joints rounding parameters check units extras freedoms links builder dh screws locked model batch "
+    "conditioning regular",
     "motion": "brownian coordinates cuda_loops laws progress recording references stops tables hermite law quantities "
-    "forces moving_base plant lowering steps driver gradients motion device fused stepper tangent dense events fixed "
-    "implicit stages structure adams radau runge_kutta stiffness trajectory gpu_rollout rollout integrators rows "
-    "simulation sensitivities",
+    "forces moving_base plant lowering time_loop steps driver gradients motion device fused stepper tangent dense "
+    "events fixed implicit stages structure rattle adams radau runge_kutta stiffness trajectory gpu_rollout rollout "
+    "integrators rows simulation sensitivities",
+    "molecule": "structure rotors forcefields prepare tree page plots output molecule closures mover methods results "
+    "run gibbs polymers command",
     "papers": "rows figures digits change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
-    "view": "shapes tube plots page",
-    "zoo": "families humanoid lee2007",
+    "view": "style limbs shapes tube controls showcase machine plots page table browser movies",
+    "zoo": "families humanoid lee2007 small",
 }
 # Modules of torsor that are imported inside functions, because most programs do without them and they take long.
 LATE = {
@@ -70,9 +83,9 @@ LATE = {
     "dynamics.calls": {"backends.gpu", "parallel.device.DeviceChain"},
     "dynamics.functions": {"parallel.segments", "parallel.solver"},
     "cli": {"papers", "bench.forward_dynamics_times", "bench.installed_peers", "ensembles.files", "ensembles.places",
-            "view.plots.picture", "view.page.at_rest"},
+            "view.style.picture"},
 }  # fmt: skip
-UNLISTED = ("motion", "ensembles", "formats")  # rooms in which imports inside functions are not listed
+UNLISTED = ("motion", "ensembles", "formats", "molecule")  # rooms in which imports inside functions are not listed
 
 MODULES = sorted(".".join(path.relative_to(SOURCE).with_suffix("").parts) for path in SOURCE.rglob("*.py"))
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

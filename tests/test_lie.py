@@ -2,18 +2,20 @@
 
 import operator
 
-import casadi as ca
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import to_digits
 from mpmath import mp, mpf
+from peers.installed import peer
 from scipy.linalg import expm
 
 from torsor import lie
 from torsor.errors import ArgumentError
 from torsor.linalg import Mat, Vec, down_scale
+
+ca = peer("casadi")
 
 DIGITS = 50
 # Each function is a few dozen operations on numbers of size up to 4: so many rounding units are lost at most.

@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
-import mujoco
 import numpy as np
 import pytest
+from peers.installed import peer
 from peers.robot_files import MuJoCoFile, random_state
 
 import torsor as ts
 from torsor.errors import ArgumentError, ModelError, ModelWarning
+
+mujoco = peer("mujoco")
 
 FEATURES = Path(__file__).parent / "robots" / "features.xml"
 # MuJoCo keeps inertias as principal moments and a quaternion; both sides lose a few digits in between.

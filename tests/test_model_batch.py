@@ -300,3 +300,92 @@ def test_derivatives_of_a_batch_are_those_of_its_members(model):
     alone = ts.vjp(ts.forward_dynamics, wrt)(batch[1], q[1], v[1], tau[1], y[1])
     for one, all_ in zip(alone, gradient):
         assert np.abs(one - all_[1]).max() <= 1e-9 * np.abs(one).max()
+
+
+# ---- members with other numbers ----
+
+
+@pytest.mark.parametrize("fields", VARIED)
+@pytest.mark.parametrize("where", [2, slice(1, 4), [4, 0], np.array([True, False, False, True, False])], ids=str)
+def test_replaced_members_are_those_of_a_new_batch(fields, where):
+    """To the bit, in float64 and float32, whether or not programs were used before."""
+    batch, others = (varied(TREE, VARIED[fields], 5, seed) for seed in (0, 1))
+    given = state(ts.forward_dynamics, TREE, 5)
+    single = {name: x.astype(np.float32) for name, x in given.items()}
+    before, frames = ts.forward_dynamics(batch, **given), members(batch)
+    ts.forward_dynamics(batch, **single)
+    assert batch.replaced(where, **{name: x[where] for name, x in others.varied.items()}) is batch
+    chosen = np.zeros(5, bool)
+    chosen[where] = True
+    numbers = {name: np.where(chosen.reshape(-1, *[1] * (x.ndim - 1)), others.varied[name], x)
+               for name, x in varied(TREE, VARIED[fields], 5).varied.items()}  # fmt: skip
+    fresh = ModelBatch(TREE, **numbers)
+    found = ts.forward_dynamics(batch, **given)
+    assert np.array_equal(found, ts.forward_dynamics(fresh, **given))
+    assert np.array_equal(ts.forward_dynamics(batch, **single), ts.forward_dynamics(fresh, **single))
+    assert np.array_equal(found[~chosen], before[~chosen])
+    assert not (found[chosen] == before[chosen]).all()
+    assert members(batch) is frames  # nothing was framed but these members
+    path = {"steps": 3, "step": 0.01}
+    ahead = ts.rollout(batch, given["q"], given["v"], **path)
+    assert np.array_equal(ahead.q, ts.rollout(fresh, given["q"], given["v"], **path).q)
+
+
+def test_numbers_of_joints_are_replaced_in_rollouts():
+    arm = replace(zoo.general_arm(3, 5), damping=0.1)
+    batch = ModelBatch(arm, damping=np.full((4, 3), 0.1), mass=np.tile(arm.mass, (4, 1)))
+    start, path = np.ones((4, 3)), {"steps": 10, "step": 0.01}
+    before = ts.rollout(batch, start, start, **path).q
+    batch.replaced([1, 2], damping=2.0)
+    after = ts.rollout(batch, start, start, **path).q
+    wanted = ts.rollout(ModelBatch(arm, damping=batch.varied["damping"]), start, start, **path).q
+    assert np.abs(after - wanted).max() < ROUNDING
+    assert [np.array_equal(before[k], after[k]) for k in range(4)] == [True, False, False, True]
+    assert np.array_equal(batch[1].damping, [2.0] * 3)
+
+
+def test_two_axes_and_several_replacements():
+    arm = zoo.panda()
+    factor = np.random.default_rng(0).uniform(0.8, 1.2, (2, 3, 1))
+    batch, (q, v, tau) = ModelBatch(arm, mass=arm.mass * factor), np.random.default_rng(1).normal(size=(3, 7))
+    ts.forward_dynamics(batch, q, v, tau)
+    batch.replaced((0, 1), mass=2 * arm.mass).replaced((slice(None), 2), mass=arm.mass)
+    batch.replaced((0, 1), mass=3 * arm.mass)
+    factor = factor.copy()
+    factor[0, 1], factor[:, 2] = 3.0, 1.0
+    fresh = ModelBatch(arm, mass=arm.mass * factor)
+    assert np.array_equal(ts.forward_dynamics(batch, q, v, tau), ts.forward_dynamics(fresh, q, v, tau))
+
+
+def test_a_member_that_is_too_small_for_the_frames_of_the_others():
+    """All members are framed anew, because the origin of a tiny body must stay at its joint (`frames.FAR`)."""
+    arm = zoo.random_chain(4, 0, joints=("revolute",))
+    same = {name: np.stack([getattr(arm, name)] * 3) for name in ("mass", "com", "inertia")}
+    batch, given = ModelBatch(arm, **same), state(ts.forward_dynamics, arm, 3)
+    ts.forward_dynamics(batch, *given.values())
+    tiny = {"com": 1e-7 * arm.com, "inertia": 1e-14 * arm.inertia}
+    batch.replaced([1], **tiny)
+    fresh = ModelBatch(arm, **{name: np.array(x) for name, x in batch.varied.items()})
+    assert members(fresh).key != members(ModelBatch(arm, **same)).key
+    assert np.array_equal(ts.forward_dynamics(batch, *given.values()), ts.forward_dynamics(fresh, *given.values()))
+
+
+def test_replacements_that_are_refused_change_nothing():
+    arm = zoo.panda()
+    batch = ModelBatch(arm, mass=np.tile(arm.mass, (3, 1)))
+    before = ts.gravity_forces(batch, np.ones(7))
+    refused = [
+        (ModelError, "counted among the members", 1, {"mass": -1.0}),
+        (ModelError, "link|body|mass", [0, 2], {"mass": np.nan}),
+        (ArgumentError, "'gravity' does not differ between the members of this batch: mass does", 1, {"gravity": 0.0}),
+        (ArgumentError, "these members need", [0, 1], {"mass": np.ones((3, 7))}),
+        (ArgumentError, "where must name members", 3, {"mass": 1.0}),
+        (ArgumentError, "where must name members", "all", {"mass": 1.0}),
+        (ArgumentError, "where must name members", np.ones(4, bool), {"mass": 1.0}),
+    ]
+    for error, message, where, numbers in refused:
+        with pytest.raises(error, match=message):
+            batch.replaced(where, **numbers)
+    assert np.array_equal(ts.gravity_forces(batch, np.ones(7)), before)
+    batch.replaced([], mass=1.0).replaced(slice(0), mass=1.0)
+    assert np.array_equal(ts.gravity_forces(batch, np.ones(7)), before)

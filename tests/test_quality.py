@@ -1,9 +1,8 @@
 """The linter, the formatter and the type checker, run as tests."""
 
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -17,6 +16,5 @@ TOOLS = {
 
 @pytest.mark.parametrize("tool", TOOLS)
 def test_nothing_to_complain_about(tool):
-    command = [sys.executable, "-m", *TOOLS[tool]]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = processes.run("-m", *TOOLS[tool], cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

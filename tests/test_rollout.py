@@ -13,7 +13,7 @@ import torsor as ts
 from torsor import zoo
 from torsor.compiler.frames import framed
 from torsor.model.joints import JOINTS
-from torsor.motion import lowering, steps
+from torsor.motion import lowering, steps, time_loop
 from torsor.motion.driver import Fixed
 from torsor.motion.gpu_rollout import kernel_of
 from torsor.motion.law import collect
@@ -115,7 +115,8 @@ def test_large_models_take_the_same_steps(method, monkeypatch):
     for written_out, operations in ((True, 0), (False, lowering.MOST_OPERATIONS), (False, 0)):
         monkeypatch.setattr(lowering.Step, "written_out", written_out)
         monkeypatch.setattr(lowering, "MOST_OPERATIONS", operations)
-        results.append(Lowered(step)(q, v, tau + step.law.constant[0], step.law.values, np.array([H])))
+        given = q, v, tau + step.law.constant[0], step.law.values, np.array([H])
+        results.append(time_loop.at_once(Lowered(step), *given))
     assert difference(results[1], results[0]) < ROUNDING
     assert difference(results[2], results[0]) < ROUNDING
 
@@ -208,7 +209,7 @@ def test_a_loop_over_time_that_pauses_goes_on_where_it_was(method, monkeypatch):
         options = {"steps": 7, "step": H, "method": method, "forces": held(table)}
         expected = ts.rollout(model, q, v, **options)
         for most in (1, 3 * 4 * model.nv, 2_000_000):
-            monkeypatch.setattr(lowering, "UNINTERRUPTED", most)
+            monkeypatch.setattr(time_loop, "UNINTERRUPTED", most)
             for every in (1, 2, 3, 7):
                 found = ts.rollout(model, q, v, **options, every=every)
                 np.testing.assert_array_equal(states(found), states(expected)[:, every - 1 :: every])
@@ -219,7 +220,7 @@ def test_calls_end_where_states_are_stored():
     for ends in ([1], [7], range(1, 9), range(3, 31, 3), [1, 2, 3, 10, 17, 18]):
         for most in (1, 2, 3, 5, 100):
             at, found = 0, []
-            for every, count in lowering.calls_until(ends, most):
+            for every, count in time_loop.calls_until(ends, most):
                 assert every * max(count, 1) <= most
                 found += [at + every * (k + 1) for k in range(count)]
                 at += every * max(count, 1)

@@ -16,7 +16,7 @@ from torsor import zoo
 from torsor.backends import gpu
 from torsor.compiler.frames import framed
 from torsor.compiler.members import members
-from torsor.motion import fused, lowering
+from torsor.motion import fused, lowering, time_loop
 from torsor.motion import rollout as rollouts
 from torsor.motion.driver import Fixed
 from torsor.motion.gpu_rollout import kernel_of
@@ -286,13 +286,13 @@ def test_steps_own_their_machine_code():
     """Threads that meet while it is made have code of their own, which nothing else keeps alive."""
     law, x = collect(LONG), np.zeros((2, 28))
     step = Fixed(LONG, law, STEPS_OF["implicit-euler"], "implicit-euler", H)
-    move = lowering.StepRun(step.kernels("float64"), 2, law.values, np.array([H]), ())
+    move = time_loop.StepRun(step.kernels("float64"), 2, np.array([H]), {"tau": np.zeros((1, 14)), "gain": law.values})
     simulation = ts.Simulation(ARM)
-    move(x, np.zeros((1, 1, 14)))
-    lowering._function.cache_clear()
+    move(x, lambda first, count: {}, range(1, 4))
+    time_loop._function.cache_clear()
     fused._function.cache_clear()
     gc.collect()
-    move(x, np.zeros((1, 1, 14)), range(1, 4))
+    move(x, lambda first, count: {}, range(1, 4))
     simulation.step(0.1)
     assert np.isfinite(x).all()
     assert np.isfinite(simulation.q).all()

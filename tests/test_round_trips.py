@@ -6,10 +6,9 @@ Whatever is written comes back, freedom by freedom; whatever does not is named i
 import warnings
 from dataclasses import replace
 
-import mujoco
 import numpy as np
-import pinocchio as pin
 import pytest
+from peers.installed import peer
 from peers.robot_files import MuJoCoFile, PinocchioFile, random_state
 
 import torsor as ts
@@ -20,6 +19,9 @@ from torsor.formats.writer import PRIMITIVES
 from torsor.model.extras import Actuator, Coupling, Extras, Visual
 from torsor.model.freedoms import DEFAULTS
 from torsor.model.joints import joint_named
+
+mujoco = peer("mujoco")
+pin = peer("pinocchio")
 
 KINDS = sorted(PRIMITIVES)
 WHOLE = {".urdf": ("spherical", "free"), ".xml": ("spherical", "free")}  # no several joints make these

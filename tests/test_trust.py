@@ -4,13 +4,12 @@ import csv
 import dataclasses
 import json
 import os
-import subprocess
-import sys
 import zipfile
 from contextlib import nullcontext
 from html.parser import HTMLParser
 
 import numpy as np
+import processes
 import pytest
 from machines import torque_of
 
@@ -314,6 +313,41 @@ def test_a_force_of_other_arguments_is_refused_before_the_run(force):
             simulate(ARM, duration=0.1, forces=forces)
 
 
+def test_a_stop_function_cannot_write_into_the_state():
+    def stop(t, q, v):
+        q[:] = 0.0
+        return 1.0
+
+    with pytest.raises(ValueError, match="read-only"):
+        simulate(ARM, [0.4, 0.3], duration=0.1, stop=stop)
+
+
+def broken_slopes(t, q, v):
+    q[:] = 0.0
+
+
+@pytest.mark.parametrize(
+    ("slopes", "words"),
+    [
+        (lambda t, q, v: 3.0, "iterable"),
+        (lambda t, q, v: None, "iterable"),
+        (lambda t, q, v: (np.ones(3), np.ones(5)), "broadcast"),
+        (lambda t, q, v: (np.full(2, np.nan), np.ones(2)), "a number is not finite"),
+        (broken_slopes, "read-only"),
+    ],
+)
+def test_slopes_that_are_none_are_refused_by_name(slopes, words):
+    force = ts.Function(lambda t, q, v: -q, slopes=slopes)
+    with pytest.raises(ArgumentError, match=f"the slopes .* gives a stiffness and a damping.*{words}"):
+        simulate(ARM, duration=0.1, forces=force, method="esdirk4")
+
+
+@pytest.mark.parametrize("name", ["from_mujoco", "to_mujoco", "from_pinocchio", "to_pinocchio"])
+def test_a_state_of_no_engine_is_refused_by_name(name):
+    with pytest.raises(ArgumentError, match=r"theirs must be a model of (MuJoCo|Pinocchio), not array"):
+        getattr(ts.formats, name)(ARM, np.zeros(2), np.zeros(2))
+
+
 # ---- the cache ----
 
 
@@ -326,10 +360,8 @@ def test_a_folder_that_cannot_be_means_no_cache(setting, monkeypatch):
 
 def test_torsor_starts_without_a_cache_that_cannot_be():
     code = "import torsor as ts; print(ts.mass_matrix(ts.zoo.point_chain(1), [0.0]))"
-    source = str(cache.PACKAGE.parent)
-    environment = {"TORSOR_CACHE": "~nobody-of-that-name", "PYTHONPATH": source, "PATH": "/usr/bin"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "[[1.]]", done.stderr
+    environment = {"TORSOR_CACHE": "~nobody-of-that-name", "PYTHONPATH": processes.SOURCE, "PATH": "/usr/bin"}
+    assert processes.output(code, env=environment).strip() == "[[1.]]"
 
 
 POSIX = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have no owners here")
@@ -386,9 +418,9 @@ def test_without_sources_there_is_no_cache(tmp_path):
                 file.write(path, path.relative_to(package.parent))
     code = "import torsor as ts; print(ts.__file__, ts.mass_matrix(ts.Model.chain(mass=1, inertia=(1, 1, 1)), [0.0]))"
     environment = os.environ | {"TORSOR_CACHE": str(folder), "PYTHONPATH": str(tmp_path / "torsor.zip")}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert "torsor.zip" in done.stdout, done.stderr
-    assert done.stdout.strip().endswith("[[1.]]"), done.stderr
+    said = processes.output(code, env=environment)
+    assert "torsor.zip" in said
+    assert said.strip().endswith("[[1.]]")
     assert not folder.exists()
 
 

@@ -318,7 +318,7 @@ def test_a_file_without_masses_says_so_at_the_first_dynamics_call(tmp_path):
         ts.mass_matrix(model, [0.3, 0.2])
     np.testing.assert_allclose(pivots_of(model), 1e-4)  # rotors of 1 % of a ball of 1 kg, 0.1 m
     again = ts.load(path, repair="quiet")
-    again.save(tmp_path / "m.toml")
+    ts.save(again, tmp_path / "m.toml")
     with pytest.warns(ModelWarning, match="all inertias are invented"):
         ts.simulate(replace(ts.load(tmp_path / "m.toml"), gravity=(0, 0, -1)), duration=0.1)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torsor.backends.cache  # first: it notes which sources are there  # noqa: F401
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _LIST = __spec__.loader.get_data(str(Path(__file__).with_suffix(".pyi"))).decode()  # type: ignore  # from a zip, too
 _MODULES = {name: module for module, name in re.findall(r"^from (\S+) import (\S+) as \2$", _LIST, re.MULTILINE)}
@@ -27,9 +27,22 @@ _RENAMED = {
     **{name: f"torsor.formats.{name}" for name in ("from_mujoco", "from_pinocchio", "to_mujoco", "to_pinocchio")},
 }  # fmt: skip
 
+# Names of other libraries, and what they are called here.
+_ELSEWHERE = {
+    "aba": "forward_dynamics", "fd": "forward_dynamics", "rnea": "inverse_dynamics", "id": "inverse_dynamics",
+    "crba": "mass_matrix", "nle": "bias_forces", "nonLinearEffects": "bias_forces", "fkine": "frame_poses",
+    "forward_kinematics": "body_poses", "forwardKinematics": "body_poses", "fk": "frame_poses",
+    "computeMinverse": "inverse_mass_matrix", "computeJointJacobian": "jacobian", "jacob0": "jacobian",
+    "inertia": "mass_matrix", "gravload": "gravity_forces", "computeGeneralizedGravity": "gravity_forces",
+    "ik": "inverse_kinematics", "ikine": "inverse_kinematics", "accel": "forward_dynamics", "com": "center_of_mass",
+    "buildModelFromUrdf": "load", "read": "load", "step": "rollout", "mj_step": "rollout",
+}  # fmt: skip
+
 
 def __getattr__(name: str) -> Any:
     """A public name, imported now and kept."""
+    if name in _ELSEWHERE:
+        raise AttributeError(f"torsor has no {name}: here it is torsor.{_ELSEWHERE[name]}")
     if name in _RENAMED:
         raise AttributeError(f"torsor.{name} is now {_RENAMED[name]}")
     if name not in _MODULES:

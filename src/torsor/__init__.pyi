@@ -4,8 +4,10 @@ from torsor import dynamics as dynamics
 from torsor import ensembles as ensembles
 from torsor import formats as formats
 from torsor import lie as lie
+from torsor import molecule as molecule
 from torsor import motion as motion
 from torsor import zoo as zoo
+from torsor.casadi import to_casadi as to_casadi
 from torsor.dynamics import symbolic as symbolic
 from torsor.dynamics.actuators import actuator_forces as actuator_forces
 from torsor.dynamics.derivatives import jvp as jvp
@@ -44,6 +46,7 @@ from torsor.dynamics.identification import identify as identify
 from torsor.dynamics.inverse_kinematics import inverse_kinematics as inverse_kinematics
 from torsor.dynamics.linear import linearize as linearize
 from torsor.dynamics.methods import explain as explain
+from torsor.dynamics.points import Points as Points
 from torsor.dynamics.programs import compile as compile
 from torsor.dynamics.task_space import operational_space as operational_space
 from torsor.ensembles import LogNormal as LogNormal
@@ -77,6 +80,9 @@ from torsor.motion.forces import Table as Table
 from torsor.motion.gradients import step_derivatives as step_derivatives
 from torsor.motion.moving_base import MovingBase as MovingBase
 from torsor.motion.references import Cycloid as Cycloid
+from torsor.motion.references import MinimumJerk as MinimumJerk
+from torsor.motion.references import Spline as Spline
+from torsor.motion.references import Trapezoid as Trapezoid
 from torsor.motion.rollout import rollout as rollout
 from torsor.motion.sensitivities import Sensitivities as Sensitivities
 from torsor.motion.sensitivities import sensitivities as sensitivities

@@ -38,15 +38,19 @@ from rich.tree import Tree
 import torsor
 from torsor import zoo
 from torsor.backends import cache as store
+from torsor.dynamics.exports import LANGUAGES
 from torsor.dynamics.functions import ALGORITHMS
 from torsor.errors import ArgumentError, ModelWarning, TorsorError
 from torsor.files import check_writable, made, short
 from torsor.formats import FORMATS, ROBOTS, load
 from torsor.formats.robots import BASES, PREFIX
+from torsor.later import Later
 from torsor.logs import LOGGER, JsonLines, event, failure
 from torsor.model import Model
 from torsor.model.freedoms import nondefault
 from torsor.model.joints import JOINTS
+from torsor.molecule.command import options_of as options_of_fold
+from torsor.molecule.command import run as run_fold
 from torsor.motion.coordinates import names_of
 from torsor.motion.forces import ComputedTorque, Constant, Friction, Table
 from torsor.motion.integrators import METHODS, method_named
@@ -54,9 +58,11 @@ from torsor.motion.motion import DYNAMICS
 from torsor.motion.quantities import columns_of
 from torsor.motion.recording import read
 from torsor.motion.references import Cycloid
-from torsor.motion.simulation import Simulation
+from torsor.motion.simulation import Simulation, within_limits
 from torsor.motion.trajectory import Trajectory
 from torsor.validate import chosen, integer, number
+
+pages, shows = Later("torsor.view.page"), Later("torsor.view.showcase")
 
 FAILED, INTERRUPTED = 1, 130
 MOST_BRANCHES, FEW_BRANCHES = 60, 8  # bodies shown in a tree; of a larger model, only the first few
@@ -67,13 +73,18 @@ UNCUT = 1000  # columns of tables that no terminal shows
 MOST_FREEDOMS_OF_A_MATRIX = 3000  # whose n^2 entries are counted
 
 # The options, as typed, that a run needs again when it is resumed.
-PROBLEM = ("model", "base", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity")
+PROBLEM = ("model", "base", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity", "free")
+ASKED = ("q0", "v0", "torque", "track", "viscous", "coulomb", "no_gravity", "free")  # any of them: no showcase
 # Those that the recording itself knows.
 INTEGRATION = ("method", "dynamics", "rtol", "atol", "step", "dt", "every", "keep", "file")
 
 # Where the free falls of the zoo begin, if not in the neutral configuration (Saha 2001, Table II).
 STARTS = {"stanford": "0,90deg,0,0,0,0"}
 
+ACTING = ("damping", "friction", "stiffness", "stop_stiffness")  # what a model says acts at its joints
+# Of the greatest kinetic energy.  Errors per step of 1e-6, the default, add up to some 1e-5 in ten seconds of a falling
+# arm, and to 1e-3 in 1500.
+DRIFT = 1e-3
 out, err = (Console(stderr=stderr, highlight=False, emoji=False) for stderr in (False, True))  # rope:-1: is no emoji
 
 
@@ -148,6 +159,7 @@ class LogFile(logging.FileHandler):
 
 LISTS = ("--q0", "--v0", "--torque", "--track")
 BROWSER = "the browser"  # instead of a path
+LOCAL = "a local cluster"  # instead of an address
 
 
 def _with_negative_lists(arguments: Sequence[str]) -> list[str]:
@@ -182,13 +194,22 @@ def parser() -> argparse.ArgumentParser:
     bench_parser.add_argument("names", nargs="*", metavar="NAME", help="some of the benchmarks of the checkout")
     bench_parser.add_argument("--short", action="store_true", help="only compare forward dynamics, in seconds")
     bench_parser.add_argument("--states", type=int, default=4096, help="states per call (default %(default)s)")
-    view_parser = _add(commands, "view", view, "play a recorded trajectory, or look at a model, in the browser")
+    view_parser = _add(
+        commands,
+        "view",
+        view,
+        "look at a model, let it move, or play a recorded motion, in the browser",
+    )
     view_parser.add_argument(
         "trajectory", type=Path, metavar="FILE", help="a file made with --file or .save(), or a model"
     )
     view_parser.add_argument("--base", choices=BASES, help=BASE_HELP)
+    view_parser.add_argument(
+        "--live", action="store_true", help="of a model: a page in which it moves by its own equations, under your hand"
+    )
     view_parser.add_argument("--out", type=Path, metavar="PAGE.html", help="write the page here instead of opening it")
     _sweep_parser(commands)
+    _fold_parser(commands)
     _export_parser(commands)
     cache_parser = _add(commands, "cache", cache, "the compiled code kept on disk: how much there is, and where")
     cache_parser.add_argument("--clear", action="store_true", help="delete it; torsor compiles again what it needs")
@@ -209,24 +230,33 @@ def _add(commands: Any, name: str, run: Callable[[argparse.Namespace], int], wor
 
 
 def _export_parser(commands: Any) -> None:
-    p = _add(commands, "export", export, "write a function of a model as C99 for a controller")
+    p = _add(commands, "export", export, "write a function of a model as C99 or WebAssembly")
     p.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     p.add_argument("--function", required=True, metavar="NAME", help="for example forward_dynamics")
     p.add_argument("-o", "--out", required=True, type=Path, metavar="DIR", help="the folder for the files")
+    p.add_argument("--language", choices=LANGUAGES, default="c", help="(default %(default)s)")
     p.add_argument("--float", action="store_true", help="compute in float instead of double")
     p.add_argument("--external", action="store_true", help="take a wrench on each body as the last input")
     p.add_argument("--body", metavar="NAME", help="of a Jacobian: the body or the named frame")
     p.add_argument("--name", metavar="NAME", help="of the function in C (default: model and function)")
+    p.add_argument("--api", choices=("c", "casadi"), default="c", help="casadi: also as casadi.external takes it")
 
 
 def _simulate_parser(commands: Any) -> argparse.ArgumentParser:
     p = _add(commands, "simulate", simulate, "run a model: free fall, torques or a tracked motion")
-    p.epilog = "Lists are numbers with commas; 90deg is an angle. Try: torsor simulate stanford --plot stanford.png"
+    p.epilog = (
+        "A LIST is numbers with commas, 0,90deg,0.1, or some of them by name, elbow=45deg,wrist=0.1. "
+        "Try: torsor simulate stanford --plot stanford.png"
+    )
     p.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_HELP)
     p.add_argument("--base", choices=BASES, help=BASE_HELP)
     problem = p.add_argument_group("the motion")
     problem.add_argument("--duration", type=float, default=10.0, metavar="SECONDS", help="(default %(default)s)")
-    problem.add_argument("--q0", metavar="LIST", help="initial positions (default: neutral; the paper's for stanford)")
+    problem.add_argument(
+        "--q0",
+        metavar="LIST",
+        help="initial positions: numbers, NAME=NUMBER,... or a keyframe (default: neutral; the paper's for stanford)",
+    )
     problem.add_argument("--v0", metavar="LIST", help="initial velocities (default: at rest)")
     problem.add_argument(
         "--torque",
@@ -237,6 +267,10 @@ def _simulate_parser(commands: Any) -> argparse.ArgumentParser:
     problem.add_argument("--viscous", type=float, default=0.0, help="viscous friction of every joint")
     problem.add_argument("--coulomb", type=float, default=0.0, help="dry friction of every joint")
     problem.add_argument("--no-gravity", action="store_true")
+    problem.add_argument(
+        "--free", action="store_true", help="the bare free fall (default, if nothing else is asked: with a base that "
+        "floats pinned, and with friction and stops at joints of which the file says nothing)"
+    )  # fmt: skip
     how = p.add_argument_group("the integration")
     how.add_argument(
         "--method",
@@ -292,7 +326,9 @@ def simulate(options: argparse.Namespace) -> int:
     for key, write in {"plot": trajectory.plot, "csv": trajectory.to_csv, "view": trajectory.view}.items():
         try:
             if (path := getattr(options, key)) is not None:
-                write(None if path is BROWSER else path)
+                written = write(None if path is BROWSER else path)
+                if path is BROWSER:
+                    setattr(options, key, written)
         except TorsorError as error:  # the others are still written
             failed = _refused(error)
             setattr(options, key, None)
@@ -314,7 +350,7 @@ def _files(options: argparse.Namespace, simulation: Simulation) -> dict[str, Any
 def _check_outputs(options: argparse.Namespace) -> None:
     """Before a run: every output can be written, and none replaces another, or what the run reads."""
     if options.plot is not None:
-        from torsor.view.plots import picture
+        from torsor.view.style import picture
 
         options.plot = picture(options.plot)
     written = {key: path for key in ("plot", "csv", "view") if (path := getattr(options, key)) not in (None, BROWSER)}
@@ -349,9 +385,11 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
     model = find_model(options.model, options.base)
     model = model.weightless if options.no_gravity else model  # forces need not carry its weight either
     problem = {key: getattr(options, key) for key in PROBLEM}
-    q0 = numbers("--q0", options.q0 or STARTS.get(options.model), model.nq)
+    q0 = state("--q0", options.q0 or STARTS.get(options.model), model)
+    if q0 is None and _is_showcase(problem):
+        q0 = shows.started(model)
     simulation = Simulation(
-        model, q0, numbers("--v0", options.v0, model.nv), forces=_forces(problem, model),
+        model, q0, state("--v0", options.v0, model), forces=_forces(problem, model),
         method=options.method, rtol=options.rtol, atol=options.atol, step=options.step, dt=options.dt,
         every=options.every, keep=None if options.keep is None else options.keep.split(","),
         dynamics=options.dynamics, file=options.file, about={"problem": problem},
@@ -368,6 +406,7 @@ def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
     if names := [_option(key) for key in (*PROBLEM[1:], *INTEGRATION) if given[key] is not unset]:
         raise ArgumentError(f"a resumed run goes on as it was recorded: leave out {', '.join(names)}")
     problem = read(options.resume).header["about"].get("problem")
+    problem = {"free": True, **problem} if isinstance(problem, dict) else None  # of runs before there were showcases
     if not isinstance(problem, dict) or not all(_typed(problem.get(key), key) for key in PROBLEM):
         raise ArgumentError(f"{options.resume} was not recorded by this command: resume it with Simulation.resume")
     model = find_model(options.model or problem["model"], problem.get("base"))
@@ -378,7 +417,7 @@ def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
 
 def _typed(value: Any, key: str) -> bool:
     """Is this a value that the command line gives to that part of a problem?"""
-    if key == "no_gravity":
+    if key in ("no_gravity", "free"):
         return isinstance(value, bool)
     return isinstance(value, float if key in ("duration", "viscous", "coulomb") else str | None)
 
@@ -390,17 +429,22 @@ def _forces(problem: dict[str, Any], model: Model) -> list[Any]:
     if torque and torque.endswith(".csv"):
         forces.append(_table(torque, model))
     elif torque:
-        forces.append(Constant(numbers("--torque", torque, model.nv)))
+        forces.append(Constant(state("--torque", torque, model)))
     if problem["track"]:
         if model.nq != model.nv:
             raise ArgumentError(f"--track needs joints without quaternions; {model!r} has some")
-        start = numbers("--q0", problem["q0"] or STARTS.get(problem["model"]), model.nq)
+        start = state("--q0", problem["q0"] or STARTS.get(problem["model"]), model)
         start = model.neutral() if start is None else start
-        goal = numbers("--track", problem["track"], model.nq)
+        goal = state("--track", problem["track"], model)
         forces.append(ComputedTorque(Cycloid(start, goal, problem["duration"])))
     if problem["viscous"] or problem["coulomb"]:
         forces.append(Friction(problem["viscous"], problem["coulomb"]))
-    return forces
+    return shows.showcase(model).forces if _is_showcase(problem) else forces
+
+
+def _is_showcase(problem: dict[str, Any]) -> bool:
+    """Whether nothing is asked of the motion."""
+    return not any(problem.get(key) for key in ASKED)
 
 
 def _table(path: str, model: Model) -> Table:
@@ -430,7 +474,7 @@ def _header_lines(path: str) -> int:
 
 def _run(simulation: Simulation, until: float, quiet: bool) -> Any:
     """Run with a bar on stderr."""
-    with _bar("{task.completed:.3g} of {task.total:g} s", quiet) as bar:
+    with _bar(f"{{task.completed:.3g}} of {{task.total:g}} {simulation.model.units.time}", quiet) as bar:
         task = bar.add_task(escape(simulation.model.name), total=until)
         bar.update(task, completed=simulation.t)
         return simulation.run(until, progress=lambda t: bar.update(task, completed=t))
@@ -460,10 +504,29 @@ def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> 
         f"[bold]{escape(trajectory.model.name)}[/]: {trajectory.t[-1]:g} s in {seconds:.3g} s, {len(trajectory)} rows, "
         f"{stepper.evaluations} evaluations of the right-hand side ({simulation.about['method']}{switched})"
     )
+    if _is_showcase(simulation.about.get("problem", {})) and (words := shows.showcase(trajectory.model).words):
+        out.print(f"[dim]{'; '.join(words)} (--free: the bare fall)[/]", soft_wrap=True)
     table = RichTable("", "first", "last", "least", "greatest", box=None, pad_edge=False)
     for name, x, digits in _columns_of_summary(trajectory):
         table.add_row(escape(name), *(f"{value:.{digits}g}" for value in (x[0], x[-1], x.min(), x.max())))
     out.print(table)
+    if warning := _drift(trajectory, simulation):
+        err.print(f"[yellow]{warning}[/]", soft_wrap=True)
+
+
+def _drift(run: Trajectory, simulation: Simulation) -> str:
+    """What to say if the energy of a motion in which nothing acts has changed by more than its tolerance promises."""
+    acting = simulation.about["forces"] or any(getattr(run.model, name).any() for name in ACTING)
+    if run.columns is not None or acting:
+        return ""
+    drift, most = np.abs(run.energy - run.energy[0]).max(), run.kinetic_energy.max()
+    if drift <= DRIFT * most:
+        return ""
+    finer = "--rtol 1e-9" if simulation.stepper.adaptive else "a shorter --step"
+    return (
+        f"nothing acts on this machine, but its energy changed by {drift:.3g} J, {drift / most:.2g} of its greatest "
+        f"kinetic energy: over {run.t[-1]:g} s these steps are too coarse; take {finer}, or --method variational"
+    )
 
 
 def _outcome(trajectory: Trajectory, simulation: Simulation, seconds: float,
@@ -484,7 +547,7 @@ def _columns_of_summary(run: Trajectory) -> list[tuple[str, Any, int]]:
     if run.columns is not None:
         return [(name, x, 9) for name, x in zip(run.columns[:MOST_BRANCHES], run.values.T)]
     names = [f"q {name}" for name in names_of(run.model, "coordinates")[:MOST_BRANCHES]]
-    return [*((name, x, 6) for name, x in zip(names, run.q.T)), ("energy, J", run.energy, 9)]
+    return [*((name, x, 6) for name, x in zip(names, run.q.T)), (f"energy, {run.model.units.energy}", run.energy, 9)]
 
 
 # ---- info ----
@@ -493,7 +556,7 @@ def _columns_of_summary(run: Trajectory) -> list[tuple[str, Any, int]]:
 def info(options: argparse.Namespace) -> int:
     model = find_model(options.model, options.base)
     out.print(f"[bold]{escape(model.name)}[/]  {model.n} bodies, {model.nv} degrees of freedom (nq = {model.nq}), "
-              f"mass {model.mass.sum():g} kg, gravity {model.gravity.tolist()}")  # fmt: skip
+              f"mass {model.mass.sum():g} {model.units.mass}, gravity {model.gravity.tolist()}")  # fmt: skip
     out.print(_tree(model))
     _extras(model)
     table = RichTable("one call costs", "mul", "add", "div", "sin cos", "compiled as", box=None)
@@ -517,7 +580,9 @@ def _tree(model: Model) -> Tree:
     branches = {-1: root}
     shown = model.n if model.n <= MOST_BRANCHES else FEW_BRANCHES
     for i in range(shown):
-        words = f"{escape(model.names[i])}  [cyan]{JOINTS[model.joint[i]].name}[/]  {model.mass[i]:g} kg"
+        words = (
+            f"{escape(model.names[i])}  [cyan]{JOINTS[model.joint[i]].name}[/]  {model.mass[i]:g} {model.units.mass}"
+        )
         limits = (f"{key} {' '.join(f'{x:.4g}' for x in values)}" for key, values in nondefault(model, i).items())
         words += f"  [dim]{', '.join(limits)}[/]"
         branches[i] = branches[int(model.parent[i])].add(words)
@@ -545,6 +610,18 @@ def _extras(model: Model) -> None:
         out.print(f"[{style}]{note.kind}  {escape(str(note))}[/]", soft_wrap=True)
 
 
+# ---- fold ----
+
+
+def _fold_parser(commands: Any) -> None:
+    command = _add(commands, "fold", fold, "move a protein, from a file or a sequence, by torsion-angle dynamics")
+    options_of_fold(command)
+
+
+def fold(options: argparse.Namespace) -> int:
+    return run_fold(options, lambda line: out.print(escape(line), soft_wrap=True), _bar)
+
+
 # ---- sweep ----
 
 
@@ -555,7 +632,13 @@ def _sweep_parser(commands: Any) -> None:
     command.add_argument("--resume", action="store_true", help="go on with a store that is there")
     where = command.add_mutually_exclusive_group()
     where.add_argument("--workers", type=int, metavar="N", help="processes on this machine (default: this one)")
-    where.add_argument("--dask", metavar="ADDRESS", help="the scheduler of a Dask cluster")
+    where.add_argument(
+        "--dask",
+        nargs="?",
+        const=LOCAL,
+        metavar="ADDRESS",
+        help="the scheduler of a Dask cluster; without an address: a cluster on this machine, for this run",
+    )
     where.add_argument("--shard", metavar="I/N", help="only this part of the work: one job of an array of N, I from 0")
     command.add_argument("--json", action="store_true", help="print the outcome as JSON")
     command.add_argument("--log", type=Path, metavar="FILE", help="append events to a file, as JSON lines")
@@ -571,12 +654,10 @@ def sweep(options: argparse.Namespace) -> int:
     if not found:
         raise ArgumentError(f"--shard {options.shard}: give I/N, for example 0/8")
     begin = time.perf_counter()
-    with _executor(options) as executor, _bar("{task.completed} of {task.total} chunks") as bar:
-        task = bar.add_task(escape(options.study.stem), total=None)
-        study = torsor.ensemble(
-            **asked, store=options.store, executor=executor, shard=(int(found[1]), int(found[2])),
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )  # fmt: skip
+    try:
+        study = _swept(options, asked, (int(found[1]), int(found[2])))
+    except KeyboardInterrupt:
+        return _interrupted_sweep(options)
     failed, done = study.failed, int((study.status > 0).sum())
     if options.json:
         words = {"store": options.store, "members": study.n, "done": done, "failed": failed,
@@ -590,6 +671,28 @@ def sweep(options: argparse.Namespace) -> int:
     return FAILED if failed else 0
 
 
+def _swept(options: argparse.Namespace, asked: dict[str, Any], shard: tuple[int, int]) -> Any:
+    """The study, with a bar."""
+    with _executor(options) as executor, _bar("{task.completed} of {task.total} chunks") as bar:
+        task = bar.add_task(escape(options.study.stem), total=None)
+
+        def progress(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        return torsor.ensemble(**asked, store=options.store, executor=executor, shard=shard, progress=progress)
+
+
+def _interrupted_sweep(options: argparse.Namespace) -> int:
+    """What is done, and how to go on."""
+    words, command = "[yellow]interrupted[/]", f"torsor sweep {options.study} --store {options.store}"
+    with suppress(TorsorError):  # before there was a store
+        study = torsor.Study(options.store)
+        words += f": {int((study.status > 0).sum())} of {study.n} members are done and kept"
+        command += " --resume"
+    err.print(f"{words}; go on with:  {escape(command)}", soft_wrap=True)
+    return INTERRUPTED
+
+
 @contextmanager
 def _executor(options: argparse.Namespace) -> Iterator[Any]:
     """Who does the work."""
@@ -599,7 +702,7 @@ def _executor(options: argparse.Namespace) -> Iterator[Any]:
         except ImportError:
             raise ArgumentError("--dask needs Dask: pip install 'dask[distributed]'") from None
         try:
-            client = Client(options.dask)
+            client = Client() if options.dask is LOCAL else Client(options.dask)
         except Exception as error:  # Dask raises what its transport raises
             raise ArgumentError(
                 f"--dask {options.dask}: no scheduler of Dask there, such as tcp://host:8786 ({error})"
@@ -679,16 +782,24 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def view(options: argparse.Namespace) -> int:
-    from torsor.view.page import at_rest
-
     name = str(options.trajectory)
     if options.trajectory.suffix.lower() in (*FORMATS, *ROBOTS) or not options.trajectory.suffix:
-        trajectory: Trajectory = at_rest(find_model(name, options.base))
+        model = find_model(name, options.base)
+        scene = (pages.live_scene if options.live else pages.still_scene)(model)
+    elif options.live:
+        raise ArgumentError(f"--live takes a model, and {name} is none")
     else:
-        trajectory = Trajectory.load(options.trajectory)
-    page = trajectory.view(options.out)
-    out.print(f"-> {escape(str(page))}", style="green")
+        scene = pages.recorded_scene(Trajectory.load(options.trajectory))
+    _show(scene, options.out)
     return 0
+
+
+def _show(scene: Any, path: Path | None) -> None:
+    """Write a page or open it; say where it is, and what it does not show."""
+    page = pages.show(scene, path)
+    for words in scene.data["missing"]:
+        err.print(f"[yellow]not drawn:[/] {escape(words)}", soft_wrap=True)
+    out.print(f"-> {escape(str(page))}", style="green", soft_wrap=True)
 
 
 def export(options: argparse.Namespace) -> int:
@@ -696,11 +807,14 @@ def export(options: argparse.Namespace) -> int:
     function = known[chosen("--function", options.function, known)]
     model, dtype = find_model(options.model), "float32" if options.float else "float64"
     settings: dict[str, Any] = dict(dtype=dtype, external=options.external, body=options.body)
-    paths = torsor.export(model, function, options.out, **settings, name=options.name)
+    paths = torsor.export(
+        model, function, options.out, **settings, name=options.name, language=options.language, api=options.api
+    )
     program = torsor.compile(model, function, **settings)
     counts = ", ".join(f"{n} {name}" for name, n in program.operations._asdict().items() if n)
     how = "straight-line code" if program.specialised else "loops over the bodies"
-    out.print(f"[bold]{function.__name__}[/] of [bold]{escape(model.name)}[/] in C99: {how}, {dtype}; {counts}")
+    what = f"[bold]{function.__name__}[/] of [bold]{escape(model.name)}[/] in {LANGUAGES[options.language]}"
+    out.print(f"{what}: {how}, {dtype}; {counts}")
     table = RichTable("file", "bytes", box=None, pad_edge=False)
     for path in paths:
         table.add_row(escape(str(path)), str(path.stat().st_size))
@@ -748,6 +862,30 @@ FAMILIES = {
     "rope": 20, "point_chain": 10, "random_chain": 6, "random_tree": 10, "general_arm": 6, "polypeptide": 7,
     "polypeptide_faithful": 7, "polypeptide_planar": 7,
 }  # fmt: skip
+
+
+def state(option: str, text: str | None, model: Model) -> Any:
+    """Positions (of --q0 and --track) or velocities and torques: a list of numbers, a keyframe, or NAME=NUMBER,...
+
+    What is not named stays where it is in the neutral configuration, or zero.
+    """
+    of_q = option in ("--q0", "--track")
+    if text is not None and of_q and text in model.keyframes:
+        return model.keyframes[text]
+    if text is None or "=" not in text:
+        return numbers(option, text, model.nq if of_q else model.nv)
+    own = names_of(model, "coordinates" if of_q else "velocities")
+    places = {name: k for k, name in enumerate(own)}
+    for body, joint in zip(model.names, model.joint_names):
+        places.setdefault(joint, places.get(body, -1))
+    values = within_limits(model) if of_q else np.zeros(model.nv)
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if places.get(name.strip(), -1) < 0:
+            known = ", ".join([*own[:MOST_WORDS], *model.keyframes][: 2 * MOST_WORDS])
+            raise ArgumentError(f"{option}: {part!r} names nothing that there is; there are {known}")
+        values[places[name.strip()]] = numbers(option, value, 1)[0]
+    return values
 
 
 def numbers(option: str, text: str | None, count: int) -> Any:

@@ -30,6 +30,7 @@ from torsor.linalg import (
     Scalar,
     Vec,
     _is_casadi,
+    absolute,
     atan2,
     cos,
     cross,
@@ -251,7 +252,7 @@ def straight_log_quaternion(q: Vec) -> tuple[Vec, Scalar]:
     """
     v = Vec(*q[1:])
     size, cosine = sqrt(dot(v, v) + TINY), maximum(q[0], -q[0])
-    front: Any = abs(maximum(q[0], 0.0))  # whose slope is zero on a tape
+    front: Any = absolute(maximum(q[0], 0.0))  # whose slope is zero on a tape
     t = size / (cosine + 1.0)
     arc: Scalar = ARC[-1]
     for coefficient in ARC[-2::-1]:

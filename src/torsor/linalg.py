@@ -47,6 +47,8 @@ def _function(name: str) -> Callable[..., Scalar]:
             return getattr(sys.modules["casadi"], name)(*xs)
         if hasattr(x, "context"):  # mpmath
             return getattr(x.context, name)(*xs)
+        if _is_sympy(x):
+            return getattr(sys.modules["sympy"], name)(*xs)
         return getattr(x, name)(*(y for y in xs if y is not x))
 
     call.__name__ = name
@@ -55,6 +57,10 @@ def _function(name: str) -> Callable[..., Scalar]:
 
 def _is_casadi(x: object) -> bool:
     return type(x).__module__.startswith("casadi")
+
+
+def _is_sympy(x: object) -> bool:
+    return hasattr(x, "free_symbols")
 
 
 sin, cos, sqrt, _log, atan2 = map(_function, ("sin", "cos", "sqrt", "log", "atan2"))
@@ -73,10 +79,17 @@ def maximum(x: Any, y: Any) -> Any:
         return np.maximum(x, y)
     if _is_casadi(x) or _is_casadi(y):
         return sys.modules["casadi"].fmax(x, y)
+    if _is_sympy(x) or _is_sympy(y):
+        return sys.modules["sympy"].Max(x, y)
     for one, other in ((x, y), (y, x)):
         if hasattr(one, "maximum"):  # the compiler's own expressions
             return one.maximum(other)
     return max(x, y)
+
+
+def absolute(x: Any) -> Any:
+    """|x|; CasADi has symbols without `abs` before 3.8."""
+    return sys.modules["casadi"].fabs(x) if _is_casadi(x) else abs(x)
 
 
 def down_scale(xs: Sequence[Any]) -> Any:
@@ -84,9 +97,9 @@ def down_scale(xs: Sequence[Any]) -> Any:
 
     Scaling by it is exact, so numbers of the usual size give the same bits with and without it.
     """
-    largest = abs(xs[0])
+    largest = absolute(xs[0])
     for x in xs[1:]:
-        largest = maximum(largest, abs(x))
+        largest = maximum(largest, absolute(x))
     if isinstance(largest, float | int):
         return math.ldexp(1.0, min(1023, 2 - math.frexp(largest)[1])) if math.isfinite(largest) else 1.0
     if isinstance(largest, np.ndarray | np.generic):
@@ -328,4 +341,27 @@ def solve(factored: tuple[list[list[Scalar]], list[Scalar]], b: Sequence[Scalar]
     for i in reversed(range(n)):
         for k in range(i + 1, n):
             x[i] = x[i] - L[k][i] * x[k]
+    return Vec.of(x)
+
+
+def lu(A: Sequence[Sequence[Scalar]]) -> list[list[Scalar]]:
+    """A = L U of a general matrix close to a positive definite one, without pivoting: L below the diagonal of U."""
+    rows = [list(row) for row in A]
+    n = len(rows)
+    for j in range(n):
+        for i in range(j + 1, n):
+            share = rows[i][j] = quotient(rows[i][j], rows[j][j])
+            for k in range(j + 1, n):
+                rows[i][k] = rows[i][k] - share * rows[j][k]
+    return rows
+
+
+def lu_solve(factors: Sequence[Sequence[Scalar]], b: Sequence[Scalar]) -> Vec:
+    """A^-1 b, given `lu(A)`."""
+    n = len(factors)
+    x = list(b)
+    for i in range(n):
+        x[i] = x[i] - dot(factors[i][:i], x[:i])
+    for i in reversed(range(n)):
+        x[i] = quotient(x[i] - dot(factors[i][i + 1 :], x[i + 1 :]), factors[i][i])
     return Vec.of(x)

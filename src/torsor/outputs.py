@@ -29,9 +29,11 @@ Keep = Mapping[str, Any]
 
 
 class At(NamedTuple):
-    """Where a loop is: the number of the body, its first freedom, and how many bodies and freedoms there are."""
+    """Where a loop is: the body's number, first coordinate and first freedom, and how many bodies and freedoms there
+    are."""
 
     i: Any
+    q: Any
     v: Any
     n: Any
     nv: Any
@@ -99,6 +101,19 @@ class PerFreedom(Output):
 
     def size(self, at: At, entry: Entry, index: Index) -> Any:
         return at.nv
+
+
+class PerCoordinate(PerFreedom):
+    """One number per coordinate; of several outputs, the last."""
+
+    def shape(self, model: Model, entry: Entry) -> tuple[int, ...]:
+        return (model.nq,)
+
+    def indices(self, place: tuple[Any, ...], at: At, index: Index) -> tuple[Any, ...]:
+        return (index("add", at.q, place[0]),)
+
+    def size(self, at: At, entry: Entry, index: Index) -> Any:
+        raise NotImplementedError("loops do not know how many coordinates there are: put this output last")
 
 
 class PerBody(Output):

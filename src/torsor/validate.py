@@ -19,7 +19,10 @@ from torsor.errors import ArgumentError
 
 Array = NDArray[Any]
 
-NO_VMAP = "torsor's functions take batches of states themselves: call them outside vmap, jit and grad"
+NO_VMAP = (
+    "torsor's functions take batches of states themselves: call them outside vmap, jit and grad, or make functions for "
+    "these, and for tensors with gradients, by torsor.jax.function or torsor.torch.function"
+)
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 80

@@ -5,17 +5,14 @@ three slides and a ball make the same joint.  Inertias are given by principal mo
 MuJoCo's own diagonalisation of a full tensor stops at 1e-12.
 """
 
-import mujoco as mj
 import numpy as np
 
 from . import Array, Peer, depth_first, pose
+from .installed import peer
 
-HINGE, SLIDE, BALL, FREE = (
-    mj.mjtJoint.mjJNT_HINGE,
-    mj.mjtJoint.mjJNT_SLIDE,
-    mj.mjtJoint.mjJNT_BALL,
-    mj.mjtJoint.mjJNT_FREE,
-)
+mj = peer("mujoco")
+
+HINGE, SLIDE, BALL, FREE = (f"mjJNT_{name}" for name in ("HINGE", "SLIDE", "BALL", "FREE"))
 X, Y, Z = np.eye(3)
 
 
@@ -52,7 +49,7 @@ class MujocoPeer(Peer):
             explicitinertial=True,
         )
         for kind, axis in self._joints(i):
-            body.add_joint(type=kind, axis=axis)
+            body.add_joint(type=getattr(mj.mjtJoint, kind), axis=axis)
         return body
 
     def _joints(self, i: int) -> list[tuple[mj.mjtJoint, Array]]:

@@ -7,13 +7,13 @@ its own planar joint has body velocities.
 """
 
 import numpy as np
-import pinocchio as pin
 
 from . import Array, Peer, depth_first
+from .installed import peer
+
+pin = peer("pinocchio")
 
 X, Y, Z = np.eye(3)
-TURNS = (pin.JointModelRX, pin.JointModelRY, pin.JointModelRZ)
-SLIDES = (pin.JointModelPX, pin.JointModelPY, pin.JointModelPZ)
 
 
 class PinocchioPeer(Peer):
@@ -80,7 +80,7 @@ class PinocchioPeer(Peer):
     def _forward_dynamics(self, x, w, force, external):
         return pin.aba(self.pin_model, self.data, x, w, force, self._forces(external)).copy()
 
-    def _forces(self, external: Array | None) -> pin.StdVec_Force:
+    def _forces(self, external: Array | None):
         forces = [pin.Force.Zero() for _ in range(self.pin_model.njoints)]
         if external is not None:
             for i, wrench in enumerate(external):
@@ -149,16 +149,16 @@ class PinocchioPeer(Peer):
 
 
 def turn(axis: Array):
-    return aligned(TURNS, axis) or pin.JointModelRevoluteUnaligned(axis)
+    return aligned("JointModelR", axis) or pin.JointModelRevoluteUnaligned(axis)
 
 
 def slide(axis: Array):
-    return aligned(SLIDES, axis) or pin.JointModelPrismaticUnaligned(axis)
+    return aligned("JointModelP", axis) or pin.JointModelPrismaticUnaligned(axis)
 
 
-def aligned(joints: tuple, axis: Array):
+def aligned(joints: str, axis: Array):
     """The joint along x, y or z where the unit vector `axis` is one of them: Pinocchio's faster code."""
-    return joints[int(np.argmax(axis))]() if np.max(axis) == 1.0 else None
+    return getattr(pin, joints + "XYZ"[int(np.argmax(axis))])() if np.max(axis) == 1.0 else None
 
 
 def mirrored(A: Array) -> Array:

@@ -6,6 +6,8 @@ the body's frame).  Nothing of torsor is used.
 
 import numpy as np
 
+from .installed import peer
+
 NQ = {"revolute": 1, "prismatic": 1, "spherical": 4, "planar": 3, "free": 7}
 NV = {"revolute": 1, "prismatic": 1, "spherical": 3, "planar": 3, "free": 6}
 GRAVITY = np.array([0.0, 0.0, -9.81])
@@ -77,8 +79,7 @@ class PinocchioFile(Engine):
     without_rotors = True
 
     def __init__(self, path, base):
-        import pinocchio as pin
-
+        pin = peer("pinocchio")
         root = (pin.JointModelFreeFlyer(),) if base == "free" else ()
         self.pin, self.model = pin, pin.buildModelFromUrdf(str(path), *root)
         self.joints, self.unbounded = {}, set()
@@ -133,8 +134,7 @@ class MuJoCoFile(Engine):
     KINDS = ("free", "spherical", "prismatic", "revolute")
 
     def __init__(self, path):
-        import mujoco
-
+        mujoco = peer("mujoco")
         self.mujoco, self.model = mujoco, mujoco.MjModel.from_xml_path(str(path))
         m, bits = self.model, mujoco.mjtDisableBit
         if m.opt.disableflags & int(bits.mjDSBL_GRAVITY):

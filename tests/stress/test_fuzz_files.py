@@ -6,9 +6,7 @@ As a script, `python test_fuzz_files.py FIRST COUNT` tries many inputs under a l
 import json
 import os
 import random
-import resource
 import signal
-import subprocess
 import sys
 import tempfile
 import tracemalloc
@@ -17,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 
 import torsor as ts
@@ -26,7 +25,8 @@ from torsor.formats import binary, toml
 from torsor.model import Model
 from torsor.motion import recording
 
-SOURCE = str(Path(__file__).parents[2] / "src")
+TESTS = str(Path(__file__).parents[1])
+pytestmark = processes.posix  # alarms
 SECONDS = 20  # for one input; one takes about a millisecond
 MEMORY = 3 << 30  # bytes of address space for the many; torsor, NumPy and LLVM take about one GB of it
 # What a reader may hold at a time, in times the size of its file, and beside that: sizes are checked before allocation.
@@ -242,9 +242,9 @@ def test_a_damaged_file_is_read_or_refused(kind, tmp_path):
 
 @pytest.mark.slow
 def test_a_hundred_thousand_damaged_files_under_a_limit_of_memory():
-    environment = os.environ | {"PYTHONPATH": SOURCE, "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", __file__, "1000", str(100_000 // len(KINDS) + 1)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    words = "-W", "error", __file__, 1000, 100_000 // len(KINDS) + 1
+    env = processes.environment(PYTHONPATH=TESTS, OPENBLAS_NUM_THREADS="1")
+    done = processes.run(*words, env=env, timeout=3600)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -362,6 +362,8 @@ if __name__ == "__main__":
     first, count = map(int, sys.argv[1:])
     originals()  # compiles what resuming needs before the limit
     with tempfile.TemporaryDirectory() as name:
+        import resource
+
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         wrong = [line for kind in KINDS for line in fuzz(kind, first, count, Path(name))]
     print("\n".join(wrong))

@@ -4,22 +4,17 @@ Each runs in a process of its own, with `faulthandler`: a crash there is a faile
 """
 
 import os
-import subprocess
-import sys
-import textwrap
+from typing import Any
 
+import processes
 import pytest
 
 import torsor as ts
 
 
-def in_a_new_process(script: str, timeout: float = 300, **environment: str) -> str:
+def in_a_new_process(script: str, **options: Any) -> str:
     """What the script prints; it must end well."""
-    command = [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(script)]
-    env = os.environ | environment
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=env)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.strip()
+    return processes.output(script, **options).strip()
 
 
 def test_scratch_memory_that_cannot_be_had_is_a_memory_error():
@@ -96,7 +91,7 @@ def test_a_fork_in_another_thread_stops_nobody():
         thread.join()
         print("well")
     """
-    assert in_a_new_process(script, timeout=120) == "well"
+    assert in_a_new_process(script) == "well"
 
 
 def test_a_file_of_the_cache_is_never_taken_for_another(tmp_path):
@@ -105,12 +100,12 @@ def test_a_file_of_the_cache_is_never_taken_for_another(tmp_path):
         x = np.linspace(0.1, 0.6, 6)
         print(ts.forward_dynamics(ts.zoo.puma560(), x, x, x)[0], ts.mass_matrix(ts.zoo.puma560(), x)[0, 0])
     """
-    expected = in_a_new_process(script, TORSOR_CACHE=str(tmp_path))
+    expected = in_a_new_process(script, env=processes.environment(TORSOR_CACHE=str(tmp_path)))
     files = sorted(tmp_path.iterdir(), key=lambda file: file.stat().st_size)
     contents = [file.read_bytes() for file in files]
     for file, content in zip(files, [*contents[1:], contents[0]]):  # each file holds another's content
         file.write_bytes(content)
-    assert in_a_new_process(script, TORSOR_CACHE=str(tmp_path)) == expected
+    assert in_a_new_process(script, env=processes.environment(TORSOR_CACHE=str(tmp_path))) == expected
 
 
 def test_the_least_recently_used_files_of_the_cache_go(tmp_path, monkeypatch):

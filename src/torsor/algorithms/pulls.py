@@ -12,8 +12,9 @@ from dataclasses import replace
 from torsor.algorithms import articulated, coupled, newton_euler
 from torsor.algorithms.newton_euler import axial
 from torsor.linalg import Mat, Vec
+from torsor.outputs import PerFreedom
 from torsor.spatial import Rigid, Spatial
-from torsor.sweeps import Algorithm, outward
+from torsor.sweeps import Algorithm, inward, outward
 
 
 @outward(start=lambda base: dict(R=Mat.identity()))
@@ -38,3 +39,15 @@ def _pulled(algorithm: Algorithm) -> Algorithm:
 forward_dynamics = _pulled(articulated.forward_dynamics)
 forward_dynamics_coupled = _pulled(coupled.forward_dynamics)
 bias_forces = _pulled(newton_euler.bias_forces)
+
+
+@inward(start=lambda base: dict(F=Spatial.zero()))
+def gather_wrenches(link, here, children):
+    """F_i = w_i + sum Ad*_{f^-1} F;   tau_i = S_i^T F_i"""
+    f, S = link.placed(here)
+    F = children.F + link.from_body(here.external)
+    return dict(F=f.Ad_inv_dual(F)), dict(tau=S.T(F))
+
+
+# J^T f of forces on points of the bodies: the torques that they are felt as
+torques = Algorithm("torques", ("q", "pulls"), (turn_pulls, gather_wrenches), PerFreedom("tau"), kinematic=True)

@@ -359,7 +359,7 @@ class CFunction:
             "A NaN or an infinity in the input gives a NaN or an infinity in the output.",
             "",
             "Arrays, in SI units; matrices row by row; spatial vectors angular first, in the body's frame:",
-            *(f"  {name:<12} {size:>6} numbers: {_meaning(name)}" for name, size in self.inputs),
+            *(f"  {name:<12} {size:>6} numbers: {meaning(name)}" for name, size in self.inputs),
             f"  {'out':<12} {self.size:>6} numbers: the result, shape {request.shape}; must not overlap the inputs",
         ]
         if parts := request.parts:
@@ -367,7 +367,7 @@ class CFunction:
             lines.append(f"  {'':<12} {'':>6} one behind the other: {shapes}")
         if self.workspace:
             lines.append("  workspace: memory of the caller, one for each call that runs at a time; any content")
-        return [*lines, "", *_joint_table(model)]
+        return [*lines, "", *joint_table(model)]
 
 
 def free_name(name: str) -> bool:
@@ -427,7 +427,7 @@ def _table(w: CWriter, name: str, x: NDArray[Any]) -> str:
     return f"static const {kind} {name}[{len(words)}] = {{\n" + ",\n".join(lines) + "\n};"
 
 
-def _meaning(name: str) -> str:
+def meaning(name: str) -> str:
     if name.startswith(COTANGENT):
         return "the cotangent of the result"
     if name[0] == "d" and name[1:] in PLACES:
@@ -437,7 +437,7 @@ def _meaning(name: str) -> str:
     return known.get(name, "one number per degree of freedom")
 
 
-def _joint_table(model: Model) -> list[str]:
+def joint_table(model: Model) -> list[str]:
     """Which entries of q and v belong to which body, and their units."""
     lines = ["Bodies, their joints, and their entries of q and of v (and of all arrays with one number per freedom):"]
     for i in range(min(model.n, MOST_ROWS)):

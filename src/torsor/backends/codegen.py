@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import mmap
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torsor.backends import cache, cpuid
-from torsor.backends.elf import Image, NotLinkable, link
+from torsor.backends.elf import Image, NotLinkable, executable, link
 from torsor.errors import ArgumentError
 
 
@@ -146,12 +148,20 @@ def name_of(key: str) -> str:
     return cache.name_of(key, (host(), level()), cache.writers())
 
 
-def load(name: str, write_ir: Callable[[], str]) -> Loaded:
-    """The kernel of that name, from the cache or compiled now (`write_ir` is called only then)."""
+def load(name: str, write_ir: Callable[[], str], words: Mapping[int, int] | None = None) -> Loaded:
+    """The kernel of that name, from the cache or compiled now (`write_ir` is called only then).
+
+    `words`: constants of 64 bits that the code holds, and what takes the place of each in this process.
+    """
     code = cache.read(name)
     if code is None:
         code = _linked(object_code(write_ir(), host()))
         cache.write(name, code)
+    for word, now in (words or {}).items():
+        old, new = (struct.pack("=Q", x) for x in (word, now))
+        if code.count(old) != 1:
+            raise NotLinkable(f"the constant {word:#x} is not once in the code")
+        code = code.replace(old, new)
     return _load(code)
 
 
@@ -167,6 +177,8 @@ def _load(code: bytes) -> Loaded:
     if code[:1] == b"[":
         return Loaded(*Image.from_bytes(code).load())
     llvm = _llvm()
+    if hasattr(mmap, "PROT_EXEC"):  # not on Windows
+        executable(bytes(mmap.PAGESIZE), from_file=False)  # where this is refused, LLVM would end the process
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine(host()))
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()

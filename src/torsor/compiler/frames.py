@@ -126,7 +126,7 @@ class FramedLink(Link):
     def changed(cls, kind: Kind, numbers: dict[str, Scalar], *, inertia: Vec | None = None,
                 placement: Vec | None = None) -> FramedLink:  # fmt: skip
         """A link whose model is changed by `torsor.inputs.PARAMETERS`: by what derivatives are taken."""
-        link = cls.of(kind, numbers if inertia is None else ChainMap(_added(numbers, inertia), numbers))
+        link = cls.of(kind, numbers if inertia is None else ChainMap(with_inertia(numbers, inertia), numbers))
         if placement is not None:
             object.__setattr__(link, "M", Product((link.M, link._moved(Spatial.of(placement)))))
         return link
@@ -194,7 +194,7 @@ def _symmetric(x: Mapping[str, Scalar], name: str) -> Mat:
     return Mat.symmetric(lambda i, j: entries[i, j])
 
 
-def _added(x: Mapping[str, Scalar], more: Vec) -> dict[str, Scalar]:
+def with_inertia(x: Mapping[str, Scalar], more: Vec) -> dict[str, Scalar]:
     """The inertial numbers of a body with more inertia: m, h and I about the origin, in the model's body frame."""
     m, h, (xx, xy, xz, yy, yz, zz) = more[0], Vec(*more[1:4]), more[4:]
     half = (xx + yy + zz) * 0.5
@@ -237,7 +237,7 @@ def reframe(model: Model) -> Framed:
     n = model.n
     axial = np.array([j.axial for j in JOINTS])[model.joint]
     parent = model.parent
-    A = _axis_to_z(np.where(axial[:, None], model.axis, (0.0, 0.0, 1.0)))
+    A = axis_to_z(np.where(axial[:, None], model.axis, (0.0, 0.0, 1.0)))
     A_parent = np.concatenate([A, np.eye(3)[None]])[parent]  # the base is entry -1
     R = _T(A_parent) @ model.R @ A
     p = np.einsum("nji,nj->ni", A_parent, model.p)
@@ -408,7 +408,7 @@ def _screws(R: Array, p: Array) -> _Screws:
     return _Screws(gamma, clean_sum(shift, terms), ca, sa, a, theta, clean_sum(d, terms), b, terms)
 
 
-def _axis_to_z(axis: Array) -> Array:
+def axis_to_z(axis: Array) -> Array:
     """Rotations whose third column is the axis: the smallest rotation, exact for coordinate axes."""
     flip = axis[:, 2] < 0
     u = axis * np.where(flip[:, None], (1.0, -1.0, -1.0), 1.0)

@@ -109,7 +109,7 @@ class Loops:
             self._path(self.code.columns)
         if self.code.finish:
             for name, x in self.w.emit(self.code.finish, self._base).items():
-                self._put_output(name[1:], At(0, 0, self.memory.n, self.memory.nv), x)
+                self._put_output(name[1:], At(0, 0, 0, self.memory.n, self.memory.nv), x)
         if zero:
             self._taint(zero)
         self.memory.arrays.finish()
@@ -161,7 +161,7 @@ class Loops:
             elif name[0] == "out" and self.code.packing:
                 self._put_entry(body, name, x)
             elif name[0] == "out":
-                self._put_output(name[1:], At(body.i, body.v, self.memory.n, self.memory.nv), x)
+                self._put_output(name[1:], At(body.i, body.q, body.v, self.memory.n, self.memory.nv), x)
 
     def _put_output(self, place: Any, at: At, x: str) -> None:
         if isinstance(self.output, Several):

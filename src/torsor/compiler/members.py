@@ -23,7 +23,7 @@ from torsor.compiler.frames import (
     short_frames,
     short_inertias,
 )
-from torsor.compiler.store import Store, store
+from torsor.compiler.store import Store
 from torsor.model.batch import INERTIAL, ModelBatch
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
@@ -71,8 +71,22 @@ def _structure(key: str) -> Store:
 
 
 def members(batch: ModelBatch) -> Members:
-    """The members of a batch, framed once."""
-    return store(batch).once("members", lambda: _members(batch))
+    """The members of a batch, framed once; of those that were replaced, the rows of `inputs` are."""
+    found = vars(batch).get("framed")
+    if found is None or not all(_written(found, *some) for some in batch.replacements):
+        found = vars(batch)["framed"] = _members(batch)
+    batch.replacements.clear()
+    return found
+
+
+def _written(found: Members, index: Any, some: ModelBatch) -> bool:
+    """Write the numbers of replaced members among those of all, unless their structure is another one."""
+    own = _members(some)
+    if (own.frames is not found.frames or own.inputs.keys() != found.inputs.keys()) and own.key != found.key:
+        return False
+    for name, x in found.inputs.items():
+        x[index] = own.inputs[name]
+    return True
 
 
 def _members(batch: ModelBatch) -> Members:
@@ -82,9 +96,9 @@ def _members(batch: ModelBatch) -> Members:
         frames = _with_rotors(frames)
         inputs["armatures"] = _rows(batch.model, varied["armature"])
     if "gravity" in varied:
-        inputs["gravities"] = varied["gravity"]
+        inputs["gravities"] = varied["gravity"].copy()
     if not inputs and batch.shape:  # members that differ only in their joints: an input that has their axes
-        inputs["gravities"] = np.broadcast_to(batch.model.gravity, (*batch.shape, 3))
+        inputs["gravities"] = np.tile(batch.model.gravity, (*batch.shape, 1))
     return Members(frames, inputs)
 
 

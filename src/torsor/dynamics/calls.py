@@ -5,7 +5,10 @@ The fast path comes first; on any failure the arguments are validated and the er
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from itertools import chain
 from math import isfinite, prod
 from typing import Any
 
@@ -61,6 +64,57 @@ def call_with(algorithm: Algorithm, model: Model, *args: ArrayLike, **options: A
     return call_carefully(algorithm, model, args, None, **options)
 
 
+def same_library(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give the results of a function as arrays of JAX or PyTorch if an argument is one, on the CPU.
+
+    Arguments may stand in tuples. What holds no numbers that NumPy can read is left for the function to refuse.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Any, **options: Any) -> Any:
+        own = next(filter(_of_a_library, _leaves(args, options.values())), None)
+        if own is None:
+            return function(*args, **options)
+        found = function(*map(on_host, args), **{name: on_host(x) for name, x in options.items()})
+        return _like(own, found)
+
+    return run
+
+
+def _leaves(*groups: Any) -> Iterator[Any]:
+    for x in chain.from_iterable(groups):
+        yield from x if type(x) is tuple else (x,)
+
+
+def _of_a_library(x: Any) -> bool:
+    """Whether x is an array of JAX or PyTorch in the memory of the CPU."""
+    if type(x) is ndarray or type(x).__module__.partition(".")[0] not in ("jax", "jaxlib", "torch"):
+        return False
+    return not gpu_array(x)
+
+
+def on_host(x: Any) -> Any:
+    """Arrays of JAX or PyTorch in the memory of the CPU as NumPy's, also in a tuple; anything else as it is."""
+    if type(x) is tuple:
+        return tuple(map(on_host, x))
+    if not _of_a_library(x):
+        return x
+    try:
+        return np.asarray(x)
+    except Exception:  # whatever a tracer raises
+        return x
+
+
+def _like(own: Any, found: Any) -> Any:
+    """Arrays, or a named tuple of them, in the library of another array."""
+    if isinstance(found, tuple):
+        return type(found)(*(_like(own, x) for x in found))
+    if type(own).__module__.startswith("torch"):
+        return sys.modules["torch"].as_tensor(np.asarray(found))
+    return sys.modules["jax"].numpy.asarray(found)
+
+
+@same_library
 def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: tuple[ArrayLike, ...],
                frame: Frame | None = None, **options: ArrayLike | None) -> Array:  # fmt: skip
     """Check every argument, find or make the program, and explain a result that is not finite."""
@@ -109,9 +163,9 @@ def _call_on_gpu(algorithm: Algorithm, model: Model, state: dict[str, ArrayLike]
 
     args = tuple(state.values())
     if not options and frame is None and gpu.is_long_chain(algorithm, model, args[0]):
-        chain = levels(algorithm, model)
-        if chain is not None:
-            return chain(*args)
+        solver = levels(algorithm, model)
+        if solver is not None:
+            return solver(*args)
     return gpu.call(algorithm, model, args, options, frame)
 
 
@@ -180,7 +234,7 @@ def levels(algorithm: Algorithm, model: Model, options: tuple[str, ...] = ()) ->
 
     def tried() -> Callable[..., Any] | None:
         function, vjp = gpu.in_levels(algorithm)
-        chain, rng = DeviceChain(model, function, options=options, vjp=vjp), np.random.default_rng(0)
+        solver, rng = DeviceChain(model, function, options=options, vjp=vjp), np.random.default_rng(0)
         state = {"q": model.random_configuration(rng)}
         state |= {name: rng.normal(size=core_shape(model, name)) for name in algorithm.inputs[1:]}
         if "v" in state:
@@ -189,13 +243,13 @@ def levels(algorithm: Algorithm, model: Model, options: tuple[str, ...] = ()) ->
         if "added_inertia" in given:  # as large as the inertias that are there
             pivots = np.asarray(program_for(articulated.pivots, model, (), "d", None)(state["q"]))
             given["added_inertia"] = (0.1 + given["added_inertia"] ** 2) * pivots
-        found = chain(*state.values(), *(x.ravel() for x in given.values()))
+        found = solver(*state.values(), *(x.ravel() for x in given.values()))
         sweeps = call_with(algorithm, model, *state.values(), **given)
         pairs = zip(found, sweeps) if vjp else [(found, sweeps)]
         if not all(agree(gpu.cupy().asnumpy(a), b, LEVELS) for a, b in pairs):
             return None
         output = algorithm.output
-        return (lambda *args: output.results(*chain(*args))) if isinstance(output, Several) else chain
+        return (lambda *args: output.results(*solver(*args))) if isinstance(output, Several) else solver
 
     return store(model).once(("levels on the device", algorithm, options), tried)
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.algorithms import composite, newton_euler
-from torsor.dynamics.calls import batch_axes, call, call_with, checked
+from torsor.dynamics.calls import batch_axes, call, call_with, checked, same_library
 from torsor.errors import ArgumentError, SingularError
 from torsor.model.model import Model
 
@@ -37,6 +37,7 @@ def obeying(model: Model, name: str, x: Array, offset: bool) -> None:
             )
 
 
+@same_library
 def coupled_accelerations(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *,
                           external: ArrayLike | None = None,
                           added_inertia: ArrayLike | None = None) -> Array:  # fmt: skip
@@ -49,6 +50,7 @@ def coupled_accelerations(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLi
     return coupled_solve(model, arrays["q"], arrays["tau"] - bias, added_inertia)
 
 
+@same_library
 def coupled_solve(model: Model, q: ArrayLike, b: ArrayLike, added_inertia: ArrayLike | None = None) -> Array:
     """G (G' (M + diag(added)) G)^-1 G' b"""
     b = checked(model, "b", b)
@@ -59,11 +61,13 @@ def coupled_solve(model: Model, q: ArrayLike, b: ArrayLike, added_inertia: Array
         raise SingularError("the mass matrix of the coupled machine is singular: a joint moves no mass") from None
 
 
+@same_library
 def coupled_inverse(model: Model, q: ArrayLike) -> Array:
     """G (G' M G)^-1 G', (..., nv, nv)"""
     return coupled_solve(model, np.asarray(q)[..., None, :], np.eye(model.nv))
 
 
+@same_library
 def coupled_log_det(model: Model, q: ArrayLike) -> Array:
     """log det (G' M G)"""
     return np.linalg.slogdet(reduced(model, q)[1])[1]

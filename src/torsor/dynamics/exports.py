@@ -1,4 +1,4 @@
-"""`export`: a function of one model as C99 files for a controller."""
+"""`export`: a function of one model as C99 files for a controller, or as WebAssembly."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from numpy.typing import NDArray
 from torsor import validate
 from torsor.backends import c99
 from torsor.backends.cpu import Program
+from torsor.dynamics.blocks import SEED, Blocks, random_states
 from torsor.dynamics.derivatives import Differentiated
+from torsor.dynamics.external import External
 from torsor.dynamics.functions import ALGORITHMS
 from torsor.dynamics.matrix_gradients import MatrixGradient
 from torsor.dynamics.programs import compile
 from torsor.errors import ArgumentError
 from torsor.files import signature, write_whole
-from torsor.inputs import COORDINATES, place_of
+from torsor.later import Later
 from torsor.model.model import Model, require_model
 
-STATES, SEED = 5, 0  # of the test vectors
+wasm_files = Later("torsor.backends.wasm_files")  # needs the writers of code, which few programs load
+
+STATES = 5  # of the test vectors
+LANGUAGES = {"c": "C99", "wasm": "WebAssembly"}
 DEFAULTS = {"dtype": "float64", "external": False, "body": None, "method": "auto", "specialised": None}
 
 
@@ -37,41 +42,69 @@ class ProgramOptions(TypedDict, total=False):
 
 
 def export(model: Model, function: Callable[..., Any], folder: str | Path, *, name: str | None = None,
-           **options: Unpack[ProgramOptions]) -> list[Path]:  # fmt: skip
-    """Write a function of torsor for one model as C99, for controllers without Python.
+           language: str = "c", api: str = "c", **options: Unpack[ProgramOptions]) -> list[Path]:  # fmt: skip
+    """Write a function of one model as C99, for controllers without Python, or as WebAssembly.
 
-        ts.export(arm, ts.forward_dynamics, "arm_c")
+    In C, it writes NAME.h and NAME.c (the function: no allocation, no global state, no library but libm),
+    NAME_vectors.h (inputs and expected outputs), example.c (runs the function on them) and README.txt (how to compile
+    it). In WebAssembly, it writes NAME.wasm, NAME.mjs (a JavaScript module that loads it, for browsers and Node),
+    NAME_vectors.json, example.mjs and README.txt. The last line of a text says which torsor wrote it, when, and with
+    which options.
 
-    writes NAME.h and NAME.c (the function: no allocation, no global state, no library but libm), NAME_vectors.h (inputs
-    and expected outputs), example.c (runs the function on them) and README.txt (how to compile it).  The last
-    line of each says which torsor wrote it, when, and with which options.
+    Parameters
+    ----------
+    model : Model
+        The machine.
+    function : callable
+        A public function, or `vjp` or `jvp` of one.
+    folder : path-like
+        Created if it does not exist; only files that torsor wrote before are replaced.
+    name : str, optional
+        Of the function in C. Default: from the names of the model and the function.
+    language : str, default "c"
+        "c" or "wasm".
+    api : str, default "c"
+        "c", or "casadi": NAME_casadi.c adds the function and its derivatives as `casadi.external` and acados take them
+        (NAME_casadi, jac_NAME_casadi, adj1_NAME_casadi, jac_adj1_NAME_casadi).
+    **options : str, bool or int
+        As of `compile`: dtype, external, body, method, specialised.
 
-    folder       created if it does not exist; only files that torsor wrote before are replaced
-    name         the name of the function in C; None: derived from the names of the model and the function
+    Returns
+    -------
+    paths : list of Path
+        The files.
 
-    Options, as of `compile`:
+    Raises
+    ------
+    ArgumentError
+        The function cannot be exported, or a file was not written by torsor.
 
-    dtype        "float64" (double) or "float32" (float)
-    external     whether the function takes external wrenches, as its last input
-    body         for a Jacobian: the body, by number or name, or a named frame
-    method       a method of the function
-    specialised  straight-line code (True), loops over the bodies (False), or by size (None)
-
-    Returns the paths of the files.
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> [path.name for path in ts.export(ts.zoo.pendulum(), ts.gravity_forces, "hold", name="hold")]
+    ['hold.h', 'hold.c', 'hold_vectors.h', 'example.c', 'README.txt']
     """
-    return write_all(validate.file_path("folder", folder), c_files(model, function, name, **options))
+    return write_all(
+        validate.file_path("folder", folder), exported_files(model, function, name, (language, api), **options)
+    )
 
 
-def c_files(model: Model, function: Callable[..., Any], name: str | None = None,
-            **options: Unpack[ProgramOptions]) -> dict[str, str]:  # fmt: skip
-    """The text of each file."""
+def exported_files(model: Model, function: Callable[..., Any], name: str | None, form: tuple[str, str],
+                   **options: Unpack[ProgramOptions]) -> dict[str, bytes]:  # fmt: skip
+    """The content of each file, in a language and for an API."""
     require_model(model)
+    language, api = form
+    validate.chosen("language", language, LANGUAGES)
+    validate.chosen("api", api, ("c", "casadi"))
+    if (language, api) == ("wasm", "casadi"):
+        raise ArgumentError('api="casadi" is for language="c"')
     if not isinstance(function, Differentiated) and not any(function is known for known in ALGORITHMS):
         known = ", ".join(f.__name__ for f in ALGORITHMS)
         raise ArgumentError(f"{validate.shown(function)} cannot be exported; these can: {known}, and their vjp and jvp")
     for unknown in options.keys() - ProgramOptions.__annotations__.keys():
         raise ArgumentError(
-            f"export has no option {unknown!r}; it has name, {', '.join(ProgramOptions.__annotations__)}"
+            f"export has no option {unknown!r}; it has name, language, api, {', '.join(ProgramOptions.__annotations__)}"
         )
     program = compile(model, function, **options)
     if isinstance(program, MatrixGradient):
@@ -80,8 +113,20 @@ def c_files(model: Model, function: Callable[..., Any], name: str | None = None,
             "export the vjp of a product: inverse_dynamics is M x, mass_solve M^-1 x, and body_twists J v"
         )
     name = c99.identifier(model.name, function.__name__) if name is None else _c_name(name)
-    text = c99.CFunction.of(program.request, name)
     states = random_states(program, STATES)
+    about = dict(
+        model=model.name, key=model.key, function=function.__name__, **(DEFAULTS | options), api=api, seed=SEED
+    )
+    last = c99.harmless(signature(about))
+    if language == "wasm":
+        return _wasm_files(program, name, states, last)
+    external = _external(model, function, name, options) if api == "casadi" else None
+    return _c_files(program, name, states, last, external)
+
+
+def _c_files(program: Program, name: str, states: list[NDArray[Any]], last: str,
+             external: External | None) -> dict[str, bytes]:  # fmt: skip
+    text = c99.CFunction.of(program.request, name)
     files = {
         f"{name}.h": text.header(),
         f"{name}.c": text.source(),
@@ -89,9 +134,23 @@ def c_files(model: Model, function: Callable[..., Any], name: str | None = None,
         "example.c": c99.example(text),
         "README.txt": c99.readme(text),
     }
-    about = dict(model=model.name, key=model.key, function=function.__name__, **(DEFAULTS | options), seed=SEED)
-    last = f"/* {c99.harmless(signature(about))} */\n"
-    return {file: content + last for file, content in files.items()}
+    if external:
+        files |= external.files()
+        files["README.txt"] += external.readme()
+    return {file: f"{content}/* {last} */\n".encode("ascii") for file, content in files.items()}
+
+
+def _wasm_files(program: Program, name: str, states: list[NDArray[Any]], last: str) -> dict[str, bytes]:
+    files = wasm_files.WasmFunction(program.request, name).files(states, np.asarray(program.rows(*states)), last)
+    return {file: x if isinstance(x, bytes) else x.encode("ascii") for file, x in files.items()}
+
+
+def _external(model: Model, function: Callable[..., Any], name: str, options: ProgramOptions) -> External:
+    if options.get("dtype", "float64") != "float64" or isinstance(function, Differentiated):
+        raise ArgumentError(
+            'api="casadi" is for float64, and for the function itself: its derivatives are exported too'
+        )
+    return External(Blocks(model, function, {key: x for key, x in options.items() if key != "dtype"}), name)
 
 
 def _c_name(name: Any) -> str:
@@ -104,20 +163,7 @@ def _c_name(name: Any) -> str:
     return name
 
 
-def random_states(program: Program, count: int, seed: int = SEED) -> list[NDArray[Any]]:
-    """Inputs (count, ...) of a program, the same every time."""
-    rng, model = np.random.default_rng(seed), program.model
-    result = []
-    for name in program.inputs:
-        place = place_of(name)
-        x = model.random_configuration(rng, count) if place is COORDINATES else rng.normal(
-            size=(count, *place.shape(model))
-        )  # fmt: skip
-        result.append(x.astype(program.dtype))
-    return result
-
-
-def write_all(folder: Path, files: dict[str, str]) -> list[Path]:
+def write_all(folder: Path, files: dict[str, bytes]) -> list[Path]:
     """Write all files.  On failure, delete the new ones; files already replaced stay replaced."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -129,8 +175,8 @@ def write_all(folder: Path, files: dict[str, str]) -> list[Path]:
     except OSError as reason:
         raise ArgumentError(f"{folder}: cannot be written ({reason.strerror or reason})") from None
     try:
-        for path, text in zip(paths, files.values()):
-            write_whole(path, text.encode("ascii"))
+        for path, content in zip(paths, files.values()):
+            write_whole(path, content)
     except BaseException:
         for path in new:
             with suppress(OSError):

@@ -19,7 +19,7 @@ from torsor import lie
 from torsor.algorithms import articulated, composite, coriolis, kinematics, products
 from torsor.compiler.derivative import Derivative, derivative, takes_frame
 from torsor.compiler.store import store
-from torsor.dynamics.calls import batch_axes, call, checked, gpu_array, gpu_backend, shaped
+from torsor.dynamics.calls import batch_axes, call, checked, gpu_array, gpu_backend, same_library, shaped
 from torsor.errors import ArgumentError
 from torsor.inputs import place_of
 from torsor.model.batch import ModelBatch, machine_of
@@ -72,6 +72,7 @@ def of_product(vjp: Derivative) -> Derivative:
     return derivative(PRODUCTS[vjp.primal], "vjp", vjp.wrt)
 
 
+@same_library
 def sum_over_columns(vjp: Derivative, model: Model, args: tuple[ArrayLike, ...], frame: Frame | None) -> Any:
     """The vjp of a matrix, of any number of freedoms."""
     machine, columns = machine_of(model), _with_columns(model)

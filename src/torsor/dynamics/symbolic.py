@@ -72,6 +72,10 @@ class ClosedForm:
         short |= {v: sympy.Symbol(rf"\dot{{q}}_{{{i + 1}}}") for i, v in enumerate(self.qd)}
         return "\n".join(rf"\[ {name} = {sympy.latex(A.subs(short))} \]" for name, A in parts.items())
 
+    def _repr_latex_(self) -> str:
+        """What a notebook shows."""
+        return self.latex().replace(r"\[", "$$").replace(r"\]", "$$")
+
     def evaluate(self, q: ArrayLike, qd: ArrayLike) -> tuple[Array, Array, Array]:
         """(M, C, g) as numbers at one state, with the model's own parameters."""
         given = [*self.q, *self.qd, *self.parameters]
@@ -81,7 +85,31 @@ class ClosedForm:
 
 
 def closed_form(model: Model) -> ClosedForm:
-    """The closed form of a machine whose velocities are the rates of its coordinates (no free or ball joints)."""
+    r"""Write the equations of a small machine in symbols, by SymPy.
+
+    $$ M(q)\,\ddot q + C(q, \dot q)\,\dot q + g(q) = \tau $$
+
+    Parameters
+    ----------
+    model : Model
+        Up to six freedoms, whose velocities are the rates of its coordinates (no free or ball joints).
+
+    Returns
+    -------
+    form : ClosedForm
+        `M`, `C`, `g` as SymPy matrices, `q`, `qd`, `parameters`; `latex()` and `evaluate(q, qd)`.
+
+    Raises
+    ------
+    ArgumentError
+        The machine is too large or has such joints, or SymPy is not installed.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.symbolic.closed_form(ts.zoo.pendulum()).g
+    Matrix([[-g*m_1*r_1z*sin(q1)]])
+    """
     _check(model)
     machine = _Machine(model)
     M = machine.run(composite.mass_matrix)

@@ -32,7 +32,7 @@ class GpuEngine:
     def __init__(self, batch: ModelBatch, law: Law, timing: Timing) -> None:
         self.batch, self.law, self.timing, self.model = batch, law, timing, batch.model
         self.step = step_of(batch, law, timing)
-        if law.called or law.changes or law.schedule is not None or law.waves:
+        if law.called or law.changes or law.more_changes:
             raise ArgumentError(
                 "members on a GPU take forces that are data and do not change in time: use device='cpu'"
             )
@@ -79,7 +79,7 @@ class GpuEngine:
         end = float(timing.times[-1])
         first = engine.FIRST_STEP * end if timing.adaptive else timing.step
         settings = [end, first, timing.rtol, timing.atol, engine.SMALLEST * end, CONTROL.safety, CONTROL.shrink]
-        settings += [CONTROL.grow, 1 / CONTROL.power, engine.HALVINGS]
+        settings += [CONTROL.grow, 1 / CONTROL.power, engine.HALVINGS, engine.LOOKS, engine.TURNS]
         ends = np.zeros(1) if timing.adaptive else np.rint(timing.times / timing.step)
         return np.array(settings), np.array(timing.times), ends.astype(np.int32)
 

@@ -24,24 +24,47 @@ Array = NDArray[Any]
 
 INERTIAL = ("mass", "com", "inertia")
 VARIABLE = [name for name in DEFAULTS if name != "armature"]  # what joints do by themselves: the armature is part of M
+# What `replaced` keeps: the own numbers of a batch, and the framed ones, which `torsor.compiler.members` brings up to
+# date.  All else that is kept with a batch was made from numbers that are gone.
+LASTING = ("model", "shape", "varied", "replacements", "framed")
 LABELS = ("name", "notes")  # of a model and of its file: they may differ, and no function of a batch reads them
 
 
 class ModelBatch:
-    """Models that differ in some fields only; every function of the dynamics takes it in place of a Model.
+    """Hold models that differ in some fields only; every function of the dynamics takes it in place of a Model.
 
-        masses = arm.mass * rng.uniform(0.9, 1.1, (1000, arm.n))
-        arms = ts.ModelBatch(arm, mass=masses)
-        qdd = ts.forward_dynamics(arms, q, v, tau)            # (1000, nv); q (nq,) or (1000, nq)
+    A field has batch axes before its own. The batch axes of all fields and of the states broadcast. One program serves
+    all batches of the same structure: nothing is compiled or kept per member.
 
-    A field has batch axes before its own: mass (..., n), com (..., n, 3), inertia (..., n, 3, 3), R, p, axis, pitch,
-    gravity (..., 3), damping, armature and other quantities of the freedoms (..., nv).  The batch axes of all fields
-    and of the states broadcast.  One program serves all batches of the same structure: nothing is compiled or kept per
-    member.
+    Parameters
+    ----------
+    model : Model
+        Gives everything else, and the names.
+    **varied : (..., *shape) array_like
+        The fields that differ: mass (..., n), com (..., n, 3), inertia (..., n, 3, 3), R, p, axis, pitch, gravity
+        (..., 3), damping, armature and other quantities of the freedoms (..., nv).
 
-    model    the model that gives everything else, and the names
-    shape    the batch axes
-    varied   the fields that differ, with all batch axes
+    Attributes
+    ----------
+    shape : tuple of int
+        The batch axes.
+    varied : dict of str to ndarray
+        The fields that differ, with all batch axes.
+
+    Raises
+    ------
+    ArgumentError
+        A field cannot differ, or its shape does not fit.
+    ModelError
+        A member could not exist; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm, factors = ts.zoo.planar3(), np.linspace(0.9, 1.1, 5)
+    >>> arms = ts.ModelBatch(arm, mass=arm.mass * factors[:, None])
+    >>> ts.gravity_forces(arms, np.zeros(3)).shape
+    (5, 3)
     """
 
     def __init__(self, model: Model, **varied: Unpack[Numbers]) -> None:
@@ -62,6 +85,7 @@ class ModelBatch:
             axes_given = ", ".join(f"{name} {axes}" for name, (_, axes) in given.items())
             raise ArgumentError(f"the batch axes of the members do not go together: {axes_given}") from None
         self.varied = {name: np.broadcast_to(x, self.shape + shapes[name]) for name, (x, _) in given.items()}
+        self.replacements: list[tuple[Any, ModelBatch]] = []  # which are not framed yet
         self._check()
 
     def _check(self) -> None:
@@ -131,6 +155,50 @@ class ModelBatch:
         picked: dict[str, Any] = {name: x[(*index, ..., *cores[name])] for name, x in self.varied.items()}
         some = ModelBatch(self.model, **picked)
         return some if some.shape else replace(self.model, **picked)
+
+    def replaced(self, where: Any, **numbers: Unpack[Numbers]) -> ModelBatch:
+        """Give some members other numbers, in place; this costs what a batch of these members would.
+
+            heavy = arm.mass * rng.uniform(1.0, 2.0, (3, arm.n))
+            arms.replaced([4, 7, 9], mass=heavy)
+
+        where    which members, as an index of the batch axes: numbers, a slice, booleans
+        numbers  of these members, for fields that differ in this batch already; the others keep their numbers
+
+        Returns the batch itself.  If a new member could not exist, nothing changes and ModelError is raised.
+        """
+        index = self._index(where)
+        rows: dict[str, Any] = {name: x[index] for name, x in self.varied.items()}
+        for name, value in numbers.items():
+            if name not in rows:
+                known = ", ".join(rows) or "nothing"
+                raise ArgumentError(f"{name!r} does not differ between the members of this batch: {known} does")
+            given, core = real_array(name, value, finite=False), rows[name].shape
+            try:
+                rows[name] = np.broadcast_to(given, core)
+            except ValueError:
+                raise ArgumentError(f"{name} has shape {given.shape}; these members need {core}") from None
+        try:
+            some = ModelBatch(self.model, **rows)
+        except ModelError as error:
+            raise ModelError(f"{error} (counted among the members that are replaced)") from None
+        for name in numbers:
+            if not self.varied[name].flags.writeable:
+                self.varied[name] = self.varied[name].copy()
+            self.varied[name][index] = rows[name]
+        for name in vars(self).keys() - set(LASTING):
+            del vars(self)[name]
+        if "framed" in vars(self):
+            self.replacements.append((index, some))
+        return self
+
+    def _index(self, where: Any) -> tuple[Array, ...]:
+        """Members as numbers along the batch axes."""
+        try:
+            found = np.arange(self.size).reshape(self.shape)[where]
+        except (IndexError, TypeError, ValueError) as error:
+            raise ArgumentError(f"where must name members of a batch of shape {self.shape}: {error}") from None
+        return np.unravel_index(np.atleast_1d(found), self.shape)
 
     def __iter__(self) -> Iterator[Model | ModelBatch]:
         return (self[k] for k in range(len(self)))

@@ -345,6 +345,11 @@ class Builder:
         model = self._model(**assemble(self._parents(), names=tuple(self._bodies), **rows, **self._words))
         return model.with_frames(self._frames) if self._frames else model
 
+    def __repr__(self) -> str:
+        bodies = ", ".join(f"{name} ({body['joint']})" for name, body in self._bodies.items()) or "no bodies"
+        frames = f"; frames {', '.join(self._frames)}" if self._frames else ""
+        return f"Builder({self._words['name']!r}: {bodies}{frames})"
+
     def _new(self, kind: str, name: str) -> str:
         """The name of a new body or frame in error messages."""
         if not isinstance(name, str):

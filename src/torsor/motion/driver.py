@@ -19,9 +19,10 @@ from torsor.inputs import place_of
 from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.model import Model
 from torsor.motion.law import Law, collect
-from torsor.motion.lowering import Lowered, Step, StepRun, lowered
+from torsor.motion.lowering import Lowered, Step, lowered
 from torsor.motion.steps import METHODS, Method
 from torsor.motion.stops import Stop, Watch, watching
+from torsor.motion.time_loop import StepRun
 
 Array = NDArray[Any]
 # Where commands jump at the beginning or at the end of a step, they are read so much inside of it, in steps.
@@ -78,15 +79,11 @@ class Fixed(NamedTuple):
             return self.law.values[..., None, :]
         return self.law.values_at(t0 + self.length * (np.arange(first, first + count) + INSIDE))
 
-    def wrenches(self, step: int) -> Array:
-        """What changes in time of the wrenches on the bodies (n, 6), at the beginning of a step."""
-        times = np.array([self.begin + (step + INSIDE) * self.length])
-        return sum((wave.at(times)[0] for wave in self.law.waves), np.zeros(1)).reshape(self.model.n, 6)
-
-    @property
-    def in_turn(self) -> bool:
-        """Whether steps must be taken one by one, because more than commands changes."""
-        return self.law.schedule is not None or bool(self.law.waves)
+    def waves(self, first: int, count: int) -> Array:
+        """What changes in time of the wrenches on the bodies, (steps, 1, n, 6), at the beginning of steps."""
+        times = self.begin + (np.arange(first, first + count) + INSIDE) * self.length
+        found = sum((wave.at(times) for wave in self.law.waves), np.zeros((count, 1)))
+        return found.reshape(count, 1, self.model.n, 6)
 
 
 CHUNK = 1024  # states that a thread moves through all steps before it takes the next ones: they stay in its cache
@@ -159,38 +156,31 @@ class States:
     def run(self, part: Mapping[str, Array]) -> StepRun:
         """Their steps."""
         setup, m = self.setup, len(part["q"])
-        gain = np.array(np.broadcast_to(part["values"][:, 0], (m, part["values"].shape[-1])))
-        kernels = setup.kernels(self.dtype)
-        numbers = [part[name] for name in setup.step.numbers]
+        given = {"tau": part["commands"][:, 0], "gain": part["values"][:, 0]}
+        given |= {name: part[name] for name in setup.step.numbers}
         if setup.law.waves:
-            numbers[0] = np.array(np.broadcast_to(numbers[0], (m, setup.model.n, 6)))
+            given["external"] = np.array(np.broadcast_to(given["external"], (m, setup.model.n, 6)))
         functions, alone = setup.law.called, not self.batch
-        return StepRun(kernels, m, gain, np.array([setup.length]), numbers, setup.method.times, functions, alone)
+        kernels, h = setup.kernels(self.dtype), np.array([setup.length])
+        return StepRun(kernels, m, h, given, setup.method.times, functions, alone)
 
     def move(self, run: StepRun, part: Mapping[str, Array], x: Array, ends: Sequence[int], out: Array | None,
              first: int = 0) -> None:  # fmt: skip
         """Move the states x in place from the first-th step on; out[:, k] is where they are after ends[k] steps."""
-        setup, commands = self.setup, np.moveaxis(part["commands"], -2, 0)
-        commands = commands[first : first + ends[-1]] if len(commands) > 1 else commands
-        begin = setup.begin + first * setup.length
-        if not setup.in_turn:
-            run(x, commands, ends, out, begin)
-            return
-        done = 0
-        for k, end in enumerate(ends):
-            for t in range(done, end):
-                self.prepare(run, part, first + t)
-                run(x, commands[t : t + 1] if len(commands) > 1 else commands, t=begin + t * setup.length)
-            done = end
-            if out is not None:
-                out[:, k] = x
 
-    def prepare(self, run: StepRun, part: Mapping[str, Array], step: int) -> None:
-        """Set what changes in time beside the commands for a step: gains and wrenches."""
-        if self.setup.law.schedule is not None:
-            run.gain[...] = part["values"][:, step]
-        if self.setup.law.waves:
-            run.numbers[0][...] = part["external"] + self.setup.wrenches(step)
+        def changing(at: int, count: int) -> dict[str, Array]:
+            return self.changing(part, first + at, count)
+
+        run(x, changing, ends, out, self.setup.begin + first * self.setup.length)
+
+    def changing(self, part: Mapping[str, Array], first: int, count: int) -> dict[str, Array]:
+        """What changes in time, in some steps: rows (count, m or 1, ...) by the names of inputs."""
+        law, rows = self.setup.law, slice(first, first + count)
+        found = {} if not law.changes else {"tau": np.moveaxis(part["commands"], -2, 0)[rows]}
+        found |= {} if law.schedule is None else {"gain": np.moveaxis(part["values"], -2, 0)[rows]}
+        if law.waves:
+            found["external"] = part["external"] + self.setup.waves(first, count)
+        return found
 
 
 def advance(states: States, part: Mapping[str, Array], x: Array, ends: Sequence[int], out: Array,

@@ -7,10 +7,10 @@ from typing import ClassVar
 import numpy as np
 
 from torsor.motion.driver import INSIDE, Fixed
-from torsor.motion.lowering import StepRun
 from torsor.motion.motion import Motion
 from torsor.motion.stepper import Array, FixedStep, Settings
 from torsor.motion.steps import METHODS
+from torsor.motion.time_loop import StepRun
 
 
 class Stepped(FixedStep):
@@ -25,22 +25,24 @@ class Stepped(FixedStep):
     def _run(self, h: float) -> tuple[Fixed, StepRun]:
         """The steps of a length; only the last one before the end of a run has another."""
         if h not in self._runs:
-            setup = Fixed(self.motion.model, self.motion.law, METHODS[self.name], self.name, h)
-            loads = [np.array(x)[None] for x in self.motion.acting.loads(self.t)]
-            law, times = self.motion.law, setup.method.times
-            run = StepRun(setup.kernels("float64"), 1, law.values[None], np.array([h]), loads, times, law.called)
+            law, setup = self.motion.law, Fixed(self.motion.model, self.motion.law, METHODS[self.name], self.name, h)
+            given = dict(zip(law.load_names, (np.array(x)[None] for x in self.motion.acting.loads(self.t))))
+            given |= {"tau": setup.commands(0, 1, self.t), "gain": law.values}
+            run = StepRun(setup.kernels("float64"), 1, np.array([h]), given, setup.method.times, law.called)
             self._runs = {h: (setup, run)} if h == self.h else self._runs | {h: (setup, run)}
         return self._runs[h]
 
     def advance(self, h: float) -> None:
         h = self.h if abs(h - self.h) <= 1e-9 * self.h else h
-        setup, run = self._run(h)
-        x = self.row[None, : self.nq + self.nv]
-        for load, now in zip(
-            run.numbers, self.motion.acting.loads(self.t + INSIDE * h) if self.motion.law.waves else ()
-        ):
-            load[...] = now
-        run(x, setup.commands(0, 1, self.t)[:, None], t=self.t)
+        (setup, run), law = self._run(h), self.motion.law
+
+        def changing(first: int, count: int) -> dict[str, Array]:
+            found = {"tau": setup.commands(0, 1, self.t)[:, None]} if law.changes else {}
+            if law.waves:
+                found["external"] = law.loads_at(self.t + INSIDE * h)["external"][None, None]
+            return found
+
+        run(self.row[None, : self.nq + self.nv], changing, t=self.t)
         self.evaluations += len(setup.method.times)
         if self.every_row:
             self.motion.accelerate(self.t + h, self.q, self.v, self.a)

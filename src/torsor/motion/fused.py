@@ -20,9 +20,10 @@ from torsor.linalg import Scalar
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
 from torsor.motion.coordinates import rates
-from torsor.motion.lowering import WORDS as CALL
-from torsor.motion.lowering import Call, Step, function_of, gains_by_freedom, lowered, write_calls
+from torsor.motion.lowering import Step, gains_by_freedom, lowered
 from torsor.motion.motion import torques_under
+from torsor.motion.time_loop import WORDS as CALL
+from torsor.motion.time_loop import Call, function_of, write_calls
 
 if TYPE_CHECKING:
     from torsor.backends.cpu import Program

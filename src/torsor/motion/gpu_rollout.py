@@ -56,7 +56,7 @@ def rollout_on_gpu(setup: Fixed, q: Any, v: Any, steps: int, every: int, stops: 
                    reset: Mapping[str, Any]) -> Trajectory:  # fmt: skip
     """`rollout` of states on a GPU."""
     law, step, model = setup.law, setup.step, setup.model
-    if law.called or setup.in_turn:
+    if law.called or law.more_changes:
         what = "functions" if law.called else "gains or wrenches that change in time"
         raise ArgumentError(f"rollouts on a GPU take forces that are data, not {what}: give NumPy arrays")
     arrays = {"q": q, "v": v, **reset}

@@ -11,6 +11,7 @@ from torsor.motion.adams import Adams
 from torsor.motion.fixed import stepped
 from torsor.motion.implicit import Esdirk4, TrBdf2
 from torsor.motion.radau import RadauIIA
+from torsor.motion.rattle import Rattle
 from torsor.motion.runge_kutta import DormandPrince, DormandPrince853, Fehlberg45
 from torsor.motion.stepper import Stepper
 from torsor.motion.structure import EnergyMidpoint, StoermerVerlet, SymplecticEuler, Variational
@@ -29,6 +30,7 @@ METHODS: dict[str, type[Stepper]] = {
     "verlet": StoermerVerlet,
     "variational": Variational,
     "midpoint": EnergyMidpoint,
+    "rattle": Rattle,
 }
 AUTOMATIC = ("dopri5", "esdirk4")
 RENAMED = {"euler": "symplectic-euler", "implicit": "implicit-euler"}  # of torsor 0.1

@@ -30,9 +30,10 @@ from torsor.model.joints import JOINTS
 from torsor.model.regular import require_uncoupled
 from torsor.motion.law import Law
 from torsor.motion.laws import KINDS
-from torsor.motion.lowering import OTHERS, called
+from torsor.motion.lowering import OTHERS
 from torsor.motion.motion import TORQUE, Acting, Motion
 from torsor.motion.stepper import Array, FixedStep, Memory, Settings, StiffnessWarning
+from torsor.motion.time_loop import called
 from torsor.sweeps import Algorithm
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from torsor.papers.change_of_basis import MAPPINGS, DualBases, change_of_basis, 
 from torsor.papers.figures import panels, write_data
 from torsor.papers.rows import AGREES, IDENTITY, OURS, Row, identity, relative
 from torsor.parallel.solver import schedule
-from torsor.view.plots import BLUE, GREY, ORANGE
+from torsor.view.style import BLUE, GREY, ORANGE
 
 Array = NDArray[Any]
 

@@ -36,7 +36,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib import rc_context
 from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import solve_ivp
 
@@ -55,7 +54,8 @@ from torsor.motion.trajectory import Trajectory
 from torsor.papers import saha_udut as saha
 from torsor.papers.figures import COLOURS, panels, series_data, write_data
 from torsor.papers.rows import AGREES, ALONE, CONFLICTS, MISPRINT, OURS, Row, identity, misprint, ours
-from torsor.view.plots import GREY, STYLE, coordinate_units, force_units, save, small_multiples
+from torsor.view.plots import coordinate_units, force_units, small_multiples
+from torsor.view.style import GREY, save, style
 
 Array = NDArray[Any]
 
@@ -461,7 +461,7 @@ def _figures_of(name: str, folder: Path) -> Iterator[Path]:
         figure = small_multiples({key: (TIMES, x) for key, x in series.items()}, labels, units, heading)
         for axes in figure.axes if until else ():
             axes.axvline(until, color=GREY, lw=0.8, ls=":")
-        with rc_context(STYLE):  # type: ignore[arg-type]
+        with style():
             save(figure, path, {"figure": path.stem})
         series_data(path, TIMES, series, labels)
         return path

@@ -1,0 +1,536 @@
+"""Torsion-angle dynamics of molecules: exact identities, laws of small chains, long runs of Trp-cage, files, costs.
+
+python bench/molecules.py [PART ...]     writes bench/results/molecules_PART.json
+
+Needs torsor[molecule], MDTraj and, for the files of proteins, MDAnalysisTests.
+
+Parts: identities, chains, dipeptide, gibbs, energy, openmm, proteins, costs, speed. Trp-cage is
+1L2Y of the PDB (J. W. Neidigh, R. M. Fesinmeyer, N. H. Andersen, Nat. Struct. Biol. 9, 2002), model 1, in
+tests/molecules. The ten proteins are files inside wheels of PyPI: MDAnalysisTests, OpenMM, PDBFixer.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness import RESULTS, machine, write
+
+import torsor as ts
+from torsor import molecule
+from torsor.molecule import forcefields, polymers
+from torsor.molecule.mover import Mover
+from torsor.molecule.run import Setting, generators
+from torsor.molecule.tree import mass_points
+
+TRPCAGE = Path(__file__).parents[1] / "tests" / "molecules" / "1l2y.pdb"
+SEQUENCE = "NLYIQWLKDGGPSSGRPPPS"  # Trp-cage's, repeated for longer chains
+KELVIN = 300.0
+KT = molecule.BOLTZMANN * KELVIN
+BINS = 36
+
+
+def trpcage() -> molecule.Molecule:
+    return molecule.load(TRPCAGE).minimised(1.0)
+
+
+# Identities ------------------------------------------------------------------------------------------------------
+
+
+def fourth_order(function: Any, h: float) -> Any:
+    """The slope at zero."""
+    return (8 * (function(h) - function(-h)) - (function(2 * h) - function(-2 * h))) / (12 * h)
+
+
+def identities() -> dict[str, Any]:
+    cage = trpcage()
+    tree, alone = cage.torsions(), cage.torsions(share=False)
+    rng = np.random.default_rng(0)
+    q = tree.model.neutral()
+    q[7:] = 0.1 * rng.standard_normal(len(q) - 7)
+    M, other = ts.mass_matrix(tree.model, q), ts.mass_matrix(alone.model, q)
+    potential = cage.potential("Reference")
+    tau = tree.points.torques(q, potential(tree.positions(q[None]))[1][0])
+    slopes = []
+    for k in range(0, tree.model.nv, 3):
+        along = np.eye(tree.model.nv)[k]
+        slopes.append(
+            fourth_order(
+                lambda s, along=along: (
+                    -float(potential(tree.positions(tree.model.integrate(q, s * along)[None]))[0][0])
+                ),
+                3e-5,
+            )
+        )
+    found = tau[: tree.model.nv : 3]
+    f = rng.standard_normal((len(cage.positions), 3))
+    wrenches, poses = np.zeros((tree.model.n, 6)), ts.body_poses(tree.model, q)
+    for body, place, force in zip(tree.points.body, tree.points.place, f):
+        own = poses[body, :3, :3].T @ force
+        wrenches[body] += np.concatenate([np.cross(place, own), own])
+    still = np.zeros(tree.model.nv)
+    external = -ts.bias_forces(tree.model, q, still, external=wrenches)
+    felt = tree.points.torques(q, f)
+    return {
+        "mass matrix with and without shared masses, relative": float(np.abs(M - other).max() / np.abs(M).max()),
+        "J'f against fourth-order differences of U, relative": float(np.abs(found - slopes).max() / np.abs(tau).max()),
+        "J'f against external=, relative": float(np.abs(felt - external).max() / np.abs(external).max()),
+        "log det M against atoms' Cartesian columns": float(
+            abs(ts.log_det_mass_matrix(tree.model, q) - by_columns(tree, q))
+        ),
+        "bodies": tree.model.n,
+        "mass points per body, at least": min(len(a) for a, _ in counted(tree)),
+    }
+
+
+def counted(tree: molecule.Torsions) -> Any:
+    from torsor.molecule.tree import divide
+
+    structure = tree.molecule.structure.without(tree.cut)
+    return mass_points(divide(structure, tree.rotors, tree.molecule.mass), tree.molecule.mass)
+
+
+def by_columns(tree: molecule.Torsions, q: np.ndarray) -> float:
+    """log det of sum m J_i' J_i, with the columns of each atom from rotations about bonds: no sweep, no inertia."""
+    x, mass = tree.positions(q), tree.molecule.mass
+    model, poses = tree.model, ts.body_poses(tree.model, q)
+    columns = []
+    R, o = poses[0, :3, :3], poses[0, :3, 3]
+    columns += [np.cross(R[:, k], x - o) for k in range(3)]
+    columns += [np.tile(R[:, k], (len(x), 1)) for k in range(3)]
+    for body in range(1, model.n):
+        below = {body}
+        for k in range(body + 1, model.n):
+            if int(model.parent[k]) in below:
+                below.add(k)
+        moves = np.isin(tree.points.body, list(below))
+        axis = poses[body, :3, :3] @ model.axis[body]
+        columns.append(np.where(moves[:, None], np.cross(axis, x - poses[body, :3, 3]), 0.0))
+    J = np.array([c.ravel() for c in columns])
+    return float(np.linalg.slogdet((J * np.repeat(mass, 3)) @ J.T)[1])
+
+
+# Laws of chains --------------------------------------------------------------------------------------------------
+
+
+def chi2(samples: np.ndarray, weight: Any) -> float:
+    """Per degree of freedom, of angles against a density on a circle."""
+    edges = np.linspace(-np.pi, np.pi, BINS + 1)
+    count, _ = np.histogram((samples + np.pi) % (2 * np.pi) - np.pi, edges)
+    inside = edges[:-1, None] + (np.arange(20) + 0.5) / 20 * np.diff(edges)[:, None]
+    expected = weight(inside).mean(1)
+    expected *= count.sum() / expected.sum()
+    return float(((count - expected) ** 2 / expected).sum() / (BINS - 1))
+
+
+def rigid_law(tree: molecule.Torsions, which: int) -> Any:
+    """sqrt(det M) of one torsion, averaged over the others by a grid."""
+    nv = tree.model.nv - 6
+    grid = -np.pi + 2 * np.pi * np.arange(72 if nv > 1 else 720) / (72 if nv > 1 else 720)
+    mesh = np.stack(np.meshgrid(*[grid] * nv, indexing="ij"), axis=-1).reshape(-1, nv)
+    q = np.tile(tree.model.neutral(), (len(mesh), 1))
+    q[:, 7:] = mesh
+    L = ts.log_det_mass_matrix(tree.model, q)
+    w = np.exp((L - L.max()) / 2).reshape((len(grid),) * nv)
+    one = w.sum(axis=tuple(k for k in range(nv) if k != which))
+    return lambda a: np.interp(a, np.append(grid, np.pi), np.append(one, one[0]))
+
+
+def flat(a: np.ndarray) -> np.ndarray:
+    return np.ones_like(a)
+
+
+def chains() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for n, replicas, frames in ((4, 2500, 22), (6, 2500, 22)):
+        tree = polymers.freely_rotating(n)
+        nv = tree.model.nv
+        law = rigid_law(tree, (n - 4) // 2)
+        torsion = 7 + (n - 4) // 2
+        start = np.tile(tree.model.neutral(), (replicas, 1))
+        start[:, 7:] = np.random.default_rng(2).uniform(-np.pi, np.pi, (replicas, nv - 6))
+        for fixman in (False, True):
+            right, wrong = (flat, law) if fixman else (law, flat)
+            words = f"{n} atoms, {'with' if fixman else 'without'} Fixman"
+            run = molecule.langevin(
+                tree,
+                frames * 0.75,
+                step=0.03,
+                friction=5.0,
+                every=25,
+                replicas=replicas,
+                seed=1,
+                fixman=fixman,
+                start=start,
+            )
+            samples = run.q[3:, :, torsion].ravel()
+            found[f"BAOAB, {words}"] = {
+                "chi2 right": chi2(samples, right),
+                "chi2 wrong": chi2(samples, wrong),
+                "samples": len(samples),
+                "kT": float(run.temperature[3:].mean() / KELVIN),
+            }
+            run = molecule.hmc(
+                tree, 2 * frames, step=0.03, steps=6, every=2, replicas=replicas, seed=2, fixman=fixman, start=start
+            )
+            samples, c = run.q[3:, :, torsion].ravel(), run.counts
+            found[f"HMC, {words}"] = {
+                "chi2 right": chi2(samples, right),
+                "chi2 wrong": chi2(samples, wrong),
+                "samples": len(samples),
+                "acceptance": run.acceptance,
+                "exp(-dH/kT)": c["exp(-dH/kT)"] / c["trajectories"],
+                "unsettled": c["unsettled"] / c["trajectories"],
+            }
+            print(words, found[f"BAOAB, {words}"], found[f"HMC, {words}"], flush=True)
+        found[f"<p v>/kT, {n} atoms"] = equipartition(tree, start)
+    return found
+
+
+def equipartition(tree: molecule.Torsions, start: np.ndarray) -> dict[str, float]:
+    """The mean of p_k v_k / kT of every freedom, after some steps of BAOAB, in standard errors from 1."""
+    setting = Setting(replicas=len(start))
+    mover = Mover(tree, None, setting.kT(0.0))
+    walkers, found = mover.start(start, generators(setting, 0)), []
+    for frame in range(20):
+        rng = generators(setting, frame + 1)
+        for _ in range(10):
+            walkers, _ = mover.langevin_step(walkers, 0.03, np.exp(-0.15), rng)
+        if frame >= 4:
+            found.append(walkers.p * mover.velocities(walkers) / KT)
+    per_replica = np.mean(found, axis=0)
+    sigma = per_replica.std(0, ddof=1) / np.sqrt(len(start))
+    return {
+        "largest distance from 1, sigma": float(np.abs((per_replica.mean(0) - 1) / sigma).max()),
+        "largest distance from 1": float(np.abs(per_replica.mean(0) - 1).max()),
+    }
+
+
+# Alanine dipeptide -----------------------------------------------------------------------------------------------
+
+
+def dipeptide(draws: int = 2800, replicas: int = 128) -> dict[str, Any]:
+    """phi and psi soft, against quadrature."""
+    tree = (
+        molecule.from_sequence("ACE-ALA-NME", solvent="vacuum")
+        .minimised(1.0)
+        .torsions("phi psi", methyl=False, hydrogen_mass=None)
+    )
+    potential, n = tree.molecule.potential("Reference"), 96
+    g = -np.pi + 2 * np.pi * (np.arange(n) + 0.5) / n
+    q = np.tile(tree.model.neutral(), (n * n, 1))
+    q[:, 7:] = np.stack(np.meshgrid(g, g, indexing="ij"), axis=-1).reshape(-1, 2)
+    U, L = potential(tree.positions(q))[0], ts.log_det_mass_matrix(tree.model, q)
+    laws = {"flat": np.exp(-(U - U.min()) / KT), "rigid": np.exp(-(U - U.min()) / KT + (L - L.mean()) / 2)}
+    laws = {name: w / w.sum() for name, w in laws.items()}
+    start = q[np.random.default_rng(3).choice(n * n, replicas, p=laws["flat"])]
+    found: dict[str, Any] = {"exact mean of log det M": {k: float((w * L).sum() - L.mean()) for k, w in laws.items()}}
+    psi = q[:, 8] + dihedral_of(tree)
+    region = (np.cos(psi) < np.cos(2.0)).astype(float)  # |psi| > 115 degrees
+    for fixman in (True, False):
+        right, wrong = ("flat", "rigid") if fixman else ("rigid", "flat")
+        begin = time.process_time()
+        run = molecule.hmc(
+            tree, draws, step=0.03, steps=8, replicas=replicas, seed=5, fixman=fixman, start=start, potential=potential
+        )
+        kept = run.q[20:]
+        own = ts.log_det_mass_matrix(tree.model, kept).mean(0)
+        share = (np.cos(kept[..., 8] + dihedral_of(tree)) < np.cos(2.0)).mean(0)
+        result: dict[str, Any] = {
+            "draws": draws * replicas,
+            "acceptance": run.acceptance,
+            "processor, s": time.process_time() - begin,
+        }
+        for what, series, exact in (("log det M", own, L), ("population of |psi| > 115 degrees", share, region)):
+            error = series.std(ddof=1) / np.sqrt(replicas)
+            result[what] = {
+                "z right law": float((series.mean() - (laws[right] * exact).sum()) / error),
+                "z wrong law": float((series.mean() - (laws[wrong] * exact).sum()) / error),
+                "mean": float(series.mean()),
+                "error": float(error),
+            }
+        found["with Fixman" if fixman else "without Fixman"] = result
+        print(result, flush=True)
+    return found
+
+
+def dihedral_of(tree: molecule.Torsions) -> float:
+    """psi of the dipeptide at q = 0."""
+    s = tree.molecule.structure.residues
+    atoms = [s[1].atoms["N"], s[1].atoms["CA"], s[1].atoms["C"], s[2].atoms["N"]]
+    from torsor.molecule.results import dihedrals
+
+    return float(dihedrals(tree.molecule.positions, np.array([atoms]))[0])
+
+
+def gibbs(draws: int = 400, replicas: int = 8) -> dict[str, Any]:
+    """Alanine dipeptide, all flexible: the share of |psi| > 115 degrees by Gibbs sampling and by Langevin alone."""
+    peptide = molecule.from_sequence("ACE-ALA-NME", solvent="vacuum").minimised(1.0)
+    tree = peptide.torsions("phi psi", methyl=False, hydrogen_mass=None)
+    found = {}
+    for words, trajectories in (("Gibbs", 2), ("Langevin alone", 0)):
+        run = molecule.gibbs(
+            tree,
+            draws if trajectories else 4 * draws,
+            step=0.02,
+            trajectories=trajectories,
+            cartesian=100,
+            replicas=replicas,
+            seed=4,
+            platform="Reference",
+        )
+        _, psi = run.phi_psi()
+        share = (np.cos(psi[len(psi) // 10 :, :, 0]) < np.cos(2.0)).mean(0)
+        found[words] = {
+            "mean": float(share.mean()),
+            "error": float(share.std(ddof=1) / np.sqrt(replicas)),
+            "acceptance": run.acceptance,
+        }
+        print(words, found[words], flush=True)
+    return found
+
+
+# Long runs of Trp-cage -------------------------------------------------------------------------------------------
+
+
+def energy_error(run: molecule.MolecularRun) -> dict[str, float]:
+    """rms of H about its trend, relative to the rms of the kinetic energy; the trend in kT per ns and freedom."""
+    H, K = (run.potential + run.kinetic)[:, 0], run.kinetic[:, 0]
+    trend = np.polyfit(run.t, H, 1)
+    return {
+        "rms energy / rms kinetic": float((H - np.polyval(trend, run.t)).std() / K.std()),
+        "drift, kT/ns/freedom": float(trend[0] * 1000 / KT / run.torsions.model.nv),
+        "failed steps": run.counts["failed steps"],
+        "kelvin": float(run.temperature.mean()),
+    }
+
+
+def energy(ps: float = 20.0, seeds: int = 5) -> dict[str, Any]:
+    cage, found = trpcage(), {}
+    trees = {"all torsions": cage.torsions(), "without hydroxyl groups": cage.torsions(hydroxyl=False)}
+    for words, fs in (
+        ("all torsions", 8),
+        ("all torsions", 12),
+        ("without hydroxyl groups", 16),
+        ("all torsions", 16),
+        ("all torsions", 20),
+    ):
+        rows = []
+        for seed in range(seeds):
+            run = molecule.dynamics(
+                trees[words], ps, step=fs / 1000, every=1, temperature=2 * KELVIN, seed=seed, threads=1
+            )
+            rows.append(energy_error(run))
+        found[f"{words}, {fs} fs"] = {"ps": ps, "seeds": rows}
+        print(words, fs, rows, flush=True)
+    return found
+
+
+def openmm(ps: float = 20.0) -> dict[str, Any]:
+    """The same with OpenMM's constraints of bonds to hydrogen, by velocity Verlet with RATTLE and by its leapfrog."""
+    import openmm as mm
+    from openmm import app, unit
+
+    cage, found = trpcage(), {}
+    field = forcefields.force_field("ff14SB", "obc")
+    for fs, heavy in ((1, None), (2, None), (4, None), (4, 4.0)):
+        system = field.createSystem(
+            cage.topology,
+            constraints=app.HBonds,
+            removeCMMotion=False,
+            **({} if heavy is None else {"hydrogenMass": heavy * unit.amu}),
+        )
+        system.addForce(forcefields.native_obc(system, cage.structure))
+        integrator = mm.CustomIntegrator(fs / 1000)
+        integrator.setConstraintTolerance(1e-8)
+        integrator.addPerDofVariable("x1", 0)
+        integrator.addUpdateContextState()
+        for line in ("v+0.5*dt*f/m",):
+            integrator.addComputePerDof("v", line)
+        integrator.addComputePerDof("x", "x+dt*v")
+        integrator.addComputePerDof("x1", "x")
+        integrator.addConstrainPositions()
+        integrator.addComputePerDof("v", "v+0.5*dt*f/m+(x-x1)/dt")
+        integrator.addConstrainVelocities()
+        context = mm.Context(system, integrator, mm.Platform.getPlatformByName("CPU"), {"Threads": "1"})
+        context.setPositions(cage.positions)
+        context.applyConstraints(1e-8)
+        context.setVelocitiesToTemperature(2 * KELVIN, 1)
+        H, K = [], []
+        for _ in range(int(ps * 1000 / fs)):
+            integrator.step(1)
+            state = context.getState(getEnergy=True)
+            K.append(state.getKineticEnergy()._value)
+            H.append(state.getPotentialEnergy()._value + K[-1])
+        t, freedoms = np.arange(len(H)) * fs / 1000, 3 * len(cage.mass) - system.getNumConstraints()
+        trend = np.polyfit(t, H, 1)
+        found[f"HBonds, H = {heavy or 1:g} amu, {fs} fs"] = {
+            "rms energy / rms kinetic": float((H - np.polyval(trend, t)).std() / np.std(K)),
+            "drift, kT/ns/freedom": float(trend[0] * 1000 / KT / freedoms),
+            "ps": ps,
+        }
+        print(found, flush=True)
+    return found
+
+
+# Files of ten proteins -------------------------------------------------------------------------------------------
+
+FILES = (
+    "MDAnalysisTests/data/mmcif/5PTI.cif.gz",
+    "MDAnalysisTests/data/nmr_neopetrosiamide.pdb",
+    "MDAnalysisTests/data/adk_open.pdb",
+    "MDAnalysisTests/data/1hvr.pdb",
+    "MDAnalysisTests/data/4E43.pdb",
+    "MDAnalysisTests/data/mmcif/1YJP.cif",
+    "MDAnalysisTests/data/merge/2zmm/protein.pdb",
+    "MDAnalysisTests/data/dssp/2xdgA.pdb.gz",
+    "openmm/app/data/test.pdb",
+    "pdbfixer/tests/data/1BHL.pdb",
+)
+
+
+def proteins() -> dict[str, Any]:
+    import mdtraj
+
+    found: dict[str, Any] = {}
+    for name in FILES:
+        package, _, rest = name.partition("/")
+        spec = find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            continue  # not installed
+        path = Path(spec.submodule_search_locations[0]) / rest
+        begin = time.time()
+        try:
+            made = molecule.load(path, gaps="split")
+            made = made.minimised(10.0)
+            tree = made.torsions()
+            run = molecule.dynamics(tree, 1.0, step=0.004, every=5, temperature=2 * KELVIN, threads=2)
+            target = Path("/tmp") / f"torsor-{path.name.split('.')[0]}"
+            errors = {}
+            for kind, tolerance in ((".dcd", 2e-7), (".xtc", 5.1e-4)):
+                run.save(target.with_suffix(kind))
+                back = mdtraj.load(target.with_suffix(kind), top=mdtraj.Topology.from_openmm(made.topology))
+                errors[kind] = float(np.abs(back.xyz - run.positions[:, 0]).max())
+                assert errors[kind] < tolerance + 2e-7 * np.abs(run.positions).max(), (kind, errors)
+                target.with_suffix(kind).unlink()
+            found[path.name] = {
+                "report": list(made.report),
+                "atoms": len(made.structure),
+                "molecules": int((tree.model.parent < 0).sum()),
+                "disulfides": len(tree.cut),
+                "torsions": tree.kinds,
+                "energy, kJ/mol": made.energy(),
+                **energy_error(run),
+                "S-S open by at most, nm": float(run.open_bonds().max()),
+                "read back, nm": errors,
+                "s": time.time() - begin,
+            }
+        except Exception as error:
+            found[path.name] = {"error": f"{type(error).__name__}: {error}"}
+        print(path.name, found[path.name], flush=True)
+    return found
+
+
+# Costs -----------------------------------------------------------------------------------------------------------
+
+
+def us(function: Any, count: int) -> dict[str, float]:
+    function()
+    times = []
+    for _ in range(9):
+        begin = time.process_time()
+        for _ in range(count):
+            function()
+        times.append((time.process_time() - begin) / count * 1e6)
+    return {"min": min(times), "median": float(np.median(times))}
+
+
+def costs() -> dict[str, Any]:
+    """us of the processor per state."""
+    found: dict[str, Any] = {}
+    for residues in (20, 76, 160, 300):
+        made = molecule.from_sequence((SEQUENCE * 15)[:residues], solvent="vacuum")
+        tree = made.torsions()
+        rng, row = np.random.default_rng(0), {"bodies": tree.model.n}
+        for batch in (1, 64):
+            setting = Setting(replicas=batch)
+            mover = Mover(tree, None, setting.kT(0.0), fixman=False)
+            q = np.tile(tree.model.neutral(), (batch, 1))
+            w = mover.start(q, generators(setting, 0))
+            f = rng.standard_normal((batch, len(made.mass), 3))
+            for _ in range(5):
+                w, _ = mover.step(w, 0.01)
+            mover.drift.rounds = mover.drift.drifts = 0
+            count = 30 if batch == 1 else 2
+            for words, function in (
+                ("drift", lambda w=w, m=mover: m.drifted(w, 0.01)),
+                ("positions", lambda q=q, t=tree: t.positions(q)),
+                ("J'f", lambda q=q, f=f, t=tree: t.points.torques(q, f)),
+            ):
+                row[f"{words}, us per state, batch of {batch}"] = {k: x / batch for k, x in us(function, count).items()}
+            row[f"rounds per drift, batch of {batch}"] = mover.drift.rounds / mover.drift.drifts
+        found[str(residues)] = row
+        print(residues, row, flush=True)
+    return found
+
+
+def speed(ps: float = 4.0) -> dict[str, Any]:
+    """ns per day of Trp-cage, one replica, one thread, interleaved with OpenMM's own Langevin at 2 fs."""
+    import openmm as mm
+    from openmm import app
+
+    cage = trpcage()
+    tree, field = cage.torsions(), forcefields.force_field("ff14SB", "obc")
+    system = field.createSystem(cage.topology, constraints=app.HBonds, removeCMMotion=False)
+    system.addForce(forcefields.native_obc(system, cage.structure))
+    integrator = mm.LangevinMiddleIntegrator(KELVIN, 1.0, 0.002)
+    context = mm.Context(system, integrator, mm.Platform.getPlatformByName("CPU"), {"Threads": "1"})
+    context.setPositions(cage.positions)
+    potential = cage.potential("CPU", 1)
+    rows: dict[str, list[float]] = {"torsor, 8 fs": [], "torsor, 12 fs": [], "OpenMM, 2 fs": []}
+    x = cage.positions[None]
+    share = []
+    for seed in range(5):
+        for fs in (8, 12):
+            begin = time.process_time()
+            molecule.langevin(tree, ps, step=fs / 1000, potential=potential, seed=seed)
+            used = time.process_time() - begin
+            rows[f"torsor, {fs} fs"].append(ps / 1000 / used * 86400)
+            begin = time.process_time()
+            for _ in range(50):
+                potential(x)
+            share.append(1 - (time.process_time() - begin) / 50 * ps * 1000 / fs / used)
+        begin = time.process_time()
+        integrator.step(int(ps * 500))
+        rows["OpenMM, 2 fs"].append(ps / 1000 / (time.process_time() - begin) * 86400)
+    return {
+        "ns per day of the processor": {k: {"max": max(x), "median": float(np.median(x))} for k, x in rows.items()},
+        "torsor's share of a step": {"min": min(share), "median": float(np.median(share))},
+    }
+
+
+PARTS = (identities, chains, dipeptide, gibbs, energy, openmm, proteins, costs, speed)
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    known = {part.__name__: part for part in PARTS}
+    for name in sys.argv[1:] or known:
+        versions = {name: metadata.version(name) for name in ("openmm", "pdbfixer", "PeptideBuilder", "mdtraj")}
+        found = known[name]()
+        write(
+            RESULTS / f"molecules_{name}.json",
+            {"name": f"molecules_{name}", "machine": machine(), "packages": versions, "figures": found},
+        )
+        print(name, json.dumps(found, indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,491 @@
+"""XLA's typed FFI: one handler through which XLA runs every program of this process, and the table of programs.
+
+XLA calls the handler with the arrays of a call and one number, the key of a program. The key is a hash of what the
+program computes, because JAX keeps executables on disk: an address would be another one in the next process. The
+handler finds the program's record in a table and runs its kernel over the batch, on XLA's threads if the batch is
+large. The calling thread works, too, so that a busy pool of threads cannot block it.
+
+The handler is LLVM IR, compiled and kept on disk like every kernel. The structures are those of XLA's header
+xla/ffi/api/c_api.h, version 0.1; XLA accepts handlers of all versions from 0.1 to its own.
+
+    record   key | kernel | its data | number of arrays | number of core strides | threads | states per piece |
+             bytes of one state of every array | core strides
+    table    mask | one word per slot: the address of a record, or 0; the slots from (key & mask) on are looked at
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.backends import codegen
+
+if TYPE_CHECKING:
+    from torsor.backends.cpu import Program
+
+MOST_ARRAYS, MOST_STRIDES = 32, 64
+PIECE = 2048  # states that a thread takes at a time
+PIECES = 4  # a batch of fewer pieces than this runs on one thread
+FIRST_SLOTS = 256
+TABLE = 0x7457AB1E0F0F57A7  # stands for the address of the table; it is replaced as the handler is loaded
+
+
+def _text(name: str, message: str) -> str:
+    """A constant of characters."""
+    return f'@{name} = private constant [{len(message) + 1} x i8] c"{message}\\00"'
+
+
+IR = f"""
+%version = type {{ i64, ptr, i32, i32 }}
+%extension = type {{ i64, i32, ptr, ptr }}
+%metadata = type {{ i64, %version, i32, i64 }}
+%arrays = type {{ i64, ptr, i64, ptr, ptr }}
+%attributes = type {{ i64, ptr, i64, ptr, ptr, ptr }}
+%frame = type {{ i64, ptr, ptr, ptr, i32, %arrays, %arrays, %attributes, ptr }}
+%scalar = type {{ i32, ptr }}
+%buffer = type {{ i64, ptr, i32, ptr, i64, ptr }}
+%error = type {{ i64, ptr, ptr, i32 }}
+%destroy = type {{ i64, ptr, ptr }}
+%schedule = type {{ i64, ptr, ptr, ptr, ptr }}
+
+%record = type {{ i64, ptr, ptr, i64, i64, i64, i64, [0 x i64] }}
+; record | states | next state | states that are done | threads that use it | addresses | strides
+%job = type {{ ptr, i64, i64, i64, i64, [{MOST_ARRAYS} x ptr], [{MOST_ARRAYS + MOST_STRIDES} x i64] }}
+
+@table = private unnamed_addr constant i64 {TABLE}, align 8
+{_text("unknown", "torsor: this program is not loaded in this process: make its function first")}
+{_text("arrays_differ", "torsor: the arrays of this call are not those of its program")}
+
+declare ptr @malloc(i64)
+declare void @free(ptr)
+declare i32 @sched_yield()
+
+; An error of XLA with a message.  Of XLA's functions, 6 words precede Error_Create.
+define private ptr @failed(ptr %frame, ptr %message) nounwind {{
+  %args = alloca %error
+  store %error {{ i64 28, ptr null, ptr null, i32 9 }}, ptr %args
+  %text = getelementptr %error, ptr %args, i32 0, i32 2
+  store ptr %message, ptr %text
+  %create = call ptr @function(ptr %frame, i64 0)
+  %made = call ptr %create(ptr %args)
+  ret ptr %made
+}}
+
+; The function of XLA's API with this number; Error_Create is 0.
+define private ptr @function(ptr %frame, i64 %number) nounwind {{
+  %api.at = getelementptr %frame, ptr %frame, i32 0, i32 2
+  %api = load ptr, ptr %api.at
+  %first = getelementptr {{ i64, ptr, %version, ptr }}, ptr %api, i64 1
+  %at = getelementptr ptr, ptr %first, i64 %number
+  %function = load ptr, ptr %at
+  ret ptr %function
+}}
+
+; The record of a key, or null.
+define private ptr @record_of(i64 %key) nounwind {{
+entry:
+  %word = load volatile i64, ptr @table
+  %place = inttoptr i64 %word to ptr
+  %table = load atomic ptr, ptr %place acquire, align 8
+  %mask = load i64, ptr %table
+  %slots = getelementptr i64, ptr %table, i64 1
+  br label %look
+look:
+  %k = phi i64 [ %key, %entry ], [ %k.next, %other ]
+  %slot = and i64 %k, %mask
+  %at = getelementptr ptr, ptr %slots, i64 %slot
+  %record = load atomic ptr, ptr %at acquire, align 8
+  %none = icmp eq ptr %record, null
+  br i1 %none, label %done, label %compare
+compare:
+  %own = load i64, ptr %record
+  %same = icmp eq i64 %own, %key
+  br i1 %same, label %done, label %other
+other:
+  %k.next = add i64 %k, 1
+  br label %look
+done:
+  ret ptr %record
+}}
+
+; Whether array k of a job is a buffer of XLA; notes its address and the bytes from state to state, 0 if all share one.
+define private i1 @take(ptr %job, ptr %record, i64 %k, ptr %buffer, i64 %count) nounwind {{
+entry:
+  %type.at = getelementptr %buffer, ptr %buffer, i32 0, i32 2
+  %data.at = getelementptr %buffer, ptr %buffer, i32 0, i32 3
+  %rank.at = getelementptr %buffer, ptr %buffer, i32 0, i32 4
+  %axes.at = getelementptr %buffer, ptr %buffer, i32 0, i32 5
+  %type = load i32, ptr %type.at
+  %data = load ptr, ptr %data.at
+  %rank = load i64, ptr %rank.at
+  %axes = load ptr, ptr %axes.at
+  %double = icmp eq i32 %type, 12
+  %item = select i1 %double, i64 8, i64 4
+  %own = load i64, ptr %axes
+  %bytes.at = getelementptr %record, ptr %record, i32 0, i32 7, i64 %k
+  %bytes = load i64, ptr %bytes.at
+  br label %multiply
+multiply:
+  %axis = phi i64 [ 1, %entry ], [ %axis.next, %more ]
+  %size = phi i64 [ %item, %entry ], [ %size.next, %more ]
+  %whole = icmp sge i64 %axis, %rank
+  br i1 %whole, label %compare, label %more
+more:
+  %length.at = getelementptr i64, ptr %axes, i64 %axis
+  %length = load i64, ptr %length.at
+  %size.next = mul i64 %size, %length
+  %axis.next = add i64 %axis, 1
+  br label %multiply
+compare:
+  %fits = icmp eq i64 %size, %bytes
+  %each = icmp eq i64 %own, %count
+  %one = icmp eq i64 %own, 1
+  %known = or i1 %each, %one
+  %step = select i1 %each, i64 %bytes, i64 0
+  %base.at = getelementptr %job, ptr %job, i32 0, i32 5, i64 %k
+  store ptr %data, ptr %base.at
+  %step.at = getelementptr %job, ptr %job, i32 0, i32 6, i64 %k
+  store i64 %step, ptr %step.at
+  %good = and i1 %fits, %known
+  ret i1 %good
+}}
+
+; n states of a job, from the first on.
+define private void @piece(ptr %job, i64 %first, i64 %n) nounwind {{
+entry:
+  %args = alloca [{MOST_ARRAYS} x ptr]
+  %n.at = alloca i64
+  store i64 %n, ptr %n.at
+  %record = load ptr, ptr %job
+  %arrays.at = getelementptr %record, ptr %record, i32 0, i32 3
+  %arrays = load i64, ptr %arrays.at
+  br label %address
+address:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %address ]
+  %base.at = getelementptr %job, ptr %job, i32 0, i32 5, i64 %k
+  %base = load ptr, ptr %base.at
+  %step.at = getelementptr %job, ptr %job, i32 0, i32 6, i64 %k
+  %step = load i64, ptr %step.at
+  %offset = mul i64 %first, %step
+  %start = getelementptr i8, ptr %base, i64 %offset
+  %arg.at = getelementptr ptr, ptr %args, i64 %k
+  store ptr %start, ptr %arg.at
+  %k.next = add i64 %k, 1
+  %more = icmp slt i64 %k.next, %arrays
+  br i1 %more, label %address, label %run
+run:
+  %kernel.at = getelementptr %record, ptr %record, i32 0, i32 1
+  %kernel = load ptr, ptr %kernel.at
+  %data.at = getelementptr %record, ptr %record, i32 0, i32 2
+  %data = load ptr, ptr %data.at
+  %steps = getelementptr %job, ptr %job, i32 0, i32 6
+  call void %kernel(ptr %args, ptr %n.at, ptr %steps, ptr %data)
+  ret void
+}}
+
+; Piece after piece of a job, until none is left.
+define private void @work(ptr %job) nounwind {{
+entry:
+  %record = load ptr, ptr %job
+  %size.at = getelementptr %record, ptr %record, i32 0, i32 6
+  %size = load i64, ptr %size.at
+  %count.at = getelementptr %job, ptr %job, i32 0, i32 1
+  %count = load i64, ptr %count.at
+  %next = getelementptr %job, ptr %job, i32 0, i32 2
+  %done = getelementptr %job, ptr %job, i32 0, i32 3
+  br label %take
+take:
+  %first = atomicrmw add ptr %next, i64 %size monotonic
+  %any = icmp slt i64 %first, %count
+  br i1 %any, label %compute, label %end
+compute:
+  %left = sub i64 %count, %first
+  %last = icmp slt i64 %left, %size
+  %n = select i1 %last, i64 %left, i64 %size
+  call void @piece(ptr %job, i64 %first, i64 %n)
+  %before = atomicrmw add ptr %done, i64 %n release
+  br label %take
+end:
+  ret void
+}}
+
+; A thread is done with a job; the last one releases it.
+define private void @leave(ptr %job) nounwind {{
+  %users = getelementptr %job, ptr %job, i32 0, i32 4
+  %before = atomicrmw sub ptr %users, i64 1 acq_rel
+  %last = icmp eq i64 %before, 1
+  br i1 %last, label %release, label %end
+release:
+  call void @free(ptr %job)
+  br label %end
+end:
+  ret void
+}}
+
+define private void @task(ptr %job) nounwind {{
+  call void @work(ptr %job)
+  call void @leave(ptr %job)
+  ret void
+}}
+
+; A job on several threads, of which this is one.  ThreadPool_Schedule is function 11, Error_Destroy 2.
+define private void @spread(ptr %frame, ptr %job, i64 %threads) nounwind {{
+entry:
+  %args = alloca %schedule
+  %refused = alloca %destroy
+  %context.at = getelementptr %frame, ptr %frame, i32 0, i32 3
+  %context = load ptr, ptr %context.at
+  store %schedule {{ i64 40, ptr null, ptr null, ptr null, ptr null }}, ptr %args
+  %args.context = getelementptr %schedule, ptr %args, i32 0, i32 2
+  store ptr %context, ptr %args.context
+  %args.task = getelementptr %schedule, ptr %args, i32 0, i32 3
+  store ptr @task, ptr %args.task
+  %args.job = getelementptr %schedule, ptr %args, i32 0, i32 4
+  store ptr %job, ptr %args.job
+  %users = getelementptr %job, ptr %job, i32 0, i32 4
+  store i64 %threads, ptr %users
+  %schedule = call ptr @function(ptr %frame, i64 11)
+  %destroy = call ptr @function(ptr %frame, i64 2)
+  br label %start
+start:
+  %k = phi i64 [ 1, %entry ], [ %k.next, %started ]
+  %more = icmp slt i64 %k, %threads
+  br i1 %more, label %ask, label %join
+ask:
+  %error = call ptr %schedule(ptr %args)
+  %failed = icmp ne ptr %error, null
+  br i1 %failed, label %give_up, label %started
+give_up:
+  store %destroy {{ i64 24, ptr null, ptr null }}, ptr %refused
+  %refused.error = getelementptr %destroy, ptr %refused, i32 0, i32 2
+  store ptr %error, ptr %refused.error
+  call void %destroy(ptr %refused)
+  call void @leave(ptr %job)
+  br label %started
+started:
+  %k.next = add i64 %k, 1
+  br label %start
+join:
+  call void @work(ptr %job)
+  %count.at = getelementptr %job, ptr %job, i32 0, i32 1
+  %count = load i64, ptr %count.at
+  %done.at = getelementptr %job, ptr %job, i32 0, i32 3
+  br label %wait
+wait:
+  %done = load atomic i64, ptr %done.at acquire, align 8
+  %all = icmp sge i64 %done, %count
+  br i1 %all, label %end, label %others
+others:
+  %yielded = call i32 @sched_yield()
+  br label %wait
+end:
+  call void @leave(ptr %job)
+  ret void
+}}
+
+; What XLA calls.
+define ptr @kernel(ptr %frame) nounwind {{
+entry:
+  %here = alloca %job
+  %extension.at = getelementptr %frame, ptr %frame, i32 0, i32 1
+  %extension = load ptr, ptr %extension.at
+  %plain = icmp eq ptr %extension, null
+  br i1 %plain, label %stage, label %asked
+asked:  ; before the first call, XLA asks for the version
+  %kind.at = getelementptr %extension, ptr %extension, i32 0, i32 1
+  %kind = load i32, ptr %kind.at
+  %about = icmp eq i32 %kind, 1
+  br i1 %about, label %answer, label %stage
+answer:
+  %metadata.at = getelementptr %extension, ptr %extension, i32 0, i32 3
+  %metadata = load ptr, ptr %metadata.at
+  %major = getelementptr %metadata, ptr %metadata, i32 0, i32 1, i32 2
+  store i32 0, ptr %major
+  %minor = getelementptr %metadata, ptr %metadata, i32 0, i32 1, i32 3
+  store i32 1, ptr %minor
+  %traits = getelementptr %metadata, ptr %metadata, i32 0, i32 2
+  store i32 0, ptr %traits
+  ret ptr null
+stage:
+  %stage.at = getelementptr %frame, ptr %frame, i32 0, i32 4
+  %number = load i32, ptr %stage.at
+  %execute = icmp eq i32 %number, 3
+  br i1 %execute, label %find, label %finished
+finished:
+  ret ptr null
+find:
+  %attributes.at = getelementptr %frame, ptr %frame, i32 0, i32 7, i32 5
+  %attributes = load ptr, ptr %attributes.at
+  %attribute = load ptr, ptr %attributes
+  %value.at = getelementptr %scalar, ptr %attribute, i32 0, i32 1
+  %value = load ptr, ptr %value.at
+  %key = load i64, ptr %value
+  %record = call ptr @record_of(i64 %key)
+  %missing = icmp eq ptr %record, null
+  br i1 %missing, label %not_loaded, label %counts
+not_loaded:
+  %error.unknown = call ptr @failed(ptr %frame, ptr @unknown)
+  ret ptr %error.unknown
+counts:
+  %given.at = getelementptr %frame, ptr %frame, i32 0, i32 5, i32 2
+  %given = load i64, ptr %given.at
+  %inputs = getelementptr %frame, ptr %frame, i32 0, i32 5, i32 4
+  %buffers = load ptr, ptr %inputs
+  %results.at = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 2
+  %results = load i64, ptr %results.at
+  %outputs = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 4
+  %result.at = load ptr, ptr %outputs
+  %arrays.at = getelementptr %record, ptr %record, i32 0, i32 3
+  %arrays = load i64, ptr %arrays.at
+  %given.all = add i64 %given, %results
+  %as_many = icmp eq i64 %given.all, %arrays
+  %one_result = icmp eq i64 %results, 1
+  %right = and i1 %as_many, %one_result
+  br i1 %right, label %sizes, label %wrong
+wrong:
+  %error.arrays = call ptr @failed(ptr %frame, ptr @arrays_differ)
+  ret ptr %error.arrays
+sizes:
+  %result = load ptr, ptr %result.at
+  %axes.at = getelementptr %buffer, ptr %result, i32 0, i32 5
+  %axes = load ptr, ptr %axes.at
+  %count = load i64, ptr %axes
+  %empty = icmp sle i64 %count, 0
+  br i1 %empty, label %finished, label %threads
+threads:
+  %threads.at = getelementptr %record, ptr %record, i32 0, i32 5
+  %most = load i64, ptr %threads.at
+  %size.at = getelementptr %record, ptr %record, i32 0, i32 6
+  %size = load i64, ptr %size.at
+  %enough = mul i64 %size, {PIECES}
+  %large = icmp sge i64 %count, %enough
+  %several = icmp sgt i64 %most, 1
+  %many = and i1 %large, %several
+  br i1 %many, label %shared, label %prepare
+shared:
+  %size.job = getelementptr %job, ptr null, i64 1
+  %bytes.job = ptrtoint ptr %size.job to i64
+  %memory = call ptr @malloc(i64 %bytes.job)
+  %granted = icmp ne ptr %memory, null
+  br label %prepare
+prepare:
+  %spread = phi i1 [ false, %threads ], [ %granted, %shared ]
+  %own = phi ptr [ %here, %threads ], [ %memory, %shared ]
+  %job = select i1 %spread, ptr %own, ptr %here
+  store ptr %record, ptr %job
+  %count.at = getelementptr %job, ptr %job, i32 0, i32 1
+  store i64 %count, ptr %count.at
+  %next.at = getelementptr %job, ptr %job, i32 0, i32 2
+  store i64 0, ptr %next.at
+  %done.at = getelementptr %job, ptr %job, i32 0, i32 3
+  store i64 0, ptr %done.at
+  br label %operand
+operand:
+  %k = phi i64 [ 0, %prepare ], [ %k.next, %operand.good ]
+  %is_input = icmp slt i64 %k, %given
+  %buffer.at = getelementptr ptr, ptr %buffers, i64 %k
+  %at = select i1 %is_input, ptr %buffer.at, ptr %result.at
+  %buffer = load ptr, ptr %at
+  %good = call i1 @take(ptr %job, ptr %record, i64 %k, ptr %buffer, i64 %count)
+  br i1 %good, label %operand.good, label %operand.bad
+operand.bad:
+  br i1 %spread, label %operand.free, label %wrong
+operand.free:
+  call void @free(ptr %job)
+  br label %wrong
+operand.good:
+  %k.next = add i64 %k, 1
+  %more = icmp slt i64 %k.next, %arrays
+  br i1 %more, label %operand, label %strides
+strides:
+  %strides.at = getelementptr %record, ptr %record, i32 0, i32 4
+  %stride.count = load i64, ptr %strides.at
+  %end = add i64 %arrays, %stride.count
+  br label %stride
+stride:
+  %s = phi i64 [ %arrays, %strides ], [ %s.next, %copy ]
+  %s.more = icmp slt i64 %s, %end
+  br i1 %s.more, label %copy, label %run
+copy:
+  %from = getelementptr %record, ptr %record, i32 0, i32 7, i64 %s
+  %stride.value = load i64, ptr %from
+  %to = getelementptr %job, ptr %job, i32 0, i32 6, i64 %s
+  store i64 %stride.value, ptr %to
+  %s.next = add i64 %s, 1
+  br label %stride
+run:
+  br i1 %spread, label %together, label %alone
+together:
+  call void @spread(ptr %frame, ptr %job, i64 %most)
+  ret ptr null
+alone:
+  call void @piece(ptr %job, i64 0, i64 %count)
+  ret ptr null
+}}
+"""
+
+
+class _Table:
+    """The programs that XLA can run. What it holds is never released: executables outlive Python's objects."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.kept: list[Any] = []
+        self.records: dict[int, NDArray[np.int64]] = {}
+        self.place = ctypes.c_void_p()  # where the handler finds the table: a larger one takes its place at once
+        self._grow(FIRST_SLOTS)
+
+    def add(self, key: int, program: Program, threads: int) -> None:
+        """Let the handler run a program under this key."""
+        with self.lock:
+            if key not in self.records:
+                self.records[key] = _record(key, program, threads)
+                self.kept.append(program)
+                if 2 * len(self.records) > len(self.slots) - 1:
+                    self._grow(2 * (len(self.slots) - 1))
+                else:
+                    self._enter(self.slots, key)
+
+    def _grow(self, size: int) -> None:
+        slots = np.zeros(1 + size, np.int64)
+        slots[0] = size - 1
+        for key in self.records:
+            self._enter(slots, key)
+        self.slots = slots
+        self.kept.append(slots)
+        self.place.value = slots.ctypes.data
+
+    def _enter(self, slots: NDArray[np.int64], key: int) -> None:
+        mask = int(slots[0])
+        k = key & mask
+        while slots[1 + k]:
+            k = (k + 1) & mask
+        slots[1 + k] = self.records[key].ctypes.data
+
+
+def _record(key: int, program: Program, threads: int) -> NDArray[np.int64]:
+    """The words of a program (see above)."""
+    shapes, item = [*program.request.input_shapes, program.shape], program.dtype.itemsize
+    strides = [item * prod(shape[axis + 1 :]) for shape in shapes for axis in range(len(shape))]
+    assert len(shapes) <= MOST_ARRAYS
+    assert len(strides) <= MOST_STRIDES
+    sizes = [item * prod(shape) for shape in shapes]
+    return np.array([key, *program.entry, len(shapes), len(strides), threads, PIECE, *sizes, *strides], np.int64)
+
+
+@functools.cache
+def table() -> _Table:
+    """The table of this process."""
+    return _Table()
+
+
+@functools.cache
+def handler() -> codegen.Loaded:
+    """The handler, for `jax.ffi.register_ffi_target`."""
+    return codegen.load(codegen.name_of(IR), lambda: IR, {TABLE: ctypes.addressof(table().place)})

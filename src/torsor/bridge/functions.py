@@ -1,0 +1,289 @@
+"""A function of a model as frameworks need it: the programs of its value and its derivatives, and their use.
+
+A framework asks for five derivatives beside the value f(x) of a function. With E_t the derivative along a tangent t,
+and c a cotangent of the result, they are
+
+    kind     operands   gives                       computed by
+    value    x          f
+    jvp      x, t       E_t f                       jvp(f)
+    vjp      x, c       the row (E_i c.f)_i         vjp(f)
+    second   x, t, c    the row (E_i E_t c.f)_i     vjp(jvp(f))
+    along    x, t, c    the row (E_t E_i c.f)_i     `second`, and the bracket of t with what vjp(f) gives
+    twice    x, s, t    E_s E_t f                   `second`, once per entry of the result
+
+A row holds the cotangents of all inputs, one behind the other. All are linear in all operands but x. `DERIVATIVES` and
+`TRANSPOSES` say the rest: all derivatives of first and second order, forwards, backwards and mixed.
+
+**Tangents.** A framework knows the numbers of an input: q has nq. The derivatives of torsor are along the freedoms: nv.
+A chart goes from one to the other: dx = N(q)^+ dq for quaternions. The result does not depend on the length of a
+quaternion, so the gradient that this gives is exact. Along freedoms, second derivatives are not symmetric where motions
+do not commute: E_t E_i - E_i E_t is the derivative along [t, i], the Lie bracket.
+
+**Numbers of the model** are inputs if `wrt` names them. Programs of a batch of models take them
+(`compiler/members.py`), in frames of their own; `Numbers` computes these from what the user gives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torsor import validate
+from torsor.backends.cpu import Program, compile_request, cores
+from torsor.bridge.charts import Charts, constant
+from torsor.bridge.numbers import Numbers
+from torsor.compiler.derivative import takes_frame
+from torsor.compiler.request import PATIENT, Request, unrolling
+from torsor.compiler.store import store
+from torsor.dynamics.derivatives import DIFFERENTIABLE, Differentiated, wrt_names
+from torsor.dynamics.functions import algorithm_for
+from torsor.errors import ArgumentError
+from torsor.inputs import PARAMETERS, place_of
+from torsor.model.batch import ModelBatch
+from torsor.model.model import Model, require_model
+from torsor.sweeps import Algorithm
+
+# The operands of each kind beside x: tangents s and t (an array per input), a cotangent c of the result.
+OPERANDS = {"value": "", "jvp": "t", "vjp": "c", "second": "tc", "along": "tc", "twice": "st"}
+ROWS = ("vjp", "second", "along")  # the kinds that give a row
+# The derivative of a kind by x along s: a kind, and its operands.  There are no third derivatives.
+DERIVATIVES = {"value": ("jvp", "s"), "jvp": ("twice", "st"), "vjp": ("along", "sc")}
+# The transpose of a kind in an operand: a kind, and its operands; w is the cotangent of what the kind gives.
+TRANSPOSES = {
+    ("jvp", "t"): ("vjp", "w"),
+    ("vjp", "c"): ("jvp", "w"),
+    ("second", "t"): ("along", "wc"),
+    ("second", "c"): ("twice", "wt"),
+    ("along", "t"): ("second", "wc"),
+    ("along", "c"): ("twice", "tw"),
+    ("twice", "s"): ("second", "tw"),
+    ("twice", "t"): ("along", "sw"),
+}
+NO_THIRD = "torsor has first and second derivatives; this asks for a third one"
+
+
+def pulled(kind: str) -> tuple[str, str]:
+    """What gives the cotangent of x: the transpose of the derivative by x; w as in `TRANSPOSES`."""
+    if kind not in DERIVATIVES:
+        raise ArgumentError(NO_THIRD)
+    forward, letters = DERIVATIVES[kind]
+    back, order = TRANSPOSES[forward, OPERANDS[forward][0]]
+    return back, order.translate(str.maketrans(OPERANDS[forward], letters))
+
+
+class Options(NamedTuple):
+    """How a function is compiled, as for `compile`; `wrt`: the numbers of the model that are inputs."""
+
+    wrt: tuple[str, ...] = ()
+    external: bool = False
+    body: int | str | None = None
+    method: str = "auto"
+    specialised: bool | None = None
+    threads: int | None = None
+
+    def checked(self) -> Options:
+        wrt = wrt_names(self.wrt if self.wrt != () else None) or ()
+        for name in wrt:
+            validate.chosen("wrt", name, PARAMETERS)
+        validate.flag("external", self.external)
+        validate.word("method", self.method)
+        if self.specialised is not None:
+            validate.flag("specialised", self.specialised)
+        threads = cores() if self.threads is None else validate.integer("threads", self.threads, least=1)
+        return self._replace(wrt=wrt, threads=threads)
+
+
+def bridge(model: Model, function: Callable[..., Any], dtype: str, options: Options) -> Bridge:
+    """The bridge of a function, kept with the model; `options` are checked."""
+    if options.body is not None:
+        model.frame(options.body)  # raises if there is none
+    return store(model).once(("bridge", function, dtype, options), lambda: Bridge(model, function, dtype, options))
+
+
+class Bridge:
+    """A function of a model in one number type, for a framework.
+
+    names      of the inputs, in the order of a call: those of the function, "external", those of `wrt`
+    shapes     of each input, for one state
+    tangents   the shape of the tangent of each, for one state
+    shape      of the result, for one state
+    """
+
+    def __init__(self, model: Model, function: Callable[..., Any], dtype: str, options: Options) -> None:
+        require_model(model)
+        if isinstance(function, Differentiated):
+            raise ArgumentError(f"give {function.root.__name__} itself: the framework differentiates it")
+        self.model, self.function, self.dtype, self.options = model, function, dtype, options
+        machine: Any = ModelBatch(model) if options.wrt else model  # a batch's "auto" suits all numbers
+        self.machine = machine
+        algorithm: Algorithm = algorithm_for(machine, function, options.method, options.specialised)
+        if options.external and "external" not in algorithm.options:
+            raise ArgumentError(f"{algorithm.name} takes no external wrenches")
+        if (options.body is None) == takes_frame(algorithm):
+            raise ArgumentError(f"{algorithm.name} {'needs' if options.body is None else 'takes no'} body=")
+        self.frame = None if options.body is None else model.frame(options.body)
+        self.algorithm = algorithm
+        self.numbers = Numbers(model, options.wrt) if options.wrt else None
+        self.names = (*algorithm.inputs, *("external",) * options.external, *options.wrt)
+        self.shapes = [place_of(name).shape(model) for name in self.names]
+        self.tangents = [place_of(f"d{name}").shape(model) for name in self.names]
+        self._programs: dict[str, Program] = {}
+
+    def __repr__(self) -> str:
+        return f"<{self.algorithm.name} of {self.model!r}: {self.dtype}>"
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.program("value").shape)
+
+    @cached_property
+    def row(self) -> int:
+        """How many numbers the cotangents of all inputs are."""
+        return sum(map(prod, self.tangents))
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of all that determines the programs."""
+        numbers = self.numbers.members.key if self.numbers else self.model.key
+        frame = self.frame and self.frame.key
+        parts = self._request("value").key, self.model.key, numbers, frame, self.names, self.dtype, self.options
+        return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+    def result(self, kind: str) -> tuple[int, ...]:
+        """The shape of what a kind gives, for one state."""
+        return (self.row,) if kind in ROWS else self.shape
+
+    def operand_shapes(self, kind: str) -> list[tuple[int, ...]]:
+        """Of all operands, for one state."""
+        letters = (([self.shape] if letter == "c" else self.tangents) for letter in OPERANDS[kind])
+        return [*self.shapes, *(shape for group in letters for shape in group)]
+
+    def grouped(self, kind: str, xs: Sequence[Any]) -> dict[str, list[Any]]:
+        """The operands by letter; "x" are the inputs."""
+        groups, at = {}, 0
+        for letter in ("x", *OPERANDS[kind]):
+            size = 1 if letter == "c" else len(self.names)
+            groups[letter] = list(xs[at : at + size])
+            at += size
+        return groups
+
+    def split(self, row: Any) -> list[Any]:
+        """A row as the cotangents, or tangents, of the inputs."""
+        found, at = [], 0
+        for shape in self.tangents:
+            size = prod(shape)
+            found.append(row[..., at : at + size].reshape((*row.shape[:-1], *shape)))
+            at += size
+        return found
+
+    def check(self, xs: Sequence[Any]) -> None:
+        """Raise unless these arrays are the inputs of one call."""
+        if len(xs) != len(self.names):
+            raise ArgumentError(f"{self.function.__name__} takes {', '.join(self.names)}; {len(xs)} arrays were given")
+        for name, x, core in zip(self.names, xs, self.shapes):
+            if len(x.shape) < len(core) or tuple(x.shape[len(x.shape) - len(core) :]) != core:
+                wanted = ", ".join(map(str, core))
+                raise ArgumentError(f"{name} has shape {tuple(x.shape)}; {self.model!r} needs (..., {wanted})")
+        try:
+            np.broadcast_shapes(*(tuple(x.shape[: len(x.shape) - len(core)]) for x, core in zip(xs, self.shapes)))
+        except ValueError:
+            shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in zip(self.names, xs))
+            raise ArgumentError(f"the batch axes do not go together: {shapes}") from None
+
+    def parted(self, kind: str, result: Any) -> list[Any]:
+        """What a kind gives, as an operand of another: tangents, or a cotangent."""
+        return self.split(result) if kind in ROWS else [result]
+
+    # ---- programs ----
+
+    def program(self, kind: str) -> Program:
+        """The program that computes a kind; its inputs are named in `Program.inputs`."""
+        kind = "second" if kind in ("along", "twice") else kind
+        if kind not in self._programs:
+            self._programs[kind] = self._compiled(kind)
+        return self._programs[kind]
+
+    def _compiled(self, kind: str) -> Program:
+        return compile_request(self._request(kind), threads=self.options.threads or 1)
+
+    def _request(self, kind: str) -> Request:
+        algorithm = self.algorithm if kind == "value" else self._derivative(kind)
+        numbers = self.numbers.members if self.numbers else None
+        options = (*("external",) * self.options.external, *(numbers.inputs if numbers else ()))
+        return Request(algorithm, self.model, options=options, dtype=self.dtype, frame=self.frame,
+                       unroll=unrolling(self.options.specialised, PATIENT), members=numbers)  # fmt: skip
+
+    def _derivative(self, kind: str) -> Algorithm:
+        if self.function not in DIFFERENTIABLE:
+            raise ArgumentError(f"{self.algorithm.name} is a derivative itself: it has none in a framework")
+        jvp = Differentiated(self.function, "jvp", self.names)
+        by = {"jvp": jvp, "vjp": replace(jvp, mode="vjp"), "second": Differentiated(jvp, "vjp", self.names)}[kind]
+        method, specialised = self.options.method, self.options.specialised
+        algorithm, by_columns = by.algorithm(self.machine, method, specialised, patient=True)
+        if by_columns:
+            raise ArgumentError(
+                f"{by.__name__} of {self.model!r} is a sum over columns, which a framework cannot call: "
+                "differentiate a product (M x, M^-1 x or J v), or give specialised=True and wait for its code"
+            )
+        return algorithm
+
+    # ---- what the kinds compute, in terms of `run` ----
+
+    def evaluate(self, kind: str, xs: Sequence[Any], run: Callable[..., Any], xp: Any) -> Any:
+        """A kind, for operands whose batch axes broadcast.
+
+        run   (program, *arrays) -> its result, all in one row
+        xp    the framework's functions of arrays: `jax.numpy` or `torch`
+        """
+        groups = self.grouped(kind, xs)
+        if kind == "twice":
+            return self._twice(groups, run, xp)
+        program = self.program(kind)
+        found = run(program, *self._ordered(program, groups, xp))
+        if weights := self._brackets(kind):
+            first = self.evaluate("vjp", [*groups["x"], *groups["c"]], run, xp)
+            found = found + self.charts(xp).bracket(first, groups["t"], weights)
+        return found
+
+    def _brackets(self, kind: str) -> dict[str, float]:
+        """How much of the bracket [t, i] of each input is added to what the program gives.
+
+        By placements, the program gives the mean of both orders: M exp(t + i) is symmetric.
+        """
+        weights = {"second": {"placement": -0.5}, "along": {"q": 1.0, "placement": 0.5}}.get(kind, {})
+        flat = () if self.model.nq > self.model.nv else ("q",)
+        return {name: x for name, x in weights.items() if name in self.names and name not in flat}
+
+    def _ordered(self, program: Program, groups: dict[str, list[Any]], xp: Any) -> list[Any]:
+        """The arrays of a program, in its order."""
+        given = dict(zip(self.names, groups["x"]))
+        given |= {f"d{name}": t for name, t in zip(self.names, groups.get("t", ()))}
+        if self.numbers:
+            given |= self.numbers.given(given, xp)
+        return [given[name] if name in given else groups["c"][0] for name in program.inputs]
+
+    def _twice(self, groups: dict[str, list[Any]], run: Callable[..., Any], xp: Any) -> Any:
+        """E_s E_t f = sum_i s_i (E_i E_t e_k.f) for every entry k of the result."""
+        size, s = prod(self.shape), groups["s"]
+        operands = [*groups["x"], *s, *groups["t"]]
+        axes = max(x.ndim - len(core) for x, core in zip(operands, [*self.shapes, *self.tangents, *self.tangents]))
+        unit = np.eye(size).reshape(size, *(1,) * axes, *self.shape)
+        units = constant(unit, s[0], xp)
+        rows = self.split(self.evaluate("second", [*groups["x"], *groups["t"], units], run, xp))
+        total: Any = 0.0
+        for row, tangent, core in zip(rows, s, self.tangents):
+            product = row * tangent
+            for _ in core:
+                product = product.sum(-1)
+            total = total + product
+        return xp.moveaxis(total, 0, -1).reshape((*total.shape[1:], *self.shape))
+
+    def charts(self, xp: Any) -> Charts:
+        """How tangents and cotangents of the inputs change into those along freedoms, and back."""
+        return store(self.model).once(("charts", self.names, xp.__name__), lambda: Charts(self.model, self.names, xp))

@@ -1,0 +1,75 @@
+"""A store as one xarray Dataset: chunks are read when they are needed, and axes carry the names of what they hold."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.ensembles.zarr import Group, Variable
+from torsor.formats import toml
+from torsor.later import Later
+from torsor.motion.coordinates import names_of
+
+if TYPE_CHECKING:
+    from torsor.model.model import Model
+
+Array = NDArray[Any]
+xarray, dask = Later("xarray", "open() needs xarray", "torsor[ensemble]"), Later("dask.array")
+AXES = {"xyz": ["x", "y", "z"], "pose": ["x", "y", "z", "qw", "qx", "qy", "qz"]}  # names along axes of stores
+DRAWN = "vary/"
+
+
+class Stored:
+    """An array of a store, read chunk by chunk along its first axis."""
+
+    def __init__(self, group: Group, variable: Variable) -> None:
+        self.group, self.variable = group, variable
+        self.shape, self.dtype = (variable.rows, *variable.shape), np.dtype(variable.dtype)
+        self.ndim = len(self.shape)
+
+    def __getitem__(self, key: Any) -> Array:
+        rows, *rest = key if isinstance(key, tuple) else (key,)
+        first, last, _ = rows.indices(self.variable.rows)
+        size = self.variable.chunk
+        parts = [self._chunk(k) for k in range(first // size, -(-last // size))]
+        found = np.concatenate(parts) if parts else np.empty((0, *self.variable.shape), self.dtype)
+        return found[first - first // size * size :][: last - first][(slice(None), *rest)]
+
+    def _chunk(self, k: int) -> Array:
+        """A chunk; where none is there, zeros or NaN."""
+        found = self.group.get(self.variable.name, k)
+        if found is not None:
+            return found
+        rows = min(self.variable.chunk, self.variable.rows - k * self.variable.chunk)
+        return np.full((rows, *self.variable.shape), np.nan if self.dtype.kind == "f" else 0, self.dtype)
+
+
+def dataset(group: Group, model: Model | None) -> Any:
+    """Everything in a store: stored quantities as variables, what was drawn and the names of axes as coordinates."""
+    if model is None:
+        model = toml.read(group.attributes["model"], group.place.address)
+    labels: dict[str, Any] = AXES | {
+        "coordinate": names_of(model, "coordinates"), "freedom": names_of(model, "velocities"),
+        "member": np.arange(group.variables["status"].rows),
+    }  # fmt: skip
+    variables: dict[str, Any] = {}
+    coordinates: dict[str, Any] = {"time": group.whole("t")}
+    for name, variable in group.variables.items():
+        if name not in ("digest", "t"):
+            kind = coordinates if name.startswith(DRAWN) else variables
+            kind[name.removeprefix(DRAWN)] = variable.axes, _array(group, variable)
+        for axis in variable.axes:
+            known = labels.get("pose" if axis.startswith("pose.") else "xyz" if axis.startswith("position.") else axis)
+            if known is not None and len(known) == dict(zip(variable.axes, (variable.rows, *variable.shape)))[axis]:
+                coordinates[axis] = (axis,), known
+    return xarray.Dataset(variables, coords=coordinates, attrs=group.attributes)
+
+
+def _array(group: Group, variable: Variable) -> Any:
+    """An array of Dask if that is installed; else one in memory."""
+    if find_spec("dask") is None or not variable.shape:
+        return group.whole(variable.name)
+    return dask.from_array(Stored(group, variable), chunks=(variable.chunk, *variable.shape), asarray=False, name=False)

@@ -1,0 +1,330 @@
+"""torsor in JAX: functions that work under jit, vmap, grad, jvp, jacfwd, jacrev, hessian and scan (extra `jax`).
+
+    import jax, torsor as ts, torsor.jax
+
+    fd = torsor.jax.function(arm, ts.forward_dynamics)
+    step = jax.jit(jax.vmap(lambda q, v, tau: q + 1e-3 * fd(q, v, tau)))
+
+On a CPU, XLA calls torsor's machine code directly (`backends/xla.py`). `Bridge` says what the derivatives are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from math import prod
+from typing import Any
+
+import numpy as np
+
+try:
+    import jax
+except ImportError as error:
+    raise ImportError("torsor.jax needs JAX: pip install 'torsor[jax]'") from error
+import jax.numpy as jnp
+from jax.core import ShapedArray
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+from torsor.backends import xla
+from torsor.backends.cpu import Program
+from torsor.bridge.functions import DERIVATIVES, NO_THIRD, OPERANDS, TRANSPOSES, Bridge, Options, bridge
+from torsor.bridge.rollouts import RolloutBridge
+from torsor.errors import ArgumentError
+from torsor.model.model import Model, require_model
+from torsor.outputs import Several
+
+TARGET = "torsor"
+CALLBACK = "XLA does not take torsor's handler ({}): every call goes through Python, which costs 0.2 ms"
+
+
+def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[str] = (), external: bool = False,
+             body: int | str | None = None, method: str = "auto", specialised: bool | None = None,
+             threads: int | None = None) -> Callable[..., Any]:  # fmt: skip
+    """Make a function of JAX arrays from a function of torsor.
+
+        fd = torsor.jax.function(model, ts.forward_dynamics)
+        qdd = fd(q, v, tau)                                     # (..., nv); batch axes broadcast
+        jax.grad(lambda tau: fd(q, v, tau).sum())(tau)
+
+    Parameters
+    ----------
+    model : Model
+    function : a function that `torsor.compile` takes, such as `torsor.forward_dynamics`
+    wrt : numbers of the model that are further arguments, after the others: "inertia" (..., n, 10), as
+        `model.inertial_parameters()` returns them; "gravity" (..., 3); "placement" (..., n, 6), a twist xi per
+        joint: M exp(xi) replaces the placement M, so zeros are the model as it is
+    external : whether external wrenches (..., n, 6) are an argument, after those of the function
+    body : for a Jacobian: the body, by number or name, or a named frame
+    method, specialised : as for `torsor.compile`
+    threads : over how many of XLA's threads a large batch is spread (None: one per core)
+
+    Returns
+    -------
+    A function of arrays that works under all transformations of JAX up to second derivatives. It computes in float64 if
+    an argument is float64, else in float32, with the bits of `torsor.compile`. Derivatives by q have nq numbers.
+    It does not check its numbers: NaN in one state gives NaN in that state.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument has another shape, or for a third derivative.
+
+    Examples
+    --------
+    >>> import jax, torsor as ts, torsor.jax
+    >>> arm = ts.zoo.puma560()
+    >>> energy = torsor.jax.function(arm, ts.kinetic_energy)
+    >>> jax.grad(energy, argnums=1)(jax.numpy.zeros(6), jax.numpy.zeros(6)).shape
+    (6,)
+    """
+    require_model(model)
+    options = Options(wrt, external, body, method, specialised, threads).checked()  # type: ignore[arg-type]
+    bridge(model, function, "float64", options)  # raises now what is wrong
+
+    def call(*xs: Any) -> Any:
+        dtype = "float64" if xs and jnp.result_type(*xs) == jnp.float64 else "float32"
+        made = bridge(model, function, dtype, options)
+        arrays = [jnp.asarray(x, dtype) for x in xs]
+        made.check(arrays)
+        found = bind(made, "value", arrays)
+        output = made.algorithm.output
+        return output.split(found, made.program("value").request.parts) if isinstance(output, Several) else found
+
+    call.__name__ = call.__qualname__ = function.__name__
+    return jax.jit(call, inline=True)
+
+
+def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str | Iterable[str] = (),
+            **options: Any) -> Callable[..., tuple[Any, Any]]:  # fmt: skip
+    """Make a function of JAX arrays from `torsor.rollout`: many steps and their gradient as one operation.
+
+        run = torsor.jax.rollout(model, steps=200, step=1e-2, forces=[ts.PD(goal, kp=0.0, kd=1.0)], wrt="PD.kp")
+        qs, vs = run(q, v, kp)
+        jax.grad(lambda kp: ((run(q, v, kp)[0] - goal) ** 2).sum())(kp)
+
+    Parameters
+    ----------
+    model : Model
+    steps, step, forces : as for `torsor.rollout`; of its options also method, gravity and every
+    wrt : what is a further argument, in this order, after q and v: parameters of forces by the name of their class,
+        such as "PD.kp", "Table.tau" or "Policy.layers" (a list of (W, b)), and "inertia", "gravity", "placement" as
+        in `function`. What they are in `forces` and `model` gives their shapes
+
+    Returns
+    -------
+    A function that returns the stored states, q (..., stored, nq) and v (..., stored, nv). It works under jit, vmap and
+    grad; there are no forward derivatives and no second ones (`jax.lax.scan` around a `function` has both).
+    Every call goes through Python. Over networks, vmap takes turns.
+
+    Raises
+    ------
+    ArgumentError
+        If an array has another shape, or a force is a function.
+    """
+    b = RolloutBridge(model, forces, wrt, {"steps": steps, "step": step, **options})
+
+    def shapes(*xs: Any) -> Any:
+        dtype, batch = xs[0].dtype, b.batch([x.shape for x in xs])
+        return [jax.ShapeDtypeStruct((*batch, b.stored, size), dtype) for size in (model.nq, model.nv)]
+
+    @jax.custom_vjp
+    def run(*xs: Any) -> Any:
+        def forward(*xs: Any) -> Any:
+            return b.forward([np.asarray(x) for x in xs])
+
+        return tuple(jax.pure_callback(forward, shapes(*xs), *xs, vmap_method="expand_dims"))
+
+    def there(*xs: Any) -> Any:
+        found = run(*xs)
+        return found, (xs, found[0])
+
+    def back(kept: Any, cotangents: Any) -> Any:
+        xs, q = kept
+
+        def backward(*arrays: Any) -> Any:
+            *own, path, gq, gv = (np.asarray(x) for x in arrays)
+            return b.backward(own, path, (gq, gv), gq.ndim - cotangents[0].ndim)
+
+        like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in xs]
+        return tuple(jax.pure_callback(backward, like, *xs, q, *cotangents, vmap_method="expand_dims"))
+
+    run.defvjp(there, back)
+
+    def call(q: Any, v: Any, *values: Any) -> tuple[Any, Any]:
+        xs = jax.tree.leaves((q, v, values))
+        dtype = "float64" if jnp.result_type(*xs) == jnp.float64 else "float32"
+        xs = [jnp.asarray(x, dtype) for x in xs]
+        b.check([x.shape for x in xs])
+        return run(*xs)
+
+    return call
+
+
+# The primitive --------------------------------------------------------------------------------------------------------
+
+call_p = Primitive("torsor")  # its operands have one batch axis each, all of one size or of size 1
+
+
+def bind(b: Bridge, kind: str, xs: Sequence[Any]) -> Any:
+    """A kind, for operands whose batch axes broadcast."""
+    cores = b.operand_shapes(kind)
+    flat, batch = _flat(xs, cores)
+    found = call_p.bind(*flat, b=b, kind=kind)
+    return found.reshape(*batch, *b.result(kind))
+
+
+def _flat(xs: Sequence[Any], cores: Sequence[tuple[int, ...]]) -> tuple[list[Any], tuple[int, ...]]:
+    """Operands with one batch axis each, and the batch; what has no batch axes has one of size 1 and is not copied."""
+    own = [x.shape[: x.ndim - len(core)] for x, core in zip(xs, cores)]
+    batch = np.broadcast_shapes(*own)
+    size = prod(batch)
+    wide = [
+        x if prod(axes) in (1, size) else jnp.broadcast_to(x, batch + core) for x, axes, core in zip(xs, own, cores)
+    ]
+    rows = [x.reshape(prod(x.shape[: x.ndim - len(core)]), *core) for x, core in zip(wide, cores)]
+    return rows, batch
+
+
+@call_p.def_abstract_eval
+def _shape(*xs: Any, b: Bridge, kind: str) -> ShapedArray:
+    sizes = {x.shape[0] for x in xs}
+    return ShapedArray((0 if 0 in sizes else max(sizes), *b.result(kind)), np.dtype(b.dtype))
+
+
+call_p.def_impl(jax.jit(call_p.bind, static_argnames=("b", "kind")))
+
+
+def _batched(xs: Sequence[Any], axes: Sequence[Any], *, b: Bridge, kind: str) -> tuple[Any, int]:
+    """vmap: one batch axis more, in front."""
+    return bind(b, kind, [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(xs, axes)]), 0
+
+
+def _pushed(primals: Sequence[Any], tangents: Sequence[Any], *, b: Bridge, kind: str) -> tuple[Any, Any]:
+    """The JVP rule: a derivative along x, and the kind itself along what it is linear in."""
+    x, dx = (b.grouped(kind, xs) for xs in (primals, tangents))
+    found = []
+    if any(type(t) is not ad.Zero for t in dx["x"]):
+        if kind not in DERIVATIVES:
+            raise ArgumentError(NO_THIRD)
+        forward, letters = DERIVATIVES[kind]
+        s = b.charts(jnp).tangents(x["x"], [ad.instantiate_zeros(t) for t in dx["x"]])
+        given = x | {"s": s}
+        found.append(bind(b, forward, [*x["x"], *(y for letter in letters for y in given[letter])]))
+    for letter in OPERANDS[kind]:
+        if any(type(t) is not ad.Zero for t in dx[letter]):
+            given = x | {letter: [ad.instantiate_zeros(t) for t in dx[letter]]}
+            found.append(bind(b, kind, [y for group in given.values() for y in group]))
+    return call_p.bind(*primals, b=b, kind=kind), sum(found[1:], found[0])
+
+
+def _transposed(cotangent: Any, *xs: Any, b: Bridge, kind: str) -> list[Any]:
+    """The cotangents of the operands that are unknown: all of one letter."""
+    groups = b.grouped(kind, xs)
+    (letter,) = (key for key, group in groups.items() if any(ad.is_undefined_primal(x) for x in group))
+    back, letters = TRANSPOSES[kind, letter]
+    given = groups | {"w": b.parted(kind, cotangent)}
+    row = bind(b, back, [*groups["x"], *(y for key in letters for y in given[key])])
+    found: dict[str, list[Any]] = {key: [None] * len(group) for key, group in groups.items()}
+    for k, (y, x) in enumerate(zip(b.parted(back, row), groups[letter])):
+        if ad.is_undefined_primal(x):
+            found[letter][k] = y if y.shape == x.aval.shape else y.sum(0, keepdims=True)
+    return [y for group in found.values() for y in group]
+
+
+batching.primitive_batchers[call_p] = _batched
+ad.primitive_jvps[call_p] = _pushed
+ad.primitive_transposes[call_p] = _transposed
+
+
+# What XLA runs --------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _handler() -> bool:
+    """Register the handler; whether XLA takes it."""
+    try:
+        capsule = jax.ffi.pycapsule(xla.handler().address)
+        jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu", api_version=1)
+    except Exception as error:  # whatever a platform without typed FFI raises
+        warnings.warn(CALLBACK.format(error), RuntimeWarning, stacklevel=2)
+        return False
+    return True
+
+
+def _key(b: Bridge, program: Program) -> int:
+    """What names a program for XLA: 63 bits of a hash, since an attribute is an int64."""
+    text = repr((b.key, program.name, program.request.key, program.lanes)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
+def _run(b: Bridge, cut: bool, program: Program, *xs: Any) -> Any:
+    """A program on traced arrays; `cut`: they may be cut along the batch, for several devices."""
+    flat, batch = _flat(xs, program.request.input_shapes)
+    call = functools.partial(_called, b, program)
+    found = (_partitioned(call, flat, len(program.shape)) if cut else call)(*flat)
+    return found.reshape(*batch, *program.shape)
+
+
+def _called(b: Bridge, program: Program, *xs: Any) -> Any:
+    """A program on arrays with one batch axis each."""
+    sizes = [x.shape[0] for x in xs]
+    result = jax.ShapeDtypeStruct((0 if 0 in sizes else max(sizes), *program.shape), program.dtype)
+    if not _handler():
+        return jax.pure_callback(lambda *xs: np.asarray(program.rows(*map(np.asarray, xs))), result, *xs)
+    key = _key(b, program)
+    xla.table().add(key, program, b.options.threads or 1)
+    return jax.ffi.ffi_call(TARGET, result)(*xs, program=np.int64(key))
+
+
+def _partitioned(call: Callable[..., Any], xs: Sequence[Any], axes: int) -> Callable[..., Any]:
+    """A call that each device makes for its part of the batch, where the arrays lie on several devices."""
+    size = max(x.shape[0] for x in xs)
+
+    def partition(mesh: Any, _: Any, result: Any) -> Any:
+        def placed(batch: Any) -> Any:
+            return NamedSharding(mesh, PartitionSpec(batch))
+
+        along = (*result.sharding.spec, None)[0]
+        return mesh, call, placed(along), tuple(placed(along if x.shape[0] == size else None) for x in xs)
+
+    first = ["batch" if x.shape[0] == size else f"one{k}" for k, x in enumerate(xs)]
+    names = (f"{name} {_axes(f'x{k}', x.ndim - 1)}" for k, (name, x) in enumerate(zip(first, xs)))
+    whole = custom_partitioning(call)
+    whole.def_partition(partition=partition, sharding_rule=f"{', '.join(names)} -> batch {_axes('y', axes)}")
+    return whole
+
+
+def _axes(name: str, count: int) -> str:
+    return " ".join(f"{name}{axis}" for axis in range(count))
+
+
+def _lowered(context: Any, *xs: Any, b: Bridge, kind: str) -> Any:
+    place = context.module_context.axis_context
+    known = getattr(place, "device_assignment", None) and place.abstract_mesh
+    cut = bool(known) and place.num_devices > 1
+
+    def evaluated(*xs: Any) -> Any:
+        return b.evaluate(kind, xs, functools.partial(_run, b, cut), jnp)
+
+    return mlir.lower_fun(evaluated, multiple_results=False)(context, *xs)
+
+
+def _refused(context: Any, *xs: Any, b: Bridge, kind: str) -> Any:
+    raise ArgumentError(
+        f"torsor.jax runs on CPUs: jax.device_put(x, jax.devices('cpu')[0]) places the arrays of {b.algorithm.name} "
+        "there; or call torsor's function with arrays on the GPU, outside jit"
+    )
+
+
+with contextlib.suppress(ImportError, AttributeError):  # JAX has no public name for it; without, jit gathers the arrays
+    import_module("jax._src.dispatch").prim_requires_devices_during_lowering.add(call_p)
+
+mlir.register_lowering(call_p, _refused)
+mlir.register_lowering(call_p, _lowered, platform="cpu")

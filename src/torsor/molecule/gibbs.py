@@ -1,0 +1,130 @@
+"""Gibbs sampling of a flexible molecule: torsions by hybrid Monte Carlo, everything by Langevin dynamics, in turns.
+
+Rigid bonds and angles narrow the places that torsions can reach, more than Fixman's potential matters. Here they are
+rigid only while torsions move: at given bonds and angles, torsions have the density exp(-U/kT), which is what hybrid
+Monte Carlo with Fixman's potential samples. In between, all atoms move by OpenMM's Langevin dynamics with short steps,
+and the tree is made anew from where they are. Both keep the distribution of the flexible molecule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from torsor.errors import ArgumentError
+from torsor.molecule.forcefields import BOLTZMANN, openmm
+from torsor.molecule.methods import HybridMonteCarlo
+from torsor.molecule.molecule import Molecule, Torsions
+from torsor.molecule.mover import Mover, temperatures
+from torsor.molecule.results import MolecularRun
+from torsor.molecule.run import HMC_STEP, Setting, generators
+from torsor.molecule.structure import Array
+from torsor.molecule.tree import torsion_model
+from torsor.validate import integer, number
+
+WIDE = 2**31 - 1  # OpenMM's seeds
+
+
+class Cartesian:
+    """Langevin dynamics of all atoms of a molecule, without constraints, by OpenMM."""
+
+    def __init__(self, molecule: Molecule, step: float, friction: float, platform: str | None) -> None:
+        mm = openmm()
+        if molecule.system is None:
+            raise ArgumentError(f"{molecule.name} has no OpenMM System: the atoms cannot move by themselves")
+        self.integrator = mm.LangevinMiddleIntegrator(300.0, friction, step)
+        found = (mm.Platform.getPlatformByName(platform),) if platform else ()
+        self.context = mm.Context(molecule.system, self.integrator, *found)
+
+    def __call__(self, places: Array, kelvin: float, steps: int, rng: np.random.Generator) -> Array:
+        """Positions after some steps from drawn velocities."""
+        self.integrator.setTemperature(kelvin)
+        self.integrator.setRandomNumberSeed(int(rng.integers(1, WIDE)))
+        self.context.reinitialize()  # the seed takes effect
+        self.context.setPositions(places)
+        self.context.setVelocitiesToTemperature(kelvin, int(rng.integers(1, WIDE)))
+        self.integrator.step(steps)
+        return np.array(self.context.getState(getPositions=True).getPositions(asNumpy=True)._value, float)
+
+
+def gibbs(torsions: Torsions, draws: int, *, step: float = HMC_STEP, steps: int = 10, jitter: float = 0.2,
+          trajectories: int = 1, cartesian: int = 50, cartesian_step: float = 0.0005, friction: float = 5.0,
+          **setting: Any) -> MolecularRun:  # fmt: skip
+    """Sample a flexible molecule: each draw is some trajectories of torsions, then Cartesian Langevin dynamics.
+
+    Parameters
+    ----------
+    torsions : Torsions
+        The molecule, and which torsions move far.
+    draws : int
+    step, steps, jitter : float, int, float
+        Of a trajectory of torsions (see `hmc`), in ps.
+    trajectories : int
+        Per draw.
+    cartesian, cartesian_step, friction : int, float, float
+        Steps per draw of all atoms, their length (ps) and the friction (1/ps).
+    **setting
+        See `Setting`; file, resume and start are not among them.
+
+    Returns
+    -------
+    MolecularRun
+        With positions, and without q.
+    """
+    given = Setting(**setting)
+    if given.file is not None or given.start is not None or given.ramp:
+        raise ArgumentError("gibbs takes no file, start or ramp: bonds and angles change, so there is no q")
+    integer("draws", draws, least=1)
+    integer("cartesian", cartesian, least=1)
+    method = HybridMonteCarlo(step, 1, steps, jitter)
+    kelvin = temperatures(given.temperature, given.replicas)
+    molecule = torsions.molecule
+    potential = given.potential or molecule.potential(given.platform, given.threads)
+    move = Cartesian(molecule, number("cartesian_step", cartesian_step, above=0), friction, given.platform)
+    places = np.tile(molecule.positions, (given.replicas, 1, 1))
+    frames, energies, counts = [places.copy()], [potential(places)[0]], {"trajectories": 0.0, "accepted": 0.0}
+    for draw in range(1, draws + 1):
+        energy = np.empty(given.replicas)
+        for r, rng in enumerate(generators(given, draw)):
+            tree = at_places(torsions, move(places[r], kelvin[r], cartesian, rng))
+            mover = Mover(tree, potential, BOLTZMANN * kelvin[r : r + 1], given.fixman)
+            walker = mover.start(tree.model.neutral()[None], [rng])
+            for _ in range(trajectories):
+                walker, accepted, _ = method.draw(mover, walker, [rng])
+                counts["trajectories"] += 1
+                counts["accepted"] += float(accepted.sum())
+            places[r], energy[r] = tree.positions(walker.q[0]), walker.at.U[0]
+        frames.append(places.copy())
+        energies.append(energy)
+        if given.progress is not None:
+            given.progress(draw, draws)
+    t = np.arange(draws + 1) * (cartesian * cartesian_step + trajectories * steps * step)
+    return _result(torsions, t, frames, energies, counts, given)
+
+
+def at_places(torsions: Torsions, places: Array) -> Torsions:
+    """The same torsions of the molecule at other places, with the bonds and angles found there."""
+    molecule = replace(torsions.molecule, positions=places)
+    structure = molecule.structure.without(torsions.cut)
+    model, points, _ = torsion_model(structure, places, molecule.mass, torsions.rotors, name=torsions.model.name)
+    return replace(torsions, molecule=molecule, model=model, points=points)
+
+
+def _result(torsions: Torsions, t: Array, frames: Sequence[Array], energies: Sequence[Array],
+            counts: dict[str, float], given: Setting) -> MolecularRun:  # fmt: skip
+    none = np.full((len(t), given.replicas), np.nan)
+    about = {"method": "gibbs", "seed": given.seed, "fixman": given.fixman}
+    return MolecularRun(
+        torsions,
+        t,
+        np.empty((len(t), given.replicas, 0)),
+        np.array(energies),
+        none,
+        none,
+        counts,
+        about,
+        np.array(frames),
+    )

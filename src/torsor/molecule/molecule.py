@@ -1,0 +1,247 @@
+"""`Molecule`: atoms, places, masses and a potential; and `Torsions`: a molecule as a tree of rigid bodies.
+
+Units: nm, ps, amu (dalton), kJ/mol, K; angles in rad unless an argument says degrees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from torsor.dynamics.points import Points
+from torsor.errors import ArgumentError, ModelError
+from torsor.model.model import Model
+from torsor.molecule import prepare
+from torsor.molecule.forcefields import OpenMMPotential, force_field, masses, openmm, system_of
+from torsor.molecule.rotors import Rotor, rotors
+from torsor.molecule.structure import Array, Bond, Structure
+from torsor.molecule.structure import from_openmm as structure_of
+from torsor.molecule.tree import torsion_model
+from torsor.validate import number, real_array
+
+CLASH = 1e7  # kJ/mol: beyond, atoms lie on each other, and single precision has no forces
+MINIMISED = 10.0  # kJ/mol/nm: the force at which a minimisation ends
+BLAMED = 4  # atoms named in a message
+
+
+@dataclass(frozen=True, eq=False)
+class Molecule:
+    """Atoms at their places, with masses and, if there is one, an OpenMM System as their potential.
+
+    structure    atoms, residues and bonds
+    positions    (n, 3) nm
+    mass         (n,) amu
+    system       an OpenMM System, or None
+    topology     of OpenMM, or None: what output files are written by
+    report       what was done to the file, line by line
+    """
+
+    structure: Structure
+    positions: Array
+    mass: Array
+    system: Any = None
+    topology: Any = None
+    report: Sequence[str] = ()
+    name: str = "molecule"
+
+    def __repr__(self) -> str:
+        return f"<Molecule {self.name}: {self.structure!r}, {self.mass.sum():.6g} amu>"
+
+    def potential(self, platform: str | None = None, threads: int | None = None) -> OpenMMPotential:
+        """The potential on a platform of OpenMM (see `OpenMMPotential`)."""
+        if self.system is None:
+            raise ArgumentError(f"{self.name} has no force field: load it with one, or give potential=...")
+        return OpenMMPotential(self.system, platform, threads)
+
+    def energy(self, platform: str | None = None) -> float:
+        """The potential energy at its positions, kJ/mol."""
+        return float(self.potential(platform)(self.positions[None])[0][0])
+
+    def minimised(self, tolerance: float = MINIMISED) -> Molecule:
+        """The same at a nearby minimum of the potential, all atoms free.
+
+        tolerance: the largest root-mean-square force that is left, kJ/mol/nm
+        """
+        mm, potential = openmm(), self.potential()
+        potential.context.setPositions(self.positions)
+        mm.LocalEnergyMinimizer.minimize(potential.context, number("tolerance", tolerance, above=0))
+        state = potential.context.getState(getPositions=True)
+        found = np.array(state.getPositions(asNumpy=True)._value, float)
+        return replace(self, positions=found, report=[*self.report, f"minimised to {tolerance:g} kJ/mol/nm"])
+
+    def torsions(self, soft: str = "phi psi omega chi", *, methyl: bool = True, hydroxyl: bool = True,
+                 hydrogen_mass: float | None = 4.0, root: str | int = "centroid", share: bool = True
+                 ) -> Torsions:  # fmt: skip
+        """The molecule as rigid bodies joined by torsions; several molecules are several trees.
+
+        Parameters
+        ----------
+        soft : str
+            Which torsions turn, some of "phi psi omega chi". Rings (and so phi of proline), double bonds and side-chain
+            amides are rigid. S-S bonds are cut, and closed again by constraints.
+        methyl, hydroxyl : bool
+            Whether methyl (and ammonium) and hydroxyl groups turn.
+        hydrogen_mass : float or None
+            amu. Hydrogens take this mass from the atoms they are bonded to, so that steps can be longer; None leaves
+            all masses. Averages over places do not change.
+        root : str or int
+            "centroid", or the number of an atom in whose body its tree begins.
+        share : bool
+            Whether the masses on an axis are shared between both bodies (`tree.py`); M(q) does not depend on it.
+
+        Returns
+        -------
+        Torsions
+        """
+        cut = self.structure.disulfides
+        structure = self.structure.without(cut)
+        mass = self.mass if hydrogen_mass is None else repartitioned(structure, self.mass, hydrogen_mass)
+        chosen = rotors(structure, self.positions, soft, methyl, hydroxyl)
+        model, points, _ = torsion_model(
+            structure, self.positions, mass, chosen, root=root, share=share, name=self.name
+        )  # fmt: skip
+        return Torsions(replace(self, mass=mass), model, points, tuple(chosen), tuple(cut))
+
+    def save(self, path: str | Path) -> None:
+        """Write the positions to a PDB or mmCIF file, by OpenMM."""
+        from torsor.molecule.output import save_frames
+
+        save_frames(path, self, self.positions[None], np.zeros(1))
+
+
+@dataclass(frozen=True, eq=False)
+class Torsions:
+    """A molecule as a tree of rigid bodies.
+
+    molecule   with the masses of the tree
+    model      a torsor Model in nm, ps and amu; its neutral configuration is that of the molecule
+    points     the atoms as points of its bodies: points.positions(q) in nm, points.torques(q, f)
+    rotors     the bonds that turn, with kinds and names
+    cut        bonds that the tree leaves out (S-S); constraints close them (`closures.py`)
+    """
+
+    molecule: Molecule
+    model: Model
+    points: Points
+    rotors: tuple[Rotor, ...] = field(repr=False)
+    cut: tuple[Bond, ...] = ()
+
+    @cached_property
+    def kinds(self) -> dict[str, int]:
+        """How many torsions of each kind turn."""
+        found: dict[str, int] = {}
+        for rotor in self.rotors:
+            found[rotor.kind] = found.get(rotor.kind, 0) + 1
+        return found
+
+    def positions(self, q: ArrayLike) -> Array:
+        """(..., n, 3) nm at configurations (..., nq)."""
+        return self.points.positions(q)
+
+
+def repartitioned(structure: Structure, mass: Array, hydrogen_mass: float) -> Array:
+    """Masses with heavier hydrogens: each takes what it gains from the heavy atom it is bonded to."""
+    number("hydrogen_mass", hydrogen_mass, above=0)
+    found = mass.copy()
+    for atom, element in enumerate(structure.elements):
+        if element == "H":
+            heavy = next((k for k in structure.neighbours[atom] if structure.elements[k] != "H"), None)
+            if heavy is not None:
+                found[heavy] -= hydrogen_mass - mass[atom]
+                found[atom] = hydrogen_mass
+    if (found <= 0).any():
+        k = int(np.argmin(found))
+        raise ArgumentError(
+            f"hydrogen_mass = {hydrogen_mass:g} leaves {structure.title(k)} a mass of {found[k]:.3g} amu: choose less"
+        )
+    return found
+
+
+def load(path: str | Path, *, forcefield: str = "ff14SB", solvent: str = "obc", gaps: str = "refuse") -> Molecule:
+    """A molecule from a PDB or mmCIF file, completed for a force field.
+
+    Parameters
+    ----------
+    path : path
+        .pdb or .cif, also packed (.gz). Its first model is taken. If the force field can take the file as it is,
+        nothing is changed. Otherwise modified residues are replaced, water, ions and ligands left out, missing atoms
+        added, and all hydrogens placed anew; `report` says all of it.
+    forcefield : str
+        "ff14SB" or "ff19SB".
+    solvent : str
+        "vacuum", "obc" (OpenMM's own OBC2, quick) or "gbn2".
+    gaps : str
+        What to do where residues are missing inside a chain: "refuse", or "split" it there.
+
+    Returns
+    -------
+    Molecule
+
+    Raises
+    ------
+    ModelError
+        If the file is damaged, or holds what the force field does not know; the message names the residue.
+    """
+    field_ = force_field(forcefield, solvent)
+    topology, positions, report = prepare.read(path, field_, gaps)
+    name = Path(path).name.split(".")[0]
+    return _made(topology, system_of(topology, field_, solvent), positions, report, name)
+
+
+def from_sequence(sequence: str, *, forcefield: str = "ff14SB", solvent: str = "obc", phi: float = -60.0,
+                  psi: float = -45.0) -> Molecule:  # fmt: skip
+    """A peptide from its sequence, "ACE-ALA-NME" or "NLYIQW": a helix, unless phi and psi (degrees) say else."""
+    field_ = force_field(forcefield, solvent)
+    topology, positions, report = prepare.build(sequence, field_, number("phi", phi), number("psi", psi))
+    return _made(topology, system_of(topology, field_, solvent), positions, report, sequence)
+
+
+def from_openmm(topology: Any, system: Any, positions: ArrayLike, *, name: str = "molecule") -> Molecule:
+    """A molecule from an OpenMM topology, any System for it, and positions in nm."""
+    given = positions if isinstance(positions, np.ndarray) else _plain(positions)
+    x = real_array("positions", given, (topology.getNumAtoms(), 3))
+    if system is not None and system.getNumParticles() != len(x):
+        raise ArgumentError(f"the system has {system.getNumParticles()} particles, the topology {len(x)} atoms")
+    return _made(topology, system, x, [], name)
+
+
+def _plain(positions: Any) -> Any:
+    """Positions with OpenMM's units as numbers in nm."""
+    return prepare.in_nm(positions) if hasattr(positions, "value_in_unit") else positions
+
+
+def _made(topology: Any, system: Any, positions: Array, report: list[str], name: str) -> Molecule:
+    structure = structure_of(topology)
+    mass = masses(system) if system is not None else np.array([a.element.mass._value for a in topology.atoms()])
+    made = Molecule(structure, positions, mass, system, topology, tuple(report), name)
+    _refuse_coincident(made)
+    return made
+
+
+def _refuse_coincident(molecule: Molecule) -> None:
+    """Raise if bonded atoms lie on each other: no force field has forces there."""
+    a, b = molecule.structure.bonds.T
+    length = np.linalg.norm(molecule.positions[a] - molecule.positions[b], axis=1)
+    if len(length) and length.min() < 1e-3:
+        k = int(length.argmin())
+        one, other = (molecule.structure.title(int(atom[k])) for atom in (a, b))
+        raise ModelError(f"{one} and {other} lie on each other ({length[k]:.2g} nm): mend the positions")
+
+
+def nearest_atoms(molecule: Molecule, positions: Array) -> str:
+    """The two atoms without a bond that are nearest to each other, for messages about clashes."""
+    from scipy.spatial import cKDTree
+
+    bonded = {tuple(bond) for bond in molecule.structure.bonds.tolist()}
+    pairs = cKDTree(positions).query_pairs(0.12)
+    far = [(float(np.linalg.norm(positions[a] - positions[b])), a, b) for a, b in pairs if (a, b) not in bonded]
+    if not far:
+        return "no two atoms are near each other"
+    d, a, b = min(far)
+    return f"{molecule.structure.title(a)} and {molecule.structure.title(b)} are {d:.3f} nm apart"

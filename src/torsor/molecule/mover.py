@@ -1,0 +1,195 @@
+"""The steps of torsion-angle dynamics for some replicas side by side. A replica that fails is that replica's affair.
+
+The energy of a replica at the temperature T is
+
+    H = p^T M(q)^-1 p / 2 + U(q) + (kT/2) log det M(q),
+
+the last term being Fixman's potential, if it is on. Rigid bonds and angles would give the weight sqrt(det M) to places;
+Fixman's potential removes it, so that torsions have the distribution exp(-U/kT) (M. Fixman, PNAS 71, 1974). Closed S-S
+bonds have a weight of their own, det(G M^-1 G^T)^(1/2), which is left as it is (`closures.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from torsor.algorithms import articulated, square_factor
+from torsor.compiler.derivative import log_det_gradient
+from torsor.dynamics.points import looped
+from torsor.errors import ArgumentError, ModelError
+from torsor.molecule.closures import Closures
+from torsor.molecule.forcefields import Potential
+from torsor.molecule.molecule import Torsions, nearest_atoms
+from torsor.molecule.structure import Array
+from torsor.motion.rattle import Drift
+from torsor.validate import real_array
+
+
+@dataclass(frozen=True)
+class Forces:
+    """At configurations: U (B,), its torques tau (B, nv), log det M (B,) and its gradient (B, nv)."""
+
+    U: Array
+    tau: Array
+    log_det: Array
+    gradient: Array
+
+
+@dataclass(frozen=True)
+class Walkers:
+    """Configurations, momenta, guesses of mean velocities, and what acts there."""
+
+    q: Array
+    p: Array
+    x: Array
+    at: Forces
+
+    def where(self, chosen: Array, other: Walkers) -> Walkers:
+        """These states where `chosen` (B,), else the others."""
+        return _merged(chosen, self, other)
+
+    def take(self, order: Array) -> Walkers:
+        """The rows in another order."""
+        at = Forces(*(getattr(self.at, f.name)[order] for f in fields(Forces)))
+        return Walkers(self.q[order], self.p[order], self.x[order], at)
+
+    def memory(self) -> dict[str, Array]:
+        """All numbers, by name."""
+        return {"q": self.q, "p": self.p, "x": self.x} | {f.name: getattr(self.at, f.name) for f in fields(Forces)}
+
+    @classmethod
+    def recalled(cls, memory: dict[str, Array]) -> Walkers:
+        at = Forces(*(memory[f.name].copy() for f in fields(Forces)))
+        return cls(memory["q"].copy(), memory["p"].copy(), memory["x"].copy(), at)
+
+
+def _merged(chosen: Array, one: Any, other: Any) -> Any:
+    if not isinstance(one, np.ndarray):
+        return type(one)(*(_merged(chosen, getattr(one, f.name), getattr(other, f.name)) for f in fields(one)))
+    return np.where(chosen.reshape(-1, *(1,) * (one.ndim - 1)), one, other)
+
+
+class Mover:
+    """Moves replicas of one tree, each at its own temperature.
+
+    kT           (B,) kJ/mol
+    force_calls  how often the potential was asked, counted in states
+    unsettled    how many steps did not settle, or left the numbers
+    """
+
+    def __init__(self, torsions: Torsions, potential: Potential | None, kT: Array, fixman: bool = True) -> None:
+        self.torsions, self.potential, self.kT, self.fixman = torsions, potential, kT, fixman
+        self.model, self.drift = torsions.model, Drift(torsions.model)
+        self.closures = Closures(torsions)
+        self.force_calls = self.unsettled = 0
+        self._noise, self._solve, self._log_det, self._gradient = (
+            looped(a, self.model)
+            for a in (square_factor.apply, articulated.mass_solve, articulated.log_det, log_det_gradient)
+        )
+
+    # ---- what acts ----
+
+    def at(self, q: Array) -> Forces:
+        """What acts at configurations (B, nq), in one call of the potential."""
+        U, tau = np.zeros(len(q)), np.zeros((len(q), self.model.nv))
+        if self.potential is not None:
+            self.force_calls += len(q)
+            U, f = self.potential(self.torsions.positions(q))
+            tau = self.torsions.points.torques(q, f)
+        if not self.fixman:
+            return Forces(U, tau, np.zeros_like(U), np.zeros_like(tau))
+        return Forces(U, tau, self._log_det(q), self._gradient(q))
+
+    def total(self, at: Forces) -> Array:
+        """All torques, with Fixman's."""
+        return at.tau - self.kT[:, None] / 2 * at.gradient
+
+    def velocities(self, s: Walkers) -> Array:
+        return self._solve(s.q, s.p)
+
+    def kinetic(self, s: Walkers) -> Array:
+        """(B,) p^T M^-1 p / 2"""
+        return (s.p * self.velocities(s)).sum(-1) / 2
+
+    def energy(self, s: Walkers) -> Array:
+        """(B,) H, with Fixman's potential."""
+        return self.kinetic(s) + s.at.U + self.kT / 2 * s.at.log_det
+
+    # ---- beginnings ----
+
+    def noise(self, q: Array, generators: Sequence[np.random.Generator]) -> Array:
+        """Momenta of covariance M(q), (B, nv), without what would open closed bonds."""
+        found = self._noise(q, np.array([rng.standard_normal(self.model.nv) for rng in generators]))
+        return self.closures.projected(q, found) if self.closures else found
+
+    def refreshed(self, s: Walkers, generators: Sequence[np.random.Generator]) -> Walkers:
+        """The same places with momenta drawn at the temperature."""
+        p = np.sqrt(self.kT)[:, None] * self.noise(s.q, generators)
+        return replace(s, p=p, x=self._solve(s.q, p))
+
+    def start(self, q: Array, generators: Sequence[np.random.Generator]) -> Walkers:
+        """Walkers at places, with drawn momenta; forces that are not finite are refused."""
+        at = self.at(q)
+        good = np.isfinite(at.U) & np.isfinite(at.tau).all(-1)
+        if not good.all():
+            k = int(np.argmin(good))
+            where = nearest_atoms(self.torsions.molecule, self.torsions.positions(q[k]))
+            raise ModelError(
+                f"replica {k} has no finite forces at its start: {where}. Begin at a minimum: molecule.minimised()"
+            )
+        zero = np.zeros((len(q), self.model.nv))
+        return self.refreshed(Walkers(q.copy(), zero, zero, at), generators)
+
+    # ---- steps ----
+
+    def drifted(self, s: Walkers, h: Array | float) -> tuple[Walkers, Array]:
+        """Free motion for h; and which replicas settled."""
+        if self.closures:
+            q, p, x, settled = self.closures.drifted(s.q, s.p, s.x, h, self.drift)
+        else:
+            q, p, x, settled = self.drift(s.q, s.p, s.x, h)
+        return replace(s, q=q, p=p, x=x), settled & np.isfinite(p).all(-1)
+
+    def kicked(self, s: Walkers, h: Array | float) -> Walkers:
+        return replace(s, p=s.p + np.asarray(h)[..., None] * self.total(s.at))
+
+    def step(self, s: Walkers, h: Array | float) -> tuple[Walkers, Array]:
+        """Kick - drift - kick: one call of the potential. Replicas that fail stay where they were."""
+        h = np.asarray(h, float)
+        moved, good = self.drifted(self.kicked(s, h / 2), h)
+        return self._landed(s, moved, good, h)
+
+    def langevin_step(self, s: Walkers, h: float, keep: float,
+                      generators: Sequence[np.random.Generator]) -> tuple[Walkers, Array]:  # fmt: skip
+        """BAOAB: kick, half a drift, p <- keep p + noise, half a drift, kick (B. Leimkuhler, C. Matthews, 2013)."""
+        half = np.asarray(h / 2)
+        moved, good = self.drifted(self.kicked(s, half), half)
+        noise = np.sqrt(self.kT * (1 - keep**2))[:, None] * self.noise(moved.q, generators)
+        p = keep * moved.p + noise
+        moved, again = self.drifted(replace(moved, p=p, x=self._solve(moved.q, p)), half)
+        return self._landed(s, moved, good & again, np.asarray(h))
+
+    def _landed(self, before: Walkers, moved: Walkers, good: Array, h: Array) -> tuple[Walkers, Array]:
+        """The forces at the new places, and the second kick."""
+        q = np.where(good[:, None], moved.q, before.q)  # a place that means nothing is not shown to the potential
+        at = self.at(q)
+        good = good & np.isfinite(at.U) & np.isfinite(at.tau).all(-1)
+        after = self.kicked(replace(moved, at=at), h / 2)
+        if self.closures:
+            after = replace(after, p=self.closures.projected(q, after.p))
+        self.unsettled += int((~good).sum())
+        return after.where(good, before), good
+
+
+def temperatures(temperature: Any, replicas: int) -> Array:
+    """(B,) kelvin."""
+    found = np.broadcast_to(real_array("temperature", temperature, (), (1,), (replicas,)), (replicas,)).copy()
+    if not (found > 0).all():
+        raise ArgumentError(
+            f"a temperature must be greater than 0 kelvin, not {temperature}: to come to rest use molecule.minimised()"
+        )
+    return found

@@ -1,0 +1,280 @@
+"""Files and sequences of molecules, completed to what a force field needs, with a report of all that was done."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torsor.errors import ArgumentError, ModelError
+from torsor.files import read_whole
+from torsor.molecule.forcefields import openmm
+from torsor.molecule.structure import Array
+from torsor.validate import chosen, file_path, word
+
+LONGEST = 0.2  # nm: a peptide bond is 0.133 nm long; a longer one spans a gap
+FORMATS = (".pdb", ".ent", ".cif", ".mmcif")
+THREE = {
+    "A": "ALA", "R": "ARG", "N": "ASN", "D": "ASP", "C": "CYS", "Q": "GLN", "E": "GLU", "G": "GLY", "H": "HIS",
+    "I": "ILE", "L": "LEU", "K": "LYS", "M": "MET", "F": "PHE", "P": "PRO", "S": "SER", "T": "THR", "W": "TRP",
+    "Y": "TYR", "V": "VAL",
+}  # fmt: skip
+ONE = {three: one for one, three in THREE.items()}
+WATER = {"HOH", "WAT", "H2O", "DOD", "TIP", "TIP3", "TIP4", "SOL"}
+HYDROGEN = ("H", "D")
+
+
+def pdbfixer() -> Any:
+    """The PDBFixer package, or an error that says how to get it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its own, on import
+            import pdbfixer
+    except ImportError:
+        raise ArgumentError("files of molecules need PDBFixer: pip install 'torsor[molecule]'") from None
+    return pdbfixer
+
+
+# Files -------------------------------------------------------------------------------------------------------------
+
+
+def read(path: str | Path, field: Any, gaps: str = "refuse") -> tuple[Any, Array, list[str]]:
+    """(topology, positions in nm, report) of a file: complete, with the hydrogens that the force field knows."""
+    path = file_path("path", path)
+    text, kind = _text(path)
+    chosen("gaps", gaps, ("refuse", "split"))
+    if kind == "pdb" and not re.search(r"^(ATOM|HETATM)", text, re.M):
+        raise ModelError(f"{path} holds no atoms")
+    if blamed := _blamed(text, kind):
+        raise ModelError(f"{path}: {blamed}")
+    report = _choices(text, kind)
+    fixer = _opened(text, kind, path)
+    if broken := _gaps(fixer.topology, fixer.positions):
+        between = "; ".join(f"{a} and {b} ({d:.2f} nm)" for a, b, d in broken)
+        if gaps == "refuse":
+            raise ModelError(
+                f'{path}: the chain is broken between {between}: residues are missing. With gaps="split" the ends '
+                "become chain ends; or build the missing residues with PDBFixer first"
+            )
+        fixer.topology = _split(fixer.topology, {a.index for a, _, _ in broken})
+        report.append(f"chain broken between {between}: split there")
+    elif _complete(fixer, field):
+        report.append(f"taken as it is: {fixer.topology.getNumAtoms()} atoms")
+        return fixer.topology, in_nm(fixer.positions), report
+    return (*_mended(fixer, field, report), report)
+
+
+def _text(path: Path) -> tuple[str, str]:
+    """The text of a file, unpacked if need be, and "pdb" or "cif"."""
+    name = path.name.lower()
+    suffix = Path(name.removesuffix(".gz")).suffix
+    if suffix not in FORMATS:
+        raise ArgumentError(
+            f"{path}: molecules are read from files named {', '.join(FORMATS)}, or with .gz behind that"
+        )
+    content = read_whole(path, ModelError)
+    try:
+        if name.endswith(".gz"):
+            content = gzip.decompress(content)
+        return content.decode("utf-8", errors="replace"), "cif" if "cif" in suffix else "pdb"
+    except (OSError, EOFError) as error:
+        raise ModelError(f"{path}: cannot be unpacked ({error}); the file is damaged, or no gzip file") from None
+
+
+def _choices(text: str, kind: str) -> list[str]:
+    """What is chosen of several models and alternate locations."""
+    report = []
+    if kind == "pdb":
+        models = len(re.findall(r"^MODEL ", text, re.M))
+        alternates = Counter(
+            line[16] for line in text.splitlines() if line.startswith(("ATOM", "HETATM")) and line[16:17].strip()
+        )
+        if models > 1:
+            report.append(f"model 1 of {models} taken")
+        if len(alternates) > 1:
+            report.append(f"alternate locations {', '.join(sorted(alternates))}: the first of each atom taken")
+    return report
+
+
+def _opened(text: str, kind: str, path: Path) -> Any:
+    """The file as PDBFixer reads it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fixer = pdbfixer().PDBFixer(**{"pdbfile" if kind == "pdb" else "pdbxfile": io.StringIO(text)})
+    except Exception as error:  # whatever damaged text makes of it
+        raise ModelError(f"{path}: cannot be read as {kind}: {error}") from None
+    if not fixer.topology.getNumAtoms():
+        raise ModelError(f"{path} holds no atoms")
+    return fixer
+
+
+def _blamed(text: str, kind: str) -> str:
+    """The first line of a PDB file that has no residue number."""
+    if kind == "pdb":
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.startswith(("ATOM", "HETATM")) and not line[22:26].strip():
+                return (
+                    f"line {number}, atom {line[12:16].strip()} of {line[17:20].strip()}, has no residue number "
+                    "(columns 23 to 26): number the residues"
+                )
+    return ""
+
+
+def _complete(fixer: Any, field: Any) -> bool:
+    """Whether the force field takes the file as it is."""
+    if any(a.element is None or a.element.symbol == "D" for a in fixer.topology.atoms()):
+        return False
+    return not field.getUnmatchedResidues(fixer.topology) and not _water(fixer.topology)
+
+
+def _water(topology: Any) -> bool:
+    return any(r.name in WATER for r in topology.residues())
+
+
+class _Site:
+    """A residue as messages name it."""
+
+    def __init__(self, residue: Any) -> None:
+        self.index, self.words = residue.index, f"{residue.chain.id}:{residue.name}{residue.id}"
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def _gaps(topology: Any, positions: Any) -> list[tuple[_Site, _Site, float]]:
+    """Peptide bonds that are too long."""
+    x, found = in_nm(positions), []
+    for a, b in topology.bonds():
+        if {a.name, b.name} == {"C", "N"} and a.residue is not b.residue:
+            length = float(np.linalg.norm(x[a.index] - x[b.index]))
+            if length > LONGEST:
+                first, second = sorted((a.residue, b.residue), key=lambda r: r.index)
+                found.append((_Site(first), _Site(second), length))
+    return sorted(found, key=lambda gap: gap[0].index)
+
+
+def _split(topology: Any, after: set[int]) -> Any:
+    """The same topology, with a new chain after some residues."""
+    app = openmm().app
+    made, atoms = app.Topology(), {}
+    for chain in topology.chains():
+        current = made.addChain(chain.id)
+        for residue in chain.residues():
+            copy = made.addResidue(residue.name, current, residue.id, residue.insertionCode)
+            for atom in residue.atoms():
+                atoms[atom] = made.addAtom(atom.name, atom.element, copy, atom.id)
+            if residue.index in after:
+                current = made.addChain(chain.id)
+    apart = {(k, k + 1) for k in after}
+    for a, b in topology.bonds():
+        if tuple(sorted((a.residue.index, b.residue.index))) not in apart:
+            made.addBond(atoms[a], atoms[b])
+    return made
+
+
+def _mended(fixer: Any, field: Any, report: list[str]) -> tuple[Any, Array]:
+    """Residues replaced, what is no protein left out, heavy atoms and hydrogens added."""
+    app = openmm().app
+    fixer.findNonstandardResidues()
+    if fixer.nonstandardResidues:
+        report.append("replaced " + ", ".join(f"{_Site(r)} by {name}" for r, name in fixer.nonstandardResidues))
+        fixer.replaceNonstandardResidues()
+    others = Counter(r.name for r in fixer.topology.residues() if r.name not in field._templates and r.name not in ONE)
+    fixer.removeHeterogens(keepWater=False)
+    if others:
+        report.append("left out " + ", ".join(f"{count} {name}" for name, count in sorted(others.items())))
+    modeller = app.Modeller(fixer.topology, fixer.positions)
+    light = [a for a in modeller.topology.atoms() if a.element is None or a.element.symbol in HYDROGEN]
+    if not modeller.topology.getNumAtoms():
+        raise ModelError("nothing is left of the file without water, ions and ligands: it holds no protein")
+    modeller.delete(light)
+    fixer.topology, fixer.positions = modeller.topology, modeller.positions
+    fixer.missingResidues = {}
+    fixer.findMissingAtoms()
+    lost = [f"{_Site(r)}.{a.name}" for r, atoms in fixer.missingAtoms.items() for a in atoms]
+    lost += [f"{_Site(r)}.{name}" for r, names in fixer.missingTerminals.items() for name in names]
+    fixer.addMissingAtoms(seed=0)
+    if lost:
+        report.append(f"added {len(lost)} missing atoms: {', '.join(lost)}")
+    modeller = app.Modeller(fixer.topology, fixer.positions)
+    heavy = modeller.topology.getNumAtoms()
+    try:
+        modeller.addHydrogens(field)
+    except ValueError as error:
+        raise ModelError(f"hydrogens cannot be placed: {error}. Leave that residue out of the file") from None
+    placed = modeller.topology.getNumAtoms() - heavy
+    report.append(f"removed {len(light)} hydrogens, placed {placed} anew" if light else f"placed {placed} hydrogens")
+    return modeller.topology, in_nm(modeller.positions)
+
+
+def in_nm(positions: Any) -> Array:
+    """(n, 3) floats."""
+    return np.array(positions.value_in_unit(openmm().unit.nanometer), float)
+
+
+# Sequences ---------------------------------------------------------------------------------------------------------
+
+
+def residues_of(sequence: str) -> list[str]:
+    """Three-letter names: of "ACE-ALA-NME" or of one-letter codes "NLYIQW"."""
+    word("sequence", sequence)
+    names = (
+        sequence.strip().upper().split("-") if "-" in sequence or sequence.upper() in ONE else list(sequence.upper())
+    )
+    names = [THREE.get(name, name) for name in names]
+    known = [*ONE, "ACE", "NME"]
+    for k, name in enumerate(names):
+        caps = {"ACE": 0, "NME": len(names) - 1}
+        if name not in known or caps.get(name, k) != k:
+            raise ArgumentError(
+                f"residue {k + 1} of the sequence is {name!r}; it may be one of {', '.join(ONE)}, with ACE first and "
+                "NME last"
+            )
+    if not set(names) & set(ONE):
+        raise ArgumentError(f"the sequence {sequence!r} has no amino acid")
+    return names
+
+
+def build(sequence: str, field: Any, phi: float = -60.0, psi: float = -45.0) -> tuple[Any, Array, list[str]]:
+    """(topology, positions in nm, report) of a peptide, by default a helix; angles in degrees."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import PeptideBuilder
+            from Bio.PDB import PDBIO
+    except ImportError:
+        raise ArgumentError("sequences need PeptideBuilder: pip install 'torsor[molecule]'") from None
+    app, names = openmm().app, residues_of(sequence)
+    codes = [ONE.get(name, "G") for name in names]  # caps are built as glycines and cut short
+    chain = PeptideBuilder.initialize_res(codes[0])
+    for code in codes[1:]:
+        PeptideBuilder.add_residue(chain, code, phi, psi)
+    if names[-1] != "NME":
+        PeptideBuilder.add_terminal_OXT(chain)
+    for residue, name in zip(chain.get_residues(), names):
+        if name == "ACE":
+            residue.detach_child("N")
+            residue["CA"].fullname = " CH3"
+        elif name == "NME":
+            for atom in ("C", "O"):
+                residue.detach_child(atom)
+            residue["CA"].fullname = " CH3"
+        residue.resname = name
+    text, writer = io.StringIO(), PDBIO()
+    writer.set_structure(chain)
+    writer.save(text)
+    text.seek(0)
+    pdb = app.PDBFile(text)
+    modeller = app.Modeller(pdb.topology, pdb.positions)
+    heavy = modeller.topology.getNumAtoms()
+    modeller.addHydrogens(field)
+    placed = modeller.topology.getNumAtoms() - heavy
+    report = [f"built {len(names)} residues at phi {phi:g}, psi {psi:g} degrees, placed {placed} hydrogens"]
+    return modeller.topology, in_nm(modeller.positions), report

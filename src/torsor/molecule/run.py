@@ -1,0 +1,216 @@
+"""A run: frames of replicas by a method, recorded frame by frame, and continued exactly after a crash.
+
+What replica r draws on the way to frame f comes from default_rng([seed, MOLECULE, r, f]). So a run that is continued
+draws what it would have drawn, and a file holds nothing but states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from torsor.errors import ArgumentError
+from torsor.molecule.forcefields import BOLTZMANN, Potential
+from torsor.molecule.methods import Dynamics, HybridMonteCarlo, Ladder, Langevin
+from torsor.molecule.molecule import Torsions
+from torsor.molecule.mover import Mover, Walkers, temperatures
+from torsor.molecule.results import MolecularRun
+from torsor.molecule.structure import Array
+from torsor.motion.recording import Recorder, RecordingError, read
+from torsor.validate import flag, integer, number, real_array
+
+MOLECULE = 0x4D4F4C45  # keeps these streams apart from others
+COUNTS = "counts."
+FIRST_STEP, HMC_STEP = 0.008, 0.012  # ps: what all torsions, with hydrogens of 4 amu, can take (docs/molecules.md)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all methods need to know.
+
+    temperature   kelvin: one number, or one per replica; (begin, end) if `ramp`
+    replicas      how many copies run side by side
+    seed          of all that is drawn
+    fixman        whether Fixman's potential is on (`mover.py`)
+    start         (nq,) or (replicas, nq) configurations; None: the molecule's own
+    potential     what moves the atoms; None: the molecule's System
+    platform, threads   of OpenMM
+    file          to which frames are written;  resume: continue it
+    progress      called with (frames done, frames in all) after every frame
+    """
+
+    temperature: Any = 300.0
+    replicas: int = 1
+    seed: int = 0
+    fixman: bool = True
+    start: ArrayLike | None = None
+    potential: Potential | None = None
+    platform: str | None = None
+    threads: int | None = None
+    file: str | Path | None = None
+    resume: bool = False
+    progress: Callable[[int, int], Any] | None = None
+    ramp: bool = False
+
+    def __post_init__(self) -> None:
+        integer("replicas", self.replicas, least=1)
+        integer("seed", self.seed, least=0)
+        flag("fixman", self.fixman)
+        flag("resume", self.resume)
+        if self.resume and self.file is None:
+            raise ArgumentError("resume=True continues a file: give file=...")
+
+    def begin(self, torsions: Torsions) -> Array:
+        """(replicas, nq) the first configurations."""
+        model = torsions.model
+        q = model.neutral() if self.start is None else self.start
+        q = real_array("start", q, (model.nq,), (self.replicas, model.nq))
+        return np.broadcast_to(q, (self.replicas, model.nq)).copy()
+
+    def kT(self, share: float) -> Array:
+        """(replicas,) kJ/mol after this share of the run."""
+        if not self.ramp:
+            return BOLTZMANN * temperatures(self.temperature, self.replicas)
+        first, last = (temperatures(T, 1)[0] for T in self.temperature)
+        return BOLTZMANN * np.full(self.replicas, first * (last / first) ** share)
+
+
+def run(torsions: Torsions, method: Dynamics | Ladder, frames: int, setting: Setting) -> MolecularRun:
+    """Take frames by a method; the first frame is the start."""
+    integer("frames", frames, least=1)
+    potential = setting.potential
+    if potential is None and torsions.molecule.system is not None:
+        potential = torsions.molecule.potential(setting.platform, setting.threads)
+    mover = Mover(torsions, potential, setting.kT(0.0), setting.fixman)
+    about = {"method": method.name, **asdict(method), "seed": setting.seed, "fixman": setting.fixman,
+             "temperature": np.asarray(setting.temperature, float).tolist(),
+             "frames": frames if setting.ramp else None}  # fmt: skip
+    counts: dict[str, float] = {}
+    if setting.resume:
+        states, rows, counts, recorder = _recalled(torsions, setting, about)
+    else:
+        states = mover.start(setting.begin(torsions), generators(setting, 0))
+        rows = [_row(mover, states, 0.0)]
+        recorder = _recorder(torsions, setting, about, rows[0], frames)
+        if recorder is not None:
+            recorder.append(rows[0][None], _memory(states, counts))
+    for frame in range(len(rows), frames + 1):
+        mover.kT = setting.kT((frame - 1) / frames)
+        states, found = method.frame(mover, states, generators(setting, frame))
+        found = {"failed steps": mover.unsettled} | found
+        mover.unsettled = 0
+        counts = {name: counts.get(name, 0.0) + x for name, x in ({**dict.fromkeys(counts, 0.0), **found}).items()}
+        rows.append(_row(mover, states, frame * method.interval))
+        if recorder is not None:
+            recorder.append(rows[-1][None], _memory(states, counts))
+        if setting.progress is not None:
+            setting.progress(frame, frames)
+    return _result(torsions, np.array(rows), counts, about, setting.replicas)
+
+
+def _recorder(torsions: Torsions, setting: Setting, about: dict[str, Any], row: Array, frames: int) -> Recorder | None:
+    """The new file of a run, if it is recorded."""
+    if setting.file is None:
+        return None
+    model = torsions.model
+    header = {"model": model.name, "model_key": model.key, "width": len(row), "about": about}
+    return Recorder.create(setting.file, header, 8 * len(row) * (frames + 1))
+
+
+def generators(setting: Setting, frame: int) -> list[np.random.Generator]:
+    """For every replica, what it draws from on the way to a frame."""
+    return [np.random.default_rng([setting.seed, MOLECULE, r, frame]) for r in range(setting.replicas)]
+
+
+def _row(mover: Mover, s: Walkers, t: float) -> Array:
+    """t, then U, kinetic energy, log det M of every replica, then q of every replica."""
+    return np.concatenate([[t], s.at.U, mover.kinetic(s), s.at.log_det, s.q.ravel()])
+
+
+def _memory(s: Walkers, counts: dict[str, float]) -> dict[str, Array]:
+    return s.memory() | {COUNTS + name: np.array([x]) for name, x in counts.items()}
+
+
+def _recalled(torsions: Torsions, setting: Setting, about: dict[str, Any]) -> Any:
+    """(states, rows, counts, recorder) of the file to continue."""
+    assert setting.file is not None
+    found = read(setting.file)
+    if found.header["model_key"] != torsions.model.key:
+        raise RecordingError(f"{found.path} holds a run of another molecule, or of other torsions")
+    if found.header["about"] != about:
+        differing = sorted(k for k in about if found.header["about"].get(k) != about[k])
+        raise RecordingError(f"{found.path} was made with another {', '.join(differing)}: continue it with the same")
+    if not found.chunks:
+        raise RecordingError(f"{found.path} holds no frame")
+    memory = found.chunks[-1].memory
+    counts = {name.removeprefix(COUNTS): float(x[0]) for name, x in memory.items() if name.startswith(COUNTS)}
+    return Walkers.recalled(memory), list(found.rows), counts, Recorder.reopen(found)
+
+
+def _result(
+    torsions: Torsions, rows: Array, counts: dict[str, float], about: dict[str, Any], replicas: int
+) -> MolecularRun:
+    t, energies, q = rows[:, 0], rows[:, 1 : 1 + 3 * replicas].reshape(-1, 3, replicas), rows[:, 1 + 3 * replicas :]
+    potential, kinetic, log_det = energies.transpose(1, 0, 2)
+    return MolecularRun(torsions, t, q.reshape(len(t), replicas, -1), potential, kinetic, log_det, counts, about)
+
+
+# The methods by name -----------------------------------------------------------------------------------------------
+
+
+def _frames(duration: float, interval: float) -> int:
+    return max(1, round(number("duration", duration, above=0) / interval))
+
+
+def dynamics(torsions: Torsions, duration: float, *, step: float = FIRST_STEP, every: int = 10,
+             **setting: Any) -> MolecularRun:  # fmt: skip
+    """Constant energy for `duration` ps, from drawn momenta, by steps of `step` ps; without Fixman's potential.
+
+    Keywords: see `Setting`.
+    """
+    method = Dynamics(step, every)
+    return run(torsions, method, _frames(duration, method.interval), Setting(**({"fixman": False} | setting)))
+
+
+def langevin(torsions: Torsions, duration: float, *, step: float = FIRST_STEP, friction: float = 1.0, every: int = 100,
+             **setting: Any) -> MolecularRun:  # fmt: skip
+    """Langevin dynamics for `duration` ps by steps of `step` ps; friction in 1/ps, a frame after `every` steps.
+
+    Keywords: see `Setting`. One call of the potential per step.
+    """
+    method = Langevin(step, every, friction)
+    return run(torsions, method, _frames(duration, method.interval), Setting(**setting))
+
+
+def hmc(torsions: Torsions, draws: int, *, step: float = HMC_STEP, steps: int = 10, jitter: float = 0.2, every: int = 1,
+        **setting: Any) -> MolecularRun:  # fmt: skip
+    """Hybrid Monte Carlo: `draws` trajectories of `steps` steps of `step` ps, a frame after `every` trajectories.
+
+    The distribution is exact for any step; a step that is too long is rejected. Keywords: see `Setting`.
+    """
+    method = HybridMonteCarlo(step, every, steps, jitter)
+    return run(torsions, method, max(1, integer("draws", draws, least=1) // every), Setting(**setting))
+
+
+def tempering(torsions: Torsions, duration: float, temperature: ArrayLike, *, step: float = FIRST_STEP,
+              friction: float = 1.0, every: int = 100, **setting: Any) -> MolecularRun:  # fmt: skip
+    """Parallel tempering: Langevin dynamics at several temperatures; neighbours may exchange states at every frame."""
+    T = np.asarray(temperature, float)
+    if T.ndim != 1 or len(T) < 2:
+        raise ArgumentError("tempering needs at least two temperatures")
+    given = Setting(**setting, temperature=T, replicas=len(T))
+    method = Ladder(Langevin(step, every, friction), given.seed)
+    return run(torsions, method, _frames(duration, method.interval), given)
+
+
+def anneal(torsions: Torsions, duration: float, begin: float, end: float, *, step: float = FIRST_STEP,
+           friction: float = 1.0, every: int = 100, **setting: Any) -> MolecularRun:  # fmt: skip
+    """Langevin dynamics whose temperature falls from `begin` to `end` by the same factor per frame."""
+    given = Setting(**setting, temperature=(begin, end), ramp=True)
+    method = Langevin(step, every, friction)
+    return run(torsions, method, _frames(duration, method.interval), given)

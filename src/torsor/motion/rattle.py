@@ -1,0 +1,149 @@
+"""The method "rattle": kick - drift - kick, with forces once per step and a drift solved by Newton in O(n).
+
+The drift is one variational step of the free machine (`algorithms/rattle.py`). Before and after it, forces change the
+momenta. The state is (q, p). Without dampers the method is symplectic and reversible, and it keeps the momenta that the
+machine keeps. Fixed points of other variational methods settle only while bodies turn little within a step; Newton's
+iteration settles in three or four rounds for trees of any size.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from torsor.algorithms import rattle
+from torsor.dynamics import functions as dynamics
+from torsor.dynamics.points import looped
+from torsor.errors import SingularError
+from torsor.model.model import Model
+from torsor.motion.lowering import OTHERS
+from torsor.motion.motion import Motion, compiled
+from torsor.motion.stepper import Array, Memory, Settings
+from torsor.motion.structure import Symplectic
+from torsor.motion.time_loop import called
+
+# The norm of the last correction of all freedoms together. Newton's iteration squares it: only rounding is left.
+SETTLED = 1e-7
+FURTHER = 20  # rounds, at most, for states that have not settled after the first ones
+
+
+class Drifted(NamedTuple):
+    """States after a drift: coordinates, momenta, mean velocities (guesses for the next step), and which settled.
+
+    The numbers of a state that did not settle mean nothing.
+    """
+
+    q: Array
+    p: Array
+    x: Array
+    settled: Array
+
+
+class Drift:
+    """The free motion of many states of a model over a step; every state is judged alone.
+
+    rounds, drifts   how many rounds of Newton were taken, in how many drifts of one state
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._begin = looped(rattle.drift, model)
+        self.rounds = self.drifts = 0
+
+    def __call__(self, q: Array, p: Array, x: Array, h: Array | float) -> Drifted:
+        """Move states q (..., nq) with momenta p (..., nv) for h (...); x (..., nv) guesses their mean velocity."""
+        steps = np.broadcast_to(np.asarray(h, dtype=float)[..., None], p.shape)
+        found = self._begin(q, p, x, steps)
+        settled = found.change < SETTLED**2
+        self.drifts += settled.size
+        self.rounds += rattle.ROUNDS * settled.size
+        if settled.all():
+            return Drifted(found.q, found.p, found.x, settled)
+        rows = Drifted(*(np.array(a).reshape(settled.size, -1) for a in (found.q, found.p, found.x, settled)))
+        given = [np.broadcast_to(a, (*settled.shape, a.shape[-1])).reshape(settled.size, -1) for a in (q, p, steps)]
+        self._finish(given, rows, np.isfinite(found.change).reshape(-1))
+        q, p, x = (a.reshape(*settled.shape, a.shape[-1]) for a in rows[:3])
+        return Drifted(q, p, x, rows.settled.reshape(settled.shape))
+
+    def _finish(self, given: list[Array], rows: Drifted, finite: Array) -> None:
+        """More rounds for the rows that need them, in place."""
+        further = looped(rattle.drift_further, self.model)
+        for _ in range(FURTHER):
+            left = np.flatnonzero(finite & ~rows.settled[:, 0])
+            if not len(left):
+                return
+            q, p, h = (a[left] for a in given)
+            found = further(q, p, rows.x[left], h)
+            self.rounds += len(left)
+            rows.q[left], rows.p[left], rows.x[left] = found.q, found.p, found.x
+            finite[left], rows.settled[left, 0] = np.isfinite(found.change), found.change < SETTLED**2
+
+
+class Rattle(Symplectic):
+    """Kick - drift - kick, order 2.
+
+    Dampers act by the trapezoidal rule: explicitly before the drift, implicitly after it.
+    """
+
+    order, parts = 2, 2
+
+    def __init__(self, motion: Motion, t: float, q: Array, v: Array, settings: Settings) -> None:
+        super().__init__(motion, t, q, v, settings)
+        self.x = self.v.copy()
+
+    def _compile(self) -> None:
+        model = self.motion.model
+        self.drift = Drift(model)
+        self._accelerations = compiled(model, dynamics.forward_dynamics)
+        self._gravity = compiled(model, dynamics.gravity_forces) if model.gravity.any() else None
+
+    def _pull(self, t: float) -> Array | float:
+        """The torques of the functions of t and q alone, found once where two steps meet."""
+        before, q, tau = self._kicked
+        if self.kicks and (before != t or not np.array_equal(q, self.q)):
+            self.evaluations += 1
+            tau = called(self.kicks, t, self.q[None], self.v[None], slopes=False, alone=True)[OTHERS, 0]
+            self._kicked = t, self.q.copy(), tau
+        return tau if self.kicks else 0.0
+
+    def _push(self, t: float) -> Array | float:
+        """All torques that depend on t and q alone."""
+        return self._pull(t) - (0.0 if self._gravity is None else self._gravity(self.q))
+
+    def advance(self, h: float) -> None:
+        tau = self._push(self.t)
+        if self.driven:
+            tau = tau + self._felt(self.t, self.q, self.v)
+        self.p = self.p + h / 2 * tau
+        moved = self.drift(self.q, self.p, self.x, h)
+        if not moved.settled:
+            raise SingularError(f"the implicit step at t = {self.t:.6g} does not settle. {self._remedy()}")
+        self.q[:], self.p, self.x = moved.q, moved.p, moved.x
+        t = self.t + h
+        self.p = self.p + h / 2 * self._push(t)
+        if self.driven:
+            self._arrive_driven(t, h)
+        self.finish(t)
+
+    def acceleration(self, t: float, q: Array, v: Array) -> Array:
+        """Without another call of the functions of t and q alone."""
+        if len(self.kicks) < len(self.motion.law.called) or self._kicked[0] != t:
+            return super().acceleration(t, q, v)
+        return self._accelerations(q, v, self._pull(t) + self._felt(t, q, v))
+
+    def _arrive_driven(self, t: float, h: float) -> None:
+        """M v = p + (h/2) tau(v), linear in v: (M + (h/2) D) v = p + (h/2) (tau(v0) + D v0)"""
+        v = self.motion.solve(self.q, self.p)
+        self.evaluations += 1
+        damping = np.maximum(self.steady(t, self.q, v)[2], 0.0)
+        impulse = h / 2 * (self._felt(t, self.q, v) + damping * v)
+        v = self.motion.implicit_solve(self.q, self.p + impulse, h / 2 * damping)
+        self.p = self.p + impulse - h / 2 * damping * v
+
+    def memory(self) -> Memory:
+        return super().memory() | {"x": self.x}
+
+    def recall(self, memory: Memory) -> None:
+        super().recall(memory)
+        self.x = memory["x"].copy()

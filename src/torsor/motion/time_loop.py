@@ -1,0 +1,458 @@
+"""The loop over time: a step of many states as a list of calls on fixed memory, repeated, and states stored on the way.
+
+If all calls are machine code (`lowering.py`), so is the loop: no Python is between two steps.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.backends import codegen
+from torsor.backends.gufunc import entry_of
+from torsor.errors import ArgumentError
+from torsor.inputs import place_of
+from torsor.model.freedoms import limited_coordinates
+from torsor.motion.law import Called
+from torsor.motion.lowering import FOUND, OTHERS, Lowered, Step, gains_by_freedom
+
+if TYPE_CHECKING:
+    from torsor.backends.llvm import LLVMWriter
+
+Array = NDArray[Any]
+# What changes from step to step: at(first, count) -> by the names of inputs of a step, rows (1 or count, ...).
+Changing = Callable[[int, int], Mapping[str, Array]]
+UNINTERRUPTED = 2_000_000  # numbers of states and of what changes in one call, a tenth of a second: Ctrl-C waits for it
+
+
+def spread(x: Array, shape: tuple[int, ...]) -> Array:
+    """x with this shape; the same array, which may be written to, if it has it."""
+    return x if x.shape == shape else np.broadcast_to(x, shape)
+
+
+class RowMemory:
+    """A row per state."""
+
+    def __init__(self, step: Step, m: int, dtype: Any) -> None:
+        self.step, self.m, self.dtype, model = step, m, dtype, step.model
+        self.width = model.nq + model.nv
+        self.states = [np.empty((m, self.width), dtype) for _ in range(2)]  # before a step and after it, in turn
+
+    def room(self, count: int) -> Array:
+        return np.empty((self.m, count), self.dtype)
+
+    def operand(self, x: Array) -> Array:
+        return x
+
+    def parts(self, x: Array, parts: Sequence[slice]) -> list[Array]:
+        return [x[:, part] for part in parts]
+
+    def state(self, k: int) -> list[Array]:
+        """q and v as operands."""
+        x, nq = self.states[k], self.step.model.nq
+        return [x[:, :nq], x[:, nq:]]
+
+    def result(self, k: int) -> Array:
+        return self.states[k]
+
+    def laid(self, name: str, rows: Array) -> Array:
+        """Numbers (steps, m or 1, ...) of an input of a step, as they lie in memory."""
+        return np.ascontiguousarray(np.broadcast_to(rows, (len(rows), self.m, *rows.shape[2:])), self.dtype)
+
+    def enter(self, x: Array) -> None:
+        self.states[0][:] = x
+
+    def lying(self, steps: int) -> list[Array]:
+        """The columns of the states after some steps, as they lie in memory."""
+        return [self.states[steps % 2]]
+
+
+class FreedomMemory:
+    """A row per quantity, with all freedoms of all states side by side: (k, m, nv)."""
+
+    def __init__(self, step: Step, m: int, dtype: Any) -> None:
+        self.step, self.m, self.dtype, self.n = step, m, dtype, step.model.nv
+        self.x = np.empty((2, m, self.n), dtype)
+
+    def room(self, count: int) -> Array:
+        return np.empty((count, self.m, self.n), self.dtype)
+
+    def operand(self, x: Array) -> Array:
+        return np.moveaxis(x, 0, -1)
+
+    def parts(self, x: Array, parts: Sequence[slice]) -> list[Array]:
+        return list(x)
+
+    def state(self, k: int) -> list[Array]:
+        return [self.operand(self.x[:1]), self.operand(self.x[1:])]
+
+    def result(self, k: int) -> Array:
+        return self.x
+
+    def laid(self, name: str, rows: Array) -> Array:
+        if name == "gain":
+            return np.stack([gains_by_freedom(self.step.law, gain, self.m) for gain in rows]).astype(self.dtype)
+        if name != "tau":
+            return np.ascontiguousarray(np.broadcast_to(rows, (len(rows), self.m, *rows.shape[2:])), self.dtype)
+        kinds = rows.shape[-1] // self.n
+        wide = np.broadcast_to(rows, (len(rows), self.m, rows.shape[-1])).reshape(len(rows), self.m, kinds, self.n)
+        return np.ascontiguousarray(np.moveaxis(wide, 2, 1), self.dtype)
+
+    def enter(self, x: Array) -> None:
+        model = self.step.model
+        self.x[0] = x[:, : self.n] if model.nq == self.n else x[:, limited_coordinates(model)]
+        self.x[1] = x[:, model.nq :]
+
+    def lying(self, steps: int) -> list[Array]:
+        return list(self.x)
+
+
+class StepRun:
+    """Steps of m states: the list of calls of a step, on memory of its own.
+
+    h       (1,) or (m, 1) the length of a step
+    given   the other inputs of a step by name, (m or 1, ...): "tau", "gain", and numbers of the states
+    times   of a step at which functions are called, and these;  alone: a state alone goes to them without its axis
+    """
+
+    def __init__(self, step: Lowered, m: int, h: Array, given: Mapping[str, Array], times: Sequence[float] = (0.0,),
+                 functions: Sequence[Called] = (), alone: bool = True) -> None:  # fmt: skip
+        self.lowered, self.m, self.times, self.functions, self.alone = step, m, times, functions, alone and m == 1
+        self.h = np.broadcast_to(np.asarray(h, step.dtype), (m, 1))
+        self.memory = memory = (FreedomMemory if step.by_freedoms else RowMemory)(step.step, m, np.dtype(step.dtype))
+        names = step.step.numbers
+        shapes = [(m, *place_of(name).shape(step.step.model)) for name in names]
+        self.numbers = [spread(np.ascontiguousarray(given[name]), shape) for name, shape in zip(names, shapes)]
+        # what calls read: numbers that change in time are copied there, or are read where they lie
+        own = {name: memory.laid(name, np.reshape(given[name], (1, -1, given[name].shape[-1])))[0] for name in LAW}
+        self.held = {name: x.copy() for name, x in own.items()} | dict(zip(names, self.numbers))
+        self.t = self.begin = 0.0
+        self.calls = [self._calls(k) for k in ((0,) if step.by_freedoms else (0, 1))]
+
+    def _calls(self, k: int) -> list[Call]:
+        """From the k-th state to the other one."""
+        memory, low = self.memory, self.lowered
+        h = self.h if not low.by_freedoms else np.broadcast_to(self.h[:, None], (self.m, low.step.model.nv, 1))
+        given = [*memory.state(k), *(memory.operand(self.held[name]) for name in LAW), h]
+        out = memory.operand(memory.result(1 - k))
+        if low.step.written_out:
+            return [Call(low.kernel, [*given, *self.numbers], out)]
+        calls = []
+        for kernel, piece in low.pieces[:-1]:
+            assert piece.ask is not None
+            asked = memory.room(len(piece.parts) if low.by_freedoms else piece.parts[-1].stop)
+            calls.append(Call(kernel, given[:], memory.operand(asked)))
+            parts = memory.parts(asked, piece.parts)
+            if piece.ask.algorithm is None:
+                found = memory.room(FOUND if low.by_freedoms else FOUND * low.step.model.nv)
+                calls.append(Call(self._functions(piece.ask.at, found), parts, found))
+            else:
+                found = memory.room(1 if low.by_freedoms else low.step.model.nv)
+                own = self.numbers if piece.ask.is_forward else []
+                program = low.program(piece.ask)
+                calls.append(Call(program, [*parts, *own], found[0] if low.by_freedoms else found))
+            given.append(memory.operand(found))
+        return [*calls, Call(low.pieces[-1][0], given, out)]
+
+    def _functions(self, at: int, found: Array) -> Callable[..., None]:
+        nv, by_freedoms = self.lowered.step.model.nv, self.lowered.by_freedoms
+
+        def call(q: Array, v: Array, out: Array) -> None:
+            t = self.t + self.times[min(at, len(self.times) - 1)] * float(self.h[0, 0])
+            for k, x in enumerate(called(self.functions, t, q, v, self.lowered.step.implicit, self.alone)):
+                if by_freedoms:
+                    found[k] = x
+                else:
+                    found[:, k * nv : (k + 1) * nv] = x
+
+        return call
+
+    @cached_property
+    def _loop(self) -> TimeLoop | None:
+        """The loop over time in machine code, if all calls are."""
+        if not all(call.is_machine_code for calls in self.calls for call in calls):
+            return None
+        return TimeLoop(self.calls, self.held, [self.memory.lying(k) for k in (0, 1)])
+
+    def once(self, x: Array) -> Array:
+        """What a step gives, (m, ...), which need not be a state."""
+        self.memory.enter(x)
+        *calls, last = self.calls[0]
+        for call in calls:
+            call()
+        if not self.lowered.by_freedoms:
+            return last.function(*last.inputs)
+        columns = last.function(*last.inputs)  # (m, nv, ...)
+        return np.moveaxis(columns, 1, -1).reshape(self.m, *columns.shape[2:-1], columns.shape[1] * columns.shape[-1])
+
+    def hold(self, rows: Mapping[str, Array], step: int = 0) -> None:
+        """Copy the numbers of a step to where calls read them."""
+        for name, x in rows.items():
+            self.held[name][...] = x[step if len(x) > 1 else 0]
+
+    def __call__(self, x: Array, changing: Changing, ends: Sequence[int] = (1,), out: Array | None = None,
+                 t: float = 0.0) -> None:  # fmt: skip
+        """Move the states x (m, nq + nv) in place until the last of `ends`; out[:, k] is where they are after ends[k]
+        steps.
+        """
+        if not self.m:  # NumPy calls machine code only for what is there, and so do we
+            return
+        memory, at, k = self.memory, 0, 0
+        memory.enter(x)
+        self.begin = t
+        size = x.size + sum(y.size for y in self.held.values())
+        alone = len(ends) == 1 and ends[0] == 1 and out is None  # for one step, Python is as quick
+        for every, count in ((1, 0),) if alone else calls_until(ends, max(1, UNINTERRUPTED // size)):
+            stored, steps = None if out is None or not count else out[:, k : k + count], every * max(count, 1)
+            rows = {name: memory.laid(name, y) for name, y in changing(at, steps).items()}
+            (self._in_turn if alone or not self._loop else self._loop)(rows, at, every, max(count, 1), stored)
+            at, k = at + steps, k + count
+        np.concatenate(memory.lying(at), axis=1, out=x)
+
+    def _in_turn(self, rows: Mapping[str, Array], at: int, every: int, count: int, out: Array | None) -> None:
+        """What `TimeLoop` does, call by call."""
+        for step in range(every * count):
+            self.t = self.begin + (at + step) * float(self.h[0, 0])
+            self.hold(rows, step)
+            for call in self.calls[(at + step) % len(self.calls)]:
+                call()
+            if out is not None and (step + 1) % every == 0:
+                np.concatenate(self.memory.lying(at + step + 1), axis=1, out=out[:, step // every])
+
+
+def at_once(step: Lowered, q: Array, v: Array, tau: Array, gain: Array, h: Array, *numbers: Array) -> Array:
+    """One step of many states, each with a length of its own, h (m, 1) or (1,)."""
+    if step.step.written_out:
+        return step.kernel(q, v, tau, gain, h, *numbers)
+    given = {"tau": tau, "gain": gain, **dict(zip(step.step.numbers, numbers))}
+    return StepRun(step, len(q), h, given).once(np.concatenate([q, v], axis=1))
+
+
+def calls_until(ends: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """The calls of machine code that move states until the last of `ends`, none of them of more than `most` steps: the
+    number of steps between two stored states, and how many of these there are; 0: none is stored yet.
+    """
+    gaps = np.diff(ends, prepend=0)
+    changes = np.flatnonzero(np.diff(gaps)) + 1
+    for alike in np.split(gaps, changes):
+        every, left = int(alike[0]), len(alike)
+        if every > most:
+            for _ in range(left):
+                yield from ((most, 0) for _ in range((every - 1) // most))
+                yield (every - 1) % most + 1, 1
+            continue
+        while left:
+            count = min(left, most // every)
+            yield every, count
+            left -= count
+
+
+def called(functions: Sequence[Called], t: float, q: Array, v: Array, slopes: bool, alone: bool) -> Array:
+    """What functions give at many states (m, nq), (m, nv): `FOUND` rows (m, nv).
+
+    `alone`: one state is handed over without its axis.
+    """
+    total = np.zeros((FOUND, *v.shape))
+    q, v = q.view(), v.view()
+    q.flags.writeable = v.flags.writeable = False
+    for term in functions:
+        state = (q[0], v[0]) if alone and not term.batched else (q, v)
+        first = 0 if term.drive else OTHERS
+        total[first] += given_by(term, t, *state)
+        if slopes and term.slopes is not None:
+            total[first + 1 : first + 3] += slopes_by(term.slopes, t, *state)
+    return total
+
+
+def given_by(term: Called, t: float, q: Array, v: Array) -> Array:
+    """The torques of a function, with the shape of v."""
+    try:
+        found = term.torque(t, q, v)
+        if found is None or isinstance(found, np.ma.MaskedArray):
+            raise TypeError(f"it gives {'nothing' if found is None else 'a masked array'}")
+        return np.broadcast_to(np.asarray(found, dtype=float), v.shape)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"the force {_name(term.torque)} must be a function of t, q and v that gives {v.shape} numbers for "
+            f"q {q.shape}: {error}"
+        ) from error
+
+
+def slopes_by(slopes: Callable[..., Any], t: float, q: Array, v: Array) -> Array:
+    """The stiffness and the damping of a function, (2, ...), each with the shape of v."""
+    try:
+        stiffness, damping = slopes(t, q, v)
+        found = np.stack([np.broadcast_to(np.asarray(x, dtype=float), v.shape) for x in (stiffness, damping)])
+        if not np.isfinite(found).all() and np.isfinite(q).all() and np.isfinite(v).all():
+            raise ValueError("a number is not finite")
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"the slopes {_name(slopes)} must be a function of t, q and v that gives a stiffness and a damping, "
+            f"{v.shape} finite numbers each, for q {q.shape}: {error}"
+        ) from error
+    return found.reshape(2, -1, v.shape[-1])
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+class Call:
+    """A function of arrays with its arguments."""
+
+    def __init__(self, function: Any, inputs: Sequence[Array], out: Array) -> None:
+        self.function = getattr(function, "ufunc", function)
+        self.inputs, self.out, self.machine = list(inputs), out, function
+
+    def __call__(self) -> None:
+        self.function(*self.inputs, self.out)
+
+    @property
+    def is_machine_code(self) -> bool:
+        return isinstance(self.function, np.ufunc)
+
+    def words(self, keep: list[Any]) -> tuple[list[int], Array]:
+        """Function, data, and the addresses of arguments, dimensions and steps, as NumPy passes them."""
+        arrays, ranks = [*self.inputs, self.out], _ranks(self.function.signature)
+        count = prod(self.out.shape[: self.out.ndim - ranks[-1]])
+        outer = [x.strides[x.ndim - rank - 1] if x.ndim > rank and count > 1 else 0 for x, rank in zip(arrays, ranks)]
+        inner = [step for x, rank in zip(arrays, ranks) for step in x.strides[x.ndim - rank :]]
+        own = [np.array(x, dtype=np.int64) for x in (list(map(address, arrays)), [count], outer + inner)]
+        keep.append((own, arrays, self.machine))
+        return [*entry_of(self.function), *map(address, own)], own[0]
+
+
+def address(x: Array) -> int:
+    """Where an array lies: quicker than `x.ctypes.data`."""
+    return x.__array_interface__["data"][0]
+
+
+@cache
+def _ranks(signature: str) -> list[int]:
+    """How many core axes every array of a gufunc has."""
+    cores = signature.replace("->", ",").replace("),(", ")|(").split("|")
+    return [core.count(",") + 1 if core != "()" else 0 for core in cores]
+
+
+class TimeLoop:
+    """All calls of a step, one after the other, for many steps, in machine code.
+
+    held    what the calls read, by name
+    lying   the columns of the states before the first step of a pair and before the second one
+    """
+
+    def __init__(self, calls: Sequence[Sequence[Call]], held: Mapping[str, Array],
+                 lying: Sequence[Sequence[Array]]) -> None:  # fmt: skip
+        self._keep: list[Any] = []
+        rows, self._slots, self._held = [], [], held
+        for call in (call for half in calls for call in half):
+            words, args = call.words(self._keep)
+            rows.append(words)
+            for name, x in held.items():
+                self._slots += [(name, args, k) for k, y in enumerate(call.inputs) if np.may_share_memory(x, y)]
+        self._calls, self._count = np.array(rows, dtype=np.int64), len(calls[0])
+        self._turns = 0 if len(calls) == 1 else 8 * self._calls.shape[1] * self._count  # bytes to the other half
+        self._places = np.array([[args.ctypes.data + 8 * k, 0] for _, args, k in self._slots], dtype=np.int64)
+        parts, widths = [], [0]
+        for first, second in zip(*lying):
+            size = first.shape[1] * first.itemsize
+            parts.append([address(first), address(second), first.strides[0], size // WORD, sum(widths)])
+            widths.append(size)
+        self._parts = np.array(parts, dtype=np.int64)
+        self._aside = np.empty((len(lying[0][0]), 1, sum(widths)), np.int8)  # in place of states that are not stored
+        self._function, self._code = _function()
+
+    def __call__(self, rows: Mapping[str, Array], at: int, every: int, count: int, out: Array | None) -> None:
+        """Steps from the at-th on, with numbers from rows (1 or steps, ...); out[:, k] is what the states are after
+        `every` steps each, for k < count.
+        """
+        for place, (name, args, k) in zip(self._places, self._slots):
+            x = rows.get(name)
+            args[k] = address(self._held[name] if x is None else x)
+            place[1] = x.strides[0] if x is not None and len(x) > 1 else 0
+        stored = self._aside if out is None else out
+        between, row = stored.strides[0], 0 if out is None else stored.strides[1]
+        self._function(address(self._calls), self._count, self._turns, address(self._places), len(self._places), at,
+                       every, count, address(self._parts), len(self._parts), address(stored), between, row,
+                       len(stored))  # fmt: skip
+
+
+TYPES = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "double": ctypes.c_double}
+
+
+def function_of(write: Callable[[LLVMWriter], None], **parameters: str) -> tuple[Any, Any]:
+    """(a function whose body `write` writes, the code that must live as long as it does); LLVM's types by name."""
+    from torsor.backends.llvm import LLVMWriter, Target  # slow to load, and needed only where the code is not on disk
+
+    host = codegen.host()
+    w = LLVMWriter(Target(1, 64, host.fma, host.x86))
+    write(w)
+    head = f"define void @kernel({', '.join(f'{kind} %{name}' for name, kind in parameters.items())}) nounwind"
+    code = "\n".join([w.declarations, f"{head} {{", "entry:", *w.lines, "  ret void", "}", ""])
+    loaded = codegen.load(codegen.name_of(code), lambda: code)
+    return ctypes.CFUNCTYPE(None, *(TYPES[kind] for kind in parameters.values()))(loaded.address), loaded
+
+
+LAW = ("tau", "gain")  # the inputs of a step that belong to the law
+POINTERS = ("calls", "places", "parts", "out")
+WORD = 4  # bytes that are copied at once
+
+
+@cache
+def _function() -> tuple[Any, Any]:
+    names = ("calls", "calls_count", "turns", "places", "moving", "at", "every", "count", "parts", "parts_count", "out",
+             "between", "row", "states")  # fmt: skip
+    return function_of(_write, **{name: "ptr" if name in POINTERS else "i64" for name in names})
+
+
+def _write(w: LLVMWriter) -> None:
+    """For every step: all calls of its half of the table; then every place moves on by its stride. After every so many
+    steps, the states are stored.
+    """
+    with w.loop("stored", 0) as stored:
+        first = w.i64("add", "%at", w.i64("mul", stored.i, "%every"))
+        with w.loop("step", 0) as step:
+            half = w.i64("mul", w.i64("and", w.i64("add", first, step.i), 1), "%turns")
+            write_calls(w, w.address("%calls", half), "%calls_count")
+            with w.loop("place", 0) as place:
+                pair = w.address("%places", w.i64("mul", place.i, 16))
+                own, stride = w.load_ptr(pair, 0), w.load_i64(pair, 1)
+                w.do(f"store i64 {w.i64('add', w.load_i64(own, 0), stride)}, ptr {own}")
+                place.count_to(w, "%moving")
+            step.count_to(w, "%every")
+        turn = w.i64("mul", w.i64("and", w.i64("add", first, "%every"), 1), 8)
+        with w.loop("part", 0) as part:
+            own = w.address("%parts", w.i64("mul", part.i, 40))
+            source, stride, words = w.load_ptr(w.address(own, turn), 0), w.load_i64(own, 2), w.load_i64(own, 3)
+            out = w.address("%out", w.i64("add", w.load_i64(own, 4), w.i64("mul", stored.i, "%row")))
+            with w.loop("state", 0) as state:
+                begin = w.address(source, w.i64("mul", state.i, stride))
+                end = w.address(out, w.i64("mul", state.i, "%between"))
+                with w.loop("word", 0) as word:
+                    place_of_word = w.i64("mul", word.i, WORD)
+                    x = w.op(f"load i32, ptr {w.address(begin, place_of_word)}, align {WORD}")
+                    w.do(f"store i32 {x}, ptr {w.address(end, place_of_word)}, align {WORD}")
+                    word.count_to(w, words)
+                state.count_to(w, "%states")
+            part.count_to(w, "%parts_count")
+        stored.count_to(w, "%count")
+
+
+WORDS = ("function", "data", "args", "dims", "steps")
+
+
+def write_calls(w: LLVMWriter, calls: str, count: str) -> None:
+    """Write the calls of a table, one after the other."""
+    with w.loop("call", 0) as call:
+        own = w.address(calls, w.i64("mul", call.i, 8 * len(WORDS)))
+        found = {name: w.load_ptr(own, k) for k, name in enumerate(WORDS)}
+        w.do(
+            f"call void {found['function']}({', '.join(f'ptr {found[x]}' for x in ('args', 'dims', 'steps', 'data'))})"
+        )
+        call.count_to(w, count)

@@ -1,0 +1,380 @@
+"""torsor in PyTorch: functions for autograd, torch.func and torch.compile (extra `torch`).
+
+    import torch, torsor as ts, torsor.torch
+
+    fd = torsor.torch.function(arm, ts.forward_dynamics)
+    fd(q, v, tau).square().sum().backward()
+
+No single mechanism of PyTorch serves all three, so there are three ways behind one call: inside torch.compile, which
+traces no Python of ours, an operator of `torch.library`; inside torch.func an autograd.Function with rules for jvp and
+vmap; and otherwise an autograd.Function without them, which costs half. `Bridge` says what the derivatives are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+
+try:
+    import torch
+except ImportError as error:
+    raise ImportError("torsor.torch needs PyTorch: pip install 'torsor[torch]'") from error
+
+from torch.autograd import forward_ad
+
+from torsor.backends.cpu import Program, pool
+from torsor.bridge.functions import DERIVATIVES, NO_THIRD, OPERANDS, TRANSPOSES, Bridge, Options, bridge, pulled
+from torsor.bridge.rollouts import RolloutBridge
+from torsor.errors import ArgumentError
+from torsor.model.model import Model, require_model
+from torsor.outputs import Several
+
+Tensor = Any
+_bridges: dict[str, Bridge] = {}  # an operator finds a function by its key, which a graph can hold
+
+
+def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[str] = (), external: bool = False,
+             body: int | str | None = None, method: str = "auto", specialised: bool | None = None,
+             threads: int | None = None) -> Callable[..., Any]:  # fmt: skip
+    """Make a function of PyTorch tensors from a function of torsor.
+
+        fd = torsor.torch.function(model, ts.forward_dynamics)
+        qdd = fd(q, v, tau)                                     # (..., nv); batch axes broadcast
+
+    Parameters
+    ----------
+    model : Model
+    function : a function that `torsor.compile` takes, such as `torsor.forward_dynamics`
+    wrt : numbers of the model that are further arguments, after the others: "inertia" (..., n, 10), as
+        `model.inertial_parameters()` returns them; "gravity" (..., 3); "placement" (..., n, 6), a twist xi per
+        joint: M exp(xi) replaces the placement M, so zeros are the model as it is
+    external : whether external wrenches (..., n, 6) are an argument, after those of the function
+    body : for a Jacobian: the body, by number or name, or a named frame
+    method, specialised, threads : as for `torsor.compile` (threads: one per core)
+
+    Returns
+    -------
+    A function of tensors on the CPU, which are not copied. It computes in float64, or in float32 if all tensors are
+    float32, with the bits of `torsor.compile`. It is differentiable twice, by autograd, torch.func and
+    inside torch.compile. Derivatives by q have nq numbers. It does not check its numbers: NaN in one state
+    gives NaN in that state.
+
+    Raises
+    ------
+    ArgumentError
+        If a tensor has another shape or is on another device, or for a third derivative.
+
+    Examples
+    --------
+    >>> import torch, torsor as ts, torsor.torch
+    >>> arm = ts.zoo.puma560()
+    >>> energy = torsor.torch.function(arm, ts.kinetic_energy)
+    >>> v = torch.zeros(6, requires_grad=True)
+    >>> energy(torch.zeros(6), v).backward()
+    >>> v.grad.shape
+    torch.Size([6])
+    """
+    require_model(model)
+    options = Options(wrt, external, body, method, specialised, threads).checked()  # type: ignore[arg-type]
+    double = bridge(model, function, "float64", options)
+    _bridges[double.key] = double
+
+    def run(*xs: Any) -> Any:
+        if not xs or type(xs[0]) is not torch.Tensor or xs[0].dtype is not torch.float64:
+            xs = tuple(torch.as_tensor(x) for x in xs)
+            if all(x.dtype is torch.float32 for x in xs):
+                return single()(*xs)
+            double.check(xs)
+            xs = tuple(x.to(torch.float64) for x in xs)
+        return of_double(*xs)
+
+    @functools.cache
+    def single() -> Callable[..., Any]:
+        made = bridge(model, function, "float32", options)
+        _bridges[made.key] = made
+        return _entry(made)
+
+    of_double = _entry(double)
+    run.__name__ = run.__qualname__ = function.__name__
+    return run
+
+
+def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str | Iterable[str] = (),
+            **options: Any) -> Callable[..., tuple[Tensor, Tensor]]:  # fmt: skip
+    """Make a function of PyTorch tensors from `torsor.rollout`: many steps and their gradient as one operation.
+
+        run = torsor.torch.rollout(model, steps=200, step=1e-2, forces=[ts.PD(goal, kp=0.0, kd=1.0)], wrt="PD.kp")
+        qs, vs = run(q, v, kp)
+        (qs - goal).square().sum().backward()                   # kp.grad
+
+    Parameters
+    ----------
+    model : Model
+    steps, step, forces : as for `torsor.rollout`; of its options also method, gravity and every
+    wrt : what is a further argument, in this order, after q and v: parameters of forces by the name of their class,
+        such as "PD.kp", "Table.tau" or "Policy.layers" (a list of (W, b)), and "inertia", "gravity", "placement" as
+        in `function`. What they are in `forces` and `model` gives their shapes
+
+    Returns
+    -------
+    A function that returns the stored states, q (..., stored, nq) and v (..., stored, nv), of tensors on the CPU.
+    Autograd differentiates it once.
+
+    Raises
+    ------
+    ArgumentError
+        If a tensor has another shape, or a force is a function.
+    """
+    b = RolloutBridge(model, forces, wrt, {"steps": steps, "step": step, **options})
+
+    def call(q: Any, v: Any, *values: Any) -> tuple[Tensor, Tensor]:
+        xs = [torch.as_tensor(x) for x in (q, v, *_leaves(values))]
+        dtype = torch.float32 if all(x.dtype is torch.float32 for x in xs) else torch.float64
+        b.check([tuple(x.shape) for x in xs])
+        for x in xs:
+            if x.device.type != "cpu":
+                raise ArgumentError("the gradient of a rollout runs on the CPU: give it tensors there, x.cpu()")
+        return _Rollout.apply(b, *(x.to(dtype) for x in xs))
+
+    return call
+
+
+def _leaves(x: Any) -> list[Any]:
+    return [leaf for part in x for leaf in _leaves(part)] if isinstance(x, list | tuple) else [x]
+
+
+class _Rollout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, b: RolloutBridge, *xs: Tensor) -> tuple[Tensor, Tensor]:
+        q, v = map(torch.from_numpy, b.forward([x.detach().numpy() for x in xs]))
+        ctx.b = b
+        ctx.save_for_backward(*xs, q)
+        return q, v
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        *xs, q, gq, gv = (x.detach().numpy() for x in (*ctx.saved_tensors, *cotangents))
+        return None, *map(torch.from_numpy, ctx.b.backward(xs, q, (gq, gv)))
+
+
+def _entry(b: Bridge) -> Callable[..., Any]:
+    """The function of tensors of one type: it takes the way that suits the call."""
+    key, compiling, transforming = b.key, torch.compiler.is_compiling, _transforming
+    output = b.algorithm.output
+    direct = functools.partial(_direct, b, "value")
+
+    def call(*xs: Tensor) -> Tensor:
+        if compiling():
+            return _operator(key, "value", list(xs))
+        if transforming():
+            return _Transformed.apply(key, "value", *xs)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in xs):
+            return _Graphed.apply(b, "value", *xs)
+        return direct(xs)
+
+    if not isinstance(output, Several):
+        return call
+    return lambda *xs: output.split(call(*xs), b.program("value").request.parts)
+
+
+def _transforming() -> bool:
+    """Whether a transformation of torch.func is under way."""
+    return torch._C._are_functorch_transforms_active()
+
+
+# The kinds on tensors -------------------------------------------------------------------------------------------------
+
+
+def _direct(b: Bridge, kind: str, xs: Sequence[Tensor]) -> Tensor:
+    """A kind, by its program on the tensors' own memory, without a graph."""
+    try:
+        if kind == "value" and not b.options.wrt:
+            return _run(b.program(kind), *xs)
+        return b.evaluate(kind, xs, _run, torch)
+    except (TypeError, ValueError, RuntimeError):
+        for x in xs:
+            if x.device.type != "cpu":
+                raise ArgumentError(
+                    f"torsor.torch runs on CPUs: give {b.function.__name__} tensors on the CPU, x.cpu(), or call "
+                    "torsor's function, without gradients, with tensors on the GPU"
+                ) from None
+        if kind == "value":
+            b.check(xs)
+        raise
+
+
+def _run(program: Program, *xs: Tensor) -> Tensor:
+    found = program.rows(*[x.detach().numpy() for x in xs])
+    return torch.from_numpy(found) if type(found) is np.ndarray else torch.tensor(found)
+
+
+BLOCK = 8192  # states whose rows stay in a processor's cache
+
+
+def _gradients(b: Bridge, program: Program, *xs: Tensor) -> Any:
+    """The rows of a vjp; of a large batch, the cotangents of all inputs as arrays of their own.
+
+    PyTorch would copy the parts of a row. Cut block by block, while they are in the cache, they cost less than rows.
+    """
+    arrays, cores = [x.detach().numpy() for x in xs], program.request.input_shapes
+    batches = {x.shape[: x.ndim - len(core)] for x, core in zip(arrays, cores)} - {()}
+    count = prod(next(iter(batches), ()))
+    if [len(batch) for batch in batches] != [1] or count < 2 * BLOCK:
+        return _run(program, *xs)
+    found = [np.empty((count, *shape), program.dtype) for shape in b.tangents]
+    each = [x.ndim > len(core) for x, core in zip(arrays, cores)]
+
+    def some(first: int, end: int) -> None:
+        rows = np.empty((BLOCK, b.row), program.dtype)
+        for start in range(first, end, BLOCK):
+            cut = slice(start, min(start + BLOCK, end))
+            row = rows[: cut.stop - start]
+            program.ufunc(*(x[cut] if own else x for x, own in zip(arrays, each)), out=row)
+            for part, whole in zip(b.split(row), found):
+                whole[cut] = part
+
+    pieces = min(program.threads, count // BLOCK)
+    edges = [count * k // pieces for k in range(pieces + 1)]
+    jobs = [pool().submit(some, *edge) for edge in pairwise(edges[1:])]
+    some(*edges[:2])
+    for job in jobs:
+        job.result()
+    return [torch.from_numpy(x) for x in found]
+
+
+def _pulled(b: Bridge, kind: str, xs: Sequence[Tensor], w: Tensor, needed: Sequence[bool],
+            run: Callable[..., Any]) -> list[Tensor | None]:  # fmt: skip
+    """The cotangents of the operands of a kind that are needed, from that of its result.
+
+    run   (kind, operands) -> what the kind gives, or a list of its parts
+    """
+    groups = b.grouped(kind, xs)
+    need = b.grouped(kind, needed)
+    given = groups | {"w": b.parted(kind, w)}
+    found: list[Tensor | None] = []
+    for letter, group in groups.items():
+        if not any(need[letter]):
+            found += [None] * len(group)
+            continue
+        back, letters = pulled(kind) if letter == "x" else TRANSPOSES[kind, letter]
+        answer = run(back, [*groups["x"], *(y for key in letters for y in given[key])])
+        parts = answer if isinstance(answer, list) else b.parted(back, answer)
+        if letter == "x":
+            parts = b.charts(torch).cotangents(groups["x"], parts)
+        found += [y if y.shape == x.shape else y.sum_to_size(x.shape) for y, x in zip(parts, group)]
+    return found
+
+
+class _Graphed(torch.autograd.Function):
+    """For autograd. (With setup_context, every call would cost 20 us more.)"""
+
+    @staticmethod
+    def forward(ctx: Any, b: Bridge, kind: str, *xs: Tensor) -> Tensor:
+        ctx.b, ctx.kind = b, kind
+        ctx.save_for_backward(*xs)
+        return _direct(b, kind, xs)
+
+    @staticmethod
+    def backward(ctx: Any, w: Tensor) -> Any:
+        b, graphed = ctx.b, torch.is_grad_enabled()
+
+        def run(kind: str, xs: Sequence[Tensor]) -> Any:
+            if graphed:
+                return _Graphed.apply(b, kind, *xs)
+            if kind == "vjp" and w.numel() >= BLOCK:
+                return b.evaluate(kind, xs, functools.partial(_gradients, b), torch)
+            return _direct(b, kind, xs)
+
+        return None, None, *_pulled(b, ctx.kind, ctx.saved_tensors, w, ctx.needs_input_grad[2:], run)
+
+
+class _Transformed(torch.autograd.Function):
+    """For torch.func, which needs all rules."""
+
+    @staticmethod
+    def forward(key: str, kind: str, *xs: Tensor) -> Tensor:
+        return _direct(_bridges[key], kind, xs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.key, ctx.kind, *xs = inputs
+        ctx.save_for_backward(*xs)
+        ctx.save_for_forward(*xs)
+
+    @staticmethod
+    def backward(ctx: Any, w: Tensor) -> Any:
+        def run(kind: str, xs: Sequence[Tensor]) -> Tensor:
+            return _Transformed.apply(ctx.key, kind, *xs)
+
+        return None, None, *_pulled(_bridges[ctx.key], ctx.kind, ctx.saved_tensors, w, ctx.needs_input_grad[2:], run)
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, __: Any, *given: Tensor | None) -> Tensor:
+        b, kind, xs = _bridges[ctx.key], ctx.kind, ctx.saved_tensors
+        groups, tangents = (b.grouped(kind, y) for y in (xs, given))
+        found = []
+        if any(t is not None for t in tangents["x"]):
+            if kind not in DERIVATIVES:
+                raise ArgumentError(NO_THIRD)
+            forward, letters = DERIVATIVES[kind]
+            with forward_ad._set_fwd_grad_enabled(True):  # PyTorch switches it off here, also for outer jvps
+                s = b.charts(torch).tangents(groups["x"], _filled(tangents["x"], groups["x"]))
+            more = groups | {"s": s}
+            operands = [*groups["x"], *(y for letter in letters for y in more[letter])]
+            found.append(_Transformed.apply(ctx.key, forward, *operands))
+        for letter in OPERANDS[kind]:
+            if any(t is not None for t in tangents[letter]):
+                more = groups | {letter: _filled(tangents[letter], groups[letter])}
+                found.append(_Transformed.apply(ctx.key, kind, *(y for group in more.values() for y in group)))
+        return sum(found[1:], found[0])
+
+    @staticmethod
+    def vmap(info: Any, axes: Any, key: str, kind: str, *xs: Tensor) -> tuple[Tensor, int]:
+        """One batch axis more, in front of the others of all operands; of size 1 where there is none."""
+        cores = _bridges[key].operand_shapes(kind)
+        own = [x.ndim - (axis is not None) - len(core) for x, axis, core in zip(xs, axes[2:], cores)]
+        wide = [x.unsqueeze(0) if axis is None else x.movedim(axis, 0) for x, axis in zip(xs, axes[2:])]
+        most = max(own)
+        wide = [x.reshape(x.shape[0], *(1,) * (most - k), *x.shape[1:]) for x, k in zip(wide, own)]
+        return _Transformed.apply(key, kind, *wide), 0
+
+
+def _filled(tangents: Sequence[Tensor | None], xs: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.zeros_like(x) if t is None else t for t, x in zip(tangents, xs)]
+
+
+# The operator, for torch.compile --------------------------------------------------------------------------------------
+
+_library = torch.library.Library("torsor", "DEF")
+_library.define("call(str key, str kind, Tensor[] xs) -> Tensor")
+_library.impl("call", lambda key, kind, xs: _direct(_bridges[key], kind, xs), "CPU")
+_operator = torch.ops.torsor.call.default
+
+
+def _shape_of(key: str, kind: str, xs: Sequence[Tensor]) -> Tensor:
+    b = _bridges[key]
+    batches = [x.shape[: x.ndim - len(core)] for x, core in zip(xs, b.operand_shapes(kind))]
+    return xs[0].new_empty((*torch.broadcast_shapes(*batches), *b.result(kind)), dtype=getattr(torch, b.dtype))
+
+
+def _remember(ctx: Any, inputs: Any, output: Tensor) -> None:
+    ctx.key, ctx.kind, xs = inputs
+    ctx.save_for_backward(*xs)
+
+
+def _operator_pulled(ctx: Any, w: Tensor) -> Any:
+    def run(kind: str, xs: Sequence[Tensor]) -> Tensor:
+        return _operator(ctx.key, kind, list(xs))
+
+    xs = ctx.saved_tensors
+    return None, None, _pulled(_bridges[ctx.key], ctx.kind, xs, w, [x.requires_grad for x in xs], run)
+
+
+torch.library.register_fake("torsor::call", _shape_of)
+torch.library.register_autograd("torsor::call", _operator_pulled, setup_context=_remember)

@@ -1,0 +1,54 @@
+"""Models and studies as tables of HTML: what a notebook shows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from torsor.model.freedoms import nondefault
+from torsor.model.joints import JOINTS
+
+if TYPE_CHECKING:
+    from torsor.ensembles.study import Study
+    from torsor.model.model import Model
+
+MOST_ROWS = 40  # bodies of a table; of more, the first ones
+
+
+def of_model(model: Model) -> str:
+    """A row per body: what it hangs on, its joint, its mass, and what its joint does by itself."""
+    own = sorted(set(nondefault(model)))
+    head = ["body", "parent", "joint", f"mass, {model.units.mass}", *own]
+
+    def row(i: int) -> list[str]:
+        parent = int(model.parent[i])
+        numbers = nondefault(model, i)
+        cells = [" ".join(f"{x:.4g}" for x in numbers[key]) if key in numbers else "" for key in own]
+        where = model.names[parent] if parent >= 0 else "base"
+        return [model.names[i], where, JOINTS[model.joint[i]].name, f"{model.mass[i]:.4g}", *cells]
+
+    title = f"{model.name}: {model.n} bodies, {model.nv} degrees of freedom, {model.mass.sum():.4g} {model.units.mass}"
+    more = [f"{model.n - MOST_ROWS} more bodies"] if model.n > MOST_ROWS else []
+    return _table(title, head, map(row, range(min(model.n, MOST_ROWS))), more)
+
+
+def of_study(study: Study) -> str:
+    """What is stored of the members, and how far they are."""
+    rows = [
+        [name.removeprefix("vary/"), "drawn" if name.startswith("vary/") else "stored", str((x.rows, *x.shape))]
+        for name, x in study.group.variables.items()
+        if name not in ("digest", "status", "t")
+    ]
+    done, failed = int((study.status > 0).sum()), len(study.failed)
+    title = f"{study.path}: {study.n} members, {done} done, {failed} failed"
+    return _table(title, ["quantity", "is", "shape"], rows, [])
+
+
+def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], more: Sequence[str]) -> str:
+    def line(cells: Sequence[Any], kind: str) -> str:
+        return "<tr>" + "".join(f"<{kind}>{escape(str(cell))}</{kind}>" for cell in cells) + "</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    body += "".join(f"<tr><td colspan={len(head)}>... {escape(words)}</td></tr>" for words in more)
+    return f"<table><caption>{escape(title)}</caption><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table>"

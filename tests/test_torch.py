@@ -1,0 +1,235 @@
+"""torsor.torch: the bits of the NumPy path, and derivatives by autograd, torch.func and inside torch.compile."""
+
+import warnings
+from importlib import import_module
+from itertools import product
+
+import numpy as np
+import pytest
+from bridged import MACHINES, ROUNDING, SECOND, along_numbers, changed, numbers, relative, states
+from peers.installed import peer
+
+import torsor as ts
+
+# PyTorch's own modules say so as they are imported.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+
+
+@pytest.fixture(scope="module")
+def torch():
+    """PyTorch is slow to import, so no file does when tests are collected."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch = peer("torch")
+        torch.manual_seed(0)
+    return torch
+
+
+@pytest.fixture(scope="module")
+def bridge(torch):
+    return import_module("torsor.torch")
+
+
+@pytest.fixture(scope="module", params=MACHINES)
+def model(request):
+    return MACHINES[request.param]()
+
+
+def tensors(torch, xs, graph=False):
+    return [torch.tensor(np.asarray(x), requires_grad=graph) for x in xs]
+
+
+@pytest.mark.parametrize("function", [ts.forward_dynamics, ts.mass_matrix, ts.kinetic_energy], ids=lambda f: f.__name__)
+def test_a_function_gives_the_bits_of_its_program(torch, bridge, model, function):
+    program, own = ts.compile(model, function), bridge.function(model, function)
+    given = dict(zip(("q", "v", "tau"), states(model, (2, 3))))
+    xs = [given[name] for name in program.inputs]
+    for some in (xs, [x[0, 0] for x in xs], [xs[0][:, :1], *(x[0] for x in xs[1:])], [x[:0] for x in xs]):
+        for graph in (False, True):
+            found = own(*tensors(torch, some, graph))
+            assert found.requires_grad == graph
+            assert np.array_equal(found.detach(), program(*some))
+    mapped = torch.vmap(own, (0, *[None] * (len(xs) - 1)))(*tensors(torch, [xs[0], *(x[0] for x in xs[1:])]))
+    assert np.array_equal(mapped, program(xs[0], *(x[0] for x in xs[1:])))
+
+
+def test_float32_and_mixed_types(torch, bridge):
+    arm = MACHINES["arm"]()
+    xs = [x.astype(np.float32) for x in states(arm, (5,))]
+    own = bridge.function(arm, ts.forward_dynamics)
+    found = own(*tensors(torch, xs))
+    assert found.dtype is torch.float32
+    assert np.array_equal(found, ts.compile(arm, ts.forward_dynamics, dtype="float32")(*xs))
+    wide = [xs[0].astype(np.float64), *xs[1:]]
+    graph = tensors(torch, wide, True)
+    for order in ((0, 1, 2), (1, 0, 2)):  # the first tensor decides nothing
+        assert own(*[graph[k] for k in order]).dtype is torch.float64
+    own(*graph).sum().backward()
+    assert [x.grad.dtype for x in graph] == [torch.float64, torch.float32, torch.float32]
+
+
+def test_several_results(torch, bridge, model):
+    xs = states(model)
+    found = bridge.function(model, ts.inverse_dynamics_derivatives)(*tensors(torch, xs))
+    expected = ts.compile(model, ts.inverse_dynamics_derivatives)(*xs)
+    assert found._fields == expected._fields
+    assert all(map(np.array_equal, found, expected))
+
+
+def test_gradients_are_those_of_vjp(torch, bridge, model):
+    q, v, tau = states(model)
+    q = 1.3 * q
+    weight = np.random.default_rng(1).normal(size=model.nv)
+    xs = tensors(torch, (q, v, tau), True)
+    (bridge.function(model, ts.forward_dynamics)(*xs) @ torch.tensor(weight)).backward()
+    expected = ts.vjp(ts.forward_dynamics)(model, q, v, tau, weight)
+    assert relative(xs[0].grad, along_numbers(model, q, expected.q)) <= ROUNDING
+    assert np.array_equal(xs[1].grad, expected.v)
+    assert np.array_equal(xs[2].grad, expected.tau)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_gradients_of_large_batches_have_the_same_bits(torch, bridge, threads):
+    """They are cut block by block; what has no batch axis gets the sum over the batch."""
+    arm, count = MACHINES["arm"](), 2 * bridge.BLOCK + 5
+    (q, v, tau), offsets = states(arm), np.linspace(0, 1, count)[:, None]
+    xs = tensors(torch, (q + offsets, v, tau - offsets), True)
+    bridge.function(arm, ts.forward_dynamics, threads=threads)(*xs).sum().backward()
+    expected = ts.compile(arm, ts.vjp(ts.forward_dynamics))(q + offsets, v, tau - offsets, np.ones(3))
+    assert np.array_equal(xs[0].grad, expected.q)
+    assert np.array_equal(xs[2].grad, expected.tau)
+    assert relative(xs[1].grad, expected.v.sum(0)) <= ROUNDING
+
+
+def test_derivatives_agree_with_differences(torch, bridge, model):
+    """With batch axes that broadcast, so that cotangents are summed."""
+    own = bridge.function(model, ts.forward_dynamics)
+    q, v, tau = states(model, (2, 2))
+    xs = tensors(torch, (q[:, :1], v[0], tau[0, 0]), True)
+    assert torch.autograd.gradcheck(own, xs, check_forward_ad=False)
+    assert torch.autograd.gradgradcheck(own, xs)
+
+
+def test_hessians_are_the_same_five_ways_and_symmetric(torch, bridge, model):
+    q, v, tau = tensors(torch, states(model))
+    own, func = bridge.function(model, ts.forward_dynamics), torch.func
+    ways = [func.jacfwd, func.jacrev]
+    found = [outer(inner(lambda q: own(q, v, tau).square().sum()))(q) for outer, inner in product(ways, ways)]
+    found.append(torch.autograd.functional.hessian(lambda q: own(q, v, tau).square().sum(), q))
+    for H in found:
+        assert relative(H, found[0]) <= SECOND
+        assert relative(H, H.T) <= SECOND
+
+
+def test_a_compiled_function_is_one_graph_with_the_same_bits(torch, bridge, model):
+    own, xs = bridge.function(model, ts.forward_dynamics), states(model, (3,))
+
+    def loss(q, v, tau):
+        return own(q, v, tau).square().sum()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+        for dtype in (torch.float64, torch.float32):
+            a, b = ([x.to(dtype).detach().requires_grad_() for x in tensors(torch, xs)] for _ in range(2))
+            loss(*a).backward()
+            compiled(*b).backward()
+            assert all(torch.equal(x.grad, y.grad) for x, y in zip(a, b))
+
+
+def test_the_operator_keeps_the_rules_of_torch_library(torch, bridge):
+    arm = MACHINES["arm"]()
+    bridge.function(arm, ts.forward_dynamics)
+    key = bridge.bridge(arm, ts.forward_dynamics, "float64", bridge.Options().checked()).key
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.library.opcheck(bridge._operator, (key, "value", tensors(torch, states(arm), True)))
+
+
+WRT = ("inertia", "gravity", "placement")
+
+
+def test_numbers_of_the_model_are_inputs(torch, bridge, model):
+    xs, given = states(model), numbers(model)
+    own = bridge.function(model, ts.forward_dynamics, wrt=WRT)
+    found = own(*tensors(torch, (*xs, *given)))
+    assert relative(found, ts.forward_dynamics(changed(model, *given), *xs)) <= ROUNDING
+
+
+def test_gradients_by_numbers_of_the_model(torch, bridge):
+    arm = ts.zoo.general_arm(2, 1)
+    xs, (pi, g, xi) = states(arm), numbers(arm)
+    own = bridge.function(arm, ts.forward_dynamics, wrt=WRT)
+    given = tensors(torch, (*xs, pi, g, 0 * xi), True)
+    own(*given).sum().backward()
+    expected = ts.vjp(ts.forward_dynamics, wrt=WRT)(changed(arm, pi, g), *xs, np.ones(2))
+    assert all(relative(x.grad, y) <= SECOND for x, y in zip(given[3:], expected))
+    moved = bridge.function(arm, ts.forward_dynamics, wrt="placement")
+    fixed, free = tensors(torch, xs), tensors(torch, [xi], True)
+    assert torch.autograd.gradcheck(lambda xi: moved(*fixed, xi), free, rtol=1e-4)
+    assert torch.autograd.gradgradcheck(lambda xi: moved(*fixed, xi), free, rtol=1e-4)
+
+
+def test_a_rollout_and_its_gradient_are_one_operation(torch, bridge, model):
+    rng, options = np.random.default_rng(1), dict(steps=4, step=1e-2, every=2)
+    sizes = [(4, model.nq + model.nv), (model.nv, 4)]
+    policy = ts.Policy([(0.1 * rng.normal(size=size), np.zeros(size[0])) for size in sizes], "softsign")
+    forces, wrt = [policy, ts.Constant(np.ones(model.nv))], ("Policy.layers", "inertia", "Constant.tau")
+    run = bridge.rollout(model, forces=forces, wrt=wrt, **options)
+    q, v, _ = states(model, (3,))
+    layers = [tuple(tensors(torch, layer, True)) for layer in policy.layers]
+    q_, v_, pi, tau = tensors(torch, (q, v, model.inertial_parameters(), forces[1].tau), True)
+    path = run(q_, v_, layers, pi, tau)
+    expected = ts.rollout(model, q, v, forces=forces, **options)
+    assert relative(path[0].detach(), expected.q) <= ROUNDING
+    c = rng.normal(size=expected.v.shape)
+    (path[1] * torch.tensor(c)).sum().backward()
+    exact = ts.vjp(ts.rollout, wrt)(model, q, v, (0 * c, c), forces=forces, **options)
+    assert relative(v_.grad, exact.v) <= SECOND
+    assert relative(pi.grad, exact["inertia"].sum(0)) <= SECOND
+    assert relative(tau.grad, exact["Constant.tau"].sum(0)) <= SECOND
+    assert relative(layers[1][0].grad, exact["Policy.layers"][1][0].sum(0)) <= SECOND
+    assert relative(q_.grad[0], along_numbers(model, q[0], exact.q[0])) <= SECOND
+
+
+def test_mistakes_are_named(torch, bridge):
+    arm = MACHINES["arm"]()
+    q, v, tau = tensors(torch, states(arm))
+    own = bridge.function(arm, ts.forward_dynamics)
+    run = bridge.rollout(arm, steps=2, step=0.1)
+    graph = q.clone().requires_grad_()
+
+    def third():
+        slope = torch.func.jacrev(torch.func.jacrev(torch.func.jacrev(lambda q: own(q, v, tau).sum())))
+        return slope(q)
+
+    for mistake, words in {
+        lambda: own(q, v): "takes q, v, tau; 2",
+        lambda: own(q[:2], v, tau): r"q has shape \(2,\)",
+        lambda: own(torch.stack([q, q]), torch.stack([v] * 3), tau): "batch axes do not go together",
+        lambda: own(q.to("meta"), v, tau): "runs on CPUs",
+        lambda: own(graph, v, tau[:1]): r"tau has shape \(1,\)",
+        lambda: bridge.function(arm, ts.vjp(ts.forward_dynamics)): "give forward_dynamics itself",
+        lambda: run(q, v, tau): "takes q, v; 3",
+        lambda: run(q.to("meta"), v): "on the CPU",
+        lambda: ts.forward_dynamics(arm, graph, v, tau): "torsor.torch.function",
+        third: "third",
+    }.items():
+        with pytest.raises(ts.ArgumentError, match=words):
+            mistake()
+
+
+def test_functions_give_tensors_for_tensors(torch, model):
+    xs = states(model)
+    given, last = tensors(torch, xs), model.n - 1
+    for function in (
+        ts.forward_dynamics,
+        lambda *x: ts.kinetic_energy(*x[:3]),
+        lambda *x: ts.vjp(ts.forward_dynamics)(*x, x[2]).q,
+        lambda *x: ts.jacobian_dot(*x[:3], last, reference="world"),
+        lambda *x: ts.forward_dynamics(*x, method="composite"),
+        lambda *x: ts.forward_dynamics(*x, method="fixman"),
+    ):
+        found = function(model, *given)
+        assert isinstance(found, torch.Tensor)
+        assert np.array_equal(found, function(model, *xs))
