@@ -26,7 +26,7 @@ import torsor as ts
 from torsor.files import made
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("numpy", "llvmlite", "casadi", "pin", "mujoco", "dynibo", "drake")
+PACKAGES = ("numpy", "llvmlite", "casadi", "gymnasium", "pin", "mujoco", "dynibo", "drake")
 FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512dq", "avx512vl", "asimd", "sve")
 
 ROUNDS = 15

@@ -209,6 +209,17 @@ def test_a_paper_that_differs_fails_the_command(capsys, short_paper):
     assert "no longer: agrees" in said
 
 
+def test_identities_of_papers_with_fifty_digits(capsys):
+    assert main(["papers", "--digits", "50", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found) > 15
+    assert max(float(row["difference"]) for row in found) < 1e-45
+    assert main(["papers", "Lee & Chirikjian", "--digits", "20"]) == 0
+    assert "point masses" in capsys.readouterr().out
+    assert main(["papers", "--digits", "3"]) == FAILED
+    assert "--digits" in capsys.readouterr().err
+
+
 def test_rows_of_papers_as_data(capsys, short_paper):
     assert main(["papers", "Featherstone", "--json"]) == FAILED
     found = json.loads(capsys.readouterr().out)

@@ -930,6 +930,20 @@ def test_members_stop_by_themselves(tmp_path, method):
         study(tmp_path / "none.zarr", stop=ts.Stop(q=7, below=0.0))
 
 
+@pytest.mark.parametrize("where", ["cpu", pytest.param("cuda", marks=pytest.mark.slow)])
+def test_members_above_a_level_for_a_moment_stop(device, where):
+    """A step of a ball that flies takes it far beyond the top of its way."""
+    ball, g = ts.Model.chain("prismatic", axis=(0, 0, 1), mass=1.0, inertia=(1, 1, 1)), 9.81
+    above = np.array([0.07, 0.01, 1e-3])
+    up = np.sqrt(2 * g * (1 + g * above**2 / 8))
+    options = {"times": np.array([2.0]), "stops": (ts.Stop(q=0, above=1.0),)}
+    found = _plan(ball, {"v0": up[:, None]}, 3, where, **options).chunk(0, 3)
+    assert found["status"].tolist() == [STOPPED] * 3
+    np.testing.assert_allclose(found["stop_time"], up / g - above / 2, rtol=1e-10)
+    missed = _plan(ball, {"v0": np.full((1, 1), np.sqrt(2 * g) * (1 - 1e-6))}, 1, where, **options).chunk(0, 1)
+    assert missed["status"].tolist() == [OK]
+
+
 def test_members_that_start_outside_stop_at_once(tmp_path):
     starts = {"q0": np.array([[0.5, 0, 0], [0.0, 0, 0]])}
     for method in ("dopri5", "rk4"):
