@@ -19,6 +19,7 @@ import numpy as np
 import processes
 import pytest
 from peers.installed import peer
+from scipy import stats
 
 import torsor as ts
 from torsor import ArgumentError, lie, zoo
@@ -952,3 +953,16 @@ def test_members_that_start_outside_stop_at_once(tmp_path):
         assert found["stop_time"][0] == 0
         assert (found["q"][0] == [0.5, 0, 0]).all()
         assert (found["v"][0] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("distribution", "theirs"),
+    [
+        (ts.Normal(mean=3.0, std=0.5), stats.norm(3.0, 0.5)),
+        (ts.Uniform(low=-1.0, high=4.0), stats.uniform(-1.0, 5.0)),
+        (ts.LogNormal(median=2.0, sigma=0.7), stats.lognorm(0.7, scale=2.0)),
+    ],
+)
+def test_distributions_are_those_of_scipy(distribution, theirs):
+    u = np.linspace(0.001, 0.999, 41)
+    np.testing.assert_allclose(distribution.value(u), theirs.ppf(u), rtol=1e-12, atol=1e-12)

@@ -413,6 +413,35 @@ def test_a_second_process_runs_what_jax_kept_on_disk(jax, tmp_path):
     assert second == ["True", "True"]
 
 
+SEVERAL_DEVICES = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+import jax, numpy as np, torsor as ts, torsor.jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+jax.config.update("jax_enable_x64", True)
+arm = ts.zoo.general_arm(3, 1)
+own, mesh = torsor.jax.function(arm, ts.forward_dynamics), Mesh(np.array(jax.devices()), "x")
+q, v, tau = np.random.default_rng(0).normal(size=(3, 8, 3))
+cut = [jax.device_put(x, NamedSharding(mesh, P("x"))) for x in (q, v, tau)]
+mapped = jax.shard_map(own, mesh=mesh, in_specs=(P("x"),) * 3, out_specs=P("x"))
+slope = jax.grad(lambda q: own(q, v[0], tau[0]).sum())
+expected = ts.compile(arm, ts.forward_dynamics)(q, v, tau)
+cases = [(mapped, cut, expected), (own, cut, expected), (slope, cut[:1], slope(q)),
+         (own, (cut[0], v[0], tau[0]), own(q, v[0], tau[0])), (own, (q[0], *cut[1:]), own(q[0], v, tau))]
+for function, args, wanted in cases:
+    found = jax.jit(function)(*args)
+    gathered = "all-gather" in jax.jit(function).lower(*args).compile().as_text()
+    print(np.array_equal(found, wanted), found.sharding.spec == P("x"), not gathered)
+"""
+
+
+@pytest.mark.slow
+def test_arrays_on_several_devices_stay_there(jax):
+    """Under shard_map and under jit, values and gradients, also with operands that all devices share."""
+    run = subprocess.run([sys.executable, "-c", SEVERAL_DEVICES], capture_output=True, text=True)
+    assert run.stdout.split() == ["True"] * 15, run.stderr
+
+
 def test_importing_torsor_imports_no_framework():
     code = "import sys, torsor as ts; ts.forward_dynamics; assert not {'jax', 'torch'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True)

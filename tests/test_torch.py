@@ -88,6 +88,19 @@ def test_gradients_are_those_of_vjp(torch, bridge, model):
     assert np.array_equal(xs[2].grad, expected.tau)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_gradients_of_large_batches_have_the_same_bits(torch, bridge, threads):
+    """They are cut block by block; what has no batch axis gets the sum over the batch."""
+    arm, count = MACHINES["arm"](), 2 * bridge.BLOCK + 5
+    (q, v, tau), offsets = states(arm), np.linspace(0, 1, count)[:, None]
+    xs = tensors(torch, (q + offsets, v, tau - offsets), True)
+    bridge.function(arm, ts.forward_dynamics, threads=threads)(*xs).sum().backward()
+    expected = ts.compile(arm, ts.vjp(ts.forward_dynamics))(q + offsets, v, tau - offsets, np.ones(3))
+    assert np.array_equal(xs[0].grad, expected.q)
+    assert np.array_equal(xs[2].grad, expected.tau)
+    assert relative(xs[1].grad, expected.v.sum(0)) <= ROUNDING
+
+
 def test_derivatives_agree_with_differences(torch, bridge, model):
     """With batch axes that broadcast, so that cotangents are summed."""
     own = bridge.function(model, ts.forward_dynamics)

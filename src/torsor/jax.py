@@ -10,10 +10,12 @@ On a CPU, XLA calls torsor's machine code directly (`backends/xla.py`). `Bridge`
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from math import prod
 from typing import Any
 
@@ -25,8 +27,10 @@ except ImportError as error:
     raise ImportError("torsor.jax needs JAX: pip install 'torsor[jax]'") from error
 import jax.numpy as jnp
 from jax.core import ShapedArray
+from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
 
 from torsor.backends import xla
 from torsor.backends.cpu import Program
@@ -260,22 +264,56 @@ def _key(b: Bridge, program: Program) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
-def _run(b: Bridge, program: Program, *xs: Any) -> Any:
-    """A program on traced arrays."""
+def _run(b: Bridge, cut: bool, program: Program, *xs: Any) -> Any:
+    """A program on traced arrays; `cut`: they may be cut along the batch, for several devices."""
     flat, batch = _flat(xs, program.request.input_shapes)
-    sizes = [x.shape[0] for x in flat]
-    result = jax.ShapeDtypeStruct((0 if 0 in sizes else max(sizes), *program.shape), program.dtype)
-    if _handler():
-        key = _key(b, program)
-        xla.table().add(key, program, b.options.threads or 1)
-        found = jax.ffi.ffi_call(TARGET, result)(*flat, program=np.int64(key))
-    else:
-        found = jax.pure_callback(lambda *xs: np.asarray(program.rows(*map(np.asarray, xs))), result, *flat)
+    call = functools.partial(_called, b, program)
+    found = (_partitioned(call, flat, len(program.shape)) if cut else call)(*flat)
     return found.reshape(*batch, *program.shape)
 
 
-def _evaluated(*xs: Any, b: Bridge, kind: str) -> Any:
-    return b.evaluate(kind, xs, functools.partial(_run, b), jnp)
+def _called(b: Bridge, program: Program, *xs: Any) -> Any:
+    """A program on arrays with one batch axis each."""
+    sizes = [x.shape[0] for x in xs]
+    result = jax.ShapeDtypeStruct((0 if 0 in sizes else max(sizes), *program.shape), program.dtype)
+    if not _handler():
+        return jax.pure_callback(lambda *xs: np.asarray(program.rows(*map(np.asarray, xs))), result, *xs)
+    key = _key(b, program)
+    xla.table().add(key, program, b.options.threads or 1)
+    return jax.ffi.ffi_call(TARGET, result)(*xs, program=np.int64(key))
+
+
+def _partitioned(call: Callable[..., Any], xs: Sequence[Any], axes: int) -> Callable[..., Any]:
+    """A call that each device makes for its part of the batch, where the arrays lie on several devices."""
+    size = max(x.shape[0] for x in xs)
+
+    def partition(mesh: Any, _: Any, result: Any) -> Any:
+        def placed(batch: Any) -> Any:
+            return NamedSharding(mesh, PartitionSpec(batch))
+
+        along = (*result.sharding.spec, None)[0]
+        return mesh, call, placed(along), tuple(placed(along if x.shape[0] == size else None) for x in xs)
+
+    first = ["batch" if x.shape[0] == size else f"one{k}" for k, x in enumerate(xs)]
+    names = (f"{name} {_axes(f'x{k}', x.ndim - 1)}" for k, (name, x) in enumerate(zip(first, xs)))
+    whole = custom_partitioning(call)
+    whole.def_partition(partition=partition, sharding_rule=f"{', '.join(names)} -> batch {_axes('y', axes)}")
+    return whole
+
+
+def _axes(name: str, count: int) -> str:
+    return " ".join(f"{name}{axis}" for axis in range(count))
+
+
+def _lowered(context: Any, *xs: Any, b: Bridge, kind: str) -> Any:
+    place = context.module_context.axis_context
+    known = getattr(place, "device_assignment", None) and place.abstract_mesh
+    cut = bool(known) and place.num_devices > 1
+
+    def evaluated(*xs: Any) -> Any:
+        return b.evaluate(kind, xs, functools.partial(_run, b, cut), jnp)
+
+    return mlir.lower_fun(evaluated, multiple_results=False)(context, *xs)
 
 
 def _refused(context: Any, *xs: Any, b: Bridge, kind: str) -> Any:
@@ -285,5 +323,8 @@ def _refused(context: Any, *xs: Any, b: Bridge, kind: str) -> Any:
     )
 
 
+with contextlib.suppress(ImportError, AttributeError):  # JAX has no public name for it; without, jit gathers the arrays
+    import_module("jax._src.dispatch").prim_requires_devices_during_lowering.add(call_p)
+
 mlir.register_lowering(call_p, _refused)
-mlir.register_lowering(call_p, mlir.lower_fun(_evaluated, multiple_results=False), platform="cpu")
+mlir.register_lowering(call_p, _lowered, platform="cpu")

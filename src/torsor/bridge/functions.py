@@ -41,7 +41,7 @@ from torsor.bridge.numbers import Numbers
 from torsor.compiler.derivative import takes_frame
 from torsor.compiler.request import PATIENT, Request, unrolling
 from torsor.compiler.store import store
-from torsor.dynamics.derivatives import DIFFERENTIABLE, Differentiated
+from torsor.dynamics.derivatives import DIFFERENTIABLE, Differentiated, wrt_names
 from torsor.dynamics.functions import algorithm_for
 from torsor.errors import ArgumentError
 from torsor.inputs import PARAMETERS, place_of
@@ -88,19 +88,21 @@ class Options(NamedTuple):
     threads: int | None = None
 
     def checked(self) -> Options:
-        wrt = (self.wrt,) if isinstance(self.wrt, str) else tuple(self.wrt)
+        wrt = wrt_names(self.wrt if self.wrt != () else None) or ()
         for name in wrt:
             validate.chosen("wrt", name, PARAMETERS)
-        if len(set(wrt)) < len(wrt):
-            raise ArgumentError(f"wrt names something twice: {', '.join(wrt)}")
         validate.flag("external", self.external)
         validate.word("method", self.method)
+        if self.specialised is not None:
+            validate.flag("specialised", self.specialised)
         threads = cores() if self.threads is None else validate.integer("threads", self.threads, least=1)
         return self._replace(wrt=wrt, threads=threads)
 
 
 def bridge(model: Model, function: Callable[..., Any], dtype: str, options: Options) -> Bridge:
     """The bridge of a function, kept with the model; `options` are checked."""
+    if options.body is not None:
+        model.frame(options.body)  # raises if there is none
     return store(model).once(("bridge", function, dtype, options), lambda: Bridge(model, function, dtype, options))
 
 

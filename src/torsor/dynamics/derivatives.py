@@ -74,7 +74,7 @@ def vjp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) ->
     """
     if (own := getattr(function, "vjp", None)) is not None:  # a function that brings its own, as a rollout does
         return own(wrt)
-    return Differentiated(_known(function, "jvp"), "vjp", _names(wrt))
+    return Differentiated(_known(function, "jvp"), "vjp", wrt_names(wrt))
 
 
 def jvp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) -> Differentiated:
@@ -108,7 +108,7 @@ def jvp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) ->
     >>> np.allclose(change, ts.gravity_forces(arm, q) @ v)
     True
     """
-    return Differentiated(_known(function), "jvp", _names(wrt))
+    return Differentiated(_known(function), "jvp", wrt_names(wrt))
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class Differentiated:
 
     def by(self, wrt: str | Iterable[str] | None) -> Differentiated:
         """The same with other `wrt`; None leaves it as it is."""
-        return self if wrt is None else replace(self, wrt=_names(wrt))
+        return self if wrt is None else replace(self, wrt=wrt_names(wrt))
 
 
 def _is_large(model: Model) -> bool:
@@ -241,7 +241,8 @@ def _known(function: Callable[..., Any], again: str = "") -> Callable[..., Any]:
     raise ArgumentError(f"{shown(function)} has no derivative; these have: {known}")
 
 
-def _names(wrt: str | Iterable[str] | None) -> tuple[str, ...] | None:
+def wrt_names(wrt: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """The names in `wrt`, checked; None if there are none given."""
     if wrt is None:
         return None
     given: Any = (wrt,) if isinstance(wrt, str) or getattr(wrt, "shape", None) == () else wrt
