@@ -82,8 +82,9 @@ def main() -> None:
     error = float(np.abs(end - TARGET).max())
     figures = {
         "nodes": N, "iterations": ITERATIONS, "step lengths": len(LENGTHS),
-        "seconds of the processor, min": min(seconds), "seconds of the processor, median": float(np.median(seconds)), "cost at first": costs[0],
-        "cost at last": costs[-1], "last state, error": error,
+        "seconds of the processor, min": min(seconds),
+        "seconds of the processor, median": float(np.median(seconds)),
+        "cost at first": costs[0], "cost at last": costs[-1], "last state, error": error,
     }  # fmt: skip
     print("\n".join(f"{name}: {x:.4g}" for name, x in figures.items()))
     assert error < ENOUGH, "it does not stand"

@@ -117,9 +117,9 @@ def _lengths() -> list[Claim]:
     progress("")
     figure, panel = plt.subplots(figsize=(7, 4), layout="constrained")
     sweeps = [joint * n for n in LENGTHS]
-    panel.loglog(LENGTHS, sweeps, "o-", color="#9aa5b1", label="sweeps, one joint after the other")
-    panel.loglog(LENGTHS, paths, "o-", color="#1b6ca8", label="levels, a processor a lane")
-    panel.loglog(LENGTHS, chains, "o--", color="#1b6ca8", label="levels, any number of processors")
+    panel.loglog(LENGTHS, sweeps, "o-", color=GREY, label="sweeps, one joint after the other")
+    panel.loglog(LENGTHS, paths, "o-", color=BLUE, label="levels, a processor a lane")
+    panel.loglog(LENGTHS, chains, "o--", color=BLUE, label="levels, any number of processors")
     panel.set_xlabel("links")
     panel.set_ylabel("operations on the longest path")
     panel.grid(which="both", alpha=0.2)

@@ -1,6 +1,8 @@
 """Torsion-angle dynamics of molecules: exact identities, laws of small chains, long runs of Trp-cage, files, costs.
 
-python bench/molecules.py [PART ...]     writes bench/results/molecules_PART.json; needs torsor[molecule], MDTraj, MDAnalysis
+python bench/molecules.py [PART ...]     writes bench/results/molecules_PART.json
+
+Needs torsor[molecule], MDTraj and, for the files of proteins, MDAnalysisTests.
 
 Parts: identities, chains, dipeptide, gibbs, energy, openmm, proteins, costs, speed. Trp-cage is
 1L2Y of the PDB (J. W. Neidigh, R. M. Fesinmeyer, N. H. Andersen, Nat. Struct. Biol. 9, 2002), model 1, in
@@ -59,8 +61,14 @@ def identities() -> dict[str, Any]:
     slopes = []
     for k in range(0, tree.model.nv, 3):
         along = np.eye(tree.model.nv)[k]
-        slopes.append(fourth_order(lambda s, along=along: -float(
-            potential(tree.positions(tree.model.integrate(q, s * along)[None]))[0][0]), 3e-5))  # fmt: skip
+        slopes.append(
+            fourth_order(
+                lambda s, along=along: (
+                    -float(potential(tree.positions(tree.model.integrate(q, s * along)[None]))[0][0])
+                ),
+                3e-5,
+            )
+        )
     found = tau[: tree.model.nv : 3]
     f = rng.standard_normal((len(cage.positions), 3))
     wrenches, poses = np.zeros((tree.model.n, 6)), ts.body_poses(tree.model, q)
@@ -74,9 +82,12 @@ def identities() -> dict[str, Any]:
         "mass matrix with and without shared masses, relative": float(np.abs(M - other).max() / np.abs(M).max()),
         "J'f against fourth-order differences of U, relative": float(np.abs(found - slopes).max() / np.abs(tau).max()),
         "J'f against external=, relative": float(np.abs(felt - external).max() / np.abs(external).max()),
-        "log det M against atoms' Cartesian columns": float(abs(ts.log_det_mass_matrix(tree.model, q) - by_columns(tree, q))),
-        "bodies": tree.model.n, "mass points per body, at least": min(len(a) for a, _ in counted(tree)),
-    }  # fmt: skip
+        "log det M against atoms' Cartesian columns": float(
+            abs(ts.log_det_mass_matrix(tree.model, q) - by_columns(tree, q))
+        ),
+        "bodies": tree.model.n,
+        "mass points per body, at least": min(len(a) for a, _ in counted(tree)),
+    }
 
 
 def counted(tree: molecule.Torsions) -> Any:
@@ -148,19 +159,36 @@ def chains() -> dict[str, Any]:
         for fixman in (False, True):
             right, wrong = (flat, law) if fixman else (law, flat)
             words = f"{n} atoms, {'with' if fixman else 'without'} Fixman"
-            run = molecule.langevin(tree, frames * 0.75, step=0.03, friction=5.0, every=25, replicas=replicas, seed=1,
-                                    fixman=fixman, start=start)  # fmt: skip
+            run = molecule.langevin(
+                tree,
+                frames * 0.75,
+                step=0.03,
+                friction=5.0,
+                every=25,
+                replicas=replicas,
+                seed=1,
+                fixman=fixman,
+                start=start,
+            )
             samples = run.q[3:, :, torsion].ravel()
-            found[f"BAOAB, {words}"] = {"chi2 right": chi2(samples, right), "chi2 wrong": chi2(samples, wrong),
-                                        "samples": len(samples), "kT": float(run.temperature[3:].mean() / KELVIN)}  # fmt: skip
-            run = molecule.hmc(tree, 2 * frames, step=0.03, steps=6, every=2, replicas=replicas, seed=2, fixman=fixman,
-                               start=start)  # fmt: skip
+            found[f"BAOAB, {words}"] = {
+                "chi2 right": chi2(samples, right),
+                "chi2 wrong": chi2(samples, wrong),
+                "samples": len(samples),
+                "kT": float(run.temperature[3:].mean() / KELVIN),
+            }
+            run = molecule.hmc(
+                tree, 2 * frames, step=0.03, steps=6, every=2, replicas=replicas, seed=2, fixman=fixman, start=start
+            )
             samples, c = run.q[3:, :, torsion].ravel(), run.counts
             found[f"HMC, {words}"] = {
-                "chi2 right": chi2(samples, right), "chi2 wrong": chi2(samples, wrong), "samples": len(samples),
-                "acceptance": run.acceptance, "exp(-dH/kT)": c["exp(-dH/kT)"] / c["trajectories"],
+                "chi2 right": chi2(samples, right),
+                "chi2 wrong": chi2(samples, wrong),
+                "samples": len(samples),
+                "acceptance": run.acceptance,
+                "exp(-dH/kT)": c["exp(-dH/kT)"] / c["trajectories"],
                 "unsettled": c["unsettled"] / c["trajectories"],
-            }  # fmt: skip
+            }
             print(words, found[f"BAOAB, {words}"], found[f"HMC, {words}"], flush=True)
         found[f"<p v>/kT, {n} atoms"] = equipartition(tree, start)
     return found
@@ -179,17 +207,22 @@ def equipartition(tree: molecule.Torsions, start: np.ndarray) -> dict[str, float
             found.append(walkers.p * mover.velocities(walkers) / KT)
     per_replica = np.mean(found, axis=0)
     sigma = per_replica.std(0, ddof=1) / np.sqrt(len(start))
-    return {"largest distance from 1, sigma": float(np.abs((per_replica.mean(0) - 1) / sigma).max()),
-            "largest distance from 1": float(np.abs(per_replica.mean(0) - 1).max())}  # fmt: skip
+    return {
+        "largest distance from 1, sigma": float(np.abs((per_replica.mean(0) - 1) / sigma).max()),
+        "largest distance from 1": float(np.abs(per_replica.mean(0) - 1).max()),
+    }
 
 
 # Alanine dipeptide -----------------------------------------------------------------------------------------------
 
 
-def dipeptide(draws: int = 600, replicas: int = 128) -> dict[str, Any]:
+def dipeptide(draws: int = 2800, replicas: int = 128) -> dict[str, Any]:
     """phi and psi soft, against quadrature."""
-    tree = molecule.from_sequence("ACE-ALA-NME", solvent="vacuum").minimised(1.0).torsions(
-        "phi psi", methyl=False, hydrogen_mass=None)  # fmt: skip
+    tree = (
+        molecule.from_sequence("ACE-ALA-NME", solvent="vacuum")
+        .minimised(1.0)
+        .torsions("phi psi", methyl=False, hydrogen_mass=None)
+    )
     potential, n = tree.molecule.potential("Reference"), 96
     g = -np.pi + 2 * np.pi * (np.arange(n) + 0.5) / n
     q = np.tile(tree.model.neutral(), (n * n, 1))
@@ -204,8 +237,9 @@ def dipeptide(draws: int = 600, replicas: int = 128) -> dict[str, Any]:
     for fixman in (True, False):
         right, wrong = ("flat", "rigid") if fixman else ("rigid", "flat")
         begin = time.process_time()
-        run = molecule.hmc(tree, draws, step=0.03, steps=8, replicas=replicas, seed=5, fixman=fixman, start=start,
-                           potential=potential)  # fmt: skip
+        run = molecule.hmc(
+            tree, draws, step=0.03, steps=8, replicas=replicas, seed=5, fixman=fixman, start=start, potential=potential
+        )
         kept = run.q[20:]
         own = ts.log_det_mass_matrix(tree.model, kept).mean(0)
         share = (np.cos(kept[..., 8] + dihedral_of(tree)) < np.cos(2.0)).mean(0)
@@ -216,9 +250,12 @@ def dipeptide(draws: int = 600, replicas: int = 128) -> dict[str, Any]:
         }
         for what, series, exact in (("log det M", own, L), ("population of |psi| > 115 degrees", share, region)):
             error = series.std(ddof=1) / np.sqrt(replicas)
-            result[what] = {"z right law": float((series.mean() - (laws[right] * exact).sum()) / error),
-                            "z wrong law": float((series.mean() - (laws[wrong] * exact).sum()) / error),
-                            "mean": float(series.mean()), "error": float(error)}  # fmt: skip
+            result[what] = {
+                "z right law": float((series.mean() - (laws[right] * exact).sum()) / error),
+                "z wrong law": float((series.mean() - (laws[wrong] * exact).sum()) / error),
+                "mean": float(series.mean()),
+                "error": float(error),
+            }
         found["with Fixman" if fixman else "without Fixman"] = result
         print(result, flush=True)
     return found
@@ -234,17 +271,28 @@ def dihedral_of(tree: molecule.Torsions) -> float:
 
 
 def gibbs(draws: int = 400, replicas: int = 8) -> dict[str, Any]:
-    """Alanine dipeptide, everything flexible: the share of |psi| > 115 degrees by Gibbs sampling and by Langevin alone."""
+    """Alanine dipeptide, all flexible: the share of |psi| > 115 degrees by Gibbs sampling and by Langevin alone."""
     peptide = molecule.from_sequence("ACE-ALA-NME", solvent="vacuum").minimised(1.0)
     tree = peptide.torsions("phi psi", methyl=False, hydrogen_mass=None)
     found = {}
     for words, trajectories in (("Gibbs", 2), ("Langevin alone", 0)):
-        run = molecule.gibbs(tree, draws if trajectories else 4 * draws, step=0.02, trajectories=trajectories, cartesian=100,
-                             replicas=replicas, seed=4, platform="Reference")  # fmt: skip
+        run = molecule.gibbs(
+            tree,
+            draws if trajectories else 4 * draws,
+            step=0.02,
+            trajectories=trajectories,
+            cartesian=100,
+            replicas=replicas,
+            seed=4,
+            platform="Reference",
+        )
         _, psi = run.phi_psi()
         share = (np.cos(psi[len(psi) // 10 :, :, 0]) < np.cos(2.0)).mean(0)
-        found[words] = {"mean": float(share.mean()), "error": float(share.std(ddof=1) / np.sqrt(replicas)),
-                        "acceptance": run.acceptance}  # fmt: skip
+        found[words] = {
+            "mean": float(share.mean()),
+            "error": float(share.std(ddof=1) / np.sqrt(replicas)),
+            "acceptance": run.acceptance,
+        }
         print(words, found[words], flush=True)
     return found
 
@@ -256,16 +304,24 @@ def energy_error(run: molecule.MolecularRun) -> dict[str, float]:
     """rms of H about its trend, relative to the rms of the kinetic energy; the trend in kT per ns and freedom."""
     H, K = (run.potential + run.kinetic)[:, 0], run.kinetic[:, 0]
     trend = np.polyfit(run.t, H, 1)
-    return {"rms energy / rms kinetic": float((H - np.polyval(trend, run.t)).std() / K.std()),
-            "drift, kT/ns/freedom": float(trend[0] * 1000 / KT / run.torsions.model.nv),
-            "failed steps": run.counts["failed steps"], "kelvin": float(run.temperature.mean())}  # fmt: skip
+    return {
+        "rms energy / rms kinetic": float((H - np.polyval(trend, run.t)).std() / K.std()),
+        "drift, kT/ns/freedom": float(trend[0] * 1000 / KT / run.torsions.model.nv),
+        "failed steps": run.counts["failed steps"],
+        "kelvin": float(run.temperature.mean()),
+    }
 
 
 def energy(ps: float = 20.0, seeds: int = 5) -> dict[str, Any]:
     cage, found = trpcage(), {}
     trees = {"all torsions": cage.torsions(), "without hydroxyl groups": cage.torsions(hydroxyl=False)}
-    for words, fs in (("all torsions", 8), ("all torsions", 12), ("without hydroxyl groups", 16), ("all torsions", 16),
-                      ("all torsions", 20)):  # fmt: skip
+    for words, fs in (
+        ("all torsions", 8),
+        ("all torsions", 12),
+        ("without hydroxyl groups", 16),
+        ("all torsions", 16),
+        ("all torsions", 20),
+    ):
         rows = []
         for seed in range(seeds):
             run = molecule.dynamics(
@@ -285,8 +341,12 @@ def openmm(ps: float = 20.0) -> dict[str, Any]:
     cage, found = trpcage(), {}
     field = forcefields.force_field("ff14SB", "obc")
     for fs, heavy in ((1, None), (2, None), (4, None), (4, 4.0)):
-        system = field.createSystem(cage.topology, constraints=app.HBonds, removeCMMotion=False,
-                                    **({} if heavy is None else {"hydrogenMass": heavy * unit.amu}))  # fmt: skip
+        system = field.createSystem(
+            cage.topology,
+            constraints=app.HBonds,
+            removeCMMotion=False,
+            **({} if heavy is None else {"hydrogenMass": heavy * unit.amu}),
+        )
         system.addForce(forcefields.native_obc(system, cage.structure))
         integrator = mm.CustomIntegrator(fs / 1000)
         integrator.setConstraintTolerance(1e-8)
@@ -313,18 +373,27 @@ def openmm(ps: float = 20.0) -> dict[str, Any]:
         trend = np.polyfit(t, H, 1)
         found[f"HBonds, H = {heavy or 1:g} amu, {fs} fs"] = {
             "rms energy / rms kinetic": float((H - np.polyval(trend, t)).std() / np.std(K)),
-            "drift, kT/ns/freedom": float(trend[0] * 1000 / KT / freedoms), "ps": ps,
-        }  # fmt: skip
+            "drift, kT/ns/freedom": float(trend[0] * 1000 / KT / freedoms),
+            "ps": ps,
+        }
         print(found, flush=True)
     return found
 
 
 # Files of ten proteins -------------------------------------------------------------------------------------------
 
-FILES = ("MDAnalysisTests/data/mmcif/5PTI.cif.gz", "MDAnalysisTests/data/nmr_neopetrosiamide.pdb",
-         "MDAnalysisTests/data/adk_open.pdb", "MDAnalysisTests/data/1hvr.pdb", "MDAnalysisTests/data/4E43.pdb",
-         "MDAnalysisTests/data/mmcif/1YJP.cif", "MDAnalysisTests/data/merge/2zmm/protein.pdb",
-         "MDAnalysisTests/data/dssp/2xdgA.pdb.gz", "openmm/app/data/test.pdb", "pdbfixer/tests/data/1BHL.pdb")  # fmt: skip
+FILES = (
+    "MDAnalysisTests/data/mmcif/5PTI.cif.gz",
+    "MDAnalysisTests/data/nmr_neopetrosiamide.pdb",
+    "MDAnalysisTests/data/adk_open.pdb",
+    "MDAnalysisTests/data/1hvr.pdb",
+    "MDAnalysisTests/data/4E43.pdb",
+    "MDAnalysisTests/data/mmcif/1YJP.cif",
+    "MDAnalysisTests/data/merge/2zmm/protein.pdb",
+    "MDAnalysisTests/data/dssp/2xdgA.pdb.gz",
+    "openmm/app/data/test.pdb",
+    "pdbfixer/tests/data/1BHL.pdb",
+)
 
 
 def proteins() -> dict[str, Any]:
@@ -334,8 +403,8 @@ def proteins() -> dict[str, Any]:
     for name in FILES:
         package, _, rest = name.partition("/")
         spec = find_spec(package)
-        assert spec is not None
-        assert spec.submodule_search_locations
+        if spec is None or not spec.submodule_search_locations:
+            continue  # not installed
         path = Path(spec.submodule_search_locations[0]) / rest
         begin = time.time()
         try:
@@ -352,10 +421,17 @@ def proteins() -> dict[str, Any]:
                 assert errors[kind] < tolerance + 2e-7 * np.abs(run.positions).max(), (kind, errors)
                 target.with_suffix(kind).unlink()
             found[path.name] = {
-                "report": list(made.report), "atoms": len(made.structure), "molecules": int((tree.model.parent < 0).sum()),
-                "disulfides": len(tree.cut), "torsions": tree.kinds, "energy, kJ/mol": made.energy(), **energy_error(run),
-                "read back, nm": errors, "s": time.time() - begin,
-            }  # fmt: skip
+                "report": list(made.report),
+                "atoms": len(made.structure),
+                "molecules": int((tree.model.parent < 0).sum()),
+                "disulfides": len(tree.cut),
+                "torsions": tree.kinds,
+                "energy, kJ/mol": made.energy(),
+                **energy_error(run),
+                "S-S open by at most, nm": float(run.open_bonds().max()),
+                "read back, nm": errors,
+                "s": time.time() - begin,
+            }
         except Exception as error:
             found[path.name] = {"error": f"{type(error).__name__}: {error}"}
         print(path.name, found[path.name], flush=True)
@@ -393,9 +469,11 @@ def costs() -> dict[str, Any]:
                 w, _ = mover.step(w, 0.01)
             mover.drift.rounds = mover.drift.drifts = 0
             count = 30 if batch == 1 else 2
-            for words, function in (("drift", lambda w=w, m=mover: m.drifted(w, 0.01)),
-                                    ("positions", lambda q=q, t=tree: t.positions(q)),
-                                    ("J'f", lambda q=q, f=f, t=tree: t.points.torques(q, f))):  # fmt: skip
+            for words, function in (
+                ("drift", lambda w=w, m=mover: m.drifted(w, 0.01)),
+                ("positions", lambda q=q, t=tree: t.positions(q)),
+                ("J'f", lambda q=q, f=f, t=tree: t.points.torques(q, f)),
+            ):
                 row[f"{words}, us per state, batch of {batch}"] = {k: x / batch for k, x in us(function, count).items()}
             row[f"rounds per drift, batch of {batch}"] = mover.drift.rounds / mover.drift.drifts
         found[str(residues)] = row
@@ -432,8 +510,10 @@ def speed(ps: float = 4.0) -> dict[str, Any]:
         begin = time.process_time()
         integrator.step(int(ps * 500))
         rows["OpenMM, 2 fs"].append(ps / 1000 / (time.process_time() - begin) * 86400)
-    return {"ns per day of the processor": {k: {"max": max(x), "median": float(np.median(x))} for k, x in rows.items()},
-            "torsor's share of a step": {"min": min(share), "median": float(np.median(share))}}  # fmt: skip
+    return {
+        "ns per day of the processor": {k: {"max": max(x), "median": float(np.median(x))} for k, x in rows.items()},
+        "torsor's share of a step": {"min": min(share), "median": float(np.median(share))},
+    }
 
 
 PARTS = (identities, chains, dipeptide, gibbs, energy, openmm, proteins, costs, speed)
@@ -445,8 +525,10 @@ def main() -> None:
     for name in sys.argv[1:] or known:
         versions = {name: metadata.version(name) for name in ("openmm", "pdbfixer", "PeptideBuilder", "mdtraj")}
         found = known[name]()
-        write(RESULTS / f"molecules_{name}.json", {"name": f"molecules_{name}", "machine": machine(), "packages": versions,
-                                                   "figures": found})  # fmt: skip
+        write(
+            RESULTS / f"molecules_{name}.json",
+            {"name": f"molecules_{name}", "machine": machine(), "packages": versions, "figures": found},
+        )
         print(name, json.dumps(found, indent=1), flush=True)
 
 

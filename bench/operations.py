@@ -37,7 +37,7 @@ AUTHORS = {
     "articulated": "Featherstone",
     "composite": "Walker & Orin",
 }
-COLOURS = {"UDU^T": "#2a9d8f", "articulated": "#1b6ca8", "composite": "#d1495b"}
+COLOURS = {"UDU^T": GREEN, "articulated": BLUE, "composite": ORANGE}
 
 
 def printed(author: str, n: int) -> tuple[int, int]:
@@ -127,7 +127,7 @@ def figure(record: dict) -> plt.Figure:
                 formula = [sum(printed(AUTHORS[name], n)) for n in lengths]
                 panel.plot(lengths, formula, "--", color=colour, alpha=0.6, label=f"{AUTHORS[name]}, as printed")
         n = crossover(rows, bias)
-        panel.axvline(n - 0.5, color="#9aa5b1", linewidth=1)
+        panel.axvline(n - 0.5, color=GREY, linewidth=1)
         panel.annotate(f"O(n) wins\nfrom n = {n}", (n - 0.4, 7500), fontsize=8)
         panel.set_title("with the bias" if bias else "phi given, as in Table I", fontsize=9)
         panel.set_xticks(range(0, 21, 2))

@@ -2,99 +2,120 @@
 
 import json
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-import numpy as np
 from harness import RESULTS, quantity
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from torsor.view.style import BLUE, GREY, lines, style
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
-CUT = 2.0
-OURS, PEER, TARGET = "#1b6ca8", "#9aa5b1", "#d1495b"
+LEFT_OUT = ("AVX2 lanes", "loop kernel, float32")  # in the tables only
 
 
 def main() -> None:
     FIGURES.mkdir(parents=True, exist_ok=True)
-    for name, draw in DRAWN.items():
-        record = json.loads((RESULTS / f"{name}.json").read_text())
-        draw(record).savefig(FIGURES / f"{name}.png", dpi=150, bbox_inches="tight")
-        print(f"{name}.png")
+    with style():
+        for name, draw in DRAWN.items():
+            record = json.loads((RESULTS / f"{name}.json").read_text())
+            draw(record).savefig(FIGURES / f"{name}.png", dpi=150, bbox_inches="tight")
+            print(f"{name}.png")
 
 
 def bars(record: dict) -> plt.Figure:
-    """A panel per case, a bar per contender, its length the time; a mark where the time would meet the target."""
+    """A panel per case, a bar per contender: how many times faster than the peer, whose speed is the line at 1."""
     cases = by_case(record["rows"])
-    heights = [len(rows) + 1 for rows in cases.values()]
-    figure, panels = plt.subplots(
-        len(cases),
-        1,
-        figsize=(8, 0.3 * sum(heights) + 0.6),
-        height_ratios=heights,
-        squeeze=False,
-        layout="constrained",
-    )
+    cases = {case: [row for row in rows if not row["contender"].endswith(LEFT_OUT)] for case, rows in cases.items()}
+    heights = [len(rows) + 0.8 for rows in cases.values()]
+    size = (7.5, 0.19 * sum(heights) + 1.1)
+    options = dict(figsize=size, height_ratios=heights, squeeze=False, sharex=True, layout="constrained")
+    figure, panels = plt.subplots(len(cases), 1, **options)
     for panel, (case, rows) in zip(panels[:, 0], cases.items()):
         draw_bars(panel, rows)
-        panel.set_title(f"{case}, time {rows[0]['unit']}", loc="left", fontsize=9)
-    figure.suptitle(f"{record['title']}\n{caption(record)}", fontsize=9)
+        panel.set_title(case, loc="left")
+    of_peer = rows[0]["peer"] is not None
+    panels[-1, 0].set_xlabel(f"times as fast as {rows[0]['peer']}" if of_peer else f"time, {rows[0]['unit']}")
+    titled(figure, record)
     return figure
 
 
 def draw_bars(panel: Axes, rows: list[dict]) -> None:
-    # a bar several times the peer's is cut, with a ragged end: its length would leave no room for the others
-    longest = CUT * rows[0]["min"]
-    for y, row in enumerate(rows):
-        panel.barh(y, min(row["min"], longest), color=OURS if is_ours(row) else PEER)
-        if row["min"] > longest:
-            ragged = longest * np.array([0.985, 1.0, 0.985, 1.0, 0.985])
-            panel.plot(ragged, y + np.linspace(-0.42, 0.42, 5), "w", linewidth=3)
-        ratio = f"  {row['ratio']:.1f}x" if row["ratio"] and row["contender"] != row["peer"] else ""
-        needed = row["min"] * row["ratio"] / row["target"] if row["target"] else 0.0
-        if needed:
-            panel.plot([needed, needed], [y - 0.45, y + 0.45], color=TARGET, linewidth=1.5)
-        panel.text(max(min(row["min"], longest), needed), y, f" {quantity(row['min'])}{ratio}", va="center", fontsize=8)
-    panel.set_yticks(range(len(rows)), [row["contender"] for row in rows], fontsize=8)
+    """Bars from the peer's speed, or where there is no peer, of time from the left."""
+    lengths = [row["ratio"] or row["min"] for row in rows]
+    start = 1.0 if rows[0]["peer"] else min(lengths) / 3
+    for y, (row, x) in enumerate(zip(rows, lengths)):
+        panel.barh(y, x - start, left=start, height=0.7, color=BLUE if is_ours(row) else GREY)
+        ratio = f", {plain(x)} x" if row["peer"] and row["contender"] != row["peer"] else ""
+        panel.annotate(
+            f" {quantity(row['min'])}{ratio}", (max(x, start), y), xytext=(2, 0), textcoords="offset points",
+            va="center", fontsize=7,
+        )  # fmt: skip
+    panel.set_xscale("log")
+    panel.set_yticks(range(len(rows)), [row["contender"] for row in rows])
     panel.invert_yaxis()
-    panel.set_xlim(0, 1.25 * min(longest, max(row["min"] for row in rows)))
-    panel.xaxis.set_visible(False)
-    panel.spines[["top", "right", "bottom"]].set_visible(False)
+    panel.axvline(start, color="black", linewidth=1.0)
+    panel.set_xlim(left=min(start, *lengths) / 1.3, right=max(panel.get_xlim()[1], 3 * max(lengths)))
+    plain_axis(panel.xaxis)
+    panel.grid(axis="y", visible=False)
+
+
+def plain(x: float) -> str:
+    """A number of two digits without an exponent."""
+    return f"{x:.0f}" if x >= 10 else f"{x:.2g}"
+
+
+def plain_axis(axis: matplotlib.axis.Axis) -> None:
+    """Numbers as they are spoken on a logarithmic axis."""
+    axis.set_major_locator(LogLocator(numticks=12))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.10g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def titled(figure: plt.Figure, record: dict) -> None:
+    """What was measured; below, when and on which machine."""
+    figure.suptitle(record["title"], fontsize=9, x=0.01, ha="left")
+    figure.supxlabel(fill(caption(record), 130), fontsize=6.5, color=GREY, x=0.01, ha="left")
 
 
 def growth(record: dict) -> plt.Figure:
     """Cost per joint over the length of the chain."""
-    figure, panel = plt.subplots(figsize=(7, 4), layout="constrained")
-    contenders = dict.fromkeys(row["contender"] for row in record["rows"])
-    for name in contenders:
+    figure, panel = plt.subplots(figsize=(6, 3.8), layout="constrained")
+    for name, (colour, dash) in zip(dict.fromkeys(row["contender"] for row in record["rows"]), lines()):
         rows = [row for row in record["rows"] if row["contender"] == name]
         lengths = [int(row["case"].split("=")[1]) for row in rows]
-        panel.loglog(lengths, [row["min"] * 1e9 for row in rows], "o-", label=name)
-    panel.set_xlabel("links")
-    panel.set_ylabel("ns per joint")
-    panel.grid(which="both", alpha=0.2)
+        nanoseconds = [row["min"] * 1e9 for row in rows]
+        panel.loglog(lengths, nanoseconds, color=colour, linestyle=dash, marker="o", ms=3, label=name)
     panel.legend()
-    panel.set_title(f"{record['title']}\n{caption(record)}", fontsize=9)
+    panel.set(xlabel="links", ylabel="time per joint, ns")
+    plain_axis(panel.xaxis)
+    plain_axis(panel.yaxis)
+    titled(figure, record)
     return figure
 
 
 def times(record: dict) -> plt.Figure:
     """Time over the length of the chain, a panel a family of cases: as printed, and as far as it goes."""
     families = dict.fromkeys(row["case"].split(",")[0] for row in record["rows"])
-    figure, panels = plt.subplots(1, len(families), figsize=(5 * len(families), 4), layout="constrained")
-    colours = dict(zip(dict.fromkeys(row["contender"] for row in record["rows"]), (PEER, "black", OURS, TARGET)))
+    figure, panels = plt.subplots(1, len(families), figsize=(4.4 * len(families), 3.8), layout="constrained")
+    styles = dict(zip(dict.fromkeys(row["contender"] for row in record["rows"]), lines()))
     for panel, family in zip(panels, families):
         rows = [row for row in record["rows"] if row["case"].startswith(family)]
-        for name, colour in colours.items():
+        for name, (colour, dash) in styles.items():
             mine = [row for row in rows if row["contender"] == name]
             lengths = [int(row["case"].split("=")[1]) for row in mine]
-            panel.loglog(lengths, [row["min"] * 1e3 for row in mine], "o-", color=colour, label=name if mine else None)
-        panel.axvline(400, color=PEER, linewidth=0.8, linestyle=":")  # where the papers' figures end
-        panel.set(title=family, xlabel="n", ylabel="ms per solve")
-        panel.grid(which="both", alpha=0.2)
-        panel.legend(fontsize=8)
-    figure.suptitle(f"{record['title']}\n{caption(record)}", fontsize=9)
+            seconds = [row["min"] * 1e3 for row in mine]
+            panel.loglog(lengths, seconds, color=colour, linestyle=dash, marker="o", ms=3, label=name if mine else None)
+        panel.axvline(400, color=GREY, linewidth=0.8, linestyle=":")  # where the papers' figures end
+        panel.set(title=family, xlabel="n", ylabel="time per solve, ms")
+        plain_axis(panel.xaxis)
+        plain_axis(panel.yaxis)
+        panel.legend()
+    titled(figure, record)
     return figure
 
 
@@ -120,12 +141,12 @@ def by_case(rows: list[dict]) -> dict[str, list[dict]]:
 
 
 def is_ours(row: dict) -> bool:
-    return "torsor" in row["contender"] or row["contender"].startswith("ts.")
+    return "torsor" in row["contender"] or row["contender"].startswith(("ts.", "first call"))
 
 
 def caption(record: dict) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in record["versions"].items())
-    return f"{record['machine']['cpu']}; {versions}"
+    return f"{record['date'][:10]}, {record['machine']['cpu']}; {versions}"
 
 
 if __name__ == "__main__":

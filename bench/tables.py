@@ -196,7 +196,7 @@ def _argument(action: argparse.Action) -> list[str]:
     return [f"`{words or action.dest}`", text.lstrip("; ")]
 
 
-COMMANDS = ("simulate", "info", "view", "sweep", "export", "papers", "bench", "cache")
+COMMANDS = ("simulate", "info", "view", "sweep", "fold", "export", "papers", "bench", "cache")
 
 TABLES: dict[str, Callable[[], list[str]]] = {
     "speedups": speedups, "gpu": gpu, "rollouts": rollouts, "gpu_chain": gpu_chain, "accuracy": accuracy,

@@ -3,8 +3,8 @@
 python docs/sources.py FIGURE.png ...       after the figure has been drawn: note what it was drawn from
 python docs/sources.py                      list the figures that are older than their data
 
-`figures/sources.json` holds, by figure: how it is drawn (`by`), and the digests of the files it depends on (`from`): data
-where there are some, else the script itself.
+`figures/sources.json` holds, by figure: how it is drawn (`by`), and the digests of the files it depends on (`from`):
+data where there are some, else the script itself.
 """
 
 import json

@@ -9,9 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import torsor
 
 SOURCE = str(Path(torsor.__file__).parent.parent)  # installed or not
+# of tests that send signals, limit resources or read devices
+posix = pytest.mark.skipif(os.name != "posix", reason="needs a POSIX system")
 DEADLINE = 240.0  # seconds for one process; the slowest take a few on a quiet machine
 
 

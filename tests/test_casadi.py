@@ -6,17 +6,18 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import casadi as ca
 import numpy as np
 import pytest
+from peers.installed import peer
 
 import torsor as ts
 from torsor import ArgumentError, reference, zoo
-from torsor.casadi import Blocks, NodeCall
 from torsor.dynamics.functions import ALGORITHMS
 from torsor.inputs import place_of
 from torsor.model.extras import Coupling, Extras
 from torsor.outputs import Path
+
+ca, bridge = peer("casadi"), peer("torsor.casadi")
 
 # CasADi differentiates the articulated sweeps and torsor solves M dx = ...: both lose a few of sixteen digits, and of
 # second derivatives a few more.
@@ -174,7 +175,7 @@ def test_couplings_are_obeyed():
 def test_large_matrices_have_first_derivatives():
     """Their gradient is no single program: CasADi takes it from the Jacobian."""
     chain = zoo.general_arm(25, 1)
-    blocks = Blocks(chain, ts.mass_matrix, {"specialised": False})
+    blocks = bridge.Blocks(chain, ts.mass_matrix, {"specialised": False})
     assert not blocks.has_gradient
     F = ts.to_casadi(chain, ts.mass_matrix, 1, specialised=False)
     q = state(chain, ["q"], 1)[0]
@@ -213,7 +214,7 @@ def test_equal_models_share_a_function():
     a, b = (ts.to_casadi(zoo.general_arm(3, 5), ts.forward_dynamics, 4) for _ in range(2))
     assert a is b
     assert a is not ts.to_casadi(zoo.general_arm(3, 5), ts.forward_dynamics, 5)
-    assert isinstance(a, NodeCall)
+    assert isinstance(a, bridge.NodeCall)
 
 
 def test_nan_is_passed_on():

@@ -386,8 +386,7 @@ def test_others_read_the_store(tmp_path):
 
 
 def test_a_dataset_is_lazy_and_knows_names(tmp_path):
-    pytest.importorskip("xarray")
-    dask = pytest.importorskip("dask.array")
+    dask = peer("dask.array")
     made = study(tmp_path / "runs.zarr", n=20, keep=("q", "v", "pose.link3", "energy:max"), chunk=8)
     for found in (made, ts.Study(tmp_path / "runs.zarr")):
         opened = found.open()

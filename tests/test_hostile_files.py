@@ -5,6 +5,7 @@ import time
 import warnings
 
 import numpy as np
+import processes
 import pytest
 
 import torsor as ts
@@ -104,6 +105,7 @@ def test_files_too_large_are_refused_unread(tmp_path):
         read_whole("/dev/zero")
 
 
+@processes.posix
 def test_a_study_of_a_device_is_refused(tmp_path, capsys):
     assert main(["sweep", "/dev/zero", "--store", str(tmp_path / "runs.zarr")]) != 0
     assert "too large" in capsys.readouterr().err

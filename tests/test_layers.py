@@ -29,8 +29,8 @@ LAYERS = [
     {"motion"},
     {"casadi", "gym"},
     {"ensembles"},
-    {"molecule"},
     {"view"},
+    {"molecule"},
     {"papers"},
     {"bridge"},
     {"jax", "torch"},
@@ -69,22 +69,21 @@ ORDER = {
     "forces plant lowering time_loop steps driver gradients motion device fused stepper tangent dense events fixed "
     "implicit stages structure rattle adams radau runge_kutta stiffness trajectory gpu_rollout rollout integrators "
     "rows simulation sensitivities",
-    "molecule": "structure rotors forcefields prepare tree page plots output molecule mover methods results run gibbs "
-    "polymers",
+    "molecule": "structure rotors forcefields prepare tree page plots output molecule closures mover methods results "
+    "run gibbs polymers command",
     "papers": "rows figures change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
-    "view": "shapes tube plots page table",
+    "view": "style limbs shapes tube controls showcase machine plots page table browser movies",
     "zoo": "families humanoid lee2007 small",
 }
 # Modules of torsor that are imported inside functions, because most programs do without them and they take long.
 LATE = {
     "backends.cpu": {"backends.cpu_code"},  # of a program that is found on disk, nothing is traced or written
     "compiler.request": {"compiler.lowering"},
-    "dynamics.exports": {"backends.wasm_files.WasmFunction"},
     "dynamics.calls": {"backends.gpu", "parallel.device.DeviceChain"},
     "dynamics.functions": {"parallel.segments", "parallel.solver"},
     "cli": {"papers", "bench.forward_dynamics_times", "bench.installed_peers", "ensembles.files", "ensembles.places",
-            "view.plots.picture", "view.page.at_rest"},
+            "view.style.picture"},
 }  # fmt: skip
 UNLISTED = ("motion", "ensembles", "formats", "molecule")  # rooms in which imports inside functions are not listed
 

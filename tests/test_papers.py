@@ -6,7 +6,6 @@ plain NumPy, on machines whose masses and lengths all differ.
 
 import re
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ from torsor.dynamics import closed_forms
 from torsor.dynamics.fixman.points import relax_planar
 from torsor.dynamics.fixman.rigid import relax
 from torsor.model import JOINTS
-from torsor.motion.brownian import brownian
 from torsor.papers import PAPERS, featherstone1999, lee2005, lee2007, rows, saha_udut
 from torsor.zoo.lee2007 import dh_columns
 
@@ -403,45 +401,6 @@ def test_point_chains_by_complex_steps(n, free):
 def test_point_chains_that_cannot_be_are_refused(options, words):
     with pytest.raises(ts.ArgumentError, match=words):
         zoo.point_chain(3, **options)
-
-
-@pytest.mark.parametrize("corrected", [False, True])
-def test_brownian_chains_visit_angles_with_their_weight(corrected):
-    """Three free masses: rigid bonds weigh sqrt(det M(theta_2)), the correction makes theta_2 uniform."""
-    mass = np.array([1.0, 0.8, 2.0])
-    model = zoo.point_chain(2, mass=mass, free=True)
-    grid = np.linspace(-np.pi, np.pi, 401)[:-1]
-    M = np.array([points_mass_matrix(mass, np.array([0.0, t]), np.ones(2), True)[:4, :4] for t in grid])
-    weight = np.ones_like(grid) if corrected else np.sqrt(np.linalg.det(M))
-    expected = (weight * np.cos(grid)).sum() / weight.sum(), (weight * np.cos(2 * grid)).sum() / weight.sum()
-    start = np.concatenate([np.zeros((8000, 2)), np.random.default_rng(1).uniform(-np.pi, np.pi, (8000, 2))], axis=1)
-    forces = partial(ts.fixman_force, model) if corrected else None
-    run = brownian(model, start, steps=200, dt=0.004, forces=forces, every=200, rng=0)
-    assert run.shape == (1, 8000, 4)
-    theta = run[-1, :, -1]
-    error = 5 * 0.71 / 8000**0.5  # five standard errors; the time step adds less
-    assert abs(np.cos(theta).mean() - expected[0]) < error
-    assert abs(np.cos(2 * theta).mean() - expected[1]) < error
-    if not corrected:
-        assert abs(expected[1]) > error  # the test can tell the two apart
-
-
-def test_brownian_dynamics_takes_forces_and_refuses_what_it_cannot_do():
-    model = zoo.point_chain(2)
-    kT = 0.05
-
-    def forces(q):
-        return ts.fixman_force(model, q, kT=kT) - q
-
-    spring = brownian(model, np.zeros((500, 2)), steps=300, dt=0.01, kT=kT, forces=forces, rng=2)
-    assert abs(np.mean(spring[-100:] ** 2) - 0.05) < 0.01  # <q^2> = kT / k
-    with pytest.raises(ts.ArgumentError, match="quaternions"):
-        brownian(zoo.humanoid(), zoo.humanoid().neutral(), steps=1, dt=0.1)
-    for options in ({"steps": 0, "dt": 0.1}, {"steps": 1, "dt": 0.0}, {"steps": 1, "dt": 0.1, "kT": -1}):
-        with pytest.raises(ts.ArgumentError):
-            brownian(model, np.zeros(2), **options)
-    with pytest.raises(ts.ArgumentError, match="q has shape"):
-        brownian(model, np.zeros(3), steps=1, dt=0.1)
 
 
 # Featherstone & Fijany ---------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from torsor.motion.motion import Motion
 from torsor.motion.stepper import StiffnessWarning
 
 ORDER_SLACK = 0.2
+LEFT = 4 * implicit.SETTLED  # the rate of convergence is known from earlier iterations, and to a factor only
 ADAPTIVE = {"trbdf2": TrBdf2, "esdirk4": Esdirk4}
 each_method = pytest.mark.parametrize("method", ADAPTIVE)
 # The first steps are as short as the quickest rate, and then grow: a warning says how short they are.
@@ -191,6 +192,30 @@ def test_stiffness_that_no_force_declares_is_left_to_krylov_vectors():
         run = simulation.run(0.3)
         assert np.abs(run.q[-1] - exact.q[-1]).max() < 1e-3
         assert simulation.stepper.evaluations < 30_000
+
+
+@each_method
+@pytest.mark.parametrize("case", ["top", "servos"])
+def test_stages_that_are_accepted_leave_no_more_than_they_may(method, case, monkeypatch):
+    """The next iteration would change them by a small part of what the tolerance allows."""
+    left, solve = [], implicit._Stage.solve
+
+    def watched(stage, t, y):
+        if not solve(stage, t, y):
+            return False
+        left.append(stage._size(stage._swept(stage.added) - stage.a))
+        return True
+
+    monkeypatch.setattr(implicit._Stage, "solve", watched)
+    if case == "top":
+        model = ts.Model.chain("spherical", mass=1.0, com=(0, 0, 0.5), inertia=(0.02, 0.02, 0.01))
+        q, v, forces = (np.cos(0.25), np.sin(0.25), 0, 0), (0, 0, 60.0), ()
+    else:
+        model, forces = zoo.panda(), PD(np.full(7, 0.5), 1e4, 1e2)
+        q = v = np.zeros(7)
+    for rtol in (1e-4, 1e-5):
+        simulate(model, q, v, 0.1, forces=forces, method=method, rtol=rtol, atol=1e-2 * rtol)
+    assert max(left) < LEFT
 
 
 def test_gmres_solves_what_a_dense_solver_does():

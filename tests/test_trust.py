@@ -313,6 +313,41 @@ def test_a_force_of_other_arguments_is_refused_before_the_run(force):
             simulate(ARM, duration=0.1, forces=forces)
 
 
+def test_a_stop_function_cannot_write_into_the_state():
+    def stop(t, q, v):
+        q[:] = 0.0
+        return 1.0
+
+    with pytest.raises(ValueError, match="read-only"):
+        simulate(ARM, [0.4, 0.3], duration=0.1, stop=stop)
+
+
+def broken_slopes(t, q, v):
+    q[:] = 0.0
+
+
+@pytest.mark.parametrize(
+    ("slopes", "words"),
+    [
+        (lambda t, q, v: 3.0, "iterable"),
+        (lambda t, q, v: None, "iterable"),
+        (lambda t, q, v: (np.ones(3), np.ones(5)), "broadcast"),
+        (lambda t, q, v: (np.full(2, np.nan), np.ones(2)), "a number is not finite"),
+        (broken_slopes, "read-only"),
+    ],
+)
+def test_slopes_that_are_none_are_refused_by_name(slopes, words):
+    force = ts.Function(lambda t, q, v: -q, slopes=slopes)
+    with pytest.raises(ArgumentError, match=f"the slopes .* gives a stiffness and a damping.*{words}"):
+        simulate(ARM, duration=0.1, forces=force, method="esdirk4")
+
+
+@pytest.mark.parametrize("name", ["from_mujoco", "to_mujoco", "from_pinocchio", "to_pinocchio"])
+def test_a_state_of_no_engine_is_refused_by_name(name):
+    with pytest.raises(ArgumentError, match=r"theirs must be a model of (MuJoCo|Pinocchio), not array"):
+        getattr(ts.formats, name)(ARM, np.zeros(2), np.zeros(2))
+
+
 # ---- the cache ----
 
 

@@ -26,7 +26,7 @@ from torsor.formats import binary
 from torsor.lie import quaternion_to_matrix
 from torsor.view import page as view_page
 from torsor.view import tube as view_tube
-from torsor.view.plots import coordinate_units, plot_trajectory
+from torsor.view.plots import coordinate_units, panels_of, plot_trajectory
 from torsor.view.tube import MOST_TRACES
 
 # the page keeps poses in single precision
@@ -58,6 +58,15 @@ class Parts(HTMLParser):
             self.scripts[-1] += data
 
 
+def inflated(script):
+    return zlib.decompress(base64.b64decode(script)).decode()
+
+
+def scene_of(page):
+    """The data of a page."""
+    return json.loads(inflated(Parts(page).scripts[0]))
+
+
 @pytest.fixture(scope="module")
 def falling():
     return simulate(zoo.stanford(), [0, np.pi / 2, 0, 0, 0, 0], duration=1.0)
@@ -67,13 +76,14 @@ def test_page_is_one_well_formed_file_that_needs_nothing_else(falling):
     parts = Parts(view_page.page(falling))
     assert parts.open == []
     assert parts.links == []
-    data, three, player = parts.scripts
+    _, three, player = parts.scripts
+    three = inflated(three)
     assert "MIT License" in three
     assert "three.js authors" in three
     assert not re.search(r"\b(fetch|import)\s*\(", player)
-    assert json.loads(data)["bodies"][2]["joint"] == "prismatic"
+    assert scene_of(view_page.page(falling))["bodies"][2]["joint"] == "prismatic"
     for name in re.findall(r'element\("(\w+)"\)', player):
-        assert name in parts.ids
+        assert name in parts.ids or f'id="{name}"' in player
     for name in re.findall(r"THREE\.(\w+)", player):
         assert f"{name}:()=>" in three, name
 
@@ -112,17 +122,65 @@ def test_every_kind_of_model_has_a_plot_and_a_page(name, tmp_path):
     run = simulate(model, duration=0.05, rtol=1e-4)
     figure = run.plot(tmp_path / "plot.svg")
     assert (tmp_path / "plot.svg").stat().st_size > 10_000
-    assert len(figure.axes) == (2 if model.nq > 12 else model.nq + 1)
+    assert (
+        len(figure.axes) == {"humanoid": 10, "rope": 2, "puma560": 3}[name]
+    )  # of what moves, the last is the drift of the energy
     assert run.view(tmp_path / "page.html").exists()
 
 
 def test_panels_carry_names_and_units(falling):
     figure = plot_trajectory(falling)
-    third = figure.axes[2]
-    assert third.get_title(loc="left") == "(c) link3"
-    assert third.get_ylabel() == "m"
+    turns, slides, energy, drift = figure.axes
+    assert [turns.get_ylabel(), slides.get_ylabel()] == ["angle, deg", "position, m"]
+    assert [text.get_text() for text in turns.texts] == ["link1", "link2", "link4", "link5", "link6"]
+    assert [energy.get_ylabel(), drift.get_title(loc="left")[:12]] == ["energy, J", "energy drift"]
     assert coordinate_units(zoo.humanoid())[:8] == ["m"] * 3 + ["–"] * 4 + ["rad"]
-    np.testing.assert_allclose(third.lines[0].get_ydata()[-1], falling.q[-1, 2])
+    np.testing.assert_allclose(slides.lines[0].get_ydata()[-1], falling.q[-1, 2])
+    np.testing.assert_allclose(turns.lines[1].get_ydata()[-1], np.degrees(falling.q[-1, 1]))
+    plain = falling.plot(["q", "v", "tau"], joints=["link2", 3], units="rad")
+    assert [ax.get_ylabel() for ax in plain.axes] == ["angle, rad", "angular velocity, rad/s", "torque, N m"]
+    assert [text.get_text() for text in plain.axes[1].texts] == ["link2", "link4"]
+    np.testing.assert_allclose(plain.axes[0].lines[0].get_ydata()[-1], falling.q[-1, 1])
+
+
+def test_limbs_have_panels_of_their_own_and_the_base_is_apart():
+    panels = panels_of(zoo.humanoid(), "q")
+    assert [(panel.title, panel.unit) for panel in panels[:3]] == [
+        ("base", "m"),
+        ("base", "–"),
+        ("waist … chest", "rad"),
+    ]
+    assert [len(panel.curves) for panel in panels] == [3, 4, 2, 2, 7, 6, 7, 6]
+    assert [curve.name for curve in panels[0].curves] == ["x", "y", "z"]
+
+
+def test_limits_that_a_joint_reaches_are_bands():
+    arm = replace(zoo.planar3(), lower=np.full(3, -np.inf), upper=np.array([0.2, 3.0, np.inf]))
+    run = simulate(arm, duration=0.5, rtol=1e-4)
+    below, above = run.q.min(axis=0), run.q.max(axis=0)
+    assert above[0] > 0.15 or below[0] < 0
+    bands = list(plot_trajectory(run).axes[0].patches)
+    assert len(bands) == int(above[0] > 0.2) + int(above[1] > 3.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"what": ["speed"]}, "speed"), ({"joints": "nobody"}, "nobody"), ({"units": "gon"}, "units"),
+        ({"theme": "blue"}, "theme"), ({"joints": [0.5]}, "joints must be"), ({"joints": []}, "names no joint"),
+    ],
+)  # fmt: skip
+def test_a_plot_of_what_there_is_not_is_refused(falling, options, message):
+    with pytest.raises(ts.TorsorError, match=message):
+        falling.plot(**options)
+
+
+def test_text_stays_text_and_dark_paper_is_dark(falling, tmp_path):
+    falling.plot(tmp_path / "plot.svg", theme="dark")
+    text = (tmp_path / "plot.svg").read_text()
+    assert ">link4</text>" in text
+    assert "angle, deg" in text
+    assert "#12161d" in text
 
 
 # ---- in a real browser ----
@@ -193,7 +251,8 @@ def test_very_many_bodies_are_a_tube_through_their_origins_and_tips(machine):
     assert points.shape == (31, model.n + len(tips), 3)
     half = scene["tube"]["quantum"] * (0.5 + 1e-6) + SINGLE * scene["reach"]
     assert np.abs(points[:, : model.n] - poses[..., :3, 3]).max() <= half
-    far = poses[:, tips, :3, :3] @ (2 * model.com[tips])[..., None]
+    ends = np.array([*view_page._tips(model).values()])
+    far = poses[:, tips, :3, :3] @ ends[..., None]
     assert np.abs(points[:, model.n :] - poses[:, tips][..., :3, 3] - far[..., 0]).max() <= half
     traces = np.frombuffer(base64.b64decode(scene["traces"]), "<f4").reshape(31, -1, 3)
     assert traces.shape[1] <= MOST_TRACES

@@ -41,9 +41,9 @@ def frames() -> Figure:
         ax.text(*(point + offset), name, color=colour)
     for point in joints[:2]:
         ax.plot(*point, "o", color="white", markeredgecolor="black", markersize=8, zorder=3)
-    ax.text(*(joints[0] + [0.36, 0.05]), "$q_1$")
+    ax.text(*np.add(joints[0], [0.36, 0.05]), "$q_1$")
     middle = (joints[0] + joints[1]) / 2
-    ax.text(*(middle + [-0.14, 0.14]), "$f_{12} = (R, p)\\, e^{S q_2}$", rotation=np.degrees(q1), ha="center")
+    ax.text(*np.add(middle, [-0.14, 0.14]), "$f_{12} = (R, p)\\, e^{S q_2}$", rotation=np.degrees(q1), ha="center")
     ax.plot(*joints[2], "s", color=GREEN)
     ax.text(*(joints[2] + [0.06, -0.02]), 'frame "hand"', color=GREEN)
     ax.set(xlim=(-0.35, 2.1), ylim=(-0.3, 1.0), aspect="equal")
@@ -62,9 +62,9 @@ def tangent() -> Figure:
     for point, words, offset in ((q, "$q$", (-0.08, 0.05)), (moved, "model.integrate(q, v)", (0.05, 0.03))):
         ax.plot(*point, "o", color=BLUE)
         ax.text(*(point + offset), words)
-    ax.text(*(q + v + [0.03, 0.02]), "$q + N(q)\\,v$: not a rotation", color=ORANGE)
+    ax.text(*np.add(q + v, [0.03, 0.02]), "$q + N(q)\\,v$: not a rotation", color=ORANGE)
     ax.text(-0.85, 0.25, "unit quaternions,\nnq = 4 numbers", color=BLUE)
-    ax.text(*(q + [0.12, 0.32]), "velocities,\nnv = 3 numbers", color=ORANGE)
+    ax.text(*np.add(q, [0.12, 0.32]), "velocities,\nnv = 3 numbers", color=ORANGE)
     ax.set(xlim=(-1.7, 2.0), ylim=(0.0, 1.6), aspect="equal")
     ax.axis("off")
     return figure

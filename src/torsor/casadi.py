@@ -38,13 +38,13 @@ def to_casadi(model: Model, function: Callable[..., Any], nodes: int = 1, **opti
 
     Parameters
     ----------
-    model
+    model : Model
         A `torsor.Model`.
-    function
+    function : callable
         Any function that `torsor.compile` takes, but `vjp` and `jvp`: CasADi differentiates F itself.
-    nodes
+    nodes : int, default 1
         The number of columns.
-    options
+    **options : bool, int or str
         Those of `torsor.compile`: `external`, `body`, `method`, `specialised`.  Numbers are float64.
 
     Returns

@@ -44,10 +44,13 @@ from torsor.errors import ArgumentError, ModelWarning, TorsorError
 from torsor.files import check_writable, made, short
 from torsor.formats import FORMATS, ROBOTS, load
 from torsor.formats.robots import BASES, PREFIX
+from torsor.later import Later
 from torsor.logs import LOGGER, JsonLines, event, failure
 from torsor.model import Model
 from torsor.model.freedoms import nondefault
 from torsor.model.joints import JOINTS
+from torsor.molecule.command import options_of as options_of_fold
+from torsor.molecule.command import run as run_fold
 from torsor.motion.coordinates import names_of
 from torsor.motion.forces import ComputedTorque, Constant, Friction, Table
 from torsor.motion.integrators import METHODS, method_named
@@ -59,6 +62,8 @@ from torsor.motion.simulation import Simulation, within_limits
 from torsor.motion.trajectory import Trajectory
 from torsor.validate import chosen, integer, number
 
+pages, shows = Later("torsor.view.page"), Later("torsor.view.showcase")
+
 FAILED, INTERRUPTED = 1, 130
 MOST_BRANCHES, FEW_BRANCHES = 60, 8  # bodies shown in a tree; of a larger model, only the first few
 MOST_WORDS = 12  # names in a line
@@ -67,7 +72,8 @@ UNCUT = 1000  # columns of tables that no terminal shows
 MOST_FREEDOMS_OF_A_MATRIX = 3000  # whose n^2 entries are counted
 
 # The options, as typed, that a run needs again when it is resumed.
-PROBLEM = ("model", "base", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity")
+PROBLEM = ("model", "base", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity", "free")
+ASKED = ("q0", "v0", "torque", "track", "viscous", "coulomb", "no_gravity", "free")  # any of them: no showcase
 # Those that the recording itself knows.
 INTEGRATION = ("method", "dynamics", "rtol", "atol", "step", "dt", "every", "keep", "file")
 
@@ -180,13 +186,22 @@ def parser() -> argparse.ArgumentParser:
     bench_parser.add_argument("names", nargs="*", metavar="NAME", help="some of the benchmarks of the checkout")
     bench_parser.add_argument("--short", action="store_true", help="only compare forward dynamics, in seconds")
     bench_parser.add_argument("--states", type=int, default=4096, help="states per call (default %(default)s)")
-    view_parser = _add(commands, "view", view, "play a recorded trajectory, or look at a model, in the browser")
+    view_parser = _add(
+        commands,
+        "view",
+        view,
+        "look at a model, let it move, or play a recorded motion, in the browser",
+    )
     view_parser.add_argument(
         "trajectory", type=Path, metavar="FILE", help="a file made with --file or .save(), or a model"
     )
     view_parser.add_argument("--base", choices=BASES, help=BASE_HELP)
+    view_parser.add_argument(
+        "--live", action="store_true", help="of a model: a page in which it moves by its own equations, under your hand"
+    )
     view_parser.add_argument("--out", type=Path, metavar="PAGE.html", help="write the page here instead of opening it")
     _sweep_parser(commands)
+    _fold_parser(commands)
     _export_parser(commands)
     cache_parser = _add(commands, "cache", cache, "the compiled code kept on disk: how much there is, and where")
     cache_parser.add_argument("--clear", action="store_true", help="delete it; torsor compiles again what it needs")
@@ -244,6 +259,10 @@ def _simulate_parser(commands: Any) -> argparse.ArgumentParser:
     problem.add_argument("--viscous", type=float, default=0.0, help="viscous friction of every joint")
     problem.add_argument("--coulomb", type=float, default=0.0, help="dry friction of every joint")
     problem.add_argument("--no-gravity", action="store_true")
+    problem.add_argument(
+        "--free", action="store_true", help="the bare free fall (default, if nothing else is asked: with a base that "
+        "floats pinned, and with friction and stops at joints of which the file says nothing)"
+    )  # fmt: skip
     how = p.add_argument_group("the integration")
     how.add_argument(
         "--method",
@@ -299,7 +318,9 @@ def simulate(options: argparse.Namespace) -> int:
     for key, write in {"plot": trajectory.plot, "csv": trajectory.to_csv, "view": trajectory.view}.items():
         try:
             if (path := getattr(options, key)) is not None:
-                write(None if path is BROWSER else path)
+                written = write(None if path is BROWSER else path)
+                if path is BROWSER:
+                    setattr(options, key, written)
         except TorsorError as error:  # the others are still written
             failed = _refused(error)
             setattr(options, key, None)
@@ -321,7 +342,7 @@ def _files(options: argparse.Namespace, simulation: Simulation) -> dict[str, Any
 def _check_outputs(options: argparse.Namespace) -> None:
     """Before a run: every output can be written, and none replaces another, or what the run reads."""
     if options.plot is not None:
-        from torsor.view.plots import picture
+        from torsor.view.style import picture
 
         options.plot = picture(options.plot)
     written = {key: path for key in ("plot", "csv", "view") if (path := getattr(options, key)) not in (None, BROWSER)}
@@ -357,6 +378,8 @@ def _fresh(options: argparse.Namespace) -> tuple[Simulation, float]:
     model = model.weightless if options.no_gravity else model  # forces need not carry its weight either
     problem = {key: getattr(options, key) for key in PROBLEM}
     q0 = state("--q0", options.q0 or STARTS.get(options.model), model)
+    if q0 is None and _is_showcase(problem):
+        q0 = shows.started(model)
     simulation = Simulation(
         model, q0, state("--v0", options.v0, model), forces=_forces(problem, model),
         method=options.method, rtol=options.rtol, atol=options.atol, step=options.step, dt=options.dt,
@@ -375,6 +398,7 @@ def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
     if names := [_option(key) for key in (*PROBLEM[1:], *INTEGRATION) if given[key] is not unset]:
         raise ArgumentError(f"a resumed run goes on as it was recorded: leave out {', '.join(names)}")
     problem = read(options.resume).header["about"].get("problem")
+    problem = {"free": True, **problem} if isinstance(problem, dict) else None  # of runs before there were showcases
     if not isinstance(problem, dict) or not all(_typed(problem.get(key), key) for key in PROBLEM):
         raise ArgumentError(f"{options.resume} was not recorded by this command: resume it with Simulation.resume")
     model = find_model(options.model or problem["model"], problem.get("base"))
@@ -385,7 +409,7 @@ def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
 
 def _typed(value: Any, key: str) -> bool:
     """Is this a value that the command line gives to that part of a problem?"""
-    if key == "no_gravity":
+    if key in ("no_gravity", "free"):
         return isinstance(value, bool)
     return isinstance(value, float if key in ("duration", "viscous", "coulomb") else str | None)
 
@@ -407,7 +431,12 @@ def _forces(problem: dict[str, Any], model: Model) -> list[Any]:
         forces.append(ComputedTorque(Cycloid(start, goal, problem["duration"])))
     if problem["viscous"] or problem["coulomb"]:
         forces.append(Friction(problem["viscous"], problem["coulomb"]))
-    return forces
+    return shows.showcase(model).forces if _is_showcase(problem) else forces
+
+
+def _is_showcase(problem: dict[str, Any]) -> bool:
+    """Whether nothing is asked of the motion."""
+    return not any(problem.get(key) for key in ASKED)
 
 
 def _table(path: str, model: Model) -> Table:
@@ -467,6 +496,8 @@ def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> 
         f"[bold]{escape(trajectory.model.name)}[/]: {trajectory.t[-1]:g} s in {seconds:.3g} s, {len(trajectory)} rows, "
         f"{stepper.evaluations} evaluations of the right-hand side ({simulation.about['method']}{switched})"
     )
+    if _is_showcase(simulation.about.get("problem", {})) and (words := shows.showcase(trajectory.model).words):
+        out.print(f"[dim]{'; '.join(words)} (--free: the bare fall)[/]", soft_wrap=True)
     table = RichTable("", "first", "last", "least", "greatest", box=None, pad_edge=False)
     for name, x, digits in _columns_of_summary(trajectory):
         table.add_row(escape(name), *(f"{value:.{digits}g}" for value in (x[0], x[-1], x.min(), x.max())))
@@ -550,6 +581,18 @@ def _extras(model: Model) -> None:
     for note in model.notes[:MOST_BRANCHES]:
         style = "dim" if note.kind == "read" else "yellow"
         out.print(f"[{style}]{note.kind}  {escape(str(note))}[/]", soft_wrap=True)
+
+
+# ---- fold ----
+
+
+def _fold_parser(commands: Any) -> None:
+    command = _add(commands, "fold", fold, "move a protein, from a file or a sequence, by torsion-angle dynamics")
+    options_of_fold(command)
+
+
+def fold(options: argparse.Namespace) -> int:
+    return run_fold(options, lambda line: out.print(escape(line), soft_wrap=True), _bar)
 
 
 # ---- sweep ----
@@ -709,16 +752,24 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def view(options: argparse.Namespace) -> int:
-    from torsor.view.page import at_rest
-
     name = str(options.trajectory)
     if options.trajectory.suffix.lower() in (*FORMATS, *ROBOTS) or not options.trajectory.suffix:
-        trajectory: Trajectory = at_rest(find_model(name, options.base))
+        model = find_model(name, options.base)
+        scene = (pages.live_scene if options.live else pages.still_scene)(model)
+    elif options.live:
+        raise ArgumentError(f"--live takes a model, and {name} is none")
     else:
-        trajectory = Trajectory.load(options.trajectory)
-    page = trajectory.view(options.out)
-    out.print(f"-> {escape(str(page))}", style="green")
+        scene = pages.recorded_scene(Trajectory.load(options.trajectory))
+    _show(scene, options.out)
     return 0
+
+
+def _show(scene: Any, path: Path | None) -> None:
+    """Write a page or open it; say where it is, and what it does not show."""
+    page = pages.show(scene, path)
+    for words in scene.data["missing"]:
+        err.print(f"[yellow]not drawn:[/] {escape(words)}", soft_wrap=True)
+    out.print(f"-> {escape(str(page))}", style="green", soft_wrap=True)
 
 
 def export(options: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ class SingularError(TorsorError):
 
 
 class DeviceError(TorsorError):
-    """A GPU is missing, out of memory or not up to it; the message says what is missing."""
+    """Compiled code cannot run: a GPU is missing, out of memory or not up to it, or the system forbids it."""
 
 
 class ModelWarning(UserWarning):

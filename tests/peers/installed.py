@@ -15,11 +15,12 @@ import pytest
 # Continuous integration sets this: a peer that is missing there is an error, not a skipped test (see conftest.py).
 ALL = os.environ.get("TORSOR_SKIP") == "never"
 
-# The modules that tests can do without, and the distribution of each, in the extra `test` (tested).
+# The modules that tests can do without, and the distribution that brings each, in the extra `test` (tested).
 PEERS = {
-    "casadi": "casadi", "clarabel": "clarabel", "collada": "pycollada", "distributed": "distributed",
-    "fsspec": "fsspec", "hatchling": "hatchling", "jax": "jax", "mujoco": "mujoco", "pinocchio": "pin",
-    "pyarrow": "pyarrow", "sympy": "sympy", "trimesh": "trimesh", "xacro": "xacro", "xarray": "xarray", "zarr": "zarr",
+    "casadi": "casadi", "clarabel": "clarabel", "collada": "pycollada", "dask": "distributed",
+    "distributed": "distributed", "fsspec": "fsspec", "hatchling": "hatchling", "jax": "jax", "mujoco": "mujoco",
+    "pinocchio": "pin", "pyarrow": "pyarrow", "sympy": "sympy", "trimesh": "trimesh", "xacro": "xacro",
+    "xarray": "xarray", "zarr": "zarr",
 }  # fmt: skip
 # Peers that continuous integration may be without: large, or not on PyPI for every system.
 RARE = ("executorlib", "moto", "parsl", "pydrake", "ray", "s3fs", "torch")
@@ -27,8 +28,11 @@ MISSING = {name for name in (*PEERS, *RARE) if find_spec(name) is None and not (
 
 
 def peer(name: str) -> Any:
-    """The module `name` of a peer, such as "pinocchio" or "pyarrow.parquet"; if it is missing, what skips its user."""
-    package = name.partition(".")[0]
+    """The module `name` of a peer, such as "pinocchio" or "pyarrow.parquet"; if it is missing, what skips its user.
+
+    So it is with torsor's own module for a peer, such as "torsor.casadi".
+    """
+    package = name.removeprefix("torsor.").partition(".")[0]
     if package not in PEERS and package not in RARE:
         raise LookupError(f"peers/installed.py does not list {package!r}")
     return _Missing(name) if package in MISSING else importlib.import_module(name)

@@ -6,7 +6,6 @@ As a script, `python test_fuzz_files.py FIRST COUNT` tries many inputs under a l
 import json
 import os
 import random
-import resource
 import signal
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from torsor.model import Model
 from torsor.motion import recording
 
 TESTS = str(Path(__file__).parents[1])
+pytestmark = processes.posix  # alarms
 SECONDS = 20  # for one input; one takes about a millisecond
 MEMORY = 3 << 30  # bytes of address space for the many; torsor, NumPy and LLVM take about one GB of it
 # What a reader may hold at a time, in times the size of its file, and beside that: sizes are checked before allocation.
@@ -362,6 +362,8 @@ if __name__ == "__main__":
     first, count = map(int, sys.argv[1:])
     originals()  # compiles what resuming needs before the limit
     with tempfile.TemporaryDirectory() as name:
+        import resource
+
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         wrong = [line for kind in KINDS for line in fuzz(kind, first, count, Path(name))]
     print("\n".join(wrong))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import mmap
 import os
 import struct
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torsor.backends import cache, cpuid
-from torsor.backends.elf import Image, NotLinkable, link
+from torsor.backends.elf import Image, NotLinkable, executable, link
 from torsor.errors import ArgumentError
 
 
@@ -176,6 +177,8 @@ def _load(code: bytes) -> Loaded:
     if code[:1] == b"[":
         return Loaded(*Image.from_bytes(code).load())
     llvm = _llvm()
+    if hasattr(mmap, "PROT_EXEC"):  # not on Windows
+        executable(bytes(mmap.PAGESIZE), from_file=False)  # where this is refused, LLVM would end the process
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine(host()))
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()

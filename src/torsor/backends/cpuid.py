@@ -11,6 +11,7 @@ import os
 import sys
 
 from torsor.backends.elf import PAGE, Image
+from torsor.errors import DeviceError
 
 # void cpuid(leaf, subleaf, uint32 out[4]); the processor's answer is in eax, ebx, ecx, edx (System V ABI)
 _CPUID = bytes.fromhex("53 4989d0 89f8 89f1 0fa2 418900 41895804 41894808 4189500c 5b c3")
@@ -32,7 +33,7 @@ def processor() -> tuple[int, ...] | None:
     code = (_CPUID + _XGETBV).ljust(PAGE, b"\xcc")
     try:
         memory, address = Image(code, 0, {}).load()
-    except OSError:
+    except DeviceError:
         return None
     cpuid = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)(address)
     xgetbv = ctypes.CFUNCTYPE(ctypes.c_uint64)(address + len(_CPUID))

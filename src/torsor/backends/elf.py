@@ -14,13 +14,23 @@ import ctypes
 import functools
 import json
 import mmap
+import os
 import struct
 from typing import Any, NamedTuple
+
+import numpy as np
+
+from torsor.errors import DeviceError
 
 PAGE = 4096  # sections are placed relative to the beginning of a page
 _PROGRAM, _SYMBOLS, _RELOCATIONS = 1, 2, 4  # kinds of section (SHT_PROGBITS, SHT_SYMTAB, SHT_RELA)
 _IN_MEMORY, _WRITABLE = 2, 1  # flags of a section (SHF_ALLOC, SHF_WRITE)
 _X86_64, _RELOCATABLE = 62, 1
+_FORBIDDEN = (
+    "this system lets no program run code that it has made, and torsor compiles its functions: run without that "
+    "restriction (PR_SET_MDWE, SELinux's execmem, MemoryDenyWriteExecute= of systemd), take ts.export, or compute "
+    "small models, state by state, by torsor.reference.evaluate"
+)
 _DISTANCES = (2, 4)  # R_X86_64_PC32, R_X86_64_PLT32: 32 bits, symbol + addend - place
 
 
@@ -58,16 +68,33 @@ class Image(NamedTuple):
 
     def load(self) -> tuple[Any, int]:
         """(the memory, to be kept while the code may run; the address of the kernel)"""
-        memory = mmap.mmap(-1, len(self.code), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        memory[:] = self.code
-        library = _c_library()
+        code = bytearray(self.code)
         for name, place in self.imports.items():
-            function = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-            memory[place : place + 8] = struct.pack("<Q", function)
-        if library.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(len(memory)), mmap.PROT_READ | mmap.PROT_EXEC):
-            raise OSError("this system does not let a program run code it has made")
+            function = ctypes.cast(getattr(_c_library(), name), ctypes.c_void_p).value
+            code[place : place + 8] = struct.pack("<Q", function)
+        memory, address = executable(bytes(code))
         return memory, address + self.entry
+
+
+def executable(code: bytes, from_file: bool = True) -> tuple[Any, int]:
+    """(memory that holds this code and can be run but not written, its address)
+
+    Some systems let no memory become executable that was once writable (PR_SET_MDWE, SELinux). Most of them map a file.
+    """
+    memory = mmap.mmap(-1, len(code), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    memory[:] = code
+    protection = mmap.PROT_READ | mmap.PROT_EXEC
+    if _c_library().mprotect(ctypes.c_void_p(address), ctypes.c_size_t(len(memory)), protection) == 0:
+        return memory, address
+    try:
+        with open(os.memfd_create("torsor") if from_file else os.devnull, "wb") as file:
+            file.write(code)
+            file.flush()
+            memory = mmap.mmap(file.fileno(), len(code), flags=mmap.MAP_PRIVATE, prot=protection)
+    except (OSError, AttributeError):  # only Linux has files without a name
+        raise DeviceError(_FORBIDDEN) from None
+    return memory, np.frombuffer(memory, np.uint8).ctypes.data
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,9 +29,12 @@ from torsor.compiler.tape import Code
 from torsor.compiler.trace import LoopCode, shape_of
 from torsor.errors import ArgumentError
 from torsor.inputs import place_of
+from torsor.later import Later
 
 if TYPE_CHECKING:
     from torsor.compiler.request import Request
+
+llvm = Later("llvmlite.binding")
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -108,6 +112,10 @@ class Block(NamedTuple):
     def transposed(self) -> Block:
         """The same with its axes in reverse."""
         return Block(self.at, self.shape[::-1], self.strides[::-1])
+
+    def flat(self) -> Block:
+        """All numbers in a row, of an array without gaps."""
+        return Block(self.at, (prod(self.shape),), self.strides[-1:])
 
 
 class KernelCall(NamedTuple):
@@ -229,8 +237,6 @@ def _helpers(writers: Sequence[LLVMWriter]) -> list[str]:
 
 def _object(ir: str) -> bytes:
     """LLVM's object file."""
-    import llvmlite.binding as llvm  # slow to import, and seldom needed
-
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     machine = llvm.Target.from_triple(TRIPLE).create_target_machine(opt=codegen.level(), reloc="static")

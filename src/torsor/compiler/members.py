@@ -82,7 +82,7 @@ def members(batch: ModelBatch) -> Members:
 def _written(found: Members, index: Any, some: ModelBatch) -> bool:
     """Write the numbers of replaced members among those of all, unless their structure is another one."""
     own = _members(some)
-    if own.key != found.key:
+    if (own.frames is not found.frames or own.inputs.keys() != found.inputs.keys()) and own.key != found.key:
         return False
     for name, x in found.inputs.items():
         x[index] = own.inputs[name]

@@ -17,8 +17,38 @@ Array = NDArray[Any]
 
 
 def actuator_forces(model: Model, u: ArrayLike, q: ArrayLike, v: ArrayLike) -> Array:
-    """tau (..., nv) of the inputs u (..., k), one for each of `model.actuators`; u and the forces are clipped to their
-    ranges.  Lengths and speeds are those of the joints, times the gear ratios.
+    """Compute the joint torques of a model's actuators.
+
+    A force is gain u + bias . (1, length, speed), clipped to its range, times gear ratios.
+
+    Parameters
+    ----------
+    model : Model
+        The machine; `model.actuators` lists them.
+    u : (..., k) array_like
+        One input per actuator; clipped to its range.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities, in rad/s and m/s.
+
+    Returns
+    -------
+    tau : (..., nv) ndarray
+        In N m and N.
+
+    Raises
+    ------
+    ArgumentError
+        The model has another number of actuators, or a shape does not fit.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> from torsor.model.extras import Actuator, Extras
+    >>> arm = ts.zoo.double_pendulum().with_extras(Extras(actuators=(Actuator("motor", ((0, 100.0),)),)))
+    >>> print(ts.actuator_forces(arm, [0.5], [0.0, 0.0], [0.0, 0.0]))
+    [50.  0.]
     """
     require_model(model)
     count = len(model.actuators)

@@ -39,21 +39,38 @@ INSTEAD = {
 
 
 def vjp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) -> Differentiated:
-    """The function that returns J^T cotangent, J being the Jacobian of a function of this module.
+    r"""Make the function that multiplies the transposed Jacobian of a function with a vector: a gradient.
 
-        gradient = ts.vjp(ts.forward_dynamics)
-        gradient(model, q, v, tau, cotangent)        # -> (q, v, tau), named: the cotangent of each argument
+    For $y = f(x)$ it returns $\bar x = J^T \bar y$, the gradient of $\bar y \cdot y$, at the cost of about two
+    evaluations of f. Gradients by q have nv numbers: they belong to `q = model.integrate(q, dx)`.
 
-    function   any function that `compile` takes, or the `jvp` of one (a Hessian-vector product)
-    wrt        by what to differentiate (default: by all arrays that the function must be given): its arguments, and
+    Parameters
+    ----------
+    function : callable
+        A public function, `jvp` of one, or `rollout`.
+    wrt : str or sequence of str, optional
+        By what: an argument ("q", "v", "tau", "qdd", "b", "external"), "gravity", "inertia", "placement"; of `rollout`
+        also parameters of forces, "PD.kp". Default: all arrays that the function must be given.
 
-        "external", "base_velocity", "base_acceleration"   where the function takes them; they must then be given
-        "gravity"     (..., 3)
-        "inertia"     (..., n, 10) of each body: m, m c, and Ixx Ixy Ixz Iyy Iyz Izz about the origin of its frame
-        "placement"   (..., n, 6) of each joint: a twist xi (angular first), M exp(xi) being the placement M, moved
+    Returns
+    -------
+    gradient : callable
+        Takes the function's arguments and then the cotangents; returns an array, or a named tuple of several.
 
-    The cotangent has the shape of the function's result.  Cotangents of q have nv numbers: they belong to changes of q
-    along the directions of v, q = model.integrate(q, dx).  All other arguments are those of the function.
+    Raises
+    ------
+    ArgumentError
+        The function has no derivative, or not by that.
+
+    Examples
+    --------
+    Which torques change the acceleration of the last joint most? A row of M^-1:
+
+    >>> import numpy as np, torsor as ts
+    >>> arm, q, zero = ts.zoo.double_pendulum(), np.array([0.1, 0.2]), np.zeros(2)
+    >>> row = ts.vjp(ts.forward_dynamics, "tau")(arm, q, zero, zero, [0.0, 1.0])
+    >>> np.allclose(row.tau, ts.inverse_mass_matrix(arm, q)[1])
+    True
     """
     if (own := getattr(function, "vjp", None)) is not None:  # a function that brings its own, as a rollout does
         return own(wrt)
@@ -61,11 +78,35 @@ def vjp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) ->
 
 
 def jvp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) -> Differentiated:
-    """The function that returns J tangent, the change of a function's result along changes of its arguments.
+    r"""Make the function that multiplies the Jacobian of a function with a vector: a directional derivative.
 
-        ts.jvp(ts.forward_dynamics)(model, q, v, tau, dq, dv, dtau)
+    For $y = f(x)$ it returns $\dot y = J \dot x$, at the cost of about two evaluations of f. A direction of q has nv
+    numbers: it belongs to `q = model.integrate(q, dx)`.
 
-    One tangent for each of `wrt` follows the arguments of the function; dq has nv numbers.  See `vjp`.
+    Parameters
+    ----------
+    function : callable
+        A public function, or `vjp` or `jvp` of one.
+    wrt : str or sequence of str, optional
+        By what: as in `vjp`.
+
+    Returns
+    -------
+    derivative : callable
+        Takes the function's arguments and then the tangents; returns what the function returns.
+
+    Raises
+    ------
+    ArgumentError
+        The function has no derivative, or not by that.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm, q, v = ts.zoo.double_pendulum(), np.array([0.1, 0.2]), np.array([0.5, -1.0])
+    >>> change = ts.jvp(ts.potential_energy)(arm, q, v)  # dU/dt = g . v
+    >>> np.allclose(change, ts.gravity_forces(arm, q) @ v)
+    True
     """
     return Differentiated(_known(function), "jvp", wrt_names(wrt))
 

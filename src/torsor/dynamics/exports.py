@@ -43,32 +43,47 @@ class ProgramOptions(TypedDict, total=False):
 
 def export(model: Model, function: Callable[..., Any], folder: str | Path, *, name: str | None = None,
            language: str = "c", api: str = "c", **options: Unpack[ProgramOptions]) -> list[Path]:  # fmt: skip
-    """Write a function of torsor for one model as C99, for controllers without Python, or as WebAssembly.
-
-        ts.export(arm, ts.forward_dynamics, "arm_c")
-        ts.export(arm, ts.forward_dynamics, "arm_wasm", language="wasm")
+    """Write a function of one model as C99, for controllers without Python, or as WebAssembly.
 
     In C, it writes NAME.h and NAME.c (the function: no allocation, no global state, no library but libm),
     NAME_vectors.h (inputs and expected outputs), example.c (runs the function on them) and README.txt (how to compile
-    it).  In WebAssembly, it writes NAME.wasm, NAME.mjs (a JavaScript module that loads it, for browsers and Node),
-    NAME_vectors.json, example.mjs and README.txt.  The last line of a text says which torsor wrote it, when, and with
+    it). In WebAssembly, it writes NAME.wasm, NAME.mjs (a JavaScript module that loads it, for browsers and Node),
+    NAME_vectors.json, example.mjs and README.txt. The last line of a text says which torsor wrote it, when, and with
     which options.
 
-    folder       created if it does not exist; only files that torsor wrote before are replaced
-    name         the name of the function in C; None: derived from the names of the model and the function
-    language     "c" or "wasm"
-    api          "c", or "casadi": NAME_casadi.c adds the function and its derivatives as `casadi.external` and acados
-                 take them (NAME_casadi, jac_NAME_casadi, adj1_NAME_casadi, jac_adj1_NAME_casadi)
+    Parameters
+    ----------
+    model : Model
+        The machine.
+    function : callable
+        A public function, or `vjp` or `jvp` of one.
+    folder : path-like
+        Created if it does not exist; only files that torsor wrote before are replaced.
+    name : str, optional
+        Of the function in C. Default: from the names of the model and the function.
+    language : str, default "c"
+        "c" or "wasm".
+    api : str, default "c"
+        "c", or "casadi": NAME_casadi.c adds the function and its derivatives as `casadi.external` and acados take them
+        (NAME_casadi, jac_NAME_casadi, adj1_NAME_casadi, jac_adj1_NAME_casadi).
+    **options : str, bool or int
+        As of `compile`: dtype, external, body, method, specialised.
 
-    Options, as of `compile`:
+    Returns
+    -------
+    paths : list of Path
+        The files.
 
-    dtype        "float64" (double) or "float32" (float)
-    external     whether the function takes external wrenches, as its last input
-    body         for a Jacobian: the body, by number or name, or a named frame
-    method       a method of the function
-    specialised  straight-line code (True), loops over the bodies (False), or by size (None)
+    Raises
+    ------
+    ArgumentError
+        The function cannot be exported, or a file was not written by torsor.
 
-    Returns the paths of the files.
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> [path.name for path in ts.export(ts.zoo.pendulum(), ts.gravity_forces, "hold", name="hold")]
+    ['hold.h', 'hold.c', 'hold_vectors.h', 'example.c', 'README.txt']
     """
     return write_all(
         validate.file_path("folder", folder), exported_files(model, function, name, (language, api), **options)

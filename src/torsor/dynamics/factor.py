@@ -62,7 +62,39 @@ class MassFactor:
 
 
 def mass_factor(model: Model, q: ArrayLike) -> MassFactor:
-    """The square factor W of M(q) = W W^T: see `MassFactor`."""
+    """Make the square factor W of the mass matrix, M = W W^T, which is never formed.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+
+    Returns
+    -------
+    W : MassFactor
+        Products (`apply`, `apply_transposed`) and solves (`solve`, `solve_transposed`) in O(n); `log_det`, `matrix()`.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+    SingularError
+        The mass matrix is singular in a state.
+
+    Notes
+    -----
+    Ploen & Park 1999, Propositions 1-2.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> W = ts.mass_factor(arm, [0.3, 0.2]).matrix()
+    >>> np.allclose(W @ W.T, ts.mass_matrix(arm, [0.3, 0.2]))
+    True
+    """
     require_model(model)
     require_uncoupled(model, "the square factor of M")
     return MassFactor(model, array("q", q))
@@ -70,11 +102,42 @@ def mass_factor(model: Model, q: ArrayLike) -> MassFactor:
 
 def sample_velocities(model: Model, q: ArrayLike, rng: Any = None, *, kT: float = 1.0,
                       size: int | tuple[int, ...] = ()) -> Array:  # fmt: skip
-    """Velocities (*size, ..., nv) drawn from exp(-v^T M(q) v / 2 kT), in O(n): no n x n matrix is formed.
+    r"""Draw velocities of thermal equilibrium, in O(n).
 
-    v = sqrt(kT) W^-T x with x standard normal has the covariance kT W^-T W^-1 = kT M^-1.
+    $$ v \sim \exp(-v^T M(q)\, v / (2 k_B T)) $$
 
-    rng   a NumPy Generator or a seed         kT   the mean energy of two freedoms, in the model's units
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    rng : Generator or int, optional
+        A NumPy Generator or a seed.
+    kT : float, default 1.0
+        The temperature, as an energy in J.
+    size : int or tuple of int, default ()
+        Leading axes: how many draws.
+
+    Returns
+    -------
+    v : (*size, ..., nv) ndarray
+        In rad/s and m/s.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+    SingularError
+        The mass matrix is singular in a state.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> v = ts.sample_velocities(arm, [0.3, 0.2], rng=0, kT=2.0, size=4000)
+    >>> print(ts.kinetic_energy(arm, [0.3, 0.2], v).mean().round(1))  # nv / 2 kT
+    2.0
     """
     kT = number("kT", kT, least=0)
     factor = mass_factor(model, q)

@@ -26,10 +26,34 @@ REFERENCES = ("body", "world", "world-aligned")
 
 @same_library
 def frame_poses(model: Model, q: ArrayLike, frames: str | int | Sequence[str | int | None] | None = None) -> Array:
-    """The 4x4 poses of frames in the base frame.
+    """Compute the poses of frames in the base's frame.
 
-    frames   one body, joint or frame by name (a body also by number; None in a list is the base): (..., 4, 4);
-             several: (..., k, 4, 4);  None: every name in `model.frames`, in that order
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    frames : str, int or sequence of these, optional
+        One body, joint or frame by name (a body also by number; None in a list is the base), or several. Default: every
+        name in `model.frames`, in that order.
+
+    Returns
+    -------
+    poses : (..., 4, 4) or (..., k, 4, 4) ndarray
+        Rotation and place (in m).
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> print(ts.frame_poses(arm, [0.0, 0.0], "tip")[:3, 3])
+    [ 0.  0. -2.]
     """
     machine = machine_of(model)
     poses = call(kinematics.body_poses, model, q)

@@ -81,23 +81,62 @@ State = tuple[ArrayLike, ArrayLike, ArrayLike]
 
 def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *, external: ArrayLike | None = None,
                      added_inertia: ArrayLike | None = None, method: str = "auto") -> Array:  # fmt: skip
-    """qdd with M(q) qdd + bias(q, v) = tau + external: the accelerations (..., nv) that the torques cause.
+    r"""Compute the accelerations that joint torques cause, in O(n).
 
-    M includes the armature of the model.  added_inertia (..., nv) is added to its diagonal: with h D + h^2 K, for
-    dampers D and springs K at the joints, this is the linear system of an implicit step, solved in O(n).
+    $$ M(q)\,\ddot q + b(q, v) = \tau + \textstyle\sum_i J_i^T F_i $$
 
-    method: "articulated", "udut", "ploen-park" (O(n) sweeps, by Featherstone, Saha, and Ploen & Park), "composite"
-    (M, its branch-sparse factor, and a solve), "fixman" (O(n), by relaxed constraints), "segments" (one long chain, cut
-    into segments that share a processor's vectors; sweeps for states in which segments would lose digits),
-    "constraint-force" (O(log n) deep, Featherstone & Fijany: one very long chain on a GPU) or "auto".
+    $M$ is the mass matrix with the armature of the model on its diagonal, $b$ holds the Coriolis, centrifugal and
+    gravity terms, and $F_i$ are external wrenches.
 
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities, in rad/s and m/s.
+    tau : (..., nv) array_like
+        Joint torques and forces, in N m and N.
+    external : (..., n, 6) array_like, optional
+        The wrench (moment, force) on every body, at its origin and in its frame, in N m and N.
+    added_inertia : (..., nv) array_like, optional
+        Added to the diagonal of M; with h D + h^2 K (dampers D, springs K) this is the linear system of an implicit
+        step.
+    method : str, default "auto"
+        "articulated", "udut", "ploen-park" (O(n) sweeps, by Featherstone, Saha, and Ploen & Park), "composite" (M and a
+        solve), "fixman" (relaxed constraints), "segments" (one long chain, cut into segments that share a processor's
+        vectors), "constraint-force" (O(log n) deep: one very long chain on a GPU) or "auto".
+
+    Returns
+    -------
+    qdd : (..., nv) ndarray
+        Accelerations, in rad/s^2 and m/s^2. The leading axes of all arguments broadcast.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, a number is not finite, or the method is unknown.
+    SingularError
+        The mass matrix is singular in a state, or a named method loses half of the digits.
+
+    Notes
+    -----
     "auto" considers those of the first four methods that are as accurate as "articulated" on this model, and takes the
-    one with the fewest operations (see `explain`).  For one state of a chain of 2000 bodies or more it takes
-    "segments" if the joints and masses allow.  If a named method loses half of the digits, a `SingularError` says so
-    (docs/accuracy.md).
+    one with the fewest operations (see `explain`). For one state of a chain of 2000 bodies or more it takes "segments"
+    if the joints and masses allow. With a named method, and with "auto" in batches, a state gives the same bits alone
+    and anywhere in a batch. If joints follow others (`model.couplings`), the accelerations obey the couplings.
 
-    With a named method, and with "auto" in batches, a state gives the same bits alone and anywhere in a batch.
-    If joints follow others (`model.couplings`), the accelerations obey the couplings.
+    After R. Featherstone, Rigid Body Dynamics Algorithms, Springer 2008, section 7.3; Ploen & Park 1999, Eqs 39-41.
+
+    Examples
+    --------
+    A rod of 1 m that is held horizontally and let go begins to fall with 3 g / (2 l):
+
+    >>> import numpy as np, torsor as ts
+    >>> rod = ts.zoo.pendulum(length=1.0)
+    >>> print(ts.forward_dynamics(rod, [np.pi / 2], [0.0], [0.0]).round(1))
+    [-14.7]
     """
     if method == "auto":
         state: Any = q
@@ -151,11 +190,51 @@ def _forward_by(method: str, model: Model, state: State, options: Mapping[str, A
 def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *, external: ArrayLike | None = None,
                      base_velocity: ArrayLike | None = None, base_acceleration: ArrayLike | None = None,
                      method: str = "auto") -> Array:  # fmt: skip
-    """tau (..., nv): the torques that cause the accelerations qdd, under gravity and external wrenches.
+    r"""Compute the torques that cause given accelerations, in O(n).
 
-    base_velocity V_0, base_acceleration dV_0 (..., 6): the (angular, linear) twist of a moving base and its derivative
-    by time, both in the base's frame, as is gravity.
-    method: "newton-euler" (fewest operations), "ploen-park" (coordinate-invariant form) or "auto".
+    $$ \tau = M(q)\,\ddot q + b(q, v) - \textstyle\sum_i J_i^T F_i $$
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities, in rad/s and m/s.
+    qdd : (..., nv) array_like
+        Accelerations, in rad/s^2 and m/s^2.
+    external : (..., n, 6) array_like, optional
+        The wrench (moment, force) on every body, at its origin and in its frame, in N m and N.
+    base_velocity : (..., 6) array_like, optional
+        Twist (omega, v) of a moving base, in its own frame.
+    base_acceleration : (..., 6) array_like, optional
+        The derivative of that twist by time; gravity acts besides.
+    method : str, default "auto"
+        "newton-euler" (fewest operations), "ploen-park" (coordinate-invariant form) or "auto".
+
+    Returns
+    -------
+    tau : (..., nv) ndarray
+        Joint torques and forces, in N m and N.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Notes
+    -----
+    Ploen & Park 1999, Eqs 2-5.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> q, v, tau = [0.3, 0.2], [0.1, 0.0], [1.0, 2.0]
+    >>> qdd = ts.forward_dynamics(arm, q, v, tau)
+    >>> np.allclose(ts.inverse_dynamics(arm, q, v, qdd), tau)
+    True
     """
     algorithm = newton_euler.inverse_dynamics if method == "auto" else named(inverse_dynamics, method)
     base = {"base_velocity": base_velocity, "base_acceleration": base_acceleration}
@@ -165,29 +244,145 @@ def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *
 def bias_forces(model: Model, q: ArrayLike, v: ArrayLike, *, external: ArrayLike | None = None,
                 base_velocity: ArrayLike | None = None,
                 base_acceleration: ArrayLike | None = None) -> Array:  # fmt: skip
-    """The torques (..., nv) that hold the accelerations at zero: Coriolis, centrifugal and gravity terms.
+    """Compute the torques that hold the accelerations at zero: Coriolis, centrifugal and gravity terms.
 
-    The base moves as in `inverse_dynamics`; mass_solve(model, q, tau - bias) is then the forward dynamics on it.
+    mass_solve(model, q, tau - bias) is the forward dynamics, also on a moving base.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities, in rad/s and m/s.
+    external : (..., n, 6) array_like, optional
+        The wrench (moment, force) on every body, at its origin and in its frame, in N m and N.
+    base_velocity : (..., 6) array_like, optional
+        Twist (omega, v) of a moving base, in its own frame.
+    base_acceleration : (..., 6) array_like, optional
+        The derivative of that twist by time; gravity acts besides.
+
+    Returns
+    -------
+    tau : (..., nv) ndarray
+        In N m and N.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> at_rest = ts.bias_forces(arm, [0.3, 0.2], [0.0, 0.0])
+    >>> np.allclose(at_rest, ts.gravity_forces(arm, [0.3, 0.2]))
+    True
     """
     base = {"base_velocity": base_velocity, "base_acceleration": base_acceleration}
     return call_with(newton_euler.bias_forces, model, q, v, external=external, **base)
 
 
 def gravity_forces(model: Model, q: ArrayLike) -> Array:
-    """The torques (..., nv) that hold the machine still against gravity."""
+    """Compute the torques that hold the machine still against gravity.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+
+    Returns
+    -------
+    tau : (..., nv) ndarray
+        In N m and N.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> print(ts.gravity_forces(ts.zoo.pendulum(), [np.pi / 2]))
+    [4.905]
+    """
     return call(newton_euler.gravity_forces, model, q)
 
 
 def mass_matrix(model: Model, q: ArrayLike) -> Array:
-    """M(q), (..., nv, nv), symmetric positive definite; the armature of the model is on its diagonal."""
+    """Compute the mass matrix M(q), symmetric positive definite.
+
+    The armature of the model is on its diagonal.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+
+    Returns
+    -------
+    M : (..., nv, nv) ndarray
+        In kg m^2, kg m and kg.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Notes
+    -----
+    By composite bodies (Walker & Orin 1982).
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> print(ts.mass_matrix(arm, [0.0, 0.0]).round(2))
+    [[2.67 0.83]
+     [0.83 0.33]]
+    """
     return call(composite.mass_matrix, model, q)
 
 
 def inverse_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> Array:
-    """M(q)^-1, (..., nv, nv), symmetric to the bit.
+    """Compute the inverse of the mass matrix, symmetric to the bit.
 
-    method: "articulated" (articulated inertias, column by column), "product" (articulated inertias, as U^T D^-1 U, for
-    short paths to the base), "fixman" (relaxed constraints) or "auto": the quicker of the first two.
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    method : str, default "auto"
+        "articulated" (articulated inertias, column by column), "product" (as U^T D^-1 U, for short paths to the base),
+        "fixman" (relaxed constraints) or "auto": the quicker of the first two.
+
+    Returns
+    -------
+    inverse : (..., nv, nv) ndarray
+        M(q)^-1.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+    SingularError
+        The mass matrix is singular in a state.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> q = [0.3, 0.2]
+    >>> np.allclose(ts.inverse_mass_matrix(arm, q) @ ts.mass_matrix(arm, q), np.eye(2))
+    True
     """
     if _couples(model, method) and model.nv > MOST_FREEDOMS:
         return coupled_inverse(model, q)
@@ -202,11 +397,41 @@ def inverse_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
 
 def mass_solve(model: Model, q: ArrayLike, b: ArrayLike, *, added_inertia: ArrayLike | None = None,
                method: str = "auto") -> Array:  # fmt: skip
-    """M(q)^-1 b, (..., nv); with added_inertia (..., nv), (M(q) + diag(added_inertia))^-1 b.
+    """Solve with the mass matrix, M(q) x = b, in O(n) and without forming it.
 
-    method: "articulated", "udut" (O(n), without forming M), "composite" (through M), "fixman" (O(n): all bodies
-    floating, their constraints eliminated), "constraint-force" (the same in O(log n) depth) or
-    "auto": the fewest operations of the first three.
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    b : (..., nv) array_like
+        The right-hand side.
+    added_inertia : (..., nv) array_like, optional
+        Added to the diagonal of M.
+    method : str, default "auto"
+        "articulated", "udut", "composite" (through M), "fixman" (all bodies floating, their constraints eliminated),
+        "constraint-force" (the same in O(log n) depth) or "auto": the fewest operations of the first three.
+
+    Returns
+    -------
+    x : (..., nv) ndarray
+        The solution.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+    SingularError
+        The mass matrix is singular in a state.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> x = ts.mass_solve(arm, [0.3, 0.2], [1.0, 0.0])
+    >>> print((ts.mass_matrix(arm, [0.3, 0.2]) @ x).round(9) + 0.0)
+    [1. 0.]
     """
     if (coupled := _couples(model, method)) and model.nv > MOST_FREEDOMS:
         return coupled_solve(model, q, b, added_inertia)
@@ -254,16 +479,75 @@ def _fixman(model: Model) -> fixman.FixmanMethod:
 
 def constraint_forces(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *,
                       external: ArrayLike | None = None) -> Array:  # fmt: skip
-    """F (..., n, 6): the wrench (moment, force) through every joint onto its body while the torques act, in the body's
-    frame, at its origin: bearing loads.  S^T F = tau - armature qdd; the rest of F does no work.
+    """Compute the wrench through every joint onto its body: bearing loads.
+
+    S^T F = tau - armature qdd; the rest of F does no work.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities, in rad/s and m/s.
+    tau : (..., nv) array_like
+        Joint torques and forces, in N m and N.
+    external : (..., n, 6) array_like, optional
+        The wrench (moment, force) on every body, at its origin and in its frame, in N m and N.
+
+    Returns
+    -------
+    F : (..., n, 6) ndarray
+        (moment, force), in the body's frame at its origin, in N m and N.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Examples
+    --------
+    A pendulum that hangs pulls at its joint with its weight:
+
+    >>> import torsor as ts
+    >>> print(ts.constraint_forces(ts.zoo.pendulum(), [0.0], [0.0], [0.0]).round(3) + 0.0)
+    [[0.   0.   0.   0.   0.   9.81]]
     """
     return call_with(constraint_force.constraint_forces, model, q, v, tau, external=external)
 
 
 def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> Array:
-    """log det M(q), (...), in O(n).
+    """Compute the logarithm of the determinant of the mass matrix, in O(n).
 
-    method: "articulated" (pivots of the articulated inertias), "fixman" (det M = det G det H22) or "auto".
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    method : str, default "auto"
+        "articulated" (pivots of the articulated inertias), "fixman" (det M = det G det H22) or "auto".
+
+    Returns
+    -------
+    log_det : (...) ndarray
+        log det M(q).
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+    SingularError
+        The mass matrix is singular in a state.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> q = [0.3, 0.2]
+    >>> np.allclose(ts.log_det_mass_matrix(arm, q), np.log(np.linalg.det(ts.mass_matrix(arm, q))))
+    True
     """
     if choose(method, "articulated", "fixman") == "fixman":
         _require_one(method, model)
@@ -276,12 +560,67 @@ def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> 
 
 
 def log_det_gradient(model: Model, q: ArrayLike) -> Array:
-    """d log det M / dq, (..., nv), in O(n); for a quaternion, along the axes of the body's angular velocity."""
+    """Compute the gradient of log det M by q, in O(n).
+
+    For a quaternion it is along the axes of the body's angular velocity.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+
+    Returns
+    -------
+    gradient : (..., nv) ndarray
+        d log det M / dq.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> print(ts.log_det_gradient(ts.zoo.pendulum(), [0.3]).round(9) + 0.0)
+    [0.]
+    """
     return call(derivatives.log_det_gradient, model, q)
 
 
 def coriolis_matrix(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
-    """C(q, v), (..., nv, nv): C v + gravity is the bias and dM/dt - 2 C is skew (Christoffel symbols)."""
+    """Compute the Coriolis matrix of the Christoffel symbols: C v + gravity is the bias, and dM/dt - 2 C is skew.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities, in rad/s and m/s.
+
+    Returns
+    -------
+    C : (..., nv, nv) ndarray
+        C(q, v).
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> q, v = [0.3, 0.2], [1.0, 2.0]
+    >>> bias = ts.coriolis_matrix(arm, q, v) @ v + ts.gravity_forces(arm, q)
+    >>> np.allclose(bias, ts.bias_forces(arm, q, v))
+    True
+    """
     return call(coriolis.coriolis_matrix, model, q, v)
 
 
@@ -289,25 +628,145 @@ def coriolis_matrix(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
 
 
 def body_poses(model: Model, q: ArrayLike) -> Array:
-    """The 4x4 pose of every body in the base frame, (..., n, 4, 4)."""
+    """Compute the pose of every body in the base's frame.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+
+    Returns
+    -------
+    poses : (..., n, 4, 4) ndarray
+        Rotation and place (in m) of every body's frame.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> print(ts.body_poses(arm, [0.0, 0.0])[1, :3, 3] + 0.0)
+    [ 0.  0. -1.]
+    """
     return call(kinematics.body_poses, model, q)
 
 
 def body_twists(model: Model, q: ArrayLike, v: ArrayLike, *, base_velocity: ArrayLike | None = None) -> Array:
-    """The twist (omega, v) of every body in its own frame, (..., n, 6); base_velocity (..., 6) is that of the base."""
+    """Compute the twist of every body in its own frame.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities, in rad/s and m/s.
+    base_velocity : (..., 6) array_like, optional
+        Twist of a moving base, in its own frame.
+
+    Returns
+    -------
+    twists : (..., n, 6) ndarray
+        (omega, v), in rad/s and m/s.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Notes
+    -----
+    Ploen & Park 1999, Eq. 2.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> print(ts.body_twists(arm, [0.0, 0.0], [1.0, 0.0])[1] + 0.0)
+    [ 0.  1.  0. -1.  0.  0.]
+    """
     return call_with(kinematics.body_twists, model, q, v, base_velocity=base_velocity)
 
 
 def jacobian(model: Model, q: ArrayLike, body: int | str, *, reference: str = "body") -> Array:
-    """J (..., 6, nv) with J v the twist of a body, or of a named frame on it: in its own axes ("body"), in the base's
-    axes at the base's origin ("world"), or in the base's axes at the frame's origin ("world-aligned").
+    """Compute the Jacobian of a body or frame: J v is its twist, angular part first.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    body : int or str
+        The body by number or name, or a named frame.
+    reference : str, default "body"
+        The axes: "body" (of the frame, at its origin), "world-aligned" (of the base, at the frame's origin) or "world"
+        (of the base, at the base's origin).
+
+    Returns
+    -------
+    J : (..., 6, nv) ndarray
+        Rows 0 to 2 angular, 3 to 5 linear.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> J = ts.jacobian(arm, [0.0, 0.0], "tip", reference="world-aligned")
+    >>> print(J[3] + 0.0)  # how fast the tip moves along x
+    [-2. -1.]
     """
     J = on_frame(kinematics.jacobian, model, body, q)
     return J if reference == "body" else referred(model, q, body, reference, J)
 
 
 def jacobian_dot(model: Model, q: ArrayLike, v: ArrayLike, body: int | str, *, reference: str = "body") -> Array:
-    """dJ/dt (..., 6, nv) of `jacobian` along the velocity v."""
+    """Compute the derivative of a Jacobian by time: the twist changes by J qdd + J_dot v.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities, in rad/s and m/s.
+    body : int or str
+        The body by number or name, or a named frame.
+    reference : str, default "body"
+        The axes: "body" (of the frame, at its origin), "world-aligned" (of the base, at the frame's origin) or "world"
+        (of the base, at the base's origin).
+
+    Returns
+    -------
+    J_dot : (..., 6, nv) ndarray
+        Rows 0 to 2 angular, 3 to 5 linear.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> J_dot = ts.jacobian_dot(arm, [0.0, 0.0], [1.0, 0.0], "tip", reference="world-aligned")
+    >>> print((J_dot @ [1.0, 0.0])[5])  # the tip, 2 m from the pivot, is pulled up
+    2.0
+    """
     rate = on_frame(kinematics.jacobian_dot, model, body, q, v)
     if reference == "body":
         return rate
@@ -318,22 +777,126 @@ def jacobian_dot(model: Model, q: ArrayLike, v: ArrayLike, body: int | str, *, r
 
 
 def kinetic_energy(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
-    """T = v^T M v / 2, (...)."""
+    r"""Compute the kinetic energy.
+
+    $$ T = \tfrac{1}{2} v^T M(q)\, v $$
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities, in rad/s and m/s.
+
+    Returns
+    -------
+    T : (...) ndarray
+        In J.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> print(ts.kinetic_energy(ts.zoo.pendulum(), [0.0], [3.0]).round(3))
+    1.5
+    """
     return call(energy.kinetic_energy, model, q, v)
 
 
 def potential_energy(model: Model, q: ArrayLike) -> Array:
-    """U, (...): minus the work of gravity, zero with the centre of mass at the base's origin."""
+    """Compute the potential energy of gravity, zero with the mass centre at the base's origin.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+
+    Returns
+    -------
+    U : (...) ndarray
+        In J.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> print(ts.potential_energy(ts.zoo.pendulum(), [0.0]))
+    -4.905
+    """
     return call(energy.potential_energy, model, q)
 
 
 def momentum(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
-    """(angular momentum about the base's origin, linear momentum), (..., 6), in the base frame."""
+    """Compute the momentum of the whole machine in the base's frame.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities, in rad/s and m/s.
+
+    Returns
+    -------
+    momentum : (..., 6) ndarray
+        Angular momentum about the base's origin, and linear momentum, in kg m^2/s and kg m/s.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> print(ts.momentum(arm, [0.0, 0.0], [1.0, 0.0])[3:] + 0.0)
+    [-2.  0.  0.]
+    """
     return call(energy.momentum, model, q, v)
 
 
 def center_of_mass(model: Model, q: ArrayLike) -> Array:
-    """The centre of mass (..., 3) in the base frame."""
+    """Compute the mass centre of the whole machine in the base's frame.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+
+    Returns
+    -------
+    place : (..., 3) ndarray
+        In m.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> print(ts.center_of_mass(arm, [0.0, 0.0]) + 0.0)
+    [ 0.  0. -1.]
+    """
     return call(energy.center_of_mass, model, q)
 
 

@@ -63,10 +63,26 @@ class BaseParameters:
 
 
 def base_parameters(model: Model) -> BaseParameters:
-    """Which combinations of inertial parameters torques can reveal, found from the regressor at random states.
+    """Find which combinations of inertial parameters torques can reveal, from the regressor at random states.
 
     Columns are taken from the base outward; one that depends on those before is expressed by them, so parameters are
     regrouped towards the base (Gautier & Khalil 1990; numerically, Gautier 1991).
+
+    Parameters
+    ----------
+    model : Model
+        The machine.
+
+    Returns
+    -------
+    base : BaseParameters
+        `names`, `columns` of the regressor, and `combinations` (r, 10 n).
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.base_parameters(ts.zoo.pendulum()).names
+    ('link1.hx', 'link1.hz', 'link1.Jyy')
     """
     require_model(model)
     rng = np.random.default_rng(0)
@@ -124,19 +140,50 @@ class Identification:
 
 def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: ArrayLike, *,
              noise: ArrayLike | None = None, spread: float = 1.0, solver: str = "scipy") -> Identification:  # fmt: skip
-    """The inertial parameters that explain recorded torques best, among those of bodies that can exist.
+    """Find the inertial parameters that explain recorded torques best, among those of bodies that can exist.
 
-    q (..., nq), v, qdd, tau (..., nv) are samples of a motion, filtered as the user sees fit; tau is without friction.
-    `model` gives the joints, the placements, the armature and a first guess of the bodies.
+    Parameters
+    ----------
+    model : Model
+        Gives the joints, the placements, the armature and a first guess of the bodies.
+    q : (..., nq) array_like
+        Samples of a motion, filtered as you see fit.
+    v : (..., nv) array_like
+        Their velocities, in rad/s and m/s.
+    qdd : (..., nv) array_like
+        Their accelerations, in rad/s^2 and m/s^2.
+    tau : (..., nv) array_like
+        The torques, without friction, in N m and N.
+    noise : float or (nv,) array_like, optional
+        The standard deviation of each torque. Default: estimated from the residuals.
+    spread : float, default 1.0
+        How far the parameters may be from the first guess where the motion says nothing: 1.0 for a factor of about e.
+    solver : str, default "scipy"
+        "scipy" (nonlinear least squares over parameters that keep bodies possible), or "clarabel" (a semidefinite
+        program; the extra `conic`).
 
-    noise    (nv,) or one number: the standard deviation of each torque; None: estimated from the residuals of weighted
-             least squares without constraints
-    spread   how far the parameters may be from the first guess where the motion says nothing: a standard deviation of
-             theta (see above), 1.0 for a factor of about e; from 1e-6 to 1e6
+    Returns
+    -------
+    found : Identification
+        `model`, `parameters`, `base`, `values`, `deviations`, `residual`, `converged`.
 
-    solver   "scipy" minimises the sum of squares of (tau - Y pi) / noise and theta / spread over theta, by
-             scipy.optimize.least_squares; "clarabel" (the extra `conic`) solves a semidefinite program in the
-             pseudo-inertias themselves, also where the best body is one that can hardly exist
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit, or the torques are far from what such a machine needs: perhaps a wrong unit.
+
+    Notes
+    -----
+    Rucker & Wensing 2022; Wensing, Kim & Slotine 2018.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm, t = ts.zoo.pendulum(mass=2.0), np.linspace(0, 5, 200)[:, None]
+    >>> q, v, qdd = np.sin(2 * t), 2 * np.cos(2 * t), -4 * np.sin(2 * t)
+    >>> found = ts.identify(ts.zoo.pendulum(), q, v, qdd, ts.inverse_dynamics(arm, q, v, qdd))
+    >>> print(found.values.round(3) + 0.0)  # m c and J of the rod
+    [ 0.    -1.     0.667]
     """
     require_model(model)
     fit = SOLVERS[validate.chosen("solver", solver, SOLVERS)]
@@ -165,6 +212,7 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
     parameters = found.reshape(model.n, INERTIAL)
     base = base_parameters(model)
     try:
+        _require_bodies(model, parameters, factors)
         explained = model.with_inertial_parameters(parameters)
     except ModelError as error:
         raise ArgumentError(
@@ -175,6 +223,14 @@ def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: Arra
         explained, parameters, base, base.combinations @ parameters.ravel(),
         _deviations(R, base), _residual(model, samples, parameters.ravel()), converged,
     )  # fmt: skip
+
+
+def _require_bodies(model: Model, parameters: Array, L: Array) -> None:
+    """Raise if a body is far thinner than the first guess of it: the best one lies on the border of what can exist."""
+    halves = np.linalg.solve(L, _pseudo_inertia(parameters))
+    thinnest = np.linalg.eigvalsh(np.linalg.solve(L, halves.swapaxes(-1, -2)))[:, 0]
+    for k in np.flatnonzero(thinnest < THINNEST / 2).tolist():
+        raise ModelError(f"body {model.names[k]!r} has lost all but {thinnest[k]:.1g} of its extent")
 
 
 def _check_sizes(model: Model, samples: dict[str, Array], noise: ArrayLike | None) -> None:

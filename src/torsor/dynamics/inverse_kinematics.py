@@ -50,18 +50,49 @@ class Solution(NamedTuple):
 def inverse_kinematics(model: Model, frame: int | str, targets: ArrayLike, q0: ArrayLike | None = None, *,
                        weights: ArrayLike | None = None, limits: bool = True, tolerance: float = 1e-6,
                        restarts: int = 100, rng: Any = 0) -> Solution:  # fmt: skip
-    """Configurations that bring a frame to targets: a `Solution` (q, solved, error).
+    """Find configurations that bring a frame to targets, many at once.
 
-    frame      a body, joint or frame by name; a body also by number
-    targets    (..., 4, 4) poses in the base frame, or (..., 3) positions with any orientation
-    q0         (nq,) or (..., nq) where to start (default: the middle of the limits, else the neutral configuration)
-    weights    (6,) of the error's components, angular first, in the frame's axes; 0: that component may be anything
-    limits     whether q stays within model.lower and model.upper
-    tolerance  of the weighted angle (rad) and distance (m)
-    restarts   how many random starts a target may take after the first
-    rng        a NumPy Generator or a seed, for the starts
+    Steps are damped least squares on the manifold of the joints; unsolved targets start again at random. Couplings of
+    the model hold in every solution.
 
-    Couplings of the model hold in every solution.
+    Parameters
+    ----------
+    model : Model
+        The machine.
+    frame : str or int
+        A body, joint or frame by name; a body also by number.
+    targets : (..., 4, 4) or (..., 3) array_like
+        Poses in the base's frame, or positions (in m) with any orientation.
+    q0 : (..., nq) array_like, optional
+        Where to start. Default: the middle of the limits, else the neutral configuration.
+    weights : (6,) array_like, optional
+        Of the error's components, angular first, in the frame's axes; 0: that component may be anything.
+    limits : bool, default True
+        q stays within model.lower and model.upper.
+    tolerance : float, default 1e-6
+        Of the weighted angle (rad) and distance (m).
+    restarts : int, default 100
+        How many random starts a target may take after the first.
+    rng : Generator or int, default 0
+        For the starts.
+
+    Returns
+    -------
+    solution : Solution
+        `q` (..., nq), `solved` (...) and `error` (...), a named tuple.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit, or a target is no pose.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> found = ts.inverse_kinematics(arm, "tip", [1.0, 0.0, -1.0])
+    >>> bool(found.solved), ts.frame_poses(arm, found.q, "tip")[:3, 3].round(3).tolist()
+    (True, [1.0, 0.0, -1.0])
     """
     require_model(model)
     wanted, batch, weight = _targets(targets, weights)

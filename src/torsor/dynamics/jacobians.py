@@ -46,13 +46,44 @@ class ForwardDerivatives(NamedTuple):
 
 def inverse_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *,
                                  external: ArrayLike | None = None) -> InverseDerivatives:  # fmt: skip
-    """(dq, dv, M): the derivatives of `inverse_dynamics` by q, v and qdd, (..., nv, nv) each.
+    """Compute the derivatives of the torques by q, v and accelerations, as matrices.
 
-    Column k of dq is d tau/d eps at model.integrate(q, eps e_k): for a quaternion, a turn about an axis of the body's
-    frame.  External wrenches are constant in the frame of their body.  By sweeps after Singh, Russell & Wensing (2022),
-    in O(n d) operations for a tree of depth d.
+    By q means along `model.integrate(q, dq)`.
 
-    Raises ArgumentError above 500 freedoms: use products with vectors, `ts.vjp` and `ts.jvp`, there.
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities, in rad/s and m/s.
+    qdd : (..., nv) array_like
+        Accelerations, in rad/s^2 and m/s^2.
+    external : (..., n, 6) array_like, optional
+        The wrench (moment, force) on every body, at its origin and in its frame, in N m and N.
+
+    Returns
+    -------
+    dq, dv, M : (..., nv, nv) ndarray
+        d tau/dq, d tau/dv and d tau/dqdd = M, a named tuple.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Notes
+    -----
+    After Singh, Russell & Wensing 2022.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> found = ts.inverse_dynamics_derivatives(arm, [0.3, 0.2], [0.0, 0.0], [0.0, 0.0])
+    >>> np.allclose(found.M, ts.mass_matrix(arm, [0.3, 0.2]))
+    True
     """
     refuse_large(model, inverse_dynamics_derivatives)
     algorithm = inverse_derivatives.inverse_dynamics_derivatives
@@ -62,14 +93,44 @@ def inverse_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, qdd: 
 def forward_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *,
                                  external: ArrayLike | None = None,
                                  method: str = "auto") -> ForwardDerivatives:  # fmt: skip
-    """(dq, dv, dtau): the derivatives of `forward_dynamics` by q, v and tau, (..., nv, nv) each; dtau is M^-1.
+    """Compute the derivatives of the accelerations by q, v and torques, as matrices.
 
-    Column k of dq is d qdd/d eps at model.integrate(q, eps e_k): for a quaternion, a turn about an axis of the body's
-    frame.  External wrenches are constant in the frame of their body.
+    By q means along `model.integrate(q, dq)`.
 
-    method: "articulated" (qdd and M^-1 by articulated bodies), "composite" (through M, for a few joints) or "auto".
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities, in rad/s and m/s.
+    tau : (..., nv) array_like
+        Joint torques and forces, in N m and N.
+    external : (..., n, 6) array_like, optional
+        The wrench (moment, force) on every body, at its origin and in its frame, in N m and N.
+    method : str, default "auto"
+        "articulated", "composite" (through M, up to 8 freedoms) or "auto".
 
-    Raises ArgumentError above 500 freedoms: use products with vectors, `ts.vjp` and `ts.jvp`, there.
+    Returns
+    -------
+    dq, dv, dtau : (..., nv, nv) ndarray
+        d qdd/dq, d qdd/dv and d qdd/dtau = M^-1, a named tuple.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+    SingularError
+        The mass matrix is singular in a state.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> found = ts.forward_dynamics_derivatives(arm, [0.3, 0.2], [0.0, 0.0], [0.0, 0.0])
+    >>> np.allclose(found.dtau, ts.inverse_mass_matrix(arm, [0.3, 0.2]))
+    True
     """
     refuse_large(model, forward_dynamics_derivatives)
     if method == "auto":
@@ -87,12 +148,37 @@ def forward_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, tau: 
 
 
 def torque_regressor(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike) -> Array:
-    """Y (..., nv, 10 n) with tau = Y pi: inverse dynamics as a linear function of the inertial parameters.
+    """Compute the matrix Y with tau = Y pi, pi the ten inertial parameters of every body.
 
-    pi holds ten numbers per body, in the order of the model's bodies: the mass m, the first moment h = m c (x, y, z),
-    and the rotational inertia J (xx, xy, xz, yy, yz, zz) about the origin of the body's frame, all in that frame
-    (`Model.inertial_parameters`).  Y depends on the joints and placements only, not on masses.  Rotors are not among
-    pi: where the model has an armature, tau = Y pi + armature qdd.
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities, in rad/s and m/s.
+    qdd : (..., nv) array_like
+        Accelerations, in rad/s^2 and m/s^2.
+
+    Returns
+    -------
+    Y : (..., nv, 10 n) ndarray
+        By m, m c (x, y, z), J about the frame's origin (xx, xy, xz, yy, yz, zz) of each body.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm = ts.zoo.double_pendulum()
+    >>> state = [0.3, 0.2], [0.1, 0.0], [1.0, 2.0]
+    >>> tau = ts.torque_regressor(arm, *state) @ arm.inertial_parameters().ravel()
+    >>> np.allclose(tau, ts.inverse_dynamics(arm, *state))
+    True
     """
     return call(regressor.torque_regressor, model, q, v, qdd)
 

@@ -30,16 +30,45 @@ class Linearization(NamedTuple):
 
 def linearize(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, dt: float | None = None, *,
               external: ArrayLike | None = None) -> Linearization:  # fmt: skip
-    """A (..., 2 nv, 2 nv) and B (..., 2 nv, nv): how small changes x = (dq, dv) and u = dtau develop.
+    """Linearize the dynamics: dx/dt = A x + B u, x = (dq, dv), with dq in the tangent space.
 
-    A state near (q, v) is (model.integrate(q, dq), v + dv): dq is in the tangent space, so that quaternions take three
-    numbers.  Without dt,  dx/dt = A x + B u  near the motion that starts in (q, v) under tau; where qdd = 0 and v = 0
-    this is the usual linearisation about an equilibrium.  With dt,  x_{k+1} = A x_k + B u_k,  with u held for the time
-    dt: the exact discretisation of that linear system (matrix exponential).
+    Off an equilibrium, A and B describe how neighbouring motions part.
 
-        A, B = ts.linearize(model, q, v, tau)
-        P = scipy.linalg.solve_continuous_are(A, B, Q, R)
-        K = np.linalg.solve(R, B.T @ P)                         # tau = tau_0 - K (model.difference(q_0, q), v - v_0)
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities, in rad/s and m/s.
+    tau : (..., nv) array_like
+        Joint torques and forces, in N m and N.
+    dt : float, optional
+        In s: discretise exactly for torques held over each step, by a matrix exponential.
+    external : (..., n, 6) array_like, optional
+        The wrench (moment, force) on every body, at its origin and in its frame, in N m and N.
+
+    Returns
+    -------
+    A : (..., 2 nv, 2 nv) ndarray
+        By the state.
+    B : (..., 2 nv, nv) ndarray
+        By the torques.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+    SingularError
+        The mass matrix is singular in a state.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> A, B = ts.linearize(ts.zoo.pendulum(), [np.pi], [0.0], [0.0])  # upright: it falls
+    >>> print(np.linalg.eigvals(A).max().round(3))
+    3.836
     """
     require_model(model)
     step = None if dt is None else validate.number("dt", dt, above=0.0)

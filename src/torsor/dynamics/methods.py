@@ -90,9 +90,30 @@ class Choice(NamedTuple):
 
 
 def explain(model: Model, function: Callable[..., Any]) -> Choice:
-    """What method="auto" does for a function on this model: the method, the operations of every method, a sentence.
+    """Explain what method="auto" does for a function on this machine.
 
-    ts.explain(model, ts.forward_dynamics).why
+    Parameters
+    ----------
+    model : Model
+        The machine.
+    function : callable
+        A public function with several methods, such as `forward_dynamics`.
+
+    Returns
+    -------
+    choice : Choice
+        `method`, `operations` of every method for one state, and a sentence `why`; a named tuple.
+
+    Raises
+    ------
+    ArgumentError
+        The function has one method only.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.explain(ts.zoo.humanoid(), ts.forward_dynamics).why
+    'articulated: O(n) sweeps; 36 freedoms are too many for code through the mass matrix'
     """
     require_model(model)
     return _choice(model, function, _methods(function))

@@ -25,26 +25,55 @@ def compile(model: Model, function: Callable[..., Any], *, target: str = "cpu", 
             external: bool = False, body: int | str | None = None, method: str = "auto",
             specialised: bool | None = None, lanes: int | None = None, threads: int = 1,
             trig: str = "accurate", wrt: str | Iterable[str] | None = None) -> Any:  # fmt: skip
-    """A `Program`: a public function compiled for one model, to be called without the model.
-
-        fd = ts.compile(model, ts.forward_dynamics)
-        qdd = fd(q, v, tau)
-
-    target       "cpu", or "cuda": a `CudaProgram`, which takes CuPy, PyTorch or JAX arrays on the GPU
-    dtype        "float64" or "float32"
-    external     whether the program takes external wrenches, as its last argument
-    body         for a Jacobian: the body, by number or name, or a named frame
-    method       a method of the function; "fixman", "segments" and "constraint-force" are not compiled, and loops have
-                 no "composite"
-    specialised  unrolled over this model (True), loops over its bodies (False), whichever is faster (None); a function
-                 called without `compile` switches to loops sooner, so that its caller does not wait
-    lanes        states computed side by side; None: as many as the machine's vectors hold (cpu)
-    threads      how many threads a large batch is spread over (cpu)
-    trig         cuda, float32: "accurate" (2 ulp) or "fast" (absolute error 5e-7 for angles up to pi)
-    wrt          for `vjp` and `jvp` of a function: by what to differentiate, if they do not say it themselves
+    """Compile a public function, or a derivative of one, for one model: a program that is called without the model.
 
     The vjp of a large matrix, and any in loops, is a `MatrixGradient`: a program of the product with a vector, summed
-    over the columns.  A program does not check its numbers: NaN in one state gives NaN in that state.
+    over the columns. A program does not check its numbers: NaN in one state gives NaN in that state.
+
+    Parameters
+    ----------
+    model : Model
+        The machine.
+    function : callable
+        A public function, or `vjp` or `jvp` of one.
+    target : str, default "cpu"
+        "cpu", or "cuda": a program that takes CuPy, PyTorch or JAX arrays on the GPU.
+    dtype : str, default "float64"
+        "float64" or "float32".
+    external : bool, default False
+        The program takes external wrenches, as its last argument.
+    body : int or str, optional
+        For a Jacobian: the body, by number or name, or a named frame.
+    method : str, default "auto"
+        A method of the function; "fixman", "segments" and "constraint-force" are not compiled, and loops have no
+        "composite".
+    specialised : bool, optional
+        Unrolled over this model (True), or loops over its bodies (False). Default: whichever is faster.
+    lanes : int, optional
+        States computed side by side (cpu). Default: as many as the machine's vectors hold.
+    threads : int, default 1
+        How many threads a large batch is spread over (cpu).
+    trig : str, default "accurate"
+        cuda, float32: "accurate" (2 ulp) or "fast" (absolute error 5e-7 for angles up to pi).
+    wrt : str or sequence of str, optional
+        For `vjp` and `jvp`: by what to differentiate, if they do not say it themselves.
+
+    Returns
+    -------
+    program : Program, CudaProgram or MatrixGradient
+        Called with the function's arrays; `operations`, `source(...)`.
+
+    Raises
+    ------
+    ArgumentError
+        The function cannot be compiled, or an option does not go with it.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> program = ts.compile(ts.zoo.pendulum(), ts.forward_dynamics)
+    >>> print(program([0.0], [0.0], [1.0]).round(6))
+    [3.]
     """
     require_model(model)
     validate.chosen("target", target, ("cpu", "cuda"))

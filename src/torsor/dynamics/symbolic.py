@@ -81,7 +81,31 @@ class ClosedForm:
 
 
 def closed_form(model: Model) -> ClosedForm:
-    """The closed form of a machine whose velocities are the rates of its coordinates (no free or ball joints)."""
+    r"""Write the equations of a small machine in symbols, by SymPy.
+
+    $$ M(q)\,\ddot q + C(q, \dot q)\,\dot q + g(q) = \tau $$
+
+    Parameters
+    ----------
+    model : Model
+        Up to six freedoms, whose velocities are the rates of its coordinates (no free or ball joints).
+
+    Returns
+    -------
+    form : ClosedForm
+        `M`, `C`, `g` as SymPy matrices, `q`, `qd`, `parameters`; `latex()` and `evaluate(q, qd)`.
+
+    Raises
+    ------
+    ArgumentError
+        The machine is too large or has such joints, or SymPy is not installed.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.symbolic.closed_form(ts.zoo.pendulum()).g
+    Matrix([[-g*m_1*r_1z*sin(q1)]])
+    """
     _check(model)
     machine = _Machine(model)
     M = machine.run(composite.mass_matrix)

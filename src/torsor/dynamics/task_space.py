@@ -86,11 +86,45 @@ def operational_space(
     *,
     task: ArrayLike | None = None,
 ) -> OperationalSpace:
-    """Inertia, its inverse, bias and consistent inverse felt by a set of frames: see `OperationalSpace`.
+    r"""Compute inertia and motion as a tool or a hand feels them: the dynamics of frames.
 
-    frames   a body by number or name, a named frame, or several of them
-    v        (..., nv), needed for the bias only
-    task     (k, 6 frames): components, or combinations, of the frames' twists (angular first); default all
+    $$ F = \Lambda\, a + \mu, \qquad \Lambda^{-1} = J M^{-1} J^T $$
+
+    Parameters
+    ----------
+    model : Model
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    frames : str, int or sequence of these
+        The frames or bodies.
+    v : (..., nv) array_like, optional
+        Velocities; without them there is no bias.
+    task : (k, 6 m) array_like, optional
+        Picks components, or combinations of them, that can be accelerated.
+
+    Returns
+    -------
+    space : OperationalSpace
+        `jacobian`, `inverse_inertia`, `inertia`, `bias`, `consistent_inverse`.
+
+    Raises
+    ------
+    SingularError
+        The task cannot be accelerated in all directions.
+
+    Notes
+    -----
+    Khatib 1987; Rodriguez, Jain & Kreutz-Delgado 1991.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm, q = ts.zoo.panda(), [0, 0.5, 0, -1.5, 0, 2, 0]
+    >>> space = ts.operational_space(arm, q, "link7")
+    >>> J = ts.jacobian(arm, q, "link7")
+    >>> np.allclose(space.inverse_inertia, J @ ts.inverse_mass_matrix(arm, q) @ J.T)
+    True
     """
     if not isinstance(frames, int | str | np.integer | Sequence):
         raise ArgumentError(f"frames must be bodies or frames, by number or name, not {shown(frames)}")

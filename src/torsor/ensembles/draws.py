@@ -51,6 +51,29 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Normal(Distribution):
+    """A normal distribution.
+
+    Parameters
+    ----------
+    relative : bool, default False
+        The value is a factor of the model's own.
+    mean : float or array_like, default 0.0
+        The mean.
+    std : float or array_like, default 1.0
+        The standard deviation.
+
+    Raises
+    ------
+    ArgumentError
+        The standard deviation is negative.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> print(ts.Normal(mean=1.0, std=0.1).value(np.array([0.5])))
+    [1.]
+    """
+
     mean: ArrayLike = 0.0
     std: ArrayLike = 1.0
 
@@ -63,6 +86,27 @@ class Normal(Distribution):
 
 @dataclass(frozen=True)
 class Uniform(Distribution):
+    """A uniform distribution between two numbers.
+
+    Parameters
+    ----------
+    relative : bool, default False
+        The value is a factor of the model's own.
+    low, high : float or array_like, default 0.0, 1.0
+        The ends.
+
+    Raises
+    ------
+    ArgumentError
+        low exceeds high.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> print(ts.Uniform(low=2.0, high=4.0).value(np.array([0.25])))
+    [2.5]
+    """
+
     low: ArrayLike = 0.0
     high: ArrayLike = 1.0
 
@@ -79,7 +123,28 @@ class Uniform(Distribution):
 
 @dataclass(frozen=True)
 class LogNormal(Distribution):
-    """exp of a normal distribution: median times exp(sigma z)."""
+    """The exponential of a normal distribution: median times exp(sigma z).
+
+    Parameters
+    ----------
+    relative : bool, default False
+        The value is a factor of the model's own.
+    median : float or array_like, default 1.0
+        The median.
+    sigma : float or array_like, default 0.1
+        The standard deviation of the logarithm.
+
+    Raises
+    ------
+    ArgumentError
+        sigma is negative.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> print(ts.LogNormal(median=50.0, sigma=0.3).value(np.array([0.5])))
+    [50.]
+    """
 
     median: ArrayLike = 1.0
     sigma: ArrayLike = 0.1

@@ -14,7 +14,7 @@ from torsor.later import Later
 if TYPE_CHECKING:
     from torsor.ensembles.study import Study
 
-plots, stats = Later("torsor.view.plots"), Later("scipy.stats")
+plots, stats = Later("torsor.view.style"), Later("scipy.stats")
 
 Array = NDArray[Any]
 
@@ -31,20 +31,28 @@ def fans(study: Study, quantity: str = "q", path: str | Path | None = None) -> A
         raise ArgumentError("no member is done")
     series = values.reshape(len(values), len(study.times), -1)
     count = min(series.shape[2], MOST_PANELS)
-    drawing = plots.Drawing(figsize=(7, 1.6 * count + 0.8), layout="constrained")
+    with plots.style():
+        drawing = _fans(study, quantity, series[:, :, :count])
+    told = {key: x for key, x in study.group.attributes.items() if key not in ("model", "status")}
+    return plots.save(drawing, path, {"study": told})
+
+
+def _fans(study: Study, quantity: str, series: Array) -> Any:
+    """The panels of series (members, times, panels)."""
+    count = series.shape[2]
+    drawing = plots.Drawing(figsize=(5.2, 1.6 * count + 0.8), layout="constrained")
     for k in range(count):
         axes = drawing.add_subplot(count, 1, k + 1)
         for low, high, dark in BANDS:
             bottom, top = np.percentile(series[:, :, k], (low, high), axis=0)
             axes.fill_between(study.times, bottom, top, alpha=dark, color="C0", lw=0, label=f"{high - low} %")
         axes.plot(study.times, np.median(series[:, :, k], axis=0), color="C0", label="median")
-        axes.set_ylabel(f"{quantity}[{k}]" if series.shape[2] > 1 else quantity)
+        axes.set_ylabel(f"{quantity}[{k}]" if count > 1 else quantity)
         axes.tick_params(labelbottom=k == count - 1)
-    axes.set_xlabel("t, s")
+    axes.set_xlabel("time, s")
     drawing.axes[0].legend(frameon=False, ncols=3, fontsize="small")
-    drawing.suptitle(f"{len(values)} members")
-    told = {key: x for key, x in study.group.attributes.items() if key not in ("model", "status")}
-    return plots.save(drawing, path, {"study": told})
+    drawing.suptitle(f"{len(series)} members")
+    return drawing
 
 
 def shares(study: Study, quantity: Array | None = None) -> dict[str, Array]:

@@ -48,7 +48,7 @@ from torsor.motion.trajectory import Trajectory
 from torsor.validate import chosen, function, integer, number, real_array, shown
 
 on_gpu, plots = Later("torsor.ensembles.device"), Later("torsor.ensembles.plots")
-table = Later("torsor.view.table")
+page, table = Later("torsor.view.page"), Later("torsor.view.table")
 
 Array = NDArray[Any]
 METHODS = ("dopri5", *steps.METHODS)
@@ -175,38 +175,82 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
              device: str = "cpu", exchange: Exchange | None = None, stop: Stop | Sequence[Stop] | None = None,
              progress: Callable[[int, int], Any] | None = None, q0: ArrayLike | None = None,
              v0: ArrayLike | None = None, **old: Any) -> Study:  # fmt: skip
-    """The motions of n members that differ in what `vary` says, moved side by side and stored in a Zarr folder.
+    """Draw members, move them side by side and store their motions in a Zarr folder.
 
-        study = ts.ensemble(
-            arm, {"*.density": ts.Normal(mean=1, std=0.1), "v0": ts.Uniform(low=-1, high=1)},
-            n=10_000, duration=1.0, store="runs.zarr",
-        )
-        study.open()                 # an xarray Dataset
-        study.member(17)             # its Trajectory, computed alone, to the same bits
+    Member k draws from `default_rng([seed, k])`. A store that is there already is continued if it belongs to the same
+    study, and refused if not. A member that fails is stored with its reason (`Study.failed`).
 
-    vary       name -> distribution or array (n, ...), or a function f(rng) -> {name: value}.  Names: q0, v0, gravity,
-               BODY.FIELD, with * for all bodies: `link3.mass`, `*.damping`; density is a factor of mass and inertia; or
-               FORCE.PARAMETER: `PD.kp`, `Friction.coulomb`
-    forces     as in `simulate`, the same for all members but for parameters that vary
-    sampling   "random", "sobol", "latin-hypercube", or "saltelli", for `Study.sobol_indices`
-    duration   with 100 stored times, or `times` themselves
-    method     "dopri5" (adaptive, to rtol and atol, a step size per member), or one of rollouts, with steps of length
-               `step`: "rk4", "semi-implicit", "implicit-euler"
-    keep       what is stored: names of quantities (`torsor.motion.quantities`), for example "q", "energy", "pose.hand";
-               only a summary of it over time with :last, :min, :max, :mean or :std ("q:last"); or name -> function of
-               t, q (members, times, nq), v
-    every      store quantities over time at every k-th of the times only; summaries and functions see all times
-    executor   any `concurrent.futures.Executor`: a process pool, Dask's `client.get_executor()`, MPI, ...; None: here
-    shard      (i, N): do only every N-th chunk, beginning with i; N jobs of an array fill one store together
-    device     "cpu" or "cuda", where every thread moves a member (needs CuPy); what is drawn is the same, and states
-               agree to rounding, or to rtol if the two choose other steps
-    exchange   an `Exchange`: members exchange their states at intervals (parallel tempering and others)
-    stop       a `Stop`, or several: a member that leaves their bounds stays where it is; `Study.stopped`
-               says which did, and "stop_time" in the store when: to rounding, or to a step
-    q0, v0     where all members start
+    Parameters
+    ----------
+    model : Model
+        The machine.
+    vary : mapping or callable
+        Name -> distribution or array (n, ...), or a function f(rng) -> {name: value}. Names: q0, v0, gravity;
+        BODY.FIELD, with * for all bodies (`link3.mass`, `*.damping`; density is a factor of mass and inertia); or
+        FORCE.PARAMETER (`PD.kp`).
+    n : int
+        The number of members.
+    store : path-like
+        The folder of the store, or a URL.
+    duration : float, optional
+        In s, with 100 stored times; or give `times`.
+    times : (m,) array_like, optional
+        The stored times, in s.
+    seed : int, default 0
+        Of the draws.
+    sampling : str, default "random"
+        "random", "sobol", "latin-hypercube", or "saltelli", for `Study.sobol_indices`.
+    method : str, default "dopri5"
+        "dopri5" (adaptive, a step size per member), or one of rollouts: "rk4", "semi-implicit", "implicit-euler".
+    step : float, default 1e-3
+        Of the methods of fixed steps, in s.
+    rtol, atol : float, default 1e-6, 1e-9
+        Tolerances of dopri5.
+    forces : force or sequence of forces, optional
+        As in `simulate`, the same for all members but for parameters that vary.
+    keep : sequence of str or mapping, default ("q", "v")
+        Names of quantities ("q", "energy", "pose.hand"); with a colon only a summary over time ("q:last"; last, min,
+        max, mean, std); or name -> function of t, q (members, times, nq), v.
+    every : int, default 1
+        Store quantities over time at every so many of the times only.
+    executor : concurrent.futures.Executor, optional
+        Who does the work: a process pool, Dask's `client.get_executor()`, MPI, ... Default: this process.
+    chunk : int, optional
+        Members per chunk. Default: about a second of work.
+    shard : (int, int), default (0, 1)
+        (i, N): do only every N-th chunk, beginning with i; N jobs of an array fill one store together.
+    device : str, default "cpu"
+        "cpu" or "cuda", where every thread moves a member.
+    exchange : Exchange, optional
+        Members exchange their states at intervals (parallel tempering and others).
+    stop : Stop or sequence of Stop, optional
+        A member that leaves these bounds stays where it is; "stop_time" in the store says when.
+    progress : callable, optional
+        Called with (chunks done, all chunks).
+    q0 : (nq,) array_like, optional
+        Where all members start.
+    v0 : (nv,) array_like, optional
+        Their velocities there.
 
-    Member k draws from `default_rng([seed, k])`.  A store that is there already is continued if it belongs to the same
-    study, and refused if not.  A member that fails is stored with its reason (`Study.failed`).
+    Returns
+    -------
+    study : Study
+        What is stored.
+
+    Raises
+    ------
+    StoreError
+        The store belongs to another study, or the executor lost its workers.
+    ArgumentError
+        Something of `vary`, `keep` or `forces` does not fit the model.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> vary = {"link1.mass": ts.Normal(mean=1.0, std=0.1), "v0": ts.Uniform(low=-1.0, high=1.0)}
+    >>> study = ts.ensemble(ts.zoo.pendulum(), vary, n=16, duration=0.2, keep=["q", "energy:max"], store="runs.zarr")
+    >>> study["energy:max"].shape, study.failed
+    ((16,), {})
     """
     for name in old:
         hint = f": it is called {OLD[name]} now" if name in OLD else ""
@@ -288,12 +332,38 @@ def _numbers(group: Group) -> list[str]:
 
 
 class Study:
-    """The motions in a store.
+    """Hold the motions in a store: look at them, open them, or do what is missing.
 
-    n, done, failed, progress   how many members there are, are done, and why some failed
-    open()                      an xarray Dataset of everything
-    member(k)                   the Trajectory of a member, computed again, alone
-    plot()                      percentiles of every coordinate over time
+    `study["q"]` is a stored quantity of all members, or what was drawn.
+
+    Parameters
+    ----------
+    path : path-like
+        The store, or a URL.
+    plan : Plan, optional
+        What the study does, as `ensemble` makes it; without it, members cannot be computed again.
+
+    Attributes
+    ----------
+    n : int
+        The number of members.
+    times, status : (times,), (n,) ndarray
+        The stored times; what became of every member.
+    failed, stopped : dict of int
+        Members that failed, and why; members that stopped, and by which condition.
+
+    Raises
+    ------
+    StoreError
+        It is no store of an ensemble, or it is damaged.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> vary = {"v0": ts.Uniform(low=-1.0, high=1.0)}
+    >>> study = ts.ensemble(ts.zoo.pendulum(), vary, n=8, duration=0.1, store="runs.zarr")
+    >>> ts.Study("runs.zarr")["q"].shape
+    (8, 100, 1)
     """
 
     def __init__(self, path: str | Path, plan: Plan | None = None) -> None:
@@ -344,6 +414,7 @@ class Study:
 
     @property
     def times(self) -> Array:
+        """The stored times, in s."""
         return self.group.whole("t")
 
     @property
@@ -482,6 +553,13 @@ class Study:
     def plot(self, quantity: str = "q", path: str | Path | None = None) -> Any:
         """Fans of a quantity over time: the median, and where 50 % and 90 % of the members are."""
         return plots.fans(self, quantity, path)
+
+    def view(self, path: str | Path | None = None) -> Path:
+        """A page that plays members in 3-D: the first as a machine, some of the others as lines.
+
+        They are computed again (see `member`). Without a path, the page is opened in the browser.
+        """
+        return page.show(page.scene_of_members(self.member, np.flatnonzero(self.has_motion)), path)
 
     def sensitivities(self, quantity: Array | None = None) -> dict[str, Array]:
         """Which share of a number's variance each drawn quantity explains, by rank regression; default: the last q."""

@@ -46,19 +46,44 @@ ROBOTS = (".urdf", ".xml", ".mjcf", ".sdf", ".world", ".xacro")
 
 def load(path: Any, *, base: str | None = None, repair: str = "warn", folders: Sequence[str | Path] = (),
          xacro: bool | Mapping[str, Any] = False) -> Model:  # fmt: skip
-    """The model in a file: .toml, .torsor, or a robot's .urdf, .xml (MJCF), .sdf or .xacro.
+    """Load a model from a file: .toml, .torsor, or a robot's .urdf, .xml (MJCF), .sdf or .xacro.
 
-    Of robot files:
+    Parameters
+    ----------
+    path : path-like or module
+        The file; or a module of `robot_descriptions`, or its name as "robot_descriptions:panda_description".
+    base : str, optional
+        Of robot files: "fixed" or "free", whether the root link is fixed to the base. Default: as the format has it
+        (URDF: fixed; SDF: free unless a joint fixes it; MJCF: what the file says).
+    repair : str, default "warn"
+        What happens to numbers that cannot be, such as inertias that break the triangle inequality: "warn" (changed as
+        little as possible, with a warning), "quiet" (the same without) or "strict" (refused).
+    folders : sequence of path-like, optional
+        More folders in which meshes and packages (package://...) may lie.
+    xacro : bool or dict, default False
+        True, or a dictionary of arguments: expand a .xacro file, which runs the code in its expressions.
 
-    base     "fixed" or "free": whether the root link is fixed to the base; None: as the format has it (URDF: fixed,
-             SDF: free unless a joint fixes it, MJCF: what the file says)
-    repair   what happens to numbers that cannot be, such as inertias that break the triangle inequality: "warn"
-             (changed as little as possible, with a warning), "quiet" (the same without) or "strict" (refused).
-             `model.notes` lists every change and everything that is not modelled.
-    folders  more folders in which meshes and packages (package://...) may lie
-    xacro    True, or a dictionary of arguments: expand a .xacro file, which runs the code in its expressions
+    Returns
+    -------
+    model : Model
+        The machine. `model.notes` lists every repair and everything that is not modelled.
 
-    A module of `robot_descriptions`, or its name as "robot_descriptions:panda_description", stands for its file.
+    Raises
+    ------
+    ModelError
+        The file is malformed, or describes a machine that could not exist; the message names file, line and element.
+
+    Warns
+    -----
+    ModelWarning
+        Numbers were repaired, or parts of the file are not modelled.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.save(ts.zoo.panda(), "panda.urdf")
+    >>> ts.load("panda.urdf")
+    Model('panda', 7 bodies: 7 revolute; nq=7, nv=7)
     """
     from torsor.formats import robots
 
@@ -74,12 +99,37 @@ def load(path: Any, *, base: str | None = None, repair: str = "warn", folders: S
 
 
 def save(model: Model, path: str | Path) -> None:
-    """Write a model to a file, from which `load` makes an equal one if it is .toml or .torsor.
+    """Save a model to a file, from which `load` makes an equal one if it is .toml or .torsor.
 
-    .urdf and .xml (MJCF) say less: a ModelWarning lists what is lost, by field and joint.  A joint that the format does
-    not have becomes several, or a ModelError names it.  Rotations, and inertias in MJCF, come back to rounding there,
-    all other numbers exactly.  A comment at the end of the text, or the word "made" of a .torsor file, says which
-    torsor wrote it, and when.
+    .urdf and .xml (MJCF) say less: a warning lists what is lost, by field and joint. A joint that the format does not
+    have becomes several. Rotations, and inertias in MJCF, come back to rounding there, all other numbers exactly. The
+    file also says which torsor wrote it, and when.
+
+    Parameters
+    ----------
+    model : Model
+        The machine.
+    path : path-like
+        The file; its suffix selects the format: .toml, .torsor, .urdf or .xml.
+
+    Raises
+    ------
+    ModelError
+        The format cannot say a joint of this machine.
+    ArgumentError
+        The suffix is unknown, or the file cannot be written.
+
+    Warns
+    -----
+    ModelWarning
+        The format does not say everything.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.save(ts.zoo.panda(), "panda.toml")
+    >>> ts.load("panda.toml") == ts.zoo.panda()
+    True
     """
     require_model(model)
     suffix = file_path("path", path).suffix.lower()

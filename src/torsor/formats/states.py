@@ -23,7 +23,7 @@ from torsor.errors import ArgumentError
 from torsor.lie import quaternion_to_matrix
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model, require_model
-from torsor.validate import real_array
+from torsor.validate import real_array, shown
 
 Array = NDArray[Any]
 
@@ -37,26 +37,162 @@ class JointPlace(NamedTuple):
 
 
 def from_pinocchio(model: Model, theirs: Any, q: ArrayLike, v: ArrayLike | None = None) -> Any:
-    """q, or (q, v), of Pinocchio's model `theirs` of the same robot, as torsor's; leading batch axes are allowed."""
-    return _converted(model, _pinocchio_places(model, theirs), (theirs.nq, theirs.nv), FROM_PINOCCHIO, q, v)
+    """Convert a state of Pinocchio to torsor's coordinates; leading batch axes are allowed.
+
+    Joints are found by name. Quaternions are reordered, and velocities of free joints are turned into the other axes.
+
+    Parameters
+    ----------
+    model : Model
+        torsor's model of the robot.
+    theirs : pinocchio.Model
+        Pinocchio's model of the same robot.
+    q : (..., their nq) array_like
+        Configuration in Pinocchio's coordinates.
+    v : (..., their nv) array_like, optional
+        Velocities.
+
+    Returns
+    -------
+    q : (..., nq) ndarray, or (q, v)
+        The state; a pair if velocities were given.
+
+    Raises
+    ------
+    ArgumentError
+        Pinocchio's model lacks a joint, or a shape does not fit.
+
+    Examples
+    --------
+    >>> import pinocchio, torsor as ts
+    >>> ts.save(ts.zoo.double_pendulum(), "arm.urdf")
+    >>> model, theirs = ts.load("arm.urdf"), pinocchio.buildModelFromUrdf("arm.urdf")
+    >>> ts.formats.from_pinocchio(model, theirs, pinocchio.neutral(theirs))
+    array([0., 0.])
+    """
+    return _converted(model, _pinocchio_places(model, theirs), _sizes("Pinocchio", theirs), FROM_PINOCCHIO, q, v)
 
 
 def to_pinocchio(model: Model, theirs: Any, q: ArrayLike, v: ArrayLike | None = None) -> Any:
-    """q, or (q, v), of torsor as Pinocchio's."""
-    return _converted(model, _pinocchio_places(model, theirs), (theirs.nq, theirs.nv), TO_PINOCCHIO, q, v)
+    """Convert a state of torsor to Pinocchio's coordinates; leading batch axes are allowed.
+
+    Joints are found by name. Quaternions are reordered, and velocities of free joints are turned into the other axes.
+
+    Parameters
+    ----------
+    model : Model
+        torsor's model of the robot.
+    theirs : pinocchio.Model
+        Pinocchio's model of the same robot.
+    q : (..., nq) array_like
+        Configuration in torsor's coordinates.
+    v : (..., nv) array_like, optional
+        Velocities.
+
+    Returns
+    -------
+    q : (..., their nq) ndarray, or (q, v)
+        The state; a pair if velocities were given.
+
+    Raises
+    ------
+    ArgumentError
+        Pinocchio's model lacks a joint, or a shape does not fit.
+
+    Examples
+    --------
+    >>> import pinocchio, torsor as ts
+    >>> ts.save(ts.zoo.double_pendulum(), "arm.urdf")
+    >>> model, theirs = ts.load("arm.urdf"), pinocchio.buildModelFromUrdf("arm.urdf")
+    >>> ts.formats.to_pinocchio(model, theirs, [0.0, 0.0])  # (cos, sin) of every joint without limits
+    array([1., 0., 1., 0.])
+    """
+    return _converted(model, _pinocchio_places(model, theirs), _sizes("Pinocchio", theirs), TO_PINOCCHIO, q, v)
 
 
 def from_mujoco(model: Model, theirs: Any, qpos: ArrayLike, qvel: ArrayLike | None = None) -> Any:
-    """q, or (q, v), from qpos and qvel of MuJoCo's model `theirs` of the same robot; batch axes are allowed."""
-    return _converted(model, _mujoco_places(model, theirs), (theirs.nq, theirs.nv), FROM_MUJOCO, qpos, qvel)
+    """Convert a state of MuJoCo to torsor's coordinates; leading batch axes are allowed.
+
+    Joints are found by name. Quaternions are reordered, and velocities of free joints are turned into the other axes.
+
+    Parameters
+    ----------
+    model : Model
+        torsor's model of the robot.
+    theirs : mujoco.MjModel
+        MuJoCo's model of the same robot.
+    qpos : (..., their nq) array_like
+        Configuration in MuJoCo's coordinates.
+    qvel : (..., their nv) array_like, optional
+        Velocities.
+
+    Returns
+    -------
+    q : (..., nq) ndarray, or (q, v)
+        The state; a pair if velocities were given.
+
+    Raises
+    ------
+    ArgumentError
+        MuJoCo's model lacks a joint, or a shape does not fit.
+
+    Examples
+    --------
+    >>> import mujoco, torsor as ts
+    >>> ts.save(ts.zoo.puma_saha(), "arm.xml")
+    >>> model, theirs = ts.load("arm.xml"), mujoco.MjModel.from_xml_path("arm.xml")
+    >>> ts.formats.from_mujoco(model, theirs, theirs.qpos0)
+    array([0., 0., 0., 0., 0., 0.])
+    """
+    return _converted(model, _mujoco_places(model, theirs), _sizes("MuJoCo", theirs), FROM_MUJOCO, qpos, qvel)
 
 
 def to_mujoco(model: Model, theirs: Any, q: ArrayLike, v: ArrayLike | None = None) -> Any:
-    """qpos, or (qpos, qvel), from q and v of torsor."""
-    return _converted(model, _mujoco_places(model, theirs), (theirs.nq, theirs.nv), TO_MUJOCO, q, v)
+    """Convert a state of torsor to MuJoCo's coordinates; leading batch axes are allowed.
+
+    Joints are found by name. Quaternions are reordered, and velocities of free joints are turned into the other axes.
+
+    Parameters
+    ----------
+    model : Model
+        torsor's model of the robot.
+    theirs : mujoco.MjModel
+        MuJoCo's model of the same robot.
+    q : (..., nq) array_like
+        Configuration in torsor's coordinates.
+    v : (..., nv) array_like, optional
+        Velocities.
+
+    Returns
+    -------
+    qpos : (..., their nq) ndarray, or (qpos, qvel)
+        The state; a pair if velocities were given.
+
+    Raises
+    ------
+    ArgumentError
+        MuJoCo's model lacks a joint, or a shape does not fit.
+
+    Examples
+    --------
+    >>> import mujoco, torsor as ts
+    >>> ts.save(ts.zoo.puma_saha(), "arm.xml")
+    >>> model, theirs = ts.load("arm.xml"), mujoco.MjModel.from_xml_path("arm.xml")
+    >>> ts.formats.to_mujoco(model, theirs, [0.1, 0.2, 0.3, 0.0, 0.0, 0.0])
+    array([0.1, 0.2, 0.3, 0. , 0. , 0. ])
+    """
+    return _converted(model, _mujoco_places(model, theirs), _sizes("MuJoCo", theirs), TO_MUJOCO, q, v)
 
 
 # ---- where the numbers are ----
+
+
+def _sizes(engine: str, theirs: Any) -> tuple[int, int]:
+    """nq and nv of an engine's model."""
+    try:
+        return theirs.nq, theirs.nv
+    except AttributeError:
+        raise ArgumentError(f"theirs must be a model of {engine}, not {shown(theirs)}") from None
 
 
 def _pinocchio_places(model: Model, theirs: Any) -> Iterator[JointPlace]:
@@ -141,7 +277,10 @@ def _converted(model: Model, places: Iterator[JointPlace], sizes: tuple[int, int
     given, made = (sizes, own) if inward else (own, sizes)
     x = _rows("q", q, given[0])
     y = np.zeros((*x.shape[:-1], given[1])) if v is None else _rows("v", v, given[1])
-    batch = np.broadcast_shapes(x.shape[:-1], y.shape[:-1])
+    try:
+        batch = np.broadcast_shapes(x.shape[:-1], y.shape[:-1])
+    except ValueError:
+        raise ArgumentError(f"the batch axes do not go together: q {x.shape}, v {y.shape}") from None
     x, y = np.broadcast_to(x, (*batch, given[0])), np.broadcast_to(y, (*batch, given[1]))
     q_out, v_out = np.zeros((*batch, made[0])), np.zeros((*batch, made[1]))
     for kind, ours, theirs in places:

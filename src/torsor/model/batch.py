@@ -31,20 +31,40 @@ LABELS = ("name", "notes")  # of a model and of its file: they may differ, and n
 
 
 class ModelBatch:
-    """Models that differ in some fields only; every function of the dynamics takes it in place of a Model.
+    """Hold models that differ in some fields only; every function of the dynamics takes it in place of a Model.
 
-        masses = arm.mass * rng.uniform(0.9, 1.1, (1000, arm.n))
-        arms = ts.ModelBatch(arm, mass=masses)
-        qdd = ts.forward_dynamics(arms, q, v, tau)            # (1000, nv); q (nq,) or (1000, nq)
+    A field has batch axes before its own. The batch axes of all fields and of the states broadcast. One program serves
+    all batches of the same structure: nothing is compiled or kept per member.
 
-    A field has batch axes before its own: mass (..., n), com (..., n, 3), inertia (..., n, 3, 3), R, p, axis, pitch,
-    gravity (..., 3), damping, armature and other quantities of the freedoms (..., nv).  The batch axes of all fields
-    and of the states broadcast.  One program serves all batches of the same structure: nothing is compiled or kept per
-    member.
+    Parameters
+    ----------
+    model : Model
+        Gives everything else, and the names.
+    **varied : (..., *shape) array_like
+        The fields that differ: mass (..., n), com (..., n, 3), inertia (..., n, 3, 3), R, p, axis, pitch, gravity
+        (..., 3), damping, armature and other quantities of the freedoms (..., nv).
 
-    model    the model that gives everything else, and the names
-    shape    the batch axes
-    varied   the fields that differ, with all batch axes
+    Attributes
+    ----------
+    shape : tuple of int
+        The batch axes.
+    varied : dict of str to ndarray
+        The fields that differ, with all batch axes.
+
+    Raises
+    ------
+    ArgumentError
+        A field cannot differ, or its shape does not fit.
+    ModelError
+        A member could not exist; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm, factors = ts.zoo.planar3(), np.linspace(0.9, 1.1, 5)
+    >>> arms = ts.ModelBatch(arm, mass=arm.mass * factors[:, None])
+    >>> ts.gravity_forces(arms, np.zeros(3)).shape
+    (5, 3)
     """
 
     def __init__(self, model: Model, **varied: Unpack[Numbers]) -> None:

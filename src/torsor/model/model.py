@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Unpack
 
@@ -48,10 +49,84 @@ _DERIVED = ("q_start", "v_start", "joint_groups", "_index")  # of the arrays alo
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
-    """A tree of bodies in topological order: parent[i] < i. Made by `chain`, `tree`, `builder` or `from_dh`.
+    r"""Hold a machine: a tree of rigid bodies, as frozen arrays in topological order, parent[i] < i.
 
-    The constructor takes finished arrays, checks them (see `check.py`) and keeps read-only copies.
-    `dataclasses.replace(model, gravity=...)` makes a changed model and checks it again.
+    Make one by `chain`, `tree`, `builder` or `from_dh`, or load it. The constructor takes finished arrays, checks them
+    and keeps read-only copies. `dataclasses.replace(model, gravity=...)` makes a changed model and checks it again.
+
+    $$ f_{\mathrm{parent}, i}(q_i) = (R_i, p_i)\, e^{S_i q_i} $$
+
+    Parameters
+    ----------
+    parent : (n,) array_like
+        The number of the body that each body hangs on; -1 is the base.
+    joint : (n,) array_like
+        Codes of joint types (`torsor.model.JOINTS`).
+    axis : (n, 3) array_like
+        Unit directions of the joints in the body's frame; z where the type has no axis.
+    pitch : (n,) array_like
+        Advance of helical joints, in m per rad.
+    R : (n, 3, 3) array_like
+        Rotation of every joint in the parent's frame.
+    p : (n, 3) array_like
+        Place of every joint in the parent's frame, in m.
+    mass : (n,) array_like
+        In kg.
+    com : (n, 3) array_like
+        Mass centres in the bodies' frames, in m.
+    inertia : (n, 3, 3) array_like
+        About the mass centres, in the bodies' axes, in kg m^2.
+    gravity : (3,) array_like, default (0, 0, -9.81)
+        The gravitational acceleration in the base's frame, in m/s^2.
+    names : sequence of str, optional
+        Of the bodies. Default: link1, link2, ...
+    frames : mapping of str to Frame, optional
+        Named frames, those of merged fixed bodies among them.
+    name : str, default "model"
+        Of the machine.
+    allow_degenerate : bool, default False
+        Point masses and rods, whose inertia is singular, are permitted.
+    damping : float or (nv,) array_like, default 0
+        Viscous friction of every freedom, in N m s/rad or N s/m.
+    friction : float or (nv,) array_like, default 0
+        Dry friction, in N m or N.
+    stiffness : float or (nv,) array_like, default 0
+        Of springs that pull the joints to `rest`, in N m/rad or N/m.
+    rest : float or (nv,) array_like, default 0
+        Displacement from the neutral configuration at which springs are slack.
+    armature : float or (nv,) array_like, default 0
+        Inertia of rotors, which adds to the diagonal of M, in kg m^2 or kg.
+    lower, upper : float or (nv,) array_like, default infinite
+        Limits of the coordinates.
+    stop_stiffness, stop_damping : float or (nv,) array_like, default 0
+        Of the stops at these limits; 0: from the inertia that the joint carries.
+    effort : float or (nv,) array_like, default infinite
+        The largest torque or force of every drive.
+    speed : float or (nv,) array_like, default infinite
+        The speed up to which every drive pushes.
+    extras : Extras, optional
+        Names of joints, couplings, actuators, keyframes, shapes and notes.
+
+    Attributes
+    ----------
+    n, nq, nv : int
+        The number of bodies, of coordinates, and of degrees of freedom.
+    q_start, v_start : (n + 1,) ndarray
+        The coordinates of joint i are q[q_start[i]:q_start[i + 1]].
+    key : str
+        A hash of the physics, by which compiled programs are found.
+
+    Raises
+    ------
+    ModelError
+        The machine could not exist; the message names the body.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> arm = ts.Model.chain("revolute", n=2, axis=(0, 1, 0), p=(0.5, 0, 0), mass=1.0, inertia=(0.01, 0.01, 0.01))
+    >>> arm
+    Model('model', 2 bodies: 2 revolute; nq=2, nv=2)
     """
 
     parent: Array  # (n,) int64, -1 is the base
@@ -107,55 +182,152 @@ class Model:
 
     @classmethod
     def chain(cls, joint: str | Sequence[str] = "revolute", **links: Unpack[Links]) -> Model:
-        """A serial chain: each body hangs on the one before it; the arguments are those of `tree`."""
+        """Build a serial chain: each body hangs on the one before it.
+
+        Parameters
+        ----------
+        joint : str or sequence of str, default "revolute"
+            The type of all joints, or one per body.
+        **links : array_like
+            As in `tree`.
+
+        Returns
+        -------
+        model : Model
+            The chain.
+
+        Examples
+        --------
+        >>> import torsor as ts
+        >>> ts.Model.chain(["revolute", "prismatic"], mass=1.0, inertia=(0.1, 0.1, 0.1)).nv
+        2
+        """
         return cls(**assemble(None, joint, **links))
 
     @classmethod
     def tree(cls, parent: ArrayLike, joint: str | Sequence[str] = "revolute", **links: Unpack[Links]) -> Model:
-        """A tree of bodies: body i hangs on body parent[i]; -1 is the base.
+        """Build a tree of bodies: body i hangs on body parent[i]; -1 is the base.
 
-        Every argument is given once for all bodies or, with a leading axis n, once per body:
+        Every argument of `links` is given once for all bodies or, with a leading axis n, once per body. Bodies keep
+        their order if each comes after its parent; else they are sorted, nearest the base first.
 
-        joint      revolute, prismatic, helical, cylindrical, universal, gimbal, spherical, planar, free or fixed. A
-                   fixed body is merged into the one it hangs on; its name stays as a frame.
-        axis       (3,) direction of a revolute, prismatic, helical or cylindrical joint in the body's frame (default z)
-        pitch      advance of a helical joint, metres per radian
-        R, p       (3, 3), (3,) placement of the joint in the parent's frame (default: at its origin)
-        mass, com  the body's mass and the place of its mass centre in its frame
-        inertia    about the com, in the body's axes: principal moments (3,) or a tensor (3, 3). A 3x3 array is one
-                   tensor for all bodies; for three bodies it is refused if its rows look like their principal moments.
-        gravity    (3,) the gravitational acceleration in the base frame
-        names      one per body (default link1, link2, ...);  name: that of the model
-        n          the number of bodies, if no other argument determines it
-        allow_degenerate   permit point masses and rods, whose inertia is singular
+        Parameters
+        ----------
+        parent : (n,) array_like
+            The number of the body that each body hangs on.
+        joint : str or sequence of str, default "revolute"
+            revolute, prismatic, helical, cylindrical, universal, gimbal, spherical, planar, free or fixed. A fixed
+            body is merged into the one it hangs on; its name stays as a frame.
+        axis : (3,) array_like, default z
+            Direction of a revolute, prismatic, helical or cylindrical joint in the body's frame.
+        pitch : float, default 0
+            Advance of a helical joint, in m per rad.
+        R, p : (3, 3), (3,) array_like
+            Placement of the joint in the parent's frame. Default: at its origin.
+        mass : float, default 0
+            In kg.
+        com : (3,) array_like, default 0
+            The mass centre in the body's frame, in m.
+        inertia : (3,) or (3, 3) array_like, default 0
+            About the mass centre, in the body's axes: principal moments or a tensor, in kg m^2. A 3x3 array is one
+            tensor for all bodies; for three bodies it is refused if its rows look like their principal moments.
+        gravity : (3,) array_like, default (0, 0, -9.81)
+            In the base's frame, in m/s^2.
+        names : sequence of str, optional
+            One per body. Default: link1, link2, ...
+        name : str, default "model"
+            Of the machine.
+        n : int, optional
+            The number of bodies, if no other argument determines it.
+        allow_degenerate : bool, default False
+            Permit point masses and rods, whose inertia is singular.
+        damping, friction, stiffness, rest, armature, lower, upper, effort, speed : float or (nv,) array_like
+            Of the freedoms: one number for all, or one each in the order of the bodies.
+        **links : array_like
+            These arguments, from `axis` on.
 
-        Given once for all degrees of freedom, or for each (nv,) in the order of the bodies (see `freedoms.py`):
+        Returns
+        -------
+        model : Model
+            The tree.
 
-        damping, friction, stiffness, rest, armature, lower, upper, effort, speed
+        Raises
+        ------
+        ModelError
+            The machine could not exist; the message names the body.
+        ArgumentError
+            A shape does not fit.
 
-        Bodies keep their order if each comes after its parent; else they are sorted, nearest the base first.
+        Examples
+        --------
+        >>> import torsor as ts
+        >>> ts.Model.tree([-1, 0, 0], mass=1.0, inertia=(0.1, 0.1, 0.1), p=(0, 0, 0.1)).is_chain
+        False
         """
         return cls(**assemble(parent, joint, **links))
 
     @classmethod
     def builder(cls, name: str = "model", *, gravity: ArrayLike = GRAVITY, allow_degenerate: bool = False) -> Builder:
-        """An empty `Builder`: `.add(...)` bodies one by one, `.frame(...)`, then `.build()`."""
+        """Begin a machine that is built body by body.
+
+        Parameters
+        ----------
+        name : str, default "model"
+            Of the machine.
+        gravity : (3,) array_like, default (0, 0, -9.81)
+            In the base's frame, in m/s^2.
+        allow_degenerate : bool, default False
+            Permit point masses and rods.
+
+        Returns
+        -------
+        builder : Builder
+            Empty: `.add(...)` bodies, `.frame(...)`, then `.build()`.
+
+        Examples
+        --------
+        >>> import torsor as ts
+        >>> ts.Model.builder("arm").add("upper", mass=1.0, inertia=(0.1, 0.1, 0.1)).build().names
+        ('upper',)
+        """
         return Builder(cls, name, gravity=gravity, allow_degenerate=allow_degenerate)
 
     @classmethod
     def from_dh(cls, **table: Unpack[DHTable]) -> Model:
-        """A serial arm from its Denavit-Hartenberg table; see `dh.py` for the conventions.
+        """Build a serial arm from its Denavit-Hartenberg table.
 
-        a, alpha   length along and angle about the x axis       (Lee 2007: b, beta;   Saha 2001: a, alpha)
-        d, theta   length along and angle about the z axis       (Lee 2007: c, gamma;  Saha 2001: b, theta)
-        variable   which of the four the joint moves: "theta", "d", "alpha" or "a"; q adds to its value
-        convention "craig" (x screw, then z screw) or "standard" (z screw, then x screw)
-        com        the mass centre in the link's DH frame; or r (Saha): from the mass centre to its origin
-        inertia    about the mass centre, in the axes of the link's DH frame
-        mass, gravity, names, name, n, allow_degenerate, damping, ...: as in `tree`
+        A row is two screw motions, one along and about x by (a, alpha), one along and about z by (d, theta). Where the
+        DH frame of a link is not the body's frame, it is kept as the frame "<link>/dh".
 
-        Angles are in radians, or in degrees with degrees=True. Where the DH frame of a link is not the body's
-        frame, it is kept as the frame "<link>/dh".
+        Parameters
+        ----------
+        a, alpha : (n,) array_like, default 0
+            Length along and angle about the x axis (Lee 2007: b, beta; Saha 2001: a, alpha).
+        d, theta : (n,) array_like, default 0
+            Length along and angle about the z axis (Lee 2007: c, gamma; Saha 2001: b, theta).
+        variable : str or sequence of str, default "theta"
+            Which of the four the joint moves: "theta", "d", "alpha" or "a"; q adds to its value.
+        convention : str, default "craig"
+            "craig" (x screw, then z screw) or "standard" (z screw, then x screw).
+        degrees : bool, default False
+            Angles of the table are in degrees.
+        com : (n, 3) array_like, default 0
+            Mass centres in the links' DH frames; or `r` (Saha), from the mass centre to the frame's origin.
+        mass, inertia, gravity, names, name, n, allow_degenerate, damping, ... : array_like
+            As in `tree`; inertias are in the axes of the links' DH frames.
+        **table : array_like
+            These arguments.
+
+        Returns
+        -------
+        model : Model
+            The arm.
+
+        Examples
+        --------
+        >>> import torsor as ts
+        >>> ts.Model.from_dh(a=[0.0, 0.4], d=[0.3, 0.0], mass=1.0, inertia=(0.1, 0.1, 0.1)).n
+        2
         """
         return cls(**dh_fields(**table))
 
@@ -369,16 +541,21 @@ class Model:
         """
         return locked(self, joints)
 
-    def view(self, q: ArrayLike | None = None, path: Any = None) -> Any:
-        """Show the model in the browser, or write the page that shows it.
+    def view(self, path: str | Path | None = None, *, q: ArrayLike | None = None, live: bool = False,
+             forces: Any = ()) -> Path:  # fmt: skip
+        """Show the model in the browser, or write the page that shows it; its joints can be turned there.
 
         Parameters
         ----------
+        path : path-like, optional
+            Where the page is written. Default: a temporary file that is opened in the browser.
         q : (nq,) or (m, nq) array_like, optional
             The configuration, or several that are played one after the other, four per second. Default: the first
             keyframe of its file, or the neutral configuration.
-        path : path-like, optional
-            Where the page is written. Default: a temporary file that is opened in the browser.
+        live : bool, default False
+            Whether the model moves in the page, by its own equations of motion, under gravity and the user's hand.
+        forces : force or list, optional
+            What acts on it there, as in `simulate`: data that do not change in time.
 
         Returns
         -------
@@ -388,10 +565,10 @@ class Model:
         Examples
         --------
         >>> import torsor as ts
-        >>> ts.zoo.panda().view([0, 0.5, 0, -1.5, 0, 2, 0], "panda.html").name
+        >>> ts.zoo.panda().view("panda.html", q=[0, 0.5, 0, -1.5, 0, 2, 0]).name
         'panda.html'
         """
-        return page.show_model(self, q, path)
+        return page.show_model(self, path, q, live, forces)
 
     def _repr_html_(self) -> str:
         return table.of_model(self)

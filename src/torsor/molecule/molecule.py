@@ -84,7 +84,7 @@ class Molecule:
         ----------
         soft : str
             Which torsions turn, some of "phi psi omega chi". Rings (and so phi of proline), double bonds and side-chain
-            amides are rigid. S-S bonds are cut: see `Torsions.cut`.
+            amides are rigid. S-S bonds are cut, and closed again by constraints.
         methyl, hydroxyl : bool
             Whether methyl (and ammonium) and hydroxyl groups turn.
         hydrogen_mass : float or None
@@ -123,7 +123,7 @@ class Torsions:
     model      a torsor Model in nm, ps and amu; its neutral configuration is that of the molecule
     points     the atoms as points of its bodies: points.positions(q) in nm, points.torques(q, f)
     rotors     the bonds that turn, with kinds and names
-    cut        bonds that the tree leaves out (S-S)
+    cut        bonds that the tree leaves out (S-S); constraints close them (`closures.py`)
     """
 
     molecule: Molecule

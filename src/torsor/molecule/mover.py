@@ -5,7 +5,8 @@ The energy of a replica at the temperature T is
     H = p^T M(q)^-1 p / 2 + U(q) + (kT/2) log det M(q),
 
 the last term being Fixman's potential, if it is on. Rigid bonds and angles would give the weight sqrt(det M) to places;
-Fixman's potential removes it, so that torsions have the distribution exp(-U/kT) (M. Fixman, PNAS 71, 1974).
+Fixman's potential removes it, so that torsions have the distribution exp(-U/kT) (M. Fixman, PNAS 71, 1974). Closed S-S
+bonds have a weight of their own, det(G M^-1 G^T)^(1/2), which is left as it is (`closures.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torsor.algorithms import articulated, square_factor
 from torsor.compiler.derivative import log_det_gradient
 from torsor.dynamics.points import looped
 from torsor.errors import ArgumentError, ModelError
+from torsor.molecule.closures import Closures
 from torsor.molecule.forcefields import Potential
 from torsor.molecule.molecule import Torsions, nearest_atoms
 from torsor.molecule.structure import Array
@@ -81,6 +83,7 @@ class Mover:
     def __init__(self, torsions: Torsions, potential: Potential | None, kT: Array, fixman: bool = True) -> None:
         self.torsions, self.potential, self.kT, self.fixman = torsions, potential, kT, fixman
         self.model, self.drift = torsions.model, Drift(torsions.model)
+        self.closures = Closures(torsions)
         self.force_calls = self.unsettled = 0
         self._noise, self._solve, self._log_det, self._gradient = (
             looped(a, self.model)
@@ -118,8 +121,9 @@ class Mover:
     # ---- beginnings ----
 
     def noise(self, q: Array, generators: Sequence[np.random.Generator]) -> Array:
-        """Momenta of covariance M(q), (B, nv)."""
-        return self._noise(q, np.array([rng.standard_normal(self.model.nv) for rng in generators]))
+        """Momenta of covariance M(q), (B, nv), without what would open closed bonds."""
+        found = self._noise(q, np.array([rng.standard_normal(self.model.nv) for rng in generators]))
+        return self.closures.projected(q, found) if self.closures else found
 
     def refreshed(self, s: Walkers, generators: Sequence[np.random.Generator]) -> Walkers:
         """The same places with momenta drawn at the temperature."""
@@ -143,7 +147,10 @@ class Mover:
 
     def drifted(self, s: Walkers, h: Array | float) -> tuple[Walkers, Array]:
         """Free motion for h; and which replicas settled."""
-        q, p, x, settled = self.drift(s.q, s.p, s.x, h)
+        if self.closures:
+            q, p, x, settled = self.closures.drifted(s.q, s.p, s.x, h, self.drift)
+        else:
+            q, p, x, settled = self.drift(s.q, s.p, s.x, h)
         return replace(s, q=q, p=p, x=x), settled & np.isfinite(p).all(-1)
 
     def kicked(self, s: Walkers, h: Array | float) -> Walkers:
@@ -171,6 +178,8 @@ class Mover:
         at = self.at(q)
         good = good & np.isfinite(at.U) & np.isfinite(at.tau).all(-1)
         after = self.kicked(replace(moved, at=at), h / 2)
+        if self.closures:
+            after = replace(after, p=self.closures.projected(q, after.p))
         self.unsettled += int((~good).sum())
         return after.where(good, before), good
 

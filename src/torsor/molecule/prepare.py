@@ -49,6 +49,10 @@ def read(path: str | Path, field: Any, gaps: str = "refuse") -> tuple[Any, Array
     path = file_path("path", path)
     text, kind = _text(path)
     chosen("gaps", gaps, ("refuse", "split"))
+    if kind == "pdb" and not re.search(r"^(ATOM|HETATM)", text, re.M):
+        raise ModelError(f"{path} holds no atoms")
+    if blamed := _blamed(text, kind):
+        raise ModelError(f"{path}: {blamed}")
     report = _choices(text, kind)
     fixer = _opened(text, kind, path)
     if broken := _gaps(fixer.topology, fixer.positions):
@@ -105,7 +109,7 @@ def _opened(text: str, kind: str, path: Path) -> Any:
             warnings.simplefilter("ignore")
             fixer = pdbfixer().PDBFixer(**{"pdbfile" if kind == "pdb" else "pdbxfile": io.StringIO(text)})
     except Exception as error:  # whatever damaged text makes of it
-        raise ModelError(f"{path}: cannot be read as {kind}: {_blamed(text, kind) or error}") from None
+        raise ModelError(f"{path}: cannot be read as {kind}: {error}") from None
     if not fixer.topology.getNumAtoms():
         raise ModelError(f"{path} holds no atoms")
     return fixer

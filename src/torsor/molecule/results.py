@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from torsor.errors import ArgumentError
+from torsor.molecule.closures import Closures
 from torsor.molecule.forcefields import BOLTZMANN
 from torsor.molecule.molecule import Torsions
 from torsor.molecule.output import save_frames, to_mdanalysis, to_mdtraj
@@ -63,6 +64,14 @@ class MolecularRun:
     def positions(self) -> Array:
         """(frames, replicas, n, 3) nm"""
         return self.torsions.positions(self.q) if self.places is None else self.places
+
+    def open_bonds(self) -> Array:
+        """(frames, replicas) nm: the largest error of the distances that close S-S bonds; zero if there are none."""
+        closures = Closures(self.torsions)
+        if not closures:
+            return np.zeros(self.potential.shape)
+        gaps = closures.gaps(self.q.reshape(-1, self.q.shape[-1]))
+        return np.abs(gaps).max(-1).reshape(self.potential.shape)
 
     # ---- torsions ----
 

@@ -1,67 +1,162 @@
-"""Brownian dynamics of chains with rigid bonds, with and without Fixman's correction.
+"""Brownian dynamics of chains: no inertia, any friction, rigid joints or stiff springs.
 
 M. Fixman, Simulation of polymer dynamics. 1. General theory, J. Chem. Phys. 69 (1978): reference 2 of Lee & Chirikjian
-2005. Friction is proportional to mass. With friction over mass as the unit of 1 / time, the mobility of the joint
-coordinates is M^-1, and a step is
+2005. The friction of the bodies, seen from the joints, is Z(q) = sum_i J_i^T zeta_i J_i: a mass matrix, with
+coefficients of friction in place of masses. So its square factor and Z^-1 b cost O(n). A step is
 
-    R = sqrt(2 kT dt) W(q) xi,              M = W W^T,   xi white noise
-    q' = q + M(q)^-1 (F dt + R) / 2
-    q  = q + M(q')^-1 (F dt + R)            the random force R is the same, the mobility that of the middle
+    R = sqrt(2 kT / dt) W(q) xi,            Z = W W^T,   xi white noise
+    q' = q [+] Z(q)^-1 (F + R) dt / 2
+    q  = q [+] Z(q')^-1 (F + R) dt          the force F + R is the same, the mobility that of the middle
 
-in O(n). Taking the mobility in the middle adds the drift kT div M^-1 that the changing mobility needs. With rigid bonds
+Taking the mobility in the middle adds the drift kT div Z^-1 that the changing mobility needs; [+] moves along a
+velocity, so that quaternions stay on their sphere. The force F decides which weight q has in the long run (tau: that of
+the potential U):
 
-    F = tau + (kT/2) d log det M / dq       q is visited with the weight sqrt(det M) exp(-U / kT)
+    rigid joints    F = tau + (kT/2) d log det M / dq       sqrt(det M) exp(-U / kT)
+    stiff springs   F = tau + (kT/2) d log det G / dq       sqrt(det G) exp(-U / kT)
 
-and with Fixman's force, -(kT/2) d log det M / dq, as part of tau the weight is exp(-U / kT), as of stiff springs.
+det G is constant for most machines (`fixman_force`): then stiff springs cost no gradient.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from torsor.algorithms import articulated, square_factor
+from torsor.backends.cpu import Program, compile_program
+from torsor.compiler.derivative import log_det_gradient
+from torsor.compiler.store import store
 from torsor.dynamics import functions as dynamics
-from torsor.dynamics.factor import mass_factor
-from torsor.errors import ArgumentError
+from torsor.dynamics.fixman.measure import pieces_of
+from torsor.errors import ArgumentError, SingularError
 from torsor.model.model import Model, require_model
-from torsor.validate import function, generator, integer, number, real_array
+from torsor.model.regular import require_uncoupled
+from torsor.validate import flag, function, generator, integer, number, real_array
 
 Array = NDArray[Any]
 Forces = Callable[[Array], ArrayLike]
 
 
 def brownian(
-    model: Model, q: ArrayLike, *, steps: int, dt: float, kT: float = 1.0, forces: Forces | None = None,
-    every: int = 1, rng: int | np.random.Generator | None = None,
+    model: Model, q: ArrayLike, *, steps: int, dt: float, kT: float = 1.0, friction: ArrayLike | Model | None = None,
+    stiff: bool = False, forces: Forces | None = None, every: int = 1, rng: int | np.random.Generator | None = None,
 ) -> Array:  # fmt: skip
-    """q (records, ..., nq) after every `every` steps of Brownian dynamics from q (..., nq): batch axes are replicas.
+    """Move a machine by Brownian dynamics; batch axes are replicas.
 
-    dt          times friction over mass
-    forces      q (..., nq) -> tau (..., nv), for example of a potential; gravity does not act. Among them may be
-                `ts.fixman_force`: then q has the weights of stiff bonds, not of rigid ones
+    Parameters
+    ----------
+    model : Model
+        any joints; gravity, springs and friction of the joints do not act
+    q : array (..., nq)
+        where it starts
+    steps, dt : int, float
+        how many steps, and how long one is; without `friction`, in units of mass over friction
+    kT : float
+        the temperature, as an energy
+    friction : array (n,) or Model
+        of each body: force per velocity of its mass centre, as of a bead. Or a Model with the same joints and places,
+        whose masses, mass centres and moments are the coefficients of friction: of moving, of which point, of turning.
+        Left out, friction is proportional to mass, and dt counts in units of mass over friction
+    stiff : bool
+        whether the joints are stiff springs (the weights of `ts.fixman_force`) and not rigid
+    forces : function
+        q (..., nq) -> tau (..., nv), for example of a potential
+    every : int
+        records are taken after so many steps
+    rng : int or Generator
+
+    Returns
+    -------
+    array (records, ..., nq)
+
+    Raises
+    ------
+    SingularError
+        a motion meets no friction, or dt is too long for the forces
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> from torsor.motion.brownian import brownian
+    >>> chain = ts.zoo.point_chain(2)
+    >>> brownian(chain, np.zeros((100, 2)), steps=20, dt=0.01, rng=0, every=10).shape
+    (2, 100, 2)
     """
     require_model(model)
-    if model.nq != model.nv:
-        raise ArgumentError(f"{model!r} has joints with quaternions; Brownian dynamics takes joints without them")
+    require_uncoupled(model, "Brownian dynamics")
     steps, every = integer("steps", steps, least=1), integer("every", every, least=1)
     dt, kT = number("dt", dt, above=0), number("kT", kT, above=0)
+    flag("stiff", stiff)
     if forces is not None:
         function("forces", forces)
-    q = real_array("q", q).copy()
+    q = real_array("q", q).astype(np.float64)
     if q.ndim == 0 or q.shape[-1] != model.nq:
         raise ArgumentError(f"q has shape {q.shape}; {model!r} needs (..., {model.nq})")
-    noise, records = generator("rng", rng), []
+    model.check_quaternions(q)
+    drag = _drag(model, friction)
+    dynamics.mass_solve(drag, q, np.zeros((*q.shape[:-1], model.nv)))  # names a joint that meets no friction
+    medium = store(drag).once(("brownian",), lambda: Medium.of(drag))
+    weight = _weight(model, stiff)
+    noise, size = generator("rng", rng), np.sqrt(2 * kT / dt)
+    move = np.add if model.nq == model.nv and _is_flat(model) else model.integrate
+    records = []
     for k in range(steps):
-        push = 0.5 * kT * dynamics.log_det_gradient(model, q)
+        force = size * medium.factor(q, noise.standard_normal((*q.shape[:-1], model.nv)))
+        if weight is not None:
+            force += 0.5 * kT * weight(q)
         if forces is not None:
-            push = push + np.broadcast_to(np.asarray(forces(q), dtype=np.float64), q.shape)
-        random = mass_factor(model, q).apply(noise.normal(size=q.shape))
-        impulse = push * dt + np.sqrt(2 * kT * dt) * random
-        middle = q + 0.5 * dynamics.mass_solve(model, q, impulse)
-        q = q + dynamics.mass_solve(model, middle, impulse)
+            force += np.asarray(forces(q), dtype=np.float64)
+        middle = move(q, (0.5 * dt) * medium.mobility(q, force))
+        q = move(q, dt * medium.mobility(middle, force))
         if (k + 1) % every == 0:
-            records.append(q.copy())
+            records.append(q)
+        if not np.isfinite(q).all():
+            raise SingularError(f"Brownian dynamics left all numbers in step {k + 1}: take a dt shorter than {dt:g}")
     return np.array(records).reshape(len(records), *q.shape)
+
+
+def _weight(model: Model, stiff: bool) -> Callable[[Array], Array] | None:
+    """The gradient of log det M, or of log det G; None if that is constant."""
+    if not stiff:
+        return store(model).once(("rigid weight",), lambda: compile_program(log_det_gradient, model))
+    pieces = pieces_of(model)
+    return None if pieces is None else pieces.gradient
+
+
+class Medium(NamedTuple):
+    """The friction of a machine: q, xi -> W xi and q, F -> Z^-1 F."""
+
+    factor: Program
+    mobility: Program
+
+    @classmethod
+    def of(cls, drag: Model) -> Medium:
+        return cls(compile_program(square_factor.apply, drag), compile_program(articulated.mass_solve, drag))
+
+
+def _drag(model: Model, friction: ArrayLike | Model | None) -> Model:
+    """The machine whose mass matrix is the friction."""
+    bare = replace(model, armature=np.zeros(model.nv))
+    if friction is None:
+        return bare
+    if isinstance(friction, Model):
+        placed = "parent", "joint", "axis", "pitch", "R", "p"
+        if not all(np.array_equal(getattr(model, key), getattr(friction, key)) for key in placed):
+            raise ArgumentError(f"friction: {friction!r} must have the joints and placements of {model!r}")
+        return friction
+    beads = real_array("friction", friction)
+    if beads.shape != (model.n,) or (beads < 0).any():
+        raise ArgumentError(
+            f"friction must be {model.n} numbers, one per body, none negative; its shape is {beads.shape}"
+        )
+    com = np.where(beads[:, None] > 0, model.com, 0.0)
+    return replace(bare, mass=beads, com=com, inertia=np.zeros((model.n, 3, 3)), allow_degenerate=True)
+
+
+def _is_flat(model: Model) -> bool:
+    return all(joint.flat for joint, _, _ in model.joint_groups)

@@ -156,13 +156,13 @@ class States:
     def run(self, part: Mapping[str, Array]) -> StepRun:
         """Their steps."""
         setup, m = self.setup, len(part["q"])
-        gain = np.broadcast_to(part["values"][:, 0], (m, part["values"].shape[-1]))
-        kernels = setup.kernels(self.dtype)
-        numbers = [part[name] for name in setup.step.numbers]
+        given = {"tau": part["commands"][:, 0], "gain": part["values"][:, 0]}
+        given |= {name: part[name] for name in setup.step.numbers}
         if setup.law.waves:
-            numbers[0] = np.array(np.broadcast_to(numbers[0], (m, setup.model.n, 6)))
+            given["external"] = np.array(np.broadcast_to(given["external"], (m, setup.model.n, 6)))
         functions, alone = setup.law.called, not self.batch
-        return StepRun(kernels, m, gain, np.array([setup.length]), numbers, setup.method.times, functions, alone)
+        kernels, h = setup.kernels(self.dtype), np.array([setup.length])
+        return StepRun(kernels, m, h, given, setup.method.times, functions, alone)
 
     def move(self, run: StepRun, part: Mapping[str, Array], x: Array, ends: Sequence[int], out: Array | None,
              first: int = 0) -> None:  # fmt: skip
@@ -174,14 +174,11 @@ class States:
         run(x, changing, ends, out, self.setup.begin + first * self.setup.length)
 
     def changing(self, part: Mapping[str, Array], first: int, count: int) -> dict[str, Array]:
-        """What changes in time, in some steps: rows (1 or count, m or 1, ...) by the names of inputs."""
-        found = {}
-        for name, key in (("tau", "commands"), ("gain", "values")):
-            x = np.moveaxis(part[key], -2, 0)
-            found[name] = x[first : first + count] if len(x) > 1 else x
-        if self.setup.law.schedule is None:
-            del found["gain"]
-        if self.setup.law.waves:
+        """What changes in time, in some steps: rows (count, m or 1, ...) by the names of inputs."""
+        law, rows = self.setup.law, slice(first, first + count)
+        found = {} if not law.changes else {"tau": np.moveaxis(part["commands"], -2, 0)[rows]}
+        found |= {} if law.schedule is None else {"gain": np.moveaxis(part["values"], -2, 0)[rows]}
+        if law.waves:
             found["external"] = part["external"] + self.setup.waves(first, count)
         return found
 

@@ -27,7 +27,7 @@ HALVINGS = 60  # of the part of a step in which an event lies: to rounding
 def event_of(stop: Any, model: Model) -> Event:
     """The conditions of `run` as one function of t, q, v, whose first zero ends the run."""
     if callable(stop) and not isinstance(stop, Stop):
-        return lambda t, q, v: number("what stop(t, q, v) gives", stop(t, q, v), infinite=True)
+        return lambda t, q, v: number("what stop(t, q, v) gives", stop(t, *map(read_only, (q, v))), infinite=True)
     several = stop if isinstance(stop, list | tuple) else [stop]
     functions = [x for x in several if callable(x) and not isinstance(x, Stop)]
     if functions:
@@ -45,6 +45,15 @@ def event_of(stop: Any, model: Model) -> Event:
 
     excess.bounds = True  # type: ignore[attr-defined]
     return excess
+
+
+def read_only(x: Array) -> Array:
+    """A view in which a caller's function cannot write, if the state is on the host."""
+    if type(x) is not np.ndarray:
+        return x
+    view = x.view()
+    view.flags.writeable = False
+    return view
 
 
 class _Entries:

@@ -25,21 +25,21 @@ class Stepped(FixedStep):
     def _run(self, h: float) -> tuple[Fixed, StepRun]:
         """The steps of a length; only the last one before the end of a run has another."""
         if h not in self._runs:
-            setup = Fixed(self.motion.model, self.motion.law, METHODS[self.name], self.name, h)
-            loads = [np.array(x)[None] for x in self.motion.acting.loads(self.t)]
-            law, times = self.motion.law, setup.method.times
-            run = StepRun(setup.kernels("float64"), 1, law.values[None], np.array([h]), loads, times, law.called)
+            law, setup = self.motion.law, Fixed(self.motion.model, self.motion.law, METHODS[self.name], self.name, h)
+            given = dict(zip(law.load_names, (np.array(x)[None] for x in self.motion.acting.loads(self.t))))
+            given |= {"tau": setup.commands(0, 1, self.t), "gain": law.values}
+            run = StepRun(setup.kernels("float64"), 1, np.array([h]), given, setup.method.times, law.called)
             self._runs = {h: (setup, run)} if h == self.h else self._runs | {h: (setup, run)}
         return self._runs[h]
 
     def advance(self, h: float) -> None:
         h = self.h if abs(h - self.h) <= 1e-9 * self.h else h
-        setup, run = self._run(h)
+        (setup, run), law = self._run(h), self.motion.law
 
         def changing(first: int, count: int) -> dict[str, Array]:
-            found = {"tau": setup.commands(0, 1, self.t)[:, None]}
-            if self.motion.law.waves:
-                found["external"] = self.motion.law.loads_at(self.t + INSIDE * h)["external"][None, None]
+            found = {"tau": setup.commands(0, 1, self.t)[:, None]} if law.changes else {}
+            if law.waves:
+                found["external"] = law.loads_at(self.t + INSIDE * h)["external"][None, None]
             return found
 
         run(self.row[None, : self.nq + self.nv], changing, t=self.t)

@@ -70,7 +70,20 @@ class _Data:
 
 @dataclass(frozen=True)
 class Constant(_Data):
-    """Constant torques tau of the drives."""
+    """Constant torques of the drives.
+
+    Parameters
+    ----------
+    tau : float or (..., nv) array_like
+        In N m and N.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> run = ts.simulate(ts.zoo.pendulum(), duration=0.1, forces=ts.Constant(2.0))
+    >>> bool(run.q[-1, 0] > 0)
+    True
+    """
 
     tau: ArrayLike
 
@@ -80,10 +93,30 @@ class Constant(_Data):
 
 @dataclass(frozen=True)
 class Table(_Data):
-    """Torques tau (..., m, nv) of the drives at times t (m,); before and after the table, its ends hold.
+    """Torques of the drives at given times; before and after the table, its ends hold.
 
-    Between the times: "linear" (straight lines), "previous" (each value until the next one: a digital controller) or
-    "cubic" (a twice continuously differentiable spline).
+    Parameters
+    ----------
+    t : (m,) array_like
+        Increasing times, in s.
+    tau : (..., m, nv) array_like
+        The torques at these times, in N m and N.
+    between : str, default "linear"
+        Between the times: "linear" (straight lines), "previous" (each value until the next one, as a digital controller
+        does) or "cubic" (a twice continuously differentiable spline).
+
+    Raises
+    ------
+    ArgumentError
+        The times do not increase, or the torques do not belong to them.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> pulse = ts.Table([0.0, 0.1, 0.2], [[0.0], [5.0], [0.0]], "previous")
+    >>> run = ts.simulate(ts.zoo.pendulum(), duration=0.3, forces=pulse)
+    >>> bool(run.q[-1, 0] > 0)
+    True
     """
 
     t: ArrayLike
@@ -110,9 +143,31 @@ class Table(_Data):
 
 @dataclass(frozen=True)
 class PD(_Data):
-    """tau = kp (q_d - q) + kd (v_d - v) of the drives, the difference taken on the manifold of q.
+    r"""Servos that hold a configuration or follow a motion, with the difference taken on the manifold of q.
 
-    `reference` is a motion t -> (q_d, v_d, a_d), or a configuration (..., nq) to hold.
+    $$ \tau = k_p (q_d - q) + k_d (v_d - v) $$
+
+    Parameters
+    ----------
+    reference : float, (..., nq) array_like, or callable
+        A configuration to hold, or a motion t -> (q_d, v_d, a_d) such as a `Cycloid`.
+    kp : float or (..., nv) array_like
+        Stiffness, in N m/rad or N/m.
+    kd : float or (..., nv) array_like
+        Damping, in N m s/rad or N s/m.
+
+    Raises
+    ------
+    ArgumentError
+        The reference is neither a configuration nor a motion.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> arm = ts.zoo.pendulum()
+    >>> run = ts.simulate(arm, duration=3.0, forces=ts.PD(0.5, kp=500.0, kd=40.0))
+    >>> bool(abs(run.q[-1, 0] - 0.5) < 0.01)
+    True
     """
 
     reference: Any
@@ -153,10 +208,33 @@ class PD(_Data):
 
 @dataclass(frozen=True)
 class ComputedTorque(_Data):
-    """tau = M(q) (a_d + kd (v_d - v) + kp (q_d - q)) + bias(q, v): the error obeys e'' + kd e' + kp e = 0.
+    r"""Computed torques: the error of the motion obeys e'' + kd e' + kp e = 0, if the model is right.
 
-    `reference` is a motion t -> (q_d, v_d, a_d), or a configuration (nq,) to hold; `model`, if it is given, the one
-    that the controller believes in.
+    $$ \tau = M(q)\,(a_d + k_d (v_d - v) + k_p (q_d - q)) + b(q, v) $$
+
+    Parameters
+    ----------
+    reference : float, (nq,) array_like, or callable
+        A configuration to hold, or a motion t -> (q_d, v_d, a_d).
+    kp : float or (nv,) array_like, default 100
+        In 1/s^2.
+    kd : float or (nv,) array_like, default 20
+        In 1/s.
+    model : Model, optional
+        The one that the controller believes in. Default: the one that moves.
+
+    Raises
+    ------
+    ArgumentError
+        The reference is neither a configuration nor a motion.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> arm, path = ts.zoo.double_pendulum(), ts.MinimumJerk([0.0, 0.0], [1.0, -1.0], T=1.0)
+    >>> run = ts.simulate(arm, duration=1.0, forces=ts.ComputedTorque(path))
+    >>> print(run.q[-1].round(4))
+    [ 1. -1.]
     """
 
     reference: Any
@@ -202,10 +280,33 @@ class ComputedTorque(_Data):
 
 @dataclass(frozen=True)
 class Feedback(_Data):
-    """tau = tau_ref + K (x_ref - x), x = (q, v), of the drives: a linear controller, as LQR and iLQR give it.
+    """A linear controller of the drives, as LQR and iLQR give it: tau = tau_ref + K (x_ref - x), x = (q, v).
 
-    K (..., nv, nq + nv), x_ref (..., nq + nv), tau (..., nv). With times t (m,), each of them has an axis of m before
-    its last ones, (..., m, nv, nq + nv) and so on: the k-th holds from t[k] until t[k + 1].
+    With times, each array has an axis of m before its last ones: the k-th holds from t[k] until t[k + 1].
+
+    Parameters
+    ----------
+    K : (..., nv, nq + nv) array_like
+        Gains.
+    x_ref : float or (..., nq + nv) array_like, default 0
+        The state to which it drives.
+    tau : float or (..., nv) array_like, default 0
+        Torques at that state, in N m and N.
+    t : (m,) array_like, optional
+        Increasing times, in s, for gains that change.
+
+    Raises
+    ------
+    ArgumentError
+        The times do not increase, or the gains do not belong to them.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> law = ts.Feedback([[20.0, 5.0]], x_ref=[0.3, 0.0])
+    >>> run = ts.simulate(ts.zoo.pendulum(), duration=4.0, forces=law)
+    >>> print(run.q[-1].round(3))
+    [0.241]
     """
 
     K: ArrayLike
@@ -239,10 +340,26 @@ class Feedback(_Data):
 
 @dataclass(frozen=True)
 class Policy(_Data):
-    """A small neural network of the state: tau = W_k f(... f(W_1 (q, v) + b_1) ...) + b_k, a command of the drives.
+    r"""A small neural network of the state, a command of the drives.
 
-    layers      (W, b) each: W (outputs, inputs) and b (outputs,); the first takes (q, v), the last gives (nv,)
-    activation  f, between the layers: "relu", max(x, 0), or "softsign", x / (1 + |x|)
+    $$ \tau = W_k f(\dots f(W_1 (q, v) + b_1) \dots) + b_k $$
+
+    Parameters
+    ----------
+    layers : sequence of ((outputs, inputs), (outputs,)) array_like
+        Pairs (W, b); the first takes (q, v), the last gives (nv,).
+    activation : str, default "relu"
+        f, between the layers: "relu", max(x, 0), or "softsign", x / (1 + abs(x)).
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> rng = np.random.default_rng(0)
+    >>> layers = [(rng.normal(size=(4, 2)), np.zeros(4)), (rng.normal(size=(1, 4)), np.zeros(1))]
+    >>> path = ts.rollout(ts.zoo.pendulum(), np.ones((8, 1)), np.zeros((8, 1)), steps=10, step=0.01,
+    ...                   forces=ts.Policy(layers, "softsign"))
+    >>> path.q.shape
+    (8, 10, 1)
     """
 
     layers: Sequence[tuple[ArrayLike, ArrayLike]]
@@ -296,7 +413,31 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Friction(_Data):
-    """tau = -viscous v - coulomb v / sqrt(v^2 + creep^2): dry friction, its jump smoothed over speeds of `creep`."""
+    r"""Friction at the joints: viscous, and dry with its jump smoothed over speeds of `creep`.
+
+    $$ \tau = -d\,v - c\,\frac{v}{\sqrt{v^2 + \epsilon^2}} $$
+
+    Parameters
+    ----------
+    viscous : float or (..., nv) array_like, default 0
+        d, in N m s/rad or N s/m.
+    coulomb : float or (..., nv) array_like, default 0
+        c, in N m or N.
+    creep : float, default 1e-3
+        The speed over which the jump is smoothed, in rad/s or m/s.
+
+    Raises
+    ------
+    ArgumentError
+        creep is not positive.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> run = ts.simulate(ts.zoo.pendulum(), [1.0], duration=5.0, forces=ts.Friction(viscous=0.5))
+    >>> bool(run.energy[-1] < run.energy[0])
+    True
+    """
 
     viscous: ArrayLike = 0.0
     coulomb: ArrayLike = 0.0
@@ -314,10 +455,27 @@ class Friction(_Data):
 
 @dataclass(frozen=True)
 class Spring(_Data):
-    """Springs at the joints, slack at the configuration `rest` (default: the neutral one), and dampers.
+    """Springs and dampers at the joints: tau = stiffness (rest - q) - damping v.
 
-    tau = stiffness (rest - q) - damping v. At joints with quaternions, where q - rest is a rotation vector e, it is
-    minus the gradient of sum stiffness_k e_k^2 / 2: springs conserve energy at every joint.
+    At joints with quaternions, where q - rest is a rotation vector e, the torque is minus the gradient of
+    sum stiffness_k e_k^2 / 2: springs conserve energy at every joint.
+
+    Parameters
+    ----------
+    stiffness : float or (..., nv) array_like
+        In N m/rad or N/m.
+    rest : (nq,) array_like, optional
+        The configuration at which the springs are slack. Default: the neutral one.
+    damping : float or (..., nv) array_like, default 0
+        In N m s/rad or N s/m.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> spring = ts.Spring(3.0, rest=[0.2], damping=2.0)
+    >>> run = ts.simulate(ts.zoo.pendulum(), duration=5.0, gravity=False, forces=spring)
+    >>> print(run.q[-1].round(3))
+    [0.2]
     """
 
     stiffness: ArrayLike
@@ -333,8 +491,22 @@ class Spring(_Data):
 class Limits(_Data):
     """Joint limits as stops: a spring and a damper that act while a joint is outside [lower, upper].
 
-    A freedom can be limited if a coordinate of its joint is its integral (`Joint.limited`); those of spherical and free
-    joints cannot, and need infinite bounds. Stiffness and damping default to those of a model's own stops (`law.py`).
+    A freedom can be limited if a coordinate of its joint is its integral; those of spherical and free joints cannot,
+    and need infinite bounds.
+
+    Parameters
+    ----------
+    lower, upper : float or (..., nv) array_like
+        The limits, in rad or m; infinite where there are none.
+    stiffness, damping : float or (..., nv) array_like, default 0
+        Of the stops; 0: from the inertia that the joint carries, so that it stops within 20 ms.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> run = ts.simulate(ts.zoo.pendulum(), [1.0], duration=3.0, forces=ts.Limits(lower=-0.5, upper=2.0))
+    >>> bool(run.q.min() > -0.6)
+    True
     """
 
     lower: ArrayLike
@@ -360,7 +532,27 @@ class Limits(_Data):
 class External(_Data):
     """Wrenches (moment, force) on the bodies, in their frames at their origins.
 
-    wrenches  (..., n, 6); (m, n, 6) at times t (m,), as in a `Table`; or a function (t, q, v) -> (n, 6)
+    Parameters
+    ----------
+    wrenches : (..., n, 6) array_like, or callable
+        In N m and N; (m, n, 6) at times t, as in a `Table`; or a function (t, q, v) -> (n, 6).
+    t : (m,) array_like, optional
+        Increasing times, in s.
+    between : str, default "linear"
+        As in `Table`.
+
+    Raises
+    ------
+    ArgumentError
+        The times do not increase, or the wrenches do not belong to them.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> push = ts.External([[0.0, 0.0, 0.0, 5.0, 0.0, 0.0]])
+    >>> body = ts.Model.chain("free", mass=1.0, inertia=(0.1, 0.1, 0.1))
+    >>> print(ts.simulate(body, duration=1.0, gravity=False, forces=push).q[-1, :3].round(6))
+    [2.5 0.  0. ]
     """
 
     wrenches: Any
@@ -394,9 +586,23 @@ class External(_Data):
 
 @dataclass(frozen=True)
 class Pull(_Data):
-    """A constant force, given in the base's axes, on a point of a body or frame, given in its frame.
+    """A force that keeps its direction in the base's axes, on a point of a body or frame.
 
-    `force` and `at` may have leading axes, one force and point per trajectory.
+    Parameters
+    ----------
+    body : str
+        The body or named frame.
+    force : (..., 3) array_like
+        In the base's axes, in N.
+    at : (..., 3) array_like, default the origin
+        The point, in the frame of the body, in m.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> run = ts.simulate(ts.zoo.pendulum(damping=5.0), duration=20.0, forces=ts.Pull("tip", (-4.905, 0, 0)))
+    >>> print(run.q[-1].round(3))
+    [0.785]
     """
 
     body: str
@@ -426,11 +632,31 @@ class Pull(_Data):
 class Function(_Data):
     """A function (t, q, v) -> tau with what is known about it; plain functions are forces, too.
 
-    slopes    (t, q, v) -> (stiffness, damping): how much the torque at a joint falls with that joint's own position and
-              velocity, numbers or (nv,). Implicit methods use them; they need not be exact
-    drive     True: a command of the drives, which keep to their effort and speed
-    needs_v   False: depends on t and q alone. Methods that move positions and velocities in turn then call it once
-              per step
+    Parameters
+    ----------
+    torque : callable
+        (t, q, v) -> tau; in a rollout it is called once per stage with all states.
+    slopes : callable, optional
+        (t, q, v) -> (stiffness, damping): how much the torque at a joint falls with that joint's own position and
+        velocity, numbers or (nv,). Implicit methods use them; they need not be exact.
+    drive : bool, default False
+        A command of the drives, which keep to their effort and speed.
+    needs_v : bool, default True
+        False: it depends on t and q alone. Methods that move positions and velocities in turn then call it once per
+        step.
+
+    Raises
+    ------
+    ArgumentError
+        torque or slopes cannot be called.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> stiff = ts.Function(lambda t, q, v: -1e4 * (q - 0.3), slopes=lambda t, q, v: (1e4, 0.0))
+    >>> run = ts.simulate(ts.zoo.pendulum(damping=50.0), duration=1.0, forces=stiff, method="esdirk4")
+    >>> print(run.q[-1].round(2))
+    [0.3]
     """
 
     torque: Callable[[float, Array, Array], Array]

@@ -295,8 +295,8 @@ class _Backwards:
 
 def numbers_of(states: States, run: StepRun, part: Mapping[str, Array], t: int) -> list[Array]:
     """The last inputs of the t-th step: loads on the bodies, and the numbers of members."""
-    changing = states.changing(part, t, 1)
-    run.hold({name: run.memory.laid(name, x) for name, x in changing.items() if name == "external"})
+    if states.setup.law.waves:
+        run.hold({"external": states.changing(part, t, 1)["external"]})
     return run.numbers
 
 
@@ -325,7 +325,7 @@ def pullback(step: Step, dtype: str, wrt: tuple[str, ...] = (), with_states: boo
     made = step.members.store if step.members else store(step.model)
     key = "adjoint", step.key, step.law.key, step.slots, dtype, wrt, with_states
     whole = step.written_out and not wrt and not with_states
-    return made.once(key, lambda: _whole_pullback(step, dtype) if whole else _pieces_pullback(step, dtype, wrt))
+    return made.once(key, lambda: _whole_pullback(step, dtype) if whole else PiecesPullback(step, dtype, wrt))
 
 
 def adjoint(step: Step, code: Code, names: Sequence[str], *cotangents: Scalars) -> dict[str, list[Scalar]]:
@@ -382,53 +382,70 @@ def _whole_pullback(step: Step, dtype: str) -> Any:
     return _reverse(step, trace(step.whole, inputs), inputs, 2, dtype)
 
 
-def _pieces_pullback(step: Step, dtype: str, wrt: tuple[str, ...]) -> Pullback:
-    """Around the programs of forward and inverse dynamics and their vjps, the pieces of a step and their adjoints."""
-    by_freedoms, law, nv = step.law.is_local, step.law, step.model.nv
-    alone = step.one_freedom if by_freedoms else step
-    pieces: list[Piece] = cut(alone)
-    forward = [compiled_piece(x.code, x.inputs, dtype) for x in pieces]
-    backward = [_reverse(alone, x.code, x.inputs, len(x.parts) or 2, dtype) for x in pieces]
-    asks = [x.ask._replace(model=step.model, options=step.options) if by_freedoms else x.ask for x in pieces if x.ask]
-    made = {ask: _both_ways(step, ask, wrt, dtype) for ask in asks}
+class PiecesPullback:
+    """Around the programs of forward and inverse dynamics and their vjps, the pieces of a step and their adjoints.
 
-    def lanes(given: Sequence[Array]) -> list[Array]:
-        """Operands of the pieces: rows, or all freedoms side by side."""
-        return [x if k in (2, 3, 4) else x[..., None] for k, x in enumerate(given)] if by_freedoms else list(given)
+    Where every freedom acts by itself, the pieces are those of one freedom, and all freedoms are lanes.
+    """
 
-    def joined(found: Mapping[str, Array]) -> dict[str, Array]:
-        return {name: x[..., 0] if x.shape[-1] == 1 else x for name, x in found.items()} if by_freedoms else dict(found)
+    def __init__(self, step: Step, dtype: str, wrt: tuple[str, ...]) -> None:
+        self.step, self.wrt, self.by_freedoms = step, wrt, step.law.is_local
+        alone = step.one_freedom if self.by_freedoms else step
+        self.pieces: list[Piece] = cut(alone)
+        self.forward = [compiled_piece(x.code, x.inputs, dtype) for x in self.pieces]
+        self.backward = [_reverse(alone, x.code, x.inputs, len(x.parts) or 2, dtype) for x in self.pieces]
+        asks = [x.ask for x in self.pieces if x.ask]
+        self.asks = [x._replace(model=step.model, options=step.options) for x in asks] if self.by_freedoms else asks
+        self.made = {ask: _both_ways(step, ask, wrt, dtype) for ask in self.asks}
 
-    def pull(q: Array, v: Array, tau: Array, gain: Array, h: Array, *others: Array) -> dict[str, Any]:
+    def __call__(self, q: Array, v: Array, tau: Array, gain: Array, h: Array, *others: Array) -> dict[str, Any]:
         *numbers, gq, gv = others
-        if by_freedoms:
-            gain = np.moveaxis(gains_by_freedom(law, gain, len(q)), 0, -1)
-            tau = np.moveaxis(tau.reshape(len(q), tau.shape[-1] // nv, nv), 1, -1)
-        given: list[Array] = [q, v, tau, gain, h]
-        asked = []
-        for kernel, piece, ask in zip(forward, pieces, asks):
-            rows = kernel(*lanes(given))
-            x = list(np.moveaxis(rows, -1, 0)) if by_freedoms else [rows[:, part] for part in piece.parts]
-            asked.append((x, numbers if ask.is_forward else []))
-            given.append(made[ask][0](*x, *asked[-1][1]))
-        seeds = [x[..., None] for x in (gq, gv)] if by_freedoms else [gq, gv]
-        total: dict[str, Any] = joined(backward[-1](*lanes(given), *seeds))
-        for s in reversed(range(len(asks))):
-            x, more = asked[s]
-            found = made[asks[s]][1](*x[:3], np.ascontiguousarray(total[f"a{s}"]), *x[3:], *more)
-            seeds = [y[..., None] for y in found[: len(x)]] if by_freedoms else list(found[: len(x)])
-            for name, y in joined(backward[s](*lanes(given[: 5 + s]), *seeds)).items():
+        given = [q, v, *self._of_law(tau, gain, len(q)), h]
+        asked = self._asked(given, numbers)
+        total: dict[str, Any] = self._back(len(self.asks), given, [gq, gv])
+        for s in reversed(range(len(self.asks))):
+            ask, (x, more) = self.asks[s], asked[s]
+            found = self.made[ask][1](*x[:3], np.ascontiguousarray(total[f"a{s}"]), *x[3:], *more)
+            for name, y in self._back(s, given, list(found[: len(x)])).items():
                 total[name] = total.get(name, 0.0) + y
-            for name, y in zip(wrt if asks[s].is_forward else (), found[len(x) :]):
+            for name, y in zip(self.wrt if ask.is_forward else (), found[len(x) :]):
                 total[name] = total.get(name, 0.0) + y.reshape(len(q), -1)
-        total["states"] = [(x[0], x[1]) for ask, (x, _) in zip(asks, asked) if ask.is_forward]
-        if by_freedoms:
-            total["gain"] = _gathered(step, total["gain"])
+        total["states"] = [(x[0], x[1]) for ask, (x, _) in zip(self.asks, asked) if ask.is_forward]
+        if self.by_freedoms:
+            total["gain"] = _gathered(self.step, total["gain"])
             wide = total["tau"] if total["tau"].ndim == 3 else total["tau"][..., None]
-            total["tau"] = np.moveaxis(wide, -1, 1).reshape(len(q), wide.shape[-1] * nv)
+            total["tau"] = np.moveaxis(wide, -1, 1).reshape(len(q), wide.shape[-1] * self.step.model.nv)
         return total
 
-    return pull
+    def _of_law(self, tau: Array, gain: Array, m: int) -> tuple[Array, Array]:
+        """Commands and numbers of the law as the pieces take them."""
+        if not self.by_freedoms:
+            return tau, gain
+        nv = self.step.model.nv
+        wide = np.moveaxis(tau.reshape(m, tau.shape[-1] // nv, nv), 1, -1)
+        return wide, np.moveaxis(gains_by_freedom(self.step.law, gain, m), 0, -1)
+
+    def _asked(self, given: list[Array], numbers: Sequence[Array]) -> list[tuple[list[Array], Sequence[Array]]]:
+        """What each piece asked for; what it found is added to `given`."""
+        asked: list[tuple[list[Array], Sequence[Array]]] = []
+        for kernel, piece, ask in zip(self.forward, self.pieces, self.asks):
+            rows = kernel(*self._lanes(given))
+            x = list(np.moveaxis(rows, -1, 0)) if self.by_freedoms else [rows[:, part] for part in piece.parts]
+            asked.append((x, numbers if ask.is_forward else []))
+            given.append(self.made[ask][0](*x, *asked[-1][1]))
+        return asked
+
+    def _back(self, s: int, given: Sequence[Array], seeds: Sequence[Array]) -> dict[str, Array]:
+        """The cotangents of the inputs of the s-th piece from those of its outputs."""
+        own = [x[..., None] for x in seeds] if self.by_freedoms else list(seeds)
+        found = self.backward[s](*self._lanes(given[: 5 + s]), *own)
+        return {name: x[..., 0] if self.by_freedoms and x.shape[-1] == 1 else x for name, x in found.items()}
+
+    def _lanes(self, given: Sequence[Array]) -> list[Array]:
+        """Operands of the pieces: rows, or all freedoms side by side."""
+        if not self.by_freedoms:
+            return list(given)
+        return [x if k in (2, 3, 4) else x[..., None] for k, x in enumerate(given)]
 
 
 def _gathered(step: Step, gain: Array) -> Array:
@@ -471,10 +488,46 @@ class StepDerivatives(NamedTuple):
 
 def step_derivatives(model: Model, q: Any, v: Any, tau: Any = 0.0, step: float = 1e-2, method: str = "rk4",
                      forces: Any = ()) -> StepDerivatives:  # fmt: skip
-    """One step from the states q (..., nq), v (..., nv) under torques tau (..., nv), and its Jacobians.
+    r"""Take one step from many states, with its Jacobians: what iLQR and model-predictive control need.
 
-    x_{k+1} + dx' = step(x_k + dx, tau + dtau): what iLQR and model-predictive control need. Changes of q are along the
-    directions of v. `forces` act, too, at the time 0.
+    $$ x_{k+1} + A\,dx + B\,d\tau = \mathrm{step}(x_k + dx, \tau + d\tau) $$
+
+    Changes of q are along the directions of v. Forces act, too, at the time 0.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities, in rad/s and m/s.
+    tau : float or (..., nv) array_like, default 0
+        Torques that are held over the step, in N m and N.
+    step : float, default 0.01
+        Its length, in s.
+    method : str, default "rk4"
+        "semi-implicit", "implicit-euler" or "rk4".
+    forces : force or sequence of forces, optional
+        Forces that are data.
+
+    Returns
+    -------
+    one : StepDerivatives
+        `q`, `v`, and the Jacobians `dx` (..., 2 nv, 2 nv) and `dtau` (..., 2 nv, nv); a named tuple.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit, or a force is a function.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> one = ts.step_derivatives(ts.zoo.pendulum(), [0.0], [0.0], step=0.1, method="semi-implicit")
+    >>> print(one.dtau.round(3))
+    [[0.03]
+     [0.3 ]]
     """
     require_model(model)
     validate.chosen("method", method, METHODS)

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import sqrt
 
 import numpy as np
@@ -53,6 +53,7 @@ from torsor.motion.tangent import NUDGE
 
 SETTLED = 0.03  # the error of a stage's equations, relative to that allowed for the step
 ITERATIONS = 8  # per stage; beyond, Krylov vectors or a shorter step are cheaper
+LEAST_RATE, FADING = 1e-3, 0.8  # of convergence: what is believed at most; its power where none was measured
 SLOW = 0.5  # a rate of convergence at which Krylov vectors are cheaper
 VECTORS, KRYLOV_ROUNDS, FORCING = 30, 4, 1e-3  # GMRES: vectors per solve, solves per stage, the residual it leaves
 NEWTON_ROUNDS = 10  # per stage, those with a Krylov space of before among them
@@ -143,12 +144,12 @@ class Dirk(Implicit):
         return min(1.0, rate * max(1.0, g / length) ** 2) if length else 1.0
 
     def remember_rate(self, rate: float, g: float) -> None:
-        self.rate_of_convergence = rate, g
+        self.rate_of_convergence = min(1.0, max(rate, LEAST_RATE)), g
 
     def _try(self, h: float) -> float:
         y, tableau, nq = self.row[: self.nq + self.nv], self.tableau, self.nq
         self.rates[0] = self.rate(y, self.a)
-        stage = _Stage(self, tableau.gamma * h, self.a.copy())
+        stage = _Stage(self, tableau.gamma * h, y, self.a.copy())
         times = tableau.A.sum(axis=1)
         for i, (weights, c) in enumerate(zip(tableau.A[1:], times[1:]), start=1):
             if i > 1 and times[i - 1] > times[i - 2]:  # a first guess: the straight line through the last two stages
@@ -262,9 +263,10 @@ class StageKernel:
 class _Stage:
     """The equations of one implicit stage, and their solution (q, v, a)."""
 
-    def __init__(self, stepper: Dirk, g: float, a: Array) -> None:
-        self.stepper, self.motion, self.scale = stepper, stepper.motion, stepper.scale
+    def __init__(self, stepper: Dirk, g: float, y: Array, a: Array) -> None:
+        self.stepper, self.motion = stepper, stepper.motion
         self.g, self.a = g, a
+        self.weights = self._weights(stepper.scale(y, y))
         self.tracking = stepper.motion.tracking
         self.S = None if self.tracking is None else g * self.tracking[1] + g**2 * self.tracking[0]
 
@@ -272,29 +274,30 @@ class _Stage:
         """Find a, starting from the last stage's; False if the iteration does not settle."""
         nq = self.stepper.nq
         self.t, self.q_start, self.v_start = t, y[:nq], y[nq:]
-        self.weights = self._weights(self.scale(y, y))
         if self.stepper.kernel:
             self.stepper.kernel.start(t, self.q_start, self.v_start, self.g)
         if self._space() is not None:
             self._place(self.a)
             return self._by_krylov()
         last, rate = 0.0, self.stepper.expected_rate(self.g)
-        for k in range(ITERATIONS):
+        before = rate / 2
+        for _ in range(ITERATIONS):
             self._place(self.a)
             change = self._swept(self.added) - self.a
             size = self._size(change)
             if not size < np.inf:
                 return False
             self.a = self.a + change
-            if k:
-                rate = size / last if last else 0.0
-                if rate > SLOW and size > SETTLED:
-                    return self._by_krylov()
+            if last:
+                rate, before = max(size / last, before), size / last  # they alternate if q and v correct each other
+                if before > SLOW and size > SETTLED:
+                    break
             if size * min(rate, 1.0) <= SETTLED * (1 - min(rate, 0.9)) or size == 0:
-                self.stepper.remember_rate(min(1.0, max(rate, 1e-3)), self.g)
+                self.stepper.remember_rate(rate if last else rate**FADING, self.g)
                 self._place(self.a)
                 return True
             last = size
+        self._place(self.a)
         return self._by_krylov()
 
     def _place(self, a: Array) -> None:
@@ -359,7 +362,7 @@ class _Stage:
         return space if space is not None and space.g == self.g else None
 
     def _by_krylov(self) -> bool:
-        """Newton's method for G(a) = a - swept(a) = 0, R fixed; each evaluation of G is one sweep."""
+        """Newton's method for G(a) = a - swept(a) = 0 from where a was placed, R fixed; each G is one sweep."""
 
         def residual(a: Array) -> Array:
             self.a = a
@@ -367,7 +370,7 @@ class _Stage:
             return a - self._swept(added)
 
         a, added, solves, space = self.a, self.added, 0, self._space()
-        G = residual(a)
+        G = a - self._swept(added)
         size = self._size(G)
         for _ in range(NEWTON_ROUNDS):
             if not size < np.inf:
@@ -424,10 +427,15 @@ class Krylov:
     H: Array  # (k + 1, k), or (k, k)
     g: float  # what A belongs to
 
+    @cached_property
+    def least_squares(self) -> Array:
+        """b -> the y for which |b - H y| is least"""
+        return np.linalg.pinv(self.H)
+
     def solve(self, b: Array) -> Array:
         """x with A x close to b"""
         inside = np.einsum("ki,i->k", self.basis.conj(), b)
-        y = np.linalg.lstsq(self.H, np.array(inside.tolist()), rcond=None)[0]
+        y = self.least_squares @ np.array(inside.tolist())
         left = b - np.einsum("k,ki->i", inside, self.basis)
         return left + np.einsum("k,ki->i", np.asarray(y, like=b), self.basis[: len(y)])
 
@@ -437,27 +445,31 @@ def gmres(product: Callable[[Array], Array], b: Array, vectors: int, tolerance: 
 
     Y. Saad, M. H. Schultz, GMRES, SIAM J. Sci. Stat. Comput. 7, 1986.
     """
-    size = sqrt(_square(b))
-    if len(b) <= vectors:  # the whole space, once for many right-hand sides
-        vectors, tolerance = len(b), 0.0
-    basis, H = [b / size], np.zeros((vectors + 1, vectors), b.dtype)
+    size, whole = sqrt(_square(b)), len(b) <= vectors
+    vectors = len(b) if whole else vectors  # the whole space serves many right-hand sides
+    basis, H = np.empty_like(b, shape=(vectors + 1, len(b))), np.zeros((vectors + 1, vectors), b.dtype)
+    basis[0] = b / size
     for k in range(vectors):
-        w = before = product(basis[k])
+        w, known = product(basis[k]), basis[: k + 1]
+        before = sqrt(_square(w))
         for _ in range(2):  # twice is enough to be orthogonal
-            for i, u in enumerate(basis):
-                part = np.einsum("i,i", u.conj(), w).item()
-                H[i, k] += part
-                w = w - part * u
+            part = np.einsum("ki,i->k", known.conj(), w)
+            H[: k + 1, k] += np.array(part.tolist())
+            w = w - np.einsum("k,ki->i", part, known)
         H[k + 1, k] = sqrt(_square(w))
-        if not H[k + 1, k] > INVARIANT * sqrt(_square(before)):
-            return Krylov(np.stack(basis), H[: k + 1, : k + 1], g)
-        basis.append(w / H[k + 1, k])
+        if not H[k + 1, k] > INVARIANT * before:
+            return Krylov(known, H[: k + 1, : k + 1], g)
+        basis[k + 1] = w / H[k + 1, k]
         small, target = H[: k + 2, : k + 1], np.zeros(k + 2)
         target[0] = size
-        left = target - small @ np.linalg.lstsq(small, target, rcond=None)[0]
-        if sqrt(_square(left)) <= tolerance * size:
+        if not whole and _left(small, target) <= tolerance * size:
             break
-    return Krylov(np.stack(basis), small, g)
+    return Krylov(basis[: k + 2], small, g)
+
+
+def _left(A: Array, b: Array) -> float:
+    """The least |b - A x|"""
+    return sqrt(_square(b - A @ np.linalg.lstsq(A, b, rcond=None)[0]))
 
 
 INVARIANT = 1e-7  # what is left of a product outside of its space, if it is a difference

@@ -20,7 +20,6 @@ from torsor.compiler.store import store
 from torsor.dynamics import functions as dynamics
 from torsor.dynamics import programs
 from torsor.dynamics.calls import automatic_algorithm, near_lock, refuse_singular_at
-from torsor.dynamics.couplings import coupled_accelerations, coupled_solve
 from torsor.dynamics.methods import METHODS, MOST_COUPLED, MOST_FREEDOMS, NOT_COMPILED, SEGMENTS_FROM
 from torsor.errors import ArgumentError, SingularError, TorsorError
 from torsor.linalg import Scalar
@@ -83,9 +82,9 @@ class Acting:
         """At one state, (3, nv)."""
         u = self.commands(t)
         if not self.is_one_kernel:
-            run = StepRun(self.step, 1, self.law.values, self._h, self.loads(t), (0.0,), self.law.called)
+            run = StepRun(self.step, 1, self._h, self._given(t, u[None]), (0.0,), self.law.called)
             run.t = t
-            return run.once(np.concatenate([q, v])[None], u[None])[0]
+            return run.once(np.concatenate([q, v])[None])[0]
         kernel = self.step.kernel if self.step.step.written_out else self.step.pieces[-1][0]
         if self.step.by_freedoms:
             x = q if self._column is None else q[self._column]
@@ -99,8 +98,12 @@ class Acting:
             return np.zeros((0, 3, self.law.model.nv))
         if self.law.called:
             return np.array([self(*state) for state in zip(t.tolist(), q, v)])
-        run = StepRun(self.step, len(q), self.law.values, self._h, self.loads(0.0))
-        return run.once(np.concatenate([q, v], axis=1), self.law.commands_at(t))
+        run = StepRun(self.step, len(q), self._h, self._given(0.0, self.law.commands_at(t)))
+        return run.once(np.concatenate([q, v], axis=1))
+
+    def _given(self, t: float, u: Array) -> dict[str, Array]:
+        """The inputs of a step beside states and length."""
+        return {"tau": u, "gain": self.law.values, **dict(zip(self.law.load_names, self.loads(t)))}
 
 
 class Motion:
@@ -267,9 +270,9 @@ class Motion:
         """(M(q) + diag(added))^-1 (tau - bias(q, v)), in one sweep; a long chain goes by segments."""
         if (program := self._implicit_program) is not None:
             return program(q, v, tau, added, *(self.acting.loads(t) if self.law.waves else self._constant_loads))
-        loads = self.law.loads_at(t)
         if self.model.couplings:
-            return coupled_accelerations(self.model, q, v, tau, external=loads.get("external"), added_inertia=added)
+            return self._projected(q, tau - self._bias(q, v, *self.acting.loads(t)), added)
+        loads = self.law.loads_at(t)
         try:
             return dynamics.forward_dynamics(self.model, q, v, tau, external=loads.get("external"), added_inertia=added)
         except TorsorError:  # numbers that are not finite: the method takes a shorter step
@@ -279,7 +282,7 @@ class Motion:
     def _implicit_program(self) -> Program | None:
         """The forward dynamics with something added to the pivots, if it is one program: long chains go by segments."""
         names, model = self.law.load_names, self.model
-        if "pulls" not in names and (model.couplings or model.n >= SEGMENTS_FROM):
+        if model.couplings or ("pulls" not in names and model.n >= SEGMENTS_FROM):
             return None
         return compiled_with(model, self.acting.step.step.algorithm, (*ADDED, *names))
 
@@ -290,8 +293,26 @@ class Motion:
     def implicit_solve(self, q: Array, b: Array, added: Array) -> Array:
         """(M(q) + diag(added))^-1 b, in one sweep, at any length: it takes as long as a forward dynamics by segments"""
         if self.model.couplings:
-            return coupled_solve(self.model, q, b, added)
+            return self._projected(q, b, added)
         return self._solve_program(q, b, added)
+
+    def _projected(self, q: Array, b: Array, added: Array) -> Array:
+        """G (G' (M + diag(added)) G)^-1 G' b: where joints follow others; numbers that are not finite give others."""
+        M, G = compiled(self.model, dynamics.mass_matrix)(q), self._followed
+        M.reshape(-1)[:: len(M) + 1] += added
+        try:
+            return G @ np.linalg.solve(G.T @ M @ G, b @ G)
+        except np.linalg.LinAlgError:
+            return np.full(len(b), np.nan)
+
+    @cached_property
+    def _followed(self) -> Array:
+        """G, with v = G (the velocities of the joints that follow none)."""
+        return self.model.coupling_matrix()
+
+    @cached_property
+    def _bias(self) -> Program:
+        return compiled_with(self.model, pulls.bias_forces, self.law.load_names)
 
     @cached_property
     def _solve_program(self) -> Program:

@@ -25,7 +25,7 @@ from torsor.motion.time_loop import called
 
 # The norm of the last correction of all freedoms together. Newton's iteration squares it: only rounding is left.
 SETTLED = 1e-7
-FURTHER = 9  # rounds, at most, for states that have not settled after the first ones
+FURTHER = 20  # rounds, at most, for states that have not settled after the first ones
 
 
 class Drifted(NamedTuple):

@@ -37,26 +37,56 @@ OLD = {
 def rollout(model: Model | ModelBatch, q: Any, v: Any, *, steps: int, step: float, method: str = "semi-implicit",
             forces: Any = (), gravity: bool = True, every: int = 1, stop: Stop | Sequence[Stop] | None = None,
             reset: tuple[Any, Any] | None = None, **old: Any) -> Trajectory:  # fmt: skip
-    """Trajectories from the states q (..., nq), v (..., nv): `steps` steps of length `step`, every k-th state kept.
+    """Move many states by steps of fixed length, with the loop over time in machine code.
 
-    method      "semi-implicit" (Euler, one evaluation per step), "implicit-euler" (one evaluation; stable for springs,
-                dampers, stops and gains of any size) or "rk4" (four evaluations)
-    forces      as in `simulate`; their numbers may have axes (..., nv), one value per trajectory. Functions are called
-                with all states, once per stage
-    gravity     False switches it off
-    every       keep the state after each `every`-th step: steps // every states per trajectory
-    stop        a `Stop`, or several: a trajectory stops after the first step that leaves their bounds, and stays there
-    reset       (q, v), states from which trajectories that stop go on instead, (..., nq) and (..., nv)
-
-    The result is a `Trajectory` with batch axes: q (..., stored, nq), v (..., stored, nv), and with stops `stop_time`
-    (...) and `stop_reason` (..., stored).
-
-    Damping, friction, springs and stops of the model act, too; commands of the drives keep to their effort and speed. A
-    `ModelBatch` in place of the model gives every trajectory a machine of its own; its batch axes broadcast with those
-    of the states.
-
+    Damping, friction, springs and stops of the model act, too; commands of the drives keep to their effort and speed.
     NumPy arrays run on the CPU's lanes and threads; CuPy, PyTorch and JAX arrays run on their GPU. A trajectory that
     diverges ends in inf or nan and does not affect the others.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine, or one per trajectory; batch axes broadcast with those of the states.
+    q : (..., nq) array_like
+        Where the trajectories start.
+    v : (..., nv) array_like
+        Their velocities, in rad/s and m/s.
+    steps : int
+        How many steps.
+    step : float
+        Their length, in s.
+    method : str, default "semi-implicit"
+        "semi-implicit" (Euler, one evaluation per step), "implicit-euler" (one evaluation; stable for springs, dampers,
+        stops and gains of any size) or "rk4" (four evaluations).
+    forces : force or sequence of forces, optional
+        As in `simulate`; numbers may have axes (..., nv), one value per trajectory. Functions are called with all
+        states, once per stage.
+    gravity : bool, default True
+        False switches it off.
+    every : int, default 1
+        Keep the state after each so many steps: steps // every states per trajectory.
+    stop : Stop or sequence of Stop, optional
+        A trajectory stops after the first step that leaves these bounds, and stays there.
+    reset : pair of (..., nq) and (..., nv) array_like, optional
+        States (q, v) from which trajectories that stop go on instead.
+
+    Returns
+    -------
+    path : Trajectory
+        With batch axes: q (..., stored, nq), v (..., stored, nv); with stops also `stop_time` and `stop_reason`.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit, or a force cannot act here.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> start = np.linspace(0.1, 1.0, 10)[:, None]
+    >>> path = ts.rollout(ts.zoo.pendulum(), start, 0 * start, steps=100, step=0.01, every=10)
+    >>> path
+    Trajectory((10,) of pendulum, 10 rows, 0.1 to 1 s)
     """
     for name in old:
         hint = f": it is called {OLD[name]} now" if name in OLD else ""

@@ -46,9 +46,24 @@ LEAST_PROGRESS, EVALUATIONS = 1e-5, 12_000
 
 
 class Sensitivities(NamedTuple):
-    """At the times t (m,): the motion q (m, nq), v (m, nv), and its changes dq, dv (m, ..., nv) along each tangent.
+    """Hold a motion and its changes along tangents, as a named tuple.
 
-    dq is along the directions of v: q(t) becomes model.integrate(q, dq).
+    Parameters
+    ----------
+    t : (m,) ndarray
+        Times, in s.
+    q : (m, nq) ndarray
+        Configurations.
+    v : (m, nv) ndarray
+        Velocities.
+    dq, dv : (m, ..., nv) ndarray
+        Changes of q and v along each tangent; q becomes model.integrate(q, dq).
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.Sensitivities._fields
+    ('t', 'q', 'v', 'dq', 'dv')
     """
 
     t: Array
@@ -61,20 +76,48 @@ class Sensitivities(NamedTuple):
 def sensitivities(model: Model, q0: ArrayLike | None, v0: ArrayLike | None, t: ArrayLike, *,
                   forces: Any = (), rtol: float = 1e-9, atol: float = 1e-12,
                   **tangents: ArrayLike) -> Sensitivities:  # fmt: skip
-    """The motion from (q0, v0) at the times t, and its changes along tangents of the start, the torques and the model.
+    """Integrate a motion with its changes along tangents of the start, the torques and the model.
 
-        ts.sensitivities(model, q0, v0, np.linspace(0, 1, 11), dv=np.eye(model.nv))
+    The joints' own springs, dampers, friction, stops and limits of drives act, too. The method is DOP853 (Hairer,
+    Norsett & Wanner 1993) from SciPy, with error control of the changes.
 
-    t           (m,) increasing; the motion starts at t[0]
-    forces      as `simulate` takes them; those that are functions are differentiated by differences, to ten digits
-    dq, dv      (..., nv) changes of q0 (along the directions of v) and of v0;  dtau: of constant torques
-    dinertia, dplacement, dgravity    changes of the model: see `vjp`
+    Parameters
+    ----------
+    model : Model
+        The machine.
+    q0 : (nq,) array_like, optional
+        Where it starts.
+    v0 : (nv,) array_like, optional
+        Its velocities there.
+    t : (m,) array_like
+        Increasing times, in s; the motion starts at t[0].
+    forces : force or sequence of forces, optional
+        As in `simulate`; those that are functions are differentiated by differences.
+    rtol, atol : float, default 1e-9, 1e-12
+        Tolerances.
+    dq, dv, dtau : (..., nv) array_like, optional
+        Tangents: changes of q0 (along the directions of v), of v0, and of constant torques.
+    dinertia : (..., n, 10) array_like, optional
+        Changes of the inertial parameters; likewise dplacement (..., n, 6) and dgravity (..., 3).
+    **tangents : (..., n) array_like
+        These; their leading axes broadcast, each is a direction.
 
-    The joints' own springs, dampers, friction, stops and limits of drives act, too.  A motion that meets a state in
-    which M is singular is refused.
+    Returns
+    -------
+    motion : Sensitivities
+        `t`, `q`, `v`, `dq` and `dv`.
 
-    The leading axes of all tangents broadcast: each is a direction, and zero where it is not given.  The method is
-    DOP853 (Hairer, Norsett & Wanner 1993) from SciPy, with error control of the changes, too.
+    Raises
+    ------
+    SingularError
+        The motion meets a state in which M is singular.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> motion = ts.sensitivities(ts.zoo.pendulum(), [0.0], [0.0], [0.0, 0.1], dv=[[1.0]])
+    >>> print(motion.dq[-1].round(3))  # how far a push of 1 rad/s carries
+    [[0.098]]
     """
     require_model(model)
     times = real_array("t", t)

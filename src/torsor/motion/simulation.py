@@ -80,25 +80,67 @@ class Problem:
 
 
 class Simulation:
-    """A motion being computed.
+    """Compute a motion step by step: run, look, go on, record and resume.
 
-    q0, v0     where it starts at the time t0 (default: at rest in the neutral configuration, or the closest one within
-               the limits). If they are on a GPU, the state stays there (docs/gpu.md); the result is on the host
-    method     auto: dopri5, and esdirk4 where the motion is stiff. Or by name: dopri5, rkf45, dop853, abm (explicit),
-               trbdf2, esdirk4, radau (implicit, O(n)), all with adaptive steps; semi-implicit, implicit-euler, rk4, as
-               in rollouts (fixed step); symplectic-euler, verlet, variational, midpoint, which keep the structure of
-               mechanics (fixed step)
-    forces     one or several (see `forces.py`); without forces: free fall
-    gravity    False switches it off;  armature: rotor inertias added to the diagonal of M
-    dynamics   the method of `forward_dynamics` that computes accelerations, for example "udut" (adaptive methods only)
-    rtol, atol tolerances of the adaptive methods, for all or for each degree of freedom
-    step       the step of the fixed-step methods;  max_step: the longest of the adaptive methods
-    dt         record rows at t0, t0 + dt, ... by dense output; None records every step
-    every      record every k-th step, and the last one: as the last row, until the run goes on
-    keep       names of quantities (see `quantities.py`): only these are recorded
-    file       to which rows are written during the run, `chunk` rows at a time
-    about      words and numbers to store in that file
-    dense      keep the continuous extension of every step, for `Trajectory.at` and plots; by default, except for dop853
+    `simulate` is the short form. With a state on a GPU, the state stays there; the result is on the host.
+
+    Parameters
+    ----------
+    model : Model
+        The machine.
+    q0 : (nq,) array_like, optional
+        Where it starts. Default: the neutral configuration, or the closest one within the limits.
+    v0 : (nv,) array_like, optional
+        Default: at rest.
+    method : str, default "auto"
+        "auto" (dopri5, and esdirk4 where the motion is stiff), or by name: "dopri5", "rkf45", "dop853", "abm"
+        (explicit), "trbdf2", "esdirk4", "radau" (implicit, O(n)), all with adaptive steps; "semi-implicit",
+        "implicit-euler", "rk4" (fixed steps, as in rollouts); "symplectic-euler", "verlet", "variational", "midpoint"
+        (fixed steps that keep the structure of mechanics).
+    t0 : float, default 0.0
+        The time at which it starts, in s.
+    about : dict, optional
+        Words and numbers to store in the file.
+    forces : force or sequence of forces, optional
+        What acts: `PD`, `Friction`, ..., or functions (t, q, v) -> tau. Default: free fall.
+    gravity : bool, default True
+        False switches it off.
+    armature : float or (nv,) array_like, default 0
+        Rotor inertias added to the diagonal of M, in kg m^2 or kg.
+    dynamics : str, default "auto"
+        The method of `forward_dynamics` that computes accelerations (adaptive methods only).
+    rtol, atol : float or (nv,) array_like, default 1e-6, 1e-9
+        Tolerances of the adaptive methods.
+    step : float, optional
+        Of the methods of fixed steps, in s.
+    max_step : float, default infinite
+        The longest step of the adaptive methods, in s.
+    dt : float, optional
+        Time between rows, in s, by dense output. Default: a row every step.
+    every : int, default 1
+        A row every so many steps, and the last one.
+    keep : sequence of str, optional
+        Names of quantities, "pose.hand" or "energy": only these are kept.
+    file : path-like, optional
+        Written during the run, safe against crashes.
+    chunk : int, default 256
+        Rows that are written to the file at a time.
+    dense : bool, optional
+        Keep the continuous extension of every step, for `Trajectory.at` and plots. Default: on, except for dop853.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit, or options do not go together.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> run = ts.Simulation(ts.zoo.pendulum(), [1.0])
+    >>> first = run.run(0.5)
+    >>> whole = run.run(1.0)
+    >>> whole
+    Trajectory(pendulum, ... rows, 0 to 1 s)
     """
 
     def __init__(
@@ -157,14 +199,17 @@ class Simulation:
 
     @property
     def t(self) -> float:
+        """The time reached, in s."""
         return self.stepper.t
 
     @property
     def q(self) -> Array:
+        """The configuration reached, (nq,)."""
         return self.stepper.q.copy()
 
     @property
     def v(self) -> Array:
+        """The velocities reached, (nv,)."""
         return self.stepper.v.copy()
 
     def step(self, until: float = inf) -> float:
@@ -378,10 +423,83 @@ def simulate(
     model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, duration: float = 10.0, *,
     stop: Any = None, progress: Progress | bool | None = None, **options: Any,
 ) -> Trajectory:  # fmt: skip
-    """The motion of a model from (q0, v0) for `duration` seconds; the options are those of `Simulation`.
+    """Move a machine from a state for some seconds.
 
-    stop       a function (t, q, v), a `Stop`, or several: end where the first of them says so
-    progress   True shows a bar; or a function of t, called now and then
+    Parameters
+    ----------
+    model : Model
+        The machine.
+    q0 : (nq,) array_like, optional
+        Where it starts. Default: the neutral configuration, or the closest one within the limits.
+    v0 : (nv,) array_like, optional
+        Default: at rest.
+    duration : float, default 10.0
+        In s.
+    stop : callable, Stop, or sequence of these, optional
+        The motion ends at the first zero of stop(t, q, v), or where a `Stop` says so.
+    progress : bool or callable, optional
+        True shows a bar; or a function of t, called now and then.
+    method : str, default "auto"
+        "auto" (dopri5, and esdirk4 where the motion is stiff), or by name: "dopri5", "rkf45", "dop853", "abm"
+        (explicit), "trbdf2", "esdirk4", "radau" (implicit, O(n)), all with adaptive steps; "semi-implicit",
+        "implicit-euler", "rk4" (fixed steps, as in rollouts); "symplectic-euler", "verlet", "variational", "midpoint"
+        (fixed steps that keep the structure of mechanics).
+    t0 : float, default 0.0
+        The time at which it starts, in s.
+    about : dict, optional
+        Words and numbers to store in the file.
+    forces : force or sequence of forces, optional
+        What acts: `PD`, `Friction`, ..., or functions (t, q, v) -> tau. Default: free fall.
+    gravity : bool, default True
+        False switches it off.
+    armature : float or (nv,) array_like, default 0
+        Rotor inertias added to the diagonal of M, in kg m^2 or kg.
+    dynamics : str, default "auto"
+        The method of `forward_dynamics` that computes accelerations (adaptive methods only).
+    rtol, atol : float or (nv,) array_like, default 1e-6, 1e-9
+        Tolerances of the adaptive methods.
+    step : float, optional
+        Of the methods of fixed steps, in s.
+    max_step : float, default infinite
+        The longest step of the adaptive methods, in s.
+    dt : float, optional
+        Time between rows, in s, by dense output. Default: a row every step.
+    every : int, default 1
+        A row every so many steps, and the last one.
+    keep : sequence of str, optional
+        Names of quantities, "pose.hand" or "energy": only these are kept.
+    file : path-like, optional
+        Written during the run, safe against crashes.
+    chunk : int, default 256
+        Rows that are written to the file at a time.
+    dense : bool, optional
+        Keep the continuous extension of every step, for `Trajectory.at` and plots. Default: on, except for dop853.
+
+    Returns
+    -------
+    run : Trajectory
+        A row per step, or as `dt`, `every` and `keep` say.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit, or options do not go together.
+    SingularError
+        No step is short enough; the rows so far are `error.partial`.
+
+    Warns
+    -----
+    StiffnessWarning
+        An explicit method takes steps only to stay stable.
+
+    Examples
+    --------
+    A pendulum hangs for the first time after 0.437 s:
+
+    >>> import torsor as ts
+    >>> run = ts.simulate(ts.zoo.pendulum(), [1.0], duration=5.0, stop=lambda t, q, v: q[0])
+    >>> print(f"{run.t[-1]:.3f} s")
+    0.437 s
     """
     duration = number("duration", duration, above=0)
     simulation = Simulation(model, q0, v0, **options)

@@ -30,13 +30,29 @@ MOST_STOPS = 100  # their numbers are bytes, in which an ensemble keeps other wo
 
 @dataclass(frozen=True)
 class Stop:
-    """Stop when a quantity is below or above these bounds.
+    """A condition that ends a motion: a coordinate, a velocity or a frame leaves its bounds.
 
-    q, v    the number of a coordinate or of a freedom, or
-    frame   a frame, body or joint by name (a body also by number): where its origin is along `axis` of the base
+    Give one of `q`, `v` and `frame`, and `below` or `above` or both.
 
-        ts.Stop(frame="hand", below=0.0)        # it touches the floor
-        ts.Stop(q=3, below=-2.0, above=2.0)
+    Parameters
+    ----------
+    q : int, optional
+        The number of a coordinate.
+    v : int, optional
+        The number of a freedom.
+    frame : str or int, optional
+        A frame, body or joint by name (a body also by number): where its origin is along `axis` of the base.
+    axis : str, default "z"
+        "x", "y" or "z".
+    below, above : float, optional
+        Stop below or above this value, in rad, m, rad/s or m/s.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> run = ts.simulate(ts.zoo.pendulum(), [1.0], duration=5.0, stop=ts.Stop(q=0, below=0.0))
+    >>> print(run.t[-1].round(6))
+    0.43665
     """
 
     q: int | None = None

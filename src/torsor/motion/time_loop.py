@@ -116,22 +116,22 @@ class FreedomMemory:
 class StepRun:
     """Steps of m states: the list of calls of a step, on memory of its own.
 
-    gain      (k,) or (m, k) the numbers of the law;  h: the length of a step;  numbers: the last inputs of a step
-    times     of a step at which functions are called, and these;  alone: a state alone goes to them without its axis
-    held      by the names of inputs, the arrays that calls read: what changes in time is copied into them
+    h       (1,) or (m, 1) the length of a step
+    given   the other inputs of a step by name, (m or 1, ...): "tau", "gain", and numbers of the states
+    times   of a step at which functions are called, and these;  alone: a state alone goes to them without its axis
     """
 
-    def __init__(self, step: Lowered, m: int, gain: Array, h: Array, numbers: Sequence[Array],
-                 times: Sequence[float] = (0.0,), functions: Sequence[Called] = (),
-                 alone: bool = True) -> None:  # fmt: skip
+    def __init__(self, step: Lowered, m: int, h: Array, given: Mapping[str, Array], times: Sequence[float] = (0.0,),
+                 functions: Sequence[Called] = (), alone: bool = True) -> None:  # fmt: skip
         self.lowered, self.m, self.times, self.functions, self.alone = step, m, times, functions, alone and m == 1
         self.h = np.broadcast_to(np.asarray(h, step.dtype), (m, 1))
         self.memory = memory = (FreedomMemory if step.by_freedoms else RowMemory)(step.step, m, np.dtype(step.dtype))
-        wide = step.step.slots * step.step.law.rows * (1 if step.by_freedoms else step.step.model.nv)
-        shapes = [place_of(name).shape(step.step.model) for name in step.step.numbers]
-        self.numbers = [spread(np.ascontiguousarray(x), (m, *shape)) for x, shape in zip(numbers, shapes)]
-        gains = memory.laid("gain", gain[None, None] if gain.ndim == 1 else gain[None])[0]
-        self.held = {"tau": memory.room(wide), "gain": gains, **dict(zip(step.step.numbers, self.numbers))}
+        names = step.step.numbers
+        shapes = [(m, *place_of(name).shape(step.step.model)) for name in names]
+        self.numbers = [spread(np.ascontiguousarray(given[name]), shape) for name, shape in zip(names, shapes)]
+        # what calls read: numbers that change in time are copied there, or are read where they lie
+        own = {name: memory.laid(name, np.reshape(given[name], (1, -1, given[name].shape[-1])))[0] for name in LAW}
+        self.held = {name: x.copy() for name, x in own.items()} | dict(zip(names, self.numbers))
         self.t = self.begin = 0.0
         self.calls = [self._calls(k) for k in ((0,) if step.by_freedoms else (0, 1))]
 
@@ -139,7 +139,7 @@ class StepRun:
         """From the k-th state to the other one."""
         memory, low = self.memory, self.lowered
         h = self.h if not low.by_freedoms else np.broadcast_to(self.h[:, None], (self.m, low.step.model.nv, 1))
-        given = [*memory.state(k), *(memory.operand(self.held[name]) for name in ("tau", "gain")), h]
+        given = [*memory.state(k), *(memory.operand(self.held[name]) for name in LAW), h]
         out = memory.operand(memory.result(1 - k))
         if low.step.written_out:
             return [Call(low.kernel, [*given, *self.numbers], out)]
@@ -180,10 +180,9 @@ class StepRun:
             return None
         return TimeLoop(self.calls, self.held, [self.memory.lying(k) for k in (0, 1)])
 
-    def once(self, x: Array, tau: Array) -> Array:
+    def once(self, x: Array) -> Array:
         """What a step gives, (m, ...), which need not be a state."""
         self.memory.enter(x)
-        self.hold({"tau": self.memory.laid("tau", tau[None])})
         *calls, last = self.calls[0]
         for call in calls:
             call()
@@ -195,7 +194,7 @@ class StepRun:
     def hold(self, rows: Mapping[str, Array], step: int = 0) -> None:
         """Copy the numbers of a step to where calls read them."""
         for name, x in rows.items():
-            self.held[name][...] = x[step if len(x) > 1 else 0].reshape(self.held[name].shape)
+            self.held[name][...] = x[step if len(x) > 1 else 0]
 
     def __call__(self, x: Array, changing: Changing, ends: Sequence[int] = (1,), out: Array | None = None,
                  t: float = 0.0) -> None:  # fmt: skip
@@ -208,10 +207,11 @@ class StepRun:
         memory.enter(x)
         self.begin = t
         size = x.size + sum(y.size for y in self.held.values())
-        for every, count in calls_until(ends, max(1, UNINTERRUPTED // size)):
+        alone = len(ends) == 1 and ends[0] == 1 and out is None  # for one step, Python is as quick
+        for every, count in ((1, 0),) if alone else calls_until(ends, max(1, UNINTERRUPTED // size)):
             stored, steps = None if out is None or not count else out[:, k : k + count], every * max(count, 1)
-            rows = {name: memory.laid(name, x) for name, x in changing(at, steps).items()}
-            (self._loop or self._in_turn)(rows, at, every, max(count, 1), stored)
+            rows = {name: memory.laid(name, y) for name, y in changing(at, steps).items()}
+            (self._in_turn if alone or not self._loop else self._loop)(rows, at, every, max(count, 1), stored)
             at, k = at + steps, k + count
         np.concatenate(memory.lying(at), axis=1, out=x)
 
@@ -230,7 +230,8 @@ def at_once(step: Lowered, q: Array, v: Array, tau: Array, gain: Array, h: Array
     """One step of many states, each with a length of its own, h (m, 1) or (1,)."""
     if step.step.written_out:
         return step.kernel(q, v, tau, gain, h, *numbers)
-    return StepRun(step, len(q), gain, h, numbers).once(np.concatenate([q, v], axis=1), tau)
+    given = {"tau": tau, "gain": gain, **dict(zip(step.step.numbers, numbers))}
+    return StepRun(step, len(q), h, given).once(np.concatenate([q, v], axis=1))
 
 
 def calls_until(ends: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
@@ -265,8 +266,7 @@ def called(functions: Sequence[Called], t: float, q: Array, v: Array, slopes: bo
         first = 0 if term.drive else OTHERS
         total[first] += given_by(term, t, *state)
         if slopes and term.slopes is not None:
-            for k, x in enumerate(term.slopes(t, *state), first + 1):
-                total[k] += x
+            total[first + 1 : first + 3] += slopes_by(term.slopes, t, *state)
     return total
 
 
@@ -278,10 +278,29 @@ def given_by(term: Called, t: float, q: Array, v: Array) -> Array:
             raise TypeError(f"it gives {'nothing' if found is None else 'a masked array'}")
         return np.broadcast_to(np.asarray(found, dtype=float), v.shape)
     except (TypeError, ValueError) as error:
-        name = getattr(term.torque, "__qualname__", type(term.torque).__qualname__)
         raise ArgumentError(
-            f"the force {name} must be a function of t, q and v that gives {v.shape} numbers for q {q.shape}: {error}"
+            f"the force {_name(term.torque)} must be a function of t, q and v that gives {v.shape} numbers for "
+            f"q {q.shape}: {error}"
         ) from error
+
+
+def slopes_by(slopes: Callable[..., Any], t: float, q: Array, v: Array) -> Array:
+    """The stiffness and the damping of a function, (2, ...), each with the shape of v."""
+    try:
+        stiffness, damping = slopes(t, q, v)
+        found = np.stack([np.broadcast_to(np.asarray(x, dtype=float), v.shape) for x in (stiffness, damping)])
+        if not np.isfinite(found).all() and np.isfinite(q).all() and np.isfinite(v).all():
+            raise ValueError("a number is not finite")
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"the slopes {_name(slopes)} must be a function of t, q and v that gives a stiffness and a damping, "
+            f"{v.shape} finite numbers each, for q {q.shape}: {error}"
+        ) from error
+    return found.reshape(2, -1, v.shape[-1])
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)
 
 
 class Call:
@@ -380,6 +399,7 @@ def function_of(write: Callable[[LLVMWriter], None], **parameters: str) -> tuple
     return ctypes.CFUNCTYPE(None, *(TYPES[kind] for kind in parameters.values()))(loaded.address), loaded
 
 
+LAW = ("tau", "gain")  # the inputs of a step that belong to the law
 POINTERS = ("calls", "places", "parts", "out")
 WORD = 4  # bytes that are copied at once
 

@@ -27,6 +27,7 @@ from torsor.motion.quantities import ROWS, SCALARS, columns_of, quantity
 from torsor.validate import array, integer, real_array, shown
 
 plots, page = Later("torsor.view.plots"), Later("torsor.view.page")
+movies = Later("torsor.view.movies")
 
 Array = NDArray[Any]
 
@@ -35,17 +36,54 @@ MOST_NUMBERS = 2**23  # coordinates that are interpolated at a time
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trajectory:
-    """A motion of a model: one row per time. `about` says how it was made.
+    """Hold a motion: one row per time, and quantities derived from the rows by name.
 
-    t (m,)   q (m, nq)   v (m, nv)   a (m, nv) accelerations   tau (m, nv) the sum of all forces on the joints
+    `run["pose.hand"]` is any quantity: "q", "v.NAME", "pose.NAME", "position.NAME", "energy", ... A rollout has batch
+    axes before the rows: q (..., m, nq), v (..., m, nv), and no a and tau.
 
-    trajectory["pose.hand"] is any quantity by name (see `quantities.py`). A run that keeps chosen quantities only has
-    these as `values` (m, k), named by `columns`; q, v, a and tau are None unless they are among them.
+    Parameters
+    ----------
+    model : Model
+        The machine.
+    t : (m,) array_like
+        Times, in s.
+    q : (..., m, nq) array_like, optional
+        Configurations.
+    v : (..., m, nv) array_like, optional
+        Velocities, in rad/s and m/s.
+    a : (m, nv) array_like, optional
+        Accelerations, in rad/s^2 and m/s^2.
+    tau : (m, nv) array_like, optional
+        The sum of all forces as they are felt at the joints, in N m and N.
+    about : dict, optional
+        How it was made.
+    dense : Dense, optional
+        What lies between the rows, if the run kept it.
+    columns : sequence of str, optional
+        Names of chosen quantities; q, v, a and tau are then None unless they are among them.
+    values : (m, k) array_like, optional
+        The chosen quantities.
+    stop_time : (...) ndarray, optional
+        When each trajectory of a rollout stopped first, in s; NaN if it did not.
+    stop_reason : (..., m) ndarray, optional
+        By which of the stops, 1 for the first, 0 for none; where trajectories begin again, by the last one since the
+        row before.
+    batch : ModelBatch, optional
+        The machines that moved, if they differ.
 
-    A rollout has batch axes before m: q (..., m, nq), v (..., m, nv), and no a and tau. If its trajectories may stop,
-    `stop_time` (...) says when each stopped first, NaN if it did not, and `stop_reason` (..., m) by which of the stops,
-    1 for the first, 0 for none; where trajectories begin again, by the last one since the row before. `batch` is then
-    the `ModelBatch` that moved, if there was one.
+    Raises
+    ------
+    ArgumentError
+        The shapes do not go together, or the times decrease.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> run = ts.simulate(ts.zoo.pendulum(), [1.0], duration=1.0, dt=0.25)
+    >>> run
+    Trajectory(pendulum, 5 rows, 0 to 1 s)
+    >>> print(run["position.tip"][0].round(3))
+    [-0.841  0.    -0.54 ]
     """
 
     model: Model
@@ -103,6 +141,7 @@ class Trajectory:
 
     @property
     def is_on_device(self) -> bool:
+        """Whether the states are on a GPU."""
         return gpu_array(self.q)
 
     @property
@@ -280,14 +319,56 @@ class Trajectory:
 
     # ---- pictures ----
 
-    def plot(self, path: str | Path | None = None) -> Any:
-        """Positions and energies, or chosen quantities, over time; a matplotlib Figure, written to `path` if given."""
-        return plots.plot_trajectory(self, path)
+    def plot(self, what: Sequence[str] | str | Path | None = None, path: str | Path | None = None, *,
+             joints: Any = None, units: str = "deg", theme: str = "light") -> Any:  # fmt: skip
+        """Plot quantities over time, a panel for each unit and limb.
+
+            run.plot("run.pdf")
+            run.plot(["q", "v", "tau", "energy"], joints=["elbow", "wrist"], units="rad")
+
+        what     of "q", "v", "a", "tau" and "energy", or a path; None: ["q", "energy"]; of a run that kept chosen
+                 quantities, these
+        path     a file to write: .png, .svg, .pdf; None: none
+        joints   names or numbers of the joints that are drawn; None: all
+        units    of angles, "deg" or "rad"
+        theme    "light" or "dark" paper
+
+        Returns a matplotlib Figure.
+        """
+        if isinstance(what, str | Path):
+            what, path = None, what
+        quantities = ("q", "energy") if what is None else what
+        return plots.plot_trajectory(self, path, quantities, joints=joints, units=units, theme=theme)
 
     def view(self, path: str | Path | None = None) -> Path:
-        """A page that plays the motion in 3-D: written to `path`, or opened in the browser."""
+        """A page that plays the motion in 3-D: written to `path`, or opened in the browser.
+
+        Of many trajectories, the first is drawn as a machine and some of the others as lines.
+        """
+        return page.show(self._scene(), path)
+
+    def picture(self, path: str | Path, t: float | None = None, *, size: tuple[int, int] = (1280, 800),
+                theme: str = "light") -> Path:  # fmt: skip
+        """Write what the page shows at time t as a .png file; needs Chromium or Chrome.
+
+        size   width and height in pixels;  theme: "light" or "dark"
+        """
+        return movies.picture(self._scene(), path, t, size, theme)
+
+    def movie(self, path: str | Path, *, fps: float | None = None, speed: float = 1.0,
+              size: tuple[int, int] = (1280, 800), theme: str = "light") -> Path:  # fmt: skip
+        """Write the motion as a .gif or an .mp4 file; needs Chromium or Chrome, and for .mp4 ffmpeg.
+
+        fps     frames per second; None: 20 in a .gif, 30 in an .mp4
+        speed   seconds of the motion per second of the movie
+        """
+        return movies.movie(self._scene(), path, fps, speed, size, theme)
+
+    def _scene(self) -> Any:
         self._need("q")
-        return page.show(self if self.v is not None and self.a is not None else self.motion(), path)
+        if np.ndim(self.q) > 2:
+            return page.scene_of_many(self)
+        return page.recorded_scene(self if self.v is not None and self.a is not None else self.motion())
 
     def _repr_html_(self) -> str | None:
         """What a notebook shows: the page, if this is one motion of a whole machine."""

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import scipy
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.motion.tables import write_csv
-from torsor.view.plots import BLUE, GREEN, GREY, ORANGE, STYLE, save
+from torsor.view.style import BLUE, GREEN, GREY, ORANGE, save, style
 
 COLOURS = (GREY, ORANGE, BLUE, GREEN)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 400)  # the figures of Lee et al. end at 400
@@ -27,7 +26,7 @@ ROUNDS, SAMPLE = 7, 1e-3  # of a timing, and how long one lasts at least, in sec
 @contextmanager
 def panels(path: Path, columns: int = 1, size: tuple[float, float] = (5.0, 3.5)) -> Iterator[list[Axes]]:
     """The panels of a figure, side by side, in the style of torsor's plots; the figure is written at the end."""
-    with rc_context(STYLE):  # type: ignore[arg-type]
+    with style():
         figure = Figure(figsize=size, layout="constrained")
         yield list(figure.subplots(1, columns, squeeze=False).flat)
         save(figure, path, {"figure": path.stem})

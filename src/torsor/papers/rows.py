@@ -40,6 +40,9 @@ class Row:
     verdict: str
     holds: bool = True
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "holds", bool(self.holds))  # NumPy's truth values are no data
+
 
 Part = Callable[[], Iterator[Row]]  # the rows of one part of a paper, which stand on the same numbers
 

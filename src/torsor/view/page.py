@@ -1,6 +1,7 @@
 """The 3-D page: one self-contained HTML file that plays a trajectory, with no other file and no network.
 
-It is made of page.html, player.js (ours) and three.min.js (three.js, MIT: its licence is at the top of that file).
+It is made of page.html, our scripts (`PLAYER`) and three.min.js (three.js, MIT: its licence is at the top of that file;
+`three_entry.js` says how it is made). The scene and three.js are deflated in the page.
 """
 
 from __future__ import annotations
@@ -11,33 +12,35 @@ import tempfile
 import webbrowser
 import zlib
 from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from torsor.dynamics import functions as dynamics
 from torsor.errors import ArgumentError
 from torsor.files import made, signature, write_whole
 from torsor.lie import matrix_to_quaternion
-from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.motion.trajectory import Trajectory
 from torsor.validate import real_array
+from torsor.view.controls import columns, couplings, joint_sliders, limits_of, series, torque_sliders
+from torsor.view.limbs import is_floating, limb_colours
+from torsor.view.machine import moving, poses_only
 from torsor.view.shapes import shapes
-from torsor.view.tube import floats, frame_times, tube
+from torsor.view.showcase import shown_configuration, started
+from torsor.view.tube import floats, frame_times, text, tube
 
 Array = NDArray[Any]
 
 FRAMES_PER_SECOND = 60
 POSTURES_PER_SECOND = 4
-EYE = 2.9  # distance of the eye, in radii of the scene
-MOST_POSES = 400_000  # bodies times frames: about 15 MB of page
-MOST_BODIES, MOST_SHAPED = 300, 1000  # drawn one by one, without and with shapes of their own; more are one tube
 MOST_INLINE = 5_000_000  # bytes of a page inside a notebook
 FRAME = "width: 100%; height: 420px; border: 0"
 UNPACK = """<script>(async () => {
@@ -45,62 +48,77 @@ UNPACK = """<script>(async () => {
   const text = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
   document.open(); document.write(text); document.close();
 })()</script>"""  # runs in the frame
+EYE = 3.3  # distance of the eye, in radii of the scene
+SAMPLES = 50  # configurations that say where a machine can get to
+MOST_GHOSTS = 30  # trajectories beside the first
+MOST_POSES = 400_000  # bodies times frames: about 15 MB of page
+MOST_BODIES, MOST_SHAPED = 300, 1000  # drawn one by one, without and with shapes of their own; more are one tube
+PLAYER = ("stage.js", "bodies.js", "tube.js", "machine.js", "recorded.js", "panels.js", "page.js")
 THICK = 250  # radii of such a tube in the reach of the machine: two pixels at first sight
 
 
-def show(trajectory: Trajectory, path: str | Path | None = None) -> Path:
+def show(shown: Trajectory | Scene, path: str | Path | None = None) -> Path:
     """Write the page to `path`; without one, to a temporary file that is opened in the browser."""
     if path is not None:
-        return write(trajectory, path)
+        return write(shown, path)
     with tempfile.NamedTemporaryFile("w", suffix=".html", prefix="torsor-", delete=False) as file:
-        page = write(trajectory, file.name)
+        page = write(shown, file.name)
     webbrowser.open(page.resolve().as_uri())
     return page
 
 
-def write(trajectory: Trajectory, path: str | Path) -> Path:
+def write(shown: Trajectory | Scene, path: str | Path) -> Path:
     """Write the page to a file."""
-    return write_whole(path, page(trajectory).encode("utf-8"))
+    return write_whole(path, page(shown).encode("utf-8"))
 
 
-def at_rest(model: Model, q: Array | None = None) -> Trajectory:
+def show_model(model: Model, path: str | Path | None = None, q: ArrayLike | None = None, live: bool = False,
+               forces: Any = ()) -> Path:  # fmt: skip
+    """The page of a model: its joints can be turned, or with `live`, it moves by its own equations of motion. Several
+    configurations (m, nq) are shown one after the other.
+    """
+    if q is not None and np.ndim(q) == 2:
+        return show(postures(model, q), path)
+    return show(live_scene(model, forces, q) if live else still_scene(model, q), path)
+
+
+def postures(model: Model, q: ArrayLike) -> Trajectory:
+    """Configurations (m, nq) as a motion from one to the next."""
+    rows = real_array("q", q)
+    if rows.shape[1] != model.nq:
+        raise ArgumentError(f"q must have shape ({model.nq},) or (m, {model.nq}) for {model!r}, not {rows.shape}")
+    model.check_quaternions(rows)
+    return Trajectory(model, np.arange(len(rows)) / POSTURES_PER_SECOND, rows).motion()
+
+
+def at_rest(model: Model, q: ArrayLike | None = None) -> Trajectory:
     """A trajectory of one row: the model as its file shows it, or at q."""
-    row, still = (shown_configuration(model) if q is None else q)[None], np.zeros((1, model.nv))
+    row = (shown_configuration(model) if q is None else real_array("q", q))[None]
+    if row.shape != (1, model.nq):
+        raise ArgumentError(f"q must have shape ({model.nq},) or (m, {model.nq}) for {model!r}, not {row.shape[1:]}")
+    still = np.zeros((1, model.nv))
     return Trajectory(model, np.zeros(1), row, still, still, still)
 
 
-def show_model(model: Model, q: Any = None, path: str | Path | None = None) -> Path:
-    """The page of a model, or of several configurations of it one after the other."""
-    if q is None:
-        return show(at_rest(model), path)
-    rows = np.atleast_2d(real_array("q", q))
-    if rows.shape[1:] != (model.nq,):
-        raise ArgumentError(f"q must have shape ({model.nq},) or (m, {model.nq}) for {model!r}, not {rows.shape}")
-    model.check_quaternions(rows)
-    return show(Trajectory(model, np.arange(len(rows)) / POSTURES_PER_SECOND, rows).motion(), path)
+@dataclass(frozen=True)
+class Scene:
+    """What a page shows: the model, the data of the page, and how it was made."""
+
+    model: Model
+    data: dict[str, Any]
+    about: dict[str, Any]
 
 
-def shown_configuration(model: Model) -> Array:
-    """The first keyframe, if the file has some; else the neutral configuration, moved into the limits."""
-    if model.keyframes:
-        return next(iter(model.keyframes.values()))
-    q, coordinate = model.neutral(), limited_coordinates(model)
-    known = coordinate >= 0
-    q[coordinate[known]] = np.clip(q[coordinate[known]], model.lower[known], model.upper[known])
-    return q
-
-
-def page(trajectory: Trajectory) -> str:
+def page(shown: Trajectory | Scene) -> str:
     """The text of the page."""
-    # "</" must not end the script element that holds the data; \u003c is the same character in JSON
-    data = json.dumps(scene(trajectory), separators=(",", ":")).replace("<", "\\u003c")
+    found = shown if isinstance(shown, Scene) else recorded_scene(shown)
     parts = {
-        "__TITLE__": escape(trajectory.model.name),
+        "__TITLE__": escape(found.model.name),
         "__GENERATOR__": f"torsor {made()['torsor']}",
-        "__ABOUT__": escape(signature(trajectory.about)),
-        "__DATA__": data,
-        "__THREE__": _resource("three.min.js"),
-        "__PLAYER__": _resource("player.js"),
+        "__ABOUT__": escape(signature(found.about)),
+        "__DATA__": deflated(json.dumps(found.data, separators=(",", ":"))),
+        "__THREE__": deflated(_resource("three.min.js")),
+        "__PLAYER__": "\n".join(map(_resource, PLAYER)),
     }
     # one pass for all placeholders: inserted text is not searched again, whatever it contains
     return re.sub("|".join(parts), lambda found: parts[found[0]], _resource("page.html"))
@@ -111,6 +129,102 @@ def inline(trajectory: Trajectory) -> str | None:
     if not len(trajectory) or len(packed := zlib.compress(page(trajectory).encode("utf-8"), 9)) > MOST_INLINE:
         return None
     return f'<iframe style="{FRAME}" srcdoc="{escape(UNPACK % b64encode(packed).decode())}"></iframe>'
+
+
+def deflated(content: str) -> str:
+    return text(zlib.compress(content.encode(), 9))
+
+
+def recorded_scene(run: Trajectory) -> Scene:
+    """A motion."""
+    data = scene(run)
+    t = np.array(data["times"])
+    if len(t) > 1 and run.tau is not None:
+        found = series(run, t)
+        data |= {"columns": columns(run.model), "series": found} if found else {}
+    return Scene(run.model, data, run.about)
+
+
+def scene_of_many(runs: Trajectory) -> Scene:
+    """The motions of a rollout, which have one time."""
+    if runs.is_on_device:
+        raise ArgumentError("the states are on a GPU: copy them to the host before they are viewed")
+    q = np.asarray(runs.q, float)
+    batch = q.shape[:-2]
+
+    def member(k: int) -> Trajectory:
+        index = tuple(int(i) for i in np.unravel_index(k, batch))
+        machines = runs.batch
+        model: Any = runs.model if machines is None else machines[index[len(index) - len(machines.shape) :]]
+        return Trajectory(model, runs.t, q[index], about=runs.about).motion()
+
+    return scene_of_members(member, np.arange(int(np.prod(batch))))
+
+
+def scene_of_members(member: Callable[[int], Trajectory], numbers: Array) -> Scene:
+    """Many motions of one time: the first as a machine, and some of the others as lines from joint to joint."""
+    chosen = numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), 1 + MOST_GHOSTS)).astype(int)].tolist()
+    if not chosen:
+        raise ArgumentError("there is no trajectory to show")
+    found = recorded_scene(first := member(chosen[0]))
+    data, t, tips = found.data, np.array(found.data["times"]), _tips(first.model)
+    if not data["bodies"]:
+        return found
+    others = [member(k) for k in chosen[1:]]
+    points = [_skeleton(run.model, run.at(np.clip(t, run.t[0], run.t[-1]))[0], tips) for run in others]
+    above = [*first.model.parent.tolist(), *tips]
+    data["ghostLinks"] = [k for i, parent in enumerate(above) if parent >= 0 for k in (parent, i)]
+    data["ghosts"] = [{"points": floats(p), "size": p.shape[1]} for p in points]
+    data["subtitle"] += f", {len(chosen)} of {len(numbers)} trajectories"
+    return found
+
+
+def _skeleton(model: Model, q: Array, tips: dict[int, Array]) -> Array:
+    """(frames, n + tips, 3) the origins of all bodies and the far ends of the tips."""
+    poses = dynamics.body_poses(model, q)
+    ends = [poses[:, i, :3, 3] + poses[:, i, :3, :3] @ p for i, p in tips.items()]
+    return np.concatenate([poses[..., :3, 3], np.stack(ends, axis=1)], axis=1)
+
+
+def still_scene(model: Model, q: ArrayLike | None = None) -> Scene:
+    """A machine whose joints can be turned."""
+    rest = at_rest(model, q)
+    data = scene(rest)
+    if data["bodies"] and len(joint_sliders(model)):
+        data["machine"] = poses_only(model) | _start(model, rest.q[0])
+        data |= {"joints": joint_sliders(model), "keyframes": {name: x.tolist() for name, x in model.keyframes.items()}}
+    return Scene(model, data, {})
+
+
+def live_scene(model: Model, forces: Any = (), q: ArrayLike | None = None) -> Scene:
+    """A machine that moves by its own equations of motion."""
+    q = started(model) if q is None else q
+    data = scene(at_rest(model, q))
+    if not data["bodies"]:
+        raise ArgumentError(f"a live page draws {MOST_BODIES} bodies at most, not the {model.n} of {model!r}")
+    start = np.array(at_rest(model, q).q[0])
+    law = moving(model, forces)
+    weight, mass, reach = float(np.linalg.norm(model.gravity)), float(model.mass.sum()), data["reach"]
+    scale = mass * max(weight, 1.0) * reach
+    pins = [{"body": i, "point": [0.0, 0.0, 0.0]} for i in range(model.n) if is_floating(model, i)]
+    data["machine"] = law | _start(model, start) | {
+        "mass": mass, "weight": mass * max(weight, 1.0), "gravity": model.gravity.tolist(), "pins": pins,
+        "damping": 0.3 * scale * np.sqrt(reach / max(weight, 1.0)), "paused": False,
+    }  # fmt: skip
+    tips = [{"body": i, "point": p.tolist()} for i, p in _tips(model).items()]
+    return Scene(model, data | _view_of(_live_stage(model, start), _up(model)) | {
+        "joints": joint_sliders(model), "drives": torque_sliders(model, 0.3 * scale), "tips": tips,
+        "columns": columns(model, with_torques=False), "subtitle": _subtitle(model),
+    }, {})  # fmt: skip
+
+
+def _subtitle(model: Model, seconds: float = 0.0) -> str:
+    words = [f"{model.n} bodies, {model.nv} degrees of freedom", f"{seconds:g} s" if seconds else ""]
+    return ", ".join(filter(None, words))
+
+
+def _start(model: Model, q: Array) -> dict[str, Any]:
+    return {"start": q.tolist(), "couplings": [*couplings(model)]}
 
 
 def scene(trajectory: Trajectory) -> dict[str, Any]:
@@ -127,13 +241,18 @@ def scene(trajectory: Trajectory) -> dict[str, Any]:
     traces = np.stack([poses[:, i, :3, 3] + poses[:, i, :3, :3] @ p for i, p in tips.items()], axis=1)
     drawn, missing, corners = shapes(model)
     pillars = np.zeros((len(t), min(1, len(_pillars(model))), 3))  # they stand on the origin
-    center, spread, floor = _stage(np.concatenate([poses[..., :3, 3], traces, pillars], axis=1), reach, _up(model))
+    p = np.concatenate([poses[..., :3, 3], traces, pillars], axis=1)
+    root = next((i for i in range(model.n) if is_floating(model, i)), None)
+    if root is not None:  # the camera follows it
+        p = p - (poses[:, root, None, :3, 3] - poses[0, root, :3, 3])
+    center, spread, floor = _stage(p, reach, _up(model))
     if corners:
         points = np.concatenate([_seen(poses[0], body, points) for body, points in corners.items()])
         low, high = points.min(axis=0), points.max(axis=0)
         center, floor = (low + high) / 2, float((points @ _up(model)).min())
         spread = max(float(np.linalg.norm(high - low)) / 2, 1e-3)
     own = {"bodies": _bodies(model, tips, reach), "poses": floats(packed), **drawn, "missing": missing}
+    own["moving"] = None if root is None else {"body": root}
     return own | _around(model, t, traces, (center, spread, floor))
 
 
@@ -143,7 +262,7 @@ def _tube_scene(trajectory: Trajectory) -> dict[str, Any]:
     tips, reach = _tips(model), _reach(model)
     wanted = frame_times(trajectory.t, model.n + len(tips))
     found = tube(model, wanted, lambda t: trajectory.at(t)[0], tips, reach)
-    missing = [f"the shapes of {model.n} bodies"] if model.visuals else []
+    missing = [f"the shapes of {model.n} bodies: only links between their joints are"] if model.visuals else []
     own = {"tube": found.data, "bodies": [], "poses": "", "shapes": [], "meshes": [], "missing": missing}
     around = _around(model, found.times, found.traces, _stage(found.seen, reach, _up(model)))
     return own | around | {"radius": max(around["radius"], reach / THICK)}
@@ -151,14 +270,34 @@ def _tube_scene(trajectory: Trajectory) -> dict[str, Any]:
 
 def _around(model: Model, t: Array, traces: Array, stage: tuple[Array, float, float]) -> dict[str, Any]:
     """What every scene has: times, the paths (frames, tips, 3) of the tips, floor and camera."""
-    (center, spread, floor), reach, up = stage, _reach(model), _up(model)
-    eye = center + EYE * spread * (_across(up) + 0.45 * up)
-    return {
+    reach, up = _reach(model), _up(model)
+    return _view_of(stage, up) | {
         "base": _pillars(model).tolist(),
         "times": t.tolist(), "traces": floats(traces), "reach": reach, "radius": _radius(model, reach),
-        "up": up.tolist(), "floor": floor, "center": center.tolist(), "eye": eye.tolist(),
-        "subtitle": f"{model.n} bodies, {model.nv} degrees of freedom, {t[-1] - t[0]:g} s",
+        "up": up.tolist(), "subtitle": _subtitle(model, t[-1] - t[0]),
     }  # fmt: skip
+
+
+def _view_of(stage: tuple[Array, float, float], up: Array) -> dict[str, Any]:
+    """Where the ground is, and from where people look."""
+    center, spread, floor = stage
+    eye = center + EYE * spread * (_across(up) + 0.32 * up)
+    return {"floor": floor, "center": center.tolist(), "eye": eye.tolist(), "spread": spread}
+
+
+def _live_stage(model: Model, q: Array) -> tuple[Array, float, float]:
+    """(centre, radius, floor) of where a machine can get to: from random angles of its joints."""
+    some, up = np.tile(q, (SAMPLES, 1)), _up(model)
+    for joint in joint_sliders(model):
+        some[1:, joint["at"]] = np.random.default_rng(joint["at"]).uniform(joint["low"], joint["high"], SAMPLES - 1)
+    p = _skeleton(model, some, _tips(model))
+    root = next((i for i in range(model.n) if is_floating(model, i)), None)
+    if root is not None:
+        center = p[0, root]
+        far = float(np.linalg.norm(p - center, axis=-1).max())
+        return center, 0.8 * far, float(center @ up) - 1.02 * far
+    low, high = p.min(axis=(0, 1)), p.max(axis=(0, 1))
+    return (low + high) / 2, float(np.max(high - low)) / 2, float((p @ up).min()) - 0.02 * _reach(model)
 
 
 def _pillars(model: Model) -> Array:
@@ -192,26 +331,39 @@ def _times(trajectory: Trajectory) -> Array:
 
 
 def _bodies(model: Model, tips: dict[int, Array], reach: float) -> list[dict[str, Any]]:
-    """Each body: capsules from its joint to those it carries (to the far end of a tip), its inertia's box."""
+    """Each body: capsules from its joint to those it carries (to the far end of a tip), and what its card says."""
     segments: list[list[Any]] = [[] for _ in range(model.n)]
     for i in range(model.n):
         if model.parent[i] >= 0:
             segments[model.parent[i]].append([[0, 0, 0], model.p[i].tolist()])
     for i, point in tips.items():
         segments[i].append([[0, 0, 0], point.tolist()])
+    colours = limb_colours(model)
     return [
         {
             "name": model.names[i], "parent": int(model.parent[i]), "joint": JOINTS[model.joint[i]].name,
             "axis": model.axis[i].tolist(), "anchor": model.p[i].tolist(), "segments": segments[i],
-            "box": _box(model, i, reach),
+            "box": _box(model, i, reach), "label": model.joint_names[i], "limb": colours[i][0], "place": colours[i][1],
+            "mass": float(model.mass[i]), "com": model.com[i].tolist(), "limits": limits_of(model, i),
+            "moments": np.linalg.eigvalsh(model.inertia[i]).tolist(),
         }
         for i in range(model.n)
     ]  # fmt: skip
 
 
 def _tips(model: Model) -> dict[int, Array]:
-    """The far end of every body that carries no other: twice as far as its mass centre."""
-    return {int(i): 2 * model.com[i] for i in np.flatnonzero(model.children_count == 0)}
+    """The far end of every body that carries no other: as far behind its mass centre as the box of its inertia goes."""
+    return {int(i): _far_end(model, int(i)) for i in np.flatnonzero(model.children_count == 0)}
+
+
+def _far_end(model: Model, i: int) -> Array:
+    """com + h u, u along it: h^2 = 3 int (x . u)^2 dm / m, of a uniform box half its side, of a point mass zero."""
+    com, distance = model.com[i], float(np.linalg.norm(model.com[i]))
+    if distance == 0 or model.mass[i] <= 0:
+        return 2 * com
+    u = com / distance
+    second = max(float(np.trace(model.inertia[i]) / 2 - u @ model.inertia[i] @ u), 0.0)
+    return com + u * min(np.sqrt(3 * second / model.mass[i]), distance)
 
 
 def _box(model: Model, i: int, reach: float) -> dict[str, Any] | None:
@@ -238,7 +390,7 @@ def _radius(model: Model, reach: float) -> float:
     lengths = np.linalg.norm(model.p[1:], axis=1)
     lengths = lengths[lengths > 1e-6 * reach]
     thin = 0.15 * float(np.median(lengths)) if lengths.size else reach
-    return min(reach / 40, max(thin, reach / 1000))
+    return min(reach / 40, max(thin, reach / 300))
 
 
 def _up(model: Model) -> Array:

@@ -1,88 +1,262 @@
-"""Plots of trajectories: small multiples, one panel per joint, and the energies below."""
+"""Plots of trajectories: a panel per quantity, unit and limb, with the joints' names and limits; and the energies."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from matplotlib import colormaps, rc_context
+from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from torsor.dynamics import functions as dynamics
 from torsor.errors import ArgumentError
-from torsor.files import made, signature, write_whole
-from torsor.model.joints import FORCE_UNITS
+from torsor.model.freedoms import limited_coordinates
+from torsor.model.joints import FORCE_UNITS, JOINTS
 from torsor.model.model import Model
-from torsor.motion.coordinates import names_of, units_of
-from torsor.validate import file_path
+from torsor.model.names import word_list
+from torsor.motion.coordinates import units_of
+from torsor.validate import chosen, shown
+from torsor.view.limbs import is_floating, limbs
+from torsor.view.style import BLUE, GREEN, ORANGE, Drawing, lines, save, style
 
 if TYPE_CHECKING:
     from torsor.motion.trajectory import Trajectory
 
 Array = NDArray[Any]
 
-# Okabe & Ito's palette, safe for colour-blind readers.
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#7f7f7f"
-STYLE = {
-    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "lines.linewidth": 1.2,
-    "legend.frameon": False, "legend.fontsize": 7, "axes.grid": True, "grid.alpha": 0.25, "grid.linewidth":
-    0.5, "savefig.dpi": 200, "mathtext.fontset": "cm",
-}  # fmt: skip
-MOST_PANELS = 12
-SOFTWARE, DESCRIPTION = 0x0131, 0x010E  # tags of Exif
+MOST_PANELS, MOST_LABELS = 12, 8
 SMOOTH = 1000  # points of a curve
 MOST_NUMBERS = 5_000_000  # of all curves together: with very many coordinates, fewer points
 MOST_CURVES = 300  # in one panel; of more coordinates, evenly chosen ones
+FLAT = 0.02  # of the range of the energies: a sum that changes less is drawn on its own
+NEAR = 0.05  # of the range of a joint: its limits are drawn if it comes so close to them
+APART = 0.085  # of the height of a panel: the least distance of labels
+
+QUANTITIES = ("q", "v", "a", "tau", "energy")
+ANGLE, LENGTH, NUMBER = "rad", "m", "–"
+# what an axis says, by quantity and by the unit of the coordinate
+MEASURES = {
+    "q": {ANGLE: "angle, rad", LENGTH: "position, m", NUMBER: "quaternion"},
+    "v": {ANGLE: "angular velocity, rad/s", LENGTH: "velocity, m/s"},
+    "a": {ANGLE: "angular acceleration, rad/s²", LENGTH: "acceleration, m/s²"},
+    "tau": {ANGLE: "torque, N m", LENGTH: "force, N"},
+}
 
 
-class Drawing(Figure):
-    """A figure of Matplotlib that notebooks show by themselves."""
+class Curve(NamedTuple):
+    """An entry of q, v, a or tau: its place, its name, and its limits."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        FigureCanvasAgg(self)
-
-    def _repr_png_(self) -> bytes:
-        content = io.BytesIO()
-        self.savefig(content, format="png", dpi=110)
-        return content.getvalue()
+    at: int
+    name: str
+    limits: tuple[float, float] = (-np.inf, np.inf)
 
 
-def plot_trajectory(trajectory: Trajectory, path: str | Path | None = None) -> Figure:
-    """Positions and energies over time; many joints share one panel."""
-    if trajectory.columns is not None:
-        return _plot_quantities(trajectory, path)
-    with rc_context(STYLE):  # type: ignore[arg-type]
-        names, units = names_of(trajectory.model, "coordinates"), coordinate_units(trajectory.model)
-        panels = len(names) if len(names) <= MOST_PANELS else 1
-        figure, axes, below = _grid(panels, trajectory.model.name)
-        t, q, v = _smooth(trajectory)
-        if panels == 1 and len(names) > 1:
-            _crowd(axes[0], t, q, units)
+class Panel(NamedTuple):
+    """Curves of one quantity, one unit and one limb."""
+
+    title: str
+    quantity: str
+    unit: str
+    curves: list[Curve]
+
+
+def plot_trajectory(run: Trajectory, path: str | Path | None = None, quantities: Sequence[str] = ("q", "energy"), *,
+                    joints: Any = None, units: str = "deg", theme: str = "light") -> Figure:  # fmt: skip
+    """Quantities over time; see `Trajectory.plot`."""
+    if run.columns is not None:
+        return _plot_quantities(run, path)
+    chosen("units", units, ("deg", "rad"))
+    for name in quantities:
+        chosen("a quantity of plot", name, QUANTITIES)
+    with style(theme):
+        t, rows = _smooth(run, quantities)
+        panels = [panel for name in quantities if name != "energy" for panel in panels_of(run.model, name, joints)]
+        energies = _energies(run.model, rows["q"], rows["v"]) if "energy" in quantities else []
+        figure, axes = _grid(len(panels) + len(energies), run.model.name)
+        for ax, panel in zip(axes, panels):
+            _draw_panel(ax, panel, t, rows[panel.quantity], units, theme)
+        for ax, (title, unit, curves) in zip(axes[len(panels) :], energies):
+            _draw_curves(ax, t, np.array([*curves.values()]), list(curves), theme)
+            ax.set(ylabel=unit)
+            ax.set_title(title, loc="left")
+        for ax in axes[-_columns(len(axes)) :]:
+            ax.set_xlabel("time, s")
+        return save(figure, path, run.about)
+
+
+# ---- which panels ----
+
+
+def panels_of(model: Model, quantity: str, joints: Any = None) -> list[Panel]:
+    """The panels of a quantity; of very many, one for each unit. The motion of a floating base is apart."""
+    wanted, found = _chosen_bodies(model, joints), limbs(model)
+    what = "coordinates" if quantity == "q" else "velocities"
+    starts = model.q_start if quantity == "q" else model.v_start
+    column = limited_coordinates(model)
+    groups: dict[tuple[Any, str], list[Curve]] = {}
+    for i in wanted:
+        for k, (label, unit) in enumerate(getattr(JOINTS[model.joint[i]], what)):
+            at, limits = int(starts[i]) + k, (-np.inf, np.inf)
+            if quantity == "q" and at in column:
+                v = int(np.flatnonzero(column == at)[0])
+                limits = float(model.lower[v]), float(model.upper[v])
+            name = model.joint_names[i] + (f".{label}" if label else "")
+            limb = "base" if is_floating(model, i) else found.names[found.of[i]] if len(found.names) > 1 else ""
+            groups.setdefault((limb, unit), []).append(Curve(at, label if limb == "base" else name, limits))
+    if len(groups) > MOST_PANELS:
+        merged: dict[tuple[Any, str], list[Curve]] = {}
+        for (limb, unit), curves in groups.items():
+            merged.setdefault(("base" if limb == "base" else "", unit), []).extend(curves)
+        groups = merged
+    return [Panel(limb, quantity, unit, curves) for (limb, unit), curves in groups.items()]
+
+
+def _chosen_bodies(model: Model, joints: Any) -> list[int]:
+    """The bodies of joints, given by the names of joints or bodies, or by numbers."""
+    if joints is None:
+        return list(range(model.n))
+    several = [joints] if isinstance(joints, str | int) else list(joints)
+    names = list(model.joint_names)
+    found = []
+    for joint in several:
+        if isinstance(joint, str) and joint in names:
+            found.append(names.index(joint))
+        elif isinstance(joint, str | int | np.integer):
+            found.append(model.frame(joint if isinstance(joint, str) else int(joint)).body)
         else:
-            draw_panels(axes, {"": (t, q)}, names, units)
-        _energies(below, trajectory.model, t, q, v)
-        return save(figure, path, trajectory.about)
+            raise ArgumentError(f"joints must be names or numbers of joints, not {shown(joint)}")
+    if not found or min(found) < 0:
+        raise ArgumentError(f"joints = {shown(joints)} names no joint; there are {word_list(names[:MOST_PANELS])}")
+    return found
+
+
+# ---- drawing ----
+
+
+def _draw_panel(ax: Axes, panel: Panel, t: Array, x: Array, units: str, theme: str) -> None:
+    turn = panel.unit == ANGLE and units == "deg" and panel.quantity != "tau"
+    scale, label = np.degrees(1.0) if turn else 1.0, MEASURES[panel.quantity][panel.unit]
+    y = scale * x[:, [curve.at for curve in panel.curves]].T
+    ax.set_ylabel(label.replace("rad", "deg") if turn else label)
+    if panel.title:
+        ax.set_title(panel.title, loc="left")
+    if len(y) > MOST_LABELS:
+        _crowd(ax, t, y, [curve.name for curve in panel.curves])
+        return
+    _draw_curves(ax, t, y, [curve.name for curve in panel.curves], theme)
+    for curve, own, (colour, _) in zip(panel.curves, y, lines(theme)):
+        _draw_limits(ax, own, scale * curve.limits[0], scale * curve.limits[1], colour)
+
+
+def _draw_limits(ax: Axes, y: Array, lower: float, upper: float, colour: str) -> None:
+    """A band beyond each limit that a curve reaches or comes near to."""
+    low, high = ax.get_ylim()
+    near = NEAR * (upper - lower) if np.isfinite(upper - lower) else 0.0
+    if np.isfinite(lower) and y.min() < lower + near:
+        ax.axhspan(min(low, lower) - 0.04 * (high - low), lower, color=colour, alpha=0.12, lw=0)
+    if np.isfinite(upper) and y.max() > upper - near:
+        ax.axhspan(upper, max(high, upper) + 0.04 * (high - low), color=colour, alpha=0.12, lw=0)
+
+
+def _draw_curves(ax: Axes, t: Array, y: Array, names: Sequence[str], theme: str) -> None:
+    """Curves with their names at their right ends, where there are several."""
+    for own, (colour, dashes) in zip(y, lines(theme)):
+        ax.plot(t, own, color=colour, linestyle=dashes)
+    ax.set_xlim(t[0], t[-1] if t[-1] > t[0] else t[0] + 1)
+    low, high = ax.get_ylim()
+    ends = [float(np.clip((own[-1] - low) / (high - low), 0, 1)) if np.isfinite(own[-1]) else 0.5 for own in y]
+    for name, place, (colour, _) in zip(names, _apart(ends), lines(theme)):
+        ax.annotate(name, (1.01, place), xycoords="axes fraction", va="center", color=colour, fontsize=6.5)
+
+
+def _apart(places: Sequence[float]) -> list[float]:
+    """Places from 0 to 1, moved as little as is needed to be `APART` from each other."""
+    order, found = np.argsort(places), np.array(places, float)
+    for _ in range(50):
+        gaps = APART - np.diff(found[order])
+        close = np.flatnonzero(gaps > 1e-6)
+        if not len(close):
+            break
+        for k in close:
+            shift = (APART - (found[order[k + 1]] - found[order[k]])) / 2
+            found[order[k]], found[order[k + 1]] = found[order[k]] - shift, found[order[k + 1]] + shift
+    return found.tolist()
+
+
+def _crowd(ax: Axes, t: Array, y: Array, names: Sequence[str]) -> None:
+    """Very many curves, coloured from the first (dark) to the last."""
+    drawn = np.unique(np.linspace(0, len(y) - 1, min(MOST_CURVES, len(y))).astype(int))
+    shades = colormaps["viridis"](np.linspace(0, 0.9, len(drawn)))
+    for k, shade in zip(drawn, shades):
+        ax.plot(t, y[k], color=shade, linewidth=0.7)
+    how_many = f"all {len(drawn)}" if len(drawn) == len(y) else f"{len(drawn)} of {len(y)}"
+    before = f"{ax.get_title(loc='left')}: " if ax.get_title(loc="left") else ""
+    ax.set_title(f"{before}{how_many} coordinates, {names[0]} (dark) to {names[-1]} (bright)", loc="left")
+
+
+def _energies(model: Model, q: Array, v: Array) -> list[tuple[str, str, dict[str, Array]]]:
+    """The energies; a sum that is flat has a panel of its own, relative to the greatest kinetic energy."""
+    kinetic, potential = dynamics.kinetic_energy(model, q, v), dynamics.potential_energy(model, q)
+    total, most = kinetic + potential, float(kinetic.max())
+    parts = [("energy", "energy, J", {"kinetic": kinetic, "potential": potential, "sum": total})]
+    if most > 0 and np.ptp(total) < FLAT * most:
+        drift = (total - total[0]) / most
+        parts.append(("energy drift, of the greatest kinetic energy", "relative", {"sum": drift}))
+    return parts
+
+
+def _columns(panels: int) -> int:
+    return 1 if panels <= 4 else 2
+
+
+def _grid(panels: int, name: str) -> tuple[Figure, list[Axes]]:
+    """A figure of panels in one or two columns, over the same time."""
+    columns = _columns(panels)
+    rows = ceil(panels / columns)
+    height = 1.75 if panels > 1 else 3.0
+    figure = Drawing(figsize=(5.2 if columns == 1 else 8.0, 0.4 + height * rows), layout="constrained")
+    figure.suptitle(name, fontsize=10)
+    axes = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
+    for ax in axes[panels:]:
+        ax.remove()
+    for ax in axes[max(0, panels - columns) : panels]:
+        ax.tick_params(labelbottom=True)
+    return figure, list(axes[:panels])
+
+
+def _smooth(run: Trajectory, quantities: Sequence[str]) -> tuple[Array, dict[str, Array]]:
+    """t, and rows at enough times for smooth curves, between rows that may be far apart."""
+    points = min(SMOOTH, max(2, MOST_NUMBERS // run.model.nq))
+    if len(run) >= points or len(run) < 2:
+        own = slice(None) if points == SMOOTH else np.linspace(0, len(run) - 1, points).astype(int)
+        return run.t[own], {name: getattr(run, name)[own] for name in {"q", "v", *quantities} - {"energy"}}
+    t = np.linspace(run.t[0], run.t[-1], points)
+    q, v = run.at(t)
+    rest = {name: _between(t, run.t, getattr(run, name)) for name in {*quantities} & {"a", "tau"}}
+    return t, {"q": q, "v": v, **rest}
+
+
+def _between(t: Array, rows_at: Array, rows: Array) -> Array:
+    return np.stack([np.interp(t, rows_at, x) for x in rows.T], axis=-1)
+
+
+# ---- chosen quantities, and the papers' figures: a panel for each ----
 
 
 def _plot_quantities(series: Trajectory, path: str | Path | None = None) -> Figure:
     """Every quantity over time; many share one panel."""
     names = series.columns or ()
     if len(names) <= MOST_PANELS:
-        lines = {"": (series.t, series.values)}
-        return small_multiples(lines, names, [""] * len(names), series.model.name, path, series.about)
-    with rc_context(STYLE):  # type: ignore[arg-type]
+        curves = {"": (series.t, series.values)}
+        return small_multiples(curves, names, [""] * len(names), series.model.name, path, series.about)
+    with style():
         figure = Drawing(figsize=(7.0, 4.0), layout="constrained")
-        _crowd(ax := figure.subplots(), series.t, series.values, [""])
-        ax.set_title(f"{names[0]} ... {names[-1]}", loc="left")
+        _crowd(ax := figure.subplots(), series.t, series.values.T, names)
         ax.set_xlabel("time, s")
         figure.suptitle(series.model.name, fontsize=10)
         return save(figure, path, series.about)
@@ -105,7 +279,7 @@ def small_multiples(series: dict[str, tuple[Array, Array]], names: Sequence[str]
                     title: str, path: str | Path | None = None,
                     about: dict[str, Any] | None = None) -> Figure:  # fmt: skip
     """A figure with one panel per column of the series."""
-    with rc_context(STYLE):  # type: ignore[arg-type]
+    with style():
         columns = min(3, len(names))
         rows = ceil(len(names) / columns)
         figure = Drawing(figsize=(7.0, 0.4 + 1.65 * rows), layout="constrained")
@@ -127,93 +301,3 @@ def coordinate_units(model: Model) -> list[str]:
 def force_units(model: Model) -> list[str]:
     """The unit of each entry of tau."""
     return [FORCE_UNITS[unit] for unit in units_of(model, "velocities")]
-
-
-def save(figure: Figure, path: str | Path | None, about: dict[str, Any] | None = None) -> Figure:
-    """Write a figure to a file; the suffix selects the format: .png, .pdf, .svg, and what else Matplotlib writes.
-
-    Its metadata say which torsor drew it, when, and from a run with which options.
-    """
-    if path is not None:
-        path, content = picture(path), io.BytesIO()
-        kind = path.suffix[1:].lower() or "png"
-        try:
-            figure.savefig(content, format=kind, **_metadata(kind, signature(about)))
-        except (ValueError, OSError) as error:
-            raise ArgumentError(f"{path}: the plot cannot be written: {error}") from None
-        write_whole(path, content.getvalue())
-    return figure
-
-
-def picture(path: Any) -> Path:
-    """The path of a picture: .png if it has no suffix, and refused if Matplotlib writes no such files."""
-    path = file_path("path", path)
-    if not path.suffix and (path.is_file() or not path.exists()):  # a pipe keeps its name
-        path = Path(f"{path}.png")
-    known = FigureCanvasAgg.get_supported_filetypes()
-    if path.suffix and path.suffix[1:].lower() not in known:
-        raise ArgumentError(f"{path}: the plot cannot be written as {path.suffix}; choose one of {', '.join(known)}")
-    return path
-
-
-def _metadata(kind: str, words: str) -> dict[str, Any]:
-    """The arguments of `savefig` by which a format keeps words; Matplotlib adds the date to .pdf and .svg itself."""
-    name = f"torsor {made()['torsor']}"
-    if kind in ("jpg", "jpeg", "tif", "tiff", "webp"):
-        from PIL.Image import Exif
-
-        exif = Exif()
-        exif[SOFTWARE], exif[DESCRIPTION] = name, words
-        return {"pil_kwargs": {"exif": exif}}
-    known = {
-        "png": {"Software": name, "Creation Time": made()["date"], "Description": words},
-        "pdf": {"Creator": name, "Subject": words},
-        "svg": {"Creator": name, "Description": words},
-        "ps": {"Creator": f"{name} {words}"},
-        "eps": {"Creator": f"{name} {words}"},
-    }
-    return {"metadata": known[kind]} if kind in known else {}
-
-
-def _grid(panels: int, name: str) -> tuple[Figure, list[Axes], Axes]:
-    """A figure of panels, three per row, above a wide one."""
-    columns = min(3, panels)
-    rows = ceil(panels / columns)
-    figure = Drawing(figsize=(7.0, 2.2 + (1.5 if panels > 1 else 2.6) * rows), layout="constrained")
-    figure.suptitle(name, fontsize=10)
-    ratios = [1.0] * rows + [1.1 if panels > 1 else 0.6]
-    grid = figure.add_gridspec(rows + 1, columns, height_ratios=ratios)
-    axes = [figure.add_subplot(grid[k // columns, k % columns]) for k in range(panels)]
-    return figure, axes, figure.add_subplot(grid[-1, :])
-
-
-def _smooth(trajectory: Trajectory) -> tuple[Array, Array, Array]:
-    """t, q, v at enough times for smooth curves, between rows that may be far apart."""
-    points = min(SMOOTH, max(2, MOST_NUMBERS // trajectory.model.nq))
-    if len(trajectory) >= points or len(trajectory) < 2:
-        chosen = slice(None) if points == SMOOTH else np.linspace(0, len(trajectory) - 1, points).astype(int)
-        return trajectory.t[chosen], trajectory.q[chosen], trajectory.v[chosen]
-    t = np.linspace(trajectory.t[0], trajectory.t[-1], points)
-    return t, *trajectory.at(t)
-
-
-def _crowd(ax: Axes, t: Array, q: Array, units: Sequence[str]) -> None:
-    """All coordinates in one panel, coloured from the base (dark) to the tips."""
-    drawn = np.unique(np.linspace(0, q.shape[1] - 1, min(MOST_CURVES, q.shape[1])).astype(int))
-    shades = colormaps["viridis"](np.linspace(0, 0.9, len(drawn)))
-    for k, shade in zip(drawn, shades):
-        ax.plot(t, q[:, k], color=shade, linewidth=0.7)
-    ax.set_ylabel(", ".join(dict.fromkeys(units)))
-    how_many = f"all {len(drawn)}" if len(drawn) == q.shape[1] else f"{len(drawn)} of {q.shape[1]}"
-    ax.set_title(f"q, {how_many} coordinates, base dark to tip bright", loc="left")
-
-
-def _energies(ax: Axes, model: Model, t: Array, q: Array, v: Array) -> None:
-    kinetic, potential = dynamics.kinetic_energy(model, q, v), dynamics.potential_energy(model, q)
-    ax.plot(t, kinetic, color=BLUE, label="kinetic")
-    ax.plot(t, potential, color=ORANGE, label="potential")
-    ax.plot(t, kinetic + potential, color=GREY, label="sum", linestyle="--")
-    ax.set_xlabel("time, s")
-    ax.set_ylabel("J")
-    ax.set_title("energy", loc="left")
-    ax.legend(ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))  # beside the title, clear of the curves

@@ -21,27 +21,88 @@ from torsor.zoo.small import acrobot, cart_pole, double_pendulum, pendulum
 
 
 def puma560() -> Model:
-    """The industrial PUMA 560, with the link data measured by Armstrong, Khatib & Burdick 1986."""
+    """Build the industrial PUMA 560, with the link data measured by Armstrong, Khatib & Burdick 1986.
+
+    Returns
+    -------
+    model : Model
+        Six revolute joints.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.zoo.puma560()
+    Model('puma560', 6 bodies: 6 revolute; nq=6, nv=6)
+    """
     return _machine("puma560")
 
 
 def planar3() -> Model:
-    """A three-DoF planar arm after Saha 2001, falling in its plane; the data are chosen."""
+    """Build a planar arm of three joints after Saha 2001, falling in its plane; the data are chosen.
+
+    Returns
+    -------
+    model : Model
+        Three revolute joints with parallel axes.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.zoo.planar3().nv
+    3
+    """
     return _machine("planar3")
 
 
 def stanford() -> Model:
-    """The Stanford arm of Saha 2001, Table II: five revolute joints and a prismatic one."""
+    """Build the Stanford arm of Saha 2001, Table II: five revolute joints and a prismatic one.
+
+    Returns
+    -------
+    model : Model
+        Six joints; the third one is prismatic.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.zoo.stanford()
+    Model('stanford', 6 bodies: 5 revolute, 1 prismatic; nq=6, nv=6)
+    """
     return _machine("stanford")
 
 
 def puma_saha() -> Model:
-    """The PUMA of Saha 2001, Table II, with the absolute values of its moments of inertia."""
+    """Build the PUMA of Saha 2001, Table II, with the absolute values of its moments of inertia.
+
+    Returns
+    -------
+    model : Model
+        Six revolute joints.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.zoo.puma_saha().n
+    6
+    """
     return _machine("puma_saha")
 
 
 def panda() -> Model:
-    """A seven-joint arm with the kinematics of the Franka Emika Panda and chosen, plausible inertias."""
+    """Build a seven-joint arm with the kinematics of the Franka Emika Panda and plausible, chosen inertias.
+
+    Returns
+    -------
+    model : Model
+        Seven revolute joints, 15.9 kg.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> arm = ts.zoo.panda()
+    >>> print(arm.nv, arm.mass.sum().round(1))
+    7 15.9
+    """
     return _machine("panda")
 
 
@@ -56,12 +117,50 @@ _FACTORIES: dict[str, Callable[..., Model]] = {
 
 
 def names() -> tuple[str, ...]:
-    """The names of all models in the zoo."""
+    """List the names of all machines and families of the zoo.
+
+    Returns
+    -------
+    names : tuple of str
+        For `get`, and for the command line.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> "panda" in ts.zoo.names()
+    True
+    """
     return tuple(_FACTORIES)
 
 
 def get(name: str, *args: Any, **options: Any) -> Model:
-    """The model of that name; families take their length and options: get("rope", 100)."""
+    """Build the machine of that name.
+
+    Parameters
+    ----------
+    name : str
+        One of `names()`.
+    *args : int
+        The length of a family, and its seed.
+    **options : float or bool
+        What its function takes besides.
+
+    Returns
+    -------
+    model : Model
+        The machine.
+
+    Raises
+    ------
+    ArgumentError
+        The zoo has no machine of that name.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.zoo.get("rope", 100).nv
+    200
+    """
     if not isinstance(name, str) or name not in _FACTORIES:
         raise ArgumentError(f"the zoo has no {shown(name)}; it has {', '.join(_FACTORIES)}")
     return _FACTORIES[name](*args, **options)

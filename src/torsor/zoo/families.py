@@ -19,14 +19,39 @@ Array = NDArray[np.float64]
 
 
 def point_chain(n: int, *, mass: ArrayLike = 1.0, length: ArrayLike = 1.0, free: bool = False) -> Model:
-    """n point masses on rigid massless links in the plane z = 0, as in Lee & Chirikjian 2005, Fig. 1.
+    """Build n point masses on rigid massless links in the plane z = 0, as in Lee & Chirikjian 2005, Fig. 1.
 
-    Mass i sits at the far end of link i; joint i turns link i relative to link i - 1, about z. The chain
-    lies along x at q = 0, and gravity pulls along -y.
+    Mass i sits at the far end of link i; joint i turns link i relative to link i - 1, about z. The chain lies along x
+    at q = 0, and gravity pulls along -y.
 
-    mass, length    of all links, or one each (n,)
-    free            the chain floats in its plane: it begins with one more mass, at the near end of link 1, so that
-                    `mass` is (n + 1,); the first joint is planar, q = (x, y of that mass, theta_1, theta_2, ...)
+    Parameters
+    ----------
+    n : int
+        The number of links.
+    mass : float or (n,) array_like, default 1.0
+        Of every mass, in kg; (n + 1,) if the chain is free.
+    length : float or (n,) array_like, default 1.0
+        Of every link, in m.
+    free : bool, default False
+        The chain floats in its plane: it begins with one more mass, at the near end of link 1. The first joint is
+        planar, q = (x, y of that mass, theta_1, theta_2, ...).
+
+    Returns
+    -------
+    model : Model
+        The chain.
+
+    Raises
+    ------
+    ArgumentError
+        A mass is not positive, or the arrays have other lengths.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> print(ts.mass_matrix(ts.zoo.point_chain(2), np.zeros(2)))
+    [[5. 2.]
+     [2. 1.]]
     """
     check_length(n)
     flag("free", free)
@@ -46,7 +71,7 @@ def point_chain(n: int, *, mass: ArrayLike = 1.0, length: ArrayLike = 1.0, free:
         p=p,
         mass=masses,
         com=com,
-        inertia=inertia,
+        inertia=inertia[..., None] * np.eye(3),
         gravity=(0.0, -9.81, 0.0),
         name="point_chain",
         allow_degenerate=True,
@@ -54,10 +79,36 @@ def point_chain(n: int, *, mass: ArrayLike = 1.0, length: ArrayLike = 1.0, free:
 
 
 def rope(n: int, *, length: float = 1.0, mass: float = 0.1, radius: float = 0.005) -> Model:
-    """A rope suspended at one end: n equal solid cylinders along -z, joined by universal joints (nv = 2n).
+    """Build a rope that hangs from one end: n equal solid cylinders along -z, joined by universal joints.
 
-    A rope bends but does not twist; a universal joint about x and y allows just that. `length` and `mass`
-    are those of the whole rope.
+    A rope bends but does not twist; a universal joint about x and y allows just that. So nv = 2 n.
+
+    Parameters
+    ----------
+    n : int
+        The number of links.
+    length : float, default 1.0
+        Of the whole rope, in m.
+    mass : float, default 0.1
+        Of the whole rope, in kg.
+    radius : float, default 0.005
+        Of the rope, in m.
+
+    Returns
+    -------
+    model : Model
+        The rope.
+
+    Raises
+    ------
+    ArgumentError
+        The mass or the radius is not positive.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.zoo.rope(1000)
+    Model('rope', 1000 bodies: 1000 universal; nq=2000, nv=2000)
     """
     check_length(n)
     length, mass, radius = number("length", length), number("mass", mass, above=0), number("radius", radius, above=0)
@@ -75,10 +126,34 @@ def rope(n: int, *, length: float = 1.0, mass: float = 0.1, radius: float = 0.00
 
 
 def random_tree(n: int, seed: int = 0, *, joints: Sequence[str] | None = None, branching: float = 0.3) -> Model:
-    """A tree of n random bodies; every requested joint type occurs if n allows.
+    """Build a tree of n random bodies in which every requested joint type occurs, if n allows.
 
-    `joints` are names of joint types (default: all). A body hangs on the one before it or, with probability
-    `branching`, on any earlier one.
+    Parameters
+    ----------
+    n : int
+        The number of bodies.
+    seed : int, default 0
+        Of the random numbers.
+    joints : sequence of str, optional
+        Names of joint types. Default: all.
+    branching : float, default 0.3
+        The probability that a body hangs on any earlier one instead of the one before it.
+
+    Returns
+    -------
+    model : Model
+        The tree.
+
+    Raises
+    ------
+    ArgumentError
+        There is no such joint type, or branching is no probability.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.zoo.random_tree(5, 1, joints=["revolute"]).nv
+    5
     """
     if not 0 <= number("branching", branching) <= 1:
         raise ArgumentError(f"branching is a probability between 0 and 1, not {branching}")
@@ -91,16 +166,60 @@ def random_tree(n: int, seed: int = 0, *, joints: Sequence[str] | None = None, b
 
 
 def random_chain(n: int, seed: int = 0, *, joints: Sequence[str] | None = ("revolute",)) -> Model:
-    """A chain of n random bodies with joints of the given types in random order (None: all types)."""
+    """Build a chain of n random bodies with joints of the given types in random order.
+
+    Parameters
+    ----------
+    n : int
+        The number of bodies.
+    seed : int, default 0
+        Of the random numbers.
+    joints : sequence of str, default ("revolute",)
+        Names of joint types; None: all.
+
+    Returns
+    -------
+    model : Model
+        The chain.
+
+    Raises
+    ------
+    ArgumentError
+        There is no such joint type.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.zoo.random_chain(8, 3).is_chain
+    True
+    """
     check_length(n)
     links = _random_links(n, generator("seed", seed), joints)
     return Model.chain(**links, name=f"random_chain({n}, {seed})")
 
 
 def general_arm(n: int, seed: int = 0) -> Model:
-    """A revolute arm in which no Denavit-Hartenberg parameter and no entry of an inertia is special.
+    """Build a revolute arm in which no Denavit-Hartenberg parameter and no entry of an inertia is special.
 
     The first axis is the base's z axis, as in the operation counts of Saha 2001 and elsewhere.
+
+    Parameters
+    ----------
+    n : int
+        The number of joints.
+    seed : int, default 0
+        Of the random numbers.
+
+    Returns
+    -------
+    model : Model
+        The arm.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.zoo.general_arm(6).nv
+    6
     """
     check_length(n)
     rng = generator("seed", seed)

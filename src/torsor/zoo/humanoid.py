@@ -52,7 +52,19 @@ LEFT_LEG = (
 
 
 def humanoid() -> Model:
-    """The humanoid: 31 bodies, 6 + 30 degrees of freedom, 68 kg, about 1.7 m; frames at hands and feet."""
+    """Build a humanoid: 31 bodies, 6 + 30 degrees of freedom, 68 kg, about 1.7 m; frames at hands and feet.
+
+    Returns
+    -------
+    model : Model
+        A floating pelvis and 30 revolute joints.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.zoo.humanoid()
+    Model('humanoid', 31 bodies: 30 revolute, 1 free; nq=37, nv=36)
+    """
     builder = Model.builder("humanoid")
     _add(builder, PELVIS, None, joint="free")
     _hang(builder, TORSO, "pelvis")

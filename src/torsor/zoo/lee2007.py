@@ -27,18 +27,53 @@ DH_NAMES = {"beta": "alpha", "gamma": "theta", "b": "a", "c": "d"}
 
 
 def puma_lee(soft: str = "beta") -> Model:
-    """The PUMA 560 of Lee et al. 2007; all its angles gamma are 60 degrees at q = 0.
+    """Build the PUMA 560 of Lee et al. 2007; all its angles gamma are 60 degrees at q = 0.
 
-    soft    "beta": the joint variables behind the printed M and M^-1; "gamma": those that the text names
+    Parameters
+    ----------
+    soft : str, default "beta"
+        "beta": the joint variables behind the printed M and M^-1; "gamma": those that the text names.
+
+    Returns
+    -------
+    model : Model
+        Six joints.
+
+    Raises
+    ------
+    ArgumentError
+        soft is another word.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.zoo.puma_lee("gamma").n
+    6
     """
     variable = DH_NAMES[chosen("soft", soft, ("beta", "gamma"))]
     return Model.from_dh(**dh_columns("puma_lee") | {"variable": variable, "name": f"puma_lee({soft})"})
 
 
 def polypeptide(n: int = 7) -> Model:
-    """The polypeptide of Lee et al. 2007 with n links and every torsion soft, as in its Figure 3.
+    """Build the polypeptide of Lee et al. 2007 with n links and every torsion soft, as in its Figure 3.
 
     At n = 7 it has the data behind the printed M and M^-1; longer chains repeat links 2 to 7.
+
+    Parameters
+    ----------
+    n : int, default 7
+        The number of links.
+
+    Returns
+    -------
+    model : Model
+        n revolute joints.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.zoo.polypeptide(20).nv
+    20
     """
     check_length(n)
     columns = dh_columns("polypeptide")
@@ -87,11 +122,27 @@ class MassProperties(NamedTuple):
 
 
 def polypeptide_faithful(n: int = 7) -> Model:
-    """A polyalanine backbone of n links: atoms with their side groups, joined by torsions about the bonds.
+    """Build a polyalanine backbone of n links: atoms with their side groups, joined by torsions about the bonds.
 
-    Atoms run CA, C', N, CA, ...; units are amu and angstrom, without gravity. Unlike the data behind the
-    printed matrices (`polypeptide`), it has Table II's angles, full masses and full inertia tensors. Like
-    them, it has one body for each kind of atom. C'=O and N-H are rods: their inertia is singular.
+    Atoms run CA, C', N, CA, ...; units are amu and angstrom, without gravity. Unlike the data behind the printed
+    matrices (`polypeptide`), it has Table II's angles, full masses and full inertia tensors. Like them, it has one body
+    for each kind of atom. C'=O and N-H are rods: their inertia is singular.
+
+    Parameters
+    ----------
+    n : int, default 7
+        The number of links.
+
+    Returns
+    -------
+    model : Model
+        n revolute joints.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.zoo.polypeptide_faithful().nv
+    7
     """
     check_length(n)
     k = np.arange(n)
@@ -118,10 +169,26 @@ def polypeptide_faithful(n: int = 7) -> Model:
 
 
 def polypeptide_planar(n: int = 7) -> Model:
-    """`polypeptide_faithful` with every peptide bond C'-N held at 180 degrees: n atoms, n - n // 3 torsions.
+    """Build `polypeptide_faithful` with every peptide bond C'-N held at 180 degrees: n atoms, n - n // 3 torsions.
 
     At n = 7 this is the five-variable case of section 4.3 (beta_3 = beta_6 = 180 degrees). C'=O and N-H form one plane
     body, whose inertia is regular.
+
+    Parameters
+    ----------
+    n : int, default 7
+        The number of atoms.
+
+    Returns
+    -------
+    model : Model
+        n - n // 3 revolute joints.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.zoo.polypeptide_planar().nv
+    5
     """
     model = polypeptide_faithful(n)
     return hold_bodies(model, np.arange(n) % 3 == 2, np.radians(180.0 - TORSION), name=f"polypeptide_planar({n})")

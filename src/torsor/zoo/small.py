@@ -40,8 +40,8 @@ def pendulum(*, length: float = 1.0, mass: float = 1.0, damping: float = 0.0) ->
 
     >>> import numpy as np, torsor as ts
     >>> rod = ts.zoo.pendulum(length=1.0)
-    >>> print(ts.forward_dynamics(rod, [np.pi / 2], [0.0], [0.0]).round(2))
-    [-14.71]
+    >>> print(ts.forward_dynamics(rod, [np.pi / 2], [0.0], [0.0]).round(1))
+    [-14.7]
     """
     return _rods("pendulum", (length,), (mass,), damping)
 

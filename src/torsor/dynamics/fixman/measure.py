@@ -53,44 +53,70 @@ REVOLUTE, SPHERICAL, GIMBAL = map(joint_code, ("revolute", "spherical", "gimbal"
 
 
 def fixman_force(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
-    """The force on rigid joints that gives q the distribution of stiff springs.
+    r"""Compute the force on rigid joints that gives q the distribution of stiff springs.
 
-        -(kT/2) d/dq (log det M - log det G)
+    $$ f = -\frac{k_B T}{2} \frac{\partial}{\partial q} (\log\det M - \log\det G) $$
 
     Parameters
     ----------
-    model : Model
-        or a batch of models whose det G is constant
-    q : array (..., nq)
-    kT : float
-        the temperature, as an energy in the model's units
+    model : Model or ModelBatch
+        The machine; of a batch, det G must be constant.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    kT : float, default 1.0
+        The temperature, as an energy in the model's units.
 
     Returns
     -------
-    array (..., nv)
-        to be added to tau; for a quaternion, along the axes of the body's angular velocity
+    force : (..., nv) ndarray
+        To be added to tau; for a quaternion, along the axes of the body's angular velocity.
 
     Raises
     ------
     ArgumentError
-        names the body whose springs would have to be known as well
+        The springs of a body would have to be known as well; the message names it.
+
+    Notes
+    -----
+    Fixman 1974.
 
     Examples
     --------
     >>> import torsor as ts
-    >>> ts.fixman_force(ts.zoo.point_chain(2), [0.0, 1.0]).round(3)
-    array([ 0.   , -0.267])
+    >>> print(ts.fixman_force(ts.zoo.point_chain(2), [0.0, 1.0]).round(2) + 0.0)
+    [ 0.   -0.27]
     """
     scale = -0.5 * validate.number("kT", kT, least=0.0)
     gradient = log_det_gradient(model, q)
-    pieces = _pieces(model)
+    pieces = pieces_of(model)
     return gradient * scale if pieces is None else (gradient - pieces.gradient(_host(model, q))) * scale
 
 
 def fixman_potential(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
-    """The potential of `fixman_force`: (kT/2) (log det M - log det G), (...), up to a constant.
+    r"""Compute the potential of `fixman_force`, up to a constant.
 
-    exp(-potential / kT) is the weight by which samples of rigid joints become samples of stiff springs.
+    $$ U = \frac{k_B T}{2} (\log\det M - \log\det G) $$
+
+    exp(-U / kT) is the weight by which samples of rigid joints become samples of stiff springs.
+
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine; of a batch, det G must be constant.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    kT : float, default 1.0
+        The temperature, as an energy in the model's units.
+
+    Returns
+    -------
+    U : (...) ndarray
+        The potential, in the units of kT.
+
+    Raises
+    ------
+    ArgumentError
+        The springs of a body would have to be known as well; the message names it.
 
     Examples
     --------
@@ -100,7 +126,7 @@ def fixman_potential(model: Model, q: ArrayLike, *, kT: float = 1.0) -> Array:
     """
     scale = 0.5 * validate.number("kT", kT, least=0.0)
     log_det = log_det_mass_matrix(model, q)
-    pieces = _pieces(model)
+    pieces = pieces_of(model)
     return log_det * scale if pieces is None else (log_det - pieces.log_det(_host(model, q))) * scale
 
 
@@ -129,7 +155,7 @@ class Pieces(NamedTuple):
         return np.concatenate([q, rest], axis=-1)[..., self.columns]
 
 
-def _pieces(model: Model) -> Pieces | None:
+def pieces_of(model: Model) -> Pieces | None:
     """The pieces of a model, or None if G is constant."""
     require_models(model)
     machine = machine_of(model)

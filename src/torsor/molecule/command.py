@@ -1,0 +1,165 @@
+"""The command `torsor fold`: torsion-angle dynamics of a protein from a file or a sequence."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torsor.errors import ArgumentError
+from torsor.files import check_writable, made
+from torsor.molecule.forcefields import FORCE_FIELDS, SOLVENTS
+from torsor.molecule.molecule import Molecule, Torsions, from_sequence, load
+from torsor.molecule.prepare import FORMATS
+from torsor.molecule.results import MolecularRun
+from torsor.molecule.run import FIRST_STEP, HMC_STEP, anneal, hmc, langevin, tempering
+
+METHODS = ("langevin", "hmc", "anneal")
+FRAMES = 500  # of a run, unless --every says how far apart they are
+DAY = 86400.0
+PICOSECOND = 1e-3  # per fs; and ns per ps
+
+
+def options_of(command: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    add = command.add_argument
+    add("molecule", metavar="FILE|SEQUENCE", help="a .pdb or .cif file (also .gz), or a sequence: NLYIQW, ACE-ALA-NME")
+    add("--temperature", default="300", metavar="K", help="kelvin; several, 300,340,390: parallel tempering; with "
+        "--method anneal, FROM,TO (default %(default)s)")  # fmt: skip
+    add("--ns", type=float, default=0.1, help="how long (default %(default)s)")
+    add("--method", choices=METHODS, default="langevin", help="(default %(default)s)")
+    add(
+        "--step",
+        type=float,
+        metavar="FS",
+        help=f"in fs (default {FIRST_STEP / PICOSECOND:g}; hmc {HMC_STEP / PICOSECOND:g})",
+    )
+    add("--friction", type=float, default=1.0, metavar="1/PS", help="of Langevin dynamics (default %(default)s)")
+    add("--every", type=float, metavar="PS", help=f"between frames (default: {FRAMES} frames in all)")
+    add("--replicas", type=int, default=1, help="copies side by side (default %(default)s)")
+    add("--forcefield", choices=[*FORCE_FIELDS], default="ff14SB", help="(default %(default)s)")
+    add("--solvent", choices=SOLVENTS, default="obc", help="(default %(default)s)")
+    add("--soft", default="phi psi omega chi", help='which torsions turn (default "%(default)s")')
+    add(
+        "--gaps", choices=("refuse", "split"), default="refuse", help="where residues are missing (default %(default)s)"
+    )
+    add("--seed", type=int, default=0, help="of all that is drawn (default %(default)s)")
+    add("--threads", type=int, help="of OpenMM (default: all cores)")
+    add("--no-fixman", action="store_true", help="sample rigid bonds and angles as they are")
+    add("--file", type=Path, metavar="RUN", help="record the run, so that it can be continued")
+    add("--resume", action="store_true", help="go on with the run in --file")
+    add(
+        "--out",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="write frames: .dcd, .xtc, .pdb, .cif; may be repeated",
+    )
+    add("--dcd", type=Path, action="append", dest="out", metavar="FILE", help="the same")
+    add("--plot", type=Path, metavar="FILE", help="draw energies, temperature and sizes")
+    add("--ramachandran", type=Path, metavar="FILE", help="draw phi against psi")
+    add("--view", type=Path, metavar="PAGE.html", help="write a page that plays the frames")
+    add("--json", action="store_true", help="print the outcome as JSON")
+
+
+def run(options: argparse.Namespace, say: Any, bar: Any) -> int:
+    """Run the command; `say` prints a line, `bar` makes a progress bar."""
+    for path in (*(options.out or ()), options.plot, options.ramachandran, options.view):
+        if path is not None:
+            check_writable(path)
+    molecule = _molecule(options)
+    if not options.json:
+        for line in molecule.report:
+            say(f"  {line}")
+    tree = molecule.minimised().torsions(options.soft)
+    if not options.json:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(tree.kinds.items()))
+        say(f"{molecule.name}: {len(molecule.structure)} atoms, {tree.model.n} bodies, torsions: {kinds}")
+    begin = time.perf_counter()
+    with bar("{task.fields[words]}") as progress:
+        task = progress.add_task(molecule.name, total=None, words="")
+
+        def show(done: int, total: int) -> None:
+            speed = options.ns * done / total / (time.perf_counter() - begin) * DAY
+            progress.update(task, completed=done, total=total, words=f"{done} of {total} frames, {speed:.3g} ns/day")
+
+        found = _moved(tree, options, show)
+    _written(found, options)
+    _reported(found, options, time.perf_counter() - begin, say)
+    return 0
+
+
+def _molecule(options: argparse.Namespace) -> Molecule:
+    known = {"forcefield": options.forcefield, "solvent": options.solvent}
+    if Path(options.molecule.removesuffix(".gz")).suffix.lower() in FORMATS:
+        return load(options.molecule, gaps=options.gaps, **known)
+    return from_sequence(options.molecule, **known)
+
+
+def _numbers(words: str) -> list[float]:
+    try:
+        return [float(x) for x in re.split("[, ]+", words.strip())]
+    except ValueError:
+        raise ArgumentError(f"--temperature {words}: give kelvin, or several separated by commas") from None
+
+
+def _moved(tree: Torsions, options: argparse.Namespace, show: Any) -> MolecularRun:
+    """The run that was asked for."""
+    kelvin, ps = _numbers(options.temperature), options.ns / PICOSECOND
+    step = options.step * PICOSECOND if options.step else HMC_STEP if options.method == "hmc" else FIRST_STEP
+    every = max(1, round((options.every or ps / FRAMES) / step))
+    common = {"step": step, "seed": options.seed, "fixman": not options.no_fixman, "file": options.file,
+              "resume": options.resume, "threads": options.threads, "progress": show}  # fmt: skip
+    if options.method == "anneal":
+        if len(kelvin) != 2:
+            raise ArgumentError("--method anneal needs two temperatures: --temperature FROM,TO")
+        return anneal(tree, ps, *kelvin, every=every, friction=options.friction, replicas=options.replicas, **common)
+    if len(kelvin) > 1:
+        if options.method != "langevin" or options.replicas > 1:
+            raise ArgumentError("several temperatures mean parallel tempering: leave out --method and --replicas")
+        return tempering(tree, ps, kelvin, every=every, friction=options.friction, **common)
+    common |= {"temperature": kelvin[0], "replicas": options.replicas}
+    if options.method == "hmc":
+        steps = 10
+        return hmc(tree, max(1, round(ps / step / steps)), steps=steps, every=max(1, every // steps), **common)
+    return langevin(tree, ps, every=every, friction=options.friction, **common)
+
+
+def _written(found: MolecularRun, options: argparse.Namespace) -> None:
+    """Files of frames (of further replicas with their number), plots and the page."""
+    for path in options.out or ():
+        for replica in range(found.replicas):
+            found.save(path if not replica else path.with_stem(f"{path.stem}-{replica + 1}"), replica)
+    for path, what in ((options.plot, "overview"), (options.ramachandran, "ramachandran")):
+        if path is not None:
+            found.plot(what).savefig(path)
+    if options.view is not None:
+        found.view(options.view)
+
+
+def _reported(found: MolecularRun, options: argparse.Namespace, seconds: float, say: Any) -> None:
+    half = len(found) // 2
+    kelvin, energy = found.temperature[half:].mean(0), found.potential[half:].mean(0)
+    words: dict[str, Any] = {
+        "molecule": found.torsions.molecule.name, "ps": float(found.t[-1]), "frames": len(found),
+        "seconds": round(seconds, 3), "ns_per_day": options.ns / seconds * DAY, "kelvin": np.round(kelvin, 1).tolist(),
+        "potential_kJ_per_mol": np.round(energy, 1).tolist(), "counts": found.counts,
+    }  # fmt: skip
+    if options.json:
+        print(json.dumps(words | made()))
+        return
+    say(
+        f"{found.t[-1]:g} ps in {seconds:.3g} s, {words['ns_per_day']:.3g} ns/day, {len(found)} frames; second half: "
+        f"{', '.join(f'{x:.0f}' for x in kelvin)} K, U {', '.join(f'{x:.0f}' for x in energy)} kJ/mol"
+    )
+    if failed := found.counts.get("failed steps"):
+        say(f"{failed:g} steps did not settle and were drawn anew: take a shorter --step if they are many")
+    if "trajectories" in found.counts:
+        say(f"{found.acceptance:.0%} of {found.counts['trajectories']:g} trajectories accepted")
+    if "exchanges tried" in found.counts:
+        say(f"{found.counts['exchanges']:g} of {found.counts['exchanges tried']:g} exchanges made")

@@ -1,0 +1,106 @@
+"""What `torsor simulate NAME` shows of a machine of which nothing else is asked: a start, and forces that suit it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torsor.dynamics import functions as dynamics
+from torsor.model.freedoms import limited_coordinates, nondefault
+from torsor.model.model import Model
+from torsor.motion.forces import Friction, Limits, Spring
+from torsor.motion.law import felt_inertia
+from torsor.view.controls import single_joints
+from torsor.view.limbs import is_floating
+
+Array = NDArray[Any]
+
+PIN = 2 * np.pi * 5  # rad/s, of the spring that holds a pinned base: it sags by 1 cm
+ASIDE = np.pi / 3  # from where a machine falls that would hang at rest
+STILL = 1e-3  # of the weight times the reach: torques below are rest
+COAST = 1.0  # s in which friction takes 63 % of the speed of a joint that moves alone
+TURN, SHIFT = np.radians(165), 0.5  # limits of the joints of a file that gives none (rad; of the reach)
+
+
+class Showcase(NamedTuple):
+    """A start, forces, and what to tell of them."""
+
+    q0: Array
+    forces: list[Any]
+    words: list[str]
+
+
+def showcase(model: Model) -> Showcase:
+    """A motion that shows what a machine does: it falls against friction and stops, its base pinned if it floats."""
+    q0, forces, words = started(model), list[Any](), list[str]()
+    roots = [i for i in range(model.n) if is_floating(model, i)]
+    if roots:
+        forces.append(_pins(model, roots, q0))
+        words.append("its base is pinned")
+    own = nondefault(model)
+    if not own.keys() & {"damping", "friction"}:
+        forces.append(Friction(viscous=_viscous(model, roots)))
+        words.append("its joints have viscous friction")
+    if single_joints(model) and not own.keys() & {"lower", "upper"}:
+        lower, upper = _limits(model)
+        forces.append(Limits(lower, upper))
+        words.append(f"its joints stop at {np.degrees(TURN):.0f} degrees")
+    return Showcase(q0, forces, words)
+
+
+def shown_configuration(model: Model) -> Array:
+    """The first keyframe, if the file has some; else the neutral configuration, moved into the limits."""
+    if model.keyframes:
+        return next(iter(model.keyframes.values()))
+    q, coordinate = model.neutral(), limited_coordinates(model)
+    known = coordinate >= 0
+    q[coordinate[known]] = np.clip(q[coordinate[known]], model.lower[known], model.upper[known])
+    return q
+
+
+def started(model: Model) -> Array:
+    """The configuration that its file shows; of a machine that would hang there at rest, one from the side."""
+    q = shown_configuration(model)
+    floats = any(is_floating(model, i) for i in range(model.n))
+    return q if floats or not _is_at_rest(model, q) else _aside(model, q)
+
+
+def _pins(model: Model, roots: list[int], q0: Array) -> Spring:
+    """Springs and dampers that hold the positions of floating bases, not their attitudes."""
+    stiffness, mass = np.zeros(model.nv), float(model.mass.sum())
+    for i in roots:
+        stiffness[model.v_start[i + 1] - 3 : model.v_start[i + 1]] = mass * PIN**2
+    return Spring(stiffness, rest=q0, damping=2 * stiffness / PIN)
+
+
+def _is_at_rest(model: Model, q: Array) -> bool:
+    weight = float(model.mass.sum() * np.linalg.norm(model.gravity))
+    reach = float(np.linalg.norm(model.p, axis=1).sum() + np.linalg.norm(model.com, axis=1).max())
+    return bool(np.abs(dynamics.gravity_forces(model, q)).max() <= STILL * weight * reach)
+
+
+def _aside(model: Model, q: Array) -> Array:
+    """The first coordinate of the first joint that changes something, turned."""
+    for k in range(model.nv):
+        dv = np.zeros(model.nv)
+        dv[k] = ASIDE
+        if not _is_at_rest(model, turned := model.integrate(q, dv)):
+            return turned
+    return q
+
+
+def _viscous(model: Model, roots: list[int]) -> Array:
+    found = felt_inertia(model) / COAST
+    for i in roots:
+        found[model.v_start[i] : model.v_start[i + 1]] = 0.0
+    return found
+
+
+def _limits(model: Model) -> tuple[Array, Array]:
+    upper = np.full(model.nv, np.inf)
+    reach = float(np.linalg.norm(model.p, axis=1).sum())
+    for _, _, v, unit in single_joints(model):
+        upper[v] = TURN if unit == "rad" else SHIFT * reach
+    return -upper, upper

@@ -1,0 +1,217 @@
+"""The live page: a machine that moves in WebAssembly by torsor's own steps.
+
+Steps are run in Node against `rollout`; `pytest -m browser` opens the pages in a headless Chromium.
+"""
+
+import base64
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+from test_c import tree_of_every_joint
+from test_view import scene_of
+
+import torsor as ts
+from torsor import cli, zoo
+from torsor.view import page as view_page
+from torsor.view.browser import Browser
+from torsor.view.machine import STEP, STEPS, moving
+
+NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(not NODE, reason="Node is not installed")
+
+COUNT = 60  # steps
+SAME = 1e-11  # of the largest number of a state, after COUNT steps: there are no fused multiply-adds
+
+RUN = """
+const { readFileSync } = require("fs"), { spec, steps } = JSON.parse(readFileSync(process.argv[1]));
+const env = { sin: Math.sin, cos: Math.cos };
+WebAssembly.instantiate(Buffer.from(spec.module, "base64"), { env }).then(({ instance: { exports } }) => {
+  const view = ([at, size]) => new Float64Array(exports.memory.buffer, at, size);
+  const found = steps.map(({ method, count, set }) => {
+    for (const [name, x] of Object.entries(set)) view(spec.arrays[name]).set(x);
+    for (let k = 0; k < count; k++) exports[method]();
+    return [...view(spec.arrays.q), ...view(spec.arrays.v)];
+  });
+  process.stdout.write(JSON.stringify(found));
+});
+"""
+
+
+def in_node(spec, steps, folder):
+    """The states after some runs of a machine's steps."""
+    (folder / "job.json").write_text(json.dumps({"spec": spec, "steps": steps}))
+    done = subprocess.run([NODE, "-e", RUN, str(folder / "job.json")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:2000]
+    return np.array(json.loads(done.stdout))
+
+
+def limited_arm():
+    """An arm with friction, dampers, springs, stops, and drives with limits."""
+    arm = zoo.general_arm(4, 3)
+    own = dict(damping=0.1, friction=0.2, stiffness=0.5, lower=-0.3, upper=0.4, effort=5.0, speed=1.0)
+    return replace(arm, **{name: np.full(arm.nv, x) for name, x in own.items()})
+
+
+MACHINES = {
+    "arm": lambda: zoo.general_arm(3, 5), "limits": limited_arm, "every joint": tree_of_every_joint,
+    "floating": lambda: zoo.humanoid(),
+}  # fmt: skip
+
+
+@needs_node
+@pytest.mark.parametrize("name", MACHINES)
+def test_steps_in_the_page_are_those_of_a_rollout(name, tmp_path):
+    model = MACHINES[name]()
+    rng = np.random.default_rng(1)
+    q, v, tau = model.random_configuration(rng), rng.normal(size=model.nv) * 0.3, rng.normal(size=model.nv)
+    state = {"q": q.tolist(), "v": v.tolist(), "tau": tau.tolist()}
+    steps = [{"method": method, "count": COUNT, "set": state} for method in STEPS]
+    for method, found in zip(STEPS, in_node(moving(model), steps, tmp_path)):
+        run = ts.rollout(model, q, v, steps=COUNT, step=STEP, method=method, forces=ts.Constant(tau), every=COUNT)
+        expected = np.concatenate([run.q[-1], run.v[-1]])
+        assert np.abs(found - expected).max() <= SAME * np.abs(expected).max(), method
+
+
+@needs_node
+def test_gravity_damping_and_feedback_act(tmp_path):
+    arm = zoo.general_arm(3, 5)
+    gains = np.random.default_rng(0).normal(size=(3, 6))
+    spec = moving(arm, ts.Feedback(gains))
+    start = {"q": [0.3, -0.2, 0.5], "v": [0.0, 0.1, 0.0], "gravities": [1.0, 2.0, -3.0]}
+    [found] = in_node(spec, [{"method": "rk4", "count": COUNT, "set": start}], tmp_path)
+    tilted = ts.ModelBatch(arm, gravity=np.array([1.0, 2.0, -3.0]))
+    run = ts.rollout(
+        tilted, start["q"], start["v"], steps=COUNT, step=STEP, method="rk4", forces=ts.Feedback(gains), every=COUNT
+    )
+    np.testing.assert_allclose(found, [*run.q[-1], *run.v[-1]], rtol=SAME)
+    resting = {"q": [0.3, -0.2, 0.5], "v": [0.0] * 3, "gravities": [0.0] * 3, "gain": [0.0] * spec["arrays"]["gain"][1]}
+    [still] = in_node(spec, [{"method": "rk4", "count": COUNT, "set": resting}], tmp_path)
+    np.testing.assert_array_equal(still, [0.3, -0.2, 0.5, 0, 0, 0])
+
+
+@needs_node
+def test_a_double_pendulum_keeps_its_energy(tmp_path):
+    model = zoo.point_chain(2)
+    spec, q = moving(model), np.array([2.0, 1.0])
+    zeros = [0.0] * spec["arrays"]["gain"][1]
+    steps = [{"method": "rk4", "count": 0, "set": {"q": q.tolist(), "v": [0.0, 0.0], "gain": zeros}}]
+    steps += [{"method": "rk4", "count": 500, "set": {}}] * 120  # 60 s
+    rows = in_node(spec, steps, tmp_path)
+    kinetic, potential = ts.kinetic_energy(model, rows[:, :2], rows[:, 2:]), ts.potential_energy(model, rows[:, :2])
+    drift = np.abs(kinetic + potential - potential[0]).max()
+    assert drift < 1e-5 * kinetic.max()  # the greatest kinetic energy
+
+
+def test_a_live_page_is_small_and_complete():
+    page = view_page.page(view_page.live_scene(zoo.humanoid()))
+    assert len(page) < 400_000
+    data = scene_of(page)
+    assert {"q", "v", "tau", "gain", "damping", "pulls", "gravities", "h"} <= data["machine"]["arrays"].keys()
+    assert len(data["joints"]) == 30
+    assert data["machine"]["pins"] == [{"body": 0, "point": [0.0, 0.0, 0.0]}]
+    assert len(base64.b64decode(data["machine"]["module"])) < 200_000
+
+
+@pytest.mark.parametrize(
+    ("forces", "message"),
+    [(lambda t, q, v: 0 * v, "data"), (ts.Table([0.0, 1.0], np.zeros((2, 3))), "change in time")],
+)
+def test_forces_that_a_page_cannot_compute_are_refused(forces, message):
+    with pytest.raises(ts.ArgumentError, match=message):
+        view_page.live_scene(zoo.general_arm(3, 5), forces)
+
+
+def test_machines_too_large_for_a_page_are_refused():
+    with pytest.raises(ts.ArgumentError, match="2000 freedoms"):
+        moving(zoo.rope(1100))
+    with pytest.raises(ts.ArgumentError, match="300 bodies"):
+        view_page.live_scene(zoo.rope(400))
+
+
+def test_the_command_and_the_method_write_live_pages(tmp_path, capsys):
+    assert cli.main(["view", "planar3", "--live", "--out", str(tmp_path / "a.html")]) == 0
+    assert str(tmp_path / "a.html") in capsys.readouterr().out.replace("\n", "")
+    assert zoo.planar3().view(tmp_path / "b.html", live=True) == tmp_path / "b.html"
+    data = [scene_of((tmp_path / name).read_text()) for name in ("a.html", "b.html")]
+    assert data[0]["machine"] == data[1]["machine"]
+    assert cli.main(["view", str(tmp_path / "a.traj"), "--live"]) == 1
+
+
+# ---- in a real browser ----
+
+
+@pytest.mark.browser
+def test_a_hand_pulls_a_body_towards_the_mouse(tmp_path):
+    with Browser(zoo.panda().view(tmp_path / "page.html", live=True), 900, 700) as browser:
+        browser.evaluate(
+            "torsor.setPlaying(false); torsor.reset(); torsor.machine.x.gravities.fill(0); torsor.stage.render()"
+        )
+        x, y = browser.evaluate("torsor.stage.onScreen(torsor.bodies.groups[3].position)")
+        browser.mouse("mouseMoved", x, y)
+        browser.mouse("mousePressed", x, y)
+        assert browser.evaluate("torsor.machine.pulls.has('hand')")
+        browser.mouse("mouseMoved", x + 60, y - 40)
+        distance = """(() => {
+            const { machine } = torsor, hand = machine.pulls.get("hand"), p = machine.pointOf(machine.poses(), hand);
+            return Math.hypot(...p.map((x, k) => x - hand.target[k]));
+        })()"""
+        before = browser.evaluate(distance)
+        browser.evaluate("torsor.step(3000)")
+        assert browser.evaluate(distance) < 0.8 * before
+        browser.mouse("mouseReleased", x + 60, y - 40)
+        assert browser.evaluate("torsor.machine.pulls.size") == 0
+
+
+@pytest.mark.browser
+def test_a_live_humanoid_hangs_from_its_pin(tmp_path):
+    with Browser(zoo.humanoid().view(tmp_path / "page.html", live=True)) as browser:
+        browser.evaluate("torsor.setPlaying(false); torsor.reset(); torsor.step(2000)")
+        assert browser.evaluate("Math.hypot(...torsor.machine.x.q.slice(0, 3))") < 0.05  # m
+
+
+@pytest.mark.browser
+def test_pictures_and_movies(tmp_path):
+    run = ts.simulate(zoo.planar3(), duration=0.3)
+    run.picture(tmp_path / "a.png", 0.1, size=(320, 200), theme="dark")
+    with Image.open(tmp_path / "a.png") as found:
+        assert found.size == (320, 200)
+        assert len(found.convert("RGB").getcolors(100_000)) > 50
+    run.movie(tmp_path / "a.gif", size=(160, 100), fps=10)
+    with Image.open(tmp_path / "a.gif") as found:
+        assert (found.size, found.n_frames) == ((160, 100), 4)
+
+
+def test_pictures_say_what_is_missing(tmp_path, monkeypatch):
+    run = ts.simulate(zoo.planar3(), duration=0.1)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("torsor.view.browser.MAC", "nowhere")
+    with pytest.raises(ts.ArgumentError, match="Chromium or Chrome"):
+        run.picture(tmp_path / "a.png")
+    with pytest.raises(ts.ArgumentError, match="ffmpeg"):
+        run.movie(tmp_path / "a.mp4")
+    with pytest.raises(ts.ArgumentError, match=r"\.mp4 or \.gif"):
+        run.movie(tmp_path / "a.avi")
+    assert not any(tmp_path.iterdir())
+
+
+def test_many_trajectories_are_one_page(tmp_path):
+    q = np.random.default_rng(0).normal(size=(50, 3)) * 0.3
+    runs = ts.rollout(zoo.planar3(), q, np.zeros((50, 3)), steps=20, step=0.01)
+    data = scene_of(runs.view(tmp_path / "page.html").read_text())
+    assert len(data["ghosts"]) == 30
+    points = np.frombuffer(base64.b64decode(data["ghosts"][-1]["points"]), "<f4").reshape(len(data["times"]), -1, 3)
+    exact = ts.body_poses(zoo.planar3(), runs.q[-1, -1])[:, :3, 3]
+    np.testing.assert_allclose(points[-1, :3], exact, atol=1e-6)
+    assert "31 of 50 trajectories" in data["subtitle"]
+
+
+def test_members_of_a_study_are_one_page(tmp_path):
+    vary = {"mass": ts.Uniform(low=0.5, high=2.0)}
+    study = ts.ensemble(zoo.planar3(), vary, n=4, duration=0.1, step=0.01, method="rk4", store=tmp_path / "a.zarr")
+    data = scene_of(study.view(tmp_path / "page.html").read_text())
+    assert len(data["ghosts"]) == 3
