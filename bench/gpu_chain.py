@@ -8,11 +8,10 @@ into place on the device included; every run gets other inputs, and the output i
 """
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
-from harness import write
+from harness import words, write
 
 import torsor as ts
 
@@ -96,7 +95,8 @@ def measure(folder: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "reference":
-        reference(Path(sys.argv[2]))
+    what, *folders = words(__doc__, 2)
+    if what == "reference":
+        reference(Path(folders[0]))
     else:
-        measure(Path(sys.argv[2]), Path(sys.argv[3]))
+        measure(Path(folders[0]), Path(folders[1]))

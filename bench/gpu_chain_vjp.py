@@ -9,13 +9,12 @@ bodies one operation condenses (8, as in `parallel/chain.py`).
 """
 
 import json
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from gpu_chain import SIZES, STATES, chain, states
-from harness import write
+from harness import words, write
 
 import torsor as ts
 from torsor.parallel.chain import RUN
@@ -111,7 +110,8 @@ def _public(cp, model: ts.Model, expected) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "reference":
-        reference(Path(sys.argv[2]))
+    what, folder, *rest = words(__doc__, 2)
+    if what == "reference":
+        reference(Path(folder))
     else:
-        measure(Path(sys.argv[2]), Path(sys.argv[3]), [int(x) for x in sys.argv[4:]] or [RUN])
+        measure(Path(folder), Path(rest[0]), [int(x) for x in rest[1:]] or [RUN])

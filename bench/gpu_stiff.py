@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import write
+from harness import words, write
 
 import torsor as ts
 from torsor import PD, Simulation, Spring
@@ -216,9 +216,10 @@ def attempt(out: dict[str, Any], name: str, measure: Callable[[], Any]) -> Any:
 
 
 def main() -> None:
+    folder, *options = words(__doc__)
+    folder, quick = Path(folder), "--quick" in options
     import cupy as cp
 
-    folder, quick = Path(sys.argv[1]), "--quick" in sys.argv[2:]
     folder.mkdir(parents=True, exist_ok=True)
     out: dict[str, Any] = {
         "name": "gpu_stiff", "device": cp.cuda.runtime.getDeviceProperties(0)["name"].decode(),

@@ -26,7 +26,7 @@ import torsor as ts
 from torsor.files import made
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("numpy", "llvmlite", "casadi", "pin", "mujoco", "dynibo", "drake")
+PACKAGES = ("numpy", "llvmlite", "casadi", "gymnasium", "pin", "mujoco", "dynibo", "drake")
 FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512dq", "avx512vl", "asimd", "sve")
 
 ROUNDS = 15
@@ -97,6 +97,14 @@ class Report:
             "claims": [asdict(claim) for claim in self.claims],
         }
         return write(path, record)
+
+
+def words(usage: str | None, least: int = 1) -> list[str]:
+    """The words of the command line; without enough of them the script ends and says how it is called."""
+    given = sys.argv[1:]
+    if len(given) < least or {"-h", "--help"} & {*given}:
+        sys.exit(usage)
+    return given
 
 
 def write(path: Path, record: dict[str, Any]) -> Path:

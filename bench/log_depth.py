@@ -15,6 +15,7 @@ from plot import FIGURES
 import torsor as ts
 from torsor.parallel.chain import RUN
 from torsor.parallel.solver import Solver, schedule
+from torsor.view.style import BLUE, GREY
 
 LONG = 100_000
 ACCURACY = 20_000  # links, for which the steps are also interpreted in 80-bit numbers

@@ -21,6 +21,7 @@ from torsor.compiler.lowering import unrolled
 from torsor.compiler.tape import Operations
 from torsor.papers import saha2001, saha_udut
 from torsor.sweeps import Algorithm
+from torsor.view.style import BLUE, GREEN, GREY, ORANGE
 
 LENGTHS = range(1, 21)
 TABLE_LENGTHS = (6, 10)

@@ -132,6 +132,34 @@ def accuracy() -> list[str]:
     return rows(["machines", *methods], map(line, found))
 
 
+# Optimal control and environments ----------------------------------------------------------------------------------
+
+
+def control() -> list[str]:
+    """Functions and a problem in CasADi: its own derivatives against ours."""
+    found = [row for row in read("control")["rows"] if row["contender"] in ("CasADi", "torsor")]
+    cases = {row["case"]: {} for row in found if row["case"].startswith("Panda")}
+    for row in found:
+        cases.get(row["case"], {})[row["contender"]] = row
+    body = (
+        [case, *(_seconds(pair[name]["min"]) for name in ("CasADi", "torsor")), f"{pair['torsor']['ratio']:.3g}"]
+        for case, pair in cases.items()
+    )
+    return rows(["", "CasADi", "torsor", "times faster"], body)
+
+
+def environments() -> list[str]:
+    """Environment steps per CPU second."""
+    found = [row for row in read("control")["rows"] if row["unit"] == "per environment step"]
+    body = ([row["case"], row["contender"], f"{1 / row['min']:,.0f}"] for row in found)
+    return rows(["", "", "steps per CPU second"], body)
+
+
+def _seconds(t: float) -> str:
+    scale, unit = next((x for x in ((1.0, "s"), (1e-3, "ms")) if t >= x[0]), (1e-6, "us"))
+    return f"{t / scale:.3g} {unit}"
+
+
 # Results as they are, for the page of benchmarks ------------------------------------------------------------------
 
 
@@ -202,8 +230,10 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "speedups": speedups, "gpu": gpu, "rollouts": rollouts, "gpu_chain": gpu_chain, "accuracy": accuracy,
     **{name: measured(name) for name in ("forward_dynamics", "other_functions", "latency", "jacobians")},
     **{f"torsor_{name}": command(name) for name in COMMANDS}, "machines": machines,
+    "control": control, "environments": environments,
 }  # fmt: skip
-PAGES = ("README.md", "docs/gpu.md", "docs/accuracy.md", "docs/benchmarks.md", "docs/reference/command.md")
+PAGES = ("README.md", "docs/gpu.md", "docs/accuracy.md", "docs/control.md", "docs/benchmarks.md",
+         "docs/reference/command.md")  # fmt: skip
 
 
 if __name__ == "__main__":

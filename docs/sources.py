@@ -3,10 +3,12 @@
 python docs/sources.py FIGURE.png ...       after the figure has been drawn: note what it was drawn from
 python docs/sources.py                      list the figures that are older than their data
 
-`figures/sources.json` holds, by figure: how it is drawn (`by`), and the digests of the files it depends on (`from`):
-data where there are some, else the script itself.
+`figures/sources.json` holds, by figure: how it is drawn (`by`), and the digests of what it depends on (`from`): data where
+there are some, else the script itself, or a function of it, FILE::FUNCTION. Those of the papers are compared by
+`torsor papers` itself.
 """
 
+import ast
 import json
 import sys
 from hashlib import sha256
@@ -18,7 +20,13 @@ SOURCES = FIGURES / "sources.json"
 
 
 def digest(name: str) -> str:
-    return sha256((ROOT / name).read_bytes()).hexdigest()[:16]
+    """Of a file, or of one function of it."""
+    file, _, function = name.partition("::")
+    text = (ROOT / file).read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)) if function else ():
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            text = ast.unparse(node)
+    return sha256(text.encode()).hexdigest()[:16]
 
 
 def outdated() -> list[str]:

@@ -209,6 +209,17 @@ def test_a_paper_that_differs_fails_the_command(capsys, short_paper):
     assert "no longer: agrees" in said
 
 
+def test_identities_of_papers_with_fifty_digits(capsys):
+    assert main(["papers", "--digits", "50", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found) > 15
+    assert max(float(row["difference"]) for row in found) < 1e-45
+    assert main(["papers", "Lee & Chirikjian", "--digits", "20"]) == 0
+    assert "point masses" in capsys.readouterr().out
+    assert main(["papers", "--digits", "3"]) == FAILED
+    assert "--digits" in capsys.readouterr().err
+
+
 def test_rows_of_papers_as_data(capsys, short_paper):
     assert main(["papers", "Featherstone", "--json"]) == FAILED
     found = json.loads(capsys.readouterr().out)
@@ -417,3 +428,19 @@ def test_info_of_a_very_long_machine(capsys):
     assert "100000 bodies" in said
     assert "and 99992 more" in said
     assert "mass_matrix" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "drifts"),
+    [
+        (["panda", "--duration", "10"], False),
+        (["panda", "--duration", "10", "--rtol", "1e-2"], True),
+        (["planar3", "--duration", "5", "--method", "rk4", "--step", "0.05"], True),
+        (["planar3", "--duration", "20", "--rtol", "1e-2", "--viscous", "0.1"], False),  # friction takes energy
+    ],
+)
+def test_energy_that_drifts_is_told(capsys, words, drifts):
+    assert main(["simulate", *words]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("nothing acts on this machine, but its energy changed by" in said) is drifts
+    assert not drifts or "take --rtol 1e-9" in said or "take a shorter --step" in said

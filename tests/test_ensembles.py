@@ -19,6 +19,7 @@ import numpy as np
 import processes
 import pytest
 from peers.installed import peer
+from scipy import stats
 
 import torsor as ts
 from torsor import ArgumentError, lie, zoo
@@ -929,6 +930,20 @@ def test_members_stop_by_themselves(tmp_path, method):
         study(tmp_path / "none.zarr", stop=ts.Stop(q=7, below=0.0))
 
 
+@pytest.mark.parametrize("where", ["cpu", pytest.param("cuda", marks=pytest.mark.slow)])
+def test_members_above_a_level_for_a_moment_stop(device, where):
+    """A step of a ball that flies takes it far beyond the top of its way."""
+    ball, g = ts.Model.chain("prismatic", axis=(0, 0, 1), mass=1.0, inertia=(1, 1, 1)), 9.81
+    above = np.array([0.07, 0.01, 1e-3])
+    up = np.sqrt(2 * g * (1 + g * above**2 / 8))
+    options = {"times": np.array([2.0]), "stops": (ts.Stop(q=0, above=1.0),)}
+    found = _plan(ball, {"v0": up[:, None]}, 3, where, **options).chunk(0, 3)
+    assert found["status"].tolist() == [STOPPED] * 3
+    np.testing.assert_allclose(found["stop_time"], up / g - above / 2, rtol=1e-10)
+    missed = _plan(ball, {"v0": np.full((1, 1), np.sqrt(2 * g) * (1 - 1e-6))}, 1, where, **options).chunk(0, 1)
+    assert missed["status"].tolist() == [OK]
+
+
 def test_members_that_start_outside_stop_at_once(tmp_path):
     starts = {"q0": np.array([[0.5, 0, 0], [0.0, 0, 0]])}
     for method in ("dopri5", "rk4"):
@@ -938,3 +953,16 @@ def test_members_that_start_outside_stop_at_once(tmp_path):
         assert found["stop_time"][0] == 0
         assert (found["q"][0] == [0.5, 0, 0]).all()
         assert (found["v"][0] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("distribution", "theirs"),
+    [
+        (ts.Normal(mean=3.0, std=0.5), stats.norm(3.0, 0.5)),
+        (ts.Uniform(low=-1.0, high=4.0), stats.uniform(-1.0, 5.0)),
+        (ts.LogNormal(median=2.0, sigma=0.7), stats.lognorm(0.7, scale=2.0)),
+    ],
+)
+def test_distributions_are_those_of_scipy(distribution, theirs):
+    u = np.linspace(0.001, 0.999, 41)
+    np.testing.assert_allclose(distribution.value(u), theirs.ppf(u), rtol=1e-12, atol=1e-12)

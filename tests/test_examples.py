@@ -1,5 +1,7 @@
 """Every example runs from the command line, says something and warns of nothing."""
 
+import importlib.util
+import json
 from pathlib import Path
 
 import processes
@@ -7,6 +9,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
+
+spec = importlib.util.spec_from_file_location("notebooks", EXAMPLES / "notebooks.py")
+notebooks = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(notebooks)
 
 
 def output_of(example, folder):
@@ -17,7 +23,7 @@ def output_of(example, folder):
     return done.stdout
 
 
-@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("example", notebooks.scripts(), ids=lambda path: path.name)
 def test_example_runs(example, tmp_path):
     assert output_of(example, tmp_path).strip()
 
@@ -28,3 +34,23 @@ def test_the_first_example_recovers_its_torques(tmp_path):
     given, recovered = ([float(row[column]) for row in rows] for column in (3, 5))
     assert len(rows) == 7
     assert given == recovered
+
+
+@pytest.mark.parametrize("example", notebooks.scripts(), ids=lambda path: path.name)
+def test_every_example_is_a_notebook(example):
+    """Of the same code, cut into cells that are complete statements."""
+    written = notebooks.FOLDER / f"{example.stem}.ipynb"
+    assert written.read_text(encoding="utf-8") == notebooks.content(example), "run  python examples/notebooks.py"
+    for cell in json.loads(written.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            compile("".join(cell["source"]), example.name, "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", notebooks.scripts(), ids=lambda path: path.name)
+def test_notebooks_run(example, tmp_path):
+    """Cell after cell."""
+    cells = json.loads((notebooks.FOLDER / f"{example.stem}.ipynb").read_text(encoding="utf-8"))["cells"]
+    script = tmp_path / "cells.py"
+    script.write_text("\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"))
+    assert output_of(script, tmp_path).strip()

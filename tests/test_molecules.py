@@ -280,6 +280,41 @@ def test_a_replica_that_fails_is_its_own_affair():
     assert np.isfinite(moved.p).all()
 
 
+def disulfide():
+    """A loop of carbons closed by an S-S bond: zigzag in a plane, every second atom lifted."""
+    n = 9
+    angle = 2 * np.pi * np.arange(n) / n
+    places = np.stack([0.24 * np.cos(angle), 0.24 * np.sin(angle), 0.06 * (-1.0) ** np.arange(n)], axis=1)
+    places += 0.01 * np.random.default_rng(0).normal(size=(n, 3))
+    elements = [*"SCCCCCCC", "S"]
+    names = [f"{e}{k}" for k, e in enumerate(elements)]
+    structure = Structure(names, elements, [Residue("LOP", "1", "", {name: k for k, name in enumerate(names)})],
+                          np.zeros(n, int), np.array([*((k, k + 1) for k in range(n - 1)), (0, n - 1)]))  # fmt: skip
+    return Molecule(structure, places, np.full(n, 14.0)).torsions(hydrogen_mass=None)
+
+
+def test_disulfides_stay_closed_and_lead_home():
+    tree, setting = disulfide(), Setting(replicas=3, seed=2)
+    assert tree.cut == ((0, 8),)
+    assert tree.model.n == 7
+    mover = Mover(tree, Springs(), setting.kT(0.0))
+    first = walkers = mover.start(np.tile(tree.model.neutral(), (3, 1)), generators(setting, 0))
+    for sign in (1, -1):
+        walkers = type(walkers)(walkers.q, sign * walkers.p, sign * walkers.x, walkers.at)
+        for _ in range(40):
+            walkers, good = mover.step(walkers, 0.004)
+            assert good.all()
+        assert np.abs(mover.closures.gaps(walkers.q)).max() < 1e-10
+        if sign == 1:
+            assert np.abs(tree.positions(walkers.q) - tree.molecule.positions).max() > 0.01
+    np.testing.assert_allclose(tree.positions(walkers.q), tree.positions(first.q), atol=1e-10)
+    run = molecule.langevin(tree, 0.4, step=0.004, every=10, potential=Springs())
+    assert run.open_bonds().max() < 1e-10
+    H = molecule.dynamics(tree, 0.4, step=0.002, every=1, potential=Springs())
+    energy = (H.potential + H.kinetic)[:, 0]
+    assert np.ptp(energy) < 0.03 * np.ptp(H.kinetic)
+
+
 METHODS = {
     "langevin": lambda tree, frames, **o: molecule.langevin(tree, frames * 0.05, step=0.01, every=5, **o),
     "hmc": lambda tree, frames, **o: molecule.hmc(tree, frames, step=0.02, steps=4, **o),

@@ -1,6 +1,7 @@
 """The public names: one list in the stub, which `__all__`, `dir` and editors read; imports when they are first used."""
 
 import ast
+import re
 from pathlib import Path
 
 import processes
@@ -8,6 +9,7 @@ import pytest
 
 import torsor as ts
 
+TESTS = "".join(path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.rglob("test_*.py")))
 STUB = Path(ts.__file__).with_suffix(".pyi")
 
 
@@ -36,6 +38,11 @@ def test_an_old_name_says_the_new_one(old, new):
 
 def test_conversions_of_states_are_with_the_formats():
     assert {"from_mujoco", "from_pinocchio", "to_mujoco", "to_pinocchio"} <= set(vars(ts.formats))
+
+
+@pytest.mark.parametrize("name", ts.__all__)
+def test_every_public_name_is_in_a_test(name):
+    assert re.search(rf"\b{name}\b", TESTS)
 
 
 def test_importing_torsor_imports_nothing_of_it_but_the_cache():

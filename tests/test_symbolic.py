@@ -137,3 +137,23 @@ def test_industrial_arms(name):
     assert difference(M, ts.mass_matrix(model, q)) < IDENTITY
     assert difference(C, ts.coriolis_matrix(model, q, v)) < IDENTITY
     assert difference(gravity, ts.gravity_forces(model, q)) < IDENTITY
+
+
+@pytest.mark.parametrize("function", [ts.mass_matrix, ts.inverse_dynamics, ts.forward_dynamics, ts.kinetic_energy])
+def test_public_functions_take_symbols_of_sympy(function):
+    """With numbers put in afterwards they give what they give for the numbers."""
+    sympy = pytest.importorskip("sympy")
+    model, names = ts.zoo.double_pendulum(), ("q", "v", "x")
+    count = {"mass_matrix": 1, "kinetic_energy": 2}.get(function.__name__, 3)
+    symbols = [sympy.symbols(f"{name}1 {name}2") for name in names[:count]]
+    values = np.random.default_rng(0).normal(size=(count, 2))
+    numbers = {s: x for pair, row in zip(symbols, values) for s, x in zip(pair, row)}
+    found = np.vectorize(lambda x: float(sympy.sympify(x).subs(numbers)))(np.asarray(function(model, *symbols), object))
+    assert np.allclose(found, function(model, *values), rtol=1e-12, atol=1e-12)  # a few hundred operations
+
+
+def test_a_closed_form_shows_itself_in_notebooks():
+    pytest.importorskip("sympy")
+    shown = ts.symbolic.closed_form(ts.zoo.pendulum())._repr_latex_()
+    assert shown.count("$$") == 6
+    assert r"\[" not in shown

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.animation import FuncAnimation, PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.linalg import solve_continuous_are
@@ -156,10 +157,35 @@ def cart_pole() -> Figure:
     return figure
 
 
+def moving(path: Path) -> None:
+    """A hundred double pendulums that start almost alike, moved in one call."""
+    count, rate = 100, 15
+    start = np.array([2.0, 2.2]) + 1e-2 * np.linspace(-1, 1, count)[:, None]
+    run = ts.rollout(
+        ts.zoo.double_pendulum(), start, 0 * start, steps=6000, step=1 / 900, every=900 // rate, method="rk4"
+    )
+    elbow, tip = (run[f"position.{name}"][..., [0, 2]] for name in ("link2", "tip"))
+    figure, ax = plt.subplots(figsize=(3.6, 3.6))
+    figure.subplots_adjust(0, 0, 1, 1)
+    ax.set(xlim=(-2.1, 2.1), ylim=(-2.1, 2.1), aspect="equal")
+    ax.axis("off")
+    shades = plt.colormaps["viridis"](np.linspace(0, 1, count))
+    lines = [ax.plot([], [], color=shade, linewidth=0.8, antialiased=False)[0] for shade in shades]
+
+    def show(k: int) -> None:
+        for line, a, b in zip(lines, elbow[:, k], tip[:, k]):
+            line.set_data(*np.transpose([(0, 0), a, b]))
+
+    FuncAnimation(figure, show, len(run)).save(path, PillowWriter(rate), dpi=80)
+
+
 FIGURES = {f.__name__: f for f in (frames, tangent, methods, double_pendulum, cable, cart_pole)}
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or FIGURES:
+    for name in sys.argv[1:] or [*FIGURES, "moving"]:
+        if name == "moving":
+            moving(FOLDER / "moving.gif")
+            continue
         FIGURES[name]().savefig(FOLDER / f"{name}.png", dpi=150)
         print(f"{name}.png")

@@ -67,6 +67,7 @@ def _pinocchio(model: Model, q: Array, v: Array, tau: Array) -> Callable[[], Any
         joint = robot.addJoint(int(model.parent[i]) + 1, kind, placement, model.names[i])
         inertia = pin.Inertia(model.mass[i], model.com[i], model.inertia[i])
         robot.appendBodyToJoint(joint, inertia, pin.SE3.Identity())
+    robot.armature = np.array(model.armature)
     if len(q) == 1:
         data = robot.createData()
         return lambda: pin.aba(robot, data, q[0], v[0], tau[0])[None]

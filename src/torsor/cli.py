@@ -68,6 +68,7 @@ FAILED, INTERRUPTED = 1, 130
 MOST_BRANCHES, FEW_BRANCHES = 60, 8  # bodies shown in a tree; of a larger model, only the first few
 MOST_WORDS = 12  # names in a line
 LONGEST_WORD = 1000  # characters read of a line to see whether it begins with a number
+FEWEST_DIGITS = 16  # of `torsor papers --digits`
 UNCUT = 1000  # columns of tables that no terminal shows
 MOST_FREEDOMS_OF_A_MATRIX = 3000  # whose n^2 entries are counted
 
@@ -80,6 +81,10 @@ INTEGRATION = ("method", "dynamics", "rtol", "atol", "step", "dt", "every", "kee
 # Where the free falls of the zoo begin, if not in the neutral configuration (Saha 2001, Table II).
 STARTS = {"stanford": "0,90deg,0,0,0,0"}
 
+ACTING = ("damping", "friction", "stiffness", "stop_stiffness")  # what a model says acts at its joints
+# Of the greatest kinetic energy.  Errors per step of 1e-6, the default, add up to some 1e-5 in ten seconds of a falling
+# arm, and to 1e-3 in 1500.
+DRIFT = 1e-3
 out, err = (Console(stderr=stderr, highlight=False, emoji=False) for stderr in (False, True))  # rope:-1: is no emoji
 
 
@@ -178,6 +183,9 @@ def parser() -> argparse.ArgumentParser:
     info_parser.add_argument("--base", choices=BASES, help=BASE_HELP)
     papers_parser = _add(commands, "papers", papers, "reproduce the published tables and figures")
     papers_parser.add_argument("names", nargs="*", metavar="PAPER", help="only papers whose name contains this")
+    papers_parser.add_argument(
+        "--digits", type=int, metavar="N", help="only identities, with N digits on random machines"
+    )
     form = papers_parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the rows as JSON")
     form.add_argument("--csv", action="store_true", help="the rows as a table with commas")
@@ -466,7 +474,7 @@ def _header_lines(path: str) -> int:
 
 def _run(simulation: Simulation, until: float, quiet: bool) -> Any:
     """Run with a bar on stderr."""
-    with _bar("{task.completed:.3g} of {task.total:g} s", quiet) as bar:
+    with _bar(f"{{task.completed:.3g}} of {{task.total:g}} {simulation.model.units.time}", quiet) as bar:
         task = bar.add_task(escape(simulation.model.name), total=until)
         bar.update(task, completed=simulation.t)
         return simulation.run(until, progress=lambda t: bar.update(task, completed=t))
@@ -502,6 +510,23 @@ def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> 
     for name, x, digits in _columns_of_summary(trajectory):
         table.add_row(escape(name), *(f"{value:.{digits}g}" for value in (x[0], x[-1], x.min(), x.max())))
     out.print(table)
+    if warning := _drift(trajectory, simulation):
+        err.print(f"[yellow]{warning}[/]", soft_wrap=True)
+
+
+def _drift(run: Trajectory, simulation: Simulation) -> str:
+    """What to say if the energy of a motion in which nothing acts has changed by more than its tolerance promises."""
+    acting = simulation.about["forces"] or any(getattr(run.model, name).any() for name in ACTING)
+    if run.columns is not None or acting:
+        return ""
+    drift, most = np.abs(run.energy - run.energy[0]).max(), run.kinetic_energy.max()
+    if drift <= DRIFT * most:
+        return ""
+    finer = "--rtol 1e-9" if simulation.stepper.adaptive else "a shorter --step"
+    return (
+        f"nothing acts on this machine, but its energy changed by {drift:.3g} J, {drift / most:.2g} of its greatest "
+        f"kinetic energy: over {run.t[-1]:g} s these steps are too coarse; take {finer}, or --method variational"
+    )
 
 
 def _outcome(trajectory: Trajectory, simulation: Simulation, seconds: float,
@@ -522,7 +547,7 @@ def _columns_of_summary(run: Trajectory) -> list[tuple[str, Any, int]]:
     if run.columns is not None:
         return [(name, x, 9) for name, x in zip(run.columns[:MOST_BRANCHES], run.values.T)]
     names = [f"q {name}" for name in names_of(run.model, "coordinates")[:MOST_BRANCHES]]
-    return [*((name, x, 6) for name, x in zip(names, run.q.T)), ("energy, J", run.energy, 9)]
+    return [*((name, x, 6) for name, x in zip(names, run.q.T)), (f"energy, {run.model.units.energy}", run.energy, 9)]
 
 
 # ---- info ----
@@ -531,7 +556,7 @@ def _columns_of_summary(run: Trajectory) -> list[tuple[str, Any, int]]:
 def info(options: argparse.Namespace) -> int:
     model = find_model(options.model, options.base)
     out.print(f"[bold]{escape(model.name)}[/]  {model.n} bodies, {model.nv} degrees of freedom (nq = {model.nq}), "
-              f"mass {model.mass.sum():g} kg, gravity {model.gravity.tolist()}")  # fmt: skip
+              f"mass {model.mass.sum():g} {model.units.mass}, gravity {model.gravity.tolist()}")  # fmt: skip
     out.print(_tree(model))
     _extras(model)
     table = RichTable("one call costs", "mul", "add", "div", "sin cos", "compiled as", box=None)
@@ -555,7 +580,9 @@ def _tree(model: Model) -> Tree:
     branches = {-1: root}
     shown = model.n if model.n <= MOST_BRANCHES else FEW_BRANCHES
     for i in range(shown):
-        words = f"{escape(model.names[i])}  [cyan]{JOINTS[model.joint[i]].name}[/]  {model.mass[i]:g} kg"
+        words = (
+            f"{escape(model.names[i])}  [cyan]{JOINTS[model.joint[i]].name}[/]  {model.mass[i]:g} {model.units.mass}"
+        )
         limits = (f"{key} {' '.join(f'{x:.4g}' for x in values)}" for key, values in nondefault(model, i).items())
         words += f"  [dim]{', '.join(limits)}[/]"
         branches[i] = branches[int(model.parent[i])].add(words)
@@ -696,7 +723,10 @@ def papers(options: argparse.Namespace) -> int:
     from torsor import papers as registry  # imports Matplotlib
 
     figures = registry.draw(options.figures, options.names) if options.figures else ()
-    found = registry.reproduce(options.names)
+    if options.digits is None:
+        found = registry.reproduce(options.names)
+    else:
+        found = registry.to_digits(integer("--digits", options.digits, least=FEWEST_DIGITS), options.names)
     if options.json or options.csv:
         rows = [{"paper": paper, **asdict(row)} for paper, row in found]
         out.file.write(json.dumps(rows, indent=1) + "\n" if options.json else registry.rows.as_csv(rows))

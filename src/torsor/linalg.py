@@ -47,6 +47,8 @@ def _function(name: str) -> Callable[..., Scalar]:
             return getattr(sys.modules["casadi"], name)(*xs)
         if hasattr(x, "context"):  # mpmath
             return getattr(x.context, name)(*xs)
+        if _is_sympy(x):
+            return getattr(sys.modules["sympy"], name)(*xs)
         return getattr(x, name)(*(y for y in xs if y is not x))
 
     call.__name__ = name
@@ -55,6 +57,10 @@ def _function(name: str) -> Callable[..., Scalar]:
 
 def _is_casadi(x: object) -> bool:
     return type(x).__module__.startswith("casadi")
+
+
+def _is_sympy(x: object) -> bool:
+    return hasattr(x, "free_symbols")
 
 
 sin, cos, sqrt, _log, atan2 = map(_function, ("sin", "cos", "sqrt", "log", "atan2"))
@@ -73,6 +79,8 @@ def maximum(x: Any, y: Any) -> Any:
         return np.maximum(x, y)
     if _is_casadi(x) or _is_casadi(y):
         return sys.modules["casadi"].fmax(x, y)
+    if _is_sympy(x) or _is_sympy(y):
+        return sys.modules["sympy"].Max(x, y)
     for one, other in ((x, y), (y, x)):
         if hasattr(one, "maximum"):  # the compiler's own expressions
             return one.maximum(other)

@@ -72,6 +72,10 @@ class ClosedForm:
         short |= {v: sympy.Symbol(rf"\dot{{q}}_{{{i + 1}}}") for i, v in enumerate(self.qd)}
         return "\n".join(rf"\[ {name} = {sympy.latex(A.subs(short))} \]" for name, A in parts.items())
 
+    def _repr_latex_(self) -> str:
+        """What a notebook shows."""
+        return self.latex().replace(r"\[", "$$").replace(r"\]", "$$")
+
     def evaluate(self, q: ArrayLike, qd: ArrayLike) -> tuple[Array, Array, Array]:
         """(M, C, g) as numbers at one state, with the model's own parameters."""
         given = [*self.q, *self.qd, *self.parameters]

@@ -79,7 +79,7 @@ class GpuEngine:
         end = float(timing.times[-1])
         first = engine.FIRST_STEP * end if timing.adaptive else timing.step
         settings = [end, first, timing.rtol, timing.atol, engine.SMALLEST * end, CONTROL.safety, CONTROL.shrink]
-        settings += [CONTROL.grow, 1 / CONTROL.power, engine.HALVINGS]
+        settings += [CONTROL.grow, 1 / CONTROL.power, engine.HALVINGS, engine.LOOKS, engine.TURNS]
         ends = np.zeros(1) if timing.adaptive else np.rint(timing.times / timing.step)
         return np.array(settings), np.array(timing.times), ends.astype(np.int32)
 

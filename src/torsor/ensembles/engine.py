@@ -34,7 +34,8 @@ LANES = 1024  # members that are moved together: their states stay in the cache
 OK, DIVERGED, STUCK, IMPOSSIBLE = 1, 2, 3, 4
 STOPPED = 10  # and more: by which stop condition
 HALVINGS = 50  # of a step, to find where a member stops
-LOOKS = 4  # parts of a step, at whose ends stop conditions are looked at
+LOOKS = 8  # parts of a step, at whose ends stop conditions are looked at
+TURNS = 4  # parabolas to find how far a condition gets that turns back between two looks
 REASONS = {
     0: "not yet", OK: "ok", DIVERGED: "diverged: its state is not finite", STUCK: "its step became too small",
     IMPOSSIBLE: "no such machine can exist",
@@ -246,26 +247,51 @@ class _Lanes:
     def _stopping(self, accepted: Array, step: LaneStep) -> Array:
         """The part of its step after which each lane stops, found by halving; NaN for lanes that go on.
 
-        Conditions are looked at after every LOOKS-th part of a step: what begins and ends between two is missed.
+        Conditions are looked at after every LOOKS-th part of a step, and where they come close to zero and turn back.
         """
         share = np.full(len(accepted), np.nan)
         if not self.engine.timing.stops:
             return share
-        at_once = (self.engine.gone(self.y, self.own) > 0).any(axis=1) & self.fresh
-        open_ = accepted & ~at_once
-        for part in np.arange(1, LOOKS + 1) / LOOKS:
-            lanes = np.flatnonzero(open_)
+        excess = self.engine.gone(self.y, self.own)
+        at_once = (excess > 0).any(axis=1) & self.fresh
+        lanes = np.flatnonzero(accepted & ~at_once)
+        looks: list[Array] = []  # the last three
+        for part in range(LOOKS + 1):
+            there = step.between(lanes, np.full(len(lanes), part / LOOKS)) if part else self.y[lanes]
+            looks = [*looks, self.engine.gone(there, [x[lanes] for x in self.own]) if part else excess[lanes]][-3:]
+            end = np.where((looks[-1] > 0).any(axis=1) & (part > 0), part / LOOKS, np.nan)
+            if len(looks) == 3:
+                end = np.fmin(end, self._turned(step, lanes, (part - 2) / LOOKS, looks))
+            gone = ~np.isnan(end)
+            begin = np.full(len(lanes), max(part - 1, 0) / LOOKS)
+            begin[end < part / LOOKS] = (part - 2) / LOOKS
+            share[lanes[gone]] = self._halved(step, lanes[gone], begin[gone], end[gone])
+            lanes, looks = lanes[~gone], [x[~gone] for x in looks]
             if not len(lanes):
                 break
-            there = step.between(lanes, np.full(len(lanes), part))
-            beyond = (self.engine.gone(there, [x[lanes] for x in self.own]) > 0).any(axis=1)
-            share[lanes[beyond]] = self._halved(step, lanes[beyond], part - 1 / LOOKS, part)
-            open_[lanes[beyond]] = False
         share[at_once] = 0.0
         return share
 
-    def _halved(self, step: LaneStep, lanes: Array, begin: float, end: float) -> Array:
-        low, high = np.full(len(lanes), begin), np.full(len(lanes), end)
+    def _turned(self, step: LaneStep, lanes: Array, begin: float, looks: list[Array]) -> Array:
+        """Where, between three looks from `begin` on, a lane is outside that is inside at all three; else NaN."""
+        found, ends = np.full(len(lanes), np.nan), np.minimum(looks[0], looks[2])
+        close = (looks[1] <= 0) & (looks[1] >= np.maximum(looks[0], looks[2])) & (2 * looks[1] > ends)
+        for row, stop in np.argwhere(close):
+            points = [(begin + k / LOOKS, float(x[row, stop])) for k, x in enumerate(looks)]
+            own, lane = [x[lanes[[row]]] for x in self.own], lanes[[row]]
+            for _ in range(TURNS):
+                (a, fa), (b, fb), (c, fc) = points
+                left, right = (b - a) * (fb - fc), (b - c) * (fb - fa)
+                t = b - ((b - a) * left - (b - c) * right) / (2 * (left - right)) if left != right else b
+                f = float(self.engine.gone(step.between(lane, np.array([t])), own)[0, stop])
+                if f > 0:
+                    found[row] = np.fmin(found[row], t)
+                if f > 0 or not f > fb:
+                    break
+                points = [(a, fa), (t, f), (b, fb)] if t < b else [(b, fb), (t, f), (c, fc)]
+        return found
+
+    def _halved(self, step: LaneStep, lanes: Array, low: Array, high: Array) -> Array:
         own = [x[lanes] for x in self.own]
         for _ in range(HALVINGS if len(lanes) else 0):
             middle = (low + high) / 2

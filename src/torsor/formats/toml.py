@@ -38,8 +38,8 @@ arguments of `Model.tree`, as arrays or, much faster, as strings with one line p
 
 Likewise a table [frames] holds `names`, `body` (their names, "" the base), `R` and `p`.
 
-A table [extras] holds what robot files say beyond the dynamics (`model/extras.py`): joint_names, couplings, actuators,
-keyframes, visuals and notes.
+A table [extras] holds what files say beyond the dynamics (`model/extras.py`): joint_names, couplings, actuators,
+keyframes, visuals, notes and units.
 
 Instead of bodies, a table [dh] can describe a serial arm; its `link` rows and other keys are the arguments of
 `Model.from_dh`. Defaults are those of `Model.builder`; keys that torsor does not know are refused.

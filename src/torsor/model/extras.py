@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from torsor.errors import ModelError
 from torsor.model.joints import JOINTS
+from torsor.model.units import Units
 from torsor.validate import encodable, shown
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Extras:
     keyframes: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # name -> q
     visuals: tuple[Visual, ...] = ()
     notes: tuple[Note, ...] = ()
+    units: str = ""  # of mass, length and time, "amu, nm, ps"; empty: SI
 
     @classmethod
     def of(cls, table: Any) -> Extras:
@@ -106,6 +108,7 @@ class Extras:
     def __post_init__(self) -> None:
         for key, record in RECORDS.items():
             object.__setattr__(self, key, tuple(_record(record, row) for row in getattr(self, key)))
+        Units.of(self.units)  # or an error
         object.__setattr__(self, "joint_names", tuple(self.joint_names))
         frozen = {name: tuple(map(float, q)) for name, q in dict(self.keyframes).items()}
         object.__setattr__(self, "keyframes", MappingProxyType(frozen))

@@ -33,6 +33,8 @@ from torsor.model.joints import JOINTS, Joint
 from torsor.model.locked import locked
 from torsor.model.names import Frame, NumberedNames, nearest_names, word_list
 from torsor.model.parameters import coupling_matrix, inertial_parameters, with_inertial_parameters
+from torsor.model.screws import screw_fields
+from torsor.model.units import Units
 from torsor.validate import array, generator, integer_array, real_array, shown
 from torsor.validate import batch as batch_shape
 
@@ -331,6 +333,23 @@ class Model:
         """
         return cls(**dh_fields(**table))
 
+    @classmethod
+    def from_screws(cls, S: ArrayLike, M: ArrayLike, inertias: ArrayLike, *, axes: str = "space",
+                    **links: Any) -> Model:  # fmt: skip
+        """A machine as a product of exponentials: screws and poses at the zero position; see `screws.py`.
+
+        S          (n, 6) the screw (omega, v) of each joint, omega of unit length; omega = 0 and v of unit length for a
+                   prismatic joint. A screw with pitch is a helical joint
+        M          (n, 4, 4) the pose of a frame of each body, in the base frame; for example at the mass centre
+        inertias   (n, 6, 6) [[J, m [c]], [-m [c], m 1]] of each body about that frame's origin, angular part first
+        axes       of the screws: "space" (the base frame) or "body" (the frame M of the body)
+        parent     (n,) left out: a chain
+        gravity, names, name, allow_degenerate, damping, ...: as in `tree`
+
+        The body frames of the model lie on the axes of the joints; the given ones are the frames "<link>/home".
+        """
+        return cls(**screw_fields(S, M, inertias, axes, **links))
+
     # ---- derived from the arrays ----
 
     @property
@@ -452,6 +471,11 @@ class Model:
         return {name: i for i, name in enumerate(self.names)}.__getitem__
 
     # ---- what a file says beyond the dynamics: see extras.py ----
+
+    @property
+    def units(self) -> Units:
+        """Words for the units of its numbers; SI unless the extras say so."""
+        return Units.of(self.extras.units)
 
     def with_extras(self, extras: Extras) -> Model:
         """This model with other extras; all else is shared."""

@@ -95,12 +95,12 @@ class Closures:
     def drifted(self, q: Array, p: Array, x: Array, h: Array | float, drift: Callable[..., Drifted]) -> Drifted:
         """A drift that ends with all distances as they are held."""
         h, G = np.broadcast_to(np.asarray(h, float), q.shape[:1]), self.rows(q)
-        a = np.zeros((len(q), len(self.square)))
+        a, closed = np.zeros((len(q), len(self.square))), np.zeros(len(q), bool)
         with np.errstate(all="ignore"):  # of states that do not settle
             for _ in range(ROUNDS):
                 found = drift(q, p - self._pull(G, a), x, h)
                 gap, x = self.open(found.q), np.where(found.settled[:, None], found.x, x)
-                closed = (np.abs(gap) < CLOSED).all(-1)
+                closed = np.all(np.abs(gap) < CLOSED, axis=-1)
                 if (closed | ~found.settled).all():
                     break
                 more = _solved(self._matrix(q, self.rows(found.q), G), gap) / h[:, None]

@@ -26,6 +26,7 @@ from torsor.molecule.forcefields import Potential
 from torsor.molecule.molecule import Torsions, nearest_atoms
 from torsor.molecule.structure import Array
 from torsor.motion.rattle import Drift
+from torsor.validate import real_array
 
 
 @dataclass(frozen=True)
@@ -186,8 +187,8 @@ class Mover:
 
 def temperatures(temperature: Any, replicas: int) -> Array:
     """(B,) kelvin."""
-    found = np.broadcast_to(np.asarray(temperature, float), (replicas,)).copy()
-    if not (found > 0).all() or not np.isfinite(found).all():
+    found = np.broadcast_to(real_array("temperature", temperature, (), (1,), (replicas,)), (replicas,)).copy()
+    if not (found > 0).all():
         raise ArgumentError(
             f"a temperature must be greater than 0 kelvin, not {temperature}: to come to rest use molecule.minimised()"
         )

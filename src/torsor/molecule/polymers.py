@@ -16,9 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from torsor.dynamics.points import Points
+from torsor.model.extras import Extras
 from torsor.model.model import Model
 from torsor.molecule.molecule import Molecule, Torsions
 from torsor.molecule.structure import Array, Residue, Structure
+from torsor.molecule.tree import UNITS
 from torsor.validate import integer, number
 
 BOND, ANGLE, BEAD = 0.153, 112.0, 15.0  # nm, degrees, amu: carbon chains
@@ -55,7 +57,7 @@ def planar(n: int, *, bond: float = BOND, mass: float = BEAD) -> Torsions:
     model = Model.tree(
         np.arange(-1, n - 1), "revolute", n=n, p=np.where(np.arange(n)[:, None] > 0, end, 0.0), mass=mass, com=end,
         inertia=np.zeros(3), gravity=(0.0, 0.0, 0.0), allow_degenerate=True, name=f"planar chain of {n}",
-    )  # fmt: skip
+    ).with_extras(Extras(units=UNITS))  # fmt: skip
     places = np.arange(n + 1)[:, None] * np.array(end)
     masses = np.append(0.0, np.full(n, mass))  # the first bead is held
     chain = Molecule(beads(n + 1), places, masses, name=model.name)

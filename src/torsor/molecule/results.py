@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from torsor.errors import ArgumentError
-from torsor.molecule.closures import Closures
+from torsor.molecule.closures import Closures, held_distances
 from torsor.molecule.forcefields import BOLTZMANN
 from torsor.molecule.molecule import Torsions
 from torsor.molecule.output import save_frames, to_mdanalysis, to_mdtraj
@@ -52,8 +52,9 @@ class MolecularRun:
 
     @property
     def temperature(self) -> Array:
-        """(frames, replicas) kelvin: twice the kinetic energy per freedom."""
-        return 2 * self.kinetic / (BOLTZMANN * self.torsions.model.nv)
+        """(frames, replicas) kelvin: twice the kinetic energy per freedom that closed bonds leave."""
+        freedoms = self.torsions.model.nv - len(held_distances(self.torsions.molecule.structure, self.torsions.cut))
+        return 2 * self.kinetic / (BOLTZMANN * freedoms)
 
     @property
     def acceptance(self) -> float:

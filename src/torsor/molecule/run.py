@@ -22,7 +22,7 @@ from torsor.molecule.mover import Mover, Walkers, temperatures
 from torsor.molecule.results import MolecularRun
 from torsor.molecule.structure import Array
 from torsor.motion.recording import Recorder, RecordingError, read
-from torsor.validate import flag, integer, number
+from torsor.validate import flag, integer, number, real_array
 
 MOLECULE = 0x4D4F4C45  # keeps these streams apart from others
 COUNTS = "counts."
@@ -68,9 +68,8 @@ class Setting:
     def begin(self, torsions: Torsions) -> Array:
         """(replicas, nq) the first configurations."""
         model = torsions.model
-        q = model.neutral() if self.start is None else np.asarray(self.start, float)
-        if q.shape[-1:] != (model.nq,) or q.ndim > 2 or not np.isfinite(q).all():
-            raise ArgumentError(f"start must be finite numbers ({model.nq},) or ({self.replicas}, {model.nq})")
+        q = model.neutral() if self.start is None else self.start
+        q = real_array("start", q, (model.nq,), (self.replicas, model.nq))
         return np.broadcast_to(q, (self.replicas, model.nq)).copy()
 
     def kT(self, share: float) -> Array:
@@ -88,23 +87,17 @@ def run(torsions: Torsions, method: Dynamics | Ladder, frames: int, setting: Set
     if potential is None and torsions.molecule.system is not None:
         potential = torsions.molecule.potential(setting.platform, setting.threads)
     mover = Mover(torsions, potential, setting.kT(0.0), setting.fixman)
-    about = {"method": method.name, **_described(method), "seed": setting.seed, "fixman": setting.fixman,
+    about = {"method": method.name, **asdict(method), "seed": setting.seed, "fixman": setting.fixman,
              "temperature": np.asarray(setting.temperature, float).tolist(),
              "frames": frames if setting.ramp else None}  # fmt: skip
-    rows, counts, recorder, states = [], {}, None, None
+    counts: dict[str, float] = {}
     if setting.resume:
         states, rows, counts, recorder = _recalled(torsions, setting, about)
-    if states is None:
+    else:
         states = mover.start(setting.begin(torsions), generators(setting, 0))
         rows = [_row(mover, states, 0.0)]
-        if setting.file is not None:
-            header = {
-                "model": torsions.model.name,
-                "model_key": torsions.model.key,
-                "width": len(rows[0]),
-                "about": about,
-            }
-            recorder = Recorder.create(setting.file, header, 8 * len(rows[0]) * (frames + 1))
+        recorder = _recorder(torsions, setting, about, rows[0], frames)
+        if recorder is not None:
             recorder.append(rows[0][None], _memory(states, counts))
     for frame in range(len(rows), frames + 1):
         mover.kT = setting.kT((frame - 1) / frames)
@@ -120,13 +113,18 @@ def run(torsions: Torsions, method: Dynamics | Ladder, frames: int, setting: Set
     return _result(torsions, np.array(rows), counts, about, setting.replicas)
 
 
+def _recorder(torsions: Torsions, setting: Setting, about: dict[str, Any], row: Array, frames: int) -> Recorder | None:
+    """The new file of a run, if it is recorded."""
+    if setting.file is None:
+        return None
+    model = torsions.model
+    header = {"model": model.name, "model_key": model.key, "width": len(row), "about": about}
+    return Recorder.create(setting.file, header, 8 * len(row) * (frames + 1))
+
+
 def generators(setting: Setting, frame: int) -> list[np.random.Generator]:
     """For every replica, what it draws from on the way to a frame."""
     return [np.random.default_rng([setting.seed, MOLECULE, r, frame]) for r in range(setting.replicas)]
-
-
-def _described(method: Dynamics | Ladder) -> dict[str, Any]:
-    return asdict(method)
 
 
 def _row(mover: Mover, s: Walkers, t: float) -> Array:

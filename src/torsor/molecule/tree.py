@@ -14,10 +14,12 @@ import numpy as np
 
 from torsor.dynamics.points import Points
 from torsor.errors import ModelError
+from torsor.model.extras import Extras
 from torsor.model.model import Model
 from torsor.molecule.rotors import Rotor, unique
 from torsor.molecule.structure import Array, Structure, ordered
 
+UNITS = "amu, nm, ps"
 COLLINEAR = 1e-9  # the smallest of the three moments of a body, relative to the largest
 
 
@@ -130,7 +132,7 @@ def torsion_model(structure: Structure, places: Array, mass: Array, rotors: Sequ
         parts.parent, ["free" if is_root else "revolute" for is_root in roots], axis=axis,
         p=origin - np.where(roots[:, None], 0.0, origin[parts.parent]), mass=total, com=com, inertia=inertia,
         gravity=(0.0, 0.0, 0.0), names=names, name=name, allow_degenerate=not share,
-    )  # fmt: skip
+    ).with_extras(Extras(units=UNITS))  # fmt: skip
     return model, Points(model, parts.body, places - origin[parts.body]), parts
 
 

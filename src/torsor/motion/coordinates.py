@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from torsor.backends.pointwise import compile_pointwise
 from torsor.linalg import Scalar, Vec
-from torsor.model.joints import JOINTS, Joint
+from torsor.model.joints import JOINTS, METRE, Joint
 from torsor.model.model import Model
 
 Array = NDArray[Any]
@@ -132,4 +132,5 @@ def names_of(model: Model, what: str) -> list[str]:
 
 def units_of(model: Model, what: str) -> list[str]:
     """The unit of each entry of q ("coordinates"), or of the quantity whose rate v is ("velocities")."""
-    return [unit for code in model.joint for _, unit in getattr(JOINTS[code], what)]
+    known = {METRE: model.units.length}
+    return [known.get(unit, unit) for code in model.joint for _, unit in getattr(JOINTS[code], what)]

@@ -20,8 +20,21 @@ from torsor.compiler.tape import Code
 
 RESET = ("reset_q", "reset_v")  # states from which a trajectory that stops goes on
 # The numbers that the kernel reads: the last time, the first step (or all of them), tolerances, how steps change, and
-# how often one is halved to find where a member stops.
-SETTINGS = ("end", "first", "rtol", "atol", "smallest", "safety", "shrink", "grow", "exponent", "halvings")
+# how often one is halved to find where a member stops, looked at, and how often a turn is looked for between looks.
+SETTINGS = (
+    "end",
+    "first",
+    "rtol",
+    "atol",
+    "smallest",
+    "safety",
+    "shrink",
+    "grow",
+    "exponent",
+    "halvings",
+    "looks",
+    "turns",
+)
 
 
 def staged(step: Kernel, stages: Sequence[Code], dynamics: Kernel) -> str:
@@ -213,7 +226,7 @@ class MembersKernel:
         ]
         words: dict[str, Any] = {
             "nq": nq, "nv": sizes["v"], "width": width, "threads": threads, "ok": ok, "diverged": diverged,
-            "stuck": stuck, "stopped": stopped - 1,
+            "stuck": stuck, "stopped": stopped - 1, "stops": prod(self.stops.shape) if self.stops else 0,
         }  # fmt: skip
         words |= {name: text.format(**words) for name, text in self._watching.items()} | {"reason": self._reason(nq)}
         text = (ADAPTIVE if self.adaptive else FIXED).format(
@@ -237,9 +250,12 @@ class MembersKernel:
             (f"Read{{{array(name)} + b, count}}" for name, _ in self.stops.inputs[2:]),
             prod(self.stops.shape),
         )
-        return f"""auto reason = [&](T* x) -> int {{
-      T excess[{size}];
+        return f"""auto outside_at = [&](T* x, T* excess) {{
       outside({", ".join(["Row{x}", f"Row{{x + {nq}}}", *numbers, "Row{excess}"])});
+    }};
+    auto reason = [&](T* x) -> int {{
+      T excess[{size}];
+      outside_at(x, excess);
       for (int k = 0; k < {size}; ++k) if (excess[k] > 0) return k + 1;
       return 0;
     }};"""
@@ -356,8 +372,33 @@ if (const int why = reason(y)) {{
         continue;
       }}""",
     "in_step": """\
-T stop[{width}], low = 0, high = 1;
-      const int leaves = reason(r) != 0;
+T stop[{width}], e[3][{stops}], low = 0, high = 1;
+      auto look = [&](const T s, T* x) {{
+        for (int k = 0; k < {width}; ++k) stop[k] = between(s, k);
+        outside_at(stop, x);
+      }};
+      int leaves = 0;
+      outside_at(y, e[0]);
+      for (int part = 1; part <= looks && !leaves; ++part) {{
+        T *e0 = e[(part + 1) % 3], *e1 = e[(part + 2) % 3], *e2 = e[part % 3];
+        look(part / looks, e2);
+        low = (part - 1) / looks, high = part / looks;
+        for (int j = 0; j < {stops}; ++j) leaves |= e2[j] > 0;
+        for (int j = 0; part > 1 && j < {stops}; ++j) {{
+          T fa = e0[j], fb = e1[j], fc = e2[j], x[{stops}];
+          if (!(fb <= 0 && fb >= fa && fb >= fc && 2 * fb > (fa < fc ? fa : fc))) continue;
+          T a = (part - 2) / looks, b = (part - 1) / looks, c = part / looks;
+          for (int turn = 0; turn < turns; ++turn) {{
+            const T left = (b - a) * (fb - fc), right = (b - c) * (fb - fa);
+            const T s = left != right ? b - ((b - a) * left - (b - c) * right) / (2 * (left - right)) : b;
+            look(s, x);
+            if (x[j] > 0 && s < high) leaves = 1, low = (part - 2) / looks, high = s;
+            if (x[j] > 0 || !(x[j] > fb)) break;
+            if (s < b) c = b, fc = fb; else a = b, fa = fb;
+            b = s, fb = x[j];
+          }}
+        }}
+      }}
       if (leaves) {{
         for (int halving = 0; halving < halvings; ++halving) {{
           const T middle = (low + high) / 2;

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from torsor.errors import ArgumentError
-from torsor.papers import featherstone1999, lee2005, lee2007, ploen1999, saha2001
+from torsor.papers import digits, featherstone1999, lee2005, lee2007, ploen1999, saha2001
 from torsor.papers.rows import Row, every_row
 
 PAPERS: dict[str, ModuleType] = {
@@ -28,6 +28,12 @@ def reproduce(names: Sequence[str] = ()) -> Iterator[tuple[str, Row]]:
     for name, paper in _chosen(names).items():
         for row in every_row(paper.PARTS):
             yield name, row
+
+
+def to_digits(count: int, names: Sequence[str] = ()) -> Iterator[tuple[str, Row]]:
+    """(paper, row) for the identities between independent algorithms, with so many digits: see `digits.py`."""
+    chosen = _chosen(names)
+    return ((paper, row) for paper, row in digits.rows(count) if paper in chosen)
 
 
 def draw(folder: str | Path, names: Sequence[str] = ()) -> Iterator[Path]:
@@ -53,4 +59,4 @@ def _chosen(names: Sequence[str]) -> dict[str, ModuleType]:
     return chosen
 
 
-__all__ = ["PAPERS", "Row", "draw", "reproduce"]
+__all__ = ["PAPERS", "Row", "draw", "reproduce", "to_digits"]

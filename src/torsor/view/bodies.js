@@ -31,7 +31,7 @@ function colorOf(body) {
 }
 
 function makeBodies(data, stage) {
-  const { scene } = stage, radius = data.radius, hasShapes = data.shapes.length > 0;
+  const { scene } = stage, radius = data.radius;
   const layers = { shapes: [], links: [], joints: [], "mass centres": [], inertia: [], axes: [], frames: [], labels: [], traces: [], ground: [stage.floor] };
 
   function jointOf(body) {
@@ -149,6 +149,6 @@ function makeBodies(data, stage) {
     rods.forEach(stretch);
   }
 
-  const shown = { shapes: true, links: !hasShapes, joints: !hasShapes, traces: !hasShapes, ground: true };
-  return { groups, layers, shown, hasShapes, setPoses, placeLabels, stretch: () => rods.forEach(stretch) };
+  const shown = { shapes: true, links: data.withLinks, joints: data.withLinks, traces: data.withLinks, ground: true };
+  return { groups, layers, shown, setPoses, placeLabels, stretch: () => rods.forEach(stretch) };
 }

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from torsor.dynamics import functions as dynamics
 from torsor.model.freedoms import limited_coordinates
-from torsor.model.joints import FORCE_UNITS, JOINTS
+from torsor.model.joints import JOINTS, METRE, RADIAN
 from torsor.model.model import Model
 from torsor.motion.trajectory import Trajectory
 from torsor.view.limbs import limbs
@@ -53,8 +53,13 @@ def torque_sliders(model: Model, scale: float) -> list[dict[str, Any]]:
     for body, _, v, unit in single_joints(model)[:MOST_SLIDERS]:
         effort = float(model.effort[v])
         most = effort if isfinite(effort) and effort > 0 else scale
-        result.append({"name": model.joint_names[body], "at": v, "most": most, "unit": FORCE_UNITS[unit]})
+        result.append({"name": model.joint_names[body], "at": v, "most": most, "unit": force_units(model)[unit]})
     return result
+
+
+def force_units(model: Model) -> dict[str, str]:
+    """The unit of what moves a coordinate, by the unit of the coordinate."""
+    return {RADIAN: model.units.torque, METRE: model.units.force}
 
 
 def limits_of(model: Model, body: int) -> list[list[Any]]:
@@ -76,10 +81,10 @@ def columns(model: Model, with_torques: bool = True) -> dict[str, list[dict[str,
             for i, at, v, unit in single
         ]
 
-    quantities = {"q": rows(0, str), "v": rows(1, lambda unit: f"{unit}/s")} if single else {}
+    quantities = {"q": rows(0, str), "v": rows(1, lambda unit: f"{unit}/{model.units.time}")} if single else {}
     if with_torques and single:
-        quantities["tau"] = rows(1, FORCE_UNITS.get)
-    parts = [{"name": name, "unit": "J", "limb": ""} for name in ("kinetic", "potential", "sum")]
+        quantities["tau"] = rows(1, force_units(model).get)
+    parts = [{"name": name, "unit": model.units.energy, "limb": ""} for name in ("kinetic", "potential", "sum")]
     return {"energy": parts, **quantities}
 
 

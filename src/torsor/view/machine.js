@@ -14,7 +14,7 @@ async function makeMachine(spec, bodies) {
   }
 
   // ---- forces on points: a spring and a damper from each to a point of the world ----
-  const pulls = new Map(), grips = [0.02, 0.15]; // how stiff a hand and a pin are: k h^2 / m of the point they hold
+  const pulls = new Map(), grips = [0.02, 0.04]; // how stiff a hand and a pin are: k h^2 / m of the point they hold
 
   function pointOf(P, { body, point }) {
     const b = 16 * body;
@@ -50,7 +50,7 @@ async function makeMachine(spec, bodies) {
     const pull = { body, point, target, last: null }, m = feltMass(pull), h = x.h[0];
     const stiffest = grips[Number(isPin)] * m / h ** 2;
     pull.k = isPin ? stiffest : Math.min(stiffest, 12 * spec.mass * 9.81 / bodies.reach);
-    pull.c = (isPin ? 1.4 : 1) * Math.sqrt(pull.k * m);
+    pull.c = Math.sqrt(pull.k * m);
     pulls.set(key, pull);
   }
 

@@ -2,6 +2,7 @@
 "use strict";
 
 const FRAME = 0.05, MOST_COMPUTING = 12; // s that a frame makes up for at most; ms of dynamics per frame at most
+const MOST_TRAILS = 2; // tips whose paths are shown at first
 const MOST_LOG = 10; // s of a chart of a live machine
 
 async function openPage() {
@@ -262,7 +263,7 @@ function makeTrails({ data, machine, bodies, stage }) {
     const line = new THREE.Line(geometry, new THREE.LineBasicMaterial({ color: PALETTE[(k + 1) % PALETTE.length] }));
     line.frustumCulled = false;
     bodies.layers.traces.push(line);
-    line.visible = bodies.shown.traces;
+    line.visible = bodies.shown.traces = bodies.shown.traces && data.tips.length <= MOST_TRAILS;
     stage.scene.add(line);
     return { body, point, xyz, geometry, count: 0 };
   });

@@ -28,13 +28,14 @@ from torsor.files import made, signature, write_whole
 from torsor.lie import matrix_to_quaternion
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
+from torsor.motion.law import force_list
 from torsor.motion.trajectory import Trajectory
 from torsor.validate import real_array
 from torsor.view.controls import columns, couplings, joint_sliders, limits_of, series, torque_sliders
 from torsor.view.limbs import is_floating, limb_colours
 from torsor.view.machine import moving, poses_only
 from torsor.view.shapes import shapes
-from torsor.view.showcase import shown_configuration, started
+from torsor.view.showcase import floating, resistance, shown_configuration, started
 from torsor.view.tube import floats, frame_times, text, tube
 
 Array = NDArray[Any]
@@ -49,6 +50,7 @@ UNPACK = """<script>(async () => {
   document.open(); document.write(text); document.close();
 })()</script>"""  # runs in the frame
 EYE = 3.3  # distance of the eye, in radii of the scene
+COVERED = 0.4  # of the bodies have shapes, where links between joints are not drawn
 SAMPLES = 50  # configurations that say where a machine can get to
 MOST_GHOSTS = 30  # trajectories beside the first
 MOST_POSES = 400_000  # bodies times frames: about 15 MB of page
@@ -203,10 +205,12 @@ def live_scene(model: Model, forces: Any = (), q: ArrayLike | None = None) -> Sc
     if not data["bodies"]:
         raise ArgumentError(f"a live page draws {MOST_BODIES} bodies at most, not the {model.n} of {model!r}")
     start = np.array(at_rest(model, q).q[0])
+    pins = [_pin(model, start)] if floating(model) else []
+    if pins and not force_list(forces):  # a rag doll
+        forces = resistance(model)
     law = moving(model, forces)
     weight, mass, reach = float(np.linalg.norm(model.gravity)), float(model.mass.sum()), data["reach"]
     scale = mass * max(weight, 1.0) * reach
-    pins = [{"body": i, "point": [0.0, 0.0, 0.0]} for i in range(model.n) if is_floating(model, i)]
     data["machine"] = law | _start(model, start) | {
         "mass": mass, "weight": mass * max(weight, 1.0), "gravity": model.gravity.tolist(), "pins": pins,
         "damping": 0.3 * scale * np.sqrt(reach / max(weight, 1.0)), "paused": False,
@@ -219,8 +223,16 @@ def live_scene(model: Model, forces: Any = (), q: ArrayLike | None = None) -> Sc
 
 
 def _subtitle(model: Model, seconds: float = 0.0) -> str:
-    words = [f"{model.n} bodies, {model.nv} degrees of freedom", f"{seconds:g} s" if seconds else ""]
+    words = [f"{model.n} bodies, {model.nv} degrees of freedom", f"{seconds:g} {model.units.time}" if seconds else ""]
     return ", ".join(filter(None, words))
+
+
+def _pin(model: Model, q: Array) -> dict[str, Any]:
+    """Where a machine that floats is hung up: the highest far end of its limbs, or its base."""
+    ends = {i: p for i, p in _tips(model).items() if model.mass[i] > 0} | {i: np.zeros(3) for i in floating(model)}
+    poses, up = dynamics.body_poses(model, q), _up(model)
+    body = max(ends, key=lambda i: float((poses[i, :3, :3] @ ends[i] + poses[i, :3, 3]) @ up))
+    return {"body": body, "point": ends[body].tolist()}
 
 
 def _start(model: Model, q: Array) -> dict[str, Any]:
@@ -246,13 +258,14 @@ def scene(trajectory: Trajectory) -> dict[str, Any]:
     if root is not None:  # the camera follows it
         p = p - (poses[:, root, None, :3, 3] - poses[0, root, :3, 3])
     center, spread, floor = _stage(p, reach, _up(model))
-    if corners:
+    with_shapes = len(corners) >= COVERED * model.n  # else, links are drawn as well
+    if with_shapes:
         points = np.concatenate([_seen(poses[0], body, points) for body, points in corners.items()])
         low, high = points.min(axis=0), points.max(axis=0)
         center, floor = (low + high) / 2, float((points @ _up(model)).min())
         spread = max(float(np.linalg.norm(high - low)) / 2, 1e-3)
     own = {"bodies": _bodies(model, tips, reach), "poses": floats(packed), **drawn, "missing": missing}
-    own["moving"] = None if root is None else {"body": root}
+    own |= {"moving": None if root is None else {"body": root}, "withLinks": not with_shapes}
     return own | _around(model, t, traces, (center, spread, floor))
 
 
@@ -297,7 +310,7 @@ def _live_stage(model: Model, q: Array) -> tuple[Array, float, float]:
         far = float(np.linalg.norm(p - center, axis=-1).max())
         return center, 0.8 * far, float(center @ up) - 1.02 * far
     low, high = p.min(axis=(0, 1)), p.max(axis=(0, 1))
-    return (low + high) / 2, float(np.max(high - low)) / 2, float((p @ up).min()) - 0.02 * _reach(model)
+    return (low + high) / 2, 0.6 * float(np.max(high - low)), float((p @ up).min()) - 0.02 * _reach(model)
 
 
 def _pillars(model: Model) -> Array:

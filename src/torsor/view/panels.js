@@ -80,7 +80,8 @@ function makeChart(columns, seek) { // columns: {quantity: [{name, unit, limb}]}
   const quantities = Object.keys(columns), select = element("quantity"), limbs = element("limb"), svg = element("chart");
   if (!quantities.length) return null;
   element("plots").hidden = false;
-  select.innerHTML = quantities.map((x) => `<option>${x}</option>`).join("");
+  const words = { q: "positions", v: "velocities", tau: "torques" };
+  select.innerHTML = quantities.map((x) => `<option value="${x}">${words[x] || x}</option>`).join("");
   function fillLimbs() {
     const own = columns[select.value], names = [...new Set(own.map((x) => x.limb))];
     limbs.hidden = own.length <= MOST_CURVES || names.length < 2;

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torsor.dynamics import functions as dynamics
 from torsor.errors import ArgumentError
 from torsor.model.freedoms import limited_coordinates
-from torsor.model.joints import FORCE_UNITS, JOINTS
+from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.model.names import word_list
 from torsor.motion.coordinates import units_of
@@ -39,12 +39,12 @@ APART = 0.085  # of the height of a panel: the least distance of labels
 
 QUANTITIES = ("q", "v", "a", "tau", "energy")
 ANGLE, LENGTH, NUMBER = "rad", "m", "–"
-# what an axis says, by quantity and by the unit of the coordinate
+# what an axis says, by quantity and by the unit of the coordinate; {0} are the units of the model
 MEASURES = {
-    "q": {ANGLE: "angle, rad", LENGTH: "position, m", NUMBER: "quaternion"},
-    "v": {ANGLE: "angular velocity, rad/s", LENGTH: "velocity, m/s"},
-    "a": {ANGLE: "angular acceleration, rad/s²", LENGTH: "acceleration, m/s²"},
-    "tau": {ANGLE: "torque, N m", LENGTH: "force, N"},
+    "q": {ANGLE: "angle, rad", LENGTH: "position, {0.length}", NUMBER: "quaternion"},
+    "v": {ANGLE: "angular velocity, rad/{0.time}", LENGTH: "velocity, {0.length}/{0.time}"},
+    "a": {ANGLE: "angular acceleration, rad/{0.time}²", LENGTH: "acceleration, {0.length}/{0.time}²"},
+    "tau": {ANGLE: "torque, {0.torque}", LENGTH: "force, {0.force}"},
 }
 
 
@@ -62,6 +62,7 @@ class Panel(NamedTuple):
     title: str
     quantity: str
     unit: str
+    label: str
     curves: list[Curve]
 
 
@@ -85,7 +86,7 @@ def plot_trajectory(run: Trajectory, path: str | Path | None = None, quantities:
             ax.set(ylabel=unit)
             ax.set_title(title, loc="left")
         for ax in axes[-_columns(len(axes)) :]:
-            ax.set_xlabel("time, s")
+            ax.set_xlabel(f"time, {run.model.units.time}")
         return save(figure, path, run.about)
 
 
@@ -113,7 +114,8 @@ def panels_of(model: Model, quantity: str, joints: Any = None) -> list[Panel]:
         for (limb, unit), curves in groups.items():
             merged.setdefault(("base" if limb == "base" else "", unit), []).extend(curves)
         groups = merged
-    return [Panel(limb, quantity, unit, curves) for (limb, unit), curves in groups.items()]
+    labels = {unit: text.format(model.units) for unit, text in MEASURES[quantity].items()}
+    return [Panel(limb, quantity, unit, labels[unit], curves) for (limb, unit), curves in groups.items()]
 
 
 def _chosen_bodies(model: Model, joints: Any) -> list[int]:
@@ -140,7 +142,7 @@ def _chosen_bodies(model: Model, joints: Any) -> list[int]:
 
 def _draw_panel(ax: Axes, panel: Panel, t: Array, x: Array, units: str, theme: str) -> None:
     turn = panel.unit == ANGLE and units == "deg" and panel.quantity != "tau"
-    scale, label = np.degrees(1.0) if turn else 1.0, MEASURES[panel.quantity][panel.unit]
+    scale, label = np.degrees(1.0) if turn else 1.0, panel.label
     y = scale * x[:, [curve.at for curve in panel.curves]].T
     ax.set_ylabel(label.replace("rad", "deg") if turn else label)
     if panel.title:
@@ -203,7 +205,7 @@ def _energies(model: Model, q: Array, v: Array) -> list[tuple[str, str, dict[str
     """The energies; a sum that is flat has a panel of its own, relative to the greatest kinetic energy."""
     kinetic, potential = dynamics.kinetic_energy(model, q, v), dynamics.potential_energy(model, q)
     total, most = kinetic + potential, float(kinetic.max())
-    parts = [("energy", "energy, J", {"kinetic": kinetic, "potential": potential, "sum": total})]
+    parts = [("energy", f"energy, {model.units.energy}", {"kinetic": kinetic, "potential": potential, "sum": total})]
     if most > 0 and np.ptp(total) < FLAT * most:
         drift = (total - total[0]) / most
         parts.append(("energy drift, of the greatest kinetic energy", "relative", {"sum": drift}))
@@ -257,7 +259,7 @@ def _plot_quantities(series: Trajectory, path: str | Path | None = None) -> Figu
     with style():
         figure = Drawing(figsize=(7.0, 4.0), layout="constrained")
         _crowd(ax := figure.subplots(), series.t, series.values.T, names)
-        ax.set_xlabel("time, s")
+        ax.set_xlabel(f"time, {series.model.units.time}")
         figure.suptitle(series.model.name, fontsize=10)
         return save(figure, path, series.about)
 
@@ -300,4 +302,5 @@ def coordinate_units(model: Model) -> list[str]:
 
 def force_units(model: Model) -> list[str]:
     """The unit of each entry of tau."""
-    return [FORCE_UNITS[unit] for unit in units_of(model, "velocities")]
+    words = model.units
+    return [words.force if unit == words.length else words.torque for unit in units_of(model, "velocities")]

@@ -34,20 +34,34 @@ class Showcase(NamedTuple):
 
 def showcase(model: Model) -> Showcase:
     """A motion that shows what a machine does: it falls against friction and stops, its base pinned if it floats."""
-    q0, forces, words = started(model), list[Any](), list[str]()
-    roots = [i for i in range(model.n) if is_floating(model, i)]
+    q0, forces, words = started(model), resistance(model), list[str]()
+    names = {Friction: "its joints have viscous friction", Limits: f"its joints stop at {np.degrees(TURN):.0f} degrees"}
+    roots = floating(model)
     if roots:
         forces.append(_pins(model, roots, q0))
         words.append("its base is pinned")
-    own = nondefault(model)
+    return Showcase(q0, forces, [*words, *(names[type(force)] for force in forces if type(force) in names)])
+
+
+def resistance(model: Model) -> list[Any]:
+    """Friction and stops of the joints, where a model has none."""
+    forces, own = list[Any](), nondefault(model)
     if not own.keys() & {"damping", "friction"}:
-        forces.append(Friction(viscous=_viscous(model, roots)))
-        words.append("its joints have viscous friction")
+        forces.append(Friction(viscous=_viscous(model, floating(model))))
     if single_joints(model) and not own.keys() & {"lower", "upper"}:
-        lower, upper = _limits(model)
-        forces.append(Limits(lower, upper))
-        words.append(f"its joints stop at {np.degrees(TURN):.0f} degrees")
-    return Showcase(q0, forces, words)
+        forces.append(Limits(*_limits(model)))
+    return forces
+
+
+def floating(model: Model) -> list[int]:
+    """The bodies that are floating bases."""
+    return [i for i in range(model.n) if is_floating(model, i)]
+
+
+def started(model: Model) -> Array:
+    """The configuration that its file shows; of a machine that would hang there at rest, one from the side."""
+    q = shown_configuration(model)
+    return q if floating(model) or not _is_at_rest(model, q) else _aside(model, q)
 
 
 def shown_configuration(model: Model) -> Array:
@@ -58,13 +72,6 @@ def shown_configuration(model: Model) -> Array:
     known = coordinate >= 0
     q[coordinate[known]] = np.clip(q[coordinate[known]], model.lower[known], model.upper[known])
     return q
-
-
-def started(model: Model) -> Array:
-    """The configuration that its file shows; of a machine that would hang there at rest, one from the side."""
-    q = shown_configuration(model)
-    floats = any(is_floating(model, i) for i in range(model.n))
-    return q if floats or not _is_at_rest(model, q) else _aside(model, q)
 
 
 def _pins(model: Model, roots: list[int], q0: Array) -> Spring:

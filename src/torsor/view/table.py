@@ -19,7 +19,7 @@ MOST_ROWS = 40  # bodies of a table; of more, the first ones
 def of_model(model: Model) -> str:
     """A row per body: what it hangs on, its joint, its mass, and what its joint does by itself."""
     own = sorted(set(nondefault(model)))
-    head = ["body", "parent", "joint", "mass, kg", *own]
+    head = ["body", "parent", "joint", f"mass, {model.units.mass}", *own]
 
     def row(i: int) -> list[str]:
         parent = int(model.parent[i])
@@ -28,7 +28,7 @@ def of_model(model: Model) -> str:
         where = model.names[parent] if parent >= 0 else "base"
         return [model.names[i], where, JOINTS[model.joint[i]].name, f"{model.mass[i]:.4g}", *cells]
 
-    title = f"{model.name}: {model.n} bodies, {model.nv} degrees of freedom, {model.mass.sum():.4g} kg"
+    title = f"{model.name}: {model.n} bodies, {model.nv} degrees of freedom, {model.mass.sum():.4g} {model.units.mass}"
     more = [f"{model.n - MOST_ROWS} more bodies"] if model.n > MOST_ROWS else []
     return _table(title, head, map(row, range(min(model.n, MOST_ROWS))), more)
 

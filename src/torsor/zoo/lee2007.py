@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.lie import exp_so3
+from torsor.model.extras import Extras
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.validate import chosen
@@ -80,7 +81,8 @@ def polypeptide(n: int = 7) -> Model:
     row = np.where(np.arange(n) == 0, 0, 1 + (np.arange(n) - 1) % 6)
     repeated = {key: np.array(columns[key])[row] for key in ("alpha", "a", "theta", "d", "mass", "com", "inertia")}
     words = {"variable": "alpha", "names": atom_names(n), "name": f"polypeptide({n})"}
-    return Model.from_dh(**columns | repeated | words)
+    extras = Extras.of(columns.pop("extras"))
+    return Model.from_dh(**columns | repeated | words).with_extras(extras)
 
 
 def atom_names(n: int) -> list[str]:
@@ -88,7 +90,7 @@ def atom_names(n: int) -> list[str]:
 
 
 def dh_columns(name: str) -> dict[str, Any]:
-    """The Denavit-Hartenberg table of a machine of the zoo, column by column: the arguments of `Model.from_dh`."""
+    """The Denavit-Hartenberg table of a machine of the zoo by column: the arguments of `Model.from_dh`, and extras."""
     table = tomllib.loads((files(__package__) / f"{name}.toml").read_text(encoding="utf-8"))
     dh = table.pop("dh")
     links = dh.pop("link")

@@ -1,0 +1,41 @@
+"""The site: it builds without a complaint, from pages that are all found, and asks no other host for anything."""
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+NAV = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+# What a page loads by itself; links that a reader may follow are not among it.
+LOADED = re.compile(
+    r"<(?:script|img|iframe|source)[^>]+src=[\"']?(?:https?:)?//|<link[^>]+rel=[\"']?(?:stylesheet|preconnect)[^>]+//"
+)
+
+
+def test_every_page_is_in_the_navigation_once():
+    pages = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+    assert sorted(NAV) == pages
+
+
+def test_styles_and_scripts_of_ours_load_nothing_from_outside():
+    for path in (DOCS / "assets").rglob("*.*"):
+        if path.suffix in (".css", ".js"):
+            assert not re.search(r"url\(\s*[\"']?(?:https?:)?//|@import", path.read_text(encoding="utf-8")), path
+
+
+@pytest.mark.skipif(find_spec("zensical") is None, reason="needs zensical: pip install '.[docs]'")
+def test_the_site_builds_and_is_whole():
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "No issues found" in done.stdout + done.stderr
+    built = list((ROOT / "site").rglob("*.html"))
+    assert len(built) >= len(NAV)
+    for path in built:
+        found = LOADED.search(path.read_text(encoding="utf-8"))
+        assert not found, f"{path}: {found[0]}"
