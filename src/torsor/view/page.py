@@ -141,7 +141,7 @@ def recorded_scene(run: Trajectory) -> Scene:
     """A motion."""
     data = scene(run)
     t = np.array(data["times"])
-    if len(t) > 1 and run.tau is not None:
+    if len(t) > 1 and run.tau is not None and data["bodies"]:  # of a tube, curves would cost as much as the page
         found = series(run, t)
         data |= {"columns": columns(run.model), "series": found} if found else {}
     return Scene(run.model, data, run.about)
