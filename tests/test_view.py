@@ -258,6 +258,7 @@ def test_very_many_bodies_are_a_tube_through_their_origins_and_tips(machine):
     assert traces.shape[1] <= MOST_TRACES
     assert np.abs(traces[:, 0] - points[:, model.n]).max() <= half
     assert len(json.dumps(scene)) < 1e6
+    assert scene["withLinks"]
 
 
 def test_frames_of_a_tube_are_left_out_until_it_fits(monkeypatch):

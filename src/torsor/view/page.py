@@ -142,7 +142,7 @@ def recorded_scene(run: Trajectory) -> Scene:
     run = run if run.v is not None and run.a is not None else run.motion()
     data = scene(run)
     t = np.array(data["times"])
-    if len(t) > 1 and run.tau is not None:
+    if len(t) > 1 and run.tau is not None and data["bodies"]:  # of a tube, curves would cost as much as the page
         found = series(run, t)
         data |= {"columns": columns(run.model), "series": found} if found else {}
     return Scene(run.model, data, run.about)
@@ -278,6 +278,7 @@ def _tube_scene(trajectory: Trajectory) -> dict[str, Any]:
     found = tube(model, wanted, lambda t: trajectory.at(t)[0], tips, reach)
     missing = [f"the shapes of {model.n} bodies: only links between their joints are"] if model.visuals else []
     own = {"tube": found.data, "bodies": [], "poses": "", "shapes": [], "meshes": [], "missing": missing}
+    own |= {"withLinks": True, "moving": None}
     around = _around(model, found.times, found.traces, _stage(found.seen, reach, _up(model)))
     return own | around | {"radius": max(around["radius"], reach / THICK)}
 
