@@ -52,7 +52,7 @@ def test_chains_visit_angles_with_their_weight(how):
         options["forces"] = lambda q: ts.fixman_force(model, q)
     if how.endswith("beads"):
         options["friction"] = zoo.point_chain(2, mass=[0.7, 1.5, 0.5], free=True)
-    run = brownian(model, start, steps=250, dt=0.004, every=50, rng=0, **options)
+    run = brownian(model, start, steps=250, step=0.004, every=50, rng=0, **options)
     assert run.shape == (5, COUNT, 4)
     for k in (1, 2):
         expected = (weight * np.cos(k * grid)).sum() / weight.sum()
@@ -67,7 +67,7 @@ def test_a_body_that_turns_freely_takes_every_orientation(joint):
     """The z axis of the body: <z^2> = 1/3. On a gimbal, all second angles would be alike without the right weight."""
     body = ts.Model.chain(joint, mass=1.0, inertia=(1.0, 1.2, 1.4), n=1)
     start = np.broadcast_to(body.neutral(), (COUNT, body.nq))
-    z = ts.body_poses(body, brownian(body, start, steps=100, dt=0.02, rng=3, every=25)[1:])[..., 0, 2, 2] ** 2
+    z = ts.body_poses(body, brownian(body, start, steps=100, step=0.02, rng=3, every=25)[1:])[..., 0, 2, 2] ** 2
     means = z.mean(axis=0)
     assert abs(means.mean() - 1 / 3) < standard_error(means) + 0.01
 
@@ -81,7 +81,7 @@ def test_a_sphere_on_a_ball_joint_turns_by_debyes_law():
     body = ts.Model.chain("spherical", mass=1.0, inertia=(1.0, 2.0, 2.5), n=1)
     drag = replace(body, inertia=zeta * np.eye(3)[None])
     start = np.broadcast_to(body.neutral(), (COUNT, 4))
-    end = brownian(body, start, steps=40, dt=t / 40, kT=kT, friction=drag, stiff=True, rng=5, every=40)[-1]
+    end = brownian(body, start, steps=40, step=t / 40, kT=kT, friction=drag, stiff=True, rng=5, every=40)[-1]
     assert np.allclose(np.linalg.norm(end, axis=-1), 1)
     along = ts.body_poses(body, end)[:, 0, 2, 2]
     assert abs(along.mean() - np.exp(-2 * kT * t / zeta)) < standard_error(along)
@@ -94,7 +94,7 @@ def test_the_centre_of_a_chain_diffuses_with_the_sum_of_its_frictions(beads):
     drag = zoo.point_chain(3, mass=beads, free=True)
     q = np.zeros((COUNT, model.nq))
     q[:, 3:] = 0.4
-    end = brownian(model, q, steps=30, dt=0.01, kT=0.6, friction=drag, rng=2, every=30)[-1]
+    end = brownian(model, q, steps=30, step=0.01, kT=0.6, friction=drag, rng=2, every=30)[-1]
     squares = ((ts.center_of_mass(drag, end) - ts.center_of_mass(drag, q)) ** 2).sum(axis=-1)
     expected = 4 * 0.6 / beads.sum() * 0.3
     assert abs(squares.mean() - expected) < standard_error(squares)
@@ -104,7 +104,7 @@ def test_beads_are_points_with_friction_at_the_mass_centres():
     """Chains on a base: beads are the model with frictions as masses, and the same noise gives the same path."""
     model, beads = zoo.point_chain(3, mass=[1.0, 0.7, 1.3]), [0.5, 2.0, 1.0]
     q = np.full((2, 3), 0.3)
-    paths = [brownian(model, q, steps=5, dt=0.01, friction=x, rng=1) for x in (beads, zoo.point_chain(3, mass=beads))]
+    paths = [brownian(model, q, steps=5, step=0.01, friction=x, rng=1) for x in (beads, zoo.point_chain(3, mass=beads))]
     assert np.array_equal(*paths)
 
 
@@ -121,7 +121,7 @@ def test_modes_of_a_rouse_chain_relax_with_their_times():
         rouse,
         start,
         steps=100,
-        dt=lag / 100,
+        step=lag / 100,
         kT=kT,
         friction=[zeta] * n,
         forces=lambda q: -k * q @ laplace,
@@ -136,26 +136,26 @@ def test_modes_of_a_rouse_chain_relax_with_their_times():
 
 def test_forces_and_replicas():
     model = zoo.point_chain(2)
-    spring = brownian(model, np.zeros((500, 2)), steps=300, dt=0.01, kT=0.05, stiff=True, forces=lambda q: -q, rng=2)
+    spring = brownian(model, np.zeros((500, 2)), steps=300, step=0.01, kT=0.05, stiff=True, forces=lambda q: -q, rng=2)
     assert abs(np.mean(spring[-100:] ** 2) - 0.05) < 0.01  # <q^2> = kT / k
-    one = brownian(model, np.zeros(2), steps=3, dt=0.01, rng=2)
+    one = brownian(model, np.zeros(2), steps=3, step=0.01, rng=2)
     assert one.shape == (3, 2)
     free = zoo.random_chain(6, 3, joints=None)
-    run = brownian(free, free.random_configuration(0, size=(2, 3)), steps=4, dt=1e-4, every=2, rng=0, stiff=True)
+    run = brownian(free, free.random_configuration(0, size=(2, 3)), steps=4, step=1e-4, every=2, rng=0, stiff=True)
     assert run.shape == (2, 2, 3, free.nq)
     free.check_quaternions(run)
 
 
 CHAIN = zoo.point_chain(2)
 REFUSED = {
-    "no steps": (lambda: brownian(CHAIN, np.zeros(2), steps=0, dt=0.1), "steps"),
-    "no time": (lambda: brownian(CHAIN, np.zeros(2), steps=1, dt=0.0), "dt"),
-    "cold": (lambda: brownian(CHAIN, np.zeros(2), steps=1, dt=0.1, kT=-1), "kT"),
-    "shape": (lambda: brownian(CHAIN, np.zeros(3), steps=1, dt=0.1), "q has shape"),
-    "friction": (lambda: brownian(CHAIN, np.zeros(2), steps=1, dt=0.1, friction=[1.0]), "2 numbers, one per body"),
-    "negative": (lambda: brownian(CHAIN, np.zeros(2), steps=1, dt=0.1, friction=[1.0, -1.0]), "none negative"),
+    "no steps": (lambda: brownian(CHAIN, np.zeros(2), steps=0, step=0.1), "steps"),
+    "no time": (lambda: brownian(CHAIN, np.zeros(2), steps=1, step=0.0), "step"),
+    "cold": (lambda: brownian(CHAIN, np.zeros(2), steps=1, step=0.1, kT=-1), "kT"),
+    "shape": (lambda: brownian(CHAIN, np.zeros(3), steps=1, step=0.1), "q has shape"),
+    "friction": (lambda: brownian(CHAIN, np.zeros(2), steps=1, step=0.1, friction=[1.0]), "2 numbers, one per body"),
+    "negative": (lambda: brownian(CHAIN, np.zeros(2), steps=1, step=0.1, friction=[1.0, -1.0]), "none negative"),
     "other machine": (
-        lambda: brownian(CHAIN, np.zeros(2), steps=1, dt=0.1, friction=zoo.point_chain(3)), "must have the joints",
+        lambda: brownian(CHAIN, np.zeros(2), steps=1, step=0.1, friction=zoo.point_chain(3)), "must have the joints",
     ),
 }  # fmt: skip
 
@@ -169,6 +169,6 @@ def test_bad_arguments_are_named(name):
 
 def test_no_friction_and_steps_that_are_too_long_end_with_a_word():
     with pytest.raises(ts.TorsorError, match="link2"):
-        brownian(CHAIN, np.full(2, 0.3), steps=1, dt=0.1, friction=[1.0, 0.0])
+        brownian(CHAIN, np.full(2, 0.3), steps=1, step=0.1, friction=[1.0, 0.0])
     with pytest.raises(ts.SingularError, match="dt shorter"), np.errstate(all="ignore"):
-        brownian(CHAIN, np.full(2, 0.3), steps=900, dt=5.0, forces=lambda q: -1e6 * q, stiff=True, rng=0)
+        brownian(CHAIN, np.full(2, 0.3), steps=900, step=5.0, forces=lambda q: -1e6 * q, stiff=True, rng=0)

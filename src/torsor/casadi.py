@@ -81,10 +81,10 @@ def to_casadi(model: Model, function: Callable[..., Any], nodes: int = 1, **opti
         raise ArgumentError(f"to_casadi has no option {name!r}; it has nodes, {known}")
     if getattr(function, "mode", None):
         raise ArgumentError(f"give to_casadi the function itself, not {function.__name__}: CasADi differentiates it")
-    return _made(_Same(model), function, nodes, tuple(sorted(options.items())))
+    return _made(_ModelKey(model), function, nodes, tuple(sorted(options.items())))
 
 
-class _Same(NamedTuple):
+class _ModelKey(NamedTuple):
     """A model, compared by its content."""
 
     model: Model
@@ -93,11 +93,11 @@ class _Same(NamedTuple):
         return hash(self.model.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.model.key == other.model.key
+        return isinstance(other, _ModelKey) and self.model.key == other.model.key
 
 
 @cache  # CasADi keeps no reference to the Python object of a Callback, and calls it as long as a graph lives
-def _made(same: _Same, function: Callable[..., Any], nodes: int, options: tuple[tuple[str, Any], ...]) -> Any:
+def _made(same: _ModelKey, function: Callable[..., Any], nodes: int, options: tuple[tuple[str, Any], ...]) -> Any:
     blocks = Blocks(same.model, function, dict(options))
     return ValueCall(function.__name__, blocks, nodes, (blocks.inputs, ("out",)))
 

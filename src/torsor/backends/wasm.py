@@ -98,32 +98,32 @@ class WasmKernel:
         return cls(inputs, shape, bits, unrolled_data([*inputs.values(), shape], bits), write)
 
 
-class Block(NamedTuple):
+class WasmArray(NamedTuple):
     """An array in the memory of a module: its address, its shape and its strides in bytes."""
 
     at: int
     shape: Shape
     strides: Shape
 
-    def part(self, begin: int, end: int) -> Block:
+    def part(self, begin: int, end: int) -> WasmArray:
         """Some entries of the first axis."""
-        return Block(self.at + begin * self.strides[0], (end - begin, *self.shape[1:]), self.strides)
+        return WasmArray(self.at + begin * self.strides[0], (end - begin, *self.shape[1:]), self.strides)
 
-    def transposed(self) -> Block:
+    def transposed(self) -> WasmArray:
         """The same with its axes in reverse."""
-        return Block(self.at, self.shape[::-1], self.strides[::-1])
+        return WasmArray(self.at, self.shape[::-1], self.strides[::-1])
 
-    def flat(self) -> Block:
+    def flat(self) -> WasmArray:
         """All numbers in a row, of an array without gaps."""
-        return Block(self.at, (prod(self.shape),), self.strides[-1:])
+        return WasmArray(self.at, (prod(self.shape),), self.strides[-1:])
 
 
 class KernelCall(NamedTuple):
     """A kernel on some arrays; those with one axis more than the kernel's have a row for each of several states."""
 
     kernel: WasmKernel
-    inputs: Sequence[Block]
-    out: Block
+    inputs: Sequence[WasmArray]
+    out: WasmArray
 
 
 # ---- modules ----
@@ -136,7 +136,7 @@ class Module:
         self.image = bytearray()
         self.procedures: dict[str, Sequence[KernelCall]] = {}
 
-    def array(self, x: Any) -> Block:
+    def array(self, x: Any) -> WasmArray:
         """Numbers that are in memory from the beginning."""
         x = np.ascontiguousarray(x)
         self.image.extend(bytes(-len(self.image) % LINE))
@@ -144,9 +144,9 @@ class Module:
         self.image.extend(x.tobytes())
         if at + x.nbytes > MOST_BYTES:
             raise ArgumentError(f"the model needs more than {MOST_BYTES >> 20} MB of memory, which no browser gives")
-        return Block(at, x.shape, x.strides)
+        return WasmArray(at, x.shape, x.strides)
 
-    def zeros(self, shape: Shape, bits: int = 64) -> Block:
+    def zeros(self, shape: Shape, bits: int = 64) -> WasmArray:
         """Room for numbers."""
         return self.array(np.zeros(shape, f"f{bits // 8}"))
 
@@ -154,7 +154,7 @@ class Module:
         """Export a procedure that makes these calls."""
         self.procedures[name] = calls
 
-    def export(self, name: str, kernel: WasmKernel, inputs: Mapping[str, Block] | None = None) -> Exported:
+    def export(self, name: str, kernel: WasmKernel, inputs: Mapping[str, WasmArray] | None = None) -> Exported:
         """Define a procedure that calls a kernel once, on arrays of its own, or on these."""
         given = {key: (inputs or {}).get(key) or self.zeros(shape, kernel.bits) for key, shape in kernel.inputs.items()}
         out = self.zeros(kernel.shape, kernel.bits)
@@ -205,8 +205,8 @@ class Module:
 class Exported(NamedTuple):
     """Where the inputs and the output of an exported kernel are."""
 
-    inputs: dict[str, Block]
-    out: Block
+    inputs: dict[str, WasmArray]
+    out: WasmArray
 
 
 def _call(name: str, own: tuple[int, int, int, int], work: int) -> Callable[[LLVMWriter], None]:

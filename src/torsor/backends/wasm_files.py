@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.backends.c99 import MARK, comment, joint_table, meaning, quoted
-from torsor.backends.wasm import Block, Module, WasmKernel
+from torsor.backends.wasm import Module, WasmArray, WasmKernel
 from torsor.compiler.request import Request
 from torsor.files import made
 
@@ -77,7 +77,7 @@ class WasmFunction:
     name: str
 
     @cached_property
-    def _made(self) -> tuple[bytes, dict[str, Block], Block]:
+    def _made(self) -> tuple[bytes, dict[str, WasmArray], WasmArray]:
         module = Module()
         exported = module.export(self.name, WasmKernel.of(self.request))
         return module.to_bytes("\n".join(self.about())), exported.inputs, exported.out

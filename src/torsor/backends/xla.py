@@ -431,7 +431,7 @@ alone:
 """
 
 
-class _Table:
+class _Programs:
     """The programs that XLA can run. What it holds is never released: executables outlive Python's objects."""
 
     def __init__(self) -> None:
@@ -480,9 +480,9 @@ def _record(key: int, program: Program, threads: int) -> NDArray[np.int64]:
 
 
 @functools.cache
-def table() -> _Table:
+def table() -> _Programs:
     """The table of this process."""
-    return _Table()
+    return _Programs()
 
 
 @functools.cache

@@ -37,7 +37,7 @@ import numpy as np
 from torsor import validate
 from torsor.backends.cpu import Program, compile_request, cores
 from torsor.bridge.charts import Charts, constant
-from torsor.bridge.numbers import Numbers
+from torsor.bridge.numbers import ModelNumbers
 from torsor.compiler.derivative import takes_frame
 from torsor.compiler.request import PATIENT, Request, unrolling
 from torsor.compiler.store import store
@@ -129,7 +129,7 @@ class Bridge:
             raise ArgumentError(f"{algorithm.name} {'needs' if options.body is None else 'takes no'} body=")
         self.frame = None if options.body is None else model.frame(options.body)
         self.algorithm = algorithm
-        self.numbers = Numbers(model, options.wrt) if options.wrt else None
+        self.numbers = ModelNumbers(model, options.wrt) if options.wrt else None
         self.names = (*algorithm.inputs, *("external",) * options.external, *options.wrt)
         self.shapes = [place_of(name).shape(model) for name in self.names]
         self.tangents = [place_of(f"d{name}").shape(model) for name in self.names]

@@ -20,7 +20,7 @@ from torsor.model.rounding import NOISE
 Array = NDArray[Any]
 
 
-class Numbers:
+class ModelNumbers:
     """The numbers of a model that are inputs of a function, and what its programs read instead.
 
     With fixed placements, the inertias that a program reads are linear in m, m c and I: a matrix per body.

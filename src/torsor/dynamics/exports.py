@@ -15,7 +15,7 @@ from torsor.backends import c99
 from torsor.backends.cpu import Program
 from torsor.dynamics.blocks import SEED, Blocks, random_states
 from torsor.dynamics.derivatives import Differentiated
-from torsor.dynamics.external import External
+from torsor.dynamics.external import CasadiExternal
 from torsor.dynamics.functions import ALGORITHMS
 from torsor.dynamics.matrix_gradients import MatrixGradient
 from torsor.dynamics.programs import compile
@@ -125,7 +125,7 @@ def exported_files(model: Model, function: Callable[..., Any], name: str | None,
 
 
 def _c_files(program: Program, name: str, states: list[NDArray[Any]], last: str,
-             external: External | None) -> dict[str, bytes]:  # fmt: skip
+             external: CasadiExternal | None) -> dict[str, bytes]:  # fmt: skip
     text = c99.CFunction.of(program.request, name)
     files = {
         f"{name}.h": text.header(),
@@ -145,12 +145,12 @@ def _wasm_files(program: Program, name: str, states: list[NDArray[Any]], last: s
     return {file: x if isinstance(x, bytes) else x.encode("ascii") for file, x in files.items()}
 
 
-def _external(model: Model, function: Callable[..., Any], name: str, options: ProgramOptions) -> External:
+def _external(model: Model, function: Callable[..., Any], name: str, options: ProgramOptions) -> CasadiExternal:
     if options.get("dtype", "float64") != "float64" or isinstance(function, Differentiated):
         raise ArgumentError(
             'api="casadi" is for float64, and for the function itself: its derivatives are exported too'
         )
-    return External(Blocks(model, function, {key: x for key, x in options.items() if key != "dtype"}), name)
+    return CasadiExternal(Blocks(model, function, {key: x for key, x in options.items() if key != "dtype"}), name)
 
 
 def _c_name(name: Any) -> str:

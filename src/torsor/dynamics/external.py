@@ -88,7 +88,7 @@ class Argument:
         return [*self.shape, *self.block.starts.tolist(), *self.block.rows.tolist()]
 
 
-class External:
+class CasadiExternal:
     """The files of a function and its derivatives behind CasADi's API."""
 
     def __init__(self, blocks: Blocks, name: str) -> None:

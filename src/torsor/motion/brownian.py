@@ -4,9 +4,9 @@ M. Fixman, Simulation of polymer dynamics. 1. General theory, J. Chem. Phys. 69 
 2005. The friction of the bodies, seen from the joints, is Z(q) = sum_i J_i^T zeta_i J_i: a mass matrix, with
 coefficients of friction in place of masses. So its square factor and Z^-1 b cost O(n). A step is
 
-    R = sqrt(2 kT / dt) W(q) xi,            Z = W W^T,   xi white noise
-    q' = q [+] Z(q)^-1 (F + R) dt / 2
-    q  = q [+] Z(q')^-1 (F + R) dt          the force F + R is the same, the mobility that of the middle
+    R = sqrt(2 kT / step) W(q) xi,            Z = W W^T,   xi white noise
+    q' = q [+] Z(q)^-1 (F + R) step / 2
+    q  = q [+] Z(q')^-1 (F + R) step          the force F + R is the same, the mobility that of the middle
 
 Taking the mobility in the middle adds the drift kT div Z^-1 that the changing mobility needs; [+] moves along a
 velocity, so that quaternions stay on their sphere. The force F decides which weight q has in the long run (tau: that of
@@ -43,7 +43,7 @@ Forces = Callable[[Array], ArrayLike]
 
 
 def brownian(
-    model: Model, q: ArrayLike, *, steps: int, dt: float, kT: float = 1.0, friction: ArrayLike | Model | None = None,
+    model: Model, q: ArrayLike, *, steps: int, step: float, kT: float = 1.0, friction: ArrayLike | Model | None = None,
     stiff: bool = False, forces: Forces | None = None, every: int = 1, rng: int | np.random.Generator | None = None,
 ) -> Array:  # fmt: skip
     """Move a machine by Brownian dynamics; batch axes are replicas.
@@ -54,14 +54,14 @@ def brownian(
         any joints; gravity, springs and friction of the joints do not act
     q : array (..., nq)
         where it starts
-    steps, dt : int, float
+    steps, step : int, float
         how many steps, and how long one is; without `friction`, in units of mass over friction
     kT : float
         the temperature, as an energy
     friction : array (n,) or Model
         of each body: force per velocity of its mass centre, as of a bead. Or a Model with the same joints and places,
         whose masses, mass centres and moments are the coefficients of friction: of moving, of which point, of turning.
-        Left out, friction is proportional to mass, and dt counts in units of mass over friction
+        Left out, friction is proportional to mass, and step counts in units of mass over friction
     stiff : bool
         whether the joints are stiff springs (the weights of `ts.fixman_force`) and not rigid
     forces : function
@@ -77,20 +77,20 @@ def brownian(
     Raises
     ------
     SingularError
-        a motion meets no friction, or dt is too long for the forces
+        a motion meets no friction, or step is too long for the forces
 
     Examples
     --------
     >>> import numpy as np, torsor as ts
     >>> from torsor.motion.brownian import brownian
     >>> chain = ts.zoo.point_chain(2)
-    >>> brownian(chain, np.zeros((100, 2)), steps=20, dt=0.01, rng=0, every=10).shape
+    >>> brownian(chain, np.zeros((100, 2)), steps=20, step=0.01, rng=0, every=10).shape
     (2, 100, 2)
     """
     require_model(model)
     require_uncoupled(model, "Brownian dynamics")
     steps, every = integer("steps", steps, least=1), integer("every", every, least=1)
-    dt, kT = number("dt", dt, above=0), number("kT", kT, above=0)
+    step, kT = number("step", step, above=0), number("kT", kT, above=0)
     flag("stiff", stiff)
     if forces is not None:
         function("forces", forces)
@@ -102,7 +102,7 @@ def brownian(
     dynamics.mass_solve(drag, q, np.zeros((*q.shape[:-1], model.nv)))  # names a joint that meets no friction
     medium = store(drag).once(("brownian",), lambda: Medium.of(drag))
     weight = _weight(model, stiff)
-    noise, size = generator("rng", rng), np.sqrt(2 * kT / dt)
+    noise, size = generator("rng", rng), np.sqrt(2 * kT / step)
     move = np.add if model.nq == model.nv and _is_flat(model) else model.integrate
     records = []
     for k in range(steps):
@@ -111,12 +111,14 @@ def brownian(
             force += 0.5 * kT * weight(q)
         if forces is not None:
             force += np.asarray(forces(q), dtype=np.float64)
-        middle = move(q, (0.5 * dt) * medium.mobility(q, force))
-        q = move(q, dt * medium.mobility(middle, force))
+        middle = move(q, (0.5 * step) * medium.mobility(q, force))
+        q = move(q, step * medium.mobility(middle, force))
         if (k + 1) % every == 0:
             records.append(q)
         if not np.isfinite(q).all():
-            raise SingularError(f"Brownian dynamics left all numbers in step {k + 1}: take a dt shorter than {dt:g}")
+            raise SingularError(
+                f"Brownian dynamics left all numbers in the step {k + 1}: take steps shorter than {step:g}"
+            )
     return np.array(records).reshape(len(records), *q.shape)
 
 

@@ -51,7 +51,7 @@ def bases(g: Global) -> DualBases:
     return change_of_basis(g.I, np.linalg.solve(g.P, g.H))._replace(T2=g.P.T @ g.H_perp)
 
 
-class Case(NamedTuple):
+class RestingChain(NamedTuple):
     """A chain of every joint type at rest, without weight, under joint torques."""
 
     model: Model
@@ -63,12 +63,12 @@ class Case(NamedTuple):
 
 
 @cache
-def case() -> Case:
+def case() -> RestingChain:
     model = zoo.random_chain(8, 1, joints=None).weightless
     rng = np.random.default_rng(0)
     q, tau = model.random_configuration(rng), rng.normal(size=model.nv)
     g = global_matrices(model, q)
-    return Case(model, q, tau, dynamics.mass_solve(model, q, tau), g, bases(g))
+    return RestingChain(model, q, tau, dynamics.mass_solve(model, q, tau), g, bases(g))
 
 
 def _equations_11_to_16() -> Iterator[Row]:

@@ -277,7 +277,9 @@ def _times() -> Iterator[Row]:
 def bend(corrected: bool) -> Array:
     """theta_2 of many chains of two equal masses in Brownian dynamics, (records, replicas), within a turn."""
     start = np.random.default_rng(1).uniform(-np.pi, np.pi, (REPLICAS, 2))
-    run = brownian(zoo.point_chain(2), start, steps=STEPS, dt=TIME_STEP, stiff=corrected, every=STEPS // RECORDS, rng=0)
+    run = brownian(
+        zoo.point_chain(2), start, steps=STEPS, step=TIME_STEP, stiff=corrected, every=STEPS // RECORDS, rng=0
+    )
     return np.angle(np.exp(1j * run[RECORDS // 2 :, :, 1]))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.algorithms import energy, kinematics
-from torsor.backends.wasm import Block, KernelCall, Module, WasmKernel
+from torsor.backends.wasm import KernelCall, Module, WasmArray, WasmKernel
 from torsor.compiler.members import members
 from torsor.compiler.request import QUICK, Request
 from torsor.compiler.store import store
@@ -94,7 +94,7 @@ def _kernel(algorithm: Algorithm, model: Model, options: Sequence[str] = (), own
     return made.once(key, lambda: WasmKernel.of(Request(algorithm, model, options=options, unroll=QUICK, members=own)))
 
 
-def _data(module: Module, arrays: Mapping[str, Block], outputs: Mapping[str, Block]) -> dict[str, Any]:
+def _data(module: Module, arrays: Mapping[str, WasmArray], outputs: Mapping[str, WasmArray]) -> dict[str, Any]:
     """What the page reads: the module, and where its arrays are."""
     places = {name: [x.at, prod(x.shape)] for name, x in arrays.items()}
     found = {name: [x.at, prod(x.shape)] for name, x in outputs.items()}
@@ -104,7 +104,7 @@ def _data(module: Module, arrays: Mapping[str, Block], outputs: Mapping[str, Blo
 # ---- steps: a number per coordinate, or where every freedom moves by itself, a row of all freedoms per number ----
 
 
-def _memory(module: Module, law: Law, values: Array) -> dict[str, Block]:
+def _memory(module: Module, law: Law, values: Array) -> dict[str, WasmArray]:
     """The arrays of a step that the page reads and writes."""
     model = law.model
     if law.is_local:
@@ -127,7 +127,7 @@ def _laid_out(law: Law, values: Array) -> Array:
     return gains_by_freedom(law, values, 1)[:, 0] if law.is_local else values
 
 
-def _calls(module: Module, step: Step, arrays: Mapping[str, Block]) -> list[KernelCall]:
+def _calls(module: Module, step: Step, arrays: Mapping[str, WasmArray]) -> list[KernelCall]:
     """A step as calls that move the state in place."""
     *pieces, last = cut(step.one_freedom if step.law.is_local else step)
     given = [arrays[name].transposed() for name in ("q", "v", "tau", "gain", "h")]

@@ -177,7 +177,7 @@ def _host(model: Model, q: ArrayLike) -> Array:
 # Cutting a machine into pieces -----------------------------------------------------------------------------
 
 
-class Motion(NamedTuple):
+class PieceJoint(NamedTuple):
     """One joint in a piece: that of a body, or (`turns`) a joint for what a rod or a point turns about itself."""
 
     body: int
@@ -187,7 +187,7 @@ class Motion(NamedTuple):
 class Pending(NamedTuple):
     """The joints whose motion no body has shown yet."""
 
-    motions: tuple[Motion, ...]
+    motions: tuple[PieceJoint, ...]
     S: Array  # (samples, 6, k): their twists, in the frame of the last body
 
 
@@ -212,7 +212,7 @@ class Cut:
                 raise self._unclear(parent, "carries several bodies, and itself does not show how its joints move")
             at = [Vec(*x) for x in q[:, model.q_start[i] : model.q_start[i + 1]].tolist()]
             S = np.array([_twists(bodies[i], x, S) for x, S in zip(at, before.S)])
-            pending.append(self._after(Pending((*before.motions, Motion(i)), S), i, int(extent[i])) or ends)
+            pending.append(self._after(Pending((*before.motions, PieceJoint(i)), S), i, int(extent[i])) or ends)
         return self._built() if self.rows else None
 
     def _after(self, here: Pending, i: int, extent: int) -> Pending | None:
@@ -241,7 +241,9 @@ class Cut:
         axes = Z[0, :3].T
         if len(axes) == 2:
             raise self._unclear(i, "is a point that turns about two axes")
-        return Pending((Motion(i, axes[0] if len(axes) == 1 else axes),), np.broadcast_to(Z[0], (SAMPLES, *Z[0].shape)))
+        return Pending(
+            (PieceJoint(i, axes[0] if len(axes) == 1 else axes),), np.broadcast_to(Z[0], (SAMPLES, *Z[0].shape))
+        )
 
     def _keep(self, here: Pending, L: Array, i: int, extent: int) -> None:
         """The bodies of a piece that ends with body i, unless its determinant is constant."""
@@ -262,7 +264,7 @@ class Cut:
         columns, freedoms = (range(x[i], x[i + 1]) for x in (model.q_start, model.v_start))
         return of_body | dict(columns=columns, freedoms=freedoms)
 
-    def _turning(self, motion: Motion) -> dict[str, Any]:
+    def _turning(self, motion: PieceJoint) -> dict[str, Any]:
         """A joint at the mass centre of a rod or a point, where it rests."""
         zero, one, turns = self.model.nq, self.model.nq + 1, motion.turns
         at = dict(pitch=0.0, R=np.eye(3), p=self.model.com[motion.body])
