@@ -276,7 +276,14 @@ def _tube_scene(trajectory: Trajectory) -> dict[str, Any]:
     wanted = frame_times(trajectory.t, model.n + len(tips))
     found = tube(model, wanted, lambda t: trajectory.at(t)[0], tips, reach)
     missing = [f"the shapes of {model.n} bodies: only links between their joints are"] if model.visuals else []
-    own = {"tube": found.data, "bodies": [], "poses": "", "shapes": [], "meshes": [], "missing": missing}
+    own: dict[str, Any] = {
+        "tube": found.data,
+        "bodies": [],
+        "poses": "",
+        "shapes": [],
+        "meshes": [],
+        "missing": missing,
+    }
     own |= {"withLinks": True, "moving": None}
     around = _around(model, found.times, found.traces, _stage(found.seen, reach, _up(model)))
     return own | around | {"radius": max(around["radius"], reach / THICK)}
