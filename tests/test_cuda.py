@@ -28,7 +28,7 @@ from torsor.outputs import Path
 
 # Multiply-adds are rounded once on one side and twice on the other; M^-1 of a random tree loses three digits.
 ROUNDING = 1e-11
-SINGLE = 1e-3
+SINGLE = 1e-5
 COUNT = 2
 
 TREE = zoo.random_tree(9, 1)  # every joint type, several roots and branches

@@ -536,6 +536,25 @@ def test_nothing_is_kept_once_sources_were_written_after_the_import(tmp_path, mo
     assert [path.name for _, _, path in cache.entries()] == ["0" * 40]
 
 
+def test_sources_of_an_installed_package_are_known_by_their_times(monkeypatch):
+    def hashed(state):
+        monkeypatch.setattr(cache, "_IMPORTED", state)
+        monkeypatch.setattr(cache, "unchanged", lambda: True)
+        cache.sources.cache_clear()
+        return cache.sources("model")
+
+    state = cache._IMPORTED
+    written = {name: (*x[:2], x[2] + 1, x[3]) for name, x in state.items()}
+    try:
+        assert hashed(written) == hashed(state)  # a checkout: by content
+        monkeypatch.setattr(cache, "INSTALLED", True)
+        monkeypatch.setattr(cache.Path, "read_bytes", None)
+        assert hashed(written) != hashed(state)
+        assert hashed(written) == hashed(written)
+    finally:
+        cache.sources.cache_clear()
+
+
 def test_processes_may_share_a_cold_cache(tmp_path):
     with ThreadPoolExecutor(3) as pool:
         results = set(pool.map(lambda _: in_a_new_process(tmp_path), range(3)))

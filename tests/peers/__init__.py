@@ -243,6 +243,23 @@ def relative_difference(a: ArrayLike, b: ArrayLike) -> float:
     return float(np.max(np.abs(a - b)) / max(np.max(np.abs(b)), 0.01))
 
 
+def assert_close(model: Model, got: ArrayLike, want: ArrayLike, tolerance: float) -> None:
+    """Fail unless `got` is `want` to a tolerance relative to its largest number; the message has the worst entry, the
+    joints its axes stand for, and both numbers.
+    """
+    got, want = np.asarray(got), np.asarray(want)
+    if np.array_equal(got, want) or relative_difference(got, want) <= tolerance:
+        return
+    apart = np.where(np.isfinite(got), np.abs(got - want), np.inf)
+    worst = np.unravel_index(np.argmax(apart), got.shape)
+    joints = np.repeat(model.joint_names, np.diff(model.v_start))
+    at = [f"{k} ({joints[k]})" if size == model.nv else str(k) for k, size in zip(worst, got.shape)]
+    raise AssertionError(
+        f"{model!r}: entry [{', '.join(at)}] is {got[worst]:.17g}, not {want[worst]:.17g}: {np.max(apart):.3g} apart, "
+        f"{relative_difference(got, want):.3g} of the largest entry; allowed is {tolerance:g}"
+    )
+
+
 def depth_first(parent: NDArray[np.integer]) -> list[int]:
     """The bodies, every subtree contiguous: the order both peers number their bodies in."""
     children: dict[int, list[int]] = {}

@@ -25,6 +25,9 @@ from functools import lru_cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent
+# Of an installed package the times and inodes of its files tell as much as their content, which takes long to read from
+# a cold disk.  Those of a checkout change whenever a branch does.
+INSTALLED = PACKAGE.parent.name in ("site-packages", "dist-packages")
 CHECKSUM_BYTES = 20
 LIMIT = 256 << 20  # bytes of all files together; a kernel takes 10 to 200 KB
 WRITES_PER_TRIM = 64  # listing all files takes a few milliseconds
@@ -195,7 +198,8 @@ def sources(*folders: str) -> str:
     digest = hashlib.blake2b(digest_size=20)
     for name in _IMPORTED:
         if not folders or name.partition("/")[0] in folders:
-            digest.update(name.encode() + b"\0" + (PACKAGE / name.lstrip("/")).read_bytes())
+            state = repr(_IMPORTED[name]).encode() if INSTALLED else (PACKAGE / name.lstrip("/")).read_bytes()
+            digest.update(name.encode() + b"\0" + state)
     return digest.hexdigest() if unchanged() else os.urandom(20).hex()
 
 
