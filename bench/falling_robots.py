@@ -54,7 +54,7 @@ def fall(path: Path, base: str | None) -> dict[str, Any] | None:
     model = ts.load(path, base=base) if base else ts.load(path)
     if not 0 < model.nv <= MOST_FREEDOMS:
         return None
-    ts.simulate(model, duration=0.05)  # compiles
+    ts.simulate(model, duration=DURATION)  # compiles whatever the run needs, the implicit method among it
     begin = time.process_time()
     simulation = ts.Simulation(model)
     run = simulation.run(DURATION)

@@ -216,7 +216,7 @@ def equipartition(tree: molecule.Torsions, start: np.ndarray) -> dict[str, float
 # Alanine dipeptide -----------------------------------------------------------------------------------------------
 
 
-def dipeptide(draws: int = 2800, replicas: int = 128) -> dict[str, Any]:
+def dipeptide(draws: int = 600, replicas: int = 128) -> dict[str, Any]:
     """phi and psi soft, against quadrature."""
     tree = (
         molecule.from_sequence("ACE-ALA-NME", solvent="vacuum")

@@ -2,9 +2,9 @@
 
     python bench/stiff_limit.py            # some minutes; writes results/stiff_limit.json
 
-Atoms move in space by Langevin dynamics (BAOAB); all that joints would hold is held by springs. The rigid machine moves
-by Brownian dynamics with and without the correction. Both see the same potential. Histograms of one angle are compared
-by chi^2 per bin: near 1 if the laws are the same. No line of the springs' program knows torsor.
+Atoms move in space by Langevin dynamics (BAOAB); all that joints would hold is held by springs. What rigid joints would
+visit with and without the correction is integrated from torsor's determinants and potentials. Histograms of one angle
+are compared with that by chi^2 per bin: near 1 if the law is right. No line of the springs' program knows torsor.
 
     gimbal     a body of four atoms on a pivot: the cosines of one of its axes with those of space
     trimer     three atoms, two bonds: the cosine of the angle
@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from harness import RESULTS, machine
 
 import torsor as ts
-from torsor.motion.brownian import brownian
 
-KT, BINS = 1.0, 12
-STIFFNESS = (30.0, 100.0, 300.0)
-REPLICAS, RECORDS = 2500, 12  # records far enough apart to know nothing of each other
+KT, BINS, POINTS = 1.0, 12, 24000
+STIFFNESS = (100.0, 300.0)
+REPLICAS, RECORDS = 1600, 10  # records far enough apart to know nothing of each other
 FORGET = 4  # records at the beginning, which know of the start
 SPACING = 3.0  # time between records of Langevin dynamics, friction 1 per mass
 STEP = 0.12  # times the period scale sqrt(m / k)
@@ -46,7 +45,7 @@ class Case(NamedTuple):
     limits: tuple[float, float]
     model: ts.Model
     places: Callable[[np.ndarray], np.ndarray]  # q (..., nq) -> (..., atoms, 3)
-    first: Callable[[np.random.Generator, int], np.ndarray]
+    path: Callable[[np.ndarray], np.ndarray]  # s (m,) in (0, 1) -> q (m, nq): the angle moves, all else rests
 
 
 # Atoms on springs ------------------------------------------------------------------------------------------------
@@ -89,39 +88,32 @@ def pull(springs: Springs, x: np.ndarray, k: float) -> np.ndarray:
 
 # Rigid machines --------------------------------------------------------------------------------------------------
 
+LAWS = {
+    "rigid": lambda model, q: np.zeros(len(q)),
+    "det M": lambda model, q: 0.5 * KT * ts.log_det_mass_matrix(model, q),
+    "right": lambda model, q: ts.fixman_potential(model, q, kT=KT),
+}
 
-def rigid(case: Case, law: str, rng: np.random.Generator) -> np.ndarray:
-    """Samples of the angle, (RECORDS, REPLICAS), of the rigid machine.
 
-    law   "rigid": no correction;  "det M": -(kT/2) d log det M / dq, all coordinates alike;  "right": `ts.fixman_force`
+def expected(case: Case, law: str) -> np.ndarray:
+    """The shares of the bins, by the weight sqrt(det M) exp(-potential / kT) that rigid joints have in the long run.
+
+    law   "rigid": no correction;  "det M": (kT/2) log det M, all coordinates alike;  "right": `ts.fixman_potential`
     """
-    if law == "det M" and case.model.nv == 3:  # the gimbal, whose dynamics would reach its lock: all angles are alike
-        return case.angle(case.places(rng.uniform(-np.pi, np.pi, (RECORDS, REPLICAS, 3))))
-    forces: dict[str, Any] = {
-        "rigid": None, "det M": lambda q: -0.5 * KT * ts.log_det_gradient(case.model, q),
-        "right": lambda q: ts.fixman_force(case.model, q, kT=KT),
-    }  # fmt: skip
-    q, every = case.first(rng, REPLICAS), 220
-    run = brownian(
-        case.model, q, steps=every * (RECORDS + FORGET), dt=0.006, kT=KT, forces=forces[law], every=every, rng=rng
-    )
-    return case.angle(case.places(run[FORGET:]))
+    q = case.path(np.linspace(0, 1, POINTS + 2)[1:-1])
+    weight = np.exp(0.5 * ts.log_det_mass_matrix(case.model, q) - LAWS[law](case.model, q) / KT)
+    x = case.angle(case.places(q)).reshape(POINTS, -1)[:, 0]
+    share = np.histogram(x, BINS, case.limits, weights=weight)[0]
+    return share / share.sum()
 
 
-def chi_square(found: np.ndarray, other: np.ndarray, limits: tuple[float, float]) -> float:
-    """Per bin, of two samples (records, replicas): the variances are those between replicas, as records of one replica
-    know of each other."""
-    (p, var_p), (r, var_r) = (_frequencies(x, limits) for x in (found, other))
-    return float(((p - r) ** 2 / (var_p + var_r)).mean())
-
-
-def _frequencies(x: np.ndarray, limits: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """How often each bin is met, and the variance of that; x may have several values per sample, as a last axis."""
+def chi_square(found: np.ndarray, share: np.ndarray, limits: tuple[float, float]) -> float:
+    """Per bin; found (records, replicas, ...). Variances are those between replicas, as records know of each other."""
     low, high = limits
-    x = x.reshape(*x.shape[:2], -1)
+    x = found.reshape(*found.shape[:2], -1)
     bins = np.clip(((x - low) / (high - low) * BINS).astype(int), 0, BINS - 1)
-    share = np.stack([(bins == k).mean(axis=(0, 2)) for k in range(BINS)], axis=-1)  # (replicas, bins)
-    return share.mean(axis=0), share.var(axis=0) / len(share)
+    seen = np.stack([(bins == k).mean(axis=(0, 2)) for k in range(BINS)], axis=-1)  # (replicas, bins)
+    return float(((seen.mean(axis=0) - share) ** 2 / (seen.var(axis=0) / len(seen))).mean())
 
 
 # The three cases -------------------------------------------------------------------------------------------------
@@ -157,13 +149,13 @@ def gimbal() -> Case:
         T = ts.body_poses(model, q)[..., 0, :3, :3]
         return np.einsum("...ij,nj->...ni", T, start)
 
-    def first(rng, n):
-        return rng.uniform(-1, 1, (n, 3))
+    def path(s):
+        return np.stack([0 * s, (s - 0.5) * np.pi, 0 * s], axis=-1)
 
     def angle(x):
         return x[..., 2, :] / np.linalg.norm(x[..., 2, :], axis=-1, keepdims=True)
 
-    return Case(mass, start, pairs_of(start, pairs), angle, (-1, 1), model, places, first)
+    return Case(mass, start, pairs_of(start, pairs), angle, (-1, 1), model, places, path)
 
 
 def chain_model(angles: tuple[float, ...], mass: np.ndarray) -> ts.Model:
@@ -196,13 +188,11 @@ def trimer() -> Case:
             [T[..., 0, :3, 3] - T[..., 0, :3, 0], T[..., 0, :3, 3], T[..., 1, :3, 3] + T[..., 1, :3, 0]], axis=-2
         )
 
-    def first(rng, n):
-        q = np.broadcast_to(model.neutral(), (n, model.nq)).copy()
-        q[:, -1] = np.arccos(rng.uniform(-1, 1, n))
-        return q
+    def path(s):
+        return np.column_stack([np.broadcast_to(model.neutral()[:-1], (len(s), model.nq - 1)), s * np.pi])
 
     return Case(mass, start, pairs_of(start, [(0, 1), (1, 2)]), lambda x: cosine(x[..., 1, :] - x[..., 0, :],
-                x[..., 2, :] - x[..., 1, :]), (-1, 1), model, places, first)  # fmt: skip
+                x[..., 2, :] - x[..., 1, :]), (-1, 1), model, places, path)  # fmt: skip
 
 
 def butane() -> Case:
@@ -219,14 +209,12 @@ def butane() -> Case:
         end = T[..., 1, :3, 3] + T[..., 1, :3, :3] @ model.com[1]
         return np.concatenate([x, end[..., None, :]], axis=-2)
 
-    def first(rng, n):
-        q = np.broadcast_to(model.neutral(), (n, model.nq)).copy()
-        q[:, -1] = rng.uniform(-np.pi, np.pi, n)
-        return q
+    def path(s):
+        return np.column_stack([np.broadcast_to(model.neutral()[:-1], (len(s), model.nq - 1)), (2 * s - 1) * np.pi])
 
     start = places(np.append(model.neutral()[:-1], 1.0))
     pairs = [(0, 1), (1, 2), (2, 3), (0, 2), (1, 3)]
-    return Case(mass, start, pairs_of(start, pairs), torsion, (-np.pi, np.pi), model, places, first)
+    return Case(mass, start, pairs_of(start, pairs), torsion, (-np.pi, np.pi), model, places, path)
 
 
 CASES = {"gimbal": gimbal, "trimer": trimer, "butane": butane}
@@ -236,11 +224,11 @@ def main() -> None:
     rows = []
     for name, make in CASES.items():
         case = make()
-        laws = {law: rigid(case, law, np.random.default_rng(1)) for law in ("rigid", "det M", "right")}
+        laws = {law: expected(case, law) for law in LAWS}
         for seed, k in enumerate(STIFFNESS):
             springs = langevin(case, k, np.random.default_rng(10 + seed))
             row = {"case": name, "k": k, "samples": REPLICAS * RECORDS}
-            row |= {law: round(chi_square(found, springs, case.limits), 2) for law, found in laws.items()}
+            row |= {law: round(chi_square(springs, share, case.limits), 2) for law, share in laws.items()}
             rows.append(row)
             print(row, flush=True)
     result = {"machine": machine(), "kT": KT, "bins": BINS, "rows": rows}

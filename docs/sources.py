@@ -3,9 +3,9 @@
 python docs/sources.py FIGURE.png ...       after the figure has been drawn: note what it was drawn from
 python docs/sources.py                      list the figures that are older than their data
 
-`figures/sources.json` holds, by figure: how it is drawn (`by`), and the digests of what it depends on (`from`): data where
-there are some, else the script itself, or a function of it, FILE::FUNCTION. Those of the papers are compared by
-`torsor papers` itself.
+`figures/sources.json` holds, by figure: how it is drawn (`by`), and the digests of what it depends on (`from`): data
+where there are some, else the script itself, or a function of it, FILE::FUNCTION. Figures of the papers depend on
+nothing here: `torsor papers` compares their numbers itself.
 """
 
 import ast

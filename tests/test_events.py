@@ -71,3 +71,20 @@ def test_a_run_goes_on_after_its_event():
     assert run.run(1.2, stop=stop).t[-1] == pytest.approx(when, abs=FOUND)
     assert run.run(1.2, stop=stop).t[-1] == pytest.approx(when + ABOVE, abs=FOUND)
     assert run.run(1.2, stop=stop).t[-1] == 1.2
+
+
+@pytest.mark.parametrize("method", ["dopri5", "rkf45", "dop853", "abm", "trbdf2", "esdirk4", "radau"])
+def test_what_lies_before_a_jump_does_not_know_of_it(method, tmp_path):
+    """The step that ends where torques jump is continued within itself, also in files and with rows dt apart."""
+    pulse = ts.Table([0.0, 0.1, 0.2], [[0.0], [5.0], [0.0]], "previous")
+    options = dict(duration=0.4, method=method, forces=pulse)
+    run = ts.simulate(ts.zoo.pendulum(), **options, file=tmp_path / "run.traj")
+    for found in (run, ts.Trajectory.load(tmp_path / "run.traj")):
+        np.testing.assert_array_equal(found.at(np.linspace(0, 0.1, 21))[0], 0.0)
+    exact = ts.simulate(ts.zoo.pendulum(), **options | {"method": "dop853"}, rtol=1e-12, atol=1e-14, dt=0.01)
+    sampled = ts.simulate(ts.zoo.pendulum(), **options, dt=0.01)
+    np.testing.assert_allclose(sampled.q, exact.q, atol=JUMP)
+    np.testing.assert_allclose(run.at(exact.t)[0], exact.q, atol=JUMP)
+
+
+JUMP = 2e-5  # of trbdf2 at its default tolerance; the others are closer

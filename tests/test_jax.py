@@ -183,7 +183,7 @@ def test_a_third_derivative_is_refused(jax, bridge):
     q, v, tau = states(arm)
     own = bridge.function(arm, ts.forward_dynamics)
     with pytest.raises(ts.ArgumentError, match="third"):
-        jax.jacfwd(jax.hessian(lambda q: own(q, v, tau)[0]))(q)
+        jax.make_jaxpr(jax.jacfwd(jax.hessian(lambda q: own(q, v, tau)[0])))(q)
 
 
 def test_scan_steps_like_a_loop(jax, bridge):
@@ -260,7 +260,9 @@ def network(model, rng):
     return ts.Policy([(0.1 * rng.normal(size=size), np.zeros(size[0])) for size in sizes], "softsign")
 
 
-def test_a_rollout_and_its_gradient_are_one_operation(jax, bridge, model):
+@pytest.mark.parametrize("name", [pytest.param("arm", marks=pytest.mark.slow), "tree with quaternions"])
+def test_a_rollout_and_its_gradient_are_one_operation(jax, bridge, name):
+    model = MACHINES[name]()
     rng, options = np.random.default_rng(1), dict(steps=4, step=1e-2, every=2)
     forces = [network(model, rng), ts.Constant(np.ones(model.nv))]
     wrt = ("Policy.layers", "inertia", "Constant.tau")

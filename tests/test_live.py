@@ -218,7 +218,7 @@ def test_many_trajectories_are_one_page(tmp_path):
 
 
 def test_members_of_a_study_are_one_page(tmp_path):
-    vary = {"mass": ts.Uniform(low=0.5, high=2.0)}
+    vary = {"*.mass": ts.Uniform(low=0.5, high=2.0)}
     study = ts.ensemble(
         zoo.planar3(), vary, n=4, times=[0.0, 0.05, 0.1], step=0.01, method="rk4", store=tmp_path / "a.zarr"
     )

@@ -33,15 +33,14 @@ def test_files_keep_units(tmp_path):
     assert binary.decode(binary.encode(model), "a file").units == Units("amu", "nm", "ps")
 
 
-def test_plots_tables_and_pages_show_them(capsys, tmp_path):
+def test_plots_and_tables_show_them(capsys, tmp_path):
     model = zoo.random_chain(3, joints=("prismatic", "revolute")).with_extras(Extras(units=WORDS))
     assert set(coordinate_units(model)) == {"nm", "rad"}
     assert set(force_units(model)) == {"kJ/mol/nm", "kJ/mol"}
     run = ts.simulate(model, np.zeros(3), duration=0.1)
-    labels = {ax.get_ylabel() for ax in run.plot().axes} | {ax.get_xlabel() for ax in run.plot().axes}
-    assert {"kJ/mol", "time, ps"} <= labels
-    run.view(tmp_path / "page.html")
-    assert "0.1 ps" in (tmp_path / "page.html").read_text()
+    words = [x for ax in run.plot().axes for x in (ax.get_xlabel(), ax.get_ylabel(), ax.get_title(loc="left"))]
+    assert "time, ps" in words
+    assert any("kJ/mol" in x for x in words)
     ts.save(model, tmp_path / "model.toml")
     assert main(["info", str(tmp_path / "model.toml")]) == 0
     shown = capsys.readouterr().out

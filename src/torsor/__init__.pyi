@@ -18,6 +18,7 @@ from torsor.dynamics.factor import sample_velocities as sample_velocities
 from torsor.dynamics.fixman.measure import fixman_force as fixman_force
 from torsor.dynamics.fixman.measure import fixman_potential as fixman_potential
 from torsor.dynamics.frames import frame_poses as frame_poses
+from torsor.dynamics.functions import base_forces as base_forces
 from torsor.dynamics.functions import bias_forces as bias_forces
 from torsor.dynamics.functions import body_poses as body_poses
 from torsor.dynamics.functions import body_twists as body_twists
@@ -77,6 +78,7 @@ from torsor.motion.forces import Pull as Pull
 from torsor.motion.forces import Spring as Spring
 from torsor.motion.forces import Table as Table
 from torsor.motion.gradients import step_derivatives as step_derivatives
+from torsor.motion.moving_base import MovingBase as MovingBase
 from torsor.motion.references import Cycloid as Cycloid
 from torsor.motion.references import MinimumJerk as MinimumJerk
 from torsor.motion.references import Spline as Spline

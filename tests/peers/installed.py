@@ -19,24 +19,12 @@ ALL = os.environ.get("TORSOR_SKIP") == "never"
 PEERS = {
     "casadi": "casadi", "clarabel": "clarabel", "collada": "pycollada", "dask": "distributed",
     "distributed": "distributed", "fsspec": "fsspec", "gymnasium": "gymnasium", "hatchling": "hatchling", "jax": "jax",
-    "mujoco": "mujoco", "pinocchio": "pin", "pyarrow": "pyarrow", "sympy": "sympy", "trimesh": "trimesh",
-    "xacro": "xacro", "xarray": "xarray", "zarr": "zarr",
+    "mujoco": "mujoco", "openmm": "openmm", "pdbfixer": "pdbfixer", "PeptideBuilder": "PeptideBuilder",
+    "pinocchio": "pin", "pyarrow": "pyarrow", "sympy": "sympy", "trimesh": "trimesh", "xacro": "xacro",
+    "xarray": "xarray", "zarr": "zarr",
 }  # fmt: skip
 # Peers that continuous integration may be without: large, or not on PyPI for every system.
-RARE = (
-    "MDAnalysis",
-    "PeptideBuilder",
-    "executorlib",
-    "mdtraj",
-    "moto",
-    "openmm",
-    "parsl",
-    "pdbfixer",
-    "pydrake",
-    "ray",
-    "s3fs",
-    "torch",
-)
+RARE = ("MDAnalysis", "executorlib", "mdtraj", "moto", "parsl", "pydrake", "ray", "s3fs", "torch")
 MISSING = {name for name in (*PEERS, *RARE) if find_spec(name) is None and not (ALL and name in PEERS)}
 # Files that are nothing without a peer; they may import it.
 WHOLE = {"test_gym.py": "gymnasium"}

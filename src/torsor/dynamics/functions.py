@@ -285,6 +285,20 @@ def bias_forces(model: Model, q: ArrayLike, v: ArrayLike, *, external: ArrayLike
     return call_with(newton_euler.bias_forces, model, q, v, external=external, **base)
 
 
+def base_forces(
+    model: Model, q: ArrayLike, v: ArrayLike, base_velocity: ArrayLike, base_acceleration: ArrayLike
+) -> Array:
+    """The torques (..., nv) that a moving base causes at the joints: bias at rest - bias(V_0, dV_0).
+
+    base_velocity V_0, base_acceleration dV_0 (..., 6): as in `inverse_dynamics`. Added to tau they make
+    `forward_dynamics` by any method, its derivatives and rollouts those of a machine on that base:
+
+        qdd = ts.forward_dynamics(model, q, v, tau + ts.base_forces(model, q, v, V_0, dV_0), method=...)
+    """
+    moving = bias_forces(model, q, v, base_velocity=base_velocity, base_acceleration=base_acceleration)
+    return bias_forces(model, q, v) - moving
+
+
 def gravity_forces(model: Model, q: ArrayLike) -> Array:
     """Compute the torques that hold the machine still against gravity.
 

@@ -179,13 +179,18 @@ class Dirk(Implicit):
         return y[:, : self.nq], y[:, self.nq :]
 
     def memory(self) -> Memory:
-        self.space = None  # a resumed run does not have it, either
-        return super().memory() | {"h": np.array([self.h, *self.rate_of_convergence])}
+        own = {"h": np.array([self.h, *self.rate_of_convergence])}
+        if (space := self.space) is not None:
+            own |= {"basis": space.basis, "hessenberg": space.H, "length": np.array([space.g])}
+        return super().memory() | own
 
     def recall(self, memory: Memory) -> None:
         super().recall(memory)
         self.h, *rate = map(float, memory["h"])
         self.rate_of_convergence = (rate[0], rate[1]) if len(rate) > 1 else (1.0, 0.0)  # files of older versions
+        if "basis" in memory:
+            g = float(memory["length"][0])
+            self.space = Krylov(self.motion.place(memory["basis"]), memory["hessenberg"], g)
 
 
 class TrBdf2(Dirk):

@@ -68,7 +68,8 @@ class Rows:
     def __init__(self, keeping: Keeping, motion: Motion, t0: float, dense: bool) -> None:
         self.keeping, self.motion, self.t0 = keeping, motion, t0
         self.quantities = None if keeping.keep is None else Quantities(motion.model, keeping.keep)
-        self.dense = Dense(motion.coordinates_on_host, t0) if dense and self.quantities is None else None
+        self.dense = Dense(motion.coordinates_on_host, t0) if self.quantities is None else None
+        self.all_steps = dense and self.quantities is None  # else only those that end where forces jump
         self.recorder: Recorder | None = None
         self.steps = 0
         self.marks: Memory = {}
@@ -85,6 +86,11 @@ class Rows:
     def columns(self) -> list[str] | None:
         return None if self.quantities is None else self.quantities.columns
 
+    @property
+    def extensions(self) -> Dense | None:
+        """What is kept of the steps, if anything is."""
+        return self.dense if self.all_steps or (self.dense is not None and self.dense.pieces) else None
+
     def expected_bytes(self, until: float | None, step: float | None) -> int:
         """A lower bound on the bytes of the rows of a run, of steps of at most this length."""
         spacing = self.keeping.dt or (step and step * self.keeping.every)
@@ -99,19 +105,22 @@ class Rows:
     def begin(self, stepper: Stepper) -> None:
         """The first row."""
         if isinstance(stepper, FixedStep):
-            stepper.every_row = self.dense is not None or self.keeping.dt is not None or self.keeping.every == 1
+            stepper.every_row = self.all_steps or self.keeping.dt is not None or self.keeping.every == 1
         self._times, self._rows, self._next = [], [], 1
         self._take(stepper.t, stepper.row)
 
     def collect(self, stepper: Stepper) -> None:
         """Take the rows of the last step, and finish a chunk when it is full."""
         all_rows = self.keeping.dt is None and self.keeping.every == 1
-        if self.dense is not None and not (all_rows and stepper.points is None):
+        jumps = stepper.t == stepper.jump  # rows have the acceleration after a jump, the step that ends there another
+        if self.dense is not None and (jumps or (self.all_steps and not (all_rows and stepper.points is None))):
             self.dense.add(stepper)
         self.steps += 1
         if self.keeping.dt is not None:
             self._sample(stepper, stepper.t)
-        elif self.steps % self.keeping.every == 0:
+        if jumps:
+            stepper.restart()
+        if self.keeping.dt is None and self.steps % self.keeping.every == 0:
             stepper.complete()
             self._take(stepper.t, stepper.row)
         if len(self._rows) >= self._many:
@@ -119,7 +128,7 @@ class Rows:
 
     def end_within(self, stepper: Stepper, t: float) -> None:
         """Take the rows of the last step up to t, where the run stops, and one there."""
-        if self.dense is not None:
+        if self.dense is not None and self.all_steps:
             self.dense.add(stepper)
             self.dense.end(t)
         if self.keeping.dt is not None:

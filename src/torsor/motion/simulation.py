@@ -232,8 +232,6 @@ class Simulation:
                 end, jumps = float(knots[k]), True
         self.stepper.jump = end if jumps else inf
         self.stepper.step(end)
-        if jumps and self.t == end:
-            self.stepper.restart()
         if not self.t > before or (self.t - before < SHORTEST * (until - before) < inf):
             raise no_step(before, self.watchman.blamed(self.stepper))
 
@@ -348,7 +346,7 @@ class Simulation:
         rows = self.rows.all(self.stepper)
         if self.rows.columns is not None:
             return Trajectory.kept(self.model, rows[:, 0], rows[:, 1:], self.rows.columns, self.about)
-        return replace(Trajectory.from_rows(self.model, rows, self.about), dense=self.rows.dense)
+        return replace(Trajectory.from_rows(self.model, rows, self.about), dense=self.rows.extensions)
 
     # ---- resuming ----
 

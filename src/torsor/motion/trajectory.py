@@ -368,7 +368,7 @@ class Trajectory:
         self._need("q")
         if np.ndim(self.q) > 2:
             return page.scene_of_many(self)
-        return page.recorded_scene(self if self.v is not None and self.a is not None else self.motion())
+        return page.recorded_scene(self)
 
     def _repr_html_(self) -> str | None:
         """What a notebook shows: the page, if this is one motion of a whole machine."""

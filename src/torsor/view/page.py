@@ -138,7 +138,8 @@ def deflated(content: str) -> str:
 
 
 def recorded_scene(run: Trajectory) -> Scene:
-    """A motion."""
+    """A motion; where only configurations were kept, its velocities are those between them."""
+    run = run if run.v is not None and run.a is not None else run.motion()
     data = scene(run)
     t = np.array(data["times"])
     if len(t) > 1 and run.tau is not None:

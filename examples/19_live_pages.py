@@ -1,6 +1,6 @@
 """Pages in which machines move under your hand, computed in the browser by their own equations of motion.
 
-python examples/11_live_pages.py [FOLDER]
+python examples/19_live_pages.py [FOLDER]
 """
 
 import sys

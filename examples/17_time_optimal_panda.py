@@ -3,7 +3,7 @@
 The duration is one of the unknowns of a problem that CasADi states and IPOPT solves; torsor computes the dynamics of
 all nodes in one call, with exact sparse derivatives. Direct collocation by the trapezoidal rule.
 
-python examples/12_time_optimal_panda.py        (needs CasADi: pip install 'torsor[casadi]')
+python examples/17_time_optimal_panda.py        (needs CasADi: pip install 'torsor[casadi]')
 """
 
 import casadi as ca

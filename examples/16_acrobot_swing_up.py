@@ -2,7 +2,7 @@
 
 Trapezoidal collocation: the accelerations at all nodes are one call.
 
-python examples/11_acrobot_swing_up.py        (needs CasADi: pip install 'torsor[casadi]')
+python examples/16_acrobot_swing_up.py        (needs CasADi: pip install 'torsor[casadi]')
 """
 
 import casadi as ca

@@ -1,0 +1,82 @@
+"""A base that moves as given: a shaken table, a lift, a ship.
+
+In the frame of the base every body feels forces of inertia. At the joints they are the difference of two bias forces,
+of a base that moves and of one at rest (`ts.base_forces`), so every method of forward dynamics and every integrator
+serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import interpolate
+from scipy.spatial.transform import Rotation, RotationSpline
+
+from torsor.dynamics.functions import base_forces
+from torsor.errors import ArgumentError
+from torsor.model.model import Model
+from torsor.motion.law import Called, Term
+from torsor.validate import function, real_array
+
+Array = NDArray[Any]
+Motion = Callable[[float], tuple[ArrayLike, ArrayLike, ArrayLike]]
+
+
+@dataclass(frozen=True)
+class MovingBase:
+    """A force: the base of the machine moves as `motion` says.
+
+    Parameters
+    ----------
+    motion : function
+        t -> (R, V_0, dV_0): the rotation (3, 3) of the base in space, its twist (angular, linear) (6,) and the
+        derivative of that by time, both in the axes of the base. The model's gravity is that in space.
+
+    Examples
+    --------
+    A lift that accelerates upwards at 2 m/s^2:
+
+    >>> import numpy as np, torsor as ts
+    >>> lift = ts.MovingBase(lambda t: (np.eye(3), np.zeros(6), [0, 0, 0, 0, 0, 2.0]))
+    >>> run = ts.simulate(ts.zoo.planar3(), duration=0.1, forces=lift)
+    """
+
+    motion: Motion
+
+    def __post_init__(self) -> None:
+        function("motion", self.motion)
+
+    @classmethod
+    def through(cls, t: ArrayLike, position: ArrayLike, rotation: ArrayLike | None = None) -> MovingBase:
+        """The base moves smoothly through a table: times (m,), positions (m, 3), rotation vectors (m, 3), in space."""
+        t, position = real_array("t", t), real_array("position", position)
+        turns = np.zeros_like(position) if rotation is None else real_array("rotation", rotation)
+        m = len(t) if t.ndim == 1 else 0
+        if m < 2 or not (np.diff(t) > 0).all() or position.shape != (m, 3) or turns.shape != (m, 3):
+            raise ArgumentError(
+                f"t {t.shape} must grow, and position {position.shape} and rotation {turns.shape} must be (m, 3): "
+                "one row per time"
+            )
+        place, turn = interpolate.CubicSpline(t, position), RotationSpline(t, Rotation.from_rotvec(turns))
+
+        def motion(time: float) -> tuple[Array, Array, Array]:
+            time = min(max(time, float(t[0])), float(t[-1]))
+            R = turn(time).as_matrix()
+            omega, alpha = turn(time, 1), turn(time, 2)  # in the axes of the base already
+            v, a = R.T @ place(time, 1), R.T @ place(time, 2)
+            return R, np.concatenate([omega, v]), np.concatenate([alpha, a - np.cross(omega, v)])
+
+        return cls(motion)
+
+    def terms(self, model: Model) -> Iterable[Term]:
+        g = model.gravity
+
+        def torque(t: float, q: Array, v: Array) -> Array:
+            R, V, dV = (np.asarray(x, dtype=np.float64) for x in self.motion(t))
+            return base_forces(model, q, v, V, dV + np.concatenate([np.zeros(3), g - R.T @ g]))
+
+        return (Called(torque, None, False, True),)
