@@ -76,11 +76,11 @@ def test_the_description_on_an_index_has_no_link_to_a_file(source):
     assert RELATIVE.findall(text) == []
     assert text.splitlines()[0] == "# torsor"
     if source:
-        assert "(https://example.org/torsor/blob/v1.2.3/docs/robots.md)" in text
-        assert "(https://example.org/torsor/raw/v1.2.3/docs/figures/page.png)" in text
+        assert "(https://example.org/torsor/blob/v1.2.3/CONTRIBUTING.md)" in text
+        assert "(https://example.org/torsor/raw/v1.2.3/docs/figures/moving.gif)" in text
     else:
         assert "![" not in text
-        assert "docs/robots.md" in text
+        assert "CONTRIBUTING.md" in text
 
 
 def test_no_two_extras_ask_for_different_versions_of_one_package():
