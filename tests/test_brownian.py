@@ -170,5 +170,5 @@ def test_bad_arguments_are_named(name):
 def test_no_friction_and_steps_that_are_too_long_end_with_a_word():
     with pytest.raises(ts.TorsorError, match="link2"):
         brownian(CHAIN, np.full(2, 0.3), steps=1, step=0.1, friction=[1.0, 0.0])
-    with pytest.raises(ts.SingularError, match="dt shorter"), np.errstate(all="ignore"):
+    with pytest.raises(ts.SingularError, match="steps shorter"), np.errstate(all="ignore"):
         brownian(CHAIN, np.full(2, 0.3), steps=900, step=5.0, forces=lambda q: -1e6 * q, stiff=True, rng=0)

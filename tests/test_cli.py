@@ -433,9 +433,9 @@ def test_info_of_a_very_long_machine(capsys):
 @pytest.mark.parametrize(
     ("words", "drifts"),
     [
-        (["panda", "--duration", "10"], False),
-        (["panda", "--duration", "10", "--rtol", "1e-2"], True),
-        (["planar3", "--duration", "5", "--method", "rk4", "--step", "0.05"], True),
+        (["panda", "--free", "--duration", "10"], False),
+        (["panda", "--free", "--duration", "10", "--rtol", "1e-2"], True),
+        (["planar3", "--free", "--duration", "5", "--method", "rk4", "--step", "0.05"], True),
         (["planar3", "--duration", "20", "--rtol", "1e-2", "--viscous", "0.1"], False),  # friction takes energy
     ],
 )

@@ -145,6 +145,7 @@ def test_every_field_of_the_models_differs_as_data_or_is_refused_by_name():
         "actuators": {"extras": Extras(actuators=(Actuator("motor", ((0, 1.0),)),))},
         "joint_names": {"extras": Extras(joint_names=tuple("abcdefg"))},
         "keyframes": {"extras": Extras(keyframes={"home": (0.0,) * 7})},
+        "units": {"extras": Extras(units="amu, nm, ps")},
         "visuals": {"extras": Extras(visuals=(Visual(0, "sphere", (1.0,)),))},
     }
     for name, change in refused.items():

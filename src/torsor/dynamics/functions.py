@@ -288,12 +288,41 @@ def bias_forces(model: Model, q: ArrayLike, v: ArrayLike, *, external: ArrayLike
 def base_forces(
     model: Model, q: ArrayLike, v: ArrayLike, base_velocity: ArrayLike, base_acceleration: ArrayLike
 ) -> Array:
-    """The torques (..., nv) that a moving base causes at the joints: bias at rest - bias(V_0, dV_0).
+    """Compute the torques that a moving base causes at the joints: bias(0, 0) - bias(V_0, dV_0).
 
-    base_velocity V_0, base_acceleration dV_0 (..., 6): as in `inverse_dynamics`. Added to tau they make
-    `forward_dynamics` by any method, its derivatives and rollouts those of a machine on that base:
+    Added to tau they make `forward_dynamics` by any method, its derivatives and rollouts those of a machine on that base.
 
-        qdd = ts.forward_dynamics(model, q, v, tau + ts.base_forces(model, q, v, V_0, dV_0), method=...)
+    Parameters
+    ----------
+    model : Model or ModelBatch
+        The machine.
+    q : (..., nq) array_like
+        Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
+    v : (..., nv) array_like
+        Velocities in rad/s and m/s.
+    base_velocity : (..., 6) array_like
+        V_0 of the base, angular first, in its frame.
+    base_acceleration : (..., 6) array_like
+        dV_0/dt of the base, likewise.
+
+    Returns
+    -------
+    tau : (..., nv) ndarray
+        In N m and N.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit the model, or a number is not finite.
+
+    Examples
+    --------
+    A lift that accelerates upwards with 1 m/s^2 makes a pendulum heavier:
+
+    >>> import numpy as np, torsor as ts
+    >>> pendulum, up = ts.zoo.pendulum(), [0, 0, 0, 0, 0, 1.0]
+    >>> print(ts.base_forces(pendulum, [np.pi / 2], [0.0], np.zeros(6), up))
+    [-0.5]
     """
     moving = bias_forces(model, q, v, base_velocity=base_velocity, base_acceleration=base_acceleration)
     return bias_forces(model, q, v) - moving
