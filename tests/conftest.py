@@ -42,6 +42,18 @@ def pytest_configure(config):
         os.environ.setdefault("TORSOR_OPTIMIZE", "0")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of tests that are `thinned(n)`, every n-th case is a default test, and the others are slow ones."""
+    seen = {}
+    for item in items:
+        if mark := item.get_closest_marker("thinned"):
+            place = item.path, item.originalname
+            seen[place] = seen.get(place, -1) + 1
+            if seen[place] % mark.args[0]:
+                item.add_marker(pytest.mark.slow)
+
+
 def pytest_sessionfinish(session):
     """With TORSOR_SKIP=never a run in which a test was skipped has failed."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")

@@ -237,6 +237,7 @@ def test_added_inertia_is_added_to_the_diagonal(name):
     assert np.array_equal(batch[0], batch[1])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("size", [1e-12, 1e-3, 1.0, 1e6], ids=lambda x: f"{x:g}")
 @pytest.mark.parametrize("rotors", [False, True], ids=["added", "armature"])
 def test_long_chains_by_segments(size, rotors):

@@ -144,6 +144,7 @@ SLOW += [(name, dtype, compiler, "-O2", None) for name in ("tree, loops", "arm, 
         for compiler in COMPILERS]  # fmt: skip
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("which", [*LIBRARIES, *(pytest.param(x, marks=pytest.mark.slow) for x in SLOW)],
                          ids=lambda which: " ".join(which[:4]))  # fmt: skip
 def test_c_computes_what_the_cpu_does(which):

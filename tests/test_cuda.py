@@ -103,6 +103,7 @@ def test_angles_beyond_the_range_are_turned_too():
     assert difference(by_reader(model, ts.forward_dynamics, [q, v, tau]), expected) < ROUNDING
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("staged", [False, True], ids=["columns", "rows"])
 @pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "looped"])
 def test_whole_kernel_on_the_host(specialised, staged):

@@ -334,6 +334,7 @@ def _shift(m, c):
     return m[:, None, None] * (np.einsum("ni,ni->n", c, c)[:, None, None] * np.eye(3) - c[:, :, None] * c[:, None, :])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("function", [slow_unless(f in BRIEF, f) for f in VECTORS], ids=lambda f: f.__name__)
 def test_derivatives_by_the_model(function):
     """In loops; `test_dual_numbers_agree` looks at straight-line code."""

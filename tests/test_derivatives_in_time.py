@@ -92,6 +92,7 @@ ALL_FORCES = [(name, way, n) for name in FORCES for way in ("semi-implicit", "im
 ALL_FORCES += [("computed", "rk4", 14), ("pulls", "rk4", 14), ("speed", "implicit-euler", 100)]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("name", "method", "n"),
     [x if x in QUICK_FORCES else pytest.param(*x, marks=pytest.mark.slow) for x in ALL_FORCES],
@@ -290,6 +291,7 @@ def test_the_flow_of_a_machine_preserves_volume():
     assert abs(np.linalg.det(flow) * masses[1] / masses[0] - 1.0) <= TOLERANCE
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "joints",
     [{"damping": 0.1, "friction": 0.3, "stiffness": 1.0, "rest": 0.2}, {"effort": 1.0, "damping": 0.1}, {"speed": 4.0}],
@@ -314,6 +316,7 @@ def test_sensitivities_are_those_of_the_motion_that_simulate_finds(joints, drive
     np.testing.assert_allclose(np.concatenate([found.dq[-1], found.dv[-1]]), slope, atol=KINKS)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["pull", "wrenches", "table of wrenches"])
 @pytest.mark.parametrize("name", ["arm", "floating tree"])
 def test_forces_on_bodies_change_with_the_placements_that_are_their_arms(name, kind):

@@ -317,6 +317,7 @@ FORCES = {
 MIXED = {"v0": ts.Uniform(low=-0.5, high=0.5), "PD.kp": ts.Uniform(low=1.0, high=5.0)}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", FORCES)
 def test_members_feel_every_force(tmp_path, name):
     """As a simulation of each does; beside a servo whose gains differ, by adaptive and by fixed steps."""

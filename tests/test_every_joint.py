@@ -26,6 +26,7 @@ def chain(joint, n=6, seed=1):
     return model, model.random_configuration(rng), rng.normal(size=model.nv), rng.normal(size=model.nv)
 
 
+@pytest.mark.thinned(2)
 @each_joint
 def test_every_method_of_forward_dynamics(joint):
     model, q, v, tau = chain(joint, n=FREE_JOINTS if joint.nv == 6 else 6)
@@ -36,6 +37,7 @@ def test_every_method_of_forward_dynamics(joint):
     assert difference(back, tau, scale=ts.bias_forces(model, q, v)) < ROUNDING
 
 
+@pytest.mark.thinned(2)
 @each_joint
 def test_every_method_of_the_mass_matrix(joint):
     model, q, _, b = chain(joint, n=3)
@@ -49,6 +51,7 @@ def test_every_method_of_the_mass_matrix(joint):
         assert difference(ts.log_det_mass_matrix(model, q, method=method), np.linalg.slogdet(M)[1]) < ROUNDING, method
 
 
+@pytest.mark.thinned(2)
 @each_joint
 @pytest.mark.parametrize("function", ARRAY_FUNCTIONS, ids=lambda f: f.__name__)
 def test_every_function_in_loops_and_unrolled(joint, function):

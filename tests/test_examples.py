@@ -23,6 +23,7 @@ def output_of(example, folder):
     return done.stdout
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("example", notebooks.scripts(), ids=lambda path: path.name)
 def test_example_runs(example, tmp_path):
     assert output_of(example, tmp_path).strip()

@@ -143,6 +143,7 @@ THIN = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", [pytest.param(x, marks=pytest.mark.slow) if x == "tree" else x for x in THIN])
 def test_rods_points_and_massless_bodies_are_braced(name):
     """Their missing inertia lies in directions that their joints hold, or M would be singular."""

@@ -109,11 +109,13 @@ def check(machine, forces, names, method):
         assert error <= TOLERANCE * np.abs(expected).max(), name
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("kind", "model", "method"), CASES)
 def test_gradients_by_parameters_of_forces(kind, model, method):
     check(MODELS[model], forces_of(MODELS[model], kind), SETS[kind], method)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", SETS)
 @pytest.mark.parametrize(("name", "method"), [("7 freedoms", "implicit-euler"), ("tree", "semi-implicit")])
 def test_gradients_of_machines_that_differ(kind, name, method):
@@ -124,6 +126,7 @@ def test_gradients_of_machines_that_differ(kind, name, method):
     check(batch, forces_of(model, kind), SETS[kind], method)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("joints", [("revolute",), ("spherical", "revolute", "free")], ids=["arm", "tree"])
 def test_gradients_by_the_model_are_those_of_every_member(joints, method):
@@ -238,6 +241,7 @@ def test_gradients_of_no_trajectories(kind):
 # Jacobians of a step -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("forces", ["none", "joints", "gains", "waves"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ["7 freedoms", "tree"])

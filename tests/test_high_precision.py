@@ -73,6 +73,7 @@ def relative_error(result, exact):
         return float(max(errors) / max(abs(b) for b in exact.flat))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("function", STEPS)
 def test_double_precision_loses_no_more_than_rounding(model, state, function):
     algorithm = STEPS[function]

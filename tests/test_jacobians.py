@@ -82,6 +82,7 @@ def by_differences(algorithm, model, q, v, last, external):
         return result
 
 
+@pytest.mark.thinned(3)
 @each_joint
 @each_function
 def test_derivatives_are_the_limits_of_differences(joint, function):

@@ -64,6 +64,7 @@ MACHINES = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned(2)
 @needs_node
 @pytest.mark.parametrize("name", MACHINES)
 def test_steps_in_the_page_are_those_of_a_rollout(name, tmp_path):

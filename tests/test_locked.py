@@ -10,6 +10,7 @@ from torsor.model.extras import Actuator, Coupling, Extras, Visual
 ROUNDING = 1e-11  # sums of a few hundred numbers of order one
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_locked_tree_has_the_rows_and_columns_of_the_whole_ones_mass_matrix(seed):
     tree = ts.zoo.random_tree(12, seed)

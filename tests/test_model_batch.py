@@ -156,6 +156,7 @@ def test_every_field_of_the_models_differs_as_data_or_is_refused_by_name():
     assert known == data | {*refused} | {"parent", "joint", "extras", "name", "notes"}, "a field that no test knows"
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("function", [ts.forward_dynamics, ts.inverse_dynamics, ts.mass_matrix, ts.log_det_mass_matrix])
 @pytest.mark.parametrize("joints", [("revolute",), ("spherical", "revolute", "free")], ids=["axes", "balls"])
 @pytest.mark.parametrize("bodies", [4, 45], ids=["straight", "loops"])

@@ -86,6 +86,7 @@ CASES = [
 ]
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("force", FORCES)
 @pytest.mark.parametrize(("machine", "method"), CASES)
 def test_simulate_rollout_and_ensemble_take_the_same_steps(machine, force, method, tmp_path):

@@ -63,6 +63,7 @@ def model(request):
 # ---- resume ----
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dt", [None, 0.007])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_cut_anywhere_and_resumed_is_the_uninterrupted_one(method, dt, model, tmp_path):

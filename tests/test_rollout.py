@@ -165,6 +165,7 @@ def test_a_trajectory_that_diverges_ends_in_no_number(shape):
     np.testing.assert_array_equal(both.q[0], calm.q)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_state_alone_has_the_bits_it_has_in_a_batch(method, dtype):
@@ -503,6 +504,7 @@ def test_cuda_text_takes_the_same_step(model, method, specialised):
     assert difference(got, states(expected)[:, 0]) < ROUNDING
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "staged"])
 @pytest.mark.parametrize("method", ["rk4", "implicit-euler"])
 def test_whole_kernel_on_the_host(specialised, method):

@@ -102,6 +102,7 @@ AXES = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("bent", [0.0, 1e-7, 1.0])
 @pytest.mark.parametrize("axes", AXES.values(), ids=AXES)
 def test_segments_that_yield_in_few_directions_only(axes, bent):

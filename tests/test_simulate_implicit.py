@@ -102,6 +102,7 @@ STIFF = {
 }
 
 
+@pytest.mark.thinned(2)
 @boundary_layer
 @pytest.mark.parametrize("case", STIFF)
 @pytest.mark.parametrize("machine", [arm, zoo.random_tree], ids=["arm", "tree"])

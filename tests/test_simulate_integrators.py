@@ -85,6 +85,7 @@ def test_fixed_step_error_falls_with_the_order_of_the_method(name, machine, requ
     assert order == pytest.approx(METHODS[name].order, abs=ORDER_SLACK)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", FIXED)
 @pytest.mark.parametrize("machine", ["pendulum", "spinning"])
 def test_fixed_step_orders_hold_under_forces_and_armature(name, machine, request):
@@ -324,6 +325,7 @@ SPREAD = 2.0
 ROUNDING = 10 * np.finfo(np.float64).eps
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("steps", [4_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SYMPLECTIC)
 @pytest.mark.parametrize("case", LONG_RUNS)

@@ -238,6 +238,7 @@ def test_a_governor_comes_to_rest_at_its_speed(method):
     assert np.abs(pull).max() < 1e-2 * np.abs(model.stiffness[1:] * q[1:]).min()
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("n", range(31, 41))
 def test_branched_trees_of_31_to_40_freedoms(n):
     """More than matrices are formed for, and few enough for code without loops (it was a TypeError)."""

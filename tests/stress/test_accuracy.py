@@ -117,6 +117,7 @@ def named_error(function, method, expected, *args):
         return 0.0
 
 
+@pytest.mark.thinned(3)
 @machines
 def test_a_named_method_keeps_half_of_the_digits_or_raises(name):
     model, (q, v, tau), accelerations, solved = example(name)
@@ -151,6 +152,7 @@ def test_a_steep_screw_is_refused_by_relaxed_constraints():
 # Functions that invert nothing -----------------------------------------------------------------------------------
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", [*SMALL, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_SMALL)])
 def test_functions_that_invert_nothing_lose_only_rounding(name):
     model, (q, v, tau), *_ = example(name)
