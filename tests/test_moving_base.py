@@ -107,3 +107,16 @@ def test_tables_give_the_twist_and_its_derivative_in_the_axes_of_the_base():
         ts.MovingBase.through(t, rng.normal(size=(8, 3)))
     with pytest.raises(ts.ArgumentError, match="motion"):
         ts.MovingBase(3.0)
+
+
+def test_what_a_base_does_not_say_is_refused():
+    """Motions of other shapes, and times beyond a table."""
+    arm = ts.zoo.planar3()
+    with pytest.raises(
+        ts.ArgumentError, match=r"must give R \(3, 3\), V_0 \(6,\) and dV_0 \(6,\), not \[\(6,\), \(6,\)\]"
+    ):
+        ts.simulate(arm, duration=0.1, forces=ts.MovingBase(lambda t: (np.zeros(6), np.zeros(6))))
+    base = ts.MovingBase.through([0.0, 0.1], np.zeros((2, 3)))
+    assert np.isfinite(ts.simulate(arm, duration=0.1, forces=base).q).all()
+    with pytest.raises(ts.ArgumentError, match="by a table from t = 0 to 0.1, not at t ="):
+        ts.simulate(arm, duration=0.2, forces=base)

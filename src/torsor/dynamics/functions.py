@@ -290,7 +290,8 @@ def base_forces(
 ) -> Array:
     """Compute the torques that a moving base causes at the joints: bias(0, 0) - bias(V_0, dV_0).
 
-    Added to tau they make `forward_dynamics` by any method, its derivatives and rollouts those of a machine on that base.
+    Added to tau they make `forward_dynamics` by any method, its derivatives and rollouts those of a machine on that
+    base.
 
     Parameters
     ----------

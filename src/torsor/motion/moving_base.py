@@ -23,7 +23,8 @@ from torsor.motion.law import Called, Term
 from torsor.validate import function, real_array
 
 Array = NDArray[Any]
-Motion = Callable[[float], tuple[ArrayLike, ArrayLike, ArrayLike]]
+BaseMotion = Callable[[float], tuple[ArrayLike, ArrayLike, ArrayLike]]
+ROUNDING = 1e-9  # by which a time may lie beyond a table, in parts of it
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,17 @@ class MovingBase:
     >>> run = ts.simulate(ts.zoo.planar3(), duration=0.1, forces=lift)
     """
 
-    motion: Motion
+    motion: BaseMotion
 
     def __post_init__(self) -> None:
         function("motion", self.motion)
 
     @classmethod
     def through(cls, t: ArrayLike, position: ArrayLike, rotation: ArrayLike | None = None) -> MovingBase:
-        """The base moves smoothly through a table: times (m,), positions (m, 3), rotation vectors (m, 3), in space."""
+        """The base moves smoothly through a table: times (m,), positions (m, 3), rotation vectors (m, 3), in space.
+
+        The motion is known within the table only: a run that goes on beyond it is refused.
+        """
         t, position = real_array("t", t), real_array("position", position)
         turns = np.zeros_like(position) if rotation is None else real_array("rotation", rotation)
         m = len(t) if t.ndim == 1 else 0
@@ -64,7 +68,10 @@ class MovingBase:
         place, turn = interpolate.CubicSpline(t, position), RotationSpline(t, Rotation.from_rotvec(turns))
 
         def motion(time: float) -> tuple[Array, Array, Array]:
-            time = min(max(time, float(t[0])), float(t[-1]))
+            first, last = float(t[0]), float(t[-1])
+            if not first - ROUNDING * (last - first) <= time <= last + ROUNDING * (last - first):
+                raise ArgumentError(f"the base moves by a table from t = {first:g} to {last:g}, not at t = {time:g}")
+            time = min(max(time, first), last)
             R = turn(time).as_matrix()
             omega, alpha = turn(time, 1), turn(time, 2)  # in the axes of the base already
             v, a = R.T @ place(time, 1), R.T @ place(time, 2)
@@ -76,7 +83,11 @@ class MovingBase:
         g = model.gravity
 
         def torque(t: float, q: Array, v: Array) -> Array:
-            R, V, dV = (np.asarray(x, dtype=np.float64) for x in self.motion(t))
+            found = self.motion(t)
+            shapes = [np.shape(x) for x in found] if isinstance(found, tuple | list) else []
+            if shapes != [(3, 3), (6,), (6,)]:
+                raise ArgumentError(f"the motion of a base must give R (3, 3), V_0 (6,) and dV_0 (6,), not {shapes}")
+            R, V, dV = (np.asarray(x, dtype=np.float64) for x in found)
             return base_forces(model, q, v, V, dV + np.concatenate([np.zeros(3), g - R.T @ g]))
 
         return (Called(torque, None, False, True),)
