@@ -118,5 +118,5 @@ def test_what_a_base_does_not_say_is_refused():
         ts.simulate(arm, duration=0.1, forces=ts.MovingBase(lambda t: (np.zeros(6), np.zeros(6))))
     base = ts.MovingBase.through([0.0, 0.1], np.zeros((2, 3)))
     assert np.isfinite(ts.simulate(arm, duration=0.1, forces=base).q).all()
-    with pytest.raises(ts.ArgumentError, match="by a table from t = 0 to 0.1, not at t ="):
+    with pytest.raises(ts.ArgumentError, match=r"by a table from t = 0 to 0\.1, not at t ="):
         ts.simulate(arm, duration=0.2, forces=base)
