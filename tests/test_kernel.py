@@ -546,6 +546,7 @@ def test_sources_of_an_installed_package_are_known_by_their_times(monkeypatch):
     state = cache._IMPORTED
     written = {name: (*x[:2], x[2] + 1, x[3]) for name, x in state.items()}
     try:
+        monkeypatch.setattr(cache, "INSTALLED", False)
         assert hashed(written) == hashed(state)  # a checkout: by content
         monkeypatch.setattr(cache, "INSTALLED", True)
         monkeypatch.setattr(cache.Path, "read_bytes", None)
