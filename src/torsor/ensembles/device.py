@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import prod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from torsor.ensembles.engine import CONTROL, Timing, step_of
 from torsor.errors import ArgumentError
 from torsor.model.batch import ModelBatch
 from torsor.motion.cuda_loops import MembersKernel
+from torsor.motion.gpu_rollout import numbers_of_inputs
 from torsor.motion.law import Law
 from torsor.motion.lowering import Step, cut
 from torsor.motion.stops import outside, stop_inputs, stops_key
@@ -101,7 +101,7 @@ def kernel_of(step: Step, timing: Timing) -> tuple[Request, MembersKernel]:
     model, (*pieces, end) = step.model, cut(step, inverse=False)
     request = Request(step.algorithm, model, options=step.options, unroll=ON_GPU, members=step.members)
     width = model.nq + model.nv
-    last = Kernel(end.code, _sizes(step.inputs), (5, width) if timing.adaptive else (width,), 64)
+    last = Kernel(end.code, numbers_of_inputs(step.inputs), (5, width) if timing.adaptive else (width,), 64)
     codes = engine.OK, engine.DIVERGED, engine.STUCK, engine.STOPPED
     stages = tuple(piece.code for piece in pieces)
     return request, MembersKernel(stages, last, Kernel.of(request), codes, _stops(step.members, timing))
@@ -113,8 +113,6 @@ def _stops(found: Members, timing: Timing) -> Kernel | None:
         return None
     model = found.frames.model
     inputs = stop_inputs(model, found)
-    return Kernel(trace(outside(model, timing.stops, found), inputs), _sizes(inputs), (len(timing.stops),), 64)
-
-
-def _sizes(inputs: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, int], ...]:
-    return tuple((name, prod(shape)) for name, shape in inputs.items())
+    return Kernel(
+        trace(outside(model, timing.stops, found), inputs), numbers_of_inputs(inputs), (len(timing.stops),), 64
+    )

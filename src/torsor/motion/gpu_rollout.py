@@ -31,15 +31,15 @@ def kernel_of(step: Step, *, dtype: str, trig: str = "accurate", specialised: bo
     ends = None
     if stops:
         own = stop_inputs(model, found)
-        ends = Kernel(trace(outside(model, stops, found), own), _sizes(own), (len(stops),), bits)
+        ends = Kernel(trace(outside(model, stops, found), own), numbers_of_inputs(own), (len(stops),), bits)
     inputs, shape = step.inputs, (model.nq + model.nv,)
     if specialised or model.couplings or (specialised is None and model.nv <= UNROLLED_FREEDOMS):
         return RolloutKernel(
-            Kernel(trace(step.whole, inputs), _sizes(inputs), shape, bits, trig), (), None, ends, reset
+            Kernel(trace(step.whole, inputs), numbers_of_inputs(inputs), shape, bits, trig), (), None, ends, reset
         )
     *pieces, end = cut(step, inverse=False)
     dynamics = Kernel.of(dynamics_request(step, dtype), trig)
-    last = Kernel(end.code, _sizes(inputs), shape, bits, trig)
+    last = Kernel(end.code, numbers_of_inputs(inputs), shape, bits, trig)
     return RolloutKernel(last, tuple(piece.code for piece in pieces), dynamics, ends, reset)
 
 
@@ -48,7 +48,8 @@ def dynamics_request(step: Step, dtype: str) -> Request:
     return Request(step.algorithm, step.model, options=step.options, dtype=dtype, unroll=NEVER, members=step.members)
 
 
-def _sizes(inputs: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, int], ...]:
+def numbers_of_inputs(inputs: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, int], ...]:
+    """How many numbers each input has."""
     return tuple((name, prod(shape)) for name, shape in inputs.items())
 
 
