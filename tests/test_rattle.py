@@ -160,7 +160,17 @@ def test_a_force_is_called_once_per_step():
     assert len(calls) - before <= 30 + 2  # and for the row at the end
 
 
-@pytest.mark.parametrize("forces", [[], [ts.PD(np.zeros(7), kp=20.0, kd=0.5)]], ids=["free", "damped"])
+CROSSED = np.hstack([np.zeros((7, 7)), np.full((7, 7), 0.02)])  # a torque depends on all velocities
+FORCES = {
+    "free": [],
+    "damped": [ts.PD(np.zeros(7), kp=20.0, kd=0.5)],
+    "crossed": [ts.Feedback(CROSSED)],
+    "computed": [ts.ComputedTorque(np.zeros(7), 30.0, 3.0)],
+    "jumping where a step ends": [ts.Table([0.0, 0.1, 0.2], np.outer([1, -1, 1], np.ones(7)), "previous")],
+}
+
+
+@pytest.mark.parametrize("forces", FORCES.values(), ids=FORCES)
 def test_the_method_is_of_second_order(forces):
     arm, start = zoo.panda(), (np.full(7, 0.3), np.ones(7))
     exact = ts.simulate(arm, *start, duration=0.2, rtol=1e-11, atol=1e-12, forces=forces).q[-1]

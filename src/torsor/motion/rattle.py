@@ -17,14 +17,14 @@ from torsor.dynamics import functions as dynamics
 from torsor.dynamics.points import looped
 from torsor.errors import SingularError
 from torsor.model.model import Model
-from torsor.motion.lowering import OTHERS
+from torsor.motion.driver import INSIDE
 from torsor.motion.motion import Motion, compiled
 from torsor.motion.stepper import Array, Memory, Settings
 from torsor.motion.structure import Symplectic
-from torsor.motion.time_loop import called
 
 # The norm of the last correction of all freedoms together. Newton's iteration squares it: only rounding is left.
 SETTLED = 1e-7
+ARRIVING = 2  # rounds for the velocity at the end of a step, on which forces may depend
 FURTHER = 20  # rounds, at most, for states that have not settled after the first ones
 
 
@@ -98,23 +98,14 @@ class Rattle(Symplectic):
         self._accelerations = compiled(model, dynamics.forward_dynamics)
         self._gravity = compiled(model, dynamics.gravity_forces) if model.gravity.any() else None
 
-    def _pull(self, t: float) -> Array | float:
-        """The torques of the functions of t and q alone, found once where two steps meet."""
-        before, q, tau = self._kicked
-        if self.kicks and (before != t or not np.array_equal(q, self.q)):
-            self.evaluations += 1
-            tau = called(self.kicks, t, self.q[None], self.v[None], slopes=False, alone=True)[OTHERS, 0]
-            self._kicked = t, self.q.copy(), tau
-        return tau if self.kicks else 0.0
-
     def _push(self, t: float) -> Array | float:
         """All torques that depend on t and q alone."""
-        return self._pull(t) - (0.0 if self._gravity is None else self._gravity(self.q))
+        return self.pull(t) - (0.0 if self._gravity is None else self._gravity(self.q))
 
     def advance(self, h: float) -> None:
-        tau = self._push(self.t)
+        tau, inside = self._push(self.t), INSIDE * h if len(self.motion.law.knots) else 0.0
         if self.driven:
-            tau = tau + self._felt(self.t, self.q, self.v)
+            tau = tau + self._felt(self.t + inside, self.q, self.v)
         self.p = self.p + h / 2 * tau
         moved = self.drift(self.q, self.p, self.x, h)
         if not moved.settled:
@@ -123,22 +114,26 @@ class Rattle(Symplectic):
         t = self.t + h
         self.p = self.p + h / 2 * self._push(t)
         if self.driven:
-            self._arrive_driven(t, h)
+            self._arrive_driven(t - inside, h)
         self.finish(t)
 
     def acceleration(self, t: float, q: Array, v: Array) -> Array:
         """Without another call of the functions of t and q alone."""
         if len(self.kicks) < len(self.motion.law.called) or self._kicked[0] != t:
             return super().acceleration(t, q, v)
-        return self._accelerations(q, v, self._pull(t) + self._felt(t, q, v))
+        return self._accelerations(q, v, self.pull(t) + self._felt(t, q, v))
 
     def _arrive_driven(self, t: float, h: float) -> None:
-        """M v = p + (h/2) tau(v), linear in v: (M + (h/2) D) v = p + (h/2) (tau(v0) + D v0)"""
+        """M v = p + (h/2) tau(v):  (M + (h/2) D) v <- p + (h/2) (tau(v) + D v).
+
+        The first round is exact if tau is linear with the slopes -D. If not, the second makes the order 2.
+        """
         v = self.motion.solve(self.q, self.p)
-        self.evaluations += 1
-        damping = np.maximum(self.steady(t, self.q, v)[2], 0.0)
-        impulse = h / 2 * (self._felt(t, self.q, v) + damping * v)
-        v = self.motion.implicit_solve(self.q, self.p + impulse, h / 2 * damping)
+        for _ in range(ARRIVING):
+            self.evaluations += 1
+            damping = np.maximum(self.steady(t, self.q, v)[2], 0.0)
+            impulse = h / 2 * (self._felt(t, self.q, v) + damping * v)
+            v = self.motion.implicit_solve(self.q, self.p + impulse, h / 2 * damping)
         self.p = self.p + impulse - h / 2 * damping * v
 
     def memory(self) -> Memory:

@@ -191,16 +191,20 @@ class Symplectic(FixedStep):
         """All forces but the kicks."""
         return self.steady(t, q, v)[TORQUE] + self.motion.felt_loads(t, q, v)
 
-    def kick(self, t: float, h: float) -> None:
-        """The impulse of the forces that depend on q alone."""
+    def pull(self, t: float) -> Array | float:
+        """The torques of the forces that depend on t and q alone."""
         if not self.kicks:
-            return
+            return 0.0
         before, q, tau = self._kicked
         if before != t or not np.array_equal(q, self.q):  # the end of a step is the beginning of the next
             self.evaluations += 1
             tau = called(self.kicks, t, self.q[None], self.v[None], slopes=False, alone=True)[OTHERS, 0]
             self._kicked = t, self.q.copy(), tau
-        self.p = self.p + h * tau
+        return tau
+
+    def kick(self, t: float, h: float) -> None:
+        """The impulse of the forces that depend on t and q alone."""
+        self.p = self.p + h * self.pull(t)
 
     def guess(self, x: Array, h: float) -> Array:
         """A velocity after the time h; stiff forces say nothing about it, so under forces it is that before."""
