@@ -12,6 +12,7 @@ from torsor.motion.law import collect
 
 # Differences of fourth order: truncation and rounding both leave nine digits of sums that cancel.
 TOLERANCE = 1e-7
+ROUNDING = 1e-10  # of gradients that cancel: their terms have some 10
 SMALL, SMALLER = 1e-3, 1e-5  # of differences; the second derivative of a softsign jumps: few such places lie so close
 H, STEPS, EVERY, COUNT = 2e-3, 6, 2, 3
 METHODS = ["semi-implicit", "implicit-euler", "rk4"]
@@ -145,6 +146,20 @@ def test_gradients_by_the_model_are_those_of_every_member(joints, method):
         alone = vjp(batch[k], q[k], v[k], tuple(seed[:, k]), **options)
         for name in ("gravity", "inertia", "placement"):
             np.testing.assert_allclose(found[name][k], alone[name], rtol=0, atol=1e-12 * np.abs(alone[name]).max())
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("batch", [False, True], ids=["one model", "a batch"])
+def test_motions_under_computed_torques_do_not_depend_on_masses(batch, method):
+    """Where the controller knows the machine, the error obeys the same equation for every machine."""
+    arm, rng = zoo.planar3(), np.random.default_rng(5)
+    machine = ts.ModelBatch(arm, mass=arm.mass * np.array([[1.0], [2.0]])) if batch else arm
+    q, v, cotangent = rng.normal(size=(2, 3)), rng.normal(size=(2, 3)), tuple(rng.normal(size=(2, 2, 4, 3)))
+    gradient = ts.vjp(ts.rollout, ("inertia", "gravity", "placement"))(
+        machine, q, v, cotangent, steps=4, step=0.01, method=method, forces=ts.ComputedTorque(0.3, 30.0, 5.0)
+    )
+    for name in ("inertia", "gravity", "placement"):
+        assert np.abs(gradient[name]).max() < ROUNDING
 
 
 @pytest.mark.parametrize("method", METHODS)

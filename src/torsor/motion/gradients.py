@@ -67,8 +67,9 @@ def rollout_vjp(model: Any, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps
 
     cotangent   of the states that the rollout stores: those of q and of v, (..., stored, nv) both; those of q are along
                 the directions of v, as everywhere (see `vjp`), and so is the cotangent of the first q that is returned
-    wrt         numbers of the model: "inertia", "placement", "gravity" (see `vjp`); and parameters of forces, by the
-                name of their class: "PD.kp", "Spring.stiffness", "Friction.coulomb", "Feedback.K", "Constant.tau",
+    wrt         numbers of the model: "inertia", "placement", "gravity" (see `vjp`), which computed torques of the same
+                model follow, and stops whose stiffness torsor chose do not; and parameters of forces, by the name of
+                their class: "PD.kp", "Spring.stiffness", "Friction.coulomb", "Feedback.K", "Constant.tau",
                 "Table.tau", "Policy.layers" (a list of (W, b)). A servo on quaternions is a function: its kp
                 has the gradient NaN there
 
@@ -408,7 +409,7 @@ class PiecesPullback:
             found = self.made[ask][1](*x[:3], np.ascontiguousarray(total[f"a{s}"]), *x[3:], *more)
             for name, y in self._back(s, given, list(found[: len(x)])).items():
                 total[name] = total.get(name, 0.0) + y
-            for name, y in zip(self.wrt if ask.is_forward else (), found[len(x) :]):
+            for name, y in zip(self.step.parameters_in(ask, self.wrt), found[len(x) :]):
                 total[name] = total.get(name, 0.0) + y.reshape(len(q), -1)
         total["states"] = [(x[0], x[1]) for ask, (x, _) in zip(self.asks, asked) if ask.is_forward]
         if self.by_freedoms:
@@ -468,7 +469,7 @@ def _both_ways(step: Step, ask: Ask, wrt: tuple[str, ...], dtype: str) -> tuple[
     algorithm = step.algorithm if ask.is_forward else ask.algorithm
     assert algorithm is not None
     own, members = ("added_inertia",) * ("added_inertia" in ask.options), step.members_in(ask)
-    vjp = derivative(algorithm, "vjp", (*algorithm.inputs, *own, *(wrt if ask.is_forward else ())))
+    vjp = derivative(algorithm, "vjp", (*algorithm.inputs, *own, *step.parameters_in(ask, wrt)))
     number = np.dtype(dtype).char
     programs = [program_for(x, ask.model, ask.options, number, None, members) for x in (algorithm, vjp)]
     return programs[0], programs[1]

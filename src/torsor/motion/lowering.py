@@ -148,8 +148,15 @@ class Step(NamedTuple):
         return torques
 
     def members_in(self, ask: Ask) -> Members | None:
-        """The members whose numbers are among the options of what is asked for."""
-        return self.members if ask.is_forward or (ask.options and self.law.tracks_itself) else None
+        """The members whose numbers what is asked for depends on."""
+        return self.members if self._is_of_machine(ask) else None
+
+    def parameters_in(self, ask: Ask, wrt: tuple[str, ...]) -> tuple[str, ...]:
+        """Those numbers of the machine that what is asked for depends on."""
+        return wrt if self._is_of_machine(ask) else ()
+
+    def _is_of_machine(self, ask: Ask) -> bool:
+        return ask.is_forward or self.law.tracks_itself
 
     @property
     def one_freedom(self) -> Step:
