@@ -111,3 +111,49 @@ def test_simulate_rollout_and_ensemble_take_the_same_steps(machine, force, metho
         atol = ROUNDING * np.abs(whole).max()
         np.testing.assert_allclose(single, whole, rtol=0, atol=0.0 if same_bits else atol, err_msg=f"simulate: {name}")
         np.testing.assert_allclose(members, whole, rtol=0, atol=atol, err_msg=f"ensemble: {name}")
+
+
+# Stiffnesses of stops follow from inertias, which are rounded in another way where they are inputs.
+OF_MEMBERS = 1e-9
+
+
+@pytest.mark.parametrize("force", ["ComputedTorque", "Limits", "Spring"])
+@pytest.mark.parametrize("machine", ["panda", "arm of 20"])
+def test_members_of_a_batch_move_as_each_does_alone(machine, force):
+    model, rng = MACHINES[machine](), np.random.default_rng(8)
+    heavier = rng.uniform(0.5, 2.0, (3, 1))
+    numbers = {"mass": model.mass * heavier, "inertia": model.inertia * heavier[..., None, None]}
+    numbers |= {"p": model.p + 0.1 * rng.normal(size=(3, model.n, 3)), "gravity": rng.normal(size=(3, 3))}
+    arms, forces = ts.ModelBatch(model, **numbers), FORCES[force](model)
+    q, v = model.neutral() + 0.2, np.full(model.nv, 0.1)
+    options = dict(steps=10, step=STEP, method="implicit-euler", forces=forces)
+    together = ts.rollout(arms, q, v, **options)
+    for k, arm in enumerate(arms):
+        assert np.abs(together.q[k] - ts.rollout(arm, q, v, **options).q).max() < OF_MEMBERS
+
+
+def test_springs_of_members_are_slack_at_their_own_rest():
+    ball = ts.Model.chain("spherical", n=1, mass=1.0, inertia=(1.0, 2.0, 3.0), stiffness=50.0)
+    balls = ts.ModelBatch(ball, rest=np.array([[0.5, 0.0, 0.0], [0.0, 0.3, 0.1]]))
+    start, still = ball.neutral(), np.zeros(3)
+    together = ts.rollout(balls, start, still, steps=10, step=STEP, gravity=False)
+    for k, one in enumerate(balls):
+        alone = ts.rollout(one, start, still, steps=10, step=STEP, gravity=False)
+        assert np.abs(together.q[k] - alone.q).max() < OF_MEMBERS
+        assert np.abs(alone.q[-1] - start).max() > 1e-4
+
+
+SHAKEN = ts.MovingBase(lambda t: (np.eye(3), np.zeros(6), np.ones(6)))
+WRENCH = ts.External(lambda t, q, v: np.ones((7, 6)))
+
+
+@pytest.mark.parametrize(("force", "field"), [(SHAKEN, "mass"), (SHAKEN, "gravity"), (WRENCH, "p")])
+def test_functions_that_compute_with_one_model_refuse_members_that_differ_there(force, field):
+    arm, still = zoo.panda(), np.zeros(7)
+    arms = ts.ModelBatch(
+        arm, **{field: getattr(arm, field) * np.linspace(1, 2, 3).reshape(3, *[1] * getattr(arm, field).ndim)}
+    )
+    with pytest.raises(ts.ArgumentError, match=f"{type(force).__name__} computes with one model.* {field}"):
+        ts.rollout(arms, still, still, steps=1, step=STEP, forces=force)
+    others = ts.ModelBatch(arm, friction=np.linspace(0, 1, 3)[:, None] * np.ones(7))
+    assert ts.rollout(others, still, still, steps=1, step=STEP, forces=force).q.shape == (3, 1, 7)

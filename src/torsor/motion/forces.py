@@ -29,6 +29,8 @@ from torsor.linalg import Scalar, maximum
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model, require_model
 from torsor.motion.law import (
+    NUMBERS,
+    PLACEMENTS,
     Called,
     Command,
     Linear,
@@ -40,7 +42,6 @@ from torsor.motion.law import (
     Term,
     Track,
     spring_terms,
-    stop_part,
 )
 from torsor.motion.laws import CREEP
 from torsor.motion.references import Reference
@@ -221,7 +222,7 @@ class ComputedTorque(_Data):
     kd : float or (nv,) array_like, default 20
         In 1/s.
     model : Model, optional
-        The one that the controller believes in. Default: the one that moves.
+        The one that the controller believes in. Default: the one that moves; in a batch of models, each member.
 
     Raises
     ------
@@ -248,12 +249,12 @@ class ComputedTorque(_Data):
             require_model(self.model)
 
     def terms(self, model: Model) -> Iterable[Term]:
-        own = self.model or model
+        own, itself = self.model or model, self.model is None
         if (own.nq, own.nv) != (model.nq, model.nv):
             raise ArgumentError(f"ComputedTorque is for {own!r}, which does not have the freedoms of {model!r}")
         kp, kd = at_joints(model, self, "kp"), at_joints(model, self, "kd")
         if not _is_flat(model):
-            yield self._called(own, kp, kd)
+            yield self._called(own, kp, kd)._replace(reads=NUMBERS if itself else ())
             return
 
         def demand(q: Array, v: Array, a: Array) -> Array:
@@ -261,10 +262,10 @@ class ComputedTorque(_Data):
 
         if callable(self.reference):
             reference: Reference = self.reference
-            yield Track(own, kp, kd, Schedule(lambda t: demand(*_motion(model, reference, t))))
+            yield Track(own, itself, kp, kd, Schedule(lambda t: demand(*_motion(model, reference, t))))
         else:
             q = _configuration(model, "reference", self.reference)
-            yield Track(own, kp, kd, kp * q)
+            yield Track(own, itself, kp, kd, kp * q)
 
     def _called(self, model: Model, kp: Array, kd: Array) -> Called:
         def torque(t: float, q: Array, v: Array) -> Array:
@@ -525,7 +526,7 @@ class Limits(_Data):
                 f"lower and upper must be infinite for joint {model.body_of_freedom(k)!r}: no coordinate of it is the "
                 "integral of its velocity, and limits of one mean nothing"
             )
-        return (stop_part(model, lower, upper, stiffness, damping),)
+        return (Part("stops", (lower, upper, stiffness, damping)),)
 
 
 @dataclass(frozen=True)
@@ -573,7 +574,7 @@ class External(_Data):
             def torque(t: float, q: Array, v: Array) -> Array:
                 return -dynamics.bias_forces(weightless, q, np.zeros_like(v), external=self.wrenches(t, q, v))
 
-            return (Called(torque, batched=True),)
+            return (Called(torque, batched=True, reads=PLACEMENTS),)
         w = np.asarray(self.wrenches)
         if w.shape[-2:] != (model.n, 6):
             wanted = f"(..., {model.n}, 6)" if self.t is None else f"(m, {model.n}, 6)"

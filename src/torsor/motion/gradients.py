@@ -431,8 +431,9 @@ class PiecesPullback:
         for kernel, piece, ask in zip(self.forward, self.pieces, self.asks):
             rows = kernel(*self._lanes(given))
             x = list(np.moveaxis(rows, -1, 0)) if self.by_freedoms else [rows[:, part] for part in piece.parts]
-            asked.append((x, numbers if ask.is_forward else []))
-            given.append(self.made[ask][0](*x, *asked[-1][1]))
+            own = [y for name, y in zip(self.step.numbers, numbers) if name in ask.options]
+            asked.append((x, own))
+            given.append(self.made[ask][0](*x, *own))
         return asked
 
     def _back(self, s: int, given: Sequence[Array], seeds: Sequence[Array]) -> dict[str, Array]:
@@ -466,7 +467,7 @@ def _both_ways(step: Step, ask: Ask, wrt: tuple[str, ...], dtype: str) -> tuple[
     """The program that a piece asks for, and its vjp."""
     algorithm = step.algorithm if ask.is_forward else ask.algorithm
     assert algorithm is not None
-    own, members = ("added_inertia",) * ("added_inertia" in ask.options), step.members if ask.is_forward else None
+    own, members = ("added_inertia",) * ("added_inertia" in ask.options), step.members_in(ask)
     vjp = derivative(algorithm, "vjp", (*algorithm.inputs, *own, *(wrt if ask.is_forward else ())))
     number = np.dtype(dtype).char
     programs = [program_for(x, ask.model, ask.options, number, None, members) for x in (algorithm, vjp)]

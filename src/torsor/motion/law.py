@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.algorithms import articulated
+from torsor.compiler.members import members
 from torsor.compiler.store import store
 from torsor.dynamics.calls import program_for
 from torsor.errors import ArgumentError
-from torsor.model.batch import VARIABLE, ModelBatch, machine_of
+from torsor.model.batch import INERTIAL, VARIABLE, ModelBatch, machine_of
 from torsor.model.freedoms import limited_coordinates, nondefault
 from torsor.model.model import Model
 from torsor.motion.laws import CREEP, FAR, KINDS, finite, most
@@ -83,16 +84,21 @@ class Part(NamedTuple):
 
 
 class CurvedSpring(NamedTuple):
-    """Springs at joints with quaternions: the configuration (nq,) at which they are slack, stiffnesses (..., nv)."""
+    """Springs at joints with quaternions: the configuration (..., nq) at which they are slack, and their stiffnesses
+    (..., nv)."""
 
     rest: Array
     stiffness: Array
 
 
 class Track(NamedTuple):
-    """The torques of a model for the accelerations demand(t) - kp q - kd v, as a command of the drives."""
+    """The torques of a model for the accelerations demand(t) - kp q - kd v, as a command of the drives.
+
+    itself   whether it is the machine that moves: in a batch, every member with its own numbers
+    """
 
     model: Model
+    itself: bool
     kp: Array
     kd: Array
     demand: Array | Schedule
@@ -118,6 +124,7 @@ class Called(NamedTuple):
     slopes   (t, q, v) -> (stiffness, damping) at the joints, or None
     drive    whether it is a command of the drives, which keep to their effort and speed
     needs_v  whether it depends on v
+    reads    numbers of the model with which it computes: it cannot serve members that differ in these
     """
 
     torque: Callable[..., Any]
@@ -125,7 +132,11 @@ class Called(NamedTuple):
     drive: bool = False
     needs_v: bool = True
     batched: bool = False
+    reads: tuple[str, ...] = ()
 
+
+PLACEMENTS = ("R", "p", "axis", "pitch")
+NUMBERS = (*PLACEMENTS, *INERTIAL, "armature", "gravity")  # all that the equations of motion depend on
 
 Term = Command | Servo | Linear | Part | CurvedSpring | Track | Load | Network | Called
 
@@ -158,6 +169,7 @@ class Law:
     demands: tuple[Schedule, ...] = ()
     schedule: Schedule | None = None
     tracked: Model | None = None
+    tracks_itself: bool = False
     policy: Policy | None = None
     loads: Mapping[str, Array] | None = None
     waves: tuple[Schedule, ...] = ()
@@ -167,7 +179,8 @@ class Law:
     def key(self) -> bytes:
         """What the code of a step depends on, beside the model."""
         rest = [self.gains.tobytes(), self.policy.key if self.policy else b""]
-        names = self.parts, self.curved, self.load_names, self.tracked and self.tracked.key, bool(self.called)
+        tracked = self.tracked and (self.tracked.key, self.tracks_itself)
+        names = self.parts, self.curved, self.load_names, tracked, bool(self.called)
         return b"|".join([repr(names).encode(), *rest])
 
     @property
@@ -281,13 +294,11 @@ def collect(machine: Model | ModelBatch, forces: Any = (), own: bool = True) -> 
     """
     given = force_list(forces)
     if not own:
-        return _collected(machine_of(machine), [*_terms(machine_of(machine), given)], {})
+        return _collected(machine, [*_terms(machine, given)])
     key = content(given)
     before, law = vars(machine).get(KEPT, (None, None))
     if law is None or before != key:
-        varied = machine.varied if isinstance(machine, ModelBatch) else {}
-        model = machine_of(machine)
-        law = _collected(model, [*_own_terms(model, varied), *_terms(model, given)], varied)
+        law = _collected(machine, [*_own_terms(machine), *_terms(machine, given)])
         vars(machine)[KEPT] = key, law
     return law
 
@@ -335,15 +346,25 @@ class _Same:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _terms(model: Model, forces: Sequence[Any]) -> Iterable[Term]:
+def _terms(machine: Model | ModelBatch, forces: Sequence[Any]) -> Iterable[Term]:
+    model, varied = machine_of(machine), _varied(machine)
     for force in forces:
         with broadcasting(type(force).__name__):
             terms = [*force.terms(model)] if hasattr(force, "terms") else [Called(force)]
+        if differ := [x for term in terms if isinstance(term, Called) for x in term.reads if x in varied]:
+            name, what = type(force).__name__, ", ".join(differ)
+            raise ArgumentError(f"{name} computes with one model, and members differ in {what}: move them one by one")
         yield from terms
 
 
-def _own_terms(model: Model, varied: Mapping[str, Array]) -> Iterable[Term]:
+def _varied(machine: Model | ModelBatch) -> Mapping[str, Array]:
+    """The numbers in which members differ."""
+    return machine.varied if isinstance(machine, ModelBatch) else {}
+
+
+def _own_terms(machine: Model | ModelBatch) -> Iterable[Term]:
     """What the joints do by themselves: springs, dampers, friction and stops, and those in which members differ."""
+    model, varied = machine_of(machine), _varied(machine)
     given = {name: x for name, x in (nondefault(model) | dict(varied)).items() if name in VARIABLE}
 
     def numbers(*names: str) -> list[Array]:
@@ -351,43 +372,50 @@ def _own_terms(model: Model, varied: Mapping[str, Array]) -> Iterable[Term]:
 
     if given.keys() & {"stiffness", "damping"}:
         stiffness, damping, rest = numbers("stiffness", "damping", "rest")
-        yield from spring_terms(model, stiffness, damping, model.integrate(model.neutral(), model.rest), rest)
+        yield from spring_terms(model, stiffness, damping, model.integrate(model.neutral(), rest))
     if "friction" in given:
         yield Part("friction", (given["friction"], CREEP))
     if given.keys() & {"lower", "upper"}:
-        yield stop_part(model, *numbers("lower", "upper", "stop_stiffness", "stop_damping"))
+        yield Part("stops", tuple(numbers("lower", "upper", "stop_stiffness", "stop_damping")))
 
 
-def spring_terms(model: Model, stiffness: Any, damping: Any, slack: Array, rest: Any = None) -> Iterable[Term]:
-    """Springs that are slack at a configuration, and dampers; `rest`: the same per freedom, where it differs."""
+def spring_terms(model: Model, stiffness: Any, damping: Any, slack: Array) -> Iterable[Term]:
+    """Springs that are slack at a configuration (..., nq), and dampers."""
     stiffness, column = np.broadcast_to(stiffness, (*np.shape(stiffness)[:-1], model.nv)), limited_coordinates(model)
     curved = (column < 0) & (np.reshape(stiffness, (-1, model.nv)) != 0).any(axis=0)
     if curved.any():
         yield CurvedSpring(slack, np.where(column < 0, stiffness, 0.0))
     flat = np.where(column < 0, 0.0, stiffness)
-    rest = np.where(column < 0, 0.0, slack[..., column]) if rest is None else np.where(column < 0, 0.0, rest)
+    rest = np.where(column < 0, 0.0, slack[..., column])
     yield Part("spring", (flat * rest, flat, damping))
 
 
-def stop_part(model: Model, lower: Any, upper: Any, stiffness: Any, damping: Any) -> Part:
+def _complete_stops(machine: Model | ModelBatch, lower: Any, upper: Any, stiffness: Any, damping: Any) -> Part:
     """Stops; where stiffness or damping is 0, it follows from `STOP_TIME` and the inertia that the joint feels."""
-    inertia = felt_inertia(model) if (np.equal(stiffness, 0) | np.equal(damping, 0)).any() else np.zeros(model.nv)
-    stiffness = np.where(np.equal(stiffness, 0), inertia / STOP_TIME**2, stiffness)
-    damping = np.where(np.equal(damping, 0), 2 * inertia / STOP_TIME, damping)
+    if (np.equal(stiffness, 0) | np.equal(damping, 0)).any():
+        inertia = felt_inertia(machine)
+        stiffness = np.where(np.equal(stiffness, 0), inertia / STOP_TIME**2, stiffness)
+        damping = np.where(np.equal(damping, 0), 2 * inertia / STOP_TIME, damping)
     return Part("stops", (finite(np.asarray(lower)), finite(np.asarray(upper)), stiffness, damping))
 
 
-def felt_inertia(model: Model) -> Array:
-    """(nv,) the articulated inertia at each freedom in the neutral configuration: all joints beyond it are free."""
-    make = lambda: program_for(articulated.pivots, model, (), "d", None)(model.neutral())  # noqa: E731
-    return store(model).once("felt inertia", make)
+def felt_inertia(machine: Model | ModelBatch) -> Array:
+    """(..., nv) the articulated inertia at each freedom in the neutral configuration: all joints beyond it are free."""
+
+    def make() -> Array:
+        model, found = machine_of(machine), members(machine) if isinstance(machine, ModelBatch) else None
+        own = found.inputs if found else {}
+        return program_for(articulated.pivots, model, (*own,), "d", None, found)(model.neutral(), *own.values())
+
+    return store(machine).once("felt inertia", make)
 
 
 class _Sums:
     """What terms add up to, while they are collected."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, machine: Model | ModelBatch) -> None:
+        self.machine, self.model = machine, machine_of(machine)
+        model = self.model
         self.command: Any = np.zeros(model.nv)
         self.entries: list[tuple[Array, Array, Array]] = []  # row, column (k,) and value (..., k) of entries of K
         self.springs: Any = np.zeros((3, model.nv))  # (..., 3, nv): pull, stiffness, damping
@@ -417,6 +445,8 @@ class _Sums:
                 self.add_matrix(K, 1.0)
             case Part("spring", numbers):
                 self.springs = self.springs + _stacked(self.model, numbers)
+            case Part("stops", numbers):
+                self.parts.append(_complete_stops(self.machine, *numbers))
             case Part():
                 self.parts.append(term)
             case CurvedSpring():
@@ -470,8 +500,8 @@ def _stacked(model: Model, numbers: Sequence[Any]) -> Array:
     return np.stack([np.broadcast_to(x, (*batch, model.nv)) for x in numbers], axis=-2).astype(float)
 
 
-def _collected(model: Model, terms: Sequence[Term], varied: Mapping[str, Array]) -> Law:
-    sums = _Sums(model)
+def _collected(machine: Model | ModelBatch, terms: Sequence[Term]) -> Law:
+    sums, model, varied = _Sums(machine), machine_of(machine), _varied(machine)
     with broadcasting("forces"):
         for term in terms:
             sums.add(term)
@@ -498,7 +528,8 @@ def _collected(model: Model, terms: Sequence[Term], varied: Mapping[str, Array])
         curved=bodies, values=values if values.shape[-1] else np.zeros((*values.shape[:-1], 1)),
         constant=np.stack(np.broadcast_arrays(*rows), axis=-2), commands=tuple(sums.commands),
         demands=(track.demand,) if track is not None and isinstance(track.demand, Schedule) else (),
-        schedule=sums.schedule, tracked=track and track.model, policy=sums.policy, loads=sums.loads or None,
+        schedule=sums.schedule, tracked=track and track.model, tracks_itself=bool(track and track.itself),
+        policy=sums.policy, loads=sums.loads or None,
         waves=tuple(sums.waves), called=tuple(sums.called),
     )  # fmt: skip
 
@@ -526,7 +557,6 @@ def _curved_numbers(model: Model, springs: Sequence[CurvedSpring]) -> tuple[tupl
         for body in range(model.n):
             v = slice(model.v_start[body], model.v_start[body + 1])
             if np.any(own := stiffness[..., v]):
-                rest = spring.rest[model.q_start[body] : model.q_start[body + 1]]
                 bodies.append(body)
-                numbers.append(np.concatenate([np.broadcast_to(rest, (*own.shape[:-1], len(rest))), own], axis=-1))
+                numbers.append(_joined([spring.rest[..., model.q_start[body] : model.q_start[body + 1]], own]))
     return tuple(bodies), numbers

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from torsor.compiler.request import QUICK
 from torsor.compiler.store import store
 from torsor.compiler.tape import Code, Tape
 from torsor.compiler.tape_derivatives import Replay, scalars
-from torsor.compiler.trace import outputs_on
+from torsor.compiler.trace import outputs_on, symbols
 from torsor.dynamics.calls import program_for
 from torsor.dynamics.methods import COUPLED, MOST_COUPLED
 from torsor.errors import ArgumentError
@@ -36,12 +36,9 @@ from torsor.linalg import Scalar
 from torsor.model.model import Model
 from torsor.motion.law import Law
 from torsor.motion.laws import KINDS
-from torsor.motion.plant import Plant
+from torsor.motion.plant import Inverse, Plant
 from torsor.outputs import numbered
 from torsor.sweeps import Algorithm
-
-if TYPE_CHECKING:
-    pass
 
 Array = NDArray[Any]
 Scalars = Sequence[Scalar]
@@ -88,7 +85,12 @@ class Step(NamedTuple):
     @property
     def numbers(self) -> tuple[str, ...]:
         """What else a state has of its own: what acts on its bodies, and the numbers in which members differ."""
-        return (*self.law.load_names, *(self.members.inputs if self.members else ()))
+        return (*self.law.load_names, *self.differing)
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """The numbers in which members differ."""
+        return (*self.members.inputs,) if self.members else ()
 
     @property
     def algorithm(self) -> Algorithm:
@@ -130,9 +132,24 @@ class Step(NamedTuple):
                 given = {"q": q, "v": v, "tau": tau, **own} | ({} if added is None else {"added_inertia": added})
                 return list(outputs_on(self.algorithm, frames, given).values())
 
-            return self.move(Plant(self.law, gain, tau, accelerate), q, v, h[0])
+            return self.move(Plant(self.law, gain, tau, accelerate, self.torques_on_tape(own)), q, v, h[0])
 
         return step
+
+    def torques_on_tape(self, own: Mapping[str, Any]) -> Inverse:
+        """The inverse dynamics of the tracked model, over any scalars; `own`: the numbers of a member."""
+
+        def torques(tracked: Model, q: Scalars, v: Scalars, a: Scalars) -> Scalars:
+            itself = self.members is not None and self.law.tracks_itself
+            frames = self.members.frames if self.members and itself else straight_line_frames(tracked)
+            numbers = {name: own[name] for name in self.differing} if itself else {}
+            return list(outputs_on(inverse_dynamics, frames, {"q": q, "v": v, "qdd": a, **numbers}).values())
+
+        return torques
+
+    def members_in(self, ask: Ask) -> Members | None:
+        """The members whose numbers are among the options of what is asked for."""
+        return self.members if ask.is_forward or (ask.options and self.law.tracks_itself) else None
 
     @property
     def one_freedom(self) -> Step:
@@ -159,7 +176,7 @@ class Ask(NamedTuple):
 
     @property
     def is_forward(self) -> bool:
-        """Whether it is the forward dynamics, which alone takes what acts on the bodies and numbers of members."""
+        """Whether it is the forward dynamics."""
         return self.algorithm is not None and self.algorithm is not inverse_dynamics
 
 
@@ -194,7 +211,8 @@ def cut(step: Step, inverse: bool = True) -> list[Piece]:
         return ask(what, nv, q, v, tau, *([] if added is None else [added]))
 
     def torques(tracked: Model, q: Scalars, v: Scalars, a: Scalars) -> Scalars:
-        return ask(Ask(inverse_dynamics, tracked), nv, q, v, a)
+        own = step.differing if law.tracks_itself else ()
+        return ask(Ask(inverse_dynamics, tracked, own), nv, q, v, a)
 
     def functions(q: Scalars, v: Scalars, at: int) -> list[Scalars]:
         found = ask(Ask(None, model, (), at), FOUND * nv, q, v)
@@ -202,8 +220,9 @@ def cut(step: Step, inverse: bool = True) -> list[Piece]:
 
     inputs = {name: shape for name, shape in step.inputs.items() if name in STATE}
     q, v, tau, gain, h = ([tape.input((name, i)) for i in range(shape[0])] for name, shape in inputs.items())
-    plant = Plant(law, gain, tau, accelerate, functions=functions if law.called else None)
-    plant.inverse = torques if inverse else plant.inverse
+    own = {name: symbols(tape, name, place_of(name).shape(model)) for name in step.differing}
+    on_tape = torques if inverse else step.torques_on_tape(own)
+    plant = Plant(law, gain, tau, accelerate, on_tape, functions if law.called else None)
     end = step.move(plant, q, v, h[0])
     result = []
     for s, (outputs, what) in enumerate(pieces):
@@ -262,14 +281,14 @@ class Lowered:
         if step.written_out:
             key = "step", step.key, step.law.key, step.slots, step.members.key if step.members else step.model.key
             self.kernel = pointwise.compile_pointwise(step.whole, step.inputs, dtype, key)
-        asks = {self._whole(x.ask) for _, x in self.pieces if x.ask and x.ask.algorithm}
+        asks = {self.whole(x.ask) for _, x in self.pieces if x.ask and x.ask.algorithm}
         self.programs = {ask: self._program(ask) for ask in asks}
 
     def _program(self, ask: Ask) -> Any:
-        assert ask.algorithm is not None
-        own = self.step.members if ask.is_forward else None
         algorithm = self.step.algorithm if ask.is_forward else ask.algorithm
-        return program_for(algorithm, ask.model, ask.options, np.dtype(self.dtype).char, None, own)
+        assert algorithm is not None
+        number = np.dtype(self.dtype).char
+        return program_for(algorithm, ask.model, ask.options, number, None, self.step.members_in(ask))
 
     @property
     def is_machine_code(self) -> bool:
@@ -277,9 +296,9 @@ class Lowered:
         return self.step.written_out or all(isinstance(kernel, np.ufunc) for kernel, _ in self.pieces)
 
     def program(self, ask: Ask) -> Any:
-        return self.programs[self._whole(ask)]
+        return self.programs[self.whole(ask)]
 
-    def _whole(self, ask: Ask) -> Ask:
+    def whole(self, ask: Ask) -> Ask:
         """What is asked for all freedoms by a piece of one freedom."""
         return ask._replace(model=self.step.model, options=self.step.options) if self.by_freedoms else ask
 

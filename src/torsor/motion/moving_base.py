@@ -19,7 +19,7 @@ from scipy.spatial.transform import Rotation, RotationSpline
 from torsor.dynamics.functions import base_forces
 from torsor.errors import ArgumentError
 from torsor.model.model import Model
-from torsor.motion.law import Called, Term
+from torsor.motion.law import NUMBERS, Called, Term
 from torsor.validate import function, real_array
 
 Array = NDArray[Any]
@@ -90,4 +90,4 @@ class MovingBase:
             R, V, dV = (np.asarray(x, dtype=np.float64) for x in found)
             return base_forces(model, q, v, V, dV + np.concatenate([np.zeros(3), g - R.T @ g]))
 
-        return (Called(torque, None, False, True),)
+        return (Called(torque, batched=True, reads=NUMBERS),)

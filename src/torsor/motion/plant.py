@@ -10,9 +10,6 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from torsor.algorithms.newton_euler import inverse_dynamics
-from torsor.compiler.frames import straight_line_frames
-from torsor.compiler.trace import outputs_on
 from torsor.linalg import Scalar, Vec
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.joints import JOINTS
@@ -28,11 +25,6 @@ Inverse = Callable[[Model, Scalars, Scalars, Scalars], Scalars]
 Functions = Callable[[Scalars, Scalars, int], Sequence[Scalars]]
 
 
-def inverse_on_tape(model: Model, q: Scalars, v: Scalars, a: Scalars) -> Scalars:
-    """The torques of a model for accelerations, over any scalars."""
-    return list(outputs_on(inverse_dynamics, straight_line_frames(model), {"q": q, "v": v, "qdd": a}).values())
-
-
 class Plant:
     """A machine under a law.
 
@@ -41,7 +33,7 @@ class Plant:
     """
 
     def __init__(self, law: Law, values: Scalars, commands: Scalars, accelerate: Accelerate,
-                 inverse: Inverse = inverse_on_tape, functions: Functions | None = None) -> None:  # fmt: skip
+                 inverse: Inverse | None = None, functions: Functions | None = None) -> None:  # fmt: skip
         self.law, self.model, self.accelerate, self.inverse = law, law.model, accelerate, inverse
         self.functions, nv = functions, law.model.nv
         self.commands = [commands[k : k + nv] for k in range(0, len(commands), nv)]
@@ -101,7 +93,7 @@ class Plant:
                 tau = tau - value * x[k]
                 K, D = K + value if k == column[i] else K, D + value if k == nq + i else D
             commands.append(Action(tau, K, D))
-        if self.law.tracked is not None and self.tracking is not None:
+        if self.law.tracked is not None and self.tracking is not None and self.inverse is not None:
             wanted = [a - kp * y - kd * z for a, kp, kd, y, z in zip(rows[1], *self.tracking, q, v)]
             torques = self.inverse(self.law.tracked, q, v, wanted)
             commands = [u.and_(Action(tau)) for u, tau in zip(commands, torques)]

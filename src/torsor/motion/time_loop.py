@@ -154,7 +154,7 @@ class StepRun:
                 calls.append(Call(self._functions(piece.ask.at, found), parts, found))
             else:
                 found = memory.room(1 if low.by_freedoms else low.step.model.nv)
-                own = self.numbers if piece.ask.is_forward else []
+                own = [x for name, x in zip(low.step.numbers, self.numbers) if name in low.whole(piece.ask).options]
                 program = low.program(piece.ask)
                 calls.append(Call(program, [*parts, *own], found[0] if low.by_freedoms else found))
             given.append(memory.operand(found))

@@ -141,7 +141,8 @@ def _calls(module: Module, step: Step, arrays: Mapping[str, WasmArray]) -> list[
         calls.append(KernelCall(kernel, given[:], asked.transposed()))
         own = [asked.part(x.start or 0, x.stop).flat() for x in piece.parts]
         if piece.ask.is_forward:
-            own = [*own[:3], *(own[3:] or [arrays["added_inertia"]]), *(arrays[name] for name in step.numbers)]
+            own = [*own[:3], *(own[3:] or [arrays["added_inertia"]])]
+        own += [arrays[name] for name in (step.numbers if piece.ask.is_forward else piece.ask.options)]
         calls.append(KernelCall(_asked(step, piece.ask), own, found.flat()))
         given.append(found.transposed())
     return [*calls, KernelCall(WasmKernel.of_code(last.code, last.inputs), given, arrays["state"].transposed())]
@@ -151,5 +152,5 @@ def _asked(step: Step, ask: Ask) -> WasmKernel:
     """What a piece asks for, for all freedoms; one forward dynamics, with an added inertia, serves all methods."""
     if not ask.is_forward:
         assert ask.algorithm is not None
-        return _kernel(ask.algorithm, ask.model)
+        return _kernel(ask.algorithm, ask.model, ask.options, step.members_in(ask))
     return _kernel(step.algorithm, step.model, ("added_inertia", *step.numbers), step.members)
