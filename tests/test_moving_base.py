@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import mpmath
 import numpy as np
+import oracle
 import pytest
 from machines import difference
 
@@ -13,8 +14,6 @@ from torsor.dynamics.methods import METHODS, NOT_COMPILED
 from torsor.model.extras import Coupling, Extras
 
 ROUNDING = 1e-10  # of the difference of two bias forces, which are some ten times what remains
-DIGITS = 150  # of the differences of poses by time; what they find has 45
-STEP = mpmath.mpf(10) ** -45
 
 
 def carried(arm):
@@ -147,50 +146,6 @@ def test_gradients_by_the_motion_of_the_base_are_differences(function, options, 
     assert difference(sum(np.sum(x * s) for x, s in zip(back, step.values())), np.sum(y * change)) < 1e-9
 
 
-def poses_along(arm, q, v, qdd, V, dV, t):
-    """The rotation and the mass centre of every body of a chain at a time, and the axis and place of its joint.
-
-    The base turns by exp [w t + dw t^2 / 2], cut off where the second derivative at 0 does not see it.
-    """
-    w, x, dw, dx = (mpmath.matrix(a.tolist()) for a in (V[:3], V[3:], dV[:3], dV[3:]))
-    turn, half = hat(w * t + dw * (t * t / 2)), t * t / 2
-    R, p = mpmath.eye(3) + turn + turn**2 / 2, x * t + (dx + hat(w) * x) * half
-    found = []
-    for i in range(arm.n):
-        angle, axis = q[i] + v[i] * t + qdd[i] * half, mpmath.matrix(arm.axis[i].tolist())
-        p, R = p + R * mpmath.matrix(arm.p[i].tolist()), R * mpmath.matrix(arm.R[i].tolist())
-        a, turns = R * axis, bool(arm.joint[i] == 0)
-        if turns:
-            K = hat(axis)
-            R = R * (mpmath.eye(3) + K * mpmath.sin(angle) + K**2 * (1 - mpmath.cos(angle)))
-        else:
-            p = p + a * angle
-        found.append((R, p + R * mpmath.matrix(arm.com[i].tolist()), a, p, turns))
-    return found
-
-
-def hat(w):
-    return mpmath.matrix([[0, -w[2], w[1]], [w[2], 0, -w[0]], [-w[1], w[0], 0]])
-
-
-def torques_along(arm, *motion):
-    """Virtual work of all bodies, their accelerations from differences of their poses in space by time."""
-    behind, here, ahead = (poses_along(arm, *motion, t) for t in (-STEP, mpmath.mpf(0), STEP))
-    moving = []
-    for i, ((R0, c0, *_), (R, c, *_), (R1, c1, *_)) in enumerate(zip(behind, here, ahead)):
-        rate, bent = (R1 - R0) / (2 * STEP), (R1 - 2 * R + R0) / STEP**2
-        W, dW = rate * R.T, bent * R.T + rate * rate.T  # [w] and [dw]
-        w, dw = (mpmath.matrix([x[2, 1], x[0, 2], x[1, 0]]) for x in (W, dW))
-        I = R * mpmath.matrix(arm.inertia[i].tolist()) * R.T
-        force = float(arm.mass[i]) * ((c1 - 2 * c + c0) / STEP**2 - mpmath.matrix(arm.gravity.tolist()))
-        moving.append((c, force, I * dw + W * (I * w)))
-    torques = []
-    for i, (_, _, a, p, turns) in enumerate(here):
-        work = (a.T * (moment + hat(c - p) * force) if turns else a.T * force for c, force, moment in moving[i:])
-        torques.append(sum(x[0] for x in work))
-    return np.array(torques)
-
-
 @pytest.mark.parametrize("method", METHODS["forward_dynamics"])
 def test_forty_five_digits_by_differences_of_poses_in_space(method):
     """All numbers are exact in binary, placements are quarter turns: nothing but the digits of the sum is rounded."""
@@ -201,10 +156,11 @@ def test_forty_five_digits_by_differences_of_poses_in_space(method):
         joints, axis=axes, R=[np.eye(3), turned, turned.T, np.eye(3)], p=rng.integers(-8, 9, (4, 3)) / 8,
         mass=[2.0, 1.5, 1.0, 0.5], com=rng.integers(-8, 9, (4, 3)) / 16, inertia=np.full((4, 3), 0.25),
     )  # fmt: skip
-    with mpmath.workdps(DIGITS):
-        q, v, tau, V, dV = (np.array([mpmath.mpf(x) for x in rng.normal(size=k)]) for k in (4, 4, 4, 6, 6))
+    with mpmath.workdps(oracle.DIGITS):
+        q, v, tau, V, dV = (oracle.exact(rng.normal(size=k)) for k in (4, 4, 4, 6, 6))
         qdd = ts.forward_dynamics(arm, q, v, tau, base_velocity=V, base_acceleration=dV, method=method)
-        wrong = torques_along(arm, q, v, qdd, V, dV) - tau
+        wrenches = oracle.wrenches_along(arm, q, v, qdd, V, dV)
+        wrong = [arm.axis[i] @ wrenches[i][3 * (i == 2) :][:3] - tau[i] for i in range(4)]
         assert max(map(abs, wrong)) < mpmath.mpf(10) ** -45
 
 
