@@ -5,6 +5,7 @@ It reads the attributes of a Model and shares no code with torsor's algorithms, 
 
 from __future__ import annotations
 
+import mpmath
 import numpy as np
 from scipy.spatial.transform import Rotation
 
@@ -80,3 +81,62 @@ def frame_pose(model, q, name):
     body, R_frame, p_frame = model.frame(name)
     R, p = kinematics(model, q)[body][:2] if body >= 0 else (EYE, np.zeros(3))
     return R @ R_frame, p + R @ p_frame
+
+
+# Motions in space, differentiated by time ----------------------------------------------------------------------
+
+DIGITS = 150  # of differences of poses by time; what they find has 45
+STEP = mpmath.mpf(10) ** -45
+
+
+def poses_along(chain, q, v, qdd, V, dV, t):
+    """Of every body of a chain of revolute and prismatic joints at a time: rotation, mass centre and origin.
+
+    The base moves with the twist V and its derivative dV at t = 0, in its own axes; its turn exp [w t + dw t^2 / 2] is
+    cut off where the second derivative at 0 does not see it.
+    """
+    w, x, dw, dx = (mpmath.matrix(a.tolist()) for a in (V[:3], V[3:], dV[:3], dV[3:]))
+    half = t * t / 2
+    turned = hat(w * t + dw * half)
+    R, p = mpmath.eye(3) + turned + turned**2 / 2, x * t + (dx + hat(w) * x) * half
+    found = []
+    for i in range(chain.n):
+        p, R = p + R * mpmath.matrix(chain.p[i].tolist()), R * mpmath.matrix(chain.R[i].tolist())
+        angle, axis = q[i] + v[i] * t + qdd[i] * half, mpmath.matrix(chain.axis[i].tolist())
+        if chain.joint[i] == 0:
+            K = hat(axis)
+            R = R * (mpmath.eye(3) + K * mpmath.sin(angle) + K**2 * (1 - mpmath.cos(angle)))
+        else:
+            p = p + R * axis * angle
+        found.append((R, p + R * mpmath.matrix(chain.com[i].tolist()), p))
+    return found
+
+
+def exact(x):
+    return np.array([mpmath.mpf(y) for y in x])
+
+
+def hat(w):
+    return mpmath.matrix([[0, -w[2], w[1]], [w[2], 0, -w[0]], [-w[1], w[0], 0]])
+
+
+def wrenches_along(chain, *motion):
+    """(n, 6): the wrench through every joint, in its body's frame: what accelerates all bodies beyond it.
+
+    Accelerations are differences of the poses in space by time: `motion` is q, v, qdd, V, dV of `poses_along`.
+    """
+    behind, here, ahead = (poses_along(chain, *motion, t) for t in (-STEP, mpmath.mpf(0), STEP))
+    acting = []
+    for i, ((R0, c0, _), (R, c, _), (R1, c1, _)) in enumerate(zip(behind, here, ahead)):
+        rate, bent = (R1 - R0) / (2 * STEP), (R1 - 2 * R + R0) / STEP**2
+        W, dW = rate * R.T, bent * R.T + rate * rate.T  # [w], and [dw]
+        w, dw = (mpmath.matrix([x[2, 1], x[0, 2], x[1, 0]]) for x in (W, dW))
+        I = R * mpmath.matrix(chain.inertia[i].tolist()) * R.T
+        force = float(chain.mass[i]) * ((c1 - 2 * c + c0) / STEP**2 - mpmath.matrix(chain.gravity.tolist()))
+        acting.append((c, force, I * dw + W * (I * w)))
+    result = []
+    for i, (R, _, p) in enumerate(here):
+        force = sum((f for _, f, _ in acting[i:]), mpmath.zeros(3, 1))
+        moment = sum((m + hat(c - p) * f for c, f, m in acting[i:]), mpmath.zeros(3, 1))
+        result.append([*(R.T * moment), *(R.T * force)])
+    return np.array(result)

@@ -18,6 +18,7 @@ from torsor import Trajectory, simulate, zoo
 from torsor.cli import FAILED, INTERRUPTED, main
 from torsor.files import write_whole
 from torsor.model.extras import Extras
+from torsor.papers import saha2001
 
 PNG = b"\x89PNG"
 
@@ -49,6 +50,22 @@ def test_help(words, capsys):
         main(words)
     assert stop.value.code == 0
     assert "torsor" in capsys.readouterr().out
+
+
+def test_the_forced_runs_of_saha_by_the_command(tmp_path, capsys):
+    """Figure 6: torques alone, tabulated every 0.01 s; the same rows as those of `torsor papers`."""
+    goal = "60deg,60deg,0.1,60deg,60deg,60deg"
+    words = ["simulate", "stanford", "--track", goal, "--method", "rkf45", "--atol", "1e-6", "--dt", "0.01",
+             "--dynamics", "udut", "--quiet"]  # fmt: skip
+    for name, more in (("run", ["--feedforward", "0.01"]), ("kept", [])):
+        assert main([*words, *more, "--csv", str(tmp_path / f"{name}.csv")]) == 0
+    rows, kept = (np.loadtxt(tmp_path / f"{name}.csv", delimiter=",", skiprows=1) for name in ("run", "kept"))
+    np.testing.assert_allclose(rows[:, 1:7], saha2001.forced("stanford").q, atol=1e-9)
+    assert np.abs(rows[-1, 1:7] - kept[-1, 1:7]).max() > 1.0  # with computed torque the arm stays on its path
+    assert main(["simulate", "stanford", "--feedforward", "0.01", "--quiet"]) == FAILED
+    assert "by --track" in capsys.readouterr().err
+    assert main([*words, "--feedforward", "-1"]) == FAILED
+    assert "--feedforward" in capsys.readouterr().err
 
 
 def test_torque_track_and_tables(tmp_path):

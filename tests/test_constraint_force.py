@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+import mpmath
 import numpy as np
+import oracle
 import pytest
 from machines import UNEVEN_ARMS, difference, floating_tree, with_first_joint
 
@@ -157,6 +159,27 @@ def test_numbers_it_does_not_compute_in_are_refused():
 
 
 # Reaction wrenches -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("thickness", [0.0, 0.1])
+@pytest.mark.parametrize("length", [0.0, 0.5])
+def test_the_wrenches_of_rods_and_points_are_those_of_their_motion_in_space(length, thickness):
+    """Points, rods, tubes of no length and links; in space, by differences of their poses by time."""
+    n, rng = 9, np.random.default_rng(3)
+    round_the_rod, across = thickness, thickness + length
+    chain = ts.Model.chain(
+        ["revolute", "revolute", "prismatic"] * 3, n=n, axis=np.eye(3)[[2, 1, 0] * 3], p=(1.0, 0.0, 0.0), mass=0.5,
+        com=(0.5, 0.25, 0.0), inertia=(round_the_rod, across, across), allow_degenerate=True,
+    )  # fmt: skip
+    with mpmath.workdps(oracle.DIGITS):
+        q, v, tau, V, dV = (oracle.exact(rng.normal(size=k)) for k in (n, n, n, 6, 6))
+        base = dict(base_velocity=V, base_acceleration=dV)
+        qdd = ts.forward_dynamics(chain, q, v, tau, **base)
+        expected = oracle.wrenches_along(chain, q, v, qdd, V, dV)
+        assert np.abs(ts.constraint_forces(chain, q, v, tau, **base) - expected).max() < 1e-40
+    numbers = (x.astype(float) for x in (q, v, tau))
+    found = ts.constraint_forces(chain, *numbers, base_velocity=V.astype(float), base_acceleration=dV.astype(float))
+    assert difference(found, expected.astype(float)) < ROUNDING
 
 
 def test_the_wrench_on_a_body_is_what_its_acceleration_takes(model):

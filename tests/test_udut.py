@@ -1,5 +1,7 @@
 """M = U D U^T: DeNOC matrices, reverse Gaussian elimination, and Saha's three steps to the letter (2001)."""
 
+from dataclasses import replace
+
 import numpy as np
 import oracle
 import pytest
@@ -9,6 +11,7 @@ import torsor as ts
 from torsor import zoo
 from torsor.backends.pointwise import trace
 from torsor.compiler.tape import Operations
+from torsor.model.extras import Coupling, Extras
 from torsor.papers import saha2001, saha_udut
 
 MACHINES = {
@@ -165,3 +168,35 @@ def test_turns_cost_what_the_paper_says():
         trace(lambda q, x: saha_udut.Rotation(link, q[0]).out(saha_udut.Vec.of(x)), {"q": (1,), "x": (3,)})
     )
     assert (vector.mul, vector.add) == (8, 4)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_intermediates_of_the_three_steps_have_names(machine):
+    """tau^ = U^-1 phi, tau~ = D^-1 tau^, qdd = U^-T tau~; mu accelerates, and eta passes on, what M says."""
+    model = MACHINES[machine]()
+    rng = np.random.default_rng(8)
+    q, (v, tau) = model.random_configuration(rng), rng.normal(size=(2, model.nv))
+    found, o = saha_udut.study(model, q, v, tau), saha_udut.denoc(model, q)
+    M = oracle.mass_matrix(model, q)
+    assert difference(found.U @ np.diag(found.m_hat) @ found.U.T, M) < IDENTITY
+    assert difference(found.U @ found.tau_hat, found.phi) < IDENTITY
+    assert difference(found.tau_tilde * found.m_hat, found.tau_hat) < IDENTITY
+    assert difference(found.U.T @ found.qdd, found.tau_tilde) < ELIMINATED
+    assert difference(M @ found.qdd, found.phi) < ELIMINATED
+    moved = (o.G @ o.S @ found.qdd).reshape(-1, 6)
+    assert difference(found.mu[model.v_start[1:] - 1], moved) < IDENTITY
+    bodies = np.repeat(np.arange(model.n), np.diff(model.v_start))
+    p = np.concatenate([S.T for S in o.S_blocks])
+    assert difference(np.einsum("ki,ki->k", p, found.psi_hat) + model.armature, found.m_hat) < IDENTITY
+    tips = np.setdiff1d(np.arange(model.n), model.parent)
+    last = model.v_start[tips + 1] - 1
+    own = np.einsum("kij,kj->ki", o.J_blocks[bodies[last]], p[last])
+    assert difference(found.psi_hat[last], own) < IDENTITY
+    assert difference(found.eta[last], found.psi[last] * found.tau_hat[last, None]) < IDENTITY
+
+
+def test_a_machine_of_coupled_joints_has_no_such_elimination():
+    model = zoo.general_arm(3)
+    coupled = replace(model, extras=Extras(couplings=(Coupling(1, 0, 0.5),)))
+    with pytest.raises(ts.ArgumentError, match="Saha's elimination knows no coupled joints"):
+        saha_udut.study(coupled, *np.zeros((3, 3)))

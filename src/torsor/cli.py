@@ -73,8 +73,9 @@ UNCUT = 1000  # columns of tables that no terminal shows
 MOST_FREEDOMS_OF_A_MATRIX = 3000  # whose n^2 entries are counted
 
 # The options, as typed, that a run needs again when it is resumed.
-PROBLEM = ("model", "base", "q0", "v0", "duration", "torque", "track", "viscous", "coulomb", "no_gravity", "free")
-ASKED = ("q0", "v0", "torque", "track", "viscous", "coulomb", "no_gravity", "free")  # any of them: no showcase
+ASKED = ("q0", "v0", "torque", "track", "feedforward", "viscous", "coulomb", "no_gravity", "free")
+PROBLEM = ("model", "base", "duration", *ASKED)  # with none of those asked: a showcase
+LATER = {"free": True, "feedforward": 0.0}  # parts of a problem that older recordings do not have
 # Those that the recording itself knows.
 INTEGRATION = ("method", "dynamics", "rtol", "atol", "step", "dt", "every", "keep", "file")
 
@@ -264,6 +265,10 @@ def _simulate_parser(commands: Any) -> argparse.ArgumentParser:
         help="constant torques, or a table with columns t, tau1, ... (straight lines between)",
     )
     problem.add_argument("--track", metavar="LIST", help="go to these positions along a cycloid, by computed torque")
+    problem.add_argument(
+        "--feedforward", metavar="SECONDS", type=float, default=0.0, help="with --track: only the torques of that "
+        "motion, found so often; nothing keeps the machine on its path"
+    )  # fmt: skip
     problem.add_argument("--viscous", type=float, default=0.0, help="viscous friction of every joint")
     problem.add_argument("--coulomb", type=float, default=0.0, help="dry friction of every joint")
     problem.add_argument("--no-gravity", action="store_true")
@@ -406,7 +411,7 @@ def _resumed(options: argparse.Namespace) -> tuple[Simulation, float]:
     if names := [_option(key) for key in (*PROBLEM[1:], *INTEGRATION) if given[key] is not unset]:
         raise ArgumentError(f"a resumed run goes on as it was recorded: leave out {', '.join(names)}")
     problem = read(options.resume).header["about"].get("problem")
-    problem = {"free": True, **problem} if isinstance(problem, dict) else None  # of runs before there were showcases
+    problem = LATER | problem if isinstance(problem, dict) else None
     if not isinstance(problem, dict) or not all(_typed(problem.get(key), key) for key in PROBLEM):
         raise ArgumentError(f"{options.resume} was not recorded by this command: resume it with Simulation.resume")
     model = find_model(options.model or problem["model"], problem.get("base"))
@@ -419,7 +424,7 @@ def _typed(value: Any, key: str) -> bool:
     """Is this a value that the command line gives to that part of a problem?"""
     if key in ("no_gravity", "free"):
         return isinstance(value, bool)
-    return isinstance(value, float if key in ("duration", "viscous", "coulomb") else str | None)
+    return isinstance(value, float if key in ("duration", "feedforward", "viscous", "coulomb") else str | None)
 
 
 def _forces(problem: dict[str, Any], model: Model) -> list[Any]:
@@ -435,11 +440,20 @@ def _forces(problem: dict[str, Any], model: Model) -> list[Any]:
             raise ArgumentError(f"--track needs joints without quaternions; {model!r} has some")
         start = state("--q0", problem["q0"] or STARTS.get(problem["model"]), model)
         start = model.neutral() if start is None else start
-        goal = state("--track", problem["track"], model)
-        forces.append(ComputedTorque(Cycloid(start, goal, problem["duration"])))
+        path = Cycloid(start, state("--track", problem["track"], model), problem["duration"])
+        forces.append(_feedforward(problem, model, path) if problem["feedforward"] else ComputedTorque(path))
+    elif problem["feedforward"]:
+        raise ArgumentError("--feedforward gives the torques of a motion: say which, by --track")
     if problem["viscous"] or problem["coulomb"]:
         forces.append(Friction(problem["viscous"], problem["coulomb"]))
     return shows.showcase(model).forces if _is_showcase(problem) else forces
+
+
+def _feedforward(problem: dict[str, Any], model: Model, path: Cycloid) -> Table:
+    """The torques of a motion at equal intervals."""
+    every = number("--feedforward", problem["feedforward"], above=0.0)
+    intervals = max(1, round(problem["duration"] / every))
+    return Table.following(model, path, np.linspace(0.0, problem["duration"], intervals + 1))
 
 
 def _is_showcase(problem: dict[str, Any]) -> bool:

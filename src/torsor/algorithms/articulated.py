@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torsor.algorithms.newton_euler import motion
+from torsor.algorithms.newton_euler import MOTION_OPTIONS, motion
 from torsor.linalg import Mat, Scalar, Vec, factor, is_literal, log, solve
 from torsor.outputs import AtBase, Gram, PerFreedom, Symmetric
 from torsor.spatial import Inertia, Spatial, Subspace, pair
@@ -155,7 +155,7 @@ def innovation(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Any]]:
 
 forward_dynamics = Algorithm(
     "forward_dynamics", ("q", "v", "tau"), (motion, articulate, accelerate), PerFreedom("qdd"),
-    options=("external", "added_inertia", "stiffness", "damping"), inverts=True, torques_only=True,
+    options=(*MOTION_OPTIONS, "added_inertia", "stiffness", "damping"), inverts=True, torques_only=True,
 )  # fmt: skip
 mass_solve = Algorithm(
     "mass_solve", ("q", "b"), (articulate, accelerate), PerFreedom("qdd"), options=("added_inertia",), inverts=True,

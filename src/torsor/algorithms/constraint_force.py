@@ -28,7 +28,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from torsor.algorithms.articulated import accelerate, articulate, drop, eliminate, lift
-from torsor.algorithms.newton_euler import motion, spin
+from torsor.algorithms.newton_euler import MOTION_OPTIONS, motion, spin
 from torsor.linalg import Mat, Scalar, Vec, dot, factor, log, solve
 from torsor.model.links import Link
 from torsor.outputs import PerBody
@@ -373,5 +373,5 @@ def transmit(link, here, children):
 
 constraint_forces = Algorithm(
     "constraint_forces", ("q", "v", "tau"), (motion, articulate, push, transmit), PerBody("wrench"),
-    options=("external",), inverts=True,
+    options=MOTION_OPTIONS, inverts=True,
 )  # fmt: skip

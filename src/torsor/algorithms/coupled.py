@@ -13,7 +13,7 @@ from __future__ import annotations
 from torsor.algorithms.composite import compose, rise, unit_acceleration
 from torsor.algorithms.forward_derivatives import accelerations, response, weigh
 from torsor.algorithms.inverse_derivatives import inverse_dynamics_derivatives
-from torsor.algorithms.newton_euler import motion
+from torsor.algorithms.newton_euler import MOTION_OPTIONS, motion
 from torsor.algorithms.udut import remaining
 from torsor.linalg import Mat, Scalar, Vec, factor, log, solve
 from torsor.outputs import Several, Symmetric, TwoTriangles
@@ -110,7 +110,7 @@ def _diagonal(M: Mat, walk: Walk) -> list[Scalar]:
 MATRIX = compose, Columns(unit_acceleration, rise)
 forward_dynamics = Algorithm(
     "forward_dynamics_coupled", ("q", "v", "tau"), (motion, remaining, *MATRIX), Symmetric("M"),
-    options=("external", "added_inertia"), inverts=True, torques_only=True, then=solve_coupled, couples=True,
+    options=(*MOTION_OPTIONS, "added_inertia"), inverts=True, torques_only=True, then=solve_coupled, couples=True,
 )  # fmt: skip
 mass_solve = Algorithm(
     "mass_solve_coupled", ("q", "b"), MATRIX, Symmetric("M"), options=("added_inertia",), inverts=True,
@@ -127,7 +127,7 @@ forward_dynamics_derivatives = Algorithm(
     "forward_dynamics_derivatives_coupled", ("q", "v", "tau"),
     (motion, remaining, weigh, accelerations(solve_coupled), *inverse_dynamics_derivatives.passes),
     Several(dq=TwoTriangles("by_q", "row_q"), dv=TwoTriangles("by_v", "row_v"), dtau=Symmetric("by_qdd")),
-    options=("external",), inverts=True, torques_only=True, then=response(coupled_inverse), couples=True,
+    options=MOTION_OPTIONS, inverts=True, torques_only=True, then=response(coupled_inverse), couples=True,
 )  # fmt: skip
 pivots, diagonal = (
     Algorithm(

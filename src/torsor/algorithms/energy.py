@@ -32,14 +32,14 @@ def moments(link, here, children):
 
 
 kinetic_energy = Algorithm(
-    "kinetic_energy", ("q", "v"), (twists, kinetic), AtBase("T2"),
+    "kinetic_energy", ("q", "v"), (twists, kinetic), AtBase("T2"), options=("base_velocity",),
     then=lambda T2, walk: T2 * 0.5,
 )  # fmt: skip
 potential_energy = Algorithm(
     "potential_energy", ("q",), (moments,), AtBase("h"),
     then=lambda h, walk: -dot(walk.base.gravity, h),
 )  # fmt: skip
-momentum = Algorithm("momentum", ("q", "v"), (twists, momenta), AtBase("F"))
+momentum = Algorithm("momentum", ("q", "v"), (twists, momenta), AtBase("F"), options=("base_velocity",))
 center_of_mass = Algorithm(
     "center_of_mass", ("q",), (moments,), AtBase("m h"),
     then=lambda moments, walk: moments[1] * (1.0 / moments[0]),

@@ -15,7 +15,7 @@ from torsor.algorithms import composite
 from torsor.algorithms.articulated import accelerate, articulate, innovation, unit_torques
 from torsor.algorithms.composite import branch_factor, branch_inverse, dof_parents
 from torsor.algorithms.inverse_derivatives import Composite, begin, gather, inverse_dynamics_derivatives, move, rise
-from torsor.algorithms.newton_euler import motion
+from torsor.algorithms.newton_euler import MOTION_OPTIONS, motion
 from torsor.algorithms.udut import remaining
 from torsor.algorithms.walker_orin import solve_along_branches
 from torsor.linalg import Mat, Scalar, Vec
@@ -42,7 +42,7 @@ forward_dynamics_derivatives = Algorithm(
         Columns(together(begin, TORQUES.start), together(rise, TORQUES.climb)),
     ),
     Several(dq=Response("by_q", "row_q", INVERSE), dv=Response("by_v", "row_v", INVERSE), dtau=INVERSE),
-    options=("external",), inverts=True, torques_only=True,
+    options=MOTION_OPTIONS, inverts=True, torques_only=True,
 )  # fmt: skip
 
 
@@ -92,5 +92,5 @@ composite_derivatives = Algorithm(
     "forward_dynamics_derivatives", ("q", "v", "tau"),
     (motion, remaining, weigh, accelerations(solve_along_branches), *inverse_dynamics_derivatives.passes),
     Several(dq=TwoTriangles("by_q", "row_q"), dv=TwoTriangles("by_v", "row_v"), dtau=Symmetric("by_qdd")),
-    options=("external",), inverts=True, torques_only=True, then=response(inverse_along_branches),
+    options=MOTION_OPTIONS, inverts=True, torques_only=True, then=response(inverse_along_branches),
 )  # fmt: skip

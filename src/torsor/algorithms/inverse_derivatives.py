@@ -35,7 +35,13 @@ from torsor.spatial import Inertia, Pose, Product, Spatial, ad, ad_dual, pair
 from torsor.sweeps import Algorithm, Columns, inward, outward
 
 
-@outward(start=lambda base: dict(newton_euler.base_motion(base), v=Vec.zero()))
+def base_motion(base) -> dict:
+    """`newton_euler.base_motion`, and the linear velocity."""
+    v = Vec.zero() if base.base_velocity is None else base.base_velocity.lin
+    return dict(newton_euler.base_motion(base), v=v)
+
+
+@outward(start=base_motion)
 def move(link, here, parent):
     """`newton_euler.motion`, the linear velocity, and what a change of each freedom does to all that the joint carries.
 
@@ -200,5 +206,5 @@ def _up(f: Pose, below) -> dict:
 inverse_dynamics_derivatives = Algorithm(
     "inverse_dynamics_derivatives", ("q", "v", "qdd"), (move, gather, Columns(begin, rise)),
     Several(dq=TwoTriangles("by_q", "row_q"), dv=TwoTriangles("by_v", "row_v"), M=Symmetric("by_qdd")),
-    options=("external",), torques_only=True,
+    options=newton_euler.MOTION_OPTIONS, torques_only=True,
 )  # fmt: skip

@@ -19,6 +19,9 @@ from torsor.outputs import PerFreedom
 from torsor.spatial import Spatial
 from torsor.sweeps import Algorithm, inward, outward
 
+BASE_MOTION = ("base_velocity", "base_acceleration")
+MOTION_OPTIONS = ("external", *BASE_MOTION)  # what `motion` takes besides the state
+
 
 def spin(w: Vec, dw: Vec) -> Mat:
     """Omega = [dw] + [w]^2."""
@@ -86,10 +89,9 @@ def forces(link, here, children):
 
 inverse_dynamics = Algorithm(
     "inverse_dynamics", ("q", "v", "qdd"), (motion, forces), PerFreedom("tau"), torques_only=True,
-    options=("external", "base_velocity", "base_acceleration"),
+    options=MOTION_OPTIONS,
 )  # fmt: skip
 bias_forces = Algorithm(
-    "bias_forces", ("q", "v"), (motion, forces), PerFreedom("tau"), torques_only=True,
-    options=("external", "base_velocity", "base_acceleration"),
+    "bias_forces", ("q", "v"), (motion, forces), PerFreedom("tau"), torques_only=True, options=MOTION_OPTIONS,
 )  # fmt: skip
 gravity_forces = Algorithm("gravity_forces", ("q",), (motion, forces), PerFreedom("tau"), torques_only=True)

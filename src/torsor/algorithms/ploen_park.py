@@ -6,6 +6,7 @@ that leaves every equation as it is.  Misprint corrected: dV_0 = (0, -g).
 
 from __future__ import annotations
 
+from torsor.algorithms.newton_euler import MOTION_OPTIONS
 from torsor.linalg import Vec
 from torsor.outputs import PerFreedom
 from torsor.spatial import Spatial, ad, ad_dual
@@ -43,5 +44,5 @@ def forces(link, here, children):
 
 inverse_dynamics = Algorithm(
     "inverse_dynamics_ploen_park", ("q", "v", "qdd"), (accelerations, forces), PerFreedom("tau"),
-    options=("external", "base_velocity", "base_acceleration"), torques_only=True,
+    options=MOTION_OPTIONS, torques_only=True,
 )  # fmt: skip

@@ -12,6 +12,7 @@ and 59; the minus signs of 53 and 54 belong to the block operators; 68 reads Pi^
 from __future__ import annotations
 
 from torsor.algorithms.articulated import articulated_inertias
+from torsor.algorithms.newton_euler import MOTION_OPTIONS
 from torsor.algorithms.ploen_park import base_motion
 from torsor.linalg import Vec, solve
 from torsor.outputs import PerFreedom
@@ -19,7 +20,7 @@ from torsor.spatial import Spatial, ad, ad_dual, pair
 from torsor.sweeps import Algorithm, inward, outward
 
 
-@outward(start=lambda base: dict(V=Spatial.zero(), alpha=base_motion(base)["A"]))
+@outward(start=base_motion)
 def velocity_terms(link, here, parent):
     """V_k = Ad_{f^-1} V_{k-1} + S_k v_k                      a^_k = Ad_{f^-1} V_{k-1}             (51, 52)
     a~_k = -ad_{S_k v_k} a^_k (+ dS_k/dt v_k)               b~_k = -ad*_{V_k} J_k V_k          (53, 54)
@@ -30,11 +31,11 @@ def velocity_terms(link, here, parent):
     joint = S @ here.v
     V = a_hat + joint
     a = link.S_rate(here.q, here.v) @ here.v - ad(joint, a_hat)
-    alpha = f.Ad_inv(parent.alpha) + a
+    alpha = f.Ad_inv(parent.A) + a  # of the base, dV_0
     load = link.inertia @ alpha - ad_dual(V, link.inertia @ V)
     if here.external is not None:  # exerted on the body; f_t of Eq. 10 is what the tip exerts
         load = load - link.from_body(here.external)
-    return dict(V=V, alpha=alpha), dict(E=f.factors[-1], S=S, load=load)
+    return dict(V=V, A=alpha), dict(E=f.factors[-1], S=S, load=load)
 
 
 @inward(start=lambda base: dict(P=Spatial.zero()))
@@ -72,5 +73,5 @@ def recover(link, here, parent):
 forward_dynamics = Algorithm(
     "forward_dynamics_ploen_park", ("q", "v", "tau"),
     (velocity_terms, remaining_torques, articulated_inertias, whiten, recover), PerFreedom("qdd"),
-    options=("external",), inverts=True, torques_only=True,
+    options=MOTION_OPTIONS, inverts=True, torques_only=True,
 )  # fmt: skip

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from torsor.algorithms.newton_euler import motion, spin
+from torsor.algorithms.newton_euler import BASE_MOTION, motion, spin
 from torsor.linalg import Mat, Scalar, cross, dot
 from torsor.outputs import Parameters
 from torsor.spatial import Product, Rigid, Spatial
@@ -64,4 +64,5 @@ def from_body(link, here, k):
 
 torque_regressor = Algorithm(
     "torque_regressor", ("q", "v", "qdd"), (observe, Columns(from_body, feel, per_body=True)), Parameters("Y"),
+    options=BASE_MOTION,
 )  # fmt: skip

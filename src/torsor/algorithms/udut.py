@@ -16,7 +16,7 @@ His exact formulas, for a Denavit-Hartenberg arm, are in `torsor.papers.saha_udu
 from __future__ import annotations
 
 from torsor.algorithms.articulated import accelerate, articulated_inertias, pass_on
-from torsor.algorithms.newton_euler import forces, motion
+from torsor.algorithms.newton_euler import MOTION_OPTIONS, forces, motion
 from torsor.linalg import solve
 from torsor.outputs import PerFreedom
 from torsor.spatial import Spatial
@@ -41,7 +41,7 @@ def eliminate_torques(link, here, children):
 forward_dynamics = Algorithm(
     "forward_dynamics_udut", ("q", "v", "tau"),
     (motion, remaining, articulated_inertias, eliminate_torques, accelerate),
-    PerFreedom("qdd"), options=("external",), inverts=True, torques_only=True,
+    PerFreedom("qdd"), options=MOTION_OPTIONS, inverts=True, torques_only=True,
 )  # fmt: skip
 mass_solve = Algorithm(
     "mass_solve_udut", ("q", "b"), (articulated_inertias, eliminate_torques, accelerate), PerFreedom("qdd"),

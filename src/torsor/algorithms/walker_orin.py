@@ -8,7 +8,7 @@ entries between branches.  Straight-line code only: a sweep does not pass on as 
 from __future__ import annotations
 
 from torsor.algorithms.composite import branch_factor, branch_solve, compose, dof_parents, rise, unit_acceleration
-from torsor.algorithms.newton_euler import motion
+from torsor.algorithms.newton_euler import MOTION_OPTIONS, motion
 from torsor.algorithms.udut import remaining
 from torsor.linalg import Mat, Scalar
 from torsor.outputs import Symmetric
@@ -25,7 +25,7 @@ def solve_along_branches(M: Mat, walk: Walk) -> list[Scalar]:
 forward_dynamics = Algorithm(
     "forward_dynamics_composite", ("q", "v", "tau"),
     (motion, remaining, compose, Columns(unit_acceleration, rise)), Symmetric("M"),
-    options=("external",), inverts=True, torques_only=True, then=solve_along_branches,
+    options=MOTION_OPTIONS, inverts=True, torques_only=True, then=solve_along_branches,
 )  # fmt: skip
 mass_solve = Algorithm(
     "mass_solve_composite", ("q", "b"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from math import isfinite, prod
 from typing import Any
@@ -59,9 +59,10 @@ def call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike)
 
 def call_with(algorithm: Algorithm, model: Model, *args: ArrayLike, **options: ArrayLike | None) -> Array:
     """`call` for an algorithm that takes options."""
-    if all(x is None for x in options.values()):
-        return call(algorithm, model, *args)
-    return call_carefully(algorithm, model, args, None, **options)
+    for x in options.values():  # a generator would take longer than the rest
+        if x is not None:
+            return call_carefully(algorithm, model, args, None, **options)
+    return call(algorithm, model, *args)
 
 
 def same_library(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -395,12 +396,18 @@ def refuse_singular(algorithm: Algorithm, model: Model, q: Array, pivots: Array,
     )
 
 
+def _number_like(arrays: Iterable[Array]) -> Callable[[float], Any]:
+    """What makes the model's constants numbers of mpmath, if arguments are: quotients of constants have all digits."""
+    every = (x for array in arrays if array.dtype == object for x in array.flat)
+    return next((x.context.mpf for x in every if hasattr(x, "context")), float)
+
+
 @np.errstate(over="ignore", invalid="ignore")  # what is not finite is refused
 def _reference(algorithm: Algorithm, model: Model, arrays: dict[str, Array], frame: Frame | None) -> Array:
     """One state after the other through the reference engine: for longdouble, mpmath and symbols."""
     dtype = np.result_type(*arrays.values())
     evaluate: Callable[..., Any] = duals.evaluate if isinstance(algorithm, Derivative) else reference.evaluate
-    number: Callable[[float], Any] = np.longdouble if dtype.kind == "f" else float
+    number = np.longdouble if dtype.kind == "f" else _number_like(arrays.values())
     cores = {name: len(core_shape(model, name)) for name in arrays}
     batch = np.broadcast_shapes(*(x.shape[: x.ndim - cores[name]] for name, x in arrays.items()))
     states = {name: np.broadcast_to(x, batch + x.shape[x.ndim - cores[name] :]) for name, x in arrays.items()}

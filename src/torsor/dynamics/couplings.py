@@ -39,14 +39,13 @@ def obeying(model: Model, name: str, x: Array, offset: bool) -> None:
 
 @same_library
 def coupled_accelerations(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *,
-                          external: ArrayLike | None = None,
-                          added_inertia: ArrayLike | None = None) -> Array:  # fmt: skip
+                          added_inertia: ArrayLike | None = None, **options: ArrayLike | None) -> Array:  # fmt: skip
     """G (G' (M + diag(added)) G)^-1 G' (tau - bias): the accelerations (..., nv), which obey the couplings."""
     arrays = {name: checked(model, name, x) for name, x in (("q", q), ("v", v), ("tau", tau))}
     batch_axes(model, arrays)
     if np.result_type(*arrays.values()).char not in "df":
         raise ArgumentError("the dynamics of coupled joints are computed in float64 and float32 only")
-    bias = call_with(newton_euler.bias_forces, model, arrays["q"], arrays["v"], external=external)
+    bias = call_with(newton_euler.bias_forces, model, arrays["q"], arrays["v"], **options)
     return coupled_solve(model, arrays["q"], arrays["tau"] - bias, added_inertia)
 
 

@@ -49,8 +49,9 @@ def vjp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) ->
     function : callable
         A public function, `jvp` of one, or `rollout`.
     wrt : str or sequence of str, optional
-        By what: an argument ("q", "v", "tau", "qdd", "b", "external"), "gravity", "inertia", "placement"; of `rollout`
-        also parameters of forces, "PD.kp". Default: all arrays that the function must be given.
+        By what: an argument ("q", "v", "tau", "qdd", "b", "external", "base_velocity", "base_acceleration"), "gravity",
+        "inertia", "placement"; of `rollout` also parameters of forces, "PD.kp". Default: all arrays that the function
+        must be given.
 
     Returns
     -------

@@ -28,6 +28,7 @@ from torsor.algorithms import (
     newton_euler,
     regressor,
 )
+from torsor.algorithms.newton_euler import BASE_MOTION
 from torsor.compiler import derivative as derivatives
 from torsor.compiler.store import NAME as STORE
 from torsor.compiler.store import store
@@ -80,7 +81,8 @@ State = tuple[ArrayLike, ArrayLike, ArrayLike]
 
 
 def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *, external: ArrayLike | None = None,
-                     added_inertia: ArrayLike | None = None, method: str = "auto") -> Array:  # fmt: skip
+                     added_inertia: ArrayLike | None = None, base_velocity: ArrayLike | None = None,
+                     base_acceleration: ArrayLike | None = None, method: str = "auto") -> Array:  # fmt: skip
     r"""Compute the accelerations that joint torques cause, in O(n).
 
     $$ M(q)\,\ddot q + b(q, v) = \tau + \textstyle\sum_i J_i^T F_i $$
@@ -103,6 +105,10 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     added_inertia : (..., nv) array_like, optional
         Added to the diagonal of M; with h D + h^2 K (dampers D, springs K) this is the linear system of an implicit
         step.
+    base_velocity : (..., 6) array_like, optional
+        Twist (omega, v) of a moving base, in its own frame.
+    base_acceleration : (..., 6) array_like, optional
+        The derivative of that twist by time; gravity acts besides.
     method : str, default "auto"
         "articulated", "udut", "ploen-park" (O(n) sweeps, by Featherstone, Saha, and Ploen & Park), "composite" (M and a
         solve), "fixman" (relaxed constraints), "segments" (one long chain, cut into segments that share a processor's
@@ -141,13 +147,15 @@ def forward_dynamics(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *
     if method == "auto":
         state: Any = q
         try:  # `call`, inlined: this path is called millions of times, with one state per call
-            if external is added_inertia is None and state.ndim == 1 and type(q) is ndarray:
+            plain = external is added_inertia is base_velocity is base_acceleration is None
+            if plain and state.ndim == 1 and type(q) is ndarray:
                 result = model.__dict__[STORE].quick[state.dtype.char](q, v, tau)
                 if isfinite(sum(result.tolist())) and type(result) is ndarray:
                     return result
         except Exception:  # explained below
             pass
-    options = {"external": external, "added_inertia": added_inertia}
+    options = {"external": external, "added_inertia": added_inertia, "base_velocity": base_velocity,
+               "base_acceleration": base_acceleration}  # fmt: skip
     if method != "auto":
         _couples(model, method)
         return _forward_by(method, model, (q, v, tau), options)
@@ -159,7 +167,7 @@ def _forward_by_choice(model: Model, state: State, options: Mapping[str, Any]) -
     coupled = _couples(model, "auto")
     if coupled and model.nv > MOST_FREEDOMS:
         return coupled_accelerations(model, *state, **options)
-    if _in_segments(model, *state):
+    if not _moves(options) and _in_segments(model, *state):
         return _forward_by("segments", model, state, options)
     if all(x is None for x in options.values()):
         return call(forward_dynamics, model, *state)
@@ -172,19 +180,34 @@ def _forward_by(method: str, model: Model, state: State, options: Mapping[str, A
     """`forward_dynamics` by a named method."""
     if method in NOT_COMPILED:
         _require_one(method, model)
+    if method in ("segments", "constraint-force") and _moves(options):
+        return _on_a_moving_base(method, model, state, options)
     if method == "segments":
         return _by_segments(model, **dict(zip(INPUTS, state)), **options)
     if method == "constraint-force":
         result = _by_parts(method, forward_dynamics, model, **dict(zip(INPUTS, state)), **options)
     elif method == "fixman" or (method == "composite" and _is_large(model)):
         _refuse_added_inertia(method, options["added_inertia"])
-        result = _after_bias(method, model, *state, options["external"])
+        result = _after_bias(method, model, state, options)
     else:
         algorithm = named(forward_dynamics, method, "fixman", "constraint-force", "segments")
         if "added_inertia" not in algorithm.options:
             _refuse_added_inertia(method, options["added_inertia"])
         result = call_with(algorithm, model, *state, **options)
     return _compared(method, forward_dynamics, result, model, *state, **options)
+
+
+def _moves(options: Mapping[str, Any]) -> bool:
+    """Whether the base moves."""
+    return any(options[name] is not None for name in BASE_MOTION)
+
+
+@same_library
+def _on_a_moving_base(method: str, model: Model, state: State, options: Mapping[str, Any]) -> Array:
+    """Forward dynamics by methods that begin at a base at rest: its motion as torques."""
+    q, v, tau = state
+    felt = base_forces(model, q, v, **{name: options[name] for name in BASE_MOTION})
+    return _forward_by(method, model, (q, v, _added(model, tau, felt)), {**options, **dict.fromkeys(BASE_MOTION)})
 
 
 def inverse_dynamics(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *, external: ArrayLike | None = None,
@@ -285,13 +308,12 @@ def bias_forces(model: Model, q: ArrayLike, v: ArrayLike, *, external: ArrayLike
     return call_with(newton_euler.bias_forces, model, q, v, external=external, **base)
 
 
-def base_forces(
-    model: Model, q: ArrayLike, v: ArrayLike, base_velocity: ArrayLike, base_acceleration: ArrayLike
-) -> Array:
+def base_forces(model: Model, q: ArrayLike, v: ArrayLike, base_velocity: ArrayLike | None,
+                base_acceleration: ArrayLike | None) -> Array:  # fmt: skip
     """Compute the torques that a moving base causes at the joints: bias(0, 0) - bias(V_0, dV_0).
 
-    Added to tau they make `forward_dynamics` by any method, its derivatives and rollouts those of a machine on that
-    base.
+    Added to tau they make forward dynamics and rollouts those of a machine on that base, with any function that knows
+    no moving base; `forward_dynamics` and its derivatives take `base_velocity` and `base_acceleration` themselves.
 
     Parameters
     ----------
@@ -301,9 +323,9 @@ def base_forces(
         Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
     v : (..., nv) array_like
         Velocities in rad/s and m/s.
-    base_velocity : (..., 6) array_like
+    base_velocity : (..., 6) array_like or None
         V_0 of the base, angular first, in its frame.
-    base_acceleration : (..., 6) array_like
+    base_acceleration : (..., 6) array_like or None
         dV_0/dt of the base, likewise.
 
     Returns
@@ -522,7 +544,8 @@ def _fixman(model: Model) -> fixman.FixmanMethod:
 
 
 def constraint_forces(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *,
-                      external: ArrayLike | None = None) -> Array:  # fmt: skip
+                      external: ArrayLike | None = None, base_velocity: ArrayLike | None = None,
+                      base_acceleration: ArrayLike | None = None) -> Array:  # fmt: skip
     """Compute the wrench through every joint onto its body: bearing loads.
 
     S^T F = tau - armature qdd; the rest of F does no work.
@@ -539,6 +562,10 @@ def constraint_forces(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, 
         Joint torques and forces, in N m and N.
     external : (..., n, 6) array_like, optional
         The wrench (moment, force) on every body, at its origin and in its frame, in N m and N.
+    base_velocity : (..., 6) array_like, optional
+        Twist (omega, v) of a moving base, in its own frame.
+    base_acceleration : (..., 6) array_like, optional
+        The derivative of that twist by time; gravity acts besides.
 
     Returns
     -------
@@ -558,7 +585,8 @@ def constraint_forces(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, 
     >>> print(ts.constraint_forces(ts.zoo.pendulum(), [0.0], [0.0], [0.0]).round(3) + 0.0)
     [[0.   0.   0.   0.   0.   9.81]]
     """
-    return call_with(constraint_force.constraint_forces, model, q, v, tau, external=external)
+    options = {"external": external, "base_velocity": base_velocity, "base_acceleration": base_acceleration}
+    return call_with(constraint_force.constraint_forces, model, q, v, tau, **options)
 
 
 def log_det_mass_matrix(model: Model, q: ArrayLike, *, method: str = "auto") -> Array:
@@ -820,7 +848,7 @@ def jacobian_dot(model: Model, q: ArrayLike, v: ArrayLike, body: int | str, *, r
 # Energy and momentum ---------------------------------------------------------------------------------------
 
 
-def kinetic_energy(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
+def kinetic_energy(model: Model, q: ArrayLike, v: ArrayLike, *, base_velocity: ArrayLike | None = None) -> Array:
     r"""Compute the kinetic energy.
 
     $$ T = \tfrac{1}{2} v^T M(q)\, v $$
@@ -833,6 +861,8 @@ def kinetic_energy(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
         Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
     v : (..., nv) array_like
         Velocities, in rad/s and m/s.
+    base_velocity : (..., 6) array_like, optional
+        Twist (omega, v) of a moving base, in its own frame.
 
     Returns
     -------
@@ -850,7 +880,7 @@ def kinetic_energy(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
     >>> print(ts.kinetic_energy(ts.zoo.pendulum(), [0.0], [3.0]).round(3))
     1.5
     """
-    return call(energy.kinetic_energy, model, q, v)
+    return call_with(energy.kinetic_energy, model, q, v, base_velocity=base_velocity)
 
 
 def potential_energy(model: Model, q: ArrayLike) -> Array:
@@ -882,7 +912,7 @@ def potential_energy(model: Model, q: ArrayLike) -> Array:
     return call(energy.potential_energy, model, q)
 
 
-def momentum(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
+def momentum(model: Model, q: ArrayLike, v: ArrayLike, *, base_velocity: ArrayLike | None = None) -> Array:
     """Compute the momentum of the whole machine in the base's frame.
 
     Parameters
@@ -893,6 +923,8 @@ def momentum(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
         Configuration: angles in rad, lengths in m, quaternions (w, x, y, z).
     v : (..., nv) array_like
         Velocities, in rad/s and m/s.
+    base_velocity : (..., 6) array_like, optional
+        Twist (omega, v) of a moving base, in its own frame.
 
     Returns
     -------
@@ -911,7 +943,7 @@ def momentum(model: Model, q: ArrayLike, v: ArrayLike) -> Array:
     >>> print(ts.momentum(arm, [0.0, 0.0], [1.0, 0.0])[3:] + 0.0)
     [-2.  0.  0.]
     """
-    return call(energy.momentum, model, q, v)
+    return call_with(energy.momentum, model, q, v, base_velocity=base_velocity)
 
 
 def center_of_mass(model: Model, q: ArrayLike) -> Array:
@@ -1068,13 +1100,18 @@ def _is_large(model: Model) -> bool:
 
 
 @same_library
-def _after_bias(method: str, model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike,
-                external: ArrayLike | None) -> Array:  # fmt: skip
+def _after_bias(method: str, model: Model, state: State, options: Mapping[str, Any]) -> Array:
     """Forward dynamics as M^-1 (tau - bias)."""
-    bias = bias_forces(model, q, v, external=external)
-    arrays = {"b": bias, "tau": checked(model, "tau", tau)}
+    q, v, tau = state
+    bias = bias_forces(model, q, v, **{name: options[name] for name in newton_euler.MOTION_OPTIONS})
+    return _mass_solve_by(method, model, q, _added(model, tau, -bias))
+
+
+def _added(model: Model, tau: ArrayLike, torques: Array) -> Array:
+    """The sum of torques with the same batch axes."""
+    arrays = {"b": torques, "tau": checked(model, "tau", tau)}
     batch_axes(model, arrays)
-    return _mass_solve_by(method, model, q, arrays["tau"] - bias)
+    return arrays["tau"] + torques
 
 
 @same_library

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor.algorithms import inverse_derivatives, regressor
 from torsor.dynamics.accuracy import COMPARED, refuse_disagreement
-from torsor.dynamics.calls import automatic_algorithm, call, call_with
+from torsor.dynamics.calls import automatic_algorithm, call_with
 from torsor.dynamics.methods import most_freedoms, named
 from torsor.errors import ArgumentError
 from torsor.model.batch import machine_of, require_models
@@ -45,7 +45,8 @@ class ForwardDerivatives(NamedTuple):
 
 
 def inverse_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *,
-                                 external: ArrayLike | None = None) -> InverseDerivatives:  # fmt: skip
+                                 external: ArrayLike | None = None, base_velocity: ArrayLike | None = None,
+                                 base_acceleration: ArrayLike | None = None) -> InverseDerivatives:  # fmt: skip
     """Compute the derivatives of the torques by q, v and accelerations, as matrices.
 
     By q means along `model.integrate(q, dq)`.
@@ -62,6 +63,10 @@ def inverse_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, qdd: 
         Accelerations, in rad/s^2 and m/s^2.
     external : (..., n, 6) array_like, optional
         The wrench (moment, force) on every body, at its origin and in its frame, in N m and N.
+    base_velocity : (..., 6) array_like, optional
+        Twist (omega, v) of a moving base, in its own frame.
+    base_acceleration : (..., 6) array_like, optional
+        The derivative of that twist by time; gravity acts besides.
 
     Returns
     -------
@@ -87,11 +92,13 @@ def inverse_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, qdd: 
     """
     refuse_large(model, inverse_dynamics_derivatives)
     algorithm = inverse_derivatives.inverse_dynamics_derivatives
-    return InverseDerivatives(*call_with(algorithm, model, q, v, qdd, external=external))
+    options = {"external": external, "base_velocity": base_velocity, "base_acceleration": base_acceleration}
+    return InverseDerivatives(*call_with(algorithm, model, q, v, qdd, **options))
 
 
 def forward_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, *,
-                                 external: ArrayLike | None = None,
+                                 external: ArrayLike | None = None, base_velocity: ArrayLike | None = None,
+                                 base_acceleration: ArrayLike | None = None,
                                  method: str = "auto") -> ForwardDerivatives:  # fmt: skip
     """Compute the derivatives of the accelerations by q, v and torques, as matrices.
 
@@ -109,6 +116,10 @@ def forward_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, tau: 
         Joint torques and forces, in N m and N.
     external : (..., n, 6) array_like, optional
         The wrench (moment, force) on every body, at its origin and in its frame, in N m and N.
+    base_velocity : (..., 6) array_like, optional
+        Twist (omega, v) of a moving base, in its own frame.
+    base_acceleration : (..., 6) array_like, optional
+        The derivative of that twist by time; gravity acts besides.
     method : str, default "auto"
         "articulated", "composite" (through M, up to 8 freedoms) or "auto".
 
@@ -139,15 +150,18 @@ def forward_dynamics_derivatives(model: Model, q: ArrayLike, v: ArrayLike, tau: 
         algorithm = named(forward_dynamics_derivatives, method)
     if (nv := machine_of(model).nv) > (most := most_freedoms(algorithm)):
         raise ArgumentError(f"method {method!r} is compiled for {most} freedoms at most, not {nv}")
-    result = ForwardDerivatives(*call_with(algorithm, model, q, v, tau, external=external))
+    options = {"external": external, "base_velocity": base_velocity, "base_acceleration": base_acceleration}
+    result = ForwardDerivatives(*call_with(algorithm, model, q, v, tau, **options))
     if method == "composite" and pivot_ratio(model) > COMPARED and isinstance(result.dq, np.ndarray):
-        sweeps = forward_dynamics_derivatives(model, q, v, tau, external=external, method="articulated")
+        sweeps = forward_dynamics_derivatives(model, q, v, tau, method="articulated", **options)
         for found, exact in zip(result, sweeps):
             refuse_disagreement(method, "forward_dynamics_derivatives", found, exact, 2)
     return result
 
 
-def torque_regressor(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike) -> Array:
+def torque_regressor(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, *,
+                     base_velocity: ArrayLike | None = None,
+                     base_acceleration: ArrayLike | None = None) -> Array:  # fmt: skip
     """Compute the matrix Y with tau = Y pi, pi the ten inertial parameters of every body.
 
     Parameters
@@ -160,6 +174,10 @@ def torque_regressor(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike) -
         Velocities, in rad/s and m/s.
     qdd : (..., nv) array_like
         Accelerations, in rad/s^2 and m/s^2.
+    base_velocity : (..., 6) array_like, optional
+        Twist (omega, v) of a moving base, in its own frame.
+    base_acceleration : (..., 6) array_like, optional
+        The derivative of that twist by time; gravity acts besides.
 
     Returns
     -------
@@ -180,7 +198,8 @@ def torque_regressor(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike) -
     >>> np.allclose(tau, ts.inverse_dynamics(arm, *state))
     True
     """
-    return call(regressor.torque_regressor, model, q, v, qdd)
+    base = {"base_velocity": base_velocity, "base_acceleration": base_acceleration}
+    return call_with(regressor.torque_regressor, model, q, v, qdd, **base)
 
 
 def refuse_large(model: Model, function: Callable[..., Any]) -> None:

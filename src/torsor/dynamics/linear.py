@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import validate
+from torsor.algorithms.newton_euler import MOTION_OPTIONS
 from torsor.dynamics.calls import batch_axes, checked
 from torsor.dynamics.jacobians import forward_dynamics_derivatives
 from torsor.errors import ArgumentError, SingularError
@@ -29,7 +30,8 @@ class Linearization(NamedTuple):
 
 
 def linearize(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, dt: float | None = None, *,
-              external: ArrayLike | None = None) -> Linearization:  # fmt: skip
+              external: ArrayLike | None = None, base_velocity: ArrayLike | None = None,
+              base_acceleration: ArrayLike | None = None) -> Linearization:  # fmt: skip
     """Linearize the dynamics: dx/dt = A x + B u, x = (dq, dv), with dq in the tangent space.
 
     Off an equilibrium, A and B describe how neighbouring motions part.
@@ -48,6 +50,10 @@ def linearize(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, dt: floa
         In s: discretise exactly for torques held over each step, by a matrix exponential.
     external : (..., n, 6) array_like, optional
         The wrench (moment, force) on every body, at its origin and in its frame, in N m and N.
+    base_velocity : (..., 6) array_like, optional
+        Twist (omega, v) of a moving base, in its own frame.
+    base_acceleration : (..., 6) array_like, optional
+        The derivative of that twist by time; gravity acts besides.
 
     Returns
     -------
@@ -73,12 +79,12 @@ def linearize(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike, dt: floa
     require_model(model)
     step = None if dt is None else validate.number("dt", dt, above=0.0)
     arrays = {"q": checked(model, "q", q), "v": checked(model, "v", v), "tau": checked(model, "tau", tau)}
-    if external is not None:
-        arrays["external"] = checked(model, "external", external)
+    options: dict[str, Any] = dict(zip(MOTION_OPTIONS, (external, base_velocity, base_acceleration)))
+    arrays |= {name: checked(model, name, x) for name, x in options.items() if x is not None}
     if np.result_type(*arrays.values()).char not in "df":
         raise ArgumentError(f"linearize computes in float64 or float32, not {np.result_type(*arrays.values())}")
     batch, nv = batch_axes(model, arrays), model.nv
-    D = forward_dynamics_derivatives(model, q, v, tau, external=external)
+    D = forward_dynamics_derivatives(model, q, v, tau, **options)
     A = np.zeros((*batch, 2 * nv, 2 * nv), D.dq.dtype)
     B = np.zeros((*batch, 2 * nv, nv), D.dq.dtype)
     A[..., :nv, nv:] = np.eye(nv)

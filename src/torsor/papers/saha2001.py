@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from importlib.resources import files
@@ -121,12 +122,36 @@ def _three_steps() -> Iterator[Row]:
     found = np.array(saha.forward_dynamics(links, q.tolist(), phi.tolist()))
     yield identity("section 3, Eqs 16, 17", "steps A, B, C: I qdd = phi", M @ found, phi)
     o, expected = saha.denoc(model, q), np.linalg.solve(M, phi)
-    right = saha.three_steps(o, phi)
+    right = saha.three_steps(o, phi).qdd
     yield identity("Eqs 12-15", "eta, psi and mu in one frame", right, expected)
+    J, B = o.J_blocks.copy(), o.Ad_inv.copy()
+    J[:-1, :3, :3] = 0  # the links' own I_i
+    B[1:, 3:] += np.hstack([np.eye(3), -np.eye(3)])  # the top of mu_{i-1} in place of its bottom
     yield misprint("A3(b)", "I^_i = I^_{i+1,i+1} + ...", "I^_i = I_i + I^_{i+1,i+1} + ...",
-                   saha.three_steps(o, phi, own_inertia=False), right, expected)  # fmt: skip
+                   saha.three_steps(replace(o, J_blocks=J), phi).qdd, right, expected)  # fmt: skip
     yield misprint("C3", "mu_{i,i-1(b)} = mu_{i-1(t)} + c x ...", "mu_{i-1(b)} + c x ...",
-                   saha.three_steps(o, phi, bottom=False), right, expected)  # fmt: skip
+                   saha.three_steps(o, phi, outward=B).qdd, right, expected)  # fmt: skip
+
+
+def _any_chain() -> Iterator[Row]:
+    """The intermediates on a tree with joints of every type."""
+    model = zoo.random_tree(8, 3)
+    rng = np.random.default_rng(3)
+    q, (v, tau) = model.random_configuration(rng), rng.normal(size=(2, model.nv))
+    found, o = saha.study(model, q, v, tau), saha.denoc(model, q)
+    yield identity("Eq. 12", "tau^ = U^-1 phi, a tree, every joint", found.tau_hat, found.U_inverse @ found.phi)
+    yield identity("Eq. 13", "tau~ = D^-1 tau^, likewise", found.tau_tilde * found.m_hat, found.tau_hat)
+    expected = dynamics.forward_dynamics(model, q, v, tau, method="articulated")
+    yield identity("Eqs 14, 15", "U^-T tau~ are the accelerations", found.qdd, expected)
+    moved, last = (o.G @ o.S @ found.qdd).reshape(-1, 6), model.v_start[1:] - 1
+    yield identity("Eq. 15", "mu = N_l N_d qdd", found.mu[last], moved)
+    parent, first = model.parent, model.v_start[:-1]
+    before = np.array([o.Ad_inv[i] @ moved[parent[i]] if parent[i] >= 0 else np.zeros(6) for i in range(o.n)])
+    free = found.M_hat - np.array([sum(np.outer(found.psi_hat[k], found.psi[k]) for k in range(a, b + 1))
+                                   for a, b in zip(first, last)])  # fmt: skip
+    forces = (o.G.T @ o.J @ moved.ravel()).reshape(-1, 6)
+    felt = np.einsum("nij,nj->ni", free, before) + found.eta[first]
+    yield identity("Eqs 26-28", "the wrench in a joint is M^_ii B mu + eta", felt, forces)
 
 
 # Table I ----------------------------------------------------------------------------------------------------
@@ -430,8 +455,8 @@ def _forced_puma() -> Iterator[Row]:
 
 
 PARTS = (
-    _decomposition, _three_steps, _costs, _steps_taken, _planar_arm, _table_2, _data, _free_falls, _forced_stanford,
-    _forced_puma,
+    _decomposition, _three_steps, _any_chain, _costs, _steps_taken, _planar_arm, _table_2, _data, _free_falls,
+    _forced_stanford, _forced_puma,
 )  # fmt: skip
 
 

@@ -28,8 +28,10 @@ from numpy.typing import ArrayLike, NDArray
 from torsor.backends.pointwise import trace
 from torsor.compiler.tape import Operations
 from torsor.dynamics.closed_forms import Operators, inertial_com_frames, operators
+from torsor.dynamics.functions import bias_forces
 from torsor.linalg import Mat, Scalar, Vec, cos, cross, dot, sin
 from torsor.model.model import Model
+from torsor.model.regular import require_uncoupled
 from torsor.spatial import Screw
 
 Array = NDArray[Any]
@@ -130,31 +132,57 @@ def _way(o: Operators, k: int) -> Iterator[tuple[int, Array]]:
 # The three steps in one frame -------------------------------------------------------------------------------
 
 
-def three_steps(o: Operators, phi: Array, own_inertia: bool = True, bottom: bool = True) -> Array:
-    """Eqs 12-15 and 26-28 for a chain, in one frame; or what steps A3(b) and C3 give as they are printed."""
-    n, p = o.n, [S[:, 0] for S in o.S_blocks]
-    psi, tilde = np.zeros((n, 6)), np.zeros(n)
-    M_hat, eta = o.J_blocks[-1], np.zeros(6)
-    for i in reversed(range(n)):
-        hat = M_hat @ p[i]
-        m = p[i] @ hat
-        psi[i] = hat / m
-        torque = phi[i] - p[i] @ eta
-        tilde[i] = torque / m
-        if i:
-            B = o.Ad_inv[i]
-            own = o.J_blocks[i - 1].copy()
-            if not own_inertia:
-                own[:3, :3] = 0
-            M_hat, eta = own + B.T @ (M_hat - np.outer(hat, psi[i])) @ B, B.T @ (psi[i] * torque + eta)
-    qdd, mu = np.zeros(n), np.zeros(6)
-    for i in range(n):
-        carried = o.Ad_inv[i] @ mu if i else mu
-        if not bottom and i:
-            carried[3:] += mu[:3] - mu[3:]
-        qdd[i] = tilde[i] - psi[i] @ carried
-        mu = p[i] * qdd[i] + carried
-    return qdd
+@dataclass(frozen=True)
+class ThreeSteps(UDUT):
+    """M = U D U^T, and what steps A, B and C find on the way to the accelerations, freedom by freedom."""
+
+    p: Array  # (nv, 6): the motion of each freedom
+    phi: Array  # (nv,): tau - C qd - gravity
+    tau_hat: Array  # (nv,): U^-1 phi                                                             (Eq. 12)
+    eta: Array  # (nv, 6): eta_k = psi_k tau^_k + eta_{k,k+1}, the wrench that the freedom passes on
+    tau_tilde: Array  # (nv,): D^-1 tau^                                                          (Eq. 13)
+    mu: Array  # (nv, 6): mu_k = p_k qdd_k + mu_{k,k-1}, the acceleration beyond the freedom
+    qdd: Array  # (nv,): U^-T tau~                                                                (Eqs 14, 15)
+
+    @property
+    def m_hat(self) -> Array:
+        """m^_k = p_k^T psi^_k, the pivots D."""
+        return self.D
+
+    @property
+    def psi_hat(self) -> Array:
+        """psi^_k = M^_k p_k."""
+        return self.psi * self.D[:, None]
+
+
+def study(model: Model, q: ArrayLike, v: ArrayLike, tau: ArrayLike) -> ThreeSteps:
+    """Saha's recursions on any model, with their intermediates by name; vectors are in the frames of `denoc`."""
+    require_uncoupled(model, "Saha's elimination")
+    return three_steps(denoc(model, q), np.asarray(tau) - bias_forces(model, q, v))
+
+
+def three_steps(o: Operators, phi: Array, outward: Array | None = None) -> ThreeSteps:
+    """Eqs 12-15 and 26-28; `outward`: other B_{i,i-1} for step C than those of the machine."""
+    u, parent, starts = decompose(o), o.model.parent.tolist(), o.model.v_start
+    p, B = np.concatenate([S.T for S in o.S_blocks]), o.Ad_inv if outward is None else outward
+    eta, mu, passed, ahead = (np.zeros((k, 6)) for k in (o.model.nv, o.model.nv, o.n, o.n))
+    tau_hat, qdd = np.zeros((2, o.model.nv))
+    for i in reversed(range(o.n)):
+        for k in reversed(range(starts[i], starts[i + 1])):
+            tau_hat[k] = phi[k] - p[k] @ passed[i]
+            passed[i] += u.psi[k] * tau_hat[k]
+            eta[k] = passed[i]
+        if parent[i] >= 0:
+            passed[parent[i]] += o.Ad_inv[i].T @ passed[i]
+    tau_tilde = tau_hat / u.D
+    for i in range(o.n):
+        if parent[i] >= 0:
+            ahead[i] = B[i] @ ahead[parent[i]]
+        for k in range(starts[i], starts[i + 1]):
+            qdd[k] = tau_tilde[k] - u.psi[k] @ ahead[i]
+            ahead[i] += p[k] * qdd[k]
+            mu[k] = ahead[i]
+    return ThreeSteps(**vars(u), p=p, phi=phi, tau_hat=tau_hat, eta=eta, tau_tilde=tau_tilde, mu=mu, qdd=qdd)
 
 
 # To the letter, for a Denavit-Hartenberg arm ----------------------------------------------------------------
