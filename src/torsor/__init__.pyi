@@ -48,6 +48,7 @@ from torsor.dynamics.linear import linearize as linearize
 from torsor.dynamics.methods import explain as explain
 from torsor.dynamics.points import Points as Points
 from torsor.dynamics.programs import compile as compile
+from torsor.dynamics.sweep_steps import steps as steps
 from torsor.dynamics.task_space import operational_space as operational_space
 from torsor.ensembles import LogNormal as LogNormal
 from torsor.ensembles import Normal as Normal
