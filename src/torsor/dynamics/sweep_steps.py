@@ -254,7 +254,7 @@ def steps(model: Model, algorithm: str | Callable[..., Any], *state: ArrayLike, 
     >>> run = ts.steps(ts.zoo.double_pendulum(), "articulated", [0.5, -1.0], [0, 0], [0, 0])
     >>> run.sweeps
     ('motion', 'articulate', 'accelerate')
-    >>> print(run["articulate", "link2"].kept["D"].round(5))  # the moment of inertia of a rod of 1 kg and 1 m about its end
+    >>> print(run["articulate", "link2"].kept["D"].round(5))  # m l^2 / 3 of a rod of 1 kg and 1 m
     [[0.33333]]
     """
     require_model(model)
