@@ -2,8 +2,10 @@
 
 import html
 import re
+import warnings
 import zlib
 from base64 import b64decode
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import pytest
 import torsor as ts
 from torsor.view.page import page, postures
 
+ROOT = Path(__file__).parent.parent
 MOST_BYTES = 300_000  # of an inline page, without its data
 
 
@@ -59,12 +62,28 @@ def test_a_builder_says_what_it_has():
 
 def test_several_configurations_are_shown_one_after_the_other(tmp_path):
     arm = ts.zoo.planar3()
-    assert arm.view(tmp_path / "one.html", q=[0.1, 0.2, 0.3]).stat().st_size > 10_000
-    assert arm.view(tmp_path / "five.html", q=np.zeros((5, 3))).stat().st_size > 10_000
+    assert arm.view([0.1, 0.2, 0.3], tmp_path / "one.html").stat().st_size > 10_000
+    assert arm.view(np.zeros((5, 3)), tmp_path / "five.html").stat().st_size > 10_000
     shown = postures(arm, np.zeros((5, 3)))
     np.testing.assert_array_equal(shown.t, [0.0, 0.25, 0.5, 0.75, 1.0])
     with pytest.raises(ts.ArgumentError, match=r"q must have shape \(3,\) or \(m, 3\)"):
         arm.view(q=np.zeros(4))
+
+
+def test_view_shows_machines_motions_and_studies(tmp_path):
+    page, robot = tmp_path / "page.html", ROOT / "tests" / "robots" / "features.urdf"
+    run = ts.simulate(ts.zoo.pendulum(), duration=0.1)
+    for shown in (ts.zoo.planar3(), "panda", robot, str(robot), run):
+        with warnings.catch_warnings(action="ignore", category=ts.ModelWarning):
+            assert ts.view(shown, path=page) == page
+        assert page.stat().st_size > 10_000
+        page.unlink()
+    assert ts.view("planar3", [0.1, 0.2, 0.3], page).exists()
+    for bad in (3, np.zeros(3), ts.Model, None):
+        with pytest.raises(ts.ArgumentError, match="a model, a trajectory or a study can be shown, not"):
+            ts.view(bad)
+    with pytest.raises(ts.ArgumentError, match=r"the file of the page is path="):
+        ts.zoo.planar3().view("page.html")
 
 
 def test_names_of_other_libraries_are_answered():

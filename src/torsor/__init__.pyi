@@ -6,6 +6,7 @@ from torsor import formats as formats
 from torsor import lie as lie
 from torsor import molecule as molecule
 from torsor import motion as motion
+from torsor import view as view
 from torsor import zoo as zoo
 from torsor.casadi import to_casadi as to_casadi
 from torsor.dynamics import symbolic as symbolic

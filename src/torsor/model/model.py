@@ -565,17 +565,17 @@ class Model:
         """
         return locked(self, joints)
 
-    def view(self, path: str | Path | None = None, *, q: ArrayLike | None = None, live: bool = False,
+    def view(self, q: ArrayLike | None = None, path: str | Path | None = None, *, live: bool = False,
              forces: Any = ()) -> Path:  # fmt: skip
         """Show the model in the browser, or write the page that shows it; its joints can be turned there.
 
         Parameters
         ----------
-        path : path-like, optional
-            Where the page is written. Default: a temporary file that is opened in the browser.
         q : (nq,) or (m, nq) array_like, optional
             The configuration, or several that are played one after the other, four per second. Default: the first
             keyframe of its file, or the neutral configuration.
+        path : path-like, optional
+            Where the page is written. Default: a temporary file that is opened in the browser.
         live : bool, default False
             Whether the model moves in the page, by its own equations of motion, under gravity and the user's hand.
         forces : force or list, optional
@@ -589,10 +589,10 @@ class Model:
         Examples
         --------
         >>> import torsor as ts
-        >>> ts.zoo.panda().view("panda.html", q=[0, 0.5, 0, -1.5, 0, 2, 0]).name
+        >>> ts.zoo.panda().view([0, 0.5, 0, -1.5, 0, 2, 0], "panda.html").name
         'panda.html'
         """
-        return page.show_model(self, path, q, live, forces)
+        return page.show_model(self, q, path, live, forces)
 
     def _repr_html_(self) -> str:
         return table.of_model(self)
