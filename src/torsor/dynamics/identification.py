@@ -52,9 +52,24 @@ ROUNDS = 4  # of least squares, each weighed by the residuals of the one before:
 
 @dataclass(frozen=True)
 class BaseParameters:
-    """The combinations of inertial parameters that the torques depend on: `combinations @ pi`.
+    """Hold the combinations of inertial parameters that the torques depend on: `combinations @ pi`.
 
     They are independent, and no other combination has any effect on the torques.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Such as "link2.Jxx - link2.Jyy + 0.16 link3.m".
+    columns : (r,) ndarray
+        The columns of the regressor that belong to them: Y pi = Y[:, columns] @ combinations @ pi.
+    combinations : (r, 10 n) ndarray
+        The combinations.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.base_parameters(ts.zoo.pendulum()).names
+    ('link1.hx', 'link1.hz', 'link1.Jyy')
     """
 
     names: tuple[str, ...]  # e.g. "link2.Jxx - link2.Jyy + 0.16 link3.m"
@@ -125,7 +140,34 @@ def _combination(row: Array, labels: list[str], first: int) -> str:
 
 @dataclass(frozen=True)
 class Identification:
-    """What a recorded motion says about the inertial parameters."""
+    """Hold what a recorded motion says about the inertial parameters.
+
+    Attributes
+    ----------
+    model : Model
+        With the parameters found.
+    parameters : (n, 10) ndarray
+        As in `Model.inertial_parameters`; where the motion says nothing, near those of the first model.
+    base : BaseParameters
+        Which combinations can be known at all.
+    values : (r,) ndarray
+        Of these combinations, of the model found.
+    deviations : (r,) ndarray
+        Their standard errors by least squares without constraints; infinite if not excited.
+    residual : (nv,) ndarray
+        The root mean square of tau - Y pi, for each freedom.
+    converged : bool
+        Whether the minimum was found within the iterations allowed.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm, rng = ts.zoo.pendulum(), np.random.default_rng(0)
+    >>> q, v, qdd = rng.normal(size=(3, 50, 1))
+    >>> found = ts.identify(arm, q, v, qdd, ts.inverse_dynamics(arm, q, v, qdd))
+    >>> found.converged, bool(found.residual.max() < 1e-6)
+    (True, True)
+    """
 
     model: Model  # the model with the parameters found
     parameters: (

@@ -69,7 +69,7 @@ class SweepStep:
     >>> run = ts.steps(ts.zoo.double_pendulum(), "articulated", [0.5, -1.0], [0, 0], [0, 0])
     >>> step = run["articulate", "link2"]
     >>> step.direction, sorted(step.read), sorted(step.kept), sorted(step.handed)
-    ('inward', ['E', 'S', 'W', 'q', 'tau'], ['D', 'E', 'G', 'S', 'x'], ['F', 'I'])
+    ('inward', ['E', 'S', 'W', 'tau'], ['D', 'E', 'G', 'S', 'x'], ['F', 'I'])
     """
 
     number: int
@@ -90,7 +90,7 @@ class SweepStep:
 
     @property
     def title(self) -> str:
-        """Which step this is: the sweep, the body and the direction."""
+        """Which step this is, in words: the sweep, the body and the direction."""
         start = "" if self.freedom is None else f", from freedom {self.freedom}"
         return f"{self.sweep} at {self.body} ({self.direction}{start})"
 
@@ -160,6 +160,24 @@ class SweepSteps(Sequence[SweepStep]):
     @overload
     def __getitem__(self, key: slice | str) -> SweepSteps: ...
     def __getitem__(self, key: Any) -> Any:
+        """Find steps by number, sweep, body and freedom.
+
+        Parameters
+        ----------
+        key : int, slice, str or tuple
+            A number; the name of a sweep; or (sweep, body)
+            or (sweep, body, freedom).
+
+        Returns
+        -------
+        steps : SweepStep or SweepSteps
+            One step, or several.
+
+        Raises
+        ------
+        ArgumentError
+            There is none, or a climb is not said.
+        """
         if isinstance(key, int | np.integer):
             return self._steps[key]
         if isinstance(key, slice):
