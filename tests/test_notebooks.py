@@ -60,6 +60,23 @@ def test_a_builder_says_what_it_has():
     assert repr(builder) == "Builder('arm': upper (revolute); frames hand)"
 
 
+def test_results_say_what_they_hold():
+    arm, rng = ts.zoo.planar3(), np.random.default_rng(0)
+    q, v, qdd = rng.normal(size=(3, 30, 3))
+    found = ts.identify(arm, q, v, qdd, ts.inverse_dynamics(arm, q, v, qdd))
+    said = [
+        (ts.mass_factor(arm, q), "MassFactor(planar3, states (30,))"),
+        (ts.operational_space(arm, q[0], ["link3", "link2"]), "OperationalSpace(planar3, link3, link2: 12 components)"),
+        (ts.Points(arm, [0, 2], np.zeros((2, 3))), "Points(2 on planar3)"),
+        (found, f"Identification(planar3, {len(found.values)} of {len(found.values)} combinations excited)"),
+        (found.base, f"BaseParameters({len(found.values)} combinations of 30)"),
+        (ts.Simulation(arm), "Simulation(planar3, auto, at t = 0 s)"),
+        (ts.vjp(ts.mass_matrix), "vjp(mass_matrix)"),
+        (ts.jvp(ts.forward_dynamics, "q"), "jvp(forward_dynamics, q)"),
+    ]
+    assert [repr(x) for x, _ in said] == [words for _, words in said]
+
+
 def test_several_configurations_are_shown_one_after_the_other(tmp_path):
     arm = ts.zoo.planar3()
     assert arm.view([0.1, 0.2, 0.3], tmp_path / "one.html").stat().st_size > 10_000

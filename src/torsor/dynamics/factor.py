@@ -23,7 +23,7 @@ from torsor.validate import array, batch, generator, number
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MassFactor:
     """Multiply by, and solve with, the square factor W of M(q) = W W^T, which is never formed: O(n) each.
 
@@ -48,6 +48,9 @@ class MassFactor:
 
     model: Model
     q: Array
+
+    def __repr__(self) -> str:
+        return f"MassFactor({self.model.name}, states {self.q.shape[:-1]})"
 
     def apply(self, x: ArrayLike) -> Array:
         """Multiply: W x. Noise of unit covariance becomes momenta of covariance M.

@@ -81,6 +81,9 @@ class Points:
     def __len__(self) -> int:
         return len(self.body)
 
+    def __repr__(self) -> str:
+        return f"Points({len(self)} on {self.model.name})"
+
     def positions(self, q: ArrayLike) -> Array:
         """Compute where the points are in the base's axes.
 

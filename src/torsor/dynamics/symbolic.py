@@ -83,10 +83,10 @@ class ClosedForm:
 
     q: tuple[sympy.Symbol, ...]
     qd: tuple[sympy.Symbol, ...]
-    M: sympy.Matrix  # the mass matrix
-    C: sympy.Matrix  # of the Christoffel symbols: dM/dt - 2 C is skew
-    g: sympy.Matrix  # the torques that hold the machine against gravity, a column
-    parameters: dict[sympy.Symbol, float]  # the model's own value of every other symbol
+    M: sympy.Matrix
+    C: sympy.Matrix
+    g: sympy.Matrix
+    parameters: dict[sympy.Symbol, float]
 
     def __repr__(self) -> str:
         freedoms, known = (", ".join(map(str, x)) for x in (self.q, self.parameters))

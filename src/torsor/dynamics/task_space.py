@@ -21,7 +21,7 @@ from torsor.validate import array, real_array, shown
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OperationalSpace:
     """Hold the dynamics of a task: F = inertia a + bias, F the force (k numbers) that gives it the acceleration a.
 
@@ -57,6 +57,10 @@ class OperationalSpace:
     jacobian: Array  # J (..., k, nv): J v is the task's velocity
     response: Array  # B = J W^-T (..., k, nv)
     T: Array  # (k, 6 frames)
+
+    def __repr__(self) -> str:
+        frames = ", ".join(map(str, self.frames))
+        return f"OperationalSpace({self.factor.model.name}, {frames}: {len(self.T)} components)"
 
     @cached_property
     def inverse_inertia(self) -> Array:

@@ -190,6 +190,9 @@ class Simulation:
         motion.check_forces(self.t0, q, v)
         return motion
 
+    def __repr__(self) -> str:
+        return f"Simulation({self.model.name}, {self.method}, at t = {self.t:g} s)"
+
     # ---- running ----
 
     @property
