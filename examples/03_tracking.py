@@ -3,6 +3,7 @@
 python examples/03_tracking.py
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 import torsor as ts
@@ -20,6 +21,12 @@ runs = {
     "computed torque": ts.simulate(arm, forces=feedback, dt=0.01),
     "computed torque, with friction": ts.simulate(arm, forces=[feedback, ts.Friction(viscous=2.0)], dt=0.01),
 }
+figure, axes = plt.subplots(layout="constrained")
+print("away from the path, rad            after 5 s   after 10 s")
 for name, run in runs.items():
     away = np.abs(run.q - goal).max(axis=1)
-    print(f"{name:32} away from the path: {away[500]:.1e} rad after 5 s, {away[-1]:.1e} after 10 s")
+    print(f"{name:32} {away[500]:11.1e} {away[-1]:12.1e}")
+    axes.semilogy(times[1:], away[1:], label=name)
+axes.set(xlabel="time, s", ylabel="away from the path, rad")
+axes.legend(frameon=False)
+figure.savefig("tracking.png", dpi=150)

@@ -23,4 +23,5 @@ motion = resumed.run(100.0)
 error = np.abs(motion.energy - motion.energy[0]) / motion.kinetic_energy.max()
 for part, piece in (("first", error[:200]), ("last", error[-200:])):
     print(f"largest energy error in the {part} 10 s: {piece.max():.1e} of the kinetic energy")
+motion.plot(["energy"], "double_pendulum.png")
 print(f"{len(motion)} rows in {file}, {file.stat().st_size} bytes")

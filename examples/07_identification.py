@@ -26,10 +26,11 @@ tau = tau + 0.02 * tau.std(axis=0) * rng.normal(size=tau.shape)
 
 found = ts.identify(guess, q, v, qdd, tau)
 true = found.base.combinations @ arm.inertial_parameters().ravel()
-print(f"{arm.n * 10} parameters, of which {len(found.base.names)} combinations have an effect on the torques:")
+print(f"{arm.n * 10} parameters, of which {len(found.base.names)} combinations have an effect on the torques.")
+print(f"\n  {'combination':60} {'found':>9}    {'deviation':7}   {'true':>9}")
 for k in np.argsort(found.deviations / np.abs(found.values))[:8]:
     name = found.base.names[k] if len(found.base.names[k]) < 60 else found.base.names[k][:57] + "..."
-    print(f"  {name:60} {found.values[k]:9.5f} +- {found.deviations[k]:.5f}   true {true[k]:9.5f}")
+    print(f"  {name:60} {found.values[k]:9.5f} +- {found.deviations[k]:.5f}     {true[k]:9.5f}")
 errors = (found.values - true) / found.deviations
 print(f"errors in units of their standard deviations: root mean square {np.sqrt(np.mean(errors**2)):.2f}")
 print("masses:", np.round(found.model.mass, 2), " (alone they are not identifiable; all are positive)")

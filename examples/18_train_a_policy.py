@@ -33,6 +33,7 @@ def scores(envs, weights):
     return total
 
 
+print("round   median score   best score   most points")
 begin = time.perf_counter()
 mean, spread = np.zeros(6), np.full(6, 3.0)
 for k in range(1, ROUNDS + 1):
@@ -41,7 +42,7 @@ for k in range(1, ROUNDS + 1):
     best = tried[found.argsort()[-ELITE:]]
     mean, spread = best.mean(axis=0), best.std(axis=0) + 0.3 / k
     if k % 5 == 0:
-        print(f"round {k:3d}: median score {np.median(found):7.1f}, best {found.max():7.1f} of {10 * STEPS}")
+        print(f"{k:5d}   {np.median(found):12.1f}   {found.max():10.1f}   {10 * STEPS:11d}")
     if np.median(found) > 9 * STEPS:
         break
 print(f"{time.perf_counter() - begin:.1f} s")

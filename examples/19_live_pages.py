@@ -48,5 +48,5 @@ MACHINES = {
 folder = Path(sys.argv[1]) if sys.argv[1:] else Path(tempfile.mkdtemp(prefix="torsor-pages-"))
 folder.mkdir(exist_ok=True)
 for name, (model, start, forces) in MACHINES.items():
-    page = model.view(folder / f"{name}.html", q=start, live=True, forces=forces)
+    page = model.view(start, folder / f"{name}.html", live=True, forces=forces)
     print(f"{page}: {page.stat().st_size / 1000:.0f} kB")

@@ -7,6 +7,18 @@ import re
 import pytest
 
 import torsor as ts
+from torsor.backends.cpu import Program
+from torsor.backends.gpu import CudaProgram
+from torsor.dynamics.factor import MassFactor
+from torsor.dynamics.identification import BaseParameters, Identification
+from torsor.dynamics.inverse_kinematics import Solution
+from torsor.dynamics.matrix_gradients import MatrixGradient
+from torsor.dynamics.methods import Choice
+from torsor.dynamics.sweep_steps import SweepStep, SweepSteps
+from torsor.dynamics.symbolic import ClosedForm
+from torsor.dynamics.task_space import OperationalSpace
+from torsor.model.builder import Builder
+from torsor.motion.gradients import StepDerivatives
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 UNDERLINED = re.compile(r"^([A-Z][A-Za-z ]+)\n-{3,}\n", re.MULTILINE)
@@ -22,8 +34,14 @@ PUBLIC = {name: getattr(ts, name) for name in ts.__all__} | INNER
 CALLABLE = {name: x for name, x in PUBLIC.items() if callable(x)}
 PROBLEMS = {name for name, x in CALLABLE.items() if isinstance(x, type) and issubclass(x, Exception)}
 FUNCTIONS = [name for name in CALLABLE if name not in PROBLEMS]
-# Methods that users call, of classes whose page lists them.
-CLASSES = [ts.Model, ts.ModelBatch, ts.Trajectory, ts.Study, ts.Simulation]
+# What functions return, and what users make, with methods and properties of its own.
+CLASSES = [
+    *(x for x in CALLABLE.values() if isinstance(x, type) and not issubclass(x, Exception)),
+    Builder, Program, CudaProgram, MatrixGradient, MassFactor, OperationalSpace, BaseParameters, Identification, Choice,
+    Solution, StepDerivatives, ClosedForm, SweepSteps, SweepStep,
+]  # fmt: skip
+OF_CLASSES = {"ids": lambda x: x.__name__}
+IS_ARRAY = re.compile(r"\b(array_like|ndarray)\b")
 
 
 def sections(text):
@@ -64,7 +82,7 @@ def test_arrays_have_shapes_and_functions_say_what_they_return(name):
     found = sections(CALLABLE[name].__doc__)
     for part in ("Parameters", "Returns"):
         for names, kind in entries(found.get(part, "")):
-            if re.search(r"\b(array_like|ndarray)\b", kind):
+            if IS_ARRAY.search(kind):
                 assert "(" in kind or "float or array_like" in kind, f"{names}: {kind} has no shape"
     returned = inspect.signature(CALLABLE[name]).return_annotation
     if inspect.isfunction(CALLABLE[name]) and returned not in (None, "None"):
@@ -74,7 +92,10 @@ def test_arrays_have_shapes_and_functions_say_what_they_return(name):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_examples_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = CALLABLE[name].__doc__
+    run_examples(name, CALLABLE[name].__doc__)
+
+
+def run_examples(name, text):
     for peer in re.findall(r"import (pinocchio|mujoco)", text):
         pytest.importorskip(peer)
     examples = doctest.DocTestParser().get_doctest(inspect.cleandoc(text), {}, name, None, None)
@@ -85,8 +106,53 @@ def test_examples_run(name, tmp_path, monkeypatch):
     assert not runner.failures, "".join(said)
 
 
-@pytest.mark.parametrize("kind", CLASSES, ids=lambda x: x.__name__)
-def test_methods_are_described(kind):
-    for name, x in vars(kind).items():
-        if not name.startswith("_") and (callable(x) or isinstance(x, (property, classmethod))):
-            assert inspect.getdoc(getattr(kind, name, x)), f"{kind.__name__}.{name}"
+def members(kind):
+    """The public methods, and the functions behind public properties, by name; all that the class itself defines."""
+    own = {name: x for name, x in vars(kind).items() if not name.startswith("_") or name == "__getitem__"}
+    methods = {name: getattr(x, "__func__", x) for name, x in own.items()}
+    properties = {name: getattr(x, "fget", None) or getattr(x, "func", None) for name, x in own.items()}
+    return (
+        {name: x for name, x in methods.items() if inspect.isfunction(x)},
+        {name: x for name, x in properties.items() if inspect.isfunction(x) and x.__module__.startswith("torsor")},
+    )
+
+
+@pytest.mark.parametrize("kind", [x for x in CLASSES if x not in CALLABLE.values()], **OF_CLASSES)
+def test_classes_have_examples(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_examples(kind.__name__, kind.__doc__)
+
+
+@pytest.mark.parametrize("kind", CLASSES, **OF_CLASSES)
+def test_methods_are_described(kind, tmp_path, monkeypatch):
+    """Every parameter once, arrays with shapes, what is returned, and examples that run."""
+    monkeypatch.chdir(tmp_path)
+    for name, method in members(kind)[0].items():
+        where, text = f"{kind.__name__}.{name}", inspect.getdoc(method) or ""
+        found = sections(text)
+        assert found[""].split("\n")[0].endswith((".", ":")), f"{where}: {found['']}"
+        described = [x.lstrip("*") for names, _ in entries(found.get("Parameters", "")) for x in names]
+        taken = [x for x in inspect.signature(method).parameters if x not in ("self", "cls")]
+        assert not taken or len(set(described)) == len(described), where
+        assert [x for x in taken if x not in described] == [], where
+        for part in ("Parameters", "Returns"):
+            bare = [names for names, x in entries(found.get(part, "")) if IS_ARRAY.search(x) and "(" not in x]
+            assert not [names for names in bare if "float or" not in names], where
+        returned = inspect.signature(method).return_annotation
+        assert returned in (None, "None") or "Returns" in found, where
+        if ">>>" in text:
+            run_examples(where, text)
+
+
+@pytest.mark.parametrize("kind", CLASSES, **OF_CLASSES)
+def test_properties_and_fields_are_described(kind):
+    """What they are in a sentence, with the shape of an array; a field is an entry of the docstring of its class."""
+    for name, of in members(kind)[1].items():
+        text = inspect.getdoc(of) or ""
+        assert re.match(r"[A-Z].*[.:](\n|$)", text), f"{kind.__name__}.{name}: {text!r}"
+        if "Array" in str(inspect.signature(of).return_annotation).partition("[")[0]:
+            assert "(" in text, f"{kind.__name__}.{name} is an array and has no shape: {text!r}"
+    found = sections(kind.__doc__)
+    described = {x for part in ("Parameters", "Attributes") for names, _ in entries(found.get(part, "")) for x in names}
+    fields = getattr(kind, "__dataclass_fields__", None) or getattr(kind, "_fields", ())
+    assert [x for x in fields if x not in described and not x.startswith("_")] == []

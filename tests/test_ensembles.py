@@ -381,9 +381,29 @@ def test_others_read_the_store(tmp_path):
     group = zarr.open_group(str(tmp_path / "runs.zarr"), mode="r")
     assert np.array_equal(group["q"][:], found["q"])
     assert np.array_equal(group["vary/v0"][:], found["v0"])
-    opened = xarray.open_zarr(str(tmp_path / "runs.zarr"), consolidated=False)
-    assert opened["q"].dims == ("member", "time", "coordinate")
-    assert opened.attrs["seed"] == 0
+    assert np.array_equal(zarr.open_consolidated(str(tmp_path / "runs.zarr"))["vary"]["v0"][:], found["v0"])
+    for consolidated in (True, False):
+        opened = xarray.open_zarr(str(tmp_path / "runs.zarr"), consolidated=consolidated)
+        assert opened["q"].dims == ("member", "time", "coordinate")
+        assert opened.attrs["seed"] == 0
+        drawn = xarray.open_zarr(str(tmp_path / "runs.zarr"), group="vary", consolidated=consolidated)
+        assert np.array_equal(drawn["v0"].values, found["v0"])
+
+
+def test_metadata_are_consolidated(tmp_path):
+    """The group holds the metadata of all arrays: with the files of the arrays gone, zarr still opens it."""
+    zarr = peer("zarr")
+    found = study(tmp_path / "runs.zarr", n=4)
+    for path in (tmp_path / "runs.zarr").glob("*/**/zarr.json"):
+        path.unlink()
+    group = zarr.open_consolidated(str(tmp_path / "runs.zarr"))
+    assert np.array_equal(group["q"][:], found["q"])
+    assert sorted(group["vary"]) == sorted(name.removeprefix("vary/") for name in found.group.variables if "/" in name)
+
+
+def test_a_store_is_an_xarray_dataset(tmp_path):
+    peer("xarray")
+    found = study(tmp_path / "runs.zarr", n=20)
     assert np.array_equal(found.open()["q"].values, found["q"])
 
 
@@ -398,8 +418,9 @@ def test_a_dataset_is_lazy_and_knows_names(tmp_path):
         assert np.array_equal(opened["q"][5:17, 3].values, found["q"][5:17, 3])
         assert np.array_equal(opened["pose.link3"].sel({"pose.link3_entry": "qw"}).values, found["pose.link3"][..., 3])
         assert np.array_equal(opened.coords["v0"].values, found["v0"])
+        assert np.array_equal(opened["energy:max"].values, found["energy:max"])
         assert opened.coords["time"].values.tolist() == found.times.tolist()
-        assert opened["energy.max"].shape == (20,)
+        assert opened["energy:max"].shape == (20,)
 
 
 def test_lost_and_damaged_chunks_are_done_again(tmp_path):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import processes
@@ -23,10 +24,22 @@ def output_of(example, folder):
     return done.stdout
 
 
+def has_table(text):
+    """Three lines one after the other with the same number of columns, of which all but the first line hold numbers."""
+    rows = [re.split(r"  +", line.strip()) for line in text.splitlines()]
+    return any(
+        len(a) == len(b) == len(c) > 1 and all(re.search(r"\d", row[-1]) for row in (b, c))
+        for a, b, c in zip(rows, rows[1:], rows[2:])
+    )
+
+
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("example", notebooks.scripts(), ids=lambda path: path.name)
-def test_example_runs(example, tmp_path):
-    assert output_of(example, tmp_path).strip()
+def test_example_shows_a_picture_or_a_table(example, tmp_path):
+    text = output_of(example, tmp_path)
+    pictures = [path for path in tmp_path.rglob("*") if path.suffix in (".png", ".html")]
+    assert all(path.stat().st_size > 5_000 for path in pictures)
+    assert pictures or has_table(text), text
 
 
 def test_the_first_example_recovers_its_torques(tmp_path):

@@ -40,6 +40,7 @@ LAYERS = [
 # Methods that users look for on an object, imported when they are called: what they need knows that object.
 METHODS = {
     ("model.model", "view"),
+    ("dynamics.sweep_steps", "view"),
     ("motion.trajectory", "view"),
     ("ensembles.plots", "view"),
     ("ensembles.study", "view"),
@@ -57,7 +58,7 @@ ORDER = {
     "lowering request language loops",
     "dynamics": "accuracy methods calls couplings frames jacobians matrix_gradients functions derivatives programs "
     "linear factor points task_space inverse_kinematics actuators identification blocks external exports closed_forms "
-    "fixman symbolic",
+    "fixman symbolic sweep_steps",
     "dynamics.closed_forms": "frames operators factorization",
     "dynamics.fixman": "measure parameters solve points rigid",
     "ensembles": "engine streams places plots ray records device exchange draws zarr dataset files study",

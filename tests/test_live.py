@@ -140,7 +140,7 @@ def test_machines_too_large_for_a_page_are_refused():
 def test_the_command_and_the_method_write_live_pages(tmp_path, capsys):
     assert cli.main(["view", "planar3", "--live", "--out", str(tmp_path / "a.html")]) == 0
     assert str(tmp_path / "a.html") in capsys.readouterr().out.replace("\n", "")
-    assert zoo.planar3().view(tmp_path / "b.html", live=True) == tmp_path / "b.html"
+    assert zoo.planar3().view(path=tmp_path / "b.html", live=True) == tmp_path / "b.html"
     data = [scene_of((tmp_path / name).read_text()) for name in ("a.html", "b.html")]
     assert data[0]["machine"] == data[1]["machine"]
     assert cli.main(["view", str(tmp_path / "a.traj"), "--live"]) == 1
@@ -151,7 +151,7 @@ def test_the_command_and_the_method_write_live_pages(tmp_path, capsys):
 
 @pytest.mark.browser
 def test_a_hand_pulls_a_body_towards_the_mouse(tmp_path):
-    with Browser(zoo.panda().view(tmp_path / "page.html", live=True), 900, 700) as browser:
+    with Browser(zoo.panda().view(path=tmp_path / "page.html", live=True), 900, 700) as browser:
         browser.evaluate(
             "torsor.setPlaying(false); torsor.reset(); torsor.machine.x.gravities.fill(0); torsor.stage.render()"
         )
@@ -173,7 +173,7 @@ def test_a_hand_pulls_a_body_towards_the_mouse(tmp_path):
 
 @pytest.mark.browser
 def test_a_live_humanoid_hangs_from_its_pin(tmp_path):
-    with Browser(zoo.humanoid().view(tmp_path / "page.html", live=True)) as browser:
+    with Browser(zoo.humanoid().view(path=tmp_path / "page.html", live=True)) as browser:
         browser.evaluate("torsor.setPlaying(false); torsor.reset(); torsor.step(2000)")
         moved = """(() => {
             const { machine } = torsor, pin = machine.pulls.get("pin0"), p = machine.pointOf(machine.poses(), pin);

@@ -2,8 +2,10 @@
 
 import html
 import re
+import warnings
 import zlib
 from base64 import b64decode
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import pytest
 import torsor as ts
 from torsor.view.page import page, postures
 
+ROOT = Path(__file__).parent.parent
 MOST_BYTES = 300_000  # of an inline page, without its data
 
 
@@ -57,14 +60,47 @@ def test_a_builder_says_what_it_has():
     assert repr(builder) == "Builder('arm': upper (revolute); frames hand)"
 
 
+def test_results_say_what_they_hold():
+    arm, rng = ts.zoo.planar3(), np.random.default_rng(0)
+    q, v, qdd = rng.normal(size=(3, 30, 3))
+    found = ts.identify(arm, q, v, qdd, ts.inverse_dynamics(arm, q, v, qdd))
+    said = [
+        (ts.mass_factor(arm, q), "MassFactor(planar3, states (30,))"),
+        (ts.operational_space(arm, q[0], ["link3", "link2"]), "OperationalSpace(planar3, link3, link2: 12 components)"),
+        (ts.Points(arm, [0, 2], np.zeros((2, 3))), "Points(2 on planar3)"),
+        (found, f"Identification(planar3, {len(found.values)} of {len(found.values)} combinations excited)"),
+        (found.base, f"BaseParameters({len(found.values)} combinations of 30)"),
+        (ts.Simulation(arm), "Simulation(planar3, auto, at t = 0 s)"),
+        (ts.vjp(ts.mass_matrix), "vjp(mass_matrix)"),
+        (ts.jvp(ts.forward_dynamics, "q"), "jvp(forward_dynamics, q)"),
+    ]
+    assert [repr(x) for x, _ in said] == [words for _, words in said]
+
+
 def test_several_configurations_are_shown_one_after_the_other(tmp_path):
     arm = ts.zoo.planar3()
-    assert arm.view(tmp_path / "one.html", q=[0.1, 0.2, 0.3]).stat().st_size > 10_000
-    assert arm.view(tmp_path / "five.html", q=np.zeros((5, 3))).stat().st_size > 10_000
+    assert arm.view([0.1, 0.2, 0.3], tmp_path / "one.html").stat().st_size > 10_000
+    assert arm.view(np.zeros((5, 3)), tmp_path / "five.html").stat().st_size > 10_000
     shown = postures(arm, np.zeros((5, 3)))
     np.testing.assert_array_equal(shown.t, [0.0, 0.25, 0.5, 0.75, 1.0])
     with pytest.raises(ts.ArgumentError, match=r"q must have shape \(3,\) or \(m, 3\)"):
         arm.view(q=np.zeros(4))
+
+
+def test_view_shows_machines_motions_and_studies(tmp_path):
+    page, robot = tmp_path / "page.html", ROOT / "tests" / "robots" / "features.urdf"
+    run = ts.simulate(ts.zoo.pendulum(), duration=0.1)
+    for shown in (ts.zoo.planar3(), "panda", robot, str(robot), run):
+        with warnings.catch_warnings(action="ignore", category=ts.ModelWarning):
+            assert ts.view(shown, path=page) == page
+        assert page.stat().st_size > 10_000
+        page.unlink()
+    assert ts.view("planar3", [0.1, 0.2, 0.3], page).exists()
+    for bad in (3, np.zeros(3), ts.Model, None):
+        with pytest.raises(ts.ArgumentError, match="a model, a trajectory or a study can be shown, not"):
+            ts.view(bad)
+    with pytest.raises(ts.ArgumentError, match=r"the file of the page is path="):
+        ts.zoo.planar3().view("page.html")
 
 
 def test_names_of_other_libraries_are_answered():

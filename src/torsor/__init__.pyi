@@ -6,6 +6,7 @@ from torsor import formats as formats
 from torsor import lie as lie
 from torsor import molecule as molecule
 from torsor import motion as motion
+from torsor import view as view
 from torsor import zoo as zoo
 from torsor.casadi import to_casadi as to_casadi
 from torsor.dynamics import symbolic as symbolic
@@ -48,6 +49,7 @@ from torsor.dynamics.linear import linearize as linearize
 from torsor.dynamics.methods import explain as explain
 from torsor.dynamics.points import Points as Points
 from torsor.dynamics.programs import compile as compile
+from torsor.dynamics.sweep_steps import steps as steps
 from torsor.dynamics.task_space import operational_space as operational_space
 from torsor.ensembles import LogNormal as LogNormal
 from torsor.ensembles import Normal as Normal

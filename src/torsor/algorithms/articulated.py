@@ -109,7 +109,7 @@ def torque(here) -> Vec:
 
 @inward(start=lambda base: dict(I=Inertia.zero(), F=Spatial.zero()))
 def articulate(link, here, children):
-    """`articulated_inertias`, and the forces along with the inertias                                     (Eq. 41)"""
+    """`articulated_inertias`; F_i = W_i + sum Ad*_{f^-1} F^, F^ = F + G u, u = tau - S^T F, x = D^-1 u  (Eq. 41)"""
     f, S = link.placed(here)
     I, G, D = eliminate(S, children.I + link.inertia, link.rotors(here))
     F = children.F if here.W is None else children.F + here.W
@@ -138,13 +138,13 @@ def unit_torques(take: Callable[[Any, Spatial, Vec], tuple[Spatial, dict[str, An
         F, keep = take(here, F, b)
         return dict(F=f.Ad_inv_dual(F)), keep
 
-    def start(link, here, k):
+    def unit_torque(link, here, k):
         return on(link, here, Spatial.zero(), Vec.unit(k, link.joint.nv))
 
-    def climb(link, here, below):
+    def pass_unit_torque(link, here, below):
         return on(link, here, below.F, Vec.zero(link.joint.nv))
 
-    return Columns(start, climb, spread, rest=(lambda nv: dict(x=Vec.zero(nv))) if spread else None)
+    return Columns(unit_torque, pass_unit_torque, spread, rest=(lambda nv: dict(x=Vec.zero(nv))) if spread else None)
 
 
 def innovation(here, F: Spatial, b: Vec) -> tuple[Spatial, dict[str, Any]]:

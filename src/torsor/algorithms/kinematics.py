@@ -41,7 +41,11 @@ def jacobian_rate_step(link, here, tip):
 
 def at_body(step):
     """The first step of a climb: a frame on the body, at rest relative to it."""
-    return lambda link, here, tip: step(link, here, SimpleNamespace(f=tip.after(link.body_frame()), V=Spatial.zero()))
+
+    def at_frame(link, here, tip):
+        return step(link, here, SimpleNamespace(f=tip.after(link.body_frame()), V=Spatial.zero()))
+
+    return at_frame
 
 
 body_poses = Algorithm("body_poses", ("q",), (poses,), PerBody("pose"), kinematic=True)

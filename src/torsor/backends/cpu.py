@@ -37,18 +37,26 @@ THREAD_STATES = 16384
 
 
 class Program(functools.partial):
-    """A compiled function: call it like the torsor function it was made from, without the model.
+    """Run a function compiled for one model: called like the torsor function it was made from, without the model.
 
-    It is a `functools.partial` of a NumPy generalised ufunc, so that a call has no extra cost.  Batch axes
-    broadcast, inputs are cast, `out=` is filled in place and the GIL is released.
+    It is a `functools.partial` of a NumPy generalised ufunc, so that a call has no extra cost. Batch axes broadcast,
+    inputs are cast, `out=` is filled in place and the GIL is released. Its numbers are not checked.
 
-    model, name, dtype, lanes, specialised   what it computes, and how
-    inputs, shape, signature                 its arguments, and the shape of a result for one state
-    operations                               exact counts for one state
-    operations_per_joint                     loops: the counts of one body, by kind of joint
-    operations_formula                       loops: the counts as functions a n + b of the number n of bodies, as if
-                                             bodies of the most common kind were added
-    source("tape" | "llvm" | "asm" | "cuda" | "c")  the code at each stage
+    Attributes
+    ----------
+    lanes, threads : int
+        States computed side by side; threads that share a large batch.
+    signature : str
+        Of the generalised ufunc, such as "(6),(6),(6)->(6)".
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> program = ts.compile(ts.zoo.pendulum(), ts.forward_dynamics)
+    >>> program.inputs, program.shape, program.signature
+    (('q', 'v', 'tau'), (1,), '(1),(1),(1)->(1)')
+    >>> program(np.zeros((5, 1)), np.zeros(1), np.ones(1)).shape
+    (5, 1)
     """
 
     request: Request
@@ -73,41 +81,67 @@ class Program(functools.partial):
 
     @property
     def model(self) -> Model:
+        """The model for which it was compiled."""
         return self.request.model
 
     @property
     def name(self) -> str:
+        """What it computes."""
         return self.request.algorithm.name
 
     @property
     def inputs(self) -> tuple[str, ...]:
+        """The names of its arguments, in order."""
         return self.request.inputs
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """Of its numbers."""
         return np.dtype(self.request.dtype)
 
     @property
     def specialised(self) -> bool:
+        """Whether it is unrolled over this model; else it loops over the bodies."""
         return self.outline.layout is None
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of a result, for one state."""
         return self.outline.shape
 
     @property
     def operations(self) -> Operations:
+        """How many operations of each type it does for one state; a named tuple."""
         return self.request.operations
 
     @property
     def operations_per_joint(self) -> dict[Kind, Operations]:
+        """Of loops: the operations for one body, by the type of its joint."""
         return self.request.operations_per_joint
 
     @property
     def operations_formula(self) -> str:
+        """Of loops: the operations as functions a n + b of the number n of bodies."""
         return self.request.operations_formula
 
     def source(self, stage: str = "tape") -> str:
+        """Show the code at a stage of its making.
+
+        Parameters
+        ----------
+        stage : str, default "tape"
+            "tape", "llvm", "asm", "cuda" or "c".
+
+        Returns
+        -------
+        text : str
+            The code.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such stage.
+        """
         return _cpu_code().source(self.request, self.lanes, stage)
 
 

@@ -291,16 +291,20 @@ def scratch_for(kernel: Kernel, model: Model, blocks: int, launch: Launch, funct
 
 
 class CudaProgram:
-    """A function compiled for one model and the GPU: call it with device arrays, without the model.
+    """Run a function compiled for one model and the GPU: called with device arrays, without the model.
 
-    model, name, dtype, specialised, trig   what it computes, and how
-    operations                              exact counts for one state
-    launch                                  threads per block and register limit in use
-    source("tape" | "cuda")                 the code at each stage
-    autotune(*arrays)                       time launches, take the fastest, and remember it
+    Batch axes broadcast; any strides are accepted; `out=` is filled in place. Its numbers are not checked: NaN in one
+    state gives NaN in that state.
 
-    Batch axes broadcast; any strides are accepted; `out=` is filled in place.  A program does not check its
-    numbers: NaN in one state gives NaN in that state.
+    Attributes
+    ----------
+    launch : Launch
+        Threads per block and register limit in use.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> program = ts.compile(ts.zoo.panda(), ts.mass_matrix, target="cuda")  # doctest: +SKIP
     """
 
     def __init__(self, request: Request, kernel: Kernel) -> None:
@@ -321,25 +325,47 @@ class CudaProgram:
 
     @property
     def name(self) -> str:
+        """What it computes."""
         return self.request.algorithm.name
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """Of its numbers."""
         return np.dtype(f"float{self.kernel.bits}")
 
     @property
     def trig(self) -> str:
+        """Its sines and cosines: "accurate" or "fast"."""
         return self.kernel.trig
 
     @property
     def specialised(self) -> bool:
+        """Whether it is unrolled over this model; else it loops over the bodies."""
         return not self.kernel.looped
 
     @property
     def operations(self) -> Operations:
+        """How many operations of each type it does for one state; a named tuple."""
         return self.request.operations
 
     def source(self, stage: str = "tape") -> str:
+        """Show the code at a stage of its making.
+
+        Parameters
+        ----------
+        stage : str, default "tape"
+            "tape" or "cuda".
+
+        Returns
+        -------
+        text : str
+            The code.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such stage.
+        """
         makers: dict[str, Callable[[], str]] = {
             "tape": lambda: str(self.kernel.code), "cuda": lambda: self.kernel.source(self.launch),
         }  # fmt: skip
@@ -407,7 +433,20 @@ class CudaProgram:
     # -- tuning
 
     def autotune(self, *args: Any, launches: Sequence[Launch] = TUNING) -> Launch:
-        """Time every launch on these arrays, keep the fastest, and remember it here and in torsor's cache folder."""
+        """Time launches on these arrays; keep the fastest, and remember it in torsor's cache folder.
+
+        Parameters
+        ----------
+        *args : (...) array_like on the device
+            The arguments of a call.
+        launches : sequence of Launch, optional
+            Those that are tried.
+
+        Returns
+        -------
+        launch : Launch
+            The fastest.
+        """
         cp = cupy()
         kind = kind_of(args[0])
         with stream(kind) as current:

@@ -112,7 +112,7 @@ def jvp(function: Callable[..., Any], wrt: str | Iterable[str] | None = None) ->
     return Differentiated(_known(function), "jvp", wrt_names(wrt))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Differentiated:
     """What `vjp` and `jvp` return: a function of a model and arrays, which `compile` and `export` also take."""
 
@@ -123,6 +123,9 @@ class Differentiated:
     @property
     def __name__(self) -> str:
         return f"{self.mode}({self.function.__name__})"
+
+    def __repr__(self) -> str:
+        return self.__name__ if self.wrt is None else f"{self.__name__[:-1]}, {', '.join(self.wrt)})"
 
     @property
     def root(self) -> Callable[..., Any]:

@@ -23,40 +23,108 @@ from torsor.validate import array, batch, generator, number
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MassFactor:
-    """W with M(q) = W W^T, never formed: every product and solve is two compiled O(n) sweeps.
+    """Multiply by, and solve with, the square factor W of M(q) = W W^T, which is never formed: O(n) each.
 
-    W is block upper triangular in the order of the bodies, and zero between branches.  Batch axes of q and of the
+    W is block upper triangular in the order of the bodies, and zero between branches. Batch axes of q and of the
     vectors broadcast.
+
+    Attributes
+    ----------
+    model : Model
+        The machine.
+    q : (..., nq) ndarray
+        Configurations.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> W, arm = ts.mass_factor(ts.zoo.panda(), np.zeros(7)), ts.zoo.panda()
+    >>> noise = W.solve_transposed(np.random.default_rng(0).normal(size=(1000, 7)))  # velocities of covariance M^-1
+    >>> noise.shape
+    (1000, 7)
     """
 
     model: Model
     q: Array
 
+    def __repr__(self) -> str:
+        return f"MassFactor({self.model.name}, states {self.q.shape[:-1]})"
+
     def apply(self, x: ArrayLike) -> Array:
-        """W x, (..., nv): noise of unit covariance becomes momenta of covariance M."""
+        """Multiply: W x. Noise of unit covariance becomes momenta of covariance M.
+
+        Parameters
+        ----------
+        x : (..., nv) array_like
+            Vectors.
+
+        Returns
+        -------
+        y : (..., nv) ndarray
+            W x.
+        """
         return call(square_factor.apply, self.model, self.q, x)
 
     def apply_transposed(self, x: ArrayLike) -> Array:
-        """W^T x, (..., nv): its square is twice the kinetic energy of the velocity x."""
+        """Multiply by the transpose: W^T x. Its square is twice the kinetic energy of the velocity x.
+
+        Parameters
+        ----------
+        x : (..., nv) array_like
+            Vectors, such as velocities.
+
+        Returns
+        -------
+        y : (..., nv) ndarray
+            W^T x.
+        """
         return call(square_factor.apply_T, self.model, self.q, x)
 
     def solve(self, b: ArrayLike) -> Array:
-        """W^-1 b, (..., nv)."""
+        """Solve W x = b.
+
+        Parameters
+        ----------
+        b : (..., nv) array_like
+            Right-hand sides.
+
+        Returns
+        -------
+        x : (..., nv) ndarray
+            W^-1 b.
+        """
         return call(square_factor.solve, self.model, self.q, b)
 
     def solve_transposed(self, b: ArrayLike) -> Array:
-        """W^-T b, (..., nv), a root of M^-1: unit noise becomes velocities of covariance M^-1."""
+        """Solve W^T x = b: unit noise becomes velocities of covariance M^-1.
+
+        Parameters
+        ----------
+        b : (..., nv) array_like
+            Right-hand sides.
+
+        Returns
+        -------
+        x : (..., nv) ndarray
+            W^-T b.
+        """
         return call(square_factor.solve_T, self.model, self.q, b)
 
     @property
     def log_det(self) -> Array:
-        """log det W = log det M / 2, (...)."""
+        """The logarithm of the determinant of W, (...): log det M / 2."""
         return log_det_mass_matrix(self.model, self.q) / 2
 
     def matrix(self) -> Array:
-        """W itself, (..., nv, nv), for study: O(n^2)."""
+        """Form W, for study: O(n^2).
+
+        Returns
+        -------
+        W : (..., nv, nv) ndarray
+            The matrix.
+        """
         columns = MassFactor(self.model, self.q[..., None, :]).apply(np.eye(self.model.nv))
         return columns.swapaxes(-1, -2)
 

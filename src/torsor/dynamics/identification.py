@@ -50,16 +50,34 @@ ROUNDS = 4  # of least squares, each weighed by the residuals of the one before:
 # Base parameters ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BaseParameters:
-    """The combinations of inertial parameters that the torques depend on: `combinations @ pi`.
+    """Hold the combinations of inertial parameters that the torques depend on: `combinations @ pi`.
 
     They are independent, and no other combination has any effect on the torques.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Such as "link2.Jxx - link2.Jyy + 0.16 link3.m".
+    columns : (r,) ndarray
+        The columns of the regressor that belong to them: Y pi = Y[:, columns] @ combinations @ pi.
+    combinations : (r, 10 n) ndarray
+        The combinations.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.base_parameters(ts.zoo.pendulum()).names
+    ('link1.hx', 'link1.hz', 'link1.Jyy')
     """
 
-    names: tuple[str, ...]  # e.g. "link2.Jxx - link2.Jyy + 0.16 link3.m"
-    columns: Array  # (r,) the columns of the regressor that belong to them: Y pi = Y[:, columns] @ combinations @ pi
-    combinations: Array  # (r, 10 n)
+    names: tuple[str, ...]
+    columns: Array
+    combinations: Array
+
+    def __repr__(self) -> str:
+        return f"BaseParameters({len(self.names)} combinations of {self.combinations.shape[1]})"
 
 
 def base_parameters(model: Model) -> BaseParameters:
@@ -123,19 +141,48 @@ def _combination(row: Array, labels: list[str], first: int) -> str:
 # Identification ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Identification:
-    """What a recorded motion says about the inertial parameters."""
+    """Hold what a recorded motion says about the inertial parameters.
 
-    model: Model  # the model with the parameters found
-    parameters: (
-        Array  # (n, 10), see `Model.inertial_parameters`; where the motion says nothing, near those of the first model
-    )
-    base: BaseParameters  # which combinations can be known at all
-    values: Array  # (r,) of these combinations, of the model found
-    deviations: Array  # (r,) their standard errors by least squares without constraints; inf if not excited
-    residual: Array  # (nv,) the root mean square of tau - Y pi, for each freedom
-    converged: bool  # whether the minimum was found within the iterations allowed
+    Attributes
+    ----------
+    model : Model
+        With the parameters found.
+    parameters : (n, 10) ndarray
+        As in `Model.inertial_parameters`; where the motion says nothing, near those of the first model.
+    base : BaseParameters
+        Which combinations can be known at all.
+    values : (r,) ndarray
+        Of these combinations, of the model found.
+    deviations : (r,) ndarray
+        Their standard errors by least squares without constraints; infinite if not excited.
+    residual : (nv,) ndarray
+        The root mean square of tau - Y pi, for each freedom.
+    converged : bool
+        Whether the minimum was found within the iterations allowed.
+
+    Examples
+    --------
+    >>> import numpy as np, torsor as ts
+    >>> arm, rng = ts.zoo.pendulum(), np.random.default_rng(0)
+    >>> q, v, qdd = rng.normal(size=(3, 50, 1))
+    >>> found = ts.identify(arm, q, v, qdd, ts.inverse_dynamics(arm, q, v, qdd))
+    >>> found.converged, bool(found.residual.max() < 1e-6)
+    (True, True)
+    """
+
+    model: Model
+    parameters: Array
+    base: BaseParameters
+    values: Array
+    deviations: Array
+    residual: Array
+    converged: bool
+
+    def __repr__(self) -> str:
+        known, end = int(np.isfinite(self.deviations).sum()), "" if self.converged else ", not converged"
+        return f"Identification({self.model.name}, {known} of {len(self.values)} combinations excited{end})"
 
 
 def identify(model: Model, q: ArrayLike, v: ArrayLike, qdd: ArrayLike, tau: ArrayLike, *,

@@ -35,11 +35,24 @@ ORTHONORMAL = 1e-6  # how far a target's rotation may be from one
 
 
 class Solution(NamedTuple):
-    """What was found for each target.
+    """Hold what was found for each target, as a named tuple.
 
-    q        (..., nq) configurations; of an unsolved target, the one with the least error
-    solved   (...,) whether the error is within the tolerance
-    error    (...,) the larger of the weighted angle (rad) and distance (m) to the target
+    Attributes
+    ----------
+    q : (..., nq) ndarray
+        Configurations; of an unsolved target, the one with the least error.
+    solved : (...) ndarray
+        Whether the error is within the tolerance.
+    error : (...) ndarray
+        The larger of the weighted angle (rad) and distance (m) to the target.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> arm = ts.zoo.panda()
+    >>> target = ts.frame_poses(arm, [0.1, 0.5, 0, -1.5, 0, 2, 0.3], "link7")
+    >>> print(ts.inverse_kinematics(arm, "link7", target).solved)
+    True
     """
 
     q: Array

@@ -90,14 +90,28 @@ def sum_over_columns(vjp: Derivative, model: Model, args: tuple[ArrayLike, ...],
 
 @dataclass(frozen=True, eq=False)
 class MatrixGradient:
-    """What `compile` returns for the vjp of a large matrix A: call it like any program, without the model.
+    """Run the vjp of a large matrix A: what `compile` returns for it, called like any program, without the model.
 
-    product      the program of the vjp of A x; a call runs it with x = e_1 ... e_nv, one batch axis more
-    target       "cpu", or "cuda": it takes CuPy, PyTorch or JAX arrays on the GPU
-    operations   those of all products, for one state; the sums over the columns are not counted
-    source       the code of the product
+    Batch axes broadcast, and inputs are cast. There is no `out=`: the results are sums of what the product gives.
 
-    Batch axes broadcast, and inputs are cast.  There is no `out=`: the results are sums of what the product gives.
+    Attributes
+    ----------
+    name : str
+        What it computes.
+    inputs : tuple of str
+        The names of its arguments, in order.
+    frame : Frame or None
+        Of a Jacobian.
+    target : str
+        "cpu", or "cuda": it takes CuPy, PyTorch or JAX arrays on the GPU.
+    product : Program or CudaProgram
+        The program of the vjp of A x; a call runs it with x = e_1 ... e_nv, one batch axis more.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.compile(ts.zoo.rope(30), ts.vjp(ts.mass_matrix, "q")).inputs
+    ('q', 'cotangent_nv_nv')
     """
 
     name: str
@@ -111,22 +125,43 @@ class MatrixGradient:
 
     @property
     def model(self) -> Model:
+        """The model for which it was compiled."""
         return self.product.model
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """Of its numbers."""
         return self.product.dtype
 
     @property
     def specialised(self) -> bool:
+        """Whether the product is unrolled over this model; else it loops over the bodies."""
         return self.product.specialised
 
     @property
     def operations(self) -> Operations:
+        """The operations of all products for one state; the sums over the columns are not counted."""
         each = self.product.operations
         return type(each)(*(self.model.nv * count for count in each))
 
     def source(self, stage: str = "tape") -> str:
+        """Show the code of the product at a stage of its making.
+
+        Parameters
+        ----------
+        stage : str, default "tape"
+            As of a program.
+
+        Returns
+        -------
+        text : str
+            The code.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such stage.
+        """
         return self.product.source(stage)
 
     def __call__(self, *args: Any) -> Any:

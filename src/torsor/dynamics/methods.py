@@ -82,7 +82,23 @@ SEGMENTS_FROM = 2000
 
 
 class Choice(NamedTuple):
-    """The method that method="auto" takes, and why."""
+    """Hold the method that method="auto" takes, and why, as a named tuple.
+
+    Attributes
+    ----------
+    method : str
+        The method.
+    operations : dict of str to Operations
+        Of every method, for one state; empty where nothing was counted.
+    why : str
+        In words.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.explain(ts.zoo.panda(), ts.inverse_dynamics).method
+    'newton-euler'
+    """
 
     method: str
     operations: dict[str, Operations]  # of every method, for one state; empty where nothing was counted

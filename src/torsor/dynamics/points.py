@@ -38,20 +38,25 @@ def looped(algorithm: Algorithm, model: Model) -> Program:
 
 
 class Points:
-    """Points that move with the bodies of a model.
+    """Hold points that move with the bodies of a model: where they are, and how forces on them are felt.
 
     Parameters
     ----------
     model : Model
-    body : (m,) integers
-        The body with which each point moves; -1 is the base.
-    place : (m, 3) array
-        Where each point is, in the frame of its body.
+        The machine.
+    body : (m,) array_like
+        The number of the body with which each point moves; -1 is the base.
+    place : (m, 3) array_like
+        Where each point is, in the frame of its body, in m.
+
+    Raises
+    ------
+    ArgumentError
+        A shape does not fit, or there is no such body.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import torsor as ts
+    >>> import numpy as np, torsor as ts
     >>> arm = ts.zoo.planar3()
     >>> corners = ts.Points(arm, [0, 2, 2], [[0, 0, 0], [0.1, 0, 0], [0, 0.1, 0]])
     >>> x = corners.positions(np.zeros((5, 3)))
@@ -76,17 +81,21 @@ class Points:
     def __len__(self) -> int:
         return len(self.body)
 
+    def __repr__(self) -> str:
+        return f"Points({len(self)} on {self.model.name})"
+
     def positions(self, q: ArrayLike) -> Array:
-        """Where the points are in the base's axes.
+        """Compute where the points are in the base's axes.
 
         Parameters
         ----------
-        q : (..., nq) array
-            States; one that is not finite has points that are not finite, and changes nothing about the others.
+        q : (..., nq) array_like
+            Configurations; one that is not finite has points that are not finite, and changes nothing about the others.
 
         Returns
         -------
-        (..., m, 3) array
+        x : (..., m, 3) ndarray
+            Places, in m.
         """
         q = _rows("q", q, self.model.nq)
         states = q.reshape(-1, self.model.nq)
@@ -99,17 +108,19 @@ class Points:
         return out.reshape(*q.shape[:-1], len(self), 3)
 
     def torques(self, q: ArrayLike, forces: ArrayLike) -> Array:
-        """J(q)^T f: how forces on the points are felt at the joints.
+        """Compute how forces on the points are felt at the joints: J(q)^T f.
 
         Parameters
         ----------
-        q : (..., nq) array
-        forces : (..., m, 3) array
-            In the base's axes.
+        q : (..., nq) array_like
+            Configurations.
+        forces : (..., m, 3) array_like
+            In the base's axes, in N.
 
         Returns
         -------
-        (..., nv) array
+        tau : (..., nv) ndarray
+            In N m and N.
         """
         q, forces = _rows("q", q, self.model.nq), _rows("forces", forces, len(self), 3)
         batch = np.broadcast_shapes(q.shape[:-1], forces.shape[:-2])
@@ -127,7 +138,18 @@ class Points:
         return (slice(k, k + few) for k in range(0, count, few))
 
     def sums(self, forces: Array) -> Array:
-        """sum f and the rows of sum f p^T for every body, (..., n, 12)."""
+        """Add up the forces on the points of every body: sum f, and the rows of sum f p^T.
+
+        Parameters
+        ----------
+        forces : (..., m, 3) ndarray
+            In the base's axes, in N.
+
+        Returns
+        -------
+        sums : (..., n, 12) ndarray
+            What the kernels take.
+        """
         none = np.zeros((*forces.shape[:-2], 1, 3))
         found = _pulled()(np.take(np.concatenate([forces, none], axis=-2), self._first, axis=-2), self._own)
         for places in self._levels[1:]:

@@ -53,19 +53,53 @@ ROUNDING = 1e-12
 FACTOR_TERMS = 12
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ClosedForm:
-    """M(q) qdd + C(q, qd) qd + g(q) = tau, in symbols."""
+    """Hold the equations of a small machine in symbols: M(q) qdd + C(q, qd) qd + g(q) = tau.
+
+    Attributes
+    ----------
+    q, qd : tuple of Symbol
+        The freedoms and their velocities.
+    M : Matrix
+        The mass matrix.
+    C : Matrix
+        Of the Christoffel symbols: dM/dt - 2 C is skew.
+    g : Matrix
+        The torques that hold the machine against gravity, a column.
+    parameters : dict of Symbol to float
+        The model's own value of every other symbol.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> form = ts.symbolic.closed_form(ts.zoo.pendulum())
+    >>> form
+    ClosedForm(q1; parameters m_1, r_1z, I_1xx, I_1yy, I_1zz, g)
+    >>> M, C, g = form.evaluate([0.5], [1.0])
+    >>> print(M.round(3))
+    [[0.333]]
+    """
 
     q: tuple[sympy.Symbol, ...]
     qd: tuple[sympy.Symbol, ...]
-    M: sympy.Matrix  # the mass matrix
-    C: sympy.Matrix  # of the Christoffel symbols: dM/dt - 2 C is skew
-    g: sympy.Matrix  # the torques that hold the machine against gravity, a column
-    parameters: dict[sympy.Symbol, float]  # the model's own value of every other symbol
+    M: sympy.Matrix
+    C: sympy.Matrix
+    g: sympy.Matrix
+    parameters: dict[sympy.Symbol, float]
+
+    def __repr__(self) -> str:
+        freedoms, known = (", ".join(map(str, x)) for x in (self.q, self.parameters))
+        return f"ClosedForm({freedoms}; parameters {known})"
 
     def latex(self) -> str:
-        """The three matrices as LaTeX displays; cos(q_2 + q_3) is written c_{23}."""
+        """Write the three matrices as LaTeX displays; cos(q_2 + q_3) is written c_{23}.
+
+        Returns
+        -------
+        text : str
+            For a paper; a notebook shows it by itself.
+        """
         parts = {"M": self.M, "C": self.C, "g": self.g}
         functions = {f for A in parts.values() for f in A.atoms(sympy.sin, sympy.cos)}
         short = {f: sympy.Symbol(_short(f, self.q)) for f in functions}
@@ -77,7 +111,24 @@ class ClosedForm:
         return self.latex().replace(r"\[", "$$").replace(r"\]", "$$")
 
     def evaluate(self, q: ArrayLike, qd: ArrayLike) -> tuple[Array, Array, Array]:
-        """(M, C, g) as numbers at one state, with the model's own parameters."""
+        """Compute M, C and g at one state, with the model's own parameters.
+
+        Parameters
+        ----------
+        q : (n,) array_like
+            The freedoms.
+        qd : (n,) array_like
+            Their velocities.
+
+        Returns
+        -------
+        M : (n, n) ndarray
+            The mass matrix.
+        C : (n, n) ndarray
+            Of the velocity terms.
+        g : (n,) ndarray
+            Torques against gravity.
+        """
         given = [*self.q, *self.qd, *self.parameters]
         values = [*np.asarray(q).tolist(), *np.asarray(qd).tolist(), *self.parameters.values()]
         M, C, g = sympy.lambdify(given, (self.M, self.C, self.g), modules="numpy")(*values)

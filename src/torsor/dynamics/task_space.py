@@ -21,12 +21,34 @@ from torsor.validate import array, real_array, shown
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OperationalSpace:
-    """F = inertia a + bias: the force F (k numbers) that gives the task the acceleration a.
+    """Hold the dynamics of a task: F = inertia a + bias, F the force (k numbers) that gives it the acceleration a.
 
-    The task is the twists of some frames, each in its own frame (k = 6 per frame), or combinations T of them.
-    A task force F acts on the joints as the torques jacobian^T F.
+    The task is the twists of some frames, each in its own frame (k = 6 per frame), or combinations T of them. A task
+    force F acts on the joints as the torques jacobian^T F.
+
+    Attributes
+    ----------
+    factor : MassFactor
+        Of the mass matrix.
+    frames : tuple of str or int
+        The frames.
+    v : (..., nv) ndarray or None
+        Velocities.
+    jacobian : (..., k, nv) ndarray
+        J: J v is the task's velocity.
+    response : (..., k, nv) ndarray
+        B = J W^-T, with M = W W^T.
+    T : (k, 6 m) ndarray
+        The combinations.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> space = ts.operational_space(ts.zoo.panda(), [0, 0.5, 0, -1.5, 0, 2, 0], "link7")
+    >>> space.inertia.shape, space.consistent_inverse.shape
+    ((6, 6), (7, 6))
     """
 
     factor: MassFactor
@@ -36,14 +58,18 @@ class OperationalSpace:
     response: Array  # B = J W^-T (..., k, nv)
     T: Array  # (k, 6 frames)
 
+    def __repr__(self) -> str:
+        frames = ", ".join(map(str, self.frames))
+        return f"OperationalSpace({self.factor.model.name}, {frames}: {len(self.T)} components)"
+
     @cached_property
     def inverse_inertia(self) -> Array:
-        """Lambda^-1 = J M^-1 J^T = B B^T, (..., k, k); it may be singular."""
+        """The inverse inertia of the task, J M^-1 J^T = B B^T, (..., k, k); it may be singular."""
         return self.response @ self.response.swapaxes(-1, -2)
 
     @cached_property
     def inertia(self) -> Array:
-        """Lambda = (J M^-1 J^T)^-1, (..., k, k): with B^T = Q R, Lambda = R^-1 R^-T."""
+        """The inertia of the task, (J M^-1 J^T)^-1, (..., k, k): with B^T = Q R it is R^-1 R^-T."""
         k, nv = self.response.shape[-2:]
         sizes = np.linalg.svd(self.response, compute_uv=False)
         rank = (sizes > max(k, nv) * np.finfo(sizes.dtype).eps * sizes[..., :1]).sum(axis=-1).min(initial=k)
@@ -58,16 +84,16 @@ class OperationalSpace:
 
     @cached_property
     def consistent_inverse(self) -> Array:
-        """J^# = M^-1 J^T Lambda, (..., nv, k): the inverse of J that costs the least kinetic energy.
+        """The inverse of J that costs the least kinetic energy, M^-1 J^T inertia, (..., nv, k).
 
-        Torques (1 - J^T J^#^T) tau do not accelerate the task.
+        Torques (1 - J^T inverse^T) tau do not accelerate the task.
         """
         spread = MassFactor(self.factor.model, self.factor.q[..., None, :])
         return spread.solve_transposed(self.inertia @ self.response).swapaxes(-1, -2)
 
     @cached_property
     def bias(self) -> Array:
-        """Lambda (J M^-1 h - dJ/dt v), (..., k), h the joints' bias forces: gravity and velocity terms."""
+        """The force at no acceleration, inertia (J M^-1 h - dJ/dt v), (..., k), h the joints' bias forces."""
         if self.v is None:
             raise ArgumentError("the bias needs velocities: give v to operational_space")
         model, q = self.factor.model, self.factor.q

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor.ensembles.records import REDUCTIONS
 from torsor.ensembles.zarr import Group, Variable
 from torsor.formats import toml
 from torsor.later import Later
@@ -60,12 +61,18 @@ def dataset(group: Group, model: Model | None) -> Any:
     for name, variable in group.variables.items():
         if name not in ("digest", "t"):
             kind = coordinates if name.startswith(DRAWN) else variables
-            kind[name.removeprefix(DRAWN)] = variable.axes, _array(group, variable)
+            kind[_asked(name, variable)] = variable.axes, _array(group, variable)
         for axis in variable.axes:
             known = labels.get("pose" if axis.startswith("pose.") else "xyz" if axis.startswith("position.") else axis)
             if known is not None and len(known) == dict(zip(variable.axes, (variable.rows, *variable.shape)))[axis]:
                 coordinates[axis] = (axis,), known
     return xarray.Dataset(variables, coords=coordinates, attrs=group.attributes)
+
+
+def _asked(name: str, variable: Variable) -> str:
+    """The name of an array as the user wrote it: "PD.kp", "q:last"."""
+    before, _, last = name.removeprefix(DRAWN).rpartition(".")
+    return f"{before}:{last}" if last in REDUCTIONS and "time" not in variable.axes else name.removeprefix(DRAWN)
 
 
 def _array(group: Group, variable: Variable) -> Any:

@@ -40,10 +40,28 @@ class Distribution:
     relative: bool = False
 
     def value(self, u: Array) -> Array:
-        """The values at the fractions u of the distribution."""
+        """Compute values at fractions of the distribution.
+
+        Parameters
+        ----------
+        u : (...) ndarray
+            Fractions between 0 and 1.
+
+        Returns
+        -------
+        x : (...) ndarray
+            The numbers below which these fractions lie.
+        """
         raise NotImplementedError
 
     def parameters(self) -> dict[str, Any]:
+        """Describe the distribution as JSON values.
+
+        Returns
+        -------
+        words : dict
+            Its name and parameters.
+        """
         return {"distribution": type(self).__name__} | {
             key: np.asarray(x).tolist() for key, x in vars(self).items()
         }  # fmt: skip

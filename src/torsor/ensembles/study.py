@@ -414,17 +414,17 @@ class Study:
 
     @property
     def times(self) -> Array:
-        """The stored times, in s."""
+        """The stored times, (times,), in s."""
         return self.group.whole("t")
 
     @property
     def status(self) -> Array:
-        """(n,): 0 is not yet done, 1 is done; for others see `failed`."""
+        """What became of every member, (n,): 0 is not yet done, 1 is done; for others see `failed`."""
         return self.group.whole("status")
 
     @property
     def progress(self) -> float:
-        """The share of the members that is done."""
+        """The share of the members that is done, from 0 to 1."""
         return float((self.status > 0).mean())
 
     @property
@@ -435,18 +435,34 @@ class Study:
 
     @property
     def has_motion(self) -> Array:
-        """(n,): which members have arrived at their last time, or stopped before."""
+        """Which members have arrived at their last time or have stopped before, (n,)."""
         status = self.status
         return (status > 0) & ~_has_failed(status)
 
     @property
     def stopped(self) -> dict[int, int]:
-        """The members that stopped, and by which stop condition, 1 for the first; see "stop_time" in the store."""
+        """The members that stopped, and by which stop condition, 1 for the first; "stop_time" says when."""
         status = self.status
         return {int(k): int(status[k]) - STOPPED + 1 for k in np.flatnonzero(status >= STOPPED)}
 
     def __getitem__(self, name: str) -> Array:
-        """A stored quantity of all members; a quantity that was drawn is found under its name in `vary`."""
+        """Read a stored quantity of all members, or one that was drawn, into memory.
+
+        Parameters
+        ----------
+        name : str
+            As in `keep` ("q", "energy:max") or in `vary` ("PD.kp").
+
+        Returns
+        -------
+        values : (n, ...) ndarray
+            A row per member; NaN where a member is not done.
+
+        Raises
+        ------
+        ArgumentError
+            The store has no such quantity; the message lists what it has.
+        """
         known = self.group.variables
         found = name.replace(":", ".") if name.replace(":", ".") in known else f"vary/{name}"
         if found not in known:
@@ -454,7 +470,13 @@ class Study:
         return self.group.whole(found)
 
     def missing(self) -> list[int]:
-        """The chunks that are not there, or not whole: found by their digests."""
+        """Find the chunks that are not there, or not whole, by their digests.
+
+        Returns
+        -------
+        chunks : list of int
+            Their numbers; none if the study is complete.
+        """
         count = self.group.variables["digest"].rows
         return [chunk for chunk in range(count) if not self._is_whole(chunk)]
 
@@ -468,7 +490,27 @@ class Study:
 
     def resume(self, executor: Executor | None = None, *, shard: tuple[int, int] = (0, 1),
                progress: Callable[[int, int], Any] | None = None) -> Study:  # fmt: skip
-        """Do the chunks that are missing, here or by an executor; `progress(done, all)` is called after each."""
+        """Compute the chunks that are missing, here or by an executor.
+
+        Parameters
+        ----------
+        executor : Executor, optional
+            Of concurrent.futures, Dask (`client.get_executor()`), MPI or Ray. Default: this process.
+        shard : tuple of int, default (0, 1)
+            (k, m): every m-th chunk, beginning with the k-th: m jobs of a cluster share a study.
+        progress : callable, optional
+            Called with (chunks that are done, all chunks) after each.
+
+        Returns
+        -------
+        study : Study
+            This one.
+
+        Raises
+        ------
+        ArgumentError
+            The store was opened by its path: without its plan nothing can be computed.
+        """
         if self.plan is None:
             raise ArgumentError(
                 "a store that was opened by its path has no plan: call ensemble() again, with its arguments"
@@ -522,7 +564,23 @@ class Study:
     # -- looking at it
 
     def member(self, k: int) -> Trajectory:
-        """The motion of one member, computed again: the same bits as in the store."""
+        """Compute the motion of one member again: the same bits as in the store.
+
+        Parameters
+        ----------
+        k : int
+            The number of the member.
+
+        Returns
+        -------
+        run : Trajectory
+            All rows, with accelerations and torques.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such member, it has no motion, or the store was opened by its path.
+        """
         if self.plan is None:
             raise ArgumentError(
                 "a store that was opened by its path has no plan: call ensemble() again, with its arguments"
@@ -544,31 +602,88 @@ class Study:
         return Trajectory(machine, t, q, v, a, tau, {"member": k, "seed": plan.seed})
 
     def open(self) -> Any:
-        """Open everything in the store as an xarray Dataset (needs xarray); with Dask, chunks are read when needed.
+        """Open everything in the store as one xarray Dataset; needs xarray (`torsor[ensemble]`).
 
-        Members, times, joints and what was drawn are coordinates: `d.q.sel(coordinate="link2")`, `d["PD.kp"]`.
+        With Dask, chunks are read when they are needed. Members, times, joints and what was drawn are coordinates:
+        `d.q.sel(coordinate="link2")`, `d["PD.kp"]`.
+
+        Returns
+        -------
+        dataset : Dataset
+            Of xarray; its attributes are those of the store.
         """
         return dataset(self.group, self.plan.model if self.plan else None)
 
     def plot(self, quantity: str = "q", path: str | Path | None = None) -> Any:
-        """Fans of a quantity over time: the median, and where 50 % and 90 % of the members are."""
+        """Plot fans of a quantity over time: the median, and where 50 % and 90 % of the members are.
+
+        Parameters
+        ----------
+        quantity : str, default "q"
+            A quantity that was kept at every stored time.
+        path : path-like, optional
+            A file to write: .png, .svg or .pdf.
+
+        Returns
+        -------
+        figure : Figure
+            Of matplotlib; a notebook shows it.
+
+        Raises
+        ------
+        ArgumentError
+            The quantity has no values over time, or no member is done.
+        """
         return plots.fans(self, quantity, path)
 
     def view(self, path: str | Path | None = None) -> Path:
-        """A page that plays members in 3-D: the first as a machine, some of the others as lines.
+        """Play members in the browser: the first as a machine, some of the others as lines. They are computed again.
 
-        They are computed again (see `member`). Without a path, the page is opened in the browser.
+        Parameters
+        ----------
+        path : path-like, optional
+            Where the page is written. Default: a temporary file that is opened in the browser.
+
+        Returns
+        -------
+        path : Path
+            The page, one HTML file.
         """
         return page.show(page.scene_of_members(self.member, np.flatnonzero(self.has_motion)), path)
 
     def sensitivities(self, quantity: Array | None = None) -> dict[str, Array]:
-        """Which share of a number's variance each drawn quantity explains, by rank regression; default: the last q."""
+        """Compute which share of a number's variance each drawn quantity explains, by rank regression.
+
+        Parameters
+        ----------
+        quantity : (n,) array_like, optional
+            One number per member. Default: the first coordinate at the last time.
+
+        Returns
+        -------
+        shares : dict of str to (...) ndarray
+            By the names in `vary`, an array in the shape of what was drawn: first-order Sobol indices, if the draws are
+            independent.
+        """
         return plots.shares(self, quantity)
 
     def sobol_indices(self, quantity: Array | None = None) -> dict[str, Any]:
-        """(first, total) Sobol indices of each drawn quantity for one number per member; default: the last q[0].
+        """Compute the Sobol indices of each drawn quantity for one number per member.
 
-        Needs sampling="saltelli".
+        Parameters
+        ----------
+        quantity : (n,) array_like, optional
+            One number per member. Default: the first coordinate at the last time.
+
+        Returns
+        -------
+        indices : dict
+            By the names in `vary`, (first, total).
+
+        Raises
+        ------
+        ArgumentError
+            The members were not drawn with sampling="saltelli".
         """
         return plots.sobol(self, quantity)
 

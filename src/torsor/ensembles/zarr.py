@@ -70,10 +70,13 @@ class Group:
     @classmethod
     def create(cls, place: StorePlace, variables: Sequence[Variable], attributes: Mapping[str, Any]) -> Group:
         """A new group, or the one that another process made meanwhile; its own metadata are written last."""
-        files = {f"{variable.name}/zarr.json": json.dumps(variable.metadata()).encode() for variable in variables}
-        for inner in sorted({variable.name.rpartition("/")[0] for variable in variables} - {""}):
-            files[f"{inner}/zarr.json"] = _group({})
-        files["zarr.json"] = _group(dict(attributes) | {"arrays": [variable.name for variable in variables]})
+        nodes = {variable.name: variable.metadata() for variable in variables}
+        for inner in sorted({name.rpartition("/")[0] for name in nodes} - {""}):
+            inside = {name.removeprefix(f"{inner}/"): x for name, x in nodes.items() if name.startswith(f"{inner}/")}
+            nodes[inner] = _group({}, inside)
+        attributes = dict(attributes) | {"arrays": [variable.name for variable in variables]}
+        files = {f"{name}/zarr.json": json.dumps(x).encode() for name, x in nodes.items()}
+        files["zarr.json"] = json.dumps(_group(attributes, nodes), indent=1).encode()
         place.create(files)
         return cls(place)
 
@@ -138,5 +141,9 @@ class Group:
         return result
 
 
-def _group(attributes: Mapping[str, Any]) -> bytes:
-    return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}, indent=1).encode()
+def _group(attributes: Mapping[str, Any], nodes: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a group, and of all its arrays and groups: consolidated, so that others open it with one read."""
+    consolidated = {"kind": "inline", "must_understand": False, "metadata": dict(nodes)}
+    return {
+        "zarr_format": 3, "node_type": "group", "attributes": dict(attributes), "consolidated_metadata": consolidated
+    }  # fmt: skip

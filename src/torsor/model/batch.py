@@ -110,7 +110,7 @@ class ModelBatch:
 
     @cached_property
     def weightless(self) -> ModelBatch:
-        """The same without gravity."""
+        """The same batch without gravity."""
         varied: Any = {name: np.zeros_like(x) if name == "gravity" else x for name, x in self.varied.items()}
         return ModelBatch(self.model.weightless, **varied)
 
@@ -121,10 +121,25 @@ class ModelBatch:
 
     @classmethod
     def of(cls, models: Sequence[Model]) -> ModelBatch:
-        """A batch of models of the same structure, one after the other.
+        """Make a batch of models of the same structure, one after the other. All their numbers may differ.
 
-        All their numbers may differ.  Joints, names, frames, couplings and other extras must be equal; the batch has
-        the name and the notes of the first model.
+        Parameters
+        ----------
+        models : sequence of Model
+            With equal joints, names, frames, couplings and other extras. The batch has the name and the notes of the
+            first.
+
+        Returns
+        -------
+        batch : ModelBatch
+            With one batch axis.
+
+        Raises
+        ------
+        ArgumentError
+            There is none.
+        ModelError
+            A model has another structure.
         """
         if not isinstance(models, Sequence):
             raise ArgumentError(f"models must be a list of models, not {shown(models)}")
@@ -149,7 +164,18 @@ class ModelBatch:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Model | ModelBatch:
-        """One member, or a batch of some of them."""
+        """Take one member, or a batch of some of them.
+
+        Parameters
+        ----------
+        index : index
+            Of the batch axes: a number, a slice, booleans.
+
+        Returns
+        -------
+        model : Model or ModelBatch
+            With the numbers of these members.
+        """
         index = index if isinstance(index, tuple) else (index,)
         cores = {name: (slice(None),) * len(shape) for name, shape in _field_shapes(self.model).items()}
         picked: dict[str, Any] = {name: x[(*index, ..., *cores[name])] for name, x in self.varied.items()}
@@ -159,13 +185,24 @@ class ModelBatch:
     def replaced(self, where: Any, **numbers: Unpack[Numbers]) -> ModelBatch:
         """Give some members other numbers, in place; this costs what a batch of these members would.
 
-            heavy = arm.mass * rng.uniform(1.0, 2.0, (3, arm.n))
-            arms.replaced([4, 7, 9], mass=heavy)
+        Parameters
+        ----------
+        where : index
+            Which members, as an index of the batch axes: numbers, a slice, booleans.
+        **numbers : (..., *shape) array_like
+            Of these members, for fields that differ in this batch already; the others keep their numbers.
 
-        where    which members, as an index of the batch axes: numbers, a slice, booleans
-        numbers  of these members, for fields that differ in this batch already; the others keep their numbers
+        Returns
+        -------
+        batch : ModelBatch
+            This one.
 
-        Returns the batch itself.  If a new member could not exist, nothing changes and ModelError is raised.
+        Raises
+        ------
+        ArgumentError
+            A field does not differ, or a shape does not fit.
+        ModelError
+            A new member could not exist; then nothing has changed.
         """
         index = self._index(where)
         rows: dict[str, Any] = {name: x[index] for name, x in self.varied.items()}
@@ -208,7 +245,7 @@ class ModelBatch:
 
     @cached_property
     def forest(self) -> Model:
-        """All members side by side as one model of size * n bodies: it is checked and framed at once."""
+        """All members side by side, as one model of size * n bodies."""
         n, size, model = self.model.n, self.size, self.model
         if not size:
             return model

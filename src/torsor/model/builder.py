@@ -287,15 +287,18 @@ def _lumped(links: Arrays, host: Array, R: Array, p: Array, fixed: Array) -> Arr
 
 
 class Builder:
-    """Collects bodies and frames by name; a parent may be added after its children.
+    """Collect bodies and frames by name, as `Model.builder` begins it; a parent may be added after its children.
 
-    For example:
-
-        arm = Model.builder("arm")
-        arm.add("upper", axis=(0, 1, 0), mass=2, com=(0.2, 0, 0), inertia=(0.01, 0.03, 0.03))
-        arm.add("lower", "upper", axis=(0, 1, 0), p=(0.4, 0, 0), mass=1, inertia=(0.01, 0.01, 0.01))
-        arm.frame("hand", "lower", p=(0.3, 0, 0))
-        model = arm.build()
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> arm = ts.Model.builder("arm")
+    >>> arm.add("upper", axis=(0, 1, 0), mass=2, com=(0.2, 0, 0), inertia=(0.01, 0.03, 0.03))
+    Builder('arm': upper (revolute))
+    >>> arm.add("lower", "upper", axis=(0, 1, 0), p=(0.4, 0, 0), mass=1, inertia=(0.01, 0.01, 0.01))
+    Builder('arm': upper (revolute), lower (revolute))
+    >>> arm.frame("hand", "lower", p=(0.3, 0, 0)).build()
+    Model('arm', 2 bodies: 2 revolute; nq=2, nv=2)
     """
 
     def __init__(self, model: type[Model], name: str, *, gravity: ArrayLike, allow_degenerate: bool) -> None:
@@ -308,7 +311,31 @@ class Builder:
     def add(
         self, name: str, parent: str | None = None, joint: str = "revolute", **numbers: Unpack[BodyNumbers]
     ) -> Builder:
-        """Add a body to `parent` (None: the base); the other arguments are those of `Model.tree`, for one body."""
+        """Add a body.
+
+        Parameters
+        ----------
+        name : str
+            Of the body; every body and frame has a name of its own.
+        parent : str, optional
+            The body it hangs on. Default: the base.
+        joint : str, default "revolute"
+            The type of its joint, as in `Model.tree`.
+        **numbers : float or (3,) or (3, 3) array_like
+            axis, pitch, R, p, mass, com, inertia, damping, ...: as in `Model.tree`, for one body.
+
+        Returns
+        -------
+        builder : Builder
+            This one.
+
+        Raises
+        ------
+        ArgumentError
+            A shape does not fit.
+        ModelError
+            The name is taken, or the joint has no such type.
+        """
         label = self._new("body", name)
         if not isinstance(parent, str | None):
             raise ArgumentError(f"{label}: parent must be the name of a body, None for the base, not {shown(parent)}")
@@ -328,7 +355,24 @@ class Builder:
     def frame(
         self, name: str, body: str | None = None, R: ArrayLike = IDENTITY, p: ArrayLike = (0.0, 0.0, 0.0)
     ) -> Builder:
-        """A named frame placed at (R, p) on a body (None: the base)."""
+        """Add a named frame.
+
+        Parameters
+        ----------
+        name : str
+            Of the frame.
+        body : str, optional
+            The body it sits on. Default: the base.
+        R : (3, 3) array_like, optional
+            Its rotation on that body. Default: none.
+        p : (3,) array_like, default 0
+            Its place on that body, in m.
+
+        Returns
+        -------
+        builder : Builder
+            This one.
+        """
         label = self._new("frame", name)
         if not isinstance(body, str | None):
             raise ArgumentError(f"{label}: body must be the name of a body, None for the base, not {shown(body)}")
@@ -336,7 +380,18 @@ class Builder:
         return self
 
     def build(self) -> Model:
-        """The model; bodies stay in the order in which they were added if each came after its parent."""
+        """Make the model. Bodies stay in the order in which they were added if each came after its parent.
+
+        Returns
+        -------
+        model : Model
+            The machine.
+
+        Raises
+        ------
+        ModelError
+            A parent is not there, or the machine could not exist.
+        """
         if not self._bodies:
             raise ModelError("a model needs at least one body: add one before build()")
         bodies = self._bodies.values()

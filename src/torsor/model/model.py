@@ -190,7 +190,7 @@ class Model:
         ----------
         joint : str or sequence of str, default "revolute"
             The type of all joints, or one per body.
-        **links : array_like
+        **links : (n, ...) array_like
             As in `tree`.
 
         Returns
@@ -245,7 +245,7 @@ class Model:
             Permit point masses and rods, whose inertia is singular.
         damping, friction, stiffness, rest, armature, lower, upper, effort, speed : float or (nv,) array_like
             Of the freedoms: one number for all, or one each in the order of the bodies.
-        **links : array_like
+        **links : (n, ...) array_like
             These arguments, from `axis` on.
 
         Returns
@@ -315,9 +315,9 @@ class Model:
             Angles of the table are in degrees.
         com : (n, 3) array_like, default 0
             Mass centres in the links' DH frames; or `r` (Saha), from the mass centre to the frame's origin.
-        mass, inertia, gravity, names, name, n, allow_degenerate, damping, ... : array_like
+        mass, inertia, gravity, names, name, n, allow_degenerate, damping, ... : (n, ...) array_like
             As in `tree`; inertias are in the axes of the links' DH frames.
-        **table : array_like
+        **table : (n, ...) array_like
             These arguments.
 
         Returns
@@ -336,17 +336,42 @@ class Model:
     @classmethod
     def from_screws(cls, S: ArrayLike, M: ArrayLike, inertias: ArrayLike, *, axes: str = "space",
                     **links: Any) -> Model:  # fmt: skip
-        """A machine as a product of exponentials: screws and poses at the zero position; see `screws.py`.
-
-        S          (n, 6) the screw (omega, v) of each joint, omega of unit length; omega = 0 and v of unit length for a
-                   prismatic joint. A screw with pitch is a helical joint
-        M          (n, 4, 4) the pose of a frame of each body, in the base frame; for example at the mass centre
-        inertias   (n, 6, 6) [[J, m [c]], [-m [c], m 1]] of each body about that frame's origin, angular part first
-        axes       of the screws: "space" (the base frame) or "body" (the frame M of the body)
-        parent     (n,) left out: a chain
-        gravity, names, name, allow_degenerate, damping, ...: as in `tree`
+        """Build a machine as a product of exponentials: screws and poses at the zero position.
 
         The body frames of the model lie on the axes of the joints; the given ones are the frames "<link>/home".
+
+        Parameters
+        ----------
+        S : (n, 6) array_like
+            The screw (omega, v) of each joint, omega of unit length; for a prismatic joint omega = 0 and v of unit
+            length. A screw with pitch is a helical joint.
+        M : (n, 4, 4) array_like
+            The pose of a frame of each body in the base's frame, for example at the mass centre.
+        inertias : (n, 6, 6) array_like
+            [[J, m [c]], [-m [c], m 1]] of each body about that frame's origin, angular part first.
+        axes : str, default "space"
+            Of the screws: "space" (the base's frame) or "body" (the frame M of the body).
+        **links : (n, ...) array_like, optional
+            parent (n,), for a tree; gravity, names, name, allow_degenerate, damping, ...: as in `tree`.
+
+        Returns
+        -------
+        model : Model
+            The machine.
+
+        Raises
+        ------
+        ArgumentError
+            A shape does not fit, or a screw is none.
+        ModelError
+            The machine could not exist.
+
+        Examples
+        --------
+        >>> import numpy as np, torsor as ts
+        >>> inertia = np.diag([0.1, 0.1, 0.1, 1.0, 1.0, 1.0])
+        >>> ts.Model.from_screws([[0, 0, 1, 0, 0, 0]], [np.eye(4)], [inertia])
+        Model('model', 1 body: 1 revolute; nq=1, nv=1)
         """
         return cls(**screw_fields(S, M, inertias, axes, **links))
 
@@ -364,32 +389,32 @@ class Model:
 
     @property
     def nv(self) -> int:
-        """The number of degrees of freedom: the length of v, of dv and of tau."""
+        """The number of degrees of freedom: the length of v, of accelerations and of torques."""
         return int(self.v_start[-1])
 
     @cached_property
     def q_start(self) -> Array:
-        """(n+1,): the coordinates of joint i are q[q_start[i]:q_start[i+1]]."""
+        """Where the coordinates of joint i are, (n + 1,): q[q_start[i]:q_start[i + 1]]."""
         return _starts(self.joint, NQ)
 
     @cached_property
     def v_start(self) -> Array:
-        """(n+1,): the velocities of joint i are v[v_start[i]:v_start[i+1]]."""
+        """Where the velocities of joint i are, (n + 1,): v[v_start[i]:v_start[i + 1]]."""
         return _starts(self.joint, NV)
 
     @cached_property
     def children_count(self) -> Array:
-        """(n,): the number of bodies that hang on each body."""
+        """The number of bodies that hang on each body, (n,)."""
         return _frozen(np.bincount(self.parent + 1, minlength=self.n + 1)[1:], np.int64)
 
     @cached_property
     def is_chain(self) -> bool:
-        """Does every body hang on the one before it?"""
+        """Whether every body hangs on the one before it."""
         return bool(np.array_equal(self.parent, np.arange(-1, self.n - 1)))
 
     @cached_property
     def key(self) -> str:
-        """A hash of the physics (every number, joint and parent; no names): the key of compiled programs."""
+        """A hash of the physics (every number, joint and parent; no names), by which compiled programs are found."""
         digest = blake2b(digest_size=16)
         for field_name in _PHYSICS:
             digest.update(getattr(self, field_name).tobytes())
@@ -401,29 +426,79 @@ class Model:
 
     @cached_property
     def weightless(self) -> Model:
-        """The same without gravity."""
+        """The same model without gravity."""
         return replace(self, gravity=np.zeros(3))
 
     @cached_property
     def has_degenerate_bodies(self) -> bool:
-        """Is there a body without mass or with a singular inertia?  Only then can the mass matrix be singular."""
+        """Whether a body has no mass or a singular inertia: only then can the mass matrix be singular."""
         moments = np.linalg.eigvalsh(self.inertia)
         return bool((self.mass == 0).any() or (moments[:, 0] <= 1e-12 * moments[:, 2]).any())
 
     def body_of_freedom(self, k: int) -> str:
-        """The name of the body whose joint has the k-th freedom."""
+        """Name the body whose joint has a freedom.
+
+        Parameters
+        ----------
+        k : int
+            The number of the freedom: its place in v.
+
+        Returns
+        -------
+        name : str
+            Of the body.
+        """
         return self.names[int(np.searchsorted(self.v_start, k, side="right")) - 1]
 
     def inertial_parameters(self) -> Array:
-        """pi (n, 10): m, h = m c (x, y, z), J about the frame's origin (xx, xy, xz, yy, yz, zz) of every body."""
+        """Collect the inertial parameters, on which the torques depend linearly.
+
+        Returns
+        -------
+        parameters : (n, 10) ndarray
+            Of every body, about the origin of its frame: m, h = m c (x, y, z), J (xx, xy, xz, yy, yz, zz), in kg, kg m,
+            kg m^2.
+        """
         return inertial_parameters(self)
 
     def with_inertial_parameters(self, parameters: ArrayLike) -> Model:
-        """This model with other inertial parameters, (n, 10) in the order of `inertial_parameters`."""
+        """Make this model with other inertial parameters.
+
+        Parameters
+        ----------
+        parameters : (n, 10) array_like
+            In the order of `inertial_parameters`.
+
+        Returns
+        -------
+        model : Model
+            The machine with these bodies.
+
+        Raises
+        ------
+        ModelError
+            A body could not exist.
+        """
         return with_inertial_parameters(self, parameters)
 
     def frame(self, name: str | int | None) -> Frame:
-        """The frame of that name: a named one, that of a body (by name or number), or the base's (None)."""
+        """Find a frame by name.
+
+        Parameters
+        ----------
+        name : str, int or None
+            A named frame, a body (by name or number) or a joint; None is the base.
+
+        Returns
+        -------
+        frame : Frame
+            `body` (-1 is the base), and its placement `R` (3, 3), `p` (3,) on that body; a named tuple.
+
+        Raises
+        ------
+        ArgumentError
+            There is none; the message has names that are near.
+        """
         if name is None:
             return Frame(-1, np.eye(3), np.zeros(3))
         if isinstance(name, int | np.integer):
@@ -446,7 +521,23 @@ class Model:
         return Frame(body, np.eye(3), np.zeros(3))
 
     def with_frames(self, frames: Mapping[str, tuple[str | None, ArrayLike, ArrayLike]]) -> Model:
-        """This model with more named frames: name -> (body or frame it sits on, R, p); None is the base."""
+        """Make this model with more named frames.
+
+        Parameters
+        ----------
+        frames : mapping of str to (str, (3, 3) array_like, (3,) array_like)
+            For every name the body or frame it sits on (None is the base), and its placement R, p there.
+
+        Returns
+        -------
+        model : Model
+            The machine with these frames.
+
+        Raises
+        ------
+        ModelError
+            A name is taken, a host is not there, or R is no rotation.
+        """
         more = {name: self._placed(name, *placement) for name, placement in placements(frames).items()}
         return replace(self, frames={**self.frames, **more})
 
@@ -474,11 +565,27 @@ class Model:
 
     @property
     def units(self) -> Units:
-        """Words for the units of its numbers; SI unless the extras say so."""
+        """Words for the units of its numbers; SI unless the extras say otherwise."""
         return Units.of(self.extras.units)
 
     def with_extras(self, extras: Extras) -> Model:
-        """This model with other extras; all else is shared."""
+        """Make this model with other extras; all else is shared.
+
+        Parameters
+        ----------
+        extras : Extras
+            Names of joints, couplings, actuators, keyframes, shapes and notes.
+
+        Returns
+        -------
+        model : Model
+            The machine with these.
+
+        Raises
+        ------
+        ModelError
+            They do not fit the machine.
+        """
         other = object.__new__(Model)
         other.__dict__.update({f.name: getattr(self, f.name) for f in fields(self)}, extras=extras)
         other.__dict__.update({key: self.__dict__[key] for key in _DERIVED if key in self.__dict__})
@@ -492,35 +599,57 @@ class Model:
 
     @property
     def couplings(self) -> tuple[Coupling, ...]:
-        """Joints that follow others."""
+        """Joints that follow others: q_follower = ratio q_leader + offset."""
         return self.extras.couplings
 
     def coupled(self, q: ArrayLike) -> Array:
-        """q (..., nq) with the coordinates of joints that follow others (`couplings`) set to what these say."""
+        """Set the coordinates of joints that follow others to what `couplings` say.
+
+        Parameters
+        ----------
+        q : (..., nq) array_like
+            Configurations.
+
+        Returns
+        -------
+        q : (..., nq) ndarray
+            A copy that obeys the couplings.
+        """
         q = self._configuration("q", q).copy()
         for follower, leader, ratio, offset in self.couplings:
             q[..., self.q_start[follower]] = ratio * q[..., self.q_start[leader]] + offset
         return q
 
     def coupling_matrix(self) -> Array:
-        """G (nv, k) with v = G y, y the velocities of the k freedoms that follow no other (`couplings`).
+        """Compute G with v = G y, y the velocities of the k freedoms that follow no other.
 
         G^T M G, G^T bias and G^T tau are those of a machine with these freedoms only.
+
+        Returns
+        -------
+        G : (nv, k) ndarray
+            The identity, if no joint follows another.
         """
         return coupling_matrix(self)
 
     def uncoupled(self) -> Model:
-        """This model with all its joints free."""
+        """Make this model with all its joints free.
+
+        Returns
+        -------
+        model : Model
+            The same without `couplings`.
+        """
         return self.with_extras(replace(self.extras, couplings=()))
 
     @property
     def actuators(self) -> tuple[Actuator, ...]:
-        """Named inputs."""
+        """Named inputs, as the file has them."""
         return self.extras.actuators
 
     @property
     def keyframes(self) -> Mapping[str, Array]:
-        """Named configurations (nq,)."""
+        """Named configurations, (nq,) each."""
         return {name: np.array(q) for name, q in self.extras.keyframes.items()}
 
     @property
@@ -565,17 +694,17 @@ class Model:
         """
         return locked(self, joints)
 
-    def view(self, path: str | Path | None = None, *, q: ArrayLike | None = None, live: bool = False,
+    def view(self, q: ArrayLike | None = None, path: str | Path | None = None, *, live: bool = False,
              forces: Any = ()) -> Path:  # fmt: skip
         """Show the model in the browser, or write the page that shows it; its joints can be turned there.
 
         Parameters
         ----------
-        path : path-like, optional
-            Where the page is written. Default: a temporary file that is opened in the browser.
         q : (nq,) or (m, nq) array_like, optional
             The configuration, or several that are played one after the other, four per second. Default: the first
             keyframe of its file, or the neutral configuration.
+        path : path-like, optional
+            Where the page is written. Default: a temporary file that is opened in the browser.
         live : bool, default False
             Whether the model moves in the page, by its own equations of motion, under gravity and the user's hand.
         forces : force or list, optional
@@ -589,17 +718,35 @@ class Model:
         Examples
         --------
         >>> import torsor as ts
-        >>> ts.zoo.panda().view("panda.html", q=[0, 0.5, 0, -1.5, 0, 2, 0]).name
+        >>> ts.zoo.panda().view([0, 0.5, 0, -1.5, 0, 2, 0], "panda.html").name
         'panda.html'
         """
-        return page.show_model(self, path, q, live, forces)
+        return page.show_model(self, q, path, live, forces)
 
     def _repr_html_(self) -> str:
         return table.of_model(self)
 
     def order(self, names: Sequence[str]) -> tuple[Array, Array]:
-        """Where the coordinates and the velocities of joints are: q[..., iq] and v[..., iv] are those of the joints, or
-        bodies, with these names, one joint after the other.  q[..., iq] = x puts them back.
+        """Find where the coordinates and the velocities of joints are.
+
+        q[..., iq] and v[..., iv] are those of these joints, one joint after the other; q[..., iq] = x puts them back.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Joints, or bodies, in any order.
+
+        Returns
+        -------
+        iq : (k,) ndarray
+            Places in q.
+        iv : (m,) ndarray
+            Places in v.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such joint.
         """
         try:
             given = [] if isinstance(names, str) else [str(name) for name in names if isinstance(name, str)]
@@ -621,7 +768,7 @@ class Model:
 
     @cached_property
     def joint_groups(self) -> tuple[tuple[Joint, Array, Array], ...]:
-        """For each joint type present: the type, its columns of q (k, nq) and its columns of v (k, nv)."""
+        """For each joint type present: the type, and its columns of q, (k, nq of it), and of v, (k, nv of it)."""
         groups = []
         for code in np.flatnonzero(np.bincount(self.joint)):  # np.unique loads numpy.ma: half the time of a first call
             bodies, joint = np.flatnonzero(self.joint == code), JOINTS[code]
@@ -632,19 +779,38 @@ class Model:
 
     @cached_property
     def locking_coordinates(self) -> Array:
-        """The coordinates at whose right angles M is singular, because two axes of a joint coincide."""
+        """The coordinates at whose right angles M is singular, (k,), because two axes of a joint coincide."""
         columns = [q_columns[:, joint.locking].ravel() for joint, q_columns, _ in self.joint_groups if joint.locking]
         return np.concatenate(columns) if columns else np.zeros(0, int)
 
     def neutral(self) -> Array:
-        """The configuration (nq,) with every joint at rest in its placement: zeros, and unit quaternions."""
+        """Make the configuration with every joint at rest in its placement.
+
+        Returns
+        -------
+        q : (nq,) ndarray
+            Zeros, and unit quaternions (1, 0, 0, 0).
+        """
         q = np.empty(self.nq)
         for joint, q_columns, _ in self.joint_groups:
             q[q_columns] = joint.neutral
         return q
 
     def random_configuration(self, rng: Any = None, size: int | tuple[int, ...] | None = None) -> Array:
-        """Random configurations (*size, nq), rotations uniform; rng is a NumPy Generator or a seed."""
+        """Draw random configurations, rotations uniform.
+
+        Parameters
+        ----------
+        rng : Generator or int, optional
+            A NumPy Generator or a seed.
+        size : int or tuple of int, optional
+            Leading axes. Default: one configuration.
+
+        Returns
+        -------
+        q : (*size, nq) ndarray
+            Angles within half a turn; limits of the joints are not looked at.
+        """
         rng = generator("rng", rng)
         batch = () if size is None else batch_shape("size", size, self.nq)
         q = np.empty((*batch, self.nq))
@@ -654,7 +820,20 @@ class Model:
         return q
 
     def integrate(self, q: ArrayLike, dv: ArrayLike) -> Array:
-        """q [+] dv: move from q (..., nq) with the constant velocity dv (..., nv) for unit time."""
+        """Move from a configuration with a constant velocity for unit time: q [+] dv.
+
+        Parameters
+        ----------
+        q : (..., nq) array_like
+            Configurations.
+        dv : (..., nv) array_like
+            A velocity times a time, in rad and m.
+
+        Returns
+        -------
+        q : (..., nq) ndarray
+            Where it arrives; quaternions stay of unit length.
+        """
         q, dv = self._configuration("q", q), self._rows("dv", dv, self.nv)
         out = np.empty((*_batch("q and dv", q, dv), self.nq), np.result_type(q, dv))
         for joint, q_columns, v_columns in self.joint_groups:
@@ -662,7 +841,18 @@ class Model:
         return out
 
     def difference(self, q0: ArrayLike, q1: ArrayLike) -> Array:
-        """q1 [-] q0: the dv (..., nv) with integrate(q0, dv) = q1."""
+        """Find the velocity that leads from one configuration to another in unit time: q1 [-] q0.
+
+        Parameters
+        ----------
+        q0, q1 : (..., nq) array_like
+            Configurations.
+
+        Returns
+        -------
+        dv : (..., nv) ndarray
+            With integrate(q0, dv) = q1, in rad and m.
+        """
         q0, q1 = self._configuration("q0", q0), self._configuration("q1", q1)
         out = np.empty((*_batch("q0 and q1", q0, q1), self.nv), np.result_type(q0, q1))
         for joint, q_columns, v_columns in self.joint_groups:
@@ -676,7 +866,20 @@ class Model:
         return q
 
     def check_quaternions(self, q: Array, what: str = "q") -> None:
-        """Raise, naming the joint, if a quaternion in q (..., nq) is zero, or so small that it loses digits."""
+        """Raise, naming the joint, if a quaternion is zero, or so small that it loses digits.
+
+        Parameters
+        ----------
+        q : (..., nq) ndarray
+            Configurations.
+        what : str, default "q"
+            What the message calls them.
+
+        Raises
+        ------
+        ArgumentError
+            A quaternion is zero.
+        """
         smallest = np.finfo(q.dtype).tiny if q.dtype.kind == "f" else 1
         for joint, q_columns, _ in self.joint_groups:
             quaternion = q[..., q_columns[:, joint.quaternion]]

@@ -62,10 +62,28 @@ class _Data:
         return super().__new__(cls)
 
     def described(self) -> dict[str, Any]:
-        """Name and parameters as JSON values, for the headers of files."""
+        """Describe the force as JSON values, for the headers of files.
+
+        Returns
+        -------
+        words : dict
+            Its name and parameters.
+        """
         return {"name": type(self).__name__} | {key: _plain(x) for key, x in vars(self).items() if key[0] != "_"}
 
     def terms(self, model: Model) -> Iterable[Term]:
+        """Bind the force to the model on which it acts: what it adds to the law of motion.
+
+        Parameters
+        ----------
+        model : Model
+            The machine.
+
+        Returns
+        -------
+        terms : sequence of Term
+            Gains, commands, loads or functions; `torsor.motion.law`.
+        """
         raise NotImplementedError
 
 
@@ -134,7 +152,24 @@ class Table(_Data):
 
     @classmethod
     def following(cls, model: Model, reference: Reference, t: ArrayLike, between: str = "linear") -> Table:
-        """The torques that a reference motion needs, by inverse dynamics at the times t."""
+        """Make the table of the torques that a reference motion needs, by inverse dynamics.
+
+        Parameters
+        ----------
+        model : Model
+            The machine.
+        reference : callable
+            A function of t that returns q, v and a, such as `Cycloid`.
+        t : (m,) array_like
+            The times of the rows, in s.
+        between : str, default "linear"
+            Between the rows: "linear", "cubic" or "previous".
+
+        Returns
+        -------
+        force : Table
+            The torques.
+        """
         times = np.atleast_1d(real_array("t", t))
         if times.ndim != 1 or not times.size:
             raise ArgumentError(f"t must be times (m,), not {times.shape}")
@@ -370,7 +405,23 @@ class Policy(_Data):
         return (Network(self.checked(model)),)
 
     def checked(self, model: Model) -> Policy:
-        """The policy with arrays for a model."""
+        """Check the network against a model.
+
+        Parameters
+        ----------
+        model : Model
+            The machine.
+
+        Returns
+        -------
+        policy : Policy
+            The same, with its numbers as arrays.
+
+        Raises
+        ------
+        ArgumentError
+            A layer does not fit.
+        """
         chosen("activation", self.activation, ACTIVATIONS)
         if not isinstance(self.layers, list | tuple):
             raise ArgumentError(f"layers of a policy must be a list of pairs (W, b), not {shown(self.layers)}")
@@ -403,6 +454,7 @@ class Policy(_Data):
 
     @property
     def key(self) -> bytes:
+        """Its activation and its numbers as bytes."""
         return b"|".join([self.activation.encode(), *(np.asarray(x).tobytes() for layer in self.layers for x in layer)])
 
 

@@ -479,8 +479,25 @@ def _both_ways(step: Step, ask: Ask, wrt: tuple[str, ...], dtype: str) -> tuple[
 
 
 class StepDerivatives(NamedTuple):
-    """A step (q', v'), and its Jacobians: dx (..., 2 nv, 2 nv) by (q, v) along the directions of v, and dtau
-    (..., 2 nv, nv) by torques of the drives that are constant over the step."""
+    """Hold steps (q', v') and their Jacobians, as a named tuple.
+
+    Attributes
+    ----------
+    q : (..., nq) ndarray
+        Configurations after the step.
+    v : (..., nv) ndarray
+        Velocities after the step.
+    dx : (..., 2 nv, 2 nv) ndarray
+        By (q, v), along the directions of v.
+    dtau : (..., 2 nv, nv) ndarray
+        By torques of the drives that are constant over the step.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> ts.step_derivatives(ts.zoo.pendulum(), [0.1], [0.0], step=0.01).dx.shape
+    (2, 2)
+    """
 
     q: Array
     v: Array

@@ -53,9 +53,28 @@ class MovingBase:
 
     @classmethod
     def through(cls, t: ArrayLike, position: ArrayLike, rotation: ArrayLike | None = None) -> MovingBase:
-        """The base moves smoothly through a table: times (m,), positions (m, 3), rotation vectors (m, 3), in space.
+        """Move the base smoothly through a table, in space.
 
         The motion is known within the table only: a run that goes on beyond it is refused.
+
+        Parameters
+        ----------
+        t : (m,) array_like
+            Times, in s.
+        position : (m, 3) array_like
+            Where the base is, in m.
+        rotation : (m, 3) array_like, optional
+            How it is turned: rotation vectors, in rad. Default: not at all.
+
+        Returns
+        -------
+        base : MovingBase
+            The motion, for `forces=`.
+
+        Raises
+        ------
+        ArgumentError
+            The shapes do not go together, or the times do not grow.
         """
         t, position = real_array("t", t), real_array("position", position)
         turns = np.zeros_like(position) if rotation is None else real_array("rotation", rotation)
@@ -80,6 +99,18 @@ class MovingBase:
         return cls(motion)
 
     def terms(self, model: Model) -> Iterable[Term]:
+        """Bind the motion to the model whose base it moves.
+
+        Parameters
+        ----------
+        model : Model
+            The machine.
+
+        Returns
+        -------
+        terms : sequence of Term
+            What it adds to the law of motion.
+        """
         g = model.gravity
 
         def torque(t: float, q: Array, v: Array) -> Array:

@@ -48,7 +48,22 @@ class _Straight:
         return np.asarray(self.q0) + change * q, change * v, change * a
 
     def rows(self, t: Sequence[float]) -> tuple[Array, Array, Array]:
-        """Sample the motion at many times: q, v and a (m, n), the same bits as one by one."""
+        """Sample the motion at many times; the same bits as one by one.
+
+        Parameters
+        ----------
+        t : (m,) array_like
+            Times, in s.
+
+        Returns
+        -------
+        q : (m, n) ndarray
+            Configurations.
+        v : (m, n) ndarray
+            Velocities, in rad/s and m/s.
+        a : (m, n) ndarray
+            Accelerations, in rad/s^2 and m/s^2.
+        """
         q, v, a = np.array([self._shares(x) for x in t]).T[..., None]
         change = np.asarray(self.q1) - np.asarray(self.q0)
         return np.asarray(self.q0) + change * q, change * v, change * a
@@ -199,6 +214,7 @@ class Trapezoid(_Straight):
 
     @cached_property
     def T(self) -> float:  # type: ignore[override]
+        """How long the motion takes, in s."""
         rate, growth = self._limits
         return 0.0 if growth == np.inf else 1 / rate + rate / growth
 
@@ -296,7 +312,22 @@ class Spline:
         return q[0], v[0], a[0]
 
     def rows(self, t: Sequence[float]) -> tuple[Array, Array, Array]:
-        """Sample the motion at many times: q, v and a (m, n)."""
+        """Sample the motion at many times.
+
+        Parameters
+        ----------
+        t : (m,) array_like
+            Times, in s.
+
+        Returns
+        -------
+        q : (m, n) ndarray
+            Configurations.
+        v : (m, n) ndarray
+            Velocities, in rad/s and m/s.
+        a : (m, n) ndarray
+            Accelerations, in rad/s^2 and m/s^2.
+        """
         times, ends = np.asarray(t, float), np.asarray(self.t)
         inside = np.clip(times, ends[0], ends[-1])
         still = ((times < ends[0]) | (times > ends[-1]))[:, None]

@@ -190,11 +190,14 @@ class Simulation:
         motion.check_forces(self.t0, q, v)
         return motion
 
+    def __repr__(self) -> str:
+        return f"Simulation({self.model.name}, {self.method}, at t = {self.t:g} s)"
+
     # ---- running ----
 
     @property
     def file(self) -> Path | None:
-        """The file to which the run is recorded."""
+        """The file to which the run is recorded, or None."""
         return None if self.keeping.file is None else Path(self.keeping.file)
 
     @property
@@ -209,11 +212,22 @@ class Simulation:
 
     @property
     def v(self) -> Array:
-        """The velocities reached, (nv,)."""
+        """The velocities reached, (nv,), in rad/s and m/s."""
         return self.stepper.v.copy()
 
     def step(self, until: float = inf) -> float:
-        """Take one step of the integrator, not beyond `until`; return the time reached."""
+        """Take one step of the integrator.
+
+        Parameters
+        ----------
+        until : float, default infinite
+            The step does not go beyond this time, in s.
+
+        Returns
+        -------
+        t : float
+            The time reached.
+        """
         number("until", until, above=self.t, infinite=True)
         if not self._started:
             self._start()
@@ -258,15 +272,31 @@ class Simulation:
         self.stepper.evaluations += evaluations
 
     def run(self, until: float, *, stop: Any = None, progress: Progress | bool | None = None) -> Trajectory:
-        """Continue to the time `until`, or to the first zero of stop(t, q, v); return the whole trajectory.
-
-        stop       a function of t, q, v, a `Stop`, or several of these: the run ends where the first of them says so.
-                   It is looked for within every step: between `events.POINTS` points of its dense output, and where
-                   values at these points come close to zero and turn. What comes and goes between two of them is missed
-        progress   True shows a bar; or a function of t, called now and then
+        """Continue to a time, or to the first event.
 
         An interruption (Ctrl-C, an error in a force) leaves a recorded run at its last chunk, ready to be resumed. An
         error of torsor has the rows so far as `error.partial`.
+
+        Parameters
+        ----------
+        until : float
+            The time, in s.
+        stop : callable, Stop or sequence of these, optional
+            A function of t, q, v, whose zero ends the run, or a `Stop`: the first of them ends it. It is looked for
+            within every step, between `events.POINTS` points of its dense output, and where values at these points come
+            close to zero and turn. What comes and goes between two of them is missed.
+        progress : bool or callable, optional
+            True shows a bar; a function of t is called now and then.
+
+        Returns
+        -------
+        run : Trajectory
+            The whole motion, from the start.
+
+        Raises
+        ------
+        ArgumentError
+            The time lies before the one reached, or the run would never end.
         """
         until = number("until", until)
         if not until > self.t - 1e-12:
@@ -354,8 +384,24 @@ class Simulation:
     def resume(cls, path: str | Path, *, model: Model | None = None, forces: Any = ()) -> Simulation:
         """Continue a recorded run after its last complete chunk, with the same bits as without the interruption.
 
-        Forces are code and are not in the file: give the same ones again. A model may be given to check
-        that it is the recorded one.
+        Parameters
+        ----------
+        path : path-like
+            The file to which the run was recorded; what follows is added to it.
+        model : Model, optional
+            To check that it is the recorded one.
+        forces : force or sequence of forces, optional
+            The same as before: forces are code and are not in the file.
+
+        Returns
+        -------
+        run : Simulation
+            Ready for `run(until)`.
+
+        Raises
+        ------
+        RecordingError
+            The file is damaged, or of another model or other forces.
         """
         found = read(path)
         recorded = toml.read(found.header["model"], str(path))

@@ -63,7 +63,23 @@ class Stop:
     above: float | None = None
 
     def checked(self, model: Model) -> Stop:
-        """The same with plain numbers; raise unless it means something for a model."""
+        """Check the condition against a model.
+
+        Parameters
+        ----------
+        model : Model
+            The machine.
+
+        Returns
+        -------
+        stop : Stop
+            The same with plain numbers.
+
+        Raises
+        ------
+        ArgumentError
+            It names nothing that the machine has, or has no bounds.
+        """
         given = [name for name in ("q", "v", "frame") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ArgumentError(f"a Stop needs one of q, v and frame, not {' and '.join(given) or 'none'}")
@@ -80,7 +96,24 @@ class Stop:
         return replace(self, **found)
 
     def excess(self, q: Scalars, v: Scalars, poses: Callable[[], Any], model: Model) -> Scalar:
-        """How far the quantity is out of its bounds, over any scalar; `poses()` are those of all bodies."""
+        """Compute how far the quantity is out of its bounds, over any scalar.
+
+        Parameters
+        ----------
+        q : sequence of scalars
+            The configuration.
+        v : sequence of scalars
+            The velocities.
+        poses : callable
+            Returns the poses of all bodies.
+        model : Model
+            The machine.
+
+        Returns
+        -------
+        x : scalar
+            Positive outside of the bounds.
+        """
         if self.frame is not None:
             body, _, p = model.frame(self.frame)
             row, T = AXES.index(self.axis), poses()

@@ -119,13 +119,53 @@ class Trajectory:
     @classmethod
     def of_states(cls, machine: Model | ModelBatch, t: Array, q: Any, v: Any, about: dict[str, Any],
                   **stopped: Any) -> Trajectory:  # fmt: skip
-        """The trajectories of a rollout."""
+        """Make the trajectories of a rollout.
+
+        Parameters
+        ----------
+        machine : Model or ModelBatch
+            What moved.
+        t : (m,) ndarray
+            Times, in s.
+        q : (..., m, nq) ndarray
+            Configurations.
+        v : (..., m, nv) ndarray
+            Velocities, in rad/s and m/s.
+        about : dict
+            How it was made.
+        **stopped : (...) or (..., m) ndarray
+            `stop_time` and `stop_reason`.
+
+        Returns
+        -------
+        run : Trajectory
+            With batch axes before the rows, without a and tau.
+        """
         batch = machine if isinstance(machine, ModelBatch) else None
         return cls(machine_of(machine), t, q, v, about=about, batch=batch, **stopped)
 
     @classmethod
     def kept(cls, model: Model, t: Array, values: Array, columns: Sequence[str], about: dict[str, Any]) -> Trajectory:
-        """Chosen quantities; those of q, v, a, tau that are complete are known."""
+        """Make a trajectory of chosen quantities; those of q, v, a and tau that are complete are known.
+
+        Parameters
+        ----------
+        model : Model
+            The machine.
+        t : (m,) ndarray
+            Times, in s.
+        values : (m, k) ndarray
+            The quantities, a column each.
+        columns : sequence of str
+            Their names.
+        about : dict
+            How it was made.
+
+        Returns
+        -------
+        run : Trajectory
+            With `columns` and `values`.
+        """
         place = {name: k for k, name in enumerate(columns)}
         whole = {name: [place.get(column) for column in columns_of(model, name)] for name in ROWS}
         known: dict[str, Any] = {name: values[:, np.array(at)] for name, at in whole.items() if None not in at}
@@ -146,7 +186,7 @@ class Trajectory:
 
     @property
     def machines(self) -> Any:
-        """The model, or the batch of models with an axis for the rows."""
+        """The model, or the batch of models with an axis for the rows: what functions of the rows take."""
         if self.batch is None or not self.batch.shape:
             return self.model
         places = {name: len(self.batch.shape) for name in self.batch.varied}
@@ -156,7 +196,24 @@ class Trajectory:
     # ---- derived from the rows ----
 
     def __getitem__(self, name: str) -> Array:
-        """A quantity by name: one column (..., m), or several (..., m, k)."""
+        """Compute a quantity of every row by its name.
+
+        Parameters
+        ----------
+        name : str
+            "q", "v.link2", "pose.hand", "position.hand", "energy", ..., as in `keep` of `simulate`; of a run that kept
+            chosen quantities, one of these.
+
+        Returns
+        -------
+        values : (..., m) or (..., m, k) ndarray
+            One column, or several.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such quantity, or the run did not keep it.
+        """
         if self.columns is None:
             if not isinstance(name, str):
                 raise ArgumentError(f"a quantity has a name, not {shown(name)}")
@@ -187,44 +244,63 @@ class Trajectory:
 
     @cached_property
     def kinetic_energy(self) -> Array:
-        """T (m,)."""
+        """The kinetic energy of every row, (..., m), in J."""
         return self._scalar("kinetic_energy")
 
     @cached_property
     def potential_energy(self) -> Array:
-        """The potential of gravity, (m,)."""
+        """The potential of gravity of every row, (..., m), in J."""
         return self._scalar("potential_energy")
 
     @cached_property
     def elastic_energy(self) -> Array:
-        """The potential of the springs in the model's joints, (m,)."""
+        """The potential of the springs in the model's joints, (..., m), in J."""
         return self._scalar("elastic_energy")
 
     @property
     def energy(self) -> Array:
-        """T + U (m,), without that of springs: constant where no forces act on the joints."""
+        """The kinetic energy and the potential of gravity, (..., m), in J; without that of springs.
+
+        It is constant where no forces act on the joints.
+        """
         return self.kinetic_energy + self.potential_energy
 
     @cached_property
     def power(self) -> Array:
-        """tau . v (m,), the rate at which the forces on the joints do work."""
+        """The rate tau . v at which the forces on the joints do work, (m,), in W."""
         self._need("tau")
         return self._scalar("power")
 
     @cached_property
     def poses(self) -> Array:
-        """The pose of every body in the base frame, (m, n, 4, 4)."""
+        """The pose of every body in the base's frame, (..., m, n, 4, 4)."""
         self._need("q")
         return dynamics.body_poses(self.machines, self.q)
 
     @cached_property
     def drift(self) -> Array:
-        """The deviation of each quaternion from unit length, (m, number of them): a tree has no other constraint."""
+        """The deviation of each quaternion from unit length, (..., m, number of them)."""
         self._need("q")
         return Coordinates(self.model).lengths(self.q) - 1
 
     def path(self, body: str | int = -1) -> Array:
-        """The path (m, 3) of the origin of a body or frame, in the base frame; the last body by default."""
+        """Follow the origin of a body or frame.
+
+        Parameters
+        ----------
+        body : str or int, default -1
+            A body or frame by name, or a body by number; the last body by default.
+
+        Returns
+        -------
+        path : (..., m, 3) ndarray
+            Its places in the base's frame, in m.
+
+        Raises
+        ------
+        ArgumentError
+            There is no such body or frame.
+        """
         if not isinstance(body, str):
             n, body = self.model.n, integer("body", body)
             if not -n <= body < n:
@@ -233,11 +309,28 @@ class Trajectory:
         return self[f"position.{body}"]
 
     def at(self, t: ArrayLike) -> tuple[Array, Array]:
-        """q, v at any times within the trajectory.
+        """Find the state at any times between the first row and the last.
 
-        A trajectory that `simulate` returned has the continuous extension of every step (see `dense.py`). Others, and
-        very long ones, are interpolated by quintics through their rows (see `hermite.py`): rows of a stiff motion must
-        then be close to each other.
+        A trajectory that `simulate` returned has the continuous extension of every step. Others, and very long ones,
+        are interpolated by quintics through q, v and a of their rows: rows of a stiff motion must then be close to each
+        other.
+
+        Parameters
+        ----------
+        t : (...) array_like
+            Times, in s.
+
+        Returns
+        -------
+        q : (..., nq) ndarray
+            Configurations.
+        v : (..., nv) ndarray
+            Velocities, in rad/s and m/s.
+
+        Raises
+        ------
+        ArgumentError
+            A time lies outside, or the run did not keep q, v and a.
         """
         self._need("q", "v", "a")
         times = real_array("t", t)
@@ -260,7 +353,7 @@ class Trajectory:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns of `table`."""
+        """The names of the columns of `table`: "t", "q.link1", ..."""
         if self.columns is not None:
             return ["t", *self.columns]
         of = {name: names_of(self.model, "coordinates" if name == "q" else "velocities") for name in ROWS}
@@ -279,15 +372,35 @@ class Trajectory:
             raise ArgumentError(f"{what} needs one trajectory with rows of q, v, a and tau, as `simulate` gives it")
 
     def to_csv(self, path: str | Path) -> None:
-        """A line of column names, one line per row, with every number to its last bit, and a comment (#) at the end."""
+        """Write a text file: the names of the columns, then one line per row.
+
+        Every number has all its digits. A comment (#) at the end says how the run was made.
+
+        Parameters
+        ----------
+        path : path-like
+            The file.
+        """
         tables.write_csv(path, self.names, self.table, self.about)
 
     def to_parquet(self, path: str | Path) -> None:
-        """One column per quantity; needs pyarrow."""
+        """Write a Parquet file with one column per quantity; needs pyarrow (`torsor[parquet]`).
+
+        Parameters
+        ----------
+        path : path-like
+            The file.
+        """
         tables.write_parquet(path, self.names, self.table, self.about)
 
     def save(self, path: str | Path) -> None:
-        """A trajectory file, checksummed; replaces the file only when it is complete."""
+        """Write a trajectory file with a checksum; a file that is there is replaced when the new one is complete.
+
+        Parameters
+        ----------
+        path : path-like
+            The file, as a rule *.traj; `Trajectory.load` reads it.
+        """
         rows, dense = self.table, {} if self.dense is None else self.dense.saved()
         rows = rows if self.columns is not None else rows[:, :-2]
         content = recording.beginning(header(self.model, self.about, self.columns)) + recording.chunk(rows, dense)
@@ -295,7 +408,25 @@ class Trajectory:
 
     @classmethod
     def load(cls, path: str | Path, *, damaged: bool = False) -> Trajectory:
-        """The rows of a trajectory file; damaged=True accepts a damaged file and takes the rows before the damage."""
+        """Read a trajectory file: of `save`, or of a run that was recorded with `file=`.
+
+        Parameters
+        ----------
+        path : path-like
+            The file.
+        damaged : bool, default False
+            Accept a damaged file, and take the rows before the damage.
+
+        Returns
+        -------
+        run : Trajectory
+            The motion; it knows its model.
+
+        Raises
+        ------
+        RecordingError
+            It is no such file, or it is damaged.
+        """
         found = recording.sound(path, damaged)
         model, rows, columns = toml.read(found.header["model"], str(path)), found.rows, found.header.get("columns")
         if columns is not None:
@@ -310,7 +441,27 @@ class Trajectory:
 
     @classmethod
     def from_rows(cls, model: Model, rows: Array, about: dict[str, Any]) -> Trajectory:
-        """The trajectory of rows (t, q, v, a, tau)."""
+        """Make a trajectory of rows (t, q, v, a, tau).
+
+        Parameters
+        ----------
+        model : Model
+            The machine.
+        rows : (m, 1 + nq + 3 nv) ndarray
+            The rows.
+        about : dict
+            How it was made.
+
+        Returns
+        -------
+        run : Trajectory
+            The motion.
+
+        Raises
+        ------
+        ArgumentError
+            The rows do not fit the model.
+        """
         nq, nv = model.nq, model.nv
         if rows.shape[1:] != (1 + nq + 3 * nv,):
             raise ArgumentError(f"rows of {model!r} have {1 + nq + 3 * nv} numbers, not {rows.shape[1:]}")
@@ -323,17 +474,29 @@ class Trajectory:
              joints: Any = None, units: str = "deg", theme: str = "light") -> Any:  # fmt: skip
         """Plot quantities over time, a panel for each unit and limb.
 
-            run.plot("run.pdf")
-            run.plot(["q", "v", "tau", "energy"], joints=["elbow", "wrist"], units="rad")
+        Parameters
+        ----------
+        what : sequence of str or path-like, optional
+            Of "q", "v", "a", "tau" and "energy"; or a file to write. Default: q and the energy; of a run that kept
+            chosen quantities, these.
+        path : path-like, optional
+            A file to write: .png, .svg or .pdf.
+        joints : sequence of str or int, optional
+            The joints that are drawn. Default: all.
+        units : str, default "deg"
+            Of angles: "deg" or "rad".
+        theme : str, default "light"
+            "light" or "dark" paper.
 
-        what     of "q", "v", "a", "tau" and "energy", or a path; None: ["q", "energy"]; of a run that kept chosen
-                 quantities, these
-        path     a file to write: .png, .svg, .pdf; None: none
-        joints   names or numbers of the joints that are drawn; None: all
-        units    of angles, "deg" or "rad"
-        theme    "light" or "dark" paper
+        Returns
+        -------
+        figure : Figure
+            Of matplotlib; a notebook shows it.
 
-        Returns a matplotlib Figure.
+        Raises
+        ------
+        ArgumentError
+            A quantity or a joint is not known.
         """
         if isinstance(what, str | Path):
             what, path = None, what
@@ -341,17 +504,41 @@ class Trajectory:
         return plots.plot_trajectory(self, path, quantities, joints=joints, units=units, theme=theme)
 
     def view(self, path: str | Path | None = None) -> Path:
-        """A page that plays the motion in 3-D: written to `path`, or opened in the browser.
+        """Play the motion in the browser, or write the page that plays it.
 
         Of many trajectories, the first is drawn as a machine and some of the others as lines.
+
+        Parameters
+        ----------
+        path : path-like, optional
+            Where the page is written. Default: a temporary file that is opened in the browser.
+
+        Returns
+        -------
+        path : Path
+            The page, one HTML file.
         """
         return page.show(self._scene(), path)
 
     def picture(self, path: str | Path, t: float | None = None, *, size: tuple[int, int] = (1280, 800),
                 theme: str = "light") -> Path:  # fmt: skip
-        """Write what the page shows at time t as a .png file; needs Chromium or Chrome.
+        """Write what the page shows at one time as a .png file; needs Chromium or Chrome.
 
-        size   width and height in pixels;  theme: "light" or "dark"
+        Parameters
+        ----------
+        path : path-like
+            The file.
+        t : float, optional
+            The time, in s. Default: the first.
+        size : tuple of int, default (1280, 800)
+            Width and height in pixels.
+        theme : str, default "light"
+            "light" or "dark".
+
+        Returns
+        -------
+        path : Path
+            The file.
         """
         return movies.picture(self._scene(), path, t, size, theme)
 
@@ -359,8 +546,23 @@ class Trajectory:
               size: tuple[int, int] = (1280, 800), theme: str = "light") -> Path:  # fmt: skip
         """Write the motion as a .gif or an .mp4 file; needs Chromium or Chrome, and for .mp4 ffmpeg.
 
-        fps     frames per second; None: 20 in a .gif, 30 in an .mp4
-        speed   seconds of the motion per second of the movie
+        Parameters
+        ----------
+        path : path-like
+            The file.
+        fps : float, optional
+            Frames per second. Default: 20 in a .gif, 30 in an .mp4.
+        speed : float, default 1.0
+            Seconds of the motion per second of the movie.
+        size : tuple of int, default (1280, 800)
+            Width and height in pixels.
+        theme : str, default "light"
+            "light" or "dark".
+
+        Returns
+        -------
+        path : Path
+            The file.
         """
         return movies.movie(self._scene(), path, fps, speed, size, theme)
 
@@ -375,7 +577,15 @@ class Trajectory:
         return page.inline(self) if self.a is not None and np.ndim(self.q) == 2 else None
 
     def motion(self) -> Trajectory:
-        """The configurations as whole rows; velocities are those of straight lines from row to row."""
+        """Complete configurations to whole rows, for what needs velocities, such as the page.
+
+        Velocities are those of straight lines from row to row; accelerations and torques are zero.
+
+        Returns
+        -------
+        run : Trajectory
+            With q, v, a and tau.
+        """
         self._need("q")
         q, v = self.q, np.zeros((len(self), self.model.nv))
         if len(self) > 1:

@@ -30,7 +30,7 @@ from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.motion.law import force_list
 from torsor.motion.trajectory import Trajectory
-from torsor.validate import real_array
+from torsor.validate import brief, real_array
 from torsor.view.controls import columns, couplings, joint_sliders, limits_of, series, torque_sliders
 from torsor.view.limbs import is_floating, limb_colours
 from torsor.view.machine import moving, poses_only
@@ -74,11 +74,13 @@ def write(shown: Trajectory | Scene, path: str | Path) -> Path:
     return write_whole(path, page(shown).encode("utf-8"))
 
 
-def show_model(model: Model, path: str | Path | None = None, q: ArrayLike | None = None, live: bool = False,
+def show_model(model: Model, q: ArrayLike | None = None, path: str | Path | None = None, live: bool = False,
                forces: Any = ()) -> Path:  # fmt: skip
     """The page of a model: its joints can be turned, or with `live`, it moves by its own equations of motion. Several
     configurations (m, nq) are shown one after the other.
     """
+    if isinstance(q, str | Path):
+        raise ArgumentError(f"q must be a configuration, not {brief(q)}; the file of the page is path=")
     if q is not None and np.ndim(q) == 2:
         return show(postures(model, q), path)
     return show(live_scene(model, forces, q) if live else still_scene(model, q), path)

@@ -1,4 +1,4 @@
-"""Models and studies as tables of HTML: what a notebook shows of them."""
+"""Models, studies and steps of algorithms as tables of HTML: what a notebook shows of them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from torsor.dynamics.sweep_steps import written
 from torsor.model.freedoms import nondefault
 from torsor.model.joints import JOINTS
 
 if TYPE_CHECKING:
+    from torsor.dynamics.sweep_steps import SweepStep
     from torsor.ensembles.study import Study
     from torsor.model.model import Model
 
-MOST_ROWS = 40  # bodies of a table; of more, the first ones
+MOST_ROWS = 40  # bodies or steps of a table; of more, the first ones
 
 
 def of_model(model: Model) -> str:
@@ -43,6 +45,21 @@ def of_study(study: Study) -> str:
     done, failed = int((study.status > 0).sum()), len(study.failed)
     title = f"{study.path}: {study.n} members, {done} done, {failed} failed"
     return _table(title, ["quantity", "is", "shape"], rows, [])
+
+
+def of_steps(title: str, steps: Sequence[SweepStep]) -> str:
+    """A row per step: what it received, read, kept and handed on, with the values."""
+
+    def row(step: SweepStep) -> list[str]:
+        where = step.body if step.freedom is None else f"{step.body}, from freedom {step.freedom}"
+        parts = ("\n".join(f"{name} =\n{written(x)}" for name, x in part.items()) for part in step.parts.values())
+        return [f"{step.number} {step.sweep}, {step.direction}\n{step.says}", where, *parts]
+
+    more = [f"{len(steps) - MOST_ROWS} more steps"] if len(steps) > MOST_ROWS else []
+    shown = _table(
+        title, ["sweep", "body", "receives", "reads", "keeps", "hands on"], map(row, steps[:MOST_ROWS]), more
+    )
+    return shown.replace("<td>", '<td style="white-space: pre; text-align: left; vertical-align: top">')
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]], more: Sequence[str]) -> str:
