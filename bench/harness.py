@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
+from importlib import import_module, metadata
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,14 @@ def words(usage: str | None, least: int = 1) -> list[str]:
     if len(given) < least or {"-h", "--help"} & {*given}:
         sys.exit(usage)
     return given
+
+
+def cupy(usage: str | None) -> Any:
+    """CuPy; where it is missing the script ends and says how it is called."""
+    try:
+        return import_module("cupy")
+    except ImportError:
+        sys.exit(f"{usage}\nCuPy is not installed here.")
 
 
 def write(path: Path, record: dict[str, Any]) -> Path:
