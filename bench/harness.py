@@ -119,8 +119,9 @@ def write(path: Path, record: dict[str, Any]) -> Path:
     """Write what was measured, and with which torsor and packages, when, and with which options."""
     options = [Path(x).name if Path(x).is_absolute() else x for x in sys.argv[1:]]
     maker = {"date": made()["date"], "versions": versions(), "options": options}
-    path.write_text(json.dumps(record | maker, indent=1) + "\n")
-    return path
+    aside = path.with_suffix(".part")
+    aside.write_text(json.dumps(record | maker, indent=1) + "\n")
+    return aside.replace(path)  # whoever reads meanwhile reads the whole of one or the other
 
 
 def race(case: str, contenders: Sequence[Contender], *, unit: str, per: int = 1, rounds: int = ROUNDS,

@@ -17,6 +17,7 @@ why into the report, as `"equivalent": "..."`, and it no longer counts.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -249,7 +250,7 @@ def pytest(words: list[str]) -> list[str]:
 
 
 def known() -> dict[str, Any]:
-    """The report as it stands; another run may write to it, too."""
+    """The report as it stands."""
     return json.loads(REPORT.read_text()) if REPORT.exists() else {}
 
 
@@ -258,9 +259,14 @@ def rows() -> dict[tuple[str, ...], dict[str, Any]]:
 
 
 def keep(row: dict[str, Any], key: tuple[str, ...], seed: int) -> None:
-    """Put a row into the report."""
-    done = list((rows() | {key: row}).values())
-    write(REPORT, {"seed": seed, "killed": score(done), "rows": done})
+    """Put a row into the report; several runs may do so, side by side."""
+    folder = os.open(RESULTS, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        done = list((rows() | {key: row}).values())
+        write(REPORT, {"seed": seed, "killed": score(done), "rows": done})
+    finally:
+        os.close(folder)
 
 
 def score(rows: list[dict[str, Any]]) -> dict[str, str]:
