@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import write
+from harness import cupy, write
 
 import torsor as ts
 from torsor.backends.cuda import Launch
@@ -543,7 +543,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.references:
         return write_references()
-    import cupy as cp
+    cp = cupy(__doc__)
 
     report = Report(device=cp.cuda.runtime.getDeviceProperties(0)["name"].decode())
     warm_up(cp)

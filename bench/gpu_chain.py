@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from harness import words, write
+from harness import cupy, words, write
 
 import torsor as ts
 
@@ -52,7 +52,7 @@ def reference(folder: Path) -> None:
 
 
 def measure(folder: Path, out: Path) -> None:
-    import cupy as cp
+    cp = cupy(__doc__)
 
     from torsor.parallel.device import DeviceChain
     from torsor.parallel.solver import INPUTS, OUTPUTS

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from gpu_chain import SIZES, STATES, chain, states
-from harness import words, write
+from harness import cupy, words, write
 
 import torsor as ts
 from torsor.parallel.chain import RUN
@@ -37,7 +37,7 @@ def reference(folder: Path) -> None:
 
 
 def measure(folder: Path, out: Path, runs: list[int]) -> None:
-    import cupy as cp
+    cp = cupy(__doc__)
 
     from torsor.parallel.device import DeviceChain
 

@@ -24,7 +24,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
-from harness import write
+from harness import cupy, write
 
 import torsor as ts
 from torsor import duals, reference
@@ -542,7 +542,7 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := {*options.parts} - {*PARTS}:
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    import cupy as cp
+    cp = cupy(__doc__)
 
     np.ma.MaskedArray  # noqa: B018  loaded once, not by many threads at the same time
     models = {name: make() for name, make in (MODELS | {coupled_joints.__name__: coupled_joints}).items()}

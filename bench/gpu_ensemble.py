@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from gpu import median_ms, warm_up
-from harness import write
+from harness import cupy, write
 
 import torsor as ts
 from torsor import reference
@@ -204,7 +204,7 @@ def main() -> None:
     parser.add_argument("--ensembles", action="store_true", help="only ensembles")
     parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
     options = parser.parse_args()
-    import cupy as cp
+    cp = cupy(__doc__)
 
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import words, write
+from harness import cupy, words, write
 
 import torsor as ts
 from torsor import PD, Simulation, Spring
@@ -218,7 +218,7 @@ def attempt(out: dict[str, Any], name: str, measure: Callable[[], Any]) -> Any:
 def main() -> None:
     folder, *options = words(__doc__)
     folder, quick = Path(folder), "--quick" in options
-    import cupy as cp
+    cp = cupy(__doc__)
 
     folder.mkdir(parents=True, exist_ok=True)
     out: dict[str, Any] = {

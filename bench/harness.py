@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
+from importlib import import_module, metadata
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -107,12 +107,21 @@ def words(usage: str | None, least: int = 1) -> list[str]:
     return given
 
 
+def cupy(usage: str | None) -> Any:
+    """CuPy; where it is missing the script ends and says how it is called."""
+    try:
+        return import_module("cupy")
+    except ImportError:
+        sys.exit(f"{usage}\nCuPy is not installed here.")
+
+
 def write(path: Path, record: dict[str, Any]) -> Path:
     """Write what was measured, and with which torsor and packages, when, and with which options."""
     options = [Path(x).name if Path(x).is_absolute() else x for x in sys.argv[1:]]
     maker = {"date": made()["date"], "versions": versions(), "options": options}
-    path.write_text(json.dumps(record | maker, indent=1) + "\n")
-    return path
+    aside = path.with_suffix(".part")
+    aside.write_text(json.dumps(record | maker, indent=1) + "\n")
+    return aside.replace(path)  # whoever reads meanwhile reads the whole of one or the other
 
 
 def race(case: str, contenders: Sequence[Contender], *, unit: str, per: int = 1, rounds: int = ROUNDS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import shutil
 import subprocess
 import tempfile
@@ -58,14 +59,14 @@ inline unsigned long long atomicAdd(unsigned long long* p, unsigned long long x)
 alignas(16) unsigned char shared[1 << 18];
 """
 DRIVER = """
-extern "C" void launch(int blocks, int threads, {parameters}) {{
+extern "C" void launch_{kernel}(int blocks, int threads, {parameters}) {{
   gridDim.x = blocks;
   for (int b = 0; b < blocks; ++b) {{
     std::barrier<> barrier(threads);
     std::vector<std::thread> block;
     for (int t = 0; t < threads; ++t) block.emplace_back([&, t] {{
       threadIdx.x = t; blockIdx.x = b; together = &barrier;
-      kernel({names});
+      {kernel}({names});
       barrier.arrive_and_drop();
     }});
     for (auto& thread : block) thread.join();
@@ -134,11 +135,11 @@ def _tree(kernel, framed, shapes, frame, blocks):
     return [*words, *tables, scratch]
 
 
-def launch(source, blocks, values, threads=THREADS):
-    """Run the kernel of that text; `values` are its arguments."""
-    library = _library(source)
-    library.launch.argtypes = [ctypes.c_int, ctypes.c_int, *map(_ctype, values)]
-    library.launch(blocks, threads, *(x.ctypes.data if isinstance(x, np.ndarray) else int(x) for x in values))
+def launch(source, blocks, values, threads=THREADS, kernel="kernel"):
+    """Run that kernel of that text; `values` are its arguments."""
+    function = library(source)[f"launch_{kernel}"]
+    function.argtypes = [ctypes.c_int, ctypes.c_int, *map(_ctype, values)]
+    function(blocks, threads, *(x.ctypes.data if isinstance(x, np.ndarray) else int(x) for x in values))
 
 
 def _ctype(x):
@@ -148,12 +149,15 @@ def _ctype(x):
 
 
 @functools.cache
-def _library(source: str) -> ctypes.CDLL:
-    parameters = source[source.rindex("\nkernel(") + len("\nkernel(") :].split(") {")[0]
-    names = ", ".join(p.split()[-1] for p in parameters.split(","))
+def library(source: str) -> ctypes.CDLL:
+    """The kernels of a text, each behind a function launch_..., as a library of the host."""
+    drivers = []
+    for kernel, parameters in re.findall(r"__global__[^{;]*\n(\w+)\((.*?)\) \{", source):
+        names = ", ".join(p.split()[-1] for p in parameters.split(","))
+        drivers.append(DRIVER.format(kernel=kernel, parameters=parameters, names=names))
     source = source.replace("extern __shared__ __align__(16) unsigned char shared[];", "")
     with tempfile.TemporaryDirectory() as folder:
         text, binary = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
-        text.write_text(SHIM + source + DRIVER.format(parameters=parameters, names=names))
+        text.write_text(SHIM + source + "".join(drivers))
         subprocess.run([compiler(), *LANGUAGE, *LIBRARY, str(text), "-o", str(binary)], check=True)
         return ctypes.CDLL(str(binary))

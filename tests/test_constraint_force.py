@@ -18,7 +18,7 @@ ROUNDING = 1e-12
 LONG = 1e-13
 # Neighbours whose masses differ by 1e6: 1e-12 is reached where six digits of sixteen are lost.
 UNEVEN = 1e-10
-SINGLE = 1e-4
+SINGLE = 1e-5
 
 
 MACHINES = {

@@ -106,7 +106,8 @@ def test_any_machine_can_be_drawn():
 
 
 def _plan(model, vary, n, device="cpu", forces=(), **options) -> Plan:
-    timing, draws = Timing(**{"times": np.linspace(0.05, 0.1, 3)} | options), Draws(model, vary, n, 0, "random", forces)
+    usual = dict(times=np.linspace(0.05, 0.1, 3), method="dopri5", step=1e-3, rtol=1e-6, atol=1e-9)
+    timing, draws = Timing(**usual | options), Draws(model, vary, n, 0, "random", forces)
     return Plan(model, draws, timing, {}, records(model, ("q", "v")), 0, n, device, forces=forces)
 
 

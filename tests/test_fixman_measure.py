@@ -158,7 +158,7 @@ def test_batches_and_number_types():
     assert ts.fixman_potential(model, q[:0]).shape == (0, 3)
     single = ts.fixman_force(model, q.astype(np.float32))
     assert single.dtype == np.float32
-    assert difference(single, force) < 1e-3
+    assert difference(single, force) < 1e-4  # 1e-5 seen
     constant = zoo.random_chain(3)
     batch = ts.ModelBatch(constant, mass=np.ones((2, 3)))
     assert ts.fixman_force(batch, np.zeros(3)).shape == (2, 3)

@@ -23,9 +23,11 @@ def test_a_part_of_the_library_on_a_gpu(part, tmp_path):
     assert report["failed"] == []
 
 
-@pytest.mark.parametrize("script", ["gpu_chain", "gpu_chain_vjp", "gpu_stiff"])
-def test_a_script_without_arguments_says_how_it_is_called(script):
-    done = processes.run(BENCH / f"{script}.py")
+@pytest.mark.parametrize("script", sorted(path.stem for path in BENCH.glob("gpu*.py")))
+def test_a_script_without_arguments_or_gpu_says_how_it_is_called(script):
+    path = BENCH / f"{script}.py"
+    alone = "import runpy, sys; sys.modules['cupy'] = None; sys.path.insert(0, sys.argv.pop(1)); sys.argv.pop(0); "
+    done = processes.run("-c", alone + "runpy.run_path(sys.argv[0], run_name='__main__')", BENCH, path)
     assert done.returncode == 1
     assert f"python bench/{script}.py" in done.stderr
     assert "Traceback" not in done.stderr

@@ -51,6 +51,42 @@ def test_environments_side_by_side_are_environments_one_by_one(name):
             assert np.array_equal(own[0], seen[k])
 
 
+# of a published environment: which joints are driven, how strongly, seconds per action, the longest episode
+PUBLISHED = {
+    "CartPole": ((0,), (10,), 0.02, 500), "Acrobot": ((1,), (1,), 0.2, 500),
+    "InvertedDoublePendulum": ((0,), (500,), 0.05, 1000),
+    "ArmReaching": (tuple(range(7)), (20, 20, 20, 20, 3, 3, 3), 0.04, 100),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_results_of_an_environment_stay_comparable(name):
+    """They depend on these numbers, which change with a new version of the environment only."""
+    task = TASKS[name]()
+    *same, seconds, episode = PUBLISHED[name]
+    assert (task.driven, task.gear, task.episode) == (*same, episode)
+    assert task.step * task.substeps == pytest.approx(seconds)
+
+
+def test_ends_and_points_as_the_bodies_lie():
+    """The tips' heights by frames, the points as Gymnasium's environment of that name has them."""
+    rng, rest = np.random.default_rng(0), np.zeros((200, 1))
+    acrobot, double = TASKS["Acrobot"](), TASKS["InvertedDoublePendulum"]()
+    q, v = rng.uniform(-3.2, 3.2, (200, 2)), np.zeros((200, 2))
+    height = (ts.body_poses(acrobot.model, q)[:, 1] @ [0, 0, -1, 1])[:, 2]
+    rewards, ended = acrobot.outcome(q, v, acrobot.observe(q, v, rest), rest)
+    assert np.array_equal(ended, height > 1)
+    assert np.array_equal(rewards, np.where(height > 1, 0.0, -1.0))
+    assert ended.any()
+    q, v = rng.uniform(-0.9, 0.9, (200, 3)), rng.normal(size=(200, 3))
+    tip = ts.body_poses(double.model, q)[:, 2] @ [0, 0, 0.6, 1]
+    rewards, ended = double.outcome(q, v, double.observe(q, v, rest), rest)
+    lost = 0.01 * tip[:, 0] ** 2 + (tip[:, 2] - 2) ** 2 + 1e-3 * v[:, 1] ** 2 + 5e-3 * v[:, 2] ** 2
+    assert np.array_equal(ended, tip[:, 2] <= 1)
+    assert np.abs(rewards - (10.0 * ~ended - lost)).max() < ROUNDING
+    assert 0 < ended.sum() < 200
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_a_step_is_a_rollout(name):
     envs = VectorEnv(name, 3)

@@ -5,6 +5,7 @@ plain NumPy, on machines whose masses and lengths all differ.
 """
 
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +62,16 @@ def test_rows_notice_what_changes():
     assert not rows.misprint("", "", "", b, b, a).holds  # the correction is wrong
     assert not rows.identity("", "", a * np.nan, a).holds
     assert not rows.misprint("", "", "", b, a * np.nan, a).holds
+
+
+def test_every_mutant_of_the_papers_finds_its_line():
+    """`bench/mutants.py` can put each of bench/mutants.toml into the sources there are."""
+    root = Path(__file__).parent.parent
+    groups = tomllib.loads((root / "bench" / "mutants.toml").read_text())["mutants"]
+    assert sum(len(group["lines"]) for group in groups) >= 60
+    for group in groups:
+        text = (root / "src" / "torsor" / group["file"]).read_text()
+        assert not [was for was, became in group["lines"] if was not in text or was == became], group["file"]
 
 
 def test_every_part_survives_the_exception_of_another():

@@ -260,3 +260,36 @@ def test_panda_flange_is_where_the_dh_table_puts_it():
 def test_toml_of_every_machine_reads_back_equal(name):
     model = every_machine()[name]
     assert toml.read(toml.write(model), name) == model
+
+
+# v'M v and the weight's work at one generic state: whoever changes a number of a machine does it on purpose.
+NUMBERS = {
+    "puma560": (1.897595817695, -28.44314064607),
+    "puma_lee": (10.74853805919, -72.09218676726),
+    "polypeptide": (685.3255633585, 0),
+    "polypeptide_faithful": (971.4269800344, 0),
+    "polypeptide_planar": (700.9761488218, 0),
+    "planar3": (2.581614880271, -11.31000347511),
+    "stanford": (3.443639867746, -30.22003577604),
+    "puma_saha": (17.52473629784, -56.80144188096),
+    "panda": (6.001672609431, -99.71438837711),
+    "humanoid": (194.5622585088, 296.1356115712),
+    "point_chain": (42.07891487709, 29.36671952226),
+    "rope": (0.01899156256013, 0.2984985413656),
+    "pendulum": (0.2360244727579, 3.268528886152),
+    "double_pendulum": (2.947533264163, 8.161423305715),
+    "cart_pole": (0.7554546087647, 0.3268528886152),
+    "acrobot": (6.994428658078, 7.283417960085),
+}
+
+
+@pytest.mark.parametrize("name", sorted(NUMBERS))
+def test_no_number_of_a_machine_changes_by_accident(name):
+    """By the oracle; every mass, place, axis and moment takes part."""
+    model = every_machine()[name]
+    v = np.sin(1.0 + np.arange(model.nv))
+    q = model.integrate(model.neutral(), v[::-1])
+    work = sum(
+        m * (p + R @ c) @ model.gravity for m, c, (R, p, *_) in zip(model.mass, model.com, oracle.kinematics(model, q))
+    )
+    assert NUMBERS[name] == pytest.approx((v @ oracle.mass_matrix(model, q) @ v, work), rel=1e-11)

@@ -56,10 +56,10 @@ class Timing:
     """How members are moved in time: `method` with steps of a length, or adaptively ("dopri5") to tolerances."""
 
     times: Array  # at which states are stored, the first not before 0
-    method: str = "dopri5"
-    step: float = 1e-3
-    rtol: float = 1e-6
-    atol: float = 1e-9
+    method: str
+    step: float
+    rtol: float
+    atol: float
     stops: tuple[Stop, ...] = ()  # conditions under which a member stays where it is
     begin: float = 0.0  # what the clock of the forces shows at time 0
 

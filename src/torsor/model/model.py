@@ -944,6 +944,7 @@ def _frozen(x: ArrayLike, dtype: Any = np.float64, what: str = "an array of a Mo
         frozen = real_array(what, x, finite=False).astype(dtype, order="C")  # check.py names the body of a NaN
     else:
         frozen = integer_array(what, x, dtype)
+    frozen += dtype(0)  # -0.0 is 0.0: the sign of a zero must not make models differ
     frozen.flags.writeable = False
     return frozen
 
