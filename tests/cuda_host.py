@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
 import numpy as np
+import processes
 
 from torsor.backends.cuda import Kernel, Launch
 from torsor.compiler.abi import loop_data, tree_data
@@ -155,5 +155,5 @@ def _library(source: str) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         text, binary = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
         text.write_text(SHIM + source + DRIVER.format(parameters=parameters, names=names))
-        subprocess.run([compiler(), *LANGUAGE, *LIBRARY, str(text), "-o", str(binary)], check=True)
+        processes.call(compiler(), *LANGUAGE, *LIBRARY, text, "-o", binary, check=True)
         return ctypes.CDLL(str(binary))
