@@ -6,11 +6,11 @@ import ctypes
 import functools
 import re
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
 import numpy as np
+import processes
 
 from torsor.backends.cuda import Kernel, Launch
 from torsor.compiler.abi import loop_data, tree_data
@@ -159,5 +159,5 @@ def library(source: str) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         text, binary = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
         text.write_text(SHIM + source + "".join(drivers))
-        subprocess.run([compiler(), *LANGUAGE, *LIBRARY, str(text), "-o", str(binary)], check=True)
+        processes.call(compiler(), *LANGUAGE, *LIBRARY, text, "-o", binary, check=True)
         return ctypes.CDLL(str(binary))

@@ -4,8 +4,9 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,15 @@ def start(*words: object, env: dict[str, str] | None = None, **options: Any) -> 
     return subprocess.Popen([sys.executable, *map(str, words)], env=env or environment(), **pipes)
 
 
+def call(*words: object, **options: Any) -> subprocess.CompletedProcess:
+    """Any program to its end, whatever it exits with (unless with `check=True`)."""
+    usual = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "timeout": DEADLINE, "check": False}
+    return subprocess.run(list(map(str, words)), **(usual | options))
+
+
 def run(*words: object, env: dict[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess:
     """`python words...` to its end, whatever it exits with."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "timeout": DEADLINE} | options
-    return subprocess.run([sys.executable, *map(str, words)], env=env or environment(), check=False, **pipes)
+    return call(sys.executable, *words, env=env or environment(), **options)
 
 
 def output(script: str, *arguments: object, env: dict[str, str] | None = None, **options: Any) -> str:
@@ -50,7 +56,28 @@ def wait_until(happened: Callable[[], bool], process: subprocess.Popen, deadline
     end = time.monotonic() + deadline
     while not happened() and process.poll() is None:
         if time.monotonic() > end:
-            process.kill()
-            said = process.communicate()
-            raise TimeoutError(f"nothing happened within {deadline:g} s; the process said {said}")
+            raise TimeoutError(f"nothing happened within {deadline:g} s; the process said {killed(process)}")
         time.sleep(0.002)
+
+
+def killed(process: subprocess.Popen) -> tuple[str, str]:
+    """Kill a process; return what it had said and complained of."""
+    process.kill()
+    return process.communicate(timeout=DEADLINE)
+
+
+def line_of(process: subprocess.Popen) -> str:
+    """The next line that a process says; the empty line if it ends before, or takes too long and is killed."""
+    timer = threading.Timer(DEADLINE, process.kill)
+    timer.start()
+    try:
+        return process.stdout.readline()
+    finally:
+        timer.cancel()
+
+
+def joined(threads: Iterable[threading.Thread]) -> None:
+    """Wait for the end of threads, but not for ever."""
+    for thread in threads:
+        thread.join(DEADLINE)
+        assert not thread.is_alive()

@@ -5,13 +5,13 @@ import functools
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 
 import torsor as ts
@@ -66,7 +66,7 @@ def compiled(compiler, folder, functions, *flags):
     """A shared library of C functions, the files compiled side by side."""
 
     def run_compiler(*words):
-        done = subprocess.run([compiler, *FLAGS, *flags, *map(str, words)], capture_output=True, text=True, check=False)
+        done = processes.call(compiler, *FLAGS, *flags, *words)
         assert done.returncode == 0, done.stderr[:3000]
 
     def one(function):
@@ -198,8 +198,8 @@ def test_fast_math_is_refused(tmp_path):
 def build_example(folder, compiler=COMPILERS[0]):
     """Compile an exported folder as its README says, warnings as errors, and run it."""
     command = re.search(r"cc (.*) && ./example", (folder / "README.txt").read_text())[1].split()
-    subprocess.run([compiler, *FLAGS, *command], cwd=folder, check=True)
-    return subprocess.run([folder / "example"], capture_output=True, text=True, check=False)
+    processes.call(compiler, *FLAGS, *command, cwd=folder, check=True)
+    return processes.call(folder / "example")
 
 
 @pytest.mark.parametrize("options", [{}, {"dtype": "float32"}, {"specialised": False, "external": True}])
@@ -279,8 +279,8 @@ def test_workspace_and_tables_are_as_large_as_told(tmp_path):
         function.text() + "#include <stdio.h>\n"
         f'int main(void) {{ printf("%d", (int)sizeof(struct {function.name}_workspace)); return 0; }}\n'
     )
-    subprocess.run([COMPILERS[0], *FLAGS, "-O0", "f.c", "-lm", "-o", "f"], cwd=tmp_path, check=True)
-    assert int(subprocess.check_output([tmp_path / "f"])) == function.workspace_bytes
+    processes.call(COMPILERS[0], *FLAGS, "-O0", "f.c", "-lm", "-o", "f", cwd=tmp_path, check=True)
+    assert int(processes.call(tmp_path / "f").stdout) == function.workspace_bytes
     text = program.source("c")
     sizes = {kind: sum(map(int, re.findall(rf"static const {kind} \w+\[(\d+)\]", text))) for kind in ("T", "int")}
     assert 8 * sizes["T"] + 4 * sizes["int"] == function.table_bytes

@@ -2,11 +2,10 @@
 
 import functools
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
+import processes
 import pytest
 from peers.installed import peer
 
@@ -260,13 +259,13 @@ def test_unknown_options_are_named():
 def test_without_casadi_the_error_says_what_to_install():
     call = "ts.to_casadi(ts.zoo.panda(), ts.forward_dynamics)"
     code = f"import sys; sys.modules['casadi'] = None; import torsor as ts; {call}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = processes.run("-c", code)
     assert "pip install 'torsor[casadi]'" in done.stderr.splitlines()[-1]
 
 
 def test_importing_torsor_imports_no_casadi():
     code = "import sys, torsor as ts; ts.forward_dynamics; assert 'casadi' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    processes.output(code)
 
 
 # ---- exported C ----
@@ -277,7 +276,7 @@ FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fPIC", "-shar
 def library(folder, sources, name, *more):
     """A shared library of C files; quick to compile, which changes no bit."""
     command = ["cc", *FLAGS, *map(str, sources), *more, "-lm", "-o", str(folder / f"lib{name}.so")]
-    subprocess.run(command, check=True, cwd=folder)
+    processes.call(*command, check=True, cwd=folder)
     return str(folder / f"lib{name}.so")
 
 
@@ -306,7 +305,7 @@ def test_the_exported_library_is_the_same_function(function, specialised, tmp_pa
         generator.add(second)
         (tmp_path / "generated.c").write_text(generator.dump())
         command = ["cc", "-fPIC", "-shared", "generated.c", "-L.", "-lown_casadi", "-o", "libgenerated.so"]
-        subprocess.run([*command, f"-Wl,-rpath,{tmp_path}"], check=True, cwd=tmp_path)
+        processes.call(*command, f"-Wl,-rpath,{tmp_path}", check=True, cwd=tmp_path)
         again = ca.external("second", str(tmp_path / "libgenerated.so"))
         assert np.array_equal(numbers(again, z, c)[0], numbers(second, z, c)[0])
 

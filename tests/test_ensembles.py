@@ -606,7 +606,7 @@ def test_jobs_that_begin_together_make_one_store(tmp_path):
     plan = study(tmp_path / "whole.zarr").plan
     makers = [threading.Thread(target=Study._made, args=(plan, path, chunk, (0, 1))) for chunk in (8, 16, 20, 40)]
     [maker.start() for maker in makers]
-    [maker.join() for maker in makers]
+    processes.joined(makers)
     assert [x.name for x in tmp_path.glob(".*")] == []
     assert np.array_equal(study(path)["q"], study(tmp_path / "whole.zarr")["q"])
     (tmp_path / "full" / "other").mkdir(parents=True)
@@ -627,8 +627,7 @@ def test_a_killed_client_loses_only_the_chunk_in_flight(tmp_path):
     path = tmp_path / "runs.zarr"
     client = processes.start("-c", SCRIPT, path)
     processes.wait_until((path / "status" / "c" / "3").exists, client)
-    client.kill()
-    client.communicate()
+    processes.killed(client)
     left = ts.Study(path)
     assert 0 < left.progress < 1
     before = {k: left.group.get("q", k).copy() for k in range(3)}
@@ -700,7 +699,7 @@ def test_a_lost_scheduler_is_told_and_the_study_goes_on(tmp_path):
     """The cluster's own process is killed; what was done stays, and the rest is done by another."""
     distributed = peer("distributed")
     cluster = processes.start("-c", CLUSTER, stderr=None)
-    client = distributed.Client(cluster.stdout.readline().strip(), timeout=20)
+    client = distributed.Client(processes.line_of(cluster).strip(), timeout=20)
     killed = []
 
     def kill(done, total):

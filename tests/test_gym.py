@@ -1,12 +1,11 @@
 """Environments for Gymnasium: they are rollouts, one by one and side by side, and start anew as Gymnasium says."""
 
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 
 import gymnasium
 import numpy as np
+import processes
 import pytest
 from gymnasium.utils.env_checker import check_env
 
@@ -262,10 +261,10 @@ def test_bad_actions():
 
 def test_importing_torsor_imports_no_gymnasium():
     code = "import sys, torsor as ts; ts.rollout; assert 'gymnasium' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    processes.output(code)
 
 
 def test_without_gymnasium_the_error_says_what_to_install():
     code = "import sys; sys.modules['gymnasium'] = None; import torsor.gym"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = processes.run("-c", code)
     assert "pip install 'torsor[gym]'" in done.stderr.splitlines()[-1]

@@ -1,12 +1,11 @@
 """torsor.jax: the bits of the NumPy path, exact derivatives under every transformation, and what XLA is told."""
 
-import subprocess
-import sys
 import warnings
 from importlib import import_module
 from itertools import product
 
 import numpy as np
+import processes
 import pytest
 from bridged import MACHINES, ROUNDING, SECOND, along_numbers, changed, numbers, relative, states
 from peers.installed import peer
@@ -409,8 +408,7 @@ print(len(hits) > 0, np.array_equal(found, expected))
 @pytest.mark.slow
 def test_a_second_process_runs_what_jax_kept_on_disk(jax, tmp_path):
     """The code of the two processes is at other addresses, and the program is found by its content."""
-    run = [sys.executable, "-c", SECOND_PROCESS, str(tmp_path)]
-    first, second = (subprocess.run(run, check=True, capture_output=True, text=True).stdout.split() for _ in range(2))
+    first, second = (processes.output(SECOND_PROCESS, tmp_path).split() for _ in range(2))
     assert first == ["False", "True"]
     assert second == ["True", "True"]
 
@@ -440,17 +438,17 @@ for function, args, wanted in cases:
 @pytest.mark.slow
 def test_arrays_on_several_devices_stay_there(jax):
     """Under shard_map and under jit, values and gradients, also with operands that all devices share."""
-    run = subprocess.run([sys.executable, "-c", SEVERAL_DEVICES], capture_output=True, text=True)
+    run = processes.run("-c", SEVERAL_DEVICES)
     assert run.stdout.split() == ["True"] * 15, run.stderr
 
 
 def test_importing_torsor_imports_no_framework():
     code = "import sys, torsor as ts; ts.forward_dynamics; assert not {'jax', 'torch'} & {*sys.modules}"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    processes.output(code)
 
 
 @pytest.mark.parametrize("name", ["jax", "torch"])
 def test_without_the_framework_the_extra_is_named(name):
     code = f"import sys; sys.modules['{name}'] = None; import torsor.{name}"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    run = processes.run("-c", code)
     assert f"pip install 'torsor[{name}]'" in run.stderr

@@ -681,8 +681,7 @@ def test_many_threads_may_call_at_once(tree, states):
     threads = [threading.Thread(target=work) for _ in range(4)]
     for t in threads:
         t.start()
-    for t in threads:
-        t.join()
+    processes.joined(threads)
     assert not failures
 
 

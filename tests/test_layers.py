@@ -52,7 +52,7 @@ ORDER = {
     "complex_pivots constraint_force discrete_mechanics fixman ploen_park_forward square_factor udut coriolis products "
     "segments operational_space walker_orin forward_derivatives coupled pulls rattle",
     "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf cpuid codegen gufunc "
-    "pointwise cuda c99 cpu_code cpu xla gpu wasm wasm_files",
+    "turning pointwise cuda c99 cpu_code cpu xla gpu wasm wasm_files",
     "bridge": "charts numbers functions rollouts",
     "compiler": "store frames members tape packing abi trace counts derivative tape_derivatives loop_derivatives "
     "lowering request language loops",

@@ -6,11 +6,11 @@ Steps are run in Node against `rollout`; `pytest -m browser` opens the pages in 
 import base64
 import json
 import shutil
-import subprocess
 import zlib
 from dataclasses import replace
 
 import numpy as np
+import processes
 import pytest
 from PIL import Image
 from test_c import tree_of_every_joint
@@ -46,7 +46,7 @@ WebAssembly.instantiate(Buffer.from(spec.module, "base64"), { env }).then(({ ins
 def in_node(spec, steps, folder):
     """The states after some runs of a machine's steps."""
     (folder / "job.json").write_text(json.dumps({"spec": spec, "steps": steps}))
-    done = subprocess.run([NODE, "-e", RUN, str(folder / "job.json")], capture_output=True, text=True, check=False)
+    done = processes.call(NODE, "-e", RUN, folder / "job.json")
     assert done.returncode == 0, done.stderr[:2000]
     return np.array(json.loads(done.stdout))
 

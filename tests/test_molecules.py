@@ -1,9 +1,9 @@
 """Molecules: torsion trees, their statistics, restart, files. What needs OpenMM is skipped where it is missing."""
 
-import os
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 from scipy.stats import chi2 as chi2_law
 
@@ -500,11 +500,8 @@ def test_the_command_moves_a_peptide(tmp_path):
 
 
 def test_no_molecule_is_imported_with_torsor():
-    import subprocess
-    import sys
-
     code = "import torsor.molecule, sys; sys.exit(bool({'openmm', 'pdbfixer', 'MDAnalysis'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ), check=False).returncode == 0
+    assert processes.run("-c", code).returncode == 0
 
 
 def test_torsions_are_a_type():

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import struct
-import subprocess
 import sys
 import textwrap
 
@@ -19,7 +18,8 @@ from torsor import zoo
 from torsor.backends import codegen
 from torsor.backends.llvm import Target
 from torsor.backends.llvm_arrays import loop_kernel, unrolled_kernel
-from torsor.compiler.abi import unrolled_data
+from torsor.backends.llvm_entry import turning_module
+from torsor.compiler.abi import runtime, turning_place, unrolled_data
 from torsor.compiler.request import ALWAYS, NEVER, Request
 from torsor.dynamics.functions import ALGORITHMS
 from torsor.outputs import Path
@@ -142,8 +142,12 @@ def test_code_for_64_bit_arm_is_generated(function, unroll):
     assert undefined_symbols(code) <= IMPORTS
 
 
+def vectors(request: Request, host: codegen.Host) -> Target:
+    return Target(host.lanes(request.bits), request.bits, fma=True, x86=host.x86)
+
+
 def ir(request: Request, host: codegen.Host) -> str:
-    target = Target(host.lanes(request.bits), request.bits, fma=True, x86=host.x86)
+    target = vectors(request, host)
     if request.unroll is NEVER:
         return loop_kernel(request.code, target)
     return unrolled_kernel(request.code, dict(zip(request.inputs, request.input_shapes)), request.shape, target)
@@ -207,22 +211,25 @@ def test_code_for_other_systems_asks_its_loader_for_distances_only(system, unrol
     host, read, machine, allowed = SYSTEMS[system]
     host = codegen.Host(*host)
     request = Request(ALGORITHMS[ts.forward_dynamics], zoo.random_tree(4, seed=2), unroll=unroll)
-    found, kinds, names = read(codegen.object_code(ir(request, host), host))
-    assert found == machine
-    assert kinds
-    assert kinds <= allowed
-    assert names <= IMPORTS | {"__chkstk"}  # what Windows calls before large frames of the stack; in its ntdll
+    for text in (ir(request, host), turning_module(vectors(request, host))):
+        found, kinds, names = read(codegen.object_code(text, host))
+        assert found == machine
+        assert kinds
+        assert kinds <= allowed
+        assert names <= IMPORTS | {"__chkstk"}  # what Windows calls before large frames of the stack; in its ntdll
 
 
 DRIVER = """
 #include <stdint.h>
 #include <stdio.h>
 void kernel(char **args, int64_t *dimensions, int64_t *steps, void *data);
+void turning(void);
 static double q[{n}][3] = {{{q}}}, v[{n}][3] = {{{v}}}, tau[{n}][3] = {{{tau}}}, out[{n}][3];
 int main(void) {{
   char *args[] = {{(char *)q, (char *)v, (char *)tau, (char *)out}};
   int64_t dimensions[] = {{{n}, 3, 3, 3, 3}}, steps[] = {{24, 24, 24, 24, 8, 8, 8, 8}};
-  int64_t data[] = {{{scratch}, 0, 3, 3, 3, 3}};
+  int64_t runtime[{words}] = {{0}}, data[] = {{{scratch}, (int64_t)runtime, 3, 3, 3, 3}};
+  runtime[{place}] = (int64_t)turning;
   kernel(args, dimensions, steps, data);
   for (int i = 0; i < {n}; ++i)
     for (int k = 0; k < 3; ++k) printf("%a\\n", out[i][k]);
@@ -242,13 +249,17 @@ def test_other_processors_give_the_same_bits(host, tmp_path):
     rng = np.random.default_rng(0)
     given = dict(zip(("q", "v", "tau"), rng.normal(size=(3, n, 3))))
     request = Request(ALGORITHMS[ts.forward_dynamics], model, unroll=ALWAYS)
-    (tmp_path / "kernel.o").write_bytes(codegen.object_code(ir(request, host), host))
+    target = vectors(request, host)
+    texts = {"kernel.o": ir(request, host), "turning.o": turning_module(target).replace("@kernel", "@turning")}
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(codegen.object_code(text, host))
     tables = {name: ",".join(float(x).hex() for x in values.ravel()) for name, values in given.items()}
     scratch = int(unrolled_data([*request.input_shapes, request.shape], 64).words[0])
-    (tmp_path / "main.c").write_text(DRIVER.format(n=n, scratch=scratch, **tables))
-    words = [compiler, "-static", "main.c", "kernel.o", "-lm", "-o", "main"]
-    subprocess.run(words, cwd=tmp_path, check=True, timeout=processes.DEADLINE)
-    done = subprocess.check_output([emulator, "./main"], cwd=tmp_path, text=True, timeout=processes.DEADLINE)
+    about = {"words": len(runtime()), "place": turning_place(target.lanes, target.bits)}
+    (tmp_path / "main.c").write_text(DRIVER.format(n=n, scratch=scratch, **about, **tables))
+    words = [compiler, "-static", "main.c", *texts, "-lm", "-o", "main"]
+    processes.call(*words, cwd=tmp_path, check=True)
+    done = processes.call(emulator, "./main", cwd=tmp_path, check=True).stdout
     result = np.array([float.fromhex(line) for line in done.split()]).reshape(n, 3)
     if codegen.host().fma:
         assert np.array_equal(result, ts.compile(model, ts.forward_dynamics)(*given.values()))

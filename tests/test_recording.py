@@ -128,8 +128,7 @@ def test_kill_9_at_twenty_random_moments_loses_nothing(tmp_path):
         processes.wait_until(path.exists, process)
         processes.wait_until(partial(larger, path, path.stat().st_size), process)  # it is at work
         time.sleep(rng.uniform(0.0, 0.03))
-        process.kill()
-        process.communicate()
+        processes.killed(process)
         assert process.returncode in (-signal.SIGKILL, 0)
         found = Trajectory.load(path)
         assert len(found) >= before
@@ -212,13 +211,12 @@ def test_a_file_that_another_process_writes_to_is_refused_until_that_process_is_
     content, run = path.read_bytes(), Simulation.resume(path)
     holder = start(LOCK, path)
     try:
-        assert holder.stdout.readline() == "locked\n"
+        assert processes.line_of(holder) == "locked\n"
         with pytest.raises(RecordingError, match="another run is writing to it; nothing was written"):
             run.run(2.0)
         assert path.read_bytes() == content
     finally:
-        holder.kill()  # with -9: it cannot unlock anything
-        holder.communicate()
+        processes.killed(holder)  # with -9: it cannot unlock anything
     assert_same_bits(Simulation.resume(path).run(2.0), whole)
 
 
@@ -320,7 +318,7 @@ def test_a_full_disk_loses_nothing_already_written(tmp_path):
         {RUN}
     """
     process = start(textwrap.dedent(script.replace(RUN, textwrap.indent(textwrap.dedent(RUN), " " * 8))), path)
-    _, words = process.communicate()
+    _, words = process.communicate(timeout=processes.DEADLINE)
     assert process.returncode == 1
     assert "cannot be written any further" in words
     assert path.stat().st_size <= limit

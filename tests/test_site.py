@@ -1,11 +1,10 @@
 """The site: it builds without a complaint, from pages that are all found, and asks no other host for anything."""
 
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import processes
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -30,8 +29,7 @@ def test_styles_and_scripts_of_ours_load_nothing_from_outside():
 
 @pytest.mark.skipif(find_spec("zensical") is None, reason="needs zensical: pip install '.[docs]'")
 def test_the_site_builds_and_is_whole():
-    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = processes.run("-m", "zensical", "build", "--strict", "--clean", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No issues found" in done.stdout + done.stderr
     built = list((ROOT / "site").rglob("*.html"))

@@ -7,7 +7,6 @@ import base64
 import json
 import re
 import shutil
-import subprocess
 import warnings
 import zlib
 from dataclasses import replace
@@ -16,6 +15,7 @@ from html import unescape
 from html.parser import HTMLParser
 
 import numpy as np
+import processes
 import pytest
 from PIL import Image
 
@@ -195,8 +195,7 @@ FLAGS = [
 def browse(page, profile, *options):
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert chromium, "pytest -m browser needs Chromium"
-    line = [chromium, *FLAGS, f"--user-data-dir={profile}", *options, page]
-    return subprocess.run(line, capture_output=True, text=True, check=True, timeout=120).stdout
+    return processes.call(chromium, *FLAGS, f"--user-data-dir={profile}", *options, page, check=True).stdout
 
 
 @pytest.mark.browser

@@ -2,11 +2,11 @@
 
 import json
 import shutil
-import subprocess
 import zlib
 from math import prod
 
 import numpy as np
+import processes
 import pytest
 from test_c import CASES, FEW, MACHINES
 
@@ -54,7 +54,7 @@ def in_node(programs, states, folder):
     folder.mkdir(exist_ok=True)
     (folder / "all.wasm").write_bytes(module.to_bytes())
     (folder / "cases.json").write_text(json.dumps({"cases": cases, "bits": programs[0].request.bits}))
-    done = subprocess.run([NODE, "-e", RUN, str(folder)], capture_output=True, text=True, check=False)
+    done = processes.call(NODE, "-e", RUN, folder)
     assert done.returncode == 0, done.stderr[:3000]
     return [np.array(rows, float) for rows in json.loads(done.stdout)]
 
@@ -92,7 +92,7 @@ def test_an_exported_function_runs_its_own_example(tmp_path):
         paths = ts.export(arm, ts.forward_dynamics, tmp_path, name="fd", language="wasm", **options)
         assert [path.name for path in paths] == ["fd.wasm", "fd.mjs", "fd_vectors.json", "example.mjs", "README.txt"]
         assert all(b"Written by torsor" in path.read_bytes()[:1000] for path in paths)
-        done = subprocess.run([NODE, str(tmp_path / "example.mjs")], capture_output=True, text=True, check=False)
+        done = processes.call(NODE, tmp_path / "example.mjs")
         assert done.returncode == 0, done.stderr + done.stdout
         assert "5 states, largest relative error" in done.stdout
 
@@ -101,8 +101,7 @@ def test_a_call_with_wrong_arrays_is_refused(tmp_path):
     ts.export(zoo.general_arm(3, 5), ts.mass_matrix, tmp_path, name="M", language="wasm")
     for arrays, message in (("[1]", "array 0 has 1 numbers, not 3"), ("", "M takes (q), not 0 arrays")):
         script = f'import {{ load }} from "{tmp_path}/M.mjs"; (await load())({arrays});'
-        words = [NODE, "--input-type=module", "-e", script]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        done = processes.call(NODE, "--input-type=module", "-e", script)
         assert done.returncode == 1
         assert message in done.stderr
 
@@ -120,7 +119,7 @@ def test_infinite_and_undefined_numbers_show_in_the_result(tmp_path):
       exports.f0();
       console.log(new Float64Array(exports.memory.buffer, {exported.out.at}, 3).some(Number.isNaN));
     }});"""
-    done = subprocess.run([NODE, "-e", script], capture_output=True, text=True, check=True)
+    done = processes.call(NODE, "-e", script, check=True)
     assert done.stdout == "true\n"
     assert np.isnan(program(*states)).any()
 

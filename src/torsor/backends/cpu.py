@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torsor import validate
 from torsor.backends import cache, codegen
 from torsor.backends.gufunc import gufunc, signature
+from torsor.backends.turning import provide
 from torsor.compiler.abi import Layout, loop_data, unrolled_data
 from torsor.compiler.frames import Kind
 from torsor.compiler.request import QUICK, Request, Unrolling
@@ -195,6 +196,7 @@ def compile_request(request: Request, lanes: int | None = None, threads: int = 1
     else:
         data = loop_data(outline.layout, request.frames, shapes, request.bits, request.frame)
     loaded = _loaded(outline.kernel, request, lanes)
+    provide(lanes, request.bits)
     entry = loaded.address, data.words.ctypes.data
     ufunc = gufunc(*entry, signature(shapes), request.dtype, request.algorithm.name, "", (loaded, data))
     function: Any = ufunc

@@ -13,7 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from torsor.backends.llvm import LLVMWriter, Target
-from torsor.backends.llvm_entry import ALL_TURNS, kernel_module, rows_to_vectors, turns_room, vectors_to_rows
+from torsor.backends.llvm_entry import (
+    ALL_TURNS,
+    DIRECTIONS,
+    kernel_module,
+    rows_to_vectors,
+    turns_room,
+    vectors_to_rows,
+)
 from torsor.compiler.abi import (
     BASE,
     BODIES,
@@ -28,9 +35,11 @@ from torsor.compiler.abi import (
     PLACES,
     PRODUCT_COUNT,
     PRODUCTS,
+    RUNTIME,
     SECOND,
     SIZES,
     WORDS,
+    turning_place,
 )  # fmt: skip
 from torsor.compiler.language import TURNS, Int
 from torsor.compiler.loops import Body, Loops
@@ -185,10 +194,14 @@ class LLVMArrays:
         numbers = ", ".join(f"i64 {x}" for x in (*axes[0], *axes[1]))
         states = w.load_i64("%work", -1)
         stream = w.op(f"icmp sgt i64 {w.i64('mul', states, self.lane_steps[name])}, {STREAMED}")
-        w.turnings.add(direction)
-        pointers = ", ".join(f"ptr {x}" for x in (self.buffers[name], *entries))
-        w.do(f"call void @{direction}_{T.lanes}(ptr {pointer}, i64 {self.lane_steps[name]}, {numbers}, "
-             f"i1 {contiguous}, i1 {stream}, {pointers})")  # fmt: skip
+        pointers = ", ".join(f"ptr {x}" for x in (self.buffers[name], *(entries or ["null"])))
+        given = f"ptr {pointer}, i64 {self.lane_steps[name]}, {numbers}, i1 {contiguous}, i1 {stream}, {pointers}"
+        if self.turned:
+            turn = w.load_ptr(w.load_ptr("%data", RUNTIME), turning_place(T.lanes, T.bits))
+            w.do(f"call void {turn}(i64 {DIRECTIONS.index(direction)}, {given})")
+        else:
+            w.turnings.add(direction)
+            w.do(f"call void @{direction}_{T.lanes}({given})")
 
     def _contiguous(self, name: str) -> str:
         """Whether the numbers of a state are contiguous."""

@@ -27,7 +27,6 @@ STACK_BYTES = 65536  # the largest block of scratch memory taken from the stack
 KEPT_BYTES = 512 << 20  # the largest block of scratch memory kept between calls
 # From this size on, scratch memory asks for huge pages: sweeps that are bound by memory become a tenth faster.
 HUGE_FROM = 16 << 20
-_STREAMING = "declare void @llvm.x86.sse.sfence()\n!0 = !{i32 1}"
 
 # The parameters of a function that works on one block of states; `first` is the first state of the block.
 BLOCK = (
@@ -79,8 +78,7 @@ def module_of(functions: Sequence[EntryFunction], vector: Target, inputs: int, f
     if vector.x86:
         parts.append(_MXCSR)
     if streams(widest):
-        name, T = f"@llvm.masked.store.{widest.suffix}.p0", widest.vector
-        parts.append(f"declare void {name}({T}, ptr, i32, {widest.bools})\n{_STREAMING}")
+        parts.append("declare void @llvm.x86.sse.sfence()")
     declarations = dict.fromkeys(line for w in writers for line in w.declarations.splitlines())
     return "\n".join([*declarations, *parts])
 
@@ -300,12 +298,29 @@ def turns_room(w: LLVMWriter, room: str, count: str) -> list[str]:
     return places[1:]
 
 
-def turning(target: Target, direction: str) -> str:
-    """A function that transposes between an array and a buffer.
+# from the array to the buffer, where numbers of different states become neighbours | from the buffer to the array |
+# from the buffer to the array, each entry from the place that `entries` gives
+DIRECTIONS = "turn_in", "turn_out", "unpack"
+_TURNED = (
+    "ptr %array, i64 %step, i64 %d0, i64 %d1, i64 %d2, i64 %s0, i64 %s1, i64 %s2, i1 %contiguous, i1 %stream, "
+    "ptr %buffer, ptr %entries"
+)
 
-    turn_in    from the array to the buffer: numbers of different states become neighbours
-    turn_out   from the buffer to the array
-    unpack     from the buffer to the array, each entry from the place that `entries` gives
+
+def turning_module(target: Target) -> str:
+    """The module of a function that transposes in any direction: the first argument is its place in DIRECTIONS."""
+    T, choices = target, "".join(f"i64 {k}, label %{name} " for k, name in enumerate(DIRECTIONS))
+    calls = "".join(f"{x}:\n  call void @{x}_{T.lanes}({_TURNED})\n  ret void\n" for x in DIRECTIONS)
+    kernel = (
+        f"define void @kernel(i64 %direction, {_TURNED}) nounwind {{\n"
+        f"entry:\n  switch i64 %direction, label %none [{choices}]\n{calls}none:\n  unreachable\n}}\n"
+    )
+    masked = f"declare void @llvm.masked.store.{T.suffix}.p0({T.vector}, ptr, i32, {T.bools})\n!0 = !{{i32 1}}\n"
+    return "\n".join([*(turning(T, x) for x in DIRECTIONS), kernel, masked if streams(T) else ""])
+
+
+def turning(target: Target, direction: str) -> str:
+    """A function that transposes between an array and a buffer, in one of the DIRECTIONS.
 
     In the array every state has its own rows (`step` bytes apart); in the buffer every column is a vector of states.
     Squares of as many columns as there are states, or of four columns, are transposed by shuffles; the last square
@@ -348,10 +363,8 @@ def turning(target: Target, direction: str) -> str:
             x.count_to(w, "%d0")
         w.do("ret void")
     body = "\n".join(w.lines)
-    pointers = "ptr %buffer, ptr %entries" if packed else "ptr %buffer"
     return (
-        f"define private void @{direction}_{T.lanes}(ptr %array, i64 %step, i64 %d0, i64 %d1, i64 %d2, i64 %s0, "
-        f"i64 %s1, i64 %s2, i1 %contiguous, i1 %stream, {pointers}) noinline nounwind {_vector_width(T)} "
+        f"define private void @{direction}_{T.lanes}({_TURNED}) noinline nounwind {_vector_width(T)} "
         f"{{\nentry:\n{body}\n}}\n"
     )
 

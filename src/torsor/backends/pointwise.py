@@ -12,6 +12,7 @@ from typing import Any
 
 from torsor.backends import cache, codegen
 from torsor.backends.gufunc import gufunc, signature
+from torsor.backends.turning import provide
 from torsor.compiler.abi import unrolled_data
 from torsor.compiler.tape import Code, Tape
 from torsor.compiler.trace import shape_of, symbols
@@ -58,6 +59,7 @@ def _kernel(code: Callable[[], Code], inputs: Mapping[str, tuple[int, ...]], dty
     known = "pointwise", key, dict(inputs), bits, host, codegen.level(), cache.sources()
     kernel, shape = json.loads(outline() if key is None else cache.remembered(repr(known), outline))
     loaded = codegen.load(kernel, written)
+    provide(host.lanes(bits), bits)
     shapes = [*inputs.values(), tuple(shape)]
     data = unrolled_data(shapes, bits)
     return gufunc(loaded.address, data.words.ctypes.data, signature(shapes), dtype, name, doc, (loaded, data))

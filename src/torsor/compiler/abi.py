@@ -8,8 +8,8 @@
 
     base     gravity, and the placement (R, p) of the frame where a climb starts
     runtime  shared by all kernels of a process: the block of scratch memory kept between calls (see `llvm_entry.py`),
-             the addresses of the three functions of Python's C API with which a kernel raises MemoryError, and that
-             of Linux's madvise, or 0
+             the addresses of the three functions of Python's C API with which a kernel raises MemoryError, that of
+             Linux's madvise, or 0, and for each type of vector that of `backends/turning.py`, once it is needed
 
 Straight-line code has its model built in, so it reads only the scratch bytes, the runtime and the sizes.
 """
@@ -43,6 +43,8 @@ CHAINED, BRANCHES, FIRST = 1, 2, 4  # parent is the body before | exchanges valu
 # flags of the model
 IS_TREE, BASE_BRANCHES = 1, 2
 INDEX_WORDS = 8
+# runtime: where the addresses for each type of vector begin, and how many there are
+TURNING, TURNINGS = 5, 8
 # scratch memory behind the sines of one state, behind their cosines and behind the angles: the longest vector
 TURNS_MARGIN = 16
 
@@ -83,7 +85,12 @@ def runtime() -> NDArray[np.int64]:
     functions = [getattr(ctypes.pythonapi, name) for name in names]
     advise = [ctypes.CDLL(None).madvise] if sys.platform == "linux" else []
     addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in (*functions, *advise)]
-    return np.array([0, *addresses, 0][:5], np.int64)
+    return np.array([0, *addresses, 0][:TURNING] + [0] * TURNINGS, np.int64)
+
+
+def turning_place(lanes: int, bits: int) -> int:
+    """The word of `runtime` for vectors of 2, 4, 8 or 16 numbers of so many bits."""
+    return TURNING + 2 * (lanes.bit_length() - 2) + (bits == 64)
 
 
 def tree_data(code: Any, framed: Framed, shapes: Sequence[tuple[int, ...]], bits: int,

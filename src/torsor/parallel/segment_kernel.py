@@ -5,8 +5,8 @@
     data      scratch bytes | runtime | blocks | head | block | acceleration of the base | where the records begin in
               the scratch memory | for every array, its first entry that belongs to a block, and how many belong to a
               segment
-    head, and block:  bodies | constants | index | bytes of a segment's constants | the sizes of the axes of all arrays
-              for one segment
+    head, and block:  bodies | runtime | constants | index | bytes of a segment's constants | the sizes of the axes of
+              all arrays for one segment
     constants of a block: for every body, number after number, each a vector of W
     records   one per segment, with the values of the whole segment: W records side by side, that of the head in
               the last lane of the first W
@@ -42,9 +42,9 @@ from torsor.model.joints import joint_named
 from torsor.parallel.operations import is_loaded
 from torsor.spatial import Spatial
 
-# the int64 words of `data`, and those of the head or of a block
+# the int64 words of `data`, and those of the head or of a block; RUNTIME is a word of each
 SCRATCH, RUNTIME, BLOCKS, HEAD, BLOCK, BASE, RECORDS, WORDS = range(8)
-BODIES, NUMBERS, INDEX, NUMBER_BYTES, PART_WORDS = range(5)
+BODIES, _, NUMBERS, INDEX, NUMBER_BYTES, PART_WORDS = range(6)
 
 
 class SegmentOutline(NamedTuple):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torsor.backends import cache, codegen
 from torsor.backends.gufunc import gufunc, signature
 from torsor.backends.llvm import Target
+from torsor.backends.turning import provide
 from torsor.compiler.abi import INDEX_WORDS, Layout, runtime
 from torsor.compiler.frames import Framed, framed, short_frames, structured
 from torsor.errors import ArgumentError, TorsorError
@@ -84,6 +85,7 @@ class Segments:
         outline = kernel.SegmentOutline.from_json(known)
         words, owned = _data(frames, self.parts, outline, inputs)
         loaded = codegen.load(outline.name, lambda: wanted.ir)
+        provide(target.lanes, target.bits)
         shapes = [*(place_of(name).shape(model) for name in inputs), (model.nv,)]
         self.ufunc = gufunc(
             loaded.address, words.ctypes.data, signature(shapes), "float64", "forward_dynamics", "",
@@ -174,7 +176,8 @@ def _part(frames: Framed, part: ChainPart, layout: Layout, arrays: Mapping[str, 
     sizes = {name: int(start[part.first + m] - start[part.first]) for name, start in arrays.items()}
     axes = [n for name, size in sizes.items() for n in ((size, 6) if name == "external" else (size,))]
     numbers_per_lane = layout.kept * m + sum(size * (6 if name == "external" else 1) for name, size in sizes.items())
-    words = np.array([m, table.ctypes.data, index.ctypes.data, 8 * rows[-1], *axes], np.int64)
+    addresses = [x.ctypes.data for x in (runtime(), table, index)]
+    words = np.array([m, *addresses, 8 * rows[-1], *axes], np.int64)
     return _PartData(words, (table, index), 8 * lanes * numbers_per_lane)
 
 
