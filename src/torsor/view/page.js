@@ -41,6 +41,7 @@ async function openPage() {
   app.frame(0);
   stage.render();
   document.body.dataset.state = "ready";
+  performance.mark("ready");
   document.body.dataset.triangles = stage.renderer.info.render.triangles;
   window.torsor = app;
   let last = performance.now();
