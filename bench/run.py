@@ -8,6 +8,7 @@ from harness import ROUNDS, table
 BENCHMARKS = (
     "forward_dynamics", "other_functions", "latency", "long_chain", "log_depth", "fixman", "startup", "unrolling",
     "derivatives", "matrix_gradients", "jacobians", "stiff", "held", "forces", "long_run", "load", "control",
+    "webassembly",
 )  # fmt: skip
 
 

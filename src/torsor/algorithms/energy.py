@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from torsor.algorithms.kinematics import twists
-from torsor.linalg import Vec, dot
-from torsor.outputs import AtBase
-from torsor.spatial import Spatial, pair
-from torsor.sweeps import Algorithm, inward
+from torsor.linalg import Mat, Scalar, Vec, dot
+from torsor.outputs import AtBase, PerBody, Several
+from torsor.spatial import Rigid, Spatial, pair
+from torsor.sweeps import Algorithm, inward, outward
+
+
+def doubled_energy(link, here, V: Spatial) -> Scalar:
+    """V^T J V + armature v^2"""
+    return pair(link.inertia @ V, V) + dot(link.with_rotors(Vec.zero(link.joint.nv), here.v), here.v)
 
 
 @inward(start=lambda base: dict(T2=0.0))
 def kinetic(link, here, children):
     """2 T = sum V^T J V + armature v^2"""
-    T2 = children.T2 + pair(link.inertia @ here.V, here.V)
-    return dict(T2=T2 + dot(link.with_rotors(Vec.zero(link.joint.nv), here.v), here.v)), {}
+    return dict(T2=children.T2 + doubled_energy(link, here, here.V)), {}
+
+
+@outward(start=lambda base: dict(T=Rigid(Mat.identity(), Vec.zero()), V=Spatial.zero()))
+def moved(link, here, parent):
+    """f_{0,i} = f_{0,i-1} f_{i-1,i};   V_i = Ad_{f^-1} V_{i-1} + S_i v_i;   T_i = (V^T J V + armature v^2) / 2"""
+    f, S = link.placed(here)
+    T, V = f.after(parent.T), f.Ad_inv(parent.V) + S @ here.v
+    return dict(T=T, V=V), dict(pose=link.body_pose(T), kinetic=doubled_energy(link, here, V) * 0.5)
 
 
 @inward(start=lambda base: dict(F=Spatial.zero()))
@@ -44,3 +56,5 @@ center_of_mass = Algorithm(
     "center_of_mass", ("q",), (moments,), AtBase("m h"),
     then=lambda moments, walk: moments[1] * (1.0 / moments[0]),
 )  # fmt: skip
+# what a page shows of every body, in one pass
+bodies = Algorithm("bodies", ("q", "v"), (moved,), Several(pose=PerBody("pose"), kinetic=PerBody("kinetic")))

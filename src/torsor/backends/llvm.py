@@ -121,8 +121,9 @@ class LLVMWriter(Language):
         return self.op(f"{op} i64 {a}, {b}")
 
     def address(self, base: str, offset: Int) -> str:
-        """base + offset bytes."""
-        return self.op(f"getelementptr i8, ptr {base}, i64 {offset}")
+        """base + offset bytes; WebAssembly has instructions for a known offset that stays in the same object."""
+        within = "inbounds " if isinstance(offset, int) and offset >= 0 else ""
+        return self.op(f"getelementptr {within}i8, ptr {base}, i64 {offset}")
 
     def load_i64(self, base: str, index: int) -> str:
         return self.op(f"load i64, ptr {self.address(base, 8 * index)}, align 8")

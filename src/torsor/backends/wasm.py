@@ -26,7 +26,7 @@ from torsor.backends.llvm_entry import BLOCK, EntryFunction, turning
 from torsor.compiler.abi import SIZES, KernelData, loop_data, unrolled_data
 from torsor.compiler.loops import Loops
 from torsor.compiler.tape import Code
-from torsor.compiler.trace import LoopCode, shape_of
+from torsor.compiler.trace import LoopCode
 from torsor.errors import ArgumentError
 from torsor.inputs import place_of
 from torsor.later import Later
@@ -58,13 +58,13 @@ def target(bits: int) -> Target:
 class WasmKernel:
     """A function of arrays.
 
-    inputs, shape   the shapes of the inputs by name, and of the output, for one state
-    data            the words that the code reads
-    write           writes the work on one state
+    inputs, outputs   the shapes by name, for one state
+    data              the words that the code reads
+    write             writes the work on one state
     """
 
     inputs: Mapping[str, Shape]
-    shape: Shape
+    outputs: Mapping[str, Shape]
     bits: int
     data: KernelData
     write: Callable[[LLVMWriter], None]
@@ -74,7 +74,7 @@ class WasmKernel:
         """What a request computes."""
         code, inputs = request.code, dict(zip(request.inputs, request.input_shapes))
         if not isinstance(code, LoopCode):
-            return cls.of_code(code, inputs, request.shape, request.bits)
+            return cls.of_code(code, inputs, {"out": request.shape}, request.bits)
         ranks = {name: place_of(name).rank for name in code.inputs}
         shapes = [*inputs.values(), request.shape]
         data = loop_data(code.layout, request.frames, shapes, request.bits, request.frame)
@@ -82,20 +82,27 @@ class WasmKernel:
         def write(w: LLVMWriter) -> None:
             Loops(w, code, LLVMMemory(w, code, ranks, 1)).write()
 
-        return cls(inputs, request.shape, request.bits, data, write)
+        return cls(inputs, {"out": request.shape}, request.bits, data, write)
 
     @classmethod
-    def of_code(cls, code: Code, inputs: Mapping[str, Shape], shape: Shape | None = None, bits: int = 64) -> WasmKernel:
-        """Straight-line code."""
-        shape = shape_of(code) if shape is None else shape
+    def of_code(
+        cls, code: Code, inputs: Mapping[str, Shape], outputs: Mapping[str, Shape], bits: int = 64
+    ) -> WasmKernel:
+        """Straight-line code; its outputs are (name, indices...), and the last name is "out"."""
+        *first, last = ((name, len(shape)) for name, shape in {**inputs, **outputs}.items())
 
         def write(w: LLVMWriter) -> None:
-            arrays = LLVMArrays(w, {name: len(x) for name, x in inputs.items()}, len(shape), SIZES)
+            arrays = LLVMArrays(w, dict(first), last[1], SIZES)
             for place, x in w.emit(code, lambda place: arrays.get(*place)).items():
                 arrays.put(x, *place)
             arrays.finish()
 
-        return cls(inputs, shape, bits, unrolled_data([*inputs.values(), shape], bits), write)
+        return cls(inputs, outputs, bits, unrolled_data([*inputs.values(), *outputs.values()], bits), write)
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """Of all arrays."""
+        return [*self.inputs.values(), *self.outputs.values()]
 
 
 class WasmArray(NamedTuple):
@@ -105,25 +112,19 @@ class WasmArray(NamedTuple):
     shape: Shape
     strides: Shape
 
-    def part(self, begin: int, end: int) -> WasmArray:
-        """Some entries of the first axis."""
-        return WasmArray(self.at + begin * self.strides[0], (end - begin, *self.shape[1:]), self.strides)
-
-    def transposed(self) -> WasmArray:
-        """The same with its axes in reverse."""
-        return WasmArray(self.at, self.shape[::-1], self.strides[::-1])
-
-    def flat(self) -> WasmArray:
-        """All numbers in a row, of an array without gaps."""
-        return WasmArray(self.at, (prod(self.shape),), self.strides[-1:])
+    def part(self, begin: int, *shape: int) -> WasmArray:
+        """Numbers from a place on, of an array without gaps."""
+        size = self.strides[-1]
+        strides = tuple(size * prod(shape[k + 1 :]) for k in range(len(shape)))
+        return WasmArray(self.at + begin * size, shape, strides)
 
 
 class KernelCall(NamedTuple):
-    """A kernel on some arrays; those with one axis more than the kernel's have a row for each of several states."""
+    """A kernel on its inputs and outputs; those with one axis more than the kernel's have a row for each of several
+    states."""
 
     kernel: WasmKernel
-    inputs: Sequence[WasmArray]
-    out: WasmArray
+    arrays: Sequence[WasmArray]
 
 
 # ---- modules ----
@@ -157,8 +158,8 @@ class Module:
     def export(self, name: str, kernel: WasmKernel, inputs: Mapping[str, WasmArray] | None = None) -> Exported:
         """Define a procedure that calls a kernel once, on arrays of its own, or on these."""
         given = {key: (inputs or {}).get(key) or self.zeros(shape, kernel.bits) for key, shape in kernel.inputs.items()}
-        out = self.zeros(kernel.shape, kernel.bits)
-        self.define(name, [KernelCall(kernel, [*given.values()], out)])
+        out = self.zeros(kernel.outputs["out"], kernel.bits)
+        self.define(name, [KernelCall(kernel, [*given.values(), out])])
         return Exported(given, out)
 
     def to_bytes(self, about: str = "") -> bytes:
@@ -193,8 +194,8 @@ class Module:
 
     def _arguments(self, call: KernelCall) -> tuple[int, int, int]:
         """Where a call's addresses and strides are, and for how many states it is made."""
-        shapes, arrays = [*call.kernel.inputs.values(), call.kernel.shape], [*call.inputs, call.out]
-        several = [len(x.shape) > len(shape) for x, shape in zip(arrays, shapes)]
+        arrays = call.arrays
+        several = [len(x.shape) > len(shape) for x, shape in zip(arrays, call.kernel.shapes)]
         count = max((x.shape[0] for x, one in zip(arrays, several) if one), default=1)
         outer = [x.strides[0] if one else 0 for x, one in zip(arrays, several)]
         inner = [step for x, one in zip(arrays, several) for step in x.strides[one:]]

@@ -67,10 +67,11 @@ class Kind(NamedTuple):
     form: str  # the axes of its screws, y stands for a pure shift: "xz", "yxz", "zxz" or "zyxz"
     rotors: bool = False  # whether its joint has an armature
     known: tuple[tuple[str, float], ...] = ()  # the zeros and right angles that its bodies share (`structured`)
+    root: bool = False  # whether it is known that its bodies stand on the base (`compact`)
 
     def __str__(self) -> str:
         known = f", {len(self.known)} numbers known" if self.known else ""
-        return f"{self.joint} ({self.form}{', rotors' if self.rotors else ''}{known})"
+        return f"{self.joint} ({self.form}{', rotors' if self.rotors else ''}{known}{', root' if self.root else ''})"
 
 
 @dataclass(frozen=True)
@@ -310,9 +311,27 @@ def divided(framed: Framed) -> Framed:
 
 
 def structured(framed: Framed) -> Framed:
-    """Tell the kinds of a large machine which zeros, and ones among cosines, all their bodies have."""
-    if framed.model.n <= LARGE:
-        return framed
+    """The same, with kinds that know the structure of a large machine."""
+    return framed if framed.model.n <= LARGE else _knowing(framed)
+
+
+def compact(framed: Framed) -> Framed:
+    """The same for loops of few operations, which serve no other machine: a kind for every type of joint, and for those
+    of several freedoms another on the base, where the elimination of the joint is not needed."""
+    model = framed.model
+    form, rotors = (np.array(x)[framed.kind] for x in zip(*((FORMS.index(k.form), k.rotors) for k in framed.kinds)))
+    root = (model.parent < 0) & (np.diff(model.v_start) > 1)
+    type_ = 2 * model.joint + root
+    kinds, kind = np.unique(type_, return_inverse=True)
+    merged = tuple(
+        Kind(JOINTS[k // 2].name, FORMS[np.bitwise_or.reduce(form[own])], bool(rotors[own].any()), root=bool(k % 2))
+        for k, own in ((k, type_ == k) for k in kinds.tolist())
+    )
+    return _knowing(replace(framed, kinds=merged, kind=kind.astype(np.int32)))
+
+
+def _knowing(framed: Framed) -> Framed:
+    """Tell the kinds which zeros, and ones among cosines, all their bodies have."""
     present, kind = np.unique(framed.kind, return_inverse=True)
     order = np.argsort(kind, kind="stable")
     starts = np.searchsorted(kind[order], np.arange(len(present)))

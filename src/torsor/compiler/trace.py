@@ -396,9 +396,28 @@ def looped(algorithm: Algorithm, inputs: Sequence[str], kinds: Sequence[Kind], c
 
 def _sweep(tracer: _Tracer, stage: Sweep) -> tuple[Any, LoopPass]:
     like, start = tracer.start(stage)
-    codes = tuple(tracer.step(stage.step, kind, like)[1] for kind in range(len(tracer.kinds)))
+    codes = tuple(_code_at(tracer, stage, kind, like) for kind in range(len(tracer.kinds)))
     tracer.stage += 1
     return like, LoopPass(stage.outward, start, codes, tuple(range(len(leaves(like)))), tracer.stage - 1)
+
+
+def _code_at(tracer: _Tracer, stage: Sweep, kind: int, like: Any) -> Code:
+    """The step at a body of a kind; bodies known to stand on the base are handed what the base hands on, and hand on
+    nothing, unless that is an output."""
+    if not tracer.kinds[kind].root:
+        return tracer.step(stage.step, kind, like)[1]
+    if stage.outward:
+        return tracer.step(stage.step, kind, None, partial(_handed_by_base, tracer, stage))[1]
+    code = tracer.step(stage.step, kind, like)[1]
+    if any(isinstance(part, AtBase) for part in parts_of(tracer.algorithm.output)):
+        return code
+    tape = Tape()
+    tape.nodes = list(code.nodes)
+    return Code.of(tape, {name: 0.0 if name[0] == "hand" else Expr(tape, i) for name, i in code.outputs.items()})
+
+
+def _handed_by_base(tracer: _Tracer, stage: Sweep, tape: Tape) -> SimpleNamespace:
+    return SimpleNamespace(**stage.start(tracer.base(tape)))
 
 
 def _columns(tracer: _Tracer, stage: Columns) -> LoopColumns:

@@ -216,11 +216,16 @@ class Law:
         return not self.called
 
     @property
-    def is_diagonal(self) -> bool:
-        """Whether every freedom acts by itself: with gains for its own position and velocity."""
+    def is_by_joints(self) -> bool:
+        """Whether every joint acts by itself: with gains for the position and the velocity of the same freedom."""
         model = self.model
         own = np.stack([limited_coordinates(model), model.nq + np.arange(model.nv)], axis=1)[self.gains[:, 0]]
-        return bool((self.gains[:, 1:] == own).any(axis=1).all()) and not (self.policy or self.tracked or self.curved)
+        return bool((self.gains[:, 1:] == own).any(axis=1).all()) and not (self.policy or self.tracked)
+
+    @property
+    def is_diagonal(self) -> bool:
+        """Whether every freedom acts by itself."""
+        return self.is_by_joints and not self.curved
 
     @property
     def is_local(self) -> bool:

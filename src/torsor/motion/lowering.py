@@ -233,7 +233,7 @@ def cut(step: Step, inverse: bool = True) -> list[Piece]:
     end = step.move(plant, q, v, h[0])
     result = []
     for s, (outputs, what) in enumerate(pieces):
-        parts = slice(nq), *(slice(k, k + nv) for k in range(nq, len(outputs), nv))
+        parts = slice(0, nq), *(slice(k, k + nv) for k in range(nq, len(outputs), nv))
         result.append(Piece(Code.of(tape, outputs), dict(inputs), parts, what))
         inputs[f"a{s}"] = (nv if what.algorithm else FOUND * nv,)
     last = Code.of(tape, {("out", *index): x for index, x in numbered(end)})

@@ -1,30 +1,35 @@
 """A machine that computes in a page: its functions and its steps as one module of WebAssembly.
 
 The steps are those of `motion/steps.py` under the law of all forces, friction, stops and springs. `lowering.cut` cuts
-each where it asks for accelerations; here, the pieces and the programs they ask for become calls on one memory.
+each where it asks for accelerations; here, the pieces and the programs they ask for become calls on one memory. Where
+every joint acts by itself, the pieces are those of one freedom, or of one joint with a quaternion, for all alike.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torsor.algorithms import energy, kinematics
 from torsor.backends.wasm import KernelCall, Module, WasmArray, WasmKernel
-from torsor.compiler.members import members
+from torsor.compiler.frames import compact, short_frames
+from torsor.compiler.members import Members, members
 from torsor.compiler.request import QUICK, Request
-from torsor.compiler.store import store
 from torsor.errors import ArgumentError
 from torsor.model.batch import ModelBatch
+from torsor.model.joints import JOINTS
 from torsor.model.model import Model
 from torsor.motion.driver import Fixed
 from torsor.motion.law import Law, Load, Part, Term, collect, force_list
-from torsor.motion.lowering import Ask, Step, cut, gains_by_freedom
+from torsor.motion.laws import KINDS
+from torsor.motion.lowering import Piece, Step, cut, gains_by_freedom
 from torsor.motion.steps import METHODS
 from torsor.sweeps import Algorithm
 from torsor.view.tube import text
@@ -38,21 +43,21 @@ MOST_FREEDOMS = 2000  # of a machine that moves in a page in real time
 
 @dataclass(frozen=True)
 class _Hand:
-    """Forces on points of the bodies, which the page gives, and a damper at every joint."""
+    """Wrenches on the bodies, which the page gives, and a damper at every joint."""
 
     damping: float
 
     def terms(self, model: Model) -> Iterable[Term]:
-        yield Load("pulls", np.zeros((model.n, 12)))
+        yield Load("external", np.zeros((model.n, 6)))
         yield Part("spring", (0.0, 0.0, self.damping))
 
 
 def poses_only(model: Model) -> dict[str, Any]:
     """The data of a page in which the joints of a machine can be turned."""
-    module = Module()
+    module, own = Module(), Members(compact(short_frames(model)), {})
     arrays = {"q": module.zeros((model.nq,))}
-    functions = {"poses": module.export("poses", _kernel(kinematics.body_poses, model), arrays).out}
-    return _data(module, arrays, functions)
+    found = module.export("bodies", _kernel(kinematics.body_poses, own), arrays).out
+    return _data(module, arrays, {"pose": found.part(0, 16 * model.n)})
 
 
 def moving(model: Model, forces: Any = ()) -> dict[str, Any]:
@@ -64,93 +69,170 @@ def moving(model: Model, forces: Any = ()) -> dict[str, Any]:
     if not law.is_data or law.changes or law.schedule is not None or law.waves:
         raise ArgumentError("a page takes forces that are data and do not change in time, and no functions of the user")
     twice = collect(batch, [*force_list(forces), _Hand(2.0)])
-    module = Module()
-    arrays = _memory(module, law, 2 * law.values - twice.values)
-    damping = module.array(_laid_out(law, twice.values) - _laid_out(law, law.values))
-    given = {name: arrays[name].flat() for name in ("q", "v", "gravities")}
-    functions = {
-        "poses": module.export("poses", _kernel(kinematics.body_poses, model), given).out,
-        "kinetic": module.export("kinetic", _kernel(energy.kinetic_energy, model), given).out,
-        "potential": module.export("potential", _potential(batch), given).out,
-    }
+    own, module = replace(members(batch), frames=compact(short_frames(model))), Module()
+    units = _units(law)
+    arrays = _memory(module, law, _numbers(law, 2 * law.values - twice.values, units))
+    damping = module.array(_numbers(law, twice.values, units) - _numbers(law, law.values, units))
+    bodies = module.export("bodies", _kernel(energy.bodies, own), {name: arrays[name] for name in "qv"}).out
+    outputs = {"pose": bodies.part(0, 16 * model.n), "kinetic": bodies.part(16 * model.n, model.n)}
+    moves = _Moves(module, law, units, arrays)
     for name in STEPS:
-        step = Fixed(batch, law, METHODS[name], name, STEP).step
-        module.define(name, _calls(module, step, arrays))
+        module.define(name, moves.calls(Fixed(batch, law, METHODS[name], name, STEP).step._replace(members=own)))
     alone = collect(batch, force_list(forces))
     is_stiff = bool(alone.parts or np.any(model.damping) or np.any(model.stiffness))
     chosen = {"methods": list(STEPS), "method": STEPS[is_stiff], "tau": law.constant[0].tolist()}
     chosen["conservative"] = not (alone.parts or len(alone.gains))
-    return _data(module, {**arrays, "damping": damping}, functions) | chosen
+    return _data(module, {**arrays, "damping": damping}, outputs) | chosen
 
 
-def _potential(batch: ModelBatch) -> WasmKernel:
-    return _kernel(energy.potential_energy, batch.model, ("gravities",), members(batch))
-
-
-def _kernel(algorithm: Algorithm, model: Model, options: Sequence[str] = (), own: Any = None) -> WasmKernel:
+def _kernel(algorithm: Algorithm, own: Members, options: Sequence[str] = ()) -> WasmKernel:
     """A kernel, made once, so that all that ask for it call the same code."""
-    made = own.store if own else store(model)
     key = "wasm", algorithm.name, tuple(options)
-    return made.once(key, lambda: WasmKernel.of(Request(algorithm, model, options=options, unroll=QUICK, members=own)))
+    model = own.frames.model
+    return own.store.once(
+        key, lambda: WasmKernel.of(Request(algorithm, model, options=options, unroll=QUICK, members=own))
+    )
 
 
 def _data(module: Module, arrays: Mapping[str, WasmArray], outputs: Mapping[str, WasmArray]) -> dict[str, Any]:
     """What the page reads: the module, and where its arrays are."""
     places = {name: [x.at, prod(x.shape)] for name, x in arrays.items()}
     found = {name: [x.at, prod(x.shape)] for name, x in outputs.items()}
-    return {"module": text(module.to_bytes()), "arrays": places, "outputs": found, "step": STEP}
+    return {"module": text(zlib.compress(module.to_bytes(), 9)), "arrays": places, "outputs": found, "step": STEP}
 
 
-# ---- steps: a number per coordinate, or where every freedom moves by itself, a row of all freedoms per number ----
+# ---- what moves by itself ----
+
+
+class _Unit(NamedTuple):
+    """Neighbours of one kind that act and move each by themselves: freedoms, joints with quaternions, or a machine.
+
+    joint   the code of the joint, -1 for freedoms, -2 for a whole machine;  curved: whether springs act at a quaternion
+    q, v    where their coordinates and velocities begin;  number: how many they are
+    nq, nv  the coordinates and velocities of one
+    """
+
+    joint: int
+    curved: bool
+    q: int
+    v: int
+    number: int
+    nq: int
+    nv: int
+
+    def rows(self, arrays: Sequence[WasmArray], first: int = 0) -> list[WasmArray]:
+        """Their part of arrays, a row for each; the first of (q, v, ...) is one of coordinates."""
+        places = [(self.q, self.nq), *[(self.v, self.nv)] * len(arrays)][first:]
+        return [x.part(begin, self.number, width) for x, (begin, width) in zip(arrays, places)]
+
+
+def _units(law: Law) -> list[_Unit]:
+    """The units of a machine, in its order."""
+    model = law.model
+    if not law.is_by_joints:
+        return [_Unit(-2, False, 0, 0, 1, model.nq, model.nv)]
+    found = []
+    for body, (code, q, v) in enumerate(zip(model.joint.tolist(), model.q_start.tolist(), model.v_start.tolist())):
+        joint, curved = JOINTS[code], body in law.curved
+        if joint.flat:
+            found += [_Unit(-1, False, q + k, v + k, 1, 1, 1) for k in range(joint.nv)]
+        else:
+            found.append(_Unit(code, curved, q, v, 1, joint.nq, joint.nv))
+    alike = (list(run) for _, run in groupby(found, key=lambda unit: unit[:2]))
+    return [run[0]._replace(number=len(run)) for run in alike]
+
+
+def _alone(step: Step, unit: _Unit) -> Step:
+    """The step of one of a unit."""
+    if unit.joint < 0:
+        return step.one_freedom if unit.joint == -1 else step
+    model, law = Model.chain(JOINTS[unit.joint].name, n=1, mass=1.0, inertia=(1.0, 1.0, 1.0)), step.law
+    freedoms = tuple(range(unit.nv))
+    places = [(i, unit.nq + i) for i in freedoms] if len(law.gains) else []
+    parts = tuple((kind, freedoms) for kind, _ in law.parts)
+    count = len(places) + unit.nv * sum(len(KINDS[kind][1]) for kind, _ in parts) + unit.curved * (unit.nq + unit.nv)
+    alone = Law(model, np.array(places, int).reshape(-1, 2), parts, (0,) if unit.curved else (),
+                np.zeros(max(count, 1)), np.zeros((1, unit.nv)))  # fmt: skip
+    return Step(step.move, step.key, alone, step.slots, step.implicit)
+
+
+def _numbers(law: Law, values: Array, units: Sequence[_Unit]) -> Array:
+    """The numbers of a law, unit by unit, in the order in which the law of one alone has them."""
+    if units[0].joint == -2:
+        return values
+    model, rows = law.model, gains_by_freedom(law, values, 1)[:, 0]
+    sizes = [JOINTS[model.joint[body]].nq + JOINTS[model.joint[body]].nv for body in law.curved]
+    curved = iter(np.split(values[len(values) - sum(sizes) :], np.cumsum(sizes)))
+    found = []
+    for unit in units:
+        first = int(unit.joint >= 0 and len(law.gains) > 0)  # a quaternion has no gains
+        for v in range(unit.v, unit.v + unit.number * unit.nv, unit.nv):
+            found += [rows[first:, v : v + unit.nv].ravel(), *([next(curved)] if unit.curved else [])]
+    return np.concatenate(found)
 
 
 def _memory(module: Module, law: Law, values: Array) -> dict[str, WasmArray]:
     """The arrays of a step that the page reads and writes."""
     model = law.model
-    if law.is_local:
-        state = module.zeros((2, model.nv))
-        q, v = state.part(0, 1), state.part(1, 2)
-    else:
-        state = module.zeros((model.nq + model.nv,))
-        q, v = state.part(0, model.nq), state.part(model.nq, model.nq + model.nv)
+    state = module.zeros((model.nq + model.nv,))
     return {
-        "state": state, "q": q, "v": v,
-        "tau": module.array(law.constant if law.is_local else law.constant.reshape(-1)),
-        "gain": module.array(_laid_out(law, values)), "h": module.array(np.array([STEP])),
-        "pulls": module.zeros((model.n, 12)), "added_inertia": module.zeros((model.nv,)),
+        "state": state, "q": state.part(0, model.nq), "v": state.part(model.nq, model.nv),
+        "tau": module.array(law.constant.reshape(-1)), "gain": module.array(values),
+        "h": module.array(np.array([STEP])), "external": module.zeros((model.n, 6)),
         "gravities": module.array(model.gravity),
     }  # fmt: skip
 
 
-def _laid_out(law: Law, values: Array) -> Array:
-    """The numbers of a law."""
-    return gains_by_freedom(law, values, 1)[:, 0] if law.is_local else values
+class _Moves:
+    """The methods of a page as calls that move the state in place; they share their kernels and what these ask for."""
 
+    def __init__(self, module: Module, law: Law, units: Sequence[_Unit], arrays: Mapping[str, WasmArray]) -> None:
+        self.module, self.units, self.arrays = module, units, arrays
+        self.state, model = [arrays["q"], arrays["v"]], law.model
+        self.asked = [module.zeros((n,)) for n in (model.nq, *[model.nv] * 3)]  # q, v, tau, added inertia
+        self.nothing_added = module.zeros((model.nv,))
 
-def _calls(module: Module, step: Step, arrays: Mapping[str, WasmArray]) -> list[KernelCall]:
-    """A step as calls that move the state in place."""
-    *pieces, last = cut(step.one_freedom if step.law.is_local else step)
-    given = [arrays[name].transposed() for name in ("q", "v", "tau", "gain", "h")]
-    wide = (step.model.nv,) if step.law.is_local else ()
-    calls = []
-    for piece in pieces:
+    def calls(self, step: Step) -> list[KernelCall]:
+        """A step."""
+        alone = {unit[:2]: _alone(step, unit) for unit in self.units}
+        pieces = {kind: cut(one) for kind, one in alone.items()}
+        kernels = {kind: [_kernel_of(piece, alone[kind].model) for piece in own] for kind, own in pieces.items()}
+        calls, found = list[KernelCall](), list[WasmArray]()
+        for k, piece in enumerate(pieces[self.units[0][:2]]):
+            place = 0
+            for unit in self.units:
+                kernel = kernels[unit[:2]][k]
+                width = prod(kernel.inputs["gain"])
+                gain = self.arrays["gain"].part(place, unit.number, width)
+                place += unit.number * width
+                given = [*unit.rows(self.state), *unit.rows([self.arrays["tau"]], 1), gain, self.arrays["h"]]
+                results = (self.asked if piece.ask else self.state)[: len(kernel.outputs)]
+                calls.append(KernelCall(kernel, [*given, *unit.rows(found, 1), *unit.rows(results)]))
+            if piece.ask:
+                found.append(self.module.zeros((step.model.nv,)))
+                calls.append(self._answer(step, piece, found[-1]))
+        return calls
+
+    def _answer(self, step: Step, piece: Piece, found: WasmArray) -> KernelCall:
+        """What a piece asks for; one forward dynamics, with an added inertia, serves all methods."""
         assert piece.ask is not None
-        kernel = WasmKernel.of_code(piece.code, piece.inputs)
-        asked = module.zeros((*kernel.shape, *wide))
-        found = module.zeros((1, *wide) if wide else (step.model.nv,))
-        calls.append(KernelCall(kernel, given[:], asked.transposed()))
-        own = [asked.part(x.start or 0, x.stop).flat() for x in piece.parts]
-        if piece.ask.is_forward:
-            own = [*own[:3], *(own[3:] or [arrays["added_inertia"]])]
-        own += [arrays[name] for name in (step.numbers if piece.ask.is_forward else piece.ask.options)]
-        calls.append(KernelCall(_asked(step, piece.ask), own, found.flat()))
-        given.append(found.transposed())
-    return [*calls, KernelCall(WasmKernel.of_code(last.code, last.inputs), given, arrays["state"].transposed())]
+        assert piece.ask.algorithm is not None
+        asked = self.asked[: len(piece.parts)]
+        if not piece.ask.is_forward:
+            own = step.members_in(piece.ask) or Members(compact(short_frames(piece.ask.model)), {})
+            numbers = [self.arrays[name] for name in piece.ask.options]
+            return KernelCall(_kernel(piece.ask.algorithm, own, piece.ask.options), [*asked, *numbers, found])
+        assert step.members is not None
+        kernel = _kernel(step.algorithm, step.members, ("added_inertia", *step.numbers))
+        added = [] if len(asked) > 3 else [self.nothing_added]
+        return KernelCall(kernel, [*asked, *added, *(self.arrays[name] for name in step.numbers), found])
 
 
-def _asked(step: Step, ask: Ask) -> WasmKernel:
-    """What a piece asks for, for all freedoms; one forward dynamics, with an added inertia, serves all methods."""
-    if not ask.is_forward:
-        assert ask.algorithm is not None
-        return _kernel(ask.algorithm, ask.model, ask.options, step.members_in(ask))
-    return _kernel(step.algorithm, step.model, ("added_inertia", *step.numbers), step.members)
+def _kernel_of(piece: Piece, model: Model) -> WasmKernel:
+    """A piece with an array for each of the parts that it finds: q, v, tau, ..."""
+    parts = piece.parts or (slice(0, model.nq), slice(model.nq, model.nq + model.nv))
+    names = [*(f"out{k}" for k in range(len(parts) - 1)), "out"]
+    places = {("out", i): (name, i - part.start) for name, part in zip(names, parts)
+              for i in range(part.start, part.stop)}  # fmt: skip
+    code = replace(piece.code, outputs={places[name]: node for name, node in piece.code.outputs.items()})
+    return WasmKernel.of_code(code, piece.inputs, {name: (part.stop - part.start,) for name, part in zip(names, parts)})

@@ -18,9 +18,9 @@ async function openPage() {
   }
   const system = window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   stage.setTheme(hash.get("theme") || system);
-  const bodies = Object.assign(makeBodies(data, stage), { reach: data.reach });
+  const bodies = makeBodies(data, stage);
   const tube = data.tube && await makeTube(data.tube, data.radius, stage, bodies.layers);
-  const machine = data.machine && await makeMachine(data.machine, bodies);
+  const machine = data.machine && await makeMachine(data);
   const isLive = Boolean(machine && data.machine.arrays.tau);
   const recorded = isLive ? null : makeRecorded(data, stage, bodies, tube);
   const app = { data, stage, bodies, machine, recorded, tube };
@@ -41,6 +41,7 @@ async function openPage() {
   app.frame(0);
   stage.render();
   document.body.dataset.state = "ready";
+  performance.mark("ready");
   document.body.dataset.triangles = stage.renderer.info.render.triangles;
   window.torsor = app;
   let last = performance.now();
@@ -193,7 +194,7 @@ function setUpLive(app) {
 
   function reset() {
     machine.pulls.clear();
-    x.pulls.fill(0);
+    x.external.fill(0);
     x.state.fill(0);
     x.q.set(spec.start);
     state.t = 0;
