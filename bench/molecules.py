@@ -27,6 +27,7 @@ import torsor as ts
 from torsor import molecule
 from torsor.molecule import forcefields, polymers
 from torsor.molecule.mover import Mover
+from torsor.molecule.results import dihedrals
 from torsor.molecule.run import Setting, generators
 from torsor.molecule.tree import mass_points
 
@@ -216,58 +217,87 @@ def equipartition(tree: molecule.Torsions, start: np.ndarray) -> dict[str, float
 # Alanine dipeptide -----------------------------------------------------------------------------------------------
 
 
-def dipeptide(draws: int = 600, replicas: int = 128) -> dict[str, Any]:
-    """phi and psi soft, against quadrature."""
-    tree = (
-        molecule.from_sequence("ACE-ALA-NME", solvent="vacuum")
-        .minimised(1.0)
-        .torsions("phi psi", methyl=False, hydrogen_mass=None)
-    )
-    potential, n = tree.molecule.potential("Reference"), 96
+def quadrature(tree: molecule.Torsions, potential: Any, n: int) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    """On a grid of phi and psi: the places, log det M, and the weights by both laws."""
     g = -np.pi + 2 * np.pi * (np.arange(n) + 0.5) / n
     q = np.tile(tree.model.neutral(), (n * n, 1))
     q[:, 7:] = np.stack(np.meshgrid(g, g, indexing="ij"), axis=-1).reshape(-1, 2)
     U, L = potential(tree.positions(q))[0], ts.log_det_mass_matrix(tree.model, q)
     laws = {"flat": np.exp(-(U - U.min()) / KT), "rigid": np.exp(-(U - U.min()) / KT + (L - L.mean()) / 2)}
-    laws = {name: w / w.sum() for name, w in laws.items()}
-    start = q[np.random.default_rng(3).choice(n * n, replicas, p=laws["flat"])]
-    found: dict[str, Any] = {"exact mean of log det M": {k: float((w * L).sum() - L.mean()) for k, w in laws.items()}}
-    psi = q[:, 8] + dihedral_of(tree)
-    region = (np.cos(psi) < np.cos(2.0)).astype(float)  # |psi| > 115 degrees
-    for fixman in (True, False):
+    return q, L, {name: w / w.sum() for name, w in laws.items()}
+
+
+def dipeptide(draws: int = 1000, replicas: int = 256) -> dict[str, Any]:
+    """phi and psi soft, against quadrature; all replicas begin with exact draws, and are independent."""
+    tree = (
+        molecule.from_sequence("ACE-ALA-NME", solvent="vacuum")
+        .minimised(1.0)
+        .torsions("phi psi", methyl=False, hydrogen_mass=None)
+    )
+    potential = tree.molecule.potential("Reference")
+    exact = {}
+    for n in (64, 96, 128, 192):
+        q, L, laws = quadrature(tree, potential, n)
+        exact[f"{n} x {n}"] = {name: float((w * L).sum()) for name, w in laws.items()}
+    observables = {
+        "log det M": (L, lambda q: ts.log_det_mass_matrix(tree.model, q)),
+        "population of |psi| > 115 degrees": (extended(tree, q).astype(float), lambda q: extended(tree, q)),
+        "population of phi < -120 degrees": (turned_far(tree, q).astype(float), lambda q: turned_far(tree, q)),
+    }
+    found: dict[str, Any] = {"exact means of log det M, by grid": exact}
+    for fixman, fs, steps, seeds in (
+        (True, 30, 8, range(4)),
+        (False, 30, 8, range(4, 8)),
+        (True, 20, 12, range(8, 10)),  # half the error of the energy
+    ):
         right, wrong = ("flat", "rigid") if fixman else ("rigid", "flat")
-        begin = time.process_time()
-        run = molecule.hmc(
-            tree, draws, step=0.03, steps=8, replicas=replicas, seed=5, fixman=fixman, start=start, potential=potential
-        )
-        kept = run.q[20:]
-        own = ts.log_det_mass_matrix(tree.model, kept).mean(0)
-        share = (np.cos(kept[..., 8] + dihedral_of(tree)) < np.cos(2.0)).mean(0)
-        result: dict[str, Any] = {
-            "draws": draws * replicas,
-            "acceptance": run.acceptance,
+        series: dict[str, list[np.ndarray]] = {what: [] for what in observables}
+        rows, begin = [], time.process_time()
+        for seed in seeds:
+            start = q[np.random.default_rng([3, seed]).choice(len(q), replicas, p=laws[right])]
+            run = molecule.hmc(tree, draws, step=fs / 1000, steps=steps, replicas=replicas, seed=seed, fixman=fixman,
+                               start=start, potential=potential)  # fmt: skip
+            row: dict[str, Any] = {"acceptance": run.acceptance, "unsettled": run.counts["unsettled"]}
+            for what, (values, of) in observables.items():
+                series[what].append(of(run.q[1:]).mean(0))
+                row[what] = against(series[what][-1], values, laws[right], laws[wrong])
+            rows.append(row)
+            print(row, flush=True)
+        found[f"{'with' if fixman else 'without'} Fixman, {steps} steps of {fs} fs"] = {
+            "draws": len(seeds) * draws * replicas,
+            **{w: against(np.concatenate(series[w]), o[0], laws[right], laws[wrong]) for w, o in observables.items()},
+            "seeds": rows,
             "processor, s": time.process_time() - begin,
         }
-        for what, series, exact in (("log det M", own, L), ("population of |psi| > 115 degrees", share, region)):
-            error = series.std(ddof=1) / np.sqrt(replicas)
-            result[what] = {
-                "z right law": float((series.mean() - (laws[right] * exact).sum()) / error),
-                "z wrong law": float((series.mean() - (laws[wrong] * exact).sum()) / error),
-                "mean": float(series.mean()),
-                "error": float(error),
-            }
-        found["with Fixman" if fixman else "without Fixman"] = result
-        print(result, flush=True)
     return found
 
 
-def dihedral_of(tree: molecule.Torsions) -> float:
-    """psi of the dipeptide at q = 0."""
-    s = tree.molecule.structure.residues
-    atoms = [s[1].atoms["N"], s[1].atoms["CA"], s[1].atoms["C"], s[2].atoms["N"]]
-    from torsor.molecule.results import dihedrals
+def against(means: np.ndarray, values: np.ndarray, right: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
+    """Means of independent replicas, in standard errors from the exact means by two laws."""
+    mean, error = float(means.mean()), float(means.std(ddof=1) / np.sqrt(len(means)))
+    return {
+        "z right law": (mean - float((right * values).sum())) / error,
+        "z wrong law": (mean - float((wrong * values).sum())) / error,
+        "mean": mean,
+        "error": error,
+    }
 
-    return float(dihedrals(tree.molecule.positions, np.array([atoms]))[0])
+
+def extended(tree: molecule.Torsions, q: np.ndarray) -> np.ndarray:
+    """Whether |psi| > 115 degrees."""
+    return np.cos(q[..., 8] + dihedral_of(tree, 1)) < np.cos(2.0)
+
+
+def turned_far(tree: molecule.Torsions, q: np.ndarray) -> np.ndarray:
+    """Whether -180 < phi < -120 degrees."""
+    return np.mod(q[..., 7] + dihedral_of(tree, 0) + np.pi, 2 * np.pi) < np.pi / 3
+
+
+def dihedral_of(tree: molecule.Torsions, which: int) -> float:
+    """phi (0) or psi (1) of the dipeptide at q = 0."""
+    s = tree.molecule.structure.residues
+    chain = [s[0].atoms["C"], *(s[1].atoms[name] for name in ("N", "CA", "C")), s[2].atoms["N"]]
+    return float(dihedrals(tree.molecule.positions, np.array([chain[which : which + 4]]))[0])
 
 
 def gibbs(draws: int = 400, replicas: int = 8) -> dict[str, Any]:

@@ -481,6 +481,9 @@ def test_peptides_from_sequences():
     tree = peptide.torsions()
     assert tree.kinds == {"phi": 1, "psi": 1, "omega": 2, "methyl": 3}
     assert len(peptide.structure) == 22
+    again = molecule.from_sequence("ACE-ALA-NME", solvent="vacuum")  # hydrogens begin at drawn places
+    np.testing.assert_array_equal(peptide.positions, again.positions)
+    np.testing.assert_array_equal(peptide.minimised().positions, again.minimised().positions)
     run = molecule.gibbs(tree, 2, replicas=1, cartesian=5, trajectories=1, steps=2)
     assert run.positions.shape == (3, 1, 22, 3)
     bonds = [np.linalg.norm(run.positions[k, 0, 4] - run.positions[k, 0, 1]) for k in (0, 2)]

@@ -1,15 +1,17 @@
 """Many points of the bodies: where they are, and how forces on them are felt at the joints.
 
-A point moves with one body. Positions are one gather of poses and one pointwise kernel. Forces are first summed up per
-body, sum f and sum f p^T (twelve numbers that do not depend on the state: see `algorithms/pulls.py`); two sweeps turn
-these sums into torques. No step knows how many points a body has: sums are taken by four, then by four again.
+A point moves with one body. Forces are first summed up per body, sum f and sum f p^T (twelve numbers that do not depend
+on the state: see `algorithms/pulls.py`); two sweeps turn these sums into torques.
+
+Points are taken in rows. First there is one row of four places for every body, in order, so that poses and rows meet
+without being gathered; longer rows with the other points of large bodies follow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache, cached_property
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,15 +23,15 @@ from torsor.backends.pointwise import compile_pointwise
 from torsor.compiler.request import NEVER
 from torsor.compiler.store import store
 from torsor.errors import ArgumentError
-from torsor.linalg import Vec, dot
+from torsor.linalg import dot
 from torsor.model.model import Model, require_model
 from torsor.sweeps import Algorithm
 from torsor.validate import array, integer_array, real_array
 
 Array = NDArray[Any]
-TOGETHER = 4  # numbers summed up by one kernel: most bodies of a molecule carry one to four atoms
+FIRST, FURTHER = 4, 12  # points in a row: most bodies of a molecule carry one to four atoms, rings up to sixteen
 CACHED = 2**16  # numbers between two kernels
-PULL = 12  # numbers: sum f, and the rows of sum f p^T
+FEWEST = 8  # states in a block: they fill the lanes of a vector
 
 
 def looped(algorithm: Algorithm, model: Model) -> Program:
@@ -73,10 +75,13 @@ class Points:
             raise ArgumentError(f"body must be (m,) numbers of bodies, from -1 to {model.n - 1}, not {body!r:.80}")
         self.place = real_array("place", place, (len(self.body), 3)).copy()
         self.place.flags.writeable = False
-        moving = np.flatnonzero(self.body >= 0)
-        self._levels = _levels(self.body[moving], model.n)
-        self._first = np.append(moving, len(self.body))[self._levels[0]]  # numbers of points; one too large: none
-        self._own = np.append(self.place, np.zeros((1, 3)), axis=0)[self._first]
+        self._held = np.flatnonzero(self.body < 0)
+        first, further, self._bodies = _rows_of(self.body, model.n)
+        self._owner, self._begin = np.unique(self._bodies, return_index=True)
+        self._first, self._further = Rows.of(first, self.place), Rows.of(further, self.place)
+        slots = np.concatenate([first.ravel(), further.ravel()])
+        self._slot = np.zeros(len(self), int)
+        self._slot[slots[slots >= 0]] = np.flatnonzero(slots >= 0)
 
     def __len__(self) -> int:
         return len(self.body)
@@ -101,10 +106,7 @@ class Points:
         states = q.reshape(-1, self.model.nq)
         out = np.empty((len(states), len(self), 3))
         for few in self._blocks(len(states)):
-            poses = self._poses(states[few])
-            if (self.body < 0).any():
-                poses = np.concatenate([poses, np.broadcast_to(np.eye(4), (len(poses), 1, 4, 4))], axis=-3)
-            _placed()(np.take(poses, self.body, axis=-3), self.place, out=out[few])
+            self._place(states[few], out[few])
         return out.reshape(*q.shape[:-1], len(self), 3)
 
     def torques(self, q: ArrayLike, forces: ArrayLike) -> Array:
@@ -123,19 +125,31 @@ class Points:
             In N m and N.
         """
         q, forces = _rows("q", q, self.model.nq), _rows("forces", forces, len(self), 3)
-        batch = np.broadcast_shapes(q.shape[:-1], forces.shape[:-2])
-        count = prod(batch)
-        states = np.broadcast_to(q, (*batch, q.shape[-1])).reshape(count, q.shape[-1])
-        pulls = np.broadcast_to(forces, (*batch, len(self), 3)).reshape(count, len(self), 3)
-        out = np.empty((len(states), self.model.nv))
-        for few in self._blocks(len(states)):
-            self._felt(states[few], self.sums(pulls[few]), out=out[few])
-        return out.reshape(*batch, self.model.nv)
+        if q.shape[:-1] != forces.shape[:-2]:
+            batch = np.broadcast_shapes(q.shape[:-1], forces.shape[:-2])
+            q, forces = np.broadcast_to(q, (*batch, q.shape[-1])), np.broadcast_to(forces, (*batch, len(self), 3))
+        out = np.zeros((*q.shape[:-1], self.model.nv))
+        if len(self):
+            states, pulls, tau = (x.reshape(-1, *x.shape[q.ndim - 1 :]) for x in (q, forces, out))
+            for few in self._blocks(len(states)):
+                self._felt(states[few], self.sums(pulls[few]), out=tau[few])
+        return out
 
     def _blocks(self, count: int) -> Iterator[slice]:
         """So many states at a time that what lies between the kernels stays in the cache."""
-        few = max(1, CACHED // (16 * (len(self) + self.model.n)))
+        few = max(FEWEST, CACHED // (16 * self.model.n + 3 * len(self)))
         return (slice(k, k + few) for k in range(0, count, few))
+
+    def _place(self, q: Array, out: Array) -> None:
+        """Positions of a block of states."""
+        poses, cut = self._poses(q), self._first.place.size // 4
+        slots = np.empty((len(q), cut + self._further.place.size // 4, 3))
+        self._first.positions(poses, slots[:, :cut])
+        if len(self._bodies):
+            self._further.positions(poses.take(self._bodies, axis=1), slots[:, cut:])
+        slots.take(self._slot, axis=1, out=out, mode="clip")
+        if len(self._held):
+            out[:, self._held] = self.place[self._held]
 
     def sums(self, forces: Array) -> Array:
         """Add up the forces on the points of every body: sum f, and the rows of sum f p^T.
@@ -150,11 +164,12 @@ class Points:
         sums : (..., n, 12) ndarray
             What the kernels take.
         """
-        none = np.zeros((*forces.shape[:-2], 1, 3))
-        found = _pulled()(np.take(np.concatenate([forces, none], axis=-2), self._first, axis=-2), self._own)
-        for places in self._levels[1:]:
-            none = np.zeros((*found.shape[:-2], 1, PULL))
-            found = _summed()(np.take(np.concatenate([found, none], axis=-2), places, axis=-2))
+        found = self._first.sums(forces)
+        if len(self._bodies):
+            more = self._further.sums(forces)
+            if len(self._owner) < len(self._bodies):
+                more = np.add.reduceat(more, self._begin, axis=1)
+            found[:, self._owner] += more
         return found
 
     @cached_property
@@ -175,58 +190,69 @@ def _rows(name: str, x: ArrayLike, *core: int) -> Array:
     return found.astype(np.float64, copy=False)
 
 
-def _levels(body: Array, n: int) -> list[Array]:
-    """How the sum over the points of each body is taken.
+@dataclass(frozen=True)
+class Rows:
+    """Rows of points of one body each.
 
-    The first level (chunks, 4) holds numbers of points, every further one numbers of chunks of the level before it, and
-    the last one has a row per body. A number beyond the last means none.
+    place   (rows, width, 4) in the body, with 1 behind it; zero where no point is
+    point   (rows, width) which point; where there is none, another one of the row
     """
-    members, owner, levels = np.argsort(body, kind="stable"), np.sort(body), []
-    while True:
-        start = np.searchsorted(owner, np.arange(n))
-        count = np.bincount(owner, minlength=n)
-        chunks = np.maximum(-(-count // TOGETHER), 1)  # a body without points has an empty one
-        of = np.repeat(np.arange(n), chunks)
-        within = np.arange(len(of)) - np.repeat(np.cumsum(chunks) - chunks, chunks)
-        at = within[:, None] * TOGETHER + np.arange(TOGETHER)
+
+    place: Array
+    point: Array
+
+    @classmethod
+    def of(cls, points: Array, place: Array) -> Rows:
+        """Of a table (rows, width) of points; -1: none."""
+        there = points >= 0
+        padded = np.zeros((*points.shape, 4))
+        padded[there] = np.append(place, np.ones((len(place), 1)), axis=1)[points[there]]
+        return cls(padded, np.where(there, points, points[:, :1]).clip(0))
+
+    def positions(self, poses: Array, out: Array) -> None:
+        """Write (B, rows * width, 3) of poses (B, rows, 4, 4)."""
+        _placed(self.place.shape[1])(poses, self.place, out=out.reshape(len(out), *self.point.shape, 3))
+
+    def sums(self, forces: Array) -> Array:
+        """(B, rows, 12) of forces (B, m, 3)"""
+        return _pulled(self.place.shape[1])(forces.take(self.point, axis=1), self.place)
+
+
+def _rows_of(body: Array, n: int) -> tuple[Array, Array, Array]:
+    """Tables of points (-1: none): the first of every body; those of bodies with more; and these bodies."""
+    members, count = np.argsort(body, kind="stable"), np.bincount(body[body >= 0], minlength=n)
+    start = np.searchsorted(body[members], np.arange(n))
+    rest = np.maximum(-(-(count - FIRST) // FURTHER), 0)
+    owner = np.repeat(np.arange(n), rest)
+    skipped = FIRST + FURTHER * (np.arange(len(owner)) - np.repeat(np.cumsum(rest) - rest, rest))
+
+    def table(of: Array, skip: Array, width: int) -> Array:
+        at = skip[:, None] + np.arange(width)
         there = at < count[of][:, None]
-        table = np.full(at.shape, len(members))
-        table[there] = members[(start[of][:, None] + at)[there]]
-        levels.append(table)
-        if (chunks == 1).all():
-            return levels
-        members, owner = np.arange(len(of)), of
+        found = np.full(at.shape, -1)
+        found[there] = members[(start[of][:, None] + at)[there]]
+        return found
+
+    every = np.arange(n)
+    return table(every, np.zeros(n, int), FIRST), table(owner, skipped, FURTHER), owner
 
 
 @cache
-def _placed() -> Any:
+def _placed(width: int) -> Any:
     def placed(T: Any, x: Any) -> list[Any]:
-        """R x + p"""
-        return [dot(row[:3], x) + row[3] for row in T[:3]]
+        """R x + p of a few points; the fourth number of each only says that it is there."""
+        return [[dot(row[:3], point[:3]) + row[3] for row in T[:3]] for point in x]
 
-    return compile_pointwise(placed, {"T": (4, 4), "x": (3,)}, key=("points", "placed"))
+    return compile_pointwise(placed, {"T": (4, 4), "x": (width, 4)}, key=("points", "placed"))
 
 
 @cache
-def _pulled() -> Any:
+def _pulled(width: int) -> Any:
     def pulled(f: Any, x: Any) -> list[Any]:
-        """sum f and the rows of sum f p^T of a few points"""
-        rows = zip(f, x)
-        total = Vec.zero(PULL)
-        for force, place in rows:
-            total = total + Vec.of((*force, *(a * b for a in force for b in place)))
-        return list(total)
+        """sum f and the rows of sum f p^T of a few points (p, 1), or zero for none."""
+        total = [[0.0] * 4] * 3
+        for force, point in zip(f, x):
+            total = [[s + a * b for s, b in zip(row, point)] for row, a in zip(total, force)]
+        return [row[3] for row in total] + [s for row in total for s in row[:3]]
 
-    return compile_pointwise(pulled, {"f": (TOGETHER, 3), "x": (TOGETHER, 3)}, key=("points", "pulled"))
-
-
-@cache
-def _summed() -> Any:
-    def summed(x: Any) -> list[Any]:
-        """The sum of a few rows."""
-        total = Vec.of(x[0])
-        for row in x[1:]:
-            total = total + Vec.of(row)
-        return list(total)
-
-    return compile_pointwise(summed, {"x": (TOGETHER, PULL)}, key=("points", "summed"))
+    return compile_pointwise(pulled, {"f": (width, 3), "x": (width, 4)}, key=("points", "pulled"))

@@ -107,19 +107,22 @@ class OpenMMPotential:
         self.context = mm.Context(system, mm.VerletIntegrator(0.001), *found, *((properties,) if properties else ()))
 
     def __call__(self, x: Array) -> tuple[Array, Array]:
-        energies, forces = np.empty(len(x)), np.empty_like(x)
+        energies, forces = np.empty(len(x)), np.empty(x.shape)
         for k, places in enumerate(x):
-            energies[k], forces[k] = self.one(places)
+            energies[k] = self.one(places, forces[k])
         return energies, forces
 
-    def one(self, places: Array) -> tuple[float, Array | float]:
-        """Of one state; NaN if it is not finite, or its forces are not."""
+    def one(self, places: Array, forces: Array) -> float:
+        """The energy of one state; its forces are written. NaN if it is not finite, or its forces are not."""
+        mm = openmm()
         self.calls += 1
+        forces[:] = np.nan
         if not np.isfinite(places).all():
-            return np.nan, np.nan
+            return np.nan
         self.context.setPositions(places)
         try:
-            state = self.context.getState(getEnergy=True, getForces=True)
-        except openmm().OpenMMException:  # a force that is not finite
-            return np.nan, np.nan
-        return state.getPotentialEnergy()._value, state.getForces(asNumpy=True)._value
+            state = self.context.getState(energy=True, forces=True)
+        except mm.OpenMMException:  # a force that is not finite
+            return np.nan
+        state._getVectorAsNumpy(mm.State.Forces, forces)  # getForces() would take longer than the forces of a peptide
+        return float(state.getPotentialEnergy()._value)

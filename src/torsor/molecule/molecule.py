@@ -66,9 +66,12 @@ class Molecule:
     def minimised(self, tolerance: float = MINIMISED) -> Molecule:
         """The same at a nearby minimum of the potential, all atoms free.
 
+        It is the same minimum in every process, so that a run can be continued: one thread, because several add up
+        forces in an order that changes.
+
         tolerance: the largest root-mean-square force that is left, kJ/mol/nm
         """
-        mm, potential = openmm(), self.potential()
+        mm, potential = openmm(), self.potential("CPU", 1)
         potential.context.setPositions(self.positions)
         mm.LocalEnergyMinimizer.minimize(potential.context, number("tolerance", tolerance, above=0))
         state = potential.context.getState(getPositions=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import random
 import re
 import warnings
 from collections import Counter
@@ -107,7 +108,8 @@ def _opened(text: str, kind: str, path: Path) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            fixer = pdbfixer().PDBFixer(**{"pdbfile" if kind == "pdb" else "pdbxfile": io.StringIO(text)})
+            source = {"pdbfile" if kind == "pdb" else "pdbxfile": io.StringIO(text)}
+            fixer = pdbfixer().PDBFixer(platform=_reference(), **source)
     except Exception as error:  # whatever damaged text makes of it
         raise ModelError(f"{path}: cannot be read as {kind}: {error}") from None
     if not fixer.topology.getNumAtoms():
@@ -203,15 +205,30 @@ def _mended(fixer: Any, field: Any, report: list[str]) -> tuple[Any, Array]:
     fixer.addMissingAtoms(seed=0)
     if lost:
         report.append(f"added {len(lost)} missing atoms: {', '.join(lost)}")
-    modeller = app.Modeller(fixer.topology, fixer.positions)
-    heavy = modeller.topology.getNumAtoms()
-    try:
-        modeller.addHydrogens(field)
-    except ValueError as error:
-        raise ModelError(f"hydrogens cannot be placed: {error}. Leave that residue out of the file") from None
-    placed = modeller.topology.getNumAtoms() - heavy
+    modeller, placed = _with_hydrogens(fixer.topology, fixer.positions, field)
     report.append(f"removed {len(light)} hydrogens, placed {placed} anew" if light else f"placed {placed} hydrogens")
     return modeller.topology, in_nm(modeller.positions)
+
+
+def _with_hydrogens(topology: Any, positions: Any, field: Any) -> tuple[Any, int]:
+    """A Modeller with all hydrogens, and how many it placed; the same places in every process.
+
+    OpenMM begins at places drawn by `random`, and minimises; its CPU platform sums forces in the order of its threads.
+    """
+    modeller = openmm().app.Modeller(topology, positions)
+    before = random.getstate()
+    random.seed(0)
+    try:
+        modeller.addHydrogens(field, platform=_reference())
+    except ValueError as error:
+        raise ModelError(f"hydrogens cannot be placed: {error}. Leave that residue out of the file") from None
+    finally:
+        random.setstate(before)
+    return modeller, modeller.topology.getNumAtoms() - topology.getNumAtoms()
+
+
+def _reference() -> Any:
+    return openmm().Platform.getPlatformByName("Reference")
 
 
 def in_nm(positions: Any) -> Array:
@@ -272,9 +289,6 @@ def build(sequence: str, field: Any, phi: float = -60.0, psi: float = -45.0) -> 
     writer.save(text)
     text.seek(0)
     pdb = app.PDBFile(text)
-    modeller = app.Modeller(pdb.topology, pdb.positions)
-    heavy = modeller.topology.getNumAtoms()
-    modeller.addHydrogens(field)
-    placed = modeller.topology.getNumAtoms() - heavy
+    modeller, placed = _with_hydrogens(pdb.topology, pdb.positions, field)
     report = [f"built {len(names)} residues at phi {phi:g}, psi {psi:g} degrees, placed {placed} hydrogens"]
     return modeller.topology, in_nm(modeller.positions), report

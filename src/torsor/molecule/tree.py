@@ -60,8 +60,8 @@ def divide(structure: Structure, rotors: Sequence[Rotor], mass: Array, root: str
     axis: list[tuple[int, int]] = []
     for m in sorted(roots):
         waiting = [(roots[m], -1, (-1, -1))]
-        while waiting:  # breadth first: bodies of one level stand together
-            part, above, bond = waiting.pop(0)
+        while waiting:  # depth first: most bodies follow their parents, and sweeps hand on in registers
+            part, above, bond = waiting.pop()
             number[part] = len(parent)
             parent.append(int(above))
             axis.append(bond)
