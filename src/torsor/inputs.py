@@ -93,6 +93,7 @@ MEMBERS["gravities"] = Place((3,))
 
 # a wrench on each body, and the motion of the base; everything else is one number per freedom
 PLACES = {"q": COORDINATES, "external": BODIES, "pulls": PULLS, "base_velocity": BASE, "base_acceleration": BASE}
+PLACES |= {"reset_q": COORDINATES}  # where a trajectory that stops goes on
 PLACES |= PARAMETERS | MEMBERS
 COTANGENT = "cotangent"
 

@@ -6,7 +6,7 @@ import inspect
 import os
 import reprlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import inf, isfinite, prod
 from numbers import Real
 from pathlib import Path
@@ -229,3 +229,12 @@ def parameter(name: str, x: ArrayLike, nv: int | None = None, *, finite: bool = 
     if np.isnan(found).any():
         raise ArgumentError(f"{name} holds a NaN")
     return found
+
+
+def batch_of(arrays: Mapping[str, tuple[tuple[int, ...], int]]) -> tuple[int, ...]:
+    """The batch axes to which arrays broadcast; each has a shape, and so many axes of its own."""
+    try:
+        return np.broadcast_shapes(*(shape[: len(shape) - rank] for shape, rank in arrays.values()))
+    except ValueError:
+        shapes = ", ".join(f"{name} {shape}" for name, (shape, _) in arrays.items())
+        raise ArgumentError(f"the batch axes do not go together: {shapes}") from None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from math import isfinite, prod
 from typing import Any
@@ -27,7 +27,7 @@ from torsor.compiler.store import store
 from torsor.dynamics.accuracy import LEVELS, agree
 from torsor.dynamics.methods import COUPLED, METHODS, automatic
 from torsor.errors import ArgumentError, SingularError
-from torsor.inputs import COTANGENT, place_of
+from torsor.inputs import COORDINATES, COTANGENT, place_of
 from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.model import Model
 from torsor.model.names import Frame
@@ -292,13 +292,9 @@ def on_frame(algorithm: Algorithm, model: Model, body: int | str, *args: ArrayLi
     return call_carefully(algorithm, model, args, machine_of(model).frame(body))
 
 
-def batch_axes(model: Model, arrays: dict[str, Array]) -> tuple[int, ...]:
+def batch_axes(model: Model, arrays: Mapping[str, Array]) -> tuple[int, ...]:
     """The batch axes that all arguments broadcast to."""
-    try:
-        return np.broadcast_shapes(*(x.shape[: x.ndim - len(core_shape(model, name))] for name, x in arrays.items()))
-    except ValueError:
-        shapes = ", ".join(f"{name} {x.shape}" for name, x in arrays.items())
-        raise ArgumentError(f"the batch axes do not go together: {shapes}") from None
+    return validate.batch_of({name: (x.shape, place_of(name).rank) for name, x in arrays.items()})
 
 
 def core_shape(model: Model, name: str) -> tuple[int, ...]:
@@ -313,8 +309,8 @@ def checked(model: Model, name: str, x: ArrayLike) -> Array:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         where = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
         raise ArgumentError(f"{name}{where} is {array[tuple(where)]}; every number must be finite")
-    if name == "q" and array.dtype.kind != "O":
-        model.check_quaternions(array)
+    if array.dtype.kind != "O" and place_of(name) is COORDINATES:
+        model.check_quaternions(array, name)
     return array if array.dtype.kind in "fO" else array.astype(np.float64)
 
 

@@ -23,7 +23,7 @@ from torsor.errors import ArgumentError
 from torsor.lie import quaternion_to_matrix
 from torsor.model.joints import JOINTS
 from torsor.model.model import Model, require_model
-from torsor.validate import real_array, shown
+from torsor.validate import batch_of, real_array, shown
 
 Array = NDArray[Any]
 
@@ -277,10 +277,7 @@ def _converted(model: Model, places: Iterator[JointPlace], sizes: tuple[int, int
     given, made = (sizes, own) if inward else (own, sizes)
     x = _rows("q", q, given[0])
     y = np.zeros((*x.shape[:-1], given[1])) if v is None else _rows("v", v, given[1])
-    try:
-        batch = np.broadcast_shapes(x.shape[:-1], y.shape[:-1])
-    except ValueError:
-        raise ArgumentError(f"the batch axes do not go together: q {x.shape}, v {y.shape}") from None
+    batch = batch_of({"q": (x.shape, 1), "v": (y.shape, 1)})
     x, y = np.broadcast_to(x, (*batch, given[0])), np.broadcast_to(y, (*batch, given[1]))
     q_out, v_out = np.zeros((*batch, made[0])), np.zeros((*batch, made[1]))
     for kind, ours, theirs in places:

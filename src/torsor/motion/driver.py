@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from torsor import validate
 from torsor.compiler.members import Members, members
+from torsor.dynamics.calls import checked
 from torsor.dynamics.couplings import obeying
 from torsor.errors import ArgumentError
 from torsor.inputs import place_of
@@ -104,18 +105,11 @@ def settings(machine: Any, steps: int, step: float, method: str, forces: Any, gr
 
 def checked_states(model: Model, given: Mapping[str, Any]) -> dict[str, Array]:
     """Arrays of states, finite and of the right shape."""
-    found = {}
-    for name, x in given.items():
-        array, core = validate.array(name, x), place_of(name.removeprefix("reset_")).shape(model)
-        if array.dtype.kind not in "fiub" or array.shape[array.ndim - len(core) :] != core or array.ndim < len(core):
-            wanted = ", ".join(map(str, core))
-            raise ArgumentError(f"{name} is {array.dtype} {array.shape}; {model!r} needs real numbers (..., {wanted})")
-        if not np.isfinite(array).all():
-            raise ArgumentError(f"{name} holds numbers that are not finite")
-        if name.endswith("q"):
-            model.check_quaternions(array, name)
-        obeying(model, name, array, offset=name.endswith("q"))
-        found[name] = array
+    found = {name: checked(model, name, x) for name, x in given.items()}
+    for name, x in found.items():
+        if x.dtype.kind != "f":
+            raise ArgumentError(f"{name} holds {x.dtype} and not real numbers")
+        obeying(model, name, x, offset=name.endswith("q"))
     return found
 
 
@@ -124,28 +118,20 @@ class States:
 
     def __init__(self, setup: Fixed, given: Mapping[str, Array], steps: int) -> None:
         """`given`: q, v, and others that belong to places, (..., size) each."""
-        model, law, found = setup.model, setup.law, setup.members
+        law, found = setup.law, setup.members
         self.setup, self.steps = setup, steps
-        cores = {name: len(place_of(name.removeprefix("reset_")).shape(model)) for name in given}
         own = {"commands": setup.commands(0, steps, setup.begin), "values": setup.values(0, steps, setup.begin)}
         own |= law.loads or {}
         own |= dict(found.inputs) if found else {}
-        ranks = cores | {
-            name: 2 if name in ("commands", "values") else len(place_of(name).shape(model)) for name in own
-        }
         arrays = {**given, **own}
-        shapes = {name: x.shape[: x.ndim - ranks[name]] for name, x in arrays.items()}
-        try:
-            self.batch = np.broadcast_shapes(*shapes.values())
-        except ValueError:
-            shown = ", ".join(f"{name} {x.shape}" for name, x in arrays.items() if shapes[name])
-            raise ArgumentError(f"the batch axes do not go together: {shown}") from None
+        rank = {name: 2 if name in ("commands", "values") else place_of(name).rank for name in arrays}
+        self.batch = validate.batch_of({name: (x.shape, rank[name]) for name, x in arrays.items()})
         self.dtype = np.float32 if all(x.dtype == np.float32 for x in given.values()) else np.float64
-        self.arrays = {name: self._flat(x, shapes[name], name in given) for name, x in arrays.items()}
+        self.arrays = {name: self._flat(x, rank[name], name in given) for name, x in arrays.items()}
         self.count = len(self.arrays["q"])
 
-    def _flat(self, x: Array, batch: tuple[int, ...], each: bool) -> Array:
-        core = x.shape[len(batch) :]
+    def _flat(self, x: Array, rank: int, each: bool) -> Array:
+        batch, core = x.shape[: x.ndim - rank], x.shape[x.ndim - rank :]
         wide = np.broadcast_to(x, (*self.batch, *core)) if each or np.prod(batch) != 1 else x
         return wide.reshape(-1, *core).astype(self.dtype, copy=False)
 

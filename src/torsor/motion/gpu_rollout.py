@@ -98,7 +98,7 @@ def run(setup: Fixed, kernel: RolloutKernel, modules: dict[str, Any], arrays: Ma
         cores: list[tuple[int, ...]] = [(model.nq,), (model.nv,), (commands.shape[-2] * width,)]
         others = (*kernel.numbers, *(RESET if kernel.reset else ()))
         given |= {name: arrays[name] for name in others}
-        cores += [place_of(name.removeprefix("reset_")).shape(model) for name in others]
+        cores += [place_of(name).shape(model) for name in others]
         if gain.ndim > 1:  # gains for every trajectory: their batch axes count, and each has its own row
             given["gain"] = cp.asarray(gain, dtype)
             cores.append(gain.shape[-1:])

@@ -22,7 +22,7 @@ from torsor.compiler.derivative import derivative
 from torsor.compiler.tape_derivatives import Replay, scalars
 from torsor.dynamics import functions as dynamics
 from torsor.dynamics import programs
-from torsor.dynamics.calls import near_lock, program_for, refuse_singular_at
+from torsor.dynamics.calls import batch_axes, checked, near_lock, program_for, refuse_singular_at
 from torsor.dynamics.derivatives import jvp
 from torsor.errors import ArgumentError, SingularError
 from torsor.inputs import PARAMETERS, place_of
@@ -134,18 +134,11 @@ def _tangents(model: Model, tangents: Mapping[str, ArrayLike]) -> dict[str, Arra
     given = {}
     for name, x in tangents.items():
         chosen("a tangent", name, names)
-        given[name], core = real_array(name, x), place_of(name).shape(model)
-        if given[name].shape[given[name].ndim - len(core) :] != core:
-            raise ArgumentError(f"{name} has shape {given[name].shape}; {model!r} needs {('...', *core)}")
+        given[name] = checked(model, name, x)
     if not given:
         raise ArgumentError(f"give at least one tangent: {', '.join(names)}")
     cores = {name: place_of(name).shape(model) for name in (*names[:3], *given)}
-    leading = [x.shape[: x.ndim - len(cores[name])] for name, x in given.items()]
-    try:
-        batch = np.broadcast_shapes(*leading)
-    except ValueError:
-        shapes = ", ".join(f"{name} {x.shape}" for name, x in given.items())
-        raise ArgumentError(f"the axes of the tangents do not go together: {shapes}") from None
+    batch = batch_axes(model, given)
     return {
         name: np.broadcast_to(given.get(name, np.zeros(core)), (*batch, *core)).astype(np.float64)
         for name, core in cores.items()
