@@ -238,7 +238,7 @@ class StageKernel:
         inputs = {name: step.inputs[name] for name in STATE} | {"a": (step.model.nv,)}
 
         def stage(q: Scalars, v: Scalars, tau: Scalars, gain: Scalars, h: Scalars, a: Scalars) -> list[Scalar]:
-            plant = Plant(step.law, gain, tau, lambda *_: ())
+            plant = Plant(step.law, gain, tau, lambda *_: (), step.torques_on_tape({}))
             return [x for part in place_and_act(plant, q, v, h[0], a) for x in part]
 
         key = ("stage", "implicit", step.law.key, step.model.joint.tobytes())

@@ -408,7 +408,8 @@ def felt_inertia(machine: Model | ModelBatch) -> Array:
     """(..., nv) the articulated inertia at each freedom in the neutral configuration: all joints beyond it are free."""
 
     def make() -> Array:
-        model, found = machine_of(machine), members(machine) if isinstance(machine, ModelBatch) else None
+        model, differ = machine_of(machine), {*_varied(machine)} & {*NUMBERS} - {"gravity"}
+        found = members(machine) if isinstance(machine, ModelBatch) and differ else None
         own = found.inputs if found else {}
         return program_for(articulated.pivots, model, (*own,), "d", None, found)(model.neutral(), *own.values())
 

@@ -33,7 +33,7 @@ class Plant:
     """
 
     def __init__(self, law: Law, values: Scalars, commands: Scalars, accelerate: Accelerate,
-                 inverse: Inverse | None = None, functions: Functions | None = None) -> None:  # fmt: skip
+                 inverse: Inverse, functions: Functions | None = None) -> None:  # fmt: skip
         self.law, self.model, self.accelerate, self.inverse = law, law.model, accelerate, inverse
         self.functions, nv = functions, law.model.nv
         self.commands = [commands[k : k + nv] for k in range(0, len(commands), nv)]
@@ -93,7 +93,7 @@ class Plant:
                 tau = tau - value * x[k]
                 K, D = K + value if k == column[i] else K, D + value if k == nq + i else D
             commands.append(Action(tau, K, D))
-        if self.law.tracked is not None and self.tracking is not None and self.inverse is not None:
+        if self.law.tracked is not None and self.tracking is not None:
             wanted = [a - kp * y - kd * z for a, kp, kd, y, z in zip(rows[1], *self.tracking, q, v)]
             torques = self.inverse(self.law.tracked, q, v, wanted)
             commands = [u.and_(Action(tau)) for u, tau in zip(commands, torques)]
