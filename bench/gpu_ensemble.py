@@ -101,7 +101,8 @@ def forward_dynamics(cp: Any, name: str, what: str, dtype: str, count: int) -> l
 # Ensembles ---------------------------------------------------------------------------------------------------
 
 SECOND = np.linspace(0.01, 1, 100)
-STEPS = {"rk4, steps of 1 ms": Timing(SECOND, "rk4", 1e-3), "dopri5, rtol 1e-6": Timing(SECOND)}
+MOVE = 1e-3, 1e-6, 1e-9  # step of fixed methods, rtol, atol
+STEPS = {"rk4, steps of 1 ms": Timing(SECOND, "rk4", *MOVE), "dopri5, rtol 1e-6": Timing(SECOND, "dopri5", *MOVE)}
 SOME, SHORT = 1, 10  # members that are moved on the host, too; rows of fixed steps that are compared
 # Fixed steps differ by rounding, which a falling arm amplifies.  Adaptive ones may choose other steps.
 NEAR = {"rk4": 1e-9, "dopri5": 1e-5}
@@ -129,7 +130,7 @@ def checks() -> list[dict[str, Any]]:
         batch = batch_of(model, "inertias and lengths", 100)
         law, q, v = falling(batch)
         for method in ("dopri5", "rk4", "semi-implicit", "implicit-euler"):
-            timing = Timing(np.array([0.0, 0.002, 0.005])[method != "dopri5" :], method, 1e-3)
+            timing = Timing(np.array([0.0, 0.002, 0.005])[method != "dopri5" :], method, *MOVE)
             got, status = GpuEngine(batch, law, timing).run(q, v)
             expected = on_host(batch, timing, q, v)
             error = float(np.abs(got[:SOME] - expected).max() / np.abs(expected).max())
@@ -145,7 +146,7 @@ def stops() -> list[dict[str, Any]]:
     batch = batch_of(model, "inertias and lengths", 100)
     law, q, v = falling(batch)
     for method, near in (("dopri5", 1e-9), ("rk4", 0.1)):
-        timing = Timing(np.linspace(0.01, 0.2, 20), method, 1e-3)
+        timing = Timing(np.linspace(0.01, 0.2, 20), method, *MOVE)
         free, _ = GpuEngine(batch, law, timing).run(q, v)
         bound = 0.9 * np.abs(free[:, -1, 8]).min()
         watched = replace(timing, stops=(ts.Stop(v=1, below=-bound, above=bound),))

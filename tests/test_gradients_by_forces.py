@@ -315,7 +315,7 @@ def test_step_derivatives_of_batches(name):
 
 @pytest.mark.parametrize(("wrong", "message"), [
     ({"tau": np.zeros(6)}, "tau of Constant has shape"),
-    ({"q": np.zeros(6)}, "q is"),
+    ({"q": np.zeros(6)}, r"q has shape \(6,\)"),
     ({"q": np.zeros((2, 7)), "v": np.zeros((3, 7))}, "batch axes"),
     ({"q": np.zeros((2, 7)), "tau": np.zeros((3, 7))}, "batch axes"),
     ({"step": 0.0}, "step"),

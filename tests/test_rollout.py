@@ -538,7 +538,7 @@ def test_whole_kernel_on_the_host(specialised, method):
         ({"every": 9}, "every"),
         ({"step": -1.0}, "step"),
         ({"step": np.nan}, "step"),
-        ({"q": np.zeros(5)}, "q is"),
+        ({"q": np.zeros(5)}, r"q has shape \(5,\)"),
         ({"forces": ts.Constant(np.zeros(7))}, "tau of Constant"),
         ({"forces": held(np.zeros((3, 5)))}, "tau of Table has 5 columns"),
         ({"forces": "servo"}, "forces must be"),

@@ -132,7 +132,7 @@ def test_derivatives_take_the_options_of_their_function():
     ("function", "args", "option"),
     [
         (ts.jacobian, (OPEN, 2, np.ones((6, MACHINE.nv))), {"reference": "world"}),
-        (ts.forward_dynamics, (OPEN, V, TAU, TAU), {"base_velocity": np.zeros(6)}),
+        (ts.mass_solve, (OPEN, TAU, TAU), {"base_velocity": np.zeros(6)}),
         (ts.mass_matrix, (OPEN, np.eye(MACHINE.nv)), {"added_inertia": V}),
         (ts.inverse_dynamics, (OPEN, V, TAU, TAU), {"kT": 1.0}),
         (ts.inverse_dynamics, (OPEN, V, TAU, TAU), {"added": None}),

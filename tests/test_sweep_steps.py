@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import sympy
+from peers.installed import peer
 
 import torsor as ts
 from torsor.dynamics.functions import ALGORITHMS
@@ -16,6 +16,7 @@ from torsor.model.links import links
 from torsor.reference import Recorder
 from torsor.sweeps import Here, Sweep
 
+sympy = peer("sympy")
 TOLERANCE = 1e-9  # of numbers of order one to a hundred, by the same formulas in another order
 CASES = [
     (function, method)

@@ -716,7 +716,7 @@ def _executor(options: argparse.Namespace) -> Iterator[Any]:
         except ImportError:
             raise ArgumentError("--dask needs Dask: pip install 'dask[distributed]'") from None
         try:
-            client = Client() if options.dask is LOCAL else Client(options.dask)
+            client = Client(None if options.dask is LOCAL else options.dask, set_as_default=False)
         except Exception as error:  # Dask raises what its transport raises
             raise ArgumentError(
                 f"--dask {options.dask}: no scheduler of Dask there, such as tcp://host:8786 ({error})"
