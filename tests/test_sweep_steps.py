@@ -13,7 +13,7 @@ from torsor.dynamics.functions import ALGORITHMS
 from torsor.dynamics.methods import METHODS
 from torsor.model.extras import Coupling, Extras
 from torsor.model.links import links
-from torsor.reference import Recorder
+from torsor.reference import StepRecorder
 from torsor.sweeps import Here, Sweep
 
 sympy = peer("sympy")
@@ -54,7 +54,7 @@ def test_what_a_step_read_is_all_that_it_needs():
     """A step called again with nothing but that gives the same values."""
     model = ts.zoo.random_tree(8, np.random.default_rng(5))
     state, _ = state_of(model, ts.forward_dynamics)
-    recorder = Recorder(ALGORITHMS[ts.forward_dynamics], model)
+    recorder = StepRecorder(ALGORITHMS[ts.forward_dynamics], model)
     recorder.evaluate(dict(zip(("q", "v", "tau"), (x.tolist() for x in state))))
     bodies, passes = links(model), ALGORITHMS[ts.forward_dynamics].passes
     assert len(recorder.records) == 3 * model.n

@@ -60,7 +60,7 @@ def scatter(model: Model, inputs: Mapping[str, Sequence[Scalar]]) -> list[Here]:
 
 
 @dataclass(frozen=True)
-class Record:
+class StepRecord:
     """One call of a step: at one body, in one pass.  Values are as the step saw them (`torsor.spatial`)."""
 
     number: int  # of the pass, from 1
@@ -88,13 +88,13 @@ class _Watched:
         return value
 
 
-class Recorder:
-    """An algorithm run by the reference engine; keeps a `Record` of every step."""
+class StepRecorder:
+    """An algorithm run by the reference engine; keeps a `StepRecord` of every step."""
 
     def __init__(self, algorithm: Algorithm, model: Model) -> None:
         self.model = model
         self.freedom: int | None = None
-        self.records: dict[tuple[int, str, int | None, int], Record] = {}  # outputs may repeat a climb
+        self.records: dict[tuple[int, str, int | None, int], StepRecord] = {}  # outputs may repeat a climb
         self.algorithm = replace(
             algorithm, passes=tuple(self._watched(number, one) for number, one in enumerate(algorithm.passes, 1))
         )
@@ -122,7 +122,7 @@ class Recorder:
             received: dict[str, Any] = {}
             hand, keep = step(link, _Watched(here, read), _Watched(near, received))
             self._note(
-                Record(
+                StepRecord(
                     number, *_named(step, direction), self.places[id(link)], self.freedom, received, read, keep, hand
                 )
             )
@@ -137,7 +137,7 @@ class Recorder:
             of_freedom = isinstance(k, int) and not per_body
             self.freedom = int(self.model.v_start[body]) + k if of_freedom else None
             hand, keep = start(link, _Watched(here, read), k)
-            self._note(Record(number, *_named(start, "climb"), body, self.freedom, {}, read, keep, hand))
+            self._note(StepRecord(number, *_named(start, "climb"), body, self.freedom, {}, read, keep, hand))
             return hand, keep
 
         return watched
@@ -148,11 +148,11 @@ class Recorder:
             run(walk)
             for body, (here, old) in enumerate(zip(walk.here, before)):
                 kept = {name: x for name, x in vars(here).items() if name not in old or x is not old[name]}
-                self._note(Record(number, *_named(run, "whole"), body, None, kept=kept))
+                self._note(StepRecord(number, *_named(run, "whole"), body, None, kept=kept))
 
         return watched
 
-    def _note(self, record: Record) -> None:
+    def _note(self, record: StepRecord) -> None:
         self.records.setdefault((record.number, record.sweep, record.freedom, record.body), record)
 
 

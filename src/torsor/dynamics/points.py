@@ -78,7 +78,7 @@ class Points:
         self._held = np.flatnonzero(self.body < 0)
         first, further, self._bodies = _rows_of(self.body, model.n)
         self._owner, self._begin = np.unique(self._bodies, return_index=True)
-        self._first, self._further = Rows.of(first, self.place), Rows.of(further, self.place)
+        self._first, self._further = PointRows.of(first, self.place), PointRows.of(further, self.place)
         slots = np.concatenate([first.ravel(), further.ravel()])
         self._slot = np.zeros(len(self), int)
         self._slot[slots[slots >= 0]] = np.flatnonzero(slots >= 0)
@@ -191,7 +191,7 @@ def _rows(name: str, x: ArrayLike, *core: int) -> Array:
 
 
 @dataclass(frozen=True)
-class Rows:
+class PointRows:
     """Rows of points of one body each.
 
     place   (rows, width, 4) in the body, with 1 behind it; zero where no point is
@@ -202,7 +202,7 @@ class Rows:
     point: Array
 
     @classmethod
-    def of(cls, points: Array, place: Array) -> Rows:
+    def of(cls, points: Array, place: Array) -> PointRows:
         """Of a table (rows, width) of points; -1: none."""
         there = points >= 0
         padded = np.zeros((*points.shape, 4))

@@ -19,7 +19,7 @@ from torsor.errors import ArgumentError
 from torsor.later import Later
 from torsor.model.model import Model, require_model
 from torsor.outputs import Several, plain
-from torsor.reference import Record, Recorder
+from torsor.reference import StepRecord, StepRecorder
 from torsor.spatial import Inertia, Product, Rigid, Screw, Spatial, Subspace
 from torsor.sweeps import Algorithm
 
@@ -289,7 +289,7 @@ def steps(model: Model, algorithm: str | Callable[..., Any], *state: ArrayLike, 
     for name, x in arrays.items():
         if x.ndim != len(core_shape(model, name)):
             raise ArgumentError(f"{name} has shape {x.shape}; steps shows one state, {core_shape(model, name)}")
-    recorder = Recorder(found, model)
+    recorder = StepRecorder(found, model)
     result = recorder.evaluate(
         {name: x.tolist() for name, x in arrays.items()}, frame=None if body is None else model.frame(body)
     )
@@ -322,7 +322,7 @@ def _algorithm(model: Model, algorithm: str | Callable[..., Any], method: str) -
     return found
 
 
-def _readable(record: Record, names: Sequence[str]) -> SweepStep:
+def _readable(record: StepRecord, names: Sequence[str]) -> SweepStep:
     parts = ({k: readable(x) for k, x in part.items()}
              for part in (record.received, record.read, record.kept, record.handed))  # fmt: skip
     return SweepStep(record.number, record.sweep, record.direction, record.says, names[record.body], record.freedom,
