@@ -82,8 +82,12 @@ class Acting:
         """At one state, (3, nv)."""
         u = self.commands(t)
         if not self.is_one_kernel:
-            run = StepRun(self.step, 1, self._h, self._given(t, u[None]), (0.0,), self.law.called)
+            run = self._run
             run.t = t
+            if self.law.changes:
+                run.hold({"tau": run.memory.laid("tau", u[None, None])})
+            if self.law.waves:
+                run.hold({name: x[None] for name, x in zip(self.law.load_names, self.loads(t))})
             return run.once(np.concatenate([q, v])[None])[0]
         kernel = self.step.kernel if self.step.step.written_out else self.step.pieces[-1][0]
         if self.step.by_freedoms:
@@ -91,6 +95,12 @@ class Acting:
             return kernel(x[:, None], v[:, None], u[:, None], self._gain, self._h)[..., 0].T
         loads = self.loads(t) if self.step.step.written_out else ()
         return kernel(q, v, u, self._gain, self._h, *loads)
+
+    @cached_property
+    def _run(self) -> StepRun:
+        """The calls at one state."""
+        given = {name: np.array(x)[None] for name, x in self._given(0.0, self.commands(0.0)).items()}
+        return StepRun(self.step, 1, self._h, given, (0.0,), self.law.called)
 
     def many(self, t: Array, q: Array, v: Array) -> Array:
         """At many states, (m, 3, nv)."""

@@ -259,7 +259,7 @@ def called(functions: Sequence[Called], t: float, q: Array, v: Array, slopes: bo
     `alone`: one state is handed over without its axis.
     """
     total = np.zeros((FOUND, *v.shape))
-    q, v = q.view(), v.view()
+    q, v = q.copy(), v.copy()  # functions may keep them; where they came from, the next states will be
     q.flags.writeable = v.flags.writeable = False
     for term in functions:
         state = (q[0], v[0]) if alone and not term.batched else (q, v)
