@@ -15,15 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.backends import codegen
+from torsor.backends.cache import sources
 from torsor.backends.gufunc import entry_of
 from torsor.errors import ArgumentError
 from torsor.inputs import place_of
+from torsor.later import Later
 from torsor.model.freedoms import limited_coordinates
 from torsor.motion.law import Called
 from torsor.motion.lowering import FOUND, OTHERS, Lowered, Step, gains_by_freedom
 
 if TYPE_CHECKING:
     from torsor.backends.llvm import LLVMWriter
+
+llvm = Later("torsor.backends.llvm")  # only if the code is not on disk
 
 Array = NDArray[Any]
 # What changes from step to step: at(first, count) -> by the names of inputs of a step, rows (1 or count, ...).
@@ -388,14 +392,15 @@ TYPES = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "double": ctypes.c_doubl
 
 def function_of(write: Callable[[LLVMWriter], None], **parameters: str) -> tuple[Any, Any]:
     """(a function whose body `write` writes, the code that must live as long as it does); LLVM's types by name."""
-    from torsor.backends.llvm import LLVMWriter, Target  # slow to load, and needed only where the code is not on disk
 
-    host = codegen.host()
-    w = LLVMWriter(Target(1, 64, host.fma, host.x86))
-    write(w)
-    head = f"define void @kernel({', '.join(f'{kind} %{name}' for name, kind in parameters.items())}) nounwind"
-    code = "\n".join([w.declarations, f"{head} {{", "entry:", *w.lines, "  ret void", "}", ""])
-    loaded = codegen.load(codegen.name_of(code), lambda: code)
+    def written() -> str:
+        host = codegen.host()
+        w = llvm.LLVMWriter(llvm.Target(1, 64, host.fma, host.x86))
+        write(w)
+        head = f"define void @kernel({', '.join(f'{kind} %{name}' for name, kind in parameters.items())}) nounwind"
+        return "\n".join([w.declarations, f"{head} {{", "entry:", *w.lines, "  ret void", "}", ""])
+
+    loaded = codegen.load(codegen.name_of(f"{write.__module__}.{write.__qualname__}|{sources()}"), written)
     return ctypes.CFUNCTYPE(None, *(TYPES[kind] for kind in parameters.values()))(loaded.address), loaded
 
 
