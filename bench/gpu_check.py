@@ -1,18 +1,20 @@
 """Every public function on a GPU: random trees of every joint type, loops and straight line, both precisions.
 
-    python bench/gpu_check.py [PART ...] [--only TEXT ...] [--out FOLDER]
+    python bench/gpu_check.py [PART ...] [--only TEXT ...] [--out FOLDER] [--processes N]
 
 needs CuPy; uses PyTorch and JAX where they are there.  The oracle of functions is the reference engine, which runs the
 same equations number by number on the host and shares no compiled code with the GPU; that of motion in time (rollouts,
 ensembles, simulations) is the CPU.  Writes gpu_check.json after every case: its error, relative to its largest number.
 Parts are named in PARTS and take less than two minutes each.  With --only, the cases whose names contain all of these
-texts.  Rows replace those of a report that is there.
+texts.  Rows replace those of a report that is there.  With --processes, parts run side by side.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -524,14 +526,14 @@ class Rows:
             self.rows = {row["case"]: row for row in json.loads(file.read_text())["rows"]}
         self.about = {"device": cp.cuda.runtime.getDeviceProperties(0)["name"].decode(), "cupy": cp.__version__}
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, *new: dict[str, Any]) -> None:
         with self.lock:
-            self.rows[row["case"]] = row
+            self.rows |= {row["case"]: row for row in new}
             rows = [*self.rows.values()]
             failed = [x for x in rows if not x["ok"]]
             write(self.file, self.about | {"cases": len(rows), "failed": failed, "rows": rows})
-            if not row["ok"]:
-                print(row, flush=True)
+            if len(new) == 1 and not new[0]["ok"]:
+                print(new[0], flush=True)
 
 
 def main() -> None:
@@ -539,19 +541,42 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="part", help=f"some of {', '.join(PARTS)}; all if none")
     parser.add_argument("--out", default=str(Path(__file__).parent / "results"))
     parser.add_argument("--only", nargs="+", default=[], help="cases whose names contain all of these")
+    parser.add_argument("--processes", type=int, default=1, help="how many parts run at the same time")
     options = parser.parse_args()
     if unknown := {*options.parts} - {*PARTS}:
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     cp = cupy(__doc__)
-
-    np.ma.MaskedArray  # noqa: B018  loaded once, not by many threads at the same time
-    models = {name: make() for name, make in (MODELS | {coupled_joints.__name__: coupled_joints}).items()}
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
     report = Rows(folder / "gpu_check.json", cp)
-    for part in options.parts or PARTS:
+    if options.processes > 1:
+        side_by_side(options.parts or [*PARTS], options.only, report, options.processes)
+    else:
+        in_turn(options.parts or [*PARTS], options.only, report, cp)
+
+
+def side_by_side(parts: list[str], only: list[str], report: Rows, processes: int) -> None:
+    """Every part in a process of its own: Python traces and writes one kernel at a time."""
+    more = ["--only", *only] if only else []
+
+    def run_part(part: str) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([sys.executable, __file__, part, *more, "--out", folder], check=False)
+            file = Path(folder, "gpu_check.json")
+            rows = json.loads(file.read_text())["rows"] if file.exists() else []
+            report.add(*rows or [{"case": part, "part": part, "ok": False, "failure": "no report"}])
+
+    with ThreadPoolExecutor(processes) as pool:
+        list(pool.map(run_part, parts))
+
+
+def in_turn(parts: list[str], only: list[str], report: Rows, cp: Any) -> None:
+    """Part after part; the kernels of a part are compiled side by side."""
+    np.ma.MaskedArray  # noqa: B018  loaded once, not by many threads at the same time
+    models = {name: make() for name, make in (MODELS | {coupled_joints.__name__: coupled_joints}).items()}
+    for part in parts:
         begin = time.perf_counter()
-        wanted = [x for x in PARTS[part](cp) if all(text in x.label for text in options.only)]
+        wanted = [x for x in PARTS[part](cp) if all(text in x.label for text in only)]
 
         def done(job: Any) -> dict[str, Any]:
             row = {"part": part} | (job.run() if isinstance(job, Job) else run(job, models, cp))  # noqa: B023
