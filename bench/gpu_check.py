@@ -359,6 +359,7 @@ def forces(model: ts.Model) -> Iterator[tuple[str, Any]]:
         yield f"table, {between}", ts.Table(times, some(STATES, 4, nv), between)
     yield "servo", ts.PD(goal, straight * gains(25.0), gains(5.0))
     yield "feedback", ts.Feedback(inertia[:, None] * some(STATES, nv, nq + nv), some(STATES, nq + nv), gains(1.0))
+    yield "gains in time", ts.Feedback(inertia[:, None] * some(STATES, 4, nv, nq + nv), 0.1, t=times)
     layers = [(some(5, nq + nv), some(5)), (inertia[:, None] * some(nv, 5), some(nv))]
     for activation in ("relu", "softsign"):
         yield f"policy, {activation}", ts.Policy(layers, activation)
@@ -367,6 +368,8 @@ def forces(model: ts.Model) -> Iterator[tuple[str, Any]]:
     bound = np.where(straight > 0, 0.3, np.inf)
     yield "stops", ts.Limits(-bound, bound, gains(25.0), gains(5.0))
     yield "wrenches", ts.External(some(STATES, model.n, 6))
+    for between in ("linear", "previous"):
+        yield f"wrenches in time, {between}", ts.External(some(4, model.n, 6), times, between)
     yield "pull", ts.Pull(model.names[-1], some(STATES, 3), some(STATES, 3))
     if nq == nv:
         path = ts.Cycloid(np.zeros(nv), np.ones(nv), 20 * STEP)

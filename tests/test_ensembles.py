@@ -343,12 +343,9 @@ def test_a_pulse_between_two_steps_is_not_missed(tmp_path):
 
 
 def test_forces_that_no_lane_can_follow_are_refused(tmp_path):
-    """Where every lane has a clock of its own: functions, gains that change, motions that differ; fixed steps do it."""
+    """Where every lane has a clock of its own: functions, and motions that differ; fixed steps do it."""
     motion = ts.PD(lambda t: (np.full(3, t), np.ones(3), np.zeros(3)), 1.0, 0.1)
-    gains = ts.Feedback(np.ones((2, 3, 6)), t=[0.0, 0.1])
-    for k, (force, vary) in enumerate(
-        ((followed, VARY), (gains, VARY), (motion, {"PD.kp": ts.Uniform(low=1, high=2)}))
-    ):
+    for k, (force, vary) in enumerate(((followed, VARY), (motion, {"PD.kp": ts.Uniform(low=1, high=2)}))):
         with pytest.raises(ArgumentError, match="choose one of the methods semi-implicit, implicit-euler, rk4"):
             study(tmp_path / str(k), vary, 2, forces=force)
         assert study(tmp_path / str(k), vary, 2, forces=force, method="rk4").progress == 1

@@ -66,17 +66,22 @@ FORCES = {
     "PD, motion": lambda model: ts.PD(motion(model), 5.0, 0.02),
     "ComputedTorque": lambda model: ts.ComputedTorque(motion(model), 30.0, 3.0),
     "Feedback": lambda model: ts.Feedback(0.01 * RNG(2).normal(size=(model.nv, model.nq + model.nv)), 0.1),
+    "Feedback, in time": lambda model: ts.Feedback(
+        0.01 * RNG(2).normal(size=(3, model.nv, model.nq + model.nv)), 0.1, t=[0.0, 1.5 * STEP, 2 * STEP]),
     "Policy": policy,
     "Friction": lambda model: ts.Friction(0.01, 0.05, creep=2.0),
     "Spring": lambda model: ts.Spring(RNG(3).uniform(1, 9, model.nv), damping=0.01),
     "Limits": lambda model: ts.Limits(-bounds(model), bounds(model)),
     "External": lambda model: ts.External(0.1 * RNG(6).normal(size=(model.n, 6))),
     "External, table": lambda model: ts.External(RNG(7).normal(size=(3, model.n, 6)), [0.0, 2 * STEP, 1.0], "previous"),
+    "External, linear": lambda model: ts.External(0.1 * RNG(7).normal(size=(3, model.n, 6)), [0.0, 2 * STEP, 1.0]),
     "Pull": lambda model: ts.Pull(model.names[-1], [0.1, -0.2, 0.3], [0.1, 0.0, 0.2]),
     "a function": lambda model: push,
     "several": lambda model: [push, ts.Friction(0.01), ts.PD(model.neutral(), 5.0, 0.02), wave(model, "linear")],
 }  # fmt: skip
 
+
+IN_TIME = {"Table", "table", "linear", "in time"}  # words of the names of forces that change
 
 # Kernels of four stages take long to compile.
 CASES = [
@@ -103,7 +108,7 @@ def test_simulate_rollout_and_ensemble_take_the_same_steps(machine, force, metho
                         store=tmp_path / "store.zarr")  # fmt: skip
     rows = study.open()
     assert np.abs(path.v).max() < FAST  # no step is unstable
-    same_bits = force not in ("PD, motion", "ComputedTorque", "several") and "able" not in force
+    same_bits = force not in ("PD, motion", "ComputedTorque", "several") and not IN_TIME & {*force.split(", ")}
     for name in ("q", "v"):
         whole = getattr(path, name)
         single = np.array([getattr(run, name)[1:] for run in alone])
@@ -111,6 +116,74 @@ def test_simulate_rollout_and_ensemble_take_the_same_steps(machine, force, metho
         atol = ROUNDING * np.abs(whole).max()
         np.testing.assert_allclose(single, whole, rtol=0, atol=0.0 if same_bits else atol, err_msg=f"simulate: {name}")
         np.testing.assert_allclose(members, whole, rtol=0, atol=atol, err_msg=f"ensemble: {name}")
+
+
+TURN = 2 * STEP  # when gains jump
+TIGHT = dict(rtol=1e-12, atol=1e-12)
+# What errors remain, relative to the fastest: of adaptive steps, and of fixed ones of this length by their order.
+SHORT, ADAPTIVE = STEP / 20, 1e-8
+ERRORS = {"rk4": 1e-8, "verlet": 1e-5, "semi-implicit": 1e-2, "implicit-euler": 1e-2}
+
+
+def gains_that_jump(model):
+    """The force, and its final velocities by two motions under constant gains."""
+    K = RNG(2).normal(size=(2, model.nv, model.nq + model.nv)) / model.nv
+    state = model.neutral(), np.full(model.nv, 0.1)
+    for k in range(2):
+        run = ts.simulate(model, *state, duration=TURN, forces=ts.Feedback(K[k], 0.1, 0.05), **TIGHT)
+        state = run.q[-1], run.v[-1]
+    return ts.Feedback(K, 0.1, 0.05, t=[0.0, TURN]), state[1]
+
+
+def wrenches_that_grow(model):
+    """The force, and its final velocities by a function of time."""
+
+    def grown(t, q, v):
+        return np.full((*np.shape(q)[:-1], model.n, 6), 1.0 + 2.0 * t)
+
+    start = model.neutral(), np.full(model.nv, 0.1)
+    run = ts.simulate(model, *start, duration=2 * TURN, forces=ts.External(grown), **TIGHT)
+    return ts.External([x * np.ones((model.n, 6)) for x in (1.0, 3.0)], [0.0, 1.0]), run.v[-1]
+
+
+@pytest.mark.parametrize("make", [gains_that_jump, wrenches_that_grow])
+@pytest.mark.parametrize("name", ["panda", "tree of every joint"])
+@pytest.mark.parametrize("method", ["dopri5", "esdirk4", "radau", *ERRORS])
+def test_what_changes_in_time_is_read_at_the_stages(method, name, make, tmp_path):
+    """Of one motion by every kind of method, and of members with step sizes of their own."""
+    model = MACHINES[name]()
+    (force, wanted), v0 = make(model), np.full(model.nv, 0.1)
+    options = dict(step=SHORT) if method in ERRORS else TIGHT
+    run = ts.simulate(model, v0=v0, duration=2 * TURN, method=method, forces=force, **options)
+    found = [run.v[-1]]
+    if method == "dopri5":
+        found += [*ts.ensemble(model, {"v0": np.tile(v0, (3, 1))}, n=3, times=[2 * TURN], forces=force, **TIGHT,
+                               store=tmp_path / "store.zarr")["v"][:, -1]]  # fmt: skip
+    for v in found:
+        assert np.abs(v - wanted).max() < ERRORS.get(method, ADAPTIVE) * np.abs(wanted).max()
+
+
+PAIRS = {
+    "Constant": lambda nv: ts.Constant(np.ones((2, nv))),
+    "Table": lambda nv: ts.Table([0.0, 1.0], np.ones((2, 2, nv))),
+    "Feedback": lambda nv: ts.Feedback(np.ones((2, 2, nv, 2 * nv)), t=[0.0, 1.0]),
+    "torques of a Feedback": lambda nv: ts.Feedback(np.ones((2, nv, 2 * nv)), tau=np.ones((2, 2, nv)), t=[0.0, 1.0]),
+    "PD": lambda nv: ts.PD(lambda t: (np.zeros(nv),) * 3, np.ones((2, nv)), 1.0),
+    "ComputedTorque": lambda nv: ts.ComputedTorque(lambda t: (np.zeros(nv),) * 3, np.ones((2, nv))),
+    "External": lambda nv: ts.External(np.ones((2, nv, 6))),
+}
+
+
+@pytest.mark.parametrize("force", PAIRS)
+def test_forces_with_batch_axes_are_for_rollouts(force, tmp_path):
+    arm = zoo.panda()
+    pair, start = PAIRS[force](7), np.zeros((2, 7))
+    assert ts.rollout(arm, start, start, steps=1, step=STEP, forces=pair).q.shape == (2, 1, 7)
+    for options in ({}, {"step": STEP, "method": "rk4"}):
+        with pytest.raises(ts.ArgumentError, match=r"batch axes \(2,\).* for rollouts"):
+            ts.simulate(arm, duration=STEP, forces=pair, **options)
+    with pytest.raises(ts.ArgumentError, match=r"batch axes \(2,\).*vary="):
+        ts.ensemble(arm, {"v0": start}, n=2, duration=STEP, forces=pair, store=tmp_path / "store.zarr")
 
 
 # Stiffnesses of stops follow from inertias, which are rounded in another way where they are inputs.

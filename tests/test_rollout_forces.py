@@ -367,15 +367,28 @@ def test_whole_rollouts_on_a_device_are_those_of_the_cpu(cupy, model):
     assert difference(np.asarray(got.v), expected.v) < ROUNDING
 
 
-@pytest.mark.parametrize(("force", "words"), [
-    (lambda t, q, v: -v, "not functions"),
-    (ts.Feedback(np.ones((2, 4, 8)), t=[0.0, 1.0]), "gains or wrenches that change in time"),
-    (ts.External(np.ones((2, 4, 6)), [0.0, 1.0]), "gains or wrenches that change in time"),
-])  # fmt: skip
-def test_what_a_device_cannot_do_is_said(cupy, force, words):
+@pytest.mark.slow
+@pytest.mark.skipif(not cuda_host.compiler(), reason="needs a C++ compiler")
+@pytest.mark.parametrize("method", STEPS_OF)
+@pytest.mark.parametrize("each", [False, True], ids=["alike", "each"])
+@pytest.mark.parametrize("model", [zoo.random_chain(3, 7), zoo.random_chain(13, 8)], ids=["unrolled", "staged"])
+def test_what_changes_in_time_does_so_on_a_device(cupy, model, each, method):
+    count, (q, v), rng = 3, start(model, 3), RNG(9)
+    axes, times = (count,) * each, [0.0, 1.5 * H, 3 * H]
+    K = rng.normal(size=(*axes, 3, model.nv, 2 * model.nv)) / model.nv
+    forces = [ts.Feedback(K, 0.1, 0.2, t=times), ts.External(rng.normal(size=(*axes, model.n, 6)))]
+    forces += [ts.External(rng.normal(size=(3, model.n, 6)), times, "linear"), ts.Pull("link2", [1.0, 2.0, 3.0])]
+    options = dict(steps=5, step=H, method=method, forces=forces)
+    expected = ts.rollout(model, q, v, **options)
+    got = ts.rollout(model, *(fake_cupy.on_device(x) for x in (q, v)), **options)
+    assert difference(np.asarray(got.q), expected.q) < ROUNDING
+    assert difference(np.asarray(got.v), expected.v) < ROUNDING
+
+
+def test_functions_do_not_act_on_a_device(cupy):
     q = fake_cupy.on_device(np.zeros((2, 4)))
-    with pytest.raises(ts.ArgumentError, match=words):
-        ts.rollout(ARM, q, q, steps=2, step=H, forces=force)
+    with pytest.raises(ts.ArgumentError, match="not functions"):
+        ts.rollout(ARM, q, q, steps=2, step=H, forces=lambda t, q, v: -v)
 
 
 # Refusals ----------------------------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ struct Read {{
   const T* p; long long stride;
   __device__ __forceinline__ T operator[](const int k) const {{ return __ldg(p + k * stride); }}
 }};
+__device__ __forceinline__ Read from(const Read x, const int k) {{ return Read{{x.p + k * x.stride, x.stride}}; }}
 struct Strided {{
   T* p; long long stride;
   __device__ __forceinline__ T& operator[](const int k) const {{ return p[k * stride]; }}

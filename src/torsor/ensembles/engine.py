@@ -76,13 +76,13 @@ def step_of(batch: ModelBatch, law: Law, timing: Timing) -> Step:
     """The step of the members of a batch."""
     if not timing.adaptive:
         return fixed(batch, law, timing).step
-    differ = any(x.at(np.zeros(1)).ndim > 2 for x in (*law.commands, *law.demands))
-    if law.called or law.more_changes or differ:
+    if law.called or any(x.batch for x in law.schedules):
         raise ArgumentError(
-            "members with a step size of their own take forces that are data, no gains or wrenches that change in "
-            f"time, and the same motions to follow: choose one of the methods {', '.join(METHODS)}"
+            "members with a step size of their own take forces that are data, and follow motions with the same gains: "
+            f"choose one of the methods {', '.join(METHODS)}"
         )
-    return Step(embedded, "dopri5", law, len(TIMES) if law.changes else 1, members=members(batch))
+    slots, waves = (len(TIMES) if change else 1 for change in (law.changes, law.waves))
+    return Step(embedded, "dopri5", law, slots, members=members(batch), waves=waves)
 
 
 def fixed(batch: ModelBatch, law: Law, timing: Timing) -> Fixed:
@@ -99,14 +99,20 @@ class LaneEngine:
         self.step = lowered(step_of(batch, law, timing))
         self.outside = watching(batch.model, timing.stops, members(batch), "float64") if timing.stops else None
 
-    def commands(self, t: Array, h: Array, constant: Array) -> Array:
-        """The commands of every lane at the times of its step, (m, width): its own, and what changes in time."""
-        if not self.law.changes:
-            return constant
-        alike = replace(self.law, constant=np.zeros(self.law.constant.shape[-2:]))
-        times = np.clip(TIMES, INSIDE, 1 - INSIDE) if len(self.law.knots) else np.array(TIMES)
-        found = alike.commands_at((self.timing.begin + t[:, None] + h[:, None] * times).ravel())
-        return (found.reshape(len(t), len(times), -1) + constant[:, None]).reshape(len(t), -1)
+    def read(self, t: Array, h: Array, constant: Array, gain: Array, *numbers: Array) -> list[Array]:
+        """The inputs of the steps of all lanes after their states: their own, and what changes in time."""
+        law, m, found = self.law, len(t), [constant, gain, *numbers]
+        inside = np.clip(TIMES, INSIDE, 1 - INSIDE) if len(law.knots) else np.array(TIMES)
+        times = (self.timing.begin + t[:, None] + h[:, None] * inside).ravel()
+        if law.changes:
+            alike = replace(law, constant=np.zeros(law.constant.shape[-2:]))
+            found[0] = (alike.commands_at(times).reshape(m, len(inside), -1) + constant[:, None]).reshape(m, -1)
+        if law.schedule is not None:
+            alike = replace(law, values=np.zeros(law.values.shape[-1:]))
+            found[1] = gain + alike.values_at(times[:: len(inside)])
+        if law.waves:
+            found[2] = numbers[0] + law.waves_at(times).reshape(numbers[0].shape)
+        return found
 
     def next_knot(self, t: Array) -> Array:
         """The next time at which a command jumps or bends: steps end there."""
@@ -141,7 +147,7 @@ class LaneEngine:
         constant = np.broadcast_to(law.constant.reshape(*law.constant.shape[:-2], -1), (count, law.constant[0].size
                                    if law.constant.ndim > 2 else law.constant.size))  # fmt: skip
         gain = np.broadcast_to(law.values, (count, law.values.shape[-1]))
-        numbers = {**(law.loads or {}), **members(self.batch).inputs}
+        numbers = {**self.step.step.loads, **members(self.batch).inputs}
         shape = self.step.step.inputs
         given = [
             constant,
@@ -225,8 +231,7 @@ class _Lanes:
         while len(self.member):
             h = np.minimum(np.where(self.fresh, FIRST_STEP * end, self.h), end - self.t)
             h = np.minimum(h, self.engine.next_knot(self.t) - self.t)
-            constant, gain, *numbers = self.own
-            tau = self.engine.commands(self.t, h, constant)
+            tau, gain, *numbers = self.engine.read(self.t, h, *self.own)
             result = at_once(self.engine.step, self.y[:, :nq], self.y[:, nq:], tau, gain, h[:, None], *numbers)
             new, k1, k7, extension, error = np.moveaxis(result, -2, 0)
             scale = timing.atol + timing.rtol * np.maximum(np.abs(self.y), np.abs(new))

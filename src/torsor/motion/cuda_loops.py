@@ -42,11 +42,12 @@ def staged(step: Kernel, stages: Sequence[Code], dynamics: Kernel) -> str:
     assert isinstance(step.code, Code)
     w, sizes, places, end = CWriter(step.bits), dict(step.inputs), [], 0
     own = [name for name, _ in step.inputs[5:]]
-    for name, size in dynamics.inputs:  # what a stage computes, or numbers of the state
+    for name, size in dynamics.inputs:  # what a stage computes, or numbers of the state: wrenches that change, its own
         if name in own:
-            places.append(array(name))
+            in_time = sizes[name] > size
+            places.append(f"from({array(name)}, {{stage}} * {size})" if in_time else array(name))
         else:
-            places.append(f"Row{{at + {end}}}" if end else "Row{at}")
+            places.append(f"Row{{{{at + {end}}}}}" if end else "Row{{at}}")
             end += size
     scratch = ["tree", *SCRATCH] if dynamics.looped else []
     w.do(f"T at[{end}];")
@@ -55,7 +56,7 @@ def staged(step: Kernel, stages: Sequence[Code], dynamics: Kernel) -> str:
         w.do(f"T {found}[{sizes['v']}];")
         for name, x in w.emit(code, element).items():
             w.do(f"at[{name[1]}] = {x};")
-        w.do(f"state({', '.join([*places, f'Row{{{found}}}', *scratch])});")
+        w.do(f"state({', '.join([*(x.format(stage=k) for x in places), f'Row{{{found}}}', *scratch])});")
     w.run(step.code, lambda entry: element(entry, step.shape, step.inputs) if len(step.shape) > 1 else element(entry))
     return step.function("advance", w, looped=dynamics.looped)
 
@@ -84,6 +85,11 @@ class RolloutKernel:
         """The inputs of a step that are numbers of a trajectory: all after q, v, tau, gain and h."""
         return tuple(name for name, _ in self.step.inputs[5:])
 
+    @property
+    def in_time(self) -> tuple[str, ...]:
+        """The inputs of a step that may change in time."""
+        return ("tau", "gain", *(name for name in self.numbers if name == "external"))
+
     def source(self, launch: Launch | None = None) -> str:
         launch = launch or Launch()
         parts = [prelude(self.bits, self.step.trig), self.dynamics.state() if self.dynamics else "", self.advance()]
@@ -103,14 +109,17 @@ class RolloutKernel:
             sizes["tau"],
         )
         parameters = [strided.format(name=name) for name in ("q", "v", "tau")]
-        parameters.append("const long long tau_time")  # from the commands of a step to those of the next; 0: the same
+        # from what changes in time of a step to that of the next; 0: the same
+        parameters += [f"const long long {name}_time" for name in self.in_time]
         parameters.append("const T* __restrict__ gain, const long long gain_step")
         parameters.append("const T* __restrict__ h, T* __restrict__ out")
         parameters.append("const long long count, const int steps, const int every")
-        reads = {name: f"Read{{{name} + b * {name}_step, {name}_stride}}" for name in self.numbers}
+        now = {name: f" + t * {name}_time" if name in self.in_time else "" for name in self.numbers}
+        reads = {name: f"Read{{{name} + b * {name}_step{now[name]}, {name}_stride}}" for name in self.numbers}
         parameters += [strided.format(name=name) for name in self.numbers]
         own = "".join(f"{x}, " for x in reads.values())
-        arrays = f"Row{{x}}, Row{{x + {nq}}}, Row{{u}}, Table<T>{{gain + b * gain_step}}, Table<T>{{h}}, {own}Row{{y}}"
+        gain = "Table<T>{gain + b * gain_step + t * gain_time}"
+        arrays = f"Row{{x}}, Row{{x + {nq}}}, Row{{u}}, {gain}, Table<T>{{h}}, {own}Row{{y}}"
         ends = self._ends(nq, nv, reads)
         parameters += ["int* __restrict__ why, int* __restrict__ when"] if ends else []
         parameters += [strided.format(name=name) for name in RESET] if self.reset else []

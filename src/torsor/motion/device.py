@@ -76,7 +76,7 @@ class DeviceActing(Acting):
     """`Acting` on states on the device: data at joints that act each by themselves, and functions of CuPy arrays."""
 
     def __init__(self, law: Law) -> None:
-        local = law.is_diagonal and not law.waves and "pulls" not in law.load_names
+        local = law.is_diagonal and not law.more_changes and "pulls" not in law.load_names
         if not local or any(term.batched for term in law.called):
             raise ArgumentError(
                 "on a GPU, forces are springs, friction, stops, PD, tables and constant wrenches, at joints without "
@@ -87,7 +87,7 @@ class DeviceActing(Acting):
         step = one._replace(law=_without_functions(one.law))
         key = "acting on the device", law.key
         self._kernel = store(law.model).once(key, lambda: gpu.Pointwise(step.whole, step.inputs))
-        self._gain = self.place(np.moveaxis(gains_by_freedom(law, law.values, 1), 0, -1)[0])
+        self.gain = self.place(np.moveaxis(gains_by_freedom(law, law.values, 1), 0, -1)[0])
         self.commands = self._constant if not law.changes else self._at
         self._h = self.place(np.ones(1))
         self._column = self.place(limited_coordinates(law.model))
@@ -99,7 +99,7 @@ class DeviceActing(Acting):
         u = self.place(self.commands(t))
         for term in self.law.called:
             u = u + term.torque(t, q, v) if term.drive else u
-        found = self._kernel(q[self._column][:, None], v[:, None], u[:, None], self._gain, self._h)[..., 0].transpose()
+        found = self._kernel(q[self._column][:, None], v[:, None], u[:, None], self.gain, self._h)[..., 0].transpose()
         for term in self.law.called:
             if not term.drive:
                 found[0] += term.torque(t, q, v)

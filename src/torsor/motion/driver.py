@@ -20,7 +20,7 @@ from torsor.inputs import place_of
 from torsor.model.batch import ModelBatch, machine_of, require_models
 from torsor.model.model import Model
 from torsor.motion.law import Law, collect
-from torsor.motion.lowering import Lowered, Step, lowered
+from torsor.motion.lowering import WAVES, Lowered, Step, lowered
 from torsor.motion.steps import METHODS, Method
 from torsor.motion.stops import Stop, Watch, watching
 from torsor.motion.time_loop import StepRun
@@ -54,8 +54,9 @@ class Fixed(NamedTuple):
 
     @property
     def step(self) -> Step:
-        slots = len(self.method.times) if self.law.changes else 1
-        return Step(self.method.__call__, self.name, self.law, slots, self.method.implicit, self.members)
+        law, times = self.law, len(self.method.times)
+        slots, waves = times if law.changes else 1, times if law.waves else 1
+        return Step(self.method.__call__, self.name, law, slots, self.method.implicit, self.members, waves=waves)
 
     def kernels(self, dtype: Any) -> Lowered:
         return lowered(self.step, np.dtype(dtype).name)
@@ -69,7 +70,7 @@ class Fixed(NamedTuple):
         return found.reshape(*found.shape[:-2], count, width)
 
     def sample_times(self, first: int, count: int, t0: float = 0.0) -> Array:
-        """The times at which steps read commands, one step after the other."""
+        """The times at which steps read commands and wrenches, one step after the other."""
         times = np.array(self.method.times)
         inside = np.clip(times, INSIDE, 1 - INSIDE) if len(self.law.knots) else times
         return (t0 + self.length * (np.arange(first, first + count)[:, None] + inside)).ravel()
@@ -80,11 +81,20 @@ class Fixed(NamedTuple):
             return self.law.values[..., None, :]
         return self.law.values_at(t0 + self.length * (np.arange(first, first + count) + INSIDE))
 
-    def waves(self, first: int, count: int) -> Array:
-        """What changes in time of the wrenches on the bodies, (steps, 1, n, 6), at the beginning of steps."""
-        times = self.begin + (np.arange(first, first + count) + INSIDE) * self.length
-        found = sum((wave.at(times) for wave in self.law.waves), np.zeros((count, 1)))
-        return found.reshape(count, 1, self.model.n, 6)
+    def waves(self, first: int, count: int, t0: float = 0.0) -> Array:
+        """What changes in time of the wrenches on the bodies in steps, (steps, 1, rows, 6)."""
+        return self.law.waves_at(self.sample_times(first, count, t0)).reshape(count, 1, *self.step.inputs[WAVES])
+
+    def changing(self, t: float) -> dict[str, Array]:
+        """What changes in time, in the step of one state that begins at t: rows (1, 1, ...) by the names of inputs."""
+        law, found = self.law, {}
+        if law.changes:
+            found["tau"] = self.commands(0, 1, t)[:, None]
+        if law.schedule is not None:
+            found["gain"] = self.values(0, 1, t)[:, None]
+        if law.waves:
+            found[WAVES] = self.step.loads[WAVES] + self.waves(0, 1, t)
+        return found
 
 
 CHUNK = 1024  # states that a thread moves through all steps before it takes the next ones: they stay in its cache
@@ -118,10 +128,10 @@ class States:
 
     def __init__(self, setup: Fixed, given: Mapping[str, Array], steps: int) -> None:
         """`given`: q, v, and others that belong to places, (..., size) each."""
-        law, found = setup.law, setup.members
+        found = setup.members
         self.setup, self.steps = setup, steps
         own = {"commands": setup.commands(0, steps, setup.begin), "values": setup.values(0, steps, setup.begin)}
-        own |= law.loads or {}
+        own |= setup.step.loads
         own |= dict(found.inputs) if found else {}
         arrays = {**given, **own}
         rank = {name: 2 if name in ("commands", "values") else place_of(name).rank for name in arrays}
@@ -145,7 +155,7 @@ class States:
         given = {"tau": part["commands"][:, 0], "gain": part["values"][:, 0]}
         given |= {name: part[name] for name in setup.step.numbers}
         if setup.law.waves:
-            given["external"] = np.array(np.broadcast_to(given["external"], (m, setup.model.n, 6)))
+            given[WAVES] = np.array(np.broadcast_to(given[WAVES], (m, *setup.step.inputs[WAVES])))
         functions, alone = setup.law.called, not self.batch
         kernels, h = setup.kernels(self.dtype), np.array([setup.length])
         return StepRun(kernels, m, h, given, setup.method.times, functions, alone)
@@ -165,7 +175,7 @@ class States:
         found = {} if not law.changes else {"tau": np.moveaxis(part["commands"], -2, 0)[rows]}
         found |= {} if law.schedule is None else {"gain": np.moveaxis(part["values"], -2, 0)[rows]}
         if law.waves:
-            found["external"] = part["external"] + self.setup.waves(first, count)
+            found[WAVES] = part[WAVES] + self.setup.waves(first, count, self.setup.begin)
         return found
 
 

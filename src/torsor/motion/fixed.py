@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from torsor.motion.driver import INSIDE, Fixed
+from torsor.motion.driver import Fixed
 from torsor.motion.motion import Motion
 from torsor.motion.stepper import Array, FixedStep, Settings
 from torsor.motion.steps import METHODS
@@ -26,7 +26,7 @@ class Stepped(FixedStep):
         """The steps of a length; only the last one before the end of a run has another."""
         if h not in self._runs:
             law, setup = self.motion.law, Fixed(self.motion.model, self.motion.law, METHODS[self.name], self.name, h)
-            given = dict(zip(law.load_names, (np.array(x)[None] for x in self.motion.acting.loads(self.t))))
+            given = {name: np.array(x)[None] for name, x in setup.step.loads.items()}
             given |= {"tau": setup.commands(0, 1, self.t), "gain": law.values}
             run = StepRun(setup.kernels("float64"), 1, np.array([h]), given, setup.method.times, law.called)
             self._runs = {h: (setup, run)} if h == self.h else self._runs | {h: (setup, run)}
@@ -34,15 +34,8 @@ class Stepped(FixedStep):
 
     def advance(self, h: float) -> None:
         h = self.h if abs(h - self.h) <= 1e-9 * self.h else h
-        (setup, run), law = self._run(h), self.motion.law
-
-        def changing(first: int, count: int) -> dict[str, Array]:
-            found = {"tau": setup.commands(0, 1, self.t)[:, None]} if law.changes else {}
-            if law.waves:
-                found["external"] = law.loads_at(self.t + INSIDE * h)["external"][None, None]
-            return found
-
-        run(self.row[None, : self.nq + self.nv], changing, t=self.t)
+        setup, run = self._run(h)
+        run(self.row[None, : self.nq + self.nv], lambda first, count: setup.changing(self.t), t=self.t)
         self.evaluations += len(setup.method.times)
         if self.every_row:
             self.motion.accelerate(self.t + h, self.q, self.v, self.a)

@@ -147,8 +147,8 @@ class Table(_Data):
         _check_table(self, "tau", 1)
 
     def terms(self, model: Model) -> Iterable[Term]:
-        times = np.asarray(self.t)
-        return (Command(Schedule(sampled(times, _wide(model, self, "tau"), self.between), times)),)
+        times, rows = np.asarray(self.t), _wide(model, self, "tau")
+        return (Command(Schedule(sampled(times, rows, self.between), rows.shape[:-2], times)),)
 
     @classmethod
     def following(cls, model: Model, reference: Reference, t: ArrayLike, between: str = "linear") -> Table:
@@ -226,7 +226,7 @@ class PD(_Data):
         yield Servo(kp, kd)
         if callable(self.reference):
             reference: Reference = self.reference
-            yield Command(Schedule(lambda t: demand(*_motion(model, reference, t)[:2])))
+            yield Command(Schedule(lambda t: demand(*_motion(model, reference, t)[:2]), _axes(kp, kd)))
         else:
             q = _configuration(model, "reference", self.reference)
             yield Command(demand(q[..., None, :], np.zeros(model.nv))[..., 0, :])
@@ -297,7 +297,7 @@ class ComputedTorque(_Data):
 
         if callable(self.reference):
             reference: Reference = self.reference
-            yield Track(own, itself, kp, kd, Schedule(lambda t: demand(*_motion(model, reference, t))))
+            yield Track(own, itself, kp, kd, Schedule(lambda t: demand(*_motion(model, reference, t)), _axes(kp, kd)))
         else:
             q = _configuration(model, "reference", self.reference)
             yield Track(own, itself, kp, kd, kp * q)
@@ -370,8 +370,8 @@ class Feedback(_Data):
             yield Command(np.broadcast_to(command, (*command.shape[:-1], nv)))
             return
         times = np.asarray(self.t)
-        yield Linear(Schedule(sampled(times, K.reshape(*K.shape[:-2], nv * width), "previous"), times))
-        yield Command(Schedule(sampled(times, command, "previous"), times))
+        yield Linear(Schedule(sampled(times, K.reshape(*K.shape[:-2], nv * width), "previous"), K.shape[:-3], times))
+        yield Command(Schedule(sampled(times, command, "previous"), command.shape[:-2], times))
 
 
 @dataclass(frozen=True)
@@ -511,7 +511,8 @@ class Spring(_Data):
     """Springs and dampers at the joints: tau = stiffness (rest - q) - damping v.
 
     At joints with quaternions, where q - rest is a rotation vector e, the torque is minus the gradient of
-    sum stiffness_k e_k^2 / 2: springs conserve energy at every joint.
+    sum stiffness_k e_k^2 / 2: springs conserve energy at every joint. At a free joint, the last three e_k are the
+    displacement from `rest` along the axes of the parent.
 
     Parameters
     ----------
@@ -634,7 +635,7 @@ class External(_Data):
         if self.t is None:
             return (Load("external", w),)
         rows = sampled(np.asarray(self.t), w.reshape(len(w), -1), self.between)
-        return (Load("external", Schedule(rows, np.asarray(self.t))),)
+        return (Load("external", Schedule(rows, knots=np.asarray(self.t))),)
 
 
 @dataclass(frozen=True)
@@ -809,6 +810,11 @@ def _wide(model: Model, force: Any, name: str) -> Array:
     if x.shape[-1] != model.nv:
         raise ArgumentError(f"{name} of {type(force).__name__} has {x.shape[-1]} columns; {model!r} needs {model.nv}")
     return x
+
+
+def _axes(*numbers: Array) -> tuple[int, ...]:
+    """The batch axes of numbers at the joints."""
+    return np.broadcast_shapes(*(x.shape[:-1] for x in numbers))
 
 
 def _check_table(force: Any, name: str, rank: int) -> None:

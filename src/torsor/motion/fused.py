@@ -20,7 +20,7 @@ from torsor.linalg import Scalar
 from torsor.model.freedoms import limited_coordinates
 from torsor.model.model import Model
 from torsor.motion.coordinates import rates
-from torsor.motion.lowering import Step, gains_by_freedom, lowered
+from torsor.motion.lowering import WAVES, Step, gains_by_freedom, lowered
 from torsor.motion.motion import torques_under
 from torsor.motion.time_loop import WORDS as CALL
 from torsor.motion.time_loop import Call, function_of, write_calls
@@ -59,6 +59,7 @@ class FusedStages:
         self._law = lowered(Step(torques_under, "torques", motion.law, moves=False))
         width = motion.law.constant.size
         self._commands = np.array(np.broadcast_to(motion.law.constant.reshape(-1), (s, width)))
+        self._gains = np.array(np.broadcast_to(motion.law.values, (s, *motion.law.values.shape)))
         self._wrenches = [np.array(np.broadcast_to(x, (s, *x.shape))) for x in motion.acting.loads(0.0)]
         calls = [self._stage(P[1 + k], Y[k], k) for k in range(s)]
         keep: list[Any] = []
@@ -93,7 +94,7 @@ class FusedStages:
                 given = [x[..., None], v[..., None], u[..., None], gain, np.broadcast_to(h, (1, nv, 1))]
                 calls.append(Call(low.pieces[-1][0], given, tau[..., None]))
             else:
-                calls += self._by_rows([q, v, u, law.values[None], h], loads, tau)
+                calls += self._by_rows([q, v, u, self._gains[None, k], h], loads, tau)
         return [*calls, Call(program, [q, v, tau, *loads], rate[None, nq:])]
 
     def _by_rows(self, given: list[Array], loads: Sequence[Array], tau: Array) -> list[Call]:
@@ -111,13 +112,16 @@ class FusedStages:
     def follow(self, t: float, h: float, c: Sequence[float], before: float = np.inf) -> None:
         """Read what changes in time, at the times t + c h of the stages; all of them before the next jump."""
         law = self.motion.law
-        if not law.changes and not law.waves:
+        if not (law.changes or law.more_changes):
             return
         times = np.minimum(t + h * np.array(c[self.first :]), before)
         if law.changes:
             self._commands[self.first :] = law.commands_at(times)
+        if law.schedule is not None:
+            self._gains[self.first :] = law.values_at(times)
         if law.waves:
-            self._wrenches[0][self.first :] = [law.loads_at(x)["external"] for x in times.tolist()]
+            assert law.loads is not None
+            self._wrenches[0][self.first :] = law.loads[WAVES] + law.waves_at(times)
 
     def __call__(self, h: float) -> list[float]:
         self._call(self._at, h)

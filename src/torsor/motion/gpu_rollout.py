@@ -17,7 +17,7 @@ from torsor.errors import ArgumentError
 from torsor.inputs import place_of
 from torsor.motion.cuda_loops import RESET, RolloutKernel
 from torsor.motion.driver import Fixed
-from torsor.motion.lowering import Step, cut
+from torsor.motion.lowering import WAVES, Step, cut
 from torsor.motion.stops import Stop, outside, stop_inputs, stops_key
 from torsor.motion.trajectory import Trajectory
 
@@ -57,19 +57,21 @@ def rollout_on_gpu(setup: Fixed, q: Any, v: Any, steps: int, every: int, stops: 
                    reset: Mapping[str, Any]) -> Trajectory:  # fmt: skip
     """`rollout` of states on a GPU."""
     law, step, model = setup.law, setup.step, setup.model
-    if law.called or law.more_changes:
-        what = "functions" if law.called else "gains or wrenches that change in time"
-        raise ArgumentError(f"rollouts on a GPU take forces that are data, not {what}: give NumPy arrays")
+    if law.called:
+        raise ArgumentError("rollouts on a GPU take forces that are data, not functions: give NumPy arrays")
     arrays = {"q": q, "v": v, **reset}
     dtype = gpu.precision(arrays.values())
-    key = "cuda rollout", step.key, law.key, step.slots, dtype, stops_key(model, stops), bool(reset)
+    key = "cuda rollout", *step.reads, dtype, stops_key(model, stops), bool(reset)
 
     def make() -> tuple[RolloutKernel, dict[str, Any]]:
         kernel = kernel_of(step, dtype=dtype, stops=stops, reset=bool(reset))
         return kernel, {"request": kernel.dynamics and dynamics_request(step, dtype)}
 
     kernel, modules = (step.members.store if step.members else store(model)).once(key, make)
-    own = {**(law.loads or {}), **(step.members.inputs if step.members else {})}
+    own = {**step.loads, **(step.members.inputs if step.members else {})}
+    if law.waves:  # the rows of all steps
+        rows = own[WAVES][..., None, :, :] + setup.waves(0, steps)[:, 0]
+        own[WAVES] = rows.reshape(*rows.shape[:-3], -1, 6)
     arrays |= {name: gpu.columns(own[name], len(step.inputs[name]), dtype) for name in step.numbers}
     q, v, *stopped = run(setup, kernel, modules, arrays, steps, every)
     t = setup.length * every * np.arange(1, steps // every + 1)
@@ -85,7 +87,9 @@ def run(setup: Fixed, kernel: RolloutKernel, modules: dict[str, Any], arrays: Ma
     `modules` keeps the compiled kernel and the model's tables;  arrays: q, v, and the numbers of every trajectory
     """
     cp, model, law = gpu.cupy(), setup.model, setup.law
-    kind, like, gain = gpu.kind_of(arrays["q"]), arrays["q"], law.values
+    kind, like, gain = gpu.kind_of(arrays["q"]), arrays["q"], setup.values(0, steps)
+    onward = {"gain": gain.shape[-1] if gain.shape[-2] > 1 else 0}  # from the numbers of a step to those of the next
+    gain = gain.reshape(*gain.shape[:-2], -1)
     dtype, launch = f"float{kernel.bits}", Launch()
     with gpu.stream(kind):
         commands = setup.commands(0, steps)  # (..., 1 or steps, width)
@@ -98,7 +102,8 @@ def run(setup: Fixed, kernel: RolloutKernel, modules: dict[str, Any], arrays: Ma
         cores: list[tuple[int, ...]] = [(model.nq,), (model.nv,), (commands.shape[-2] * width,)]
         others = (*kernel.numbers, *(RESET if kernel.reset else ()))
         given |= {name: arrays[name] for name in others}
-        cores += [place_of(name).shape(model) for name in others]
+        rows = {WAVES: (steps * setup.step.inputs[WAVES][0], 6)} if law.waves else {}
+        cores += [rows.get(name) or place_of(name).shape(model) for name in others]
         if gain.ndim > 1:  # gains for every trajectory: their batch axes count, and each has its own row
             given["gain"] = cp.asarray(gain, dtype)
             cores.append(gain.shape[-1:])
@@ -111,7 +116,9 @@ def run(setup: Fixed, kernel: RolloutKernel, modules: dict[str, Any], arrays: Ma
         def passed(*names: str) -> list[Any]:
             return [x for name in names for x in (seen[name].array, *map(np.int64, seen[name][1:3]))]
 
-        arguments = [*passed("q", "v", "tau"), np.int64(seen["tau"].stride * width if changing else 0)]
+        onward["tau"] = seen["tau"].stride * width if changing else 0
+        onward |= {name: seen[name].stride * prod(core) // steps for name, core in rows.items()}
+        arguments = [*passed("q", "v", "tau"), *(np.int64(onward.get(name, 0)) for name in kernel.in_time)]
         arguments += [cp.asarray(gain, dtype), np.int64(gain.shape[-1] if gain.ndim > 1 else 0)]
         arguments += [cp.asarray([setup.length], dtype), gpu.as_cupy(out, kind), np.int64(count)]
         arguments += [np.int32(steps), np.int32(every), *passed(*kernel.numbers)]

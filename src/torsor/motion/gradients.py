@@ -324,7 +324,7 @@ Pullback = Callable[..., Any]
 def pullback(step: Step, dtype: str, wrt: tuple[str, ...] = (), with_states: bool = False) -> Pullback:
     """The adjoint of a step of many states, kept with the model or the structure of a batch."""
     made = step.members.store if step.members else store(step.model)
-    key = "adjoint", step.key, step.law.key, step.slots, dtype, wrt, with_states
+    key = "adjoint", *step.reads, dtype, wrt, with_states
     whole = step.written_out and not wrt and not with_states
     return made.once(key, lambda: _whole_pullback(step, dtype) if whole else PiecesPullback(step, dtype, wrt))
 
@@ -432,7 +432,7 @@ class PiecesPullback:
         for kernel, piece, ask in zip(self.forward, self.pieces, self.asks):
             rows = kernel(*self._lanes(given))
             x = list(np.moveaxis(rows, -1, 0)) if self.by_freedoms else [rows[:, part] for part in piece.parts]
-            own = [y for name, y in zip(self.step.numbers, numbers) if name in ask.options]
+            own = self.step.taken_by(ask, numbers)
             asked.append((x, own))
             given.append(self.made[ask][0](*x, *own))
         return asked

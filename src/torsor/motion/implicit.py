@@ -247,12 +247,12 @@ class StageKernel:
         nq, nv, sizes = model.nq, model.nv, (model.nq, model.nq, *[model.nv] * 4)
         self.q, self.v, self.tau, self.g = np.empty(nq), np.empty(nv), np.empty(motion.law.constant.size), np.ones(1)
         if self.by_freedoms:
-            self.given = [self.q[:, None], self.v[:, None], self.tau[:, None], acting._gain, self.g]
+            self.given = [self.q[:, None], self.v[:, None], self.tau[:, None], acting.gain, self.g]
             out = np.empty((6, nv))
             self.found: Array = np.moveaxis(out, 0, -1)
             self.parts = list(out)
         else:
-            self.given = [self.q, self.v, self.tau, motion.law.values, self.g]
+            self.given = [self.q, self.v, self.tau, acting.values, self.g]
             self.found = np.empty(sum(sizes))
             self.parts = np.split(self.found, np.cumsum(sizes)[:-1])
 

@@ -51,9 +51,10 @@ class Force(Protocol):
 
 
 class Schedule(NamedTuple):
-    """Numbers that change in time: at(times (m,)) -> (..., m, width). At its knots they jump or bend."""
+    """Numbers that change in time: at(times (m,)) -> (*batch, m, width). At its knots they jump or bend."""
 
     at: At
+    batch: tuple[int, ...] = ()
     knots: Array = np.empty(0)
 
 
@@ -155,7 +156,7 @@ class Law:
                springs; never empty
     constant   (..., rows, nv): the command of the drives, and with `tracked` the accelerations that are demanded
     commands   what is added to the command in time;  demands: to the accelerations
-    schedule   of the entries of K, if they change in time
+    schedule   of the entries of K, if they change in time; they hold over a step
     loads      what acts on the bodies and never changes, by name;  waves: wrenches that change in time
     """
 
@@ -208,7 +209,12 @@ class Law:
         """The axes of trajectories that differ."""
         shapes = [self.values.shape[:-1], self.constant.shape[:-2]]
         shapes += [x.shape[:-2] for x in (self.loads or {}).values()]
-        return broadcast("forces", *shapes)
+        return broadcast("forces", *shapes, *(x.batch for x in self.schedules))
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """All that changes in time."""
+        return (*self.commands, *self.demands, *self.waves, *(() if self.schedule is None else (self.schedule,)))
 
     @property
     def is_data(self) -> bool:
@@ -235,8 +241,7 @@ class Law:
     @cached_property
     def knots(self) -> Array:
         """The times at which something jumps or bends: a step ends there."""
-        found = (*self.commands, *self.demands, *self.waves, *(() if self.schedule is None else (self.schedule,)))
-        return np.unique(np.concatenate([np.empty(0), *(x.knots for x in found)]))
+        return np.unique(np.concatenate([np.empty(0), *(x.knots for x in self.schedules)]))
 
     def commands_at(self, times: Array) -> Array:
         """All commands at many times, (..., m, rows * nv)."""
@@ -262,12 +267,15 @@ class Law:
         total[..., : len(self.gains)] += entries
         return total
 
+    def waves_at(self, times: Array) -> Array:
+        """What changes in time of the wrenches on the bodies, (m, n, 6), at many times."""
+        found = sum((wave.at(times) for wave in self.waves), np.zeros((len(times), 1)))
+        return found.reshape(len(times), self.model.n, 6)
+
     def loads_at(self, t: float) -> Mapping[str, Array]:
         """What acts on the bodies at a time."""
         loads = dict(self.loads or {})
-        for wave in self.waves:
-            loads["external"] = loads["external"] + wave.at(np.array([t]))[..., 0, :].reshape(self.model.n, 6)
-        return loads
+        return loads | ({"external": loads["external"] + self.waves_at(np.array([t]))[0]} if self.waves else {})
 
 
 def broadcast(what: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:

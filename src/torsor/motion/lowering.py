@@ -49,6 +49,7 @@ MOST_FREEDOMS_OF_MEMBERS = 24  # of a ModelBatch, for its step to be straight-li
 MOST_OPERATIONS, MOST_NUMBERS = 15_000, 800
 UNINTERRUPTED = 2_000_000  # freedoms and steps of one call, a tenth of a second: Ctrl-C waits for it
 STATE = ("q", "v", "tau", "gain", "h")  # the first inputs of a step
+WAVES = "external"  # the input that holds wrenches
 FOUND, OTHERS = 6, 3  # rows that functions give: torque, stiffness and damping of the drives, and from here of others
 
 
@@ -57,7 +58,7 @@ class Step(NamedTuple):
 
     move, key   a function (plant, q, v, h), and what determines it
     law         under which it moves
-    slots       at how many times it reads commands that change
+    slots       at how many times it reads commands that change;  waves: wrenches that change
     implicit    whether something is added to the pivots
     moves       whether it moves the state; else it only reads what acts there
     """
@@ -69,6 +70,7 @@ class Step(NamedTuple):
     implicit: bool = False
     members: Members | None = None
     moves: bool = True
+    waves: int = 1
 
     @property
     def model(self) -> Model:
@@ -80,7 +82,30 @@ class Step(NamedTuple):
         model, law = self.model, self.law
         sizes = model.nq, model.nv, self.slots * law.rows * model.nv, law.values.shape[-1], 1
         own = {name: place_of(name).shape(model) for name in self.numbers}
+        own |= {WAVES: (self.waves * model.n, 6)} if WAVES in own else {}
         return {name: (size,) for name, size in zip(STATE, sizes)} | own
+
+    @property
+    def loads(self) -> dict[str, Array]:
+        """What acts on the bodies and never changes, as the step reads it."""
+        found = dict(self.law.loads or {})
+        return found if self.waves == 1 else found | {WAVES: np.concatenate([found[WAVES]] * self.waves, axis=-2)}
+
+    def taken_by(self, ask: Ask, numbers: Sequence[Array]) -> list[Array]:
+        """Those of the numbers of states that what is asked for takes."""
+        return [self.read(name, x, ask.at) for name, x in zip(self.numbers, numbers) if name in ask.options]
+
+    def read(self, name: str, x: Any, at: int) -> Any:
+        """The rows of an input that are read at the k-th time of the step: of wrenches that change, those then."""
+        if name != WAVES or self.waves == 1:
+            return x
+        rows = slice(at * self.model.n, (at + 1) * self.model.n)
+        return x[:, rows] if isinstance(x, np.ndarray) else x[rows]
+
+    @property
+    def reads(self) -> tuple[Any, ...]:
+        """What its code depends on, beside the machine."""
+        return self.key, self.law.key, self.slots, self.waves
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -128,8 +153,9 @@ class Step(NamedTuple):
             own = dict(zip(self.numbers, numbers))
             frames = self.members.frames if self.members else straight_line_frames(self.model)
 
-            def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None) -> Scalars:
-                given = {"q": q, "v": v, "tau": tau, **own} | ({} if added is None else {"added_inertia": added})
+            def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None, at: int) -> Scalars:
+                given = {"q": q, "v": v, "tau": tau, **{name: self.read(name, x, at) for name, x in own.items()}}
+                given |= {} if added is None else {"added_inertia": added}
                 return list(outputs_on(self.algorithm, frames, given).values())
 
             return self.move(Plant(self.law, gain, tau, accelerate, self.torques_on_tape(own)), q, v, h[0])
@@ -174,7 +200,7 @@ class Step(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """What a piece asks for: the output of an algorithm of a model, or of the functions at a time of the step."""
+    """What a piece asks for at a time of the step: the output of an algorithm of a model, or of the functions."""
 
     algorithm: Algorithm | None
     model: Model
@@ -213,8 +239,8 @@ def cut(step: Step, inverse: bool = True) -> list[Piece]:
         pieces.append(({("out", k): x for k, x in enumerate(outputs)}, what))
         return [tape.input((f"a{len(pieces) - 1}", i)) for i in range(count)]
 
-    def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None) -> Scalars:
-        what = Ask(step.algorithm, model, (*["added_inertia"] * (added is not None), *step.numbers))
+    def accelerate(q: Scalars, v: Scalars, tau: Scalars, added: Scalars | None, at: int) -> Scalars:
+        what = Ask(step.algorithm, model, (*["added_inertia"] * (added is not None), *step.numbers), at)
         return ask(what, nv, q, v, tau, *([] if added is None else [added]))
 
     def torques(tracked: Model, q: Scalars, v: Scalars, a: Scalars) -> Scalars:
@@ -286,7 +312,7 @@ class Lowered:
         pieces = [] if step.written_out else cut(step.one_freedom if self.by_freedoms else step)
         self.pieces = [(compiled_piece(x.code, x.inputs, dtype), x) for x in pieces]
         if step.written_out:
-            key = "step", step.key, step.law.key, step.slots, step.members.key if step.members else step.model.key
+            key = "step", *step.reads, step.members.key if step.members else step.model.key
             self.kernel = pointwise.compile_pointwise(step.whole, step.inputs, dtype, key)
         asks = {self.whole(x.ask) for _, x in self.pieces if x.ask and x.ask.algorithm}
         self.programs = {ask: self._program(ask) for ask in asks}
@@ -313,7 +339,7 @@ class Lowered:
 def lowered(step: Step, dtype: str = "float64") -> Lowered:
     """A step as kernels, made once."""
     made = step.members.store if step.members else store(step.model)
-    return made.once(("step", step.key, step.law.key, step.slots, dtype), lambda: Lowered(step, dtype))
+    return made.once(("step", *step.reads, dtype), lambda: Lowered(step, dtype))
 
 
 def tangent_of(low: Lowered) -> Any:

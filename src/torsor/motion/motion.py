@@ -63,16 +63,25 @@ class Acting:
         self.law, self.step = law, lowered(Step(acting, "acting", law, 1, implicit=True, moves=False))
         self.is_one_kernel = not self.step.programs and law.is_data and self.step.is_machine_code
         self._column = None if law.model.nq == law.model.nv else limited_coordinates(law.model)
-        self._gain = law.values
-        if self.step.by_freedoms:
-            self._gain = np.moveaxis(gains_by_freedom(law, law.values, 1), 0, -1)[0]
-        self.commands = self._constant if not law.changes else self._at
+        # what kernels read, for all freedoms and as this one reads it; gains that change in time are written there
+        self.values = law.values.copy()
+        self.gain = self._laid(self.values)
+        self.commands = self._constant if not (law.changes or law.schedule) else self._at
         self._h = np.ones(1)
+
+    def _laid(self, gain: Array) -> Array:
+        """The numbers of the law as the kernel reads them."""
+        by_freedoms = self.step.by_freedoms
+        return np.moveaxis(gains_by_freedom(self.law, gain, 1), 0, -1)[0] if by_freedoms else gain
 
     def _constant(self, t: float) -> Array:
         return self.law.constant.reshape(-1)
 
     def _at(self, t: float) -> Array:
+        """The commands at a time, for which the gains are set, too."""
+        if self.law.schedule is not None:
+            self.values[:] = self.law.values_at(np.array([t]))[0]
+            self.gain = self._laid(self.values)
         return self.law.commands_at(np.array([t]))[0]
 
     def loads(self, t: float) -> list[Array]:
@@ -86,20 +95,22 @@ class Acting:
             run.t = t
             if self.law.changes:
                 run.hold({"tau": run.memory.laid("tau", u[None, None])})
+            if self.law.schedule is not None:
+                run.hold({"gain": run.memory.laid("gain", self.law.values_at(np.array([t]))[None])})
             if self.law.waves:
                 run.hold({name: x[None] for name, x in zip(self.law.load_names, self.loads(t))})
             return run.once(np.concatenate([q, v])[None])[0]
         kernel = self.step.kernel if self.step.step.written_out else self.step.pieces[-1][0]
         if self.step.by_freedoms:
             x = q if self._column is None else q[self._column]
-            return kernel(x[:, None], v[:, None], u[:, None], self._gain, self._h)[..., 0].T
+            return kernel(x[:, None], v[:, None], u[:, None], self.gain, self._h)[..., 0].T
         loads = self.loads(t) if self.step.step.written_out else ()
-        return kernel(q, v, u, self._gain, self._h, *loads)
+        return kernel(q, v, u, self.gain, self._h, *loads)
 
     @cached_property
     def _run(self) -> StepRun:
         """The calls at one state."""
-        given = {name: np.array(x)[None] for name, x in self._given(0.0, self.commands(0.0)).items()}
+        given = {name: np.array(x)[None] for name, x in self._given(self.commands(0.0), self.law.values).items()}
         return StepRun(self.step, 1, self._h, given, (0.0,), self.law.called)
 
     def many(self, t: Array, q: Array, v: Array) -> Array:
@@ -108,12 +119,13 @@ class Acting:
             return np.zeros((0, 3, self.law.model.nv))
         if self.law.called:
             return np.array([self(*state) for state in zip(t.tolist(), q, v)])
-        run = StepRun(self.step, len(q), self._h, self._given(0.0, self.law.commands_at(t)))
+        gain = self.law.values if self.law.schedule is None else self.law.values_at(t)
+        run = StepRun(self.step, len(q), self._h, self._given(self.law.commands_at(t), gain))
         return run.once(np.concatenate([q, v], axis=1))
 
-    def _given(self, t: float, u: Array) -> dict[str, Array]:
+    def _given(self, u: Array, gain: Array) -> dict[str, Array]:
         """The inputs of a step beside states and length."""
-        return {"tau": u, "gain": self.law.values, **dict(zip(self.law.load_names, self.loads(t)))}
+        return {"tau": u, "gain": gain, **dict(zip(self.law.load_names, self.loads(0.0)))}
 
 
 class Motion:
@@ -127,9 +139,8 @@ class Motion:
         self.model, self.coordinates = model, Coordinates(model)
         self.dynamics = chosen("dynamics", dynamics, DYNAMICS)
         self.law = collect(model, forces)
-        if self.law.batch or (self.law.schedule is not None):
-            what = "gains that change in time" if self.law.schedule is not None else f"batch axes {self.law.batch}"
-            raise ArgumentError(f"a force has {what}: that is for rollouts, not for one motion")
+        if self.law.batch:
+            raise ArgumentError(f"a force has batch axes {self.law.batch}: that is for rollouts, not for one motion")
         self.acting = Acting(self.law)
         self.accelerate = self._choose()
 
@@ -201,7 +212,7 @@ class Motion:
         if (kernel := self._tangent) is None:
             changes = self._differences(t, q, v, moved, dv)
         else:
-            given = [q, v, self.acting.commands(t), self.acting._gain, np.ones(1), moved, dv]
+            given = [q, v, self.acting.commands(t), self.acting.gain, np.ones(1), moved, dv]
             if self.acting.step.by_freedoms:
                 if (column := self.acting._column) is not None:
                     given[0], given[5] = q[column], moved[:, column]

@@ -18,9 +18,10 @@ from torsor.motion.law import Law
 from torsor.motion.laws import DRIVE, KINDS, Action, action, passing
 
 Scalars = Sequence[Scalar]
-# what a plant asks for: accelerations from (q, v, tau, added inertia or None), torques from (q, v, accelerations), and
-# what functions give at (q, v) and a time: torque, stiffness and damping of the drives, then of others
-Accelerate = Callable[[Scalars, Scalars, Scalars, Scalars | None], Scalars]
+# what a plant asks for: accelerations from (q, v, tau, added inertia or None) and a time of the step, torques from
+# (q, v, accelerations), and what functions give at (q, v) and a time: torque, stiffness and damping of the drives, then
+# of others
+Accelerate = Callable[[Scalars, Scalars, Scalars, Scalars | None, int], Scalars]
 Inverse = Callable[[Model, Scalars, Scalars, Scalars], Scalars]
 Functions = Callable[[Scalars, Scalars, int], Sequence[Scalars]]
 
@@ -58,8 +59,8 @@ class Plant:
     # ---- what acts ----
 
     def free(self, q: Scalars, v: Scalars, at: int = 0) -> Scalars:
-        """The accelerations under the law, with the commands at the k-th time of a step."""
-        return self.accelerate(q, v, [x.tau for x in self.actions(q, v, at)[0]], None)
+        """The accelerations under the law, with commands and wrenches at the k-th time of a step."""
+        return self.accelerate(q, v, [x.tau for x in self.actions(q, v, at)[0]], None, at)
 
     def actions(self, q: Scalars, v: Scalars, at: int = 0) -> tuple[list[Action], list[Action]]:
         """The torque at every freedom with how much it falls with its own position and velocity; and the commands of

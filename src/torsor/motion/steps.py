@@ -33,13 +33,13 @@ def implicit_euler(plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> Pair:
     added = [(x.damping + x.stiffness * h) * h for x in actions]
     tau = [x.tau - x.stiffness * h * rate for x, rate in zip(actions, v)]
     if plant.tracking is None:
-        return plant.stepped(q, v, plant.accelerate(q, v, tau, added), h)
+        return plant.stepped(q, v, plant.accelerate(q, v, tau, added, 0), h)
     gains = plant.tracked_gains(q, v, drives)
     share = [1.0 / (1.0 + (kd + kp * h) * h) for kp, kd in gains]
     z = [kp * h * x for (kp, _), x in zip(gains, v)]
     added = [x * y for x, y in zip(added, share)]
     tau = [x + y * e for x, y, e in zip(tau, added, z)]
-    a = [(x - e) * y for x, e, y in zip(plant.accelerate(q, v, tau, added), z, share)]
+    a = [(x - e) * y for x, e, y in zip(plant.accelerate(q, v, tau, added, 0), z, share)]
     return plant.stepped(q, v, a, h)
 
 
@@ -63,7 +63,7 @@ class Method(NamedTuple):
     """A method of fixed steps.
 
     step      (plant, q, v, h) -> (q', v')
-    times     at which it reads commands, one per evaluation, in steps
+    times     at which it reads commands and wrenches, one per evaluation, in steps
     order     of its error
     implicit  whether its accelerations have something added to the pivots
     """

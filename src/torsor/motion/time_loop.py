@@ -18,7 +18,6 @@ from torsor.backends import codegen
 from torsor.backends.cache import sources
 from torsor.backends.gufunc import entry_of
 from torsor.errors import ArgumentError
-from torsor.inputs import place_of
 from torsor.later import Later
 from torsor.model.freedoms import limited_coordinates
 from torsor.motion.law import Called
@@ -131,7 +130,7 @@ class StepRun:
         self.h = np.broadcast_to(np.asarray(h, step.dtype), (m, 1))
         self.memory = memory = (FreedomMemory if step.by_freedoms else RowMemory)(step.step, m, np.dtype(step.dtype))
         names = step.step.numbers
-        shapes = [(m, *place_of(name).shape(step.step.model)) for name in names]
+        shapes = [(m, *step.step.inputs[name]) for name in names]
         self.numbers = [spread(np.ascontiguousarray(given[name]), shape) for name, shape in zip(names, shapes)]
         # what calls read: numbers that change in time are copied there, or are read where they lie
         own = {name: memory.laid(name, np.reshape(given[name], (1, -1, given[name].shape[-1])))[0] for name in LAW}
@@ -158,7 +157,7 @@ class StepRun:
                 calls.append(Call(self._functions(piece.ask.at, found), parts, found))
             else:
                 found = memory.room(1 if low.by_freedoms else low.step.model.nv)
-                own = [x for name, x in zip(low.step.numbers, self.numbers) if name in low.whole(piece.ask).options]
+                own = low.step.taken_by(low.whole(piece.ask), self.numbers)
                 program = low.program(piece.ask)
                 calls.append(Call(program, [*parts, *own], found[0] if low.by_freedoms else found))
             given.append(memory.operand(found))
@@ -359,10 +358,11 @@ class TimeLoop:
             words, args = call.words(self._keep)
             rows.append(words)
             for name, x in held.items():
-                self._slots += [(name, args, k) for k, y in enumerate(call.inputs) if np.may_share_memory(x, y)]
+                reads = [(k, y) for k, y in enumerate(call.inputs) if np.may_share_memory(x, y)]
+                self._slots += [(name, args, k, address(y) - address(x)) for k, y in reads]
         self._calls, self._count = np.array(rows, dtype=np.int64), len(calls[0])
         self._turns = 0 if len(calls) == 1 else 8 * self._calls.shape[1] * self._count  # bytes to the other half
-        self._places = np.array([[args.ctypes.data + 8 * k, 0] for _, args, k in self._slots], dtype=np.int64)
+        self._places = np.array([[args.ctypes.data + 8 * k, 0] for _, args, k, _ in self._slots], dtype=np.int64)
         parts, widths = [], [0]
         for first, second in zip(*lying):
             size = first.shape[1] * first.itemsize
@@ -376,9 +376,9 @@ class TimeLoop:
         """Steps from the at-th on, with numbers from rows (1 or steps, ...); out[:, k] is what the states are after
         `every` steps each, for k < count.
         """
-        for place, (name, args, k) in zip(self._places, self._slots):
+        for place, (name, args, k, offset) in zip(self._places, self._slots):
             x = rows.get(name)
-            args[k] = address(self._held[name] if x is None else x)
+            args[k] = address(self._held[name] if x is None else x) + offset
             place[1] = x.strides[0] if x is not None and len(x) > 1 else 0
         stored = self._aside if out is None else out
         between, row = stored.strides[0], 0 if out is None else stored.strides[1]
