@@ -188,7 +188,7 @@ def test_forces_that_are_data_move_a_model_as_functions_do(method):
     goal = Cycloid(np.zeros(4), np.full(4, 0.5), 0.3)
     table = Table([0.0, 0.1, 0.3], RNG(2).normal(size=(3, 4)), "cubic")
     forces = [PD(goal, 30.0, 3.0), table]
-    assert Motion(model, forces).acting.is_one_kernel
+    assert Motion(model, forces).compiled_law.is_one_kernel
     command = torques_of(bare, forces)
 
     def torque(t, q, v):
@@ -208,8 +208,8 @@ def test_constant_wrenches_are_part_of_the_right_hand_side(joints):
     wrenches = RNG(7).normal(size=(2, 4, 6))
     inside = [External(w) for w in wrenches]
     outside = [External(lambda t, q, v: wrenches.sum(axis=0))]
-    assert Motion(model, inside).acting.is_one_kernel
-    assert not Motion(model, outside).acting.is_one_kernel
+    assert Motion(model, inside).compiled_law.is_one_kernel
+    assert not Motion(model, outside).compiled_law.is_one_kernel
     for method in ("dopri5", "esdirk4"):
         one, other = (simulate(model, duration=0.2, forces=f, method=method, **TIGHT) for f in (inside, outside))
         np.testing.assert_allclose(one.q[-1], other.q[-1], atol=1e-8)
@@ -453,7 +453,7 @@ def test_forces_of_the_simulation_are_checked():
         Friction(creep=0.0)
     with pytest.raises(ts.ModelError, match="effort"):
         replace(arm, effort=-1.0)
-    assert Motion(arm, [Limits(-1.0, 1.0), Friction(coulomb=1.0)]).acting.is_one_kernel
+    assert Motion(arm, [Limits(-1.0, 1.0), Friction(coulomb=1.0)]).compiled_law.is_one_kernel
 
 
 def test_wrenches_act_on_the_bodies_of_the_model_that_moves():

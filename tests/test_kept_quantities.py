@@ -15,7 +15,7 @@ from torsor.errors import ArgumentError
 from torsor.model import Model
 from torsor.motion.integrators import METHODS
 from torsor.motion.recording import RecordingError
-from torsor.motion.rows import Keeping
+from torsor.motion.rows import RowOptions
 from torsor.motion.simulation import Problem
 from torsor.motion.stepper import Settings
 
@@ -270,7 +270,7 @@ def test_the_columns_of_a_joint_are_not_those_of_a_joint_whose_name_goes_on():
 
 
 def test_the_keywords_of_a_simulation_are_the_fields_of_its_parts():
-    parts = [field.name for kind in (Problem, Settings, Keeping) for field in fields(kind)]
+    parts = [field.name for kind in (Problem, Settings, RowOptions) for field in fields(kind)]
     assert list(inspect.signature(Simulation).parameters) == ["model", "q0", "v0", "method", "t0", "about", *parts]
     with pytest.raises(TypeError, match="unexpected keyword argument 'rtoll'"):
         simulate(machine(), rtoll=1e-3)

@@ -18,7 +18,7 @@ from torsor.motion.driver import Fixed
 from torsor.motion.gpu_rollout import kernel_of
 from torsor.motion.law import collect
 from torsor.motion.lowering import Lowered
-from torsor.motion.motion import DAMPING, STIFFNESS, TORQUE, Acting
+from torsor.motion.motion import DAMPING, STIFFNESS, TORQUE, CompiledLaw
 
 ROUNDING = 1e-11  # twenty steps of 1 ms, in float64
 SMALL = 1e-5  # central differences of potentials: ten digits, and a torque moves a state by 1e-3 of it per step
@@ -296,7 +296,7 @@ def test_friction_and_stops_of_the_model(model, method):
     machine = own(model, friction=0.3, lower=-0.1, upper=np.where(np.arange(model.nv) % 2, 0.1, np.inf))
     q, v, _ = start(model, count=1)
     q, v = 0.2 * q[0], 0.1 * v[0]
-    stops, creep = Acting(collect(model, ts.Limits(machine.lower, machine.upper), own=False)), 1e-3
+    stops, creep = CompiledLaw(collect(model, ts.Limits(machine.lower, machine.upper), own=False)), 1e-3
 
     def torque(t, q, v):
         return stops(t, q, v)[TORQUE] - 0.3 * v / np.sqrt(v * v + creep**2)

@@ -192,8 +192,8 @@ def test_linear_forces_are_part_of_the_compiled_right_hand_side():
         forces, [*forces, lambda t, q, v: np.zeros(5)]))  # fmt: skip
     assert np.abs(inside.q[-1] - outside.q[-1]).max() < 1e-9
     motion, plain = Motion(model, forces), Motion(model, [lambda t, q, v: np.zeros(5)])
-    assert motion.acting.is_one_kernel
-    assert not plain.acting.is_one_kernel
+    assert motion.compiled_law.is_one_kernel
+    assert not plain.compiled_law.is_one_kernel
     q, v, a = rng.normal(size=(3, 5))
     motion.accelerate(0.0, q, v, a)
     expected = ts.forward_dynamics(model, q, v, motion.torque(0.0, q, v))

@@ -82,7 +82,7 @@ INTEGRATION = ("method", "dynamics", "rtol", "atol", "step", "dt", "every", "kee
 # Where the free falls of the zoo begin, if not in the neutral configuration (Saha 2001, Table II).
 STARTS = {"stanford": "0,90deg,0,0,0,0"}
 
-ACTING = ("damping", "friction", "stiffness", "stop_stiffness")  # what a model says acts at its joints
+AT_JOINTS = ("damping", "friction", "stiffness", "stop_stiffness")  # what a model says acts at its joints
 # Of the greatest kinetic energy.  Errors per step of 1e-6, the default, add up to some 1e-5 in ten seconds of a falling
 # arm, and to 1e-3 in 1500.
 DRIFT = 1e-3
@@ -530,8 +530,8 @@ def _summary(trajectory: Trajectory, simulation: Simulation, seconds: float) -> 
 
 def _drift(run: Trajectory, simulation: Simulation) -> str:
     """What to say if the energy of a motion in which nothing acts has changed by more than its tolerance promises."""
-    acting = simulation.about["forces"] or any(getattr(run.model, name).any() for name in ACTING)
-    if run.columns is not None or acting:
+    forced = simulation.about["forces"] or any(getattr(run.model, name).any() for name in AT_JOINTS)
+    if run.columns is not None or forced:
         return ""
     drift, most = np.abs(run.energy - run.energy[0]).max(), run.kinetic_energy.max()
     if drift <= DRIFT * most:

@@ -302,7 +302,7 @@ class Crowd:
             values = collect(self.machine[where]).values
             for some, run in self._runs:
                 own = (where >= some.start) & (where < some.stop)
-                run.held["gain"][where[own] - some.start] = values[own]
+                run.operands["gain"][where[own] - some.start] = values[own]
 
     def move(self, action: Array) -> None:
         """Take the steps of one action, (count, driven)."""
@@ -311,7 +311,7 @@ class Crowd:
 
         def run(chunk: tuple[slice, StepRun]) -> None:
             steps = chunk[1]
-            steps.hold({"tau": steps.memory.laid("tau", self.tau[:, chunk[0]])})
+            steps.write({"tau": steps.memory.laid("tau", self.tau[:, chunk[0]])})
             steps(self.x[chunk[0]], lambda first, count: {}, ends)
 
         with np.errstate(all="ignore"):  # what diverges, ends

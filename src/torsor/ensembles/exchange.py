@@ -71,9 +71,9 @@ class Exchange:
 
     def described(self) -> list[Any]:
         """For the key of a study."""
-        told = getattr(self.rule, "described", None)
+        describe = getattr(self.rule, "described", None)
         name = getattr(self.rule, "__qualname__", type(self.rule).__qualname__)
-        return [self.interval, self.size, name, told() if told else None]
+        return [self.interval, self.size, name, describe() if describe else None]
 
     def check(self, n: int, timing: Timing) -> None:
         """Raise if the exchanges do not fit a study."""

@@ -33,8 +33,8 @@ def fans(study: Study, quantity: str = "q", path: str | Path | None = None) -> A
     count = min(series.shape[2], MOST_PANELS)
     with plots.style():
         drawing = _fans(study, quantity, series[:, :, :count])
-    told = {key: x for key, x in study.group.attributes.items() if key not in ("model", "status")}
-    return plots.save(drawing, path, {"study": told})
+    about = {key: x for key, x in study.group.attributes.items() if key not in ("model", "status")}
+    return plots.save(drawing, path, {"study": about})
 
 
 def _fans(study: Study, quantity: str, series: Array) -> Any:

@@ -266,12 +266,12 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
                     () if stop is None else stops_of(stop, model))  # fmt: skip
     if not timing.adaptive and not np.allclose(np.rint(stored / step) * step, stored, rtol=1e-9, atol=0):
         raise ArgumentError(f"the stored times must be multiples of step = {step}")
-    acting = force_list(forces)
-    if axes := collect(model, acting).batch:
+    found = force_list(forces)
+    if axes := collect(model, found).batch:
         raise ArgumentError(f"a force has batch axes {axes}: in an ensemble, vary= says what differs, as in 'PD.kp'")
     states = {name: x for name, x in (("q0", q0), ("v0", v0)) if x is not None}
-    plan = Plan(model, Draws(model, vary, n, seed, sampling, acting), timing, states, records(model, keep), seed, n,
-                chosen("device", device, DEVICES), integer("every", every, least=1), forces=acting)  # fmt: skip
+    plan = Plan(model, Draws(model, vary, n, seed, sampling, found), timing, states, records(model, keep), seed, n,
+                chosen("device", device, DEVICES), integer("every", every, least=1), forces=found)  # fmt: skip
     if exchange is not None:
         if not isinstance(exchange, Exchange):
             raise ArgumentError(f"exchange must be an Exchange, not {shown(exchange)}")

@@ -25,7 +25,7 @@ from torsor.model.model import Model
 from torsor.motion.coordinates import Array, Coordinates, joint_map
 from torsor.motion.law import Law
 from torsor.motion.lowering import Step, gains_by_freedom
-from torsor.motion.motion import ADDED, Acting, Motion, acting, compiled_with
+from torsor.motion.motion import ADDED, CompiledLaw, Motion, compiled_with, torques_and_slopes
 from torsor.sweeps import Algorithm
 from torsor.validate import shown
 
@@ -72,8 +72,8 @@ def _map_on_device(joint: Joint, name: str) -> Callable[..., Array]:
     return gpu.Pointwise(*joint_map(joint, name))
 
 
-class DeviceActing(Acting):
-    """`Acting` on states on the device: data at joints that act each by themselves, and functions of CuPy arrays."""
+class DeviceLaw(CompiledLaw):
+    """`CompiledLaw` of states on the device: data at joints that act each by themselves, functions of CuPy arrays."""
 
     def __init__(self, law: Law) -> None:
         local = law.is_diagonal and not law.more_changes and "pulls" not in law.load_names
@@ -83,9 +83,9 @@ class DeviceActing(Acting):
                 "quaternions, and your own functions of CuPy arrays. Or simulate with NumPy arrays"
             )
         self.law, self.place = law, gpu.cupy().asarray
-        one = Step(acting, "acting", law).one_freedom
+        one = Step(torques_and_slopes, "torques and slopes", law).one_freedom
         step = one._replace(law=_without_functions(one.law))
-        key = "acting on the device", law.key
+        key = "torques on the device", law.key
         self._kernel = store(law.model).once(key, lambda: gpu.Pointwise(step.whole, step.inputs))
         self.gain = self.place(np.moveaxis(gains_by_freedom(law, law.values, 1), 0, -1)[0])
         self.commands = self._constant if not law.changes else self._at
@@ -128,9 +128,9 @@ class DeviceMotion(Motion):
         if model.couplings:
             raise ArgumentError(f"{model!r} has joints that follow others: simulate it with NumPy arrays")
         super().__init__(model, forces)
-        self.on_host = self.acting
+        self.on_host = self.compiled_law
         self._coordinates_on_host, self.coordinates = self.coordinates, DeviceCoordinates(model)
-        self.acting = DeviceActing(self.law)
+        self.compiled_law = DeviceLaw(self.law)
         self.accelerate = self._accelerate
         self._asked: Array | None = None  # the last that was added to the pivots, and whether that is little
         self._is_little = False
@@ -209,7 +209,7 @@ class DeviceMotion(Motion):
 
     @cached_property
     def _wrenches(self) -> tuple[Array, ...]:
-        return tuple(x.ravel() if self._is_long else x for x in self.acting.loads(0.0))
+        return tuple(x.ravel() if self._is_long else x for x in self.compiled_law.loads(0.0))
 
     @cached_property
     def _least(self) -> Array:

@@ -60,7 +60,7 @@ class FusedStages:
         width = motion.law.constant.size
         self._commands = np.array(np.broadcast_to(motion.law.constant.reshape(-1), (s, width)))
         self._gains = np.array(np.broadcast_to(motion.law.values, (s, *motion.law.values.shape)))
-        self._wrenches = [np.array(np.broadcast_to(x, (s, *x.shape))) for x in motion.acting.loads(0.0)]
+        self._wrenches = [np.array(np.broadcast_to(x, (s, *x.shape))) for x in motion.compiled_law.loads(0.0)]
         calls = [self._stage(P[1 + k], Y[k], k) for k in range(s)]
         keep: list[Any] = []
         table = np.array([call.words(keep)[0] for stage in calls for call in stage], dtype=np.int64)

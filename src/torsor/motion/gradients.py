@@ -79,8 +79,8 @@ def rollout_vjp(model: Any, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps
     if len(set(names)) < len(names):
         raise ArgumentError(f"wrt names something twice: {', '.join(names)}")
     require_models(model)
-    acting = _complete(machine_of(model), force_list(forces), names)
-    setup, steps, every = settings(model, steps, step, method, acting, gravity, every)
+    complete = _complete(machine_of(model), force_list(forces), names)
+    setup, steps, every = settings(model, steps, step, method, complete, gravity, every)
     if gpu_array(q) or gpu_array(v):
         raise ArgumentError("the gradient of a rollout runs on the CPU: give it NumPy arrays")
     if setup.law.called:
@@ -95,7 +95,7 @@ def rollout_vjp(model: Any, q: Any, v: Any, cotangent: tuple[Any, Any], *, steps
         back.run(rows, gq[rows], gv[rows])
 
     list(pool().map(chunk, range(0, states.count, CHUNK)))
-    return back.result(acting)
+    return back.result(complete)
 
 
 def _complete(model: Model, forces: Sequence[Any], names: Sequence[str]) -> list[Any]:
@@ -297,7 +297,7 @@ class _Backwards:
 def numbers_of(states: States, run: StepRun, part: Mapping[str, Array], t: int) -> list[Array]:
     """The last inputs of the t-th step: loads on the bodies, and the numbers of members."""
     if states.setup.law.waves:
-        run.hold({"external": states.changing(part, t, 1)["external"]})
+        run.write({"external": states.changing(part, t, 1)["external"]})
     return run.numbers
 
 

@@ -131,7 +131,7 @@ class Dirk(Implicit):
         self.rates = np.empty_like(self.row, shape=(len(self.tableau.A), self.nq + self.nv))
 
         short = motion.coordinates.flat or motion.model.nq <= MOST_COORDINATES
-        can_compile = type(motion) is Motion and motion.acting.is_one_kernel and short
+        can_compile = type(motion) is Motion and motion.compiled_law.is_one_kernel and short
         self.kernel = StageKernel(motion) if can_compile else None
 
     @property
@@ -231,9 +231,9 @@ class StageKernel:
     """`place_and_act` as one kernel, on memory of its own: NumPy's arithmetic would take longer than the sweeps."""
 
     def __init__(self, motion: Motion) -> None:
-        acting, model = motion.acting, motion.model
-        own = acting.step.step._replace(moves=True)
-        self.acting, self.by_freedoms = acting, own.by_freedoms
+        law, model = motion.compiled_law, motion.model
+        own = law.step.step._replace(moves=True)
+        self.compiled_law, self.by_freedoms = law, own.by_freedoms
         step = own.one_freedom if self.by_freedoms else own
         inputs = {name: step.inputs[name] for name in STATE} | {"a": (step.model.nv,)}
 
@@ -247,18 +247,18 @@ class StageKernel:
         nq, nv, sizes = model.nq, model.nv, (model.nq, model.nq, *[model.nv] * 4)
         self.q, self.v, self.tau, self.g = np.empty(nq), np.empty(nv), np.empty(motion.law.constant.size), np.ones(1)
         if self.by_freedoms:
-            self.given = [self.q[:, None], self.v[:, None], self.tau[:, None], acting.gain, self.g]
+            self.given = [self.q[:, None], self.v[:, None], self.tau[:, None], law.gain, self.g]
             out = np.empty((6, nv))
             self.found: Array = np.moveaxis(out, 0, -1)
             self.parts = list(out)
         else:
-            self.given = [self.q, self.v, self.tau, acting.values, self.g]
+            self.given = [self.q, self.v, self.tau, law.values, self.g]
             self.found = np.empty(sum(sizes))
             self.parts = np.split(self.found, np.cumsum(sizes)[:-1])
 
     def start(self, t: float, q: Array, v: Array, g: float) -> None:
         """From a state, for a stage that ends at t."""
-        self.q[:], self.v[:], self.tau[:], self.g[0] = q, v, self.acting.commands(t), g
+        self.q[:], self.v[:], self.tau[:], self.g[0] = q, v, self.compiled_law.commands(t), g
 
     def __call__(self, a: Array) -> list[Array]:
         self.kernel(*self.given, a[:, None] if self.by_freedoms else a, self.found)
@@ -317,7 +317,7 @@ class _Stage:
             for _ in range(0 if self.motion.coordinates.flat else CURVED_ROUNDS):
                 self.q_rate = rate(self.q, self.v)
                 self.q = self.q_start + self.g * self.q_rate
-            self.tau, self.stiffness, damping = self.motion.acting(self.t, self.q, self.v)
+            self.tau, self.stiffness, damping = self.motion.compiled_law(self.t, self.q, self.v)
             self.added = self.g * damping + self.g**2 * self.stiffness
         if self.S is not None:
             self.added = self.added / (1 + self.S)

@@ -528,8 +528,8 @@ def _collected(machine: Model | ModelBatch, terms: Sequence[Term]) -> Law:
     else:
         parts.insert(0, Part("spring", springs))
     gains, entries = sums.gains()
-    acting = [(part.kind, _stacked(model, part.numbers)) for part in parts]
-    structure = [(kind, x, _where(kind, x)) for kind, x in acting]
+    numbered = [(part.kind, _stacked(model, part.numbers)) for part in parts]
+    structure = [(kind, x, _where(kind, x)) for kind, x in numbered]
     bodies, curved = _curved_numbers(model, sums.curved)
     track, rows = sums.track, [sums.command]
     numbers = [entries, *(x[..., at].reshape(*x.shape[:-2], -1) for _, x, at in structure), *curved]

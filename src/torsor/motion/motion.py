@@ -42,10 +42,10 @@ Solve = Callable[[Array, Array], Array]
 
 # The methods of `forward_dynamics` that a motion can be computed by.
 DYNAMICS = ("auto", *METHODS["forward_dynamics"], *NOT_COMPILED)
-TORQUE, STIFFNESS, DAMPING = range(3)  # rows of `acting`
+TORQUE, STIFFNESS, DAMPING = range(3)  # rows of `torques_and_slopes`
 
 
-def acting(plant: Plant, q: Sequence[Scalar], v: Sequence[Scalar], h: Scalar) -> list[list[Scalar]]:
+def torques_and_slopes(plant: Plant, q: Sequence[Scalar], v: Sequence[Scalar], h: Scalar) -> list[list[Scalar]]:
     """The torques, and how much each falls with the position and the velocity of its freedom: their slopes."""
     actions, _ = plant.actions(q, v)
     return [[x.tau for x in actions], [x.stiffness for x in actions], [x.damping - x.excess for x in actions]]
@@ -56,11 +56,12 @@ def torques_under(plant: Plant, q: Sequence[Scalar], v: Sequence[Scalar], h: Sca
     return [x.tau for x in plant.actions(q, v)[0]]
 
 
-class Acting:
-    """A law at states: what `acting` gives, (3, nv)."""
+class CompiledLaw:
+    """A law at states: what `torques_and_slopes` gives, (3, nv)."""
 
     def __init__(self, law: Law) -> None:
-        self.law, self.step = law, lowered(Step(acting, "acting", law, 1, implicit=True, moves=False))
+        step = Step(torques_and_slopes, "torques and slopes", law, 1, implicit=True, moves=False)
+        self.law, self.step = law, lowered(step)
         self.is_one_kernel = not self.step.programs and law.is_data and self.step.is_machine_code
         self._column = None if law.model.nq == law.model.nv else limited_coordinates(law.model)
         # what kernels read, for all freedoms and as this one reads it; gains that change in time are written there
@@ -94,11 +95,11 @@ class Acting:
             run = self._run
             run.t = t
             if self.law.changes:
-                run.hold({"tau": run.memory.laid("tau", u[None, None])})
+                run.write({"tau": run.memory.laid("tau", u[None, None])})
             if self.law.schedule is not None:
-                run.hold({"gain": run.memory.laid("gain", self.law.values_at(np.array([t]))[None])})
+                run.write({"gain": run.memory.laid("gain", self.law.values_at(np.array([t]))[None])})
             if self.law.waves:
-                run.hold({name: x[None] for name, x in zip(self.law.load_names, self.loads(t))})
+                run.write({name: x[None] for name, x in zip(self.law.load_names, self.loads(t))})
             return run.once(np.concatenate([q, v])[None])[0]
         kernel = self.step.kernel if self.step.step.written_out else self.step.pieces[-1][0]
         if self.step.by_freedoms:
@@ -141,7 +142,7 @@ class Motion:
         self.law = collect(model, forces)
         if self.law.batch:
             raise ArgumentError(f"a force has batch axes {self.law.batch}: that is for rollouts, not for one motion")
-        self.acting = Acting(self.law)
+        self.compiled_law = CompiledLaw(self.law)
         self.accelerate = self._choose()
 
     @property
@@ -175,16 +176,16 @@ class Motion:
 
     def torque(self, t: float, q: Array, v: Array) -> Array:
         """The torques at the joints; what acts on the bodies is not among them."""
-        return self.law.constant[0] if self.is_free else self.acting(t, q, v)[TORQUE]
+        return self.law.constant[0] if self.is_free else self.compiled_law(t, q, v)[TORQUE]
 
     def slopes(self, t: float, q: Array, v: Array) -> tuple[Array, Array]:
         """The stiffness and the damping of all forces at the joints."""
-        found = self.acting(t, q, v)
+        found = self.compiled_law(t, q, v)
         return found[STIFFNESS], found[DAMPING]
 
     def torques(self, t: Array, q: Array, v: Array) -> Array:
         """The sum of all forces of many states, (m, nv), as they are felt at the joints."""
-        return self.acting.many(t, q, v)[:, TORQUE] + self._felt(t, q, v)
+        return self.compiled_law.many(t, q, v)[:, TORQUE] + self._felt(t, q, v)
 
     def felt(self, t: float, q: Array, v: Array) -> Array:
         """The sum of all forces at one state, (nv,), as they are felt at the joints."""
@@ -212,15 +213,15 @@ class Motion:
         if (kernel := self._tangent) is None:
             changes = self._differences(t, q, v, moved, dv)
         else:
-            given = [q, v, self.acting.commands(t), self.acting.gain, np.ones(1), moved, dv]
-            if self.acting.step.by_freedoms:
-                if (column := self.acting._column) is not None:
+            given = [q, v, self.compiled_law.commands(t), self.compiled_law.gain, np.ones(1), moved, dv]
+            if self.compiled_law.step.by_freedoms:
+                if (column := self.compiled_law._column) is not None:
                     given[0], given[5] = q[column], moved[:, column]
                 given = [x if k in (3, 4) else x[..., None] for k, x in enumerate(given)]
             changes = kernel(*given).reshape(dv.shape)
         if names := self.law.load_names:
             push = compiled_with(self.model.weightless, FELT, names)
-            changes = changes - push(q, np.zeros_like(v), dq, *self.acting.loads(t))
+            changes = changes - push(q, np.zeros_like(v), dq, *self.compiled_law.loads(t))
         return changes
 
     @cached_property
@@ -228,7 +229,7 @@ class Motion:
         """The kernel of the change of the torques, if the law is one piece of code."""
         return (
             tangent_of(lowered(Step(torques_under, "torques", self.law, moves=False)))
-            if self.acting.is_one_kernel
+            if self.compiled_law.is_one_kernel
             else None
         )
 
@@ -267,7 +268,7 @@ class Motion:
             return None
         if not names or self.dynamics != "auto":
             return compiled(self.model, dynamics.forward_dynamics, self.dynamics)
-        return compiled_with(self.model, self.acting.step.step.algorithm, names)
+        return compiled_with(self.model, self.compiled_law.step.step.algorithm, names)
 
     def _choose(self) -> Accelerate:
         """The cheapest form of the right-hand side."""
@@ -277,12 +278,12 @@ class Motion:
         if law.load_names and self.dynamics != "auto":
             return lambda t, q, v, out: program(q, v, self.felt(t, q, v), out)
         if law.waves:
-            return lambda t, q, v, out: program(q, v, self.torque(t, q, v), *self.acting.loads(t), out)
-        loads = self.acting.loads(0.0)
+            return lambda t, q, v, out: program(q, v, self.torque(t, q, v), *self.compiled_law.loads(t), out)
+        loads = self.compiled_law.loads(0.0)
         if self.is_free:
             constant = law.constant[0]
             return lambda t, q, v, out: program(q, v, constant, *loads, out)
-        return lambda t, q, v, out: program(q, v, self.acting(t, q, v)[TORQUE], *loads, out)
+        return lambda t, q, v, out: program(q, v, self.compiled_law(t, q, v)[TORQUE], *loads, out)
 
     def _by_call(self, t: float, q: Array, v: Array) -> Array:
         return dynamics.forward_dynamics(self.model, q, v, self.felt(t, q, v), method=self.dynamics)
@@ -290,9 +291,9 @@ class Motion:
     def implicit(self, t: float, q: Array, v: Array, tau: Array, added: Array) -> Array:
         """(M(q) + diag(added))^-1 (tau - bias(q, v)), in one sweep; a long chain goes by segments."""
         if (program := self._implicit_program) is not None:
-            return program(q, v, tau, added, *(self.acting.loads(t) if self.law.waves else self._constant_loads))
+            return program(q, v, tau, added, *(self.compiled_law.loads(t) if self.law.waves else self._constant_loads))
         if self.model.couplings:
-            return self._projected(q, tau - self._bias(q, v, *self.acting.loads(t)), added)
+            return self._projected(q, tau - self._bias(q, v, *self.compiled_law.loads(t)), added)
         loads = self.law.loads_at(t)
         try:
             return dynamics.forward_dynamics(self.model, q, v, tau, external=loads.get("external"), added_inertia=added)
@@ -305,11 +306,11 @@ class Motion:
         names, model = self.law.load_names, self.model
         if model.couplings or ("pulls" not in names and model.n >= SEGMENTS_FROM):
             return None
-        return compiled_with(model, self.acting.step.step.algorithm, (*ADDED, *names))
+        return compiled_with(model, self.compiled_law.step.step.algorithm, (*ADDED, *names))
 
     @cached_property
     def _constant_loads(self) -> list[Array]:
-        return self.acting.loads(0.0)
+        return self.compiled_law.loads(0.0)
 
     def implicit_solve(self, q: Array, b: Array, added: Array) -> Array:
         """(M(q) + diag(added))^-1 b, in one sweep, at any length: it takes as long as a forward dynamics by segments"""

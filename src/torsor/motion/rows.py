@@ -25,7 +25,7 @@ MOST_BYTES = 2**25  # of the rows between two syncs
 
 
 @dataclass(frozen=True)
-class Keeping:
+class RowOptions:
     """What a run keeps.
 
     dt       rows at t0, t0 + dt, ...; None: every step, or every `every`-th and the last
@@ -65,9 +65,9 @@ class Rows:
     marks        what files hold beside the memory of the integrator
     """
 
-    def __init__(self, keeping: Keeping, motion: Motion, t0: float, dense: bool) -> None:
-        self.keeping, self.motion, self.t0 = keeping, motion, t0
-        self.quantities = None if keeping.keep is None else Quantities(motion.model, keeping.keep)
+    def __init__(self, options: RowOptions, motion: Motion, t0: float, dense: bool) -> None:
+        self.options, self.motion, self.t0 = options, motion, t0
+        self.quantities = None if options.keep is None else Quantities(motion.model, options.keep)
         self.dense = Dense(motion.coordinates_on_host, t0) if self.quantities is None else None
         self.all_steps = dense and self.quantities is None  # else only those that end where forces jump
         self.recorder: Recorder | None = None
@@ -80,7 +80,7 @@ class Rows:
         self._latest = -inf  # the time of the last row
         self._chunks: list[Array] = []  # finished, of a run that is not recorded
         width = motion.model.nq + 2 * motion.model.nv
-        self._many = min(keeping.chunk, max(1, MOST_BYTES // (8 * width)))
+        self._many = min(options.chunk, max(1, MOST_BYTES // (8 * width)))
 
     @property
     def columns(self) -> list[str] | None:
@@ -93,7 +93,7 @@ class Rows:
 
     def expected_bytes(self, until: float | None, step: float | None) -> int:
         """A lower bound on the bytes of the rows of a run, of steps of at most this length."""
-        spacing = self.keeping.dt or (step and step * self.keeping.every)
+        spacing = self.options.dt or (step and step * self.options.every)
         if until is None or spacing is None or spacing == inf:
             return 0
         rows, model = (until - self.t0) / spacing, self.motion.model
@@ -105,22 +105,22 @@ class Rows:
     def begin(self, stepper: Stepper) -> None:
         """The first row."""
         if isinstance(stepper, FixedStep):
-            stepper.every_row = self.all_steps or self.keeping.dt is not None or self.keeping.every == 1
+            stepper.every_row = self.all_steps or self.options.dt is not None or self.options.every == 1
         self._times, self._rows, self._next = [], [], 1
         self._take(stepper.t, stepper.row)
 
     def collect(self, stepper: Stepper) -> None:
         """Take the rows of the last step, and finish a chunk when it is full."""
-        all_rows = self.keeping.dt is None and self.keeping.every == 1
+        all_rows = self.options.dt is None and self.options.every == 1
         jumps = stepper.t == stepper.jump  # rows have the acceleration after a jump, the step that ends there another
         if self.dense is not None and (jumps or (self.all_steps and not (all_rows and stepper.points is None))):
             self.dense.add(stepper)
         self.steps += 1
-        if self.keeping.dt is not None:
+        if self.options.dt is not None:
             self._sample(stepper, stepper.t)
         if jumps:
             stepper.restart()
-        if self.keeping.dt is None and self.steps % self.keeping.every == 0:
+        if self.options.dt is None and self.steps % self.options.every == 0:
             stepper.complete()
             self._take(stepper.t, stepper.row)
         if len(self._rows) >= self._many:
@@ -131,7 +131,7 @@ class Rows:
         if self.dense is not None and self.all_steps:
             self.dense.add(stepper)
             self.dense.end(t)
-        if self.keeping.dt is not None:
+        if self.options.dt is not None:
             self._sample(stepper, t)
         if self._latest < t:
             self._interpolate(stepper, np.array([t]))
@@ -143,7 +143,7 @@ class Rows:
 
     def _sample(self, stepper: Stepper, end: float) -> None:
         """Rows at t0 + k dt by dense output."""
-        dt, last = self.keeping.dt, self._last_sample(end)
+        dt, last = self.options.dt, self._last_sample(end)
         assert dt is not None
         check_memory(f"dt = {dt:g}", 8 * (last - self._next) * len(stepper.row))
         if last >= self._next:
@@ -152,7 +152,7 @@ class Rows:
 
     def _last_sample(self, end: float) -> int:
         """The k of the last row t0 + k dt of a step to `end`."""
-        dt = self.keeping.dt
+        dt = self.options.dt
         assert dt is not None
         # a row that rounding puts just behind the end of its step still belongs to it
         rows = np.floor((end - self.t0) / dt * (1 + 4e-16) + 1e-9)
@@ -184,7 +184,7 @@ class Rows:
         """
         self.flush(stepper)
         last = []
-        if self.keeping.dt is None and self._latest < stepper.t:
+        if self.options.dt is None and self._latest < stepper.t:
             stepper.complete()
             row = self.motion.fetch(stepper.row)
             last.append(self._finished(stepper, [stepper.t], [row], {LAST: np.ones(1)}))
@@ -214,4 +214,4 @@ class Rows:
         if self.dense is not None:
             self.dense = Dense.restored(self.motion.coordinates_on_host, self.t0, memories)
         self._times, self._rows, self._latest, self._finished_steps = [], [], last_row, self.steps
-        self._next = 1 if self.keeping.dt is None else self._last_sample(t) + 1
+        self._next = 1 if self.options.dt is None else self._last_sample(t) + 1

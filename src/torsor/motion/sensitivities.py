@@ -219,7 +219,7 @@ class _Flow:
         if not names or "dplacement" not in self.tangents:
             return np.zeros(self.model.nv)
         program = program_for(MOVED, self.model.weightless, names, "d", None)
-        return -program(q, np.zeros_like(v), self.tangents["dplacement"], *self.motion.acting.loads(t))
+        return -program(q, np.zeros_like(v), self.tangents["dplacement"], *self.motion.compiled_law.loads(t))
 
     def _rates(self, q: Array, v: Array, Q: Array, V: Array) -> Array:
         """d(N(q) v) along (Q, V)."""

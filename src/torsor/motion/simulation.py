@@ -31,7 +31,7 @@ from torsor.motion.law import force_list
 from torsor.motion.motion import Motion
 from torsor.motion.progress import shown_progress
 from torsor.motion.recording import Recorder, Recording, RecordingError, read
-from torsor.motion.rows import Keeping, Rows
+from torsor.motion.rows import RowOptions, Rows
 from torsor.motion.stepper import Settings, Stepper, StiffnessWarning, no_step
 from torsor.motion.stiffness import Watchman
 from torsor.motion.trajectory import Trajectory, header
@@ -147,7 +147,7 @@ class Simulation:
         self, model: Model, q0: ArrayLike | None = None, v0: ArrayLike | None = None, *, method: str = "auto",
         t0: float = 0.0, about: dict[str, Any] | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        problem, self.settings, self.keeping = _composed(options)
+        problem, self.settings, self.options = _composed(options)
         require_model(model)
         self.model, self.forces, self.t0 = problem.on(model), force_list(problem.forces), number("t0", t0)
         self.method, stepper, dynamics = method, method_named(method), problem.dynamics
@@ -160,8 +160,8 @@ class Simulation:
         with np.errstate(all="ignore"):  # values that are not finite are refused by name
             self.motion.coordinates_on_host.normalise(q)
             self.stepper = stepper(self.motion, self.t0, self.motion.place(q), self.motion.place(v), self.settings)
-        dense = method != "dop853" if self.keeping.dense is None else self.keeping.dense
-        self.rows = Rows(self.keeping, self.motion, self.t0, dense)
+        dense = method != "dop853" if self.options.dense is None else self.options.dense
+        self.rows = Rows(self.options, self.motion, self.t0, dense)
         self.rows.marks |= {SWITCHED: np.zeros(1)} if method == "auto" else {}
         self.about = self._description(given, v)
         self.about |= _own_words(about, self.about)
@@ -173,11 +173,11 @@ class Simulation:
         """The options, as JSON values: with them, and with the model and the forces, a file can be resumed."""
         kept = self.rows.quantities
         return {
-            "method": self.method, **_plain(self.settings), "dt": self.keeping.dt, "t0": self.t0,
-            "chunk": self.keeping.chunk, "q0": q.tolist(), "v0": v.tolist(), "dynamics": self.motion.dynamics,
+            "method": self.method, **_plain(self.settings), "dt": self.options.dt, "t0": self.t0,
+            "chunk": self.options.chunk, "q0": q.tolist(), "v0": v.tolist(), "dynamics": self.motion.dynamics,
             "forces": [name_of(force) for force in self.forces],
-            FORCE_OPTIONS: [described(force) for force in self.forces], "every": self.keeping.every,
-            "dense": self.keeping.dense, "on_gpu": self.on_gpu, "keep": None if kept is None else list(kept.names),
+            FORCE_OPTIONS: [described(force) for force in self.forces], "every": self.options.every,
+            "dense": self.options.dense, "on_gpu": self.on_gpu, "keep": None if kept is None else list(kept.names),
         }  # fmt: skip
 
     def _motion(self, dynamics: str, q: Array, v: Array) -> Motion:
@@ -198,7 +198,7 @@ class Simulation:
     @property
     def file(self) -> Path | None:
         """The file to which the run is recorded, or None."""
-        return None if self.keeping.file is None else Path(self.keeping.file)
+        return None if self.options.file is None else Path(self.options.file)
 
     @property
     def t(self) -> float:
@@ -550,7 +550,7 @@ def simulate(
     return simulation.run(simulation.t0 + duration, stop=stop, progress=progress)
 
 
-COMPOSED = (Problem, Settings, Keeping)
+COMPOSED = (Problem, Settings, RowOptions)
 
 
 def _composed(options: Any) -> list[Any]:

@@ -31,7 +31,7 @@ from torsor.model.regular import require_uncoupled
 from torsor.motion.law import Law
 from torsor.motion.laws import KINDS
 from torsor.motion.lowering import OTHERS
-from torsor.motion.motion import TORQUE, Acting, Motion
+from torsor.motion.motion import TORQUE, CompiledLaw, Motion
 from torsor.motion.stepper import Array, FixedStep, Memory, Settings, StiffnessWarning
 from torsor.motion.time_loop import called
 from torsor.sweeps import Algorithm
@@ -123,7 +123,7 @@ class Symplectic(FixedStep):
         super().__init__(motion, t, q, v, settings)
         kicks = [term for term in motion.law.called if not term.needs_v and not term.drive]
         self.kicks = tuple(kicks)  # of q alone: they act where the two parts of a step meet, once per step
-        self.steady = Acting(replace(motion.law, called=tuple(x for x in motion.law.called if x not in kicks)))
+        self.steady = CompiledLaw(replace(motion.law, called=tuple(x for x in motion.law.called if x not in kicks)))
         self._kicked: tuple[float, Array, Array] = (-inf, q, v)  # when and where they acted last, and their torques
         self.driven = not motion.is_idle
         self.springs = Springs(motion.law)

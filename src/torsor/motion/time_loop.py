@@ -134,7 +134,7 @@ class StepRun:
         self.numbers = [spread(np.ascontiguousarray(given[name]), shape) for name, shape in zip(names, shapes)]
         # what calls read: numbers that change in time are copied there, or are read where they lie
         own = {name: memory.laid(name, np.reshape(given[name], (1, -1, given[name].shape[-1])))[0] for name in LAW}
-        self.held = {name: x.copy() for name, x in own.items()} | dict(zip(names, self.numbers))
+        self.operands = {name: x.copy() for name, x in own.items()} | dict(zip(names, self.numbers))
         self.t = self.begin = 0.0
         self.calls = [self._calls(k) for k in ((0,) if step.by_freedoms else (0, 1))]
 
@@ -142,7 +142,7 @@ class StepRun:
         """From the k-th state to the other one."""
         memory, low = self.memory, self.lowered
         h = self.h if not low.by_freedoms else np.broadcast_to(self.h[:, None], (self.m, low.step.model.nv, 1))
-        given = [*memory.state(k), *(memory.operand(self.held[name]) for name in LAW), h]
+        given = [*memory.state(k), *(memory.operand(self.operands[name]) for name in LAW), h]
         out = memory.operand(memory.result(1 - k))
         if low.step.written_out:
             return [Call(low.kernel, [*given, *self.numbers], out)]
@@ -181,7 +181,7 @@ class StepRun:
         """The loop over time in machine code, if all calls are."""
         if not all(call.is_machine_code for calls in self.calls for call in calls):
             return None
-        return TimeLoop(self.calls, self.held, [self.memory.lying(k) for k in (0, 1)])
+        return TimeLoop(self.calls, self.operands, [self.memory.lying(k) for k in (0, 1)])
 
     def once(self, x: Array) -> Array:
         """What a step gives, (m, ...), which need not be a state."""
@@ -194,10 +194,10 @@ class StepRun:
         columns = last.function(*last.inputs)  # (m, nv, ...)
         return np.moveaxis(columns, 1, -1).reshape(self.m, *columns.shape[2:-1], columns.shape[1] * columns.shape[-1])
 
-    def hold(self, rows: Mapping[str, Array], step: int = 0) -> None:
+    def write(self, rows: Mapping[str, Array], step: int = 0) -> None:
         """Copy the numbers of a step to where calls read them."""
         for name, x in rows.items():
-            self.held[name][...] = x[step if len(x) > 1 else 0]
+            self.operands[name][...] = x[step if len(x) > 1 else 0]
 
     def __call__(self, x: Array, changing: Changing, ends: Sequence[int] = (1,), out: Array | None = None,
                  t: float = 0.0) -> None:  # fmt: skip
@@ -209,7 +209,7 @@ class StepRun:
         memory, at, k = self.memory, 0, 0
         memory.enter(x)
         self.begin = t
-        size = x.size + sum(y.size for y in self.held.values())
+        size = x.size + sum(y.size for y in self.operands.values())
         alone = len(ends) == 1 and ends[0] == 1 and out is None  # for one step, Python is as quick
         for every, count in ((1, 0),) if alone else calls_until(ends, max(1, UNINTERRUPTED // size)):
             stored, steps = None if out is None or not count else out[:, k : k + count], every * max(count, 1)
@@ -222,7 +222,7 @@ class StepRun:
         """What `TimeLoop` does, call by call."""
         for step in range(every * count):
             self.t = self.begin + (at + step) * float(self.h[0, 0])
-            self.hold(rows, step)
+            self.write(rows, step)
             for call in self.calls[(at + step) % len(self.calls)]:
                 call()
             if out is not None and (step + 1) % every == 0:
@@ -346,18 +346,18 @@ def _ranks(signature: str) -> list[int]:
 class TimeLoop:
     """All calls of a step, one after the other, for many steps, in machine code.
 
-    held    what the calls read, by name
-    lying   the columns of the states before the first step of a pair and before the second one
+    operands    what the calls read, by name
+    lying       the columns of the states before the first step of a pair and before the second one
     """
 
-    def __init__(self, calls: Sequence[Sequence[Call]], held: Mapping[str, Array],
+    def __init__(self, calls: Sequence[Sequence[Call]], operands: Mapping[str, Array],
                  lying: Sequence[Sequence[Array]]) -> None:  # fmt: skip
         self._keep: list[Any] = []
-        rows, self._slots, self._held = [], [], held
+        rows, self._slots, self._operands = [], [], operands
         for call in (call for half in calls for call in half):
             words, args = call.words(self._keep)
             rows.append(words)
-            for name, x in held.items():
+            for name, x in operands.items():
                 reads = [(k, y) for k, y in enumerate(call.inputs) if np.may_share_memory(x, y)]
                 self._slots += [(name, args, k, address(y) - address(x)) for k, y in reads]
         self._calls, self._count = np.array(rows, dtype=np.int64), len(calls[0])
@@ -378,7 +378,7 @@ class TimeLoop:
         """
         for place, (name, args, k, offset) in zip(self._places, self._slots):
             x = rows.get(name)
-            args[k] = address(self._held[name] if x is None else x) + offset
+            args[k] = address(self._operands[name] if x is None else x) + offset
             place[1] = x.strides[0] if x is not None and len(x) > 1 else 0
         stored = self._aside if out is None else out
         between, row = stored.strides[0], 0 if out is None else stored.strides[1]
