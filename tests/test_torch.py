@@ -11,8 +11,8 @@ from peers.installed import peer
 
 import torsor as ts
 
-# PyTorch's own modules say so as they are imported.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+# PyTorch itself calls what it deprecates; the type of the warning depends on its version.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script")
 
 
 @pytest.fixture(scope="module")
