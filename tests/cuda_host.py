@@ -142,8 +142,12 @@ def launch(source, blocks, values, threads=THREADS, kernel="kernel"):
     function(blocks, threads, *(x.ctypes.data if isinstance(x, np.ndarray) else int(x) for x in values))
 
 
+class Pointer(int):
+    """The address of an array."""
+
+
 def _ctype(x):
-    if isinstance(x, np.ndarray):
+    if isinstance(x, np.ndarray | Pointer):
         return ctypes.c_void_p
     return ctypes.c_int if isinstance(x, np.int32) else ctypes.c_longlong
 

@@ -143,7 +143,7 @@ def device(monkeypatch):
     if not cuda_host.compiler():
         pytest.skip("no C++ compiler")
     stand_in = fake_cupy.Cupy()
-    monkeypatch.setattr(gpu, "cupy", lambda: stand_in)
+    fake_cupy.install(monkeypatch, stand_in)
     members._structure.cache_clear()  # kernels of another stand-in
     yield stand_in
     members._structure.cache_clear()
