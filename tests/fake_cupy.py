@@ -52,6 +52,8 @@ def launch(function, blocks, y, z, threads, ty, tz, shared, stream, table, extra
     function = Function.handles[function.value]
     declared = re.search(r"__global__[^{;]*\nkernel\((.*?)\) \{", function.source).group(1).split(",")
     values = []
+    if isinstance(table, int):  # an address
+        table = (ctypes.c_void_p * len(declared)).from_address(table)
     for place, parameter in zip(table, declared, strict=True):
         if "*" in parameter:
             values.append(cuda_host.Pointer(ctypes.c_void_p.from_address(place).value))

@@ -23,7 +23,6 @@ from scipy import stats
 
 import torsor as ts
 from torsor import ArgumentError, lie, zoo
-from torsor.backends import gpu
 from torsor.cli import main
 from torsor.compiler import members
 from torsor.ensembles import RayExecutor, places, streams

@@ -33,7 +33,6 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from torsor.backends import xla
-from torsor.backends.cpu import Program
 from torsor.bridge.functions import DERIVATIVES, NO_THIRD, OPERANDS, TRANSPOSES, Bridge, Options, bridge
 from torsor.bridge.rollouts import RolloutBridge
 from torsor.errors import ArgumentError
@@ -247,40 +246,56 @@ ad.primitive_transposes[call_p] = _transposed
 
 
 @functools.cache
-def _handler() -> bool:
-    """Register the handler; whether XLA takes it."""
+def _handler(platform: str = "cpu") -> bool:
+    """Register the handler for "cpu" or "CUDA"; whether XLA takes it."""
     try:
-        capsule = jax.ffi.pycapsule(xla.handler().address)
-        jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu", api_version=1)
+        capsule = jax.ffi.pycapsule(xla.handler(xla.HOST if platform == "cpu" else xla.DEVICE).address)
+        jax.ffi.register_ffi_target(TARGET, capsule, platform=platform, api_version=1)
     except Exception as error:  # whatever a platform without typed FFI raises
         warnings.warn(CALLBACK.format(error), RuntimeWarning, stacklevel=2)
         return False
     return True
 
 
-def _key(b: Bridge, program: Program) -> int:
+def _key(b: Bridge, program: Any, *more: Any) -> int:
     """What names a program for XLA: 63 bits of a hash, since an attribute is an int64."""
-    text = repr((b.key, program.name, program.request.key, program.lanes)).encode()
+    text = repr((b.key, program.name, program.request.key, *more)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
-def _run(b: Bridge, cut: bool, program: Program, *xs: Any) -> Any:
+def _run(b: Bridge, cut: bool, program: Any, *xs: Any) -> Any:
     """A program on traced arrays; `cut`: they may be cut along the batch, for several devices."""
     flat, batch = _flat(xs, program.request.input_shapes)
-    call = functools.partial(_called, b, program)
+    call = functools.partial(_queued if b.target == "cuda" else _called, b, program)
     found = (_partitioned(call, flat, len(program.shape)) if cut else call)(*flat)
     return found.reshape(*batch, *program.shape)
 
 
-def _called(b: Bridge, program: Program, *xs: Any) -> Any:
+def _called(b: Bridge, program: Any, *xs: Any) -> Any:
     """A program on arrays with one batch axis each."""
     sizes = [x.shape[0] for x in xs]
     result = jax.ShapeDtypeStruct((0 if 0 in sizes else max(sizes), *program.shape), program.dtype)
     if not _handler():
         return jax.pure_callback(lambda *xs: np.asarray(program.rows(*map(np.asarray, xs))), result, *xs)
-    key = _key(b, program)
-    xla.table().add(key, program, b.options.threads or 1)
+    key = _key(b, program, program.lanes)
+    xla.table().add(key, program, xla.on_host(program, b.options.threads or 1))
     return jax.ffi.ffi_call(TARGET, result)(*xs, program=np.int64(key))
+
+
+def _queued(b: Bridge, program: Any, *xs: Any) -> Any:
+    """As `_called`, on a GPU; loops get scratch memory from XLA, as another result."""
+    sizes = [x.shape[0] for x in xs]
+    count = 0 if 0 in sizes else max(sizes)
+    if not count:
+        return jnp.zeros((0, *program.shape), program.dtype)
+    if not _handler("CUDA"):
+        raise ArgumentError("this JAX does not take torsor's handler for GPUs: place the arrays on the CPU")
+    record, scratch = xla.on_device(program, sizes)
+    results = [jax.ShapeDtypeStruct((count, *program.shape), program.dtype)]
+    results += [jax.ShapeDtypeStruct((scratch,), program.dtype)] * bool(scratch)
+    key = _key(b, program, "cuda", sizes, scratch)
+    xla.table().add(key, program, record)
+    return jax.ffi.ffi_call(TARGET, results)(*xs, program=np.int64(key))[0]
 
 
 def _partitioned(call: Callable[..., Any], xs: Sequence[Any], axes: int) -> Callable[..., Any]:
@@ -316,10 +331,14 @@ def _lowered(context: Any, *xs: Any, b: Bridge, kind: str) -> Any:
     return mlir.lower_fun(evaluated, multiple_results=False)(context, *xs)
 
 
+def _on_gpu(context: Any, *xs: Any, b: Bridge, kind: str) -> Any:
+    return _lowered(context, *xs, b=b.on_gpu, kind=kind)
+
+
 def _refused(context: Any, *xs: Any, b: Bridge, kind: str) -> Any:
     raise ArgumentError(
-        f"torsor.jax runs on CPUs: jax.device_put(x, jax.devices('cpu')[0]) places the arrays of {b.algorithm.name} "
-        "there; or call torsor's function with arrays on the GPU, outside jit"
+        f"torsor.jax runs on CPUs and NVIDIA's GPUs: jax.device_put(x, jax.devices('cpu')[0]) places the arrays of "
+        f"{b.algorithm.name} on the CPU"
     )
 
 
@@ -328,3 +347,4 @@ with contextlib.suppress(ImportError, AttributeError):  # JAX has no public name
 
 mlir.register_lowering(call_p, _refused)
 mlir.register_lowering(call_p, _lowered, platform="cpu")
+mlir.register_lowering(call_p, _on_gpu, platform="cuda")

@@ -12,7 +12,7 @@ import hashlib
 import json
 import sys
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import prod
@@ -171,15 +171,16 @@ READ = {
 }
 
 
-@functools.cache
-def reader(array: Hashable) -> Callable[[Any], tuple[Layout, int]]:
+def _reader(array: type) -> Callable[[Any], tuple[Layout, int]]:
     """What gives the layout and the address of arrays of a type, without asking the CUDA runtime.
 
     It raises for an array that has no address, or none yet.
     """
     kind = kind_of(array)
-    own = kind != "cupy" or issubclass(array, cupy().ndarray)  # type: ignore[arg-type]
-    return READ[kind] if own else _unreadable
+    return _unreadable if kind == "cupy" and not issubclass(array, cupy().ndarray) else READ[kind]
+
+
+reader: Callable[[type], Callable[[Any], tuple[Layout, int]]] = functools.cache(_reader)
 
 
 def _unreadable(x: Any) -> tuple[Layout, int]:
@@ -499,12 +500,26 @@ class CudaProgram:
             raise ArgumentError(f"unknown stage {stage!r}; choose one of: {', '.join(makers)}")
         return makers[stage]()
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a result for one state; several results lie in one row."""
+        return self.kernel.shape
+
     def __call__(self, *args: Any, out: Any = None) -> Any:
-        found = self.quick(args, out)
+        return self._split(self.rows(*args, out=out))
+
+    def rows(self, *args: Any, out: Any = None) -> Any:
+        """The result; several results in one row, as the kernel writes them."""
+        found = self._quick(args, out)
         return self._first(args, out) if found is None else found
 
-    def quick(self, args: Sequence[Any], out: Any = None) -> Any:
+    def quick(self, args: Sequence[Any]) -> Any:
         """The result for arrays in a layout that was seen before, else None."""
+        found = self._quick(args, None)
+        return None if found is None else self._split(found)
+
+    def _quick(self, args: Sequence[Any], out: Any) -> Any:
+        """As `rows`, or None for a layout that was not seen before."""
         layouts, addresses = [], []
         try:
             for x in args if out is None else (*args, out):
@@ -515,7 +530,7 @@ class CudaProgram:
         except Exception:  # whatever an array without an address raises; the other way explains it
             return None
         result = bound(addresses, args, out)
-        return self._split(_as_jax(result) if bound.kind == "jax" and out is None else result)
+        return _as_jax(result) if bound.kind == "jax" and out is None else result
 
     def _first(self, args: Sequence[Any], out: Any) -> Any:
         """A call whose arguments have another layout than those before, or have to be copied or converted."""
@@ -534,7 +549,7 @@ class CudaProgram:
             bound = self._bind(views, prod(batch), self.launch, kind, shape)
             bound([x.array.data.ptr for x in views], [like, *args], result)
         self._remember(bound, args, out, views)
-        return self._split(_as_jax(result) if kind == "jax" and out is None else result)
+        return _as_jax(result) if kind == "jax" and out is None else result
 
     def _remember(self, bound: Bound, args: Sequence[Any], out: Any, views: Sequence[View]) -> None:
         """Bind arrays of this layout as they are, if none of them was copied; beside the first, some may be CuPy's."""
@@ -566,19 +581,28 @@ class CudaProgram:
 
     def _bind(self, views: Sequence[View], count: int, launch: Launch, kind: str, shape: tuple[int, ...]) -> Bound:
         """The kernel for arrays as these lie, the result last."""
-        scratch, prepared = 0, None
+        scratch, queue = 0, None
         if count:
-            function, shared = self._function(launch, tuple(view.rows for view in views))
-            blocks = -(-count // launch.threads)
-            arguments: list[int | None] = [y for view in views for y in (None, view.step, view.stride)]
-            arguments.append(count)
-            if self.kernel.looped:
-                if self._tree is None:
-                    self._tree = tree_arguments(self.kernel, self.request)
-                blocks, scratch = scratch_size(self.kernel, self.model, blocks, launch, function)
-                arguments += [*(x.data.ptr if isinstance(x, cupy().ndarray) else int(x) for x in self._tree), None]
-            prepared = PreparedLaunch(function.kernel.ptr, (blocks, launch.threads), shared, arguments)
-        return Bound(prepared, kind, shape, self.dtype.name, scratch)
+            rows = tuple(view.rows for view in views)
+            function, grid, shared, more, scratch = self.prepared(rows, count, launch)
+            places: list[int | None] = [y for view in views for y in (None, view.step, view.stride)]
+            queue = PreparedLaunch(function, grid, shared, [*places, count, *more])
+        return Bound(queue, kind, shape, self.dtype.name, scratch)
+
+    def prepared(self, rows: tuple[bool, ...], count: int,
+                 launch: Launch | None = None) -> tuple[int, tuple[int, int], int, list[int | None], int]:  # fmt: skip
+        """The kernel for so many states in arrays of which these are rows: what the driver calls it, blocks and threads
+        per block, shared bytes, arguments after the count (None: scratch memory), numbers of scratch memory.
+        """
+        launch = launch or self.launch
+        function, shared = self._function(launch, rows)
+        blocks, more, scratch = -(-count // launch.threads), [], 0
+        if self.kernel.looped:
+            if self._tree is None:
+                self._tree = tree_arguments(self.kernel, self.request)
+            blocks, scratch = scratch_size(self.kernel, self.model, blocks, launch, function)
+            more = [*(x.data.ptr if isinstance(x, cupy().ndarray) else int(x) for x in self._tree), None]
+        return function.kernel.ptr, (blocks, launch.threads), shared, more, scratch
 
     def _function(self, launch: Launch, rows: tuple[bool, ...]) -> tuple[Any, int]:
         """The kernel of a launch and a layout (which arrays are rows), and the shared memory of its blocks."""

@@ -1,15 +1,18 @@
-"""XLA's typed FFI: one handler through which XLA runs every program of this process, and the table of programs.
+"""XLA's typed FFI: a handler through which XLA runs every program of this process, and the table of programs.
 
 XLA calls the handler with the arrays of a call and one number, the key of a program. The key is a hash of what the
 program computes, because JAX keeps executables on disk: an address would be another one in the next process. The
-handler finds the program's record in a table and runs its kernel over the batch, on XLA's threads if the batch is
-large. The calling thread works, too, so that a busy pool of threads cannot block it.
+handler finds the program's record in a table. On a CPU it runs the kernel over the batch, on XLA's threads if the batch
+is large. The calling thread works, too, so that a busy pool of threads cannot block it. For a GPU there is a second
+handler, which queues the kernel on XLA's stream; XLA may record that in a CUDA graph.
 
-The handler is LLVM IR, compiled and kept on disk like every kernel. The structures are those of XLA's header
+A handler is LLVM IR, compiled and kept on disk like every kernel. The structures are those of XLA's header
 xla/ffi/api/c_api.h, version 0.1; XLA accepts handlers of all versions from 0.1 to its own.
 
     record   key | kernel | its data | number of arrays | number of core strides | threads | states per piece |
              bytes of one state of every array | core strides
+    on a GPU key | cuLaunchKernel | the kernel | number of arrays | of parameters | blocks | threads per block | shared
+             bytes | bytes of every array | parameters: the number of an array, or where a constant lies
     table    mask | one word per slot: the address of a record, or 0; the slots from (key & mask) on are looked at
 """
 
@@ -18,6 +21,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.backends import codegen
+from torsor.backends.cuda_launch import driver
 
 if TYPE_CHECKING:
     from torsor.backends.cpu import Program
+    from torsor.backends.gpu import CudaProgram
 
-MOST_ARRAYS, MOST_STRIDES = 32, 64
+MOST_ARRAYS, MOST_STRIDES, MOST_PARAMETERS = 32, 64, 128
 PIECE = 2048  # states that a thread takes at a time
 PIECES = 4  # a batch of fewer pieces than this runs on one thread
 FIRST_SLOTS = 256
@@ -41,7 +47,7 @@ def _text(name: str, message: str) -> str:
     return f'@{name} = private constant [{len(message) + 1} x i8] c"{message}\\00"'
 
 
-IR = f"""
+COMMON = f"""
 %version = type {{ i64, ptr, i32, i32 }}
 %extension = type {{ i64, i32, ptr, ptr }}
 %metadata = type {{ i64, %version, i32, i64 }}
@@ -54,17 +60,10 @@ IR = f"""
 %destroy = type {{ i64, ptr, ptr }}
 %schedule = type {{ i64, ptr, ptr, ptr, ptr }}
 
-%record = type {{ i64, ptr, ptr, i64, i64, i64, i64, [0 x i64] }}
-; record | states | next state | states that are done | threads that use it | addresses | strides
-%job = type {{ ptr, i64, i64, i64, i64, [{MOST_ARRAYS} x ptr], [{MOST_ARRAYS + MOST_STRIDES} x i64] }}
-
 @table = private unnamed_addr constant i64 {TABLE}, align 8
 {_text("unknown", "torsor: this program is not loaded in this process: make its function first")}
 {_text("arrays_differ", "torsor: the arrays of this call are not those of its program")}
 
-declare ptr @malloc(i64)
-declare void @free(ptr)
-declare i32 @sched_yield()
 
 ; An error of XLA with a message.  Of XLA's functions, 6 words precede Error_Create.
 define private ptr @failed(ptr %frame, ptr %message) nounwind {{
@@ -113,6 +112,57 @@ other:
 done:
   ret ptr %record
 }}
+
+; Whether XLA does not want a run: before the first, it asks for the version and for traits.
+define private i1 @asked(ptr %frame, i32 %own) nounwind {{
+entry:
+  %extension.at = getelementptr %frame, ptr %frame, i32 0, i32 1
+  %extension = load ptr, ptr %extension.at
+  %plain = icmp eq ptr %extension, null
+  br i1 %plain, label %stage, label %more
+more:
+  %kind.at = getelementptr %extension, ptr %extension, i32 0, i32 1
+  %kind = load i32, ptr %kind.at
+  %about = icmp eq i32 %kind, 1
+  br i1 %about, label %answer, label %stage
+answer:
+  %metadata.at = getelementptr %extension, ptr %extension, i32 0, i32 3
+  %metadata = load ptr, ptr %metadata.at
+  %major = getelementptr %metadata, ptr %metadata, i32 0, i32 1, i32 2
+  store i32 0, ptr %major
+  %minor = getelementptr %metadata, ptr %metadata, i32 0, i32 1, i32 3
+  store i32 1, ptr %minor
+  %traits = getelementptr %metadata, ptr %metadata, i32 0, i32 2
+  store i32 %own, ptr %traits
+  ret i1 true
+stage:
+  %stage.at = getelementptr %frame, ptr %frame, i32 0, i32 4
+  %number = load i32, ptr %stage.at
+  %other = icmp ne i32 %number, 3
+  ret i1 %other
+}}
+
+; The record of the program of a call, or null.
+define private ptr @program(ptr %frame) nounwind {{
+  %attributes.at = getelementptr %frame, ptr %frame, i32 0, i32 7, i32 5
+  %attributes = load ptr, ptr %attributes.at
+  %attribute = load ptr, ptr %attributes
+  %value.at = getelementptr %scalar, ptr %attribute, i32 0, i32 1
+  %value = load ptr, ptr %value.at
+  %key = load i64, ptr %value
+  %record = call ptr @record_of(i64 %key)
+  ret ptr %record
+}}
+"""
+
+HOST = f"""
+%record = type {{ i64, ptr, ptr, i64, i64, i64, i64, [0 x i64] }}
+; record | states | next state | states that are done | threads that use it | addresses | strides
+%job = type {{ ptr, i64, i64, i64, i64, [{MOST_ARRAYS} x ptr], [{MOST_ARRAYS + MOST_STRIDES} x i64] }}
+
+declare ptr @malloc(i64)
+declare void @free(ptr)
+declare i32 @sched_yield()
 
 ; Whether array k of a job is a buffer of XLA; notes its address and the bytes from state to state, 0 if all share one.
 define private i1 @take(ptr %job, ptr %record, i64 %k, ptr %buffer, i64 %count) nounwind {{
@@ -293,40 +343,12 @@ end:
 define ptr @kernel(ptr %frame) nounwind {{
 entry:
   %here = alloca %job
-  %extension.at = getelementptr %frame, ptr %frame, i32 0, i32 1
-  %extension = load ptr, ptr %extension.at
-  %plain = icmp eq ptr %extension, null
-  br i1 %plain, label %stage, label %asked
-asked:  ; before the first call, XLA asks for the version
-  %kind.at = getelementptr %extension, ptr %extension, i32 0, i32 1
-  %kind = load i32, ptr %kind.at
-  %about = icmp eq i32 %kind, 1
-  br i1 %about, label %answer, label %stage
-answer:
-  %metadata.at = getelementptr %extension, ptr %extension, i32 0, i32 3
-  %metadata = load ptr, ptr %metadata.at
-  %major = getelementptr %metadata, ptr %metadata, i32 0, i32 1, i32 2
-  store i32 0, ptr %major
-  %minor = getelementptr %metadata, ptr %metadata, i32 0, i32 1, i32 3
-  store i32 1, ptr %minor
-  %traits = getelementptr %metadata, ptr %metadata, i32 0, i32 2
-  store i32 0, ptr %traits
-  ret ptr null
-stage:
-  %stage.at = getelementptr %frame, ptr %frame, i32 0, i32 4
-  %number = load i32, ptr %stage.at
-  %execute = icmp eq i32 %number, 3
-  br i1 %execute, label %find, label %finished
+  %asked = call i1 @asked(ptr %frame, i32 0)
+  br i1 %asked, label %finished, label %find
 finished:
   ret ptr null
 find:
-  %attributes.at = getelementptr %frame, ptr %frame, i32 0, i32 7, i32 5
-  %attributes = load ptr, ptr %attributes.at
-  %attribute = load ptr, ptr %attributes
-  %value.at = getelementptr %scalar, ptr %attribute, i32 0, i32 1
-  %value = load ptr, ptr %value.at
-  %key = load i64, ptr %value
-  %record = call ptr @record_of(i64 %key)
+  %record = call ptr @program(ptr %frame)
   %missing = icmp eq ptr %record, null
   br i1 %missing, label %not_loaded, label %counts
 not_loaded:
@@ -430,6 +452,148 @@ alone:
 }}
 """
 
+DEVICE = f"""
+%launch = type {{ i64, ptr, ptr, i64, i64, i64, i64, i64, [0 x i64] }}
+%stream = type {{ i64, ptr, ptr, ptr }}
+
+{_text("refused", "torsor: the GPU refused a kernel (cuLaunchKernel): it runs on the device that was current")}
+
+; How many bytes a buffer of XLA has.
+define private i64 @bytes(ptr %buffer) nounwind {{
+entry:
+  %type.at = getelementptr %buffer, ptr %buffer, i32 0, i32 2
+  %rank.at = getelementptr %buffer, ptr %buffer, i32 0, i32 4
+  %axes.at = getelementptr %buffer, ptr %buffer, i32 0, i32 5
+  %type = load i32, ptr %type.at
+  %rank = load i64, ptr %rank.at
+  %axes = load ptr, ptr %axes.at
+  %double = icmp eq i32 %type, 12
+  %item = select i1 %double, i64 8, i64 4
+  br label %multiply
+multiply:
+  %axis = phi i64 [ 0, %entry ], [ %axis.next, %more ]
+  %size = phi i64 [ %item, %entry ], [ %size.next, %more ]
+  %whole = icmp sge i64 %axis, %rank
+  br i1 %whole, label %end, label %more
+more:
+  %length.at = getelementptr i64, ptr %axes, i64 %axis
+  %length = load i64, ptr %length.at
+  %size.next = mul i64 %size, %length
+  %axis.next = add i64 %axis, 1
+  br label %multiply
+end:
+  ret i64 %size
+}}
+
+; What XLA calls; 1: it may be recorded.  Stream_Get is function 4.
+define ptr @kernel(ptr %frame) nounwind {{
+entry:
+  %addresses = alloca [{MOST_ARRAYS} x ptr]
+  %parameters = alloca [{MOST_PARAMETERS} x ptr]
+  %question = alloca %stream
+  %asked = call i1 @asked(ptr %frame, i32 1)
+  br i1 %asked, label %finished, label %find
+finished:
+  ret ptr null
+find:
+  %record = call ptr @program(ptr %frame)
+  %missing = icmp eq ptr %record, null
+  br i1 %missing, label %not_loaded, label %counts
+not_loaded:
+  %error.unknown = call ptr @failed(ptr %frame, ptr @unknown)
+  ret ptr %error.unknown
+counts:
+  %given.at = getelementptr %frame, ptr %frame, i32 0, i32 5, i32 2
+  %given = load i64, ptr %given.at
+  %inputs.at = getelementptr %frame, ptr %frame, i32 0, i32 5, i32 4
+  %inputs = load ptr, ptr %inputs.at
+  %results.at = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 2
+  %results = load i64, ptr %results.at
+  %outputs.at = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 4
+  %outputs = load ptr, ptr %outputs.at
+  %arrays.at = getelementptr %launch, ptr %record, i32 0, i32 3
+  %arrays = load i64, ptr %arrays.at
+  %given.all = add i64 %given, %results
+  %right = icmp eq i64 %given.all, %arrays
+  br i1 %right, label %array, label %wrong
+wrong:
+  %error.arrays = call ptr @failed(ptr %frame, ptr @arrays_differ)
+  ret ptr %error.arrays
+array:
+  %k = phi i64 [ 0, %counts ], [ %k.next, %good ]
+  %is_input = icmp slt i64 %k, %given
+  %place = sub i64 %k, %given
+  %input.at = getelementptr ptr, ptr %inputs, i64 %k
+  %output.at = getelementptr ptr, ptr %outputs, i64 %place
+  %buffer.at = select i1 %is_input, ptr %input.at, ptr %output.at
+  %buffer = load ptr, ptr %buffer.at
+  %bytes = call i64 @bytes(ptr %buffer)
+  %wanted.at = getelementptr %launch, ptr %record, i32 0, i32 8, i64 %k
+  %wanted = load i64, ptr %wanted.at
+  %fits = icmp eq i64 %bytes, %wanted
+  br i1 %fits, label %good, label %wrong
+good:
+  %data.at = getelementptr %buffer, ptr %buffer, i32 0, i32 3
+  %data = load ptr, ptr %data.at
+  %address.at = getelementptr ptr, ptr %addresses, i64 %k
+  store ptr %data, ptr %address.at
+  %k.next = add i64 %k, 1
+  %more = icmp slt i64 %k.next, %arrays
+  br i1 %more, label %array, label %constants
+constants:
+  %count.at = getelementptr %launch, ptr %record, i32 0, i32 4
+  %count = load i64, ptr %count.at
+  br label %parameter
+parameter:
+  %p = phi i64 [ 0, %constants ], [ %p.next, %parameter ]
+  %index = add i64 %arrays, %p
+  %what.at = getelementptr %launch, ptr %record, i32 0, i32 8, i64 %index
+  %what = load i64, ptr %what.at
+  %is_array = icmp ult i64 %what, %arrays
+  %number = select i1 %is_array, i64 %what, i64 0
+  %own = getelementptr ptr, ptr %addresses, i64 %number
+  %constant = inttoptr i64 %what to ptr
+  %value = select i1 %is_array, ptr %own, ptr %constant
+  %value.at = getelementptr ptr, ptr %parameters, i64 %p
+  store ptr %value, ptr %value.at
+  %p.next = add i64 %p, 1
+  %p.more = icmp slt i64 %p.next, %count
+  br i1 %p.more, label %parameter, label %on_stream
+on_stream:
+  %context.at = getelementptr %frame, ptr %frame, i32 0, i32 3
+  %context = load ptr, ptr %context.at
+  store %stream {{ i64 32, ptr null, ptr null, ptr null }}, ptr %question
+  %question.context = getelementptr %stream, ptr %question, i32 0, i32 2
+  store ptr %context, ptr %question.context
+  %ask = call ptr @function(ptr %frame, i64 4)
+  %error = call ptr %ask(ptr %question)
+  %failed = icmp ne ptr %error, null
+  br i1 %failed, label %no_stream, label %queue
+no_stream:
+  ret ptr %error
+queue:
+  %stream.at = getelementptr %stream, ptr %question, i32 0, i32 3
+  %stream = load ptr, ptr %stream.at
+  %driver.at = getelementptr %launch, ptr %record, i32 0, i32 1
+  %driver = load ptr, ptr %driver.at
+  %kernel.at = getelementptr %launch, ptr %record, i32 0, i32 2
+  %kernel = load ptr, ptr %kernel.at
+  %blocks.at = getelementptr %launch, ptr %record, i32 0, i32 5
+  %blocks = load i32, ptr %blocks.at
+  %threads.at = getelementptr %launch, ptr %record, i32 0, i32 6
+  %threads = load i32, ptr %threads.at
+  %shared.at = getelementptr %launch, ptr %record, i32 0, i32 7
+  %shared = load i32, ptr %shared.at
+  %code = call i32 %driver(ptr %kernel, i32 %blocks, i32 1, i32 1, i32 %threads, i32 1, i32 1, i32 %shared,
+                           ptr %stream, ptr %parameters, ptr null)
+  %queued = icmp eq i32 %code, 0
+  br i1 %queued, label %finished, label %not_queued
+not_queued:
+  %error.refused = call ptr @failed(ptr %frame, ptr @refused)
+  ret ptr %error.refused
+}}
+"""
+
 
 class _Programs:
     """The programs that XLA can run. What it holds is never released: executables outlive Python's objects."""
@@ -441,11 +605,11 @@ class _Programs:
         self.place = ctypes.c_void_p()  # where the handler finds the table: a larger one takes its place at once
         self._grow(FIRST_SLOTS)
 
-    def add(self, key: int, program: Program, threads: int) -> None:
-        """Let the handler run a program under this key."""
+    def add(self, key: int, program: Any, record: Sequence[int]) -> None:
+        """Let the handler run a program under this key, by the words of its record after the key."""
         with self.lock:
             if key not in self.records:
-                self.records[key] = _record(key, program, threads)
+                self.records[key] = np.array([key, *record], np.int64)
                 self.kept.append(program)
                 if 2 * len(self.records) > len(self.slots) - 1:
                     self._grow(2 * (len(self.slots) - 1))
@@ -469,14 +633,37 @@ class _Programs:
         slots[1 + k] = self.records[key].ctypes.data
 
 
-def _record(key: int, program: Program, threads: int) -> NDArray[np.int64]:
-    """The words of a program (see above)."""
+def on_host(program: Program, threads: int) -> list[int]:
+    """The record of a program for a CPU (see above)."""
     shapes, item = [*program.request.input_shapes, program.shape], program.dtype.itemsize
     strides = [item * prod(shape[axis + 1 :]) for shape in shapes for axis in range(len(shape))]
     assert len(shapes) <= MOST_ARRAYS
     assert len(strides) <= MOST_STRIDES
     sizes = [item * prod(shape) for shape in shapes]
-    return np.array([key, *program.entry, len(shapes), len(strides), threads, PIECE, *sizes, *strides], np.int64)
+    return [*program.entry, len(shapes), len(strides), threads, PIECE, *sizes, *strides]
+
+
+def on_device(program: CudaProgram, sizes: Sequence[int]) -> tuple[list[int], int]:
+    """The record of a program for a GPU, for arguments of so many states each: all, or one for all.
+
+    Also how many numbers of memory it needs beside its result: another result, for XLA.
+    """
+    shapes, count, item = [*program.request.input_shapes, program.shape], max(sizes), program.dtype.itemsize
+    states = [*sizes, count]
+    steps = [prod(shape) if own == count else 0 for own, shape in zip(states, shapes)]
+    rows = tuple(step == prod(shape) > 1 for step, shape in zip(steps, shapes))
+    function, grid, shared, more, scratch = program.prepared(rows, count)
+    arguments = [y for step in steps for y in (None, step, 1)] + [count, *more]
+    constants = np.array([x for x in arguments if x is not None], np.int64)
+    table().kept.append(constants)
+    arrays, places = iter(range(len(arguments))), iter(range(constants.ctypes.data, 2**63, 8))
+    parameters = [next(arrays) if x is None else next(places) for x in arguments]
+    bytes_of = [item * own * prod(shape) for own, shape in zip(states, shapes)] + [item * scratch] * bool(scratch)
+    assert len(bytes_of) <= MOST_ARRAYS
+    assert len(parameters) <= MOST_PARAMETERS
+    launch = ctypes.cast(driver(), ctypes.c_void_p).value
+    assert launch
+    return [launch, function, len(bytes_of), len(parameters), *grid, shared, *bytes_of, *parameters], scratch
 
 
 @functools.cache
@@ -486,6 +673,6 @@ def table() -> _Programs:
 
 
 @functools.cache
-def handler() -> codegen.Loaded:
-    """The handler, for `jax.ffi.register_ffi_target`."""
-    return codegen.load(codegen.name_of(IR), lambda: IR, {TABLE: ctypes.addressof(table().place)})
+def handler(text: str) -> codegen.Loaded:
+    """A handler, `HOST` or `DEVICE`, for `jax.ffi.register_ffi_target`."""
+    return codegen.load(codegen.name_of(COMMON + text), lambda: COMMON + text, {TABLE: ctypes.addressof(table().place)})

@@ -13,7 +13,14 @@ cuda_graph = Later("torsor.backends.cuda_graph")  # few programs record one
 
 
 class Recorded:
-    """A function whose kernels are launched together: calling it runs them on what its arrays hold now.
+    """Hold a function whose kernels are launched together: calling it runs them on what its arrays hold now.
+
+    Parameters
+    ----------
+    step : callable
+        The function.
+    arrays : tuple
+        Its arguments, on a GPU; `record` is the usual way to give them.
 
     Attributes
     ----------
@@ -21,6 +28,13 @@ class Recorded:
         What it reads. Write new numbers into these arrays, in place.
     results : array or tuple
         What it writes: the same arrays in every run.
+
+    Examples
+    --------
+    >>> import torsor as ts
+    >>> run = ts.record(lambda q: ts.gravity_forces(arm, q), q)  # doctest: +SKIP
+    >>> run() is run.results  # doctest: +SKIP
+    True
     """
 
     def __init__(self, step: Callable[..., Any], arrays: tuple[Any, ...]) -> None:
