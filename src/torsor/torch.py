@@ -60,9 +60,9 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
     Returns
     -------
     A function of tensors on the CPU, or of tensors on a GPU, on PyTorch's current stream; they are not copied. It
-    computes in float64, or in float32 if all tensors are float32, with the bits of `torsor.compile`. It is differentiable twice, by autograd, torch.func and
-    inside torch.compile. Derivatives by q have nq numbers. It does not check its numbers: NaN in one state
-    gives NaN in that state.
+    computes in float64, or in float32 if all tensors are float32, with the bits of `torsor.compile`. It is
+    differentiable twice, by autograd, torch.func and inside torch.compile. Derivatives by q have nq numbers. It does
+    not check its numbers: NaN in one state gives NaN in that state.
 
     Raises
     ------
@@ -203,8 +203,8 @@ def _direct(b: Bridge, kind: str, xs: Sequence[Tensor]) -> Tensor:
         places = ", ".join(sorted({str(x.device) for x in xs}))
         if "," in places or not places.startswith(("cpu", "cuda")):
             raise ArgumentError(
-                f"the tensors of {b.function.__name__} are on {places}: torsor.torch takes tensors on the CPU, or all of "
-                "them on one NVIDIA GPU"
+                f"the tensors of {b.function.__name__} are on {places}: torsor.torch takes tensors on the CPU, or "
+                "all of them on one NVIDIA GPU"
             ) from None
         if kind == "value":
             b.check(xs)
