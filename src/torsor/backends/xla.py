@@ -3,14 +3,15 @@
 XLA calls the handler with the arrays of a call and one number, the key of a program. The key is a hash of what the
 program computes, because JAX keeps executables on disk: an address would be another one in the next process. The
 handler finds the program's record in a table. On a CPU it runs the kernel over the batch, on XLA's threads if the batch
-is large. The calling thread works, too, so that a busy pool of threads cannot block it. For a GPU there is a second
+is large. The calling thread works, too, so that a busy pool of threads cannot block it. A row of cotangents becomes
+an array per input: blocks of rows are cut while they are in the processor's cache. For a GPU there is a second
 handler, which queues the kernel on XLA's stream; XLA may record that in a CUDA graph.
 
 A handler is LLVM IR, compiled and kept on disk like every kernel. The structures are those of XLA's header
 xla/ffi/api/c_api.h, version 0.1; XLA accepts handlers of all versions from 0.1 to its own.
 
     record   key | kernel | its data | number of arrays | number of core strides | threads | states per piece |
-             bytes of one state of every array | core strides
+             bytes of one state of every array | core strides | number of parts | bytes of every part
     on a GPU key | cuLaunchKernel | the kernel | number of arrays | of parameters | blocks | threads per block | shared
              bytes | bytes of every array | parameters: the number of an array, or where a constant lies
     table    mask | one word per slot: the address of a record, or 0; the slots from (key & mask) on are looked at
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 MOST_ARRAYS, MOST_STRIDES, MOST_PARAMETERS = 32, 64, 128
 PIECE = 2048  # states that a thread takes at a time
 PIECES = 4  # a batch of fewer pieces than this runs on one thread
+BLOCK = 1 << 15  # bytes of rows that are cut at a time
+FEWEST_ROWS = 8  # that a block holds
 FIRST_SLOTS = 256
 TABLE = 0x7457AB1E0F0F57A7  # stands for the address of the table; it is replaced as the handler is loaded
 
@@ -142,6 +145,33 @@ stage:
   ret i1 %other
 }}
 
+; How many bytes a buffer of XLA has.
+define private i64 @bytes(ptr %buffer) nounwind {{
+entry:
+  %type.at = getelementptr %buffer, ptr %buffer, i32 0, i32 2
+  %rank.at = getelementptr %buffer, ptr %buffer, i32 0, i32 4
+  %axes.at = getelementptr %buffer, ptr %buffer, i32 0, i32 5
+  %type = load i32, ptr %type.at
+  %rank = load i64, ptr %rank.at
+  %axes = load ptr, ptr %axes.at
+  %double = icmp eq i32 %type, 12
+  %item = select i1 %double, i64 8, i64 4
+  br label %multiply
+multiply:
+  %axis = phi i64 [ 0, %entry ], [ %axis.next, %more ]
+  %size = phi i64 [ %item, %entry ], [ %size.next, %more ]
+  %whole = icmp sge i64 %axis, %rank
+  br i1 %whole, label %end, label %more
+more:
+  %length.at = getelementptr i64, ptr %axes, i64 %axis
+  %length = load i64, ptr %length.at
+  %size.next = mul i64 %size, %length
+  %axis.next = add i64 %axis, 1
+  br label %multiply
+end:
+  ret i64 %size
+}}
+
 ; The record of the program of a call, or null.
 define private ptr @program(ptr %frame) nounwind {{
   %attributes.at = getelementptr %frame, ptr %frame, i32 0, i32 7, i32 5
@@ -157,8 +187,9 @@ define private ptr @program(ptr %frame) nounwind {{
 
 HOST = f"""
 %record = type {{ i64, ptr, ptr, i64, i64, i64, i64, [0 x i64] }}
-; record | states | next state | states that are done | threads that use it | addresses | strides
-%job = type {{ ptr, i64, i64, i64, i64, [{MOST_ARRAYS} x ptr], [{MOST_ARRAYS + MOST_STRIDES} x i64] }}
+; record | states | next state | states that are done | threads that use it | addresses | strides | of parts
+%job = type {{ ptr, i64, i64, i64, i64, [{MOST_ARRAYS} x ptr], [{MOST_ARRAYS + MOST_STRIDES} x i64],
+               [{MOST_ARRAYS} x ptr] }}
 
 declare ptr @malloc(i64)
 declare void @free(ptr)
@@ -206,8 +237,19 @@ compare:
   ret i1 %good
 }}
 
-; n states of a job, from the first on.
-define private void @piece(ptr %job, i64 %first, i64 %n) nounwind {{
+; Where a record says how many parts a row has; their bytes follow.
+define private ptr @parts(ptr %record) nounwind {{
+  %arrays.at = getelementptr %record, ptr %record, i32 0, i32 3
+  %arrays = load i64, ptr %arrays.at
+  %strides.at = getelementptr %record, ptr %record, i32 0, i32 4
+  %strides = load i64, ptr %strides.at
+  %place = add i64 %arrays, %strides
+  %at = getelementptr %record, ptr %record, i32 0, i32 7, i64 %place
+  ret ptr %at
+}}
+
+; n states of a job, from the first on, whose results go to `rows` or, if that is null, to the result.
+define private void @compute(ptr %job, i64 %first, i64 %n, ptr %rows) nounwind {{
 entry:
   %args = alloca [{MOST_ARRAYS} x ptr]
   %n.at = alloca i64
@@ -228,14 +270,120 @@ address:
   store ptr %start, ptr %arg.at
   %k.next = add i64 %k, 1
   %more = icmp slt i64 %k.next, %arrays
-  br i1 %more, label %address, label %run
-run:
+  br i1 %more, label %address, label %output
+output:
+  %elsewhere = icmp ne ptr %rows, null
+  %last = sub i64 %arrays, 1
+  %result.at = getelementptr ptr, ptr %args, i64 %last
+  %own = load ptr, ptr %result.at
+  %result = select i1 %elsewhere, ptr %rows, ptr %own
+  store ptr %result, ptr %result.at
   %kernel.at = getelementptr %record, ptr %record, i32 0, i32 1
   %kernel = load ptr, ptr %kernel.at
   %data.at = getelementptr %record, ptr %record, i32 0, i32 2
   %data = load ptr, ptr %data.at
   %steps = getelementptr %job, ptr %job, i32 0, i32 6
   call void %kernel(ptr %args, ptr %n.at, ptr %steps, ptr %data)
+  ret void
+}}
+
+; n pieces of memory of `bytes` each, `step` bytes apart, side by side.  Up to 63 bytes behind each are read; behind the
+; last one, nothing is written.
+define private void @gather(ptr %from, i64 %step, ptr %to, i64 %bytes, i64 %n) nounwind {{
+entry:
+  %size = mul i64 %bytes, %n
+  %end = getelementptr i8, ptr %to, i64 %size
+  br label %one
+one:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %next ]
+  %from.offset = mul i64 %k, %step
+  %source = getelementptr i8, ptr %from, i64 %from.offset
+  %to.offset = mul i64 %k, %bytes
+  %target = getelementptr i8, ptr %to, i64 %to.offset
+  br label %some
+some:
+  %at = phi i64 [ 0, %one ], [ %at.vector, %vector ], [ %at.word, %word ]
+  %source.at = getelementptr i8, ptr %source, i64 %at
+  %target.at = getelementptr i8, ptr %target, i64 %at
+  %target.end = getelementptr i8, ptr %target.at, i64 64
+  %room = icmp ule ptr %target.end, %end
+  br i1 %room, label %vector, label %word
+vector:
+  %wide = load <16 x i32>, ptr %source.at, align 4
+  store <16 x i32> %wide, ptr %target.at, align 4
+  %at.vector = add i64 %at, 64
+  %vector.more = icmp slt i64 %at.vector, %bytes
+  br i1 %vector.more, label %some, label %next
+word:
+  %narrow = load i32, ptr %source.at, align 4
+  store i32 %narrow, ptr %target.at, align 4
+  %at.word = add i64 %at, 4
+  %word.more = icmp slt i64 %at.word, %bytes
+  br i1 %word.more, label %some, label %next
+next:
+  %k.next = add i64 %k, 1
+  %more = icmp slt i64 %k.next, %n
+  br i1 %more, label %one, label %done
+done:
+  ret void
+}}
+
+; n states of a job, from the first on, whose rows are cut into parts.
+define private void @cut(ptr %job, i64 %first, i64 %n, ptr %parts) nounwind {{
+entry:
+  %rows = alloca [{BLOCK + 64} x i8], align 64
+  %count = load i64, ptr %parts
+  %record = load ptr, ptr %job
+  %arrays.at = getelementptr %record, ptr %record, i32 0, i32 3
+  %arrays = load i64, ptr %arrays.at
+  %last = sub i64 %arrays, 1
+  %row.at = getelementptr %record, ptr %record, i32 0, i32 7, i64 %last
+  %row = load i64, ptr %row.at
+  %most = udiv i64 {BLOCK}, %row
+  %end = add i64 %first, %n
+  br label %block
+block:
+  %at = phi i64 [ %first, %entry ], [ %at.next, %block.done ]
+  %left = sub i64 %end, %at
+  %fewer = icmp slt i64 %left, %most
+  %size = select i1 %fewer, i64 %left, i64 %most
+  call void @compute(ptr %job, i64 %at, i64 %size, ptr %rows)
+  br label %part
+part:
+  %p = phi i64 [ 0, %block ], [ %p.next, %part ]
+  %offset = phi i64 [ 0, %block ], [ %offset.next, %part ]
+  %p.next = add i64 %p, 1
+  %bytes.at = getelementptr i64, ptr %parts, i64 %p.next
+  %bytes = load i64, ptr %bytes.at
+  %to.at = getelementptr %job, ptr %job, i32 0, i32 7, i64 %p
+  %to = load ptr, ptr %to.at
+  %before = mul i64 %at, %bytes
+  %target = getelementptr i8, ptr %to, i64 %before
+  %source = getelementptr i8, ptr %rows, i64 %offset
+  call void @gather(ptr %source, i64 %row, ptr %target, i64 %bytes, i64 %size)
+  %offset.next = add i64 %offset, %bytes
+  %p.more = icmp slt i64 %p.next, %count
+  br i1 %p.more, label %part, label %block.done
+block.done:
+  %at.next = add i64 %at, %size
+  %more = icmp slt i64 %at.next, %end
+  br i1 %more, label %block, label %done
+done:
+  ret void
+}}
+
+; n states of a job, from the first on.
+define private void @piece(ptr %job, i64 %first, i64 %n) nounwind {{
+  %record = load ptr, ptr %job
+  %parts = call ptr @parts(ptr %record)
+  %count = load i64, ptr %parts
+  %whole = icmp eq i64 %count, 0
+  br i1 %whole, label %row, label %several
+row:
+  call void @compute(ptr %job, i64 %first, i64 %n, ptr null)
+  ret void
+several:
+  call void @cut(ptr %job, i64 %first, i64 %n, ptr %parts)
   ret void
 }}
 
@@ -361,20 +509,24 @@ counts:
   %buffers = load ptr, ptr %inputs
   %results.at = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 2
   %results = load i64, ptr %results.at
-  %outputs = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 4
-  %result.at = load ptr, ptr %outputs
+  %outputs.at = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 4
+  %outputs = load ptr, ptr %outputs.at
   %arrays.at = getelementptr %record, ptr %record, i32 0, i32 3
   %arrays = load i64, ptr %arrays.at
+  %parts = call ptr @parts(ptr %record)
+  %part.count = load i64, ptr %parts
+  %uncut = icmp eq i64 %part.count, 0
+  %part.more = sub i64 %part.count, 1
+  %more.results = select i1 %uncut, i64 0, i64 %part.more
+  %given.wanted = add i64 %arrays, %more.results
   %given.all = add i64 %given, %results
-  %as_many = icmp eq i64 %given.all, %arrays
-  %one_result = icmp eq i64 %results, 1
-  %right = and i1 %as_many, %one_result
-  br i1 %right, label %sizes, label %wrong
+  %as_many = icmp eq i64 %given.all, %given.wanted
+  br i1 %as_many, label %sizes, label %wrong
 wrong:
   %error.arrays = call ptr @failed(ptr %frame, ptr @arrays_differ)
   ret ptr %error.arrays
 sizes:
-  %result = load ptr, ptr %result.at
+  %result = load ptr, ptr %outputs
   %axes.at = getelementptr %buffer, ptr %result, i32 0, i32 5
   %axes = load ptr, ptr %axes.at
   %count = load i64, ptr %axes
@@ -412,7 +564,7 @@ operand:
   %k = phi i64 [ 0, %prepare ], [ %k.next, %operand.good ]
   %is_input = icmp slt i64 %k, %given
   %buffer.at = getelementptr ptr, ptr %buffers, i64 %k
-  %at = select i1 %is_input, ptr %buffer.at, ptr %result.at
+  %at = select i1 %is_input, ptr %buffer.at, ptr %outputs
   %buffer = load ptr, ptr %at
   %good = call i1 @take(ptr %job, ptr %record, i64 %k, ptr %buffer, i64 %count)
   br i1 %good, label %operand.good, label %operand.bad
@@ -423,8 +575,37 @@ operand.free:
   br label %wrong
 operand.good:
   %k.next = add i64 %k, 1
-  %more = icmp slt i64 %k.next, %arrays
-  br i1 %more, label %operand, label %strides
+  %k.end = select i1 %uncut, i64 %arrays, i64 %given
+  %more = icmp slt i64 %k.next, %k.end
+  br i1 %more, label %operand, label %results.cut
+results.cut:
+  br i1 %uncut, label %strides, label %row
+row:
+  %row.at = getelementptr %record, ptr %record, i32 0, i32 7, i64 %given
+  %row.bytes = load i64, ptr %row.at
+  %row.step = getelementptr %job, ptr %job, i32 0, i32 6, i64 %given
+  store i64 %row.bytes, ptr %row.step
+  %row.base = getelementptr %job, ptr %job, i32 0, i32 5, i64 %given
+  store ptr null, ptr %row.base
+  br label %part
+part:
+  %p = phi i64 [ 0, %row ], [ %p.next, %part.good ]
+  %part.buffer.at = getelementptr ptr, ptr %outputs, i64 %p
+  %part.buffer = load ptr, ptr %part.buffer.at
+  %p.next = add i64 %p, 1
+  %wanted.at = getelementptr i64, ptr %parts, i64 %p.next
+  %wanted.state = load i64, ptr %wanted.at
+  %wanted = mul i64 %wanted.state, %count
+  %found = call i64 @bytes(ptr %part.buffer)
+  %part.fits = icmp eq i64 %found, %wanted
+  br i1 %part.fits, label %part.good, label %operand.bad
+part.good:
+  %part.data.at = getelementptr %buffer, ptr %part.buffer, i32 0, i32 3
+  %part.data = load ptr, ptr %part.data.at
+  %part.at = getelementptr %job, ptr %job, i32 0, i32 7, i64 %p
+  store ptr %part.data, ptr %part.at
+  %parts.left = icmp slt i64 %p.next, %part.count
+  br i1 %parts.left, label %part, label %strides
 strides:
   %strides.at = getelementptr %record, ptr %record, i32 0, i32 4
   %stride.count = load i64, ptr %strides.at
@@ -457,33 +638,6 @@ DEVICE = f"""
 %stream = type {{ i64, ptr, ptr, ptr }}
 
 {_text("refused", "torsor: the GPU refused a kernel (cuLaunchKernel): it runs on the device that was current")}
-
-; How many bytes a buffer of XLA has.
-define private i64 @bytes(ptr %buffer) nounwind {{
-entry:
-  %type.at = getelementptr %buffer, ptr %buffer, i32 0, i32 2
-  %rank.at = getelementptr %buffer, ptr %buffer, i32 0, i32 4
-  %axes.at = getelementptr %buffer, ptr %buffer, i32 0, i32 5
-  %type = load i32, ptr %type.at
-  %rank = load i64, ptr %rank.at
-  %axes = load ptr, ptr %axes.at
-  %double = icmp eq i32 %type, 12
-  %item = select i1 %double, i64 8, i64 4
-  br label %multiply
-multiply:
-  %axis = phi i64 [ 0, %entry ], [ %axis.next, %more ]
-  %size = phi i64 [ %item, %entry ], [ %size.next, %more ]
-  %whole = icmp sge i64 %axis, %rank
-  br i1 %whole, label %end, label %more
-more:
-  %length.at = getelementptr i64, ptr %axes, i64 %axis
-  %length = load i64, ptr %length.at
-  %size.next = mul i64 %size, %length
-  %axis.next = add i64 %axis, 1
-  br label %multiply
-end:
-  ret i64 %size
-}}
 
 ; What XLA calls; 1: it may be recorded.  Stream_Get is function 4.
 define ptr @kernel(ptr %frame) nounwind {{
@@ -633,14 +787,20 @@ class _Programs:
         slots[1 + k] = self.records[key].ctypes.data
 
 
-def on_host(program: Program, threads: int) -> list[int]:
-    """The record of a program for a CPU (see above)."""
+def on_host(program: Program, threads: int, parts: Sequence[int] = ()) -> list[int]:
+    """The record of a program for a CPU (see above); `parts`: the numbers of the arrays into which its row is cut."""
     shapes, item = [*program.request.input_shapes, program.shape], program.dtype.itemsize
     strides = [item * prod(shape[axis + 1 :]) for shape in shapes for axis in range(len(shape))]
     assert len(shapes) <= MOST_ARRAYS
     assert len(strides) <= MOST_STRIDES
     sizes = [item * prod(shape) for shape in shapes]
-    return [*program.entry, len(shapes), len(strides), threads, PIECE, *sizes, *strides]
+    cut = [len(parts), *(item * size for size in parts)]
+    return [*program.entry, len(shapes), len(strides), threads, PIECE, *sizes, *strides, *cut]
+
+
+def can_cut(parts: Sequence[int]) -> bool:
+    """Whether rows can be cut into parts of so many numbers: a block holds several."""
+    return len(parts) <= MOST_ARRAYS and min(parts) > 0 and 8 * sum(parts) * FEWEST_ROWS <= BLOCK
 
 
 def on_device(program: CudaProgram, sizes: Sequence[int]) -> tuple[list[int], int]:
