@@ -93,8 +93,8 @@ def test_gradients_are_those_of_vjp(torch, bridge, model):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_gradients_of_large_batches_have_the_same_bits(torch, bridge, threads):
-    """They are cut block by block; what has no batch axis gets the sum over the batch."""
-    arm, count = MACHINES["arm"](), 2 * bridge.BLOCK + 5
+    """They are cut by machine code; what has no batch axis gets the sum over the batch."""
+    arm, count = MACHINES["arm"](), 4 * bridge.LARGE + 5
     (q, v, tau), offsets = states(arm), np.linspace(0, 1, count)[:, None]
     xs = tensors(torch, (q + offsets, v, tau - offsets), True)
     bridge.function(arm, ts.forward_dynamics, threads=threads)(*xs).sum().backward()

@@ -28,8 +28,10 @@ except ImportError as error:
 from torch.autograd import forward_ad
 
 from torsor.backends.cpu import pool
+from torsor.backends.xla import Cutter, can_cut
 from torsor.bridge.functions import DERIVATIVES, NO_THIRD, OPERANDS, TRANSPOSES, Bridge, Options, bridge, pulled
 from torsor.bridge.rollouts import RolloutBridge
+from torsor.compiler.store import store
 from torsor.errors import ArgumentError
 from torsor.model.model import Model, require_model
 from torsor.outputs import Several
@@ -225,37 +227,35 @@ def _run(program: Any, *xs: Tensor) -> Tensor:
     return torch.from_numpy(found) if type(found) is np.ndarray else torch.tensor(found)
 
 
-BLOCK = 8192  # states whose rows stay in a processor's cache
+LARGE = 1024  # states: gradients of larger batches are cut by machine code
 
 
 def _gradients(b: Bridge, program: Any, *xs: Tensor) -> Any:
     """The rows of a vjp; of a large batch, the cotangents of all inputs as arrays of their own.
 
-    PyTorch would copy the parts of a row. Cut block by block, while they are in the cache, they cost less than rows.
+    PyTorch would copy the parts of a row.
     """
-    arrays, cores = [x.detach().numpy() for x in xs], program.request.input_shapes
-    batches = {x.shape[: x.ndim - len(core)] for x, core in zip(arrays, cores)} - {()}
+    cores, sizes = program.request.input_shapes, [prod(shape) for shape in b.tangents]
+    batches = {x.shape[: x.ndim - len(core)] for x, core in zip(xs, cores)} - {()}
     count = prod(next(iter(batches), ()))
-    if [len(batch) for batch in batches] != [1] or count < 2 * BLOCK:
+    if [len(batch) for batch in batches] != [1] or count < LARGE or not can_cut(sizes):
         return _run(program, *xs)
+    arrays = [np.ascontiguousarray(x.detach().numpy(), program.dtype) for x in xs]
     found = [np.empty((count, *shape), program.dtype) for shape in b.tangents]
-    each = [x.ndim > len(core) for x, core in zip(arrays, cores)]
+    cutter = store(b.model).once(("cutter", b.key, program.lanes), lambda: Cutter(program, sizes))
+    steps = [x.nbytes // count if x.ndim > len(core) else 0 for x, core in zip(arrays, cores)]
+    addresses = ([x.ctypes.data for x in group] for group in (arrays, found))
+    job = cutter.job(next(addresses), steps, next(addresses))
+    pieces = max(1, min(program.threads, count // (2 * LARGE)))
+    edges = [count * k // pieces for k in range(pieces + 1)]
 
     def some(first: int, end: int) -> None:
-        rows = np.empty((BLOCK, b.row), program.dtype)
-        for start in range(first, end, BLOCK):
-            cut = slice(start, min(start + BLOCK, end))
-            row = rows[: cut.stop - start]
-            program.ufunc(*(x[cut] if own else x for x, own in zip(arrays, each)), out=row)
-            for part, whole in zip(b.split(row), found):
-                whole[cut] = part
+        cutter.run(job.ctypes.data, first, end - first)
 
-    pieces = min(program.threads, count // BLOCK)
-    edges = [count * k // pieces for k in range(pieces + 1)]
     jobs = [pool().submit(some, *edge) for edge in pairwise(edges[1:])]
     some(*edges[:2])
-    for job in jobs:
-        job.result()
+    for one in jobs:
+        one.result()
     return [torch.from_numpy(x) for x in found]
 
 
@@ -298,7 +298,7 @@ class _Graphed(torch.autograd.Function):
         def run(kind: str, xs: Sequence[Tensor]) -> Any:
             if graphed:
                 return _Graphed.apply(b, kind, *xs)
-            if kind == "vjp" and w.numel() >= BLOCK and not _on_gpu(w):
+            if kind == "vjp" and w.numel() >= LARGE and not _on_gpu(w):
                 return b.evaluate(kind, xs, functools.partial(_gradients, b), torch)
             return _direct(b, kind, xs)
 

@@ -185,57 +185,11 @@ define private ptr @program(ptr %frame) nounwind {{
 }}
 """
 
-HOST = f"""
+PIECES_OF_A_JOB = f"""
 %record = type {{ i64, ptr, ptr, i64, i64, i64, i64, [0 x i64] }}
 ; record | states | next state | states that are done | threads that use it | addresses | strides | of parts
 %job = type {{ ptr, i64, i64, i64, i64, [{MOST_ARRAYS} x ptr], [{MOST_ARRAYS + MOST_STRIDES} x i64],
                [{MOST_ARRAYS} x ptr] }}
-
-declare ptr @malloc(i64)
-declare void @free(ptr)
-declare i32 @sched_yield()
-
-; Whether array k of a job is a buffer of XLA; notes its address and the bytes from state to state, 0 if all share one.
-define private i1 @take(ptr %job, ptr %record, i64 %k, ptr %buffer, i64 %count) nounwind {{
-entry:
-  %type.at = getelementptr %buffer, ptr %buffer, i32 0, i32 2
-  %data.at = getelementptr %buffer, ptr %buffer, i32 0, i32 3
-  %rank.at = getelementptr %buffer, ptr %buffer, i32 0, i32 4
-  %axes.at = getelementptr %buffer, ptr %buffer, i32 0, i32 5
-  %type = load i32, ptr %type.at
-  %data = load ptr, ptr %data.at
-  %rank = load i64, ptr %rank.at
-  %axes = load ptr, ptr %axes.at
-  %double = icmp eq i32 %type, 12
-  %item = select i1 %double, i64 8, i64 4
-  %own = load i64, ptr %axes
-  %bytes.at = getelementptr %record, ptr %record, i32 0, i32 7, i64 %k
-  %bytes = load i64, ptr %bytes.at
-  br label %multiply
-multiply:
-  %axis = phi i64 [ 1, %entry ], [ %axis.next, %more ]
-  %size = phi i64 [ %item, %entry ], [ %size.next, %more ]
-  %whole = icmp sge i64 %axis, %rank
-  br i1 %whole, label %compare, label %more
-more:
-  %length.at = getelementptr i64, ptr %axes, i64 %axis
-  %length = load i64, ptr %length.at
-  %size.next = mul i64 %size, %length
-  %axis.next = add i64 %axis, 1
-  br label %multiply
-compare:
-  %fits = icmp eq i64 %size, %bytes
-  %each = icmp eq i64 %own, %count
-  %one = icmp eq i64 %own, 1
-  %known = or i1 %each, %one
-  %step = select i1 %each, i64 %bytes, i64 0
-  %base.at = getelementptr %job, ptr %job, i32 0, i32 5, i64 %k
-  store ptr %data, ptr %base.at
-  %step.at = getelementptr %job, ptr %job, i32 0, i32 6, i64 %k
-  store i64 %step, ptr %step.at
-  %good = and i1 %fits, %known
-  ret i1 %good
-}}
 
 ; Where a record says how many parts a row has; their bytes follow.
 define private ptr @parts(ptr %record) nounwind {{
@@ -385,6 +339,63 @@ row:
 several:
   call void @cut(ptr %job, i64 %first, i64 %n, ptr %parts)
   ret void
+}}
+
+"""
+
+DIRECT = """
+; Some states of a job, for callers other than XLA.
+define void @kernel(ptr %job, i64 %first, i64 %n) nounwind {
+  call void @piece(ptr %job, i64 %first, i64 %n)
+  ret void
+}
+"""
+
+HOST = f"""
+declare ptr @malloc(i64)
+declare void @free(ptr)
+declare i32 @sched_yield()
+
+; Whether array k of a job is a buffer of XLA; notes its address and the bytes from state to state, 0 if all share one.
+define private i1 @take(ptr %job, ptr %record, i64 %k, ptr %buffer, i64 %count) nounwind {{
+entry:
+  %type.at = getelementptr %buffer, ptr %buffer, i32 0, i32 2
+  %data.at = getelementptr %buffer, ptr %buffer, i32 0, i32 3
+  %rank.at = getelementptr %buffer, ptr %buffer, i32 0, i32 4
+  %axes.at = getelementptr %buffer, ptr %buffer, i32 0, i32 5
+  %type = load i32, ptr %type.at
+  %data = load ptr, ptr %data.at
+  %rank = load i64, ptr %rank.at
+  %axes = load ptr, ptr %axes.at
+  %double = icmp eq i32 %type, 12
+  %item = select i1 %double, i64 8, i64 4
+  %own = load i64, ptr %axes
+  %bytes.at = getelementptr %record, ptr %record, i32 0, i32 7, i64 %k
+  %bytes = load i64, ptr %bytes.at
+  br label %multiply
+multiply:
+  %axis = phi i64 [ 1, %entry ], [ %axis.next, %more ]
+  %size = phi i64 [ %item, %entry ], [ %size.next, %more ]
+  %whole = icmp sge i64 %axis, %rank
+  br i1 %whole, label %compare, label %more
+more:
+  %length.at = getelementptr i64, ptr %axes, i64 %axis
+  %length = load i64, ptr %length.at
+  %size.next = mul i64 %size, %length
+  %axis.next = add i64 %axis, 1
+  br label %multiply
+compare:
+  %fits = icmp eq i64 %size, %bytes
+  %each = icmp eq i64 %own, %count
+  %one = icmp eq i64 %own, 1
+  %known = or i1 %each, %one
+  %step = select i1 %each, i64 %bytes, i64 0
+  %base.at = getelementptr %job, ptr %job, i32 0, i32 5, i64 %k
+  store ptr %data, ptr %base.at
+  %step.at = getelementptr %job, ptr %job, i32 0, i32 6, i64 %k
+  store i64 %step, ptr %step.at
+  %good = and i1 %fits, %known
+  ret i1 %good
 }}
 
 ; Piece after piece of a job, until none is left.
@@ -798,6 +809,29 @@ def on_host(program: Program, threads: int, parts: Sequence[int] = ()) -> list[i
     return [*program.entry, len(shapes), len(strides), threads, PIECE, *sizes, *strides, *cut]
 
 
+class Cutter:
+    """A program whose rows become an array per input, for callers other than XLA; see `can_cut`."""
+
+    def __init__(self, program: Program, parts: Sequence[int]) -> None:
+        self.program = program
+        self.record = np.array([0, *on_host(program, 1, parts)], np.int64)
+        text = PIECES_OF_A_JOB + DIRECT
+        self.code = codegen.load(codegen.name_of(text), lambda: text)
+        self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(self.code.address)
+
+    def job(self, inputs: Sequence[int], steps: Sequence[int], results: Sequence[int]) -> NDArray[np.int64]:
+        """What `run` needs to know: addresses, bytes from state to state of the inputs (0: all share one)."""
+        words = np.zeros(5 + 3 * MOST_ARRAYS + MOST_STRIDES, np.int64)
+        bases, strides, parts = 5, 5 + MOST_ARRAYS, 5 + 2 * MOST_ARRAYS + MOST_STRIDES
+        arrays, count = (int(x) for x in self.record[3:5])
+        words[0] = self.record.ctypes.data
+        words[bases : bases + len(inputs)] = inputs
+        words[strides : strides + arrays] = [*steps, self.record[7 + len(inputs)]]
+        words[strides + arrays : strides + arrays + count] = self.record[7 + arrays : 7 + arrays + count]
+        words[parts : parts + len(results)] = results
+        return words
+
+
 def can_cut(parts: Sequence[int]) -> bool:
     """Whether rows can be cut into parts of so many numbers: a block holds several."""
     return len(parts) <= MOST_ARRAYS and min(parts) > 0 and 8 * sum(parts) * FEWEST_ROWS <= BLOCK
@@ -835,4 +869,5 @@ def table() -> _Programs:
 @functools.cache
 def handler(text: str) -> codegen.Loaded:
     """A handler, `HOST` or `DEVICE`, for `jax.ffi.register_ffi_target`."""
-    return codegen.load(codegen.name_of(COMMON + text), lambda: COMMON + text, {TABLE: ctypes.addressof(table().place)})
+    text = COMMON + (PIECES_OF_A_JOB if text is HOST else "") + text
+    return codegen.load(codegen.name_of(text), lambda: text, {TABLE: ctypes.addressof(table().place)})
