@@ -461,6 +461,24 @@ def test_a_refused_kernel_is_an_error_of_xla(jax, bridge, device, monkeypatch):
     assert "refused a kernel" in message
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_rows_of_gradients_are_cut_into_the_same_bits(jax, bridge, dtype):
+    """Blocks that are full or not, inputs that all states share, and one or several threads."""
+    model = ts.zoo.general_arm(3, 1)
+    program = ts.compile(model, ts.vjp(ts.forward_dynamics), dtype=dtype)
+    for threads in (1, 3):
+        own = bridge.function(model, ts.forward_dynamics, threads=threads)
+        gradient = jax.jit(jax.grad(lambda *x, own=own: own(*x).sum(), argnums=(0, 1, 2)))
+        for count in (1, 7, 455, 456, 9000):
+            q, v, tau = (x.astype(dtype) for x in states(model, (count,)))
+            expected = program(q, v, tau, np.ones(3, dtype))
+            assert all(map(np.array_equal, gradient(q, v, tau), expected))
+            shared = gradient(q, v[0], tau)[0]
+            assert np.array_equal(shared, program(q, v[0], tau, np.ones(3, dtype)).q)
+    assert not xla.can_cut([1000, 1000])
+    assert not xla.can_cut([3, 0])
+
+
 # Arrays of JAX outside of functions -----------------------------------------------------------------------------------
 
 
