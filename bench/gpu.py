@@ -460,20 +460,6 @@ def tuning(cp: Any, report: Report) -> None:
     report.facts["autotune"] = {"found": repr(found), "remembered": again == found}
 
 
-def overhead(cp: Any, report: Report) -> None:
-    """Microseconds of Python to queue one call."""
-    model = MODELS["PUMA 6R"]()
-    arrays = [cp.asarray(states(model, STATES, 1)[k]) for k in ("q", "v", "tau")]
-    program = ts.compile(model, ts.forward_dynamics, target="cuda", dtype="float32")
-    for name, call in {"program": program, "function": lambda *a: ts.forward_dynamics(model, *a)}.items():
-        call(*arrays)
-        begin = time.perf_counter()
-        for _ in range(200):
-            call(*arrays)
-        report.facts[f"queueing one call of a {name}, microseconds"] = (time.perf_counter() - begin) / 200 * 1e6
-        cp.cuda.Device().synchronize()
-
-
 def torch_arrays(given: list[np.ndarray]) -> tuple[str, list[Any], type, Callable[[Any], np.ndarray]]:
     import torch
 
@@ -558,7 +544,7 @@ def main() -> None:
             measure_rollout(cp, rollout, report, reference)
         except Exception as error:
             report.facts[rollout.key] = repr(error)[:600]
-    for check in (trigonometry, tuning, overhead):
+    for check in (trigonometry, tuning):
         check(cp, report)
     odd_arrays(cp, report, reference)
     interoperation(cp, report, reference)

@@ -7,6 +7,7 @@ import functools
 import re
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from torsor.motion.cuda_loops import RolloutKernel
 LANGUAGE = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-ffp-contract=off", "-w"]
 LIBRARY = ["-shared", "-fPIC", "-pthread"]
 THREADS = 64  # a block: two warps
+ONE_AT_A_TIME = threading.Lock()  # the blocks of a kernel share memory that is the library's
 SHIM = """
 #include <algorithm>
 #include <atomic>
@@ -139,11 +141,16 @@ def launch(source, blocks, values, threads=THREADS, kernel="kernel"):
     """Run that kernel of that text; `values` are its arguments."""
     function = library(source)[f"launch_{kernel}"]
     function.argtypes = [ctypes.c_int, ctypes.c_int, *map(_ctype, values)]
-    function(blocks, threads, *(x.ctypes.data if isinstance(x, np.ndarray) else int(x) for x in values))
+    with ONE_AT_A_TIME:
+        function(blocks, threads, *(x.ctypes.data if isinstance(x, np.ndarray) else int(x) for x in values))
+
+
+class Pointer(int):
+    """The address of an array."""
 
 
 def _ctype(x):
-    if isinstance(x, np.ndarray):
+    if isinstance(x, np.ndarray | Pointer):
         return ctypes.c_void_p
     return ctypes.c_int if isinstance(x, np.int32) else ctypes.c_longlong
 

@@ -24,6 +24,10 @@ class Array(NDArrayOperatorsMixin):
     def __dlpack_device__(self):
         return (2, 0)
 
+    @property
+    def data(self):
+        return SimpleNamespace(ptr=self.inner.ctypes.data)
+
     def __array__(self, *_, **__):
         raise TypeError("Implicit conversion to a NumPy array is not allowed")
 
@@ -155,7 +159,7 @@ class DeviceEngine:
 def install(monkeypatch):
     """torsor finds this CuPy, and runs its levels on the host."""
     stand_in = Cupy()
-    monkeypatch.setattr("torsor.backends.gpu.cupy", lambda: stand_in)
+    fake_cupy.install(monkeypatch, stand_in)
     monkeypatch.setattr("torsor.parallel.device.cupy", lambda: stand_in)
     monkeypatch.setattr("torsor.parallel.device.DeviceScheduleRunner", DeviceEngine)
     return stand_in

@@ -23,7 +23,6 @@ from scipy import stats
 
 import torsor as ts
 from torsor import ArgumentError, lie, zoo
-from torsor.backends import gpu
 from torsor.cli import main
 from torsor.compiler import members
 from torsor.ensembles import RayExecutor, places, streams
@@ -143,7 +142,7 @@ def device(monkeypatch):
     if not cuda_host.compiler():
         pytest.skip("no C++ compiler")
     stand_in = fake_cupy.Cupy()
-    monkeypatch.setattr(gpu, "cupy", lambda: stand_in)
+    fake_cupy.install(monkeypatch, stand_in)
     members._structure.cache_clear()  # kernels of another stand-in
     yield stand_in
     members._structure.cache_clear()

@@ -23,6 +23,15 @@ def test_a_part_of_the_library_on_a_gpu(part, tmp_path):
     assert report["failed"] == []
 
 
+@pytest.mark.gpu
+def test_calls_of_every_framework_on_a_gpu(tmp_path):
+    done = processes.run(BENCH / "gpu_calls.py", "--checks", "--out", tmp_path, timeout=SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "gpu_calls.json").read_text())
+    assert report["cases"] > 0
+    assert report["failed"] == []
+
+
 @pytest.mark.parametrize("script", sorted(path.stem for path in BENCH.glob("gpu*.py")))
 def test_a_script_without_arguments_or_gpu_says_how_it_is_called(script):
     path = BENCH / f"{script}.py"

@@ -1,16 +1,22 @@
 """torsor.jax: the bits of the NumPy path, exact derivatives under every transformation, and what XLA is told."""
 
+import ctypes
+import re
 import warnings
 from importlib import import_module
 from itertools import product
 
+import cuda_host
+import fake_cupy
 import numpy as np
 import processes
 import pytest
+import xla_frames
 from bridged import MACHINES, ROUNDING, SECOND, along_numbers, changed, numbers, relative, states
 from peers.installed import peer
 
 import torsor as ts
+from torsor.backends import xla
 
 # check_grads compares with differences in float64.
 DIFFERENCES = 2e-4
@@ -321,7 +327,7 @@ def test_mistakes_are_named(jax, bridge):
         lambda: bridge.rollout(arm, steps=2, step=0.1)(q, v, tau): "takes q, v; 3",
         lambda: bridge.rollout(arm, steps=2, step=0.1)(q[:1], v): r"q has shape \(1,\)",
         lambda: jax.jit(lambda q: ts.forward_dynamics(arm, q, v, tau))(q): "torsor.jax.function",
-        lambda: jax.jit(own).trace(q, v, tau).lower(lowering_platforms=("cuda",)): "runs on CPUs",
+        lambda: jax.jit(own).trace(q, v, tau).lower(lowering_platforms=("rocm",)): "runs on CPUs",
     }.items():
         with pytest.raises(ts.ArgumentError, match=words):
             mistake()
@@ -343,8 +349,6 @@ def test_a_program_that_is_not_loaded_is_an_error_of_xla(jax, bridge):
 
 
 def test_arrays_of_another_program_are_an_error_of_xla(jax, bridge):
-    from torsor.backends import xla
-
     arm = MACHINES["arm"]()
     bridge.function(arm, ts.gravity_forces)(np.zeros(3))
     key = next(key for key, record in xla.table().records.items() if record[3] == 2)
@@ -361,11 +365,118 @@ def test_without_typed_ffi_python_is_called(jax, bridge, monkeypatch):
     own, xs = bridge.function(arm, ts.forward_dynamics), states(arm, (2, 1))
     assert np.array_equal(own(*xs), ts.compile(arm, ts.forward_dynamics)(*xs))
     monkeypatch.undo()
-    monkeypatch.setattr(bridge.xla, "handler", lambda: 1 / 0)
+    monkeypatch.setattr(bridge.xla, "handler", lambda text: 1 / 0)
     bridge._handler.cache_clear()
     with pytest.warns(RuntimeWarning, match="every call goes through Python"):
         assert not bridge._handler()
     bridge._handler.cache_clear()
+
+
+# On a GPU: the handler is called as XLA calls it, and kernels run on the host ---------------------------------------
+
+
+@pytest.fixture
+def device(jax, bridge, monkeypatch):
+    """A stand-in for CuPy and the driver; what is lowered for CUDA finds them."""
+    module = fake_cupy.Cupy()
+    fake_cupy.install(monkeypatch, module)
+    queue = ctypes.CFUNCTYPE(
+        ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+    )(_queued)
+    monkeypatch.setattr(xla, "driver", lambda: queue)
+    monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda *_, **__: None)
+    bridge._handler.cache_clear()
+    yield module
+    bridge._handler.cache_clear()
+
+
+def _queued(function, *given):
+    *grid, stream, table, _ = given
+    return fake_cupy.launch(*map(ctypes.c_uint64, (function, *grid, stream)), table, None)
+
+
+def on_gpu(jax, function, *args):
+    """The calls of torsor's handler in what XLA would run on a GPU: (key, shapes of arrays, shapes of results)."""
+    text = jax.jit(function).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+    found = []
+    for line in text.splitlines():
+        if "@torsor(" in line:
+            key = int(re.search(r"program = (\d+) : i64", line).group(1))
+            given, results = line.rsplit(" : ", 1)[1].split(" -> ")
+            shapes = [
+                [tuple(map(int, x.split("x")[:-1])) for x in re.findall(r"tensor<([^>]*)>", part)]
+                for part in (given, results)
+            ]
+            found.append((key, *shapes))
+    return found
+
+
+@pytest.mark.skipif(not cuda_host.compiler(), reason="kernels run on the host through a C++ compiler")
+@pytest.mark.parametrize("specialised", [True, False], ids=["unrolled", "looped"])
+def test_xla_queues_kernels_on_its_stream(jax, bridge, device, specialised):
+    """Values and gradients: batches, operands that all states share, and scratch memory for loops."""
+    arm = ts.zoo.random_chain(3, 6) if specialised else ts.zoo.random_chain(3, 7)
+    own = bridge.function(arm, ts.forward_dynamics, specialised=specialised)
+    q, v, tau = states(arm, (70,))
+    handler = xla.handler(xla.DEVICE).address
+    assert xla_frames.traits(handler) == ((0, 1), 1)  # it may be recorded in a CUDA graph
+    assert xla_frames.traits(xla.handler(xla.HOST).address) == ((0, 1), 0)
+    for given in ((q, v, tau), (q, v[0], tau)):
+        ((key, shapes, results),) = on_gpu(jax, own, *given)
+        arrays = [x.reshape(shape) for x, shape in zip(given, shapes)]
+        found = [xla_frames.empty(shape, float) for shape in results]
+        assert len(found) == 1 + (not specialised)
+        assert xla_frames.call(handler, key, arrays, found, stream=13) is None
+        assert device.functions[-1].launches[-1].stream == 13
+        assert relative(found[0], ts.compile(arm, ts.forward_dynamics)(*given)) <= ROUNDING
+    wrong = arrays[:2], [arrays[0][:69], *arrays[1:]], [x.astype(np.float32) for x in arrays]
+    for inputs in wrong:
+        assert "not those of its program" in xla_frames.call(handler, key, inputs, found)
+    assert "not loaded" in xla_frames.call(handler, key + 1, arrays, found)
+    assert xla_frames.call(handler, key, arrays, found, stream=None) == "no stream"
+    calls = on_gpu(jax, jax.grad(lambda *x: own(*x).sum(), argnums=(0, 1, 2)), q, v, tau)
+    (key, shapes, results), expected = calls[-1], ts.compile(arm, ts.vjp(ts.forward_dynamics))
+    row = [xla_frames.empty(shape, float) for shape in results]
+    assert xla_frames.call(handler, key, [q, v, tau, np.ones((70, 3))], row) is None
+    assert relative(row[0], np.concatenate(expected(q, v, tau, np.ones(3)), axis=1)) <= ROUNDING
+
+
+def test_empty_batches_and_float32_are_lowered_for_a_gpu(jax, bridge, device):
+    arm = ts.zoo.planar3()
+    own = bridge.function(arm, ts.gravity_forces)
+    assert on_gpu(jax, own, np.zeros((0, 3))) == []
+    ((_, shapes, results),) = on_gpu(jax, own, np.zeros((2, 5, 3), np.float32))
+    assert shapes == results == [(10, 3)]
+    assert "typedef float T" in device.functions[-1].source
+
+
+def test_a_refused_kernel_is_an_error_of_xla(jax, bridge, device, monkeypatch):
+    refuse = ctypes.CFUNCTYPE(
+        ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+    )(lambda *_: 400)
+    monkeypatch.setattr(xla, "driver", lambda: refuse)
+    own = bridge.function(ts.zoo.planar3(), ts.gravity_forces)
+    ((key, *_),) = on_gpu(jax, own, np.zeros((11, 3)))
+    message = xla_frames.call(xla.handler(xla.DEVICE).address, key, [np.zeros((11, 3))], [np.zeros((11, 3))])
+    assert "refused a kernel" in message
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_rows_of_gradients_are_cut_into_the_same_bits(jax, bridge, dtype):
+    """Blocks that are full or not, inputs that all states share, and one or several threads."""
+    model = ts.zoo.general_arm(3, 1)
+    program = ts.compile(model, ts.vjp(ts.forward_dynamics), dtype=dtype)
+    for threads in (1, 3):
+        own = bridge.function(model, ts.forward_dynamics, threads=threads)
+        gradient = jax.jit(jax.grad(lambda *x, own=own: own(*x).sum(), argnums=(0, 1, 2)))
+        for count in (1, 7, 455, 456, 9000):
+            q, v, tau = (x.astype(dtype) for x in states(model, (count,)))
+            expected = program(q, v, tau, np.ones(3, dtype))
+            assert all(map(np.array_equal, gradient(q, v, tau), expected))
+            shared = gradient(q, v[0], tau)[0]
+            assert np.array_equal(shared, program(q, v[0], tau, np.ones(3, dtype)).q)
+    assert not xla.can_cut([1000, 1000])
+    assert not xla.can_cut([3, 0])
 
 
 # Arrays of JAX outside of functions -----------------------------------------------------------------------------------

@@ -52,13 +52,13 @@ ORDER = {
     "complex_pivots constraint_force discrete_mechanics fixman ploen_park_forward square_factor udut coriolis products "
     "segments operational_space walker_orin forward_derivatives coupled pulls rattle",
     "backends": "cache elementary c_language cuda_prelude llvm llvm_entry llvm_arrays elf cpuid codegen gufunc "
-    "turning pointwise cuda c99 cpu_code cpu xla gpu wasm wasm_files",
+    "turning pointwise cuda cuda_launch c99 cpu_code cpu xla gpu cuda_graph wasm wasm_files",
     "bridge": "charts numbers functions rollouts",
     "compiler": "store frames members tape packing abi trace counts derivative tape_derivatives loop_derivatives "
     "lowering request language loops",
-    "dynamics": "accuracy methods calls couplings frames jacobians matrix_gradients functions derivatives programs "
-    "linear factor points task_space inverse_kinematics actuators identification blocks external exports closed_forms "
-    "fixman symbolic sweep_steps",
+    "dynamics": "accuracy methods calls graphs couplings frames jacobians matrix_gradients functions derivatives "
+    "programs linear factor points task_space inverse_kinematics actuators identification blocks external exports "
+    "closed_forms fixman symbolic sweep_steps",
     "dynamics.closed_forms": "frames operators factorization",
     "dynamics.fixman": "measure parameters solve points rigid",
     "ensembles": "engine streams places plots ray records device exchange draws zarr dataset files study",

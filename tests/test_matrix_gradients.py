@@ -205,7 +205,7 @@ def test_batches_of_models(function):
 @pytest.fixture
 def cupy(monkeypatch):
     stand_in = fake_cupy.Cupy()
-    monkeypatch.setattr(gpu, "cupy", lambda: stand_in)
+    fake_cupy.install(monkeypatch, stand_in)
     for module in (calls, matrix_gradients):
         monkeypatch.setattr(module, "gpu_array", gpu.on_device)  # the stand-in's arrays are NumPy's, too
     members._structure.cache_clear()  # programs of another stand-in

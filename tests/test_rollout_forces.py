@@ -347,7 +347,7 @@ def test_cuda_text_takes_the_same_step(model, case, method, specialised):
 def cupy(monkeypatch):
     """A stand-in for CuPy whose arrays are NumPy's; kernels run on the host where a C++ compiler is there."""
     module = fake_cupy.Cupy()
-    monkeypatch.setattr(gpu, "cupy", lambda: module)
+    fake_cupy.install(monkeypatch, module)
     monkeypatch.setattr(rollouts, "gpu_array", gpu.on_device)
     return module
 

@@ -130,7 +130,7 @@ def test_batch_axes_and_number_types(shape, dtype):
 @pytest.mark.parametrize(("n", "again"), [(3, True), *slow_pairs((3, False), (13, False), (13, True))])
 def test_devices_stop_where_the_cpu_does(monkeypatch, n, again):
     module = fake_cupy.Cupy()
-    monkeypatch.setattr(gpu, "cupy", lambda: module)
+    fake_cupy.install(monkeypatch, module)
     monkeypatch.setattr(rollouts, "gpu_array", gpu.on_device)
     model = zoo.random_chain(n, 9)
     rng = np.random.default_rng(3)

@@ -4,15 +4,18 @@ import warnings
 from importlib import import_module
 from itertools import product
 
+import cuda_host
+import fake_cupy
 import numpy as np
 import pytest
 from bridged import MACHINES, ROUNDING, SECOND, along_numbers, changed, numbers, relative, states
 from peers.installed import peer
 
 import torsor as ts
+from torsor.backends import gpu
 
-# PyTorch's own modules say so as they are imported.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+# PyTorch itself calls what it deprecates; the type of the warning depends on its version.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script")
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +93,8 @@ def test_gradients_are_those_of_vjp(torch, bridge, model):
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_gradients_of_large_batches_have_the_same_bits(torch, bridge, threads):
-    """They are cut block by block; what has no batch axis gets the sum over the batch."""
-    arm, count = MACHINES["arm"](), 2 * bridge.BLOCK + 5
+    """They are cut by machine code; what has no batch axis gets the sum over the batch."""
+    arm, count = MACHINES["arm"](), 4 * bridge.LARGE + 5
     (q, v, tau), offsets = states(arm), np.linspace(0, 1, count)[:, None]
     xs = tensors(torch, (q + offsets, v, tau - offsets), True)
     bridge.function(arm, ts.forward_dynamics, threads=threads)(*xs).sum().backward()
@@ -207,7 +210,8 @@ def test_mistakes_are_named(torch, bridge):
         lambda: own(q, v): "takes q, v, tau; 2",
         lambda: own(q[:2], v, tau): r"q has shape \(2,\)",
         lambda: own(torch.stack([q, q]), torch.stack([v] * 3), tau): "batch axes do not go together",
-        lambda: own(q.to("meta"), v, tau): "runs on CPUs",
+        lambda: own(q.to("meta"), v, tau): "are on cpu, meta: torsor.torch takes tensors on the CPU",
+        lambda: own(*(x.to("meta") for x in (q, v, tau))): "are on meta",
         lambda: own(graph, v, tau[:1]): r"tau has shape \(1,\)",
         lambda: bridge.function(arm, ts.vjp(ts.forward_dynamics)): "give forward_dynamics itself",
         lambda: run(q, v, tau): "takes q, v; 3",
@@ -217,6 +221,47 @@ def test_mistakes_are_named(torch, bridge):
     }.items():
         with pytest.raises(ts.ArgumentError, match=words):
             mistake()
+
+
+# On a GPU: a stand-in for CuPy and the driver takes tensors of the CPU, and kernels run on the host -------------------
+
+
+@pytest.fixture
+def device(torch, bridge, monkeypatch):
+    module = fake_cupy.Cupy()
+    fake_cupy.install(monkeypatch, module)
+    monkeypatch.setattr(bridge, "_on_gpu", lambda x: True)
+    monkeypatch.setattr(gpu, "on_device", lambda x: True)
+    monkeypatch.setattr(gpu, "as_cupy", lambda x, kind: x.detach().numpy().view(fake_cupy.Array))
+    monkeypatch.setattr(gpu, "stream", lambda kind: fake_cupy.Stream())
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 21, raising=False)
+    return module
+
+
+@pytest.mark.skipif(not cuda_host.compiler(), reason="kernels run on the host through a C++ compiler")
+def test_tensors_on_a_gpu_are_computed_there_on_pytorchs_stream(torch, bridge, device):
+    """Values, gradients and second derivatives, also under torch.func and torch.compile."""
+    arm = ts.zoo.random_chain(2, 8)
+    own, xs = bridge.function(arm, ts.forward_dynamics), states(arm, (3,))
+    graph = tensors(torch, (xs[0], xs[1][0], xs[2]), True)
+    for _ in range(2):
+        found = own(*graph)
+        assert relative(found.detach(), ts.forward_dynamics(arm, xs[0], xs[1][0], xs[2])) <= ROUNDING
+        assert device.functions[-1].launches[-1].stream == 21
+    slopes = torch.autograd.grad(found.sum(), graph, create_graph=True)
+    expected = ts.vjp(ts.forward_dynamics)(arm, xs[0], xs[1][0], xs[2], np.ones(2))
+    assert relative(slopes[0].detach(), expected.q) <= ROUNDING
+    assert relative(slopes[1].detach(), expected.v.sum(0)) <= ROUNDING
+    (twice,) = torch.autograd.grad(slopes[0].square().sum(), graph[2])
+    assert twice.shape == (3, 2)
+    one = tensors(torch, [x[0] for x in xs])
+    assert torch.func.jacrev(own)(*one).shape == (2, 2)
+    mapped = torch.vmap(own)(*tensors(torch, xs))
+    assert relative(mapped, ts.forward_dynamics(arm, *xs)) <= ROUNDING
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled = torch.compile(lambda *x: 2 * own(*x), fullgraph=True, backend="aot_eager")
+        assert relative(compiled(*tensors(torch, xs)), 2 * ts.forward_dynamics(arm, *xs)) <= ROUNDING
 
 
 def test_functions_give_tensors_for_tensors(torch, model):

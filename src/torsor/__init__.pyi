@@ -42,6 +42,8 @@ from torsor.dynamics.functions import mass_solve as mass_solve
 from torsor.dynamics.functions import momentum as momentum
 from torsor.dynamics.functions import potential_energy as potential_energy
 from torsor.dynamics.functions import torque_regressor as torque_regressor
+from torsor.dynamics.graphs import Recorded as Recorded
+from torsor.dynamics.graphs import record as record
 from torsor.dynamics.identification import base_parameters as base_parameters
 from torsor.dynamics.identification import identify as identify
 from torsor.dynamics.inverse_kinematics import inverse_kinematics as inverse_kinematics

@@ -33,8 +33,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from torsor.backends import xla
-from torsor.backends.cpu import Program
-from torsor.bridge.functions import DERIVATIVES, NO_THIRD, OPERANDS, TRANSPOSES, Bridge, Options, bridge
+from torsor.bridge.functions import DERIVATIVES, NO_THIRD, OPERANDS, ROWS, TRANSPOSES, Bridge, Options, bridge
 from torsor.bridge.rollouts import RolloutBridge
 from torsor.errors import ArgumentError
 from torsor.model.model import Model, require_model
@@ -93,7 +92,7 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
         made = bridge(model, function, dtype, options)
         arrays = [jnp.asarray(x, dtype) for x in xs]
         made.check(arrays)
-        found = bind(made, "value", arrays)
+        (found,) = bind(made, "value", arrays)
         output = made.algorithm.output
         return output.split(found, made.program("value").request.parts) if isinstance(output, Several) else found
 
@@ -170,14 +169,20 @@ def rollout(model: Model, *, steps: int, step: float, forces: Any = (), wrt: str
 # The primitive --------------------------------------------------------------------------------------------------------
 
 call_p = Primitive("torsor")  # its operands have one batch axis each, all of one size or of size 1
+call_p.multiple_results = True  # a row is an array per input
 
 
-def bind(b: Bridge, kind: str, xs: Sequence[Any]) -> Any:
-    """A kind, for operands whose batch axes broadcast."""
+def bind(b: Bridge, kind: str, xs: Sequence[Any]) -> list[Any]:
+    """A kind, for operands whose batch axes broadcast: its result, or an array per input."""
     cores = b.operand_shapes(kind)
     flat, batch = _flat(xs, cores)
     found = call_p.bind(*flat, b=b, kind=kind)
-    return found.reshape(*batch, *b.result(kind))
+    return [x.reshape(*batch, *core) for x, core in zip(found, _results(b, kind))]
+
+
+def _results(b: Bridge, kind: str) -> list[tuple[int, ...]]:
+    """The shapes of what a kind gives, for one state."""
+    return b.tangents if kind in ROWS else [b.shape]
 
 
 def _flat(xs: Sequence[Any], cores: Sequence[tuple[int, ...]]) -> tuple[list[Any], tuple[int, ...]]:
@@ -193,20 +198,23 @@ def _flat(xs: Sequence[Any], cores: Sequence[tuple[int, ...]]) -> tuple[list[Any
 
 
 @call_p.def_abstract_eval
-def _shape(*xs: Any, b: Bridge, kind: str) -> ShapedArray:
+def _shapes(*xs: Any, b: Bridge, kind: str) -> list[ShapedArray]:
     sizes = {x.shape[0] for x in xs}
-    return ShapedArray((0 if 0 in sizes else max(sizes), *b.result(kind)), np.dtype(b.dtype))
+    count = 0 if 0 in sizes else max(sizes)
+    return [ShapedArray((count, *core), np.dtype(b.dtype)) for core in _results(b, kind)]
 
 
 call_p.def_impl(jax.jit(call_p.bind, static_argnames=("b", "kind")))
 
 
-def _batched(xs: Sequence[Any], axes: Sequence[Any], *, b: Bridge, kind: str) -> tuple[Any, int]:
+def _batched(xs: Sequence[Any], axes: Sequence[Any], *, b: Bridge, kind: str) -> tuple[list[Any], list[int]]:
     """vmap: one batch axis more, in front."""
-    return bind(b, kind, [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(xs, axes)]), 0
+    found = bind(b, kind, [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(xs, axes)])
+    return found, [0] * len(found)
 
 
-def _pushed(primals: Sequence[Any], tangents: Sequence[Any], *, b: Bridge, kind: str) -> tuple[Any, Any]:
+def _pushed(primals: Sequence[Any], tangents: Sequence[Any], *, b: Bridge,
+            kind: str) -> tuple[list[Any], list[Any]]:  # fmt: skip
     """The JVP rule: a derivative along x, and the kind itself along what it is linear in."""
     x, dx = (b.grouped(kind, xs) for xs in (primals, tangents))
     found = []
@@ -221,18 +229,18 @@ def _pushed(primals: Sequence[Any], tangents: Sequence[Any], *, b: Bridge, kind:
         if any(type(t) is not ad.Zero for t in dx[letter]):
             given = x | {letter: [ad.instantiate_zeros(t) for t in dx[letter]]}
             found.append(bind(b, kind, [y for group in given.values() for y in group]))
-    return call_p.bind(*primals, b=b, kind=kind), sum(found[1:], found[0])
+    return call_p.bind(*primals, b=b, kind=kind), [sum(parts[1:], parts[0]) for parts in zip(*found)]
 
 
-def _transposed(cotangent: Any, *xs: Any, b: Bridge, kind: str) -> list[Any]:
+def _transposed(cotangents: Sequence[Any], *xs: Any, b: Bridge, kind: str) -> list[Any]:
     """The cotangents of the operands that are unknown: all of one letter."""
     groups = b.grouped(kind, xs)
     (letter,) = (key for key, group in groups.items() if any(ad.is_undefined_primal(x) for x in group))
     back, letters = TRANSPOSES[kind, letter]
-    given = groups | {"w": b.parted(kind, cotangent)}
-    row = bind(b, back, [*groups["x"], *(y for key in letters for y in given[key])])
+    given = groups | {"w": [ad.instantiate_zeros(w) for w in cotangents]}
+    parts = bind(b, back, [*groups["x"], *(y for key in letters for y in given[key])])
     found: dict[str, list[Any]] = {key: [None] * len(group) for key, group in groups.items()}
-    for k, (y, x) in enumerate(zip(b.parted(back, row), groups[letter])):
+    for k, (y, x) in enumerate(zip(parts, groups[letter])):
         if ad.is_undefined_primal(x):
             found[letter][k] = y if y.shape == x.aval.shape else y.sum(0, keepdims=True)
     return [y for group in found.values() for y in group]
@@ -247,79 +255,120 @@ ad.primitive_transposes[call_p] = _transposed
 
 
 @functools.cache
-def _handler() -> bool:
-    """Register the handler; whether XLA takes it."""
+def _handler(platform: str = "cpu") -> bool:
+    """Register the handler for "cpu" or "CUDA"; whether XLA takes it."""
     try:
-        capsule = jax.ffi.pycapsule(xla.handler().address)
-        jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu", api_version=1)
+        capsule = jax.ffi.pycapsule(xla.handler(xla.HOST if platform == "cpu" else xla.DEVICE).address)
+        jax.ffi.register_ffi_target(TARGET, capsule, platform=platform, api_version=1)
     except Exception as error:  # whatever a platform without typed FFI raises
         warnings.warn(CALLBACK.format(error), RuntimeWarning, stacklevel=2)
         return False
     return True
 
 
-def _key(b: Bridge, program: Program) -> int:
+def _key(b: Bridge, program: Any, *more: Any) -> int:
     """What names a program for XLA: 63 bits of a hash, since an attribute is an int64."""
-    text = repr((b.key, program.name, program.request.key, program.lanes)).encode()
+    text = repr((b.key, program.name, program.request.key, *more)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
-def _run(b: Bridge, cut: bool, program: Program, *xs: Any) -> Any:
-    """A program on traced arrays; `cut`: they may be cut along the batch, for several devices."""
+def _run(b: Bridge, several: bool, cores: Sequence[tuple[int, ...]], program: Any, *xs: Any) -> Any:
+    """A program on traced arrays.
+
+    several   the arrays may lie on several devices, cut along the batch
+    cores     of the arrays into which a row is cut; none: it is not
+    """
     flat, batch = _flat(xs, program.request.input_shapes)
-    call = functools.partial(_called, b, program)
-    found = (_partitioned(call, flat, len(program.shape)) if cut else call)(*flat)
-    return found.reshape(*batch, *program.shape)
+    call = functools.partial(_queued if b.target == "cuda" else _called, b, program, [prod(core) for core in cores])
+    found = (_partitioned(call, flat, [1] * len(cores) or [len(program.shape)]) if several else call)(*flat)
+    if not cores:
+        return found[0].reshape(*batch, *program.shape)
+    return [x.reshape(*batch, *core) for x, core in zip(found, cores)]
 
 
-def _called(b: Bridge, program: Program, *xs: Any) -> Any:
-    """A program on arrays with one batch axis each."""
+def _called(b: Bridge, program: Any, parts: Sequence[int], *xs: Any) -> list[Any]:
+    """A program on arrays with one batch axis each; its row in parts of such sizes."""
     sizes = [x.shape[0] for x in xs]
-    result = jax.ShapeDtypeStruct((0 if 0 in sizes else max(sizes), *program.shape), program.dtype)
+    count = 0 if 0 in sizes else max(sizes)
+    cores = [(size,) for size in parts] or [program.shape]
+    results = [jax.ShapeDtypeStruct((count, *core), program.dtype) for core in cores]
     if not _handler():
-        return jax.pure_callback(lambda *xs: np.asarray(program.rows(*map(np.asarray, xs))), result, *xs)
-    key = _key(b, program)
-    xla.table().add(key, program, b.options.threads or 1)
-    return jax.ffi.ffi_call(TARGET, result)(*xs, program=np.int64(key))
+        whole = jax.ShapeDtypeStruct((count, *program.shape), program.dtype)
+        row = jax.pure_callback(lambda *xs: np.asarray(program.rows(*map(np.asarray, xs))), whole, *xs)
+        return _split(row, parts)
+    key = _key(b, program, program.lanes, parts)
+    xla.table().add(key, program, xla.on_host(program, b.options.threads or 1, parts))
+    return list(jax.ffi.ffi_call(TARGET, results)(*xs, program=np.int64(key)))
 
 
-def _partitioned(call: Callable[..., Any], xs: Sequence[Any], axes: int) -> Callable[..., Any]:
-    """A call that each device makes for its part of the batch, where the arrays lie on several devices."""
+def _split(row: Any, parts: Sequence[int]) -> list[Any]:
+    return jnp.split(row, np.cumsum(parts)[:-1], axis=1) if parts else [row]
+
+
+def _queued(b: Bridge, program: Any, parts: Sequence[int], *xs: Any) -> list[Any]:
+    """As `_called`, on a GPU; loops get scratch memory from XLA, as another result."""
+    sizes = [x.shape[0] for x in xs]
+    count = 0 if 0 in sizes else max(sizes)
+    if not count:
+        return _split(jnp.zeros((0, *program.shape), program.dtype), parts)
+    if not _handler("CUDA"):
+        raise ArgumentError("this JAX does not take torsor's handler for GPUs: place the arrays on the CPU")
+    record, scratch = xla.on_device(program, sizes)
+    results = [jax.ShapeDtypeStruct((count, *program.shape), program.dtype)]
+    results += [jax.ShapeDtypeStruct((scratch,), program.dtype)] * bool(scratch)
+    key = _key(b, program, "cuda", sizes, scratch)
+    xla.table().add(key, program, record)
+    return _split(jax.ffi.ffi_call(TARGET, results)(*xs, program=np.int64(key))[0], parts)
+
+
+def _partitioned(call: Callable[..., Any], xs: Sequence[Any], axes: Sequence[int]) -> Callable[..., Any]:
+    """A call that each device makes for its part of the batch, where the arrays lie on several devices.
+
+    axes   of each result, for one state
+    """
     size = max(x.shape[0] for x in xs)
 
-    def partition(mesh: Any, _: Any, result: Any) -> Any:
+    def partition(mesh: Any, _: Any, results: Any) -> Any:
         def placed(batch: Any) -> Any:
             return NamedSharding(mesh, PartitionSpec(batch))
 
-        along = (*result.sharding.spec, None)[0]
-        return mesh, call, placed(along), tuple(placed(along if x.shape[0] == size else None) for x in xs)
+        along = (*results[0].sharding.spec, None)[0]
+        given = tuple(placed(along if x.shape[0] == size else None) for x in xs)
+        return mesh, call, [placed(along) for _ in axes], given
 
     first = ["batch" if x.shape[0] == size else f"one{k}" for k, x in enumerate(xs)]
     names = (f"{name} {_axes(f'x{k}', x.ndim - 1)}" for k, (name, x) in enumerate(zip(first, xs)))
     whole = custom_partitioning(call)
-    whole.def_partition(partition=partition, sharding_rule=f"{', '.join(names)} -> batch {_axes('y', axes)}")
+    after = (f"batch {_axes(f'y{k}', count)}" for k, count in enumerate(axes))
+    whole.def_partition(partition=partition, sharding_rule=f"{', '.join(names)} -> {', '.join(after)}")
     return whole
 
 
 def _axes(name: str, count: int) -> str:
-    return " ".join(f"{name}{axis}" for axis in range(count))
+    return " ".join(f"{name}_{axis}" for axis in range(count))
 
 
 def _lowered(context: Any, *xs: Any, b: Bridge, kind: str) -> Any:
     place = context.module_context.axis_context
     known = getattr(place, "device_assignment", None) and place.abstract_mesh
-    cut = bool(known) and place.num_devices > 1
+    several = bool(known) and place.num_devices > 1
+    cores = b.tangents if kind == "vjp" and xla.can_cut([prod(core) for core in b.tangents]) else ()
 
-    def evaluated(*xs: Any) -> Any:
-        return b.evaluate(kind, xs, functools.partial(_run, b, cut), jnp)
+    def evaluated(*xs: Any) -> list[Any]:
+        found = b.evaluate(kind, xs, functools.partial(_run, b, several, cores), jnp)
+        return found if cores else b.parted(kind, found)
 
-    return mlir.lower_fun(evaluated, multiple_results=False)(context, *xs)
+    return mlir.lower_fun(evaluated, multiple_results=True)(context, *xs)
+
+
+def _on_gpu(context: Any, *xs: Any, b: Bridge, kind: str) -> Any:
+    return _lowered(context, *xs, b=b.on_gpu, kind=kind)
 
 
 def _refused(context: Any, *xs: Any, b: Bridge, kind: str) -> Any:
     raise ArgumentError(
-        f"torsor.jax runs on CPUs: jax.device_put(x, jax.devices('cpu')[0]) places the arrays of {b.algorithm.name} "
-        "there; or call torsor's function with arrays on the GPU, outside jit"
+        f"torsor.jax runs on CPUs and NVIDIA's GPUs: jax.device_put(x, jax.devices('cpu')[0]) places the arrays of "
+        f"{b.algorithm.name} on the CPU"
     )
 
 
@@ -328,3 +377,4 @@ with contextlib.suppress(ImportError, AttributeError):  # JAX has no public name
 
 mlir.register_lowering(call_p, _refused)
 mlir.register_lowering(call_p, _lowered, platform="cpu")
+mlir.register_lowering(call_p, _on_gpu, platform="cuda")

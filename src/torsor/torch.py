@@ -27,9 +27,11 @@ except ImportError as error:
 
 from torch.autograd import forward_ad
 
-from torsor.backends.cpu import Program, pool
+from torsor.backends.cpu import pool
+from torsor.backends.xla import Cutter, can_cut
 from torsor.bridge.functions import DERIVATIVES, NO_THIRD, OPERANDS, TRANSPOSES, Bridge, Options, bridge, pulled
 from torsor.bridge.rollouts import RolloutBridge
+from torsor.compiler.store import store
 from torsor.errors import ArgumentError
 from torsor.model.model import Model, require_model
 from torsor.outputs import Several
@@ -59,15 +61,15 @@ def function(model: Model, function: Callable[..., Any], *, wrt: str | Iterable[
 
     Returns
     -------
-    A function of tensors on the CPU, which are not copied. It computes in float64, or in float32 if all tensors are
-    float32, with the bits of `torsor.compile`. It is differentiable twice, by autograd, torch.func and
-    inside torch.compile. Derivatives by q have nq numbers. It does not check its numbers: NaN in one state
-    gives NaN in that state.
+    A function of tensors on the CPU, or of tensors on a GPU, on PyTorch's current stream; they are not copied. It
+    computes in float64, or in float32 if all tensors are float32, with the bits of `torsor.compile`. It is
+    differentiable twice, by autograd, torch.func and inside torch.compile. Derivatives by q have nq numbers. It does
+    not check its numbers: NaN in one state gives NaN in that state.
 
     Raises
     ------
     ArgumentError
-        If a tensor has another shape or is on another device, or for a third derivative.
+        If a tensor has another shape, if they are on several devices, or for a third derivative.
 
     Examples
     --------
@@ -194,57 +196,66 @@ def _transforming() -> bool:
 def _direct(b: Bridge, kind: str, xs: Sequence[Tensor]) -> Tensor:
     """A kind, by its program on the tensors' own memory, without a graph."""
     try:
+        if _on_gpu(xs[0]):
+            return b.on_gpu.evaluate(kind, xs, _queue, torch)
         if kind == "value" and not b.options.wrt:
             return _run(b.program(kind), *xs)
         return b.evaluate(kind, xs, _run, torch)
     except (TypeError, ValueError, RuntimeError):
-        for x in xs:
-            if x.device.type != "cpu":
-                raise ArgumentError(
-                    f"torsor.torch runs on CPUs: give {b.function.__name__} tensors on the CPU, x.cpu(), or call "
-                    "torsor's function, without gradients, with tensors on the GPU"
-                ) from None
+        places = ", ".join(sorted({str(x.device) for x in xs}))
+        if "," in places or not places.startswith(("cpu", "cuda")):
+            raise ArgumentError(
+                f"the tensors of {b.function.__name__} are on {places}: torsor.torch takes tensors on the CPU, or "
+                "all of them on one NVIDIA GPU"
+            ) from None
         if kind == "value":
             b.check(xs)
         raise
 
 
-def _run(program: Program, *xs: Tensor) -> Tensor:
+def _on_gpu(x: Tensor) -> bool:
+    return x.is_cuda
+
+
+def _queue(program: Any, *xs: Tensor) -> Tensor:
+    """A program on a GPU, on PyTorch's current stream."""
+    return program.rows(*(x.detach() for x in xs))
+
+
+def _run(program: Any, *xs: Tensor) -> Tensor:
     found = program.rows(*[x.detach().numpy() for x in xs])
     return torch.from_numpy(found) if type(found) is np.ndarray else torch.tensor(found)
 
 
-BLOCK = 8192  # states whose rows stay in a processor's cache
+LARGE = 1024  # states: gradients of larger batches are cut by machine code
 
 
-def _gradients(b: Bridge, program: Program, *xs: Tensor) -> Any:
+def _gradients(b: Bridge, program: Any, *xs: Tensor) -> Any:
     """The rows of a vjp; of a large batch, the cotangents of all inputs as arrays of their own.
 
-    PyTorch would copy the parts of a row. Cut block by block, while they are in the cache, they cost less than rows.
+    PyTorch would copy the parts of a row.
     """
-    arrays, cores = [x.detach().numpy() for x in xs], program.request.input_shapes
-    batches = {x.shape[: x.ndim - len(core)] for x, core in zip(arrays, cores)} - {()}
+    cores, sizes = program.request.input_shapes, [prod(shape) for shape in b.tangents]
+    batches = {x.shape[: x.ndim - len(core)] for x, core in zip(xs, cores)} - {()}
     count = prod(next(iter(batches), ()))
-    if [len(batch) for batch in batches] != [1] or count < 2 * BLOCK:
+    if [len(batch) for batch in batches] != [1] or count < LARGE or not can_cut(sizes):
         return _run(program, *xs)
+    arrays = [np.ascontiguousarray(x.detach().numpy(), program.dtype) for x in xs]
     found = [np.empty((count, *shape), program.dtype) for shape in b.tangents]
-    each = [x.ndim > len(core) for x, core in zip(arrays, cores)]
+    cutter = store(b.model).once(("cutter", b.key, program.lanes), lambda: Cutter(program, sizes))
+    steps = [x.nbytes // count if x.ndim > len(core) else 0 for x, core in zip(arrays, cores)]
+    addresses = ([x.ctypes.data for x in group] for group in (arrays, found))
+    job = cutter.job(next(addresses), steps, next(addresses))
+    pieces = max(1, min(program.threads, count // (2 * LARGE)))
+    edges = [count * k // pieces for k in range(pieces + 1)]
 
     def some(first: int, end: int) -> None:
-        rows = np.empty((BLOCK, b.row), program.dtype)
-        for start in range(first, end, BLOCK):
-            cut = slice(start, min(start + BLOCK, end))
-            row = rows[: cut.stop - start]
-            program.ufunc(*(x[cut] if own else x for x, own in zip(arrays, each)), out=row)
-            for part, whole in zip(b.split(row), found):
-                whole[cut] = part
+        cutter.run(job.ctypes.data, first, end - first)
 
-    pieces = min(program.threads, count // BLOCK)
-    edges = [count * k // pieces for k in range(pieces + 1)]
     jobs = [pool().submit(some, *edge) for edge in pairwise(edges[1:])]
     some(*edges[:2])
-    for job in jobs:
-        job.result()
+    for one in jobs:
+        one.result()
     return [torch.from_numpy(x) for x in found]
 
 
@@ -287,7 +298,7 @@ class _Graphed(torch.autograd.Function):
         def run(kind: str, xs: Sequence[Tensor]) -> Any:
             if graphed:
                 return _Graphed.apply(b, kind, *xs)
-            if kind == "vjp" and w.numel() >= BLOCK:
+            if kind == "vjp" and w.numel() >= LARGE and not _on_gpu(w):
                 return b.evaluate(kind, xs, functools.partial(_gradients, b), torch)
             return _direct(b, kind, xs)
 
@@ -353,7 +364,8 @@ def _filled(tangents: Sequence[Tensor | None], xs: Sequence[Tensor]) -> list[Ten
 
 _library = torch.library.Library("torsor", "DEF")
 _library.define("call(str key, str kind, Tensor[] xs) -> Tensor")
-_library.impl("call", lambda key, kind, xs: _direct(_bridges[key], kind, xs), "CPU")
+for _place in ("CPU", "CUDA"):
+    _library.impl("call", lambda key, kind, xs: _direct(_bridges[key], kind, xs), _place)
 _operator = torch.ops.torsor.call.default
 
 

@@ -11,8 +11,9 @@ import functools
 import hashlib
 import json
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ import numpy as np
 
 from torsor.backends import cache
 from torsor.backends.cuda import REGISTERS, Kernel, Launch
+from torsor.backends.cuda_launch import PreparedLaunch
 from torsor.backends.cuda_prelude import OPTIONS, TRIGONOMETRY
 from torsor.backends.pointwise import trace
 from torsor.compiler.abi import tree_data
@@ -42,6 +44,7 @@ LONG_CHAIN = 1024  # from this many links on, each link of a chain is worth a th
 SCRATCH_SHARE = 0.5  # the largest share of the free memory for the scratch memory of loops
 TUNING = tuple(Launch(threads, registers) for threads in (64, 128, 256) for registers in (64, 80, 96, 128, 168, 255))
 TUNING_SAMPLES, TUNING_RUNS = 5, 10
+MOST_LAYOUTS = 256  # of arguments that a program remembers
 
 
 @functools.cache
@@ -96,22 +99,33 @@ def _first_on_device(arrays: Iterable[Any], name: str = "this function") -> Any:
 
 
 def kind_of(x: Any) -> str:
-    """The library an array belongs to."""
-    root = type(x).__module__.partition(".")[0]
+    """The library that an array, or a type of arrays, belongs to."""
+    root = (x if isinstance(x, type) else type(x)).__module__.partition(".")[0]
     return {"torch": "torch", "jax": "jax", "jaxlib": "jax"}.get(root, "cupy")
 
 
-def _torch() -> Any:
+def torch_module() -> Any:
     """PyTorch, which the caller's arrays have imported."""
     return sys.modules["torch"]
 
 
 def stream(kind: str) -> Any:
-    """The caller's stream."""
+    """The caller's stream, for CuPy."""
     cp = cupy()
-    if kind == "torch":
-        return cp.cuda.ExternalStream(_torch().cuda.current_stream().cuda_stream)
-    return cp.cuda.get_current_stream()
+    if kind != "torch":
+        return cp.cuda.get_current_stream()
+    number = torch_module().cuda.current_stream().cuda_stream
+    known = getattr(cp.cuda.Stream, "from_external", None)  # before CuPy 14
+    return known(_Stream(number)) if known else cp.cuda.ExternalStream(number)
+
+
+class _Stream(NamedTuple):
+    """A stream of another library, as CuPy takes it."""
+
+    number: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.number
 
 
 def as_cupy(x: Any, kind: str) -> Any:
@@ -130,14 +144,14 @@ def as_cupy(x: Any, kind: str) -> Any:
 def empty(kind: str, like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     """A new array for the result, from the allocator of the caller's library."""
     if kind == "torch":
-        return _torch().empty(shape, dtype=getattr(_torch(), dtype), device=like.device)
+        return torch_module().empty(shape, dtype=getattr(torch_module(), dtype), device=like.device)
     return cupy().empty(shape, dtype)
 
 
 def given_back(kind: str, x: Any) -> Any:
     """An array of CuPy in the caller's library."""
     if kind == "torch":
-        return _torch().from_dlpack(x)
+        return torch_module().from_dlpack(x)
     return _as_jax(x) if kind == "jax" else x
 
 
@@ -145,6 +159,105 @@ def _as_jax(x: Any) -> Any:
     from jax import dlpack
 
     return dlpack.from_dlpack(x)
+
+
+# Arrays in layouts that were seen before ----------------------------------------------------------------------
+
+Layout = tuple[Any, ...]  # the library of an array, its shape, strides, type and device
+READ = {
+    "cupy": lambda x: (("cupy", x.shape, x.strides, x.dtype), x.data.ptr),
+    "torch": lambda x: (("torch", x.shape, x.stride(), x.dtype, x.get_device()), x.data_ptr()),
+    "jax": lambda x: (("jax", x.shape, x.dtype, x.device), _address_in_jax(x)),
+}
+
+
+def _reader(array: type) -> Callable[[Any], tuple[Layout, int]]:
+    """What gives the layout and the address of arrays of a type, without asking the CUDA runtime.
+
+    It raises for an array that has no address, or none yet.
+    """
+    kind = kind_of(array)
+    return _unreadable if kind == "cupy" and not issubclass(array, cupy().ndarray) else READ[kind]
+
+
+reader: Callable[[type], Callable[[Any], tuple[Layout, int]]] = functools.cache(_reader)
+
+
+def _unreadable(x: Any) -> tuple[Layout, int]:
+    raise LookupError(type(x))
+
+
+def _address_in_jax(x: Any) -> int:
+    if not x.is_ready():
+        raise LookupError("JAX still computes it; through DLPack, our stream waits for it, and the host does not")
+    return x.unsafe_buffer_pointer()
+
+
+def _stream_number(kind: str, like: Any) -> int:
+    """The caller's stream, for the driver."""
+    if kind != "torch":
+        return cupy().cuda.get_current_stream().ptr
+    quick = getattr(torch_module()._C, "_cuda_getCurrentRawStream", None)
+    device = like.get_device()
+    return quick(device) if quick else torch_module().cuda.current_stream(device).cuda_stream
+
+
+@dataclass
+class Bound:
+    """A program with arguments of one layout.
+
+    launch    None for an empty batch
+    shape     of the result
+    scratch   the numbers of memory that loops need beside the arrays
+    """
+
+    launch: PreparedLaunch | None
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    scratch: int
+
+    def __call__(self, addresses: list[int], args: Sequence[Any], out: Any) -> Any:
+        """Queue it for arrays at these addresses; returns the result, in CuPy for JAX."""
+        kind, like, address = self.kind, args[0], _address_in_torch if self.kind == "torch" else _address
+        result = out
+        if out is None:
+            result = empty(kind, like, self.shape, self.dtype)
+            addresses.append(address(result))
+        if self.launch:
+            if self.scratch:
+                memory = empty(kind, like, (self.scratch,), self.dtype)
+                addresses.append(address(memory))
+            self.launch(addresses, _stream_number(kind, like), _wake)
+            if kind == "jax":
+                _hold(args)
+        return result
+
+
+def _address(x: Any) -> int:
+    return x.data.ptr
+
+
+def _address_in_torch(x: Any) -> int:
+    return x.data_ptr()
+
+
+def _wake() -> None:
+    cupy().cuda.Device().use()
+
+
+_held: deque[tuple[Any, Sequence[Any]]] = deque()  # arrays of JAX, and when the kernels that read them are done
+
+
+def _hold(args: Sequence[Any]) -> None:
+    """Keep arrays of JAX until the kernels that are queued now have read them: XLA does not know our stream."""
+    event = cupy().cuda.Event(disable_timing=True)
+    event.record()
+    _held.append((event, args))
+    while _held[0][0].done:
+        _held.popleft()
+        if not _held:
+            return
 
 
 # Programs ----------------------------------------------------------------------------------------------------
@@ -234,6 +347,12 @@ def in_cupy(function: Callable[..., Any], model: Model, given: Mapping[str, Any]
         return type(found)(*(given_back(kind, cupy().ascontiguousarray(x)) for x in found))
 
 
+def refuse_recording(what: str) -> None:
+    """Raise while a CUDA graph is recorded: what copies numbers of the host would copy them once, not in every run."""
+    if cupy().cuda.get_current_stream().is_capturing():
+        raise ArgumentError(f"{what} copies numbers from the host, which a CUDA graph cannot hold: do it outside")
+
+
 def precision(arrays: Iterable[Any]) -> str:
     """The number type in which arrays are computed on the device."""
     return "float64" if any("float64" in str(getattr(x, "dtype", "")) for x in arrays) else "float32"
@@ -271,6 +390,12 @@ def tree_arguments(kernel: Kernel, request: Request) -> tuple[Any, ...]:
 
 def scratch_for(kernel: Kernel, model: Model, blocks: int, launch: Launch, function: Any) -> tuple[int, Any]:
     """How many blocks can be resident at once, and scratch memory for that many."""
+    blocks, size = scratch_size(kernel, model, blocks, launch, function)
+    return blocks, cupy().empty(size, f"float{kernel.bits}")
+
+
+def scratch_size(kernel: Kernel, model: Model, blocks: int, launch: Launch, function: Any) -> tuple[int, int]:
+    """How many blocks can be resident at once, and the numbers of scratch memory for that many."""
     cp = cupy()
     assert isinstance(kernel.code, LoopCode)
     resident = max(1, min(2048 // launch.threads, REGISTERS // (launch.threads * max(32, function.num_regs))))
@@ -287,7 +412,7 @@ def scratch_for(kernel: Kernel, model: Model, blocks: int, launch: Launch, funct
             f"{model!r} needs {block_bytes >> 20} MiB of scratch memory for {launch.threads} states, more than half of "
             "what is free on the GPU; free some, or use target='cpu'"
         )
-    return blocks, cp.empty(rows * blocks * launch.threads, f"float{kernel.bits}")
+    return blocks, rows * blocks * launch.threads
 
 
 class CudaProgram:
@@ -314,6 +439,8 @@ class CudaProgram:
         self._modules: dict[tuple[Launch, tuple[bool, ...]], tuple[Any, int]] = {}
         self._cores = request.input_shapes
         self._tree: tuple[Any, ...] | None = None
+        self._bound: dict[tuple[Any, ...], Bound] = {}
+        self._split = request.split(lambda result: result)
 
     def __repr__(self) -> str:
         how = "unrolled" if self.specialised else "looped"
@@ -373,23 +500,73 @@ class CudaProgram:
             raise ArgumentError(f"unknown stage {stage!r}; choose one of: {', '.join(makers)}")
         return makers[stage]()
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a result for one state; several results lie in one row."""
+        return self.kernel.shape
+
     def __call__(self, *args: Any, out: Any = None) -> Any:
+        return self._split(self.rows(*args, out=out))
+
+    def rows(self, *args: Any, out: Any = None) -> Any:
+        """The result; several results in one row, as the kernel writes them."""
+        found = self._quick(args, out)
+        return self._first(args, out) if found is None else found
+
+    def quick(self, args: Sequence[Any]) -> Any:
+        """The result for arrays in a layout that was seen before, else None."""
+        found = self._quick(args, None)
+        return None if found is None else self._split(found)
+
+    def _quick(self, args: Sequence[Any], out: Any) -> Any:
+        """As `rows`, or None for a layout that was not seen before."""
+        layouts, addresses = [], []
+        try:
+            for x in args if out is None else (*args, out):
+                layout, address = reader(type(x))(x)
+                layouts.append(layout)
+                addresses.append(address)
+            bound = self._bound[cupy().cuda.runtime.getDevice(), out is None, *layouts]
+        except Exception:  # whatever an array without an address raises; the other way explains it
+            return None
+        result = bound(addresses, args, out)
+        return _as_jax(result) if bound.kind == "jax" and out is None else result
+
+    def _first(self, args: Sequence[Any], out: Any) -> Any:
+        """A call whose arguments have another layout than those before, or have to be copied or converted."""
         like = _first_on_device(args, self.name)
         kind = kind_of(like)
-        with stream(kind) as current:
+        with stream(kind):
             views, batch = self._views(args)
-            if out is None:
-                result = empty(kind, like, (*batch, *self.kernel.shape), self.dtype.name)
-            else:
-                result = out
+            shape = (*batch, *self.kernel.shape)
+            result = empty(kind, like, shape, self.dtype.name) if out is None else out
             target = as_cupy(result, kind)
             self._check_out(target, batch)
             view = view_of(target, batch, self.kernel.shape)
             if view is None:
                 raise ArgumentError(f"out has strides {target.strides}; give a contiguous array")
-            self._run([*views, view], prod(batch), self.launch, current)
-        result = _as_jax(result) if kind == "jax" and out is None else result
-        return self.request.split(lambda: result)()
+            views = [*views, view]
+            bound = self._bind(views, prod(batch), self.launch, kind, shape)
+            bound([x.array.data.ptr for x in views], [like, *args], result)
+        self._remember(bound, args, out, views)
+        return _as_jax(result) if kind == "jax" and out is None else result
+
+    def _remember(self, bound: Bound, args: Sequence[Any], out: Any, views: Sequence[View]) -> None:
+        """Bind arrays of this layout as they are, if none of them was copied; beside the first, some may be CuPy's."""
+        layouts = []
+        for x, view in zip(args if out is None else (*args, out), views):
+            try:
+                layout, address = reader(type(x))(x)
+            except Exception:  # as in `quick`
+                return
+            if address != view.array.data.ptr or layout[0] not in (bound.kind, "cupy"):
+                return
+            layouts.append(layout)
+        if layouts[0][0] != bound.kind:
+            return
+        if len(self._bound) >= MOST_LAYOUTS:
+            self._bound.clear()
+        self._bound[cupy().cuda.runtime.getDevice(), out is None, *layouts] = bound
 
     def _views(self, args: Sequence[Any]) -> tuple[list[View], tuple[int, ...]]:
         """The arguments as the kernel sees them."""
@@ -402,19 +579,30 @@ class CudaProgram:
         if out.shape != wanted or out.dtype != self.dtype:
             raise ArgumentError(f"out is {out.dtype} {out.shape}; it must be {self.dtype} {wanted}")
 
-    def _run(self, views: Sequence[View], count: int, launch: Launch, stream: Any) -> None:
-        if not count:
-            return
-        function, shared = self._function(launch, tuple(view.rows for view in views))
-        blocks = -(-count // launch.threads)
-        arguments: list[Any] = []
-        for view in views:
-            arguments += [view.array, np.int64(view.step), np.int64(view.stride)]
-        arguments.append(np.int64(count))
+    def _bind(self, views: Sequence[View], count: int, launch: Launch, kind: str, shape: tuple[int, ...]) -> Bound:
+        """The kernel for arrays as these lie, the result last."""
+        scratch, queue = 0, None
+        if count:
+            rows = tuple(view.rows for view in views)
+            function, grid, shared, more, scratch = self.prepared(rows, count, launch)
+            places: list[int | None] = [y for view in views for y in (None, view.step, view.stride)]
+            queue = PreparedLaunch(function, grid, shared, [*places, count, *more])
+        return Bound(queue, kind, shape, self.dtype.name, scratch)
+
+    def prepared(self, rows: tuple[bool, ...], count: int,
+                 launch: Launch | None = None) -> tuple[int, tuple[int, int], int, list[int | None], int]:  # fmt: skip
+        """The kernel for so many states in arrays of which these are rows: what the driver calls it, blocks and threads
+        per block, shared bytes, arguments after the count (None: scratch memory), numbers of scratch memory.
+        """
+        launch = launch or self.launch
+        function, shared = self._function(launch, rows)
+        blocks, more, scratch = -(-count // launch.threads), [], 0
         if self.kernel.looped:
-            blocks, tree = self._loop_arguments(blocks, launch, function)
-            arguments += tree
-        function((blocks,), (launch.threads,), tuple(arguments), shared_mem=shared)
+            if self._tree is None:
+                self._tree = tree_arguments(self.kernel, self.request)
+            blocks, scratch = scratch_size(self.kernel, self.model, blocks, launch, function)
+            more = [*(x.data.ptr if isinstance(x, cupy().ndarray) else int(x) for x in self._tree), None]
+        return function.kernel.ptr, (blocks, launch.threads), shared, more, scratch
 
     def _function(self, launch: Launch, rows: tuple[bool, ...]) -> tuple[Any, int]:
         """The kernel of a launch and a layout (which arrays are rows), and the shared memory of its blocks."""
@@ -423,12 +611,6 @@ class CudaProgram:
             shared = self.kernel.shared_bytes(staged, launch.threads)
             self._modules[launch, rows] = build(self.kernel.source(launch, staged), shared), shared
         return self._modules[launch, rows]
-
-    def _loop_arguments(self, blocks: int, launch: Launch, function: Any) -> tuple[int, list[Any]]:
-        if self._tree is None:
-            self._tree = tree_arguments(self.kernel, self.request)
-        blocks, scratch = scratch_for(self.kernel, self.model, blocks, launch, function)
-        return blocks, [*self._tree, scratch]
 
     # -- tuning
 
@@ -449,18 +631,22 @@ class CudaProgram:
         """
         cp = cupy()
         kind = kind_of(args[0])
-        with stream(kind) as current:
+        with stream(kind):
             views, batch = self._views(args)
             out = cp.empty((*batch, *self.kernel.shape), self.dtype)
             result = view_of(out, batch, self.kernel.shape)
             assert result
+            views = [*views, result]
+            addresses = [x.array.data.ptr for x in views]
             times: dict[Launch, float] = {}
             for launch in launches:
                 try:
-                    times[launch] = _time(lambda: self._run([*views, result], prod(batch), launch, current), cp)  # noqa: B023
-                except cp.cuda.driver.CUDADriverError:
+                    bound = self._bind(views, prod(batch), launch, "cupy", out.shape)
+                    times[launch] = _time(lambda: bound(addresses[:], [out], out), cp)  # noqa: B023
+                except DeviceError:
                     continue  # more than this GPU can launch
         self.launch = min(times, key=lambda launch: times[launch])
+        self._bound.clear()
         cache.write(_key(self.kernel), json.dumps(asdict(self.launch)).encode())
         return self.launch
 
@@ -506,13 +692,13 @@ def compile_cuda(request: Request, trig: str = "accurate") -> CudaProgram:
     return CudaProgram(request, Kernel.of(request, trig))
 
 
-def call(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple[str, ...], frame: Frame | None,
-         members: Members | None = None) -> Any:  # fmt: skip
-    """Run an algorithm on device arrays, in their own precision; the program is kept with the model.
+def program(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple[str, ...], frame: Frame | None,
+            members: Members | None = None) -> CudaProgram:  # fmt: skip
+    """The program for device arrays, in their own precision, kept with the model.
 
-    `members`: the models of a batch, whose numbers are the last arguments.
+    `members`: the models of a batch, whose numbers are the last arguments of the program, after `args`.
     """
-    dtype = precision(args[: len(args) - len(members.inputs)] if members else args)
+    dtype = precision(args)
 
     def make() -> CudaProgram:
         request = Request(
@@ -521,7 +707,7 @@ def call(algorithm: Algorithm, model: Model, args: Sequence[Any], options: tuple
         return compile_cuda(request)
 
     made = members.store if members else store(model)
-    return made.once(("cuda", algorithm, frame, dtype, options), make)(*args)
+    return made.once(("cuda", algorithm, frame, dtype, options), make)
 
 
 class Pointwise:

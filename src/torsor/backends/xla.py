@@ -1,15 +1,19 @@
-"""XLA's typed FFI: one handler through which XLA runs every program of this process, and the table of programs.
+"""XLA's typed FFI: a handler through which XLA runs every program of this process, and the table of programs.
 
 XLA calls the handler with the arrays of a call and one number, the key of a program. The key is a hash of what the
 program computes, because JAX keeps executables on disk: an address would be another one in the next process. The
-handler finds the program's record in a table and runs its kernel over the batch, on XLA's threads if the batch is
-large. The calling thread works, too, so that a busy pool of threads cannot block it.
+handler finds the program's record in a table. On a CPU it runs the kernel over the batch, on XLA's threads if the batch
+is large. The calling thread works, too, so that a busy pool of threads cannot block it. A row of cotangents becomes
+an array per input: blocks of rows are cut while they are in the processor's cache. For a GPU there is a second
+handler, which queues the kernel on XLA's stream; XLA may record that in a CUDA graph.
 
-The handler is LLVM IR, compiled and kept on disk like every kernel. The structures are those of XLA's header
+A handler is LLVM IR, compiled and kept on disk like every kernel. The structures are those of XLA's header
 xla/ffi/api/c_api.h, version 0.1; XLA accepts handlers of all versions from 0.1 to its own.
 
     record   key | kernel | its data | number of arrays | number of core strides | threads | states per piece |
-             bytes of one state of every array | core strides
+             bytes of one state of every array | core strides | number of parts | bytes of every part
+    on a GPU key | cuLaunchKernel | the kernel | number of arrays | of parameters | blocks | threads per block | shared
+             bytes | bytes of every array | parameters: the number of an array, or where a constant lies
     table    mask | one word per slot: the address of a record, or 0; the slots from (key & mask) on are looked at
 """
 
@@ -18,6 +22,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +30,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torsor.backends import codegen
+from torsor.backends.cuda_launch import driver
 
 if TYPE_CHECKING:
     from torsor.backends.cpu import Program
+    from torsor.backends.gpu import CudaProgram
 
-MOST_ARRAYS, MOST_STRIDES = 32, 64
+MOST_ARRAYS, MOST_STRIDES, MOST_PARAMETERS = 32, 64, 128
 PIECE = 2048  # states that a thread takes at a time
 PIECES = 4  # a batch of fewer pieces than this runs on one thread
+BLOCK = 1 << 15  # bytes of rows that are cut at a time
+FEWEST_ROWS = 8  # that a block holds
 FIRST_SLOTS = 256
 TABLE = 0x7457AB1E0F0F57A7  # stands for the address of the table; it is replaced as the handler is loaded
 
@@ -41,7 +50,7 @@ def _text(name: str, message: str) -> str:
     return f'@{name} = private constant [{len(message) + 1} x i8] c"{message}\\00"'
 
 
-IR = f"""
+COMMON = f"""
 %version = type {{ i64, ptr, i32, i32 }}
 %extension = type {{ i64, i32, ptr, ptr }}
 %metadata = type {{ i64, %version, i32, i64 }}
@@ -54,17 +63,10 @@ IR = f"""
 %destroy = type {{ i64, ptr, ptr }}
 %schedule = type {{ i64, ptr, ptr, ptr, ptr }}
 
-%record = type {{ i64, ptr, ptr, i64, i64, i64, i64, [0 x i64] }}
-; record | states | next state | states that are done | threads that use it | addresses | strides
-%job = type {{ ptr, i64, i64, i64, i64, [{MOST_ARRAYS} x ptr], [{MOST_ARRAYS + MOST_STRIDES} x i64] }}
-
 @table = private unnamed_addr constant i64 {TABLE}, align 8
 {_text("unknown", "torsor: this program is not loaded in this process: make its function first")}
 {_text("arrays_differ", "torsor: the arrays of this call are not those of its program")}
 
-declare ptr @malloc(i64)
-declare void @free(ptr)
-declare i32 @sched_yield()
 
 ; An error of XLA with a message.  Of XLA's functions, 6 words precede Error_Create.
 define private ptr @failed(ptr %frame, ptr %message) nounwind {{
@@ -114,6 +116,246 @@ done:
   ret ptr %record
 }}
 
+; Whether XLA does not want a run: before the first, it asks for the version and for traits.
+define private i1 @asked(ptr %frame, i32 %own) nounwind {{
+entry:
+  %extension.at = getelementptr %frame, ptr %frame, i32 0, i32 1
+  %extension = load ptr, ptr %extension.at
+  %plain = icmp eq ptr %extension, null
+  br i1 %plain, label %stage, label %more
+more:
+  %kind.at = getelementptr %extension, ptr %extension, i32 0, i32 1
+  %kind = load i32, ptr %kind.at
+  %about = icmp eq i32 %kind, 1
+  br i1 %about, label %answer, label %stage
+answer:
+  %metadata.at = getelementptr %extension, ptr %extension, i32 0, i32 3
+  %metadata = load ptr, ptr %metadata.at
+  %major = getelementptr %metadata, ptr %metadata, i32 0, i32 1, i32 2
+  store i32 0, ptr %major
+  %minor = getelementptr %metadata, ptr %metadata, i32 0, i32 1, i32 3
+  store i32 1, ptr %minor
+  %traits = getelementptr %metadata, ptr %metadata, i32 0, i32 2
+  store i32 %own, ptr %traits
+  ret i1 true
+stage:
+  %stage.at = getelementptr %frame, ptr %frame, i32 0, i32 4
+  %number = load i32, ptr %stage.at
+  %other = icmp ne i32 %number, 3
+  ret i1 %other
+}}
+
+; How many bytes a buffer of XLA has.
+define private i64 @bytes(ptr %buffer) nounwind {{
+entry:
+  %type.at = getelementptr %buffer, ptr %buffer, i32 0, i32 2
+  %rank.at = getelementptr %buffer, ptr %buffer, i32 0, i32 4
+  %axes.at = getelementptr %buffer, ptr %buffer, i32 0, i32 5
+  %type = load i32, ptr %type.at
+  %rank = load i64, ptr %rank.at
+  %axes = load ptr, ptr %axes.at
+  %double = icmp eq i32 %type, 12
+  %item = select i1 %double, i64 8, i64 4
+  br label %multiply
+multiply:
+  %axis = phi i64 [ 0, %entry ], [ %axis.next, %more ]
+  %size = phi i64 [ %item, %entry ], [ %size.next, %more ]
+  %whole = icmp sge i64 %axis, %rank
+  br i1 %whole, label %end, label %more
+more:
+  %length.at = getelementptr i64, ptr %axes, i64 %axis
+  %length = load i64, ptr %length.at
+  %size.next = mul i64 %size, %length
+  %axis.next = add i64 %axis, 1
+  br label %multiply
+end:
+  ret i64 %size
+}}
+
+; The record of the program of a call, or null.
+define private ptr @program(ptr %frame) nounwind {{
+  %attributes.at = getelementptr %frame, ptr %frame, i32 0, i32 7, i32 5
+  %attributes = load ptr, ptr %attributes.at
+  %attribute = load ptr, ptr %attributes
+  %value.at = getelementptr %scalar, ptr %attribute, i32 0, i32 1
+  %value = load ptr, ptr %value.at
+  %key = load i64, ptr %value
+  %record = call ptr @record_of(i64 %key)
+  ret ptr %record
+}}
+"""
+
+PIECES_OF_A_JOB = f"""
+%record = type {{ i64, ptr, ptr, i64, i64, i64, i64, [0 x i64] }}
+; record | states | next state | states that are done | threads that use it | addresses | strides | of parts
+%job = type {{ ptr, i64, i64, i64, i64, [{MOST_ARRAYS} x ptr], [{MOST_ARRAYS + MOST_STRIDES} x i64],
+               [{MOST_ARRAYS} x ptr] }}
+
+; Where a record says how many parts a row has; their bytes follow.
+define private ptr @parts(ptr %record) nounwind {{
+  %arrays.at = getelementptr %record, ptr %record, i32 0, i32 3
+  %arrays = load i64, ptr %arrays.at
+  %strides.at = getelementptr %record, ptr %record, i32 0, i32 4
+  %strides = load i64, ptr %strides.at
+  %place = add i64 %arrays, %strides
+  %at = getelementptr %record, ptr %record, i32 0, i32 7, i64 %place
+  ret ptr %at
+}}
+
+; n states of a job, from the first on, whose results go to `rows` or, if that is null, to the result.
+define private void @compute(ptr %job, i64 %first, i64 %n, ptr %rows) nounwind {{
+entry:
+  %args = alloca [{MOST_ARRAYS} x ptr]
+  %n.at = alloca i64
+  store i64 %n, ptr %n.at
+  %record = load ptr, ptr %job
+  %arrays.at = getelementptr %record, ptr %record, i32 0, i32 3
+  %arrays = load i64, ptr %arrays.at
+  br label %address
+address:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %address ]
+  %base.at = getelementptr %job, ptr %job, i32 0, i32 5, i64 %k
+  %base = load ptr, ptr %base.at
+  %step.at = getelementptr %job, ptr %job, i32 0, i32 6, i64 %k
+  %step = load i64, ptr %step.at
+  %offset = mul i64 %first, %step
+  %start = getelementptr i8, ptr %base, i64 %offset
+  %arg.at = getelementptr ptr, ptr %args, i64 %k
+  store ptr %start, ptr %arg.at
+  %k.next = add i64 %k, 1
+  %more = icmp slt i64 %k.next, %arrays
+  br i1 %more, label %address, label %output
+output:
+  %elsewhere = icmp ne ptr %rows, null
+  %last = sub i64 %arrays, 1
+  %result.at = getelementptr ptr, ptr %args, i64 %last
+  %own = load ptr, ptr %result.at
+  %result = select i1 %elsewhere, ptr %rows, ptr %own
+  store ptr %result, ptr %result.at
+  %kernel.at = getelementptr %record, ptr %record, i32 0, i32 1
+  %kernel = load ptr, ptr %kernel.at
+  %data.at = getelementptr %record, ptr %record, i32 0, i32 2
+  %data = load ptr, ptr %data.at
+  %steps = getelementptr %job, ptr %job, i32 0, i32 6
+  call void %kernel(ptr %args, ptr %n.at, ptr %steps, ptr %data)
+  ret void
+}}
+
+; n pieces of memory of `bytes` each, `step` bytes apart, side by side.  Up to 63 bytes behind each are read; behind the
+; last one, nothing is written.
+define private void @gather(ptr %from, i64 %step, ptr %to, i64 %bytes, i64 %n) nounwind {{
+entry:
+  %size = mul i64 %bytes, %n
+  %end = getelementptr i8, ptr %to, i64 %size
+  br label %one
+one:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %next ]
+  %from.offset = mul i64 %k, %step
+  %source = getelementptr i8, ptr %from, i64 %from.offset
+  %to.offset = mul i64 %k, %bytes
+  %target = getelementptr i8, ptr %to, i64 %to.offset
+  br label %some
+some:
+  %at = phi i64 [ 0, %one ], [ %at.vector, %vector ], [ %at.word, %word ]
+  %source.at = getelementptr i8, ptr %source, i64 %at
+  %target.at = getelementptr i8, ptr %target, i64 %at
+  %target.end = getelementptr i8, ptr %target.at, i64 64
+  %room = icmp ule ptr %target.end, %end
+  br i1 %room, label %vector, label %word
+vector:
+  %wide = load <16 x i32>, ptr %source.at, align 4
+  store <16 x i32> %wide, ptr %target.at, align 4
+  %at.vector = add i64 %at, 64
+  %vector.more = icmp slt i64 %at.vector, %bytes
+  br i1 %vector.more, label %some, label %next
+word:
+  %narrow = load i32, ptr %source.at, align 4
+  store i32 %narrow, ptr %target.at, align 4
+  %at.word = add i64 %at, 4
+  %word.more = icmp slt i64 %at.word, %bytes
+  br i1 %word.more, label %some, label %next
+next:
+  %k.next = add i64 %k, 1
+  %more = icmp slt i64 %k.next, %n
+  br i1 %more, label %one, label %done
+done:
+  ret void
+}}
+
+; n states of a job, from the first on, whose rows are cut into parts.
+define private void @cut(ptr %job, i64 %first, i64 %n, ptr %parts) nounwind {{
+entry:
+  %rows = alloca [{BLOCK + 64} x i8], align 64
+  %count = load i64, ptr %parts
+  %record = load ptr, ptr %job
+  %arrays.at = getelementptr %record, ptr %record, i32 0, i32 3
+  %arrays = load i64, ptr %arrays.at
+  %last = sub i64 %arrays, 1
+  %row.at = getelementptr %record, ptr %record, i32 0, i32 7, i64 %last
+  %row = load i64, ptr %row.at
+  %most = udiv i64 {BLOCK}, %row
+  %end = add i64 %first, %n
+  br label %block
+block:
+  %at = phi i64 [ %first, %entry ], [ %at.next, %block.done ]
+  %left = sub i64 %end, %at
+  %fewer = icmp slt i64 %left, %most
+  %size = select i1 %fewer, i64 %left, i64 %most
+  call void @compute(ptr %job, i64 %at, i64 %size, ptr %rows)
+  br label %part
+part:
+  %p = phi i64 [ 0, %block ], [ %p.next, %part ]
+  %offset = phi i64 [ 0, %block ], [ %offset.next, %part ]
+  %p.next = add i64 %p, 1
+  %bytes.at = getelementptr i64, ptr %parts, i64 %p.next
+  %bytes = load i64, ptr %bytes.at
+  %to.at = getelementptr %job, ptr %job, i32 0, i32 7, i64 %p
+  %to = load ptr, ptr %to.at
+  %before = mul i64 %at, %bytes
+  %target = getelementptr i8, ptr %to, i64 %before
+  %source = getelementptr i8, ptr %rows, i64 %offset
+  call void @gather(ptr %source, i64 %row, ptr %target, i64 %bytes, i64 %size)
+  %offset.next = add i64 %offset, %bytes
+  %p.more = icmp slt i64 %p.next, %count
+  br i1 %p.more, label %part, label %block.done
+block.done:
+  %at.next = add i64 %at, %size
+  %more = icmp slt i64 %at.next, %end
+  br i1 %more, label %block, label %done
+done:
+  ret void
+}}
+
+; n states of a job, from the first on.
+define private void @piece(ptr %job, i64 %first, i64 %n) nounwind {{
+  %record = load ptr, ptr %job
+  %parts = call ptr @parts(ptr %record)
+  %count = load i64, ptr %parts
+  %whole = icmp eq i64 %count, 0
+  br i1 %whole, label %row, label %several
+row:
+  call void @compute(ptr %job, i64 %first, i64 %n, ptr null)
+  ret void
+several:
+  call void @cut(ptr %job, i64 %first, i64 %n, ptr %parts)
+  ret void
+}}
+
+"""
+
+DIRECT = """
+; Some states of a job, for callers other than XLA.
+define void @kernel(ptr %job, i64 %first, i64 %n) nounwind {
+  call void @piece(ptr %job, i64 %first, i64 %n)
+  ret void
+}
+"""
+
+HOST = f"""
+declare ptr @malloc(i64)
+declare void @free(ptr)
+declare i32 @sched_yield()
+
 ; Whether array k of a job is a buffer of XLA; notes its address and the bytes from state to state, 0 if all share one.
 define private i1 @take(ptr %job, ptr %record, i64 %k, ptr %buffer, i64 %count) nounwind {{
 entry:
@@ -154,39 +396,6 @@ compare:
   store i64 %step, ptr %step.at
   %good = and i1 %fits, %known
   ret i1 %good
-}}
-
-; n states of a job, from the first on.
-define private void @piece(ptr %job, i64 %first, i64 %n) nounwind {{
-entry:
-  %args = alloca [{MOST_ARRAYS} x ptr]
-  %n.at = alloca i64
-  store i64 %n, ptr %n.at
-  %record = load ptr, ptr %job
-  %arrays.at = getelementptr %record, ptr %record, i32 0, i32 3
-  %arrays = load i64, ptr %arrays.at
-  br label %address
-address:
-  %k = phi i64 [ 0, %entry ], [ %k.next, %address ]
-  %base.at = getelementptr %job, ptr %job, i32 0, i32 5, i64 %k
-  %base = load ptr, ptr %base.at
-  %step.at = getelementptr %job, ptr %job, i32 0, i32 6, i64 %k
-  %step = load i64, ptr %step.at
-  %offset = mul i64 %first, %step
-  %start = getelementptr i8, ptr %base, i64 %offset
-  %arg.at = getelementptr ptr, ptr %args, i64 %k
-  store ptr %start, ptr %arg.at
-  %k.next = add i64 %k, 1
-  %more = icmp slt i64 %k.next, %arrays
-  br i1 %more, label %address, label %run
-run:
-  %kernel.at = getelementptr %record, ptr %record, i32 0, i32 1
-  %kernel = load ptr, ptr %kernel.at
-  %data.at = getelementptr %record, ptr %record, i32 0, i32 2
-  %data = load ptr, ptr %data.at
-  %steps = getelementptr %job, ptr %job, i32 0, i32 6
-  call void %kernel(ptr %args, ptr %n.at, ptr %steps, ptr %data)
-  ret void
 }}
 
 ; Piece after piece of a job, until none is left.
@@ -293,40 +502,12 @@ end:
 define ptr @kernel(ptr %frame) nounwind {{
 entry:
   %here = alloca %job
-  %extension.at = getelementptr %frame, ptr %frame, i32 0, i32 1
-  %extension = load ptr, ptr %extension.at
-  %plain = icmp eq ptr %extension, null
-  br i1 %plain, label %stage, label %asked
-asked:  ; before the first call, XLA asks for the version
-  %kind.at = getelementptr %extension, ptr %extension, i32 0, i32 1
-  %kind = load i32, ptr %kind.at
-  %about = icmp eq i32 %kind, 1
-  br i1 %about, label %answer, label %stage
-answer:
-  %metadata.at = getelementptr %extension, ptr %extension, i32 0, i32 3
-  %metadata = load ptr, ptr %metadata.at
-  %major = getelementptr %metadata, ptr %metadata, i32 0, i32 1, i32 2
-  store i32 0, ptr %major
-  %minor = getelementptr %metadata, ptr %metadata, i32 0, i32 1, i32 3
-  store i32 1, ptr %minor
-  %traits = getelementptr %metadata, ptr %metadata, i32 0, i32 2
-  store i32 0, ptr %traits
-  ret ptr null
-stage:
-  %stage.at = getelementptr %frame, ptr %frame, i32 0, i32 4
-  %number = load i32, ptr %stage.at
-  %execute = icmp eq i32 %number, 3
-  br i1 %execute, label %find, label %finished
+  %asked = call i1 @asked(ptr %frame, i32 0)
+  br i1 %asked, label %finished, label %find
 finished:
   ret ptr null
 find:
-  %attributes.at = getelementptr %frame, ptr %frame, i32 0, i32 7, i32 5
-  %attributes = load ptr, ptr %attributes.at
-  %attribute = load ptr, ptr %attributes
-  %value.at = getelementptr %scalar, ptr %attribute, i32 0, i32 1
-  %value = load ptr, ptr %value.at
-  %key = load i64, ptr %value
-  %record = call ptr @record_of(i64 %key)
+  %record = call ptr @program(ptr %frame)
   %missing = icmp eq ptr %record, null
   br i1 %missing, label %not_loaded, label %counts
 not_loaded:
@@ -339,20 +520,24 @@ counts:
   %buffers = load ptr, ptr %inputs
   %results.at = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 2
   %results = load i64, ptr %results.at
-  %outputs = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 4
-  %result.at = load ptr, ptr %outputs
+  %outputs.at = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 4
+  %outputs = load ptr, ptr %outputs.at
   %arrays.at = getelementptr %record, ptr %record, i32 0, i32 3
   %arrays = load i64, ptr %arrays.at
+  %parts = call ptr @parts(ptr %record)
+  %part.count = load i64, ptr %parts
+  %uncut = icmp eq i64 %part.count, 0
+  %part.more = sub i64 %part.count, 1
+  %more.results = select i1 %uncut, i64 0, i64 %part.more
+  %given.wanted = add i64 %arrays, %more.results
   %given.all = add i64 %given, %results
-  %as_many = icmp eq i64 %given.all, %arrays
-  %one_result = icmp eq i64 %results, 1
-  %right = and i1 %as_many, %one_result
-  br i1 %right, label %sizes, label %wrong
+  %as_many = icmp eq i64 %given.all, %given.wanted
+  br i1 %as_many, label %sizes, label %wrong
 wrong:
   %error.arrays = call ptr @failed(ptr %frame, ptr @arrays_differ)
   ret ptr %error.arrays
 sizes:
-  %result = load ptr, ptr %result.at
+  %result = load ptr, ptr %outputs
   %axes.at = getelementptr %buffer, ptr %result, i32 0, i32 5
   %axes = load ptr, ptr %axes.at
   %count = load i64, ptr %axes
@@ -390,7 +575,7 @@ operand:
   %k = phi i64 [ 0, %prepare ], [ %k.next, %operand.good ]
   %is_input = icmp slt i64 %k, %given
   %buffer.at = getelementptr ptr, ptr %buffers, i64 %k
-  %at = select i1 %is_input, ptr %buffer.at, ptr %result.at
+  %at = select i1 %is_input, ptr %buffer.at, ptr %outputs
   %buffer = load ptr, ptr %at
   %good = call i1 @take(ptr %job, ptr %record, i64 %k, ptr %buffer, i64 %count)
   br i1 %good, label %operand.good, label %operand.bad
@@ -401,8 +586,37 @@ operand.free:
   br label %wrong
 operand.good:
   %k.next = add i64 %k, 1
-  %more = icmp slt i64 %k.next, %arrays
-  br i1 %more, label %operand, label %strides
+  %k.end = select i1 %uncut, i64 %arrays, i64 %given
+  %more = icmp slt i64 %k.next, %k.end
+  br i1 %more, label %operand, label %results.cut
+results.cut:
+  br i1 %uncut, label %strides, label %row
+row:
+  %row.at = getelementptr %record, ptr %record, i32 0, i32 7, i64 %given
+  %row.bytes = load i64, ptr %row.at
+  %row.step = getelementptr %job, ptr %job, i32 0, i32 6, i64 %given
+  store i64 %row.bytes, ptr %row.step
+  %row.base = getelementptr %job, ptr %job, i32 0, i32 5, i64 %given
+  store ptr null, ptr %row.base
+  br label %part
+part:
+  %p = phi i64 [ 0, %row ], [ %p.next, %part.good ]
+  %part.buffer.at = getelementptr ptr, ptr %outputs, i64 %p
+  %part.buffer = load ptr, ptr %part.buffer.at
+  %p.next = add i64 %p, 1
+  %wanted.at = getelementptr i64, ptr %parts, i64 %p.next
+  %wanted.state = load i64, ptr %wanted.at
+  %wanted = mul i64 %wanted.state, %count
+  %found = call i64 @bytes(ptr %part.buffer)
+  %part.fits = icmp eq i64 %found, %wanted
+  br i1 %part.fits, label %part.good, label %operand.bad
+part.good:
+  %part.data.at = getelementptr %buffer, ptr %part.buffer, i32 0, i32 3
+  %part.data = load ptr, ptr %part.data.at
+  %part.at = getelementptr %job, ptr %job, i32 0, i32 7, i64 %p
+  store ptr %part.data, ptr %part.at
+  %parts.left = icmp slt i64 %p.next, %part.count
+  br i1 %parts.left, label %part, label %strides
 strides:
   %strides.at = getelementptr %record, ptr %record, i32 0, i32 4
   %stride.count = load i64, ptr %strides.at
@@ -430,6 +644,121 @@ alone:
 }}
 """
 
+DEVICE = f"""
+%launch = type {{ i64, ptr, ptr, i64, i64, i64, i64, i64, [0 x i64] }}
+%stream = type {{ i64, ptr, ptr, ptr }}
+
+{_text("refused", "torsor: the GPU refused a kernel (cuLaunchKernel): it runs on the device that was current")}
+
+; What XLA calls; 1: it may be recorded.  Stream_Get is function 4.
+define ptr @kernel(ptr %frame) nounwind {{
+entry:
+  %addresses = alloca [{MOST_ARRAYS} x ptr]
+  %parameters = alloca [{MOST_PARAMETERS} x ptr]
+  %question = alloca %stream
+  %asked = call i1 @asked(ptr %frame, i32 1)
+  br i1 %asked, label %finished, label %find
+finished:
+  ret ptr null
+find:
+  %record = call ptr @program(ptr %frame)
+  %missing = icmp eq ptr %record, null
+  br i1 %missing, label %not_loaded, label %counts
+not_loaded:
+  %error.unknown = call ptr @failed(ptr %frame, ptr @unknown)
+  ret ptr %error.unknown
+counts:
+  %given.at = getelementptr %frame, ptr %frame, i32 0, i32 5, i32 2
+  %given = load i64, ptr %given.at
+  %inputs.at = getelementptr %frame, ptr %frame, i32 0, i32 5, i32 4
+  %inputs = load ptr, ptr %inputs.at
+  %results.at = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 2
+  %results = load i64, ptr %results.at
+  %outputs.at = getelementptr %frame, ptr %frame, i32 0, i32 6, i32 4
+  %outputs = load ptr, ptr %outputs.at
+  %arrays.at = getelementptr %launch, ptr %record, i32 0, i32 3
+  %arrays = load i64, ptr %arrays.at
+  %given.all = add i64 %given, %results
+  %right = icmp eq i64 %given.all, %arrays
+  br i1 %right, label %array, label %wrong
+wrong:
+  %error.arrays = call ptr @failed(ptr %frame, ptr @arrays_differ)
+  ret ptr %error.arrays
+array:
+  %k = phi i64 [ 0, %counts ], [ %k.next, %good ]
+  %is_input = icmp slt i64 %k, %given
+  %place = sub i64 %k, %given
+  %input.at = getelementptr ptr, ptr %inputs, i64 %k
+  %output.at = getelementptr ptr, ptr %outputs, i64 %place
+  %buffer.at = select i1 %is_input, ptr %input.at, ptr %output.at
+  %buffer = load ptr, ptr %buffer.at
+  %bytes = call i64 @bytes(ptr %buffer)
+  %wanted.at = getelementptr %launch, ptr %record, i32 0, i32 8, i64 %k
+  %wanted = load i64, ptr %wanted.at
+  %fits = icmp eq i64 %bytes, %wanted
+  br i1 %fits, label %good, label %wrong
+good:
+  %data.at = getelementptr %buffer, ptr %buffer, i32 0, i32 3
+  %data = load ptr, ptr %data.at
+  %address.at = getelementptr ptr, ptr %addresses, i64 %k
+  store ptr %data, ptr %address.at
+  %k.next = add i64 %k, 1
+  %more = icmp slt i64 %k.next, %arrays
+  br i1 %more, label %array, label %constants
+constants:
+  %count.at = getelementptr %launch, ptr %record, i32 0, i32 4
+  %count = load i64, ptr %count.at
+  br label %parameter
+parameter:
+  %p = phi i64 [ 0, %constants ], [ %p.next, %parameter ]
+  %index = add i64 %arrays, %p
+  %what.at = getelementptr %launch, ptr %record, i32 0, i32 8, i64 %index
+  %what = load i64, ptr %what.at
+  %is_array = icmp ult i64 %what, %arrays
+  %number = select i1 %is_array, i64 %what, i64 0
+  %own = getelementptr ptr, ptr %addresses, i64 %number
+  %constant = inttoptr i64 %what to ptr
+  %value = select i1 %is_array, ptr %own, ptr %constant
+  %value.at = getelementptr ptr, ptr %parameters, i64 %p
+  store ptr %value, ptr %value.at
+  %p.next = add i64 %p, 1
+  %p.more = icmp slt i64 %p.next, %count
+  br i1 %p.more, label %parameter, label %on_stream
+on_stream:
+  %context.at = getelementptr %frame, ptr %frame, i32 0, i32 3
+  %context = load ptr, ptr %context.at
+  store %stream {{ i64 32, ptr null, ptr null, ptr null }}, ptr %question
+  %question.context = getelementptr %stream, ptr %question, i32 0, i32 2
+  store ptr %context, ptr %question.context
+  %ask = call ptr @function(ptr %frame, i64 4)
+  %error = call ptr %ask(ptr %question)
+  %failed = icmp ne ptr %error, null
+  br i1 %failed, label %no_stream, label %queue
+no_stream:
+  ret ptr %error
+queue:
+  %stream.at = getelementptr %stream, ptr %question, i32 0, i32 3
+  %stream = load ptr, ptr %stream.at
+  %driver.at = getelementptr %launch, ptr %record, i32 0, i32 1
+  %driver = load ptr, ptr %driver.at
+  %kernel.at = getelementptr %launch, ptr %record, i32 0, i32 2
+  %kernel = load ptr, ptr %kernel.at
+  %blocks.at = getelementptr %launch, ptr %record, i32 0, i32 5
+  %blocks = load i32, ptr %blocks.at
+  %threads.at = getelementptr %launch, ptr %record, i32 0, i32 6
+  %threads = load i32, ptr %threads.at
+  %shared.at = getelementptr %launch, ptr %record, i32 0, i32 7
+  %shared = load i32, ptr %shared.at
+  %code = call i32 %driver(ptr %kernel, i32 %blocks, i32 1, i32 1, i32 %threads, i32 1, i32 1, i32 %shared,
+                           ptr %stream, ptr %parameters, ptr null)
+  %queued = icmp eq i32 %code, 0
+  br i1 %queued, label %finished, label %not_queued
+not_queued:
+  %error.refused = call ptr @failed(ptr %frame, ptr @refused)
+  ret ptr %error.refused
+}}
+"""
+
 
 class _Programs:
     """The programs that XLA can run. What it holds is never released: executables outlive Python's objects."""
@@ -441,11 +770,11 @@ class _Programs:
         self.place = ctypes.c_void_p()  # where the handler finds the table: a larger one takes its place at once
         self._grow(FIRST_SLOTS)
 
-    def add(self, key: int, program: Program, threads: int) -> None:
-        """Let the handler run a program under this key."""
+    def add(self, key: int, program: Any, record: Sequence[int]) -> None:
+        """Let the handler run a program under this key, by the words of its record after the key."""
         with self.lock:
             if key not in self.records:
-                self.records[key] = _record(key, program, threads)
+                self.records[key] = np.array([key, *record], np.int64)
                 self.kept.append(program)
                 if 2 * len(self.records) > len(self.slots) - 1:
                     self._grow(2 * (len(self.slots) - 1))
@@ -469,14 +798,66 @@ class _Programs:
         slots[1 + k] = self.records[key].ctypes.data
 
 
-def _record(key: int, program: Program, threads: int) -> NDArray[np.int64]:
-    """The words of a program (see above)."""
+def on_host(program: Program, threads: int, parts: Sequence[int] = ()) -> list[int]:
+    """The record of a program for a CPU (see above); `parts`: the numbers of the arrays into which its row is cut."""
     shapes, item = [*program.request.input_shapes, program.shape], program.dtype.itemsize
     strides = [item * prod(shape[axis + 1 :]) for shape in shapes for axis in range(len(shape))]
     assert len(shapes) <= MOST_ARRAYS
     assert len(strides) <= MOST_STRIDES
     sizes = [item * prod(shape) for shape in shapes]
-    return np.array([key, *program.entry, len(shapes), len(strides), threads, PIECE, *sizes, *strides], np.int64)
+    cut = [len(parts), *(item * size for size in parts)]
+    return [*program.entry, len(shapes), len(strides), threads, PIECE, *sizes, *strides, *cut]
+
+
+class Cutter:
+    """A program whose rows become an array per input, for callers other than XLA; see `can_cut`."""
+
+    def __init__(self, program: Program, parts: Sequence[int]) -> None:
+        self.program = program
+        self.record = np.array([0, *on_host(program, 1, parts)], np.int64)
+        text = PIECES_OF_A_JOB + DIRECT
+        self.code = codegen.load(codegen.name_of(text), lambda: text)
+        self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(self.code.address)
+
+    def job(self, inputs: Sequence[int], steps: Sequence[int], results: Sequence[int]) -> NDArray[np.int64]:
+        """What `run` needs to know: addresses, bytes from state to state of the inputs (0: all share one)."""
+        words = np.zeros(5 + 3 * MOST_ARRAYS + MOST_STRIDES, np.int64)
+        bases, strides, parts = 5, 5 + MOST_ARRAYS, 5 + 2 * MOST_ARRAYS + MOST_STRIDES
+        arrays, count = (int(x) for x in self.record[3:5])
+        words[0] = self.record.ctypes.data
+        words[bases : bases + len(inputs)] = inputs
+        words[strides : strides + arrays] = [*steps, self.record[7 + len(inputs)]]
+        words[strides + arrays : strides + arrays + count] = self.record[7 + arrays : 7 + arrays + count]
+        words[parts : parts + len(results)] = results
+        return words
+
+
+def can_cut(parts: Sequence[int]) -> bool:
+    """Whether rows can be cut into parts of so many numbers: a block holds several."""
+    return len(parts) <= MOST_ARRAYS and min(parts) > 0 and 8 * sum(parts) * FEWEST_ROWS <= BLOCK
+
+
+def on_device(program: CudaProgram, sizes: Sequence[int]) -> tuple[list[int], int]:
+    """The record of a program for a GPU, for arguments of so many states each: all, or one for all.
+
+    Also how many numbers of memory it needs beside its result: another result, for XLA.
+    """
+    shapes, count, item = [*program.request.input_shapes, program.shape], max(sizes), program.dtype.itemsize
+    states = [*sizes, count]
+    steps = [prod(shape) if own == count else 0 for own, shape in zip(states, shapes)]
+    rows = tuple(step == prod(shape) > 1 for step, shape in zip(steps, shapes))
+    function, grid, shared, more, scratch = program.prepared(rows, count)
+    arguments = [y for step in steps for y in (None, step, 1)] + [count, *more]
+    constants = np.array([x for x in arguments if x is not None], np.int64)
+    table().kept.append(constants)
+    arrays, places = iter(range(len(arguments))), iter(range(constants.ctypes.data, 2**63, 8))
+    parameters = [next(arrays) if x is None else next(places) for x in arguments]
+    bytes_of = [item * own * prod(shape) for own, shape in zip(states, shapes)] + [item * scratch] * bool(scratch)
+    assert len(bytes_of) <= MOST_ARRAYS
+    assert len(parameters) <= MOST_PARAMETERS
+    launch = ctypes.cast(driver(), ctypes.c_void_p).value
+    assert launch
+    return [launch, function, len(bytes_of), len(parameters), *grid, shared, *bytes_of, *parameters], scratch
 
 
 @functools.cache
@@ -486,6 +867,7 @@ def table() -> _Programs:
 
 
 @functools.cache
-def handler() -> codegen.Loaded:
-    """The handler, for `jax.ffi.register_ffi_target`."""
-    return codegen.load(codegen.name_of(IR), lambda: IR, {TABLE: ctypes.addressof(table().place)})
+def handler(text: str) -> codegen.Loaded:
+    """A handler, `HOST` or `DEVICE`, for `jax.ffi.register_ffi_target`."""
+    text = COMMON + (PIECES_OF_A_JOB if text is HOST else "") + text
+    return codegen.load(codegen.name_of(text), lambda: text, {TABLE: ctypes.addressof(table().place)})

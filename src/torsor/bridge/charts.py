@@ -22,8 +22,9 @@ Array = NDArray[Any]
 
 
 def constant(x: Array, like: Any, xp: Any) -> Any:
-    """A constant as an array of the framework, of the type of another one."""
-    return xp.asarray(np.array(x), dtype=like.dtype)  # a copy, because PyTorch warns of read-only arrays
+    """A constant as an array of the framework, of the type of another one, and on its device."""
+    where = {"device": like.device} if xp.__name__ == "torch" else {}
+    return xp.asarray(np.array(x), dtype=like.dtype, **where)  # a copy, because PyTorch warns of read-only arrays
 
 
 class _Turning(NamedTuple):

@@ -35,19 +35,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torsor import validate
-from torsor.backends.cpu import Program, compile_request, cores
+from torsor.backends.cpu import compile_request, cores
 from torsor.bridge.charts import Charts, constant
 from torsor.bridge.numbers import ModelNumbers
 from torsor.compiler.derivative import takes_frame
-from torsor.compiler.request import PATIENT, Request, unrolling
+from torsor.compiler.request import ON_GPU, PATIENT, Request, unrolling
 from torsor.compiler.store import store
 from torsor.dynamics.derivatives import DIFFERENTIABLE, Differentiated, wrt_names
 from torsor.dynamics.functions import algorithm_for
 from torsor.errors import ArgumentError
 from torsor.inputs import PARAMETERS, place_of
+from torsor.later import Later
 from torsor.model.batch import ModelBatch
 from torsor.model.model import Model, require_model
 from torsor.sweeps import Algorithm
+
+gpu = Later("torsor.backends.gpu")
 
 # The operands of each kind beside x: tangents s and t (an array per input), a cotangent c of the result.
 OPERANDS = {"value": "", "jvp": "t", "vjp": "c", "second": "tc", "along": "tc", "twice": "st"}
@@ -99,15 +102,16 @@ class Options(NamedTuple):
         return self._replace(wrt=wrt, threads=threads)
 
 
-def bridge(model: Model, function: Callable[..., Any], dtype: str, options: Options) -> Bridge:
+def bridge(model: Model, function: Callable[..., Any], dtype: str, options: Options, target: str = "cpu") -> Bridge:
     """The bridge of a function, kept with the model; `options` are checked."""
     if options.body is not None:
         model.frame(options.body)  # raises if there is none
-    return store(model).once(("bridge", function, dtype, options), lambda: Bridge(model, function, dtype, options))
+    given = model, function, dtype, options, target
+    return store(model).once(("bridge", *given[1:]), lambda: Bridge(*given))
 
 
 class Bridge:
-    """A function of a model in one number type, for a framework.
+    """A function of a model in one number type, for a framework; its programs run on a CPU or, "cuda", on a GPU.
 
     names      of the inputs, in the order of a call: those of the function, "external", those of `wrt`
     shapes     of each input, for one state
@@ -115,8 +119,10 @@ class Bridge:
     shape      of the result, for one state
     """
 
-    def __init__(self, model: Model, function: Callable[..., Any], dtype: str, options: Options) -> None:
+    def __init__(self, model: Model, function: Callable[..., Any], dtype: str, options: Options,
+                 target: str = "cpu") -> None:  # fmt: skip
         require_model(model)
+        self.target = target
         if isinstance(function, Differentiated):
             raise ArgumentError(f"give {function.root.__name__} itself: the framework differentiates it")
         self.model, self.function, self.dtype, self.options = model, function, dtype, options
@@ -133,10 +139,15 @@ class Bridge:
         self.names = (*algorithm.inputs, *("external",) * options.external, *options.wrt)
         self.shapes = [place_of(name).shape(model) for name in self.names]
         self.tangents = [place_of(f"d{name}").shape(model) for name in self.names]
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"<{self.algorithm.name} of {self.model!r}: {self.dtype}>"
+
+    @property
+    def on_gpu(self) -> Bridge:
+        """The same with programs for a GPU."""
+        return bridge(self.model, self.function, self.dtype, self.options, "cuda")
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -202,14 +213,16 @@ class Bridge:
 
     # ---- programs ----
 
-    def program(self, kind: str) -> Program:
+    def program(self, kind: str) -> Any:
         """The program that computes a kind; its inputs are named in `Program.inputs`."""
         kind = "second" if kind in ("along", "twice") else kind
         if kind not in self._programs:
             self._programs[kind] = self._compiled(kind)
         return self._programs[kind]
 
-    def _compiled(self, kind: str) -> Program:
+    def _compiled(self, kind: str) -> Any:
+        if self.target == "cuda":
+            return gpu.compile_cuda(self._request(kind))
         return compile_request(self._request(kind), threads=self.options.threads or 1)
 
     def _request(self, kind: str) -> Request:
@@ -217,7 +230,8 @@ class Bridge:
         numbers = self.numbers.members if self.numbers else None
         options = (*("external",) * self.options.external, *(numbers.inputs if numbers else ()))
         return Request(algorithm, self.model, options=options, dtype=self.dtype, frame=self.frame,
-                       unroll=unrolling(self.options.specialised, PATIENT), members=numbers)  # fmt: skip
+                       unroll=unrolling(self.options.specialised, ON_GPU if self.target == "cuda" else PATIENT),
+                       members=numbers)  # fmt: skip
 
     def _derivative(self, kind: str) -> Algorithm:
         if self.function not in DIFFERENTIABLE:
@@ -260,7 +274,7 @@ class Bridge:
         flat = () if self.model.nq > self.model.nv else ("q",)
         return {name: x for name, x in weights.items() if name in self.names and name not in flat}
 
-    def _ordered(self, program: Program, groups: dict[str, list[Any]], xp: Any) -> list[Any]:
+    def _ordered(self, program: Any, groups: dict[str, list[Any]], xp: Any) -> list[Any]:
         """The arrays of a program, in its order."""
         given = dict(zip(self.names, groups["x"]))
         given |= {f"d{name}": t for name, t in zip(self.names, groups.get("t", ()))}

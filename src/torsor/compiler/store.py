@@ -17,16 +17,19 @@ NAME = "store"  # the attribute in which a model keeps its store
 
 
 class Store:
-    """`torsor.dynamics` looks in `quick` and `calls` first; everything else is found by its key.
+    """`torsor.dynamics` looks in `quick`, `calls` and `on_gpu` first; everything else is found by its key.
 
     quick    number type -> forward dynamics of one state, for models with few freedoms
     calls    (function or algorithm, number type) -> (for one state, for many, whether a result has few numbers, how to
              split a row into several results, or None)
+    on_gpu   (function or algorithm, type of an array, number type) -> what gives the result for arrays on a GPU, or
+             None if their layout was not seen before
     """
 
     def __init__(self) -> None:
         self.quick: dict[str, Any] = {}
         self.calls: dict[tuple[Any, str], tuple[Any, Any, bool, Any]] = {}
+        self.on_gpu: dict[tuple[Any, type, Any], Callable[[tuple[Any, ...]], Any]] = {}
         self._made: dict[Hashable, Any] = {}
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:

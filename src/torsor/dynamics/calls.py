@@ -54,6 +54,13 @@ def call(what: Algorithm | Callable[..., Array], model: Model, *args: ArrayLike)
                 return split(result) if split else result
         except Exception:  # whatever an argument raises; it is explained below
             pass
+    else:  # perhaps on a GPU, in a layout that was seen before
+        try:
+            found = model.__dict__[STORE].on_gpu[what, type(first), first.dtype](args)
+            if found is not None:
+                return found
+        except Exception:  # as above
+            pass
     return call_carefully(what, model, args)
 
 
@@ -126,7 +133,7 @@ def call_carefully(what: Algorithm | Callable[..., Array], model: Model, args: t
     if isinstance(model, ModelBatch):
         return _call_batch(what, algorithm, model, state, tuple(given), frame)
     if gpu_array(args[0]):
-        return _call_on_gpu(algorithm, model, state, tuple(given), frame)
+        return _call_on_gpu(what, algorithm, model, state, tuple(given), frame)
     arrays = {name: checked(model, name, x) for name, x in state.items()}
     batch_axes(model, arrays)
     dtype = np.result_type(*arrays.values())
@@ -158,16 +165,18 @@ def _finished(algorithm: Algorithm, result: Array, split: Any) -> Array:
     return split(result) if split else result
 
 
-def _call_on_gpu(algorithm: Algorithm, model: Model, state: dict[str, ArrayLike], options: tuple[str, ...],
+def _call_on_gpu(what: Any, algorithm: Algorithm, model: Model, state: dict[str, ArrayLike], options: tuple[str, ...],
                  frame: Frame | None) -> Array:  # fmt: skip
-    from torsor.backends import gpu
-
-    args = tuple(state.values())
+    gpu = gpu_backend()
+    args: tuple[Any, ...] = tuple(state.values())
     if not options and frame is None and gpu.is_long_chain(algorithm, model, args[0]):
         solver = levels(algorithm, model)
         if solver is not None:
             return solver(*args)
-    return gpu.call(algorithm, model, args, options, frame)
+    program = gpu.program(algorithm, model, args, options, frame)
+    if not options and frame is None:
+        store(model).on_gpu[what, type(args[0]), args[0].dtype] = program.quick
+    return program(*args)
 
 
 def _call_batch(what: Any, algorithm: Algorithm, batch: ModelBatch, state: dict[str, ArrayLike],
@@ -181,7 +190,11 @@ def _call_batch(what: Any, algorithm: Algorithm, batch: ModelBatch, state: dict[
         numbers = made.once(("on the device", number_type), lambda: [
             gpu.columns(x, x.ndim - axes, number_type) for x in found.inputs.values()
         ])  # fmt: skip
-        return gpu.call(algorithm, model, (*state.values(), *numbers), options, frame, found)
+        args: tuple[Any, ...] = tuple(state.values())
+        run = gpu.program(algorithm, model, args, options, frame, found)
+        if len(options) == len(found.inputs) and frame is None:
+            made.on_gpu[what, type(args[0]), args[0].dtype] = lambda args: run.quick((*args, *numbers))
+        return run(*args, *numbers)
     arrays = {name: checked(model, name, x) for name, x in state.items()}
     dtype = np.result_type(*arrays.values())
     if dtype.char not in "df":

@@ -222,7 +222,7 @@ class DeviceMotion(Motion):
         loads = self.law.load_names if algorithm is articulated.forward_dynamics else ()
         options = (*loads, *ADDED[:added])
         if not self._is_long:
-            return lambda *args: gpu.call(algorithm, self.model, args, options, None)
+            return lambda *args: gpu.program(algorithm, self.model, args, options, None)(*args)
         try:
             chain = levels(algorithm, self.model, options)
         except (ArgumentError, SingularError) as error:

@@ -56,6 +56,7 @@ def numbers_of_inputs(inputs: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str,
 def rollout_on_gpu(setup: Fixed, q: Any, v: Any, steps: int, every: int, stops: tuple[Stop, ...],
                    reset: Mapping[str, Any]) -> Trajectory:  # fmt: skip
     """`rollout` of states on a GPU."""
+    gpu.refuse_recording("a rollout")
     law, step, model = setup.law, setup.step, setup.model
     if law.called:
         raise ArgumentError("rollouts on a GPU take forces that are data, not functions: give NumPy arrays")
