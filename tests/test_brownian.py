@@ -13,6 +13,7 @@ from torsor import zoo
 from torsor.algorithms import square_factor
 from torsor.backends import gpu
 from torsor.backends.cpu import compile_program
+from torsor.motion import brownian as module
 from torsor.motion.brownian import brownian
 
 ERRORS = 5.0  # standard errors: once in a million runs by chance, and the seeds are fixed
@@ -186,12 +187,30 @@ def test_steps_are_those_of_matrices(name, stiff, device, size, monkeypatch):
         assert difference(called, found) < 1e-12
 
 
+def test_blocks_chunks_and_records_do_not_change_the_path(monkeypatch):
+    """Of replicas in threads, and of steps whose noise is drawn at once."""
+    q = np.random.default_rng(0).normal(size=(7, 2))
+    springs = ts.Spring(np.linspace(1.0, 2.0, 7)[:, None] * np.ones(2), 0.3)  # one stiffness per replica
+    options = {"steps": 23, "step": 0.01, "rng": 3, "forces": springs}
+    whole = brownian(CHAIN, q, every=1, **options)
+    monkeypatch.setattr(module, "CHUNK", 3)
+    monkeypatch.setattr(module, "MOST_NUMBERS", 4 * 7 * 6)
+    for every in (1, 5, 23):
+        assert np.array_equal(brownian(CHAIN, q, every=every, **options), whole[every - 1 :: every])
+    cupy = fake_cupy.Cupy()
+    monkeypatch.setattr(gpu, "cupy", lambda: cupy)
+    found = brownian(CHAIN, fake_cupy.on_device(q), every=5, **options)
+    assert not cuda_host.compiler() or difference(np.array(found), whole[4::5]) < 1e-12
+
+
 def test_no_replica_and_what_cannot_act():
     assert brownian(CHAIN, np.zeros((0, 2)), steps=2, step=0.1).shape == (2, 0, 2)
     assert brownian(CHAIN, np.zeros((3, 2), np.float32), steps=2, step=0.01, rng=0).dtype == np.float64
     for force in (ts.Table([0.0, 1.0], np.zeros((2, 2))), ts.ComputedTorque(np.zeros(2), 1.0, 1.0)):
         with pytest.raises(ts.ArgumentError, match="torques at joints that do not change"):
             brownian(CHAIN, np.zeros(2), steps=1, step=0.1, forces=force)
+    with pytest.raises(ts.ArgumentError, match=r"forces for \(4,\) replicas, but q has \(\)"):
+        brownian(CHAIN, np.zeros(2), steps=1, step=0.1, forces=ts.Spring(np.ones((4, 2))))
 
 
 def test_forces_and_replicas():

@@ -26,12 +26,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.algorithms import articulated, square_factor
+from torsor.backends.cpu import pool
 from torsor.compiler.derivative import log_det_gradient
 from torsor.dynamics import functions as dynamics
 from torsor.dynamics.calls import gpu_array
@@ -46,7 +48,7 @@ from torsor.motion.law import Law, collect
 from torsor.motion.lowering import Scalars, Step, lowered
 from torsor.motion.plant import Plant
 from torsor.motion.time_loop import StepRun
-from torsor.validate import flag, generator, integer, number, real_array
+from torsor.validate import batch_of, flag, generator, integer, number, real_array
 
 gpu = Later("torsor.backends.gpu")  # few have a GPU
 gpu_rollout = Later("torsor.motion.gpu_rollout")
@@ -56,7 +58,8 @@ Potential = Callable[[Array], Array]  # q -> tau
 
 FORCES, NOISE, TEMPERATURE = range(3)  # what a step reads, a row of commands each
 SLOTS = 3
-MOST_NUMBERS = 2**25  # of the commands of one launch on a GPU
+CHUNK = 512  # replicas that a thread moves
+MOST_NUMBERS = 2**22  # of the commands that are drawn at once
 MOST_FREEDOMS_ON_GPU = 40  # of a step in straight-line code
 
 
@@ -120,7 +123,7 @@ def brownian(
     if start.ndim == 0 or start.shape[-1] != model.nq:
         raise ArgumentError(f"q has shape {start.shape}; {model!r} needs (..., {model.nq})")
     model.check_quaternions(start)
-    drag, law = _drag(model, friction), _law(model, forces)
+    drag, law = _drag(model, friction), _law(model, forces, start.shape)
     dynamics.mass_solve(drag, start, np.zeros((*start.shape[:-1], model.nv)))  # names a joint that meets no friction
     overdamped = Overdamped.of(model, drag, flag("stiff", stiff))
     one = Step(overdamped, ("brownian", drag.key, stiff), law, SLOTS, asks=True)
@@ -130,7 +133,7 @@ def brownian(
     return _on_cpu(one, noise, start, steps, every)
 
 
-def _law(model: Model, forces: Any) -> Law:
+def _law(model: Model, forces: Any, shape: tuple[int, ...]) -> Law:
     """What pulls at the joints."""
     if callable(forces) and not hasattr(forces, "terms"):
         potential: Potential = forces
@@ -138,23 +141,47 @@ def _law(model: Model, forces: Any) -> Law:
     law = collect(model, forces, own=False)
     if law.changes or law.more_changes or law.load_names or law.tracked is not None:
         raise ArgumentError("forces of Brownian dynamics are torques at joints that do not change in time")
+    axes = batch_of({"q": (shape, 1), "forces": (law.values.shape, 1), "torques": (law.constant.shape, 2)})
+    if axes != shape[:-1]:
+        raise ArgumentError(f"forces for {axes} replicas, but q has {shape[:-1]}")
     return law
 
 
 def _on_cpu(step: Step, noise: Noise, q: Array, steps: int, every: int) -> Array:
     model, batch, m = step.model, q.shape[:-1], int(np.prod(q.shape[:-1]))
     x = np.concatenate([q.reshape(m, model.nq), np.zeros((m, model.nv))], axis=1)
-    stored = np.empty((m, steps // every, x.shape[1]))
-    given = {"tau": np.zeros((1, step.inputs["tau"][0])), "gain": np.atleast_2d(step.law.values)}
-    run = StepRun(lowered(step), m, np.array([noise.length]), given, functions=step.law.called, alone=not batch)
+    kept, width, kernels = steps // every, step.inputs["tau"][0], lowered(step)
+    values = np.broadcast_to(step.law.values, (*batch, step.law.values.shape[-1]))
+    values = values.reshape(m, step.law.values.shape[-1])
+    stored = np.empty((m, kept, x.shape[1]))
+    size = max(m, 1) if step.law.called else CHUNK  # functions see all replicas
+    runs = {}
+    for first in range(0, m, size):
+        gain = values[first : first + size]
+        given = {"tau": np.zeros((1, width)), "gain": gain}
+        runs[first] = StepRun(
+            kernels, len(gain), np.array([noise.length]), given, functions=step.law.called, alone=not batch
+        )
 
-    def changing(first: int, count: int) -> dict[str, Array]:
-        return {"tau": np.moveaxis(noise.commands(first, count).reshape(m, count, -1), 1, 0)}
+    def move(first: int, block: range, commands: Array) -> None:
+        """Some replicas through a block of steps."""
+        rows, ends = slice(first, first + size), [t + 1 - block.start for t in block if (t + 1) % every == 0]
+        records, record = len(ends), block.start // every
+        if not ends or ends[-1] < len(block):
+            ends.append(len(block))
+        path = np.empty((len(x[rows]), len(ends), x.shape[1]))
+        runs[first](x[rows], lambda at, count: {"tau": commands[at : at + count, rows]}, ends, path)
+        stored[rows, record : record + records] = path[:, :records]
 
+    most = max(1, MOST_NUMBERS // max(1, m * width))
     with np.errstate(all="ignore"):
-        run(x, changing, range(every, steps + 1, every), stored)
+        for begin in range(0, kept * every, most):
+            block = range(begin, min(begin + most, kept * every))
+            commands = np.moveaxis(noise.commands(begin, len(block)).reshape(m, len(block), width), 1, 0)
+            turn = partial(move, block=block, commands=commands)
+            list(map(turn, runs) if len(runs) == 1 else pool().map(turn, runs))
     _require_finite(stored, noise.length)
-    return np.moveaxis(stored[..., : model.nq], 1, 0).reshape(steps // every, *batch, model.nq)
+    return np.moveaxis(stored[..., : model.nq], 1, 0).reshape(kept, *batch, model.nq)
 
 
 def _on_gpu(step: Step, noise: Noise, q: Any, steps: int, every: int) -> Any:
@@ -170,14 +197,15 @@ def _on_gpu(step: Step, noise: Noise, q: Any, steps: int, every: int) -> Any:
     dtype = gpu.precision([x])
     kernel, modules = gpu_rollout.kernel_of(step, dtype=dtype, specialised=True), dict[str, Any]()
     per_step = max(1, int(np.prod(noise.batch))) * step.inputs["tau"][0]
-    records = max(1, MOST_NUMBERS // (per_step * every))
+    most = max(1, MOST_NUMBERS // per_step)  # steps of one launch
     still = cp.zeros((*noise.batch, model.nv), dtype)
-    found = []
-    for first in range(0, steps // every, records):
-        count = min(records, steps // every - first)
-        path, _ = gpu_rollout.run(noise, kernel, modules, {"q": x, "v": still}, count * every, every)
-        found += [path[..., k, :] for k in range(count)]
-        x = cp.ascontiguousarray(found[-1])
+    found: list[Any] = []
+    for _ in range(steps // every):
+        for begin in range(0, every, most):
+            count = min(most, every - begin)
+            path, _ = gpu_rollout.run(noise, kernel, modules, {"q": x, "v": still}, count, count)
+            x = cp.ascontiguousarray(path[..., -1, :])
+        found.append(x)
     result = cp.empty((len(found), *noise.batch, model.nq), dtype)
     for row, state in zip(result, found):
         row[...] = state
