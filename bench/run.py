@@ -6,9 +6,9 @@ import importlib
 from harness import ROUNDS, table
 
 BENCHMARKS = (
-    "forward_dynamics", "other_functions", "latency", "long_chain", "log_depth", "fixman", "startup", "unrolling",
-    "derivatives", "matrix_gradients", "jacobians", "stiff", "held", "forces", "long_run", "load", "control",
-    "webassembly",
+    "forward_dynamics", "other_functions", "latency", "long_chain", "log_depth", "brent", "fixman", "startup",
+    "unrolling", "derivatives", "matrix_gradients", "jacobians", "stiff", "held", "forces", "long_run", "load",
+    "control", "webassembly",
 )  # fmt: skip
 
 

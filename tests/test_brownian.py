@@ -2,11 +2,18 @@
 
 from dataclasses import replace
 
+import cuda_host
+import fake_cupy
 import numpy as np
 import pytest
+from machines import difference
 
 import torsor as ts
 from torsor import zoo
+from torsor.algorithms import square_factor
+from torsor.backends import gpu
+from torsor.backends.cpu import compile_program
+from torsor.motion import brownian as module
 from torsor.motion.brownian import brownian
 
 ERRORS = 5.0  # standard errors: once in a million runs by chance, and the seeds are fixed
@@ -132,6 +139,78 @@ def test_modes_of_a_rouse_chain_relax_with_their_times():
     for p in range(n - 1):
         product = before[:, p] * after[:, p] / (kT * tau[p] / zeta)
         assert abs(product.mean() - np.exp(-lag / tau[p])) < standard_error(product) + 0.02
+
+
+def by_hand(model, drag, q, xi, kT, step, stiff, torque):
+    """One step in NumPy, with matrices; xi: white noise."""
+    noise = np.sqrt(2 * kT / step) * compile_program(square_factor.apply, drag)(q, xi)
+    weight = ts.log_det_gradient(model, q)
+    force = noise + torque + (kT / 2 * weight + ts.fixman_force(model, q, kT=kT) * stiff)
+    rate = np.linalg.solve(ts.mass_matrix(drag, q), force[..., None])[..., 0]
+    middle = model.integrate(q, step / 2 * rate)
+    rate = np.linalg.solve(ts.mass_matrix(drag, middle), force[..., None])[..., 0]
+    return model.integrate(q, step * rate)
+
+
+MACHINES = {
+    "gimbals": lambda: zoo.random_chain(3, 5, joints=("gimbal", "revolute")),
+    "every joint": lambda: zoo.random_tree(9, 4),
+    "quaternions": lambda: zoo.random_chain(3, 5, joints=("spherical", "free")),
+    "points in space": lambda: ts.Model.chain("universal", n=3, p=(1, 0, 0), mass=[1.0, 2.0, 0.5], com=(1, 0, 0),
+                                              inertia=np.zeros((3, 3)), allow_degenerate=True),
+    "one joint": lambda: zoo.pendulum(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stiff", [False, True])
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize(("device", "size"), [("cpu", ()), ("cpu", (1,)), ("cpu", (2, 3)), ("cuda", (2, 3))], ids=str)
+def test_steps_are_those_of_matrices(name, stiff, device, size, monkeypatch):
+    """Straight-line code and pieces on the CPU; on a GPU's text that runs on the host. The noise is the same."""
+    model = MACHINES[name]()
+    q = model.random_configuration(1, size=size)
+    drag, torque, kT, step = model, 0.3 * np.ones(model.nv), 0.4, 1e-3
+    expected, rng = q, np.random.default_rng(7)
+    for _ in range(4):
+        expected = by_hand(model, drag, expected, rng.standard_normal((*size, model.nv)), kT, step, stiff, torque)
+    on_gpu = device == "cuda"
+    if on_gpu:
+        cupy = fake_cupy.Cupy()
+        monkeypatch.setattr(gpu, "cupy", lambda: cupy)
+    start = fake_cupy.on_device(q) if on_gpu else q
+    options = {"steps": 4, "step": step, "kT": kT, "stiff": stiff, "every": 2, "rng": 7}
+    found = brownian(model, start, forces=ts.Constant(torque), **options)
+    assert found.shape == (2, *size, model.nq)
+    assert (on_gpu and not cuda_host.compiler()) or difference(np.array(found)[-1], expected) < 1e-9
+    if device == "cpu":
+        called = brownian(model, start, forces=lambda q: torque + 0 * q[..., :1], **options)
+        assert difference(called, found) < 1e-12
+
+
+def test_blocks_chunks_and_records_do_not_change_the_path(monkeypatch):
+    """Of replicas in threads, and of steps whose noise is drawn at once."""
+    q = np.random.default_rng(0).normal(size=(7, 2))
+    springs = ts.Spring(np.linspace(1.0, 2.0, 7)[:, None] * np.ones(2), 0.3)  # one stiffness per replica
+    options = {"steps": 23, "step": 0.01, "rng": 3, "forces": springs}
+    whole = brownian(CHAIN, q, every=1, **options)
+    monkeypatch.setattr(module, "CHUNK", 3)
+    monkeypatch.setattr(module, "MOST_NUMBERS", 4 * 7 * 6)
+    for every in (1, 5, 23):
+        assert np.array_equal(brownian(CHAIN, q, every=every, **options), whole[every - 1 :: every])
+    cupy = fake_cupy.Cupy()
+    monkeypatch.setattr(gpu, "cupy", lambda: cupy)
+    found = brownian(CHAIN, fake_cupy.on_device(q), every=5, **options)
+    assert not cuda_host.compiler() or difference(np.array(found), whole[4::5]) < 1e-12
+
+
+def test_no_replica_and_what_cannot_act():
+    assert brownian(CHAIN, np.zeros((0, 2)), steps=2, step=0.1).shape == (2, 0, 2)
+    assert brownian(CHAIN, np.zeros((3, 2), np.float32), steps=2, step=0.01, rng=0).dtype == np.float64
+    for force in (ts.Table([0.0, 1.0], np.zeros((2, 2))), ts.ComputedTorque(np.zeros(2), 1.0, 1.0)):
+        with pytest.raises(ts.ArgumentError, match="torques at joints that do not change"):
+            brownian(CHAIN, np.zeros(2), steps=1, step=0.1, forces=force)
+    with pytest.raises(ts.ArgumentError, match=r"forces for \(4,\) replicas, but q has \(\)"):
+        brownian(CHAIN, np.zeros(2), steps=1, step=0.1, forces=ts.Spring(np.ones((4, 2))))
 
 
 def test_forces_and_replicas():

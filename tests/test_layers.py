@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "torsor"
 LAYERS = [
     {"errors", "logs", "later"},
     {"validate", "linalg"},
-    {"files", "lie", "spatial"},
+    {"files", "lie", "spatial", "dense"},
     {"model"},
     {"inputs"},
     {"outputs", "sweeps"},
@@ -66,13 +66,14 @@ ORDER = {
     "robots",
     "model": "names joints rounding parameters check units extras freedoms links builder dh screws locked model batch "
     "conditioning regular",
-    "motion": "brownian coordinates cuda_loops laws progress recording references stops tables hermite law quantities "
+    "motion": "coordinates cuda_loops laws progress recording references stops tables hermite law quantities "
     "forces moving_base plant lowering time_loop steps driver gradients motion device fused stepper tangent dense "
     "events fixed implicit stages structure rattle adams radau runge_kutta stiffness trajectory gpu_rollout rollout "
-    "integrators rows simulation sensitivities",
+    "brownian integrators rows simulation sensitivities",
     "molecule": "structure rotors forcefields prepare tree page plots output molecule closures mover methods results "
     "run gibbs polymers command",
-    "papers": "rows figures digits change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 lee2007",
+    "papers": "arithmetic rows figures digits change_of_basis featherstone1999 ploen1999 saha_udut saha2001 lee2005 "
+    "lee2007",
     "parallel": "schedule engine operations chain segment_kernel adjoint branches determinant solver device segments",
     "view": "style limbs shapes tube controls showcase machine plots page table browser movies",
     "zoo": "families humanoid lee2007 small",

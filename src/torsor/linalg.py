@@ -35,12 +35,15 @@ class Scalar(Protocol):
 # Functions of a scalar ---------------------------------------------------------------------------------
 
 
-def _function(name: str) -> Callable[..., Scalar]:
-    def call(*xs: Scalar) -> Scalar:
+def _function(name: str) -> Callable[..., Any]:
+    def call(*xs: Any) -> Any:
         """The function for the first argument whose type is not a plain number (atan2 takes two)."""
         x = next((x for x in xs if not isinstance(x, float | int)), xs[0])
         if isinstance(x, float | int):
             return getattr(math, name)(*xs)
+        if any(isinstance(y, np.ndarray) and y.dtype == object for y in xs):
+            elementwise: Any = np.frompyfunc(call, len(xs), 1)
+            return elementwise(*xs)
         if isinstance(x, np.ndarray | np.generic):
             return getattr(np, name if name != "atan2" else "arctan2")(*xs)
         if _is_casadi(x):
@@ -102,7 +105,7 @@ def down_scale(xs: Sequence[Any]) -> Any:
         largest = maximum(largest, absolute(x))
     if isinstance(largest, float | int):
         return math.ldexp(1.0, min(1023, 2 - math.frexp(largest)[1])) if math.isfinite(largest) else 1.0
-    if isinstance(largest, np.ndarray | np.generic):
+    if isinstance(largest, np.ndarray | np.generic) and largest.dtype != object:
         power = np.minimum(2 - np.frexp(largest)[1], np.finfo(largest.dtype).maxexp - 1)
         return np.ldexp(np.ones_like(largest), power)
     return largest.down_scale() if hasattr(largest, "down_scale") else 1.0  # mpmath and CasADi do not overflow here

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor.dense import inverse
 from torsor.errors import ArgumentError, ModelWarning, SingularError
 from torsor.lie import hat
 from torsor.model.model import Model
@@ -49,7 +50,7 @@ def warn_of_invented_masses(model: Model) -> None:
 
 def check_regular(names: Sequence[str], mass: Array, inertia: Array) -> None:
     """Refuse a body that has no inverse inertia, by name."""
-    moments = np.linalg.eigvalsh(inertia)
+    moments = np.linalg.eigvalsh(np.asarray(inertia, dtype=np.float64))
     flat = moments[..., 0] <= FLAT * moments[..., 2]
     if not (bad := flat | (mass <= 0)).any():
         return
@@ -64,8 +65,8 @@ def check_regular(names: Sequence[str], mass: Array, inertia: Array) -> None:
 
 def inverse_inertia(mass: Array, com: Array, inertia: Array) -> Array:
     """J^-1 (..., 6, 6) about the frame's origin: [[I^-1, -I^-1 [c]], [[c] I^-1, 1/m - [c] I^-1 [c]]]."""
-    K = np.zeros((*np.shape(mass), 6, 6))
-    C, L = hat(com), np.linalg.inv(inertia)
+    K = np.zeros((*np.shape(mass), 6, 6), np.result_type(mass, com, inertia))
+    C, L = hat(com), inverse(inertia)
     CL = C @ L
     K[..., :3, :3] = (L + L.swapaxes(-1, -2)) / 2
     K[..., 3:, :3] = CL

@@ -16,37 +16,61 @@ the potential U):
     stiff springs   F = tau + (kT/2) d log det G / dq       sqrt(det G) exp(-U / kT)
 
 det G is constant for most machines (`fixman_force`): then stiff springs cost no gradient.
+
+The step is one of those of `lowering.py`, so that its loop over time is machine code on a CPU, and on a GPU a replica
+never leaves its thread. Where a rollout reads commands at several times of a step, it reads those of the forces, the
+noise, and half the temperature. The noise is drawn on the host: a seed gives the same path everywhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.algorithms import articulated, square_factor
-from torsor.backends.cpu import Program, compile_program
+from torsor.backends.cpu import pool
 from torsor.compiler.derivative import log_det_gradient
-from torsor.compiler.store import store
 from torsor.dynamics import functions as dynamics
-from torsor.dynamics.fixman.measure import pieces_of
+from torsor.dynamics.calls import gpu_array
+from torsor.dynamics.fixman.measure import Pieces, pieces_of
 from torsor.errors import ArgumentError, SingularError
+from torsor.later import Later
+from torsor.linalg import Scalar
 from torsor.model.model import Model, require_model
 from torsor.model.regular import require_uncoupled
-from torsor.validate import flag, function, generator, integer, number, real_array
+from torsor.motion.forces import Function
+from torsor.motion.law import Law, collect
+from torsor.motion.lowering import Scalars, Step, lowered
+from torsor.motion.plant import Plant
+from torsor.motion.time_loop import StepRun
+from torsor.validate import batch_of, flag, generator, integer, number, real_array
+
+gpu = Later("torsor.backends.gpu")  # few have a GPU
+gpu_rollout = Later("torsor.motion.gpu_rollout")
 
 Array = NDArray[Any]
-Forces = Callable[[Array], ArrayLike]
+Potential = Callable[[Array], Array]  # q -> tau
+
+FORCES, NOISE, TEMPERATURE = range(3)  # what a step reads, a row of commands each
+SLOTS = 3
+CHUNK = 512  # replicas that a thread moves
+MOST_NUMBERS = 2**22  # of the commands that are drawn at once
+MOST_FREEDOMS_ON_GPU = 40  # of a step in straight-line code
 
 
 def brownian(
-    model: Model, q: ArrayLike, *, steps: int, step: float, kT: float = 1.0, friction: ArrayLike | Model | None = None,
-    stiff: bool = False, forces: Forces | None = None, every: int = 1, rng: int | np.random.Generator | None = None,
-) -> Array:  # fmt: skip
+    model: Model, q: Any, *, steps: int, step: float, kT: float = 1.0, friction: ArrayLike | Model | None = None,
+    stiff: bool = False, forces: Any = (), every: int = 1, rng: int | np.random.Generator | None = None,
+) -> Any:  # fmt: skip
     """Move a machine by Brownian dynamics; batch axes are replicas.
+
+    NumPy arrays run on the CPU's lanes, with a loop over time in machine code; CuPy, PyTorch and JAX arrays run on
+    their GPU.
 
     Parameters
     ----------
@@ -64,8 +88,9 @@ def brownian(
         Left out, friction is proportional to mass, and step counts in units of mass over friction
     stiff : bool
         whether the joints are stiff springs (the weights of `ts.fixman_force`) and not rigid
-    forces : function
-        q (..., nq) -> tau (..., nv), for example of a potential
+    forces : function, force or sequence of forces
+        q -> tau, for example of a potential, called once per step with all replicas, (replicas, nq); or forces of
+        torques at joints as in `rollout` (`ts.Spring`, `ts.Constant`, ...), which are machine code, on a GPU, too
     every : int
         records are taken after so many steps
     rng : int or Generator
@@ -76,6 +101,8 @@ def brownian(
 
     Raises
     ------
+    ArgumentError
+        a shape does not fit, or a force cannot act here
     SingularError
         a motion meets no friction, or step is too long for the forces
 
@@ -90,55 +117,172 @@ def brownian(
     require_model(model)
     require_uncoupled(model, "Brownian dynamics")
     steps, every = integer("steps", steps, least=1), integer("every", every, least=1)
-    step, kT = number("step", step, above=0), number("kT", kT, above=0)
-    flag("stiff", stiff)
-    if forces is not None:
-        function("forces", forces)
-    q = real_array("q", q).astype(np.float64)
-    if q.ndim == 0 or q.shape[-1] != model.nq:
-        raise ArgumentError(f"q has shape {q.shape}; {model!r} needs (..., {model.nq})")
-    model.check_quaternions(q)
-    drag = _drag(model, friction)
-    dynamics.mass_solve(drag, q, np.zeros((*q.shape[:-1], model.nv)))  # names a joint that meets no friction
-    medium = store(drag).once(("brownian",), lambda: Medium.of(drag))
-    weight = _weight(model, stiff)
-    noise, size = generator("rng", rng), np.sqrt(2 * kT / step)
-    move = np.add if model.nq == model.nv and _is_flat(model) else model.integrate
-    records = []
-    for k in range(steps):
-        force = size * medium.factor(q, noise.standard_normal((*q.shape[:-1], model.nv)))
-        if weight is not None:
-            force += 0.5 * kT * weight(q)
-        if forces is not None:
-            force += np.asarray(forces(q), dtype=np.float64)
-        middle = move(q, (0.5 * step) * medium.mobility(q, force))
-        q = move(q, step * medium.mobility(middle, force))
-        if (k + 1) % every == 0:
-            records.append(q)
-        if not np.isfinite(q).all():
-            raise SingularError(
-                f"Brownian dynamics left all numbers in the step {k + 1}: take steps shorter than {step:g}"
-            )
-    return np.array(records).reshape(len(records), *q.shape)
+    length, kT = number("step", step, above=0), number("kT", kT, above=0)
+    start = np.asarray(gpu.cupy().asnumpy(gpu.as_cupy(q, gpu.kind_of(q))) if gpu_array(q) else q)
+    start = real_array("q", start).astype(np.float64)
+    if start.ndim == 0 or start.shape[-1] != model.nq:
+        raise ArgumentError(f"q has shape {start.shape}; {model!r} needs (..., {model.nq})")
+    model.check_quaternions(start)
+    drag, law = _drag(model, friction), _law(model, forces, start.shape)
+    dynamics.mass_solve(drag, start, np.zeros((*start.shape[:-1], model.nv)))  # names a joint that meets no friction
+    overdamped = Overdamped.of(model, drag, flag("stiff", stiff))
+    one = Step(overdamped, ("brownian", drag.key, stiff), law, SLOTS, asks=True)
+    noise = Noise(model, law, length, kT, start.shape[:-1], generator("rng", rng))
+    if gpu_array(q):
+        return _on_gpu(one, noise, q, steps, every)
+    return _on_cpu(one, noise, start, steps, every)
 
 
-def _weight(model: Model, stiff: bool) -> Callable[[Array], Array] | None:
-    """The gradient of log det M, or of log det G; None if that is constant."""
-    if not stiff:
-        return store(model).once(("rigid weight",), lambda: compile_program(log_det_gradient, model))
-    pieces = pieces_of(model)
-    return None if pieces is None else pieces.gradient
+def _law(model: Model, forces: Any, shape: tuple[int, ...]) -> Law:
+    """What pulls at the joints."""
+    if callable(forces) and not hasattr(forces, "terms"):
+        potential: Potential = forces
+        forces = Function(lambda t, q, v: potential(q), needs_v=False)
+    law = collect(model, forces, own=False)
+    if law.changes or law.more_changes or law.load_names or law.tracked is not None:
+        raise ArgumentError("forces of Brownian dynamics are torques at joints that do not change in time")
+    axes = batch_of({"q": (shape, 1), "forces": (law.values.shape, 1), "torques": (law.constant.shape, 2)})
+    if axes != shape[:-1]:
+        raise ArgumentError(f"forces for {axes} replicas, but q has {shape[:-1]}")
+    return law
 
 
-class Medium(NamedTuple):
-    """The friction of a machine: q, xi -> W xi and q, F -> Z^-1 F."""
+def _on_cpu(step: Step, noise: Noise, q: Array, steps: int, every: int) -> Array:
+    model, batch, m = step.model, q.shape[:-1], int(np.prod(q.shape[:-1]))
+    x = np.concatenate([q.reshape(m, model.nq), np.zeros((m, model.nv))], axis=1)
+    kept, width, kernels = steps // every, step.inputs["tau"][0], lowered(step)
+    values = np.broadcast_to(step.law.values, (*batch, step.law.values.shape[-1]))
+    values = values.reshape(m, step.law.values.shape[-1])
+    stored = np.empty((m, kept, x.shape[1]))
+    size = max(m, 1) if step.law.called else CHUNK  # functions see all replicas
+    runs = {}
+    for first in range(0, m, size):
+        gain = values[first : first + size]
+        given = {"tau": np.zeros((1, width)), "gain": gain}
+        runs[first] = StepRun(
+            kernels, len(gain), np.array([noise.length]), given, functions=step.law.called, alone=not batch
+        )
 
-    factor: Program
-    mobility: Program
+    def move(first: int, block: range, commands: Array) -> None:
+        """Some replicas through a block of steps."""
+        rows, ends = slice(first, first + size), [t + 1 - block.start for t in block if (t + 1) % every == 0]
+        records, record = len(ends), block.start // every
+        if not ends or ends[-1] < len(block):
+            ends.append(len(block))
+        path = np.empty((len(x[rows]), len(ends), x.shape[1]))
+        runs[first](x[rows], lambda at, count: {"tau": commands[at : at + count, rows]}, ends, path)
+        stored[rows, record : record + records] = path[:, :records]
+
+    most = max(1, MOST_NUMBERS // max(1, m * width))
+    with np.errstate(all="ignore"):
+        for begin in range(0, kept * every, most):
+            block = range(begin, min(begin + most, kept * every))
+            commands = np.moveaxis(noise.commands(begin, len(block)).reshape(m, len(block), width), 1, 0)
+            turn = partial(move, block=block, commands=commands)
+            list(map(turn, runs) if len(runs) == 1 else pool().map(turn, runs))
+    _require_finite(stored, noise.length)
+    return np.moveaxis(stored[..., : model.nq], 1, 0).reshape(kept, *batch, model.nq)
+
+
+def _on_gpu(step: Step, noise: Noise, q: Any, steps: int, every: int) -> Any:
+    model, law, kind, cp = step.model, step.law, gpu.kind_of(q), gpu.cupy()
+    if law.called:
+        raise ArgumentError("Brownian dynamics on a GPU takes forces that are data, not functions: give NumPy arrays")
+    if model.nv > MOST_FREEDOMS_ON_GPU:
+        raise ArgumentError(
+            f"Brownian dynamics on a GPU moves {MOST_FREEDOMS_ON_GPU} freedoms at most, not {model.nv}: give NumPy "
+            "arrays"
+        )
+    x = gpu.as_cupy(q, kind)
+    dtype = gpu.precision([x])
+    kernel, modules = gpu_rollout.kernel_of(step, dtype=dtype, specialised=True), dict[str, Any]()
+    per_step = max(1, int(np.prod(noise.batch))) * step.inputs["tau"][0]
+    most = max(1, MOST_NUMBERS // per_step)  # steps of one launch
+    still = cp.zeros((*noise.batch, model.nv), dtype)
+    found: list[Any] = []
+    for _ in range(steps // every):
+        for begin in range(0, every, most):
+            count = min(most, every - begin)
+            path, _ = gpu_rollout.run(noise, kernel, modules, {"q": x, "v": still}, count, count)
+            x = cp.ascontiguousarray(path[..., -1, :])
+        found.append(x)
+    result = cp.empty((len(found), *noise.batch, model.nq), dtype)
+    for row, state in zip(result, found):
+        row[...] = state
+    _require_finite(cp.asnumpy(result), noise.length)
+    return gpu.given_back(kind, result)
+
+
+def _require_finite(stored: Array, length: float) -> None:
+    if not np.isfinite(stored).all():
+        raise SingularError(f"Brownian dynamics left all numbers: take steps shorter than {length:g}")
+
+
+class Noise(NamedTuple):
+    """What drives the steps of a machine, as fixed steps of a rollout are driven."""
+
+    model: Model
+    law: Law
+    length: float
+    kT: float
+    batch: tuple[int, ...]
+    rng: np.random.Generator
+
+    def commands(self, first: int, count: int) -> Array:
+        """The commands of so many steps, (..., count, SLOTS * rows * nv): the noise is new in every call."""
+        nv, size = self.model.nv, np.sqrt(2 * self.kT / self.length)
+        rows = np.zeros((*self.batch, count, SLOTS, nv))
+        rows[..., FORCES, :] = self.law.constant[..., :1, :]
+        rows[..., NOISE, :] = size * np.moveaxis(self.rng.standard_normal((count, *self.batch, nv)), 0, -2)
+        rows[..., TEMPERATURE, :] = self.kT / 2
+        return rows.reshape(*self.batch, count, SLOTS * nv)
+
+
+@dataclass(frozen=True)
+class Overdamped:
+    """A step without inertia: (q, v) -> (q', v).
+
+    drag    the machine whose mass matrix is the friction
+    weight  q -> half the gradient of the logarithm of a determinant: of the mass matrix of this machine
+    pieces  or of that of other pieces (`measure.Pieces`);  neither: the determinant is constant
+    """
+
+    drag: Model
+    weight: Model | None = None
+    pieces: Pieces | None = None
 
     @classmethod
-    def of(cls, drag: Model) -> Medium:
-        return cls(compile_program(square_factor.apply, drag), compile_program(articulated.mass_solve, drag))
+    def of(cls, model: Model, drag: Model, stiff: bool) -> Overdamped:
+        return cls(drag, pieces=pieces_of(model)) if stiff else cls(drag, model)
+
+    def __call__(self, plant: Plant, q: Scalars, v: Scalars, h: Scalar) -> list[Scalar]:
+        assert plant.evaluate is not None
+        _, noise, half_kT = plant.commands
+        force = plant.evaluate(square_factor.apply, self.drag, q, noise)
+        still = [0.0] * plant.model.nv
+        force = [x + action.tau for x, action in zip(force, plant.actions(q, still)[0])]
+        force = [x + y * half_kT[0] for x, y in zip(force, self._gradient(plant, q))]
+        middle = self._moved(plant, q, q, force, h * 0.5)
+        return [*plant.normalised(self._moved(plant, q, middle, force, h)), *v]
+
+    def _moved(self, plant: Plant, q: Scalars, at: Scalars, force: Scalars, h: Scalar) -> list[Scalar]:
+        """q moved by the force for a time h, with the mobility that it has somewhere."""
+        assert plant.evaluate is not None
+        rates = plant.evaluate(articulated.mass_solve, self.drag, at, force)
+        return plant.retracted(q, [h * x for x in rates])
+
+    def _gradient(self, plant: Plant, q: Scalars) -> Scalars:
+        assert plant.evaluate is not None
+        if self.weight is not None:
+            return plant.evaluate(log_det_gradient, self.weight, q)
+        every: list[Scalar] = [0.0] * plant.model.nv
+        if self.pieces is None:
+            return every
+        coordinates = [[*q, 0.0, 1.0][k] for k in self.pieces.columns.tolist()]
+        found = plant.evaluate(log_det_gradient, self.pieces.model, coordinates)
+        for k, freedom in zip(self.pieces.own.tolist(), self.pieces.freedoms.tolist()):
+            every[freedom] = found[k]
+        return every
 
 
 def _drag(model: Model, friction: ArrayLike | Model | None) -> Model:
@@ -158,7 +302,3 @@ def _drag(model: Model, friction: ArrayLike | Model | None) -> Model:
         )
     com = np.where(beads[:, None] > 0, model.com, 0.0)
     return replace(bare, mass=beads, com=com, inertia=np.zeros((model.n, 3, 3)), allow_degenerate=True)
-
-
-def _is_flat(model: Model) -> bool:
-    return all(joint.flat for joint, _, _ in model.joint_groups)

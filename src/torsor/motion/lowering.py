@@ -22,10 +22,11 @@ from torsor.algorithms import articulated, pulls
 from torsor.algorithms.newton_euler import inverse_dynamics
 from torsor.backends import pointwise
 from torsor.compiler.frames import straight_line_frames
+from torsor.compiler.lowering import unrolled
 from torsor.compiler.members import Members
 from torsor.compiler.request import QUICK
 from torsor.compiler.store import store
-from torsor.compiler.tape import Code, Tape
+from torsor.compiler.tape import Code, Expr, Tape
 from torsor.compiler.tape_derivatives import Replay, scalars
 from torsor.compiler.trace import outputs_on, symbols
 from torsor.dynamics.calls import program_for
@@ -61,6 +62,7 @@ class Step(NamedTuple):
     slots       at how many times it reads commands that change;  waves: wrenches that change
     implicit    whether something is added to the pivots
     moves       whether it moves the state; else it only reads what acts there
+    asks        whether it asks for other algorithms than the dynamics (`Plant.evaluate`)
     """
 
     move: Move
@@ -71,6 +73,7 @@ class Step(NamedTuple):
     members: Members | None = None
     moves: bool = True
     waves: int = 1
+    asks: bool = False
 
     @property
     def model(self) -> Model:
@@ -143,7 +146,7 @@ class Step(NamedTuple):
     def by_freedoms(self) -> bool:
         """Whether pieces of a machine with one freedom serve all freedoms."""
         whole = self.moves or self.law.called  # steps and functions need whole configurations
-        return not self.written_out and (self.law.is_local if whole else self.law.is_diagonal)
+        return not (self.written_out or self.asks) and (self.law.is_local if whole else self.law.is_diagonal)
 
     @property
     def whole(self) -> Callable[..., Any]:
@@ -158,7 +161,8 @@ class Step(NamedTuple):
                 given |= {} if added is None else {"added_inertia": added}
                 return list(outputs_on(self.algorithm, frames, given).values())
 
-            return self.move(Plant(self.law, gain, tau, accelerate, self.torques_on_tape(own)), q, v, h[0])
+            plant = Plant(self.law, gain, tau, accelerate, self.torques_on_tape(own), evaluate=on_tape)
+            return self.move(plant, q, v, h[0])
 
         return step
 
@@ -210,7 +214,7 @@ class Ask(NamedTuple):
     @property
     def is_forward(self) -> bool:
         """Whether it is the forward dynamics."""
-        return self.algorithm is not None and self.algorithm is not inverse_dynamics
+        return self.algorithm is not None and "tau" in self.algorithm.inputs
 
 
 class Piece(NamedTuple):
@@ -247,6 +251,9 @@ def cut(step: Step, inverse: bool = True) -> list[Piece]:
         own = step.differing if law.tracks_itself else ()
         return ask(Ask(inverse_dynamics, tracked, own), nv, q, v, a)
 
+    def evaluate(algorithm: Algorithm, other: Model, *given: Scalars) -> Scalars:
+        return ask(Ask(algorithm, other), other.nv, *given)
+
     def functions(q: Scalars, v: Scalars, at: int) -> list[Scalars]:
         found = ask(Ask(None, model, (), at), FOUND * nv, q, v)
         return [found[k : k + nv] for k in range(0, FOUND * nv, nv)]
@@ -255,15 +262,25 @@ def cut(step: Step, inverse: bool = True) -> list[Piece]:
     q, v, tau, gain, h = ([tape.input((name, i)) for i in range(shape[0])] for name, shape in inputs.items())
     own = {name: symbols(tape, name, place_of(name).shape(model)) for name in step.differing}
     on_tape = torques if inverse else step.torques_on_tape(own)
-    plant = Plant(law, gain, tau, accelerate, on_tape, functions if law.called else None)
+    plant = Plant(law, gain, tau, accelerate, on_tape, functions if law.called else None, evaluate)
     end = step.move(plant, q, v, h[0])
     result = []
     for s, (outputs, what) in enumerate(pieces):
-        parts = slice(0, nq), *(slice(k, k + nv) for k in range(nq, len(outputs), nv))
+        first, size = (what.model.nq, what.model.nv) if what.algorithm else (nq, nv)
+        parts = slice(0, first), *(slice(k, k + size) for k in range(first, len(outputs), size))
         result.append(Piece(Code.of(tape, outputs), dict(inputs), parts, what))
-        inputs[f"a{s}"] = (nv if what.algorithm else FOUND * nv,)
+        inputs[f"a{s}"] = (size if what.algorithm else FOUND * nv,)
     last = Code.of(tape, {("out", *index): x for index, x in numbered(end)})
     return [*result, Piece(last, inputs, (), None)]
+
+
+def on_tape(algorithm: Algorithm, model: Model, *given: Scalars) -> Scalars:
+    """The output of an algorithm written out on the tape of its inputs, some of which may be plain numbers."""
+    code, values = unrolled(algorithm, model, algorithm.inputs), dict(zip(algorithm.inputs, given))
+    tape = next(x.tape for part in given for x in part if isinstance(x, Expr))
+
+    outputs = Replay(code, tape, lambda entry: tape.node_of(values[entry[0]][entry[1]])).outputs
+    return list(scalars(tape, (outputs[name] for name in sorted(outputs))))
 
 
 def compiled_piece(code: Code, inputs: Mapping[str, tuple[int, ...]], dtype: str) -> Callable[..., Array]:

@@ -24,19 +24,21 @@ Scalars = Sequence[Scalar]
 Accelerate = Callable[[Scalars, Scalars, Scalars, Scalars | None, int], Scalars]
 Inverse = Callable[[Model, Scalars, Scalars, Scalars], Scalars]
 Functions = Callable[[Scalars, Scalars, int], Sequence[Scalars]]
+Evaluate = Callable[..., Scalars]  # (algorithm, model, *inputs) -> its output, of any other algorithm
 
 
 class Plant:
     """A machine under a law.
 
     values     of the law;  commands: rows (rows * nv,) at the times of `steps.Method.times`, one after the other
-    accelerate, inverse, functions    how what it asks for is found
+    accelerate, inverse, functions, evaluate    how what it asks for is found
     """
 
     def __init__(self, law: Law, values: Scalars, commands: Scalars, accelerate: Accelerate,
-                 inverse: Inverse, functions: Functions | None = None) -> None:  # fmt: skip
+                 inverse: Inverse, functions: Functions | None = None,
+                 evaluate: Evaluate | None = None) -> None:  # fmt: skip
         self.law, self.model, self.accelerate, self.inverse = law, law.model, accelerate, inverse
-        self.functions, nv = functions, law.model.nv
+        self.functions, self.evaluate, nv = functions, evaluate, law.model.nv
         self.commands = [commands[k : k + nv] for k in range(0, len(commands), nv)]
         self.gains: list[list[tuple[int, Scalar]]] = [[] for _ in range(nv)]
         numbers = iter(values)
@@ -124,6 +126,10 @@ class Plant:
     def rate(self, q: Scalars, v: Scalars) -> list[Scalar]:
         """dq/dt = N(q) v"""
         return [x for code, *own in self._joints(q, v) for x in JOINTS[code].rate(*own)]
+
+    def retracted(self, q: Scalars, y: Scalars) -> list[Scalar]:
+        """q [+] y: moved by the constant velocity y for unit time."""
+        return [x for code, *own in self._joints(q, y) for x in JOINTS[code].retract(*own)]
 
     def normalised(self, q: Scalars) -> list[Scalar]:
         """q with every quaternion at unit length."""

@@ -156,7 +156,7 @@ class StepRun:
                 found = memory.room(FOUND if low.by_freedoms else FOUND * low.step.model.nv)
                 calls.append(Call(self._functions(piece.ask.at, found), parts, found))
             else:
-                found = memory.room(1 if low.by_freedoms else low.step.model.nv)
+                found = memory.room(1 if low.by_freedoms else piece.ask.model.nv)
                 own = low.step.taken_by(low.whole(piece.ask), self.numbers)
                 program = low.program(piece.ask)
                 calls.append(Call(program, [*parts, *own], found[0] if low.by_freedoms else found))

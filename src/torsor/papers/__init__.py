@@ -1,17 +1,19 @@
 """The papers, reproduced: every printed result next to torsor's own, with a verdict, and every figure drawn again.
 
-To add a paper: write a module here with `PARTS`, functions that yield `Row`s, and `figures(folder)`, which draws and
+To add a paper: write a module here with `PARTS`, functions that yield `Row`s, `IDENTITIES`, those of them that run with
+any number of digits (`arithmetic.py`), and `figures(folder)`, which draws and
 yields paths; list it in PAPERS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 from torsor.errors import ArgumentError
-from torsor.papers import digits, featherstone1999, lee2005, lee2007, ploen1999, saha2001
+from torsor.papers import arithmetic, digits, featherstone1999, lee2005, lee2007, ploen1999, saha2001
 from torsor.papers.rows import Row, every_row
 
 PAPERS: dict[str, ModuleType] = {
@@ -31,9 +33,11 @@ def reproduce(names: Sequence[str] = ()) -> Iterator[tuple[str, Row]]:
 
 
 def to_digits(count: int, names: Sequence[str] = ()) -> Iterator[tuple[str, Row]]:
-    """(paper, row) for the identities between independent algorithms, with so many digits: see `digits.py`."""
-    chosen = _chosen(names)
-    return ((paper, row) for paper, row in digits.rows(count) if paper in chosen)
+    """(paper, row) for every identity of the papers, and those between algorithms, with so many digits."""
+    for name, paper in _chosen(names).items():
+        with arithmetic.digits(count):
+            found = list(every_row((*paper.IDENTITIES, partial(digits.of_paper, name))))
+        yield from ((name, row) for row in found)
 
 
 def draw(folder: str | Path, names: Sequence[str] = ()) -> Iterator[Path]:

@@ -1,14 +1,11 @@
-"""The identities of the papers between independent algorithms, on random machines, with as many digits as wanted.
+"""The identities of the papers between independent algorithms, with as many digits as wanted.
 
-The very same steps that are compiled run on mpmath's numbers. Joints are placed by quarter turns and turn about
-coordinate axes, whose matrices are exact; lengths, masses, moments and states are random binary numbers, which are
-exact as well. So what differs is rounding in the last of all digits, or a wrong formula.
+The very same steps that are compiled run on mpmath's numbers, on the random machines of `arithmetic.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -31,20 +28,14 @@ from torsor.algorithms import (
     walker_orin,
 )
 from torsor.algorithms.fixman import FixmanMethod
-from torsor.later import Later
 from torsor.linalg import Vec
 from torsor.model.links import links
 from torsor.model.model import Model
-from torsor.papers.rows import AGREES, Row
+from torsor.papers.arithmetic import exactly_placed, given, number
+from torsor.papers.rows import Row, identity
 from torsor.sweeps import Algorithm
 
-mpmath = Later("mpmath", "more digits need mpmath", "mpmath")
-
 Array = NDArray[Any]
-Exact = Array  # of mpmath's numbers
-
-GUARD = 10  # digits that are computed beyond those that are wanted
-LOST = 5  # digits that an identity may lose: conditions of the machines here are below 1e5
 
 
 class Machine:
@@ -57,14 +48,14 @@ class Machine:
         state |= dict(zip(("v", "qdd", "tau", "b", "x"), rng.normal(size=(5, model.nv))))
         state |= {"external": rng.normal(size=(model.n, 6)).ravel()}
         state |= dict(zip(("base_velocity", "base_acceleration"), rng.normal(size=(2, 6))))
-        self.state: dict[str, Exact] = {name: exact(x) for name, x in state.items()}
+        self.state: dict[str, Array] = {name: given(x) for name, x in state.items()}
 
-    def __getitem__(self, name: str) -> Exact:
+    def __getitem__(self, name: str) -> Array:
         return self.state[name]
 
-    def run(self, algorithm: Algorithm, *options: str, **given: Exact) -> Exact:
+    def run(self, algorithm: Algorithm, *options: str, **others: Array) -> Array:
         """The output of an algorithm at the state, with these options, and some inputs replaced."""
-        values = {name: given.get(name, self.state[name]) for name in (*algorithm.inputs, *options)}
+        values = {name: others.get(name, self.state[name]) for name in (*algorithm.inputs, *options)}
         inputs: dict[str, Any] = {
             name: x.reshape(self.model.n, 6).tolist() if name == "external" else x.tolist()
             for name, x in values.items()
@@ -72,39 +63,13 @@ class Machine:
         return np.array(reference.evaluate(algorithm, self.model, inputs, number=number), dtype=object)
 
 
-def number(x: float) -> Any:
-    return mpmath.mpf(float(x))
-
-
-def exact(x: Array) -> Exact:
-    return np.array([number(value) for value in np.ravel(x)], dtype=object).reshape(np.shape(x))
-
-
-def exactly_placed(model: Model, seed: int) -> Model:
-    """The model with placements by quarter turns and joints about coordinate axes."""
-    rng = np.random.default_rng(seed)
-    R = np.zeros((model.n, 3, 3))
-    for matrix in R:
-        matrix[np.arange(3), rng.permutation(3)] = rng.choice([-1.0, 1.0], 3)
-        matrix *= np.sign(np.linalg.det(matrix))
-    return replace(model, R=R, axis=np.eye(3)[rng.integers(3, size=model.n)])
-
-
-def rows(digits: int) -> Iterator[tuple[str, Row]]:
-    """(paper, row) for every identity; each must hold to all but LOST digits."""
-    with mpmath.workdps(digits + GUARD):
-        tree = Machine(exactly_placed(zoo.random_tree(12, 1), 0), 0)
-        points = Machine(zoo.point_chain(5, mass=[1.0, 2.0, 0.5, 1.5, 0.75], length=[1.0, 0.5, 2.0, 1.25, 0.75]), 1)
-        for paper, place, what, machine, sides in IDENTITIES:
-            yield paper, _row(place, what, sides(tree if machine == "tree" else points), digits)
-
-
-def _row(place: str, what: str, sides: tuple[Exact, Exact], digits: int) -> Row:
-    one, other = (np.ravel(np.asarray(x, dtype=object)) for x in sides)
-    size = max(abs(x) for x in other)
-    apart = max(abs(a - b) for a, b in zip(one, other, strict=True)) / size
-    holds = bool(apart < mpmath.mpf(10) ** (LOST - digits))
-    return Row(place, what, "equal", "equal" if holds else "not equal", mpmath.nstr(apart, 1), AGREES, holds)
+def of_paper(title: str) -> Iterator[Row]:
+    """The identities of a paper, in the present numbers."""
+    tree = Machine(exactly_placed(zoo.random_tree(12, 1), 0), 0)
+    points = Machine(zoo.point_chain(5, mass=[1.0, 2.0, 0.5, 1.5, 0.75], length=[1.0, 0.5, 2.0, 1.25, 0.75]), 1)
+    for paper, place, what, machine, sides in IDENTITIES:
+        if paper == title:
+            yield identity(place, what, *sides(tree if machine == "tree" else points))
 
 
 # The identities --------------------------------------------------------------------------------------------------
@@ -113,58 +78,58 @@ def _row(place: str, what: str, sides: tuple[Exact, Exact], digits: int) -> Row:
 BASE = ("base_velocity", "base_acceleration", "external")
 
 
-def _recursions(m: Machine) -> tuple[Exact, Exact]:
+def _recursions(m: Machine) -> tuple[Array, Array]:
     return m.run(ploen_park.inverse_dynamics, *BASE), m.run(newton_euler.inverse_dynamics, *BASE)
 
 
-def _equation_of_motion(m: Machine) -> tuple[Exact, Exact]:
+def _equation_of_motion(m: Machine) -> tuple[Array, Array]:
     bias = m.run(newton_euler.bias_forces)
     return m.run(composite.mass_matrix) @ m["qdd"] + bias, m.run(ploen_park.inverse_dynamics)
 
 
-def _energy(m: Machine) -> tuple[Exact, Exact]:
+def _energy(m: Machine) -> tuple[Array, Array]:
     return m["v"] @ m.run(composite.mass_matrix) @ m["v"] / 2, m.run(energy.kinetic_energy)
 
 
-def _velocity_terms(m: Machine) -> tuple[Exact, Exact]:
+def _velocity_terms(m: Machine) -> tuple[Array, Array]:
     C = m.run(coriolis.coriolis_matrix)
     return C @ m["v"] + m.run(newton_euler.gravity_forces), m.run(newton_euler.bias_forces)
 
 
-def _forward(algorithm: Algorithm, *options: str) -> Callable[[Machine], tuple[Exact, Exact]]:
+def _forward(algorithm: Algorithm, *options: str) -> Callable[[Machine], tuple[Array, Array]]:
     """M qdd + bias = tau with the accelerations of an algorithm."""
 
-    def sides(m: Machine) -> tuple[Exact, Exact]:
+    def sides(m: Machine) -> tuple[Array, Array]:
         qdd = m.run(algorithm, *options)
         return m.run(newton_euler.inverse_dynamics, *options, qdd=qdd), m["tau"]
 
     return sides
 
 
-def _solved(algorithm: Algorithm) -> Callable[[Machine], tuple[Exact, Exact]]:
+def _solved(algorithm: Algorithm) -> Callable[[Machine], tuple[Array, Array]]:
     """M x = b."""
     return lambda m: (m.run(composite.mass_matrix) @ m.run(algorithm), m["b"])
 
 
-def _inverse(algorithm: Algorithm) -> Callable[[Machine], tuple[Exact, Exact]]:
-    return lambda m: (m.run(composite.mass_matrix) @ m.run(algorithm), exact(np.eye(m.model.nv)))
+def _inverse(algorithm: Algorithm) -> Callable[[Machine], tuple[Array, Array]]:
+    return lambda m: (m.run(composite.mass_matrix) @ m.run(algorithm), given(np.eye(m.model.nv)))
 
 
-def _square(m: Machine) -> tuple[Exact, Exact]:
+def _square(m: Machine) -> tuple[Array, Array]:
     x = m.run(square_factor.apply, x=m.run(square_factor.apply_T))
     return x, m.run(composite.mass_matrix) @ m["x"]
 
 
-def _square_inverse(m: Machine) -> tuple[Exact, Exact]:
+def _square_inverse(m: Machine) -> tuple[Array, Array]:
     back = m.run(square_factor.solve_T, x=m.run(square_factor.solve))
     return m.run(composite.mass_matrix) @ back, m["x"]
 
 
-def _fixmans_theorem(method: FixmanMethod) -> Callable[[Machine], tuple[Exact, Exact]]:
+def _fixmans_theorem(method: FixmanMethod) -> Callable[[Machine], tuple[Array, Array]]:
     return lambda m: (m.run(method.log_det), m.run(articulated.log_det))
 
 
-def _joint_wrenches(m: Machine) -> tuple[Exact, Exact]:
+def _joint_wrenches(m: Machine) -> tuple[Array, Array]:
     """tau = S^T F with the wrenches through joints."""
     F = m.run(constraint_force.constraint_forces).reshape(m.model.n, 6)
     torques = []
@@ -180,7 +145,7 @@ def _by_joint(m: Machine) -> list[Any]:
 
 FEATHERSTONE, PLOEN, SAHA = "Featherstone & Fijany 1999", "Ploen & Park 1999", "Saha 2001"
 LEE_2007, LEE_2005 = "Lee, Wang & Chirikjian 2007", "Lee & Chirikjian 2005"
-IDENTITIES: tuple[tuple[str, str, str, str, Callable[[Machine], tuple[Exact, Exact]]], ...] = (
+IDENTITIES: tuple[tuple[str, str, str, str, Callable[[Machine], tuple[Array, Array]]], ...] = (
     (FEATHERSTONE, "Eq. 14", "tau = H' (forces in joints)", "tree", _joint_wrenches),
     (PLOEN, "Eqs 1-5", "recursive inverse dynamics, moving base, wrenches", "tree", _recursions),
     (PLOEN, "Eqs 10, 11, 13", "M ddq + C + phi = tau", "tree", _equation_of_motion),

@@ -4,6 +4,7 @@ constraint force algorithm, 1999: the equations of the change of basis and of th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from math import ceil
 from pathlib import Path
@@ -14,10 +15,12 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from torsor import zoo
+from torsor.dense import complement, inverse, solve
 from torsor.dynamics import functions as dynamics
 from torsor.dynamics import programs
 from torsor.dynamics.closed_forms import block_diagonal, operators
 from torsor.model.model import Model
+from torsor.papers import arithmetic
 from torsor.papers.change_of_basis import MAPPINGS, DualBases, change_of_basis, in_new_bases
 from torsor.papers.figures import panels, write_data
 from torsor.papers.rows import AGREES, IDENTITY, OURS, Row, identity, relative
@@ -27,6 +30,7 @@ from torsor.view.style import BLUE, GREY, ORANGE
 Array = NDArray[Any]
 
 EXPONENTS = (6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20)  # of the lengths 2^k over which the depth is measured
+BITS = 2**6  # numbers are multiples of its reciprocal
 ENDS = 3  # levels besides the two per factor of four in the length
 ARM = np.radians([15.0, 100.0])  # the posture in which Figure 1 shows a two-link arm
 
@@ -42,13 +46,13 @@ class Global(NamedTuple):
 
 def global_matrices(model: Model, q: Array) -> Global:
     o = operators(model, q)
-    perp = [np.linalg.svd(S)[0][:, S.shape[1] :] for S in o.S_blocks]
+    perp = [complement(S) for S in o.S_blocks]
     return Global(o.J, np.eye(6 * o.n) - o.Gamma, o.S, block_diagonal(perp))
 
 
 def bases(g: Global) -> DualBases:
     """S1 = P^-1 H and T2 = P^T H_perp in the change of basis of I."""
-    return change_of_basis(g.I, np.linalg.solve(g.P, g.H))._replace(T2=g.P.T @ g.H_perp)
+    return change_of_basis(g.I, solve(g.P, g.H))._replace(T2=g.P.T @ g.H_perp)
 
 
 class RestingChain(NamedTuple):
@@ -62,11 +66,11 @@ class RestingChain(NamedTuple):
     b: DualBases
 
 
-@cache
+@arithmetic.once
 def case() -> RestingChain:
-    model = zoo.random_chain(8, 1, joints=None).weightless
+    model = arithmetic.placed(zoo.random_chain(8, 1, joints=None).weightless)
     rng = np.random.default_rng(0)
-    q, tau = model.random_configuration(rng), rng.normal(size=model.nv)
+    q, tau = arithmetic.given(model.random_configuration(rng)), arithmetic.given(rng.normal(size=model.nv))
     g = global_matrices(model, q)
     return RestingChain(model, q, tau, dynamics.mass_solve(model, q, tau), g, bases(g))
 
@@ -77,27 +81,51 @@ def _equations_11_to_16() -> Iterator[Row]:
     a = dynamics.body_twists(model, q, qdd).ravel()
     through = dynamics.constraint_forces(model, q, np.zeros(model.nv), tau).ravel()
     f = g.P.T @ through  # what a joint brings to its body, less what the next joint takes on
-    own = [np.linalg.solve(g.I[6 * i : 6 * i + 6, 6 * i : 6 * i + 6], part) for i, part in enumerate(f.reshape(-1, 6))]
+    own = [solve(g.I[6 * i : 6 * i + 6, 6 * i : 6 * i + 6], part) for i, part in enumerate(f.reshape(-1, 6))]
     yield identity("Eqs 11, 12", "a_i = I_i^-1 f_i, body by body", np.concatenate(own), a)
     yield identity("Eq. 13", "P a = H qdd", g.P @ a, g.H @ qdd)
-    yield identity("Eq. 14", "tau = H' P'^-1 f", g.H.T @ np.linalg.solve(g.P.T, f), tau)
-    yield identity("Eq. 15", "qdd = (H' P'^-1 I P^-1 H)^-1 tau", np.linalg.solve(b.S1.T @ g.I @ b.S1, tau), qdd)
-    roots = np.random.default_rng(1).normal(size=(model.n, 6, 6))
+    yield identity("Eq. 14", "tau = H' P'^-1 f", g.H.T @ solve(g.P.T, f), tau)
+    yield identity("Eq. 15", "qdd = (H' P'^-1 I P^-1 H)^-1 tau", solve(b.S1.T @ g.I @ b.S1, tau), qdd)
+    roots = arithmetic.given(np.random.default_rng(1).normal(size=(model.n, 6, 6)))
     any_map = block_diagonal(tuple(A @ A.T + np.eye(6) for A in roots))
     for words, I_X in (("the identity", np.eye(len(g.I))), ("I", g.I), ("any block-diagonal map", any_map)):
-        T = g.P.T @ I_X @ g.H @ np.linalg.inv(g.H.T @ I_X @ g.H)
+        T = g.P.T @ I_X @ g.H @ inverse(g.H.T @ I_X @ g.H)
         yield identity("Eq. 16", f"with I_X {words}", b.solve(tau, T), qdd)
     yield _fijanys_form(b.solve(tau, g.P.T @ g.H), qdd)
 
 
 def _levels() -> Iterator[Row]:
-    model, q, tau, qdd, _, _ = case()
-    every = dynamics.mass_solve(model, q, tau, method="constraint-force")
-    yield identity("section 4", "in O(log n) levels, every joint type", every, qdd)
-    tree, rng = zoo.random_tree(14, 1), np.random.default_rng(2)
-    q, tau = tree.random_configuration(rng), rng.normal(size=tree.nv)
-    every = dynamics.mass_solve(tree, q, tau, method="constraint-force")
-    yield identity("section 4", "with side branches", every, dynamics.mass_solve(tree, q, tau))
+    for what, machine in (("in O(log n) levels, every joint type", zoo.random_chain(8, 1, joints=None)),
+                          ("with side branches", zoo.random_tree(14, 1))):  # fmt: skip
+        rng, model = np.random.default_rng(2), machine if arithmetic.doubles() else exactly_framed(machine)
+        q, tau = arithmetic.given(model.random_configuration(rng)), arithmetic.given(rng.normal(size=model.nv))
+        yield identity("section 4", what, in_levels(model, q, tau), dynamics.mass_solve(model, q, tau))
+
+
+def in_levels(model: Model, q: Array, b: Array) -> Array:
+    """M^-1 b by method "constraint-force"; numbers that are no doubles take the steps of its schedule one by one."""
+    if arithmetic.doubles():
+        return dynamics.mass_solve(model, q, b, method="constraint-force")
+    plan = schedule(model, "mass_solve")
+    buffers = {name: np.zeros(size, object) for name, size in plan.sizes.items()}
+    for name, values in ({key: arithmetic.given(x) for key, x in plan.contents.items()} | {"q": q, "b": b}).items():
+        buffers[name][:] = values
+    for task in (task for level in plan.levels for task in level.tasks):
+        shapes = task.operation.inputs.values()
+        read = [buffers[x.buffer][x.places(shape)] for x, shape in zip(task.reads, shapes)]
+        for lane, place in enumerate(task.write.places(task.operation.shape)):
+            found = task.operation.function(*(x[lane].tolist() for x in read))
+            buffers[task.write.buffer][place.ravel()] = np.ravel(np.array(found, object))
+    return buffers["qdd"]
+
+
+def exactly_framed(model: Model) -> Model:
+    """The machine with numbers of few bits, so that its frames in compiled code are exact as well."""
+    model, along = arithmetic.exactly_placed(model, 0), np.eye(3)[np.arange(model.n) % 3]
+    few = {name: np.round(getattr(model, name) * BITS) / BITS for name in ("mass", "com")}
+    size = np.round(np.trace(model.inertia, axis1=1, axis2=2) * BITS + 1) / BITS
+    inertia = size[:, None, None] * np.diag([1.0, 1.25, 1.5])
+    return replace(model, p=np.round(model.p * BITS) / BITS * along, inertia=inertia, **few)
 
 
 def _sections_2_and_3() -> Iterator[Row]:
@@ -105,35 +133,48 @@ def _sections_2_and_3() -> Iterator[Row]:
     g, b, rng = case().g, case().b, np.random.default_rng(3)
     fresh = change_of_basis(g.I, b.S1)
     n, r = fresh.S1.shape
-    inverse = np.linalg.inv(g.I)
+    M_inverse = inverse(g.I)
     X_U, X_V = fresh.X_U, fresh.X_V
     for mapping in MAPPINGS:
-        A, x = rng.normal(size=(n, n)), rng.normal(size=n)
+        A, x = arithmetic.given(rng.normal(size=(n, n))), arithmetic.given(rng.normal(size=n))
         X = {"U": X_U, "V": X_V}
         moved = in_new_bases(mapping, A, X_U) @ (X[mapping[0]] @ x)
         yield identity("section 2", f"rule of a mapping {mapping}", moved, X[mapping[-1]] @ A @ x)
     yield identity("section 2", "X_U' = X_V^-1", X_U.T @ X_V, np.eye(n))
-    S2_image = fresh.T2 @ np.linalg.lstsq(fresh.T2, g.I @ fresh.S2, rcond=None)[0]
+    S2_image = fresh.T2 @ solve(fresh.T2.T @ fresh.T2, fresh.T2.T @ g.I @ fresh.S2)
     yield identity("Eq. 1", "T2 = M S2, as spaces", S2_image, g.I @ fresh.S2)
     yield identity("Eq. 2", "[S1 S2]' [T1 T2] = 1", X_V @ X_U.T, np.eye(n))
-    blocks = np.zeros((n, n))
+    blocks = np.zeros((n, n), g.I.dtype)
     blocks[:r, :r] = fresh.S1.T @ g.I @ fresh.S1
-    blocks[r:, r:] = np.linalg.inv(fresh.T2.T @ inverse @ fresh.T2)
+    blocks[r:, r:] = inverse(fresh.T2.T @ M_inverse @ fresh.T2)
     yield identity("section 2", "X_V M X_U^-1 is block diagonal", in_new_bases("U -> V", g.I, X_U), blocks)
-    yield identity("Eq. 3", "M^-1 = active + immobilised", b.active + b.immobilised, inverse)
-    v = rng.normal(size=(n,))
-    u = inverse @ (v + b.constraint_force(v))
+    yield identity("Eq. 3", "M^-1 = active + immobilised", b.active + b.immobilised, M_inverse)
+    v = arithmetic.given(rng.normal(size=(n,)))
+    u = M_inverse @ (v + b.constraint_force(v))
     alpha, beta, gamma = X_U @ u, X_V @ v, X_V @ b.constraint_force(v)
-    free, immobile = (np.linalg.solve(block, force) for block, force in (
+    free, immobile = (solve(block, force) for block, force in (
         (blocks[:r, :r], beta[:r] + gamma[:r]), (blocks[r:, r:], beta[r:] + gamma[r:])))  # fmt: skip
     yield identity("Eq. 4", "alpha_1 = (S1' M S1)^-1 (beta_1 + gamma_1)", free, alpha[:r])
     size = float(max(np.abs(immobile).max(), np.abs(alpha[r:]).max()) / np.abs(alpha[:r]).max())
-    yield Row("Eq. 5", "alpha_2 = 0: immobilised", "0", f"{size:.0e}", f"{size:.0e}", AGREES, size <= IDENTITY)
-    yield identity("Eq. 6", "alpha_1 = (S1' M S1)^-1 beta_1", np.linalg.solve(blocks[:r, :r], beta[:r]), alpha[:r])
+    yield Row(
+        "Eq. 5",
+        "alpha_2 = 0: immobilised",
+        "0",
+        f"{size:.0e}",
+        f"{size:.0e}",
+        AGREES,
+        size <= arithmetic.within(IDENTITY),
+    )
+    yield identity("Eq. 6", "alpha_1 = (S1' M S1)^-1 beta_1", solve(blocks[:r, :r], beta[:r]), alpha[:r])
     yield identity("Eq. 7", "u = S1 (S1' M S1)^-1 S1' v", b.active @ v, u)
-    yield identity("Eq. 8", "constrained = unconstrained - immobilised", inverse - b.immobilised, b.active)
-    yield identity("Eq. 9", "u = (M^-1 - immobilised) v", (inverse - b.immobilised) @ v, u)
-    yield identity("Eq. 10", "with any T1'", b.solve(beta[:r], b.complement(np.diag(rng.uniform(1, 2, n)))), alpha[:r])
+    yield identity("Eq. 8", "constrained = unconstrained - immobilised", M_inverse - b.immobilised, b.active)
+    yield identity("Eq. 9", "u = (M^-1 - immobilised) v", (M_inverse - b.immobilised) @ v, u)
+    yield identity(
+        "Eq. 10",
+        "with any T1'",
+        b.solve(beta[:r], b.complement(np.diag(arithmetic.given(rng.uniform(1, 2, n))))),
+        alpha[:r],
+    )
 
 
 def _fijanys_form(found: Array, qdd: Array) -> Row:
@@ -186,6 +227,7 @@ def _depth() -> Iterator[Row]:
 
 
 PARTS = (_sections_2_and_3, _equations_11_to_16, _levels, _depth)
+IDENTITIES = (_sections_2_and_3, _equations_11_to_16, _levels)
 
 # Figures -----------------------------------------------------------------------------------------------------
 
@@ -206,7 +248,7 @@ def reciprocal_bases() -> tuple[Array, Array, Array]:
     J = dynamics.jacobian(model, ARM, 1)
     R = tip[1, :2, :2]
     d = R @ (J[3:5] + np.cross(J[:3], model.com[1], axisb=0, axisa=0, axisc=0)[:2])
-    return places, d, np.linalg.inv(d).T
+    return places, d, inverse(d).T
 
 
 def _figure_1(path: Path) -> Path:

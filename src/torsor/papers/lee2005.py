@@ -14,10 +14,14 @@ from numpy.typing import NDArray
 from torsor import zoo
 from torsor.algorithms import fixman
 from torsor.backends.cpu import compile_program
+from torsor.dense import inverse, log_determinant, solve
 from torsor.dynamics import functions as dynamics
 from torsor.dynamics import programs
 from torsor.dynamics.fixman.points import PLANAR, planar_positions, relax_planar
+from torsor.linalg import sin
+from torsor.model.model import Model
 from torsor.motion.brownian import brownian
+from torsor.papers import arithmetic
 from torsor.papers.figures import COLOURS, exponent, panels, shortest, time_against_n, write_data
 from torsor.papers.rows import AGREES, OURS, Row, identity, misprint, timed
 
@@ -33,12 +37,6 @@ CONDITION = 1e-8  # relative: cond M of that chain is 1e6, and two of its solver
 REPLICAS, STEPS, RECORDS, TIME_STEP = 20_000, 600, 30, 0.005
 
 
-def complex_step(f: Callable[[Array], Array], x: Array) -> Array:
-    """The Jacobian of an analytic function, without differences."""
-    h = 1e-30
-    return np.stack([f(x + 1j * h * unit).imag / h for unit in np.eye(len(x))], axis=-1)
-
-
 class Chain(NamedTuple):
     mass: Array
     theta: Array
@@ -47,13 +45,17 @@ class Chain(NamedTuple):
     @classmethod
     def random(cls, n: int) -> Chain:
         rng = np.random.default_rng(n)
-        return cls(rng.uniform(0.5, 2, n), rng.uniform(-np.pi, np.pi, n), rng.uniform(0.5, 1.5, n))
+        numbers = rng.uniform(0.5, 2, n), rng.uniform(-np.pi, np.pi, n), rng.uniform(0.5, 1.5, n)
+        return cls(*(arithmetic.given(np.round(x * 1024) / 1024) for x in numbers))  # of few bits: products are exact
+
+    def model(self) -> Model:
+        return zoo.point_chain(len(self.mass), mass=self.mass.astype(float), length=self.L.astype(float))
 
     @property
     def jacobian(self) -> Array:
         """d x / d (theta, L), (2n, 2n), through Eq. 14."""
         n = len(self.mass)
-        return complex_step(lambda y: planar_positions(y[:n], y[n:]).ravel(), np.append(self.theta, self.L))
+        return arithmetic.jacobian(lambda y: planar_positions(y[:n], y[n:]).ravel(), np.append(self.theta, self.L))
 
     @property
     def G(self) -> Array:
@@ -66,37 +68,37 @@ def _free() -> Iterator[Row]:
     """Section II: the unconstrained chain, its blocks, and Fixman's theorem; G from Eq. 14 by complex steps."""
     chain = Chain.random(MASSES)
     n, G, J = len(chain.mass), chain.G, chain.jacobian
-    back = np.linalg.inv(J)
-    b = np.linspace(-1, 1, n)
-    model = zoo.point_chain(n, mass=chain.mass, length=chain.L)
+    back = inverse(J)
+    b = arithmetic.given(np.linspace(-1, 1, n))
+    model = chain.model()
     free, whole = relax_planar(*chain), relax_planar(*chain, soft=PLANAR)
-    rest = np.zeros(n)
+    rest = arithmetic.given(np.zeros(n))
     tau = b + dynamics.bias_forces(model, chain.theta, rest)
     yield identity("Eqs 1, 2, 9", "qdd = G^aa^-1 (tau - C)", dynamics.forward_dynamics(model, chain.theta, rest, tau,
-                   method="fixman"), np.linalg.solve(G[:n, :n], b))  # fmt: skip
+                   method="fixman"), solve(G[:n, :n], b))  # fmt: skip
     order = np.r_[np.arange(0, 2 * n, 2), np.arange(1, 2 * n, 2)]  # theta, L of one bond are neighbours there
     both = np.ix_(order, order)
-    yield identity("Eqs 3-5", "H = G^-1, all coordinates soft", whole.inverse()[both], np.linalg.inv(G))
+    yield identity("Eqs 3-5", "H = G^-1, all coordinates soft", whole.inverse()[both], inverse(G))
     H = whole.dense()[0][both]
     expected = back @ (back.T / np.repeat(chain.mass, 2)[:, None])
     yield identity("Eqs 6, 7, 22, 23", "the blocks of H, link by link", H, expected)
-    log_det = np.linalg.slogdet(G[:n, :n])[1]
+    log_det = log_determinant(G[:n, :n])
     yield identity("Eq. 8", "Fixman's theorem: log det H^bb = log det G^aa - log det G", free.log_det_hard(),
-                   log_det - np.linalg.slogdet(G)[1])  # fmt: skip
+                   log_det - log_determinant(G))  # fmt: skip
     yield identity("Eq. 8", "log det M by relaxed lengths", free.log_det(), log_det)
     swept = dynamics.log_det_mass_matrix(model, chain.theta, method="fixman")
     yield identity("Eq. 8", "the same, method fixman", swept, log_det)
     larger = np.block([[G[:n, :n], np.zeros((n, n))], [G[n:, :n], np.eye(n)]])
-    solved = np.linalg.solve(larger, np.concatenate([b, np.zeros(n)]))
+    solved = solve(larger, np.concatenate([b, np.zeros(n)]))
     H11, H12, H22 = free.dense()
-    inverse = np.linalg.inv(H22)
-    product = np.block([[np.eye(n), -H12 @ inverse], [np.zeros((n, n)), inverse]])
+    H22_inverse = inverse(H22)
+    product = np.block([[np.eye(n), -H12 @ H22_inverse], [np.zeros((n, n)), H22_inverse]])
     right = np.concatenate([H11 @ b, H12.T @ b])
     yield identity("Eqs 10, 11", "the larger system, by the blocks of H", product @ right, solved)
     yield identity("Eqs 12, 13", "c - f by banded factors", free.solve(b), solved[:n])
     x = planar_positions(chain.theta, chain.L)
     d = np.diff(np.vstack([np.zeros(2), x]), axis=0)
-    lengths = np.zeros((n, n, 2))
+    lengths = np.zeros((n, n, 2), x.dtype)
     for i in range(n):
         lengths[i, i] = d[i] / chain.L[i]
         if i:
@@ -108,8 +110,8 @@ def _inverses() -> Iterator[Row]:
     chain = Chain.random(MASSES)
     for n in (2, 5, 20):
         yield _inverse(f"M^-1 by relaxed lengths, {n} masses", Chain.random(n))
-    yield _inverse("the same, straight", chain._replace(theta=np.zeros(MASSES)))
-    yield _inverse("the same, folded", chain._replace(theta=np.full(MASSES, np.pi)))
+    yield _inverse("the same, straight", chain._replace(theta=arithmetic.given(np.zeros(MASSES))))
+    yield _inverse("the same, folded", chain._replace(theta=arithmetic.given(np.full(MASSES, np.pi))))
     yield _bonded(chain)
     for (name, (below, above)), block in zip(BANDS.items(), relax_planar(*chain).dense()):
         i, j = np.nonzero(block)
@@ -120,15 +122,15 @@ def _inverses() -> Iterator[Row]:
 
 def _inverse(what: str, chain: Chain) -> Row:
     n = len(chain.mass)
-    return identity("Eqs 12-25", what, relax_planar(*chain).inverse(), np.linalg.inv(chain.G[:n, :n]))
+    return identity("Eqs 12-25", what, relax_planar(*chain).inverse(), inverse(chain.G[:n, :n]))
 
 
 def _bonded(chain: Chain) -> Row:
     """N + 1 masses that float in the plane, as in Fixman's theorem."""
-    n, first = len(chain.mass), 0.8
-    mass = np.append(first, chain.mass)
-    model = zoo.point_chain(n, mass=mass, length=chain.L, free=True)
-    M = dynamics.mass_matrix(model, np.concatenate([[0.3, -0.4], chain.theta]))
+    n = len(chain.mass)
+    mass = np.append(3 * chain.mass[0], chain.mass)
+    model = zoo.point_chain(n, mass=mass.astype(float), length=chain.L.astype(float), free=True)
+    M = dynamics.mass_matrix(model, np.concatenate([arithmetic.given([0.3, -0.4]), chain.theta]))
     return identity("Eqs 4-8", "N + 1 free masses", relax_planar(mass, chain.theta, chain.L, free=True).inverse() @ M,
                     np.eye(n + 2))  # fmt: skip
 
@@ -139,11 +141,11 @@ def _bonded(chain: Chain) -> Row:
 def angle_derivatives(chain: Chain, form: str) -> Array:
     """d theta_i / d x_j, (n, n, 2), by Eq. 21 as printed, as corrected, or by the form that is exact everywhere."""
     n = len(chain.mass)
-    base = np.array([-1.0, 0.0])  # x_{-1} = -L_0 e_1, with L_0 = 1
+    base = arithmetic.given([-1.0, 0.0])  # x_{-1} = -L_0 e_1, with L_0 = 1
     x = np.vstack([base, np.zeros(2), planar_positions(chain.theta, chain.L)])
     d = np.diff(x, axis=0)  # d[0] belongs to the base, d[i] to bond i
     L = np.append(1.0, chain.L)
-    result = np.zeros((n, n + 2, 2))  # columns: particles -1, 0, 1, ...
+    result = np.zeros((n, n + 2, 2), x.dtype)  # columns: particles -1, 0, 1, ...
     for i in range(1, n + 1):
         if form == "exact":
             normal = [np.array([-d[k][1], d[k][0]]) / L[k] ** 2 for k in (i, i - 1)]
@@ -153,7 +155,7 @@ def angle_derivatives(chain: Chain, form: str) -> Array:
                 result[i - 1, i - 1] += normal[1]
             continue
         last = d[i] if form == "corrected" else d[i - 1]
-        size = -1 / (L[i - 1] * L[i] * np.sin(chain.theta[i - 1]))
+        size = -1 / (L[i - 1] * L[i] * sin(chain.theta[i - 1]))
         result[i - 1, i + 1] += size * d[i - 1]
         result[i - 1, i] += size * (d[i] - d[i - 1])
         result[i - 1, i - 1] -= size * last
@@ -163,30 +165,30 @@ def angle_derivatives(chain: Chain, form: str) -> Array:
 def schur(chain: Chain, angles: Array) -> Array:
     """M^-1 = H^{theta theta} - H^{theta L} (H^{LL})^-1 H^{L theta} from given d theta/dx          (Eqs 23 and 25)"""
     H, n = _blocks(chain, angles), len(chain.mass)
-    return H[:n, :n] - H[:n, n:] @ np.linalg.solve(H[n:, n:], H[n:, :n])
+    return H[:n, :n] - H[:n, n:] @ solve(H[n:, n:], H[n:, :n])
 
 
 def _blocks(chain: Chain, angles: Array) -> Array:
     n = len(chain.mass)
-    rows_ = np.vstack([angles.reshape(n, -1), np.linalg.inv(chain.jacobian)[n:]])
+    rows_ = np.vstack([angles.reshape(n, -1), inverse(chain.jacobian)[n:]])
     return rows_ @ (1 / np.repeat(chain.mass, 2)[:, None] * rows_.T)
 
 
 def _equation_21() -> Iterator[Row]:
     chain = Chain.random(MASSES)
     n = len(chain.mass)
-    M_inverse = np.linalg.inv(chain.G[:n, :n])
+    M_inverse = inverse(chain.G[:n, :n])
     forms = {form: angle_derivatives(chain, form) for form in ("printed", "corrected", "exact")}
     cosine = _cosine_derivatives(chain)
-    size = -np.sin(chain.theta)[:, None, None]
+    size = -sin(chain.theta)[:, None, None]
     yield identity("Eqs 19-21", "d cos theta_i/dx_j, lengths held", size * forms["corrected"], cosine, 1e-9)
     yield misprint("Eq. 21", "-delta_{i-2,j} d_{i-1}'", "-delta_{i-2,j} d_i'", schur(chain, forms["printed"]),
                    schur(chain, forms["corrected"]), M_inverse)  # fmt: skip
     H = _blocks(chain, forms["exact"])
-    crossed = H[:n, :n] - H[n:, :n] @ np.linalg.solve(H[n:, n:], H[:n, n:])
+    crossed = H[:n, :n] - H[n:, :n] @ solve(H[n:, n:], H[:n, n:])
     yield misprint("Eq. 25", "H^{L theta} (H^{LL})^-1 H^{theta L}", "H^{theta L} (H^{LL})^-1 H^{L theta}", crossed,
                    schur(chain, forms["exact"]), M_inverse)  # fmt: skip
-    true = np.linalg.inv(chain.jacobian)[:n].reshape(n, n, 2)
+    true = inverse(chain.jacobian)[:n].reshape(n, n, 2)
     yield misprint("Eq. 21", "d theta/dx with lengths held", "n_i' (...) - n_{i-1}' (...): exact, straight chains too",
                    forms["corrected"], forms["exact"], true)  # fmt: skip
 
@@ -199,7 +201,7 @@ def _cosine_derivatives(chain: Chain) -> Array:
         d = np.diff(np.vstack([[-1.0, 0.0], np.zeros(2), x.reshape(n, 2)]), axis=0)
         return (d[1:] * d[:-1]).sum(axis=1) / (L[1:] * L[:-1])
 
-    return complex_step(cosines, planar_positions(chain.theta, chain.L).ravel()).reshape(n, n, 2)
+    return arithmetic.jacobian(cosines, planar_positions(chain.theta, chain.L).ravel()).reshape(n, n, 2)
 
 
 # Times: Figure 2 ---------------------------------------------------------------------------------------------
@@ -215,7 +217,7 @@ def direct(n: int) -> Callable[[], Array]:
         absolute = np.cumsum(chain.theta)
         M = shared * np.cos(absolute[:, None] - absolute)
         M = np.cumsum(M[::-1], axis=0)[::-1]  # theta_i turns all bonds from i on
-        return np.linalg.inv(np.cumsum(M[:, ::-1], axis=1)[:, ::-1]) @ b
+        return inverse(np.cumsum(M[:, ::-1], axis=1)[:, ::-1]) @ b
 
     return solve
 
@@ -230,7 +232,7 @@ def compiled_direct(n: int) -> Callable[[], Array]:
     """M^-1 b by M from compiled code, inverted; the program is made beforehand."""
     chain, b = Chain.random(n), np.ones(n)
     mass_matrix = programs.compile(zoo.point_chain(n, mass=chain.mass, length=chain.L), dynamics.mass_matrix)
-    return lambda: np.linalg.inv(mass_matrix(chain.theta)) @ b
+    return lambda: inverse(mass_matrix(chain.theta)) @ b
 
 
 def compiled_relaxed(n: int) -> Callable[[], Array]:
@@ -302,6 +304,7 @@ def _brownian() -> Iterator[Row]:
 
 
 PARTS = (_free, _inverses, _equation_21, _solvers, _times, _brownian)
+IDENTITIES = (_free, _inverses, _equation_21)
 
 
 def figures(folder: Path) -> Iterator[Path]:

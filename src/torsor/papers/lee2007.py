@@ -16,13 +16,16 @@ from numpy.typing import NDArray
 from torsor import lie, zoo
 from torsor.algorithms import fixman
 from torsor.backends.cpu import compile_program
+from torsor.dense import determinant, inverse, log_determinant, solve
 from torsor.dynamics import functions as dynamics
 from torsor.dynamics import programs
 from torsor.dynamics.fixman import parameters
 from torsor.dynamics.fixman.points import planar_derivatives
 from torsor.dynamics.fixman.rigid import relax, relax_dh
 from torsor.dynamics.fixman.solve import Relaxed
+from torsor.linalg import atan2, cos, sin, sqrt
 from torsor.model import Model
+from torsor.papers import arithmetic
 from torsor.papers.figures import exponent, time_against_n
 from torsor.papers.rows import AGREES, MISPRINT, OURS, Row, identity, misprint, ours, relative, table, timed
 from torsor.zoo.lee2007 import dh_columns, hold_bodies
@@ -47,28 +50,31 @@ def printed_tables() -> dict[str, Any]:
 
 def _calculus() -> Iterator[Row]:
     """Section 3: Jacobians and Lie derivatives on SO(3) and SE(3)."""
-    angles = np.array([0.3, 0.9, -0.4])
+    angles = arithmetic.given([0.3, 0.9, -0.4])
     A, J = lie.euler_zxz(angles), lie.euler_zxz_jacobian(angles)
-    by_steps = lie.derivative(lambda R: R, A)
+    by_steps = arithmetic.lie_derivative(lambda R: R, A)
     yield identity("Eqs 10-12", "omega = J dq/dt, ZXZ angles", _dual(A, by_steps) @ J, J, DIFFERENCES)
 
     def zxz(R: Array) -> Array:
-        return np.array([np.arctan2(R[0, 2], -R[1, 2]), np.arccos(R[2, 2]), np.arctan2(R[2, 0], R[2, 1])])
+        across = sqrt(R[0, 2] ** 2 + R[1, 2] ** 2)
+        return np.array([atan2(R[0, 2], -R[1, 2]), atan2(across, R[2, 2]), atan2(R[2, 0], R[2, 1])])
 
-    found = lie.derivative(zxz, A)
-    yield identity("Eq. 13, J^-1 after it", "d(angles)/dxi = J^-1", found, np.linalg.inv(J), DIFFERENCES)
-    x = np.array([0.2, 0.9, -0.7, 0.3, 0.5, -0.4])
+    found = arithmetic.lie_derivative(zxz, A)
+    yield identity("Eq. 13, J^-1 after it", "d(angles)/dxi = J^-1", found, inverse(J), DIFFERENCES)
+    x = arithmetic.given([0.2, 0.9, -0.7, 0.3, 0.5, -0.4])
     T, J6 = parameters.transform("C", x), parameters.jacobian("C", x)
-    small = lie.exp_se3(1e-9 * x)
-    yield identity("Eq. 14", "exp(X dt) = 1 + X dt, dt = 1e-9", small, np.eye(4) + 1e-9 * lie.hat(x))
-    columns = [(parameters.transform("C", x + h) - parameters.transform("C", x - h)) / 2e-5 for h in 1e-5 * np.eye(6)]
-    body = np.stack([lie.vee(lie.inverse(T) @ column) for column in columns], axis=-1)
-    yield identity("Eq. 15", "J from dT/dq_i", body, J6, 1e-9)
-    along = lie.derivative(lambda X: X, T)
+    dt = arithmetic.step(2, 1e-9)
+    yield identity(
+        "Eq. 14", f"exp(X dt) = 1 + X dt, dt = {float(dt):.0e}", lie.exp_se3(dt * x), np.eye(4) + dt * lie.hat(x)
+    )
+    columns = arithmetic.jacobian(lambda y: parameters.transform("C", y), x)
+    body = np.stack([lie.vee(lie.inverse(T) @ columns[..., i]) for i in range(6)], axis=-1)
+    yield identity("Eq. 15", "J from dT/dq_i", body, J6)
+    along = arithmetic.lie_derivative(lambda X: X, T)
     directions = np.stack([T @ E for E in lie.hat(np.eye(6))], axis=-1)
     yield identity("Eq. 16", "dT/dxi^i = T E_i", along, directions, DIFFERENCES)
-    found = lie.derivative(lambda X: parameters.coordinates("C", X), T)
-    yield identity("Eqs 17, 18", "dq/dxi = J^-1", found, np.linalg.inv(J6), DIFFERENCES)
+    found = arithmetic.lie_derivative(lambda X: parameters.coordinates("C", X), T)
+    yield identity("Eqs 17, 18", "dq/dxi = J^-1", found, inverse(J6), DIFFERENCES)
 
 
 def _dual(A: Array, by_steps: Array) -> Array:
@@ -79,28 +85,30 @@ def _dual(A: Array, by_steps: Array) -> Array:
 def _coordinates() -> Iterator[Row]:
     """Section 4.1: Denavit-Hartenberg coordinates."""
     rng = np.random.default_rng(0)
-    x = rng.uniform(0.2, 0.7, (20, 6))
+    x = arithmetic.given(rng.uniform(0.2, 0.7, (20, 6)))
     plain = x.copy()
     plain[:, [parameters.ALPHA, parameters.A]] = 0
     beta, gamma, b, c = (plain[:, k] for k in (parameters.BETA, parameters.GAMMA, parameters.B, parameters.C))
     T = _equation_23(beta, gamma, b, c)
-    yield identity("Eq. 23", "T of two screws, Model.from_dh", _dh_transforms(beta, gamma, b, c), T)
+    if arithmetic.doubles():  # the placements of a Model are doubles
+        yield identity("Eq. 23", "T of two screws, Model.from_dh", _dh_transforms(beta, gamma, b, c), T)
     for kind, number in (("A", 24), ("B", 25), ("C", 26)):
         yield identity(f"Eq. {number}", f"kind {kind}, a = alpha = 0, is Eq. 23", parameters.transform(kind, plain), T)
-        determinants = np.abs(np.linalg.det(parameters.jacobian(kind, x)))
+        determinants = np.abs(determinant(parameters.jacobian(kind, x)))
         yield identity("4.1", f"det J of kind {kind}", determinants, parameters.determinant(kind, x))
     T = parameters.transform("C", x)
     yield identity("Eq. 27", "the coordinates of T", parameters.coordinates("C", T), x)
-    Q0, Q1 = (lie.exp_se3([0, 0, 0, *rng.uniform(-1, 1, 3)]) for _ in range(2))
+    Q0, Q1 = (lie.exp_se3(arithmetic.given([0, 0, 0, *rng.uniform(-1, 1, 3)])) for _ in range(2))
     dT = parameters.transform_derivatives(T, Q0, Q1)
-    own = lie.derivative(lambda X: X @ lie.inverse(Q1), T @ Q1)
-    other = lie.derivative(lambda X: Q0 @ lie.inverse(X) @ T, np.broadcast_to(Q0, T.shape))
+    own = arithmetic.lie_derivative(lambda X: X @ lie.inverse(Q1), T @ Q1)
+    other = arithmetic.lie_derivative(lambda X: Q0 @ lie.inverse(X) @ T, np.broadcast_to(Q0, T.shape))
     both = np.moveaxis(np.stack([other, own]), -1, -3)
     yield identity("Eqs 21, 22", "dT/dxi by both neighbours", dT, both, DIFFERENCES)
     by_equation = parameters.lie_derivatives(T[..., None, :, :], dT).swapaxes(-1, -2)
+    before = np.broadcast_to(Q0, T.shape)
     by_steps = np.stack([
-        lie.derivative(lambda X: parameters.coordinates("C", Q0 @ lie.inverse(X) @ T), np.broadcast_to(Q0, T.shape)),
-        lie.derivative(lambda X: parameters.coordinates("C", X @ lie.inverse(Q1)), T @ Q1),
+        arithmetic.lie_derivative(lambda X: parameters.coordinates("C", Q0 @ lie.inverse(X) @ T), before),
+        arithmetic.lie_derivative(lambda X: parameters.coordinates("C", X @ lie.inverse(Q1)), T @ Q1),
     ])  # fmt: skip
     yield identity("Eq. 28", "all six Lie derivatives", by_equation, by_steps, DIFFERENCES)
 
@@ -113,7 +121,7 @@ def _dh_transforms(beta: Array, gamma: Array, b: Array, c: Array) -> Array:
 
 
 def _equation_23(beta: Array, gamma: Array, b: Array, c: Array) -> Array:
-    cb, sb, cg, sg = np.cos(beta), np.sin(beta), np.cos(gamma), np.sin(gamma)
+    cb, sb, cg, sg = cos(beta), sin(beta), cos(gamma), sin(gamma)
     zero, one = np.zeros_like(cb), np.ones_like(cb)
     T = [[cg, -sg, zero, b], [sg * cb, cg * cb, -sb, -c * sb], [sg * sb, cg * sb, cb, c * cb], [zero, zero, zero, one]]
     return np.moveaxis(np.array(T), -1, 0)
@@ -122,34 +130,34 @@ def _equation_23(beta: Array, gamma: Array, b: Array, c: Array) -> Array:
 def _soft_and_hard() -> Iterator[Row]:
     """Sections 2 and 3.6 on a chain of the paper: the blocks of H, and what they give."""
     chain, free = zoo.polypeptide(), relaxed("polypeptide")
-    M = dynamics.mass_matrix(chain, chain.neutral())
+    # the placements of a Model are doubles: where digits count, M is that of the kinetic energy
+    M = dynamics.mass_matrix(chain, chain.neutral()) if arithmetic.doubles() else _energy_matrix()
     H11, H12, H22 = free.dense()
-    b = np.arange(1.0, 8.0)
-    schur = H11 - H12 @ np.linalg.solve(H22, H12.T)
-    yield identity("Eqs 1, 6", "M^-1 = H11 - H12 H22^-1 H12'", schur, np.linalg.inv(M))
-    yield identity("Eqs 5, 7", "x = M^-1 b, steps I-V", free.solve(b), np.linalg.solve(M, b))
+    b = arithmetic.given(np.arange(1.0, 8.0))
+    schur = H11 - H12 @ solve(H22, H12.T)
+    yield identity("Eqs 1, 6", "M^-1 = H11 - H12 H22^-1 H12'", schur, inverse(M))
+    yield identity("Eqs 5, 7", "x = M^-1 b, steps I-V", free.solve(b), solve(M, b))
     H = np.block([[H11, H12], [H12.T, H22]])
-    yield identity("Eqs 2-4, 8", "G H = 1, G11 = M", np.linalg.inv(H)[:7, :7], M, 1e-9)
-    yield identity("Eqs 9, 19, 20", "M from the kinetic energy of free bodies", _energy_matrix(), M, DIFFERENCES)
-    sign, value = np.linalg.slogdet(M)
-    yield identity("2.2, Fixman's theorem", "log det M = log det G + log det H22", free.log_det(), sign * value)
+    yield identity("Eqs 2-4, 8", "G H = 1, G11 = M", inverse(H)[:7, :7], M, 1e-9)
+    inverse_of_H = inverse(free.inverse())
+    yield identity("Eqs 9, 19, 20", "M from the kinetic energy of free bodies", _energy_matrix(), inverse_of_H, 1e-9)
+    value = log_determinant(M)
+    yield identity("2.2, Fixman's theorem", "log det M = log det G + log det H22", free.log_det(), value)
 
 
 def _energy_matrix() -> Array:
     """M of the polypeptide from K = sum (m x' x + omega' I omega) / 2, velocities by differences of the poses."""
     data = dh_table("polypeptide")
-    h = 1e-5
 
     def centres(q: Array) -> Array:
-        x = data["x"].copy()
+        x = data["x"].astype(q.dtype)
         x[:, parameters.BETA] += q
         return _mass_centres(x, data["com"])
 
-    pose = centres(np.zeros(7))
-    M = np.zeros((7, 7))
-    rates = np.array([
-        (8 * (centres(e) - centres(-e)) - (centres(2 * e) - centres(-2 * e))) / (12 * h) for e in h * np.eye(7)
-    ])  # fmt: skip
+    rest = arithmetic.given(np.zeros(7))
+    pose = centres(rest)
+    M = np.zeros((7, 7), rest.dtype)
+    rates = np.moveaxis(arithmetic.jacobian(centres, rest), -1, 0)
     for k in range(7):
         R = pose[k, :, :3]
         omega = np.array([lie.vee(R.T @ rate[k, :, :3]) for rate in rates])
@@ -196,15 +204,17 @@ def _half_up(x: float, decimals: int) -> float:
 
 def _matrices(name: str, tables: dict[str, Any]) -> Iterator[Row]:
     model, where = zoo.get(name), APPENDIX[name]
-    q, inverse = model.neutral(), np.array(tables["inverse"])
-    digits = np.select([abs(inverse) >= 1000, abs(inverse) >= 100], [0.05, 0.005], 5e-5)
+    q, printed_inverse = model.neutral(), np.array(tables["inverse"])
+    digits = np.select([abs(printed_inverse) >= 1000, abs(printed_inverse) >= 100], [0.05, 0.005], 5e-5)
     fitted = " (the link data, not printed, are fitted to it)" if name == "puma_lee" else ""
     yield table(where, f"M{fitted}", tables["mass_matrix"], dynamics.mass_matrix(model, q), HALF_DIGIT)
-    yield table(where, "M^-1, articulated sweeps", inverse, dynamics.inverse_mass_matrix(model, q), digits)
-    yield table(where, "M^-1, method fixman", inverse, dynamics.inverse_mass_matrix(model, q, method="fixman"), digits)
+    yield table(where, "M^-1, articulated sweeps", printed_inverse, dynamics.inverse_mass_matrix(model, q), digits)
+    yield table(
+        where, "M^-1, method fixman", printed_inverse, dynamics.inverse_mass_matrix(model, q, method="fixman"), digits
+    )
     schur = relaxed(name).inverse()
-    yield table(where, "M^-1 = H11 - H12 H22^-1 H12'", inverse, schur, digits)
-    yield table(where, "M from the blocks of H", tables["mass_matrix"], np.linalg.inv(schur), HALF_DIGIT)
+    yield table(where, "M^-1 = H11 - H12 H22^-1 H12'", printed_inverse, schur, digits)
+    yield table(where, "M from the blocks of H", tables["mass_matrix"], inverse(schur), HALF_DIGIT)
 
 
 def _misprints() -> Iterator[Row]:
@@ -216,22 +226,24 @@ def _misprints() -> Iterator[Row]:
     yield misprint("4.2", "gamma_k soft", "beta_k soft", by["gamma"], by["beta"], M, HALF_DIGIT / np.abs(M).max())
     M = np.array(printed["polypeptide"]["mass_matrix"])
     within = HALF_DIGIT / np.abs(M).max()
-    right = np.linalg.inv(relaxed("polypeptide").inverse())
+    right = inverse(relaxed("polypeptide").inverse())
     for k, angle in ((3, 289.5), (6, 70.5)):
         data = dh_table("polypeptide")
         corrected = np.degrees(data["x"][k, parameters.GAMMA])
         data["x"][k, parameters.GAMMA] = np.radians(angle)
-        wrong = np.linalg.inv(relax_dh(soft="beta", **data).inverse())
+        wrong = inverse(relax_dh(soft="beta", **data).inverse())
         printed_form, form = (f"gamma_{k + 1} = {x:.1f}" for x in (angle, corrected))
         yield misprint("Table II", printed_form, form, wrong, right, M, within)
     data = dh_table("polypeptide")
     data["mass"][[0, 3, 6]] = 12.0107 * 2 + 4 * 1.00794
-    wrong = np.linalg.inv(relax_dh(soft="beta", **data).inverse())
+    wrong = inverse(relax_dh(soft="beta", **data).inverse())
     yield misprint("4.3", "a C_alpha body weighs C + CH3 + H", "C + 3 H = 15.03452 amu", wrong, right, M, within)
     H11, H12, H22 = relaxed("polypeptide").dense()
-    squared, once = (H11 - H12 @ np.linalg.matrix_power(np.linalg.inv(H22), k) @ H12.T for k in (2, 1))
-    inverse = np.array(printed["polypeptide"]["inverse"])
-    yield misprint("Appendix", "H11 - H12 H22^-2 H12'", "H11 - H12 H22^-1 H12'", squared, once, inverse, 5e-5 / 0.114)
+    squared, once = (H11 - H12 @ np.linalg.matrix_power(inverse(H22), k) @ H12.T for k in (2, 1))
+    printed_inverse = np.array(printed["polypeptide"]["inverse"])
+    yield misprint(
+        "Appendix", "H11 - H12 H22^-2 H12'", "H11 - H12 H22^-1 H12'", squared, once, printed_inverse, 5e-5 / 0.114
+    )
     n = 8
     counts = _derivative_counts(n)
     yield Row("2.2", f"nonzero d theta/dx and dL/dx, n = {n}", f"3n - 2 = {3 * n - 2}, 2n - 1 = {2 * n - 1}",
@@ -252,13 +264,13 @@ def _not_printed() -> Iterator[Row]:
     yield ours("4.3, the chain of the text", "diag M, amu A^2", faithful, FAITHFUL, 0.005)
     b = np.ones(7)
     braced = dynamics.mass_solve(model, np.zeros(7), b, method="fixman")
-    dense = np.linalg.solve(dynamics.mass_matrix(model, np.zeros(7)), b)
+    dense = solve(dynamics.mass_matrix(model, np.zeros(7)), b)
     yield Row("4.3, the chain of the text", "M^-1 b by relaxed constraints, rods C'=O and N-H", "-", "equal",
               f"{relative(braced, dense):.0e}", OURS, relative(braced, dense) < 1e-11)  # fmt: skip
     five = five_soft()
     chain = zoo.polypeptide()
     stiff = hold_bodies(chain, np.isin(np.arange(7), (2, 5)), np.radians(120.0), name="five soft")
-    M = np.linalg.inv(five.inverse())
+    M = inverse(five.inverse())
     apart = relative(M, dynamics.mass_matrix(stiff, np.zeros(5)))
     words = f"diag M  {'  '.join(f'{x:.4g}' for x in np.diag(M))}"
     yield Row("4.3, beta_3 = beta_6 = 180 deg", "five soft variables", "announced, not printed", words,
@@ -278,7 +290,7 @@ def dense_solve(n: int) -> Callable[[], Array]:
     """M^-1 b by the inverse of M, as the paper's dashed line."""
     model, q, b = case(n)
     mass_matrix = programs.compile(model, dynamics.mass_matrix)
-    return lambda: np.linalg.inv(mass_matrix(q)) @ b
+    return lambda: inverse(mass_matrix(q)) @ b
 
 
 def relaxed_solve(n: int) -> Callable[[], Array]:
@@ -316,6 +328,7 @@ def _times() -> Iterator[Row]:
         yield timed("4.4, Fig. 3", what, said, f"p = {p:.2f}")
 
 
+IDENTITIES = (_calculus, _coordinates, _soft_and_hard)
 PARTS = (_calculus, _coordinates, _soft_and_hard, _puma, _polypeptide, _misprints, _not_printed, _operations, _times)
 
 
@@ -350,7 +363,8 @@ def dh_table(name: str) -> dict[str, Any]:
     x[:, parameters.BETA], x[:, parameters.GAMMA] = np.radians(columns["alpha"]), np.radians(columns["theta"])
     x[:, parameters.B], x[:, parameters.C] = columns["a"], columns["d"]
     inertia = np.array([np.diag(moments) for moments in columns["inertia"]])
-    return {"x": x, "mass": np.array(columns["mass"]), "com": np.array(columns["com"]), "inertia": inertia}
+    numbers = {"x": x, "mass": columns["mass"], "com": columns["com"], "inertia": inertia}
+    return {name: arithmetic.given(values) for name, values in numbers.items()}
 
 
 def relaxed(name: str, kind: str = "auto") -> Relaxed:

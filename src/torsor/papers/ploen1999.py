@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 
 from torsor import lie, reference, zoo
 from torsor.algorithms import articulated, composite, kinematics, newton_euler, ploen_park, ploen_park_forward
+from torsor.dense import inverse, solve
 from torsor.dynamics import closed_forms
 from torsor.dynamics import functions as dynamics
 from torsor.dynamics.closed_forms import block_diagonal
 from torsor.errors import ArgumentError
 from torsor.model import Model
 from torsor.model.regular import require_no_armature
+from torsor.papers import arithmetic
 from torsor.papers.rows import Row, identity, misprint
 from torsor.sweeps import Algorithm
 
@@ -44,9 +46,11 @@ class Case:
 
     @classmethod
     def of(cls, model: Model, rng: np.random.Generator) -> Case:
+        model = arithmetic.placed(model)
         q, (v, qdd) = model.random_configuration(rng), rng.normal(size=(2, model.nv))
         V_0, dV_0 = rng.normal(size=(2, 6))
-        return cls(model, q, v, qdd, V_0, dV_0, lie.exp_se3(rng.normal(size=(model.n, 6))))
+        others = lie.exp_se3(arithmetic.given(rng.normal(size=(model.n, 6))))
+        return cls(*(model, *map(arithmetic.given, (q, v, qdd, V_0, dV_0)), others))
 
     @property
     def base(self) -> dict[str, Array]:
@@ -55,7 +59,8 @@ class Case:
     def evaluated(self, algorithm: Algorithm, **inputs: Array) -> Array:
         """An algorithm of torsor, step by step on plain numbers."""
         given: dict[str, Any] = {name: values.tolist() for name, values in {"q": self.q, **inputs}.items()}
-        return np.array(reference.evaluate(algorithm, self.model, given, frame=self.model.frame(-1)))
+        frame, number = self.model.frame(-1), arithmetic.number
+        return np.array(reference.evaluate(algorithm, self.model, given, frame=frame, number=number))
 
     @cached_property
     def torques(self) -> Array:
@@ -63,7 +68,7 @@ class Case:
         return self.evaluated(newton_euler.inverse_dynamics, v=self.v, qdd=self.qdd, **self.base)
 
 
-@cache
+@arithmetic.once
 def case() -> Case:
     """A tree of every joint type on a moving base."""
     return Case.of(zoo.random_tree(12, 1), np.random.default_rng(0))
@@ -106,7 +111,7 @@ def _closed_forms(case: Case, Q: Array | None) -> Iterator[Row]:
         yield identity("Eqs 40, 41", "J = J^ - Gamma' (J^ - J^ S Omega^-1 S' J^) Gamma", X, still.J)
     yield identity(equations["square"], f"M = [1+S'G'Pi] Omega [1+S'G'Pi]'{frames}", f.M, M)
     what = f"M^-1 = [1-S'Y Pi]' Omega^-1 [1-S'Y Pi]{frames}"
-    yield identity(equations["inverse"], what, f.M_inverse @ case.torques, np.linalg.solve(M, case.torques))
+    yield identity(equations["inverse"], what, f.M_inverse @ case.torques, solve(M, case.torques))
 
 
 PLAIN = {
@@ -177,7 +182,7 @@ def _misprints() -> Iterator[Row]:
     backward = [[lie.Ad(_between(still, i, j)) if i > j else np.eye(6) * (i == j) for j in range(still.n)]
                 for i in range(still.n)]  # fmt: skip
     yield misprint("after Eq. 9", "blocks of G are Ad of f_{j,i}", "Ad of f_{j,i}^-1", np.block(backward),
-                   np.block(forward), np.linalg.inv(np.eye(6 * still.n) - still.Gamma))  # fmt: skip
+                   np.block(forward), inverse(np.eye(6 * still.n) - still.Gamma))  # fmt: skip
     star = block_diagonal(tuple(-lie.ad_dual(S @ v) for S, v in zip(o.S_blocks, case.v[:, None])))
     wrong = o.G @ (o.S @ case.qdd + star @ (o.Gamma @ o.V + o.P_0 @ o.V_0) + o.P_0 @ o.dV_0)
     yield misprint("Eq. 7", "-ad*_{S dq} on the diagonal", "-ad_{S dq}", o.J @ wrong, o.J @ o.dV(case.qdd),
@@ -187,7 +192,7 @@ def _misprints() -> Iterator[Row]:
     last, S = blocks[-1], still.S_blocks[-1]
     less = last - last @ S @ S.T @ last / (S.T @ last @ S)
     Ad_inv = still.Ad_inv[-1]
-    Ad = np.linalg.inv(Ad_inv)
+    Ad = inverse(Ad_inv)
     own = still.J_blocks[-2]
     yield misprint("Eqs 40, 58, 59", "Ad*_f and Ad_f, without inverse", "Ad*_{f^-1} and Ad_{f^-1}",
                    own + Ad.T @ less @ Ad, own + Ad_inv.T @ less @ Ad_inv, blocks[-2])  # fmt: skip
@@ -201,9 +206,9 @@ def _between(o: closed_forms.Operators, i: int, j: int) -> Array:
 
 def _wrenches(case: Case) -> Array:
     """J_i dV_i of every body, from dV as a difference of twists along the motion, not from Eq. 7."""
-    h = 1e-4
+    h = arithmetic.step(4, 1e-4)
 
-    def twists(t: float) -> Array:
+    def twists(t: Any) -> Array:
         q, v = case.q + t * case.v + t * t / 2 * case.qdd, case.v + t * case.qdd
         return closed_forms.operators(case.model, q, v, base_velocity=case.V_0 + t * case.dV_0).V
 
@@ -234,7 +239,7 @@ def spatial_operators(o: closed_forms.Operators) -> tuple[Array, ...]:
         raise ArgumentError(f"{o.model!r} branches; Table I is about chains, each body attached to the one before it")
     require_no_armature(o.model, "Table I")
     outer = list(reversed(range(o.n)))  # link k of the algebra is body outer[k]
-    one, E_phi, P_plus = np.eye(6 * o.n), np.zeros((6 * o.n, 6 * o.n)), np.zeros((6, 6))
+    one, E_phi, P_plus = np.eye(6 * o.n), np.zeros((6 * o.n, 6 * o.n), o.J.dtype), np.zeros((6, 6))
     P, D, G = [], [], []
     for k, i in enumerate(outer):
         H = o.S_blocks[i].T
@@ -242,12 +247,12 @@ def spatial_operators(o: closed_forms.Operators) -> tuple[Array, ...]:
         E_phi[6 * k : 6 * k + 6, 6 * max(k - 1, 0) : 6 * max(k, 1)] = up
         P.append(up @ P_plus @ up.T + o.J_blocks[i])
         D.append(H @ P[k] @ H.T)
-        G.append(P[k] @ H.T @ np.linalg.inv(D[k]))
+        G.append(P[k] @ H.T @ inverse(D[k]))
         free = np.eye(6) - G[k] @ H
         P_plus = free @ P[k] @ free.T  # the form of the Riccati equation that stays symmetric under rounding
     gains, H = block_diagonal(G), block_diagonal([o.S_blocks[i].T for i in outer])
     E_psi = E_phi @ (one - gains @ H)
-    phi, psi = (np.linalg.inv(one - E) for E in (E_phi, E_psi))
+    phi, psi = (inverse(one - E) for E in (E_phi, E_psi))
     return phi, block_diagonal(P), block_diagonal(D), gains, E_phi @ gains, E_psi, psi
 
 
@@ -265,6 +270,7 @@ def correspondence(f: closed_forms.Factorization) -> dict[tuple[str, str], tuple
 
 
 PARTS = (_recursions, _plain, _reframed, _transformations, _forward_dynamics, _table_1, _misprints)
+IDENTITIES = PARTS
 
 
 def figures(folder: Path) -> Iterator[Path]:

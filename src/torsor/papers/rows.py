@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from torsor.dense import numbers_like
+from torsor.papers import arithmetic
+
 AGREES, MISPRINT, CONFLICTS, OURS = "agrees", "misprint, corrected form", "conflicts", "not printed, ours"
 ALONE = "agrees, the paper alone"  # one printed number follows from others; torsor takes no part
 TIMED = "timed, not judged"
@@ -80,7 +83,7 @@ def table(place: str, quantity: str, printed: ArrayLike, computed: ArrayLike, wi
 
 def identity(place: str, quantity: str, one: ArrayLike, other: ArrayLike, within: float = IDENTITY) -> Row:
     """An equation that the paper proves, evaluated: both sides must be equal."""
-    apart = relative(one, other)
+    apart, within = relative(one, other), arithmetic.within(within)
     return Row(place, quantity, "equal", "equal" if apart <= within else "not equal", f"{apart:.0e}", AGREES,
                apart <= within)  # fmt: skip
 
@@ -88,7 +91,7 @@ def identity(place: str, quantity: str, one: ArrayLike, other: ArrayLike, within
 def misprint(place: str, printed: str, corrected: str, as_printed: ArrayLike, as_corrected: ArrayLike,
              expected: ArrayLike, within: float = IDENTITY) -> Row:  # fmt: skip
     """A printed form that does not hold and the form that does; both are evaluated against what is expected."""
-    wrong, right = relative(as_printed, expected), relative(as_corrected, expected)
+    wrong, right, within = relative(as_printed, expected), relative(as_corrected, expected), arithmetic.within(within)
     difference = f"{wrong:.0e} as printed, {right:.0e} corrected"
     holds = right <= within and not wrong <= WRONG
     return Row(place, "as printed, and corrected", printed, corrected, difference, MISPRINT, holds)
@@ -121,4 +124,4 @@ def words(x: NDArray[Any]) -> str:
 
 
 def _arrays(one: ArrayLike, other: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-    return np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    return np.atleast_1d(numbers_like(one)), np.atleast_1d(numbers_like(other))

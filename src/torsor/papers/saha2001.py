@@ -44,14 +44,17 @@ from torsor import lie, zoo
 from torsor.algorithms import articulated
 from torsor.compiler.lowering import unrolled
 from torsor.compiler.tape import Operations
+from torsor.dense import inverse, solve
 from torsor.dynamics import functions as dynamics
 from torsor.dynamics.closed_forms import Operators, inertial_com_frames
 from torsor.errors import ModelError
+from torsor.linalg import cos, sin
 from torsor.model import Model
 from torsor.motion.forces import Table
 from torsor.motion.references import Cycloid
 from torsor.motion.simulation import Simulation, simulate
 from torsor.motion.trajectory import Trajectory
+from torsor.papers import arithmetic
 from torsor.papers import saha_udut as saha
 from torsor.papers.figures import COLOURS, panels, series_data, write_data
 from torsor.papers.rows import AGREES, ALONE, CONFLICTS, MISPRINT, OURS, Row, identity, misprint, ours
@@ -79,14 +82,14 @@ HALF = 0.0005  # of the last digit of numbers with three decimals
 
 def _decomposition() -> Iterator[Row]:
     model = zoo.stanford()
-    q = np.array([0.3, 1.1, 0.4, -0.7, 0.5, 0.2])
+    q = arithmetic.given([0.3, 1.1, 0.4, -0.7, 0.5, 0.2])
     o = saha.denoc(model, q)
     u = saha.decompose(o)
     M = dynamics.mass_matrix(model, q)
-    phi = np.arange(1.0, 7.0)
+    phi = arithmetic.given(np.arange(1.0, 7.0))
     yield identity("Eq. 1", "I qdd = phi, phi = tau - C qd", M @ dynamics.mass_solve(model, q, phi, method="udut"), phi)
     yield identity("Eqs 2, 3", "I = N_d' N_l' M N_l N_d, Stanford arm", o.S.T @ (o.G.T @ o.J @ o.G) @ o.S, M)
-    v = np.linspace(-1, 1, 6)
+    v = arithmetic.given(np.linspace(-1, 1, 6))
     to_centres = lie.Ad(inertial_com_frames(model, q))
     twists = np.einsum("nij,nj->ni", to_centres, dynamics.body_twists(model, q, v))
     step = [o.Ad_inv[i] @ twists[i - 1] + o.S_blocks[i][:, 0] * v[i] for i in range(1, 6)]
@@ -96,7 +99,7 @@ def _decomposition() -> Iterator[Row]:
     E = np.linalg.multi_dot([E for E, _ in reversed(elementary)])
     yield identity("Eqs 7, 19-24", "E I = L_2, lower triangular", E @ M, np.tril(elementary[-1][1]))
     last = elementary[0][0]
-    yield identity("Eq. 8", "E_k^-1 = 1 + alpha_k lambda_k'", np.linalg.inv(last), 2 * np.eye(6) - last)
+    yield identity("Eq. 8", "E_k^-1 = 1 + alpha_k lambda_k'", inverse(last), 2 * np.eye(6) - last)
     U, D = saha.reverse_elimination(M)
     yield identity("Eqs 9, 10", "I = U D L", U @ np.diag(D) @ (elementary[-1][1] / D[:, None]), M)
     yield identity("Eq. 11", "I = U D U', U and D without forming I", u.U @ np.diag(u.D) @ u.U.T, M)
@@ -107,7 +110,7 @@ def _decomposition() -> Iterator[Row]:
 
 def _composite(o: Operators) -> Array:
     """Eq. 6 for a chain: M~_i are the diagonal blocks of G' J G, B_ij those of G below the diagonal."""
-    carried, p, M = o.G.T @ o.J @ o.G, [S[:, 0] for S in o.S_blocks], np.zeros((o.n, o.n))
+    carried, p, M = o.G.T @ o.J @ o.G, [S[:, 0] for S in o.S_blocks], np.zeros((o.n, o.n), o.J.dtype)
     for i, j in zip(*np.tril_indices(o.n)):
         own, other = slice(6 * i, 6 * i + 6), slice(6 * j, 6 * j + 6)
         M[i, j] = M[j, i] = p[i] @ carried[own, own] @ o.G[own, other] @ p[j]
@@ -116,12 +119,16 @@ def _composite(o: Operators) -> Array:
 
 def _three_steps() -> Iterator[Row]:
     links = saha.general_links(6)
-    q, phi = np.array([0.3, 1.1, 0.4, -0.7, 0.5, 0.2]), np.arange(1.0, 7.0)
+    q, phi = arithmetic.given([0.3, 1.1, 0.4, -0.7, 0.5, 0.2]), arithmetic.given(np.arange(1.0, 7.0))
+    if not arithmetic.doubles():  # twists whose cosines are exact
+        links = [replace(link, alpha=np.pi / 2) for link in links]
     model = saha.model_of(links)
+    if not arithmetic.doubles():
+        links = [replace(link, alpha=arithmetic.radians(90.0)) for link in links]
     M = dynamics.mass_matrix(model, q)
     found = np.array(saha.forward_dynamics(links, q.tolist(), phi.tolist()))
     yield identity("section 3, Eqs 16, 17", "steps A, B, C: I qdd = phi", M @ found, phi)
-    o, expected = saha.denoc(model, q), np.linalg.solve(M, phi)
+    o, expected = saha.denoc(model, q), solve(M, phi)
     right = saha.three_steps(o, phi).qdd
     yield identity("Eqs 12-15", "eta, psi and mu in one frame", right, expected)
     J, B = o.J_blocks.copy(), o.Ad_inv.copy()
@@ -135,9 +142,9 @@ def _three_steps() -> Iterator[Row]:
 
 def _any_chain() -> Iterator[Row]:
     """The intermediates on a tree with joints of every type."""
-    model = zoo.random_tree(8, 3)
+    model = arithmetic.placed(zoo.random_tree(8, 3))
     rng = np.random.default_rng(3)
-    q, (v, tau) = model.random_configuration(rng), rng.normal(size=(2, model.nv))
+    q, (v, tau) = (arithmetic.given(x) for x in (model.random_configuration(rng), rng.normal(size=(2, model.nv))))
     found, o = saha.study(model, q, v, tau), saha.denoc(model, q)
     yield identity("Eq. 12", "tau^ = U^-1 phi, a tree, every joint", found.tau_hat, found.U_inverse @ found.phi)
     yield identity("Eq. 13", "tau~ = D^-1 tau^, likewise", found.tau_tilde * found.m_hat, found.tau_hat)
@@ -310,20 +317,20 @@ TIGHT: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 # Two integrations to 1e-12, after the growth of their differences.
 MATCH = 1e-7
 LENGTHS, MASSES, GRAVITY = np.array([0.5, 0.4, 0.3]), np.array([3.0, 2.0, 1.0]), 9.81
-CENTRES = LENGTHS / 2
 MOMENTS = np.array([0.063175, 0.027117, 0.007725])  # solid cylinders, about a transverse axis
 
 
 def explicit_accelerations(theta: Array, rate: Array, tau: Array) -> Array:
-    """The joint accelerations by the explicit equations."""
-    beyond = np.array([MASSES[k + 1 :].sum() for k in range(3)])
-    h = MASSES * CENTRES + LENGTHS * beyond
-    a = np.triu(np.outer(LENGTHS, h), 1)
-    a = a + a.T + np.diag(MOMENTS + MASSES * CENTRES**2 + LENGTHS**2 * beyond)
+    """The joint accelerations by the explicit equations, any numbers."""
+    lengths, masses, moments = map(arithmetic.given, (LENGTHS, MASSES, MOMENTS))
+    centres, beyond = lengths / 2, np.array([masses[k + 1 :].sum() for k in range(3)])
+    h = masses * centres + lengths * beyond
+    a = np.triu(np.outer(lengths, h), 1)
+    a = a + a.T + np.diag(moments + masses * centres**2 + lengths**2 * beyond)
     phi, turning = np.cumsum(theta), np.cumsum(rate)
     apart = phi[:, None] - phi
-    forces = tau - np.append(tau[1:], 0.0) - (a * np.sin(apart)) @ turning**2 - GRAVITY * h * np.cos(phi)
-    return np.diff(np.linalg.solve(a * np.cos(apart), forces), prepend=0.0)
+    forces = tau - np.append(tau[1:], 0.0) - (a * sin(apart)) @ turning**2 - GRAVITY * h * cos(phi)
+    return np.diff(solve(a * cos(apart), forces), prepend=0.0)
 
 
 def explicit_motion(law: Callable[[float], Array], times: Array) -> Array:
@@ -336,13 +343,15 @@ def explicit_motion(law: Callable[[float], Array], times: Array) -> Array:
     return run.y[:3].T
 
 
+def _explicit_arm() -> Iterator[Row]:
+    q, v, tau = arithmetic.given(np.random.default_rng(0).uniform(-3, 3, (3, 100, 3)))
+    explicit = np.array([explicit_accelerations(*state) for state in zip(q, v, tau)])
+    found = dynamics.forward_dynamics(zoo.planar3(), q, v, tau, method="udut")
+    yield identity("4, three-DoF arm", "accelerations by UDU', 100 states, and explicitly", found, explicit)
+
+
 def _planar_arm() -> Iterator[Row]:
     model = zoo.planar3()
-    rng = np.random.default_rng(0)
-    q, v, tau = rng.uniform(-3, 3, (3, 100, 3))
-    explicit = np.array([explicit_accelerations(*state) for state in zip(q, v, tau)])
-    found = dynamics.forward_dynamics(model, q, v, tau, method="udut")
-    yield identity("4, three-DoF arm", "accelerations by UDU', 100 states, and explicitly", found, explicit)
     path = Cycloid(np.zeros(3), np.full(3, np.pi), 10.0)
 
     def follow(t: float, *state: Array) -> Array:
@@ -367,13 +376,13 @@ def printed_mass_matrix(rows: Array, q: Array, prismatic: Sequence[int] = ()) ->
         axes.append(T[:3, 2])
         origins.append(T[:3, 3])
         theta, b = (0.0, b + q[k]) if k in prismatic else (q[k], b)
-        (c, s), (ca, sa) = ((np.cos(x), np.sin(x)) for x in (theta, np.radians(alpha)))
+        (c, s), (ca, sa) = ((cos(x), sin(x)) for x in (theta, arithmetic.radians(alpha)))
         T = T @ [[c, -s * ca, s * sa, a * c], [s, c * ca, -c * sa, a * s], [0, sa, ca, b], [0, 0, 0, 1]]
         centres.append(T[:3, 3] - T[:3, :3] @ [rx, ry, rz])  # r runs from the mass centre to the origin of frame i + 1
         turns.append(T[:3, :3])
-    M = np.zeros((len(q), len(q)))
+    M = np.zeros((len(q), len(q)), q.dtype)
     for i, (row, centre, R) in enumerate(zip(rows, centres, turns)):
-        J, W = np.zeros((2, 3, len(q)))
+        J, W = np.zeros((2, 3, len(q)), q.dtype)
         for k in range(i + 1):
             J[:, k], W[:, k] = (axes[k], 0) if k in prismatic else (np.cross(axes[k], centre - origins[k]), axes[k])
         M += row[3] * J.T @ J + W.T @ R @ np.diag(np.abs(row[7:])) @ R.T @ W
@@ -383,7 +392,7 @@ def printed_mass_matrix(rows: Array, q: Array, prismatic: Sequence[int] = ()) ->
 def _table_2() -> Iterator[Row]:
     """The zoo's arms have the printed data; of the PUMA's moments, the absolute values."""
     for name, prismatic in (("stanford", (2,)), ("puma_saha", ())):
-        q = np.random.default_rng(4).uniform(-1, 1, (3, 6))
+        q = arithmetic.given(np.random.default_rng(4).uniform(-1, 1, (3, 6)))
         expected = [printed_mass_matrix(np.array(PRINTED["links"][name]), x, prismatic) for x in q]
         found = dynamics.mass_matrix(zoo.get(name), q)
         place = f"Table II({PARTS_OF_FIGURES[name]})"
@@ -455,9 +464,10 @@ def _forced_puma() -> Iterator[Row]:
 
 
 PARTS = (
-    _decomposition, _three_steps, _any_chain, _costs, _steps_taken, _planar_arm, _table_2, _data, _free_falls,
-    _forced_stanford, _forced_puma,
+    _decomposition, _three_steps, _any_chain, _costs, _steps_taken, _explicit_arm, _planar_arm, _table_2, _data,
+    _free_falls, _forced_stanford, _forced_puma,
 )  # fmt: skip
+IDENTITIES = (_decomposition, _three_steps, _any_chain, _explicit_arm, _table_2)
 
 
 def figures(folder: Path) -> Iterator[Path]:

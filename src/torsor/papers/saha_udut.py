@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor.backends.pointwise import trace
 from torsor.compiler.tape import Operations
+from torsor.dense import numbers_like
 from torsor.dynamics.closed_forms import Operators, inertial_com_frames, operators
 from torsor.dynamics.functions import bias_forces
 from torsor.linalg import Mat, Scalar, Vec, cos, cross, dot, sin
@@ -52,9 +53,9 @@ def elementary(M: Array) -> Iterator[tuple[Array, Array]]:
 
     E_k annihilates the entries above the diagonal in column k.
     """
-    L = np.array(M, dtype=np.float64)
+    L = numbers_like(M)
     for k in reversed(range(1, len(L))):
-        E = np.eye(len(L))
+        E = np.eye(len(L), dtype=L.dtype)
         E[:k, k] = -L[:k, k] / L[k, k]
         L = E @ L
         yield E, L
@@ -62,8 +63,8 @@ def elementary(M: Array) -> Iterator[tuple[Array, Array]]:
 
 def reverse_elimination(M: ArrayLike) -> tuple[Array, Array]:
     """(U, D) with M = U diag(D) U^T: U = (E_2 ... E_n)^-1, D the pivots                      (Eqs 7-11)"""
-    M = np.asarray(M, dtype=np.float64)
-    U, L = np.eye(len(M)), M
+    M = numbers_like(M)
+    U, L = np.eye(len(M), dtype=M.dtype), M
     for E, reduced in elementary(M):
         U = U + np.triu(np.eye(len(M)) - E, 1)  # the columns alpha_k of Eq. 8, side by side
         L = reduced
@@ -94,7 +95,7 @@ def decompose(o: Operators) -> UDUT:
     model, n, nv = o.model, o.n, o.model.nv
     starts = model.v_start
     M_hat, p = o.J_blocks.copy(), np.concatenate([S.T for S in o.S_blocks])
-    psi, D = np.zeros((nv, 6)), np.zeros(nv)
+    psi, D = np.zeros((nv, 6), M_hat.dtype), np.zeros(nv, M_hat.dtype)
     for i in reversed(range(n)):
         free = M_hat[i].copy()
         for k in reversed(range(starts[i], starts[i + 1])):
@@ -105,7 +106,7 @@ def decompose(o: Operators) -> UDUT:
         if model.parent[i] >= 0:
             B = o.Ad_inv[i]
             M_hat[model.parent[i]] += B.T @ free @ B
-    U, U_inverse = np.eye(nv), np.eye(nv)
+    U, U_inverse = (np.eye(nv, dtype=M_hat.dtype) for _ in range(2))
     for k in range(nv):
         rigid = free_ = psi[k]
         for i, B in _way(o, k):
@@ -165,8 +166,8 @@ def three_steps(o: Operators, phi: Array, outward: Array | None = None) -> Three
     """Eqs 12-15 and 26-28; `outward`: other B_{i,i-1} for step C than those of the machine."""
     u, parent, starts = decompose(o), o.model.parent.tolist(), o.model.v_start
     p, B = np.concatenate([S.T for S in o.S_blocks]), o.Ad_inv if outward is None else outward
-    eta, mu, passed, ahead = (np.zeros((k, 6)) for k in (o.model.nv, o.model.nv, o.n, o.n))
-    tau_hat, qdd = np.zeros((2, o.model.nv))
+    eta, mu, passed, ahead = (np.zeros((k, 6), phi.dtype) for k in (o.model.nv, o.model.nv, o.n, o.n))
+    tau_hat, qdd = np.zeros((2, o.model.nv), phi.dtype)
     for i in reversed(range(o.n)):
         for k in reversed(range(starts[i], starts[i + 1])):
             tau_hat[k] = phi[k] - p[k] @ passed[i]

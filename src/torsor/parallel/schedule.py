@@ -90,6 +90,13 @@ class Operand:
     base: Places
     strides: tuple[int, ...]
 
+    def places(self, shape: tuple[int, ...]) -> Array:
+        """The places of an array of this shape in every lane: (lanes, *shape)."""
+        found = np.asarray(self.base)
+        for n, stride in zip(shape, self.strides):
+            found = found[..., None] + stride * np.arange(n)
+        return found
+
     def extent(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """The first and the last place of an array of this shape in any lane."""
         low, high = (int(min(self.base)), int(max(self.base))) if len(self.base) else (0, -1)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torsor.dense import inverse, solve
 from torsor.dynamics.closed_forms.operators import Operators, block_diagonal
 
 Array = NDArray[Any]
@@ -51,7 +52,7 @@ class Factorization:
     @cached_property
     def Phi(self) -> Array:
         """Omega^-1 S^T J^, (nv, 6n): the gains."""
-        return np.linalg.solve(self.Omega, self.operators.S.T @ self.J_hat)
+        return solve(self.Omega, self.operators.S.T @ self.J_hat)
 
     @cached_property
     def Pi(self) -> Array:
@@ -67,7 +68,7 @@ class Factorization:
     @cached_property
     def Y(self) -> Array:
         """(1 - X^T)^-1, (6n, 6n)."""
-        return np.linalg.inv(np.eye(len(self.X)) - self.X.T)
+        return inverse(np.eye(len(self.X)) - self.X.T)
 
     @cached_property
     def K(self) -> Array:
@@ -86,7 +87,7 @@ class Factorization:
 
     @property
     def M_inverse(self) -> Array:
-        return self.K_inverse.T @ np.linalg.solve(self.Omega, self.K_inverse)
+        return self.K_inverse.T @ solve(self.Omega, self.K_inverse)
 
 
 def _freed(J: Array, S: Array, rotors: Array) -> Array:

@@ -10,7 +10,7 @@ of poses (n, 4, 4).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from torsor import lie, reference
 from torsor.compiler.frames import reframe
+from torsor.dense import determinant, number_of, numbers_like
 from torsor.dynamics.functions import body_poses
 from torsor.errors import ArgumentError
 from torsor.linalg import Mat, Scalar, Vec
@@ -65,6 +66,7 @@ def inertial_com_frames(model: Model, q: ArrayLike) -> Array:
     """At the mass centres and parallel to the base: the frames of the DeNOC matrices (Saha 2001)."""
     Q = com_frames(model)
     R = body_poses(model, q)[:, :3, :3]
+    Q = Q.astype(R.dtype)
     Q[:, :3, :3] = R
     Q[:, :3, 3] = -np.einsum("nij,nj->ni", R, model.com)
     return Q
@@ -74,12 +76,12 @@ def checked_frames(model: Model, Q: ArrayLike | None) -> Array:
     """Q as an array of n poses; None: the model's own frames."""
     if Q is None:
         return joint_frames(model)
-    Q = np.asarray(Q, dtype=np.float64)
+    Q = numbers_like(Q)
     if Q.shape != (model.n, 4, 4):
         raise ArgumentError(f"Q has shape {Q.shape}; {model!r} needs one pose per body, ({model.n}, 4, 4)")
     R = Q[:, :3, :3]
     off = np.abs(R @ R.swapaxes(1, 2) - np.eye(3)).max(axis=(1, 2)) > 1e-9
-    off |= (np.linalg.det(R) < 0) | (Q[:, 3] != (0, 0, 0, 1)).any(axis=1)
+    off |= (determinant(R) < 0) | (Q[:, 3] != (0, 0, 0, 1)).any(axis=1)
     if off.any():
         body = model.names[int(np.flatnonzero(off)[0])]
         raise ArgumentError(f"Q of body {body!r} is not a pose: [[R, p], [0, 1]] with R a rotation")
@@ -129,12 +131,13 @@ class ReframedLink(Link):
         return self.Q.Ad_inv(V)
 
 
-def reframed_links(model: Model, Q: ArrayLike | None = None) -> list[ReframedLink]:
+def reframed_links(model: Model, Q: ArrayLike | None = None,
+                   number: Callable[[float], Scalar] = float) -> list[ReframedLink]:  # fmt: skip
     """The links of a model in the frames Q: Q_{i-1} M_i Q_i^-1, A_i and D_i."""
     poses = [Rigid(Mat.of(T[:3, :3].tolist()), Vec.of(T[:3, 3].tolist())) for T in checked_frames(model, Q)]
     base = Rigid(Mat.identity(), Vec.zero())
     result = []
-    for link, parent, new in zip(links(model), model.parent.tolist(), poses):
+    for link, parent, new in zip(links(model, number), model.parent.tolist(), poses):
         old = poses[parent] if parent >= 0 else base
         M = Product((old, link.M, new.inverse())).as_rigid()
         D = new.carry(link.inertia)
@@ -156,4 +159,5 @@ def evaluate(algorithm: Algorithm, model: Model, Q: ArrayLike | None, inputs: di
     parent = model.parent.tolist()
     base = reference.base_of(model.gravity.tolist(), inputs)
     here = reference.scatter(model, inputs)
-    return plain(run(algorithm, reframed_links(model, Q), parent, base, here, frame))
+    number = number_of(*inputs.values())
+    return plain(run(algorithm, reframed_links(model, Q, number), parent, base, here, frame))

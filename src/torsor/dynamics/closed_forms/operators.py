@@ -26,12 +26,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import lie
+from torsor.dense import checked_numbers, number_of, numbers_like
 from torsor.dynamics.closed_forms.frames import ReframedLink, checked_frames, reframed_links
 from torsor.inputs import COORDINATES, FREEDOMS
 from torsor.linalg import Vec
 from torsor.model.model import Model
 from torsor.spatial import Rigid, Spatial, Subspace
-from torsor.validate import real_array
 
 Array = NDArray[Any]
 
@@ -67,7 +67,7 @@ class Operators:
     @cached_property
     def Gamma(self) -> Array:
         """Ad_{f^-1} at (body, parent), (6n, 6n)."""
-        Gamma = np.zeros((6 * self.n, 6 * self.n))
+        Gamma = np.zeros((6 * self.n, 6 * self.n), self.Ad_inv.dtype)
         for i, parent in enumerate(self.model.parent.tolist()):
             if parent >= 0:
                 Gamma[rows(i), rows(parent)] = self.Ad_inv[i]
@@ -76,7 +76,7 @@ class Operators:
     @cached_property
     def G(self) -> Array:
         """(1 - Gamma)^-1, (6n, 6n): Ad_{f_{j,i}^-1} at (i, j) where j is on the path from i to the base."""
-        G = np.eye(6 * self.n)
+        G = np.eye(6 * self.n, dtype=self.Ad_inv.dtype)
         for i, parent in enumerate(self.model.parent.tolist()):
             if parent >= 0:
                 G[rows(i), : 6 * i] = self.Ad_inv[i] @ G[rows(parent), : 6 * i]
@@ -85,7 +85,7 @@ class Operators:
     @cached_property
     def P_0(self) -> Array:
         """Ad_{f^-1} of the bodies on the base, (6n, 6)."""
-        P = np.zeros((6 * self.n, 6))
+        P = np.zeros((6 * self.n, 6), self.Ad_inv.dtype)
         for i in np.flatnonzero(self.model.parent < 0).tolist():
             P[rows(i)] = self.Ad_inv[i]
         return P
@@ -96,7 +96,7 @@ class Operators:
         P_t G S is its Jacobian; P_t^T maps a wrench there to the bodies.
         """
         at, T = self._place(body)
-        P = np.zeros((6, 6 * self.n))
+        P = np.zeros((6, 6 * self.n), self.Ad_inv.dtype)
         P[:, rows(at)] = lie.Ad(lie.inverse(self.Q[at] @ T))
         return P
 
@@ -168,7 +168,7 @@ class Operators:
 
     def G_apply(self, x: ArrayLike) -> Array:
         """G x for x (6n,): the sum along the outward paths, y_i = Ad_{f^-1} y_parent + x_i."""
-        y = np.array(x, dtype=np.float64).reshape(self.n, 6)
+        y = numbers_like(x).copy().reshape(self.n, 6)
         for i, parent in enumerate(self.model.parent.tolist()):
             if parent >= 0:
                 y[i] += self.Ad_inv[i] @ y[parent]
@@ -176,7 +176,7 @@ class Operators:
 
     def GT_apply(self, x: ArrayLike) -> Array:
         """G^T x for x (6n,): the sum over the bodies that each body carries, y_parent += Ad*_{f^-1} y_i."""
-        y = np.array(x, dtype=np.float64).reshape(self.n, 6)
+        y = numbers_like(x).copy().reshape(self.n, 6)
         for i, parent in reversed(list(enumerate(self.model.parent.tolist()))):
             if parent >= 0:
                 y[parent] += self.Ad_inv[i].T @ y[i]
@@ -216,11 +216,11 @@ def operators(model: Model, q: ArrayLike, v: ArrayLike | None = None, *,
 
     base_velocity V_0, base_acceleration (6,): the twist of a moving base and its derivative, in the base's frame.
     """
-    base = [np.zeros(6) if x is None else real_array(name, x, (6,))
+    base = [np.zeros(6) if x is None else checked_numbers(name, x, (6,))
             for name, x in (("base_velocity", base_velocity), ("base_acceleration", base_acceleration))]  # fmt: skip
-    q = np.asarray(q, dtype=np.float64)
-    v = np.zeros(model.nv) if v is None else np.asarray(v, dtype=np.float64)
-    links = reframed_links(model, Q)
+    q = numbers_like(q)
+    v = np.zeros(model.nv) if v is None else numbers_like(v)
+    links = reframed_links(model, Q, number_of(q, v))
     coordinates, rates = COORDINATES.parts(model, q.tolist()), FREEDOMS.parts(model, v.tolist())
     return Operators(
         model, q, v, checked_frames(model, Q),
@@ -228,7 +228,7 @@ def operators(model: Model, q: ArrayLike, v: ArrayLike | None = None, *,
         S_blocks=tuple(_columns(link.S(x)) for link, x in zip(links, coordinates)),
         S_rate_blocks=tuple(_columns(link.S_rate(x, y)) for link, x, y in zip(links, coordinates, rates)),
         J_blocks=np.array([_matrix(link) for link in links]),
-        rotor_bias=np.concatenate([np.asarray(link.rotor_bias(y, y), float) for link, y in zip(links, rates)]),
+        rotor_bias=np.concatenate([numbers_like(link.rotor_bias(y, y)) for link, y in zip(links, rates)]),
         V_0=base[0], base_acceleration=base[1],
     )  # fmt: skip
 
@@ -240,7 +240,7 @@ def rows(i: int) -> slice:
 
 def block_diagonal(blocks: Sequence[Array]) -> Array:
     heights, widths = (np.cumsum([0, *(b.shape[k] for b in blocks)]) for k in range(2))
-    A = np.zeros((heights[-1], widths[-1]))
+    A = np.zeros((heights[-1], widths[-1]), np.result_type(*blocks))
     for b, top, left in zip(blocks, heights, widths):
         A[top : top + b.shape[0], left : left + b.shape[1]] = b
     return A
@@ -248,13 +248,13 @@ def block_diagonal(blocks: Sequence[Array]) -> Array:
 
 def _pose(link: ReframedLink, q: Vec) -> Array:
     f: Rigid = link.pose(q).as_rigid()
-    return np.block([[np.array(f.R), np.array(f.p)[:, None]], [np.zeros(3), np.ones(1)]])
+    return np.block([[numbers_like(f.R), numbers_like(f.p)[:, None]], [np.zeros(3), np.ones(1)]])
 
 
 def _columns(S: Subspace) -> Array:
-    return np.array([column.coordinates for column in S.columns], dtype=np.float64).T
+    return numbers_like([column.coordinates for column in S.columns]).T
 
 
 def _matrix(link: ReframedLink) -> Array:
     columns = [(link.inertia @ Spatial.unit(k)).coordinates for k in range(6)]
-    return np.array(columns, dtype=np.float64).T
+    return numbers_like(columns).T

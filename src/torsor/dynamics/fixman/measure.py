@@ -135,7 +135,7 @@ class Pieces(NamedTuple):
 
     model: Model
     columns: Array  # its coordinates, as columns of (q, 0, 1): joints that are not the machine's own rest
-    own: Array  # which of its freedoms are the machine's
+    own: Array  # the numbers of those of its freedoms that are the machine's
     freedoms: Array  # and which of the machine's they are
     nv: int  # of the machine
 

@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor import lie
+from torsor.dense import inverse, numbers_like
 from torsor.errors import ArgumentError, SingularError
+from torsor.linalg import atan2, cos, sin, sqrt
 
 Array = NDArray[Any]
 
@@ -41,7 +43,7 @@ SINGULAR = 1e-14
 
 def screw(axis: int, angle: ArrayLike, length: ArrayLike) -> Array:
     """A turn about a coordinate axis and a shift along it, (..., 4, 4)."""
-    c, s, d = np.cos(angle), np.sin(angle), np.asarray(length)
+    c, s, d = (np.asarray(x) for x in (cos(angle), sin(angle), length))
     i, j = (axis + 1) % 3, (axis + 2) % 3
     T = np.zeros((*np.broadcast_shapes(c.shape, d.shape), 4, 4), np.result_type(c, d))
     T[..., axis, axis] = T[..., 3, 3] = 1.0
@@ -62,7 +64,7 @@ def jacobian(kind: str, x: ArrayLike) -> Array:
     """J (..., 6, 6) with J dx/dt the twist of frame k relative to frame k - 1, in frame k (Eq. 15)."""
     x = _six(x)
     after = np.broadcast_to(np.eye(4), (*x.shape[:-1], 4, 4))
-    J = np.zeros((*x.shape[:-1], 6, 6))
+    J = np.zeros((*x.shape[:-1], 6, 6), x.dtype)
     for axis, angle, length in reversed(_screws(kind)):
         X = lie.Ad(lie.inverse(after))  # a screw moves along its own axis, here seen from the frames after it
         J[..., angle], J[..., length] = X[..., axis], X[..., 3 + axis]
@@ -74,7 +76,7 @@ def determinant(kind: str, x: ArrayLike) -> Array:
     """|det J|: sin^2 beta, sin^2 gamma or cos^2 alpha."""
     x = _six(x)
     _screws(kind)
-    function, angle = {"A": (np.sin, BETA), "B": (np.sin, GAMMA), "C": (np.cos, ALPHA)}[kind]
+    function, angle = {"A": (sin, BETA), "B": (sin, GAMMA), "C": (cos, ALPHA)}[kind]
     return function(x[..., angle]) ** 2
 
 
@@ -85,7 +87,7 @@ def _screws(kind: str) -> tuple[tuple[int, int, int], ...]:
 
 
 def _six(x: ArrayLike) -> Array:
-    x = np.asarray(x, dtype=np.float64)
+    x = numbers_like(x)
     if x.ndim == 0 or x.shape[-1] != 6:
         raise ArgumentError(f"coordinates have shape {x.shape}; (..., 6) is needed: {', '.join(NAMES)}")
     return x
@@ -101,15 +103,15 @@ def _gaps(T: Array) -> Array:
 
 def coordinates(kind: str, T: ArrayLike) -> Array:
     """The x (..., 6) with transform(kind, x) = T and |alpha| <= pi/2, so that alpha = 0 for a DH transform."""
-    T = np.asarray(T, dtype=np.float64)
+    T = numbers_like(T)
     if T.ndim < 2 or T.shape[-2:] != (4, 4):
         raise ArgumentError(f"transforms have shape {T.shape}; (..., 4, 4) is needed")
     _screws(kind)
     R, p = T[..., :3, :3], T[..., :3, 3]
-    singular = _gaps(T)[KINDS.index(kind)] < SINGULAR
+    singular = np.asarray(_gaps(T)[KINDS.index(kind)] < SINGULAR)
     if singular.any():
         refuse_singular(kind, singular)
-    x = np.empty((*T.shape[:-2], 6))
+    x = np.empty((*T.shape[:-2], 6), T.dtype)
     {"A": _coordinates_a, "B": _coordinates_b, "C": _coordinates_c}[kind](R, p, x)
     return x
 
@@ -127,7 +129,7 @@ def from_transforms(T: ArrayLike) -> tuple[Array, Array]:
 
 def transforms_and_jacobians(kinds: Array, x: Array) -> tuple[Array, Array]:
     """T (..., n, 4, 4) and J (..., n, 6, 6) of joints of several kinds; a singular joint is refused by number."""
-    T, J = np.empty((*x.shape[:-1], 4, 4)), np.empty((*x.shape[:-1], 6, 6))
+    T, J = (np.empty((*x.shape[:-1], k, k), x.dtype) for k in (4, 6))
     for kind in np.unique(kinds).tolist():
         joints = kinds == kind
         singular = np.zeros(x.shape[:-1], dtype=bool)
@@ -141,10 +143,10 @@ def transforms_and_jacobians(kinds: Array, x: Array) -> tuple[Array, Array]:
 
 def _coordinates_c(R: Array, p: Array, x: Array) -> None:
     """The formulas after Eq. 27."""
-    r = np.hypot(R[..., 0, 0], R[..., 0, 1])
-    x[..., ALPHA] = np.arctan2(R[..., 0, 2], r)
-    x[..., BETA] = np.arctan2(-R[..., 1, 2], R[..., 2, 2])
-    x[..., GAMMA] = np.arctan2(-R[..., 0, 1], R[..., 0, 0])
+    r = sqrt(R[..., 0, 0] ** 2 + R[..., 0, 1] ** 2)
+    x[..., ALPHA] = atan2(R[..., 0, 2], r)
+    x[..., BETA] = atan2(-R[..., 1, 2], R[..., 2, 2])
+    x[..., GAMMA] = atan2(-R[..., 0, 1], R[..., 0, 0])
     x[..., A] = (p[..., 1] * R[..., 2, 2] - p[..., 2] * R[..., 1, 2]) / r
     x[..., C] = (p[..., 1] * R[..., 1, 2] + p[..., 2] * R[..., 2, 2]) / r**2
     x[..., B] = p[..., 0] - R[..., 0, 2] * x[..., C]
@@ -188,9 +190,9 @@ def transform_derivatives(T: ArrayLike, Q_before: ArrayLike | None = None, Q: Ar
 
     The frames are those at the mass centres, Q_{k-1} and Q_k in the link frames; by default the link frames themselves.
     """
-    T = np.asarray(T, dtype=np.float64)[..., None, :, :]
+    T = numbers_like(T)[..., None, :, :]
     one = np.eye(4)
-    before, own = (one if x is None else np.asarray(x, dtype=np.float64)[..., None, :, :] for x in (Q_before, Q))
+    before, own = (one if x is None else numbers_like(x)[..., None, :, :] for x in (Q_before, Q))
     E = lie.hat(np.eye(6))
     dT = (-before @ E @ lie.inverse(before) @ T, T @ own @ E @ lie.inverse(own))
     return np.stack(np.broadcast_arrays(*dT))
@@ -201,7 +203,7 @@ def coordinate_derivatives(kinds: Array, T: Array, J: Array) -> Array:
 
     Of kind C by Eqs 22 and 28; of the others by Eq. 18, d q / d xi_k = J^-1 and d q / d xi_{k-1} = -J^-1 Ad(T^-1).
     """
-    rows = np.linalg.inv(J)
+    rows = inverse(J)
     result = np.stack([-rows @ lie.Ad(lie.inverse(T)), rows])
     third = kinds == "C"
     T = T[..., third, :, :]
@@ -221,7 +223,7 @@ def lie_derivatives(T: ArrayLike, dT: ArrayLike) -> Array:
         return dT[..., i - 1, j - 1]
 
     r2 = t(1, 1) ** 2 + t(1, 2) ** 2
-    r = np.sqrt(r2)
+    r = sqrt(r2)
     turn = t(1, 1) * d(1, 1) + t(1, 2) * d(1, 2)
     across = t(2, 4) * t(3, 3) - t(3, 4) * t(2, 3)
     along = t(2, 4) * t(2, 3) + t(3, 4) * t(3, 3)

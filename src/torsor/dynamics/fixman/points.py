@@ -23,8 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from torsor.dense import numbers_like
 from torsor.dynamics.fixman.solve import Relaxed
 from torsor.errors import ArgumentError, SingularError
+from torsor.linalg import cos, sin
 
 Array = NDArray[Any]
 
@@ -56,15 +58,15 @@ def relax_planar(mass: ArrayLike, theta: ArrayLike, L: ArrayLike, soft: Sequence
 def _floating(C: Array, mask: Array) -> tuple[Array, Array]:
     """Derivatives and soft coordinates of a chain with its particle 0, whose coordinates are those of its place."""
     d = C.shape[-1]
-    first = np.zeros((len(C), *C.shape[1:-3], 1, d, d))
+    first = np.zeros((len(C), *C.shape[1:-3], 1, d, d), C.dtype)
     first[0] = np.eye(d)
     return np.concatenate([first, C], axis=-3), np.concatenate([np.ones((1, d), bool), mask])
 
 
 def planar_derivatives(theta: Array, L: Array) -> Array:
     """C (3, ..., n, 2, 2): rows theta, L of bond i by particle i - k, in the frame of bond i - k."""
-    C = np.zeros((3, *theta.shape, 2, 2))
-    c, s = np.cos(theta), np.sin(theta)
+    C = np.zeros((3, *theta.shape, 2, 2), np.result_type(theta, L))
+    c, s = cos(theta), sin(theta)
     C[0, ..., 0, 1] = 1 / L
     C[0, ..., 1, 0] = 1
     # in the frame of bond i - 1, bond i points along (c, s)
@@ -79,7 +81,7 @@ def planar_positions(theta: ArrayLike, L: ArrayLike) -> Array:
     """x_i (..., n, 2) = x_{i-1} + L_i (cos, sin)(theta_1 + ... + theta_i)                      (2005, Eq. 14)"""
     theta, L = _together(theta, L)
     turned = np.cumsum(theta, axis=-1)
-    return np.cumsum(L[..., None] * np.stack([np.cos(turned), np.sin(turned)], axis=-1), axis=-2)
+    return np.cumsum(L[..., None] * np.stack([cos(turned), sin(turned)], axis=-1), axis=-2)
 
 
 # Spatial -------------------------------------------------------------------------------------------------
@@ -191,11 +193,11 @@ def _together(*xs: ArrayLike) -> list[Array]:
         raise ArgumentError(f"coordinates do not go together: {', '.join(str(x.shape) for x in arrays)}") from None
     if together[0].ndim == 0:
         raise ArgumentError("coordinates are arrays (..., n), one entry per bond")
-    return [x if x.dtype.kind in "fc" else x.astype(np.float64) for x in together]
+    return [x if x.dtype.kind in "fc" else numbers_like(x) for x in together]
 
 
 def _masses(mass: ArrayLike) -> Array:
-    mass = np.atleast_1d(np.asarray(mass, dtype=np.float64))
+    mass = np.atleast_1d(numbers_like(mass))
     if (bad := ~(mass > 0)).any():
         raise ArgumentError(f"particle {int(np.flatnonzero(bad)[0])} has mass {mass[bad][0]}; it must be positive")
     return mass

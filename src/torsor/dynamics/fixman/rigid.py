@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from torsor.backends.pointwise import compile_pointwise
+from torsor.dense import numbers_like
 from torsor.dynamics.fixman import parameters
 from torsor.dynamics.fixman.solve import Relaxed
 from torsor.errors import ArgumentError
@@ -61,7 +62,7 @@ def relax_dh(x: ArrayLike, soft: Partition, *, mass: ArrayLike, com: ArrayLike, 
     kind      "A", "B" or "C", one for all joints or one per joint; "auto" is C, regular wherever (a, alpha) are held
               at zero. `parameters.from_transforms` finds kinds and coordinates that are regular for any poses.
     """
-    x = np.asarray(x, dtype=np.float64)
+    x = numbers_like(x)
     n = x.shape[-2]
     mass, com = np.broadcast_to(mass, (n,)), np.broadcast_to(com, (n, 3))
     inertia = np.broadcast_to(inertia, (n, 3, 3))

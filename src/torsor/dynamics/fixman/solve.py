@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_solve_banded, cholesky_banded
 
+from torsor.dense import log_determinant, numbers_like, solve
 from torsor.errors import ArgumentError, SingularError
 
 Array = NDArray[Any]
@@ -40,12 +41,12 @@ class Relaxed:
     def of(cls, C: Array, K: Array, soft: Array, singular: str = "") -> Relaxed:
         """From derivatives C (w + 1, ..., n, d, d) and inverse inertias K (..., n, d, d)."""
         CK = np.stack([C[j] @ _before(K, j) for j in range(len(C))])
-        H = np.zeros((*C.shape[1:-2], len(C), *C.shape[-2:]))
+        H = np.zeros((*C.shape[1:-2], len(C), *C.shape[-2:]), CK.dtype)
         for k in range(len(C)):
             for j in range(len(C) - k):
                 H[..., k, :, :] += CK[j + k] @ _before(C[j], k).swapaxes(-1, -2)
         # C is block triangular, so det H = prod det C_ii^2 det K
-        log_det = 2 * np.linalg.slogdet(C[0])[1] + np.linalg.slogdet(K)[1]
+        log_det = 2 * log_determinant(C[0]) + log_determinant(K)
         return cls(H, soft, log_det.sum(axis=-1), singular)
 
     # ---- results ----
@@ -53,7 +54,7 @@ class Relaxed:
     def solve(self, b: ArrayLike) -> Array:
         """M^-1 b for b (..., f), f the number of soft variables, in the order of the chain."""
         self._require_regular()
-        b = np.asarray(b, dtype=np.float64)
+        b = numbers_like(b)
         f = int(self.soft.sum())
         if b.ndim == 0 or b.shape[-1] != f:
             raise ArgumentError(f"b has shape {b.shape}; a chain of {f} soft variables needs (..., {f})")
@@ -72,6 +73,8 @@ class Relaxed:
 
     def log_det_hard(self) -> Array:
         """log det H22 (...): the part of det M that rigid constraints add (Fixman 1974)."""
+        if self.H.dtype == object:
+            return log_determinant(self.dense()[2])
         return 2 * np.log(self._factor[0]).reshape(*self.batch, -1).sum(axis=-1)
 
     def log_det(self) -> Array:
@@ -95,7 +98,7 @@ class Relaxed:
     def dense(self) -> tuple[Array, Array, Array]:
         """H11, H12, H22 as full matrices, for inspection; no other function here forms them."""
         n, d = self.soft.shape
-        H = np.zeros((*self.batch, n, d, n, d))
+        H = np.zeros((*self.batch, n, d, n, d), self.H.dtype)
         for k in range(self.H.shape[-3]):
             for i in range(k, n):
                 H[..., i, :, i - k, :] = self.H[..., i, k, :, :]
@@ -127,6 +130,8 @@ class Relaxed:
         """H22^-1 c for c (..., r); axes beyond those of the chain are more right-hand sides."""
         if not c.size:
             return c
+        if c.dtype == object:
+            return solve(self.dense()[2], c.reshape(-1, c.shape[-1]).T).T.reshape(c.shape)
         sides = c.reshape(-1, self._factor.shape[1]).T
         return cho_solve_banded((self._factor, True), sides, check_finite=False).T.reshape(c.shape)
 
@@ -148,7 +153,7 @@ def _band_index(partition: bytes, n: int, d: int, w: int) -> Array:
 
 def _spread(x: Array, where: Array, batch: tuple[int, ...]) -> Array:
     """x, one number per chosen variable, as (..., n, d) with zeros for the others."""
-    full = np.zeros((*batch, *where.shape))
+    full = np.zeros((*batch, *where.shape), x.dtype)
     full[..., where] = x
     return full
 
