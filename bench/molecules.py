@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +38,7 @@ SEQUENCE = "NLYIQWLKDGGPSSGRPPPS"  # Trp-cage's, repeated for longer chains
 KELVIN = 300.0
 KT = molecule.BOLTZMANN * KELVIN
 BINS = 36
+Rows = Iterator[tuple[str, Any]]  # what a part finds, row by row; the file is written after each
 
 
 def trpcage() -> molecule.Molecule:
@@ -50,7 +53,7 @@ def fourth_order(function: Any, h: float) -> Any:
     return (8 * (function(h) - function(-h)) - (function(2 * h) - function(-2 * h))) / (12 * h)
 
 
-def identities() -> dict[str, Any]:
+def identities() -> Rows:
     cage = trpcage()
     tree, alone = cage.torsions(), cage.torsions(share=False)
     rng = np.random.default_rng(0)
@@ -79,16 +82,13 @@ def identities() -> dict[str, Any]:
     still = np.zeros(tree.model.nv)
     external = -ts.bias_forces(tree.model, q, still, external=wrenches)
     felt = tree.points.torques(q, f)
-    return {
-        "mass matrix with and without shared masses, relative": float(np.abs(M - other).max() / np.abs(M).max()),
-        "J'f against fourth-order differences of U, relative": float(np.abs(found - slopes).max() / np.abs(tau).max()),
-        "J'f against external=, relative": float(np.abs(felt - external).max() / np.abs(external).max()),
-        "log det M against atoms' Cartesian columns": float(
-            abs(ts.log_det_mass_matrix(tree.model, q) - by_columns(tree, q))
-        ),
-        "bodies": tree.model.n,
-        "mass points per body, at least": min(len(a) for a, _ in counted(tree)),
-    }
+    yield "mass matrix with and without shared masses, relative", float(np.abs(M - other).max() / np.abs(M).max())
+    yield "J'f against fourth-order differences of U, relative", float(np.abs(found - slopes).max() / np.abs(tau).max())
+    yield "J'f against external=, relative", float(np.abs(felt - external).max() / np.abs(external).max())
+    L = ts.log_det_mass_matrix(tree.model, q)
+    yield "log det M against atoms' Cartesian columns", float(abs(L - by_columns(tree, q)))
+    yield "bodies", tree.model.n
+    yield "mass points per body, at least", min(len(a) for a, _ in counted(tree))
 
 
 def counted(tree: molecule.Torsions) -> Any:
@@ -148,8 +148,7 @@ def flat(a: np.ndarray) -> np.ndarray:
     return np.ones_like(a)
 
 
-def chains() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def chains() -> Rows:
     for n, replicas, frames in ((4, 2500, 22), (6, 2500, 22)):
         tree = polymers.freely_rotating(n)
         nv = tree.model.nv
@@ -172,27 +171,31 @@ def chains() -> dict[str, Any]:
                 start=start,
             )
             samples = run.q[3:, :, torsion].ravel()
-            found[f"BAOAB, {words}"] = {
-                "chi2 right": chi2(samples, right),
-                "chi2 wrong": chi2(samples, wrong),
-                "samples": len(samples),
-                "kT": float(run.temperature[3:].mean() / KELVIN),
-            }
+            yield (
+                f"BAOAB, {words}",
+                {
+                    "chi2 right": chi2(samples, right),
+                    "chi2 wrong": chi2(samples, wrong),
+                    "samples": len(samples),
+                    "kT": float(run.temperature[3:].mean() / KELVIN),
+                },
+            )
             run = molecule.hmc(
                 tree, 2 * frames, step=0.03, steps=6, every=2, replicas=replicas, seed=2, fixman=fixman, start=start
             )
             samples, c = run.q[3:, :, torsion].ravel(), run.counts
-            found[f"HMC, {words}"] = {
-                "chi2 right": chi2(samples, right),
-                "chi2 wrong": chi2(samples, wrong),
-                "samples": len(samples),
-                "acceptance": run.acceptance,
-                "exp(-dH/kT)": c["exp(-dH/kT)"] / c["trajectories"],
-                "unsettled": c["unsettled"] / c["trajectories"],
-            }
-            print(words, found[f"BAOAB, {words}"], found[f"HMC, {words}"], flush=True)
-        found[f"<p v>/kT, {n} atoms"] = equipartition(tree, start)
-    return found
+            yield (
+                f"HMC, {words}",
+                {
+                    "chi2 right": chi2(samples, right),
+                    "chi2 wrong": chi2(samples, wrong),
+                    "samples": len(samples),
+                    "acceptance": run.acceptance,
+                    "exp(-dH/kT)": c["exp(-dH/kT)"] / c["trajectories"],
+                    "unsettled": c["unsettled"] / c["trajectories"],
+                },
+            )
+        yield f"<p v>/kT, {n} atoms", equipartition(tree, start)
 
 
 def equipartition(tree: molecule.Torsions, start: np.ndarray) -> dict[str, float]:
@@ -227,7 +230,7 @@ def quadrature(tree: molecule.Torsions, potential: Any, n: int) -> tuple[np.ndar
     return q, L, {name: w / w.sum() for name, w in laws.items()}
 
 
-def dipeptide(draws: int = 1000, replicas: int = 256) -> dict[str, Any]:
+def dipeptide(draws: int = 1000, replicas: int = 256) -> Rows:
     """phi and psi soft, against quadrature; all replicas begin with exact draws, and are independent."""
     tree = (
         molecule.from_sequence("ACE-ALA-NME", solvent="vacuum")
@@ -241,10 +244,11 @@ def dipeptide(draws: int = 1000, replicas: int = 256) -> dict[str, Any]:
         exact[f"{n} x {n}"] = {name: float((w * L).sum()) for name, w in laws.items()}
     observables = {
         "log det M": (L, lambda q: ts.log_det_mass_matrix(tree.model, q)),
-        "population of |psi| > 115 degrees": (extended(tree, q).astype(float), lambda q: extended(tree, q)),
-        "population of phi < -120 degrees": (turned_far(tree, q).astype(float), lambda q: turned_far(tree, q)),
-    }
-    found: dict[str, Any] = {"exact means of log det M, by grid": exact}
+        **{words: (inside(tree, q).astype(float), lambda q, inside=inside: inside(tree, q))
+           for words, inside in (("population of |psi| > 115 degrees", extended),
+                                 ("population of phi < -120 degrees", turned_far))},
+    }  # fmt: skip
+    yield "exact means of log det M, by grid", exact
     for fixman, fs, steps, seeds in (
         (True, 30, 8, range(4)),
         (False, 30, 8, range(4, 8)),
@@ -262,14 +266,15 @@ def dipeptide(draws: int = 1000, replicas: int = 256) -> dict[str, Any]:
                 series[what].append(of(run.q[1:]).mean(0))
                 row[what] = against(series[what][-1], values, laws[right], laws[wrong])
             rows.append(row)
-            print(row, flush=True)
-        found[f"{'with' if fixman else 'without'} Fixman, {steps} steps of {fs} fs"] = {
-            "draws": len(seeds) * draws * replicas,
-            **{w: against(np.concatenate(series[w]), o[0], laws[right], laws[wrong]) for w, o in observables.items()},
-            "seeds": rows,
-            "processor, s": time.process_time() - begin,
-        }
-    return found
+            yield f"{'with' if fixman else 'without'} Fixman, {steps} steps of {fs} fs", {
+                "draws": len(rows) * draws * replicas,
+                **{
+                    what: against(np.concatenate(series[what]), values, laws[right], laws[wrong])
+                    for what, (values, _) in observables.items()
+                },
+                "seeds": rows,
+                "processor, s": time.process_time() - begin,
+            }  # fmt: skip
 
 
 def against(means: np.ndarray, values: np.ndarray, right: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
@@ -285,26 +290,27 @@ def against(means: np.ndarray, values: np.ndarray, right: np.ndarray, wrong: np.
 
 def extended(tree: molecule.Torsions, q: np.ndarray) -> np.ndarray:
     """Whether |psi| > 115 degrees."""
-    return np.cos(q[..., 8] + dihedral_of(tree, 1)) < np.cos(2.0)
+    return np.cos(angle(tree, q, "psi")) < np.cos(2.0)
 
 
 def turned_far(tree: molecule.Torsions, q: np.ndarray) -> np.ndarray:
     """Whether -180 < phi < -120 degrees."""
-    return np.mod(q[..., 7] + dihedral_of(tree, 0) + np.pi, 2 * np.pi) < np.pi / 3
+    return np.mod(angle(tree, q, "phi") + np.pi, 2 * np.pi) < np.pi / 3
 
 
-def dihedral_of(tree: molecule.Torsions, which: int) -> float:
-    """phi (0) or psi (1) of the dipeptide at q = 0."""
+def angle(tree: molecule.Torsions, q: np.ndarray, name: str) -> np.ndarray:
+    """phi or psi of the dipeptide, whose torsions follow the seven coordinates of the root."""
     s = tree.molecule.structure.residues
-    chain = [s[0].atoms["C"], *(s[1].atoms[name] for name in ("N", "CA", "C")), s[2].atoms["N"]]
-    return float(dihedrals(tree.molecule.positions, np.array([chain[which : which + 4]]))[0])
+    chain = [s[0].atoms["C"], *(s[1].atoms[atom] for atom in ("N", "CA", "C")), s[2].atoms["N"]]
+    first = ("phi", "psi").index(name)
+    at_zero = dihedrals(tree.molecule.positions, np.array([chain[first : first + 4]]))[0]
+    return q[..., 6 + list(tree.model.names).index(f"ALA2.{name}")] + at_zero
 
 
-def gibbs(draws: int = 400, replicas: int = 8) -> dict[str, Any]:
+def gibbs(draws: int = 400, replicas: int = 8) -> Rows:
     """Alanine dipeptide, all flexible: the share of |psi| > 115 degrees by Gibbs sampling and by Langevin alone."""
     peptide = molecule.from_sequence("ACE-ALA-NME", solvent="vacuum").minimised(1.0)
     tree = peptide.torsions("phi psi", methyl=False, hydrogen_mass=None)
-    found = {}
     for words, trajectories in (("Gibbs", 2), ("Langevin alone", 0)):
         run = molecule.gibbs(
             tree,
@@ -318,13 +324,14 @@ def gibbs(draws: int = 400, replicas: int = 8) -> dict[str, Any]:
         )
         _, psi = run.phi_psi()
         share = (np.cos(psi[len(psi) // 10 :, :, 0]) < np.cos(2.0)).mean(0)
-        found[words] = {
-            "mean": float(share.mean()),
-            "error": float(share.std(ddof=1) / np.sqrt(replicas)),
-            "acceptance": run.acceptance,
-        }
-        print(words, found[words], flush=True)
-    return found
+        yield (
+            words,
+            {
+                "mean": float(share.mean()),
+                "error": float(share.std(ddof=1) / np.sqrt(replicas)),
+                "acceptance": run.acceptance,
+            },
+        )
 
 
 # Long runs of Trp-cage -------------------------------------------------------------------------------------------
@@ -342,8 +349,8 @@ def energy_error(run: molecule.MolecularRun) -> dict[str, float]:
     }
 
 
-def energy(ps: float = 20.0, seeds: int = 5) -> dict[str, Any]:
-    cage, found = trpcage(), {}
+def energy(ps: float = 20.0, seeds: int = 5) -> Rows:
+    cage = trpcage()
     trees = {"all torsions": cage.torsions(), "without hydroxyl groups": cage.torsions(hydroxyl=False)}
     for words, fs in (
         ("all torsions", 8),
@@ -358,17 +365,15 @@ def energy(ps: float = 20.0, seeds: int = 5) -> dict[str, Any]:
                 trees[words], ps, step=fs / 1000, every=1, temperature=2 * KELVIN, seed=seed, threads=1
             )
             rows.append(energy_error(run))
-        found[f"{words}, {fs} fs"] = {"ps": ps, "seeds": rows}
-        print(words, fs, rows, flush=True)
-    return found
+        yield f"{words}, {fs} fs", {"ps": ps, "seeds": rows}
 
 
-def openmm(ps: float = 20.0) -> dict[str, Any]:
+def openmm(ps: float = 20.0) -> Rows:
     """The same with OpenMM's constraints of bonds to hydrogen, by velocity Verlet with RATTLE and by its leapfrog."""
     import openmm as mm
     from openmm import app, unit
 
-    cage, found = trpcage(), {}
+    cage = trpcage()
     field = forcefields.force_field("ff14SB", "obc")
     for fs, heavy in ((1, None), (2, None), (4, None), (4, 4.0)):
         system = field.createSystem(
@@ -401,16 +406,20 @@ def openmm(ps: float = 20.0) -> dict[str, Any]:
             H.append(state.getPotentialEnergy()._value + K[-1])
         t, freedoms = np.arange(len(H)) * fs / 1000, 3 * len(cage.mass) - system.getNumConstraints()
         trend = np.polyfit(t, H, 1)
-        found[f"HBonds, H = {heavy or 1:g} amu, {fs} fs"] = {
-            "rms energy / rms kinetic": float((H - np.polyval(trend, t)).std() / np.std(K)),
-            "drift, kT/ns/freedom": float(trend[0] * 1000 / KT / freedoms),
-            "ps": ps,
-        }
-        print(found, flush=True)
-    return found
+        yield (
+            f"HBonds, H = {heavy or 1:g} amu, {fs} fs",
+            {
+                "rms energy / rms kinetic": float((H - np.polyval(trend, t)).std() / np.std(K)),
+                "drift, kT/ns/freedom": float(trend[0] * 1000 / KT / freedoms),
+                "ps": ps,
+            },
+        )
 
 
 # Files of ten proteins -------------------------------------------------------------------------------------------
+
+DCD, XTC = 2e-7, 5.1e-4  # nm: single precision of small molecules; the steps of XTC's integers
+SINGLE = 2**-23  # its spacing, of places far from the origin: a rounding to write, another to change units
 
 FILES = (
     "MDAnalysisTests/data/mmcif/5PTI.cif.gz",
@@ -426,45 +435,55 @@ FILES = (
 )
 
 
-def proteins() -> dict[str, Any]:
-    import mdtraj
-
-    found: dict[str, Any] = {}
+def proteins() -> Rows:
+    """The tree of each file, its energy, 1 ps of dynamics, how far S-S bonds open, and its frames read by others."""
     for name in FILES:
         package, _, rest = name.partition("/")
         spec = find_spec(package)
         if spec is None or not spec.submodule_search_locations:
-            continue  # not installed
+            raise SystemExit(f"{name}: install {package}")
         path = Path(spec.submodule_search_locations[0]) / rest
-        begin = time.time()
-        try:
-            made = molecule.load(path, gaps="split")
-            made = made.minimised(10.0)
-            tree = made.torsions()
-            run = molecule.dynamics(tree, 1.0, step=0.004, every=5, temperature=2 * KELVIN, threads=2)
-            target = Path("/tmp") / f"torsor-{path.name.split('.')[0]}"
-            errors = {}
-            for kind, tolerance in ((".dcd", 2e-7), (".xtc", 5.1e-4)):
-                run.save(target.with_suffix(kind))
-                back = mdtraj.load(target.with_suffix(kind), top=mdtraj.Topology.from_openmm(made.topology))
-                errors[kind] = float(np.abs(back.xyz - run.positions[:, 0]).max())
-                assert errors[kind] < tolerance + 2e-7 * np.abs(run.positions).max(), (kind, errors)
-                target.with_suffix(kind).unlink()
-            found[path.name] = {
+        begin = time.process_time()
+        made = molecule.load(path, gaps="split")
+        small = made.minimised(10.0)
+        tree = small.torsions()
+        run = molecule.dynamics(tree, 1.0, step=0.004, every=5, temperature=2 * KELVIN, threads=1)
+        yield (
+            path.name,
+            {
                 "report": list(made.report),
                 "atoms": len(made.structure),
                 "molecules": int((tree.model.parent < 0).sum()),
                 "disulfides": len(tree.cut),
                 "torsions": tree.kinds,
-                "energy, kJ/mol": made.energy(),
+                "energy, kJ/mol": small.energy(),
                 **energy_error(run),
                 "S-S open by at most, nm": float(run.open_bonds().max()),
-                "read back, nm": errors,
-                "s": time.time() - begin,
-            }
-        except Exception as error:
-            found[path.name] = {"error": f"{type(error).__name__}: {error}"}
-        print(path.name, found[path.name], flush=True)
+                "read back, nm": read_back(run),
+                "processor, s": time.process_time() - begin,
+            },
+        )
+
+
+def read_back(run: molecule.MolecularRun) -> dict[str, float]:
+    """The largest error of places in files, as MDTraj and MDAnalysis read them."""
+    import MDAnalysis
+    import mdtraj
+
+    x, topology, found = run.positions[:, 0], run.torsions.molecule.topology, {}
+    with tempfile.TemporaryDirectory() as folder:
+        pdb = Path(folder) / "first.pdb"
+        run.torsions.molecule.save(pdb)
+        for kind, tolerance in ((".dcd", DCD), (".xtc", XTC)):
+            path = Path(folder) / f"run{kind}"
+            run.save(path)
+            frames = MDAnalysis.Universe(pdb, path).trajectory
+            for reader, read in (
+                ("MDTraj", mdtraj.load(path, top=mdtraj.Topology.from_openmm(topology)).xyz),
+                ("MDAnalysis", np.array([frame.positions / 10.0 for frame in frames])),
+            ):
+                found[f"{kind}, {reader}"] = error = float(np.abs(read - x).max())
+                assert error <= max(tolerance, SINGLE * np.abs(x).max()), (kind, reader, error)
     return found
 
 
@@ -482,9 +501,8 @@ def us(function: Any, count: int) -> dict[str, float]:
     return {"min": min(times), "median": float(np.median(times))}
 
 
-def costs() -> dict[str, Any]:
+def costs() -> Rows:
     """us of the processor per state."""
-    found: dict[str, Any] = {}
     for residues in (20, 76, 160, 300):
         made = molecule.from_sequence((SEQUENCE * 15)[:residues], solvent="vacuum")
         tree = made.torsions()
@@ -506,12 +524,10 @@ def costs() -> dict[str, Any]:
             ):
                 row[f"{words}, us per state, batch of {batch}"] = {k: x / batch for k, x in us(function, count).items()}
             row[f"rounds per drift, batch of {batch}"] = mover.drift.rounds / mover.drift.drifts
-        found[str(residues)] = row
-        print(residues, row, flush=True)
-    return found
+        yield str(residues), row
 
 
-def speed(ps: float = 4.0) -> dict[str, Any]:
+def speed(ps: float = 4.0) -> Rows:
     """ns per day of Trp-cage, one replica, one thread, interleaved with OpenMM's own Langevin at 2 fs."""
     import openmm as mm
     from openmm import app
@@ -540,10 +556,9 @@ def speed(ps: float = 4.0) -> dict[str, Any]:
         begin = time.process_time()
         integrator.step(int(ps * 500))
         rows["OpenMM, 2 fs"].append(ps / 1000 / (time.process_time() - begin) * 86400)
-    return {
-        "ns per day of the processor": {k: {"max": max(x), "median": float(np.median(x))} for k, x in rows.items()},
-        "torsor's share of a step": {"min": min(share), "median": float(np.median(share))},
-    }
+    for words, x in rows.items():
+        yield f"{words}, ns per day of the processor", {"max": max(x), "median": float(np.median(x))}
+    yield "torsor's share of a step", {"min": min(share), "median": float(np.median(share))}
 
 
 PARTS = (identities, chains, dipeptide, gibbs, energy, openmm, proteins, costs, speed)
@@ -552,14 +567,14 @@ PARTS = (identities, chains, dipeptide, gibbs, energy, openmm, proteins, costs, 
 def main() -> None:
     warnings.simplefilter("ignore")
     known = {part.__name__: part for part in PARTS}
+    packages = {name: metadata.version(name) for name in ("openmm", "pdbfixer", "PeptideBuilder", "mdtraj")}
     for name in sys.argv[1:] or known:
-        versions = {name: metadata.version(name) for name in ("openmm", "pdbfixer", "PeptideBuilder", "mdtraj")}
-        found = known[name]()
-        write(
-            RESULTS / f"molecules_{name}.json",
-            {"name": f"molecules_{name}", "machine": machine(), "packages": versions, "figures": found},
-        )
-        print(name, json.dumps(found, indent=1), flush=True)
+        found: dict[str, Any] = {}
+        for words, row in known[name]():
+            found[words] = row
+            print(f"{name}: {words}: {json.dumps(row, indent=1)}", flush=True)
+            record = {"name": f"molecules_{name}", "machine": machine(), "packages": packages, "figures": found}
+            write(RESULTS / f"molecules_{name}.json", record)
 
 
 if __name__ == "__main__":
