@@ -17,6 +17,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,11 +25,13 @@ from typing import Any
 
 import numpy as np
 from harness import RESULTS, machine, write
+from scipy.interpolate import RectBivariateSpline
 
 import torsor as ts
 from torsor import molecule
 from torsor.molecule import forcefields, polymers
-from torsor.molecule.mover import Mover
+from torsor.molecule.methods import HybridMonteCarlo
+from torsor.molecule.mover import Forces, Mover
 from torsor.molecule.results import dihedrals
 from torsor.molecule.run import Setting, generators
 from torsor.molecule.tree import mass_points
@@ -220,118 +223,175 @@ def equipartition(tree: molecule.Torsions, start: np.ndarray) -> dict[str, float
 # Alanine dipeptide -----------------------------------------------------------------------------------------------
 
 
-def quadrature(tree: molecule.Torsions, potential: Any, n: int) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-    """On a grid of phi and psi: the places, log det M, and the weights by both laws."""
+ANGLES = ("phi", "psi")
+
+
+def quadrature(tree: molecule.Torsions, potential: Any, n: int) -> tuple[np.ndarray, ...]:
+    """On a grid of phi and psi, with 0 at an edge of its cells: q (n * n, nq), U and log det M (n, n)."""
     g = -np.pi + 2 * np.pi * (np.arange(n) + 0.5) / n
     q = np.tile(tree.model.neutral(), (n * n, 1))
-    q[:, 7:] = np.stack(np.meshgrid(g, g, indexing="ij"), axis=-1).reshape(-1, 2)
-    U, L = potential(tree.positions(q))[0], ts.log_det_mass_matrix(tree.model, q)
-    laws = {"flat": np.exp(-(U - U.min()) / KT), "rigid": np.exp(-(U - U.min()) / KT + (L - L.mean()) / 2)}
-    return q, L, {name: w / w.sum() for name, w in laws.items()}
+    for name, x in zip(ANGLES, np.meshgrid(g, g, indexing="ij")):
+        column, at_zero = coordinate(tree, name)
+        q[:, column] = np.mod(x.ravel() - at_zero + np.pi, 2 * np.pi) - np.pi
+    return q, *(x.reshape(n, n) for x in (potential(tree.positions(q))[0], ts.log_det_mass_matrix(tree.model, q)))
 
 
-def dipeptide(draws: int = 1000, replicas: int = 256) -> Rows:
-    """phi and psi soft, against quadrature; all replicas begin with exact draws, and are independent."""
+def laws_of(U: np.ndarray, L: np.ndarray) -> dict[str, np.ndarray]:
+    """The shares of places by the law of stiff bonds and angles, and by that of rigid ones."""
+    weights = {"flat": np.exp(-(U - U.min()) / KT), "rigid": np.exp(-(U - U.min()) / KT + (L - L.mean()) / 2)}
+    return {name: w / w.sum() for name, w in weights.items()}
+
+
+def coordinate(tree: molecule.Torsions, name: str) -> tuple[int, float]:
+    """The column of q that turns phi or psi of the dipeptide, behind the seven of the root, and the angle at zero."""
+    angle = dihedrals(tree.molecule.positions, chain(tree, name)[None])[0]
+    return 6 + list(tree.model.names).index(f"ALA2.{name}"), float(angle)
+
+
+def chain(tree: molecule.Torsions, name: str) -> np.ndarray:
+    """The four atoms of phi or psi."""
+    s = tree.molecule.structure.residues
+    found = [s[0].atoms["C"], *(s[1].atoms[atom] for atom in ("N", "CA", "C")), s[2].atoms["N"]]
+    return np.array(found[ANGLES.index(name) :][:4])
+
+
+class Surface(Mover):
+    """Energies interpolated in phi and psi by quintic splines, so that a million draws take seconds.
+
+    Barriers above `height` are levelled: U -> height tanh(U / height).
+    """
+
+    def __init__(self, tree: molecule.Torsions, U: np.ndarray, kT: np.ndarray, fixman: bool, height: float = 80.0):
+        super().__init__(tree, None, kT, fixman)
+        n, overlap = len(U), 8
+        around = np.arange(-overlap, n + overlap)
+        g = -np.pi + 2 * np.pi * (around + 0.5) / n
+        levelled = height * np.tanh((U - U.min()) / height)
+        self.spline = RectBivariateSpline(g, g, levelled[np.ix_(around % n, around % n)], kx=5, ky=5)
+
+    def at(self, q: np.ndarray) -> Forces:
+        angles, found = [angles_of(self.torsions, q, name) for name in ANGLES], super().at(q)
+        for name, slope in zip(ANGLES, ({"dx": 1}, {"dy": 1})):
+            found.tau[:, coordinate(self.torsions, name)[0] - 1] = -self.spline.ev(*angles, **slope)
+        return replace(found, U=self.spline.ev(*angles))
+
+
+def dipeptide(draws: int = 2000) -> Rows:
+    """phi and psi soft, against quadrature; replicas begin with exact draws, and are independent of each other.
+
+    With energies of OpenMM, and with the same energies interpolated, which allows of many more draws.
+    """
     tree = (
         molecule.from_sequence("ACE-ALA-NME", solvent="vacuum")
         .minimised(1.0)
         .torsions("phi psi", methyl=False, hydrogen_mass=None)
     )
-    potential = tree.molecule.potential("Reference")
-    exact = {}
-    for n in (64, 96, 128, 192):
-        q, L, laws = quadrature(tree, potential, n)
-        exact[f"{n} x {n}"] = {name: float((w * L).sum()) for name, w in laws.items()}
-    observables = {
-        "log det M": (L, lambda q: ts.log_det_mass_matrix(tree.model, q)),
-        **{words: (inside(tree, q).astype(float), lambda q, inside=inside: inside(tree, q))
-           for words, inside in (("population of |psi| > 115 degrees", extended),
-                                 ("population of phi < -120 degrees", turned_far))},
-    }  # fmt: skip
+    reference, exact = tree.molecule.potential("Reference"), {}
+    for n in (48, 96, 192):
+        q, U, L = quadrature(tree, reference, n)
+        exact[f"{n} x {n}"] = {name: float((w * L).sum()) for name, w in laws_of(U, L).items()}
     yield "exact means of log det M, by grid", exact
-    for fixman, fs, steps, seeds in (
-        (True, 30, 8, range(4)),
-        (False, 30, 8, range(4, 8)),
-        (True, 20, 12, range(8, 10)),  # half the error of the energy
-    ):
-        right, wrong = ("flat", "rigid") if fixman else ("rigid", "flat")
-        series: dict[str, list[np.ndarray]] = {what: [] for what in observables}
-        rows, begin = [], time.process_time()
-        for seed in seeds:
-            start = q[np.random.default_rng([3, seed]).choice(len(q), replicas, p=laws[right])]
-            run = molecule.hmc(tree, draws, step=fs / 1000, steps=steps, replicas=replicas, seed=seed, fixman=fixman,
-                               start=start, potential=potential)  # fmt: skip
-            row: dict[str, Any] = {"acceptance": run.acceptance, "unsettled": run.counts["unsettled"]}
-            for what, (values, of) in observables.items():
-                series[what].append(of(run.q[1:]).mean(0))
-                row[what] = against(series[what][-1], values, laws[right], laws[wrong])
-            rows.append(row)
-            yield f"{'with' if fixman else 'without'} Fixman, {steps} steps of {fs} fs", {
-                "draws": len(rows) * draws * replicas,
-                **{
-                    what: against(np.concatenate(series[what]), values, laws[right], laws[wrong])
-                    for what, (values, _) in observables.items()
-                },
-                "seeds": rows,
-                "processor, s": time.process_time() - begin,
-            }  # fmt: skip
+
+    def log_det(tree: molecule.Torsions, q: np.ndarray) -> np.ndarray:
+        return ts.log_det_mass_matrix(tree.model, q)
+
+    observables = {
+        "log det M": log_det,
+        "population of |psi| > 120 degrees": extended,
+        "population of phi < -120 degrees": turned_far,
+    }
+    for words, replicas in (("energies interpolated", 1024), ("energies of OpenMM", 256)):
+        for fixman in (True, False):
+            kT, method, begin = np.full(replicas, KT), HybridMonteCarlo(0.03, 1, 8), time.process_time()
+            surface = Surface(tree, U, kT, fixman)
+            if replicas == 1024:
+                mover, laws = surface, laws_of(surface.at(q).U.reshape(U.shape), L)
+            else:
+                mover, laws = Mover(tree, reference, kT, fixman), laws_of(U, L)
+            right, wrong = ("flat", "rigid") if fixman else ("rigid", "flat")
+            rng = [np.random.default_rng([3, fixman, r]) for r in range(replicas)]
+            walkers = mover.start(q[rng[0].choice(len(q), replicas, p=laws[right].ravel())], rng)
+            accepted, unsettled, series = 0.0, 0, {what: [] for what in observables}
+            for draw in range(draws):
+                walkers, taken, weight = method.draw(mover, walkers, rng)
+                accepted, unsettled = accepted + taken.mean(), unsettled + int((weight == 0).sum())
+                if draw % 4 == 3:
+                    for what, of in observables.items():
+                        series[what].append(of(tree, walkers.q))
+                if draw % 250 == 249:
+                    yield (
+                        f"{words}, {'with' if fixman else 'without'} Fixman",
+                        {
+                            "draws": (draw + 1) * replicas,
+                            "accepted": accepted / (draw + 1),
+                            "unsettled": unsettled,
+                            **{
+                                what: against(np.mean(x, axis=0), observables[what](tree, q), laws[right], laws[wrong])
+                                for what, x in series.items()
+                            },
+                            "processor, s": time.process_time() - begin,
+                        },
+                    )
 
 
 def against(means: np.ndarray, values: np.ndarray, right: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
     """Means of independent replicas, in standard errors from the exact means by two laws."""
     mean, error = float(means.mean()), float(means.std(ddof=1) / np.sqrt(len(means)))
     return {
-        "z right law": (mean - float((right * values).sum())) / error,
-        "z wrong law": (mean - float((wrong * values).sum())) / error,
+        "z right law": (mean - float(right.ravel() @ values)) / error,
+        "z wrong law": (mean - float(wrong.ravel() @ values)) / error,
         "mean": mean,
         "error": error,
     }
 
 
+def angles_of(tree: molecule.Torsions, q: np.ndarray, name: str) -> np.ndarray:
+    """phi or psi, from -pi to pi."""
+    column, at_zero = coordinate(tree, name)
+    return np.mod(q[..., column] + at_zero + np.pi, 2 * np.pi) - np.pi
+
+
 def extended(tree: molecule.Torsions, q: np.ndarray) -> np.ndarray:
-    """Whether |psi| > 115 degrees."""
-    return np.cos(angle(tree, q, "psi")) < np.cos(2.0)
+    """Whether |psi| > 120 degrees."""
+    return np.abs(angles_of(tree, q, "psi")) > 2 * np.pi / 3
 
 
 def turned_far(tree: molecule.Torsions, q: np.ndarray) -> np.ndarray:
     """Whether -180 < phi < -120 degrees."""
-    return np.mod(angle(tree, q, "phi") + np.pi, 2 * np.pi) < np.pi / 3
+    return angles_of(tree, q, "phi") < -2 * np.pi / 3
 
 
-def angle(tree: molecule.Torsions, q: np.ndarray, name: str) -> np.ndarray:
-    """phi or psi of the dipeptide, whose torsions follow the seven coordinates of the root."""
-    s = tree.molecule.structure.residues
-    chain = [s[0].atoms["C"], *(s[1].atoms[atom] for atom in ("N", "CA", "C")), s[2].atoms["N"]]
-    first = ("phi", "psi").index(name)
-    at_zero = dihedrals(tree.molecule.positions, np.array([chain[first : first + 4]]))[0]
-    return q[..., 6 + list(tree.model.names).index(f"ALA2.{name}")] + at_zero
+def gibbs(draws: int = 500, ns: float = 0.6, replicas: int = 16) -> Rows:
+    """Alanine dipeptide, all flexible: the share of |psi| > 115 degrees by Gibbs sampling, and by OpenMM alone."""
+    import openmm as mm
 
-
-def gibbs(draws: int = 400, replicas: int = 8) -> Rows:
-    """Alanine dipeptide, all flexible: the share of |psi| > 115 degrees by Gibbs sampling and by Langevin alone."""
     peptide = molecule.from_sequence("ACE-ALA-NME", solvent="vacuum").minimised(1.0)
     tree = peptide.torsions("phi psi", methyl=False, hydrogen_mass=None)
-    for words, trajectories in (("Gibbs", 2), ("Langevin alone", 0)):
-        run = molecule.gibbs(
-            tree,
-            draws if trajectories else 4 * draws,
-            step=0.02,
-            trajectories=trajectories,
-            cartesian=100,
-            replicas=replicas,
-            seed=4,
-            platform="Reference",
-        )
-        _, psi = run.phi_psi()
-        share = (np.cos(psi[len(psi) // 10 :, :, 0]) < np.cos(2.0)).mean(0)
-        yield (
-            words,
-            {
-                "mean": float(share.mean()),
-                "error": float(share.std(ddof=1) / np.sqrt(replicas)),
-                "acceptance": run.acceptance,
-            },
-        )
+    run = molecule.gibbs(tree, draws, step=0.03, steps=8, trajectories=4, cartesian=50, cartesian_step=0.001,
+                         replicas=replicas, seed=4, platform="Reference")  # fmt: skip
+    _, psi = run.phi_psi()
+    gibbs = share(psi[draws // 10 :, :, 0]) | {"draws": draws * replicas, "acceptance": run.acceptance}
+    yield "Gibbs", gibbs
+    atoms, series = run.backbone["psi"], np.empty((int(20000 * ns), replicas))
+    for r in range(replicas):
+        integrator = mm.LangevinMiddleIntegrator(KELVIN, 5.0, 0.001)
+        integrator.setRandomNumberSeed(r + 1)
+        context = mm.Context(peptide.system, integrator, mm.Platform.getPlatformByName("Reference"))
+        context.setPositions(peptide.positions)
+        context.setVelocitiesToTemperature(KELVIN, r + 1)
+        for k in range(len(series)):
+            integrator.step(50)
+            x = context.getState(positions=True).getPositions(asNumpy=True)._value
+            series[k, r] = dihedrals(x, atoms)[0]
+    alone = share(series[len(series) // 10 :]) | {"ns": ns * replicas}
+    yield "Langevin dynamics of OpenMM alone, 1 fs", alone
+    yield "difference, sigma", float((gibbs["mean"] - alone["mean"]) / np.hypot(gibbs["error"], alone["error"]))
+
+
+def share(psi: np.ndarray) -> dict[str, float]:
+    """Of |psi| > 115 degrees, (frames, replicas)."""
+    found = (np.cos(psi) < np.cos(2.0)).mean(0)
+    return {"mean": float(found.mean()), "error": float(found.std(ddof=1) / np.sqrt(len(found)))}
 
 
 # Long runs of Trp-cage -------------------------------------------------------------------------------------------
@@ -445,9 +505,9 @@ def proteins() -> Rows:
         path = Path(spec.submodule_search_locations[0]) / rest
         begin = time.process_time()
         made = molecule.load(path, gaps="split")
-        small = made.minimised(10.0)
+        small = made.minimised(30.0)
         tree = small.torsions()
-        run = molecule.dynamics(tree, 1.0, step=0.004, every=5, temperature=2 * KELVIN, threads=1)
+        run = molecule.dynamics(tree, 1.0, step=0.008, every=5, temperature=2 * KELVIN, threads=1)
         yield (
             path.name,
             {

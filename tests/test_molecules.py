@@ -509,6 +509,12 @@ def test_what_is_wrong_with_a_file_is_said(cage, tmp_path):
 
     with pytest.raises(ts.ModelError, match="line 3, atom C of ASN, has no residue number"):
         load([*lines[:2], lines[2][:22] + "    " + lines[2][26:], *lines[3:]])
+    for x in ("     nan", "   x.yyy"):
+        with pytest.raises(ts.ModelError, match="line 3, atom C of ASN1, has no coordinates"):
+            load([*lines[:2], lines[2][:30] + x + lines[2][38:], *lines[3:]])
+    unknown = [line.replace("TRP", "QQQ") for line in lines]
+    with pytest.raises(ts.ModelError, match=r"GLN5 and A:LEU7.*left out A:QQQ6.*gaps"):
+        load(unknown)
     without = [line for line in lines if line[22:26].strip() not in ("9", "10")]
     with pytest.raises(ts.ModelError, match=r"LYS8 and A:GLY11.*gaps"):
         load(without)
@@ -528,6 +534,8 @@ def test_what_is_wrong_with_a_file_is_said(cage, tmp_path):
     clashing = load(moved).torsions()
     with pytest.raises(ts.ModelError, match=r"(TYR3|ARG16|ASN1).*minimised"):
         molecule.langevin(clashing, 0.01, threads=1)
+    with pytest.raises(ts.ModelError, match=r"cannot be minimised: .*(TYR3|ARG16|ASN1).*Move"):
+        clashing.molecule.minimised()
 
 
 def test_peptides_from_sequences():
@@ -555,7 +563,20 @@ def test_the_command_moves_a_peptide(tmp_path):
     words = ["fold", "ACE-ALA-NME", "--ns", "0.0002", "--solvent", "vacuum", "--dcd", files[0], "--plot", files[1]]
     assert main([*map(str, words), "--view", str(files[2]), "--threads", "1"]) == 0
     assert all(path.stat().st_size > 1000 for path in files)
-    assert main(["fold", "ACE-ALA-NME", "--temperature", "0", "--ns", "0.001"]) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--temperature 0", "--temperature 300,x", "--method anneal", "--method hmc --temperature 300,400", "--ns 0",
+     "--step 0", "--every -1", "--resume", "--dcd nowhere/a.dcd", "--out a.xyz", "--plot a.xyz", "--view ."],
+)  # fmt: skip
+def test_wrong_arguments_of_the_command_are_refused_before_anything_is_computed(words, monkeypatch, capsys):
+    from torsor.cli import main
+    from torsor.molecule import command
+
+    monkeypatch.setattr(command, "_molecule", None)
+    assert main(["fold", "ACE-ALA-NME", *words.split()]) == 1
+    assert words.split()[words.startswith(("--dcd", "--out", "--plot", "--view"))] in capsys.readouterr().err
 
 
 def test_no_molecule_is_imported_with_torsor():
