@@ -538,6 +538,18 @@ def test_what_is_wrong_with_a_file_is_said(cage, tmp_path):
         clashing.molecule.minimised()
 
 
+def test_models_and_alternate_locations_are_counted():
+    pytest.importorskip("openmm")
+    from torsor.molecule.prepare import _choices
+
+    pdb = ["MODEL        1", "ATOM      1  N  ASER A   1", "ATOM      1  N  BSER A   1", "ENDMDL", "MODEL        2"]
+    cif = "data_x\nloop_\n_atom_site.group_PDB\n_atom_site.label_alt_id\n_atom_site.pdbx_PDB_model_num\n"
+    expected = ["model 1 of 2 taken", "alternate locations A, B: the first of each atom taken"]
+    assert _choices("\n".join(pdb), "pdb") == expected
+    assert _choices(cif + "ATOM A 1\nATOM B 1\nATOM . 2\n", "cif") == expected
+    assert _choices("no mmCIF", "cif") == _choices("data_x\n", "cif") == []
+
+
 def test_peptides_from_sequences():
     pytest.importorskip("openmm")
     pytest.importorskip("PeptideBuilder")

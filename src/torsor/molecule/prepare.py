@@ -7,7 +7,6 @@ import io
 import random
 import re
 import warnings
-from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -93,17 +92,39 @@ def _text(path: Path) -> tuple[str, str]:
 
 def _choices(text: str, kind: str) -> list[str]:
     """What is chosen of several models and alternate locations."""
+    models, alternates = _of_pdb(text) if kind == "pdb" else _of_cif(text)
     report = []
-    if kind == "pdb":
-        models = len(re.findall(r"^MODEL ", text, re.M))
-        alternates = Counter(
-            line[16] for line in text.splitlines() if line.startswith(("ATOM", "HETATM")) and line[16:17].strip()
-        )
-        if models > 1:
-            report.append(f"model 1 of {models} taken")
-        if len(alternates) > 1:
-            report.append(f"alternate locations {', '.join(sorted(alternates))}: the first of each atom taken")
+    if models > 1:
+        report.append(f"model 1 of {models} taken")
+    if len(alternates) > 1:
+        report.append(f"alternate locations {', '.join(sorted(alternates))}: the first of each atom taken")
     return report
+
+
+def _of_pdb(text: str) -> tuple[int, set[str]]:
+    """How many models there are, and the names of alternate locations."""
+    atoms = (line[16:17].strip() for line in text.splitlines() if line.startswith(("ATOM", "HETATM")))
+    return len(re.findall(r"^MODEL ", text, re.M)), set(atoms) - {""}
+
+
+def _of_cif(text: str) -> tuple[int, set[str]]:
+    """The same of mmCIF, by OpenMM's parser; nothing if it cannot be read, which the caller finds out again."""
+    from openmm.app.internal.pdbx.reader import PdbxReader
+
+    blocks: list[Any] = []
+    try:
+        PdbxReader.PdbxReader(io.StringIO(text)).read(blocks)
+    except Exception:  # whatever damaged text makes of it
+        return 0, set()
+    atoms = blocks[0].getObj("atom_site") if blocks else None
+    if atoms is None:
+        return 0, set()
+    names = atoms.getAttributeList()
+    found = {
+        name: {row[names.index(name)] for row in atoms.getRowList()} if name in names else set()
+        for name in ("pdbx_PDB_model_num", "label_alt_id")
+    }
+    return len(found["pdbx_PDB_model_num"]), found["label_alt_id"] - {".", "?"}
 
 
 def _opened(text: str, kind: str, path: Path) -> Any:
