@@ -587,8 +587,8 @@ def costs() -> Rows:
         yield str(residues), row
 
 
-def speed(ps: float = 4.0) -> Rows:
-    """ns per day of Trp-cage, one replica, one thread, interleaved with OpenMM's own Langevin at 2 fs."""
+def speed() -> Rows:
+    """ns per day of Trp-cage, one replica, one thread, interleaved with OpenMM's Langevin at 2 fs; torsor's share."""
     import openmm as mm
     from openmm import app
 
@@ -599,26 +599,36 @@ def speed(ps: float = 4.0) -> Rows:
     integrator = mm.LangevinMiddleIntegrator(KELVIN, 1.0, 0.002)
     context = mm.Context(system, integrator, mm.Platform.getPlatformByName("CPU"), {"Threads": "1"})
     context.setPositions(cage.positions)
-    potential = cage.potential("CPU", 1)
-    rows: dict[str, list[float]] = {"torsor, 8 fs": [], "torsor, 12 fs": [], "OpenMM, 2 fs": []}
-    x = cage.positions[None]
-    share = []
-    for seed in range(5):
-        for fs in (8, 12):
+    potential, x = cage.potential("CPU", 1), cage.positions[None]
+    held = [0 * found for found in potential(x)]
+
+    def still(x: np.ndarray) -> Any:
+        return held
+
+    def moved(method: Any, fs: float, potential: Any, steps: int) -> None:
+        method(tree, steps * fs / 1000, step=fs / 1000, every=steps, potential=potential, seed=1)
+
+    costs = {
+        "torsor, Langevin, 8 fs": (8, 100, lambda: moved(molecule.langevin, 8, potential, 100)),
+        "torsor, Langevin, 12 fs": (12, 100, lambda: moved(molecule.langevin, 12, potential, 100)),
+        "OpenMM, Langevin, 2 fs": (2, 100, lambda: integrator.step(100)),
+        "torsor, Langevin, without forces": (8, 100, lambda: moved(molecule.langevin, 8, still, 100)),
+        "torsor, constant energy, without forces": (8, 100, lambda: moved(molecule.dynamics, 8, still, 100)),
+        "OBC force": (0, 20, lambda: [potential(x) for _ in range(20)]),
+    }  # fmt: skip
+    rows: dict[str, list[float]] = {name: [] for name in costs}
+    for _ in range(12):
+        for name, (_, count, function) in costs.items():
             begin = time.process_time()
-            molecule.langevin(tree, ps, step=fs / 1000, potential=potential, seed=seed)
-            used = time.process_time() - begin
-            rows[f"torsor, {fs} fs"].append(ps / 1000 / used * 86400)
-            begin = time.process_time()
-            for _ in range(50):
-                potential(x)
-            share.append(1 - (time.process_time() - begin) / 50 * ps * 1000 / fs / used)
-        begin = time.process_time()
-        integrator.step(int(ps * 500))
-        rows["OpenMM, 2 fs"].append(ps / 1000 / (time.process_time() - begin) * 86400)
-    for words, x in rows.items():
-        yield f"{words}, ns per day of the processor", {"max": max(x), "median": float(np.median(x))}
-    yield "torsor's share of a step", {"min": min(share), "median": float(np.median(share))}
+            function()
+            rows[name].append((time.process_time() - begin) / count * 1e6)
+    for name, (fs, _, _) in costs.items():
+        least, median = min(rows[name]), float(np.median(rows[name]))
+        of = {"us per step, min": least, "us per step, median": median}
+        yield name, of | ({"ns per day of the processor": fs / least * 86400} if "fs" in name else {})
+    for name in ("Langevin", "constant energy"):
+        share = min(rows[f"torsor, {name}, without forces"]) / min(rows["OBC force"])
+        yield f"torsor's share, {name}, of the OBC force", share
 
 
 PARTS = (identities, chains, dipeptide, gibbs, energy, openmm, proteins, costs, speed)
