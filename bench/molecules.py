@@ -102,9 +102,13 @@ def counted(tree: molecule.Torsions) -> Any:
 
 
 def by_columns(tree: molecule.Torsions, q: np.ndarray) -> float:
-    """log det of sum m J_i' J_i, with the columns of each atom from rotations about bonds: no sweep, no inertia."""
-    x, mass = tree.positions(q), tree.molecule.mass
-    model, poses = tree.model, ts.body_poses(tree.model, q)
+    """log det of sum m J_i' J_i, with the columns of each atom from rotations about bonds: no sweep, no inertia.
+
+    In long doubles: the condition of M is 2e5, and elimination in doubles would lose five digits.
+    """
+    wide = np.longdouble
+    x, mass = tree.positions(q).astype(wide), tree.molecule.mass.astype(wide)
+    model, poses = tree.model, ts.body_poses(tree.model, q).astype(wide)
     columns = []
     R, o = poses[0, :3, :3], poses[0, :3, 3]
     columns += [np.cross(R[:, k], x - o) for k in range(3)]
@@ -116,9 +120,13 @@ def by_columns(tree: molecule.Torsions, q: np.ndarray) -> float:
                 below.add(k)
         moves = np.isin(tree.points.body, list(below))
         axis = poses[body, :3, :3] @ model.axis[body]
-        columns.append(np.where(moves[:, None], np.cross(axis, x - poses[body, :3, 3]), 0.0))
-    J = np.array([c.ravel() for c in columns])
-    return float(np.linalg.slogdet((J * np.repeat(mass, 3)) @ J.T)[1])
+        columns.append(np.where(moves[:, None], np.cross(axis, x - poses[body, :3, 3]), 0))
+    J, total = np.array([c.ravel() for c in columns]), wide(0)
+    M = (J * np.repeat(mass, 3)) @ J.T
+    for k in range(len(M)):
+        total += np.log(M[k, k])
+        M[k + 1 :, k + 1 :] -= np.outer(M[k + 1 :, k], M[k, k + 1 :]) / M[k, k]
+    return float(total)
 
 
 # Laws of chains --------------------------------------------------------------------------------------------------
