@@ -202,7 +202,8 @@ def _reported(found: MolecularRun, options: argparse.Namespace, seconds: float, 
         f"{', '.join(f'{x:.0f}' for x in kelvin)} K, U {', '.join(f'{x:.0f}' for x in energy)} kJ/mol"
     )
     if failed := found.counts.get("failed steps"):
-        say(f"{failed:g} steps did not settle and were drawn anew: take a shorter --step if they are many")
+        steps = found.counts["steps"] * found.replicas
+        say(f"{failed:g} of {steps:g} steps did not settle and were drawn anew: take a shorter --step if they are many")
     if "trajectories" in found.counts:
         say(f"{found.acceptance:.0%} of {found.counts['trajectories']:g} trajectories accepted")
     if "exchanges tried" in found.counts:
