@@ -2,10 +2,10 @@
 
 python bench/molecules.py [PART ...]     writes bench/results/molecules_PART.json
 
-Needs torsor[molecule], MDTraj and, for the files of proteins, MDAnalysisTests.
+Needs torsor[molecule] and MDTraj; for the files of proteins MDAnalysis and MDAnalysisTests.
 
-Parts: identities, chains, dipeptide, dipeptide_openmm, gibbs, energy, openmm, proteins, costs, speed. Trp-cage is
-1L2Y of the PDB (J. W. Neidigh, R. M. Fesinmeyer, N. H. Andersen, Nat. Struct. Biol. 9, 2002), model 1, in
+Parts: identities, chains, dipeptide, dipeptide_openmm, gibbs, cartesian, energy, openmm, proteins, costs, speed.
+Trp-cage is 1L2Y of the PDB (J. W. Neidigh, R. M. Fesinmeyer, N. H. Andersen, Nat. Struct. Biol. 9, 2002), model 1, in
 tests/molecules. The ten proteins are files inside wheels of PyPI: MDAnalysisTests, OpenMM, PDBFixer.
 """
 
@@ -32,7 +32,7 @@ from torsor import molecule
 from torsor.molecule import forcefields, polymers
 from torsor.molecule.methods import HybridMonteCarlo
 from torsor.molecule.mover import Forces, Mover
-from torsor.molecule.results import dihedrals
+from torsor.molecule.results import backbone, dihedrals
 from torsor.molecule.run import Setting, generators
 from torsor.molecule.tree import mass_points
 
@@ -370,31 +370,41 @@ def turned_far(tree: molecule.Torsions, q: np.ndarray) -> np.ndarray:
     return angles_of(tree, q, "phi") < -2 * np.pi / 3
 
 
-def gibbs(draws: int = 500, ns: float = 0.6, replicas: int = 16) -> Rows:
-    """Alanine dipeptide, all flexible: the share of |psi| > 115 degrees by Gibbs sampling, and by OpenMM alone."""
-    import openmm as mm
+def flexible() -> molecule.Molecule:
+    return molecule.from_sequence("ACE-ALA-NME", solvent="vacuum").minimised(1.0)
 
-    peptide = molecule.from_sequence("ACE-ALA-NME", solvent="vacuum").minimised(1.0)
-    tree = peptide.torsions("phi psi", methyl=False, hydrogen_mass=None)
+
+def gibbs(draws: int = 500, replicas: int = 16) -> Rows:
+    """Alanine dipeptide, all flexible: the share of |psi| > 115 degrees by Gibbs sampling."""
+    tree = flexible().torsions("phi psi", methyl=False, hydrogen_mass=None)
     run = molecule.gibbs(tree, draws, step=0.03, steps=8, trajectories=4, cartesian=50, cartesian_step=0.001,
                          replicas=replicas, seed=4, platform="Reference")  # fmt: skip
     _, psi = run.phi_psi()
-    gibbs = share(psi[draws // 10 :, :, 0]) | {"draws": draws * replicas, "acceptance": run.acceptance}
-    yield "Gibbs", gibbs
-    atoms, series = run.backbone["psi"], np.empty((int(20000 * ns), replicas))
-    for r in range(replicas):
+    found = share(psi[draws // 10 :, :, 0])
+    yield "population of |psi| > 115 degrees", found | {"draws": draws * replicas, "acceptance": run.acceptance}
+
+
+def cartesian(ns: float = 0.5, replicas: int = 16) -> Rows:
+    """The same by OpenMM alone: its Langevin integrator, steps of 1 fs."""
+    import openmm as mm
+
+    peptide, contexts = flexible(), []
+    for seed in range(1, replicas + 1):
         integrator = mm.LangevinMiddleIntegrator(KELVIN, 5.0, 0.001)
-        integrator.setRandomNumberSeed(r + 1)
-        context = mm.Context(peptide.system, integrator, mm.Platform.getPlatformByName("Reference"))
-        context.setPositions(peptide.positions)
-        context.setVelocitiesToTemperature(KELVIN, r + 1)
-        for k in range(len(series)):
-            integrator.step(50)
-            x = context.getState(positions=True).getPositions(asNumpy=True)._value
-            series[k, r] = dihedrals(x, atoms)[0]
-    alone = share(series[len(series) // 10 :]) | {"ns": ns * replicas}
-    yield "Langevin dynamics of OpenMM alone, 1 fs", alone
-    yield "difference, sigma", float((gibbs["mean"] - alone["mean"]) / np.hypot(gibbs["error"], alone["error"]))
+        integrator.setRandomNumberSeed(seed)
+        contexts.append(mm.Context(peptide.system, integrator, mm.Platform.getPlatformByName("Reference")))
+        contexts[-1].setPositions(peptide.positions)
+        contexts[-1].setVelocitiesToTemperature(KELVIN, seed)
+    atoms, series = backbone(peptide.torsions())["psi"], []
+    for ps in range(1, int(1000 * ns) + 1):
+        for _ in range(10):
+            for context in contexts:
+                context.getIntegrator().step(100)
+            x = [context.getState(positions=True).getPositions(asNumpy=True)._value for context in contexts]
+            series.append(dihedrals(np.array(x), atoms)[:, 0])
+        if ps % 20 == 0:
+            found = share(np.array(series[100:]))  # 10 ps to come to equilibrium
+            yield "population of |psi| > 115 degrees", found | {"ns": ps * replicas / 1000}
 
 
 def share(psi: np.ndarray) -> dict[str, float]:
@@ -640,7 +650,7 @@ def speed() -> Rows:
         yield f"torsor's share, {name}, of the OBC force", share
 
 
-PARTS = (identities, chains, dipeptide, dipeptide_openmm, gibbs, energy, openmm, proteins, costs, speed)
+PARTS = (identities, chains, dipeptide, dipeptide_openmm, gibbs, cartesian, energy, openmm, proteins, costs, speed)
 
 
 def main() -> None:
