@@ -2,10 +2,10 @@
 
 python bench/molecules.py [PART ...]     writes bench/results/molecules_PART.json
 
-Needs torsor[molecule], MDTraj and, for the files of proteins, MDAnalysisTests.
+Needs torsor[molecule] and MDTraj; for the files of proteins MDAnalysis and MDAnalysisTests.
 
-Parts: identities, chains, dipeptide, gibbs, energy, openmm, proteins, costs, speed. Trp-cage is
-1L2Y of the PDB (J. W. Neidigh, R. M. Fesinmeyer, N. H. Andersen, Nat. Struct. Biol. 9, 2002), model 1, in
+Parts: identities, chains, dipeptide, dipeptide_openmm, gibbs, cartesian, energy, openmm, proteins, costs, speed.
+Trp-cage is 1L2Y of the PDB (J. W. Neidigh, R. M. Fesinmeyer, N. H. Andersen, Nat. Struct. Biol. 9, 2002), model 1, in
 tests/molecules. The ten proteins are files inside wheels of PyPI: MDAnalysisTests, OpenMM, PDBFixer.
 """
 
@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import time
 import warnings
+from collections.abc import Iterator
+from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,12 +25,14 @@ from typing import Any
 
 import numpy as np
 from harness import RESULTS, machine, write
+from scipy.interpolate import RectBivariateSpline
 
 import torsor as ts
 from torsor import molecule
 from torsor.molecule import forcefields, polymers
-from torsor.molecule.mover import Mover
-from torsor.molecule.results import dihedrals
+from torsor.molecule.methods import HybridMonteCarlo
+from torsor.molecule.mover import Forces, Mover
+from torsor.molecule.results import backbone, dihedrals
 from torsor.molecule.run import Setting, generators
 from torsor.molecule.tree import mass_points
 
@@ -36,6 +41,7 @@ SEQUENCE = "NLYIQWLKDGGPSSGRPPPS"  # Trp-cage's, repeated for longer chains
 KELVIN = 300.0
 KT = molecule.BOLTZMANN * KELVIN
 BINS = 36
+Rows = Iterator[tuple[str, Any]]  # what a part finds, row by row; the file is written after each
 
 
 def trpcage() -> molecule.Molecule:
@@ -50,7 +56,7 @@ def fourth_order(function: Any, h: float) -> Any:
     return (8 * (function(h) - function(-h)) - (function(2 * h) - function(-2 * h))) / (12 * h)
 
 
-def identities() -> dict[str, Any]:
+def identities() -> Rows:
     cage = trpcage()
     tree, alone = cage.torsions(), cage.torsions(share=False)
     rng = np.random.default_rng(0)
@@ -79,16 +85,13 @@ def identities() -> dict[str, Any]:
     still = np.zeros(tree.model.nv)
     external = -ts.bias_forces(tree.model, q, still, external=wrenches)
     felt = tree.points.torques(q, f)
-    return {
-        "mass matrix with and without shared masses, relative": float(np.abs(M - other).max() / np.abs(M).max()),
-        "J'f against fourth-order differences of U, relative": float(np.abs(found - slopes).max() / np.abs(tau).max()),
-        "J'f against external=, relative": float(np.abs(felt - external).max() / np.abs(external).max()),
-        "log det M against atoms' Cartesian columns": float(
-            abs(ts.log_det_mass_matrix(tree.model, q) - by_columns(tree, q))
-        ),
-        "bodies": tree.model.n,
-        "mass points per body, at least": min(len(a) for a, _ in counted(tree)),
-    }
+    yield "mass matrix with and without shared masses, relative", float(np.abs(M - other).max() / np.abs(M).max())
+    yield "J'f against fourth-order differences of U, relative", float(np.abs(found - slopes).max() / np.abs(tau).max())
+    yield "J'f against external=, relative", float(np.abs(felt - external).max() / np.abs(external).max())
+    L = ts.log_det_mass_matrix(tree.model, q)
+    yield "log det M against atoms' Cartesian columns", float(abs(L - by_columns(tree, q)))
+    yield "bodies", tree.model.n
+    yield "mass points per body, at least", min(len(a) for a, _ in counted(tree))
 
 
 def counted(tree: molecule.Torsions) -> Any:
@@ -99,9 +102,13 @@ def counted(tree: molecule.Torsions) -> Any:
 
 
 def by_columns(tree: molecule.Torsions, q: np.ndarray) -> float:
-    """log det of sum m J_i' J_i, with the columns of each atom from rotations about bonds: no sweep, no inertia."""
-    x, mass = tree.positions(q), tree.molecule.mass
-    model, poses = tree.model, ts.body_poses(tree.model, q)
+    """log det of sum m J_i' J_i, with the columns of each atom from rotations about bonds: no sweep, no inertia.
+
+    In long doubles: the condition of M is 2e5, and elimination in doubles would lose five digits.
+    """
+    wide = np.longdouble
+    x, mass = tree.positions(q).astype(wide), tree.molecule.mass.astype(wide)
+    model, poses = tree.model, ts.body_poses(tree.model, q).astype(wide)
     columns = []
     R, o = poses[0, :3, :3], poses[0, :3, 3]
     columns += [np.cross(R[:, k], x - o) for k in range(3)]
@@ -113,9 +120,13 @@ def by_columns(tree: molecule.Torsions, q: np.ndarray) -> float:
                 below.add(k)
         moves = np.isin(tree.points.body, list(below))
         axis = poses[body, :3, :3] @ model.axis[body]
-        columns.append(np.where(moves[:, None], np.cross(axis, x - poses[body, :3, 3]), 0.0))
-    J = np.array([c.ravel() for c in columns])
-    return float(np.linalg.slogdet((J * np.repeat(mass, 3)) @ J.T)[1])
+        columns.append(np.where(moves[:, None], np.cross(axis, x - poses[body, :3, 3]), 0))
+    J, total = np.array([c.ravel() for c in columns]), wide(0)
+    M = (J * np.repeat(mass, 3)) @ J.T
+    for k in range(len(M)):
+        total += np.log(M[k, k])
+        M[k + 1 :, k + 1 :] -= np.outer(M[k + 1 :, k], M[k, k + 1 :]) / M[k, k]
+    return float(total)
 
 
 # Laws of chains --------------------------------------------------------------------------------------------------
@@ -148,8 +159,7 @@ def flat(a: np.ndarray) -> np.ndarray:
     return np.ones_like(a)
 
 
-def chains() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def chains() -> Rows:
     for n, replicas, frames in ((4, 2500, 22), (6, 2500, 22)):
         tree = polymers.freely_rotating(n)
         nv = tree.model.nv
@@ -172,27 +182,31 @@ def chains() -> dict[str, Any]:
                 start=start,
             )
             samples = run.q[3:, :, torsion].ravel()
-            found[f"BAOAB, {words}"] = {
-                "chi2 right": chi2(samples, right),
-                "chi2 wrong": chi2(samples, wrong),
-                "samples": len(samples),
-                "kT": float(run.temperature[3:].mean() / KELVIN),
-            }
+            yield (
+                f"BAOAB, {words}",
+                {
+                    "chi2 right": chi2(samples, right),
+                    "chi2 wrong": chi2(samples, wrong),
+                    "samples": len(samples),
+                    "kT": float(run.temperature[3:].mean() / KELVIN),
+                },
+            )
             run = molecule.hmc(
                 tree, 2 * frames, step=0.03, steps=6, every=2, replicas=replicas, seed=2, fixman=fixman, start=start
             )
             samples, c = run.q[3:, :, torsion].ravel(), run.counts
-            found[f"HMC, {words}"] = {
-                "chi2 right": chi2(samples, right),
-                "chi2 wrong": chi2(samples, wrong),
-                "samples": len(samples),
-                "acceptance": run.acceptance,
-                "exp(-dH/kT)": c["exp(-dH/kT)"] / c["trajectories"],
-                "unsettled": c["unsettled"] / c["trajectories"],
-            }
-            print(words, found[f"BAOAB, {words}"], found[f"HMC, {words}"], flush=True)
-        found[f"<p v>/kT, {n} atoms"] = equipartition(tree, start)
-    return found
+            yield (
+                f"HMC, {words}",
+                {
+                    "chi2 right": chi2(samples, right),
+                    "chi2 wrong": chi2(samples, wrong),
+                    "samples": len(samples),
+                    "acceptance": run.acceptance,
+                    "exp(-dH/kT)": c["exp(-dH/kT)"] / c["trajectories"],
+                    "unsettled": c["unsettled"] / c["trajectories"],
+                },
+            )
+        yield f"<p v>/kT, {n} atoms", equipartition(tree, start)
 
 
 def equipartition(tree: molecule.Torsions, start: np.ndarray) -> dict[str, float]:
@@ -217,114 +231,186 @@ def equipartition(tree: molecule.Torsions, start: np.ndarray) -> dict[str, float
 # Alanine dipeptide -----------------------------------------------------------------------------------------------
 
 
-def quadrature(tree: molecule.Torsions, potential: Any, n: int) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-    """On a grid of phi and psi: the places, log det M, and the weights by both laws."""
+ANGLES = ("phi", "psi")
+
+
+def quadrature(tree: molecule.Torsions, potential: Any, n: int) -> tuple[np.ndarray, ...]:
+    """On a grid of phi and psi, with 0 at an edge of its cells: q (n * n, nq), U and log det M (n, n)."""
     g = -np.pi + 2 * np.pi * (np.arange(n) + 0.5) / n
     q = np.tile(tree.model.neutral(), (n * n, 1))
-    q[:, 7:] = np.stack(np.meshgrid(g, g, indexing="ij"), axis=-1).reshape(-1, 2)
-    U, L = potential(tree.positions(q))[0], ts.log_det_mass_matrix(tree.model, q)
-    laws = {"flat": np.exp(-(U - U.min()) / KT), "rigid": np.exp(-(U - U.min()) / KT + (L - L.mean()) / 2)}
-    return q, L, {name: w / w.sum() for name, w in laws.items()}
+    for name, x in zip(ANGLES, np.meshgrid(g, g, indexing="ij")):
+        column, at_zero = coordinate(tree, name)
+        q[:, column] = np.mod(x.ravel() - at_zero + np.pi, 2 * np.pi) - np.pi
+    return q, *(x.reshape(n, n) for x in (potential(tree.positions(q))[0], ts.log_det_mass_matrix(tree.model, q)))
 
 
-def dipeptide(draws: int = 1000, replicas: int = 256) -> dict[str, Any]:
-    """phi and psi soft, against quadrature; all replicas begin with exact draws, and are independent."""
+def laws_of(U: np.ndarray, L: np.ndarray, where: np.ndarray) -> dict[str, np.ndarray]:
+    """The shares of places by the law of stiff bonds and angles, and by that of rigid ones; none where not `where`."""
+    weights = {"flat": np.exp(-(U - U.min()) / KT), "rigid": np.exp(-(U - U.min()) / KT + (L - L.mean()) / 2)}
+    return {name: (w * where).ravel() / (w * where).sum() for name, w in weights.items()}
+
+
+def coordinate(tree: molecule.Torsions, name: str) -> tuple[int, float]:
+    """The column of q that turns phi or psi of the dipeptide, behind the seven of the root, and the angle at zero."""
+    angle = dihedrals(tree.molecule.positions, chain(tree, name)[None])[0]
+    return 6 + list(tree.model.names).index(f"ALA2.{name}"), float(angle)
+
+
+def chain(tree: molecule.Torsions, name: str) -> np.ndarray:
+    """The four atoms of phi or psi."""
+    s = tree.molecule.structure.residues
+    found = [s[0].atoms["C"], *(s[1].atoms[atom] for atom in ("N", "CA", "C")), s[2].atoms["N"]]
+    return np.array(found[ANGLES.index(name) :][:4])
+
+
+class Surface(Mover):
+    """Energies interpolated in phi and psi by quintic splines, so that a million draws take seconds.
+
+    Barriers above `height` are levelled: U -> height tanh(U / height).
+    """
+
+    def __init__(self, tree: molecule.Torsions, U: np.ndarray, kT: np.ndarray, fixman: bool, height: float = 80.0):
+        super().__init__(tree, None, kT, fixman)
+        n, overlap = len(U), 8
+        around = np.arange(-overlap, n + overlap)
+        g = -np.pi + 2 * np.pi * (around + 0.5) / n
+        levelled = height * np.tanh((U - U.min()) / height)
+        self.spline = RectBivariateSpline(g, g, levelled[np.ix_(around % n, around % n)], kx=5, ky=5)
+
+    def at(self, q: np.ndarray) -> Forces:
+        angles, found = [angles_of(self.torsions, q, name) for name in ANGLES], super().at(q)
+        for name, slope in zip(ANGLES, ({"dx": 1}, {"dy": 1})):
+            found.tau[:, coordinate(self.torsions, name)[0] - 1] = -self.spline.ev(*angles, **slope)
+        return replace(found, U=self.spline.ev(*angles))
+
+
+def dipeptide() -> Rows:
+    """Energies of OpenMM, interpolated."""
+    yield from against_quadrature(Surface, 1024)
+
+
+def dipeptide_openmm() -> Rows:
+    """Energies of OpenMM."""
+    yield from against_quadrature(lambda tree, U, *rest: Mover(tree, tree.molecule.potential("Reference"), *rest), 512)
+
+
+def against_quadrature(moved: Any, replicas: int, draws: int = 1000) -> Rows:
+    """Alanine dipeptide, phi and psi soft; replicas begin with exact draws, and are independent of each other.
+
+    Places with 0 < phi < 120 degrees are left out: 0.04 % of the law, which a replica enters or leaves once in many
+    runs, so that their share would come from the few that began there.
+    """
     tree = (
         molecule.from_sequence("ACE-ALA-NME", solvent="vacuum")
         .minimised(1.0)
         .torsions("phi psi", methyl=False, hydrogen_mass=None)
     )
-    potential = tree.molecule.potential("Reference")
-    exact = {}
-    for n in (64, 96, 128, 192):
-        q, L, laws = quadrature(tree, potential, n)
-        exact[f"{n} x {n}"] = {name: float((w * L).sum()) for name, w in laws.items()}
+    for n in (48, 96, 192):
+        q, U, L = quadrature(tree, tree.molecule.potential("Reference"), n)
+        laws = laws_of(U, L, allowed(tree, q).reshape(U.shape))
+        yield f"mean of log det M, {n} x {n} cells", {name: float(w @ L.ravel()) for name, w in laws.items()}
     observables = {
-        "log det M": (L, lambda q: ts.log_det_mass_matrix(tree.model, q)),
-        "population of |psi| > 115 degrees": (extended(tree, q).astype(float), lambda q: extended(tree, q)),
-        "population of phi < -120 degrees": (turned_far(tree, q).astype(float), lambda q: turned_far(tree, q)),
+        "log det M": lambda tree, q: ts.log_det_mass_matrix(tree.model, q),
+        "population of |psi| > 120 degrees": extended,
+        "population of phi < -120 degrees": turned_far,
     }
-    found: dict[str, Any] = {"exact means of log det M, by grid": exact}
-    for fixman, fs, steps, seeds in (
-        (True, 30, 8, range(4)),
-        (False, 30, 8, range(4, 8)),
-        (True, 20, 12, range(8, 10)),  # half the error of the energy
-    ):
-        right, wrong = ("flat", "rigid") if fixman else ("rigid", "flat")
-        series: dict[str, list[np.ndarray]] = {what: [] for what in observables}
-        rows, begin = [], time.process_time()
-        for seed in seeds:
-            start = q[np.random.default_rng([3, seed]).choice(len(q), replicas, p=laws[right])]
-            run = molecule.hmc(tree, draws, step=fs / 1000, steps=steps, replicas=replicas, seed=seed, fixman=fixman,
-                               start=start, potential=potential)  # fmt: skip
-            row: dict[str, Any] = {"acceptance": run.acceptance, "unsettled": run.counts["unsettled"]}
-            for what, (values, of) in observables.items():
-                series[what].append(of(run.q[1:]).mean(0))
-                row[what] = against(series[what][-1], values, laws[right], laws[wrong])
-            rows.append(row)
-            print(row, flush=True)
-        found[f"{'with' if fixman else 'without'} Fixman, {steps} steps of {fs} fs"] = {
-            "draws": len(seeds) * draws * replicas,
-            **{w: against(np.concatenate(series[w]), o[0], laws[right], laws[wrong]) for w, o in observables.items()},
-            "seeds": rows,
-            "processor, s": time.process_time() - begin,
-        }
-    return found
+    values = {what: of(tree, q) for what, of in observables.items()}
+    for fixman in (True, False):
+        begin, method = time.process_time(), HybridMonteCarlo(0.03, 1, 8)
+        mover = moved(tree, U, np.full(replicas, KT), fixman)
+        laws = laws_of(mover.at(q).U.reshape(U.shape), L, allowed(tree, q).reshape(U.shape))
+        right, wrong = (laws[name] for name in (("flat", "rigid") if fixman else ("rigid", "flat")))
+        rng = [np.random.default_rng([3, fixman, r]) for r in range(replicas)]
+        walkers = mover.start(q[rng[0].choice(len(q), replicas, p=right)], rng)
+        count, accepted, unsettled = np.zeros(replicas), 0.0, 0
+        total = dict.fromkeys(observables, np.zeros(replicas))
+        for draw in range(1, draws + 1):
+            walkers, taken, weight = method.draw(mover, walkers, rng)
+            accepted, unsettled = accepted + taken.mean(), unsettled + int((weight == 0).sum())
+            inside = allowed(tree, walkers.q)
+            count = count + inside
+            total = {what: x + inside * observables[what](tree, walkers.q) for what, x in total.items()}
+            if draw % 100 == 0:
+                row = {"draws": draw * replicas, "accepted": accepted / draw, "unsettled": unsettled}
+                for what, x in total.items():
+                    row[what] = against(x[count > 0] / count[count > 0], values[what], right, wrong)
+                yield ("with" if fixman else "without") + " Fixman", row | {"processor, s": time.process_time() - begin}
 
 
 def against(means: np.ndarray, values: np.ndarray, right: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
     """Means of independent replicas, in standard errors from the exact means by two laws."""
     mean, error = float(means.mean()), float(means.std(ddof=1) / np.sqrt(len(means)))
     return {
-        "z right law": (mean - float((right * values).sum())) / error,
-        "z wrong law": (mean - float((wrong * values).sum())) / error,
+        "z right law": (mean - float(right @ values)) / error,
+        "z wrong law": (mean - float(wrong @ values)) / error,
         "mean": mean,
         "error": error,
     }
 
 
+def angles_of(tree: molecule.Torsions, q: np.ndarray, name: str) -> np.ndarray:
+    """phi or psi, from -pi to pi."""
+    column, at_zero = coordinate(tree, name)
+    return np.mod(q[..., column] + at_zero + np.pi, 2 * np.pi) - np.pi
+
+
+def allowed(tree: molecule.Torsions, q: np.ndarray) -> np.ndarray:
+    """Whether not 0 < phi < 120 degrees."""
+    phi = angles_of(tree, q, "phi")
+    return (phi < 0) | (phi > 2 * np.pi / 3)
+
+
 def extended(tree: molecule.Torsions, q: np.ndarray) -> np.ndarray:
-    """Whether |psi| > 115 degrees."""
-    return np.cos(q[..., 8] + dihedral_of(tree, 1)) < np.cos(2.0)
+    """Whether |psi| > 120 degrees."""
+    return np.abs(angles_of(tree, q, "psi")) > 2 * np.pi / 3
 
 
 def turned_far(tree: molecule.Torsions, q: np.ndarray) -> np.ndarray:
     """Whether -180 < phi < -120 degrees."""
-    return np.mod(q[..., 7] + dihedral_of(tree, 0) + np.pi, 2 * np.pi) < np.pi / 3
+    return angles_of(tree, q, "phi") < -2 * np.pi / 3
 
 
-def dihedral_of(tree: molecule.Torsions, which: int) -> float:
-    """phi (0) or psi (1) of the dipeptide at q = 0."""
-    s = tree.molecule.structure.residues
-    chain = [s[0].atoms["C"], *(s[1].atoms[name] for name in ("N", "CA", "C")), s[2].atoms["N"]]
-    return float(dihedrals(tree.molecule.positions, np.array([chain[which : which + 4]]))[0])
+def flexible() -> molecule.Molecule:
+    return molecule.from_sequence("ACE-ALA-NME", solvent="vacuum").minimised(1.0)
 
 
-def gibbs(draws: int = 400, replicas: int = 8) -> dict[str, Any]:
-    """Alanine dipeptide, all flexible: the share of |psi| > 115 degrees by Gibbs sampling and by Langevin alone."""
-    peptide = molecule.from_sequence("ACE-ALA-NME", solvent="vacuum").minimised(1.0)
-    tree = peptide.torsions("phi psi", methyl=False, hydrogen_mass=None)
-    found = {}
-    for words, trajectories in (("Gibbs", 2), ("Langevin alone", 0)):
-        run = molecule.gibbs(
-            tree,
-            draws if trajectories else 4 * draws,
-            step=0.02,
-            trajectories=trajectories,
-            cartesian=100,
-            replicas=replicas,
-            seed=4,
-            platform="Reference",
-        )
-        _, psi = run.phi_psi()
-        share = (np.cos(psi[len(psi) // 10 :, :, 0]) < np.cos(2.0)).mean(0)
-        found[words] = {
-            "mean": float(share.mean()),
-            "error": float(share.std(ddof=1) / np.sqrt(replicas)),
-            "acceptance": run.acceptance,
-        }
-        print(words, found[words], flush=True)
-    return found
+def gibbs(draws: int = 500, replicas: int = 16) -> Rows:
+    """Alanine dipeptide, all flexible: the share of |psi| > 115 degrees by Gibbs sampling."""
+    tree = flexible().torsions("phi psi", methyl=False, hydrogen_mass=None)
+    run = molecule.gibbs(tree, draws, step=0.03, steps=8, trajectories=4, cartesian=50, cartesian_step=0.001,
+                         replicas=replicas, seed=4, platform="Reference")  # fmt: skip
+    _, psi = run.phi_psi()
+    found = share(psi[draws // 10 :, :, 0])
+    yield "population of |psi| > 115 degrees", found | {"draws": draws * replicas, "acceptance": run.acceptance}
+
+
+def cartesian(ns: float = 0.5, replicas: int = 16) -> Rows:
+    """The same by OpenMM alone: its Langevin integrator, steps of 1 fs."""
+    import openmm as mm
+
+    peptide, contexts = flexible(), []
+    for seed in range(1, replicas + 1):
+        integrator = mm.LangevinMiddleIntegrator(KELVIN, 5.0, 0.001)
+        integrator.setRandomNumberSeed(seed)
+        contexts.append(mm.Context(peptide.system, integrator, mm.Platform.getPlatformByName("Reference")))
+        contexts[-1].setPositions(peptide.positions)
+        contexts[-1].setVelocitiesToTemperature(KELVIN, seed)
+    atoms, series = backbone(peptide.torsions())["psi"], []
+    for ps in range(1, int(1000 * ns) + 1):
+        for _ in range(10):
+            for context in contexts:
+                context.getIntegrator().step(100)
+            x = [context.getState(positions=True).getPositions(asNumpy=True)._value for context in contexts]
+            series.append(dihedrals(np.array(x), atoms)[:, 0])
+        if ps % 20 == 0:
+            found = share(np.array(series[100:]))  # 10 ps to come to equilibrium
+            yield "population of |psi| > 115 degrees", found | {"ns": ps * replicas / 1000}
+
+
+def share(psi: np.ndarray) -> dict[str, float]:
+    """Of |psi| > 115 degrees, (frames, replicas)."""
+    found = (np.cos(psi) < np.cos(2.0)).mean(0)
+    return {"mean": float(found.mean()), "error": float(found.std(ddof=1) / np.sqrt(len(found)))}
 
 
 # Long runs of Trp-cage -------------------------------------------------------------------------------------------
@@ -342,8 +428,8 @@ def energy_error(run: molecule.MolecularRun) -> dict[str, float]:
     }
 
 
-def energy(ps: float = 20.0, seeds: int = 5) -> dict[str, Any]:
-    cage, found = trpcage(), {}
+def energy(ps: float = 20.0, seeds: int = 5) -> Rows:
+    cage = trpcage()
     trees = {"all torsions": cage.torsions(), "without hydroxyl groups": cage.torsions(hydroxyl=False)}
     for words, fs in (
         ("all torsions", 8),
@@ -358,19 +444,17 @@ def energy(ps: float = 20.0, seeds: int = 5) -> dict[str, Any]:
                 trees[words], ps, step=fs / 1000, every=1, temperature=2 * KELVIN, seed=seed, threads=1
             )
             rows.append(energy_error(run))
-        found[f"{words}, {fs} fs"] = {"ps": ps, "seeds": rows}
-        print(words, fs, rows, flush=True)
-    return found
+        yield f"{words}, {fs} fs", {"ps": ps, "seeds": rows}
 
 
-def openmm(ps: float = 20.0) -> dict[str, Any]:
+def openmm(ps: float = 10.0) -> Rows:
     """The same with OpenMM's constraints of bonds to hydrogen, by velocity Verlet with RATTLE and by its leapfrog."""
     import openmm as mm
     from openmm import app, unit
 
-    cage, found = trpcage(), {}
+    cage = trpcage()
     field = forcefields.force_field("ff14SB", "obc")
-    for fs, heavy in ((1, None), (2, None), (4, None), (4, 4.0)):
+    for fs, heavy in ((2, None), (4, None), (4, 4.0)):
         system = field.createSystem(
             cage.topology,
             constraints=app.HBonds,
@@ -401,16 +485,20 @@ def openmm(ps: float = 20.0) -> dict[str, Any]:
             H.append(state.getPotentialEnergy()._value + K[-1])
         t, freedoms = np.arange(len(H)) * fs / 1000, 3 * len(cage.mass) - system.getNumConstraints()
         trend = np.polyfit(t, H, 1)
-        found[f"HBonds, H = {heavy or 1:g} amu, {fs} fs"] = {
-            "rms energy / rms kinetic": float((H - np.polyval(trend, t)).std() / np.std(K)),
-            "drift, kT/ns/freedom": float(trend[0] * 1000 / KT / freedoms),
-            "ps": ps,
-        }
-        print(found, flush=True)
-    return found
+        yield (
+            f"HBonds, H = {heavy or 1:g} amu, {fs} fs",
+            {
+                "rms energy / rms kinetic": float((H - np.polyval(trend, t)).std() / np.std(K)),
+                "drift, kT/ns/freedom": float(trend[0] * 1000 / KT / freedoms),
+                "ps": ps,
+            },
+        )
 
 
 # Files of ten proteins -------------------------------------------------------------------------------------------
+
+DCD, XTC = 2e-7, 5.1e-4  # nm: single precision of small molecules; the steps of XTC's integers
+SINGLE = 2**-23  # its spacing, of places far from the origin: a rounding to write, another to change units
 
 FILES = (
     "MDAnalysisTests/data/mmcif/5PTI.cif.gz",
@@ -426,45 +514,55 @@ FILES = (
 )
 
 
-def proteins() -> dict[str, Any]:
-    import mdtraj
-
-    found: dict[str, Any] = {}
+def proteins() -> Rows:
+    """The tree of each file, its energy, 1 ps of dynamics, how far S-S bonds open, and its frames read by others."""
     for name in FILES:
         package, _, rest = name.partition("/")
         spec = find_spec(package)
         if spec is None or not spec.submodule_search_locations:
-            continue  # not installed
+            raise SystemExit(f"{name}: install {package}")
         path = Path(spec.submodule_search_locations[0]) / rest
-        begin = time.time()
-        try:
-            made = molecule.load(path, gaps="split")
-            made = made.minimised(10.0)
-            tree = made.torsions()
-            run = molecule.dynamics(tree, 1.0, step=0.004, every=5, temperature=2 * KELVIN, threads=2)
-            target = Path("/tmp") / f"torsor-{path.name.split('.')[0]}"
-            errors = {}
-            for kind, tolerance in ((".dcd", 2e-7), (".xtc", 5.1e-4)):
-                run.save(target.with_suffix(kind))
-                back = mdtraj.load(target.with_suffix(kind), top=mdtraj.Topology.from_openmm(made.topology))
-                errors[kind] = float(np.abs(back.xyz - run.positions[:, 0]).max())
-                assert errors[kind] < tolerance + 2e-7 * np.abs(run.positions).max(), (kind, errors)
-                target.with_suffix(kind).unlink()
-            found[path.name] = {
+        begin = time.process_time()
+        made = molecule.load(path, gaps="split")
+        small = made.minimised(30.0)
+        tree = small.torsions()
+        run = molecule.dynamics(tree, 1.0, step=0.008, every=5, temperature=2 * KELVIN, threads=1)
+        yield (
+            path.name,
+            {
                 "report": list(made.report),
                 "atoms": len(made.structure),
                 "molecules": int((tree.model.parent < 0).sum()),
                 "disulfides": len(tree.cut),
                 "torsions": tree.kinds,
-                "energy, kJ/mol": made.energy(),
+                "energy, kJ/mol": small.energy(),
                 **energy_error(run),
                 "S-S open by at most, nm": float(run.open_bonds().max()),
-                "read back, nm": errors,
-                "s": time.time() - begin,
-            }
-        except Exception as error:
-            found[path.name] = {"error": f"{type(error).__name__}: {error}"}
-        print(path.name, found[path.name], flush=True)
+                "read back, nm": read_back(run),
+                "processor, s": time.process_time() - begin,
+            },
+        )
+
+
+def read_back(run: molecule.MolecularRun) -> dict[str, float]:
+    """The largest error of places in files, as MDTraj and MDAnalysis read them."""
+    import MDAnalysis
+    import mdtraj
+
+    x, topology, found = run.positions[:, 0], run.torsions.molecule.topology, {}
+    with tempfile.TemporaryDirectory() as folder:
+        pdb = Path(folder) / "first.pdb"
+        run.torsions.molecule.save(pdb)
+        for kind, tolerance in ((".dcd", DCD), (".xtc", XTC)):
+            path = Path(folder) / f"run{kind}"
+            run.save(path)
+            frames = MDAnalysis.Universe(pdb, path).trajectory
+            for reader, read in (
+                ("MDTraj", mdtraj.load(path, top=mdtraj.Topology.from_openmm(topology)).xyz),
+                ("MDAnalysis", np.array([frame.positions / 10.0 for frame in frames])),
+            ):
+                found[f"{kind}, {reader}"] = error = float(np.abs(read - x).max())
+                assert error <= max(tolerance, SINGLE * np.abs(x).max()), (kind, reader, error)
     return found
 
 
@@ -482,9 +580,8 @@ def us(function: Any, count: int) -> dict[str, float]:
     return {"min": min(times), "median": float(np.median(times))}
 
 
-def costs() -> dict[str, Any]:
+def costs() -> Rows:
     """us of the processor per state."""
-    found: dict[str, Any] = {}
     for residues in (20, 76, 160, 300):
         made = molecule.from_sequence((SEQUENCE * 15)[:residues], solvent="vacuum")
         tree = made.torsions()
@@ -506,13 +603,11 @@ def costs() -> dict[str, Any]:
             ):
                 row[f"{words}, us per state, batch of {batch}"] = {k: x / batch for k, x in us(function, count).items()}
             row[f"rounds per drift, batch of {batch}"] = mover.drift.rounds / mover.drift.drifts
-        found[str(residues)] = row
-        print(residues, row, flush=True)
-    return found
+        yield str(residues), row
 
 
-def speed(ps: float = 4.0) -> dict[str, Any]:
-    """ns per day of Trp-cage, one replica, one thread, interleaved with OpenMM's own Langevin at 2 fs."""
+def speed() -> Rows:
+    """ns per day of Trp-cage, one replica, one thread, interleaved with OpenMM's Langevin at 2 fs; torsor's share."""
     import openmm as mm
     from openmm import app
 
@@ -523,43 +618,52 @@ def speed(ps: float = 4.0) -> dict[str, Any]:
     integrator = mm.LangevinMiddleIntegrator(KELVIN, 1.0, 0.002)
     context = mm.Context(system, integrator, mm.Platform.getPlatformByName("CPU"), {"Threads": "1"})
     context.setPositions(cage.positions)
-    potential = cage.potential("CPU", 1)
-    rows: dict[str, list[float]] = {"torsor, 8 fs": [], "torsor, 12 fs": [], "OpenMM, 2 fs": []}
-    x = cage.positions[None]
-    share = []
-    for seed in range(5):
-        for fs in (8, 12):
+    potential, x = cage.potential("CPU", 1), cage.positions[None]
+    held = [0 * found for found in potential(x)]
+
+    def still(x: np.ndarray) -> Any:
+        return held
+
+    def moved(method: Any, fs: float, potential: Any, steps: int) -> None:
+        method(tree, steps * fs / 1000, step=fs / 1000, every=steps, potential=potential, seed=1)
+
+    costs = {
+        "torsor, Langevin, 8 fs": (8, 100, lambda: moved(molecule.langevin, 8, potential, 100)),
+        "torsor, Langevin, 12 fs": (12, 100, lambda: moved(molecule.langevin, 12, potential, 100)),
+        "OpenMM, Langevin, 2 fs": (2, 100, lambda: integrator.step(100)),
+        "torsor, Langevin, without forces": (8, 100, lambda: moved(molecule.langevin, 8, still, 100)),
+        "torsor, constant energy, without forces": (8, 100, lambda: moved(molecule.dynamics, 8, still, 100)),
+        "OBC force": (0, 20, lambda: [potential(x) for _ in range(20)]),
+    }  # fmt: skip
+    rows: dict[str, list[float]] = {name: [] for name in costs}
+    for _ in range(12):
+        for name, (_, count, function) in costs.items():
             begin = time.process_time()
-            molecule.langevin(tree, ps, step=fs / 1000, potential=potential, seed=seed)
-            used = time.process_time() - begin
-            rows[f"torsor, {fs} fs"].append(ps / 1000 / used * 86400)
-            begin = time.process_time()
-            for _ in range(50):
-                potential(x)
-            share.append(1 - (time.process_time() - begin) / 50 * ps * 1000 / fs / used)
-        begin = time.process_time()
-        integrator.step(int(ps * 500))
-        rows["OpenMM, 2 fs"].append(ps / 1000 / (time.process_time() - begin) * 86400)
-    return {
-        "ns per day of the processor": {k: {"max": max(x), "median": float(np.median(x))} for k, x in rows.items()},
-        "torsor's share of a step": {"min": min(share), "median": float(np.median(share))},
-    }
+            function()
+            rows[name].append((time.process_time() - begin) / count * 1e6)
+    for name, (fs, _, _) in costs.items():
+        least, median = min(rows[name]), float(np.median(rows[name]))
+        of = {"us per step, min": least, "us per step, median": median}
+        yield name, of | ({"ns per day of the processor": fs / least * 86400} if "fs" in name else {})
+    for name in ("Langevin", "constant energy"):
+        share = min(rows[f"torsor, {name}, without forces"]) / min(rows["OBC force"])
+        yield f"torsor's share, {name}, of the OBC force", share
 
 
-PARTS = (identities, chains, dipeptide, gibbs, energy, openmm, proteins, costs, speed)
+PARTS = (identities, chains, dipeptide, dipeptide_openmm, gibbs, cartesian, energy, openmm, proteins, costs, speed)
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
     known = {part.__name__: part for part in PARTS}
+    packages = {name: metadata.version(name) for name in ("openmm", "pdbfixer", "PeptideBuilder", "mdtraj")}
     for name in sys.argv[1:] or known:
-        versions = {name: metadata.version(name) for name in ("openmm", "pdbfixer", "PeptideBuilder", "mdtraj")}
-        found = known[name]()
-        write(
-            RESULTS / f"molecules_{name}.json",
-            {"name": f"molecules_{name}", "machine": machine(), "packages": versions, "figures": found},
-        )
-        print(name, json.dumps(found, indent=1), flush=True)
+        found: dict[str, Any] = {}
+        for words, row in known[name]():
+            found[words] = row
+            print(f"{name}: {words}: {json.dumps(row, indent=1)}", flush=True)
+            record = {"name": f"molecules_{name}", "machine": machine(), "packages": packages, "figures": found}
+            write(RESULTS / f"molecules_{name}.json", record)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import processes
 import pytest
+from scipy.spatial.transform import Rotation
 from scipy.stats import chi2 as chi2_law
 
 import torsor as ts
@@ -170,20 +171,75 @@ def test_four_atoms_have_the_right_law_and_not_the_other(method, fixman):
         assert run.temperature[3:].mean() == pytest.approx(300, rel=0.01)
 
 
-def test_a_planar_chain_bends_as_the_worm_like_chain():
-    """<cos> = I1(k/kT) / I0(k/kT), and <R^2> of independent bends."""
-    k, n, replicas = 3.0, 6, 300
-    tree = polymers.planar(n, bond=0.2)
-    start = np.random.default_rng(0).vonmises(0.0, k / KT, (replicas, n))  # the law it should have, and keep
-    run = molecule.hmc(tree, 12, step=0.04, steps=10, every=2, replicas=replicas, seed=1, start=start,
+def bent_in_space(rng, shape, k):
+    """Quaternions of bonds whose cosines with the bonds before them have the density exp(k cos), turned about them."""
+    u = rng.uniform(size=shape)
+    cosine = 1 + np.log(u + (1 - u) * np.exp(-2 * k)) / k if k else 2 * u - 1
+    angle, around, spin = np.arccos(cosine), *rng.uniform(-np.pi, np.pi, (2, *shape))
+    about = np.stack([np.zeros(shape), np.cos(around), np.sin(around)], axis=-1)
+    bend = Rotation.from_rotvec((angle[..., None] * about).reshape(-1, 3))
+    turn = Rotation.from_rotvec(spin.reshape(-1, 1) * [1.0, 0.0, 0.0])
+    return (bend * turn).as_quat(scalar_first=True).reshape(*shape[:-1], -1)
+
+
+def cosines(run):
+    """Between successive bonds, (frames, replicas, bends)."""
+    bonds = np.diff(run.positions, axis=2)
+    bonds /= np.linalg.norm(bonds, axis=-1, keepdims=True)
+    return (bonds[..., 1:, :] * bonds[..., :-1, :]).sum(-1)
+
+
+@pytest.mark.parametrize("space", ["planar", "spatial"])
+def test_stiff_chains_bend_as_the_worm_like_chain(space):
+    """<cos> = I1(k/kT) / I0(k/kT) in the plane, coth(k/kT) - kT/k in space, and <R^2> of independent bends."""
+    k, n, replicas, rng = 3.0, 6, 300, np.random.default_rng(0)
+    if space == "planar":  # starts have the law that the chain should have, and keep
+        tree, start, law = polymers.planar, rng.vonmises(0.0, k / KT, (replicas, n)), polymers.mean_cosine_planar
+    else:
+        tree, start, law = polymers.spatial, bent_in_space(rng, (replicas, n), k / KT), polymers.mean_cosine_spatial
+    run = molecule.hmc(tree(n, bond=0.2), 12, step=0.04, steps=10, every=2, replicas=replicas, seed=1, start=start,
                        potential=polymers.Bending(k))  # fmt: skip
-    bends = np.cos(run.q[2:, :, 1:])
-    cosine = polymers.mean_cosine_planar(k, KT)
+    assert run.acceptance > 0.8
+    bends = cosines(run)[2:]
     error = bends.mean((0, 2)).std() / np.sqrt(replicas)
-    assert bends.mean() == pytest.approx(cosine, abs=4 * error)
+    assert bends.mean() == pytest.approx(law(k, KT), abs=4 * error)
     square = (run.end_to_end(0, n) ** 2)[2:]
-    expected = polymers.mean_square_end_to_end(n, 0.2, cosine)
+    expected = polymers.mean_square_end_to_end(n, 0.2, law(k, KT))
     assert square.mean() == pytest.approx(expected, abs=4 * square.mean(0).std() / np.sqrt(replicas))
+
+
+def test_chains_of_short_stiff_bonds_are_kratky_and_porods():
+    """<R^2> = 2 P L (1 - P/L (1 - exp(-L/P))); the persistence length P is b k/kT in space, 2 b k/kT in the plane."""
+    bonds, bond, k = 4000, 1e-3, 1000.0
+    for law, persistence in ((polymers.mean_cosine_spatial, k * bond), (polymers.mean_cosine_planar, 2 * k * bond)):
+        L, P = bonds * bond, persistence
+        expected = 2 * P * L * (1 - P / L * (1 - np.exp(-L / P)))
+        # bonds of a length: relative errors of the order b/P
+        assert polymers.mean_square_end_to_end(bonds, bond, law(k, 1.0)) == pytest.approx(expected, rel=bond / P)
+    for k in (0.0, 1e-5, 1e-3):  # x/3 - x^3/45
+        assert polymers.mean_cosine_spatial(k, 1.0) == pytest.approx(k / 3 - k**3 / 45, abs=1e-11)
+
+
+def test_two_bonds_in_space_have_the_determinant_of_round_beads():
+    tree, a = polymers.spatial(2), polymers.ROUND
+    q = bent_in_space(np.random.default_rng(3), (50, 2), 0.0)
+    bonds = np.diff(tree.positions(q), axis=1) / polymers.BOND
+    cosine = (bonds[:, 0] * bonds[:, 1]).sum(-1)
+    L = ts.log_det_mass_matrix(tree.model, q) - np.log((2 + a) * (1 + a) - cosine**2)
+    assert np.ptp(L) < 100 * ROUNDING
+
+
+@pytest.mark.parametrize("fixman", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_two_bonds_in_space_have_the_right_law_and_not_the_other(fixman):
+    """The cosine is uniform for stiff bonds, and has the density ((2 + a) (1 + a) - cos^2)^(1/2) for rigid ones."""
+    tree, a, replicas = polymers.spatial(2), polymers.ROUND, 2000
+    start = bent_in_space(np.random.default_rng(5), (replicas, 2), 0.0)
+    run = molecule.hmc(tree, 16, step=0.02, steps=8, replicas=replicas, seed=1, fixman=fixman, start=start)
+    samples = np.pi * cosines(run)[4:].ravel()
+    laws = [np.ones_like, lambda x: np.sqrt((2 + a) * (1 + a) - (x / np.pi) ** 2)]
+    right, wrong = laws if fixman else laws[::-1]
+    assert fit(samples, right) < UNLIKELY
+    assert fit(samples, wrong) > 1 - 1e-6
 
 
 def test_bending_forces_are_the_slope_of_the_energy():
@@ -453,6 +509,12 @@ def test_what_is_wrong_with_a_file_is_said(cage, tmp_path):
 
     with pytest.raises(ts.ModelError, match="line 3, atom C of ASN, has no residue number"):
         load([*lines[:2], lines[2][:22] + "    " + lines[2][26:], *lines[3:]])
+    for x in ("     nan", "   x.yyy"):
+        with pytest.raises(ts.ModelError, match="line 3, atom C of ASN1, has no coordinates"):
+            load([*lines[:2], lines[2][:30] + x + lines[2][38:], *lines[3:]])
+    unknown = [line.replace("TRP", "QQQ") for line in lines]
+    with pytest.raises(ts.ModelError, match=r"GLN5 and A:LEU7.*left out A:QQQ6.*gaps"):
+        load(unknown)
     without = [line for line in lines if line[22:26].strip() not in ("9", "10")]
     with pytest.raises(ts.ModelError, match=r"LYS8 and A:GLY11.*gaps"):
         load(without)
@@ -472,6 +534,20 @@ def test_what_is_wrong_with_a_file_is_said(cage, tmp_path):
     clashing = load(moved).torsions()
     with pytest.raises(ts.ModelError, match=r"(TYR3|ARG16|ASN1).*minimised"):
         molecule.langevin(clashing, 0.01, threads=1)
+    with pytest.raises(ts.ModelError, match=r"cannot be minimised: .*(TYR3|ARG16|ASN1).*Move"):
+        clashing.molecule.minimised()
+
+
+def test_models_and_alternate_locations_are_counted():
+    pytest.importorskip("openmm")
+    from torsor.molecule.prepare import _choices
+
+    pdb = ["MODEL        1", "ATOM      1  N  ASER A   1", "ATOM      1  N  BSER A   1", "ENDMDL", "MODEL        2"]
+    cif = "data_x\nloop_\n_atom_site.group_PDB\n_atom_site.label_alt_id\n_atom_site.pdbx_PDB_model_num\n"
+    expected = ["model 1 of 2 taken", "alternate locations A, B: the first of each atom taken"]
+    assert _choices("\n".join(pdb), "pdb") == expected
+    assert _choices(cif + "ATOM A 1\nATOM B 1\nATOM . 2\n", "cif") == expected
+    assert _choices("no mmCIF", "cif") == _choices("data_x\n", "cif") == []
 
 
 def test_peptides_from_sequences():
@@ -499,7 +575,20 @@ def test_the_command_moves_a_peptide(tmp_path):
     words = ["fold", "ACE-ALA-NME", "--ns", "0.0002", "--solvent", "vacuum", "--dcd", files[0], "--plot", files[1]]
     assert main([*map(str, words), "--view", str(files[2]), "--threads", "1"]) == 0
     assert all(path.stat().st_size > 1000 for path in files)
-    assert main(["fold", "ACE-ALA-NME", "--temperature", "0", "--ns", "0.001"]) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--temperature 0", "--temperature 300,x", "--method anneal", "--method hmc --temperature 300,400", "--ns 0",
+     "--step 0", "--every -1", "--resume", "--dcd nowhere/a.dcd", "--out a.xyz", "--plot a.xyz", "--view ."],
+)  # fmt: skip
+def test_wrong_arguments_of_the_command_are_refused_before_anything_is_computed(words, monkeypatch, capsys):
+    from torsor.cli import main
+    from torsor.molecule import command
+
+    monkeypatch.setattr(command, "_molecule", None)
+    assert main(["fold", "ACE-ALA-NME", *words.split()]) == 1
+    assert words.split()[words.startswith(("--dcd", "--out", "--plot", "--view"))] in capsys.readouterr().err
 
 
 def test_no_molecule_is_imported_with_torsor():

@@ -496,9 +496,9 @@ def _run(simulation: Simulation, until: float, quiet: bool) -> Any:
 
 def _bar(done: str, quiet: bool = False) -> Progress:
     """A bar on stderr that shows what is done and how much time is left."""
-    columns = TextColumn("[bold]{task.description}"), BarColumn(), TextColumn(done), TimeElapsedColumn()
-    left = TextColumn("left"), TimeRemainingColumn()
-    return Progress(*columns, *left, console=err, transient=True, disable=quiet or not err.is_terminal)
+    columns = TextColumn("[bold]{task.description}"), BarColumn(), TextColumn(done)
+    times = TextColumn("time"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
+    return Progress(*columns, *times, console=err, transient=True, disable=quiet or not err.is_terminal)
 
 
 def _interrupted(simulation: Simulation) -> int:

@@ -4,12 +4,12 @@ A point moves with one body. Forces are first summed up per body, sum f and sum 
 on the state: see `algorithms/pulls.py`); two sweeps turn these sums into torques.
 
 Points are taken in rows. First there is one row of four places for every body, in order, so that poses and rows meet
-without being gathered; longer rows with the other points of large bodies follow.
+without being gathered. Bodies with more points have longer rows behind them instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -29,9 +29,10 @@ from torsor.sweeps import Algorithm
 from torsor.validate import array, integer_array, real_array
 
 Array = NDArray[Any]
-FIRST, FURTHER = 4, 12  # points in a row: most bodies of a molecule carry one to four atoms, rings up to sixteen
+FIRST, FURTHER = 4, 16  # points in a row: most bodies of a molecule carry one to four atoms, rings up to sixteen
 CACHED = 2**16  # numbers between two kernels
 FEWEST = 8  # states in a block: they fill the lanes of a vector
+EVERY = (slice(None),)  # one block
 
 
 def looped(algorithm: Algorithm, model: Model) -> Program:
@@ -76,6 +77,7 @@ class Points:
         self.place = real_array("place", place, (len(self.body), 3)).copy()
         self.place.flags.writeable = False
         self._held = np.flatnonzero(self.body < 0)
+        self._few = max(FEWEST, CACHED // (16 * model.n + 3 * len(self)))
         first, further, self._bodies = _rows_of(self.body, model.n)
         self._owner, self._begin = np.unique(self._bodies, return_index=True)
         self._first, self._further = PointRows.of(first, self.place), PointRows.of(further, self.place)
@@ -130,15 +132,16 @@ class Points:
             q, forces = np.broadcast_to(q, (*batch, q.shape[-1])), np.broadcast_to(forces, (*batch, len(self), 3))
         out = np.zeros((*q.shape[:-1], self.model.nv))
         if len(self):
-            states, pulls, tau = (x.reshape(-1, *x.shape[q.ndim - 1 :]) for x in (q, forces, out))
+            states, pulls = q.reshape(-1, self.model.nq), forces.reshape(-1, len(self), 3)
+            tau = out.reshape(-1, self.model.nv)
             for few in self._blocks(len(states)):
                 self._felt(states[few], self.sums(pulls[few]), out=tau[few])
         return out
 
-    def _blocks(self, count: int) -> Iterator[slice]:
+    def _blocks(self, count: int) -> Sequence[slice]:
         """So many states at a time that what lies between the kernels stays in the cache."""
-        few = max(FEWEST, CACHED // (16 * self.model.n + 3 * len(self)))
-        return (slice(k, k + few) for k in range(0, count, few))
+        few = self._few
+        return [slice(k, k + few) for k in range(0, count, few)] if count > few else EVERY
 
     def _place(self, q: Array, out: Array) -> None:
         """Positions of a block of states."""
@@ -169,7 +172,7 @@ class Points:
             more = self._further.sums(forces)
             if len(self._owner) < len(self._bodies):
                 more = np.add.reduceat(more, self._begin, axis=1)
-            found[:, self._owner] += more
+            found[:, self._owner] = more
         return found
 
     @cached_property
@@ -187,7 +190,7 @@ def _rows(name: str, x: ArrayLike, *core: int) -> Array:
     if found.dtype.kind not in "iuf" or found.shape[found.ndim - len(core) :] != core:
         wanted = ", ".join(map(str, core))
         raise ArgumentError(f"{name} must be numbers (..., {wanted}), not {found.dtype} {found.shape}")
-    return found.astype(np.float64, copy=False)
+    return found if found.dtype == np.float64 else found.astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -219,14 +222,15 @@ class PointRows:
 
 
 def _rows_of(body: Array, n: int) -> tuple[Array, Array, Array]:
-    """Tables of points (-1: none): the first of every body; those of bodies with more; and these bodies."""
+    """Tables of points (-1: none): of every body with few; of bodies with more; and these bodies."""
     members, count = np.argsort(body, kind="stable"), np.bincount(body[body >= 0], minlength=n)
     start = np.searchsorted(body[members], np.arange(n))
-    rest = np.maximum(-(-(count - FIRST) // FURTHER), 0)
+    many = count > FIRST
+    rest = np.where(many, -(-count // FURTHER), 0)
     owner = np.repeat(np.arange(n), rest)
-    skipped = FIRST + FURTHER * (np.arange(len(owner)) - np.repeat(np.cumsum(rest) - rest, rest))
+    skipped = FURTHER * (np.arange(len(owner)) - np.repeat(np.cumsum(rest) - rest, rest))
 
-    def table(of: Array, skip: Array, width: int) -> Array:
+    def table(of: Array, skip: Array, count: Array, width: int) -> Array:
         at = skip[:, None] + np.arange(width)
         there = at < count[of][:, None]
         found = np.full(at.shape, -1)
@@ -234,7 +238,8 @@ def _rows_of(body: Array, n: int) -> tuple[Array, Array, Array]:
         return found
 
     every = np.arange(n)
-    return table(every, np.zeros(n, int), FIRST), table(owner, skipped, FURTHER), owner
+    few = table(every, np.zeros(n, int), np.where(many, 0, count), FIRST)
+    return few, table(owner, skipped, count, FURTHER), owner
 
 
 @cache

@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import time
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,16 @@ import numpy as np
 
 from torsor.errors import ArgumentError
 from torsor.files import check_writable, made
+from torsor.later import Later
 from torsor.molecule.forcefields import FORCE_FIELDS, SOLVENTS
 from torsor.molecule.molecule import Molecule, Torsions, from_sequence, load
+from torsor.molecule.output import frame_file
 from torsor.molecule.prepare import FORMATS
 from torsor.molecule.results import MolecularRun
 from torsor.molecule.run import FIRST_STEP, HMC_STEP, anneal, hmc, langevin, tempering
+from torsor.validate import number
+
+style = Later("torsor.view.style")
 
 METHODS = ("langevin", "hmc", "anneal")
 FRAMES = 500  # of a run, unless --every says how far apart they are
@@ -69,9 +75,7 @@ def options_of(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, say: Any, bar: Any) -> int:
     """Run the command; `say` prints a line, `bar` makes a progress bar."""
-    for path in (*(options.out or ()), options.plot, options.ramachandran, options.view):
-        if path is not None:
-            check_writable(path)
+    kelvin = _checked(options)
     molecule = _molecule(options)
     if not options.json:
         for line in molecule.report:
@@ -80,18 +84,61 @@ def run(options: argparse.Namespace, say: Any, bar: Any) -> int:
     if not options.json:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(tree.kinds.items()))
         say(f"{molecule.name}: {len(molecule.structure)} atoms, {tree.model.n} bodies, torsions: {kinds}")
-    begin = time.perf_counter()
+    begin, pace = time.perf_counter(), Pace(options.ns)
     with bar("{task.fields[words]}") as progress:
-        task = progress.add_task(molecule.name, total=None, words="")
+        task = progress.add_task(molecule.name, total=None, words="preparing")
 
         def show(done: int, total: int) -> None:
-            speed = options.ns * done / total / (time.perf_counter() - begin) * DAY
-            progress.update(task, completed=done, total=total, words=f"{done} of {total} frames, {speed:.3g} ns/day")
+            pace.reached(done, total)
+            progress.update(task, completed=done, total=total, words=f"{done} of {total} frames{pace}")
 
-        found = _moved(tree, options, show)
+        found = _moved(tree, kelvin, options, show)
     _written(found, options)
-    _reported(found, options, time.perf_counter() - begin, say)
+    _reported(found, options, time.perf_counter() - begin, pace, say)
     return 0
+
+
+class Pace:
+    """How fast a run is: counted from its first frame on, without what was compiled before, or done by another run."""
+
+    def __init__(self, ns: float) -> None:
+        self.ns, self.first, self.per_day = ns, (0, 0.0), float("nan")
+
+    def reached(self, done: int, total: int) -> None:
+        now = time.perf_counter()
+        if not self.first[0]:
+            self.first = done, now
+        else:
+            self.per_day = self.ns * (done - self.first[0]) / total / (now - self.first[1]) * DAY
+
+    def __str__(self) -> str:
+        return f", {self.per_day:.3g} ns/day" if isfinite(self.per_day) else ""
+
+
+def _checked(options: argparse.Namespace) -> list[float]:
+    """The temperatures; all that can be wrong with the arguments is said before anything is computed."""
+    for path in options.out or ():
+        frame_file(path)
+    for path in (options.plot, options.ramachandran):
+        if path is not None:
+            check_writable(style.picture(path))
+    if options.view is not None:
+        check_writable(options.view)
+    number("--ns", options.ns, above=0)
+    for name, value in (("--step", options.step), ("--every", options.every)):
+        if value is not None:
+            number(name, value, above=0)
+    if options.resume and options.file is None:
+        raise ArgumentError("--resume goes on with a recorded run: give its --file RUN")
+    kelvin = _numbers(options.temperature)
+    if options.method == "anneal":
+        if len(kelvin) != 2:
+            raise ArgumentError("--method anneal needs two temperatures: --temperature FROM,TO")
+    elif len(kelvin) > 1 and (options.method != "langevin" or options.replicas > 1):
+        raise ArgumentError("several temperatures mean parallel tempering: leave out --method and --replicas")
+    for T in kelvin:
+        number("--temperature", T, above=0)
+    return kelvin
 
 
 def _molecule(options: argparse.Namespace) -> Molecule:
@@ -108,20 +155,16 @@ def _numbers(words: str) -> list[float]:
         raise ArgumentError(f"--temperature {words}: give kelvin, or several separated by commas") from None
 
 
-def _moved(tree: Torsions, options: argparse.Namespace, show: Any) -> MolecularRun:
+def _moved(tree: Torsions, kelvin: list[float], options: argparse.Namespace, show: Any) -> MolecularRun:
     """The run that was asked for."""
-    kelvin, ps = _numbers(options.temperature), options.ns / PICOSECOND
+    ps = options.ns / PICOSECOND
     step = options.step * PICOSECOND if options.step else HMC_STEP if options.method == "hmc" else FIRST_STEP
     every = max(1, round((options.every or ps / FRAMES) / step))
     common = {"step": step, "seed": options.seed, "fixman": not options.no_fixman, "file": options.file,
               "resume": options.resume, "threads": options.threads, "progress": show}  # fmt: skip
     if options.method == "anneal":
-        if len(kelvin) != 2:
-            raise ArgumentError("--method anneal needs two temperatures: --temperature FROM,TO")
         return anneal(tree, ps, *kelvin, every=every, friction=options.friction, replicas=options.replicas, **common)
     if len(kelvin) > 1:
-        if options.method != "langevin" or options.replicas > 1:
-            raise ArgumentError("several temperatures mean parallel tempering: leave out --method and --replicas")
         return tempering(tree, ps, kelvin, every=every, friction=options.friction, **common)
     common |= {"temperature": kelvin[0], "replicas": options.replicas}
     if options.method == "hmc":
@@ -137,28 +180,30 @@ def _written(found: MolecularRun, options: argparse.Namespace) -> None:
             found.save(path if not replica else path.with_stem(f"{path.stem}-{replica + 1}"), replica)
     for path, what in ((options.plot, "overview"), (options.ramachandran, "ramachandran")):
         if path is not None:
-            found.plot(what).savefig(path)
+            style.save(found.plot(what), path, found.about)
     if options.view is not None:
         found.view(options.view)
 
 
-def _reported(found: MolecularRun, options: argparse.Namespace, seconds: float, say: Any) -> None:
+def _reported(found: MolecularRun, options: argparse.Namespace, seconds: float, pace: Pace, say: Any) -> None:
     half = len(found) // 2
     kelvin, energy = found.temperature[half:].mean(0), found.potential[half:].mean(0)
+    speed = pace.per_day if isfinite(pace.per_day) else None
     words: dict[str, Any] = {
         "molecule": found.torsions.molecule.name, "ps": float(found.t[-1]), "frames": len(found),
-        "seconds": round(seconds, 3), "ns_per_day": options.ns / seconds * DAY, "kelvin": np.round(kelvin, 1).tolist(),
+        "seconds": round(seconds, 3), "ns_per_day": speed, "kelvin": np.round(kelvin, 1).tolist(),
         "potential_kJ_per_mol": np.round(energy, 1).tolist(), "counts": found.counts,
     }  # fmt: skip
     if options.json:
         print(json.dumps(words | made()))
         return
     say(
-        f"{found.t[-1]:g} ps in {seconds:.3g} s, {words['ns_per_day']:.3g} ns/day, {len(found)} frames; second half: "
+        f"{found.t[-1]:g} ps in {seconds:.3g} s{pace}, {len(found)} frames; second half: "
         f"{', '.join(f'{x:.0f}' for x in kelvin)} K, U {', '.join(f'{x:.0f}' for x in energy)} kJ/mol"
     )
     if failed := found.counts.get("failed steps"):
-        say(f"{failed:g} steps did not settle and were drawn anew: take a shorter --step if they are many")
+        steps = found.counts["steps"] * found.replicas
+        say(f"{failed:g} of {steps:g} steps did not settle and were drawn anew: take a shorter --step if they are many")
     if "trajectories" in found.counts:
         say(f"{found.acceptance:.0%} of {found.counts['trajectories']:g} trajectories accepted")
     if "exchanges tried" in found.counts:

@@ -97,6 +97,7 @@ class OpenMMPotential:
     def __init__(self, system: Any, platform: str | None = None, threads: int | None = None) -> None:
         mm = openmm()
         self.system, self.calls = system, 0
+        self._failure, self._forces = mm.OpenMMException, mm.State.Forces
         try:
             found = (mm.Platform.getPlatformByName(platform),) if platform else ()
         except mm.OpenMMException:
@@ -107,22 +108,20 @@ class OpenMMPotential:
         self.context = mm.Context(system, mm.VerletIntegrator(0.001), *found, *((properties,) if properties else ()))
 
     def __call__(self, x: Array) -> tuple[Array, Array]:
-        energies, forces = np.empty(len(x)), np.empty(x.shape)
-        for k, places in enumerate(x):
-            energies[k] = self.one(places, forces[k])
+        """Energies and forces of many states; NaN where an energy or a force is not finite."""
+        energies, forces = np.full(len(x), np.nan), np.full(x.shape, np.nan)
+        for k in np.flatnonzero(np.isfinite(x).all((1, 2))):
+            energies[k] = self._one(x[k], forces[k])
+        self.calls += len(x)
         return energies, forces
 
-    def one(self, places: Array, forces: Array) -> float:
-        """The energy of one state; its forces are written. NaN if it is not finite, or its forces are not."""
-        mm = openmm()
-        self.calls += 1
-        forces[:] = np.nan
-        if not np.isfinite(places).all():
-            return np.nan
+    def _one(self, places: Array, forces: Array) -> float:
+        """The energy of one state; its forces are written."""
         self.context.setPositions(places)
         try:
             state = self.context.getState(energy=True, forces=True)
-        except mm.OpenMMException:  # a force that is not finite
+        except self._failure:  # a force that is not finite
             return np.nan
-        state._getVectorAsNumpy(mm.State.Forces, forces)  # getForces() would take longer than the forces of a peptide
+        # getForces() would take longer than the forces of a peptide
+        state._getVectorAsNumpy(self._forces, forces)
         return float(state.getPotentialEnergy()._value)

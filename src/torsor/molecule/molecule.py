@@ -73,7 +73,11 @@ class Molecule:
         """
         mm, potential = openmm(), self.potential("CPU", 1)
         potential.context.setPositions(self.positions)
-        mm.LocalEnergyMinimizer.minimize(potential.context, number("tolerance", tolerance, above=0))
+        try:
+            mm.LocalEnergyMinimizer.minimize(potential.context, number("tolerance", tolerance, above=0))
+        except mm.OpenMMException:  # forces that are not finite
+            where = nearest_atoms(self, self.positions)
+            raise ModelError(f"{self.name} cannot be minimised: {where}. Move one of them") from None
         state = potential.context.getState(getPositions=True)
         found = np.array(state.getPositions(asNumpy=True)._value, float)
         return replace(self, positions=found, report=[*self.report, f"minimised to {tolerance:g} kJ/mol/nm"])

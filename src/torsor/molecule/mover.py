@@ -50,7 +50,7 @@ class Walkers:
 
     def where(self, chosen: Array, other: Walkers) -> Walkers:
         """These states where `chosen` (B,), else the others."""
-        return _merged(chosen, self, other)
+        return self if chosen.all() else _merged(chosen, self, other)
 
     def take(self, order: Array) -> Walkers:
         """The rows in another order."""
@@ -152,10 +152,10 @@ class Mover:
             q, p, x, settled = self.closures.drifted(s.q, s.p, s.x, h, self.drift)
         else:
             q, p, x, settled = self.drift(s.q, s.p, s.x, h)
-        return replace(s, q=q, p=p, x=x), settled & np.isfinite(p).all(-1)
+        return Walkers(q, p, x, s.at), settled & np.isfinite(p).all(-1)
 
-    def kicked(self, s: Walkers, h: Array | float) -> Walkers:
-        return replace(s, p=s.p + np.asarray(h)[..., None] * self.total(s.at))
+    def kicked(self, s: Walkers, h: Array) -> Walkers:
+        return Walkers(s.q, s.p + h[..., None] * self.total(s.at), s.x, s.at)
 
     def step(self, s: Walkers, h: Array | float) -> tuple[Walkers, Array]:
         """Kick - drift - kick: one call of the potential. Replicas that fail stay where they were."""
@@ -166,19 +166,20 @@ class Mover:
     def langevin_step(self, s: Walkers, h: float, keep: float,
                       generators: Sequence[np.random.Generator]) -> tuple[Walkers, Array]:  # fmt: skip
         """BAOAB: kick, half a drift, p <- keep p + noise, half a drift, kick (B. Leimkuhler, C. Matthews, 2013)."""
-        half = np.asarray(h / 2)
+        half = np.asarray(h) / 2
         moved, good = self.drifted(self.kicked(s, half), half)
         noise = np.sqrt(self.kT * (1 - keep**2))[:, None] * self.noise(moved.q, generators)
         p = keep * moved.p + noise
-        moved, again = self.drifted(replace(moved, p=p, x=self._solve(moved.q, p)), half)
+        moved, again = self.drifted(Walkers(moved.q, p, self._solve(moved.q, p), moved.at), half)
         return self._landed(s, moved, good & again, np.asarray(h))
 
     def _landed(self, before: Walkers, moved: Walkers, good: Array, h: Array) -> tuple[Walkers, Array]:
         """The forces at the new places, and the second kick."""
-        q = np.where(good[:, None], moved.q, before.q)  # a place that means nothing is not shown to the potential
+        # a place that means nothing is not shown to the potential
+        q = moved.q if good.all() else np.where(good[:, None], moved.q, before.q)
         at = self.at(q)
         good = good & np.isfinite(at.U) & np.isfinite(at.tau).all(-1)
-        after = self.kicked(replace(moved, at=at), h / 2)
+        after = self.kicked(Walkers(moved.q, moved.p, moved.x, at), h / 2)
         if self.closures:
             after = replace(after, p=self.closures.projected(q, after.p))
         self.unsettled += int((~good).sum())

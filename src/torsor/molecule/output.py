@@ -24,16 +24,22 @@ ANGSTROMS = 10.0  # per nm
 
 def save_frames(path: str | Path, molecule: Molecule, frames: Array, t: Array) -> None:
     """Write (frames, n, 3) nm at the times t (ps) to a file; its name says the format."""
-    path = file_path("path", path)
+    path = frame_file(path)
     kind = path.suffix.lower()
-    if kind not in FORMATS:
-        raise ArgumentError(f"{path}: frames are written to files named {', '.join(FORMATS)}")
     _need_topology(molecule)
-    check_writable(path)
     if kind in (".pdb", ".cif"):
         write_whole(path, _text(kind, molecule, frames).encode())
     else:
         _binary(path, kind, molecule, frames, t)
+
+
+def frame_file(path: str | Path) -> Path:
+    """A file that frames can be written to, or an error that says why not: before a long run, not after it."""
+    path = file_path("path", path)
+    if path.suffix.lower() not in FORMATS:
+        raise ArgumentError(f"{path}: frames are written to files named {', '.join(FORMATS)}")
+    check_writable(path)
+    return path
 
 
 def _need_topology(molecule: Molecule) -> None:

@@ -3,8 +3,8 @@
 Lengths are in nm, masses in amu and energies in kJ/mol, as for molecules. Every chain is a `Torsions`: the methods of
 this package move it. Beads are C atoms of one residue.
 
-Freely rotating chains keep their bond angles, and turn about their bonds in space. Planar chains bend at every bead in
-a plane: freely jointed, or stiff as a worm-like chain is. With Fixman's potential their torsions and bends have the
+Freely rotating chains keep their bond angles, and turn about their bonds in space. Planar and spatial chains bend at
+every bead: freely jointed, or stiff as a worm-like chain is. With Fixman's potential their torsions and bends have the
 distribution of stiff springs; without, that of rigid bonds, whose weight is sqrt(det M) (H. A. Kramers, J. Chem. Phys.
 14, 1946; M. Fixman, PNAS 71, 1974).
 """
@@ -24,6 +24,7 @@ from torsor.molecule.tree import UNITS
 from torsor.validate import integer, number
 
 BOND, ANGLE, BEAD = 0.153, 112.0, 15.0  # nm, degrees, amu: carbon chains
+ROUND = 0.1  # moment of inertia of a bead in space, relative to mass * bond^2: a ball half a bond in radius
 
 
 def beads(n: int) -> Structure:
@@ -51,12 +52,27 @@ def planar(n: int, *, bond: float = BOND, mass: float = BEAD) -> Torsions:
 
     q are the angles between successive bonds, the first with the x axis.
     """
+    return _hung(n, bond, mass, "planar", "revolute", 0.0)
+
+
+def spatial(n: int, *, bond: float = BOND, mass: float = BEAD) -> Torsions:
+    """A chain of n beads and the bead at the origin on which it hangs, in space; it bends at every bead.
+
+    q are quaternions, each of a bond relative to the one before it. Beads are balls, not points: a bond also turns
+    about itself, and needs inertia for it. sqrt(det M) of two bonds is
+    ((2 + a) (1 + a) - cos^2)^(1/2) ((2 + a) (1 + a) - 1)^(1/2) with a = `ROUND`.
+    """
+    return _hung(n, bond, mass, "spatial", "spherical", ROUND)
+
+
+def _hung(n: int, bond: float, mass: float, words: str, joint: str, roundness: float) -> Torsions:
+    """A chain of n beads on the bead at the origin."""
     integer("n", n, least=1)
-    number("mass", mass, above=0)
     end = (number("bond", bond, above=0), 0.0, 0.0)
     model = Model.tree(
-        np.arange(-1, n - 1), "revolute", n=n, p=np.where(np.arange(n)[:, None] > 0, end, 0.0), mass=mass, com=end,
-        inertia=np.zeros(3), gravity=(0.0, 0.0, 0.0), allow_degenerate=True, name=f"planar chain of {n}",
+        np.arange(-1, n - 1), joint, n=n, p=np.where(np.arange(n)[:, None] > 0, end, 0.0),
+        mass=number("mass", mass, above=0), com=end, inertia=np.full(3, roundness * mass * bond**2),
+        gravity=(0.0, 0.0, 0.0), allow_degenerate=not roundness, name=f"{words} chain of {n}",
     ).with_extras(Extras(units=UNITS))  # fmt: skip
     places = np.arange(n + 1)[:, None] * np.array(end)
     masses = np.append(0.0, np.full(n, mass))  # the first bead is held
@@ -102,3 +118,9 @@ def mean_cosine_planar(k: float, kT: float) -> float:
     from scipy.special import ive
 
     return float(ive(1, k / kT) / ive(0, k / kT))
+
+
+def mean_cosine_spatial(k: float, kT: float) -> float:
+    """<cos> between successive bonds of a spatial chain with `Bending(k)`: coth(k/kT) - kT/k, and 0 for k = 0."""
+    x = k / kT
+    return x / 3 if abs(x) < 1e-4 else 1 / np.tanh(x) - 1 / x

@@ -7,7 +7,7 @@ import io
 import random
 import re
 import warnings
-from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ THREE = {
 ONE = {three: one for one, three in THREE.items()}
 WATER = {"HOH", "WAT", "H2O", "DOD", "TIP", "TIP3", "TIP4", "SOL"}
 HYDROGEN = ("H", "D")
+LEFT_OUT = "left out "  # begins a line of a report
 
 
 def pdbfixer() -> Any:
@@ -56,18 +57,19 @@ def read(path: str | Path, field: Any, gaps: str = "refuse") -> tuple[Any, Array
         raise ModelError(f"{path}: {blamed}")
     report = _choices(text, kind)
     fixer = _opened(text, kind, path)
+    if _complete(fixer, field) and not _gaps(fixer.topology, fixer.positions):
+        report.append(f"taken as it is: {fixer.topology.getNumAtoms()} atoms")
+        return fixer.topology, in_nm(fixer.positions), report
+    _only_protein(fixer, field, report)
     if broken := _gaps(fixer.topology, fixer.positions):
         between = "; ".join(f"{a} and {b} ({d:.2f} nm)" for a, b, d in broken)
         if gaps == "refuse":
             raise ModelError(
-                f'{path}: the chain is broken between {between}: residues are missing. With gaps="split" the ends '
-                "become chain ends; or build the missing residues with PDBFixer first"
+                f"{path}: the chain is broken between {between}: residues are missing{_left_out(report)}. With "
+                'gaps="split" the ends become chain ends; or build the missing residues with PDBFixer first'
             )
         fixer.topology = _split(fixer.topology, {a.index for a, _, _ in broken})
         report.append(f"chain broken between {between}: split there")
-    elif _complete(fixer, field):
-        report.append(f"taken as it is: {fixer.topology.getNumAtoms()} atoms")
-        return fixer.topology, in_nm(fixer.positions), report
     return (*_mended(fixer, field, report), report)
 
 
@@ -90,17 +92,39 @@ def _text(path: Path) -> tuple[str, str]:
 
 def _choices(text: str, kind: str) -> list[str]:
     """What is chosen of several models and alternate locations."""
+    models, alternates = _of_pdb(text) if kind == "pdb" else _of_cif(text)
     report = []
-    if kind == "pdb":
-        models = len(re.findall(r"^MODEL ", text, re.M))
-        alternates = Counter(
-            line[16] for line in text.splitlines() if line.startswith(("ATOM", "HETATM")) and line[16:17].strip()
-        )
-        if models > 1:
-            report.append(f"model 1 of {models} taken")
-        if len(alternates) > 1:
-            report.append(f"alternate locations {', '.join(sorted(alternates))}: the first of each atom taken")
+    if models > 1:
+        report.append(f"model 1 of {models} taken")
+    if len(alternates) > 1:
+        report.append(f"alternate locations {', '.join(sorted(alternates))}: the first of each atom taken")
     return report
+
+
+def _of_pdb(text: str) -> tuple[int, set[str]]:
+    """How many models there are, and the names of alternate locations."""
+    atoms = (line[16:17].strip() for line in text.splitlines() if line.startswith(("ATOM", "HETATM")))
+    return len(re.findall(r"^MODEL ", text, re.M)), set(atoms) - {""}
+
+
+def _of_cif(text: str) -> tuple[int, set[str]]:
+    """The same of mmCIF, by OpenMM's parser; nothing if it cannot be read, which the caller finds out again."""
+    from openmm.app.internal.pdbx.reader import PdbxReader
+
+    blocks: list[Any] = []
+    try:
+        PdbxReader.PdbxReader(io.StringIO(text)).read(blocks)
+    except Exception:  # whatever damaged text makes of it
+        return 0, set()
+    atoms = blocks[0].getObj("atom_site") if blocks else None
+    if atoms is None:
+        return 0, set()
+    names = atoms.getAttributeList()
+    found = {
+        name: {row[names.index(name)] for row in atoms.getRowList()} if name in names else set()
+        for name in ("pdbx_PDB_model_num", "label_alt_id")
+    }
+    return len(found["pdbx_PDB_model_num"]), found["label_alt_id"] - {".", "?"}
 
 
 def _opened(text: str, kind: str, path: Path) -> Any:
@@ -118,15 +142,23 @@ def _opened(text: str, kind: str, path: Path) -> Any:
 
 
 def _blamed(text: str, kind: str) -> str:
-    """The first line of a PDB file that has no residue number."""
-    if kind == "pdb":
-        for number, line in enumerate(text.splitlines(), 1):
-            if line.startswith(("ATOM", "HETATM")) and not line[22:26].strip():
-                return (
-                    f"line {number}, atom {line[12:16].strip()} of {line[17:20].strip()}, has no residue number "
-                    "(columns 23 to 26): number the residues"
-                )
+    """The first line of a PDB file that has no residue number or no coordinates."""
+    for number, line in enumerate(text.splitlines() if kind == "pdb" else (), 1):
+        if not line.startswith(("ATOM", "HETATM")):
+            continue
+        blamed = f"line {number}, atom {line[12:16].strip()} of {line[17:20].strip()}{line[22:26].strip()}, has no"
+        if not line[22:26].strip():
+            return f"{blamed} residue number (columns 23 to 26): number the residues"
+        if not all(_is_number(line[k : k + 8]) for k in (30, 38, 46)):
+            return f"{blamed} coordinates (columns 31 to 54): mend the line, or leave the atom out to have it placed"
     return ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
 
 
 def _complete(fixer: Any, field: Any) -> bool:
@@ -151,15 +183,17 @@ class _Site:
 
 
 def _gaps(topology: Any, positions: Any) -> list[tuple[_Site, _Site, float]]:
-    """Peptide bonds that are too long."""
+    """Peptide bonds that are too long, or not there."""
     x, found = in_nm(positions), []
-    for a, b in topology.bonds():
-        if {a.name, b.name} == {"C", "N"} and a.residue is not b.residue:
-            length = float(np.linalg.norm(x[a.index] - x[b.index]))
-            if length > LONGEST:
-                first, second = sorted((a.residue, b.residue), key=lambda r: r.index)
-                found.append((_Site(first), _Site(second), length))
-    return sorted(found, key=lambda gap: gap[0].index)
+    for chain in topology.chains():
+        for before, after in pairwise(chain.residues()):
+            carbon = next((a.index for a in before.atoms() if a.name == "C"), None)
+            nitrogen = next((a.index for a in after.atoms() if a.name == "N"), None)
+            if carbon is not None and nitrogen is not None:
+                length = float(np.linalg.norm(x[carbon] - x[nitrogen]))
+                if length > LONGEST:
+                    found.append((_Site(before), _Site(after), length))
+    return found
 
 
 def _split(topology: Any, after: set[int]) -> Any:
@@ -181,23 +215,39 @@ def _split(topology: Any, after: set[int]) -> Any:
     return made
 
 
-def _mended(fixer: Any, field: Any, report: list[str]) -> tuple[Any, Array]:
-    """Residues replaced, what is no protein left out, heavy atoms and hydrogens added."""
-    app = openmm().app
+def _only_protein(fixer: Any, field: Any, report: list[str]) -> None:
+    """Residues replaced, and what is no protein left out; without hydrogens."""
     fixer.findNonstandardResidues()
     if fixer.nonstandardResidues:
         report.append("replaced " + ", ".join(f"{_Site(r)} by {name}" for r, name in fixer.nonstandardResidues))
         fixer.replaceNonstandardResidues()
-    others = Counter(r.name for r in fixer.topology.residues() if r.name not in field._templates and r.name not in ONE)
+    unknown = [r for r in fixer.topology.residues() if r.name not in field._templates and r.name not in ONE]
     fixer.removeHeterogens(keepWater=False)
-    if others:
-        report.append("left out " + ", ".join(f"{count} {name}" for name, count in sorted(others.items())))
-    modeller = app.Modeller(fixer.topology, fixer.positions)
+    if unknown:
+        report.append(LEFT_OUT + ", ".join(_counted(unknown)))
+    modeller = openmm().app.Modeller(fixer.topology, fixer.positions)
     light = [a for a in modeller.topology.atoms() if a.element is None or a.element.symbol in HYDROGEN]
-    if not modeller.topology.getNumAtoms():
+    if len(light) == modeller.topology.getNumAtoms():
         raise ModelError("nothing is left of the file without water, ions and ligands: it holds no protein")
-    modeller.delete(light)
+    if light:
+        report.append(f"removed {len(light)} hydrogens")
+        modeller.delete(light)
     fixer.topology, fixer.positions = modeller.topology, modeller.positions
+
+
+def _counted(residues: list[Any]) -> list[str]:
+    """A:HEM4, and 63 HOH if there are several."""
+    of = {name: [r for r in residues if r.name == name] for name in sorted({r.name for r in residues})}
+    return [str(_Site(some[0])) if len(some) == 1 else f"{len(some)} {name}" for name, some in of.items()]
+
+
+def _left_out(report: list[str]) -> str:
+    """What was left out, in the message about a gap that it may have left."""
+    return "".join(f" ({line}, unknown to the force field)" for line in report if line.startswith(LEFT_OUT))
+
+
+def _mended(fixer: Any, field: Any, report: list[str]) -> tuple[Any, Array]:
+    """Heavy atoms and hydrogens added."""
     fixer.missingResidues = {}
     fixer.findMissingAtoms()
     lost = [f"{_Site(r)}.{a.name}" for r, atoms in fixer.missingAtoms.items() for a in atoms]
@@ -206,7 +256,7 @@ def _mended(fixer: Any, field: Any, report: list[str]) -> tuple[Any, Array]:
     if lost:
         report.append(f"added {len(lost)} missing atoms: {', '.join(lost)}")
     modeller, placed = _with_hydrogens(fixer.topology, fixer.positions, field)
-    report.append(f"removed {len(light)} hydrogens, placed {placed} anew" if light else f"placed {placed} hydrogens")
+    report.append(f"placed {placed} hydrogens")
     return modeller.topology, in_nm(modeller.positions)
 
 

@@ -53,7 +53,8 @@ class Drift:
 
     def __call__(self, q: Array, p: Array, x: Array, h: Array | float) -> Drifted:
         """Move states q (..., nq) with momenta p (..., nv) for h (...); x (..., nv) guesses their mean velocity."""
-        steps = np.broadcast_to(np.asarray(h, dtype=float)[..., None], p.shape)
+        steps = np.empty_like(p)
+        steps[...] = np.asarray(h, dtype=float)[..., None]
         found = self._begin(q, p, x, steps)
         settled = found.change < SETTLED**2
         self.drifts += settled.size
