@@ -22,7 +22,7 @@ SINGLE = 1e-5
 
 
 MACHINES = {
-    "chain of every joint type": lambda: zoo.random_chain(7, 3, joints=None),
+    "chain of every joint type": lambda: zoo.random_chain(9, 3, joints=None),
     "arm": lambda: zoo.general_arm(11, 5),
     "humanoid": zoo.humanoid,
 }

@@ -22,8 +22,8 @@ SINGLE = 5e-5  # float32, with the same condition numbers: the worst seen is 5e-
 EXACT = 1e-40  # of 50 digits
 
 MODELS = {
-    "tree of every joint type": lambda: zoo.random_tree(7, 1),
-    "chain of every joint type": lambda: zoo.random_chain(7, 3, joints=None),
+    "tree of every joint type": lambda: zoo.random_tree(9, 1),
+    "chain of every joint type": lambda: zoo.random_chain(9, 3, joints=None),
     "bush": lambda: zoo.random_tree(9, 2, branching=1.0),
     "polypeptide, planes held": zoo.polypeptide_planar,
 }
@@ -208,7 +208,7 @@ def test_unknown_methods_name_this_one():
 
 @pytest.fixture(scope="module")
 def chain():
-    return zoo.random_chain(7, 3, joints=None)
+    return zoo.random_chain(9, 3, joints=None)
 
 
 def test_banded_blocks_give_the_same_answers(chain):

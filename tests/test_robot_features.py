@@ -136,6 +136,14 @@ def test_all_24_right_angle_rotations_come_back(tmp_path, suffix):
     assert difference(ts.body_poses(again, q), ts.body_poses(model, q)) < 24 * WRITTEN
 
 
+def test_a_machine_is_called_as_its_mjcf_file_says_or_as_the_file(tmp_path):
+    path = tmp_path / "file.xml"
+    body = '<worldbody><body><joint/><geom size="0.1"/></body></worldbody></mujoco>'
+    for said, name in (("<mujoco>", "file"), ('<mujoco model="arm">', "arm")):
+        path.write_text(said + body)
+        assert ts.load(path, repair="quiet").name == name
+
+
 def test_springs_of_balls_pull_to_where_mujoco_has_them(tmp_path):
     model, theirs = mjcf(tmp_path, 'type="ball" stiffness="2"')
     data = mujoco.MjData(theirs)
