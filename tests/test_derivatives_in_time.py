@@ -119,7 +119,7 @@ def test_gradients_go_through_every_force(name, method, n):
     assert np.abs(along - expected).max() <= 1e-7 * np.abs(expected).max()  # rounding of a step of 1e-6
     rough = ts.vjp(ts.rollout)(model, q.astype(np.float32), v.astype(np.float32), (gq, gv), forces=both, **options)
     assert rough.q.dtype == np.float32
-    assert np.abs(rough.q - found.q).max() <= 1e-3 * np.abs(found.q).max()
+    assert np.abs(rough.q - found.q).max() <= 3e-4 * np.abs(found.q).max()  # float32: 3e-5 seen, with stops
 
 
 @pytest.mark.parametrize("name", ["effort", *(pytest.param(x, marks=pytest.mark.slow) for x in ("computed", "pulls"))])
