@@ -236,7 +236,8 @@ class Laboratory:
         last = (said.strip().splitlines() or [""])[-1]
         if status is None or status == -signal.SIGXCPU:
             return "it no longer ends"
-        return failed[1] if failed else f"row: {last}"[:160] if status else ""
+        kind = "row" if check[0].endswith(".py") else "before any test"
+        return failed[1] if failed else f"{kind}: {last}"[:160] if status else ""
 
     def run(self, words: list[str]) -> tuple[int | None, str]:
         """The exit status, None after the deadline, and what was said."""

@@ -9,6 +9,7 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import mpmath
 import numpy as np
 import oracle
 import pytest
@@ -21,7 +22,7 @@ from torsor.dynamics import closed_forms
 from torsor.dynamics.fixman.points import relax_planar
 from torsor.dynamics.fixman.rigid import relax
 from torsor.model import JOINTS
-from torsor.papers import PAPERS, featherstone1999, lee2005, lee2007, rows, saha_udut
+from torsor.papers import PAPERS, digits, featherstone1999, lee2005, lee2007, rows, saha_udut
 from torsor.zoo.lee2007 import dh_columns
 
 ROUNDING = 1e-11  # relative: dense algebra on machines of condition up to 1e4
@@ -62,6 +63,14 @@ def test_rows_notice_what_changes():
     assert not rows.misprint("", "", "", b, b, a).holds  # the correction is wrong
     assert not rows.identity("", "", a * np.nan, a).holds
     assert not rows.misprint("", "", "", b, a * np.nan, a).holds
+
+
+def test_rows_of_many_digits_notice_the_last_ones():
+    """Twenty digits less those that may be lost: a relative difference of 1e-15 is seen."""
+    x = digits.exact(np.arange(1.0, 5.0))
+    for apart, said in (("0", "equal"), ("1e-16", "equal"), ("1e-14", "not equal")):
+        row = digits._row("", "", (x, x * (1 + mpmath.mpf(apart))), 20)
+        assert (row.computed, row.holds) == (said, said == "equal")
 
 
 def test_every_mutant_of_the_papers_finds_its_line():
