@@ -9,9 +9,13 @@ from types import SimpleNamespace
 import cuda_host
 import numpy as np
 
+GUARD = 4096  # numbers behind every empty array, which no kernel may touch
+
 
 class Array(np.ndarray):
     """Lies on a CUDA device, or so it says."""
+
+    guard = None
 
     def __dlpack_device__(self):
         return (2, 0)
@@ -33,6 +37,9 @@ class Function:
         self.launches.append(SimpleNamespace(grid=grid, block=block, arguments=arguments, shared=shared_mem))
         if cuda_host.compiler():
             cuda_host.launch(self.source, grid[0], arguments, threads=block[0])
+        for array in arguments:
+            guard = getattr(array, "guard", None)
+            assert guard is None or (guard == -99).all(), "a kernel wrote behind the end of an array"
 
 
 class Cupy(SimpleNamespace):
@@ -46,9 +53,7 @@ class Cupy(SimpleNamespace):
             ndarray=Array,
             asarray=on_device,
             asnumpy=np.array,
-            empty=lambda shape, dtype=float: np.full(shape, np.nan if np.dtype(dtype).kind == "f" else 99, dtype).view(
-                Array
-            ),
+            empty=_empty,
             zeros=lambda shape, dtype=float: np.zeros(shape, dtype).view(Array),
             eye=lambda n, dtype=float: np.eye(n, dtype=dtype).view(Array),
             broadcast_to=lambda x, shape: np.broadcast_to(x, shape, subok=True),
@@ -74,7 +79,12 @@ class Cupy(SimpleNamespace):
 
 
 def _empty(shape, dtype=float):
-    return np.full(shape, np.nan if np.dtype(dtype).kind == "f" else 99, dtype).view(Array)
+    size = int(np.prod(shape))
+    whole = np.full(size + GUARD, np.nan if np.dtype(dtype).kind == "f" else 99, dtype)
+    whole[size:] = -99
+    found = whole[:size].reshape(shape).view(Array)
+    found.guard = whole[size:]
+    return found
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from test_view import scene_of
 
 import torsor as ts
 from torsor import cli, zoo
+from torsor.view import browser as browser_module
 from torsor.view import movies
 from torsor.view import page as view_page
 from torsor.view.browser import Browser
@@ -202,6 +203,17 @@ def test_pictures_and_movies(tmp_path):
     run.movie(tmp_path / "a.gif", size=(160, 100), fps=10)
     with Image.open(tmp_path / "a.gif") as found:
         assert (found.size, found.n_frames) == ((160, 100), 4)
+
+
+def test_a_page_is_waited_for(monkeypatch):
+    monkeypatch.setattr(browser_module, "PATIENCE", 1.0)
+    page, answers = object.__new__(Browser), iter([False, False, True])
+    page.evaluate = lambda condition: next(answers)
+    page._wait_for("ready")
+    assert next(answers, None) is None
+    page.evaluate = lambda condition: False
+    with pytest.raises(ts.ArgumentError, match="not ready after 1 s"):
+        page._wait_for("ready")
 
 
 def test_frames_of_a_movie_are_from_the_first_time_to_the_last(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ plain NumPy, on machines whose masses and lengths all differ.
 
 import re
 import tomllib
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from torsor.dynamics import closed_forms
 from torsor.dynamics.fixman.points import relax_planar
 from torsor.dynamics.fixman.rigid import relax
 from torsor.model import JOINTS
-from torsor.papers import PAPERS, digits, featherstone1999, lee2005, lee2007, rows, saha_udut
+from torsor.papers import PAPERS, digits, featherstone1999, figures, lee2005, lee2007, rows, saha_udut
 from torsor.zoo.lee2007 import dh_columns
 
 ROUNDING = 1e-11  # relative: dense algebra on machines of condition up to 1e4
@@ -63,6 +64,28 @@ def test_rows_notice_what_changes():
     assert not rows.misprint("", "", "", b, b, a).holds  # the correction is wrong
     assert not rows.identity("", "", a * np.nan, a).holds
     assert not rows.misprint("", "", "", b, a * np.nan, a).holds
+
+
+def test_curves_of_the_figure_of_depth_are_its_data(tmp_path, monkeypatch):
+    """The work of the sweeps is a line of slope one; every curve is a column of the file, or a ratio of two."""
+    shown = []
+
+    @contextmanager
+    def panels(path, *sizes):
+        with figures.panels(path, *sizes) as axes:
+            shown.extend(axes)
+            yield axes
+
+    monkeypatch.setattr(featherstone1999, "panels", panels)
+    monkeypatch.setattr(featherstone1999, "EXPONENTS", (4, 6, 7))
+    path = featherstone1999._figure_of_depth(tmp_path / "depth.png")
+    n, levels, longest, work, sweeps = np.loadtxt(path.with_suffix(".csv"), delimiter=",", skiprows=1).T
+    assert np.array_equal(n, [16, 64, 128])
+    assert np.array_equal(sweeps / n, np.full(3, sweeps[0] / n[0]))
+    expected = [[levels], [longest, sweeps], [work / sweeps]]
+    for axes, curves in zip(shown, expected, strict=True):
+        for line, curve in zip(axes.lines, curves, strict=True):
+            assert difference(line.get_xydata().T, np.array([n, curve])) < 1e-12
 
 
 def test_rows_of_many_digits_notice_the_last_ones():

@@ -83,6 +83,13 @@ def test_axes_of_sdf_are_expressed_in_named_frames(tmp_path):
     np.testing.assert_allclose(world, [0, -1, 0], atol=1e-15)
 
 
+@pytest.mark.parametrize(("said", "meant"), [("-1", np.inf), ("-0.5", np.inf), ("0", 0.0), ("0.5", 0.5)])
+def test_negative_limits_of_sdf_are_none(tmp_path, said, meant):
+    words = f"<limit><effort>{said}</effort><velocity>{said}</velocity></limit>"
+    model = sdf(tmp_path, f'type="revolute">{ENDS}{Z.format(words)}')
+    assert (model.effort[0], model.speed[0]) == (meant, meant)
+
+
 def test_radius_and_length_of_cylinders_are_not_mixed_up(tmp_path):
     shape = (
         "<visual name='v'><geometry><cylinder><radius>0.1</radius><length>0.7</length></cylinder></geometry></visual>"
