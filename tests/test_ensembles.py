@@ -835,6 +835,13 @@ def test_keywords_of_version_0_1_name_the_new_ones(tmp_path, old, new):
         study(tmp_path / "runs.zarr", **{old: 1.0})
 
 
+def test_members_whose_quantities_have_other_shapes_are_refused(tmp_path):
+    group = study(tmp_path / "runs.zarr", n=2, duration=0.02).group
+    steps = group.variables["q"].shape[0]
+    with pytest.raises(ArgumentError, match=rf"'q' has shape \(5, 3\) for some members and \({steps}, 3\) for others"):
+        group.put("q", 0, np.zeros((2, 5, 3)))
+
+
 def test_fans_and_shares(tmp_path):
     """What explains most of the variance is found."""
     vary = {"v0": ts.Uniform(low=[-1, 0, 0], high=[1, 1e-3, 1e-3]), "*.density": ts.Normal(mean=1, std=1e-3)}

@@ -241,6 +241,16 @@ def test_gradients_by_numbers_of_the_model(jax, bridge):
     assert np.isclose((gradient(*xs, pi, g, xi)[2] * step).sum(), (ahead - behind) / 2, rtol=DIFFERENCES)
 
 
+def test_second_derivatives_by_placements_are_the_same_forwards_and_backwards(jax, bridge):
+    """Along one twist: of the exponential, not of twists one after the other."""
+    arm = ts.zoo.general_arm(1, 1)
+    (q, *_), (*_, xi) = states(arm), numbers(arm)
+    own = bridge.function(arm, ts.gravity_forces, wrt="placement")
+    slope, t = jax.grad(lambda xi: own(q, xi)[0] ** 2), np.linspace(-1.0, 1.0, 6)[None]
+    backwards = jax.grad(lambda xi: (slope(xi) * t).sum())(xi)
+    assert relative(backwards, jax.jvp(slope, (xi,), (t,))[1]) <= SECOND
+
+
 @pytest.mark.slow
 def test_second_derivatives_by_placements(jax, bridge, model):
     xs, (*_, xi) = states(model), numbers(model)

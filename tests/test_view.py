@@ -347,3 +347,15 @@ def test_a_binary_model_says_who_wrote_it_and_is_the_same_model(tmp_path):
     assert signed(json.dumps(json.loads(content[start : start + size])["made"]))
     assert binary.decode(binary.encode(arm), "old") == ts.load(path) == arm
     assert ts.load(path).key == arm.key
+
+
+@pytest.mark.parametrize("short", [0.1, 1e-3, 1.0])
+def test_links_are_drawn_thin_beside_their_length_and_the_machine(short):
+    """0.15 of the median length from joint to joint, from 1/300 to 1/40 of what the machine reaches; the place of the
+    first joint on the base is no link.
+    """
+    p, com = [[1.0, 0, 0], [short, 0, 0], [2 * short, 0, 0]], np.zeros((3, 3))
+    scene = view_page.live_scene(ts.Model.chain(p=p, mass=1, com=com, inertia=(1, 1, 1))).data
+    reach = 1 + 3 * short
+    assert scene["reach"] == pytest.approx(reach)
+    assert scene["radius"] == pytest.approx(min(reach / 40, max(0.15 * 1.5 * short, reach / 300)))
