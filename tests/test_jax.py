@@ -11,6 +11,7 @@ from bridged import MACHINES, ROUNDING, SECOND, along_numbers, changed, numbers,
 from peers.installed import peer
 
 import torsor as ts
+from torsor.bridge.numbers import ModelNumbers
 
 # check_grads compares with differences in float64.
 DIFFERENCES = 2e-4
@@ -215,6 +216,15 @@ def test_numbers_of_the_model_are_inputs(bridge, model):
     as_it_is = model.inertial_parameters(), model.gravity, np.zeros((model.n, 6))
     assert relative(own(*xs, *as_it_is), ts.forward_dynamics(model, *xs)) <= ROUNDING
     assert relative(own(*xs, *given), ts.forward_dynamics(changed(model, *given), *xs)) <= ROUNDING
+
+
+def test_numbers_that_programs_read_are_those_of_numpy(jax, model):
+    """The formulas are the same for every framework; NumPy's arrays refuse what is out of range."""
+    made, given = ModelNumbers(model, WRT), dict(zip(WRT, numbers(model)))
+    found = made.given({name: jax.numpy.asarray(x) for name, x in given.items()}, jax.numpy)
+    expected = made.given(given, np)
+    assert list(found) == list(expected) == ["inertias", "placements", "gravities"]
+    assert all(relative(found[name], expected[name]) <= ROUNDING for name in found)
 
 
 def test_members_differ_along_a_batch_axis(jax, bridge):
