@@ -54,7 +54,7 @@ def test_bonds_of_rings_and_ends_do_not_turn():
 def test_neutral_is_where_the_atoms_are():
     structure, places, mass = branched()
     model, points, _ = torsion_model(structure, places, mass, rotors(structure, places))
-    np.testing.assert_allclose(points.positions(model.neutral()), places, atol=1e-15)
+    np.testing.assert_allclose(points.positions(model.neutral()), places, rtol=0, atol=1e-15)
 
 
 def test_torsions_keep_bonds_and_angles_and_turn_dihedrals():
@@ -84,7 +84,7 @@ def test_shared_masses_leave_the_mass_matrix_alone(root):
         q = model.neutral()
         q[7:] = (0.7, -1.1, 2.0)
         matrices.append(ts.mass_matrix(model, q))
-    np.testing.assert_allclose(matrices[0], matrices[1], atol=1e-15 * np.abs(matrices[0]).max() * 4)
+    np.testing.assert_allclose(matrices[0], matrices[1], rtol=0, atol=1e-15 * np.abs(matrices[0]).max() * 4)
 
 
 def test_log_det_is_that_of_cartesian_columns():
@@ -194,7 +194,7 @@ def test_bending_forces_are_the_slope_of_the_energy():
         step = np.zeros((5, 3))
         step.flat[k] = 1e-3
         near, far = (bending(x + s * step)[0] - bending(x - s * step)[0] for s in (1, 2))
-        np.testing.assert_allclose(-(8 * near - far) / 12e-3, f.reshape(2, -1)[:, k], atol=1e-8)
+        np.testing.assert_allclose(-(8 * near - far) / 12e-3, f.reshape(2, -1)[:, k], rtol=0, atol=1e-8)
 
 
 def test_a_flexible_chain_has_the_mean_square_of_independent_bonds():
@@ -243,7 +243,7 @@ def test_fifty_steps_and_back():
             walkers, good = mover.step(walkers, 0.005)
             assert good.all()
     x, y = (tree.positions(w.q) for w in (first, walkers))
-    np.testing.assert_allclose(y, x, atol=1e-11)
+    np.testing.assert_allclose(y, x, rtol=0, atol=1e-11)
 
 
 def test_a_replica_does_not_depend_on_its_neighbours():
@@ -307,7 +307,7 @@ def test_disulfides_stay_closed_and_lead_home():
         assert np.abs(mover.closures.gaps(walkers.q)).max() < 1e-10
         if sign == 1:
             assert np.abs(tree.positions(walkers.q) - tree.molecule.positions).max() > 0.01
-    np.testing.assert_allclose(tree.positions(walkers.q), tree.positions(first.q), atol=1e-10)
+    np.testing.assert_allclose(tree.positions(walkers.q), tree.positions(first.q), rtol=0, atol=1e-10)
     run = molecule.langevin(tree, 0.4, step=0.004, every=10, potential=Springs())
     assert run.open_bonds().max() < 1e-10
     H = molecule.dynamics(tree, 0.4, step=0.002, every=1, potential=Springs())
@@ -427,15 +427,17 @@ def test_frames_are_read_back_by_others(cage, tmp_path):
         run.save(tmp_path / name)
         top = {} if name.endswith("pdb") else {"top": mdtraj.Topology.from_openmm(cage.topology)}
         back = mdtraj.load(tmp_path / name, **top)
-        np.testing.assert_allclose(back.xyz, run.positions[:, 0], atol=tolerance)
+        np.testing.assert_allclose(back.xyz, run.positions[:, 0], rtol=0, atol=tolerance)
     assert run.to_mdtraj().n_frames == 3
     centre = np.average(back.xyz, axis=1, weights=tree.molecule.mass)[:, None]
     square = np.average(((back.xyz - centre) ** 2).sum(-1), axis=1, weights=tree.molecule.mass)
     np.testing.assert_allclose(run.radius_of_gyration()[:, 0] ** 2, square, rtol=1e-3)
-    np.testing.assert_allclose(mdtraj.rmsd(run.to_mdtraj(), run.to_mdtraj()), run.rmsd(atoms="all")[:, 0], atol=5e-4)
+    np.testing.assert_allclose(
+        mdtraj.rmsd(run.to_mdtraj(), run.to_mdtraj()), run.rmsd(atoms="all")[:, 0], rtol=0, atol=5e-4
+    )
     run.save(tmp_path / "a.cif")
     again = molecule.load(tmp_path / "a.cif")
-    np.testing.assert_allclose(again.positions, run.positions[0, 0], atol=6e-5)
+    np.testing.assert_allclose(again.positions, run.positions[0, 0], rtol=0, atol=6e-5)
     with pytest.raises(ts.ArgumentError, match=r"\.dcd"):
         run.save(tmp_path / "a.xyz")
     page = run.view(tmp_path / "page.html").read_text()

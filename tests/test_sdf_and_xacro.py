@@ -51,18 +51,18 @@ def test_dynamics_and_frames_are_those_of_the_same_machine_in_urdf(twin):
     assert list(model.names) == ["upper", "slide"]  # the slide does not sit at the origin of its link
     rng = np.random.default_rng(0)
     q, v = rng.normal(size=(2, 2))
-    np.testing.assert_allclose(ts.mass_matrix(model, q), ts.mass_matrix(twin, q), atol=AGREEMENT)
+    np.testing.assert_allclose(ts.mass_matrix(model, q), ts.mass_matrix(twin, q), rtol=0, atol=AGREEMENT)
     placed = ts.body_poses(model, q), ts.body_poses(twin, q)
     c, s = np.cos(0.5), np.sin(0.5)
     X = np.array([[c, -s, 0, 0.1], [s, c, 0, 0.2], [0, 0, 1, 0.4], [0, 0, 0, 1.0]])  # of `base`, in the world
     for name in ("base", "upper", "lower", "tool"):
         ours, theirs = (at(m, poses, name) for m, poses in zip((model, twin), placed))
-        np.testing.assert_allclose(ours, X @ theirs, atol=AGREEMENT, err_msg=name)
+        np.testing.assert_allclose(ours, X @ theirs, rtol=0, atol=AGREEMENT, err_msg=name)
     assert (model.lower[0], model.upper[0], model.effort[0], model.speed[0], model.damping[0]) == (-1, 2, 30, 4, 0.2)
     (box,) = model.visuals
     assert (box.shape, box.size, box.color) == ("box", (0.1, 0.2, 0.3), (1, 0, 0, 1))
     # gravity is along z, about which X turns
-    np.testing.assert_allclose(ts.bias_forces(model, q, v), ts.bias_forces(twin, q, v), atol=1e-12)
+    np.testing.assert_allclose(ts.bias_forces(model, q, v), ts.bias_forces(twin, q, v), rtol=0, atol=1e-12)
 
 
 def at(model, poses, name):
@@ -75,7 +75,7 @@ def at(model, poses, name):
 def test_a_model_that_hangs_on_nothing_is_free():
     model = ts.load(FEATURES)
     assert model.joint_names == ("root_joint", "shoulder", "slide")
-    np.testing.assert_allclose(ts.body_poses(model, model.neutral())[0, :3, 3], [0.1, 0.2, 0.4], atol=AGREEMENT)
+    np.testing.assert_allclose(ts.body_poses(model, model.neutral())[0, :3, 3], [0.1, 0.2, 0.4], rtol=0, atol=AGREEMENT)
 
 
 def sdf(tmp_path, body, version="1.7"):
@@ -105,15 +105,17 @@ def test_joint_types(tmp_path, kind, more, nv):
         np.testing.assert_allclose(ts.body_poses(model, [2 * np.pi])[0, 2, 3], 0.5)
     if kind == "universal":
         zoo = ts.Model.chain("universal", mass=1, inertia=(1, 1, 1))
-        np.testing.assert_allclose(ts.mass_matrix(model, [0.3, 0.4]), ts.mass_matrix(zoo, [0.3, 0.4]), atol=AGREEMENT)
+        np.testing.assert_allclose(
+            ts.mass_matrix(model, [0.3, 0.4]), ts.mass_matrix(zoo, [0.3, 0.4]), rtol=0, atol=AGREEMENT
+        )
 
 
 def test_axes_of_old_versions_are_in_the_frame_of_the_model(tmp_path):
     body = '<link name="a"><pose>0 0 0 1.5707963267948966 0 0</pose></link>' + JOINT.format(
         "revolute", "world", "a", "<axis><xyz>0 0 1</xyz></axis>"
     )
-    np.testing.assert_allclose(ts.load(sdf(tmp_path, body, "1.4")).axis[0], [0, 1, 0], atol=1e-15)
-    np.testing.assert_allclose(ts.load(sdf(tmp_path, body, "1.7")).axis[0], [0, 0, 1], atol=1e-15)
+    np.testing.assert_allclose(ts.load(sdf(tmp_path, body, "1.4")).axis[0], [0, 1, 0], rtol=0, atol=1e-15)
+    np.testing.assert_allclose(ts.load(sdf(tmp_path, body, "1.7")).axis[0], [0, 0, 1], rtol=0, atol=1e-15)
 
 
 def test_a_loop_is_cut_aloud(tmp_path):
