@@ -9,7 +9,7 @@ from scipy.stats import chi2 as chi2_law
 
 import torsor as ts
 from torsor import molecule
-from torsor.molecule import polymers
+from torsor.molecule import page, polymers
 from torsor.molecule.methods import HybridMonteCarlo
 from torsor.molecule.molecule import Molecule, Torsions, repartitioned
 from torsor.molecule.mover import Mover
@@ -378,6 +378,37 @@ def test_a_helix_is_a_helix_and_a_strand_a_strand():
     assert secondary_structure(helix) == "C" + "H" * 10 + "C"
     assert secondary_structure(strand) == "C" + "E" * 10 + "C"
     assert secondary_structure(helix[:3]) == "CCC"
+
+
+# Distances (nm) of an atom to the second, third and fourth after it, angle and dihedral (degrees), and how far each may
+# be off (Labesse & al. 1997); the angle by twice as much.
+WINDOWS = {
+    "H": ((0.55, 0.05), (0.53, 0.05), (0.64, 0.06), (89, 24), (50, 20)),
+    "E": ((0.67, 0.06), (0.99, 0.09), (1.24, 0.11), (124, 28), (-170, 45)),
+}
+
+
+def five_atoms(second, third, fourth, angle, dihedral):
+    """CA atoms with these distances from the first one, this angle at the second and this dihedral."""
+    half, turn = np.radians(angle) / 2, np.radians(dihedral)
+    bond = second / 2 / np.sin(half)
+    b, c = np.zeros(3), np.array([0.0, 0.0, bond])
+    a = bond * np.array([np.sin(2 * half), 0.0, np.cos(2 * half)])
+    d = c + 0.2 * np.array([np.cos(turn), np.sin(turn), 0.0])
+    beside = np.linalg.norm((d - a)[:2])
+    d[2] = a[2] + np.sqrt(third**2 - beside**2)  # up or down the axis of the dihedral, to the third distance
+    return np.array([a, b, c, d, a + fourth * np.array([0.0, 0.6, 0.8])])
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_every_criterion_of_helices_and_strands_has_its_window(kind):
+    """Five atoms fit just inside every window, and not just outside of one."""
+    usual = np.array([x for x, _ in WINDOWS[kind]])
+    rule = {"H": page.HELIX, "E": page.STRAND}[kind]
+    for k, (_, slack) in enumerate(WINDOWS[kind]):
+        for share in (-1.02, -0.98, 0.98, 1.02):
+            off = usual + share * slack * (np.arange(5) == k)
+            assert page._fits(five_atoms(*off), rule) == (abs(share) < 1), (k, share)
 
 
 # With OpenMM -----------------------------------------------------------------------------------------------------
