@@ -1,6 +1,7 @@
 """torsor.jax: the bits of the NumPy path, exact derivatives under every transformation, and what XLA is told."""
 
 import warnings
+from dataclasses import replace
 from importlib import import_module
 from itertools import product
 
@@ -305,6 +306,19 @@ def test_a_rollout_and_its_gradient_are_one_operation(jax, bridge, name):
     assert relative(together[3], exact["inertia"].sum(0)) <= SECOND
     assert relative(together[2][0][0], exact["Policy.layers"][0][0].sum(0)) <= SECOND
     assert relative(together[0][0], along_numbers(model, q[0], exact.q[0])) <= SECOND
+
+
+def test_rollouts_take_gravity_and_placements(jax, bridge):
+    arm, options = MACHINES["arm"](), dict(steps=4, step=1e-2, every=2)
+    (q, v, _), (_, g, xi) = states(arm), numbers(arm)
+    run = bridge.rollout(arm, wrt=("gravity", "placement"), **options)
+    moved = ts.rollout(changed(arm, gravity=g, placement=xi), q, v, **options)
+    assert all(relative(a, b) <= ROUNDING for a, b in zip(run(q, v, g, xi), (moved.q, moved.v)))
+    c = np.random.default_rng(1).normal(size=moved.v.shape)
+    found = jax.grad(lambda g, xi: (run(q, v, g, xi)[1] * c).sum(), argnums=(0, 1))(g, np.zeros_like(xi))
+    expected = ts.vjp(ts.rollout, ("gravity", "placement"))(replace(arm, gravity=g), q, v, (0 * c, c), **options)
+    assert relative(found[0], expected["gravity"]) <= SECOND
+    assert relative(found[1], expected["placement"]) <= SECOND
 
 
 def test_rollouts_of_several_networks(jax, bridge):
