@@ -233,6 +233,15 @@ def test_pictures_of_chosen_quantities(tmp_path):
         simulate(model, duration=0.1, keep=["q.arm"]).view(tmp_path / "page.html")
 
 
+def test_a_constant_rate_is_found_again_from_configurations():
+    """In all rows, the first and the last among them; with quaternions, at uneven times."""
+    model = zoo.random_tree(9, 1)
+    t, v = np.cumsum([0.0, 0.1, 0.3, 0.02, 0.2]), np.random.default_rng(0).normal(size=model.nv)
+    q = model.integrate(model.random_configuration(0), t[:, None] * v)
+    found = Trajectory(model, t, q).motion()
+    np.testing.assert_allclose(found.v, np.tile(v, (5, 1)), rtol=0, atol=1e-12)  # rounding over steps of 0.02 s
+
+
 def test_the_command_keeps_and_resumes(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = "simulate stanford --duration 0.5 --keep q,pose.link6,energy --every 2 --file a.traj --csv a.csv"
