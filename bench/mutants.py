@@ -277,7 +277,8 @@ def keep(row: dict[str, Any], key: tuple[str, ...], seed: int) -> None:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         done = list((rows() | {key: row}).values())
-        write(REPORT, {"seed": seed, "killed": score(done), "rows": done})
+        equivalent = Counter(row["room"] for row in done if "equivalent" in row)
+        write(REPORT, {"seed": seed, "killed": score(done), "equivalent": equivalent, "rows": done})
     finally:
         os.close(folder)
 
