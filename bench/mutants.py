@@ -84,7 +84,8 @@ TESTS = {
     "compiler": "schedule identities kernel derivatives",
     "compiler/loop_derivatives.py": "matrix_gradients chain_adjoint derivatives",
     "compiler/frames.py": "identities kernel",
-    "compiler/members.py": "model_batch", "compiler/counts.py": "kernel identities papers",
+    "compiler/members.py": "model_batch", "compiler/request.py": "couplings identities kernel",
+    "compiler/counts.py": "kernel identities papers",
     "backends": "elf trust kernel",
     "backends/elf.py": "elf", "backends/cpuid.py": "elf trust", "backends/c_language.py": "cuda c",
     "backends/cuda.py": "cuda", "backends/gpu.py": "cuda", "backends/cuda_prelude.py": "cuda",
@@ -236,7 +237,8 @@ class Laboratory:
         last = (said.strip().splitlines() or [""])[-1]
         if status is None or status == -signal.SIGXCPU:
             return "it no longer ends"
-        return failed[1] if failed else f"row: {last}"[:160] if status else ""
+        kind = "row" if check[0].endswith(".py") else "the tests end"
+        return failed[1] if failed else f"{kind}: {last}"[:160] if status else ""
 
     def run(self, words: list[str]) -> tuple[int | None, str]:
         """The exit status, None after the deadline, and what was said."""
@@ -275,7 +277,8 @@ def keep(row: dict[str, Any], key: tuple[str, ...], seed: int) -> None:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         done = list((rows() | {key: row}).values())
-        write(REPORT, {"seed": seed, "killed": score(done), "rows": done})
+        equivalent = Counter(row["room"] for row in done if "equivalent" in row)
+        write(REPORT, {"seed": seed, "killed": score(done), "equivalent": equivalent, "rows": done})
     finally:
         os.close(folder)
 

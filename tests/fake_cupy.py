@@ -7,15 +7,21 @@ import ctypes
 import re
 from contextlib import nullcontext
 from types import SimpleNamespace
+from weakref import WeakValueDictionary
 
 import cuda_host
 import numpy as np
 
 from torsor.backends import cuda_launch, gpu
 
+GUARD = 4096  # numbers behind every empty array, which no kernel may touch
+GUARDED = WeakValueDictionary()  # by identity: arrays compare entry by entry
+
 
 class Array(np.ndarray):
     """Lies on a CUDA device, or so it says."""
+
+    guard = None
 
     def __dlpack_device__(self):
         return (2, 0)
@@ -45,6 +51,8 @@ class Function:
         self.launches.append(SimpleNamespace(grid=grid, block=block, arguments=arguments, shared=shared_mem))
         if cuda_host.compiler():
             cuda_host.launch(self.source, grid[0], arguments, threads=block[0])
+        for array in list(GUARDED.values()):  # launches may bring addresses alone
+            assert (array.guard == -99).all(), "a kernel wrote behind the end of an array"
 
 
 def launch(function, blocks, y, z, threads, ty, tz, shared, stream, table, extra):
@@ -90,9 +98,7 @@ class Cupy(SimpleNamespace):
             ndarray=Array,
             asarray=on_device,
             asnumpy=np.array,
-            empty=lambda shape, dtype=float: np.full(shape, np.nan if np.dtype(dtype).kind == "f" else 99, dtype).view(
-                Array
-            ),
+            empty=_empty,
             zeros=lambda shape, dtype=float: np.zeros(shape, dtype).view(Array),
             eye=lambda n, dtype=float: np.eye(n, dtype=dtype).view(Array),
             broadcast_to=lambda x, shape: np.broadcast_to(x, shape, subok=True),
@@ -119,6 +125,16 @@ class Cupy(SimpleNamespace):
     def _module(self, code, options):
         self.functions.append(Function(code))
         return SimpleNamespace(get_function=lambda name: self.functions[-1])
+
+
+def _empty(shape, dtype=float):
+    size = int(np.prod(shape))
+    whole = np.full(size + GUARD, np.nan if np.dtype(dtype).kind == "f" else 99, dtype)
+    whole[size:] = -99
+    found = whole[:size].reshape(shape).view(Array)
+    found.guard = whole[size:]
+    GUARDED[id(found)] = found
+    return found
 
 
 class Stream:

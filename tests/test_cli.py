@@ -60,7 +60,7 @@ def test_the_forced_runs_of_saha_by_the_command(tmp_path, capsys):
     for name, more in (("run", ["--feedforward", "0.01"]), ("kept", [])):
         assert main([*words, *more, "--csv", str(tmp_path / f"{name}.csv")]) == 0
     rows, kept = (np.loadtxt(tmp_path / f"{name}.csv", delimiter=",", skiprows=1) for name in ("run", "kept"))
-    np.testing.assert_allclose(rows[:, 1:7], saha2001.forced("stanford").q, atol=1e-9)
+    np.testing.assert_allclose(rows[:, 1:7], saha2001.forced("stanford").q, rtol=0, atol=1e-9)
     assert np.abs(rows[-1, 1:7] - kept[-1, 1:7]).max() > 1.0  # with computed torque the arm stays on its path
     assert main(["simulate", "stanford", "--feedforward", "0.01", "--quiet"]) == FAILED
     assert "by --track" in capsys.readouterr().err
@@ -85,14 +85,14 @@ def test_torque_track_and_tables(tmp_path):
     ]
     assert main(track) == 0
     rows = np.loadtxt(csv, delimiter=",", skiprows=1)
-    np.testing.assert_allclose(rows[-1, 1:4], [np.pi / 6, 0.2, -0.1], atol=1e-5)
+    np.testing.assert_allclose(rows[-1, 1:4], [np.pi / 6, 0.2, -0.1], rtol=0, atol=1e-5)
     table = tmp_path / "torque.csv"
     torques = np.column_stack([rows[:, 0], rows[:, 10:13]])
     np.savetxt(table, torques, delimiter=",", header="t,one,two,three", comments="")
     again = tmp_path / "again.csv"
     forced = ["simulate", "planar3", "--duration", "1", "--torque", str(table), "--csv", str(again), "--quiet"]
     assert main(forced) == 0
-    np.testing.assert_allclose(np.loadtxt(again, delimiter=",", skiprows=1)[-1, 1:4], rows[-1, 1:4], atol=1e-3)
+    np.testing.assert_allclose(np.loadtxt(again, delimiter=",", skiprows=1)[-1, 1:4], rows[-1, 1:4], rtol=0, atol=1e-3)
 
 
 def test_a_model_file_and_a_family(tmp_path):
@@ -393,7 +393,7 @@ def test_a_motion_without_gravity_is_tracked_and_resumed(tmp_path):
     words = ["simulate", "planar3", "--track", "1,-1,0.5", "--no-gravity", "--duration", "0.5", "--quiet"]
     assert main([*words, "--file", str(record)]) == 0
     run = Trajectory.load(record)
-    np.testing.assert_allclose(run.q[-1], [1, -1, 0.5], atol=1e-6)
+    np.testing.assert_allclose(run.q[-1], [1, -1, 0.5], rtol=0, atol=1e-6)
     assert main(["simulate", "--resume", str(record), "--quiet"]) == 0
 
 

@@ -209,8 +209,10 @@ def test_loops_get_scratch_memory_or_say_how_much_they_need(cupy, monkeypatch):
     q, v, tau = (fake_cupy.on_device(x) for x in arguments(TREE, ts.forward_dynamics, 70))
     program = ts.compile(TREE, ts.forward_dynamics, target="cuda", specialised=False)
     result = program(q, v, tau)
+    M = ts.compile(TREE, ts.mass_matrix, target="cuda", specialised=False)(q)  # a matrix is packed in scratch memory
     if cuda_host.compiler():
         assert difference(result, ts.forward_dynamics(TREE, *(np.array(x) for x in (q, v, tau)))) < ROUNDING
+        assert difference(M, ts.mass_matrix(TREE, np.array(q))) < ROUNDING
     small = fake_cupy.Cupy(free=1000)
     fake_cupy.install(monkeypatch, small)
     with pytest.raises(ts.DeviceError, match="scratch memory"):

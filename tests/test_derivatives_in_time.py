@@ -119,7 +119,7 @@ def test_gradients_go_through_every_force(name, method, n):
     assert np.abs(along - expected).max() <= 1e-7 * np.abs(expected).max()  # rounding of a step of 1e-6
     rough = ts.vjp(ts.rollout)(model, q.astype(np.float32), v.astype(np.float32), (gq, gv), forces=both, **options)
     assert rough.q.dtype == np.float32
-    assert np.abs(rough.q - found.q).max() <= 1e-3 * np.abs(found.q).max()
+    assert np.abs(rough.q - found.q).max() <= 3e-4 * np.abs(found.q).max()  # float32: 3e-5 seen, with stops
 
 
 @pytest.mark.parametrize("name", ["effort", *(pytest.param(x, marks=pytest.mark.slow) for x in ("computed", "pulls"))])
@@ -311,9 +311,9 @@ def test_sensitivities_are_those_of_the_motion_that_simulate_finds(joints, drive
         run = ts.simulate(model, q + h * dq, v + h * dv, 0.2, **options)
         return np.concatenate([run.q[-1], run.v[-1]])
 
-    np.testing.assert_allclose(np.concatenate([found.q[-1], found.v[-1]]), end(0), atol=1e-8)
+    np.testing.assert_allclose(np.concatenate([found.q[-1], found.v[-1]]), end(0), rtol=0, atol=1e-8)
     slope = (end(1e-5) - end(-1e-5)) / 2e-5
-    np.testing.assert_allclose(np.concatenate([found.dq[-1], found.dv[-1]]), slope, atol=KINKS)
+    np.testing.assert_allclose(np.concatenate([found.dq[-1], found.dv[-1]]), slope, rtol=0, atol=KINKS)
 
 
 @pytest.mark.thinned(2)
@@ -382,7 +382,7 @@ def test_sensitivities_go_through_stops():
     for k, along in enumerate(np.eye(3)):
         slope = (end(1e-4 * along) - end(-1e-4 * along)) / 2e-4
         moved = np.concatenate([found.dq[-1, k], found.dv[-1, k]])
-        np.testing.assert_allclose(moved, slope, atol=CONTACT * np.abs(slope).max())
+        np.testing.assert_allclose(moved, slope, rtol=0, atol=CONTACT * np.abs(slope).max())
 
 
 @pytest.mark.parametrize(("wrong", "message"), [

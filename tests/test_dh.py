@@ -65,6 +65,16 @@ def test_q_adds_to_the_variable_of_each_row(convention, variable):
 
 
 @pytest.mark.parametrize("convention", ["craig", "standard"])
+def test_a_mass_centre_that_is_left_out_is_the_origin_of_the_dh_frame(convention):
+    rng = np.random.default_rng(3)
+    table, q = random_table(rng), rng.normal(size=N)
+    model = Model.from_dh(convention=convention, mass=1.0, inertia=(1, 1, 1), **table)
+    poses = dh_poses(convention, table, ["theta"] * N, q)
+    for T, (R, p, *_), com in zip(poses, oracle.kinematics(model, q), model.com):
+        assert np.abs(p + R @ com - T[:3, 3]).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("convention", ["craig", "standard"])
 @pytest.mark.parametrize("variable", VARIABLES)
 def test_mass_properties_are_those_given_in_the_dh_frame(convention, variable):
     rng = np.random.default_rng(2)

@@ -831,6 +831,13 @@ def test_keywords_of_version_0_1_name_the_new_ones(tmp_path, old, new):
         study(tmp_path / "runs.zarr", **{old: 1.0})
 
 
+def test_members_whose_quantities_have_other_shapes_are_refused(tmp_path):
+    group = study(tmp_path / "runs.zarr", n=2, duration=0.02).group
+    steps = group.variables["q"].shape[0]
+    with pytest.raises(ArgumentError, match=rf"'q' has shape \(5, 3\) for some members and \({steps}, 3\) for others"):
+        group.put("q", 0, np.zeros((2, 5, 3)))
+
+
 def test_fans_and_shares(tmp_path):
     """What explains most of the variance is found."""
     vary = {"v0": ts.Uniform(low=[-1, 0, 0], high=[1, 1e-3, 1e-3]), "*.density": ts.Normal(mean=1, std=1e-3)}
@@ -838,6 +845,9 @@ def test_fans_and_shares(tmp_path):
     share = found.sensitivities()
     assert share["v0"][0] > 0.95
     assert share["*.density"].max() < 0.1
+    of_the_end, of_the_other = (found.sensitivities(found["q"][:, -1, k]) for k in (0, 1))
+    assert np.array_equal(share["v0"], of_the_end["v0"])
+    assert of_the_other["v0"][0] != share["v0"][0]
     figure = found.plot(path=tmp_path / "fans.png")
     assert len(figure.axes) == 3
     assert (tmp_path / "fans.png").stat().st_size > 1000
@@ -850,12 +860,14 @@ def test_sobol_indices_are_those_of_a_known_function(tmp_path):
     """Ishigami's function of what was drawn; its indices are known (Saltelli & al. 2008, a = 7, b = 0.1)."""
     draws = Draws(ARM, ISHIGAMI, 5 * 1024, 0, "saltelli")
     assert np.array_equal(np.concatenate([draws.uniform(0, 3000), draws.uniform(3000, 5120)]), draws.uniform(0, 5120))
-    options = {"duration": None, "times": [0.001], "keep": "q:last", "method": "semi-implicit", "chunk": 5120}
+    options = {"duration": None, "times": [0.001, 0.002], "keep": "q", "method": "semi-implicit", "chunk": 5120}
     found = study(tmp_path / "runs.zarr", ISHIGAMI, 5 * 1024, sampling="saltelli", **options)
     a, b, c = found["v0"].T
     first, total = found.sobol_indices(np.sin(a) + 7 * np.sin(b) ** 2 + 0.1 * c**4 * np.sin(a))["v0"]
     assert np.abs(first - [0.3139, 0.4424, 0]).max() < 0.02
     assert np.abs(total - [0.5576, 0.4424, 0.2437]).max() < 0.02
+    for one, other in zip(found.sobol_indices()["v0"], found.sobol_indices(found["q"][:, -1, 0])["v0"]):
+        assert np.array_equal(one, other)
     with pytest.raises(ArgumentError, match="one number per member"):
         found.sobol_indices(a[:5])
     with pytest.raises(ArgumentError, match="sampling='saltelli'"):

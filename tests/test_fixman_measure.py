@@ -201,3 +201,16 @@ def test_every_configuration_of_a_rod_on_a_universal_joint_is_one_place():
     model = thin_universal()
     q = model.random_configuration(0, size=5)
     assert np.isfinite(ts.fixman_force(model, q)).all()
+
+
+def test_a_point_on_the_axis_of_a_turn_leaves_it_to_the_next_point():
+    """The turn about z does not move the point that slides along z; with the next joint it spans a sphere."""
+    chain = builder()
+    chain.add("turn", axis=(0, 0, 1))
+    chain.add("slide", joint="prismatic", parent="turn", axis=(0, 0, 1), p=(1.0, 0, 0), mass=0.7, com=(-1.0, 0, 0))
+    chain.add("arm", parent="slide", axis=(0, 1, 0), p=(-1.0, 0, 0), **point(1.3))
+    model = chain.build()
+    q = model.random_configuration(4, size=20)
+    measure = np.log(np.cos(q[:, 2]) ** 2)
+    assert np.ptp(measure) > 1
+    assert spread(ts.log_det_mass_matrix(model, q) - 2 * ts.fixman_potential(model, q) - measure) < ROUNDING

@@ -3,6 +3,7 @@
 import ctypes
 import re
 import warnings
+from dataclasses import replace
 from importlib import import_module
 from itertools import product
 
@@ -17,6 +18,7 @@ from peers.installed import peer
 
 import torsor as ts
 from torsor.backends import xla
+from torsor.bridge.numbers import ModelNumbers
 
 # check_grads compares with differences in float64.
 DIFFERENCES = 2e-4
@@ -223,6 +225,15 @@ def test_numbers_of_the_model_are_inputs(bridge, model):
     assert relative(own(*xs, *given), ts.forward_dynamics(changed(model, *given), *xs)) <= ROUNDING
 
 
+def test_numbers_that_programs_read_are_those_of_numpy(jax, model):
+    """The formulas are the same for every framework; NumPy's arrays refuse what is out of range."""
+    made, given = ModelNumbers(model, WRT), dict(zip(WRT, numbers(model)))
+    found = made.given({name: jax.numpy.asarray(x) for name, x in given.items()}, jax.numpy)
+    expected = made.given(given, np)
+    assert list(found) == list(expected) == ["inertias", "placements", "gravities"]
+    assert all(relative(found[name], expected[name]) <= ROUNDING for name in found)
+
+
 def test_members_differ_along_a_batch_axis(jax, bridge):
     arm = MACHINES["arm"]()
     xs, pi = states(arm), arm.inertial_parameters() * np.array([1.0, 1.2, 0.7])[:, None, None]
@@ -245,6 +256,16 @@ def test_gradients_by_numbers_of_the_model(jax, bridge):
     step = 1e-6 * np.random.default_rng(2).normal(size=xi.shape)  # away from zero, along a line
     ahead, behind = (own(*xs, pi, g, xi + s * step) @ weight for s in (1, -1))
     assert np.isclose((gradient(*xs, pi, g, xi)[2] * step).sum(), (ahead - behind) / 2, rtol=DIFFERENCES)
+
+
+def test_second_derivatives_by_placements_are_the_same_forwards_and_backwards(jax, bridge):
+    """Along one twist: of the exponential, not of twists one after the other."""
+    arm = ts.zoo.general_arm(1, 1)
+    (q, *_), (*_, xi) = states(arm), numbers(arm)
+    own = bridge.function(arm, ts.gravity_forces, wrt="placement")
+    slope, t = jax.grad(lambda xi: own(q, xi)[0] ** 2), np.linspace(-1.0, 1.0, 6)[None]
+    backwards = jax.grad(lambda xi: (slope(xi) * t).sum())(xi)
+    assert relative(backwards, jax.jvp(slope, (xi,), (t,))[1]) <= SECOND
 
 
 @pytest.mark.slow
@@ -291,6 +312,19 @@ def test_a_rollout_and_its_gradient_are_one_operation(jax, bridge, name):
     assert relative(together[3], exact["inertia"].sum(0)) <= SECOND
     assert relative(together[2][0][0], exact["Policy.layers"][0][0].sum(0)) <= SECOND
     assert relative(together[0][0], along_numbers(model, q[0], exact.q[0])) <= SECOND
+
+
+def test_rollouts_take_gravity_and_placements(jax, bridge):
+    arm, options = MACHINES["arm"](), dict(steps=4, step=1e-2, every=2)
+    (q, v, _), (_, g, xi) = states(arm), numbers(arm)
+    run = bridge.rollout(arm, wrt=("gravity", "placement"), **options)
+    moved = ts.rollout(changed(arm, gravity=g, placement=xi), q, v, **options)
+    assert all(relative(a, b) <= ROUNDING for a, b in zip(run(q, v, g, xi), (moved.q, moved.v)))
+    c = np.random.default_rng(1).normal(size=moved.v.shape)
+    found = jax.grad(lambda g, xi: (run(q, v, g, xi)[1] * c).sum(), argnums=(0, 1))(g, np.zeros_like(xi))
+    expected = ts.vjp(ts.rollout, ("gravity", "placement"))(replace(arm, gravity=g), q, v, (0 * c, c), **options)
+    assert relative(found[0], expected["gravity"]) <= SECOND
+    assert relative(found[1], expected["placement"]) <= SECOND
 
 
 def test_rollouts_of_several_networks(jax, bridge):

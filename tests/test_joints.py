@@ -100,8 +100,8 @@ def test_an_axis_on_z_takes_the_short_way_to_the_same_motion(joint):
         joint.exp(Vec.of(q), axis, PITCH).after(Rigid(Mat.identity(), Vec.zero()))
         for axis in (Vec(0.0, 0.0, 1.0), Vec(mpf(0), mpf(0), mpf(1)))
     )
-    np.testing.assert_allclose(np.array(short.R, dtype=float), np.array(full.R, dtype=float), atol=ROUNDING)
-    np.testing.assert_allclose(np.array(short.p, dtype=float), np.array(full.p, dtype=float), atol=ROUNDING)
+    np.testing.assert_allclose(np.array(short.R, dtype=float), np.array(full.R, dtype=float), rtol=0, atol=ROUNDING)
+    np.testing.assert_allclose(np.array(short.p, dtype=float), np.array(full.p, dtype=float), rtol=0, atol=ROUNDING)
 
 
 @each_joint
@@ -170,7 +170,7 @@ def test_the_mean_of_a_carried_momentum_is_an_integral(joint):
     y, p = (Vec.of(x) for x in (np.random.default_rng(5).normal(size=(2, joint.nv)) * 0.7).tolist())
     points, weights = np.polynomial.legendre.leggauss(12)
     momenta = np.array([joint.carried(y * float(s), p) for s in (points + 1) / 2], dtype=float)
-    np.testing.assert_allclose(np.array(joint.averaged(y, p), dtype=float), weights / 2 @ momenta, atol=1e-14)
+    np.testing.assert_allclose(np.array(joint.averaged(y, p), dtype=float), weights / 2 @ momenta, rtol=0, atol=1e-14)
 
 
 @each_joint
@@ -203,14 +203,14 @@ def test_integrate_undoes_difference(joint):
     """The same pose comes back; a quaternion may come back as its opposite."""
     q0, q1 = random_coordinates(joint, 3), random_coordinates(joint, 4)
     for back, q in zip(joint.integrate(q0, joint.difference(q0, q1)), q1):
-        np.testing.assert_allclose((pose(joint, back) - pose(joint, q)).astype(float), 0, atol=ROUNDING)
+        np.testing.assert_allclose((pose(joint, back) - pose(joint, q)).astype(float), 0, rtol=0, atol=ROUNDING)
 
 
 @each_joint
 def test_nothing_lies_between_equal_coordinates(joint):
     q = random_coordinates(joint, 5)
-    np.testing.assert_allclose(joint.difference(q, q), 0, atol=ROUNDING)
-    np.testing.assert_allclose(joint.integrate(q, np.zeros((BATCH, joint.nv))), q, atol=ROUNDING)
+    np.testing.assert_allclose(joint.difference(q, q), 0, rtol=0, atol=ROUNDING)
+    np.testing.assert_allclose(joint.integrate(q, np.zeros((BATCH, joint.nv))), q, rtol=0, atol=ROUNDING)
 
 
 @each_joint
@@ -222,7 +222,7 @@ def test_integrate_starts_out_along_the_subspace(joint):
     ahead, behind = (pose(joint, to_digits(joint.integrate(start, s * h * velocity))) for s in (1, -1))
     expected = pose(joint, q) @ lie.hat((subspace(joint, q) @ v).tolist())
     rate_of_f = (ahead - behind) / mpf(float(2 * h))
-    np.testing.assert_allclose((rate_of_f - expected).astype(float), 0, atol=tolerance)
+    np.testing.assert_allclose((rate_of_f - expected).astype(float), 0, rtol=0, atol=tolerance)
 
 
 @each_joint
@@ -236,7 +236,7 @@ def test_a_constant_velocity_is_a_straight_line(joint):
     for q, dv in zip(random_coordinates(joint, 6), random_steps(joint)):
         S = subspace(joint, q).astype(float)
         expected = pose(joint, q).astype(float) @ lie.exp_se3(S @ dv)
-        np.testing.assert_allclose(pose(joint, joint.integrate(q, dv)).astype(float), expected, atol=ROUNDING)
+        np.testing.assert_allclose(pose(joint, joint.integrate(q, dv)).astype(float), expected, rtol=0, atol=ROUNDING)
 
 
 @each_joint
@@ -251,8 +251,8 @@ def test_batch_axes_are_only_more_joints(joint):
 def test_random_rotations_are_uniform(name):
     """The mean of R over SO(3) is zero, as is that of no smaller set of rotations about one axis."""
     q = JOINTS[joint_code(name)].random(np.random.default_rng(8), 4000)[:, -4:]
-    np.testing.assert_allclose(np.linalg.norm(q, axis=1), 1, atol=ROUNDING)
-    np.testing.assert_allclose(lie.quaternion_to_matrix(q).mean(axis=0), 0, atol=5 / np.sqrt(3 * 4000))
+    np.testing.assert_allclose(np.linalg.norm(q, axis=1), 1, rtol=0, atol=ROUNDING)
+    np.testing.assert_allclose(lie.quaternion_to_matrix(q).mean(axis=0), 0, rtol=0, atol=5 / np.sqrt(3 * 4000))
 
 
 @each_joint

@@ -102,7 +102,7 @@ def test_kept_quantities_are_those_of_the_whole_run(tmp_path):
     pose = ts.frame_poses(model, whole.q, "hand")
     np.testing.assert_array_equal(kept["pose.hand"][:, :3], pose[:, :3, 3])
     turned = ts.lie.quaternion_to_matrix(kept["pose.hand"][:, 3:])
-    np.testing.assert_allclose(turned, pose[:, :3, :3], atol=1e-14)  # rounding of entries <= 1
+    np.testing.assert_allclose(turned, pose[:, :3, :3], rtol=0, atol=1e-14)  # rounding of entries <= 1
     kept.to_csv(tmp_path / "kept.csv")
     lines = (tmp_path / "kept.csv").read_text().splitlines()
     assert json.loads(lines[-1][2:])["keep"] == list(NAMES)
@@ -227,10 +227,19 @@ def test_pictures_of_chosen_quantities(tmp_path):
     assert len(kept.plot(tmp_path / "kept.png").axes) == 6
     assert len(simulate(zoo.rope(10), duration=0.01, keep=["q"]).plot().axes) == 1
     whole = simulate(model, duration=0.3, dt=0.01)
-    np.testing.assert_allclose(kept.motion().v[1:-1], whole.v[1:-1], atol=0.05)  # differences of rows, O(dt)
+    np.testing.assert_allclose(kept.motion().v[1:-1], whole.v[1:-1], rtol=0, atol=0.05)  # differences of rows, O(dt)
     assert kept.view(tmp_path / "page.html").exists()
     with pytest.raises(ArgumentError, match="'q' to keep"):
         simulate(model, duration=0.1, keep=["q.arm"]).view(tmp_path / "page.html")
+
+
+def test_a_constant_rate_is_found_again_from_configurations():
+    """In all rows, the first and the last among them; with quaternions, at uneven times."""
+    model = zoo.random_tree(9, 1)
+    t, v = np.cumsum([0.0, 0.1, 0.3, 0.02, 0.2]), np.random.default_rng(0).normal(size=model.nv)
+    q = model.integrate(model.random_configuration(0), t[:, None] * v)
+    found = Trajectory(model, t, q).motion()
+    np.testing.assert_allclose(found.v, np.tile(v, (5, 1)), rtol=0, atol=1e-12)  # rounding over steps of 0.02 s
 
 
 def test_the_command_keeps_and_resumes(tmp_path, capsys, monkeypatch):

@@ -4,7 +4,10 @@ Steps are run in Node against `rollout`; `pytest -m browser` opens the pages in 
 """
 
 import base64
+import contextlib
+import io
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -17,6 +20,8 @@ from test_view import scene_of
 
 import torsor as ts
 from torsor import cli, zoo
+from torsor.view import browser as browser_module
+from torsor.view import movies
 from torsor.view import page as view_page
 from torsor.view.browser import Browser
 from torsor.view.machine import STEP, STEPS, moving
@@ -200,6 +205,37 @@ def test_pictures_and_movies(tmp_path):
         assert (found.size, found.n_frames) == ((160, 100), 4)
 
 
+def test_a_page_is_waited_for(monkeypatch):
+    monkeypatch.setattr(browser_module, "PATIENCE", 1.0)
+    page, answers = object.__new__(Browser), iter([False, False, True])
+    page.evaluate = lambda condition: next(answers)
+    page._wait_for("ready")
+    assert next(answers, None) is None
+    page.evaluate = lambda condition: False
+    with pytest.raises(ts.ArgumentError, match="not ready after 1 s"):
+        page._wait_for("ready")
+
+
+def test_frames_of_a_movie_are_from_the_first_time_to_the_last(tmp_path, monkeypatch):
+    """At 10 frames per second and half speed every 0.05 s; drawn by a browser that only takes notes."""
+    sought = []
+
+    class Notes(contextlib.nullcontext):
+        def evaluate(self, script):
+            sought.append(float(re.search(r"seek\((.*?)\)", script)[1]))
+
+        def png(self):
+            content = io.BytesIO()
+            Image.new("RGB", (16, 16), (10 * len(sought), 0, 0)).save(content, "png")
+            return content.getvalue()
+
+    monkeypatch.setattr(movies, "_bare", lambda scene, size, theme: Notes(Notes()))
+    ts.simulate(zoo.planar3(), duration=0.3).movie(tmp_path / "a.gif", fps=10, speed=0.5)
+    np.testing.assert_allclose(sought, np.arange(7) * 0.05, rtol=0, atol=1e-12)
+    with Image.open(tmp_path / "a.gif") as found:
+        assert (found.n_frames, found.info["duration"]) == (7, 100)
+
+
 def test_pictures_say_what_is_missing(tmp_path, monkeypatch):
     run = ts.simulate(zoo.planar3(), duration=0.1)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -220,7 +256,7 @@ def test_many_trajectories_are_one_page(tmp_path):
     assert len(data["ghosts"]) == 30
     points = np.frombuffer(base64.b64decode(data["ghosts"][-1]["points"]), "<f4").reshape(len(data["times"]), -1, 3)
     exact = ts.body_poses(zoo.planar3(), runs.q[-1, -1])[:, :3, 3]
-    np.testing.assert_allclose(points[-1, :3], exact, atol=1e-6)
+    np.testing.assert_allclose(points[-1, :3], exact, rtol=0, atol=1e-6)
     assert "31 of 50 trajectories" in data["subtitle"]
 
 

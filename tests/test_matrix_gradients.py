@@ -9,7 +9,7 @@ import fake_cupy
 import numpy as np
 import pytest
 from machines import difference
-from test_derivatives import DUALITY, SINGLE, TOLERANCE, exact_tangent, public_arguments, slow_unless
+from test_derivatives import DUALITY, TOLERANCE, exact_tangent, public_arguments, slow_unless
 
 import torsor as ts
 from torsor import lie, zoo
@@ -29,6 +29,7 @@ SOME = [slow_unless(f in (ts.mass_matrix, ts.jacobian), f) for f in FUNCTIONS]
 NAMES = dict(ids=lambda f: f.__name__)
 # The products of float64 numbers, summed in another order; M^-1 of a random tree loses three digits.
 ROUNDING = 1e-12
+SINGLE = 5e-4  # float32: 1e-4 seen with M^-1 of a random tree, 4e-6 with all others
 
 
 def program(model, function, **options):

@@ -35,18 +35,18 @@ def test_dynamics_and_poses_are_those_of_mujoco(features):
     state = random_state(peer.kinds, np.random.default_rng(2))
     M, bias, links = peer.terms(state, features.joint_names)
     q, v = (np.concatenate([state[name][k] for name in features.joint_names]) for k in (0, 1))
-    np.testing.assert_allclose(ts.mass_matrix(features, q), M, atol=AGREEMENT * np.abs(M).max())
-    np.testing.assert_allclose(ts.bias_forces(features, q, v), bias, atol=AGREEMENT * np.abs(bias).max())
+    np.testing.assert_allclose(ts.mass_matrix(features, q), M, rtol=0, atol=AGREEMENT * np.abs(M).max())
+    np.testing.assert_allclose(ts.bias_forces(features, q, v), bias, rtol=0, atol=AGREEMENT * np.abs(bias).max())
     tau = np.random.default_rng(3).normal(size=features.nv)
     exact = np.linalg.solve(M, tau - bias)
     free = features.uncoupled()
-    np.testing.assert_allclose(ts.forward_dynamics(free, q, v, tau), exact, atol=1e-9 * np.abs(exact).max())
+    np.testing.assert_allclose(ts.forward_dynamics(free, q, v, tau), exact, rtol=0, atol=1e-9 * np.abs(exact).max())
     poses = ts.body_poses(features, q)
     for name, (p, R) in links.items():
         body, Rf, pf = features.frame(name)
         T = poses[body] if body >= 0 else np.eye(4)
-        np.testing.assert_allclose(T[:3, :3] @ Rf, R, atol=AGREEMENT, err_msg=name)
-        np.testing.assert_allclose(T[:3, :3] @ pf + T[:3, 3], p, atol=AGREEMENT, err_msg=name)
+        np.testing.assert_allclose(T[:3, :3] @ Rf, R, rtol=0, atol=AGREEMENT, err_msg=name)
+        np.testing.assert_allclose(T[:3, :3] @ pf + T[:3, 3], p, rtol=0, atol=AGREEMENT, err_msg=name)
 
 
 def test_q_is_qpos_and_ref_is_where_the_file_draws_the_machine(features):
@@ -56,8 +56,8 @@ def test_q_is_qpos_and_ref_is_where_the_file_draws_the_machine(features):
     np.testing.assert_array_equal(q, peer.qpos0)
     body, R, p = features.frame("tip")
     T = ts.body_poses(features, q)[body]
-    np.testing.assert_allclose(T[:3, :3] @ p + T[:3, 3], data.site("tip").xpos, atol=AGREEMENT)
-    np.testing.assert_allclose(T[:3, :3] @ R, data.site("tip").xmat.reshape(3, 3), atol=AGREEMENT)
+    np.testing.assert_allclose(T[:3, :3] @ p + T[:3, 3], data.site("tip").xpos, rtol=0, atol=AGREEMENT)
+    np.testing.assert_allclose(T[:3, :3] @ R, data.site("tip").xmat.reshape(3, 3), rtol=0, atol=AGREEMENT)
     np.testing.assert_allclose(features.keyframes["up"], peer.key("up").qpos, atol=0)
     np.testing.assert_allclose(features.frame("mark").p, [1, 2, 3])
 
@@ -95,7 +95,7 @@ def test_torques_of_actuators_are_those_of_mujoco(features):
         mujoco.mj_forward(peer, data)
         expected = data.qfrc_actuator[: features.nv]
         found = ts.actuator_forces(features, data.ctrl[:2], q, v)
-        np.testing.assert_allclose(found, expected, atol=1e-12)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
     assert ts.actuator_forces(features, np.zeros((4, 1, 2)), q, v).shape == (4, 1, features.nv)
     with pytest.raises(ArgumentError, match="has 2 actuators: yaw_motor, pitch_servo"):
         ts.actuator_forces(features, [1.0], q, v)
@@ -122,10 +122,10 @@ def test_shapes_are_where_mujoco_puts_its_geoms(features):
         (i,) = np.flatnonzero(peer.geom_type == int(kind))
         visual = found[shape]
         T = poses[visual.body]
-        np.testing.assert_allclose(T[:3, :3] @ visual.p + T[:3, 3], data.geom_xpos[i], atol=AGREEMENT)
-        np.testing.assert_allclose(T[:3, :3] @ visual.R, data.geom_xmat[i].reshape(3, 3), atol=AGREEMENT)
+        np.testing.assert_allclose(T[:3, :3] @ visual.p + T[:3, 3], data.geom_xpos[i], rtol=0, atol=AGREEMENT)
+        np.testing.assert_allclose(T[:3, :3] @ visual.R, data.geom_xmat[i].reshape(3, 3), rtol=0, atol=AGREEMENT)
     np.testing.assert_allclose(found["box"].size, [0.2, 0.16, 0.1])
-    np.testing.assert_allclose(found["capsule"].color, [0.8, 0.2, 0.2, 1], atol=1e-7)
+    np.testing.assert_allclose(found["capsule"].color, [0.8, 0.2, 0.2, 1], rtol=0, atol=1e-7)
     # a mesh is drawn where its file has it: MuJoCo's vertices, moved back
     (i,) = np.flatnonzero(peer.geom_type == int(mujoco.mjtGeom.mjGEOM_MESH))
     visual = found["mesh"]
@@ -154,7 +154,7 @@ def test_a_body_without_mass_but_inertia_and_several_trees(tmp_path):
     )
     model = ts.load(write(tmp_path, text), repair="quiet")
     np.testing.assert_allclose(ts.mass_matrix(model, [0.3]), MuJoCoFile(tmp_path / "m.xml").terms(
-        {"j": (np.array([0.3]), np.array([0.0]))}, ["j"])[0], atol=1e-12)  # fmt: skip
+        {"j": (np.array([0.3]), np.array([0.0]))}, ["j"])[0], rtol=0, atol=1e-12)  # fmt: skip
 
 
 def test_negative_damping_is_repaired_aloud(tmp_path):
@@ -225,12 +225,12 @@ def test_linear_equalities_of_joints_are_couplings(tmp_path):
     data.qpos[:], data.qvel[:] = q, v
     mujoco.mj_forward(theirs, data)
     J = data.efc_J.reshape(-1, 4)[:3]
-    np.testing.assert_allclose(data.efc_pos[:3], 0, atol=1e-15)
-    np.testing.assert_allclose(J @ v, 0, atol=1e-15)
+    np.testing.assert_allclose(data.efc_pos[:3], 0, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(J @ v, 0, rtol=0, atol=1e-15)
     M, bias = ts.mass_matrix(model, q), np.array(data.qfrc_bias)
     J = J[:2]
     qdd = np.linalg.solve(np.block([[M, J.T], [J, np.zeros((2, 2))]]), np.append(tau - bias, [0, 0]))[:4]
-    np.testing.assert_allclose(ts.forward_dynamics(model, q, v, tau), qdd, atol=1e-10)
+    np.testing.assert_allclose(ts.forward_dynamics(model, q, v, tau), qdd, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(

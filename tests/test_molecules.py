@@ -10,7 +10,7 @@ from scipy.stats import chi2 as chi2_law
 
 import torsor as ts
 from torsor import molecule
-from torsor.molecule import polymers
+from torsor.molecule import page, polymers
 from torsor.molecule.methods import HybridMonteCarlo
 from torsor.molecule.molecule import Molecule, Torsions, repartitioned
 from torsor.molecule.mover import Mover
@@ -55,7 +55,7 @@ def test_bonds_of_rings_and_ends_do_not_turn():
 def test_neutral_is_where_the_atoms_are():
     structure, places, mass = branched()
     model, points, _ = torsion_model(structure, places, mass, rotors(structure, places))
-    np.testing.assert_allclose(points.positions(model.neutral()), places, atol=1e-15)
+    np.testing.assert_allclose(points.positions(model.neutral()), places, rtol=0, atol=1e-15)
 
 
 def test_torsions_keep_bonds_and_angles_and_turn_dihedrals():
@@ -85,7 +85,7 @@ def test_shared_masses_leave_the_mass_matrix_alone(root):
         q = model.neutral()
         q[7:] = (0.7, -1.1, 2.0)
         matrices.append(ts.mass_matrix(model, q))
-    np.testing.assert_allclose(matrices[0], matrices[1], atol=1e-15 * np.abs(matrices[0]).max() * 4)
+    np.testing.assert_allclose(matrices[0], matrices[1], rtol=0, atol=1e-15 * np.abs(matrices[0]).max() * 4)
 
 
 def test_log_det_is_that_of_cartesian_columns():
@@ -250,7 +250,7 @@ def test_bending_forces_are_the_slope_of_the_energy():
         step = np.zeros((5, 3))
         step.flat[k] = 1e-3
         near, far = (bending(x + s * step)[0] - bending(x - s * step)[0] for s in (1, 2))
-        np.testing.assert_allclose(-(8 * near - far) / 12e-3, f.reshape(2, -1)[:, k], atol=1e-8)
+        np.testing.assert_allclose(-(8 * near - far) / 12e-3, f.reshape(2, -1)[:, k], rtol=0, atol=1e-8)
 
 
 def test_a_flexible_chain_has_the_mean_square_of_independent_bonds():
@@ -299,7 +299,7 @@ def test_fifty_steps_and_back():
             walkers, good = mover.step(walkers, 0.005)
             assert good.all()
     x, y = (tree.positions(w.q) for w in (first, walkers))
-    np.testing.assert_allclose(y, x, atol=1e-11)
+    np.testing.assert_allclose(y, x, rtol=0, atol=1e-11)
 
 
 def test_a_replica_does_not_depend_on_its_neighbours():
@@ -363,7 +363,7 @@ def test_disulfides_stay_closed_and_lead_home():
         assert np.abs(mover.closures.gaps(walkers.q)).max() < 1e-10
         if sign == 1:
             assert np.abs(tree.positions(walkers.q) - tree.molecule.positions).max() > 0.01
-    np.testing.assert_allclose(tree.positions(walkers.q), tree.positions(first.q), atol=1e-10)
+    np.testing.assert_allclose(tree.positions(walkers.q), tree.positions(first.q), rtol=0, atol=1e-10)
     run = molecule.langevin(tree, 0.4, step=0.004, every=10, potential=Springs())
     assert run.open_bonds().max() < 1e-10
     H = molecule.dynamics(tree, 0.4, step=0.002, every=1, potential=Springs())
@@ -436,6 +436,37 @@ def test_a_helix_is_a_helix_and_a_strand_a_strand():
     assert secondary_structure(helix[:3]) == "CCC"
 
 
+# Distances (nm) of an atom to the second, third and fourth after it, angle and dihedral (degrees), and how far each may
+# be off (Labesse & al. 1997); the angle by twice as much.
+WINDOWS = {
+    "H": ((0.55, 0.05), (0.53, 0.05), (0.64, 0.06), (89, 24), (50, 20)),
+    "E": ((0.67, 0.06), (0.99, 0.09), (1.24, 0.11), (124, 28), (-170, 45)),
+}
+
+
+def five_atoms(second, third, fourth, angle, dihedral):
+    """CA atoms with these distances from the first one, this angle at the second and this dihedral."""
+    half, turn = np.radians(angle) / 2, np.radians(dihedral)
+    bond = second / 2 / np.sin(half)
+    b, c = np.zeros(3), np.array([0.0, 0.0, bond])
+    a = bond * np.array([np.sin(2 * half), 0.0, np.cos(2 * half)])
+    d = c + 0.2 * np.array([np.cos(turn), np.sin(turn), 0.0])
+    beside = np.linalg.norm((d - a)[:2])
+    d[2] = a[2] + np.sqrt(third**2 - beside**2)  # up or down the axis of the dihedral, to the third distance
+    return np.array([a, b, c, d, a + fourth * np.array([0.0, 0.6, 0.8])])
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_every_criterion_of_helices_and_strands_has_its_window(kind):
+    """Five atoms fit just inside every window, and not just outside of one."""
+    usual = np.array([x for x, _ in WINDOWS[kind]])
+    rule = {"H": page.HELIX, "E": page.STRAND}[kind]
+    for k, (_, slack) in enumerate(WINDOWS[kind]):
+        for share in (-1.02, -0.98, 0.98, 1.02):
+            off = usual + share * slack * (np.arange(5) == k)
+            assert page._fits(five_atoms(*off), rule) == (abs(share) < 1), (k, share)
+
+
 # With OpenMM -----------------------------------------------------------------------------------------------------
 
 
@@ -483,15 +514,17 @@ def test_frames_are_read_back_by_others(cage, tmp_path):
         run.save(tmp_path / name)
         top = {} if name.endswith("pdb") else {"top": mdtraj.Topology.from_openmm(cage.topology)}
         back = mdtraj.load(tmp_path / name, **top)
-        np.testing.assert_allclose(back.xyz, run.positions[:, 0], atol=tolerance)
+        np.testing.assert_allclose(back.xyz, run.positions[:, 0], rtol=0, atol=tolerance)
     assert run.to_mdtraj().n_frames == 3
     centre = np.average(back.xyz, axis=1, weights=tree.molecule.mass)[:, None]
     square = np.average(((back.xyz - centre) ** 2).sum(-1), axis=1, weights=tree.molecule.mass)
     np.testing.assert_allclose(run.radius_of_gyration()[:, 0] ** 2, square, rtol=1e-3)
-    np.testing.assert_allclose(mdtraj.rmsd(run.to_mdtraj(), run.to_mdtraj()), run.rmsd(atoms="all")[:, 0], atol=5e-4)
+    np.testing.assert_allclose(
+        mdtraj.rmsd(run.to_mdtraj(), run.to_mdtraj()), run.rmsd(atoms="all")[:, 0], rtol=0, atol=5e-4
+    )
     run.save(tmp_path / "a.cif")
     again = molecule.load(tmp_path / "a.cif")
-    np.testing.assert_allclose(again.positions, run.positions[0, 0], atol=6e-5)
+    np.testing.assert_allclose(again.positions, run.positions[0, 0], rtol=0, atol=6e-5)
     with pytest.raises(ts.ArgumentError, match=r"\.dcd"):
         run.save(tmp_path / "a.xyz")
     page = run.view(tmp_path / "page.html").read_text()

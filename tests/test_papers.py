@@ -6,9 +6,11 @@ plain NumPy, on machines whose masses and lengths all differ.
 
 import re
 import tomllib
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import mpmath
 import numpy as np
 import oracle
 import pytest
@@ -21,7 +23,7 @@ from torsor.dynamics import closed_forms
 from torsor.dynamics.fixman.points import relax_planar
 from torsor.dynamics.fixman.rigid import relax
 from torsor.model import JOINTS
-from torsor.papers import PAPERS, featherstone1999, lee2005, lee2007, rows, saha_udut
+from torsor.papers import PAPERS, digits, featherstone1999, figures, lee2005, lee2007, rows, saha_udut
 from torsor.zoo.lee2007 import dh_columns
 
 ROUNDING = 1e-11  # relative: dense algebra on machines of condition up to 1e4
@@ -62,6 +64,36 @@ def test_rows_notice_what_changes():
     assert not rows.misprint("", "", "", b, b, a).holds  # the correction is wrong
     assert not rows.identity("", "", a * np.nan, a).holds
     assert not rows.misprint("", "", "", b, a * np.nan, a).holds
+
+
+def test_curves_of_the_figure_of_depth_are_its_data(tmp_path, monkeypatch):
+    """The work of the sweeps is a line of slope one; every curve is a column of the file, or a ratio of two."""
+    shown = []
+
+    @contextmanager
+    def panels(path, *sizes):
+        with figures.panels(path, *sizes) as axes:
+            shown.extend(axes)
+            yield axes
+
+    monkeypatch.setattr(featherstone1999, "panels", panels)
+    monkeypatch.setattr(featherstone1999, "EXPONENTS", (4, 6, 7))
+    path = featherstone1999._figure_of_depth(tmp_path / "depth.png")
+    n, levels, longest, work, sweeps = np.loadtxt(path.with_suffix(".csv"), delimiter=",", skiprows=1).T
+    assert np.array_equal(n, [16, 64, 128])
+    assert np.array_equal(sweeps / n, np.full(3, sweeps[0] / n[0]))
+    expected = [[levels], [longest, sweeps], [work / sweeps]]
+    for axes, curves in zip(shown, expected, strict=True):
+        for line, curve in zip(axes.lines, curves, strict=True):
+            assert difference(line.get_xydata().T, np.array([n, curve])) < 1e-12
+
+
+def test_rows_of_many_digits_notice_the_last_ones():
+    """Twenty digits less those that may be lost: a relative difference of 1e-15 is seen."""
+    x = digits.exact(np.arange(1.0, 5.0))
+    for apart, said in (("0", "equal"), ("1e-16", "equal"), ("1e-14", "not equal")):
+        row = digits._row("", "", (x, x * (1 + mpmath.mpf(apart))), 20)
+        assert (row.computed, row.holds) == (said, said == "equal")
 
 
 def test_every_mutant_of_the_papers_finds_its_line():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.integrate import cumulative_trapezoid
 
 import torsor as ts
 from torsor.errors import ArgumentError
@@ -26,6 +27,14 @@ def test_velocities_and_accelerations_are_derivatives(motion):
     assert np.abs((v1 - v0) / (2 * H) - a).max() < DIFFERENCES
     for k, row in enumerate(t.tolist()):
         assert all(np.array_equal(x, y[k]) for x, y in zip(motion(row), (q, v, a)))
+
+
+@pytest.mark.parametrize("motion", MOTIONS.values(), ids=MOTIONS)
+def test_positions_are_integrals_of_velocities(motion):
+    """Also over the kinks: nothing jumps."""
+    t = np.linspace(-0.5, 3.0, 20_001)
+    q, v, _ = motion.rows(t)
+    assert np.abs(q[0] + cumulative_trapezoid(v, t, axis=0, initial=0.0) - q).max() < DIFFERENCES
 
 
 @pytest.mark.parametrize("motion", MOTIONS.values(), ids=MOTIONS)

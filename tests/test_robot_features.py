@@ -64,7 +64,7 @@ Z = "<axis><xyz>0 0 1</xyz>{}</axis>"
 def test_both_pitches_of_sdf_screws(tmp_path, words, pitch):
     model = sdf(tmp_path, f'type="screw">{ENDS}{words}{Z.format("")}')
     assert model.pitch[0] == pytest.approx(pitch, rel=ROUNDING)
-    np.testing.assert_allclose(ts.body_poses(model, [0.3])[0, :3, 3], [0, 0, 0.3 * pitch], atol=ROUNDING)
+    np.testing.assert_allclose(ts.body_poses(model, [0.3])[0, :3, 3], [0, 0, 0.3 * pitch], rtol=0, atol=ROUNDING)
 
 
 def test_springs_of_sdf_rest_where_they_say(tmp_path):
@@ -80,7 +80,14 @@ def test_axes_of_sdf_are_expressed_in_named_frames(tmp_path):
     model = sdf(tmp_path, f'type="revolute"><pose>0 0 0 0 0 1.5707963267948966</pose>{ENDS}{axis}', more=turned)
     # z of f is -y of the model, which is -x of the joint's frame, turned by 90 degrees about z
     world = ts.body_poses(model, [0.7])[0][:3, :3] @ model.axis[0]
-    np.testing.assert_allclose(world, [0, -1, 0], atol=1e-15)
+    np.testing.assert_allclose(world, [0, -1, 0], rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize(("said", "meant"), [("-1", np.inf), ("-0.5", np.inf), ("0", 0.0), ("0.5", 0.5)])
+def test_negative_limits_of_sdf_are_none(tmp_path, said, meant):
+    words = f"<limit><effort>{said}</effort><velocity>{said}</velocity></limit>"
+    model = sdf(tmp_path, f'type="revolute">{ENDS}{Z.format(words)}')
+    assert (model.effort[0], model.speed[0]) == (meant, meant)
 
 
 def test_radius_and_length_of_cylinders_are_not_mixed_up(tmp_path):
@@ -96,12 +103,12 @@ def test_a_fixed_joint_is_another_name_of_its_link(tmp_path):
     model = sdf(tmp_path, f'type="revolute">{ENDS}{Z.format("")}', more=more + "<child>b</child></joint>")
     for one, other in zip(model.frame("weld"), model.frame("b")):
         np.testing.assert_array_equal(one, other)
-    np.testing.assert_allclose(model.frame("weld").p, [0, 0, 0.4], atol=ROUNDING)
+    np.testing.assert_allclose(model.frame("weld").p, [0, 0, 0.4], rtol=0, atol=ROUNDING)
 
 
 def test_products_of_inertia_that_a_urdf_leaves_out_are_zero(tmp_path):
     model = urdf(tmp_path)
-    np.testing.assert_allclose(model.inertia[0], [[1, 0, 0.1], [0, 1.5, 0.2], [0.1, 0.2, 2]], atol=ROUNDING)
+    np.testing.assert_allclose(model.inertia[0], [[1, 0, 0.1], [0, 1.5, 0.2], [0.1, 0.2, 2]], rtol=0, atol=ROUNDING)
 
 
 def test_friction_and_damping_of_a_urdf(tmp_path):
@@ -113,9 +120,11 @@ def test_friction_and_damping_of_a_urdf(tmp_path):
 def test_angles_of_a_urdf_at_gimbal_lock(tmp_path, pitch):
     roll, yaw, pitch = 0.3, -1.2, np.deg2rad(pitch)
     model = urdf(tmp_path, f'<origin xyz="1 2 3" rpy="{roll!r} {pitch.item()!r} {yaw!r}"/>')
-    np.testing.assert_allclose(model.R[0], Rotation.from_euler("xyz", [roll, pitch, yaw]).as_matrix(), atol=WRITTEN)
+    np.testing.assert_allclose(
+        model.R[0], Rotation.from_euler("xyz", [roll, pitch, yaw]).as_matrix(), rtol=0, atol=WRITTEN
+    )
     ts.save(model, tmp_path / "again.urdf")
-    np.testing.assert_allclose(ts.load(tmp_path / "again.urdf").R[0], model.R[0], atol=WRITTEN)
+    np.testing.assert_allclose(ts.load(tmp_path / "again.urdf").R[0], model.R[0], rtol=0, atol=WRITTEN)
 
 
 RIGHT_ANGLES = [
@@ -136,6 +145,14 @@ def test_all_24_right_angle_rotations_come_back(tmp_path, suffix):
     assert difference(ts.body_poses(again, q), ts.body_poses(model, q)) < 24 * WRITTEN
 
 
+def test_a_machine_is_called_as_its_mjcf_file_says_or_as_the_file(tmp_path):
+    path = tmp_path / "file.xml"
+    body = '<worldbody><body><joint/><geom size="0.1"/></body></worldbody></mujoco>'
+    for said, name in (("<mujoco>", "file"), ('<mujoco model="arm">', "arm")):
+        path.write_text(said + body)
+        assert ts.load(path, repair="quiet").name == name
+
+
 def test_springs_of_balls_pull_to_where_mujoco_has_them(tmp_path):
     model, theirs = mjcf(tmp_path, 'type="ball" stiffness="2"')
     data = mujoco.MjData(theirs)
@@ -146,7 +163,7 @@ def test_springs_of_balls_pull_to_where_mujoco_has_them(tmp_path):
         data.qpos, data.qvel = ts.formats.to_mujoco(model, theirs, q, np.zeros(3))
         mujoco.mj_forward(theirs, data)
         ours = ts.formats.to_mujoco(model, theirs, q, Motion(model, ()).felt(0.0, q, np.zeros(3)))[1]
-        np.testing.assert_allclose(ours, data.qfrc_passive, atol=AGREEMENT)
+        np.testing.assert_allclose(ours, data.qfrc_passive, rtol=0, atol=AGREEMENT)
 
 
 def test_ranges_of_the_forces_on_a_joint_are_its_effort(tmp_path):

@@ -63,7 +63,9 @@ def test_functions_are_called_once_per_stage_with_all_states(model, method):
     assert path.q.shape == (2, 3, 4, model.nq)
     assert [shapes for _, *shapes in calls] == [[(6, model.nq), (6, model.nv)]] * (4 * STAGES[method])
     times = {"semi-implicit": [0.0], "implicit-euler": [1.0], "rk4": [0.0, 0.5, 0.5, 1.0]}[method]
-    np.testing.assert_allclose([t for t, *_ in calls], [H * (k + s) for k in range(4) for s in times], atol=1e-15)
+    np.testing.assert_allclose(
+        [t for t, *_ in calls], [H * (k + s) for k in range(4) for s in times], rtol=0, atol=1e-15
+    )
     for state, shape in (((q[0, 0], v[0, 0]), ()), ((q[0, :1], v[0, :1]), (1,))):  # without axes as it is given
         calls.clear()
         one = ts.rollout(model, *state, steps=4, step=H, method=method, forces=drag)

@@ -25,8 +25,8 @@ def same(model, again, ignored=()):
     for key in ("parent", "joint", "mass", "com", "inertia", "p", *DEFAULTS):
         if key not in ignored:
             np.testing.assert_array_equal(getattr(again, key), getattr(model, key), err_msg=key)
-    np.testing.assert_allclose(again.R, model.R, atol=ROUNDING)
-    np.testing.assert_allclose(again.axis, model.axis, atol=ROUNDING)
+    np.testing.assert_allclose(again.R, model.R, rtol=0, atol=ROUNDING)
+    np.testing.assert_allclose(again.axis, model.axis, rtol=0, atol=ROUNDING)
     assert again.couplings == model.couplings
 
 
@@ -34,7 +34,7 @@ def same_frames(model, again):
     q = model.random_configuration(0)
     for name in model.frames:
         ours, theirs = (ts.frame_poses(m, q, name) for m in (model, again))
-        np.testing.assert_allclose(ours, theirs, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12, err_msg=name)
 
 
 def test_a_urdf_comes_back(tmp_path):
@@ -69,7 +69,7 @@ def test_zoo_machines_go_to_pinocchio_and_back(tmp_path, name):
     ours = ts.mass_matrix(again, q)
     if name == "humanoid":  # Pinocchio: linear first
         order[:6] = np.roll(order[:6], 3)
-    np.testing.assert_allclose(ours, M[np.ix_(order, order)], atol=1e-11)
+    np.testing.assert_allclose(ours, M[np.ix_(order, order)], rtol=0, atol=1e-11)
 
 
 def _quiet():
@@ -87,8 +87,8 @@ def test_mjcf_comes_back(tmp_path):
     again = ts.load(path, repair="quiet")
     # MuJoCo keeps inertias by their principal axes, and the bodies of this file at their joints
     same(model, again, ignored=("inertia", "p"))
-    np.testing.assert_allclose(again.p, model.p, atol=1e-16)
-    np.testing.assert_allclose(again.inertia, model.inertia, atol=1e-15)
+    np.testing.assert_allclose(again.p, model.p, rtol=0, atol=1e-16)
+    np.testing.assert_allclose(again.inertia, model.inertia, rtol=0, atol=1e-15)
     np.testing.assert_allclose(again.keyframes["up"], model.keyframes["up"])
     assert again.actuators == model.actuators
     assert again.couplings == model.couplings
@@ -110,9 +110,9 @@ def test_every_joint_that_mjcf_can_say(tmp_path):
     again = ts.load(path)
     assert again.nv == model.nv
     q, v = model.random_configuration(rng), rng.normal(size=model.nv)
-    np.testing.assert_allclose(ts.mass_matrix(again, q), ts.mass_matrix(model, q), atol=1e-9)
+    np.testing.assert_allclose(ts.mass_matrix(again, q), ts.mass_matrix(model, q), rtol=0, atol=1e-9)
     bias = ts.bias_forces(model, q, v)
-    np.testing.assert_allclose(ts.bias_forces(again, q, v), bias, atol=1e-9 * np.abs(bias).max())
+    np.testing.assert_allclose(ts.bias_forces(again, q, v), bias, rtol=0, atol=1e-9 * np.abs(bias).max())
     assert mujoco.MjModel.from_xml_path(str(path)).nv == model.nv
 
 

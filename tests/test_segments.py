@@ -25,7 +25,7 @@ ROUNDING = 1e-12
 LONG = 1e-13
 # Neighbours whose masses differ by 1e6 cost up to six digits of sixteen, by any method.
 UNEVEN = 1e-10
-SINGLE = 1e-4
+SINGLE = 1e-6  # float32: 5e-8 seen
 WIDEST = max(4, codegen.host().lanes(64))  # what the method takes by itself
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from torsor import lie
+from torsor import lie, linalg
 from torsor.linalg import Mat, Vec, factor, solve
 from torsor.model.links import rigid_inertia
 from torsor.spatial import Inertia, Product, Rigid, Screw, Spatial, Subspace, ad, ad_dual, pair
@@ -235,3 +235,10 @@ def test_an_array_is_a_scalar_to_a_vector():
     for product in (v * factor_of_two, factor_of_two * v):
         assert isinstance(product, Vec)
         np.testing.assert_array_equal(product[2], factor_of_two)
+
+
+@pytest.mark.parametrize("x", [2.0, 1, 0.0, -0.0, -1.0, -np.inf, np.inf, np.nan])
+def test_logarithms_of_plain_numbers_are_those_of_arrays(x):
+    """Also where math.log raises an error."""
+    with np.errstate(all="ignore"):
+        np.testing.assert_equal(float(linalg.log(x)), float(np.log(np.float64(x))))

@@ -439,6 +439,37 @@ def test_the_processor_in_the_name_of_code_is_the_one_that_answers(monkeypatch):
     assert codegen._seen_without_llvm() != one
 
 
+# Bits of CPUID by leaf, subleaf and register, as Intel's manual (volume 2, CPUID) and AMD's (volume 3, appendix E) have
+# them; the names are LLVM's.  A feature that the operating system must switch on has its bit and may be missing.
+FEATURES = {
+    (1, 0, "c"): "sse3:0 pclmul:1 ssse3:9 fma:12 cx16:13 sse4.1:19 sse4.2:20 movbe:22 popcnt:23 aes:25 avx:28 f16c:29 "
+    "rdrnd:30",
+    (1, 0, "d"): "cx8:8 cmov:15 mmx:23 fxsr:24 sse:25 sse2:26",
+    (7, 0, "b"): "fsgsbase:0 bmi:3 avx2:5 bmi2:8 invpcid:10 avx512f:16 avx512dq:17 rdseed:18 adx:19 avx512ifma:21 "
+    "clflushopt:23 clwb:24 avx512cd:28 sha:29 avx512bw:30 avx512vl:31",
+    (7, 0, "c"): "avx512vbmi:1 waitpkg:5 avx512vbmi2:6 gfni:8 vaes:9 vpclmulqdq:10 avx512vnni:11 avx512bitalg:12 "
+    "avx512vpopcntdq:14 rdpid:22 kl:23 cldemote:25 movdiri:27 movdir64b:28 enqcmd:29",
+    (7, 0, "d"): "uintr:5 avx512vp2intersect:8 serialize:14 tsxldtrk:16 amx-bf16:22 avx512fp16:23 amx-tile:24 "
+    "amx-int8:25",
+    (7, 1, "a"): "sha512:0 sm3:1 sm4:2 raoint:3 avxvnni:4 avx512bf16:5 cmpccxadd:7 amx-fp16:21 hreset:22 avxifma:23",
+    (7, 1, "d"): "avxvnniint8:4 avxneconvert:5 amx-complex:8 avxvnniint16:10 prefetchi:14 usermsr:15",
+    (0xD, 1, "a"): "xsaveopt:0 xsavec:1 xsaves:3", (0x14, 0, "b"): "ptwrite:4", (0x19, 0, "b"): "widekl:2",
+    (0x80000001, 0, "c"): "sahf:0 lzcnt:5 sse4a:6 prfchw:8 xop:11 lwp:15 fma4:16 tbm:21 mwaitx:29",
+    (0x80000001, 0, "d"): "64bit:29", (0x80000008, 0, "b"): "clzero:0 rdpru:4 wbnoinvd:9",
+}  # fmt: skip
+
+
+@pytest.mark.skipif(codegen.cpuid.processor() is None, reason="no CPUID here")
+def test_every_feature_that_llvm_finds_is_among_the_numbers_of_the_processor():
+    """Their bits are asked for, also those that this processor does not have."""
+    told, kept = codegen.cpuid.processor(), codegen.cpuid._LEAVES.items()
+    number = dict(zip([(*leaf, register) for leaf, registers in kept for register in registers], told))
+    features = set(codegen.host().features.split(","))
+    for place, words in FEATURES.items():
+        for name, bit in (word.split(":") for word in words.split()):
+            assert number[place] >> int(bit) & 1 or f"+{name}" not in features, (name, place)
+
+
 # ---- recordings ----
 
 

@@ -94,7 +94,7 @@ def test_page_holds_the_poses_of_the_trajectory(falling):
     exact = ts.body_poses(falling.model, falling.at(scene["times"])[0])
     np.testing.assert_allclose(poses[..., :3], exact[..., :3, 3], rtol=SINGLE, atol=SINGLE)
     R = quaternion_to_matrix(poses[..., [6, 3, 4, 5]].astype(float))
-    np.testing.assert_allclose(R, exact[..., :3, :3], atol=SINGLE)
+    np.testing.assert_allclose(R, exact[..., :3, :3], rtol=0, atol=SINGLE)
 
 
 def test_boxes_have_the_inertia_of_their_bodies():
@@ -104,7 +104,7 @@ def test_boxes_have_the_inertia_of_their_bodies():
         x, y, z, w = body["box"]["quaternion"]
         R = quaternion_to_matrix(np.array([w, x, y, z]))
         principal = m / 12 * np.diag([b**2 + c**2, a**2 + c**2, a**2 + b**2])
-        np.testing.assert_allclose(R @ principal @ R.T, model.inertia[i], atol=1e-12)
+        np.testing.assert_allclose(R @ principal @ R.T, model.inertia[i], rtol=0, atol=1e-12)
 
 
 def test_a_name_cannot_break_out_of_the_page():
@@ -347,3 +347,15 @@ def test_a_binary_model_says_who_wrote_it_and_is_the_same_model(tmp_path):
     assert signed(json.dumps(json.loads(content[start : start + size])["made"]))
     assert binary.decode(binary.encode(arm), "old") == ts.load(path) == arm
     assert ts.load(path).key == arm.key
+
+
+@pytest.mark.parametrize("short", [0.1, 1e-3, 1.0])
+def test_links_are_drawn_thin_beside_their_length_and_the_machine(short):
+    """0.15 of the median length from joint to joint, from 1/300 to 1/40 of what the machine reaches; the place of the
+    first joint on the base is no link.
+    """
+    p, com = [[1.0, 0, 0], [short, 0, 0], [2 * short, 0, 0]], np.zeros((3, 3))
+    scene = view_page.live_scene(ts.Model.chain(p=p, mass=1, com=com, inertia=(1, 1, 1))).data
+    reach = 1 + 3 * short
+    assert scene["reach"] == pytest.approx(reach)
+    assert scene["radius"] == pytest.approx(min(reach / 40, max(0.15 * 1.5 * short, reach / 300)))

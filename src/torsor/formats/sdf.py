@@ -153,8 +153,11 @@ class _SdfReader:
         return element.get("attached_to") or MODEL_FRAME
 
     def _relative(self, host: str, pose: Pose) -> Pose:
-        """A pose in the model's frame, seen from a link or from the base."""
-        R0, p0 = self._pose(host) if host != WORLD else (ONE, np.zeros(3))
+        """A pose in the model's frame, seen from a link or from the world, in which the model has a pose."""
+        if host == WORLD:
+            R, p = self._placement(self.model)
+            return R @ pose[0], R @ pose[1] + p
+        R0, p0 = self._pose(host)
         return R0.T @ pose[0], R0.T @ (pose[1] - p0)
 
     # ---- links and joints ----

@@ -152,7 +152,7 @@ def _alone(step: Step, unit: _Unit) -> Step:
     parts = tuple((kind, freedoms) for kind, _ in law.parts)
     count = len(places) + unit.nv * sum(len(KINDS[kind][1]) for kind, _ in parts) + unit.curved * (unit.nq + unit.nv)
     alone = Law(model, np.array(places, int).reshape(-1, 2), parts, (0,) if unit.curved else (),
-                np.zeros(max(count, 1)), np.zeros((1, unit.nv)))  # fmt: skip
+                np.zeros(count), np.zeros((1, unit.nv)))  # fmt: skip
     return Step(step.move, step.key, alone, step.slots, step.implicit)
 
 
