@@ -83,7 +83,7 @@ def test_a_run_cut_anywhere_and_resumed_is_the_uninterrupted_one(method, dt, mod
 
 
 def test_a_file_cut_at_any_byte_opens_with_its_whole_chunks(tmp_path):
-    run = simulate(zoo.point_chain(1), [0.5], duration=1.0, dt=0.05, chunk=5, file=tmp_path / "run.traj")
+    run = simulate(zoo.point_chain(1), [0.5], duration=0.6, dt=0.05, chunk=4, file=tmp_path / "run.traj")
     content = (tmp_path / "run.traj").read_bytes()
     cut = tmp_path / "cut.traj"
     rows = []
