@@ -22,18 +22,33 @@ LIBRARY = ["-shared", "-fPIC", "-pthread"]
 THREADS = 64  # a block: two warps
 ONE_AT_A_TIME = threading.Lock()  # the blocks of a kernel share memory that is the library's
 SHIM = """
-#include <algorithm>
-#include <atomic>
-#include <barrier>
-#include <cmath>
-#include <cstring>
-#include <thread>
-#include <vector>
-using std::min;
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+template <class A> A min(A a, A b) { return b < a ? b : a; }
+// C++ has barriers and threads, too, whose headers take three times as long to read as all kernels
+struct Barrier {
+  pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t turn = PTHREAD_COND_INITIALIZER;
+  int expected, waiting = 0, phase = 0;
+  void open() { waiting = 0; ++phase; pthread_cond_broadcast(&turn); }
+  void wait() {
+    pthread_mutex_lock(&lock);
+    int now = phase;
+    if (++waiting == expected) open();
+    while (phase == now) pthread_cond_wait(&turn, &lock);
+    pthread_mutex_unlock(&lock);
+  }
+  void leave() {
+    pthread_mutex_lock(&lock);
+    if (--expected == waiting) open();
+    pthread_mutex_unlock(&lock);
+  }
+};
 struct Index { unsigned x; };
 static thread_local Index threadIdx, blockIdx;
 static Index gridDim;
-static thread_local std::barrier<>* together;
+static thread_local Barrier* together;
 struct float4 { float x, y, z, w; };
 #define __global__
 #define __device__
@@ -43,35 +58,44 @@ struct float4 { float x, y, z, w; };
 #define __restrict__
 #define __launch_bounds__(a, b)
 #define __shared__
-inline void __syncwarp() { together->arrive_and_wait(); }
-inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
-inline float __fmaf_rn(float a, float b, float c) { return std::fmaf(a, b, c); }
+inline void __syncwarp() { together->wait(); }
+inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 template <class A> A __ldg(const A* p) { return *p; }
-inline int __float_as_int(float x) { int i; std::memcpy(&i, &x, 4); return i; }
-inline float __int_as_float(int i) { float x; std::memcpy(&x, &i, 4); return x; }
-inline int __double2loint(double x) { long long i; std::memcpy(&i, &x, 8); return (int)i; }
-inline int __double2hiint(double x) { long long i; std::memcpy(&i, &x, 8); return (int)(i >> 32); }
-inline long long __double_as_longlong(double x) { long long i; std::memcpy(&i, &x, 8); return i; }
-inline double __longlong_as_double(long long i) { double x; std::memcpy(&x, &i, 8); return x; }
+inline int __float_as_int(float x) { int i; memcpy(&i, &x, 4); return i; }
+inline float __int_as_float(int i) { float x; memcpy(&x, &i, 4); return x; }
+inline int __double2loint(double x) { long long i; memcpy(&i, &x, 8); return (int)i; }
+inline int __double2hiint(double x) { long long i; memcpy(&i, &x, 8); return (int)(i >> 32); }
+inline long long __double_as_longlong(double x) { long long i; memcpy(&i, &x, 8); return i; }
+inline double __longlong_as_double(long long i) { double x; memcpy(&x, &i, 8); return x; }
 inline double __hiloint2double(int h, int l) {
-  long long i = ((long long)h << 32) | (unsigned)l; double x; std::memcpy(&x, &i, 8); return x; }
+  long long i = ((long long)h << 32) | (unsigned)l; double x; memcpy(&x, &i, 8); return x; }
 inline unsigned long long atomicAdd(unsigned long long* p, unsigned long long x) {
-  return std::atomic_ref<unsigned long long>(*p).fetch_add(x); }
+  return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST); }
 alignas(16) unsigned char shared[1 << 18];
 """
 DRIVER = """
 extern "C" void launch_{kernel}(int blocks, int threads, {parameters}) {{
   gridDim.x = blocks;
   for (int b = 0; b < blocks; ++b) {{
-    std::barrier<> barrier(threads);
-    std::vector<std::thread> block;
-    for (int t = 0; t < threads; ++t) block.emplace_back([&, t] {{
+    Barrier barrier;
+    barrier.expected = threads;
+    auto run = [&](int t) {{
       threadIdx.x = t; blockIdx.x = b; together = &barrier;
       {kernel}({names});
-      barrier.arrive_and_drop();
-    }});
-    for (auto& thread : block) thread.join();
+      barrier.leave();
+    }};
+    struct Thread {{ decltype(run)* run; int t; pthread_t id; }} block[1024];
+    for (int t = 0; t < threads; ++t) {{
+      block[t].run = &run; block[t].t = t;
+      pthread_create(&block[t].id, nullptr, [](void* p) -> void* {{
+        Thread* thread = static_cast<Thread*>(p);
+        (*thread->run)(thread->t);
+        return nullptr;
+      }}, &block[t]);
+    }}
+    for (int t = 0; t < threads; ++t) pthread_join(block[t].id, nullptr);
   }}
 }}
 """

@@ -13,6 +13,7 @@ TOLERANCE = 1e-11
 MODELS = random_models(PinocchioPeer.JOINTS)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("function", QUESTIONS)
 @pytest.mark.parametrize("name", MODELS)
 def test_torsor_agrees_with_pinocchio(name, function):

@@ -159,7 +159,7 @@ def test_an_unknown_option_is_code_2(capsys, words):
 def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(tmp_path, capsys):
     """Stopped in the middle, resumed with the command it names."""
     record, whole = tmp_path / "run.traj", tmp_path / "whole.traj"
-    run = ["simulate", "puma_saha", "--duration", "120", "--dt", "0.001", "--no-gravity", "--v0", "1,1,1,1,1,1",
+    run = ["simulate", "puma_saha", "--duration", "50", "--dt", "0.001", "--no-gravity", "--v0", "1,1,1,1,1,1",
            "--viscous", "0.1", "--file"]  # fmt: skip
     # where the tests run in the background, Ctrl-C is ignored and so it would be here
     process = command(*run, record, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
@@ -168,11 +168,11 @@ def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_bits(tmp_path, capsys):
     _, complaints = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED, complaints
     assert "--resume" in complaints
-    assert Trajectory.load(record).t[-1] < 120
+    assert Trajectory.load(record).t[-1] < 50
     assert main(["simulate", "--resume", str(record), "--quiet"]) == 0
     assert main([*run, str(whole), "--quiet"]) == 0
     resumed, expected = Trajectory.load(record), Trajectory.load(whole)
-    assert resumed.t[-1] == 120
+    assert resumed.t[-1] == 50
     np.testing.assert_array_equal(resumed.q, expected.q)
     assert main([*run, str(record)]) == FAILED
     assert "exists" in capsys.readouterr().err

@@ -275,6 +275,7 @@ def test_directions_have_axes_of_their_own():
     model = MODELS["arm"]
     q, v = np.random.default_rng(0).normal(size=(2, 3))
     found = ts.sensitivities(model, q, v, [0.0, 0.1], dv=np.eye(3), dgravity=np.zeros((2, 1, 3)))
+    assert isinstance(found, ts.Sensitivities)
     assert found.dq.shape == (2, 2, 3, 3)
     assert np.abs(found.dq[:, 0] - found.dq[:, 1]).max() <= 1e-15
     assert (found.dv[0, 0] == np.eye(3)).all()

@@ -359,6 +359,7 @@ def test_batches_layouts_and_types(function):
         assert np.array_equal(a[::6000], b)
 
 
+@pytest.mark.thinned(3)
 @each_function
 @pytest.mark.parametrize("model", [zoo.puma560(), zoo.panda()], ids=["PUMA", "Panda"])
 def test_single_precision_is_near(model, function):

@@ -167,6 +167,7 @@ def test_functions_that_invert_nothing_lose_only_rounding(name):
 # The bound and what is decided by it -----------------------------------------------------------------------------
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("seed", range(20))
 def test_no_pivot_is_below_the_bound(seed):
     """M_ii / d_i <= pivot_ratio at any configuration, for any tree of any joints."""

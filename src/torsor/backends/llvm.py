@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 from torsor.backends.elementary import down_scale, log, sincos
 from torsor.compiler.language import Int, Language, Loop
@@ -24,23 +25,23 @@ class Target:
     fma: bool = True  # whether the machine multiplies and adds in one instruction
     x86: bool = True  # whether the floating-point status register is x86's
 
-    @property
+    @cached_property
     def scalar(self) -> str:
         return "double" if self.bits == 64 else "float"
 
-    @property
+    @cached_property
     def vector(self) -> str:
         return self.scalar if self.lanes == 1 else f"<{self.lanes} x {self.scalar}>"
 
-    @property
+    @cached_property
     def ints(self) -> str:
         return self._lanes_of(f"i{self.bits}")
 
-    @property
+    @cached_property
     def bools(self) -> str:
         return self._lanes_of("i1")
 
-    @property
+    @cached_property
     def suffix(self) -> str:
         return ("" if self.lanes == 1 else f"v{self.lanes}") + f"f{self.bits}"
 
@@ -71,6 +72,7 @@ class LLVMWriter(Language):
         self.multiply_adds = target.fma
         self.lines: list[str] = []
         self.block = "entry"
+        self._known: dict[str, str] = {}  # addresses and the like that this block has computed, by their text
         self._values = 0
         self._labels = 0
         self._declarations: dict[str, None] = {}
@@ -84,6 +86,14 @@ class LLVMWriter(Language):
         self._values += 1
         self.lines.append(f"  %t{self._values} = {text}")
         return f"%t{self._values}"
+
+    def once(self, text: str) -> str:
+        """An instruction that depends on its operands only, written once per block: half of the text of loops would be
+        the same few addresses, and LLVM reads and translates all that is written.
+        """
+        if text not in self._known:
+            self._known[text] = self.op(text)
+        return self._known[text]
 
     def do(self, text: str) -> None:
         self.lines.append(f"  {text}")
@@ -108,6 +118,7 @@ class LLVMWriter(Language):
     def start(self, label: str) -> None:
         self.lines.append(f"{label}:")
         self.block = label
+        self._known.clear()
 
     def jump(self, label: str) -> None:
         self.do(f"br label %{label}")
@@ -118,12 +129,12 @@ class LLVMWriter(Language):
     # -- integers and pointers
 
     def i64(self, op: str, a: Int, b: Int) -> str:
-        return self.op(f"{op} i64 {a}, {b}")
+        return self.once(f"{op} i64 {a}, {b}")
 
     def address(self, base: str, offset: Int) -> str:
         """base + offset bytes; WebAssembly has instructions for a known offset that stays in the same object."""
         within = "inbounds " if isinstance(offset, int) and offset >= 0 else ""
-        return self.op(f"getelementptr {within}i8, ptr {base}, i64 {offset}")
+        return self.once(f"getelementptr {within}i8, ptr {base}, i64 {offset}")
 
     def load_i64(self, base: str, index: int) -> str:
         return self.op(f"load i64, ptr {self.address(base, 8 * index)}, align 8")
@@ -137,7 +148,7 @@ class LLVMWriter(Language):
         return self.op(f"{op} {self.target.vector} {a}, {b}")
 
     def neg(self, a: str) -> str:
-        return self.op(f"fneg {self.target.vector} {a}")
+        return self.once(f"fneg {self.target.vector} {a}")
 
     def fma(self, a: str, b: str, c: str) -> str:
         """a b + c, rounded once where the machine can, twice where it cannot."""
