@@ -190,7 +190,7 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
         FORCE.PARAMETER (`PD.kp`).
     n : int
         The number of members.
-    store : path-like
+    store : str or Path
         The folder of the store, or a URL.
     duration : float, optional
         In s, with 100 stored times; or give `times`.
@@ -338,7 +338,7 @@ class Study:
 
     Parameters
     ----------
-    path : path-like
+    path : str or Path
         The store, or a URL.
     plan : Plan, optional
         What the study does, as `ensemble` makes it; without it, members cannot be computed again.
@@ -621,7 +621,7 @@ class Study:
         ----------
         quantity : str, default "q"
             A quantity that was kept at every stored time.
-        path : path-like, optional
+        path : str or Path, optional
             A file to write: .png, .svg or .pdf.
 
         Returns
@@ -641,7 +641,7 @@ class Study:
 
         Parameters
         ----------
-        path : path-like, optional
+        path : str or Path, optional
             Where the page is written. Default: a temporary file that is opened in the browser.
 
         Returns
