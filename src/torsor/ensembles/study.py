@@ -265,7 +265,8 @@ def ensemble(model: Model, vary: Mapping[str, Any] | Callable[..., Any], *, n: i
                     number("rtol", rtol, above=0), number("atol", atol, least=0),
                     () if stop is None else stops_of(stop, model))  # fmt: skip
     if not timing.adaptive and not np.allclose(np.rint(stored / step) * step, stored, rtol=1e-9, atol=0):
-        raise ArgumentError(f"the stored times must be multiples of step = {step}")
+        apart = f"{len(stored)} times, the first at {stored[0]:g} s"
+        raise ArgumentError(f"the stored times ({apart}) must be multiples of step = {step}; times= chooses them")
     acting = force_list(forces)
     states = {name: x for name, x in (("q0", q0), ("v0", v0)) if x is not None}
     plan = Plan(model, Draws(model, vary, n, seed, sampling, acting), timing, states, records(model, keep), seed, n,
