@@ -338,10 +338,9 @@ def hmc(torsions: Torsions, draws: int, *, step: float = HMC_STEP, steps: int = 
 
 def tempering(torsions: Torsions, duration: float, temperature: ArrayLike, *, step: float = FIRST_STEP,
               friction: float = 1.0, every: int = 100, **setting: Any) -> MolecularRun:  # fmt: skip
-    """Sample by parallel tempering: Langevin dynamics at several temperatures, where neighbours may exchange their
-    states.
+    """Sample by parallel tempering: Langevin dynamics at several temperatures, whose neighbours exchange states.
 
-    An exchange is tried at every frame.
+    Exchanges are tried at every frame.
 
     Parameters
     ----------
