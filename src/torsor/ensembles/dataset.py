@@ -72,7 +72,7 @@ def dataset(group: Group, model: Model | None) -> Any:
 
 
 def _axes(name: str, variable: Variable, model: Model) -> tuple[str, ...]:
-    """The names of the axes of an array; numbers that were drawn for all bodies, or all freedoms, have those of these."""
+    """The names of the axes of an array; numbers drawn for all bodies, or all freedoms, have axes of these."""
     owner, _, parameter = name.removeprefix(DRAWN).rpartition(".")
     several = {"q0": "coordinate", "v0": "freedom"}.get(parameter) if not owner else "freedom"
     if owner == "*" and parameter not in DEFAULTS:
